@@ -1,0 +1,51 @@
+"""Vitrail: federated learning that can be seen through."""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from vitrail import methods
+    from vitrail.core.problems import Problem, VitrailError
+    from vitrail.data import cut, datasets
+    from vitrail.runs import Comparison, Run, compare, federate
+    from vitrail.study import Study
+
+# name -> module it lives in; loaded when first used, so that `import vitrail` and `vitrail --help` are quick
+_PLACES = {
+    "methods": "vitrail.methods",
+    "datasets": "vitrail.data.datasets",
+    "cut": "vitrail.data.cut",
+    "Study": "vitrail.study",
+    "Run": "vitrail.runs",
+    "Comparison": "vitrail.runs",
+    "federate": "vitrail.runs",
+    "compare": "vitrail.runs",
+    "Problem": "vitrail.core.problems",
+    "VitrailError": "vitrail.core.problems",
+}
+
+__all__ = [
+    "Comparison",
+    "Problem",
+    "Run",
+    "Study",
+    "VitrailError",
+    "compare",
+    "cut",
+    "datasets",
+    "federate",
+    "methods",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _PLACES:
+        raise AttributeError(f"vitrail has no {name!r}")
+    module = importlib.import_module(_PLACES[name])
+    return module if module.__name__.endswith(f".{name}") else getattr(module, name)
+
+
+def __dir__() -> list[str]:
+    return __all__

@@ -1,0 +1,375 @@
+"""The command line. Thin: every verb reads its arguments, calls one function and prints."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn
+
+import typer
+
+from vitrail.core.problems import Problem, VitrailError
+
+if TYPE_CHECKING:
+    from vitrail.runs import Comparison
+    from vitrail.study import Study
+
+app = typer.Typer(
+    help="Vitrail: federated learning that can be seen through.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+StudyFile = Annotated[Path, typer.Argument(help="The study file (TOML).")]
+Data = Annotated[
+    Path, typer.Option("--data", help="A folder with one CSV or Parquet file per site, or one file with a site column.")
+]
+Engine = Annotated[str, typer.Option(help="vectorised (all sites at once) or looped (one after the other).")]
+Device = Annotated[str, typer.Option(help="cpu or cuda.")]
+Rounds = Annotated[int | None, typer.Option(help="Rounds, instead of the study's.")]
+Resume = Annotated[bool, typer.Option("--resume", help="Continue what is in --out.")]
+
+
+def main() -> None:
+    """Entry point: a user's mistake is told in words, never as a traceback."""
+    try:
+        app()
+    except VitrailError as error:
+        fail(error)
+    except KeyboardInterrupt:
+        print("\nStopped. What was finished is kept; continue with --resume.", file=sys.stderr)
+        sys.exit(130)
+    except BrokenPipeError:
+        sys.exit(141)
+
+
+def fail(error: VitrailError) -> NoReturn:
+    print(f"vitrail: {error}", file=sys.stderr)
+    sys.exit(2)
+
+
+def show_version(wanted: bool) -> None:
+    if wanted:
+        from importlib.metadata import version
+
+        print(f"vitrail {version('vitrail')}")
+        raise typer.Exit
+
+
+@app.callback()
+def _root(
+    version: Annotated[bool, typer.Option("--version", callback=show_version, is_eager=True)] = False,
+) -> None:
+    pass
+
+
+@app.command()
+def demo(
+    out: Annotated[Path, typer.Option(help="Where to write.")] = Path("runs/demo"),
+    seeds: Annotated[int, typer.Option(min=1, help="Seeds for each method.")] = 3,
+) -> None:
+    """Federate the four real hospitals of the UCI heart disease data, offline, and write a page about it."""
+    from vitrail.data.datasets import HEART_ATTRIBUTION, heart_disease, packaged
+    from vitrail.methods import TABLE
+    from vitrail.report.build import write_report
+    from vitrail.runs.compare import compare, seeds_of
+    from vitrail.study import Study
+
+    study = Study.load(packaged("heart_disease.toml"))
+    print("Four hospitals, 920 patients. Is a coronary artery narrowed? Each hospital keeps its rows.")
+    print(f"{HEART_ATTRIBUTION}\n")
+    target = free_folder(out)
+    with bar() as step:
+        result = compare(study, heart_disease(), list(TABLE), seeds_of(study, seeds), out=target, progress=step)
+    print_comparison(result)
+    print(f"\nPage: {write_report(result, target / 'report.html').resolve()}")
+
+
+@app.command()
+def init(
+    data: Annotated[list[Path], typer.Argument(help="Tables, one per site; or a folder; or one table of all sites.")],
+    target: Annotated[str, typer.Option(help="The column to predict.")],
+    site_column: Annotated[str, typer.Option(help="The column that names the site, when one file holds all.")] = "",
+    out: Annotated[Path, typer.Option(help="The study file to write.")] = Path("study.toml"),
+) -> None:
+    """Draft a study file from tables. Kinds, ranges and categories are guesses: read them before you run."""
+    from vitrail.data.read import read_drafts
+    from vitrail.study import Study
+
+    if out.exists():
+        raise VitrailError("nothing was overwritten", [Problem(str(out), "it exists already.", "Choose another --out.")])
+    sites = read_drafts(data, site_column)
+    study = Study.infer(sites, target, name=out.stem, **({"site_column": site_column} if site_column else {}))
+    study.save(out)
+    skipped = {str(c) for f in sites.values() for c in f.columns} - set(study.features) - {target, site_column}
+    print(f"Wrote {out}: {len(study.features)} features, {len(sites)} sites, target {target} ({study.target.kind}).")
+    if skipped:
+        print(f"Left out (constant, empty, free text or identifiers): {', '.join(sorted(skipped))}.")
+    print("Read it: units, ranges and codes for missing values are yours to correct. Then: vitrail check, vitrail run.")
+
+
+@app.command()
+def check(
+    study: StudyFile,
+    file: Annotated[Path, typer.Argument(help="The site's own table.")],
+    json: Annotated[bool, typer.Option("--json", help="Findings as JSON.")] = False,
+) -> None:
+    """Check one site's file against the study, alone and offline. Exit code 0 fine, 1 findings, 2 cannot read."""
+    from vitrail.data.check import check as look
+    from vitrail.data.check import to_json, to_text
+    from vitrail.data.read import read_table
+    from vitrail.study import Study
+
+    agreed = Study.load(study)
+    frame = read_table(file, agreed)
+    findings = look(frame, agreed)
+    print((to_json if json else to_text)(findings, file.name, len(frame)))
+    raise typer.Exit(1 if findings else 0)
+
+
+@app.command()
+def run(
+    study: StudyFile,
+    data: Data,
+    out: Annotated[Path, typer.Option(help="The run folder to write.")],
+    method: Annotated[str | None, typer.Option(help="Method, instead of the study's.")] = None,
+    set_: Annotated[list[str] | None, typer.Option("--set", help="Hyperparameter of the method: KEY=VALUE.")] = None,
+    rounds: Rounds = None,
+    seed: Annotated[int | None, typer.Option(help="Seed, instead of the study's first.")] = None,
+    engine: Engine = "vectorised",
+    device: Device = "cpu",
+    dropout_rate: Annotated[float, typer.Option(help="Chance that a site is absent in a round.")] = 0.0,
+    away: Annotated[list[str] | None, typer.Option(help="A planned absence, SITE:FIRST-LAST rounds.")] = None,
+    resume: Resume = False,
+) -> None:
+    """Train one method over all sites and score every site on its own hold-out rows."""
+    from vitrail import methods
+    from vitrail.data.read import read_sites
+    from vitrail.report.build import write_report
+    from vitrail.runs import federate
+    from vitrail.study import Study
+
+    agreed = Study.load(study)
+    chosen: Any = method
+    if set_:
+        name = method or agreed.method["name"]
+        given = {k: v for k, v in agreed.method.items() if k != "name"} if name == agreed.method["name"] else {}
+        chosen = methods.build(name, {**given, **parse_settings(set_)})
+    with bar() as step:
+        result = federate(
+            agreed,
+            read_sites(data, agreed),
+            method=chosen,
+            rounds=rounds,
+            seed=seed,
+            engine=engine,
+            device=device,
+            out=out,
+            resume=resume,
+            dropout_rate=dropout_rate,
+            away=parse_away(away or []),
+            progress=lambda done, total: step("rounds", done, total, 0),
+        )
+    table = result.scores().pivot(index="site", columns="metric", values="value").loc[result.sites]
+    print_table(["site", *result.study.metrics], [[s, *(table.loc[s, m] for m in result.study.metrics)] for s in table.index])
+    print(f"\nRun:  {out.resolve()}\nPage: {write_report(result, out / 'report.html').resolve()}")
+
+
+@app.command()
+def compare(
+    study: StudyFile,
+    data: Data,
+    out: Annotated[Path, typer.Option(help="The folder to write.")],
+    methods: Annotated[str, typer.Option(help="Methods, separated by commas; or all.")] = "local,centralized,fedavg",
+    seeds: Annotated[int, typer.Option(min=1, help="How many seeds.")] = 5,
+    rounds: Rounds = None,
+    engine: Engine = "vectorised",
+    device: Device = "cpu",
+    resume: Resume = False,
+) -> None:
+    """Compare methods over seeds: mean and worst site with intervals, and for each site whether joining is worth it."""
+    from vitrail.data.read import read_sites
+    from vitrail.methods import TABLE
+    from vitrail.report.build import write_report
+    from vitrail.runs.compare import compare as side_by_side
+    from vitrail.runs.compare import seeds_of
+    from vitrail.study import Study
+
+    agreed = Study.load(study)
+    names = list(TABLE) if methods.strip() == "all" else [m.strip() for m in methods.split(",") if m.strip()]
+    with bar() as step:
+        result = side_by_side(
+            agreed,
+            read_sites(data, agreed),
+            names,
+            seeds_of(agreed, seeds),
+            rounds=rounds,
+            engine=engine,
+            device=device,
+            out=out,
+            resume=resume,
+            progress=step,
+        )
+    print_comparison(result)
+    print(f"\nTable: {(out / 'comparison.csv').resolve()}\nPage:  {write_report(result, out / 'report.html').resolve()}")
+
+
+@app.command()
+def wire(
+    method: Annotated[str, typer.Argument(help="The method.")],
+    study: Annotated[Path | None, typer.Argument(help="The study file; without it, the heart disease study.")] = None,
+    set_: Annotated[list[str] | None, typer.Option("--set", help="Hyperparameter of the method: KEY=VALUE.")] = None,
+) -> None:
+    """What leaves a site and what comes in, by name, shape and bytes, for that method and this study."""
+    from vitrail import methods
+    from vitrail.data.datasets import packaged
+    from vitrail.runs import wire_lines
+    from vitrail.study import Study
+
+    agreed = Study.load(study or packaged("heart_disease.toml"))
+    chosen = methods.build(method, parse_settings(set_ or []))
+    lines = wire_lines(agreed, chosen)
+    rows = [
+        [x.stage, x.direction, x.name, " x ".join(map(str, x.shape)) or "1", x.dtype, f"{x.bytes:,}", x.rounds, x.seen]
+        for x in lines
+    ]
+    print(f"{chosen.title} on the study {agreed.name!r}, {agreed.training.rounds} rounds\n")
+    print_table(["stage", "direction", "tensor", "shape", "type", "bytes", "times", "seen"], rows)
+    for direction, words in (("from site", "leaves"), ("to site", "reaches")):
+        total = sum(x.bytes * x.rounds for x in lines if x.direction == direction)
+        print(f"{'' if words == 'reaches' else chr(10)}In all {total / 1e6:,.2f} MB {words} each site.")
+    print(
+        "seen = sum: the coordinator needs only the total over sites; each: it sees every site's own.\n"
+        "A declared tensor can still reveal something about the rows behind it; this table says what travels, not what\n"
+        "can be learned from it."
+    )
+
+
+@app.command()
+def report(
+    run: Annotated[Path, typer.Argument(help="The folder of a run or a comparison.")],
+    out: Annotated[Path | None, typer.Option(help="The HTML file to write.")] = None,
+) -> None:
+    """Write the page of a run or a comparison: one HTML file that needs no network."""
+    from vitrail.report.build import load, write_report
+
+    print(write_report(load(run), out or run / "report.html").resolve())
+
+
+@app.command("methods")
+def list_methods() -> None:
+    """The methods and their hyperparameters."""
+    import dataclasses
+
+    from vitrail.methods import TABLE
+
+    rows = []
+    for name, kind in TABLE.items():
+        given = ", ".join(f"{f.name}={f.default!r}" for f in dataclasses.fields(kind) if f.default is not None)
+        doc = sys.modules[kind.__module__].__doc__ or ""
+        rows.append([name, kind.title, given, doc.split("\n")[0]])
+    print_table(["name", "title", "hyperparameters", "what it does"], rows)
+
+
+def parse_settings(given: list[str]) -> dict[str, Any]:
+    """KEY=VALUE as TOML values, texts also without quotes."""
+    import tomllib
+
+    out: dict[str, Any] = {}
+    for item in given:
+        key, equals, value = item.partition("=")
+        if not equals or not key.strip():
+            raise VitrailError("cannot read --set", [Problem("--set", f"expected KEY=VALUE, got {item!r}.", "Write for example --set mu=0.1.")])  # fmt: skip
+        try:
+            out[key.strip()] = tomllib.loads(f"v = {value}")["v"]
+        except tomllib.TOMLDecodeError:
+            out[key.strip()] = value.strip()
+    return out
+
+
+def parse_away(given: list[str]) -> dict[str, list[tuple[int, int]]]:
+    out: dict[str, list[tuple[int, int]]] = {}
+    for item in given:
+        site, _, span = item.rpartition(":")
+        first, dash, last = span.partition("-")
+        if not site or not first.isdigit() or (dash and not last.isdigit()):
+            raise VitrailError("cannot read --away", [Problem("--away", f"expected SITE:FIRST-LAST, got {item!r}.", "Write for example --away va:10-20.")])  # fmt: skip
+        out.setdefault(site, []).append((int(first), int(last or first)))
+    return out
+
+
+def free_folder(path: Path) -> Path:
+    """The path itself, or the first of path-2, path-3, ... that is not in use: a demo never writes over another."""
+    number, free = 1, path
+    while free.exists():
+        number += 1
+        free = path.with_name(f"{path.name}-{number}")
+    return free
+
+
+@contextmanager
+def bar() -> Iterator[Callable[[str, int, int, int], None]]:
+    """A progress bar on the error stream; silent when that is no terminal."""
+    from rich.console import Console
+    from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
+
+    console = Console(stderr=True)
+    shown = [BarColumn(), TaskProgressColumn(), TimeRemainingColumn(), TextColumn("{task.description}")]
+    with Progress(*shown, console=console, disable=not console.is_terminal, transient=True) as progress:
+        task = progress.add_task("", total=None)
+        yield lambda words, done, total, _: progress.update(task, completed=done, total=total, description=words)
+
+
+def print_table(header: list[str], rows: list[list[Any]], mark: Callable[[int, int], bool] | None = None) -> None:
+    """A plain table, three decimals, numbers right-aligned; readable in a log as well as on a terminal."""
+    text = [[_cell(v) + ("*" if mark and mark(r, c) else "") for c, v in enumerate(row)] for r, row in enumerate(rows)]
+    number = [any(isinstance(row[c], float | int) for row in rows) for c in range(len(header))]
+    width = [max(len(header[c]), *(len(row[c]) for row in text), 0) for c in range(len(header))]
+    for row in [header, ["-" * w for w in width], *text]:
+        cells = [v.rjust(w) if n else v.ljust(w) for v, w, n in zip(row, width, number, strict=True)]
+        print("  ".join(cells).rstrip())
+
+
+def _cell(value: Any) -> str:
+    if isinstance(value, float):
+        return "-" if value != value else f"{value:.3f}"
+    return str(value)
+
+
+def print_comparison(result: Comparison) -> None:
+    """Method x site, worst site named; then the verdicts."""
+    metric = result.study.metrics[0]
+    test = result.scores[(result.scores.split == "test") & (result.scores.metric == metric)]
+    by = test.pivot_table(index="method", columns="site", values="value", aggfunc="mean", dropna=False)
+    summary = result.summary()
+    summary = summary[summary.metric == metric].set_index("method")
+    sites = list(result.sites.site)
+    shown = sites if len(sites) <= 8 else []
+    titles = titles_of(result)
+    rows = [
+        [titles[m], *(float(by.loc[m, s]) for s in shown), float(summary.loc[m, "mean"]), float(summary.loc[m, "worst"]),
+         summary.loc[m, "worst_site"]]
+        for m in result.methods
+    ]  # fmt: skip
+    print(f"{metric.replace('_', ' ')} on each site's own hold-out rows, mean over {len(result.seeds)} seed(s)\n")
+    worst = [shown.index(summary.loc[m, "worst_site"]) + 1 if summary.loc[m, "worst_site"] in shown else -1 for m in result.methods]  # fmt: skip
+    print_table(["method", *shown, "mean", "worst", "worst site"], rows, lambda r, c: c == worst[r])
+    verdicts = result.verdicts()
+    if len(verdicts):
+        print("\nIs joining worth it? (best federated method against training alone)\n")
+        print_table(["site", "verdict", "why"], verdicts[["site", "verdict", "why"]].to_numpy().tolist())
+
+
+def titles_of(result: Comparison) -> dict[str, str]:
+    from vitrail.methods import TABLE
+
+    return {m: TABLE[m].title for m in result.methods}
+
+
+
+if __name__ == "__main__":
+    main()

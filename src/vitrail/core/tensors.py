@@ -1,0 +1,102 @@
+"""Algebra on named tensors. Every tensor has the site axis first: [site, ...]."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any, TypeVar
+
+import torch
+from torch import Tensor
+
+Params = dict[str, Tensor]
+T = TypeVar("T")
+
+
+def tmap(f: Callable[..., Tensor], *trees: Params) -> Params:
+    """f applied name by name."""
+    return {k: f(*(t[k] for t in trees)) for k in trees[0]}
+
+
+def copied(tree: Params) -> Params:
+    """Tensors nobody else holds, so that a step may overwrite them."""
+    return {k: v.clone(memory_format=torch.contiguous_format) for k, v in tree.items()}
+
+
+def zeros(tree: Params) -> Params:
+    return {k: torch.zeros(v.shape, dtype=v.dtype, device=v.device) for k, v in tree.items()}
+
+
+def to_all(tree: Params, sites: int) -> Params:
+    """The same tensors for every site, as a view: no copy."""
+    return {k: v.expand(sites, *v.shape) for k, v in tree.items()}
+
+
+def per_site(scalar: Tensor, like: Tensor) -> Tensor:
+    """[site] -> [site, 1, ...], ready to be multiplied with `like`."""
+    return scalar.view(-1, *[1] * (like.dim() - 1))
+
+
+def scaled(scalar: Tensor, tree: Params) -> Params:
+    """Each site's tensors times that site's number."""
+    return {k: per_site(scalar, v) * v for k, v in tree.items()}
+
+
+def blended(a: Tensor, one: Params, other: Params) -> Params:
+    """a * one + (1 - a) * other, with a number for each site."""
+    return {k: torch.lerp(other[k], v, per_site(a, v)) for k, v in one.items()}
+
+
+def dot(one: Params, other: Params) -> Tensor:
+    """<one, other> for each site: [site]."""
+    return torch.stack([(v * other[k]).flatten(1).sum(1) for k, v in one.items()]).sum(0)
+
+
+def add_(tree: Params, other: Params, times: float = 1.0) -> None:
+    """tree += times * other, in place."""
+    if tree:
+        torch._foreach_add_(list(tree.values()), [other[k] for k in tree], alpha=times)
+
+
+def tensors(tree: Any, prefix: str = "") -> Iterator[tuple[str, Tensor]]:
+    """All tensors of a message or state (NamedTuples and dicts of tensors) with their names.
+
+    >>> [name for name, _ in tensors({"a": torch.zeros(1), "b": {"c": torch.zeros(1)}})]
+    ['a', 'b/c']
+    """
+    if isinstance(tree, Tensor):
+        yield prefix, tree
+        return
+    items = tree.items() if isinstance(tree, dict) else tree._asdict().items()
+    for name, value in items:
+        yield from tensors(value, f"{prefix}/{name}" if prefix else name)
+
+
+def each(f: Callable[[Tensor], Tensor], tree: T) -> T:
+    """f applied to every tensor of a message or state, keeping its shape as a type."""
+    if isinstance(tree, Tensor):
+        return f(tree)  # type: ignore[return-value]
+    if isinstance(tree, dict):
+        return {k: each(f, v) for k, v in tree.items()}  # type: ignore[return-value]
+    return type(tree)(*(each(f, v) for v in tree))  # type: ignore[call-arg, attr-defined]
+
+
+def filled(tree: T, values: dict[str, Tensor], prefix: str = "") -> T:
+    """The same message or state with its tensors taken by name from `values`."""
+    if isinstance(tree, Tensor):
+        return values[prefix].to(tree)  # type: ignore[return-value]
+    names = list(tree) if isinstance(tree, dict) else list(tree._fields)  # type: ignore[attr-defined]
+    got = [
+        filled(tree[n] if isinstance(tree, dict) else getattr(tree, n), values, f"{prefix}/{n}" if prefix else n)
+        for n in names
+    ]
+    if isinstance(tree, dict):
+        return dict(zip(names, got, strict=True))  # type: ignore[return-value]
+    return type(tree)(*got)  # type: ignore[return-value]
+
+
+def pull_(velocity: Params, params: Params, towards: Params, times: float) -> None:
+    """velocity -= times * (params - towards), in place, for the names in `towards`."""
+    names = list(towards)
+    if names and times:
+        difference = torch._foreach_sub([params[k] for k in names], [towards[k] for k in names])
+        torch._foreach_add_([velocity[k] for k in names], list(difference), alpha=-times)

@@ -1,0 +1,1 @@
+"""What a site holds: reading, checking against the study, encoding, splitting, cutting one table into sites."""

@@ -1,0 +1,447 @@
+"""Looking at a site's table before anything is trained on it: what is wrong, where, and what to do."""
+
+from __future__ import annotations
+
+import difflib
+import json
+import re
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, NamedTuple
+
+import numpy as np
+import pandas as pd
+
+from vitrail.data.read import as_described, describe_misfit, name_rows, pick_rows, take_columns
+from vitrail.data.schema import Feature, Table, Target
+
+FEW_ROWS, FEW_OF_A_CLASS = 20, 5
+CODES = (0, -1, -9, -99, -999, -9999, 99, 999, 9999, 888, 8888)  # what people type for "not measured"
+
+
+class Finding(NamedTuple):
+    """One thing seen in one column ("" when it is about rows), with the numbers behind it."""
+
+    kind: str
+    severity: Literal["error", "warning"]  # error: training would fail, or be wrong by the study's own words
+    column: str
+    rows: tuple[int, ...]  # the first five
+    count: int  # type: ignore[assignment]  # tuple.count is not needed here
+    text: str
+    hint: str
+
+
+class Conversion(NamedTuple):
+    """A value in `other` times `factor` plus `offset` is the value in `unit`."""
+
+    words: tuple[str, ...]  # what the feature is called; empty: the units alone decide
+    unit: str
+    other: str
+    factor: float
+    offset: float = 0.0
+
+    def convert(self, values: Any) -> Any:
+        return values * self.factor + self.offset
+
+    def turn(self) -> Conversion:
+        return Conversion(self.words, self.other, self.unit, 1 / self.factor, -self.offset / self.factor)
+
+    def formula(self) -> str:
+        plus = f" {'+' if self.offset > 0 else '-'} {abs(self.offset):.4g}" if self.offset else ""
+        return f"{self.unit} = {self.other} x {self.factor:.4g}{plus}"
+
+
+_HAEMOGLOBIN = ("haemoglobin", "hemoglobin", "hgb", "hb")
+_ONE_WAY = (
+    Conversion(("cholesterol", "chol", "ldl", "hdl"), "mg/dL", "mmol/L", 38.67),
+    Conversion(("glucose", "glyc", "sugar", "fbs"), "mg/dL", "mmol/L", 18.02),
+    Conversion(("triglyceride", "trig"), "mg/dL", "mmol/L", 88.57),
+    Conversion(("calcium",), "mg/dL", "mmol/L", 4.008),
+    Conversion(("bun", "nitrogen"), "mg/dL", "mmol/L", 2.801),
+    Conversion(("urea",), "mg/dL", "mmol/L", 6.006),
+    Conversion(("creatinine", "creat"), "mg/dL", "umol/L", 1 / 88.4),
+    Conversion(("bilirubin", "bili"), "mg/dL", "umol/L", 1 / 17.1),
+    Conversion(_HAEMOGLOBIN, "g/dL", "g/L", 0.1),
+    Conversion(_HAEMOGLOBIN, "g/dL", "mmol/L", 1.6114),
+    Conversion(_HAEMOGLOBIN, "g/L", "mmol/L", 16.114),
+    Conversion(("hba1c", "a1c", "glycated", "glycosylated"), "%", "mmol/mol", 0.09148, 2.152),
+    Conversion((), "C", "F", 5 / 9, -160 / 9),
+    Conversion((), "kg", "lb", 0.45359237),
+    Conversion((), "cm", "in", 2.54),
+    Conversion((), "cm", "m", 100.0),
+    Conversion((), "years", "months", 1 / 12),
+    Conversion((), "years", "days", 1 / 365.25),
+    Conversion((), "mmHg", "kPa", 7.50062),
+)
+CONVERSIONS = _ONE_WAY + tuple(c.turn() for c in _ONE_WAY)
+SPELLINGS = (  # how else a unit is written, folded
+    "c celsius degc|f fahrenheit degf|kg kgs kilogram kilograms|lb lbs pound pounds|in inch inches|"
+    "cm centimetre centimetres centimeter centimeters|m metre metres meter meters|years year yr yrs y|"
+    "months month mo|days day d|% percent"
+)
+
+
+@dataclass(frozen=True)
+class Seen:
+    """The frame, read once as the study describes it; every check looks at this."""
+
+    table: Table
+    index: pd.Index
+    columns: dict[str, pd.Series]  # as they came
+    repeated: list[str]
+    values: dict[str, pd.Series]  # of features and target that are there: NaN where missing or wrong
+    wrong: dict[str, pd.Series]  # cells that do not fit
+
+    def rows(self, mask: np.ndarray | pd.Series) -> tuple[int, ...]:
+        return tuple(pick_rows(self.index, mask)[:5])
+
+    def absent(self, name: str) -> pd.Series:
+        return self.values[name].isna() & ~self.wrong[name]
+
+    def numeric(self) -> Iterator[tuple[str, Feature, pd.Series]]:
+        for name, feature in self.table.features.items():
+            if feature.kind == "numeric" and name in self.values:
+                yield name, feature, self.values[name]
+
+    def classes(self) -> pd.Series:
+        """The class of each row, or nothing where the target is a number or not there."""
+        is_there = self.table.target.kind == "classes" and self.table.target.column in self.values
+        return self.values[self.table.target.column] if is_there else pd.Series(dtype=float)
+
+    def class_counts(self) -> dict[str, int]:
+        classes = self.classes()
+        return {level: int((classes == i).sum()) for i, level in enumerate(self.table.target.levels)}
+
+    def extra(self) -> list[str]:
+        used = {*self.table.features, self.table.target.column, self.table.site_column}
+        return [name for name in self.columns if name not in used]
+
+
+def check(frame: pd.DataFrame, table: Table) -> list[Finding]:
+    """Everything worth saying about this table, errors first."""
+    columns, repeated = take_columns(frame.reset_index(drop=True))  # labels may repeat, positions do not
+    wanted: dict[str, Feature | Target] = {**table.features, table.target.column: table.target}
+    read = {name: as_described(columns[name], what) for name, what in wanted.items() if name in columns}
+    values, wrong = {n: pair[0] for n, pair in read.items()}, {n: pair[1] for n, pair in read.items()}
+    seen = Seen(table, frame.index, columns, repeated, values, wrong)
+    findings = [finding for look in CHECKS for finding in look(seen)]
+    return sorted(findings, key=lambda finding: finding.severity)  # "error" < "warning", and sorted is stable
+
+
+def _plain(number: float) -> str:
+    return f"{number:.10g}"
+
+
+def _outside(values: pd.Series, feature: Feature) -> pd.Series:
+    low, high = feature.range or (-np.inf, np.inf)
+    return (values < low) | (values > high)
+
+
+def _say_range(feature: Feature) -> str:
+    low, high = feature.range or (-np.inf, np.inf)
+    return f"{_plain(low)} to {_plain(high)} {feature.unit}".rstrip()
+
+
+def find_missing_column(seen: Seen) -> Iterator[Finding]:
+    for name in (*seen.table.features, seen.table.target.column):
+        if name not in seen.columns:
+            guess = _guess_rename(seen, name)
+            what = "target" if name == seen.table.target.column else "feature"
+            hint = f"Is it {guess!r}? Rename it to {name!r}." if guess else f"Add the column {name!r}."
+            text = f"the study's {what} {name!r} is not among the {len(seen.columns)} columns"
+            yield Finding("missing_column", "error", name, (), len(seen.index), text, hint)
+
+
+def _guess_rename(seen: Seen, name: str) -> str:
+    """The extra column that is most like it by name; else one that shares a word and whose values fit."""
+    folded = {extra.casefold(): extra for extra in seen.extra()}
+    close = difflib.get_close_matches(name.casefold(), list(folded), n=1, cutoff=0.6)
+    if close:
+        return folded[close[0]]
+    feature = seen.table.features.get(name)
+    words = _words(name, feature.description if feature else "")
+    for extra in seen.extra():
+        shared = any(a.startswith(b) or b.startswith(a) for a in words for b in _words(extra))
+        if shared and (feature is None or _fit(seen.columns[extra], feature) > 0.9):
+            return extra
+    return ""
+
+
+def _words(*texts: str) -> set[str]:
+    return {word for word in re.findall(r"[^\W_]+", " ".join(texts).casefold()) if len(word) > 2}
+
+
+def _fit(column: pd.Series, feature: Feature) -> float:
+    """The share of present cells that are what the study expects."""
+    values, wrong = as_described(column, feature)
+    present = values.notna() | wrong
+    return float((values.notna() & ~_outside(values, feature)).sum() / max(present.sum(), 1))
+
+
+def find_extra_column(seen: Seen) -> Iterator[Finding]:
+    for name in seen.repeated:
+        text = f"the column {name!r} is there more than once"
+        yield Finding("extra_column", "error", name, (), 1, text, "Keep one of them.")
+    for name in seen.extra():
+        text, hint = f"the column {name!r} is not in the study", "Nothing uses it; leave it out if you can."
+        yield Finding("extra_column", "warning", name, (), 1, text, hint)
+
+
+def _find_misfits(seen: Seen, kind: str, described_as: tuple[str, ...]) -> Iterator[Finding]:
+    for name, wrong in seen.wrong.items():
+        what = seen.table.target if name == seen.table.target.column else seen.table.features[name]
+        if wrong.any() and what.kind in described_as:
+            problem = describe_misfit(name, seen.columns[name], wrong, what)
+            text, hint = problem.what.rstrip("."), problem.hint
+            yield Finding(kind, "error", name, seen.rows(wrong), int(wrong.sum()), text, hint)
+
+
+def find_wrong_type(seen: Seen) -> Iterator[Finding]:
+    yield from _find_misfits(seen, "wrong_type", ("numeric", "number"))
+
+
+def find_unknown_category(seen: Seen) -> Iterator[Finding]:
+    yield from _find_misfits(seen, "unknown_category", ("binary", "categorical"))
+
+
+def find_unknown_class(seen: Seen) -> Iterator[Finding]:
+    yield from _find_misfits(seen, "unknown_class", ("classes",))
+
+
+def find_out_of_range(seen: Seen) -> Iterator[Finding]:
+    for name, feature, values in seen.numeric():
+        told = values.isin(_spot_codes(values, name, feature))  # these are told with a better reason
+        mixup = _spot_unit(values.mask(told), name, feature)
+        outside = _outside(values, feature) & ~told & ~(mixup[1] if mixup else told)
+        if outside.any():
+            some = values[outside.to_numpy()]
+            text = f"{outside.sum()} of {values.notna().sum()} values are outside {_say_range(feature)}"
+            text += f": from {_plain(some.min())} to {_plain(some.max())}"
+            hint = "Correct or empty them; if they are real, widen the range in the study."
+            yield Finding("out_of_range", "warning", name, seen.rows(outside), int(outside.sum()), text, hint)
+
+
+def find_unit_mixup(seen: Seen) -> Iterator[Finding]:
+    for name, feature, values in seen.numeric():
+        mixup = _spot_unit(values.mask(values.isin(_spot_codes(values, name, feature))), name, feature)
+        if mixup:
+            conversion, which = mixup
+            middle = values[which.to_numpy()].median()
+            text = f"{which.sum()} of {values.notna().sum()} values look like {conversion.other}: in "
+            text += f"{conversion.unit} they come inside {_say_range(feature)} (their median {middle:.4g} "
+            text += f"becomes {conversion.convert(middle):.4g})"
+            hint = f"Convert them: {conversion.formula()}."
+            yield Finding("unit_mixup", "error", name, seen.rows(which), int(which.sum()), text, hint)
+
+
+def _spot_unit(values: pd.Series, name: str, feature: Feature) -> tuple[Conversion, pd.Series] | None:
+    """The conversion that explains most of the values outside the range, and the rows it explains."""
+    outside, present = _outside(values, feature), values.notna()
+    low, high = feature.range or (-np.inf, np.inf)
+    most = outside.sum() > present.sum() / 2
+    home = (low + high) / 2 if most else values[present & ~outside].median()
+    ranked = []
+    for conversion in _choose_conversions(name, feature) if outside.any() else ():
+        converted = conversion.convert(values)
+        fits = (converted >= low) & (converted <= high)
+        whole = most and fits.sum() >= 0.95 * present.sum()  # then those inside by chance are meant as well
+        which = fits if whole else fits & outside
+        before, after = abs(values[which].median() - home), abs(converted[which].median() - home)
+        explained = int((fits & outside).sum())
+        # values just past the end of the range are outliers: another unit must bring them closer to the rest
+        if explained >= min(3, present.sum()) and explained > outside.sum() / 2 and after < before:
+            ranked.append((explained, -after, conversion, which))
+    return max(ranked, key=lambda r: r[:2])[2:] if ranked else None
+
+
+def _choose_conversions(name: str, feature: Feature) -> list[Conversion]:
+    """Those for the unit; where several substances share it, those for the one that is named, else all."""
+    about = f"{name} {feature.description}".casefold()
+    words = set(re.findall(r"[^\W_]+", about))
+    fitting = [c for c in CONVERSIONS if _fold_unit(c.unit) == _fold_unit(feature.unit)]
+    named = [c for c in fitting if any(w in words or (len(w) > 3 and w in about) for w in c.words)]
+    anything = [c for c in fitting if c.unit != "%" or not c.words]  # a percentage can be of anything
+    return named or anything
+
+
+def _fold_unit(unit: str) -> str:
+    folded = re.sub(r"[\s°º.()]", "", unit.casefold().replace("µ", "u").replace("μ", "u"))
+    return next((s.split()[0] for s in SPELLINGS.split("|") if folded in s.split()), folded)
+
+
+def find_disguised_missing(seen: Seen) -> Iterator[Finding]:
+    for name, feature, values in seen.numeric():
+        for code in _spot_codes(values, name, feature):
+            which = values == code
+            inside = not _outside(values[which.to_numpy()], feature).any()
+            text = f"{which.sum()} of {values.notna().sum()} values are {_plain(code)}"
+            text += ", apart from all others" if inside else f", outside {_say_range(feature)}"
+            hint = f"If {_plain(code)} means 'not measured', {_say_code(name, code)}"
+            severity: Literal["error", "warning"] = "warning" if inside else "error"
+            yield Finding("disguised_missing", severity, name, seen.rows(which), int(which.sum()), text, hint)
+
+
+def _say_code(name: str, code: float) -> str:
+    return f"empty those cells, or write missing = [{_plain(code)}] for {name} in the study."
+
+
+def _spot_codes(values: pd.Series, name: str, feature: Feature) -> list[float]:
+    """Constants that stand for "not measured": a heap of one value where no measured value would be."""
+    counts = values.value_counts()
+    outside = _outside(counts.index.to_series(), feature).to_numpy()
+    likely = counts.index.isin(CODES)
+    for part in (np.full(len(counts), True), outside):  # and the highest heap: of all, and of those outside
+        likely |= part & (counts.to_numpy() == counts.to_numpy()[part].max(initial=0))
+    found = [float(code) for code in counts.index[likely & (counts.to_numpy() > 1)]]
+    codes = [code for code in found if _is_code(code, counts, len(values), feature)]
+    return [code for code in codes if code in CODES or not _converts(code, name, feature)]
+
+
+def _converts(value: float, name: str, feature: Feature) -> bool:
+    """A measured value in another unit can repeat as well."""
+    low, high = feature.range or (np.inf, -np.inf)
+    return any(low <= c.convert(value) <= high for c in _choose_conversions(name, feature))
+
+
+def _is_code(code: float, counts: pd.Series, rows: int, feature: Feature) -> bool:
+    low, high = feature.range or (-np.inf, np.inf)
+    count, rest = counts[code], counts[~counts.index.isin([*CODES, code])]
+    heap = not len(rest) or count >= 3 * rest.max()
+    spread = np.subtract(*np.quantile(rest.index, [0.75, 0.25])) if len(rest) else 0.0
+    apart = not len(rest) or np.abs(rest.index.to_numpy() - code).min() > spread / 2
+    if not low <= code <= high:
+        rivals = rest[_outside(rest.index.to_series(), feature).to_numpy()]
+        lonely = not len(rivals) or count >= 3 * rivals.max()
+        if code in CODES:  # -1 lies next to 0, and a high heap may touch the rest
+            return bool(lonely and (apart or heap or code < 0 <= low))
+        return bool(lonely and apart and count >= max(3, 0.01 * rows))
+    if feature.range and (code == 0 or not len(rest)):
+        return False  # by the study's own words this is a value: a heap of 0 is natural for counts
+    continuous, often = len(rest) >= 10 or not len(rest), code in CODES or count >= 0.3 * rows
+    return bool(count >= 3 and heap and apart and continuous and often)
+
+
+def find_much_missing(seen: Seen) -> Iterator[Finding]:
+    for name in seen.table.features:
+        absent = seen.absent(name) if name in seen.values else pd.Series(dtype=bool)
+        if absent.sum() > 0.5 * len(absent):
+            text = f"{absent.sum()} of {len(absent)} values are missing ({absent.mean():.0%})"
+            hint = "The model learns little of it here; look whether the export lost it."
+            yield Finding("much_missing", "warning", name, seen.rows(absent), int(absent.sum()), text, hint)
+
+
+def find_missing_by_class(seen: Seen) -> Iterator[Finding]:
+    classes, levels = seen.classes().to_numpy(), seen.table.target.levels
+    large = {level: classes == i for i, level in enumerate(levels) if (classes == i).sum() >= FEW_ROWS}
+    for name in seen.table.features:
+        if name not in seen.values:
+            continue
+        absent = seen.absent(name).to_numpy()
+        shares = {level: float(absent[rows].mean()) for level, rows in large.items()}
+        if shares and max(shares.values()) - min(shares.values()) > 0.3:
+            text = "missing depends on the class: " + ", ".join(f"{s:.0%} in {k}" for k, s in shares.items())
+            hint = "The model could learn who was measured; ask why the others were not."
+            rows, count = seen.rows(absent), int(absent.sum())
+            yield Finding("missing_by_class", "warning", name, rows, count, text, hint)
+
+
+def find_duplicate_rows(seen: Seen) -> Iterator[Finding]:
+    cells = pd.DataFrame({i: column.map(str) for i, column in enumerate(seen.columns.values())})
+    again = cells.duplicated() if len(cells.columns) else pd.Series(dtype=bool)
+    if again.any() and cells.nunique().max() > 10:  # rows of a few coarse answers repeat by chance
+        text = f"{again.sum()} of {len(again)} rows repeat an earlier row in every column"
+        hint = "Remove them if it is the same patient: training and testing on one flatters the score."
+        yield Finding("duplicate_rows", "warning", "", seen.rows(again), int(again.sum()), text, hint)
+
+
+def find_constant_column(seen: Seen) -> Iterator[Finding]:
+    number = [seen.table.target.column] * (seen.table.target.kind == "number")
+    for name in [*seen.table.features, *number]:
+        values = seen.values[name].dropna() if name in seen.values else pd.Series(dtype=float)
+        if len(values) > 1 and values.nunique() == 1 and not seen.wrong[name].any():
+            cell = str(seen.columns[name][seen.values[name].notna().to_numpy()].iloc[0])
+            text = f"{len(values)} of {len(values)} values are {cell}"
+            yield Finding("constant_column", "warning", name, (), len(values), text, "It tells nothing here.")
+
+
+def find_one_class(seen: Seen) -> Iterator[Finding]:
+    for level, count in seen.class_counts().items():
+        if count == sum(seen.class_counts().values()) > 0:
+            text, hint = f"all {count} rows are of class {level}", "Scores that compare classes need two."
+            yield Finding("one_class", "warning", seen.table.target.column, (), count, text, hint)
+
+
+def find_class_too_small(seen: Seen) -> Iterator[Finding]:
+    counts, classes = seen.class_counts(), seen.classes()
+    several = sum(count > 0 for count in counts.values()) > 1  # else one_class says it
+    for i, (level, count) in enumerate(counts.items()):
+        if several and count < FEW_OF_A_CLASS:
+            text = f"{count} of {sum(counts.values())} rows are of class {level}"
+            hint = f"With fewer than {FEW_OF_A_CLASS} its test score means little."
+            rows = seen.rows(classes == i)
+            yield Finding("class_too_small", "warning", seen.table.target.column, rows, count, text, hint)
+
+
+def find_target_missing(seen: Seen) -> Iterator[Finding]:
+    column = seen.table.target.column
+    absent = seen.absent(column) if column in seen.values else pd.Series(dtype=bool)
+    if absent.any():
+        severity: Literal["error", "warning"] = "error" if absent.all() else "warning"
+        text = f"{absent.sum()} of {len(absent)} rows have no target"
+        hint = "They are left out; fill the target in to use them."
+        yield Finding("target_missing", severity, column, seen.rows(absent), int(absent.sum()), text, hint)
+
+
+def find_too_few_rows(seen: Seen) -> Iterator[Finding]:
+    column = seen.table.target.column
+    usable = int(seen.values[column].notna().sum()) if column in seen.values else len(seen.index)
+    if usable < FEW_ROWS:
+        text = f"{usable} rows can be used, fewer than {FEW_ROWS}"
+        hint = "A test part of so few says little; pool it with another site or add rows."
+        yield Finding("too_few_rows", "warning" if usable else "error", "", (), usable, text, hint)
+
+
+CHECKS: tuple[Callable[[Seen], Iterator[Finding]], ...] = (
+    find_missing_column,
+    find_extra_column,
+    find_wrong_type,
+    find_unknown_category,
+    find_unknown_class,
+    find_unit_mixup,
+    find_disguised_missing,
+    find_out_of_range,
+    find_much_missing,
+    find_missing_by_class,
+    find_duplicate_rows,
+    find_constant_column,
+    find_one_class,
+    find_class_too_small,
+    find_target_missing,
+    find_too_few_rows,
+)
+
+
+def to_text(findings: Sequence[Finding], name: str, rows: int) -> str:
+    """The findings for a terminal.
+
+    >>> found = Finding("constant_column", "warning", "sex", (), 9, "9 of 9 values are 1", "Hm.")
+    >>> print(to_text([found], "a.csv", 9))
+    a.csv: 9 rows, 0 errors, 1 warning
+      warning  sex: 9 of 9 values are 1 [constant_column]
+               Hm.
+    """
+    totals = {"row": rows, **{s: sum(f.severity == s for f in findings) for s in ("error", "warning")}}
+    lines = [f"{name}: " + ", ".join(f"{n} {what}{'s' * (n != 1)}" for what, n in totals.items())]
+    for f in findings:
+        where = f" ({name_rows(f.rows)}{', ...' if f.count > len(f.rows) else ''})" if f.rows else ""
+        about = f"{f.column}: " if f.column else ""
+        lines.append(f"  {f.severity:<7}  {about}{f.text}{where} [{f.kind}]\n{'':11}{f.hint}")
+    return "\n".join(lines)
+
+
+def to_json(findings: Sequence[Finding], name: str, rows: int) -> str:
+    """The findings for a program: {"file", "rows", "errors", "warnings", "findings": [...]}."""
+    errors = sum(f.severity == "error" for f in findings)
+    told = [f._asdict() for f in findings]
+    summary = {"file": name, "rows": rows, "errors": errors, "warnings": len(told) - errors, "findings": told}
+    return json.dumps(summary, indent=2)

@@ -1,0 +1,110 @@
+"""Real tables. `heart_disease` and `titanic` are in the package; the others are found through VITRAIL_DATA.
+
+Each function gives {site name: DataFrame}, or one DataFrame where the data has no sites of its own.
+"""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+import io
+import os
+from functools import cache
+from importlib.resources import files
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+
+from vitrail.core.problems import Problem, VitrailError
+from vitrail.data.cut import by_column
+
+HEART_ATTRIBUTION = (
+    "UCI Heart Disease (Janosi, Steinbrunn, Pfisterer, Detrano, 1988; UCI dataset 45), CC BY 4.0. Investigators: "
+    "Andras Janosi, M.D. (Hungarian Institute of Cardiology, Budapest); William Steinbrunn, M.D. (University Hospital, "
+    "Zurich); Matthias Pfisterer, M.D. (University Hospital, Basel); Robert Detrano, M.D., Ph.D. (V.A. Medical Center, "
+    "Long Beach and Cleveland Clinic Foundation)."
+)
+HEART_COLUMNS = "age sex cp trestbps chol fbs restecg thalach exang oldpeak slope ca thal num".split()
+ADULT_COLUMNS = (
+    "age workclass fnlwgt education education_num marital_status occupation relationship race sex capital_gain "
+    "capital_loss hours_per_week country target"
+).split()
+
+# folder/file -> sha256
+_OUTSIDE = {
+    "adult/adult.data.gz": "258f454bb3e48c55b9094c323738c1f4a144d09a63fb46bf294feb03891430e2",
+    "gusto/gusto.csv.gz": "c27126406346f75c31b7bab6b4ed291065b9eb6a67eb117d3e7908ac0060c326",
+    "har_smartphones/har_features_recomputed.npz": "a21ee987ee0408e3e3a05cf3f06586b01459fa207d066aa1d0ce20f30d7bb970",
+    "vehicle_sensor/vehicle_ditto_train.csv.gz": "aec88ce44bd4da165d8e16fbf188cc9f9d2358ec865041f03478202307916c76",
+}
+
+
+def packaged(name: str) -> Path:
+    """A file that is shipped with us."""
+    return Path(str(files("vitrail.data") / "files" / name))
+
+
+def heart_disease() -> dict[str, pd.DataFrame]:
+    """Four hospitals, 920 patients, 13 features; `disease` is 1 for any narrowing above 50 % (grades 1 to 4)."""
+    out = {}
+    for site in ("cleveland", "hungarian", "switzerland", "va"):
+        frame = pd.read_csv(packaged(f"processed.{site}.data"), header=None, names=HEART_COLUMNS, na_values="?")
+        frame["disease"] = (frame.pop("num") > 0).astype(int)
+        out[site] = frame
+    return out
+
+
+def titanic() -> pd.DataFrame:
+    """1309 passengers. Columns that leak the outcome (boat, body) or name persons are left out."""
+    frame = pd.read_csv(packaged("titanic3.csv.gz"), encoding="utf-8-sig").dropna(how="all")
+    frame["alone"] = ((frame.sibsp + frame.parch) == 0).astype(int)
+    frame["minor"] = (frame.age <= 16).astype(float).where(frame.age.notna())
+    columns = ["survived", "pclass", "sex", "age", "minor", "fare", "embarked", "alone"]
+    return frame[columns].astype({"survived": int, "pclass": int}).reset_index(drop=True)
+
+
+def adult() -> pd.DataFrame:
+    """Census income, 32561 rows; `target` is `<=50K` or `>50K`."""
+    text = gzip.decompress(_outside("adult/adult.data.gz"))
+    return pd.read_csv(io.BytesIO(text), header=None, names=ADULT_COLUMNS, skipinitialspace=True, na_values="?")
+
+
+def gusto(site: str = "regl") -> dict[str, pd.DataFrame]:
+    """30-day mortality (`day30`) after a heart attack, by region (`regl`, 16), or `grpl` (48) or `grps`."""
+    frame = pd.read_csv(io.BytesIO(gzip.decompress(_outside("gusto/gusto.csv.gz"))))
+    # the other site codes and the treatment columns that are missing by design are no predictors
+    frame = frame.drop(columns=[c for c in ("regl", "grpl", "grps", "tpa", "tx") if c != site])
+    return {f"region-{int(k):02d}": v for k, v in by_column(frame, site).items()}
+
+
+def har() -> dict[str, pd.DataFrame]:
+    """Smartphone activity by subject: 30 sites, 414 features recomputed from the raw signals; `activity` of 6."""
+    with np.load(io.BytesIO(_outside("har_smartphones/har_features_recomputed.npz"))) as z:
+        x, names, y, subject = z["x"] * float(z["step"]), [str(n) for n in z["names"]], z["y"], z["subject"]
+    frame = pd.DataFrame(x, columns=names)
+    frame["activity"] = y
+    return {f"subject-{s:02d}": frame[subject == s].reset_index(drop=True) for s in range(1, 31)}
+
+
+def vehicle() -> dict[str, pd.DataFrame]:
+    """Vehicle sensor network: 23 sensors, 100 features standardised per sensor, `label` -1 or 1; 7 to 534 rows each."""
+    frame = pd.read_csv(io.BytesIO(gzip.decompress(_outside("vehicle_sensor/vehicle_ditto_train.csv.gz"))))
+    return {f"sensor-{int(k):02d}": v for k, v in sorted(by_column(frame, "sensor").items(), key=lambda kv: int(kv[0]))}
+
+
+@cache
+def _outside(name: str) -> bytes:
+    root = os.environ.get("VITRAIL_DATA")
+    how = f"Set VITRAIL_DATA to the folder that holds {name} (sha256 {_OUTSIDE[name]})."
+    if not root:
+        raise VitrailError("this data is not shipped with Vitrail", [Problem(name, "VITRAIL_DATA is not set.", how)])
+    path = Path(root) / name
+    try:
+        raw = path.read_bytes()
+    except OSError as error:
+        raise VitrailError("this data was not found", [Problem(str(path), f"{error.strerror}.", how)]) from None
+    if (got := hashlib.sha256(raw).hexdigest()) != _OUTSIDE[name]:
+        what = f"its sha256 is {got}: another file than the one our results were made with."
+        raise VitrailError("this data is not the expected one", [Problem(str(path), what, how)])
+    return raw

@@ -1,0 +1,184 @@
+"""A site's table as numbers: standardised, one column per category, missing values neutral; split for testing.
+
+numeric      (value - mean) / sd, missing -> 0
+binary       0 or 1, missing -> 0.5
+categorical  one column per category, 0 or 1, missing -> 1/categories
+
+Mean and sd are those of the site's own training rows (`local`), of all sites' training rows (`global`: an exchange of
+its own, see `Moments`), or 0 and 1 (`none`).
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+
+from vitrail.core.problems import Problem, VitrailError
+from vitrail.core.random import key
+from vitrail.data.read import clean
+from vitrail.data.schema import Table
+
+Matrix = NDArray[np.float64]
+
+
+class Moments(NamedTuple):
+    """What `global` standardisation exchanges, in two rounds; only sums over sites are needed."""
+
+    count: NDArray[np.float64]  # [numeric feature]: rows with a value
+    total: NDArray[np.float64]  # [numeric feature]: round 1 sum of values, round 2 sum of squared distances to the mean
+
+
+@dataclass(frozen=True)
+class Encoder:
+    """One site's way from table to matrix; private to the site when standardisation is local."""
+
+    table: Table
+    mean: dict[str, float]
+    sd: dict[str, float]
+
+    @property
+    def columns(self) -> list[str]:
+        """Names of the matrix columns."""
+        return columns(self.table)
+
+    def matrix(self, cleaned: pd.DataFrame) -> Matrix:
+        """Rows of `clean` -> [row, column]."""
+        parts = []
+        for name, feature in self.table.features.items():
+            v = cleaned[name].to_numpy(dtype=np.float64)
+            if feature.kind == "numeric":
+                scaled = (v - self.mean.get(name, 0.0)) / self.sd.get(name, 1.0)
+                parts.append(np.where(np.isnan(v), 0.0, scaled)[:, None])
+            elif feature.kind == "binary":
+                parts.append(np.where(np.isnan(v), 0.5, v)[:, None])
+            else:
+                levels = len(feature.levels)
+                hot = (v[:, None] == np.arange(levels)).astype(np.float64)
+                hot[np.isnan(v)] = 1 / levels
+                parts.append(hot)
+        return np.concatenate(parts, 1) if parts else np.zeros((len(cleaned), 0))
+
+
+def columns(table: Table) -> list[str]:
+    out: list[str] = []
+    for name, f in table.features.items():
+        out += [f"{name}={level}" for level in f.levels] if f.kind == "categorical" else [name]
+    return out
+
+
+def numeric(table: Table) -> list[str]:
+    return [n for n, f in table.features.items() if f.kind == "numeric"]
+
+
+class SiteData(NamedTuple):
+    """What one site trains and tests on."""
+
+    name: str
+    encoder: Encoder
+    train_x: Matrix
+    train_y: NDArray[np.generic]
+    test_x: Matrix
+    test_y: NDArray[np.generic]
+    fingerprint: str  # of the cleaned rows
+
+
+def split_rows(y: NDArray[np.generic], table: Table, seed: int, site: str) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Row numbers to train on and to test on; depends on (seed, site) alone.
+
+    At least `split.at_least` test rows, but never more than half of the site.
+    """
+    n, rule = len(y), table.split
+    want = min(max(round(rule.test * n), min(rule.at_least, n // 2)), n - 1)
+    order = np.random.default_rng(key(seed, site, "split")).permutation(n)
+    if not (rule.stratify and table.target.kind == "classes"):
+        return np.sort(order[want:]), np.sort(order[:want])
+    groups = [order[y[order] == k] for k in np.unique(y)]
+    share = np.array([len(g) * want / n for g in groups])
+    take = np.floor(share).astype(int)
+    for i in np.argsort(take - share, kind="stable")[: want - take.sum()]:
+        take[i] += 1  # largest remainder
+    take = np.minimum(take, [max(0, len(g) - 1) for g in groups])  # one of each class is left to learn from
+    test = np.concatenate([g[:k] for g, k in zip(groups, take, strict=True)])
+    return np.setdiff1d(np.arange(n), test), np.sort(test).astype(np.int64)
+
+
+def prepare(sites: Mapping[str, pd.DataFrame], table: Table, seed: int) -> list[SiteData]:
+    """Clean, split and encode every site's table; the problems of all sites at once."""
+    cleaned: dict[str, pd.DataFrame] = {}
+    problems: list[Problem] = []
+    for name, frame in sites.items():
+        try:
+            rows = clean(frame, table)
+            if len(rows) < 2:
+                problems.append(Problem("the table", f"expected at least 2 rows with a target, got {len(rows)}.", "Leave the site out, or give it more rows."))  # fmt: skip
+            cleaned[name] = rows
+        except VitrailError as error:
+            problems += [p._replace(where=f"{name}, {p.where}") for p in error.problems]
+    if not sites:
+        problems.append(Problem("data", "there are no sites.", "Give one table per site."))
+    if problems:
+        raise VitrailError("the data does not fit the study", problems)
+    target = table.target
+    splits = {n: split_rows(f[target.column].to_numpy(), table, seed, n) for n, f in cleaned.items()}
+    train = {n: f.iloc[splits[n][0]] for n, f in cleaned.items()}
+    encoders = fit_encoders(train, table)
+    out = []
+    for name, frame in cleaned.items():
+        y = frame[target.column].to_numpy()
+        if target.kind == "number":
+            y = (y - target.center) / target.scale
+        x = encoders[name].matrix(frame)
+        a, b = splits[name]
+        out.append(SiteData(name, encoders[name], x[a], y[a], x[b], y[b], fingerprint(frame)))
+    return out
+
+
+def fit_encoders(train: Mapping[str, pd.DataFrame], table: Table) -> dict[str, Encoder]:
+    names = numeric(table)
+    if table.standardise == "none" or not names:
+        return {site: Encoder(table, {}, {}) for site in train}
+    if table.standardise == "local":
+        return {site: _encoder(table, names, *_finish([frame], names)) for site, frame in train.items()}
+    mean, sd = _finish(list(train.values()), names)
+    return {site: _encoder(table, names, mean, sd) for site in train}
+
+
+def moments(frame: pd.DataFrame, names: list[str], mean: Matrix | None = None) -> Moments:
+    """What one site says: sums of its values, or with the mean known, of squared distances to it."""
+    v = frame[names].to_numpy(dtype=np.float64)
+    known = ~np.isnan(v)
+    values = v if mean is None else (v - mean) ** 2
+    return Moments(known.sum(0).astype(np.float64), np.where(known, values, 0.0).sum(0))
+
+
+def _finish(frames: list[pd.DataFrame], names: list[str]) -> tuple[Matrix, Matrix]:
+    said = [moments(f, names) for f in frames]
+    count = np.sum([m.count for m in said], 0).clip(min=1)
+    mean = np.sum([m.total for m in said], 0) / count
+    spread = np.sum([moments(f, names, mean).total for f in frames], 0) / count
+    sd = np.sqrt(spread)
+    return mean, np.where(sd > 1e-12 * (1 + np.abs(mean)), sd, 1.0)  # a constant column stays where it is
+
+
+def _encoder(table: Table, names: list[str], mean: Matrix, sd: Matrix) -> Encoder:
+    return Encoder(table, dict(zip(names, mean.tolist(), strict=True)), dict(zip(names, sd.tolist(), strict=True)))
+
+
+def class_weights(y: NDArray[np.generic], classes: int) -> Matrix:
+    """Inverse prevalence, scaled to sum to the number of classes that occur; 1 for a class that does not."""
+    count = np.bincount(y.astype(np.int64), minlength=classes).astype(np.float64)
+    inverse = np.where(count > 0, 1 / count.clip(min=1), 0.0)
+    return np.where(count > 0, inverse * (count > 0).sum() / inverse.sum(), 1.0)
+
+
+def fingerprint(cleaned: pd.DataFrame) -> str:
+    """Changes when any value the model sees changes."""
+    hashed = hashlib.sha256("\x1f".join(cleaned.columns).encode())
+    hashed.update(np.ascontiguousarray(cleaned.to_numpy(dtype=np.float64)).tobytes())
+    return hashed.hexdigest()[:16]

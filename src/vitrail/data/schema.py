@@ -1,0 +1,88 @@
+"""What the sites agreed a table looks like: features, target, standardisation, split."""
+
+from __future__ import annotations
+
+import math
+from typing import Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+Cell = bool | int | float | str  # a value as a person writes it in a study file
+
+
+def canon(value: object) -> str:
+    """One spelling for one value, whether it came from TOML, CSV, Parquet or a DataFrame.
+
+    >>> canon(1), canon(1.0), canon("1.0"), canon(True), canon(" Yes "), canon("1,5"), canon("007")
+    ('1', '1', '1', '1', 'Yes', '1,5', '007')
+    """
+    if isinstance(value, bool):
+        return str(int(value))
+    text = str(value).strip()
+    try:
+        number = float(text)
+    except ValueError:
+        return {"true": "1", "false": "0"}.get(text.casefold(), text)
+    plain = text.lstrip("+-")
+    if not math.isfinite(number) or "_" in text or (plain[:1] == "0" and plain[1:2].isdigit()):
+        return text  # "007" is a code, not seven
+    return str(int(number)) if number == int(number) and abs(number) < 1e15 else repr(number)
+
+
+class Strict(BaseModel):
+    """Frozen, and an unknown key is an error."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True, populate_by_name=True)
+
+
+class Feature(Strict):
+    """One column that the model may use."""
+
+    kind: Literal["numeric", "binary", "categorical"]
+    unit: str = ""
+    range: tuple[float, float] | None = None  # numeric: values outside are reported by `check`
+    categories: tuple[Cell, ...] = ()  # binary: (the one encoded 0, the one encoded 1)
+    missing: tuple[Cell, ...] = ()  # codes that mean "not measured", e.g. 0 for cholesterol
+    description: str = ""
+
+    @property
+    def levels(self) -> tuple[str, ...]:
+        return tuple(canon(c) for c in self.categories)
+
+
+class Target(Strict):
+    """What is predicted: one of several classes, or a number."""
+
+    column: str
+    kind: Literal["classes", "number"] = "classes"
+    classes: tuple[Cell, ...] = ()
+    positive: Cell | None = None  # the class that scores are about when there are two
+    unit: str = ""
+    center: float = 0.0  # a number is learned as (value - center) / scale
+    scale: float = Field(default=1.0, gt=0)
+
+    @property
+    def levels(self) -> tuple[str, ...]:
+        """Classes in model order; the positive one last when there are two."""
+        names = [canon(c) for c in self.classes]
+        if self.positive is not None and len(names) == 2:
+            names.sort(key=lambda name: name == canon(self.positive))
+        return tuple(names)
+
+
+class Split(Strict):
+    """How each site sets rows aside to test on; they are never trained on."""
+
+    test: float = Field(default=0.33, gt=0, lt=1)
+    at_least: int = Field(default=100, ge=0)  # test rows, where the site has twice as many
+    stratify: bool = True
+
+
+class Table(Strict):
+    """Everything needed to turn a site's file into tensors."""
+
+    target: Target
+    features: dict[str, Feature]
+    standardise: Literal["local", "global", "none"] = "local"
+    site_column: str = ""  # when one file holds all sites
+    split: Split = Split()

@@ -1,0 +1,360 @@
+"""The engine of one machine. Sites are stacked into chunks; a chunk of one site is the looped engine.
+
+Order of sites inside the engine: most rows first (Sites). Within a round a chunk's sites that still have batches left
+are a prefix of it, so the work shrinks as small sites finish.
+
+CPU: chunks run in as many threads as there are cores, one torch thread each, small enough to stay in the cache.
+CUDA: all sites are one chunk; a round without absent sites is captured once as a graph and replayed.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import cache
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from vitrail.core.exchange import Exchange, Facts, Method, Pace, Roster, Rows
+from vitrail.core.random import keep_mask
+from vitrail.core.task import Batch, Task
+from vitrail.core.tensors import each, tensors
+from vitrail.engines.sites import Draw, Drawer, Sites
+from vitrail.engines.wire import Contract, Ledger, check, total, trace
+
+CHUNK_BYTES = 12 << 20  # parameters, velocity and batch of a chunk: a share of the last-level cache
+
+
+@dataclass(frozen=True)
+class Training:
+    """How a site trains, the same for every method unless the method says otherwise."""
+
+    rounds: int = 100
+    epochs: int = 1
+    batch: int = 16
+    lr: float = 0.002
+    momentum: float = 0.5
+    decay: float = 0.9  # of the learning rate, `decays` times in the run
+    decays: int = 50
+    mean: bool = False  # the loss of a batch: the mean over its rows, not the sum
+
+    def pace(self, method: Method[Any, Any, Any, Any, Any], round_: int, rounds: int) -> Pace:
+        lr = self.lr if method.lr is None else method.lr
+        momentum = self.momentum if method.momentum is None else method.momentum
+        every = max(1, rounds // self.decays) if self.decays else rounds + 1
+        return Pace(lr * self.decay ** (round_ // every), momentum)
+
+
+class Moment(NamedTuple):
+    """The whole federation after a round; enough to go on from."""
+
+    stage: int
+    round: int  # rounds done in this stage
+    coord: Any
+    state: Any  # stacked over sites, in the engine's order; overwritten by the next round
+    facts: Facts
+    present: Tensor
+
+
+class Engine:
+    """Runs one method over the sites of one machine."""
+
+    def __init__(
+        self,
+        task: Task,
+        method: Method[Any, Any, Any, Any, Any],
+        sites: Sites,
+        training: Training,
+        seed: int,
+        *,
+        looped: bool = False,
+        chunk: int | None = None,
+        absent: Callable[[int, int], Tensor] | None = None,
+    ) -> None:
+        """`absent(stage, round)` gives [site] bool in the order of sites.names: who does not answer."""
+        self.task, self.method, self.sites, self.training, self.seed = task, method, sites, training, seed
+        self.device = sites.x.device
+        self.stages = method.plan(training.rounds)
+        self.contracts: list[Contract] = trace(task, method, training.rounds)
+        self.ledger = Ledger(sites.names)
+        for contract in self.contracts:
+            self.ledger.declare(contract)
+        self.absent = absent
+        self.drawer = Drawer(
+            sites, training.batch, training.epochs, seed, task.units if task.dropout > 0 else 0
+        )
+        self.counts = torch.tensor(sites.sizes, device=self.device, dtype=sites.x.dtype)
+        self.everyone = torch.ones(len(sites.names), dtype=torch.bool, device=self.device)
+        self.chunk = 1 if looped else chunk or self._chunk_size()
+        self.graph: _Graph | None = None
+
+    def _chunk_size(self) -> int:
+        n = len(self.sites.names)
+        if self.device.type != "cpu":
+            return n
+        some = next(iter(self.task.start.values()))
+        params = sum(v.numel() for v in self.task.start.values()) * some.element_size()
+        rows = self.training.batch * (self.sites.x.shape[1] + 2 * self.task.units) * some.element_size()
+        fit = max(1, CHUNK_BYTES // (2 * params + rows))
+        chunks = -(-n // fit)
+        if params > 1 << 17:  # smaller ones are all overhead: a second thread would only wait for the first
+            chunks = -(-chunks // _threads()) * _threads()
+        return -(-n // chunks)
+
+    def start(self) -> Moment:
+        n = len(self.sites.names)
+        return Moment(0, 0, self.method.coord(self.task, n), self.method.state(self.task, n), {}, self.everyone)
+
+    def shape_at(self, stage: int) -> Moment:
+        """A moment of that stage as far as names and shapes go."""
+        moment = self.start()
+        for s in range(stage):
+            moment = moment._replace(stage=s + 1, state=self.settled(moment._replace(stage=s)))
+        return moment
+
+    def run(self, moment: Moment | None = None) -> Iterator[Moment]:
+        """Every round after `moment` (or all), yielding the federation after each."""
+        moment = moment or self.start()
+        with _quiet_torch(self.device) as pool:
+            for s, stage in enumerate(self.stages):
+                if s < moment.stage:
+                    continue
+                first = moment.round if s == moment.stage else 0
+                state, coord, self.graph = moment.state, moment.coord, None
+                for r in range(first, stage.rounds):
+                    present = self.everyone if self.absent is None else ~self.absent(s, r).to(self.device)
+                    roster = Roster(self.sites.names, present)
+                    pace = self.training.pace(self.method, r, stage.rounds)
+                    facts: Facts = {}
+                    if bool(present.any()):
+                        draw = self.drawer.draw(s, r) if stage.exchange.trains else None
+                        coord, facts = self._round(pool, s, coord, state, roster, draw, pace)
+                    self.ledger.enter(stage.name, "to site", present)
+                    self.ledger.enter(stage.name, "from site", present)
+                    moment = Moment(s, r + 1, coord, state, facts, present)
+                    yield moment
+                if s + 1 < len(self.stages):
+                    settled = each(_owned, self.settled(moment))
+                    self.ledger.enter(stage.name, "to site", None)
+                    moment = moment._replace(stage=s + 1, round=0, state=settled)
+            self.ledger.enter(self.stages[-1].name, "to site", None)
+
+    def settled(self, moment: Moment) -> Any:
+        """Every site's state as if this were the end: what `predict` takes."""
+        ex = self.stages[moment.stage].exchange
+        down = ex.send(self.task, moment.coord, Roster(self.sites.names, self.everyone))
+        return ex.settle(self.task, moment.state, down)
+
+    def _round(
+        self,
+        pool: ThreadPoolExecutor | None,
+        s: int,
+        coord: Any,
+        state: Any,
+        roster: Roster,
+        draw: Draw | None,
+        pace: Pace,
+    ) -> tuple[Any, Facts]:
+        ex, contract = self.stages[s].exchange, self.contracts[s]
+        if self.device.type == "cuda" and draw is not None and bool(roster.present.all()):
+            if self.graph is None or self.graph.pace != pace:
+                self.graph = _Graph(self, ex, contract, coord, state, roster, draw, pace)
+            return self.graph.replay(draw)
+        return self._exchange(pool, ex, contract, coord, state, roster, draw, pace)
+
+    def _exchange(
+        self,
+        pool: ThreadPoolExecutor | None,
+        ex: Exchange[Any, Any, Any, Any, Any],
+        contract: Contract,
+        coord: Any,
+        state: Any,
+        roster: Roster,
+        draw: Draw | None,
+        pace: Pace,
+    ) -> tuple[Any, Facts]:
+        """One round of one exchange; `state` is overwritten."""
+        task = self.task
+        down = ex.send(task, coord, roster)
+        check(down, contract.down, contract.stage, "to site")
+        whole = self.graph_safe or bool(roster.present.all())
+        here = range(len(roster.names)) if whole else roster.present.nonzero()[:, 0].tolist()
+        places = [here[i : i + self.chunk] for i in range(0, len(here), self.chunk)]
+
+        def visit(place: Any) -> Any:
+            # a run of neighbours is a view; anything else is copied out
+            at: Any = slice(place[0], place[-1] + 1)
+            if len(place) != place[-1] + 1 - place[0]:
+                at = torch.tensor(place, device=self.device)
+            mine, told = each(lambda t: t[at], state), each(lambda t: t[at], down)
+            work = ex.begin(task, mine, told)
+            if draw is not None:
+                self._train(ex, work, at, [self.drawer.steps[i] for i in place], draw, pace)
+            kept, up = ex.report(task, mine, work, told, Rows(self.counts[at]), pace)
+            check(up, contract.up, contract.stage, "from site")
+            for (_, old), (_, new) in zip(tensors(state), tensors(kept), strict=True):
+                old[at] = new
+            return at, total(up) if ex.sees == "sum" else up
+
+        ups = list(pool.map(visit, places) if pool and len(places) > 1 else map(visit, places))
+        if ex.sees == "sum":
+            said = ups[0][1]
+            for _, more in ups[1:]:
+                flat = dict(tensors(more))
+                said = _added(said, flat)
+        elif whole and len(ups) == 1:
+            said = ups[0][1]
+        else:
+            said = _spread(ups, len(roster.names))
+        return ex.merge(task, coord, said, roster)
+
+    graph_safe = False  # True while a graph is captured: nothing may look at tensors' values then
+
+    def _train(
+        self, ex: Exchange[Any, Any, Any, Any, Any], work: Any, at: Any, steps: list[int], draw: Draw, pace: Pace
+    ) -> None:
+        sites, rate, width = self.sites, self.task.dropout, self.sites.x.shape[1]
+        rows, real = draw.rows[at], draw.real[at]
+        keys = draw.row_key[at] if rate > 0 else None
+        n, b = len(steps), self.training.batch
+        weights = sites.w[rows] * real
+        if self.training.mean:
+            weights = weights / real.sum(2, keepdim=True).clamp(min=1)
+        labels = sites.y[rows]
+        all_keep = None
+        if rate > 0 and self.device.type != "cpu" and keys is not None:
+            all_keep = keep_mask(keys, draw.unit_key, rate)  # one kernel for the round; memory is no matter there
+        for t in range(max(steps)):
+            busy = sum(1 for k in steps if k > t)  # steps never grow along a chunk
+            if busy < n:
+                work, n = each(lambda v: v[:busy], work), busy
+            x = _buffer("x", (busy * b, width), sites.x)
+            torch.index_select(sites.x, 0, rows[:busy, t].reshape(-1), out=x)
+            keep = None
+            if all_keep is not None:
+                keep = all_keep[:busy, t]
+            elif keys is not None:
+                out = _buffer("keep", (busy, b, len(draw.unit_key)), draw.unit_key)
+                keep = keep_mask(keys[:busy, t], draw.unit_key, rate, out)
+            batch = Batch(x.view(busy, b, width), labels[:busy, t], weights[:busy, t], keep)
+            ex.step(self.task, work, batch, pace)
+
+
+class _Graph:
+    """One round on the GPU, captured: the same kernels replayed on new draws."""
+
+    def __init__(
+        self,
+        engine: Engine,
+        ex: Exchange[Any, Any, Any, Any, Any],
+        contract: Contract,
+        coord: Any,
+        state: Any,
+        roster: Roster,
+        draw: Draw,
+        pace: Pace,
+    ) -> None:
+        self.pace, self.coord = pace, coord
+        self.draw = Draw(*(t.clone() for t in draw))
+        before = [(t, t.clone()) for tree in (coord, state) for _, t in tensors(tree)]
+        engine.graph_safe = True
+
+        def once() -> Facts:
+            new, facts = engine._exchange(None, ex, contract, coord, state, roster, self.draw, pace)
+            for (_, old), (_, value) in zip(tensors(coord), tensors(new), strict=True):
+                old.copy_(value)
+            return facts
+
+        side = torch.cuda.Stream()
+        side.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(side):
+            once()
+        torch.cuda.current_stream().wait_stream(side)
+        self.graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(self.graph):
+            self.facts = once()
+        engine.graph_safe = False
+        for tensor, value in before:
+            tensor.copy_(value)
+
+    def replay(self, draw: Draw) -> tuple[Any, Facts]:
+        for mine, new in zip(self.draw, draw, strict=True):
+            mine.copy_(new)
+        self.graph.replay()
+        return self.coord, {k: v.clone() for k, v in self.facts.items()}
+
+
+def _owned(tensor: Tensor) -> Tensor:
+    return tensor.clone(memory_format=torch.contiguous_format)
+
+
+def _added(tree: Any, more: dict[str, Tensor]) -> Any:
+    for name, value in tensors(tree):
+        value.add_(more[name])
+    return tree
+
+
+def _spread(ups: list[tuple[Any, Any]], sites: int) -> Any:
+    """Reports of chunks -> one stacked report in which absent sites are zero."""
+    out = each(lambda t: t.new_zeros((sites, *t.shape[1:])), ups[0][1])
+    for at, up in ups:
+        for (_, whole), (_, part) in zip(tensors(out), tensors(up), strict=True):
+            whole[at] = part
+    return out
+
+
+_local = threading.local()
+
+
+def _buffer(name: str, shape: tuple[int, ...], like: Tensor) -> Tensor:
+    """Scratch memory of this thread: allocating it anew each step cost as much as the arithmetic (page faults)."""
+    if like.device.type != "cpu":
+        return torch.empty(shape, dtype=like.dtype, device=like.device)
+    held: dict[Any, Tensor] = _local.__dict__.setdefault("held", {})
+    count = int(torch.Size(shape).numel())
+    if (found := held.get((name, like.dtype))) is None or found.numel() < count:
+        found = held[(name, like.dtype)] = torch.empty(count, dtype=like.dtype)
+    return found[:count].view(shape)
+
+
+@cache
+def _threads() -> int:
+    return len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count() or 1
+
+
+@cache
+def _keep_freed_memory() -> None:
+    """Ask glibc to hold on to freed memory: giving 5 MB back and forth at every round costs more than training."""
+    if sys.platform == "linux":
+        libc = ctypes.CDLL(None)
+        if hasattr(libc, "mallopt"):
+            libc.mallopt(-3, 32 << 20)  # M_MMAP_THRESHOLD
+            libc.mallopt(-1, 512 << 20)  # M_TRIM_THRESHOLD
+
+
+class _quiet_torch:  # noqa: N801
+    """A pool of threads with one torch thread each, while inside; torch's own setting is put back after."""
+
+    def __init__(self, device: torch.device) -> None:
+        self.pool: ThreadPoolExecutor | None = None
+        self.cpu = device.type == "cpu"
+
+    def __enter__(self) -> ThreadPoolExecutor | None:
+        if self.cpu:
+            _keep_freed_memory()
+            self.before = torch.get_num_threads()
+            torch.set_num_threads(1)
+            self.pool = ThreadPoolExecutor(_threads(), initializer=torch.set_num_threads, initargs=(1,))
+        return self.pool
+
+    def __exit__(self, *_: object) -> None:
+        if self.pool:
+            self.pool.shutdown()
+            torch.set_num_threads(self.before)

@@ -1,0 +1,148 @@
+"""What may cross the wire, checked at every message; and the ledger of what did.
+
+The contract is traced before the first round by running one site on rows of zeros: names, shapes and types of every
+message. A message that differs is refused by name.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Literal, NamedTuple
+
+import torch
+from torch import Tensor
+
+from vitrail.core.exchange import Method, Pace, Roster, Rows
+from vitrail.core.problems import Problem, VitrailError
+from vitrail.core.task import Batch, Task
+from vitrail.core.tensors import each, tensors
+
+Direction = Literal["to site", "from site"]
+
+
+class Line(NamedTuple):
+    """One tensor of one message."""
+
+    stage: str
+    direction: Direction
+    name: str
+    shape: tuple[int, ...]
+    dtype: str
+    bytes: int
+    rounds: int
+    seen: str  # who sees a report: "each" the coordinator sees each, "sum" it needs only the total
+
+
+Spec = dict[str, tuple[tuple[int, ...], torch.dtype]]
+
+
+class Contract(NamedTuple):
+    """The messages of one stage, by tensor name."""
+
+    stage: str
+    down: Spec
+    up: Spec
+    sees: str
+    rounds: int
+
+    def lines(self) -> list[Line]:
+        out = []
+        sides: tuple[tuple[Direction, Spec], ...] = (("to site", self.down), ("from site", self.up))
+        for direction, spec in sides:
+            for name, (shape, dtype) in spec.items():
+                size = torch.empty(0, dtype=dtype).element_size()
+                count = int(torch.Size(shape).numel()) * size
+                # after the last round every site is told the final model once more
+                times = self.rounds + (direction == "to site")
+                kind = str(dtype).removeprefix("torch.")
+                out.append(Line(self.stage, direction, name, shape, kind, count, times, self.sees))
+        return out
+
+    def size(self, direction: Direction) -> int:
+        return sum(line.bytes for line in self.lines() if line.direction == direction)
+
+
+def spec_of(message: Any) -> Spec:
+    """Names, shapes without the site axis, and types of a stacked message."""
+    return {name: (tuple(t.shape[1:]), t.dtype) for name, t in tensors(message)}
+
+
+def trace(task: Task, method: Method[Any, Any, Any, Any, Any], rounds: int) -> list[Contract]:
+    """The contract of every stage."""
+    some = next(iter(task.start.values()))
+    roster = Roster(("site",), torch.ones(1, dtype=torch.bool, device=some.device))
+    state, coord = method.state(task, 1), method.coord(task, 1)
+    width = int(getattr(task.net, "features", 1))
+    x = torch.zeros(1, 1, width, dtype=some.dtype, device=some.device)
+    y = torch.zeros(1, 1, dtype=torch.int64 if task.kind == "classes" else some.dtype, device=some.device)
+    batch = Batch(x, y, torch.ones(1, 1, dtype=some.dtype, device=some.device))
+    rows = Rows(torch.ones(1, dtype=some.dtype, device=some.device))
+    contracts = []
+    for stage in method.plan(rounds):
+        ex = stage.exchange
+        down = ex.send(task, coord, roster)
+        work = ex.begin(task, state, down)
+        if ex.trains:
+            ex.step(task, work, batch, Pace(0.1, 0.0))
+        state, up = ex.report(task, state, work, down, rows, Pace(0.1, 0.0))
+        contracts.append(Contract(stage.name, spec_of(down), spec_of(up), ex.sees, stage.rounds))
+        coord, _ = ex.merge(task, coord, total(up) if ex.sees == "sum" else up, roster)
+        state = ex.settle(task, state, ex.send(task, coord, roster))
+    return contracts
+
+
+def total(up: Any) -> Any:
+    return each(lambda t: t.sum(0), up)
+
+
+def check(message: Any, declared: Spec, stage: str, direction: Direction) -> None:
+    """Refuse whatever the contract does not declare."""
+    if (got := spec_of(message)) == declared:
+        return
+    problems = []
+    for name in sorted(got.keys() | declared.keys()):
+        here = f"stage {stage}, message {direction}, tensor {name}"
+        if name not in declared:
+            problems.append(Problem(here, "not declared in the contract.", "It was not sent."))
+        elif name not in got:
+            problems.append(Problem(here, "declared in the contract but absent.", "Nothing was sent."))
+        elif got[name] != declared[name]:
+            problems.append(Problem(here, f"declared as {declared[name]}, came as {got[name]}.", "It was not sent."))
+    raise VitrailError("a message breaks the wire contract", problems)
+
+
+class Ledger:
+    """Messages and bytes by site, stage and direction."""
+
+    def __init__(self, names: Sequence[str], entries: dict[str, list[int]] | None = None) -> None:
+        self.names = tuple(names)
+        # "stage|direction" -> message count per site, and the size of one message
+        self.counts: dict[str, list[int]] = entries or {}
+        self.sizes: dict[str, int] = {}
+
+    def declare(self, contract: Contract) -> None:
+        sides: tuple[Direction, ...] = ("to site", "from site")
+        for direction in sides:
+            if contract.size(direction):
+                place = f"{contract.stage}|{direction}"
+                self.sizes[place] = contract.size(direction)
+                self.counts.setdefault(place, [0] * len(self.names))
+
+    def enter(self, stage: str, direction: Direction, present: Tensor | None) -> None:
+        counts = self.counts.get(f"{stage}|{direction}")
+        if counts is not None:
+            for i in range(len(counts)) if present is None else present.nonzero()[:, 0].tolist():
+                counts[i] += 1
+
+    def rows(self) -> list[dict[str, Any]]:
+        """Tidy: site, stage, direction, messages, bytes."""
+        out = []
+        for place, counts in self.counts.items():
+            stage, direction = place.split("|")
+            for site, n in zip(self.names, counts, strict=True):
+                out.append(
+                    {"site": site, "stage": stage, "direction": direction, "messages": n, "bytes": n * self.sizes[place]}
+                )
+        return out
+
+

@@ -1,0 +1,102 @@
+"""The table of methods: one file each. A method listed here is a command-line name, a study key, and under every law."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any, get_args, get_type_hints
+
+from vitrail.core.exchange import Method
+from vitrail.core.problems import Problem, VitrailError, nearest
+from vitrail.methods.apfl import APFL
+from vitrail.methods.centralized import Centralized
+from vitrail.methods.ditto import Ditto
+from vitrail.methods.fedavg import FedAvg
+from vitrail.methods.fedper import FedPer
+from vitrail.methods.fedprox import FedProx
+from vitrail.methods.fine_tune import FineTune
+from vitrail.methods.local import Local
+from vitrail.methods.scaffold import Scaffold
+
+AnyMethod = Method[Any, Any, Any, Any, Any]
+
+TABLE: dict[str, type[AnyMethod]] = {
+    "local": Local,
+    "centralized": Centralized,
+    "fedavg": FedAvg,
+    "fedprox": FedProx,
+    "fedper": FedPer,
+    "apfl": APFL,
+    "scaffold": Scaffold,
+    "ditto": Ditto,
+    "fine_tune": FineTune,
+}
+
+__all__ = ["TABLE", "AnyMethod", *(kind.__name__ for kind in TABLE.values())]
+
+
+def name_of(method: AnyMethod) -> str:
+    """The method's name in the table."""
+    return next(name for name, kind in TABLE.items() if type(method) is kind)
+
+
+def settings(method: AnyMethod) -> dict[str, Any]:
+    """Its hyperparameters, those left to the study omitted."""
+    return {k: v for k, v in dataclasses.asdict(method).items() if v is not None}
+
+
+def problems(name: object, given: Mapping[str, object], where: str) -> list[Problem]:
+    """What is wrong with this name and these hyperparameters."""
+    if not isinstance(name, str) or name not in TABLE:
+        return [Problem(f"{where}.name", f"there is no method {name!r}.", nearest(str(name), TABLE))]
+    hints = get_type_hints(TABLE[name])
+    fields = {f.name: hints[f.name] for f in dataclasses.fields(TABLE[name])}
+    found = []
+    for k, v in given.items():
+        if k not in fields:
+            found.append(Problem(f"{where}.{k}", f"{name} has no hyperparameter {k!r}.", nearest(k, fields)))
+        elif not _fits(v, fields[k]):
+            found.append(Problem(f"{where}.{k}", f"expected {_words(fields[k])}, got {v!r}.", f"Correct {k}."))
+    if not found:
+        try:
+            TABLE[name](**given)
+        except ValueError as error:
+            found.append(Problem(where, f"{error}.", "Remove or correct it."))
+    return found
+
+
+def build(name: str, given: Mapping[str, object] | None = None) -> AnyMethod:
+    """The method of this name with these hyperparameters.
+
+    >>> build("fedprox", {"mu": 0.5}).mu
+    0.5
+    """
+    found = problems(name, given or {}, "method")
+    if found:
+        raise VitrailError("the method cannot be used", found)
+    return TABLE[name](**(given or {}))
+
+
+def _choices(hint: Any) -> tuple[Any, ...]:
+    return get_args(hint) or (hint,)
+
+
+def _fits(value: object, hint: Any) -> bool:
+    for choice in _choices(hint):
+        if isinstance(choice, type):
+            if choice is float and isinstance(value, int | float) and not isinstance(value, bool):
+                return bool(value >= 0) and value == value and abs(value) != float("inf")
+            if choice is int and isinstance(value, int) and not isinstance(value, bool):
+                return value >= 1
+            if choice in (bool, str) and isinstance(value, choice):
+                return True
+        elif value == choice and type(value) is type(choice):
+            return True
+    return False
+
+
+def _words(hint: Any) -> str:
+    names = {float: "a number >= 0", int: "a whole number >= 1", bool: "true or false", str: "a text"}
+    return " or ".join(
+        names.get(c, repr(c)) if isinstance(c, type) else repr(c) for c in _choices(hint) if c is not type(None)
+    )

@@ -1,0 +1,18 @@
+"""Centralized: all training rows of all sites in one place, one model. No real option for hospitals; a yardstick.
+
+The rows themselves travel, and `vitrail wire centralized` says so. Only the local engines run it. Class weights are
+those of the pooled rows.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from vitrail.methods.local import Local
+
+
+@dataclass(frozen=True)
+class Centralized(Local):
+    title: ClassVar[str] = "Centralized"
+    pools_rows: ClassVar[bool] = True

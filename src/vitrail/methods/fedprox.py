@@ -1,0 +1,28 @@
+"""FedProx (Li et al. 2020): FedAvg whose sites are held near the model they received.
+
+    minimise  loss_i(w) + mu/2 |w - w_received|^2
+
+mu = 0 is FedAvg. The pull applies to the parameters that travel. Default mu = 0.1; the paper tunes it over
+{0.001, 0.01, 0.1, 1}.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from vitrail.core.exchange import Pace
+from vitrail.core.task import Batch, Task
+from vitrail.core.tensors import add_, pull_
+from vitrail.methods.fedavg import FedAvg, Work
+
+
+@dataclass(frozen=True)
+class FedProx(FedAvg):
+    title: ClassVar[str] = "FedProx"
+    mu: float = 0.1
+
+    def step(self, task: Task, work: Work, batch: Batch, pace: Pace) -> None:
+        task.push(work.params, work.velocity, batch, pace.lr, pace.momentum)
+        pull_(work.velocity, work.params, work.received, pace.lr * self.mu)
+        add_(work.params, work.velocity)

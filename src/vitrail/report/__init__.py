@@ -1,0 +1,5 @@
+"""A run's tables as one self-contained HTML page: findings first, figures second, tables folded behind them."""
+
+from vitrail.report.page import Page, render
+
+__all__ = ["Page", "render"]

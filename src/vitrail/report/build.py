@@ -1,0 +1,104 @@
+"""From a run or a comparison to the page that shows it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from vitrail.core.problems import Problem, VitrailError
+from vitrail.data.datasets import HEART_ATTRIBUTION
+from vitrail.methods import TABLE, build, name_of
+from vitrail.report.page import Page, render
+from vitrail.runs.compare import Comparison, load_comparison
+from vitrail.runs.run import Run, wire_lines
+from vitrail.study import LOWER_IS_BETTER, Study
+
+
+def write_report(source: Run | Comparison, path: Path) -> Path:
+    """One self-contained HTML file."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(render(page_of(source)), encoding="utf-8")
+    return path
+
+
+def load(path: Path) -> Run | Comparison:
+    """The run or comparison in this folder."""
+    if (path / "parts").is_dir() and (path / "run.json").exists():
+        return load_comparison(path)
+    if not (path / "run.json").exists():
+        raise VitrailError("there is nothing to report", [Problem(str(path), "expected the folder of a run or a comparison.", "Give the folder that `vitrail run --out` or `vitrail compare --out` wrote.")])  # fmt: skip
+    return Run.load(path)
+
+
+def page_of(source: Run | Comparison) -> Page:
+    whole = _comparison_of(source) if isinstance(source, Run) else source
+    study, single = whole.study, isinstance(source, Run)
+    titles = {m: TABLE[m].title for m in whole.methods}
+    rounds = study.training.rounds
+    facts = [
+        ("Study", study.name),
+        ("Methods", ", ".join(titles.values())),
+        ("Seeds", ", ".join(map(str, whole.seeds))),
+        ("Rounds", f"{rounds}, with {study.training.epochs} local epoch(s) each, batches of {study.training.batch}"),
+        ("Network", f"{study.network.kind} {list(study.network.hidden) if study.network.kind == 'mlp' else ''}".strip()),
+        ("Standardised", study.standardise),
+        ("Versions", ", ".join(f"{k} {v}" for k, v in whole.info["versions"].items())),
+        *((f"Data of {site}", f"fingerprint {mark}") for site, mark in whole.info["fingerprints"].items()),
+    ]
+    if isinstance(source, Run):
+        facts += [(k.capitalize(), str(source.info[k])) for k in ("engine", "device", "started", "dropout_rate")]
+    notes = ["Scores are of each site's own model on rows of that site that no training saw."]
+    if study.target.column == "disease" and study.name.startswith("Heart disease, four hospitals"):
+        notes.insert(0, HEART_ATTRIBUTION)
+    wire = pd.concat([_wire(study, m) for m in whole.methods], ignore_index=True)
+    return Page(
+        title=study.name,
+        kind="run" if single else "compare",
+        description=study.description,
+        facts=facts,
+        metric=study.metrics[0],
+        lower_is_better=study.metrics[0] in LOWER_IS_BETTER,
+        titles=titles,
+        yardsticks=tuple(m for m in whole.methods if not TABLE[m].federated),
+        scores=whole.scores,
+        curves=whole.curves,
+        summary=whole.summary(),
+        verdicts=whole.verdicts(),
+        ledger=whole.ledger,
+        wire=wire,
+        sites=whole.sites,
+        notes=notes,
+    )
+
+
+def _wire(study: Study, method: str) -> pd.DataFrame:
+    given = {k: v for k, v in study.method.items() if k != "name"} if study.method["name"] == method else {}
+    frame = pd.DataFrame([line._asdict() for line in wire_lines(study, build(method, given))])
+    frame["shape"] = [" x ".join(map(str, s)) if s else "1 number" for s in frame["shape"]]
+    return frame.assign(method=method)
+
+
+def _comparison_of(run: Run) -> Comparison:
+    """A run as a comparison of one."""
+    name = name_of(run.method)
+    scores = [
+        run.scores(split).assign(method=name, seed=run.seed, split=split) for split in ("test", "train")
+    ]
+    test = run.history[run.history.split == "test"]
+    ends = test.groupby("stage")["round"].max()
+    offset = test.stage.map(lambda s: int(ends[ends.index < s].sum()))
+    curves = test.assign(method=name, seed=run.seed, round=test["round"] + offset)
+    info: dict[str, Any] = json.loads(json.dumps(run.info))
+    return Comparison(
+        run.study,
+        [name],
+        [run.seed],
+        pd.concat(scores, ignore_index=True)[["method", "seed", "site", "split", "metric", "value"]],
+        curves[["method", "seed", "round", "site", "metric", "value"]],
+        run.ledger.assign(method=name),
+        run.sizes,
+        info,
+    )

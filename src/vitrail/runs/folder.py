@@ -1,0 +1,134 @@
+"""The run folder: what a run leaves on disk, and how it survives being killed.
+
+    study.toml                    the study as it was run
+    run.json                      method, seed, engine, versions, data fingerprints
+    events.jsonl                  append-only log
+    scores.csv, ledger.csv, wire.csv
+    checkpoint.json               which round the tensors below belong to; replaced atomically, last
+    coordinator/*.safetensors     what the coordinator may see
+    sites/NAME/*                  private to that site: state, model, encoder
+
+Tensors are written under new names and flushed to disk before checkpoint.json points to them, so a kill at any moment
+leaves the previous checkpoint whole.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import json
+import os
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+import torch
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+
+from vitrail.core.problems import Problem, VitrailError
+from vitrail.core.tensors import filled, tensors
+from vitrail.engines.local import Moment
+
+
+def site_folder(name: str) -> str:
+    """A file name for any site name.
+
+    >>> site_folder("St. Mary/1"), site_folder("..")
+    ('St. Mary%2F1', '%2E.')
+    """
+    safe = quote(name, safe=" +,=()'") or "%"
+    return "%2E" + safe[1:] if safe.startswith(".") else safe
+
+
+def write_atomically(path: Path, text: str) -> None:
+    """The old content or the new, never half of it."""
+    temporary = path.with_name(path.name + ".new")
+    with temporary.open("w", encoding="utf-8") as file:
+        file.write(text)
+        file.flush()
+        os.fsync(file.fileno())
+    os.replace(temporary, path)
+
+
+def save_tensors(path: Path, named: dict[str, Tensor]) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = path.with_name(path.name + ".new")
+    save_file({k: v.detach().cpu().contiguous().clone() for k, v in named.items()}, temporary)
+    with temporary.open("rb") as file:
+        os.fsync(file.fileno())
+    os.replace(temporary, path)
+
+
+class Folder:
+    """One run's folder, held by one process at a time."""
+
+    def __init__(self, path: Path, *, resume: bool) -> None:
+        self.path = path
+        used = path.exists() and (not path.is_dir() or any(path.iterdir()))
+        if used and not resume:
+            raise VitrailError("nothing was overwritten", [Problem(str(path), "there is something here already.", "Choose another --out, or continue that run with --resume.")])  # fmt: skip
+        if resume and not (path / "run.json").exists():
+            raise VitrailError("there is no run to resume", [Problem(str(path), "expected a run folder with run.json.", "Start it without --resume.")])  # fmt: skip
+        try:
+            path.mkdir(parents=True, exist_ok=True)
+            self._lock = (path / ".lock").open("w")
+        except OSError as error:
+            raise VitrailError("cannot write the run", [Problem(str(path), f"{error.strerror}.", "Choose another --out.")]) from None  # fmt: skip
+        try:
+            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            self._lock.close()
+            raise VitrailError("this run is being written", [Problem(str(path), "another process holds it.", "Wait for it, or choose another --out.")]) from None  # fmt: skip
+
+    def close(self) -> None:
+        self._lock.close()
+
+    def log(self, event: str, **details: Any) -> None:
+        line = json.dumps({"time": time.strftime("%Y-%m-%dT%H:%M:%S%z"), "event": event, **details})
+        with (self.path / "events.jsonl").open("a", encoding="utf-8") as file:
+            file.write(line + "\n")
+            file.flush()
+
+    def checkpoint(self, names: tuple[str, ...], moment: Moment, extra: dict[str, Any]) -> None:
+        tag = f"{moment.stage}-{moment.round:06d}"
+        save_tensors(self.path / "coordinator" / f"{tag}.safetensors", dict(tensors(moment.coord)))
+        flat = dict(tensors(moment.state))
+        for i, name in enumerate(names):
+            place = self.path / "sites" / site_folder(name) / f"state-{tag}.safetensors"
+            save_tensors(place, {k: v[i] for k, v in flat.items()})
+        at = {"stage": moment.stage, "round": moment.round, **extra}
+        write_atomically(self.path / "checkpoint.json", json.dumps(at))
+        for old in [*self.path.glob("coordinator/*.safetensors"), *self.path.glob("sites/*/state-*.safetensors")]:
+            if not old.name.endswith(f"{tag}.safetensors"):
+                with contextlib.suppress(OSError):
+                    old.unlink()
+
+    def restore(
+        self, names: tuple[str, ...], shape_at: Callable[[int], Moment]
+    ) -> tuple[Moment, dict[str, Any]] | None:
+        """The last whole checkpoint, in the shape the engine has at that stage; None if there is none yet."""
+        try:
+            at = json.loads((self.path / "checkpoint.json").read_text())
+        except FileNotFoundError:
+            return None
+        tag = f"{at['stage']}-{at['round']:06d}"
+        coord = load_file(self.path / "coordinator" / f"{tag}.safetensors")
+        sites = [load_file(self.path / "sites" / site_folder(n) / f"state-{tag}.safetensors") for n in names]
+        state = {k: torch.stack([s[k] for s in sites]) for k in sites[0]}
+        start = shape_at(at["stage"])
+        moment = start._replace(
+            stage=at["stage"],
+            round=at["round"],
+            coord=filled(start.coord, coord),
+            state=filled(start.state, state),
+        )
+        return moment, at
+
+    def drop_checkpoints(self) -> None:
+        """After the end only the models remain."""
+        numbered = self.path.glob("coordinator/[0-9]*.safetensors")
+        for old in [self.path / "checkpoint.json", *numbered, *self.path.glob("sites/*/state-*.safetensors")]:
+            old.unlink(missing_ok=True)

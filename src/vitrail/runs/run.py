@@ -1,0 +1,465 @@
+"""One run: a study, the sites' tables, a method and a seed in; personalised models and honest scores out."""
+
+from __future__ import annotations
+
+import json
+import platform
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import torch
+from safetensors.torch import load_file
+from torch import Tensor
+
+from vitrail import methods
+from vitrail.core.metrics import score
+from vitrail.core.problems import Problem, VitrailError, nearest
+from vitrail.core.random import key
+from vitrail.core.task import Task
+from vitrail.core.tensors import each, filled, tensors
+from vitrail.data.encode import Encoder, SiteData, class_weights, columns, numeric, prepare
+from vitrail.data.read import clean
+from vitrail.engines.local import Engine, Moment, Training
+from vitrail.engines.sites import Sites, gather_sites
+from vitrail.engines.wire import Line, trace
+from vitrail.methods import AnyMethod
+from vitrail.nets import MLP
+from vitrail.runs.folder import Folder, save_tensors, site_folder, write_atomically
+from vitrail.study import Study
+
+Away = Mapping[str, Sequence[tuple[int, int]]]  # site -> rounds it is absent, first to last, counted from 1
+HISTORY = ["stage", "round", "site", "split", "metric", "value"]
+CURVE_POINTS = 40  # evaluations along a run
+CHECKPOINT_SECONDS = 5.0
+
+
+@dataclass
+class Run:
+    """What came out. `models` holds each site's settled state; it is private to that site."""
+
+    study: Study
+    method: AnyMethod
+    seed: int
+    info: dict[str, Any]
+    history: pd.DataFrame
+    ledger: pd.DataFrame
+    models: dict[str, dict[str, Tensor]]
+    encoders: dict[str, Encoder]
+    sizes: pd.DataFrame
+    facts: dict[str, Tensor] = field(default_factory=dict)
+    shared: dict[str, Tensor] = field(default_factory=dict)  # what the coordinator holds at the end
+
+    @property
+    def sites(self) -> list[str]:
+        return list(self.models)
+
+    def scores(self, split: str = "test") -> pd.DataFrame:
+        """site, metric, value: after the last round, on each site's own rows of that split."""
+        last = self.history[self.history.split == split]
+        last = last[last.stage == last.stage.max()]
+        last = last[last["round"] == last["round"].max()]
+        return last[["site", "metric", "value"]].reset_index(drop=True)
+
+    def predict(self, site: str, frame: pd.DataFrame) -> pd.DataFrame:
+        """That site's personalised model on raw rows: a probability for each class, or a number."""
+        if site not in self.models:
+            raise VitrailError("cannot predict", [Problem("site", f"there is no site {site!r}.", nearest(site, self.models))])  # fmt: skip
+        rows = clean(frame, self.study, need_target=False)
+        task = build_task(self.study, self.seed)
+        state = filled(_settled_shape(self.method, task), {k: v[None] for k, v in self.models[site].items()})
+        x = torch.from_numpy(self.encoders[site].matrix(rows)).float()[None]
+        with torch.no_grad():
+            z = self.method.predict(task, state, x)[0]
+        target = self.study.target
+        if target.kind == "number":
+            return pd.DataFrame({target.column: z[:, 0].double() * target.scale + target.center}, index=rows.index)
+        return pd.DataFrame(z.softmax(1).numpy(), index=rows.index, columns=list(target.levels))
+
+    def save(self, path: str | Path) -> None:
+        """Write a run folder; refuses to write over anything."""
+        folder = Folder(Path(path), resume=False)
+        try:
+            write_run(folder, self)
+            folder.log("saved")
+        finally:
+            folder.close()
+
+    @classmethod
+    def load(cls, path: str | Path) -> Run:
+        path = Path(path)
+        try:
+            info = json.loads((path / "run.json").read_text(encoding="utf-8"))
+        except (OSError, ValueError):
+            raise VitrailError("cannot load the run", [Problem(str(path), "expected a run folder with run.json.", "Give the folder that `vitrail run --out` wrote.")]) from None  # fmt: skip
+        if not info.get("finished"):
+            raise VitrailError("the run is not finished", [Problem(str(path), "it was stopped before its last round.", "Continue it with `vitrail run ... --resume`.")])  # fmt: skip
+        study = Study.load(path / "study.toml")
+        models, encoders = {}, {}
+        for site in info["sites"]:
+            place = path / "sites" / site_folder(site)
+            models[site] = load_file(place / "model.safetensors")
+            plain = json.loads((place / "encoder.json").read_text(encoding="utf-8"))
+            encoders[site] = Encoder(study, plain["mean"], plain["sd"])
+        facts, shared = (_tensors_if_any(path / "coordinator" / f"{n}.safetensors") for n in ("facts", "shared"))
+        text = {"dtype": {"site": str}}
+        return cls(
+            study,
+            methods.build(info["method"]["name"], {k: v for k, v in info["method"].items() if k != "name"}),
+            info["seed"],
+            info,
+            pd.read_csv(path / "scores.csv", **text, keep_default_na=False, na_values=[""]),
+            pd.read_csv(path / "ledger.csv", **text, keep_default_na=False),
+            models,
+            encoders,
+            pd.read_csv(path / "sites.csv", **text, keep_default_na=False),
+            facts,
+            shared,
+        )
+
+
+def federate(
+    study: Study,
+    sites: Mapping[str, pd.DataFrame],
+    method: str | AnyMethod | None = None,
+    rounds: int | None = None,
+    seed: int | None = None,
+    *,
+    engine: str = "vectorised",
+    device: str = "cpu",
+    out: str | Path | None = None,
+    resume: bool = False,
+    dropout_rate: float = 0.0,
+    away: Away | None = None,
+    progress: Callable[[int, int], None] | None = None,
+    checkpoint_seconds: float = CHECKPOINT_SECONDS,
+) -> Run:
+    """Train `method` over the sites' tables and score every site's own model on its own hold-out rows."""
+    study, chosen = _resolve(study, method, rounds)
+    seed = study.seeds[0] if seed is None else seed
+    _check_options(engine, device, dropout_rate, away or {}, list(sites), seed)
+    data = prepare(sites, study, seed)
+    task = build_task(study, seed, device)
+    rows = _training_rows(data, study, chosen, device)
+    absent = None if chosen.pools_rows else _absence(rows.names, seed, dropout_rate, away or {})
+    runner = Engine(task, chosen, rows, _training(study), seed, looped=engine == "looped", absent=absent)
+    info = _describe(study, chosen, seed, engine, device, dropout_rate, away or {}, data)
+    folder = Folder(Path(out), resume=resume) if out is not None else None
+    try:
+        return _train(runner, study, chosen, seed, data, info, folder, resume, progress, checkpoint_seconds)
+    finally:
+        if folder:
+            folder.close()
+
+
+def _train(
+    runner: Engine,
+    study: Study,
+    method: AnyMethod,
+    seed: int,
+    data: list[SiteData],
+    info: dict[str, Any],
+    folder: Folder | None,
+    resume: bool,
+    progress: Callable[[int, int], None] | None,
+    checkpoint_seconds: float,
+) -> Run:
+    total = sum(stage.rounds for stage in runner.stages)
+    history: list[tuple[Any, ...]] = []
+    moment = None
+    if folder:
+        if resume:
+            _same_run(folder, info)
+            if (folder.path / "run.json").exists() and json.loads((folder.path / "run.json").read_text()).get("finished"):
+                return Run.load(folder.path)
+            if back := _restore(folder, runner):
+                moment, history = back
+                folder.log("resumed", stage=moment.stage, round=moment.round)
+        else:
+            write_atomically(folder.path / "study.toml", study.to_toml())
+            write_atomically(folder.path / "run.json", json.dumps(info, indent=1))
+            folder.log("started", method=info["method"], seed=seed)
+    judge = _Judge(runner, study, data)
+    if moment is None:
+        history += judge.rows(runner.start(), ("test",))
+    began = saved = time.monotonic()
+    done = sum(s.rounds for s in runner.stages[: moment.stage]) + moment.round if moment else 0
+    last = moment or runner.start()
+    for last in runner.run(moment):
+        done += 1
+        points = max(1, total // CURVE_POINTS)
+        if done == total or done % points == 0:
+            history += judge.rows(last, ("test", "train") if done == total else ("test",))
+        if folder and not bool(last.present.all()):
+            gone = [n for n, here in zip(runner.sites.names, last.present.tolist(), strict=True) if not here]
+            folder.log("absent", stage=last.stage, round=last.round, sites=gone)
+        if folder and done < total and time.monotonic() - saved >= checkpoint_seconds:
+            extra = {"history": history, "ledger": runner.ledger.counts}
+            folder.checkpoint(runner.sites.names, last, extra)
+            folder.log("checkpoint", stage=last.stage, round=last.round)
+            saved = time.monotonic()
+        if progress:
+            progress(done, total)
+    info = {**info, "finished": True, "seconds": round(time.monotonic() - began, 3)}
+    states = dict(tensors(runner.settled(last)))
+    models = {s.name: {k: v[i].cpu().clone() for k, v in states.items()} for s, i in zip(data, judge.at, strict=True)}
+    run = Run(
+        study,
+        method,
+        seed,
+        info,
+        pd.DataFrame(history, columns=HISTORY),
+        _ledger(runner, study, method, data, len({(h[0], h[1]) for h in history})),
+        models,
+        {site.name: site.encoder for site in data},
+        _sizes(study, data),
+        {k: v.cpu() for k, v in last.facts.items()},
+        {k: v.cpu().clone() for k, v in tensors(last.coord)},
+    )
+    if folder:
+        write_run(folder, run)
+        folder.drop_checkpoints()
+        folder.log("finished", seconds=info["seconds"])
+    return run
+
+
+class _Judge:
+    """Scores every site's own model on its own rows."""
+
+    def __init__(self, runner: Engine, study: Study, data: list[SiteData]) -> None:
+        self.runner, self.study = runner, study
+        self.pooled, self.data = runner.method.pools_rows, data
+        # where each site stands in the engine's order
+        self.at = [0 if self.pooled else runner.sites.names.index(site.name) for site in data]
+        some = runner.sites.x
+        self.x = {
+            split: [torch.from_numpy(getattr(s, f"{split}_x")).to(some) for s in self.data] for split in ("train", "test")
+        }
+
+    @torch.no_grad()
+    def rows(self, moment: Moment, splits: tuple[str, ...]) -> list[tuple[Any, ...]]:
+        state, task, target = self.runner.settled(moment), self.runner.task, self.study.target
+        out = []
+        for split in splits:
+            for site, at, x in zip(self.data, self.at, self.x[split], strict=True):
+                mine = each(lambda t: t[at : at + 1], state)  # noqa: B023
+                z = self.runner.method.predict(task, mine, x[None])[0].double()
+                y = getattr(site, f"{split}_y")
+                if target.kind == "number":  # scores in the target's own unit
+                    p, y = z.cpu().numpy() * target.scale + target.center, y * target.scale + target.center
+                else:
+                    p = z.softmax(1).cpu().numpy()
+                for metric, value in score(self.study.metrics, y, p).items():
+                    out.append((moment.stage, moment.round, site.name, split, metric, value))
+        return out
+
+
+def build_task(study: Study, seed: int, device: str = "cpu") -> Task:
+    """The network everyone starts from; the same for every method under one seed."""
+    outputs = 1 if study.target.kind == "number" else len(study.target.levels)
+    hidden = study.network.hidden if study.network.kind == "mlp" else ()
+    dropout = study.network.dropout if hidden else 0.0
+    net = MLP(len(columns(study)), outputs, hidden, dropout)
+    start = net.init(torch.Generator().manual_seed(key(seed, "init")))
+    return Task(net, {k: v.to(device) for k, v in start.items()}, study.target.kind)
+
+
+def wire_lines(study: Study, method: AnyMethod, evaluations: int = 1) -> list[Line]:
+    """Every tensor that leaves a site or comes in, for this method and this study."""
+    task = build_task(study, 0)
+    lines: list[Line] = []
+    names, rounds = len(numeric(study)), study.training.rounds
+    if study.standardise == "global" and names:
+        for step in ("sum", "squared distance to the mean"):
+            lines.append(Line("standardise", "from site", "count", (names,), "float64", 8 * names, 1, "sum"))
+            lines.append(Line("standardise", "from site", step, (names,), "float64", 8 * names, 1, "sum"))
+        for step in ("mean", "standard deviation"):
+            lines.append(Line("standardise", "to site", step, (names,), "float64", 8 * names, 1, "sum"))
+    if method.pools_rows:
+        width = len(columns(study))
+        lines.append(Line("pool", "from site", "ALL TRAINING ROWS: features, per row", (width,), "float32", 4 * width, 1, "each"))  # fmt: skip
+        lines.append(Line("pool", "from site", "ALL TRAINING ROWS: target, per row", (1,), "float32", 4, 1, "each"))
+        lines += [
+            Line("pool", "to site", name, tuple(v.shape), "float32", v.numel() * 4, 1, "each")
+            for name, v in tensors(task.start)
+        ]
+    else:
+        for contract in trace(task, method, rounds):
+            lines += contract.lines()
+    lines += [Line("scores", "from site", m, (), "float64", 8, evaluations, "each") for m in study.metrics]
+    return lines
+
+
+def _resolve(study: Study, method: str | AnyMethod | None, rounds: int | None) -> tuple[Study, AnyMethod]:
+    if isinstance(method, str):
+        given = {k: v for k, v in study.method.items() if k != "name"} if method == study.method["name"] else {}
+        method = methods.build(method, given)
+    chosen = method or study.build_method()
+    changes: dict[str, Any] = {"method": {"name": methods.name_of(chosen), **methods.settings(chosen)}}
+    if rounds is not None:
+        changes["training"] = {"rounds": rounds}
+    return study.with_changes(**changes), chosen
+
+
+def _check_options(engine: str, device: str, rate: float, away: Away, names: list[str], seed: int) -> None:
+    problems = []
+    if engine not in ("vectorised", "looped"):
+        problems.append(Problem("engine", f"expected 'vectorised' or 'looped', got {engine!r}.", "Correct it."))
+    try:
+        if torch.device(device).type == "cuda" and not torch.cuda.is_available():
+            problems.append(Problem("device", "there is no CUDA device on this machine.", "Use --device cpu."))
+    except RuntimeError:
+        problems.append(Problem("device", f"expected 'cpu' or 'cuda', got {device!r}.", "Correct it."))
+    if not 0 <= rate < 1:
+        problems.append(Problem("dropout_rate", f"expected a share from 0 to below 1, got {rate}.", "Correct it."))
+    for site, spans in away.items():
+        if site not in names:
+            problems.append(Problem("away", f"there is no site {site!r}.", nearest(site, names)))
+        problems += [Problem("away", f"expected rounds first-last from 1, got {a}-{b}.", "Correct it.") for a, b in spans if not 1 <= a <= b]  # fmt: skip
+    if not 0 <= seed < 2**63:
+        problems.append(Problem("seed", f"expected a whole number from 0 to 2^63 - 1, got {seed}.", "Correct it."))
+    if problems:
+        raise VitrailError("the run cannot start", problems)
+
+
+def _training(study: Study) -> Training:
+    t = study.training
+    return Training(t.rounds, t.epochs, t.batch, t.lr, t.momentum, t.decay, t.decays, t.loss == "mean")
+
+
+def _training_rows(data: list[SiteData], study: Study, method: AnyMethod, device: str) -> Sites:
+    weighted = study.target.kind == "classes" and study.training.class_weights == "inverse"
+    classes = len(study.target.levels)
+
+    def weights(y: Any) -> Tensor:
+        plain = np.ones(len(y)) if not weighted else class_weights(y, classes)[y.astype(np.int64)]
+        return torch.from_numpy(plain).float()
+
+    named = []
+    for site in data:
+        y = torch.from_numpy(np.ascontiguousarray(site.train_y))
+        y = y.float() if study.target.kind == "number" else y.long()
+        named.append((site.name, torch.from_numpy(site.train_x).float(), y, weights(site.train_y)))
+    sites = gather_sites(named)
+    if method.pools_rows:
+        sites = sites.pooled(weights(sites.y.numpy()))
+    return sites.to(device)
+
+
+def _absence(names: tuple[str, ...], seed: int, rate: float, away: Away) -> Callable[[int, int], Tensor] | None:
+    if not rate and not away:
+        return None
+
+    def absent(stage: int, round_: int) -> Tensor:
+        gone = [key(seed, name, "absent", stage, round_) < rate * 2**63 for name in names]
+        planned = [any(a <= round_ + 1 <= b for a, b in away.get(name, ())) for name in names]
+        return torch.tensor([g or p for g, p in zip(gone, planned, strict=True)])
+
+    return absent
+
+
+def _describe(
+    study: Study, method: AnyMethod, seed: int, engine: str, device: str, rate: float, away: Away, data: list[SiteData]
+) -> dict[str, Any]:
+    return {
+        "format": 1,
+        "finished": False,
+        "study": study.name,
+        "method": study.method,
+        "seed": seed,
+        "engine": engine,
+        "device": device,
+        "dropout_rate": rate,
+        "away": {k: [list(span) for span in v] for k, v in away.items()},
+        "sites": [site.name for site in data],
+        "fingerprints": {site.name: site.fingerprint for site in data},
+        "versions": {"vitrail": version("vitrail"), "torch": torch.__version__, "python": platform.python_version()},
+        "started": time.strftime("%Y-%m-%d %H:%M:%S"),
+    }
+
+
+def _same_run(folder: Folder, info: dict[str, Any]) -> None:
+    """A run is resumed with what it was started with, or not at all."""
+    before = json.loads((folder.path / "run.json").read_text(encoding="utf-8"))
+    problems = []
+    for k in ("method", "seed", "engine", "device", "dropout_rate", "away", "fingerprints", "versions"):
+        if before.get(k) != json.loads(json.dumps(info[k])):
+            what = f"was {before.get(k)}, now {info[k]}."
+            problems.append(Problem(f"{folder.path}, {k}", what, "Resume with what the run was started with."))
+    if problems:
+        raise VitrailError("this is another run", problems)
+
+
+def _restore(folder: Folder, runner: Engine) -> tuple[Moment, list[tuple[Any, ...]]] | None:
+    back = folder.restore(runner.sites.names, runner.shape_at)
+    if back is None:
+        return None
+    moment, at = back
+    runner.ledger.counts.update(at["ledger"])
+    return moment, [tuple(row) for row in at["history"]]
+
+
+def _ledger(runner: Engine, study: Study, method: AnyMethod, data: list[SiteData], evaluations: int) -> pd.DataFrame:
+    rows = [] if method.pools_rows else runner.ledger.rows()
+    for line in wire_lines(study, method, evaluations):
+        if line.stage in ("standardise", "pool", "scores"):
+            for site in data:
+                times = len(site.train_y) if "per row" in line.name else line.rounds
+                rows.append({"site": site.name, "stage": line.stage, "direction": line.direction, "messages": line.rounds, "bytes": line.bytes * times})  # fmt: skip
+    frame = pd.DataFrame(rows, columns=["site", "stage", "direction", "messages", "bytes"])
+    grouped = frame.groupby(["site", "stage", "direction"], sort=False, as_index=False)
+    return grouped.agg(messages=("messages", "max"), bytes=("bytes", "sum"))
+
+
+def _sizes(study: Study, data: list[SiteData]) -> pd.DataFrame:
+    rows = []
+    for site in data:
+        y = np.concatenate([site.train_y, site.test_y])
+        if study.target.kind == "classes":
+            share = np.bincount(y.astype(np.int64), minlength=len(study.target.levels)) / len(y)
+            shown = share[1:] if len(share) == 2 else share
+            names = study.target.levels[-len(shown) :]
+            text = ", ".join(f"{100 * s:.0f} % {n}" for n, s in zip(names, shown, strict=True))
+        else:
+            text = f"mean {y.mean() * study.target.scale + study.target.center:.4g} {study.target.unit}".strip()
+        rows.append((site.name, len(site.train_y), len(site.test_y), text))
+    return pd.DataFrame(rows, columns=["site", "train_rows", "test_rows", "target"])
+
+
+def _settled_shape(method: AnyMethod, task: Task) -> Any:
+    """A settled state of one site, for its names and shapes."""
+    from vitrail.core.exchange import Roster
+
+    state, coord = method.state(task, 1), method.coord(task, 1)
+    for stage in method.plan(1):
+        down = stage.exchange.send(task, coord, Roster(("site",), torch.ones(1, dtype=torch.bool)))
+        state = stage.exchange.settle(task, state, down)
+    return state
+
+
+def _tensors_if_any(path: Path) -> dict[str, Tensor]:
+    return load_file(path) if path.exists() else {}
+
+
+def write_run(folder: Folder, run: Run) -> None:
+    """The finished run; run.json last, since it says so."""
+    path = folder.path
+    write_atomically(path / "study.toml", run.study.to_toml())
+    for name, frame in (("scores", run.history), ("ledger", run.ledger), ("sites", run.sizes)):
+        write_atomically(path / f"{name}.csv", frame.to_csv(index=False))
+    lines = [line._asdict() for line in wire_lines(run.study, run.method)]
+    write_atomically(path / "wire.csv", pd.DataFrame(lines).to_csv(index=False))
+    for site in run.sites:
+        place = path / "sites" / site_folder(site)
+        save_tensors(place / "model.safetensors", run.models[site])
+        encoder = {"mean": run.encoders[site].mean, "sd": run.encoders[site].sd}
+        write_atomically(place / "encoder.json", json.dumps(encoder))
+    for name, held in (("facts", run.facts), ("shared", run.shared)):
+        if held:
+            save_tensors(path / "coordinator" / f"{name}.safetensors", held)
+    write_atomically(path / "run.json", json.dumps({**run.info, "finished": True}, indent=1))

@@ -1,0 +1,341 @@
+"""The study: what the sites agreed on, as one TOML file. Typed, validated, every problem at once with its line."""
+
+from __future__ import annotations
+
+import math
+import re
+import tomllib
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, get_args
+
+from pydantic import Field, ValidationError
+
+from vitrail import methods
+from vitrail.core.problems import Problem, VitrailError, nearest
+from vitrail.data.schema import Cell, Feature, Split, Strict, Table, Target, canon
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+CLASS_METRICS = ("balanced_accuracy", "accuracy", "f1", "auc", "log_loss")
+NUMBER_METRICS = ("rmse", "mae", "r2")
+LOWER_IS_BETTER = frozenset({"log_loss", "rmse", "mae"})
+SEEDS = (2934384, 10231938, 8273, 2019231, 62739)  # those of the iFedAvg paper
+
+
+class Network(Strict):
+    kind: Literal["mlp", "linear"] = "mlp"
+    hidden: tuple[int, ...] = (128, 64)
+    dropout: float = Field(default=0.2, ge=0, lt=1)
+
+
+class TrainingSpec(Strict):
+    rounds: int = Field(default=100, ge=1)
+    epochs: int = Field(default=1, ge=1)
+    batch: int = Field(default=16, ge=1)
+    lr: float = Field(default=0.002, gt=0)
+    momentum: float = Field(default=0.5, ge=0, lt=1)
+    decay: float = Field(default=0.9, gt=0, le=1)
+    decays: int = Field(default=50, ge=0)
+    loss: Literal["sum", "mean"] = "sum"  # over the rows of a batch
+    class_weights: Literal["inverse", "none"] = "inverse"
+
+
+class Study(Table):
+    """Features, target, split, network, training, method, seeds, metrics."""
+
+    name: str = "study"
+    description: str = ""
+    network: Network = Network()
+    training: TrainingSpec = TrainingSpec()
+    method: dict[str, Any] = {"name": "fedavg"}  # name and hyperparameters
+    seeds: tuple[int, ...] = SEEDS
+    metrics: tuple[str, ...] = ()
+
+    @classmethod
+    def parse(cls, raw: Mapping[str, Any], source: str = "study", where: Callable[..., str] | None = None) -> Study:
+        """A study from nested dictionaries; all problems at once."""
+        place = where or (lambda *path: ".".join(str(p) for p in path))
+        problems: list[Problem] = []
+        study = None
+        try:
+            study = cls.model_validate(_tupled(raw))
+        except ValidationError as error:
+            problems += [_explain(e, place) for e in error.errors()]
+        said = {p.where for p in problems}
+        problems += [p for p in _inconsistencies(raw, place) if p.where not in said]
+        if problems or study is None:
+            raise VitrailError(f"{source} is not a valid study ({len(problems)} to correct)", problems)
+        metrics = study.metrics or (CLASS_METRICS[:4] if study.target.kind == "classes" else NUMBER_METRICS)
+        return study.model_copy(update={"metrics": metrics})
+
+    @classmethod
+    def load(cls, path: str | Path) -> Study:
+        """Read a study file."""
+        path = Path(path)
+        try:
+            text = path.read_text(encoding="utf-8-sig")
+        except (OSError, UnicodeDecodeError, ValueError) as error:
+            reason = getattr(error, "strerror", None) or "it is not UTF-8 text"
+            raise VitrailError("cannot read the study", [Problem(str(path), f"expected a study file, but: {reason}.", "Draft one with `vitrail init DATA --target COLUMN`.")]) from None  # fmt: skip
+        try:
+            raw = tomllib.loads(text)
+        except (tomllib.TOMLDecodeError, RecursionError) as error:
+            what = f"expected TOML: {error}."
+            raise VitrailError(f"{path} is not TOML", [Problem(str(path), what, "Correct that line.")]) from None
+        lines = key_lines(text)
+
+        def where(*keys: str | int) -> str:
+            named = [str(k) for k in keys]
+            shown = ".".join(named)
+            for n in range(len(named), 0, -1):
+                if tuple(named[:n]) in lines:
+                    return f"{path}:{lines[tuple(named[:n])]} {shown}"
+            return f"{path} {shown}"
+
+        return cls.parse(raw, str(path), where)
+
+    @classmethod
+    def infer(cls, sites: Mapping[str, pd.DataFrame], target: str, **given: Any) -> Study:
+        """Draft a study from tables: kinds, ranges and categories are guesses to be read by a person."""
+        from vitrail.data.infer import infer_table
+
+        return cls.parse({**infer_table(sites, target), **given}, "the inferred study")
+
+    def save(self, path: str | Path) -> None:
+        Path(path).write_text(self.to_toml(), encoding="utf-8")
+
+    def to_toml(self) -> str:
+        """The study as a file a person can read; defaults are written out."""
+        from vitrail.data.schema import Feature as F
+
+        plain = self.model_dump()
+        out = [f"{k} = {_toml(plain[k])}" for k in ("name", "description", "seeds", "metrics", "standardise")]
+        if self.site_column:
+            out.append(f"site_column = {_toml(self.site_column)}")
+        for section in ("target", "split", "network", "training", "method"):
+            out += ["", f"[{section}]"]
+            out += [f"{_key(k)} = {_toml(v)}" for k, v in plain[section].items() if v not in (None, "", ())]
+        defaults = F(kind="numeric").model_dump()
+        for name, feature in plain["features"].items():
+            out += ["", f"[features.{_key(name)}]", f"kind = {_toml(feature['kind'])}"]
+            out += [f"{k} = {_toml(v)}" for k, v in feature.items() if k != "kind" and v != defaults[k]]
+        return "\n".join(out) + "\n"
+
+    def build_method(self) -> methods.AnyMethod:
+        return methods.build(self.method["name"], {k: v for k, v in self.method.items() if k != "name"})
+
+    def with_changes(self, **changes: Any) -> Study:
+        """A copy with these fields replaced (sections as dictionaries of what changes), validated again."""
+        plain = self.model_dump()
+        for name, value in changes.items():
+            plain[name] = {**plain[name], **value} if isinstance(value, dict) and name != "method" else value
+        return Study.parse(plain)
+
+
+def _tupled(value: Any) -> Any:
+    """TOML arrays are lists, TOML whole numbers are valid where numbers are asked for."""
+    if isinstance(value, Mapping):
+        return {k: _tupled(v) for k, v in value.items()}
+    return tuple(_tupled(v) for v in value) if isinstance(value, list | tuple) else value
+
+
+_EXPECTED = {
+    "missing": "is missing",
+    "string_type": "expected a text in quotes",
+    "int_type": "expected a whole number",
+    "int_from_float": "expected a whole number",
+    "float_type": "expected a number",
+    "bool_type": "expected true or false",
+    "dict_type": "expected a section",
+    "model_type": "expected a section",
+    "tuple_type": "expected a list in [ ]",
+    "greater_than": "expected more than {gt}",
+    "greater_than_equal": "expected at least {ge}",
+    "less_than": "expected less than {lt}",
+    "less_than_equal": "expected at most {le}",
+    "literal_error": "expected {expected}",
+    "too_short": "expected {min_length} values",
+    "too_long": "expected {max_length} values",
+    "finite_number": "expected a finite number",
+}
+
+
+def _explain(error: Any, place: Callable[..., str]) -> Problem:
+    """Pydantic's complaint in our words."""
+    path = [p for p in error["loc"] if p not in ("bool", "int", "float", "str")]
+    where, kind = place(*path), error["type"]
+    if kind == "extra_forbidden":
+        known = _fields_at(path[:-1])
+        return Problem(where, f"unknown key {path[-1]!r}.", nearest(str(path[-1]), known))
+    words = _EXPECTED.get(kind, error["msg"]).format(**error.get("ctx", {}))
+    if kind == "missing":
+        return Problem(where, f"{path[-1]!r} is missing.", "Add it.")
+    got = repr(error["input"])
+    return Problem(where, f"{words}, got {got if len(got) < 60 else got[:57] + '...'}.", "Correct it.")
+
+
+def _fields_at(path: list[Any]) -> Iterable[str]:
+    model: Any = Study
+    for step in path:
+        if model is Study and step == "features":
+            return Feature.model_fields if len(path) > 1 else ()
+        annotation = model.model_fields[step].annotation if hasattr(model, "model_fields") else None
+        model = next((a for a in (annotation, *get_args(annotation)) if hasattr(a, "model_fields")), None)
+        if model is None:
+            return ()
+    return model.model_fields
+
+
+def _inconsistencies(raw: Mapping[str, Any], place: Callable[..., str]) -> Iterable[Problem]:
+    """What types cannot say. Looks at raw values and passes over those that are of a wrong type."""
+    target = raw.get("target") if isinstance(raw.get("target"), Mapping) else {}
+    features = raw.get("features") if isinstance(raw.get("features"), Mapping) else {}
+    yield from _target_problems(target, features, raw, place)
+    if isinstance(raw.get("features"), Mapping) and not features:
+        yield Problem(place("features"), "there are no features.", "Add a [features.NAME] section for each column.")
+    for name, feature in features.items():
+        if isinstance(feature, Mapping):
+            yield from _feature_problems(str(name), feature, place)
+    method = raw.get("method", {"name": "fedavg"})
+    if isinstance(method, Mapping):
+        if "name" not in method:
+            yield Problem(place("method"), "'name' is missing.", nearest("", methods.TABLE))
+        else:
+            given = {k: v for k, v in method.items() if k != "name"}
+            for p in methods.problems(method["name"], given, "method"):
+                yield p._replace(where=place(*p.where.split(".")))
+    network = raw.get("network", {})
+    hidden = network.get("hidden", (1,)) if isinstance(network, Mapping) else (1,)
+    if isinstance(hidden, list | tuple) and any(isinstance(h, int) and h < 1 for h in hidden):
+        yield Problem(place("network", "hidden"), f"layers need at least one unit, got {list(hidden)}.", "Correct it.")
+    seeds = raw.get("seeds", (1,))
+    if isinstance(seeds, list | tuple):
+        if not seeds or len({repr(s) for s in seeds}) < len(seeds):
+            yield Problem(place("seeds"), f"expected different whole numbers, got {list(seeds)}.", "Correct the list.")
+        elif any(isinstance(s, int) and not 0 <= s < 2**63 for s in seeds):
+            yield Problem(place("seeds"), "expected whole numbers from 0 to 2^63 - 1.", "Correct the list.")
+    valid = NUMBER_METRICS if target.get("kind") == "number" else CLASS_METRICS
+    metrics = raw.get("metrics", ())
+    for m in metrics if isinstance(metrics, list | tuple) else ():
+        if m not in valid:
+            aim = "a number" if valid is NUMBER_METRICS else "classes"
+            yield Problem(place("metrics"), f"there is no metric {m!r} for {aim}.", nearest(str(m), valid))
+
+
+def _target_problems(
+    target: Mapping[str, Any], features: Mapping[str, Any], raw: Mapping[str, Any], place: Callable[..., str]
+) -> Iterable[Problem]:
+    column, site_column = target.get("column"), raw.get("site_column", "")
+    if column in features:
+        yield Problem(place("features", column), "the target is also a feature.", "Remove this section.")
+    if site_column and site_column in features:
+        yield Problem(place("features", site_column), "the site column is also a feature.", "Remove this section.")
+    if site_column and site_column == column:
+        yield Problem(place("site_column"), "the site column is the target.", "Name another column.")
+    classes = target.get("classes", ())
+    if not isinstance(classes, list | tuple):
+        return
+    if target.get("kind", "classes") == "number":
+        if classes or target.get("positive") is not None:
+            yield Problem(place("target"), "a number has no classes.", 'Remove classes and positive, or write kind = "classes".')  # fmt: skip
+        return
+    names = [canon(c) for c in classes]
+    if len(names) < 2:
+        yield Problem(place("target", "classes"), f"expected two or more classes, got {list(classes)}.", "List them.")
+    elif len(set(names)) < len(names):
+        yield Problem(place("target", "classes"), f"a class is listed twice in {list(classes)}.", "List each once.")
+    positive = target.get("positive")
+    if positive is not None and names and canon(positive) not in names:
+        yield Problem(place("target", "positive"), f"{positive!r} is not one of the classes {list(classes)}.", nearest(canon(positive), names))  # fmt: skip
+
+
+def _feature_problems(name: str, feature: Mapping[str, Any], place: Callable[..., str]) -> Iterable[Problem]:
+    kind, categories = feature.get("kind"), feature.get("categories", ())
+    bounds, missing = feature.get("range"), feature.get("missing", ())
+    if isinstance(bounds, list | tuple) and len(bounds) == 2 and all(_is_number(b) for b in bounds):
+        if not bounds[0] < bounds[1]:
+            yield Problem(place("features", name, "range"), f"expected [low, high] with low < high, got {list(bounds)}.", "Swap or correct them.")  # fmt: skip
+        if kind in ("binary", "categorical"):
+            yield Problem(place("features", name, "range"), f"a {kind} feature has no range.", "Remove it, or list categories.")  # fmt: skip
+    if not isinstance(categories, list | tuple) or not isinstance(missing, list | tuple):
+        return
+    levels = [canon(c) for c in categories]
+    if kind == "numeric" and levels:
+        yield Problem(place("features", name, "categories"), "a numeric feature has no categories.", 'Remove them, or write kind = "categorical".')  # fmt: skip
+    if kind == "binary" and len(levels) != 2:
+        yield Problem(place("features", name, "categories"), f"a binary feature needs two categories, got {list(categories)}.", "List both.")  # fmt: skip
+    if kind == "categorical" and len(levels) < 2:
+        yield Problem(place("features", name, "categories"), f"a categorical feature needs two or more categories, got {list(categories)}.", "List them.")  # fmt: skip
+    if len(set(levels)) < len(levels):
+        yield Problem(place("features", name, "categories"), f"a category is listed twice in {list(categories)}.", "List each once.")  # fmt: skip
+    for code in missing:
+        if canon(code) in levels:
+            yield Problem(place("features", name, "missing"), f"{code!r} is a category and also means missing.", "Remove one of the two.")  # fmt: skip
+        if kind == "numeric" and isinstance(code, str) and not _reads_as_number(code):
+            yield Problem(place("features", name, "missing"), f"expected a number as missing code of a numeric feature, got {code!r}.", "Texts like NA and ? are missing without being listed.")  # fmt: skip
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+
+
+def _reads_as_number(text: str) -> bool:
+    try:
+        return math.isfinite(float(text))
+    except ValueError:
+        return False
+
+
+_TABLE_LINE = re.compile(r"^\s*\[{1,2}\s*(.+?)\s*\]{1,2}\s*(#.*)?$")
+_KEY_LINE = re.compile(r"""^\s*((?:"(?:[^"\\]|\\.)*"|'[^']*'|[\w-]+)(?:\s*\.\s*(?:"(?:[^"\\]|\\.)*"|'[^']*'|[\w-]+))*)\s*=""")
+_PART = re.compile(r"""\s*("(?:[^"\\]|\\.)*"|'[^']*'|[^.\s]+)\s*\.?""")
+
+
+def key_lines(text: str) -> dict[tuple[str, ...], int]:
+    """The line on which each key of a TOML text stands.
+
+    >>> key_lines('a = 1\\n[features."x y"]\\nkind = "numeric"')
+    {('a',): 1, ('features',): 2, ('features', 'x y'): 2, ('features', 'x y', 'kind'): 3}
+    """
+    lines: dict[tuple[str, ...], int] = {}
+    table: tuple[str, ...] = ()
+
+    def parts(dotted: str) -> tuple[str, ...]:
+        return tuple(p[1:-1] if p[:1] in "\"'" else p for p in _PART.findall(dotted))
+
+    for number, line in enumerate(text.splitlines(), 1):
+        if header := _TABLE_LINE.match(line):
+            table = parts(header[1])
+            path = table
+        elif entry := _KEY_LINE.match(line):
+            path = table + parts(entry[1])
+        else:
+            continue
+        for n in range(1, len(path) + 1):
+            lines.setdefault(path[:n], number)
+    return lines
+
+
+def _key(name: str) -> str:
+    return name if re.fullmatch(r"[A-Za-z0-9_-]+", name) else _toml(name)
+
+
+def _toml(value: Any) -> str:
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, int):
+        return str(value)
+    if isinstance(value, float):
+        return repr(value) if math.isfinite(value) else ("nan" if value != value else "inf" if value > 0 else "-inf")
+    if isinstance(value, list | tuple):
+        return "[" + ", ".join(_toml(v) for v in value) + "]"
+    if isinstance(value, str):
+        escaped = value.replace("\\", "\\\\").replace('"', '\\"')
+        escaped = re.sub(r"[\x00-\x1f\x7f]", lambda m: f"\\u{ord(m[0]):04x}", escaped)
+        return f'"{escaped}"'
+    raise TypeError(f"no TOML for {type(value)}")
+
+
+__all__ = ["Cell", "Feature", "Network", "Split", "Study", "Table", "Target", "TrainingSpec", "key_lines"]

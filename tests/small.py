@@ -1,0 +1,84 @@
+"""A small federation in double precision, for laws and engines: ragged sites, one smaller than a batch, one of one class."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from vitrail.core.tensors import tensors
+from vitrail.core.task import Task
+from vitrail.engines.local import Engine, Moment, Training
+from vitrail.engines.sites import Sites, gather_sites
+from vitrail.methods import AnyMethod
+from vitrail.nets import MLP
+
+SIZES = (37, 20, 5, 53, 8)
+
+
+def make_task(kind: str = "classes", hidden: tuple[int, ...] = (9, 7), dropout: float = 0.3, **ends: Any) -> Task:
+    net = MLP(6, 3 if kind == "classes" else 1, hidden, dropout, **ends)
+    start = net.init(torch.Generator().manual_seed(3))
+    for name in start:  # not the identity, so that a mistake in its gradient shows
+        if name.startswith(("input", "output")):
+            start[name] = start[name] + 0.1 * torch.randn(start[name].shape, generator=torch.Generator().manual_seed(1))
+    return Task(net, {k: v.double() for k, v in start.items()}, kind)  # type: ignore[arg-type]
+
+
+def make_rows(kind: str = "classes", sizes: tuple[int, ...] = SIZES) -> list[tuple[str, Tensor, Tensor, Tensor]]:
+    out = []
+    for i, n in enumerate(sizes):
+        g = torch.Generator().manual_seed(100 + i)
+        x = torch.randn(n, 6, generator=g, dtype=torch.double) + 0.3 * i
+        y: Tensor = torch.randint(0, 3, (n,), generator=g) if i != 1 else torch.zeros(n, dtype=torch.int64)
+        if kind == "number":
+            y = x[:, 0] * 2 + torch.randn(n, generator=g, dtype=torch.double)
+        out.append((f"site {i}", x, y, torch.rand(n, generator=g, dtype=torch.double) + 0.5))
+    return out
+
+
+def make_sites(kind: str = "classes", sizes: tuple[int, ...] = SIZES) -> Sites:
+    return gather_sites(make_rows(kind, sizes))
+
+
+def pooled(method: AnyMethod, sites: Sites) -> Sites:
+    return sites.pooled(sites.w) if method.pools_rows else sites
+
+
+def train(
+    method: AnyMethod,
+    task: Task | None = None,
+    sites: Sites | None = None,
+    training: Training | None = None,
+    seed: int = 5,
+    absent: Callable[[int, int], Tensor] | None = None,
+    **engine: Any,
+) -> tuple[Engine, Moment]:
+    sites = pooled(method, sites or make_sites())
+    training = training or Training(rounds=4, batch=8, lr=0.02, momentum=0.5)
+    e = Engine(task or make_task(), method, sites, training, seed, absent=absent, **engine)
+    last = None
+    for last in e.run():  # noqa: B007
+        pass
+    assert last is not None
+    return e, last
+
+
+def models(engine: Engine, moment: Moment) -> dict[str, dict[str, Tensor]]:
+    """Site -> everything a settled site holds, by name."""
+    flat = dict(tensors(engine.settled(moment)))
+    return {site: {k: v[i] for k, v in flat.items()} for i, site in enumerate(engine.sites.names)}
+
+
+def gap(one: dict[str, dict[str, Tensor]], other: dict[str, dict[str, Tensor]]) -> float:
+    """The largest difference between two federations; sites and names must agree."""
+    assert one.keys() == other.keys()
+    worst = 0.0
+    for site in one:
+        assert one[site].keys() == other[site].keys()
+        for k, v in one[site].items():
+            assert v.shape == other[site][k].shape
+            worst = max(worst, float((v - other[site][k]).abs().max()) if v.numel() else 0.0)
+    return worst
