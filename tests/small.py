@@ -32,10 +32,11 @@ def make_rows(kind: str = "classes", sizes: tuple[int, ...] = SIZES) -> list[tup
     for i, n in enumerate(sizes):
         g = torch.Generator().manual_seed(100 + i)
         x = torch.randn(n, 6, generator=g, dtype=torch.double) + 0.3 * i
-        y: Tensor = torch.randint(0, 3, (n,), generator=g) if i != 1 else torch.zeros(n, dtype=torch.int64)
+        label = torch.randint(0, 3, (n,), generator=g) if i != 1 else torch.zeros(n, dtype=torch.int64)
+        y = torch.nn.functional.one_hot(label, 3).double()
         if kind == "number":
-            y = x[:, 0] * 2 + torch.randn(n, generator=g, dtype=torch.double)
-        out.append((f"site {i}", x, y, torch.rand(n, generator=g, dtype=torch.double) + 0.5))
+            y = x[:, :1] * 2 + torch.randn(n, 1, generator=g, dtype=torch.double)
+        out.append((f"site {i}", x, y, torch.rand(n, 1, generator=g, dtype=torch.double) + 0.5))
     return out
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -82,10 +83,10 @@ def test_delimiter_is_found(tmp_path: Path, text: str, names: list[str], first: 
 
 
 def test_study_names_decide_an_undecided_delimiter(tmp_path: Path) -> None:
-    text = "age|x,chol|y\n1|2,3|4\n"
-    assert list(read_table(write(tmp_path, text)).columns) != ["age", "x,chol", "y"]
-    table = Table(target=Target(column="y", kind="number"), features={"age": Feature(kind="numeric")})
-    assert list(read_table(write(tmp_path, text), table).columns) == ["age", "x,chol", "y"]
+    path = write(tmp_path, "age|x,y\n1|2,3\n")
+    assert list(read_table(path).columns) == ["age|x", "y"]
+    table = Table(target=Target(column="x,y", kind="number"), features={"age": Feature(kind="numeric")})
+    assert list(read_table(path, table).columns) == ["age", "x,y"]
 
 
 @pytest.mark.parametrize(
@@ -371,12 +372,12 @@ def test_target_may_be_absent_when_not_needed() -> None:
 
 def test_clean_tells_everything_at_once(tmp_path: Path) -> None:
     rows = "".join(f"x{i},200,q,perhaps\n" for i in range(7))
-    frame = read_table(write(tmp_path, "Age_years,cholesterol,sex,sick\n" + rows), TABLE)
+    frame = read_table(write(tmp_path, "Age_years,Chols,sex,sick\n" + rows), TABLE)
     with pytest.raises(VitrailError) as caught:
         clean(frame, TABLE)
     said = [str(problem) for problem in caught.value.problems]
     assert said[0].startswith("a.csv, column age: expected one such column, there is none.")
-    assert "Did you mean 'cholesterol'?" in said[1]
+    assert "Did you mean 'Chols'?" in said[1]
     assert said[2] == (
         "a.csv, column sex, rows 2, 3, 4, 5, 6 and 2 more: expected one of f, m, got 'q' (7 of 7 cells). "
         "Correct them, or the study."
@@ -433,15 +434,15 @@ def test_clean_is_fast() -> None:
     names = [f"n{i}" for i in range(20)] + [f"c{i}" for i in range(9)]
     features = {n: Feature(kind="numeric", missing=(0,)) for n in names[:20]}
     features |= {n: Feature(kind="categorical", categories=("a", "b", "c")) for n in names[20:]}
-    data = {n: rng.normal(size=40_000).round(3).astype(str) for n in names[:20]}
+    data = {n: rng.normal(size=40_000).astype(str) for n in names[:20]}  # every cell is another one
     data |= {n: rng.choice(["a", "B", "c", ""], 40_000) for n in names[20:]} | {
         "y": rng.choice(["0", "1"], 40_000)
     }
     table = Table(target=Target(column="y", classes=(0, 1)), features=features)
     frame = pd.DataFrame(data, dtype=object)
-    start = time.perf_counter()
+    start = time.process_time()
     assert clean(frame, table).shape == (40_000, 30)
-    assert time.perf_counter() - start < 1.0
+    assert time.process_time() - start < 1.0
 
 
 # --- sites ---
@@ -524,9 +525,10 @@ def test_folder_without_tables(tmp_path: Path) -> None:
 
 LETTERS = st.text(alphabet=',;\t|"\n\r.-?0159ex \u00e9\u2028', max_size=60)
 VALUES = st.one_of(
-    st.none(), st.booleans(), st.integers(), st.floats(), st.text(max_size=8), st.binary(max_size=4),
-    st.dates(), st.lists(st.integers(), max_size=2), st.sampled_from(["63", "f", "None", "yes", "0", "999", "5,2"]),
-)  # fmt: skip
+    st.none() | st.booleans() | st.integers() | st.floats() | st.dates(),
+    st.text(max_size=8) | st.binary(max_size=4) | st.lists(st.integers(), max_size=2),
+    st.sampled_from(["63", "f", "None", "yes", "0", "999", "5,2"]),
+)
 
 
 @st.composite
@@ -535,23 +537,28 @@ def mutated(draw: st.DrawFn) -> bytes:
     content = bytearray(GOOD * draw(st.integers(1, 3)), "utf-8")
     for _ in range(draw(st.integers(1, 5))):
         at = draw(st.integers(0, max(len(content) - 1, 0)))
-        content[at : at + draw(st.integers(0, 4))] = draw(
-            st.one_of(st.binary(max_size=3), LETTERS.map(str.encode))
-        )
+        new = draw(st.one_of(st.binary(max_size=3), LETTERS.map(str.encode)))
+        content[at : at + draw(st.integers(0, 4))] = new
     return bytes(content)
+
+
+def attempt(do: Callable[[], pd.DataFrame]) -> pd.DataFrame | VitrailError:
+    try:
+        return do()
+    except VitrailError as error:
+        return error
 
 
 def go_through(frame: pd.DataFrame) -> None:
     findings = check(frame, TABLE)
     assert to_text(findings, "a.csv", len(frame))
     assert to_json(findings, "a.csv", len(frame))
-    try:
-        cleaned = clean(frame, TABLE)
-    except VitrailError as error:
-        assert error.problems
+    cleaned = attempt(lambda: clean(frame, TABLE))
+    if isinstance(cleaned, VitrailError):
+        assert cleaned.problems
         assert any(finding.severity == "error" for finding in findings)  # check must foresee it
-        return
-    assert list(cleaned.columns) == [*TABLE.features, "sick"]
+    else:
+        assert list(cleaned.columns) == [*TABLE.features, "sick"]
 
 
 @settings(max_examples=150, deadline=None, suppress_health_check=list(HealthCheck))
@@ -563,16 +570,15 @@ def go_through(frame: pd.DataFrame) -> None:
 )
 def test_no_table_breaks_us(tmp_path_factory: pytest.TempPathFactory, content: bytes, name: str) -> None:
     path = write(tmp_path_factory.mktemp("any"), content, name)
-    try:
-        frame = read_table(path, TABLE)
-    except VitrailError as error:
-        assert error.problems
-        assert all(problem.where and problem.what and problem.hint for problem in error.problems)
-        return
-    go_through(frame)
+    frame = attempt(lambda: read_table(path, TABLE))
+    if isinstance(frame, VitrailError):
+        assert frame.problems
+        assert all(problem.where and problem.what and problem.hint for problem in frame.problems)
+    else:
+        go_through(frame)
 
 
-@settings(max_examples=150, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=50, deadline=None, suppress_health_check=list(HealthCheck))
 @given(
     rows=st.lists(st.lists(VALUES, min_size=5, max_size=5), max_size=8),
     names=st.lists(st.sampled_from([*TABLE.features, "sick", "site", "x", " age"]), min_size=5, max_size=5),

@@ -18,9 +18,10 @@ def make_batch(kind: str, task) -> Batch:
     x, y, w = (torch.stack([r[i][:8] for r in rows]) for i in (1, 2, 3))
     w[:, -2:] = 0  # padding
     n = len(rows)
-    keep = None
+    keep: tuple[torch.Tensor, ...] = ()
     if task.dropout:
-        keep = keep_mask(odd32(torch.arange(n), 8), odd32(torch.tensor([9]), task.units)[0], task.dropout)
+        widths = list(task.net.widths)
+        keep = keep_mask(odd32(torch.arange(n), 8), odd32(torch.tensor([9]), sum(widths))[0], 0.3).split(widths, 2)
     return Batch(x, y, w, keep)
 
 
@@ -40,11 +41,10 @@ def test_gradient_is_autograds(kind, hidden, dropout, ends_in, ends_out) -> None
 
     def thin(h):
         nonlocal used
-        if batch.keep is None:
+        if not batch.keep:
             return h
-        mask = batch.keep[..., used : used + h.shape[2]] == -1
-        used += h.shape[2]
-        return h * mask * scale
+        used += 1
+        return h * (batch.keep[used - 1] == -1) * scale
 
     if ends_in:
         h = (h + leaves["input.shift"][:, None]) * leaves["input.scale"][:, None]
@@ -55,14 +55,14 @@ def test_gradient_is_autograds(kind, hidden, dropout, ends_in, ends_out) -> None
     if ends_out != "no":
         h = (h + leaves["output.shift"][:, None]) * leaves["output.scale"][:, None]
     if kind == "number":
-        rows = (h[..., 0] - batch.y) ** 2
+        rows = (h - batch.y) ** 2
     else:
-        rows = torch.nn.functional.cross_entropy(h.transpose(1, 2), batch.y, reduction="none")
+        rows = torch.nn.functional.cross_entropy(h.transpose(1, 2), batch.y.argmax(2), reduction="none")[..., None]
     (rows * batch.w).sum().backward()
     for k, leaf in leaves.items():
         assert torch.allclose(by_hand[k], leaf.grad, atol=1e-12), k
     if not dropout:
-        assert torch.allclose(task.loss(params, batch), (rows * batch.w).sum(1))
+        assert torch.allclose(task.loss(params, batch), (rows * batch.w).sum((1, 2)))
 
 
 def test_velocity_is_torchs_momentum() -> None:

@@ -6,7 +6,13 @@ import torch
 from small import make_rows
 
 from vitrail.core.random import bits, key, keep_mask, odd32, orders
-from vitrail.engines.sites import Drawer, gather_sites
+from vitrail.engines.sites import Draw, Drawer, Sites, gather_sites
+
+
+def drawn(sites: Sites, epochs: int, units: int, stage: int, round_: int) -> Draw:
+    drawer = Drawer(sites, 8, epochs, 1, units)
+    drawer.set(stage, round_)
+    return drawer.draw()
 
 
 def test_bits_are_splitmix64() -> None:
@@ -32,23 +38,26 @@ def test_orders_are_permutations_and_do_not_depend_on_neighbours() -> None:
 
 def test_a_sites_batches_are_its_own() -> None:
     rows = make_rows()
-    alone = Drawer(gather_sites(rows[3:4]), 8, 2, 1, 30).draw(0, 4)
+    alone = drawn(gather_sites(rows[3:4]), 2, 30, 0, 4)
     sites = gather_sites(rows)
-    among = Drawer(sites, 8, 2, 1, 30).draw(0, 4)
+    among = drawn(sites, 2, 30, 0, 4)
     i = sites.names.index("site 3")
     start = sites.starts[i]
-    steps = alone.rows.shape[1]
-    assert torch.equal(alone.real[0], among.real[i, :steps])
-    assert torch.equal(alone.rows[0] * alone.real[0], (among.rows[i, :steps] - start) * among.real[i, :steps])
-    assert torch.equal(alone.row_key[0], among.row_key[i, :steps])
-    assert not torch.equal(among.rows, Drawer(sites, 8, 2, 1, 30).draw(0, 5).rows)
+    steps = alone.rows.shape[0]
+    real = alone.real[:, 0, :, 0]
+    assert torch.equal(alone.real[:, 0], among.real[:steps, i])
+    assert torch.equal(alone.rows[:, 0] * real, (among.rows[:steps, i] - start) * real)
+    assert torch.equal(alone.row_key[:, 0], among.row_key[:steps, i])
+    assert torch.equal(alone.unit_key, among.unit_key)
+    for stage, round_ in ((0, 5), (1, 4)):
+        assert not torch.equal(among.rows, drawn(sites, 2, 30, stage, round_).rows)
 
 
 def test_every_row_is_drawn_once_an_epoch() -> None:
     sites = gather_sites(make_rows())
-    draw = Drawer(sites, 8, 3, 1, 0).draw(0, 0)
+    draw = drawn(sites, 3, 0, 0, 0)
     for i, (start, size) in enumerate(zip(sites.starts, sites.sizes, strict=True)):
-        got = draw.rows[i][draw.real[i]].tolist()
+        got = draw.rows[:, i][draw.real[:, i, :, 0] == 1].tolist()
         assert sorted(got) == sorted(list(range(start, start + size)) * 3)
 
 

@@ -28,12 +28,17 @@ def _shifted(z: Tensor, by: int) -> Tensor:
     return (z >> by) & ((1 << (64 - by)) - 1)  # int64's own shift repeats the sign
 
 
-def bits(keys: Tensor, count: int) -> Tensor:
-    """[site] int64 keys -> [site, count] int64 hashes."""
-    z = keys[:, None] + torch.arange(1, count + 1, device=keys.device) * _WEYL
+def mixed(keys: Tensor, counter: Tensor) -> Tensor:
+    """The counter-th hash of each key; both int64, broadcast against each other."""
+    z = keys + counter * _WEYL
     z = (z ^ _shifted(z, 30)) * _MIX1
     z = (z ^ _shifted(z, 27)) * _MIX2
     return z ^ _shifted(z, 31)
+
+
+def bits(keys: Tensor, count: int) -> Tensor:
+    """[site] int64 keys -> [site, count] int64 hashes."""
+    return mixed(keys[:, None], torch.arange(1, count + 1, device=keys.device))
 
 
 def orders(keys: Tensor, sizes: Tensor, longest: int) -> Tensor:
@@ -62,8 +67,10 @@ def keep_mask(rows: Tensor, units: Tensor, rate: float, out: Tensor | None = Non
 
 
 def dropped_(x: Tensor, keep: Tensor) -> Tensor:
-    """x with dropped units set to zero, in place; not rescaled."""
-    if x.dtype == torch.float32:
+    """x with dropped units set to zero, in place; not rescaled. A GPU has its masks as numbers 0 and 1."""
+    if keep.is_floating_point():
+        x.mul_(keep)
+    elif x.dtype == torch.float32:
         x.view(torch.int32).bitwise_and_(keep)
     else:
         x.view(torch.int64).bitwise_and_(keep.to(torch.int64))

@@ -13,9 +13,9 @@ from vitrail.core.tensors import Params, add_
 
 class Batch(NamedTuple):
     x: Tensor  # [site, row, feature]
-    y: Tensor  # [site, row]: class index, or the number itself
-    w: Tensor  # [site, row]: weight in the loss; 0 marks padding
-    keep: Tensor | None = None  # [site, row, unit] int32: which units stay, when there is dropout
+    y: Tensor  # [site, row, output]: 1 for the class and 0 for the others; or the number itself
+    w: Tensor  # [site, row, 1]: weight in the loss; 0 marks padding
+    keep: tuple[Tensor, ...] = ()  # [site, row, unit] int32 for each layer: which units stay, when there is dropout
 
 
 class Net(Protocol):
@@ -23,10 +23,16 @@ class Net(Protocol):
 
     @property
     def groups(self) -> dict[str, tuple[str, ...]]: ...
+    @property
+    def widths(self) -> tuple[int, ...]: ...  # units before each layer; the first is the number of features
+    @property
+    def outputs(self) -> int: ...
+    @property
+    def dropout(self) -> float: ...
     def init(self, generator: torch.Generator) -> Params: ...  # one site's, without the site axis
-    def forward(self, params: Params, x: Tensor, keep: Tensor | None = None) -> tuple[Tensor, Any]: ...
-    def backward(self, params: Params, tape: Any, slope: Tensor, into: Params, times: float) -> None:
-        """into = times * into + gradient, where slope is the gradient at the output."""
+    def forward(self, params: Params, x: Tensor, keep: tuple[Tensor, ...] = ()) -> tuple[Tensor, Any]: ...
+    def backward(self, params: Params, tape: Any, slope: Tensor, into: Params, times: float, scale: float) -> None:
+        """into = times * into + scale * gradient, where slope is the gradient at the output."""
 
 
 @dataclass(frozen=True)
@@ -38,12 +44,8 @@ class Task:
     kind: Literal["classes", "number"] = "classes"
 
     @property
-    def units(self) -> int:
-        return int(getattr(self.net, "units", 0))
-
-    @property
     def dropout(self) -> float:
-        return float(getattr(self.net, "dropout", 0.0))
+        return self.net.dropout
 
     def select(self, params: Params, groups: tuple[str, ...]) -> Params:
         """The parameters of these groups."""
@@ -60,23 +62,17 @@ class Task:
     def loss(self, params: Params, batch: Batch) -> Tensor:
         """Weighted sum over the rows, for each site: [site]."""
         z = self.output(params, batch.x)
-        if self.kind == "number":
-            rows = (z[..., 0] - batch.y) ** 2
-        else:
-            rows = -z.log_softmax(2).gather(2, batch.y[..., None])[..., 0]
-        return (rows * batch.w).sum(1)
+        rows = (z - batch.y) ** 2 if self.kind == "number" else -z.log_softmax(2) * batch.y
+        return (rows * batch.w).sum((1, 2))
 
     def accumulate(self, params: Params, batch: Batch, into: Params, times: float, scale: float) -> None:
         """into = times * into + scale * gradient of the loss, in place."""
         z, tape = self.net.forward(params, batch.x, batch.keep)
-        weight = (batch.w * scale)[..., None]
         if self.kind == "number":
-            slope = 2 * (z - batch.y[..., None]) * weight
+            slope = (z - batch.y).mul_(2)
         else:
-            slope = z.softmax(2)
-            slope.scatter_add_(2, batch.y[..., None], torch.full_like(weight, -1.0))
-            slope.mul_(weight)
-        self.net.backward(params, tape, slope, into, times)
+            slope = z.softmax(2).sub_(batch.y)
+        self.net.backward(params, tape, slope.mul_(batch.w), into, times, scale)
 
     def grad(self, params: Params, batch: Batch) -> Params:
         """The gradient of the loss, for each site."""

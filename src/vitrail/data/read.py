@@ -95,7 +95,7 @@ def _parse_text(path: Path, raw: bytes, table: Table | None) -> Parsed:
     except csv.Error as error:
         hint = 'Close every " that opens, and double it inside a field.'
         raise _refusal(path, f"expected quoted fields to end ({error}).", hint, f"row {last + 1}") from None
-    if not records:
+    if not records or not text.strip(' \r\n",;\t|'):  # other delimiters make cells of lone commas
         raise _refusal(path, "expected a table, got an empty file.", "Export the table again.")
     header, rows, lines = [name.strip() for name in records[0]], records[1:], lines[1:]
     uneven = {line: len(row) for line, row in zip(lines, rows, strict=True) if len(row) != len(header)}
@@ -161,9 +161,7 @@ def read_sites(path: Path, table: Table) -> dict[str, pd.DataFrame]:
     """One frame per site, by name: from a folder with one file per site, or one file with a site column."""
     if not path.is_dir():
         return _part_sites(path, read_table(path, table), table)
-    files: list[Path] = []
-    with suppress(OSError):  # a folder that may not be read shows no tables
-        files = sorted(p for p in path.iterdir() if not p.is_dir() and not NO_SITE.fullmatch(p.name))
+    files = sorted(p for p in path.glob("*") if not p.is_dir() and not NO_SITE.fullmatch(p.name))
     if not files:
         raise _refusal(path, f"expected one table per site ({ENDINGS}), can see none.", "Put them here.")
     sites: dict[str, pd.DataFrame] = {}
@@ -206,8 +204,7 @@ def as_numbers(column: pd.Series) -> Pair:
     ([1234.5, 7.0], [True])
     """
     if column.dtype.kind in "biuf":
-        found = column.astype("Float64").to_numpy(float, na_value=np.nan, copy=True)
-        return _part_infinite(found, column.index)
+        return _part_infinite(column.astype("Float64").to_numpy(float, na_value=np.nan), column.index)
     return _judge_cells(column, _parse_numbers)
 
 
@@ -224,22 +221,24 @@ def _judge_cells(column: pd.Series, judge: Callable[[list[Any]], list[float]]) -
 
 def _part_infinite(found: np.ndarray, index: pd.Index) -> Pair:
     wrong = np.isinf(found)
-    found[wrong] = np.nan
-    return pd.Series(found, index=index), pd.Series(wrong, index=index)
+    return pd.Series(np.where(wrong, np.nan, found), index=index), pd.Series(wrong, index=index)
 
 
 def _tidy(value: object) -> str:
     """Text without typography: outer spaces, the long minus, no-break spaces or ' between thousands."""
-    text = str(value).strip().replace("\u2212", "-")
-    return re.sub("(?<=[0-9])[\u00a0\u202f'](?=[0-9]{3})", "", text)
+    return re.sub("(?<=[0-9])[\u00a0\u202f'](?=[0-9]{3})", "", str(value).strip().replace("\u2212", "-"))
 
 
 def _parse_numbers(values: list[Any]) -> list[float]:
-    texts = [_tidy(v) for v in values if not isinstance(v, NUMBER)]
-    points, commas = (sum(1 for t in texts if style.fullmatch(t)) for style in (_POINT, _COMMA))
+    if all(type(value) is str for value in values):  # the usual column, quickly
+        plain = pd.to_numeric(pd.Series(values, dtype=object), errors="coerce").to_numpy(float)
+        if np.isfinite(plain).all():
+            return list(plain)
+    texts = [_tidy(value) for value in values]
+    written = [text for text, value in zip(texts, values, strict=True) if not isinstance(value, NUMBER)]
+    points, commas = (sum(1 for _ in filter(style.fullmatch, written)) for style in (_POINT, _COMMA))
 
-    def parse(value: Any) -> float:
-        text = _tidy(value)
+    def parse(value: Any, text: str) -> float:
         if text.casefold() in MISSING_WORDS:
             return np.nan
         if isinstance(value, NUMBER):
@@ -249,7 +248,7 @@ def _parse_numbers(values: list[Any]) -> list[float]:
         either = points == commas and "," in text  # "1,234", and nothing in the column tells which
         return float(text.replace(",", "")) if _POINT.fullmatch(text) and not either else np.inf
 
-    return [parse(value) for value in values]
+    return list(map(parse, values, texts))
 
 
 def as_levels(column: pd.Series, levels: Sequence[str], missing: Sequence[Cell]) -> Pair:
@@ -344,6 +343,6 @@ def clean(frame: pd.DataFrame, table: Table, need_target: bool = True) -> pd.Dat
         raise VitrailError(f"{file} does not fit the study", problems)
     cleaned = pd.DataFrame({name: values.to_numpy() for name, values in found.items()}, index=frame.index)
     if target in found:
-        kind = "int64" if table.target.kind == "classes" else "float64"
-        cleaned = cleaned[cleaned[target].notna().to_numpy()].astype({target: kind})
+        whole = {target: "int64"} if table.target.kind == "classes" else {}
+        cleaned = cleaned[cleaned[target].notna().to_numpy()].astype(whole)
     return cleaned

@@ -32,6 +32,7 @@ from vitrail.engines.wire import Contract, Ledger, check, total, trace
 CHUNK_BYTES = 12 << 20  # parameters, velocity and batch of a chunk: a share of the last-level cache
 
 
+
 @dataclass(frozen=True)
 class Training:
     """How a site trains, the same for every method unless the method says otherwise."""
@@ -87,9 +88,8 @@ class Engine:
         for contract in self.contracts:
             self.ledger.declare(contract)
         self.absent = absent
-        self.drawer = Drawer(
-            sites, training.batch, training.epochs, seed, task.units if task.dropout > 0 else 0
-        )
+        self.units = sum(task.net.widths) if task.dropout > 0 else 0
+        self.drawer = Drawer(sites, training.batch, training.epochs, seed, self.units)
         self.counts = torch.tensor(sites.sizes, device=self.device, dtype=sites.x.dtype)
         self.everyone = torch.ones(len(sites.names), dtype=torch.bool, device=self.device)
         self.chunk = 1 if looped else chunk or self._chunk_size()
@@ -101,7 +101,7 @@ class Engine:
             return n
         some = next(iter(self.task.start.values()))
         params = sum(v.numel() for v in self.task.start.values()) * some.element_size()
-        rows = self.training.batch * (self.sites.x.shape[1] + 2 * self.task.units) * some.element_size()
+        rows = self.training.batch * (self.sites.x.shape[1] + 2 * self.units) * some.element_size()
         fit = max(1, CHUNK_BYTES // (2 * params + rows))
         chunks = -(-n // fit)
         if params > 1 << 17:  # smaller ones are all overhead: a second thread would only wait for the first
@@ -133,11 +133,12 @@ class Engine:
                     roster = Roster(self.sites.names, present)
                     pace = self.training.pace(self.method, r, stage.rounds)
                     facts: Facts = {}
-                    if bool(present.any()):
-                        draw = self.drawer.draw(s, r) if stage.exchange.trains else None
-                        coord, facts = self._round(pool, s, coord, state, roster, draw, pace)
-                    self.ledger.enter(stage.name, "to site", present)
-                    self.ledger.enter(stage.name, "from site", present)
+                    if present is self.everyone or bool(present.any()):
+                        self.drawer.set(s, r)
+                        coord, facts = self._round(pool, s, coord, state, roster, pace)
+                    who = None if present is self.everyone else present
+                    self.ledger.enter(stage.name, "to site", who)
+                    self.ledger.enter(stage.name, "from site", who)
                     moment = Moment(s, r + 1, coord, state, facts, present)
                     yield moment
                 if s + 1 < len(self.stages):
@@ -159,15 +160,14 @@ class Engine:
         coord: Any,
         state: Any,
         roster: Roster,
-        draw: Draw | None,
         pace: Pace,
     ) -> tuple[Any, Facts]:
         ex, contract = self.stages[s].exchange, self.contracts[s]
-        if self.device.type == "cuda" and draw is not None and bool(roster.present.all()):
+        if self.device.type == "cuda" and ex.trains and roster.present is self.everyone:
             if self.graph is None or self.graph.pace != pace:
-                self.graph = _Graph(self, ex, contract, coord, state, roster, draw, pace)
-            return self.graph.replay(draw)
-        return self._exchange(pool, ex, contract, coord, state, roster, draw, pace)
+                self.graph = _Graph(self, ex, contract, coord, state, roster, pace)
+            return self.graph.replay()
+        return self._exchange(pool, ex, contract, coord, state, roster, pace)
 
     def _exchange(
         self,
@@ -177,14 +177,16 @@ class Engine:
         coord: Any,
         state: Any,
         roster: Roster,
-        draw: Draw | None,
         pace: Pace,
+        feed: Feed | None = None,
     ) -> tuple[Any, Facts]:
         """One round of one exchange; `state` is overwritten."""
         task = self.task
+        if feed is None and ex.trains:
+            feed = self.feed()
         down = ex.send(task, coord, roster)
         check(down, contract.down, contract.stage, "to site")
-        whole = self.graph_safe or bool(roster.present.all())
+        whole = roster.present is self.everyone or bool(roster.present.all())
         here = range(len(roster.names)) if whole else roster.present.nonzero()[:, 0].tolist()
         places = [here[i : i + self.chunk] for i in range(0, len(here), self.chunk)]
 
@@ -195,8 +197,8 @@ class Engine:
                 at = torch.tensor(place, device=self.device)
             mine, told = each(lambda t: t[at], state), each(lambda t: t[at], down)
             work = ex.begin(task, mine, told)
-            if draw is not None:
-                self._train(ex, work, at, [self.drawer.steps[i] for i in place], draw, pace)
+            if feed is not None:
+                self._train(ex, work, at, [self.drawer.steps[i] for i in place], feed, pace)
             kept, up = ex.report(task, mine, work, told, Rows(self.counts[at]), pace)
             check(up, contract.up, contract.stage, "from site")
             for (_, old), (_, new) in zip(tensors(state), tensors(kept), strict=True):
@@ -215,40 +217,62 @@ class Engine:
             said = _spread(ups, len(roster.names))
         return ex.merge(task, coord, said, roster)
 
-    graph_safe = False  # True while a graph is captured: nothing may look at tensors' values then
+    def feed(self) -> Feed:
+        """This round's batches. On a GPU the rows of the whole round are gathered at once: fewer, larger kernels."""
+        draw = self.drawer.draw()
+        weights = self.sites.w[draw.rows] * draw.real
+        if self.training.mean:
+            weights = weights / draw.real.sum(2, keepdim=True).clamp(min=1)
+        feed = Feed(self.sites.y[draw.rows], weights, draw)
+        if self.device.type == "cpu":
+            return feed
+        masks = self._masks(draw.row_key, draw.unit_key)
+        keep = tuple((-m).to(self.sites.x.dtype, memory_format=torch.contiguous_format) for m in masks)
+        return feed._replace(x=self.sites.x[draw.rows], keep=keep)
 
     def _train(
-        self, ex: Exchange[Any, Any, Any, Any, Any], work: Any, at: Any, steps: list[int], draw: Draw, pace: Pace
+        self, ex: Exchange[Any, Any, Any, Any, Any], work: Any, at: Any, steps: list[int], feed: Feed, pace: Pace
     ) -> None:
-        sites, rate, width = self.sites, self.task.dropout, self.sites.x.shape[1]
-        rows, real = draw.rows[at], draw.real[at]
-        keys = draw.row_key[at] if rate > 0 else None
-        n, b = len(steps), self.training.batch
-        weights = sites.w[rows] * real
-        if self.training.mean:
-            weights = weights / real.sum(2, keepdim=True).clamp(min=1)
-        labels = sites.y[rows]
-        all_keep = None
-        if rate > 0 and self.device.type != "cpu" and keys is not None:
-            all_keep = keep_mask(keys, draw.unit_key, rate)  # one kernel for the round; memory is no matter there
+        n, b, width = len(steps), self.training.batch, self.sites.x.shape[1]
+        y, w, rows, keys = feed.y[:, at], feed.w[:, at], feed.draw.rows[:, at], feed.draw.row_key
+        keys = keys[:, at] if self.units else keys
         for t in range(max(steps)):
             busy = sum(1 for k in steps if k > t)  # steps never grow along a chunk
             if busy < n:
-                work, n = each(lambda v: v[:busy], work), busy
-            x = _buffer("x", (busy * b, width), sites.x)
-            torch.index_select(sites.x, 0, rows[:busy, t].reshape(-1), out=x)
-            keep = None
-            if all_keep is not None:
-                keep = all_keep[:busy, t]
-            elif keys is not None:
-                out = _buffer("keep", (busy, b, len(draw.unit_key)), draw.unit_key)
-                keep = keep_mask(keys[:busy, t], draw.unit_key, rate, out)
-            batch = Batch(x.view(busy, b, width), labels[:busy, t], weights[:busy, t], keep)
-            ex.step(self.task, work, batch, pace)
+                work, n = each(lambda v: v[:busy], work), busy  # noqa: B023
+            if feed.x is not None:
+                x, keep = feed.x[t, at][:busy], tuple(m[t, at][:busy] for m in feed.keep)
+            else:
+                x = _buffer("x", (busy * b, width), self.sites.x)
+                torch.index_select(self.sites.x, 0, rows[t, :busy].reshape(-1), out=x)
+                x = x.view(busy, b, width)
+                keep = self._masks(keys[t, :busy], feed.draw.unit_key) if self.units else ()
+            ex.step(self.task, work, Batch(x, y[t, :busy], w[t, :busy], keep), pace)
+
+    def _masks(self, rows: Tensor, units: Tensor) -> tuple[Tensor, ...]:
+        """Which units each layer keeps, for each row."""
+        if not self.units:
+            return ()
+        out = _buffer("keep", (*rows.shape, len(units)), units)
+        return keep_mask(rows, units, self.task.dropout, out).split(list(self.task.net.widths), -1)
+
+
+class Feed(NamedTuple):
+    """One round's batches, step first: [step, site, row, ...]."""
+
+    y: Tensor
+    w: Tensor
+    draw: Draw
+    x: Tensor | None = None  # gathered ahead, or step by step where the cache is what matters
+    keep: tuple[Tensor, ...] = ()
+
+    def tensors(self) -> list[Tensor]:
+        assert self.x is not None
+        return [self.y, self.w, *self.draw, self.x, *self.keep]
 
 
 class _Graph:
-    """One round on the GPU, captured: the same kernels replayed on new draws."""
+    """One round on the GPU, captured and replayed. While a round trains, the next one's batches are drawn beside it."""
 
     def __init__(
         self,
@@ -258,35 +282,38 @@ class _Graph:
         coord: Any,
         state: Any,
         roster: Roster,
-        draw: Draw,
         pace: Pace,
     ) -> None:
         self.pace, self.coord = pace, coord
-        self.draw = Draw(*(t.clone() for t in draw))
-        before = [(t, t.clone()) for tree in (coord, state) for _, t in tensors(tree)]
-        engine.graph_safe = True
+        feed, clock = engine.feed(), engine.drawer.clock
+        kept = [t for tree in (coord, state) for _, t in tensors(tree)] + [clock, *feed.tensors()]
+        before = [t.clone() for t in kept]
 
         def once() -> Facts:
-            new, facts = engine._exchange(None, ex, contract, coord, state, roster, self.draw, pace)
+            here, side = torch.cuda.current_stream(), torch.cuda.Stream()
+            side.wait_stream(here)
+            with torch.cuda.stream(side):
+                clock.add_(1)
+                following = engine.feed()
+            new, facts = engine._exchange(None, ex, contract, coord, state, roster, pace, feed)
             for (_, old), (_, value) in zip(tensors(coord), tensors(new), strict=True):
                 old.copy_(value)
+            here.wait_stream(side)
+            torch._foreach_copy_(feed.tensors(), following.tensors())
             return facts
 
-        side = torch.cuda.Stream()
-        side.wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(side):
+        warm = torch.cuda.Stream()
+        warm.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(warm):
             once()
-        torch.cuda.current_stream().wait_stream(side)
+        torch.cuda.current_stream().wait_stream(warm)
         self.graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(self.graph):
             self.facts = once()
-        engine.graph_safe = False
-        for tensor, value in before:
+        for tensor, value in zip(kept, before, strict=True):
             tensor.copy_(value)
 
-    def replay(self, draw: Draw) -> tuple[Any, Facts]:
-        for mine, new in zip(self.draw, draw, strict=True):
-            mine.copy_(new)
+    def replay(self) -> tuple[Any, Facts]:
         self.graph.replay()
         return self.coord, {k: v.clone() for k, v in self.facts.items()}
 

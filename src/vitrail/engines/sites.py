@@ -9,7 +9,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from vitrail.core.random import bits, key, odd32, orders
+from vitrail.core.random import key, mixed, odd32, orders
 
 
 @dataclass(frozen=True)
@@ -18,8 +18,8 @@ class Sites:
 
     names: tuple[str, ...]
     x: Tensor  # [all rows, feature]
-    y: Tensor  # [all rows]
-    w: Tensor  # [all rows]: class weights
+    y: Tensor  # [all rows, output]: 1 for the class and 0 for the others; or the number itself
+    w: Tensor  # [all rows, 1]: class weights
     sizes: tuple[int, ...]
 
     @property
@@ -55,9 +55,9 @@ def gather_sites(named: Sequence[tuple[str, Tensor, Tensor, Tensor]]) -> Sites:
 class Draw(NamedTuple):
     """One round's batches: which rows, in which order, and the random factors of dropout."""
 
-    rows: Tensor  # [site, step, row]: place in Sites.x
-    real: Tensor  # [site, step, row]: 1, or 0 for padding
-    row_key: Tensor  # [site, step, row] int32
+    rows: Tensor  # [step, site, row]: place in Sites.x
+    real: Tensor  # [step, site, row, 1]: 1, or 0 for padding
+    row_key: Tensor  # [step, site, row] int32
     unit_key: Tensor  # [unit] int32
 
 
@@ -66,34 +66,42 @@ class Drawer:
 
     def __init__(self, sites: Sites, batch: int, epochs: int, seed: int, units: int) -> None:
         device = sites.x.device
-        self.batch, self.epochs, self.seed, self.units, self.device = batch, epochs, seed, units, device
-        self.names = sites.names
-        self.sizes = torch.tensor(sites.sizes, device=device)
-        self.starts = torch.tensor(sites.starts, device=device)
+        self.batch, self.epochs, self.units = batch, epochs, units
+        self.like = sites.x
+        self.sizes = torch.tensor(sites.sizes, device=device)[:, None]
+        self.starts = torch.tensor(sites.starts, device=device)[:, None]
         per_epoch = [-(-n // batch) for n in sites.sizes]
         self.steps = [n * epochs for n in per_epoch]  # of each site
-        self.per_epoch = torch.tensor(per_epoch, device=device)
+        self.longest = max(per_epoch) * batch
+        self.site_keys = torch.tensor([key(seed, name) for name in sites.names], device=device)
+        self.unit_keys = torch.tensor([key(seed, "units")], device=device)
+        self.clock = torch.zeros(1, dtype=torch.int64, device=device)
 
-    def draw(self, stage: int, round_: int) -> Draw:
-        keys = torch.tensor([key(self.seed, name, stage, round_) for name in self.names]).to(self.device)
-        longest = int(max(self.steps)) // self.epochs * self.batch
-        parts = [self._epoch(keys + e * 7919, longest) for e in range(self.epochs)]
-        rows, real = (torch.cat(p, 1) for p in zip(*parts, strict=True))
+    def set(self, stage: int, round_: int) -> None:
+        """Which round is drawn; the only thing that changes between rounds."""
+        self.clock.fill_((stage << 32) + round_ + 1)
+
+    def draw(self) -> Draw:
+        keys = mixed(self.site_keys, self.clock)
+        parts = [self._epoch(keys + e) for e in range(self.epochs)]
+        rows, real = (torch.cat(p, 1) if self.epochs > 1 else p[0] for p in zip(*parts, strict=True))
         if self.epochs > 1:  # bring each site's real batches to the front
-            idle = (real.sum(2) == 0).to(torch.int8)
+            idle = (~real.any(2)).to(torch.int8)
             front = idle.argsort(dim=1, stable=True)[..., None].expand_as(rows)
             rows, real = rows.gather(1, front), real.gather(1, front)
+        rows = rows.transpose(0, 1).contiguous()
+        real = real.transpose(0, 1)[..., None].to(self.like.dtype)
+        none = torch.empty(0, dtype=torch.int32, device=rows.device)
         if not self.units:
-            none = torch.empty(0, dtype=torch.int32, device=self.device)
             return Draw(rows, real, none, none)
-        count = rows.shape[1] * rows.shape[2]
-        row_key = odd32(bits(keys, 1)[:, 0], count).view(rows.shape)
-        unit_key = odd32(torch.tensor([key(self.seed, "units", stage, round_)]).to(self.device), self.units)[0]
-        return Draw(rows, real, row_key, unit_key)
+        steps, sites, _ = rows.shape
+        row_key = odd32(keys + self.epochs, steps * self.batch).view(sites, steps, self.batch).transpose(0, 1)
+        return Draw(rows, real, row_key.contiguous(), odd32(mixed(self.unit_keys, self.clock), self.units)[0])
 
-    def _epoch(self, keys: Tensor, longest: int) -> tuple[Tensor, Tensor]:
-        order = orders(keys, self.sizes, longest)
-        real = order < self.sizes[:, None]
-        rows = torch.where(real, order + self.starts[:, None], 0)
-        shape = (len(self.names), longest // self.batch, self.batch)
+    def _epoch(self, keys: Tensor) -> tuple[Tensor, Tensor]:
+        """[site, step, row]: where the rows are, and which are rows at all."""
+        order = orders(keys, self.sizes[:, 0], self.longest)
+        real = order < self.sizes
+        rows = torch.where(real, order + self.starts, 0)
+        shape = (len(rows), self.longest // self.batch, self.batch)
         return rows.view(shape), real.view(shape)

@@ -72,11 +72,8 @@ def trace(task: Task, method: Method[Any, Any, Any, Any, Any], rounds: int) -> l
     some = next(iter(task.start.values()))
     roster = Roster(("site",), torch.ones(1, dtype=torch.bool, device=some.device))
     state, coord = method.state(task, 1), method.coord(task, 1)
-    width = int(getattr(task.net, "features", 1))
-    x = torch.zeros(1, 1, width, dtype=some.dtype, device=some.device)
-    y = torch.zeros(1, 1, dtype=torch.int64 if task.kind == "classes" else some.dtype, device=some.device)
-    batch = Batch(x, y, torch.ones(1, 1, dtype=some.dtype, device=some.device))
-    rows = Rows(torch.ones(1, dtype=some.dtype, device=some.device))
+    zeros = [torch.zeros(1, 1, n, dtype=some.dtype, device=some.device) for n in (task.net.widths[0], task.net.outputs, 1)]
+    batch, rows = Batch(*zeros), Rows(torch.ones(1, dtype=some.dtype, device=some.device))
     contracts = []
     for stage in method.plan(rounds):
         ex = stage.exchange

@@ -12,7 +12,8 @@ product a layer), which is what makes a round fast. tests/engines/test_gradients
 from __future__ import annotations
 
 from dataclasses import dataclass
-from itertools import accumulate, pairwise
+from functools import cache
+from itertools import pairwise
 from typing import Literal, NamedTuple
 
 import torch
@@ -20,6 +21,7 @@ from torch import Tensor
 
 from vitrail.core.random import dropped_
 from vitrail.core.tensors import Params
+from vitrail.nets.fused import activated, through_tanh
 
 
 class Tape(NamedTuple):
@@ -28,7 +30,7 @@ class Tape(NamedTuple):
     x: Tensor  # before f_in
     inputs: list[Tensor]  # of each linear layer, after dropout
     z: Tensor  # before f_out
-    keep: list[Tensor]  # dropout mask of each linear layer's input; empty without dropout
+    keep: tuple[Tensor, ...]  # dropout mask of each linear layer's input; empty without dropout
 
 
 @dataclass(frozen=True)
@@ -59,11 +61,6 @@ class MLP:
     def widths(self) -> tuple[int, ...]:
         return (self.features, *self.hidden)
 
-    @property
-    def units(self) -> int:
-        """Units that dropout may drop."""
-        return sum(self.widths)
-
     def init(self, generator: torch.Generator) -> Params:
         """Uniform in +-1/sqrt(inputs), as torch's own linear layers; the affine ends start as the identity."""
         params: Params = {}
@@ -78,56 +75,65 @@ class MLP:
             params["output.scale"] = torch.ones(self.outputs if self.affine_out == "each" else 1)
         return params
 
-    def forward(self, params: Params, x: Tensor, keep: Tensor | None = None) -> tuple[Tensor, Tape]:
+    def forward(self, params: Params, x: Tensor, keep: tuple[Tensor, ...] = ()) -> tuple[Tensor, Tape]:
         """With `keep`, x is overwritten by its dropped self when there is no f_in: a second pass changes nothing."""
         h = x
         if self.affine_in:
             h = (x + params["input.shift"].unsqueeze(1)) * params["input.scale"].unsqueeze(1)
-        ends = list(accumulate(self.widths))
-        masks = [] if keep is None else [keep[..., e - w : e] for e, w in zip(ends, self.widths, strict=True)]
-        rescale = 1.0 if keep is None else 1 / (1 - self.dropout)  # of what dropout left, inside the product
+        rescale = 1 / (1 - self.dropout) if keep else 1.0  # of what dropout left, inside the product
         inputs = []
         for i, name in enumerate(self.layers):
-            if masks:
-                dropped_(h, masks[i])
+            if keep and i == 0:
+                dropped_(h, keep[0])
             inputs.append(h)
-            h = torch.baddbmm(params[f"{name}.bias"].unsqueeze(1), h, params[f"{name}.weight"], alpha=rescale)
-            if name != "head":
-                h.tanh_()
-        tape = Tape(x, inputs, h, masks)
+            weight, bias = params[f"{name}.weight"], params[f"{name}.bias"].unsqueeze(1)
+            if name == "head":
+                h = torch.baddbmm(bias, h, weight, alpha=rescale)
+            else:
+                h = activated(h, weight, bias, rescale, keep[i + 1] if keep else None)
+        tape = Tape(x, inputs, h, keep)
         if self.affine_out != "no":
             h = (h + params["output.shift"].unsqueeze(1)) * params["output.scale"].unsqueeze(1)
         return h, tape
 
-    def backward(self, params: Params, tape: Tape, slope: Tensor, into: Params, times: float) -> None:
-        """into = times * into + gradient."""
+    def backward(
+        self, params: Params, tape: Tape, slope: Tensor, into: Params, times: float, scale: float
+    ) -> None:
+        """into = times * into + scale * gradient."""
         rescale = 1 / (1 - self.dropout) if tape.keep else 1.0
         if self.affine_out != "no":
             stretch = slope * (tape.z + params["output.shift"].unsqueeze(1))
             slope = slope * params["output.scale"].unsqueeze(1)
-            _gather(into["output.shift"], slope.sum(1), times)
-            _gather(into["output.scale"], stretch.sum((1, 2) if self.affine_out == "scalar" else 1), times)
-        ones = torch.ones(slope.shape[0], 1, slope.shape[1], dtype=slope.dtype, device=slope.device)
+            _gather(into["output.shift"], slope.sum(1), times, scale)
+            _gather(into["output.scale"], stretch.sum((1, 2) if self.affine_out == "scalar" else 1), times, scale)
+        ones = _ones(slope.shape[0], slope.shape[1], slope.dtype, slope.device)
         for i in reversed(range(len(self.layers))):
             name, h = self.layers[i], tape.inputs[i]
-            into[f"{name}.weight"].baddbmm_(h.transpose(1, 2), slope, beta=times, alpha=rescale)
-            into[f"{name}.bias"].unsqueeze(1).baddbmm_(ones, slope, beta=times)
+            into[f"{name}.weight"].baddbmm_(h.transpose(1, 2), slope, beta=times, alpha=rescale * scale)
+            into[f"{name}.bias"].unsqueeze(1).baddbmm_(ones, slope, beta=times, alpha=scale)
             if i == 0 and not self.affine_in:
                 break
-            slope = torch.bmm(slope, params[f"{name}.weight"].transpose(1, 2)).mul_(rescale)
-            if tape.keep:
-                dropped_(slope, tape.keep[i])
+            back = params[f"{name}.weight"].transpose(1, 2)
+            slope = torch.baddbmm(slope.new_empty(1), slope, back, beta=0, alpha=rescale)
+            mask = tape.keep[i] if tape.keep else None
             if i > 0:
-                slope = torch.ops.aten.tanh_backward(slope, h)
+                slope = through_tanh(slope, h, mask)
+            elif mask is not None:
+                dropped_(slope, mask)
         if self.affine_in:
             stretch = slope * (tape.x + params["input.shift"].unsqueeze(1))
-            _gather(into["input.shift"], (slope * params["input.scale"].unsqueeze(1)).sum(1), times)
-            _gather(into["input.scale"], stretch.sum(1), times)
+            _gather(into["input.shift"], (slope * params["input.scale"].unsqueeze(1)).sum(1), times, scale)
+            _gather(into["input.scale"], stretch.sum(1), times, scale)
 
 
-def _gather(into: Tensor, gradient: Tensor, times: float) -> None:
+@cache
+def _ones(sites: int, rows: int, dtype: torch.dtype, device: torch.device) -> Tensor:
+    return torch.ones(sites, 1, rows, dtype=dtype, device=device)
+
+
+def _gather(into: Tensor, gradient: Tensor, times: float, scale: float) -> None:
     gradient = gradient.view(into.shape)
     if times == 0:  # `into` may hold anything, even NaN
-        into.copy_(gradient)
+        torch.mul(gradient, scale, out=into)
     else:
-        into.mul_(times).add_(gradient)
+        into.mul_(times).add_(gradient, alpha=scale)

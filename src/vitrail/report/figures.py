@@ -7,7 +7,8 @@ made of rows are drawn twice, wide and narrow, and the style sheet shows one: te
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from os.path import commonprefix
 from typing import NamedTuple
 
 import numpy as np
@@ -17,18 +18,6 @@ from markupsafe import Markup, escape
 COLOURS = 7  # .m0 to .m6 in page.css; a further method takes the colours again, dotted
 PANELS = 12  # learning curves are drawn for so many sites
 WIDE, NARROW = 832, 340  # pixels: the reading column, and a telephone's
-
-
-class Interval(NamedTuple):
-    """A number and its interval; low and high are NaN where none is known."""
-
-    value: float
-    low: float = math.nan
-    high: float = math.nan
-
-    @property
-    def known(self) -> bool:
-        return math.isfinite(self.low) and math.isfinite(self.high)
 
 
 class Spread(NamedTuple):
@@ -48,43 +37,6 @@ class Gain(NamedTuple):
     method: str
     gain: Interval
     verdict: str  # yes, no, cannot tell
-
-
-# numbers and words
-
-
-def number(value: float, digits: int = 3) -> str:
-    """Three decimals and a true minus sign.
-
-    >>> number(-0.0312), number(float("nan"))
-    ('−0.031', 'not defined')
-    """
-    if not math.isfinite(value):
-        return "not defined"
-    text = f"{value:.{digits}f}"
-    return text.replace("-", "" if float(text) == 0 else "−")
-
-
-def signed(value: float, digits: int = 3) -> str:
-    """As `number`, with the plus written: +0.031."""
-    text = number(value, digits)
-    return text if text[0] in "−n" or float(text) == 0 else f"+{text}"
-
-
-def spoken(interval: Interval, write: object = number) -> str:
-    """A number with its interval in words: 0.612 (95 % interval 0.580 to 0.644)."""
-    say = signed if write is signed else number
-    text = say(interval.value)
-    return f"{text} (95 % interval {say(interval.low)} to {say(interval.high)})" if interval.known else text
-
-
-def shorten(text: str, length: int) -> str:
-    """At most `length` characters; the full name is in the hover text and in the tables."""
-    return text if len(text) <= length else text[: length - 1].rstrip() + "…"
-
-
-ANSWERS = {"yes": "yes: gains", "no": "no: loses", "cannot tell": "cannot tell"}
-VERDICT_CLASS = {"yes": "gain", "no": "loss"}
 
 
 # markup
@@ -160,10 +112,10 @@ def ticks(low: float, high: float, about: int) -> list[float]:
     return [round(i * step, 12) for i in range(first, last + 1)]
 
 
-def _tick_texts(values: Sequence[float], write: object = number) -> list[str]:
+def _tick_texts(values: Sequence[float], write: Callable[[float, int], str] = number) -> list[str]:
     step = min((b - a for a, b in zip(values, values[1:], strict=False)), default=1.0)
     digits = max(0, -math.floor(math.log10(step) + 1e-9))
-    return [signed(v, digits) if write is signed else number(v, digits) for v in values]
+    return [write(v, digits) for v in values]
 
 
 def _domain(values: Iterable[float]) -> tuple[float, float]:
@@ -219,24 +171,31 @@ def swarm(xs: Sequence[float], apart: float, room: float) -> list[float]:
 
 
 def curves_figure(
-    curves: pd.DataFrame, sites: Sequence[str], titles: dict[str, str], yardsticks: Sequence[str], axis: str
+    curves: pd.DataFrame,
+    sites: Sequence[str],
+    titles: dict[str, str],
+    yardsticks: Sequence[str],
+    axis: str,
+    banded: Sequence[str],
 ) -> Markup:
     """One panel per site, in the order given; a line per method, labelled where it ends. All panels share their axes.
 
-    `curves`: method, seed, round, site, value.
+    `curves`: method, seed, round, site, value. The methods in `banded` show the spread over seeds and a stronger line;
+    nine bands over one another would show nothing.
     """
     curves = curves[np.isfinite(curves["value"].astype(float)) & curves["site"].isin(list(sites))]
     if curves.empty:
         return Markup()
     values = curves.groupby(["site", "method", "round"], sort=True)["value"].agg(["mean", "min", "max"])
     classes = method_classes(titles, yardsticks)
-    low, high = _domain(values["mean"])  # of the means: one wild seed would flatten all curves
+    bands = values[values.index.get_level_values("method").isin(list(banded))]
+    low, high = _domain([*values["mean"], *bands["min"], *bands["max"]])
     rounds = float(curves["round"].min()), float(curves["round"].max())
     panels = []
     for site in (s for s in sites if s in values.index.get_level_values("site")):
         here = values.loc[site]
         lines = {m: here.loc[m] for m in titles if m in here.index.get_level_values("method")}
-        svg = _panel(site, lines, titles, classes, (low, high), rounds, axis)
+        svg = _panel(site, lines, titles, classes, (low, high), rounds, axis, banded)
         panels.append(tag("div", tag("h3", site), svg, class_="panel"))
     return tag("div", *panels, class_="panels")
 
@@ -257,17 +216,21 @@ def _panel(
     domain: tuple[float, float],
     rounds: tuple[float, float],
     axis: str,
+    banded: Sequence[str],
 ) -> Markup:
-    width, left, top = 360.0, 34.0, 24.0
+    width, left, top = 350.0, 34.0, 24.0
     names = {m: shorten(titles[m], 20) for m in lines}
     right = width - 24 - 6.5 * max(len(n) for n in names.values())
     bottom = top + max(150.0, 13.0 * len(lines))
     y = Scale(*domain, bottom, top)
     x = Scale(*(rounds if rounds[1] > rounds[0] else (rounds[0] - 1, rounds[0] + 1)), left, right)
-    marks = ticks(*domain, 4)
+    marks = ticks(*domain, 5)
     parts = [_text(0, 11, axis, "axis")]
     for value, text in zip(marks, _tick_texts(marks), strict=True):
-        parts += [_line(left, y(value), right, y(value), "grid"), _text(left - 5, y(value) + 4, text, "tick", "end")]
+        parts += [
+            _line(left, y(value), right, y(value), "grid"),
+            _text(left - 5, y(value) + 4, text, "tick", "end"),
+        ]
     across = sorted({rounds[0], rounds[1], *(t for t in ticks(*rounds, 2) if _apart(t, rounds))}) if rounds[1] > rounds[0] else [rounds[0]]  # fmt: skip
     parts += [_text(x(r), bottom + 16, f"{r:.0f}", "tick", "middle") for r in across]
     parts.append(_text((left + right) / 2, bottom + 31, "round", "axis", "middle"))
@@ -282,9 +245,12 @@ def _panel(
         hover = f"{titles[method]}, {site}: {number(last['mean'])} after round {frame.index[-1]}"
         if (frame["max"] - frame["min"]).max() > 0:
             hover += f"; seeds from {number(last['min'])} to {number(last['max'])}"
-            up = [(a, y(min(max(v, domain[0]), domain[1]))) for a, v in zip(xs, frame["max"], strict=True)]
-            down = [(a, y(min(max(v, domain[0]), domain[1]))) for a, v in zip(xs, frame["min"], strict=True)]
-            bands.append(_path(up + down[::-1], kind=f"band {classes[method]}", close=True))
+        if method in banded and len(xs) > 1:
+            edge = [
+                *zip(xs, map(y, frame["max"]), strict=True),
+                *zip(xs[::-1], map(y, frame["min"][::-1]), strict=True),
+            ]
+            bands.append(_path(edge, kind=f"band {classes[method]}", close=True))
         parts_ = [tag("title", hover)]
         if len(xs) > 1:
             parts_.append(_path(zip(xs, map(y, frame["mean"]), strict=True), kind="line"))
@@ -293,9 +259,11 @@ def _panel(
             _path([(xs[-1] + 3, end), (right + 6, place), (right + 12, place)], kind="leader"),
             _text(right + 15, place + 4, names[method], "label"),
         ]
-        drawn.append(tag("g", *parts_, class_=f"series {classes[method]}"))
+        strong = "series strong" if method in banded else "series"
+        drawn.append((method in banded, tag("g", *parts_, class_=f"{strong} {classes[method]}")))
     desc = f"{axis} at {site} after the last round: {', '.join(said)}."
-    return _svg(width, bottom + 38, f"Learning curves at {site}", desc, [*parts, *bands, *drawn], "plot")
+    series = [g for _, g in sorted(drawn, key=lambda d: d[0])]  # the strong ones on top
+    return _svg(width, bottom + 38, f"Learning curves at {site}", desc, [*parts, *bands, *series], "plot")
 
 
 def _apart(tick: float, ends: tuple[float, float]) -> bool:
@@ -314,7 +282,9 @@ def _thin(n: int, most: int = 150) -> list[int]:
 def spread_figure(rows: Sequence[Spread], axis: str, lower_is_better: bool) -> Markup:
     """One row per method, a dot per site, the worst site named; rows in the order given."""
     rows = [r for r in rows if r.dots]
-    return Markup().join(_spread(rows, axis, lower_is_better, w) for w in (WIDE, NARROW)) if rows else Markup()
+    return (
+        Markup().join(_spread(rows, axis, lower_is_better, w) for w in (WIDE, NARROW)) if rows else Markup()
+    )
 
 
 def _spread(rows: Sequence[Spread], axis: str, lower_is_better: bool, width: int) -> Markup:
@@ -322,7 +292,10 @@ def _spread(rows: Sequence[Spread], axis: str, lower_is_better: bool, width: int
     height, top = (54.0, 20.0) if narrow else (40.0, 20.0)
     left = 8.0 if narrow else 20 + 7.0 * max(len(shorten(r.title, 22)) for r in rows)
     right = width - 8.0
-    room = 0.0 if narrow else 14 + 7.0 * max(len(shorten(r.worst or "", 22)) for r in rows)
+    short = shorten_all(
+        [site for site, _ in rows[0].dots] + [r.worst for r in rows if r.worst], 18 if narrow else 22
+    )
+    room = 0.0 if narrow else 14 + 7.0 * max(len(short.get(r.worst or "", "")) for r in rows)
     ends = [e for r in rows for e in (r.interval.low, r.interval.high)]
     low, high = _domain([v for r in rows for _, v in r.dots] + ends)
     start, end = (left, right - room) if lower_is_better else (left + room, right)
@@ -330,9 +303,14 @@ def _spread(rows: Sequence[Spread], axis: str, lower_is_better: bool, width: int
     bottom = top + height * len(rows)
     marks = ticks(low, high, 4 if narrow else 6)
     better = "← better" if lower_is_better else "better →"
-    parts = [_text(start if lower_is_better else end, 11, better, "axis", "start" if lower_is_better else "end")]
+    parts = [
+        _text(start if lower_is_better else end, 11, better, "axis", "start" if lower_is_better else "end")
+    ]
     for value, text in zip(marks, _tick_texts(marks), strict=True):
-        parts += [_line(x(value), top, x(value), bottom, "grid"), _text(x(value), bottom + 16, text, "tick", "middle")]
+        parts += [
+            _line(x(value), top, x(value), bottom, "grid"),
+            _text(x(value), bottom + 16, text, "tick", "middle"),
+        ]
     parts.append(_text((start + end) / 2, bottom + 33, axis, "axis", "middle"))
     said = []
     for i, row in enumerate(rows):
@@ -349,7 +327,12 @@ def _spread(rows: Sequence[Spread], axis: str, lower_is_better: bool, width: int
             tip = f"{row.title}, {site}: {number(value)}"
             if site == row.worst:
                 text = f"worst: {spoken(row.interval)}" if row.interval.known else "the worst site"
-                diamond = [(cx, base + off - 7), (cx + 7, base + off), (cx, base + off + 7), (cx - 7, base + off)]
+                diamond = [
+                    (cx, base + off - 7),
+                    (cx + 7, base + off),
+                    (cx, base + off + 7),
+                    (cx - 7, base + off),
+                ]
                 parts.append(_path(diamond, tag("title", f"{tip}; {text}"), kind="worst", close=True))
             else:
                 parts.append(tag("circle", tag("title", tip), cx=cx, cy=base + off, r=radius, class_="dot"))
@@ -358,11 +341,11 @@ def _spread(rows: Sequence[Spread], axis: str, lower_is_better: bool, width: int
             said.append(f"{row.title}: median {number(mid)}, worst {row.worst} {spoken(row.interval)}")
             tip = f"{row.worst} {number(worst)}"
             if narrow:
-                parts.append(_text(right, base - 20, shorten(row.worst, 18), "worst-name", "end", tip))
+                parts.append(_text(right, base - 20, short[row.worst], "worst-name", "end", tip))
             else:
                 reach = [x(v) for v in (worst, row.interval.low, row.interval.high) if math.isfinite(v)]
                 at, anchor = (max(reach) + 11, "start") if lower_is_better else (min(reach) - 11, "end")
-                parts.append(_text(at, base + 4, shorten(row.worst, 22), "worst-name", anchor, tip))
+                parts.append(_text(at, base + 4, short[row.worst], "worst-name", anchor, tip))
         else:
             said.append(f"{row.title}: {number(mid)}")
     kind = "plot narrow" if narrow else "plot wide"
@@ -380,12 +363,15 @@ def verdict_figure(rows: Sequence[Gain], axis: str) -> Markup:
 def _verdicts(rows: Sequence[Gain], axis: str, width: int) -> Markup:
     narrow = width < 500
     height, top = (48.0, 24.0) if narrow else (32.0, 24.0)
-    left = 6.0 if narrow else 20 + 7.0 * max(len(shorten(r.site, 24)) for r in rows)
+    short = shorten_all([r.site for r in rows], 20 if narrow else 26)
+    left = 6.0 if narrow else 20 + 7.0 * max(map(len, short.values()))
     right = width - (6.0 if narrow else 190.0)
     far = max((abs(v) for r in rows for v in r.gain if math.isfinite(v)), default=0.0) * 1.06 or 0.1
     x = Scale(-far, far, left, right)
     bottom = top + height * len(rows)
-    marks = [t for t in ticks(-far, far, 4 if narrow else 6) if abs(x(t) - left) > 8 and abs(x(t) - right) > 8]
+    marks = [
+        t for t in ticks(-far, far, 4 if narrow else 6) if abs(x(t) - left) > 8 and abs(x(t) - right) > 8
+    ]
     parts: list[Markup] = []
     for value, text in zip(marks, _tick_texts(marks, signed), strict=True):
         parts += [
@@ -403,15 +389,17 @@ def _verdicts(rows: Sequence[Gain], axis: str, width: int) -> Markup:
         words = f"{row.site}: {spoken(row.gain, signed)}, {ANSWERS.get(row.verdict, row.verdict)}"
         said.append(words)
         label = base - 17 if narrow else base + 4
-        parts.append(_text(0, label, shorten(row.site, 24), "name", full=row.site))
+        parts.append(_text(0, label, short[row.site], "name", full=row.site))
         mark = [tag("title", f"{words}; together with {row.method}")]
         if row.gain.known:
             mark.append(_line(x(row.gain.low), base, x(row.gain.high), base, "interval"))
         if math.isfinite(row.gain.value):
             mark.append(tag("circle", cx=x(row.gain.value), cy=base, r=6, class_="dot"))
         answer = ANSWERS.get(row.verdict, row.verdict)
-        mark.append(_text(width if narrow else right + 22, label, answer, "answer", "end" if narrow else "start"))
-        if not narrow:
+        if narrow:
+            mark.append(_text(width, label, f"{answer} {signed(row.gain.value)}", "answer", "end"))
+        else:
+            mark.append(_text(right + 22, label, answer, "answer"))
             mark.append(_text(width, label, signed(row.gain.value), "value", "end"))
         parts.append(tag("g", *mark, class_=f"verdict {VERDICT_CLASS.get(row.verdict, 'unsure')}"))
     kind = "plot narrow" if narrow else "plot wide"

@@ -338,16 +338,16 @@ def _training_rows(data: list[SiteData], study: Study, method: AnyMethod, device
 
     def weights(y: Any) -> Tensor:
         plain = np.ones(len(y)) if not weighted else class_weights(y, classes)[y.astype(np.int64)]
-        return torch.from_numpy(plain).float()
+        return torch.from_numpy(plain).float()[:, None]
 
     named = []
     for site in data:
         y = torch.from_numpy(np.ascontiguousarray(site.train_y))
-        y = y.float() if study.target.kind == "number" else y.long()
-        named.append((site.name, torch.from_numpy(site.train_x).float(), y, weights(site.train_y)))
+        y = y[:, None] if study.target.kind == "number" else torch.nn.functional.one_hot(y.long(), classes)
+        named.append((site.name, torch.from_numpy(site.train_x).float(), y.float(), weights(site.train_y)))
     sites = gather_sites(named)
     if method.pools_rows:
-        sites = sites.pooled(weights(sites.y.numpy()))
+        sites = sites.pooled(weights(sites.y.argmax(1).numpy()))
     return sites.to(device)
 
 

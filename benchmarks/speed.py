@@ -1,0 +1,172 @@
+"""Seconds per round: our engine against a plain loop, compiled JAX and Flower's simulation, in one run.
+
+    python benchmarks/speed.py                         # CPU: all rivals that are installed, growth from 10 to 1000 sites
+    python benchmarks/speed.py --device cuda           # one GPU: our engine and the plain loop there
+
+Shape: 30 sites x 240 rows x 561 features, MLP 128-64, batch 16, one epoch a round, momentum SGD, dropout 0.2.
+Ours and each rival take turns, several times, and the table gives medians and their ratios: the machine is noisy.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import resource
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import torch
+
+sys.path.insert(0, str(Path(__file__).parent))
+sys.path.insert(0, str(Path(__file__).parent.parent / "src"))  # a GPU machine may have torch but not us
+
+import rivals  # noqa: E402
+
+from vitrail.core.task import Task  # noqa: E402
+from vitrail.engines.local import Engine, Training  # noqa: E402
+from vitrail.engines.sites import Sites, gather_sites  # noqa: E402
+from vitrail.methods import build  # noqa: E402
+from vitrail.nets import MLP  # noqa: E402
+
+SHAPE = rivals.Shape()
+
+
+def make(sites: int = SHAPE.sites, device: str = "cpu") -> tuple[Task, Sites]:
+    shape = rivals.Shape(sites=sites)
+    x, y = rivals.make_data(shape, 0)
+    net = MLP(shape.features, shape.classes, tuple(shape.hidden), shape.dropout)
+    start = net.init(torch.Generator().manual_seed(0))
+    task = Task(net, {k: v.to(device) for k, v in start.items()})
+    hot = torch.nn.functional.one_hot(torch.from_numpy(y).long(), shape.classes).float()
+    named = [(f"site {i}", torch.from_numpy(x[i]), hot[i], torch.ones(shape.rows, 1)) for i in range(sites)]
+    return task, gather_sites(named).to(device)
+
+
+def ours(rounds: int, device: str = "cpu", looped: bool = False, method: str = "fedavg", sites: int = SHAPE.sites) -> list[float]:
+    task, data = make(sites, device)
+    # one learning rate throughout, as the rivals have
+    training = Training(rounds + 3, 1, SHAPE.batch, SHAPE.lr, SHAPE.momentum, decays=0)
+    engine = Engine(task, build(method), data, training, 1, looped=looped)
+    seconds, last = [], time.perf_counter()
+    for _ in engine.run():
+        if device == "cuda":
+            torch.cuda.synchronize()
+        now = time.perf_counter()
+        seconds.append(now - last)
+        last = now
+    return seconds[3:]
+
+
+def growth(device: str) -> list[dict[str, float]]:
+    """Each size in a process of its own, so that peak memory is that size's."""
+    out = []
+    for sites in (10, 30, 100, 300, 1000):
+        text = subprocess.run(
+            [sys.executable, __file__, "--one-size", str(sites), "--device", device],
+            capture_output=True,
+            text=True,
+            check=True,
+        ).stdout
+        out.append(json.loads(text))
+    return out
+
+
+def one_size(sites: int, device: str) -> dict[str, float]:
+    task, data = make(sites, device)
+    size = data.x.numel() * data.x.element_size() / 1e6
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+    training = Training(4, 1, SHAPE.batch, SHAPE.lr, SHAPE.momentum, decays=0)
+    last, seconds = time.perf_counter(), []
+    for _ in Engine(task, build("fedavg"), data, training, 1).run():
+        now = time.perf_counter()
+        seconds.append(now - last)
+        last = now
+    after = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+    return {
+        "sites": sites,
+        "ms_per_site_round": 1000 * statistics.median(seconds[1:]) / sites,
+        "data_mb": size,
+        "extra_mb": after - before,
+        # the tables as made here are freed late by numpy, so peak counts them twice: a bound from above
+        "peak_over_data": (size + after - before) / size,
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--device", default="cpu")
+    parser.add_argument("--rounds", type=int, default=8)
+    parser.add_argument("--turns", type=int, default=3)
+    parser.add_argument("--only", default="", help="rivals, separated by commas")
+    parser.add_argument("--no-growth", action="store_true")
+    parser.add_argument("--one-size", type=int, default=0)
+    parser.add_argument("--out", type=Path)
+    args = parser.parse_args()
+    if args.one_size:
+        print(json.dumps(one_size(args.one_size, args.device)))
+        return
+    cuda = args.device == "cuda"
+    runs: dict[str, Callable[[], list[float]]] = {"vitrail": lambda: ours(200 if cuda else args.rounds, args.device)}
+    if cuda:
+        runs["plain loop"] = lambda: rivals.plain_loop(SHAPE, 3, 1, "cuda")
+        runs["stacked autograd"] = lambda: rivals.stacked_autograd(SHAPE, 5, "cuda")
+        runs["compiled JAX"] = lambda: rivals.jax_compiled(SHAPE, 50)
+    else:
+        runs["vitrail, looped"] = lambda: ours(args.rounds, looped=True)
+        for threads in (1, os.cpu_count() or 1):
+            runs[f"plain loop, {threads} thread(s)"] = lambda t=threads: rivals.plain_loop(SHAPE, args.rounds, t)  # type: ignore[misc]
+        runs["compiled JAX"] = lambda: rivals.jax_compiled(SHAPE, args.rounds)
+        runs["Flower simulation"] = lambda: rivals.flower_simulation(SHAPE, 4)
+    if args.only:
+        runs = {k: f for k, f in runs.items() if k == "vitrail" or any(o in k for o in args.only.split(","))}
+    seconds: dict[str, list[float]] = {k: [] for k in runs}
+    absent: dict[str, str] = {}
+    for turn in range(args.turns):
+        for name, f in runs.items():
+            if name in absent:
+                continue
+            try:
+                seconds[name].append(statistics.median(f()))
+                print(f"turn {turn + 1}: {name} {seconds[name][-1] * 1000:.2f} ms", file=sys.stderr, flush=True)
+            except ImportError as error:
+                absent[name] = str(error)
+    base = statistics.median(seconds["vitrail"])
+    lines = [
+        f"# Speed, {args.device}, {time.strftime('%Y-%m-%d')}",
+        "",
+        f"Machine: {machine(args.device)}. torch {torch.__version__}, Python {platform.python_version()}.",
+        f"Shape: {SHAPE}. Medians of {args.turns} turns; in each turn every entry runs once.",
+        "",
+        "| entry | ms per round | times vitrail |",
+        "| --- | ---: | ---: |",
+    ]
+    for name, values in seconds.items():
+        if values:
+            m = statistics.median(values)
+            lines.append(f"| {name} | {m * 1000:.2f} | {m / base:.1f} |")
+    lines += [f"\nNot run: {k} ({why})." for k, why in absent.items()]
+    if not args.no_growth and not cuda:
+        lines += ["", "| sites | ms per site and round | data, MB | peak / data |", "| ---: | ---: | ---: | ---: |"]
+        for row in growth(args.device):
+            lines.append(f"| {row['sites']} | {row['ms_per_site_round']:.2f} | {row['data_mb']:.0f} | {row['peak_over_data']:.2f} |")
+    text = "\n".join(lines)
+    print(text)
+    if args.out:
+        args.out.write_text(text + "\n")
+
+
+def machine(device: str) -> str:
+    if device == "cuda":
+        return torch.cuda.get_device_name()
+    model = next((x.split(":")[1].strip() for x in open("/proc/cpuinfo") if x.startswith("model name")), "CPU")
+    return f"{model}, {os.cpu_count()} cores"
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,195 @@
+"""The page in a few sentences, each computed from its tables."""
+
+from __future__ import annotations
+
+import math
+import re
+from typing import TYPE_CHECKING
+
+import numpy as np
+from markupsafe import Markup
+
+from vitrail.report.tables import Matrix, lead_method, methods_of, sites_of, traffic, where
+from vitrail.report.words import listed, metric_words, name, number, several, signed, size, spoken
+
+if TYPE_CHECKING:
+    from vitrail.report.page import Page
+
+def headline(page: Page) -> str:
+    """What was done, in one sentence."""
+    methods = methods_of(page)
+    federated = [m for m in methods if m not in page.yardsticks]
+    yards = [page.titles[m] for m in methods if m in page.yardsticks]
+    seeds = 0 if page.scores.empty else page.scores["seed"].nunique()
+    told = {label.lower(): value for label, value in page.facts}.get("rounds", "")
+    rounds = int(told) if told.isdigit() else 0 if page.curves.empty else int(page.curves["round"].max())
+    count = len(sites_of(page))
+    many = several(count, "site")
+    if not methods:
+        return "Nothing has been scored yet."
+    if federated:
+        by = page.titles[federated[0]] if len(federated) == 1 else several(len(federated), "method")
+        what = f"{many} trained {'together ' if count > 1 else ''}with {by}"
+    else:
+        return f"{many} trained without joining ({' and '.join(yards)}): {several(seeds, 'seed')}."
+    beside = (
+        f", beside {'the yardstick' if len(yards) == 1 else 'the yardsticks'} {' and '.join(yards)}"
+        if yards
+        else ""
+    )
+    return f"{what}{beside}: {several(seeds, 'seed')}" + (f", {several(rounds, 'round')}." if rounds else ".")
+
+
+def findings(page: Page, table: Matrix) -> list[Markup]:
+    """The page in a few sentences, each computed from its tables."""
+    federated = [m for m in table.methods if m not in page.yardsticks]
+    words = metric_words(page.metric)
+    out: list[Markup] = []
+    if len(table.rows) == 1 and table.methods:
+        site, cells = table.rows[0]
+        said = [f"{page.titles[m]} {number(c.value)}" for m, c in zip(table.methods, cells, strict=True)]
+        out.append(Markup("{} in {}: {}.").format(name(site), words, listed(said, len(said))))
+        out.append(Markup("There is one site only: it had nobody to learn with, and there is no worst site."))
+    elif page.kind == "run" or len(table.methods) < 2:
+        out += [_scores_sentence(page, table, i) for i in range(len(table.methods))]
+    elif (best := _best(page, table, federated)) is not None:
+        site, interval = table.worsts[table.methods.index(best)]
+        out.append(
+            Markup("Best for the site served worst: {}. Its worst site, {}, reaches {} in {}.{}").format(
+                name(page.titles[best]),
+                name(str(site)),
+                spoken(interval),
+                words,
+                _rivals(page, table, best, federated),
+            )
+        )
+    joining, worst = _joining(page), _worst_sentence(page, table)
+    out += worst + joining if page.kind == "run" else joining + worst
+    out += _traffic_sentences(page, federated)
+    return out
+
+
+def _best(page: Page, table: Matrix, federated: list[str]) -> str | None:
+    """The federated method whose worst site does best."""
+    worst = {
+        m: w[1].value for m, w in zip(table.methods, table.worsts, strict=True) if m in federated and w[0]
+    }
+    return (min if page.lower_is_better else max)(worst, key=lambda m: worst[m]) if worst else None
+
+
+def _rivals(page: Page, table: Matrix, best: str, federated: list[str]) -> str:
+    """How many methods cannot be told from the best one."""
+    worst = {m: w[1] for m, w in zip(table.methods, table.worsts, strict=True) if m in federated and w[0]}
+    interval = worst[best]
+    near = sum(interval.low <= w.value <= interval.high for m, w in worst.items() if m != best)
+    if not near:
+        return ""
+    who = "The other" if near == 1 == len(worst) - 1 else "All others" if near == len(worst) - 1 else f"{near} of the {len(worst) - 1} others"  # fmt: skip
+    return f" {who} lie{'s' if near == 1 else ''} within this interval, so this order may be chance."
+
+
+def _scores_sentence(page: Page, table: Matrix, column: int) -> Markup:
+    title, words = name(page.titles[table.methods[column]]), metric_words(page.metric)
+    values = [(site, cells[column].value) for site, cells in table.rows]
+    if len(values) <= 6:
+        said = listed([Markup("{} {}").format(site, number(v)) for site, v in values], 6)
+        return Markup("{} in {}: {}.").format(title, words, said)
+    known = [v for _, v in values if not math.isnan(v)]
+    if not known:
+        return Markup("{}: {} is not defined at any site.").format(title, words)
+    return Markup("{} reaches from {} to {} in {} over {} sites; the median site has {}.").format(
+        title, number(min(known)), number(max(known)), words, len(known), number(float(np.median(known)))
+    )
+
+
+def _joining(page: Page) -> list[Markup]:
+    """For whom joining is worth it."""
+    verdicts = _where(page.verdicts, metric=page.metric)
+    if verdicts.empty:
+        seeds = 0 if page.scores.empty else page.scores["seed"].nunique()
+        one = seeds == 1
+        if page.kind == "run":
+            start = "One seed" if one else "A run of one method"
+            tail = "`vitrail compare` can: it also trains every site alone, over several seeds."
+        else:
+            start = "One seed" if one else "This page"
+            tail = "It takes Local among the methods, several seeds, and a metric defined in them."
+        return [Markup("{} cannot tell whether joining is worth it. {}").format(start, _code(tail))]
+    said = []
+    for verdict, words in (("yes", "gain"), ("no", "lose"), ("cannot tell", "")):
+        rows = verdicts[verdicts["verdict"] == verdict]
+        rows = rows.reindex(rows["gain"].abs().sort_values(ascending=False, kind="stable").index)
+        if rows.empty:
+            continue
+        sites = [
+            Markup("{} ({})").format(name(r["site"]), signed(r["gain"])) for r in rows.to_dict("records")
+        ]
+        many = len(verdicts) > 6  # then how many comes before who
+        who = (
+            Markup("{} of {} sites ({})").format(len(sites), len(verdicts), listed(sites, 2))
+            if many
+            else listed(sites)
+        )
+        if verdict == "cannot tell":
+            said.append(Markup("for {} it cannot be told").format(who))
+        else:
+            said.append(Markup("{} {}").format(who, words + ("s" if len(sites) == 1 else "")))
+    return [Markup("By joining, {}.").format(Markup("; ").join(said))]
+
+
+def _worst_sentence(page: Page, table: Matrix) -> list[Markup]:
+    """The worst site under FedAvg, or under the run's method, and how it does alone."""
+    if (lead := lead_method(page, table.methods)) is None or (
+        site := table.worsts[table.methods.index(lead)][0]
+    ) is None:
+        return []
+    interval = table.worsts[table.methods.index(lead)][1]
+    text = Markup("{} does worst under {}: {}.").format(name(site), page.titles[lead], spoken(interval))
+    if "local" in table.methods and lead != "local":
+        alone = dict(table.rows)[site][table.methods.index("local")].value
+        gap = (alone - interval.value) * (-1 if page.lower_is_better else 1)
+        if math.isfinite(gap):
+            how = (
+                "about the same"
+                if abs(gap) < 0.0005
+                else f"{number(abs(gap))} {'better' if gap > 0 else 'worse'}"
+            )
+            text += Markup(" Alone it reaches {}, {}.").format(number(alone), how)
+    return [text]
+
+
+def _traffic_sentences(page: Page, federated: list[str]) -> list[Markup]:
+    """What left each site, and loudly whether rows did."""
+    out = []
+    if federated and not page.ledger.empty:
+        lines = traffic(page)
+        sent = {m: max((t.out for t in lines if t.method == m), default=0) for m in federated}
+        least, most = min(sent, key=lambda m: sent[m]), max(sent, key=lambda m: sent[m])
+        lead = lead_method(page, federated) or least
+        amount = "" if len([t for t in lines if t.method == lead]) == 1 else "at most "
+        text = Markup("No rows left any site under {}. ").format(
+            "a federated method" if len(federated) > 1 else page.titles[lead]
+        )
+        text += Markup("Each site sent {}{} of model numbers").format(amount, name(size(sent[lead])))
+        if len(federated) > 1:
+            text += Markup(" with {}").format(page.titles[lead])
+        if page.scores["seed"].nunique() > 1:
+            text += " per seed"
+        if sent[least] < sent[most]:
+            ends = [f"{size(sent[m])} ({page.titles[m]})" for m in (least, most)]
+            text += Markup("; over all methods from {} to {}").format(*ends)
+        out.append(text + ".")
+    if "centralized" in methods_of(page):
+        rows = "" if page.sites.empty else f", {several(int(page.sites['train_rows'].sum()), 'row')} in all,"
+        out.append(
+            Markup(
+                '<strong class="warn">{} moves the training rows of every site{} to one place.</strong> It is only a yardstick.'
+            ).format(page.titles["centralized"], rows)
+        )
+    return out
+
+
+def _code(text: str) -> Markup:
+    """Words between backquotes as code."""
+    parts = text.split("`")
+    return Markup().join(Markup("<code>{}</code>").format(p) if i % 2 else p for i, p in enumerate(parts))

@@ -1,0 +1,132 @@
+"""The page of a run or of a comparison: tables in, one self-contained HTML file out.
+
+Nothing is trained or chosen here. What the page computes from its tables are means over seeds, their intervals, the
+worst site of each method, totals of the ledger, and the sentences that say so.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from importlib.resources import files
+from typing import Any, Literal, NamedTuple
+
+import numpy as np
+import pandas as pd
+from jinja2 import Environment, StrictUndefined
+from markupsafe import Markup
+
+from vitrail.report import figures
+from vitrail.report.figures import Gain, Interval, Spread, number, signed, spoken
+
+@dataclass(frozen=True)
+class Page:
+    """All that a page shows. Low and high are 95 % intervals, NaN with one seed. The ledger is that of one seed.
+    A gain is positive where joining is better, also for metrics of which less is better.
+    """
+
+    title: str  # study name
+    kind: Literal["run", "compare"]
+    description: str
+    facts: list[tuple[str, str]]  # what was run: label, value
+    metric: str  # the primary one
+    lower_is_better: bool
+    titles: dict[str, str]  # method key -> its name on pages, in the order of methods
+    yardsticks: tuple[str, ...]  # method keys that are not federated
+    scores: pd.DataFrame  # method, seed, site, split ("test"/"train"), metric, value
+    curves: pd.DataFrame  # method, seed, round, site, metric, value: on each site's own hold-out
+    summary: (
+        pd.DataFrame
+    )  # method, metric, mean, mean_low, mean_high, worst_site, worst, worst_low, worst_high
+    verdicts: pd.DataFrame  # site, metric, method, local, joined, gain, low, high, verdict, why
+    ledger: pd.DataFrame  # method, site, stage, direction ("to site"/"from site"), messages, bytes
+    wire: pd.DataFrame  # method, stage, direction, name, shape, dtype, bytes, rounds, seen ("each"/"sum")
+    sites: pd.DataFrame  # site, train_rows, test_rows, then anything as text
+    notes: list[str]  # attribution, what the page left out
+
+
+def render(page: Page) -> str:
+    """One HTML file that needs nothing else: no network, no script."""
+    here = files("vitrail.report")
+    env = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
+    env.filters.update(number=number, size=size, capitalize_first=lambda text: text[:1].upper() + text[1:])
+    template = env.from_string((here / "page.html").read_text("utf-8"))
+    css = Markup((here / "page.css").read_text("utf-8"))  # ours, not data
+    return template.render(css=css, page=page, **_contents(page))
+
+
+# what the template is given
+
+
+def _contents(page: Page) -> dict[str, Any]:
+    table = matrix(page, page.metric)
+    words = metric_words(page.metric)
+    verdicts = _where(page.verdicts, metric=page.metric)
+    verdicts = verdicts if verdicts.empty else verdicts.sort_values("gain", ascending=False, kind="stable")
+    records = [
+        {**r, "method": page.titles.get(r["method"], r["method"])} for r in verdicts.to_dict("records")
+    ]
+    gains = [
+        Gain(r["site"], r["method"], Interval(r["gain"], r["low"], r["high"]), r["verdict"]) for r in records
+    ]
+    order = _worst_first(page, table)
+    federated = [m for m in table.methods if m not in page.yardsticks]
+    chosen = {lead_method(page, table.methods), _best(page, table, federated)}
+    banded = [m for m in table.methods if m in chosen or len(table.methods) <= 3]
+    curves = _where(page.curves, metric=page.metric)
+    others = [] if page.scores.empty else list(page.scores[["metric", "split"]].drop_duplicates().itertuples(index=False, name=None))  # fmt: skip
+    others = sorted(
+        (o for o in others if o != (page.metric, "test")), key=lambda o: (o[1] != "test", o[0] != page.metric)
+    )
+    wire = (
+        [(m, _where(page.wire, method=m).to_dict("records")) for m in page.titles] if len(page.wire) else []
+    )
+    return {
+        "headline": headline(page),
+        "findings": findings(page, table),
+        "seeds": 0 if page.scores.empty else page.scores["seed"].nunique(),
+        "table": table,
+        "words": words,
+        "metric_words": metric_words,
+        "why_undefined": lambda m: WHY_UNDEFINED.get(m, "the hold-out rows do not define this metric"),
+        "others": [matrix(page, m, s) for m, s in others],
+        "verdicts": records,
+        "answers": figures.ANSWERS,
+        "verdict_class": figures.VERDICT_CLASS,
+        "verdict_figure": figures.verdict_figure(gains, f"gain in {words}"),
+        "spread_figure": figures.spread_figure(_spreads(page, table), words, page.lower_is_better) if len(table.rows) > 1 else Markup(),
+        "curves_figure": figures.curves_figure(curves, order[: figures.PANELS], page.titles, page.yardsticks, words, banded) if len(curves) else Markup(),
+        "banded": [page.titles[m] for m in banded] if len(banded) < len(table.methods) else [],
+        "yards": any(m in page.yardsticks for m in table.methods),
+        "undrawn": max(0, len(order) - figures.PANELS),
+        "panels": figures.PANELS,
+        "traffic": traffic(page),
+        "site_count": len(sites_of(page)),
+        "wire": [(m, lines) for m, lines in wire if lines],
+        "site_rows": page.sites.to_dict("records"),
+        "site_columns": [c for c in page.sites.columns if c not in ("site", "train_rows", "test_rows")],
+        "summary": page.summary.to_dict("records"),
+    }  # fmt: skip
+
+
+def _worst_first(page: Page, table: Matrix) -> list[str]:
+    """Sites from the worst under FedAvg (or the first federated method) to the best; undefined ones last."""
+    if (lead := lead_method(page, table.methods)) is None:
+        return []
+    column = table.methods.index(lead)
+    sign = -1 if page.lower_is_better else 1
+    ranked = sorted(
+        table.rows, key=lambda r: (math.isnan(v := r[1][column].value), 0 if math.isnan(v) else sign * v)
+    )
+    return [site for site, _ in ranked]
+
+
+def _spreads(page: Page, table: Matrix) -> list[Spread]:
+    """Rows of the spread figure, the method with the best worst site first."""
+    rows = []
+    for i, method in enumerate(table.methods):
+        dots = [(site, cells[i].value) for site, cells in table.rows if not math.isnan(cells[i].value)]
+        rows.append(Spread(page.titles[method], method in page.yardsticks, dots, *table.worsts[i]))
+    sign = 1 if page.lower_is_better else -1
+    return sorted(rows, key=lambda r: sign * r.interval.value if r.worst else 0)

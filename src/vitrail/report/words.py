@@ -1,0 +1,124 @@
+"""Numbers and names as pages write them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from itertools import takewhile
+from typing import NamedTuple
+
+from markupsafe import Markup
+
+# words and unit; a metric that is not here is written as it is named
+METRICS = {
+    "balanced_accuracy": ("balanced accuracy", "share"),
+    "accuracy": ("accuracy", "share"),
+    "f1": ("F1 score", "0 to 1"),
+    "auc": ("area under the ROC curve", "0 to 1"),
+    "log_loss": ("log loss", "nats"),
+    "rmse": ("root mean squared error", "unit of the target"),
+    "mae": ("mean absolute error", "unit of the target"),
+    "r2": ("variance explained (R²)", "share"),
+}
+WHY_UNDEFINED = {
+    "auc": "the area under the ROC curve needs rows of at least two classes on the hold-out",
+    "r2": "R² needs hold-out rows that differ in the target",
+}
+ANSWERS = {"yes": "yes: gains", "no": "no: loses", "cannot tell": "cannot tell"}
+VERDICT_CLASS = {"yes": "gain", "no": "loss"}
+
+
+class Interval(NamedTuple):
+    """A number and its interval; low and high are NaN where none is known."""
+
+    value: float
+    low: float = math.nan
+    high: float = math.nan
+
+    @property
+    def known(self) -> bool:
+        return math.isfinite(self.low) and math.isfinite(self.high)
+
+
+def number(value: float, digits: int = 3) -> str:
+    """Three decimals and a true minus sign.
+
+    >>> number(-0.0312), number(float("nan"))
+    ('−0.031', 'not defined')
+    """
+    if not math.isfinite(value):
+        return "not defined"
+    text = f"{value:.{digits}f}"
+    return text.replace("-", "" if float(text) == 0 else "−")
+
+
+def signed(value: float, digits: int = 3) -> str:
+    """As `number`, with the plus written: +0.031."""
+    text = number(value, digits)
+    return text if text[0] in "−n" or float(text) == 0 else f"+{text}"
+
+
+def spoken(interval: Interval, write: Callable[[float], str] = number) -> str:
+    """A number with its interval in words: 0.612 (95 % interval 0.580 to 0.644)."""
+    text = write(interval.value)
+    return (
+        f"{text} (95 % interval {write(interval.low)} to {write(interval.high)})" if interval.known else text
+    )
+
+
+def shorten(text: str, length: int) -> str:
+    """At most `length` characters, both ends kept: names of sites often differ in the last words only.
+
+    >>> shorten("University hospital, ward 7", 16)
+    'University…ard 7'
+    """
+    if len(text) <= length:
+        return text
+    tail = (length - 1) // 3
+    return text[: length - 1 - tail].rstrip() + "…" + text[-tail:].lstrip()
+
+
+def shorten_all(names: Sequence[str], length: int) -> dict[str, str]:
+    """Short forms that still differ: where they would not, the beginning that all share is dropped.
+
+    >>> list(shorten_all(["Hospital of the 1st district", "Hospital of the 2nd district"], 14).values())
+    ['…1st district', '…2nd district']
+    """
+    short = {n: shorten(n, length) for n in names}
+    if len(set(short.values())) == len(short):
+        return short
+    shared = commonprefix(list(short))
+    start = max(shared.rfind(" "), shared.rfind("_"), shared.rfind("-")) + 1 or len(shared)
+    return {n: shorten("…" + n[start:], length) for n in names}
+
+
+def metric_words(metric: str) -> str:
+    """The metric in plain words with its unit: balanced accuracy (share)."""
+    words, unit = METRICS.get(metric, (metric.replace("_", " "), ""))
+    return f"{words} ({unit})" if unit else words
+
+
+def size(count: float) -> str:
+    """Bytes for people: 1 MB is a million bytes.
+
+    >>> size(0), size(12_340), size(4_260_000)
+    ('nothing', '12.3 KB', '4.3 MB')
+    """
+    if count < 999_950:
+        return f"{count / 1e3:.1f} KB" if count else "nothing"
+    return f"{count / 1e6:.1f} MB" if count < 999.95e6 else f"{count / 1e9:.1f} GB"
+
+
+def several(count: int, one: str, many: str | None = None) -> str:
+    return f"{count:,} {one if count == 1 else many or one + 's'}".replace(",", " ")
+
+
+def name(text: str) -> Markup:
+    return Markup("<b>{}</b>").format(text)
+
+
+def listed(items: Sequence[str], most: int = 5) -> Markup:
+    """a, b and c; a long list is cut and the rest counted."""
+    shown = list(items) if len(items) <= most + 1 else [*items[:most], f"{len(items) - most} others"]
+    head = Markup(", ").join(shown[:-1])
+    return Markup("{} and {}").format(head, shown[-1]) if len(shown) > 1 else Markup().join(shown)
