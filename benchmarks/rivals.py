@@ -171,10 +171,10 @@ def stacked_autograd(shape: Shape, rounds: int, device: str = "cpu", final: Fina
     return _timed(one_round, rounds, final, lambda: [s.cpu().numpy() for s in shared.values()])
 
 
-def jax_compiled(shape: Shape, rounds: int, final: Final = None) -> Seconds:
-    """JAX, one jitted round: the sites spread over the devices, permutations and dropout masks drawn inside.
+def jax_compiled(shape: Shape, rounds: int, tuned: bool = True, final: Final = None) -> Seconds:
+    """JAX, one jitted round: scan over steps, permutations and dropout masks drawn inside.
 
-    On a CPU every core is made a JAX device (possible only before JAX starts in the process), and each device
+    Not tuned: one device, vmap over sites, as it is usually written. Tuned, on a CPU: every core is made a JAX device (possible only before JAX starts in the process), and each device
     takes its sites one after another: ``lax.map`` over sites, ``lax.scan`` over steps. On a GPU the sites are
     vmapped (that path was checked on a CPU, never timed on a GPU). Medians a round of what was tried, over
     several noisy passes. One device: scan with vmap inside 0.20 to 0.23 s, vmap outside of scan 0.22 to 0.31
@@ -188,11 +188,11 @@ def jax_compiled(shape: Shape, rounds: int, final: Final = None) -> Seconds:
     from jax.sharding import NamedSharding, PartitionSpec
 
     try:
-        jax.config.update("jax_num_cpu_devices", os.cpu_count())
+        jax.config.update("jax_num_cpu_devices", os.cpu_count() if tuned else 1)
     except RuntimeError:
         print(f"JAX had started: it keeps {jax.device_count()} device(s)", file=sys.stderr)
     steps, keep = shape.rows // shape.batch, 1 - shape.dropout
-    on_cpu, full, cuts = jax.default_backend() == "cpu", steps * shape.batch, np.cumsum(shape.widths[:-1])
+    one_by_one, full, cuts = tuned and jax.default_backend() == "cpu", steps * shape.batch, np.cumsum(shape.widths[:-1])
 
     def loss(parameters: list[Any], h: Any, labels: Any, key: Any) -> Any:
         draw = jax.random.bits if shape.dropout else lambda _key, size: jnp.zeros(size, jnp.uint32)
@@ -222,7 +222,7 @@ def jax_compiled(shape: Shape, rounds: int, final: Final = None) -> Seconds:
 
     def train_sites(parameters: list[Any], x: Any, y: Any, keys: Any, weights: Any) -> list[Any]:
         run = functools.partial(train_site, parameters)
-        trained = jax.lax.map(lambda a: run(*a), (x, y, keys)) if on_cpu else jax.vmap(run)(x, y, keys)
+        trained = jax.lax.map(lambda a: run(*a), (x, y, keys)) if one_by_one else jax.vmap(run)(x, y, keys)
         return [jax.lax.psum(jnp.tensordot(weights, t, 1), "site") for t in trained]
 
     mesh = jax.make_mesh((jax.device_count(),), ("site",), axis_types=(jax.sharding.AxisType.Auto,))

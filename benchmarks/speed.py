@@ -4,7 +4,7 @@
     python benchmarks/speed.py --device cuda           # one GPU: our engine and the plain loop there
 
 Shape: 30 sites x 240 rows x 561 features, MLP 128-64, batch 16, one epoch a round, momentum SGD, dropout 0.2.
-Ours and each rival take turns, several times, and the table gives medians and their ratios: the machine is noisy.
+The rivals are in rivals.py. All take turns, and the table gives medians and ratios: the machine is noisy.
 """
 
 from __future__ import annotations
@@ -98,63 +98,89 @@ def one_size(sites: int, device: str) -> dict[str, float]:
     }
 
 
+def entries(device: str, rounds: int) -> dict[str, Callable[[], list[float]]]:
+    if device == "cuda":
+        return {
+            "vitrail": lambda: ours(200, "cuda"),
+            "plain loop": lambda: rivals.plain_loop(SHAPE, 3, 1, "cuda"),
+            "compiled JAX": lambda: rivals.jax_compiled(SHAPE, 50),
+        }
+    return {
+        "vitrail": lambda: ours(rounds),
+        "vitrail, looped": lambda: ours(rounds, looped=True),
+        "plain loop, 1 thread": lambda: rivals.plain_loop(SHAPE, rounds, 1),
+        "plain loop, all threads": lambda: rivals.plain_loop(SHAPE, rounds, os.cpu_count() or 1),
+        "stacked autograd (vmap of grad)": lambda: rivals.stacked_autograd(SHAPE, rounds),
+        "compiled JAX (scan, vmap)": lambda: rivals.jax_compiled(SHAPE, rounds, tuned=False),
+        "compiled JAX, tuned (a device for each core)": lambda: rivals.jax_compiled(SHAPE, rounds),
+        "Flower simulation": lambda: rivals.flower_simulation(SHAPE, 4),
+    }
+
+
+def apart(name: str, device: str, rounds: int) -> float | None:
+    """One entry in a process of its own: libraries that share one slow each other down. None if it is not installed."""
+    command = [sys.executable, __file__, "--entry", name, "--device", device, "--rounds", str(rounds)]
+    done = subprocess.run(command, capture_output=True, text=True)
+    if done.returncode:
+        if "ModuleNotFoundError" in done.stderr:
+            return None
+        raise SystemExit(done.stderr)
+    return float(done.stdout.split()[-1])
+
+
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--rounds", type=int, default=8)
     parser.add_argument("--turns", type=int, default=3)
-    parser.add_argument("--only", default="", help="rivals, separated by commas")
+    parser.add_argument("--only", default="", help="entries that contain one of these words, separated by commas")
     parser.add_argument("--no-growth", action="store_true")
     parser.add_argument("--one-size", type=int, default=0)
+    parser.add_argument("--entry")
     parser.add_argument("--out", type=Path)
     args = parser.parse_args()
     if args.one_size:
         print(json.dumps(one_size(args.one_size, args.device)))
         return
-    cuda = args.device == "cuda"
-    runs: dict[str, Callable[[], list[float]]] = {"vitrail": lambda: ours(200 if cuda else args.rounds, args.device)}
-    if cuda:
-        runs["plain loop"] = lambda: rivals.plain_loop(SHAPE, 3, 1, "cuda")
-        runs["stacked autograd"] = lambda: rivals.stacked_autograd(SHAPE, 5, "cuda")
-        runs["compiled JAX"] = lambda: rivals.jax_compiled(SHAPE, 50)
-    else:
-        runs["vitrail, looped"] = lambda: ours(args.rounds, looped=True)
-        for threads in (1, os.cpu_count() or 1):
-            runs[f"plain loop, {threads} thread(s)"] = lambda t=threads: rivals.plain_loop(SHAPE, args.rounds, t)  # type: ignore[misc]
-        runs["compiled JAX"] = lambda: rivals.jax_compiled(SHAPE, args.rounds)
-        runs["Flower simulation"] = lambda: rivals.flower_simulation(SHAPE, 4)
-    if args.only:
-        runs = {k: f for k, f in runs.items() if k == "vitrail" or any(o in k for o in args.only.split(","))}
-    seconds: dict[str, list[float]] = {k: [] for k in runs}
-    absent: dict[str, str] = {}
+    runs = entries(args.device, args.rounds)
+    if args.entry:
+        print(statistics.median(runs[args.entry]()))
+        return
+    names = [k for k in runs if k == "vitrail" or not args.only or any(o in k for o in args.only.split(","))]
+    seconds: dict[str, list[float]] = {k: [] for k in names}
+    absent: set[str] = set()
     for turn in range(args.turns):
-        for name, f in runs.items():
-            if name in absent:
-                continue
-            try:
-                seconds[name].append(statistics.median(f()))
-                print(f"turn {turn + 1}: {name} {seconds[name][-1] * 1000:.2f} ms", file=sys.stderr, flush=True)
-            except ImportError as error:
-                absent[name] = str(error)
+        for name in names:
+            if name not in absent:
+                if (value := apart(name, args.device, args.rounds)) is None:
+                    absent.add(name)
+                    continue
+                seconds[name].append(value)
+                print(f"turn {turn + 1}: {name} {value * 1000:.2f} ms", file=sys.stderr, flush=True)
     base = statistics.median(seconds["vitrail"])
     lines = [
         f"# Speed, {args.device}, {time.strftime('%Y-%m-%d')}",
         "",
         f"Machine: {machine(args.device)}. torch {torch.__version__}, Python {platform.python_version()}.",
-        f"Shape: {SHAPE}. Medians of {args.turns} turns; in each turn every entry runs once.",
+        f"{SHAPE}; one epoch a round.",
+        f"{args.turns} turns; in each turn every entry runs once, in a process of its own; median round, then median turn.",
         "",
-        "| entry | ms per round | times vitrail |",
-        "| --- | ---: | ---: |",
+        "| entry | ms per round | range over turns | times vitrail |",
+        "| --- | ---: | ---: | ---: |",
     ]
     for name, values in seconds.items():
         if values:
             m = statistics.median(values)
-            lines.append(f"| {name} | {m * 1000:.2f} | {m / base:.1f} |")
-    lines += [f"\nNot run: {k} ({why})." for k, why in absent.items()]
-    if not args.no_growth and not cuda:
-        lines += ["", "| sites | ms per site and round | data, MB | peak / data |", "| ---: | ---: | ---: | ---: |"]
+            spread = f"{min(values) * 1000:.2f} to {max(values) * 1000:.2f}"
+            lines.append(f"| {name} | {m * 1000:.2f} | {spread} | {m / base:.1f} |")
+    lines += [f"\nNot installed, so not run: {name}." for name in sorted(absent)]
+    if not args.no_growth and args.device == "cpu":
+        lines += ["", "Growth at 240 rows a site, FedAvg:", ""]
+        lines += ["| sites | ms per site and round | data, MB | peak memory / data |", "| ---: | ---: | ---: | ---: |"]
         for row in growth(args.device):
-            lines.append(f"| {row['sites']} | {row['ms_per_site_round']:.2f} | {row['data_mb']:.0f} | {row['peak_over_data']:.2f} |")
+            lines.append(
+                f"| {row['sites']} | {row['ms_per_site_round']:.2f} | {row['data_mb']:.0f} | {row['peak_over_data']:.2f} |"
+            )
     text = "\n".join(lines)
     print(text)
     if args.out:

@@ -97,12 +97,12 @@ def init(
     out: Annotated[Path, typer.Option(help="The study file to write.")] = Path("study.toml"),
 ) -> None:
     """Draft a study file from tables. Kinds, ranges and categories are guesses: read them before you run."""
-    from vitrail.data.read import read_drafts
+    from vitrail.data.infer import read_drafts
     from vitrail.study import Study
 
     if out.exists():
         raise VitrailError("nothing was overwritten", [Problem(str(out), "it exists already.", "Choose another --out.")])
-    sites = read_drafts(data, site_column)
+    sites = read_drafts(data, target, site_column)
     study = Study.infer(sites, target, name=out.stem, **({"site_column": site_column} if site_column else {}))
     study.save(out)
     skipped = {str(c) for f in sites.values() for c in f.columns} - set(study.features) - {target, site_column}

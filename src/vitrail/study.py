@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
-from pydantic import Field, ValidationError
+from pydantic import BaseModel, Field, ValidationError
 
 from vitrail import methods
 from vitrail.core.problems import Problem, VitrailError, nearest
@@ -22,6 +22,7 @@ CLASS_METRICS = ("balanced_accuracy", "accuracy", "f1", "auc", "log_loss")
 NUMBER_METRICS = ("rmse", "mae", "r2")
 LOWER_IS_BETTER = frozenset({"log_loss", "rmse", "mae"})
 SEEDS = (2934384, 10231938, 8273, 2019231, 62739)  # those of the iFedAvg paper
+DEEPEST = 8  # sections within sections; a study needs four
 
 
 class Network(Strict):
@@ -58,13 +59,16 @@ class Study(Table):
         """A study from nested dictionaries; all problems at once."""
         place = where or (lambda *path: ".".join(str(p) for p in path))
         problems: list[Problem] = []
+        plain = _plain(raw, (), place, problems)
+        said = {p.where for p in problems}
         study = None
         try:
-            study = cls.model_validate(_tupled(raw))
+            study = cls.model_validate(plain)
         except ValidationError as error:
-            problems += [_explain(e, place) for e in error.errors()]
+            found = dict.fromkeys(_explain(e, place) for e in error.errors())  # a union complains once per member
+            problems += [p for p in found if p.where not in said]
         said = {p.where for p in problems}
-        problems += [p for p in _inconsistencies(raw, place) if p.where not in said]
+        problems += [p for p in _inconsistencies(plain, place) if p.where not in said]
         if problems or study is None:
             raise VitrailError(f"{source} is not a valid study ({len(problems)} to correct)", problems)
         metrics = study.metrics or (CLASS_METRICS[:4] if study.target.kind == "classes" else NUMBER_METRICS)
@@ -81,7 +85,7 @@ class Study(Table):
             raise VitrailError("cannot read the study", [Problem(str(path), f"expected a study file, but: {reason}.", "Draft one with `vitrail init DATA --target COLUMN`.")]) from None  # fmt: skip
         try:
             raw = tomllib.loads(text)
-        except (tomllib.TOMLDecodeError, RecursionError) as error:
+        except (ValueError, RecursionError) as error:  # numbers of thousands of digits are a plain ValueError
             what = f"expected TOML: {error}."
             raise VitrailError(f"{path} is not TOML", [Problem(str(path), what, "Correct that line.")]) from None
         lines = key_lines(text)
@@ -101,7 +105,8 @@ class Study(Table):
         """Draft a study from tables: kinds, ranges and categories are guesses to be read by a person."""
         from vitrail.data.infer import infer_table
 
-        return cls.parse({**infer_table(sites, target), **given}, "the inferred study")
+        drafted = infer_table(sites, target, str(given.get("site_column", "")))
+        return cls.parse({**drafted, **given}, "the inferred study")
 
     def save(self, path: str | Path) -> None:
         Path(path).write_text(self.to_toml(), encoding="utf-8")
@@ -116,7 +121,9 @@ class Study(Table):
             out.append(f"site_column = {_toml(self.site_column)}")
         for section in ("target", "split", "network", "training", "method"):
             out += ["", f"[{section}]"]
-            out += [f"{_key(k)} = {_toml(v)}" for k, v in plain[section].items() if v not in (None, "", ())]
+            fields = getattr(type(getattr(self, section)), "model_fields", {})  # a method has none
+            empty = {k: f.default for k, f in fields.items() if f.default in (None, "", ())}
+            out += [f"{_key(k)} = {_toml(v)}" for k, v in plain[section].items() if k not in empty or v != empty[k]]
         defaults = F(kind="numeric").model_dump()
         for name, feature in plain["features"].items():
             out += ["", f"[features.{_key(name)}]", f"kind = {_toml(feature['kind'])}"]
@@ -130,19 +137,29 @@ class Study(Table):
         """A copy with these fields replaced (sections as dictionaries of what changes), validated again."""
         plain = self.model_dump()
         for name, value in changes.items():
-            plain[name] = {**plain[name], **value} if isinstance(value, dict) and name != "method" else value
+            before = plain.get(name) if name != "method" else None
+            plain[name] = {**before, **value} if isinstance(before, dict) and isinstance(value, dict) else value
         return Study.parse(plain)
 
 
-def _tupled(value: Any) -> Any:
-    """TOML arrays are lists, TOML whole numbers are valid where numbers are asked for."""
+def _plain(value: Any, path: tuple[Any, ...], place: Callable[..., str], problems: list[Problem]) -> Any:
+    """Dictionaries, tuples and single values; what no study can hold (TOML has 64-bit numbers) is told and left out."""
+    if isinstance(value, BaseModel):
+        value = value.model_dump()
+    if isinstance(value, Mapping | list | tuple) and len(path) > DEEPEST:
+        problems.append(Problem(place(*path[:2]), "it is nested too deeply.", "Correct it."))
+        return None
     if isinstance(value, Mapping):
-        return {k: _tupled(v) for k, v in value.items()}
-    return tuple(_tupled(v) for v in value) if isinstance(value, list | tuple) else value
+        return {k: _plain(v, (*path, k), place, problems) for k, v in value.items()}
+    if isinstance(value, list | tuple):
+        return tuple(_plain(v, (*path, i), place, problems) for i, v in enumerate(value))
+    if isinstance(value, int) and not -(2**63) <= value < 2**63:
+        problems.append(Problem(place(*path), "expected a number of at most 64 bits.", "Correct it."))
+        return None
+    return value
 
 
 _EXPECTED = {
-    "missing": "is missing",
     "string_type": "expected a text in quotes",
     "int_type": "expected a whole number",
     "int_from_float": "expected a whole number",
@@ -164,15 +181,22 @@ _EXPECTED = {
 
 def _explain(error: Any, place: Callable[..., str]) -> Problem:
     """Pydantic's complaint in our words."""
-    path = [p for p in error["loc"] if p not in ("bool", "int", "float", "str")]
-    where, kind = place(*path), error["type"]
+    path, kind = list(error["loc"]), error["type"]
+    in_cell = path[:-1] == ["target", "positive"] or isinstance(path[-2:][0], int)  # a union: names of types come last
+    cell = in_cell and path[-1] in ("bool", "int", "float", "str")
+    short = kind == "missing" and isinstance(path[-1], int)  # a range of one number
+    where = place(*(path[:-1] if cell or short else path))
     if kind == "extra_forbidden":
         known = _fields_at(path[:-1])
         return Problem(where, f"unknown key {path[-1]!r}.", nearest(str(path[-1]), known))
-    words = _EXPECTED.get(kind, error["msg"]).format(**error.get("ctx", {}))
-    if kind == "missing":
+    if kind == "missing" and not short:
         return Problem(where, f"{path[-1]!r} is missing.", "Add it.")
-    got = repr(error["input"])
+    words = _EXPECTED[kind].format(**error.get("ctx", {})) if kind in _EXPECTED else error["msg"]
+    if short:
+        words = "expected more values"
+    elif cell:
+        words = "expected a finite number" if kind == "finite_number" else "expected a text, a number, true or false"
+    got = repr(list(error["input"]) if isinstance(error["input"], tuple) else error["input"])
     return Problem(where, f"{words}, got {got if len(got) < 60 else got[:57] + '...'}.", "Correct it.")
 
 
@@ -205,7 +229,7 @@ def _inconsistencies(raw: Mapping[str, Any], place: Callable[..., str]) -> Itera
         else:
             given = {k: v for k, v in method.items() if k != "name"}
             for p in methods.problems(method["name"], given, "method"):
-                yield p._replace(where=place(*p.where.split(".")))
+                yield p._replace(where=place(*p.where.split(".", 1)))
     network = raw.get("network", {})
     hidden = network.get("hidden", (1,)) if isinstance(network, Mapping) else (1,)
     if isinstance(hidden, list | tuple) and any(isinstance(h, int) and h < 1 for h in hidden):
@@ -216,9 +240,14 @@ def _inconsistencies(raw: Mapping[str, Any], place: Callable[..., str]) -> Itera
             yield Problem(place("seeds"), f"expected different whole numbers, got {list(seeds)}.", "Correct the list.")
         elif any(isinstance(s, int) and not 0 <= s < 2**63 for s in seeds):
             yield Problem(place("seeds"), "expected whole numbers from 0 to 2^63 - 1.", "Correct the list.")
-    valid = NUMBER_METRICS if target.get("kind") == "number" else CLASS_METRICS
-    metrics = raw.get("metrics", ())
-    for m in metrics if isinstance(metrics, list | tuple) else ():
+    aims = {"classes": CLASS_METRICS, "number": NUMBER_METRICS}
+    kind, metrics = target.get("kind", "classes"), raw.get("metrics", ())
+    if not isinstance(metrics, list | tuple) or kind not in tuple(aims):
+        return
+    valid = aims[kind]
+    if len({repr(m) for m in metrics}) < len(metrics):
+        yield Problem(place("metrics"), f"a metric is listed twice in {list(metrics)}.", "List each once.")
+    for m in metrics:
         if m not in valid:
             aim = "a number" if valid is NUMBER_METRICS else "classes"
             yield Problem(place("metrics"), f"there is no metric {m!r} for {aim}.", nearest(str(m), valid))
@@ -228,18 +257,20 @@ def _target_problems(
     target: Mapping[str, Any], features: Mapping[str, Any], raw: Mapping[str, Any], place: Callable[..., str]
 ) -> Iterable[Problem]:
     column, site_column = target.get("column"), raw.get("site_column", "")
-    if column in features:
+    if isinstance(column, str) and column in features:
         yield Problem(place("features", column), "the target is also a feature.", "Remove this section.")
-    if site_column and site_column in features:
+    if isinstance(site_column, str) and site_column and site_column in features:
         yield Problem(place("features", site_column), "the site column is also a feature.", "Remove this section.")
     if site_column and site_column == column:
         yield Problem(place("site_column"), "the site column is the target.", "Name another column.")
-    classes = target.get("classes", ())
-    if not isinstance(classes, list | tuple):
+    classes, kind = target.get("classes", ()), target.get("kind", "classes")
+    if not isinstance(classes, list | tuple) or not target:
         return
-    if target.get("kind", "classes") == "number":
+    if kind == "number":
         if classes or target.get("positive") is not None:
             yield Problem(place("target"), "a number has no classes.", 'Remove classes and positive, or write kind = "classes".')  # fmt: skip
+        return
+    if kind != "classes":
         return
     names = [canon(c) for c in classes]
     if len(names) < 2:
@@ -288,9 +319,13 @@ def _reads_as_number(text: str) -> bool:
         return False
 
 
-_TABLE_LINE = re.compile(r"^\s*\[{1,2}\s*(.+?)\s*\]{1,2}\s*(#.*)?$")
-_KEY_LINE = re.compile(r"""^\s*((?:"(?:[^"\\]|\\.)*"|'[^']*'|[\w-]+)(?:\s*\.\s*(?:"(?:[^"\\]|\\.)*"|'[^']*'|[\w-]+))*)\s*=""")
-_PART = re.compile(r"""\s*("(?:[^"\\]|\\.)*"|'[^']*'|[^.\s]+)\s*\.?""")
+_PART = r"""(?:"(?:[^"\\]|\\.)*"|'[^']*'|[\w-]+)"""
+_NAME = re.compile(rf"\s*\[*\s*({_PART}(?:\s*\.\s*{_PART})*)")  # of a section or a key
+_TOKEN = re.compile(  # what hides a line break or a bracket, those themselves, and the rest
+    r'''"""(?:[^"\\]|\\.|"{1,2}(?!"))*"{3,5}|'{3}(?:[^']|'{1,2}(?!'))*'{3,5}|'''
+    r'''"(?:[^"\\\n]|\\.)*"|'[^'\n]*'|\#[^\n]*|[\n\[\]{}]|[^"'\#\n\[\]{}]+''',
+    re.DOTALL,
+)
 
 
 def key_lines(text: str) -> dict[tuple[str, ...], int]:
@@ -301,21 +336,36 @@ def key_lines(text: str) -> dict[tuple[str, ...], int]:
     """
     lines: dict[tuple[str, ...], int] = {}
     table: tuple[str, ...] = ()
-
-    def parts(dotted: str) -> tuple[str, ...]:
-        return tuple(p[1:-1] if p[:1] in "\"'" else p for p in _PART.findall(dotted))
-
-    for number, line in enumerate(text.splitlines(), 1):
-        if header := _TABLE_LINE.match(line):
-            table = parts(header[1])
-            path = table
-        elif entry := _KEY_LINE.match(line):
-            path = table + parts(entry[1])
-        else:
+    for number, statement in _statements(text):
+        if not (name := _NAME.match(statement)):
             continue
+        path = tuple(_unquoted(part) for part in re.findall(_PART, name[1]))
+        if statement.lstrip().startswith("["):
+            table = path
+        else:
+            path = table + path
         for n in range(1, len(path) + 1):
             lines.setdefault(path[:n], number)
     return lines
+
+
+def _statements(text: str) -> Iterable[tuple[int, str]]:
+    """Sections and assignments, each with the line it starts on; values may go over several lines."""
+    number, start, depth = 1, 1, 0
+    parts: list[str] = []
+    for token in _TOKEN.findall(text):
+        number += token.count("\n")
+        depth += (token in "[{") - (token in "]}")
+        if token == "\n" and depth <= 0:
+            yield start, "".join(parts)
+            parts, start, depth = [], number, 0
+        elif not token.startswith("#"):
+            parts.append(token)
+    yield start, "".join(parts)
+
+
+def _unquoted(part: str) -> str:
+    return str(tomllib.loads(f"k = {part}")["k"]) if part[0] in "\"'" else part
 
 
 def _key(name: str) -> str:

@@ -7,27 +7,25 @@ import math
 import re
 from collections.abc import Sequence
 from html.parser import HTMLParser
+from itertools import pairwise
 
 import numpy as np
 import pandas as pd
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from report.pages import HEART, HOSTILE, SEEDS, TITLES, long_names, make, summarise
 
+from report.pages import HEART, HOSTILE, SEEDS, TITLES, long_names, make, summarise
 from vitrail.report import Page, render
-from vitrail.report.figures import place_labels, shorten_all, swarm, ticks
-from vitrail.report.page import METRICS, STUDENT, half_interval, size
+from vitrail.report.figures import place_labels, swarm, ticks
+from vitrail.report.words import METRICS, shorten_all, size
 
 VOID = {"meta", "br", "img", "link", "input", "hr"}
-ELEMENTS = set(
-    "html head meta title style body a header main footer section p h1 h2 h3 ul li b strong small span code div table "
-    "thead tbody tfoot tr th td figure figcaption details summary dl dt dd svg desc text line path circle g".split()
-)
-ATTRIBUTES = set(
-    "lang charset http-equiv content name class id href aria-labelledby aria-hidden role tabindex scope colspan open "
-    "viewbox x y x1 y1 x2 y2 cx cy r d text-anchor".split()
-)
+ELEMENTS = """html head meta title style body a header main footer section p h1 h2 h3 ul li b strong small
+span code div table thead tbody tfoot tr th td figure figcaption details summary dl dt dd svg desc text line
+path circle g"""
+ATTRIBUTES = """lang charset http-equiv content name class id href aria-labelledby aria-hidden role tabindex
+scope colspan open viewbox x y x1 y1 x2 y2 cx cy r d text-anchor"""
 
 
 class Reader(HTMLParser):
@@ -44,8 +42,8 @@ class Reader(HTMLParser):
 
     def handle_starttag(self, tag: str, attrs: Sequence[tuple[str, str | None]]) -> None:
         given_ = dict(attrs)
-        assert tag in ELEMENTS, f"unexpected element {tag}"
-        assert given_.keys() <= ATTRIBUTES, f"unexpected attribute of {tag}: {given_.keys() - ATTRIBUTES}"
+        assert tag in ELEMENTS.split(), f"unexpected element {tag}"
+        assert given_.keys() <= set(ATTRIBUTES.split()), f"unexpected attribute of {tag}: {given_}"
         if tag == "svg":
             assert given_["role"] == "img"
         if tag == "a":
@@ -145,13 +143,6 @@ def test_half_interval_is_nadeau_and_bengio(compare: Page, seen: Reader) -> None
     half = 2.776 * s["value"].std(ddof=1) * math.sqrt(1 / 5 + row["test_rows"] / row["train_rows"])
     cell = seen.tables[0][1 + HEART.index("va")][1 + list(TITLES).index("apfl")][2]
     assert cell.endswith(f"{half:.3f}")
-    assert math.isnan(half_interval([0.5], 100, 20))
-    assert half_interval([0.5, 0.6], 100, 20) > half_interval([0.5, 0.6], 100, 0)
-
-
-def test_student_table() -> None:
-    stats = pytest.importorskip("scipy.stats")
-    assert np.allclose(STUDENT, stats.t.ppf(0.975, np.arange(1, 31)), atol=6e-4)
 
 
 def test_findings_name_the_right_sites(compare: Page, seen: Reader) -> None:
@@ -191,6 +182,13 @@ def test_verdict_words_in_table_and_figure(compare: Page, seen: Reader) -> None:
         assert shown[v["site"]][1:3] == [f"{v['local']:.3f}", f"{v['joined']:.3f}"]
         assert shown[v["site"]][-1] == v["why"]
         assert any(t.startswith(f"{v['site']}: ") and words[v["verdict"]] in t for t in seen.titles)
+
+
+def test_nobody_can_tell(compare: Page) -> None:
+    verdicts = compare.verdicts.assign(verdict="cannot tell")
+    joining = read(dataclasses.replace(compare, verdicts=verdicts)).findings[1]
+    assert joining.startswith("Whether joining is worth it cannot be told for ")
+    assert all(f"{site} (" in joining for site in HEART)
 
 
 def test_traffic_adds_up(compare: Page, seen: Reader) -> None:
@@ -238,9 +236,7 @@ def test_thirty_sites_with_long_names() -> None:
     text = "".join(seen.text)
     assert text.count("Learning curves at ") == 12
     assert "The 12 worst sites are drawn; 18 more are not" in text
-    first = re.search(r"Learning curves at (.*?hospital.{30}?)", text)
     worst = primary(page)["fedavg"].idxmin()
-    assert first is not None
     assert (
         f"Learning curves at {worst}"
         in seen.titles[[t.startswith("Learning") for t in seen.titles].index(True)]
@@ -313,14 +309,21 @@ def test_hostile_names_stay_text() -> None:
     wire = page.wire.assign(name=HOSTILE[0], shape=bad, dtype=bad, stage=bad)
     verdicts = page.verdicts.assign(why=bad)
     page = dataclasses.replace(
-        page, title=HOSTILE[0], description=HOSTILE[2], facts=[(bad, bad)], notes=[HOSTILE[0]], wire=wire, verdicts=verdicts,
-        titles={m: f"{t} {HOSTILE[2]}" for m, t in page.titles.items()}, sites=page.sites.assign(classes=HOSTILE[0]),
-    )  # fmt: skip
+        page,
+        title=HOSTILE[0],
+        description=HOSTILE[2],
+        facts=[(bad, bad)],
+        notes=[HOSTILE[0]],
+        wire=wire,
+        verdicts=verdicts,
+        titles={m: f"{t} {HOSTILE[2]}" for m, t in page.titles.items()},
+        sites=page.sites.assign(classes=HOSTILE[0]),
+    )
     seen = read(page)  # any element or attribute that is not ours fails there
     html = render(page)
     assert "<script" not in html
     assert "<img" not in html
-    assert "49" not in re.findall(r"\{\{ 7\*7 \}\}|\b49\b", html)
+    assert "{{ 7*7 }}" in html, "a name is data, not a template"
     assert html.count("</svg>") == html.count("<svg ")
     assert all(any(name in t for t in seen.text) for name in HOSTILE)
 
@@ -364,7 +367,7 @@ def test_labels_do_not_overlap(wanted: list[float], gap: float) -> None:
     assert len(placed) == len(wanted)
     assert all(-1e-6 <= p <= 300 + 1e-6 for p in placed)
     ordered = sorted(placed)
-    assert all(b - a >= gap - 1e-6 for a, b in zip(ordered, ordered[1:], strict=False))
+    assert all(b - a >= gap - 1e-6 for a, b in pairwise(ordered))
     for i, a in enumerate(wanted):
         assert all(placed[i] < placed[j] for j, b in enumerate(wanted) if a < b), (
             "labels keep the order of their lines"

@@ -10,6 +10,8 @@ from numpy.typing import NDArray
 
 from vitrail.core.problems import Problem, VitrailError, nearest
 from vitrail.core.random import key
+from vitrail.data.read import as_numbers
+from vitrail.data.schema import canon
 
 Cut = dict[str, pd.DataFrame]
 
@@ -22,10 +24,18 @@ def _column(frame: pd.DataFrame, column: str) -> pd.Series:
     return frame[column]
 
 
-def _positive(**numbers: float) -> None:
-    bad = [Problem(k, f"expected more than 0, got {v}.", "Correct it.") for k, v in numbers.items() if not v > 0]
+def _require(whole: Mapping[str, object], **numbers: object) -> None:
+    """Counts of at least 1 and numbers above 0, or all that are not."""
+    bad = [(k, v, "a whole number above 0") for k, v in whole.items() if not (_is_whole(v) and v > 0)]  # type: ignore[operator]
+    for k, v in numbers.items():
+        if not (isinstance(v, int | float | np.number) and 0 < v < np.inf):
+            bad.append((k, v, "a number above 0"))
     if bad:
-        raise VitrailError("cannot cut the table", bad)
+        raise VitrailError("cannot cut the table", [Problem(k, f"expected {e}, got {v!r}.", "Correct it.") for k, v, e in bad])  # fmt: skip
+
+
+def _is_whole(value: object) -> bool:
+    return isinstance(value, int | np.integer) and not isinstance(value, bool)
 
 
 def _named(frame: pd.DataFrame, parts: list[NDArray[np.int64]]) -> Cut:
@@ -36,13 +46,17 @@ def _named(frame: pd.DataFrame, parts: list[NDArray[np.int64]]) -> Cut:
 def by_column(frame: pd.DataFrame, column: str) -> Cut:
     """One site for each value of a column, which is then dropped; rows without a value are the site `unknown`."""
     values = _column(frame, column)
-    names = values.astype(object).where(values.notna(), "unknown").map(str)
+    names = values.astype(object).where(values.notna(), "unknown").map(canon)
     return {name: frame[names == name].drop(columns=column) for name in sorted(names.unique())}
 
 
 def by_ranges(frame: pd.DataFrame, column: str, ranges: Mapping[str, tuple[float, float]]) -> Cut:
     """One site for each range (above, up to]; the lowest bound is included; rows outside or missing are `unknown`."""
-    values = pd.to_numeric(_column(frame, column), errors="coerce")
+    values, _ = as_numbers(_column(frame, column))
+    wrong = [f"{name}: {bounds}" for name, bounds in ranges.items() if not bounds[0] < bounds[1]]
+    if wrong or not ranges:
+        what = f"expected names with (low, high) and low < high, got {', '.join(wrong) or 'none'}."
+        raise VitrailError("cannot cut the table", [Problem("ranges", what, "Correct them.")])
     lowest = min(low for low, _ in ranges.values())
     home = pd.Series("unknown", index=frame.index, dtype=object)
     for name, (low, high) in ranges.items():
@@ -58,21 +72,23 @@ def age_strict(frame: pd.DataFrame, column: str = "age") -> Cut:
 def age_some(frame: pd.DataFrame, column: str = "age", seed: int = 0) -> Cut:
     """The report's AGE_SOME: two sites share the ages 0-35 by lot; 36+ and unknown are sites of their own."""
     parts = by_ranges(frame, column, {"0-35": (0, 35), "36+": (35, float("inf"))})
-    young = parts.pop("0-35")
+    young = parts.pop("0-35", frame.iloc[:0])
     a, b = iid(young, 2, seed).values()
     return {"0-35 a": a, "0-35 b": b, **parts}
 
 
 def iid(frame: pd.DataFrame, sites: int, seed: int = 0) -> Cut:
     """Sites of equal size, by lot."""
-    _positive(sites=sites)
+    _require({"sites": sites})
     order = np.random.default_rng(key(seed, "iid", sites)).permutation(len(frame))
     return _named(frame, [np.asarray(p) for p in np.array_split(order, sites)])
 
 
 def size_skew(frame: pd.DataFrame, sites: int, alpha: float = 1.0, seed: int = 0, at_least: int = 2) -> Cut:
     """Rows by lot, sizes from a Dirichlet(alpha): the smaller alpha, the more unequal."""
-    _positive(sites=sites, alpha=alpha)
+    _require({"sites": sites}, alpha=alpha)
+    if not (_is_whole(at_least) and at_least >= 0):
+        raise VitrailError("cannot cut the table", [Problem("at_least", f"expected a whole number, got {at_least!r}.", "Correct it.")])  # fmt: skip
     rng = np.random.default_rng(key(seed, "size", sites, alpha))
     return _named(frame, _dealt(rng.permutation(len(frame)), rng.dirichlet([alpha] * sites), at_least))
 
@@ -80,7 +96,7 @@ def size_skew(frame: pd.DataFrame, sites: int, alpha: float = 1.0, seed: int = 0
 def dirichlet(frame: pd.DataFrame, label: str, sites: int, alpha: float = 0.5, seed: int = 0) -> Cut:
     """Label skew: each class is dealt to the sites by shares from a Dirichlet(alpha). A site may end up empty-handed
     of a class, but none without rows: such a site is given a row of the largest."""
-    _positive(sites=sites, alpha=alpha)
+    _require({"sites": sites}, alpha=alpha)
     values = _column(frame, label).map(str).to_numpy()
     rng = np.random.default_rng(key(seed, "dirichlet", sites, alpha))
     parts: list[list[int]] = [[] for _ in range(sites)]
@@ -96,7 +112,7 @@ def dirichlet(frame: pd.DataFrame, label: str, sites: int, alpha: float = 0.5, s
 
 def sigma_classes(frame: pd.DataFrame, label: str, sites: int, sigma: int, seed: int = 0) -> Cut:
     """Each site holds up to sigma classes (RIPFL's setting); every class has a home, its rows shared equally there."""
-    _positive(sites=sites, sigma=sigma)
+    _require({"sites": sites, "sigma": sigma})
     values = _column(frame, label).map(str).to_numpy()
     classes = sorted(set(values))
     if sigma > len(classes) or sites * sigma < len(classes):

@@ -100,10 +100,10 @@ def split_rows(y: NDArray[np.generic], table: Table, seed: int, site: str) -> tu
         return np.sort(order[want:]), np.sort(order[:want])
     groups = [order[y[order] == k] for k in np.unique(y)]
     share = np.array([len(g) * want / n for g in groups])
-    take = np.floor(share).astype(int)
-    for i in np.argsort(take - share, kind="stable")[: want - take.sum()]:
-        take[i] += 1  # largest remainder
-    take = np.minimum(take, [max(0, len(g) - 1) for g in groups])  # one of each class is left to learn from
+    room = np.array([len(g) - 1 for g in groups])  # one of each class is left to learn from
+    take = np.minimum(np.floor(share).astype(int), room)
+    while take.sum() < min(want, room.sum()):  # largest remainder
+        take[np.argmax(np.where(take < room, share - take, -np.inf))] += 1
     test = np.concatenate([g[:k] for g, k in zip(groups, take, strict=True)])
     return np.setdiff1d(np.arange(n), test), np.sort(test).astype(np.int64)
 
@@ -116,7 +116,7 @@ def prepare(sites: Mapping[str, pd.DataFrame], table: Table, seed: int) -> list[
         try:
             rows = clean(frame, table)
             if len(rows) < 2:
-                problems.append(Problem("the table", f"expected at least 2 rows with a target, got {len(rows)}.", "Leave the site out, or give it more rows."))  # fmt: skip
+                problems.append(Problem(f"{name}, the table", f"expected at least 2 rows with a target, got {len(rows)}.", "Leave the site out, or give it more rows."))  # fmt: skip
             cleaned[name] = rows
         except VitrailError as error:
             problems += [p._replace(where=f"{name}, {p.where}") for p in error.problems]

@@ -2,39 +2,57 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
 
 from vitrail.core.problems import Problem, VitrailError, nearest
-from vitrail.data.read import as_numbers
-from vitrail.data.schema import canon
+from vitrail.data.read import MISSING_WORDS, as_numbers, read_sites, read_table, take_columns
+from vitrail.data.schema import Table, Target, canon
 
 FEW = 6  # whole numbers with at most this many different values are taken for codes, not quantities
 
 
-def infer_table(sites: Mapping[str, pd.DataFrame], target: str) -> dict[str, Any]:
+def infer_table(sites: Mapping[str, pd.DataFrame], target: str, site_column: str = "") -> dict[str, Any]:
     """target and features as a study file would write them."""
+    columns = {site: take_columns(frame) for site, frame in sites.items()}
+    problems = []
+    for site, (found, repeated) in columns.items():
+        if target not in found:
+            problems.append(Problem(site, f"there is no column {target!r}.", nearest(target, found)))
+        problems += [Problem(site, f"there is more than one column {c!r}.", "Rename or remove one.") for c in repeated]
     if not sites:
-        raise VitrailError("cannot draft a study", [Problem("data", "there are no sites.", "Give one table per site.")])
-    known = list(dict.fromkeys(str(c) for f in sites.values() for c in f.columns))
-    lacking = [n for n, f in sites.items() if target not in f.columns]
-    if lacking:
-        raise VitrailError("cannot draft a study", [Problem(n, f"there is no column {target!r}.", nearest(target, map(str, sites[n].columns))) for n in lacking])  # fmt: skip
-    pooled = {c: pd.concat([f[c] for f in sites.values() if c in f.columns], ignore_index=True) for c in known}
+        problems.append(Problem("data", "there are no sites.", "Give one table per site."))
+    if problems:
+        raise VitrailError("cannot draft a study", problems)
     features = {}
-    for c, values in pooled.items():
-        if c != target and (feature := _feature(values)):
+    pooled: dict[str, list[pd.Series]] = {}
+    for found, _ in columns.values():
+        for c, values in found.items():
+            pooled.setdefault(c, []).append(values.astype(object))
+    for c, parts in pooled.items():
+        if c not in (target, site_column) and (feature := _feature(pd.concat(parts, ignore_index=True))):
             features[c] = feature
-    return {"target": _target(target, pooled[target]), "features": features}
+    return {"target": _target(target, pd.concat(pooled[target], ignore_index=True)), "features": features}
+
+
+def read_drafts(paths: list[Path], target: str, site_column: str = "") -> dict[str, pd.DataFrame]:
+    """Tables to draft a study from: one per site, or a folder of them, or one that holds all sites."""
+    table = Table(target=Target(column=target), features={}, site_column=site_column)
+    if len(paths) == 1 and (site_column or paths[0].is_dir()):
+        return read_sites(paths[0], table)
+    return {str(p): read_table(p) for p in paths}
 
 
 def _levels(values: pd.Series) -> list[Any]:
     """Different values, numbers in order, as a person would write them."""
     texts = sorted({canon(v) for v in values.dropna()}, key=_in_order)
-    return [int(t) if t.lstrip("-").isdigit() and canon(int(t)) == t else t for t in texts]
+    texts = [t for t in texts if t.casefold() not in MISSING_WORDS]
+    return [int(t) if re.fullmatch(r"-?[0-9]{1,15}", t) and canon(int(t)) == t else t for t in texts]
 
 
 def _in_order(text: str) -> tuple[int, float, str]:
@@ -58,7 +76,8 @@ def _feature(values: pd.Series) -> dict[str, Any] | None:
     found = numbers.dropna().to_numpy(dtype=np.float64)
     if len(levels) <= FEW and (found == np.round(found)).all():
         return {"kind": "categorical", "categories": levels}
-    return {"kind": "numeric", "range": [float(found.min()), float(found.max())]}
+    low, high = float(found.min()), float(found.max())
+    return {"kind": "numeric", "range": [low, high]} if low < high else None  # one number, written in many ways
 
 
 def _target(name: str, values: pd.Series) -> dict[str, Any]:

@@ -364,6 +364,7 @@ def _keep_freed_memory() -> None:
         if hasattr(libc, "mallopt"):
             libc.mallopt(-3, 32 << 20)  # M_MMAP_THRESHOLD
             libc.mallopt(-1, 512 << 20)  # M_TRIM_THRESHOLD
+            libc.mallopt(-8, 1)  # M_ARENA_MAX: the arenas of threads would not keep it
 
 
 class _quiet_torch:  # noqa: N801

@@ -1,4 +1,4 @@
-"""A run's tables as one self-contained HTML page: findings first, figures second, tables folded behind them."""
+"""A run as one self-contained HTML page: findings first, figures second, tables folded behind them."""
 
 from vitrail.report.page import Page, render
 

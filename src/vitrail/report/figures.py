@@ -1,19 +1,30 @@
-"""The figures of a page as SVG text. Data in, markup out: no drawing library, no script, colours left to page.css.
+"""The figures of a page as SVG text. Data in, markup out: no drawing library, no script, colours by page.css.
 
-Whatever comes from a file (names of sites, methods, features) passes through `tag`, which escapes it. The two figures
-made of rows are drawn twice, wide and narrow, and the style sheet shows one: text keeps its size on a telephone.
+Whatever comes from a file (names of sites, methods, features) passes through `tag`, which escapes it. The two
+figures made of rows are drawn twice, wide and narrow; page.css shows the one whose text is legible.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Sequence
-from os.path import commonprefix
+from itertools import pairwise
 from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
 from markupsafe import Markup, escape
+
+from vitrail.report.words import (
+    ANSWERS,
+    VERDICT_CLASS,
+    Interval,
+    number,
+    shorten,
+    shorten_all,
+    signed,
+    spoken,
+)
 
 COLOURS = 7  # .m0 to .m6 in page.css; a further method takes the colours again, dotted
 PANELS = 12  # learning curves are drawn for so many sites
@@ -102,7 +113,7 @@ class Scale(NamedTuple):
 def ticks(low: float, high: float, about: int) -> list[float]:
     """Round numbers from low to high, about so many.
 
-    >>> ticks(0.43, 0.88, 4)
+    >>> ticks(0.43, 0.88, 5)
     [0.5, 0.6, 0.7, 0.8]
     """
     raw = (high - low) / max(about, 1)
@@ -113,7 +124,7 @@ def ticks(low: float, high: float, about: int) -> list[float]:
 
 
 def _tick_texts(values: Sequence[float], write: Callable[[float, int], str] = number) -> list[str]:
-    step = min((b - a for a, b in zip(values, values[1:], strict=False)), default=1.0)
+    step = min((b - a for a, b in pairwise(values)), default=1.0)
     digits = max(0, -math.floor(math.log10(step) + 1e-9))
     return [write(v, digits) for v in values]
 
@@ -129,8 +140,8 @@ def _domain(values: Iterable[float]) -> tuple[float, float]:
 def place_labels(wanted: Sequence[float], gap: float, low: float, high: float) -> list[float]:
     """Positions as near as possible to the wanted ones, at least `gap` apart and inside [low, high].
 
-    Least squares: taking i * gap from the i-th in order leaves "never decreasing", which pooling neighbours solves.
-    Where they cannot all fit, they are spread evenly.
+    Least squares: taking i * gap from the i-th in order leaves "never decreasing", which pooling neighbours
+    solves. Where they cannot all fit, they are spread evenly.
 
     >>> place_labels([5.0, 5.0, 30.0], 10, 0, 100)
     [0.0, 10.0, 30.0]
@@ -178,10 +189,10 @@ def curves_figure(
     axis: str,
     banded: Sequence[str],
 ) -> Markup:
-    """One panel per site, in the order given; a line per method, labelled where it ends. All panels share their axes.
+    """One panel per site, in the order given; a line per method, labelled where it ends; axes are shared.
 
-    `curves`: method, seed, round, site, value. The methods in `banded` show the spread over seeds and a stronger line;
-    nine bands over one another would show nothing.
+    `curves`: method, seed, round, site, value. The methods in `banded` get a stronger line and the spread
+    over seeds; nine bands over one another would show nothing.
     """
     curves = curves[np.isfinite(curves["value"].astype(float)) & curves["site"].isin(list(sites))]
     if curves.empty:
@@ -194,7 +205,8 @@ def curves_figure(
     panels = []
     for site in (s for s in sites if s in values.index.get_level_values("site")):
         here = values.loc[site]
-        lines = {m: here.loc[m] for m in titles if m in here.index.get_level_values("method")}
+        there = here.index.get_level_values("method")
+        lines = {m: pd.DataFrame(here.loc[m]) for m in titles if m in there}
         svg = _panel(site, lines, titles, classes, (low, high), rounds, axis, banded)
         panels.append(tag("div", tag("h3", site), svg, class_="panel"))
     return tag("div", *panels, class_="panels")
@@ -231,8 +243,8 @@ def _panel(
             _line(left, y(value), right, y(value), "grid"),
             _text(left - 5, y(value) + 4, text, "tick", "end"),
         ]
-    across = sorted({rounds[0], rounds[1], *(t for t in ticks(*rounds, 2) if _apart(t, rounds))}) if rounds[1] > rounds[0] else [rounds[0]]  # fmt: skip
-    parts += [_text(x(r), bottom + 16, f"{r:.0f}", "tick", "middle") for r in across]
+    between = [t for t in ticks(*rounds, 2) if _apart(t, rounds)] if rounds[1] > rounds[0] else []
+    parts += [_text(x(r), bottom + 16, f"{r:.0f}", "tick", "middle") for r in sorted({*rounds, *between})]
     parts.append(_text((left + right) / 2, bottom + 31, "round", "axis", "middle"))
     bands, drawn, said = [], [], []
     ends = [y(float(f["mean"].iloc[-1])) for f in lines.values()]
@@ -246,14 +258,12 @@ def _panel(
         if (frame["max"] - frame["min"]).max() > 0:
             hover += f"; seeds from {number(last['min'])} to {number(last['max'])}"
         if method in banded and len(xs) > 1:
-            edge = [
-                *zip(xs, map(y, frame["max"]), strict=True),
-                *zip(xs[::-1], map(y, frame["min"][::-1]), strict=True),
-            ]
+            top_, bottom_ = ([y(v) for v in frame[side].tolist()] for side in ("max", "min"))
+            edge = [*zip(xs, top_, strict=True), *zip(xs[::-1], bottom_[::-1], strict=True)]
             bands.append(_path(edge, kind=f"band {classes[method]}", close=True))
         parts_ = [tag("title", hover)]
         if len(xs) > 1:
-            parts_.append(_path(zip(xs, map(y, frame["mean"]), strict=True), kind="line"))
+            parts_.append(_path(zip(xs, [y(v) for v in frame["mean"].tolist()], strict=True), kind="line"))
         parts_ += [
             tag("circle", cx=xs[-1], cy=end, r=2.5, class_="end"),
             _path([(xs[-1] + 3, end), (right + 6, place), (right + 12, place)], kind="leader"),
@@ -282,9 +292,7 @@ def _thin(n: int, most: int = 150) -> list[int]:
 def spread_figure(rows: Sequence[Spread], axis: str, lower_is_better: bool) -> Markup:
     """One row per method, a dot per site, the worst site named; rows in the order given."""
     rows = [r for r in rows if r.dots]
-    return (
-        Markup().join(_spread(rows, axis, lower_is_better, w) for w in (WIDE, NARROW)) if rows else Markup()
-    )
+    return Markup().join(_spread(rows, axis, lower_is_better, w) for w in (WIDE, NARROW) if rows)
 
 
 def _spread(rows: Sequence[Spread], axis: str, lower_is_better: bool, width: int) -> Markup:
@@ -324,28 +332,26 @@ def _spread(rows: Sequence[Spread], axis: str, lower_is_better: bool, width: int
             parts.append(_line(x(row.interval.low), base, x(row.interval.high), base, "whisker"))
         xs = [x(v) for _, v in row.dots]
         for (site, value), cx, off in zip(row.dots, xs, swarm(xs, 2 * radius, height * 0.3), strict=True):
-            tip = f"{row.title}, {site}: {number(value)}"
+            said_here = f"{row.title}, {site}: {number(value)}"
             if site == row.worst:
                 text = f"worst: {spoken(row.interval)}" if row.interval.known else "the worst site"
-                diamond = [
-                    (cx, base + off - 7),
-                    (cx + 7, base + off),
-                    (cx, base + off + 7),
-                    (cx - 7, base + off),
-                ]
-                parts.append(_path(diamond, tag("title", f"{tip}; {text}"), kind="worst", close=True))
+                diamond = [(cx + a, base + off + b) for a, b in ((0, -7), (7, 0), (0, 7), (-7, 0))]
+                parts.append(_path(diamond, tag("title", f"{said_here}; {text}"), kind="worst", close=True))
             else:
-                parts.append(tag("circle", tag("title", tip), cx=cx, cy=base + off, r=radius, class_="dot"))
-        parts.append(tag("g", tag("title", f"{row.title}, median site: {number(mid)}"), _line(x(mid), base - 12, x(mid), base + 12, "median")))  # fmt: skip
+                parts.append(
+                    tag("circle", tag("title", said_here), cx=cx, cy=base + off, r=radius, class_="dot")
+                )
+        tip = tag("title", f"{row.title}, median site: {number(mid)}")
+        parts.append(tag("g", tip, _line(x(mid), base - 12, x(mid), base + 12, "median")))
         if row.worst is not None:
             said.append(f"{row.title}: median {number(mid)}, worst {row.worst} {spoken(row.interval)}")
-            tip = f"{row.worst} {number(worst)}"
+            full = f"{row.worst} {number(worst)}"
             if narrow:
-                parts.append(_text(right, base - 20, short[row.worst], "worst-name", "end", tip))
+                parts.append(_text(right, base - 20, short[row.worst], "worst-name", "end", full))
             else:
                 reach = [x(v) for v in (worst, row.interval.low, row.interval.high) if math.isfinite(v)]
                 at, anchor = (max(reach) + 11, "start") if lower_is_better else (min(reach) - 11, "end")
-                parts.append(_text(at, base + 4, short[row.worst], "worst-name", anchor, tip))
+                parts.append(_text(at, base + 4, short[row.worst], "worst-name", anchor, full))
         else:
             said.append(f"{row.title}: {number(mid)}")
     kind = "plot narrow" if narrow else "plot wide"
@@ -356,8 +362,8 @@ def _spread(rows: Sequence[Spread], axis: str, lower_is_better: bool, width: int
 
 
 def verdict_figure(rows: Sequence[Gain], axis: str) -> Markup:
-    """One row per site: what it gains by joining, with the interval, the zero line and the verdict in words."""
-    return Markup().join(_verdicts(rows, axis, w) for w in (WIDE, NARROW)) if rows else Markup()
+    """One row per site: what it gains by joining, its interval, the zero line and the verdict in words."""
+    return Markup().join(_verdicts(rows, axis, w) for w in (WIDE, NARROW) if rows)
 
 
 def _verdicts(rows: Sequence[Gain], axis: str, width: int) -> Markup:
@@ -369,9 +375,7 @@ def _verdicts(rows: Sequence[Gain], axis: str, width: int) -> Markup:
     far = max((abs(v) for r in rows for v in r.gain if math.isfinite(v)), default=0.0) * 1.06 or 0.1
     x = Scale(-far, far, left, right)
     bottom = top + height * len(rows)
-    marks = [
-        t for t in ticks(-far, far, 4 if narrow else 6) if abs(x(t) - left) > 8 and abs(x(t) - right) > 8
-    ]
+    marks = [t for t in ticks(-far, far, 4 if narrow else 6) if left + 8 < x(t) < right - 8]
     parts: list[Markup] = []
     for value, text in zip(marks, _tick_texts(marks, signed), strict=True):
         parts += [

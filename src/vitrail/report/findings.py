@@ -10,10 +10,11 @@ import numpy as np
 from markupsafe import Markup
 
 from vitrail.report.tables import Matrix, lead_method, methods_of, sites_of, traffic, where
-from vitrail.report.words import listed, metric_words, name, number, several, signed, size, spoken
+from vitrail.report.words import Interval, listed, metric_words, name, number, several, signed, size, spoken
 
 if TYPE_CHECKING:
     from vitrail.report.page import Page
+
 
 def headline(page: Page) -> str:
     """What was done, in one sentence."""
@@ -22,7 +23,8 @@ def headline(page: Page) -> str:
     yards = [page.titles[m] for m in methods if m in page.yardsticks]
     seeds = 0 if page.scores.empty else page.scores["seed"].nunique()
     told = {label.lower(): value for label, value in page.facts}.get("rounds", "")
-    rounds = int(told) if told.isdigit() else 0 if page.curves.empty else int(page.curves["round"].max())
+    found = re.match(r"\d+", told)
+    rounds = int(found[0]) if found else 0 if page.curves.empty else int(page.curves["round"].max())
     count = len(sites_of(page))
     many = several(count, "site")
     if not methods:
@@ -32,12 +34,9 @@ def headline(page: Page) -> str:
         what = f"{many} trained {'together ' if count > 1 else ''}with {by}"
     else:
         return f"{many} trained without joining ({' and '.join(yards)}): {several(seeds, 'seed')}."
-    beside = (
-        f", beside {'the yardstick' if len(yards) == 1 else 'the yardsticks'} {' and '.join(yards)}"
-        if yards
-        else ""
-    )
-    return f"{what}{beside}: {several(seeds, 'seed')}" + (f", {several(rounds, 'round')}." if rounds else ".")
+    if yards:
+        what += f", beside the {'yardstick' if len(yards) == 1 else 'yardsticks'} {' and '.join(yards)}"
+    return f"{what}: {several(seeds, 'seed')}" + (f", {several(rounds, 'round')}." if rounds else ".")
 
 
 def findings(page: Page, table: Matrix) -> list[Markup]:
@@ -52,39 +51,37 @@ def findings(page: Page, table: Matrix) -> list[Markup]:
         out.append(Markup("There is one site only: it had nobody to learn with, and there is no worst site."))
     elif page.kind == "run" or len(table.methods) < 2:
         out += [_scores_sentence(page, table, i) for i in range(len(table.methods))]
-    elif (best := _best(page, table, federated)) is not None:
-        site, interval = table.worsts[table.methods.index(best)]
-        out.append(
-            Markup("Best for the site served worst: {}. Its worst site, {}, reaches {} in {}.{}").format(
-                name(page.titles[best]),
-                name(str(site)),
-                spoken(interval),
-                words,
-                _rivals(page, table, best, federated),
-            )
+    elif (best := best_method(page, table, federated)) is not None:
+        worst_site, interval = table.worsts[table.methods.index(best)]
+        said = [name(page.titles[best]), name(str(worst_site)), spoken(interval), words]
+        text = Markup("Best for the site served worst: {}. Its worst site, {}, reaches {} in {}.").format(
+            *said
         )
+        out.append(text + _rivals(table, best, federated))
     joining, worst = _joining(page), _worst_sentence(page, table)
     out += worst + joining if page.kind == "run" else joining + worst
     out += _traffic_sentences(page, federated)
     return out
 
 
-def _best(page: Page, table: Matrix, federated: list[str]) -> str | None:
+def best_method(page: Page, table: Matrix, federated: list[str]) -> str | None:
     """The federated method whose worst site does best."""
-    worst = {
-        m: w[1].value for m, w in zip(table.methods, table.worsts, strict=True) if m in federated and w[0]
-    }
-    return (min if page.lower_is_better else max)(worst, key=lambda m: worst[m]) if worst else None
+    worst = _worst_of(table, federated)
+    return (min if page.lower_is_better else max)(worst, key=lambda m: worst[m].value) if worst else None
 
 
-def _rivals(page: Page, table: Matrix, best: str, federated: list[str]) -> str:
+def _worst_of(table: Matrix, methods: list[str]) -> dict[str, Interval]:
+    return {m: w for m, (site, w) in zip(table.methods, table.worsts, strict=True) if m in methods and site}
+
+
+def _rivals(table: Matrix, best: str, federated: list[str]) -> str:
     """How many methods cannot be told from the best one."""
-    worst = {m: w[1] for m, w in zip(table.methods, table.worsts, strict=True) if m in federated and w[0]}
-    interval = worst[best]
+    worst = _worst_of(table, federated)
+    interval, others = worst[best], len(worst) - 1
     near = sum(interval.low <= w.value <= interval.high for m, w in worst.items() if m != best)
     if not near:
         return ""
-    who = "The other" if near == 1 == len(worst) - 1 else "All others" if near == len(worst) - 1 else f"{near} of the {len(worst) - 1} others"  # fmt: skip
+    who = f"{near} of the {others} others" if near < others else "All others" if near > 1 else "The other"
     return f" {who} lie{'s' if near == 1 else ''} within this interval, so this order may be chance."
 
 
@@ -104,7 +101,7 @@ def _scores_sentence(page: Page, table: Matrix, column: int) -> Markup:
 
 def _joining(page: Page) -> list[Markup]:
     """For whom joining is worth it."""
-    verdicts = _where(page.verdicts, metric=page.metric)
+    verdicts = where(page.verdicts, metric=page.metric)
     if verdicts.empty:
         seeds = 0 if page.scores.empty else page.scores["seed"].nunique()
         one = seeds == 1
@@ -115,21 +112,19 @@ def _joining(page: Page) -> list[Markup]:
             start = "One seed" if one else "This page"
             tail = "It takes Local among the methods, several seeds, and a metric defined in them."
         return [Markup("{} cannot tell whether joining is worth it. {}").format(start, _code(tail))]
-    said = []
+    said: list[Markup] = []
     for verdict, words in (("yes", "gain"), ("no", "lose"), ("cannot tell", "")):
         rows = verdicts[verdicts["verdict"] == verdict]
         rows = rows.reindex(rows["gain"].abs().sort_values(ascending=False, kind="stable").index)
         if rows.empty:
             continue
-        sites = [
-            Markup("{} ({})").format(name(r["site"]), signed(r["gain"])) for r in rows.to_dict("records")
-        ]
-        many = len(verdicts) > 6  # then how many comes before who
-        who = (
-            Markup("{} of {} sites ({})").format(len(sites), len(verdicts), listed(sites, 2))
-            if many
-            else listed(sites)
-        )
+        gains = zip(rows["site"], rows["gain"], strict=True)
+        sites = [Markup("{} ({})").format(name(site), signed(gain)) for site, gain in gains]
+        who = listed(sites)
+        if len(verdicts) > 6:  # how many comes before who
+            who = Markup("{} of {} sites ({})").format(len(sites), len(verdicts), listed(sites, 2))
+        if verdict == "cannot tell" and not said:
+            return [Markup("Whether joining is worth it cannot be told for {}.").format(who)]
         if verdict == "cannot tell":
             said.append(Markup("for {} it cannot be told").format(who))
         else:
@@ -139,20 +134,18 @@ def _joining(page: Page) -> list[Markup]:
 
 def _worst_sentence(page: Page, table: Matrix) -> list[Markup]:
     """The worst site under FedAvg, or under the run's method, and how it does alone."""
-    if (lead := lead_method(page, table.methods)) is None or (
-        site := table.worsts[table.methods.index(lead)][0]
-    ) is None:
+    if (lead := lead_method(page, table.methods)) is None:
         return []
-    interval = table.worsts[table.methods.index(lead)][1]
+    site, interval = table.worsts[table.methods.index(lead)]
+    if site is None:
+        return []
     text = Markup("{} does worst under {}: {}.").format(name(site), page.titles[lead], spoken(interval))
     if "local" in table.methods and lead != "local":
         alone = dict(table.rows)[site][table.methods.index("local")].value
         gap = (alone - interval.value) * (-1 if page.lower_is_better else 1)
         if math.isfinite(gap):
             how = (
-                "about the same"
-                if abs(gap) < 0.0005
-                else f"{number(abs(gap))} {'better' if gap > 0 else 'worse'}"
+                f"{number(abs(gap))} {'better' if gap > 0 else 'worse'}" if abs(gap) >= 0.0005 else "the same"
             )
             text += Markup(" Alone it reaches {}, {}.").format(number(alone), how)
     return [text]
@@ -170,7 +163,9 @@ def _traffic_sentences(page: Page, federated: list[str]) -> list[Markup]:
         text = Markup("No rows left any site under {}. ").format(
             "a federated method" if len(federated) > 1 else page.titles[lead]
         )
-        text += Markup("Each site sent {}{} of model numbers").format(amount, name(size(sent[lead])))
+        text += Markup("Each site sent {}{} of parameters and summary numbers").format(
+            amount, name(size(sent[lead]))
+        )
         if len(federated) > 1:
             text += Markup(" with {}").format(page.titles[lead])
         if page.scores["seed"].nunique() > 1:
@@ -181,11 +176,10 @@ def _traffic_sentences(page: Page, federated: list[str]) -> list[Markup]:
         out.append(text + ".")
     if "centralized" in methods_of(page):
         rows = "" if page.sites.empty else f", {several(int(page.sites['train_rows'].sum()), 'row')} in all,"
-        out.append(
-            Markup(
-                '<strong class="warn">{} moves the training rows of every site{} to one place.</strong> It is only a yardstick.'
-            ).format(page.titles["centralized"], rows)
+        loud = Markup(
+            '<strong class="warn">{} moves the training rows of every site{} to one place.</strong>'
         )
+        out.append(loud.format(page.titles["centralized"], rows) + " It is only a yardstick.")
     return out
 
 

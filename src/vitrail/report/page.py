@@ -1,28 +1,30 @@
 """The page of a run or of a comparison: tables in, one self-contained HTML file out.
 
-Nothing is trained or chosen here. What the page computes from its tables are means over seeds, their intervals, the
-worst site of each method, totals of the ledger, and the sentences that say so.
+Nothing is trained or chosen here. What a page works out is in `tables`, what it says in `findings`, what it
+draws in `figures`.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib.resources import files
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 
-import numpy as np
 import pandas as pd
 from jinja2 import Environment, StrictUndefined
 from markupsafe import Markup
 
 from vitrail.report import figures
-from vitrail.report.figures import Gain, Interval, Spread, number, signed, spoken
+from vitrail.report.figures import Gain, Spread
+from vitrail.report.findings import best_method, findings, headline
+from vitrail.report.tables import Matrix, lead_method, matrix, methods_of, sites_of, traffic, where
+from vitrail.report.words import ANSWERS, VERDICT_CLASS, WHY_UNDEFINED, Interval, metric_words, number, size
+
 
 @dataclass(frozen=True)
 class Page:
-    """All that a page shows. Low and high are 95 % intervals, NaN with one seed. The ledger is that of one seed.
+    """All that a page shows. Low and high are 95 % intervals, NaN with one seed. The ledger is of one seed.
     A gain is positive where joining is better, also for metrics of which less is better.
     """
 
@@ -36,9 +38,7 @@ class Page:
     yardsticks: tuple[str, ...]  # method keys that are not federated
     scores: pd.DataFrame  # method, seed, site, split ("test"/"train"), metric, value
     curves: pd.DataFrame  # method, seed, round, site, metric, value: on each site's own hold-out
-    summary: (
-        pd.DataFrame
-    )  # method, metric, mean, mean_low, mean_high, worst_site, worst, worst_low, worst_high
+    summary: pd.DataFrame  # method, metric, mean, mean_low, mean_high, worst_site, worst, worst_low/high
     verdicts: pd.DataFrame  # site, metric, method, local, joined, gain, low, high, verdict, why
     ledger: pd.DataFrame  # method, site, stage, direction ("to site"/"from site"), messages, bytes
     wire: pd.DataFrame  # method, stage, direction, name, shape, dtype, bytes, rounds, seen ("each"/"sum")
@@ -56,32 +56,32 @@ def render(page: Page) -> str:
     return template.render(css=css, page=page, **_contents(page))
 
 
-# what the template is given
-
-
 def _contents(page: Page) -> dict[str, Any]:
+    """What the template is given."""
     table = matrix(page, page.metric)
     words = metric_words(page.metric)
-    verdicts = _where(page.verdicts, metric=page.metric)
+    verdicts = where(page.verdicts, metric=page.metric)
     verdicts = verdicts if verdicts.empty else verdicts.sort_values("gain", ascending=False, kind="stable")
-    records = [
-        {**r, "method": page.titles.get(r["method"], r["method"])} for r in verdicts.to_dict("records")
-    ]
+    rows = [{**r, "method": page.titles.get(r["method"], r["method"])} for r in verdicts.to_dict("records")]
     gains = [
-        Gain(r["site"], r["method"], Interval(r["gain"], r["low"], r["high"]), r["verdict"]) for r in records
+        Gain(r["site"], r["method"], Interval(r["gain"], r["low"], r["high"]), r["verdict"]) for r in rows
     ]
     order = _worst_first(page, table)
     federated = [m for m in table.methods if m not in page.yardsticks]
-    chosen = {lead_method(page, table.methods), _best(page, table, federated)}
+    chosen = {lead_method(page, table.methods), best_method(page, table, federated)}
     banded = [m for m in table.methods if m in chosen or len(table.methods) <= 3]
-    curves = _where(page.curves, metric=page.metric)
-    others = [] if page.scores.empty else list(page.scores[["metric", "split"]].drop_duplicates().itertuples(index=False, name=None))  # fmt: skip
+    curves = where(page.curves, metric=page.metric)
+    spread = curves_drawn = Markup()
+    if len(table.rows) > 1:
+        spread = figures.spread_figure(_spreads(page, table), words, page.lower_is_better)
+    if len(curves):
+        drawn = order[: figures.PANELS]
+        curves_drawn = figures.curves_figure(curves, drawn, page.titles, page.yardsticks, words, banded)
+    pairs = set() if page.scores.empty else set(zip(page.scores["metric"], page.scores["split"], strict=True))
     others = sorted(
-        (o for o in others if o != (page.metric, "test")), key=lambda o: (o[1] != "test", o[0] != page.metric)
+        pairs - {(page.metric, "test")}, key=lambda o: (o[1] != "test", o[0] != page.metric, o[0])
     )
-    wire = (
-        [(m, _where(page.wire, method=m).to_dict("records")) for m in page.titles] if len(page.wire) else []
-    )
+    wire = [(m, where(page.wire, method=m).to_dict("records")) for m in methods_of(page)]
     return {
         "headline": headline(page),
         "findings": findings(page, table),
@@ -91,12 +91,12 @@ def _contents(page: Page) -> dict[str, Any]:
         "metric_words": metric_words,
         "why_undefined": lambda m: WHY_UNDEFINED.get(m, "the hold-out rows do not define this metric"),
         "others": [matrix(page, m, s) for m, s in others],
-        "verdicts": records,
-        "answers": figures.ANSWERS,
-        "verdict_class": figures.VERDICT_CLASS,
+        "verdicts": rows,
+        "answers": ANSWERS,
+        "verdict_class": VERDICT_CLASS,
         "verdict_figure": figures.verdict_figure(gains, f"gain in {words}"),
-        "spread_figure": figures.spread_figure(_spreads(page, table), words, page.lower_is_better) if len(table.rows) > 1 else Markup(),
-        "curves_figure": figures.curves_figure(curves, order[: figures.PANELS], page.titles, page.yardsticks, words, banded) if len(curves) else Markup(),
+        "spread_figure": spread,
+        "curves_figure": curves_drawn,
         "banded": [page.titles[m] for m in banded] if len(banded) < len(table.methods) else [],
         "yards": any(m in page.yardsticks for m in table.methods),
         "undrawn": max(0, len(order) - figures.PANELS),
@@ -107,7 +107,7 @@ def _contents(page: Page) -> dict[str, Any]:
         "site_rows": page.sites.to_dict("records"),
         "site_columns": [c for c in page.sites.columns if c not in ("site", "train_rows", "test_rows")],
         "summary": page.summary.to_dict("records"),
-    }  # fmt: skip
+    }
 
 
 def _worst_first(page: Page, table: Matrix) -> list[str]:

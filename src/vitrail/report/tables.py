@@ -1,4 +1,4 @@
-"""The tables of a page: means over seeds with their intervals, the worst site of each method, what crossed the wire."""
+"""The tables of a page: means over seeds with intervals, worst sites, what crossed the wire."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from vitrail.report.words import Interval
 
 if TYPE_CHECKING:
     from vitrail.report.page import Page
+
 
 class Cell(NamedTuple):
     """One site under one method: mean over the seeds in which the metric is defined."""
@@ -43,58 +44,40 @@ class Matrix(NamedTuple):
         return any(c.missing and not math.isnan(c.value) for _, cells in self.rows for c in cells)
 
 
-def half_interval(values: Sequence[float], train_rows: float, test_rows: float) -> float:
-    """Half of the 95 % interval of a mean over seeds whose splits share rows (Nadeau and Bengio 2003).
-
-    t * sd * sqrt(1 / seeds + test rows / train rows): the second term is the price of shared rows.
-    """
-    n = len(values)
-    if n < 2 or not train_rows > 0:
-        return math.nan
-    t = STUDENT[min(n - 1, len(STUDENT)) - 1]
-    return float(t * np.std(values, ddof=1) * math.sqrt(1 / n + test_rows / train_rows))
-
-
 def matrix(page: Page, metric: str, split: str = "test") -> Matrix:
     """Means, intervals and worst sites of one metric."""
     lower = page.lower_is_better if metric == page.metric else metric in ("log_loss", "rmse", "mae")
-    scores = _where(page.scores, metric=metric, split=split)
+    scores = where(page.scores, metric=metric, split=split)
     methods, sites = methods_of(page), sites_of(page)
-    found = (
-        {k: g["value"].astype(float) for k, g in scores.groupby(["method", "site"])} if len(scores) else {}
-    )
-    rows = {r["site"]: (r["train_rows"], r["test_rows"]) for r in page.sites.to_dict("records")}
-    columns: list[list[Cell]] = []
-    worsts: list[tuple[str | None, Interval]] = []
-    means: list[Interval] = []
+    groups = scores.groupby(["method", "site"])["value"] if len(scores) else ()
+    found = {key: values.astype(float).tolist() for key, values in groups}
+    sizes = {r["site"]: (r["train_rows"], r["test_rows"]) for r in page.sites.to_dict("records")}
+    shares = {site: test / (test + train) for site, (train, test) in sizes.items() if train > 0}
+    columns, means, worsts = [], [], []
     for method in methods:
-        column = []
-        for site in sites:
-            values = found.get((method, site), pd.Series(dtype=float))
-            defined = values[np.isfinite(values)]
-            half = half_interval(defined.tolist(), *rows.get(site, (math.nan, math.nan)))
-            mean = float(defined.mean()) if len(defined) else math.nan
-            column.append(Cell(mean, half, len(values) - len(defined)))
-        values_ = [c.value for c in column]
-        defined_ = [v for v in values_ if not math.isnan(v)]
-        known = _where(page.summary, method=method, metric=metric) if split == "test" else pd.DataFrame()
+        column = [_cell(found.get((method, site), []), shares.get(site, math.nan)) for site in sites]
+        values = [c.value for c in column]
+        defined = [v for v in values if not math.isnan(v)]
+        known = where(page.summary, method=method, metric=metric) if split == "test" else pd.DataFrame()
         summary = known.iloc[0] if len(known) else None
-        means.append(_interval(float(np.mean(defined_)) if defined_ else math.nan, summary, "mean"))
-        worst = None
-        if len(defined_) > 1:
-            at = values_.index((max if lower else min)(defined_))
-            column[at] = column[at]._replace(worst=True)
-            worst = sites[at]
-            cell = column[at]
-            interval = Interval(cell.value, cell.value - cell.half, cell.value + cell.half)
-            if summary is not None and summary["worst_site"] == worst:
-                interval = _interval(cell.value, summary, "worst")
-            worsts.append((worst, interval))
-        else:
-            worsts.append((None, Interval(math.nan)))
+        means.append(_interval(float(np.mean(defined)) if defined else math.nan, summary, "mean"))
+        worst: tuple[str | None, Interval] = (None, Interval(math.nan))
+        if len(defined) > 1:
+            at = values.index((max if lower else min)(defined))
+            cell = column[at] = column[at]._replace(worst=True)
+            of_cell = Interval(cell.value, cell.value - cell.half, cell.value + cell.half)
+            same = summary is not None and summary["worst_site"] == sites[at]
+            worst = sites[at], _interval(cell.value, summary, "worst") if same else of_cell
+        worsts.append(worst)
         columns.append(column)
-    rows_ = [(site, [column[i] for column in columns]) for i, site in enumerate(sites)]
-    return Matrix(metric, split, methods, rows_, means, worsts)
+    rows = [(site, [column[i] for column in columns]) for i, site in enumerate(sites)]
+    return Matrix(metric, split, methods, rows, means, worsts)
+
+
+def _cell(values: list[float], test_share: float) -> Cell:
+    defined = [v for v in values if math.isfinite(v)]
+    mean, low, high = interval(defined, test_share)
+    return Cell(mean, (high - low) / 2, len(values) - len(defined))
 
 
 def _interval(value: float, summary: Any, what: str) -> Interval:
@@ -103,7 +86,7 @@ def _interval(value: float, summary: Any, what: str) -> Interval:
     return Interval(value, float(summary[f"{what}_low"]), float(summary[f"{what}_high"]))
 
 
-def _where(frame: pd.DataFrame, **equal: str) -> pd.DataFrame:
+def where(frame: pd.DataFrame, **equal: str) -> pd.DataFrame:
     """The rows with these values; an empty table may lack its columns."""
     for column, value in equal.items():
         if not frame.empty:
@@ -144,10 +127,10 @@ def traffic(page: Page) -> list[Traffic]:
     lines = []
     for method in methods_of(page):
         same: dict[tuple[int, int, int, int], list[str]] = {}
-        ledger = _where(page.ledger, method=method)
+        ledger = where(page.ledger, method=method)
         for site in sites_of(page):
-            here = _where(ledger, site=site)
-            sides = [_where(here, direction=d) for d in ("from site", "to site")]
+            here = where(ledger, site=site)
+            sides = [where(here, direction=d) for d in ("from site", "to site")]
             totals = [0 if s.empty else int(s[c].sum()) for s in sides for c in ("messages", "bytes")]
             same.setdefault((totals[0], totals[1], totals[2], totals[3]), []).append(site)
         lines += [Traffic(method, sites, *totals) for totals, sites in same.items()]

@@ -61,9 +61,9 @@ def signed(value: float, digits: int = 3) -> str:
 def spoken(interval: Interval, write: Callable[[float], str] = number) -> str:
     """A number with its interval in words: 0.612 (95 % interval 0.580 to 0.644)."""
     text = write(interval.value)
-    return (
-        f"{text} (95 % interval {write(interval.low)} to {write(interval.high)})" if interval.known else text
-    )
+    if interval.known:
+        text += f" (95 % interval {write(interval.low)} to {write(interval.high)})"
+    return text
 
 
 def shorten(text: str, length: int) -> str:
@@ -87,7 +87,8 @@ def shorten_all(names: Sequence[str], length: int) -> dict[str, str]:
     short = {n: shorten(n, length) for n in names}
     if len(set(short.values())) == len(short):
         return short
-    shared = commonprefix(list(short))
+    letters = zip(*short, strict=False)  # of all names at once, place by place
+    shared = "".join(place[0] for place in takewhile(lambda place: len(set(place)) == 1, letters))
     start = max(shared.rfind(" "), shared.rfind("_"), shared.rfind("-")) + 1 or len(shared)
     return {n: shorten("…" + n[start:], length) for n in names}
 

@@ -70,7 +70,9 @@ class Run:
         """That site's personalised model on raw rows: a probability for each class, or a number."""
         if site not in self.models:
             raise VitrailError("cannot predict", [Problem("site", f"there is no site {site!r}.", nearest(site, self.models))])  # fmt: skip
-        rows = clean(frame, self.study, need_target=False)
+        # the target is not looked at, so that rows without one are predicted too
+        unknown = frame.drop(columns=self.study.target.column, errors="ignore")
+        rows = clean(unknown, self.study, need_target=False)
         task = build_task(self.study, self.seed)
         state = filled(_settled_shape(self.method, task), {k: v[None] for k, v in self.models[site].items()})
         x = torch.from_numpy(self.encoders[site].matrix(rows)).float()[None]
@@ -192,8 +194,7 @@ def _train(
     last = moment or runner.start()
     for last in runner.run(moment):
         done += 1
-        points = max(1, total // CURVE_POINTS)
-        if done == total or done % points == 0:
+        if _evaluated(done, total):
             history += judge.rows(last, ("test", "train") if done == total else ("test",))
         if folder and not bool(last.present.all()):
             gone = [n for n, here in zip(runner.sites.names, last.present.tolist(), strict=True) if not here]
@@ -214,7 +215,7 @@ def _train(
         seed,
         info,
         pd.DataFrame(history, columns=HISTORY),
-        _ledger(runner, study, method, data, len({(h[0], h[1]) for h in history})),
+        _ledger(runner, study, method, data),
         models,
         {site.name: site.encoder for site in data},
         _sizes(study, data),
@@ -226,6 +227,10 @@ def _train(
         folder.drop_checkpoints()
         folder.log("finished", seconds=info["seconds"])
     return run
+
+
+def _evaluated(done: int, total: int) -> bool:
+    return done == total or done % max(1, total // CURVE_POINTS) == 0
 
 
 class _Judge:
@@ -269,11 +274,13 @@ def build_task(study: Study, seed: int, device: str = "cpu") -> Task:
     return Task(net, {k: v.to(device) for k, v in start.items()}, study.target.kind)
 
 
-def wire_lines(study: Study, method: AnyMethod, evaluations: int = 1) -> list[Line]:
+def wire_lines(study: Study, method: AnyMethod) -> list[Line]:
     """Every tensor that leaves a site or comes in, for this method and this study."""
     task = build_task(study, 0)
     lines: list[Line] = []
     names, rounds = len(numeric(study)), study.training.rounds
+    total = sum(stage.rounds for stage in method.plan(rounds))
+    evaluations = 1 + sum(_evaluated(done, total) for done in range(1, total + 1))
     if study.standardise == "global" and names:
         for step in ("sum", "squared distance to the mean"):
             lines.append(Line("standardise", "from site", "count", (names,), "float64", 8 * names, 1, "sum"))
@@ -404,9 +411,9 @@ def _restore(folder: Folder, runner: Engine) -> tuple[Moment, list[tuple[Any, ..
     return moment, [tuple(row) for row in at["history"]]
 
 
-def _ledger(runner: Engine, study: Study, method: AnyMethod, data: list[SiteData], evaluations: int) -> pd.DataFrame:
+def _ledger(runner: Engine, study: Study, method: AnyMethod, data: list[SiteData]) -> pd.DataFrame:
     rows = [] if method.pools_rows else runner.ledger.rows()
-    for line in wire_lines(study, method, evaluations):
+    for line in wire_lines(study, method):
         if line.stage in ("standardise", "pool", "scores"):
             for site in data:
                 times = len(site.train_y) if "per row" in line.name else line.rounds

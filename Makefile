@@ -1,0 +1,29 @@
+# One entry for every chore. The virtual environment is made on first use.
+PY := .venv/bin/python
+
+.venv/ready: pyproject.toml constraints.txt
+	python3 -m venv .venv
+	.venv/bin/pip install -q -c constraints.txt -e '.[test,dev]'
+	touch $@
+
+.PHONY: demo test lint types bench docs
+demo: .venv/ready
+	.venv/bin/vitrail demo
+
+test: .venv/ready
+	$(PY) -m pytest
+
+lint: .venv/ready
+	.venv/bin/ruff check .
+	.venv/bin/ruff format --check .
+	.venv/bin/lint-imports
+
+types: .venv/ready
+	.venv/bin/mypy
+
+bench: .venv/ready
+	$(PY) benchmarks/fed_heart.py
+	$(PY) benchmarks/speed.py
+
+docs: .venv/ready
+	$(PY) -m pytest tests/test_docs.py
