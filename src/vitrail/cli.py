@@ -70,13 +70,13 @@ def _root(
 @app.command()
 def demo(
     out: Annotated[Path, typer.Option(help="Where to write.")] = Path("runs/demo"),
-    seeds: Annotated[int, typer.Option(min=1, help="Seeds for each method.")] = 3,
+    seeds: Annotated[int, typer.Option(min=1, help="Seeds for each method.")] = 5,
 ) -> None:
     """Federate the four real hospitals of the UCI heart disease data, offline, and write a page about it."""
     from vitrail.data.datasets import HEART_ATTRIBUTION, heart_disease, packaged
     from vitrail.methods import TABLE
     from vitrail.report.build import write_report
-    from vitrail.runs.compare import compare, seeds_of
+    from vitrail.runs.comparison import compare, seeds_of
     from vitrail.study import Study
 
     study = Study.load(packaged("heart_disease.toml"))
@@ -84,7 +84,7 @@ def demo(
     print(f"{HEART_ATTRIBUTION}\n")
     target = free_folder(out)
     with bar() as step:
-        result = compare(study, heart_disease(), list(TABLE), seeds_of(study, seeds), out=target, progress=step)
+        result = compare(study, heart_disease(), list(TABLE), seeds_of(study, seeds), out=target, workers=cores(), progress=step)
     print_comparison(result)
     print(f"\nPage: {write_report(result, target / 'report.html').resolve()}")
 
@@ -172,7 +172,7 @@ def run(
             resume=resume,
             dropout_rate=dropout_rate,
             away=parse_away(away or []),
-            progress=lambda done, total: step("rounds", done, total, 0),
+            progress=lambda done, total: step("rounds", done, total),
         )
     table = result.scores().pivot(index="site", columns="metric", values="value").loc[result.sites]
     print_table(["site", *result.study.metrics], [[s, *(table.loc[s, m] for m in result.study.metrics)] for s in table.index])
@@ -189,14 +189,15 @@ def compare(
     rounds: Rounds = None,
     engine: Engine = "vectorised",
     device: Device = "cpu",
+    workers: Annotated[int, typer.Option(min=0, help="Processes; 0: as many as there are cores.")] = 0,
     resume: Resume = False,
 ) -> None:
     """Compare methods over seeds: mean and worst site with intervals, and for each site whether joining is worth it."""
     from vitrail.data.read import read_sites
     from vitrail.methods import TABLE
     from vitrail.report.build import write_report
-    from vitrail.runs.compare import compare as side_by_side
-    from vitrail.runs.compare import seeds_of
+    from vitrail.runs.comparison import compare as side_by_side
+    from vitrail.runs.comparison import seeds_of
     from vitrail.study import Study
 
     agreed = Study.load(study)
@@ -212,6 +213,7 @@ def compare(
             device=device,
             out=out,
             resume=resume,
+            workers=workers or (1 if device != "cpu" else cores()),
             progress=step,
         )
     print_comparison(result)
@@ -302,6 +304,12 @@ def parse_away(given: list[str]) -> dict[str, list[tuple[int, int]]]:
     return out
 
 
+def cores() -> int:
+    import os
+
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
 def free_folder(path: Path) -> Path:
     """The path itself, or the first of path-2, path-3, ... that is not in use: a demo never writes over another."""
     number, free = 1, path
@@ -312,7 +320,7 @@ def free_folder(path: Path) -> Path:
 
 
 @contextmanager
-def bar() -> Iterator[Callable[[str, int, int, int], None]]:
+def bar() -> Iterator[Callable[[str, int, int], None]]:
     """A progress bar on the error stream; silent when that is no terminal."""
     from rich.console import Console
     from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
@@ -321,7 +329,7 @@ def bar() -> Iterator[Callable[[str, int, int, int], None]]:
     shown = [BarColumn(), TaskProgressColumn(), TimeRemainingColumn(), TextColumn("{task.description}")]
     with Progress(*shown, console=console, disable=not console.is_terminal, transient=True) as progress:
         task = progress.add_task("", total=None)
-        yield lambda words, done, total, _: progress.update(task, completed=done, total=total, description=words)
+        yield lambda words, done, total: progress.update(task, completed=done, total=total, description=words)
 
 
 def print_table(header: list[str], rows: list[list[Any]], mark: Callable[[int, int], bool] | None = None) -> None:

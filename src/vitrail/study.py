@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 CLASS_METRICS = ("balanced_accuracy", "accuracy", "f1", "auc", "log_loss")
 NUMBER_METRICS = ("rmse", "mae", "r2")
+SHARES = frozenset({"balanced_accuracy", "accuracy", "f1", "auc"})  # between 0 and 1
 LOWER_IS_BETTER = frozenset({"log_loss", "rmse", "mae"})
 SEEDS = (2934384, 10231938, 8273, 2019231, 62739)  # those of the iFedAvg paper
 DEEPEST = 8  # sections within sections; a study needs four
@@ -65,7 +66,7 @@ class Study(Table):
         try:
             study = cls.model_validate(plain)
         except ValidationError as error:
-            found = dict.fromkeys(_explain(e, place) for e in error.errors())  # a union complains once per member
+            found = dict.fromkeys(_explain(e, place) for e in error.errors())  # a union says it more than once
             problems += [p for p in found if p.where not in said]
         said = {p.where for p in problems}
         problems += [p for p in _inconsistencies(plain, place) if p.where not in said]
@@ -123,7 +124,8 @@ class Study(Table):
             out += ["", f"[{section}]"]
             fields = getattr(type(getattr(self, section)), "model_fields", {})  # a method has none
             empty = {k: f.default for k, f in fields.items() if f.default in (None, "", ())}
-            out += [f"{_key(k)} = {_toml(v)}" for k, v in plain[section].items() if k not in empty or v != empty[k]]
+            said = {k: v for k, v in plain[section].items() if k not in empty or v != empty[k]}
+            out += [f"{_key(k)} = {_toml(v)}" for k, v in said.items()]
         defaults = F(kind="numeric").model_dump()
         for name, feature in plain["features"].items():
             out += ["", f"[features.{_key(name)}]", f"kind = {_toml(feature['kind'])}"]
@@ -137,25 +139,30 @@ class Study(Table):
         """A copy with these fields replaced (sections as dictionaries of what changes), validated again."""
         plain = self.model_dump()
         for name, value in changes.items():
-            before = plain.get(name) if name != "method" else None
-            plain[name] = {**before, **value} if isinstance(before, dict) and isinstance(value, dict) else value
+            before: Any = plain.get(name)
+            merge = isinstance(before, dict) and isinstance(value, dict) and name != "method"
+            plain[name] = {**before, **value} if merge else value
         return Study.parse(plain)
 
 
 def _plain(value: Any, path: tuple[Any, ...], place: Callable[..., str], problems: list[Problem]) -> Any:
-    """Dictionaries, tuples and single values; what no study can hold (TOML has 64-bit numbers) is told and left out."""
+    """Dictionaries, tuples and single values; what no study can hold (TOML has 64-bit numbers) is told."""
     if isinstance(value, BaseModel):
         value = value.model_dump()
     if isinstance(value, Mapping | list | tuple) and len(path) > DEEPEST:
         problems.append(Problem(place(*path[:2]), "it is nested too deeply.", "Correct it."))
         return None
     if isinstance(value, Mapping):
-        return {k: _plain(v, (*path, k), place, problems) for k, v in value.items()}
+        names = [_plain(k, path, place, problems) for k in value]
+        return {k: _plain(v, (*path, k), place, problems) for k, v in zip(names, value.values(), strict=True)}
     if isinstance(value, list | tuple):
         return tuple(_plain(v, (*path, i), place, problems) for i, v in enumerate(value))
     if isinstance(value, int) and not -(2**63) <= value < 2**63:
         problems.append(Problem(place(*path), "expected a number of at most 64 bits.", "Correct it."))
         return None
+    if isinstance(value, str) and re.search("[\ud800-\udfff]", value):  # halves of characters; no file holds them
+        problems.append(Problem(place(*path), f"expected Unicode text, got {value!a}.", "Correct it."))
+        return "?"
     return value
 
 
@@ -182,8 +189,8 @@ _EXPECTED = {
 def _explain(error: Any, place: Callable[..., str]) -> Problem:
     """Pydantic's complaint in our words."""
     path, kind = list(error["loc"]), error["type"]
-    in_cell = path[:-1] == ["target", "positive"] or isinstance(path[-2:][0], int)  # a union: names of types come last
-    cell = in_cell and path[-1] in ("bool", "int", "float", "str")
+    union = path[:-1] == ["target", "positive"] or isinstance(path[-2:][0], int)  # a Cell: its types come last
+    cell = union and path[-1] in ("bool", "int", "float", "str")
     short = kind == "missing" and isinstance(path[-1], int)  # a range of one number
     where = place(*(path[:-1] if cell or short else path))
     if kind == "extra_forbidden":
@@ -195,7 +202,7 @@ def _explain(error: Any, place: Callable[..., str]) -> Problem:
     if short:
         words = "expected more values"
     elif cell:
-        words = "expected a finite number" if kind == "finite_number" else "expected a text, a number, true or false"
+        words = "expected a text, a finite number, true or false"
     got = repr(list(error["input"]) if isinstance(error["input"], tuple) else error["input"])
     return Problem(where, f"{words}, got {got if len(got) < 60 else got[:57] + '...'}.", "Correct it.")
 
@@ -209,13 +216,13 @@ def _fields_at(path: list[Any]) -> Iterable[str]:
         model = next((a for a in (annotation, *get_args(annotation)) if hasattr(a, "model_fields")), None)
         if model is None:
             return ()
-    return model.model_fields
+    return list(model.model_fields)
 
 
 def _inconsistencies(raw: Mapping[str, Any], place: Callable[..., str]) -> Iterable[Problem]:
     """What types cannot say. Looks at raw values and passes over those that are of a wrong type."""
-    target = raw.get("target") if isinstance(raw.get("target"), Mapping) else {}
-    features = raw.get("features") if isinstance(raw.get("features"), Mapping) else {}
+    found = (raw.get(section) for section in ("target", "features"))
+    target, features = (section if isinstance(section, Mapping) else {} for section in found)
     yield from _target_problems(target, features, raw, place)
     if isinstance(raw.get("features"), Mapping) and not features:
         yield Problem(place("features"), "there are no features.", "Add a [features.NAME] section for each column.")

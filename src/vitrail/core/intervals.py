@@ -27,8 +27,10 @@ def t95(freedom: int) -> float:
     return z + (z**3 + z) / (4 * freedom) + (5 * z**5 + 16 * z**3 + 3 * z) / (96 * freedom**2)
 
 
-def interval(values: Sequence[float], test_share: float) -> tuple[float, float, float]:
-    """Mean and 95 % interval over seeds; no interval from fewer than two.
+def interval(
+    values: Sequence[float], test_share: float, within: tuple[float, float] = (-math.inf, math.inf)
+) -> tuple[float, float, float]:
+    """Mean and 95 % interval over seeds, cut to what is possible; no interval from fewer than two.
 
     >>> interval([1.0], 0.33)
     (1.0, nan, nan)
@@ -44,4 +46,4 @@ def interval(values: Sequence[float], test_share: float) -> tuple[float, float, 
         return mean, math.nan, math.nan
     variance = sum((v - mean) ** 2 for v in known) / (n - 1)
     half = t95(n - 1) * math.sqrt(variance * (1 / n + test_share / (1 - test_share)))
-    return mean, mean - half, mean + half
+    return mean, max(mean - half, within[0]), min(mean + half, within[1])

@@ -24,18 +24,22 @@ def _column(frame: pd.DataFrame, column: str) -> pd.Series:
     return frame[column]
 
 
+def _refuse(*problems: Problem) -> None:
+    if problems:
+        raise VitrailError("cannot cut the table", problems)
+
+
 def _require(whole: Mapping[str, object], **numbers: object) -> None:
-    """Counts of at least 1 and numbers above 0, or all that are not."""
-    bad = [(k, v, "a whole number above 0") for k, v in whole.items() if not (_is_whole(v) and v > 0)]  # type: ignore[operator]
+    """Counts of at least 1 and numbers above 0."""
+    bad = [(k, "a whole number above 0", v) for k, v in whole.items() if not _is_whole(v, 1)]
     for k, v in numbers.items():
         if not (isinstance(v, int | float | np.number) and 0 < v < np.inf):
-            bad.append((k, v, "a number above 0"))
-    if bad:
-        raise VitrailError("cannot cut the table", [Problem(k, f"expected {e}, got {v!r}.", "Correct it.") for k, v, e in bad])  # fmt: skip
+            bad.append((k, "a number above 0", v))
+    _refuse(*(Problem(k, f"expected {what}, got {v!r}.", "Correct it.") for k, what, v in bad))
 
 
-def _is_whole(value: object) -> bool:
-    return isinstance(value, int | np.integer) and not isinstance(value, bool)
+def _is_whole(value: object, least: int) -> bool:
+    return isinstance(value, int | np.integer) and not isinstance(value, bool) and bool(value >= least)
 
 
 def _named(frame: pd.DataFrame, parts: list[NDArray[np.int64]]) -> Cut:
@@ -56,7 +60,7 @@ def by_ranges(frame: pd.DataFrame, column: str, ranges: Mapping[str, tuple[float
     wrong = [f"{name}: {bounds}" for name, bounds in ranges.items() if not bounds[0] < bounds[1]]
     if wrong or not ranges:
         what = f"expected names with (low, high) and low < high, got {', '.join(wrong) or 'none'}."
-        raise VitrailError("cannot cut the table", [Problem("ranges", what, "Correct them.")])
+        _refuse(Problem("ranges", what, "Correct them."))
     lowest = min(low for low, _ in ranges.values())
     home = pd.Series("unknown", index=frame.index, dtype=object)
     for name, (low, high) in ranges.items():
@@ -74,7 +78,7 @@ def age_some(frame: pd.DataFrame, column: str = "age", seed: int = 0) -> Cut:
     parts = by_ranges(frame, column, {"0-35": (0, 35), "36+": (35, float("inf"))})
     young = parts.pop("0-35", frame.iloc[:0])
     a, b = iid(young, 2, seed).values()
-    return {"0-35 a": a, "0-35 b": b, **parts}
+    return {n: f for n, f in {"0-35 a": a, "0-35 b": b, **parts}.items() if len(f)}
 
 
 def iid(frame: pd.DataFrame, sites: int, seed: int = 0) -> Cut:
@@ -87,8 +91,8 @@ def iid(frame: pd.DataFrame, sites: int, seed: int = 0) -> Cut:
 def size_skew(frame: pd.DataFrame, sites: int, alpha: float = 1.0, seed: int = 0, at_least: int = 2) -> Cut:
     """Rows by lot, sizes from a Dirichlet(alpha): the smaller alpha, the more unequal."""
     _require({"sites": sites}, alpha=alpha)
-    if not (_is_whole(at_least) and at_least >= 0):
-        raise VitrailError("cannot cut the table", [Problem("at_least", f"expected a whole number, got {at_least!r}.", "Correct it.")])  # fmt: skip
+    if not _is_whole(at_least, 0):
+        _refuse(Problem("at_least", f"expected 0 or a whole number above, got {at_least!r}.", "Correct it."))
     rng = np.random.default_rng(key(seed, "size", sites, alpha))
     return _named(frame, _dealt(rng.permutation(len(frame)), rng.dirichlet([alpha] * sites), at_least))
 

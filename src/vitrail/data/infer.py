@@ -24,7 +24,7 @@ def infer_table(sites: Mapping[str, pd.DataFrame], target: str, site_column: str
     for site, (found, repeated) in columns.items():
         if target not in found:
             problems.append(Problem(site, f"there is no column {target!r}.", nearest(target, found)))
-        problems += [Problem(site, f"there is more than one column {c!r}.", "Rename or remove one.") for c in repeated]
+        problems += [Problem(site, f"there is more than one column {c!r}.", "Rename one.") for c in repeated]
     if not sites:
         problems.append(Problem("data", "there are no sites.", "Give one table per site."))
     if problems:
@@ -77,7 +77,7 @@ def _feature(values: pd.Series) -> dict[str, Any] | None:
     if len(levels) <= FEW and (found == np.round(found)).all():
         return {"kind": "categorical", "categories": levels}
     low, high = float(found.min()), float(found.max())
-    return {"kind": "numeric", "range": [low, high]} if low < high else None  # one number, written in many ways
+    return {"kind": "numeric", "range": [low, high]} if low < high else None  # "1,0", "1,00" are one number
 
 
 def _target(name: str, values: pd.Series) -> dict[str, Any]:

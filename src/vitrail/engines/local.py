@@ -243,9 +243,8 @@ class Engine:
             if feed.x is not None:
                 x, keep = feed.x[t, at][:busy], tuple(m[t, at][:busy] for m in feed.keep)
             else:
-                x = _buffer("x", (busy * b, width), self.sites.x)
-                torch.index_select(self.sites.x, 0, rows[t, :busy].reshape(-1), out=x)
-                x = x.view(busy, b, width)
+                x = _buffer("x", (busy, b, width), self.sites.x)
+                torch.index_select(self.sites.x, 0, rows[t, :busy].reshape(-1), out=x.view(-1, width))
                 keep = self._masks(keys[t, :busy], feed.draw.unit_key) if self.units else ()
             ex.step(self.task, work, Batch(x, y[t, :busy], w[t, :busy], keep), pace)
 
@@ -344,11 +343,11 @@ def _buffer(name: str, shape: tuple[int, ...], like: Tensor) -> Tensor:
     """Scratch memory of this thread: allocating it anew each step cost as much as the arithmetic (page faults)."""
     if like.device.type != "cpu":
         return torch.empty(shape, dtype=like.dtype, device=like.device)
-    held: dict[Any, Tensor] = _local.__dict__.setdefault("held", {})
-    count = int(torch.Size(shape).numel())
-    if (found := held.get((name, like.dtype))) is None or found.numel() < count:
-        found = held[(name, like.dtype)] = torch.empty(count, dtype=like.dtype)
-    return found[:count].view(shape)
+    held: dict[Any, Tensor] = _local.__dict__
+    found = held.get(name)
+    if found is None or found.shape != shape or found.dtype != like.dtype:
+        found = held[name] = torch.empty(shape, dtype=like.dtype)
+    return found
 
 
 @cache

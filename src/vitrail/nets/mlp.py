@@ -12,7 +12,7 @@ product a layer), which is what makes a round fast. tests/engines/test_gradients
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, cached_property
 from itertools import pairwise
 from typing import Literal, NamedTuple
 
@@ -42,7 +42,7 @@ class MLP:
     affine_in: bool = False
     affine_out: Literal["no", "each", "scalar"] = "no"
 
-    @property
+    @cached_property
     def layers(self) -> list[str]:
         return [f"body.{i}" for i in range(len(self.hidden))] + ["head"]
 
@@ -57,7 +57,7 @@ class MLP:
         }
         return {g: names for g, names in groups.items() if names}
 
-    @property
+    @cached_property
     def widths(self) -> tuple[int, ...]:
         return (self.features, *self.hidden)
 

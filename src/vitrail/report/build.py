@@ -12,7 +12,7 @@ from vitrail.core.problems import Problem, VitrailError
 from vitrail.data.datasets import HEART_ATTRIBUTION
 from vitrail.methods import TABLE, build, name_of
 from vitrail.report.page import Page, render
-from vitrail.runs.compare import Comparison, load_comparison
+from vitrail.runs.comparison import Comparison, load_comparison
 from vitrail.runs.run import Run, wire_lines
 from vitrail.study import LOWER_IS_BETTER, Study
 
@@ -87,10 +87,7 @@ def _comparison_of(run: Run) -> Comparison:
     scores = [
         run.scores(split).assign(method=name, seed=run.seed, split=split) for split in ("test", "train")
     ]
-    test = run.history[run.history.split == "test"]
-    ends = test.groupby("stage")["round"].max()
-    offset = test.stage.map(lambda s: int(ends[ends.index < s].sum()))
-    curves = test.assign(method=name, seed=run.seed, round=test["round"] + offset)
+    curves = run.curve().assign(method=name, seed=run.seed)
     info: dict[str, Any] = json.loads(json.dumps(run.info))
     return Comparison(
         run.study,

@@ -1,6 +1,6 @@
 """A study put into practice: one run, the folder it leaves, and comparisons of many runs."""
 
-from vitrail.runs.compare import Comparison, compare
+from vitrail.runs.comparison import Comparison, compare
 from vitrail.runs.run import Run, federate, wire_lines
 
 __all__ = ["Comparison", "Run", "compare", "federate", "wire_lines"]

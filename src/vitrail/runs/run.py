@@ -66,6 +66,13 @@ class Run:
         last = last[last["round"] == last["round"].max()]
         return last[["site", "metric", "value"]].reset_index(drop=True)
 
+    def curve(self) -> pd.DataFrame:
+        """round, site, metric, value: along the run, stages one after the other, on each site's own hold-out rows."""
+        test = self.history[self.history.split == "test"]
+        ends = test.groupby("stage")["round"].max()
+        before = test.stage.map(lambda s: int(ends[ends.index < s].sum()))
+        return test.assign(round=test["round"] + before)[["round", "site", "metric", "value"]].reset_index(drop=True)
+
     def predict(self, site: str, frame: pd.DataFrame) -> pd.DataFrame:
         """That site's personalised model on raw rows: a probability for each class, or a number."""
         if site not in self.models:

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 import math
+import multiprocessing
 import tomllib
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pandas as pd
 
@@ -21,7 +23,7 @@ from vitrail.data.read import clean
 from vitrail.methods import TABLE
 from vitrail.runs.folder import Folder, write_atomically
 from vitrail.runs.run import federate
-from vitrail.study import LOWER_IS_BETTER, Study
+from vitrail.study import LOWER_IS_BETTER, SHARES, Study
 
 SCORES = ["method", "seed", "site", "split", "metric", "value"]
 VERDICTS = ["site", "metric", "method", "local", "joined", "gain", "low", "high", "verdict", "why"]
@@ -47,11 +49,12 @@ class Comparison:
         for (method, metric), part in test.groupby(["method", "metric"], sort=False):
             table = part.pivot(index="seed", columns="site", values="value")
             down = metric in LOWER_IS_BETTER
-            mean, low, high = interval(table.mean(axis=1).tolist(), self._share)
+            within = (0.0, 1.0) if metric in SHARES else (-math.inf, math.inf)
+            mean, low, high = interval(table.mean(axis=1).tolist(), self._share, within)
             by_site = table.mean(axis=0)
             worst_site = (by_site.idxmax() if down else by_site.idxmin()) if by_site.notna().any() else ""
             of_worst = table[worst_site].tolist() if worst_site in table else [math.nan]
-            rows.append((method, metric, mean, low, high, worst_site, *interval(of_worst, self._share)))
+            rows.append((method, metric, mean, low, high, worst_site, *interval(of_worst, self._share, within)))
         columns = ["method", "metric", "mean", "mean_low", "mean_high", "worst_site", "worst", "worst_low", "worst_high"]
         return pd.DataFrame(rows, columns=columns)
 
@@ -136,9 +139,14 @@ def compare(
     device: str = "cpu",
     out: str | Path | None = None,
     resume: bool = False,
-    progress: Callable[[str, int, int, int], None] | None = None,
+    workers: int = 1,
+    progress: Callable[[str, int, int], None] | None = None,
 ) -> Comparison:
-    """Every method under every seed; finished parts in `out` are kept when resumed."""
+    """Every method under every seed; finished parts in `out` are kept when resumed.
+
+    `workers` processes share the work: the numbers are the same, and small networks, whose engine uses one core,
+    are done sooner. progress(what, done, of) is called as it goes.
+    """
     names, seeds = list(dict.fromkeys(names)), list(dict.fromkeys(seeds))
     problems = [p for n in names for p in methods.problems(n, {}, "methods")]
     if not names or not seeds:
@@ -149,13 +157,9 @@ def compare(
         study = study.with_changes(training={"rounds": rounds})
     marks = {n: fingerprint(clean(f, study)) for n, f in sites.items()}
     folder = _open(out, resume, study, marks, engine, device) if out is not None else None
-    parts = []
+    jobs = [_Job(study, name, seed, engine, device, folder.path if folder else None) for seed in seeds for name in names]
     try:
-        total = len(names) * len(seeds)
-        for s, seed in enumerate(seeds):
-            for m, name in enumerate(names):
-                part = _part(folder, study, sites, name, seed, engine, device, s * len(names) + m, total, progress)
-                parts.append(part)
+        parts = _done(jobs, dict(sites), workers, progress or (lambda *_: None))
         result = _gathered(study, names, seeds, parts, marks)
         if folder:
             write_atomically(folder.path / "comparison.csv", result.scores.to_csv(index=False))
@@ -183,37 +187,72 @@ def _open(
     return folder
 
 
+class _Job(NamedTuple):
+    """One method under one seed."""
+
+    study: Study
+    name: str
+    seed: int
+    engine: str
+    device: str
+    folder: Path | None
+
+    @property
+    def words(self) -> str:
+        return f"{TABLE[self.name].title}, seed {self.seed}"
+
+
+def _done(
+    jobs: list[_Job], sites: dict[str, pd.DataFrame], workers: int, progress: Callable[[str, int, int], None]
+) -> list[dict[str, Any]]:
+    total = len(jobs)
+    if workers < 2:
+
+        def within(number: int, job: _Job) -> Callable[[int, int], None]:
+            return lambda r, rounds: progress(job.words, number * rounds + r, total * rounds)
+
+        return [_part(job, sites, within(i, job)) for i, job in enumerate(jobs)]
+    parts: dict[int, dict[str, Any]] = {}
+    context = multiprocessing.get_context("spawn")  # a fork would copy torch's locks in whatever state they are
+    with ProcessPoolExecutor(workers, context, _remember, (sites,)) as pool:
+        waiting = {pool.submit(_part_there, job): i for i, job in enumerate(jobs)}
+        try:
+            for n, future in enumerate(as_completed(waiting), 1):
+                parts[waiting[future]] = future.result()
+                progress(jobs[waiting[future]].words, n, total)
+        except BaseException:
+            pool.shutdown(cancel_futures=True)
+            raise
+    return [parts[i] for i in range(total)]
+
+
+_sites: dict[str, pd.DataFrame] = {}  # of a worker process, sent once
+
+
+def _remember(sites: dict[str, pd.DataFrame]) -> None:
+    _sites.update(sites)
+
+
+def _part_there(job: _Job) -> dict[str, Any]:
+    return _part(job, _sites, None)
+
+
 def _part(
-    folder: Folder | None,
-    study: Study,
-    sites: Mapping[str, pd.DataFrame],
-    name: str,
-    seed: int,
-    engine: str,
-    device: str,
-    number: int,
-    total: int,
-    progress: Callable[[str, int, int, int], None] | None,
+    job: _Job, sites: Mapping[str, pd.DataFrame], progress: Callable[[int, int], None] | None
 ) -> dict[str, Any]:
-    place = folder.path / "parts" / f"{name}-{seed}.json" if folder else None
+    place = job.folder / "parts" / f"{job.name}-{job.seed}.json" if job.folder else None
     if place and place.exists():
         done: dict[str, Any] = json.loads(place.read_text(encoding="utf-8"))
         return done
-
-    def step(round_: int, rounds: int) -> None:
-        if progress:
-            progress(f"{TABLE[name].title}, seed {seed}", number * 1000 + 1000 * round_ // rounds, total * 1000, number)
-
-    run = federate(study, sites, method=name, seed=seed, engine=engine, device=device, progress=step)
-    before = {s: 0 for s in run.history.stage.unique()}
-    for s in sorted(before):
-        before[s] = sum(int(run.history[run.history.stage == t]["round"].max()) for t in before if t < s)
-    curve = run.history[run.history.split == "test"]
+    run = federate(
+        job.study, sites, method=job.name, seed=job.seed, engine=job.engine, device=job.device, progress=progress
+    )
+    scores = pd.concat([run.scores(split).assign(split=split) for split in ("test", "train")])
     part = {
-        "method": name,
-        "seed": seed,
-        "scores": [[*row] for split in ("test", "train") for row in run.scores(split).assign(split=split).to_numpy().tolist()],
-        "curve": [[int(before[s] + r), site, m, v] for s, r, site, _, m, v in curve.to_numpy().tolist()],
+        "method": job.name,
+        "seed": job.seed,
+        "scores": scores.to_numpy().tolist(),
+        "curve": run.curve()[["round", "site", "metric", "value"]].to_numpy().tolist(),
         "ledger": run.ledger.to_dict("records"),
         "sites": run.sizes.to_dict("records"),
         "versions": run.info["versions"],

@@ -1,0 +1,68 @@
+"""Comparisons: tidy, resumable, the same in one process or two."""
+
+from __future__ import annotations
+
+import pandas as pd
+import pandas.testing as pdt
+import pytest
+
+import vitrail as vt
+from vitrail.runs.comparison import load_comparison, seeds_of
+
+
+@pytest.fixture(scope="module")
+def study() -> vt.Study:
+    agreed = vt.Study.load(vt.datasets.packaged("heart_disease.toml"))
+    return agreed.with_changes(training={"rounds": 3}, network={"hidden": [8]})
+
+
+def test_comparison_is_tidy_and_resumes(study, tmp_path, monkeypatch) -> None:
+    sites = vt.datasets.heart_disease()
+    whole = vt.compare(study, sites, ["local", "fedavg"], [1, 2])
+    assert list(whole.scores.columns) == ["method", "seed", "site", "split", "metric", "value"]
+    assert len(whole.scores) == 2 * 2 * 4 * 2 * 4
+    from vitrail.runs import comparison as module
+
+    real, calls = module.federate, []
+
+    def stop_after_three(*args, **kwargs):
+        if len(calls) == 3:
+            raise KeyboardInterrupt
+        calls.append(kwargs["method"])
+        return real(*args, **kwargs)
+
+    monkeypatch.setattr(module, "federate", stop_after_three)
+    with pytest.raises(KeyboardInterrupt):
+        vt.compare(study, sites, ["local", "fedavg"], [1, 2], out=tmp_path / "c")
+    calls.clear()
+    again = vt.compare(study, sites, ["local", "fedavg"], [1, 2], out=tmp_path / "c", resume=True)
+    assert len(calls) == 1, "only the missing part is run"
+    pdt.assert_frame_equal(again.scores, whole.scores)
+    pdt.assert_frame_equal(pd.read_csv(tmp_path / "c" / "comparison.csv"), whole.scores)
+    loaded = load_comparison(tmp_path / "c")
+    pdt.assert_frame_equal(loaded.scores, whole.scores)
+    pdt.assert_frame_equal(loaded.verdicts(), whole.verdicts())
+    with pytest.raises(vt.VitrailError, match="another comparison"):
+        vt.compare(study.with_changes(training={"lr": 0.1}), sites, ["local"], [1], out=tmp_path / "c", resume=True)
+
+
+def test_two_processes_give_the_same(study) -> None:
+    sites = vt.datasets.heart_disease()
+    one = vt.compare(study, sites, ["local", "apfl"], [1])
+    two = vt.compare(study, sites, ["local", "apfl"], [1], workers=2)
+    pdt.assert_frame_equal(one.scores, two.scores)
+    pdt.assert_frame_equal(one.curves, two.curves)
+
+
+def test_seeds_are_the_studys_then_derived(study) -> None:
+    seeds = seeds_of(study, 8)
+    assert tuple(seeds[:5]) == study.seeds
+    assert len(set(seeds)) == 8
+    assert seeds_of(study, 2) == list(study.seeds[:2])
+
+
+def test_wrong_names_are_told_together(study) -> None:
+    with pytest.raises(vt.VitrailError) as caught:
+        vt.compare(study, vt.datasets.heart_disease(), ["fedavgg", "dito"], [1])
+    assert "fedavg" in str(caught.value)
+    assert "ditto" in str(caught.value)
