@@ -351,20 +351,16 @@ def _cell(value: Any) -> str:
 def print_comparison(result: Comparison) -> None:
     """Method x site, worst site named; then the verdicts."""
     metric = result.study.metrics[0]
-    test = result.scores[(result.scores.split == "test") & (result.scores.metric == metric)]
-    by = test.pivot_table(index="method", columns="site", values="value", aggfunc="mean", dropna=False)
-    summary = result.summary()
-    summary = summary[summary.metric == metric].set_index("method")
+    mean = result.means(metric)
+    summary = {row["method"]: row for row in result.summary().to_dict("records") if row["metric"] == metric}
     sites = list(result.sites.site)
-    shown = sites if len(sites) <= 8 else []
-    titles = titles_of(result)
-    rows = [
-        [titles[m], *(float(by.loc[m, s]) for s in shown), float(summary.loc[m, "mean"]), float(summary.loc[m, "worst"]),
-         summary.loc[m, "worst_site"]]
-        for m in result.methods
-    ]  # fmt: skip
+    shown = sites if len(sites) <= 8 else []  # more do not fit a line; the page has them all
+    rows, worst = [], []
+    for method, title in titles_of(result).items():
+        row = summary[method]
+        rows.append([title, *(mean[method, s] for s in shown), row["mean"], row["worst"], row["worst_site"]])
+        worst.append(1 + shown.index(row["worst_site"]) if row["worst_site"] in shown else -1)
     print(f"{metric.replace('_', ' ')} on each site's own hold-out rows, mean over {len(result.seeds)} seed(s)\n")
-    worst = [shown.index(summary.loc[m, "worst_site"]) + 1 if summary.loc[m, "worst_site"] in shown else -1 for m in result.methods]  # fmt: skip
     print_table(["method", *shown, "mean", "worst", "worst site"], rows, lambda r, c: c == worst[r])
     verdicts = result.verdicts()
     if len(verdicts):

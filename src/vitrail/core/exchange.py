@@ -39,7 +39,7 @@ class Pace(NamedTuple):
 class Rows(NamedTuple):
     """A site's own training rows, as far as a report may look at them."""
 
-    count: Tensor  # [site]
+    total: Tensor  # [site]: how many there are
 
 
 class Exchange(ABC, Generic[State, Coord, Work, Down, Up]):

@@ -77,7 +77,7 @@ def each(f: Callable[[Tensor], Tensor], tree: T) -> T:
         return f(tree)  # type: ignore[return-value]
     if isinstance(tree, dict):
         return {k: each(f, v) for k, v in tree.items()}  # type: ignore[return-value]
-    return type(tree)(*(each(f, v) for v in tree))  # type: ignore[call-arg, attr-defined]
+    return type(tree)(*(each(f, v) for v in tree))  # type: ignore[attr-defined]
 
 
 def filled(tree: T, values: dict[str, Tensor], prefix: str = "") -> T:
@@ -91,7 +91,7 @@ def filled(tree: T, values: dict[str, Tensor], prefix: str = "") -> T:
     ]
     if isinstance(tree, dict):
         return dict(zip(names, got, strict=True))  # type: ignore[return-value]
-    return type(tree)(*got)  # type: ignore[return-value]
+    return type(tree)(*got)
 
 
 def pull_(velocity: Params, params: Params, towards: Params, times: float) -> None:

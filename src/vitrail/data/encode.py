@@ -30,7 +30,7 @@ Matrix = NDArray[np.float64]
 class Moments(NamedTuple):
     """What `global` standardisation exchanges, in two rounds; only sums over sites are needed."""
 
-    count: NDArray[np.float64]  # [numeric feature]: rows with a value
+    rows: NDArray[np.float64]  # [numeric feature]: how many have a value
     total: NDArray[np.float64]  # [numeric feature]: round 1 sum of values, round 2 sum of squared distances to the mean
 
 
@@ -159,7 +159,7 @@ def moments(frame: pd.DataFrame, names: list[str], mean: Matrix | None = None) -
 
 def _finish(frames: list[pd.DataFrame], names: list[str]) -> tuple[Matrix, Matrix]:
     said = [moments(f, names) for f in frames]
-    count = np.sum([m.count for m in said], 0).clip(min=1)
+    count = np.sum([m.rows for m in said], 0).clip(min=1)
     mean = np.sum([m.total for m in said], 0) / count
     spread = np.sum([moments(f, names, mean).total for f in frames], 0) / count
     sd = np.sqrt(spread)

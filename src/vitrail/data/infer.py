@@ -33,7 +33,7 @@ def infer_table(sites: Mapping[str, pd.DataFrame], target: str, site_column: str
     pooled: dict[str, list[pd.Series]] = {}
     for found, _ in columns.values():
         for c, values in found.items():
-            pooled.setdefault(c, []).append(values.astype(object))
+            pooled.setdefault(c, []).append(_with_points(values))
     for c, parts in pooled.items():
         if c not in (target, site_column) and (feature := _feature(pd.concat(parts, ignore_index=True))):
             features[c] = feature
@@ -46,6 +46,15 @@ def read_drafts(paths: list[Path], target: str, site_column: str = "") -> dict[s
     if len(paths) == 1 and (site_column or paths[0].is_dir()):
         return read_sites(paths[0], table)
     return {str(p): read_table(p) for p in paths}
+
+
+def _with_points(values: pd.Series) -> pd.Series:
+    """One site may write 1,5 where another writes 1.5: read each site's way before putting them together."""
+    if values.dtype == object or values.dtype.kind not in "biuf":
+        numbers, bad = as_numbers(values)
+        if not bad.any() and values.map(lambda v: isinstance(v, str) and "," in v).any():
+            return numbers.astype(object)
+    return values.astype(object)
 
 
 def _levels(values: pd.Series) -> list[Any]:

@@ -253,7 +253,7 @@ class Engine:
         if not self.units:
             return ()
         out = _buffer("keep", (*rows.shape, len(units)), units)
-        return keep_mask(rows, units, self.task.dropout, out).split(list(self.task.net.widths), -1)
+        return torch.split(keep_mask(rows, units, self.task.dropout, out), list(self.task.net.widths), -1)
 
 
 class Feed(NamedTuple):
@@ -289,7 +289,7 @@ class _Graph:
         before = [t.clone() for t in kept]
 
         def once() -> Facts:
-            here, side = torch.cuda.current_stream(), torch.cuda.Stream()
+            here, side = torch.cuda.current_stream(), torch.cuda.Stream()  # type: ignore[no-untyped-call]
             side.wait_stream(here)
             with torch.cuda.stream(side):
                 clock.add_(1)
@@ -301,7 +301,7 @@ class _Graph:
             torch._foreach_copy_(feed.tensors(), following.tensors())
             return facts
 
-        warm = torch.cuda.Stream()
+        warm = torch.cuda.Stream()  # type: ignore[no-untyped-call]
         warm.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(warm):
             once()

@@ -72,8 +72,8 @@ def trace(task: Task, method: Method[Any, Any, Any, Any, Any], rounds: int) -> l
     some = next(iter(task.start.values()))
     roster = Roster(("site",), torch.ones(1, dtype=torch.bool, device=some.device))
     state, coord = method.state(task, 1), method.coord(task, 1)
-    zeros = [torch.zeros(1, 1, n, dtype=some.dtype, device=some.device) for n in (task.net.widths[0], task.net.outputs, 1)]
-    batch, rows = Batch(*zeros), Rows(torch.ones(1, dtype=some.dtype, device=some.device))
+    x, y, w = (some.new_zeros(1, 1, n) for n in (task.net.widths[0], task.net.outputs, 1))
+    batch, rows = Batch(x, y, w), Rows(some.new_ones(1))
     contracts = []
     for stage in method.plan(rounds):
         ex = stage.exchange

@@ -45,7 +45,7 @@ def settings(method: AnyMethod) -> dict[str, Any]:
     return {k: v for k, v in dataclasses.asdict(method).items() if v is not None}
 
 
-def problems(name: object, given: Mapping[str, object], where: str) -> list[Problem]:
+def problems(name: object, given: Mapping[str, Any], where: str) -> list[Problem]:
     """What is wrong with this name and these hyperparameters."""
     if not isinstance(name, str) or name not in TABLE:
         return [Problem(f"{where}.name", f"there is no method {name!r}.", nearest(str(name), TABLE))]
@@ -65,7 +65,7 @@ def problems(name: object, given: Mapping[str, object], where: str) -> list[Prob
     return found
 
 
-def build(name: str, given: Mapping[str, object] | None = None) -> AnyMethod:
+def build(name: str, given: Mapping[str, Any] | None = None) -> AnyMethod:
     """The method of this name with these hyperparameters.
 
     >>> build("fedprox", {"mu": 0.5}).mu

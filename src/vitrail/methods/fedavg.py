@@ -57,8 +57,8 @@ class Averages:
         """The parameters that travel, weighted, at the site."""
         shared = {k: params[k] for k in down.params}
         if self.weights == "rows":
-            return Up(scaled(rows.count, shared), rows.count)
-        return Up(shared, torch.ones_like(rows.count))
+            return Up(scaled(rows.total, shared), rows.total)
+        return Up(shared, torch.ones_like(rows.total))
 
     def merge(self, task: Task, coord: Shared, up: Up, roster: Roster) -> tuple[Shared, Facts]:
         return Shared(tmap(lambda v: v / up.weight, up.weighted)), {}

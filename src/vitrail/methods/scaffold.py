@@ -84,7 +84,7 @@ class Scaffold(Method[State, Coord, Work, Coord, Up]):
         length = (work.steps * pace.lr).clamp(min=torch.finfo(work.steps.dtype).tiny)
         control = tmap(lambda d, m: d - m / per_site(length, m), work.drift, moved)
         change = tmap(torch.sub, control, state.control)
-        return State(control, {}), Up(moved, change, torch.ones_like(rows.count))
+        return State(control, {}), Up(moved, change, torch.ones_like(rows.total))
 
     def merge(self, task: Task, coord: Coord, up: Up, roster: Roster) -> tuple[Coord, Facts]:
         params = tmap(lambda x, m: x + self.server_lr * m / up.answers, coord.params, up.moved)

@@ -28,9 +28,10 @@ def through_tanh(slope: Tensor, h: Tensor, keep: Tensor | None) -> Tensor:
         return _kernel(code)(slope, h, keep)
     if keep is not None:
         dropped_(slope, keep)
-    return torch.ops.aten.tanh_backward(slope, h)
+    back: Tensor = torch.ops.aten.tanh_backward(slope, h)
+    return back
 
 
 @cache
 def _kernel(code: str) -> Callable[..., Tensor]:
-    return torch.cuda.jiterator._create_jit_fn(code)  # type: ignore[no-any-return]
+    return torch.cuda.jiterator._create_jit_fn(code)

@@ -58,6 +58,11 @@ class Comparison:
         columns = ["method", "metric", "mean", "mean_low", "mean_high", "worst_site", "worst", "worst_low", "worst_high"]
         return pd.DataFrame(rows, columns=columns)
 
+    def means(self, metric: str) -> dict[tuple[str, str], float]:
+        """(method, site) -> mean over seeds on the hold-out rows."""
+        test = self.scores[(self.scores.split == "test") & (self.scores.metric == metric)]
+        return {(str(m), str(s)): float(part.value.mean()) for (m, s), part in test.groupby(["method", "site"])}
+
     @property
     def _share(self) -> float:
         return float(self.sites.test_rows.sum() / (self.sites.test_rows.sum() + self.sites.train_rows.sum()))
@@ -88,7 +93,7 @@ def _verdict(site: str, metric: str, sign: int, table: pd.DataFrame, federated: 
     for seed in table.index:
         others = table.drop(index=seed)[federated] if len(table) > 1 else table[federated]
         chosen = (sign * others.mean()).fillna(-math.inf).idxmax()
-        joined.append(float(table.loc[seed, chosen]))
+        joined.append(float(table[chosen][seed]))
     alone = table["local"].tolist()
     gains = [sign * (j - a) for j, a in zip(joined, alone, strict=True)]
     share = float(size.test_rows / (size.test_rows + size.train_rows))

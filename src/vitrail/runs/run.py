@@ -64,7 +64,7 @@ class Run:
         last = self.history[self.history.split == split]
         last = last[last.stage == last.stage.max()]
         last = last[last["round"] == last["round"].max()]
-        return last[["site", "metric", "value"]].reset_index(drop=True)
+        return pd.DataFrame(last[["site", "metric", "value"]]).reset_index(drop=True)
 
     def curve(self) -> pd.DataFrame:
         """round, site, metric, value: along the run, stages one after the other, on each site's own hold-out rows."""
@@ -116,17 +116,16 @@ class Run:
             plain = json.loads((place / "encoder.json").read_text(encoding="utf-8"))
             encoders[site] = Encoder(study, plain["mean"], plain["sd"])
         facts, shared = (_tensors_if_any(path / "coordinator" / f"{n}.safetensors") for n in ("facts", "shared"))
-        text = {"dtype": {"site": str}}
         return cls(
             study,
             methods.build(info["method"]["name"], {k: v for k, v in info["method"].items() if k != "name"}),
             info["seed"],
             info,
-            pd.read_csv(path / "scores.csv", **text, keep_default_na=False, na_values=[""]),
-            pd.read_csv(path / "ledger.csv", **text, keep_default_na=False),
+            _table(path / "scores.csv"),
+            _table(path / "ledger.csv"),
             models,
             encoders,
-            pd.read_csv(path / "sites.csv", **text, keep_default_na=False),
+            _table(path / "sites.csv"),
             facts,
             shared,
         )
@@ -454,6 +453,11 @@ def _settled_shape(method: AnyMethod, task: Task) -> Any:
         down = stage.exchange.send(task, coord, Roster(("site",), torch.ones(1, dtype=torch.bool)))
         state = stage.exchange.settle(task, state, down)
     return state
+
+
+def _table(path: Path) -> pd.DataFrame:
+    """A table of ours; a site named NA or 007 keeps its name."""
+    return pd.read_csv(path, dtype={"site": str}, keep_default_na=False, na_values={"value": [""]})
 
 
 def _tensors_if_any(path: Path) -> dict[str, Tensor]:

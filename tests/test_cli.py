@@ -1,0 +1,173 @@
+"""The command line as a person uses it: in a process of its own, reading what it prints."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pandas as pd
+import pytest
+
+import vitrail as vt
+from vitrail.cli import free_folder, parse_away, parse_settings
+
+
+def vitrail(*words: object, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "vitrail.cli", *map(str, words)]
+    return subprocess.run(command, capture_output=True, text=True, cwd=cwd, timeout=300)
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with one file per hospital, one file with all of them, and a drafted study."""
+    root = tmp_path_factory.mktemp("cli")
+    (root / "data").mkdir()
+    sites = vt.datasets.heart_disease()
+    for name, frame in sites.items():
+        german = {"sep": ";", "decimal": ","} if name == "va" else {}
+        frame.to_csv(root / "data" / f"{name}.csv", index=False, **german)
+    sites["va"].to_parquet(root / "va.parquet")
+    pd.concat([f.assign(hospital=n) for n, f in sites.items()]).to_csv(root / "all.csv", index=False)
+    done = vitrail("init", root / "data", "--target", "disease", "--out", root / "study.toml")
+    assert done.returncode == 0, done.stderr
+    assert "13 features, 4 sites" in done.stdout
+    return root
+
+
+def test_run_from_a_folder_or_from_one_file(place) -> None:
+    quick = ("--rounds", 2, "--method", "fedprox", "--set", "mu=0.5", "--seed", 7)
+    done = vitrail("run", place / "study.toml", "--data", place / "data", "--out", place / "r1", *quick)
+    assert done.returncode == 0, done.stderr
+    assert "switzerland" in done.stdout
+    run = vt.Run.load(place / "r1")
+    assert (run.method, run.seed, run.study.training.rounds) == (vt.methods.FedProx(mu=0.5), 7, 2)
+    assert (place / "r1" / "report.html").stat().st_size > 10_000
+    again = vitrail("run", place / "study.toml", "--data", place / "data", "--out", place / "r1", *quick)
+    assert again.returncode == 2
+    assert "--resume" in again.stderr
+    assert "Traceback" not in again.stderr
+    done = vitrail("init", place / "all.csv", "--target", "disease", "--site-column", "hospital", "--out", place / "one.toml")
+    assert done.returncode == 0, done.stderr
+    done = vitrail("run", place / "one.toml", "--data", place / "all.csv", "--out", place / "r2", *quick)
+    assert done.returncode == 0, done.stderr
+    assert vt.Run.load(place / "r2").scores().value.tolist() == run.scores().value.tolist()
+
+
+def test_resume_of_a_finished_run_shows_it(place) -> None:
+    words = ("run", place / "study.toml", "--data", place / "data", "--out", place / "r3", "--rounds", 2)
+    first, second = vitrail(*words), vitrail(*words, "--resume")
+    assert second.returncode == 0, second.stderr
+    assert first.stdout == second.stdout
+
+
+def test_compare_writes_table_and_page(place) -> None:
+    out = place / "c1"
+    words = ("compare", place / "study.toml", "--data", place / "data", "--methods", "local,fedavg", "--seeds", 2)
+    done = vitrail(*words, "--rounds", 2, "--out", out)
+    assert done.returncode == 0, done.stderr
+    assert "Is joining worth it?" in done.stdout
+    tidy = pd.read_csv(out / "comparison.csv")
+    assert list(tidy.columns) == ["method", "seed", "site", "split", "metric", "value"]
+    assert set(tidy.method) == {"local", "fedavg"}
+    assert tidy.seed.nunique() == 2
+    (out / "report.html").unlink()
+    assert vitrail("report", out).returncode == 0
+    assert "Is joining worth it?" in (out / "report.html").read_text()
+
+
+def test_check_tells_by_exit_code(place) -> None:
+    heart = vt.datasets.packaged("heart_disease.toml")
+    clean = vt.datasets.heart_disease()["cleveland"].dropna()
+    clean.to_csv(place / "clean.csv", index=False)
+    fine = vitrail("check", heart, place / "clean.csv")
+    assert fine.returncode == 0, fine.stdout
+    clean.assign(chol=clean.chol / 38.67).to_csv(place / "mmol.csv", index=False)
+    found = vitrail("check", heart, place / "mmol.csv", "--json")
+    assert found.returncode == 1
+    report = json.loads(found.stdout)
+    assert any(f["kind"] == "unit_mixup" and f["column"] == "chol" for f in report["findings"])
+    assert "mmol/L" in vitrail("check", heart, place / "mmol.csv").stdout
+    assert vitrail("check", heart, place / "nowhere.csv").returncode == 2
+    assert vitrail("check", place / "nowhere.toml", place / "clean.csv").returncode == 2
+    assert vitrail("check", heart, place / "va.parquet").returncode == 1
+
+
+def test_wire_names_what_leaves(place) -> None:
+    told = vitrail("wire", "fedper", place / "study.toml")
+    assert told.returncode == 0
+    assert "weighted/body.0.weight" in told.stdout
+    assert "head" not in told.stdout, "the head stays at the site"
+    assert "ALL TRAINING ROWS" in vitrail("wire", "centralized").stdout
+    assert "from site" not in vitrail("wire", "local").stdout.replace("scores  from site", "")
+
+
+WRONG = {
+    "unknown method": (["run", "STUDY", "--data", "DATA", "--out", "x", "--method", "fedavgg"], "Did you mean 'fedavg'"),
+    "unknown setting": (["run", "STUDY", "--data", "DATA", "--out", "x", "--set", "muu=1"], "no hyperparameter 'muu'"),
+    "setting without value": (["run", "STUDY", "--data", "DATA", "--out", "x", "--set", "mu"], "KEY=VALUE"),
+    "data not there": (["run", "STUDY", "--data", "nowhere", "--out", "x"], "nowhere"),
+    "study not there": (["run", "nowhere.toml", "--data", "DATA", "--out", "x"], "vitrail init"),
+    "zero rounds": (["run", "STUDY", "--data", "DATA", "--out", "x", "--rounds", "0"], "at least 1"),
+    "engine": (["run", "STUDY", "--data", "DATA", "--out", "x", "--engine", "steam"], "'vectorised' or 'looped'"),
+    "device": (["run", "STUDY", "--data", "DATA", "--out", "x", "--device", "tpu9"], "'cpu' or 'cuda'"),
+    "dropout": (["run", "STUDY", "--data", "DATA", "--out", "x", "--dropout-rate", "2"], "below 1"),
+    "away": (["run", "STUDY", "--data", "DATA", "--out", "x", "--away", "va"], "SITE:FIRST-LAST"),
+    "away nobody": (["run", "STUDY", "--data", "DATA", "--out", "x", "--away", "vaa:1-2"], "Did you mean 'va'"),
+    "negative seed": (["run", "STUDY", "--data", "DATA", "--out", "x", "--seed", "-1"], "from 0 to"),
+    "no such target": (["init", "DATA", "--target", "diseas", "--out", "y.toml"], "Did you mean 'disease'"),
+    "study exists": (["init", "DATA", "--target", "disease", "--out", "STUDY"], "exists already"),
+    "report of nothing": (["report", "DATA"], "folder of a run"),
+    "wire of nothing": (["wire", "fedavgg"], "Did you mean 'fedavg'"),
+    "compare nothing": (["compare", "STUDY", "--data", "DATA", "--out", "x", "--methods", ","], "at least one"),
+    "compare unknown": (["compare", "STUDY", "--data", "DATA", "--out", "x", "--methods", "dito"], "Did you mean 'ditto'"),
+}
+
+
+@pytest.mark.parametrize("case", WRONG)
+def test_mistakes_are_told_in_words(case, place, tmp_path) -> None:
+    words, expected = WRONG[case]
+    given = [{"STUDY": place / "study.toml", "DATA": place / "data"}.get(w, w) for w in words]
+    done = vitrail(*given, cwd=tmp_path)
+    assert done.returncode == 2
+    assert expected in done.stderr
+    assert "Traceback" not in done.stderr
+    assert not (tmp_path / "x").exists(), "a run that cannot start leaves no folder"
+
+
+def test_help_is_quick_and_needs_no_torch() -> None:
+    probe = "import sys, vitrail.cli; sys.argv = ['vitrail', '--help']\ntry:\n vitrail.cli.main()\nexcept SystemExit:\n pass\n"
+    probe += "heavy = {'torch', 'pandas', 'numpy', 'pydantic', 'pyarrow'} & set(sys.modules)\nassert not heavy, heavy"
+    done = subprocess.run([sys.executable, "-c", probe], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert "compare" in done.stdout
+
+
+def test_import_costs_little_beside_torch() -> None:
+    """`import vitrail` takes no more than torch plus 0.3 s, all of its names loaded plus a second for pandas."""
+    code = "import time, torch; t = time.perf_counter(); import vitrail; print(time.perf_counter() - t)"
+    best = min(float(subprocess.check_output([sys.executable, "-c", code], text=True)) for _ in range(3))
+    assert best < 0.3
+
+
+def test_nothing_reaches_for_the_network(place) -> None:
+    """The whole of a run with sockets forbidden."""
+    code = (
+        "import socket, sys\n"
+        "def no(*a, **k): raise RuntimeError('network')\n"
+        "socket.socket.connect = no; socket.getaddrinfo = no\n"
+        "from vitrail.cli import main; main()"
+    )
+    out = place / "offline"
+    words = ["run", str(place / "study.toml"), "--data", str(place / "data"), "--out", str(out), "--rounds", "1"]
+    done = subprocess.run([sys.executable, "-c", code, *words], capture_output=True, text=True, env={**os.environ})
+    assert done.returncode == 0, done.stderr
+
+
+def test_small_parsers(tmp_path) -> None:
+    assert parse_settings(["mu=0.5", "weights=rows", "adaptive=false"]) == {"mu": 0.5, "weights": "rows", "adaptive": False}
+    assert parse_away(["va:3-5", "a:b:7"]) == {"va": [(3, 5)], "a:b": [(7, 7)]}
+    (tmp_path / "demo").mkdir()
+    assert free_folder(tmp_path / "demo") == tmp_path / "demo-2"
