@@ -174,8 +174,8 @@ def stacked_autograd(shape: Shape, rounds: int, device: str = "cpu", final: Fina
 def jax_compiled(shape: Shape, rounds: int, tuned: bool = True, final: Final = None) -> Seconds:
     """JAX, one jitted round: scan over steps, permutations and dropout masks drawn inside.
 
-    Not tuned: one device, vmap over sites, as it is usually written. Tuned, on a CPU: every core is made a JAX device (possible only before JAX starts in the process), and each device
-    takes its sites one after another: ``lax.map`` over sites, ``lax.scan`` over steps. On a GPU the sites are
+    Not tuned: one device, vmap over sites, as it is usually written. Tuned, on a CPU: every core is made a JAX
+    device (possible only before JAX starts in the process), and each device takes its sites one after another: ``lax.map`` over sites, ``lax.scan`` over steps. On a GPU the sites are
     vmapped (that path was checked on a CPU, never timed on a GPU). Medians a round of what was tried, over
     several noisy passes. One device: scan with vmap inside 0.20 to 0.23 s, vmap outside of scan 0.22 to 0.31
     s, fully unrolled 0.27 to 0.41 s, ``lax.map`` over sites 0.20 to 0.22 s. Two devices, taking turns for 25
@@ -192,7 +192,11 @@ def jax_compiled(shape: Shape, rounds: int, tuned: bool = True, final: Final = N
     except RuntimeError:
         print(f"JAX had started: it keeps {jax.device_count()} device(s)", file=sys.stderr)
     steps, keep = shape.rows // shape.batch, 1 - shape.dropout
-    one_by_one, full, cuts = tuned and jax.default_backend() == "cpu", steps * shape.batch, np.cumsum(shape.widths[:-1])
+    one_by_one, full, cuts = (
+        tuned and jax.default_backend() == "cpu",
+        steps * shape.batch,
+        np.cumsum(shape.widths[:-1]),
+    )
 
     def loss(parameters: list[Any], h: Any, labels: Any, key: Any) -> Any:
         draw = jax.random.bits if shape.dropout else lambda _key, size: jnp.zeros(size, jnp.uint32)

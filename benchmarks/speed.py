@@ -1,7 +1,7 @@
 """Seconds per round: our engine against a plain loop, compiled JAX and Flower's simulation, in one run.
 
-    python benchmarks/speed.py                         # CPU: all rivals that are installed, growth from 10 to 1000 sites
-    python benchmarks/speed.py --device cuda           # one GPU: our engine and the plain loop there
+    python benchmarks/speed.py                   # CPU: all rivals that are installed, growth from 10 to 1000 sites
+    python benchmarks/speed.py --device cuda     # one GPU: our engine and the plain loop there
 
 Shape: 30 sites x 240 rows x 561 features, MLP 128-64, batch 16, one epoch a round, momentum SGD, dropout 0.2.
 The rivals are in rivals.py. All take turns, and the table gives medians and ratios: the machine is noisy.
@@ -26,13 +26,13 @@ import torch
 sys.path.insert(0, str(Path(__file__).parent))
 sys.path.insert(0, str(Path(__file__).parent.parent / "src"))  # a GPU machine may have torch but not us
 
-import rivals  # noqa: E402
+import rivals
 
-from vitrail.core.task import Task  # noqa: E402
-from vitrail.engines.local import Engine, Training  # noqa: E402
-from vitrail.engines.sites import Sites, gather_sites  # noqa: E402
-from vitrail.methods import build  # noqa: E402
-from vitrail.nets import MLP  # noqa: E402
+from vitrail.core.task import Task
+from vitrail.engines.local import Engine, Training
+from vitrail.engines.sites import Sites, gather_sites
+from vitrail.methods import build
+from vitrail.nets import MLP
 
 SHAPE = rivals.Shape()
 
@@ -48,7 +48,9 @@ def make(sites: int = SHAPE.sites, device: str = "cpu") -> tuple[Task, Sites]:
     return task, gather_sites(named).to(device)
 
 
-def ours(rounds: int, device: str = "cpu", looped: bool = False, method: str = "fedavg", sites: int = SHAPE.sites) -> list[float]:
+def ours(
+    rounds: int, device: str = "cpu", looped: bool = False, method: str = "fedavg", sites: int = SHAPE.sites
+) -> list[float]:
     task, data = make(sites, device)
     # one learning rate throughout, as the rivals have
     training = Training(rounds + 3, 1, SHAPE.batch, SHAPE.lr, SHAPE.momentum, decays=0)
@@ -163,7 +165,7 @@ def main() -> None:
         "",
         f"Machine: {machine(args.device)}. torch {torch.__version__}, Python {platform.python_version()}.",
         f"{SHAPE}; one epoch a round.",
-        f"{args.turns} turns; in each turn every entry runs once, in a process of its own; median round, then median turn.",
+        f"{args.turns} turns, each entry once a turn in a process of its own; median round, then median turn.",
         "",
         "| entry | ms per round | range over turns | times vitrail |",
         "| --- | ---: | ---: | ---: |",
@@ -176,11 +178,13 @@ def main() -> None:
     lines += [f"\nNot installed, so not run: {name}." for name in sorted(absent)]
     if not args.no_growth and args.device == "cpu":
         lines += ["", "Growth at 240 rows a site, FedAvg:", ""]
-        lines += ["| sites | ms per site and round | data, MB | peak memory / data |", "| ---: | ---: | ---: | ---: |"]
+        lines += [
+            "| sites | ms per site and round | data, MB | peak memory / data |",
+            "| ---: | ---: | ---: | ---: |",
+        ]
         for row in growth(args.device):
-            lines.append(
-                f"| {row['sites']} | {row['ms_per_site_round']:.2f} | {row['data_mb']:.0f} | {row['peak_over_data']:.2f} |"
-            )
+            cells = (f"{row[k]:.{d}f}" for k, d in (("sites", 0), ("ms_per_site_round", 2), ("data_mb", 0)))
+            lines.append(f"| {' | '.join(cells)} | {row['peak_over_data']:.2f} |")
     text = "\n".join(lines)
     print(text)
     if args.out:
@@ -190,7 +194,8 @@ def main() -> None:
 def machine(device: str) -> str:
     if device == "cuda":
         return torch.cuda.get_device_name()
-    model = next((x.split(":")[1].strip() for x in open("/proc/cpuinfo") if x.startswith("model name")), "CPU")
+    info = Path("/proc/cpuinfo").read_text() if Path("/proc/cpuinfo").exists() else ""
+    model = next((x.split(":")[1].strip() for x in info.splitlines() if x.startswith("model name")), "CPU")
     return f"{model}, {os.cpu_count()} cores"
 
 

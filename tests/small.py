@@ -1,4 +1,4 @@
-"""A small federation in double precision, for laws and engines: ragged sites, one smaller than a batch, one of one class."""
+"""A small federation in double precision: ragged sites, one smaller than a batch, one of a single class."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from vitrail.core.tensors import tensors
 from vitrail.core.task import Task
+from vitrail.core.tensors import tensors
 from vitrail.engines.local import Engine, Moment, Training
 from vitrail.engines.sites import Sites, gather_sites
 from vitrail.methods import AnyMethod

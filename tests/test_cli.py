@@ -49,7 +49,16 @@ def test_run_from_a_folder_or_from_one_file(place) -> None:
     assert again.returncode == 2
     assert "--resume" in again.stderr
     assert "Traceback" not in again.stderr
-    done = vitrail("init", place / "all.csv", "--target", "disease", "--site-column", "hospital", "--out", place / "one.toml")
+    done = vitrail(
+        "init",
+        place / "all.csv",
+        "--target",
+        "disease",
+        "--site-column",
+        "hospital",
+        "--out",
+        place / "one.toml",
+    )
     assert done.returncode == 0, done.stderr
     done = vitrail("run", place / "one.toml", "--data", place / "all.csv", "--out", place / "r2", *quick)
     assert done.returncode == 0, done.stderr
@@ -65,7 +74,16 @@ def test_resume_of_a_finished_run_shows_it(place) -> None:
 
 def test_compare_writes_table_and_page(place) -> None:
     out = place / "c1"
-    words = ("compare", place / "study.toml", "--data", place / "data", "--methods", "local,fedavg", "--seeds", 2)
+    words = (
+        "compare",
+        place / "study.toml",
+        "--data",
+        place / "data",
+        "--methods",
+        "local,fedavg",
+        "--seeds",
+        2,
+    )
     done = vitrail(*words, "--rounds", 2, "--out", out)
     assert done.returncode == 0, done.stderr
     assert "Is joining worth it?" in done.stdout
@@ -105,24 +123,42 @@ def test_wire_names_what_leaves(place) -> None:
 
 
 WRONG = {
-    "unknown method": (["run", "STUDY", "--data", "DATA", "--out", "x", "--method", "fedavgg"], "Did you mean 'fedavg'"),
-    "unknown setting": (["run", "STUDY", "--data", "DATA", "--out", "x", "--set", "muu=1"], "no hyperparameter 'muu'"),
+    "unknown method": (
+        ["run", "STUDY", "--data", "DATA", "--out", "x", "--method", "fedavgg"],
+        "Did you mean 'fedavg'",
+    ),
+    "unknown setting": (
+        ["run", "STUDY", "--data", "DATA", "--out", "x", "--set", "muu=1"],
+        "no hyperparameter 'muu'",
+    ),
     "setting without value": (["run", "STUDY", "--data", "DATA", "--out", "x", "--set", "mu"], "KEY=VALUE"),
     "data not there": (["run", "STUDY", "--data", "nowhere", "--out", "x"], "nowhere"),
     "study not there": (["run", "nowhere.toml", "--data", "DATA", "--out", "x"], "vitrail init"),
     "zero rounds": (["run", "STUDY", "--data", "DATA", "--out", "x", "--rounds", "0"], "at least 1"),
-    "engine": (["run", "STUDY", "--data", "DATA", "--out", "x", "--engine", "steam"], "'vectorised' or 'looped'"),
+    "engine": (
+        ["run", "STUDY", "--data", "DATA", "--out", "x", "--engine", "steam"],
+        "'vectorised' or 'looped'",
+    ),
     "device": (["run", "STUDY", "--data", "DATA", "--out", "x", "--device", "tpu9"], "'cpu' or 'cuda'"),
     "dropout": (["run", "STUDY", "--data", "DATA", "--out", "x", "--dropout-rate", "2"], "below 1"),
     "away": (["run", "STUDY", "--data", "DATA", "--out", "x", "--away", "va"], "SITE:FIRST-LAST"),
-    "away nobody": (["run", "STUDY", "--data", "DATA", "--out", "x", "--away", "vaa:1-2"], "Did you mean 'va'"),
+    "away nobody": (
+        ["run", "STUDY", "--data", "DATA", "--out", "x", "--away", "vaa:1-2"],
+        "Did you mean 'va'",
+    ),
     "negative seed": (["run", "STUDY", "--data", "DATA", "--out", "x", "--seed", "-1"], "from 0 to"),
     "no such target": (["init", "DATA", "--target", "diseas", "--out", "y.toml"], "Did you mean 'disease'"),
     "study exists": (["init", "DATA", "--target", "disease", "--out", "STUDY"], "exists already"),
     "report of nothing": (["report", "DATA"], "folder of a run"),
     "wire of nothing": (["wire", "fedavgg"], "Did you mean 'fedavg'"),
-    "compare nothing": (["compare", "STUDY", "--data", "DATA", "--out", "x", "--methods", ","], "at least one"),
-    "compare unknown": (["compare", "STUDY", "--data", "DATA", "--out", "x", "--methods", "dito"], "Did you mean 'ditto'"),
+    "compare nothing": (
+        ["compare", "STUDY", "--data", "DATA", "--out", "x", "--methods", ","],
+        "at least one",
+    ),
+    "compare unknown": (
+        ["compare", "STUDY", "--data", "DATA", "--out", "x", "--methods", "dito"],
+        "Did you mean 'ditto'",
+    ),
 }
 
 
@@ -138,7 +174,8 @@ def test_mistakes_are_told_in_words(case, place, tmp_path) -> None:
 
 
 def test_help_is_quick_and_needs_no_torch() -> None:
-    probe = "import sys, vitrail.cli; sys.argv = ['vitrail', '--help']\ntry:\n vitrail.cli.main()\nexcept SystemExit:\n pass\n"
+    probe = "import sys, vitrail.cli; sys.argv = ['vitrail', '--help']\n"
+    probe += "try:\n vitrail.cli.main()\nexcept SystemExit:\n pass\n"
     probe += "heavy = {'torch', 'pandas', 'numpy', 'pydantic', 'pyarrow'} & set(sys.modules)\nassert not heavy, heavy"
     done = subprocess.run([sys.executable, "-c", probe], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
@@ -161,13 +198,26 @@ def test_nothing_reaches_for_the_network(place) -> None:
         "from vitrail.cli import main; main()"
     )
     out = place / "offline"
-    words = ["run", str(place / "study.toml"), "--data", str(place / "data"), "--out", str(out), "--rounds", "1"]
+    words = [
+        "run",
+        str(place / "study.toml"),
+        "--data",
+        str(place / "data"),
+        "--out",
+        str(out),
+        "--rounds",
+        "1",
+    ]
     done = subprocess.run([sys.executable, "-c", code, *words], capture_output=True, text=True, env={**os.environ})
     assert done.returncode == 0, done.stderr
 
 
 def test_small_parsers(tmp_path) -> None:
-    assert parse_settings(["mu=0.5", "weights=rows", "adaptive=false"]) == {"mu": 0.5, "weights": "rows", "adaptive": False}
+    assert parse_settings(["mu=0.5", "weights=rows", "adaptive=false"]) == {
+        "mu": 0.5,
+        "weights": "rows",
+        "adaptive": False,
+    }
     assert parse_away(["va:3-5", "a:b:7"]) == {"va": [(3, 5)], "a:b": [(7, 7)]}
     (tmp_path / "demo").mkdir()
     assert free_folder(tmp_path / "demo") == tmp_path / "demo-2"

@@ -14,7 +14,6 @@ from vitrail.core.problems import Problem, VitrailError
 
 if TYPE_CHECKING:
     from vitrail.runs import Comparison
-    from vitrail.study import Study
 
 app = typer.Typer(
     help="Vitrail: federated learning that can be seen through.",
@@ -26,7 +25,8 @@ app = typer.Typer(
 
 StudyFile = Annotated[Path, typer.Argument(help="The study file (TOML).")]
 Data = Annotated[
-    Path, typer.Option("--data", help="A folder with one CSV or Parquet file per site, or one file with a site column.")
+    Path,
+    typer.Option("--data", help="A folder with one CSV or Parquet file per site, or one file with a site column."),
 ]
 Engine = Annotated[str, typer.Option(help="vectorised (all sites at once) or looped (one after the other).")]
 Device = Annotated[str, typer.Option(help="cpu or cuda.")]
@@ -84,7 +84,15 @@ def demo(
     print(f"{HEART_ATTRIBUTION}\n")
     target = free_folder(out)
     with bar() as step:
-        result = compare(study, heart_disease(), list(TABLE), seeds_of(study, seeds), out=target, workers=cores(), progress=step)
+        result = compare(
+            study,
+            heart_disease(),
+            list(TABLE),
+            seeds_of(study, seeds),
+            out=target,
+            workers=cores(),
+            progress=step,
+        )
     print_comparison(result)
     print(f"\nPage: {write_report(result, target / 'report.html').resolve()}")
 
@@ -101,7 +109,9 @@ def init(
     from vitrail.study import Study
 
     if out.exists():
-        raise VitrailError("nothing was overwritten", [Problem(str(out), "it exists already.", "Choose another --out.")])
+        raise VitrailError(
+            "nothing was overwritten", [Problem(str(out), "it exists already.", "Choose another --out.")]
+        )
     sites = read_drafts(data, target, site_column)
     study = Study.infer(sites, target, name=out.stem, **({"site_column": site_column} if site_column else {}))
     study.save(out)
@@ -175,7 +185,10 @@ def run(
             progress=lambda done, total: step("rounds", done, total),
         )
     table = result.scores().pivot(index="site", columns="metric", values="value").loc[result.sites]
-    print_table(["site", *result.study.metrics], [[s, *(table.loc[s, m] for m in result.study.metrics)] for s in table.index])
+    print_table(
+        ["site", *result.study.metrics],
+        [[s, *(table.loc[s, m] for m in result.study.metrics)] for s in table.index],
+    )
     print(f"\nRun:  {out.resolve()}\nPage: {write_report(result, out / 'report.html').resolve()}")
 
 
@@ -217,7 +230,9 @@ def compare(
             progress=step,
         )
     print_comparison(result)
-    print(f"\nTable: {(out / 'comparison.csv').resolve()}\nPage:  {write_report(result, out / 'report.html').resolve()}")
+    print(
+        f"\nTable: {(out / 'comparison.csv').resolve()}\nPage:  {write_report(result, out / 'report.html').resolve()}"
+    )
 
 
 @app.command()
@@ -236,19 +251,28 @@ def wire(
     chosen = methods.build(method, parse_settings(set_ or []))
     lines = wire_lines(agreed, chosen)
     rows = [
-        [x.stage, x.direction, x.name, " x ".join(map(str, x.shape)) or "1", x.dtype, f"{x.bytes:,}", x.rounds, x.seen]
+        [
+            x.stage,
+            x.direction,
+            x.name,
+            " x ".join(map(str, x.shape)) or "1",
+            x.dtype,
+            f"{x.bytes:,}",
+            x.rounds,
+            x.seen,
+        ]
         for x in lines
     ]
     print(f"{chosen.title} on the study {agreed.name!r}, {agreed.training.rounds} rounds\n")
     print_table(["stage", "direction", "tensor", "shape", "type", "bytes", "times", "seen"], rows)
+    print()
     for direction, words in (("from site", "leaves"), ("to site", "reaches")):
-        total = sum(x.bytes * x.rounds for x in lines if x.direction == direction)
-        print(f"{'' if words == 'reaches' else chr(10)}In all {total / 1e6:,.2f} MB {words} each site.")
-    print(
-        "seen = sum: the coordinator needs only the total over sites; each: it sees every site's own.\n"
-        "A declared tensor can still reveal something about the rows behind it; this table says what travels, not what\n"
-        "can be learned from it."
-    )
+        total = sum(x.bytes * x.rounds for x in lines if x.direction == direction and not x.per_row)
+        print(f"In all {total / 1e6:,.2f} MB {words} each site.")
+    if rows_too := sum(x.bytes for x in lines if x.per_row):
+        print(f"And {rows_too} bytes for every training row: THE ROWS THEMSELVES LEAVE. A yardstick, not for use.")
+    print("seen = sum: the coordinator needs only the total over sites; each: it sees every site's own.")
+    print("This table says what travels, not what could be learned from it about the rows behind it.")
 
 
 @app.command()
@@ -285,7 +309,10 @@ def parse_settings(given: list[str]) -> dict[str, Any]:
     for item in given:
         key, equals, value = item.partition("=")
         if not equals or not key.strip():
-            raise VitrailError("cannot read --set", [Problem("--set", f"expected KEY=VALUE, got {item!r}.", "Write for example --set mu=0.1.")])  # fmt: skip
+            raise VitrailError(
+                "cannot read --set",
+                [Problem("--set", f"expected KEY=VALUE, got {item!r}.", "Write for example --set mu=0.1.")],
+            )
         try:
             out[key.strip()] = tomllib.loads(f"v = {value}")["v"]
         except tomllib.TOMLDecodeError:
@@ -299,7 +326,16 @@ def parse_away(given: list[str]) -> dict[str, list[tuple[int, int]]]:
         site, _, span = item.rpartition(":")
         first, dash, last = span.partition("-")
         if not site or not first.isdigit() or (dash and not last.isdigit()):
-            raise VitrailError("cannot read --away", [Problem("--away", f"expected SITE:FIRST-LAST, got {item!r}.", "Write for example --away va:10-20.")])  # fmt: skip
+            raise VitrailError(
+                "cannot read --away",
+                [
+                    Problem(
+                        "--away",
+                        f"expected SITE:FIRST-LAST, got {item!r}.",
+                        "Write for example --away va:10-20.",
+                    )
+                ],
+            )
         out.setdefault(site, []).append((int(first), int(last or first)))
     return out
 
@@ -372,7 +408,6 @@ def titles_of(result: Comparison) -> dict[str, str]:
     from vitrail.methods import TABLE
 
     return {m: TABLE[m].title for m in result.methods}
-
 
 
 if __name__ == "__main__":

@@ -134,7 +134,17 @@ def test_sigma_classes(sites: int, sigma: int, classes: int, seed: int) -> None:
         assert max(shares) - min(shares) <= 1
 
 
-AGES = {-1: "unknown", 0: "0-20", 20: "0-20", 20.5: "21-35", 21: "21-35", 35: "21-35", 36: "36+", 120: "36+", NAN: "unknown"}
+AGES = {
+    -1: "unknown",
+    0: "0-20",
+    20: "0-20",
+    20.5: "21-35",
+    21: "21-35",
+    35: "21-35",
+    36: "36+",
+    120: "36+",
+    NAN: "unknown",
+}
 
 
 def test_age_strict_boundaries() -> None:
@@ -159,7 +169,7 @@ def test_age_some_young_sites_partition_the_young(n: int, seed: int) -> None:
     frame = make_frame(n, seed)
     parts = cut.age_some(frame, seed=seed)
     halves = [parts.pop(k)["row"].tolist() for k in ("0-35 a", "0-35 b") if k in parts]
-    assert sorted(sum(halves, [])) == frame["row"][frame["age"] <= 35].tolist()  # each once
+    assert sorted(r for half in halves for r in half) == frame["row"][frame["age"] <= 35].tolist()  # each once
     if len(halves) == 2:
         assert abs(len(halves[0]) - len(halves[1])) <= 1
     assert set(parts) <= {"36+", "unknown"}

@@ -119,7 +119,11 @@ def test_test_rows_have_no_influence(standardise: str) -> None:
 
 
 @settings(max_examples=30, deadline=None)
-@given(st.sampled_from([0.0, 1e4, 1e8, -1e8]), st.lists(st.integers(1, 40), min_size=1, max_size=5), st.integers(0, 99))
+@given(
+    st.sampled_from([0.0, 1e4, 1e8, -1e8]),
+    st.lists(st.integers(1, 40), min_size=1, max_size=5),
+    st.integers(0, 99),
+)
 def test_global_moments_equal_the_pooled_ones(offset: float, sizes: list[int], seed: int) -> None:
     """Also far from zero, where sums of squares would lose every digit."""
     rng = np.random.default_rng(seed)
@@ -230,7 +234,16 @@ def test_stratified_shares(y: np.ndarray, rule: Split, seed: int) -> None:
 
 @pytest.mark.parametrize(
     ("n", "at_least", "size"),
-    [(300, 0, 99), (303, 0, 100), (300, 100, 100), (900, 100, 297), (150, 100, 75), (10, 100, 5), (3, 100, 1), (2, 0, 1)],
+    [
+        (300, 0, 99),
+        (303, 0, 100),
+        (300, 100, 100),
+        (900, 100, 297),
+        (150, 100, 75),
+        (10, 100, 5),
+        (3, 100, 1),
+        (2, 0, 1),
+    ],
 )
 def test_sizes(n: int, at_least: int, size: int) -> None:
     """33 % of the rows; at least so many, but then never more than half."""
@@ -278,7 +291,9 @@ def test_class_weights(y: list[int], classes: int) -> None:
     assert weights.shape == (classes,)
     assert weights[present].sum() == pytest.approx(len(present))
     assert all(weights[k] == 1 for k in range(classes) if k not in present)
-    assert np.ptp([weights[k] * y.count(k) for k in present]) == pytest.approx(0, abs=1e-9)  # each class weighs the same
+    assert np.ptp([weights[k] * y.count(k) for k in present]) == pytest.approx(
+        0, abs=1e-9
+    )  # each class weighs the same
 
 
 @settings(max_examples=40, deadline=None)
@@ -287,7 +302,10 @@ def test_fingerprint_changes_with_any_cell(row: int, column: str) -> None:
     frame = make_frame(30)
     mark = fingerprint(clean(frame, TABLE))
     assert mark == fingerprint(clean(frame.copy(), TABLE))
-    other = {"sex": "m" if frame.loc[row, "sex"] == "f" else "f", "sick": "yes" if frame.loc[row, "sick"] == "no" else "no"}
+    other = {
+        "sex": "m" if frame.loc[row, "sex"] == "f" else "f",
+        "sick": "yes" if frame.loc[row, "sick"] == "no" else "no",
+    }
     other["pain"] = "none" if frame.loc[row, "pain"] != "none" else "much"
     frame.loc[row, column] = other.get(column, 123.456)
     assert fingerprint(clean(frame, TABLE)) != mark
@@ -295,7 +313,13 @@ def test_fingerprint_changes_with_any_cell(row: int, column: str) -> None:
 
 def test_fingerprint_changes_with_rows_and_names() -> None:
     rows = clean(make_frame(30), TABLE)
-    marks = [rows, rows[:-1], rows[::-1], rows.rename(columns={"age": "Age"}), rows[[*reversed(rows.columns)]]]
+    marks = [
+        rows,
+        rows[:-1],
+        rows[::-1],
+        rows.rename(columns={"age": "Age"}),
+        rows[[*reversed(rows.columns)]],
+    ]
     assert len({fingerprint(m) for m in marks}) == len(marks)
 
 

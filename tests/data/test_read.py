@@ -89,9 +89,7 @@ def test_study_names_decide_an_undecided_delimiter(tmp_path: Path) -> None:
     assert list(read_table(path, table).columns) == ["age", "x,y"]
 
 
-@pytest.mark.parametrize(
-    "word", ["NA", "N/A", "NaN", "null", "None", "?", ".", "-", "", "  ", " na ", "NULL"]
-)
+@pytest.mark.parametrize("word", ["NA", "N/A", "NaN", "null", "None", "?", ".", "-", "", "  ", " na ", "NULL"])
 def test_missing_words(tmp_path: Path, word: str) -> None:
     frame = read_table(write(tmp_path, f"a,b\n{word},1\nNAD,-1\n"))
     assert frame["a"].isna().tolist() == [True, False]
@@ -125,9 +123,7 @@ def test_titanic_with_its_bom_and_quoted_names() -> None:
 
 
 def test_parquet(tmp_path: Path) -> None:
-    source = pd.DataFrame(
-        {"a": [1.5, None], "b": ["x", " NA "], "c": [True, False], "d": [7, 8]}, index=[10, 3]
-    )
+    source = pd.DataFrame({"a": [1.5, None], "b": ["x", " NA "], "c": [True, False], "d": [7, 8]}, index=[10, 3])
     source.to_parquet(tmp_path / "a.parquet")
     frame = read_table(tmp_path / "a.parquet")
     assert list(frame.columns) == ["a", "b", "c", "d"]
@@ -406,14 +402,7 @@ CELLS = {
 def test_broken_cell_is_explained(tmp_path: Path, case: str) -> None:
     column, cell, fragment = CELLS[case]
     row = {"age": "50", "chol": "200", "sex": "f", "smoking": "now", "sick": "no"}
-    text = (
-        ",".join(row)
-        + "\n"
-        + ",".join((row | {column: cell}).values())
-        + "\n"
-        + ",".join(row.values())
-        + "\n"
-    )
+    text = ",".join(row) + "\n" + ",".join((row | {column: cell}).values()) + "\n" + ",".join(row.values()) + "\n"
     frame = read_table(write(tmp_path, text), TABLE)
     with pytest.raises(VitrailError) as caught:
         clean(frame, TABLE)
@@ -422,9 +411,7 @@ def test_broken_cell_is_explained(tmp_path: Path, case: str) -> None:
 
 
 def test_a_column_twice_is_refused() -> None:
-    frame = pd.DataFrame(
-        [[1, 1, 2, "f", "now", "no"]], columns=["age", "age", "chol", "sex", "smoking", "sick"]
-    )
+    frame = pd.DataFrame([[1, 1, 2, "f", "now", "no"]], columns=["age", "age", "chol", "sex", "smoking", "sick"])
     with pytest.raises(VitrailError, match="column age: expected one such column, there is more than one"):
         clean(frame, TABLE)
 
@@ -435,9 +422,7 @@ def test_clean_is_fast() -> None:
     features = {n: Feature(kind="numeric", missing=(0,)) for n in names[:20]}
     features |= {n: Feature(kind="categorical", categories=("a", "b", "c")) for n in names[20:]}
     data = {n: rng.normal(size=40_000).astype(str) for n in names[:20]}  # every cell is another one
-    data |= {n: rng.choice(["a", "B", "c", ""], 40_000) for n in names[20:]} | {
-        "y": rng.choice(["0", "1"], 40_000)
-    }
+    data |= {n: rng.choice(["a", "B", "c", ""], 40_000) for n in names[20:]} | {"y": rng.choice(["0", "1"], 40_000)}
     table = Table(target=Target(column="y", classes=(0, 1)), features=features)
     frame = pd.DataFrame(data, dtype=object)
     start = time.process_time()

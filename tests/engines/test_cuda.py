@@ -16,10 +16,9 @@ else:
 
     pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device on this machine")
 
-from small import gap, make_sites, make_task, models, train  # noqa: E402
-
-from vitrail import methods  # noqa: E402
-from vitrail.engines.local import Training  # noqa: E402
+from small import gap, make_sites, make_task, models, train
+from vitrail import methods
+from vitrail.engines.local import Training
 
 
 def test_cuda_agrees_with_cpu() -> None:

@@ -6,8 +6,8 @@ import itertools
 
 import pytest
 import torch
-from small import make_rows, make_task
 
+from small import make_rows, make_task
 from vitrail.core.random import keep_mask, odd32
 from vitrail.core.task import Batch
 from vitrail.core.tensors import copied, to_all
@@ -28,7 +28,8 @@ def make_batch(kind: str, task) -> Batch:
 @pytest.mark.parametrize("kind", ["classes", "number"])
 @pytest.mark.parametrize("hidden", [(), (9,), (9, 7)])
 @pytest.mark.parametrize(
-    ("dropout", "ends_in", "ends_out"), list(itertools.product([0.0, 0.3], [False, True], ["no", "each", "scalar"]))
+    ("dropout", "ends_in", "ends_out"),
+    list(itertools.product([0.0, 0.3], [False, True], ["no", "each", "scalar"])),
 )
 def test_gradient_is_autograds(kind, hidden, dropout, ends_in, ends_out) -> None:
     task = make_task(kind, hidden, dropout, affine_in=ends_in, affine_out=ends_out)

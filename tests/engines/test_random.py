@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import torch
-from small import make_rows
 
-from vitrail.core.random import bits, key, keep_mask, odd32, orders
+from small import make_rows
+from vitrail.core.random import bits, keep_mask, key, odd32, orders
 from vitrail.engines.sites import Draw, Drawer, Sites, gather_sites
 
 

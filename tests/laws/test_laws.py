@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 
 import pytest
 import torch
-from small import gap, make_rows, make_task, models, pooled, train
 
+from small import gap, make_rows, make_task, models, pooled, train
 from vitrail import methods
 from vitrail.core.exchange import Method
 from vitrail.core.tensors import each, tensors
@@ -89,7 +90,9 @@ def test_only_declared_tensors_travel(name: str) -> None:
     e.stages = tuple(s._replace(exchange=spy(i, s.exchange)) for i, s in enumerate(e.stages))
     for _ in e.run():
         pass
-    declared = {f"{i} {side}": spec for i, c in enumerate(e.contracts) for side, spec in (("down", c.down), ("up", c.up))}
+    declared = {
+        f"{i} {side}": spec for i, c in enumerate(e.contracts) for side, spec in (("down", c.down), ("up", c.up))
+    }
     assert {place for place, _ in seen} == set(declared)
     for place, spec in seen:
         assert spec == declared[place]
@@ -119,9 +122,7 @@ def test_stop_and_resume_equals_not_stopping(name: str) -> None:
     rounds = sum(s.rounds for s in method.plan(training.rounds))
     for stop in {1, 3, 4, rounds - 1} & set(range(1, rounds)):
         first = Engine(task, method, sites, training, 5, absent=absent_for(method))
-        for done, moment in enumerate(first.run(), 1):
-            if done == stop:
-                break
+        moment = next(itertools.islice(first.run(), stop - 1, None))
         kept = moment._replace(coord=each(torch.clone, moment.coord), state=each(torch.clone, moment.state))
         second = Engine(task, method, sites, training, 5, absent=absent_for(method))
         last = kept
@@ -143,8 +144,14 @@ def test_an_absent_site_changes_nothing_while_away(name: str) -> None:
     method, task = methods.build(name), make_task()
     if method.pools_rows:
         pytest.skip("all rows are in one place: nobody can be absent")
-    e = Engine(task, method, gather_sites(make_rows()), Training(rounds=3, batch=8), 5,
-               absent=lambda s, r: torch.tensor([i == 2 for i in range(5)]))  # fmt: skip
+    e = Engine(
+        task,
+        method,
+        gather_sites(make_rows()),
+        Training(rounds=3, batch=8),
+        5,
+        absent=lambda s, r: torch.tensor([i == 2 for i in range(5)]),
+    )
     before = {k: v[2].clone() for k, v in tensors(e.start().state)}
     moments = iter(e.run())
     moment = next(moments)

@@ -67,9 +67,7 @@ def make(
                 speed = 9 if m == "scaffold" else 5 if m == "local" else 12
                 path = 0.5 + (goal - 0.5) * (1 - np.exp(-t / speed)) + rng.normal(0, 0.008, rounds)
                 path[-1] = goal
-                curves += [
-                    (m, seed, r, s, "balanced_accuracy", v) for r, v in zip(t.tolist(), path, strict=True)
-                ]
+                curves += [(m, seed, r, s, "balanced_accuracy", v) for r, v in zip(t.tolist(), path, strict=True)]
                 for k, metric in enumerate(METRICS):
                     value = goal + 0.03 * k + (rng.normal(0, 0.01) if k else 0.0)
                     scores.append((m, seed, s, "test", metric, value))
@@ -134,9 +132,7 @@ def make(
         "scores": table,
         "curves": pd.DataFrame(curves, columns=["method", "seed", "round", "site", "metric", "value"]),
         "summary": summarise(table, len(seeds)),
-        "verdicts": judge(table, sites, federated)
-        if "local" in methods and len(seeds) > 1
-        else pd.DataFrame(),
+        "verdicts": judge(table, sites, federated) if "local" in methods and len(seeds) > 1 else pd.DataFrame(),
         "ledger": pd.DataFrame(ledger, columns=["method", "site", "stage", "direction", "messages", "bytes"]),
         "wire": pd.DataFrame(
             wire,
@@ -164,9 +160,7 @@ def summarise(table: pd.DataFrame, seeds: int) -> pd.DataFrame:
         half = 0.02 if seeds > 1 else np.nan
         low = by_site.min()
         mean = by_site.mean()
-        rows.append(
-            (method, metric, mean, mean - half, mean + half, worst, low, low - 1.6 * half, low + 1.6 * half)
-        )
+        rows.append((method, metric, mean, mean - half, mean + half, worst, low, low - 1.6 * half, low + 1.6 * half))
     return pd.DataFrame(rows, columns=ROW)
 
 
@@ -186,9 +180,7 @@ def judge(table: pd.DataFrame, sites: Sequence[str], federated: Sequence[str]) -
             "no": f"Together it loses {-gain:.3f}, and the interval lies below zero.",
             "cannot tell": "The interval reaches both sides of zero: five seeds do not settle it.",
         }[verdict]
-        rows.append(
-            (site, "balanced_accuracy", best, local, joined, gain, gain - half, gain + half, verdict, why)
-        )
+        rows.append((site, "balanced_accuracy", best, local, joined, gain, gain - half, gain + half, verdict, why))
     columns = ["site", "metric", "method", "local", "joined", "gain", "low", "high", "verdict", "why"]
     return pd.DataFrame(rows, columns=columns)
 

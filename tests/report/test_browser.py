@@ -17,9 +17,7 @@ import pytest
 from report.pages import HOSTILE, SEEDS, long_names, make
 from vitrail.report import Page, render
 
-BROWSER = next(
-    (b for b in ("chromium", "chromium-browser", "google-chrome", "chrome") if shutil.which(b)), None
-)
+BROWSER = next((b for b in ("chromium", "chromium-browser", "google-chrome", "chrome") if shutil.which(b)), None)
 if BROWSER is None and not os.environ.get("CI"):
     pytest.skip("no Chromium found: install it to test the pages in a browser", allow_module_level=True)
 
@@ -115,9 +113,7 @@ def test_it_paints(tmp_path: Path, width: int, dark: bool) -> None:
 
 def test_scripts_from_names_do_not_run(tmp_path: Path) -> None:
     """Even if escaping failed, the page's policy forbids scripts."""
-    html = render(make(sites=HOSTILE, rounds=3)).replace(
-        "<main", "<script>document.title = 'ran'</script><main", 1
-    )
+    html = render(make(sites=HOSTILE, rounds=3)).replace("<main", "<script>document.title = 'ran'</script><main", 1)
     assert "<title>ran</title>" not in browse(tmp_path, html, "--dump-dom")
 
 

@@ -136,9 +136,7 @@ def test_table_holds_the_means_and_marks_the_true_worst(compare: Page, seen: Rea
 
 
 def test_half_interval_is_nadeau_and_bengio(compare: Page, seen: Reader) -> None:
-    s = compare.scores.query(
-        "split == 'test' and metric == 'balanced_accuracy' and site == 'va' and method == 'apfl'"
-    )
+    s = compare.scores.query("split == 'test' and metric == 'balanced_accuracy' and site == 'va' and method == 'apfl'")
     row = compare.sites.set_index("site").loc["va"]
     half = 2.776 * s["value"].std(ddof=1) * math.sqrt(1 / 5 + row["test_rows"] / row["train_rows"])
     cell = seen.tables[0][1 + HEART.index("va")][1 + list(TITLES).index("apfl")][2]
@@ -152,9 +150,7 @@ def test_findings_name_the_right_sites(compare: Page, seen: Reader) -> None:
     first, joining, worst, sent, loud = seen.findings
     assert first.startswith(f"Best for the site served worst: {TITLES[best]}.")
     assert f"{means[best].idxmin()}, reaches {means[best].min():.3f} (95 % interval" in first
-    assert worst.startswith(
-        f"{means['fedavg'].idxmin()} does worst under FedAvg: {means['fedavg'].min():.3f}"
-    )
+    assert worst.startswith(f"{means['fedavg'].idxmin()} does worst under FedAvg: {means['fedavg'].min():.3f}")
     assert f"Alone it reaches {means.loc[means['fedavg'].idxmin(), 'local']:.3f}" in worst
     verdicts = compare.verdicts.set_index("site")["verdict"]
     assert set(verdicts) == {"yes", "no", "cannot tell"}
@@ -166,9 +162,7 @@ def test_findings_name_the_right_sites(compare: Page, seen: Reader) -> None:
     assert "gain" in gains
     assert "loses" in loses
     assert "cannot be told" in unsure
-    out = compare.ledger.query("method == 'fedavg' and direction == 'from site' and site == 'va'")[
-        "bytes"
-    ].sum()
+    out = compare.ledger.query("method == 'fedavg' and direction == 'from site' and site == 'va'")["bytes"].sum()
     assert size(out) in sent
     assert "No rows left any site" in sent
     assert loud.startswith("Centralized moves the training rows of every site")
@@ -237,10 +231,7 @@ def test_thirty_sites_with_long_names() -> None:
     assert text.count("Learning curves at ") == 12
     assert "The 12 worst sites are drawn; 18 more are not" in text
     worst = primary(page)["fedavg"].idxmin()
-    assert (
-        f"Learning curves at {worst}"
-        in seen.titles[[t.startswith("Learning") for t in seen.titles].index(True)]
-    )
+    assert f"Learning curves at {worst}" in seen.titles[[t.startswith("Learning") for t in seen.titles].index(True)]
     assert len(set(shorten_all(sites, 20).values())) == 30
 
 
@@ -292,9 +283,7 @@ def test_nothing_yet(kind: str) -> None:
 def test_lower_is_better(compare: Page) -> None:
     scores = compare.scores.assign(value=10 * (1 - compare.scores["value"]))
     scores["metric"] = scores["metric"].replace("balanced_accuracy", "rmse")
-    page = dataclasses.replace(
-        compare, scores=scores, metric="rmse", lower_is_better=True, verdicts=pd.DataFrame()
-    )
+    page = dataclasses.replace(compare, scores=scores, metric="rmse", lower_is_better=True, verdicts=pd.DataFrame())
     seen, means = read(page), primary(page)
     federated = [m for m in TITLES if m not in page.yardsticks]
     assert f": {TITLES[means[federated].max().idxmin()]}. " in seen.findings[0]
@@ -369,9 +358,7 @@ def test_labels_do_not_overlap(wanted: list[float], gap: float) -> None:
     ordered = sorted(placed)
     assert all(b - a >= gap - 1e-6 for a, b in pairwise(ordered))
     for i, a in enumerate(wanted):
-        assert all(placed[i] < placed[j] for j, b in enumerate(wanted) if a < b), (
-            "labels keep the order of their lines"
-        )
+        assert all(placed[i] < placed[j] for j, b in enumerate(wanted) if a < b), "labels keep the order of their lines"
 
 
 @given(places, st.floats(1, 20))

@@ -33,9 +33,7 @@ def study() -> vt.Study:
 
 def same_models(one: vt.Run, other: vt.Run) -> bool:
     assert one.models.keys() == other.models.keys()
-    return all(
-        torch.equal(v, other.models[site][k]) for site, model in one.models.items() for k, v in model.items()
-    )
+    return all(torch.equal(v, other.models[site][k]) for site, model in one.models.items() for k, v in model.items())
 
 
 def test_the_notebook_of_the_readme(sites, tmp_path) -> None:
@@ -109,7 +107,15 @@ def test_killed_and_resumed_is_bit_identical(method, rounds, study, sites, tmp_p
     whole = vt.federate(longer, sites, method=method, dropout_rate=0.3)
     out, kills = tmp_path / "run", 0
     for attempt in range(8):
-        command = [sys.executable, "-c", KILLED, tmp_path / "study.toml", method, out, "resume" if attempt else "new"]
+        command = [
+            sys.executable,
+            "-c",
+            KILLED,
+            tmp_path / "study.toml",
+            method,
+            out,
+            "resume" if attempt else "new",
+        ]
         process = subprocess.Popen(command, stderr=subprocess.PIPE)
         if attempt < 3:  # let it get some way, then kill it without warning
             wanted, patience = attempt * 6 + 3, time.monotonic() + 60
@@ -183,7 +189,7 @@ def test_two_runs_never_share_a_folder(study, sites, tmp_path) -> None:
     assert len(caught.value.problems) >= 2
     assert before == {p: p.read_bytes() for p in out.rglob("*") if p.is_file()}
     held = Folder(tmp_path / "other", resume=False)
-    with pytest.raises(vt.VitrailError, match="another process holds it|something here already"):
+    with pytest.raises(vt.VitrailError, match=r"another process holds it|something here already"):
         vt.federate(study, sites, out=tmp_path / "other")
     held.close()
     with pytest.raises(vt.VitrailError, match="no run to resume"):

@@ -68,10 +68,7 @@ class Task:
     def accumulate(self, params: Params, batch: Batch, into: Params, times: float, scale: float) -> None:
         """into = times * into + scale * gradient of the loss, in place."""
         z, tape = self.net.forward(params, batch.x, batch.keep)
-        if self.kind == "number":
-            slope = (z - batch.y).mul_(2)
-        else:
-            slope = z.softmax(2).sub_(batch.y)
+        slope = (z - batch.y).mul_(2) if self.kind == "number" else z.softmax(2).sub_(batch.y)
         self.net.backward(params, tape, slope.mul_(batch.w), into, times, scale)
 
     def grad(self, params: Params, batch: Batch) -> Params:

@@ -32,7 +32,6 @@ from vitrail.engines.wire import Contract, Ledger, check, total, trace
 CHUNK_BYTES = 12 << 20  # parameters, velocity and batch of a chunk: a share of the last-level cache
 
 
-
 @dataclass(frozen=True)
 class Training:
     """How a site trains, the same for every method unless the method says otherwise."""
@@ -231,7 +230,13 @@ class Engine:
         return feed._replace(x=self.sites.x[draw.rows], keep=keep)
 
     def _train(
-        self, ex: Exchange[Any, Any, Any, Any, Any], work: Any, at: Any, steps: list[int], feed: Feed, pace: Pace
+        self,
+        ex: Exchange[Any, Any, Any, Any, Any],
+        work: Any,
+        at: Any,
+        steps: list[int],
+        feed: Feed,
+        pace: Pace,
     ) -> None:
         n, b, width = len(steps), self.training.batch, self.sites.x.shape[1]
         y, w, rows, keys = feed.y[:, at], feed.w[:, at], feed.draw.rows[:, at], feed.draw.row_key

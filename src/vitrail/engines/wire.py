@@ -31,6 +31,7 @@ class Line(NamedTuple):
     bytes: int
     rounds: int
     seen: str  # who sees a report: "each" the coordinator sees each, "sum" it needs only the total
+    per_row: bool = False  # shape and bytes are of one row, and every training row is sent
 
 
 Spec = dict[str, tuple[tuple[int, ...], torch.dtype]]
@@ -138,8 +139,12 @@ class Ledger:
             stage, direction = place.split("|")
             for site, n in zip(self.names, counts, strict=True):
                 out.append(
-                    {"site": site, "stage": stage, "direction": direction, "messages": n, "bytes": n * self.sizes[place]}
+                    {
+                        "site": site,
+                        "stage": stage,
+                        "direction": direction,
+                        "messages": n,
+                        "bytes": n * self.sizes[place],
+                    }
                 )
         return out
-
-

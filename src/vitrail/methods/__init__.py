@@ -1,4 +1,4 @@
-"""The table of methods: one file each. A method listed here is a command-line name, a study key, and under every law."""
+"""The table of methods, one file each. One that is listed is a command-line name, a study key, and under every law."""
 
 from __future__ import annotations
 
@@ -37,7 +37,13 @@ __all__ = ["TABLE", "AnyMethod", *(kind.__name__ for kind in TABLE.values())]
 
 def name_of(method: AnyMethod) -> str:
     """The method's name in the table."""
-    return next(name for name, kind in TABLE.items() if type(method) is kind)
+    for name, kind in TABLE.items():
+        if type(method) is kind:
+            return name
+    what = f"{type(method).__name__} is not in the table of methods."
+    raise VitrailError(
+        "the method cannot be used", [Problem("method", what, 'List it: vt.methods.TABLE["name"] = ...')]
+    )
 
 
 def settings(method: AnyMethod) -> dict[str, Any]:

@@ -61,9 +61,7 @@ class APFL(Averages, Method[State, Shared, Work, Shared, Up]):
         if turn is not None:
             work.alpha.sub_(turn, alpha=pace.lr).clamp_(0, 1)
 
-    def report(
-        self, task: Task, state: State, work: Work, down: Shared, rows: Rows, pace: Pace
-    ) -> tuple[State, Up]:
+    def report(self, task: Task, state: State, work: Work, down: Shared, rows: Rows, pace: Pace) -> tuple[State, Up]:
         return State(work.own, work.alpha, {}), self.say(work.params, down, rows)
 
     def settle(self, task: Task, state: State, down: Shared) -> State:

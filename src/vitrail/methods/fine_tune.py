@@ -1,7 +1,7 @@
 """FedAvg + local fine-tuning (Yu et al. 2020; FLamby's strongest entry): federate, then each site goes on alone.
 
-    w:   FedAvg to the end
-    v_i: starts at w, then `epochs` epochs on the site's own rows; nothing travels any more
+w:   FedAvg to the end
+v_i: starts at w, then `epochs` epochs on the site's own rows; nothing travels any more
 
 """
 

@@ -34,9 +34,7 @@ class Local(Method[Own, Nothing, Work, Nothing, Nothing]):
     def step(self, task: Task, work: Work, batch: Batch, pace: Pace) -> None:
         task.descend(work.params, work.velocity, batch, pace.lr, pace.momentum)
 
-    def report(
-        self, task: Task, state: Own, work: Work, down: Nothing, rows: Rows, pace: Pace
-    ) -> tuple[Own, Nothing]:
+    def report(self, task: Task, state: Own, work: Work, down: Nothing, rows: Rows, pace: Pace) -> tuple[Own, Nothing]:
         return Own(work.params), Nothing()
 
     def merge(self, task: Task, coord: Nothing, up: Nothing, roster: Roster) -> tuple[Nothing, Facts]:

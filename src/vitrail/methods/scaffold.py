@@ -77,9 +77,7 @@ class Scaffold(Method[State, Coord, Work, Coord, Up]):
         add_(work.params, work.velocity)
         work.steps.add_(1)
 
-    def report(
-        self, task: Task, state: State, work: Work, down: Coord, rows: Rows, pace: Pace
-    ) -> tuple[State, Up]:
+    def report(self, task: Task, state: State, work: Work, down: Coord, rows: Rows, pace: Pace) -> tuple[State, Up]:
         moved = tmap(torch.sub, work.params, down.params)
         length = (work.steps * pace.lr).clamp(min=torch.finfo(work.steps.dtype).tiny)
         control = tmap(lambda d, m: d - m / per_site(length, m), work.drift, moved)

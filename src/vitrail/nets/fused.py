@@ -1,5 +1,5 @@
-"""A layer's element-wise work. On a GPU tanh and dropout are one kernel (compiled at first use by CUDA itself): at the size
-of one site's batch, a round is mostly the waiting between kernels."""
+"""A layer's element-wise work. On a GPU tanh and dropout are one kernel (compiled at first use by CUDA itself): at the
+size of one site's batch, a round is mostly the waiting between kernels."""
 
 from __future__ import annotations
 

@@ -65,7 +65,10 @@ class MLP:
         """Uniform in +-1/sqrt(inputs), as torch's own linear layers; the affine ends start as the identity."""
         params: Params = {}
         if self.affine_in:
-            params["input.shift"], params["input.scale"] = torch.zeros(self.features), torch.ones(self.features)
+            params["input.shift"], params["input.scale"] = (
+                torch.zeros(self.features),
+                torch.ones(self.features),
+            )
         for name, (n, m) in zip(self.layers, pairwise((*self.widths, self.outputs)), strict=True):
             bound = n**-0.5
             params[f"{name}.weight"] = (torch.rand(n, m, generator=generator) * 2 - 1) * bound
@@ -96,9 +99,7 @@ class MLP:
             h = (h + params["output.shift"].unsqueeze(1)) * params["output.scale"].unsqueeze(1)
         return h, tape
 
-    def backward(
-        self, params: Params, tape: Tape, slope: Tensor, into: Params, times: float, scale: float
-    ) -> None:
+    def backward(self, params: Params, tape: Tape, slope: Tensor, into: Params, times: float, scale: float) -> None:
         """into = times * into + scale * gradient."""
         rescale = 1 / (1 - self.dropout) if tape.keep else 1.0
         if self.affine_out != "no":

@@ -29,7 +29,16 @@ def load(path: Path) -> Run | Comparison:
     if (path / "parts").is_dir() and (path / "run.json").exists():
         return load_comparison(path)
     if not (path / "run.json").exists():
-        raise VitrailError("there is nothing to report", [Problem(str(path), "expected the folder of a run or a comparison.", "Give the folder that `vitrail run --out` or `vitrail compare --out` wrote.")])  # fmt: skip
+        raise VitrailError(
+            "there is nothing to report",
+            [
+                Problem(
+                    str(path),
+                    "expected the folder of a run or a comparison.",
+                    "Give the folder that `vitrail run --out` or `vitrail compare --out` wrote.",
+                )
+            ],
+        )
     return Run.load(path)
 
 
@@ -42,8 +51,14 @@ def page_of(source: Run | Comparison) -> Page:
         ("Study", study.name),
         ("Methods", ", ".join(titles.values())),
         ("Seeds", ", ".join(map(str, whole.seeds))),
-        ("Rounds", f"{rounds}, with {study.training.epochs} local epoch(s) each, batches of {study.training.batch}"),
-        ("Network", f"{study.network.kind} {list(study.network.hidden) if study.network.kind == 'mlp' else ''}".strip()),
+        (
+            "Rounds",
+            f"{rounds}, with {study.training.epochs} local epoch(s) each, batches of {study.training.batch}",
+        ),
+        (
+            "Network",
+            f"{study.network.kind} {list(study.network.hidden) if study.network.kind == 'mlp' else ''}".strip(),
+        ),
         ("Standardised", study.standardise),
         ("Versions", ", ".join(f"{k} {v}" for k, v in whole.info["versions"].items())),
         *((f"Data of {site}", f"fingerprint {mark}") for site, mark in whole.info["fingerprints"].items()),
@@ -84,9 +99,7 @@ def _wire(study: Study, method: str) -> pd.DataFrame:
 def _comparison_of(run: Run) -> Comparison:
     """A run as a comparison of one."""
     name = name_of(run.method)
-    scores = [
-        run.scores(split).assign(method=name, seed=run.seed, split=split) for split in ("test", "train")
-    ]
+    scores = [run.scores(split).assign(method=name, seed=run.seed, split=split) for split in ("test", "train")]
     curves = run.curve().assign(method=name, seed=run.seed)
     info: dict[str, Any] = json.loads(json.dumps(run.info))
     return Comparison(

@@ -300,9 +300,7 @@ def _spread(rows: Sequence[Spread], axis: str, lower_is_better: bool, width: int
     height, top = (54.0, 20.0) if narrow else (40.0, 20.0)
     left = 8.0 if narrow else 20 + 7.0 * max(len(shorten(r.title, 22)) for r in rows)
     right = width - 8.0
-    short = shorten_all(
-        [site for site, _ in rows[0].dots] + [r.worst for r in rows if r.worst], 18 if narrow else 22
-    )
+    short = shorten_all([site for site, _ in rows[0].dots] + [r.worst for r in rows if r.worst], 18 if narrow else 22)
     room = 0.0 if narrow else 14 + 7.0 * max(len(short.get(r.worst or "", "")) for r in rows)
     ends = [e for r in rows for e in (r.interval.low, r.interval.high)]
     low, high = _domain([v for r in rows for _, v in r.dots] + ends)
@@ -311,9 +309,7 @@ def _spread(rows: Sequence[Spread], axis: str, lower_is_better: bool, width: int
     bottom = top + height * len(rows)
     marks = ticks(low, high, 4 if narrow else 6)
     better = "← better" if lower_is_better else "better →"
-    parts = [
-        _text(start if lower_is_better else end, 11, better, "axis", "start" if lower_is_better else "end")
-    ]
+    parts = [_text(start if lower_is_better else end, 11, better, "axis", "start" if lower_is_better else "end")]
     for value, text in zip(marks, _tick_texts(marks), strict=True):
         parts += [
             _line(x(value), top, x(value), bottom, "grid"),
@@ -338,9 +334,7 @@ def _spread(rows: Sequence[Spread], axis: str, lower_is_better: bool, width: int
                 diamond = [(cx + a, base + off + b) for a, b in ((0, -7), (7, 0), (0, 7), (-7, 0))]
                 parts.append(_path(diamond, tag("title", f"{said_here}; {text}"), kind="worst", close=True))
             else:
-                parts.append(
-                    tag("circle", tag("title", said_here), cx=cx, cy=base + off, r=radius, class_="dot")
-                )
+                parts.append(tag("circle", tag("title", said_here), cx=cx, cy=base + off, r=radius, class_="dot"))
         tip = tag("title", f"{row.title}, median site: {number(mid)}")
         parts.append(tag("g", tip, _line(x(mid), base - 12, x(mid), base + 12, "median")))
         if row.worst is not None:

@@ -54,9 +54,7 @@ def findings(page: Page, table: Matrix) -> list[Markup]:
     elif (best := best_method(page, table, federated)) is not None:
         worst_site, interval = table.worsts[table.methods.index(best)]
         said = [name(page.titles[best]), name(str(worst_site)), spoken(interval), words]
-        text = Markup("Best for the site served worst: {}. Its worst site, {}, reaches {} in {}.").format(
-            *said
-        )
+        text = Markup("Best for the site served worst: {}. Its worst site, {}, reaches {} in {}.").format(*said)
         out.append(text + _rivals(table, best, federated))
     joining, worst = _joining(page), _worst_sentence(page, table)
     out += worst + joining if page.kind == "run" else joining + worst
@@ -144,9 +142,7 @@ def _worst_sentence(page: Page, table: Matrix) -> list[Markup]:
         alone = dict(table.rows)[site][table.methods.index("local")].value
         gap = (alone - interval.value) * (-1 if page.lower_is_better else 1)
         if math.isfinite(gap):
-            how = (
-                f"{number(abs(gap))} {'better' if gap > 0 else 'worse'}" if abs(gap) >= 0.0005 else "the same"
-            )
+            how = f"{number(abs(gap))} {'better' if gap > 0 else 'worse'}" if abs(gap) >= 0.0005 else "the same"
             text += Markup(" Alone it reaches {}, {}.").format(number(alone), how)
     return [text]
 
@@ -163,9 +159,7 @@ def _traffic_sentences(page: Page, federated: list[str]) -> list[Markup]:
         text = Markup("No rows left any site under {}. ").format(
             "a federated method" if len(federated) > 1 else page.titles[lead]
         )
-        text += Markup("Each site sent {}{} of parameters and summary numbers").format(
-            amount, name(size(sent[lead]))
-        )
+        text += Markup("Each site sent {}{} of parameters and summary numbers").format(amount, name(size(sent[lead])))
         if len(federated) > 1:
             text += Markup(" with {}").format(page.titles[lead])
         if page.scores["seed"].nunique() > 1:
@@ -176,9 +170,7 @@ def _traffic_sentences(page: Page, federated: list[str]) -> list[Markup]:
         out.append(text + ".")
     if "centralized" in methods_of(page):
         rows = "" if page.sites.empty else f", {several(int(page.sites['train_rows'].sum()), 'row')} in all,"
-        loud = Markup(
-            '<strong class="warn">{} moves the training rows of every site{} to one place.</strong>'
-        )
+        loud = Markup('<strong class="warn">{} moves the training rows of every site{} to one place.</strong>')
         out.append(loud.format(page.titles["centralized"], rows) + " It is only a yardstick.")
     return out
 

@@ -63,9 +63,7 @@ def _contents(page: Page) -> dict[str, Any]:
     verdicts = where(page.verdicts, metric=page.metric)
     verdicts = verdicts if verdicts.empty else verdicts.sort_values("gain", ascending=False, kind="stable")
     rows = [{**r, "method": page.titles.get(r["method"], r["method"])} for r in verdicts.to_dict("records")]
-    gains = [
-        Gain(r["site"], r["method"], Interval(r["gain"], r["low"], r["high"]), r["verdict"]) for r in rows
-    ]
+    gains = [Gain(r["site"], r["method"], Interval(r["gain"], r["low"], r["high"]), r["verdict"]) for r in rows]
     order = _worst_first(page, table)
     federated = [m for m in table.methods if m not in page.yardsticks]
     chosen = {lead_method(page, table.methods), best_method(page, table, federated)}
@@ -78,9 +76,7 @@ def _contents(page: Page) -> dict[str, Any]:
         drawn = order[: figures.PANELS]
         curves_drawn = figures.curves_figure(curves, drawn, page.titles, page.yardsticks, words, banded)
     pairs = set() if page.scores.empty else set(zip(page.scores["metric"], page.scores["split"], strict=True))
-    others = sorted(
-        pairs - {(page.metric, "test")}, key=lambda o: (o[1] != "test", o[0] != page.metric, o[0])
-    )
+    others = sorted(pairs - {(page.metric, "test")}, key=lambda o: (o[1] != "test", o[0] != page.metric, o[0]))
     wire = [(m, where(page.wire, method=m).to_dict("records")) for m in methods_of(page)]
     return {
         "headline": headline(page),
@@ -116,9 +112,7 @@ def _worst_first(page: Page, table: Matrix) -> list[str]:
         return []
     column = table.methods.index(lead)
     sign = -1 if page.lower_is_better else 1
-    ranked = sorted(
-        table.rows, key=lambda r: (math.isnan(v := r[1][column].value), 0 if math.isnan(v) else sign * v)
-    )
+    ranked = sorted(table.rows, key=lambda r: (math.isnan(v := r[1][column].value), 0 if math.isnan(v) else sign * v))
     return [site for site, _ in ranked]
 
 

@@ -55,7 +55,17 @@ class Comparison:
             worst_site = (by_site.idxmax() if down else by_site.idxmin()) if by_site.notna().any() else ""
             of_worst = table[worst_site].tolist() if worst_site in table else [math.nan]
             rows.append((method, metric, mean, low, high, worst_site, *interval(of_worst, self._share, within)))
-        columns = ["method", "metric", "mean", "mean_low", "mean_high", "worst_site", "worst", "worst_low", "worst_high"]
+        columns = [
+            "method",
+            "metric",
+            "mean",
+            "mean_low",
+            "mean_high",
+            "worst_site",
+            "worst",
+            "worst_low",
+            "worst_high",
+        ]
         return pd.DataFrame(rows, columns=columns)
 
     def means(self, metric: str) -> dict[tuple[str, str], float]:
@@ -87,7 +97,9 @@ class Comparison:
         return pd.DataFrame(rows, columns=VERDICTS)
 
 
-def _verdict(site: str, metric: str, sign: int, table: pd.DataFrame, federated: list[str], size: Any) -> tuple[Any, ...]:
+def _verdict(
+    site: str, metric: str, sign: int, table: pd.DataFrame, federated: list[str], size: Any
+) -> tuple[Any, ...]:
     best = str((sign * table[federated].mean()).fillna(-math.inf).idxmax())
     joined = []
     for seed in table.index:
@@ -100,15 +112,21 @@ def _verdict(site: str, metric: str, sign: int, table: pd.DataFrame, federated: 
     gain, low, high = interval(gains, share)
     words = metric.replace("_", " ")
     title = TABLE[best].title
-    if math.isnan(low):
-        verdict = "cannot tell"
-        why = "One seed has no spread: compare over several seeds." if not math.isnan(gain) else f"No {words} is defined here."  # fmt: skip
+    if math.isnan(gain):
+        verdict, why = "cannot tell", f"No {words} is defined here."
+    elif math.isnan(low):
+        verdict, why = "cannot tell", "One seed has no spread: compare over several seeds."
     elif low > 0:
-        verdict, why = "yes", f"{title} lifts {words} by {gain:.3f}, and at least by {low:.3f}, over {len(gains)} seeds."
+        verdict, why = "yes", f"{title} lifts {words} by {gain:.3f}, at least by {low:.3f}, over {len(gains)} seeds."
     elif high < 0:
-        verdict, why = "no", f"Even {title} loses {-gain:.3f} of {words}, and at least {-high:.3f}, over {len(gains)} seeds."
+        verdict, why = (
+            "no",
+            f"Even {title} loses {-gain:.3f} of {words}, at least {-high:.3f}, over {len(gains)} seeds.",
+        )
     else:
-        verdict, why = "cannot tell", f"With {title} the change of {gain:+.3f} lies between {low:+.3f} and {high:+.3f}: too near to nothing for {size.test_rows} test rows."  # fmt: skip
+        verdict = "cannot tell"
+        why = f"With {title} the change of {gain:+.3f} lies between {low:+.3f} and {high:+.3f}: "
+        why += f"too near to nothing for {size.test_rows} test rows."
     mean_local = sum(alone) / len(alone)
     return site, metric, best, mean_local, sum(joined) / len(joined), gain, low, high, verdict, why
 
@@ -118,7 +136,16 @@ def load_comparison(path: Path) -> Comparison:
     about = json.loads((path / "run.json").read_text(encoding="utf-8"))
     parts = [json.loads(p.read_text(encoding="utf-8")) for p in sorted((path / "parts").glob("*.json"))]
     if not parts or not (path / "comparison.csv").exists():
-        raise VitrailError("the comparison is not finished", [Problem(str(path), "comparison.csv is not there yet.", "Continue it with `vitrail compare ... --resume`.")])  # fmt: skip
+        raise VitrailError(
+            "the comparison is not finished",
+            [
+                Problem(
+                    str(path),
+                    "comparison.csv is not there yet.",
+                    "Continue it with `vitrail compare ... --resume`.",
+                )
+            ],
+        )
     order = json.loads((path / "order.json").read_text(encoding="utf-8"))
     ranked = [p for s in order["seeds"] for m in order["methods"] for p in parts if (p["method"], p["seed"]) == (m, s)]
     study = Study.parse(tomllib.loads(about["study"]))
@@ -162,7 +189,9 @@ def compare(
         study = study.with_changes(training={"rounds": rounds})
     marks = {n: fingerprint(clean(f, study)) for n, f in sites.items()}
     folder = _open(out, resume, study, marks, engine, device) if out is not None else None
-    jobs = [_Job(study, name, seed, engine, device, folder.path if folder else None) for seed in seeds for name in names]
+    jobs = [
+        _Job(study, name, seed, engine, device, folder.path if folder else None) for seed in seeds for name in names
+    ]
     try:
         parts = _done(jobs, dict(sites), workers, progress or (lambda *_: None))
         result = _gathered(study, names, seeds, parts, marks)
@@ -178,15 +207,16 @@ def compare(
     return result
 
 
-def _open(
-    out: str | Path, resume: bool, study: Study, marks: dict[str, str], engine: str, device: str
-) -> Folder:
+def _open(out: str | Path, resume: bool, study: Study, marks: dict[str, str], engine: str, device: str) -> Folder:
     folder = Folder(Path(out), resume=resume)
     about = {"study": study.to_toml(), "fingerprints": marks, "engine": engine, "device": device}
     place = folder.path / "run.json"
     if resume and json.loads(place.read_text(encoding="utf-8")) != about:
         folder.close()
-        raise VitrailError("this is another comparison", [Problem(str(out), "study or data are not those it was started with.", "Choose another --out.")])  # fmt: skip
+        raise VitrailError(
+            "this is another comparison",
+            [Problem(str(out), "study or data are not those it was started with.", "Choose another --out.")],
+        )
     write_atomically(place, json.dumps(about, indent=1))
     (folder.path / "parts").mkdir(exist_ok=True)
     return folder
@@ -242,15 +272,19 @@ def _part_there(job: _Job) -> dict[str, Any]:
     return _part(job, _sites, None)
 
 
-def _part(
-    job: _Job, sites: Mapping[str, pd.DataFrame], progress: Callable[[int, int], None] | None
-) -> dict[str, Any]:
+def _part(job: _Job, sites: Mapping[str, pd.DataFrame], progress: Callable[[int, int], None] | None) -> dict[str, Any]:
     place = job.folder / "parts" / f"{job.name}-{job.seed}.json" if job.folder else None
     if place and place.exists():
         done: dict[str, Any] = json.loads(place.read_text(encoding="utf-8"))
         return done
     run = federate(
-        job.study, sites, method=job.name, seed=job.seed, engine=job.engine, device=job.device, progress=progress
+        job.study,
+        sites,
+        method=job.name,
+        seed=job.seed,
+        engine=job.engine,
+        device=job.device,
+        progress=progress,
     )
     scores = pd.concat([run.scores(split).assign(split=split) for split in ("test", "train")])
     part = {
@@ -270,7 +304,11 @@ def _part(
 def _gathered(
     study: Study, names: list[str], seeds: list[int], parts: list[dict[str, Any]], marks: dict[str, str]
 ) -> Comparison:
-    scores = [(p["method"], p["seed"], site, split, metric, value) for p in parts for site, metric, value, split in p["scores"]]  # fmt: skip
+    scores = [
+        (p["method"], p["seed"], site, split, metric, value)
+        for p in parts
+        for site, metric, value, split in p["scores"]
+    ]
     curves = [(p["method"], p["seed"], *row) for p in parts for row in p["curve"]]
     ledger = [{"method": p["method"], **row} for p in parts if p["seed"] == seeds[0] for row in p["ledger"]]
     return Comparison(

@@ -69,19 +69,36 @@ class Folder:
         self.path = path
         used = path.exists() and (not path.is_dir() or any(path.iterdir()))
         if used and not resume:
-            raise VitrailError("nothing was overwritten", [Problem(str(path), "there is something here already.", "Choose another --out, or continue that run with --resume.")])  # fmt: skip
+            raise VitrailError(
+                "nothing was overwritten",
+                [
+                    Problem(
+                        str(path),
+                        "there is something here already.",
+                        "Choose another --out, or continue that run with --resume.",
+                    )
+                ],
+            )
         if resume and not (path / "run.json").exists():
-            raise VitrailError("there is no run to resume", [Problem(str(path), "expected a run folder with run.json.", "Start it without --resume.")])  # fmt: skip
+            raise VitrailError(
+                "there is no run to resume",
+                [Problem(str(path), "expected a run folder with run.json.", "Start it without --resume.")],
+            )
         try:
             path.mkdir(parents=True, exist_ok=True)
             self._lock = (path / ".lock").open("w")
         except OSError as error:
-            raise VitrailError("cannot write the run", [Problem(str(path), f"{error.strerror}.", "Choose another --out.")]) from None  # fmt: skip
+            raise VitrailError(
+                "cannot write the run", [Problem(str(path), f"{error.strerror}.", "Choose another --out.")]
+            ) from None
         try:
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
             self._lock.close()
-            raise VitrailError("this run is being written", [Problem(str(path), "another process holds it.", "Wait for it, or choose another --out.")]) from None  # fmt: skip
+            raise VitrailError(
+                "this run is being written",
+                [Problem(str(path), "another process holds it.", "Wait for it, or choose another --out.")],
+            ) from None
 
     def close(self) -> None:
         self._lock.close()
@@ -101,7 +118,10 @@ class Folder:
             save_tensors(place, {k: v[i] for k, v in flat.items()})
         at = {"stage": moment.stage, "round": moment.round, **extra}
         write_atomically(self.path / "checkpoint.json", json.dumps(at))
-        for old in [*self.path.glob("coordinator/*.safetensors"), *self.path.glob("sites/*/state-*.safetensors")]:
+        for old in [
+            *self.path.glob("coordinator/*.safetensors"),
+            *self.path.glob("sites/*/state-*.safetensors"),
+        ]:
             if not old.name.endswith(f"{tag}.safetensors"):
                 with contextlib.suppress(OSError):
                     old.unlink()

@@ -76,7 +76,9 @@ class Run:
     def predict(self, site: str, frame: pd.DataFrame) -> pd.DataFrame:
         """That site's personalised model on raw rows: a probability for each class, or a number."""
         if site not in self.models:
-            raise VitrailError("cannot predict", [Problem("site", f"there is no site {site!r}.", nearest(site, self.models))])  # fmt: skip
+            raise VitrailError(
+                "cannot predict", [Problem("site", f"there is no site {site!r}.", nearest(site, self.models))]
+            )
         # the target is not looked at, so that rows without one are predicted too
         unknown = frame.drop(columns=self.study.target.column, errors="ignore")
         rows = clean(unknown, self.study, need_target=False)
@@ -105,9 +107,27 @@ class Run:
         try:
             info = json.loads((path / "run.json").read_text(encoding="utf-8"))
         except (OSError, ValueError):
-            raise VitrailError("cannot load the run", [Problem(str(path), "expected a run folder with run.json.", "Give the folder that `vitrail run --out` wrote.")]) from None  # fmt: skip
+            raise VitrailError(
+                "cannot load the run",
+                [
+                    Problem(
+                        str(path),
+                        "expected a run folder with run.json.",
+                        "Give the folder that `vitrail run --out` wrote.",
+                    )
+                ],
+            ) from None
         if not info.get("finished"):
-            raise VitrailError("the run is not finished", [Problem(str(path), "it was stopped before its last round.", "Continue it with `vitrail run ... --resume`.")])  # fmt: skip
+            raise VitrailError(
+                "the run is not finished",
+                [
+                    Problem(
+                        str(path),
+                        "it was stopped before its last round.",
+                        "Continue it with `vitrail run ... --resume`.",
+                    )
+                ],
+            )
         study = Study.load(path / "study.toml")
         models, encoders = {}, {}
         for site in info["sites"]:
@@ -183,7 +203,9 @@ def _train(
     if folder:
         if resume:
             _same_run(folder, info)
-            if (folder.path / "run.json").exists() and json.loads((folder.path / "run.json").read_text()).get("finished"):
+            if (folder.path / "run.json").exists() and json.loads((folder.path / "run.json").read_text()).get(
+                "finished"
+            ):
                 return Run.load(folder.path)
             if back := _restore(folder, runner):
                 moment, history = back
@@ -249,7 +271,8 @@ class _Judge:
         self.at = [0 if self.pooled else runner.sites.names.index(site.name) for site in data]
         some = runner.sites.x
         self.x = {
-            split: [torch.from_numpy(getattr(s, f"{split}_x")).to(some) for s in self.data] for split in ("train", "test")
+            split: [torch.from_numpy(getattr(s, f"{split}_x")).to(some) for s in self.data]
+            for split in ("train", "test")
         }
 
     @torch.no_grad()
@@ -294,9 +317,9 @@ def wire_lines(study: Study, method: AnyMethod) -> list[Line]:
         for step in ("mean", "standard deviation"):
             lines.append(Line("standardise", "to site", step, (names,), "float64", 8 * names, 1, "sum"))
     if method.pools_rows:
-        width = len(columns(study))
-        lines.append(Line("pool", "from site", "ALL TRAINING ROWS: features, per row", (width,), "float32", 4 * width, 1, "each"))  # fmt: skip
-        lines.append(Line("pool", "from site", "ALL TRAINING ROWS: target, per row", (1,), "float32", 4, 1, "each"))
+        for words, width in (("features", len(columns(study))), ("target", 1)):
+            name = f"ALL TRAINING ROWS: {words}, per row"
+            lines.append(Line("pool", "from site", name, (width,), "float32", 4 * width, 1, "each", per_row=True))
         lines += [
             Line("pool", "to site", name, tuple(v.shape), "float32", v.numel() * 4, 1, "each")
             for name, v in tensors(task.start)
@@ -333,7 +356,11 @@ def _check_options(engine: str, device: str, rate: float, away: Away, names: lis
     for site, spans in away.items():
         if site not in names:
             problems.append(Problem("away", f"there is no site {site!r}.", nearest(site, names)))
-        problems += [Problem("away", f"expected rounds first-last from 1, got {a}-{b}.", "Correct it.") for a, b in spans if not 1 <= a <= b]  # fmt: skip
+        problems += [
+            Problem("away", f"expected rounds first-last from 1, got {a}-{b}.", "Correct it.")
+            for a, b in spans
+            if not 1 <= a <= b
+        ]
     if not 0 <= seed < 2**63:
         problems.append(Problem("seed", f"expected a whole number from 0 to 2^63 - 1, got {seed}.", "Correct it."))
     if problems:
@@ -377,7 +404,14 @@ def _absence(names: tuple[str, ...], seed: int, rate: float, away: Away) -> Call
 
 
 def _describe(
-    study: Study, method: AnyMethod, seed: int, engine: str, device: str, rate: float, away: Away, data: list[SiteData]
+    study: Study,
+    method: AnyMethod,
+    seed: int,
+    engine: str,
+    device: str,
+    rate: float,
+    away: Away,
+    data: list[SiteData],
 ) -> dict[str, Any]:
     return {
         "format": 1,
@@ -391,7 +425,11 @@ def _describe(
         "away": {k: [list(span) for span in v] for k, v in away.items()},
         "sites": [site.name for site in data],
         "fingerprints": {site.name: site.fingerprint for site in data},
-        "versions": {"vitrail": version("vitrail"), "torch": torch.__version__, "python": platform.python_version()},
+        "versions": {
+            "vitrail": version("vitrail"),
+            "torch": torch.__version__,
+            "python": platform.python_version(),
+        },
         "started": time.strftime("%Y-%m-%d %H:%M:%S"),
     }
 
@@ -422,8 +460,16 @@ def _ledger(runner: Engine, study: Study, method: AnyMethod, data: list[SiteData
     for line in wire_lines(study, method):
         if line.stage in ("standardise", "pool", "scores"):
             for site in data:
-                times = len(site.train_y) if "per row" in line.name else line.rounds
-                rows.append({"site": site.name, "stage": line.stage, "direction": line.direction, "messages": line.rounds, "bytes": line.bytes * times})  # fmt: skip
+                times = len(site.train_y) if line.per_row else line.rounds
+                rows.append(
+                    {
+                        "site": site.name,
+                        "stage": line.stage,
+                        "direction": line.direction,
+                        "messages": line.rounds,
+                        "bytes": line.bytes * times,
+                    }
+                )
     frame = pd.DataFrame(rows, columns=["site", "stage", "direction", "messages", "bytes"])
     grouped = frame.groupby(["site", "stage", "direction"], sort=False, as_index=False)
     return grouped.agg(messages=("messages", "max"), bytes=("bytes", "sum"))

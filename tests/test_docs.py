@@ -1,0 +1,63 @@
+"""The documents say what the code does: every block of the tutorial runs, and README's commands are those of CI."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+BLOCK = re.compile(r"^```(python|sh)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+
+
+def test_tutorial_runs(tmp_path) -> None:
+    """Python blocks share one session, as in a notebook; shell blocks run in the same folder."""
+    blocks = BLOCK.findall((ROOT / "docs" / "tutorial.md").read_text())
+    assert len(blocks) >= 8
+    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    lines = ["import subprocess"]
+    for kind, code in blocks:
+        if kind == "sh":
+            lines.append(f"subprocess.run(['bash', '-euc', {code!r}], check=True)")
+        else:
+            lines.append(code)
+    script = tmp_path / "tutorial.py"
+    script.write_text("\n".join(lines))
+    done = subprocess.run(
+        [sys.executable, script],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        env={**os.environ, "PATH": path},
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert (tmp_path / "runs" / "compared" / "report.html").exists()
+
+
+def test_readme_notebook_runs(tmp_path) -> None:
+    code = [c for kind, c in BLOCK.findall((ROOT / "README.md").read_text()) if kind == "python"]
+    assert len(code) == 1
+    done = subprocess.run([sys.executable, "-c", code[0]], cwd=tmp_path, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr[-3000:]
+
+
+def test_readme_has_two_commands_and_a_picture() -> None:
+    text = (ROOT / "README.md").read_text()
+    shell = [c for kind, c in BLOCK.findall(text) if kind == "sh"][:2]
+    assert "vitrail demo" in shell[0]
+    assert "pytest" in shell[1]
+    assert all("-c constraints.txt" in c for c in shell)
+    picture = re.search(r"!\[[^\]]+\]\(([^)]+)\)", text[:400])
+    assert picture, "it opens with a picture"
+    assert (ROOT / picture[1]).exists()
+
+
+@pytest.mark.parametrize("name", ["README.md", "CONTRIBUTING.md", "docs/tutorial.md"])
+def test_links_lead_somewhere(name) -> None:
+    page = ROOT / name
+    for target in re.findall(r"\]\(([^)#:]+)\)", page.read_text()):
+        assert (page.parent / target).exists(), target
