@@ -624,7 +624,7 @@ def test_no_study_breaks_us(raw: dict[str, Any]) -> None:
     assert_parsed(raw)
 
 
-@settings(FUZZ, max_examples=250)
+@settings(FUZZ, max_examples=200)
 @given(st.data())
 def test_no_mutation_breaks_us(data: st.DataObject) -> None:
     """One to three places of the good study hold something else, or are gone."""

@@ -49,7 +49,7 @@ def rows_of(sites: Cut) -> dict[str, list[int]]:
 
 
 @pytest.mark.parametrize("name", CUTS)
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=20, deadline=None)
 @given(n=st.integers(4, 80), sites=st.integers(1, 9), seed=st.integers(0, 2**40))
 def test_no_row_is_lost_or_doubled(name: str, n: int, sites: int, seed: int) -> None:
     frame = make_frame(n, seed % 1000)

@@ -204,7 +204,7 @@ def wanted_size(n: int, rule: Split) -> int:
     return share if share >= rule.at_least else max(share, min(rule.at_least, n // 2))
 
 
-@settings(max_examples=120, deadline=None)
+@settings(max_examples=80, deadline=None)
 @given(labels, rules, st.integers(0, 2**63 - 1), st.text(max_size=5))
 def test_split_is_a_partition_of_the_right_size(y: np.ndarray, rule: Split, seed: int, site: str) -> None:
     table = with_(TABLE, split=rule)
@@ -218,7 +218,7 @@ def test_split_is_a_partition_of_the_right_size(y: np.ndarray, rule: Split, seed
     assert np.array_equal(test, again[1])
 
 
-@settings(max_examples=120, deadline=None)
+@settings(max_examples=80, deadline=None)
 @given(labels, rules, st.integers(0, 99))
 def test_stratified_shares(y: np.ndarray, rule: Split, seed: int) -> None:
     """Every class is left to learn from; where none is rare, its share of the test rows is right to one row."""
@@ -296,7 +296,7 @@ def test_class_weights(y: list[int], classes: int) -> None:
     )  # each class weighs the same
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=25, deadline=None)
 @given(st.integers(0, 29), st.sampled_from(["age", "chol", "sex", "pain", "sick"]))
 def test_fingerprint_changes_with_any_cell(row: int, column: str) -> None:
     frame = make_frame(30)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any, TypeVar
 
 import torch
@@ -19,11 +21,45 @@ def tmap(f: Callable[..., Tensor], *trees: Params) -> Params:
 
 def copied(tree: Params) -> Params:
     """Tensors nobody else holds, so that a step may overwrite them."""
-    return {k: v.clone(memory_format=torch.contiguous_format) for k, v in tree.items()}
+    return {k: _taken(v).copy_(v) for k, v in tree.items()}
 
 
 def zeros(tree: Params) -> Params:
-    return {k: torch.zeros(v.shape, dtype=v.dtype, device=v.device) for k, v in tree.items()}
+    return {k: _taken(v).zero_() for k, v in tree.items()}
+
+
+_memory = threading.local()
+
+
+@contextmanager
+def reused_memory() -> Iterator[None]:
+    """Inside, `copied` and `zeros` write where they wrote the last time this thread was here, in the same order.
+
+    For what a site has in hand during a round: the last round's is done with. Taking some megabytes anew for every
+    round and giving them back cost as much as training (page faults), and a third more memory (fragments).
+    """
+    _memory.place = 0
+    try:
+        yield
+    finally:
+        _memory.place = None
+
+
+def forget_memory() -> None:
+    """Give back what this thread's `reused_memory` holds."""
+    _memory.__dict__.pop("held", None)
+
+
+def _taken(like: Tensor) -> Tensor:
+    place: int | None = getattr(_memory, "place", None)
+    if place is None or like.device.type != "cpu":
+        return torch.empty(like.shape, dtype=like.dtype, device=like.device)
+    held: dict[int, Tensor] = _memory.__dict__.setdefault("held", {})
+    found = held.get(place)
+    if found is None or found.shape != like.shape or found.dtype != like.dtype:
+        found = held[place] = torch.empty(like.shape, dtype=like.dtype)
+    _memory.place = place + 1
+    return found
 
 
 def to_all(tree: Params, sites: int) -> Params:

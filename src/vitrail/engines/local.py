@@ -9,7 +9,6 @@ CUDA: all sites are one chunk; a round without absent sites is captured once as 
 
 from __future__ import annotations
 
-import ctypes
 import os
 import sys
 import threading
@@ -25,7 +24,7 @@ from torch import Tensor
 from vitrail.core.exchange import Exchange, Facts, Method, Pace, Roster, Rows
 from vitrail.core.random import keep_mask
 from vitrail.core.task import Batch, Task
-from vitrail.core.tensors import each, tensors
+from vitrail.core.tensors import each, forget_memory, reused_memory, tensors
 from vitrail.engines.sites import Draw, Drawer, Sites
 from vitrail.engines.wire import Contract, Ledger, check, total, trace
 
@@ -195,7 +194,8 @@ class Engine:
             if len(place) != place[-1] + 1 - place[0]:
                 at = torch.tensor(place, device=self.device)
             mine, told = each(lambda t: t[at], state), each(lambda t: t[at], down)
-            work = ex.begin(task, mine, told)
+            with reused_memory():
+                work = ex.begin(task, mine, told)
             if feed is not None:
                 self._train(ex, work, at, [self.drawer.steps[i] for i in place], feed, pace)
             kept, up = ex.report(task, mine, work, told, Rows(self.counts[at]), pace)
@@ -210,9 +210,7 @@ class Engine:
             for _, more in ups[1:]:
                 flat = dict(tensors(more))
                 said = _added(said, flat)
-        elif whole and len(ups) == 1:
-            said = ups[0][1]
-        else:
+        else:  # a copy: the reports lie in memory that the next round overwrites
             said = _spread(ups, len(roster.names))
         return ex.merge(task, coord, said, roster)
 
@@ -360,17 +358,6 @@ def _threads() -> int:
     return len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count() or 1
 
 
-@cache
-def _keep_freed_memory() -> None:
-    """Ask glibc to hold on to freed memory: giving 5 MB back and forth at every round costs more than training."""
-    if sys.platform == "linux":
-        libc = ctypes.CDLL(None)
-        if hasattr(libc, "mallopt"):
-            libc.mallopt(-3, 32 << 20)  # M_MMAP_THRESHOLD
-            libc.mallopt(-1, 512 << 20)  # M_TRIM_THRESHOLD
-            libc.mallopt(-8, 1)  # M_ARENA_MAX: the arenas of threads would not keep it
-
-
 class _quiet_torch:  # noqa: N801
     """A pool of threads with one torch thread each, while inside; torch's own setting is put back after."""
 
@@ -380,7 +367,6 @@ class _quiet_torch:  # noqa: N801
 
     def __enter__(self) -> ThreadPoolExecutor | None:
         if self.cpu:
-            _keep_freed_memory()
             self.before = torch.get_num_threads()
             torch.set_num_threads(1)
             self.pool = ThreadPoolExecutor(_threads(), initializer=torch.set_num_threads, initargs=(1,))
@@ -390,3 +376,4 @@ class _quiet_torch:  # noqa: N801
         if self.pool:
             self.pool.shutdown()
             torch.set_num_threads(self.before)
+            forget_memory()
