@@ -202,16 +202,11 @@ class Engine:
             check(up, contract.up, contract.stage, "from site")
             for (_, old), (_, new) in zip(tensors(state), tensors(kept), strict=True):
                 old[at] = new
-            return at, total(up) if ex.sees == "sum" else up
+            # copies: a report may lie in memory that the thread's next chunk overwrites
+            return at, total(up) if ex.sees == "sum" else each(_owned, up)
 
         ups = list(pool.map(visit, places) if pool and len(places) > 1 else map(visit, places))
-        if ex.sees == "sum":
-            said = ups[0][1]
-            for _, more in ups[1:]:
-                flat = dict(tensors(more))
-                said = _added(said, flat)
-        else:  # a copy: the reports lie in memory that the next round overwrites
-            said = _spread(ups, len(roster.names))
+        said = _summed([up for _, up in ups]) if ex.sees == "sum" else _spread(ups, len(roster.names))
         return ex.merge(task, coord, said, roster)
 
     def feed(self) -> Feed:
@@ -324,10 +319,11 @@ def _owned(tensor: Tensor) -> Tensor:
     return tensor.clone(memory_format=torch.contiguous_format)
 
 
-def _added(tree: Any, more: dict[str, Tensor]) -> Any:
-    for name, value in tensors(tree):
-        value.add_(more[name])
-    return tree
+def _summed(totals: list[Any]) -> Any:
+    for more in totals[1:]:
+        for (_, value), (_, part) in zip(tensors(totals[0]), tensors(more), strict=True):
+            value.add_(part)
+    return totals[0]
 
 
 def _spread(ups: list[tuple[Any, Any]], sites: int) -> Any:
