@@ -1,0 +1,127 @@
+"""What each paper promises, on federations where the truth is known: linear regression over sites that differ."""
+
+from __future__ import annotations
+
+import torch
+from small import models, train
+from torch import Tensor
+
+from vitrail import methods
+from vitrail.core.task import Task
+from vitrail.engines.local import Training
+from vitrail.engines.sites import Sites, gather_sites
+from vitrail.nets import MLP
+
+FEATURES = 4
+
+
+def make_task() -> Task:
+    net = MLP(FEATURES, 1, ())
+    return Task(net, {k: torch.zeros(v.shape, dtype=torch.double) for k, v in net.init(torch.Generator()).items()}, "number")
+
+
+def make_sites(truths: list[Tensor], rows: int = 40, spread: float = 1.0) -> Sites:
+    """Each site's rows follow its own truth; their scales differ, so that averaging after many steps is biased."""
+    out = []
+    for i, truth in enumerate(truths):
+        g = torch.Generator().manual_seed(i)
+        x = torch.randn(rows, FEATURES, generator=g, dtype=torch.double) * torch.linspace(1, 1 + spread, FEATURES).roll(i)
+        y = x @ truth + 0.1 * torch.randn(rows, generator=g, dtype=torch.double)
+        out.append((f"site {i}", x, y[:, None], torch.ones(rows, 1, dtype=torch.double)))
+    return gather_sites(out)
+
+
+def truth(i: float) -> Tensor:
+    return torch.tensor([1.0, -1.0, 0.5, 0.0], dtype=torch.double) + i * torch.tensor([0.0, 1.0, 1.0, -1.0], dtype=torch.double)
+
+
+def weights(name: str, sites: Sites, training: Training, **given: object) -> Tensor:
+    """[site, feature]: what each site predicts with."""
+    method = methods.build(name, given)
+    task = make_task()
+    engine, last = train(method, task, sites, training)
+    state = engine.settled(last)
+    ends = torch.eye(FEATURES, dtype=torch.double).expand(len(engine.sites.names), FEATURES, FEATURES)
+    zero = torch.zeros_like(ends)
+    return (method.predict(task, state, ends) - method.predict(task, state, zero))[..., 0]
+
+
+def pooled_fit(sites: Sites) -> Tensor:
+    ones = torch.ones(len(sites.x), 1, dtype=torch.double)
+    return torch.linalg.lstsq(torch.cat([sites.x, ones], 1), sites.y).solution[:FEATURES, 0]
+
+
+MANY_STEPS = Training(rounds=150, epochs=10, batch=1000, lr=0.002, momentum=0.0, decays=0)
+STEEP = Training(rounds=300, epochs=10, batch=1000, lr=0.0003, momentum=0.0, decays=0)
+
+
+def test_scaffold_finds_the_optimum_that_fedavg_misses() -> None:
+    sites = make_sites([truth(-1), truth(0), truth(2)], spread=3.0)
+    best = pooled_fit(sites)
+    drifted = (weights("fedavg", sites, STEEP)[0] - best).norm()
+    corrected = (weights("scaffold", sites, STEEP)[0] - best).norm()
+    assert drifted > 0.05, "many local steps on different sites do drift"
+    assert corrected < drifted / 20
+
+
+def test_fedprox_stays_nearer_to_the_optimum_under_drift() -> None:
+    sites = make_sites([truth(-1), truth(0), truth(2)], spread=3.0)
+    best = pooled_fit(sites)
+    gaps = [(weights("fedprox", sites, STEEP, mu=mu)[0] - best).norm() for mu in (0.0, 30.0, 200.0)]
+    assert gaps[0] > gaps[1] > gaps[2]
+
+
+def test_ditto_goes_from_local_to_shared() -> None:
+    sites = make_sites([truth(-1), truth(0), truth(2)])
+    own = weights("local", sites, MANY_STEPS)
+    shared = weights("fedavg", sites, MANY_STEPS)
+    far = [(weights("ditto", sites, MANY_STEPS, lam=lam) - own).norm() for lam in (0.0, 10.0, 100.0)]
+    near = [(weights("ditto", sites, MANY_STEPS, lam=lam) - shared).norm() for lam in (0.0, 10.0, 100.0)]
+    assert far[0] < far[1] < far[2]
+    assert near[0] > near[1] > near[2]
+
+
+def test_apfl_learns_how_much_to_mix() -> None:
+    """The odd site trusts its own model; the like ones have no reason to."""
+    sites = make_sites([truth(0), truth(0), truth(0), truth(4)])
+    training = Training(rounds=60, epochs=2, batch=10, lr=0.0005, momentum=0.0, decays=0)
+    engine, last = train(methods.build("apfl", {"alpha": 0.5}), make_task(), sites, training)
+    alpha = dict(zip(engine.sites.names, last.state.alpha.tolist(), strict=True))
+    assert alpha["site 3"] > max(alpha[f"site {i}"] for i in range(3))
+    assert all(0 <= a <= 1 for a in alpha.values())
+    got = weights("apfl", sites, training)[engine.sites.names.index("site 3")]
+    shared = weights("fedavg", sites, training)[engine.sites.names.index("site 3")]
+    assert (got - truth(4)).norm() < (shared - truth(4)).norm() / 2
+
+
+def test_fine_tuning_serves_the_odd_site() -> None:
+    sites = make_sites([truth(0), truth(0), truth(0), truth(4)])
+    odd = sites.names.index("site 3")
+    shared = (weights("fedavg", sites, MANY_STEPS)[odd] - truth(4)).norm()
+    tuned = (weights("fine_tune", sites, MANY_STEPS)[odd] - truth(4)).norm()
+    assert tuned < shared / 5
+
+
+def test_centralized_is_the_pooled_fit() -> None:
+    sites = make_sites([truth(-1), truth(0), truth(2)])
+    assert torch.allclose(weights("centralized", sites, MANY_STEPS)[0], pooled_fit(sites), atol=1e-4)
+
+
+def test_fedavg_by_rows_favours_the_large_site() -> None:
+    small, large = make_sites([truth(0)], rows=20), make_sites([truth(0), truth(3)], rows=200)
+    rows = [("small", small.x, small.y, small.w), ("large", large.x[200:], large.y[200:], large.w[200:])]
+    sites = gather_sites(rows)
+    training = Training(rounds=100, epochs=1, batch=20, lr=0.002, momentum=0.0, decays=0)
+    equal, weighted = (weights("fedavg", sites, training, weights=w)[0] for w in ("uniform", "rows"))
+    assert (weighted - truth(3)).norm() < (equal - truth(3)).norm()
+
+
+def test_fedper_shares_the_front_and_keeps_the_head() -> None:
+    from small import make_sites as small_sites
+    from small import make_task as small_task
+
+    got = models(*train(methods.build("fedper"), small_task(), small_sites()))
+    first, *others = got.values()
+    for other in others:
+        assert torch.equal(first["params/body.0.weight"], other["params/body.0.weight"])
+        assert not torch.equal(first["params/head.weight"], other["params/head.weight"])
