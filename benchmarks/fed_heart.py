@@ -119,15 +119,16 @@ def main() -> None:
                 file=sys.stderr,
                 flush=True,
             )
+    rows = ", ".join(f"{n} {len(f)}" for n, f in sites.items())
     lines = [
         f"# Fed-Heart-Disease, {time.strftime('%Y-%m-%d')}",
         "",
         f"{os.cpu_count()} cores, {time.time() - began:.0f} s. Seeds {list(agreed.seeds[: args.seeds])},",
-        f"{args.rounds} rounds of one epoch, batches of 4. Rows: {', '.join(f'{n} {len(f)}' for n, f in sites.items())}.",
+        f"{args.rounds} rounds of one epoch, batches of 4. Rows: {rows}.",
         "Interval: 95 % over seeds, widened because the seeds share rows (Nadeau and Bengio).",
-        "Published: FLamby's values for its own fixed split; ours are five redrawn splits, so the two are near, not equal.",
-        "The first line is no model: it always says what most training rows of that centre say. Accuracy at a one-sided",
-        "centre is worth no more than that.",
+        "Published: FLamby's values for its own fixed split; ours are five redrawn splits: near, not equal.",
+        "The first line is no model: it always says what most training rows of that centre say.",
+        "Accuracy at a one-sided centre is worth no more than that.",
         "",
         "| method | mean of centres | interval | published | " + " | ".join(sites) + " | worst centre |",
         "| --- | ---: | ---: | ---: |" + " ---: |" * len(sites) + " ---: |",

@@ -175,13 +175,9 @@ def jax_compiled(shape: Shape, rounds: int, tuned: bool = True, final: Final = N
     """JAX, one jitted round: scan over steps, permutations and dropout masks drawn inside.
 
     Not tuned: one device, vmap over sites, as it is usually written. Tuned, on a CPU: every core is made a JAX
-    device (possible only before JAX starts in the process), and each device takes its sites one after another: ``lax.map`` over sites, ``lax.scan`` over steps. On a GPU the sites are
-    vmapped (that path was checked on a CPU, never timed on a GPU). Medians a round of what was tried, over
-    several noisy passes. One device: scan with vmap inside 0.20 to 0.23 s, vmap outside of scan 0.22 to 0.31
-    s, fully unrolled 0.27 to 0.41 s, ``lax.map`` over sites 0.20 to 0.22 s. Two devices, taking turns for 25
-    rounds: ``lax.map`` over sites (kept) 0.089 s, over groups of three 0.085 s (equal within the noise), with
-    3 steps unrolled 0.100 s, all unrolled 0.119 s, vmap 0.123 s. Masks are cut from raw threefry bits:
-    ``bernoulli`` was as fast within the noise, rbg generators and masks drawn before the scan were slower.
+    device (possible only before JAX starts in the process), and each device takes its sites one after another:
+    ``lax.map`` over sites, ``lax.scan`` over steps. On a GPU the sites are vmapped.
+    Also tried and slower or equal: vmap outside of scan, steps unrolled, groups of sites, other generators.
     """
     import jax
     import jax.numpy as jnp

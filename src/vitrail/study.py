@@ -51,7 +51,7 @@ class Study(Table):
     description: str = ""
     network: Network = Network()
     training: TrainingSpec = TrainingSpec()
-    method: dict[str, Any] = {"name": "fedavg"}  # name and hyperparameters
+    method: dict[str, Any] = Field(default={"name": "fedavg"})  # name and hyperparameters
     seeds: tuple[int, ...] = SEEDS
     metrics: tuple[str, ...] = ()
 
@@ -83,7 +83,8 @@ class Study(Table):
             text = path.read_text(encoding="utf-8-sig")
         except (OSError, UnicodeDecodeError, ValueError) as error:
             reason = getattr(error, "strerror", None) or "it is not UTF-8 text"
-            raise VitrailError("cannot read the study", [Problem(str(path), f"expected a study file, but: {reason}.", "Draft one with `vitrail init DATA --target COLUMN`.")]) from None  # fmt: skip
+            what, hint = f"expected a study file, but: {reason}.", "Draft one with `vitrail init DATA --target COLUMN`."
+            raise VitrailError("cannot read the study", [Problem(str(path), what, hint)]) from None
         try:
             raw = tomllib.loads(text)
         except (ValueError, RecursionError) as error:  # numbers of thousands of digits are a plain ValueError
@@ -114,8 +115,6 @@ class Study(Table):
 
     def to_toml(self) -> str:
         """The study as a file a person can read; defaults are written out."""
-        from vitrail.data.schema import Feature as F
-
         plain = self.model_dump()
         out = [f"{k} = {_toml(plain[k])}" for k in ("name", "description", "seeds", "metrics", "standardise")]
         if self.site_column:
@@ -126,7 +125,7 @@ class Study(Table):
             empty = {k: f.default for k, f in fields.items() if f.default in (None, "", ())}
             said = {k: v for k, v in plain[section].items() if k not in empty or v != empty[k]}
             out += [f"{_key(k)} = {_toml(v)}" for k, v in said.items()]
-        defaults = F(kind="numeric").model_dump()
+        defaults = Feature(kind="numeric").model_dump()
         for name, feature in plain["features"].items():
             out += ["", f"[features.{_key(name)}]", f"kind = {_toml(feature['kind'])}"]
             out += [f"{k} = {_toml(v)}" for k, v in feature.items() if k != "kind" and v != defaults[k]]
@@ -226,9 +225,15 @@ def _inconsistencies(raw: Mapping[str, Any], place: Callable[..., str]) -> Itera
     yield from _target_problems(target, features, raw, place)
     if isinstance(raw.get("features"), Mapping) and not features:
         yield Problem(place("features"), "there are no features.", "Add a [features.NAME] section for each column.")
+    dummies = set()
     for name, feature in features.items():
         if isinstance(feature, Mapping):
             yield from _feature_problems(str(name), feature, place)
+            if feature.get("kind") == "categorical" and isinstance(feature.get("categories"), list | tuple):
+                dummies |= {f"{name}={canon(c)}" for c in feature["categories"]}
+    for name in dummies & set(features):
+        hint = "Rename one of the two."
+        yield Problem(place("features", name), "a category of another feature has this name in the model.", hint)
     method = raw.get("method", {"name": "fedavg"})
     if isinstance(method, Mapping):
         if "name" not in method:
@@ -275,7 +280,8 @@ def _target_problems(
         return
     if kind == "number":
         if classes or target.get("positive") is not None:
-            yield Problem(place("target"), "a number has no classes.", 'Remove classes and positive, or write kind = "classes".')  # fmt: skip
+            hint = 'Remove classes and positive, or write kind = "classes".'
+            yield Problem(place("target"), "a number has no classes.", hint)
         return
     if kind != "classes":
         return
@@ -286,51 +292,48 @@ def _target_problems(
         yield Problem(place("target", "classes"), f"a class is listed twice in {list(classes)}.", "List each once.")
     positive = target.get("positive")
     if positive is not None and names and canon(positive) not in names:
-        yield Problem(place("target", "positive"), f"{positive!r} is not one of the classes {list(classes)}.", nearest(canon(positive), names))  # fmt: skip
+        what = f"{positive!r} is not one of the classes {list(classes)}."
+        yield Problem(place("target", "positive"), what, nearest(canon(positive), names))
 
 
 def _feature_problems(name: str, feature: Mapping[str, Any], place: Callable[..., str]) -> Iterable[Problem]:
+    def tell(key: str, what: str, hint: str) -> Problem:
+        return Problem(place("features", name, key), what, hint)
+
     kind, categories = feature.get("kind"), feature.get("categories", ())
     bounds, missing = feature.get("range"), feature.get("missing", ())
     if isinstance(bounds, list | tuple) and len(bounds) == 2 and all(_is_number(b) for b in bounds):
         if not bounds[0] < bounds[1]:
-            yield Problem(place("features", name, "range"), f"expected [low, high] with low < high, got {list(bounds)}.", "Swap or correct them.")  # fmt: skip
+            what = f"expected [low, high] with low < high, got {list(bounds)}."
+            yield tell("range", what, "Swap or correct them.")
         if kind in ("binary", "categorical"):
-            yield Problem(place("features", name, "range"), f"a {kind} feature has no range.", "Remove it, or list categories.")  # fmt: skip
+            yield tell("range", f"a {kind} feature has no range.", "Remove it, or list categories.")
     if not isinstance(categories, list | tuple) or not isinstance(missing, list | tuple):
         return
-    levels = [canon(c) for c in categories]
+    levels, listed = [canon(c) for c in categories], list(categories)
     if kind == "numeric" and levels:
-        yield Problem(place("features", name, "categories"), "a numeric feature has no categories.", 'Remove them, or write kind = "categorical".')  # fmt: skip
+        hint = 'Remove them, or write kind = "categorical".'
+        yield tell("categories", "a numeric feature has no categories.", hint)
     if kind == "binary" and len(levels) != 2:
-        yield Problem(place("features", name, "categories"), f"a binary feature needs two categories, got {list(categories)}.", "List both.")  # fmt: skip
+        yield tell("categories", f"a binary feature needs two categories, got {listed}.", "List both.")
     if kind == "categorical" and len(levels) < 2:
-        yield Problem(place("features", name, "categories"), f"a categorical feature needs two or more categories, got {list(categories)}.", "List them.")  # fmt: skip
+        yield tell("categories", f"a categorical feature needs two or more categories, got {listed}.", "List them.")
     if len(set(levels)) < len(levels):
-        yield Problem(place("features", name, "categories"), f"a category is listed twice in {list(categories)}.", "List each once.")  # fmt: skip
+        yield tell("categories", f"a category is listed twice in {listed}.", "List each once.")
     for code in missing:
         if canon(code) in levels:
-            yield Problem(place("features", name, "missing"), f"{code!r} is a category and also means missing.", "Remove one of the two.")  # fmt: skip
-        if kind == "numeric" and isinstance(code, str) and not _reads_as_number(code):
-            yield Problem(place("features", name, "missing"), f"expected a number as missing code of a numeric feature, got {code!r}.", "Texts like NA and ? are missing without being listed.")  # fmt: skip
+            yield tell("missing", f"{code!r} is a category and also means missing.", "Remove one of the two.")
 
 
 def _is_number(value: object) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
 
 
-def _reads_as_number(text: str) -> bool:
-    try:
-        return math.isfinite(float(text))
-    except ValueError:
-        return False
-
-
 _PART = r"""(?:"(?:[^"\\]|\\.)*"|'[^']*'|[\w-]+)"""
 _NAME = re.compile(rf"\s*\[*\s*({_PART}(?:\s*\.\s*{_PART})*)")  # of a section or a key
 _TOKEN = re.compile(  # what hides a line break or a bracket, those themselves, and the rest
     r'''"""(?:[^"\\]|\\.|"{1,2}(?!"))*"{3,5}|'{3}(?:[^']|'{1,2}(?!'))*'{3,5}|'''
-    r'''"(?:[^"\\\n]|\\.)*"|'[^'\n]*'|\#[^\n]*|[\n\[\]{}]|[^"'\#\n\[\]{}]+''',
+    r""""(?:[^"\\\n]|\\.)*"|'[^'\n]*'|\#[^\n]*|[\n\[\]{}]|[^"'\#\n\[\]{}]+""",
     re.DOTALL,
 )
 

@@ -1,4 +1,4 @@
-"""A method whose coordinator sees each report gets every site's own, whatever the chunks, with absent sites as zeros."""
+"""A coordinator that sees each report gets every site's own, whatever the chunks; absent sites are zero."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from typing import ClassVar, Literal
 
 import pytest
 import torch
-from small import gap, make_task, models, train
 
+from small import gap, make_task, models, train
 from vitrail.core.tensors import tmap
 from vitrail.methods.fedavg import FedAvg, Shared
 

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import torch
-from small import models, train
 from torch import Tensor
 
+from small import models, train
 from vitrail import methods
 from vitrail.core.task import Task
 from vitrail.engines.local import Training
@@ -17,7 +17,9 @@ FEATURES = 4
 
 def make_task() -> Task:
     net = MLP(FEATURES, 1, ())
-    return Task(net, {k: torch.zeros(v.shape, dtype=torch.double) for k, v in net.init(torch.Generator()).items()}, "number")
+    return Task(
+        net, {k: torch.zeros(v.shape, dtype=torch.double) for k, v in net.init(torch.Generator()).items()}, "number"
+    )
 
 
 def make_sites(truths: list[Tensor], rows: int = 40, spread: float = 1.0) -> Sites:
@@ -25,14 +27,18 @@ def make_sites(truths: list[Tensor], rows: int = 40, spread: float = 1.0) -> Sit
     out = []
     for i, truth in enumerate(truths):
         g = torch.Generator().manual_seed(i)
-        x = torch.randn(rows, FEATURES, generator=g, dtype=torch.double) * torch.linspace(1, 1 + spread, FEATURES).roll(i)
+        x = torch.randn(rows, FEATURES, generator=g, dtype=torch.double) * torch.linspace(1, 1 + spread, FEATURES).roll(
+            i
+        )
         y = x @ truth + 0.1 * torch.randn(rows, generator=g, dtype=torch.double)
         out.append((f"site {i}", x, y[:, None], torch.ones(rows, 1, dtype=torch.double)))
     return gather_sites(out)
 
 
 def truth(i: float) -> Tensor:
-    return torch.tensor([1.0, -1.0, 0.5, 0.0], dtype=torch.double) + i * torch.tensor([0.0, 1.0, 1.0, -1.0], dtype=torch.double)
+    return torch.tensor([1.0, -1.0, 0.5, 0.0], dtype=torch.double) + i * torch.tensor(
+        [0.0, 1.0, 1.0, -1.0], dtype=torch.double
+    )
 
 
 def weights(name: str, sites: Sites, training: Training, **given: object) -> Tensor:

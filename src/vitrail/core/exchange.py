@@ -42,6 +42,13 @@ class Rows(NamedTuple):
     total: Tensor  # [site]: how many there are
 
 
+class Ends(NamedTuple):
+    """Element-wise layers that a method wants before and after the network."""
+
+    input: bool = False
+    output: Literal["no", "each", "scalar"] = "no"  # a factor for each output, or one for all
+
+
 class Exchange(ABC, Generic[State, Coord, Work, Down, Up]):
     """One kind of conversation: send -> (begin, step for each batch, report) -> merge; settle at the end.
 
@@ -107,3 +114,6 @@ class Method(Exchange[State, Coord, Work, Down, Up]):
 
     def plan(self, rounds: int) -> tuple[Stage, ...]:
         return (Stage("train", self, rounds),)
+
+    def ends(self) -> Ends:
+        return Ends()

@@ -68,7 +68,7 @@ def mae(y: Floats, p: Floats) -> float:
 
 def r2(y: Floats, p: Floats) -> float:
     spread = ((y - y.mean()) ** 2).sum()
-    return float(1 - ((p[:, 0] - y) ** 2).sum() / spread) if spread > 0 else NAN
+    return float(1 - ((p[:, 0] - y) ** 2).sum() / spread) if np.ptp(y) > 0 else NAN
 
 
 TABLE: dict[str, Callable[..., float]] = {
@@ -77,5 +77,7 @@ TABLE: dict[str, Callable[..., float]] = {
 
 
 def score(names: tuple[str, ...], y: NDArray[np.generic], p: Floats) -> dict[str, float]:
-    """The named metrics; NaN where there are no rows, or the metric has no meaning (AUC of a single class)."""
-    return {n: TABLE[n](y, p) if len(y) else NAN for n in names}
+    """The named metrics; NaN where there are no rows, the model has diverged, or the metric has no meaning (AUC of a
+    single class)."""
+    sound = len(y) > 0 and bool(np.isfinite(p).all())
+    return {n: TABLE[n](y, p) if sound else NAN for n in names}

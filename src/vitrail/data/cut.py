@@ -20,7 +20,8 @@ AGE_STRICT = {"0-20": (0, 20), "21-35": (20, 35), "36+": (35, float("inf"))}  # 
 
 def _column(frame: pd.DataFrame, column: str) -> pd.Series:
     if column not in frame:
-        raise VitrailError("cannot cut the table", [Problem("column", f"there is no column {column!r}.", nearest(column, map(str, frame.columns)))])  # fmt: skip
+        hint = nearest(column, map(str, frame.columns))
+        raise VitrailError("cannot cut the table", [Problem("column", f"there is no column {column!r}.", hint)])
     return frame[column]
 
 

@@ -25,11 +25,39 @@ HEART_ATTRIBUTION = (
     "Zurich); Matthias Pfisterer, M.D. (University Hospital, Basel); Robert Detrano, M.D., Ph.D. (V.A. Medical Center, "
     "Long Beach and Cleveland Clinic Foundation)."
 )
-HEART_COLUMNS = "age sex cp trestbps chol fbs restecg thalach exang oldpeak slope ca thal num".split()
-ADULT_COLUMNS = (
-    "age workclass fnlwgt education education_num marital_status occupation relationship race sex capital_gain "
-    "capital_loss hours_per_week country target"
-).split()
+HEART_COLUMNS = [
+    "age",
+    "sex",
+    "cp",
+    "trestbps",
+    "chol",
+    "fbs",
+    "restecg",
+    "thalach",
+    "exang",
+    "oldpeak",
+    "slope",
+    "ca",
+    "thal",
+    "num",
+]
+ADULT_COLUMNS = [
+    "age",
+    "workclass",
+    "fnlwgt",
+    "education",
+    "education_num",
+    "marital_status",
+    "occupation",
+    "relationship",
+    "race",
+    "sex",
+    "capital_gain",
+    "capital_loss",
+    "hours_per_week",
+    "country",
+    "target",
+]
 
 # folder/file -> sha256
 _OUTSIDE = {
@@ -75,7 +103,7 @@ def gusto(site: str = "regl") -> dict[str, pd.DataFrame]:
     frame = pd.read_csv(io.BytesIO(gzip.decompress(_outside("gusto/gusto.csv.gz"))))
     # the other site codes and the treatment columns that are missing by design are no predictors
     frame = frame.drop(columns=[c for c in ("regl", "grpl", "grps", "tpa", "tx") if c != site])
-    return {f"region-{int(k):02d}": v for k, v in by_column(frame, site).items()}
+    return dict(sorted((f"region-{int(k):02d}", v) for k, v in by_column(frame, site).items()))
 
 
 def har() -> dict[str, pd.DataFrame]:

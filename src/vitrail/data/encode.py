@@ -88,7 +88,9 @@ class SiteData(NamedTuple):
     fingerprint: str  # of the cleaned rows
 
 
-def split_rows(y: NDArray[np.generic], table: Table, seed: int, site: str) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+def split_rows(
+    y: NDArray[np.generic], table: Table, seed: int, site: str
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """Row numbers to train on and to test on; depends on (seed, site) alone.
 
     At least `split.at_least` test rows, but never more than half of the site.
@@ -116,7 +118,8 @@ def prepare(sites: Mapping[str, pd.DataFrame], table: Table, seed: int) -> list[
         try:
             rows = clean(frame, table)
             if len(rows) < 2:
-                problems.append(Problem(f"{name}, the table", f"expected at least 2 rows with a target, got {len(rows)}.", "Leave the site out, or give it more rows."))  # fmt: skip
+                what = f"expected at least 2 rows with a target, got {len(rows)}."
+                problems.append(Problem(f"{name}, the table", what, "Leave the site out, or give it more rows."))
             cleaned[name] = rows
         except VitrailError as error:
             problems += [p._replace(where=f"{name}, {p.where}") for p in error.problems]

@@ -32,9 +32,7 @@ def canon(value: object) -> str:
 class Strict(BaseModel):
     """Frozen; an unknown key is an error, and so are NaN and infinity."""
 
-    model_config = ConfigDict(
-        extra="forbid", frozen=True, strict=True, populate_by_name=True, allow_inf_nan=False
-    )
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True, populate_by_name=True, allow_inf_nan=False)
 
 
 class Feature(Strict):

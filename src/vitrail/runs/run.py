@@ -82,7 +82,7 @@ class Run:
         # the target is not looked at, so that rows without one are predicted too
         unknown = frame.drop(columns=self.study.target.column, errors="ignore")
         rows = clean(unknown, self.study, need_target=False)
-        task = build_task(self.study, self.seed)
+        task = build_task(self.study, self.method, self.seed)
         state = filled(_settled_shape(self.method, task), {k: v[None] for k, v in self.models[site].items()})
         x = torch.from_numpy(self.encoders[site].matrix(rows)).float()[None]
         with torch.no_grad():
@@ -172,7 +172,7 @@ def federate(
     seed = study.seeds[0] if seed is None else seed
     _check_options(engine, device, dropout_rate, away or {}, list(sites), seed)
     data = prepare(sites, study, seed)
-    task = build_task(study, seed, device)
+    task = build_task(study, chosen, seed, device)
     rows = _training_rows(data, study, chosen, device)
     absent = None if chosen.pools_rows else _absence(rows.names, seed, dropout_rate, away or {})
     runner = Engine(task, chosen, rows, _training(study), seed, looped=engine == "looped", absent=absent)
@@ -293,19 +293,19 @@ class _Judge:
         return out
 
 
-def build_task(study: Study, seed: int, device: str = "cpu") -> Task:
-    """The network everyone starts from; the same for every method under one seed."""
+def build_task(study: Study, method: AnyMethod, seed: int, device: str = "cpu") -> Task:
+    """The network everyone starts from; under one seed the same for every method, but for the ends it asks for."""
     outputs = 1 if study.target.kind == "number" else len(study.target.levels)
     hidden = study.network.hidden if study.network.kind == "mlp" else ()
     dropout = study.network.dropout if hidden else 0.0
-    net = MLP(len(columns(study)), outputs, hidden, dropout)
+    net = MLP(len(columns(study)), outputs, hidden, dropout, *method.ends())
     start = net.init(torch.Generator().manual_seed(key(seed, "init")))
     return Task(net, {k: v.to(device) for k, v in start.items()}, study.target.kind)
 
 
 def wire_lines(study: Study, method: AnyMethod) -> list[Line]:
     """Every tensor that leaves a site or comes in, for this method and this study."""
-    task = build_task(study, 0)
+    task = build_task(study, method, 0)
     lines: list[Line] = []
     names, rounds = len(numeric(study)), study.training.rounds
     total = sum(stage.rounds for stage in method.plan(rounds))
