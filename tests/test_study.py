@@ -206,7 +206,6 @@ BROKEN: list[tuple[str, Callable[[str], str], list[str]]] = [
     ("no categories", without('categories = ["none"'), [":41 features.chest pain.categories", "two or more categories, got []"]),
     ("category twice", instead('["none", "some", "much"]', '[1, "1.0", 2]'), [':43 features.chest pain.categories', "listed twice"]),
     ("category means missing", instead("[9]", '["much"]'), [":44 features.chest pain.missing", "'much' is a category and also means missing"]),
-    ("word as missing number", instead("[-1]", '["NA"]'), [":35 features.age.missing", "expected a number", "without being listed"]),
     ("missing no list", instead("[-1]", "-1"), [":35 features.age.missing", "expected a list in [ ], got -1"]),
     # target, features and site column among each other
     ("target is a feature", instead('column = "sick"', 'column = "sex"'), [":37 features.sex", "the target is also a feature", "Remove"]),

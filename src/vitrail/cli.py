@@ -154,6 +154,7 @@ def run(
     device: Device = "cpu",
     dropout_rate: Annotated[float, typer.Option(help="Chance that a site is absent in a round.")] = 0.0,
     away: Annotated[list[str] | None, typer.Option(help="A planned absence, SITE:FIRST-LAST rounds.")] = None,
+    refuse: Annotated[list[str] | None, typer.Option(help="A site that does not publish its private layers.")] = None,
     resume: Resume = False,
 ) -> None:
     """Train one method over all sites and score every site on its own hold-out rows."""
@@ -182,6 +183,7 @@ def run(
             resume=resume,
             dropout_rate=dropout_rate,
             away=parse_away(away or []),
+            refuse=refuse or [],
             progress=lambda done, total: step("rounds", done, total),
         )
     table = result.scores().pivot(index="site", columns="metric", values="value").loc[result.sites]
@@ -189,6 +191,10 @@ def run(
         ["site", *result.study.metrics],
         [[s, *(table.loc[s, m] for m in result.study.metrics)] for s in table.index],
     )
+    if result.shift_table is not None:
+        print("\nWhose data does not fit?")
+        found = result.findings()
+        print("\n".join(f"  - {f.text}" for f in found) or "  Nobody's: all differences are within chance.")
     print(f"\nRun:  {out.resolve()}\nPage: {write_report(result, out / 'report.html').resolve()}")
 
 

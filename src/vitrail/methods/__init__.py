@@ -15,6 +15,7 @@ from vitrail.methods.fedavg import FedAvg
 from vitrail.methods.fedper import FedPer
 from vitrail.methods.fedprox import FedProx
 from vitrail.methods.fine_tune import FineTune
+from vitrail.methods.ifedavg import IFedAvg
 from vitrail.methods.local import Local
 from vitrail.methods.scaffold import Scaffold
 
@@ -30,6 +31,7 @@ TABLE: dict[str, type[AnyMethod]] = {
     "scaffold": Scaffold,
     "ditto": Ditto,
     "fine_tune": FineTune,
+    "ifedavg": IFedAvg,
 }
 
 __all__ = ["TABLE", "AnyMethod", *(kind.__name__ for kind in TABLE.values())]

@@ -30,6 +30,7 @@ from vitrail.engines.sites import Sites, gather_sites
 from vitrail.engines.wire import Line, trace
 from vitrail.methods import AnyMethod
 from vitrail.nets import MLP
+from vitrail.runs.fit import ShiftFinding, evidence_lines, find_shifts
 from vitrail.runs.folder import Folder, save_tensors, site_folder, write_atomically
 from vitrail.study import Study
 
@@ -54,6 +55,8 @@ class Run:
     sizes: pd.DataFrame
     facts: dict[str, Tensor] = field(default_factory=dict)
     shared: dict[str, Tensor] = field(default_factory=dict)  # what the coordinator holds at the end
+    shift_table: pd.DataFrame | None = None  # iFedAvg: see `shifts`
+    alarms: list[dict[str, Any]] = field(default_factory=list)
 
     @property
     def sites(self) -> list[str]:
@@ -72,6 +75,22 @@ class Run:
         ends = test.groupby("stage")["round"].max()
         before = test.stage.map(lambda s: int(ends[ends.index < s].sum()))
         return test.assign(round=test["round"] + before)[["round", "site", "metric", "value"]].reset_index(drop=True)
+
+    def shifts(self) -> pd.DataFrame:
+        """site, feature, layer, value, score, p_value, flagged_paper, flagged: iFedAvg's private layers and the marks.
+
+        `value` is missing where a site refused to publish. `flagged_paper` holds the paper's marks (O, x), `flagged`
+        those of the calibrated rule (explain/shifts.py).
+        """
+        if self.shift_table is None:
+            what = f"{self.method.title} learns no private layers."
+            raise VitrailError("there are no shifts", [Problem("method", what, "Run it with --method ifedavg.")])
+        return self.shift_table
+
+    def findings(self) -> list[ShiftFinding]:
+        """Whose data does not fit, strongest first."""
+        self.shifts()
+        return [ShiftFinding(**alarm) for alarm in self.alarms]
 
     def predict(self, site: str, frame: pd.DataFrame) -> pd.DataFrame:
         """That site's personalised model on raw rows: a probability for each class, or a number."""
@@ -148,6 +167,8 @@ class Run:
             _table(path / "sites.csv"),
             facts,
             shared,
+            _table(path / "shifts.csv") if (path / "shifts.csv").exists() else None,
+            json.loads((path / "alarms.json").read_text()) if (path / "alarms.json").exists() else [],
         )
 
 
@@ -164,19 +185,26 @@ def federate(
     resume: bool = False,
     dropout_rate: float = 0.0,
     away: Away | None = None,
+    refuse: Sequence[str] = (),
     progress: Callable[[int, int], None] | None = None,
     checkpoint_seconds: float = CHECKPOINT_SECONDS,
 ) -> Run:
-    """Train `method` over the sites' tables and score every site's own model on its own hold-out rows."""
+    """Train `method` over the sites' tables and score every site's own model on its own hold-out rows.
+
+    `refuse` names sites that do not publish their private layers (iFedAvg); they train all the same.
+    """
     study, chosen = _resolve(study, method, rounds)
     seed = study.seeds[0] if seed is None else seed
-    _check_options(engine, device, dropout_rate, away or {}, list(sites), seed)
+    _check_options(engine, device, dropout_rate, away or {}, refuse, list(sites), seed)
     data = prepare(sites, study, seed)
     task = build_task(study, chosen, seed, device)
     rows = _training_rows(data, study, chosen, device)
-    absent = None if chosen.pools_rows else _absence(rows.names, seed, dropout_rate, away or {})
+    stages = [stage.name for stage in chosen.plan(study.training.rounds)]
+    absent = None if chosen.pools_rows else _absence(rows.names, seed, dropout_rate, away or {}, refuse, stages)
     runner = Engine(task, chosen, rows, _training(study), seed, looped=engine == "looped", absent=absent)
-    info = _describe(study, chosen, seed, engine, device, dropout_rate, away or {}, data)
+    info = _describe(study, seed, engine, device, data)
+    info |= {"dropout_rate": dropout_rate, "away": {k: [list(s) for s in v] for k, v in (away or {}).items()}}
+    info |= {"refuse": sorted(refuse)}
     folder = Folder(Path(out), resume=resume) if out is not None else None
     try:
         return _train(runner, study, chosen, seed, data, info, folder, resume, progress, checkpoint_seconds)
@@ -250,6 +278,8 @@ def _train(
         {k: v.cpu() for k, v in last.facts.items()},
         {k: v.cpu().clone() for k, v in tensors(last.coord)},
     )
+    if "published" in last.facts:
+        run.shift_table, run.alarms = find_shifts(runner, study, last)
     if folder:
         write_run(folder, run)
         folder.drop_checkpoints()
@@ -327,6 +357,8 @@ def wire_lines(study: Study, method: AnyMethod) -> list[Line]:
     else:
         for contract in trace(task, method, rounds):
             lines += contract.lines()
+    if any(stage.name == "publish" for stage in method.plan(rounds)):
+        lines += evidence_lines(study)
     lines += [Line("scores", "from site", m, (), "float64", 8, evaluations, "each") for m in study.metrics]
     return lines
 
@@ -342,7 +374,9 @@ def _resolve(study: Study, method: str | AnyMethod | None, rounds: int | None) -
     return study.with_changes(**changes), chosen
 
 
-def _check_options(engine: str, device: str, rate: float, away: Away, names: list[str], seed: int) -> None:
+def _check_options(
+    engine: str, device: str, rate: float, away: Away, refuse: Sequence[str], names: list[str], seed: int
+) -> None:
     problems = []
     if engine not in ("vectorised", "looped"):
         problems.append(Problem("engine", f"expected 'vectorised' or 'looped', got {engine!r}.", "Correct it."))
@@ -353,6 +387,7 @@ def _check_options(engine: str, device: str, rate: float, away: Away, names: lis
         problems.append(Problem("device", f"expected 'cpu' or 'cuda', got {device!r}.", "Correct it."))
     if not 0 <= rate < 1:
         problems.append(Problem("dropout_rate", f"expected a share from 0 to below 1, got {rate}.", "Correct it."))
+    problems += [Problem("refuse", f"there is no site {s!r}.", nearest(s, names)) for s in refuse if s not in names]
     for site, spans in away.items():
         if site not in names:
             problems.append(Problem("away", f"there is no site {site!r}.", nearest(site, names)))
@@ -391,11 +426,15 @@ def _training_rows(data: list[SiteData], study: Study, method: AnyMethod, device
     return sites.to(device)
 
 
-def _absence(names: tuple[str, ...], seed: int, rate: float, away: Away) -> Callable[[int, int], Tensor] | None:
-    if not rate and not away:
+def _absence(
+    names: tuple[str, ...], seed: int, rate: float, away: Away, refuse: Sequence[str], stages: list[str]
+) -> Callable[[int, int], Tensor] | None:
+    if not rate and not away and not refuse:
         return None
 
     def absent(stage: int, round_: int) -> Tensor:
+        if stages[stage] == "publish":  # asked once, and waited for: who is missing here has refused
+            return torch.tensor([name in refuse for name in names])
         gone = [key(seed, name, "absent", stage, round_) < rate * 2**63 for name in names]
         planned = [any(a <= round_ + 1 <= b for a, b in away.get(name, ())) for name in names]
         return torch.tensor([g or p for g, p in zip(gone, planned, strict=True)])
@@ -403,16 +442,7 @@ def _absence(names: tuple[str, ...], seed: int, rate: float, away: Away) -> Call
     return absent
 
 
-def _describe(
-    study: Study,
-    method: AnyMethod,
-    seed: int,
-    engine: str,
-    device: str,
-    rate: float,
-    away: Away,
-    data: list[SiteData],
-) -> dict[str, Any]:
+def _describe(study: Study, seed: int, engine: str, device: str, data: list[SiteData]) -> dict[str, Any]:
     return {
         "format": 1,
         "finished": False,
@@ -421,8 +451,6 @@ def _describe(
         "seed": seed,
         "engine": engine,
         "device": device,
-        "dropout_rate": rate,
-        "away": {k: [list(span) for span in v] for k, v in away.items()},
         "sites": [site.name for site in data],
         "fingerprints": {site.name: site.fingerprint for site in data},
         "versions": {
@@ -438,7 +466,7 @@ def _same_run(folder: Folder, info: dict[str, Any]) -> None:
     """A run is resumed with what it was started with, or not at all."""
     before = json.loads((folder.path / "run.json").read_text(encoding="utf-8"))
     problems = []
-    for k in ("method", "seed", "engine", "device", "dropout_rate", "away", "fingerprints", "versions"):
+    for k in ("method", "seed", "engine", "device", "dropout_rate", "away", "refuse", "fingerprints", "versions"):
         if before.get(k) != json.loads(json.dumps(info[k])):
             what = f"was {before.get(k)}, now {info[k]}."
             problems.append(Problem(f"{folder.path}, {k}", what, "Resume with what the run was started with."))
@@ -503,7 +531,9 @@ def _settled_shape(method: AnyMethod, task: Task) -> Any:
 
 def _table(path: Path) -> pd.DataFrame:
     """A table of ours; a site named NA or 007 keeps its name."""
-    return pd.read_csv(path, dtype={"site": str}, keep_default_na=False, na_values={"value": [""]})
+    return pd.read_csv(
+        path, dtype={"site": str}, keep_default_na=False, na_values={k: [""] for k in ("value", "score", "p_value")}
+    )
 
 
 def _tensors_if_any(path: Path) -> dict[str, Tensor]:
@@ -523,6 +553,9 @@ def write_run(folder: Folder, run: Run) -> None:
         save_tensors(place / "model.safetensors", run.models[site])
         encoder = {"mean": run.encoders[site].mean, "sd": run.encoders[site].sd}
         write_atomically(place / "encoder.json", json.dumps(encoder))
+    if run.shift_table is not None:
+        write_atomically(path / "shifts.csv", run.shift_table.to_csv(index=False))
+        write_atomically(path / "alarms.json", json.dumps(run.alarms, indent=1))
     for name, held in (("facts", run.facts), ("shared", run.shared)):
         if held:
             save_tensors(path / "coordinator" / f"{name}.safetensors", held)

@@ -1,0 +1,1 @@
+"""What a run reveals. Data in, tables out, no drawing."""
