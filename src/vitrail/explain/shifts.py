@@ -320,6 +320,10 @@ def describe(alarm: Alarm, kind: str, level: float) -> tuple[str, float, float, 
     elif abs(alarm.factor) < 0.5 and abs(alarm.shift) < 1:
         trouble, what = "uninformative", f"it tells little here (factor {alarm.factor:.2f})"
         ask = "ask whether it was measured, or filled in"
+    elif kind == "binary":
+        more = "more" if abs(alarm.factor) > 1 else "less"
+        trouble, what = "stretched", f"it weighs {more} here than for the others (factor {alarm.factor:.2f})"
+        ask = "ask whom it was asked, and how"
     elif abs(alarm.factor - 1) >= abs(alarm.shift):
         trouble, what = "stretched", f"the shared model wants it times {alarm.factor:.2f}"
         ask = "ask for the unit, and for values coded as a number"

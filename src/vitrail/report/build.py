@@ -86,6 +86,8 @@ def page_of(source: Run | Comparison) -> Page:
         wire=wire,
         sites=whole.sites,
         notes=notes,
+        shifts=source.shift_table if isinstance(source, Run) else None,
+        shift_findings=source.findings() if isinstance(source, Run) and source.shift_table is not None else (),
     )
 
 

@@ -4,16 +4,37 @@ from __future__ import annotations
 
 import math
 import re
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
+import pandas as pd
 from markupsafe import Markup
 
 from vitrail.report.tables import Matrix, lead_method, methods_of, sites_of, traffic, where
-from vitrail.report.words import Interval, listed, metric_words, name, number, several, signed, size, spoken
+from vitrail.report.words import LAYERS, Interval, listed, metric_words, name, number, several, signed, size, spoken
 
 if TYPE_CHECKING:
     from vitrail.report.page import Page
+
+FIRST = 5  # findings about shifts that the box on top holds
+
+
+class ShiftFinding(Protocol):
+    """One site's feature that does not fit, in a plain sentence."""
+
+    @property
+    def site(self) -> str: ...
+    @property
+    def feature(self) -> str: ...
+    @property
+    def kind(self) -> str: ...
+    @property
+    def strength(self) -> float: ...
+    @property
+    def confidence(self) -> float: ...  # 0 to 1
+    @property
+    def text(self) -> str: ...
 
 
 def headline(page: Page) -> str:
@@ -43,7 +64,7 @@ def findings(page: Page, table: Matrix) -> list[Markup]:
     """The page in a few sentences, each computed from its tables."""
     federated = [m for m in table.methods if m not in page.yardsticks]
     words = metric_words(page.metric)
-    out: list[Markup] = []
+    out = [] if page.shifts is None else _shift_sentences(page.shifts, page.shift_findings)
     if len(table.rows) == 1 and table.methods:
         site, cells = table.rows[0]
         said = [f"{page.titles[m]} {number(c.value)}" for m, c in zip(table.methods, cells, strict=True)]
@@ -59,6 +80,57 @@ def findings(page: Page, table: Matrix) -> list[Markup]:
     joining, worst = _joining(page), _worst_sentence(page, table)
     out += worst + joining if page.kind == "run" else joining + worst
     out += _traffic_sentences(page, federated)
+    return out
+
+
+def strongest_first(found: Sequence[ShiftFinding]) -> list[ShiftFinding]:
+    return sorted(found, key=lambda f: math.inf if math.isnan(f.strength) else -f.strength)
+
+
+def shift_sentence(finding: ShiftFinding) -> Markup:
+    """The finding's own words, its site in bold."""
+    if not finding.site or finding.site not in finding.text:
+        return Markup("{}").format(finding.text)
+    before, site, after = finding.text.partition(finding.site)
+    return Markup("{}{}{}").format(before, name(site), after)
+
+
+def no_shifts(shifts: pd.DataFrame) -> str:
+    """What an empty list of findings means."""
+    if shifts["value"].isna().all():
+        return "No site published its own layers, so that nothing can be said about whose data does not fit."
+    chance = "every difference is within what chance gives (at most 5 in 100 such runs would raise a false alarm)"
+    return f"No site's data stands out: {chance}."
+
+
+def _shift_sentences(shifts: pd.DataFrame, found: Sequence[ShiftFinding]) -> list[Markup]:
+    """Whose data does not fit, the strongest first, and who did not publish."""
+    out = [shift_sentence(f) for f in strongest_first(found)[:FIRST]]
+    if not found:
+        out.append(Markup("{}").format(no_shifts(shifts)))
+    elif len(found) > FIRST:
+        out.append(Markup('<a href="#shifts">and {} more below</a>').format(len(found) - FIRST))
+    return out + refusals(shifts)
+
+
+def refusals(shifts: pd.DataFrame) -> list[Markup]:
+    """Who did not publish, and which layers where others were published."""
+    if shifts.empty:
+        return []
+    silent = shifts["value"].isna().groupby([shifts["site"], shifts["layer"]], sort=False).all().unstack()
+    silent = silent[[layer for layer in LAYERS if layer in silent]].eq(True)
+    same: dict[tuple[str, ...], list[Markup]] = {}
+    for site, row in silent.iterrows():
+        same.setdefault(tuple(row.index[row]), []).append(name(str(site)))
+    out = []
+    for layers, sites in same.items():
+        its = "its" if len(sites) == 1 else "their"
+        if len(layers) == len(silent.columns):
+            text = Markup("{} did not publish {} own layers: nothing is said about {} data.")
+            out.append(text.format(listed(sites, len(sites)), its, its))
+        elif layers:
+            what = listed([f"the {LAYERS[layer].title} ({layer})" for layer in layers])
+            out.append(Markup("{} did not publish {}.").format(listed(sites, len(sites)), what))
     return out
 
 

@@ -7,6 +7,7 @@ draws in `figures`.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib.resources import files
 from typing import Any, Literal
@@ -17,9 +18,31 @@ from markupsafe import Markup
 
 from vitrail.report import figures
 from vitrail.report.figures import Gain, Spread
-from vitrail.report.findings import best_method, findings, headline
+from vitrail.report.findings import (
+    ShiftFinding,
+    best_method,
+    findings,
+    headline,
+    no_shifts,
+    refusals,
+    shift_sentence,
+    strongest_first,
+)
+from vitrail.report.heatmap import heatmaps
 from vitrail.report.tables import Matrix, lead_method, matrix, methods_of, sites_of, traffic, where
-from vitrail.report.words import ANSWERS, VERDICT_CLASS, WHY_UNDEFINED, Interval, metric_words, number, size
+from vitrail.report.words import (
+    ANSWERS,
+    LAYERS,
+    VERDICT_CLASS,
+    WHY_UNDEFINED,
+    Interval,
+    metric_words,
+    number,
+    p_words,
+    size,
+)
+
+HEAT_STYLES = "/* only on pages with heatmaps */"  # in page.css, between the styles of every page and the others
 
 
 @dataclass(frozen=True)
@@ -44,16 +67,22 @@ class Page:
     wire: pd.DataFrame  # method, stage, direction, name, shape, dtype, bytes, rounds, seen ("each"/"sum")
     sites: pd.DataFrame  # site, train_rows, test_rows, then anything as text
     notes: list[str]  # attribution, what the page left out
+    # published layers of iFedAvg: site, feature, layer ("b_in"...), value, score, p_value, flagged_paper, flagged
+    shifts: pd.DataFrame | None = None
+    shift_findings: Sequence[ShiftFinding] = ()
 
 
 def render(page: Page) -> str:
     """One HTML file that needs nothing else: no network, no script."""
     here = files("vitrail.report")
     env = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
-    env.filters.update(number=number, size=size, capitalize_first=lambda text: text[:1].upper() + text[1:])
+    env.filters.update(
+        number=number, size=size, p_words=p_words, capitalize_first=lambda text: text[:1].upper() + text[1:]
+    )
     template = env.from_string((here / "page.html").read_text("utf-8"))
-    css = Markup((here / "page.css").read_text("utf-8"))  # ours, not data
-    return template.render(css=css, page=page, **_contents(page))
+    every, _, heat = (here / "page.css").read_text("utf-8").partition(HEAT_STYLES)
+    css = Markup(every if page.shifts is None else every + heat)  # ours, not data
+    return template.render(css=css, page=page, shifts=_shifts(page), **_contents(page))
 
 
 def _contents(page: Page) -> dict[str, Any]:
@@ -103,6 +132,24 @@ def _contents(page: Page) -> dict[str, Any]:
         "site_rows": page.sites.to_dict("records"),
         "site_columns": [c for c in page.sites.columns if c not in ("site", "train_rows", "test_rows")],
         "summary": page.summary.to_dict("records"),
+    }
+
+
+def _shifts(page: Page) -> dict[str, Any] | None:
+    """What the template is given of the layers that sites published."""
+    if page.shifts is None:
+        return None
+    marked = page.shifts[page.shifts["flagged"].eq(True)]
+    order = marked["score"].abs().sort_values(ascending=False, kind="stable", na_position="last").index
+    said = [(shift_sentence(f), f.confidence) for f in strongest_first(page.shift_findings)]
+    return {
+        "findings": said,
+        "none": no_shifts(page.shifts),
+        "refusals": refusals(page.shifts),
+        "maps": heatmaps(page.shifts),
+        "words": LAYERS,
+        "marked": marked.loc[order].to_dict("records"),
+        "paper": bool(page.shifts["flagged_paper"].astype(str).str.contains("[Ox]").any()),
     }
 
 

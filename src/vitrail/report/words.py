@@ -28,6 +28,47 @@ ANSWERS = {"yes": "yes: gains", "no": "no: loses", "cannot tell": "cannot tell"}
 VERDICT_CLASS = {"yes": "gain", "no": "loss"}
 
 
+class LayerWords(NamedTuple):
+    """How pages speak of a layer that every site keeps for itself (iFedAvg)."""
+
+    title: str
+    neutral: float  # the value that changes nothing
+    column: str
+    see: str  # what the colours mean
+
+
+LAYERS = {
+    "b_in": LayerWords(
+        "shift of each feature",
+        0.0,
+        "feature",
+        "Red: the model adds to this feature at this site, in the unit in which the network gets it; blue: it takes "
+        "away; grey: no shift.",
+    ),
+    "w_in": LayerWords(
+        "stretch of each feature",
+        1.0,
+        "feature",
+        "Red: the model stretches this feature at this site (more than 1 times); blue: it shrinks it, and below 0 "
+        "turns it round; grey: no stretch.",
+    ),
+    "b_out": LayerWords(
+        "shift of each answer",
+        0.0,
+        "answer",
+        "Red: the model adds to this answer at this site, in the unit of the network's output; blue: it takes away; "
+        "grey: no shift.",
+    ),
+    "w_out": LayerWords(
+        "stretch of each answer",
+        1.0,
+        "answer",
+        "Red: the model stretches this answer at this site (more than 1 times); blue: it shrinks it, and below 0 "
+        "turns it round, as where labels are swapped; grey: no stretch.",
+    ),
+}
+
+
 class Interval(NamedTuple):
     """A number and its interval; low and high are NaN where none is known."""
 
@@ -56,6 +97,17 @@ def signed(value: float, digits: int = 3) -> str:
     """As `number`, with the plus written: +0.031."""
     text = number(value, digits)
     return text if text[0] in "−n" or float(text) == 0 else f"+{text}"
+
+
+def p_words(p: float) -> str:
+    """A p-value; nothing where there is none.
+
+    >>> p_words(0.0341), p_words(2e-5), p_words(float("nan"))
+    ('p = 0.034', 'p < 0.001', '')
+    """
+    if not math.isfinite(p):
+        return ""
+    return f"p = {p:.3f}" if p >= 0.001 else "p < 0.001"
 
 
 def spoken(interval: Interval, write: Callable[[float], str] = number) -> str:

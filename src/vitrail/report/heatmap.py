@@ -1,0 +1,328 @@
+"""Whose data does not fit: the layers that sites kept for themselves, published as site x feature heatmaps.
+
+Rows are sites, columns features; the colour is the value less "no shift" (0 for b, 1 for w). A cell that the
+calibrated rule flags is outlined and has a dot, so that no message hangs on colour alone; the paper's marks are a
+thin O in the cell and an x above the column. Names of sites are a drawing of their own that stays in view while
+the cells scroll beside it. Colours are classes of page.css; a copy to keep has the light ones written into it.
+"""
+
+from __future__ import annotations
+
+import base64
+import math
+import re
+from collections.abc import Sequence
+from importlib.resources import files
+from typing import Any, NamedTuple
+
+import numpy as np
+import pandas as pd
+from markupsafe import Markup
+
+from vitrail.report.figures import WIDE, _text, tag
+from vitrail.report.words import LAYERS, number, p_words, several, shorten_all, signed
+
+SHOWN, SLACK = 24, 30  # features in the main figure; so many are not worth folding
+BLOCK = 60  # features in each folded figure
+STEPS = 6  # shades on each side of no shift: .h0 to .h12 in page.css
+LEAST = 0.05  # the scale ends here at the earliest, so that small differences stay pale
+COLOURS = dict(reversed(re.findall(r"--(\w+): (#\w+)", (files("vitrail.report") / "page.css").read_text("utf-8"))))
+INK, SOFT, PAPER = (COLOURS[c] for c in ("ink", "soft", "paper"))  # the light ones: page.css has them first
+HALO = {"stroke": PAPER, "stroke-width": "2.5", "paint-order": "stroke"}
+LOOK: dict[str, dict[str, str]] = {  # of a copy that leaves the page: class -> attributes
+    **{f"h{i}": {"fill": COLOURS[f"h{i}"]} for i in range(2 * STEPS + 1)},
+    **{kind: {"fill": "none", "stroke": COLOURS[c]} for kind, c in (("none", "rule"), ("hatch", "hatch"))},
+    "halo": {"fill": "none", "stroke": PAPER, "stroke-width": "5"},
+    "flag": {"fill": "none", "stroke": INK, "stroke-width": "2"},
+    "flag-dot": {"fill": INK, "stroke": PAPER, "stroke-width": "1.5"},
+    "circled": {"fill": SOFT, "font-size": "13", **HALO},
+    "crossed": {"fill": SOFT},
+    "name": {"fill": INK},
+    "feature": {"fill": INK, "font-size": "12"},
+    "flagged": {"font-weight": "700"},
+    "tiny": {"font-size": "9.5"},
+    "refused": {"fill": SOFT, "font-size": "12", **HALO},
+    "tick": {"fill": SOFT, "font-size": "12"},
+}
+
+
+class Layer(NamedTuple):
+    """One published layer. Rows and columns are in the order in which they are drawn."""
+
+    name: str
+    sites: list[str]
+    features: list[str]
+    values: np.ndarray  # [site, feature], NaN where the site did not publish
+    p_values: np.ndarray  # [site, feature]
+    scores: np.ndarray  # [site, feature]
+    flagged: np.ndarray  # [site, feature]: by the calibrated rule
+    circled: np.ndarray  # [site, feature]: the paper's O
+    crossed: np.ndarray  # [feature]: the paper's x
+    clip: float  # the colours end here, on both sides of no shift
+
+    @property
+    def neutral(self) -> float:
+        return LAYERS[self.name].neutral
+
+    def shades(self) -> np.ndarray:
+        """Deviation from no shift, from -1 to 1; 0 where nothing was published. [site, feature]"""
+        return np.nan_to_num(np.clip((self.values - self.neutral) / self.clip, -1, 1))
+
+    def take(self, sites: Sequence[int], features: Sequence[int]) -> Layer:
+        matrices = ("values", "p_values", "scores", "flagged", "circled")
+        cut: dict[str, Any] = {m: getattr(self, m)[np.ix_(sites, features)] for m in matrices}
+        sites_, features_ = [self.sites[i] for i in sites], [self.features[i] for i in features]
+        return self._replace(**cut, sites=sites_, features=features_, crossed=self.crossed[list(features)])
+
+
+class Heatmap(NamedTuple):
+    """All drawings of one layer."""
+
+    layer: Layer
+    legend: Markup
+    main: Markup
+    columns: int  # in the main drawing
+    folded: list[tuple[str, Markup]]  # a line to stand above it, the drawing
+    link: str  # a copy of the main drawing to keep, as a data: address
+    file: str
+
+
+def heatmaps(shifts: pd.DataFrame) -> list[Heatmap]:
+    """One per layer; sites have the same row in all of them, those that are alike side by side."""
+    layers = read_layers(shifts)
+    if not layers:
+        return []
+    seen = np.hstack([layer.shades() for layer in layers])  # [site, feature of any layer]
+    silent = np.all([np.isnan(layer.values).all(1) for layer in layers], axis=0)
+    speak, mute = (np.flatnonzero(rows).tolist() for rows in (~silent, silent))
+    rows = [*(speak[i] for i in seriate(seen[speak])), *mute]
+    return [_heatmap(layer.take(rows, range(len(layer.features)))) for layer in layers]
+
+
+def read_layers(shifts: pd.DataFrame) -> list[Layer]:
+    """The layers of the table, in the order of `LAYERS`."""
+    marks = shifts["flagged_paper"].astype(str)
+    table = shifts.assign(
+        site=shifts["site"].astype(str),
+        feature=shifts["feature"].astype(str),
+        circled=marks.str.contains("O"),
+        crossed=marks.str.contains("x"),
+    ).drop_duplicates(["layer", "site", "feature"])
+    sites, layers = list(dict.fromkeys(table["site"])), []
+    for name in LAYERS:
+        here = table[table["layer"] == name]
+        if here.empty:
+            continue
+        features = list(dict.fromkeys(here["feature"]))
+        columns = ("value", "p_value", "score", "flagged", "circled", "crossed")
+        wide = [here.pivot(index="site", columns="feature", values=c).reindex(sites, columns=features) for c in columns]
+        value, p_value, score = (w.to_numpy(float) for w in wide[:3])
+        flagged, circled, crossed = (w.eq(True).to_numpy() for w in wide[3:])
+        clip = _clip(value - LAYERS[name].neutral)
+        layers.append(
+            Layer(name, sites, features, value, p_value, score, flagged, circled, np.any(crossed, axis=0), clip)
+        )
+    return layers
+
+
+def _clip(deviations: np.ndarray) -> float:
+    """Where the colours end: 98 of 100 cells lie within, rounded up to 1, 1.5, 2, 3 or 5 times a power of ten."""
+    sizes = np.abs(deviations[np.isfinite(deviations)])
+    far = max(float(np.quantile(sizes, 0.98)) if sizes.size else 0.0, LEAST)
+    ten = 10.0 ** math.floor(math.log10(far))
+    return next(m * ten for m in (1, 1.5, 2, 3, 5, 10) if m * ten >= far * 0.999)
+
+
+def seriate(rows: np.ndarray) -> list[int]:
+    """An order in which similar rows are neighbours: the leaves of an average-linkage tree, each join turned so
+    that its nearest ends meet. The end with the larger numbers comes first.
+
+    >>> seriate(np.array([[0.0], [9.0], [1.0], [8.0]]))
+    [1, 3, 2, 0]
+    """
+    squares = (rows**2).sum(1)
+    apart = np.sqrt(np.maximum(squares[:, None] + squares - 2 * rows @ rows.T, 0)).round(9)  # [row, row]
+    between = apart + np.where(np.eye(len(rows), dtype=bool), np.inf, 0)  # groups, under the index of one of theirs
+    groups = {i: [i] for i in range(len(rows))}
+    while len(groups) > 1:
+        i, j = divmod(int(between.argmin()), len(rows))
+        a, b = groups[i], groups.pop(j)
+        turns = [(a, b), (a[::-1], b), (a, b[::-1]), (a[::-1], b[::-1])]
+        first, second = min(turns, key=lambda t: apart[t[0][-1], t[1][0]])
+        mean = (len(a) * between[i] + len(b) * between[j]) / (len(a) + len(b))
+        between[i], between[:, i] = mean, mean
+        between[j], between[:, j] = np.inf, np.inf
+        groups[i] = first + second
+    order = next(iter(groups.values()), [])
+    return order[::-1] if order and squares[order[-1]] > squares[order[0]] else order
+
+
+def _heatmap(layer: Layer) -> Heatmap:
+    """The features that matter most, and the others in folded blocks."""
+    strength = np.where(layer.flagged, np.abs(np.nan_to_num(layer.scores)), 0).max(0)  # [feature]
+    published = layer.values[~np.isnan(layer.values).all(1)]
+    spread = np.nan_to_num(published, nan=layer.neutral, posinf=1e9, neginf=-1e9).std(0) if len(published) else strength
+    marked = np.any(layer.flagged, axis=0)
+    ranked = sorted(range(len(spread)), key=lambda f: (not marked[f], -strength[f], -spread[f], f))
+    count = len(ranked) if len(ranked) <= SLACK else SHOWN
+    main, folded = _arrange(layer, ranked[:count]), []
+    for start in range(count, len(ranked), BLOCK):
+        part = _arrange(layer, ranked[start : start + BLOCK])
+        many = int(part.flagged.any(0).sum())
+        text = f"Features {start + 1} to {start + len(part.features)} of {len(ranked)}"
+        folded.append((text + (f", {many} of them flagged" if many else ""), _pair(part, *_draw(part, tiny=True))))
+    names, cells = _draw(main, tiny=False)
+    legend, pair = _svg(*_legend(layer), "legend"), _pair(main, names, cells)
+    return Heatmap(layer, legend, pair, count, folded, _keep(_whole(main, names, cells)), f"{layer.name}.svg")
+
+
+def _arrange(layer: Layer, features: Sequence[int]) -> Layer:
+    """These columns: the flagged ones first, then the others, and in each part similar ones side by side."""
+    marked, shades, out = np.any(layer.flagged, axis=0), layer.shades(), []
+    for wanted in (True, False):
+        part = [f for f in features if marked[f] == wanted]
+        out += [part[i] for i in seriate(shades[:, part].T)]
+    return layer.take(range(len(layer.sites)), out)
+
+
+# drawing
+
+
+class Drawing(NamedTuple):
+    """Markup and the size it takes."""
+
+    width: float
+    height: float
+    parts: list[Markup]
+
+
+def _svg(width: float, height: float, parts: Sequence[str], kind: str, *said: str) -> Markup:
+    """Drawn at its own size. `said` is title and description; without them it is hidden from those who listen."""
+    size = {"viewBox": f"0 0 {width:.0f} {height:.0f}", "width": f"{width:.0f}", "height": f"{height:.0f}"}
+    told = [tag(name, text) for name, text in zip(("title", "desc"), said, strict=False)]
+    listen = {"role": "img"} if said else {"aria_hidden": "true"}
+    return tag("svg", *told, *parts, **size, **listen, class_=kind)
+
+
+def _pair(layer: Layer, names: Drawing, cells: Drawing) -> Markup:
+    return _svg(*names, "names") + _svg(*cells, "cells", _title(layer), describe(layer))
+
+
+def _whole(layer: Layer, names: Drawing, cells: Drawing) -> Markup:
+    """All in one drawing, with its title and legend."""
+    width, height = max(names.width + cells.width, 520) + 24, cells.height + 120
+    key = _text(0, cells.height + 104, "outlined with a dot: flagged; O, x: marks of the iFedAvg paper", "tick")
+    places = [
+        (0, 0, [_text(0, 20, _title(layer), "feature flagged"), key]),
+        (0, 34, _legend(layer).parts),
+        (0, 84, names.parts),
+        (names.width, 84, cells.parts),
+    ]
+    paper = tag("rect", width=width, height=height, fill=PAPER)
+    groups = [tag("g", *parts, transform=f"translate({12 + x:.0f} {y})") for x, y, parts in places]
+    return _svg(width, height, [paper, *groups], "copy", _title(layer), describe(layer))
+
+
+def _keep(svg: Markup) -> str:
+    """The drawing as a file of its own: the light colours as attributes, hover texts left out."""
+
+    def look(found: re.Match[str]) -> str:
+        merged = {key: value for kind in found[1].split() for key, value in LOOK.get(kind, {}).items()}
+        return "".join(f' {key}="{value}"' for key, value in merged.items())
+
+    text = re.sub(r"(?<=>)<title>[^<]*</title>(?=</)", "", str(svg))  # of cells; the figure's own is followed by desc
+    text = re.sub(r' class="([^"]*)"', look, text)  # no name can hold this: quotes in names are escaped
+    start = '<svg xmlns="http://www.w3.org/2000/svg" font-family="system-ui, Arial, sans-serif" font-size="13"'
+    return "data:image/svg+xml;base64," + base64.b64encode(text.replace("<svg", start, 1).encode()).decode()
+
+
+def _draw(layer: Layer, tiny: bool) -> tuple[Drawing, Drawing]:
+    """Names of sites, and the cells with the names of features below them."""
+    short, labels = shorten_all(layer.sites, 18 if tiny else 22), shorten_all(layer.features, 20)
+    across = max(map(len, labels.values()), default=0) * (5.4 if tiny else 7.0)  # pixels of the longest label
+    left = math.ceil(max(across / 2, 14 + 7.2 * max(map(len, short.values()), default=0)))
+    wide = (WIDE - left - 8) // (BLOCK if tiny else max(len(layer.features), 1))
+    wide, high = (wide, wide) if tiny else (min(wide, 44), 28 if len(layer.sites) <= 12 else 20)
+    top, edge = 18.0 if layer.crossed.any() else 4.0, 3.0  # room for x, and for the outline of the first cell
+    bottom, end = top + high * len(layer.sites), edge + wide * len(layer.features)
+    names, cells, marks = [], [], []
+    steps = np.rint(layer.shades() * STEPS).astype(int) + STEPS  # [site, feature]
+    for i, site in enumerate(layer.sites):
+        y = top + high * i
+        refused = np.isnan(layer.values[i]).all()
+        kind = ("refused" if refused else "name") + " tiny" * tiny
+        names.append(_text(left - 8, y + high / 2 + (3 if tiny else 4), short[site], kind, "end", site))
+        if refused:
+            hover = tag("title", f"{site} did not publish {LAYERS[layer.name].title} ({layer.name})")
+            cells.append(tag("rect", hover, x=edge, y=y, width=end - edge - 1, height=high - 1, class_="none"))
+            marks.append(tag("path", d=_hatch(edge, end - 1, y, high - 1), class_="hatch"))
+            if not tiny:
+                marks.append(_text(edge + 8, y + high / 2 + 4, "did not publish", "refused"))
+            continue
+        for j in range(len(layer.features)):
+            x, kind = edge + wide * j, "none" if math.isnan(layer.values[i, j]) else f"h{steps[i, j]}"
+            cx, cy = x + (wide - 1) / 2, y + (high - 1) / 2
+            box = {"x": x, "y": y, "width": wide - 1, "height": high - 1}
+            cells.append(tag("rect", tag("title", cell_words(layer, i, j)), **box, class_=kind))
+            if layer.flagged[i, j]:
+                marks += [tag("rect", **box, class_="halo"), tag("rect", **box, class_="flag")]
+            if layer.circled[i, j]:
+                marks.append(_text(cx, cy + (3.4 if tiny else 4.7), "O", "circled" + " tiny" * tiny, "middle"))
+            if layer.flagged[i, j]:
+                marks.append(tag("circle", cx=cx, cy=cy, r=2 if tiny else 3, class_="flag-dot"))
+    for j, feature in enumerate(layer.features):
+        kind = ("feature flagged" if layer.flagged[:, j].any() else "feature") + (" tiny" if tiny else "")
+        turned = f"translate({edge + wide * (j + 0.5) + 3:.1f} {bottom + 10:.1f}) rotate(-60)"
+        cells.append(tag("g", _text(0, 0, labels[feature], kind, "end", feature), transform=turned))
+        if layer.crossed[j]:
+            cells.append(_text(edge + wide * (j + 0.5), top - 6, "x", "crossed", "middle"))
+    below = 16 + math.ceil(across * math.sin(math.pi / 3))
+    return Drawing(left, bottom, names), Drawing(end + 5, bottom + below, [*cells, *marks])
+
+
+def _hatch(begin: float, end: float, y: float, high: float, gap: int = 7) -> str:
+    """Slanting lines over a row."""
+    lines = []
+    for start in np.arange(begin - high, end, gap):
+        a, b = max(begin, start), min(end, start + high)
+        lines.append(f"M{a:.1f},{y + high - (a - start):.1f}L{b:.1f},{y + high - (b - start):.1f}")
+    return "".join(lines)
+
+
+def _legend(layer: Layer) -> Drawing:
+    """The shades and where they end."""
+    wide, count = 20, 2 * STEPS + 1
+    parts = [tag("rect", x=wide * i, y=2, width=wide, height=12, class_=f"h{i}") for i in range(count)]
+    write = signed if layer.neutral == 0 else number
+    low, high = (write(layer.neutral + s * layer.clip, 2).removesuffix("0").removesuffix(".0") for s in (-1, 1))
+    middle = f"{layer.neutral:.0f}, no {LAYERS[layer.name].title.split()[0]}"
+    texts = ((0.0, f"{low} or less", "start"), (0.5, middle, "middle"), (1.0, f"{high} or more", "end"))
+    parts += [_text(wide * count * at, 30, text, "tick", side) for at, text, side in texts]
+    return Drawing(wide * count, 36, parts)
+
+
+# words
+
+
+def _title(layer: Layer) -> str:
+    sizes = several(len(layer.sites), "site"), several(len(layer.features), LAYERS[layer.name].column)
+    return f"{LAYERS[layer.name].title.capitalize()} ({layer.name}), {' and '.join(sizes)}"
+
+
+def cell_words(layer: Layer, i: int, j: int) -> str:
+    """One cell: va, chol: +1.203, p < 0.001, flagged."""
+    if math.isnan(layer.values[i, j]):
+        return f"{layer.sites[i]}, {layer.features[j]}: did not publish"
+    write = signed if layer.neutral == 0 else number
+    said = [f"{layer.sites[i]}, {layer.features[j]}: {write(layer.values[i, j])}", p_words(layer.p_values[i, j])]
+    said += ["flagged"] * bool(layer.flagged[i, j]) + ["O of the paper"] * bool(layer.circled[i, j])
+    return ", ".join(filter(None, said))
+
+
+def describe(layer: Layer, most: int = 60) -> str:
+    """What there is to see, for those who listen: the flagged cells, and who did not publish."""
+    cells = [cell_words(layer, i, j).removesuffix(", flagged") for i, j in np.argwhere(layer.flagged)]
+    rest = f"; and {len(cells) - most} more" if len(cells) > most else ""
+    flagged = f"Flagged: {'; '.join(cells[:most])}{rest}." if cells else "No cell is flagged."
+    silent = [site for site, row in zip(layer.sites, layer.values, strict=True) if np.isnan(row).all()]
+    return flagged + (f" Did not publish: {', '.join(silent)}." if silent else "")

@@ -1,0 +1,381 @@
+"""Heatmaps of published layers: every mark lies on its cell, and no name from a file becomes markup."""
+
+from __future__ import annotations
+
+import base64
+import re
+from collections.abc import Sequence
+from html import escape
+from pathlib import Path
+from typing import Any, NamedTuple
+from xml.etree import ElementTree
+
+import numpy as np
+import pandas as pd
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from report.pages import HEART, HOSTILE, SEEDS, make
+from vitrail.report import Page, render
+from vitrail.report.heatmap import BLOCK, LOOK, SHOWN, heatmaps, read_layers, seriate
+
+FEATURES = "age sex cp=2 cp=3 trestbps chol fbs thalach exang oldpeak slope=2 ca thal=7".split()  # noqa: SIM905
+
+
+class Finding(NamedTuple):
+    site: str
+    feature: str
+    kind: str
+    strength: float
+    confidence: float
+    text: str
+
+
+def shifted(
+    sites: Sequence[str] = HEART,
+    features: Sequence[str] = tuple(FEATURES),
+    layers: Sequence[str] = ("b_in", "w_in"),
+    odd: Sequence[tuple[int, int, float]] = ((2, 5, -1.4), (3, 9, 0.9)),
+    refused: Sequence[str] = (),
+) -> pd.DataFrame:
+    """Small differences everywhere, and at (site, feature) of `odd` a large one."""
+    rng = np.random.default_rng(3)
+    rows = []
+    for layer in layers:
+        neutral = 0.0 if layer.startswith("b") else 1.0
+        groups = rng.normal(0, 0.08, (3, len(features)))  # sites come in three kinds
+        values = neutral + groups[np.arange(len(sites)) % 3] + rng.normal(0, 0.05, (len(sites), len(features)))
+        for i, j, by in odd if layer == "b_in" else odd[:1]:
+            values[i, j] += by
+        for i, site in enumerate(sites):
+            for j, feature in enumerate(features):
+                flagged = any((i, j) == o[:2] for o in (odd if layer == "b_in" else odd[:1])) and site not in refused
+                paper = ("O" if flagged and i % 2 == 0 else "") + ("x" if j == odd[0][1] else "") if odd else ""
+                value = np.nan if site in refused else values[i, j]
+                p = np.nan if site in refused else 2e-5 if flagged else rng.uniform(0.05, 1)
+                score = np.nan if site in refused else abs(values[i, j] - neutral) / 0.1
+                rows.append((site, feature, layer, value, score, p, paper, flagged))
+    columns = ["site", "feature", "layer", "value", "score", "p_value", "flagged_paper", "flagged"]
+    return pd.DataFrame(rows, columns=columns)
+
+
+def found(count: int) -> list[Finding]:
+    """In no order."""
+    strengths = np.random.default_rng(0).permutation(count) + 1.0
+    said = "measures {} lower than the others: the model adds {:.1f} SD."
+    return [
+        Finding(s := HEART[i % 4], f := FEATURES[i % 13], "shift", k, 0.97, f"{s} " + said.format(f, k))
+        for i, k in enumerate(strengths)
+    ]
+
+
+def page(shifts: pd.DataFrame | None = None, findings: Sequence[Finding] = (), **changes: Any) -> Page:
+    given_ = {"methods": ["fedavg"], "seeds": SEEDS[:1], "kind": "run", "rounds": 4, **changes}
+    return make(**given_, shifts=shifts, shift_findings=findings)
+
+
+def tree(html: str) -> ElementTree.Element:
+    """The body as XML: it is well formed, entities and void elements aside."""
+    body = html[html.index("<body>") : html.index("</html>")].replace("&nbsp;", " ")
+    body = re.sub(r"<details open>", "<details>", body)
+    return ElementTree.fromstring(body)
+
+
+class Seen(NamedTuple):
+    """What one drawing shows, by the names in its hover texts."""
+
+    sites: list[str]
+    features: list[str]
+    cells: dict[tuple[str, str], ElementTree.Element]
+    flags: set[tuple[str, str]]
+    dots: set[tuple[str, str]]
+    circled: set[tuple[str, str]]
+    crossed: set[str]
+    hatched: list[str]
+    desc: str
+
+
+def look(names: ElementTree.Element, cells: ElementTree.Element) -> Seen:
+    def full(text: ElementTree.Element) -> str:
+        return text.findtext("title") or text.text or ""
+
+    def at(element: ElementTree.Element, *keys: str) -> list[float]:
+        return [float(element.attrib[k]) for k in keys]
+
+    sites = [full(t) for t in names.iter("text")]
+    labels = [(g.attrib["transform"], full(g[0])) for g in cells.iter("g") if "rotate(-60)" in g.get("transform", "")]
+    features = [name for _, name in labels]
+    boxes = [r for r in cells.iter("rect") if re.fullmatch(r"h\d+|none", r.attrib["class"])]
+    published = [r for r in boxes if "did not publish" not in r.findtext("title", "")]
+    rows = sorted({at(r, "y")[0] for r in boxes})
+    hatched = [sites[rows.index(at(r, "y")[0])] for r in boxes if r not in published]
+    wide = at(published[0], "width")[0] + 1
+    where = {(at(r, "x")[0], at(r, "y")[0]): r for r in published}
+    named = {xy: (sites[rows.index(xy[1])], features[int(xy[0] // wide)]) for xy in where}
+
+    def inside(x: float, y: float) -> tuple[str, str]:
+        return next(
+            n
+            for xy, n in named.items()
+            if xy[0] <= x <= xy[0] + wide and xy[1] <= y <= xy[1] + at(where[xy], "height")[0]
+        )
+
+    flags = {named[tuple(at(r, "x", "y"))] for r in cells.iter("rect") if r.attrib["class"] == "flag"}  # type: ignore[index]
+    dots = {inside(*at(c, "cx", "cy")) for c in cells.iter("circle")}
+    circled = {inside(*at(t, "x", "y")) for t in cells.iter("text") if t.attrib["class"].startswith("circled")}
+    crosses = [t for t in cells.iter("text") if t.attrib["class"] == "crossed"]
+    assert all(at(t, "y")[0] < rows[0] for t in crosses), "above the column"
+    crossed = {features[int(at(t, "x")[0] // wide)] for t in crosses}
+    by_name = {name: where[xy] for xy, name in named.items()}
+    return Seen(sites, features, by_name, flags, dots, circled, crossed, hatched, cells.findtext("desc", ""))
+
+
+def drawings(html: str) -> list[Seen]:
+    boxes = [d for d in tree(html).iter("div") if d.get("class") == "scroll heat"]
+    assert all(d.get("tabindex") == "0" and len(d) == 2 for d in boxes)
+    return [look(*d) for d in boxes]
+
+
+def box_on_top(html: str) -> list[str]:
+    section = next(s for s in tree(html).iter("section") if s.get("class") == "short")
+    return ["".join(li.itertext()) for li in section.iter("li")]
+
+
+def pairs(frame: pd.DataFrame) -> set[tuple[str, str]]:
+    return set(zip(frame["site"], frame["feature"], strict=True))
+
+
+def check_marks(seen: Seen, here: pd.DataFrame) -> None:
+    """All that the table holds of these features is drawn at its place."""
+    here = here[here["feature"].isin(seen.features)]
+    assert seen.flags == seen.dots == pairs(here[here["flagged"]])
+    assert seen.circled == pairs(here[here["flagged_paper"].str.contains("O") & here["value"].notna()])
+    assert seen.crossed == set(here[here["flagged_paper"].str.contains("x")]["feature"])
+    assert seen.cells.keys() == pairs(here[here["value"].notna()])
+    for row in here[here["value"].notna()].itertuples():
+        hover = seen.cells[str(row.site), str(row.feature)].findtext("title", "")
+        assert hover.startswith(f"{row.site}, {row.feature}: ")
+        assert f"{abs(row.value):.3f}" in hover  # type: ignore[arg-type]
+        assert ("p < 0.001, flagged" in hover) == row.flagged
+    for site, feature in seen.flags:
+        assert f"{site}, {feature}: " in seen.desc
+
+
+def test_page_without_shifts_is_as_before() -> None:
+    html = render(page())
+    for word in ("Whose data", "heat", "--h0", "data:", 'class="shifts"', "stands out", "publish"):
+        assert word not in html, word
+    assert html == render(make(methods=["fedavg"], seeds=SEEDS[:1], kind="run", rounds=4))
+
+
+def test_four_hospitals() -> None:
+    shifts = shifted()
+    html = render(page(shifts, found(2)))
+    shift, stretch = drawings(html)
+    for seen, layer in ((shift, "b_in"), (stretch, "w_in")):
+        check_marks(seen, shifts[shifts["layer"] == layer])
+        assert len(seen.cells) == 4 * 13
+        marked = [any(f == feature for _, f in seen.flags) for feature in seen.features]
+        assert marked == sorted(marked, reverse=True), "flagged features come first"
+    assert shift.sites == stretch.sites, "a site has the same row in all figures"
+    assert shift.flags == {("switzerland", "chol"), ("va", "oldpeak")}
+    assert shift.crossed == {"chol"}
+    assert shift.cells["switzerland", "chol"].attrib["class"] == "h0", "bluest"
+    assert shift.cells["va", "oldpeak"].attrib["class"] in ("h11", "h12"), "red"
+    headings = ["".join(h.itertext()) for h in tree(html).iter("h3")]
+    assert headings[:2] == ["Shift of each feature (b_in)", "Stretch of each feature (w_in)"]
+    sections = [s.get("aria-labelledby") for s in tree(html).iter("section")]
+    assert sections[:3] == ["short", "shifts", "scores"]
+    section = html[html.index('class="shifts"') : html.index('id="scores"')]
+    assert section.count("What to see.") == section.count("What it cannot tell.") == section.count("<figure>") == 2
+    assert not re.search(r"\b(client|server|agent|participant)s?\b", re.sub(r"<[^>]*>", " ", section).lower())
+
+
+def test_many_sites_and_features() -> None:
+    sites, features = [f"person {i:02d}" for i in range(30)], [f"tBodyAccJerk-energy()-{i:03d}" for i in range(561)]
+    shifts = shifted(sites, features, layers=("b_in",), odd=((4, 500, 2.0), (9, 17, -1.5), (4, 17, -1.2)))
+    html = render(page(shifts, found(3)))
+    main, *folded = drawings(html)
+    assert len(main.features) == SHOWN
+    assert len(main.cells) == 30 * SHOWN
+    assert set(main.features[:2]) == {features[500], features[17]}
+    assert [len(f.features) for f in folded] == [BLOCK] * 8 + [561 - SHOWN - 8 * BLOCK]
+    assert sorted(f for seen in (main, *folded) for f in seen.features) == features, "each once, none left out"
+    spread = shifts.groupby("feature")["value"].std()
+    rest = [f for f in main.features if f not in (features[500], features[17])]
+    assert min(spread[f] for f in rest) >= max(spread[f] for f in folded[0].features)
+    for seen in (main, *folded):
+        check_marks(seen, shifts)
+    labels = [t for t in tree(html).iter("text") if (t.get("class") or "").startswith("feature")]
+    assert all(len(t.text or "") <= 20 and t.findtext("title") in features for t in labels)
+    assert len(copies(html)) == 1, "of the main figure"
+    assert len(html) < 4e6
+
+
+def test_more_flags_than_columns() -> None:
+    features = [f"f{i}" for i in range(70)]
+    shifts = shifted(features=features, layers=("b_in",), odd=[(0, j, 1.0 + j) for j in range(40)])
+    html = render(page(shifts))
+    main, folded = drawings(html)
+    assert set(main.features) == {f"f{j}" for j in range(40 - SHOWN, 40)}, "the strongest"
+    assert "Features 25 to 70 of 70, 16 of them flagged" in html
+    check_marks(folded, shifts)
+
+
+def test_one_did_not_publish() -> None:
+    shifts = shifted(["a", "b", "c"], refused=["b"], odd=())
+    html = render(page(shifts))
+    for seen in drawings(html):
+        assert seen.hatched == ["b"]
+        assert seen.sites[-1] == "b"
+        assert len(seen.cells) == 2 * 13
+        assert "No cell is flagged. Did not publish: b." in seen.desc
+    assert html.count(">did not publish</text>") == 2
+    nothing, who, *_ = box_on_top(html)
+    assert nothing == (
+        "No site's data stands out: every difference is within what chance gives "
+        "(at most 5 in 100 such runs would raise a false alarm)."
+    )
+    assert who == "b did not publish its own layers: nothing is said about its data."
+
+
+def test_some_layers_not_published() -> None:
+    shifts = shifted(["a", "b", "c"], odd=())
+    shifts.loc[(shifts["site"] != "a") & (shifts["layer"] == "w_in"), "value"] = np.nan
+    html = render(page(shifts))
+    assert [seen.hatched for seen in drawings(html)] == [[], [s for s in drawings(html)[0].sites if s != "a"]]
+    assert box_on_top(html)[1] == "b and c did not publish the stretch of each feature (w_in)."
+    shifts["value"] = np.nan
+    first, who, *_ = box_on_top(render(page(shifts)))
+    assert first.startswith("No site published its own layers")
+    assert who.startswith("a, b and c did not publish their own layers")
+    assert "<figure>" in render(page(shifts.head(0)))
+
+
+@pytest.mark.parametrize("count", [1, 5, 6, 30])
+def test_findings_strongest_first(count: int) -> None:
+    findings = found(count)
+    html = render(page(shifted(), findings))
+    order = [f.text for f in sorted(findings, key=lambda f: -f.strength)]
+    shown = box_on_top(html)
+    assert shown[: min(count, 5)] == order[:5]
+    assert ("more below" in shown[min(count, 5)]) == (count > 5)
+    if count > 5:
+        assert shown[5] == f"and {count - 5} more below"
+    section = next(s for s in tree(html).iter("section") if s.get("class") == "shifts")
+    said = ["".join(li.itertext()) for ol in section.iter("ol") for li in ol]
+    assert said == [f"{text} confidence 97 %" for text in order], "all of them"
+    assert "stands out" not in html
+
+
+def test_hostile_names_stay_text() -> None:
+    features = [*HOSTILE, 'x" class="flag', "</title></svg>", "&amp;", "<b>"]
+    shifts = shifted(HOSTILE, features, odd=((0, 1, 2.0), (1, 0, -2.0)), refused=[HOSTILE[2]])
+    bad = [Finding(s, f, f, 1.0, 0.9, f"{s} {f}") for s in HOSTILE for f in features[:2]]
+    html = render(page(shifts, bad, sites=HOSTILE))
+    assert "<script" not in html
+    assert "<img" not in html
+    for seen in drawings(html):
+        assert sorted(seen.features) == sorted(features)
+        assert set(seen.sites) == set(HOSTILE)
+        check_marks(seen, shifts[shifts["layer"] == ("b_in" if len(seen.flags) == 2 else "w_in")])
+    assert box_on_top(html)[0] == f"{HOSTILE[0]} {features[0]}"
+    for copy in copies(html):
+        assert sum(1 for e in copy.iter() if e.get("stroke") == LOOK["flag"]["stroke"]) == sum(
+            1 for e in copy.iter() if e.get("r") == "3"
+        )
+
+
+def copies(html: str) -> list[ElementTree.Element]:
+    links = [a for a in tree(html).iter("a") if a.get("class") == "keep"]
+    assert len({a.get("download") for a in links}) == len(links)
+    texts = [base64.b64decode((a.get("href") or "").removeprefix("data:image/svg+xml;base64,")) for a in links]
+    return [ElementTree.fromstring(t) for t in texts]
+
+
+def test_copy_stands_alone() -> None:
+    html = render(page(shifted(refused=["va"])))
+    for copy, seen in zip(copies(html), drawings(html), strict=True):  # nothing is folded here
+        everything = list(copy.iter())
+        assert copy.tag == "{http://www.w3.org/2000/svg}svg"
+        assert not any(e.get("class") for e in everything), "no styles of the page are needed"
+        shades = {look["fill"] for kind, look in LOOK.items() if re.fullmatch(r"h\d+", kind)}
+        assert sum(e.get("fill") in shades for e in everything) == len(seen.cells) + 13  # and the legend
+        text = " ".join(copy.itertext())
+        assert all(name in text for name in (*seen.sites, *seen.features, "did not publish"))
+    classes = {c for svg in tree(html).iter("svg") for e in svg.iter() if (c := e.get("class"))}
+    drawn = {e.get("class") for d in tree(html).iter("div") if d.get("class") == "scroll heat" for e in d.iter()}
+    words = {word for kind in drawn if kind for word in kind.split()}
+    assert words - {"scroll", "heat", "names", "cells"} <= LOOK.keys()
+    assert {"hatch", "refused", "crossed"} <= classes
+
+
+def test_a_telephone_scrolls_the_figure_not_the_page(tmp_path: Path) -> None:
+    from report.test_browser import measured  # skips where there is no browser
+
+    shifts = shifted(
+        ["x" * 40, "b" * 30, "c"], [f"{'wide_name' * 4}{i}" for i in range(40)], odd=((0, 39, 1.0),), refused=["c"]
+    )
+    for width in (360, 1200):
+        assert measured(tmp_path, page(shifts, found(2)), width) == (width, width)
+
+
+FRAME = """<!doctype html><title>-</title><iframe style="width:360px;height:900px" srcdoc="PAGE"></iframe>
+<script>addEventListener("load", () => {
+  const places = [...document.querySelector("iframe").contentDocument.querySelectorAll(".heat")].map(box => {
+    box.scrollLeft = 200;
+    const [outer, names, cells] = [box, ...box.children].map(e => e.getBoundingClientRect());
+    return [names.top - cells.top, names.left - outer.left, outer.left - cells.left];
+  });
+  document.title = places.flat().map(Math.round).join(" ");
+})</script>"""
+
+
+def test_names_stay_beside_their_cells(tmp_path: Path) -> None:
+    """In folded figures too, on a telephone that scrolls them and on paper, where they are unfolded."""
+    from report.test_browser import browse
+
+    html = render(page(shifted(features=[f"feature {i}" for i in range(80)])))
+    screen = html.replace("<details>", "<details open>")
+    for text, scrolls in ((screen, True), (html.replace("@media print", "@media all"), False)):
+        dom = browse(tmp_path, FRAME.replace("PAGE", escape(text)), "--dump-dom", "--window-size=1300,1000")
+        found_ = re.search(r"<title>([-\d ]+)</title>", dom)
+        assert found_ is not None
+        places = np.array(found_[1].split(), int).reshape(-1, 3)
+        assert len(places) == 4
+        assert (places[:, :2] == 0).all()
+        assert (places[:, 2] > 0).all() == scrolls, "the cells move, the names do not"
+
+
+def test_scale_is_centred_and_stated() -> None:
+    shifts = shifted()
+    for layer in read_layers(shifts):
+        inside = np.abs(layer.values - layer.neutral) <= layer.clip
+        assert inside.mean() > 0.95
+    shift, stretch = heatmaps(shifts)
+    text = re.sub(r"<[^>]*>", "|", shift.legend)
+    assert re.search(r"\|−[\d.]+ or less\|+0, no shift\|+\+[\d.]+ or more\|", text), text
+    assert "|1, no stretch|" in re.sub(r"<[^>]*>", "|", stretch.legend)
+
+
+def test_infinite_values_are_drawn_at_the_end_of_the_scale() -> None:
+    shifts = shifted(layers=("b_in",), odd=())
+    shifts.loc[0, "value"] = np.inf
+    (seen,) = drawings(render(page(shifts)))
+    cell = seen.cells[HEART[0], FEATURES[0]]
+    assert cell.attrib["class"] == "h12"
+    assert "not defined" in cell.findtext("title", "")
+
+
+@given(st.lists(st.lists(st.floats(-3, 3), min_size=4, max_size=4), max_size=12))
+def test_seriation_is_an_order(rows: list[list[float]]) -> None:
+    order = seriate(np.array(rows).reshape(-1, 4))
+    assert sorted(order) == list(range(len(rows)))
+
+
+def test_seriation_puts_kinds_together() -> None:
+    rng = np.random.default_rng(0)
+    kind = rng.permutation(np.arange(30) % 3)
+    order = seriate(rng.normal(0, 1, (3, 50))[kind] + rng.normal(0, 0.1, (30, 50)))
+    assert (np.diff(kind[order]) != 0).sum() == 2
