@@ -127,13 +127,8 @@ def one(data: dict[str, Any], method_name: str, s: int, rounds: int, device: str
         for name in data["names"].tolist():
             at = 0 if method.pools_rows else engine.sites.names.index(name)
             x, y = tests[name]
-            p = (
-                method.predict(task, each(lambda t: t[at : at + 1], state), x[None])[0]
-                .softmax(1)
-                .double()
-                .cpu()
-                .numpy()
-            )
+            mine = each(lambda t, at=at: t[at : at + 1], state)  # type: ignore[misc]
+            p = method.predict(task, mine, x[None])[0].softmax(1).double().cpu().numpy()
             for m, v in score(METRICS, y, p).items():
                 out[m].append(v)
     return out
