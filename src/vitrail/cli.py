@@ -292,6 +292,25 @@ def report(
     print(write_report(load(run), out or run / "report.html").resolve())
 
 
+@app.command()
+def look(
+    run: Annotated[Path, typer.Argument(help="The folder of an iFedAvg run.")],
+    site: Annotated[str, typer.Option(help="The site whose own eyes these are.")],
+    data: Annotated[Path, typer.Option("--data", help="The site's own file.")],
+) -> None:
+    """At a site, alone: its own rows behind each of its marks, with a likely cause and a repair. Nothing leaves."""
+    from vitrail.core.problems import nearest
+    from vitrail.data.read import read_table
+    from vitrail.explain.look import look as behind
+    from vitrail.runs import Run
+
+    told = Run.load(run)
+    if site not in told.sites:
+        raise VitrailError("cannot look", [Problem("--site", f"there is no site {site!r}.", nearest(site, told.sites))])
+    print(f"This stays at {site}.\n")
+    print(behind(read_table(data, told.study), told.study, [f for f in told.findings() if f.site == site]))
+
+
 @app.command("methods")
 def list_methods() -> None:
     """The methods and their hyperparameters."""
