@@ -11,7 +11,7 @@ import vitrail as vt
 from vitrail.engines.wire import trace
 from vitrail.explain.shifts import LABEL, _distance, paper_marks
 from vitrail.runs import wire_lines
-from vitrail.runs.run import build_task
+from vitrail.runs.setup import build_task
 
 TARGET = "outcome"
 

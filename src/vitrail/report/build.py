@@ -13,7 +13,8 @@ from vitrail.data.datasets import HEART_ATTRIBUTION
 from vitrail.methods import TABLE, build, name_of
 from vitrail.report.page import Page, render
 from vitrail.runs.comparison import Comparison, load_comparison
-from vitrail.runs.run import Run, wire_lines
+from vitrail.runs.run import Run
+from vitrail.runs.setup import wire_lines
 from vitrail.study import LOWER_IS_BETTER, Study
 
 

@@ -1,0 +1,150 @@
+"""What a run is made of: the task, the rows as tensors, who is away when, and what will cross the wire."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from vitrail import methods
+from vitrail.core.problems import Problem, VitrailError, nearest
+from vitrail.core.random import key
+from vitrail.core.task import Task
+from vitrail.core.tensors import tensors
+from vitrail.data.encode import SiteData, class_weights, columns, numeric
+from vitrail.engines.local import Training
+from vitrail.engines.sites import Sites, gather_sites
+from vitrail.engines.wire import Line, trace
+from vitrail.methods import AnyMethod
+from vitrail.nets import MLP
+from vitrail.runs.fit import evidence_lines
+from vitrail.study import Study
+
+Away = Mapping[str, Sequence[tuple[int, int]]]  # site -> rounds it is absent, first to last, counted from 1
+CURVE_POINTS = 40  # evaluations along a run
+
+
+def build_task(study: Study, method: AnyMethod, seed: int, device: str = "cpu") -> Task:
+    """The network everyone starts from; under one seed the same for every method, but for the ends it asks for."""
+    outputs = 1 if study.target.kind == "number" else len(study.target.levels)
+    hidden = study.network.hidden if study.network.kind == "mlp" else ()
+    dropout = study.network.dropout if hidden else 0.0
+    net = MLP(len(columns(study)), outputs, hidden, dropout, *method.ends())
+    start = net.init(torch.Generator().manual_seed(key(seed, "init")))
+    return Task(net, {k: v.to(device) for k, v in start.items()}, study.target.kind)
+
+
+def wire_lines(study: Study, method: AnyMethod) -> list[Line]:
+    """Every tensor that leaves a site or comes in, for this method and this study."""
+    task = build_task(study, method, 0)
+    lines: list[Line] = []
+    names, rounds = len(numeric(study)), study.training.rounds
+    total = sum(stage.rounds for stage in method.plan(rounds))
+    evaluations = 1 + sum(is_evaluated(done, total) for done in range(1, total + 1))
+    if study.standardise == "global" and names:
+        for step in ("sum", "squared distance to the mean"):
+            lines.append(Line("standardise", "from site", "count", (names,), "float64", 8 * names, 1, "sum"))
+            lines.append(Line("standardise", "from site", step, (names,), "float64", 8 * names, 1, "sum"))
+        for step in ("mean", "standard deviation"):
+            lines.append(Line("standardise", "to site", step, (names,), "float64", 8 * names, 1, "sum"))
+    if method.pools_rows:
+        for words, width in (("features", len(columns(study))), ("target", 1)):
+            name = f"ALL TRAINING ROWS: {words}, per row"
+            lines.append(Line("pool", "from site", name, (width,), "float32", 4 * width, 1, "each", per_row=True))
+        lines += [
+            Line("pool", "to site", name, tuple(v.shape), "float32", v.numel() * 4, 1, "each")
+            for name, v in tensors(task.start)
+        ]
+    else:
+        for contract in trace(task, method, rounds):
+            lines += contract.lines()
+    if any(stage.name == "publish" for stage in method.plan(rounds)):
+        lines += evidence_lines(study)
+    lines += [Line("scores", "from site", m, (), "float64", 8, evaluations, "each") for m in study.metrics]
+    return lines
+
+
+def resolve(study: Study, method: str | AnyMethod | None, rounds: int | None) -> tuple[Study, AnyMethod]:
+    if isinstance(method, str):
+        given = {k: v for k, v in study.method.items() if k != "name"} if method == study.method["name"] else {}
+        method = methods.build(method, given)
+    chosen = method or study.build_method()
+    changes: dict[str, Any] = {"method": {"name": methods.name_of(chosen), **methods.settings(chosen)}}
+    if rounds is not None:
+        changes["training"] = {"rounds": rounds}
+    return study.with_changes(**changes), chosen
+
+
+def check_options(
+    engine: str, device: str, rate: float, away: Away, refuse: Sequence[str], names: list[str], seed: int
+) -> None:
+    problems = []
+    if engine not in ("vectorised", "looped"):
+        problems.append(Problem("engine", f"expected 'vectorised' or 'looped', got {engine!r}.", "Correct it."))
+    try:
+        if torch.device(device).type == "cuda" and not torch.cuda.is_available():
+            problems.append(Problem("device", "there is no CUDA device on this machine.", "Use --device cpu."))
+    except RuntimeError:
+        problems.append(Problem("device", f"expected 'cpu' or 'cuda', got {device!r}.", "Correct it."))
+    if not 0 <= rate < 1:
+        problems.append(Problem("dropout_rate", f"expected a share from 0 to below 1, got {rate}.", "Correct it."))
+    problems += [Problem("refuse", f"there is no site {s!r}.", nearest(s, names)) for s in refuse if s not in names]
+    for site, spans in away.items():
+        if site not in names:
+            problems.append(Problem("away", f"there is no site {site!r}.", nearest(site, names)))
+        problems += [
+            Problem("away", f"expected rounds first-last from 1, got {a}-{b}.", "Correct it.")
+            for a, b in spans
+            if not 1 <= a <= b
+        ]
+    if not 0 <= seed < 2**63:
+        problems.append(Problem("seed", f"expected a whole number from 0 to 2^63 - 1, got {seed}.", "Correct it."))
+    if problems:
+        raise VitrailError("the run cannot start", problems)
+
+
+def training_of(study: Study) -> Training:
+    t = study.training
+    return Training(t.rounds, t.epochs, t.batch, t.lr, t.momentum, t.decay, t.decays, t.loss == "mean")
+
+
+def training_rows(data: list[SiteData], study: Study, method: AnyMethod, device: str) -> Sites:
+    weighted = study.target.kind == "classes" and study.training.class_weights == "inverse"
+    classes = len(study.target.levels)
+
+    def weights(y: Any) -> Tensor:
+        plain = np.ones(len(y)) if not weighted else class_weights(y, classes)[y.astype(np.int64)]
+        return torch.from_numpy(plain).float()[:, None]
+
+    named = []
+    for site in data:
+        y = torch.from_numpy(np.ascontiguousarray(site.train_y))
+        y = y[:, None] if study.target.kind == "number" else torch.nn.functional.one_hot(y.long(), classes)
+        named.append((site.name, torch.from_numpy(site.train_x).float(), y.float(), weights(site.train_y)))
+    sites = gather_sites(named)
+    if method.pools_rows:
+        sites = sites.pooled(weights(sites.y.argmax(1).numpy()))
+    return sites.to(device)
+
+
+def absence(
+    names: tuple[str, ...], seed: int, rate: float, away: Away, refuse: Sequence[str], stages: list[str]
+) -> Callable[[int, int], Tensor] | None:
+    if not rate and not away and not refuse:
+        return None
+
+    def absent(stage: int, round_: int) -> Tensor:
+        if stages[stage] == "publish":  # asked once, and waited for: who is missing here has refused
+            return torch.tensor([name in refuse for name in names])
+        gone = [key(seed, name, "absent", stage, round_) < rate * 2**63 for name in names]
+        planned = [any(a <= round_ + 1 <= b for a, b in away.get(name, ())) for name in names]
+        return torch.tensor([g or p for g, p in zip(gone, planned, strict=True)])
+
+    return absent
+
+
+def is_evaluated(done: int, total: int) -> bool:
+    return done == total or done % max(1, total // CURVE_POINTS) == 0
