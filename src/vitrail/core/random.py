@@ -57,7 +57,7 @@ def keep_mask(rows: Tensor, units: Tensor, rate: float, out: Tensor | None = Non
     """Dropout: int32 -1 (all bits: keep) or 0 (drop), for every row and unit.
 
     rows * units mod 2^32 is a multiply-shift hash: two rows agree on a unit, or two units on a row, as if drawn apart.
-    Comparing by shifts and applying by AND costs a twentieth of a Bernoulli draw.
+    Comparing by shifts and applying by AND is far cheaper than a Bernoulli draw.
     """
     mask = torch.mul(rows[..., None], units, out=out)
     mask >>= 1  # room to subtract without overflow

@@ -36,7 +36,7 @@ def reused_memory() -> Iterator[None]:
     """Inside, `copied` and `zeros` write where they wrote the last time this thread was here, in the same order.
 
     For what a site has in hand during a round: the last round's is done with. Taking some megabytes anew for every
-    round and giving them back cost as much as training (page faults), and a third more memory (fragments).
+    round and giving them back is slow (page faults) and leaves fragments.
     """
     _memory.place = 0
     try:

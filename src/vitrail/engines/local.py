@@ -339,7 +339,7 @@ _local = threading.local()
 
 
 def _buffer(name: str, shape: tuple[int, ...], like: Tensor) -> Tensor:
-    """Scratch memory of this thread: allocating it anew each step cost as much as the arithmetic (page faults)."""
+    """Scratch memory of this thread: allocating it anew each step is slow (page faults)."""
     if like.device.type != "cpu":
         return torch.empty(shape, dtype=like.dtype, device=like.device)
     held: dict[Any, Tensor] = _local.__dict__
