@@ -548,6 +548,54 @@ def test_infer_fits_the_data_it_came_from() -> None:
         assert len(clean(frame, Study.infer({"all": awkward()}, "sick"))) == 60
 
 
+def test_numbers_and_their_texts_are_read_the_same() -> None:
+    """Columns that are numbers already take a shorter way than texts; both must lead to the same place."""
+    from vitrail.data.encode import prepare
+    from vitrail.data.read import as_described
+
+    draw = np.random.default_rng(0)
+    values = draw.normal(size=80).round(3)
+    other_nan = np.array([0xFFF8000000000001], dtype=np.uint64).view(np.float64)[0]  # as 0 / 0 makes it
+    plain = pd.DataFrame(
+        {
+            "lab": values,
+            "gaps": np.where(values > 0, other_nan, values),
+            "coded": np.where(values > 1, -9.0, values),
+            "short": values.astype(np.float32),
+            "count": draw.integers(0, 300, 80).astype(np.uint16),
+            "large": 2**53 + np.arange(80),
+            "stage": draw.integers(1, 5, 80).astype(float),
+            "dose": draw.choice([0.5, 1.0, 2.5], 80),
+            "two": draw.choice([0.1, 7.0], 80),
+            "smoker": values > 0,
+            "same": np.ones(80),
+            "empty": np.full(80, np.nan),
+            "sick": draw.integers(0, 2, 80),
+        }
+    )
+    as_text = plain.astype(object).map(lambda v: None if v != v else repr(v)).astype(object)
+    endless = np.where(values > 1, np.inf, values)
+    drafts, rows = [], []
+    for frame in (plain, plain.astype(object), as_text):
+        sites = {"one": frame[:50], "two": frame[50:]}
+        study = Study.infer(sites, "sick")
+        drafts.append(study.to_toml())
+        features = study.features | {"coded": study.features["coded"].model_copy(update={"missing": (-9,)})}
+        rows.append(prepare(sites, study.model_copy(update={"features": features}), 0))
+        cells = pd.Series(endless).map(repr) if frame is as_text else pd.Series(endless, dtype=frame["lab"].dtype)
+        _, bad = as_described(cells, features["lab"])
+        assert bad.tolist() == np.isinf(endless).tolist()
+    assert drafts[0] == drafts[1] == drafts[2]
+    kinds = {name: f.kind for name, f in study.features.items()}
+    assert kinds["stage"] == "categorical"
+    assert kinds["two"] == kinds["smoker"] == "binary"
+    assert {kinds[n] for n in ("lab", "gaps", "coded", "short", "count", "large", "dose")} == {"numeric"}
+    for mine, *others in zip(*rows, strict=True):
+        for other in others:
+            assert other.fingerprint == mine.fingerprint
+            np.testing.assert_array_equal(other.train_x, mine.train_x)
+
+
 def test_infer_number_target() -> None:
     frame = pd.DataFrame({"x": np.arange(50.0), "cost": np.arange(50.0) * 3 + 0.5})
     study = Study.infer({"a": frame}, "cost")

@@ -34,12 +34,9 @@ def f1(y: Ints, p: Floats) -> float:
 
 def _pair_auc(positive: Floats, negative: Floats) -> float:
     """Chance that a positive scores above a negative, ties counted half."""
-    scores = np.concatenate([positive, negative])
-    _, inverse, counts = np.unique(scores, return_inverse=True, return_counts=True)
-    last = np.cumsum(counts)
-    ranks = (last - (counts - 1) / 2)[inverse]
-    n, m = len(positive), len(negative)
-    return float((ranks[:n].sum() - n * (n + 1) / 2) / (n * m))
+    positive, negative = np.sort(positive), np.sort(negative)
+    below, not_above = (np.searchsorted(negative, positive, side).sum() for side in ("left", "right"))
+    return float((below + not_above) / 2 / (len(positive) * len(negative)))
 
 
 def auc(y: Ints, p: Floats) -> float:
@@ -47,9 +44,9 @@ def auc(y: Ints, p: Floats) -> float:
     if p.shape[1] == 2:
         here, there = p[y == 1, 1], p[y == 0, 1]
         return _pair_auc(here, there) if len(here) and len(there) else NAN
-    pairs = []
-    for a, b in combinations(np.unique(y), 2):
-        ours, theirs = p[y == a], p[y == b]
+    pairs, rows = [], {k: p[y == k] for k in np.unique(y)}
+    for a, b in combinations(rows, 2):
+        ours, theirs = rows[a], rows[b]
         pairs.append((_pair_auc(ours[:, a], theirs[:, a]) + _pair_auc(theirs[:, b], ours[:, b])) / 2)
     return float(np.mean(pairs)) if pairs else NAN
 

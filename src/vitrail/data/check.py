@@ -47,6 +47,8 @@ class Conversion(NamedTuple):
         return Conversion(self.words, self.other, self.unit, 1 / self.factor, -self.offset / self.factor)
 
     def formula(self) -> str:
+        if not self.other:
+            return f"multiply by {self.factor:g}" if self.factor > 1 else f"divide by {1 / self.factor:g}"
         plus = f" {'+' if self.offset > 0 else '-'} {abs(self.offset):.4g}" if self.offset else ""
         return f"{self.unit} = {self.other} x {self.factor:.4g}{plus}"
 
@@ -74,6 +76,7 @@ _ONE_WAY = (
     Conversion((), "mmHg", "kPa", 7.50062),
 )
 CONVERSIONS = _ONE_WAY + tuple(c.turn() for c in _ONE_WAY)
+SLIPS = tuple(Conversion((), "", "", f) for f in (10.0, 100.0, 1000.0, 0.1, 0.01, 0.001))  # of the decimal point
 SPELLINGS = (  # how else a unit is written, folded
     "c celsius degc|f fahrenheit degf|kg kgs kilogram kilograms|lb lbs pound pounds|in inch inches|"
     "cm centimetre centimetres centimeter centimeters|m metre metres meter meters|years year yr yrs y|"
@@ -226,40 +229,77 @@ def find_unit_mixup(seen: Seen) -> Iterator[Finding]:
         mixup = _spot_unit(values.mask(values.isin(_spot_codes(values, name, feature))), name, feature)
         if mixup:
             conversion, which = mixup
-            middle = values[which.to_numpy()].median()
-            text = f"{which.sum()} of {values.notna().sum()} values look like {conversion.other}: in "
-            text += f"{conversion.unit} they come inside {_say_range(feature)} (their median {middle:.4g} "
-            text += f"becomes {conversion.convert(middle):.4g})"
+            some, factor = values[which.to_numpy()], conversion.factor
+            agreed = bool(_outside(values, feature).any())
+            like = f"like {conversion.other}: in {conversion.unit} they"
+            if not conversion.other:
+                like = f"{max(factor, 1 / factor):g} times too {'small' if factor > 1 else 'large'}: moved, they"
+            text = f"{which.sum()} of {values.notna().sum()} values look {like} come inside "
+            text += f"{_say_range(feature) if agreed else 'the range of the others'} (from {some.min():.4g} to "
+            text += (
+                f"{some.max():.4g}; their median {some.median():.4g} becomes {conversion.convert(some.median()):.4g})"
+            )
             hint = f"Convert them: {conversion.formula()}."
-            yield Finding("unit_mixup", "error", name, seen.rows(which), int(which.sum()), text, hint)
+            severity: Literal["error", "warning"] = "error" if agreed else "warning"
+            yield Finding("unit_mixup", severity, name, seen.rows(which), int(which.sum()), text, hint)
 
 
 def _spot_unit(values: pd.Series, name: str, feature: Feature) -> tuple[Conversion, pd.Series] | None:
-    """The conversion that explains most of the values outside the range, and the rows it explains."""
-    outside, present = _outside(values, feature), values.notna()
-    low, high = feature.range or (-np.inf, np.inf)
+    """The conversion that explains most of the values outside the range, and the rows it explains.
+
+    Where none is, or no range is agreed, those apart from all others are looked at: drafted ranges hold every value.
+    """
+    present, outside = values.notna(), _outside(values, feature)
+    agreed = bool(outside.any())
+    outside = outside if agreed else _apart(values)
+    rest = values[present & ~outside]
+    low, high = feature.range if agreed and feature.range else (rest.min(), rest.max())
     most = outside.sum() > present.sum() / 2
-    home = (low + high) / 2 if most else values[present & ~outside].median()
+    home = (low + high) / 2 if most else rest.median()
     ranked = []
-    for conversion in _choose_conversions(name, feature) if outside.any() else ():
+    for conversion in (*_choose_conversions(name, feature), *SLIPS) if outside.any() else ():
         converted = conversion.convert(values)
         fits = (converted >= low) & (converted <= high)
         whole = most and fits.sum() >= 0.95 * present.sum()  # then those inside by chance are meant as well
         which = fits if whole else fits & outside
         before, after = abs(values[which].median() - home), abs(converted[which].median() - home)
         explained = int((fits & outside).sum())
+        guess = not conversion.other or not agreed  # neither unit nor range tell: it must come right home
+        if guess and (most or after > 0.5 * (rest.quantile(0.9) - rest.quantile(0.1))):
+            continue
+        if not conversion.other and not _far_apart(values[which], rest):  # else a few outliers
+            continue
         # values just past the end of the range are outliers: another unit must bring them closer to the rest
         if explained >= min(3, present.sum()) and explained > outside.sum() / 2 and after < before:
-            ranked.append((explained, -after, conversion, which))
-    return max(ranked, key=lambda r: r[:2])[2:] if ranked else None
+            ranked.append((bool(conversion.other), explained, -after, conversion, which))
+    return max(ranked, key=lambda r: r[:3])[3:] if ranked else None
+
+
+def _far_apart(some: pd.Series, rest: pd.Series) -> bool:
+    low, high = sorted([(some.abs().min(), some.abs().max()), (rest.abs().min(), rest.abs().max())])
+    return bool(high[0] > 1.5 * low[1])
+
+
+def _apart(values: pd.Series) -> pd.Series:
+    """The smaller of two groups with a wide gap between them; nobody where there is no such gap."""
+    known, none = np.sort(values.dropna().to_numpy()), pd.Series(False, index=values.index)
+    if len(known) < FEW_ROWS or known[0] <= 0:
+        return none
+    at = int(np.diff(np.log(known)).argmax())
+    small, high = min(known[: at + 1], known[at + 1 :], key=len), at + 1 > len(known) / 2
+    if known[at + 1] < 1.5 * known[at] or len(small) < 0.02 * len(known) or len(np.unique(small)) < 5:
+        return none
+    return pd.Series(values > known[at] if high else values <= known[at])
 
 
 def _choose_conversions(name: str, feature: Feature) -> list[Conversion]:
     """Those for the unit; where several substances share it, those for the one that is named, else all."""
     about = f"{name} {feature.description}".casefold()
     words = set(re.findall(r"[^\W_]+", about))
-    fitting = [c for c in CONVERSIONS if _fold_unit(c.unit) == _fold_unit(feature.unit)]
+    fitting = [c for c in CONVERSIONS if not feature.unit or _fold_unit(c.unit) == _fold_unit(feature.unit)]
     named = [c for c in fitting if any(w in words or (len(w) > 3 and w in about) for w in c.words)]
+    if not feature.unit:
+        return named
     anything = [c for c in fitting if c.unit != "%" or not c.words]  # a percentage can be of anything
     return named or anything
 
@@ -319,6 +359,35 @@ def _is_code(code: float, counts: pd.Series, rows: int, feature: Feature) -> boo
         return False  # by the study's own words this is a value: a heap of 0 is natural for counts
     continuous, often = len(rest) >= 10 or not len(rest), code in CODES or count >= 0.3 * rows
     return bool(count >= 3 and heap and apart and continuous and often)
+
+
+def _heaps(seen: Seen) -> Iterator[tuple[str, Feature, pd.Series, float, str]]:
+    """One value that comes far more often than any other, in columns of many values; 0 is often natural."""
+    for name, feature, values in seen.numeric():
+        counts = values.value_counts()
+        if len(counts) <= 10 or counts.iloc[0] < max(10, 0.1 * counts.sum(), 4 * counts.iloc[1]):
+            continue
+        heap = float(counts.index[0])
+        if heap not in CODES and heap not in _spot_codes(values, name, feature):
+            times = f"{counts.iloc[0]} of {counts.sum()} values are {_plain(heap)}"
+            yield name, feature, values, heap, f"{times}; no other comes more than {counts.iloc[1]} times"
+
+
+def find_clipped(seen: Seen) -> Iterator[Finding]:
+    for name, feature, values, heap, text in _heaps(seen):
+        if heap in (values.min(), values.max()) and heap not in (feature.range or ()):  # a scale may end there
+            text = text.replace(";", f", the {'largest' if heap == values.max() else 'smallest'};")
+            hint = "They look cut off there: take the uncut values from the source, or agree on the cut in the study."
+            rows, count = seen.rows(values == heap), int((values == heap).sum())
+            yield Finding("clipped", "warning", name, rows, count, text, hint)
+
+
+def find_filled_in(seen: Seen) -> Iterator[Finding]:
+    for name, _, values, heap, text in _heaps(seen):
+        if values.min() < heap < values.max():
+            hint = f"If {_plain(heap)} was filled in where nothing was measured, {_say_code(name, heap)}"
+            rows, count = seen.rows(values == heap), int((values == heap).sum())
+            yield Finding("filled_in", "warning", name, rows, count, text, hint)
 
 
 def find_much_missing(seen: Seen) -> Iterator[Finding]:
@@ -410,6 +479,8 @@ CHECKS: tuple[Callable[[Seen], Iterator[Finding]], ...] = (
     find_unit_mixup,
     find_disguised_missing,
     find_out_of_range,
+    find_clipped,
+    find_filled_in,
     find_much_missing,
     find_missing_by_class,
     find_duplicate_rows,

@@ -50,8 +50,8 @@ class Encoder:
     def matrix(self, cleaned: pd.DataFrame) -> Matrix:
         """Rows of `clean` -> [row, column]."""
         parts = []
-        for name, feature in self.table.features.items():
-            v = cleaned[name].to_numpy(dtype=np.float64)
+        values = cleaned[list(self.table.features)].to_numpy(dtype=np.float64)
+        for v, (name, feature) in zip(values.T, self.table.features.items(), strict=True):
             if feature.kind == "numeric":
                 scaled = (v - self.mean.get(name, 0.0)) / self.sd.get(name, 1.0)
                 parts.append(np.where(np.isnan(v), 0.0, scaled)[:, None])
@@ -110,8 +110,8 @@ def split_rows(
     return np.setdiff1d(np.arange(n), test), np.sort(test).astype(np.int64)
 
 
-def prepare(sites: Mapping[str, pd.DataFrame], table: Table, seed: int) -> list[SiteData]:
-    """Clean, split and encode every site's table; the problems of all sites at once."""
+def prepare(sites: Mapping[str, pd.DataFrame], table: Table, seed: int, known: Encoder | None = None) -> list[SiteData]:
+    """Clean, split and encode every site's table; the problems of all sites at once. `known`: fitted before."""
     cleaned: dict[str, pd.DataFrame] = {}
     problems: list[Problem] = []
     for name, frame in sites.items():
@@ -130,7 +130,7 @@ def prepare(sites: Mapping[str, pd.DataFrame], table: Table, seed: int) -> list[
     target = table.target
     splits = {n: split_rows(f[target.column].to_numpy(), table, seed, n) for n, f in cleaned.items()}
     train = {n: f.iloc[splits[n][0]] for n, f in cleaned.items()}
-    encoders = fit_encoders(train, table)
+    encoders = fit_encoders(train, table) if known is None else dict.fromkeys(train, known)
     out = []
     for name, frame in cleaned.items():
         y = frame[target.column].to_numpy()

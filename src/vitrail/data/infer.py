@@ -11,7 +11,7 @@ import numpy as np
 import pandas as pd
 
 from vitrail.core.problems import Problem, VitrailError, nearest
-from vitrail.data.read import MISSING_WORDS, as_numbers, read_sites, read_table, take_columns
+from vitrail.data.read import MISSING_WORDS, as_numbers, is_plain, read_sites, read_table, take_columns
 from vitrail.data.schema import Table, Target, canon
 
 FEW = 6  # whole numbers with at most this many different values are taken for codes, not quantities
@@ -35,9 +35,9 @@ def infer_table(sites: Mapping[str, pd.DataFrame], target: str, site_column: str
         for c, values in found.items():
             pooled.setdefault(c, []).append(_with_points(values))
     for c, parts in pooled.items():
-        if c not in (target, site_column) and (feature := _feature(pd.concat(parts, ignore_index=True))):
+        if c not in (target, site_column) and (feature := _feature(_pool(parts))):
             features[c] = feature
-    return {"target": _target(target, pd.concat(pooled[target], ignore_index=True)), "features": features}
+    return {"target": _target(target, _concat(pooled[target])), "features": features}
 
 
 def read_drafts(paths: list[Path], target: str, site_column: str = "") -> dict[str, pd.DataFrame]:
@@ -50,11 +50,23 @@ def read_drafts(paths: list[Path], target: str, site_column: str = "") -> dict[s
 
 def _with_points(values: pd.Series) -> pd.Series:
     """One site may write 1,5 where another writes 1.5: read each site's way before putting them together."""
-    if values.dtype == object or values.dtype.kind not in "biuf":
+    if not is_plain(values) and any(isinstance(v, str) and "," in v for v in values):
         numbers, bad = as_numbers(values)
-        if not bad.any() and values.map(lambda v: isinstance(v, str) and "," in v).any():
-            return numbers.astype(object)
-    return values.astype(object)
+        return values if bad.any() else numbers
+    return values
+
+
+def _concat(parts: list[pd.Series]) -> pd.Series:
+    return pd.concat([part.astype(object) for part in parts], ignore_index=True)
+
+
+def _pool(parts: list[pd.Series]) -> pd.Series:
+    """All sites' values of one feature; where all are numbers already, each different one once."""
+    if all(map(is_plain, parts)):
+        different = pd.unique(np.concatenate([part.to_numpy(np.float64) for part in parts]))
+        if not (np.abs(different) >= 1e308).any():  # infinite or close to it: judged cell by cell
+            return pd.Series(different)
+    return _concat(parts)
 
 
 def _levels(values: pd.Series) -> list[Any]:
@@ -72,19 +84,20 @@ def _in_order(text: str) -> tuple[int, float, str]:
 
 
 def _feature(values: pd.Series) -> dict[str, Any] | None:
-    levels = _levels(values)
-    if len(levels) < 2:
-        return None  # constant or empty: nothing to learn from
-    if len(levels) == 2:
-        return {"kind": "binary", "categories": levels}
     numbers, bad = as_numbers(values)
-    if bad.any():
-        if len(levels) > max(20, 0.2 * len(values)):
-            return None  # free text or identifiers
-        return {"kind": "categorical", "categories": levels}
     found = numbers.dropna().to_numpy(dtype=np.float64)
-    if len(levels) <= FEW and (found == np.round(found)).all():
-        return {"kind": "categorical", "categories": levels}
+    if bad.any() or len(pd.unique(found)) <= FEW:  # else there are as many levels or more: no need to spell them
+        levels = _levels(values)
+        if len(levels) < 2:
+            return None  # constant or empty: nothing to learn from
+        if len(levels) == 2:
+            return {"kind": "binary", "categories": levels}
+        if bad.any():
+            if len(levels) > max(20, 0.2 * len(values)):
+                return None  # free text or identifiers
+            return {"kind": "categorical", "categories": levels}
+        if len(levels) <= FEW and (found == np.round(found)).all():
+            return {"kind": "categorical", "categories": levels}
     low, high = float(found.min()), float(found.max())
     return {"kind": "numeric", "range": [low, high]} if low < high else None  # "1,0", "1,00" are one number
 

@@ -7,6 +7,7 @@ import gzip
 import io
 import re
 import zlib
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from functools import partial
@@ -203,25 +204,40 @@ def as_numbers(column: pd.Series) -> Pair:
     >>> as_numbers(pd.Series(["1,234.5", "7"]))[0].tolist(), as_numbers(pd.Series(["1,234"]))[1].tolist()
     ([1234.5, 7.0], [True])
     """
-    if column.dtype.kind in "biuf":
-        return _part_infinite(column.astype("Float64").to_numpy(float, na_value=np.nan), column.index)
-    return _judge_cells(column, _parse_numbers)
-
-
-def _judge_cells(column: pd.Series, judge: Callable[[list[Any]], list[float]]) -> Pair:
-    """Judge each distinct value once: a number, NaN for missing, infinite for what does not fit."""
-    cells = column.astype(object).to_numpy()
-    try:
-        codes, values = pd.factorize(cells)
-    except TypeError:  # a list in a cell cannot be hashed; its text can
-        codes, values = pd.factorize(np.array([repr(cell) for cell in cells], dtype=object))
-    judged = np.array([*judge(list(values)), np.nan])  # the last is for code -1, missing
-    return _part_infinite(judged[codes], column.index)
+    return _part_infinite(_find_numbers(column), column.index)
 
 
 def _part_infinite(found: np.ndarray, index: pd.Index) -> Pair:
     wrong = np.isinf(found)
     return pd.Series(np.where(wrong, np.nan, found), index=index), pd.Series(wrong, index=index)
+
+
+def _find_numbers(column: pd.Series) -> np.ndarray:
+    """A new array: a number, NaN for missing, infinite for what does not fit."""
+    if column.dtype.kind not in "biuf":
+        return _judge_cells(column, _parse_numbers)
+    if is_plain(column):
+        found = column.to_numpy(np.float64, copy=True)
+    else:
+        found = column.astype("Float64").to_numpy(np.float64, copy=True, na_value=np.nan)
+    found[np.isnan(found)] = np.nan  # one NaN for all: fingerprints are made of bits
+    return found
+
+
+def is_plain(column: pd.Series) -> bool:
+    """Whether the column is numpy's own truth values or numbers: nothing to parse, missing is NaN."""
+    return isinstance(column.dtype, np.dtype) and column.dtype.kind in "biuf" and column.dtype.itemsize <= 8
+
+
+def _judge_cells(column: pd.Series, judge: Callable[[list[Any]], list[float]]) -> np.ndarray:
+    """Judge each distinct value once: a number, NaN for missing, infinite for what does not fit."""
+    cells = column.to_numpy() if is_plain(column) else column.astype(object).to_numpy()
+    try:
+        codes, values = pd.factorize(cells)
+    except TypeError:  # a list in a cell cannot be hashed; its text can
+        codes, values = pd.factorize(np.array([repr(cell) for cell in cells], dtype=object))
+    judged = np.array([*judge(values.tolist()), np.nan])  # the last is for code -1, missing
+    return judged[codes]
 
 
 def _tidy(value: object) -> str:
@@ -257,6 +273,10 @@ def as_levels(column: pd.Series, levels: Sequence[str], missing: Sequence[Cell])
     >>> as_levels(pd.Series(["YES", "no", 9, None, "maybe"]), ["no", "yes"], missing=[9])[0].tolist()
     [1.0, 0.0, nan, nan, nan]
     """
+    return _part_infinite(_find_levels(column, levels, missing), column.index)
+
+
+def _find_levels(column: pd.Series, levels: Sequence[str], missing: Sequence[Cell]) -> np.ndarray:
     folded, absent = [level.casefold() for level in levels], [canon(code) for code in missing]
     loose: dict[str, float] = dict.fromkeys(MISSING_WORDS, np.nan)  # what is added later wins
     loose |= {level: i for i, level in enumerate(folded) if folded.count(level) == 1}
@@ -274,21 +294,30 @@ def as_levels(column: pd.Series, levels: Sequence[str], missing: Sequence[Cell])
 
 def as_described(column: pd.Series, what: Feature | Target) -> Pair:
     """The column as the study describes it: values with NaN for missing, and which cells do not fit."""
+    return _part_infinite(_find_described(column, what), column.index)
+
+
+def _find_described(column: pd.Series, what: Feature | Target) -> np.ndarray:
     missing = what.missing if isinstance(what, Feature) else ()
     if what.kind not in ("numeric", "number"):
-        return as_levels(column, what.levels, missing)
-    values, bad = as_numbers(column)
-    codes, wordy = as_numbers(pd.Series(list(missing), dtype=object))
-    words = [canon(code) for code, is_word in zip(missing, wordy, strict=True) if is_word]  # say "unknown"
-    bad &= as_levels(column, words, ())[0].isna() if words else True
-    return values.mask(values.isin(codes.dropna().to_list())), bad
+        return _find_levels(column, what.levels, missing)
+    found = _find_numbers(column)
+    if missing:
+        codes = _find_numbers(pd.Series(list(missing), dtype=object))
+        words = [canon(code) for code, is_word in zip(missing, np.isinf(codes), strict=True) if is_word]  # "unknown"
+        if words:
+            found[np.isinf(found) & np.isfinite(_find_levels(column, words, ()))] = np.nan
+        found[np.isin(found, codes[np.isfinite(codes)])] = np.nan
+    return found
 
 
 def take_columns(frame: pd.DataFrame) -> tuple[dict[str, pd.Series], list[str]]:
     """Columns by stripped name (the first of each), and the names that come more than once."""
     names = [str(name).strip() for name in frame.columns]
-    columns = {name: frame.iloc[:, names.index(name)] for name in dict.fromkeys(names)}
-    return columns, [name for name in columns if names.count(name) > 1]
+    columns: dict[str, pd.Series] = {}
+    for name, (_, column) in zip(names, frame.items(), strict=True):
+        columns.setdefault(name, column)
+    return columns, [name for name, times in Counter(names).items() if times > 1]
 
 
 def pick_rows(index: pd.Index, mask: np.ndarray | pd.Series) -> list[int]:
@@ -325,15 +354,16 @@ def clean(frame: pd.DataFrame, table: Table, need_target: bool = True) -> pd.Dat
     columns, repeated = take_columns(frame)
     target, file = table.target.column, str(frame.attrs.get("file", "table"))
     wanted: dict[str, Feature | Target] = {**table.features, target: table.target}
-    found: dict[str, pd.Series] = {}
+    found: dict[str, np.ndarray] = {}
     problems: list[Problem] = []
     for name, what in wanted.items():
         where, optional = f"{file}, column {name}", name == target and not need_target
         if name in columns and name not in repeated:
-            values, bad = as_described(columns[name], what)
+            values = _find_described(columns[name], what)
+            bad = np.isinf(values)
             if bad.any():
-                problems += [describe_misfit(where, columns[name], bad, what)]
-            elif not (optional and values.isna().all()):
+                problems += [describe_misfit(where, columns[name], pd.Series(bad, index=frame.index), what)]
+            elif not (optional and np.isnan(values).all()):
                 found[name] = values
         elif name in repeated or not optional:
             what_came = "more than one" if name in repeated else "none"
@@ -341,8 +371,10 @@ def clean(frame: pd.DataFrame, table: Table, need_target: bool = True) -> pd.Dat
             problems += [Problem(where, f"expected one such column, there is {what_came}.", hint)]
     if problems:
         raise VitrailError(f"{file} does not fit the study", problems)
-    cleaned = pd.DataFrame({name: values.to_numpy() for name, values in found.items()}, index=frame.index)
-    if target in found:
-        whole = {target: "int64"} if table.target.kind == "classes" else {}
-        cleaned = cleaned[cleaned[target].notna().to_numpy()].astype(whole)
-    return cleaned
+    if target not in found:
+        return pd.DataFrame(found, index=frame.index)
+    kept = ~np.isnan(found[target])
+    found = {name: values[kept] for name, values in found.items()}
+    if table.target.kind == "classes":
+        found[target] = found[target].astype(np.int64)
+    return pd.DataFrame(found, index=frame.index[kept])
