@@ -45,9 +45,21 @@ def reused_memory() -> Iterator[None]:
         _memory.place = None
 
 
+def scratch(name: str, shape: tuple[int, ...], like: Tensor) -> Tensor:
+    """This thread's memory of that name, until it asks again: allocating it anew each step is slow (page faults)."""
+    if like.device.type != "cpu":
+        return torch.empty(shape, dtype=like.dtype, device=like.device)
+    held: dict[str, Tensor] = _memory.__dict__.setdefault("scratch", {})
+    found = held.get(name)
+    if found is None or found.shape != shape or found.dtype != like.dtype:
+        found = held[name] = torch.empty(shape, dtype=like.dtype)
+    return found
+
+
 def forget_memory() -> None:
-    """Give back what this thread's `reused_memory` holds."""
+    """Give back what this thread's `reused_memory` and `scratch` hold."""
     _memory.__dict__.pop("held", None)
+    _memory.__dict__.pop("scratch", None)
 
 
 def _taken(like: Tensor) -> Tensor:

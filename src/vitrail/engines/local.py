@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import os
 import sys
-import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -24,7 +23,7 @@ from torch import Tensor
 from vitrail.core.exchange import Exchange, Facts, Method, Pace, Roster, Rows
 from vitrail.core.random import keep_mask
 from vitrail.core.task import Batch, Task
-from vitrail.core.tensors import each, forget_memory, reused_memory, tensors
+from vitrail.core.tensors import each, forget_memory, reused_memory, scratch, tensors
 from vitrail.engines.sites import Draw, Drawer, Sites
 from vitrail.engines.wire import Contract, Ledger, check, total, trace
 
@@ -241,7 +240,7 @@ class Engine:
             if feed.x is not None:
                 x, keep = feed.x[t, at][:busy], tuple(m[t, at][:busy] for m in feed.keep)
             else:
-                x = _buffer("x", (busy, b, width), self.sites.x)
+                x = scratch("x", (busy, b, width), self.sites.x)
                 torch.index_select(self.sites.x, 0, rows[t, :busy].reshape(-1), out=x.view(-1, width))
                 keep = self._masks(keys[t, :busy], feed.draw.unit_key) if self.units else ()
             ex.step(self.task, work, Batch(x, y[t, :busy], w[t, :busy], keep), pace)
@@ -250,7 +249,7 @@ class Engine:
         """Which units each layer keeps, for each row."""
         if not self.units:
             return ()
-        out = _buffer("keep", (*rows.shape, len(units)), units)
+        out = scratch("keep", (*rows.shape, len(units)), units)
         return torch.split(keep_mask(rows, units, self.task.dropout, out), list(self.task.net.widths), -1)
 
 
@@ -333,20 +332,6 @@ def _spread(ups: list[tuple[Any, Any]], sites: int) -> Any:
         for (_, whole), (_, part) in zip(tensors(out), tensors(up), strict=True):
             whole[at] = part
     return out
-
-
-_local = threading.local()
-
-
-def _buffer(name: str, shape: tuple[int, ...], like: Tensor) -> Tensor:
-    """Scratch memory of this thread: allocating it anew each step is slow (page faults)."""
-    if like.device.type != "cpu":
-        return torch.empty(shape, dtype=like.dtype, device=like.device)
-    held: dict[Any, Tensor] = _local.__dict__
-    found = held.get(name)
-    if found is None or found.shape != shape or found.dtype != like.dtype:
-        found = held[name] = torch.empty(shape, dtype=like.dtype)
-    return found
 
 
 @cache

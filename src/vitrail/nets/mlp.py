@@ -20,8 +20,8 @@ import torch
 from torch import Tensor
 
 from vitrail.core.random import dropped_
-from vitrail.core.tensors import Params
-from vitrail.nets.fused import activated, through_tanh
+from vitrail.core.tensors import Params, scratch
+from vitrail.nets.fused import Beside, activated, stretched, through_input_, through_tanh
 
 
 class Tape(NamedTuple):
@@ -82,11 +82,11 @@ class MLP:
         """With `keep`, x is overwritten by its dropped self when there is no f_in: a second pass changes nothing."""
         h = x
         if self.affine_in:
-            h = (x + params["input.shift"].unsqueeze(1)) * params["input.scale"].unsqueeze(1)
+            h = stretched(x, params["input.shift"], params["input.scale"], keep[0] if keep else None)
         rescale = 1 / (1 - self.dropout) if keep else 1.0  # of what dropout left, inside the product
         inputs = []
         for i, name in enumerate(self.layers):
-            if keep and i == 0:
+            if keep and i == 0 and not self.affine_in:
                 dropped_(h, keep[0])
             inputs.append(h)
             weight, bias = params[f"{name}.weight"], params[f"{name}.bias"].unsqueeze(1)
@@ -96,45 +96,48 @@ class MLP:
                 h = activated(h, weight, bias, rescale, keep[i + 1] if keep else None)
         tape = Tape(x, inputs, h, keep)
         if self.affine_out != "no":
-            h = (h + params["output.shift"].unsqueeze(1)) * params["output.scale"].unsqueeze(1)
+            h = stretched(h, params["output.shift"], params["output.scale"], None)
         return h, tape
+
+    def replaced(self, params: Params, x: Tensor, columns: list[int], values: Tensor) -> Tensor:
+        """[column, row, output]: one site's scores of x [row, column] with each of these columns replaced in turn."""
+        w, b = params[f"{self.layers[0]}.weight"][0], params[f"{self.layers[0]}.bias"][0]
+        h = (x @ w + b) + (values - x[:, columns]).T[:, :, None] * w[columns][:, None, :]
+        for name in self.layers[1:]:
+            h = h.tanh() @ params[f"{name}.weight"][0] + params[f"{name}.bias"][0]
+        return h
 
     def backward(self, params: Params, tape: Tape, slope: Tensor, into: Params, times: float, scale: float) -> None:
         """into = times * into + scale * gradient."""
         rescale = 1 / (1 - self.dropout) if tape.keep else 1.0
-        if self.affine_out != "no":
-            stretch = slope * (tape.z + params["output.shift"].unsqueeze(1))
-            slope = slope * params["output.scale"].unsqueeze(1)
-            _gather(into["output.shift"], slope.sum(1), times, scale)
-            _gather(into["output.scale"], stretch.sum((1, 2) if self.affine_out == "scalar" else 1), times, scale)
         ones = _ones(slope.shape[0], slope.shape[1], slope.dtype, slope.device)
+        side = Beside(slope.device)  # no other gradient waits for those of the ends
+        if self.affine_out != "no":
+            after, slope = slope, slope * params["output.scale"].unsqueeze(1)
+            with side(after, slope):
+                stretch = (tape.z + params["output.shift"].unsqueeze(1)).mul_(after)
+                into["output.shift"].unsqueeze(1).baddbmm_(ones, slope, beta=times, alpha=scale)
+                every = ones
+                if self.affine_out == "scalar":
+                    stretch = stretch.view(len(stretch), -1, 1)
+                    every = _ones(len(stretch), stretch.shape[1], slope.dtype, slope.device)
+                into["output.scale"].unsqueeze(1).baddbmm_(every, stretch, beta=times, alpha=scale)
         for i in reversed(range(len(self.layers))):
-            name, h = self.layers[i], tape.inputs[i]
+            name, h, mask = self.layers[i], tape.inputs[i], tape.keep[i] if tape.keep else None
+            back = params[f"{name}.weight"].transpose(1, 2)
+            if i == 0 and self.affine_in:
+                with side(slope):
+                    memory = scratch("slope", tape.x.shape, slope)
+                    torch.baddbmm(slope.new_empty(1), slope, back, beta=0, alpha=rescale, out=memory)
+                    through_input_(memory, tape.x, mask, ones, params, into, times, scale)
             into[f"{name}.weight"].baddbmm_(h.transpose(1, 2), slope, beta=times, alpha=rescale * scale)
             into[f"{name}.bias"].unsqueeze(1).baddbmm_(ones, slope, beta=times, alpha=scale)
-            if i == 0 and not self.affine_in:
-                break
-            back = params[f"{name}.weight"].transpose(1, 2)
-            slope = torch.baddbmm(slope.new_empty(1), slope, back, beta=0, alpha=rescale)
-            mask = tape.keep[i] if tape.keep else None
             if i > 0:
+                slope = torch.baddbmm(slope.new_empty(1), slope, back, beta=0, alpha=rescale)
                 slope = through_tanh(slope, h, mask)
-            elif mask is not None:
-                dropped_(slope, mask)
-        if self.affine_in:
-            stretch = slope * (tape.x + params["input.shift"].unsqueeze(1))
-            _gather(into["input.shift"], (slope * params["input.scale"].unsqueeze(1)).sum(1), times, scale)
-            _gather(into["input.scale"], stretch.sum(1), times, scale)
+        side.join()
 
 
 @cache
 def _ones(sites: int, rows: int, dtype: torch.dtype, device: torch.device) -> Tensor:
     return torch.ones(sites, 1, rows, dtype=dtype, device=device)
-
-
-def _gather(into: Tensor, gradient: Tensor, times: float, scale: float) -> None:
-    gradient = gradient.view(into.shape)
-    if times == 0:  # `into` may hold anything, even NaN
-        torch.mul(gradient, scale, out=into)
-    else:
-        into.mul_(times).add_(gradient, alpha=scale)

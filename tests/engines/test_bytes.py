@@ -1,0 +1,149 @@
+"""On the bytes: what a site keeps for itself is in no message, neither whole nor as a part of something larger."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import pytest
+import torch
+
+from small import SIZES, make_rows
+from vitrail import methods
+from vitrail.core.exchange import Exchange, Pace, Rows
+from vitrail.core.task import Task
+from vitrail.core.tensors import tensors
+from vitrail.engines.local import Engine, Training
+from vitrail.engines.sites import gather_sites
+from vitrail.methods.fedavg import Own, Shared
+from vitrail.methods.ifedavg import IFedAvg
+from vitrail.nets import MLP
+
+WINDOW = 4  # consecutive numbers: 16 bytes
+AWAY = "site 2"  # in the first round
+
+
+def make_task(method: Any) -> Task:
+    net = MLP(10, 9, (9, 8), 0.2, *method.ends())  # no end is too short to be searched for
+    return Task(net, net.init(torch.Generator().manual_seed(3)))
+
+
+def make_engine(method: Any) -> Engine:
+    rows = []
+    for name, x, y, w in make_rows():
+        wide = torch.cat([x, x[:, :4] ** 2], 1)
+        rows.append((name, wide.float(), torch.cat([y, y[:, :3].roll(1, 1), y.roll(2, 1)], 1).float() / 3, w.float()))
+    away = torch.tensor([name == AWAY for name in gather_sites(rows).names])
+    return Engine(
+        make_task(method),
+        method,
+        gather_sites(rows),
+        # two batches at least: after a single one Ditto's own model is still the one it sends
+        Training(rounds=3, batch=4, lr=0.05),
+        5,
+        absent=lambda s, r: away if (s, r) == (0, 0) else torch.zeros_like(away),
+    )
+
+
+class Recorder:
+    """Stands on the wire: the bytes of every tensor, as the engine hands them over."""
+
+    def __init__(self, engine: Engine) -> None:
+        self.sent: dict[str, list[bytes]] = {}
+        engine.stages = tuple(s._replace(exchange=self.on(s.name, s.exchange)) for s in engine.stages)
+
+    def on(self, stage: str, exchange: Exchange[Any, Any, Any, Any, Any]) -> Any:
+        record = self.sent.setdefault(stage, [])
+
+        class Tapped(type(exchange)):  # type: ignore[misc]
+            def send(self, *a: Any) -> Any:
+                down = super().send(*a)
+                record.extend(as_bytes(t) for _, t in tensors(down))
+                return down
+
+            def report(self, *a: Any) -> Any:
+                state, up = super().report(*a)
+                record.extend(as_bytes(t) for _, t in tensors(up))
+                return state, up
+
+        return Tapped(**dataclasses.asdict(exchange)) if dataclasses.is_dataclass(exchange) else Tapped()
+
+
+def as_bytes(tensor: torch.Tensor) -> bytes:
+    return tensor.detach().cpu().contiguous().numpy().tobytes()
+
+
+def searchable(state: Any, names: set[str]) -> list[torch.Tensor]:
+    """Every site's own tensors of these names, where they are long enough to be told from chance."""
+    own = [mine.clone() for name, stacked in tensors(state) if name in names for mine in stacked]
+    return [t for t in own if t.unique().numel() >= 8]
+
+
+def windows(private: list[torch.Tensor]) -> set[bytes]:
+    """All runs of WINDOW consecutive numbers that are not all the same number."""
+    out = set()
+    for tensor in private:
+        flat = tensor.flatten()
+        out |= {as_bytes(w) for w in flat.unfold(0, WINDOW, 1) if w.unique().numel() > 1}
+    return out
+
+
+def found(sent: list[bytes], private: list[torch.Tensor]) -> int:
+    """How many private tensors, and windows of them, are anywhere in these messages."""
+    whole = sum(any(as_bytes(t) in message for message in sent) for t in private)
+    wanted, size = windows(private), WINDOW * 4
+    seen = {m[i : i + size] for m in sent for i in range(0, len(m) - size + 1, 4)}
+    return whole + len(wanted & seen)
+
+
+def search(method: Any) -> tuple[dict[str, int], int]:
+    """How often private bytes were found, by stage; and how many private tensors were looked for."""
+    engine = make_engine(method)
+    recorder = Recorder(engine)
+    start = engine.start().state
+    names = {name for name, _ in tensors(start)}  # what a site keeps while training
+    known = windows(searchable(start, names))  # everyone knows where everyone starts
+    kept = [t for moment in engine.run() for t in searchable(moment.state, names) if not windows([t]) & known]
+    return {stage: found(sent, kept) for stage, sent in recorder.sent.items()}, len(kept)
+
+
+@dataclasses.dataclass(frozen=True)
+class Leaky(IFedAvg):
+    """What a careless change would do: a site's shift travels at the end of a longer tensor."""
+
+    def report(self, task: Task, state: Own, work: Any, down: Shared, rows: Rows, pace: Pace) -> Any:
+        kept, up = super().report(task, state, work, down, rows, pace)
+        noise = torch.arange(len(rows.total) * 7.0).view(-1, 7) / 3
+        extra = torch.cat([noise, work.params["input.shift"], noise], 1)
+        return kept, up._replace(weighted={**up.weighted, "statistics": extra})
+
+    def merge(self, task: Task, coord: Shared, up: Any, roster: Any) -> Any:
+        told = {k: v for k, v in up.weighted.items() if k != "statistics"}
+        return super().merge(task, coord, up._replace(weighted=told), roster)
+
+
+KEEPERS = {
+    "ifedavg, each": IFedAvg(output="each"),
+    "ifedavg, scalar": IFedAvg(output="scalar"),
+    "fedper": methods.build("fedper"),
+    "apfl": methods.build("apfl"),
+    "ditto": methods.build("ditto"),
+}
+
+
+@pytest.mark.parametrize("name", list(KEEPERS))
+def test_private_bytes_are_in_no_message(name: str) -> None:
+    hits, looked_for = search(KEEPERS[name])
+    assert looked_for >= 3 * len(SIZES) - 1  # every site in every round; once one is away before it has moved
+    assert hits["train"] == 0
+
+
+def test_the_search_finds_a_leak() -> None:
+    assert search(Leaky())[0]["train"] > 0
+
+
+@pytest.mark.parametrize("output", ["no", "each", "scalar"])
+def test_the_search_finds_what_is_published_by_consent(output: str) -> None:
+    hits, _ = search(IFedAvg(output=output))
+    assert hits["train"] == 0
+    assert hits["publish"] > 0
