@@ -155,12 +155,16 @@ def run(
     dropout_rate: Annotated[float, typer.Option(help="Chance that a site is absent in a round.")] = 0.0,
     away: Annotated[list[str] | None, typer.Option(help="A planned absence, SITE:FIRST-LAST rounds.")] = None,
     refuse: Annotated[list[str] | None, typer.Option(help="A site that does not publish its private layers.")] = None,
+    pseudonym: Annotated[
+        list[str] | None, typer.Option(help="The name a site publishes its layers under: SITE=PSEUDONYM.")
+    ] = None,
     resume: Resume = False,
 ) -> None:
     """Train one method over all sites and score every site on its own hold-out rows."""
     from vitrail import methods
     from vitrail.data.read import read_sites
     from vitrail.report.build import write_report
+    from vitrail.report.findings import no_shifts
     from vitrail.runs import federate
     from vitrail.study import Study
 
@@ -184,6 +188,7 @@ def run(
             dropout_rate=dropout_rate,
             away=parse_away(away or []),
             refuse=refuse or [],
+            pseudonyms=parse_pseudonyms(pseudonym or []),
             progress=lambda done, total: step("rounds", done, total),
         )
     table = result.scores().pivot(index="site", columns="metric", values="value").loc[result.sites]
@@ -194,7 +199,7 @@ def run(
     if result.shift_table is not None:
         print("\nWhose data does not fit?")
         found = result.findings()
-        print("\n".join(f"  - {f.text}" for f in found) or "  Nobody's: all differences are within chance.")
+        print("\n".join(f"  - {f.text}" for f in found) or f"  {no_shifts(result.shifts())}")
     print(f"\nRun:  {out.resolve()}\nPage: {write_report(result, out / 'report.html').resolve()}")
 
 
@@ -297,18 +302,45 @@ def look(
     run: Annotated[Path, typer.Argument(help="The folder of an iFedAvg run.")],
     site: Annotated[str, typer.Option(help="The site whose own eyes these are.")],
     data: Annotated[Path, typer.Option("--data", help="The site's own file.")],
+    feature: Annotated[list[str] | None, typer.Option(help="A column to look at besides the findings'.")] = None,
+    out: Annotated[Path | None, typer.Option(help="The HTML file; without it, look-SITE.html here.")] = None,
 ) -> None:
     """At a site, alone: its own rows behind each of its marks, with a likely cause and a repair. Nothing leaves."""
-    from vitrail.core.problems import nearest
     from vitrail.data.read import read_table
-    from vitrail.explain.look import look as behind
+    from vitrail.explain.look import to_text
+    from vitrail.report.private import write_private
     from vitrail.runs import Run
+    from vitrail.runs.folder import site_folder
+    from vitrail.runs.look import look_behind
 
     told = Run.load(run)
-    if site not in told.sites:
-        raise VitrailError("cannot look", [Problem("--site", f"there is no site {site!r}.", nearest(site, told.sites))])
-    print(f"This stays at {site}.\n")
-    print(behind(read_table(data, told.study), told.study, [f for f in told.findings() if f.site == site]))
+    seen = look_behind(told, site, read_table(data, told.study), feature or [])
+    page = write_private(seen, out or Path(f"look-{site_folder(site)}.html"))
+    print(f"{to_text(seen)}\n\nPage: {page.resolve()}")
+
+
+@app.command()
+def adopt(
+    run: Annotated[Path, typer.Argument(help="The folder of an iFedAvg run.")],
+    site: Annotated[str, typer.Option(help="The new site's name.")],
+    data: Annotated[Path, typer.Option("--data", help="The new site's own file.")],
+    out: Annotated[Path, typer.Option(help="The run folder to write; the old one is left alone.")],
+) -> None:
+    """Take a new site into a finished run: it fits its own private layers, the shared model stands still."""
+    from vitrail.data.read import read_table
+    from vitrail.report.build import write_report
+    from vitrail.runs import Run
+    from vitrail.runs.newcomer import gains
+
+    told = Run.load(run)
+    result = told.adopt(site, read_table(data, told.study))
+    result.save(out)
+    rows = gains(result)
+    print(f"{site}, on its own hold-out rows: the shared model as it is, and with layers fitted to the site\n")
+    print_table(
+        ["metric", "before", "after"], rows[rows.site == site][["metric", "before", "after"]].to_numpy().tolist()
+    )
+    print(f"\nRun:  {out.resolve()}\nPage: {write_report(result, out / 'report.html').resolve()}")
 
 
 @app.command("methods")
@@ -362,6 +394,20 @@ def parse_away(given: list[str]) -> dict[str, list[tuple[int, int]]]:
                 ],
             )
         out.setdefault(site, []).append((int(first), int(last or first)))
+    return out
+
+
+def parse_pseudonyms(given: list[str]) -> dict[str, str]:
+    out: dict[str, str] = {}
+    problems = []
+    for item in given:
+        site, _, known = item.rpartition("=")
+        if not site or not known or site in out:
+            what = f"{site!r} has two." if site in out else f"expected SITE=PSEUDONYM, got {item!r}."
+            problems.append(Problem("--pseudonym", what, "Write for example --pseudonym va=site-7, once for a site."))
+        out[site] = known
+    if problems:
+        raise VitrailError("cannot read --pseudonym", problems)
     return out
 
 

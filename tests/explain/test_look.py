@@ -1,59 +1,330 @@
-"""Phase C: a site's own rows behind its marks."""
+"""Phase C: a site's own rows behind its marks; each planted fault is named first, with its numbers and a repair."""
 
 from __future__ import annotations
 
-import subprocess
-import sys
+from collections.abc import Callable
+from functools import cache
+from pathlib import Path
 
 import numpy as np
+import pandas as pd
+import pytest
+from sklearn.linear_model import LogisticRegression
+from typer.testing import CliRunner
 
 import vitrail as vt
-from vitrail.explain.look import look
+from vitrail.cli import app
+from vitrail.data.encode import Encoder, fit_encoders
+from vitrail.data.read import clean
+from vitrail.explain.look import NOTHING, Ends, Look, View, look, to_text
+from vitrail.explain.shifts import LABEL
 from vitrail.runs.fit import ShiftFinding
+from vitrail.runs.look import look_behind
+
+STUDY = vt.Study.load(vt.datasets.packaged("heart_disease.toml"))
+SITES = vt.datasets.heart_disease()
 
 
 def finding(feature: str, kind: str) -> ShiftFinding:
-    return ShiftFinding("hungarian", feature, kind, 1.0, 0.99, f"hungarian, {feature}: something")
+    return ShiftFinding("here", feature, kind, 1.0, 0.99, f"here, {feature}: something")
 
 
-def test_missing_in_one_class_is_named() -> None:
-    """Budapest measured the slope of the ECG in most of the sick and few of the healthy: the data's own fault."""
-    study = vt.Study.load(vt.datasets.packaged("heart_disease.toml"))
-    text = look(vt.datasets.heart_disease()["hungarian"], study, [finding("slope", "recoded")])
-    assert "Most likely: missing in one class more than in the other" in text
-    assert "84 % missing" in text
-    assert "31 % missing" in text
+def encoder_of(frame: pd.DataFrame, study: vt.Study = STUDY) -> Encoder:
+    return fit_encoders({"here": clean(frame, study)}, study)["here"]
 
 
-def test_disguised_missing_is_named_and_drawn() -> None:
-    study = vt.Study.infer(vt.datasets.heart_disease(), "disease")
-    features = {k: v.model_dump() for k, v in study.features.items()}
-    features["chol"] = {"kind": "numeric", "range": (80.0, 700.0), "unit": "mg/dL"}
-    study = study.with_changes(features=features)
-    text = look(vt.datasets.heart_disease()["va"], study, [finding("chol", "shifted")])
-    assert "Most likely: missing values coded as a number" in text
-    assert "mg/dL" in text
-    assert "█" in text
+@cache
+def fit_others(site: str) -> LogisticRegression:
+    parts = {n: clean(f, STUDY) for n, f in SITES.items() if n != site}
+    encoders = fit_encoders(parts, STUDY)
+    x = np.concatenate([encoders[n].matrix(f) for n, f in parts.items()])
+    y = np.concatenate([f.disease.to_numpy() for f in parts.values()])
+    return LogisticRegression(C=0.5, class_weight="balanced", max_iter=1000).fit(x, y)
 
 
-def test_label_shares_and_silence() -> None:
-    study = vt.Study.load(vt.datasets.packaged("heart_disease.toml"))
-    frame = vt.datasets.heart_disease()["cleveland"]
+def others_model(site: str, encoder: Encoder) -> Callable[[pd.DataFrame], np.ndarray]:
+    """A stand-in for the shared model: a logistic regression on the three other hospitals."""
+    model = fit_others(site)
+    return lambda rows: np.stack([np.zeros(len(rows)), model.decision_function(encoder.matrix(rows))], 1)
+
+
+def seen(site: str, frame: pd.DataFrame, *findings: ShiftFinding, study: vt.Study = STUDY, **given: object) -> View:
+    encoder = encoder_of(frame, study)
+    expects = others_model(site, encoder) if study is STUDY else None
+    return look(site, frame, study, encoder, findings, expects=expects, **given).views[0]  # type: ignore[arg-type]
+
+
+def mixed_units(frame: pd.DataFrame) -> None:
+    frame.loc[frame.index[::2], "chol"] = (frame.loc[frame.index[::2], "chol"] * 0.02586).round(2)
+
+
+def whole_unit(frame: pd.DataFrame) -> None:
+    frame["chol"] = (frame["chol"] / 38.67).round(2)
+
+
+def slipped(frame: pd.DataFrame) -> None:
+    frame.loc[frame.index[:43], "trestbps"] *= 10
+
+
+def coded(frame: pd.DataFrame) -> None:
+    frame.loc[frame.index[:25], "thalach"] = 999
+
+
+def clipped(frame: pd.DataFrame) -> None:
+    frame["thalach"] = frame["thalach"].clip(upper=140)
+
+
+def filled(frame: pd.DataFrame) -> None:
+    frame.loc[frame.index[::3], "trestbps"] = 133.7
+
+
+def constant(frame: pd.DataFrame) -> None:
+    frame["oldpeak"] = 1.0
+
+
+def healthy_unmeasured(frame: pd.DataFrame) -> None:
+    frame.loc[frame.disease == 0, "oldpeak"] = np.nan
+
+
+def turned(frame: pd.DataFrame) -> None:
+    frame["oldpeak"] = -frame["oldpeak"]
+
+
+def swapped_code(frame: pd.DataFrame) -> None:
+    frame["exang"] = 1 - frame["exang"]
+
+
+def recoded(frame: pd.DataFrame) -> None:
+    frame["cp"] = frame["cp"].map({1: 2, 2: 3, 3: 4, 4: 1})
+
+
+def swapped_label(frame: pd.DataFrame) -> None:
+    frame["disease"] = 1 - frame["disease"]
+
+
+# fault: column, the federation's mark, the cause that must come first, what its numbers or repair must say
+PLANTED: dict[Callable[[pd.DataFrame], None], tuple[str, str, str, str]] = {
+    mixed_units: ("chol", "stretched", "unit_mixup", "mg/dL = mmol/L x 38.67"),
+    whole_unit: ("chol", "shifted", "unit_mixup", "303 of 303 values look like mmol/L"),
+    slipped: ("trestbps", "stretched", "unit_mixup", "divide by 10."),
+    coded: ("thalach", "shifted", "disguised_missing", "write missing = [999] for thalach in the study"),
+    clipped: ("thalach", "shifted", "clipped", "values are 140, the largest"),
+    filled: ("trestbps", "uninformative", "filled_in", "values are 133.7"),
+    constant: ("oldpeak", "uninformative", "constant_column", "303 of 303 values are 1"),
+    healthy_unmeasured: ("oldpeak", "shifted", "missing_by_class", "100% in 0, 0% in 1"),
+    turned: ("oldpeak", "reversed", "recoded", "turn it"),
+    swapped_code: ("exang", "reversed", "recoded", "write 0 as 1 and 1 as 0 in the column exang"),
+    recoded: ("cp", "recoded", "recoded", "1 as 4"),  # chest pain of kind 4, which most of the sick have
+    swapped_label: (LABEL, "swapped label", "swapped_label", "write 0 as 1 and 1 as 0 in the column disease"),
+}
+
+
+@pytest.mark.parametrize("plant", PLANTED, ids=lambda plant: plant.__name__)
+def test_the_planted_cause_comes_first(plant: Callable[[pd.DataFrame], None]) -> None:
+    feature, kind, cause, words = PLANTED[plant]
+    frame = SITES["cleveland"].copy()
+    plant(frame)
+    view = seen("cleveland", frame, finding(feature, kind))
+    assert [c.kind for c in view.causes][:1] == [cause], view.causes
+    assert words in f"{view.causes[0].numbers}. {view.causes[0].repair}"
+
+
+@pytest.mark.parametrize("feature", sorted({case[0] for case in PLANTED.values()}))
+def test_without_the_fault_the_cause_is_not_named(feature: str) -> None:
+    """What a mark alone must not conjure up; even where the mark asks for it."""
+    kinds = {case[1] for case in PLANTED.values() if case[0] == feature}
+    for kind in kinds:
+        view = seen("cleveland", SITES["cleveland"], finding(feature, kind))
+        assert view.causes == ()
+        assert view.verdict == NOTHING
+        assert view.ask
+
+
+def test_a_swapped_label_is_said_before_the_columns_it_turns() -> None:
+    frame = SITES["cleveland"].copy()
+    swapped_label(frame)
+    view = seen("cleveland", frame, finding("exang", "reversed"))
+    assert [c.kind for c in view.causes] == ["swapped_label", "recoded"]
+
+
+def test_declared_codes_are_missing_and_undeclared_ones_a_cause() -> None:
+    """Switzerland wrote 0 for every cholesterol."""
+    view = seen("switzerland", SITES["switzerland"], finding("chol", "shifted"))
+    assert [c.kind for c in view.causes] == ["much_missing"]
+    assert "123 cells say 0, which the study reads as missing" in view.causes[0].numbers
+    assert all(g.missing == g.rows for g in view.groups)
+    undeclared = STUDY.with_changes(features={**STUDY.model_dump()["features"], "chol": CHOL})
+    view = seen("switzerland", SITES["switzerland"], finding("chol", "shifted"), study=undeclared)
+    assert view.causes[0].kind == "disguised_missing"
+    assert "123 of 123 values are 0" in view.causes[0].numbers
+    assert "missing = [0] for chol" in view.causes[0].repair
+
+
+CHOL = {"kind": "numeric", "range": (80.0, 700.0), "unit": "mg/dL"}
+
+
+def test_the_picture_is_the_sites_rows_by_class() -> None:
+    frame = SITES["hungarian"]
+    view = seen("hungarian", frame, finding("chol", "shifted"))
+    for group, sick in zip(view.groups, (0, 1), strict=True):
+        here = frame[frame.disease == sick].chol.replace(0, np.nan)  # 0 is declared as missing
+        assert (group.rows, group.missing) == (len(here), here.isna().sum())
+        assert group.counts == tuple(np.histogram(here.dropna(), view.edges)[0])
+        assert sum(group.counts) == here.notna().sum(), "nobody falls outside the bins"
+    levels = seen("hungarian", frame, finding("slope", "recoded"))
+    for group, sick in zip(levels.groups, (0, 1), strict=True):
+        here = frame[frame.disease == sick].slope
+        assert group.counts == tuple((here == k).sum() for k in (1, 2, 3))
+    assert levels.causes[0].kind == "missing_by_class", "the slope was measured in the sick"
+    label = seen("hungarian", frame, finding(LABEL, "swapped label"))
+    assert label.groups[0].counts == tuple((frame.disease == k).sum() for k in (0, 1))
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    out = tmp_path_factory.mktemp("runs") / "run"
+    # two publish: too few for findings, which would take their time here
+    vt.federate(STUDY, SITES, method="ifedavg", seed=1, rounds=15, out=out, refuse=["va", "switzerland"])
+    return out
+
+
+@pytest.fixture(scope="module")
+def run(folder: Path) -> vt.Run:
+    return vt.Run.load(folder)
+
+
+def test_the_outline_is_read_by_the_average_other_site_as_the_own_values_are_here(run: vt.Run) -> None:
+    """Own reading (z + b) w; of the outlined value, with the others' mean layers, the same.
+
+    A site that refused to publish has its own layer all the same.
+    """
+    frame, name = SITES["va"], "oldpeak"
+    view = look_behind(run, "va", frame, [name]).views[0]
+    at = run.encoders["va"].columns.index(name)
+    b, w = (float(run.models["va"][f"params/input.{k}"].ravel()[at]) for k in ("shift", "scale"))
+    table = run.shifts().query("feature == @name").pivot(index="site", columns="layer", values="value")
+    others = table.loc[["cleveland", "hungarian"]].mean()
+    mean, sd = run.encoders["va"].mean[name], run.encoders["va"].sd[name]
+    read = ((frame[name] - mean) / sd + b) * w
+    outlined = mean + sd * (read / others.w_in - others.b_in)
+    for group, sick in zip(view.groups, (0, 1), strict=True):
+        assert group.taken == tuple(np.histogram(outlined[frame.disease == sick].dropna(), view.edges)[0])
+    assert [g.taken for g in view.groups] != [g.counts for g in view.groups]
+    assert "average of 2 other sites" in view.reading
+    assert "one other site" in look_behind(run, "hungarian", SITES["hungarian"], [name]).views[0].reading
+
+
+def ends(w: float, others_w: float = 1.0, b: float = 0.0, others: int = 3) -> Ends:
+    width = len(encoder_of(SITES["va"]).columns)
+    one = np.ones(width)
+    return Ends(b * one, w * one, 0 * one, others_w * one, others)
+
+
+def test_the_shift_in_words_is_in_the_columns_unit() -> None:
+    frame = SITES["cleveland"]
+    sd = encoder_of(frame).sd["thalach"]
+    view = seen("cleveland", frame, finding("thalach", "shifted"), ends=ends(2.0, b=-0.5))
+    assert f"a shift of {-0.5 * 2 * sd:+.3g} 1/min and a factor of 2 " in view.reading
+    same = seen("cleveland", frame, finding("thalach", "shifted"), ends=ends(1.0, others=1))
+    assert same.reading == "The one other site that published would read these values as this site does."
+    assert [g.taken for g in same.groups] == [g.counts for g in same.groups]
+    levels = seen("cleveland", frame, finding("exang", "reversed"), ends=ends(-1.0, b=-1.0))
+    assert levels.read_as[0][0] == pytest.approx(1.0), "turned round: 0 counts as 1"
+    assert levels.read_as[1][0] == pytest.approx(0.0)
+
+
+@pytest.mark.parametrize("given", [None, ends(1.0, others_w=0.001)], ids=["nobody published", "switched off"])
+def test_no_outline_where_there_is_nothing_to_hold_it_against(given: Ends | None) -> None:
+    for feature in ("thalach", "cp", "sex"):
+        view = seen("cleveland", SITES["cleveland"], finding(feature, "shifted"), ends=given)
+        assert not any(g.taken for g in view.groups)
+        assert view.read_as == ()
+        assert ("No other site published" if given is None else "switch this column off") in view.reading
+
+
+def test_far_off_readings_do_not_squash_the_picture() -> None:
+    frame = SITES["cleveland"]
+    view = seen("cleveland", frame, finding("thalach", "stretched"), ends=ends(50.0))
+    span = frame.thalach.max() - frame.thalach.min()
+    assert view.edges[-1] - view.edges[0] < 3.5 * span
+    assert view.beyond + sum(sum(g.taken) for g in view.groups) == len(frame)
+    assert view.beyond > 0
+
+
+def test_a_number_as_target_and_global_standardisation() -> None:
+    plain = STUDY.model_dump()
+    features = {k: v for k, v in plain["features"].items() if k != "thalach"}
+    target = {"column": "thalach", "kind": "number", "center": 140.0, "scale": 25.0}
+    study = vt.Study.parse({"target": target, "features": features, "standardise": "global"})
+    frame = SITES["cleveland"]
+    told = look("cleveland", frame, study, encoder_of(frame, study), [], ["thalach", "oldpeak", "sex"])
+    label, oldpeak, sex = told.views
+    assert sum(label.groups[0].counts) == len(frame)
+    assert [g.name for g in oldpeak.groups] == [g.name for g in sex.groups] == ["all rows"]
+    assert oldpeak.pooled is not None
+    assert oldpeak.pooled[0] == pytest.approx(frame.oldpeak.mean())
+
+
+def test_other_rows_than_the_runs_are_said(run: vt.Run) -> None:
+    assert look_behind(run, "cleveland", SITES["cleveland"]).same
+    other = look_behind(run, "cleveland", SITES["cleveland"].iloc[1:])
+    assert not other.same
+    assert "not those that the run saw" in to_text(other)
+
+
+def test_text_and_silence(run: vt.Run) -> None:
+    frame = SITES["cleveland"]
     share = 100 * np.mean(frame.disease == 1)
-    text = look(frame, study, [finding("(label)", "swapped label")])
-    assert f"1 {share:.0f} %" in text
-    assert "is yes written as no?" in text
-    assert "fits as well as chance allows" in look(frame, study, [])
+    told = Look("here", "", "disease", 303, True, (seen("cleveland", frame, finding(LABEL, "swapped label")),), ())
+    assert f"1 {share:.0f} %" in to_text(told)
+    assert "is yes written as no?" in to_text(told)
+    quiet = to_text(look("here", frame, STUDY, encoder_of(frame)))
+    assert "fits as well as chance allows" in quiet
+    assert "--feature" in quiet
+    drawn = to_text(look_behind(run, "cleveland", frame, ["chol"]))
+    assert "█" in drawn
+    assert "mg/dL" in drawn
 
 
-def test_look_on_the_command_line(tmp_path) -> None:
-    study = vt.Study.load(vt.datasets.packaged("heart_disease.toml")).with_changes(training={"rounds": 5})
-    vt.federate(study, vt.datasets.heart_disease(), method="ifedavg", out=tmp_path / "run")
-    vt.datasets.heart_disease()["cleveland"].to_csv(tmp_path / "ours.csv", index=False)
-    words = [sys.executable, "-m", "vitrail.cli", "look", tmp_path / "run", "--data", tmp_path / "ours.csv", "--site"]
-    done = subprocess.run([*words, "cleveland"], capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
-    assert "This stays at cleveland." in done.stdout
-    wrong = subprocess.run([*words, "clevland"], capture_output=True, text=True)
-    assert wrong.returncode == 2
-    assert "Did you mean 'cleveland'" in wrong.stderr
+def test_all_mistakes_at_once(run: vt.Run) -> None:
+    with pytest.raises(vt.VitrailError, match="cannot look") as caught:
+        look_behind(run, "clevland", SITES["cleveland"], ["chole", "age", "nose"])
+    said = [str(p) for p in caught.value.problems]
+    assert len(said) == 3
+    assert "Did you mean 'cleveland'" in said[0]
+    assert "Did you mean 'chol'" in said[1]
+    with pytest.raises(vt.VitrailError, match="does not fit the study"):
+        look_behind(run, "cleveland", SITES["cleveland"].drop(columns="age"))
+    plain = vt.federate(run.study, SITES, method="fedavg", rounds=1)
+    with pytest.raises(vt.VitrailError, match="FedAvg learns no private layers"):
+        look_behind(plain, "cleveland", SITES["cleveland"])
+
+
+def test_on_the_command_line(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    SITES["cleveland"].to_csv("ours.csv", index=False)
+    before = {p: p.stat().st_mtime_ns for p in folder.rglob("*")}
+    words = ["look", str(folder), "--site", "cleveland", "--data", "ours.csv"]
+
+    def ask(*more: str) -> str:
+        done = CliRunner().invoke(app, [*words, *more])
+        if isinstance(done.exception, vt.VitrailError):
+            return str(done.exception)
+        assert done.exit_code == 0, done.output
+        return done.output
+
+    said = ask("--feature", "chol", "--feature", "disease")
+    assert said.startswith("This stays at cleveland.")
+    assert "chol" in said
+    page = tmp_path / "look-cleveland.html"
+    assert str(page) in said
+    assert "<title>This stays at cleveland" in page.read_text()
+    assert {p: p.stat().st_mtime_ns for p in folder.rglob("*")} == before, "nothing is written into the run"
+    ask()  # an earlier page may be written over, nothing else
+    table = Path("ours.csv").read_text()
+    assert "no page of `vitrail look`" in ask("--out", "ours.csv")
+    assert Path("ours.csv").read_text() == table
+    assert "it is a folder" in ask("--out", str(tmp_path))
+    assert "does not exist" in ask("--out", str(tmp_path / "nowhere" / "page.html"))
+    assert "there is none" in ask("--data", "other.csv")
+    assert "Did you mean 'cleveland'" in ask("--site", "clevland")

@@ -9,7 +9,7 @@ import torch
 
 import vitrail as vt
 from vitrail.engines.wire import trace
-from vitrail.explain.shifts import LABEL, _distance, paper_marks
+from vitrail.explain.shifts import LABEL, Evidence, paper_marks, weigh
 from vitrail.runs import wire_lines
 from vitrail.runs.setup import build_task
 
@@ -102,6 +102,16 @@ def test_a_harmless_fault_stays_silent() -> None:
     assert run_of(shuffled, clean).findings() == []
 
 
+def test_a_column_without_values_is_named_without_a_test() -> None:
+    clean = sites_of(7, 4, 150)
+    run = run_of(spoil(clean, "site-3", "x2", lambda v: v * 0), clean)
+    assert [(f.site, f.feature, f.kind) for f in run.findings()] == [("site-3", "x2", "not measured")]
+    shifts = run.shifts()
+    assert set(shifts[shifts.flagged].feature) == {"x2"}
+    nowhere = {k: v.assign(x2=0.0) for k, v in clean.items()}
+    assert run_of(nowhere, clean).findings() == [], "where nobody measures it, nobody is asked"
+
+
 def test_papers_rule_to_the_letter() -> None:
     rng = np.random.default_rng(3)
     values = rng.normal(0, 0.1, (12, 20))
@@ -180,10 +190,35 @@ def test_ifedavg_without_its_layers_is_fedavg() -> None:
         assert torch.allclose(fast.models["site-1"][k], v, atol=0.02)
 
 
-def test_distance_is_mahalanobis() -> None:
-    d, c = np.array([1.0, 2.0]), np.array([[2.0, 0.3], [0.3, 1.0]])
-    assert _distance(d, c)[0] == pytest.approx(d @ np.linalg.inv(c) @ d)
-    assert _distance(d, np.zeros((2, 2))) == (0.0, 0)
+def test_a_site_is_weighed_by_mahalanobis_distance() -> None:
+    cov = np.array([[2.0, 0.3], [0.3, 1.0]])
+    away = np.array([0.9, -0.5])
+    said = [Evidence(100, [np.zeros(2)], [cov], [80.0], [True]) for _ in range(4)]
+    score, p = weigh([*said, Evidence(50, [away], [cov * 9], [40.0], [True])])  # its own covariance does not count
+    assert score[4, 0] == pytest.approx(away @ np.linalg.inv(cov) @ away / (1 / 50 + 1 / 400))
+    assert p[4, 0] < 0.001
+    assert weigh([*said, Evidence(50, [away], [cov], [3.0], [True])])[1][4, 0] > 10 * p[4, 0], (
+        "few rows carry it: a heavier tail"
+    )
+    flat = [e._replace(cov=[np.zeros((2, 2))]) for e in said]
+    assert weigh(flat)[1].min() == 1.0, "a feature that answers nothing accuses nobody"
+
+
+def test_sites_that_differ_anyway_raise_the_bar() -> None:
+    """phi: what the others differ by among each other is no one's fault; an accused site does not raise it."""
+    rng = np.random.default_rng(0)
+    means = [np.array([m]) for m in (*rng.normal(0, 0.1, 7), 0.7)]
+    calm = [Evidence(100, [m], [np.eye(1)], [80.0], [True]) for m in means]
+    wild = [Evidence(100, [m * 6 if i < 7 else m], [np.eye(1)], [80.0], [True]) for i, m in enumerate(means)]
+    assert weigh(calm)[0][7, 0] > 3 * weigh(wild)[0][7, 0]
+    odd = [calm[7], *calm[1:6], *(calm[7]._replace(mean=[np.array([m])]) for m in (9.0, -9.0))]
+    assert weigh(odd, accused=[6, 7])[0][0, 0] > 3 * weigh(odd)[0][0, 0]
+
+
+def test_of_two_that_differ_neither_is_accused() -> None:
+    said = [Evidence(100, [np.array([m])], [np.eye(1)], [80.0], [True]) for m in (0.0, 5.0, 50.0)]
+    assert weigh(said)[1][2, 0] < 1e-6
+    assert weigh(said, accused=[2])[1][:2].min() == 1.0
 
 
 def test_other_methods_have_no_shifts() -> None:

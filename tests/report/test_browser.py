@@ -1,28 +1,29 @@
-"""The page in a real browser: it paints, light and dark, and a telephone never scrolls sideways."""
+"""The page in a real browser: it paints, light and dark, a telephone never scrolls sideways, figures can be kept."""
 
 from __future__ import annotations
 
 import os
 import re
-import shutil
 import struct
 import subprocess
 import zlib
+from collections.abc import Iterator
 from html import escape
 from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree
 
 import numpy as np
 import pytest
 
+from report.browser import BROWSER, FLAGS, Browser
 from report.pages import HOSTILE, SEEDS, long_names, make
+from report.test_heatmap import page, shifted
 from vitrail.report import Page, render
 
-BROWSER = next((b for b in ("chromium", "chromium-browser", "google-chrome", "chrome") if shutil.which(b)), None)
 if BROWSER is None and not os.environ.get("CI"):
     pytest.skip("no Chromium found: install it to test the pages in a browser", allow_module_level=True)
 
-FLAGS = ["--headless", "--no-sandbox", "--disable-gpu", "--no-first-run", "--disable-background-networking"]
-FLAGS += ["--disable-component-update", "--disable-sync", "--hide-scrollbars"]
 # a headless window is never narrower than 500 pixels, a frame in it is
 FRAME = """<!doctype html><title>-</title>
 <iframe style="width:WIDTHpx;height:900px;border:0" srcdoc="PAGE"></iframe>
@@ -112,7 +113,7 @@ def test_it_paints(tmp_path: Path, width: int, dark: bool) -> None:
 
 
 def test_scripts_from_names_do_not_run(tmp_path: Path) -> None:
-    """Even if escaping failed, the page's policy forbids scripts."""
+    """Even if escaping failed, the page's policy forbids all scripts but one."""
     html = render(make(sites=HOSTILE, rounds=3)).replace("<main", "<script>document.title = 'ran'</script><main", 1)
     assert "<title>ran</title>" not in browse(tmp_path, html, "--dump-dom")
 
@@ -131,3 +132,121 @@ def test_printing_opens_what_is_folded(tmp_path: Path) -> None:
         html.replace("@media print", "@media not all"),
     )
     assert sheets(html) == sheets(opened) > sheets(folded)
+
+
+def run_page(folder: Path, **given: Any) -> Path:
+    """The page of an iFedAvg run with 40 features, 16 of them folded."""
+    sites, features = [f"ward {i}" for i in range(6)], [f"feature {i:02d}" for i in range(40)]
+    shifts = shifted(sites, features, odd=((2, 5, -1.4), (3, 9, 0.9)), refused=["ward 4"])
+    path = folder / "run.html"
+    path.write_text(render(page(shifts, sites=sites, **given)), encoding="utf-8")
+    return path
+
+
+CELL = "[...document.querySelectorAll('.cells rect')].find(r => r.textContent.startsWith('{}'))"
+SAVE = "document.querySelector('[data-figure=\"{}\"] > .keep button:nth-child({})')"
+
+
+@pytest.fixture(scope="module")
+def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
+    with Browser(tmp_path_factory.mktemp("browser")) as driven:
+        yield driven
+
+
+def test_a_cell_tells_its_value_under_the_pointer(browser: Browser, tmp_path: Path) -> None:
+    browser.open(run_page(tmp_path))
+    assert not browser.ask("document.querySelector('.tip').checkVisibility()")
+    browser.hover(CELL.format("ward 2, feature 05"))
+    told = browser.ask("document.querySelector('.tip').checkVisibility() && document.querySelector('.tip').textContent")
+    assert re.fullmatch(r"ward 2, feature 05: −1\.\d{3}, p < 0\.001, flagged, O of the paper", told)
+    left, right, width = browser.ask(
+        "(r => [r.left, r.right, innerWidth])(document.querySelector('.tip').getBoundingClientRect())"
+    )
+    assert 0 <= left < right <= width
+    browser.hover("document.querySelector('h1')")
+    assert not browser.ask("document.querySelector('.tip').checkVisibility()")
+    assert browser.ask(f"{CELL.format('ward 2, feature 05')} !== undefined"), "its title is back"
+    assert browser.says == []
+
+
+def test_folded_features_unfold(browser: Browser, tmp_path: Path) -> None:
+    browser.open(run_page(tmp_path))
+    block = "document.querySelector('[data-figure=\"b_in-2\"]')"
+    fold = f"{block}.closest('details').querySelector('summary')"
+    assert browser.ask(f"{fold}.textContent") == "The other 16 features, the sites differing less and less"
+    for shown in (True, False):
+        browser.click(fold)
+        assert browser.ask(f"{block}.checkVisibility({{contentVisibilityAuto: true}})") == shown
+    browser.click(fold)
+    folded = browser.ask(f"{block}.querySelector('.cells rect').textContent")
+    browser.hover(f"{block}.querySelector('.cells rect')")
+    assert browser.ask("document.querySelector('.tip').textContent") == folded
+
+
+def painted(browser: Browser, path: Path) -> tuple[list[int], np.ndarray]:
+    """The size of a picture that the browser can read, and how it looks at the size of the window."""
+    browser.open(path, width=500, height=400)
+    size = browser.ask("(i => [i.naturalHeight, i.naturalWidth])(document.images[0])")
+    box = browser.ask("(r => [r.x, r.y, r.width, r.height])(document.images[0].getBoundingClientRect())")
+    clip = dict(zip(("x", "y", "width", "height"), box, strict=True))
+    return size, pixels(browser.picture(path.with_suffix(".shot"), clip)).astype(int)
+
+
+# on a telephone the wide drawing of the spread is kept, though the narrow one is shown
+@pytest.mark.parametrize(
+    ("name", "width", "dark"),
+    [("b_in", 1280, False), ("w_in-2", 390, True), ("spread", 390, True), ("curves", 1280, True)],
+)
+def test_a_figure_is_kept_as_svg_and_png(browser: Browser, tmp_path: Path, name: str, width: int, dark: bool) -> None:
+    for old in browser.downloads.iterdir():
+        old.unlink()
+    browser.open(run_page(tmp_path), width=width, dark=dark)
+    browser.ask("document.querySelectorAll('details').forEach(d => { d.open = true; })")
+    for i, kind in enumerate(("svg", "png"), start=1):
+        browser.click(SAVE.format(name, i))
+        browser.downloaded(f"{name}.{kind}")
+    svg = ElementTree.fromstring((browser.downloads / f"{name}.svg").read_bytes())
+    drawn, text = list(svg.iter()), " ".join(svg.itertext())
+    assert not any(e.get("class") or e.tag.endswith("button") for e in drawn), "it needs no styles of the page"
+    assert all("var(" not in value for e in drawn for value in e.attrib.values())
+    for wanted in {"curves": ["Learning curves", "ward 3", "round"], "spread": ["Spread", "better →"]}.get(
+        name, ["of each feature", "no s", "or less", "ward 3", "feature "]
+    ):
+        assert wanted in text
+    if name == "b_in":
+        assert sum(e.get("r") == "3" for e in drawn) == 2, "the marks"
+        assert "Outlined with a dot: flagged. O and x: marks of the iFedAvg paper." in text
+        assert sum(e.tag.endswith("rect") for e in drawn) > 5 * 24 + 13
+    assert browser.says == []
+    png = browser.downloads / f"{name}.png"
+    assert png.read_bytes().startswith(b"\x89PNG\r\n")
+    size, image = painted(browser, png)
+    assert size == [3 * int(svg.attrib["height"]), 3 * int(svg.attrib["width"])]
+    assert (image[1:5, 1:-1] == 255).all(), "white paper"
+    assert len(np.unique(image.reshape(-1, 3), axis=0)) > 20
+    assert np.median(image) > 230, "no dark colours, whatever the screen shows"
+    assert (image.max(2) - image.min(2)).max() > 60, "in colour"
+
+
+def test_what_is_kept_is_the_same_in_the_dark(browser: Browser, tmp_path: Path) -> None:
+    kept = []
+    for dark in (False, True):
+        browser.open(run_page(tmp_path), dark=dark)
+        browser.click(SAVE.format("b_in", 1))
+        path = browser.downloaded("b_in.svg")
+        kept.append(path.read_text())
+        path.unlink()
+    assert kept[0] == kept[1]
+
+
+def test_names_from_files_stay_text_in_what_is_kept(browser: Browser, tmp_path: Path) -> None:
+    path = tmp_path / "hostile.html"
+    path.write_text(render(page(shifted(HOSTILE), sites=HOSTILE)), encoding="utf-8")
+    browser.open(path)
+    browser.click(SAVE.format("b_in", 1))
+    file = browser.downloaded("b_in.svg")
+    svg = ElementTree.fromstring(file.read_bytes())
+    file.unlink()
+    tags = {e.tag.rpartition("}")[2] for e in svg.iter()}
+    assert tags <= {"svg", "g", "rect", "text", "circle", "path", "title", "desc"}
+    assert browser.says == []

@@ -5,28 +5,34 @@ Rule `paper` (Roschewitz et al. 2021) looks at the published layers, one number 
     x   the feature's SD over sites > mean + 2 SD of those SDs over features
 With population SD no site of four or fewer can reach 2 SD: the O mark cannot appear there.
 
-Rule `calibrated` asks each site, with the shared model held fixed and the ends at the others' mean: in which direction
-would your rows move this feature's shift and factor? A row's answer is the gradient of its loss,
-    s_r = d loss_r / d (b, w)              one vector for each cell (site x feature; the label is a cell too)
-and a site says only its mean and, for the variance, its covariance. If the site's rows come from where the others'
-come from, its mean differs from theirs by chance alone:
-    T = (m_i - m_others)' [C/n_i + C_others + B]^-1 (m_i - m_others)      ~ q F(q, 2 n_eff)
-C is the covariance of the other sites' rows; n_eff = (sum s^2)^2 / sum s^4 counts the rows that carry a cell's
-variance, so that a rare category gets the heavy tail it has; B is how much sites differ anyway, estimated from
-the others in federations of more than eight. The alarm level is shared among all cells (Bonferroni), so that at most
-`alpha` of all runs without any fault raise an alarm.
+Rule `calibrated` asks each site about all its rows, with the shared model held fixed and the ends at the others' mean.
+For each cell (site x feature; the label is a cell too) a row r answers with a few numbers s_r:
+    d loss_r / d b          in which direction would you shift this feature?     (numeric and binary features, label)
+    d loss_r / d w          would you stretch it?                                (each category has its own)
+    loss_r without - with   what is it worth to you?                             (numeric features)
+The first two see what a shift or a factor could repair, the third what nothing repairs: values lost, clipped or mixed
+up. A site says only the mean, the covariance and n_eff = (sum s^2)^2 / sum s^4, the rows that carry the variance. If
+its rows come from where the others' come from, its mean differs from theirs by chance alone:
+    T = (m_i - m_others)' C^-1 (m_i - m_others) / (1/n_i + 1/n_others) / phi      ~ q F(q, 2 n_eff)
+C is the covariance of the other sites' rows. phi >= 1 is how much more than by chance the others differ among each
+other anyway: Cochran's Q over its degrees of freedom, of this cell, drawn to the median of all cells, so that four
+sites can say it too. The alarm level is shared among all cells (Bonferroni), so that at most `alpha` of all runs
+without any fault raise an alarm.
 
-The site with the strongest cell below the level fits the shift and factor of each of its doubtful cells on its own
-rows; the one that explains them best is flagged. The site says its means again with that cell fitted, and is no longer
-a yardstick for the others; so one swapped label does not accuse every feature, nor every other site. Repeat until
-nothing is left.
+The site with the strongest cell below the level then fits the shift and factor of each of its doubtful cells on its own
+rows and says its means again. Flagged is the cell that leaves nothing doubtful elsewhere once fitted (of several the
+strongest; if there is none, the one that explains the rows best by Schwarz's criterion), so that one swapped label does
+not accuse every feature; and the site is no longer a yardstick for the others, so that it does not accuse every other
+site. Repeat until nothing is left.
+
+A feature with one and the same value, or none, in every row of a site, while it varies elsewhere, needs no test.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from typing import Any, NamedTuple
+from collections.abc import Collection, Iterator, Sequence
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -39,8 +45,9 @@ from vitrail.core.tensors import Params
 Floats = NDArray[np.float64]
 LABEL = "(label)"
 MOST_PER_SITE = 4  # a site with more does not fit at all
+FURTHER = 1e-3  # of the level, for a site's second cell: what a fit cannot repair leaks into related features
 MOST_TRIED = 6  # cells that a site fits to see which explains most
-YARDSTICKS = 8  # so many other sites before their own differences can be estimated
+SHRINK = 20.0  # degrees of freedom that the median dispersion counts for
 RIDGE = 1e-3
 
 
@@ -49,10 +56,15 @@ class Cell(NamedTuple):
 
     name: str
     columns: tuple[int, ...]  # empty for the label
+    kind: str  # of the feature: numeric, binary, categorical; or label
+
+    def size(self, outputs: int) -> int:
+        """How many numbers a row answers with."""
+        return {"numeric": 3, "binary": 2, "label": max(2, outputs)}.get(self.kind, len(self.columns))
 
 
 class SiteRows(NamedTuple):
-    """One site's training rows; they stay there."""
+    """One site's rows, those held out too; they stay there."""
 
     name: str
     x: Tensor  # [row, column]
@@ -67,6 +79,7 @@ class Evidence(NamedTuple):
     mean: list[Floats]  # [q]
     cov: list[Floats]  # [q, q]
     carriers: list[float]  # n_eff
+    varies: list[bool]  # has more than one value here
 
 
 class Alarm(NamedTuple):
@@ -78,6 +91,7 @@ class Alarm(NamedTuple):
     p_value: float
     shift: float  # of the column that moves most, in the model's units
     factor: float
+    measured: bool = True  # False: one value for every row here, while it varies at most other sites
 
 
 class Verdicts(NamedTuple):
@@ -85,6 +99,7 @@ class Verdicts(NamedTuple):
     p_value: Floats  # [site, cell]
     alarms: list[Alarm]
     level: float  # a cell's alarm level
+    said: list[Evidence]  # of each site, with the ends at the others' mean
 
 
 class _Fit(NamedTuple):
@@ -111,65 +126,73 @@ def judge(
     net = {k: v.double()[None] for k, v in shared.items()}
     rows = [SiteRows(s.name, s.x.double(), s.y.double(), s.w.double()) for s in sites]
     outputs = rows[0].y.shape[1]
-    fits = []
-    for i in range(len(rows)):
-        others = [k for k in range(len(rows)) if k != i]
-        b, w = (ends[f"input.{n}"][others].double().mean(0) for n in ("shift", "scale"))
-        zero = torch.zeros(outputs, dtype=torch.double)
-        out_b = ends["output.shift"][others].double().mean(0) if "output.shift" in ends else zero
-        out_w = ends["output.scale"][others].double().mean(0).expand(outputs) if "output.scale" in ends else zero + 1
-        fits.append(_Fit(b, w, out_b, out_w))
+    fits = [mean_ends(ends, [k for k in range(len(rows)) if k != i], outputs) for i in range(len(rows))]
     said = [evidence(task, net, fit, row, cells) for fit, row in zip(fits, rows, strict=True)]
-    level = alpha / (len(rows) * len(cells))
-    score, p_value = _test(said, set())
-    first = score.copy(), p_value.copy()
+    first, level = list(said), alpha / (len(rows) * len(cells))
+    score, p_value = weigh(said)
+    before = score, p_value
     alarms: list[Alarm] = []
+    unmeasured: list[Alarm] = []  # no test is needed for these
     flagged: dict[int, list[int]] = {}
+    varies = np.array([e.varies for e in said])
+    # one value for every row here, while the feature varies at more than half of the other sites
+    for i, c in np.argwhere(~varies & (varies.sum(0) > (len(said) - 1) / 2)):
+        moved = _moved(fits[i], refit(task, net, fits[i], rows[i], [cells[c]]), cells[c])
+        unmeasured.append(Alarm(rows[i].name, cells[c].name, float(score[i, c]), 0.0, *moved, measured=False))
     silent: set[int] = set()  # sites that have no more to say
     while True:
-        open_cells = p_value.copy()
-        open_cells[list(silent)] = 1.0
+        waiting = np.where(varies, p_value, 1.0)
+        waiting[list(silent)] = 1.0
         for i, done in flagged.items():
-            open_cells[i, done] = 1.0
-            if len(done) >= MOST_PER_SITE or any(not cells[c].columns for c in done):
-                open_cells[i] = 1.0  # with a wrong label nothing can be said about its features
-        best = np.lexsort((-score.ravel(), open_cells.ravel()))[0]
-        i, c = divmod(int(best), len(cells))
-        if open_cells[i, c] >= level:
+            waiting[i] /= FURTHER
+            waiting[i, done] = 1.0
+            if len(done) >= MOST_PER_SITE or any(cells[c].kind == "label" for c in done):
+                waiting[i] = 1.0  # with a wrong label nothing can be said about its features
+        i = int(np.lexsort((-score.max(1), waiting.min(1)))[0])
+        if waiting[i].min() >= level:
             break
-        # of the site's cells below the level, the one that explains its rows best once fitted
         done = flagged.setdefault(i, [])
-        doubtful = [k for k in np.argsort(open_cells[i], kind="stable") if open_cells[i, k] < level][:MOST_TRIED]
-        tried = {int(k): refit(task, net, fits[i], rows[i], [cells[j] for j in (*done, k)]) for k in doubtful}
-        # a label that only wants to be less sure is no fault of the label: any wrong feature makes it so
-        tried = {k: f for k, f in tried.items() if cells[k].columns or bool((f.out_w < 0).any())}
+        tried = {}
+        for c in [int(k) for k in np.argsort(waiting[i], kind="stable")[:MOST_TRIED] if waiting[i, k] < level]:
+            fit = refit(task, net, fits[i], rows[i], [cells[k] for k in (*done, c)])
+            # a label that only wants to be less sure is no fault of the label: any wrong feature makes it so
+            if cells[c].kind != "label" or bool((fit.out_w < 0).any()):
+                again = [*said[:i], evidence(task, net, fit, rows[i], cells), *said[i + 1 :]]
+                left = np.delete(weigh(again, set(flagged) - {i}, [i])[1][i], [*done, c]).min()
+                tried[c] = fit, again, left
         if not tried:
             silent.add(i)
             continue
-        c = min(tried, key=lambda k: misfit(task, net, tried[k], rows[i], cells[k]))
-        fit = tried[c]
+        clear = {k: float(waiting[i, k]) for k, (_, _, left) in tried.items() if left >= level}
+        unlike = clear or {k: misfit(task, net, fit, rows[i], cells[k]) for k, (fit, _, _) in tried.items()}
+        c = min(unlike, key=unlike.__getitem__)
+        fit, said, _ = tried[c]
         done.append(c)
-        said[i] = evidence(task, net, fit, rows[i], cells)
-        alarms.append(
-            Alarm(
-                rows[i].name, cells[c].name, float(score[i, c]), float(p_value[i, c]), *_moved(fits[i], fit, cells[c])
-            )
-        )
-        score, p_value = _test(said, set(flagged))
-    return Verdicts(*first, alarms, level)
+        moved = _moved(fits[i], fit, cells[c])
+        alarms.append(Alarm(rows[i].name, cells[c].name, float(score[i, c]), float(p_value[i, c]), *moved))
+        score, p_value = weigh(said, set(flagged))
+    return Verdicts(*before, [*alarms, *unmeasured], level, first)
+
+
+def mean_ends(ends: Params, of: list[int], outputs: int) -> _Fit:
+    """The mean of these sites' layers; the identity where there is no f_out."""
+    b, w = (ends[f"input.{n}"][of].double().mean(0) for n in ("shift", "scale"))
+    zero = torch.zeros(outputs, dtype=torch.double)
+    if "output.shift" not in ends:
+        return _Fit(b, w, zero, zero + 1)
+    return _Fit(b, w, *(ends[f"output.{n}"][of].double().mean(0).expand(outputs) for n in ("shift", "scale")))
 
 
 def misfit(task: Task, net: Params, fit: _Fit, rows: SiteRows, cell: Cell) -> float:
     """How badly these ends explain a site's rows: loss, and a price for each number fitted (Schwarz)."""
+    numbers = 1 + (len(cell.columns) or rows.y.shape[1])  # dummies of one feature share a shift
     with torch.no_grad():
-        _, tape = task.net.forward({**net, **_identity(task, net, rows.x.shape[1])}, ((rows.x + fit.b) * fit.w)[None])
-        z = (tape.z[0] + fit.out_b) * fit.out_w
-        numbers = 1 + (len(cell.columns) or rows.y.shape[1])  # dummies of one feature share a shift
-        return float(_loss(task, z, rows).sum() / rows.w.mean()) + 0.5 * numbers * math.log(len(rows.x))
+        loss = _loss(task, _output(task, net, fit, rows), rows).sum()
+    return float(loss / rows.w.mean()) + 0.5 * numbers * math.log(len(rows.x))
 
 
 def _moved(before: _Fit, after: _Fit, cell: Cell) -> tuple[float, float]:
-    if not cell.columns:
+    if cell.kind == "label":
         k = int((after.out_w / before.out_w - 1).abs().argmax())
         return float((after.out_b - before.out_b)[k]), float((after.out_w / before.out_w)[k])
     at = list(cell.columns)
@@ -206,8 +229,8 @@ def _identity(task: Task, net: Params, width: int) -> Params:
 
 
 def _loss(task: Task, z: Tensor, rows: SiteRows) -> Tensor:
-    each = (z - rows.y) ** 2 if task.kind == "number" else -z.log_softmax(1) * rows.y
-    return (each * rows.w).sum(1)
+    each = (z - rows.y) ** 2 if task.kind == "number" else -z.log_softmax(-1) * rows.y
+    return (each * rows.w).sum(-1)
 
 
 def _slope(task: Task, z: Tensor, rows: SiteRows) -> Tensor:
@@ -215,69 +238,107 @@ def _slope(task: Task, z: Tensor, rows: SiteRows) -> Tensor:
 
 
 def evidence(task: Task, net: Params, fit: _Fit, rows: SiteRows, cells: Sequence[Cell]) -> Evidence:
-    """At the site: mean, covariance and number of carriers of the row scores, for each cell."""
+    """At the site: mean, covariance and number of carriers of its rows' answers, for each cell."""
     b, w, out_b, out_w = (t.numpy() for t in row_scores(task, net, fit, rows))
-    mean, cov, carriers = [], [], []
+    worth = dict(_worth(task, net, fit, rows, [cell.columns[0] for cell in cells if cell.kind == "numeric"]))
+    mean, cov, carriers, varies = [], [], [], []
+    flat = (rows.x == rows.x[:1]).all(0).numpy()
     for cell in cells:
         at = list(cell.columns)
-        s = np.concatenate([b[:, at], w[:, at]] if at else [out_b, out_w], 1)
+        if cell.kind == "label":
+            s = np.concatenate([out_b[:, : max(1, out_b.shape[1] - 1)], out_w], 1)  # the last class follows
+        elif cell.kind == "categorical":
+            s = w[:, at]
+        else:
+            s = np.concatenate([b[:, at], w[:, at]], 1)
+        if cell.kind == "numeric":
+            s = np.concatenate([s, worth[at[0]]], 1)
         centred = s - s.mean(0)
-        square = (centred**2).sum(0)
+        square, fourth = (centred**2).sum(0), (centred**4).sum(0)
         mean.append(s.mean(0))
         cov.append(centred.T @ centred / max(1, len(s) - 1))
         alive = square > 1e-12 * max(float(square.max()), 1e-300)
-        fourth = (centred**4).sum(0)
         carriers.append(float((square[alive] ** 2 / fourth[alive]).min()) if alive.any() and square.max() > 0 else 0.0)
-    return Evidence(len(rows.x), mean, cov, carriers)
+        varies.append(not at or not flat[at].all())
+    return Evidence(len(rows.x), mean, cov, carriers, varies)
 
 
-def _test(said: Sequence[Evidence], accused: set[int]) -> tuple[Floats, Floats]:
+def _worth(task: Task, net: Params, fit: _Fit, rows: SiteRows, columns: list[int]) -> Iterator[tuple[int, Floats]]:
+    """For each column [row, 1]: loss with the column taken for missing, less the loss."""
+    with torch.no_grad():
+        x, missing, loss = (rows.x + fit.b) * fit.w, fit.b * fit.w, _loss(task, _output(task, net, fit, rows), rows)
+        for k in range(0, len(columns), 32):
+            at = columns[k : k + 32]
+            z = task.net.replaced(net, x, at, missing[at])
+            without = _loss(task, (z + fit.out_b) * fit.out_w, rows)  # [column, row]
+            yield from zip(at, (without - loss)[:, :, None].numpy(), strict=True)
+
+
+def _output(task: Task, net: Params, fit: _Fit, rows: SiteRows) -> Tensor:
+    """[row, output]: what a site with these ends would say."""
+    _, tape = task.net.forward({**net, **_identity(task, net, rows.x.shape[1])}, ((rows.x + fit.b) * fit.w)[None])
+    out: Tensor = (tape.z[0] + fit.out_b) * fit.out_w
+    return out
+
+
+def weigh(
+    said: Sequence[Evidence], accused: Collection[int] = (), which: Sequence[int] | None = None
+) -> tuple[Floats, Floats]:
     """At the coordinator: T and its p-value for every cell; accused sites are no yardstick for the others."""
     from scipy.special import fdtrc
 
     n, cells = len(said), len(said[0].mean)
+    rows, carriers = np.array([e.rows for e in said]), np.array([e.carriers for e in said])
+    groups = []  # cells of one size are weighed together
+    for size in sorted({len(m) for m in said[0].mean}):
+        at = [c for c in range(cells) if len(said[0].mean[c]) == size]
+        means, covs = (
+            np.array([[part[c] for c in at] for part in parts])
+            for parts in ([e.mean for e in said], [e.cov for e in said])
+        )
+        groups.append((at, means, covs))
     score, p_value = np.zeros((n, cells)), np.ones((n, cells))
-    for i, own in enumerate(said):
-        others = [said[k] for k in range(n) if k != i and k not in accused]
-        if not others:
+    for i in range(n) if which is None else which:
+        others = [k for k in range(n) if k != i and k not in accused]
+        if len(others) < 2:
+            continue  # of two that differ, who is to say which is wrong
+        q, spread = np.zeros(cells), np.zeros(cells)  # numbers, and Cochran's Q of the others
+        for at, means, covs in groups:
+            whiten = _whitener(np.average(covs[others], axis=0, weights=rows[others]))
+            centre = means[others].mean(0)
+            q[at] = whiten.any(1).sum(1)
+            score[i, at] = (np.einsum("cj,cjk->ck", means[i] - centre, whiten) ** 2).sum(1)
+            among = np.einsum("ocj,cjk->ock", means[others] - centre, whiten)
+            spread[at] = np.einsum("ock,o->c", among**2, rows[others])
+        alive, free = q > 0, (len(others) - 1) * q
+        if not alive.any():
             continue
-        for c in range(cells):
-            means = np.stack([o.mean[c] for o in others])
-            weights = [o.rows for o in others]
-            cov = np.average([o.cov[c] for o in others], axis=0, weights=weights)
-            noise = cov * (1 / own.rows + sum(1 / n for n in weights) / len(others) ** 2)
-            if n > YARDSTICKS and len(others) >= 3:
-                noise = noise + _between(means, cov, others) * (1 + 1 / len(others))
-            score[i, c], q = _distance(own.mean[c] - means.mean(0), noise)
-            if q:
-                p_value[i, c] = float(fdtrc(q, max(2 * own.carriers[c] - q + 1, 1.0), score[i, c] / q))
+        usual = np.median(spread[alive] / free[alive])
+        phi = np.maximum(1.0, (SHRINK * usual + spread) / (SHRINK + free))
+        score[i] /= (1 / rows[i] + (1 / rows[others]).sum() / len(others) ** 2) * phi
+        tail = np.maximum(2 * carriers[i] - q + 1, 1.0)
+        p_value[i, alive] = fdtrc(q[alive], tail[alive], score[i, alive] / q[alive])
     return score, p_value
 
 
-def _between(means: Floats, cov: Floats, others: Sequence[Evidence]) -> Floats:
-    """How much the others' means differ beyond chance: a covariance, or nothing."""
-    excess = np.cov(means.T).reshape(cov.shape) - cov * np.mean([1 / o.rows for o in others])
-    value, vector = np.linalg.eigh((excess + excess.T) / 2)
-    return np.asarray((vector * value.clip(min=0)) @ vector.T)
-
-
-def _distance(d: Floats, noise: Any) -> tuple[float, int]:
-    value, vector = np.linalg.eigh((noise + noise.T) / 2)
-    kept = value > 1e-9 * max(float(value.max()), 1e-300)
-    if not kept.any() or value.max() <= 0:
-        return 0.0, 0
-    return float((((vector.T @ d)[kept]) ** 2 / value[kept]).sum()), int(kept.sum())
+def _whitener(cov: Floats) -> Floats:
+    """[cell, number, direction]: makes numbers of this covariance uncorrelated, of variance 1; dead ones 0."""
+    sd = np.sqrt(np.diagonal(cov, axis1=1, axis2=2))
+    alive = sd > 1e-9 * np.maximum(sd.max(1, keepdims=True), 1e-150)
+    inverse = np.where(alive, 1 / np.where(alive, sd, 1.0), 0.0)
+    value, vector = np.linalg.eigh(cov * inverse[:, :, None] * inverse[:, None, :])
+    kept = value > np.maximum(1e-6 * value.max(1, keepdims=True), 1e-12)
+    return np.asarray(inverse[:, :, None] * vector * (kept / np.sqrt(np.where(kept, value, 1.0)))[:, None, :])
 
 
 def refit(task: Task, net: Params, start: _Fit, rows: SiteRows, cells: Sequence[Cell]) -> _Fit:
     """At the site: the shift and factor of these cells that its own rows ask for; all else as it was."""
     at = sorted({c for cell in cells for c in cell.columns})
-    label = any(not cell.columns for cell in cells)
+    label = any(cell.kind == "label" for cell in cells)
     free = [torch.zeros(len(at), dtype=torch.double) for _ in range(2)]
     free += [torch.zeros(rows.y.shape[1], dtype=torch.double), torch.zeros(1, dtype=torch.double)] if label else []
     for t in free:
         t.requires_grad_()
-    ends = _identity(task, net, rows.x.shape[1])
 
     def apply() -> _Fit:
         b, w = start.b.clone(), start.w.clone()
@@ -291,10 +352,9 @@ def refit(task: Task, net: Params, start: _Fit, rows: SiteRows, cells: Sequence[
 
     def closure() -> Tensor:
         optimiser.zero_grad()
-        fit = apply()
-        _, tape = task.net.forward({**net, **ends}, ((rows.x + fit.b) * fit.w)[None])
-        z = (tape.z[0] + fit.out_b) * fit.out_w
-        loss = _loss(task, z, rows).sum() / rows.w.sum() + RIDGE * sum((t**2).sum() for t in free)
+        loss = _loss(task, _output(task, net, apply(), rows), rows).sum() / rows.w.sum() + RIDGE * sum(
+            (t**2).sum() for t in free
+        )
         loss.backward()  # type: ignore[no-untyped-call]
         return loss
 
@@ -305,34 +365,53 @@ def refit(task: Task, net: Params, start: _Fit, rows: SiteRows, cells: Sequence[
 
 
 def describe(alarm: Alarm, kind: str, level: float) -> tuple[str, float, float, str]:
-    """kind of trouble, strength, confidence and a plain sentence."""
+    """kind of trouble, strength, confidence and a plain sentence: what the federation does to it, why that may be,
+    what to ask, and how often chance alone would say so.
+    """
     doubt = min(1.0, alarm.p_value / level * 0.05) if level else 1.0
-    odds = f"by chance less than once in {_round_number(1 / max(doubt, 1e-12))} runs"
+    shift, factor = alarm.shift, alarm.factor
+    times = f"multiplies it by {factor:.2f}"
+    if not alarm.measured:
+        what = f"the same value in every row, or none; the federation treats it as a shift of {shift:+.2f}"
+        cause, ask = "not measured here, or missing values written as a number", "whether it is measured"
+        text = f"{alarm.site}, {alarm.cell}: {what}; likely {cause}; ask the site {ask}."
+        return "not measured", abs(shift), 1.0, text
     if alarm.cell == LABEL:
-        text = f"{alarm.site}: the labels look swapped ({odds}); ask whether yes and no are coded the other way round."
-        return "swapped label", abs(alarm.factor - 1), 1 - doubt, text
-    if kind == "categorical":
-        trouble, what = "recoded", "its categories mean something else here"
-        ask = "ask for the code book"
-    elif alarm.factor < -0.1:
-        trouble, what = "reversed", f"it works the other way round here (factor {alarm.factor:.2f})"
-        ask = "ask whether a sign or a code is swapped"
-    elif abs(alarm.factor) < 0.5 and abs(alarm.shift) < 1:
-        trouble, what = "uninformative", f"it tells little here (factor {alarm.factor:.2f})"
-        ask = "ask whether it was measured, or filled in"
-    elif kind == "binary":
-        more = "more" if abs(alarm.factor) > 1 else "less"
-        trouble, what = "stretched", f"it weighs {more} here than for the others (factor {alarm.factor:.2f})"
-        ask = "ask whom it was asked, and how"
-    elif abs(alarm.factor - 1) >= abs(alarm.shift):
-        trouble, what = "stretched", f"the shared model wants it times {alarm.factor:.2f}"
-        ask = "ask for the unit, and for values coded as a number"
+        trouble, what = "swapped label", f"the outcome works the other way round here: the shared model {times}"
+        cause, ask = "yes and no are swapped", "how the outcome is coded"
+    elif kind == "categorical":
+        most = f"the shared model moves one by {shift:+.2f} and {times}"
+        trouble, what = "recoded", f"its categories mean something else here: {most}"
+        cause, ask = "another code book, or missing values written as a category", "for its code book"
+    elif factor < -0.1:
+        trouble, what = "reversed", f"it works the other way round here: the shared model {times}"
+        cause, ask = "a swapped sign or code", "how low and high are written"
+    elif abs(factor) < 0.5 and abs(shift) < 1:
+        trouble, what = "uninformative", f"it tells little here: the shared model {times}"
+        cause, ask = "not measured, or filled in by default", "how its values come about"
+    elif kind == "binary" or abs(factor - 1) >= abs(shift):
+        more = "more" if abs(factor) > 1 else "less"
+        trouble, what = "stretched", f"it counts {more} here than at the other sites: the shared model {times}"
+        cause, ask = "another unit, or values missing or filled in, here or there", "for the unit"
+        if kind == "binary":
+            cause, ask = "another definition, or asked of other patients", "whom it was asked, and how"
     else:
-        trouble, what = "shifted", f"the shared model wants it moved by {alarm.shift:+.2f} standard deviations"
-        ask = "ask how it is measured, and for missing values coded as a number"
-    strength = max(abs(alarm.shift), abs(alarm.factor - 1))
-    return trouble, strength, 1 - doubt, f"{alarm.site}, {alarm.cell}: {what} ({odds}); {ask}."
+        low, add = ("low", "adds") if shift > 0 else ("high", "takes away")
+        trouble = "shifted"
+        what = f"its values are too {low} for the shared model, which {add} {abs(shift):.2f} standard deviations"
+        what += f", then {times}" if abs(factor - 1) >= 0.1 else ""
+        cause, ask = "another way of measuring, or missing values written as a number", "how it is measured"
+    if kind == "numeric" and trouble in ("stretched", "shifted"):
+        ask += " and how missing values are written"
+    strength = abs(factor - 1) if alarm.cell == LABEL else max(abs(shift), abs(factor - 1))
+    cell = "label" if alarm.cell == LABEL else alarm.cell
+    odds = f"by chance less than once in {_round_number(1 / max(doubt, 1e-12))} runs"
+    return trouble, strength, 1 - doubt, f"{alarm.site}, {cell}: {what}; likely {cause}; ask the site {ask} ({odds})."
 
 
 def _round_number(x: float) -> str:
-    return "a million" if x >= 1e6 else f"{10 ** int(math.log10(max(x, 1))):,}"
+    """Down to 1, 2 or 5 times a power of ten."""
+    if x >= 1e6:
+        return "a million"
+    ten = 10 ** int(math.log10(max(x, 1)))
+    return f"{max(m * ten for m in (1, 2, 5) if m * ten <= max(x, 1)):,}"

@@ -13,6 +13,7 @@ from vitrail.data.datasets import HEART_ATTRIBUTION
 from vitrail.methods import TABLE, build, name_of
 from vitrail.report.page import Page, render
 from vitrail.runs.comparison import Comparison, load_comparison
+from vitrail.runs.newcomer import gains
 from vitrail.runs.run import Run
 from vitrail.runs.setup import wire_lines
 from vitrail.study import LOWER_IS_BETTER, Study
@@ -69,6 +70,8 @@ def page_of(source: Run | Comparison) -> Page:
     notes = ["Scores are of each site's own model on rows of that site that no training saw."]
     if study.target.column == "disease" and study.name.startswith("Heart disease, four hospitals"):
         notes.insert(0, HEART_ATTRIBUTION)
+    if isinstance(source, Run):
+        notes += [_newcomer_note(source, name) for name in source.info.get("newcomers", [])]
     wire = pd.concat([_wire(study, m) for m in whole.methods], ignore_index=True)
     return Page(
         title=study.name,
@@ -89,6 +92,18 @@ def page_of(source: Run | Comparison) -> Page:
         notes=notes,
         shifts=source.shift_table if isinstance(source, Run) else None,
         shift_findings=source.findings() if isinstance(source, Run) and source.shift_table is not None else (),
+        pseudonyms=source.info.get("pseudonyms", ()) if isinstance(source, Run) else (),
+    )
+
+
+def _newcomer_note(run: Run, name: str) -> str:
+    rows, metric = gains(run), run.study.metrics[0]
+    before, after = rows[(rows.site == name) & (rows.metric == metric)][["before", "after"]].to_numpy()[0]
+    return (
+        f"{name} came after training: the shared model stood still and only {name}'s private layers were fitted. "
+        f"Its {metric.replace('_', ' ')} was {before:.3f} with the shared model and the others' mean layers, and is "
+        f"{after:.3f} with its own. No test of its data was made: that needs what the other sites say of their rows, "
+        "which a run does not keep. The paper's marks are over all published rows, its own among them."
     )
 
 

@@ -17,7 +17,7 @@ from vitrail.report.words import LAYERS, Interval, listed, metric_words, name, n
 if TYPE_CHECKING:
     from vitrail.report.page import Page
 
-FIRST = 5  # findings about shifts that the box on top holds
+PROMISE = "at most 5 in 100 runs without any fault raise an alarm"
 
 
 class ShiftFinding(Protocol):
@@ -64,7 +64,7 @@ def findings(page: Page, table: Matrix) -> list[Markup]:
     """The page in a few sentences, each computed from its tables."""
     federated = [m for m in table.methods if m not in page.yardsticks]
     words = metric_words(page.metric)
-    out = [] if page.shifts is None else _shift_sentences(page.shifts, page.shift_findings)
+    out: list[Markup] = []
     if len(table.rows) == 1 and table.methods:
         site, cells = table.rows[0]
         said = [f"{page.titles[m]} {number(c.value)}" for m, c in zip(table.methods, cells, strict=True)]
@@ -88,29 +88,43 @@ def strongest_first(found: Sequence[ShiftFinding]) -> list[ShiftFinding]:
 
 
 def shift_sentence(finding: ShiftFinding) -> Markup:
-    """The finding's own words, its site in bold."""
-    if not finding.site or finding.site not in finding.text:
-        return Markup("{}").format(finding.text)
-    before, site, after = finding.text.partition(finding.site)
-    return Markup("{}{}{}").format(before, name(site), after)
+    """The finding's own words, its site and feature in bold."""
+    for who in (f"{finding.site}, {finding.feature}", finding.site):
+        if finding.site and finding.text.startswith(who):
+            return Markup("{}{}").format(name(who), finding.text.removeprefix(who))
+    return Markup("{}").format(finding.text)
 
 
 def no_shifts(shifts: pd.DataFrame) -> str:
     """What an empty list of findings means."""
     if shifts["value"].isna().all():
         return "No site published its own layers, so that nothing can be said about whose data does not fit."
-    chance = "every difference is within what chance gives (at most 5 in 100 such runs would raise a false alarm)"
-    return f"No site's data stands out: {chance}."
+    if shifts["score"].isna().all():
+        return "Fewer than three sites published their own layers: of two that differ nobody can say which is odd."
+    return f"No site's data stands out: every difference is within what chance gives ({PROMISE})."
 
 
-def _shift_sentences(shifts: pd.DataFrame, found: Sequence[ShiftFinding]) -> list[Markup]:
-    """Whose data does not fit, the strongest first, and who did not publish."""
-    out = [shift_sentence(f) for f in strongest_first(found)[:FIRST]]
-    if not found:
-        out.append(Markup("{}").format(no_shifts(shifts)))
-    elif len(found) > FIRST:
-        out.append(Markup('<a href="#shifts">and {} more below</a>').format(len(found) - FIRST))
-    return out + refusals(shifts)
+def next_step(found: Sequence[ShiftFinding]) -> Markup:
+    """Whom to ask, and how the site sees its own rows behind a finding."""
+    one = len(found) == 1
+    ask = "This is a question to the site, not a verdict" if one else "These are questions to the sites, not verdicts"
+    look = f"A site can look at its own rows behind {'it' if one else 'them'}, and nothing leaves the site:"
+    text = Markup("{} ({}). {} <code>vitrail look RUN --site NAME --data FILE</code>")
+    return text.format(ask, PROMISE, look)
+
+
+def pseudonymous(shifts: pd.DataFrame, pseudonyms: Sequence[str]) -> list[Markup]:
+    """What a pseudonym hides here, and what it cannot."""
+    if not pseudonyms:
+        return []
+    many, of = len(pseudonyms), several(shifts["site"].nunique(), "site")
+    if many == 1:
+        said = f"1 of {of} published its layers under a pseudonym: being the only one, it can be told by elimination."
+    else:
+        said = f"{many} of {of} published their layers under pseudonyms: "
+        said += "these cannot be matched to the scores except by who knows the mapping; "
+        said += "in a small federation one may still guess."
+    return [Markup("{}").format(said)]
 
 
 def refusals(shifts: pd.DataFrame) -> list[Markup]:

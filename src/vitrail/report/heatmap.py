@@ -3,16 +3,13 @@
 Rows are sites, columns features; the colour is the value less "no shift" (0 for b, 1 for w). A cell that the
 calibrated rule flags is outlined and has a dot, so that no message hangs on colour alone; the paper's marks are a
 thin O in the cell and an x above the column. Names of sites are a drawing of their own that stays in view while
-the cells scroll beside it. Colours are classes of page.css; a copy to keep has the light ones written into it.
+the cells scroll beside it. Colours are classes of page.css.
 """
 
 from __future__ import annotations
 
-import base64
 import math
-import re
 from collections.abc import Sequence
-from importlib.resources import files
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -26,24 +23,6 @@ SHOWN, SLACK = 24, 30  # features in the main figure; so many are not worth fold
 BLOCK = 60  # features in each folded figure
 STEPS = 6  # shades on each side of no shift: .h0 to .h12 in page.css
 LEAST = 0.05  # the scale ends here at the earliest, so that small differences stay pale
-COLOURS = dict(reversed(re.findall(r"--(\w+): (#\w+)", (files("vitrail.report") / "page.css").read_text("utf-8"))))
-INK, SOFT, PAPER = (COLOURS[c] for c in ("ink", "soft", "paper"))  # the light ones: page.css has them first
-HALO = {"stroke": PAPER, "stroke-width": "2.5", "paint-order": "stroke"}
-LOOK: dict[str, dict[str, str]] = {  # of a copy that leaves the page: class -> attributes
-    **{f"h{i}": {"fill": COLOURS[f"h{i}"]} for i in range(2 * STEPS + 1)},
-    **{kind: {"fill": "none", "stroke": COLOURS[c]} for kind, c in (("none", "rule"), ("hatch", "hatch"))},
-    "halo": {"fill": "none", "stroke": PAPER, "stroke-width": "5"},
-    "flag": {"fill": "none", "stroke": INK, "stroke-width": "2"},
-    "flag-dot": {"fill": INK, "stroke": PAPER, "stroke-width": "1.5"},
-    "circled": {"fill": SOFT, "font-size": "13", **HALO},
-    "crossed": {"fill": SOFT},
-    "name": {"fill": INK},
-    "feature": {"fill": INK, "font-size": "12"},
-    "flagged": {"font-weight": "700"},
-    "tiny": {"font-size": "9.5"},
-    "refused": {"fill": SOFT, "font-size": "12", **HALO},
-    "tick": {"fill": SOFT, "font-size": "12"},
-}
 
 
 class Layer(NamedTuple):
@@ -82,9 +61,9 @@ class Heatmap(NamedTuple):
     legend: Markup
     main: Markup
     columns: int  # in the main drawing
-    folded: list[tuple[str, Markup]]  # a line to stand above it, the drawing
-    link: str  # a copy of the main drawing to keep, as a data: address
-    file: str
+    folded: list[tuple[str, Markup, str]]  # a line to stand above it, the drawing, its key
+    title: str  # of the main drawing
+    key: str
 
 
 def heatmaps(shifts: pd.DataFrame) -> list[Heatmap]:
@@ -169,11 +148,13 @@ def _heatmap(layer: Layer) -> Heatmap:
     for start in range(count, len(ranked), BLOCK):
         part = _arrange(layer, ranked[start : start + BLOCK])
         many = int(part.flagged.any(0).sum())
-        text = f"Features {start + 1} to {start + len(part.features)} of {len(ranked)}"
-        folded.append((text + (f", {many} of them flagged" if many else ""), _pair(part, *_draw(part, tiny=True))))
+        text = f"{LAYERS[layer.name].column}s {start + 1} to {start + len(part.features)} of {len(ranked)}"
+        folded.append(
+            (text + (f", {many} of them flagged" if many else ""), _pair(part, *_draw(part, tiny=True)), _key(part))
+        )
     names, cells = _draw(main, tiny=False)
     legend, pair = _svg(*_legend(layer), "legend"), _pair(main, names, cells)
-    return Heatmap(layer, legend, pair, count, folded, _keep(_whole(main, names, cells)), f"{layer.name}.svg")
+    return Heatmap(layer, legend, pair, count, folded, _title(main), _key(main))
 
 
 def _arrange(layer: Layer, features: Sequence[int]) -> Layer:
@@ -206,34 +187,6 @@ def _svg(width: float, height: float, parts: Sequence[str], kind: str, *said: st
 
 def _pair(layer: Layer, names: Drawing, cells: Drawing) -> Markup:
     return _svg(*names, "names") + _svg(*cells, "cells", _title(layer), describe(layer))
-
-
-def _whole(layer: Layer, names: Drawing, cells: Drawing) -> Markup:
-    """All in one drawing, with its title and legend."""
-    width, height = max(names.width + cells.width, 520) + 24, cells.height + 120
-    key = _text(0, cells.height + 104, "outlined with a dot: flagged; O, x: marks of the iFedAvg paper", "tick")
-    places = [
-        (0, 0, [_text(0, 20, _title(layer), "feature flagged"), key]),
-        (0, 34, _legend(layer).parts),
-        (0, 84, names.parts),
-        (names.width, 84, cells.parts),
-    ]
-    paper = tag("rect", width=width, height=height, fill=PAPER)
-    groups = [tag("g", *parts, transform=f"translate({12 + x:.0f} {y})") for x, y, parts in places]
-    return _svg(width, height, [paper, *groups], "copy", _title(layer), describe(layer))
-
-
-def _keep(svg: Markup) -> str:
-    """The drawing as a file of its own: the light colours as attributes, hover texts left out."""
-
-    def look(found: re.Match[str]) -> str:
-        merged = {key: value for kind in found[1].split() for key, value in LOOK.get(kind, {}).items()}
-        return "".join(f' {key}="{value}"' for key, value in merged.items())
-
-    text = re.sub(r"(?<=>)<title>[^<]*</title>(?=</)", "", str(svg))  # of cells; the figure's own is followed by desc
-    text = re.sub(r' class="([^"]*)"', look, text)  # no name can hold this: quotes in names are escaped
-    start = '<svg xmlns="http://www.w3.org/2000/svg" font-family="system-ui, Arial, sans-serif" font-size="13"'
-    return "data:image/svg+xml;base64," + base64.b64encode(text.replace("<svg", start, 1).encode()).decode()
 
 
 def _draw(layer: Layer, tiny: bool) -> tuple[Drawing, Drawing]:
@@ -307,6 +260,13 @@ def _legend(layer: Layer) -> Drawing:
 def _title(layer: Layer) -> str:
     sizes = several(len(layer.sites), "site"), several(len(layer.features), LAYERS[layer.name].column)
     return f"{LAYERS[layer.name].title.capitalize()} ({layer.name}), {' and '.join(sizes)}"
+
+
+def _key(layer: Layer) -> str:
+    """The marks that this drawing has."""
+    paper = " and ".join(["O"] * bool(layer.circled.any()) + ["x"] * bool(layer.crossed.any()))
+    said = ["Outlined with a dot: flagged."] * bool(layer.flagged.any())
+    return " ".join(said + [f"{paper}: marks of the iFedAvg paper."] * bool(paper))
 
 
 def cell_words(layer: Layer, i: int, j: int) -> str:

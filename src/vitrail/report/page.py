@@ -6,6 +6,8 @@ draws in `figures`.
 
 from __future__ import annotations
 
+import base64
+import hashlib
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -23,7 +25,9 @@ from vitrail.report.findings import (
     best_method,
     findings,
     headline,
+    next_step,
     no_shifts,
+    pseudonymous,
     refusals,
     shift_sentence,
     strongest_first,
@@ -70,10 +74,11 @@ class Page:
     # published layers of iFedAvg: site, feature, layer ("b_in"...), value, score, p_value, flagged_paper, flagged
     shifts: pd.DataFrame | None = None
     shift_findings: Sequence[ShiftFinding] = ()
+    pseudonyms: Sequence[str] = ()  # sites in `shifts` that go by another name there
 
 
 def render(page: Page) -> str:
-    """One HTML file that needs nothing else: no network, no script."""
+    """One HTML file that needs no network. Its policy allows one script, page.js, by its hash."""
     here = files("vitrail.report")
     env = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
     env.filters.update(
@@ -82,7 +87,9 @@ def render(page: Page) -> str:
     template = env.from_string((here / "page.html").read_text("utf-8"))
     every, _, heat = (here / "page.css").read_text("utf-8").partition(HEAT_STYLES)
     css = Markup(every if page.shifts is None else every + heat)  # ours, not data
-    return template.render(css=css, page=page, shifts=_shifts(page), **_contents(page))
+    script = Markup((here / "page.js").read_text("utf-8"))
+    mark = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+    return template.render(css=css, script=script, hash=mark, page=page, shifts=_shifts(page), **_contents(page))
 
 
 def _contents(page: Page) -> dict[str, Any]:
@@ -141,11 +148,11 @@ def _shifts(page: Page) -> dict[str, Any] | None:
         return None
     marked = page.shifts[page.shifts["flagged"].eq(True)]
     order = marked["score"].abs().sort_values(ascending=False, kind="stable", na_position="last").index
-    said = [(shift_sentence(f), f.confidence) for f in strongest_first(page.shift_findings)]
     return {
-        "findings": said,
+        "findings": [shift_sentence(f) for f in strongest_first(page.shift_findings)],
         "none": no_shifts(page.shifts),
-        "refusals": refusals(page.shifts),
+        "said": refusals(page.shifts) + pseudonymous(page.shifts, page.pseudonyms),
+        "next": next_step(page.shift_findings),
         "maps": heatmaps(page.shifts),
         "words": LAYERS,
         "marked": marked.loc[order].to_dict("records"),

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
+from torch import Tensor
 
 from vitrail.core.tensors import tensors
 from vitrail.data.encode import columns
@@ -34,26 +36,29 @@ def cells_of(study: Study) -> list[Cell]:
     cells, at = [], 0
     for name, feature in study.features.items():
         width = len(feature.levels) if feature.kind == "categorical" else 1
-        cells.append(Cell(name, tuple(range(at, at + width))))
+        cells.append(Cell(name, tuple(range(at, at + width)), feature.kind))
         at += width
-    return [*cells, Cell(LABEL, ())]
+    return [*cells, Cell(LABEL, (), "label")]
 
 
-def find_shifts(runner: Engine, study: Study, moment: Moment) -> tuple[pd.DataFrame, list[dict[str, Any]]]:
-    """The table of `Run.shifts`, and the findings as dictionaries."""
-    published = moment.facts["published"].cpu().numpy()
-    rows, names = runner.sites, runner.sites.names
-    layers = {k: v.double().cpu() for k, v in moment.facts.items() if k in LAYERS}
+def find_shifts(
+    runner: Engine, study: Study, moment: Moment, rows: Mapping[str, SiteRows], pseudonyms: Mapping[str, str]
+) -> tuple[pd.DataFrame, list[dict[str, Any]], dict[str, Tensor]]:
+    """The table of `Run.shifts`, the findings as dictionaries, and what was published.
+
+    All under the published names and in their order: the engine's (largest first) would tell who a pseudonym is.
+    """
+    known = [pseudonyms.get(n, n) for n in runner.sites.names]
+    order = sorted(range(len(known)), key=lambda i: known[i])
+    names, facts = tuple(known[i] for i in order), {k: v.cpu()[order] for k, v in moment.facts.items()}
+    published = facts["published"].numpy()
+    layers = {k: v.double() for k, v in facts.items() if k in LAYERS}
     cells = cells_of(study)
     score, p_value = np.full((len(names), len(cells)), np.nan), np.full((len(names), len(cells)), np.nan)
     alarms: list[dict[str, Any]] = []
     told = np.flatnonzero(published)
     if len(told) >= 3:
-        starts = rows.starts
-        parts = []
-        for i in told:
-            at = slice(starts[i], starts[i] + rows.sizes[i])
-            parts.append(SiteRows(names[i], rows.x[at].cpu(), rows.y[at].cpu(), rows.w[at].cpu()))
+        parts = [rows[runner.sites.names[order[i]]]._replace(name=names[i]) for i in told]
         shared = {k.removeprefix("params/"): v.cpu() for k, v in tensors(moment.coord)}
         found = judge(runner.task, shared, {k: v[told] for k, v in layers.items()}, parts, cells, ALPHA)
         score[told], p_value[told] = found.score, found.p_value
@@ -62,7 +67,7 @@ def find_shifts(runner: Engine, study: Study, moment: Moment) -> tuple[pd.DataFr
             trouble, strength, confidence, text = describe(alarm, kind, found.level)
             alarms.append(ShiftFinding(alarm.site, alarm.cell, trouble, strength, confidence, text)._asdict())
     flagged = {(a["site"], a["feature"]) for a in alarms}
-    return _table(study, names, published, layers, cells, score, p_value, flagged), alarms
+    return _table(study, names, published, layers, cells, score, p_value, flagged), alarms, facts
 
 
 def _table(
@@ -110,12 +115,12 @@ def _table(
 
 def evidence_lines(study: Study) -> list[Line]:
     """What the calibrated rule exchanges: once, and once more for each of a site's own alarms."""
-    sizes = [2 * len(cell.columns) or 1 + max(1, len(study.target.levels)) for cell in cells_of(study)]
+    sizes = [cell.size(len(study.target.levels)) for cell in cells_of(study)]
     width, mean, cov = len(columns(study)), sum(sizes), sum(q * q for q in sizes)
     parts = (
-        ("mean of row gradients", mean),
-        ("covariance of row gradients", cov),
-        ("rows that carry them", len(sizes)),
+        ("mean of the rows' answers", mean),
+        ("their covariance", cov),
+        ("rows that carry it, and whether it varies", 2 * len(sizes)),
     )
     lines = [Line("evidence", "from site", name, (n,), "float64", 8 * n, 1, "each") for name, n in parts]
     return [

@@ -31,6 +31,7 @@ from vitrail.runs.folder import Folder, save_tensors, site_folder, write_atomica
 from vitrail.runs.setup import (
     Away,
     absence,
+    all_rows,
     build_task,
     check_options,
     is_evaluated,
@@ -62,6 +63,7 @@ class Run:
     shared: dict[str, Tensor] = field(default_factory=dict)  # what the coordinator holds at the end
     shift_table: pd.DataFrame | None = None  # iFedAvg: see `shifts`
     alarms: list[dict[str, Any]] = field(default_factory=list)
+    pseudonyms: dict[str, str] = field(default_factory=dict)  # site -> the name its layers go by; each knows its own
 
     @property
     def sites(self) -> list[str]:
@@ -97,6 +99,10 @@ class Run:
         self.shifts()
         return [ShiftFinding(**alarm) for alarm in self.alarms]
 
+    def known_as(self, site: str) -> str:
+        """The name under which this site's layers were published."""
+        return self.pseudonyms.get(site, site)
+
     def predict(self, site: str, frame: pd.DataFrame) -> pd.DataFrame:
         """That site's personalised model on raw rows: a probability for each class, or a number."""
         if site not in self.models:
@@ -115,6 +121,12 @@ class Run:
         if target.kind == "number":
             return pd.DataFrame({target.column: z[:, 0].double() * target.scale + target.center}, index=rows.index)
         return pd.DataFrame(z.softmax(1).numpy(), index=rows.index, columns=list(target.levels))
+
+    def adopt(self, name: str, frame: pd.DataFrame) -> Run:
+        """A new run with one more site, which fits private layers to the shared model; this one stays as it is."""
+        from vitrail.runs.newcomer import adopt
+
+        return adopt(self, name, frame)
 
     def save(self, path: str | Path) -> None:
         """Write a run folder; refuses to write over anything."""
@@ -174,6 +186,7 @@ class Run:
             shared,
             _table(path / "shifts.csv") if (path / "shifts.csv").exists() else None,
             json.loads((path / "alarms.json").read_text()) if (path / "alarms.json").exists() else [],
+            _pseudonyms(path, info["sites"]),
         )
 
 
@@ -191,16 +204,19 @@ def federate(
     dropout_rate: float = 0.0,
     away: Away | None = None,
     refuse: Sequence[str] = (),
+    pseudonyms: Mapping[str, str] | None = None,
     progress: Callable[[int, int], None] | None = None,
     checkpoint_seconds: float = CHECKPOINT_SECONDS,
 ) -> Run:
     """Train `method` over the sites' tables and score every site's own model on its own hold-out rows.
 
-    `refuse` names sites that do not publish their private layers (iFedAvg); they train all the same.
+    `refuse` names sites that do not publish their private layers (iFedAvg); they train all the same. `pseudonyms`
+    maps a site to the name its published layers go by; scores stay under the sites' own names.
     """
     study, chosen = resolve(study, method, rounds)
     seed = study.seeds[0] if seed is None else seed
-    check_options(engine, device, dropout_rate, away or {}, refuse, list(sites), seed)
+    pseudonyms = dict(pseudonyms or {})
+    check_options(engine, device, dropout_rate, away or {}, refuse, pseudonyms, list(sites), seed)
     data = prepare(sites, study, seed)
     task = build_task(study, chosen, seed, device)
     rows = training_rows(data, study, chosen, device)
@@ -209,10 +225,10 @@ def federate(
     runner = Engine(task, chosen, rows, training_of(study), seed, looped=engine == "looped", absent=absent)
     info = _describe(study, seed, engine, device, data)
     info |= {"dropout_rate": dropout_rate, "away": {k: [list(s) for s in v] for k, v in (away or {}).items()}}
-    info |= {"refuse": sorted(refuse)}
+    info |= {"refuse": sorted(refuse), "pseudonyms": sorted(pseudonyms.values())}  # not whose: each site knows its own
     folder = Folder(Path(out), resume=resume) if out is not None else None
     try:
-        return _train(runner, study, chosen, seed, data, info, folder, resume, progress, checkpoint_seconds)
+        return _train(runner, study, chosen, seed, data, info, pseudonyms, folder, resume, progress, checkpoint_seconds)
     finally:
         if folder:
             folder.close()
@@ -225,6 +241,7 @@ def _train(
     seed: int,
     data: list[SiteData],
     info: dict[str, Any],
+    pseudonyms: dict[str, str],
     folder: Folder | None,
     resume: bool,
     progress: Callable[[int, int], None] | None,
@@ -235,7 +252,7 @@ def _train(
     moment = None
     if folder:
         if resume:
-            _same_run(folder, info)
+            _same_run(folder, info, pseudonyms)
             if (folder.path / "run.json").exists() and json.loads((folder.path / "run.json").read_text()).get(
                 "finished"
             ):
@@ -245,9 +262,10 @@ def _train(
                 folder.log("resumed", stage=moment.stage, round=moment.round)
         else:
             write_atomically(folder.path / "study.toml", study.to_toml())
+            _write_pseudonyms(folder, pseudonyms)
             write_atomically(folder.path / "run.json", json.dumps(info, indent=1))
             folder.log("started", method=info["method"], seed=seed)
-    judge = _Judge(runner, study, data)
+    judge = Judge(runner, study, data)
     if moment is None:
         history += judge.rows(runner.start(), ("test",))
     began = saved = time.monotonic()
@@ -279,12 +297,13 @@ def _train(
         _ledger(runner, study, method, data),
         models,
         {site.name: site.encoder for site in data},
-        _sizes(study, data),
+        sizes_of(study, data),
         {k: v.cpu() for k, v in last.facts.items()},
         {k: v.cpu().clone() for k, v in tensors(last.coord)},
+        pseudonyms=pseudonyms,
     )
     if "published" in last.facts:
-        run.shift_table, run.alarms = find_shifts(runner, study, last)
+        run.shift_table, run.alarms, run.facts = find_shifts(runner, study, last, all_rows(data, study), pseudonyms)
     if folder:
         write_run(folder, run)
         folder.drop_checkpoints()
@@ -292,7 +311,7 @@ def _train(
     return run
 
 
-class _Judge:
+class Judge:
     """Scores every site's own model on its own rows."""
 
     def __init__(self, runner: Engine, study: Study, data: list[SiteData]) -> None:
@@ -344,7 +363,7 @@ def _describe(study: Study, seed: int, engine: str, device: str, data: list[Site
     }
 
 
-def _same_run(folder: Folder, info: dict[str, Any]) -> None:
+def _same_run(folder: Folder, info: dict[str, Any], pseudonyms: dict[str, str]) -> None:
     """A run is resumed with what it was started with, or not at all."""
     before = json.loads((folder.path / "run.json").read_text(encoding="utf-8"))
     problems = []
@@ -352,8 +371,24 @@ def _same_run(folder: Folder, info: dict[str, Any]) -> None:
         if before.get(k) != json.loads(json.dumps(info[k])):
             what = f"was {before.get(k)}, now {info[k]}."
             problems.append(Problem(f"{folder.path}, {k}", what, "Resume with what the run was started with."))
+    if _pseudonyms(folder.path, info["sites"]) != pseudonyms:
+        what = "the sites went by other pseudonyms."
+        problems.append(Problem(f"{folder.path}, pseudonyms", what, "Resume with what the run was started with."))
     if problems:
         raise VitrailError("this is another run", problems)
+
+
+def _pseudonyms(path: Path, sites: Sequence[str]) -> dict[str, str]:
+    """What each site's own folder says it goes by."""
+    files = {site: path / "sites" / site_folder(site) / "pseudonym.txt" for site in sites}
+    return {site: file.read_text(encoding="utf-8").strip() for site, file in files.items() if file.exists()}
+
+
+def _write_pseudonyms(folder: Folder, pseudonyms: dict[str, str]) -> None:
+    for site, known in pseudonyms.items():
+        place = folder.path / "sites" / site_folder(site)
+        place.mkdir(parents=True, exist_ok=True)
+        write_atomically(place / "pseudonym.txt", known + "\n")
 
 
 def _restore(folder: Folder, runner: Engine) -> tuple[Moment, list[tuple[Any, ...]]] | None:
@@ -385,7 +420,7 @@ def _ledger(runner: Engine, study: Study, method: AnyMethod, data: list[SiteData
     return grouped.agg(messages=("messages", "max"), bytes=("bytes", "sum"))
 
 
-def _sizes(study: Study, data: list[SiteData]) -> pd.DataFrame:
+def sizes_of(study: Study, data: list[SiteData]) -> pd.DataFrame:
     rows = []
     for site in data:
         y = np.concatenate([site.train_y, site.test_y])
@@ -435,6 +470,7 @@ def write_run(folder: Folder, run: Run) -> None:
         save_tensors(place / "model.safetensors", run.models[site])
         encoder = {"mean": run.encoders[site].mean, "sd": run.encoders[site].sd}
         write_atomically(place / "encoder.json", json.dumps(encoder))
+    _write_pseudonyms(folder, run.pseudonyms)
     if run.shift_table is not None:
         write_atomically(path / "shifts.csv", run.shift_table.to_csv(index=False))
         write_atomically(path / "alarms.json", json.dumps(run.alarms, indent=1))

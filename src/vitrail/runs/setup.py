@@ -18,6 +18,7 @@ from vitrail.data.encode import SiteData, class_weights, columns, numeric
 from vitrail.engines.local import Training
 from vitrail.engines.sites import Sites, gather_sites
 from vitrail.engines.wire import Line, trace
+from vitrail.explain.shifts import SiteRows
 from vitrail.methods import AnyMethod
 from vitrail.nets import MLP
 from vitrail.runs.fit import evidence_lines
@@ -79,7 +80,14 @@ def resolve(study: Study, method: str | AnyMethod | None, rounds: int | None) ->
 
 
 def check_options(
-    engine: str, device: str, rate: float, away: Away, refuse: Sequence[str], names: list[str], seed: int
+    engine: str,
+    device: str,
+    rate: float,
+    away: Away,
+    refuse: Sequence[str],
+    pseudonyms: Mapping[str, str],
+    names: list[str],
+    seed: int,
 ) -> None:
     problems = []
     if engine not in ("vectorised", "looped"):
@@ -92,6 +100,7 @@ def check_options(
     if not 0 <= rate < 1:
         problems.append(Problem("dropout_rate", f"expected a share from 0 to below 1, got {rate}.", "Correct it."))
     problems += [Problem("refuse", f"there is no site {s!r}.", nearest(s, names)) for s in refuse if s not in names]
+    problems += _bad_pseudonyms(pseudonyms, refuse, names)
     for site, spans in away.items():
         if site not in names:
             problems.append(Problem("away", f"there is no site {site!r}.", nearest(site, names)))
@@ -106,28 +115,58 @@ def check_options(
         raise VitrailError("the run cannot start", problems)
 
 
+def _bad_pseudonyms(pseudonyms: Mapping[str, str], refuse: Sequence[str], names: list[str]) -> list[Problem]:
+    problems, taken = [], list(pseudonyms.values())
+    for site, other in pseudonyms.items():
+        where = f"pseudonym of {site}"
+        if site not in names:
+            problems.append(Problem("pseudonyms", f"there is no site {site!r}.", nearest(site, names)))
+        if site in refuse:
+            what = "the site refuses to publish, so that it needs none."
+            problems.append(Problem(where, what, "Let it refuse, or publish under a pseudonym."))
+        if not other.isprintable() or not other or other != other.strip():
+            problems.append(Problem(where, f"expected a name, got {other!r}.", "Write it without spaces around it."))
+        elif other in names:
+            problems.append(Problem(where, f"{other!r} is the name of a site.", "Choose one that no site has."))
+        elif taken.count(other) > 1:
+            problems.append(Problem(where, f"{other!r} is used more than once.", "Give each site its own."))
+    return problems
+
+
 def training_of(study: Study) -> Training:
     t = study.training
     return Training(t.rounds, t.epochs, t.batch, t.lr, t.momentum, t.decay, t.decays, t.loss == "mean")
 
 
 def training_rows(data: list[SiteData], study: Study, method: AnyMethod, device: str) -> Sites:
-    weighted = study.target.kind == "classes" and study.training.class_weights == "inverse"
-    classes = len(study.target.levels)
-
-    def weights(y: Any) -> Tensor:
-        plain = np.ones(len(y)) if not weighted else class_weights(y, classes)[y.astype(np.int64)]
-        return torch.from_numpy(plain).float()[:, None]
-
-    named = []
-    for site in data:
-        y = torch.from_numpy(np.ascontiguousarray(site.train_y))
-        y = y[:, None] if study.target.kind == "number" else torch.nn.functional.one_hot(y.long(), classes)
-        named.append((site.name, torch.from_numpy(site.train_x).float(), y.float(), weights(site.train_y)))
-    sites = gather_sites(named)
+    sites = gather_sites([(s.name, *_as_tensors(study, s.train_x, s.train_y, s.train_y)) for s in data])
     if method.pools_rows:
-        sites = sites.pooled(weights(sites.y.argmax(1).numpy()))
+        sites = sites.pooled(_row_weights(study, sites.y.argmax(1).numpy(), sites.y.argmax(1).numpy()))
     return sites.to(device)
+
+
+def all_rows(data: list[SiteData], study: Study) -> dict[str, SiteRows]:
+    """Training rows and those held out, each site's under its own name."""
+    out = {}
+    for s in data:
+        x, y = np.concatenate([s.train_x, s.test_x]), np.concatenate([s.train_y, s.test_y])
+        out[s.name] = SiteRows(s.name, *_as_tensors(study, x, y, s.train_y))
+    return out
+
+
+def _as_tensors(study: Study, x: Any, y: Any, trained: Any) -> tuple[Tensor, Tensor, Tensor]:
+    """Features, target and weights; the weights are those of the classes among the training rows."""
+    target = torch.from_numpy(np.ascontiguousarray(y))
+    number = study.target.kind == "number"
+    target = target[:, None] if number else torch.nn.functional.one_hot(target.long(), len(study.target.levels))
+    return torch.from_numpy(x).float(), target.float(), _row_weights(study, y, trained)
+
+
+def _row_weights(study: Study, y: Any, trained: Any) -> Tensor:
+    if study.target.kind == "number" or study.training.class_weights != "inverse":
+        return torch.ones(len(y), 1)
+    by_class = class_weights(trained, len(study.target.levels))
+    return torch.from_numpy(by_class[y.astype(np.int64)]).float()[:, None]
 
 
 def absence(

@@ -1,0 +1,144 @@
+// Figures to keep, and words under the pointer. All of the page can be read without this script.
+"use strict";
+addEventListener("DOMContentLoaded", () => {
+  const SVG = "http://www.w3.org/2000/svg";
+  const SCALE = 3; // pixels of a PNG for each of the page's
+  const MARGIN = 20, LINE = 860, LEAST = 540, GAP = 24;
+  const FONT = ["font-family", "font-size", "font-weight", "font-style"];
+  const LOOK = ["fill", "stroke", "stroke-width", "stroke-dasharray", "stroke-linecap", "stroke-linejoin", "paint-order", ...FONT];
+
+  function make(name, attributes, ...children) {
+    const made = document.createElementNS(SVG, name);
+    for (const [key, value] of Object.entries(attributes)) made.setAttribute(key, value);
+    made.append(...children);
+    return made;
+  }
+
+  function plain(value) { // colours as every program reads them
+    const rgb = /^rgba?\((\d+), (\d+), (\d+)(?:, ([\d.]+))?\)$/.exec(value);
+    if (!rgb) return value;
+    return rgb[4] === "0" ? "none" : "#" + rgb.slice(1, 4).map(part => (+part).toString(16).padStart(2, "0")).join("");
+  }
+
+  function copy(from, above) { // an element with its styles as attributes and without the words on hover
+    const style = getComputedStyle(from), shape = from.localName === "svg" ? make("g", {}) : from.cloneNode(false);
+    shape.removeAttribute("class");
+    for (const name of LOOK) {
+      const value = style.getPropertyValue(name);
+      if (!above || value !== above.getPropertyValue(name)) shape.setAttribute(name, plain(value));
+    }
+    if (style.opacity !== "1") shape.setAttribute("opacity", style.opacity);
+    for (const child of from.childNodes) {
+      if (child.nodeType === Node.TEXT_NODE) shape.append(child.data);
+      else if (!["title", "desc"].includes(child.localName)) shape.append(copy(child, style));
+    }
+    return shape;
+  }
+
+  function drawn(figure) { // one drawing on white: title, key, then the parts from left to right
+    const legend = figure.closest("figure").querySelector(".legend");
+    const parts = [...figure.querySelectorAll("svg:not(.narrow, .legend)")].filter(svg => svg.closest("[data-figure]") === figure);
+    const text = (size, weight, words) => make("text", { "font-size": size, "font-weight": weight, fill: "#1d2126" }, words);
+    const placed = [], { figure: name, title, note } = figure.dataset;
+    const place = (shape, x, y) => { shape.setAttribute("transform", `translate(${MARGIN + x} ${MARGIN + y})`); placed.push(shape); };
+    let x = 0, y = 34, high = 0, wide = LEAST;
+    const end = () => { y += high; x = high = 0; };
+    place(text(15, 700, title), 0, 14);
+    for (const part of legend ? [legend, ...parts] : parts) {
+      const { width, height } = part.viewBox.baseVal, head = part.closest(".panel")?.querySelector("h3").textContent;
+      if (x && x + width > LINE) end();
+      if (head) place(text(14, 600, head), x, y + 14);
+      place(copy(part), x, y + (head ? 22 : 0));
+      high = Math.max(high, height + (head ? 22 + GAP : 0));
+      wide = Math.max(wide, x + width);
+      x += width + (head ? GAP : 0);
+      if (part === legend) { high += 14; end(); }
+    }
+    end();
+    if (note) { place(text(12, 400, note), 0, y + 18); y += 24; }
+    const [width, height] = [Math.ceil(wide + 2 * MARGIN), Math.ceil(y + 2 * MARGIN)];
+    const words = make("desc", {}, parts.map(part => part.querySelector("desc")?.textContent ?? "").join(" ").trim());
+    const size = { width, height, viewBox: `0 0 ${width} ${height}`, "font-family": getComputedStyle(document.body).fontFamily };
+    const whole = make("svg", size, make("title", {}, title), words, make("rect", { width, height, fill: "#ffffff" }), ...placed);
+    return { name, width, height, text: new XMLSerializer().serializeToString(whole) };
+  }
+
+  function onPaper(figure) { // as it is printed, whatever the screen shows
+    const root = document.documentElement;
+    root.classList.add("paper");
+    try { return drawn(figure); } finally { root.classList.remove("paper"); }
+  }
+
+  function keep(blob, file) {
+    const link = document.createElement("a");
+    link.href = URL.createObjectURL(blob);
+    link.download = file;
+    link.click();
+    setTimeout(() => URL.revokeObjectURL(link.href), 60000);
+  }
+
+  const KINDS = {
+    SVG: figure => {
+      const { name, text } = onPaper(figure);
+      keep(new Blob([text], { type: "image/svg+xml" }), name + ".svg");
+    },
+    PNG: figure => {
+      const { name, width, height, text } = onPaper(figure), image = new Image();
+      image.onload = () => {
+        const canvas = document.createElement("canvas");
+        [canvas.width, canvas.height] = [SCALE * width, SCALE * height];
+        canvas.getContext("2d").drawImage(image, 0, 0, canvas.width, canvas.height);
+        canvas.toBlob(blob => keep(blob, name + ".png"), "image/png");
+      };
+      image.src = "data:image/svg+xml;charset=utf-8," + encodeURIComponent(text);
+    },
+  };
+  for (const figure of document.querySelectorAll("[data-figure]")) {
+    const line = document.createElement("p");
+    line.className = "keep";
+    for (const [kind, act] of Object.entries(KINDS)) {
+      const button = document.createElement("button");
+      button.type = "button";
+      button.textContent = kind;
+      button.setAttribute("aria-label", `Save as ${kind}: ${figure.dataset.title}`);
+      button.addEventListener("click", () => act(figure));
+      line.append(button);
+    }
+    figure.prepend(line);
+  }
+
+  // the words of a shape's title, at once and on telephones too; the browser's own would come late and beside it
+  const tip = document.createElement("div");
+  tip.className = "tip";
+  tip.hidden = true;
+  document.body.append(tip);
+  let held = null;
+  const letGo = () => {
+    if (held) held.shape.prepend(held.title);
+    held = null;
+    tip.hidden = true;
+  };
+  const move = event => {
+    const { offsetWidth: width, offsetHeight: height } = tip, below = event.clientY + 18;
+    tip.style.left = Math.max(6, Math.min(event.clientX + 10, document.documentElement.clientWidth - width - 6)) + "px";
+    tip.style.top = (below + height < innerHeight ? below : event.clientY - height - 10) + "px";
+  };
+  addEventListener("pointerover", event => {
+    letGo();
+    let shape = event.target;
+    while (shape.closest?.("svg") && shape.localName !== "svg") {
+      const title = [...shape.children].find(child => child.localName === "title");
+      if (title) {
+        held = { shape, title };
+        tip.textContent = title.textContent;
+        title.remove();
+        tip.hidden = false;
+        return move(event);
+      }
+      shape = shape.parentNode;
+    }
+  });
+  addEventListener("pointermove", event => held && move(event));
+  addEventListener("pointerout", event => event.pointerType === "mouse" && letGo());
+  addEventListener("scroll", letGo, true);
+});

@@ -1,0 +1,144 @@
+"""A site that comes after training. It is told the shared model and the others' mean layers, fits private layers of its
+own on its own rows, and shows them: a model of its own, its scores, and its row in the heatmap. Nothing of the other
+sites changes, and none of their rows is needed.
+
+What it does not get is a verdict of the calibrated rule: that compares row gradients with those of the other sites,
+which a run does not keep.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pandas as pd
+import torch
+from torch import Tensor
+
+from vitrail.core.problems import Problem, VitrailError
+from vitrail.core.task import Task
+from vitrail.core.tensors import tensors
+from vitrail.data.encode import prepare
+from vitrail.engines.local import Engine
+from vitrail.explain.shifts import paper_marks
+from vitrail.methods.ifedavg import IFedAvg
+from vitrail.methods.newcomer import Newcomer
+from vitrail.runs.fit import LAYERS
+from vitrail.runs.setup import build_task, is_evaluated, training_of, training_rows, wire_lines
+
+if TYPE_CHECKING:
+    from vitrail.runs.run import Run
+
+TOLD = (("standardise", "to site"), ("train", "to site"), ("evidence", "to site"))  # once
+SAID = (("publish", "from site"), ("scores", "from site"))
+
+
+def adopt(run: Run, name: str, frame: pd.DataFrame) -> Run:
+    """A new run with one more site. Its scores before fitting are those of round 0."""
+    from vitrail.runs.run import HISTORY, Judge, sizes_of
+
+    _check(run, name)
+    assert isinstance(run.method, IFedAvg) and run.shift_table is not None  # noqa: PT018
+    study = run.study
+    known = next(iter(run.encoders.values())) if study.standardise == "global" else None
+    (data,) = prepare({name: frame}, study, run.seed, known)
+    task = _start(run)
+    rows = training_rows([data], study, run.method, "cpu")
+    runner = Engine(
+        task, Newcomer(run.method.lr, run.method.momentum, run.method.identity), rows, training_of(study), run.seed
+    )
+    judge = Judge(runner, study, [data])
+    history = judge.rows(runner.start(), ("test",))
+    total = study.training.rounds + 1  # of the others: training, then publishing
+    for moment in runner.run():
+        if is_evaluated(moment.round, total):
+            history += judge.rows(moment, ("test",))
+    end = len(run.method.plan(1)) - 1, 1  # stage and round where the others' final scores stand
+    history += [(*end, *row[2:]) for row in judge.rows(moment, ("test", "train"))]
+    model = {k: v[0].clone() for k, v in tensors(runner.settled(moment))}
+    table, facts = _with_row(run, name, {k: model[f"params/{k}"] for k in LAYERS if f"params/{k}" in model})
+    return dataclasses.replace(
+        run,
+        info={
+            **run.info,
+            "sites": [*run.sites, name],
+            "fingerprints": {**run.info["fingerprints"], name: data.fingerprint},
+            "newcomers": [*run.info.get("newcomers", []), name],
+        },
+        history=pd.concat([run.history, pd.DataFrame(history, columns=HISTORY)], ignore_index=True),
+        ledger=pd.concat([run.ledger, _ledger(run, name, len(history))], ignore_index=True),
+        models={**run.models, name: model},
+        encoders={**run.encoders, name: data.encoder},
+        sizes=pd.concat([run.sizes, sizes_of(study, [data])], ignore_index=True),
+        facts=facts,
+        shift_table=table,
+    )
+
+
+def gains(run: Run) -> pd.DataFrame:
+    """site, metric, before, after: what fitting was worth to each newcomer, on its own hold-out rows."""
+    test = run.history[(run.history.split == "test") & run.history.site.isin(run.info.get("newcomers", []))]
+    first = test[(test.stage == 0) & (test["round"] == 0)].set_index(["site", "metric"])["value"]
+    last = run.scores().set_index(["site", "metric"])["value"]
+    return pd.DataFrame({"before": first, "after": last.reindex(first.index)}).reset_index()
+
+
+def _check(run: Run, name: str) -> None:
+    problems = []
+    if run.shift_table is None:
+        what = f"{run.method.title} learns no private layers, so that a new site has nothing to fit."
+        problems.append(Problem("the run", what, "Adopt sites into a run of --method ifedavg."))
+    if name in run.sites or name in set(run.pseudonyms.values()):
+        problems.append(Problem("site", f"there is a site {name!r} already.", "Choose another name."))
+    if not name.strip() or not name.isprintable():
+        problems.append(Problem("site", f"expected a name, got {name!r}.", "Give it one."))
+    if problems:
+        raise VitrailError("the site cannot be adopted", problems)
+
+
+def _start(run: Run) -> Task:
+    """The shared model between the others' mean layers; identity layers where nobody published."""
+    task = build_task(run.study, run.method, run.seed)
+    start = dict(task.start) | {k.removeprefix("params/"): v for k, v in run.shared.items()}
+    told = run.facts["published"]
+    if bool(told.any()):
+        start |= {k: run.facts[k][told].mean(0).to(start[k]) for k in LAYERS if k in run.facts}
+    return dataclasses.replace(task, start=start)
+
+
+def _with_row(run: Run, name: str, layers: dict[str, Tensor]) -> tuple[pd.DataFrame, dict[str, Tensor]]:
+    """The table of shifts and the published layers with the newcomer's among them; the paper's marks anew."""
+    assert run.shift_table is not None
+    names = list(dict.fromkeys(run.shift_table.site))
+    order = sorted(range(len(names) + 1), key=lambda i: [*names, name][i])
+    fresh = {"published": torch.ones((), dtype=torch.bool), **layers}
+    facts = {k: torch.cat([v, fresh[k][None].to(v)])[order] for k, v in run.facts.items()}
+    names = [[*names, name][i] for i in order]
+    frames = []
+    for (layer, values), old in zip(
+        ((LAYERS[k], facts[k]) for k in LAYERS if k in facts),
+        (part for _, part in run.shift_table.groupby("layer", sort=False)),
+        strict=True,
+    ):
+        shown = np.where(facts["published"].numpy()[:, None], values.double().numpy(), np.nan)
+        o, x = paper_marks(shown)
+        for j, (feature, part) in enumerate(old.groupby("feature", sort=False)):
+            known: Any = part.set_index("site").reindex(names)
+            marks = [("O" if mark else "") + ("x" if x[j] else "") for mark in o[:, j]]
+            known = known.assign(feature=feature, layer=layer, value=shown[:, j], flagged_paper=marks)
+            frames.append(known.assign(flagged=known.flagged.fillna(False).astype(bool)).reset_index(names="site"))
+    return pd.concat(frames, ignore_index=True)[list(run.shift_table.columns)], facts
+
+
+def _ledger(run: Run, name: str, scores: int) -> pd.DataFrame:
+    """What crossed for the newcomer: told once, said once; and its scores."""
+    lines = pd.DataFrame([line._asdict() for line in wire_lines(run.study, run.method)])
+    sums = lines.groupby(["stage", "direction"], sort=False)["bytes"].sum()
+    rows = []
+    for place in (*TOLD, *SAID):
+        if place in sums.index:
+            size = 8 * scores if place[0] == "scores" else int(sums[place])
+            messages = scores // len(run.study.metrics) if place[0] == "scores" else 1
+            rows.append((name, *place, messages, size))
+    return pd.DataFrame(rows, columns=["site", "stage", "direction", "messages", "bytes"])

@@ -1,0 +1,93 @@
+"""A site's private page: in a real browser, without the network, and without a trace of single rows."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+from html import escape
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+
+import vitrail as vt
+from report.test_browser import BROWSER, FLAGS, FRAME, browse
+from vitrail.data.encode import fit_encoders
+from vitrail.data.read import clean
+from vitrail.explain.look import Ends, Look, look
+from vitrail.report.private import render_private
+from vitrail.runs.fit import ShiftFinding
+
+STUDY = vt.Study.load(vt.datasets.packaged("heart_disease.toml"))
+NAME = "St. <b>Mary's</b> & Söhne"
+
+
+def told(site: str = NAME, frame: pd.DataFrame | None = None) -> Look:
+    """Every kind of picture: numbers with an outline, codes, the label, a column without a value."""
+    frame = vt.datasets.heart_disease()["switzerland"] if frame is None else frame
+    encoder = fit_encoders({site: clean(frame, STUDY)}, STUDY)[site]
+    one = np.ones(len(encoder.columns))
+    marks = [("oldpeak", "stretched"), ("cp", "recoded"), ("(label)", "swapped label")]
+    findings = [ShiftFinding(site, f, k, 1.0, 0.99, f"{site}, {f}: something") for f, k in marks]
+    ends = Ends(0.3 * one, 1.4 * one, 0 * one, one, 3)
+    return look(site, frame, STUDY, encoder, findings, ["chol", "exang"], ends=ends, same=False, study=STUDY.name)
+
+
+@pytest.fixture(scope="module")
+def html() -> str:
+    return render_private(told())
+
+
+def test_it_says_that_it_stays(html: str) -> None:
+    assert f"<title>This stays at {escape(NAME).replace('&#x27;', '&#39;')}" in html
+    assert html.index('class="stays"') < html.index("<header>")
+    assert "<b>Mary" not in html
+    assert "It is not other sites’ data" in html
+    assert "not the rows that the run saw" in html
+
+
+def test_it_needs_nothing_else(html: str) -> None:
+    assert "<script" not in html
+    assert not re.search(r"""(?:src|href)\s*=\s*["'](?!#)""", html)
+    assert not re.search(r"url\(|@import", html)
+
+
+def test_no_row_can_be_told_apart() -> None:
+    """Neither identifiers nor row numbers nor a column that the study does not know."""
+    frame = vt.datasets.heart_disease()["switzerland"]
+    frame.insert(0, "patient", [f"PAT{i:05d}" for i in range(len(frame))])
+    frame.index = pd.RangeIndex(7_000_000, 7_000_000 + len(frame))
+    frame.loc[frame.index[:12], "oldpeak"] = 99.0  # `check` names the rows of such a heap
+    page = render_private(told("here", frame))
+    assert "values are 99" in page
+    assert "PAT0" not in page
+    assert "patient" not in page
+    assert not re.search(r"\b7000\d{3}\b", page)
+
+
+def test_it_opens_without_a_complaint(html: str, tmp_path: Path) -> None:
+    def complaints(text: str) -> list[str]:
+        assert BROWSER is not None, "CI is set, so that Chromium must be installed"
+        page = tmp_path / "page.html"
+        page.write_text(text, encoding="utf-8")
+        command = [BROWSER, *FLAGS, "--enable-logging=stderr", f"--user-data-dir={tmp_path / 'profile'}", "--dump-dom"]
+        done = subprocess.run([*command, page.as_uri()], capture_output=True, text=True, timeout=120)
+        assert done.returncode == 0
+        return [line for line in done.stderr.splitlines() if "CONSOLE" in line]
+
+    assert complaints(html) == []
+    assert complaints(html.replace("<main", "<script>1</script><main", 1)), "or nothing would ever be heard"
+
+
+@pytest.mark.parametrize("width", [360, 1200])
+def test_no_sideways_scrolling(html: str, tmp_path: Path, width: int) -> None:
+    dom = browse(
+        tmp_path,
+        FRAME.replace("WIDTH", str(width)).replace("PAGE", escape(html)),
+        "--dump-dom",
+        "--window-size=1300,1000",
+    )
+    found = re.search(r"<title>(\d+)/(\d+)</title>", dom)
+    assert found is not None
+    assert found[1] == found[2] == str(width)
