@@ -18,6 +18,7 @@ first, is the cell flagged, how many other cells are flagged, AUROC of the score
 from __future__ import annotations
 
 import argparse
+import hashlib
 import json
 import os
 import time
@@ -37,6 +38,7 @@ from vitrail.core.tensors import each
 from vitrail.data.encode import SiteData, fit_encoders, split_rows
 from vitrail.data.read import clean
 from vitrail.engines.local import Engine, Moment
+from vitrail.explain import shifts
 from vitrail.explain.shifts import LABEL
 from vitrail.runs.fit import find_shifts
 from vitrail.runs.setup import all_rows, build_task, training_of, training_rows
@@ -45,6 +47,7 @@ Frame = pd.DataFrame
 Job = dict[str, Any]
 RULES = ("calibrated", "paper", "layers", "statistics")
 HARM = 0.03
+JUDGE = hashlib.sha256(Path(shifts.__file__).read_bytes()).hexdigest()[:12]  # a case knows which rule judged it
 HARM_SEEDS = {"heart": 12, "gusto": 5, "har": 3, "vehicle": 5}
 
 
@@ -211,23 +214,28 @@ def trained(data: list[SiteData], study: Any, method: Any, seed: int) -> tuple[E
     return engine, moment
 
 
-def balanced_accuracy(data: list[SiteData], study: Any, seed: int, site: str) -> float:
-    """Of that site's own hold-out rows under FedAvg."""
+def accuracies(data: list[SiteData], engine: Engine, moment: Moment) -> dict[str, float]:
+    """Balanced accuracy of each of these sites' own hold-out rows."""
     import torch
 
-    engine, moment = trained(data, study, vt.methods.FedAvg(), seed)
-    own = next(d for d in data if d.name == site)
-    at = engine.sites.names.index(site)
-    state = each(lambda t: t[at : at + 1], engine.settled(moment))
-    with torch.no_grad():
-        p = engine.method.predict(engine.task, state, torch.from_numpy(own.test_x).float()[None])[0].softmax(1).numpy()
-    return score(["balanced_accuracy"], own.test_y, p)["balanced_accuracy"]
+    out = {}
+    for own in data:
+        at = engine.sites.names.index(own.name)
+        state = each(lambda t: t[at : at + 1], engine.settled(moment))  # noqa: B023
+        with torch.no_grad():
+            z = engine.method.predict(engine.task, state, torch.from_numpy(own.test_x).float()[None])[0]
+        out[own.name] = score(["balanced_accuracy"], own.test_y, z.softmax(1).numpy())["balanced_accuracy"]
+    return out
+
+
+def under_fedavg(data: list[SiteData], study: Any, seed: int, site: str) -> float:
+    return accuracies([d for d in data if d.name == site], *trained(data, study, vt.methods.FedAvg(), seed))[site]
 
 
 @cache
 def honest_score(name: str, cut: str, seed: int, standardise: str, split: int, site: str) -> float:
     rows, study = plant({"data": name, "cut": cut, "seed": seed, "standardise": standardise, "fault": ""})
-    return balanced_accuracy(encoded(rows, study, split), study, split, site)
+    return under_fedavg(encoded(rows, study, split), study, split, site)
 
 
 def statistics_scores(rows: dict[str, Frame]) -> Frame:
@@ -260,21 +268,21 @@ def judged(
     rows: dict[str, Frame], data: list[SiteData], study: Any, engine: Engine, moment: Moment
 ) -> dict[str, tuple[Frame, Frame]]:
     """For each rule: scores and flags, site x cell."""
-    shifts = find_shifts(engine, study, moment, all_rows(data, study), {})[0]
+    table = find_shifts(engine, study, moment, all_rows(data, study), {})[0]
     owner = {c: f for f, x in study.features.items() for c in ([f"{f}={v}" for v in x.levels] or [f])}
     owner |= {f: f for f in study.features}
-    shifts["cell"] = [
-        LABEL if layer.endswith("out") else owner[c] for c, layer in zip(shifts.feature, shifts.layer, strict=True)
+    table["cell"] = [
+        LABEL if layer.endswith("out") else owner[c] for c, layer in zip(table.feature, table.layer, strict=True)
     ]
-    by = shifts.groupby(["feature", "layer"]).value
-    shifts["z"] = (shifts.value - by.transform("mean")).abs() / (by.transform("std", ddof=0) + 1e-9)
-    shifts["O"] = shifts.flagged_paper.str.contains("O")
-    shifts["log_p"] = -np.log10(shifts.p_value.clip(lower=1e-300))
+    by = table.groupby(["feature", "layer"]).value
+    table["z"] = (table.value - by.transform("mean")).abs() / (by.transform("std", ddof=0) + 1e-9)
+    table["O"] = table.flagged_paper.str.contains("O")
+    table["log_p"] = -np.log10(table.p_value.clip(lower=1e-300))
     wide = {
-        k: shifts.pivot_table(index="site", columns="cell", values=k, aggfunc="max")
+        k: table.pivot_table(index="site", columns="cell", values=k, aggfunc="max")
         for k in ("z", "O", "log_p", "flagged")
     }
-    layers, raw = layer_scores(shifts), statistics_scores(rows).rename(columns={study.target.column: LABEL})
+    layers, raw = layer_scores(table), statistics_scores(rows).rename(columns={study.target.column: LABEL})
     return {
         "calibrated": (wide["log_p"], wide["flagged"].astype(bool)),
         "paper": (wide["z"], wide["O"].astype(bool)),
@@ -286,13 +294,17 @@ def judged(
 def case(job: Job) -> Job:
     """Train, judge, and for a fault measure the harm."""
     rows, study = plant(job)
-    seed = job["seed"]
+    seed, job["judge"] = job["seed"], JUDGE
     data = encoded(rows, study, seed)
-    engine, moment = trained(data, study, vt.methods.IFedAvg(output="each"), seed)
+    method = vt.methods.IFedAvg(output="each", identity=job.get("identity", 0.0))
+    engine, moment = trained(data, study, method, seed)
+    own = list(accuracies(data, engine, moment).values())
+    job["scores"] = [float(np.nanmean(own)), float(np.nanmin(own))]
     began = time.time()
     told = judged(rows, data, study, engine, moment)
     job["judge_seconds"] = time.time() - began
     cell = LABEL if job["feature"] == study.target.column else job["feature"]
+    job["guilty"] = [job["site"], cell]
     for rule, (scores, flags) in told.items():
         first = (scores + 1e6 * flags).max(axis=1).idxmax()
         job[rule] = {"flags": [list(at) for at, f in flags.stack().items() if f], "first": str(first), "auroc": None}
@@ -303,14 +315,13 @@ def case(job: Job) -> Job:
                 scores.index.get_loc(job["site"]) * scores.shape[1] + scores.columns.get_loc(cell),
             )
             job[rule]["auroc"] = float((rest < own).mean() + 0.5 * (rest == own).mean())
-    if job["fault"]:
+    if job["fault"] and "identity" not in job and "harm" not in job:
         costs = []
         for k in range(HARM_SEEDS[job["data"]]):
             split = key(seed, "harm", k) >> 32
             before = honest_score(job["data"], job["cut"], seed, job["standardise"], split, job["site"])
-            costs.append(before - balanced_accuracy(encoded(rows, study, split), study, split, job["site"]))
+            costs.append(before - under_fedavg(encoded(rows, study, split), study, split, job["site"]))
         job |= {
-            "guilty": [job["site"], cell],
             "harm": float(np.mean(costs)),
             "harm_se": float(np.std(costs, ddof=1) / len(costs) ** 0.5),
         }
@@ -339,7 +350,41 @@ def jobs(seeds: Iterable[int], data: list[str], clean_seeds: Iterable[int]) -> l
 
 
 def tag(job: Job) -> str:
-    return "-".join(str(job[k]) for k in ("data", "cut", "standardise", "seed", "fault", "strength")).replace(" ", "_")
+    parts = [str(job[k]) for k in ("data", "cut", "standardise", "seed", "fault", "strength", "identity") if k in job]
+    return "-".join(parts).replace(" ", "_")
+
+
+def pull_section(done: list[Job], pulls: list[Job]) -> list[str]:
+    """The same cases with and without the pull to the identity: what it does to detection and to scores."""
+    harm = {tag(d): d["harm"] for d in done if d["fault"]}
+    lines = ["", "## The pull to the identity (lambda), on the same cases", ""]
+    lines += ["IID cuts; harmful faults as above. Balanced accuracy of iFedAvg, mean over sites and worst site.", ""]
+    lines += ["| data | lambda | runs | rule | guilty site first | cell found | false cells per run | mean | worst |"]
+    lines += ["| --- | ---: | ---: | --- | ---: | ---: | ---: | ---: | ---: |"]
+    for name in DATA:
+        for pull in sorted({d["identity"] for d in pulls}):
+            mine = [d for d in pulls if (d["data"], d["identity"]) == (name, pull)]
+            bad = [
+                d
+                for d in mine
+                if d["fault"] and harm.get(tag({k: v for k, v in d.items() if k != "identity"}), 0) >= HARM
+            ]
+            for rule in RULES[:3] if bad else ():
+                first = np.mean([d[rule]["first"] == d["site"] for d in bad])
+                found = np.mean([d["guilty"] in d[rule]["flags"] for d in bad])
+                false = np.mean([len([c for c in d[rule]["flags"] if c != d["guilty"]]) for d in bad])
+                mean, worst = np.mean([d["scores"] for d in mine], 0)
+                cells = (
+                    name,
+                    pull,
+                    len(bad),
+                    rule,
+                    *(f"{v:.2f}" for v in (first, found, false)),
+                    f"{mean:.3f}",
+                    f"{worst:.3f}",
+                )
+                lines.append(f"| {' | '.join(map(str, cells))} |")
+    return lines
 
 
 def chunk(part: list[Job], cache_folder: str) -> int:
@@ -417,12 +462,22 @@ def main() -> None:
     parser.add_argument("--cache", type=Path, default=Path("scratch/planted_faults"))
     parser.add_argument("--out", type=Path, default=Path(__file__).parent / "results" / "planted_faults.md")
     parser.add_argument("--minutes", type=float, default=1e9, help="start nothing after so long; resume later")
+    parser.add_argument("--identity", default="", help="pulls to the identity to try on the IID cuts: 0,1,10")
+    parser.add_argument("--again", action="store_true", help="judge cached cases again; the harm stays as measured")
     parser.add_argument("--report", action="store_true", help="run nothing")
     args = parser.parse_args()
     args.cache.mkdir(parents=True, exist_ok=True)
     began, cores = time.time(), os.cpu_count() or 1
     todo = [] if args.report else jobs(args.seeds, args.data.split(","), args.clean_seeds)
+    if args.identity:
+        todo = [{**j, "identity": float(v)} for v in args.identity.split(",") for j in todo if j["cut"] == "iid"]
     waiting = [j for j in todo if not (args.cache / f"{tag(j)}.json").exists()]
+    if args.again:
+        names = args.data.split(",")
+        old = [json.loads(p.read_text()) for p in sorted(args.cache.glob("*.json"))]
+        keep = ("data", "cut", "seed", "standardise", "fault", "strength", "harm", "harm_se")
+        old = [{k: d[k] for k in keep if k in d} for d in old if d["data"] in names and d.get("judge") != JUDGE]
+        waiting = sorted(old, key=lambda d: names.index(d["data"]))
     parts: dict[tuple[Any, ...], list[Job]] = {}
     for n, j in enumerate(waiting):
         parts.setdefault((j["data"], j["cut"], j["standardise"], j["seed"], n // 6), []).append(j)
@@ -435,7 +490,9 @@ def main() -> None:
             if time.time() - began > 60 * args.minutes:
                 pool.shutdown(cancel_futures=True)
                 break
-    done = [json.loads(p.read_text()) for p in sorted(args.cache.glob("*.json"))]
+    found = [json.loads(p.read_text()) for p in sorted(args.cache.glob("*.json"))]
+    found = [d for d in found if d.get("judge") == JUDGE]  # a rule that has changed since is another rule
+    done, pulls = [d for d in found if "identity" not in d], [d for d in found if "identity" in d]
     seeds = sorted({d["seed"] for d in done if d["fault"]})
     text = [
         f"# Planted faults, {time.strftime('%Y-%m-%d')}",
@@ -444,7 +501,7 @@ def main() -> None:
     ]
     text += ["iFedAvg with f_out, MLP 32-16, 25 to 60 rounds, standardised per site or over all; alpha = 0.05."]
     text += [f"Harm: FedAvg, mean over {HARM_SEEDS} splits and starts. {cores} cores, {time.time() - began:.0f} s."]
-    args.out.write_text("\n".join(text + report(done)) + "\n")
+    args.out.write_text("\n".join(text + report(done) + (pull_section(done, pulls) if pulls else [])) + "\n")
     print(f"\n{args.out}")
 
 

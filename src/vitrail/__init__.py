@@ -10,6 +10,8 @@ if TYPE_CHECKING:
     from vitrail.core.problems import Problem, VitrailError
     from vitrail.data import cut, datasets
     from vitrail.runs import Comparison, Run, compare, federate
+    from vitrail.runs.transfer import Transfer, transfer
+    from vitrail.runs.tune import Tuning, tune
     from vitrail.study import Study
 
 # name -> module it lives in; loaded when first used, so that `import vitrail` and `vitrail --help` are quick
@@ -21,6 +23,10 @@ _PLACES = {
     "Run": "vitrail.runs",
     "Comparison": "vitrail.runs",
     "federate": "vitrail.runs",
+    "Transfer": "vitrail.runs",
+    "Tuning": "vitrail.runs",
+    "transfer": "vitrail.runs",
+    "tune": "vitrail.runs",
     "compare": "vitrail.runs",
     "Problem": "vitrail.core.problems",
     "VitrailError": "vitrail.core.problems",
@@ -31,12 +37,16 @@ __all__ = [
     "Problem",
     "Run",
     "Study",
+    "Transfer",
+    "Tuning",
     "VitrailError",
     "compare",
     "cut",
     "datasets",
     "federate",
     "methods",
+    "transfer",
+    "tune",
 ]
 
 

@@ -87,7 +87,7 @@ def demo(
         result = compare(
             study,
             heart_disease(),
-            list(TABLE),
+            [m for m in TABLE if m != "weight_erosion"],  # one gradient a round: it needs many more rounds
             seeds_of(study, seeds),
             out=target,
             workers=cores(),
@@ -158,6 +158,9 @@ def run(
     pseudonym: Annotated[
         list[str] | None, typer.Option(help="The name a site publishes its layers under: SITE=PSEUDONYM.")
     ] = None,
+    keep_updates: Annotated[
+        bool, typer.Option("--keep-updates", help="Keep what each site reports in each round, for `contribution`.")
+    ] = False,
     resume: Resume = False,
 ) -> None:
     """Train one method over all sites and score every site on its own hold-out rows."""
@@ -189,6 +192,7 @@ def run(
             away=parse_away(away or []),
             refuse=refuse or [],
             pseudonyms=parse_pseudonyms(pseudonym or []),
+            keep_updates=keep_updates,
             progress=lambda done, total: step("rounds", done, total),
         )
     table = result.scores().pivot(index="site", columns="metric", values="value").loc[result.sites]
@@ -200,6 +204,17 @@ def run(
         print("\nWhose data does not fit?")
         found = result.findings()
         print("\n".join(f"  - {f.text}" for f in found) or f"  {no_shifts(result.shifts())}")
+    if "influence" in result.facts:
+        print("\nWhom each site learned from: share of its model, mean over rounds\n")
+        print_table(["user", *result.sites], [[u, *map(float, w)] for u, w in result.influence().iterrows()])
+    if "alpha" in result.facts:
+        trust = result.trust()
+        print("\nHow far each site trusts the others after the last round: 1 fully, 0 no more\n")
+        print_table(
+            ["user", *trust.sites], [[u, *map(float, a)] for u, a in zip(trust.sites, trust.final, strict=True)]
+        )
+    if keep_updates:
+        print(f"\nUpdates kept: {kept_size(out)}. The coordinator sees each site's own report.")
     print(f"\nRun:  {out.resolve()}\nPage: {write_report(result, out / 'report.html').resolve()}")
 
 
@@ -251,16 +266,26 @@ def wire(
     method: Annotated[str, typer.Argument(help="The method.")],
     study: Annotated[Path | None, typer.Argument(help="The study file; without it, the heart disease study.")] = None,
     set_: Annotated[list[str] | None, typer.Option("--set", help="Hyperparameter of the method: KEY=VALUE.")] = None,
+    sites: Annotated[int, typer.Option(min=1, help="How many sites, where messages grow with them.")] = 4,
 ) -> None:
-    """What leaves a site and what comes in, by name, shape and bytes, for that method and this study."""
+    """What leaves a site and what comes in, by name, shape and bytes, for that method (or ndoye) and this study."""
     from vitrail import methods
     from vitrail.data.datasets import packaged
     from vitrail.runs import wire_lines
     from vitrail.study import Study
 
     agreed = Study.load(study or packaged("heart_disease.toml"))
-    chosen = methods.build(method, parse_settings(set_ or []))
-    lines = wire_lines(agreed, chosen)
+    if method == "ndoye":
+        from vitrail.runs.transfer import TRUST, transfer_lines
+
+        title, lines = (
+            f"Adapted Ndoye factor, before any training together, {sites} sites",
+            transfer_lines(agreed, sites),
+        )
+    else:
+        chosen = methods.build(method, parse_settings(set_ or []))
+        lines = wire_lines(agreed, chosen, sites=sites)
+        title = f"{chosen.title}, {agreed.training.rounds} rounds" + (f", {sites} sites" if chosen.grows else "")
     rows = [
         [
             x.stage,
@@ -274,7 +299,7 @@ def wire(
         ]
         for x in lines
     ]
-    print(f"{chosen.title} on the study {agreed.name!r}, {agreed.training.rounds} rounds\n")
+    print(f"{title}, on the study {agreed.name!r}\n")
     print_table(["stage", "direction", "tensor", "shape", "type", "bytes", "times", "seen"], rows)
     print()
     for direction, words in (("from site", "leaves"), ("to site", "reaches")):
@@ -284,6 +309,8 @@ def wire(
         print(f"And {rows_too} bytes for every training row: THE ROWS THEMSELVES LEAVE. A yardstick, not for use.")
     print("seen = sum: the coordinator needs only the total over sites; each: it sees every site's own.")
     print("This table says what travels, not what could be learned from it about the rows behind it.")
+    if method == "ndoye":
+        print(f"Every site's model goes to every other site, through the coordinator. {TRUST}")
 
 
 @app.command()
@@ -343,6 +370,33 @@ def adopt(
     print(f"\nRun:  {out.resolve()}\nPage: {write_report(result, out / 'report.html').resolve()}")
 
 
+@app.command()
+def contribution(
+    run: Annotated[Path, typer.Argument(help="The folder of a run made with --keep-updates.")],
+    user: Annotated[str, typer.Option(help="The site on whose own test rows the loss is counted.")],
+    data: Annotated[Path, typer.Option("--data", help="The user's own file, or a folder that holds it by name.")],
+    method: Annotated[str, typer.Option(help="loo (leave-one-out), shapley or all.")] = "all",
+    permutations: Annotated[int, typer.Option(help="Orders of joining that are drawn where not all are used.")] = 200,
+    out: Annotated[Path | None, typer.Option(help="The folder to write; without it, contribution-USER here.")] = None,
+) -> None:
+    """How much each site's taking part lowered the user's loss, and a ledger of credits. Nothing is trained again."""
+    from vitrail.report.contribution import write_contribution
+    from vitrail.runs import Run
+    from vitrail.runs.contribution import contribution as count
+    from vitrail.runs.contribution import to_text, user_table
+    from vitrail.runs.folder import site_folder
+
+    rows = user_table(data, Run.load(run).study, user)
+    with bar() as step:
+        told = count(run, user, rows, method, permutations, step)
+    page = write_contribution(told, out or Path(f"contribution-{site_folder(user)}"))
+    print(to_text(told)[0])
+    for words, header, lines in to_text(told)[1]:
+        print(f"\n{words}\n")
+        print_table(header, lines)
+    print(f"\nTables: {page.parent.resolve()}\nPage:   {page.resolve()}")
+
+
 @app.command("methods")
 def list_methods() -> None:
     """The methods and their hyperparameters."""
@@ -356,6 +410,103 @@ def list_methods() -> None:
         doc = sys.modules[kind.__module__].__doc__ or ""
         rows.append([name, kind.title, given, doc.split("\n")[0]])
     print_table(["name", "title", "hyperparameters", "what it does"], rows)
+
+
+@app.command()
+def transfer(
+    study: StudyFile,
+    data: Data,
+    out: Annotated[Path | None, typer.Option(help="A folder for page and tables.")] = None,
+    folds: Annotated[int, typer.Option(help="Folds of each site's cross-validation.")] = 5,
+    train_with: Annotated[
+        str | None, typer.Option(help="Then train with the best: top:3, below:0.05, or NAME,NAME.")
+    ] = None,
+    user: Annotated[list[str] | None, typer.Option(help="For this site; without it, for each.")] = None,
+    method: Annotated[str, typer.Option(help="The method to train with.")] = "fedavg",
+    rounds: Rounds = None,
+    seed: Annotated[int | None, typer.Option(help="Seed, instead of the study's first.")] = None,
+) -> None:
+    """Before any training together: whose model carries over to whose rows (the adapted Ndoye factor)?"""
+    from vitrail.data.read import read_sites
+    from vitrail.report.transfer import write_transfer
+    from vitrail.runs.transfer import TRUST, train_together
+    from vitrail.runs.transfer import transfer as carry_over
+    from vitrail.study import Study
+
+    agreed = Study.load(study)
+    tables = read_sites(data, agreed)
+    with bar() as step:
+        found = carry_over(
+            agreed, tables, folds, seed, rounds, progress=lambda done, total: step("rounds", done, total)
+        )
+        for u in user or []:  # a mistake is told before anything is printed
+            found.ranking(u)
+        scores = train_together(found, tables, train_with, user or (), method, step) if train_with else None
+    print("Transfer loss: the loss of each site's own model on a user's training rows, less its cross-validated loss\n")
+    shown = found.matrix()
+    print_table(["user", *found.sites], [[u, *map(float, shown.loc[u])] for u in found.sites])
+    print("\nWhom to learn from, best suited first; and the columns their models use most differently\n")
+    rows = found.table[found.table.user.isin(user or found.sites)].sort_values(["user", "rank"])
+    said = [
+        [*r[:4], found.most_different(r[0], r[1])] for r in rows[["user", "site", "transfer", "loss_on_user"]].values
+    ]
+    print_table(["user", "site", "transfer loss", "loss on user", "difference in effect"], said)
+    print(f"\n{TRUST}")
+    if scores is not None:
+        first = scores[scores.metric == agreed.metrics[0]]
+        print(f"\n{agreed.metrics[0].replace('_', ' ')} on each user's own hold-out rows\n")
+        print_table(
+            ["user", "trained", "with", agreed.metrics[0]],
+            first[["user", "trained", "sites", "value"]].to_numpy().tolist(),
+        )
+    if out:
+        print(f"\nTables: {out.resolve()}\nPage:   {write_transfer(found, out, scores).resolve()}")
+
+
+@app.command()
+def tune(
+    study: StudyFile,
+    data: Data,
+    method: Annotated[str | None, typer.Option(help="Method, instead of the study's.")] = None,
+    grid: Annotated[
+        list[str] | None, typer.Option(help="A setting of the method, training or network: KEY=VALUE,VALUE.")
+    ] = None,
+    folds: Annotated[int, typer.Option(help="Folds within each site's training rows.")] = 3,
+    metric: Annotated[str | None, typer.Option(help="What to judge by, instead of the study's first metric.")] = None,
+    out: Annotated[Path | None, typer.Option(help="A JSON file to write.")] = None,
+    rounds: Rounds = None,
+    seed: Annotated[int | None, typer.Option(help="Seed, instead of the study's first.")] = None,
+    workers: Annotated[int, typer.Option(min=0, help="Processes; 0: as many as there are cores.")] = 0,
+) -> None:
+    """Find the best settings by cross-validation within the training rows; test rows are never touched."""
+    from vitrail.data.read import read_sites
+    from vitrail.runs.tune import parse_grid
+    from vitrail.runs.tune import tune as search
+    from vitrail.study import Study
+
+    agreed = Study.load(study)
+    with bar() as step:
+        found = search(
+            agreed,
+            read_sites(data, agreed),
+            method,
+            parse_grid(grid or []),
+            folds,
+            seed,
+            metric=metric,
+            rounds=rounds,
+            workers=workers or cores(),
+            progress=step,
+        )
+    print(f"{found.title}: {found.metric.replace('_', ' ')} over {folds} folds of the training rows, best first\n")
+    keys = list(found.grid)
+    table = found.table[[*keys, "mean", "sd", "worst", "worst_site"]].to_numpy().tolist()
+    shown = [[*map(str, row[: len(keys)]), *row[len(keys) :]] for row in table]
+    print_table([*keys, "mean over sites", "sd over folds", "worst site", "which"], shown)
+    print(f"\n# the best, for the study file\n{found.section()}")
+    if out:
+        found.save(out)
+        print(f"\nWritten: {out.resolve()}")
 
 
 def parse_settings(given: list[str]) -> dict[str, Any]:
@@ -415,6 +566,14 @@ def cores() -> int:
     import os
 
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def kept_size(run: Path) -> str:
+    from vitrail.report.words import several, size
+    from vitrail.runs.folder import UPDATES
+
+    kept = [f.stat().st_size for f in (run / UPDATES).glob("round-*.safetensors")]
+    return f"{several(len(kept), 'round')}, {size(sum(kept))}, in {run / UPDATES}"
 
 
 def free_folder(path: Path) -> Path:

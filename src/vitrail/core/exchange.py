@@ -37,9 +37,10 @@ class Pace(NamedTuple):
 
 
 class Rows(NamedTuple):
-    """A site's own training rows, as far as a report may look at them."""
+    """A site's own training rows, as far as an exchange may look at them besides its batches."""
 
-    total: Tensor  # [site]: how many there are
+    total: Tensor  # [site]: how many it trains on
+    aside: Batch | None = None  # those it judges by and does not train on, where the method asks for them
 
 
 class Ends(NamedTuple):
@@ -59,6 +60,10 @@ class Exchange(ABC, Generic[State, Coord, Work, Down, Up]):
     sees: ClassVar[Literal["sum", "each"]] = "each"  # merge is given the total over sites, or each site's report
     trains: ClassVar[bool] = True  # whether step runs at all
 
+    def batches(self) -> int | None:
+        """How many batches a site draws in a round at most; None: as many as its epochs have."""
+        return None
+
     @abstractmethod
     def send(self, task: Task, coord: Coord, roster: Roster) -> Down:
         """At the coordinator: what each site is told."""
@@ -66,6 +71,10 @@ class Exchange(ABC, Generic[State, Coord, Work, Down, Up]):
     @abstractmethod
     def begin(self, task: Task, state: State, down: Down) -> Work:
         """At the site: fresh tensors to work on."""
+
+    def ready(self, task: Task, state: State, down: Down, rows: Rows) -> Work:
+        """At the site: `begin`, for an exchange that first judges by rows set aside what it was told."""
+        return self.begin(task, state, down)
 
     @abstractmethod
     def step(self, task: Task, work: Work, batch: Batch, pace: Pace) -> None:
@@ -97,6 +106,9 @@ class Method(Exchange[State, Coord, Work, Down, Up]):
     title: ClassVar[str] = ""  # as a page writes it
     federated: ClassVar[bool] = True  # False for the yardsticks: alone, or all rows in one place
     pools_rows: ClassVar[bool] = False  # True only for the yardstick that takes all rows to one place
+    grows: ClassVar[bool] = False  # True when messages hold something for every site, so that they grow with them
+    # facts kept for every round, and how many of their first axes are sites; a run has them in its own order of sites
+    paths: ClassVar[dict[str, int]] = {}
     lr: float | None = None  # None: the study's
     momentum: float | None = None  # None: the study's
 
@@ -112,8 +124,20 @@ class Method(Exchange[State, Coord, Work, Down, Up]):
     def predict(self, task: Task, state: State, x: Tensor) -> Tensor:
         """A settled site's scores for rows x: [site, row, class]."""
 
+    def compares(self) -> tuple[str, ...]:
+        """Names of the models that a site carries beside its own, to compare with."""
+        return ()
+
+    def compared(self, task: Task, state: State, x: Tensor) -> dict[str, Tensor]:
+        """Their scores for rows x, by name, at a settled site."""
+        return {}
+
     def plan(self, rounds: int) -> tuple[Stage, ...]:
         return (Stage("train", self, rounds),)
 
     def ends(self) -> Ends:
         return Ends()
+
+    def aside(self) -> float:
+        """The share of its training rows that each site keeps out of training, to judge by (Rows.aside)."""
+        return 0.0

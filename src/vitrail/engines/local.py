@@ -24,7 +24,7 @@ from vitrail.core.exchange import Exchange, Facts, Method, Pace, Roster, Rows
 from vitrail.core.random import keep_mask
 from vitrail.core.task import Batch, Task
 from vitrail.core.tensors import each, forget_memory, reused_memory, scratch, tensors
-from vitrail.engines.sites import Draw, Drawer, Sites
+from vitrail.engines.sites import Draw, Drawer, Sites, set_aside
 from vitrail.engines.wire import Contract, Ledger, check, total, trace
 
 CHUNK_BYTES = 12 << 20  # parameters, velocity and batch of a chunk: a share of the last-level cache
@@ -75,16 +75,25 @@ class Engine:
         looped: bool = False,
         chunk: int | None = None,
         absent: Callable[[int, int], Tensor] | None = None,
+        keep_reports: bool = False,
     ) -> None:
-        """`absent(stage, round)` gives [site] bool in the order of sites.names: who does not answer."""
+        """`absent(stage, round)` gives [site] bool in the order of sites.names: who does not answer.
+
+        With `keep_reports`, `reports` holds each site's own report of the last round, stacked; absent sites' are zero.
+        """
+        self.aside: Batch | None = None
+        if share := method.aside():
+            sites, self.aside = set_aside(sites, share, seed)
         self.task, self.method, self.sites, self.training, self.seed = task, method, sites, training, seed
         self.device = sites.x.device
         self.stages = method.plan(training.rounds)
-        self.contracts: list[Contract] = trace(task, method, training.rounds)
+        self.contracts: list[Contract] = trace(task, method, training.rounds, len(sites.names))
         self.ledger = Ledger(sites.names)
         for contract in self.contracts:
             self.ledger.declare(contract)
         self.absent = absent
+        self.keep_reports = keep_reports
+        self.reports: Any = None
         self.units = sum(task.net.widths) if task.dropout > 0 else 0
         self.drawer = Drawer(sites, training.batch, training.epochs, seed, self.units)
         self.counts = torch.tensor(sites.sizes, device=self.device, dtype=sites.x.dtype)
@@ -130,6 +139,7 @@ class Engine:
                     roster = Roster(self.sites.names, present)
                     pace = self.training.pace(self.method, r, stage.rounds)
                     facts: Facts = {}
+                    self.reports = None
                     if present is self.everyone or bool(present.any()):
                         self.drawer.set(s, r)
                         coord, facts = self._round(pool, s, coord, state, roster, pace)
@@ -160,7 +170,7 @@ class Engine:
         pace: Pace,
     ) -> tuple[Any, Facts]:
         ex, contract = self.stages[s].exchange, self.contracts[s]
-        if self.device.type == "cuda" and ex.trains and roster.present is self.everyone:
+        if self.device.type == "cuda" and ex.trains and roster.present is self.everyone and not self.keep_reports:
             if self.graph is None or self.graph.pace != pace:
                 self.graph = _Graph(self, ex, contract, coord, state, roster, pace)
             return self.graph.replay()
@@ -193,18 +203,22 @@ class Engine:
             if len(place) != place[-1] + 1 - place[0]:
                 at = torch.tensor(place, device=self.device)
             mine, told = each(lambda t: t[at], state), each(lambda t: t[at], down)
+            rows = Rows(self.counts[at], self.aside and Batch(self.aside.x[at], self.aside.y[at], self.aside.w[at]))
             with reused_memory():
-                work = ex.begin(task, mine, told)
+                work = ex.ready(task, mine, told, rows)
             if feed is not None:
                 self._train(ex, work, at, [self.drawer.steps[i] for i in place], feed, pace)
-            kept, up = ex.report(task, mine, work, told, Rows(self.counts[at]), pace)
+            kept, up = ex.report(task, mine, work, told, rows, pace)
             check(up, contract.up, contract.stage, "from site")
             for (_, old), (_, new) in zip(tensors(state), tensors(kept), strict=True):
                 old[at] = new
             # copies: a report may lie in memory that the thread's next chunk overwrites
-            return at, total(up) if ex.sees == "sum" else each(_owned, up)
+            return at, total(up) if ex.sees == "sum" and not self.keep_reports else each(_owned, up)
 
         ups = list(pool.map(visit, places) if pool and len(places) > 1 else map(visit, places))
+        if self.keep_reports:
+            self.reports = _spread(ups, len(roster.names))
+            ups = [(at, total(up)) for at, up in ups] if ex.sees == "sum" else ups
         said = _summed([up for _, up in ups]) if ex.sees == "sum" else _spread(ups, len(roster.names))
         return ex.merge(task, coord, said, roster)
 
@@ -233,7 +247,8 @@ class Engine:
         n, b, width = len(steps), self.training.batch, self.sites.x.shape[1]
         y, w, rows, keys = feed.y[:, at], feed.w[:, at], feed.draw.rows[:, at], feed.draw.row_key
         keys = keys[:, at] if self.units else keys
-        for t in range(max(steps)):
+        most = ex.batches()
+        for t in range(max(steps) if most is None else min(most, max(steps))):
             busy = sum(1 for k in steps if k > t)  # steps never grow along a chunk
             if busy < n:
                 work, n = each(lambda v: v[:busy], work), busy  # noqa: B023

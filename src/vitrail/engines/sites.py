@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from vitrail.core.random import key, mixed, odd32, orders
+from vitrail.core.task import Batch
 
 
 @dataclass(frozen=True)
@@ -50,6 +51,28 @@ def gather_sites(named: Sequence[tuple[str, Tensor, Tensor, Tensor]]) -> Sites:
         torch.cat([w for *_, w in ranked]),
         tuple(len(x) for _, x, _, _ in ranked),
     )
+
+
+def set_aside(sites: Sites, share: float, seed: int) -> tuple[Sites, Batch]:
+    """The rows to train on, and floor(share * rows) of each site to judge by: [site, row, ...], padded with weight 0.
+
+    Which ones is drawn from the seed and the row's own numbers: a patient whom two sites hold is mostly set aside at
+    both, so that no site is judged by rows on which it was trained elsewhere. The order of the sites stays.
+    """
+    device = sites.x.device
+    numbers = (sites.x.double() + 0.0).view(torch.int64)  # -0 is 0
+    lots = mixed(numbers, torch.arange(1, numbers.shape[1] + 1, device=device)).sum(1)
+    lots = mixed(lots, torch.tensor(key(seed, "aside"), device=device))
+    counts = [int(share * n) for n in sites.sizes]
+    spans = zip(sites.starts, sites.sizes, strict=True)
+    ranked = [lots[a : a + n].argsort(stable=True) + a for a, n in spans]
+    left = torch.cat([rows[k:].sort().values for rows, k in zip(ranked, counts, strict=True)])
+    sizes = tuple(n - k for n, k in zip(sites.sizes, counts, strict=True))
+    wide = max(1, *counts)
+    at = torch.stack([torch.nn.functional.pad(r[:k], (0, wide - k)) for r, k in zip(ranked, counts, strict=True)])
+    real = torch.arange(wide, device=device) < torch.tensor(counts, device=device)[:, None]
+    kept = Sites(sites.names, sites.x[left], sites.y[left], sites.w[left], sizes)
+    return kept, Batch(sites.x[at], sites.y[at], sites.w[at] * real[..., None])
 
 
 class Draw(NamedTuple):

@@ -1,7 +1,7 @@
 """What may cross the wire, checked at every message; and the ledger of what did.
 
-The contract is traced before the first round by running one site on rows of zeros: names, shapes and types of every
-message. A message that differs is refused by name.
+The contract is traced before the first round by running one site (all, where messages grow with them) on rows of
+zeros: names, shapes and types of every message. A message that differs is refused by name.
 """
 
 from __future__ import annotations
@@ -68,18 +68,18 @@ def spec_of(message: Any) -> Spec:
     return {name: (tuple(t.shape[1:]), t.dtype) for name, t in tensors(message)}
 
 
-def trace(task: Task, method: Method[Any, Any, Any, Any, Any], rounds: int) -> list[Contract]:
-    """The contract of every stage."""
-    some = next(iter(task.start.values()))
-    roster = Roster(("site",), torch.ones(1, dtype=torch.bool, device=some.device))
-    state, coord = method.state(task, 1), method.coord(task, 1)
-    x, y, w = (some.new_zeros(1, 1, n) for n in (task.net.widths[0], task.net.outputs, 1))
-    batch, rows = Batch(x, y, w), Rows(some.new_ones(1))
+def trace(task: Task, method: Method[Any, Any, Any, Any, Any], rounds: int, sites: int = 1) -> list[Contract]:
+    """The contract of every stage; how many `sites` there are matters only where messages grow with them."""
+    some, n = next(iter(task.start.values())), sites if method.grows else 1
+    roster = Roster(("site",) * n, torch.ones(n, dtype=torch.bool, device=some.device))
+    state, coord = method.state(task, n), method.coord(task, n)
+    x, y, w = (some.new_zeros(n, 1, width) for width in (task.net.widths[0], task.net.outputs, 1))
+    batch, rows = Batch(x, y, w), Rows(some.new_ones(n), Batch(x, y, w) if method.aside() else None)
     contracts = []
     for stage in method.plan(rounds):
         ex = stage.exchange
         down = ex.send(task, coord, roster)
-        work = ex.begin(task, state, down)
+        work = ex.ready(task, state, down, rows)
         if ex.trains:
             ex.step(task, work, batch, Pace(0.1, 0.0))
         state, up = ex.report(task, state, work, down, rows, Pace(0.1, 0.0))

@@ -14,10 +14,10 @@ The first two see what a shift or a factor could repair, the third what nothing 
 up. A site says only the mean, the covariance and n_eff = (sum s^2)^2 / sum s^4, the rows that carry the variance. If
 its rows come from where the others' come from, its mean differs from theirs by chance alone:
     T = (m_i - m_others)' C^-1 (m_i - m_others) / (1/n_i + 1/n_others) / phi      ~ q F(q, 2 n_eff)
-C is the covariance of the other sites' rows. phi >= 1 is how much more than by chance the others differ among each
-other anyway: Cochran's Q over its degrees of freedom, of this cell, drawn to the median of all cells, so that four
-sites can say it too. The alarm level is shared among all cells (Bonferroni), so that at most `alpha` of all runs
-without any fault raise an alarm.
+C is the covariance of the other sites' rows, without its narrowest directions (NARROW). phi >= 1 is how much more than
+by chance the others differ among each other anyway: Cochran's Q over its degrees of freedom, of this cell, drawn to the
+median of all cells, so that four sites can say it too. The alarm level is shared among all cells (Bonferroni), so that
+at most `alpha` of all runs without any fault raise an alarm.
 
 The site with the strongest cell below the level then fits the shift and factor of each of its doubtful cells on its own
 rows and says its means again. Flagged is the cell that leaves nothing doubtful elsewhere once fitted (of several the
@@ -49,6 +49,7 @@ FURTHER = 1e-3  # of the level, for a site's second cell: what a fit cannot repa
 MOST_TRIED = 6  # cells that a site fits to see which explains most
 SHRINK = 20.0  # degrees of freedom that the median dispersion counts for
 RIDGE = 1e-3
+NARROW = 1e-2  # of the widest: a direction narrower than that is second order, with tails that no formula gives
 
 
 class Cell(NamedTuple):
@@ -327,7 +328,7 @@ def _whitener(cov: Floats) -> Floats:
     alive = sd > 1e-9 * np.maximum(sd.max(1, keepdims=True), 1e-150)
     inverse = np.where(alive, 1 / np.where(alive, sd, 1.0), 0.0)
     value, vector = np.linalg.eigh(cov * inverse[:, :, None] * inverse[:, None, :])
-    kept = value > np.maximum(1e-6 * value.max(1, keepdims=True), 1e-12)
+    kept = value > np.maximum(NARROW * value.max(1, keepdims=True), 1e-12)
     return np.asarray(inverse[:, :, None] * vector * (kept / np.sqrt(np.where(kept, value, 1.0)))[:, None, :])
 
 

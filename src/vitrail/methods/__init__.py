@@ -16,8 +16,10 @@ from vitrail.methods.fedper import FedPer
 from vitrail.methods.fedprox import FedProx
 from vitrail.methods.fine_tune import FineTune
 from vitrail.methods.ifedavg import IFedAvg
+from vitrail.methods.influence import Influence
 from vitrail.methods.local import Local
 from vitrail.methods.scaffold import Scaffold
+from vitrail.methods.weight_erosion import WeightErosion
 
 AnyMethod = Method[Any, Any, Any, Any, Any]
 
@@ -32,6 +34,8 @@ TABLE: dict[str, type[AnyMethod]] = {
     "ditto": Ditto,
     "fine_tune": FineTune,
     "ifedavg": IFedAvg,
+    "weight_erosion": WeightErosion,
+    "influence": Influence,
 }
 
 __all__ = ["TABLE", "AnyMethod", *(kind.__name__ for kind in TABLE.values())]

@@ -7,11 +7,15 @@ from pathlib import Path
 from typing import Any
 
 import pandas as pd
+import torch
 
 from vitrail.core.problems import Problem, VitrailError
 from vitrail.data.datasets import HEART_ATTRIBUTION
+from vitrail.data.encode import columns
+from vitrail.explain.trust import read_trust
 from vitrail.methods import TABLE, build, name_of
 from vitrail.report.page import Page, render
+from vitrail.report.trust import Learned
 from vitrail.runs.comparison import Comparison, load_comparison
 from vitrail.runs.newcomer import gains
 from vitrail.runs.run import Run
@@ -72,7 +76,10 @@ def page_of(source: Run | Comparison) -> Page:
         notes.insert(0, HEART_ATTRIBUTION)
     if isinstance(source, Run):
         notes += [_newcomer_note(source, name) for name in source.info.get("newcomers", [])]
-    wire = pd.concat([_wire(study, m) for m in whole.methods], ignore_index=True)
+    kept = bool(whole.info.get("keep_updates"))
+    if kept:
+        notes.append("This run kept its updates: the coordinator saw each site's own report of each round.")
+    wire = pd.concat([_wire(study, m, len(whole.sites), kept) for m in whole.methods], ignore_index=True)
     return Page(
         title=study.name,
         kind="run" if single else "compare",
@@ -93,6 +100,7 @@ def page_of(source: Run | Comparison) -> Page:
         shifts=source.shift_table if isinstance(source, Run) else None,
         shift_findings=source.findings() if isinstance(source, Run) and source.shift_table is not None else (),
         pseudonyms=source.info.get("pseudonyms", ()) if isinstance(source, Run) else (),
+        learned=_learned(source) if isinstance(source, Run) else None,
     )
 
 
@@ -107,9 +115,46 @@ def _newcomer_note(run: Run, name: str) -> str:
     )
 
 
-def _wire(study: Study, method: str) -> pd.DataFrame:
+def _learned(run: Run) -> Learned | None:
+    if (trust := read_trust(run.sites, run.facts)) is None:
+        return None
+    metric, beside = run.study.metrics[0], run.beside()
+    own = run.curve().assign(model="own")
+    own = own[own["round"] <= trust.rounds[-1]]  # what comes after trains nothing
+    curves = pd.concat([own, beside], ignore_index=True)
+    curves = curves[curves["metric"] == metric][["round", "site", "model", "value"]]
+    shown = dict(zip(run.sites, run.facts["shown"].tolist(), strict=True)) if "shown" in run.facts else {}
+    return Learned(trust, curves, _weights(run, shown), [site for site, said in shown.items() if not said])
+
+
+def _weights(run: Run, shown: dict[str, bool]) -> pd.DataFrame | None:
+    """What a linear model makes of each feature: site, answer, feature, model, value."""
+    if run.study.network.kind == "mlp" and run.study.network.hidden:
+        return None
+    target, names, rows = run.study.target, [*columns(run.study), "(constant)"], []
+    answers = target.levels[1:] if len(target.levels) == 2 else target.levels or (f"more {target.column}",)
+    for i, site in enumerate(run.sites):
+        parts = {"own": ("params/", run.models[site]), "global": ("shared/", run.models[site])}
+        held = {m: (d[f"{k}head.weight"], d[f"{k}head.bias"]) for m, (k, d) in parts.items() if f"{k}head.bias" in d}
+        if shown.get(site):
+            held["local"] = run.facts["local/head.weight"][i], run.facts["local/head.bias"][i]
+        for model, (weight, bias) in held.items():
+            both = torch.cat([weight, bias[None]]).double()  # [feature, output]
+            if len(target.levels) == 2:
+                both = both[:, 1:] - both[:, :1]
+            elif target.levels:
+                both = both - both.mean(1, keepdim=True)
+            rows += [
+                (site, answer, feature, model, float(both[f, a]))
+                for a, answer in enumerate(answers)
+                for f, feature in enumerate(names)
+            ]
+    return pd.DataFrame(rows, columns=["site", "answer", "feature", "model", "value"])
+
+
+def _wire(study: Study, method: str, sites: int, kept: bool) -> pd.DataFrame:
     given = {k: v for k, v in study.method.items() if k != "name"} if study.method["name"] == method else {}
-    frame = pd.DataFrame([line._asdict() for line in wire_lines(study, build(method, given))])
+    frame = pd.DataFrame([line._asdict() for line in wire_lines(study, build(method, given), kept, sites)])
     frame["shape"] = [" x ".join(map(str, s)) if s else "1 number" for s in frame["shape"]]
     return frame.assign(method=method)
 

@@ -16,6 +16,7 @@ import numpy as np
 import pandas as pd
 from markupsafe import Markup
 
+from vitrail.explain.groups import joined
 from vitrail.report.figures import WIDE, _text, tag
 from vitrail.report.words import LAYERS, number, p_words, several, shorten_all, signed
 
@@ -121,18 +122,7 @@ def seriate(rows: np.ndarray) -> list[int]:
     """
     squares = (rows**2).sum(1)
     apart = np.sqrt(np.maximum(squares[:, None] + squares - 2 * rows @ rows.T, 0)).round(9)  # [row, row]
-    between = apart + np.where(np.eye(len(rows), dtype=bool), np.inf, 0)  # groups, under the index of one of theirs
-    groups = {i: [i] for i in range(len(rows))}
-    while len(groups) > 1:
-        i, j = divmod(int(between.argmin()), len(rows))
-        a, b = groups[i], groups.pop(j)
-        turns = [(a, b), (a[::-1], b), (a, b[::-1]), (a[::-1], b[::-1])]
-        first, second = min(turns, key=lambda t: apart[t[0][-1], t[1][0]])
-        mean = (len(a) * between[i] + len(b) * between[j]) / (len(a) + len(b))
-        between[i], between[:, i] = mean, mean
-        between[j], between[:, j] = np.inf, np.inf
-        groups[i] = first + second
-    order = next(iter(groups.values()), [])
+    order, _ = joined(apart)
     return order[::-1] if order and squares[order[-1]] > squares[order[0]] else order
 
 

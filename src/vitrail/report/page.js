@@ -107,6 +107,19 @@ addEventListener("DOMContentLoaded", () => {
     figure.prepend(line);
   }
 
+  // one part of a choice at a time; without this script all are shown
+  for (const choice of document.querySelectorAll("[data-choose]")) {
+    const parts = [...choice.querySelectorAll(":scope > [data-name]")], select = document.createElement("select");
+    const label = document.createElement("label");
+    for (const part of parts) select.append(new Option(part.dataset.name));
+    const show = () => parts.forEach((part, i) => { part.hidden = i !== select.selectedIndex; });
+    select.addEventListener("change", show);
+    label.className = "choose";
+    label.append(choice.dataset.choose + " ", select);
+    choice.prepend(label);
+    show();
+  }
+
   // the words of a shape's title, at once and on telephones too; the browser's own would come late and beside it
   const tip = document.createElement("div");
   tip.className = "tip";

@@ -18,7 +18,7 @@ import pandas as pd
 from jinja2 import Environment, StrictUndefined
 from markupsafe import Markup
 
-from vitrail.report import figures
+from vitrail.report import figures, trust
 from vitrail.report.figures import Gain, Spread
 from vitrail.report.findings import (
     ShiftFinding,
@@ -34,6 +34,7 @@ from vitrail.report.findings import (
 )
 from vitrail.report.heatmap import heatmaps
 from vitrail.report.tables import Matrix, lead_method, matrix, methods_of, sites_of, traffic, where
+from vitrail.report.trust import Learned
 from vitrail.report.words import (
     ANSWERS,
     LAYERS,
@@ -75,6 +76,7 @@ class Page:
     shifts: pd.DataFrame | None = None
     shift_findings: Sequence[ShiftFinding] = ()
     pseudonyms: Sequence[str] = ()  # sites in `shifts` that go by another name there
+    learned: Learned | None = None  # whom each site learned from (Weight Erosion)
 
 
 def render(page: Page) -> str:
@@ -86,10 +88,14 @@ def render(page: Page) -> str:
     )
     template = env.from_string((here / "page.html").read_text("utf-8"))
     every, _, heat = (here / "page.css").read_text("utf-8").partition(HEAT_STYLES)
-    css = Markup(every if page.shifts is None else every + heat)  # ours, not data
+    plain = page.shifts is None and page.learned is None
+    css = Markup(every if plain else every + heat)  # ours, not data
     script = Markup((here / "page.js").read_text("utf-8"))
     mark = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
-    return template.render(css=css, script=script, hash=mark, page=page, shifts=_shifts(page), **_contents(page))
+    learned = page.learned and trust.contents(page.learned, metric_words(page.metric))
+    return template.render(
+        css=css, script=script, hash=mark, page=page, shifts=_shifts(page), learned=learned, **_contents(page)
+    )
 
 
 def _contents(page: Page) -> dict[str, Any]:

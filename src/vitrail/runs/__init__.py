@@ -3,5 +3,7 @@
 from vitrail.runs.comparison import Comparison, compare
 from vitrail.runs.run import Run, federate
 from vitrail.runs.setup import wire_lines
+from vitrail.runs.transfer import Transfer, transfer
+from vitrail.runs.tune import Tuning, tune
 
-__all__ = ["Comparison", "Run", "compare", "federate", "wire_lines"]
+__all__ = ["Comparison", "Run", "Transfer", "Tuning", "compare", "federate", "transfer", "tune", "wire_lines"]

@@ -6,6 +6,7 @@
     scores.csv, ledger.csv, wire.csv
     checkpoint.json               which round the tensors below belong to; replaced atomically, last
     coordinator/*.safetensors     what the coordinator may see
+    coordinator/updates/*         with keep_updates: each site's report of each round
     sites/NAME/*                  private to that site: state, model, encoder
 
 Tensors are written under new names and flushed to disk before checkpoint.json points to them, so a kill at any moment
@@ -32,6 +33,9 @@ from vitrail.core.problems import Problem, VitrailError
 from vitrail.core.tensors import filled, tensors
 from vitrail.engines.local import Moment
 
+UPDATES = Path("coordinator") / "updates"
+PATH = "path of "  # a fact of every round, among the coordinator's tensors
+
 
 def site_folder(name: str) -> str:
     """A file name for any site name.
@@ -53,10 +57,10 @@ def write_atomically(path: Path, text: str) -> None:
     os.replace(temporary, path)
 
 
-def save_tensors(path: Path, named: dict[str, Tensor]) -> None:
+def save_tensors(path: Path, named: dict[str, Tensor], words: dict[str, str] | None = None) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(path.name + ".new")
-    save_file({k: v.detach().cpu().contiguous().clone() for k, v in named.items()}, temporary)
+    save_file({k: v.detach().cpu().contiguous().clone() for k, v in named.items()}, temporary, words)
     with temporary.open("rb") as file:
         os.fsync(file.fileno())
     os.replace(temporary, path)
@@ -109,9 +113,11 @@ class Folder:
             file.write(line + "\n")
             file.flush()
 
-    def checkpoint(self, names: tuple[str, ...], moment: Moment, extra: dict[str, Any]) -> None:
-        tag = f"{moment.stage}-{moment.round:06d}"
-        save_tensors(self.path / "coordinator" / f"{tag}.safetensors", dict(tensors(moment.coord)))
+    def checkpoint(
+        self, names: tuple[str, ...], moment: Moment, extra: dict[str, Any], paths: dict[str, Tensor]
+    ) -> None:
+        tag, kept = f"{moment.stage}-{moment.round:06d}", {f"{PATH}{k}": v for k, v in paths.items()}
+        save_tensors(self.path / "coordinator" / f"{tag}.safetensors", {**dict(tensors(moment.coord)), **kept})
         flat = dict(tensors(moment.state))
         for i, name in enumerate(names):
             place = self.path / "sites" / site_folder(name) / f"state-{tag}.safetensors"
@@ -126,10 +132,18 @@ class Folder:
                 with contextlib.suppress(OSError):
                     old.unlink()
 
+    def keep_updates(self, names: tuple[str, ...], moment: Moment, reports: Any) -> None:
+        """What each site that answered said in this round. A resumed run writes the same again."""
+        here = moment.present.cpu()
+        said = {} if reports is None else {f"report/{k}": v[here.to(v.device)] for k, v in tensors(reports)}
+        path = self.path / UPDATES / f"round-{moment.round:05d}.safetensors"
+        save_tensors(path, {**said, "present": here}, {"sites": json.dumps(names)})
+
     def restore(
         self, names: tuple[str, ...], shape_at: Callable[[int], Moment]
-    ) -> tuple[Moment, dict[str, Any]] | None:
-        """The last whole checkpoint, in the shape the engine has at that stage; None if there is none yet."""
+    ) -> tuple[Moment, dict[str, Any], dict[str, Tensor]] | None:
+        """The last whole checkpoint, in the shape the engine has at that stage, and the facts of every round so far;
+        None if there is none yet."""
         try:
             at = json.loads((self.path / "checkpoint.json").read_text())
         except FileNotFoundError:
@@ -145,7 +159,7 @@ class Folder:
             coord=filled(start.coord, coord),
             state=filled(start.state, state),
         )
-        return moment, at
+        return moment, at, {k.removeprefix(PATH): v for k, v in coord.items() if k.startswith(PATH)}
 
     def drop_checkpoints(self) -> None:
         """After the end only the models remain."""

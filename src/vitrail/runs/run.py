@@ -25,14 +25,17 @@ from vitrail.core.tensors import each, filled, tensors
 from vitrail.data.encode import Encoder, SiteData, prepare
 from vitrail.data.read import clean
 from vitrail.engines.local import Engine, Moment
+from vitrail.explain.trust import Trust, read_trust
 from vitrail.methods import AnyMethod
 from vitrail.runs.fit import ShiftFinding, find_shifts
 from vitrail.runs.folder import Folder, save_tensors, site_folder, write_atomically
 from vitrail.runs.setup import (
+    MAJORITY,
     Away,
     absence,
     all_rows,
     build_task,
+    check_keeping,
     check_options,
     is_evaluated,
     resolve,
@@ -42,6 +45,7 @@ from vitrail.runs.setup import (
 )
 from vitrail.study import Study
 
+# split: test or train, of the site's own model; test:NAME of a model carried beside it
 HISTORY = ["stage", "round", "site", "split", "metric", "value"]
 CHECKPOINT_SECONDS = 5.0
 
@@ -98,6 +102,26 @@ class Run:
         """Whose data does not fit, strongest first."""
         self.shifts()
         return [ShiftFinding(**alarm) for alarm in self.alarms]
+
+    def trust(self) -> Trust:
+        """Whom each site learned from, round by round (Weight Erosion)."""
+        if (found := read_trust(self.sites, self.facts)) is None:
+            what = f"{self.method.title} keeps no trust between sites."
+            raise VitrailError("there is no trust", [Problem("method", what, "Run it with --method weight_erosion.")])
+        return found
+
+    def influence(self) -> pd.DataFrame:
+        """Whom each site learned from (Influence): mean weight over the rounds, users down, sites across."""
+        if "influence" not in self.facts:
+            what = f"{self.method.title} weighs no sites."
+            raise VitrailError("there is no influence", [Problem("method", what, "Run it with --method influence.")])
+        return pd.DataFrame(self.facts["influence"].nanmean(0).numpy(), index=self.sites, columns=self.sites)
+
+    def beside(self) -> pd.DataFrame:
+        """round, site, model, metric, value: of the models carried beside each site's own, on its hold-out rows."""
+        rows = self.history[(self.history.stage == 0) & self.history.split.str.startswith("test:")]
+        rows = rows.assign(model=rows.split.str.removeprefix("test:"))
+        return rows[["round", "site", "model", "metric", "value"]].reset_index(drop=True)
 
     def known_as(self, site: str) -> str:
         """The name under which this site's layers were published."""
@@ -205,13 +229,16 @@ def federate(
     away: Away | None = None,
     refuse: Sequence[str] = (),
     pseudonyms: Mapping[str, str] | None = None,
+    keep_updates: bool = False,
     progress: Callable[[int, int], None] | None = None,
     checkpoint_seconds: float = CHECKPOINT_SECONDS,
 ) -> Run:
     """Train `method` over the sites' tables and score every site's own model on its own hold-out rows.
 
     `refuse` names sites that do not publish their private layers (iFedAvg); they train all the same. `pseudonyms`
-    maps a site to the name its published layers go by; scores stay under the sites' own names.
+    maps a site to the name its published layers go by; scores stay under the sites' own names. `keep_updates` writes
+    what each site reports in each round, so that runs/contribution.py can rebuild any coalition's model; the
+    coordinator then sees each report, also where the method needs only their total.
     """
     study, chosen = resolve(study, method, rounds)
     seed = study.seeds[0] if seed is None else seed
@@ -219,12 +246,18 @@ def federate(
     check_options(engine, device, dropout_rate, away or {}, refuse, pseudonyms, list(sites), seed)
     data = prepare(sites, study, seed)
     task = build_task(study, chosen, seed, device)
+    if keep_updates:
+        check_keeping(task, chosen, out)
     rows = training_rows(data, study, chosen, device)
     stages = [stage.name for stage in chosen.plan(study.training.rounds)]
     absent = None if chosen.pools_rows else absence(rows.names, seed, dropout_rate, away or {}, refuse, stages)
-    runner = Engine(task, chosen, rows, training_of(study), seed, looped=engine == "looped", absent=absent)
+    looped = engine == "looped"
+    runner = Engine(
+        task, chosen, rows, training_of(study), seed, looped=looped, absent=absent, keep_reports=keep_updates
+    )
     info = _describe(study, seed, engine, device, data)
     info |= {"dropout_rate": dropout_rate, "away": {k: [list(s) for s in v] for k, v in (away or {}).items()}}
+    info |= {"keep_updates": True} if keep_updates else {}
     info |= {"refuse": sorted(refuse), "pseudonyms": sorted(pseudonyms.values())}  # not whose: each site knows its own
     folder = Folder(Path(out), resume=resume) if out is not None else None
     try:
@@ -249,6 +282,7 @@ def _train(
 ) -> Run:
     total = sum(stage.rounds for stage in runner.stages)
     history: list[tuple[Any, ...]] = []
+    paths: dict[str, list[Tensor]] = {}
     moment = None
     if folder:
         if resume:
@@ -258,7 +292,8 @@ def _train(
             ):
                 return Run.load(folder.path)
             if back := _restore(folder, runner):
-                moment, history = back
+                moment, history, before = back
+                paths = {k: list(v) for k, v in before.items()}
                 folder.log("resumed", stage=moment.stage, round=moment.round)
         else:
             write_atomically(folder.path / "study.toml", study.to_toml())
@@ -273,14 +308,19 @@ def _train(
     last = moment or runner.start()
     for last in runner.run(moment):
         done += 1
+        if kept := {k: v.cpu() for k, v in last.facts.items() if k in method.paths}:
+            for k, v in ({"round": torch.tensor(last.round)} | kept).items():
+                paths.setdefault(k, []).append(v)
         if is_evaluated(done, total):
             history += judge.rows(last, ("test", "train") if done == total else ("test",))
         if folder and not bool(last.present.all()):
             gone = [n for n, here in zip(runner.sites.names, last.present.tolist(), strict=True) if not here]
             folder.log("absent", stage=last.stage, round=last.round, sites=gone)
+        if folder and runner.keep_reports and last.stage == 0:  # later stages publish, or train alone
+            folder.keep_updates(runner.sites.names, last, runner.reports)
         if folder and done < total and time.monotonic() - saved >= checkpoint_seconds:
             extra = {"history": history, "ledger": runner.ledger.counts}
-            folder.checkpoint(runner.sites.names, last, extra)
+            folder.checkpoint(runner.sites.names, last, extra, {k: torch.stack(v) for k, v in paths.items()})
             folder.log("checkpoint", stage=last.stage, round=last.round)
             saved = time.monotonic()
         if progress:
@@ -298,10 +338,12 @@ def _train(
         models,
         {site.name: site.encoder for site in data},
         sizes_of(study, data),
-        {k: v.cpu() for k, v in last.facts.items()},
+        {k: v.cpu() for k, v in last.facts.items()} | _in_order(paths, method.paths, judge.at),
         {k: v.cpu().clone() for k, v in tensors(last.coord)},
         pseudonyms=pseudonyms,
     )
+    if "shown" in last.facts:
+        run.facts |= {k: v.cpu()[judge.at] for k, v in last.facts.items()}
     if "published" in last.facts:
         run.shift_table, run.alarms, run.facts = find_shifts(runner, study, last, all_rows(data, study), pseudonyms)
     if folder:
@@ -332,15 +374,27 @@ class Judge:
         for split in splits:
             for site, at, x in zip(self.data, self.at, self.x[split], strict=True):
                 mine = each(lambda t: t[at : at + 1], state)  # noqa: B023
-                z = self.runner.method.predict(task, mine, x[None])[0].double()
-                y = getattr(site, f"{split}_y")
-                if target.kind == "number":  # scores in the target's own unit
-                    p, y = z.cpu().numpy() * target.scale + target.center, y * target.scale + target.center
-                else:
-                    p = z.softmax(1).cpu().numpy()
-                for metric, value in score(self.study.metrics, y, p).items():
-                    out.append((moment.stage, moment.round, site.name, split, metric, value))
+                y, method = getattr(site, f"{split}_y"), self.runner.method
+                scores = {split: method.predict(task, mine, x[None])[0]}
+                if split == "test":
+                    scores |= {f"test:{k}": z[0] for k, z in method.compared(task, mine, x[None]).items()}
+                if len(scores) > 1 and not moment.stage and not moment.round:
+                    scores[f"test:{MAJORITY}"] = self._majority(site.train_y, x)
+                number = target.kind == "number"  # scores in the target's own unit
+                y = y * target.scale + target.center if number else y
+                for name, z in scores.items():
+                    z = z.double()
+                    p = (z * target.scale + target.center if number else z.softmax(1)).cpu().numpy()
+                    for metric, value in score(self.study.metrics, y, p).items():
+                        out.append((moment.stage, moment.round, site.name, name, metric, value))
         return out
+
+    def _majority(self, trained: Any, x: Tensor) -> Tensor:
+        """The same answer for every row: the mean of the training rows, or the shares of their classes."""
+        if self.study.target.kind == "number":
+            return x.new_full((len(x), 1), float(trained.mean()))
+        counts = np.bincount(trained.astype(np.int64), minlength=len(self.study.target.levels))
+        return torch.from_numpy(counts / counts.sum()).log().to(x).clamp(min=-50).expand(len(x), -1)
 
 
 def _describe(study: Study, seed: int, engine: str, device: str, data: list[SiteData]) -> dict[str, Any]:
@@ -367,9 +421,10 @@ def _same_run(folder: Folder, info: dict[str, Any], pseudonyms: dict[str, str]) 
     """A run is resumed with what it was started with, or not at all."""
     before = json.loads((folder.path / "run.json").read_text(encoding="utf-8"))
     problems = []
-    for k in ("method", "seed", "engine", "device", "dropout_rate", "away", "refuse", "fingerprints", "versions"):
-        if before.get(k) != json.loads(json.dumps(info[k])):
-            what = f"was {before.get(k)}, now {info[k]}."
+    same = ("method", "seed", "engine", "device", "dropout_rate", "away", "refuse", "fingerprints", "versions")
+    for k in (*same, "keep_updates"):
+        if before.get(k) != json.loads(json.dumps(info.get(k))):
+            what = f"was {before.get(k)}, now {info.get(k)}."
             problems.append(Problem(f"{folder.path}, {k}", what, "Resume with what the run was started with."))
     if _pseudonyms(folder.path, info["sites"]) != pseudonyms:
         what = "the sites went by other pseudonyms."
@@ -391,13 +446,23 @@ def _write_pseudonyms(folder: Folder, pseudonyms: dict[str, str]) -> None:
         write_atomically(place / "pseudonym.txt", known + "\n")
 
 
-def _restore(folder: Folder, runner: Engine) -> tuple[Moment, list[tuple[Any, ...]]] | None:
+def _in_order(paths: dict[str, list[Tensor]], site_axes: dict[str, int], at: list[int]) -> dict[str, Tensor]:
+    """Facts of every round, [round, ...], with the sites in the order of the run."""
+    out = {k: torch.stack(v) for k, v in paths.items()}
+    for k, axes in site_axes.items():
+        for axis in range(1, axes + 1):
+            if k in out:
+                out[k] = out[k].index_select(axis, torch.tensor(at))
+    return out
+
+
+def _restore(folder: Folder, runner: Engine) -> tuple[Moment, list[tuple[Any, ...]], dict[str, Tensor]] | None:
     back = folder.restore(runner.sites.names, runner.shape_at)
     if back is None:
         return None
-    moment, at = back
+    moment, at, paths = back
     runner.ledger.counts.update(at["ledger"])
-    return moment, [tuple(row) for row in at["history"]]
+    return moment, [tuple(row) for row in at["history"]], paths
 
 
 def _ledger(runner: Engine, study: Study, method: AnyMethod, data: list[SiteData]) -> pd.DataFrame:
@@ -463,7 +528,8 @@ def write_run(folder: Folder, run: Run) -> None:
     write_atomically(path / "study.toml", run.study.to_toml())
     for name, frame in (("scores", run.history), ("ledger", run.ledger), ("sites", run.sizes)):
         write_atomically(path / f"{name}.csv", frame.to_csv(index=False))
-    lines = [line._asdict() for line in wire_lines(run.study, run.method)]
+    kept = run.info.get("keep_updates", False)
+    lines = [line._asdict() for line in wire_lines(run.study, run.method, kept, len(run.sites))]
     write_atomically(path / "wire.csv", pd.DataFrame(lines).to_csv(index=False))
     for site in run.sites:
         place = path / "sites" / site_folder(site)

@@ -10,10 +10,11 @@ import torch
 from torch import Tensor
 
 from vitrail import methods
+from vitrail.core.exchange import Roster
 from vitrail.core.problems import Problem, VitrailError, nearest
 from vitrail.core.random import key
 from vitrail.core.task import Task
-from vitrail.core.tensors import tensors
+from vitrail.core.tensors import each, tensors
 from vitrail.data.encode import SiteData, class_weights, columns, numeric
 from vitrail.engines.local import Training
 from vitrail.engines.sites import Sites, gather_sites
@@ -26,6 +27,7 @@ from vitrail.study import Study
 
 Away = Mapping[str, Sequence[tuple[int, int]]]  # site -> rounds it is absent, first to last, counted from 1
 CURVE_POINTS = 40  # evaluations along a run
+MAJORITY = "majority"  # the name of the model that always gives the most common answer
 
 
 def build_task(study: Study, method: AnyMethod, seed: int, device: str = "cpu") -> Task:
@@ -38,19 +40,16 @@ def build_task(study: Study, method: AnyMethod, seed: int, device: str = "cpu") 
     return Task(net, {k: v.to(device) for k, v in start.items()}, study.target.kind)
 
 
-def wire_lines(study: Study, method: AnyMethod) -> list[Line]:
-    """Every tensor that leaves a site or comes in, for this method and this study."""
+def wire_lines(study: Study, method: AnyMethod, keep_updates: bool = False, sites: int = 1) -> list[Line]:
+    """Every tensor that leaves a site or comes in, for this method and this study.
+
+    Where updates are kept, the coordinator sees each site's report, also where the method needs only the total.
+    How many `sites` there are matters only where messages grow with them.
+    """
     task = build_task(study, method, 0)
-    lines: list[Line] = []
-    names, rounds = len(numeric(study)), study.training.rounds
+    lines, rounds = standardise_lines(study), study.training.rounds
     total = sum(stage.rounds for stage in method.plan(rounds))
     evaluations = 1 + sum(is_evaluated(done, total) for done in range(1, total + 1))
-    if study.standardise == "global" and names:
-        for step in ("sum", "squared distance to the mean"):
-            lines.append(Line("standardise", "from site", "count", (names,), "float64", 8 * names, 1, "sum"))
-            lines.append(Line("standardise", "from site", step, (names,), "float64", 8 * names, 1, "sum"))
-        for step in ("mean", "standard deviation"):
-            lines.append(Line("standardise", "to site", step, (names,), "float64", 8 * names, 1, "sum"))
     if method.pools_rows:
         for words, width in (("features", len(columns(study))), ("target", 1)):
             name = f"ALL TRAINING ROWS: {words}, per row"
@@ -60,11 +59,25 @@ def wire_lines(study: Study, method: AnyMethod) -> list[Line]:
             for name, v in tensors(task.start)
         ]
     else:
-        for contract in trace(task, method, rounds):
-            lines += contract.lines()
+        for contract in trace(task, method, rounds, sites):
+            lines += [x._replace(seen="each") if keep_updates else x for x in contract.lines()]
     if any(stage.name == "publish" for stage in method.plan(rounds)):
         lines += evidence_lines(study)
     lines += [Line("scores", "from site", m, (), "float64", 8, evaluations, "each") for m in study.metrics]
+    for model, times in [(name, evaluations) for name in method.compares()] + [(MAJORITY, 1)] * bool(method.compares()):
+        lines += [Line("scores", "from site", f"{m}, {model}", (), "float64", 8, times, "each") for m in study.metrics]
+    return lines
+
+
+def standardise_lines(study: Study, times: int = 1) -> list[Line]:
+    """What global standardisation exchanges, each of so many times."""
+    names, lines = len(numeric(study)), []
+    if study.standardise == "global" and names:
+        for step in ("sum", "squared distance to the mean"):
+            lines.append(Line("standardise", "from site", "count", (names,), "float64", 8 * names, times, "sum"))
+            lines.append(Line("standardise", "from site", step, (names,), "float64", 8 * names, times, "sum"))
+        for step in ("mean", "standard deviation"):
+            lines.append(Line("standardise", "to site", step, (names,), "float64", 8 * names, times, "sum"))
     return lines
 
 
@@ -113,6 +126,28 @@ def check_options(
         problems.append(Problem("seed", f"expected a whole number from 0 to 2^63 - 1, got {seed}.", "Correct it."))
     if problems:
         raise VitrailError("the run cannot start", problems)
+
+
+def check_keeping(task: Task, method: AnyMethod, out: object) -> None:
+    """Reports are kept only where there are some, and where all sites' models are made of one that they make up."""
+    ex, what = method.plan(1)[0].exchange, ""
+    if method.pools_rows:
+        what = "all rows are in one place, so that no site reports anything."
+    elif method.grows:
+        what = "it makes a model for each site, and no shared one that a coalition's reports would give."
+    elif not trace(task, method, 1)[0].up:
+        what = "its sites report nothing."
+    else:
+        state, everyone = method.state(task, 1), Roster(("site",), torch.ones(1, dtype=torch.bool))
+        down = ex.send(task, method.coord(task, 1), everyone)
+        one, other = (dict(tensors(ex.settle(task, state, d))) for d in (down, each(lambda t: t + 1, down)))
+        if all(torch.equal(v, other[k]) for k, v in one.items()):
+            what = "a site predicts with a model of its own, into which the shared one does not enter."
+    problems = [Problem(f"method {method.title}", what, "Keep updates of one like fedavg or ifedavg.")] if what else []
+    if out is None:
+        problems.append(Problem("keep_updates", "there is no folder to keep them in.", "Give one: out, or --out."))
+    if problems:
+        raise VitrailError("the updates cannot be kept", problems)
 
 
 def _bad_pseudonyms(pseudonyms: Mapping[str, str], refuse: Sequence[str], names: list[str]) -> list[Problem]:
@@ -176,7 +211,7 @@ def absence(
         return None
 
     def absent(stage: int, round_: int) -> Tensor:
-        if stages[stage] == "publish":  # asked once, and waited for: who is missing here has refused
+        if stages[stage] in ("publish", "show"):  # asked once, and waited for: who is missing here has refused
             return torch.tensor([name in refuse for name in names])
         gone = [key(seed, name, "absent", stage, round_) < rate * 2**63 for name in names]
         planned = [any(a <= round_ + 1 <= b for a, b in away.get(name, ())) for name in names]

@@ -1,0 +1,145 @@
+"""Influence: each site learns from the others by how much their models lower its own validation loss.
+
+The idea is sketched in the Weight Erosion report (sections 2.2 and 6) and worked out here. Every site is the user once,
+all of them in one run. Each keeps `share` of its training rows out of training, V_u, and judges by them alone.
+
+    at site u    r_uj =  max(0, L_u(v_u) - L_u(t_j))             L_u: mean loss on V_u
+                 w_uj =  r_uj / sum_j r_uj                       all zero: w_uu = 1, the site goes on alone
+                 v_u  <- v_u + sum_j w_uj (t_j - v_u)            which is sum_j w_uj t_j
+                 t_u  <- v_u after the local epochs              on its rows without V_u; sent, and predicted with
+
+Choices. Everyone trains from its own model: from a common one, a site with wrong labels would drag everybody; from
+every user's, a round would cost N^2 trainings. V_u stays at the user, so the models travel to it: a site weighs at the
+start of a round the models of the round before. A reduction below 1e-6 of the loss is none. With r_uj divided by
+|t_j - v_u| this would be FedFomo (Zhang et al. 2021).
+
+Cost of a round: N trainings, as FedAvg, and N^2 + N evaluations on V_u; N models reach every site.
+Revealed: every site's trained model to every site, and to the coordinator whom each site learns from (w_u). A site that
+copies a good model earns its weight: influence tells useful from harmful, not honest from dishonest.
+Late in a run, when no model lowers a user's loss any more, w is that of a site alone: read the first rounds.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar, NamedTuple
+
+import torch
+from torch import Tensor
+
+from vitrail.core.exchange import Facts, Method, Pace, Roster, Rows
+from vitrail.core.task import Batch, Task
+from vitrail.core.tensors import Params, copied, per_site, tmap, to_all, zeros
+
+NONE = 1e-6  # of the loss: a smaller reduction is rounding
+
+
+class State(NamedTuple):
+    params: Params  # t_u
+    before: Params  # v_u, from which t_u was trained; none once settled
+
+
+class Models(NamedTuple):
+    """What the coordinator holds."""
+
+    models: Params  # [site, ...]: t_j as last sent
+    known: Tensor  # [site]: 1 when it has ever sent one
+
+
+class Down(NamedTuple):
+    models: Params  # [user, site, ...]
+    known: Tensor  # [user, site]
+    own: Tensor  # [user, site]: 1 at the user's own place
+
+
+class Up(NamedTuple):
+    params: Params  # t_u
+    weights: Tensor  # [user, site]: w_u
+
+
+class Work(NamedTuple):
+    params: Params
+    velocity: Params
+    before: Params
+    weights: Tensor
+
+
+@dataclass(frozen=True)
+class Influence(Method[State, Models, Work, Down, Up]):
+    title: ClassVar[str] = "Influence"
+    grows: ClassVar[bool] = True
+    paths: ClassVar[dict[str, int]] = {"influence": 2}
+    share: float = 0.2  # of the training rows: those that a site judges by
+
+    def __post_init__(self) -> None:
+        if not 0 < self.share <= 0.5:
+            raise ValueError(f"share must be above 0 and at most 0.5, got {self.share}")
+
+    def aside(self) -> float:
+        return self.share
+
+    def state(self, task: Task, sites: int) -> State:
+        return State(copied(to_all(task.start, sites)), copied(to_all(task.start, sites)))
+
+    def coord(self, task: Task, sites: int) -> Models:
+        models = copied(to_all(task.start, sites))
+        return Models(models, next(iter(models.values())).new_zeros(sites))
+
+    def send(self, task: Task, coord: Models, roster: Roster) -> Down:
+        n = len(roster.names)
+        own = torch.eye(n, dtype=coord.known.dtype, device=coord.known.device)
+        return Down(to_all(coord.models, n), coord.known.expand(n, n), own)
+
+    def begin(self, task: Task, state: State, down: Down) -> Work:
+        params = copied(state.params)
+        return Work(params, zeros(params), copied(params), down.own.clone())
+
+    def ready(self, task: Task, state: State, down: Down, rows: Rows) -> Work:
+        assert rows.aside is not None
+        work = self.begin(task, state, down)
+        sites = range(down.own.shape[1])
+        after = torch.stack([task.loss(_model(state, down, j), rows.aside) for j in sites], 1)
+        work.weights.copy_(weigh(task.loss(state.before, rows.aside), after, down.known, down.own))
+        for v in work.before.values():
+            v.zero_()
+        for j in sites:
+            for k, theirs in _model(state, down, j).items():
+                w = per_site(work.weights[:, j], theirs)
+                work.before[k] += torch.where(w > 0, w * theirs, 0)  # what has no weight may be no number at all
+        for k, v in work.before.items():
+            work.params[k].copy_(v)
+        return work
+
+    def step(self, task: Task, work: Work, batch: Batch, pace: Pace) -> None:
+        task.descend(work.params, work.velocity, batch, pace.lr, pace.momentum)
+
+    def report(self, task: Task, state: State, work: Work, down: Down, rows: Rows, pace: Pace) -> tuple[State, Up]:
+        return State(work.params, work.before), Up(work.params, work.weights)
+
+    def merge(self, task: Task, coord: Models, up: Up, roster: Roster) -> tuple[Models, Facts]:
+        """`influence` [user, site]: this round's weights; NaN where a user was away, or there was nothing to weigh."""
+        here = roster.present
+        models = tmap(lambda old, new: torch.where(per_site(here, new), new, old), coord.models, up.params)
+        weighed = torch.where((here & (coord.known.sum() > 0))[:, None], up.weights, torch.nan)
+        return Models(models, torch.where(here, 1.0, coord.known)), {"influence": weighed}
+
+    def settle(self, task: Task, state: State, down: Down) -> State:
+        return state._replace(before={})
+
+    def predict(self, task: Task, state: State, x: Tensor) -> Tensor:
+        return task.output(state.params, x)
+
+
+def _model(state: State, down: Down, j: int) -> Params:
+    """Site j's model as each user has it; its own it does not take from the coordinator."""
+    mine = down.own[:, j] > 0
+    return {k: torch.where(per_site(mine, v), v, down.models[k][:, j]) for k, v in state.params.items()}
+
+
+def weigh(before: Tensor, after: Tensor, known: Tensor, own: Tensor) -> Tensor:
+    """Losses before [user] and with each site's model [user, site] -> weights [user, site] that sum to 1."""
+    gain = before[:, None] - after
+    useful = (gain > NONE * before[:, None].abs()) & gain.isfinite() & (known > 0)
+    gain = torch.where(useful, gain, 0)
+    total = gain.sum(1, keepdim=True)
+    return torch.where(total > 0, gain / total.clamp(min=torch.finfo(gain.dtype).tiny), own)

@@ -1,0 +1,142 @@
+"""The page of `vitrail contribution`: who lowered one user's loss, and the ledger of credits."""
+
+from __future__ import annotations
+
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+from jinja2 import Environment, StrictUndefined
+from markupsafe import Markup
+
+from vitrail.core.problems import Problem, VitrailError
+from vitrail.report.figures import NARROW, WIDE, Scale, _line, _svg, _text, _tick_texts, tag, ticks
+from vitrail.report.page import HEAT_STYLES
+from vitrail.report.words import Interval, listed, name, number, several, shorten_all, signed, spoken
+from vitrail.runs.contribution import APART, TOLERANCE, Contribution, write_tables
+from vitrail.runs.folder import write_atomically
+
+MARK = '<meta name="generator" content="vitrail contribution">'  # by which a folder may be written over
+PAGE = "contribution.html"
+
+
+def write_contribution(told: Contribution, folder: Path) -> Path:
+    """Page and tables; only an earlier one of ours is written over."""
+    page = folder / PAGE
+    ours = page.is_file() and MARK in page.read_text("utf-8", errors="replace")[:2000]
+    if folder.exists() and not ours and (not folder.is_dir() or any(folder.iterdir())):
+        what = "there is something here already that `vitrail contribution` did not write."
+        raise VitrailError("nothing was overwritten", [Problem(f"--out {folder}", what, "Choose another --out.")])
+    try:
+        write_tables(told, folder)
+        write_atomically(page, render_contribution(told))
+    except OSError as error:
+        what = f"it cannot be written: {error.strerror}."
+        raise VitrailError("nothing was written", [Problem(f"--out {folder}", what, "Choose another --out.")]) from None
+    return page
+
+
+def render_contribution(told: Contribution) -> str:
+    here = files("vitrail.report")
+    env = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
+    env.filters.update(number=number, signed=signed)
+    css = Markup((here / "page.css").read_text("utf-8").partition(HEAT_STYLES)[0])  # ours, not data
+    paid, main = len(told.ledger) > 0, told.main().reset_index().sort_values("value", ascending=False, kind="stable")
+    ways = list(dict.fromkeys(zip(told.values.way, told.values.rebuilt, strict=True)))
+    by_way = {k: part.set_index("site") for k, part in told.values.groupby(["way", "rebuilt"], sort=False)}
+    sites = list(dict.fromkeys(told.values.site))
+    return env.from_string((here / "contribution.html").read_text("utf-8")).render(
+        css=css,
+        mark=Markup(MARK),
+        told=told,
+        paid=paid,
+        lead=_lead(told),
+        findings=_findings(told, main),
+        figure=value_figure(main, told),
+        sampled=bool((main.sampling > 0).any()),
+        ledger=told.ledger.sort_values("value", ascending=False).to_dict("records") if paid else [],
+        whole=float(told.ledger.credit.sum()) if paid else 0.0,
+        ways=ways,
+        table=[(s, [by_way[w].loc[s] for w in ways]) for s in sites],
+        sums=[float(by_way[w].value.sum()) for w in ways],
+        costs=told.costs.to_dict("records"),
+        tolerance=TOLERANCE,
+        apart=APART,
+    )
+
+
+def _lead(told: Contribution) -> str:
+    fell = "fell" if told.gain > 0 else "rose"
+    return (
+        f"On its own {several(told.rows, 'test row')} the {told.unit} {fell} from {number(told.start)} to "
+        f"{number(told.end)} over the run: a {'gain' if told.gain > 0 else 'loss'} of {number(abs(told.gain))}."
+    )
+
+
+def _findings(told: Contribution, main: pd.DataFrame) -> list[Markup]:
+    sure = [name(s) for s in main[main.low > 0].site]
+    harm = [name(s) for s in main[main.high < 0].site[::-1]]
+    open_ = [name(s) for s in main[(main.low <= 0) & (main.high >= 0)].site]
+    first = main.iloc[0]
+    words = spoken(Interval(first.value, first.low, first.high), signed)
+    out = [Markup("Most came from {}: {}.").format(name(first.site), words)]
+    if sure:
+        out.append(Markup("Helped, the interval leaves zero out: {}.").format(listed(sure)))
+    if harm:
+        out.append(Markup("Raised the loss, the interval leaves zero out: {}.").format(listed(harm)))
+    if open_:
+        out.append(Markup("Cannot tell from {}: {}.").format(several(told.rows, "test row"), listed(open_)))
+    if told.doubt():
+        out.insert(0, Markup('<b class="warn">Not settled.</b> {}').format(told.doubt()))
+    if len(told.ledger):
+        paid = told.ledger[told.ledger.credit > 0].sort_values("credit", ascending=False)
+        whole = number(float(told.ledger.credit.sum()))
+        if len(paid):
+            out.append(Markup("Credits of {} in all go to {}.").format(whole, listed([name(s) for s in paid.site])))
+        else:
+            out.append(Markup("There was no gain, so that there are no credits."))
+    return out
+
+
+def value_figure(main: pd.DataFrame, told: Contribution) -> Markup:
+    """One bar per site with its interval, wide and narrow."""
+    return Markup().join(_bars(main, told, width) for width in (WIDE, NARROW))
+
+
+def _bars(main: pd.DataFrame, told: Contribution, width: int) -> Markup:
+    narrow, sites = width < 500, [str(s) for s in main.site]
+    height, top, thick = (46.0, 8.0, 13.0) if narrow else (32.0, 8.0, 16.0)
+    short = shorten_all(sites, 26)
+    left = 6.0 if narrow else 20 + 7.5 * max(map(len, short.values()))
+    right = width - (6.0 if narrow else 84.0)
+    low, high = min(0.0, float(main.low.min())), max(0.0, float(main.high.max()))
+    air = 0.04 * (high - low) or 0.1
+    x = Scale(low - air, high + air, left, right)
+    bottom = top + height * len(sites)
+    marks = ticks(low - air, high + air, 4 if narrow else 7)
+    parts: list[Markup] = []
+    for value, text in zip(marks, _tick_texts(marks, signed), strict=True):
+        parts += [
+            _line(x(value), top, x(value), bottom, "zero" if value == 0 else "grid"),
+            _text(x(value), bottom + 16, text, "tick", "middle"),
+        ]
+    said = []
+    rows: list[dict[str, Any]] = main.to_dict("records")  # type: ignore[assignment]
+    for i, row in enumerate(rows):
+        base = top + i * height + height * (0.72 if narrow else 0.5)
+        words = f"{row['site']}: {spoken(Interval(row['value'], row['low'], row['high']), signed)}"
+        said.append(words)
+        a, b = sorted((x(0), x(row["value"])))
+        kind = "verdict gain" if row["value"] >= 0 else "verdict loss"
+        bar = tag("rect", x=a, y=base - thick / 2, width=max(b - a, 0.8), height=thick, class_="bar")
+        ends = [_line(x(v), base - 4, x(v), base + 4, "reach") for v in (row["low"], row["high"])]
+        reach = _line(x(row["low"]), base, x(row["high"]), base, "reach")
+        parts.append(tag("g", tag("title", words), bar, reach, *ends, class_=kind))
+        label = base - 14 if narrow else base + 4
+        parts.append(_text(0, label, short[row["site"]], "name", full=row["site"]))
+        parts.append(_text(width, label, signed(row["value"], 4), "value", "end"))
+    parts.append(_text((left + right) / 2, bottom + 33, f"fall in {told.unit}", "axis", "middle"))
+    kind = "plot narrow" if narrow else "plot wide"
+    title = f"What each site's taking part was worth to {told.user}"
+    return _svg(width, bottom + 40, title, "; ".join(said) + ".", parts, kind)

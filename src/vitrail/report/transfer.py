@@ -1,0 +1,104 @@
+"""The page of `vitrail transfer`: whose model carries over to whose rows."""
+
+from __future__ import annotations
+
+import math
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from jinja2 import Environment, StrictUndefined
+from markupsafe import Markup
+
+from vitrail.report.words import metric_words, name, number, signed
+from vitrail.runs.folder import write_atomically
+from vitrail.runs.transfer import TRUST, Transfer
+
+MIDDLE = 6  # of the shades h0 (blue) to h12 (red)
+
+
+def write_transfer(found: Transfer, folder: Path, scores: pd.DataFrame | None = None) -> Path:
+    """Tables and page."""
+    found.save(folder, scores)
+    write_atomically(folder / "transfer.html", render_transfer(found, scores))
+    return folder / "transfer.html"
+
+
+def render_transfer(found: Transfer, scores: pd.DataFrame | None = None) -> str:
+    here, target = files("vitrail.report"), found.study.target
+    env = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
+    env.filters.update(number=number, signed=signed, metric=metric_words)
+    linear = found.study.network.kind == "linear" or not found.study.network.hidden
+    log_odds = "the log-odds" if len(target.levels) == 2 else "an answer’s score"
+    return env.from_string((here / "transfer.html").read_text("utf-8")).render(
+        css=Markup((here / "page.css").read_text("utf-8")),  # ours, not data
+        found=found,
+        findings=[_finding(found, user) for user in found.sites],
+        matrix=_matrix(found),
+        unit="nats" if target.kind == "classes" else f"the square of {target.unit or 'the unit of ' + target.column}",
+        trust=TRUST,
+        rankings=[(user, _ranking(found, user)) for user in found.sites],
+        answer=target.column if target.kind == "number" else log_odds,
+        effect="the weights of the linear model"
+        if linear
+        else "mean slopes over the user’s rows, since weights of a network with hidden layers cannot be compared",
+        metrics=list(found.study.metrics),
+        scores=[] if scores is None else _scores(found, scores),
+    )
+
+
+def _finding(found: Transfer, user: str) -> Markup:
+    rows = found.table[found.table.user == user].sort_values("rank")
+    first = rows.iloc[0]
+    if not math.isfinite(first.transfer):
+        return Markup("{}: no other site’s model can be judged; they diverged.").format(name(user))
+    said = Markup("For {}, {} ranks first: transfer loss {}").format(
+        name(user), name(first.site), signed(first.transfer)
+    )
+    close = rows[1:][rows.transfer[1:] - first.transfer < np.hypot(rows.error[1:], first.error)]
+    said += Markup("; {} cannot be told apart from it.").format(_names(close.site)) if len(close) else Markup(".")
+    best = rows.sort_values("loss_on_user", kind="stable").iloc[0]
+    if best.site != first.site:
+        said += Markup(
+            " By the loss on {}’s rows alone it would be {} ({} against {}): {}’s own rows are harder to predict."
+        ).format(name(user), name(best.site), number(best.loss_on_user), number(first.loss_on_user), name(first.site))
+    return said
+
+
+def _names(sites: pd.Series[str]) -> Markup:
+    return Markup(", ").join(name(s) for s in sites)
+
+
+def _matrix(found: Transfer) -> list[tuple[str, list[tuple[str, str]]]]:
+    table = found.matrix()
+    values = table.to_numpy()
+    most = float(np.nanmax(np.abs(np.where(np.isfinite(values), values, np.nan)), initial=0.0)) or 1.0
+    out = []
+    for user in found.sites:
+        cells = []
+        for site in found.sites:
+            value = float(table.loc[user, site])  # type: ignore[arg-type]
+            if user == site or not math.isfinite(value):
+                cells.append(("itself" if user == site else "diverged", "own"))
+                continue
+            shade = MIDDLE + round(MIDDLE * value / most)
+            deep = " deep" if abs(shade - MIDDLE) > 4 else ""
+            cells.append((signed(value), f"h{shade}{deep}"))
+        out.append((user, cells))
+    return out
+
+
+def _ranking(found: Transfer, user: str) -> list[dict[str, Any]]:
+    rows: list[Any] = found.table[found.table.user == user].sort_values("rank").to_dict("records")
+    return [{"words": found.most_different(user, row["site"], 5)} | row for row in rows]
+
+
+def _scores(found: Transfer, scores: pd.DataFrame) -> list[dict[str, Any]]:
+    rows = []
+    for (user, trained), part in scores.groupby(["user", "trained"], sort=False):
+        values = part.set_index("metric").value
+        numbers = [float(values[m]) for m in found.study.metrics]
+        rows.append({"user": user, "trained": trained, "sites": part.sites.iloc[0], "numbers": numbers})
+    return rows

@@ -1,0 +1,322 @@
+"""The adapted Ndoye factor: before any federated training, whose model carries over to whose rows?
+
+    f_i          the model that site i trains alone on its training rows S_i
+    transfer     L(f_i on S_u) - L_cv(f_i on S_i)        for a user u; the lower, the better suited is site i
+    L_cv         k-fold cross-validation on S_i, so that the number of rows of site i plays no part
+
+L is the loss that is trained (log loss, or squared error in the target's unit), its mean over the rows of a site with
+the study's class weights. The user ranks the others by it, picks some, and trains with those only.
+
+All models, one for each site and one for each site and fold, are sites of one Local run of the engine.
+
+What it reveals: every site's model goes to every user. A user's loss under each model goes back, for the matrix.
+L_cv is what a site says of itself: nobody can check it, and a site that exaggerates its own loss looks better suited.
+So does, honestly, a site whose rows are hard to predict: read loss_on_user beside the transfer loss.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import pandas as pd
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from vitrail.core.metrics import Floats
+from vitrail.core.problems import Problem, VitrailError, nearest
+from vitrail.core.task import Task
+from vitrail.core.tensors import Params
+from vitrail.data.encode import SiteData, class_weights, columns, prepare
+from vitrail.engines.local import Engine
+from vitrail.engines.wire import Line
+from vitrail.methods.local import Local
+from vitrail.runs.folder import write_atomically
+from vitrail.runs.folds import folds_of
+from vitrail.runs.run import federate
+from vitrail.runs.setup import build_task, resolve, standardise_lines, training_of, training_rows
+from vitrail.study import Study
+
+TABLE = ["user", "site", "loss_on_user", "cv_loss", "transfer", "error", "rank"]
+FEEDBACK = ["user", "site", "column", "output", "user_effect", "site_effect", "difference"]
+TRUST = (
+    "The cross-validated losses are what the sites say of themselves. Nobody can check them: "
+    "a site that exaggerates its own loss looks better suited than it is. "
+    "So does a site whose rows are hard to predict: read the loss on the user's rows beside the transfer loss."
+)
+
+
+@dataclass
+class Transfer:
+    """`table` has one row for each user and other site; `feedback` says which columns their models use differently."""
+
+    study: Study
+    seed: int
+    folds: int
+    sites: list[str]
+    table: pd.DataFrame
+    feedback: pd.DataFrame
+    cv_losses: dict[str, float]
+
+    def matrix(self) -> pd.DataFrame:
+        """Transfer loss, users down, sites across; nothing on the diagonal."""
+        return self.table.pivot(index="user", columns="site", values="transfer").reindex(self.sites)[self.sites]
+
+    def ranking(self, user: str) -> list[str]:
+        """The other sites, best suited first."""
+        self._known([user], "user")
+        return list(self.table[self.table.user == user].sort_values("rank").site)
+
+    def choose(self, user: str, rule: str) -> list[str]:
+        """The sites to learn from: `top:3`, `below:0.05`, or names separated by commas. Never the user itself.
+
+        A site whose loss is not a number is never chosen by a rule.
+        """
+        ranking, kind, value = self.ranking(user), *_parsed(rule)
+        if kind == "names":
+            names = [n for n in value if n != user]
+            self._known(names, "train-with")
+            return names
+        mine = self.table[self.table.user == user].set_index("site").transfer
+        fit = [s for s in ranking if np.isfinite(mine[s])]
+        return fit[:value] if kind == "top" else [s for s in fit if mine[s] < value]
+
+    def most_different(self, user: str, site: str, count: int = 3) -> str:
+        """The columns whose effect differs most, in words."""
+        mine = self.feedback[(self.feedback.user == user) & (self.feedback.site == site)]
+        top = mine.reindex(mine.difference.abs().sort_values(ascending=False, kind="stable").index)[:count]
+        several = mine.output.nunique() > 1
+        return ", ".join(
+            f"{r.column}{f' on {r.output}' if several else ''} {r.difference:+.2f}" for r in top.itertuples()
+        )
+
+    def save(self, path: str | Path, scores: pd.DataFrame | None = None) -> None:
+        """transfer.csv, feedback.csv and transfer.json in a folder; and what `train_together` gave."""
+        path = Path(path)
+        if path.exists() and (not path.is_dir() or any(path.iterdir())) and not (path / "transfer.json").exists():
+            what = "there is something here already that `vitrail transfer` did not write."
+            raise VitrailError("nothing was overwritten", [Problem(str(path), what, "Choose another --out.")])
+        path.mkdir(parents=True, exist_ok=True)
+        write_atomically(path / "transfer.csv", self.table.to_csv(index=False))
+        write_atomically(path / "feedback.csv", self.feedback.to_csv(index=False))
+        if scores is not None:
+            write_atomically(path / "scores.csv", scores.to_csv(index=False))
+        said = {"study": self.study.name, "seed": self.seed, "folds": self.folds, "sites": self.sites, "trust": TRUST}
+        matrix = [[None if v != v else v for v in row] for row in self.matrix().to_numpy().tolist()]
+        said |= {"cv_losses": self.cv_losses, "matrix": matrix, "ranking": {u: self.ranking(u) for u in self.sites}}
+        write_atomically(path / "transfer.json", json.dumps(said, indent=1))
+
+    def _known(self, names: Sequence[str], where: str) -> None:
+        problems = [
+            Problem(where, f"there is no site {n!r}.", nearest(n, self.sites)) for n in names if n not in self.sites
+        ]
+        if problems:
+            raise VitrailError("the sites cannot be chosen", problems)
+
+
+def transfer(
+    study: Study,
+    sites: Mapping[str, pd.DataFrame],
+    folds: int = 5,
+    seed: int | None = None,
+    rounds: int | None = None,
+    *,
+    engine: str = "vectorised",
+    progress: Callable[[int, int], None] | None = None,
+) -> Transfer:
+    """Every site trains alone and cross-validates; every user tries the others' models on its own training rows."""
+    study, method = resolve(study, Local(), rounds)
+    seed = study.seeds[0] if seed is None else seed
+    data = prepare(sites, study, seed)
+    if len(data) < 2:
+        what = f"expected at least two sites, got {len(data)}."
+        raise VitrailError("there is nobody to learn from", [Problem("data", what, "Give one table per site.")])
+    parts = folds_of(sites, study, seed, folds)
+    left_out = {_name(s.name, k): s for k, fold in enumerate(parts) for s in fold}
+    everyone = [*data, *(s._replace(name=n) for n, s in left_out.items())]
+    task = build_task(study, method, seed)
+    rows = training_rows(everyone, study, method, "cpu")
+    runner = Engine(task, method, rows, training_of(study), seed, looped=engine == "looped")
+    last = runner.start()
+    for last in runner.run():
+        if progress:
+            progress(last.round, study.training.rounds)
+    states: Params = runner.settled(last).params
+    place = {name: i for i, name in enumerate(runner.sites.names)}
+    names = [s.name for s in data]
+    own = {k: v[[place[n] for n in names]] for k, v in states.items()}  # f_i, in the order of `data`
+    judged = {s.name: _cross_validated(study, task, states, place, s, parts) for s in data}
+    table, feedback = [], []
+    for user in data:
+        losses = _losses(study, task, own, user.train_x, user.train_y)
+        weights = _weights(study, user.train_y, user.train_y)
+        for name, theirs in zip(names, losses, strict=True):
+            if name != user.name:
+                there, here = _mean(theirs, weights), judged[name]
+                gap = there.value - here.value
+                table.append((user.name, name, there.value, here.value, gap, float(np.hypot(there.error, here.error))))
+        feedback += _feedback(study, task, own, user, names)
+    frame = pd.DataFrame(table, columns=TABLE[:-1])
+    by_user = frame.assign(transfer=frame.transfer.fillna(np.inf)).groupby("user", sort=False).transfer
+    frame["rank"] = by_user.rank(method="first").astype(int)
+    said = {n: m.value for n, m in judged.items()}
+    return Transfer(study, seed, folds, names, frame[TABLE], pd.DataFrame(feedback, columns=FEEDBACK), said)
+
+
+def train_together(
+    found: Transfer,
+    sites: Mapping[str, pd.DataFrame],
+    rule: str,
+    users: Sequence[str] = (),
+    method: str = "fedavg",
+    progress: Callable[[str, int, int], None] | None = None,
+) -> pd.DataFrame:
+    """user, trained, sites, metric, value: on each user's own hold-out rows, for a model trained with the chosen sites.
+
+    Beside it Local (the user alone) and FedAvg over all sites. Without `users`, every site is the user once.
+    """
+    users = list(users) or found.sites
+    chosen = {u: found.choose(u, rule) for u in users}  # mistakes first
+    study, seed = found.study, found.seed
+    jobs: list[tuple[str, str, dict[str, pd.DataFrame]]] = [("alone", "local", dict(sites))]
+    jobs.append(("all sites", "fedavg", dict(sites)))
+    jobs += [(u, method, {n: f for n, f in sites.items() if n == u or n in chosen[u]}) for u in users]
+    runs = {}
+    for i, (words, name, tables) in enumerate(jobs):
+
+        def step(done: int, total: int, i: int = i, words: str = words) -> None:
+            if progress:
+                progress(words, i * total + done, len(jobs) * total)
+
+        runs[words, name] = federate(study, tables, method=name, seed=seed, progress=step).scores()
+    rows = []
+    for u in users:
+        for words, scores, with_ in (
+            ("alone", runs["alone", "local"], []),
+            ("chosen", runs[u, method], chosen[u]),
+            ("all sites", runs["all sites", "fedavg"], [n for n in sites if n != u]),
+        ):
+            mine = scores[scores.site == u]
+            rows += [(u, words, ", ".join(with_), m, v) for m, v in zip(mine.metric, mine.value, strict=True)]
+    return pd.DataFrame(rows, columns=["user", "trained", "sites", "metric", "value"])
+
+
+def transfer_lines(study: Study, sites: int, folds: int = 5) -> list[Line]:
+    """What crosses the wire before any federated training, in a federation of that many sites."""
+    task = build_task(study, Local(), 0)
+    lines = standardise_lines(study, 1 + folds)  # for the sites' models, and anew for each fold
+    for name, v in task.start.items():
+        shape, size = tuple(v.shape), v.numel() * 4
+        lines.append(Line("transfer", "from site", f"model/{name}", shape, "float32", size, 1, "each"))
+        lines.append(
+            Line("transfer", "to site", f"model/{name}", (sites - 1, *shape), "float32", size * (sites - 1), 1, "each")
+        )
+    lines.append(
+        Line("transfer", "from site", "cross-validated loss, reported and trusted", (), "float64", 8, 1, "each")
+    )
+    others = (sites - 1,)
+    lines.append(Line("transfer", "to site", "cross-validated losses", others, "float64", 8 * (sites - 1), 1, "each"))
+    words = "losses of the others' models on its rows"
+    lines.append(Line("transfer", "from site", words, others, "float64", 8 * (sites - 1), 1, "each"))
+    return lines
+
+
+class Mean(NamedTuple):
+    value: float
+    error: float  # standard error, as if rows were independent
+
+
+def _name(site: str, fold: int) -> str:
+    return f"{site}\x1f{fold}"  # no file has such a name
+
+
+def _parsed(rule: str) -> tuple[str, Any]:
+    kind, colon, value = rule.partition(":")
+    hint = "Write top:3, below:0.05, or names separated by commas."
+    what = ""
+    if colon and kind == "top":
+        if value.strip().isdigit() and int(value) > 0:
+            return kind, int(value)
+        what = f"expected top:K with K from 1, got {rule!r}."
+    elif colon and kind == "below":
+        try:
+            return kind, float(value)
+        except ValueError:
+            what = f"expected below:NUMBER, got {rule!r}."
+    elif names := [n.strip() for n in rule.split(",") if n.strip()]:
+        return "names", names
+    raise VitrailError("the sites cannot be chosen", [Problem("train-with", what or "it is empty.", hint)])
+
+
+def _losses(study: Study, task: Task, params: Params, x: Any, y: NDArray[np.generic]) -> Floats:
+    """[model, row]: each model's loss on each row."""
+    some = next(iter(params.values()))
+    with torch.no_grad():
+        z = task.output(params, torch.from_numpy(x).to(some).expand(len(some), *x.shape)).double()
+        if study.target.kind == "number":
+            wrong = (z[..., 0] - torch.from_numpy(y)) * study.target.scale
+            return (wrong**2).numpy()
+        right = torch.from_numpy(y.astype(np.int64)).expand(len(some), -1)[..., None]
+        return -z.log_softmax(2).gather(2, right)[..., 0].numpy()
+
+
+def _weights(study: Study, y: NDArray[np.generic], trained: NDArray[np.generic]) -> Floats:
+    if study.target.kind == "number" or study.training.class_weights == "none":
+        return np.ones(len(y))
+    return class_weights(trained, len(study.target.levels))[y.astype(np.int64)]
+
+
+def _mean(losses: Floats, weights: Floats) -> Mean:
+    value = float((losses * weights).sum() / weights.sum())
+    return Mean(value, float(np.sqrt((weights**2 * (losses - value) ** 2).sum()) / weights.sum()))
+
+
+def _cross_validated(
+    study: Study, task: Task, states: Params, place: dict[str, int], site: SiteData, parts: list[list[SiteData]]
+) -> Mean:
+    """Every training row's loss under the model that has not seen it."""
+    losses, weights = [], []
+    for k, fold in enumerate(parts):
+        at = place[_name(site.name, k)]
+        mine = next(s for s in fold if s.name == site.name)
+        losses.append(_losses(study, task, {n: v[at : at + 1] for n, v in states.items()}, mine.test_x, mine.test_y)[0])
+        weights.append(_weights(study, mine.test_y, site.train_y))
+    return _mean(np.concatenate(losses), np.concatenate(weights))
+
+
+def _feedback(study: Study, task: Task, own: Params, user: SiteData, names: list[str]) -> list[tuple[Any, ...]]:
+    """How much each column moves the answer, in the user's model and in each other's.
+
+    The mean slope of the answer over the user's rows. For a linear model it is the weight itself; first-layer weights
+    of a network with hidden layers cannot be compared, slopes can. `(intercept)`: the answer where all columns are 0.
+    """
+    some = next(iter(own.values()))
+    x = torch.from_numpy(user.train_x).to(some).expand(len(names), *user.train_x.shape).contiguous().requires_grad_()
+    answers, outputs = _answers(study, task.output(own, x))
+    rows, me = [], names.index(user.name)
+    with torch.no_grad():
+        level = _answers(study, task.output(own, torch.zeros_like(x[:, :1])))[0][:, 0]  # [model, output]
+    for o, output in enumerate(outputs):
+        (slope,) = torch.autograd.grad(answers[..., o].mean(1).sum(), x, retain_graph=True)
+        effects = torch.cat([slope.sum(1), level[:, o : o + 1]], 1).double().numpy()  # [model, column]
+        for i, name in enumerate(names):
+            if i != me:
+                for c, column in enumerate([*columns(study), "(intercept)"]):
+                    mine, theirs = float(effects[me, c]), float(effects[i, c])
+                    rows.append((user.name, name, column, output, mine, theirs, theirs - mine))
+    return rows
+
+
+def _answers(study: Study, z: Tensor) -> tuple[Tensor, list[str]]:
+    """[model, row, output], free of what a softmax does not see; two classes have one answer, the log-odds."""
+    target = study.target
+    if target.kind == "number":
+        return z * target.scale, [target.column]
+    if len(target.levels) == 2:
+        return z[..., 1:] - z[..., :1], [target.levels[1]]
+    return z - z.mean(2, keepdim=True), list(target.levels)

@@ -1,0 +1,275 @@
+"""Hyper-parameters by cross-validation, nested: test rows are never touched.
+
+    for each setting of the grid, for each fold k
+        every site trains on its training rows outside fold k, together, by the method
+        every site's own model is judged on the site's rows of fold k
+    score of a setting: the mean over folds of the mean over sites
+
+A setting under which some site's model diverges has no score and comes last.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import json
+import math
+import multiprocessing
+import tomllib
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import pandas as pd
+
+from vitrail import methods
+from vitrail.core.metrics import Floats
+from vitrail.core.problems import Problem, VitrailError, nearest
+from vitrail.data.encode import SiteData, prepare
+from vitrail.engines.local import Engine
+from vitrail.methods import AnyMethod
+from vitrail.runs.folder import write_atomically
+from vitrail.runs.folds import folds_of
+from vitrail.runs.run import Judge
+from vitrail.runs.setup import build_task, resolve, training_of, training_rows
+from vitrail.study import CLASS_METRICS, LOWER_IS_BETTER, NUMBER_METRICS, Network, Study, TrainingSpec
+
+Grid = Mapping[str, Sequence[Any]]
+
+
+@dataclass
+class Tuning:
+    """`table` has one row for each setting, best first; `best` is the study with the best one."""
+
+    best: Study
+    method: AnyMethod
+    metric: str
+    seed: int
+    folds: int
+    grid: dict[str, list[Any]]
+    table: pd.DataFrame  # a column for each key; mean, sd, worst, worst_site
+    scores: pd.DataFrame  # a column for each key; fold, site, value
+
+    @property
+    def title(self) -> str:
+        return self.method.title
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """The best ones."""
+        return {k: self.table.iloc[0][k] for k in self.grid}
+
+    def section(self) -> str:
+        """The sections of the study file that the best setting is in, ready to be pasted."""
+        blocks = sections_of(self.best.to_toml())
+        places = {_place(k, type(self.method)) for k in self.grid} | {"method"}
+        return "\n".join(blocks[name] for name in ("network", "training", "method") if name in places)
+
+    def save(self, path: str | Path) -> None:
+        """One JSON file."""
+        rows = [{k: None if v != v else v for k, v in row.items()} for row in self.table.to_dict("records")]
+        said = {
+            "method": methods.name_of(self.method),
+            "metric": self.metric,
+            "seed": self.seed,
+            "folds": self.folds,
+            "grid": self.grid,
+            "best": self.settings,
+            "table": rows,
+            "scores": [[None if v != v else v for v in row] for row in self.scores.to_numpy().tolist()],
+            "study": self.section(),
+        }
+        write_atomically(Path(path), json.dumps(said, indent=1, default=_plain))
+
+
+def tune(
+    study: Study,
+    sites: Mapping[str, pd.DataFrame],
+    method: str | AnyMethod | None,
+    grid: Grid,
+    folds: int = 3,
+    seed: int | None = None,
+    *,
+    metric: str | None = None,
+    rounds: int | None = None,
+    workers: int = 1,
+    progress: Callable[[str, int, int], None] | None = None,
+) -> Tuning:
+    """Every setting of the grid, cross-validated within each site's training rows.
+
+    Keys are the method's hyperparameters, else those of the study's [training] or [network]. progress(what, done, of).
+    """
+    study, chosen = resolve(study, method, rounds)
+    seed, metric = study.seeds[0] if seed is None else seed, metric or study.metrics[0]
+    tried = {k: list(v) for k, v in grid.items()}
+    studies = _settings(study, chosen, tried, metric)
+    prepare(sites, study, seed)  # tells what is wrong with the data
+    parts = folds_of(sites, study, seed, folds)
+    jobs = [_Job(s, k, seed, metric) for s in studies for k in range(folds)]
+    names = [site.name for site in parts[0]]
+    cells = np.array(_done(jobs, parts, workers, progress or (lambda *_: None))).reshape(-1, folds, len(names))
+    table = _table(tried, cells, names, metric)
+    if table["mean"].isna().all():
+        what = f"no setting has a {metric.replace('_', ' ')}: every model diverged, or it is not defined on the folds."
+        raise VitrailError("nothing was tuned", [Problem("grid", what, "Try smaller learning rates, or --metric.")])
+    at = table.pop("setting").tolist()
+    scores = [
+        (*table.loc[i, list(grid)], k, name, cells[s, k, j])
+        for i, s in enumerate(at)
+        for k in range(folds)
+        for j, name in enumerate(names)
+    ]
+    best = studies[at[0]]
+    columns = [*grid, "fold", "site", "value"]
+    return Tuning(best, best.build_method(), metric, seed, folds, tried, table, pd.DataFrame(scores, columns=columns))
+
+
+def parse_grid(given: Sequence[str]) -> dict[str, list[Any]]:
+    """KEY=VALUE,VALUE with TOML values, texts also without quotes.
+
+    >>> parse_grid(["lr=0.001,0.01", "weights=uniform,rows", "hidden=[8],[8, 4]"])
+    {'lr': [0.001, 0.01], 'weights': ['uniform', 'rows'], 'hidden': [[8], [8, 4]]}
+    """
+    out: dict[str, list[Any]] = {}
+    problems = []
+    for item in given:
+        key, _, text = (part.strip() for part in item.partition("="))
+        if not key or not text or key in out:
+            what = f"{key!r} is given twice." if key in out else f"expected KEY=VALUE,VALUE, got {item!r}."
+            problems.append(Problem("--grid", what, "Write for example --grid lr=0.001,0.01."))
+            continue
+        try:
+            out[key] = tomllib.loads(f"v = [{text}]")["v"]
+        except tomllib.TOMLDecodeError:
+            out[key] = [part.strip() for part in text.split(",")]
+    if problems:
+        raise VitrailError("cannot read --grid", problems)
+    return out
+
+
+def sections_of(toml: str) -> dict[str, str]:
+    """Name -> the text of that section."""
+    blocks = toml.split("\n\n[")[1:]
+    return {block.split("]", 1)[0]: f"[{block}\n" for block in blocks}
+
+
+def _place(key: str, kind: type[AnyMethod]) -> str:
+    """The section of the study in which a key belongs; a method's own lr goes before the study's."""
+    if key in {f.name for f in dataclasses.fields(kind)}:
+        return "method"
+    return "training" if key in TrainingSpec.model_fields else "network" if key in Network.model_fields else ""
+
+
+def _changed(study: Study, kind: type[AnyMethod], setting: Mapping[str, Any]) -> Study:
+    changes: dict[str, dict[str, Any]] = {"method": dict(study.method)}
+    for key, value in setting.items():
+        changes.setdefault(_place(key, kind), {})[key] = value
+    return study.with_changes(**changes)
+
+
+def _settings(study: Study, method: AnyMethod, grid: dict[str, list[Any]], metric: str) -> list[Study]:
+    """The study under every setting; all problems of the grid at once."""
+    kind = type(method)
+    valid = CLASS_METRICS if study.target.kind == "classes" else NUMBER_METRICS
+    problems = []
+    if metric not in valid:
+        problems.append(Problem("metric", f"there is no metric {metric!r} for this target.", nearest(metric, valid)))
+    if not grid or not all(grid.values()):
+        problems.append(Problem("grid", "there is nothing to try.", "Write for example --grid lr=0.001,0.01."))
+    known = {*(f.name for f in dataclasses.fields(kind)), *TrainingSpec.model_fields, *Network.model_fields}
+    for key, values in grid.items():
+        if key not in known:
+            what = f"neither {methods.name_of(method)} nor training nor network has a setting {key!r}."
+            problems.append(Problem(f"grid.{key}", what, nearest(key, known)))
+            continue
+        if len({repr(v) for v in values}) < len(values):
+            problems.append(Problem(f"grid.{key}", "a value is listed twice.", "List each once."))
+        for value in values:
+            try:
+                _changed(study, kind, {key: value})
+            except VitrailError as error:
+                problems += [p._replace(where=f"grid.{key}") for p in error.problems]
+    if problems:
+        raise VitrailError(f"the grid cannot be tried ({len(problems)} to correct)", problems)
+    whole = itertools.product(*grid.values())
+    return [_changed(study, kind, dict(zip(grid, values, strict=True))) for values in whole]
+
+
+class _Job(NamedTuple):
+    """One setting, one fold."""
+
+    study: Study
+    fold: int
+    seed: int
+    metric: str
+
+
+def _judged(job: _Job, data: list[SiteData]) -> list[float]:
+    """The metric of every site's own model on the site's rows of the fold."""
+    method = job.study.build_method()
+    task = build_task(job.study, method, job.seed)
+    rows = training_rows(data, job.study, method, "cpu")
+    runner = Engine(task, method, rows, training_of(job.study), job.seed)
+    last = runner.start()
+    for last in runner.run():  # noqa: B007
+        pass
+    judge = Judge(runner, job.study.with_changes(metrics=[job.metric]), data)
+    return [value for *_, value in judge.rows(last, ("test",))]
+
+
+def _done(
+    jobs: list[_Job], parts: list[list[SiteData]], workers: int, progress: Callable[[str, int, int], None]
+) -> list[list[float]]:
+    if workers < 2 or len(jobs) < 2:
+        out = []
+        for n, job in enumerate(jobs, 1):
+            out.append(_judged(job, parts[job.fold]))
+            progress("settings x folds", n, len(jobs))
+        return out
+    found: dict[int, list[float]] = {}
+    context = multiprocessing.get_context("spawn")  # a fork would copy torch's locks in whatever state they are
+    with ProcessPoolExecutor(min(workers, len(jobs)), context, _remember, (parts,)) as pool:
+        waiting = {pool.submit(_judged_there, job): i for i, job in enumerate(jobs)}
+        try:
+            for n, future in enumerate(as_completed(waiting), 1):
+                found[waiting[future]] = future.result()
+                progress("settings x folds", n, len(jobs))
+        except BaseException:
+            pool.shutdown(cancel_futures=True)
+            raise
+    return [found[i] for i in range(len(jobs))]
+
+
+_parts: list[list[SiteData]] = []  # of a worker process, sent once
+
+
+def _remember(parts: list[list[SiteData]]) -> None:
+    _parts[:] = parts
+
+
+def _judged_there(job: _Job) -> list[float]:
+    return _judged(job, _parts[job.fold])
+
+
+def _table(grid: Grid, cells: Floats, names: list[str], metric: str) -> pd.DataFrame:
+    """One row for each setting, best first; cells: [setting, fold, site]."""
+    down = metric in LOWER_IS_BETTER
+    defined = ~np.isnan(cells).all(0)  # elsewhere a metric has no meaning (AUC of a single class), whatever the setting
+    rows = []
+    for i, values in enumerate(itertools.product(*grid.values())):
+        mine = pd.DataFrame(cells[i], columns=names)
+        if not defined.any() or np.isnan(cells[i])[defined].any():  # some model diverged
+            rows.append((i, *values, math.nan, math.nan, math.nan, ""))
+            continue
+        folds, by_site = mine.mean(axis=1), mine.mean()
+        worst = str(by_site.idxmax() if down else by_site.idxmin())
+        rows.append((i, *values, float(folds.mean()), float(folds.std()), float(by_site[worst]), worst))
+    frame = pd.DataFrame(rows, columns=["setting", *grid, "mean", "sd", "worst", "worst_site"])
+    return frame.sort_values("mean", ascending=down, kind="stable", na_position="last").reset_index(drop=True)
+
+
+def _plain(value: Any) -> Any:
+    return value.item() if isinstance(value, np.generic) else str(value)

@@ -1,0 +1,199 @@
+"""The page of a Weight Erosion run: what it says, what it draws, and the choice of a site in a real browser."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+
+from report.browser import BROWSER, Browser
+from report.pages import HOSTILE, SEEDS, make
+from vitrail.explain.trust import Trust, read_trust
+from vitrail.report import Page, render
+from vitrail.report.trust import Learned, contents, matrix, sentences
+
+ROUNDS = 30
+WARDS = [f"ward {i}" for i in range(5)]
+
+
+def trust_of(sites: Sequence[str], rate: float = 0.02, odd: int = 3, **more: torch.Tensor) -> Trust:
+    """All wear off evenly, the odd one twice as fast."""
+    n = len(sites)
+    speed = torch.full((n, n), rate) + 0.002 * torch.arange(n)
+    speed[:, odd] *= 2
+    speed[range(n), range(n)] = 0
+    time = torch.arange(1, ROUNDS + 1)
+    path = (1 - time[:, None, None] * speed).clamp(min=0)
+    none = torch.zeros(ROUNDS, n, dtype=torch.bool)
+    far = torch.linspace(0, 2, ROUNDS)[:, None].expand(ROUNDS, n)
+    facts = {"alpha": path, "distance": path, "vanished": none, "stopped": none, "round": time}
+    facts |= {"gradients": torch.tensor([[n * n, 2 * n]]).expand(ROUNDS, 2)}
+    facts |= {"to_local": far, "to_global": far * 0.4, "between": far * 1.2}
+    found = read_trust(sites, facts | more)
+    assert found is not None
+    return found
+
+
+def learned(sites: Sequence[str] = WARDS, linear: bool = True, **given: Any) -> Learned:
+    rng, rows, weights = np.random.default_rng(0), [], []
+    for site in sites:
+        rows.append((0, site, "majority", 0.55))
+        for model, top in (("own", 0.8), ("global", 0.7), ("local", 0.75)):
+            rows += [(r, site, model, top - 0.3 * np.exp(-r / 8)) for r in range(0, ROUNDS + 1, 2)]
+            weights += [(site, "yes", f"feature {f}", model, rng.normal()) for f in range(30)]
+    table = pd.DataFrame(weights, columns=["site", "answer", "feature", "model", "value"])
+    curves = pd.DataFrame(rows, columns=["round", "site", "model", "value"])
+    return Learned(trust_of(sites, **given), curves, table if linear else None, sites[1:2])
+
+
+def page(sites: Sequence[str] = WARDS, **given: Any) -> Page:
+    told = learned(sites, **given)
+    return make(sites=sites, methods=["fedavg"], seeds=SEEDS[:1], kind="run", rounds=3, learned=told)
+
+
+def svgs(html: str) -> list[ElementTree.Element]:
+    return [ElementTree.fromstring(f"<svg{part.partition('</svg>')[0]}</svg>") for part in html.split("<svg")[1:]]
+
+
+def test_it_says_who_trusts_whom() -> None:
+    said = [str(s) for s in sentences(trust_of(WARDS), [0, 3])]
+    assert said[0] == "<b>ward 0</b> trusts <b>ward 1</b> most (0.34) and <b>ward 3</b> least (0.00)."
+    assert said[1] == "<b>ward 3</b> trusts <b>ward 0</b> most (0.40) and <b>ward 4</b> least (0.16)."
+
+
+def test_a_user_that_ends_alone_is_told() -> None:
+    html = render(page(rate=0.1))
+    assert "<b>ward 0</b> ends alone: from round 10 on it trusts nobody but itself." in html
+    assert "Trust in <b>ward 1</b> lasted longest." in html
+    assert "Mean trust over all rounds" in html
+    assert "Mean trust over all rounds" not in render(page())
+
+
+def test_what_happened_on_the_way_is_told() -> None:
+    stopped = torch.zeros(ROUNDS, 5, dtype=torch.bool)
+    stopped[20:, 2] = True
+    vanished = torch.zeros(ROUNDS, 5, dtype=torch.bool)
+    vanished[4:6, 1] = True
+    html = render(page(stopped=stopped, vanished=vanished))
+    assert "<b>ward 2</b> stopped in round 21" in html
+    assert html.count("stopped in round") == 1
+    assert "In 2 rounds the own gradient of <b>ward 1</b> was nothing" in html
+    assert "750 gradients over 30 rounds for the models of all 5 users, 25.0 a round" in html
+    assert "300 gradients for Global and Local" in html
+
+
+def test_the_local_model_is_near_is_told() -> None:
+    near = torch.full((ROUNDS, 5), 0.01)
+    assert render(page(to_local=near)).count("It has all but become its local model") == 5
+    assert "It has all but become" not in render(page())
+
+
+def test_the_matrix_has_a_cell_for_every_pair_and_the_tree() -> None:
+    found = contents(learned(), "accuracy")
+    drawn = svgs(str(found["matrix"]))[1]
+    titles = [e.text for e in drawn.iter("title")]
+    assert sum(" trusts " in (t or "") for t in titles) == 20
+    assert sum("mean mutual trust" in (t or "") for t in titles) == 4
+    order = [u["site"] for u in found["users"]]
+    assert sorted(order) == WARDS
+    trust = trust_of(WARDS).final.copy()
+    trust[0, 1] = np.nan
+    assert "ward 1 never met ward 0" in matrix(WARDS, trust, range(5), [])
+
+
+def test_the_figure_of_a_user_draws_all_lines() -> None:
+    user = next(u for u in contents(learned(), "accuracy (share)")["users"] if u["site"] == "ward 2")
+    wide, narrow = svgs(str(user["figure"]))
+    for drawn in (wide, narrow):
+        assert sum(e.get("class") == "line" for e in drawn.iter("path")) == 3 + 4 + 2
+        assert sum(e.get("class") == "majority" for e in drawn.iter("line")) == 1
+        labels = {e.text for e in drawn.iter("text")}
+        assert {"Weight Erosion", "Global", "Local", "ward 0", "ward 4", "to Local", "to Global"} <= labels
+        assert "ward 2" not in labels, "nobody erodes its own weight"
+    desc = wide.find("desc")
+    assert desc is not None
+    assert "Weight Erosion 0.79, Global 0.69, Local 0.74" in (desc.text or "")
+
+
+def test_weights_are_drawn_for_linear_models_only() -> None:
+    users = contents(learned(), "accuracy")["users"]
+    ((answer, drawn, left_out),) = users[0]["weights"]
+    assert (answer, left_out) == ("yes", 4)
+    assert sum(e.get("class") == "of-own" for e in svgs(str(drawn))[0].iter("circle")) == 26 + 1  # and the key
+    html = render(page(linear=False))
+    assert "this network has hidden layers" in html
+    assert "Learned weights, towards" not in html
+
+
+def test_names_stay_text() -> None:
+    html = render(page(sites=HOSTILE, odd=1))
+    assert "<script>alert" not in html
+    assert "<img src=x" not in html
+
+
+def test_many_sites_stay_within_reason() -> None:
+    html = render(page([f"ward {i}" for i in range(30)], rate=0.005))
+    assert "Whom each of the 30 sites trusts" in html
+    assert html.count("<option") == 0, "the script makes the choice"
+    assert len(html) < 3_000_000
+
+
+# in a browser
+
+if BROWSER is None and not os.environ.get("CI"):
+    pytest.skip("no Chromium found: install it to test the pages in a browser", allow_module_level=True)
+
+SHOWN = (
+    "[...document.querySelectorAll('[data-choose] > [data-name]')]"
+    ".filter(e => e.checkVisibility()).map(e => e.dataset.name)"
+)
+
+
+@pytest.fixture(scope="module")
+def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
+    with Browser(tmp_path_factory.mktemp("browser")) as driven:
+        yield driven
+
+
+def written(folder: Path, *sites: str) -> Path:
+    path = folder / "page.html"
+    path.write_text(render(page(list(sites) or WARDS)), encoding="utf-8")
+    return path
+
+
+def test_one_site_is_chosen_at_a_time(browser: Browser, tmp_path: Path) -> None:
+    browser.open(written(tmp_path))
+    names = browser.ask("[...document.querySelectorAll('.choose option')].map(o => o.textContent)")
+    assert sorted(names) == WARDS
+    assert browser.ask(SHOWN) == [names[0]]
+    assert browser.ask("document.querySelector('.choose').textContent.startsWith('Site')")
+    browser.click("document.querySelector('.choose select')")  # opens it; the keyboard chooses
+    browser.ask("document.querySelector('.choose select').focus()")
+    for kind in ("keyDown", "keyUp"):
+        browser.tell("Input.dispatchKeyEvent", type=kind, key="Escape", code="Escape", windowsVirtualKeyCode=27)
+    for kind in ("keyDown", "keyUp"):
+        browser.tell("Input.dispatchKeyEvent", type=kind, key="End", code="End", windowsVirtualKeyCode=35)
+    browser.wait(f"{SHOWN}.join() === {names[-1]!r}")
+    assert browser.says == []
+
+
+@pytest.mark.parametrize("width", [390, 1280])
+def test_it_fits_and_its_figures_can_be_kept(browser: Browser, tmp_path: Path, width: int) -> None:
+    browser.open(written(tmp_path), width=width)
+    assert browser.ask("document.documentElement.scrollWidth") == width
+    button = "[...document.querySelectorAll('[data-figure=\"{}\"] > .keep button')][0]"
+    for name in ("trust", "user-1"):
+        browser.click(button.format(name))
+        file = browser.downloaded(f"{name}.svg")
+        text = " ".join(ElementTree.fromstring(file.read_bytes()).itertext())
+        file.unlink()
+        assert "ward 3" in text
+        assert ("Weight Erosion" in text) == (name == "user-1")
+    assert browser.says == []

@@ -1,0 +1,196 @@
+"""Tuning: within the training rows, by every site's own model, and never a look at the hold-out."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import subprocess
+import sys
+import tomllib
+
+import numpy as np
+import pandas as pd
+import pandas.testing as pdt
+import pytest
+
+import vitrail as vt
+from vitrail.core.metrics import score
+from vitrail.data.encode import split_rows
+from vitrail.engines.local import Engine
+from vitrail.runs.folds import folds_of
+from vitrail.runs.setup import build_task, training_of, training_rows
+from vitrail.runs.tune import parse_grid
+
+FEATURES = {f"x{i}": {"kind": "numeric"} for i in range(3)}
+
+
+def make_sites(kind: str = "number") -> dict[str, pd.DataFrame]:
+    out = {}
+    for i, n in enumerate((40, 33, 27)):
+        rng = np.random.default_rng(i)
+        x = rng.normal(size=(n, 3))
+        y = 2 * x[:, 0] - x[:, 1] + 0.2 * rng.normal(size=n)
+        out["abc"[i]] = pd.DataFrame(x, columns=list(FEATURES)).assign(y=y if kind == "number" else (y > 0).astype(int))
+    return out
+
+
+def make_study(kind: str = "number", **more: object) -> vt.Study:
+    target = {"column": "y", "kind": "number"} if kind == "number" else {"column": "y", "classes": [0, 1]}
+    training = {"rounds": 8, "batch": 8, "lr": 0.01}
+    network = {"kind": "linear"}
+    raw = {"target": target, "features": FEATURES, "network": network, "training": training, "split": {"at_least": 5}}
+    return vt.Study.parse({**raw, **more})
+
+
+def test_it_picks_the_obviously_right_learning_rate() -> None:
+    found = vt.tune(make_study(), make_sites(), "fedavg", {"lr": [1e-6, 0.01, 10.0], "weights": ["uniform", "rows"]})
+    assert found.settings["lr"] == 0.01
+    assert list(found.table.columns) == ["lr", "weights", "mean", "sd", "worst", "worst_site"]
+    assert found.table["mean"].dropna().is_monotonic_increasing, "rmse: the lower the better, best first"
+    wild = found.table[found.table.lr == 10.0]
+    assert wild["mean"].isna().all(), "a model that diverged has no score"
+    assert list(found.table.index[-2:]) == list(wild.index)
+    assert len(found.scores) == 6 * 3 * 3
+    better = vt.tune(make_study("classes"), make_sites("classes"), "local", {"lr": [1e-6, 0.05]}, metric="auc")
+    assert better.settings == {"lr": 0.05}, "auc: the higher the better"
+    assert better.table["mean"].is_monotonic_decreasing
+
+
+def test_the_score_is_that_of_each_sites_own_model_on_the_fold() -> None:
+    """Again by hand: for one setting, every fold's federation, every site's predictions, the mean of means."""
+    study, sites, folds = make_study(), make_sites(), 3
+    found = vt.tune(study, sites, "ditto", {"lam": [0.5, 2.0], "momentum": [0.0, 0.9]}, folds, seed=4)
+    row = found.table[(found.table.lam == 2.0) & (found.table.momentum == 0.9)].iloc[0]
+    method = vt.methods.Ditto(lam=2.0, momentum=0.9)
+    told = np.empty((folds, 3))
+    for k, data in enumerate(folds_of(sites, study, 4, folds)):
+        task = build_task(study, method, 4)
+        engine = Engine(task, method, training_rows(data, study, method, "cpu"), training_of(study), 4, looped=True)
+        *_, last = engine.run()
+        params = engine.settled(last).params
+        for j, site in enumerate(data):
+            at = engine.sites.names.index(site.name)
+            p = site.test_x @ params["head.weight"][at].double().numpy() + params["head.bias"][at].double().numpy()
+            told[k, j] = score(("rmse",), site.test_y, p)["rmse"]
+    assert row["mean"] == pytest.approx(told.mean(1).mean(), rel=1e-5)
+    assert row["sd"] == pytest.approx(told.mean(1).std(ddof=1), rel=1e-4)
+    assert row["worst"] == pytest.approx(told.mean(0).max(), rel=1e-5)
+    assert row["worst_site"] == "abc"[told.mean(0).argmax()]
+
+
+def test_hold_out_rows_are_not_touched() -> None:
+    study, sites = make_study(), make_sites()
+    garbage = {}
+    for name, frame in sites.items():
+        _, test = split_rows(frame.y.to_numpy(), study, study.seeds[0], name)
+        frame = frame.copy()
+        frame.iloc[test] = 1e6
+        garbage[name] = frame
+    grid = {"lr": [0.001, 0.01], "mu": [0.0, 1.0]}
+    one, other = (vt.tune(study, tables, "fedprox", grid) for tables in (sites, garbage))
+    pdt.assert_frame_equal(one.scores, other.scores)
+    pdt.assert_frame_equal(one.table, other.table)
+    trained = split_rows(sites["a"].y.to_numpy(), study, study.seeds[0], "a")[0]
+    sites["a"].iloc[trained[:3], 0] = 5.0
+    assert not vt.tune(study, sites, "fedprox", grid).table.equals(one.table), "training rows do matter"
+
+
+def test_settings_go_where_they_belong(tmp_path) -> None:
+    study = make_study(network={"kind": "mlp", "hidden": [4], "dropout": 0.0}, method={"name": "fedprox", "mu": 0.3})
+    grid = {"mu": [0.1], "lr": [0.02], "rounds": [3, 5], "batch": [4], "dropout": [0.1], "hidden": [[6], [3]]}
+    found = vt.tune(study, make_sites(), None, grid, folds=2)
+    best = found.best
+    assert (best.method["mu"], best.method["lr"], best.training.batch, best.network.dropout) == (0.1, 0.02, 4, 0.1)
+    assert best.training.rounds == found.settings["rounds"]
+    assert list(best.network.hidden) == found.settings["hidden"]
+    said = tomllib.loads(found.section())
+    assert set(said) == {"network", "training", "method"}
+    assert said["method"] == {"name": "fedprox", "lr": 0.02, "weights": "uniform", "mu": 0.1}
+    assert study.with_changes(**said) == best, "the section pasted is the best study"
+    found.save(tmp_path / "t.json")
+    told = json.loads((tmp_path / "t.json").read_text())
+    assert told["best"]["rounds"] == best.training.rounds
+    assert len(told["table"]) == 4
+    assert len(told["scores"]) == 4 * 2 * 3
+
+
+def test_two_processes_give_the_same() -> None:
+    study, sites, grid = make_study(), make_sites(), {"lr": [0.001, 0.01]}
+    calls: list[int] = []
+    one = vt.tune(study, sites, "fedavg", grid, progress=lambda words, done, of: calls.append(done))
+    two = vt.tune(study, sites, "fedavg", grid, workers=2)
+    pdt.assert_frame_equal(one.scores, two.scores)
+    assert calls == [1, 2, 3, 4, 5, 6]
+
+
+def test_a_metric_without_meaning_on_a_fold_is_left_out() -> None:
+    """AUC at a site of one class means nothing under any setting; the others still tell the settings apart."""
+    sites = make_sites("classes")
+    sites["c"] = sites["c"].assign(y=0)
+    found = vt.tune(make_study("classes"), sites, "fedavg", {"lr": [1e-6, 0.05]}, metric="auc")
+    assert found.scores[found.scores.site == "c"].value.isna().all()
+    assert found.table["mean"].notna().all()
+    assert found.settings["lr"] == 0.05
+
+
+def test_all_mistakes_at_once() -> None:
+    grid = {"lrr": [1], "muu": [2], "mu": [-1.0, "x"], "batch": [0], "lr": [0.1, 0.1], "loss": ["sum", "median"]}
+    with pytest.raises(vt.VitrailError) as caught:
+        vt.tune(make_study(), make_sites(), "fedprox", grid, metric="auc")
+    text = str(caught.value)
+    words = [
+        "'lrr'",
+        "Did you mean 'lr'",
+        "'muu'",
+        "got -1.0",
+        "got 'x'",
+        "at least 1, got 0",
+        "twice",
+        "median",
+        "auc",
+    ]
+    assert [w for w in words if w not in text] == []
+    assert len(caught.value.problems) == 8
+
+
+@pytest.mark.parametrize(
+    ("grid", "more", "words"),
+    [
+        ({}, {}, "nothing to try"),
+        ({"lr": []}, {}, "nothing to try"),
+        ({"lr": [0.1]}, {"folds": 1}, "at least 2"),
+        ({"lr": [0.1]}, {"folds": 22}, "22 folds"),
+        ({"lr": [1e9]}, {}, "diverged"),
+    ],
+)
+def test_mistakes_are_told(grid, more, words) -> None:
+    with pytest.raises(vt.VitrailError, match=words):
+        vt.tune(make_study(), make_sites(), "fedavg", grid, **more)
+
+
+def test_grids_on_the_command_line() -> None:
+    assert parse_grid(["lr=0.1, 1", "adaptive=true,false"]) == {"lr": [0.1, 1], "adaptive": [True, False]}
+    with pytest.raises(vt.VitrailError) as caught:
+        parse_grid(["lr", "mu=", "a=1", "a=2"])
+    assert len(caught.value.problems) == 3
+
+
+@pytest.mark.parametrize("method", ["centralized", "ifedavg", "influence"])
+def test_any_method_can_be_tuned(method: str) -> None:
+    found = vt.tune(make_study(), make_sites(), method, {"lr": [1e-6, 0.01]}, folds=2)
+    assert found.settings["lr"] == 0.01
+    assert len(list(itertools.product(*found.grid.values()))) == len(found.table)
+
+
+def test_on_the_command_line(tmp_path) -> None:
+    (tmp_path / "data").mkdir()
+    for name, frame in make_sites().items():
+        frame.to_csv(tmp_path / "data" / f"{name}.csv", index=False)
+    make_study().save(tmp_path / "study.toml")
+    words = [sys.executable, "-m", "vitrail.cli", "tune", "study.toml", "--data", "data", "--method", "fedprox"]
+    words += ["--grid", "lr=0.000001,0.01", "--grid", "mu=0.1", "--folds", "2", "--out", "t.json", "--workers", "1"]
+    done = subprocess.run(words, cwd=tmp_path, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    pasted = tomllib.loads(done.stdout.split("# the best, for the study file")[1].split("Written:")[0])
+    assert (pasted["method"]["lr"], pasted["method"]["mu"]) == (0.01, 0.1)
+    assert json.loads((tmp_path / "t.json").read_text())["best"] == {"lr": 0.01, "mu": 0.1}
