@@ -47,6 +47,7 @@ Frame = pd.DataFrame
 Job = dict[str, Any]
 RULES = ("calibrated", "paper", "layers", "statistics")
 HARM = 0.03
+UNDONE = ("all in another unit", "all offset")
 JUDGE = hashlib.sha256(Path(shifts.__file__).read_bytes()).hexdigest()[:12]  # a case knows which rule judged it
 HARM_SEEDS = {"heart": 12, "gusto": 5, "har": 3, "vehicle": 5}
 
@@ -441,6 +442,19 @@ def report(done: list[Job]) -> list[str]:
                     lines.append(line(name, fault, [d for d in mine if d["fault"] == fault], "calibrated"))
             if part:
                 lines += [line("all", "ALL", part, rule) for rule in RULES]
+    lines += ["", "## Faults undone by standardising per site, and flipped labels", ""]
+    lines += ["| data | cut | fault | runs | rule | guilty cell found | runs with any other alarm |"]
+    lines += ["| --- | --- | --- | ---: | --- | ---: | ---: |"]
+    for name in DATA:
+        for cut in ("iid", "natural"):
+            undone = [d for d in faulty if d["fault"] in UNDONE and d["standardise"] == "local"]
+            flipped = [d for d in faulty if d["fault"] == "flipped label"]
+            for words, part in ((" or ".join(UNDONE) + ", local", undone), ("flipped label", flipped)):
+                runs = [d for d in part if (d["data"], d["cut"]) == (name, cut)]
+                for rule in RULES if runs else ():
+                    hit = sum(d["guilty"] in d[rule]["flags"] for d in runs)
+                    other = sum(bool(false_cells(d, rule)) for d in runs)
+                    lines.append(f"| {name} | {cut} | {words} | {len(runs)} | {rule} | {hit} | {other} |")
     lines += ["", "## Runs without any fault, IID cuts", ""]
     lines += ["| data | standardised | cuts | rule | cuts with an alarm | cells flagged per cut |"]
     lines += ["| --- | --- | ---: | --- | ---: | ---: |"]
