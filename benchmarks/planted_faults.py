@@ -40,7 +40,7 @@ from vitrail.data.read import clean
 from vitrail.engines.local import Engine, Moment
 from vitrail.explain import shifts
 from vitrail.explain.shifts import LABEL
-from vitrail.runs.fit import find_shifts
+from vitrail.runs.fit import at_hand, find_shifts
 from vitrail.runs.setup import all_rows, build_task, training_of, training_rows
 
 Frame = pd.DataFrame
@@ -269,7 +269,7 @@ def judged(
     rows: dict[str, Frame], data: list[SiteData], study: Any, engine: Engine, moment: Moment
 ) -> dict[str, tuple[Frame, Frame]]:
     """For each rule: scores and flags, site x cell."""
-    table = find_shifts(engine, study, moment, all_rows(data, study), {})[0]
+    table = find_shifts(engine, study, moment, at_hand(engine.task, all_rows(data, study)), {})[0]
     owner = {c: f for f, x in study.features.items() for c in ([f"{f}={v}" for v in x.levels] or [f])}
     owner |= {f: f for f in study.features}
     table["cell"] = [
@@ -489,7 +489,7 @@ def main() -> None:
     if args.again:
         names = args.data.split(",")
         old = [json.loads(p.read_text()) for p in sorted(args.cache.glob("*.json"))]
-        keep = ("data", "cut", "seed", "standardise", "fault", "strength", "harm", "harm_se")
+        keep = ("data", "cut", "seed", "standardise", "fault", "strength", "identity", "harm", "harm_se")
         old = [{k: d[k] for k in keep if k in d} for d in old if d["data"] in names and d.get("judge") != JUDGE]
         waiting = sorted(old, key=lambda d: names.index(d["data"]))
     parts: dict[tuple[Any, ...], list[Job]] = {}
@@ -507,14 +507,17 @@ def main() -> None:
     found = [json.loads(p.read_text()) for p in sorted(args.cache.glob("*.json"))]
     found = [d for d in found if d.get("judge") == JUDGE]  # a rule that has changed since is another rule
     done, pulls = [d for d in found if "identity" not in d], [d for d in found if "identity" in d]
-    seeds = sorted({d["seed"] for d in done if d["fault"]})
-    text = [
-        f"# Planted faults, {time.strftime('%Y-%m-%d')}",
-        "",
-        f"{len(done)} cases, cuts with faults: seeds {seeds}.",
-    ]
+    text = [f"# Planted faults, {time.strftime('%Y-%m-%d')}", ""]
     text += ["iFedAvg with f_out, MLP 32-16, 25 to 60 rounds, standardised per site or over all; alpha = 0.05."]
-    text += [f"Harm: FedAvg, mean over {HARM_SEEDS} splits and starts. {cores} cores, {time.time() - began:.0f} s."]
+    text += ["Cases were computed one process to a core on several machines and kept; this table is from all of them."]
+    for name in DATA:
+        for cut in ("iid", "natural"):
+            if mine := [d for d in done if (d["data"], d["cut"]) == (name, cut)]:
+                with_fault = sorted({d["seed"] for d in mine if d["fault"]})
+                said = (
+                    f"- {name}, {'IID cuts' if cut == 'iid' else 'natural sites'}: {len(mine)} cases, faults in seeds "
+                )
+                text += [said + f"{with_fault}; harm by FedAvg, mean over {HARM_SEEDS[name]} splits and starts"]
     args.out.write_text("\n".join(text + report(done) + (pull_section(done, pulls) if pulls else [])) + "\n")
     print(f"\n{args.out}")
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -14,6 +14,11 @@ from vitrail.engines.local import Engine, Moment, Training
 from vitrail.engines.sites import Sites, gather_sites
 from vitrail.methods import AnyMethod
 from vitrail.nets import MLP
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from vitrail.study import Study
 
 SIZES = (37, 20, 5, 53, 8)
 
@@ -83,3 +88,15 @@ def gap(one: dict[str, dict[str, Tensor]], other: dict[str, dict[str, Tensor]]) 
             assert v.shape == other[site][k].shape
             worst = max(worst, float((v - other[site][k]).abs().max()) if v.numel() else 0.0)
     return worst
+
+
+def spoil_hold_out(study: Study, sites: dict[str, pd.DataFrame]) -> dict[str, pd.DataFrame]:
+    """The same tables with nonsense in every hold-out row."""
+    from vitrail.data.encode import split_rows  # the rest runs where there is only torch
+
+    out = {}
+    for name, frame in sites.items():
+        _, test = split_rows(frame[study.target.column].to_numpy(), study, study.seeds[0], name)
+        out[name] = frame.copy()
+        out[name].iloc[test] = 1e6
+    return out

@@ -473,10 +473,11 @@ def tune(
     ] = None,
     folds: Annotated[int, typer.Option(help="Folds within each site's training rows.")] = 3,
     metric: Annotated[str | None, typer.Option(help="What to judge by, instead of the study's first metric.")] = None,
-    out: Annotated[Path | None, typer.Option(help="A JSON file to write.")] = None,
+    out: Annotated[Path | None, typer.Option(help="The folder to write; it keeps each trial as it ends.")] = None,
     rounds: Rounds = None,
     seed: Annotated[int | None, typer.Option(help="Seed, instead of the study's first.")] = None,
     workers: Annotated[int, typer.Option(min=0, help="Processes; 0: as many as there are cores.")] = 0,
+    resume: Resume = False,
 ) -> None:
     """Find the best settings by cross-validation within the training rows; test rows are never touched."""
     from vitrail.data.read import read_sites
@@ -495,6 +496,8 @@ def tune(
             seed,
             metric=metric,
             rounds=rounds,
+            out=out,
+            resume=resume,
             workers=workers or cores(),
             progress=step,
         )
@@ -505,8 +508,7 @@ def tune(
     print_table([*keys, "mean over sites", "sd over folds", "worst site", "which"], shown)
     print(f"\n# the best, for the study file\n{found.section()}")
     if out:
-        found.save(out)
-        print(f"\nWritten: {out.resolve()}")
+        print(f"\nWritten: {(out / 'tuning.json').resolve()}")
 
 
 def parse_settings(given: list[str]) -> dict[str, Any]:

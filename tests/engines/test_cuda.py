@@ -1,12 +1,18 @@
-"""The same numbers on a GPU, captured graph or not. Also runs without pytest: python tests/engines/test_cuda.py"""
+"""The same numbers on a GPU, captured graph or not. Also runs without pytest: python tests/engines/test_cuda.py
+
+With a device as argument, `cpu`, the same comparison of the CPU with itself: what is wrong then is this file.
+"""
 
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import torch
+from torch import Tensor
 
 if __name__ == "__main__":  # a GPU machine may have torch but neither pytest nor us
     here = Path(__file__).resolve()
@@ -16,27 +22,69 @@ else:
 
     pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device on this machine")
 
-from small import gap, make_sites, make_task, models, train
+from small import gap, make_sites, make_task, models, pooled
 from vitrail import methods
-from vitrail.engines.local import Training
+from vitrail.core.tensors import tensors
+from vitrail.engines.local import Engine, Training
+from vitrail.methods import AnyMethod
+
+CASES: list[tuple[str, dict[str, Any]]] = [(name, {}) for name in methods.TABLE]
+CASES += [  # rows set aside; gradients no longer asked for; users that stop
+    ("weight_erosion", {"validation": 0.25, "patience": 1, "p_d": 0.2}),
+    ("weight_erosion", {"update": "local", "size": "weight", "momentum": 0.5, "p_d": 0.4, "beside": False}),
+    ("influence", {"share": 0.4}),
+]
+TRAINING = Training(rounds=6, batch=8, lr=0.02, decays=2)  # a graph is captured anew when the rate changes
+Absent = Callable[[int, int], Tensor] | None
+Told = dict[str, dict[str, Tensor]]  # round -> fact -> value
 
 
-def test_cuda_agrees_with_cpu() -> None:
+def told(method: AnyMethod, device: str, absent: Absent) -> tuple[Told, Told, Engine]:
+    """Every site's model at the end, and the facts of every round."""
     task = make_task(affine_in=True, affine_out="each")
-    there = replace(task, start={k: v.cuda() for k, v in task.start.items()})
-    training = Training(rounds=6, batch=8, lr=0.02, decays=2)  # a graph is captured anew when the rate changes
-    for name in methods.TABLE:
-        method = methods.build(name)
+    task = replace(task, start={k: v.to(device) for k, v in task.start.items()})
+    engine = Engine(task, method, pooled(method, make_sites()).to(device), TRAINING, 5, absent=absent)
+    facts, last = {}, engine.start()
+    for last in engine.run():
+        facts[f"{last.stage}, {last.round}"] = {k: v.cpu() for k, v in tensors(last.facts)}
+    return {s: {k: v.cpu() for k, v in m.items()} for s, m in models(engine, last).items()}, facts, engine
+
+
+def apart(one: Told, other: Told) -> float:
+    """`gap`, where what is not a number must be so in both."""
+    for round_, facts in one.items():
+        for k, v in facts.items():
+            assert torch.equal(v.isnan(), other[round_][k].isnan()), (round_, k)
+    return gap(*({r: {k: v.double().nan_to_num() for k, v in f.items()} for r, f in t.items()} for t in (one, other)))
+
+
+def agree(device: str) -> None:
+    for name, given in CASES:
+        method = methods.build(name, given)
         for absent in (None, lambda s, r: torch.tensor([(i + r) % 4 == 0 for i in range(5)])):
             if method.pools_rows and absent:
                 continue
-            cpu = models(*train(method, task, make_sites(), training, absent=absent))
-            engine, last = train(method, there, make_sites().to("cuda"), training, absent=absent)
-            gpu = {s: {k: v.cpu() for k, v in m.items()} for s, m in models(engine, last).items()}
-            difference = gap(cpu, gpu)
-            print(f"{name:12s} absent sites: {absent is not None!s:5s} largest difference {difference:.1e}")
-            assert difference < 1e-10, name
+            (cpu, facts, here), (gpu, said, there) = (told(method, d, absent) for d in ("cpu", device))
+            case = f"{name} {given or ''} absent sites: {absent is not None}"
+            differences = gap(cpu, gpu), apart(facts, said)
+            print(f"{case:110s} largest difference of models {differences[0]:.1e}, of facts {differences[1]:.1e}")
+            assert max(differences) < 1e-10, case
+            assert here.ledger.rows() == there.ledger.rows(), case
+            assert (here.aside is None) == (method.aside() == 0), case
+            if "validation" in given:
+                assert "said/loss" in there.contracts[0].up, "what was measured on rows set aside is on the wire"
+            if given.get("p_d"):
+                end = facts["0, 5"]
+                assert (end["alpha"] == 0).any(), "a case in which no gradient is left out shows too little"
+                assert bool(end["stopped"].any()) == ("validation" in given)
+            if name == "influence":
+                weights = torch.stack([f["influence"] for f in facts.values()]).nan_to_num()
+                assert ((weights > 0) & ~torch.eye(5, dtype=torch.bool)).any(), "nobody learned from another"
+
+
+def test_cuda_agrees_with_cpu() -> None:
+    agree("cuda")
 
 
 if __name__ == "__main__":
-    test_cuda_agrees_with_cpu()
+    agree(sys.argv[1] if len(sys.argv) > 1 else "cuda")

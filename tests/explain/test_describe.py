@@ -20,7 +20,9 @@ CASES = [
 
 @pytest.mark.parametrize(("cell", "kind", "shift", "factor", "trouble", "words"), CASES)
 def test_sentence(cell, kind, shift, factor, trouble, words) -> None:
-    got, strength, confidence, text = describe(Alarm("va", cell, 40.0, 1e-7, shift, factor), kind, 1e-3)
+    got, strength, confidence, text = describe(
+        Alarm("va", cell, 40.0, 1e-7, shift, factor), kind, 1e-3, 0.05, "standard deviations"
+    )
     assert got == trouble
     assert strength == pytest.approx(abs(factor - 1) if cell == LABEL else max(abs(shift), abs(factor - 1)))
     assert text.startswith(f"va, {'label' if cell == LABEL else cell}: ")
@@ -40,5 +42,5 @@ def test_sentence(cell, kind, shift, factor, trouble, words) -> None:
 )
 def test_how_often_chance_alone_would_say_so(p_value, odds) -> None:
     """Never more often than it does: 0.05 * p / level, rounded to the safe side."""
-    *_, text = describe(Alarm("va", "age", 9.0, p_value, 1.0, 1.0), "numeric", 1e-3)
+    *_, text = describe(Alarm("va", "age", 9.0, p_value, 1.0, 1.0), "numeric", 1e-3, 0.05, "standard deviations")
     assert f"less than {odds}" in text

@@ -58,3 +58,15 @@ def test_what_happened_to_a_user() -> None:
     assert np.allclose(late.mean, [[1, 0.4], [0.6, 1]])
     assert late.alone_from(0) is None, "who never met has not lost trust"
     assert read_trust(["a"], {"alpha": torch.ones(1)}) is None
+
+
+def test_shares_of_influence() -> None:
+    nan = float("nan")
+    path = [[[nan, nan], [nan, nan]], [[0.4, 0.6], [1.0, 0.0]], [[1.0, 0.0], [nan, nan]]]
+    trust = read_trust(["a", "b"], {"influence": torch.tensor(path), "round": torch.arange(1, 4)})
+    assert trust is not None
+    assert trust.shares
+    assert np.allclose(trust.mean, [[0.7, 0.3], [1, 0]])
+    assert (trust.alone_from(0), trust.alone_from(1)) == (3, None), "b gave all to a, then was away"
+    assert trust.stop_round(0) is None
+    assert read_trust(["a", "b"], {"influence": torch.full((1, 2, 2), nan), "round": torch.ones(1)}) is None

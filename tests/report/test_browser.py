@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 
 from report.browser import BROWSER, FLAGS, Browser
-from report.pages import HOSTILE, SEEDS, long_names, make
+from report.pages import HOSTILE, MORE, SEEDS, TITLES, long_names, make
 from report.test_heatmap import page, shifted
 from vitrail.report import Page, render
 
@@ -37,6 +37,7 @@ PAGES = {
     "many": lambda: make(sites=long_names(), rounds=3),
     "unbroken": lambda: make(sites=["x" * 40 + str(i) for i in range(3)], rounds=3),
     "hostile": lambda: make(sites=HOSTILE, rounds=3),
+    "methods": lambda: make(methods=[*TITLES, *MORE], rounds=3),
 }
 
 
@@ -181,6 +182,24 @@ def test_folded_features_unfold(browser: Browser, tmp_path: Path) -> None:
     folded = browser.ask(f"{block}.querySelector('.cells rect').textContent")
     browser.hover(f"{block}.querySelector('.cells rect')")
     assert browser.ask("document.querySelector('.tip').textContent") == folded
+
+
+@pytest.mark.parametrize("width", [390, 1280])
+def test_many_methods_can_be_read(browser: Browser, tmp_path: Path, width: int) -> None:
+    """On a wide page all columns are in sight; on a narrow one the names stay while the numbers move."""
+    path = tmp_path / "methods.html"
+    path.write_text(render(PAGES["methods"]()), encoding="utf-8")
+    browser.open(path, width=width)
+    box = "document.querySelector('#t-primary + .scroll')"
+    inside, outside = browser.ask(f"[{box}.scrollWidth, {box}.clientWidth]")
+    assert (inside > outside) == (width == 390)
+    browser.ask(f"{box}.scrollTo(10000, 0)")
+    left = browser.ask(f"{box}.getBoundingClientRect().left")
+    names = browser.ask(f"[...{box}.querySelectorAll('tbody th')].map(h => h.getBoundingClientRect().left)")
+    assert len(names) == 14
+    assert max(abs(x - left) for x in names) < 1
+    last = browser.ask(f"{box}.querySelector('tbody td:last-child').getBoundingClientRect().right")
+    assert last <= left + outside + 1
 
 
 def painted(browser: Browser, path: Path) -> tuple[list[int], np.ndarray]:

@@ -16,9 +16,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from report.pages import HEART, HOSTILE, SEEDS, TITLES, long_names, make, summarise
+from report.pages import HEART, HOSTILE, MORE, SEEDS, TITLES, long_names, make, summarise
 from vitrail.report import Page, render
 from vitrail.report.figures import place_labels, swarm, ticks
+from vitrail.report.findings import headline
 from vitrail.report.words import METRICS, shorten_all, size
 
 VOID = {"meta", "br", "img", "link", "input", "hr"}
@@ -139,6 +140,21 @@ def test_table_holds_the_means_and_marks_the_true_worst(compare: Page, seen: Rea
         assert rows[5][k][2].startswith(f"{means[method].min():.3f}")
 
 
+def test_with_more_methods_than_a_page_is_wide_for_they_go_down() -> None:
+    methods = [*TITLES, *MORE]
+    page = make(methods=methods, rounds=3)
+    means, (head, *rows) = primary(page), read(page).tables[0]
+    assert [text for _, _, text in head] == ["method", *HEART, "mean of sites", "worst site"]
+    assert [row[0][2] for row in rows] == [*TITLES.values(), *MORE]
+    for row, method in zip(rows, methods, strict=True):
+        shown = [text[text.index("0.") :][:5] for _, _, text in row[1:]]
+        of = means[method]
+        assert shown == [f"{v:.3f}" for v in (*of[list(HEART)], of.mean(), of.min())]
+        assert ["worst" in kind for _, kind, _ in row[1:5]] == [site == of.idxmin() for site in HEART]
+    many = read(make(sites=[f"ward {i}" for i in range(20)], methods=methods, seeds=SEEDS[:2], rounds=3)).tables[0]
+    assert [text for _, _, text in many[0]][:2] == ["site", "Local"], "turned, it would be wider still"
+
+
 def test_half_interval_is_nadeau_and_bengio(compare: Page, seen: Reader) -> None:
     s = compare.scores.query("split == 'test' and metric == 'balanced_accuracy' and site == 'va' and method == 'apfl'")
     row = compare.sites.set_index("site").loc["va"]
@@ -226,6 +242,15 @@ def test_run_of_one_method_and_seed() -> None:
     assert "±" not in "".join(c[2] for row in seen.tables[0] for c in row)
 
 
+def test_who_came_later_did_not_train_together() -> None:
+    late = make(methods=["fedavg"], seeds=SEEDS[:1], kind="run", newcomers=["va"])
+    assert headline(late) == "3 sites trained together with FedAvg: 1 seed, 60 rounds. va came after training."
+    assert headline(dataclasses.replace(late, newcomers=())).startswith("4 sites trained together")
+    hostile = make(sites=HOSTILE, methods=["fedavg"], seeds=SEEDS[:1], kind="run", rounds=3, newcomers=HOSTILE[:3])
+    assert headline(hostile).startswith("1 site trained with FedAvg")
+    assert "&lt;script&gt;alert(1)&lt;/script&gt;, &#34;&gt;" in render(hostile)
+
+
 def test_thirty_sites_with_long_names() -> None:
     sites = long_names()
     assert {len(s) for s in sites} == {40}
@@ -268,7 +293,7 @@ def test_one_site() -> None:
 @pytest.mark.parametrize("kind", ["run", "compare"])
 def test_nothing_yet(kind: str) -> None:
     no = pd.DataFrame()
-    read(
+    seen = read(
         make(
             kind=kind,
             scores=no,
@@ -282,6 +307,7 @@ def test_nothing_yet(kind: str) -> None:
             notes=[],
         )
     )
+    assert "Nothing has been scored yet." in seen.text
 
 
 def test_lower_is_better(compare: Page) -> None:

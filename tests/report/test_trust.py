@@ -1,4 +1,4 @@
-"""The page of a Weight Erosion run: what it says, what it draws, and the choice of a site in a real browser."""
+"""The page of a Weight Erosion or Influence run: what it says and draws, and the choice of a site in a browser."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from report.browser import BROWSER, Browser
 from report.pages import HOSTILE, SEEDS, make
 from vitrail.explain.trust import Trust, read_trust
 from vitrail.report import Page, render
-from vitrail.report.trust import Learned, contents, matrix, sentences
+from vitrail.report.trust import Learned, contents, matrix, recent, sentences, user_sentences
 
 ROUNDS = 30
 WARDS = [f"ward {i}" for i in range(5)]
@@ -50,7 +50,7 @@ def learned(sites: Sequence[str] = WARDS, linear: bool = True, **given: Any) -> 
             weights += [(site, "yes", f"feature {f}", model, rng.normal()) for f in range(30)]
     table = pd.DataFrame(weights, columns=["site", "answer", "feature", "model", "value"])
     curves = pd.DataFrame(rows, columns=["round", "site", "model", "value"])
-    return Learned(trust_of(sites, **given), curves, table if linear else None, sites[1:2])
+    return Learned("Weight Erosion", trust_of(sites, **given), curves, table if linear else None, sites[1:2])
 
 
 def page(sites: Sequence[str] = WARDS, **given: Any) -> Page:
@@ -97,7 +97,7 @@ def test_the_local_model_is_near_is_told() -> None:
 
 def test_the_matrix_has_a_cell_for_every_pair_and_the_tree() -> None:
     found = contents(learned(), "accuracy")
-    drawn = svgs(str(found["matrix"]))[1]
+    drawn = svgs(str(found["views"][0].drawing))[1]
     titles = [e.text for e in drawn.iter("title")]
     assert sum(" trusts " in (t or "") for t in titles) == 20
     assert sum("mean mutual trust" in (t or "") for t in titles) == 4
@@ -130,6 +130,89 @@ def test_weights_are_drawn_for_linear_models_only() -> None:
     html = render(page(linear=False))
     assert "this network has hidden layers" in html
     assert "Learned weights, towards" not in html
+
+
+NAN = float("nan")
+# round, user, site: in the first there is nothing to weigh; b is away in the third
+WEIGHTS = [
+    [[NAN] * 3] * 3,
+    [[0.1, 0.6, 0.3], [0.5, 0.5, 0.0], [0.0, 0.0, 1.0]],
+    [[0.5, 0.2, 0.3], [NAN] * 3, [0.0, 0.0, 1.0]],
+    [[1.0, 0.0, 0.0], [0.9, 0.1, 0.0], [0.0, 0.0, 1.0]],
+]
+
+
+def influenced(linear: bool = False) -> Learned:
+    found = read_trust(["a", "b", "c"], {"influence": torch.tensor(WEIGHTS), "round": torch.arange(1, 5)})
+    assert found is not None
+    curves = [(r, site, "own", 0.5 + r / 10) for r in range(5) for site in "abc"]
+    weights = [(site, "yes", "age", "own", 0.4) for site in "abc"]
+    table = pd.DataFrame(weights, columns=["site", "answer", "feature", "model", "value"]) if linear else None
+    return Learned("Influence", found, pd.DataFrame(curves, columns=["round", "site", "model", "value"]), table, [])
+
+
+def test_influence_says_who_learned_from_whom() -> None:
+    trust = influenced().trust
+    said = [str(s) for s in sentences(trust, [0, 1, 2])]
+    a, b, c = (f"<b>{site}</b>" for site in "abc")
+    assert said[0] == f"{a} learned most from {b} (mean weight 0.27), least from {c} (0.20); its own part: 0.53."
+    assert said[1] == f"{b} learned most from {a} (mean weight 0.70), least from {c} (0.00); its own part: 0.30."
+    assert said[2] == f"{c} learned from nobody: no other model lowered its loss in any round."
+    told = [" ".join(map(str, user_sentences(trust, i))) for i in range(3)]
+    assert "In 2 of the 3 rounds" in told[0]
+    assert "From round 4 on it trained on from its own model alone." in told[0]
+    assert "In 2 of the 2 rounds" in told[1], "away in one"
+    assert "It never learned from c." in told[1]
+    assert "From round" not in told[1] + told[2]
+    assert "In 0 of the 3 rounds" in told[2]
+
+
+def test_influence_draws_the_same_parts() -> None:
+    found = contents(influenced(), "accuracy")
+    (view,) = found["views"]
+    drawn = svgs(str(view.drawing))[1]
+    titles = [e.text for e in drawn.iter("title")]
+    assert "a learned from b: 0.27" in titles
+    assert "a: 0.53 its own" in titles
+    cells = {e.find("title").text: e.get("class") for e in drawn.iter("rect")}  # type: ignore[union-attr]
+    assert cells["b learned from a: 0.70"] == "h0", "the largest weight given to another is the darkest"
+    assert cells["c learned from a: 0.00"] == "h6"
+    assert cells["a: 0.53 its own"] == "none"
+    joins = [
+        (set(who.split(", ")), value)
+        for who, _, value in (str(t).rpartition(": mean mutual weight ") for t in titles[-2:])
+    ]
+    assert joins == [({"a", "b"}, "0.48"), ({"a", "b", "c"}, "0.05")]
+    assert {e.text for e in drawn.iter("text")} >= {"0.53", "mutual weight", "0.7", "0.35"}
+    user = next(u for u in found["users"] if u["site"] == "a")
+    wide = svgs(str(user["figure"]))[0]
+    assert sum(e.get("class") == "line" for e in wide.iter("path")) == 1 + 3, "its own weight too"
+    assert {"Influence", "a", "b", "c", "weights given by a, round by round"} <= {e.text for e in wide.iter("text")}
+    html = render(
+        make(sites="abc", methods=["fedavg"], seeds=SEEDS[:1], kind="run", rounds=3, learned=influenced(True))
+    )
+    assert "4 x" not in html
+    assert "3 x (3 + 1) = 12 losses" in html
+    part = html[html.index('id="trust"') : html.index('id="scores"')]
+    for word in ("trust ", "Trust", "alpha", "Weight Erosion", "Global", "gradient"):
+        assert word not in part, "not a word of the other method"
+    assert "What its model makes of each feature" in part
+
+
+def test_weights_that_jump_are_averaged_over_the_last_rounds() -> None:
+    path = np.array([[np.nan], [1.0], [0.0], [np.nan], [0.0], [1.0]])
+    assert np.allclose(recent(path, 3)[:, 0], [np.nan, 1, 0.5, np.nan, 0, 0.5], equal_nan=True)
+    assert np.array_equal(recent(path, 1), path, equal_nan=True)
+
+
+def test_the_line_of_one_answer_is_named_where_no_curve_is() -> None:
+    user = contents(learned(), "accuracy (share)")["users"][0]
+    for drawn in svgs(str(user["figure"])):
+        label = next(e for e in drawn.iter("text") if e.text == "always the same answer")
+        assert label.get("class") == "label majority"
+        highest = min(float(e.get("y1", 0)) for e in drawn.iter("line") if e.get("class") == "grid")
+        curves = [float(p.split(",")[1]) for e in drawn.iter("path") for p in e.get("d", "M0,999")[1:].split("L")]
+        assert float(label.get("y", 0)) < min(highest, *curves)
 
 
 def test_names_stay_text() -> None:
@@ -196,4 +279,18 @@ def test_it_fits_and_its_figures_can_be_kept(browser: Browser, tmp_path: Path, w
         file.unlink()
         assert "ward 3" in text
         assert ("Weight Erosion" in text) == (name == "user-1")
+    assert browser.says == []
+
+
+def test_influence_fits_a_telephone_and_its_figures_can_be_kept(browser: Browser, tmp_path: Path) -> None:
+    shown = make(sites="abc", methods=["fedavg"], seeds=SEEDS[:1], kind="run", rounds=3, learned=influenced(True))
+    path = tmp_path / "influence.html"
+    path.write_text(render(shown), encoding="utf-8")
+    browser.open(path, width=390)
+    assert browser.ask("document.documentElement.scrollWidth") == 390
+    for name, words in (("influence", "mutual weight"), ("user-1", "weights given by"), ("user-1-weights-1", "age")):
+        browser.click(f"document.querySelector('[data-figure=\"{name}\"] > .keep button')")
+        file = browser.downloaded(f"{name}.svg")
+        assert words in " ".join(ElementTree.fromstring(file.read_bytes()).itertext())
+        file.unlink()
     assert browser.says == []

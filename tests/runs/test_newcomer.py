@@ -154,6 +154,7 @@ def test_with_layers_at_both_ends_and_twice(study, sites, tmp_path) -> None:
         assert all((moved[f"params/{k}"] != both.facts[k].mean(0)).any() for k in ("input.scale", "output.scale"))
     text = write_report(grown, tmp_path / "page.html").read_text()
     assert "later came after training" in text
+    assert f"{len(both.sites)} sites trained together with iFedAvg: 1 seed, 2 rounds. late and later came" in text
     assert len(grown.shifts()) == 5 * len(both.shifts()) / 3
 
 

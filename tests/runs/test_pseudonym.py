@@ -150,6 +150,14 @@ def test_mistakes(pseudonyms, refuse, said, study, sites) -> None:
         assert words in problem.what
 
 
+@pytest.mark.parametrize("method", ["fedavg", "local", "weight_erosion", "influence"])
+def test_a_method_that_publishes_nothing_takes_none(method, study, sites) -> None:
+    with pytest.raises(vt.VitrailError, match="publishes nothing") as caught:
+        vt.federate(study, sites, method=method, rounds=1, pseudonyms={"va": "x", "nobody": "y"})
+    assert [p.where for p in caught.value.problems] == ["pseudonyms", "pseudonyms"], "all mistakes at once"
+    assert "--method ifedavg" in str(caught.value)
+
+
 def test_on_the_command_line(study, sites, tmp_path) -> None:
     study.save(tmp_path / "study.toml")
     (tmp_path / "data").mkdir()

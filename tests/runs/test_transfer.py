@@ -13,6 +13,7 @@ import pytest
 import torch
 
 import vitrail as vt
+from small import spoil_hold_out
 from vitrail.data.encode import prepare, split_rows
 from vitrail.methods.local import Local
 from vitrail.runs.folds import folds_of
@@ -127,12 +128,7 @@ def test_slopes_of_a_network_are_those_of_its_answers() -> None:
 
 def test_hold_out_rows_are_not_touched() -> None:
     study, sites = make_study(), make_sites()
-    garbage = {}
-    for name, frame in sites.items():
-        _, test = split_rows(frame.y.to_numpy(), study, study.seeds[0], name)
-        frame = frame.copy()
-        frame.iloc[test] = 1e6
-        garbage[name] = frame
+    garbage = spoil_hold_out(study, sites)
     one, other = vt.transfer(study, sites), vt.transfer(study, garbage)
     pdt.assert_frame_equal(one.table, other.table)
     pdt.assert_frame_equal(one.feedback, other.feedback)

@@ -7,6 +7,8 @@ import json
 import subprocess
 import sys
 import tomllib
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -14,12 +16,13 @@ import pandas.testing as pdt
 import pytest
 
 import vitrail as vt
+from small import spoil_hold_out
 from vitrail.core.metrics import score
 from vitrail.data.encode import split_rows
 from vitrail.engines.local import Engine
 from vitrail.runs.folds import folds_of
 from vitrail.runs.setup import build_task, training_of, training_rows
-from vitrail.runs.tune import parse_grid
+from vitrail.runs.tune import Tuning, parse_grid
 
 FEATURES = {f"x{i}": {"kind": "numeric"} for i in range(3)}
 
@@ -80,12 +83,7 @@ def test_the_score_is_that_of_each_sites_own_model_on_the_fold() -> None:
 
 def test_hold_out_rows_are_not_touched() -> None:
     study, sites = make_study(), make_sites()
-    garbage = {}
-    for name, frame in sites.items():
-        _, test = split_rows(frame.y.to_numpy(), study, study.seeds[0], name)
-        frame = frame.copy()
-        frame.iloc[test] = 1e6
-        garbage[name] = frame
+    garbage = spoil_hold_out(study, sites)
     grid = {"lr": [0.001, 0.01], "mu": [0.0, 1.0]}
     one, other = (vt.tune(study, tables, "fedprox", grid) for tables in (sites, garbage))
     pdt.assert_frame_equal(one.scores, other.scores)
@@ -112,15 +110,6 @@ def test_settings_go_where_they_belong(tmp_path) -> None:
     assert told["best"]["rounds"] == best.training.rounds
     assert len(told["table"]) == 4
     assert len(told["scores"]) == 4 * 2 * 3
-
-
-def test_two_processes_give_the_same() -> None:
-    study, sites, grid = make_study(), make_sites(), {"lr": [0.001, 0.01]}
-    calls: list[int] = []
-    one = vt.tune(study, sites, "fedavg", grid, progress=lambda words, done, of: calls.append(done))
-    two = vt.tune(study, sites, "fedavg", grid, workers=2)
-    pdt.assert_frame_equal(one.scores, two.scores)
-    assert calls == [1, 2, 3, 4, 5, 6]
 
 
 def test_a_metric_without_meaning_on_a_fold_is_left_out() -> None:
@@ -175,11 +164,107 @@ def test_grids_on_the_command_line() -> None:
     assert len(caught.value.problems) == 3
 
 
+GRID = {"lr": [0.001, 10.0, 0.01]}  # the second diverges
+
+
+def stopped(out: Path, after: int, **more: Any) -> None:
+    def stop(words: str, done: int, of: int) -> None:
+        if done == after:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        vt.tune(make_study(), make_sites(), "fedavg", GRID, folds=2, out=out, progress=stop, **more)
+
+
+def same(one: Tuning, other: Tuning) -> None:
+    pdt.assert_frame_equal(one.scores, other.scores)
+    pdt.assert_frame_equal(one.table, other.table)
+    assert one.best == other.best
+
+
+def test_stop_and_resume_is_as_if_it_had_not_stopped(tmp_path, monkeypatch) -> None:
+    study, sites, out = make_study(), make_sites(), tmp_path / "tuned"
+    whole = vt.tune(study, sites, "fedavg", GRID, folds=2)
+    computed: list[tuple[float, int]] = []
+    module = sys.modules["vitrail.runs.tune"]  # vitrail.runs.tune is the function
+    judged = module._judged
+
+    def counted(job: Any, data: Any) -> list[float]:
+        computed.append((job.setting["lr"], job.fold))
+        return judged(job, data)
+
+    monkeypatch.setattr(module, "_judged", counted)
+    stopped(out, 3)
+    assert computed == [(0.001, 0), (0.001, 1), (10.0, 0)]
+    assert sorted(p.name for p in out.glob("trials/*")) == ["0-0.json", "0-1.json", "1-0.json"]
+    assert not (out / "tuning.json").exists()
+    calls: list[int] = []
+    resumed = {"folds": 2, "out": out, "resume": True}
+    again = vt.tune(study, sites, "fedavg", GRID, **resumed, progress=lambda words, done, of: calls.append(done))
+    assert computed[3:] == [(10.0, 1), (0.01, 0), (0.01, 1)], "what was done is not done again"
+    assert calls == [4, 5, 6]
+    same(again, whole)
+    (out / "trials" / "2-0.json").unlink()
+    same(vt.tune(study, sites, "fedavg", GRID, **resumed), whole)
+    assert computed[6:] == [(0.01, 0)]
+    told = json.loads((out / "tuning.json").read_text())
+    assert told["best"] == whole.settings
+    assert len(told["scores"]) == 3 * 2 * 3
+
+
+def test_two_processes_give_the_same_and_resume(tmp_path) -> None:
+    calls: list[int] = []
+    given = {"study": make_study(), "sites": make_sites(), "method": "fedavg", "grid": GRID, "folds": 2}
+    one = vt.tune(**given, progress=lambda words, done, of: calls.append(done))
+    assert calls == [1, 2, 3, 4, 5, 6]
+    stopped(tmp_path / "tuned", 2)
+    before = {p.name: p.stat().st_mtime_ns for p in tmp_path.glob("tuned/trials/*")}
+    same(vt.tune(**given, workers=2, out=tmp_path / "tuned", resume=True), one)
+    after = {p.name: p.stat().st_mtime_ns for p in tmp_path.glob("tuned/trials/*")}
+    assert len(after) == 6
+    assert {name: after[name] for name in before} == before, "these were not done again"
+
+
+def test_another_tuning_is_not_mixed_in(tmp_path) -> None:
+    study, sites, out = make_study(), make_sites(), tmp_path / "tuned"
+    stopped(out, 1)
+    others: list[tuple[Any, Any, Any, Any, dict[str, Any], list[str]]] = [
+        (study, sites, "fedavg", {"lr": [0.001, 0.02]}, {}, ["grid"]),
+        (study, sites, "fedprox", GRID, {}, ["study, method or rounds"]),
+        (study, sites, "fedavg", GRID, {"rounds": 3}, ["study, method or rounds"]),
+        (study, {k: f.head(20) for k, f in sites.items()}, "fedavg", GRID, {"seed": 1}, ["seed", "data"]),
+        (study, sites, "fedavg", GRID, {"folds": 3, "metric": "mae"}, ["folds", "metric"]),
+    ]
+    for changed, tables, method, grid, more, where in others:
+        given = {"folds": 2, **more}
+        with pytest.raises(vt.VitrailError, match="another tuning") as caught:
+            vt.tune(changed, tables, method, grid, **given, out=out, resume=True)
+        assert [p.where.removeprefix(f"{out}, ") for p in caught.value.problems] == where
+    assert len(list(out.glob("trials/*"))) == 1
+    with pytest.raises(vt.VitrailError, match="nothing was overwritten"):
+        vt.tune(study, sites, "fedavg", GRID, folds=2, out=out)
+    with pytest.raises(vt.VitrailError, match=r"expected a folder with tune\.json"):
+        vt.tune(study, sites, "fedavg", GRID, folds=2, out=tmp_path / "none", resume=True)
+    with pytest.raises(vt.VitrailError, match="no folder to resume"):
+        vt.tune(study, sites, "fedavg", GRID, folds=2, resume=True)
+
+
 @pytest.mark.parametrize("method", ["centralized", "ifedavg", "influence"])
 def test_any_method_can_be_tuned(method: str) -> None:
     found = vt.tune(make_study(), make_sites(), method, {"lr": [1e-6, 0.01]}, folds=2)
     assert found.settings["lr"] == 0.01
     assert len(list(itertools.product(*found.grid.values()))) == len(found.table)
+
+
+def test_models_carried_beside_are_not_tuned() -> None:
+    """Weight Erosion judges Global and Local beside a site's own model; the settings are the own model's."""
+    study, sites, grid = make_study("classes"), make_sites("classes"), {"lr": [0.01, 0.3], "p_d": [0.01, 0.3]}
+    with_them, without = (
+        vt.tune(study, sites, vt.methods.WeightErosion(beside=beside), grid, 2, metric="log_loss")
+        for beside in (True, False)
+    )
+    pdt.assert_frame_equal(with_them.table, without.table)
+    pdt.assert_frame_equal(with_them.scores, without.scores)
 
 
 def test_on_the_command_line(tmp_path) -> None:
@@ -188,9 +273,11 @@ def test_on_the_command_line(tmp_path) -> None:
         frame.to_csv(tmp_path / "data" / f"{name}.csv", index=False)
     make_study().save(tmp_path / "study.toml")
     words = [sys.executable, "-m", "vitrail.cli", "tune", "study.toml", "--data", "data", "--method", "fedprox"]
-    words += ["--grid", "lr=0.000001,0.01", "--grid", "mu=0.1", "--folds", "2", "--out", "t.json", "--workers", "1"]
+    words += ["--grid", "lr=0.000001,0.01", "--grid", "mu=0.1", "--folds", "2", "--out", "tuned", "--workers", "1"]
     done = subprocess.run(words, cwd=tmp_path, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     pasted = tomllib.loads(done.stdout.split("# the best, for the study file")[1].split("Written:")[0])
     assert (pasted["method"]["lr"], pasted["method"]["mu"]) == (0.01, 0.1)
-    assert json.loads((tmp_path / "t.json").read_text())["best"] == {"lr": 0.01, "mu": 0.1}
+    assert json.loads((tmp_path / "tuned" / "tuning.json").read_text())["best"] == {"lr": 0.01, "mu": 0.1}
+    again = subprocess.run([*words, "--resume"], cwd=tmp_path, capture_output=True, text=True)
+    assert again.stdout == done.stdout

@@ -59,6 +59,7 @@ class Exchange(ABC, Generic[State, Coord, Work, Down, Up]):
 
     sees: ClassVar[Literal["sum", "each"]] = "each"  # merge is given the total over sites, or each site's report
     trains: ClassVar[bool] = True  # whether step runs at all
+    unsure: ClassVar[frozenset[str]] = frozenset()  # tensors of a report that may hold what is no number
 
     def batches(self) -> int | None:
         """How many batches a site draws in a round at most; None: as many as its epochs have."""

@@ -11,7 +11,7 @@ its own, see `Moments`), or 0 and 1 (`none`).
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -160,13 +160,17 @@ def moments(frame: pd.DataFrame, names: list[str], mean: Matrix | None = None) -
     return Moments(known.sum(0).astype(np.float64), np.where(known, values, 0.0).sum(0))
 
 
-def _finish(frames: list[pd.DataFrame], names: list[str]) -> tuple[Matrix, Matrix]:
-    said = [moments(f, names) for f in frames]
+def finish_moments(say: Callable[[Matrix | None], list[Moments]]) -> tuple[Matrix, Matrix]:
+    """Mean and sd, from what the sites say: first without a mean, then of their distances to it."""
+    said = say(None)
     count = np.sum([m.rows for m in said], 0).clip(min=1)
     mean = np.sum([m.total for m in said], 0) / count
-    spread = np.sum([moments(f, names, mean).total for f in frames], 0) / count
-    sd = np.sqrt(spread)
+    sd = np.sqrt(np.sum([m.total for m in say(mean)], 0) / count)
     return mean, np.where(sd > 1e-12 * (1 + np.abs(mean)), sd, 1.0)  # a constant column stays where it is
+
+
+def _finish(frames: list[pd.DataFrame], names: list[str]) -> tuple[Matrix, Matrix]:
+    return finish_moments(lambda mean: [moments(f, names, mean) for f in frames])
 
 
 def _encoder(table: Table, names: list[str], mean: Matrix, sd: Matrix) -> Encoder:

@@ -11,9 +11,8 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from functools import cache
 from typing import Any, NamedTuple
 
@@ -24,44 +23,14 @@ from vitrail.core.exchange import Exchange, Facts, Method, Pace, Roster, Rows
 from vitrail.core.random import keep_mask
 from vitrail.core.task import Batch, Task
 from vitrail.core.tensors import each, forget_memory, reused_memory, scratch, tensors
+from vitrail.engines.rounds import Moment, Rounds, Training
 from vitrail.engines.sites import Draw, Drawer, Sites, set_aside
-from vitrail.engines.wire import Contract, Ledger, check, total, trace
+from vitrail.engines.wire import Contract, check, total
 
 CHUNK_BYTES = 12 << 20  # parameters, velocity and batch of a chunk: a share of the last-level cache
 
 
-@dataclass(frozen=True)
-class Training:
-    """How a site trains, the same for every method unless the method says otherwise."""
-
-    rounds: int = 100
-    epochs: int = 1
-    batch: int = 16
-    lr: float = 0.002
-    momentum: float = 0.5
-    decay: float = 0.9  # of the learning rate, `decays` times in the run
-    decays: int = 50
-    mean: bool = False  # the loss of a batch: the mean over its rows, not the sum
-
-    def pace(self, method: Method[Any, Any, Any, Any, Any], round_: int, rounds: int) -> Pace:
-        lr = self.lr if method.lr is None else method.lr
-        momentum = self.momentum if method.momentum is None else method.momentum
-        every = max(1, rounds // self.decays) if self.decays else rounds + 1
-        return Pace(lr * self.decay ** (round_ // every), momentum)
-
-
-class Moment(NamedTuple):
-    """The whole federation after a round; enough to go on from."""
-
-    stage: int
-    round: int  # rounds done in this stage
-    coord: Any
-    state: Any  # stacked over sites, in the engine's order; overwritten by the next round
-    facts: Facts
-    present: Tensor
-
-
-class Engine:
+class Engine(Rounds):
     """Runs one method over the sites of one machine."""
 
     def __init__(
@@ -84,21 +53,14 @@ class Engine:
         self.aside: Batch | None = None
         if share := method.aside():
             sites, self.aside = set_aside(sites, share, seed)
-        self.task, self.method, self.sites, self.training, self.seed = task, method, sites, training, seed
-        self.device = sites.x.device
-        self.stages = method.plan(training.rounds)
-        self.contracts: list[Contract] = trace(task, method, training.rounds, len(sites.names))
-        self.ledger = Ledger(sites.names)
-        for contract in self.contracts:
-            self.ledger.declare(contract)
-        self.absent = absent
-        self.keep_reports = keep_reports
-        self.reports: Any = None
+        super().__init__(task, method, sites.names, training)
+        self.sites, self.seed, self.device = sites, seed, sites.x.device
+        self.absent, self.keep_reports = absent, keep_reports
         self.units = sum(task.net.widths) if task.dropout > 0 else 0
         self.drawer = Drawer(sites, training.batch, training.epochs, seed, self.units)
         self.counts = torch.tensor(sites.sizes, device=self.device, dtype=sites.x.dtype)
-        self.everyone = torch.ones(len(sites.names), dtype=torch.bool, device=self.device)
         self.chunk = 1 if looped else chunk or self._chunk_size()
+        self.pool: ThreadPoolExecutor | None = None
         self.graph: _Graph | None = None
 
     def _chunk_size(self) -> int:
@@ -126,33 +88,20 @@ class Engine:
         return moment
 
     def run(self, moment: Moment | None = None) -> Iterator[Moment]:
-        """Every round after `moment` (or all), yielding the federation after each."""
-        moment = moment or self.start()
-        with _quiet_torch(self.device) as pool:
-            for s, stage in enumerate(self.stages):
-                if s < moment.stage:
-                    continue
-                first = moment.round if s == moment.stage else 0
-                state, coord, self.graph = moment.state, moment.coord, None
-                for r in range(first, stage.rounds):
-                    present = self.everyone if self.absent is None else ~self.absent(s, r).to(self.device)
-                    roster = Roster(self.sites.names, present)
-                    pace = self.training.pace(self.method, r, stage.rounds)
-                    facts: Facts = {}
-                    self.reports = None
-                    if present is self.everyone or bool(present.any()):
-                        self.drawer.set(s, r)
-                        coord, facts = self._round(pool, s, coord, state, roster, pace)
-                    who = None if present is self.everyone else present
-                    self.ledger.enter(stage.name, "to site", who)
-                    self.ledger.enter(stage.name, "from site", who)
-                    moment = Moment(s, r + 1, coord, state, facts, present)
-                    yield moment
-                if s + 1 < len(self.stages):
-                    settled = each(_owned, self.settled(moment))
-                    self.ledger.enter(stage.name, "to site", None)
-                    moment = moment._replace(stage=s + 1, round=0, state=settled)
-            self.ledger.enter(self.stages[-1].name, "to site", None)
+        with _quiet_torch(self.device) as self.pool:
+            yield from super().run(moment)
+
+    def turn(self, s: int, r: int, coord: Any, state: Any) -> tuple[Any, Facts, Tensor]:
+        present = self.everyone if self.absent is None else ~self.absent(s, r).to(self.device)
+        facts: Facts = {}
+        self.reports = None
+        if present is self.everyone or bool(present.any()):
+            self.drawer.set(s, r)
+            coord, facts = self._round(s, r, coord, state, Roster(self.sites.names, present))
+        return coord, facts, present
+
+    def last_word(self, moment: Moment) -> Any:
+        return each(_owned, self.settled(moment))
 
     def settled(self, moment: Moment) -> Any:
         """Every site's state as if this were the end: what `predict` takes."""
@@ -160,25 +109,16 @@ class Engine:
         down = ex.send(self.task, moment.coord, Roster(self.sites.names, self.everyone))
         return ex.settle(self.task, moment.state, down)
 
-    def _round(
-        self,
-        pool: ThreadPoolExecutor | None,
-        s: int,
-        coord: Any,
-        state: Any,
-        roster: Roster,
-        pace: Pace,
-    ) -> tuple[Any, Facts]:
-        ex, contract = self.stages[s].exchange, self.contracts[s]
+    def _round(self, s: int, r: int, coord: Any, state: Any, roster: Roster) -> tuple[Any, Facts]:
+        ex, contract, pace = self.stages[s].exchange, self.contracts[s], self.pace(s, r)
         if self.device.type == "cuda" and ex.trains and roster.present is self.everyone and not self.keep_reports:
-            if self.graph is None or self.graph.pace != pace:
-                self.graph = _Graph(self, ex, contract, coord, state, roster, pace)
+            if self.graph is None or not self.graph.fits(s, pace, coord, state):
+                self.graph = _Graph(self, s, coord, state, roster, pace)
             return self.graph.replay()
-        return self._exchange(pool, ex, contract, coord, state, roster, pace)
+        return self._exchange(ex, contract, coord, state, roster, pace)
 
     def _exchange(
         self,
-        pool: ThreadPoolExecutor | None,
         ex: Exchange[Any, Any, Any, Any, Any],
         contract: Contract,
         coord: Any,
@@ -188,13 +128,31 @@ class Engine:
         feed: Feed | None = None,
     ) -> tuple[Any, Facts]:
         """One round of one exchange; `state` is overwritten."""
-        task = self.task
-        if feed is None and ex.trains:
-            feed = self.feed()
-        down = ex.send(task, coord, roster)
+        down = ex.send(self.task, coord, roster)
         check(down, contract.down, contract.stage, "to site")
         whole = roster.present is self.everyone or bool(roster.present.all())
         here = range(len(roster.names)) if whole else roster.present.nonzero()[:, 0].tolist()
+        ups = self.answers(ex, contract, state, down, here, pace, feed)
+        if self.keep_reports:
+            self.reports = _spread(ups, len(roster.names))
+            ups = [(at, total(up)) for at, up in ups] if ex.sees == "sum" else ups
+        said = _summed([up for _, up in ups]) if ex.sees == "sum" else _spread(ups, len(roster.names))
+        return ex.merge(self.task, coord, said, roster)
+
+    def answers(
+        self,
+        ex: Exchange[Any, Any, Any, Any, Any],
+        contract: Contract,
+        state: Any,
+        down: Any,
+        here: Sequence[int],
+        pace: Pace,
+        feed: Feed | None = None,
+    ) -> list[tuple[Any, Any]]:
+        """The sites' part of a round: (which sites, what they say) chunk by chunk; `state` is overwritten."""
+        task = self.task
+        if feed is None and ex.trains:
+            feed = self.feed()
         places = [here[i : i + self.chunk] for i in range(0, len(here), self.chunk)]
 
         def visit(place: Any) -> Any:
@@ -215,12 +173,7 @@ class Engine:
             # copies: a report may lie in memory that the thread's next chunk overwrites
             return at, total(up) if ex.sees == "sum" and not self.keep_reports else each(_owned, up)
 
-        ups = list(pool.map(visit, places) if pool and len(places) > 1 else map(visit, places))
-        if self.keep_reports:
-            self.reports = _spread(ups, len(roster.names))
-            ups = [(at, total(up)) for at, up in ups] if ex.sees == "sum" else ups
-        said = _summed([up for _, up in ups]) if ex.sees == "sum" else _spread(ups, len(roster.names))
-        return ex.merge(task, coord, said, roster)
+        return list(self.pool.map(visit, places) if self.pool and len(places) > 1 else map(visit, places))
 
     def feed(self) -> Feed:
         """This round's batches. On a GPU the rows of the whole round are gathered at once: fewer, larger kernels."""
@@ -288,14 +241,14 @@ class _Graph:
     def __init__(
         self,
         engine: Engine,
-        ex: Exchange[Any, Any, Any, Any, Any],
-        contract: Contract,
+        stage: int,
         coord: Any,
         state: Any,
         roster: Roster,
         pace: Pace,
     ) -> None:
-        self.pace, self.coord = pace, coord
+        self.stage, self.pace, self.coord, self.state = stage, pace, coord, state
+        ex, contract = engine.stages[stage].exchange, engine.contracts[stage]
         feed, clock = engine.feed(), engine.drawer.clock
         kept = [t for tree in (coord, state) for _, t in tensors(tree)] + [clock, *feed.tensors()]
         before = [t.clone() for t in kept]
@@ -306,7 +259,7 @@ class _Graph:
             with torch.cuda.stream(side):
                 clock.add_(1)
                 following = engine.feed()
-            new, facts = engine._exchange(None, ex, contract, coord, state, roster, pace, feed)
+            new, facts = engine._exchange(ex, contract, coord, state, roster, pace, feed)
             for (_, old), (_, value) in zip(tensors(coord), tensors(new), strict=True):
                 old.copy_(value)
             here.wait_stream(side)
@@ -323,6 +276,10 @@ class _Graph:
             self.facts = once()
         for tensor, value in zip(kept, before, strict=True):
             tensor.copy_(value)
+
+    def fits(self, stage: int, pace: Pace, coord: Any, state: Any) -> bool:
+        """Whether this round is the captured one: a graph works on the tensors that it was captured with."""
+        return (stage, pace) == (self.stage, self.pace) and coord is self.coord and state is self.state
 
     def replay(self) -> tuple[Any, Facts]:
         self.graph.replay()

@@ -6,13 +6,13 @@ zeros: names, shapes and types of every message. A message that differs is refus
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, Literal, NamedTuple
 
 import torch
 from torch import Tensor
 
-from vitrail.core.exchange import Method, Pace, Roster, Rows
+from vitrail.core.exchange import Method, Pace, Roster, Rows, Stage
 from vitrail.core.problems import Problem, VitrailError
 from vitrail.core.task import Batch, Task
 from vitrail.core.tensors import each, tensors
@@ -68,25 +68,46 @@ def spec_of(message: Any) -> Spec:
     return {name: (tuple(t.shape[1:]), t.dtype) for name, t in tensors(message)}
 
 
-def trace(task: Task, method: Method[Any, Any, Any, Any, Any], rounds: int, sites: int = 1) -> list[Contract]:
-    """The contract of every stage; how many `sites` there are matters only where messages grow with them."""
+class Rehearsal(NamedTuple):
+    """One stage as it would go, for names, shapes and types; stacked over sites."""
+
+    stage: Stage
+    state: Any  # before it
+    down: Any
+    up: Any
+    settled: Any  # the state after it
+
+
+def rehearse(task: Task, method: Method[Any, Any, Any, Any, Any], rounds: int, sites: int = 1) -> Iterator[Rehearsal]:
+    """One round of every stage on rows of zeros; how many `sites` matters only where messages grow with them."""
     some, n = next(iter(task.start.values())), sites if method.grows else 1
     roster = Roster(("site",) * n, torch.ones(n, dtype=torch.bool, device=some.device))
     state, coord = method.state(task, n), method.coord(task, n)
     x, y, w = (some.new_zeros(n, 1, width) for width in (task.net.widths[0], task.net.outputs, 1))
     batch, rows = Batch(x, y, w), Rows(some.new_ones(n), Batch(x, y, w) if method.aside() else None)
-    contracts = []
     for stage in method.plan(rounds):
-        ex = stage.exchange
+        ex, before = stage.exchange, state
         down = ex.send(task, coord, roster)
         work = ex.ready(task, state, down, rows)
         if ex.trains:
             ex.step(task, work, batch, Pace(0.1, 0.0))
         state, up = ex.report(task, state, work, down, rows, Pace(0.1, 0.0))
-        contracts.append(Contract(stage.name, spec_of(down), spec_of(up), ex.sees, stage.rounds))
         coord, _ = ex.merge(task, coord, total(up) if ex.sees == "sum" else up, roster)
         state = ex.settle(task, state, ex.send(task, coord, roster))
-    return contracts
+        yield Rehearsal(stage, before, down, up, state)
+
+
+def settled_shape(task: Task, method: Method[Any, Any, Any, Any, Any]) -> Any:
+    """The state with which a site ends, as far as names and shapes go."""
+    return list(rehearse(task, method, 1))[-1].settled
+
+
+def trace(task: Task, method: Method[Any, Any, Any, Any, Any], rounds: int, sites: int = 1) -> list[Contract]:
+    """The contract of every stage."""
+    return [
+        Contract(t.stage.name, spec_of(t.down), spec_of(t.up), t.stage.exchange.sees, t.stage.rounds)
+        for t in rehearse(task, method, rounds, sites)
+    ]
 
 
 def total(up: Any) -> Any:

@@ -32,7 +32,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Iterator, Sequence
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 import numpy as np
 import torch
@@ -103,13 +103,47 @@ class Verdicts(NamedTuple):
     said: list[Evidence]  # of each site, with the ends at the others' mean
 
 
-class _Fit(NamedTuple):
+class Fit(NamedTuple):
     """A site's ends: what the others have, except for the cells it was asked to fit."""
 
     b: Tensor
     w: Tensor
     out_b: Tensor
     out_w: Tensor
+
+
+class Answer(NamedTuple):
+    """All that a site says when asked."""
+
+    fit: Fit  # as given, but for the cells that it was asked to fit
+    said: Evidence
+    misfit: float  # how badly these ends explain its rows
+
+
+class Witness(Protocol):
+    """A site that can be asked, here or far away."""
+
+    @property
+    def name(self) -> str: ...
+
+    def answer(self, fit: Fit, fitted: Sequence[int]) -> Answer:
+        """Fit these cells, all else as given, and say what the rows then say."""
+
+
+class Here:
+    """A site whose rows are at hand."""
+
+    def __init__(self, task: Task, shared: Params, rows: SiteRows, cells: Sequence[Cell]) -> None:
+        self.task, self.cells, self.name = task, cells, rows.name
+        self.net = {k: v.double()[None] for k, v in shared.items()}
+        self.rows = SiteRows(rows.name, rows.x.double(), rows.y.double(), rows.w.double())
+
+    def answer(self, fit: Fit, fitted: Sequence[int]) -> Answer:
+        task, net, rows = self.task, self.net, self.rows
+        if fitted:
+            fit = refit(task, net, fit, rows, [self.cells[c] for c in fitted])
+        price = misfit(task, net, fit, rows, self.cells[fitted[-1]]) if fitted else 0.0
+        return Answer(fit, evidence(task, net, fit, rows, self.cells), price)
 
 
 def paper_marks(values: Floats) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
@@ -120,16 +154,11 @@ def paper_marks(values: Floats) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
     return o, sd > sd.mean() + 2 * sd.std()
 
 
-def judge(
-    task: Task, shared: Params, ends: Params, sites: Sequence[SiteRows], cells: Sequence[Cell], alpha: float
-) -> Verdicts:
-    """The calibrated rule. `shared` are the averaged parameters, `ends` the published layers stacked over sites."""
-    net = {k: v.double()[None] for k, v in shared.items()}
-    rows = [SiteRows(s.name, s.x.double(), s.y.double(), s.w.double()) for s in sites]
-    outputs = rows[0].y.shape[1]
-    fits = [mean_ends(ends, [k for k in range(len(rows)) if k != i], outputs) for i in range(len(rows))]
-    said = [evidence(task, net, fit, row, cells) for fit, row in zip(fits, rows, strict=True)]
-    first, level = list(said), alpha / (len(rows) * len(cells))
+def judge(sites: Sequence[Witness], ends: Params, cells: Sequence[Cell], outputs: int, alpha: float) -> Verdicts:
+    """The calibrated rule. `ends` are the published layers, stacked over the sites that can be asked."""
+    fits = [mean_ends(ends, [k for k in range(len(sites)) if k != i], outputs) for i in range(len(sites))]
+    said = [site.answer(fit, ()).said for site, fit in zip(sites, fits, strict=True)]
+    first, level = list(said), alpha / (len(sites) * len(cells))
     score, p_value = weigh(said)
     before = score, p_value
     alarms: list[Alarm] = []
@@ -138,8 +167,8 @@ def judge(
     varies = np.array([e.varies for e in said])
     # one value for every row here, while the feature varies at more than half of the other sites
     for i, c in np.argwhere(~varies & (varies.sum(0) > (len(said) - 1) / 2)):
-        moved = _moved(fits[i], refit(task, net, fits[i], rows[i], [cells[c]]), cells[c])
-        unmeasured.append(Alarm(rows[i].name, cells[c].name, float(score[i, c]), 0.0, *moved, measured=False))
+        moved = _moved(fits[i], sites[i].answer(fits[i], [int(c)]).fit, cells[c])
+        unmeasured.append(Alarm(sites[i].name, cells[c].name, float(score[i, c]), 0.0, *moved, measured=False))
     silent: set[int] = set()  # sites that have no more to say
     while True:
         waiting = np.where(varies, p_value, 1.0)
@@ -155,36 +184,36 @@ def judge(
         done = flagged.setdefault(i, [])
         tried = {}
         for c in [int(k) for k in np.argsort(waiting[i], kind="stable")[:MOST_TRIED] if waiting[i, k] < level]:
-            fit = refit(task, net, fits[i], rows[i], [cells[k] for k in (*done, c)])
+            answer = sites[i].answer(fits[i], [*done, c])
             # a label that only wants to be less sure is no fault of the label: any wrong feature makes it so
-            if cells[c].kind != "label" or bool((fit.out_w < 0).any()):
-                again = [*said[:i], evidence(task, net, fit, rows[i], cells), *said[i + 1 :]]
+            if cells[c].kind != "label" or bool((answer.fit.out_w < 0).any()):
+                again = [*said[:i], answer.said, *said[i + 1 :]]
                 left = np.delete(weigh(again, set(flagged) - {i}, [i])[1][i], [*done, c]).min()
-                tried[c] = fit, again, left
+                tried[c] = answer, again, left
         if not tried:
             silent.add(i)
             continue
         clear = {k: float(waiting[i, k]) for k, (_, _, left) in tried.items() if left >= level}
-        unlike = clear or {k: misfit(task, net, fit, rows[i], cells[k]) for k, (fit, _, _) in tried.items()}
+        unlike = clear or {k: answer.misfit for k, (answer, _, _) in tried.items()}
         c = min(unlike, key=unlike.__getitem__)
-        fit, said, _ = tried[c]
+        answer, said, _ = tried[c]
         done.append(c)
-        moved = _moved(fits[i], fit, cells[c])
-        alarms.append(Alarm(rows[i].name, cells[c].name, float(score[i, c]), float(p_value[i, c]), *moved))
+        moved = _moved(fits[i], answer.fit, cells[c])
+        alarms.append(Alarm(sites[i].name, cells[c].name, float(score[i, c]), float(p_value[i, c]), *moved))
         score, p_value = weigh(said, set(flagged))
     return Verdicts(*before, [*alarms, *unmeasured], level, first)
 
 
-def mean_ends(ends: Params, of: list[int], outputs: int) -> _Fit:
+def mean_ends(ends: Params, of: list[int], outputs: int) -> Fit:
     """The mean of these sites' layers; the identity where there is no f_out."""
     b, w = (ends[f"input.{n}"][of].double().mean(0) for n in ("shift", "scale"))
     zero = torch.zeros(outputs, dtype=torch.double)
     if "output.shift" not in ends:
-        return _Fit(b, w, zero, zero + 1)
-    return _Fit(b, w, *(ends[f"output.{n}"][of].double().mean(0).expand(outputs) for n in ("shift", "scale")))
+        return Fit(b, w, zero, zero + 1)
+    return Fit(b, w, *(ends[f"output.{n}"][of].double().mean(0).expand(outputs) for n in ("shift", "scale")))
 
 
-def misfit(task: Task, net: Params, fit: _Fit, rows: SiteRows, cell: Cell) -> float:
+def misfit(task: Task, net: Params, fit: Fit, rows: SiteRows, cell: Cell) -> float:
     """How badly these ends explain a site's rows: loss, and a price for each number fitted (Schwarz)."""
     numbers = 1 + (len(cell.columns) or rows.y.shape[1])  # dummies of one feature share a shift
     with torch.no_grad():
@@ -192,7 +221,7 @@ def misfit(task: Task, net: Params, fit: _Fit, rows: SiteRows, cell: Cell) -> fl
     return float(loss / rows.w.mean()) + 0.5 * numbers * math.log(len(rows.x))
 
 
-def _moved(before: _Fit, after: _Fit, cell: Cell) -> tuple[float, float]:
+def _moved(before: Fit, after: Fit, cell: Cell) -> tuple[float, float]:
     if cell.kind == "label":
         k = int((after.out_w / before.out_w - 1).abs().argmax())
         return float((after.out_b - before.out_b)[k]), float((after.out_w / before.out_w)[k])
@@ -202,7 +231,7 @@ def _moved(before: _Fit, after: _Fit, cell: Cell) -> tuple[float, float]:
     return float(shift[k]), float(factor[k])
 
 
-def row_scores(task: Task, net: Params, fit: _Fit, rows: SiteRows) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+def row_scores(task: Task, net: Params, fit: Fit, rows: SiteRows) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Gradient of each row's loss to b_in, w_in [row, column], b_out [row, output] and one w_out for all [row, 1].
 
     One factor for all classes: a swapped label is then a negative one, and nothing else is.
@@ -238,7 +267,7 @@ def _slope(task: Task, z: Tensor, rows: SiteRows) -> Tensor:
     return (2 * (z - rows.y) if task.kind == "number" else z.softmax(1) - rows.y) * rows.w
 
 
-def evidence(task: Task, net: Params, fit: _Fit, rows: SiteRows, cells: Sequence[Cell]) -> Evidence:
+def evidence(task: Task, net: Params, fit: Fit, rows: SiteRows, cells: Sequence[Cell]) -> Evidence:
     """At the site: mean, covariance and number of carriers of its rows' answers, for each cell."""
     b, w, out_b, out_w = (t.numpy() for t in row_scores(task, net, fit, rows))
     worth = dict(_worth(task, net, fit, rows, [cell.columns[0] for cell in cells if cell.kind == "numeric"]))
@@ -264,7 +293,7 @@ def evidence(task: Task, net: Params, fit: _Fit, rows: SiteRows, cells: Sequence
     return Evidence(len(rows.x), mean, cov, carriers, varies)
 
 
-def _worth(task: Task, net: Params, fit: _Fit, rows: SiteRows, columns: list[int]) -> Iterator[tuple[int, Floats]]:
+def _worth(task: Task, net: Params, fit: Fit, rows: SiteRows, columns: list[int]) -> Iterator[tuple[int, Floats]]:
     """For each column [row, 1]: loss with the column taken for missing, less the loss."""
     with torch.no_grad():
         x, missing, loss = (rows.x + fit.b) * fit.w, fit.b * fit.w, _loss(task, _output(task, net, fit, rows), rows)
@@ -275,7 +304,7 @@ def _worth(task: Task, net: Params, fit: _Fit, rows: SiteRows, columns: list[int
             yield from zip(at, (without - loss)[:, :, None].numpy(), strict=True)
 
 
-def _output(task: Task, net: Params, fit: _Fit, rows: SiteRows) -> Tensor:
+def _output(task: Task, net: Params, fit: Fit, rows: SiteRows) -> Tensor:
     """[row, output]: what a site with these ends would say."""
     _, tape = task.net.forward({**net, **_identity(task, net, rows.x.shape[1])}, ((rows.x + fit.b) * fit.w)[None])
     out: Tensor = (tape.z[0] + fit.out_b) * fit.out_w
@@ -332,7 +361,7 @@ def _whitener(cov: Floats) -> Floats:
     return np.asarray(inverse[:, :, None] * vector * (kept / np.sqrt(np.where(kept, value, 1.0)))[:, None, :])
 
 
-def refit(task: Task, net: Params, start: _Fit, rows: SiteRows, cells: Sequence[Cell]) -> _Fit:
+def refit(task: Task, net: Params, start: Fit, rows: SiteRows, cells: Sequence[Cell]) -> Fit:
     """At the site: the shift and factor of these cells that its own rows ask for; all else as it was."""
     at = sorted({c for cell in cells for c in cell.columns})
     label = any(cell.kind == "label" for cell in cells)
@@ -341,13 +370,13 @@ def refit(task: Task, net: Params, start: _Fit, rows: SiteRows, cells: Sequence[
     for t in free:
         t.requires_grad_()
 
-    def apply() -> _Fit:
+    def apply() -> Fit:
         b, w = start.b.clone(), start.w.clone()
         if at:
             b[at], w[at] = start.b[at] + free[0], start.w[at] + free[1]
         if not label:
-            return _Fit(b, w, start.out_b, start.out_w)
-        return _Fit(b, w, start.out_b + free[2], start.out_w + free[3])
+            return Fit(b, w, start.out_b, start.out_w)
+        return Fit(b, w, start.out_b + free[2], start.out_w + free[3])
 
     optimiser = torch.optim.LBFGS(free, max_iter=60, line_search_fn="strong_wolfe")
 
@@ -365,11 +394,11 @@ def refit(task: Task, net: Params, start: _Fit, rows: SiteRows, cells: Sequence[
         return fit._replace(w=torch.where(fit.w.abs() < 1e-6, 1e-6, fit.w))
 
 
-def describe(alarm: Alarm, kind: str, level: float) -> tuple[str, float, float, str]:
+def describe(alarm: Alarm, kind: str, level: float, alpha: float, unit: str) -> tuple[str, float, float, str]:
     """kind of trouble, strength, confidence and a plain sentence: what the federation does to it, why that may be,
     what to ask, and how often chance alone would say so.
     """
-    doubt = min(1.0, alarm.p_value / level * 0.05) if level else 1.0
+    doubt = min(1.0, alarm.p_value / level * alpha) if level else 1.0
     shift, factor = alarm.shift, alarm.factor
     times = f"multiplies it by {factor:.2f}"
     if not alarm.measured:
@@ -399,7 +428,7 @@ def describe(alarm: Alarm, kind: str, level: float) -> tuple[str, float, float, 
     else:
         low, add = ("low", "adds") if shift > 0 else ("high", "takes away")
         trouble = "shifted"
-        what = f"its values are too {low} for the shared model, which {add} {abs(shift):.2f} standard deviations"
+        what = f"its values are too {low} for the shared model, which {add} {abs(shift):.2f} {unit}"
         what += f", then {times}" if abs(factor - 1) >= 0.1 else ""
         cause, ask = "another way of measuring, or missing values written as a number", "how it is measured"
     if kind == "numeric" and trouble in ("stretched", "shifted"):

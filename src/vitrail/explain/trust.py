@@ -1,4 +1,4 @@
-"""Whom each site learned from: what a run of Weight Erosion says, round by round."""
+"""Whom each site learned from: what a run of Weight Erosion or of Influence says, round by round."""
 
 from __future__ import annotations
 
@@ -12,11 +12,14 @@ from vitrail.explain.groups import Join, joined
 
 
 class Trust(NamedTuple):
-    """Users and sites are the same sites, in one order. NaN where a site or a user had not come yet, or was away."""
+    """Users and sites are the same sites, in one order. NaN where a site or a user had not come yet, or was away.
+
+    Of Influence only the weights are known: `shares` of a user's model, its own among them, which sum to 1.
+    """
 
     sites: list[str]
     rounds: np.ndarray  # [round]: their numbers, from 1
-    alpha: np.ndarray  # [round, user, site]: after the round
+    alpha: np.ndarray  # [round, user, site]: after the round; shares: those of this round alone
     distance: np.ndarray  # [round, user, site]: |g_i - g_0| / |g_0|
     vanished: np.ndarray  # [round, user] bool: |g_0| was nothing, so that nothing eroded
     stopped: np.ndarray  # [round, user] bool
@@ -24,6 +27,7 @@ class Trust(NamedTuple):
     to_local: np.ndarray  # [round, user]: how far the user's model was before the round; NaN without models beside
     to_global: np.ndarray
     between: np.ndarray  # Local and Global
+    shares: bool = False
 
     @property
     def final(self) -> np.ndarray:
@@ -32,7 +36,7 @@ class Trust(NamedTuple):
 
     @property
     def mean(self) -> np.ndarray:
-        """[user, site]: over the rounds since the two met; NaN where they never did."""
+        """[user, site]: over the rounds in which it is known, since the two met; NaN where they never did."""
         known = np.isfinite(self.alpha)
         total = np.where(known, self.alpha, 0).sum(0)
         return np.where(known.any(0), total / np.maximum(known.sum(0), 1), np.nan)
@@ -44,10 +48,12 @@ class Trust(NamedTuple):
 
     def alone_from(self, user: int) -> int | None:
         """The round from which on, to the end, the user trusted nobody but itself."""
-        others = np.nan_to_num(np.delete(self.alpha[:, user], user, axis=1), nan=1.0)  # [round, site]
+        others = np.delete(self.alpha[:, user], user, axis=1)  # [round, site]
+        known = np.isfinite(others).any(1)  # elsewhere it was away
+        others, rounds = np.nan_to_num(others[known], nan=1.0), self.rounds[known]
         trusting = np.flatnonzero(others.any(1))
         first = trusting[-1] + 1 if len(trusting) else 0
-        return int(self.rounds[first]) if others.shape[1] and first < len(self.rounds) else None
+        return int(rounds[first]) if first < len(rounds) else None
 
 
 def groups(trust: np.ndarray) -> tuple[list[int], list[Join]]:
@@ -57,18 +63,16 @@ def groups(trust: np.ndarray) -> tuple[list[int], list[Join]]:
 
 
 def read_trust(sites: Sequence[str], facts: Mapping[str, Tensor]) -> Trust | None:
-    """From the facts of a run; None where no trust was kept."""
-    if "alpha" not in facts or facts["alpha"].dim() != 3:
+    """From the facts of a run; None where no site weighed another."""
+    name = next((k for k in ("alpha", "influence") if k in facts and facts[k].dim() == 3), None)
+    if name is None or not facts[name].isfinite().any():
         return None
-    got = {k: facts[k].double().numpy() for k in Trust._fields if k in facts}
-    nothing = np.full(facts["alpha"].shape[:2], np.nan)
-    return Trust(
-        list(sites),
-        facts["round"].numpy(),
-        got["alpha"],
-        got["distance"],
-        got["vanished"] > 0,
-        got["stopped"] > 0,
-        got["gradients"],
-        *(got.get(k, nothing) for k in ("to_local", "to_global", "between")),
-    )
+    rounds, users = facts[name].shape[:2]
+    nothing = {"distance": (rounds, users, users), "gradients": (rounds, 2)}
+    rest = ("distance", "vanished", "stopped", "gradients", "to_local", "to_global", "between")
+    got = {
+        k: facts[k].double().numpy() if k in facts else np.full(nothing.get(k, (rounds, users)), np.nan) for k in rest
+    }
+    got |= {k: got[k] > 0 for k in ("vanished", "stopped")}
+    alpha = facts[name].double().numpy()
+    return Trust(list(sites), facts["round"].numpy(), alpha, **got, shares=name == "influence")

@@ -115,6 +115,7 @@ class Show(Exchange[State, Coord, Nothing, Nothing, Shown]):
 class WeightErosion(Method[State, Coord, Work, Down, Up]):
     title: ClassVar[str] = "Weight Erosion"
     grows: ClassVar[bool] = True
+    unsure: ClassVar[frozenset[str]] = frozenset({"said/loss"})
     paths: ClassVar[dict[str, int]] = {
         "alpha": 2,  # [user, site]
         "distance": 2,  # [user, site]

@@ -60,7 +60,11 @@ def through_input_(
         given = [t.contiguous() for t in (slope, x, x if keep is None else keep, shift, scale, factors)]
         sizes = [rows, features, sites * features, int(keep is not None)]
         blocks = -(-sites * features // 128)
-        _sum_rows(slope.dtype)((blocks, 1, 1), (128, 1, 1), [*given, into_shift, into_scale, *sizes])
+        sums = [t.contiguous() for t in (into_shift, into_scale)]  # one user's slice of many is not: sum beside it
+        _sum_rows(slope.dtype)((blocks, 1, 1), (128, 1, 1), [*given, *sums, *sizes])
+        for there, total in zip((into_shift, into_scale), sums, strict=True):
+            if there.data_ptr() != total.data_ptr():
+                there.copy_(total)
         return
     if keep is not None:
         dropped_(slope, keep)

@@ -100,6 +100,7 @@ def page_of(source: Run | Comparison) -> Page:
         shifts=source.shift_table if isinstance(source, Run) else None,
         shift_findings=source.findings() if isinstance(source, Run) and source.shift_table is not None else (),
         pseudonyms=source.info.get("pseudonyms", ()) if isinstance(source, Run) else (),
+        newcomers=source.info.get("newcomers", ()) if isinstance(source, Run) else (),
         learned=_learned(source) if isinstance(source, Run) else None,
     )
 
@@ -124,7 +125,8 @@ def _learned(run: Run) -> Learned | None:
     curves = pd.concat([own, beside], ignore_index=True)
     curves = curves[curves["metric"] == metric][["round", "site", "model", "value"]]
     shown = dict(zip(run.sites, run.facts["shown"].tolist(), strict=True)) if "shown" in run.facts else {}
-    return Learned(trust, curves, _weights(run, shown), [site for site, said in shown.items() if not said])
+    refused = [site for site, said in shown.items() if not said]
+    return Learned(run.method.title, trust, curves, _weights(run, shown), refused)
 
 
 def _weights(run: Run, shown: dict[str, bool]) -> pd.DataFrame | None:

@@ -2,53 +2,42 @@
 
 from __future__ import annotations
 
-from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
-from jinja2 import Environment, StrictUndefined
 from markupsafe import Markup
 
-from vitrail.core.problems import Problem, VitrailError
 from vitrail.report.figures import NARROW, WIDE, Scale, _line, _svg, _text, _tick_texts, tag, ticks
-from vitrail.report.page import HEAT_STYLES
+from vitrail.report.frame import fill, is_ours, unwritten
 from vitrail.report.words import Interval, listed, name, number, several, shorten_all, signed, spoken
 from vitrail.runs.contribution import APART, TOLERANCE, Contribution, write_tables
 from vitrail.runs.folder import write_atomically
 
-MARK = '<meta name="generator" content="vitrail contribution">'  # by which a folder may be written over
 PAGE = "contribution.html"
 
 
 def write_contribution(told: Contribution, folder: Path) -> Path:
     """Page and tables; only an earlier one of ours is written over."""
     page = folder / PAGE
-    ours = page.is_file() and MARK in page.read_text("utf-8", errors="replace")[:2000]
-    if folder.exists() and not ours and (not folder.is_dir() or any(folder.iterdir())):
+    if folder.exists() and not is_ours(page, "contribution") and (not folder.is_dir() or any(folder.iterdir())):
         what = "there is something here already that `vitrail contribution` did not write."
-        raise VitrailError("nothing was overwritten", [Problem(f"--out {folder}", what, "Choose another --out.")])
+        raise unwritten(folder, what, "nothing was overwritten")
     try:
         write_tables(told, folder)
         write_atomically(page, render_contribution(told))
     except OSError as error:
-        what = f"it cannot be written: {error.strerror}."
-        raise VitrailError("nothing was written", [Problem(f"--out {folder}", what, "Choose another --out.")]) from None
+        raise unwritten(folder, f"it cannot be written: {error.strerror}.") from None
     return page
 
 
 def render_contribution(told: Contribution) -> str:
-    here = files("vitrail.report")
-    env = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
-    env.filters.update(number=number, signed=signed)
-    css = Markup((here / "page.css").read_text("utf-8").partition(HEAT_STYLES)[0])  # ours, not data
     paid, main = len(told.ledger) > 0, told.main().reset_index().sort_values("value", ascending=False, kind="stable")
     ways = list(dict.fromkeys(zip(told.values.way, told.values.rebuilt, strict=True)))
     by_way = {k: part.set_index("site") for k, part in told.values.groupby(["way", "rebuilt"], sort=False)}
     sites = list(dict.fromkeys(told.values.site))
-    return env.from_string((here / "contribution.html").read_text("utf-8")).render(
-        css=css,
-        mark=Markup(MARK),
+    return fill(
+        "contribution.html",
         told=told,
         paid=paid,
         lead=_lead(told),

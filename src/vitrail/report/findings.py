@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pandas as pd
@@ -13,28 +13,12 @@ from markupsafe import Markup
 
 from vitrail.report.tables import Matrix, lead_method, methods_of, sites_of, traffic, where
 from vitrail.report.words import LAYERS, Interval, listed, metric_words, name, number, several, signed, size, spoken
+from vitrail.runs.fit import ALPHA, ShiftFinding
 
 if TYPE_CHECKING:
     from vitrail.report.page import Page
 
-PROMISE = "at most 5 in 100 runs without any fault raise an alarm"
-
-
-class ShiftFinding(Protocol):
-    """One site's feature that does not fit, in a plain sentence."""
-
-    @property
-    def site(self) -> str: ...
-    @property
-    def feature(self) -> str: ...
-    @property
-    def kind(self) -> str: ...
-    @property
-    def strength(self) -> float: ...
-    @property
-    def confidence(self) -> float: ...  # 0 to 1
-    @property
-    def text(self) -> str: ...
+PROMISE = f"at most {100 * ALPHA:.0f} in 100 runs without any fault raise an alarm"
 
 
 def headline(page: Page) -> str:
@@ -46,7 +30,8 @@ def headline(page: Page) -> str:
     told = {label.lower(): value for label, value in page.facts}.get("rounds", "")
     found = re.match(r"\d+", told)
     rounds = int(found[0]) if found else 0 if page.curves.empty else int(page.curves["round"].max())
-    count = len(sites_of(page))
+    late = [site for site in sites_of(page) if site in page.newcomers]
+    count = len(sites_of(page)) - len(late)
     many = several(count, "site")
     if not methods:
         return "Nothing has been scored yet."
@@ -57,7 +42,8 @@ def headline(page: Page) -> str:
         return f"{many} trained without joining ({' and '.join(yards)}): {several(seeds, 'seed')}."
     if yards:
         what += f", beside the {'yardstick' if len(yards) == 1 else 'yardsticks'} {' and '.join(yards)}"
-    return f"{what}: {several(seeds, 'seed')}" + (f", {several(rounds, 'round')}." if rounds else ".")
+    after = f" {listed(late).unescape()} came after training." if late else ""
+    return f"{what}: {several(seeds, 'seed')}" + (f", {several(rounds, 'round')}." if rounds else ".") + after
 
 
 def findings(page: Page, table: Matrix) -> list[Markup]:

@@ -11,17 +11,14 @@ import hashlib
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from importlib.resources import files
 from typing import Any, Literal
 
 import pandas as pd
-from jinja2 import Environment, StrictUndefined
 from markupsafe import Markup
 
 from vitrail.report import figures, trust
 from vitrail.report.figures import Gain, Spread
 from vitrail.report.findings import (
-    ShiftFinding,
     best_method,
     findings,
     headline,
@@ -32,6 +29,7 @@ from vitrail.report.findings import (
     shift_sentence,
     strongest_first,
 )
+from vitrail.report.frame import fill, part
 from vitrail.report.heatmap import heatmaps
 from vitrail.report.tables import Matrix, lead_method, matrix, methods_of, sites_of, traffic, where
 from vitrail.report.trust import Learned
@@ -42,12 +40,8 @@ from vitrail.report.words import (
     WHY_UNDEFINED,
     Interval,
     metric_words,
-    number,
-    p_words,
-    size,
 )
-
-HEAT_STYLES = "/* only on pages with heatmaps */"  # in page.css, between the styles of every page and the others
+from vitrail.runs.fit import ShiftFinding
 
 
 @dataclass(frozen=True)
@@ -76,25 +70,25 @@ class Page:
     shifts: pd.DataFrame | None = None
     shift_findings: Sequence[ShiftFinding] = ()
     pseudonyms: Sequence[str] = ()  # sites in `shifts` that go by another name there
-    learned: Learned | None = None  # whom each site learned from (Weight Erosion)
+    newcomers: Sequence[str] = ()  # sites that came after training
+    learned: Learned | None = None  # whom each site learned from (Weight Erosion, Influence)
 
 
 def render(page: Page) -> str:
     """One HTML file that needs no network. Its policy allows one script, page.js, by its hash."""
-    here = files("vitrail.report")
-    env = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
-    env.filters.update(
-        number=number, size=size, p_words=p_words, capitalize_first=lambda text: text[:1].upper() + text[1:]
-    )
-    template = env.from_string((here / "page.html").read_text("utf-8"))
-    every, _, heat = (here / "page.css").read_text("utf-8").partition(HEAT_STYLES)
-    plain = page.shifts is None and page.learned is None
-    css = Markup(every if plain else every + heat)  # ours, not data
-    script = Markup((here / "page.js").read_text("utf-8"))
+    script = Markup(part("page.js"))
     mark = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
     learned = page.learned and trust.contents(page.learned, metric_words(page.metric))
-    return template.render(
-        css=css, script=script, hash=mark, page=page, shifts=_shifts(page), learned=learned, **_contents(page)
+    heat = page.shifts is not None or page.learned is not None
+    return fill(
+        "page.html",
+        heat=heat,
+        script=script,
+        hash=mark,
+        page=page,
+        shifts=_shifts(page),
+        learned=learned,
+        **_contents(page),
     )
 
 

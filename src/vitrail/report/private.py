@@ -2,49 +2,35 @@
 
 from __future__ import annotations
 
-from importlib.resources import files
 from itertools import pairwise
 from pathlib import Path
 
-from jinja2 import Environment, StrictUndefined
 from markupsafe import Markup
 
-from vitrail.core.problems import Problem, VitrailError
 from vitrail.explain.look import NO_MARK, Group, Look, View
 from vitrail.explain.shifts import LABEL
 from vitrail.report.figures import NARROW, WIDE, Scale, _line, _path, _svg, _text, _tick_texts, tag, ticks
-from vitrail.report.page import HEAT_STYLES
-from vitrail.report.words import number, shorten
-
-MARK = '<meta name="generator" content="vitrail look">'  # by which a page may be written over
+from vitrail.report.frame import fill, is_ours, unwritten
+from vitrail.report.words import shorten
 
 
 def write_private(told: Look, path: Path) -> Path:
     """Write the page; only an earlier such page is written over."""
     if path.is_dir() or not path.parent.is_dir():
-        what = "it is a folder." if path.is_dir() else "its folder does not exist."
-        raise VitrailError("nothing was written", [Problem(f"--out {path}", what, "Name an HTML file.")])
-    if path.exists() and MARK not in path.read_text("utf-8", errors="replace")[:2000]:
-        what = "it exists already and is no page of `vitrail look`."
-        raise VitrailError("nothing was overwritten", [Problem(f"--out {path}", what, "Choose another --out.")])
+        raise unwritten(path, "it is a folder." if path.is_dir() else "its folder does not exist.")
+    if path.exists() and not is_ours(path, "look"):
+        raise unwritten(path, "it exists already and is no page of `vitrail look`.", "nothing was overwritten")
     try:
         path.write_text(render_private(told), encoding="utf-8")
     except OSError as error:
-        what = f"it cannot be written: {error.strerror}."
-        raise VitrailError("nothing was written", [Problem(f"--out {path}", what, "Choose another --out.")]) from None
+        raise unwritten(path, f"it cannot be written: {error.strerror}.") from None
     return path
 
 
 def render_private(told: Look) -> str:
-    here = files("vitrail.report")
-    env = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
-    env.filters.update(number=number)
-    css = Markup((here / "page.css").read_text("utf-8").partition(HEAT_STYLES)[0])  # ours, not data
     views = [(view, draw(view)) for view in told.views]
     marked = any(v.trouble for v in told.views)
-    return env.from_string((here / "private.html").read_text("utf-8")).render(
-        css=css, mark=Markup(MARK), told=told, views=views, marked=marked, no_mark=NO_MARK, label=LABEL
-    )
+    return fill("private.html", told=told, views=views, marked=marked, no_mark=NO_MARK, label=LABEL)
 
 
 def draw(view: View) -> Markup:

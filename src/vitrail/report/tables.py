@@ -16,6 +16,9 @@ if TYPE_CHECKING:
     from vitrail.report.page import Page
 
 
+WIDEST = 10  # columns that fit the page
+
+
 class Cell(NamedTuple):
     """One site under one method: mean over the seeds in which the metric is defined."""
 
@@ -34,6 +37,13 @@ class Matrix(NamedTuple):
     rows: list[tuple[str, list[Cell]]]
     means: list[Interval]
     worsts: list[tuple[str | None, Interval]]
+
+    @property
+    def turned(self) -> bool:
+        """Methods down and sites across: more methods than a page is wide for, and fewer sites."""
+        return len(self.methods) > WIDEST and len(self.rows) + 2 < len(
+            self.methods
+        )  # and the columns of mean and worst
 
     @property
     def undefined(self) -> bool:

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import math
-from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
-from jinja2 import Environment, StrictUndefined
 from markupsafe import Markup
 
-from vitrail.report.words import metric_words, name, number, signed
+from vitrail.report.frame import fill
+from vitrail.report.words import name, number, signed
 from vitrail.runs.folder import write_atomically
 from vitrail.runs.transfer import TRUST, Transfer
 
@@ -27,13 +26,12 @@ def write_transfer(found: Transfer, folder: Path, scores: pd.DataFrame | None = 
 
 
 def render_transfer(found: Transfer, scores: pd.DataFrame | None = None) -> str:
-    here, target = files("vitrail.report"), found.study.target
-    env = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
-    env.filters.update(number=number, signed=signed, metric=metric_words)
+    target = found.study.target
     linear = found.study.network.kind == "linear" or not found.study.network.hidden
     log_odds = "the log-odds" if len(target.levels) == 2 else "an answer’s score"
-    return env.from_string((here / "transfer.html").read_text("utf-8")).render(
-        css=Markup((here / "page.css").read_text("utf-8")),  # ours, not data
+    return fill(
+        "transfer.html",
+        heat=True,
         found=found,
         findings=[_finding(found, user) for user in found.sites],
         matrix=_matrix(found),

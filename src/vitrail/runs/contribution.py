@@ -39,9 +39,10 @@ from vitrail.core.random import key
 from vitrail.core.tensors import each, filled, per_site, tensors
 from vitrail.data.encode import prepare
 from vitrail.data.read import ENDING, read_table
+from vitrail.engines.wire import settled_shape
 from vitrail.explain.shapley import Floats, Masks, Values, Worth, exact, leave_one_out, sampled
 from vitrail.runs.folder import UPDATES, write_atomically
-from vitrail.runs.run import Run, _settled_shape
+from vitrail.runs.run import Run
 from vitrail.runs.setup import build_task
 
 EXACT = 10  # sites in a round up to which all coalitions are rebuilt
@@ -180,7 +181,7 @@ class Record:
         self.everyone = Roster(self.names, torch.ones(len(self.names), dtype=torch.bool))
         self.at = self.names.index(user)
         model = {k: v[None].double() for k, v in run.models[user].items()}
-        self.state = filled(_settled_shape(run.method, self.task), model)
+        self.state = filled(settled_shape(self.task, run.method), model)
         self.x, self.y = torch.from_numpy(data.test_x)[None], torch.from_numpy(np.ascontiguousarray(data.test_y))
         self.start = run.method.coord(self.task, len(self.names))
         self.took_part = np.zeros(len(self.names), dtype=np.int64)

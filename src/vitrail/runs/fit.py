@@ -2,20 +2,35 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import math
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
 from torch import Tensor
 
+from vitrail.core.task import Task
 from vitrail.core.tensors import tensors
 from vitrail.data.encode import columns
-from vitrail.engines.local import Engine, Moment
+from vitrail.engines.rounds import Moment, Rounds
 from vitrail.engines.wire import Line
-from vitrail.explain.shifts import LABEL, Cell, SiteRows, describe, judge, paper_marks
+from vitrail.explain.shifts import (
+    LABEL,
+    MOST_PER_SITE,
+    MOST_TRIED,
+    Cell,
+    Here,
+    SiteRows,
+    Witness,
+    describe,
+    judge,
+    paper_marks,
+)
 from vitrail.study import Study
 
+FEWEST = 3  # sites: of two that differ nobody can say which is wrong
+AGAIN = "all of that again for each cell that a site with a finding fits, at most"
 ALPHA = 0.05  # of all runs without a fault, so many may raise an alarm
 LAYERS = {"input.shift": "b_in", "input.scale": "w_in", "output.shift": "b_out", "output.scale": "w_out"}
 
@@ -41,14 +56,23 @@ def cells_of(study: Study) -> list[Cell]:
     return [*cells, Cell(LABEL, (), "label")]
 
 
+# a site's own name, the one it published under, the shared parameters, the cells -> a site that can be asked
+Ask = Callable[[str, str, dict[str, Tensor], list[Cell]], Witness]
+
+
+def at_hand(task: Task, rows: Mapping[str, SiteRows]) -> Ask:
+    """Sites whose rows are all on this machine."""
+    return lambda site, known, shared, cells: Here(task, shared, rows[site]._replace(name=known), cells)
+
+
 def find_shifts(
-    runner: Engine, study: Study, moment: Moment, rows: Mapping[str, SiteRows], pseudonyms: Mapping[str, str]
+    runner: Rounds, study: Study, moment: Moment, ask: Ask, pseudonyms: Mapping[str, str]
 ) -> tuple[pd.DataFrame, list[dict[str, Any]], dict[str, Tensor]]:
     """The table of `Run.shifts`, the findings as dictionaries, and what was published.
 
     All under the published names and in their order: the engine's (largest first) would tell who a pseudonym is.
     """
-    known = [pseudonyms.get(n, n) for n in runner.sites.names]
+    known = [pseudonyms.get(n, n) for n in runner.names]
     order = sorted(range(len(known)), key=lambda i: known[i])
     names, facts = tuple(known[i] for i in order), {k: v.cpu()[order] for k, v in moment.facts.items()}
     published = facts["published"].numpy()
@@ -57,14 +81,16 @@ def find_shifts(
     score, p_value = np.full((len(names), len(cells)), np.nan), np.full((len(names), len(cells)), np.nan)
     alarms: list[dict[str, Any]] = []
     told = np.flatnonzero(published)
-    if len(told) >= 3:
-        parts = [rows[runner.sites.names[order[i]]]._replace(name=names[i]) for i in told]
+    if len(told) >= FEWEST:
         shared = {k.removeprefix("params/"): v.cpu() for k, v in tensors(moment.coord)}
-        found = judge(runner.task, shared, {k: v[told] for k, v in layers.items()}, parts, cells, ALPHA)
+        sites = [ask(runner.names[order[i]], names[i], shared, cells) for i in told]
+        found = judge(sites, {k: v[told] for k, v in layers.items()}, cells, runner.task.net.outputs, ALPHA)
         score[told], p_value[told] = found.score, found.p_value
         for alarm in found.alarms:
+            raw = study.standardise == "none" and alarm.cell in study.features
+            unit = study.features[alarm.cell].unit or "in its own unit" if raw else "standard deviations"
             kind = "label" if alarm.cell == LABEL else study.features[alarm.cell].kind
-            trouble, strength, confidence, text = describe(alarm, kind, found.level)
+            trouble, strength, confidence, text = describe(alarm, kind, found.level, ALPHA, unit)
             alarms.append(ShiftFinding(alarm.site, alarm.cell, trouble, strength, confidence, text)._asdict())
     flagged = {(a["site"], a["feature"]) for a in alarms}
     return _table(study, names, published, layers, cells, score, p_value, flagged), alarms, facts
@@ -114,16 +140,24 @@ def _table(
 
 
 def evidence_lines(study: Study) -> list[Line]:
-    """What the calibrated rule exchanges: once, and once more for each of a site's own alarms."""
-    sizes = [cell.size(len(study.target.levels)) for cell in cells_of(study)]
-    width, mean, cov = len(columns(study)), sum(sizes), sum(q * q for q in sizes)
-    parts = (
-        ("mean of the rows' answers", mean),
-        ("their covariance", cov),
-        ("rows that carry it, and whether it varies", 2 * len(sizes)),
-    )
-    lines = [Line("evidence", "from site", name, (n,), "float64", 8 * n, 1, "each") for name, n in parts]
+    """What the calibrated rule exchanges: once by every site that published; again by a site with a finding."""
+    cells, outputs = cells_of(study), max(1, len(study.target.levels))
+    sizes, width = [cell.size(outputs) for cell in cells], len(columns(study))
+    ends: list[tuple[str, tuple[int, ...]]]
+    ends = [("shift and factor of each column", (2, width)), ("shift and factor of the outcome", (2, outputs))]
+    said = [*ends, ("mean of the rows' answers", (sum(sizes),)), ("their covariance", (sum(q * q for q in sizes),))]
+    said += [("rows that carry it, and whether it varies", (2, len(cells))), ("how badly it fits", ())]
+    again, most = sum(math.prod(shape) for _, shape in said), MOST_PER_SITE * MOST_TRIED + len(cells)
+    lines = [("to site", f"the others' mean {name}", shape, 1) for name, shape in ends]
+    lines += [("from site", name, shape, 1) for name, shape in said] + [("from site", AGAIN, (again,), most)]
     return [
-        Line("evidence", "to site", "the others' mean layers", (2, width), "float64", 16 * width, 1, "each"),
-        *lines,
+        Line("evidence", way, name, shape, "float64", 8 * math.prod(shape), times, "each")  # type: ignore[arg-type]
+        for way, name, shape, times in lines
     ]
+
+
+def evidence_told(moment: Moment, names: tuple[str, ...]) -> list[str]:
+    """The sites that were asked: those that published, where there are enough of them to judge."""
+    published = moment.facts.get("published")
+    told = [] if published is None else [n for n, shown in zip(names, published.tolist(), strict=True) if shown]
+    return told if len(told) >= FEWEST else []

@@ -7,7 +7,7 @@
     checkpoint.json               which round the tensors below belong to; replaced atomically, last
     coordinator/*.safetensors     what the coordinator may see
     coordinator/updates/*         with keep_updates: each site's report of each round
-    sites/NAME/*                  private to that site: state, model, encoder
+    sites/NAME/*                  private to that site: state, model, encoder, and pseudonym.txt where it has one
 
 Tensors are written under new names and flushed to disk before checkpoint.json points to them, so a kill at any moment
 leaves the previous checkpoint whole.
@@ -19,8 +19,10 @@ import contextlib
 import fcntl
 import json
 import os
+import platform
 import time
 from collections.abc import Callable
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -31,7 +33,7 @@ from torch import Tensor
 
 from vitrail.core.problems import Problem, VitrailError
 from vitrail.core.tensors import filled, tensors
-from vitrail.engines.local import Moment
+from vitrail.engines.rounds import Moment
 
 UPDATES = Path("coordinator") / "updates"
 PATH = "path of "  # a fact of every round, among the coordinator's tensors
@@ -66,10 +68,16 @@ def save_tensors(path: Path, named: dict[str, Tensor], words: dict[str, str] | N
     os.replace(temporary, path)
 
 
+def versions() -> dict[str, str]:
+    """Of what the numbers may depend on."""
+    return {"vitrail": version("vitrail"), "torch": torch.__version__, "python": platform.python_version()}
+
+
 class Folder:
     """One run's folder, held by one process at a time."""
 
-    def __init__(self, path: Path, *, resume: bool) -> None:
+    def __init__(self, path: Path, *, resume: bool, about: str = "run.json") -> None:
+        """`about` is the file that says what is kept here: a folder of another kind is not resumed."""
         self.path = path
         used = path.exists() and (not path.is_dir() or any(path.iterdir()))
         if used and not resume:
@@ -83,10 +91,10 @@ class Folder:
                     )
                 ],
             )
-        if resume and not (path / "run.json").exists():
+        if resume and not (path / about).exists():
             raise VitrailError(
                 "there is no run to resume",
-                [Problem(str(path), "expected a run folder with run.json.", "Start it without --resume.")],
+                [Problem(str(path), f"expected a folder with {about}.", "Start it without --resume.")],
             )
         try:
             path.mkdir(parents=True, exist_ok=True)
@@ -119,7 +127,7 @@ class Folder:
         tag, kept = f"{moment.stage}-{moment.round:06d}", {f"{PATH}{k}": v for k, v in paths.items()}
         save_tensors(self.path / "coordinator" / f"{tag}.safetensors", {**dict(tensors(moment.coord)), **kept})
         flat = dict(tensors(moment.state))
-        for i, name in enumerate(names):
+        for i, name in enumerate(names if flat else ()):  # sites on other machines keep their own
             place = self.path / "sites" / site_folder(name) / f"state-{tag}.safetensors"
             save_tensors(place, {k: v[i] for k, v in flat.items()})
         at = {"stage": moment.stage, "round": moment.round, **extra}
@@ -150,9 +158,10 @@ class Folder:
             return None
         tag = f"{at['stage']}-{at['round']:06d}"
         coord = load_file(self.path / "coordinator" / f"{tag}.safetensors")
-        sites = [load_file(self.path / "sites" / site_folder(n) / f"state-{tag}.safetensors") for n in names]
-        state = {k: torch.stack([s[k] for s in sites]) for k in sites[0]}
         start = shape_at(at["stage"])
+        kept = names if any(True for _ in tensors(start.state)) else ()
+        sites = [load_file(self.path / "sites" / site_folder(n) / f"state-{tag}.safetensors") for n in kept]
+        state = {k: torch.stack([s[k] for s in sites]) for k in sites[0]} if sites else {}
         moment = start._replace(
             stage=at["stage"],
             round=at["round"],

@@ -14,10 +14,11 @@ from vitrail.core.problems import Problem, VitrailError, nearest
 from vitrail.core.tensors import filled
 from vitrail.data.encode import fingerprint
 from vitrail.data.read import clean
+from vitrail.engines.wire import settled_shape
 from vitrail.explain.look import Ends, Look, look
 from vitrail.explain.shifts import LABEL
 from vitrail.runs.fit import LAYERS
-from vitrail.runs.run import Run, _settled_shape
+from vitrail.runs.run import Run
 from vitrail.runs.setup import build_task
 
 
@@ -75,7 +76,7 @@ class _Expects:
         for key, values in layers.items():
             like = params[f"params/{key}"]
             params[f"params/{key}"] = torch.from_numpy(values.mean(0)).to(like).reshape(like.shape)
-        self.state = filled(_settled_shape(run.method, self.task), {k: v[None] for k, v in params.items()})
+        self.state = filled(settled_shape(self.task, run.method), {k: v[None] for k, v in params.items()})
 
     def __call__(self, rows: pd.DataFrame) -> NDArray[np.float64]:
         x = torch.from_numpy(self.encoder.matrix(rows)).float()[None]

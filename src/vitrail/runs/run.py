@@ -3,32 +3,32 @@
 from __future__ import annotations
 
 import json
-import platform
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from importlib.metadata import version
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import pandas as pd
 import torch
+from numpy.typing import NDArray
 from safetensors.torch import load_file
 from torch import Tensor
 
 from vitrail import methods
 from vitrail.core.metrics import score
 from vitrail.core.problems import Problem, VitrailError, nearest
-from vitrail.core.task import Task
 from vitrail.core.tensors import each, filled, tensors
 from vitrail.data.encode import Encoder, SiteData, prepare
 from vitrail.data.read import clean
-from vitrail.engines.local import Engine, Moment
+from vitrail.engines.local import Engine
+from vitrail.engines.rounds import Moment, Rounds
+from vitrail.engines.wire import settled_shape
 from vitrail.explain.trust import Trust, read_trust
 from vitrail.methods import AnyMethod
-from vitrail.runs.fit import ShiftFinding, find_shifts
-from vitrail.runs.folder import Folder, save_tensors, site_folder, write_atomically
+from vitrail.runs.fit import AGAIN, Ask, ShiftFinding, at_hand, evidence_told, find_shifts
+from vitrail.runs.folder import Folder, save_tensors, site_folder, versions, write_atomically
 from vitrail.runs.setup import (
     MAJORITY,
     Away,
@@ -47,6 +47,7 @@ from vitrail.study import Study
 
 # split: test or train, of the site's own model; test:NAME of a model carried beside it
 HISTORY = ["stage", "round", "site", "split", "metric", "value"]
+SIZES = ["site", "train_rows", "test_rows", "target"]
 CHECKPOINT_SECONDS = 5.0
 
 
@@ -71,7 +72,7 @@ class Run:
 
     @property
     def sites(self) -> list[str]:
-        return list(self.models)
+        return list(self.info["sites"])
 
     def scores(self, split: str = "test") -> pd.DataFrame:
         """site, metric, value: after the last round, on each site's own rows of that split."""
@@ -104,10 +105,10 @@ class Run:
         return [ShiftFinding(**alarm) for alarm in self.alarms]
 
     def trust(self) -> Trust:
-        """Whom each site learned from, round by round (Weight Erosion)."""
+        """Whom each site learned from, round by round (Weight Erosion, Influence)."""
         if (found := read_trust(self.sites, self.facts)) is None:
-            what = f"{self.method.title} keeps no trust between sites."
-            raise VitrailError("there is no trust", [Problem("method", what, "Run it with --method weight_erosion.")])
+            what, to_do = f"{self.method.title} keeps no trust between sites.", "--method weight_erosion, or influence"
+            raise VitrailError("there is no trust", [Problem("method", what, f"Run it with {to_do}.")])
         return found
 
     def influence(self) -> pd.DataFrame:
@@ -130,14 +131,15 @@ class Run:
     def predict(self, site: str, frame: pd.DataFrame) -> pd.DataFrame:
         """That site's personalised model on raw rows: a probability for each class, or a number."""
         if site not in self.models:
-            raise VitrailError(
-                "cannot predict", [Problem("site", f"there is no site {site!r}.", nearest(site, self.models))]
-            )
+            away = site in self.sites
+            what = f"the model of {site!r} is on its own machine." if away else f"there is no site {site!r}."
+            hint = "Predict there: vitrail predict." if away else nearest(site, self.sites)
+            raise VitrailError("cannot predict", [Problem("site", what, hint)])
         # the target is not looked at, so that rows without one are predicted too
         unknown = frame.drop(columns=self.study.target.column, errors="ignore")
         rows = clean(unknown, self.study, need_target=False)
         task = build_task(self.study, self.method, self.seed)
-        state = filled(_settled_shape(self.method, task), {k: v[None] for k, v in self.models[site].items()})
+        state = filled(settled_shape(task, self.method), {k: v[None] for k, v in self.models[site].items()})
         x = torch.from_numpy(self.encoders[site].matrix(rows)).float()[None]
         with torch.no_grad():
             z = self.method.predict(task, state, x)[0]
@@ -192,6 +194,8 @@ class Run:
         models, encoders = {}, {}
         for site in info["sites"]:
             place = path / "sites" / site_folder(site)
+            if not (place / "model.safetensors").exists():  # it stayed on the site's own machine
+                continue
             models[site] = load_file(place / "model.safetensors")
             plain = json.loads((place / "encoder.json").read_text(encoding="utf-8"))
             encoders[site] = Encoder(study, plain["mean"], plain["sd"])
@@ -243,7 +247,7 @@ def federate(
     study, chosen = resolve(study, method, rounds)
     seed = study.seeds[0] if seed is None else seed
     pseudonyms = dict(pseudonyms or {})
-    check_options(engine, device, dropout_rate, away or {}, refuse, pseudonyms, list(sites), seed)
+    check_options(engine, device, dropout_rate, away or {}, refuse, pseudonyms, list(sites), seed, chosen)
     data = prepare(sites, study, seed)
     task = build_task(study, chosen, seed, device)
     if keep_updates:
@@ -255,31 +259,55 @@ def federate(
     runner = Engine(
         task, chosen, rows, training_of(study), seed, looped=looped, absent=absent, keep_reports=keep_updates
     )
-    info = _describe(study, seed, engine, device, data)
+    judge = Judge(runner, study, data)
+    info = describe(study, seed, engine, device, {site.name: site.fingerprint for site in data})
     info |= {"dropout_rate": dropout_rate, "away": {k: [list(s) for s in v] for k, v in (away or {}).items()}}
     info |= {"keep_updates": True} if keep_updates else {}
     info |= {"refuse": sorted(refuse), "pseudonyms": sorted(pseudonyms.values())}  # not whose: each site knows its own
     folder = Folder(Path(out), resume=resume) if out is not None else None
     try:
-        return _train(runner, study, chosen, seed, data, info, pseudonyms, folder, resume, progress, checkpoint_seconds)
+        return train(runner, study, seed, judge, info, pseudonyms, folder, resume, progress, checkpoint_seconds)
     finally:
         if folder:
             folder.close()
 
 
-def _train(
-    runner: Engine,
+class Sites(Protocol):
+    """The sites of a run as the coordinator meets them: on this machine (Judge), or on machines of their own."""
+
+    at: list[int]  # where each site stands in the engine's order
+
+    @property
+    def sizes(self) -> pd.DataFrame: ...
+
+    def rows(self, moment: Moment, splits: tuple[str, ...]) -> list[tuple[Any, ...]]:
+        """Every site's own scores at that moment, as rows of HISTORY; or nothing, and `late` has them in time."""
+
+    def late(self) -> list[tuple[Any, ...]]: ...
+
+    def models(self, moment: Moment) -> dict[str, dict[str, Tensor]]:
+        """Each site's settled state, where it is at hand."""
+
+    def encoders(self) -> dict[str, Encoder]: ...
+
+    def ask(self) -> Ask:
+        """How a site is asked what its rows say about the layers."""
+
+
+def train(
+    runner: Rounds,
     study: Study,
-    method: AnyMethod,
     seed: int,
-    data: list[SiteData],
+    sites: Sites,
     info: dict[str, Any],
     pseudonyms: dict[str, str],
     folder: Folder | None,
     resume: bool,
-    progress: Callable[[int, int], None] | None,
-    checkpoint_seconds: float,
+    progress: Callable[[int, int], None] | None = None,
+    checkpoint_seconds: float = CHECKPOINT_SECONDS,
 ) -> Run:
+    """All rounds of a run and what is written of them, wherever the sites are."""
+    method = runner.method
     total = sum(stage.rounds for stage in runner.stages)
     history: list[tuple[Any, ...]] = []
     paths: dict[str, list[Tensor]] = {}
@@ -300,52 +328,51 @@ def _train(
             _write_pseudonyms(folder, pseudonyms)
             write_atomically(folder.path / "run.json", json.dumps(info, indent=1))
             folder.log("started", method=info["method"], seed=seed)
-    judge = Judge(runner, study, data)
-    if moment is None:
-        history += judge.rows(runner.start(), ("test",))
     began = saved = time.monotonic()
     done = sum(s.rounds for s in runner.stages[: moment.stage]) + moment.round if moment else 0
     last = moment or runner.start()
+    if (not done or is_evaluated(done, total)) and not any(row[:2] == (last.stage, last.round) for row in history):
+        history += sites.rows(last, ("test",))
     for last in runner.run(moment):
         done += 1
         if kept := {k: v.cpu() for k, v in last.facts.items() if k in method.paths}:
             for k, v in ({"round": torch.tensor(last.round)} | kept).items():
                 paths.setdefault(k, []).append(v)
+        history += sites.late()
         if is_evaluated(done, total):
-            history += judge.rows(last, ("test", "train") if done == total else ("test",))
+            history += sites.rows(last, ("test", "train") if done == total else ("test",))
         if folder and not bool(last.present.all()):
-            gone = [n for n, here in zip(runner.sites.names, last.present.tolist(), strict=True) if not here]
+            gone = [n for n, here in zip(runner.names, last.present.tolist(), strict=True) if not here]
             folder.log("absent", stage=last.stage, round=last.round, sites=gone)
         if folder and runner.keep_reports and last.stage == 0:  # later stages publish, or train alone
-            folder.keep_updates(runner.sites.names, last, runner.reports)
+            folder.keep_updates(runner.names, last, runner.reports)
         if folder and done < total and time.monotonic() - saved >= checkpoint_seconds:
             extra = {"history": history, "ledger": runner.ledger.counts}
-            folder.checkpoint(runner.sites.names, last, extra, {k: torch.stack(v) for k, v in paths.items()})
+            folder.checkpoint(runner.names, last, extra, {k: torch.stack(v) for k, v in paths.items()})
             folder.log("checkpoint", stage=last.stage, round=last.round)
             saved = time.monotonic()
         if progress:
             progress(done, total)
     info = {**info, "finished": True, "seconds": round(time.monotonic() - began, 3)}
-    states = dict(tensors(runner.settled(last)))
-    models = {s.name: {k: v[i].cpu().clone() for k, v in states.items()} for s, i in zip(data, judge.at, strict=True)}
+    history += sites.late()
     run = Run(
         study,
         method,
         seed,
         info,
         pd.DataFrame(history, columns=HISTORY),
-        _ledger(runner, study, method, data),
-        models,
-        {site.name: site.encoder for site in data},
-        sizes_of(study, data),
-        {k: v.cpu() for k, v in last.facts.items()} | _in_order(paths, method.paths, judge.at),
+        _ledger(runner, study, method, sites.sizes, evidence_told(last, runner.names)),
+        sites.models(last),
+        sites.encoders(),
+        sites.sizes,
+        {k: v.cpu() for k, v in last.facts.items()} | _in_order(paths, method.paths, sites.at),
         {k: v.cpu().clone() for k, v in tensors(last.coord)},
         pseudonyms=pseudonyms,
     )
     if "shown" in last.facts:
-        run.facts |= {k: v.cpu()[judge.at] for k, v in last.facts.items()}
+        run.facts |= {k: v.cpu()[sites.at] for k, v in last.facts.items()}
     if "published" in last.facts:
-        run.shift_table, run.alarms, run.facts = find_shifts(runner, study, last, all_rows(data, study), pseudonyms)
+        run.shift_table, run.alarms, run.facts = find_shifts(runner, study, last, sites.ask(), pseudonyms)
     if folder:
         write_run(folder, run)
         folder.drop_checkpoints()
@@ -354,31 +381,47 @@ def _train(
 
 
 class Judge:
-    """Scores every site's own model on its own rows."""
+    """Sites on this machine. Scores every site's own model on its own rows."""
 
     def __init__(self, runner: Engine, study: Study, data: list[SiteData]) -> None:
-        self.runner, self.study = runner, study
-        self.pooled, self.data = runner.method.pools_rows, data
-        # where each site stands in the engine's order
-        self.at = [0 if self.pooled else runner.sites.names.index(site.name) for site in data]
+        self.runner, self.study, self.data = runner, study, data
+        self.sizes = sizes_of(study, data)
+        self.at = [0 if runner.method.pools_rows else runner.names.index(site.name) for site in data]
         some = runner.sites.x
         self.x = {
             split: [torch.from_numpy(getattr(s, f"{split}_x")).to(some) for s in self.data]
             for split in ("train", "test")
         }
 
-    @torch.no_grad()
     def rows(self, moment: Moment, splits: tuple[str, ...]) -> list[tuple[Any, ...]]:
-        state, task, target = self.runner.settled(moment), self.runner.task, self.study.target
-        out = []
+        return self.scores(self.runner.settled(moment), moment.stage, moment.round, splits)
+
+    def late(self) -> list[tuple[Any, ...]]:
+        return []
+
+    def models(self, moment: Moment) -> dict[str, dict[str, Tensor]]:
+        states = dict(tensors(self.runner.settled(moment)))
+        at = zip(self.data, self.at, strict=True)
+        return {s.name: {k: v[i].cpu().clone() for k, v in states.items()} for s, i in at}
+
+    def encoders(self) -> dict[str, Encoder]:
+        return {site.name: site.encoder for site in self.data}
+
+    def ask(self) -> Ask:
+        return at_hand(self.runner.task, all_rows(self.data, self.study))
+
+    @torch.no_grad()
+    def scores(self, settled: Any, stage: int, round_: int, splits: tuple[str, ...]) -> list[tuple[Any, ...]]:
+        """Rows of HISTORY, for settled sites."""
+        task, target, out = self.runner.task, self.study.target, []
         for split in splits:
             for site, at, x in zip(self.data, self.at, self.x[split], strict=True):
-                mine = each(lambda t: t[at : at + 1], state)  # noqa: B023
+                mine = each(lambda t: t[at : at + 1], settled)  # noqa: B023
                 y, method = getattr(site, f"{split}_y"), self.runner.method
                 scores = {split: method.predict(task, mine, x[None])[0]}
                 if split == "test":
                     scores |= {f"test:{k}": z[0] for k, z in method.compared(task, mine, x[None]).items()}
-                if len(scores) > 1 and not moment.stage and not moment.round:
+                if len(scores) > 1 and not stage and not round_:
                     scores[f"test:{MAJORITY}"] = self._majority(site.train_y, x)
                 number = target.kind == "number"  # scores in the target's own unit
                 y = y * target.scale + target.center if number else y
@@ -386,7 +429,7 @@ class Judge:
                     z = z.double()
                     p = (z * target.scale + target.center if number else z.softmax(1)).cpu().numpy()
                     for metric, value in score(self.study.metrics, y, p).items():
-                        out.append((moment.stage, moment.round, site.name, name, metric, value))
+                        out.append((stage, round_, site.name, name, metric, value))
         return out
 
     def _majority(self, trained: Any, x: Tensor) -> Tensor:
@@ -397,7 +440,8 @@ class Judge:
         return torch.from_numpy(counts / counts.sum()).log().to(x).clamp(min=-50).expand(len(x), -1)
 
 
-def _describe(study: Study, seed: int, engine: str, device: str, data: list[SiteData]) -> dict[str, Any]:
+def describe(study: Study, seed: int, engine: str, device: str, fingerprints: dict[str, str]) -> dict[str, Any]:
+    """What a run says of itself; `fingerprints` of the sites' rows, in the order of the run."""
     return {
         "format": 1,
         "finished": False,
@@ -406,13 +450,9 @@ def _describe(study: Study, seed: int, engine: str, device: str, data: list[Site
         "seed": seed,
         "engine": engine,
         "device": device,
-        "sites": [site.name for site in data],
-        "fingerprints": {site.name: site.fingerprint for site in data},
-        "versions": {
-            "vitrail": version("vitrail"),
-            "torch": torch.__version__,
-            "python": platform.python_version(),
-        },
+        "sites": list(fingerprints),
+        "fingerprints": fingerprints,
+        "versions": versions(),
         "started": time.strftime("%Y-%m-%d %H:%M:%S"),
     }
 
@@ -456,8 +496,8 @@ def _in_order(paths: dict[str, list[Tensor]], site_axes: dict[str, int], at: lis
     return out
 
 
-def _restore(folder: Folder, runner: Engine) -> tuple[Moment, list[tuple[Any, ...]], dict[str, Tensor]] | None:
-    back = folder.restore(runner.sites.names, runner.shape_at)
+def _restore(folder: Folder, runner: Rounds) -> tuple[Moment, list[tuple[Any, ...]], dict[str, Tensor]] | None:
+    back = folder.restore(runner.names, runner.shape_at)
     if back is None:
         return None
     moment, at, paths = back
@@ -465,15 +505,19 @@ def _restore(folder: Folder, runner: Engine) -> tuple[Moment, list[tuple[Any, ..
     return moment, [tuple(row) for row in at["history"]], paths
 
 
-def _ledger(runner: Engine, study: Study, method: AnyMethod, data: list[SiteData]) -> pd.DataFrame:
+def _ledger(runner: Rounds, study: Study, method: AnyMethod, sizes: pd.DataFrame, asked: list[str]) -> pd.DataFrame:
+    """Messages and bytes of each site. What a site says again about a finding is not counted: it would tell whose
+    pseudonym the finding is about."""
     rows = [] if method.pools_rows else runner.ledger.rows()
     for line in wire_lines(study, method):
-        if line.stage in ("standardise", "pool", "scores"):
-            for site in data:
-                times = len(site.train_y) if line.per_row else line.rounds
+        if line.stage in ("standardise", "pool", "scores", "evidence") and line.name != AGAIN:
+            for site, count in zip(sizes.site, sizes.train_rows, strict=True):
+                if line.stage == "evidence" and site not in asked:
+                    continue
+                times = int(count) if line.per_row else line.rounds
                 rows.append(
                     {
-                        "site": site.name,
+                        "site": site,
                         "stage": line.stage,
                         "direction": line.direction,
                         "messages": line.rounds,
@@ -486,29 +530,24 @@ def _ledger(runner: Engine, study: Study, method: AnyMethod, data: list[SiteData
 
 
 def sizes_of(study: Study, data: list[SiteData]) -> pd.DataFrame:
-    rows = []
-    for site in data:
-        y = np.concatenate([site.train_y, site.test_y])
-        if study.target.kind == "classes":
-            share = np.bincount(y.astype(np.int64), minlength=len(study.target.levels)) / len(y)
-            shown = share[1:] if len(share) == 2 else share
-            names = study.target.levels[-len(shown) :]
-            text = ", ".join(f"{100 * s:.0f} % {n}" for n, s in zip(names, shown, strict=True))
-        else:
-            text = f"mean {y.mean() * study.target.scale + study.target.center:.4g} {study.target.unit}".strip()
-        rows.append((site.name, len(site.train_y), len(site.test_y), text))
-    return pd.DataFrame(rows, columns=["site", "train_rows", "test_rows", "target"])
+    told = [(s.name, len(s.train_y), len(s.test_y), target_words(study, target_share(study, s))) for s in data]
+    return pd.DataFrame(told, columns=SIZES)
 
 
-def _settled_shape(method: AnyMethod, task: Task) -> Any:
-    """A settled state of one site, for its names and shapes."""
-    from vitrail.core.exchange import Roster
+def target_share(study: Study, site: SiteData) -> NDArray[np.float64]:
+    """The share of each class among a site's rows; or their mean, in the target's own unit."""
+    y = np.concatenate([site.train_y, site.test_y])
+    if study.target.kind == "number":
+        return np.array([y.mean() * study.target.scale + study.target.center], dtype=np.float64)
+    return np.bincount(y.astype(np.int64), minlength=len(study.target.levels)) / len(y)
 
-    state, coord = method.state(task, 1), method.coord(task, 1)
-    for stage in method.plan(1):
-        down = stage.exchange.send(task, coord, Roster(("site",), torch.ones(1, dtype=torch.bool)))
-        state = stage.exchange.settle(task, state, down)
-    return state
+
+def target_words(study: Study, share: NDArray[np.float64]) -> str:
+    if study.target.kind == "number":
+        return f"mean {share[0]:.4g} {study.target.unit}".strip()
+    shown = share[1:] if len(share) == 2 else share
+    names = study.target.levels[-len(shown) :]
+    return ", ".join(f"{100 * s:.0f} % {n}" for n, s in zip(names, shown, strict=True))
 
 
 def _table(path: Path) -> pd.DataFrame:
@@ -531,9 +570,9 @@ def write_run(folder: Folder, run: Run) -> None:
     kept = run.info.get("keep_updates", False)
     lines = [line._asdict() for line in wire_lines(run.study, run.method, kept, len(run.sites))]
     write_atomically(path / "wire.csv", pd.DataFrame(lines).to_csv(index=False))
-    for site in run.sites:
+    for site, model in run.models.items():
         place = path / "sites" / site_folder(site)
-        save_tensors(place / "model.safetensors", run.models[site])
+        save_tensors(place / "model.safetensors", model)
         encoder = {"mean": run.encoders[site].mean, "sd": run.encoders[site].sd}
         write_atomically(place / "encoder.json", json.dumps(encoder))
     _write_pseudonyms(folder, run.pseudonyms)

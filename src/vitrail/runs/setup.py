@@ -16,7 +16,7 @@ from vitrail.core.random import key
 from vitrail.core.task import Task
 from vitrail.core.tensors import each, tensors
 from vitrail.data.encode import SiteData, class_weights, columns, numeric
-from vitrail.engines.local import Training
+from vitrail.engines.rounds import Training
 from vitrail.engines.sites import Sites, gather_sites
 from vitrail.engines.wire import Line, trace
 from vitrail.explain.shifts import SiteRows
@@ -61,12 +61,17 @@ def wire_lines(study: Study, method: AnyMethod, keep_updates: bool = False, site
     else:
         for contract in trace(task, method, rounds, sites):
             lines += [x._replace(seen="each") if keep_updates else x for x in contract.lines()]
-    if any(stage.name == "publish" for stage in method.plan(rounds)):
+    if publishes(method):
         lines += evidence_lines(study)
     lines += [Line("scores", "from site", m, (), "float64", 8, evaluations, "each") for m in study.metrics]
     for model, times in [(name, evaluations) for name in method.compares()] + [(MAJORITY, 1)] * bool(method.compares()):
         lines += [Line("scores", "from site", f"{m}, {model}", (), "float64", 8, times, "each") for m in study.metrics]
     return lines
+
+
+def publishes(method: AnyMethod) -> bool:
+    """Whether sites show their private layers in the end."""
+    return any(stage.name == "publish" for stage in method.plan(1))
 
 
 def standardise_lines(study: Study, times: int = 1) -> list[Line]:
@@ -101,6 +106,7 @@ def check_options(
     pseudonyms: Mapping[str, str],
     names: list[str],
     seed: int,
+    method: AnyMethod,
 ) -> None:
     problems = []
     if engine not in ("vectorised", "looped"):
@@ -114,6 +120,9 @@ def check_options(
         problems.append(Problem("dropout_rate", f"expected a share from 0 to below 1, got {rate}.", "Correct it."))
     problems += [Problem("refuse", f"there is no site {s!r}.", nearest(s, names)) for s in refuse if s not in names]
     problems += _bad_pseudonyms(pseudonyms, refuse, names)
+    if pseudonyms and not publishes(method):
+        what = f"{method.title} publishes nothing of a single site, so that there is nothing to go by another name."
+        problems.append(Problem("pseudonyms", what, "Leave --pseudonym out, or run --method ifedavg."))
     for site, spans in away.items():
         if site not in names:
             problems.append(Problem("away", f"there is no site {site!r}.", nearest(site, names)))

@@ -6,6 +6,12 @@
     score of a setting: the mean over folds of the mean over sites
 
 A setting under which some site's model diverges has no score and comes last.
+
+With a folder each trial (one setting, one fold) is kept there as soon as it is finished:
+
+    tune.json             what is tried on what: a tuning is resumed with the same, or not at all
+    trials/S-K.json       setting number S on fold K, both from 0: its values, and the metric of each site (null: none)
+    tuning.json           at the end: the table, the best setting and its sections of the study file
 """
 
 from __future__ import annotations
@@ -31,13 +37,14 @@ from vitrail.core.problems import Problem, VitrailError, nearest
 from vitrail.data.encode import SiteData, prepare
 from vitrail.engines.local import Engine
 from vitrail.methods import AnyMethod
-from vitrail.runs.folder import write_atomically
+from vitrail.runs.folder import Folder, versions, write_atomically
 from vitrail.runs.folds import folds_of
 from vitrail.runs.run import Judge
 from vitrail.runs.setup import build_task, resolve, training_of, training_rows
 from vitrail.study import CLASS_METRICS, LOWER_IS_BETTER, NUMBER_METRICS, Network, Study, TrainingSpec
 
 Grid = Mapping[str, Sequence[Any]]
+ABOUT, TRIALS = "tune.json", "trials"
 
 
 @dataclass
@@ -95,35 +102,88 @@ def tune(
     *,
     metric: str | None = None,
     rounds: int | None = None,
+    out: str | Path | None = None,
+    resume: bool = False,
     workers: int = 1,
     progress: Callable[[str, int, int], None] | None = None,
 ) -> Tuning:
     """Every setting of the grid, cross-validated within each site's training rows.
 
-    Keys are the method's hyperparameters, else those of the study's [training] or [network]. progress(what, done, of).
+    Keys are the method's hyperparameters, else those of the study's [training] or [network]. Trials that are finished
+    in `out` are not done again when resumed. progress(what, done, of).
     """
+    if resume and out is None:
+        what, to_do = "there is no folder to resume from.", "Name the one that was begun: out, or --out."
+        raise VitrailError("cannot resume", [Problem("resume", what, to_do)])
     study, chosen = resolve(study, method, rounds)
     seed, metric = study.seeds[0] if seed is None else seed, metric or study.metrics[0]
     tried = {k: list(v) for k, v in grid.items()}
     studies = _settings(study, chosen, tried, metric)
-    prepare(sites, study, seed)  # tells what is wrong with the data
+    marks = {site.name: site.fingerprint for site in prepare(sites, study, seed)}  # tells what is wrong with the data
     parts = folds_of(sites, study, seed, folds)
-    jobs = [_Job(s, k, seed, metric) for s in studies for k in range(folds)]
     names = [site.name for site in parts[0]]
-    cells = np.array(_done(jobs, parts, workers, progress or (lambda *_: None))).reshape(-1, folds, len(names))
+    about = {"study": study.to_toml(), "grid": tried, "folds": folds, "metric": metric, "seed": seed}
+    about |= {"fingerprints": marks, "versions": versions()}
+    folder = _open(Path(out), resume, json.loads(json.dumps(about, default=_plain))) if out is not None else None
+    kept = folder.path / TRIALS if folder else None
+    jobs = [
+        _Job(changed, dict(zip(tried, values, strict=True)), k, seed, metric, kept / f"{i}-{k}.json" if kept else None)
+        for i, (changed, values) in enumerate(zip(studies, itertools.product(*tried.values()), strict=True))
+        for k in range(folds)
+    ]
+    try:
+        done = _done(jobs, parts, workers, progress or (lambda *_: None))
+        found = _ranked(studies, tried, np.array(done).reshape(-1, folds, len(names)), names, metric, seed)
+        if folder:
+            found.save(folder.path / "tuning.json")
+            folder.log("finished")
+    finally:
+        if folder:
+            folder.close()
+    return found
+
+
+def _open(out: Path, resume: bool, about: dict[str, Any]) -> Folder:
+    """All that differs from what the tuning was started with is told at once."""
+    folder = Folder(out, resume=resume, about=ABOUT)
+    if resume:
+        before = json.loads((out / ABOUT).read_text(encoding="utf-8"))
+        problems = []
+        for k, now in about.items():
+            if before.get(k) != now:
+                plain = k not in ("study", "fingerprints")
+                what = f"was {before.get(k)}, now {now}." if plain else "it is not the one it was started with."
+                where = "data" if k == "fingerprints" else "study, method or rounds" if k == "study" else k
+                to_do = "Resume with what it was started with, or choose another --out."
+                problems.append(Problem(f"{out}, {where}", what, to_do))
+        if problems:
+            folder.close()
+            raise VitrailError("this is another tuning: its trials are not mixed with these", problems)
+    else:
+        (out / TRIALS).mkdir()
+        write_atomically(out / ABOUT, json.dumps(about, indent=1))  # last: with it there is something to resume
+    folder.log("resumed" if resume else "started")
+    return folder
+
+
+def _ranked(
+    studies: list[Study], tried: dict[str, list[Any]], cells: Floats, names: list[str], metric: str, seed: int
+) -> Tuning:
+    """cells: [setting, fold, site]"""
+    folds = cells.shape[1]
     table = _table(tried, cells, names, metric)
     if table["mean"].isna().all():
         what = f"no setting has a {metric.replace('_', ' ')}: every model diverged, or it is not defined on the folds."
         raise VitrailError("nothing was tuned", [Problem("grid", what, "Try smaller learning rates, or --metric.")])
     at = table.pop("setting").tolist()
     scores = [
-        (*table.loc[i, list(grid)], k, name, cells[s, k, j])
+        (*table.loc[i, list(tried)], k, name, cells[s, k, j])
         for i, s in enumerate(at)
         for k in range(folds)
         for j, name in enumerate(names)
     ]
     best = studies[at[0]]
-    columns = [*grid, "fold", "site", "value"]
+    columns = [*tried, "fold", "site", "value"]
     return Tuning(best, best.build_method(), metric, seed, folds, tried, table, pd.DataFrame(scores, columns=columns))
 
 
@@ -202,9 +262,30 @@ class _Job(NamedTuple):
     """One setting, one fold."""
 
     study: Study
+    setting: dict[str, Any]
     fold: int
     seed: int
     metric: str
+    place: Path | None  # where it is kept
+
+    def known(self, names: list[str]) -> list[float] | None:
+        """What it came to, where it is finished."""
+        if self.place is None or not self.place.exists():
+            return None
+        values = json.loads(self.place.read_text(encoding="utf-8"))["values"]
+        return [math.nan if values[name] is None else values[name] for name in names]
+
+    def keep(self, names: list[str], values: list[float]) -> None:
+        if self.place:
+            told = {n: None if math.isnan(v) else v for n, v in zip(names, values, strict=True)}
+            said = {"setting": self.setting, "fold": self.fold, "values": told}
+            write_atomically(self.place, json.dumps(said, default=_plain))
+
+
+def _trial(job: _Job, data: list[SiteData]) -> list[float]:
+    values = _judged(job, data)
+    job.keep([site.name for site in data], values)
+    return values
 
 
 def _judged(job: _Job, data: list[SiteData]) -> list[float]:
@@ -217,26 +298,29 @@ def _judged(job: _Job, data: list[SiteData]) -> list[float]:
     for last in runner.run():  # noqa: B007
         pass
     judge = Judge(runner, job.study.with_changes(metrics=[job.metric]), data)
-    return [value for *_, value in judge.rows(last, ("test",))]
+    # a method may carry other models beside a site's own: those are not tuned
+    return [value for *_, split, _, value in judge.rows(last, ("test",)) if split == "test"]
 
 
 def _done(
     jobs: list[_Job], parts: list[list[SiteData]], workers: int, progress: Callable[[str, int, int], None]
 ) -> list[list[float]]:
-    if workers < 2 or len(jobs) < 2:
-        out = []
-        for n, job in enumerate(jobs, 1):
-            out.append(_judged(job, parts[job.fold]))
-            progress("settings x folds", n, len(jobs))
-        return out
-    found: dict[int, list[float]] = {}
+    names = [site.name for site in parts[0]]
+    before = [job.known(names) for job in jobs]
+    found = {i: values for i, values in enumerate(before) if values is not None}
+    left = [i for i in range(len(jobs)) if i not in found]
+    if workers < 2 or len(left) < 2:
+        for i in left:
+            found[i] = _trial(jobs[i], parts[jobs[i].fold])
+            progress("settings x folds", len(found), len(jobs))
+        return [found[i] for i in range(len(jobs))]
     context = multiprocessing.get_context("spawn")  # a fork would copy torch's locks in whatever state they are
-    with ProcessPoolExecutor(min(workers, len(jobs)), context, _remember, (parts,)) as pool:
-        waiting = {pool.submit(_judged_there, job): i for i, job in enumerate(jobs)}
+    with ProcessPoolExecutor(min(workers, len(left)), context, _remember, (parts,)) as pool:
+        waiting = {pool.submit(_trial_there, jobs[i]): i for i in left}
         try:
-            for n, future in enumerate(as_completed(waiting), 1):
+            for future in as_completed(waiting):
                 found[waiting[future]] = future.result()
-                progress("settings x folds", n, len(jobs))
+                progress("settings x folds", len(found), len(jobs))
         except BaseException:
             pool.shutdown(cancel_futures=True)
             raise
@@ -250,8 +334,8 @@ def _remember(parts: list[list[SiteData]]) -> None:
     _parts[:] = parts
 
 
-def _judged_there(job: _Job) -> list[float]:
-    return _judged(job, _parts[job.fold])
+def _trial_there(job: _Job) -> list[float]:
+    return _trial(job, _parts[job.fold])
 
 
 def _table(grid: Grid, cells: Floats, names: list[str], metric: str) -> pd.DataFrame:

@@ -1,0 +1,146 @@
+"""What coordinator and sites agreed on, down to the last tensor; both ends work it out for themselves.
+
+Its hash is what a site accepts: it changes with the study, the method, the seed and everything that would cross.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import torch
+
+from vitrail.core.problems import Problem, VitrailError
+from vitrail.core.task import Task
+from vitrail.data.encode import columns, numeric
+from vitrail.deploy.message import Form
+from vitrail.engines.wire import Contract, Line, Rehearsal, Spec, rehearse, trace
+from vitrail.explain.shifts import Cell
+from vitrail.methods import AnyMethod
+from vitrail.runs.fit import cells_of
+from vitrail.runs.setup import MAJORITY, build_task, wire_lines
+from vitrail.study import Study
+
+FORMAT = 1  # of the messages
+WHERE = {"stage": int, "round": int}
+
+
+@dataclass(frozen=True)
+class Agreement:
+    study: Study  # with its method and rounds
+    seed: int
+    sites: int  # how many take part
+
+    @classmethod
+    def of(cls, study: Study, seed: int | None, sites: int) -> Agreement:
+        found = cls(study, study.seeds[0] if seed is None else seed, sites)
+        if found.method.pools_rows:
+            what = f"{found.method.title} takes every site's rows to one place."
+            raise VitrailError("this does not leave a house", [Problem("method", what, "Use another method.")])
+        return found
+
+    @cached_property
+    def method(self) -> AnyMethod:
+        return self.study.build_method()
+
+    @cached_property
+    def task(self) -> Task:
+        return build_task(self.study, self.method, self.seed)
+
+    @cached_property
+    def stages(self) -> list[Rehearsal]:
+        return list(rehearse(self.task, self.method, self.study.training.rounds, self.sites))
+
+    @cached_property
+    def contracts(self) -> list[Contract]:
+        return trace(self.task, self.method, self.study.training.rounds, self.sites)
+
+    @cached_property
+    def cells(self) -> list[Cell]:
+        return cells_of(self.study)
+
+    @cached_property
+    def lines(self) -> list[Line]:
+        return wire_lines(self.study, self.method, sites=self.sites)
+
+    @cached_property
+    def hash(self) -> str:
+        said = {"format": FORMAT, "study": self.study.to_toml(), "seed": self.seed, "sites": self.sites}
+        text = json.dumps({**said, "wire": [list(line) for line in self.lines]}, sort_keys=True)
+        return hashlib.sha256(text.encode()).hexdigest()[:24]
+
+    def scored(self, stage: int, round_: int, splits: list[str]) -> list[tuple[str, str]]:
+        """Split and metric of each number that a site says about itself, in order."""
+        names = []
+        for split in splits:
+            names.append(split)
+            if split == "test" and (beside := self.method.compares()):
+                names += [f"test:{k}" for k in beside] + ([] if stage or round_ else [f"test:{MAJORITY}"])
+        return [(name, metric) for name in names for metric in self.study.metrics]
+
+    def question(self, kind: str, words: dict[str, Any]) -> Form:
+        """What a site may be asked."""
+        down: Spec = {}
+        if kind in ("round", "settle"):
+            down = self.contracts[self.stage(words)].down
+        elif kind == "standardise":
+            down = {"mean": self.numbers} if words.get("step") == 2 else {}
+        elif kind == "prepare":
+            down = {"mean": self.numbers, "sd": self.numbers} if self.shared_scale else {}
+        elif kind == "evidence":
+            down = self.ends
+        return Form(QUESTIONS[kind], down)
+
+    def answer(self, kind: str, words: dict[str, Any]) -> Form:
+        """What a site may say to that question."""
+        if kind in ("round", "settle"):
+            contract = self.contracts[self.stage(words)]
+            up = dict(contract.up) if kind == "round" else {}
+            if count := len(self.scored(words["stage"], words["round"], words["score"])):
+                up["scores"] = ((count,), torch.float64)
+            return Form(dict(WHERE), up, self.stages[words["stage"]].stage.exchange.unsure | {"scores"})
+        double, spec = torch.float64, {}
+        if kind == "standardise":
+            spec = {"rows": self.numbers, "total": self.numbers}
+        elif kind == "prepare":
+            spec = {"rows": ((2,), torch.int64), "target": ((max(1, len(self.study.target.levels)),), double)}
+            return Form({"fingerprint": str, "versions": dict}, spec)
+        elif kind == "evidence":
+            sizes = [cell.size(max(1, len(self.study.target.levels))) for cell in self.cells]
+            spec = {"mean": ((sum(sizes),), double), "cov": ((sum(q * q for q in sizes),), double)}
+            spec |= {k: ((len(sizes),), double) for k in ("carriers", "varies")}
+            spec |= {"rows": ((), double), "misfit": ((), double), **self.ends}
+        return Form({}, spec)
+
+    def stage(self, words: dict[str, Any]) -> int:
+        s = words.get("stage")
+        if not isinstance(s, int) or not 0 <= s < len(self.contracts):
+            raise VitrailError("a message was refused", [Problem("stage", f"there is none {s!r}.", "It was dropped.")])
+        return s
+
+    @property
+    def shared_scale(self) -> bool:
+        return self.study.standardise == "global" and bool(numeric(self.study))
+
+    @property
+    def numbers(self) -> tuple[tuple[int, ...], torch.dtype]:
+        return (len(numeric(self.study)),), torch.float64
+
+    @property
+    def ends(self) -> Spec:
+        width, outputs = len(columns(self.study)), self.task.net.outputs
+        return {k: ((outputs if k.startswith("out") else width,), torch.float64) for k in ("b", "w", "out_b", "out_w")}
+
+
+QUESTIONS: dict[str, dict[str, Any]] = {
+    "hello": {"format": int, "agreement": str, "run": str},
+    "standardise": {"step": int},
+    "prepare": {},
+    "round": {**WHERE, "score": list},
+    "settle": {**WHERE, "score": list},
+    "evidence": {"fitted": list},
+    "finish": {},
+}

@@ -1,0 +1,190 @@
+"""A site's half of a study: it is asked, checks the question, and answers from its own rows.
+
+What a site keeps between rounds lies in its own folder, one file for each of the last rounds (state-STAGE-ROUND), so
+that a round that is asked for again, or that the coordinator forgot, is computed from where it was before.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import torch
+from safetensors.torch import load_file
+from torch import Tensor
+
+from vitrail.core.problems import Problem, VitrailError
+from vitrail.core.tensors import each, filled, tensors
+from vitrail.data.encode import Encoder, SiteData, moments, numeric, prepare, split_rows
+from vitrail.data.read import clean
+from vitrail.deploy.agreement import FORMAT, Agreement
+from vitrail.deploy.message import Message, inspect
+from vitrail.engines.local import Engine
+from vitrail.explain.shifts import Fit, Here
+from vitrail.runs.folder import save_tensors, versions, write_atomically
+from vitrail.runs.run import Judge, target_share
+from vitrail.runs.setup import all_rows, training_of, training_rows
+
+KEPT = 4  # rounds whose outcome a site keeps
+
+
+class Site:
+    """One site, its rows at hand. `base` is its own folder; each run has its own in it, which may outlive this
+    process: what it keeps between rounds, its scale, and its model at the end."""
+
+    def __init__(
+        self, name: str, frame: pd.DataFrame, agreement: Agreement, base: Path, publishes: bool = True
+    ) -> None:
+        self.name, self.frame, self.agreed, self.base, self.publishes = name, frame, agreement, base, publishes
+        self.rows = clean(frame, agreement.study)
+        self.home = base
+        self.data: SiteData | None = None
+
+    def answer(self, question: Message) -> Message:
+        """Check the question, answer it, check the answer."""
+        kind, words = question.kind, question.words
+        if kind not in KINDS:
+            raise VitrailError("a message was refused", [Problem("message", f"kind {kind!r} is unknown.", "Dropped.")])
+        inspect(question, self.agreed.question(kind, words), "to site")
+        if self.home == self.base and kind != "hello":
+            raise VitrailError("a message was refused", [Problem("message", "there was no hello.", "It was dropped.")])
+        said: Message = getattr(self, f"on_{kind}")(question)
+        if said.kind != "refused":
+            inspect(said, self.agreed.answer(kind, words), "from site")
+        return said
+
+    def on_hello(self, asked: Message) -> Message:
+        if asked.words["format"] != FORMAT or asked.words["agreement"] != self.agreed.hash:
+            what = f"the coordinator's is {asked.words['agreement']}, this site accepted {self.agreed.hash}."
+            hint = "Ask the coordinator what changed, and join anew with its new invitation."
+            raise VitrailError("this is not what the site agreed to", [Problem("agreement", what, hint)])
+        run = asked.words["run"]
+        if not re.fullmatch(r"[0-9a-f]{16}", run):
+            raise VitrailError("a message was refused", [Problem("run", f"{run[:20]!r} is no run.", "Dropped.")])
+        if self.home != self.base / run:
+            self.home, self.data = self.base / run, None
+            self.home.mkdir(parents=True, exist_ok=True, mode=0o700)
+            if (scale := self.home / "encoder.json").exists():  # this process was started anew in the middle of a run
+                self._prepare(Encoder(self.agreed.study, **json.loads(scale.read_text())))
+        return Message("hello", {})
+
+    def on_standardise(self, asked: Message) -> Message:
+        mean = asked.tensors["mean"].numpy() if asked.words["step"] == 2 else None
+        said = moments(self.rows.iloc[self._split()], numeric(self.agreed.study), mean)
+        return Message("standardise", {}, {"rows": torch.from_numpy(said.rows), "total": torch.from_numpy(said.total)})
+
+    def on_prepare(self, asked: Message) -> Message:
+        names = numeric(self.agreed.study)
+        scale = {k: dict(zip(names, v.tolist(), strict=True)) for k, v in asked.tensors.items()}
+        self._prepare(Encoder(self.agreed.study, scale["mean"], scale["sd"]) if scale else None)
+        assert self.data is not None
+        write_atomically(
+            self.home / "encoder.json", json.dumps({"mean": self.data.encoder.mean, "sd": self.data.encoder.sd})
+        )
+        share = torch.from_numpy(target_share(self.agreed.study, self.data))
+        rows = torch.tensor([len(self.data.train_y), len(self.data.test_y)])
+        words = {"fingerprint": self.data.fingerprint, "versions": versions()}
+        return Message("prepare", words, {"rows": rows, "target": share})
+
+    def on_round(self, asked: Message) -> Message:
+        s, r = asked.words["stage"], asked.words["round"]
+        stage = self.agreed.stages[s].stage
+        if stage.name in ("publish", "show") and not self.publishes:
+            return Message("refused", {})
+        state, down = self._state(s, r), self._filled(s, asked.tensors)
+        scores = self._scores(s, r, state, down, asked.words["score"])
+        self.engine.drawer.set(s, r)
+        contract = self.agreed.contracts[s]
+        ((_, up),) = self.engine.answers(stage.exchange, contract, state, down, [0], self.engine.pace(s, r))
+        self._keep(s, r + 1, state)
+        return Message("round", {"stage": s, "round": r}, {k: v[0] for k, v in tensors(up)} | scores)
+
+    def on_settle(self, asked: Message) -> Message:
+        s, r = asked.words["stage"], asked.words["round"]
+        state, down = self._state(s, r), self._filled(s, asked.tensors)
+        scores = self._scores(s, r, state, down, asked.words["score"])
+        settled = self.agreed.stages[s].stage.exchange.settle(self.agreed.task, state, down)
+        self._keep(s + 1, 0, settled)
+        if s + 1 == len(self.agreed.stages):
+            save_tensors(self.home / "model.safetensors", {k: v[0] for k, v in tensors(settled)})
+        return Message("settle", {"stage": s, "round": r}, scores)
+
+    def on_evidence(self, asked: Message) -> Message:
+        """What the rows say about the layers; only a site that published its own is asked."""
+        if not self.publishes:
+            return Message("refused", {})
+        task, agreed = self.agreed.task, self.agreed
+        state = self._state(len(agreed.stages), 0)
+        private = set(task.select(task.start, ("input", "output")))
+        shared = {k: v[0] for k, v in state.params.items() if k not in private}
+        assert self.data is not None
+        here = Here(task, shared, all_rows([self.data], agreed.study)[self.name], agreed.cells)
+        told = here.answer(Fit(**asked.tensors), [int(c) for c in asked.words["fitted"]])
+        said = told.said
+        numbers = {"mean": np.concatenate(said.mean), "cov": np.concatenate([c.ravel() for c in said.cov])}
+        numbers |= {"carriers": np.array(said.carriers), "varies": np.array(said.varies, dtype=np.float64)}
+        numbers |= {"rows": np.array(float(said.rows)), "misfit": np.array(told.misfit)}
+        fitted = {k: v.detach() for k, v in told.fit._asdict().items()}
+        return Message("evidence", {}, {k: torch.from_numpy(v) for k, v in numbers.items()} | fitted)
+
+    def on_finish(self, asked: Message) -> Message:
+        for old in self._versions():
+            self._place(*old).unlink(missing_ok=True)
+        return Message("finish", {})
+
+    def _split(self) -> Any:
+        y = self.rows[self.agreed.study.target.column].to_numpy()
+        return split_rows(y, self.agreed.study, self.agreed.seed, self.name)[0]
+
+    def _prepare(self, known: Encoder | None) -> None:
+        study, method = self.agreed.study, self.agreed.method
+        (self.data,) = prepare({self.name: self.frame}, study, self.agreed.seed, known)
+        rows = training_rows([self.data], study, method, "cpu")
+        self.engine = Engine(self.agreed.task, method, rows, training_of(study), self.agreed.seed, keep_reports=True)
+        self.judge = Judge(self.engine, study, [self.data])
+
+    def _scores(self, s: int, r: int, state: Any, down: Any, splits: list[str]) -> dict[str, Tensor]:
+        """Of the model as it was before this round: what the coordinator says now is what it then came to."""
+        if not splits:
+            return {}
+        settled = self.agreed.stages[s].stage.exchange.settle(self.agreed.task, state, down)
+        told = self.judge.scores(settled, s, r, tuple(splits))
+        assert [row[3:5] for row in told] == self.agreed.scored(s, r, splits)
+        return {"scores": torch.tensor([row[5] for row in told], dtype=torch.float64)}
+
+    def _filled(self, s: int, flat: dict[str, Tensor]) -> Any:
+        """A message of that stage, stacked over this one site."""
+        return filled(self.agreed.stages[s].down, {k: v[None] for k, v in flat.items()})
+
+    def _versions(self) -> list[tuple[int, int]]:
+        found = (re.fullmatch(r"state-(\d+)-(\d+)\.safetensors", f.name) for f in self.home.iterdir())
+        return sorted((int(m[1]), int(m[2])) for m in found if m)
+
+    def _place(self, s: int, r: int) -> Path:
+        return self.home / f"state-{s}-{r:06d}.safetensors"
+
+    def _state(self, s: int, r: int) -> Any:
+        """What the site had before that round; after the last stage, what it ended with."""
+        stages, found = self.agreed.stages, self._versions()
+        known = [v for v in found if v <= (s, r)]
+        if known:
+            stage = known[-1][0]
+            shape = stages[stage].state if stage < len(stages) else stages[-1].settled
+            return filled(shape, {k: v[None] for k, v in load_file(self._place(*known[-1])).items()})
+        if found:
+            what = f"round {r} of stage {s} is asked for, and this site is further than {KEPT} rounds after it."
+            raise VitrailError("the coordinator went back too far", [Problem("round", what, "Start the study anew.")])
+        return each(lambda t: t[:1].clone(), stages[0].state)
+
+    def _keep(self, s: int, r: int, state: Any) -> None:
+        save_tensors(self._place(s, r), {k: v[0] for k, v in tensors(state)})
+        found = self._versions()
+        for old in [v for v in found if v > (s, r)] + [v for v in found if v <= (s, r)][:-KEPT]:
+            self._place(*old).unlink(missing_ok=True)
+
+
+KINDS = {name.removeprefix("on_") for name in vars(Site) if name.startswith("on_")}

@@ -1,0 +1,42 @@
+"""The frame of every page: templates, styles, words; and which files a page may write over."""
+
+from __future__ import annotations
+
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+from jinja2 import Environment, FunctionLoader, StrictUndefined
+from markupsafe import Markup
+
+from vitrail.core.problems import Problem, VitrailError
+from vitrail.report.words import metric_words, number, p_words, signed, size
+
+HEAT_STYLES = "/* only on pages with heatmaps */"  # in page.css, between the styles of every page and the others
+
+
+def part(name: str) -> str:
+    """A file that lies beside this one."""
+    return (files("vitrail.report") / name).read_text("utf-8")
+
+
+def fill(template: str, *, heat: bool = False, **given: Any) -> str:
+    """One HTML file that needs no network; with the styles of heatmaps where it has some."""
+    env = Environment(
+        loader=FunctionLoader(part), autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
+    )
+    env.filters.update(number=number, signed=signed, size=size, p_words=p_words, metric=metric_words)
+    env.filters["capitalize_first"] = lambda text: text[:1].upper() + text[1:]
+    every, _, more = part("page.css").partition(HEAT_STYLES)
+    css = Markup(every + more if heat else every)  # ours, not data
+    return env.get_template(template).render(css=css, **given)
+
+
+def is_ours(page: Path, verb: str) -> bool:
+    """Whether that verb wrote this page, so that it may write over it."""
+    mark = f'<meta name="generator" content="vitrail {verb}">'
+    return page.is_file() and mark in page.read_text("utf-8", errors="replace")[:2000]
+
+
+def unwritten(place: Path, what: str, kind: str = "nothing was written") -> VitrailError:
+    return VitrailError(kind, [Problem(f"--out {place}", what, "Choose another --out.")])
