@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
 
 from vitrail.core.problems import Problem, VitrailError
+from vitrail.core.table import print_table
+from vitrail.deploy.verbs import VERBS
 
 if TYPE_CHECKING:
     from vitrail.runs import Comparison
@@ -325,10 +327,28 @@ def report(
 
 
 @app.command()
+def ui(
+    run: Annotated[Path, typer.Argument(help="The folder of a run, finished or being written.")],
+    port: Annotated[int, typer.Option(help="0: any that is free.")] = 0,
+    host: Annotated[str, typer.Option(help="Anything but 127.0.0.1 asks for a token.")] = "127.0.0.1",
+) -> None:
+    """Follow a run in the browser: sites, rounds, curves, bytes, losses and returns as they happen."""
+    from vitrail.report.live import check_folder, start
+
+    check_folder(run)
+    live = start(run, host, port)
+    print(f"{live.url}\nCtrl-C ends the page, not the run.", flush=True)
+    with suppress(KeyboardInterrupt):
+        live.thread.join()
+    live.stop()
+
+
+@app.command()
 def look(
     run: Annotated[Path, typer.Argument(help="The folder of an iFedAvg run.")],
-    site: Annotated[str, typer.Option(help="The site whose own eyes these are.")],
     data: Annotated[Path, typer.Option("--data", help="The site's own file.")],
+    site: Annotated[str, typer.Option(help="The site whose own eyes these are; with --kit, the kit's.")] = "",
+    kit: Annotated[Path | None, typer.Option(help="The site's kit, where the study ran between machines.")] = None,
     feature: Annotated[list[str] | None, typer.Option(help="A column to look at besides the findings'.")] = None,
     out: Annotated[Path | None, typer.Option(help="The HTML file; without it, look-SITE.html here.")] = None,
 ) -> None:
@@ -341,6 +361,11 @@ def look(
     from vitrail.runs.look import look_behind
 
     told = Run.load(run)
+    if kit is not None:
+        from vitrail.deploy import enrol, personal
+
+        own = enrol.load_kit(kit)
+        told, site = personal.load_model(own).join(told), site or own.site
     seen = look_behind(told, site, read_table(data, told.study), feature or [])
     page = write_private(seen, out or Path(f"look-{site_folder(site)}.html"))
     print(f"{to_text(seen)}\n\nPage: {page.resolve()}")
@@ -600,22 +625,6 @@ def bar() -> Iterator[Callable[[str, int, int], None]]:
         yield lambda words, done, total: progress.update(task, completed=done, total=total, description=words)
 
 
-def print_table(header: list[str], rows: list[list[Any]], mark: Callable[[int, int], bool] | None = None) -> None:
-    """A plain table, three decimals, numbers right-aligned; readable in a log as well as on a terminal."""
-    text = [[_cell(v) + ("*" if mark and mark(r, c) else "") for c, v in enumerate(row)] for r, row in enumerate(rows)]
-    number = [any(isinstance(row[c], float | int) for row in rows) for c in range(len(header))]
-    width = [max(len(header[c]), *(len(row[c]) for row in text), 0) for c in range(len(header))]
-    for row in [header, ["-" * w for w in width], *text]:
-        cells = [v.rjust(w) if n else v.ljust(w) for v, w, n in zip(row, width, number, strict=True)]
-        print("  ".join(cells).rstrip())
-
-
-def _cell(value: Any) -> str:
-    if isinstance(value, float):
-        return "-" if value != value else f"{value:.3f}"
-    return str(value)
-
-
 def print_comparison(result: Comparison) -> None:
     """Method x site, worst site named; then the verdicts."""
     metric = result.study.metrics[0]
@@ -641,6 +650,9 @@ def titles_of(result: Comparison) -> dict[str, str]:
 
     return {m: TABLE[m].title for m in result.methods}
 
+
+for _verb in VERBS:
+    app.command()(_verb)
 
 if __name__ == "__main__":
     main()

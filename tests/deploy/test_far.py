@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from pathlib import Path
 from typing import Any
 
@@ -57,7 +58,7 @@ def test_same_run(method: str, scale: str, heart: tuple, tmp_path: Path) -> None
     agreed = Agreement.of(study, None, len(heart[1]))
     sites = {n: Site(n, frame, agreed, tmp_path / "sites" / n) for n, frame in heart[1].items()}
     folder = Folder(tmp_path / "run", resume=False)
-    far = conduct(Call(Here(sites), agreed, list(sites), len(sites), 60.0), folder, RUN, resume=False)
+    far = conduct(Call(Here(sites), agreed, list(sites), RUN, len(sites), 60.0), folder, resume=False)
     folder.close()
     near = vt.federate(study, heart[1], engine="looped")
     # the rows a site judges by are padded to the longest, which rounds sums differently
@@ -76,3 +77,57 @@ def test_same_run(method: str, scale: str, heart: tuple, tmp_path: Path) -> None
     if near.shift_table is not None:
         pdt.assert_frame_equal(far.shifts(), near.shifts())
         assert far.findings() == near.findings()
+
+
+class KilledError(Exception):
+    """The coordinator is killed."""
+
+
+class Bad(Here):
+    """A line on which everything happens that can: answers are lost, sites start anew, the coordinator is killed."""
+
+    def __init__(self, sites: dict[str, Site], fresh: Any, seed: int) -> None:
+        super().__init__(sites)
+        self.fresh, self.luck, self.lost = fresh, random.Random(seed), {"answer": 0, "site": 0, "coordinator": 0}
+
+    def ask(self, questions: dict[str, Message], deadline: float) -> Heard:
+        heard = super().ask(questions, deadline)
+        for name in list(heard.answers):
+            if self.luck.random() < 0.2:
+                del heard.answers[name]
+                heard.trouble[name] = "no answer"
+                self.lost["answer"] += 1
+            if self.luck.random() < 0.1:
+                self.sites[name] = self.fresh(name)
+                self.lost["site"] += 1
+        if self.luck.random() < 0.12:
+            self.lost["coordinator"] += 1
+            raise KilledError
+        return heard
+
+
+@pytest.mark.parametrize("method", ["ifedavg", "scaffold", "weight_erosion", "fine_tune"])
+def test_nothing_is_lost_or_counted_twice(method: str, heart: tuple, tmp_path: Path, monkeypatch: Any) -> None:
+    monkeypatch.setattr("vitrail.deploy.far.time.sleep", lambda _: None)
+    study, _ = resolve(heart[0].with_changes(standardise="global", training={"rounds": 15}), method, None)
+    agreed = Agreement.of(study, None, len(heart[1]))
+    fresh = lambda name: Site(name, heart[1][name], agreed, tmp_path / "sites" / name)  # noqa: E731
+    line = Bad({n: fresh(n) for n in heart[1]}, fresh, seed=3)
+    far = None
+    for attempt in range(60):
+        folder = Folder(tmp_path / "run", resume=attempt > 0, about=".lock")
+        try:
+            far = conduct(Call(line, agreed, list(heart[1]), RUN, len(heart[1]), 60.0), folder, resume=True)
+            break
+        except KilledError:
+            continue
+        finally:
+            folder.close()
+    assert far is not None
+    assert min(line.lost.values()) > 2, "too little happened"
+    near = vt.federate(study, heart[1], engine="looped")
+    for name in heart[1]:
+        mine = load_file(tmp_path / "sites" / name / RUN / "model.safetensors")
+        torch.testing.assert_close(mine, near.models[name], rtol=0, atol=0)
+    torch.testing.assert_close(far.shared, near.shared, rtol=0, atol=0)
+    pdt.assert_frame_equal(far.scores(), near.scores(), check_like=True)

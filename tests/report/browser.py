@@ -84,12 +84,18 @@ class Browser:
             self.says.append(event["params"]["entry"]["text"])
 
     def open(self, path: Path, width: int = 1280, height: int = 900, dark: bool = False) -> None:
+        self.visit(path.as_uri(), width, height, dark)
+
+    def visit(
+        self, url: str, width: int = 1280, height: int = 900, dark: bool = False, lands: str | None = None
+    ) -> None:
+        """`lands` where the address sends us on."""
         scheme = {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}
         self.tell("Emulation.setEmulatedMedia", features=[scheme])
         size = {"width": width, "height": height, "deviceScaleFactor": 1, "mobile": False}
         self.tell("Emulation.setDeviceMetricsOverride", **size)
-        self.tell("Page.navigate", url=path.as_uri())
-        self.wait(f"location.href === {json.dumps(path.as_uri())} && document.readyState === 'complete'")
+        self.tell("Page.navigate", url=url)
+        self.wait(f"location.href === {json.dumps(lands or url)} && document.readyState === 'complete'")
 
     def ask(self, expression: str) -> Any:
         answer = self.tell("Runtime.evaluate", expression=expression, returnByValue=True, awaitPromise=True)

@@ -64,12 +64,14 @@ class Agreement:
 
     @cached_property
     def lines(self) -> list[Line]:
-        return wire_lines(self.study, self.method, sites=self.sites)
+        # updates are not kept, but the coordinator is sent each report, also where it needs only the total
+        return wire_lines(self.study, self.method, keep_updates=True, sites=self.sites)
 
     @cached_property
     def hash(self) -> str:
         said = {"format": FORMAT, "study": self.study.to_toml(), "seed": self.seed, "sites": self.sites}
-        text = json.dumps({**said, "wire": [list(line) for line in self.lines]}, sort_keys=True)
+        forms = {k: str(self.answer(k, {})) for k in ("standardise", "prepare", "evidence")}
+        text = json.dumps({**said, "wire": [list(line) for line in self.lines], "forms": forms}, sort_keys=True)
         return hashlib.sha256(text.encode()).hexdigest()[:24]
 
     def scored(self, stage: int, round_: int, splits: list[str]) -> list[tuple[str, str]]:
@@ -85,8 +87,17 @@ class Agreement:
         """What a site may be asked."""
         down: Spec = {}
         if kind in ("round", "settle"):
-            down = self.contracts[self.stage(words)].down
+            s, r, splits = self.stage(words), words.get("round"), words.get("score")
+            rounds = self.stages[s].stage.rounds
+            if not isinstance(r, int) or not 0 <= r <= (rounds if kind == "settle" else rounds - 1):
+                raise _none("round", r)
+            end = kind == "settle" and s + 1 == len(self.stages)
+            if splits not in ([], ["test"], *([["test", "train"]] if end else [])):
+                raise _none("score", splits)
+            down = self.contracts[s].down
         elif kind == "standardise":
+            if words.get("step") not in (1, 2):
+                raise _none("step", words.get("step"))
             down = {"mean": self.numbers} if words.get("step") == 2 else {}
         elif kind == "prepare":
             down = {"mean": self.numbers, "sd": self.numbers} if self.shared_scale else {}
@@ -118,7 +129,7 @@ class Agreement:
     def stage(self, words: dict[str, Any]) -> int:
         s = words.get("stage")
         if not isinstance(s, int) or not 0 <= s < len(self.contracts):
-            raise VitrailError("a message was refused", [Problem("stage", f"there is none {s!r}.", "It was dropped.")])
+            raise _none("stage", s)
         return s
 
     @property
@@ -135,12 +146,18 @@ class Agreement:
         return {k: ((outputs if k.startswith("out") else width,), torch.float64) for k in ("b", "w", "out_b", "out_w")}
 
 
+def _none(word: str, said: Any) -> VitrailError:
+    problem = Problem(word, f"there is none {str(said)[:40]!r}.", "It was dropped.")
+    return VitrailError("a message was refused", [problem])
+
+
+RUN = {"run": str}
 QUESTIONS: dict[str, dict[str, Any]] = {
-    "hello": {"format": int, "agreement": str, "run": str},
-    "standardise": {"step": int},
-    "prepare": {},
-    "round": {**WHERE, "score": list},
-    "settle": {**WHERE, "score": list},
-    "evidence": {"fitted": list},
-    "finish": {},
+    "hello": {**RUN, "format": int, "agreement": str},
+    "standardise": {**RUN, "step": int},
+    "prepare": RUN,
+    "round": {**RUN, **WHERE, "score": list},
+    "settle": {**RUN, **WHERE, "score": list},
+    "evidence": {**RUN, "fitted": list},
+    "finish": RUN,
 }

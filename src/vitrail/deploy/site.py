@@ -50,8 +50,9 @@ class Site:
         if kind not in KINDS:
             raise VitrailError("a message was refused", [Problem("message", f"kind {kind!r} is unknown.", "Dropped.")])
         inspect(question, self.agreed.question(kind, words), "to site")
-        if self.home == self.base and kind != "hello":
-            raise VitrailError("a message was refused", [Problem("message", "there was no hello.", "It was dropped.")])
+        self._enter(words["run"])
+        if self.data is None and kind in ("round", "settle", "evidence"):
+            raise VitrailError("a message was refused", [Problem("message", "nothing is prepared.", "It was dropped.")])
         said: Message = getattr(self, f"on_{kind}")(question)
         if said.kind != "refused":
             inspect(said, self.agreed.answer(kind, words), "from site")
@@ -62,14 +63,6 @@ class Site:
             what = f"the coordinator's is {asked.words['agreement']}, this site accepted {self.agreed.hash}."
             hint = "Ask the coordinator what changed, and join anew with its new invitation."
             raise VitrailError("this is not what the site agreed to", [Problem("agreement", what, hint)])
-        run = asked.words["run"]
-        if not re.fullmatch(r"[0-9a-f]{16}", run):
-            raise VitrailError("a message was refused", [Problem("run", f"{run[:20]!r} is no run.", "Dropped.")])
-        if self.home != self.base / run:
-            self.home, self.data = self.base / run, None
-            self.home.mkdir(parents=True, exist_ok=True, mode=0o700)
-            if (scale := self.home / "encoder.json").exists():  # this process was started anew in the middle of a run
-                self._prepare(Encoder(self.agreed.study, **json.loads(scale.read_text())))
         return Message("hello", {})
 
     def on_standardise(self, asked: Message) -> Message:
@@ -105,10 +98,16 @@ class Site:
 
     def on_settle(self, asked: Message) -> Message:
         s, r = asked.words["stage"], asked.words["round"]
+        found = self._versions()
+        if found and found[0] > (s, r):  # long ago, and asked again by a coordinator that was started anew
+            unknown = len(self.agreed.scored(s, r, asked.words["score"]))
+            none = {"scores": torch.full((unknown,), torch.nan, dtype=torch.float64)} if unknown else {}
+            return Message("settle", {"stage": s, "round": r}, none)
         state, down = self._state(s, r), self._filled(s, asked.tensors)
         scores = self._scores(s, r, state, down, asked.words["score"])
         settled = self.agreed.stages[s].stage.exchange.settle(self.agreed.task, state, down)
-        self._keep(s + 1, 0, settled)
+        if not any(v > (s + 1, 0) for v in found):
+            self._keep(s + 1, 0, settled)
         if s + 1 == len(self.agreed.stages):
             save_tensors(self.home / "model.safetensors", {k: v[0] for k, v in tensors(settled)})
         return Message("settle", {"stage": s, "round": r}, scores)
@@ -135,6 +134,18 @@ class Site:
         for old in self._versions():
             self._place(*old).unlink(missing_ok=True)
         return Message("finish", {})
+
+    def _enter(self, run: str) -> None:
+        """Each run has its own folder; one that was begun before this process started is gone on with."""
+        if not re.fullmatch(r"[0-9a-f]{16}", run):
+            raise VitrailError("a message was refused", [Problem("run", f"{run[:20]!r} is no run.", "Dropped.")])
+        if self.home == self.base / run:
+            return
+        self.home, self.data = self.base / run, None
+        self.home.mkdir(parents=True, exist_ok=True, mode=0o700)
+        write_atomically(self.home / "study.toml", self.agreed.study.to_toml())
+        if (scale := self.home / "encoder.json").exists():
+            self._prepare(Encoder(self.agreed.study, **json.loads(scale.read_text())))
 
     def _split(self) -> Any:
         y = self.rows[self.agreed.study.target.column].to_numpy()

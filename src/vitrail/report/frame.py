@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cache
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
@@ -20,16 +21,21 @@ def part(name: str) -> str:
     return (files("vitrail.report") / name).read_text("utf-8")
 
 
-def fill(template: str, *, heat: bool = False, **given: Any) -> str:
-    """One HTML file that needs no network; with the styles of heatmaps where it has some."""
+@cache
+def _templates() -> Environment:
     env = Environment(
         loader=FunctionLoader(part), autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )
     env.filters.update(number=number, signed=signed, size=size, p_words=p_words, metric=metric_words)
     env.filters["capitalize_first"] = lambda text: text[:1].upper() + text[1:]
+    return env
+
+
+def fill(template: str, *, heat: bool = False, **given: Any) -> str:
+    """One HTML file that needs no network; with the styles of heatmaps where it has some."""
     every, _, more = part("page.css").partition(HEAT_STYLES)
     css = Markup(every + more if heat else every)  # ours, not data
-    return env.get_template(template).render(css=css, **given)
+    return _templates().get_template(template).render(css=css, **given)
 
 
 def is_ours(page: Path, verb: str) -> bool:

@@ -28,6 +28,9 @@ def look_behind(run: Run, site: str, frame: pd.DataFrame, features: Sequence[str
     study, problems = run.study, []
     if site not in run.sites:
         problems.append(Problem("--site", f"there is no site {site!r}.", nearest(site, run.sites)))
+    elif site not in run.models:
+        what = f"the model of {site!r} is on its own machine."
+        problems.append(Problem("--site", what, "Look there: vitrail look RUN --kit KIT --data FILE."))
     known = (*study.features, study.target.column, LABEL)
     for name in features:
         if name not in known:

@@ -49,6 +49,7 @@ from vitrail.study import Study
 HISTORY = ["stage", "round", "site", "split", "metric", "value"]
 SIZES = ["site", "train_rows", "test_rows", "target"]
 CHECKPOINT_SECONDS = 5.0
+ROUND_SECONDS = 1.0  # between two events that say how far a run is
 
 
 @dataclass
@@ -83,10 +84,7 @@ class Run:
 
     def curve(self) -> pd.DataFrame:
         """round, site, metric, value: along the run, stages one after the other, on each site's own hold-out rows."""
-        test = self.history[self.history.split == "test"]
-        ends = test.groupby("stage")["round"].max()
-        before = test.stage.map(lambda s: int(ends[ends.index < s].sum()))
-        return test.assign(round=test["round"] + before)[["round", "site", "metric", "value"]].reset_index(drop=True)
+        return along(self.history)
 
     def shifts(self) -> pd.DataFrame:
         """site, feature, layer, value, score, p_value, flagged_paper, flagged: iFedAvg's private layers and the marks.
@@ -135,18 +133,7 @@ class Run:
             what = f"the model of {site!r} is on its own machine." if away else f"there is no site {site!r}."
             hint = "Predict there: vitrail predict." if away else nearest(site, self.sites)
             raise VitrailError("cannot predict", [Problem("site", what, hint)])
-        # the target is not looked at, so that rows without one are predicted too
-        unknown = frame.drop(columns=self.study.target.column, errors="ignore")
-        rows = clean(unknown, self.study, need_target=False)
-        task = build_task(self.study, self.method, self.seed)
-        state = filled(settled_shape(task, self.method), {k: v[None] for k, v in self.models[site].items()})
-        x = torch.from_numpy(self.encoders[site].matrix(rows)).float()[None]
-        with torch.no_grad():
-            z = self.method.predict(task, state, x)[0]
-        target = self.study.target
-        if target.kind == "number":
-            return pd.DataFrame({target.column: z[:, 0].double() * target.scale + target.center}, index=rows.index)
-        return pd.DataFrame(z.softmax(1).numpy(), index=rows.index, columns=list(target.levels))
+        return predicted(self.study, self.method, self.seed, self.models[site], self.encoders[site], frame)
 
     def adopt(self, name: str, frame: pd.DataFrame) -> Run:
         """A new run with one more site, which fits private layers to the shared model; this one stays as it is."""
@@ -216,6 +203,32 @@ class Run:
             json.loads((path / "alarms.json").read_text()) if (path / "alarms.json").exists() else [],
             _pseudonyms(path, info["sites"]),
         )
+
+
+def along(history: pd.DataFrame) -> pd.DataFrame:
+    """The curve of a history, whole or so far."""
+    test = history[history.split == "test"]
+    ends = test.groupby("stage")["round"].max()
+    before = test.stage.map(lambda s: int(ends[ends.index < s].sum()))
+    return test.assign(round=test["round"] + before)[["round", "site", "metric", "value"]].reset_index(drop=True)
+
+
+def predicted(
+    study: Study, method: AnyMethod, seed: int, model: dict[str, Tensor], encoder: Encoder, frame: pd.DataFrame
+) -> pd.DataFrame:
+    """One site's settled model on raw rows: a probability for each class, or a number."""
+    # the target is not looked at, so that rows without one are predicted too
+    unknown = frame.drop(columns=study.target.column, errors="ignore")
+    rows = clean(unknown, study, need_target=False)
+    task = build_task(study, method, seed)
+    state = filled(settled_shape(task, method), {k: v[None] for k, v in model.items()})
+    x = torch.from_numpy(encoder.matrix(rows)).float()[None]
+    with torch.no_grad():
+        z = method.predict(task, state, x)[0]
+    if study.target.kind == "number":
+        told = z[:, 0].double() * study.target.scale + study.target.center
+        return pd.DataFrame({study.target.column: told}, index=rows.index)
+    return pd.DataFrame(z.softmax(1).numpy(), index=rows.index, columns=list(study.target.levels))
 
 
 def federate(
@@ -329,6 +342,7 @@ def train(
             write_atomically(folder.path / "run.json", json.dumps(info, indent=1))
             folder.log("started", method=info["method"], seed=seed)
     began = saved = time.monotonic()
+    told = began - ROUND_SECONDS  # the first round is told at once
     done = sum(s.rounds for s in runner.stages[: moment.stage]) + moment.round if moment else 0
     last = moment or runner.start()
     if (not done or is_evaluated(done, total)) and not any(row[:2] == (last.stage, last.round) for row in history):
@@ -341,13 +355,19 @@ def train(
         history += sites.late()
         if is_evaluated(done, total):
             history += sites.rows(last, ("test", "train") if done == total else ("test",))
+        gone: list[str] = []
         if folder and not bool(last.present.all()):
             gone = [n for n, here in zip(runner.names, last.present.tolist(), strict=True) if not here]
-            folder.log("absent", stage=last.stage, round=last.round, sites=gone)
+            folder.log("absent", stage=last.stage, round=last.round, done=done, sites=gone)
+        if folder and ((now := time.monotonic()) - told >= ROUND_SECONDS or done == total):
+            at = {"stage": last.stage, "round": last.round, "done": done, "total": total}
+            folder.log("round", **at, seconds=round(now - began, 3), absent=gone)
+            told = now
         if folder and runner.keep_reports and last.stage == 0:  # later stages publish, or train alone
             folder.keep_updates(runner.names, last, runner.reports)
         if folder and done < total and time.monotonic() - saved >= checkpoint_seconds:
             extra = {"history": history, "ledger": runner.ledger.counts}
+            extra |= {"names": runner.names, "sizes": runner.ledger.sizes}  # of a message: for those who look on
             folder.checkpoint(runner.names, last, extra, {k: torch.stack(v) for k, v in paths.items()})
             folder.log("checkpoint", stage=last.stage, round=last.round)
             saved = time.monotonic()

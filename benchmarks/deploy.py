@@ -1,0 +1,216 @@
+"""What a round between machines costs before anybody learns anything: messages through TLS and back, on one machine.
+
+    python benchmarks/deploy.py                  # 4, 8 and 16 sites; writes results/deploy.md
+
+Each site is enrolled as in a study (own key, certificate, kit) and runs `FLARE's process + a job + an echo of ours`
+instead of `vitrail join`, so that sixteen fit on a small machine. Measured: seconds from a question to the last answer;
+an empty message, and 20 MB both ways to three sites; seconds until a job begins; memory of the processes, proportional
+share (PSS) where the system tells it. The last part runs `vitrail join` itself, for its memory and a real round.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import platform
+import shutil
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import torch
+
+from vitrail.data.datasets import heart_disease, packaged
+from vitrail.deploy import enrol, kits
+from vitrail.deploy.line import FlareLine, children_of
+from vitrail.deploy.message import Message
+
+GOALS = {"empty, 4 sites": 0.35, "20 MB, 3 sites": 1.5}
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def federation(place: Path, names: list[str]) -> Path:
+    """A study with so many enrolled sites; their kits beside it."""
+    shutil.copy(packaged("heart_disease.toml"), place / "study.toml")
+    folder = enrol.invite(place / "study.toml", names, f"127.0.0.1:{free_port()}")
+    for name in names:
+        made = enrol.request(
+            folder / "invitations" / f"{name}.invitation", place / f"{name}.kit", place / f"{name}.home"
+        )
+        enrol.accept(made.kit, enrol.approve(folder, made.file).file)
+    kits.build_coordinator(folder)
+    return folder
+
+
+# a site that gives back what it gets; imports no torch
+ECHO = """
+import sys, threading
+from pathlib import Path
+from vitrail.deploy import adapter, pipe
+
+listener, place = pipe.listen()
+flare = adapter.start_site(Path(sys.argv[1]), sys.argv[2], place, sys.argv[2])
+
+def answer(line):
+    with line:
+        _, body = pipe.get(line)
+        pipe.put(line, {}, body)
+
+while True:
+    threading.Thread(target=answer, args=(listener.accept(),), daemon=True).start()
+"""
+
+
+def memory(pids: list[int]) -> float:
+    """Megabytes, shared pages counted once."""
+    total = 0
+    for pid in pids:
+        try:
+            text = Path(f"/proc/{pid}/smaps_rollup").read_text()
+            total += int(next(line for line in text.splitlines() if line.startswith("Pss:")).split()[1])
+        except (OSError, StopIteration):
+            continue
+    return total / 1024
+
+
+def timed(line: FlareLine, names: list[str], message: Message, count: int) -> list[float]:
+    out = []
+    for _ in range(count):
+        began = time.perf_counter()
+        heard = line.ask(dict.fromkeys(names, message), 120.0)
+        out.append(time.perf_counter() - began)
+        assert not heard.trouble, heard.trouble
+        for said in heard.answers.values():
+            assert all(torch.equal(v, said.tensors[k]) for k, v in message.tensors.items())
+    return out
+
+
+def measure(count: int, rounds: int) -> dict[str, Any]:
+    """So many echoing sites."""
+    place = Path(tempfile.mkdtemp(prefix="vitrail-bench-"))
+    names = [f"site{i:02d}" for i in range(count)]
+    folder, sites, line = federation(place, names), [], None
+    env = {**os.environ, "OMP_NUM_THREADS": "1"}
+    try:
+        for name in names:
+            kits.build_site(place / f"{name}.kit")
+            words = [sys.executable, "-c", ECHO, str(place / f"{name}.kit" / "flare"), enrol.identity(name)]
+            sites.append(subprocess.Popen(words, env=env, start_new_session=True))
+        line = FlareLine(enrol.load_coordinator(folder.resolve()), lambda *_, **__: None)
+        while line.present() < set(names):
+            line.watch(0.5)
+        idle = median(memory(children_of((place / f"{n}.kit" / "flare").resolve())) for n in names)
+        began = time.perf_counter()
+        timed(line, names, Message("hello", {}), 1)
+        out: dict[str, Any] = {"sites": count, "until the first answer of a job": time.perf_counter() - began}
+        timed(line, names, Message("hello", {}), 5)
+        out["empty"] = timed(line, names, Message("hello", {}), rounds)
+        large = Message("hello", {}, {"x": torch.randn(5_000_000)})
+        out["20 MB"] = timed(line, names[:3], large, 5)
+        out["idle"] = idle
+        out["working"] = median(memory(children_of((place / f"{n}.kit" / "flare").resolve())) for n in names)
+        out["coordinator"] = memory(children_of(folder.resolve() / "flare" / "coordinator"))
+        return out
+    finally:
+        if line is not None:
+            line.close()
+        for process in sites:
+            process.terminate()
+        time.sleep(1)
+        for name in names:
+            for pid in children_of((place / f"{name}.kit" / "flare").resolve()):
+                os.kill(pid, 9)
+        shutil.rmtree(place, ignore_errors=True)
+
+
+def real(rounds: int) -> dict[str, float]:
+    """The heart study with `vitrail join` and `vitrail serve`: seconds a round, megabytes of a site."""
+    import json
+
+    place = Path(tempfile.mkdtemp(prefix="vitrail-bench-"))
+    tables = heart_disease()
+    shutil.copy(packaged("heart_disease.toml"), place / "study.toml")
+    text = (place / "study.toml").read_text()
+    lines = [f"rounds = {rounds}" if x.startswith("rounds") else x for x in text.splitlines()]
+    (place / "study.toml").write_text("\n".join(lines) + "\n")
+    folder = enrol.invite(place / "study.toml", list(tables), f"127.0.0.1:{free_port()}")
+    vitrail, sites, serve = str(Path(sys.executable).with_name("vitrail")), [], None
+    env = {**os.environ, "OMP_NUM_THREADS": "1"}
+    try:
+        for name, frame in tables.items():
+            frame.to_csv(place / f"{name}.csv", index=False)
+            made = enrol.request(folder / "invitations" / f"{name}.invitation", place / f"{name}.kit", None)
+            approval = enrol.approve(folder, made.file).file
+            words = [vitrail, "join", str(made.kit), "--approval", str(approval), "--data", str(place / f"{name}.csv")]
+            words += ["--accept", made.agreement]
+            sites.append(subprocess.Popen(words, env=env, stdout=subprocess.DEVNULL, start_new_session=True))
+        serve = subprocess.Popen([vitrail, "serve", str(place / "study.toml")], env=env, stdout=subprocess.DEVNULL)
+        used = 0.0
+        while serve.poll() is None:
+            time.sleep(1)
+            used = max(used, memory([sites[0].pid]))
+        (run,) = (folder / "runs").iterdir()
+        seconds = json.loads((run / "run.json").read_text())["seconds"]
+        return {"round": seconds / rounds, "join": used}
+    finally:
+        for process in [*sites, *([serve] if serve else [])]:
+            process.terminate()
+        time.sleep(1)
+        shutil.rmtree(place, ignore_errors=True)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--sites", default="4,8,16")
+    parser.add_argument("--rounds", type=int, default=40)
+    parser.add_argument("--out", type=Path, default=Path(__file__).parent / "results" / "deploy.md")
+    args = parser.parse_args()
+    found = []
+    for count in map(int, args.sites.split(",")):
+        found.append(measure(count, args.rounds))
+        print(found[-1], flush=True)
+    study = real(args.rounds)
+    print(study, flush=True)
+    cores = len(os.sched_getaffinity(0))
+    text = [f"# Between machines: what a round costs, {time.strftime('%Y-%m-%d')}", ""]
+    text += [f"All processes on one machine, loopback, TLS; {cores} cores ({platform.machine()}), Python "]
+    text[-1] += f"{platform.python_version()}, torch {torch.__version__}. Median of {args.rounds} empty rounds and of 5"
+    text += [
+        "with 20 MB to three sites and back (fastest and slowest in brackets); memory is the proportional share.",
+        "",
+    ]
+    text += ["| sites | empty round, s | 20 MB to 3 sites and back, s | first answer of a new job, s | "]
+    text[-1] += "FLARE at a site, idle, MB | with a job, MB | FLARE at the coordinator, MB |"
+    text += ["| ---: | ---: | ---: | ---: | ---: | ---: | ---: |"]
+    for f in found:
+        cells = [f"{median(f[k]):.2f} ({min(f[k]):.2f} to {max(f[k]):.2f})" for k in ("empty", "20 MB")]
+        cells += [
+            f"{f['until the first answer of a job']:.1f}",
+            *(f"{f[k]:.0f}" for k in ("idle", "working", "coordinator")),
+        ]
+        text.append(f"| {f['sites']} | {' | '.join(cells)} |")
+    four = found[0]
+    text += ["", "| goal | s | measured | holds |", "| --- | ---: | ---: | --- |"]
+    for (words, goal), key in zip(GOALS.items(), ("empty", "20 MB"), strict=True):
+        text.append(f"| {words} | {goal} | {median(four[key]):.2f} | {'yes' if median(four[key]) <= goal else 'no'} |")
+    text += [
+        "",
+        f"The heart study by `vitrail serve` and four `vitrail join`: {study['round']:.2f} s a round (training, ",
+    ]
+    text[-1] += f"outbox and checkpoint at every round); `vitrail join` takes {study['join']:.0f} MB beside FLARE's."
+    args.out.write_text("\n".join(text) + "\n")
+    print(args.out)
+
+
+if __name__ == "__main__":
+    main()

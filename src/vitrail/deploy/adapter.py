@@ -1,0 +1,262 @@
+"""The only file that knows NVIDIA FLARE. Its processes carry bytes between two of ours and look into none of them.
+
+    vitrail serve  --socket--  Relay in FLARE's job  ==TLS==  SiteRelay in FLARE's job  --socket--  vitrail join
+
+Rows, models and private state are in our processes only. At a site three files of the site's own (deploy/kits.py) let
+FLARE run nothing but SiteRelay, force Outgoing on whatever it answers, and refuse code, shells and log streaming.
+Doorkeeper stands at the coordinator's door: it refuses who was removed, and a kit that is in use elsewhere.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import subprocess
+import sys
+import threading
+from collections.abc import Sequence
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any
+
+from nvflare.apis.controller_spec import ClientTask, Task
+from nvflare.apis.event_type import EventType
+from nvflare.apis.executor import Executor
+from nvflare.apis.filter import Filter
+from nvflare.apis.fl_component import FLComponent
+from nvflare.apis.fl_constant import FLContextKey, ReturnCode
+from nvflare.apis.fl_context import FLContext
+from nvflare.apis.fl_exception import NotAuthenticated
+from nvflare.apis.impl.controller import Controller
+from nvflare.apis.shareable import Shareable, make_reply
+from nvflare.apis.signal import Signal
+from nvflare.private.defs import ClientType
+
+from vitrail.deploy import pipe
+
+BODY = "vitrail"  # the one key of a message that holds anything
+PERIOD = 0.02  # seconds between looks for something to do
+BEAT = 3.0  # seconds between signs of life of a site
+QUIET = 4 * BEAT  # after so long a site counts as gone
+COPY = "VITRAIL_COPY"  # which copy of a kit this is: known to the site's home, not to the kit
+
+
+class Relay(Controller):
+    """At the coordinator, in FLARE's job: carries questions out and answers back."""
+
+    def __init__(self) -> None:
+        super().__init__(task_check_period=PERIOD)
+        self.line: Connection | None = None
+        self.lock = threading.Lock()
+        self.standing: dict[str, Task] = {}  # by site
+
+    def start_controller(self, fl_ctx: FLContext) -> None:
+        self.communicator._task_check_period = PERIOD  # FLARE 2.9.0 sets another attribute than it reads
+
+    def stop_controller(self, fl_ctx: FLContext) -> None:
+        """Nothing is held."""
+
+    def control_flow(self, abort_signal: Signal, fl_ctx: FLContext) -> None:
+        with pipe.call(os.environ[pipe.PLACE]) as self.line:
+            self._tell({"event": "relay", "job": fl_ctx.get_job_id()})
+            with contextlib.suppress(EOFError, OSError):  # whoever asked is gone
+                while not abort_signal.triggered:
+                    if self.line.poll(0.2):
+                        head, body = pipe.get(self.line)
+                        if head["do"] == "end":
+                            return
+                        self._ask(head["site"], head["number"], body, fl_ctx)
+
+    def _ask(self, site: str, number: int, body: bytes, fl_ctx: FLContext) -> None:
+        if (old := self.standing.pop(site, None)) and old.completion_status is None:
+            self.cancel_task(old)  # given up
+        data = Shareable()
+        data[BODY] = body
+
+        def heard(client_task: ClientTask, fl_ctx: FLContext) -> None:
+            result = client_task.result
+            code = result.get_return_code() if result is not None else ReturnCode.ERROR
+            answer = result.get(BODY) if result is not None else None
+            client_task.result = None
+            self._tell({"site": site, "number": number, "code": str(code)}, answer or b"")
+
+        self.standing[site] = Task(name="ask", data=data, result_received_cb=heard)
+        self.send(self.standing[site], fl_ctx, targets=[site])
+
+    def _tell(self, head: dict[str, Any], body: bytes = b"") -> None:
+        with self.lock, contextlib.suppress(OSError):
+            assert self.line is not None
+            pipe.put(self.line, head, body)
+
+    def process_result_of_unknown_task(
+        self, client: Any, task_name: str, client_task_id: str, result: Shareable, fl_ctx: FLContext
+    ) -> None:
+        """A late answer to a question that was given up: nobody waits for it."""
+
+
+class SiteRelay(Executor):
+    """At a site, in FLARE's job: hands a question to the site's own process and its answer back."""
+
+    def execute(self, task_name: str, shareable: Shareable, fl_ctx: FLContext, abort_signal: Signal) -> Shareable:
+        body = shareable.get(BODY)
+        if task_name != "ask" or not isinstance(body, bytes):
+            return make_reply(ReturnCode.BAD_TASK_DATA)
+        try:
+            with pipe.call(os.environ[pipe.PLACE]) as line:
+                pipe.put(line, {"job": fl_ctx.get_job_id()}, body)
+                while not line.poll(0.2):
+                    if abort_signal.triggered:
+                        return make_reply(ReturnCode.TASK_ABORTED)
+                _, said = pipe.get(line)
+        except (OSError, EOFError):
+            return make_reply(ReturnCode.EXECUTION_EXCEPTION)
+        reply = make_reply(ReturnCode.OK)
+        reply[BODY] = said
+        return reply
+
+
+class Outgoing(Filter):
+    """At a site, forced on every job by the site's own privacy.json: only our bytes leave, and nothing beside them."""
+
+    def process(self, shareable: Shareable, fl_ctx: FLContext) -> Shareable:
+        code, body = shareable.get_return_code(), shareable.get(BODY)
+        out = make_reply(code if isinstance(code, str) else ReturnCode.ERROR)
+        if isinstance(body, bytes):
+            out[BODY] = body
+        return out
+
+
+class Doorbell(FLComponent):
+    """At a site: says which copy of the kit is at the door."""
+
+    def handle_event(self, event_type: str, fl_ctx: FLContext) -> None:
+        if event_type == EventType.BEFORE_CLIENT_REGISTER:
+            fl_ctx.set_prop(COPY, os.environ.get(COPY, ""), private=False, sticky=True)
+
+
+class Doorkeeper(FLComponent):
+    """At the coordinator, in FLARE's parent process: who may come in, told to `vitrail serve` as it happens."""
+
+    def __init__(self, folder: str) -> None:
+        super().__init__()
+        self.folder = folder
+        self.line: Connection | None = None
+        self.lock = threading.Lock()
+        self.seen: dict[str, str] = {}  # who -> which copy of its kit came first: no other, as long as this runs
+
+    def handle_event(self, event_type: str, fl_ctx: FLContext) -> None:
+        if event_type not in (EventType.CLIENT_REGISTER_RECEIVED, EventType.CLIENT_HEARTBEAT_RECEIVED):
+            return
+        peer = fl_ctx.get_peer_context()
+        who = peer.get_identity_name() if peer else None
+        if not who:
+            return
+        if event_type == EventType.CLIENT_REGISTER_RECEIVED:
+            if fl_ctx.get_prop(FLContextKey.CLIENT_TYPE) == ClientType.REGULAR:  # not the lead, who logs in by its role
+                self._enters(who, str(peer.get_prop(COPY, "")))
+        elif who in self.seen:
+            self._tell({"event": "alive", "site": who})
+
+    def _enters(self, who: str, copy: str) -> None:
+        known = json.loads((Path(self.folder) / "coordinator.json").read_text())["sites"].values()
+        mine = [site for site in known if site["identity"] == who]
+        why = ""
+        if not mine or not mine[0]["approved"]:
+            why = "it was not enrolled in this study"
+        elif mine[0]["removed"]:
+            why = "it was removed from this study"
+        elif self.seen.get(who, copy) != copy:  # not "unless quiet": whoever knocks cuts the first one's connection
+            why = "its kit is in use elsewhere"
+        if why:
+            self._tell({"event": "refused", "site": who, "why": why})
+            raise NotAuthenticated(f"{who} is refused: {why}")
+        self.seen[who] = copy
+        self._tell({"event": "entered", "site": who})
+
+    def _tell(self, head: dict[str, Any]) -> None:
+        with self.lock, contextlib.suppress(OSError):
+            if self.line is None:
+                self.line = pipe.call(os.environ[pipe.PLACE])
+                pipe.put(self.line, {"event": "door"})
+            pipe.put(self.line, head)
+
+
+def start_coordinator(workspace: Path, socket: str) -> subprocess.Popen[bytes]:
+    """FLARE's process at the coordinator."""
+    words = ["-s", "fed_server.json", "--set", "secure_train=true", "org=coordinator", "config_folder=config"]
+    return _start("nvflare.private.fed.app.server.server_train", workspace, words, {pipe.PLACE: socket})
+
+
+def start_site(workspace: Path, who: str, socket: str, copy: str) -> subprocess.Popen[bytes]:
+    """FLARE's process at a site."""
+    words = ["-s", "fed_client.json", "--set", "secure_train=true", f"uid={who}", "org=site", "config_folder=config"]
+    words.append(f"heart_beat_interval={BEAT}")
+    return _start("nvflare.private.fed.app.client.client_train", workspace, words, {pipe.PLACE: socket, COPY: copy})
+
+
+def _start(module: str, workspace: Path, words: list[str], told: dict[str, str]) -> subprocess.Popen[bytes]:
+    """Its own process group, so that it can be ended with its children; its words go to a file."""
+    workspace = workspace.resolve()
+    env = {k: v for k, v in os.environ.items() if k in KEPT} | told | {"MALLOC_ARENA_MAX": "2", "OMP_NUM_THREADS": "1"}
+    (workspace / "transfer").mkdir(exist_ok=True, mode=0o700)
+    with (workspace / "console.txt").open("ab") as log:
+        return subprocess.Popen(
+            [sys.executable, "-u", "-m", module, "-m", str(workspace), *words],
+            cwd=workspace,
+            env=env,
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
+            start_new_session=True,
+            umask=0o077,
+        )
+
+
+KEPT = ("PATH", "HOME", "LANG", "LC_ALL", "TZ", "PYTHONPATH", "VIRTUAL_ENV", "http_proxy", "https_proxy", "no_proxy")
+JOB = {
+    "meta.json": {"name": "vitrail", "resource_spec": {}, "min_clients": 1},
+    "app/config/config_fed_server.json": {
+        "format_version": 2,
+        "server": {"task_request_interval": PERIOD},
+        "workflows": [{"id": "relay", "path": "vitrail.deploy.adapter.Relay", "args": {}}],
+        "components": [],
+    },
+    "app/config/config_fed_client.json": {
+        "format_version": 2,
+        "executors": [{"tasks": ["*"], "executor": {"path": "vitrail.deploy.adapter.SiteRelay", "args": {}}}],
+        "task_result_filters": [],
+        "task_data_filters": [],
+        "components": [],
+    },
+}
+
+
+class Jobs:
+    """Jobs are submitted and ended by the lead's kit."""
+
+    def __init__(self, workspace: Path, place: Path) -> None:
+        """`place`: where job folders are written before they are submitted."""
+        from nvflare.fuel.flare_api.flare_api import new_secure_session
+
+        self.place = place
+        self.session = new_secure_session("lead@coordinator", str(workspace), timeout=20.0)
+
+    def submit(self, sites: Sequence[str]) -> str:
+        meta = {**JOB["meta.json"], "deploy_map": {"app": ["server", *sites]}}
+        for name, told in {**JOB, "meta.json": meta}.items():
+            path = self.place / "vitrail" / name
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(json.dumps(told))
+        return str(self.session.submit_job(str(self.place / "vitrail")))
+
+    def end(self, job: str) -> None:
+        with contextlib.suppress(Exception):  # it may have ended by itself
+            self.session.abort_job(job)
+
+    def shut_out(self, who: str) -> None:
+        self.session.disable_client(who)
+
+    def close(self) -> None:
+        with contextlib.suppress(Exception):
+            self.session.close()

@@ -1,0 +1,140 @@
+"""`vitrail doctor`: what could keep a site or a coordinator from taking part, each with what to do about it."""
+
+from __future__ import annotations
+
+import datetime
+import json
+import shutil
+import socket
+import ssl
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import NamedTuple
+
+from cryptography import x509
+
+from vitrail.core.problems import VitrailError
+from vitrail.data.check import check
+from vitrail.data.read import read_table
+from vitrail.deploy.agreement import Agreement
+from vitrail.deploy.enrol import COORDINATOR, Coordinator, Kit, fingerprint
+from vitrail.runs.folder import versions
+
+TIMEOUT = 5.0
+ROOM = 1 << 30  # bytes that should be free
+SOON = datetime.timedelta(days=30)
+
+
+class Finding(NamedTuple):
+    well: bool
+    what: str
+    to_do: str = ""
+
+
+def at_site(kit: Kit, data: Path | None = None) -> list[Finding]:
+    found = [_packages(), _disk(kit.home if kit.home.exists() else kit.folder)]
+    certificate = kit.folder / "certificate.pem"
+    if not kit.approved:
+        found.append(Finding(False, "The kit is not approved yet.", "Join with the coordinator's --approval FILE."))
+    else:
+        found += _certificate(certificate, "this site's")
+        own = x509.load_pem_x509_certificate(certificate.read_bytes())
+        same = fingerprint(own.public_key()) == kit.fingerprint
+        found.append(Finding(same, f"Certificate and key {'match' if same else 'do not match'}.", "Request anew."))
+        found += _reach(kit, certificate)
+    found.append(_agreed(kit))
+    if data is not None:
+        try:
+            problems = check(read_table(data, kit.study), kit.study)
+            hint = f"Read them: vitrail check STUDY {data}"
+            found.append(Finding(not problems, f"{data.name}: {len(problems)} findings against the study.", hint))
+        except VitrailError as error:
+            found.append(
+                Finding(False, f"{data.name} cannot be read: {error.title}.", "; ".join(map(str, error.problems)))
+            )
+    return found
+
+
+def at_coordinator(who: Coordinator) -> list[Finding]:
+    found = [_packages(), _disk(who.folder)]
+    found += _certificate(who.folder / "authority" / "cert.pem", "the authority's")
+    for name, site in who.sites.items():
+        if not site["approved"] and not site["removed"]:
+            found.append(Finding(False, f"{name} is invited and not approved.", "Wait for its request; approve it."))
+    with socket.socket() as probe:
+        probe.settimeout(TIMEOUT)
+        busy = probe.connect_ex(("127.0.0.1", who.port)) == 0
+    words = "something listens there (vitrail serve?)" if busy else "free, so that nobody can connect now"
+    found.append(Finding(True, f"Port {who.port}: {words}."))
+    try:
+        socket.getaddrinfo(who.host, who.port)
+        found.append(Finding(True, f"{who.host} has an address."))
+    except OSError:
+        hint = "Sites could not find it either: correct DNS, or invite again with another --address."
+        found.append(Finding(False, f"{who.host} has no address here.", hint))
+    for entered in sorted(who.folder.glob("runs/*/entered.json"))[-1:]:
+        for site, told in json.loads(entered.read_text()).get("versions", {}).items():
+            others = {k: v for k, v in told.items() if versions().get(k) != v}
+            hint = "Numbers may differ in the last digits; install the same versions (constraints.txt) at both ends."
+            words = ", ".join(f"{k} {v} (here {versions().get(k)})" for k, v in others.items()) or "as here"
+            found.append(Finding(not others, f"Versions at {site}: {words}.", hint))
+    return found
+
+
+def _packages() -> Finding:
+    told = ", ".join(f"{k} {v}" for k, v in versions().items())
+    try:
+        return Finding(True, f"{told}, nvflare {version('nvflare')}.")
+    except PackageNotFoundError:
+        return Finding(False, f"{told}; the transport is not installed.", "pip install 'vitrail[deploy]'")
+
+
+def _disk(place: Path) -> Finding:
+    free = shutil.disk_usage(place).free
+    hint = "Free some: what cannot be written down does not leave, and the site stops."
+    return Finding(free > ROOM, f"{free / (1 << 30):.1f} GB free at {place}.", hint)
+
+
+def _certificate(path: Path, whose: str) -> list[Finding]:
+    own, now = x509.load_pem_x509_certificate(path.read_bytes()), datetime.datetime.now(datetime.UTC)
+    first, last = own.not_valid_before_utc, own.not_valid_after_utc
+    if now < first:
+        hint = "Set the clock: this machine is behind, or the coordinator's is ahead."
+        return [
+            Finding(
+                False, f"By this machine's clock ({now:%Y-%m-%d %H:%M} UTC) {whose} certificate is not valid yet.", hint
+            )
+        ]
+    hint = "Ask the coordinator to approve the same request again."
+    return [
+        Finding(now < last - SOON, f"{whose[0].upper()}{whose[1:]} certificate is valid until {last:%Y-%m-%d}.", hint)
+    ]
+
+
+def _reach(kit: Kit, certificate: Path) -> list[Finding]:
+    host, _, port = kit.address.rpartition(":")
+    hint = "Is vitrail serve running there? Does a firewall let this machine dial out to that port?"
+    try:
+        plain = socket.create_connection((host, int(port)), TIMEOUT)
+    except OSError as error:
+        return [Finding(False, f"{kit.address} cannot be reached ({error.strerror or error}).", hint)]
+    found = [Finding(True, f"{kit.address} answers.")]
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.load_verify_locations(cadata=kit.invitation["authority"])
+    context.load_cert_chain(certificate, kit.folder / "key.pem")
+    try:
+        with plain, context.wrap_socket(plain, server_hostname=COORDINATOR) as line:
+            line.getpeercert()
+        found.append(Finding(True, f"It is the coordinator of this study (authority {kit.authority_fingerprint})."))
+    except (ssl.SSLError, OSError) as error:
+        hint = "Compare the authority's fingerprint by phone; another program, proxy or study may be answering there."
+        found.append(Finding(False, f"What answers there is not this study's coordinator ({error}).", hint))
+    return found
+
+
+def _agreed(kit: Kit) -> Finding:
+    mine, theirs = Agreement.of(kit.study, kit.seed, len(kit.sites)).hash, kit.invitation["agreement"]
+    hint = "Install the coordinator's version of vitrail, or ask for a new invitation."
+    return Finding(
+        mine == theirs, f"The agreement is {mine}{'' if mine == theirs else f', the invitation says {theirs}'}.", hint
+    )

@@ -1,0 +1,648 @@
+"""Who takes part: an authority for each study, an invitation per site, a request that comes back, an approval.
+
+Private keys are made where they are used and stay there. What travels (invitation, request, approval) is public and
+may go by mail: people at both ends compare the fingerprints by phone. RSA, because FLARE signs with it.
+"""
+
+from __future__ import annotations
+
+import datetime
+import hashlib
+import ipaddress
+import json
+import os
+import re
+import tomllib
+import unicodedata
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from cryptography import x509
+from cryptography.exceptions import InvalidSignature
+from cryptography.hazmat.primitives import hashes
+from cryptography.hazmat.primitives.asymmetric import rsa
+from cryptography.hazmat.primitives.serialization import (
+    Encoding,
+    NoEncryption,
+    PrivateFormat,
+    PublicFormat,
+    load_pem_private_key,
+)
+from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
+
+from vitrail.core.problems import Problem, VitrailError, nearest
+from vitrail.deploy.agreement import Agreement
+from vitrail.runs.folder import site_folder
+from vitrail.study import Study
+
+FORMAT = 1  # of every file here
+BITS = 2048
+DAY = datetime.timedelta(days=1)
+YEAR = 365 * DAY
+COORDINATOR = "coordinator"  # its name in certificates
+LEAD = "lead@coordinator"  # who submits FLARE's jobs
+LEFT = "left.txt"  # in a kit whose site left, and whose key is gone: when
+LARGEST = 16 * 2**20  # bytes of a file that comes by mail
+LONGEST = 200  # characters of a file name
+
+INVITATION = {
+    "format": int, "study": str, "seed": int, "sites": list, "site": str, "identity": str, "address": str,
+    "authority": str, "agreement": str,
+}  # fmt: skip
+REQUEST = {"format": int, "site": str, "identity": str, "csr": str, "study": str, "authority": str}
+APPROVAL = {"format": int, "site": str, "certificate": str, "authority": str}
+BOOK = {"format": int, "study": str, "address": str, "seed": int, "sites": dict}
+
+
+@dataclass(frozen=True)
+class Coordinator:
+    """What the coordinator's folder holds."""
+
+    folder: Path
+    study: Study
+    seed: int
+    address: str
+    sites: dict[str, dict[str, Any]]  # name -> identity, fingerprint, approved, removed
+
+    @property
+    def host(self) -> str:
+        return self.address.rpartition(":")[0]
+
+    @property
+    def port(self) -> int:
+        return int(self.address.rpartition(":")[2])
+
+    @property
+    def authority(self) -> x509.Certificate:
+        return _certificate(
+            (self.folder / "authority" / "cert.pem").read_text(), self.folder / "authority" / "cert.pem"
+        )
+
+    @property
+    def authority_fingerprint(self) -> str:
+        return fingerprint(self.authority.public_key())
+
+
+@dataclass(frozen=True)
+class Kit:
+    """What a site's kit holds."""
+
+    folder: Path
+    site: str
+    identity: str
+    study: Study
+    seed: int
+    sites: list[str]
+    address: str
+    home: Path
+    approved: bool
+    invitation: dict[str, Any]
+
+    @property
+    def authority(self) -> x509.Certificate:
+        return _certificate(self.invitation["authority"], self.folder / "invitation.json")
+
+    @property
+    def authority_fingerprint(self) -> str:
+        return fingerprint(self.authority.public_key())
+
+    @property
+    def fingerprint(self) -> str:
+        return fingerprint(_key(self.folder / "key.pem").public_key())
+
+
+@dataclass(frozen=True)
+class Request:
+    kit: Path
+    file: Path
+    fingerprint: str
+    authority_fingerprint: str
+    agreement: str
+
+
+@dataclass(frozen=True)
+class Approval:
+    file: Path
+    site: str
+    fingerprint: str
+
+
+@dataclass(frozen=True)
+class Asked:
+    """A request that may be approved, if the fingerprint is the site's."""
+
+    site: str
+    identity: str
+    fingerprint: str
+    key: rsa.RSAPublicKey
+
+
+def identity(name: str) -> str:
+    """A site's name in certificates: letters any machine can write, and no two sites the same.
+
+    >>> identity("Hôpital St. Mary")
+    'hopital-st-mary-ca9a58'
+    """
+    plain = unicodedata.normalize("NFKD", name).encode("ascii", "ignore").decode().lower()
+    slug = re.sub(r"[^a-z0-9]+", "-", plain).strip("-")[:40].strip("-") or "site"
+    return f"{slug}-{hashlib.sha256(name.encode()).hexdigest()[:6]}"
+
+
+def fingerprint(key: Any) -> str:
+    """Of a public key, to be read out on the phone."""
+    told = hashlib.sha256(key.public_bytes(Encoding.DER, PublicFormat.SubjectPublicKeyInfo)).hexdigest()
+    return " ".join(told[i : i + 4] for i in range(0, 32, 4))
+
+
+def project(authority_fingerprint: str) -> str:
+    """FLARE's name for the study: both ends derive it from the authority."""
+    return "vitrail-" + authority_fingerprint.replace(" ", "")[:12]
+
+
+# the coordinator
+
+
+def invite(study_file: Path, sites: Sequence[str], address: str, seed: int | None = None) -> Path:
+    """Make the study's authority and an invitation per site. Again: adds sites, changes the address ("" keeps it)."""
+    study = Study.load(study_file)
+    folder = folder_of(study_file)
+    old = load_coordinator(folder) if (folder / "coordinator.json").exists() else None
+    known = dict(old.sites) if old else {}
+    problems = list(_name_problems(sites, known))
+    if old and old.study.name != study.name:
+        what = f"it belongs to the study {old.study.name!r}, the file is of {study.name!r}."
+        problems.append(Problem(str(folder), what, "Give the study file another name, or the study its old one."))
+    if not sites and not known:
+        problems.append(Problem("--site", "no site is named.", "Name each with --site NAME."))
+    if seed is not None and not 0 <= seed < 2**63:
+        problems.append(Problem("--seed", f"expected a number from 0 to 2^63 - 1, got {seed}.", "Correct it."))
+    if not address and old:
+        address = old.address
+    else:
+        problems += _address_problems(address)
+    if problems:
+        raise VitrailError("no invitation was written", problems)
+    for name in (given.strip() for given in sites):
+        blank = {"identity": identity(name), "fingerprint": None, "approved": False, "removed": False}
+        known.setdefault(name, blank)
+    seed = seed if seed is not None else old.seed if old else study.seeds[0]
+    agreed = Agreement.of(study, seed, len(known)).hash  # before anything is written: it may refuse
+
+    private_folder(folder)
+    for name in ("authority", "keys", "invitations", "approvals", "runs"):
+        private_folder(folder / name)
+    if not (folder / "authority" / "cert.pem").exists():
+        _make_authority(folder / "authority")
+    signer = _Signer(folder)
+    host = address.rpartition(":")[0].lower()
+    address = f"{host}:{int(address.rpartition(':')[2])}"
+    before = folder / "keys" / "coordinator.crt"
+    hosts = [*dict.fromkeys([host, "localhost", "127.0.0.1", *(_hosts(before) if before.exists() else [])])]
+    for who, subject, role, names in (("coordinator", COORDINATOR, "", hosts), ("lead", LEAD, "lead", [LEAD])):
+        key = _own_key(folder / "keys" / f"{who}.key")
+        signed = signer.sign(key.public_key(), subject, COORDINATOR, names, role=role, serves=who == "coordinator")
+        write_private(folder / "keys" / f"{who}.crt", signed)
+    write_private(folder / "study.toml", study.to_toml())
+    _write_book(folder, study.name, address, seed, known)
+    for name, site in known.items():
+        if site["removed"]:
+            continue
+        invitation = {
+            "format": FORMAT, "study": study.to_toml(), "seed": seed, "sites": list(known), "site": name,
+            "identity": site["identity"], "address": address, "authority": signer.pem, "agreement": agreed,
+        }  # fmt: skip
+        write_private(invitation_of(folder, name), _json(invitation))
+    return folder
+
+
+def inspect(folder: Path, request: Path) -> Asked:
+    """Read a request and check everything that a machine can check."""
+    who, said = load_coordinator(folder), _read(request, REQUEST, "a request", "Ask the site to send it again.")
+    site, book = said["site"], who.sites.get(said["site"])
+    where, title = str(request), "the request was not approved"
+    if said["authority"] != who.authority_fingerprint or said["study"] != who.study.name:
+        what = f"it answers an invitation to another study ({said['study']!r}), not from this coordinator folder."
+        raise VitrailError(title, [Problem(where, what, "Approve it where that invitation was made.")])
+    if book is None or said["identity"] != book["identity"]:
+        what, hint = f"the site {site!r} was not invited.", nearest(site, who.sites) + " Or: vitrail invite --site."
+        raise VitrailError(title, [Problem(where, what, hint)])
+    if book["removed"]:
+        what = f"the site {site!r} was removed from the study for good."
+        raise VitrailError(title, [Problem(where, what, "To let it in again, invite it under another name.")])
+    try:
+        csr = x509.load_pem_x509_csr(said["csr"].encode())
+        key, valid = csr.public_key(), csr.is_signature_valid
+    except (ValueError, InvalidSignature):
+        key, valid = None, False
+    if not valid or not isinstance(key, rsa.RSAPublicKey) or not BITS <= key.key_size <= 4 * BITS:
+        what = f"it holds no valid signing request with an RSA key of {BITS} bits or more."
+        raise VitrailError(title, [Problem(where, what, "Ask the site to run `vitrail request` again.")])
+    mark = fingerprint(key)
+    if book["approved"] and book["fingerprint"] != mark:
+        what = f"{site!r} was approved with another key ({book['fingerprint']}); this one is {mark}."
+        hint = f"If the site lost its key: vitrail remove {site!r}, then invite it under another name."
+        raise VitrailError(title, [Problem(where, what, hint)])
+    for other, entry in who.sites.items():
+        if other != site and entry["fingerprint"] == mark:
+            what = f"{other!r} has this key already."
+            raise VitrailError(title, [Problem(where, what, "Each site makes its own kit: nobody copies one.")])
+    return Asked(site, book["identity"], mark, key)
+
+
+def approve(folder: Path, request: Path) -> Approval:
+    """Sign a site's request. Only its key is taken from it: the names are ours."""
+    asked, who = inspect(folder, request), load_coordinator(folder)
+    signer = _Signer(folder)
+    signed = signer.sign(asked.key, asked.identity, "site", [asked.identity])
+    file = approval_of(folder, asked.site)
+    said = {"format": FORMAT, "site": asked.site, "certificate": signed, "authority": signer.pem}
+    write_private(file, _json(said))
+    entry = {**who.sites[asked.site], "fingerprint": asked.fingerprint, "approved": True}
+    _write_book(folder, who.study.name, who.address, who.seed, {**who.sites, asked.site: entry})
+    return Approval(file, asked.site, asked.fingerprint)
+
+
+def remove(folder: Path, site: str) -> None:
+    """Shut a site out for good. Certificates cannot be called back: its name is refused at the door from now on."""
+    who = load_coordinator(folder)
+    if site not in who.sites:
+        what = f"there is no site {site!r} in this study."
+        raise VitrailError("nobody was removed", [Problem(str(folder), what, nearest(site, who.sites))])
+    _write_book(
+        folder, who.study.name, who.address, who.seed, {**who.sites, site: {**who.sites[site], "removed": True}}
+    )
+    invitation_of(folder, site).unlink(missing_ok=True)
+    approval_of(folder, site).unlink(missing_ok=True)
+
+
+def invitation_of(folder: Path, site: str) -> Path:
+    return folder / "invitations" / f"{site_folder(site)}.invitation"
+
+
+def approval_of(folder: Path, site: str) -> Path:
+    return folder / "approvals" / f"{site_folder(site)}.approval"
+
+
+def folder_of(study_file: Path) -> Path:
+    return study_file.parent / f"{study_file.stem}.coordinator"
+
+
+def find_coordinator(study_file: Path) -> Path:
+    """The coordinator's folder beside the study file, or the folder itself."""
+    study_file = Path(study_file)
+    folder = study_file if (study_file / "coordinator.json").exists() else folder_of(study_file)
+    if not (folder / "coordinator.json").exists():
+        what, hint = "there is no coordinator's folder here.", f"Make it: vitrail invite {study_file} --site ... ."
+        raise VitrailError("nobody was invited to this study yet", [Problem(str(folder), what, hint)])
+    if study_file.is_file() and Study.load(study_file) != Study.load(folder / "study.toml"):
+        what = "the file has changed since the sites were invited."
+        hint = "Run `vitrail invite` again and send the new invitations, or undo the change."
+        raise VitrailError("this is not what the sites were invited to", [Problem(str(study_file), what, hint)])
+    return folder
+
+
+def only_coordinator(place: Path) -> Path:
+    """The one coordinator's folder in this place."""
+    found = sorted(path.parent for path in Path(place).glob("*.coordinator/coordinator.json"))
+    if len(found) == 1:
+        return found[0]
+    what = f"expected one coordinator's folder here, found {len(found)}."
+    raise VitrailError("which study?", [Problem(str(place), what, "Name the study file with --study.")])
+
+
+def load_coordinator(folder: Path) -> Coordinator:
+    folder = Path(folder)
+    book = _read(folder / "coordinator.json", BOOK, "a coordinator's folder", "Make it with `vitrail invite`.")
+    return Coordinator(folder, Study.load(folder / "study.toml"), book["seed"], book["address"], book["sites"])
+
+
+# the site
+
+
+def request(invitation: Path, kit: Path | None = None, home: Path | None = None) -> Request:
+    """Make this site's key and a request for its certificate. Again, with a newer invitation: the key stays."""
+    invitation = Path(invitation)
+    said = _read(invitation, INVITATION, "an invitation", "Ask the coordinator to send it again.")
+    authority = fingerprint(_authority(said["authority"], invitation).public_key())
+    agreed = _agreement(said, invitation)
+    name = site_folder(said["site"])
+    kit = Path(kit or invitation.parent / f"{name}.kit").absolute()
+    problems = []
+    if kit.exists() and not (kit / "invitation.json").exists() and (not kit.is_dir() or any(kit.iterdir())):
+        problems.append(Problem(str(kit), "it exists and is not a kit.", "Choose another --kit."))
+    elif (kit / "invitation.json").exists():
+        old = load_kit(kit)
+        if (old.site, old.authority_fingerprint) != (said["site"], authority):
+            what = f"it is the kit of {old.site!r} for the study {old.study.name!r} of another authority or site."
+            problems.append(Problem(str(kit), what, "Choose another --kit."))
+        elif home and home.absolute() != old.home:
+            problems.append(Problem("--home", f"this kit's home is {old.home}.", "Leave --home out."))
+        home = old.home
+    home = Path(home or kit.parent / f"{name}.home").absolute()
+    if home.resolve().is_relative_to(kit.resolve()):
+        hint = "Choose a --home outside: what is yours must not lie where FLARE works."
+        problems.append(Problem(str(home), "the home is inside the kit.", hint))
+    if problems:
+        raise VitrailError("no request was written", problems)
+    private_folder(kit)
+    private_folder(home)
+    key = _own_key(kit / "key.pem")
+    write_private(kit / "home.txt", f"{home}\n")
+    write_private(kit / "invitation.json", _json({k: said[k] for k in INVITATION}))
+    csr = x509.CertificateSigningRequestBuilder().subject_name(_name(said["identity"])).sign(key, hashes.SHA256())
+    answer = {
+        "format": FORMAT, "site": said["site"], "identity": said["identity"],
+        "csr": csr.public_bytes(Encoding.PEM).decode(), "study": load_kit(kit).study.name, "authority": authority,
+    }  # fmt: skip
+    file = kit.parent / f"{name}.request"
+    write_private(file, _json(answer))
+    return Request(kit, file, fingerprint(key.public_key()), authority, agreed)
+
+
+def accept(kit: Path, approval: Path) -> Kit:
+    """Put the certificate into the kit, if it is for this kit's own key and from the authority that invited."""
+    own, approval = load_kit(kit), Path(approval)
+    said = _read(approval, APPROVAL, "an approval", "Ask the coordinator to send it again.")
+    if said["site"] != own.site:
+        what = f"it is for {said['site']!r}, this is the kit of {own.site!r}."
+        problem = Problem(str(approval), what, "Take the approval of this site.")
+        raise VitrailError("the approval was not accepted", [problem])
+    check_certificate(own, said["certificate"], approval, "the approval was not accepted")
+    write_private(own.folder / "certificate.pem", said["certificate"])
+    return load_kit(kit)
+
+
+def check_certificate(own: Kit, pem: str, where: Path, title: str) -> None:
+    """It must be from the authority that invited, for this kit's own key, and valid today."""
+    signed, now = _certificate(pem, where), datetime.datetime.now(datetime.UTC)
+    what = hint = ""
+    if not _issued(signed, own.authority):
+        what = "it was not signed by the authority of this kit's invitation."
+        hint = f"Compare by phone: the authority's fingerprint is {own.authority_fingerprint}."
+    elif fingerprint(signed.public_key()) != own.fingerprint or signed.subject != _name(own.identity, "site"):
+        what = "it is for another key than this kit's."
+        hint = f"Send the coordinator the request of {own.folder} again."
+    elif not signed.not_valid_before_utc <= now <= signed.not_valid_after_utc:
+        what = f"it is valid from {signed.not_valid_before_utc:%Y-%m-%d} to {signed.not_valid_after_utc:%Y-%m-%d}"
+        what, hint = f"{what}; today is {now:%Y-%m-%d}.", "Check this machine's clock, or ask for a new approval."
+    if what:
+        raise VitrailError(title, [Problem(str(where), what, hint)])
+
+
+def load_kit(kit: Path) -> Kit:
+    kit = Path(kit).absolute()
+    file = kit / "invitation.json"
+    said = _read(file, INVITATION, "a site's kit", "Make one with `vitrail request INVITATION`.")
+    _authority(said["authority"], file)
+    study, home = _study(said, file), kit / "home.txt"
+    for path in (home, *([] if (kit / LEFT).exists() else [kit / "key.pem"])):
+        if not path.exists():
+            hint = "Restore it, or make a new kit with `vitrail request`."
+            raise VitrailError("the kit is not whole", [Problem(str(path), "it is missing.", hint)])
+    where, approved = Path(home.read_text(encoding="utf-8").rstrip("\n")), (kit / "certificate.pem").exists()
+    return Kit(
+        kit, said["site"], said["identity"], study, said["seed"], said["sites"], said["address"], where, approved, said
+    )
+
+
+# files
+
+
+def private_folder(path: Path) -> None:
+    path.mkdir(parents=True, exist_ok=True)
+    path.chmod(0o700)
+
+
+def write_private(path: Path, text: str) -> None:
+    """Whole or not at all, and readable by its owner only."""
+    temporary = path.with_name(path.name + ".new")
+    temporary.unlink(missing_ok=True)
+    with os.fdopen(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w", encoding="utf-8") as file:
+        file.write(text)
+        file.flush()
+        os.fsync(file.fileno())
+    os.replace(temporary, path)
+
+
+def _json(said: Mapping[str, Any]) -> str:
+    return json.dumps(said, indent=1, ensure_ascii=False) + "\n"
+
+
+def _write_book(folder: Path, study: str, address: str, seed: int, sites: Mapping[str, Any]) -> None:
+    book = {"format": FORMAT, "study": study, "address": address, "seed": seed, "sites": sites}
+    write_private(folder / "coordinator.json", _json(book))
+
+
+def _read(path: Path, keys: Mapping[str, type], kind: str, hint: str) -> dict[str, Any]:
+    """One of our files, with everything it must hold and of these types."""
+    problem = ""
+    said: Any = None
+    try:
+        if path.stat().st_size > LARGEST:
+            problem = "it is too large"
+        else:
+            said = json.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        problem = f"{error.strerror}".lower()
+    except (ValueError, RecursionError):
+        problem = "it is not one of Vitrail's files"
+    if not problem and (not isinstance(said, dict) or "format" not in said):
+        problem = "it is not one of Vitrail's files"
+    elif not problem and said["format"] != FORMAT:
+        problem = f"it has format {said['format']!r}, this Vitrail reads format {FORMAT}"
+        hint = "Use the same version of Vitrail at both ends."
+    elif not problem:
+        wrong = [k for k, kind_ in keys.items() if type(said.get(k)) is not kind_]
+        problem = f"it lacks {', '.join(wrong)}, or holds something else there" if wrong else ""
+    if problem:
+        raise VitrailError(f"cannot read {kind}", [Problem(str(path), f"expected {kind}, but {problem}.", hint)])
+    return dict(said)
+
+
+def _study(said: Mapping[str, Any], where: Path) -> Study:
+    names = said["sites"]
+    if (
+        not all(isinstance(n, str) for n in names)
+        or said["site"] not in names
+        or identity(said["site"]) != said["identity"]
+    ):
+        what, hint = "the site that it names is not among its sites.", "Ask the coordinator to send it again."
+        raise VitrailError("cannot read an invitation", [Problem(str(where), what, hint)])
+    if found := list(_address_problems(said["address"], str(where))):
+        raise VitrailError("cannot read an invitation", found)
+    try:
+        return Study.parse(tomllib.loads(said["study"]), f"the study in {where}")
+    except (ValueError, RecursionError) as error:
+        what, hint = f"its study is not TOML: {error}.", "Ask the coordinator to send it again."
+        raise VitrailError("cannot read an invitation", [Problem(str(where), what, hint)]) from None
+
+
+def _agreement(said: Mapping[str, Any], where: Path) -> str:
+    """Worked out here, not believed."""
+    found = Agreement.of(_study(said, where), said["seed"], len(said["sites"])).hash
+    if found != said["agreement"]:
+        what = f"from its study follows the agreement {found}, but it says {said['agreement']}."
+        hint = "Use the same version of Vitrail at both ends, or ask for the invitation again."
+        raise VitrailError("the invitation contradicts itself", [Problem(str(where), what, hint)])
+    return found
+
+
+def _name_problems(sites: Iterable[str], known: Mapping[str, Mapping[str, Any]]) -> Iterable[Problem]:
+    folded = {name.casefold(): name for name in known}
+    for name in (given.strip() for given in sites):
+        if not name or not name.isprintable() or len(site_folder(name)) > LONGEST:
+            yield Problem("--site", f"{name!r} cannot be a site's name.", "Use a short name of visible characters.")
+            continue
+        if name in known and known[name]["removed"]:
+            what = f"{name!r} was removed from the study for good."
+            yield Problem("--site", what, "To let it in again, invite it under another name.")
+        if (other := folded.get(name.casefold())) is not None and (other != name or name not in known):
+            yield Problem(
+                "--site", f"{name!r} and {other!r} cannot be told apart.", "Give each site a name of its own."
+            )
+        if any(entry["identity"] == identity(name) and n != name for n, entry in known.items()):
+            yield Problem("--site", f"{name!r} has the short name of another site.", "Change the name a little.")
+        folded.setdefault(name.casefold(), name)
+
+
+def _address_problems(address: str, where: str = "--address") -> Iterable[Problem]:
+    host, _, port = address.rpartition(":")
+    hint = "Write HOST:PORT as the sites can reach it, for example study.hospital.org:8002."
+    if not host or not port.isascii() or not port.isdigit() or not 0 < int(port) < 2**16:
+        yield Problem(where, f"{address!r} has no host or no port from 1 to 65535.", hint)
+    elif ":" in host:
+        yield Problem(where, f"{address!r}: FLARE takes no such address, nor IPv6 numbers.", hint)
+    elif host == "0.0.0.0" or not re.fullmatch(
+        r"(?=.{1,253}$)[A-Za-z0-9]([A-Za-z0-9-]*[A-Za-z0-9])?(\.[A-Za-z0-9]([A-Za-z0-9-]*[A-Za-z0-9])?)*", host
+    ):
+        yield Problem(where, f"{host!r} is not a machine that a site could call.", hint)
+
+
+# keys and certificates
+
+
+class _Signer:
+    """The study's authority, which signs what is asked of it here."""
+
+    def __init__(self, folder: Path) -> None:
+        self.key = _key(folder / "authority" / "key.pem")
+        self.pem = (folder / "authority" / "cert.pem").read_text()
+        self.own = _authority(self.pem, folder / "authority" / "cert.pem")
+
+    def sign(self, key: Any, subject: str, org: str, names: Sequence[str], role: str = "", serves: bool = False) -> str:
+        end = min(_now() + 3 * YEAR, self.own.not_valid_after_utc)
+        builder = _builder(key, _name(subject, org, role), self.own.subject, self.key, end)
+        uses = [ExtendedKeyUsageOID.CLIENT_AUTH] + ([ExtendedKeyUsageOID.SERVER_AUTH] if serves else [])
+        builder = builder.add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
+        builder = builder.add_extension(_usage(authority=False), critical=True)
+        builder = builder.add_extension(x509.ExtendedKeyUsage(uses), critical=False)
+        builder = builder.add_extension(x509.SubjectAlternativeName([_alternative(n) for n in names]), critical=False)
+        return builder.sign(self.key, hashes.SHA256()).public_bytes(Encoding.PEM).decode()
+
+
+def _make_authority(folder: Path) -> None:
+    key = _own_key(folder / "key.pem")
+    name = _name(project(fingerprint(key.public_key())))
+    builder = _builder(key.public_key(), name, name, key, _now() + 10 * YEAR)
+    builder = builder.add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
+    builder = builder.add_extension(_usage(authority=True), critical=True)
+    write_private(folder / "cert.pem", builder.sign(key, hashes.SHA256()).public_bytes(Encoding.PEM).decode())
+
+
+def _builder(
+    key: Any, subject: x509.Name, issuer: x509.Name, signer: rsa.RSAPrivateKey, end: datetime.datetime
+) -> x509.CertificateBuilder:
+    about = x509.AuthorityKeyIdentifier.from_issuer_public_key(signer.public_key())
+    return (
+        x509.CertificateBuilder()
+        .subject_name(subject)
+        .issuer_name(issuer)
+        .public_key(key)
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(_now() - DAY)  # clocks differ
+        .not_valid_after(end)
+        .add_extension(x509.SubjectKeyIdentifier.from_public_key(key), critical=False)
+        .add_extension(about, critical=False)
+    )
+
+
+def _usage(authority: bool) -> x509.KeyUsage:
+    return x509.KeyUsage(
+        digital_signature=True, content_commitment=False, key_encipherment=not authority, data_encipherment=False,
+        key_agreement=False, key_cert_sign=authority, crl_sign=authority, encipher_only=False, decipher_only=False,
+    )  # fmt: skip
+
+
+def _now() -> datetime.datetime:
+    return datetime.datetime.now(datetime.UTC)
+
+
+def _name(common: str, org: str = "", role: str = "") -> x509.Name:
+    parts = ((NameOID.COMMON_NAME, common), (NameOID.ORGANIZATION_NAME, org), (NameOID.UNSTRUCTURED_NAME, role))
+    return x509.Name([x509.NameAttribute(oid, text) for oid, text in parts if text])
+
+
+def _alternative(name: str) -> x509.GeneralName:
+    try:
+        return x509.IPAddress(ipaddress.ip_address(name))
+    except ValueError:
+        return x509.DNSName(name)
+
+
+def _hosts(path: Path) -> list[str]:
+    """By which names a certificate may be called."""
+    names = _certificate(path.read_text(), path).extensions.get_extension_for_class(x509.SubjectAlternativeName)
+    return [str(name.value) for name in names.value]
+
+
+def _own_key(path: Path) -> rsa.RSAPrivateKey:
+    """The private key in this file; made here the first time."""
+    if not path.exists():
+        made = rsa.generate_private_key(public_exponent=65537, key_size=BITS)
+        pem = made.private_bytes(Encoding.PEM, PrivateFormat.TraditionalOpenSSL, NoEncryption())
+        write_private(path, pem.decode())
+    return _key(path)
+
+
+def _key(path: Path) -> rsa.RSAPrivateKey:
+    try:
+        key = load_pem_private_key(path.read_bytes(), password=None)
+    except (OSError, ValueError, TypeError) as error:
+        what = f"expected a private key, but {getattr(error, 'strerror', None) or 'it is not one'}."
+        hint = "Restore it from a backup; a site makes a new kit."
+        raise VitrailError("a key cannot be read", [Problem(str(path), what, hint)]) from None
+    if not isinstance(key, rsa.RSAPrivateKey):
+        what = "expected an RSA key."
+        raise VitrailError("a key cannot be read", [Problem(str(path), what, "Restore it from a backup.")])
+    return key
+
+
+def _certificate(pem: str, where: Path) -> x509.Certificate:
+    try:
+        return x509.load_pem_x509_certificate(pem.encode())
+    except ValueError:
+        what, hint = "it holds no valid certificate.", "Ask the coordinator to send it again."
+        raise VitrailError("a certificate cannot be read", [Problem(str(where), what, hint)]) from None
+
+
+def _authority(pem: str, where: Path) -> x509.Certificate:
+    """A certificate that may sign others, and signed itself."""
+    found = _certificate(pem, where)
+    try:
+        signs = found.extensions.get_extension_for_class(x509.BasicConstraints).value.ca
+    except (x509.ExtensionNotFound, ValueError):
+        signs = False
+    if not signs or not isinstance(found.public_key(), rsa.RSAPublicKey) or not _issued(found, found):
+        what, hint = "its authority is not one.", "Ask the coordinator to send it again."
+        raise VitrailError("a certificate cannot be read", [Problem(str(where), what, hint)])
+    return found
+
+
+def _issued(signed: x509.Certificate, issuer: x509.Certificate) -> bool:
+    try:
+        signed.verify_directly_issued_by(issuer)
+    except (ValueError, TypeError, InvalidSignature):
+        return False
+    return True

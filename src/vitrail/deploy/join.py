@@ -1,0 +1,190 @@
+"""`vitrail join`: a site's own process. It holds the rows; FLARE's process beside it holds none."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import json
+import os
+import secrets
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from vitrail.core.problems import Problem, VitrailError
+from vitrail.data.check import check, to_text
+from vitrail.data.read import read_table
+from vitrail.deploy import pipe
+from vitrail.deploy.agreement import Agreement
+from vitrail.deploy.enrol import Kit
+from vitrail.deploy.line import children_of, stop
+from vitrail.deploy.message import Message, unpack
+from vitrail.deploy.outbox import Outbox
+from vitrail.deploy.site import Site
+from vitrail.deploy.words import contract_words
+from vitrail.runs.folder import write_atomically
+
+# errors whose details speak of messages and files of the study, never of rows
+PUBLIC = ("a message was refused", "this is not what the site agreed to", "the coordinator went back too far")
+LINGER = 3.0  # seconds after the last answer, so that it arrives
+# signs of trouble in what FLARE's process writes
+UNTRUSTED = "CERTIFICATE_VERIFY_FAILED"  # the other machine's, found here
+REFUSED = "registration rejected: register_client unauthenticated"  # by our Doorkeeper over there
+
+
+def agree(kit: Kit, data: Path, accept: str, publishes: bool) -> tuple[Agreement, pd.DataFrame]:
+    """Before anything leaves: the file is checked, the contract is shown, and somebody says yes to exactly that."""
+    if not kit.approved:
+        hint = "Give the coordinator's answer: --approval FILE."
+        raise VitrailError("the site cannot join", [Problem(str(kit.folder), "it is not approved yet.", hint)])
+    agreement = Agreement.of(kit.study, kit.seed, len(kit.sites))
+    frame = read_table(data, kit.study)
+    print(to_text(check(frame, kit.study), data.name, len(frame)))
+    print(contract_words(agreement, kit.site, kit.sites, publishes))
+    said = {"agreement": agreement.hash, "publishes": publishes}
+    place = kit.home / "accepted.json"
+    if accept and accept != agreement.hash:
+        what = f"--accept says {accept}, and the agreement is {agreement.hash}."
+        raise VitrailError("this is not what was accepted", [Problem("agreement", what, "Read it again.")])
+    if not accept and not (place.exists() and json.loads(place.read_text()) == said):
+        if not sys.stdin.isatty():
+            hint = f"Read it, then join with --accept {agreement.hash}"
+            raise VitrailError("nobody agreed", [Problem("agreement", "there is nobody to ask.", hint)])
+        if input("Do you agree to exactly this? Type yes: ").strip().lower() != "yes":
+            raise VitrailError("nobody agreed", [Problem("agreement", "the answer was no.", "Nothing has left.")])
+    kit.home.mkdir(parents=True, exist_ok=True, mode=0o700)
+    write_atomically(place, json.dumps(said))
+    return agreement, frame
+
+
+class Console:
+    """What FLARE's process writes from now on, and which of the known signs of trouble are in it: each once."""
+
+    def __init__(self, path: Path) -> None:
+        self.path, self.at, self.seen = path, path.stat().st_size if path.exists() else 0, set[str]()
+
+    def signs(self) -> list[str]:
+        if not self.path.exists():
+            return []
+        with self.path.open("rb") as file:
+            file.seek(self.at)
+            new = file.read()
+        whole = new[: new.rfind(b"\n") + 1]
+        self.at += len(whole)
+        found = [sign for sign in (UNTRUSTED, REFUSED) if sign.encode() in whole and sign not in self.seen]
+        self.seen.update(found)
+        return found
+
+
+class Door:
+    """Answers what comes through FLARE, one question at a time, and keeps FLARE's process running."""
+
+    def __init__(self, kit: Kit, site: Site, say: Callable[[str], None]) -> None:
+        self.kit, self.site, self.say = kit, site, say
+        self.outbox, self.busy, self.finished = Outbox(kit.home), threading.Lock(), threading.Event()
+        self.lock = (kit.home / ".lock").open("w")
+        try:
+            fcntl.flock(self.lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            what = "another process of this site is running."
+            raise VitrailError("the site is joined already", [Problem(str(kit.home), what, "Stop that one.")]) from None
+
+    def stay(self) -> None:
+        """Until the study is finished."""
+        from vitrail.deploy import adapter, kits
+
+        kits.build_site(self.kit.folder)
+        workspace = self.kit.folder / "flare"
+        for old in children_of(workspace):
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(old, signal.SIGKILL)
+        listener, place = pipe.listen()
+        threading.Thread(target=self._accept, args=(listener,), daemon=True).start()
+        flare, pause, console = None, 1.0, Console(workspace / "console.txt")
+        try:
+            while not self.finished.wait(0.2):
+                for sign in console.signs():
+                    self._tell(sign)
+                if flare is None or flare.poll() is not None:
+                    if flare is not None:
+                        self.say("The connection was lost; trying again.")
+                        time.sleep(pause)
+                        pause = min(60.0, 2 * pause)
+                    flare = adapter.start_site(workspace, self.kit.identity, place, self._copy())
+                    began = time.time()
+                elif time.time() - began > 60:
+                    pause = 1.0
+            time.sleep(LINGER)
+        finally:
+            listener.close()
+            stop(flare)
+
+    def _tell(self, sign: str) -> None:
+        """In plain words why there is no connection; who is refused stops, since knocking disturbs who is inside."""
+        if sign == REFUSED:
+            what = "it was removed from the study or never enrolled, or its kit is in use in another place."
+            hint = "Stop the other place, or call the coordinator: the screen there says which it is."
+            raise VitrailError("the coordinator refused this site", [Problem(self.kit.address, what, hint)])
+        self.say(
+            f"The machine at {self.kit.address} is not this study's coordinator: its certificate is not from the "
+            "authority that invited this site, or not valid today. Nothing was sent. Ask the coordinator for the "
+            "address, and check this machine's clock."
+        )
+
+    def _copy(self) -> str:
+        """Which copy of the kit this is. A kit that was copied elsewhere has another home."""
+        place = self.kit.home / "copy.txt"
+        if not place.exists():
+            write_atomically(place, secrets.token_hex(8))
+        return place.read_text().strip()
+
+    def _accept(self, listener: Any) -> None:
+        while True:
+            try:
+                line = listener.accept()
+            except OSError:
+                return
+            threading.Thread(target=self._serve, args=(line,), daemon=True).start()
+
+    def _serve(self, line: Connection) -> None:
+        with line, contextlib.suppress(EOFError, OSError):
+            _, body = pipe.get(line)
+            pipe.put(line, {}, self.answer(body))
+
+    def answer(self, body: bytes) -> bytes:
+        """One question's answer, checked and recorded before it leaves; an error is told without data.
+
+        What cannot be written down does not leave: then this raises, and the coordinator hears nothing."""
+        with self.busy:
+            try:
+                said = self._said(body)
+                data = said.pack()
+                self.outbox.record(said, data)
+            except VitrailError as error:
+                self.say(str(error))
+                raise OSError("nothing leaves") from None
+            if said.kind == "finish":
+                self.finished.set()
+            return data
+
+    def _said(self, body: bytes) -> Message:
+        try:
+            question = unpack(body)
+            self.outbox.received(question.kind, question.words, len(body))
+            return self.site.answer(question)
+        except VitrailError as error:
+            self.outbox.refused(str(error))
+            self.say(str(error))
+            details = [f"{p.where}: {p.what}" for p in error.problems] if error.title in PUBLIC else []
+            return Message("error", {"text": "; ".join([error.title, *details])})
+        except Exception as error:
+            self.outbox.refused(f"{type(error).__name__}: {error}")
+            self.say(f"This question could not be answered: {type(error).__name__}: {error}")
+            return Message("error", {"text": f"the site could not answer ({type(error).__name__})"})

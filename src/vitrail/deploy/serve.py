@@ -1,0 +1,87 @@
+"""`vitrail serve`: the coordinator's process. Started again after any end, it goes on where it was."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import secrets
+import signal
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from vitrail.core.problems import Problem, VitrailError
+from vitrail.deploy.agreement import Agreement
+from vitrail.deploy.enrol import Coordinator
+from vitrail.deploy.far import Call, conduct
+from vitrail.deploy.line import FlareLine, children_of
+from vitrail.runs.folder import Folder, write_atomically
+from vitrail.runs.run import Run
+
+CURRENT = "current.json"  # which run is under way
+
+
+def serve(
+    who: Coordinator,
+    quorum: int | None,
+    deadline: float,
+    say: Callable[[str, dict[str, Any]], None],
+    progress: Callable[[int, int], None] | None = None,
+) -> tuple[Run, Path]:
+    """Wait for the sites, run the study, write the run folder."""
+    from vitrail.deploy import kits
+
+    who = replace(who, folder=who.folder.resolve())  # FLARE's processes work elsewhere
+    names = sorted(n for n, site in who.sites.items() if site["approved"] and not site["removed"])
+    agreement = Agreement.of(who.study, who.seed, len(who.sites))
+    need = len(names) // 2 + 1 if quorum is None else quorum
+    if not names or not 1 <= need <= len(names):
+        what = f"{len(names)} sites are enrolled, and {need} are needed in each round."
+        raise VitrailError("the study cannot start", [Problem("sites", what, "Approve their requests first.")])
+    run, place, resume = _current(who.folder, agreement.hash)
+    kits.build_coordinator(who.folder)
+    for old in children_of(who.folder / "flare" / "coordinator"):
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(old, signal.SIGKILL)
+    folder = Folder(place, resume=resume, about="deployed.json")
+    line = None
+    try:
+        about = {"run": run, "study": who.study.name, "agreement": agreement.hash, "sites": names}
+        write_atomically(place / "deployed.json", json.dumps(about))
+
+        def log(event: str, **details: Any) -> None:
+            folder.log(event, **details)
+            say(event, details)
+
+        line = FlareLine(who, log)
+        while line.present() < set(names):
+            line.watch(0.5)
+        call = Call(line, agreement, names, run, need, deadline)
+        return conduct(call, folder, resume, progress, sorted(who.sites.keys() - set(names))), place
+    finally:
+        if line is not None:
+            line.close()
+        folder.close()
+
+
+def _current(folder: Path, agreement: str) -> tuple[str, Path, bool]:
+    """The run under way, or a new one; and whether it was begun before."""
+    kept = folder / CURRENT
+    if kept.exists():
+        told = json.loads(kept.read_text())
+        place = folder / "runs" / told["place"]
+        if told["agreement"] == agreement and not _finished(place):
+            return told["run"], place, (place / "deployed.json").exists()
+    run = secrets.token_hex(8)
+    place = folder / "runs" / f"{time.strftime('%Y%m%d-%H%M%S')}-{run[:4]}"
+    write_atomically(kept, json.dumps({"run": run, "place": place.name, "agreement": agreement}))
+    return run, place, False
+
+
+def _finished(place: Path) -> bool:
+    with contextlib.suppress(OSError, ValueError):
+        return bool(json.loads((place / "run.json").read_text()).get("finished"))
+    return False

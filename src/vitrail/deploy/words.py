@@ -1,0 +1,314 @@
+"""The contract in plain words, for the person who answers for a hospital's data. Worked out from what is declared."""
+
+from __future__ import annotations
+
+import math
+import re
+import sys
+import textwrap
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+import torch
+
+from vitrail.core.tensors import tensors
+from vitrail.deploy.agreement import Agreement
+from vitrail.engines.wire import Line
+from vitrail.methods import AnyMethod, name_of
+from vitrail.report.words import several, size
+from vitrail.runs.fit import AGAIN
+
+WIDTH = 96
+CONSENT = ("publish", "show", "evidence")  # stages in which only a site answers that agreed to publish
+
+STAGES = {  # stage -> when, as a heading and in a list
+    "prepare": ("Before the first round", "counts"),
+    "standardise": ("Before the first round, for a scale that all sites share", "the common scale"),
+    "train": ("In training", "training"),
+    "fine-tune": ("After training, alone", "training alone"),
+    "publish": ("After training, once: this site agreed to publish its private layers", "private layers"),
+    "show": ("After training, once: this site agreed to show its own model", "own model"),
+    "evidence": ("After publishing: how surely your rows speak for your private layers", "evidence"),
+    "scores": ("Scores, every few rounds and at the end", "scores"),
+}
+OUT = {
+    "rows": "how many rows you train on, and how many are held out for testing",
+    "target": "the share of each class among your rows",
+    "mean of target": "the mean of the target over your rows",
+    "count": "how many of your training rows have a value, for each numeric column",
+    "sum": "the sum of these values, for each numeric column",
+    "squared distance to the mean": "how far they are from the mean of all sites: a sum of squares for each column",
+    "weighted": "the layers of the network that are shared, after training on your rows",
+    "weighted by rows": "the layers of the network that are shared, after training on your rows, times their number",
+    "weight": "a one, to be counted: that you answered",
+    "weight by rows": "how many rows you train on",
+    "moved": "how training on your rows moved the model",
+    "control": "how the direction changed in which your rows pull the model",
+    "answers": "a one, to be counted: that you answered",
+    "params": "your whole model after training on your rows",
+    "weights": "how much your site learned from each site",
+    "update": "what your rows would change in the model of each site",
+    "said/rows": "how many rows you train on",
+    "said/drawn": "how many of them were drawn in this round",
+    "said/batches": "in how many batches",
+    "said/loss": "the loss of your model on rows that you set aside",
+    "said/to_local": "how far your model is from one trained on your rows alone",
+    "said/between": "how far that one is from the model of all sites",
+    "layers": "your private layers, which stay here until then: a shift and a factor for each column",
+    "local": "the model trained on your rows alone, which stays here until then",
+    "scores": "how good your model is on your own held-out rows",
+    "scores, global": "the same for the model of all sites",
+    "scores, local": "the same for the model trained on your rows alone",
+    "scores, train": "at the end the same on your training rows",
+    "scores, majority": "the same for always giving the most common answer",
+}
+IN = {
+    "params": "the shared layers of the network",
+    "control": "the direction in which all sites pull the model",
+    "models": "the models of all sites",
+    "known": "which sites have sent one",
+    "own": "which of them is yours",
+    "wanted": "to which of them you are asked to answer",
+    "mean": "the mean of each numeric column over all sites",
+    "standard deviation": "its standard deviation over all sites",
+}
+GROUPS = {
+    "input": "your private layer at the input: a shift and a factor for each column",
+    "body": "the hidden layers of your model",
+    "head": "the last layer of your model",
+    "output": "your private layer at the output: a shift and a factor for the outcome",
+}
+# what a method keeps at a site besides layers that the wire table does not name
+KEPT = {
+    "apfl": "the model of your own that is mixed into the shared one, and how much of it",
+    "ditto": "the model of your own that is trained beside the shared one",
+    "fine_tune": "what training alone, after the last round together, changes in your model",
+    "weight_erosion": "the model that is trained on your rows alone, beside",
+}
+
+
+class Item(NamedTuple):
+    """Tensors of one message that one phrase speaks of."""
+
+    phrase: str
+    lines: list[Line]
+
+    @property
+    def once(self) -> int:
+        return sum(x.bytes for x in self.lines)
+
+    @property
+    def all(self) -> int:
+        return sum(x.bytes * x.rounds for x in self.lines)
+
+    def text(self) -> str:
+        times, numbers = self.lines[0].rounds, sum(math.prod(x.shape) for x in self.lines)
+        often = "once" if times == 1 else f"{times} times, {volume(self.all)} in all"
+        head = f"{self.phrase}: {several(numbers, 'number')}, {volume(self.once)}, {often}"
+        if [self.phrase] == [x.name for x in self.lines]:
+            return head
+        names = dict.fromkeys(x.name + (f" {' x '.join(map(str, x.shape))}" if x.shape else "") for x in self.lines)
+        return f"{head} ({'tensors' if len(names) > 1 else 'tensor'} {', '.join(names)})"
+
+
+def contract_words(agreement: Agreement, site: str, sites: Sequence[str], publishes: bool) -> str:
+    """What this site would agree to; `publishes`: whether it lets its private layers be seen after training."""
+    study, method = agreement.study, agreement.method
+    out, came = declared(agreement, publishes)
+    others = [s for s in sites if s != site]
+    total, reach = sum(x.bytes * x.rounds for x in out), sum(x.bytes * x.rounds for x in came)
+    kind = "a number" if study.target.kind == "number" else f"one of {len(study.target.levels)} classes"
+    parts = [
+        "THE STUDY",
+        *wrapped(" ".join(filter(None, [f"{study.name}.", study.description]))),
+        *wrapped(f"It learns to tell {study.target.column} ({kind}) from {several(len(study.features), 'column')}."),
+        *wrapped(f"Who takes part: {', '.join([f'{site} (this site)', *others])}; and a coordinator."),
+        *wrapped(f"Method, {several(study.training.rounds, 'round')}: {about(method)}"),
+        "",
+        "WHAT LEAVES THIS HOUSE",
+        *_stages(agreement, out),
+        "",
+        *wrapped(
+            f"In all up to {volume(total)} of numbers, if no round is repeated; and their names, and a few words."
+        ),
+        "",
+        "WHO SEES IT",
+        *bullets(_seen(agreement, out)),
+        "",
+        "WHAT COMES IN",
+        *bullets(item.text() for item in items(agreement, came)),
+        *wrapped(f"In all about {volume(reach)}. No code: a message that is not declared here is refused."),
+        "",
+        "WHAT NEVER LEAVES",
+        *bullets(_kept(agreement, out, publishes)),
+        "",
+        "WHAT COULD STILL BE LEARNED",
+        *bullets(_risks(out)),
+        "",
+        "TO ACCEPT",
+        *wrapped(
+            f"The hash of this contract is {agreement.hash}. It covers the study, its method, the seed, the number of "
+            "sites and the table of what crosses: if one of them changes, this site stops and says so. Unattended:"
+        ),
+        f"  --accept {agreement.hash}",
+    ]
+    return "\n".join(parts)
+
+
+def about(method: AnyMethod) -> str:
+    """What the method does, as its own file says it."""
+    told = (sys.modules[type(method).__module__].__doc__ or f"{method.title}.").strip()
+    return " ".join(told.split("\n\n")[0].split())
+
+
+def declared(agreement: Agreement, publishes: bool) -> tuple[list[Line], list[Line]]:
+    """Every tensor that would leave, and every one that would come in."""
+    lines = [x for x in agreement.lines if publishes or x.stage not in CONSENT]
+    out = [
+        Line("prepare", "from site", name, shape, str(dtype).removeprefix("torch."), _bytes(shape, dtype), 1, "each")
+        for name, (shape, dtype) in agreement.answer("prepare", {}).tensors.items()
+    ]
+    out += [x for x in lines if x.direction == "from site"]
+    # the table of a run on one machine leaves out what its coordinator knows anyway
+    if asked := [x.rounds for x in out if x.name in ("how badly it fits", AGAIN)]:
+        out.append(Line("evidence", "from site", "how many rows there are", (), "float64", 8, sum(asked), "each"))
+    out += [
+        Line("scores", "from site", f"{metric}, {split}", (), "float64", 8, 1, "each")
+        for split, metric in agreement.scored(0, 1, ["train"])
+    ]
+    return out, [x for x in lines if x.direction == "to site"]
+
+
+def items(agreement: Agreement, lines: Sequence[Line]) -> list[Item]:
+    """Grouped by what they are, in the order in which they cross."""
+    found: dict[tuple[str, str, int], list[Line]] = {}
+    for line in lines:
+        found.setdefault((line.stage, phrase(agreement, line), line.rounds), []).append(line)
+    return [Item(words, group) for (_, words, _), group in found.items()]
+
+
+def phrase(agreement: Agreement, line: Line) -> str:
+    """In plain words what a tensor is; its own name where there are none."""
+    words, name = (OUT, line.name) if line.direction == "from site" else (IN, line.name)
+    if line.stage == "scores":
+        name = "scores" + name[len(name.split(", ")[0]) :]
+    elif line.stage == "prepare" and name == "target" and agreement.study.target.kind == "number":
+        name = "mean of target"
+    head = name if name in words else name.split("/")[0]
+    if getattr(agreement.method, "weights", "") == "rows" and f"{head} by rows" in words:
+        head += " by rows"
+    return words.get(head, name)
+
+
+def volume(count: int) -> str:
+    """Bytes for people; the few are counted.
+
+    >>> volume(8), volume(5192)
+    ('8 bytes', '5.2 KB')
+    """
+    return several(count, "byte") if count < 1000 else size(count)
+
+
+def _stages(agreement: Agreement, lines: Sequence[Line]) -> list[str]:
+    """By stage, in the order of time."""
+    order = ["prepare", "standardise", *(t.stage.name for t in agreement.stages), "evidence", "scores"]
+    out = []
+    for stage in [s for s in order if any(x.stage == s for x in lines)]:
+        told = [item.text() for item in items(agreement, [x for x in lines if x.stage == stage])]
+        if stage == "prepare":
+            told.append(f"in words: {', '.join(WORDS.get(k, k) for k in agreement.answer('prepare', {}).words)}")
+        out += wrapped(STAGES[stage][0] if stage in STAGES else stage) + bullets(told, "    ")
+    note = "short notes without data: that a question was understood or refused, or in a few words what went wrong"
+    return [*out, "  At any time", *bullets([note], "    ")]
+
+
+WORDS = {
+    "fingerprint": "a fingerprint of your rows (16 characters; it changes when a value does, and tells none)",
+    "versions": "the versions of vitrail, torch and Python",
+}
+
+
+def _seen(agreement: Agreement, lines: Sequence[Line]) -> list[str]:
+    """Of what the coordinator needs each report, and of what only the sum; and where a report goes from there."""
+    summed = {c.stage for c in agreement.contracts if c.sees == "sum"} | {x.stage for x in lines if x.seen == "sum"}
+    sums, each = (
+        ", ".join(dict.fromkeys(STAGES.get(x.stage, ("", x.stage))[1] for x in lines if (x.stage in summed) == wanted))
+        for wanted in (True, False)
+    )
+    out = [f"Each report ({each}): the coordinator sees this site's own numbers."] if each else []
+    if sums:
+        out.append(
+            f"Only the sum over the sites is used ({sums}). Each report reaches the coordinator's machine all the same "
+            "and could be read there; the program adds it to the others' and keeps the sum alone."
+        )
+    if agreement.method.grows:
+        out.append("Every site is sent the models of all sites. What yours sends goes into them, or is one of them.")
+    shown = ["how many rows", "the target's shares", "the scores"]
+    shown += ["the private layers"] if any(x.stage == "publish" for x in lines) else []
+    shown += ["the site's own model"] if any(x.stage == "show" for x in lines) else []
+    out.append(f"In the run's report, which the coordinator may pass on: {', '.join(shown)}, under this site's name.")
+    return [*out, "Nobody on the way: messages are encrypted between this machine and the coordinator's."]
+
+
+def _kept(agreement: Agreement, lines: Sequence[Line], publishes: bool) -> list[str]:
+    out = [
+        "your rows as such, your data file, its name and its place; columns that the study does not name are not used",
+    ]
+    if agreement.study.standardise == "local":
+        out.append("the mean and the standard deviation of each column, by which your values are scaled")
+    leaving = {x.name.split("/")[-1] for x in lines}
+    for group, names in agreement.task.net.groups.items():
+        if not leaving & set(names):
+            out.append(GROUPS.get(group, f"the layers {', '.join(names)}"))
+    keeps = any(True for t in agreement.stages for _ in tensors(t.state))  # from round to round
+    shown = any(x.stage == "show" for x in lines)
+    if keeps and not shown and (kept := KEPT.get(name_of(agreement.method))):
+        out.append(kept)
+    if not publishes and any(x.stage in CONSENT for x in agreement.lines):
+        out.append("what a site may publish after training: this site does not, and is marked as not published")
+    return [*out, "the private key with which this site proves who it is"]
+
+
+def _risks(lines: Sequence[Line]) -> list[str]:
+    stages, out = {x.stage for x in lines}, []
+    if stages & {"train", "show"}:
+        out.append(
+            "Numbers that were computed from rows can tell something about them. Who holds what this site sends "
+            "may in bad cases find out whether a person they know is among the rows, or guess values that are common "
+            "or unusual here. The fewer the rows, the easier. No noise is added, and the coordinator is not "
+            "kept from reading a single report."
+        )
+    if stages & {"standardise", "evidence", "publish"}:
+        out.append(
+            "Sums, means and private layers describe this site's rows as a group: how they differ from others', "
+            "and where a column is coded otherwise. Of a few rows they tell much, of one row all."
+        )
+    return [
+        *out,
+        "Counts, the target's shares and scores tell how many rows there are and how often each outcome occurs.",
+    ]
+
+
+def _bytes(shape: tuple[int, ...], dtype: torch.dtype) -> int:
+    return math.prod(shape) * torch.empty(0, dtype=dtype).element_size()
+
+
+def printable(text: str) -> str:
+    """What others wrote, harmless on a terminal.
+
+    >>> printable("a\\x1b[2J")
+    'a?[2J'
+    """
+    return "".join(c if c.isprintable() else "?" for c in text)
+
+
+def wrapped(text: str, indent: str = "  ", first: str | None = None) -> list[str]:
+    """Lines of at most WIDTH; a number stays with its unit."""
+    text = printable(text)
+    held = re.sub(r"(?<=\d) (?=\d|[KMG]B|byte|number|time|round|x )|(?<= x) (?=\d)", "\xa0", text)
+    lines = textwrap.wrap(held, WIDTH, initial_indent=indent if first is None else first, subsequent_indent=indent)
+    return [line.replace("\xa0", " ") for line in lines]
+
+
+def bullets(texts: Iterable[str], indent: str = "  ") -> list[str]:
+    return [line for text in texts for line in wrapped(text, f"{indent}  ", f"{indent}- ")]

@@ -1,0 +1,174 @@
+"""A study between real processes on this machine: `vitrail serve`, a `vitrail join` for each site, and FLARE's."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from vitrail.deploy import enrol
+from vitrail.study import Study
+
+PATIENCE = 90.0  # seconds that anything may take before a test gives up: a loaded machine is slow, not wrong
+
+
+class Federation:
+    """The coordinator's folder is ROOT/c, a site's is ROOT/SITE. `close` ends every process that works in ROOT."""
+
+    def __init__(self, root: Path, study: Study, tables: Mapping[str, pd.DataFrame]) -> None:
+        self.root, self.study, self.sites = root.resolve(), self._write(root, study), list(tables)
+        for name, table in tables.items():
+            (root / name).mkdir()
+            table.to_csv(self.data(name), index=False)
+
+    @staticmethod
+    def _write(root: Path, study: Study) -> Path:
+        (root / "c").mkdir(parents=True)
+        file = root.resolve() / "c" / "study.toml"
+        file.write_text(study.to_toml())
+        return file
+
+    @property
+    def folder(self) -> Path:
+        return enrol.folder_of(self.study)
+
+    @property
+    def who(self) -> enrol.Coordinator:
+        return enrol.load_coordinator(self.folder)
+
+    def data(self, site: str) -> Path:
+        return self.root / site / f"{site}.csv"
+
+    def kit(self, site: str) -> Path:
+        return self.root / site / f"{site}.kit"
+
+    def home(self, site: str) -> Path:
+        return self.root / site / f"{site}.home"
+
+    def log(self, name: str) -> Path:
+        return self.root / f"{name}.log"
+
+    def enrol(self) -> None:
+        """Invitation, request and approval; files go by mail, which is a copy here. The first site's by command, the
+        others' by the functions behind it, which are faster."""
+        named = [word for site in self.sites for word in ("--site", site)]
+        self.do("invite", self.study, *named, "--address", f"127.0.0.1:{free_port()}")
+        for site in self.sites:
+            invitation = Path(shutil.copy(enrol.invitation_of(self.folder, site), self.root / site))
+            asked = self.root / site / f"{site}.request"
+            if site == self.sites[0]:
+                self.do("request", invitation)
+                self.do("approve", asked, "--study", self.study, "--yes")
+            else:
+                enrol.request(invitation)
+                enrol.approve(self.folder, asked)
+            shutil.copy(enrol.approval_of(self.folder, site), self.root / site)
+
+    def do(self, *words: object) -> str:
+        """A command that ends by itself, and well."""
+        done = subprocess.run(command(words), capture_output=True, text=True, timeout=PATIENCE, env=self.env)
+        assert done.returncode == 0, f"vitrail {words}: {done.stdout}{done.stderr}"
+        return done.stdout
+
+    def serve(self, *words: object) -> subprocess.Popen[bytes]:
+        return self.start("serve", "serve", self.study, "--deadline", 60, *words)
+
+    def join(self, site: str, kit: Path | None = None, name: str = "") -> subprocess.Popen[bytes]:
+        """A site's process; the first time with its approval."""
+        kit = kit or self.kit(site)
+        first = [] if (kit / "certificate.pem").exists() else ["--approval", self.root / site / f"{site}.approval"]
+        accept = ["--accept", enrol.load_kit(kit).invitation["agreement"]]
+        return self.start(name or site, "join", kit, "--data", self.data(site), *accept, *first)
+
+    def start(self, log: str, *words: object) -> subprocess.Popen[bytes]:
+        with self.log(log).open("ab") as out:
+            return subprocess.Popen(
+                command(words), stdin=subprocess.DEVNULL, stdout=out, stderr=out, env=self.env, start_new_session=True
+            )
+
+    @property
+    def env(self) -> dict[str, str]:
+        return {**os.environ, "HOME": str(self.root), "OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1"}
+
+    def runs(self) -> list[Path]:
+        return sorted((self.folder / "runs").iterdir())  # named by time
+
+    def events(self, run: Path | None = None) -> list[dict[str, Any]]:
+        """Of the newest run, or of this one."""
+        with contextlib.suppress(OSError, IndexError):
+            text = ((run or self.runs()[-1]) / "events.jsonl").read_text()
+            return [json.loads(line) for line in text[: text.rfind("\n") + 1].splitlines()]
+        return []
+
+    def wait(self, what: str, found: Callable[[], Any], seconds: float = PATIENCE) -> Any:
+        """What `found` finds; within so many seconds, or the logs are shown."""
+        until = time.monotonic() + seconds
+        while time.monotonic() < until:
+            if got := found():
+                return got
+            time.sleep(0.05)
+        raise AssertionError(f"within {seconds:.0f} seconds: {what}\n{self.logs()}")
+
+    def wait_end(self, process: subprocess.Popen[bytes], what: str, seconds: float = PATIENCE) -> None:
+        self.wait(f"{what} ends", lambda: process.poll() is not None, seconds)
+        assert process.returncode == 0, f"{what} ended with {process.returncode}\n{self.logs()}"
+
+    def wait_event(self, event: str, seconds: float = PATIENCE, **told: Any) -> dict[str, Any]:
+        def found() -> dict[str, Any] | None:
+            fits = (e for e in self.events() if e["event"] == event and told.items() <= e.items())
+            return next(fits, None)
+
+        return self.wait(f"event {event} {told}", found, seconds)
+
+    def logs(self, lines: int = 25) -> str:
+        """The last lines of everything that was written, for whoever reads a failed test."""
+        places = [*sorted(self.root.glob("*.log")), *self.root.glob("c/*/runs/*/events.jsonl")]
+        places += [*self.root.glob("c/*/flare/coordinator/console.txt"), *self.root.glob("*/*.kit/flare/console.txt")]
+        shown = []
+        for place in places:
+            end = place.read_text(errors="replace").splitlines()[-lines:]
+            shown.append(f"--- {place.relative_to(self.root)}\n" + "\n".join(line[:300] for line in end))
+        return "\n".join(shown)
+
+    def processes(self, folder: Path | None = None) -> list[int]:
+        """Whatever has this folder on its command line: ours and FLARE's."""
+        place, found = f"{folder or self.root}/".encode(), []
+        for entry in Path("/proc").glob("[0-9]*/cmdline"):
+            with contextlib.suppress(OSError):
+                if place in entry.read_bytes().replace(b"\0", b"/\0") and int(entry.parent.name) != os.getpid():
+                    found.append(int(entry.parent.name))
+        return found
+
+    def kill(self, folder: Path | None = None) -> None:
+        """kill -9, until nothing is left there."""
+        for _ in range(50):
+            for pid in (left := self.processes(folder)):
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
+            if not left:
+                return
+            time.sleep(0.05)
+
+    def close(self) -> None:
+        self.kill()
+
+
+def command(words: tuple[object, ...]) -> list[str]:
+    return [sys.executable, "-m", "vitrail.cli", *map(str, words)]
+
+
+def free_port() -> int:
+    with socket.socket() as found:
+        found.bind(("127.0.0.1", 0))
+        return int(found.getsockname()[1])

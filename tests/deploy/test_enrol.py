@@ -1,0 +1,478 @@
+"""Enrolment: keys stay where they were made, and only the right site gets a certificate."""
+
+from __future__ import annotations
+
+import base64
+import datetime
+import json
+import re
+import shutil
+import stat
+from pathlib import Path
+from typing import Any
+
+import pytest
+import typer
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes
+from cryptography.hazmat.primitives.asymmetric import ec, rsa
+from cryptography.hazmat.primitives.serialization import Encoding, load_pem_private_key
+from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
+from cryptography.x509.verification import PolicyBuilder, Store
+from typer.testing import CliRunner
+
+from vitrail.core.problems import VitrailError
+from vitrail.data.datasets import packaged
+from vitrail.deploy import enrol, kits
+from vitrail.deploy.agreement import Agreement
+from vitrail.deploy.verbs import VERBS
+from vitrail.study import Study
+
+SITES = ["Basel", "Hôpital St. Mary/1"]
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Path:
+    shutil.copy(packaged("heart_disease.toml"), tmp_path / "heart.toml")
+    return tmp_path
+
+
+@pytest.fixture
+def folder(place: Path) -> Path:
+    return enrol.invite(place / "heart.toml", SITES, "127.0.0.1:18002")
+
+
+def ask(folder: Path, site: str, where: Path) -> enrol.Request:
+    """The invitation goes by mail; the site answers."""
+    where.mkdir(exist_ok=True)
+    return enrol.request(Path(shutil.copy(enrol.invitation_of(folder, site), where)))
+
+
+def enrolled(folder: Path, site: str, where: Path) -> Path:
+    made = ask(folder, site, where)
+    enrol.accept(made.kit, enrol.approve(folder, made.file).file)
+    return made.kit
+
+
+def change(path: Path, **said: Any) -> Path:
+    path.write_text(json.dumps({**json.loads(path.read_text()), **said}))
+    return path
+
+
+def refused(match: str, act: Any, *args: Any) -> VitrailError:
+    with pytest.raises(VitrailError, match=match) as caught:
+        act(*args)
+    assert all(p.where and p.what and p.hint for p in caught.value.problems)
+    assert caught.value.problems
+    return caught.value
+
+
+def certificate(path: Path) -> x509.Certificate:
+    return x509.load_pem_x509_certificate(path.read_bytes())
+
+
+def numbers_of(path: Path) -> rsa.RSAPublicNumbers:
+    key = load_pem_private_key(path.read_bytes(), None)
+    assert isinstance(key, rsa.RSAPrivateKey)
+    return key.public_key().public_numbers()
+
+
+def named(cert: x509.Certificate, oid: Any) -> list[str]:
+    return [str(a.value) for a in cert.subject.get_attributes_for_oid(oid)]
+
+
+def test_an_identity_is_plain_and_no_other_sites() -> None:
+    names = ["Basel", "basel", "Bâsel", "Basel ", "日本", "", "a" * 300, "coordinator", "lead@coordinator"]
+    found = [enrol.identity(n) for n in names]
+    assert len(set(found)) == len(names)
+    for one in found:
+        assert len(one) <= 64
+        assert set(one) <= set("abcdefghijklmnopqrstuvwxyz0123456789-")
+        assert one not in (enrol.COORDINATOR, enrol.LEAD)
+
+
+def test_a_site_is_enrolled(folder: Path, place: Path) -> None:
+    made = ask(folder, SITES[1], place / "site")
+    assert not enrol.load_kit(made.kit).approved
+    asked = enrol.inspect(folder, made.file)
+    assert not enrol.load_coordinator(folder).sites[SITES[1]]["approved"], "looking approves nothing"
+    approval = enrol.approve(folder, made.file)
+    kit = enrol.accept(made.kit, approval.file)
+    assert made.fingerprint == asked.fingerprint == approval.fingerprint == kit.fingerprint
+    assert len(made.fingerprint.split()) == 8
+    assert all(len(part) == 4 for part in made.fingerprint.split())
+
+    who = enrol.load_coordinator(folder)
+    entry = {"identity": kit.identity, "fingerprint": kit.fingerprint, "approved": True, "removed": False}
+    assert who.sites[SITES[1]] == entry
+    assert not who.sites[SITES[0]]["approved"]
+    assert (who.host, who.port, who.seed) == ("127.0.0.1", 18002, who.study.seeds[0])
+    assert made.authority_fingerprint == who.authority_fingerprint == kit.authority_fingerprint
+    assert made.authority_fingerprint != made.fingerprint
+    assert kit.study == who.study == Study.load(place / "heart.toml")
+    assert (kit.site, kit.sites, kit.seed, kit.address) == (SITES[1], SITES, who.seed, who.address)
+    assert made.agreement == Agreement.of(who.study, who.seed, len(SITES)).hash
+
+    signed = certificate(kit.folder / "certificate.pem")
+    signed.verify_directly_issued_by(certificate(folder / "authority" / "cert.pem"))
+    key = load_pem_private_key((kit.folder / "key.pem").read_bytes(), None)
+    assert isinstance(key, rsa.RSAPrivateKey)
+    assert key.key_size == 2048
+    assert signed.public_key() == key.public_key()
+    assert named(signed, NameOID.COMMON_NAME) == [kit.identity]
+    assert not named(signed, NameOID.UNSTRUCTURED_NAME), "a site has no role"
+
+
+def test_certificates_say_who_may_do_what(folder: Path, place: Path) -> None:
+    kit = enrolled(folder, "Basel", place / "site")
+    root = certificate(folder / "authority" / "cert.pem")
+    server, lead = certificate(folder / "keys" / "coordinator.crt"), certificate(folder / "keys" / "lead.crt")
+    site = certificate(kit / "certificate.pem")
+    assert named(server, NameOID.COMMON_NAME) == ["coordinator"]
+    assert named(lead, NameOID.COMMON_NAME) == ["lead@coordinator"]
+    assert named(lead, NameOID.UNSTRUCTURED_NAME) == ["lead"]
+    names = server.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+    assert "localhost" in names.get_values_for_type(x509.DNSName)
+    assert "127.0.0.1" in [str(ip) for ip in names.get_values_for_type(x509.IPAddress)]
+
+    now, day = datetime.datetime.now(datetime.UTC), datetime.timedelta(days=1)
+    for cert, years in ((root, 10), (server, 3), (lead, 3), (site, 3)):
+        assert now - 2 * day < cert.not_valid_before_utc <= now - day
+        assert abs(cert.not_valid_after_utc - now - years * 365 * day) < day
+        signs = cert.extensions.get_extension_for_class(x509.BasicConstraints).value.ca
+        assert signs == (cert is root)
+    for cert, serves in ((server, True), (lead, False), (site, False)):
+        uses = cert.extensions.get_extension_for_class(x509.ExtendedKeyUsage).value
+        assert (ExtendedKeyUsageOID.SERVER_AUTH in uses) == serves
+        PolicyBuilder().store(Store([root])).build_client_verifier().verify(cert, [])
+
+
+def test_nothing_private_travels(folder: Path, place: Path) -> None:
+    made = ask(folder, "Basel", place / "site")
+    approval = enrol.approve(folder, made.file)
+    kit = enrol.accept(made.kit, approval.file)
+    private = [kit.folder / "key.pem", folder / "authority" / "key.pem", *folder.glob("keys/*.key")]
+    assert len(private) == 4
+    secrets = []
+    for path in private:
+        key = load_pem_private_key(path.read_bytes(), None)
+        assert isinstance(key, rsa.RSAPrivateKey)
+        numbers = key.private_numbers()
+        secrets += [n.to_bytes((n.bit_length() + 7) // 8) for n in (numbers.p, numbers.q, numbers.d)]
+    modulus = numbers_of(kit.folder / "key.pem").n.to_bytes(256)
+    for sent in (enrol.invitation_of(folder, "Basel"), made.file, approval.file):
+        text = sent.read_text()
+        assert "PRIVATE" not in text
+        assert str(place) not in text, "no path either"
+        blocks = re.findall(r"-----BEGIN [A-Z ]+-----([^-]+)-----END", text.replace("\\n", ""))
+        raw = b"".join(base64.b64decode(block) for block in blocks)
+        assert not any(secret in raw for secret in secrets)
+        assert (modulus in raw) == (sent != enrol.invitation_of(folder, "Basel")), "the search finds what is there"
+    assert "PRIVATE" in private[0].read_text()
+    for path in place.rglob("site/*.kit/**/*"):
+        assert path == kit.folder / "key.pem" or path.is_dir() or "PRIVATE" not in path.read_text()
+
+
+def test_files_are_the_owners_only(folder: Path, place: Path) -> None:
+    (place / "site").mkdir(mode=0o755)
+    kit = enrol.load_kit(enrolled(folder, "Basel", place / "site"))
+    kits.build_coordinator(folder)
+    kits.build_site(kit.folder)
+    for top in (folder, kit.folder, kit.home):
+        for path in (top, *top.rglob("*")):
+            assert stat.S_IMODE(path.stat().st_mode) == (0o700 if path.is_dir() else 0o600), path
+    assert stat.S_IMODE((place / "site").stat().st_mode) == 0o755, "a folder that is not ours is left alone"
+
+
+def test_the_home_lies_outside_the_kit(folder: Path, place: Path) -> None:
+    invitation, kit = enrol.invitation_of(folder, "Basel"), place / "my.kit"
+    refused("inside the kit", enrol.request, invitation, kit, kit / "home")
+    assert not kit.exists()
+    enrol.request(invitation, kit, place / "mine")
+    assert enrol.load_kit(kit).home == place / "mine"
+    refused("this kit's home is", enrol.request, invitation, kit, place / "other")
+
+
+def test_inviting_again_keeps_authority_and_approvals(folder: Path, place: Path) -> None:
+    kit = enrolled(folder, "Basel", place / "site")
+    before, root = enrol.load_coordinator(folder), (folder / "authority" / "cert.pem").read_bytes()
+    old = (kit / "key.pem").read_bytes(), (kit / "certificate.pem").read_bytes()
+    assert enrol.invite(place / "heart.toml", ["Genf", "Basel"], "study.example.org:8002") == folder
+    after = enrol.load_coordinator(folder)
+    assert (folder / "authority" / "cert.pem").read_bytes() == root
+    assert list(after.sites) == [*SITES, "Genf"]
+    assert {n: after.sites[n] for n in SITES} == before.sites
+    assert (after.address, after.seed) == ("study.example.org:8002", before.seed)
+    names = certificate(folder / "keys" / "coordinator.crt").extensions
+    dns = names.get_extension_for_class(x509.SubjectAlternativeName).value.get_values_for_type(x509.DNSName)
+    assert {"study.example.org", "localhost"} <= set(dns)
+
+    again = enrol.request(enrol.invitation_of(folder, "Basel"), kit)
+    own = enrol.load_kit(kit)
+    assert own.approved
+    assert (own.address, own.sites) == (after.address, list(after.sites))
+    assert old == ((kit / "key.pem").read_bytes(), (kit / "certificate.pem").read_bytes())
+    assert again.fingerprint == after.sites["Basel"]["fingerprint"]
+    assert enrol.approve(folder, again.file).fingerprint == again.fingerprint, "the same key may be signed anew"
+    enrol.invite(place / "heart.toml", [], "", seed=5)
+    assert enrol.load_coordinator(folder).address == after.address
+    assert enrol.load_coordinator(folder).seed == 5
+
+
+@pytest.mark.parametrize(
+    "address", ["host", "host:", ":8002", "host:0", "host:70000", "host:x", "https://host:80", "[::1]:80", "::1:80",
+                "0.0.0.0:80", "ho st:80", "-host:80", "host..org:80", ""],
+)  # fmt: skip
+def test_an_address_that_no_site_can_call(place: Path, address: str) -> None:
+    refused("--address", enrol.invite, place / "heart.toml", SITES, address)
+    assert not (place / "heart.coordinator").exists()
+
+
+def test_names_that_clash(folder: Path, place: Path) -> None:
+    def invite(*sites: str, seed: int | None = None) -> Path:
+        return enrol.invite(place / "heart.toml", sites, "", seed)
+
+    before = (folder / "coordinator.json").read_bytes()
+    refused("cannot be told apart", invite, "BASEL")
+    refused("cannot be told apart", invite, "Genf", "Genf")
+    error = refused("cannot be a site's name", invite, "", "a\nb", "é" * 100, "genf", "Genf")
+    assert len(error.problems) == 4, "all at once"
+    refused("--seed", lambda: invite("Genf", seed=-1))
+    assert (folder / "coordinator.json").read_bytes() == before
+    shutil.rmtree(folder)
+    refused("no site is named", enrol.invite, place / "heart.toml", [], "localhost:1")
+
+
+def test_a_study_that_changed_since(folder: Path, place: Path) -> None:
+    file = place / "heart.toml"
+    assert enrol.find_coordinator(file) == enrol.find_coordinator(folder) == folder
+    assert enrol.only_coordinator(place) == folder
+    study = Study.load(file)
+    study.with_changes(training={"rounds": study.training.rounds + 1}).save(file)
+    refused("has changed since", enrol.find_coordinator, file)
+    enrol.invite(file, [], "")
+    assert enrol.load_coordinator(enrol.find_coordinator(file)).study.training.rounds == study.training.rounds + 1
+    study.with_changes(name="another").save(file)
+    refused("belongs to the study", enrol.invite, file, [], "")
+    refused("coordinator's folder", enrol.find_coordinator, place / "none.toml")
+    refused("found 0", enrol.only_coordinator, place / "nowhere")
+
+
+def test_rows_of_all_in_one_place_is_no_deployed_study(place: Path) -> None:
+    Study.load(place / "heart.toml").with_changes(method={"name": "centralized"}).save(place / "heart.toml")
+    refused("takes every site's rows", enrol.invite, place / "heart.toml", SITES, "localhost:80")
+    assert not (place / "heart.coordinator").exists()
+
+
+def test_requests_that_are_refused(folder: Path, place: Path) -> None:
+    made = ask(folder, "Basel", place / "site")
+    good = made.file.read_text()
+
+    def changed(**said: Any) -> Path:
+        made.file.write_text(good)
+        return change(made.file, **said)
+
+    refused("was not invited", enrol.approve, folder, changed(site="Genf", identity=enrol.identity("Genf")))
+    refused("was not invited", enrol.approve, folder, changed(site=SITES[1]))
+    refused("another study", enrol.approve, folder, changed(study="another"))
+    refused("another study", enrol.approve, folder, changed(authority=made.fingerprint))
+    refused("format 2", enrol.approve, folder, changed(format=2))
+    refused("lacks csr", enrol.approve, folder, changed(csr=7))
+    refused("no valid signing request", enrol.approve, folder, changed(csr="x"))
+    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "coordinator")])
+    for weak in (rsa.generate_private_key(65537, 1024), ec.generate_private_key(ec.SECP256R1())):
+        csr = x509.CertificateSigningRequestBuilder().subject_name(name).sign(weak, hashes.SHA256())
+        pem = csr.public_bytes(Encoding.PEM).decode()
+        refused("RSA key of 2048", enrol.approve, folder, changed(csr=pem))
+    for text in ("", "{}", "[]", "\x00", '{"format": 1', "[" * 100_000):
+        made.file.write_text(text)
+        refused("not one of Vitrail's files", enrol.approve, folder, made.file)
+    made.file.write_bytes(b"\xff\xfe")
+    refused("not one of Vitrail's files", enrol.approve, folder, made.file)
+    refused("no such file", enrol.approve, folder, place / "none")
+    refused("cannot read a request", enrol.approve, folder, place)
+    assert not list((folder / "approvals").iterdir())
+    assert not any(site["approved"] for site in enrol.load_coordinator(folder).sites.values())
+
+
+def test_a_signing_request_names_nobody(folder: Path, place: Path) -> None:
+    """A site cannot ask to be the coordinator or the lead: names come from the coordinator's book."""
+    made = ask(folder, "Basel", place / "site")
+    key = load_pem_private_key((made.kit / "key.pem").read_bytes(), None)
+    name = x509.Name(
+        [x509.NameAttribute(NameOID.COMMON_NAME, enrol.LEAD), x509.NameAttribute(NameOID.UNSTRUCTURED_NAME, "lead")]
+    )
+    wish = x509.BasicConstraints(ca=True, path_length=None)
+    csr = x509.CertificateSigningRequestBuilder().subject_name(name).add_extension(wish, critical=True)
+    assert isinstance(key, rsa.RSAPrivateKey)
+    change(made.file, csr=csr.sign(key, hashes.SHA256()).public_bytes(Encoding.PEM).decode())
+    enrol.accept(made.kit, enrol.approve(folder, made.file).file)
+    signed = certificate(made.kit / "certificate.pem")
+    assert named(signed, NameOID.COMMON_NAME) == [enrol.identity("Basel")]
+    assert not named(signed, NameOID.UNSTRUCTURED_NAME)
+    assert not signed.extensions.get_extension_for_class(x509.BasicConstraints).value.ca
+
+
+def test_one_key_for_one_site(folder: Path, place: Path) -> None:
+    enrolled(folder, "Basel", place / "site")
+    second = ask(folder, "Basel", place / "elsewhere")
+    refused("another key", enrol.approve, folder, second.file)
+    other = ask(folder, SITES[1], place / "other")
+    shutil.copy(place / "site" / "Basel.kit" / "key.pem", other.kit / "key.pem")
+    refused("has this key already", enrol.approve, folder, ask(folder, SITES[1], place / "other").file)
+
+
+def test_a_removed_site_stays_out(folder: Path, place: Path) -> None:
+    made = ask(folder, "Basel", place / "site")
+    enrol.approve(folder, made.file)
+    refused("no site 'Bazel'.*Did you mean 'Basel'", enrol.remove, folder, "Bazel")
+    enrol.remove(folder, "Basel")
+    enrol.remove(folder, "Basel")
+    refused("removed", enrol.approve, folder, made.file)
+    refused("removed", enrol.invite, place / "heart.toml", ["Basel"], "")
+    enrol.invite(place / "heart.toml", ["Genf"], "")
+    assert enrol.load_coordinator(folder).sites["Basel"]["removed"]
+    assert not enrol.invitation_of(folder, "Basel").exists()
+    kits.build_coordinator(folder)
+    barred = json.loads((folder / "flare" / "coordinator" / "disabled_clients.json").read_text())
+    assert barred == {"disabled_clients": [enrol.identity("Basel")]}
+
+
+def test_approvals_that_are_refused(folder: Path, place: Path) -> None:
+    made = ask(folder, "Basel", place / "site")
+    other = ask(folder, SITES[1], place / "other")
+    good = Path(shutil.copy(enrol.approve(folder, made.file).file, place / "good"))
+    theirs = enrol.approve(folder, other.file).file
+    refused("it is for 'H", enrol.accept, made.kit, theirs)
+    refused("another key", enrol.accept, made.kit, change(theirs, site="Basel"))
+
+    (place / "b").mkdir()
+    shutil.copy(place / "heart.toml", place / "b")
+    foreign = enrol.invite(place / "b" / "heart.toml", SITES, "127.0.0.1:18002")
+    said = json.loads(made.file.read_text())
+    said["authority"] = enrol.load_coordinator(foreign).authority_fingerprint
+    (place / "forged").write_text(json.dumps(said))
+    false = enrol.approve(foreign, place / "forged").file
+    refused("not signed by the authority", enrol.accept, made.kit, false)
+    refused("expected an approval", enrol.accept, made.kit, made.file)
+    refused("no valid certificate", enrol.accept, made.kit, change(false, certificate="x"))
+    assert not enrol.load_kit(made.kit).approved
+    refused("not approved yet", kits.build_site, made.kit)
+    assert enrol.accept(made.kit, good).approved
+
+
+def test_an_approval_out_of_its_time(folder: Path, place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    made = ask(folder, "Basel", place / "site")
+    now = datetime.datetime.now(datetime.UTC)
+    monkeypatch.setattr(enrol, "_now", lambda: now - datetime.timedelta(days=4 * 365))
+    approval = enrol.approve(folder, made.file)
+    refused("it is valid from", enrol.accept, made.kit, approval.file)
+
+
+def test_invitations_that_are_refused(folder: Path, place: Path) -> None:
+    file = enrol.invitation_of(folder, "Basel")
+    good = json.loads(file.read_text())
+    site = certificate(enrolled(folder, SITES[1], place / "other") / "certificate.pem").public_bytes(Encoding.PEM)
+    for match, said in {
+        "contradicts itself": {"agreement": "0" * 24},
+        "from its study follows": {"seed": 7},
+        "is not TOML": {"study": "x = ["},
+        "not a valid study": {"study": "name = 1"},
+        "not among its sites": {"sites": ["Genf"]},
+        "no port": {"address": "host"},
+        "authority is not one": {"authority": site.decode()},
+        "no valid certificate": {"authority": "x"},
+        "format 'new'": {"format": "new"},
+        "lacks seed": {"seed": "1"},
+    }.items():
+        (place / "bad.invitation").write_text(json.dumps({**good, **said}))
+        refused(match, enrol.request, place / "bad.invitation")
+    assert not (place / "Basel.kit").exists()
+    (place / "Basel.kit").mkdir()
+    (place / "Basel.kit" / "thesis.txt").write_text("mine")
+    refused("is not a kit", enrol.request, file, place / "Basel.kit")
+    refused("expected a site's kit", enrol.load_kit, place / "Basel.kit")
+    refused("kit of 'H", enrol.request, file, next((place / "other").glob("*.kit")))
+    kit = ask(folder, "Basel", place / "site").kit
+    (kit / "key.pem").write_text("x")
+    refused("expected a private key", enrol.request, file, kit)
+    (kit / "key.pem").unlink()
+    refused("the kit is not whole", enrol.load_kit, kit)
+
+
+def test_flares_files_hold_what_the_site_wants(folder: Path, place: Path) -> None:
+    kit = enrolled(folder, "Basel", place / "site")
+    (kit / "flare" / "local").mkdir(parents=True)
+    (kit / "flare" / "local" / "sneaked.json").write_text("{}")
+    kits.build_site(kit)
+    kits.build_coordinator(folder)
+
+    def read(path: Path) -> Any:
+        return json.loads(path.read_text())
+
+    local, own = kit / "flare" / "local", enrol.load_kit(kit)
+    assert {p.name for p in local.iterdir()} == {
+        f"{n}.json" for n in ("resources", "authorization", "privacy", "log_config")
+    }
+    resources = read(local / "resources.json")
+    assert resources["class_allow_list"] == ["vitrail.deploy.adapter.SiteRelay"]
+    assert resources["class_list_enforcement_mode"] == "enforce"
+    assert resources["allow_log_streaming"] is False
+    assert not any("log" in c["id"] or "Log" in c["path"] for c in resources["components"])
+    permissions = read(local / "authorization.json")["permissions"]
+    assert list(permissions) == ["lead"]
+    for right in ("byoc", "shell_commands", "operate", "download_job"):
+        assert permissions["lead"][right] == "none"
+    (scope,) = read(local / "privacy.json")["scopes"]
+    assert [f["path"] for f in scope["task_result_filters"]] == ["vitrail.deploy.adapter.Outgoing"]
+    assert read(local / "privacy.json")["default_scope"] == scope["name"]
+
+    client = read(kit / "flare" / "startup" / "fed_client.json")
+    (server,) = read(folder / "flare" / "coordinator" / "startup" / "fed_server.json")["servers"]
+    admin = read(folder / "flare" / "lead" / "startup" / "fed_admin.json")["admin"]
+    assert client["servers"][0]["name"] == server["name"] == admin["project_name"]
+    assert server["name"] == "vitrail-" + own.authority_fingerprint.replace(" ", "")[:12]
+    assert client["servers"][0]["service"]["target"] == server["service"]["target"] == own.address
+    assert client["client"]["fqsn"] == own.identity
+    assert client["servers"][0]["identity"] == admin["server_identity"] == "coordinator"
+    startup = kit / "flare" / "startup"
+    pair = certificate(startup / "client.crt"), load_pem_private_key((startup / "client.key").read_bytes(), None)
+    assert pair[0].public_key() == pair[1].public_key()
+    text = (folder / "flare" / "coordinator" / "local" / "resources.json").read_text()
+    assert json.loads(text)["class_allow_list"] == ["vitrail.deploy.adapter.Relay"]
+    assert str(folder / "flare" / "store") in text
+    assert "/tmp/nvflare" not in text
+    assert "log_receiver" not in text
+
+
+def test_the_verbs(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(place)
+    app = typer.Typer()
+    for function in VERBS:
+        if function.__name__ in ("invite", "request", "approve", "remove"):
+            app.command()(function)
+
+    def run(*words: str, answer: str = "", code: int = 0) -> str:
+        result = CliRunner().invoke(app, words, input=answer)
+        assert result.exit_code == code, result.output
+        return result.output
+
+    told = run("invite", "heart.toml", "--site", "Basel", "--site", "Genf", "--address", "localhost:18002")
+    folder = place / "heart.coordinator"
+    root = enrol.load_coordinator(folder).authority_fingerprint
+    assert root in told
+    shutil.copy(enrol.invitation_of(folder, "Basel"), "got.invitation")
+    told = run("request", "got.invitation")
+    own = enrol.load_kit(place / "Basel.kit")
+    assert root in told
+    assert own.fingerprint in told
+    told = run("approve", "Basel.request", answer="n\n", code=1)
+    assert own.fingerprint in told
+    assert not enrol.load_coordinator(folder).sites["Basel"]["approved"]
+    run("approve", "Basel.request", answer="y\n")
+    assert enrol.load_coordinator(folder).sites["Basel"]["approved"]
+    run("approve", "Basel.request", "--yes", "--study", "heart.toml")
+    run("remove", "Basel", answer="n\n", code=1)
+    assert not enrol.load_coordinator(folder).sites["Basel"]["removed"]
+    run("remove", "Basel", "--yes")
+    assert enrol.load_coordinator(folder).sites["Basel"]["removed"]

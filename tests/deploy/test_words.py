@@ -1,0 +1,205 @@
+"""The contract in words says what the wire table says, for every method; and what it says stays at home does."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+import vitrail as vt
+from vitrail.core.tensors import tensors
+from vitrail.data.datasets import heart_disease, packaged
+from vitrail.deploy.agreement import FORMAT, Agreement
+from vitrail.deploy.far import Call, Heard, conduct
+from vitrail.deploy.message import Message
+from vitrail.deploy.site import Site
+from vitrail.deploy.words import CONSENT, GROUPS, IN, KEPT, OUT, WIDTH, contract_words, declared, phrase
+from vitrail.methods import name_of
+from vitrail.runs.fit import AGAIN
+from vitrail.runs.folder import Folder
+from vitrail.runs.setup import resolve
+
+METHODS = [name for name, kind in vt.methods.TABLE.items() if not kind.pools_rows]
+NAMES = ["cleveland", "hungarian", "switzerland", "va"]
+
+
+def agreed(method: str, sites: int = 4, set_: dict | None = None, **changes: Any) -> Agreement:
+    study = vt.Study.load(packaged("heart_disease.toml")).with_changes(**changes)
+    return Agreement.of(resolve(study, vt.methods.build(method, set_ or {}), None)[0], None, sites)
+
+
+def part(text: str, heading: str) -> str:
+    """One section, on one line."""
+    body = text.split(f"{heading}\n")[1]
+    return " ".join(re.split(r"\n\n(?=[A-Z ]+\n)", body)[0].split())
+
+
+@pytest.mark.parametrize("scale", ["local", "global"])
+@pytest.mark.parametrize("publishes", [True, False])
+@pytest.mark.parametrize("method", METHODS)
+def test_all_that_leaves_is_said(method: str, publishes: bool, scale: str) -> None:
+    a = agreed(method, standardise=scale)
+    text = contract_words(a, "va", NAMES, publishes)
+    leaves, comes = part(text, "WHAT LEAVES THIS HOUSE"), part(text, "WHAT COMES IN")
+    for line in a.lines:
+        shape = " x ".join(map(str, line.shape))
+        told = f"{line.name} {shape}" if shape and "/" in line.name else line.name
+        if line.direction == "from site":
+            assert (told in leaves) == (publishes or line.stage not in CONSENT)
+        else:
+            assert (told in comes) == (publishes or line.stage not in CONSENT)
+    out, _ = declared(a, publishes)
+    assert {x for x in a.lines if x.direction == "from site" and (publishes or x.stage not in CONSENT)} <= set(out)
+    total = sum(x.bytes * x.rounds for x in out)
+    said = re.search(r"In all up to ([\d.]+) (bytes|KB|MB) of numbers", leaves)
+    assert said is not None
+    assert float(said[1]) * {"bytes": 1, "KB": 1e3, "MB": 1e6}[said[2]] == pytest.approx(total, rel=0.05)
+    assert a.hash in text
+    assert f"{a.study.training.rounds} rounds" in text
+    assert all(n in text for n in NAMES)
+    assert max(map(len, text.splitlines())) <= WIDTH
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_every_tensor_has_plain_words(method: str) -> None:
+    linear = {"network": {"kind": "linear"}} if method == "weight_erosion" else {}  # it shows its model when it is
+    a = agreed(method, standardise="global", **linear)
+    out, came = declared(a, True)
+    for line in out + came:
+        known = OUT if line.direction == "from site" else IN
+        assert phrase(a, line) in known.values() or line.stage == "evidence"  # whose names are words already
+
+
+def test_who_sees_it() -> None:
+    sums, each = (part(contract_words(agreed(m), "va", NAMES, True), "WHO SEES IT") for m in ("fedavg", "influence"))
+    assert "Only the sum over the sites is used (training)" in sums
+    assert "Each report (counts, scores)" in sums
+    assert "reaches the coordinator's machine all the same" in sums  # the sum is made there
+    assert "Only the sum" not in each
+    assert "Each report (counts, training, scores)" in each
+    assert "Every site is sent the models of all sites" in each
+
+
+def test_weights_by_rows_are_told() -> None:
+    leaves = part(
+        contract_words(agreed("fedavg", set_={"weights": "rows"}), "va", NAMES, True), "WHAT LEAVES THIS HOUSE"
+    )
+    assert "how many rows you train on: 1 number" in leaves
+    assert "a one, to be counted" not in leaves
+
+
+def test_private_layers_stay_until_they_are_published() -> None:
+    a = agreed("ifedavg")
+    kept = [part(contract_words(a, "va", NAMES, p), "WHAT NEVER LEAVES") for p in (True, False)]
+    assert [GROUPS["input"] in k for k in kept] == [False, True]
+    assert GROUPS["head"] in part(contract_words(agreed("fedper"), "va", NAMES, True), "WHAT NEVER LEAVES")
+    scale = "the mean and the standard deviation of each column"
+    assert scale in kept[0]
+    shared = agreed("ifedavg", standardise="global")
+    assert scale not in part(contract_words(shared, "va", NAMES, True), "WHAT NEVER LEAVES")
+
+
+def test_a_model_trained_beside_is_named_only_where_there_is_one() -> None:
+    def never(**settings: Any) -> str:
+        return part(contract_words(agreed("weight_erosion", **settings), "va", NAMES, True), "WHAT NEVER LEAVES")
+
+    assert KEPT["weight_erosion"] in never()
+    assert KEPT["weight_erosion"] not in never(set_={"beside": False})
+    assert KEPT["weight_erosion"] not in never(network={"kind": "linear"})  # then it is shown in the end
+
+
+def test_the_study_cannot_write_on_the_terminal() -> None:
+    text = contract_words(agreed("fedavg", description="\x1b[2J all is well"), "va", NAMES, True)
+    assert "\x1b" not in text
+
+
+class Counted:
+    """A line to sites in this process that notes what one of them says."""
+
+    def __init__(self, sites: dict[str, Site]) -> None:
+        self.sites, self.left = sites, []
+
+    def ask(self, questions: dict[str, Message], deadline: float) -> Heard:
+        answers = {name: self.sites[name].answer(q) for name, q in questions.items()}
+        self.left += [answers["va"]] if "va" in answers else []
+        return Heard(answers, {})
+
+    def log(self, event: str, **details: Any) -> None:
+        raise AssertionError((event, details))
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_no_more_leaves_than_is_said(method: str, tmp_path: Path) -> None:
+    """Every number of every message of a whole run, against the sum that the words tell."""
+    a = agreed(method, 4, training={"rounds": 2}, standardise="global")
+    line = Counted({n: Site(n, frame, a, tmp_path / n) for n, frame in heart_disease().items()})
+    conduct(Call(line, a, list(line.sites), "0" * 16, 4, 60.0), Folder(tmp_path / "run", resume=False), resume=False)
+    said = declared(a, True)[0]
+    again = [m for m in line.left if m.kind == "evidence"][1:]  # as often as there is doubt
+
+    def count(messages: list[Message]) -> int:
+        return sum(t.nbytes for m in messages for t in m.tensors.values())
+
+    once = [x._replace(rounds=1) if x.stage == "evidence" else x for x in said if x.name != AGAIN]
+    assert count(line.left) - count(again) == sum(x.bytes * x.rounds for x in once)
+    assert count(line.left) <= sum(x.bytes * x.rounds for x in said)
+
+
+@pytest.mark.parametrize("method", [*KEPT, "fedper", "ifedavg"])
+def test_what_is_said_to_stay_does_stay(method: str, tmp_path: Path) -> None:
+    """The site's own part of the model is looked for in all that leaves, as it is and as a multiple."""
+    a = agreed(method, 2, training={"rounds": 3})
+    site = Site("va", heart_disease()["va"], a, tmp_path, publishes=False)
+    left: list[Tensor] = []
+
+    def ask(kind: str, words: dict | None = None, told: dict | None = None) -> None:
+        said = site.answer(Message(kind, {"run": "0" * 16, **(words or {})}, told or {}))
+        left.extend(said.tensors.values())
+
+    ask("hello", {"format": FORMAT, "agreement": a.hash})
+    ask("prepare")
+    g = torch.Generator().manual_seed(1)
+    own: list[dict[str, Tensor]] = []
+    for s, stage in enumerate(a.stages):
+        where = {"stage": s, "score": ["test"]}
+        for r in range(stage.stage.rounds):
+            ask("round", {**where, "round": r}, _down(stage.down, g))
+            state = site._state(s, r + 1)
+            own.append({k: v[0] for k, v in tensors(state)})
+        ask("settle", {**where, "round": stage.stage.rounds}, _down(stage.down, g))
+    assert sum(t.numel() for t in left) > 100
+    mine = [t for kept in own for k, t in kept.items() if t.numel() >= 10 and _says(a, k)]  # two may agree by chance
+    assert mine
+    assert not [1 for t in mine for sent in left if _inside(t, sent)]
+    assert _inside(mine[0], torch.cat([torch.zeros(3), 2.5 * mine[0].flatten()]))  # the search finds what is there
+
+
+def _down(like: Any, g: torch.Generator) -> dict[str, Tensor]:
+    """Something to be told: near what everyone starts from, and different each time."""
+    out = {}
+    for name, t in tensors(like):
+        noise = 0.01 * torch.randn(t.shape[1:], generator=g)
+        out[name] = t[0] + noise.to(t.dtype) if t.is_floating_point() and name != "own" else t[0]
+    return out
+
+
+def _says(a: Agreement, name: str) -> bool:
+    """Whether the words claim that this tensor of a site's state never leaves."""
+    group = {n: g for g, names in a.task.net.groups.items() for n in names}.get(name.split("/")[-1])
+    by_group = group is not None and group in a.method.__class__.__dict__.get("personal", ())
+    by_method = {"apfl": "own/", "weight_erosion": "local/", "ditto": "params/", "fine_tune": "params/"}
+    return by_group or name.startswith(by_method.get(name_of(a.method), "?"))
+
+
+def _inside(mine: Tensor, sent: Tensor) -> bool:
+    """Whether these numbers, or a multiple of them, stand one after the other in what was sent."""
+    flat, n = mine.flatten().double(), mine.numel()
+    if sent.numel() < n or n < 2 or not bool(flat.any()):
+        return False
+    windows = sent.flatten().double().unfold(0, n, 1)
+    cosine = (windows @ flat).abs() / (windows.norm(dim=1) * flat.norm()).clamp(min=1e-30)
+    return bool((cosine > 1 - 1e-9).any())
