@@ -38,7 +38,7 @@ from vitrail.deploy.site import Site
 from vitrail.runs.setup import resolve
 
 pytest.importorskip("nvflare")
-ROUNDS = 8
+ROUNDS = 12
 RUN = "0123456789abcdef"
 CLOSE = {"rtol": 0, "atol": 1e-6}
 
@@ -238,6 +238,10 @@ class Hostile:
         from vitrail.deploy.line import FlareLine
 
         kits.build_coordinator(federation.folder)
+        local = federation.folder / "flare" / "coordinator" / "local"
+        rights = json.loads((local / "authorization.json").read_text())  # its own policy would still refuse
+        rights["permissions"]["lead"] = "any"
+        (local / "authorization.json").write_text(json.dumps(rights))
         self.federation, self.events = federation, list[tuple[str, dict[str, Any]]]()
         self.line = FlareLine(federation.who, lambda event, **told: self.events.append((event, told)))
 
@@ -286,29 +290,34 @@ def test_jobs_that_a_site_refuses(hostile: Hostile, tmp_path: Path) -> None:
             path.write_text(text)
         return str(jobs.session.submit_job(str(tmp_path / name)))
 
-    def outcome(job: str) -> str:
-        """What the coordinator is told, and what the site wrote down about it."""
-        meta = jobs.session.get_job_meta(job)
-        there = federation.kit("cleveland") / "flare" / job
-        logs = [f.read_text(errors="replace") for f in there.glob("*log*.txt")] if there.exists() else []
-        return json.dumps(meta, default=str) + "".join(logs)
+    def deployed(job: str) -> str:
+        """What the site answered to being sent this job."""
+        said = jobs.session.get_job_meta(job).get("job_deploy_detail", [])
+        return next((text for text in said if text.startswith(who)), "")
 
+    def log(job: str) -> str:
+        """What the site wrote down about it."""
+        place = federation.kit("cleveland") / "flare" / job / "log.txt"
+        return place.read_text(errors="replace") if place.exists() else ""
+
+    trainer = "nvflare.app_common.np.np_trainer.NPTrainer"
     ours = {"path": "vitrail.deploy.adapter.SiteRelay", "args": {}}
     code = f"open({str(marker)!r}, 'w')\nfrom vitrail.deploy.adapter import SiteRelay as Evil\n"
     try:
-        for name, executor, more, sign in (
-            ("code", {"path": "evil.Evil", "args": {}}, {"code": code}, "BYOC not permitted"),
-            ("scope", ours, {"scope": "open"}, "scope"),
-            ("trainer", {"path": "nvflare.app_common.np.np_trainer.NPTrainer", "args": {}}, {}, "NPTrainer"),
-            ("process", {"path": "subprocess.Popen", "args": touch}, {}, "subprocess.Popen"),
+        for name, executor, more, found, sign in (
+            ("code", {"path": "evil.Evil", "args": {}}, {"code": code}, deployed, "BYOC not permitted"),
+            ("scope", ours, {"scope": "open"}, deployed, "privacy scope 'open' is not allowed"),
+            ("trainer", {"path": trainer, "args": {}}, {}, log, f"Component '{trainer}'"),
+            ("process", {"path": "subprocess.Popen", "args": touch}, {}, log, "Component 'subprocess.Popen'"),
         ):
             job = submit(name, executor, **more)
-            said = hostile.wait(f"job {name} is refused", lambda job=job, sign=sign: sign in (s := outcome(job)) and s)
-            assert sign == "scope" or "not" in said
+            said = hostile.wait(f"job {name}", lambda job=job, found=found, sign=sign: sign in (s := found(job)) and s)
+            assert found is deployed or "is not in allow_list" in said
             jobs.end(job)
-            hostile.wait(
-                f"job {name} ends", lambda job=job: "FINISHED" in jobs.session.get_job_meta(job).get("status", "")
-            )
+            hostile.wait(f"job {name} ends", lambda job=job: "FINISHED" in jobs.session.get_job_meta(job)["status"])
+        for look in (jobs.session.ls_target, jobs.session.tail_target_log):  # a shell at the site
+            with pytest.raises(Exception, match=r"(?i)not authorized|not permitted|denied"):
+                look(who)
     finally:
         jobs.close()
     assert not marker.exists()

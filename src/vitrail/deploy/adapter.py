@@ -152,11 +152,15 @@ class Doorkeeper(FLComponent):
         who = peer.get_identity_name() if peer else None
         if not who:
             return
+        copy = str(peer.get_prop(COPY, ""))
         if event_type == EventType.CLIENT_REGISTER_RECEIVED:
             if fl_ctx.get_prop(FLContextKey.CLIENT_TYPE) == ClientType.REGULAR:  # not the lead, who logs in by its role
-                self._enters(who, str(peer.get_prop(COPY, "")))
+                self._enters(who, copy)
         elif who in self.seen:
             self._tell({"event": "alive", "site": who})
+        else:  # it was let in before this process was started anew, and FLARE takes it back by its token
+            with contextlib.suppress(NotAuthenticated):
+                self._enters(who, copy)
 
     def _enters(self, who: str, copy: str) -> None:
         known = json.loads((Path(self.folder) / "coordinator.json").read_text())["sites"].values()
@@ -166,7 +170,7 @@ class Doorkeeper(FLComponent):
             why = "it was not enrolled in this study"
         elif mine[0]["removed"]:
             why = "it was removed from this study"
-        elif self.seen.get(who, copy) != copy:  # not "unless quiet": whoever knocks cuts the first one's connection
+        elif (self.seen.get(who) or copy) != copy:  # not "unless quiet": whoever knocks cuts the first one's connection
             why = "its kit is in use elsewhere"
         if why:
             self._tell({"event": "refused", "site": who, "why": why})

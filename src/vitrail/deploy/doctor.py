@@ -45,9 +45,10 @@ def at_site(kit: Kit, data: Path | None = None) -> list[Finding]:
     found.append(_agreed(kit))
     if data is not None:
         try:
-            problems = check(read_table(data, kit.study), kit.study)
-            hint = f"Read them: vitrail check STUDY {data}"
-            found.append(Finding(not problems, f"{data.name}: {len(problems)} findings against the study.", hint))
+            seen = [f.severity for f in check(read_table(data, kit.study), kit.study)]
+            errors, warnings = seen.count("error"), seen.count("warning")
+            what = f"{data.name} against the study: {errors} errors, {warnings} warnings (join shows them)."
+            found.append(Finding(not errors, what, "Correct the file, or ask the coordinator."))
         except VitrailError as error:
             found.append(
                 Finding(False, f"{data.name} cannot be read: {error.title}.", "; ".join(map(str, error.problems)))

@@ -123,7 +123,7 @@ class Door:
                     pause = 1.0
             time.sleep(LINGER)
         finally:
-            listener.close()
+            pipe.close(listener, place)
             stop(flare)
 
     def _tell(self, sign: str) -> None:

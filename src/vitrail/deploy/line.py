@@ -216,7 +216,6 @@ class FlareLine:
         try:
             if head["code"] != "OK" or not body:
                 trouble[name] = f"its machine could not answer ({head['code']})"
-                self.silent.add(name)
                 return
             answers[name] = unpack(body)
         except VitrailError:
@@ -229,7 +228,7 @@ class FlareLine:
             time.sleep(GRACE)
             self.jobs.end(self.job)
         self._forget()
-        self.listener.close()
+        pipe.close(self.listener, self.place)
         stop(self.flare)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import tempfile
 from multiprocessing.connection import Client, Connection, Listener
 from pathlib import Path
@@ -15,6 +16,11 @@ def listen() -> tuple[Listener, str]:
     """A socket that only this user can reach; its path is short, as sockets' must be."""
     place = str(Path(tempfile.mkdtemp(prefix="vitrail-")) / "s")
     return Listener(place, family="AF_UNIX", backlog=64), place
+
+
+def close(listener: Listener, place: str) -> None:
+    listener.close()
+    shutil.rmtree(Path(place).parent, ignore_errors=True)
 
 
 def call(place: str) -> Connection:

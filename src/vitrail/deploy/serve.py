@@ -29,9 +29,9 @@ def serve(
     quorum: int | None,
     deadline: float,
     say: Callable[[str, dict[str, Any]], None],
-    progress: Callable[[int, int], None] | None = None,
+    begun: Callable[[Path], None] | None = None,
 ) -> tuple[Run, Path]:
-    """Wait for the sites, run the study, write the run folder."""
+    """Wait for the sites, run the study, write the run folder; `begun` is told which, as soon as it is there."""
     from vitrail.deploy import kits
 
     who = replace(who, folder=who.folder.resolve())  # FLARE's processes work elsewhere
@@ -56,11 +56,13 @@ def serve(
             folder.log(event, **details)
             say(event, details)
 
+        if begun is not None:
+            begun(place)
         line = FlareLine(who, log)
         while line.present() < set(names):
             line.watch(0.5)
         call = Call(line, agreement, names, run, need, deadline)
-        return conduct(call, folder, resume, progress, sorted(who.sites.keys() - set(names))), place
+        return conduct(call, folder, resume, gone=sorted(who.sites.keys() - set(names))), place
     finally:
         if line is not None:
             line.close()

@@ -112,16 +112,23 @@ def serve(
     study: Annotated[Path, typer.Argument(help="The study file, as it was invited with.")],
     quorum: Annotated[int | None, typer.Option(help="Sites needed in each round; more than half otherwise.")] = None,
     deadline: Annotated[float, typer.Option(help="Seconds that a site has to answer.")] = 600.0,
+    page: Annotated[bool, typer.Option("--page", help="A live page for this browser, on 127.0.0.1.")] = False,
 ) -> None:
     """Coordinator: wait for the sites, run the study, write run and page. Started again, it goes on where it was."""
     from vitrail.deploy import enrol
     from vitrail.deploy.serve import serve as conduct
     from vitrail.report.build import write_report
+    from vitrail.report.live import start
 
     need_transport()
     who = enrol.load_coordinator(enrol.find_coordinator(study))
     print(f"{who.study.name!r} at {who.address}; stop with Ctrl-C and start again, nothing is lost.", flush=True)
-    result, place = conduct(who, quorum, deadline, lambda event, told: print(f"  {in_words(event, told)}", flush=True))
+
+    def show(run: Path) -> None:
+        if page:
+            print(f"Live: {start(run).url}", flush=True)
+
+    result, place = conduct(who, quorum, deadline, lambda e, told: print(f"  {in_words(e, told)}", flush=True), show)
     print(f"\nRun:  {place.resolve()}\nPage: {write_report(result, place / 'report.html').resolve()}")
 
 

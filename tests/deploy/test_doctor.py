@@ -1,0 +1,80 @@
+"""The doctor finds what keeps a site from taking part, and says what to do."""
+
+from __future__ import annotations
+
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from vitrail.data.datasets import heart_disease, packaged
+from vitrail.deploy import enrol
+from vitrail.deploy.doctor import at_coordinator, at_site
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Path:
+    (tmp_path / "study.toml").write_text(Path(packaged("heart_disease.toml")).read_text())
+    heart_disease()["va"].to_csv(tmp_path / "va.csv", index=False)
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        enrol.invite(tmp_path / "study.toml", ["va", "cleveland"], f"127.0.0.1:{probe.getsockname()[1]}")
+    return tmp_path
+
+
+def joined(place: Path) -> Path:
+    folder = enrol.find_coordinator(place / "study.toml")
+    made = enrol.request(folder / "invitations" / "va.invitation", place / "va.kit", None)
+    enrol.accept(made.kit, enrol.approve(folder, made.file).file)
+    return made.kit
+
+
+def wrong(found: list) -> str:
+    return "\n".join(f"{f.what} {f.to_do}" for f in found if not f.well)
+
+
+def test_nobody_listens(place: Path) -> None:
+    found = at_site(enrol.load_kit(joined(place)), place / "va.csv")
+    assert "cannot be reached" in wrong(found)
+    assert "firewall" in wrong(found)
+    assert wrong(found).count("\n") == 0, "all else is fine, warnings in the file too"
+    assert any("0 errors" in f.what for f in found)
+
+
+def test_somebody_else_listens(place: Path) -> None:
+    kit = enrol.load_kit(joined(place))
+    code = "import socket, sys; s = socket.create_server(('127.0.0.1', int(sys.argv[1]))); print(1, flush=True); "
+    code += "c, _ = s.accept(); c.recv(9); c.close()"
+    port = kit.address.rpartition(":")[2]
+    with subprocess.Popen([sys.executable, "-c", code, port], stdout=subprocess.PIPE) as other:
+        assert other.stdout is not None
+        other.stdout.readline()
+        found = at_site(kit)
+        other.kill()
+    assert "is not this study's coordinator" in wrong(found)
+
+
+def test_not_approved_and_another_agreement(place: Path) -> None:
+    folder = enrol.find_coordinator(place / "study.toml")
+    made = enrol.request(folder / "invitations" / "va.invitation", place / "va.kit", None)
+    assert "not approved" in wrong(at_site(enrol.load_kit(made.kit)))
+    told = (made.kit / "invitation.json").read_text()
+    (made.kit / "invitation.json").write_text(told.replace(made.agreement, "0" * 24))
+    assert "the invitation says 000" in wrong(at_site(enrol.load_kit(made.kit)))
+
+
+def test_at_the_coordinator(place: Path) -> None:
+    joined(place)
+    found = at_coordinator(enrol.load_coordinator(enrol.find_coordinator(place / "study.toml")))
+    assert "cleveland is invited and not approved" in wrong(found)
+    assert "va is" not in wrong(found)
+
+
+def test_exit_code(place: Path) -> None:
+    words = [str(Path(sys.executable).with_name("vitrail")), "doctor", str(joined(place))]
+    done = subprocess.run(words, capture_output=True, text=True)
+    assert done.returncode == 1
+    assert "WRONG" in done.stdout
+    assert "->" in done.stdout
