@@ -306,7 +306,8 @@ def noise(study: vt.Study, tables: dict, seeds: int) -> dict[str, tuple[float, f
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--faults", type=int, default=60)
-    parser.add_argument("--rounds", type=int, default=1500)
+    parser.add_argument("--rounds", type=int, default=450)
+    parser.add_argument("--minutes", type=float, default=40, help="no fault after so long; the study then ends by itself")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--out", type=Path, default=Path(__file__).parent / "results" / "faults.md")
     args = parser.parse_args()
@@ -322,7 +323,7 @@ def main() -> None:
         goes_on(world, 0)
         for number, kind in enumerate(order[: args.faults], 1):
             at, finished = world.done()
-            if finished:
+            if finished or time.time() - began > 60 * args.minutes:
                 break
             what = kind(world, luck)
             counts[kind.__name__] += 1

@@ -21,7 +21,7 @@ from vitrail.deploy.enrol import Coordinator
 from vitrail.deploy.far import Heard
 from vitrail.deploy.message import Message, unpack
 
-START = 60.0  # seconds that a job may take to begin
+START = 40.0  # seconds that a job may take to reach everyone
 GRACE = 2.0  # seconds for a job to end before the next one begins
 
 
@@ -175,7 +175,10 @@ class FlareLine:
             # a job that has just begun is given time to reach everyone
             if time.time() > (until if waiting <= self.heard else max(until, self.begun + START)):
                 break
+            job = self.job
             self._carry(waiting)
+            if self.job != job:
+                numbers.clear()  # what was asked through the job before is lost
             if self.relay is None:
                 self.watch(0.5)
                 numbers.clear()
