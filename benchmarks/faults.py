@@ -307,7 +307,7 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--faults", type=int, default=60)
     parser.add_argument("--rounds", type=int, default=450)
-    parser.add_argument("--minutes", type=float, default=40, help="no fault after so long; the study then ends by itself")
+    parser.add_argument("--minutes", type=float, default=40, help="no fault after so long; the study then ends")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--out", type=Path, default=Path(__file__).parent / "results" / "faults.md")
     args = parser.parse_args()

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import pandas as pd
+import torch
 
 from vitrail.core.problems import Problem, VitrailError
 from vitrail.data.check import check, to_text
@@ -106,6 +107,7 @@ class Door:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(old, signal.SIGKILL)
         listener, place = pipe.listen()
+        threading.Thread(target=_warm, daemon=True).start()
         threading.Thread(target=self._accept, args=(listener,), daemon=True).start()
         flare, pause, console = None, 1.0, Console(workspace / "console.txt")
         try:
@@ -188,3 +190,9 @@ class Door:
             self.outbox.refused(f"{type(error).__name__}: {error}")
             self.say(f"This question could not be answered: {type(error).__name__}: {error}")
             return Message("error", {"text": f"the site could not answer ({type(error).__name__})"})
+
+
+def _warm() -> None:
+    """torch's optimisers load much when first used, which a coordinator should not wait for."""
+    number = torch.zeros(1, requires_grad=True)
+    torch.optim.LBFGS([number]).step(lambda: number.sum())  # type: ignore[no-untyped-call]
