@@ -41,8 +41,8 @@ from vitrail.data.encode import SiteData, columns, prepare
 from vitrail.engines.local import Engine
 from vitrail.methods.influence import Influence
 from vitrail.methods.weight_erosion import Coord, Up, WeightErosion
-from vitrail.runs.run import Judge
 from vitrail.runs.setup import build_task, training_of, training_rows
+from vitrail.runs.train import Judge
 from vitrail.runs.tune import tune
 
 Frame = pd.DataFrame

@@ -22,8 +22,9 @@ from vitrail.engines.wire import check, total
 from vitrail.explain.shifts import Answer, Cell, Evidence, Fit
 from vitrail.runs.fit import Ask
 from vitrail.runs.folder import Folder, write_atomically
-from vitrail.runs.run import SIZES, Run, describe, target_words, train
+from vitrail.runs.run import Run
 from vitrail.runs.setup import training_of
+from vitrail.runs.train import SIZES, describe, target_words, train
 
 MOST_FAILED = 3  # answers in a row that are errors: then a site is no longer asked
 

@@ -23,7 +23,7 @@ from vitrail.core.problems import VitrailError
 from vitrail.methods import TABLE
 from vitrail.report.figures import _thin
 from vitrail.report.words import several
-from vitrail.runs.run import HISTORY, _table, along
+from vitrail.runs.run import HISTORY, along, our_table
 from vitrail.study import LOWER_IS_BETTER, Study
 
 SHOWN = 200  # events that are kept to be shown
@@ -292,7 +292,7 @@ class Watch:
             state = "waiting"
         elif quiet is not None and quiet > max(QUIET, 10 * (each or 0.0)):
             state = "quiet"
-        rows = self._read("sites.csv", _table)
+        rows = self._read("sites.csv", our_table)
         counts = {} if rows is None else dict(zip(rows.site, rows.train_rows + rows.test_rows, strict=True))
         last = {} if curve is None else curve["now"]
         sites = [
@@ -337,7 +337,7 @@ class Watch:
         """The curve so far, and the bytes that travelled."""
         nothing: Traffic = {way: {} for way in WAYS}
         if finished:
-            curve = self._read("scores.csv", lambda path: curve_of(_table(path), metric, names))
+            curve = self._read("scores.csv", lambda path: curve_of(our_table(path), metric, names))
             return curve, self._read("ledger.csv", _counted) or nothing
         so_far: tuple[dict[str, Any] | None, Traffic] | None = self._read(
             "checkpoint.json", lambda path: _kept(json.loads(path.read_text("utf-8")), metric, names)
@@ -346,7 +346,7 @@ class Watch:
 
 
 def _counted(path: Path) -> Traffic:
-    ledger = _table(path)
+    ledger = our_table(path)
     of = {way: ledger[ledger.direction == way].groupby("site").bytes.sum() for way in WAYS}
     return {way: {str(site): int(count) for site, count in sums.items()} for way, sums in of.items()}
 

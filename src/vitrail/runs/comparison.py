@@ -22,7 +22,7 @@ from vitrail.data.encode import fingerprint
 from vitrail.data.read import clean
 from vitrail.methods import TABLE
 from vitrail.runs.folder import Folder, write_atomically
-from vitrail.runs.run import federate
+from vitrail.runs.train import federate
 from vitrail.study import LOWER_IS_BETTER, SHARES, Study
 
 SCORES = ["method", "seed", "site", "split", "metric", "value"]

@@ -36,7 +36,8 @@ SAID = (("publish", "from site"), ("scores", "from site"))
 
 def adopt(run: Run, name: str, frame: pd.DataFrame) -> Run:
     """A new run with one more site. Its scores before fitting are those of round 0."""
-    from vitrail.runs.run import HISTORY, Judge, sizes_of
+    from vitrail.runs.run import HISTORY
+    from vitrail.runs.train import Judge, sizes_of
 
     _check(run, name)
     assert isinstance(run.method, IFedAvg) and run.shift_table is not None  # noqa: PT018

@@ -1,55 +1,36 @@
-"""One run: a study, the sites' tables, a method and a seed in; personalised models and honest scores out."""
+"""One run: personalised models and honest scores, in memory and on disk."""
 
 from __future__ import annotations
 
 import json
-import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
-import numpy as np
 import pandas as pd
 import torch
-from numpy.typing import NDArray
 from safetensors.torch import load_file
 from torch import Tensor
 
 from vitrail import methods
-from vitrail.core.metrics import score
 from vitrail.core.problems import Problem, VitrailError, nearest
-from vitrail.core.tensors import each, filled, tensors
-from vitrail.data.encode import Encoder, SiteData, prepare
+from vitrail.core.tensors import filled
+from vitrail.data.encode import Encoder
 from vitrail.data.read import clean
-from vitrail.engines.local import Engine
-from vitrail.engines.rounds import Moment, Rounds
 from vitrail.engines.wire import settled_shape
 from vitrail.explain.trust import Trust, read_trust
 from vitrail.methods import AnyMethod
-from vitrail.runs.fit import AGAIN, Ask, ShiftFinding, at_hand, evidence_told, find_shifts
-from vitrail.runs.folder import Folder, save_tensors, site_folder, versions, write_atomically
+from vitrail.runs.fit import ShiftFinding
+from vitrail.runs.folder import Folder, save_tensors, site_folder, write_atomically
 from vitrail.runs.setup import (
-    MAJORITY,
-    Away,
-    absence,
-    all_rows,
     build_task,
-    check_keeping,
-    check_options,
-    is_evaluated,
-    resolve,
-    training_of,
-    training_rows,
     wire_lines,
 )
 from vitrail.study import Study
 
 # split: test or train, of the site's own model; test:NAME of a model carried beside it
 HISTORY = ["stage", "round", "site", "split", "metric", "value"]
-SIZES = ["site", "train_rows", "test_rows", "target"]
-CHECKPOINT_SECONDS = 5.0
-ROUND_SECONDS = 1.0  # between two events that say how far a run is
 
 
 @dataclass
@@ -192,16 +173,16 @@ class Run:
             methods.build(info["method"]["name"], {k: v for k, v in info["method"].items() if k != "name"}),
             info["seed"],
             info,
-            _table(path / "scores.csv"),
-            _table(path / "ledger.csv"),
+            our_table(path / "scores.csv"),
+            our_table(path / "ledger.csv"),
             models,
             encoders,
-            _table(path / "sites.csv"),
+            our_table(path / "sites.csv"),
             facts,
             shared,
-            _table(path / "shifts.csv") if (path / "shifts.csv").exists() else None,
+            our_table(path / "shifts.csv") if (path / "shifts.csv").exists() else None,
             json.loads((path / "alarms.json").read_text()) if (path / "alarms.json").exists() else [],
-            _pseudonyms(path, info["sites"]),
+            pseudonyms_of(path, info["sites"]),
         )
 
 
@@ -231,346 +212,20 @@ def predicted(
     return pd.DataFrame(z.softmax(1).numpy(), index=rows.index, columns=list(study.target.levels))
 
 
-def federate(
-    study: Study,
-    sites: Mapping[str, pd.DataFrame],
-    method: str | AnyMethod | None = None,
-    rounds: int | None = None,
-    seed: int | None = None,
-    *,
-    engine: str = "vectorised",
-    device: str = "cpu",
-    out: str | Path | None = None,
-    resume: bool = False,
-    dropout_rate: float = 0.0,
-    away: Away | None = None,
-    refuse: Sequence[str] = (),
-    pseudonyms: Mapping[str, str] | None = None,
-    keep_updates: bool = False,
-    progress: Callable[[int, int], None] | None = None,
-    checkpoint_seconds: float = CHECKPOINT_SECONDS,
-) -> Run:
-    """Train `method` over the sites' tables and score every site's own model on its own hold-out rows.
-
-    `refuse` names sites that do not publish their private layers (iFedAvg); they train all the same. `pseudonyms`
-    maps a site to the name its published layers go by; scores stay under the sites' own names. `keep_updates` writes
-    what each site reports in each round, so that runs/contribution.py can rebuild any coalition's model; the
-    coordinator then sees each report, also where the method needs only their total.
-    """
-    study, chosen = resolve(study, method, rounds)
-    seed = study.seeds[0] if seed is None else seed
-    pseudonyms = dict(pseudonyms or {})
-    check_options(engine, device, dropout_rate, away or {}, refuse, pseudonyms, list(sites), seed, chosen)
-    data = prepare(sites, study, seed)
-    task = build_task(study, chosen, seed, device)
-    if keep_updates:
-        check_keeping(task, chosen, out)
-    rows = training_rows(data, study, chosen, device)
-    stages = [stage.name for stage in chosen.plan(study.training.rounds)]
-    absent = None if chosen.pools_rows else absence(rows.names, seed, dropout_rate, away or {}, refuse, stages)
-    looped = engine == "looped"
-    runner = Engine(
-        task, chosen, rows, training_of(study), seed, looped=looped, absent=absent, keep_reports=keep_updates
-    )
-    judge = Judge(runner, study, data)
-    info = describe(study, seed, engine, device, {site.name: site.fingerprint for site in data})
-    info |= {"dropout_rate": dropout_rate, "away": {k: [list(s) for s in v] for k, v in (away or {}).items()}}
-    info |= {"keep_updates": True} if keep_updates else {}
-    info |= {"refuse": sorted(refuse), "pseudonyms": sorted(pseudonyms.values())}  # not whose: each site knows its own
-    folder = Folder(Path(out), resume=resume) if out is not None else None
-    try:
-        return train(runner, study, seed, judge, info, pseudonyms, folder, resume, progress, checkpoint_seconds)
-    finally:
-        if folder:
-            folder.close()
-
-
-class Sites(Protocol):
-    """The sites of a run as the coordinator meets them: on this machine (Judge), or on machines of their own."""
-
-    at: list[int]  # where each site stands in the engine's order
-
-    @property
-    def sizes(self) -> pd.DataFrame: ...
-
-    def rows(self, moment: Moment, splits: tuple[str, ...]) -> list[tuple[Any, ...]]:
-        """Every site's own scores at that moment, as rows of HISTORY; or nothing, and `late` has them in time."""
-
-    def late(self) -> list[tuple[Any, ...]]: ...
-
-    def models(self, moment: Moment) -> dict[str, dict[str, Tensor]]:
-        """Each site's settled state, where it is at hand."""
-
-    def encoders(self) -> dict[str, Encoder]: ...
-
-    def ask(self) -> Ask:
-        """How a site is asked what its rows say about the layers."""
-
-
-def train(
-    runner: Rounds,
-    study: Study,
-    seed: int,
-    sites: Sites,
-    info: dict[str, Any],
-    pseudonyms: dict[str, str],
-    folder: Folder | None,
-    resume: bool,
-    progress: Callable[[int, int], None] | None = None,
-    checkpoint_seconds: float = CHECKPOINT_SECONDS,
-) -> Run:
-    """All rounds of a run and what is written of them, wherever the sites are."""
-    method = runner.method
-    total = sum(stage.rounds for stage in runner.stages)
-    history: list[tuple[Any, ...]] = []
-    paths: dict[str, list[Tensor]] = {}
-    moment = None
-    if folder:
-        if resume:
-            _same_run(folder, info, pseudonyms)
-            if (folder.path / "run.json").exists() and json.loads((folder.path / "run.json").read_text()).get(
-                "finished"
-            ):
-                return Run.load(folder.path)
-            if back := _restore(folder, runner):
-                moment, history, before = back
-                paths = {k: list(v) for k, v in before.items()}
-                folder.log("resumed", stage=moment.stage, round=moment.round)
-        else:
-            write_atomically(folder.path / "study.toml", study.to_toml())
-            _write_pseudonyms(folder, pseudonyms)
-            write_atomically(folder.path / "run.json", json.dumps(info, indent=1))
-            folder.log("started", method=info["method"], seed=seed)
-    began = saved = time.monotonic()
-    told = began - ROUND_SECONDS  # the first round is told at once
-    done = sum(s.rounds for s in runner.stages[: moment.stage]) + moment.round if moment else 0
-    last = moment or runner.start()
-    if (not done or is_evaluated(done, total)) and not any(row[:2] == (last.stage, last.round) for row in history):
-        history += sites.rows(last, ("test",))
-    for last in runner.run(moment):
-        done += 1
-        if kept := {k: v.cpu() for k, v in last.facts.items() if k in method.paths}:
-            for k, v in ({"round": torch.tensor(last.round)} | kept).items():
-                paths.setdefault(k, []).append(v)
-        history += sites.late()
-        if is_evaluated(done, total):
-            history += sites.rows(last, ("test", "train") if done == total else ("test",))
-        gone: list[str] = []
-        if folder and not bool(last.present.all()):
-            gone = [n for n, here in zip(runner.names, last.present.tolist(), strict=True) if not here]
-            folder.log("absent", stage=last.stage, round=last.round, done=done, sites=gone)
-        if folder and ((now := time.monotonic()) - told >= ROUND_SECONDS or done == total):
-            at = {"stage": last.stage, "round": last.round, "done": done, "total": total}
-            folder.log("round", **at, seconds=round(now - began, 3), absent=gone)
-            told = now
-        if folder and runner.keep_reports and last.stage == 0:  # later stages publish, or train alone
-            folder.keep_updates(runner.names, last, runner.reports)
-        if folder and done < total and time.monotonic() - saved >= checkpoint_seconds:
-            extra = {"history": history, "ledger": runner.ledger.counts}
-            extra |= {"names": runner.names, "sizes": runner.ledger.sizes}  # of a message: for those who look on
-            folder.checkpoint(runner.names, last, extra, {k: torch.stack(v) for k, v in paths.items()})
-            folder.log("checkpoint", stage=last.stage, round=last.round)
-            saved = time.monotonic()
-        if progress:
-            progress(done, total)
-    info = {**info, "finished": True, "seconds": round(time.monotonic() - began, 3)}
-    history += sites.late()
-    run = Run(
-        study,
-        method,
-        seed,
-        info,
-        pd.DataFrame(history, columns=HISTORY),
-        _ledger(runner, study, method, sites.sizes, evidence_told(last, runner.names)),
-        sites.models(last),
-        sites.encoders(),
-        sites.sizes,
-        {k: v.cpu() for k, v in last.facts.items()} | _in_order(paths, method.paths, sites.at),
-        {k: v.cpu().clone() for k, v in tensors(last.coord)},
-        pseudonyms=pseudonyms,
-    )
-    if "shown" in last.facts:
-        run.facts |= {k: v.cpu()[sites.at] for k, v in last.facts.items()}
-    if "published" in last.facts:
-        run.shift_table, run.alarms, run.facts = find_shifts(runner, study, last, sites.ask(), pseudonyms)
-    if folder:
-        write_run(folder, run)
-        folder.drop_checkpoints()
-        folder.log("finished", seconds=info["seconds"])
-    return run
-
-
-class Judge:
-    """Sites on this machine. Scores every site's own model on its own rows."""
-
-    def __init__(self, runner: Engine, study: Study, data: list[SiteData]) -> None:
-        self.runner, self.study, self.data = runner, study, data
-        self.sizes = sizes_of(study, data)
-        self.at = [0 if runner.method.pools_rows else runner.names.index(site.name) for site in data]
-        some = runner.sites.x
-        self.x = {
-            split: [torch.from_numpy(getattr(s, f"{split}_x")).to(some) for s in self.data]
-            for split in ("train", "test")
-        }
-
-    def rows(self, moment: Moment, splits: tuple[str, ...]) -> list[tuple[Any, ...]]:
-        return self.scores(self.runner.settled(moment), moment.stage, moment.round, splits)
-
-    def late(self) -> list[tuple[Any, ...]]:
-        return []
-
-    def models(self, moment: Moment) -> dict[str, dict[str, Tensor]]:
-        states = dict(tensors(self.runner.settled(moment)))
-        at = zip(self.data, self.at, strict=True)
-        return {s.name: {k: v[i].cpu().clone() for k, v in states.items()} for s, i in at}
-
-    def encoders(self) -> dict[str, Encoder]:
-        return {site.name: site.encoder for site in self.data}
-
-    def ask(self) -> Ask:
-        return at_hand(self.runner.task, all_rows(self.data, self.study))
-
-    @torch.no_grad()
-    def scores(self, settled: Any, stage: int, round_: int, splits: tuple[str, ...]) -> list[tuple[Any, ...]]:
-        """Rows of HISTORY, for settled sites."""
-        task, target, out = self.runner.task, self.study.target, []
-        for split in splits:
-            for site, at, x in zip(self.data, self.at, self.x[split], strict=True):
-                mine = each(lambda t: t[at : at + 1], settled)  # noqa: B023
-                y, method = getattr(site, f"{split}_y"), self.runner.method
-                scores = {split: method.predict(task, mine, x[None])[0]}
-                if split == "test":
-                    scores |= {f"test:{k}": z[0] for k, z in method.compared(task, mine, x[None]).items()}
-                if len(scores) > 1 and not stage and not round_:
-                    scores[f"test:{MAJORITY}"] = self._majority(site.train_y, x)
-                number = target.kind == "number"  # scores in the target's own unit
-                y = y * target.scale + target.center if number else y
-                for name, z in scores.items():
-                    z = z.double()
-                    p = (z * target.scale + target.center if number else z.softmax(1)).cpu().numpy()
-                    for metric, value in score(self.study.metrics, y, p).items():
-                        out.append((stage, round_, site.name, name, metric, value))
-        return out
-
-    def _majority(self, trained: Any, x: Tensor) -> Tensor:
-        """The same answer for every row: the mean of the training rows, or the shares of their classes."""
-        if self.study.target.kind == "number":
-            return x.new_full((len(x), 1), float(trained.mean()))
-        counts = np.bincount(trained.astype(np.int64), minlength=len(self.study.target.levels))
-        return torch.from_numpy(counts / counts.sum()).log().to(x).clamp(min=-50).expand(len(x), -1)
-
-
-def describe(study: Study, seed: int, engine: str, device: str, fingerprints: dict[str, str]) -> dict[str, Any]:
-    """What a run says of itself; `fingerprints` of the sites' rows, in the order of the run."""
-    return {
-        "format": 1,
-        "finished": False,
-        "study": study.name,
-        "method": study.method,
-        "seed": seed,
-        "engine": engine,
-        "device": device,
-        "sites": list(fingerprints),
-        "fingerprints": fingerprints,
-        "versions": versions(),
-        "started": time.strftime("%Y-%m-%d %H:%M:%S"),
-    }
-
-
-def _same_run(folder: Folder, info: dict[str, Any], pseudonyms: dict[str, str]) -> None:
-    """A run is resumed with what it was started with, or not at all."""
-    before = json.loads((folder.path / "run.json").read_text(encoding="utf-8"))
-    problems = []
-    same = ("method", "seed", "engine", "device", "dropout_rate", "away", "refuse", "fingerprints", "versions")
-    for k in (*same, "keep_updates"):
-        if before.get(k) != json.loads(json.dumps(info.get(k))):
-            what = f"was {before.get(k)}, now {info.get(k)}."
-            problems.append(Problem(f"{folder.path}, {k}", what, "Resume with what the run was started with."))
-    if _pseudonyms(folder.path, info["sites"]) != pseudonyms:
-        what = "the sites went by other pseudonyms."
-        problems.append(Problem(f"{folder.path}, pseudonyms", what, "Resume with what the run was started with."))
-    if problems:
-        raise VitrailError("this is another run", problems)
-
-
-def _pseudonyms(path: Path, sites: Sequence[str]) -> dict[str, str]:
+def pseudonyms_of(path: Path, sites: Sequence[str]) -> dict[str, str]:
     """What each site's own folder says it goes by."""
     files = {site: path / "sites" / site_folder(site) / "pseudonym.txt" for site in sites}
     return {site: file.read_text(encoding="utf-8").strip() for site, file in files.items() if file.exists()}
 
 
-def _write_pseudonyms(folder: Folder, pseudonyms: dict[str, str]) -> None:
+def write_pseudonyms(folder: Folder, pseudonyms: dict[str, str]) -> None:
     for site, known in pseudonyms.items():
         place = folder.path / "sites" / site_folder(site)
         place.mkdir(parents=True, exist_ok=True)
         write_atomically(place / "pseudonym.txt", known + "\n")
 
 
-def _in_order(paths: dict[str, list[Tensor]], site_axes: dict[str, int], at: list[int]) -> dict[str, Tensor]:
-    """Facts of every round, [round, ...], with the sites in the order of the run."""
-    out = {k: torch.stack(v) for k, v in paths.items()}
-    for k, axes in site_axes.items():
-        for axis in range(1, axes + 1):
-            if k in out:
-                out[k] = out[k].index_select(axis, torch.tensor(at))
-    return out
-
-
-def _restore(folder: Folder, runner: Rounds) -> tuple[Moment, list[tuple[Any, ...]], dict[str, Tensor]] | None:
-    back = folder.restore(runner.names, runner.shape_at)
-    if back is None:
-        return None
-    moment, at, paths = back
-    runner.ledger.counts.update(at["ledger"])
-    return moment, [tuple(row) for row in at["history"]], paths
-
-
-def _ledger(runner: Rounds, study: Study, method: AnyMethod, sizes: pd.DataFrame, asked: list[str]) -> pd.DataFrame:
-    """Messages and bytes of each site. What a site says again about a finding is not counted: it would tell whose
-    pseudonym the finding is about."""
-    rows = [] if method.pools_rows else runner.ledger.rows()
-    for line in wire_lines(study, method):
-        if line.stage in ("standardise", "pool", "scores", "evidence") and line.name != AGAIN:
-            for site, count in zip(sizes.site, sizes.train_rows, strict=True):
-                if line.stage == "evidence" and site not in asked:
-                    continue
-                times = int(count) if line.per_row else line.rounds
-                rows.append(
-                    {
-                        "site": site,
-                        "stage": line.stage,
-                        "direction": line.direction,
-                        "messages": line.rounds,
-                        "bytes": line.bytes * times,
-                    }
-                )
-    frame = pd.DataFrame(rows, columns=["site", "stage", "direction", "messages", "bytes"])
-    grouped = frame.groupby(["site", "stage", "direction"], sort=False, as_index=False)
-    return grouped.agg(messages=("messages", "max"), bytes=("bytes", "sum"))
-
-
-def sizes_of(study: Study, data: list[SiteData]) -> pd.DataFrame:
-    told = [(s.name, len(s.train_y), len(s.test_y), target_words(study, target_share(study, s))) for s in data]
-    return pd.DataFrame(told, columns=SIZES)
-
-
-def target_share(study: Study, site: SiteData) -> NDArray[np.float64]:
-    """The share of each class among a site's rows; or their mean, in the target's own unit."""
-    y = np.concatenate([site.train_y, site.test_y])
-    if study.target.kind == "number":
-        return np.array([y.mean() * study.target.scale + study.target.center], dtype=np.float64)
-    return np.bincount(y.astype(np.int64), minlength=len(study.target.levels)) / len(y)
-
-
-def target_words(study: Study, share: NDArray[np.float64]) -> str:
-    if study.target.kind == "number":
-        return f"mean {share[0]:.4g} {study.target.unit}".strip()
-    shown = share[1:] if len(share) == 2 else share
-    names = study.target.levels[-len(shown) :]
-    return ", ".join(f"{100 * s:.0f} % {n}" for n, s in zip(names, shown, strict=True))
-
-
-def _table(path: Path) -> pd.DataFrame:
+def our_table(path: Path) -> pd.DataFrame:
     """A table of ours; a site named NA or 007 keeps its name."""
     return pd.read_csv(
         path, dtype={"site": str}, keep_default_na=False, na_values={k: [""] for k in ("value", "score", "p_value")}
@@ -595,7 +250,7 @@ def write_run(folder: Folder, run: Run) -> None:
         save_tensors(place / "model.safetensors", model)
         encoder = {"mean": run.encoders[site].mean, "sd": run.encoders[site].sd}
         write_atomically(place / "encoder.json", json.dumps(encoder))
-    _write_pseudonyms(folder, run.pseudonyms)
+    write_pseudonyms(folder, run.pseudonyms)
     if run.shift_table is not None:
         write_atomically(path / "shifts.csv", run.shift_table.to_csv(index=False))
         write_atomically(path / "alarms.json", json.dumps(run.alarms, indent=1))

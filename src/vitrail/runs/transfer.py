@@ -38,8 +38,8 @@ from vitrail.engines.wire import Line
 from vitrail.methods.local import Local
 from vitrail.runs.folder import write_atomically
 from vitrail.runs.folds import folds_of
-from vitrail.runs.run import federate
 from vitrail.runs.setup import build_task, resolve, standardise_lines, training_of, training_rows
+from vitrail.runs.train import federate
 from vitrail.study import Study
 
 TABLE = ["user", "site", "loss_on_user", "cv_loss", "transfer", "error", "rank"]
