@@ -432,7 +432,8 @@ def test_the_verb(tmp_path: Path) -> None:
     story = Story(tmp_path / "run")
     story.begin()
     command = [sys.executable, "-c", "from vitrail.cli import main; main()", "ui", str(story.path)]
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    heeds = lambda: signal.signal(signal.SIGINT, signal.SIG_DFL)  # noqa: E731  a background job would ignore it
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, preexec_fn=heeds)
     try:
         assert process.stdout is not None
         url = process.stdout.readline().strip()

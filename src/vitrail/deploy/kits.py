@@ -50,7 +50,7 @@ def build_coordinator(folder: Path) -> None:
         "connection_security": "mtls",
     }
     components = [
-        _component("job_scheduler", f"{FLARE}.job_schedulers.job_scheduler.DefaultJobScheduler", max_jobs=1),
+        _component("job_scheduler", f"{FLARE}.job_schedulers.job_scheduler.DefaultJobScheduler", max_jobs=8),
         _component(
             "job_manager",
             "nvflare.apis.impl.job_def_manager.SimpleJobDefManager",

@@ -22,6 +22,7 @@ from vitrail.deploy.far import Heard
 from vitrail.deploy.message import Message, unpack
 
 START = 40.0  # seconds that a job may take to reach everyone
+MOST_FRUITLESS = 2  # jobs in which nobody answers, before the transport is started anew
 GRACE = 2.0  # seconds for a job to end before the next one begins
 
 
@@ -42,6 +43,7 @@ class FlareLine:
         self.flare: subprocess.Popen[bytes] | None = None
         self.jobs: Any = None
         self.pause = 0.5  # before the transport is started again
+        self.fruitless = 0  # jobs begun since anybody answered
         self.read = 0.0  # when the list of sites was last changed
         self.removed = {name for name, site in who.sites.items() if site["removed"]}
         self.listener, self.place = pipe.listen()
@@ -147,6 +149,13 @@ class FlareLine:
             return
         from vitrail.deploy import adapter
 
+        if self.fruitless >= MOST_FRUITLESS:  # FLARE may hold on to a job that is dead
+            self.log("transport restarted", why=f"nobody answered in {self.fruitless} jobs")
+            stop(self.flare, 2.0)
+            self.fruitless, self.silent = 0, set()
+            self.alive.clear()
+            return
+        self.fruitless += 1
         try:
             if self.jobs is None:
                 self.jobs = adapter.Jobs(self.who.folder / "flare" / "lead", self.who.folder / "flare")
@@ -216,6 +225,7 @@ class FlareLine:
             return  # an answer to an old question
         self.alive[name] = time.time()
         self.heard.add(name)
+        self.fruitless = 0
         try:
             if head["code"] != "OK" or not body:
                 trouble[name] = f"its machine could not answer ({head['code']})"

@@ -9,7 +9,6 @@ import json
 from typing import Any, NamedTuple
 
 import safetensors.torch
-import torch
 from torch import Tensor
 
 from vitrail.core.problems import Problem, VitrailError
@@ -51,14 +50,6 @@ def unpack(data: bytes) -> Message:
     except Exception as error:
         what = f"it cannot be read ({type(error).__name__})."
         raise VitrailError("a message was refused", [Problem("message", what, "It was dropped.")]) from None
-
-
-def length(form: Form) -> int:
-    """The most bytes that a message of this form takes."""
-    numbers = sum(
-        torch.Size(shape).numel() * torch.empty(0, dtype=dtype).element_size() for shape, dtype in form.tensors.values()
-    )
-    return MOST_WORDS + numbers
 
 
 def inspect(message: Message, form: Form, where: str) -> None:
