@@ -100,3 +100,17 @@ def spoil_hold_out(study: Study, sites: dict[str, pd.DataFrame]) -> dict[str, pd
         out[name] = frame.copy()
         out[name].iloc[test] = 1e6
     return out
+
+
+def opposed_tables(rows: dict[str, int]) -> dict[str, pd.DataFrame]:
+    """Sites with so many rows; in the one called middle the relation is the other way round."""
+    import numpy as np
+    import pandas as pd
+
+    out = {}
+    for i, (site, count) in enumerate(rows.items()):
+        rng = np.random.default_rng(i)
+        x, z = rng.standard_normal((2, count))
+        sick = np.where((x - z if site != "middle" else z - x) + 0.4 * rng.standard_normal(count) > 0, "yes", "no")
+        out[site] = pd.DataFrame({"age": x * 10 + 50, "dose": z, "sick": sick})
+    return out

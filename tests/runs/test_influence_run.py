@@ -7,6 +7,7 @@ import pandas as pd
 import pytest
 
 import vitrail as vt
+from small import opposed_tables
 from vitrail.report.build import page_of
 from vitrail.report.page import render
 
@@ -15,13 +16,7 @@ ROWS = {"small": 60, "large": 150, "middle": 100}
 
 @pytest.fixture(scope="module")
 def tables() -> dict[str, pd.DataFrame]:
-    out = {}
-    for i, (site, rows) in enumerate(ROWS.items()):
-        rng = np.random.default_rng(i)
-        x, z = rng.standard_normal((2, rows))
-        sick = np.where((x - z if site != "middle" else z - x) + 0.4 * rng.standard_normal(rows) > 0, "yes", "no")
-        out[site] = pd.DataFrame({"age": x * 10 + 50, "dose": z, "sick": sick})
-    return out
+    return opposed_tables(ROWS)
 
 
 @pytest.fixture(scope="module")

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -17,10 +18,10 @@ from vitrail.core.problems import Problem, VitrailError
 from vitrail.core.task import Task
 from vitrail.data.encode import columns, numeric
 from vitrail.deploy.message import Form
-from vitrail.engines.wire import Contract, Line, Rehearsal, Spec, rehearse, trace
+from vitrail.engines.wire import Contract, Line, Rehearsal, Spec, contract_of, rehearse
 from vitrail.explain.shifts import Cell
 from vitrail.methods import AnyMethod
-from vitrail.runs.fit import cells_of
+from vitrail.runs.fit import AGAIN, cells_of
 from vitrail.runs.setup import MAJORITY, build_task, wire_lines
 from vitrail.study import Study
 
@@ -56,7 +57,7 @@ class Agreement:
 
     @cached_property
     def contracts(self) -> list[Contract]:
-        return trace(self.task, self.method, self.study.training.rounds, self.sites)
+        return [contract_of(t) for t in self.stages]
 
     @cached_property
     def cells(self) -> list[Cell]:
@@ -64,14 +65,22 @@ class Agreement:
 
     @cached_property
     def lines(self) -> list[Line]:
+        """Every tensor that may cross. A run on one machine does not name what its coordinator knows anyway."""
+        own = [
+            Line("prepare", "from site", name, shape, _kind(dtype), math.prod(shape) * dtype.itemsize, 1, "each")
+            for name, (shape, dtype) in self.answer("prepare", {}).tensors.items()
+        ]
         # updates are not kept, but the coordinator is sent each report, also where it needs only the total
-        return wire_lines(self.study, self.method, keep_updates=True, sites=self.sites)
+        lines = own + wire_lines(self.study, self.method, keep_updates=True, sites=self.sites)
+        if times := sum(x.rounds for x in lines if x.name in ("how badly it fits", AGAIN)):
+            lines.append(Line("evidence", "from site", "how many rows there are", (), "float64", 8, times, "each"))
+        train = [f"{metric}, {split}" for split, metric in self.scored(0, 1, ["train"])]
+        return lines + [Line("scores", "from site", name, (), "float64", 8, 1, "each") for name in train]
 
     @cached_property
     def hash(self) -> str:
         said = {"format": FORMAT, "study": self.study.to_toml(), "seed": self.seed, "sites": self.sites}
-        forms = {k: str(self.answer(k, {})) for k in ("standardise", "prepare", "evidence")}
-        text = json.dumps({**said, "wire": [list(line) for line in self.lines], "forms": forms}, sort_keys=True)
+        text = json.dumps({**said, "wire": [list(line) for line in self.lines]}, sort_keys=True)
         return hashlib.sha256(text.encode()).hexdigest()[:24]
 
     def scored(self, stage: int, round_: int, splits: list[str]) -> list[tuple[str, str]]:
@@ -161,3 +170,7 @@ QUESTIONS: dict[str, dict[str, Any]] = {
     "evidence": {**RUN, "fitted": list},
     "finish": RUN,
 }
+
+
+def _kind(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")

@@ -9,14 +9,11 @@ import textwrap
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
-import torch
-
 from vitrail.core.tensors import tensors
 from vitrail.deploy.agreement import Agreement
 from vitrail.engines.wire import Line
 from vitrail.methods import AnyMethod, name_of
 from vitrail.report.words import several, size
-from vitrail.runs.fit import AGAIN
 
 WIDTH = 96
 CONSENT = ("publish", "show", "evidence")  # stages in which only a site answers that agreed to publish
@@ -164,19 +161,7 @@ def about(method: AnyMethod) -> str:
 def declared(agreement: Agreement, publishes: bool) -> tuple[list[Line], list[Line]]:
     """Every tensor that would leave, and every one that would come in."""
     lines = [x for x in agreement.lines if publishes or x.stage not in CONSENT]
-    out = [
-        Line("prepare", "from site", name, shape, str(dtype).removeprefix("torch."), _bytes(shape, dtype), 1, "each")
-        for name, (shape, dtype) in agreement.answer("prepare", {}).tensors.items()
-    ]
-    out += [x for x in lines if x.direction == "from site"]
-    # the table of a run on one machine leaves out what its coordinator knows anyway
-    if asked := [x.rounds for x in out if x.name in ("how badly it fits", AGAIN)]:
-        out.append(Line("evidence", "from site", "how many rows there are", (), "float64", 8, sum(asked), "each"))
-    out += [
-        Line("scores", "from site", f"{metric}, {split}", (), "float64", 8, 1, "each")
-        for split, metric in agreement.scored(0, 1, ["train"])
-    ]
-    return out, [x for x in lines if x.direction == "to site"]
+    return tuple([x for x in lines if x.direction == way] for way in ("from site", "to site"))  # type: ignore[return-value]
 
 
 def items(agreement: Agreement, lines: Sequence[Line]) -> list[Item]:
@@ -287,10 +272,6 @@ def _risks(lines: Sequence[Line]) -> list[str]:
         *out,
         "Counts, the target's shares and scores tell how many rows there are and how often each outcome occurs.",
     ]
-
-
-def _bytes(shape: tuple[int, ...], dtype: torch.dtype) -> int:
-    return math.prod(shape) * torch.empty(0, dtype=dtype).element_size()
 
 
 def printable(text: str) -> str:

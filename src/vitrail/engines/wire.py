@@ -102,12 +102,13 @@ def settled_shape(task: Task, method: Method[Any, Any, Any, Any, Any]) -> Any:
     return list(rehearse(task, method, 1))[-1].settled
 
 
+def contract_of(t: Rehearsal) -> Contract:
+    return Contract(t.stage.name, spec_of(t.down), spec_of(t.up), t.stage.exchange.sees, t.stage.rounds)
+
+
 def trace(task: Task, method: Method[Any, Any, Any, Any, Any], rounds: int, sites: int = 1) -> list[Contract]:
     """The contract of every stage."""
-    return [
-        Contract(t.stage.name, spec_of(t.down), spec_of(t.up), t.stage.exchange.sees, t.stage.rounds)
-        for t in rehearse(task, method, rounds, sites)
-    ]
+    return [contract_of(t) for t in rehearse(task, method, rounds, sites)]
 
 
 def total(up: Any) -> Any:
