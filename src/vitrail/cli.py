@@ -345,10 +345,10 @@ def ui(
 
 @app.command()
 def look(
-    run: Annotated[Path, typer.Argument(help="The folder of an iFedAvg run.")],
     data: Annotated[Path, typer.Option("--data", help="The site's own file.")],
-    site: Annotated[str, typer.Option(help="The site whose own eyes these are; with --kit, the kit's.")] = "",
-    kit: Annotated[Path | None, typer.Option(help="The site's kit, where the study ran between machines.")] = None,
+    run: Annotated[Path | None, typer.Argument(help="The folder of an iFedAvg run; not with --kit.")] = None,
+    site: Annotated[str, typer.Option(help="The site whose own eyes these are.")] = "",
+    kit: Annotated[Path | None, typer.Option(help="The site's kit, where it took part between machines.")] = None,
     feature: Annotated[list[str] | None, typer.Option(help="A column to look at besides the findings'.")] = None,
     out: Annotated[Path | None, typer.Option(help="The HTML file; without it, look-SITE.html here.")] = None,
 ) -> None:
@@ -360,14 +360,19 @@ def look(
     from vitrail.runs.folder import site_folder
     from vitrail.runs.look import look_behind
 
-    told = Run.load(run)
+    if (run is None) == (kit is None):
+        what = "expected one of them: a run folder with --site, or --kit where the site took part between machines."
+        raise VitrailError("cannot look", [Problem("RUN or --kit", what)])
     if kit is not None:
         from vitrail.deploy import enrol, personal
 
-        own = enrol.load_kit(kit)
-        told, site = personal.load_model(own).join(told), site or own.site
-    seen = look_behind(told, site, read_table(data, told.study), feature or [])
-    page = write_private(seen, out or Path(f"look-{site_folder(site)}.html"))
+        mine = personal.load_model(enrol.load_kit(kit))
+        seen = mine.look(read_table(data, mine.study), feature or [])
+    else:
+        assert run is not None
+        told = Run.load(run)
+        seen = look_behind(told, site, read_table(data, told.study), feature or [])
+    page = write_private(seen, out or Path(f"look-{site_folder(seen.site)}.html"))
     print(f"{to_text(seen)}\n\nPage: {page.resolve()}")
 
 

@@ -1,4 +1,5 @@
-"""A study between real processes on this machine: `vitrail serve`, a `vitrail join` for each site, and FLARE's."""
+"""A study between real processes on this machine: `vitrail serve`, a `vitrail join` for each site, and FLARE's; and
+the same without any of them, by bytes in one process."""
 
 from __future__ import annotations
 
@@ -17,7 +18,11 @@ from typing import Any
 
 import pandas as pd
 
+from vitrail.core.problems import VitrailError
 from vitrail.deploy import enrol
+from vitrail.deploy.far import Heard
+from vitrail.deploy.message import Message, unpack
+from vitrail.deploy.site import Site
 from vitrail.study import Study
 
 PATIENCE = 90.0  # seconds that anything may take before a test gives up: a loaded machine is slow, not wrong
@@ -172,3 +177,30 @@ def free_port() -> int:
     with socket.socket() as found:
         found.bind(("127.0.0.1", 0))
         return int(found.getsockname()[1])
+
+
+class Here:
+    """A line to sites in this process; every message is bytes on its way. `events`: what was logged."""
+
+    def __init__(self, sites: dict[str, Site]) -> None:
+        self.sites, self.events = sites, list[tuple[str, dict[str, Any]]]()
+
+    def ask(self, questions: dict[str, Message], deadline: float) -> Heard:
+        answers, trouble = {}, {}
+        for name, question in questions.items():
+            try:
+                said = self.sites[name].answer(unpack(question.pack())).pack()
+                self.left(name, said)
+                answers[name] = unpack(said)
+            except VitrailError as error:
+                trouble[name] = str(error)
+        return Heard(answers, trouble)
+
+    def left(self, site: str, data: bytes) -> None:
+        """What a site answers, before it is read."""
+
+    def present(self) -> set[str]:
+        return set(self.sites)
+
+    def log(self, event: str, **details: Any) -> None:
+        self.events.append((event, details))

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import random
+import shutil
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -12,35 +14,17 @@ import torch
 from safetensors.torch import load_file
 
 import vitrail as vt
+from deploy.federation import Here
 from vitrail.data.datasets import heart_disease, packaged
 from vitrail.deploy.agreement import Agreement
-from vitrail.deploy.far import Call, Heard, conduct
-from vitrail.deploy.message import Message, unpack
-from vitrail.deploy.site import Site
+from vitrail.deploy.far import REMOVED, Call, Heard, conduct
+from vitrail.deploy.message import Message
+from vitrail.deploy.site import ANEW, Site
 from vitrail.runs.folder import Folder
 from vitrail.runs.setup import resolve
 
 RUN = "0123456789abcdef"
 METHODS = [name for name, kind in vt.methods.TABLE.items() if not kind.pools_rows]
-
-
-class Here:
-    """A line to sites in this process; every message is bytes on its way."""
-
-    def __init__(self, sites: dict[str, Site]) -> None:
-        self.sites, self.events = sites, []
-
-    def ask(self, questions: dict[str, Message], deadline: float) -> Heard:
-        answers, trouble = {}, {}
-        for name, question in questions.items():
-            try:
-                answers[name] = unpack(self.sites[name].answer(unpack(question.pack())).pack())
-            except vt.VitrailError as error:
-                trouble[name] = str(error)
-        return Heard(answers, trouble)
-
-    def log(self, event: str, **details: Any) -> None:
-        self.events.append((event, details))
 
 
 @pytest.fixture(scope="module")
@@ -131,3 +115,194 @@ def test_nothing_is_lost_or_counted_twice(method: str, heart: tuple, tmp_path: P
         torch.testing.assert_close(mine, near.models[name], rtol=0, atol=0)
     torch.testing.assert_close(far.shared, near.shared, rtol=0, atol=0)
     pdt.assert_frame_equal(far.scores(), near.scores(), check_like=True)
+
+
+class Away(Here):
+    """A line on which some sites are not there, as long as `away` says so of a question."""
+
+    def __init__(self, sites: dict[str, Site], away: Callable[[str, Message], bool]) -> None:
+        super().__init__(sites)
+        self.away, self.now = away, Message("", {})
+
+    def ask(self, questions: dict[str, Message], deadline: float) -> Heard:
+        self.now = next(iter(questions.values()), self.now)
+        here = {n: q for n, q in questions.items() if not self.away(n, q)}
+        heard = super().ask(here, deadline)
+        return Heard(heard.answers, heard.trouble | dict.fromkeys(questions.keys() - here.keys(), "it is not there"))
+
+    def present(self) -> set[str]:
+        return {n for n in self.sites if not self.away(n, self.now)}
+
+
+class Study4:
+    """The heart study by iFedAvg, sites in this process."""
+
+    def __init__(self, heart: tuple, root: Path, rounds: int = 4, scale: str = "global") -> None:
+        study, _ = resolve(heart[0].with_changes(standardise=scale, training={"rounds": rounds}), "ifedavg", None)
+        self.root, self.agreed = root, Agreement.of(study, None, len(heart[1]))
+        self.sites = {n: Site(n, frame, self.agreed, root / n) for n, frame in heart[1].items()}
+
+    def conduct(self, line: Here, quorum: int = 3, **given: Any) -> vt.Run:
+        folder = Folder(self.root / "run", resume=(self.root / "run").exists(), about=".lock")
+        try:
+            call = Call(line, self.agreed, list(self.sites), RUN, quorum, 0.01)
+            return conduct(call, folder, resume=True, **given)
+        finally:
+            folder.close()
+
+
+@pytest.fixture
+def four(heart: tuple, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Study4:
+    monkeypatch.setattr("vitrail.deploy.far.time.sleep", lambda _: None)
+    return Study4(heart, tmp_path)
+
+
+def rounds_of(run: vt.Run, site: str) -> int:
+    return int(run.ledger.query("site == @site and stage == 'train' and direction == 'from site'").messages.iloc[0])
+
+
+def test_who_comes_late_takes_part_from_then_on(four: Study4) -> None:
+    begun: list[int] = []
+
+    def away(name: str, question: Message) -> bool:
+        begun.extend([1] if question.kind == "round" and question.words["round"] >= 2 else [])
+        return name == "va" and not begun
+
+    line = Away(four.sites, away)
+    run = four.conduct(line, start=3)
+    assert ("came late", {"site": "va"}) in line.events
+    assert {n: rounds_of(run, n) for n in four.sites} == {"cleveland": 4, "hungarian": 4, "switzerland": 4, "va": 1}
+    assert set(run.sites) == set(run.sizes.site) == set(run.scores().site) == set(four.sites)
+    assert (four.root / "va" / RUN / "model.safetensors").exists()
+    assert "va" in set(run.shifts().query("value == value").site)
+
+
+def test_nobody_starts_below_what_is_asked_for(four: Study4) -> None:
+    class Enough(Exception):  # noqa: N818
+        pass
+
+    line = Away(four.sites, lambda n, q: n == "va")
+    line.log = lambda event, **told: (_ for _ in ()).throw(Enough) if event == "waiting" else None  # type: ignore[method-assign]
+    with pytest.raises(Enough):
+        four.conduct(line)
+    assert not (four.root / "run" / "entered.json").exists()
+
+
+def test_who_was_away_at_the_end_is_told_by_serving_again(four: Study4) -> None:
+    gone = [True]
+    line = Away(four.sites, lambda n, q: n == "va" and gone[0] and q.kind in ("settle", "evidence", "finish"))
+    run = four.conduct(line)
+    assert ("not told", {"sites": ["va"]}) in line.events
+    assert not (four.root / "va" / RUN / "model.safetensors").exists()
+    gone.clear()
+    gone.append(False)
+    again = four.conduct(line)
+    mine = load_file(four.root / "va" / RUN / "model.safetensors")
+    for key, value in run.shared.items():
+        torch.testing.assert_close(mine[key], value, rtol=0, atol=0)
+    pdt.assert_frame_equal(again.history, run.history)
+    count = len(line.events)
+    four.conduct(line)
+    assert not [e for e, _ in line.events[count:] if e == "waiting"]
+
+
+def test_without_one_sites_evidence_the_others_are_judged(four: Study4) -> None:
+    line = Away(four.sites, lambda n, q: n == "va" and q.kind == "evidence")
+    table = four.conduct(line).shifts()
+    scored = table.groupby("site").score.apply(lambda s: s.notna().any())
+    assert scored.to_dict() == {"cleveland": True, "hungarian": True, "switzerland": True, "va": False}
+    assert table[table.site == "va"].value.notna().all()  # its layers are shown all the same
+
+
+def test_a_removed_site_is_not_waited_for(four: Study4) -> None:
+    class Removing(Here):
+        def ask(self, questions: dict[str, Message], deadline: float) -> Heard:
+            told = {n: q for n, q in questions.items() if n != "va" or q.kind in ("hello", "standardise", "prepare")}
+            heard = super().ask(told, deadline)
+            return Heard(heard.answers, heard.trouble | dict.fromkeys(questions.keys() - told.keys(), REMOVED))
+
+    run = four.conduct(Removing(four.sites))
+    assert set(run.scores().site) == {"cleveland", "hungarian", "switzerland"}
+    shutil.rmtree(four.root / "run")
+    line = Removing({n: Site(n, s.frame, four.agreed, four.root / "x" / n) for n, s in four.sites.items()})
+    with pytest.raises(vt.VitrailError, match="va was removed"):
+        four.conduct(line, quorum=4)
+
+
+def test_a_site_that_refuses_what_nobody_may_refuse_is_set_aside(four: Study4) -> None:
+    four.sites["va"].answer = lambda question: Message("refused", {})  # type: ignore[method-assign]
+    line = Here(four.sites)
+    run = four.conduct(line, start=3)
+    assert ("set aside", {"site": "va", "why": "it refused"}) in line.events
+    assert "va" not in run.sites
+
+
+def asked(site: Site, kind: str, words: dict, tensors: dict, run: str = RUN) -> Message:
+    return site.answer(Message(kind, {**words, "run": run}, tensors))
+
+
+def test_asked_otherwise_again_and_again_a_site_stops_answering(four: Study4, tmp_path: Path) -> None:
+    """Its rows would tell more than was agreed on; also a coordinator that lets it start anew gains nothing."""
+    site, agreed = four.sites["va"], four.agreed
+    asked(site, "standardise", {"step": 1}, {})
+    scale = {k: torch.ones(shape, dtype=kind) for k, (shape, kind) in agreed.question("prepare", {}).tensors.items()}
+    asked(site, "prepare", {}, scale)
+    where = {"stage": 0, "round": 0, "score": []}
+    down = {k: torch.zeros(shape, dtype=kind) for k, (shape, kind) in agreed.question("round", where).tensors.items()}
+    first = asked(site, "round", where, down)
+    for i in range(ANEW):
+        asked(site, "round", where, {k: v + (i + 1) / 100 for k, v in down.items()})
+        again = asked(site, "round", where, down)  # the same question has the same answer, as often as it is asked
+        torch.testing.assert_close(again.tensors, first.tensors, rtol=0, atol=0)
+    for fresh in (site, Site("va", site.frame, agreed, site.base)):
+        with pytest.raises(vt.VitrailError, match="asked otherwise"):
+            asked(fresh, "round", where, {k: v + 1 for k, v in down.items()})
+        asked(fresh, "standardise", {"step": 2}, {"mean": scale["mean"]})
+        with pytest.raises(vt.VitrailError, match="asked otherwise"):
+            asked(fresh, "standardise", {"step": 2}, {"mean": scale["mean"] + 1})
+        asked(fresh, "round", where, down)
+
+
+def test_a_site_takes_part_in_one_run_until_it_joins_again(four: Study4) -> None:
+    hello, site = {"format": 1, "agreement": four.agreed.hash}, four.sites["va"]
+    asked(site, "hello", hello, {})
+    other = "f" * 16
+    with pytest.raises(vt.VitrailError, match="one run at a time"):
+        asked(site, "hello", hello, {}, other)
+    again = Site("va", site.frame, four.agreed, site.base)
+    asked(again, "hello", hello, {})  # the first run is gone on with
+    asked(again, "hello", hello, {}, other)
+    with pytest.raises(vt.VitrailError, match="one run at a time"):
+        asked(again, "hello", hello, {}, "e" * 16)
+
+
+def test_a_finished_site_does_not_begin_anew(four: Study4) -> None:
+    four.conduct(Here(four.sites))
+    place = four.root / "va" / RUN / "model.safetensors"
+    before, last = place.read_bytes(), {"stage": 1, "round": 1, "score": []}
+    spec = four.agreed.question("settle", last).tensors
+    asked(four.sites["va"], "settle", last, {k: torch.zeros(shape, dtype=kind) for k, (shape, kind) in spec.items()})
+    assert place.read_bytes() == before
+    first = {"stage": 0, "round": 0, "score": []}
+    down = {
+        k: torch.zeros(shape, dtype=kind) for k, (shape, kind) in four.agreed.question("round", first).tensors.items()
+    }
+    with pytest.raises(vt.VitrailError, match="went back too far"):
+        asked(four.sites["va"], "round", first, down)
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        {"findings": [], "others": 4},
+        {"findings": [], "others": "3"},
+        {"findings": [["nothing", "shifted", 1.0, 1.0, "x"]], "others": 0},
+        {"findings": [["chol", "shifted", 1.0, 1.0, "\x1b[2J"]], "others": 0},
+        {"findings": [["chol", "shifted", float("nan"), 1.0, "x"]], "others": 0},
+        {"findings": ["chol"], "others": 0},
+        {"findings": {}, "others": 0},
+    ],
+)
+def test_a_last_word_that_is_none_is_refused(words: dict, four: Study4) -> None:
+    with pytest.raises(vt.VitrailError, match="refused"):
+        asked(four.sites["va"], "finish", words, {})

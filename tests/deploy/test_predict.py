@@ -6,7 +6,6 @@ import fcntl
 import io
 import shutil
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -14,13 +13,14 @@ import pytest
 from typer.testing import CliRunner
 
 import vitrail as vt
+from deploy.federation import Here
 from vitrail.cli import app
 from vitrail.data.datasets import heart_disease, packaged
 from vitrail.data.read import read_table
 from vitrail.deploy import enrol
 from vitrail.deploy.agreement import Agreement
-from vitrail.deploy.far import Call, Heard, conduct
-from vitrail.deploy.message import Message, unpack
+from vitrail.deploy.far import Call, conduct
+from vitrail.deploy.message import unpack
 from vitrail.deploy.outbox import Outbox
 from vitrail.deploy.personal import check_not_left, load_model
 from vitrail.deploy.site import Site
@@ -34,23 +34,16 @@ MINE = "va"
 run_cli = CliRunner().invoke
 
 
-class Here:
-    """A line to sites in this process; what leaves the one with a kit is recorded first."""
+class Recorded(Here):
+    """What leaves the site with a kit is recorded first."""
 
     def __init__(self, sites: dict[str, Site], box: Outbox) -> None:
-        self.sites, self.box = sites, box
+        super().__init__(sites)
+        self.box = box
 
-    def ask(self, questions: dict[str, Message], deadline: float) -> Heard:
-        answers = {}
-        for name, question in questions.items():
-            said = self.sites[name].answer(unpack(question.pack()))
-            if name == MINE:
-                self.box.record(said, said.pack())
-            answers[name] = unpack(said.pack())
-        return Heard(answers, {})
-
-    def log(self, event: str, **details: Any) -> None:
-        pass
+    def left(self, site: str, data: bytes) -> None:
+        if site == MINE:
+            self.box.record(unpack(data), data)
 
 
 @pytest.fixture(scope="module")
@@ -74,7 +67,7 @@ def ran(heart: tuple, tmp_path_factory: pytest.TempPathFactory) -> Path:
     homes = {n: kit.home if n == MINE else place / "homes" / n for n in heart[1]}
     sites = {n: Site(n, frame, agreed, homes[n]) for n, frame in heart[1].items()}
     run = Folder(place / "run", resume=False)
-    conduct(Call(Here(sites, Outbox(kit.home)), agreed, list(sites), RUN, len(sites), 60.0), run, resume=False)
+    conduct(Call(Recorded(sites, Outbox(kit.home)), agreed, list(sites), RUN, len(sites), 60.0), run, resume=False)
     run.close()
     return place
 
@@ -159,21 +152,33 @@ def test_it_looks_behind_its_findings(
     with pytest.raises(vt.VitrailError, match="on its own machine"):
         look_behind(done, MINE, frame, ["chol"])
     want = to_text(look_behind(near, MINE, frame, ["chol"]))
-    assert to_text(look_behind(load_model(kit).join(done), MINE, frame, ["chol"])) == want
+    assert to_text(load_model(kit).look(frame, ["chol"])) == want
     frame.to_csv(tmp_path / "va.csv", index=False)
     page = tmp_path / "look.html"
     given = ["--data", str(tmp_path / "va.csv"), "--feature", "chol", "--out", str(page)]
-    told = run_cli(app, ["look", str(ran / "run"), "--kit", str(kit.folder), *given])
+    told = run_cli(app, ["look", "--kit", str(kit.folder), *given])
     assert told.exit_code == 0, told.exception
     assert page.exists()
-    assert MINE not in done.models  # nothing was put into the coordinator's run
+    both = run_cli(app, ["look", str(ran / "run"), "--kit", str(kit.folder), *given])
+    assert "expected one of them" in str(both.exception)
 
 
-def test_it_does_not_look_behind_another_run(kit: enrol.Kit, done: vt.Run) -> None:
-    mine = load_model(kit)
-    done.shared = {k: v + 1e-3 for k, v in done.shared.items()}
-    with pytest.raises(vt.VitrailError, match="another run"):
-        mine.join(done)
+def test_what_it_looks_behind_is_of_no_other_site_alone(kit: enrol.Kit, near: vt.Run) -> None:
+    """It is sent the mean of the others' layers, and the findings about itself."""
+    told = load_model(kit).behind
+    assert told is not None
+    table = near.shifts()
+    others = table[(table.site != MINE) & (table.layer == "b_in")]
+    assert told.others == others.site.nunique() == 3
+    want = others.groupby("feature", sort=False).value.mean().to_numpy()
+    np.testing.assert_allclose(told.layers["input.shift"].numpy(), want, atol=1e-6)
+    assert told.findings == [f for f in near.findings() if f.site == MINE]
+
+
+def test_without_private_layers_there_is_nothing_to_look_behind(kit: enrol.Kit, heart: tuple) -> None:
+    (kit.home / RUN / "behind.safetensors").unlink()
+    with pytest.raises(vt.VitrailError, match="nothing to look behind"):
+        load_model(kit).look(heart[1][MINE])
 
 
 def test_leaving(kit: enrol.Kit, heart: tuple, tmp_path: Path) -> None:

@@ -11,11 +11,12 @@ import torch
 from torch import Tensor
 
 import vitrail as vt
+from deploy.federation import Here
 from vitrail.core.tensors import tensors
 from vitrail.data.datasets import heart_disease, packaged
 from vitrail.deploy.agreement import FORMAT, Agreement
-from vitrail.deploy.far import Call, Heard, conduct
-from vitrail.deploy.message import Message
+from vitrail.deploy.far import Call, conduct
+from vitrail.deploy.message import Message, unpack
 from vitrail.deploy.site import Site
 from vitrail.deploy.words import CONSENT, GROUPS, IN, KEPT, OUT, WIDTH, contract_words, declared, phrase
 from vitrail.methods import name_of
@@ -117,19 +118,15 @@ def test_the_study_cannot_write_on_the_terminal() -> None:
     assert "\x1b" not in text
 
 
-class Counted:
-    """A line to sites in this process that notes what one of them says."""
+class Counted(Here):
+    """It notes what one of them says."""
 
     def __init__(self, sites: dict[str, Site]) -> None:
-        self.sites, self.left = sites, []
+        super().__init__(sites)
+        self.said: list[Message] = []
 
-    def ask(self, questions: dict[str, Message], deadline: float) -> Heard:
-        answers = {name: self.sites[name].answer(q) for name, q in questions.items()}
-        self.left += [answers["va"]] if "va" in answers else []
-        return Heard(answers, {})
-
-    def log(self, event: str, **details: Any) -> None:
-        raise AssertionError((event, details))
+    def left(self, site: str, data: bytes) -> None:
+        self.said += [unpack(data)] if site == "va" else []
 
 
 @pytest.mark.parametrize("method", METHODS)
@@ -139,14 +136,14 @@ def test_no_more_leaves_than_is_said(method: str, tmp_path: Path) -> None:
     line = Counted({n: Site(n, frame, a, tmp_path / n) for n, frame in heart_disease().items()})
     conduct(Call(line, a, list(line.sites), "0" * 16, 4, 60.0), Folder(tmp_path / "run", resume=False), resume=False)
     said = declared(a, True)[0]
-    again = [m for m in line.left if m.kind == "evidence"][1:]  # as often as there is doubt
+    again = [m for m in line.said if m.kind == "evidence"][1:]  # as often as there is doubt
 
     def count(messages: list[Message]) -> int:
         return sum(t.nbytes for m in messages for t in m.tensors.values())
 
     once = [x._replace(rounds=1) if x.stage == "evidence" else x for x in said if x.name != AGAIN]
-    assert count(line.left) - count(again) == sum(x.bytes * x.rounds for x in once)
-    assert count(line.left) <= sum(x.bytes * x.rounds for x in said)
+    assert count(line.said) - count(again) == sum(x.bytes * x.rounds for x in once)
+    assert count(line.said) <= sum(x.bytes * x.rounds for x in said)
 
 
 @pytest.mark.parametrize("method", [*KEPT, "fedper", "ifedavg"])

@@ -17,11 +17,11 @@ import torch
 from vitrail.core.problems import Problem, VitrailError
 from vitrail.core.task import Task
 from vitrail.data.encode import columns, numeric
-from vitrail.deploy.message import Form
+from vitrail.deploy.message import MOST_WORDS, Form
 from vitrail.engines.wire import Contract, Line, Rehearsal, Spec, contract_of, rehearse
-from vitrail.explain.shifts import Cell
+from vitrail.explain.shifts import LABEL, Cell
 from vitrail.methods import AnyMethod
-from vitrail.runs.fit import AGAIN, cells_of
+from vitrail.runs.fit import AGAIN, ShiftFinding, cells_of
 from vitrail.runs.setup import MAJORITY, build_task, wire_lines
 from vitrail.study import Study
 
@@ -75,7 +75,11 @@ class Agreement:
         if times := sum(x.rounds for x in lines if x.name in ("how badly it fits", AGAIN)):
             lines.append(Line("evidence", "from site", "how many rows there are", (), "float64", 8, times, "each"))
         train = [f"{metric}, {split}" for split, metric in self.scored(0, 1, ["train"])]
-        return lines + [Line("scores", "from site", name, (), "float64", 8, 1, "each") for name in train]
+        lines += [Line("scores", "from site", name, (), "float64", 8, 1, "each") for name in train]
+        told = self.others.items()
+        return lines + [
+            Line("finish", "to site", name, s, _kind(t), 8 * math.prod(s), 1, "each") for name, (s, t) in told
+        ]
 
     @cached_property
     def hash(self) -> str:
@@ -111,8 +115,41 @@ class Agreement:
         elif kind == "prepare":
             down = {"mean": self.numbers, "sd": self.numbers} if self.shared_scale else {}
         elif kind == "evidence":
+            fitted, known = words.get("fitted"), range(len(self.cells))
+            if not isinstance(fitted, list) or not all(isinstance(c, int) and c in known for c in fitted):
+                raise _none("fitted", fitted)
             down = self.ends
+        elif kind == "finish":
+            self.findings(words)
+            others = words.get("others")
+            if not isinstance(others, int) or not 0 <= others < self.sites:
+                raise _none("others", others)
+            down = self.others if others else {}
         return Form(QUESTIONS[kind], down)
+
+    def findings(self, words: dict[str, Any], site: str = "") -> list[ShiftFinding]:
+        """What a site is told about itself at the end, as the words of that message say it."""
+        try:
+            told = [ShiftFinding(site, *said) for said in words["findings"]]
+            known = {*self.study.features, LABEL}
+            for found in told:
+                texts, numbers = (found.feature, found.kind, found.text), (found.strength, found.confidence)
+                well = found.feature in known and all(isinstance(v, str) and v.isprintable() for v in texts)
+                if not well or not all(isinstance(v, float) and math.isfinite(v) for v in numbers):
+                    raise ValueError
+        except (KeyError, TypeError, ValueError):
+            raise _none("findings", words.get("findings")) from None
+        return told
+
+    def most(self, kind: str) -> int:
+        """Of one kind without rounds, how many different questions a site may be asked in a run."""
+        return next(x.rounds for x in self.lines if x.name == AGAIN) + 1 if kind == "evidence" else 1
+
+    @cached_property
+    def longest(self) -> int:
+        """Bytes that no question is longer than."""
+        sent = [self.others, self.ends, *(c.down for c in self.contracts), dict.fromkeys(("mean", "sd"), self.numbers)]
+        return MOST_WORDS + max(sum(math.prod(s) * t.itemsize for s, t in spec.values()) for spec in sent)
 
     def answer(self, kind: str, words: dict[str, Any]) -> Form:
         """What a site may say to that question."""
@@ -149,6 +186,13 @@ class Agreement:
     def numbers(self) -> tuple[tuple[int, ...], torch.dtype]:
         return (len(numeric(self.study)),), torch.float64
 
+    @cached_property
+    def others(self) -> Spec:
+        """At the end: the mean of the layers that the others published."""
+        up = {k: v for c in self.contracts if c.stage == "publish" for k, v in c.up.items()}
+        named = {k.replace("layers/", "others/"): math.prod(shape) for k, (shape, _) in up.items()}
+        return {k: ((count,), torch.float64) for k, count in named.items()}
+
     @property
     def ends(self) -> Spec:
         width, outputs = len(columns(self.study)), self.task.net.outputs
@@ -168,7 +212,7 @@ QUESTIONS: dict[str, dict[str, Any]] = {
     "round": {**RUN, **WHERE, "score": list},
     "settle": {**RUN, **WHERE, "score": list},
     "evidence": {**RUN, "fitted": list},
-    "finish": RUN,
+    "finish": {**RUN, "findings": list, "others": int},
 }
 
 

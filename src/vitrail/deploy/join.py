@@ -178,6 +178,11 @@ class Door:
 
     def _said(self, body: bytes) -> Message:
         try:
+            if len(body) > self.site.agreed.longest:
+                what = (
+                    f"it has {len(body)} bytes, and none that was agreed on is longer than {self.site.agreed.longest}."
+                )
+                raise VitrailError("a message was refused", [Problem("message", what, "It was dropped unread.")])
             question = unpack(body)
             self.outbox.received(question.kind, question.words, len(body))
             return self.site.answer(question)

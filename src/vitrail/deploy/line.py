@@ -18,7 +18,7 @@ from typing import Any
 from vitrail.core.problems import VitrailError
 from vitrail.deploy import pipe
 from vitrail.deploy.enrol import Coordinator
-from vitrail.deploy.far import Heard
+from vitrail.deploy.far import REMOVED, Heard
 from vitrail.deploy.message import Message, unpack
 
 START = 40.0  # seconds that a job may take to reach everyone
@@ -179,7 +179,7 @@ class FlareLine:
         until, numbers = time.time() + deadline, dict[str, int]()
         answers, trouble = dict[str, Message](), dict[str, str]()
         packed = {name: q.pack() for name, q in questions.items()}
-        trouble |= dict.fromkeys(questions.keys() & self.removed, "it was removed")
+        trouble |= dict.fromkeys(questions.keys() & self.removed, REMOVED)
         while waiting := set(questions) - answers.keys() - trouble.keys():
             # a job that has just begun is given time to reach everyone
             if time.time() > (until if waiting <= self.heard else max(until, self.begun + START)):

@@ -7,23 +7,28 @@ import fcntl
 import json
 import re
 import shutil
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from datetime import datetime
 from pathlib import Path
 
 import pandas as pd
-import torch
+from safetensors import safe_open
 from safetensors.torch import load_file
 from torch import Tensor
 
 from vitrail.core.problems import Problem, VitrailError
 from vitrail.core.tensors import tensors
 from vitrail.data.encode import Encoder
+from vitrail.deploy.agreement import Agreement
 from vitrail.deploy.enrol import LEFT, Kit
+from vitrail.deploy.site import BEHIND
 from vitrail.engines.wire import settled_shape
+from vitrail.explain.look import Look
 from vitrail.runs.folder import write_atomically
-from vitrail.runs.run import Run, predicted
-from vitrail.runs.setup import build_task, publishes
+from vitrail.runs.look import Behind, Model, look_at, unknown
+from vitrail.runs.run import predicted
+from vitrail.runs.setup import build_task
 from vitrail.study import Study
 
 
@@ -37,21 +42,22 @@ class Personal:
     run: str
     model: dict[str, Tensor]
     encoder: Encoder
+    behind: Behind | None = None  # what the coordinator said about this site at the end
+    rows: str | None = None  # the fingerprint of the rows it trained on
 
     def predict(self, frame: pd.DataFrame) -> pd.DataFrame:
         """A probability for each class, or a number, for each raw row."""
         return predicted(self.study, self.study.build_method(), self.seed, self.model, self.encoder, frame)
 
-    def join(self, public: Run) -> Run:
-        """The coordinator's run with this site's part put back, so that the site can look behind its findings."""
-        same = public.study == self.study and public.seed == self.seed and self.site in public.sites
-        if publishes(public.method):  # the shared layers in its model are the coordinator's, to the last bit
-            same &= all(torch.equal(v, self.model[k]) for k, v in public.shared.items() if k in self.model)
-        if not same:
-            what = f"it is not the one in which this site's model was made ({self.run})."
-            raise VitrailError("this is another run", [Problem("run", what, "Ask the coordinator for that one.")])
-        models, encoders = {**public.models, self.site: self.model}, {**public.encoders, self.site: self.encoder}
-        return Run(**{**vars(public), "models": models, "encoders": encoders})
+    def look(self, frame: pd.DataFrame, features: Sequence[str] = ()) -> Look:
+        """What was found about this site, with its own rows behind it."""
+        if self.behind is None:
+            what = "the coordinator has told nothing about private layers: another method, or the run has not ended."
+            raise VitrailError("there is nothing to look behind", [Problem(f"run {self.run}", what)])
+        if problems := unknown(self.study, features):
+            raise VitrailError("cannot look", problems)
+        model = Model(self.study, self.study.build_method(), self.seed, self.model, self.encoder)
+        return look_at(self.site, frame, model, self.behind, features, self.rows)
 
 
 def load_model(kit: Kit, run: str | None = None) -> Personal:
@@ -73,7 +79,20 @@ def load_model(kit: Kit, run: str | None = None) -> Personal:
     if shape != {k: v.shape for k, v in model.items()}:
         what, hint = "it belongs to another study or method than the kit's.", "Use the kit with which the site joined."
         raise VitrailError("the model does not fit", [Problem(str(place), what, hint)])
-    return Personal(kit.site, study, kit.seed, run, model, Encoder(study, scale["mean"], scale["sd"]))
+    mine = Personal(kit.site, study, kit.seed, run, model, Encoder(study, scale["mean"], scale["sd"]))
+    return _told(mine, Agreement.of(study, kit.seed, len(kit.sites)), place.parent / BEHIND)
+
+
+def _told(mine: Personal, agreed: Agreement, place: Path) -> Personal:
+    """With what came at the end, where it did."""
+    if not place.exists():
+        return mine
+    with safe_open(place, "pt") as file:
+        said = json.loads(file.metadata()["told"])
+    layers = {k.removeprefix("others/"): v for k, v in load_file(place).items()}
+    return replace(
+        mine, behind=Behind(agreed.findings(said, mine.site), layers, said["others"]), rows=said["fingerprint"]
+    )
 
 
 def leave(folder: Path, home: Path) -> None:

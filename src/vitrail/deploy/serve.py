@@ -16,11 +16,12 @@ from typing import Any
 from vitrail.core.problems import Problem, VitrailError
 from vitrail.deploy.agreement import Agreement
 from vitrail.deploy.enrol import Coordinator
-from vitrail.deploy.far import Call, conduct
+from vitrail.deploy.far import ENTERED, TOLD, Call, conduct
 from vitrail.deploy.line import FlareLine, children_of
 from vitrail.runs.folder import Folder, write_atomically
 from vitrail.runs.run import Run
 
+GRACE = 30.0  # seconds for the others, once there are enough to start
 CURRENT = "current.json"  # which run is under way
 
 
@@ -30,8 +31,11 @@ def serve(
     deadline: float,
     say: Callable[[str, dict[str, Any]], None],
     begun: Callable[[Path], None] | None = None,
-) -> tuple[Run, Path]:
-    """Wait for the sites, run the study, write the run folder; `begun` is told which, as soon as it is there."""
+    written: Callable[[Run, Path], None] = lambda run, place: None,
+    new: bool = False,
+) -> None:
+    """Wait for the sites, run the study, write the run folder. `begun` is told which, as soon as it is there; `written`
+    when it is whole. With `new`, the run before is over, also where a site has not heard its last word."""
     from vitrail.deploy import kits
 
     who = replace(who, folder=who.folder.resolve())  # FLARE's processes work elsewhere
@@ -41,7 +45,7 @@ def serve(
     if not names or not 1 <= need <= len(names):
         what = f"{len(names)} sites are enrolled, and {need} are needed in each round."
         raise VitrailError("the study cannot start", [Problem("sites", what, "Approve their requests first.")])
-    run, place, resume = _current(who.folder, agreement.hash)
+    run, place, resume = _current(who.folder, agreement.hash, [] if new else names)
     kits.build_coordinator(who.folder)
     for old in children_of(who.folder / "flare" / "coordinator"):
         with contextlib.suppress(ProcessLookupError):
@@ -59,28 +63,54 @@ def serve(
         if begun is not None:
             begun(place)
         line = FlareLine(who, log)
-        while line.present() < set(names):
-            line.watch(0.5)
+        start = len(names) if quorum is None else quorum
+        if _finished(place):
+            left = _untold(place, names)
+            log("left to tell", sites=left)
+            _wait(line, set(left), 1)
+        else:
+            _wait(line, set(names), need if (place / ENTERED).exists() else start)
         call = Call(line, agreement, names, run, need, deadline)
-        return conduct(call, folder, resume, gone=sorted(who.sites.keys() - set(names))), place
+        gone = sorted(who.sites.keys() - set(names))
+        conduct(call, folder, resume, start=start, gone=gone, written=lambda done: written(done, place))
     finally:
         if line is not None:
             line.close()
         folder.close()
 
 
-def _current(folder: Path, agreement: str) -> tuple[str, Path, bool]:
-    """The run under way, or a new one; and whether it was begun before."""
+def _wait(line: FlareLine, names: set[str], enough: int) -> None:
+    """Until enough are there, and then a little for the others."""
+    since = None
+    while not (here := line.present()) >= names:
+        if len(here & names) < enough:
+            since = None
+        elif since is None:
+            since = time.monotonic()
+            line.log("enough", sites=sorted(here & names), seconds=GRACE)
+        elif time.monotonic() - since > GRACE:
+            return
+        line.watch(0.5)
+
+
+def _current(folder: Path, agreement: str, names: list[str]) -> tuple[str, Path, bool]:
+    """The run under way, or of whose end one of these sites has not been told, or a new one; whether it was begun."""
     kept = folder / CURRENT
     if kept.exists():
         told = json.loads(kept.read_text())
         place = folder / "runs" / told["place"]
-        if told["agreement"] == agreement and not _finished(place):
+        if told["agreement"] == agreement and not (_finished(place) and not _untold(place, names)):
             return told["run"], place, (place / "deployed.json").exists()
     run = secrets.token_hex(8)
     place = folder / "runs" / f"{time.strftime('%Y%m%d-%H%M%S')}-{run[:4]}"
     write_atomically(kept, json.dumps({"run": run, "place": place.name, "agreement": agreement}))
     return run, place, False
+
+
+def _untold(place: Path, names: list[str]) -> list[str]:
+    """Those of these sites that have not heard the last word of a run."""
+    told = place / TOLD
+    return sorted(set(names) - set(json.loads(told.read_text()) if told.exists() else []))
 
 
 def _finished(place: Path) -> bool:

@@ -6,6 +6,7 @@ that a round that is asked for again, or that the coordinator forgot, is compute
 
 from __future__ import annotations
 
+import hashlib
 import json
 import re
 from pathlib import Path
@@ -29,7 +30,10 @@ from vitrail.runs.folder import save_tensors, versions, write_atomically
 from vitrail.runs.setup import all_rows, training_of, training_rows
 from vitrail.runs.train import Judge, target_share
 
+BEHIND = "behind.safetensors"  # what a site was told about itself at the end
 KEPT = 4  # rounds whose outcome a site keeps
+RECENT = 4 * KEPT  # questions about rounds that it remembers; older rounds cannot be asked for
+ANEW = 20  # in a run, questions about what was answered before and to another question: a coordinator may be put back
 
 
 class Site:
@@ -41,7 +45,7 @@ class Site:
     ) -> None:
         self.name, self.frame, self.agreed, self.base, self.publishes = name, frame, agreement, base, publishes
         self.rows = clean(frame, agreement.study)
-        self.home = base
+        self.home, self.begun = base, ""  # the run at hand, and the one that was begun by this process
         self.data: SiteData | None = None
 
     def answer(self, question: Message) -> Message:
@@ -51,8 +55,9 @@ class Site:
             raise VitrailError("a message was refused", [Problem("message", f"kind {kind!r} is unknown.", "Dropped.")])
         inspect(question, self.agreed.question(kind, words), "to site")
         self._enter(words["run"])
-        if self.data is None and kind in ("round", "settle", "evidence"):
+        if self.data is None and kind in ("round", "settle", "evidence", "finish"):
             raise VitrailError("a message was refused", [Problem("message", "nothing is prepared.", "It was dropped.")])
+        self._count(question)
         said: Message = getattr(self, f"on_{kind}")(question)
         if said.kind != "refused":
             inspect(said, self.agreed.answer(kind, words), "from site")
@@ -131,9 +136,37 @@ class Site:
         return Message("evidence", {}, {k: torch.from_numpy(v) for k, v in numbers.items()} | fitted)
 
     def on_finish(self, asked: Message) -> Message:
-        for old in self._versions():
+        """What was found about this site is kept beside its model; of its states the last, so that none begins anew."""
+        assert self.data is not None
+        if self.agreed.others:
+            told = {k: asked.words[k] for k in ("findings", "others")} | {"fingerprint": self.data.fingerprint}
+            save_tensors(self.home / BEHIND, asked.tensors, {"told": json.dumps(told)})
+        for old in self._versions()[:-1]:
             self._place(*old).unlink(missing_ok=True)
         return Message("finish", {})
+
+    def _count(self, asked: Message) -> None:
+        """Asked the same again, a site answers the same. Asked otherwise and otherwise, its rows would tell more than
+        was agreed; what it remembers of questions outlives this process."""
+        words, where = asked.words, asked.kind
+        if where in ("hello", "finish") or (where == "settle" and not words["score"]):
+            return  # nothing about rows is said
+        where += "".join(f" {words[k]}" for k in ("stage", "round", "step") if k in words)
+        place, mark = self.home / "asked.json", hashlib.sha256(asked.pack()).hexdigest()[:32]
+        known: dict[str, Any] = json.loads(place.read_text()) if place.exists() else {"anew": 0, "marks": {}}
+        marks = known["marks"].setdefault(where, [])
+        if mark in marks:
+            return
+        if len(marks) >= self.agreed.most(asked.kind):
+            known["anew"] += 1
+        if known["anew"] > ANEW:
+            what = f"it was answered before, and this is the {ANEW + 1}st time that something is asked otherwise."
+            raise VitrailError("a message was refused", [Problem(where, what, "Start the study anew.")])
+        marks.append(mark)
+        rounds = [k for k in known["marks"] if k.startswith("round")]
+        for old in rounds[:-RECENT]:
+            del known["marks"][old]
+        write_atomically(place, json.dumps(known))
 
     def _enter(self, run: str) -> None:
         """Each run has its own folder; one that was begun before this process started is gone on with."""
@@ -141,6 +174,12 @@ class Site:
             raise VitrailError("a message was refused", [Problem("run", f"{run[:20]!r} is no run.", "Dropped.")])
         if self.home == self.base / run:
             return
+        if not (self.base / run).exists():
+            if self.begun:
+                what = f"it has taken part in {self.begun} since it joined, and in one run at a time."
+                hint = "The site has to join again."
+                raise VitrailError("a message was refused", [Problem(f"run {run}", what, hint)])
+            self.begun = run
         self.home, self.data = self.base / run, None
         self.home.mkdir(parents=True, exist_ok=True, mode=0o700)
         write_atomically(self.home / "study.toml", self.agreed.study.to_toml())
@@ -184,12 +223,17 @@ class Site:
         known = [v for v in found if v <= (s, r)]
         if known:
             stage = known[-1][0]
+            if stage < s:
+                what = f"stage {s} is asked for, and how stage {stage} ended was never told."
+                raise VitrailError("a message was refused", [Problem("stage", what, "It was dropped.")])
             shape = stages[stage].state if stage < len(stages) else stages[-1].settled
             return filled(shape, {k: v[None] for k, v in load_file(self._place(*known[-1])).items()})
         if found:
             what = f"round {r} of stage {s} is asked for, and this site is further than {KEPT} rounds after it."
             raise VitrailError("the coordinator went back too far", [Problem("round", what, "Start the study anew.")])
-        return each(lambda t: t[:1].clone(), stages[0].state)
+        start = each(lambda t: t[:1].clone(), stages[0].state)
+        self._keep(0, 0, start)
+        return start
 
     def _keep(self, s: int, r: int, state: Any) -> None:
         save_tensors(self._place(s, r), {k: v[0] for k, v in tensors(state)})

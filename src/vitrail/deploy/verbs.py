@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+
+if TYPE_CHECKING:
+    from vitrail.runs.run import Run
 
 VERBS: list[Callable[..., Any]] = []
 
@@ -110,9 +113,13 @@ def remove(
 @verb
 def serve(
     study: Annotated[Path, typer.Argument(help="The study file, as it was invited with.")],
-    quorum: Annotated[int | None, typer.Option(help="Sites needed in each round; more than half otherwise.")] = None,
+    quorum: Annotated[
+        int | None,
+        typer.Option(help="Sites needed to start and in each round; otherwise all to start, then more than half."),
+    ] = None,
     deadline: Annotated[float, typer.Option(help="Seconds that a site has to answer.")] = 600.0,
     page: Annotated[bool, typer.Option("--page", help="A live page for this browser, on 127.0.0.1.")] = False,
+    new: Annotated[bool, typer.Option("--new", help="A new run, though a site has not taken its last one.")] = False,
 ) -> None:
     """Coordinator: wait for the sites, run the study, write run and page. Started again, it goes on where it was."""
     from vitrail.deploy import enrol
@@ -128,8 +135,11 @@ def serve(
         if page:
             print(f"Live: {start(run).url}", flush=True)
 
-    result, place = conduct(who, quorum, deadline, lambda e, told: print(f"  {in_words(e, told)}", flush=True), show)
-    print(f"\nRun:  {place.resolve()}\nPage: {write_report(result, place / 'report.html').resolve()}")
+    def written(result: Run, place: Path) -> None:
+        print(f"\nRun:  {place.resolve()}\nPage: {write_report(result, place / 'report.html').resolve()}", flush=True)
+
+    say = lambda event, told: print(f"  {in_words(event, told)}", flush=True)  # noqa: E731
+    conduct(who, quorum, deadline, say, show, written, new)
 
 
 @verb
@@ -143,8 +153,9 @@ def join(
     """Site: check the file, read what will leave the house, agree, and take part until the study is finished."""
     from vitrail.deploy import enrol
     from vitrail.deploy.join import Door, agree
-    from vitrail.deploy.personal import check_not_left
+    from vitrail.deploy.personal import check_not_left, load_model
     from vitrail.deploy.site import Site
+    from vitrail.report.private import write_private
 
     check_not_left(kit)
     need_transport()
@@ -156,6 +167,10 @@ def join(
     )
     door.stay()
     print(f"The study is finished. This site's own model is in {own.home}: vitrail predict {kit} --data FILE")
+    mine = load_model(own, door.site.home.name)
+    if mine.behind is not None:
+        page = write_private(mine.look(frame), door.site.home / "look.html")
+        print(f"What was found about this site, with its own rows beside it: {page.resolve()}")
 
 
 @verb
@@ -242,7 +257,7 @@ def need_transport() -> None:
 
 def in_words(event: str, told: dict[str, Any]) -> str:
     """An event of the coordinator's log on one line."""
-    site = told.get("site", "")
+    site, names = told.get("site", ""), ", ".join(told.get("sites", []))
     said = {
         "joined": f"{site} is here",
         "back": f"{site} is back",
@@ -251,10 +266,21 @@ def in_words(event: str, told: dict[str, Any]) -> str:
         "answers again": f"{site} answers again",
         "removed": f"{site} was removed",
         "set aside": f"{site} is set aside: {told.get('why')}",
-        "waiting": f"waiting: {told}",
-        "job": f"connected: {', '.join(told.get('sites', []))}",
+        "waiting": waiting(told),
+        "job": f"connected: {names}",
+        "enough": f"{names}: enough to start; {told.get('seconds', 0):.0f} seconds for the others",
+        "came late": f"{site} came late and takes part from now on",
+        "not asked further": f"{site} published its layers and cannot be asked about them: no finding is about it",
+        "left to tell": f"the run is finished; waiting for {names} to take the model (--new starts another run)",
+        "not told": f"{names} has not taken the model: start vitrail serve again when it is back",
     }
     return said.get(event, " ".join([event, *(f"{k} {v}" for k, v in told.items())]))
+
+
+def waiting(told: dict[str, Any]) -> str:
+    if late := told.get("for_the_last_word"):
+        return f"waiting for {', '.join(late)} to take the model"
+    return f"waiting: {told.get('answered')} of the {told.get('needed')} answers that are needed"
 
 
 @verb

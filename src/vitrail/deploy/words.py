@@ -68,6 +68,7 @@ IN = {
     "wanted": "to which of them you are asked to answer",
     "mean": "the mean of each numeric column over all sites",
     "standard deviation": "its standard deviation over all sites",
+    "others": "at the end, with what was found about this site in words: the mean of what the others published",
 }
 GROUPS = {
     "input": "your private layer at the input: a shift and a factor for each column",
@@ -225,6 +226,10 @@ def _seen(agreement: Agreement, lines: Sequence[Line]) -> list[str]:
         out.append(
             f"Only the sum over the sites is used ({sums}). Each report reaches the coordinator's machine all the same "
             "and could be read there; the program adds it to the others' and keeps the sum alone."
+        )
+    if any(x.stage == "publish" for x in lines):
+        out.append(
+            "Every other site is sent the mean of the private layers that its others published, yours among them."
         )
     if agreement.method.grows:
         out.append("Every site is sent the models of all sites. What yours sends goes into them, or is one of them.")

@@ -56,6 +56,10 @@ def cells_of(study: Study) -> list[Cell]:
     return [*cells, Cell(LABEL, (), "label")]
 
 
+class SilentError(Exception):
+    """A site that published says nothing more: told with the name it published under."""
+
+
 # a site's own name, the one it published under, the shared parameters, the cells -> a site that can be asked
 Ask = Callable[[str, str, dict[str, Tensor], list[Cell]], Witness]
 
@@ -81,10 +85,14 @@ def find_shifts(
     score, p_value = np.full((len(names), len(cells)), np.nan), np.full((len(names), len(cells)), np.nan)
     alarms: list[dict[str, Any]] = []
     told = np.flatnonzero(published)
-    if len(told) >= FEWEST:
-        shared = {k.removeprefix("params/"): v.cpu() for k, v in tensors(moment.coord)}
+    shared = {k.removeprefix("params/"): v.cpu() for k, v in tensors(moment.coord)}
+    while len(told) >= FEWEST:
         sites = [ask(runner.names[order[i]], names[i], shared, cells) for i in told]
-        found = judge(sites, {k: v[told] for k, v in layers.items()}, cells, runner.task.net.outputs, ALPHA)
+        try:
+            found = judge(sites, {k: v[told] for k, v in layers.items()}, cells, runner.task.net.outputs, ALPHA)
+        except SilentError as silent:
+            told = told[[names[i] != str(silent) for i in told]]
+            continue
         score[told], p_value[told] = found.score, found.p_value
         for alarm in found.alarms:
             raw = study.standardise == "none" and alarm.cell in study.features
@@ -92,6 +100,7 @@ def find_shifts(
             kind = "label" if alarm.cell == LABEL else study.features[alarm.cell].kind
             trouble, strength, confidence, text = describe(alarm, kind, found.level, ALPHA, unit)
             alarms.append(ShiftFinding(alarm.site, alarm.cell, trouble, strength, confidence, text)._asdict())
+        break
     flagged = {(a["site"], a["feature"]) for a in alarms}
     return _table(study, names, published, layers, cells, score, p_value, flagged), alarms, facts
 

@@ -102,7 +102,9 @@ def federate(
 class Sites(Protocol):
     """The sites of a run as the coordinator meets them: on this machine (Judge), or on machines of their own."""
 
-    at: list[int]  # where each site stands in the engine's order
+    @property
+    def at(self) -> list[int]:
+        """Where each site stands in the engine's order."""
 
     @property
     def sizes(self) -> pd.DataFrame: ...
