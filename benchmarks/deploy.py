@@ -11,6 +11,7 @@ share (PSS) where the system tells it. The last part runs `vitrail join` itself,
 from __future__ import annotations
 
 import argparse
+import contextlib
 import os
 import platform
 import shutil
@@ -30,6 +31,7 @@ from vitrail.deploy import enrol, kits
 from vitrail.deploy.line import FlareLine, children_of
 from vitrail.deploy.message import Message
 
+REST = 5.0  # seconds in which nobody asks anything
 GOALS = {"empty, 4 sites": 0.35, "20 MB, 3 sites": 1.5}
 
 
@@ -58,13 +60,13 @@ import sys, threading
 from pathlib import Path
 from vitrail.deploy import adapter, pipe
 
-listener, place = pipe.listen()
-flare = adapter.start_site(Path(sys.argv[1]), sys.argv[2], place, sys.argv[2])
+listener = pipe.Listener()
+flare = adapter.start_site(Path(sys.argv[1]), sys.argv[2], listener.place, sys.argv[2])
 
 def answer(line):
     with line:
-        _, body = pipe.get(line)
-        pipe.put(line, {}, body)
+        _, body = line.get()
+        line.put({}, body)
 
 while True:
     threading.Thread(target=answer, args=(listener.accept(),), daemon=True).start()
@@ -81,6 +83,16 @@ def memory(pids: list[int]) -> float:
         except (OSError, StopIteration):
             continue
     return total / 1024
+
+
+def ticks(pids: list[int]) -> float:
+    """Processor seconds that were used so far."""
+    total = 0
+    for pid in pids:
+        with contextlib.suppress(OSError):
+            words = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()
+            total += int(words[11]) + int(words[12])
+    return total / os.sysconf("SC_CLK_TCK")
 
 
 def timed(line: FlareLine, names: list[str], message: Message, count: int) -> list[float]:
@@ -118,6 +130,12 @@ def measure(count: int, rounds: int) -> dict[str, Any]:
         large = Message("hello", {}, {"x": torch.randn(5_000_000)})
         out["20 MB"] = timed(line, names[:3], large, 5)
         out["idle"] = idle
+        at = [children_of((place / f"{n}.kit" / "flare").resolve()) for n in names]
+        at.append(children_of(folder.resolve() / "flare" / "coordinator"))
+        before = [ticks(pids) for pids in at]
+        time.sleep(REST)
+        used = [(ticks(pids) - b) / REST for pids, b in zip(at, before, strict=True)]
+        out["busy"], out["busy coordinator"] = median(used[:-1]), used[-1]
         out["working"] = median(memory(children_of((place / f"{n}.kit" / "flare").resolve())) for n in names)
         out["coordinator"] = memory(children_of(folder.resolve() / "flare" / "coordinator"))
         return out
@@ -190,13 +208,15 @@ def main() -> None:
         "",
     ]
     text += ["| sites | empty round, s | 20 MB to 3 sites and back, s | first answer of a new job, s | "]
-    text[-1] += "FLARE at a site, idle, MB | with a job, MB | FLARE at the coordinator, MB |"
-    text += ["| ---: | ---: | ---: | ---: | ---: | ---: | ---: |"]
+    text[-1] += "FLARE at a site, idle, MB | with a job, MB | FLARE at the coordinator, MB | "
+    text[-1] += "processor between rounds, at a site | at the coordinator |"
+    text += ["| ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: |"]
     for f in found:
         cells = [f"{median(f[k]):.2f} ({min(f[k]):.2f} to {max(f[k]):.2f})" for k in ("empty", "20 MB")]
         cells += [
             f"{f['until the first answer of a job']:.1f}",
             *(f"{f[k]:.0f}" for k in ("idle", "working", "coordinator")),
+            *(f"{100 * f[k]:.0f} %" for k in ("busy", "busy coordinator")),
         ]
         text.append(f"| {f['sites']} | {' | '.join(cells)} |")
     four = found[0]

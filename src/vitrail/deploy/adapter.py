@@ -16,7 +16,6 @@ import subprocess
 import sys
 import threading
 from collections.abc import Sequence
-from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
@@ -34,9 +33,10 @@ from nvflare.apis.signal import Signal
 from nvflare.private.defs import ClientType
 
 from vitrail.deploy import pipe
+from vitrail.deploy.pipe import Line
 
 BODY = "vitrail"  # the one key of a message that holds anything
-PERIOD = 0.02  # seconds between looks for something to do
+PERIOD = 0.08  # seconds between looks for something to do: less costs half a processor for nothing (results/deploy.md)
 BEAT = 3.0  # seconds between signs of life of a site
 QUIET = 4 * BEAT  # after so long a site counts as gone
 COPY = "VITRAIL_COPY"  # which copy of a kit this is: known to the site's home, not to the kit
@@ -47,7 +47,7 @@ class Relay(Controller):
 
     def __init__(self) -> None:
         super().__init__(task_check_period=PERIOD)
-        self.line: Connection | None = None
+        self.line: Line | None = None
         self.lock = threading.Lock()
         self.standing: dict[str, Task] = {}  # by site
 
@@ -63,7 +63,7 @@ class Relay(Controller):
             with contextlib.suppress(EOFError, OSError):  # whoever asked is gone
                 while not abort_signal.triggered:
                     if self.line.poll(0.2):
-                        head, body = pipe.get(self.line)
+                        head, body = self.line.get()
                         if head["do"] == "end":
                             return
                         self._ask(head["site"], head["number"], body, fl_ctx)
@@ -87,7 +87,7 @@ class Relay(Controller):
     def _tell(self, head: dict[str, Any], body: bytes = b"") -> None:
         with self.lock, contextlib.suppress(OSError):
             assert self.line is not None
-            pipe.put(self.line, head, body)
+            self.line.put(head, body)
 
     def process_result_of_unknown_task(
         self, client: Any, task_name: str, client_task_id: str, result: Shareable, fl_ctx: FLContext
@@ -104,11 +104,11 @@ class SiteRelay(Executor):
             return make_reply(ReturnCode.BAD_TASK_DATA)
         try:
             with pipe.call(os.environ[pipe.PLACE]) as line:
-                pipe.put(line, {"job": fl_ctx.get_job_id()}, body)
+                line.put({"job": fl_ctx.get_job_id()}, body)
                 while not line.poll(0.2):
                     if abort_signal.triggered:
                         return make_reply(ReturnCode.TASK_ABORTED)
-                _, said = pipe.get(line)
+                _, said = line.get()
         except (OSError, EOFError):
             return make_reply(ReturnCode.EXECUTION_EXCEPTION)
         reply = make_reply(ReturnCode.OK)
@@ -141,7 +141,7 @@ class Doorkeeper(FLComponent):
     def __init__(self, folder: str) -> None:
         super().__init__()
         self.folder = folder
-        self.line: Connection | None = None
+        self.line: Line | None = None
         self.lock = threading.Lock()
         self.seen: dict[str, str] = {}  # who -> which copy of its kit came first: no other, as long as this runs
 
@@ -182,8 +182,8 @@ class Doorkeeper(FLComponent):
         with self.lock, contextlib.suppress(OSError):
             if self.line is None:
                 self.line = pipe.call(os.environ[pipe.PLACE])
-                pipe.put(self.line, {"event": "door"})
-            pipe.put(self.line, head)
+                self.line.put({"event": "door"})
+            self.line.put(head)
 
 
 def start_coordinator(workspace: Path, socket: str) -> subprocess.Popen[bytes]:
@@ -202,7 +202,7 @@ def start_site(workspace: Path, who: str, socket: str, copy: str) -> subprocess.
 def _start(module: str, workspace: Path, words: list[str], told: dict[str, str]) -> subprocess.Popen[bytes]:
     """Its own process group, so that it can be ended with its children; its words go to a file."""
     workspace = workspace.resolve()
-    env = {k: v for k, v in os.environ.items() if k in KEPT} | told | {"MALLOC_ARENA_MAX": "2", "OMP_NUM_THREADS": "1"}
+    env = {k: v for k, v in os.environ.items() if k in KEPT} | told | SPEED
     (workspace / "transfer").mkdir(exist_ok=True, mode=0o700)
     with (workspace / "console.txt").open("ab") as log:
         return subprocess.Popen(
@@ -217,6 +217,9 @@ def _start(module: str, workspace: Path, words: list[str], told: dict[str, str])
         )
 
 
+# memory that was had for one message is kept for the next, but not by every thread apart; messages go in larger pieces
+SPEED = {"MALLOC_ARENA_MAX": "1", "MALLOC_MMAP_THRESHOLD_": str(32 << 20), "MALLOC_TRIM_THRESHOLD_": str(64 << 20)}
+SPEED |= {"NVFLARE_STREAMING_CHUNK_SIZE": str(2 << 20), "OMP_NUM_THREADS": "1"}
 KEPT = ("PATH", "HOME", "LANG", "LC_ALL", "TZ", "PYTHONPATH", "VIRTUAL_ENV", "http_proxy", "https_proxy", "no_proxy")
 JOB = {
     "meta.json": {"name": "vitrail", "resource_spec": {}, "min_clients": 1},

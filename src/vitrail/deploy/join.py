@@ -12,9 +12,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable
-from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import Any
 
 import pandas as pd
 import torch
@@ -28,6 +26,7 @@ from vitrail.deploy.enrol import Kit
 from vitrail.deploy.line import children_of, stop
 from vitrail.deploy.message import Message, unpack
 from vitrail.deploy.outbox import Outbox
+from vitrail.deploy.pipe import Line
 from vitrail.deploy.site import Site
 from vitrail.deploy.words import contract_words
 from vitrail.runs.folder import write_atomically
@@ -106,7 +105,7 @@ class Door:
         for old in children_of(workspace):
             with contextlib.suppress(ProcessLookupError):
                 os.kill(old, signal.SIGKILL)
-        listener, place = pipe.listen()
+        listener = pipe.Listener()
         threading.Thread(target=_warm, daemon=True).start()
         threading.Thread(target=self._accept, args=(listener,), daemon=True).start()
         flare, pause, console = None, 1.0, Console(workspace / "console.txt")
@@ -119,13 +118,13 @@ class Door:
                         self.say("The connection was lost; trying again.")
                         time.sleep(pause)
                         pause = min(60.0, 2 * pause)
-                    flare = adapter.start_site(workspace, self.kit.identity, place, self._copy())
+                    flare = adapter.start_site(workspace, self.kit.identity, listener.place, self._copy())
                     began = time.time()
                 elif time.time() - began > 60:
                     pause = 1.0
             time.sleep(LINGER)
         finally:
-            pipe.close(listener, place)
+            listener.close()
             stop(flare)
 
     def _tell(self, sign: str) -> None:
@@ -147,7 +146,7 @@ class Door:
             write_atomically(place, secrets.token_hex(8))
         return place.read_text().strip()
 
-    def _accept(self, listener: Any) -> None:
+    def _accept(self, listener: pipe.Listener) -> None:
         while True:
             try:
                 line = listener.accept()
@@ -155,10 +154,10 @@ class Door:
                 return
             threading.Thread(target=self._serve, args=(line,), daemon=True).start()
 
-    def _serve(self, line: Connection) -> None:
+    def _serve(self, line: Line) -> None:
         with line, contextlib.suppress(EOFError, OSError):
-            _, body = pipe.get(line)
-            pipe.put(line, {}, self.answer(body))
+            _, body = line.get()
+            line.put({}, self.answer(body))
 
     def answer(self, body: bytes) -> bytes:
         """One question's answer, checked and recorded before it leaves; an error is told without data.

@@ -11,7 +11,6 @@ import subprocess
 import threading
 import time
 from collections.abc import Callable
-from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +19,7 @@ from vitrail.deploy import pipe
 from vitrail.deploy.enrol import Coordinator
 from vitrail.deploy.far import REMOVED, Heard
 from vitrail.deploy.message import Message, unpack
+from vitrail.deploy.pipe import Line
 
 START = 40.0  # seconds that a job may take to reach everyone
 MOST_FRUITLESS = 2  # jobs in which nobody answers, before the transport is started anew
@@ -34,9 +34,9 @@ class FlareLine:
         self.who, self.say = who, log
         self.names = {site["identity"]: name for name, site in who.sites.items()}
         self.ids = {name: who_ for who_, name in self.names.items()}
-        self.inbox: queue.Queue[tuple[Connection | None, dict[str, Any], bytes]] = queue.Queue()
+        self.inbox: queue.Queue[tuple[Line | None, dict[str, Any], bytes]] = queue.Queue()
         self.alive: dict[str, float] = {}  # site -> when it was last heard of
-        self.relay: Connection | None = None
+        self.relay: Line | None = None
         self.job, self.members, self.number = "", set[str](), 0
         self.begun, self.heard = 0.0, set[str]()  # when the job was submitted, and who has answered in it
         self.silent: set[str] = set()  # sites that are there and did not answer: their part of the job may be dead
@@ -46,7 +46,7 @@ class FlareLine:
         self.fruitless = 0  # jobs begun since anybody answered
         self.read = 0.0  # when the list of sites was last changed
         self.removed = {name for name, site in who.sites.items() if site["removed"]}
-        self.listener, self.place = pipe.listen()
+        self.listener = pipe.Listener()
         threading.Thread(target=self._accept, daemon=True).start()
 
     def log(self, event: str, **details: Any) -> None:
@@ -60,10 +60,10 @@ class FlareLine:
                 return
             threading.Thread(target=self._listen, args=(line,), daemon=True).start()
 
-    def _listen(self, line: Connection) -> None:
+    def _listen(self, line: Line) -> None:
         with contextlib.suppress(EOFError, OSError):
             while True:
-                self.inbox.put((line, *pipe.get(line)))
+                self.inbox.put((line, *line.get()))
         self.inbox.put((line, {"event": "closed"}, b""))
 
     def present(self) -> set[str]:
@@ -89,7 +89,7 @@ class FlareLine:
             if time.time() >= until:
                 return None
 
-    def _note(self, line: Connection | None, head: dict[str, Any]) -> None:
+    def _note(self, line: Line | None, head: dict[str, Any]) -> None:
         event, site = head.get("event"), self.names.get(head.get("site", ""))
         if event == "relay":
             if head["job"] == self.job:
@@ -115,7 +115,7 @@ class FlareLine:
             time.sleep(self.pause)
             self.pause = min(30.0, 2 * self.pause)
         self._forget()
-        self.flare = adapter.start_coordinator(self.who.folder / "flare" / "coordinator", self.place)
+        self.flare = adapter.start_coordinator(self.who.folder / "flare" / "coordinator", self.listener.place)
         self.log("transport started", address=self.who.address)
 
     def _shut_out(self) -> None:
@@ -197,7 +197,7 @@ class FlareLine:
                 numbers[name] = self.number
                 head = {"do": "ask", "site": self.ids[name], "number": self.number}
                 with contextlib.suppress(OSError):
-                    pipe.put(self.relay, head, packed[name])
+                    self.relay.put(head, packed[name])
             heard = self.watch(0.5)
             if self.relay is None:
                 numbers.clear()
@@ -236,12 +236,13 @@ class FlareLine:
 
     def close(self) -> None:
         if self.jobs is not None and self.job:
-            with contextlib.suppress(OSError, AttributeError):
-                pipe.put(self.relay, {"do": "end"})  # type: ignore[arg-type]
+            if self.relay is not None:
+                with contextlib.suppress(OSError):
+                    self.relay.put({"do": "end"})
             time.sleep(GRACE)
             self.jobs.end(self.job)
         self._forget()
-        pipe.close(self.listener, self.place)
+        self.listener.close()
         stop(self.flare)
 
 
