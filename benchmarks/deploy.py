@@ -1,6 +1,7 @@
 """What a round between machines costs before anybody learns anything: messages through TLS and back, on one machine.
 
     python benchmarks/deploy.py                  # 4, 8 and 16 sites; writes results/deploy.md
+    python benchmarks/deploy.py --equality       # every method, against the local engine; results/deploy_equality.md
 
 Each site is enrolled as in a study (own key, certificate, kit) and runs `FLARE's process + a job + an echo of ours`
 instead of `vitrail join`, so that sixteen fit on a small machine. Measured: seconds from a question to the last answer;
@@ -12,6 +13,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import json
 import os
 import platform
 import shutil
@@ -20,12 +22,15 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from statistics import median
 from typing import Any
 
 import torch
+from safetensors.torch import load_file
 
+from vitrail import Run, Study, federate, methods
 from vitrail.data.datasets import heart_disease, packaged
 from vitrail.deploy import enrol, kits
 from vitrail.deploy.line import FlareLine, children_of
@@ -151,23 +156,21 @@ def measure(count: int, rounds: int) -> dict[str, Any]:
         shutil.rmtree(place, ignore_errors=True)
 
 
-def real(rounds: int) -> dict[str, float]:
-    """The heart study with `vitrail join` and `vitrail serve`: seconds a round, megabytes of a site."""
-    import json
-
-    place = Path(tempfile.mkdtemp(prefix="vitrail-bench-"))
-    tables = heart_disease()
-    shutil.copy(packaged("heart_disease.toml"), place / "study.toml")
-    text = (place / "study.toml").read_text()
-    lines = [f"rounds = {rounds}" if x.startswith("rounds") else x for x in text.splitlines()]
-    (place / "study.toml").write_text("\n".join(lines) + "\n")
+@contextlib.contextmanager
+def real(study: Study) -> Iterator[tuple[Path, Path, float]]:
+    """The heart study with `vitrail join` and `vitrail serve`, four processes of sites: the place where it ran (a
+    site's home is SITE.home in it), the run folder, and megabytes of a site's process."""
+    place, tables = Path(tempfile.mkdtemp(prefix="vitrail-bench-")), heart_disease()
+    study.save(place / "study.toml")
     folder = enrol.invite(place / "study.toml", list(tables), f"127.0.0.1:{free_port()}")
     vitrail, sites, serve = str(Path(sys.executable).with_name("vitrail")), [], None
     env = {**os.environ, "OMP_NUM_THREADS": "1"}
     try:
         for name, frame in tables.items():
             frame.to_csv(place / f"{name}.csv", index=False)
-            made = enrol.request(folder / "invitations" / f"{name}.invitation", place / f"{name}.kit", None)
+            made = enrol.request(
+                folder / "invitations" / f"{name}.invitation", place / f"{name}.kit", place / f"{name}.home"
+            )
             approval = enrol.approve(folder, made.file).file
             words = [vitrail, "join", str(made.kit), "--approval", str(approval), "--data", str(place / f"{name}.csv")]
             words += ["--accept", made.agreement]
@@ -175,11 +178,12 @@ def real(rounds: int) -> dict[str, float]:
         serve = subprocess.Popen([vitrail, "serve", str(place / "study.toml")], env=env, stdout=subprocess.DEVNULL)
         used = 0.0
         while serve.poll() is None:
-            time.sleep(1)
+            time.sleep(0.5)
             used = max(used, memory([sites[0].pid]))
+        for process in sites:
+            process.wait(60)
         (run,) = (folder / "runs").iterdir()
-        seconds = json.loads((run / "run.json").read_text())["seconds"]
-        return {"round": seconds / rounds, "join": used}
+        yield place, run, used
     finally:
         for process in [*sites, *([serve] if serve else [])]:
             process.terminate()
@@ -187,17 +191,65 @@ def real(rounds: int) -> dict[str, float]:
         shutil.rmtree(place, ignore_errors=True)
 
 
+def heart(method: str, rounds: int) -> Study:
+    changes = {"method": {"name": method}, "training": {"rounds": rounds}}
+    return Study.load(packaged("heart_disease.toml")).with_changes(**changes)
+
+
+def equality(out: Path, rounds: int) -> None:
+    """Every method: the study between processes against the same on one engine."""
+    text = [f"# Between machines and on one: the same numbers, {time.strftime('%Y-%m-%d')}", ""]
+    text += [
+        f"The heart study, {rounds} rounds, by `vitrail serve` and four `vitrail join` over FLARE and TLS, against the",
+        "local engine (looped). Largest difference over all tensors and scores; ledger: the same rows (site, stage,",
+        "direction, messages, bytes). Centralized is refused between machines, since it would take rows out.",
+        "",
+        "| method | sites' own tensors | shared tensors | scores, every round | ledger | seconds |",
+        "| --- | ---: | ---: | ---: | --- | ---: |",
+    ]
+    for method in (name for name, kind in methods.TABLE.items() if not kind.pools_rows):
+        study, began = heart(method, rounds), time.perf_counter()
+        near = federate(study, heart_disease(), engine="looped")
+        with real(study) as (place, folder, _):
+            far = Run.load(folder)
+            worst = [0.0, 0.0, 0.0]
+            for site, model in near.models.items():
+                (file,) = (place / f"{site}.home").glob("*/model.safetensors")
+                worst[0] = max(worst[0], apart(model, load_file(file)))
+            worst[1] = apart(near.shared, far.shared)
+            key = ["stage", "round", "site", "split", "metric"]
+            both = near.history.merge(far.history, on=key, how="outer", suffixes=("", "_far"))
+            assert len(both) == len(near.history) == len(far.history)
+            worst[2] = float((both.value - both.value_far).abs().max())
+            same = near.ledger.equals(far.ledger)
+            cells = [near.method.title, *(f"{w:.1e}" if w else "0" for w in worst), "same" if same else "OTHER"]
+            text.append(f"| {' | '.join(cells)} | {time.perf_counter() - began:.0f} |")
+            print(text[-1], flush=True)
+    out.write_text("\n".join(text) + "\n")
+    print(out)
+
+
+def apart(one: dict[str, Any], other: dict[str, Any]) -> float:
+    assert one.keys() == other.keys()
+    return max((float((v.double() - other[k].double()).abs().max()) for k, v in one.items() if v.numel()), default=0.0)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--sites", default="4,8,16")
     parser.add_argument("--rounds", type=int, default=40)
     parser.add_argument("--out", type=Path, default=Path(__file__).parent / "results" / "deploy.md")
+    parser.add_argument("--equality", action="store_true", help="instead: every method, writes deploy_equality.md")
     args = parser.parse_args()
+    if args.equality:
+        equality(args.out.with_name("deploy_equality.md"), args.rounds)
+        return
     found = []
     for count in map(int, args.sites.split(",")):
         found.append(measure(count, args.rounds))
         print(found[-1], flush=True)
-    study = real(args.rounds)
+    with real(heart("fedavg", args.rounds)) as (_, run, used):
+        study = {"round": json.loads((run / "run.json").read_text())["seconds"] / args.rounds, "join": used}
     print(study, flush=True)
     cores = len(os.sched_getaffinity(0))
     text = [f"# Between machines: what a round costs, {time.strftime('%Y-%m-%d')}", ""]

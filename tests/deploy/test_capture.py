@@ -5,7 +5,10 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
+import signal
 import socket
+import subprocess
 import sys
 import threading
 import time
@@ -53,16 +56,48 @@ class Capture(threading.Thread):
             ports = tuple(int.from_bytes(frame[start + k : start + k + 2]) for k in (0, 2))
             self.streams.setdefault(ports, bytearray()).extend(frame[start + 4 * (frame[start + 12] >> 4) :])  # type: ignore[arg-type]
 
+    def stop(self) -> None:
+        time.sleep(1)  # for what is on its way
+        self.ended = True
+
     def of(self, port: int) -> bytes:
         return b"".join(bytes(data) for ports, data in self.streams.items() if port in ports)
 
 
+class Tshark:
+    """The same, by tshark."""
+
+    def __init__(self, file: Path) -> None:
+        self.file, self.streams = file, dict[tuple[int, int], bytearray]()
+
+    def start(self) -> None:
+        words = ["tshark", "-q", "-i", "lo", "-f", "tcp", "-B", "64", "-w", str(self.file)]
+        self.process = subprocess.Popen(words, stderr=subprocess.DEVNULL)
+        while not self.file.exists() or not self.file.stat().st_size:
+            assert self.process.poll() is None, "tshark ended"
+            time.sleep(0.1)
+
+    def stop(self) -> None:
+        time.sleep(1)
+        self.process.send_signal(signal.SIGINT)
+        self.process.wait(30)
+        words = ["tshark", "-r", str(self.file), "-Y", "tcp.len > 0", "-T", "fields"]
+        words += [w for name in ("tcp.srcport", "tcp.dstport", "tcp.payload") for w in ("-e", name)]
+        said = subprocess.run(words, capture_output=True, check=True, text=True).stdout
+        for line in said.splitlines():
+            one, other, payload = line.split("\t")
+            self.streams.setdefault((int(one), int(other)), bytearray()).extend(bytes.fromhex(payload))
+
+    of = Capture.of
+
+
 @pytest.fixture(scope="module")
-def captured(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Federation, Capture]]:
+def captured(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Federation, Capture | Tshark]]:
+    """By tshark where it is installed."""
     heart = vt.Study.load(packaged("heart_disease.toml")).with_changes(training={"rounds": 3})
     tables = {n: t for n, t in heart_disease().items() if n != "switzerland"}
     made = Federation(tmp_path_factory.mktemp("capture"), resolve(heart, "ifedavg", None)[0], tables)
-    capture = Capture()
+    capture = Tshark(tmp_path_factory.mktemp("tshark") / "all.pcapng") if shutil.which("tshark") else Capture()
     capture.start()
     try:
         made.enrol()
@@ -72,7 +107,6 @@ def captured(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Federat
         made.wait_end(served, "serve")
         yield made, capture
     finally:
-        capture.ended = True
         made.close()
 
 
@@ -97,13 +131,9 @@ def found(secret: dict[str, list[bytes]], data: bytes) -> dict[str, int]:
     return {kind: sum(pattern in data for pattern in patterns) for kind, patterns in secret.items()}
 
 
-def test_nothing_on_the_line(captured: tuple[Federation, Capture]) -> None:
+def test_nothing_on_the_line(captured: tuple[Federation, Capture | Tshark]) -> None:
     made, capture = captured
-    seen, secret = capture.of(made.who.port), secrets(made)
-    sent = sum(len(f.read_bytes()) for site in made.sites for f in (made.home(site) / "outbox").glob("*.safetensors"))
-    assert min(map(len, secret.values())) >= len(made.sites)
-    assert len(seen) > sent > 10_000, "the capture missed what was sent"
-    assert found(secret, seen) == {"rows": 0, "layers": 0, "names": 0}
+    secret = secrets(made)
     with socket.create_server(("127.0.0.1", 0)) as door:  # the positive control: the same bytes without TLS
         port = door.getsockname()[1]
         with socket.create_connection(("127.0.0.1", port)) as line:
@@ -113,11 +143,16 @@ def test_nothing_on_the_line(captured: tuple[Federation, Capture]) -> None:
                     line.sendall(pattern)
                     there.recv(1 << 16)
             there.close()
-    time.sleep(1)
+    capture.stop()
+    seen = capture.of(made.who.port)
+    sent = sum(len(f.read_bytes()) for site in made.sites for f in (made.home(site) / "outbox").glob("*.safetensors"))
+    assert min(map(len, secret.values())) >= len(made.sites)
+    assert len(seen) > sent > 10_000, "the capture missed what was sent"
+    assert found(secret, seen) == {"rows": 0, "layers": 0, "names": 0}
     assert found(secret, capture.of(port)) == {kind: len(patterns) for kind, patterns in secret.items()}
 
 
-def test_nothing_under_the_encryption(captured: tuple[Federation, Capture]) -> None:
+def test_nothing_under_the_encryption(captured: tuple[Federation, Capture | Tshark]) -> None:
     """The same search in what was encrypted: every message that left, as the sites kept it."""
     made, _ = captured
     secret = secrets(made)

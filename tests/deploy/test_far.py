@@ -16,10 +16,10 @@ from safetensors.torch import load_file
 import vitrail as vt
 from deploy.federation import Here
 from vitrail.data.datasets import heart_disease, packaged
-from vitrail.deploy.agreement import Agreement
+from vitrail.deploy.agreement import ANEW, Agreement
 from vitrail.deploy.far import REMOVED, Call, Heard, conduct
 from vitrail.deploy.message import Message
-from vitrail.deploy.site import ANEW, Site
+from vitrail.deploy.site import Site
 from vitrail.runs.folder import Folder
 from vitrail.runs.setup import resolve
 

@@ -25,7 +25,8 @@ from vitrail.runs.fit import AGAIN, ShiftFinding, cells_of
 from vitrail.runs.setup import MAJORITY, build_task, wire_lines
 from vitrail.study import Study
 
-FORMAT = 1  # of the messages
+FORMAT = 2  # of the messages
+ANEW = 20  # in a run, questions that differ from the one that was answered before: a coordinator may be put back
 WHERE = {"stage": int, "round": int}
 
 

@@ -86,9 +86,9 @@ class Console:
 class Door:
     """Answers what comes through FLARE, one question at a time, and keeps FLARE's process running."""
 
-    def __init__(self, kit: Kit, site: Site, say: Callable[[str], None]) -> None:
+    def __init__(self, kit: Kit, site: Site, say: Callable[[str], None], keep: int | None = None) -> None:
         self.kit, self.site, self.say = kit, site, say
-        self.outbox, self.busy, self.finished = Outbox(kit.home), threading.Lock(), threading.Event()
+        self.outbox, self.busy, self.finished = Outbox(kit.home, keep), threading.Lock(), threading.Event()
         self.lock = (kit.home / ".lock").open("w")
         try:
             fcntl.flock(self.lock, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -108,9 +108,10 @@ def _current(folder: Path, agreement: str, names: list[str]) -> tuple[str, Path,
 
 
 def _untold(place: Path, names: list[str]) -> list[str]:
-    """Those of these sites that have not heard the last word of a run."""
-    told = place / TOLD
-    return sorted(set(names) - set(json.loads(told.read_text()) if told.exists() else []))
+    """Those of these sites that took part in a run and have not heard its last word."""
+    took = json.loads((place / ENTERED).read_text())["sites"].keys()
+    told = json.loads((place / TOLD).read_text()) if (place / TOLD).exists() else []
+    return sorted(set(names) & took - set(told))
 
 
 def _finished(place: Path) -> bool:

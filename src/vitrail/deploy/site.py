@@ -22,7 +22,7 @@ from vitrail.core.problems import Problem, VitrailError
 from vitrail.core.tensors import each, filled, tensors
 from vitrail.data.encode import Encoder, SiteData, moments, numeric, prepare, split_rows
 from vitrail.data.read import clean
-from vitrail.deploy.agreement import FORMAT, Agreement
+from vitrail.deploy.agreement import ANEW, FORMAT, Agreement
 from vitrail.deploy.message import Message, inspect
 from vitrail.engines.local import Engine
 from vitrail.explain.shifts import Fit, Here
@@ -33,7 +33,6 @@ from vitrail.runs.train import Judge, target_share
 BEHIND = "behind.safetensors"  # what a site was told about itself at the end
 KEPT = 4  # rounds whose outcome a site keeps
 RECENT = 4 * KEPT  # questions about rounds that it remembers; older rounds cannot be asked for
-ANEW = 20  # in a run, questions about what was answered before and to another question: a coordinator may be put back
 
 
 class Site:

@@ -149,6 +149,10 @@ def join(
     approval: Annotated[Path | None, typer.Option(help="The approval, the first time.")] = None,
     accept: Annotated[str, typer.Option(help="The agreement's hash, for unattended use.")] = "",
     publish: Annotated[bool, typer.Option(help="Whether layers and models are shown where the method asks.")] = True,
+    keep: Annotated[
+        int | None,
+        typer.Option(min=1, help="Of so many messages the numbers are kept, the last ones; all without it."),
+    ] = None,
 ) -> None:
     """Site: check the file, read what will leave the house, agree, and take part until the study is finished."""
     from vitrail.deploy import enrol
@@ -161,15 +165,16 @@ def join(
     need_transport()
     own = enrol.accept(kit, approval) if approval else enrol.load_kit(kit)
     agreement, frame = agree(own, data, accept, publish)
-    door = Door(own, Site(own.site, frame, agreement, own.home, publish), lambda text: print(f"  {text}", flush=True))
+    site = Site(own.site, frame, agreement, own.home, publish)
+    door = Door(own, site, lambda text: print(f"  {text}", flush=True), keep)
     print(
         f"{own.site} takes part; coordinator at {own.address}. Stop with Ctrl-C and join again at any time.", flush=True
     )
     door.stay()
     print(f"The study is finished. This site's own model is in {own.home}: vitrail predict {kit} --data FILE")
-    mine = load_model(own, door.site.home.name)
+    mine = load_model(own, site.home.name)
     if mine.behind is not None:
-        page = write_private(mine.look(frame), door.site.home / "look.html")
+        page = write_private(mine.look(frame), site.home / "look.html")
         print(f"What was found about this site, with its own rows beside it: {page.resolve()}")
 
 

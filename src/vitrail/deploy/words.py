@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 from vitrail.core.tensors import tensors
-from vitrail.deploy.agreement import Agreement
+from vitrail.deploy.agreement import ANEW, Agreement
 from vitrail.engines.wire import Line
 from vitrail.methods import AnyMethod, name_of
 from vitrail.report.words import several, size
@@ -127,7 +127,9 @@ def contract_words(agreement: Agreement, site: str, sites: Sequence[str], publis
         *_stages(agreement, out),
         "",
         *wrapped(
-            f"In all up to {volume(total)} of numbers, if no round is repeated; and their names, and a few words."
+            f"In all up to {volume(total)} of numbers, if no round is repeated; and their names, and a few words. "
+            f"Asked the same again, this site answers the same; asked otherwise about what it answered before, at most "
+            f"{ANEW} times in a run. It takes part in one run, until somebody here joins again."
         ),
         "",
         "WHO SEES IT",
@@ -229,7 +231,8 @@ def _seen(agreement: Agreement, lines: Sequence[Line]) -> list[str]:
         )
     if any(x.stage == "publish" for x in lines):
         out.append(
-            "Every other site is sent the mean of the private layers that its others published, yours among them."
+            "Every other site is sent the mean of the private layers that all but itself published, yours among them: "
+            "where few take part, a number near to yours."
         )
     if agreement.method.grows:
         out.append("Every site is sent the models of all sites. What yours sends goes into them, or is one of them.")

@@ -120,6 +120,9 @@ def check_options(
         problems.append(Problem("dropout_rate", f"expected a share from 0 to below 1, got {rate}.", "Correct it."))
     problems += [Problem("refuse", f"there is no site {s!r}.", nearest(s, names)) for s in refuse if s not in names]
     problems += _bad_pseudonyms(pseudonyms, refuse, names)
+    if refuse and not any(stage.name in ("publish", "show") for stage in method.plan(1)):
+        what = f"{method.title} asks no site to publish anything, so that there is nothing to refuse."
+        problems.append(Problem("refuse", what, "Leave --refuse out, or run --method ifedavg."))
     if pseudonyms and not publishes(method):
         what = f"{method.title} publishes nothing of a single site, so that there is nothing to go by another name."
         problems.append(Problem("pseudonyms", what, "Leave --pseudonym out, or run --method ifedavg."))
