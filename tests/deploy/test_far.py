@@ -16,7 +16,7 @@ from safetensors.torch import load_file
 import vitrail as vt
 from deploy.federation import Here
 from vitrail.data.datasets import heart_disease, packaged
-from vitrail.deploy.agreement import ANEW, Agreement
+from vitrail.deploy.agreement import ANEW, FORMAT, Agreement
 from vitrail.deploy.far import REMOVED, Call, Heard, conduct
 from vitrail.deploy.message import Message
 from vitrail.deploy.site import Site
@@ -203,7 +203,7 @@ def test_who_was_away_at_the_end_is_told_by_serving_again(four: Study4) -> None:
     pdt.assert_frame_equal(again.history, run.history)
     count = len(line.events)
     four.conduct(line)
-    assert not [e for e, _ in line.events[count:] if e == "waiting"]
+    assert not [e for e, _ in line.events[count:] if "wait" in e]
 
 
 def test_without_one_sites_evidence_the_others_are_judged(four: Study4) -> None:
@@ -264,7 +264,7 @@ def test_asked_otherwise_again_and_again_a_site_stops_answering(four: Study4, tm
 
 
 def test_a_site_takes_part_in_one_run_until_it_joins_again(four: Study4) -> None:
-    hello, site = {"format": 1, "agreement": four.agreed.hash}, four.sites["va"]
+    hello, site = {"format": FORMAT, "agreement": four.agreed.hash}, four.sites["va"]
     asked(site, "hello", hello, {})
     other = "f" * 16
     with pytest.raises(vt.VitrailError, match="one run at a time"):

@@ -7,6 +7,7 @@ import hashlib
 import http.client
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -22,6 +23,7 @@ import torch
 from typer.testing import CliRunner
 
 import vitrail as vt
+import vitrail.deploy
 from report.browser import BROWSER, Browser
 from report.pages import HEART, HOSTILE
 from vitrail.cli import app
@@ -30,7 +32,7 @@ from vitrail.data.datasets import heart_disease, packaged
 from vitrail.report import live as live_module
 from vitrail.report import watch as watch_module
 from vitrail.report.live import Live, start
-from vitrail.report.watch import Watch
+from vitrail.report.watch import Watch, words
 from vitrail.runs.folder import Folder, write_atomically
 from vitrail.runs.train import describe
 
@@ -512,3 +514,12 @@ def test_a_browser_with_the_token(tmp_path: Path, fresh: None) -> None:
             assert browser.says == []
     finally:
         page.stop()
+
+
+def test_every_event_of_a_study_between_machines_is_told_in_words() -> None:
+    source = "".join(file.read_text() for file in Path(vitrail.deploy.__file__).parent.glob("*.py"))
+    events = set(re.findall(r'\blog\(\s*"([a-z ]+)"', source))
+    assert {"trouble", "came late", "not told", "transport started"} <= events
+    told = {"site": "va", "sites": ["va", "ab"], "why": "x", "answered": 1, "needed": 2, "seconds": 3, "address": "a:1"}
+    for event in events:
+        assert not words(event, told).startswith(f"{event[:1].upper()}{event[1:]}: site va"), event

@@ -175,7 +175,7 @@ class FarRounds(Rounds):
         self.settle(moment.stage, moment.round, moment.coord, None)
         until = time.monotonic() + self.call.deadline
         while moment.stage + 1 == len(self.stages) and self._behind(moment.stage) and time.monotonic() < until:
-            self.call.line.log("waiting", for_the_last_word=self._behind(moment.stage))
+            self.call.line.log("last word waits", sites=self._behind(moment.stage))
             self.settle(moment.stage, moment.round, moment.coord, 0)
             time.sleep(0.5)
         return Nothing()
@@ -384,7 +384,7 @@ def _farewell(call: Call, rounds: FarRounds, run: Run, kept: Path) -> None:
             if time.monotonic() > until:
                 call.line.log("not told", sites=left)
                 return
-            call.line.log("waiting", for_the_last_word=left)
+            call.line.log("last word waits", sites=left)
             time.sleep(0.5)
 
 

@@ -126,6 +126,7 @@ def serve(
     from vitrail.deploy.serve import serve as conduct
     from vitrail.report.build import write_report
     from vitrail.report.live import start
+    from vitrail.report.watch import words
 
     need_transport()
     who = enrol.load_coordinator(enrol.find_coordinator(study))
@@ -138,7 +139,7 @@ def serve(
     def written(result: Run, place: Path) -> None:
         print(f"\nRun:  {place.resolve()}\nPage: {write_report(result, place / 'report.html').resolve()}", flush=True)
 
-    say = lambda event, told: print(f"  {in_words(event, told)}", flush=True)  # noqa: E731
+    say = lambda event, told: print(f"  {words(event, told)}", flush=True)  # noqa: E731
     conduct(who, quorum, deadline, say, show, written, new)
 
 
@@ -258,34 +259,6 @@ def need_transport() -> None:
     if find_spec("nvflare") is None:
         what, hint = "NVIDIA FLARE is not installed here.", "pip install 'vitrail[deploy]'"
         raise VitrailError("this needs the transport between machines", [Problem("nvflare", what, hint)])
-
-
-def in_words(event: str, told: dict[str, Any]) -> str:
-    """An event of the coordinator's log on one line."""
-    site, names = told.get("site", ""), ", ".join(told.get("sites", []))
-    said = {
-        "joined": f"{site} is here",
-        "back": f"{site} is back",
-        "refused": f"{site} was refused: {told.get('why')}",
-        "trouble": f"{site}: {told.get('what')}",
-        "answers again": f"{site} answers again",
-        "removed": f"{site} was removed",
-        "set aside": f"{site} is set aside: {told.get('why')}",
-        "waiting": waiting(told),
-        "job": f"connected: {names}",
-        "enough": f"{names}: enough to start; {told.get('seconds', 0):.0f} seconds for the others",
-        "came late": f"{site} came late and takes part from now on",
-        "not asked further": f"{site} published its layers and cannot be asked about them: no finding is about it",
-        "left to tell": f"the run is finished; waiting for {names} to take the model (--new starts another run)",
-        "not told": f"{names} has not taken the model: start vitrail serve again when it is back",
-    }
-    return said.get(event, " ".join([event, *(f"{k} {v}" for k, v in told.items())]))
-
-
-def waiting(told: dict[str, Any]) -> str:
-    if late := told.get("for_the_last_word"):
-        return f"waiting for {', '.join(late)} to take the model"
-    return f"waiting: {told.get('answered')} of the {told.get('needed')} answers that are needed"
 
 
 @verb

@@ -101,6 +101,7 @@ def page_of(source: Run | Comparison) -> Page:
         shift_findings=source.findings() if isinstance(source, Run) and source.shift_table is not None else (),
         pseudonyms=source.info.get("pseudonyms", ()) if isinstance(source, Run) else (),
         newcomers=source.info.get("newcomers", ()) if isinstance(source, Run) else (),
+        deployed=isinstance(source, Run) and source.info["engine"] == "deployed",
         learned=_learned(source) if isinstance(source, Run) else None,
     )
 

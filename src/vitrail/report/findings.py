@@ -90,13 +90,18 @@ def no_shifts(shifts: pd.DataFrame) -> str:
     return f"No site's data stands out: every difference is within what chance gives ({PROMISE})."
 
 
-def next_step(found: Sequence[ShiftFinding]) -> Markup:
-    """Whom to ask, and how the site sees its own rows behind a finding."""
+def next_step(found: Sequence[ShiftFinding], deployed: bool) -> Markup:
+    """Whom to ask, and how the site sees its own rows behind a finding; where it took part from its own machine, it has
+    its page already."""
     one = len(found) == 1
     ask = "This is a question to the site, not a verdict" if one else "These are questions to the sites, not verdicts"
-    look = f"A site can look at its own rows behind {'it' if one else 'them'}, and nothing leaves the site:"
-    text = Markup("{} ({}). {} <code>vitrail look RUN --site NAME --data FILE</code>")
-    return text.format(ask, PROMISE, look)
+    behind = f"its own rows behind {'it' if one else 'them'}"
+    look = f"A site can look at {behind}, and nothing leaves the site:"
+    how = "vitrail look RUN --site NAME --data FILE"
+    if deployed:
+        look = f"Each site has a page of its own with {behind}, made there (look.html in its home); other columns:"
+        how = "vitrail look --kit KIT --data FILE --feature NAME"
+    return Markup("{} ({}). {} <code>{}</code>").format(ask, PROMISE, look, how)
 
 
 def pseudonymous(shifts: pd.DataFrame, pseudonyms: Sequence[str]) -> list[Markup]:

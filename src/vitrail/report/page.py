@@ -71,6 +71,7 @@ class Page:
     shift_findings: Sequence[ShiftFinding] = ()
     pseudonyms: Sequence[str] = ()  # sites in `shifts` that go by another name there
     newcomers: Sequence[str] = ()  # sites that came after training
+    deployed: bool = False  # between machines: each site has its own model and page
     learned: Learned | None = None  # whom each site learned from (Weight Erosion, Influence)
 
 
@@ -152,7 +153,7 @@ def _shifts(page: Page) -> dict[str, Any] | None:
         "findings": [shift_sentence(f) for f in strongest_first(page.shift_findings)],
         "none": no_shifts(page.shifts),
         "said": refusals(page.shifts) + pseudonymous(page.shifts, page.pseudonyms),
-        "next": next_step(page.shift_findings),
+        "next": next_step(page.shift_findings, page.deployed),
         "maps": heatmaps(page.shifts),
         "words": LAYERS,
         "marked": marked.loc[order].to_dict("records"),

@@ -30,7 +30,11 @@ SHOWN = 200  # events that are kept to be shown
 QUIET = 60.0  # seconds without a word, or ten rounds if they take longer: then the run is called quiet
 AGAIN = 0.5  # seconds for which one look at the folder is good enough
 SPARE = 10.0  # a look that took long is good for so many times as long: the run needs the processor
-REPEATED = ("trouble", "waiting")  # told again and again while somebody is away: shown once, and counted
+REPEATED = (
+    "trouble",
+    "waiting",
+    "last word waits",
+)  # told again and again while somebody is away: shown once, and counted
 WAYS = ("from site", "to site")
 Traffic = dict[str, dict[str, int]]  # direction -> site -> bytes
 
@@ -181,7 +185,7 @@ class Log:
 def words(kind: str, event: dict[str, Any]) -> str:
     """An event as a sentence; one that is not known here is told as it was written."""
     site, why = event.get("site", ""), str(event.get("what") or event.get("why") or "").rstrip(".")
-    because = f": {why}." if why else "."
+    because, sites = f": {why}." if why else ".", ", ".join(event.get("sites") or ())
     known: dict[str, Callable[[], str]] = {
         "started": lambda: f"The run began: {_title(event['method'])}, seed {event['seed']}.",
         "resumed": lambda: f"The run goes on from what was kept after round {event['round']}.",
@@ -194,11 +198,20 @@ def words(kind: str, event: dict[str, Any]) -> str:
         "trouble": lambda: f"{site}{because}",
         "refused": lambda: f"{site} was turned away{because}",
         "waiting": lambda: f"Waiting: {event['answered']} of {several(event['needed'], 'answer')} so far.",
-        "job": lambda: f"Connected with {', '.join(event['sites'])}." if "sites" in event else "Connected.",
+        "answers again": lambda: f"{site} answers again.",
+        "removed": lambda: f"{site} was removed.",
+        "enough": lambda: f"Enough to start: {sites}; {event['seconds']:.0f} seconds for the others.",
+        "came late": lambda: f"{site} came late and takes part from now on.",
+        "not asked further": lambda: f"{site} published its layers and cannot be asked about them: it is not judged.",
+        "last word waits": lambda: f"Waiting for {sites} to take the model.",
+        "left to tell": lambda: f"The run is finished; {sites} is to take the model (--new starts another run).",
+        "not told": lambda: f"{sites} has not taken the model: start vitrail serve again when it is back.",
+        "job": lambda: f"Connected with {sites}." if sites else "Connected.",
         "job lost": lambda: "The connection was lost; it is opened again.",
         "job not begun": lambda: f"The connection could not be opened{because} It is tried again.",
         "transport started": lambda: f"Sites can join at {event['address']}.",
         "transport lost": lambda: "The transport stopped; it is started again.",
+        "transport restarted": lambda: f"The transport is started anew{because}",
     }
     if kind in known:
         return known[kind]()
@@ -277,7 +290,7 @@ class Watch:
     def _tell(self, now: float) -> dict[str, Any]:
         info, deployed, log = self._json("run.json"), self._json("deployed.json"), self.log
         study: Study | None = self._read("study.toml", Study.load)
-        known = [str(n) for n in info.get("sites") or deployed.get("sites") or ()]
+        known = [str(n) for n in dict.fromkeys([*info.get("sites", ()), *deployed.get("sites", ())])]
         log.read(known)
         names = known or list(log.sites)
         finished, metric = bool(info.get("finished")), study.metrics[0] if study else ""
