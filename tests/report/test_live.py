@@ -32,7 +32,7 @@ from vitrail.data.datasets import heart_disease, packaged
 from vitrail.report import live as live_module
 from vitrail.report import watch as watch_module
 from vitrail.report.live import Live, start
-from vitrail.report.watch import Watch, words
+from vitrail.report.watch import Watch
 from vitrail.runs.folder import Folder, write_atomically
 from vitrail.runs.train import describe
 
@@ -522,4 +522,4 @@ def test_every_event_of_a_study_between_machines_is_told_in_words() -> None:
     assert {"trouble", "came late", "not told", "transport started"} <= events
     told = {"site": "va", "sites": ["va", "ab"], "why": "x", "answered": 1, "needed": 2, "seconds": 3, "address": "a:1"}
     for event in events:
-        assert not words(event, told).startswith(f"{event[:1].upper()}{event[1:]}: site va"), event
+        assert not watch_module.words(event, told).startswith(f"{event[:1].upper()}{event[1:]}: site va"), event
