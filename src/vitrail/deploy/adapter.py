@@ -36,7 +36,7 @@ from vitrail.deploy import pipe
 from vitrail.deploy.pipe import Line
 
 BODY = "vitrail"  # the one key of a message that holds anything
-PERIOD = 0.08  # seconds between looks for something to do: less costs half a processor for nothing (results/deploy.md)
+PERIOD = 0.08  # seconds between looks for something to do; each costs the processor, also while nobody asks
 BEAT = 3.0  # seconds between signs of life of a site
 QUIET = 4 * BEAT  # after so long a site counts as gone
 COPY = "VITRAIL_COPY"  # which copy of a kit this is: known to the site's home, not to the kit
