@@ -5,8 +5,8 @@
 The heart study (iFedAvg, four sites, `vitrail serve` and `vitrail join`), each site in a network namespace of its own
 with a small disk. Faults are drawn at random, one after the other, each as soon as the study goes on after the one
 before: kill -9 of a site, of the coordinator, of FLARE's processes and FLARE's jobs at either end; a site that is
-stopped (SIGSTOP) for longer than the deadline; a cable that is cut; a line with 200 ms where 2 % is sent twice (a proxy
-of ours, since netem is not in every kernel); a full disk; a
+stopped (SIGSTOP) for longer than the deadline; a cable that is cut; a line with 200 ms (a proxy
+of ours, since netem is not in every kernel) that loses 2 % of the packets (nft, where it is installed); a full disk; a
 site whose clock is a day ahead (with libfaketime, where it is installed). Three of four sites are enough for a round.
 
 It must hold: the study ends; no round is counted twice; every site ends with its own model; scores are within the noise
@@ -20,6 +20,7 @@ import contextlib
 import json
 import os
 import random
+import shutil
 import signal
 import socket
 import subprocess
@@ -42,6 +43,7 @@ DEADLINE = 8.0
 QUORUM = 3
 PATIENCE = 240.0  # seconds after a fault in which the study must go on
 PORT = 18455
+NFT = shutil.which("nft")
 FAKETIME = next(iter([*Path("/usr/lib").glob("*/faketime/libfaketime.so.1"), None]))
 
 
@@ -50,7 +52,7 @@ def sh(words: str, check: bool = True) -> None:
 
 
 class Proxy:
-    """Between one site and the coordinator: a line that can be slow. (This machine's kernel may have no netem.)"""
+    """Between one site and the coordinator: a line that can be slow. (Not every kernel has netem.)"""
 
     def __init__(self, port: int) -> None:
         self.slow = False
@@ -72,8 +74,8 @@ class Proxy:
     def _pump(self, one: socket.socket, other: socket.socket) -> None:
         with contextlib.suppress(OSError):
             while data := one.recv(1 << 16):
-                if self.slow:  # what is lost is sent again after a while
-                    time.sleep(0.2 + (0.4 if random.random() < 0.02 else 0.0))
+                if self.slow:  # without nft, what is lost comes later
+                    time.sleep(0.2 + (0.4 if not NFT and random.random() < 0.02 else 0.0))
                 other.sendall(data)
         for end in (one, other):
             with contextlib.suppress(OSError):
@@ -260,9 +262,16 @@ def cut_cable(world: World, luck: random.Random) -> str:
 def slow_line(world: World, luck: random.Random) -> str:
     i = luck.randrange(len(world.names))
     world.lines[i].slow = True
+    if NFT:
+        for hook in ("input", "output"):
+            sh(f"ip netns exec vt{i} nft add table ip {hook}")
+            sh(f"ip netns exec vt{i} nft add chain ip {hook} all {{ type filter hook {hook} priority 0 ; }}")
+            sh(f"ip netns exec vt{i} nft add rule ip {hook} all numgen random mod 100 < 2 drop")
     time.sleep(15)
     world.lines[i].slow = False
-    return f"200 ms and 2 % sent twice on the line to {world.names[i]} for 15 s"
+    if NFT:
+        sh(f"ip netns exec vt{i} nft flush ruleset")
+    return f"200 ms and 2 % of the packets {'lost' if NFT else 'sent later'} on the line to {world.names[i]} for 15 s"
 
 
 def fill_disk(world: World, luck: random.Random) -> str:
