@@ -265,8 +265,8 @@ def slow_line(world: World, luck: random.Random) -> str:
     if NFT:
         for hook in ("input", "output"):
             sh(f"ip netns exec vt{i} nft add table ip {hook}")
-            sh(f"ip netns exec vt{i} nft add chain ip {hook} all {{ type filter hook {hook} priority 0 ; }}")
-            sh(f"ip netns exec vt{i} nft add rule ip {hook} all numgen random mod 100 < 2 drop")
+            sh(f"ip netns exec vt{i} nft add chain ip {hook} c {{ type filter hook {hook} priority 0 ; }}")
+            sh(f"ip netns exec vt{i} nft add rule ip {hook} c numgen random mod 100 < 2 drop")
     time.sleep(15)
     world.lines[i].slow = False
     if NFT:
