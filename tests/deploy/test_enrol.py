@@ -23,7 +23,7 @@ from typer.testing import CliRunner
 
 from vitrail.core.problems import VitrailError
 from vitrail.data.datasets import packaged
-from vitrail.deploy import enrol, kits
+from vitrail.deploy import certificates, enrol, kits
 from vitrail.deploy.agreement import Agreement
 from vitrail.deploy.verbs import VERBS
 from vitrail.study import Study
@@ -364,7 +364,7 @@ def test_approvals_that_are_refused(folder: Path, place: Path) -> None:
 def test_an_approval_out_of_its_time(folder: Path, place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     made = ask(folder, "Basel", place / "site")
     now = datetime.datetime.now(datetime.UTC)
-    monkeypatch.setattr(enrol, "_now", lambda: now - datetime.timedelta(days=4 * 365))
+    monkeypatch.setattr(certificates, "_now", lambda: now - datetime.timedelta(days=4 * 365))
     approval = enrol.approve(folder, made.file)
     refused("it is valid from", enrol.accept, made.kit, approval.file)
 

@@ -17,7 +17,8 @@ from vitrail.core.problems import VitrailError
 from vitrail.data.check import check
 from vitrail.data.read import read_table
 from vitrail.deploy.agreement import Agreement
-from vitrail.deploy.enrol import COORDINATOR, Coordinator, Kit, fingerprint
+from vitrail.deploy.certificates import fingerprint
+from vitrail.deploy.enrol import COORDINATOR, Coordinator, Kit
 from vitrail.runs.folder import versions
 
 TIMEOUT = 5.0

@@ -1,16 +1,14 @@
 """Who takes part: an authority for each study, an invitation per site, a request that comes back, an approval.
 
 Private keys are made where they are used and stay there. What travels (invitation, request, approval) is public and
-may go by mail: people at both ends compare the fingerprints by phone. RSA, because FLARE signs with it.
+may go by mail: people at both ends compare the fingerprints by phone.
 """
 
 from __future__ import annotations
 
 import datetime
 import hashlib
-import ipaddress
 import json
-import os
 import re
 import tomllib
 import unicodedata
@@ -23,24 +21,28 @@ from cryptography import x509
 from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import rsa
-from cryptography.hazmat.primitives.serialization import (
-    Encoding,
-    NoEncryption,
-    PrivateFormat,
-    PublicFormat,
-    load_pem_private_key,
-)
-from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
+from cryptography.hazmat.primitives.serialization import Encoding
 
 from vitrail.core.problems import Problem, VitrailError, nearest
 from vitrail.deploy.agreement import Agreement
+from vitrail.deploy.certificates import (
+    BITS,
+    Signer,
+    fingerprint,
+    hosts_of,
+    is_issued,
+    make_authority,
+    name_of,
+    own_key,
+    read_authority,
+    read_certificate,
+    read_key,
+    write_private,
+)
 from vitrail.runs.folder import site_folder
 from vitrail.study import Study
 
 FORMAT = 1  # of every file here
-BITS = 2048
-DAY = datetime.timedelta(days=1)
-YEAR = 365 * DAY
 COORDINATOR = "coordinator"  # its name in certificates
 LEAD = "lead@coordinator"  # who submits FLARE's jobs
 LEFT = "left.txt"  # in a kit whose site left, and whose key is gone: when
@@ -76,7 +78,7 @@ class Coordinator:
 
     @property
     def authority(self) -> x509.Certificate:
-        return _certificate(
+        return read_certificate(
             (self.folder / "authority" / "cert.pem").read_text(), self.folder / "authority" / "cert.pem"
         )
 
@@ -102,7 +104,7 @@ class Kit:
 
     @property
     def authority(self) -> x509.Certificate:
-        return _certificate(self.invitation["authority"], self.folder / "invitation.json")
+        return read_certificate(self.invitation["authority"], self.folder / "invitation.json")
 
     @property
     def authority_fingerprint(self) -> str:
@@ -110,7 +112,7 @@ class Kit:
 
     @property
     def fingerprint(self) -> str:
-        return fingerprint(_key(self.folder / "key.pem").public_key())
+        return fingerprint(read_key(self.folder / "key.pem").public_key())
 
 
 @dataclass(frozen=True)
@@ -150,17 +152,6 @@ def identity(name: str) -> str:
     return f"{slug}-{hashlib.sha256(name.encode()).hexdigest()[:6]}"
 
 
-def fingerprint(key: Any) -> str:
-    """Of a public key, to be read out on the phone."""
-    told = hashlib.sha256(key.public_bytes(Encoding.DER, PublicFormat.SubjectPublicKeyInfo)).hexdigest()
-    return " ".join(told[i : i + 4] for i in range(0, 32, 4))
-
-
-def project(authority_fingerprint: str) -> str:
-    """FLARE's name for the study: both ends derive it from the authority."""
-    return "vitrail-" + authority_fingerprint.replace(" ", "")[:12]
-
-
 # the coordinator
 
 
@@ -194,14 +185,14 @@ def invite(study_file: Path, sites: Sequence[str], address: str, seed: int | Non
     for name in ("authority", "keys", "invitations", "approvals", "runs"):
         private_folder(folder / name)
     if not (folder / "authority" / "cert.pem").exists():
-        _make_authority(folder / "authority")
-    signer = _Signer(folder)
+        make_authority(folder / "authority")
+    signer = Signer(folder)
     host = address.rpartition(":")[0].lower()
     address = f"{host}:{int(address.rpartition(':')[2])}"
     before = folder / "keys" / "coordinator.crt"
-    hosts = [*dict.fromkeys([host, "localhost", "127.0.0.1", *(_hosts(before) if before.exists() else [])])]
+    hosts = [*dict.fromkeys([host, "localhost", "127.0.0.1", *(hosts_of(before) if before.exists() else [])])]
     for who, subject, role, names in (("coordinator", COORDINATOR, "", hosts), ("lead", LEAD, "lead", [LEAD])):
-        key = _own_key(folder / "keys" / f"{who}.key")
+        key = own_key(folder / "keys" / f"{who}.key")
         signed = signer.sign(key.public_key(), subject, COORDINATOR, names, role=role, serves=who == "coordinator")
         write_private(folder / "keys" / f"{who}.crt", signed)
     write_private(folder / "study.toml", study.to_toml())
@@ -254,7 +245,7 @@ def inspect(folder: Path, request: Path) -> Asked:
 def approve(folder: Path, request: Path) -> Approval:
     """Sign a site's request. Only its key is taken from it: the names are ours."""
     asked, who = inspect(folder, request), load_coordinator(folder)
-    signer = _Signer(folder)
+    signer = Signer(folder)
     signed = signer.sign(asked.key, asked.identity, "site", [asked.identity])
     file = approval_of(folder, asked.site)
     said = {"format": FORMAT, "site": asked.site, "certificate": signed, "authority": signer.pem}
@@ -325,7 +316,7 @@ def request(invitation: Path, kit: Path | None = None, home: Path | None = None)
     """Make this site's key and a request for its certificate. Again, with a newer invitation: the key stays."""
     invitation = Path(invitation)
     said = _read(invitation, INVITATION, "an invitation", "Ask the coordinator to send it again.")
-    authority = fingerprint(_authority(said["authority"], invitation).public_key())
+    authority = fingerprint(read_authority(said["authority"], invitation).public_key())
     agreed = _agreement(said, invitation)
     name = site_folder(said["site"])
     kit = Path(kit or invitation.parent / f"{name}.kit").absolute()
@@ -348,10 +339,10 @@ def request(invitation: Path, kit: Path | None = None, home: Path | None = None)
         raise VitrailError("no request was written", problems)
     private_folder(kit)
     private_folder(home)
-    key = _own_key(kit / "key.pem")
+    key = own_key(kit / "key.pem")
     write_private(kit / "home.txt", f"{home}\n")
     write_private(kit / "invitation.json", _json({k: said[k] for k in INVITATION}))
-    csr = x509.CertificateSigningRequestBuilder().subject_name(_name(said["identity"])).sign(key, hashes.SHA256())
+    csr = x509.CertificateSigningRequestBuilder().subject_name(name_of(said["identity"])).sign(key, hashes.SHA256())
     answer = {
         "format": FORMAT, "site": said["site"], "identity": said["identity"],
         "csr": csr.public_bytes(Encoding.PEM).decode(), "study": load_kit(kit).study.name, "authority": authority,
@@ -376,12 +367,12 @@ def accept(kit: Path, approval: Path) -> Kit:
 
 def check_certificate(own: Kit, pem: str, where: Path, title: str) -> None:
     """It must be from the authority that invited, for this kit's own key, and valid today."""
-    signed, now = _certificate(pem, where), datetime.datetime.now(datetime.UTC)
+    signed, now = read_certificate(pem, where), datetime.datetime.now(datetime.UTC)
     what = hint = ""
-    if not _issued(signed, own.authority):
+    if not is_issued(signed, own.authority):
         what = "it was not signed by the authority of this kit's invitation."
         hint = f"Compare by phone: the authority's fingerprint is {own.authority_fingerprint}."
-    elif fingerprint(signed.public_key()) != own.fingerprint or signed.subject != _name(own.identity, "site"):
+    elif fingerprint(signed.public_key()) != own.fingerprint or signed.subject != name_of(own.identity, "site"):
         what = "it is for another key than this kit's."
         hint = f"Send the coordinator the request of {own.folder} again."
     elif not signed.not_valid_before_utc <= now <= signed.not_valid_after_utc:
@@ -395,7 +386,7 @@ def load_kit(kit: Path) -> Kit:
     kit = Path(kit).absolute()
     file = kit / "invitation.json"
     said = _read(file, INVITATION, "a site's kit", "Make one with `vitrail request INVITATION`.")
-    _authority(said["authority"], file)
+    read_authority(said["authority"], file)
     study, home = _study(said, file), kit / "home.txt"
     for path in (home, *([] if (kit / LEFT).exists() else [kit / "key.pem"])):
         if not path.exists():
@@ -413,17 +404,6 @@ def load_kit(kit: Path) -> Kit:
 def private_folder(path: Path) -> None:
     path.mkdir(parents=True, exist_ok=True)
     path.chmod(0o700)
-
-
-def write_private(path: Path, text: str) -> None:
-    """Whole or not at all, and readable by its owner only."""
-    temporary = path.with_name(path.name + ".new")
-    temporary.unlink(missing_ok=True)
-    with os.fdopen(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w", encoding="utf-8") as file:
-        file.write(text)
-        file.flush()
-        os.fsync(file.fileno())
-    os.replace(temporary, path)
 
 
 def _json(said: Mapping[str, Any]) -> str:
@@ -518,131 +498,3 @@ def _address_problems(address: str, where: str = "--address") -> Iterable[Proble
         r"(?=.{1,253}$)[A-Za-z0-9]([A-Za-z0-9-]*[A-Za-z0-9])?(\.[A-Za-z0-9]([A-Za-z0-9-]*[A-Za-z0-9])?)*", host
     ):
         yield Problem(where, f"{host!r} is not a machine that a site could call.", hint)
-
-
-# keys and certificates
-
-
-class _Signer:
-    """The study's authority, which signs what is asked of it here."""
-
-    def __init__(self, folder: Path) -> None:
-        self.key = _key(folder / "authority" / "key.pem")
-        self.pem = (folder / "authority" / "cert.pem").read_text()
-        self.own = _authority(self.pem, folder / "authority" / "cert.pem")
-
-    def sign(self, key: Any, subject: str, org: str, names: Sequence[str], role: str = "", serves: bool = False) -> str:
-        end = min(_now() + 3 * YEAR, self.own.not_valid_after_utc)
-        builder = _builder(key, _name(subject, org, role), self.own.subject, self.key, end)
-        uses = [ExtendedKeyUsageOID.CLIENT_AUTH] + ([ExtendedKeyUsageOID.SERVER_AUTH] if serves else [])
-        builder = builder.add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
-        builder = builder.add_extension(_usage(authority=False), critical=True)
-        builder = builder.add_extension(x509.ExtendedKeyUsage(uses), critical=False)
-        builder = builder.add_extension(x509.SubjectAlternativeName([_alternative(n) for n in names]), critical=False)
-        return builder.sign(self.key, hashes.SHA256()).public_bytes(Encoding.PEM).decode()
-
-
-def _make_authority(folder: Path) -> None:
-    key = _own_key(folder / "key.pem")
-    name = _name(project(fingerprint(key.public_key())))
-    builder = _builder(key.public_key(), name, name, key, _now() + 10 * YEAR)
-    builder = builder.add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
-    builder = builder.add_extension(_usage(authority=True), critical=True)
-    write_private(folder / "cert.pem", builder.sign(key, hashes.SHA256()).public_bytes(Encoding.PEM).decode())
-
-
-def _builder(
-    key: Any, subject: x509.Name, issuer: x509.Name, signer: rsa.RSAPrivateKey, end: datetime.datetime
-) -> x509.CertificateBuilder:
-    about = x509.AuthorityKeyIdentifier.from_issuer_public_key(signer.public_key())
-    return (
-        x509.CertificateBuilder()
-        .subject_name(subject)
-        .issuer_name(issuer)
-        .public_key(key)
-        .serial_number(x509.random_serial_number())
-        .not_valid_before(_now() - DAY)  # clocks differ
-        .not_valid_after(end)
-        .add_extension(x509.SubjectKeyIdentifier.from_public_key(key), critical=False)
-        .add_extension(about, critical=False)
-    )
-
-
-def _usage(authority: bool) -> x509.KeyUsage:
-    return x509.KeyUsage(
-        digital_signature=True, content_commitment=False, key_encipherment=not authority, data_encipherment=False,
-        key_agreement=False, key_cert_sign=authority, crl_sign=authority, encipher_only=False, decipher_only=False,
-    )  # fmt: skip
-
-
-def _now() -> datetime.datetime:
-    return datetime.datetime.now(datetime.UTC)
-
-
-def _name(common: str, org: str = "", role: str = "") -> x509.Name:
-    parts = ((NameOID.COMMON_NAME, common), (NameOID.ORGANIZATION_NAME, org), (NameOID.UNSTRUCTURED_NAME, role))
-    return x509.Name([x509.NameAttribute(oid, text) for oid, text in parts if text])
-
-
-def _alternative(name: str) -> x509.GeneralName:
-    try:
-        return x509.IPAddress(ipaddress.ip_address(name))
-    except ValueError:
-        return x509.DNSName(name)
-
-
-def _hosts(path: Path) -> list[str]:
-    """By which names a certificate may be called."""
-    names = _certificate(path.read_text(), path).extensions.get_extension_for_class(x509.SubjectAlternativeName)
-    return [str(name.value) for name in names.value]
-
-
-def _own_key(path: Path) -> rsa.RSAPrivateKey:
-    """The private key in this file; made here the first time."""
-    if not path.exists():
-        made = rsa.generate_private_key(public_exponent=65537, key_size=BITS)
-        pem = made.private_bytes(Encoding.PEM, PrivateFormat.TraditionalOpenSSL, NoEncryption())
-        write_private(path, pem.decode())
-    return _key(path)
-
-
-def _key(path: Path) -> rsa.RSAPrivateKey:
-    try:
-        key = load_pem_private_key(path.read_bytes(), password=None)
-    except (OSError, ValueError, TypeError) as error:
-        what = f"expected a private key, but {getattr(error, 'strerror', None) or 'it is not one'}."
-        hint = "Restore it from a backup; a site makes a new kit."
-        raise VitrailError("a key cannot be read", [Problem(str(path), what, hint)]) from None
-    if not isinstance(key, rsa.RSAPrivateKey):
-        what = "expected an RSA key."
-        raise VitrailError("a key cannot be read", [Problem(str(path), what, "Restore it from a backup.")])
-    return key
-
-
-def _certificate(pem: str, where: Path) -> x509.Certificate:
-    try:
-        return x509.load_pem_x509_certificate(pem.encode())
-    except ValueError:
-        what, hint = "it holds no valid certificate.", "Ask the coordinator to send it again."
-        raise VitrailError("a certificate cannot be read", [Problem(str(where), what, hint)]) from None
-
-
-def _authority(pem: str, where: Path) -> x509.Certificate:
-    """A certificate that may sign others, and signed itself."""
-    found = _certificate(pem, where)
-    try:
-        signs = found.extensions.get_extension_for_class(x509.BasicConstraints).value.ca
-    except (x509.ExtensionNotFound, ValueError):
-        signs = False
-    if not signs or not isinstance(found.public_key(), rsa.RSAPublicKey) or not _issued(found, found):
-        what, hint = "its authority is not one.", "Ask the coordinator to send it again."
-        raise VitrailError("a certificate cannot be read", [Problem(str(where), what, hint)])
-    return found
-
-
-def _issued(signed: x509.Certificate, issuer: x509.Certificate) -> bool:
-    try:
-        signed.verify_directly_issued_by(issuer)
-    except (ValueError, TypeError, InvalidSignature):
-        return False
-    return True

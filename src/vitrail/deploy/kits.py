@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from vitrail.core.problems import Problem, VitrailError
+from vitrail.deploy.certificates import project, write_private
 from vitrail.deploy.enrol import (
     COORDINATOR,
     LEAD,
@@ -19,8 +20,6 @@ from vitrail.deploy.enrol import (
     load_coordinator,
     load_kit,
     private_folder,
-    project,
-    write_private,
 )
 
 ADAPTER = "vitrail.deploy.adapter"
