@@ -30,7 +30,7 @@ from deploy.federation import PATIENCE, Federation
 from vitrail.data.datasets import heart_disease, packaged
 from vitrail.data.read import read_table
 from vitrail.deploy import enrol, kits
-from vitrail.deploy.agreement import Agreement
+from vitrail.deploy.agreement import FORMAT, Agreement
 from vitrail.deploy.join import Door
 from vitrail.deploy.message import MOST_WORDS, Message, unpack
 from vitrail.deploy.outbox import Outbox
@@ -330,7 +330,7 @@ def test_questions_that_a_site_refuses_over_the_line(hostile: Hostile, study: vt
     before = len(box.entries())
 
     def ask(**words: Any) -> Message:
-        question = Message("hello", {"run": RUN, "format": 1, "agreement": agreed.hash, **words})
+        question = Message("hello", {"run": RUN, "format": FORMAT, "agreement": agreed.hash, **words})
         heard = hostile.line.ask({"cleveland": question}, PATIENCE)
         assert not heard.trouble, f"{heard.trouble}\n{hostile.federation.logs()}"
         return heard.answers["cleveland"]
@@ -395,7 +395,7 @@ def prepared(door: Door) -> Door:
     count = agreed.numbers[0]
     scale = {"mean": torch.zeros(count, dtype=torch.float64), "sd": torch.ones(count, dtype=torch.float64)}
     for kind, words, tensors in (
-        ("hello", {"format": 1, "agreement": agreed.hash}, {}),
+        ("hello", {"format": FORMAT, "agreement": agreed.hash}, {}),
         ("prepare", {}, scale),
         ("round", {"stage": 0, "round": 0, "score": []}, down(door)),
     ):
@@ -433,7 +433,7 @@ def ends(door: Door) -> dict[str, torch.Tensor]:
 
 
 BAD: dict[str, Callable[[Door], bytes]] = {
-    "another agreement": lambda d: Message("hello", {"run": RUN, "format": 1, "agreement": "0" * 24}).pack(),
+    "another agreement": lambda d: Message("hello", {"run": RUN, "format": FORMAT, "agreement": "0" * 24}).pack(),
     "another format": lambda d: Message("hello", {"run": RUN, "format": 2, "agreement": d.site.agreed.hash}).pack(),
     "a tensor too large": lambda d: spoiled(d, lambda t: torch.zeros(2000, 2000)),
     "a tensor too many": lambda d: a_round(d, down(d, more=torch.zeros(3))),
@@ -452,7 +452,7 @@ BAD: dict[str, Callable[[Door], bytes]] = {
     "a method's name": lambda d: Message("answer", {"run": RUN}).pack(),
     "a word too many": lambda d: a_round(d, path="/etc/passwd"),
     "a word of another type": lambda d: a_round(d, round="1"),
-    "a run that is a path": lambda d: Message("hello", {"run": "../../x", "format": 1, "agreement": ""}).pack(),
+    "a run that is a path": lambda d: Message("hello", {"run": "../../x", "format": FORMAT, "agreement": ""}).pack(),
     "no such stage": lambda d: a_round(d, stage=7),
     "a stage before the first": lambda d: a_round(d, stage=-1),
     "a round before the first": lambda d: a_round(d, round=-1),
