@@ -434,7 +434,9 @@ def ends(door: Door) -> dict[str, torch.Tensor]:
 
 BAD: dict[str, Callable[[Door], bytes]] = {
     "another agreement": lambda d: Message("hello", {"run": RUN, "format": FORMAT, "agreement": "0" * 24}).pack(),
-    "another format": lambda d: Message("hello", {"run": RUN, "format": FORMAT + 1, "agreement": d.site.agreed.hash}).pack(),
+    "another format": lambda d: (
+        Message("hello", {"run": RUN, "format": FORMAT + 1, "agreement": d.site.agreed.hash}).pack()
+    ),
     "a tensor too large": lambda d: spoiled(d, lambda t: torch.zeros(2000, 2000)),
     "a tensor too many": lambda d: a_round(d, down(d, more=torch.zeros(3))),
     "a tensor too few": lambda d: a_round(d, {}),
