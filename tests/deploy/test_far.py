@@ -175,6 +175,30 @@ def test_who_comes_late_takes_part_from_then_on(four: Study4) -> None:
     assert set(run.sites) == set(run.sizes.site) == set(run.scores().site) == set(four.sites)
     assert (four.root / "va" / RUN / "model.safetensors").exists()
     assert "va" in set(run.shifts().query("value == value").site)
+    assert four.conduct(line, start=3).sites == run.sites  # served again, it is the same run
+
+
+def test_who_came_late_is_still_there_when_the_coordinator_was_killed(four: Study4) -> None:
+    kills = ["once"]
+
+    class Killing(Away):
+        def ask(self, questions: dict[str, Message], deadline: float) -> Heard:
+            if any(e == "came late" for e, _ in self.events) and kills:
+                raise KilledError(kills.pop())
+            return super().ask(questions, deadline)
+
+    begun: list[int] = []
+
+    def away(name: str, question: Message) -> bool:
+        begun.extend([1] if question.kind == "round" and question.words["round"] >= 1 else [])
+        return name == "va" and not begun
+
+    line = Killing(four.sites, away)
+    with pytest.raises(KilledError):
+        four.conduct(line, start=3)
+    run = four.conduct(line, start=3)
+    assert set(run.sites) == set(run.scores().site) == set(four.sites)
+    assert not run.history.duplicated(["stage", "round", "site", "split", "metric"]).any()
 
 
 def test_nobody_starts_below_what_is_asked_for(four: Study4) -> None:

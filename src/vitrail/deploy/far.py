@@ -24,7 +24,7 @@ from vitrail.engines.wire import check, total
 from vitrail.explain.shifts import Answer, Cell, Evidence, Fit
 from vitrail.report.words import several
 from vitrail.runs.fit import Ask, SilentError
-from vitrail.runs.folder import Folder, write_atomically
+from vitrail.runs.folder import Folder, is_finished, write_atomically
 from vitrail.runs.look import Behind, behind
 from vitrail.runs.run import Run
 from vitrail.runs.setup import training_of
@@ -360,8 +360,11 @@ def conduct(
     info = describe(agreed.study, agreed.seed, "deployed", "cpu", prints)
     rounds = FarRounds(call, agreed, book, info)
     info |= {"dropout_rate": 0.0, "away": {}, "refuse": [], "pseudonyms": []}  # in simulation these are planned
-    resume = resume and (folder.path / "run.json").exists()
-    run = train(rounds, agreed.study, agreed.seed, FarSites(rounds), info, {}, folder, resume, progress, 0.0)
+    if is_finished(folder.path):
+        run = Run.load(folder.path)
+    else:
+        resume = resume and (folder.path / "run.json").exists()
+        run = train(rounds, agreed.study, agreed.seed, FarSites(rounds), info, {}, folder, resume, progress, 0.0)
     if written is not None:
         written(run)
     _farewell(call, rounds, run, folder.path / TOLD)

@@ -18,7 +18,7 @@ from vitrail.deploy.agreement import Agreement
 from vitrail.deploy.enrol import Coordinator
 from vitrail.deploy.far import ENTERED, TOLD, Call, conduct
 from vitrail.deploy.line import FlareLine, children_of
-from vitrail.runs.folder import Folder, write_atomically
+from vitrail.runs.folder import Folder, is_finished, write_atomically
 from vitrail.runs.run import Run
 
 GRACE = 30.0  # seconds for the others, once there are enough to start
@@ -64,7 +64,7 @@ def serve(
             begun(place)
         line = FlareLine(who, log)
         start = len(names) if quorum is None else quorum
-        if _finished(place):
+        if is_finished(place):
             left = _untold(place, names)
             log("left to tell", sites=left)
             _wait(line, set(left), 1)
@@ -99,7 +99,7 @@ def _current(folder: Path, agreement: str, names: list[str]) -> tuple[str, Path,
     if kept.exists():
         told = json.loads(kept.read_text())
         place = folder / "runs" / told["place"]
-        if told["agreement"] == agreement and not (_finished(place) and not _untold(place, names)):
+        if told["agreement"] == agreement and not (is_finished(place) and not _untold(place, names)):
             return told["run"], place, (place / "deployed.json").exists()
     run = secrets.token_hex(8)
     place = folder / "runs" / f"{time.strftime('%Y%m%d-%H%M%S')}-{run[:4]}"
@@ -112,9 +112,3 @@ def _untold(place: Path, names: list[str]) -> list[str]:
     took = json.loads((place / ENTERED).read_text())["sites"].keys()
     told = json.loads((place / TOLD).read_text()) if (place / TOLD).exists() else []
     return sorted(set(names) & took - set(told))
-
-
-def _finished(place: Path) -> bool:
-    with contextlib.suppress(OSError, ValueError):
-        return bool(json.loads((place / "run.json").read_text()).get("finished"))
-    return False

@@ -73,6 +73,14 @@ def versions() -> dict[str, str]:
     return {"vitrail": version("vitrail"), "torch": torch.__version__, "python": platform.python_version()}
 
 
+def is_finished(path: Path) -> bool:
+    """Whether a run folder holds a run that was written to its end."""
+    try:
+        return bool(json.loads((path / "run.json").read_text(encoding="utf-8")).get("finished"))
+    except (OSError, ValueError):
+        return False
+
+
 class Folder:
     """One run's folder, held by one process at a time."""
 

@@ -22,7 +22,7 @@ from vitrail.engines.local import Engine
 from vitrail.engines.rounds import Moment, Rounds
 from vitrail.methods import AnyMethod
 from vitrail.runs.fit import AGAIN, Ask, at_hand, evidence_told, find_shifts
-from vitrail.runs.folder import Folder, versions, write_atomically
+from vitrail.runs.folder import Folder, is_finished, versions, write_atomically
 from vitrail.runs.run import HISTORY, Run, pseudonyms_of, write_pseudonyms, write_run
 from vitrail.runs.setup import (
     MAJORITY,
@@ -144,9 +144,7 @@ def train(
     if folder:
         if resume:
             _same_run(folder, info, pseudonyms)
-            if (folder.path / "run.json").exists() and json.loads((folder.path / "run.json").read_text()).get(
-                "finished"
-            ):
+            if is_finished(folder.path):
                 return Run.load(folder.path)
             if back := _restore(folder, runner):
                 moment, history, before = back
