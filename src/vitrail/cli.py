@@ -89,7 +89,7 @@ def demo(
         result = compare(
             study,
             heart_disease(),
-            [m for m in TABLE if m not in ("weight_erosion", "influence")],  # they ask for settings of their own: `vitrail tune`
+            [m for m in TABLE if m not in ("weight_erosion", "influence")],  # they need `vitrail tune` first
             seeds_of(study, seeds),
             out=target,
             workers=cores(),
