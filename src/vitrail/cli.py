@@ -367,7 +367,7 @@ def look(
         from vitrail.deploy import enrol, personal
 
         mine = personal.load_model(enrol.load_kit(kit))
-        seen = mine.look(read_table(data, mine.study), feature or [])
+        seen = mine.look(read_table(data, mine.model.study), feature or [])
     else:
         assert run is not None
         told = Run.load(run)

@@ -9,9 +9,14 @@ from pathlib import Path
 
 import pytest
 
+from deploy.federation import Here
 from vitrail.data.datasets import heart_disease, packaged
 from vitrail.deploy import enrol
+from vitrail.deploy.agreement import Agreement
 from vitrail.deploy.doctor import at_coordinator, at_site
+from vitrail.deploy.far import Call, conduct
+from vitrail.deploy.site import Site
+from vitrail.runs.folder import Folder
 
 
 @pytest.fixture
@@ -78,3 +83,20 @@ def test_exit_code(place: Path) -> None:
     assert done.returncode == 1
     assert "WRONG" in done.stdout
     assert "->" in done.stdout
+
+
+def test_versions_at_both_ends(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What an invitation and a real study wrote down of the other end, against what is here now."""
+    kit, who = enrol.load_kit(joined(place)), enrol.load_coordinator(enrol.find_coordinator(place / "study.toml"))
+    tables = {n: heart_disease()[n] for n in ("va", "cleveland")}
+    agreed = Agreement.of(who.study.with_changes(training={"rounds": 1}), who.seed, len(tables))
+    sites = {n: Site(n, table, agreed, place / "homes" / n) for n, table in tables.items()}
+    folder = Folder(who.folder / "runs" / "one", resume=False)
+    conduct(Call(Here(sites), agreed, list(sites), "0" * 16, 2, 60.0), folder, resume=False)
+    folder.close()
+    told = [f.what for f in at_site(kit) + at_coordinator(who)]
+    for where in ("the coordinator, when it invited", "va", "cleveland"):
+        assert f"Versions at {where}: as here." in told
+    monkeypatch.setattr("vitrail.deploy.doctor.versions", lambda: {"vitrail": "9", "torch": "9", "python": "9"})
+    assert wrong(at_site(kit)).count("Versions at the coordinator, when it invited: vitrail") == 1
+    assert wrong(at_coordinator(who)).count("(here 9)") == 2 * 3

@@ -9,7 +9,7 @@ import socket
 import ssl
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from cryptography import x509
 
@@ -19,6 +19,8 @@ from vitrail.data.read import read_table
 from vitrail.deploy.agreement import Agreement
 from vitrail.deploy.certificates import fingerprint
 from vitrail.deploy.enrol import COORDINATOR, Coordinator, Kit
+from vitrail.deploy.far import ENTERED
+from vitrail.deploy.words import printable
 from vitrail.runs.folder import versions
 
 TIMEOUT = 5.0
@@ -43,7 +45,7 @@ def at_site(kit: Kit, data: Path | None = None) -> list[Finding]:
         same = fingerprint(own.public_key()) == kit.fingerprint
         found.append(Finding(same, f"Certificate and key {'match' if same else 'do not match'}.", "Request anew."))
         found += _reach(kit, certificate)
-    found.append(_agreed(kit))
+    found += [_same_versions("the coordinator, when it invited", kit.invitation["versions"]), _agreed(kit)]
     if data is not None:
         try:
             seen = [f.severity for f in check(read_table(data, kit.study), kit.study)]
@@ -74,13 +76,19 @@ def at_coordinator(who: Coordinator) -> list[Finding]:
     except OSError:
         hint = "Sites could not find it either: correct DNS, or invite again with another --address."
         found.append(Finding(False, f"{who.host} has no address here.", hint))
-    for entered in sorted(who.folder.glob("runs/*/entered.json"))[-1:]:
-        for site, told in json.loads(entered.read_text()).get("versions", {}).items():
-            others = {k: v for k, v in told.items() if versions().get(k) != v}
-            hint = "Numbers may differ in the last digits; install the same versions (constraints.txt) at both ends."
-            words = ", ".join(f"{k} {v} (here {versions().get(k)})" for k, v in others.items()) or "as here"
-            found.append(Finding(not others, f"Versions at {site}: {words}.", hint))
+    for entered in sorted(who.folder.glob(f"runs/*/{ENTERED}"))[-1:]:
+        sites = json.loads(entered.read_text())["sites"].items()
+        found += [_same_versions(site, said["versions"]) for site, said in sites]
     return found
+
+
+def _same_versions(where: str, told: dict[str, Any]) -> Finding:
+    """Of the other end, as it said."""
+    here = versions()
+    others = {k: v for k, v in told.items() if here.get(k) != v}
+    hint = "Numbers may differ in the last digits; install the same versions (constraints.txt) at both ends."
+    words = printable(", ".join(f"{k} {v} (here {here.get(k)})" for k, v in others.items())) or "as here"
+    return Finding(not others, f"Versions at {where}: {words}.", hint)
 
 
 def _packages() -> Finding:

@@ -39,7 +39,7 @@ from vitrail.deploy.certificates import (
     read_key,
     write_private,
 )
-from vitrail.runs.folder import site_folder
+from vitrail.runs.folder import site_folder, versions
 from vitrail.study import Study
 
 FORMAT = 1  # of every file here
@@ -51,7 +51,7 @@ LONGEST = 200  # characters of a file name
 
 INVITATION = {
     "format": int, "study": str, "seed": int, "sites": list, "site": str, "identity": str, "address": str,
-    "authority": str, "agreement": str,
+    "authority": str, "agreement": str, "versions": dict,
 }  # fmt: skip
 REQUEST = {"format": int, "site": str, "identity": str, "csr": str, "study": str, "authority": str}
 APPROVAL = {"format": int, "site": str, "certificate": str, "authority": str}
@@ -203,6 +203,7 @@ def invite(study_file: Path, sites: Sequence[str], address: str, seed: int | Non
         invitation = {
             "format": FORMAT, "study": study.to_toml(), "seed": seed, "sites": list(known), "site": name,
             "identity": site["identity"], "address": address, "authority": signer.pem, "agreement": agreed,
+            "versions": versions(),
         }  # fmt: skip
         write_private(invitation_of(folder, name), _json(invitation))
     return folder

@@ -15,7 +15,6 @@ from pathlib import Path
 import pandas as pd
 from safetensors import safe_open
 from safetensors.torch import load_file
-from torch import Tensor
 
 from vitrail.core.problems import Problem, VitrailError
 from vitrail.core.tensors import tensors
@@ -26,10 +25,9 @@ from vitrail.deploy.site import BEHIND
 from vitrail.engines.wire import settled_shape
 from vitrail.explain.look import Look
 from vitrail.runs.folder import write_atomically
-from vitrail.runs.look import Behind, Model, look_at, unknown
-from vitrail.runs.run import predicted
+from vitrail.runs.look import Behind, look_at, unknown
+from vitrail.runs.run import Model
 from vitrail.runs.setup import build_task
-from vitrail.study import Study
 
 
 @dataclass(frozen=True)
@@ -37,27 +35,19 @@ class Personal:
     """A site's model of one run, with its scale."""
 
     site: str
-    study: Study
-    seed: int
     run: str
-    model: dict[str, Tensor]
-    encoder: Encoder
+    model: Model
     behind: Behind | None = None  # what the coordinator said about this site at the end
     rows: str | None = None  # the fingerprint of the rows it trained on
-
-    def predict(self, frame: pd.DataFrame) -> pd.DataFrame:
-        """A probability for each class, or a number, for each raw row."""
-        return predicted(self.study, self.study.build_method(), self.seed, self.model, self.encoder, frame)
 
     def look(self, frame: pd.DataFrame, features: Sequence[str] = ()) -> Look:
         """What was found about this site, with its own rows behind it."""
         if self.behind is None:
             what = "the coordinator has told nothing about private layers: another method, or the run has not ended."
             raise VitrailError("there is nothing to look behind", [Problem(f"run {self.run}", what)])
-        if problems := unknown(self.study, features):
+        if problems := unknown(self.model.study, features):
             raise VitrailError("cannot look", problems)
-        model = Model(self.study, self.study.build_method(), self.seed, self.model, self.encoder)
-        return look_at(self.site, frame, model, self.behind, features, self.rows)
+        return look_at(self.site, frame, self.model, self.behind, features, self.rows)
 
 
 def load_model(kit: Kit, run: str | None = None) -> Personal:
@@ -79,8 +69,8 @@ def load_model(kit: Kit, run: str | None = None) -> Personal:
     if shape != {k: v.shape for k, v in model.items()}:
         what, hint = "it belongs to another study or method than the kit's.", "Use the kit with which the site joined."
         raise VitrailError("the model does not fit", [Problem(str(place), what, hint)])
-    mine = Personal(kit.site, study, kit.seed, run, model, Encoder(study, scale["mean"], scale["sd"]))
-    return _told(mine, Agreement.of(study, kit.seed, len(kit.sites)), place.parent / BEHIND)
+    mine = Model(study, method, kit.seed, model, Encoder(study, scale["mean"], scale["sd"]))
+    return _told(Personal(kit.site, run, mine), Agreement.of(study, kit.seed, len(kit.sites)), place.parent / BEHIND)
 
 
 def _told(mine: Personal, agreed: Agreement, place: Path) -> Personal:

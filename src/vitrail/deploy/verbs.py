@@ -220,7 +220,7 @@ def predict(
     from vitrail.deploy.personal import load_model
 
     mine = load_model(enrol.load_kit(kit), run)
-    told = mine.predict(read_table(data, mine.study)).to_csv(index_label="line")
+    told = mine.model.predict(read_table(data, mine.model.study)).to_csv(index_label="line")
     if out is None:
         print(told, end="")
         return

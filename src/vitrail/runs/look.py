@@ -13,14 +13,13 @@ from torch import Tensor
 
 from vitrail.core.problems import Problem, VitrailError, nearest
 from vitrail.core.tensors import filled
-from vitrail.data.encode import Encoder, fingerprint
+from vitrail.data.encode import fingerprint
 from vitrail.data.read import clean
 from vitrail.engines.wire import settled_shape
 from vitrail.explain.look import Ends, Look, look
 from vitrail.explain.shifts import LABEL
-from vitrail.methods import AnyMethod
 from vitrail.runs.fit import LAYERS, ShiftFinding
-from vitrail.runs.run import Run
+from vitrail.runs.run import Model, Run
 from vitrail.runs.setup import build_task
 from vitrail.study import Study
 
@@ -57,18 +56,7 @@ def look_behind(run: Run, site: str, frame: pd.DataFrame, features: Sequence[str
         problems.append(Problem("--site", what, "Look there: vitrail look --kit KIT --data FILE."))
     if problems := problems + unknown(run.study, features):
         raise VitrailError("cannot look", problems)
-    model = Model(run.study, run.method, run.seed, run.models[site], run.encoders[site])
-    return look_at(site, frame, model, behind(run, site), features, run.info["fingerprints"].get(site))
-
-
-class Model(NamedTuple):
-    """A site's own, at the end of a run."""
-
-    study: Study
-    method: AnyMethod
-    seed: int
-    tensors: dict[str, Tensor]
-    encoder: Encoder
+    return look_at(site, frame, run.model_of(site), behind(run, site), features, run.info["fingerprints"].get(site))
 
 
 def unknown(study: Study, features: Sequence[str]) -> list[Problem]:

@@ -6,7 +6,7 @@ import json
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pandas as pd
 import torch
@@ -31,6 +31,30 @@ from vitrail.study import Study
 
 # split: test or train, of the site's own model; test:NAME of a model carried beside it
 HISTORY = ["stage", "round", "site", "split", "metric", "value"]
+
+
+class Model(NamedTuple):
+    """A site's own, at the end of a run."""
+
+    study: Study
+    method: AnyMethod
+    seed: int
+    tensors: dict[str, Tensor]  # its settled state
+    encoder: Encoder
+
+    def predict(self, frame: pd.DataFrame) -> pd.DataFrame:
+        """On raw rows: a probability for each class, or a number."""
+        # the target is not looked at, so that rows without one are predicted too
+        unknown = frame.drop(columns=self.study.target.column, errors="ignore")
+        rows, target = clean(unknown, self.study, need_target=False), self.study.target
+        task = build_task(self.study, self.method, self.seed)
+        state = filled(settled_shape(task, self.method), {k: v[None] for k, v in self.tensors.items()})
+        x = torch.from_numpy(self.encoder.matrix(rows)).float()[None]
+        with torch.no_grad():
+            z = self.method.predict(task, state, x)[0]
+        if target.kind == "number":
+            return pd.DataFrame({target.column: z[:, 0].double() * target.scale + target.center}, index=rows.index)
+        return pd.DataFrame(z.softmax(1).numpy(), index=rows.index, columns=list(target.levels))
 
 
 @dataclass
@@ -114,7 +138,10 @@ class Run:
             what = f"the model of {site!r} is on its own machine." if away else f"there is no site {site!r}."
             hint = "Predict there: vitrail predict." if away else nearest(site, self.sites)
             raise VitrailError("cannot predict", [Problem("site", what, hint)])
-        return predicted(self.study, self.method, self.seed, self.models[site], self.encoders[site], frame)
+        return self.model_of(site).predict(frame)
+
+    def model_of(self, site: str) -> Model:
+        return Model(self.study, self.method, self.seed, self.models[site], self.encoders[site])
 
     def adopt(self, name: str, frame: pd.DataFrame) -> Run:
         """A new run with one more site, which fits private layers to the shared model; this one stays as it is."""
@@ -192,24 +219,6 @@ def along(history: pd.DataFrame) -> pd.DataFrame:
     ends = test.groupby("stage")["round"].max()
     before = test.stage.map(lambda s: int(ends[ends.index < s].sum()))
     return test.assign(round=test["round"] + before)[["round", "site", "metric", "value"]].reset_index(drop=True)
-
-
-def predicted(
-    study: Study, method: AnyMethod, seed: int, model: dict[str, Tensor], encoder: Encoder, frame: pd.DataFrame
-) -> pd.DataFrame:
-    """One site's settled model on raw rows: a probability for each class, or a number."""
-    # the target is not looked at, so that rows without one are predicted too
-    unknown = frame.drop(columns=study.target.column, errors="ignore")
-    rows = clean(unknown, study, need_target=False)
-    task = build_task(study, method, seed)
-    state = filled(settled_shape(task, method), {k: v[None] for k, v in model.items()})
-    x = torch.from_numpy(encoder.matrix(rows)).float()[None]
-    with torch.no_grad():
-        z = method.predict(task, state, x)[0]
-    if study.target.kind == "number":
-        told = z[:, 0].double() * study.target.scale + study.target.center
-        return pd.DataFrame({study.target.column: told}, index=rows.index)
-    return pd.DataFrame(z.softmax(1).numpy(), index=rows.index, columns=list(study.target.levels))
 
 
 def pseudonyms_of(path: Path, sites: Sequence[str]) -> dict[str, str]:
