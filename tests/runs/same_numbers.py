@@ -1,0 +1,50 @@
+"""Scores of every method on the shipped data. `python tests/runs/same_numbers.py` writes them to same_numbers.json; the
+committed file is from release 0.1.0 before optimisers, losses and networks became values (commit e51864d)."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import vitrail as vt
+
+KEPT = Path(__file__).with_name("same_numbers.json")
+CASES: dict[str, dict[str, Any]] = {
+    **{name: {"method": name} for name in ("local", "centralized", "fedavg", "fedprox", "fedper", "apfl", "scaffold")},
+    **{name: {"method": name} for name in ("ditto", "fine_tune", "ifedavg", "weight_erosion", "influence")},
+    "fedavg by rows": {"method": "fedavg", "given": {"weights": "rows"}},
+    "fedavg, some away": {"method": "fedavg", "dropout_rate": 0.4},
+    "scaffold, some away": {"method": "scaffold", "dropout_rate": 0.4, "given": {"server_lr": 0.7}},
+    "ifedavg with ends": {"method": "ifedavg", "given": {"output": "each", "identity": 0.3}},
+    "ifedavg, one factor": {"method": "ifedavg", "given": {"output": "scalar"}, "dropout_rate": 0.2},
+    "weight erosion, local": {
+        "method": "weight_erosion",
+        "given": {"update": "local", "validation": 0.2, "patience": 2, "p_d": 0.05, "size": "weight"},
+        "linear": True,
+    },
+    "weight erosion, some away": {"method": "weight_erosion", "dropout_rate": 0.3, "linear": True},
+    "apfl, fixed": {"method": "apfl", "given": {"adaptive": False, "alpha": 0.3}},
+    "fedavg, two epochs, mean": {"method": "fedavg", "training": {"epochs": 2, "loss": "mean", "lr": 0.02}},
+}
+
+
+def scores(case: str) -> dict[str, float]:
+    """site, split and metric -> value."""
+    told = CASES[case]
+    study = vt.Study.infer(vt.datasets.heart_disease(), target="disease", metrics=["auc", "f1", "log_loss"])
+    training = {"rounds": 12, "lr": 0.01, **told.get("training", {})}
+    if "memory" in type(study.training).model_fields:
+        training["memory"] = "fresh"
+    study = study.with_changes(training=training, **({"network": {"kind": "linear"}} if told.get("linear") else {}))
+    method = vt.methods.build(told["method"], told.get("given"))
+    run = vt.federate(
+        study, vt.datasets.heart_disease(), method, seed=8273, dropout_rate=told.get("dropout_rate", 0.0)
+    )
+    both = [run.scores(split).assign(split=split) for split in ("test", "train")]
+    rows = [row for frame in both for row in frame[["site", "split", "metric", "value"]].itertuples(index=False)]
+    return {f"{site}, {split}, {metric}": value for site, split, metric, value in rows}
+
+
+if __name__ == "__main__":
+    KEPT.write_text(json.dumps({case: scores(case) for case in CASES}, indent=1) + "\n")
