@@ -7,7 +7,7 @@ import re
 import tomllib
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, get_args
+from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args
 
 from pydantic import BaseModel, Field, ValidationError
 
@@ -42,6 +42,12 @@ class TrainingSpec(Strict):
     decays: int = Field(default=50, ge=0)
     loss: Literal["sum", "mean"] = "sum"  # over the rows of a batch
     class_weights: Literal["inverse", "none"] = "inverse"
+    optimiser: Literal["sgd", "adam"] = "sgd"  # momentum is SGD's
+    weight_decay: float = Field(default=0.0, ge=0)
+    rates: dict[
+        str, Annotated[float, Field(ge=0)]
+    ] = {}  # factor of the learning rate for a group of layers: head = 0.1
+    memory: Literal["fresh", "own", "kept"] = "fresh"  # of the optimiser, what outlives a round: none, own layers', all
 
 
 class Study(Table):

@@ -84,7 +84,11 @@ def test_only_declared_tensors_travel(name: str) -> None:
                 seen.append((f"{stage} up", spec_of(up)))
                 return state, up
 
-        return Spy(**{f.name: getattr(exchange, f.name) for f in dataclasses.fields(exchange)}) if dataclasses.is_dataclass(exchange) else Spy()
+        return (
+            Spy(**{f.name: getattr(exchange, f.name) for f in dataclasses.fields(exchange)})
+            if dataclasses.is_dataclass(exchange)
+            else Spy()
+        )
 
     e = Engine(task, method, pooled(method, gather_sites(make_rows())), Training(rounds=2, batch=8), 1)
     e.stages = tuple(s._replace(exchanges=tuple(spy(i, x) for x in s.exchanges)) for i, s in enumerate(e.stages))

@@ -23,12 +23,18 @@ Facts = dict[str, Fact]
 
 SITES = ("site", "user")  # axes along which sites stand
 
+ROUND = "round"  # the number of each round of which facts are kept
 AGREED = "which sites agreed to show what was asked for"  # [site] bool
 INPUT_SHIFT = "what a site's private layer adds to each input"  # [site, input]
 INPUT_FACTOR = "what a site's private layer multiplies each input by"  # [site, input]
 OUTPUT_SHIFT = "what a site's private layer adds to each output"  # [site, output]
 OUTPUT_FACTOR = "what a site's private layer multiplies each output by"  # [site, output], or one for all
-ENDS = (INPUT_SHIFT, INPUT_FACTOR, OUTPUT_SHIFT, OUTPUT_FACTOR)
+ENDS = {  # and the parameter of a framed network (core/task.py) that it is
+    INPUT_SHIFT: "input.shift",
+    INPUT_FACTOR: "input.scale",
+    OUTPUT_SHIFT: "output.shift",
+    OUTPUT_FACTOR: "output.scale",
+}
 
 TRUST = "how far a user trusts a site, 1 fully, 0 no more"  # [user, site]
 SHARE = "the share of a user's model that a site gave"  # [user, site], sums to 1 for each user
@@ -57,6 +63,11 @@ def told(facts: Mapping[str, Fact], means: str) -> Tensor | None:
     True
     """
     return next((f.value for f in facts.values() if f.means == means), None)
+
+
+def ends_of(facts: Mapping[str, Fact]) -> dict[str, Tensor]:
+    """The private layers among the facts, by the name of the parameter that each is."""
+    return {name: value for means, name in ENDS.items() if (value := told(facts, means)) is not None}
 
 
 def in_order(fact: Fact, at: Tensor, axes_before: int = 0) -> Fact:

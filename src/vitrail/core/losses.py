@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 class Loss(Protocol):
-    def value(self, out: Out, batch: Batch) -> Tensor: ...  # [site]: weighted sum over the rows
+    def rows(self, out: Out, batch: Batch) -> Tensor: ...  # [site, row]: of each row, weighted
     def slope(self, out: Out, batch: Batch) -> Tensor: ...  # [site, row, output]: its gradient at the scores
     def answers(self, z: Tensor) -> Tensor: ...  # [..., output]: what scores say: shares of classes, or the number
 
@@ -21,11 +21,11 @@ class Loss(Protocol):
 class CrossEntropy:
     """Of classes: -log of the softmax at the true one."""
 
-    def value(self, out: Out, batch: Batch) -> Tensor:
-        return (-out.z.log_softmax(2) * batch.y * batch.w).sum((1, 2))
+    def rows(self, out: Out, batch: Batch) -> Tensor:
+        return (-out.z.log_softmax(-1) * batch.y * batch.w).sum(-1)
 
     def slope(self, out: Out, batch: Batch) -> Tensor:
-        return out.z.softmax(2).sub_(batch.y).mul_(batch.w)
+        return out.z.softmax(-1).sub_(batch.y).mul_(batch.w)
 
     def answers(self, z: Tensor) -> Tensor:
         return z.softmax(-1)
@@ -35,8 +35,8 @@ class CrossEntropy:
 class SquaredError:
     """Of a number."""
 
-    def value(self, out: Out, batch: Batch) -> Tensor:
-        return ((out.z - batch.y) ** 2 * batch.w).sum((1, 2))
+    def rows(self, out: Out, batch: Batch) -> Tensor:
+        return ((out.z - batch.y) ** 2 * batch.w).sum(-1)
 
     def slope(self, out: Out, batch: Batch) -> Tensor:
         return (out.z - batch.y).mul_(2).mul_(batch.w)

@@ -32,9 +32,7 @@ class Rule(Protocol):
     def memory(self, params: Params, held: Mapping[str, torch.Tensor] | None = None) -> Params:
         """What it remembers of these parameters, by name: zero at first, or what is `held` from before."""
 
-    def descend(
-        self, task: Task, params: Params, memory: Params, batch: Batch, beside: Beside | None = None
-    ) -> None:
+    def descend(self, task: Task, params: Params, memory: Params, batch: Batch, beside: Beside | None = None) -> None:
         """One step down the loss of this batch, in place."""
 
     def follow(self, params: Params, memory: Params, slope: Params) -> None:
@@ -67,9 +65,7 @@ class SGD:
     def memory(self, params: Params, held: Mapping[str, torch.Tensor] | None = None) -> Params:
         return _memory(params, held or {})
 
-    def descend(
-        self, task: Task, params: Params, memory: Params, batch: Batch, beside: Beside | None = None
-    ) -> None:
+    def descend(self, task: Task, params: Params, memory: Params, batch: Batch, beside: Beside | None = None) -> None:
         if self.factors:
             self.follow(params, memory, with_term(task.grad(params, batch), beside))
             return
@@ -110,9 +106,7 @@ class Adam:
         shapes |= {f"steps/{k}": v.reshape(len(v), -1)[:, 0] for k, v in params.items()}
         return _memory(shapes, held or {})
 
-    def descend(
-        self, task: Task, params: Params, memory: Params, batch: Batch, beside: Beside | None = None
-    ) -> None:
+    def descend(self, task: Task, params: Params, memory: Params, batch: Batch, beside: Beside | None = None) -> None:
         self.follow(params, memory, with_term(task.grad(params, batch), beside))
 
     def follow(self, params: Params, memory: Params, slope: Params) -> None:

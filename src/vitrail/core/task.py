@@ -95,7 +95,7 @@ class Task:
 
     def value(self, params: Params, batch: Batch) -> Tensor:
         """The loss, a weighted sum over the rows, for each site: [site]."""
-        return self.loss.value(self.net.forward(params, batch.x, tape=False), batch)
+        return self.loss.rows(self.net.forward(params, batch.x, tape=False), batch).sum(1)
 
     def accumulate(self, params: Params, batch: Batch, into: Params, times: float, scale: float) -> None:
         """into = times * into + scale * gradient of the loss, in place."""

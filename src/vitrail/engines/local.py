@@ -188,9 +188,7 @@ class Engine(Rounds):
         keep = tuple((-m).to(self.sites.y.dtype, memory_format=torch.contiguous_format) for m in masks)
         return feed._replace(x=self.sites.x[draw.rows], keep=keep)
 
-    def _train(
-        self, ex: AnyExchange, work: Any, place: Sequence[int], at: slice, feed: Feed, rule: Rule
-    ) -> None:
+    def _train(self, ex: AnyExchange, work: Any, place: Sequence[int], at: slice, feed: Feed, rule: Rule) -> None:
         """`place` of these sites among all, `at` among those that the feed is for."""
         steps, n, b, shape = [self.drawer.steps[i] for i in place], len(place), self.training.batch, self.sites.x.shape
         y, w, rows, keys = feed.y[:, at], feed.w[:, at], feed.draw.rows[:, at], feed.draw.row_key
@@ -239,9 +237,7 @@ class Feed(NamedTuple):
 class _Graph:
     """One round on the GPU, captured and replayed. While a round trains, the next one's batches are drawn beside it."""
 
-    def __init__(
-        self, engine: Engine, at: tuple[int, int], coord: Any, state: Any, roster: Roster, rule: Rule
-    ) -> None:
+    def __init__(self, engine: Engine, at: tuple[int, int], coord: Any, state: Any, roster: Roster, rule: Rule) -> None:
         self.engine, self.rule, self.coord, self.state = engine, rule, coord, state
         feed, clock = engine.feed(), engine.drawer.clock
         self.feed, self.drawn = feed, int(clock)  # for which exchange the feed is

@@ -97,9 +97,7 @@ class Rounds(ABC):
         """A moment of that stage as far as names and shapes go."""
 
     @abstractmethod
-    def ask(
-        self, s: int, r: int, place: int, coord: Any, state: Any, roster: Roster
-    ) -> tuple[Any, Facts, Tensor]:
+    def ask(self, s: int, r: int, place: int, coord: Any, state: Any, roster: Roster) -> tuple[Any, Facts, Tensor]:
         """One exchange of one round: the coordinator after it, what it may show, and who answered of those in the
         roster. `state` is overwritten."""
 
@@ -148,9 +146,7 @@ class Rounds(ABC):
             return each(lambda t: t.sum(0), up)
         return each(owned, up)
 
-    def heard(
-        self, ex: AnyExchange, coord: Any, parts: Sequence[tuple[Any, Any]], roster: Roster
-    ) -> tuple[Any, Facts]:
+    def heard(self, ex: AnyExchange, coord: Any, parts: Sequence[tuple[Any, Any]], roster: Roster) -> tuple[Any, Facts]:
         """The one place where reports become what the coordinator sees. `parts`: (which sites, what `taken` holds)."""
         if ex.sees == "sum" and not self.keep_reports:
             return ex.merge(self.task, coord, _summed([part for _, part in parts]), roster)

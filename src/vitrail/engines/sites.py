@@ -115,7 +115,9 @@ class Drawer:
         self.like = sites.y
         self.sizes = torch.tensor(sites.sizes, device=device)[:, None]
         self.starts = torch.tensor(sites.starts, device=device)[:, None]
-        self.per_epoch = [-(-n // batch) for n in sites.sizes]  # batches of each site, never more than of the one before
+        self.per_epoch = [
+            -(-n // batch) for n in sites.sizes
+        ]  # batches of each site, never more than of the one before
         self.steps = [n * epochs for n in self.per_epoch]
         self.site_keys = torch.tensor([key(seed, name) for name in sites.names], device=device)
         self.unit_keys = torch.tensor([key(seed, "units")], device=device)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, get_args, get_type_hints
 
 from vitrail.core.exchange import Method
@@ -50,6 +50,15 @@ def name_of(method: AnyMethod) -> str:
     raise VitrailError(
         "the method cannot be used", [Problem("method", what, 'List it: vt.methods.TABLE["name"] = ...')]
     )
+
+
+def named(test: Callable[[type[AnyMethod]], bool]) -> list[str]:
+    """Names of the methods that pass a test of what they declare, in the order of the table.
+
+    >>> named(lambda kind: not kind.federated)
+    ['local', 'centralized']
+    """
+    return [name for name, kind in TABLE.items() if test(kind)]
 
 
 def settings(method: AnyMethod) -> dict[str, Any]:

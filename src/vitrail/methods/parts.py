@@ -39,9 +39,7 @@ class Reveal(Exchange[Any, Any, Nothing, Nothing, Shown]):
     def step(self, task: Task, work: Nothing, batch: Batch, rule: Rule) -> None:
         """Nothing is trained."""
 
-    def report(
-        self, task: Task, state: Any, work: Nothing, down: Nothing, rows: Rows, rule: Rule
-    ) -> tuple[Any, Shown]:
+    def report(self, task: Task, state: Any, work: Nothing, down: Nothing, rows: Rows, rule: Rule) -> tuple[Any, Shown]:
         return state, Shown(self.show(task, state))
 
     def merge(self, task: Task, coord: Any, up: Shown, roster: Roster) -> tuple[Any, Facts]:

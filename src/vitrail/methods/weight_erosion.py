@@ -111,7 +111,9 @@ class WeightErosion(Method[State, Coord, Work, Down, Up]):
     def clashes(self, task: Task) -> tuple[str, ...]:
         if self.update == "local" or (isinstance(task.rule, SGD) and not task.rule.factors):
             return ()
-        return ('with update = "gradient" a step is lr times the gradient itself; update = "local" takes any optimiser',)
+        return (
+            'with update = "gradient" a step is lr times the gradient itself; update = "local" takes any optimiser',
+        )
 
     def batches(self) -> int | None:
         return 1 if self.update == "gradient" else None
