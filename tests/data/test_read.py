@@ -14,8 +14,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from vitrail.core.problems import VitrailError
+from vitrail.data.cells import as_levels, as_numbers
 from vitrail.data.check import check, to_json, to_text
-from vitrail.data.read import as_levels, as_numbers, clean, read_sites, read_table
+from vitrail.data.read import clean, read_sites, read_table
 from vitrail.data.schema import Feature, Table, Target
 
 FILES = Path(__file__).parents[2] / "src" / "vitrail" / "data" / "files"

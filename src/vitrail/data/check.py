@@ -12,7 +12,8 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 import pandas as pd
 
-from vitrail.data.read import as_described, describe_misfit, name_rows, pick_rows, take_columns
+from vitrail.data.cells import as_described
+from vitrail.data.read import describe_misfit, name_rows, pick_rows, take_columns
 from vitrail.data.schema import Feature, Table, Target
 
 FEW_ROWS, FEW_OF_A_CLASS = 20, 5
