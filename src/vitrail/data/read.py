@@ -25,7 +25,7 @@ Parsed = tuple[list[str], list[list[Any]], list[int]]  # header, columns, line n
 ENDING = re.compile(r"\.(?:(?:csv|tsv|data|txt)(?:\.gz)?|(?P<parquet>parquet|pq))$", re.IGNORECASE)
 ENDINGS = ".csv, .tsv, .data or .txt (also .gz), .parquet or .pq"
 NO_SITE = re.compile(r"\..*|(readme|licen[cs]e)(\..*)?|.*\.(md|toml|json)", re.IGNORECASE | re.DOTALL)
-COMPARED = 100_000  # names looked through at most to tell which ones may be meant by those that are not there
+COMPARED = 20_000  # names looked through at most to tell which ones may be meant by those that are not there
 SPLIT = partial(csv.reader, skipinitialspace=True, strict=True)
 
 
@@ -71,14 +71,13 @@ def _parse_parquet(path: Path, raw: bytes) -> Parsed:
 
     try:
         data = pq.read_table(io.BytesIO(raw))
-        kept = [
-            i for i, name in enumerate(data.column_names) if not name.startswith("__index_level_")
-        ]  # pandas' labels
-        header, columns = [data.column_names[i].strip() for i in kept], [data.column(i).to_pylist() for i in kept]
+        named = enumerate(data.column_names)
+        kept = {i: name.strip() for i, name in named if not name.startswith("__index_level_")}  # pandas' labels
+        columns = [data.column(i).to_pylist() for i in kept]
     except Exception as error:  # the decoder may raise anything on a damaged file, and none of it is ours
         what = f"expected a Parquet file, got something else ({type(error).__name__})."
         raise _refusal(path, what, "Export it again.") from None
-    return header, columns, list(range(2, data.num_rows + 2))
+    return list(kept.values()), columns, list(range(2, data.num_rows + 2))
 
 
 def _parse_text(path: Path, raw: bytes, table: Table | None) -> Parsed:
@@ -248,7 +247,7 @@ def clean(frame: pd.DataFrame, table: Table, need_target: bool = True) -> pd.Dat
     there = [None if name in repeated else places.get(name) for name in wanted]
     cells = _find_cells(frame, there, list(wanted.values()))
     bad, unused, problems = np.isinf(cells), places.keys() - wanted.keys(), []
-    hints = COMPARED // max(len(unused), 1)
+    hints = 1 + COMPARED // (1 + len(unused))
     for i, (name, at, is_bad) in enumerate(zip(wanted, there, bad.any(1).tolist(), strict=True)):
         where = f"{file}, column {name}"
         if at is not None and is_bad:
