@@ -70,12 +70,14 @@ class SGD:
         if self.factors:
             self.follow(params, memory, with_term(task.grad(params, batch), beside))
             return
-        task.accumulate(params, batch, memory, self.momentum, -self.lr)  # straight into the velocity
+        more = beside is not None or self.decay > 0
+        task.accumulate(params, batch, memory, self.momentum, -self.lr, step=not more)  # straight into the velocity
         if beside:
             beside(memory, -self.lr)
         if self.decay:
             add_(memory, params, -self.lr * self.decay)
-        add_(params, memory)
+        if more:
+            add_(params, memory)
 
     def follow(self, params: Params, memory: Params, slope: Params) -> None:
         rate = dict(self.factors)

@@ -186,7 +186,8 @@ class Engine(Rounds):
             return feed
         masks = self._masks(draw.row_key, draw.unit_key)
         keep = tuple((-m).to(self.sites.y.dtype, memory_format=torch.contiguous_format) for m in masks)
-        return feed._replace(x=self.sites.x[draw.rows], keep=keep)
+        x, keep = self.task.net.prepared(self.sites.x[draw.rows], keep)
+        return feed._replace(x=x, keep=keep)
 
     def _train(self, ex: AnyExchange, work: Any, place: Sequence[int], at: slice, feed: Feed, rule: Rule) -> None:
         """`place` of these sites among all, `at` among those that the feed is for."""

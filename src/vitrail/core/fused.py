@@ -1,5 +1,6 @@
-"""A layer's element-wise work. On a GPU tanh and dropout are one kernel (compiled at first use by CUDA itself): at the
-size of one site's batch, a round is mostly the waiting between kernels."""
+"""Work that a GPU does in one kernel (compiled at first use by CUDA itself), and plainly elsewhere: at the size of one
+site's batch a round is mostly the waiting between kernels. All of torch's private interfaces are in this file.
+"""
 
 from __future__ import annotations
 
@@ -27,10 +28,12 @@ def stretched(x: Tensor, shift: Tensor, scale: Tensor, keep: Tensor | None) -> T
 
 def activated(h: Tensor, weight: Tensor, bias: Tensor, rescale: float, keep: Tensor | None) -> Tensor:
     """tanh(rescale * h weight + bias), dropped units set to zero."""
-    z = torch.baddbmm(bias, h, weight, alpha=rescale)
-    if keep is not None and z.is_cuda:
-        return _kernel("template <typename T> T thin_tanh(T z, T keep) { return keep * T(tanh(z)); }")(z, keep)
-    z.tanh_()
+    if keep is not None and h.is_cuda:
+        code = (
+            f"template <typename T> T thin_tanh(T z, T b, T keep) {{ return keep * T(tanh(T({rescale!r}) * z + b)); }}"
+        )
+        return _kernel(code)(torch.bmm(h, weight), bias, keep)
+    z = torch.baddbmm(bias, h, weight, alpha=rescale).tanh_()
     return z if keep is None else dropped_(z, keep)
 
 
@@ -56,12 +59,12 @@ def through_input_(
     into_shift, into_scale = into["input.shift"], into["input.scale"]
     if slope.is_cuda:
         sites, rows, features = slope.shape
-        factors = _numbers(times, by, slope.dtype, slope.device)
+        factors = _numbers((times, by), slope.dtype, slope.device)
         given = [t.contiguous() for t in (slope, x, x if keep is None else keep, shift, scale, factors)]
         sizes = [rows, features, sites * features, int(keep is not None)]
         blocks = -(-sites * features // 128)
         sums = [t.contiguous() for t in (into_shift, into_scale)]  # one user's slice of many is not: sum beside it
-        _sum_rows(slope.dtype)((blocks, 1, 1), (128, 1, 1), [*given, *sums, *sizes])
+        _compiled("sum_rows", slope.dtype)((blocks, 1, 1), (128, 1, 1), [*given, *sums, *sizes])
         for there, total in zip((into_shift, into_scale), sums, strict=True):
             if there.data_ptr() != total.data_ptr():
                 there.copy_(total)
@@ -73,6 +76,37 @@ def through_input_(
     into_scale.addcmul_(shift, whole, value=by)
     kept = into_shift.mul_(times) if times else into_shift.zero_()
     kept.addcmul_(scale, whole, value=by)
+
+
+def softmax_slope(z: Tensor, y: Tensor, w: Tensor) -> Tensor:
+    """(softmax(z) - y) * w."""
+    if not z.is_cuda or z.dim() != 3:
+        return z.softmax(-1).sub_(y).mul_(w)
+    z, y, w = (t.contiguous() for t in (z, y, w))
+    out, rows = torch.empty_like(z), z.shape[0] * z.shape[1]
+    _compiled("softmax_slope", z.dtype)((-(-rows // 64), 1, 1), (64, 1, 1), [z, y, w, out, rows, z.shape[2]])
+    return out
+
+
+def descend_layer(
+    h: Tensor,
+    slope: Tensor,
+    layer: tuple[Tensor, Tensor],
+    into: tuple[Tensor, Tensor],
+    times: float,
+    by: float,
+    scale: float,
+) -> bool:
+    """One step of a linear layer (weight, bias) with inputs h, in one pass on a GPU: into = times * into + by * slope,
+    `scale` times that for the weight; then layer += into. False, and nothing done, where that cannot be."""
+    given = [h, slope, into[0], layer[0], into[1], layer[1]]
+    if not slope.is_cuda or not all(t.is_contiguous() for t in given):
+        return False
+    sites, rows, width = slope.shape
+    factors = _numbers((times, by, by * scale), slope.dtype, slope.device)
+    blocks = (-(-width // 32), -(-h.shape[2] // 32), sites)
+    _compiled("descend_layer", slope.dtype)(blocks, (32, 8, 1), [*given, factors, rows, h.shape[2], width])
+    return True
 
 
 class Beside:
@@ -104,7 +138,8 @@ def _side(device: torch.device) -> torch.cuda.Stream:
     return torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
 
 
-SUM_ROWS = """
+SOURCES = {
+    "sum_rows": """
 extern "C" __global__ void sum_rows(const T* slope, const T* x, const T* keep, const T* shift, const T* scale,
     const T* factors, T* into_shift, T* into_scale, int rows, int features, int cells, int drops) {
   int cell = blockIdx.x * blockDim.x + threadIdx.x;  // a feature of a site
@@ -120,20 +155,76 @@ extern "C" __global__ void sum_rows(const T* slope, const T* x, const T* keep, c
   into_shift[cell] = (times == T(0) ? T(0) : times * into_shift[cell]) + by * whole * scale[cell];
   into_scale[cell] = (times == T(0) ? T(0) : times * into_scale[cell]) + by * stretch;
 }
-"""
+""",
+    "softmax_slope": """
+extern "C" __global__ void softmax_slope(const T* z, const T* y, const T* w, T* out, int rows, int outputs) {
+  int row = blockIdx.x * blockDim.x + threadIdx.x;
+  if (row >= rows) return;
+  z += (long)row * outputs; y += (long)row * outputs; out += (long)row * outputs;
+  T most = z[0], sum = 0, weight = w[row];
+  for (int k = 1; k < outputs; ++k) most = z[k] > most ? z[k] : most;
+  for (int k = 0; k < outputs; ++k) { T e = exp(z[k] - most); out[k] = e; sum += e; }
+  for (int k = 0; k < outputs; ++k) out[k] = (out[k] / sum - y[k]) * weight;
+}
+""",
+    "descend_layer": """
+extern "C" __global__ void descend_layer(const T* h, const T* slope, T* v, T* w, T* vb, T* wb, const T* factors,
+    int rows, int inputs, int outputs) {
+  __shared__ T left[16][33], right[16][33];  // of 16 rows: 32 inputs, 32 outputs
+  int i0 = blockIdx.y * 32, j = blockIdx.x * 32 + threadIdx.x;
+  long site = blockIdx.z;
+  h += site * rows * inputs; slope += site * rows * outputs;
+  v += site * inputs * outputs; w += site * inputs * outputs; vb += site * outputs; wb += site * outputs;
+  T sum[4] = {0, 0, 0, 0}, whole = 0;
+  for (int r0 = 0; r0 < rows; r0 += 16) {
+    for (int r = threadIdx.y; r < 16; r += 8) {
+      bool real = r0 + r < rows;
+      int i = i0 + threadIdx.x;
+      left[r][threadIdx.x] = real && i < inputs ? h[(long)(r0 + r) * inputs + i] : T(0);
+      right[r][threadIdx.x] = real && j < outputs ? slope[(long)(r0 + r) * outputs + j] : T(0);
+    }
+    __syncthreads();
+    #pragma unroll
+    for (int r = 0; r < 16; ++r) {
+      T s = right[r][threadIdx.x];
+      whole += s;
+      #pragma unroll
+      for (int k = 0; k < 4; ++k) sum[k] += left[r][threadIdx.y + 8 * k] * s;
+    }
+    __syncthreads();
+  }
+  if (j >= outputs) return;
+  T times = factors[0];
+  #pragma unroll
+  for (int k = 0; k < 4; ++k) {
+    int i = i0 + threadIdx.y + 8 * k;
+    if (i >= inputs) continue;
+    long at = (long)i * outputs + j;
+    T moved = (times == T(0) ? T(0) : times * v[at]) + factors[2] * sum[k];
+    v[at] = moved;
+    w[at] += moved;
+  }
+  if (blockIdx.y == 0 && threadIdx.y == 0) {
+    T moved = (times == T(0) ? T(0) : times * vb[j]) + factors[1] * whole;
+    vb[j] = moved;
+    wb[j] += moved;
+  }
+}
+""",
+}
 
 
 @cache
-def _sum_rows(dtype: torch.dtype) -> Callable[..., None]:
+def _compiled(name: str, dtype: torch.dtype) -> Callable[..., None]:
     number = "double" if dtype == torch.double else "float"
-    kernel: Callable[..., None] = torch.cuda._compile_kernel(f"typedef {number} T;\n{SUM_ROWS}", "sum_rows")
+    kernel: Callable[..., None] = torch.cuda._compile_kernel(f"typedef {number} T;\n{SOURCES[name]}", name)
     return kernel
 
 
 @cache
-def _numbers(times: float, by: float, dtype: torch.dtype, device: torch.device) -> Tensor:
+def _numbers(values: tuple[float, ...], dtype: torch.dtype, device: torch.device) -> Tensor:
     """On the device, since a captured graph may not copy from outside."""
-    return torch.tensor([times, by], dtype=dtype, device=device)
+    return torch.tensor(values, dtype=dtype, device=device)
 
 
 @cache
