@@ -17,7 +17,7 @@ from torch import Tensor
 if __name__ == "__main__":  # a GPU machine may have torch but neither pytest nor us
     here = Path(__file__).resolve()
     sys.path[:0] = [str(here.parents[1]), str(here.parents[2] / "src")]
-else:
+elif "pytest" in sys.modules:
     import pytest
 
     pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device on this machine")

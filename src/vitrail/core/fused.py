@@ -26,15 +26,45 @@ def stretched(x: Tensor, shift: Tensor, scale: Tensor, keep: Tensor | None) -> T
     return dropped_(torch.addcmul(shift * scale, x, scale, out=scratch("input", x.shape, x)), keep)
 
 
+def linear(h: Tensor, weight: Tensor, bias: Tensor, rescale: float) -> Tensor:
+    """rescale * h weight + bias."""
+    if (out := _layer(h, weight, bias, rescale, None, tanh=False)) is not None:
+        return out
+    return torch.baddbmm(bias.unsqueeze(1), h, weight, alpha=rescale)
+
+
 def activated(h: Tensor, weight: Tensor, bias: Tensor, rescale: float, keep: Tensor | None) -> Tensor:
     """tanh(rescale * h weight + bias), dropped units set to zero."""
-    if keep is not None and h.is_cuda:
-        code = (
-            f"template <typename T> T thin_tanh(T z, T b, T keep) {{ return keep * T(tanh(T({rescale!r}) * z + b)); }}"
+    if (out := _layer(h, weight, bias, rescale, keep, tanh=True)) is not None:
+        return out
+    if h.is_cuda and keep is not None and keep.is_contiguous():
+        z = torch.bmm(h, weight)
+        sizes, factor = [z.numel(), z.shape[1] * z.shape[2], z.shape[2]], _numbers((rescale,), z.dtype, z.device)
+        _compiled("thin_tanh", z.dtype)(
+            (-(-sizes[0] // 256), 1, 1), (256, 1, 1), [z, bias.contiguous(), keep, factor, *sizes]
         )
-        return _kernel(code)(torch.bmm(h, weight), bias, keep)
-    z = torch.baddbmm(bias, h, weight, alpha=rescale).tanh_()
+        return z
+    z = torch.baddbmm(bias.unsqueeze(1), h, weight, alpha=rescale).tanh_()
     return z if keep is None else dropped_(z, keep)
+
+
+def _layer(
+    h: Tensor, weight: Tensor, bias: Tensor, rescale: float, keep: Tensor | None, *, tanh: bool
+) -> Tensor | None:
+    """The same in one kernel, on a GPU and for a small layer and the few rows of a batch."""
+    given = [h, weight, bias] + ([keep] if keep is not None else [])
+    if not h.is_cuda or h.shape[1] > 64 or h.shape[2] > 256 or not all(t.is_contiguous() for t in given):
+        return None
+    sites, rows, inputs = h.shape
+    outputs = weight.shape[2]
+    out = h.new_empty(sites, rows, outputs)
+    factor = _numbers((rescale,), h.dtype, h.device)
+    blocks = (-(-outputs // 32), sites, -(-rows // 16))
+    flags = [rows, inputs, outputs, int(tanh), int(keep is not None)]
+    _compiled("layer", h.dtype)(
+        blocks, (32, 8, 1), [h, weight, bias, out if keep is None else keep, factor, out, *flags]
+    )
+    return out
 
 
 def through_tanh(slope: Tensor, h: Tensor, keep: Tensor | None) -> Tensor:
@@ -139,6 +169,47 @@ def _side(device: torch.device) -> torch.cuda.Stream:
 
 
 SOURCES = {
+    "layer": """
+extern "C" __global__ void layer(const T* h, const T* w, const T* b, const T* keep, const T* factor, T* out,
+    int rows, int inputs, int outputs, int activate, int drops) {
+  __shared__ __align__(16) T held[5120];  // first 16 rows of 256 inputs, 20 apart, then the sums of 8 warps
+  int x = threadIdx.x, y = threadIdx.y, j = blockIdx.x * 32 + x, r0 = blockIdx.z * 16;
+  long site = blockIdx.y;
+  h += site * rows * inputs; w += site * inputs * outputs;
+  T sum[16];
+  #pragma unroll
+  for (int r = 0; r < 16; ++r) sum[r] = 0;
+  for (int k0 = 0; k0 < inputs; k0 += 256) {
+    #pragma unroll
+    for (int at = y * 32 + x; at < 4096; at += 256) {
+      int r = at / 256, k = k0 + at % 256;
+      held[(at % 256) * 20 + r] = r0 + r < rows && k < inputs ? h[(long)(r0 + r) * inputs + k] : T(0);
+    }
+    __syncthreads();
+    int most = inputs - k0 < 256 ? inputs - k0 : 256;
+    #pragma unroll 8
+    for (int k = y; k < most; k += 8) {
+      T weight = j < outputs ? w[(long)(k0 + k) * outputs + j] : T(0);
+      #pragma unroll
+      for (int r = 0; r < 16; ++r) sum[r] += held[k * 20 + r] * weight;
+    }
+    __syncthreads();
+  }
+  #pragma unroll
+  for (int r = 0; r < 16; ++r) held[(y * 16 + r) * 32 + x] = sum[r];
+  __syncthreads();
+  if (j >= outputs) return;
+  for (int r = y; r < 16 && r0 + r < rows; r += 8) {
+    T z = 0;
+    #pragma unroll
+    for (int k = 0; k < 8; ++k) z += held[(k * 16 + r) * 32 + x];
+    z = factor[0] * z + b[site * outputs + j];
+    if (activate) z = tanh(z);
+    long at = (site * rows + r0 + r) * outputs + j;
+    out[at] = drops ? keep[at] * z : z;
+  }
+}
+""",
     "sum_rows": """
 extern "C" __global__ void sum_rows(const T* slope, const T* x, const T* keep, const T* shift, const T* scale,
     const T* factors, T* into_shift, T* into_scale, int rows, int features, int cells, int drops) {
@@ -154,6 +225,14 @@ extern "C" __global__ void sum_rows(const T* slope, const T* x, const T* keep, c
   }
   into_shift[cell] = (times == T(0) ? T(0) : times * into_shift[cell]) + by * whole * scale[cell];
   into_scale[cell] = (times == T(0) ? T(0) : times * into_scale[cell]) + by * stretch;
+}
+""",
+    "thin_tanh": """
+extern "C" __global__ void thin_tanh(T* z, const T* b, const T* keep, const T* factor, int count, int site,
+    int outputs) {
+  int at = blockIdx.x * blockDim.x + threadIdx.x;
+  if (at >= count) return;
+  z[at] = keep[at] * tanh(factor[0] * z[at] + b[at / site * outputs + at % outputs]);
 }
 """,
     "softmax_slope": """

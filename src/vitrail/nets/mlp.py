@@ -21,7 +21,7 @@ import torch
 from torch import Tensor
 
 from vitrail.core.exchange import Ends
-from vitrail.core.fused import Beside, activated, descend_layer, stretched, through_input_, through_tanh
+from vitrail.core.fused import Beside, activated, descend_layer, linear, stretched, through_input_, through_tanh
 from vitrail.core.random import dropped_
 from vitrail.core.task import Out
 from vitrail.core.tensors import Params, add_, scratch
@@ -119,9 +119,9 @@ class MLP:
             if keep and i == 0 and not self.affine_in and keep[0].shape[-1]:
                 dropped_(h, keep[0])
             inputs.append(h)
-            weight, bias = params[f"{name}.weight"], params[f"{name}.bias"].unsqueeze(1)
+            weight, bias = params[f"{name}.weight"], params[f"{name}.bias"]
             if name == "head":
-                h = torch.baddbmm(bias, h, weight, alpha=rescale)
+                h = linear(h, weight, bias, rescale)
             else:
                 h = activated(h, weight, bias, rescale, keep[i + 1] if keep else None)
         held = Tape(x, inputs, h, keep)
