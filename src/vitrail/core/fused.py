@@ -26,6 +26,9 @@ def stretched(x: Tensor, shift: Tensor, scale: Tensor, keep: Tensor | None) -> T
     return dropped_(torch.addcmul(shift * scale, x, scale, out=scratch("input", x.shape, x)), keep)
 
 
+SMALL = 256  # inputs of a layer up to which one kernel is faster than a matrix product and what follows
+
+
 def linear(h: Tensor, weight: Tensor, bias: Tensor, rescale: float) -> Tensor:
     """rescale * h weight + bias."""
     if (out := _layer(h, weight, bias, rescale, None, tanh=False)) is not None:
@@ -53,7 +56,7 @@ def _layer(
 ) -> Tensor | None:
     """The same in one kernel, on a GPU and for a small layer and the few rows of a batch."""
     given = [h, weight, bias] + ([keep] if keep is not None else [])
-    if not h.is_cuda or h.shape[1] > 64 or h.shape[2] > 256 or not all(t.is_contiguous() for t in given):
+    if not h.is_cuda or h.shape[1] > 64 or h.shape[2] > SMALL or not all(t.is_contiguous() for t in given):
         return None
     sites, rows, inputs = h.shape
     outputs = weight.shape[2]
@@ -134,8 +137,8 @@ def descend_layer(
         return False
     sites, rows, width = slope.shape
     factors = _numbers((times, by, by * scale), slope.dtype, slope.device)
-    blocks = (-(-width // 32), -(-h.shape[2] // 32), sites)
-    _compiled("descend_layer", slope.dtype)(blocks, (32, 8, 1), [*given, factors, rows, h.shape[2], width])
+    blocks = (-(-width // 64), -(-h.shape[2] // 64), sites)
+    _compiled("descend_layer", slope.dtype)(blocks, (16, 16, 1), [*given, factors, rows, h.shape[2], width])
     return True
 
 
@@ -247,47 +250,66 @@ extern "C" __global__ void softmax_slope(const T* z, const T* y, const T* w, T* 
 }
 """,
     "descend_layer": """
+struct __align__(16) Four { T at[4]; };
 extern "C" __global__ void descend_layer(const T* h, const T* slope, T* v, T* w, T* vb, T* wb, const T* factors,
     int rows, int inputs, int outputs) {
-  __shared__ T left[16][33], right[16][33];  // of 16 rows: 32 inputs, 32 outputs
-  int i0 = blockIdx.y * 32, j = blockIdx.x * 32 + threadIdx.x;
+  __shared__ __align__(16) T left[16][64], right[16][64];  // of 16 rows: 64 inputs, 64 outputs
+  int x = threadIdx.x, y = threadIdx.y, i0 = blockIdx.y * 64, j0 = blockIdx.x * 64;
   long site = blockIdx.z;
   h += site * rows * inputs; slope += site * rows * outputs;
   v += site * inputs * outputs; w += site * inputs * outputs; vb += site * outputs; wb += site * outputs;
-  T sum[4] = {0, 0, 0, 0}, whole = 0;
+  T sum[4][4] = {}, whole[4] = {}, times = factors[0];
   for (int r0 = 0; r0 < rows; r0 += 16) {
-    for (int r = threadIdx.y; r < 16; r += 8) {
-      bool real = r0 + r < rows;
-      int i = i0 + threadIdx.x;
-      left[r][threadIdx.x] = real && i < inputs ? h[(long)(r0 + r) * inputs + i] : T(0);
-      right[r][threadIdx.x] = real && j < outputs ? slope[(long)(r0 + r) * outputs + j] : T(0);
+    #pragma unroll
+    for (int k = 0; k < 4; ++k) {
+      int r = r0 + y, i = i0 + x + 16 * k, j = j0 + x + 16 * k;
+      left[y][x + 16 * k] = r < rows && i < inputs ? h[(long)r * inputs + i] : T(0);
+      right[y][x + 16 * k] = r < rows && j < outputs ? slope[(long)r * outputs + j] : T(0);
     }
     __syncthreads();
     #pragma unroll
     for (int r = 0; r < 16; ++r) {
-      T s = right[r][threadIdx.x];
-      whole += s;
+      Four s = *(Four*)&right[r][4 * x];
       #pragma unroll
-      for (int k = 0; k < 4; ++k) sum[k] += left[r][threadIdx.y + 8 * k] * s;
+      for (int k = 0; k < 4; ++k) {
+        T a = left[r][y + 16 * k];
+        #pragma unroll
+        for (int c = 0; c < 4; ++c) sum[k][c] += a * s.at[c];
+      }
+      #pragma unroll
+      for (int c = 0; c < 4; ++c) whole[c] += s.at[c];
     }
     __syncthreads();
   }
-  if (j >= outputs) return;
-  T times = factors[0];
+  int j = j0 + 4 * x;
   #pragma unroll
   for (int k = 0; k < 4; ++k) {
-    int i = i0 + threadIdx.y + 8 * k;
-    if (i >= inputs) continue;
+    int i = i0 + y + 16 * k;
     long at = (long)i * outputs + j;
-    T moved = (times == T(0) ? T(0) : times * v[at]) + factors[2] * sum[k];
-    v[at] = moved;
-    w[at] += moved;
+    if (i >= inputs) continue;
+    if (outputs % 4 == 0 && j < outputs) {
+      Four moved = *(Four*)(v + at), weight = *(Four*)(w + at);
+      #pragma unroll
+      for (int c = 0; c < 4; ++c) {
+        moved.at[c] = (times == T(0) ? T(0) : times * moved.at[c]) + factors[2] * sum[k][c];
+        weight.at[c] += moved.at[c];
+      }
+      *(Four*)(v + at) = moved;
+      *(Four*)(w + at) = weight;
+    } else {
+      for (int c = 0; c < 4 && j + c < outputs; ++c) {
+        T moved = (times == T(0) ? T(0) : times * v[at + c]) + factors[2] * sum[k][c];
+        v[at + c] = moved;
+        w[at + c] += moved;
+      }
+    }
   }
-  if (blockIdx.y == 0 && threadIdx.y == 0) {
-    T moved = (times == T(0) ? T(0) : times * vb[j]) + factors[1] * whole;
-    vb[j] = moved;
-    wb[j] += moved;
-  }
+  if (blockIdx.y == 0 && y == 0)
+    for (int c = 0; c < 4 && j + c < outputs; ++c) {
+      T moved = (times == T(0) ? T(0) : times * vb[j + c]) + factors[1] * whole[c];
+      vb[j + c] = moved;
+      wb[j + c] += moved;
+    }
 }
 """,
 }

@@ -41,9 +41,7 @@ def less(one: Params, other: Params) -> Params:
 
 def moved(params: Params, change: Params, by: Tensor) -> Params:
     """params + change / by, where `by` is one number."""
-    steps = torch._foreach_div([change[k] for k in params], by)
-    torch._foreach_add_(steps, list(params.values()))
-    return dict(zip(params, steps, strict=True))
+    return {k: torch.addcdiv(v, change[k], by) for k, v in params.items()}
 
 
 _memory = threading.local()

@@ -92,8 +92,11 @@ class Engine(Rounds):
         return moment
 
     def run(self, moment: Moment | None = None) -> Iterator[Moment]:
-        with _quiet_torch(self.device) as self.pool:
-            yield from super().run(moment)
+        try:
+            with _quiet_torch(self.device) as self.pool:
+                yield from super().run(moment)
+        finally:
+            self.pool = None
 
     def last_word(self, moment: Moment) -> Any:
         return each(owned, self.settled(moment))
@@ -231,8 +234,9 @@ class Feed(NamedTuple):
     keep: tuple[Tensor, ...] = ()
 
     def tensors(self) -> list[Tensor]:
+        """All that a step looks at."""
         assert self.x is not None
-        return [self.y, self.w, *self.draw, self.x, *self.keep]
+        return [self.y, self.w, self.draw.rows, self.x, *self.keep]
 
 
 class _Graph:

@@ -152,14 +152,14 @@ class Rounds(ABC):
 
     def heard(self, ex: AnyExchange, coord: Any, parts: Sequence[tuple[Any, Any]], roster: Roster) -> tuple[Any, Facts]:
         """The one place where reports become what the coordinator sees. `parts`: (which sites, what `taken` holds)."""
-        if ex.sees == "sum" and not self.keep_reports:
-            return ex.merge(self.task, coord, _summed([part for _, part in parts]), roster)
-        stacked = _spread(parts, len(self.names))
-        self.reports = stacked if self.keep_reports else None
-        if ex.sees == "sum":
-            here = roster.present
-            stacked = each(lambda t: (t if bool(here.all()) else t[here]).sum(0), stacked)
-        return ex.merge(self.task, coord, stacked, roster)
+        told = [part for _, part in parts]
+        if self.keep_reports:
+            self.reports = _spread(parts, len(self.names))
+            told = [each(lambda t: t.sum(0), part) for part in told] if ex.sees == "sum" else told
+        return ex.merge(self.task, coord, _summed(told) if ex.sees == "sum" else self._stacked(parts), roster)
+
+    def _stacked(self, parts: Sequence[tuple[Any, Any]]) -> Any:
+        return self.reports if self.keep_reports else _spread(parts, len(self.names))
 
     def rule(self, s: int, r: int) -> Rule:
         return self.training.paced(self.task.rule, r, self.stages[s].rounds)
