@@ -15,7 +15,7 @@ from vitrail.core.table import print_table
 from vitrail.deploy.verbs import VERBS
 
 if TYPE_CHECKING:
-    from vitrail.runs import Comparison
+    from vitrail.studies import Comparison
 
 app = typer.Typer(
     help="Vitrail: federated learning that can be seen through.",
@@ -78,7 +78,7 @@ def demo(
     from vitrail.data.datasets import HEART_ATTRIBUTION, heart_disease, packaged
     from vitrail.methods import TABLE
     from vitrail.report.build import write_report
-    from vitrail.runs.comparison import compare, seeds_of
+    from vitrail.studies.compare import compare, seeds_of
     from vitrail.study import Study
 
     study = Study.load(packaged("heart_disease.toml"))
@@ -237,8 +237,8 @@ def compare(
     from vitrail.data.read import read_sites
     from vitrail.methods import TABLE
     from vitrail.report.build import write_report
-    from vitrail.runs.comparison import compare as side_by_side
-    from vitrail.runs.comparison import seeds_of
+    from vitrail.studies.compare import compare as side_by_side
+    from vitrail.studies.compare import seeds_of
     from vitrail.study import Study
 
     agreed = Study.load(study)
@@ -278,7 +278,7 @@ def wire(
 
     agreed = Study.load(study or packaged("heart_disease.toml"))
     if method == "ndoye":
-        from vitrail.runs.transfer import TRUST, transfer_lines
+        from vitrail.studies.transfer import TRUST, transfer_lines
 
         title, lines = (
             f"Adapted Ndoye factor, before any training together, {sites} sites",
@@ -412,9 +412,9 @@ def contribution(
     """How much each site's taking part lowered the user's loss, and a ledger of credits. Nothing is trained again."""
     from vitrail.report.contribution import write_contribution
     from vitrail.runs import Run
-    from vitrail.runs.contribution import contribution as count
-    from vitrail.runs.contribution import to_text, user_table
     from vitrail.runs.folder import site_folder
+    from vitrail.studies.contribution import contribution as count
+    from vitrail.studies.contribution import to_text, user_table
 
     rows = user_table(data, Run.load(run).study, user)
     with bar() as step:
@@ -459,8 +459,8 @@ def transfer(
     """Before any training together: whose model carries over to whose rows (the adapted Ndoye factor)?"""
     from vitrail.data.read import read_sites
     from vitrail.report.transfer import write_transfer
-    from vitrail.runs.transfer import TRUST, train_together
-    from vitrail.runs.transfer import transfer as carry_over
+    from vitrail.studies.transfer import TRUST, train_together
+    from vitrail.studies.transfer import transfer as carry_over
     from vitrail.study import Study
 
     agreed = Study.load(study)
@@ -511,8 +511,8 @@ def tune(
 ) -> None:
     """Find the best settings by cross-validation within the training rows; test rows are never touched."""
     from vitrail.data.read import read_sites
-    from vitrail.runs.tune import parse_grid
-    from vitrail.runs.tune import tune as search
+    from vitrail.studies.tune import parse_grid
+    from vitrail.studies.tune import tune as search
     from vitrail.study import Study
 
     agreed = Study.load(study)

@@ -15,7 +15,6 @@ from typing import Any, NamedTuple
 import pandas as pd
 
 from vitrail import methods
-from vitrail.core.intervals import interval
 from vitrail.core.problems import Problem, VitrailError
 from vitrail.core.random import key
 from vitrail.data.encode import fingerprint
@@ -23,6 +22,7 @@ from vitrail.data.read import clean
 from vitrail.methods import TABLE
 from vitrail.runs.folder import Folder, write_atomically
 from vitrail.runs.train import federate
+from vitrail.studies.intervals import interval
 from vitrail.study import LOWER_IS_BETTER, SHARES, Study
 
 SCORES = ["method", "seed", "site", "split", "metric", "value"]

@@ -16,9 +16,9 @@ import vitrail as vt
 from small import spoil_hold_out
 from vitrail.data.encode import prepare, split_rows
 from vitrail.methods.local import Local
-from vitrail.runs.folds import folds_of
 from vitrail.runs.setup import build_task
-from vitrail.runs.transfer import train_together, transfer_lines
+from vitrail.studies.folds import folds_of
+from vitrail.studies.transfer import train_together, transfer_lines
 
 FEATURES = {f"x{i}": {"kind": "numeric"} for i in range(3)}
 SIZES = {"a": 40, "b": 33, "c": 27, "odd": 36}

@@ -37,9 +37,9 @@ from vitrail.engines.local import Engine
 from vitrail.engines.wire import Line
 from vitrail.methods.local import Local
 from vitrail.runs.folder import write_atomically
-from vitrail.runs.folds import folds_of
 from vitrail.runs.setup import build_task, resolve, standardise_lines, training_of, training_rows
 from vitrail.runs.train import federate
+from vitrail.studies.folds import folds_of
 from vitrail.study import Study
 
 TABLE = ["user", "site", "loss_on_user", "cv_loss", "transfer", "error", "rank"]
