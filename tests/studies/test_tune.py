@@ -189,9 +189,9 @@ def test_stop_and_resume_is_as_if_it_had_not_stopped(tmp_path, monkeypatch) -> N
     module = sys.modules["vitrail.studies.tune"]  # vitrail.studies.tune is the function
     judged = module._judged
 
-    def counted(job: Any, data: Any) -> list[float]:
+    def counted(job: Any, *given: Any) -> list[float]:
         computed.append((job.setting["lr"], job.fold))
-        return judged(job, data)
+        return judged(job, *given)
 
     monkeypatch.setattr(module, "_judged", counted)
     stopped(out, 3)

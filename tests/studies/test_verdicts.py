@@ -62,7 +62,7 @@ def test_known_truths() -> None:
     assert (found["gain"] <= found["high"]).all()
     gain = np.mean(CASES["gains"]["fedavg"]) - np.mean(CASES["gains"]["local"])
     assert found["gain"]["gains"] == pytest.approx(gain)
-    assert found["local"]["gains"] == pytest.approx(np.mean(CASES["gains"]["local"]))
+    assert found["alone"]["gains"] == pytest.approx(np.mean(CASES["gains"]["local"]))
     assert found["joined"]["gains"] == pytest.approx(np.mean(CASES["gains"]["fedavg"]))
 
 

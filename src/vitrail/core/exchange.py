@@ -106,6 +106,8 @@ class Method(Exchange[State, Coord, Work, Down, Up]):
 
     title: ClassVar[str] = ""  # as a page writes it
     federated: ClassVar[bool] = True  # False for the yardsticks: alone, or all rows in one place
+    alone: ClassVar[bool] = False  # True for the yardstick of joining: each site by itself
+    tune_first: ClassVar[bool] = False  # True where the defaults are no use before `vitrail tune`
     pools_rows: ClassVar[bool] = False  # True only for the yardstick that takes all rows to one place
     grows: ClassVar[bool] = False  # True when messages hold something for every site, so that they grow with them
     # facts kept for every round, and how many of their first axes are sites; a run has them in its own order of sites

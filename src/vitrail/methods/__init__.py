@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, get_args, get_type_hints
 
 from vitrail.core.exchange import Method
@@ -38,7 +38,9 @@ TABLE: dict[str, type[AnyMethod]] = {
     "influence": Influence,
 }
 
-__all__ = ["TABLE", "AnyMethod", *(kind.__name__ for kind in TABLE.values())]
+DEFAULT = "fedavg"  # of a study that names no method
+
+__all__ = ["DEFAULT", "TABLE", "AnyMethod", *(kind.__name__ for kind in TABLE.values())]
 
 
 def name_of(method: AnyMethod) -> str:
@@ -50,6 +52,15 @@ def name_of(method: AnyMethod) -> str:
     raise VitrailError(
         "the method cannot be used", [Problem("method", what, 'List it: vt.methods.TABLE["name"] = ...')]
     )
+
+
+def named(test: Callable[[type[AnyMethod]], bool]) -> list[str]:
+    """Names of the methods that pass a test of what they declare, in the order of the table.
+
+    >>> named(lambda kind: not kind.federated)
+    ['local', 'centralized']
+    """
+    return [name for name, kind in TABLE.items() if test(kind)]
 
 
 def settings(method: AnyMethod) -> dict[str, Any]:

@@ -15,4 +15,5 @@ from vitrail.methods.local import Local
 @dataclass(frozen=True)
 class Centralized(Local):
     title: ClassVar[str] = "Centralized"
+    alone: ClassVar[bool] = False
     pools_rows: ClassVar[bool] = True

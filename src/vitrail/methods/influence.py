@@ -67,6 +67,7 @@ class Work(NamedTuple):
 @dataclass(frozen=True)
 class Influence(Method[State, Models, Work, Down, Up]):
     title: ClassVar[str] = "Influence"
+    tune_first: ClassVar[bool] = True
     grows: ClassVar[bool] = True
     paths: ClassVar[dict[str, int]] = {"influence": 2}
     share: float = 0.2  # of the training rows: those that a site judges by

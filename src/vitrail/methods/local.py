@@ -17,6 +17,7 @@ from vitrail.methods.fedavg import Own, Work
 class Local(Method[Own, Nothing, Work, Nothing, Nothing]):
     title: ClassVar[str] = "Local"
     federated: ClassVar[bool] = False
+    alone: ClassVar[bool] = True
 
     def state(self, task: Task, sites: int) -> Own:
         return Own(copied(to_all(task.start, sites)))

@@ -114,6 +114,7 @@ class Show(Exchange[State, Coord, Nothing, Nothing, Shown]):
 @dataclass(frozen=True)
 class WeightErosion(Method[State, Coord, Work, Down, Up]):
     title: ClassVar[str] = "Weight Erosion"
+    tune_first: ClassVar[bool] = True
     grows: ClassVar[bool] = True
     unsure: ClassVar[frozenset[str]] = frozenset({"said/loss"})
     paths: ClassVar[dict[str, int]] = {
