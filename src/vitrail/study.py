@@ -51,7 +51,7 @@ class Study(Table):
     description: str = ""
     network: Network = Network()
     training: TrainingSpec = TrainingSpec()
-    method: dict[str, Any] = Field(default={"name": methods.DEFAULT})  # name and hyperparameters
+    method: dict[str, Any] = Field(default_factory=lambda: {"name": methods.DEFAULT})  # and hyperparameters
     seeds: tuple[int, ...] = SEEDS
     metrics: tuple[str, ...] = ()
 

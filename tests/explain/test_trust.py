@@ -3,26 +3,41 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 import torch
-from scipy.cluster.hierarchy import linkage
-from scipy.spatial.distance import squareform
 
 from vitrail.explain.groups import joined
 from vitrail.explain.trust import groups, read_trust
 
 
-def test_joins_are_those_of_scipy() -> None:
+def test_joins_by_their_meaning() -> None:
+    """Each time the two groups that are closest on average; in the order each is a run of neighbours, turned so that
+    the nearest of their ends meet."""
     rng = np.random.default_rng(3)
     for n in (2, 5, 9):
         apart = rng.random((n, n))
         apart = (apart + apart.T) / 2 * (1 - np.eye(n))
         order, joins = joined(apart)
         assert sorted(order) == list(range(n))
-        expected = linkage(squareform(apart), "average")
-        assert np.allclose([j.apart for j in joins], expected[:, 2])
-        for join in joins:  # a group is a run of neighbours: no two joins cross
+        there = {frozenset([i]) for i in range(n)}
+        for join in joins:
+            means = {(a, b): apart[np.ix_(list(a), list(b))].mean() for a in there for b in there if a != b}
+            pair = frozenset(join.first), frozenset(join.second)
+            assert join.apart == pytest.approx(means[pair])
+            assert join.apart == pytest.approx(min(means.values()))
+            there = there - set(pair) | {pair[0] | pair[1]}
+            assert min(join.first) < min(join.second)
             at = sorted(order.index(i) for i in join.first + join.second)
             assert at == list(range(at[0], at[0] + len(at)))
+            meets = next(k for k in at if (order[k] in pair[0]) != (order[k + 1] in pair[0]))
+            ends = [apart[i, j] for i in (join.first[0], join.first[-1]) for j in (join.second[0], join.second[-1])]
+            assert apart[order[meets], order[meets + 1]] == min(ends)
+        assert there == {frozenset(range(n))}
+
+
+def test_of_one_thing_and_of_none() -> None:
+    assert joined(np.zeros((1, 1))) == ([0], [])
+    assert joined(np.zeros((0, 0))) == ([], [])
 
 
 def test_two_camps_come_out_as_two_groups() -> None:

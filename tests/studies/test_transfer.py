@@ -188,6 +188,7 @@ def test_training_with_the_chosen(tmp_path) -> None:
     assert got["all sites"] == rmse(vt.federate(study, sites, method="fedavg"))
     assert got["chosen"] == rmse(vt.federate(study, {n: sites[n] for n in "abc"}, method="fedavg"))
     assert got["chosen"] < got["all sites"], "without the odd one"
+    pdt.assert_frame_equal(train_together(found, sites, "a,c", ["b"], workers=2), scores)
     everyone = train_together(found, sites, "top:1", method="fedprox")
     assert set(everyone.user) == set(sites)
     found.save(tmp_path / "t", scores)

@@ -123,6 +123,19 @@ def test_nothing_to_compare(methods: tuple[str, ...]) -> None:
     assert len(compared({"a": {m: noise(0.5) for m in methods}}).verdicts()) == 0
 
 
+def test_who_is_alone_is_declared_not_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The yardstick under another name gives the same verdicts; a method that only bears its old name gives none."""
+    right = compared(CASES).verdicts()
+    monkeypatch.setitem(TABLE, "solo", TABLE["local"])
+    monkeypatch.setitem(TABLE, "local", FedAvg)
+    renamed = {
+        site: {"solo" if m == "local" else m: values for m, values in by_method.items()}
+        for site, by_method in CASES.items()
+    }
+    pd.testing.assert_frame_equal(compared(renamed).verdicts(), right)
+    assert compared(CASES).verdicts().empty
+
+
 def test_centralized_is_never_the_method() -> None:
     scores = {"a": {"local": noise(0.5), "centralized": noise(0.99), "fedavg": noise(0.6)}}
     row = compared(scores).verdicts().iloc[0]
