@@ -10,7 +10,9 @@ if TYPE_CHECKING:
     from vitrail.core.problems import Problem, VitrailError
     from vitrail.data import cut, datasets
     from vitrail.runs import Run, federate
-    from vitrail.studies import Comparison, Transfer, Tuning, compare, transfer, tune
+    from vitrail.studies.compare import Comparison, compare
+    from vitrail.studies.transfer import Transfer, transfer
+    from vitrail.studies.tune import Tuning, tune
     from vitrail.study import Study
 
 # name -> module it lives in; loaded when first used, so that `import vitrail` and `vitrail --help` are quick

@@ -56,9 +56,9 @@ def test_a_process_that_dies_is_told(tmp_path) -> None:
         done(["die", "long"], pool_jobs.wait, tmp_path, 2)
 
 
-def under_way(place: Path) -> subprocess.Popen[str]:
-    """A pool in a process group of its own, as a terminal would start it, with two jobs under way."""
-    command = [sys.executable, pool_jobs.__file__, str(place)]
+def under_way(place: Path, *jobs: str) -> subprocess.Popen[str]:
+    """A pool in a process group of its own, as a terminal would start it, with two jobs begun."""
+    command = [sys.executable, pool_jobs.__file__, str(place), *jobs]
     pipe = subprocess.PIPE
     process = subprocess.Popen(command, stdout=pipe, stderr=pipe, text=True, start_new_session=True)
     assert soon(lambda: len(list(place.iterdir())) == 2)
@@ -77,10 +77,12 @@ def alive(place: Path) -> list[int]:
     return [n for n in numbers if Path(f"/proc/{n}").exists()]
 
 
+@pytest.mark.parametrize("jobs", [["long"] * 6, ["long", "short"]])
 @pytest.mark.parametrize("everyone", [True, False])
-def test_ctrl_c_ends_all_quickly_and_quietly(everyone: bool, tmp_path) -> None:
-    """A terminal interrupts the whole group; `kill -INT` one process of it."""
-    process = under_way(tmp_path)
+def test_ctrl_c_ends_all_quickly_and_quietly(everyone: bool, jobs: list[str], tmp_path) -> None:
+    """A terminal interrupts the whole group, also a process that has no job; `kill -INT` one process of it."""
+    process = under_way(tmp_path, *jobs)
+    time.sleep(0.2)  # after the short one its process is idle
     (os.killpg if everyone else os.kill)(process.pid, signal.SIGINT)
     said, wrong = process.communicate(timeout=30)
     assert (said, wrong) == ("interrupted\n", "")
@@ -90,7 +92,7 @@ def test_ctrl_c_ends_all_quickly_and_quietly(everyone: bool, tmp_path) -> None:
 
 @pytest.mark.skipif(not Path("/proc").exists(), reason="asks /proc who is alive")
 def test_nobody_outlives_who_gave_the_jobs(tmp_path) -> None:
-    process = under_way(tmp_path)
+    process = under_way(tmp_path, "long", "long")
     assert len(alive(tmp_path)) == 2
     process.kill()
     process.wait()
