@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
+from vitrail.core.losses import CrossEntropy, SquaredError
 from vitrail.core.task import Task
 from vitrail.core.tensors import tensors
 from vitrail.engines.local import Engine, Moment, Training
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     from vitrail.study import Study
 
 SIZES = (37, 20, 5, 53, 8)
+LOSSES = {"classes": CrossEntropy(), "number": SquaredError()}
 
 
 def make_task(kind: str = "classes", hidden: tuple[int, ...] = (9, 7), dropout: float = 0.3, **ends: Any) -> Task:
@@ -29,7 +31,7 @@ def make_task(kind: str = "classes", hidden: tuple[int, ...] = (9, 7), dropout: 
     for name in start:  # not the identity, so that a mistake in its gradient shows
         if name.startswith(("input", "output")):
             start[name] = start[name] + 0.1 * torch.randn(start[name].shape, generator=torch.Generator().manual_seed(1))
-    return Task(net, {k: v.double() for k, v in start.items()}, kind)  # type: ignore[arg-type]
+    return Task(net, {k: v.double() for k, v in start.items()}, LOSSES[kind])
 
 
 def make_rows(kind: str = "classes", sizes: tuple[int, ...] = SIZES) -> list[tuple[str, Tensor, Tensor, Tensor]]:

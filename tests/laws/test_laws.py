@@ -84,14 +84,18 @@ def test_only_declared_tensors_travel(name: str) -> None:
                 seen.append((f"{stage} up", spec_of(up)))
                 return state, up
 
-        return Spy(**dataclasses.asdict(exchange)) if dataclasses.is_dataclass(exchange) else Spy()
+        return (
+            Spy(**{f.name: getattr(exchange, f.name) for f in dataclasses.fields(exchange)})
+            if dataclasses.is_dataclass(exchange)
+            else Spy()
+        )
 
     e = Engine(task, method, pooled(method, gather_sites(make_rows())), Training(rounds=2, batch=8), 1)
-    e.stages = tuple(s._replace(exchange=spy(i, s.exchange)) for i, s in enumerate(e.stages))
+    e.stages = tuple(s._replace(exchanges=tuple(spy(i, x) for x in s.exchanges)) for i, s in enumerate(e.stages))
     for _ in e.run():
         pass
     declared = {
-        f"{i} {side}": spec for i, c in enumerate(e.contracts) for side, spec in (("down", c.down), ("up", c.up))
+        f"{i} {side}": spec for i, (c,) in enumerate(e.contracts) for side, spec in (("down", c.down), ("up", c.up))
     }
     assert {place for place, _ in seen} == set(declared)
     for place, spec in seen:
@@ -104,7 +108,7 @@ def test_private_state_never_travels(name: str) -> None:
     method, task = methods.build(name), make_task()
     e = Engine(task, method, pooled(method, gather_sites(make_rows())), Training(rounds=3, batch=8), 5)
     last = next(itertools.islice(e.run(), 2, None))  # the end of training
-    if method.pools_rows or not any(c.up for c in e.contracts):
+    if method.pools_rows or not any(c.up for (c,) in e.contracts):
         return  # pooled rows travel by declaration; silence reveals nothing
     coord = [t for _, t in tensors(last.coord)]
     for key, kept in tensors(last.state):
@@ -217,4 +221,4 @@ def test_a_sum_is_all_that_a_sum_method_needs(name: str) -> None:
         _, last = train(method)
         assert [t.shape for _, t in tensors(last.coord)] == [t.shape for _, t in tensors(method.coord(make_task(), 1))]
     else:
-        assert not any(c.up for c in trace(make_task(), method, 2)) or method.sees == "each"
+        assert not any(c.up for (c,) in trace(make_task(), method, 2)) or method.sees == "each"

@@ -227,16 +227,17 @@ def test_against_averages_and_orders_by_hand(study, sites, kept) -> None:
     right, before = 0.0, start
     for r in range(1, ROUNDS + 1):
         file = load_file(kept / UPDATES / f"round-{r:05d}.safetensors")
-        reports = {k.replace("report/weighted", "params"): v for k, v in file.items() if "weighted" in k}
+        changes = {k.replace("report/change", "params"): v for k, v in file.items() if "change" in k}
 
-        def worth(masks: np.ndarray, reports=reports, before=before) -> np.ndarray:
+        def worth(masks: np.ndarray, changes=changes, before=before) -> np.ndarray:
             made = [
-                {k: v[torch.from_numpy(m)].mean(0) for k, v in reports.items()} if m.any() else before for m in masks
+                {k: before[k] + v[torch.from_numpy(m)].mean(0) for k, v in changes.items()} if m.any() else before
+                for m in masks
             ]
             return np.array([-loss(model) for model in made])
 
         right = right + brute_force(worth, len(names))
-        before = {k: v.mean(0) for k, v in reports.items()}
+        before = {k: before[k] + v.mean(0) for k, v in changes.items()}
     told = contribution(kept, user, sites[user])
     got = told.values[(told.values.way == SHAPLEY) & (told.values.rebuilt == ROUND)].set_index("site").value
     assert got[names].to_numpy() == pytest.approx(right.mean(1), abs=1e-5)
@@ -289,11 +290,14 @@ def forge(kept: Path, out: Path, change) -> Path:
     import shutil
 
     shutil.copytree(kept, out)
+    last = load_file(out / "coordinator" / "shared.safetensors")
     for path in sorted((out / UPDATES).iterdir()):
-        words, file = json.loads(_words(path)), load_file(path)
-        file = {k: change(v) if "weighted" in k else v for k, v in file.items()}
-        save_file(file, path, words)
-    last = {k.replace("report/weighted", "params"): v.mean(0) for k, v in file.items() if "weighted" in k}
+        words, before = json.loads(_words(path)), load_file(path)
+        after = {k: change(v) if "change" in k else v for k, v in before.items()}
+        save_file(after, path, words)
+        for k in last:
+            name = k.replace("params", "report/change")
+            last[k] = last[k] + after[name].mean(0) - before[name].mean(0)
     save_file(last, out / "coordinator" / "shared.safetensors")
     return out
 

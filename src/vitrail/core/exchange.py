@@ -1,21 +1,29 @@
-"""How coordinator and sites talk. An exchange's Down and Up are the whole of what can cross the wire."""
+"""How coordinator and sites talk. An exchange's Down and Up are the whole of what can cross the wire.
+
+Fields of messages carry a sentence, Annotated[Params, "what it is"], for the consent form. So do those fields of what a
+site keeps (State) of which the form shall promise that they never leave.
+"""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, ClassVar, Generic, Literal, NamedTuple, TypeVar
 
 from torch import Tensor
 
+from vitrail.core.facts import OWN, Facts
+from vitrail.core.random import mixed
+from vitrail.core.rules import Rule
 from vitrail.core.task import Batch, Task
+from vitrail.core.tensors import Params
 
 State = TypeVar("State")  # what a site keeps between rounds; never leaves it
 Coord = TypeVar("Coord")  # what the coordinator keeps between rounds
 Work = TypeVar("Work")  # what a site has in hand during one round; steps overwrite it
 Down = TypeVar("Down")  # the only thing that reaches a site
 Up = TypeVar("Up")  # the only thing that leaves a site
-Facts = dict[str, Tensor]  # what the coordinator may show
 
 
 class Nothing(NamedTuple):
@@ -23,17 +31,17 @@ class Nothing(NamedTuple):
 
 
 class Roster(NamedTuple):
-    """Who belongs to the study, and who answers this round."""
+    """Who belongs to the study, and whom a round is about."""
 
     names: tuple[str, ...]
-    present: Tensor  # [site] bool
+    present: Tensor  # [site] bool. To `invite`: who can be asked; to `send`: who is asked; to `merge`: who answered
+    seeds: Tensor  # [site] int64, from the study's seed and the sites' names
+    clock: Tensor  # of this exchange of this round
 
-
-class Pace(NamedTuple):
-    """How fast a site learns in this round."""
-
-    lr: float
-    momentum: float
+    @property
+    def key(self) -> Tensor:
+        """[site] int64, of this round: for draws at the coordinator, the same whatever the order of sites."""
+        return mixed(self.seeds, self.clock)
 
 
 class Rows(NamedTuple):
@@ -41,6 +49,11 @@ class Rows(NamedTuple):
 
     total: Tensor  # [site]: how many it trains on
     aside: Batch | None = None  # those it judges by and does not train on, where the method asks for them
+    look: Callable[[], Iterator[Batch]] | None = None
+
+    def blocks(self) -> Iterator[Batch]:
+        """All rows it trains on, once and in order, in blocks; rows of weight 0 are padding."""
+        return self.look() if self.look else iter(())
 
 
 class Ends(NamedTuple):
@@ -57,33 +70,36 @@ class Exchange(ABC, Generic[State, Coord, Work, Down, Up]):
     `step` works in place on what `begin` made; nothing else is ever overwritten.
     """
 
+    name: ClassVar[str] = ""  # where a stage has several
     sees: ClassVar[Literal["sum", "each"]] = "each"  # merge is given the total over sites, or each site's report
     trains: ClassVar[bool] = True  # whether step runs at all
+    places: ClassVar[bool] = False  # whether a batch says which rows it holds (Batch.at)
+    consent: str = ""  # what a site shows, once, in words that follow "you agree to show"; it may refuse
     unsure: ClassVar[frozenset[str]] = frozenset()  # tensors of a report that may hold what is no number
 
     def batches(self) -> int | None:
         """How many batches a site draws in a round at most; None: as many as its epochs have."""
         return None
 
+    def invite(self, task: Task, coord: Coord, roster: Roster) -> Tensor:
+        """At the coordinator: whom to ask this round, [site] bool."""
+        return roster.present
+
     @abstractmethod
     def send(self, task: Task, coord: Coord, roster: Roster) -> Down:
         """At the coordinator: what each site is told."""
 
     @abstractmethod
-    def begin(self, task: Task, state: State, down: Down) -> Work:
+    def begin(self, task: Task, state: State, down: Down, rows: Rows, rule: Rule) -> Work:
         """At the site: fresh tensors to work on."""
 
-    def ready(self, task: Task, state: State, down: Down, rows: Rows) -> Work:
-        """At the site: `begin`, for an exchange that first judges by rows set aside what it was told."""
-        return self.begin(task, state, down)
-
     @abstractmethod
-    def step(self, task: Task, work: Work, batch: Batch, pace: Pace) -> None:
+    def step(self, task: Task, work: Work, batch: Batch, rule: Rule) -> None:
         """At the site: one batch, in place."""
 
     @abstractmethod
-    def report(self, task: Task, state: State, work: Work, down: Down, rows: Rows, pace: Pace) -> tuple[State, Up]:
-        """At the site: what it keeps, and what it says."""
+    def report(self, task: Task, state: State, work: Work, down: Down, rows: Rows, rule: Rule) -> tuple[State, Up]:
+        """At the site: what it keeps, and what it says. A report says a change: zero is "learned nothing"."""
 
     @abstractmethod
     def merge(self, task: Task, coord: Coord, up: Up, roster: Roster) -> tuple[Coord, Facts]:
@@ -94,10 +110,31 @@ class Exchange(ABC, Generic[State, Coord, Work, Down, Up]):
         """At the site, after the last round: take the final word, so that `predict` needs nothing else."""
 
 
+AnyExchange = Exchange[Any, Any, Any, Any, Any]
+
+
 class Stage(NamedTuple):
+    """Rounds of one kind. Each holds all its exchanges, one after the other; with `cycle`, those whose turn it is."""
+
     name: str
-    exchange: Exchange[Any, Any, Any, Any, Any]
+    exchanges: tuple[AnyExchange, ...]
     rounds: int
+    title: str = ""  # what it is about, for a list: "training"
+    when: str = ""  # as a heading of the consent form: "In training"
+    cycle: tuple[tuple[int, ...], ...] = ()  # places of the exchanges of rounds 0, 1, ...; then from the start again
+
+    def turns(self, round_: int) -> tuple[int, ...]:
+        """The places of the exchanges that this round holds."""
+        return self.cycle[round_ % len(self.cycle)] if self.cycle else tuple(range(len(self.exchanges)))
+
+    def times(self, place: int) -> int:
+        """In how many rounds that exchange is held."""
+        return sum(place in self.turns(r) for r in range(self.rounds)) if self.cycle else self.rounds
+
+    @property
+    def last(self) -> AnyExchange:
+        """The one whose word ends the stage."""
+        return self.exchanges[-1]
 
 
 @dataclass(frozen=True)
@@ -107,11 +144,9 @@ class Method(Exchange[State, Coord, Work, Down, Up]):
     title: ClassVar[str] = ""  # as a page writes it
     federated: ClassVar[bool] = True  # False for the yardsticks: alone, or all rows in one place
     alone: ClassVar[bool] = False  # True for the yardstick of joining: each site by itself
-    tune_first: ClassVar[bool] = False  # True where the defaults are no use before `vitrail tune`
     pools_rows: ClassVar[bool] = False  # True only for the yardstick that takes all rows to one place
     grows: ClassVar[bool] = False  # True when messages hold something for every site, so that they grow with them
-    # facts kept for every round, and how many of their first axes are sites; a run has them in its own order of sites
-    paths: ClassVar[dict[str, int]] = {}
+    tune_first: ClassVar[bool] = False  # True where the defaults are no use before `vitrail tune`
     lr: float | None = None  # None: the study's
     momentum: float | None = None  # None: the study's
 
@@ -124,19 +159,19 @@ class Method(Exchange[State, Coord, Work, Down, Up]):
         """What the coordinator starts with."""
 
     @abstractmethod
+    def models(self, task: Task, state: State) -> dict[str, Params]:
+        """The models that a settled site holds: its OWN, and beside it, to compare with, SHARED or ALONE."""
+
     def predict(self, task: Task, state: State, x: Tensor) -> Tensor:
-        """A settled site's scores for rows x: [site, row, class]."""
+        """A settled site's scores for rows x: [site, row, output]."""
+        return task.output(self.models(task, state)[OWN], x)
 
-    def compares(self) -> tuple[str, ...]:
-        """Names of the models that a site carries beside its own, to compare with."""
-        return ()
-
-    def compared(self, task: Task, state: State, x: Tensor) -> dict[str, Tensor]:
-        """Their scores for rows x, by name, at a settled site."""
+    def shared(self, coord: Coord) -> Params:
+        """The model that all sites share, where the coordinator holds one."""
         return {}
 
     def plan(self, rounds: int) -> tuple[Stage, ...]:
-        return (Stage("train", self, rounds),)
+        return (training(self, rounds),)
 
     def ends(self) -> Ends:
         return Ends()
@@ -144,3 +179,16 @@ class Method(Exchange[State, Coord, Work, Down, Up]):
     def aside(self) -> float:
         """The share of its training rows that each site keeps out of training, to judge by (Rows.aside)."""
         return 0.0
+
+    def clashes(self, task: Task) -> tuple[str, ...]:
+        """Why this method cannot be used with this network, loss or optimiser; nothing where it can."""
+        return ()
+
+    def newcomer(self) -> Method[Any, Any, Any, Any, Any] | None:
+        """How a site that comes after training fits what is private to it; None where nothing is."""
+        return None
+
+
+def training(method: AnyExchange, rounds: int) -> Stage:
+    """The stage that nearly every method begins with."""
+    return Stage("train", (method,), rounds, "training", "In training")

@@ -1,52 +1,85 @@
-"""What is learned: a network and a loss. All tensors have the site axis first."""
+"""What is learned: a network, a loss, and how a step is made. All tensors have the site axis first."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple, Protocol
 
 import torch
 from torch import Tensor
 
-from vitrail.core.tensors import Params, add_
+from vitrail.core.losses import CrossEntropy, Loss
+from vitrail.core.rules import SGD, Rule, of_parameter
+from vitrail.core.tensors import Params, zeros
 
 
 class Batch(NamedTuple):
-    x: Tensor  # [site, row, feature]
+    x: Tensor  # [site, row, ...]: numbers, or pictures
     y: Tensor  # [site, row, output]: 1 for the class and 0 for the others; or the number itself
     w: Tensor  # [site, row, 1]: weight in the loss; 0 marks padding
     keep: tuple[Tensor, ...] = ()  # [site, row, unit] int32 for each layer: which units stay, when there is dropout
+    at: Tensor | None = None  # [site, row]: place of the row among the site's own, for what is computed once per row
+
+
+class Out(NamedTuple):
+    """What a network makes of rows."""
+
+    z: Tensor  # [site, row, output]: scores before the softmax, or the numbers
+    features: Tensor  # [site, row, unit]: what the last layer is given
+    tape: Any = None  # what the backward pass needs
 
 
 class Net(Protocol):
     """A network that knows its own gradient, for all sites at once."""
 
     @property
-    def groups(self) -> dict[str, tuple[str, ...]]: ...
-    @property
-    def widths(self) -> tuple[int, ...]: ...  # units before each layer; the first is the number of features
+    def shape(self) -> tuple[int, ...]: ...  # of one row
     @property
     def outputs(self) -> int: ...
     @property
+    def groups(self) -> dict[str, tuple[str, ...]]: ...  # names of parameters by part: input, body, head, output, ...
+    @property
+    def units(self) -> tuple[int, ...]: ...  # those that dropout chooses from, layer by layer; empty without dropout
+    @property
     def dropout(self) -> float: ...
+    @property
+    def linear(self) -> bool: ...  # whether scores are a weighted sum of the features: head.weight and head.bias
+    @property
+    def stacks(self) -> bool: ...  # whether on a CPU many sites at once are faster than one after the other
     def init(self, generator: torch.Generator) -> Params: ...  # one site's, without the site axis
-    def forward(self, params: Params, x: Tensor, keep: tuple[Tensor, ...] = ()) -> tuple[Tensor, Any]: ...
-    def replaced(self, params: Params, x: Tensor, columns: list[int], values: Tensor) -> Tensor: ...
-    def backward(self, params: Params, tape: Any, slope: Tensor, into: Params, times: float, scale: float) -> None:
-        """into = times * into + scale * gradient, where slope is the gradient at the output."""
+    def forward(self, params: Params, x: Tensor, keep: tuple[Tensor, ...] = (), *, tape: bool = True) -> Out: ...
+    def backward(
+        self,
+        params: Params,
+        tape: Any,
+        slope: Tensor,
+        into: Params,
+        times: float,
+        scale: float,
+        features: Tensor | None = None,
+    ) -> None:
+        """into = times * into + scale * gradient, where slope is the gradient at the scores; `features`: at those."""
 
 
 @dataclass(frozen=True)
 class Task:
-    """A network, its loss, and the parameters everyone starts from."""
+    """A network, its loss, the parameters everyone starts from, and the rule by which they are improved.
+
+    `memory` says what of an optimiser's memory outlives a round: nothing ("fresh"), that of parameters which do not
+    leave the site ("own"), or that of the shared ones too ("kept").
+    """
 
     net: Net
     start: Params  # one site's, without the site axis
-    kind: Literal["classes", "number"] = "classes"
+    loss: Loss = field(default_factory=CrossEntropy)
+    rule: Rule = field(default_factory=lambda: SGD(0.01))  # its rate is that of the first round
+    memory: Literal["fresh", "own", "kept"] = "fresh"
 
     @property
-    def dropout(self) -> float:
-        return self.net.dropout
+    def like(self) -> Tensor:
+        """A tensor of the type and place of all parameters."""
+        return next(iter(self.start.values()))
 
     def select(self, params: Params, groups: tuple[str, ...]) -> Params:
         """The parameters of these groups."""
@@ -57,20 +90,17 @@ class Task:
         return tuple(g for g in self.net.groups if g not in groups)
 
     def output(self, params: Params, x: Tensor) -> Tensor:
-        """[site, row, class] scores before the softmax, or [site, row, 1] numbers."""
-        return self.net.forward(params, x)[0]
+        """[site, row, output] scores."""
+        return self.net.forward(params, x, tape=False).z
 
-    def loss(self, params: Params, batch: Batch) -> Tensor:
-        """Weighted sum over the rows, for each site: [site]."""
-        z = self.output(params, batch.x)
-        rows = (z - batch.y) ** 2 if self.kind == "number" else -z.log_softmax(2) * batch.y
-        return (rows * batch.w).sum((1, 2))
+    def value(self, params: Params, batch: Batch) -> Tensor:
+        """The loss, a weighted sum over the rows, for each site: [site]."""
+        return self.loss.rows(self.net.forward(params, batch.x, tape=False), batch).sum(1)
 
     def accumulate(self, params: Params, batch: Batch, into: Params, times: float, scale: float) -> None:
         """into = times * into + scale * gradient of the loss, in place."""
-        z, tape = self.net.forward(params, batch.x, batch.keep)
-        slope = (z - batch.y).mul_(2) if self.kind == "number" else z.softmax(2).sub_(batch.y)
-        self.net.backward(params, tape, slope.mul_(batch.w), into, times, scale)
+        out = self.net.forward(params, batch.x, batch.keep)
+        self.net.backward(params, out.tape, self.loss.slope(out, batch), into, times, scale)
 
     def grad(self, params: Params, batch: Batch) -> Params:
         """The gradient of the loss, for each site."""
@@ -78,11 +108,15 @@ class Task:
         self.accumulate(params, batch, into, 0.0, 1.0)
         return into
 
-    def push(self, params: Params, velocity: Params, batch: Batch, lr: float, momentum: float) -> None:
-        """velocity = momentum * velocity - lr * gradient, in place."""
-        self.accumulate(params, batch, velocity, momentum, -lr)
+    def remembered(self, params: Params, shared: Iterable[str] = ()) -> Params:
+        """What is kept of the optimiser's memory between rounds, as it is before the first. `shared` parameters leave
+        the site."""
+        if self.memory == "fresh" or not self.rule.lasting:
+            return {}
+        gone = set(shared) if self.memory == "own" else set()
+        return zeros({k: v for k, v in self.rule.memory(params).items() if of_parameter(k) not in gone})
 
-    def descend(self, params: Params, velocity: Params, batch: Batch, lr: float, momentum: float) -> None:
-        """One step of SGD with momentum, in place."""
-        self.push(params, velocity, batch, lr, momentum)
-        add_(params, velocity)
+
+def carried(memory: Params, held: Mapping[str, Tensor]) -> Params:
+    """Of a round's memory, what is kept until the next."""
+    return {k: memory[k] for k in held}

@@ -21,11 +21,11 @@ def tmap(f: Callable[..., Tensor], *trees: Params) -> Params:
 
 def copied(tree: Params) -> Params:
     """Tensors nobody else holds, so that a step may overwrite them."""
-    return {k: _taken(v).copy_(v) for k, v in tree.items()}
+    return {k: taken(v).copy_(v) for k, v in tree.items()}
 
 
 def zeros(tree: Params) -> Params:
-    return {k: _taken(v).zero_() for k, v in tree.items()}
+    return {k: taken(v).zero_() for k, v in tree.items()}
 
 
 _memory = threading.local()
@@ -62,7 +62,8 @@ def forget_memory() -> None:
     _memory.__dict__.pop("scratch", None)
 
 
-def _taken(like: Tensor) -> Tensor:
+def taken(like: Tensor) -> Tensor:
+    """Memory for a tensor like this, with anything in it."""
     place: int | None = getattr(_memory, "place", None)
     if place is None or like.device.type != "cpu":
         return torch.empty(like.shape, dtype=like.dtype, device=like.device)
@@ -97,6 +98,12 @@ def blended(a: Tensor, one: Params, other: Params) -> Params:
 def dot(one: Params, other: Params) -> Tensor:
     """<one, other> for each site: [site]."""
     return torch.stack([(v * other[k]).flatten(1).sum(1) for k, v in one.items()]).sum(0)
+
+
+def own_of(models: Params, own: Tensor) -> Params:
+    """Of models [site, user, ...] each site's own, where `own` [site, user] is 1."""
+    sites, place = torch.arange(len(own), device=own.device), own.argmax(1)
+    return {k: v[sites, place] for k, v in models.items()}
 
 
 def add_(tree: Params, other: Params, times: float = 1.0) -> None:
@@ -142,9 +149,15 @@ def filled(tree: T, values: dict[str, Tensor], prefix: str = "") -> T:
     return type(tree)(*got)
 
 
-def pull_(velocity: Params, params: Params, towards: Params, times: float) -> None:
-    """velocity -= times * (params - towards), in place, for the names in `towards`."""
+def pulled(params: Params, towards: Params, strength: float) -> Callable[[Params, float], None] | None:
+    """The gradient of strength/2 |params - towards|^2 for the names in `towards`: a term of a method's own
+    (core/rules.py); nothing where there is no pull."""
     names = list(towards)
-    if names and times:
+    if not names or not strength:
+        return None
+
+    def term(into: Params, by: float) -> None:
         difference = torch._foreach_sub([params[k] for k in names], [towards[k] for k in names])
-        torch._foreach_add_([velocity[k] for k in names], list(difference), alpha=-times)
+        torch._foreach_add_([into[k] for k in names], list(difference), alpha=by * strength)
+
+    return term

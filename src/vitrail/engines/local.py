@@ -19,13 +19,15 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from vitrail.core.exchange import Exchange, Facts, Method, Pace, Roster, Rows
+from vitrail.core.exchange import AnyExchange, Roster, Rows
+from vitrail.core.facts import Facts
 from vitrail.core.random import keep_mask
+from vitrail.core.rules import Rule
 from vitrail.core.task import Batch, Task
 from vitrail.core.tensors import each, forget_memory, reused_memory, scratch, tensors
-from vitrail.engines.rounds import Moment, Rounds, Training
+from vitrail.engines.rounds import AnyMethod, Moment, Rounds, Training, clock_of, owned
 from vitrail.engines.sites import Draw, Drawer, Sites, set_aside
-from vitrail.engines.wire import Contract, check, total
+from vitrail.engines.wire import Contract, check
 
 CHUNK_BYTES = 12 << 20  # parameters, velocity and batch of a chunk: a share of the last-level cache
 
@@ -36,7 +38,7 @@ class Engine(Rounds):
     def __init__(
         self,
         task: Task,
-        method: Method[Any, Any, Any, Any, Any],
+        method: AnyMethod,
         sites: Sites,
         training: Training,
         seed: int,
@@ -53,23 +55,25 @@ class Engine(Rounds):
         self.aside: Batch | None = None
         if share := method.aside():
             sites, self.aside = set_aside(sites, share, seed)
-        super().__init__(task, method, sites.names, training)
+        super().__init__(task, method, sites.names, training, seed)
         self.sites, self.seed, self.device = sites, seed, sites.x.device
         self.absent, self.keep_reports = absent, keep_reports
-        self.units = sum(task.net.widths) if task.dropout > 0 else 0
+        self.units = sum(task.net.units)
         self.drawer = Drawer(sites, training.batch, training.epochs, seed, self.units)
-        self.counts = torch.tensor(sites.sizes, device=self.device, dtype=sites.x.dtype)
+        self.counts = torch.tensor(sites.sizes, device=self.device, dtype=self.task.like.dtype)
         self.chunk = 1 if looped else chunk or self._chunk_size()
         self.pool: ThreadPoolExecutor | None = None
-        self.graph: _Graph | None = None
+        self.graphs: dict[tuple[int, int], _Graph] = {}
 
     def _chunk_size(self) -> int:
         n = len(self.sites.names)
         if self.device.type != "cpu":
             return n
-        some = next(iter(self.task.start.values()))
+        if not self.task.net.stacks:
+            return 1
+        some = self.task.like
         params = sum(v.numel() for v in self.task.start.values()) * some.element_size()
-        rows = self.training.batch * (self.sites.x.shape[1] + 2 * self.units) * some.element_size()
+        rows = self.training.batch * (self.sites.x[0].numel() + 2 * self.units) * some.element_size()
         fit = max(1, CHUNK_BYTES // (2 * params + rows))
         chunks = -(-n // fit)
         if params > 1 << 17:  # smaller ones are all overhead: a second thread would only wait for the first
@@ -91,93 +95,89 @@ class Engine(Rounds):
         with _quiet_torch(self.device) as self.pool:
             yield from super().run(moment)
 
-    def turn(self, s: int, r: int, coord: Any, state: Any) -> tuple[Any, Facts, Tensor]:
-        present = self.everyone if self.absent is None else ~self.absent(s, r).to(self.device)
-        facts: Facts = {}
-        self.reports = None
-        if present is self.everyone or bool(present.any()):
-            self.drawer.set(s, r)
-            coord, facts = self._round(s, r, coord, state, Roster(self.sites.names, present))
-        return coord, facts, present
-
     def last_word(self, moment: Moment) -> Any:
-        return each(_owned, self.settled(moment))
+        return each(owned, self.settled(moment))
 
     def settled(self, moment: Moment) -> Any:
         """Every site's state as if this were the end: what `predict` takes."""
-        ex = self.stages[moment.stage].exchange
-        down = ex.send(self.task, moment.coord, Roster(self.sites.names, self.everyone))
+        ex = self.stages[moment.stage].last
+        down = ex.send(self.task, moment.coord, self.roster(self.everyone, moment.stage, moment.round, 0))
         return ex.settle(self.task, moment.state, down)
 
-    def _round(self, s: int, r: int, coord: Any, state: Any, roster: Roster) -> tuple[Any, Facts]:
-        ex, contract, pace = self.stages[s].exchange, self.contracts[s], self.pace(s, r)
-        if self.device.type == "cuda" and ex.trains and roster.present is self.everyone and not self.keep_reports:
-            if self.graph is None or not self.graph.fits(s, pace, coord, state):
-                self.graph = _Graph(self, s, coord, state, roster, pace)
-            return self.graph.replay()
-        return self._exchange(ex, contract, coord, state, roster, pace)
+    def ask(self, s: int, r: int, place: int, coord: Any, state: Any, roster: Roster) -> tuple[Any, Facts, Tensor]:
+        asked, self.reports = roster.present, None
+        here = asked if self.absent is None else asked & ~self.absent(s, r).to(self.device)
+        if here is not self.everyone and not bool(here.any()):
+            return coord, {}, here
+        self.drawer.set(s, r, place)
+        ex, rule = self.stages[s].exchanges[place], self.rule(s, r)
+        if self.device.type == "cuda" and ex.trains and here is self.everyone and not self.keep_reports:
+            graph = self.graphs.get((s, place))
+            if graph is None or not graph.fits(rule, coord, state):
+                graph = self.graphs[s, place] = _Graph(self, (s, place), coord, state, roster, rule)
+            return *graph.replay(clock_of(s, r, place)), here
+        coord, facts = self.exchange((s, place), coord, state, roster, here, rule)
+        return coord, facts, here
 
-    def _exchange(
+    def exchange(
         self,
-        ex: Exchange[Any, Any, Any, Any, Any],
-        contract: Contract,
+        at: tuple[int, int],
         coord: Any,
         state: Any,
         roster: Roster,
-        pace: Pace,
+        here: Tensor,
+        rule: Rule,
         feed: Feed | None = None,
     ) -> tuple[Any, Facts]:
-        """One round of one exchange; `state` is overwritten."""
+        """One exchange, that of stage and place `at`; `here` answer of those in the roster. `state` is overwritten."""
+        ex, contract = self.stages[at[0]].exchanges[at[1]], self.contracts[at[0]][at[1]]
         down = ex.send(self.task, coord, roster)
         check(down, contract.down, contract.stage, "to site")
-        whole = roster.present is self.everyone or bool(roster.present.all())
-        here = range(len(roster.names)) if whole else roster.present.nonzero()[:, 0].tolist()
-        ups = self.answers(ex, contract, state, down, here, pace, feed)
-        if self.keep_reports:
-            self.reports = _spread(ups, len(roster.names))
-            ups = [(at, total(up)) for at, up in ups] if ex.sees == "sum" else ups
-        said = _summed([up for _, up in ups]) if ex.sees == "sum" else _spread(ups, len(roster.names))
-        return ex.merge(self.task, coord, said, roster)
+        who = None if here is self.everyone or bool(here.all()) else here.nonzero()[:, 0].tolist()
+        parts = self.answers(ex, contract, state, down, who, rule, feed)
+        return self.heard(ex, coord, parts, roster._replace(present=here))
 
     def answers(
         self,
-        ex: Exchange[Any, Any, Any, Any, Any],
+        ex: AnyExchange,
         contract: Contract,
         state: Any,
         down: Any,
-        here: Sequence[int],
-        pace: Pace,
+        who: Sequence[int] | None,
+        rule: Rule,
         feed: Feed | None = None,
     ) -> list[tuple[Any, Any]]:
-        """The sites' part of a round: (which sites, what they say) chunk by chunk; `state` is overwritten."""
-        task = self.task
+        """The sites' part of a round: (which sites, what is held of what they say) chunk by chunk. `who`: their places
+        in order, None for all. `state` is overwritten."""
+        task, here = self.task, range(len(self.names)) if who is None else who
         if feed is None and ex.trains:
-            feed = self.feed()
-        places = [here[i : i + self.chunk] for i in range(0, len(here), self.chunk)]
+            feed = self.feed(None if who is None else torch.tensor(who, device=self.device))
 
-        def visit(place: Any) -> Any:
+        def visit(first: int) -> tuple[Any, Any]:
+            place = here[first : first + self.chunk]
             # a run of neighbours is a view; anything else is copied out
             at: Any = slice(place[0], place[-1] + 1)
             if len(place) != place[-1] + 1 - place[0]:
                 at = torch.tensor(place, device=self.device)
             mine, told = each(lambda t: t[at], state), each(lambda t: t[at], down)
-            rows = Rows(self.counts[at], self.aside and Batch(self.aside.x[at], self.aside.y[at], self.aside.w[at]))
+            aside = self.aside and Batch(self.aside.x[at], self.aside.y[at], self.aside.w[at])
+            rows = Rows(self.counts[at], aside, lambda: self.sites.blocks(place))
             with reused_memory():
-                work = ex.ready(task, mine, told, rows)
+                work = ex.begin(task, mine, told, rows, rule)
             if feed is not None:
-                self._train(ex, work, at, [self.drawer.steps[i] for i in place], feed, pace)
-            kept, up = ex.report(task, mine, work, told, rows, pace)
+                self._train(ex, work, place, slice(first, first + len(place)), feed, rule)
+            kept, up = ex.report(task, mine, work, told, rows, rule)
             check(up, contract.up, contract.stage, "from site")
             for (_, old), (_, new) in zip(tensors(state), tensors(kept), strict=True):
                 old[at] = new
-            # copies: a report may lie in memory that the thread's next chunk overwrites
-            return at, total(up) if ex.sees == "sum" and not self.keep_reports else each(_owned, up)
+            return at, self.taken(ex, up)
 
+        places = range(0, len(here), self.chunk)
         return list(self.pool.map(visit, places) if self.pool and len(places) > 1 else map(visit, places))
 
-    def feed(self) -> Feed:
+    def feed(self, who: Tensor | None = None) -> Feed:
         """This round's batches. On a GPU the rows of the whole round are gathered at once: fewer, larger kernels."""
-        draw = self.drawer.draw()
+        draw = self.drawer.draw(who)
         weights = self.sites.w[draw.rows] * draw.real
         if self.training.mean:
             weights = weights / draw.real.sum(2, keepdim=True).clamp(min=1)
@@ -185,40 +185,39 @@ class Engine(Rounds):
         if self.device.type == "cpu":
             return feed
         masks = self._masks(draw.row_key, draw.unit_key)
-        keep = tuple((-m).to(self.sites.x.dtype, memory_format=torch.contiguous_format) for m in masks)
+        keep = tuple((-m).to(self.sites.y.dtype, memory_format=torch.contiguous_format) for m in masks)
         return feed._replace(x=self.sites.x[draw.rows], keep=keep)
 
-    def _train(
-        self,
-        ex: Exchange[Any, Any, Any, Any, Any],
-        work: Any,
-        at: Any,
-        steps: list[int],
-        feed: Feed,
-        pace: Pace,
-    ) -> None:
-        n, b, width = len(steps), self.training.batch, self.sites.x.shape[1]
+    def _train(self, ex: AnyExchange, work: Any, place: Sequence[int], at: slice, feed: Feed, rule: Rule) -> None:
+        """`place` of these sites among all, `at` among those that the feed is for."""
+        steps, n, b, shape = [self.drawer.steps[i] for i in place], len(place), self.training.batch, self.sites.x.shape
         y, w, rows, keys = feed.y[:, at], feed.w[:, at], feed.draw.rows[:, at], feed.draw.row_key
         keys = keys[:, at] if self.units else keys
-        most = ex.batches()
+        most, places = ex.batches(), None
+        if ex.places:
+            places = (rows - self.drawer.starts[list(place)]).clamp(min=0)  # padding is the first row of all
         for t in range(max(steps) if most is None else min(most, max(steps))):
             busy = sum(1 for k in steps if k > t)  # steps never grow along a chunk
             if busy < n:
                 work, n = each(lambda v: v[:busy], work), busy  # noqa: B023
             if feed.x is not None:
-                x, keep = feed.x[t, at][:busy], tuple(m[t, at][:busy] for m in feed.keep)
+                x, keep = self.sites.numbers(feed.x[t, at][:busy]), tuple(m[t, at][:busy] for m in feed.keep)
             else:
-                x = scratch("x", (busy, b, width), self.sites.x)
-                torch.index_select(self.sites.x, 0, rows[t, :busy].reshape(-1), out=x.view(-1, width))
-                keep = self._masks(keys[t, :busy], feed.draw.unit_key) if self.units else ()
-            ex.step(self.task, work, Batch(x, y[t, :busy], w[t, :busy], keep), pace)
+                x = scratch("x", (busy, b, *shape[1:]), self.sites.x)
+                torch.index_select(self.sites.x, 0, rows[t, :busy].reshape(-1), out=x.view(-1, *shape[1:]))
+                x, keep = self.sites.numbers(x), ()
+                if self.units:
+                    keep = self._masks(keys[t, :busy], feed.draw.unit_key)
+            which = None if places is None else places[t, :busy]
+            ex.step(self.task, work, Batch(x, y[t, :busy], w[t, :busy], keep, which), rule)
 
     def _masks(self, rows: Tensor, units: Tensor) -> tuple[Tensor, ...]:
         """Which units each layer keeps, for each row."""
         if not self.units:
             return ()
         out = scratch("keep", (*rows.shape, len(units)), units)
-        return torch.split(keep_mask(rows, units, self.task.dropout, out), list(self.task.net.widths), -1)
+        net = self.task.net
+        return torch.split(keep_mask(rows, units, net.dropout, out), list(net.units), -1)
 
 
 class Feed(NamedTuple):
@@ -238,28 +237,21 @@ class Feed(NamedTuple):
 class _Graph:
     """One round on the GPU, captured and replayed. While a round trains, the next one's batches are drawn beside it."""
 
-    def __init__(
-        self,
-        engine: Engine,
-        stage: int,
-        coord: Any,
-        state: Any,
-        roster: Roster,
-        pace: Pace,
-    ) -> None:
-        self.stage, self.pace, self.coord, self.state = stage, pace, coord, state
-        ex, contract = engine.stages[stage].exchange, engine.contracts[stage]
+    def __init__(self, engine: Engine, at: tuple[int, int], coord: Any, state: Any, roster: Roster, rule: Rule) -> None:
+        self.engine, self.rule, self.coord, self.state = engine, rule, coord, state
         feed, clock = engine.feed(), engine.drawer.clock
+        self.feed, self.drawn = feed, int(clock)  # for which exchange the feed is
         kept = [t for tree in (coord, state) for _, t in tensors(tree)] + [clock, *feed.tensors()]
         before = [t.clone() for t in kept]
 
         def once() -> Facts:
+            now = roster._replace(clock=clock.clone())
             here, side = torch.cuda.current_stream(), torch.cuda.Stream()  # type: ignore[no-untyped-call]
             side.wait_stream(here)
             with torch.cuda.stream(side):
                 clock.add_(1)
                 following = engine.feed()
-            new, facts = engine._exchange(ex, contract, coord, state, roster, pace, feed)
+            new, facts = engine.exchange(at, coord, state, now, engine.everyone, rule, feed)
             for (_, old), (_, value) in zip(tensors(coord), tensors(new), strict=True):
                 old.copy_(value)
             here.wait_stream(side)
@@ -277,33 +269,16 @@ class _Graph:
         for tensor, value in zip(kept, before, strict=True):
             tensor.copy_(value)
 
-    def fits(self, stage: int, pace: Pace, coord: Any, state: Any) -> bool:
+    def fits(self, rule: Rule, coord: Any, state: Any) -> bool:
         """Whether this round is the captured one: a graph works on the tensors that it was captured with."""
-        return (stage, pace) == (self.stage, self.pace) and coord is self.coord and state is self.state
+        return rule == self.rule and coord is self.coord and state is self.state
 
-    def replay(self) -> tuple[Any, Facts]:
+    def replay(self, clock: int) -> tuple[Any, Facts]:
+        if self.drawn != clock:  # another exchange came between: what was drawn beside the last one is not this one's
+            torch._foreach_copy_(self.feed.tensors(), self.engine.feed().tensors())
         self.graph.replay()
-        return self.coord, {k: v.clone() for k, v in self.facts.items()}
-
-
-def _owned(tensor: Tensor) -> Tensor:
-    return tensor.clone(memory_format=torch.contiguous_format)
-
-
-def _summed(totals: list[Any]) -> Any:
-    for more in totals[1:]:
-        for (_, value), (_, part) in zip(tensors(totals[0]), tensors(more), strict=True):
-            value.add_(part)
-    return totals[0]
-
-
-def _spread(ups: list[tuple[Any, Any]], sites: int) -> Any:
-    """Reports of chunks -> one stacked report in which absent sites are zero."""
-    out = each(lambda t: t.new_zeros((sites, *t.shape[1:])), ups[0][1])
-    for at, up in ups:
-        for (_, whole), (_, part) in zip(tensors(out), tensors(up), strict=True):
-            whole[at] = part
-    return out
+        self.drawn = clock + 1
+        return self.coord, {k: f._replace(value=f.value.clone()) for k, f in self.facts.items()}
 
 
 @cache

@@ -3,16 +3,23 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
-from dataclasses import dataclass
-from typing import Any, NamedTuple
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Literal, NamedTuple
 
 import torch
 from torch import Tensor
 
-from vitrail.core.exchange import Facts, Method, Pace
-from vitrail.core.task import Task
+from vitrail.core.exchange import AnyExchange, Method, Roster
+from vitrail.core.facts import Facts
+from vitrail.core.problems import Problem, VitrailError, nearest
+from vitrail.core.random import key
+from vitrail.core.rules import SGD, Adam, Rule
+from vitrail.core.task import Net, Task
+from vitrail.core.tensors import each, tensors
 from vitrail.engines.wire import Contract, Ledger, trace
+
+AnyMethod = Method[Any, Any, Any, Any, Any]
 
 
 @dataclass(frozen=True)
@@ -27,12 +34,35 @@ class Training:
     decay: float = 0.9  # of the learning rate, `decays` times in the run
     decays: int = 50
     mean: bool = False  # the loss of a batch: the mean over its rows, not the sum
+    optimiser: Literal["sgd", "adam"] = "sgd"
+    weight_decay: float = 0.0
+    rates: tuple[tuple[str, float], ...] = ()  # group of parameters -> factor of the learning rate
+    memory: Literal["fresh", "own", "kept"] = "fresh"  # see Task
 
-    def pace(self, method: Method[Any, Any, Any, Any, Any], round_: int, rounds: int) -> Pace:
+    def rule(self, net: Net, method: AnyMethod) -> Rule:
         lr = self.lr if method.lr is None else method.lr
         momentum = self.momentum if method.momentum is None else method.momentum
+        factors = tuple((name, by) for group, by in self.rates for name in net.groups.get(group, ()))
+        if self.optimiser == "adam":
+            return Adam(lr, decay=self.weight_decay, factors=factors)
+        return SGD(lr, momentum, self.weight_decay, factors)
+
+    def applied(self, task: Task, method: AnyMethod) -> Task:
+        """The task as this method trains it; refused where the two do not go together."""
+        task = replace(task, rule=self.rule(task.net, method), memory=self.memory)
+        found = [Problem(f"method {method.title}", f"{why}.", "Change one of the two.") for why in method.clashes(task)]
+        for group, _ in self.rates:
+            if group not in task.net.groups:
+                what = f"the network has no group {group!r}."
+                found.append(Problem(f"training.rates.{group}", what, nearest(group, task.net.groups)))
+        if found:
+            raise VitrailError("the method cannot train like this", found)
+        return task
+
+    def paced(self, rule: Rule, round_: int, rounds: int) -> Rule:
+        """The rule of that round of a stage."""
         every = max(1, rounds // self.decays) if self.decays else rounds + 1
-        return Pace(lr * self.decay ** (round_ // every), momentum)
+        return rule.at(rule.lr * self.decay ** (round_ // every))
 
 
 class Moment(NamedTuple):
@@ -49,16 +79,16 @@ class Moment(NamedTuple):
 class Rounds(ABC):
     """Runs one method; who plays the sites' part is the subclass's business."""
 
-    def __init__(
-        self, task: Task, method: Method[Any, Any, Any, Any, Any], names: tuple[str, ...], training: Training
-    ) -> None:
-        self.task, self.method, self.names, self.training = task, method, names, training
+    def __init__(self, task: Task, method: AnyMethod, names: tuple[str, ...], training: Training, seed: int) -> None:
+        self.task, self.method, self.names, self.training = training.applied(task, method), method, names, training
         self.stages = method.plan(training.rounds)
-        self.contracts: list[Contract] = trace(task, method, training.rounds, len(names))
+        self.contracts: list[list[Contract]] = trace(self.task, method, training.rounds, len(names))
         self.ledger = Ledger(names)
-        for contract in self.contracts:
+        for contract in (c for stage in self.contracts for c in stage):
             self.ledger.declare(contract)
-        self.everyone = torch.ones(len(names), dtype=torch.bool, device=next(iter(task.start.values())).device)
+        device = self.task.like.device
+        self.everyone = torch.ones(len(names), dtype=torch.bool, device=device)
+        self.keys = torch.tensor([key(seed, name, "coordinator") for name in names], device=device)
         self.keep_reports = False
         self.reports: Any = None  # with keep_reports: each site's own report of the last round
 
@@ -71,8 +101,9 @@ class Rounds(ABC):
         """A moment of that stage as far as names and shapes go."""
 
     @abstractmethod
-    def turn(self, s: int, r: int, coord: Any, state: Any) -> tuple[Any, Facts, Tensor]:
-        """One round: the coordinator after it, what it may show, and who took part. `state` is overwritten."""
+    def ask(self, s: int, r: int, place: int, coord: Any, state: Any, roster: Roster) -> tuple[Any, Facts, Tensor]:
+        """One exchange of one round: the coordinator after it, what it may show, and who answered of those in the
+        roster. `state` is overwritten."""
 
     @abstractmethod
     def last_word(self, moment: Moment) -> Any:
@@ -87,14 +118,73 @@ class Rounds(ABC):
             state, coord = moment.state, moment.coord
             for r in range(moment.round, stage.rounds):
                 coord, facts, present = self.turn(s, r, coord, state)
-                who = None if present is self.everyone else present
-                self.ledger.enter(stage.name, "to site", who)
-                self.ledger.enter(stage.name, "from site", who)
                 moment = Moment(s, r + 1, coord, state, facts, present)
                 yield moment
             told = self.last_word(moment)
-            self.ledger.enter(stage.name, "to site", None)
+            self.ledger.enter(self.contracts[s][-1], "to site", None)
             moment = moment._replace(stage=s + 1, round=0, state=told)
 
-    def pace(self, s: int, r: int) -> Pace:
-        return self.training.pace(self.method, r, self.stages[s].rounds)
+    def turn(self, s: int, r: int, coord: Any, state: Any) -> tuple[Any, Facts, Tensor]:
+        """One round: its exchanges one after the other. Present is who answered all of them."""
+        facts: Facts = {}
+        present = self.everyone
+        for place in self.stages[s].turns(r):
+            ex = self.stages[s].exchanges[place]
+            all_of_them = self.roster(self.everyone, s, r, place)
+            asked = ex.invite(self.task, coord, all_of_them)
+            asked = self.everyone if asked is self.everyone or bool(asked.all()) else asked
+            coord, told, here = self.ask(s, r, place, coord, state, all_of_them._replace(present=asked))
+            facts |= told
+            for way in ("to site", "from site"):
+                self.ledger.enter(self.contracts[s][place], way, None if here is self.everyone else here)
+            present = here if present is self.everyone else present & here
+        return coord, facts, present
+
+    def roster(self, present: Tensor, s: int, r: int, place: int) -> Roster:
+        return Roster(self.names, present, self.keys, torch.tensor(clock_of(s, r, place)))
+
+    def taken(self, ex: AnyExchange, up: Any) -> Any:
+        """What is held of some sites' reports, [site, ...], until all have answered: their total, where that is all
+        that anybody will look at; else copies, since a report may lie in memory that is used again."""
+        if ex.sees == "sum" and not self.keep_reports:
+            return each(lambda t: t.sum(0), up)
+        return each(owned, up)
+
+    def heard(self, ex: AnyExchange, coord: Any, parts: Sequence[tuple[Any, Any]], roster: Roster) -> tuple[Any, Facts]:
+        """The one place where reports become what the coordinator sees. `parts`: (which sites, what `taken` holds)."""
+        if ex.sees == "sum" and not self.keep_reports:
+            return ex.merge(self.task, coord, _summed([part for _, part in parts]), roster)
+        stacked = _spread(parts, len(self.names))
+        self.reports = stacked if self.keep_reports else None
+        if ex.sees == "sum":
+            here = roster.present
+            stacked = each(lambda t: (t if bool(here.all()) else t[here]).sum(0), stacked)
+        return ex.merge(self.task, coord, stacked, roster)
+
+    def rule(self, s: int, r: int) -> Rule:
+        return self.training.paced(self.task.rule, r, self.stages[s].rounds)
+
+
+def clock_of(stage: int, round_: int, place: int) -> int:
+    """A number for that exchange of that round, for draws."""
+    return (place << 48) + (stage << 32) + round_ + 1
+
+
+def owned(tensor: Tensor) -> Tensor:
+    return tensor.clone(memory_format=torch.contiguous_format)
+
+
+def _summed(totals: list[Any]) -> Any:
+    for more in totals[1:]:
+        for (_, value), (_, part) in zip(tensors(totals[0]), tensors(more), strict=True):
+            value.add_(part)
+    return totals[0]
+
+
+def _spread(parts: Sequence[tuple[Any, Any]], sites: int) -> Any:
+    """Reports of some sites each -> one stacked report in which absent sites are zero."""
+    out = each(lambda t: t.new_zeros((sites, *t.shape[1:])), parts[0][1])
+    for at, up in parts:
+        for (_, whole), (_, part) in zip(tensors(out), tensors(up), strict=True):
+            whole[at] = part
+    return out

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
+from itertools import accumulate
 from typing import NamedTuple
 
 import torch
@@ -11,24 +13,27 @@ from torch import Tensor
 
 from vitrail.core.random import key, mixed, odd32, orders
 from vitrail.core.task import Batch
+from vitrail.engines.rounds import clock_of
+
+BLOCK = 256  # rows of each site that an exchange looks at at once
 
 
 @dataclass(frozen=True)
 class Sites:
-    """Rows of all sites one after the other; sites with most rows first, so that those still busy are a prefix."""
+    """Rows of all sites one after the other; sites with most rows first, so that those still busy are a prefix.
+
+    Pictures may be uint8: they become numbers from 0 to 1 when a batch is made.
+    """
 
     names: tuple[str, ...]
-    x: Tensor  # [all rows, feature]
+    x: Tensor  # [all rows, ...]
     y: Tensor  # [all rows, output]: 1 for the class and 0 for the others; or the number itself
     w: Tensor  # [all rows, 1]: class weights
     sizes: tuple[int, ...]
 
-    @property
+    @cached_property
     def starts(self) -> list[int]:
-        out = [0]
-        for n in self.sizes[:-1]:
-            out.append(out[-1] + n)
-        return out
+        return [0, *accumulate(self.sizes)][:-1]
 
     def to(self, device: str) -> Sites:
         return replace(self, x=self.x.to(device), y=self.y.to(device), w=self.w.to(device))
@@ -39,6 +44,23 @@ class Sites:
         take = torch.cat([torch.arange(parts[n][0], parts[n][0] + parts[n][1]) for n in sorted(self.names)])
         take = take.to(self.x.device)
         return Sites(("all sites",), self.x[take], self.y[take], w[take], (len(take),))
+
+    def numbers(self, x: Tensor) -> Tensor:
+        """Rows as a network takes them."""
+        return x.to(self.y.dtype).div_(255) if x.dtype == torch.uint8 else x
+
+    def blocks(self, at: Sequence[int]) -> Iterator[Batch]:
+        """All rows of these sites, in order, so many of each at once; padded with weight 0."""
+        device = self.y.device
+        starts = torch.tensor([self.starts[i] for i in at], device=device)[:, None]
+        sizes = torch.tensor([self.sizes[i] for i in at], device=device)[:, None]
+        longest = max(self.sizes[i] for i in at)
+        for first in range(0, longest, BLOCK):
+            place = torch.arange(first, min(first + BLOCK, longest), device=device).expand(len(at), -1)
+            real = place < sizes
+            rows = torch.where(real, place + starts, 0)
+            w = self.w[rows] * real[..., None]
+            yield Batch(self.numbers(self.x[rows]), self.y[rows], w, at=torch.where(real, place, 0))
 
 
 def gather_sites(named: Sequence[tuple[str, Tensor, Tensor, Tensor]]) -> Sites:
@@ -60,7 +82,7 @@ def set_aside(sites: Sites, share: float, seed: int) -> tuple[Sites, Batch]:
     both, so that no site is judged by rows on which it was trained elsewhere. The order of the sites stays.
     """
     device = sites.x.device
-    numbers = (sites.x.double() + 0.0).view(torch.int64)  # -0 is 0
+    numbers = (sites.x.flatten(1).double() + 0.0).view(torch.int64)  # -0 is 0
     lots = mixed(numbers, torch.arange(1, numbers.shape[1] + 1, device=device)).sum(1)
     lots = mixed(lots, torch.tensor(key(seed, "aside"), device=device))
     counts = [int(share * n) for n in sites.sizes]
@@ -72,7 +94,7 @@ def set_aside(sites: Sites, share: float, seed: int) -> tuple[Sites, Batch]:
     at = torch.stack([torch.nn.functional.pad(r[:k], (0, wide - k)) for r, k in zip(ranked, counts, strict=True)])
     real = torch.arange(wide, device=device) < torch.tensor(counts, device=device)[:, None]
     kept = Sites(sites.names, sites.x[left], sites.y[left], sites.w[left], sizes)
-    return kept, Batch(sites.x[at], sites.y[at], sites.w[at] * real[..., None])
+    return kept, Batch(sites.numbers(sites.x[at]), sites.y[at], sites.w[at] * real[..., None])
 
 
 class Draw(NamedTuple):
@@ -90,23 +112,26 @@ class Drawer:
     def __init__(self, sites: Sites, batch: int, epochs: int, seed: int, units: int) -> None:
         device = sites.x.device
         self.batch, self.epochs, self.units = batch, epochs, units
-        self.like = sites.x
+        self.like = sites.y
         self.sizes = torch.tensor(sites.sizes, device=device)[:, None]
         self.starts = torch.tensor(sites.starts, device=device)[:, None]
-        per_epoch = [-(-n // batch) for n in sites.sizes]
-        self.steps = [n * epochs for n in per_epoch]  # of each site
-        self.longest = max(per_epoch) * batch
+        self.per_epoch = [
+            -(-n // batch) for n in sites.sizes
+        ]  # batches of each site, never more than of the one before
+        self.steps = [n * epochs for n in self.per_epoch]
         self.site_keys = torch.tensor([key(seed, name) for name in sites.names], device=device)
         self.unit_keys = torch.tensor([key(seed, "units")], device=device)
         self.clock = torch.zeros(1, dtype=torch.int64, device=device)
 
-    def set(self, stage: int, round_: int) -> None:
-        """Which round is drawn; the only thing that changes between rounds."""
-        self.clock.fill_((stage << 32) + round_ + 1)
+    def set(self, stage: int, round_: int, place: int = 0) -> None:
+        """Which exchange of which round is drawn; the only thing that changes between rounds."""
+        self.clock.fill_(clock_of(stage, round_, place))
 
-    def draw(self) -> Draw:
-        keys = mixed(self.site_keys, self.clock)
-        parts = [self._epoch(keys + e) for e in range(self.epochs)]
+    def draw(self, here: Tensor | None = None) -> Draw:
+        """The batches of all sites, or of those at these places: the same as they would be among all."""
+        site_keys = self.site_keys if here is None else self.site_keys[here]
+        keys, longest = mixed(site_keys, self.clock), self.longest(here)
+        parts = [self._epoch(keys + e, here, longest) for e in range(self.epochs)]
         rows, real = (torch.cat(p, 1) if self.epochs > 1 else p[0] for p in zip(*parts, strict=True))
         if self.epochs > 1:  # bring each site's real batches to the front
             idle = (~real.any(2)).to(torch.int8)
@@ -121,10 +146,15 @@ class Drawer:
         row_key = odd32(keys + self.epochs, steps * self.batch).view(sites, steps, self.batch).transpose(0, 1)
         return Draw(rows, real, row_key.contiguous(), odd32(mixed(self.unit_keys, self.clock), self.units)[0])
 
-    def _epoch(self, keys: Tensor) -> tuple[Tensor, Tensor]:
+    def longest(self, here: Tensor | None) -> int:
+        """Rows of the largest of them, up to whole batches. Places come in order, and sites by size."""
+        return self.per_epoch[0 if here is None else int(here[0])] * self.batch
+
+    def _epoch(self, keys: Tensor, here: Tensor | None, longest: int) -> tuple[Tensor, Tensor]:
         """[site, step, row]: where the rows are, and which are rows at all."""
-        order = orders(keys, self.sizes[:, 0], self.longest)
-        real = order < self.sizes
-        rows = torch.where(real, order + self.starts, 0)
-        shape = (len(rows), self.longest // self.batch, self.batch)
+        sizes, starts = (t if here is None else t[here] for t in (self.sizes, self.starts))
+        order = orders(keys, sizes[:, 0], longest)
+        real = order < sizes
+        rows = torch.where(real, order + starts, 0)
+        shape = (len(rows), longest // self.batch, self.batch)
         return rows.view(shape), real.view(shape)

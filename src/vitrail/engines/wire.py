@@ -7,12 +7,13 @@ zeros: names, shapes and types of every message. A message that differs is refus
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, get_type_hints
 
 import torch
 from torch import Tensor
 
-from vitrail.core.exchange import Method, Pace, Roster, Rows, Stage
+from vitrail.core.exchange import AnyExchange, Method, Roster, Rows, Stage
+from vitrail.core.facts import OWN, Facts
 from vitrail.core.problems import Problem, VitrailError
 from vitrail.core.task import Batch, Task
 from vitrail.core.tensors import each, tensors
@@ -32,19 +33,24 @@ class Line(NamedTuple):
     rounds: int
     seen: str  # who sees a report: "each" the coordinator sees each, "sum" it needs only the total
     per_row: bool = False  # shape and bytes are of one row, and every training row is sent
+    words: str = ""  # what it is, in a sentence
+    asks: bool = False  # whether a site may refuse it
 
 
 Spec = dict[str, tuple[tuple[int, ...], torch.dtype]]
 
 
 class Contract(NamedTuple):
-    """The messages of one stage, by tensor name."""
+    """The messages of one exchange of a stage, by tensor name."""
 
-    stage: str
+    stage: str  # where a stage holds several exchanges, with this one's name
     down: Spec
     up: Spec
     sees: str
-    rounds: int
+    rounds: int  # in which it is held
+    ends: bool = True  # whether the stage ends with its word: every site is told once more
+    consent: str = ""  # what a site agrees to show; it may refuse
+    words: dict[str, str] = {}  # noqa: RUF012  sentence for each tensor, "to site/NAME" or "from site/NAME"
 
     def lines(self) -> list[Line]:
         out = []
@@ -53,10 +59,13 @@ class Contract(NamedTuple):
             for name, (shape, dtype) in spec.items():
                 size = torch.empty(0, dtype=dtype).element_size()
                 count = int(torch.Size(shape).numel()) * size
-                # after the last round every site is told the final model once more
-                times = self.rounds + (direction == "to site")
+                times = self.rounds + (direction == "to site" and self.ends)
                 kind = str(dtype).removeprefix("torch.")
-                out.append(Line(self.stage, direction, name, shape, kind, count, times, self.sees))
+                words = self.words.get(f"{direction}/{name}", "")
+                asks = bool(self.consent)
+                out.append(
+                    Line(self.stage, direction, name, shape, kind, count, times, self.sees, words=words, asks=asks)
+                )
         return out
 
     def size(self, direction: Direction) -> int:
@@ -68,33 +77,60 @@ def spec_of(message: Any) -> Spec:
     return {name: (tuple(t.shape[1:]), t.dtype) for name, t in tensors(message)}
 
 
+def sentences(message: Any) -> dict[str, str]:
+    """What each tensor of a message or state is, as the types of its fields say (Annotated); "" where they do not."""
+    hints = get_type_hints(type(message), include_extras=True) if hasattr(message, "_fields") else {}
+    out = {}
+    for field, value in message._asdict().items() if hints else ():
+        said = next((m for m in getattr(hints[field], "__metadata__", ()) if isinstance(m, str)), "")
+        inner = sentences(value) if hasattr(value, "_fields") else {}
+        for name, _ in tensors(value, field):
+            out[name] = inner.get(name.removeprefix(f"{field}/"), "") or said
+    return out
+
+
+class Turn(NamedTuple):
+    """One exchange as it would go, for names, shapes and types; stacked over sites."""
+
+    exchange: AnyExchange
+    down: Any
+    up: Any
+    facts: Facts
+
+
 class Rehearsal(NamedTuple):
-    """One stage as it would go, for names, shapes and types; stacked over sites."""
+    """One stage as it would go."""
 
     stage: Stage
     state: Any  # before it
-    down: Any
-    up: Any
+    turns: list[Turn]
     settled: Any  # the state after it
+    last: Any  # the word that ends it
 
 
 def rehearse(task: Task, method: Method[Any, Any, Any, Any, Any], rounds: int, sites: int = 1) -> Iterator[Rehearsal]:
     """One round of every stage on rows of zeros; how many `sites` matters only where messages grow with them."""
-    some, n = next(iter(task.start.values())), sites if method.grows else 1
-    roster = Roster(("site",) * n, torch.ones(n, dtype=torch.bool, device=some.device))
+    some, n = task.like, sites if method.grows else 1
+    present = torch.ones(n, dtype=torch.bool, device=some.device)
+    roster = Roster(("site",) * n, present, torch.arange(n, device=some.device), torch.tensor(1))
     state, coord = method.state(task, n), method.coord(task, n)
-    x, y, w = (some.new_zeros(n, 1, width) for width in (task.net.widths[0], task.net.outputs, 1))
-    batch, rows = Batch(x, y, w), Rows(some.new_ones(n), Batch(x, y, w) if method.aside() else None)
+    x = some.new_zeros(n, 1, *task.net.shape)
+    place = torch.zeros(n, 1, dtype=torch.int64, device=some.device)
+    batch = Batch(x, some.new_zeros(n, 1, task.net.outputs), some.new_zeros(n, 1, 1), at=place)
+    rows = Rows(some.new_ones(n), batch if method.aside() else None, lambda: iter((batch,)))
     for stage in method.plan(rounds):
-        ex, before = stage.exchange, state
-        down = ex.send(task, coord, roster)
-        work = ex.ready(task, state, down, rows)
-        if ex.trains:
-            ex.step(task, work, batch, Pace(0.1, 0.0))
-        state, up = ex.report(task, state, work, down, rows, Pace(0.1, 0.0))
-        coord, _ = ex.merge(task, coord, total(up) if ex.sees == "sum" else up, roster)
-        state = ex.settle(task, state, ex.send(task, coord, roster))
-        yield Rehearsal(stage, before, down, up, state)
+        before, turns = state, []
+        for ex in stage.exchanges:
+            down = ex.send(task, coord, roster)
+            work = ex.begin(task, state, down, rows, task.rule)
+            if ex.trains:
+                ex.step(task, work, batch, task.rule)
+            state, up = ex.report(task, state, work, down, rows, task.rule)
+            coord, facts = ex.merge(task, coord, total(up) if ex.sees == "sum" else up, roster)
+            turns.append(Turn(ex, down, up, facts))
+        last = stage.last.send(task, coord, roster)
+        state = stage.last.settle(task, state, last)
+        yield Rehearsal(stage, before, turns, state, last)
 
 
 def settled_shape(task: Task, method: Method[Any, Any, Any, Any, Any]) -> Any:
@@ -102,13 +138,32 @@ def settled_shape(task: Task, method: Method[Any, Any, Any, Any, Any]) -> Any:
     return list(rehearse(task, method, 1))[-1].settled
 
 
-def contract_of(t: Rehearsal) -> Contract:
-    return Contract(t.stage.name, spec_of(t.down), spec_of(t.up), t.stage.exchange.sees, t.stage.rounds)
+def beside_of(task: Task, method: Method[Any, Any, Any, Any, Any]) -> tuple[str, ...]:
+    """The models that a settled site holds beside its own."""
+    return tuple(name for name in method.models(task, settled_shape(task, method)) if name != OWN)
 
 
-def trace(task: Task, method: Method[Any, Any, Any, Any, Any], rounds: int, sites: int = 1) -> list[Contract]:
-    """The contract of every stage."""
-    return [contract_of(t) for t in rehearse(task, method, rounds, sites)]
+def meanings(task: Task, method: Method[Any, Any, Any, Any, Any]) -> set[str]:
+    """What the facts of a run of this method will mean."""
+    return {f.means for t in rehearse(task, method, 1) for turn in t.turns for f in turn.facts.values()}
+
+
+def contracts_of(t: Rehearsal) -> list[Contract]:
+    """Of every exchange of a stage."""
+    out, stage = [], t.stage
+    for i, (ex, down, up, _) in enumerate(t.turns):
+        name = stage.name if len(t.turns) == 1 else f"{stage.name}, {ex.name or i + 1}"
+        words = {f"to site/{k}": v for k, v in sentences(down).items()}
+        words |= {f"from site/{k}": ex.consent or v for k, v in sentences(up).items()}
+        ends = ex is stage.last
+        said = (name, spec_of(down), spec_of(up), ex.sees, stage.times(i), ends, ex.consent, words)
+        out.append(Contract(*said))
+    return out
+
+
+def trace(task: Task, method: Method[Any, Any, Any, Any, Any], rounds: int, sites: int = 1) -> list[list[Contract]]:
+    """The contracts of every stage."""
+    return [contracts_of(t) for t in rehearse(task, method, rounds, sites)]
 
 
 def total(up: Any) -> Any:
@@ -148,8 +203,8 @@ class Ledger:
                 self.sizes[place] = contract.size(direction)
                 self.counts.setdefault(place, [0] * len(self.names))
 
-    def enter(self, stage: str, direction: Direction, present: Tensor | None) -> None:
-        counts = self.counts.get(f"{stage}|{direction}")
+    def enter(self, contract: Contract, direction: Direction, present: Tensor | None) -> None:
+        counts = self.counts.get(f"{contract.stage}|{direction}")
         if counts is not None:
             for i in range(len(counts)) if present is None else present.nonzero()[:, 0].tolist():
                 counts[i] += 1

@@ -1,4 +1,4 @@
-"""Whose data does not fit: marks on iFedAvg's private layers, and a test that keeps its promise about false alarms.
+"""Whose data does not fit: marks on published private layers, and a test that keeps its promise about false alarms.
 
 Rule `paper` (Roschewitz et al. 2021) looks at the published layers, one number per site, feature and layer:
     O   |value - mean over sites| > 2 SD over sites, where that SD exceeds 0.05
@@ -39,8 +39,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from vitrail.core.task import Task
+from vitrail.core.task import Batch, Out, Task
 from vitrail.core.tensors import Params
+from vitrail.nets.mlp import MLP, replaced
 
 Floats = NDArray[np.float64]
 LABEL = "(label)"
@@ -237,8 +238,7 @@ def row_scores(task: Task, net: Params, fit: Fit, rows: SiteRows) -> tuple[Tenso
     One factor for all classes: a swapped label is then a negative one, and nothing else is.
     """
     x = ((rows.x + fit.b) * fit.w).requires_grad_()
-    _, tape = task.net.forward({**net, **_identity(task, net, x.shape[1])}, x[None])
-    u = tape.z[0]
+    u = task.output({**net, **_identity(task, net, x.shape[1])}, x[None])[0]
     z = (u + fit.out_b) * fit.out_w
     (dx,) = torch.autograd.grad(_loss(task, z, rows).sum(), x)
     with torch.no_grad():
@@ -259,12 +259,11 @@ def _identity(task: Task, net: Params, width: int) -> Params:
 
 
 def _loss(task: Task, z: Tensor, rows: SiteRows) -> Tensor:
-    each = (z - rows.y) ** 2 if task.kind == "number" else -z.log_softmax(-1) * rows.y
-    return (each * rows.w).sum(-1)
+    return task.loss.rows(Out(z, z), Batch(rows.x, rows.y, rows.w))
 
 
 def _slope(task: Task, z: Tensor, rows: SiteRows) -> Tensor:
-    return (2 * (z - rows.y) if task.kind == "number" else z.softmax(1) - rows.y) * rows.w
+    return task.loss.slope(Out(z, z), Batch(rows.x, rows.y, rows.w))
 
 
 def evidence(task: Task, net: Params, fit: Fit, rows: SiteRows, cells: Sequence[Cell]) -> Evidence:
@@ -299,16 +298,16 @@ def _worth(task: Task, net: Params, fit: Fit, rows: SiteRows, columns: list[int]
         x, missing, loss = (rows.x + fit.b) * fit.w, fit.b * fit.w, _loss(task, _output(task, net, fit, rows), rows)
         for k in range(0, len(columns), 32):
             at = columns[k : k + 32]
-            z = task.net.replaced(net, x, at, missing[at])
+            assert isinstance(task.net, MLP)
+            z = replaced(task.net, net, x, at, missing[at])
             without = _loss(task, (z + fit.out_b) * fit.out_w, rows)  # [column, row]
             yield from zip(at, (without - loss)[:, :, None].numpy(), strict=True)
 
 
 def _output(task: Task, net: Params, fit: Fit, rows: SiteRows) -> Tensor:
     """[row, output]: what a site with these ends would say."""
-    _, tape = task.net.forward({**net, **_identity(task, net, rows.x.shape[1])}, ((rows.x + fit.b) * fit.w)[None])
-    out: Tensor = (tape.z[0] + fit.out_b) * fit.out_w
-    return out
+    z = task.output({**net, **_identity(task, net, rows.x.shape[1])}, ((rows.x + fit.b) * fit.w)[None])[0]
+    return (z + fit.out_b) * fit.out_w
 
 
 def weigh(

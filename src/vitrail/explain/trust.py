@@ -1,20 +1,22 @@
-"""Whom each site learned from: what a run of Weight Erosion or of Influence says, round by round."""
+"""Whom each site learned from: what the facts of a run say, round by round."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
-from torch import Tensor
 
+from vitrail.core import facts as means
+from vitrail.core.facts import Facts, told
 from vitrail.explain.groups import Join, joined
 
 
 class Trust(NamedTuple):
     """Users and sites are the same sites, in one order. NaN where a site or a user had not come yet, or was away.
 
-    Of Influence only the weights are known: `shares` of a user's model, its own among them, which sum to 1.
+    Where sites weigh each other anew in every round, `shares` of a user's model are known, its own among them, which
+    sum to 1.
     """
 
     sites: list[str]
@@ -62,17 +64,30 @@ def groups(trust: np.ndarray) -> tuple[list[int], list[Join]]:
     return joined((1 - (known + known.T) / 2).round(9))
 
 
-def read_trust(sites: Sequence[str], facts: Mapping[str, Tensor]) -> Trust | None:
+def read_trust(sites: Sequence[str], facts: Facts) -> Trust | None:
     """From the facts of a run; None where no site weighed another."""
-    name = next((k for k in ("alpha", "influence") if k in facts and facts[k].dim() == 3), None)
-    if name is None or not facts[name].isfinite().any():
+    trust, shares, rounds = (told(facts, what) for what in (means.TRUST, means.SHARE, means.ROUND))
+    alpha = trust if trust is not None else shares
+    if alpha is None or rounds is None or not alpha.isfinite().any():
         return None
-    rounds, users = facts[name].shape[:2]
-    nothing = {"distance": (rounds, users, users), "gradients": (rounds, 2)}
-    rest = ("distance", "vanished", "stopped", "gradients", "to_local", "to_global", "between")
-    got = {
-        k: facts[k].double().numpy() if k in facts else np.full(nothing.get(k, (rounds, users)), np.nan) for k in rest
-    }
-    got |= {k: got[k] > 0 for k in ("vanished", "stopped")}
-    alpha = facts[name].double().numpy()
-    return Trust(list(sites), facts["round"].numpy(), alpha, **got, shares=name == "influence")
+    many, users = alpha.shape[:2]
+    shapes = {"distance": (many, users, users), "gradients": (many, 2)}
+
+    def known(name: str, what: str) -> np.ndarray:
+        found = told(facts, what)
+        return np.full(shapes.get(name, (many, users)), np.nan) if found is None else found.double().numpy()
+
+    rest = {name: known(name, what) for name, what in REST.items()}
+    rest |= {k: rest[k] > 0 for k in ("vanished", "stopped")}
+    return Trust(list(sites), rounds.numpy(), alpha.double().numpy(), **rest, shares=trust is None)
+
+
+REST = {  # what is known besides, where a method tells it
+    "distance": means.DISTANCE,
+    "vanished": means.VANISHED,
+    "stopped": means.STOPPED,
+    "gradients": means.GRADIENTS,
+    "to_local": means.TO_ALONE,
+    "to_global": means.TO_SHARED,
+    "between": means.BETWEEN,
+}

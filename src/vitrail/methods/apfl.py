@@ -7,34 +7,39 @@
 
 All three use the values before the step. alpha = 0 is FedAvg. Momentum is off by default, as in the iFedAvg paper's
 comparison, which also found alpha = 0.5 best; `adaptive = false` keeps it there. Departure: we adapt a at every step;
-Deng et al. write the rule per step and leave its frequency open.
+Deng et al. write the rule per step and leave its frequency open. Under Adam w and v follow it; a follows its gradient.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar, NamedTuple
+from typing import Annotated, ClassVar, NamedTuple
 
 import torch
 from torch import Tensor
 
-from vitrail.core.exchange import Method, Pace, Rows
-from vitrail.core.task import Batch, Task
-from vitrail.core.tensors import Params, add_, blended, copied, dot, scaled, tmap, to_all, zeros
+from vitrail.core.exchange import Method, Rows
+from vitrail.core.facts import OWN
+from vitrail.core.rules import Rule
+from vitrail.core.task import Batch, Task, carried
+from vitrail.core.tensors import Params, blended, copied, dot, scaled, tmap, to_all
 from vitrail.methods.fedavg import Averages, Shared, Up
 
 
 class State(NamedTuple):
-    own: Params  # v
-    alpha: Tensor  # [site]
+    own: Annotated[Params, "the model of your own that is mixed into the shared one"]  # v
+    alpha: Annotated[Tensor, "how much of it is mixed in"]  # [site]
     params: Params  # w, once settled
+    memory: Annotated[Params, "what the optimiser remembers of your last batches"] = {}  # noqa: RUF012
+    own_memory: Annotated[Params, "what it remembers for the model of your own"] = {}  # noqa: RUF012
 
 
 class Work(NamedTuple):
     own: Params
     alpha: Tensor
     params: Params
-    velocity: Params
+    memory: Params
+    own_memory: Params
 
 
 @dataclass(frozen=True)
@@ -46,26 +51,28 @@ class APFL(Averages, Method[State, Shared, Work, Shared, Up]):
 
     def state(self, task: Task, sites: int) -> State:
         own = copied(to_all(task.start, sites))
-        some = next(iter(own.values()))
-        return State(own, torch.full((sites,), self.alpha, dtype=some.dtype, device=some.device), {})
+        alpha = torch.full((sites,), self.alpha, dtype=task.like.dtype, device=task.like.device)
+        return State(own, alpha, {}, task.remembered(own, own), task.remembered(own))
 
-    def begin(self, task: Task, state: State, down: Shared) -> Work:
-        params = copied(down.params)
-        return Work(copied(state.own), state.alpha.clone(), params, zeros(params))
+    def begin(self, task: Task, state: State, down: Shared, rows: Rows, rule: Rule) -> Work:
+        own, params = copied(state.own), copied(down.params)
+        memory, own_memory = rule.memory(params, state.memory), rule.memory(own, state.own_memory)
+        return Work(own, state.alpha.clone(), params, memory, own_memory)
 
-    def step(self, task: Task, work: Work, batch: Batch, pace: Pace) -> None:
+    def step(self, task: Task, work: Work, batch: Batch, rule: Rule) -> None:
         slope = task.grad(blended(work.alpha, work.own, work.params), batch)
         turn = dot(tmap(torch.sub, work.own, work.params), slope) if self.adaptive else None
-        task.descend(work.params, work.velocity, batch, pace.lr, pace.momentum)
-        add_(work.own, scaled(work.alpha, slope), -pace.lr)
+        rule.descend(task, work.params, work.memory, batch)
+        rule.follow(work.own, work.own_memory, scaled(work.alpha, slope))
         if turn is not None:
-            work.alpha.sub_(turn, alpha=pace.lr).clamp_(0, 1)
+            work.alpha.sub_(turn, alpha=rule.lr).clamp_(0, 1)
 
-    def report(self, task: Task, state: State, work: Work, down: Shared, rows: Rows, pace: Pace) -> tuple[State, Up]:
-        return State(work.own, work.alpha, {}), self.say(work.params, down, rows)
+    def report(self, task: Task, state: State, work: Work, down: Shared, rows: Rows, rule: Rule) -> tuple[State, Up]:
+        memory, own_memory = carried(work.memory, state.memory), carried(work.own_memory, state.own_memory)
+        return State(work.own, work.alpha, {}, memory, own_memory), self.say(work.params, down, rows)
 
     def settle(self, task: Task, state: State, down: Shared) -> State:
-        return state._replace(params=down.params)
+        return State(state.own, state.alpha, down.params)
 
-    def predict(self, task: Task, state: State, x: Tensor) -> Tensor:
-        return task.output(blended(state.alpha, state.own, state.params), x)
+    def models(self, task: Task, state: State) -> dict[str, Params]:
+        return {OWN: blended(state.alpha, state.own, state.params)}

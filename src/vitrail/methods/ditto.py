@@ -9,47 +9,54 @@ lam = 0 is Local (in the same run as FedAvg). Both models take one step on each 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar, NamedTuple
+from typing import Annotated, ClassVar, NamedTuple
 
-from torch import Tensor
+from vitrail.core.exchange import Method, Rows
+from vitrail.core.facts import OWN
+from vitrail.core.rules import Rule
+from vitrail.core.task import Batch, Task, carried
+from vitrail.core.tensors import Params, copied, pulled, to_all
+from vitrail.methods.fedavg import Averages, Shared, Up
 
-from vitrail.core.exchange import Method, Pace, Rows
-from vitrail.core.task import Batch, Task
-from vitrail.core.tensors import Params, add_, copied, pull_, to_all, zeros
-from vitrail.methods.fedavg import Averages, Own, Shared, Up
+
+class State(NamedTuple):
+    params: Annotated[Params, "the model of your own that is trained beside the shared one"]  # v
+    memory: Annotated[Params, "what the optimiser remembers of your last batches"] = {}  # noqa: RUF012
+    own_memory: Annotated[Params, "what it remembers for the model of your own"] = {}  # noqa: RUF012
 
 
 class Work(NamedTuple):
     params: Params  # w
-    velocity: Params
+    memory: Params
     own: Params  # v
-    own_velocity: Params
+    own_memory: Params
     received: Params
 
 
 @dataclass(frozen=True)
-class Ditto(Averages, Method[Own, Shared, Work, Shared, Up]):
+class Ditto(Averages, Method[State, Shared, Work, Shared, Up]):
     title: ClassVar[str] = "Ditto"
     lam: float = 0.1
 
-    def state(self, task: Task, sites: int) -> Own:
-        return Own(copied(to_all(task.start, sites)))
+    def state(self, task: Task, sites: int) -> State:
+        own = copied(to_all(task.start, sites))
+        return State(own, task.remembered(own, own), task.remembered(own))
 
-    def begin(self, task: Task, state: Own, down: Shared) -> Work:
+    def begin(self, task: Task, state: State, down: Shared, rows: Rows, rule: Rule) -> Work:
         params, own = copied(down.params), copied(state.params)
-        return Work(params, zeros(params), own, zeros(own), down.params)
+        memory, own_memory = rule.memory(params, state.memory), rule.memory(own, state.own_memory)
+        return Work(params, memory, own, own_memory, down.params)
 
-    def step(self, task: Task, work: Work, batch: Batch, pace: Pace) -> None:
-        task.descend(work.params, work.velocity, batch, pace.lr, pace.momentum)
-        task.push(work.own, work.own_velocity, batch, pace.lr, pace.momentum)
-        pull_(work.own_velocity, work.own, work.received, pace.lr * self.lam)
-        add_(work.own, work.own_velocity)
+    def step(self, task: Task, work: Work, batch: Batch, rule: Rule) -> None:
+        rule.descend(task, work.params, work.memory, batch)
+        rule.descend(task, work.own, work.own_memory, batch, pulled(work.own, work.received, self.lam))
 
-    def report(self, task: Task, state: Own, work: Work, down: Shared, rows: Rows, pace: Pace) -> tuple[Own, Up]:
-        return Own(work.own), self.say(work.params, down, rows)
+    def report(self, task: Task, state: State, work: Work, down: Shared, rows: Rows, rule: Rule) -> tuple[State, Up]:
+        memory, own_memory = carried(work.memory, state.memory), carried(work.own_memory, state.own_memory)
+        return State(work.own, memory, own_memory), self.say(work.params, down, rows)
 
-    def settle(self, task: Task, state: Own, down: Shared) -> Own:
-        return state
+    def settle(self, task: Task, state: State, down: Shared) -> State:
+        return State(state.params)
 
-    def predict(self, task: Task, state: Own, x: Tensor) -> Tensor:
-        return task.output(state.params, x)
+    def models(self, task: Task, state: State) -> dict[str, Params]:
+        return {OWN: state.params}

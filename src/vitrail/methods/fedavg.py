@@ -1,41 +1,44 @@
 """FedAvg (McMahan et al. 2017): every site trains from the same model, the coordinator averages.
 
     w_i <- w - lr * sum of gradients over one or more local epochs
-    w   <- sum_i p_i w_i / sum_i p_i          over the sites that answered
+    w   <- w + sum_i p_i (w_i - w) / sum_i p_i          over the sites that answered
 
 p_i = 1 (`weights = "uniform"`, the default, as in the iFedAvg paper) or the site's number of training rows (`"rows"`,
-as in McMahan et al.). The velocity of momentum starts at zero in every round.
+as in McMahan et al.). A site reports p_i (w_i - w), the change, and p_i.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar, Literal, NamedTuple
+from typing import Annotated, Any, ClassVar, Literal, NamedTuple
 
 import torch
 from torch import Tensor
 
-from vitrail.core.exchange import Facts, Method, Pace, Roster, Rows
-from vitrail.core.task import Batch, Task
-from vitrail.core.tensors import Params, copied, scaled, tmap, to_all, zeros
+from vitrail.core.exchange import Method, Roster, Rows
+from vitrail.core.facts import OWN, Facts
+from vitrail.core.rules import Rule
+from vitrail.core.task import Batch, Task, carried
+from vitrail.core.tensors import Params, copied, scaled, tmap, to_all
 
 
 class Own(NamedTuple):
-    params: Params  # groups that never leave the site; all groups once settled
+    params: Annotated[Params, "your model, as far as it is not shared"]  # all layers once settled
+    memory: Annotated[Params, "what the optimiser remembers of your last batches"] = {}  # noqa: RUF012
 
 
 class Shared(NamedTuple):
-    params: Params
+    params: Annotated[Params, "the shared layers of the network"]
 
 
 class Up(NamedTuple):
-    weighted: Params  # p_i * trained parameters
-    weight: Tensor  # p_i
+    change: Annotated[Params, "what training on your rows changed in the shared layers, times how much it counts"]
+    weight: Annotated[Tensor, 'how much it counts: 1, or with weights = "rows" how many rows you train on']
 
 
 class Work(NamedTuple):
     params: Params
-    velocity: Params
+    memory: Params
     received: Params
 
 
@@ -50,18 +53,21 @@ class Averages:
     def coord(self, task: Task, sites: int) -> Shared:
         return Shared(copied(task.select(task.start, task.others(self.personal))))
 
+    def shared(self, coord: Shared) -> Params:
+        return coord.params
+
     def send(self, task: Task, coord: Shared, roster: Roster) -> Shared:
         return Shared(to_all(coord.params, len(roster.names)))
 
     def say(self, params: Params, down: Shared, rows: Rows) -> Up:
-        """The parameters that travel, weighted, at the site."""
-        shared = {k: params[k] for k in down.params}
+        """The change of the parameters that travel, weighted, at the site."""
+        change = {k: params[k] - v for k, v in down.params.items()}
         if self.weights == "rows":
-            return Up(scaled(rows.total, shared), rows.total)
-        return Up(shared, torch.ones_like(rows.total))
+            return Up(scaled(rows.total, change), rows.total)
+        return Up(change, torch.ones_like(rows.total))
 
     def merge(self, task: Task, coord: Shared, up: Up, roster: Roster) -> tuple[Shared, Facts]:
-        return Shared(tmap(lambda v: v / up.weight, up.weighted)), {}
+        return Shared(tmap(lambda w, change: w + change / up.weight, coord.params, up.change)), {}
 
 
 @dataclass(frozen=True)
@@ -69,20 +75,23 @@ class FedAvg(Averages, Method[Own, Shared, Work, Shared, Up]):
     title: ClassVar[str] = "FedAvg"
 
     def state(self, task: Task, sites: int) -> Own:
-        return Own(copied(to_all(task.select(task.start, self.personal), sites)))
+        every = to_all(task.start, sites)
+        shared = task.select(task.start, task.others(self.personal))
+        return Own(copied(task.select(every, self.personal)), task.remembered(every, shared))
 
-    def begin(self, task: Task, state: Own, down: Shared) -> Work:
+    def begin(self, task: Task, state: Own, down: Shared, rows: Rows, rule: Rule) -> Work:
         params = copied({**state.params, **down.params})
-        return Work(params, zeros(params), down.params)
+        return Work(params, rule.memory(params, state.memory), down.params)
 
-    def step(self, task: Task, work: Work, batch: Batch, pace: Pace) -> None:
-        task.descend(work.params, work.velocity, batch, pace.lr, pace.momentum)
+    def step(self, task: Task, work: Work, batch: Batch, rule: Rule) -> None:
+        rule.descend(task, work.params, work.memory, batch)
 
-    def report(self, task: Task, state: Own, work: Work, down: Shared, rows: Rows, pace: Pace) -> tuple[Own, Up]:
-        return Own({k: work.params[k] for k in state.params}), self.say(work.params, down, rows)
+    def report(self, task: Task, state: Own, work: Work, down: Shared, rows: Rows, rule: Rule) -> tuple[Own, Up]:
+        mine = Own({k: work.params[k] for k in state.params}, carried(work.memory, state.memory))
+        return mine, self.say(work.params, down, rows)
 
     def settle(self, task: Task, state: Own, down: Shared) -> Own:
         return Own({**state.params, **down.params})
 
-    def predict(self, task: Task, state: Own, x: Tensor) -> Tensor:
-        return task.output(state.params, x)
+    def models(self, task: Task, state: Any) -> dict[str, Params]:
+        return {OWN: state.params}

@@ -11,9 +11,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from vitrail.core.exchange import Pace
+from vitrail.core.rules import Rule
 from vitrail.core.task import Batch, Task
-from vitrail.core.tensors import add_, pull_
+from vitrail.core.tensors import pulled
 from vitrail.methods.fedavg import FedAvg, Work
 
 
@@ -22,7 +22,5 @@ class FedProx(FedAvg):
     title: ClassVar[str] = "FedProx"
     mu: float = 0.1
 
-    def step(self, task: Task, work: Work, batch: Batch, pace: Pace) -> None:
-        task.push(work.params, work.velocity, batch, pace.lr, pace.momentum)
-        pull_(work.velocity, work.params, work.received, pace.lr * self.mu)
-        add_(work.params, work.velocity)
+    def step(self, task: Task, work: Work, batch: Batch, rule: Rule) -> None:
+        rule.descend(task, work.params, work.memory, batch, pulled(work.params, work.received, self.mu))

@@ -10,8 +10,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from vitrail.core.exchange import Stage
-from vitrail.methods.fedavg import FedAvg
+from vitrail.core.exchange import Stage, training
+from vitrail.core.task import Task
+from vitrail.methods.fedavg import FedAvg, Own, Shared
 from vitrail.methods.local import Local
 
 
@@ -21,4 +22,9 @@ class FineTune(FedAvg):
     epochs: int = 10
 
     def plan(self, rounds: int) -> tuple[Stage, ...]:
-        return Stage("train", self, rounds), Stage("fine-tune", Local(), self.epochs)
+        alone = Local(self.lr, self.momentum)
+        return training(self, rounds), Stage("fine-tune", (alone,), self.epochs, "training alone", "Then, alone")
+
+    def settle(self, task: Task, state: Own, down: Shared) -> Own:
+        params = super().settle(task, state, down).params
+        return Own(params, task.remembered(params))  # from here on nothing of it is shared

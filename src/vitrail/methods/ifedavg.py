@@ -15,47 +15,27 @@ that only necessary shifts are learned.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar, Literal, NamedTuple
+from typing import ClassVar, Literal
 
-from vitrail.core.exchange import Ends, Exchange, Facts, Nothing, Pace, Roster, Rows, Stage
+from vitrail.core.exchange import Ends, Stage, training
+from vitrail.core.facts import INPUT_FACTOR, INPUT_SHIFT, OUTPUT_FACTOR, OUTPUT_SHIFT
+from vitrail.core.rules import Beside, Rule
 from vitrail.core.task import Batch, Task
-from vitrail.core.tensors import Params, add_, pull_, to_all
-from vitrail.methods.fedavg import FedAvg, Own, Shared, Work
+from vitrail.core.tensors import Params, pulled
+from vitrail.methods.fedavg import FedAvg, Own, Work
+from vitrail.methods.newcomer import PRIVATE, Newcomer, identity
+from vitrail.methods.parts import Reveal
 
-PRIVATE = ("input", "output")
+MEANS = {
+    "input.shift": (("site", "input"), INPUT_SHIFT),
+    "input.scale": (("site", "input"), INPUT_FACTOR),
+    "output.shift": (("site", "output"), OUTPUT_SHIFT),
+    "output.scale": (("site", "output"), OUTPUT_FACTOR),
+}
 
 
-class Layers(NamedTuple):
-    """What a site publishes when it agrees to."""
-
-    layers: Params  # shift and scale of f_in, and of f_out where there is one
-
-
-class Publish(Exchange[Own, Shared, Nothing, Nothing, Layers]):
-    """Each site shows its private layers, once, by consent. A site that refuses is absent from this exchange."""
-
-    sees = "each"
-    trains = False
-
-    def send(self, task: Task, coord: Shared, roster: Roster) -> Nothing:
-        return Nothing()
-
-    def begin(self, task: Task, state: Own, down: Nothing) -> Nothing:
-        return Nothing()
-
-    def step(self, task: Task, work: Nothing, batch: Batch, pace: Pace) -> None:
-        """Nothing is trained."""
-
-    def report(
-        self, task: Task, state: Own, work: Nothing, down: Nothing, rows: Rows, pace: Pace
-    ) -> tuple[Own, Layers]:
-        return state, Layers(task.select(state.params, PRIVATE))
-
-    def merge(self, task: Task, coord: Shared, up: Layers, roster: Roster) -> tuple[Shared, Facts]:
-        return coord, {"published": roster.present, **up.layers}
-
-    def settle(self, task: Task, state: Own, down: Nothing) -> Own:
-        return state
+def layers(task: Task, state: Own) -> Params:
+    return task.select(state.params, PRIVATE)
 
 
 @dataclass(frozen=True)
@@ -69,11 +49,15 @@ class IFedAvg(FedAvg):
         return Ends(True, self.output)
 
     def plan(self, rounds: int) -> tuple[Stage, ...]:
-        return Stage("train", self, rounds), Stage("publish", Publish(), 1)
+        what = "your private layers, which stay here until then: a shift and a factor for each column"
+        shown = Reveal(layers, MEANS.__getitem__, what)
+        return training(self, rounds), Stage("publish", (shown,), 1, "private layers", "After training, once")
 
-    def step(self, task: Task, work: Work, batch: Batch, pace: Pace) -> None:
-        task.push(work.params, work.velocity, batch, pace.lr, pace.momentum)
-        if self.identity:
-            still = task.select(task.start, PRIVATE)  # they start as the identity
-            pull_(work.velocity, work.params, to_all(still, batch.x.shape[0]), pace.lr * self.identity)
-        add_(work.params, work.velocity)
+    def step(self, task: Task, work: Work, batch: Batch, rule: Rule) -> None:
+        rule.descend(task, work.params, work.memory, batch, self.pull(task, work))
+
+    def pull(self, task: Task, work: Work) -> Beside | None:
+        return pulled(work.params, identity(task, work.params), self.identity)
+
+    def newcomer(self) -> Newcomer:
+        return Newcomer(self.lr, self.momentum, self.output, self.identity)

@@ -22,21 +22,24 @@ Late in a run, when no model lowers a user's loss any more, w is that of a site 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar, NamedTuple
+from typing import Annotated, ClassVar, NamedTuple
 
 import torch
 from torch import Tensor
 
-from vitrail.core.exchange import Facts, Method, Pace, Roster, Rows
-from vitrail.core.task import Batch, Task
-from vitrail.core.tensors import Params, copied, per_site, tmap, to_all, zeros
+from vitrail.core.exchange import Method, Roster, Rows
+from vitrail.core.facts import OWN, SHARE, Fact, Facts
+from vitrail.core.rules import Rule
+from vitrail.core.task import Batch, Task, carried
+from vitrail.core.tensors import Params, copied, own_of, per_site, tmap, to_all
 
 NONE = 1e-6  # of the loss: a smaller reduction is rounding
 
 
 class State(NamedTuple):
     params: Params  # t_u
-    before: Params  # v_u, from which t_u was trained; none once settled
+    before: Params  # v_u; none once settled
+    memory: Annotated[Params, "what the optimiser remembers of your last batches"] = {}  # noqa: RUF012
 
 
 class Models(NamedTuple):
@@ -47,19 +50,19 @@ class Models(NamedTuple):
 
 
 class Down(NamedTuple):
-    models: Params  # [user, site, ...]
-    known: Tensor  # [user, site]
-    own: Tensor  # [user, site]: 1 at the user's own place
+    models: Annotated[Params, "the models of all sites"]  # [user, site, ...]
+    known: Annotated[Tensor, "which sites have sent one"]  # [user, site]
+    own: Annotated[Tensor, "which of them is yours"]  # [user, site]: 1 at the user's own place
 
 
 class Up(NamedTuple):
-    params: Params  # t_u
-    weights: Tensor  # [user, site]: w_u
+    change: Annotated[Params, "what changed in your whole model since you last sent it"]  # t_u less the one before
+    weights: Annotated[Tensor, "how much your site learned from each site"]  # [user, site]: w_u
 
 
 class Work(NamedTuple):
     params: Params
-    velocity: Params
+    memory: Params
     before: Params
     weights: Tensor
 
@@ -67,9 +70,8 @@ class Work(NamedTuple):
 @dataclass(frozen=True)
 class Influence(Method[State, Models, Work, Down, Up]):
     title: ClassVar[str] = "Influence"
-    tune_first: ClassVar[bool] = True
     grows: ClassVar[bool] = True
-    paths: ClassVar[dict[str, int]] = {"influence": 2}
+    tune_first: ClassVar[bool] = True
     share: float = 0.2  # of the training rows: those that a site judges by
 
     def __post_init__(self) -> None:
@@ -80,55 +82,51 @@ class Influence(Method[State, Models, Work, Down, Up]):
         return self.share
 
     def state(self, task: Task, sites: int) -> State:
-        return State(copied(to_all(task.start, sites)), copied(to_all(task.start, sites)))
+        params = copied(to_all(task.start, sites))
+        return State(params, copied(params), task.remembered(params, params))
 
     def coord(self, task: Task, sites: int) -> Models:
-        models = copied(to_all(task.start, sites))
-        return Models(models, next(iter(models.values())).new_zeros(sites))
+        return Models(copied(to_all(task.start, sites)), task.like.new_zeros(sites))
 
     def send(self, task: Task, coord: Models, roster: Roster) -> Down:
         n = len(roster.names)
         own = torch.eye(n, dtype=coord.known.dtype, device=coord.known.device)
         return Down(to_all(coord.models, n), coord.known.expand(n, n), own)
 
-    def begin(self, task: Task, state: State, down: Down) -> Work:
-        params = copied(state.params)
-        return Work(params, zeros(params), copied(params), down.own.clone())
-
-    def ready(self, task: Task, state: State, down: Down, rows: Rows) -> Work:
+    def begin(self, task: Task, state: State, down: Down, rows: Rows, rule: Rule) -> Work:
         assert rows.aside is not None
-        work = self.begin(task, state, down)
         sites = range(down.own.shape[1])
-        after = torch.stack([task.loss(_model(state, down, j), rows.aside) for j in sites], 1)
-        work.weights.copy_(weigh(task.loss(state.before, rows.aside), after, down.known, down.own))
-        for v in work.before.values():
+        after = torch.stack([task.value(_model(state, down, j), rows.aside) for j in sites], 1)
+        weights = weigh(task.value(state.before, rows.aside), after, down.known, down.own)
+        params = copied(state.params)
+        for v in params.values():
             v.zero_()
         for j in sites:
             for k, theirs in _model(state, down, j).items():
-                w = per_site(work.weights[:, j], theirs)
-                work.before[k] += torch.where(w > 0, w * theirs, 0)  # what has no weight may be no number at all
-        for k, v in work.before.items():
-            work.params[k].copy_(v)
-        return work
+                w = per_site(weights[:, j], theirs)
+                params[k] += torch.where(w > 0, w * theirs, 0)  # what has no weight may be no number at all
+        return Work(params, rule.memory(params, state.memory), copied(params), weights)
 
-    def step(self, task: Task, work: Work, batch: Batch, pace: Pace) -> None:
-        task.descend(work.params, work.velocity, batch, pace.lr, pace.momentum)
+    def step(self, task: Task, work: Work, batch: Batch, rule: Rule) -> None:
+        rule.descend(task, work.params, work.memory, batch)
 
-    def report(self, task: Task, state: State, work: Work, down: Down, rows: Rows, pace: Pace) -> tuple[State, Up]:
-        return State(work.params, work.before), Up(work.params, work.weights)
+    def report(self, task: Task, state: State, work: Work, down: Down, rows: Rows, rule: Rule) -> tuple[State, Up]:
+        kept = State(work.params, work.before, carried(work.memory, state.memory))
+        return kept, Up(tmap(torch.sub, work.params, own_of(down.models, down.own)), work.weights)
 
     def merge(self, task: Task, coord: Models, up: Up, roster: Roster) -> tuple[Models, Facts]:
-        """`influence` [user, site]: this round's weights; NaN where a user was away, or there was nothing to weigh."""
+        """This round's weights [user, site]; NaN where a user was away, or there was nothing to weigh."""
         here = roster.present
-        models = tmap(lambda old, new: torch.where(per_site(here, new), new, old), coord.models, up.params)
+        models = tmap(torch.add, coord.models, up.change)  # of who is away it is zero
         weighed = torch.where((here & (coord.known.sum() > 0))[:, None], up.weights, torch.nan)
-        return Models(models, torch.where(here, 1.0, coord.known)), {"influence": weighed}
+        told = {"influence": Fact(weighed, ("user", "site"), SHARE, every=True)}
+        return Models(models, torch.where(here, 1.0, coord.known)), told
 
     def settle(self, task: Task, state: State, down: Down) -> State:
-        return state._replace(before={})
+        return State(state.params, {})
 
-    def predict(self, task: Task, state: State, x: Tensor) -> Tensor:
-        return task.output(state.params, x)
+    def models(self, task: Task, state: State) -> dict[str, Params]:
+        return {OWN: state.params}
 
 
 def _model(state: State, down: Down, j: int) -> Params:

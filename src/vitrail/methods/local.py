@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from torch import Tensor
-
-from vitrail.core.exchange import Facts, Method, Nothing, Pace, Roster, Rows
-from vitrail.core.task import Batch, Task
-from vitrail.core.tensors import copied, to_all, zeros
+from vitrail.core.exchange import Method, Nothing, Roster, Rows
+from vitrail.core.facts import OWN, Facts
+from vitrail.core.rules import Rule
+from vitrail.core.task import Batch, Task, carried
+from vitrail.core.tensors import Params, copied, to_all
 from vitrail.methods.fedavg import Own, Work
 
 
@@ -20,7 +20,8 @@ class Local(Method[Own, Nothing, Work, Nothing, Nothing]):
     alone: ClassVar[bool] = True
 
     def state(self, task: Task, sites: int) -> Own:
-        return Own(copied(to_all(task.start, sites)))
+        params = copied(to_all(task.start, sites))
+        return Own(params, task.remembered(params))
 
     def coord(self, task: Task, sites: int) -> Nothing:
         return Nothing()
@@ -28,21 +29,21 @@ class Local(Method[Own, Nothing, Work, Nothing, Nothing]):
     def send(self, task: Task, coord: Nothing, roster: Roster) -> Nothing:
         return Nothing()
 
-    def begin(self, task: Task, state: Own, down: Nothing) -> Work:
+    def begin(self, task: Task, state: Own, down: Nothing, rows: Rows, rule: Rule) -> Work:
         params = copied(state.params)
-        return Work(params, zeros(params), {})
+        return Work(params, rule.memory(params, state.memory), {})
 
-    def step(self, task: Task, work: Work, batch: Batch, pace: Pace) -> None:
-        task.descend(work.params, work.velocity, batch, pace.lr, pace.momentum)
+    def step(self, task: Task, work: Work, batch: Batch, rule: Rule) -> None:
+        rule.descend(task, work.params, work.memory, batch)
 
-    def report(self, task: Task, state: Own, work: Work, down: Nothing, rows: Rows, pace: Pace) -> tuple[Own, Nothing]:
-        return Own(work.params), Nothing()
+    def report(self, task: Task, state: Own, work: Work, down: Nothing, rows: Rows, rule: Rule) -> tuple[Own, Nothing]:
+        return Own(work.params, carried(work.memory, state.memory)), Nothing()
 
     def merge(self, task: Task, coord: Nothing, up: Nothing, roster: Roster) -> tuple[Nothing, Facts]:
         return coord, {}
 
     def settle(self, task: Task, state: Own, down: Nothing) -> Own:
-        return state
+        return Own(state.params)
 
-    def predict(self, task: Task, state: Own, x: Tensor) -> Tensor:
-        return task.output(state.params, x)
+    def models(self, task: Task, state: Own) -> dict[str, Params]:
+        return {OWN: state.params}

@@ -8,25 +8,41 @@ Not in the table of methods: it has no federation of its own. See runs/newcomer.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, Literal
 
-from vitrail.core.exchange import Pace
+from vitrail.core.exchange import Ends, Nothing, Rows
+from vitrail.core.rules import Rule, with_term
 from vitrail.core.task import Batch, Task
-from vitrail.core.tensors import Params, add_, pull_, to_all
-from vitrail.methods.fedavg import Work
-from vitrail.methods.ifedavg import PRIVATE
+from vitrail.core.tensors import Params, copied, pulled, to_all
+from vitrail.methods.fedavg import Own, Work
 from vitrail.methods.local import Local
+
+PRIVATE = ("input", "output")
+
+
+def identity(task: Task, params: Params) -> Params:
+    """The private layers that change nothing."""
+    return {k: v.new_full((), float(k.endswith("scale"))).expand_as(v) for k, v in task.select(params, PRIVATE).items()}
 
 
 @dataclass(frozen=True)
 class Newcomer(Local):
     title: ClassVar[str] = "Newcomer"
+    output: Literal["no", "each", "scalar"] = "no"
     identity: float = 0.0
 
-    def step(self, task: Task, work: Work, batch: Batch, pace: Pace) -> None:
-        task.push(work.params, work.velocity, batch, pace.lr, pace.momentum)
-        own: Params = task.select(work.params, PRIVATE)
-        if self.identity:
-            rest = {k: v.new_full(v.shape[1:], float(k.endswith("scale"))) for k, v in own.items()}
-            pull_(work.velocity, work.params, to_all(rest, batch.x.shape[0]), pace.lr * self.identity)
-        add_(own, work.velocity)
+    def ends(self) -> Ends:
+        return Ends(True, self.output)
+
+    def state(self, task: Task, sites: int) -> Own:
+        params = copied(to_all(task.start, sites))
+        return Own(params, task.remembered(task.select(params, PRIVATE)))
+
+    def begin(self, task: Task, state: Own, down: Nothing, rows: Rows, rule: Rule) -> Work:
+        params = copied(state.params)
+        return Work(params, rule.memory(task.select(params, PRIVATE), state.memory), {})
+
+    def step(self, task: Task, work: Work, batch: Batch, rule: Rule) -> None:
+        own, slope = task.select(work.params, PRIVATE), task.grad(work.params, batch)
+        with_term(slope, pulled(own, identity(task, own), self.identity))
+        rule.follow(own, work.memory, {k: slope[k] for k in own})

@@ -5,42 +5,44 @@
     coordinator      x <- x + server_lr / |S| * sum_S (y_i - x)      S: the sites that answered
                      c <- c + 1/N * sum_S (c_i_new - c_i)            N: all sites
 
-The formula for c_i is that of plain SGD, so momentum is off and cannot be turned on. c_i never leaves the site; its
-change does.
+The formula for c_i is that of plain SGD, so momentum is off and cannot be turned on. A site sends the change of c_i, not
+c_i itself; whoever adds up all changes has it.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar, NamedTuple
+from typing import Annotated, ClassVar, NamedTuple
 
 import torch
 from torch import Tensor
 
-from vitrail.core.exchange import Facts, Method, Pace, Roster, Rows
+from vitrail.core.exchange import Method, Roster, Rows
+from vitrail.core.facts import OWN, Facts
+from vitrail.core.rules import SGD, Rule
 from vitrail.core.task import Batch, Task
 from vitrail.core.tensors import Params, add_, copied, per_site, tmap, to_all, zeros
 
 
 class State(NamedTuple):
-    control: Params  # c_i
+    control: Params  # c_i; whoever adds up its changes has it
     params: Params  # x, once settled
 
 
 class Coord(NamedTuple):
-    params: Params  # x
-    control: Params  # c
+    params: Annotated[Params, "the shared layers of the network"]  # x
+    control: Annotated[Params, "the direction in which all sites pull the model"]  # c
 
 
 class Up(NamedTuple):
-    moved: Params  # y - x
-    control: Params  # c_i_new - c_i
-    answers: Tensor  # 1
+    moved: Annotated[Params, "how training on your rows moved the model"]  # y - x
+    control: Annotated[Params, "how the direction changed in which your rows pull the model"]  # c_i_new - c_i
+    answers: Annotated[Tensor, "a one, to be counted: that you answered"]
 
 
 class Work(NamedTuple):
     params: Params  # y
-    velocity: Params
+    memory: Params
     drift: Params  # c_i - c
     steps: Tensor  # [site]: K
 
@@ -56,30 +58,35 @@ class Scaffold(Method[State, Coord, Work, Coord, Up]):
         if self.momentum != 0:
             raise ValueError("momentum must be 0: SCAFFOLD's control variates are those of plain SGD")
 
+    def clashes(self, task: Task) -> tuple[str, ...]:
+        if isinstance(task.rule, SGD) and not task.rule.factors:
+            return ()
+        return ("its control variates are those of plain SGD with one rate: c_i is what (x - y) / (K lr) says",)
+
     def state(self, task: Task, sites: int) -> State:
         return State(zeros(to_all(task.start, sites)), {})
 
     def coord(self, task: Task, sites: int) -> Coord:
         return Coord(copied(task.start), zeros(task.start))
 
+    def shared(self, coord: Coord) -> Params:
+        return coord.params
+
     def send(self, task: Task, coord: Coord, roster: Roster) -> Coord:
         return Coord(to_all(coord.params, len(roster.names)), to_all(coord.control, len(roster.names)))
 
-    def begin(self, task: Task, state: State, down: Coord) -> Work:
+    def begin(self, task: Task, state: State, down: Coord, rows: Rows, rule: Rule) -> Work:
         params = copied(down.params)
-        some = next(iter(params.values()))
-        steps = torch.zeros(some.shape[0], dtype=some.dtype, device=some.device)
-        return Work(params, zeros(params), tmap(torch.sub, state.control, down.control), steps)
+        drift = tmap(torch.sub, state.control, down.control)
+        return Work(params, rule.memory(params), drift, torch.zeros_like(rows.total))
 
-    def step(self, task: Task, work: Work, batch: Batch, pace: Pace) -> None:
-        task.push(work.params, work.velocity, batch, pace.lr, 0.0)
-        add_(work.velocity, work.drift, pace.lr)
-        add_(work.params, work.velocity)
+    def step(self, task: Task, work: Work, batch: Batch, rule: Rule) -> None:
+        rule.descend(task, work.params, work.memory, batch, lambda into, by: add_(into, work.drift, -by))
         work.steps.add_(1)
 
-    def report(self, task: Task, state: State, work: Work, down: Coord, rows: Rows, pace: Pace) -> tuple[State, Up]:
+    def report(self, task: Task, state: State, work: Work, down: Coord, rows: Rows, rule: Rule) -> tuple[State, Up]:
         moved = tmap(torch.sub, work.params, down.params)
-        length = (work.steps * pace.lr).clamp(min=torch.finfo(work.steps.dtype).tiny)
+        length = (work.steps * rule.lr).clamp(min=torch.finfo(work.steps.dtype).tiny)
         control = tmap(lambda d, m: d - m / per_site(length, m), work.drift, moved)
         change = tmap(torch.sub, control, state.control)
         return State(control, {}), Up(moved, change, torch.ones_like(rows.total))
@@ -92,5 +99,5 @@ class Scaffold(Method[State, Coord, Work, Coord, Up]):
     def settle(self, task: Task, state: State, down: Coord) -> State:
         return state._replace(params=down.params)
 
-    def predict(self, task: Task, state: State, x: Tensor) -> Tensor:
-        return task.output(state.params, x)
+    def models(self, task: Task, state: State) -> dict[str, Params]:
+        return {OWN: state.params}

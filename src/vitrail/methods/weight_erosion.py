@@ -33,101 +33,66 @@ grow with the square of the sites. Who sees what: every site sees every user's m
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar, Literal, NamedTuple
+from typing import Annotated, ClassVar, Literal, NamedTuple
 
 import torch
 from torch import Tensor
 
-from vitrail.core.exchange import Exchange, Facts, Method, Nothing, Pace, Roster, Rows, Stage
-from vitrail.core.task import Batch, Task
-from vitrail.core.tensors import Params, add_, copied, dot, per_site, tmap, to_all, zeros
+from vitrail.core import facts as means
+from vitrail.core.exchange import Method, Nothing, Roster, Rows, Stage, training
+from vitrail.core.facts import ALONE, OWN, SHARED, Fact, Facts
+from vitrail.core.rules import SGD, Rule
+from vitrail.core.task import Batch, Task, carried
+from vitrail.core.tensors import Params, add_, copied, own_of, tmap, to_all, zeros
+from vitrail.methods.parts import Reveal, Watch, apart, median
 
 
 class State(NamedTuple):
     params: Params  # the user's own model, once settled
-    local: Params  # trained beside on the site's rows alone
+    local: Annotated[Params, "the model that is trained on your rows alone, beside"]
     shared: Params  # Global, once settled
+    memory: Annotated[Params, "what the optimiser remembers of your last batches"] = {}  # noqa: RUF012
 
 
 class Coord(NamedTuple):
     models: Params  # [user, ...]; Global is the last where there is one
     alpha: Tensor  # [user, site]
     met: Tensor  # [user, site]: rounds in which the site's update reached the user
-    stopped: Tensor  # [user] bool
-    loss: Tensor  # [user]: the lowest on the rows set aside
-    waited: Tensor  # [user]: rounds since then
-    best: Params  # [user, ...]: the model of then; empty without early stopping
+    watch: Watch
 
 
 class Down(NamedTuple):
-    models: Params  # [site, user, ...]
-    wanted: Tensor  # [site, user] bool: where an update is asked for
-    own: Tensor  # [site, user]: 1 where the site is the user
+    models: Annotated[Params, "the models of all sites"]  # [site, user, ...]
+    wanted: Annotated[Tensor, "to which of them you are asked to answer"]  # [site, user] bool
+    own: Annotated[Tensor, "which of them is yours"]  # [site, user]: 1 where the site is the user
 
 
 class Up(NamedTuple):
-    update: Params  # [site, user, ...]: what the site's rows would change in each user's model
-    said: dict[str, Tensor]  # [site]: rows, rows drawn, batches, and what it measured at its own model
+    update: Annotated[Params, "what your rows would change in the model of each site"]  # [site, user, ...]
+    rows: Annotated[Tensor, "how many rows you train on"]  # these [site]
+    drawn: Annotated[Tensor, "how many of them were drawn in this round"]
+    batches: Annotated[Tensor, "in how many batches"]
+    loss: Annotated[Tensor | Nothing, "the loss of your model on rows that you set aside"] = Nothing()
+    to_alone: Annotated[Tensor | Nothing, "how far your model is from one trained on your rows alone"] = Nothing()
+    between: Annotated[Tensor | Nothing, "how far that one is from the model of all sites"] = Nothing()
 
 
 class Work(NamedTuple):
     models: Params
-    change: Params  # velocity, or the update itself
+    moved: dict[str, Params]  # for each user the step itself, or what the optimiser remembers
     wanted: Tensor
     drawn: Tensor  # [site]
     batches: Tensor  # [site]
     local: Params
-    local_change: Params
-
-
-class Shown(NamedTuple):
-    local: Params  # a linear model trained alone, when the site agrees
-
-
-class Show(Exchange[State, Coord, Nothing, Nothing, Shown]):
-    """Each site shows its local model, once, if it is linear. A site that refuses is absent from this exchange."""
-
-    sees = "each"
-    trains = False
-
-    def send(self, task: Task, coord: Coord, roster: Roster) -> Nothing:
-        return Nothing()
-
-    def begin(self, task: Task, state: State, down: Nothing) -> Nothing:
-        return Nothing()
-
-    def step(self, task: Task, work: Nothing, batch: Batch, pace: Pace) -> None:
-        """Nothing is trained."""
-
-    def report(
-        self, task: Task, state: State, work: Nothing, down: Nothing, rows: Rows, pace: Pace
-    ) -> tuple[State, Shown]:
-        return state, Shown(state.local if len(task.net.widths) == 1 else {})
-
-    def merge(self, task: Task, coord: Coord, up: Shown, roster: Roster) -> tuple[Coord, Facts]:
-        return coord, {"shown": roster.present, **{f"local/{k}": v for k, v in up.local.items()}}
-
-    def settle(self, task: Task, state: State, down: Nothing) -> State:
-        return state
+    memory: Params
 
 
 @dataclass(frozen=True)
 class WeightErosion(Method[State, Coord, Work, Down, Up]):
     title: ClassVar[str] = "Weight Erosion"
-    tune_first: ClassVar[bool] = True
     grows: ClassVar[bool] = True
-    unsure: ClassVar[frozenset[str]] = frozenset({"said/loss"})
-    paths: ClassVar[dict[str, int]] = {
-        "alpha": 2,  # [user, site]
-        "distance": 2,  # [user, site]
-        "vanished": 1,  # [user]: |g_0| was nothing, so that nothing eroded
-        "stopped": 1,  # [user]
-        "loss": 1,  # [user]: on the rows set aside, before the round
-        "to_local": 1,  # [user]: of its model, before the round
-        "to_global": 1,
-        "between": 1,  # Local and Global
-        "gradients": 0,  # computed for the users, and beside
-    }
+    tune_first: ClassVar[bool] = True
+    unsure: ClassVar[frozenset[str]] = frozenset({"loss"})
     momentum: float | None = 0.0
     p_d: float = 0.01
     p_s: float = 0.2
@@ -143,6 +108,13 @@ class WeightErosion(Method[State, Coord, Work, Down, Up]):
         if self.update == "gradient" and self.momentum:
             raise ValueError('momentum needs update = "local"')
 
+    def clashes(self, task: Task) -> tuple[str, ...]:
+        if self.update == "local" or (isinstance(task.rule, SGD) and not task.rule.factors):
+            return ()
+        return (
+            'with update = "gradient" a step is lr times the gradient itself; update = "local" takes any optimiser',
+        )
+
     def batches(self) -> int | None:
         return 1 if self.update == "gradient" else None
 
@@ -150,26 +122,22 @@ class WeightErosion(Method[State, Coord, Work, Down, Up]):
         return self.validation
 
     def plan(self, rounds: int) -> tuple[Stage, ...]:
-        return (Stage("train", self, rounds), *((Stage("show", Show(), 1),) if self.beside else ()))
+        what = "the model trained on your rows alone, which stays here until then, if it is linear"
+        shown = Reveal(lambda task, state: state.local if task.net.linear else {}, _alone, what)
+        show = (Stage("show", (shown,), 1, "own model", "After training, once"),)
+        return (training(self, rounds), *(show if self.beside else ()))
 
     def state(self, task: Task, sites: int) -> State:
-        return State({}, copied(to_all(task.start, sites)) if self.beside else {}, {})
+        local = copied(to_all(task.start, sites)) if self.beside else {}
+        return State({}, local, {}, task.remembered(local) if self.update == "local" else {})
 
     def coord(self, task: Task, sites: int) -> Coord:
-        some = next(iter(task.start.values()))
-        return Coord(
-            copied(to_all(task.start, sites + self.beside)),
-            some.new_ones(sites, sites),
-            some.new_zeros(sites, sites),
-            some.new_zeros(sites, dtype=torch.bool),
-            some.new_full((sites,), torch.inf),
-            some.new_zeros(sites),
-            copied(to_all(task.start, sites)) if self.validation else {},
-        )
+        models, ones = copied(to_all(task.start, sites + self.beside)), task.like.new_ones(sites, sites)
+        return Coord(models, ones, torch.zeros_like(ones), Watch.of(models, sites, self.validation > 0))
 
     def asked(self, coord: Coord) -> Tensor:
         """[user, site]"""
-        return (coord.alpha > 0) & ~coord.stopped[:, None]
+        return (coord.alpha > 0) & ~coord.watch.stopped[:, None]
 
     def send(self, task: Task, coord: Coord, roster: Roster) -> Down:
         n = len(roster.names)
@@ -177,129 +145,111 @@ class WeightErosion(Method[State, Coord, Work, Down, Up]):
         wanted = torch.cat([wanted, wanted.new_ones(n, int(self.beside))], 1)
         return Down(to_all(coord.models, n), wanted, torch.eye(n, dtype=coord.alpha.dtype, device=wanted.device))
 
-    def begin(self, task: Task, state: State, down: Down) -> Work:
+    def begin(self, task: Task, state: State, down: Down, rows: Rows, rule: Rule) -> Work:
         models, local = copied(down.models), copied(state.local)
-        none = next(iter(models.values())).new_zeros(len(down.own))
-        return Work(models, zeros(models), down.wanted, none, none.clone(), local, zeros(local))
+        users = [{k: v[:, u] for k, v in models.items()} for u in range(down.wanted.shape[1])]
+        fresh = zeros if self.update == "gradient" else rule.memory
+        moved = {str(u): fresh(user) for u, user in enumerate(users)}
+        memory = zeros(local) if self.update == "gradient" else rule.memory(local, state.memory)
+        return Work(models, moved, down.wanted, *torch.zeros(2, *rows.total.shape).to(rows.total), local, memory)
 
-    def step(self, task: Task, work: Work, batch: Batch, pace: Pace) -> None:
+    def step(self, task: Task, work: Work, batch: Batch, rule: Rule) -> None:
         work.drawn.add_((batch.w > 0).sum((1, 2)))
         work.batches.add_(1)
         for user in range(work.wanted.shape[1]):
-            models, change = ({k: v[:, user] for k, v in tree.items()} for tree in (work.models, work.change))
+            models, moved = {k: v[:, user] for k, v in work.models.items()}, work.moved[str(user)]
             wanted = work.wanted[:, user]
             # a captured GPU graph cannot choose: it computes all, and report leaves out what was not asked for
             if wanted.device.type != "cpu" or bool(wanted.all()):
-                self.advance(task, models, change, batch, pace)
+                self.advance(task, models, moved, batch, rule)
             elif bool(wanted.any()):
                 keep = tuple(t[wanted] for t in batch.keep)
-                some = Batch(batch.x[wanted], batch.y[wanted], batch.w[wanted], keep)
-                part, moved = ({k: v[wanted] for k, v in tree.items()} for tree in (models, change))
-                self.advance(task, part, moved, some, pace)
-                for k in part:
-                    models[k][wanted], change[k][wanted] = part[k], moved[k]
+                part, some = ({k: v[wanted] for k, v in tree.items()} for tree in (models, moved))
+                rows = Batch(batch.x[wanted], batch.y[wanted], batch.w[wanted], keep)
+                self.advance(task, part, some, rows, rule)
+                for whole, new in ((models, part), (moved, some)):
+                    for k, v in new.items():
+                        whole[k][wanted] = v
         if self.beside:
-            self.advance(task, work.local, work.local_change, batch, pace)
+            self.advance(task, work.local, work.memory, batch, rule)
             if self.update == "gradient":
-                add_(work.local, work.local_change)
+                add_(work.local, work.memory)
 
-    def advance(self, task: Task, models: Params, change: Params, batch: Batch, pace: Pace) -> None:
+    def advance(self, task: Task, models: Params, moved: Params, batch: Batch, rule: Rule) -> None:
         if self.update == "gradient":
-            task.push(models, change, batch, pace.lr, 0.0)
+            task.accumulate(models, batch, moved, 0.0, -rule.lr)
         else:
-            task.descend(models, change, batch, pace.lr, pace.momentum)
+            rule.descend(task, models, moved, batch)
 
-    def report(self, task: Task, state: State, work: Work, down: Down, rows: Rows, pace: Pace) -> tuple[State, Up]:
-        update = work.change if self.update == "gradient" else tmap(torch.sub, work.models, down.models)
+    def report(self, task: Task, state: State, work: Work, down: Down, rows: Rows, rule: Rule) -> tuple[State, Up]:
+        update = tmap(torch.sub, work.models, down.models)
+        if self.update == "gradient":
+            update = {k: torch.stack([moved[k] for moved in work.moved.values()], 1) for k in update}
         if down.wanted.device.type != "cpu":
             update = {k: v * down.wanted.view(*down.wanted.shape, *[1] * (v.dim() - 2)) for k, v in update.items()}
-        said = {"rows": rows.total, "drawn": work.drawn, "batches": work.batches}
+        up, own = Up(update, rows.total, work.drawn, work.batches), own_of(down.models, down.own)
         if rows.aside is not None:  # not a number at a site that is too small to set rows aside
-            weight = rows.aside.w.sum((1, 2))
-            said["loss"] = task.loss(_own(down), rows.aside) / weight
+            up = up._replace(loss=task.value(own, rows.aside) / rows.aside.w.sum((1, 2)))
         if self.beside:
             shared = {k: v[:, -1] for k, v in down.models.items()}
-            said["to_local"], said["between"] = _apart(_own(down), state.local), _apart(shared, state.local)
-        return State({}, work.local, {}), Up(update, said)
+            up = up._replace(to_alone=apart(own, state.local), between=apart(shared, state.local))
+        return State({}, work.local, {}, carried(work.memory, state.memory)), up
 
     def merge(self, task: Task, coord: Coord, up: Up, roster: Roster) -> tuple[Coord, Facts]:
-        n, here, said = len(roster.names), roster.present, up.said
-        computed = (self.asked(coord) * here * said["batches"]).sum()
-        coord = self.judged(coord, said, here)
+        n, here = len(roster.names), roster.present
+        computed = (self.asked(coord) * here * up.batches).sum()
+        if isinstance(up.loss, Tensor):  # of the models as they were sent
+            watch, models = coord.watch.seen(coord.models, up.loss, here, self.patience)
+            coord = coord._replace(watch=watch, models=models)
         took = self.asked(coord) & here & here[:, None]  # [user, site]
-        square, apart = _squares({k: v[:, :n] for k, v in up.update.items()})
+        square, between = _squares({k: v[:, :n] for k, v in up.update.items()})
         own = square.diagonal()
         vanished = took.diagonal() & (own <= torch.finfo(own.dtype).eps ** 2 * (square * took).amax(1))
-        distance = (apart / torch.where(vanished, 1.0, own)[:, None]).sqrt()
+        distance = (between / torch.where(vanished, 1.0, own)[:, None]).sqrt()
         # a site that comes after the user's first round starts at the median of those before it
         late = took & (coord.met == 0) & (coord.met.diagonal() > 0)[:, None]
-        alpha = torch.where(late, _median(coord.alpha, coord.met > 0)[:, None], coord.alpha)
+        alpha = torch.where(late, median(coord.alpha, coord.met > 0)[:, None], coord.alpha)
         erosion = self.p_d * distance
         if self.size == "penalty":
-            erosion = erosion * (1 + self.p_s * (coord.met * said["drawn"] / said["rows"].clamp(min=1)).floor())
+            erosion = erosion * (1 + self.p_s * (coord.met * up.drawn / up.rows.clamp(min=1)).floor())
         alpha = torch.where(took & ~vanished[:, None], (alpha - erosion).clamp(min=0), alpha)
         weight = torch.cat([alpha * took, here[None].to(alpha).expand(int(self.beside), n)])  # [model, site]
-        if self.size == "weight":
-            weight = weight * said["rows"]
+        weight = weight * up.rows if self.size == "weight" else weight
         share = weight / weight.sum(1, keepdim=True).clamp(min=torch.finfo(weight.dtype).tiny)
         step = tmap(lambda v: torch.einsum("ms,sm...->m...", share, v), up.update)
-        models = tmap(torch.add, coord.models, step)
-        met = coord.met + took
-        facts: Facts = {
-            "alpha": torch.where(met > 0, alpha, torch.nan),
-            "distance": torch.where(took & ~vanished[:, None], distance, torch.nan),
-            "vanished": vanished,
-            "stopped": coord.stopped,
-            "gradients": torch.stack([computed, 2 * self.beside * said["batches"].sum()]),
+        met, stopped = coord.met + took, coord.watch.stopped
+        pairs, users = ("user", "site"), ("user",)
+        told: dict[str, tuple[Tensor, tuple[str, ...], str]] = {
+            "alpha": (torch.where(met > 0, alpha, torch.nan), pairs, means.TRUST),
+            "distance": (torch.where(took & ~vanished[:, None], distance, torch.nan), pairs, means.DISTANCE),
+            "vanished": (vanished, users, means.VANISHED),
+            "stopped": (stopped, users, means.STOPPED),
+            "gradients": (torch.stack([computed, 2 * self.beside * up.batches.sum()]), ("for",), means.GRADIENTS),
         }
-        facts |= {k: torch.where(here, said[k], torch.nan) for k in ("loss", "to_local", "between") if k in said}
+        said = {"loss": means.VALIDATION, "to_alone": means.TO_ALONE, "between": means.BETWEEN}
+        for name, what in said.items():
+            if isinstance(value := getattr(up, name), Tensor):
+                told[name] = (torch.where(here, value, torch.nan), users, what)
         if self.beside:
-            users = {k: v[:-1] for k, v in coord.models.items()}
-            facts["to_global"] = _apart(users, to_all({k: v[-1] for k, v in coord.models.items()}, n))
-        return coord._replace(models=models, alpha=alpha, met=met), facts
-
-    def judged(self, coord: Coord, said: dict[str, Tensor], here: Tensor) -> Coord:
-        """Early stopping: the losses are of the models as they were sent."""
-        if not self.validation:
-            return coord
-        counts = here & said["loss"].isfinite() & ~coord.stopped
-        better = counts & (said["loss"] < coord.loss)
-        waited = torch.where(better, 0.0, coord.waited + counts)
-        stops = counts & (waited >= self.patience)
-        users = {k: coord.models[k][: len(here)] for k in coord.best}
-        best = {k: torch.where(per_site(better, v), v, coord.best[k]) for k, v in users.items()}
-        models = {
-            k: torch.cat([torch.where(per_site(stops, v), best[k], v), coord.models[k][len(here) :]])
-            for k, v in users.items()
-        }
-        loss = torch.where(better, said["loss"], coord.loss)
-        return coord._replace(models=models, stopped=coord.stopped | stops, loss=loss, waited=waited, best=best)
+            theirs, shared = ({k: v[at] for k, v in coord.models.items()} for at in (slice(n), -1))
+            told["to_shared"] = (apart(theirs, to_all(shared, n)), users, means.TO_SHARED)
+        models = tmap(torch.add, coord.models, step)
+        return Coord(models, alpha, met, coord.watch), {k: Fact(*f, every=True) for k, f in told.items()}
 
     def settle(self, task: Task, state: State, down: Down) -> State:
         shared = {k: v[:, -1] for k, v in down.models.items()} if self.beside else {}
-        return State(_own(down), state.local, shared)
+        return State(own_of(down.models, down.own), state.local, shared)
 
-    def predict(self, task: Task, state: State, x: Tensor) -> Tensor:
-        return task.output(state.params, x)
-
-    def compares(self) -> tuple[str, ...]:
-        return ("global", "local") if self.beside else ()
-
-    def compared(self, task: Task, state: State, x: Tensor) -> dict[str, Tensor]:
-        models = {"global": state.shared, "local": state.local}
-        return {name: task.output(models[name], x) for name in self.compares()}
+    def models(self, task: Task, state: State) -> dict[str, Params]:
+        return {OWN: state.params, **({SHARED: state.shared, ALONE: state.local} if self.beside else {})}
 
 
-def _own(down: Down) -> Params:
-    """The model that each site gets as the user."""
-    sites, place = torch.arange(len(down.own), device=down.own.device), down.own.argmax(1)
-    return {k: v[sites, place] for k, v in down.models.items()}
-
-
-def _apart(one: Params, other: Params) -> Tensor:
-    """|one - other| for each site: [site]."""
-    difference = tmap(torch.sub, one, other)
-    return dot(difference, difference).sqrt()
+def _alone(name: str) -> tuple[tuple[str, ...], str]:
+    """Axes and meaning of a parameter of the linear model."""
+    weight = name.endswith("weight")
+    return ("site", "input", "output") if weight else ("site", "output"), (
+        means.ALONE_WEIGHT if weight else means.ALONE_BIAS
+    )
 
 
 def _squares(update: Params) -> tuple[Tensor, Tensor]:
@@ -307,13 +257,5 @@ def _squares(update: Params) -> tuple[Tensor, Tensor]:
     flat = [v.flatten(2) for v in update.values()]
     own = [v.diagonal(dim1=0, dim2=1).T for v in flat]  # [user, number]
     square = torch.stack([(v**2).sum(2) for v in flat]).sum(0)
-    apart = torch.stack([((v - o) ** 2).sum(2) for v, o in zip(flat, own, strict=True)]).sum(0)
-    return square.T, apart.T
-
-
-def _median(alpha: Tensor, among: Tensor) -> Tensor:
-    """[user]: over the sites among which it is asked for."""
-    ranked = torch.where(among, alpha, torch.inf).sort(1).values
-    count = among.sum(1, keepdim=True)
-    middle = torch.cat([(count - 1).clamp(min=0) // 2, (count // 2).clamp(max=alpha.shape[1] - 1)], 1)
-    return ranked.gather(1, middle).mean(1)
+    between = torch.stack([((v - o) ** 2).sum(2) for v, o in zip(flat, own, strict=True)]).sum(0)
+    return square.T, between.T

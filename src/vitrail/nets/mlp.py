@@ -11,7 +11,7 @@ product a layer), which is what makes a round fast. tests/engines/test_gradients
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache, cached_property
 from itertools import pairwise
 from typing import Literal, NamedTuple
@@ -19,7 +19,9 @@ from typing import Literal, NamedTuple
 import torch
 from torch import Tensor
 
+from vitrail.core.exchange import Ends
 from vitrail.core.random import dropped_
+from vitrail.core.task import Out
 from vitrail.core.tensors import Params, scratch
 from vitrail.nets.fused import Beside, activated, stretched, through_input_, through_tanh
 
@@ -59,7 +61,28 @@ class MLP:
 
     @cached_property
     def widths(self) -> tuple[int, ...]:
+        """Units before each linear layer."""
         return (self.features, *self.hidden)
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return (self.features,)
+
+    @property
+    def units(self) -> tuple[int, ...]:
+        return self.widths if self.dropout else ()
+
+    @property
+    def linear(self) -> bool:
+        return not self.hidden
+
+    @property
+    def stacks(self) -> bool:
+        return True
+
+    def framed(self, ends: Ends) -> MLP:
+        """The same with element-wise layers before and after it."""
+        return replace(self, affine_in=ends.input, affine_out=ends.output)
 
     def init(self, generator: torch.Generator) -> Params:
         """Uniform in +-1/sqrt(inputs), as torch's own linear layers; the affine ends start as the identity."""
@@ -78,7 +101,7 @@ class MLP:
             params["output.scale"] = torch.ones(self.outputs if self.affine_out == "each" else 1)
         return params
 
-    def forward(self, params: Params, x: Tensor, keep: tuple[Tensor, ...] = ()) -> tuple[Tensor, Tape]:
+    def forward(self, params: Params, x: Tensor, keep: tuple[Tensor, ...] = (), *, tape: bool = True) -> Out:
         """With `keep`, x is overwritten by its dropped self when there is no f_in: a second pass changes nothing."""
         h = x
         if self.affine_in:
@@ -94,21 +117,21 @@ class MLP:
                 h = torch.baddbmm(bias, h, weight, alpha=rescale)
             else:
                 h = activated(h, weight, bias, rescale, keep[i + 1] if keep else None)
-        tape = Tape(x, inputs, h, keep)
+        held = Tape(x, inputs, h, keep)
         if self.affine_out != "no":
             h = stretched(h, params["output.shift"], params["output.scale"], None)
-        return h, tape
+        return Out(h, inputs[-1], held)
 
-    def replaced(self, params: Params, x: Tensor, columns: list[int], values: Tensor) -> Tensor:
-        """[column, row, output]: one site's scores of x [row, column] with each of these columns replaced in turn."""
-        w, b = params[f"{self.layers[0]}.weight"][0], params[f"{self.layers[0]}.bias"][0]
-        h = (x @ w + b) + (values - x[:, columns]).T[:, :, None] * w[columns][:, None, :]
-        for name in self.layers[1:]:
-            h = h.tanh() @ params[f"{name}.weight"][0] + params[f"{name}.bias"][0]
-        return h
-
-    def backward(self, params: Params, tape: Tape, slope: Tensor, into: Params, times: float, scale: float) -> None:
-        """into = times * into + scale * gradient."""
+    def backward(
+        self,
+        params: Params,
+        tape: Tape,
+        slope: Tensor,
+        into: Params,
+        times: float,
+        scale: float,
+        features: Tensor | None = None,
+    ) -> None:
         rescale = 1 / (1 - self.dropout) if tape.keep else 1.0
         ones = _ones(slope.shape[0], slope.shape[1], slope.dtype, slope.device)
         side = Beside(slope.device)  # no other gradient waits for those of the ends
@@ -134,6 +157,8 @@ class MLP:
             into[f"{name}.bias"].unsqueeze(1).baddbmm_(ones, slope, beta=times, alpha=scale)
             if i > 0:
                 slope = torch.baddbmm(slope.new_empty(1), slope, back, beta=0, alpha=rescale)
+                if features is not None and i == len(self.layers) - 1:
+                    slope = slope + features
                 slope = through_tanh(slope, h, mask)
         side.join()
 
@@ -141,3 +166,12 @@ class MLP:
 @cache
 def _ones(sites: int, rows: int, dtype: torch.dtype, device: torch.device) -> Tensor:
     return torch.ones(sites, 1, rows, dtype=dtype, device=device)
+
+
+def replaced(net: MLP, params: Params, x: Tensor, columns: list[int], values: Tensor) -> Tensor:
+    """[column, row, output]: one site's scores of x [row, column] with each of these columns replaced in turn."""
+    w, b = params[f"{net.layers[0]}.weight"][0], params[f"{net.layers[0]}.bias"][0]
+    h = (x @ w + b) + (values - x[:, columns]).T[:, :, None] * w[columns][:, None, :]
+    for name in net.layers[1:]:
+        h = h.tanh() @ params[f"{name}.weight"][0] + params[f"{name}.bias"][0]
+    return h

@@ -1,4 +1,4 @@
-"""Which site's data fits, after a run of iFedAvg: the published layers as a table, with the marks of both rules."""
+"""Which site's data fits, after a run with private layers: those published as a table, with the marks of both rules."""
 
 from __future__ import annotations
 
@@ -8,10 +8,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
+import torch
 from torch import Tensor
 
+from vitrail.core.facts import AGREED, Facts, ends_of, in_order, told
 from vitrail.core.task import Task
-from vitrail.core.tensors import tensors
 from vitrail.data.encode import columns
 from vitrail.engines.rounds import Moment, Rounds
 from vitrail.engines.wire import Line
@@ -32,7 +33,7 @@ from vitrail.study import Study
 FEWEST = 3  # sites: of two that differ nobody can say which is wrong
 AGAIN = "all of that again for each cell that a site with a finding fits, at most"
 ALPHA = 0.05  # of all runs without a fault, so many may raise an alarm
-LAYERS = {"input.shift": "b_in", "input.scale": "w_in", "output.shift": "b_out", "output.scale": "w_out"}
+LAYERS = {"input.shift": "b_in", "input.scale": "w_in", "output.shift": "b_out", "output.scale": "w_out"}  # symbols
 
 
 class ShiftFinding(NamedTuple):
@@ -71,29 +72,30 @@ def at_hand(task: Task, rows: Mapping[str, SiteRows]) -> Ask:
 
 def find_shifts(
     runner: Rounds, study: Study, moment: Moment, ask: Ask, pseudonyms: Mapping[str, str]
-) -> tuple[pd.DataFrame, list[dict[str, Any]], dict[str, Tensor]]:
+) -> tuple[pd.DataFrame, list[dict[str, Any]], Facts]:
     """The table of `Run.shifts`, the findings as dictionaries, and what was published.
 
     All under the published names and in their order: the engine's (largest first) would tell who a pseudonym is.
     """
     known = [pseudonyms.get(n, n) for n in runner.names]
     order = sorted(range(len(known)), key=lambda i: known[i])
-    names, facts = tuple(known[i] for i in order), {k: v.cpu()[order] for k, v in moment.facts.items()}
-    published = facts["published"].numpy()
-    layers = {k: v.double() for k, v in facts.items() if k in LAYERS}
+    names, at = tuple(known[i] for i in order), torch.tensor(order)
+    facts = {k: in_order(f._replace(value=f.value.cpu()), at) for k, f in moment.facts.items()}
+    published = agreed(facts).numpy()
+    layers = {k: v.double() for k, v in ends_of(facts).items()}
     cells = cells_of(study)
     score, p_value = np.full((len(names), len(cells)), np.nan), np.full((len(names), len(cells)), np.nan)
     alarms: list[dict[str, Any]] = []
-    told = np.flatnonzero(published)
-    shared = {k.removeprefix("params/"): v.cpu() for k, v in tensors(moment.coord)}
-    while len(told) >= FEWEST:
-        sites = [ask(runner.names[order[i]], names[i], shared, cells) for i in told]
+    here = np.flatnonzero(published)
+    shared = {k: v.cpu() for k, v in runner.method.shared(moment.coord).items()}
+    while len(here) >= FEWEST:
+        sites = [ask(runner.names[order[i]], names[i], shared, cells) for i in here]
         try:
-            found = judge(sites, {k: v[told] for k, v in layers.items()}, cells, runner.task.net.outputs, ALPHA)
+            found = judge(sites, {k: v[here] for k, v in layers.items()}, cells, runner.task.net.outputs, ALPHA)
         except SilentError as silent:
-            told = told[[names[i] != str(silent) for i in told]]
+            here = here[[names[i] != str(silent) for i in here]]
             continue
-        score[told], p_value[told] = found.score, found.p_value
+        score[here], p_value[here] = found.score, found.p_value
         for alarm in found.alarms:
             raw = study.standardise == "none" and alarm.cell in study.features
             unit = study.features[alarm.cell].unit or "in its own unit" if raw else "standard deviations"
@@ -160,13 +162,21 @@ def evidence_lines(study: Study) -> list[Line]:
     lines = [("to site", f"the others' mean {name}", shape, 1) for name, shape in ends]
     lines += [("from site", name, shape, 1) for name, shape in said] + [("from site", AGAIN, (again,), most)]
     return [
-        Line("evidence", way, name, shape, "float64", 8 * math.prod(shape), times, "each")  # type: ignore[arg-type]
+        Line("evidence", way, name, shape, "float64", 8 * math.prod(shape), times, "each", asks=True)  # type: ignore[arg-type]
         for way, name, shape, times in lines
     ]
 
 
 def evidence_told(moment: Moment, names: tuple[str, ...]) -> list[str]:
     """The sites that were asked: those that published, where there are enough of them to judge."""
-    published = moment.facts.get("published")
-    told = [] if published is None else [n for n, shown in zip(names, published.tolist(), strict=True) if shown]
-    return told if len(told) >= FEWEST else []
+    if not ends_of(moment.facts):
+        return []
+    shown = [n for n, said in zip(names, agreed(moment.facts).tolist(), strict=True) if said]
+    return shown if len(shown) >= FEWEST else []
+
+
+def agreed(facts: Facts) -> Tensor:
+    """[site] bool: who showed what was asked for."""
+    found = told(facts, AGREED)
+    assert found is not None
+    return found

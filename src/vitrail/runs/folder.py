@@ -28,15 +28,16 @@ from typing import Any
 from urllib.parse import quote
 
 import torch
+from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
+from vitrail.core.facts import Fact, Facts
 from vitrail.core.problems import Problem, VitrailError
 from vitrail.core.tensors import filled, tensors
 from vitrail.engines.rounds import Moment
 
 UPDATES = Path("coordinator") / "updates"
-PATH = "path of "  # a fact of every round, among the coordinator's tensors
 
 
 def site_folder(name: str) -> str:
@@ -66,6 +67,20 @@ def save_tensors(path: Path, named: dict[str, Tensor], words: dict[str, str] | N
     with temporary.open("rb") as file:
         os.fsync(file.fileno())
     os.replace(temporary, path)
+
+
+def save_facts(path: Path, facts: Facts) -> None:
+    """With what each of them is."""
+    about = {k: [f.axes, f.means, f.every] for k, f in facts.items()}
+    save_tensors(path, {k: f.value for k, f in facts.items()}, {"facts": json.dumps(about)})
+
+
+def load_facts(path: Path) -> Facts:
+    if not path.exists():
+        return {}
+    with safe_open(path, "pt") as file:
+        about = json.loads(file.metadata()["facts"])
+        return {k: Fact(file.get_tensor(k), tuple(axes), means, every) for k, (axes, means, every) in about.items()}
 
 
 def versions() -> dict[str, str]:
@@ -129,11 +144,10 @@ class Folder:
             file.write(line + "\n")
             file.flush()
 
-    def checkpoint(
-        self, names: tuple[str, ...], moment: Moment, extra: dict[str, Any], paths: dict[str, Tensor]
-    ) -> None:
-        tag, kept = f"{moment.stage}-{moment.round:06d}", {f"{PATH}{k}": v for k, v in paths.items()}
-        save_tensors(self.path / "coordinator" / f"{tag}.safetensors", {**dict(tensors(moment.coord)), **kept})
+    def checkpoint(self, names: tuple[str, ...], moment: Moment, extra: dict[str, Any], paths: Facts) -> None:
+        tag = f"{moment.stage}-{moment.round:06d}"
+        save_tensors(self.path / "coordinator" / f"{tag}.safetensors", dict(tensors(moment.coord)))
+        save_facts(self.path / "coordinator" / f"paths-{tag}.safetensors", paths)
         flat = dict(tensors(moment.state))
         for i, name in enumerate(names if flat else ()):  # sites on other machines keep their own
             place = self.path / "sites" / site_folder(name) / f"state-{tag}.safetensors"
@@ -157,7 +171,7 @@ class Folder:
 
     def restore(
         self, names: tuple[str, ...], shape_at: Callable[[int], Moment]
-    ) -> tuple[Moment, dict[str, Any], dict[str, Tensor]] | None:
+    ) -> tuple[Moment, dict[str, Any], Facts] | None:
         """The last whole checkpoint, in the shape the engine has at that stage, and the facts of every round so far;
         None if there is none yet."""
         try:
@@ -176,10 +190,10 @@ class Folder:
             coord=filled(start.coord, coord),
             state=filled(start.state, state),
         )
-        return moment, at, {k.removeprefix(PATH): v for k, v in coord.items() if k.startswith(PATH)}
+        return moment, at, load_facts(self.path / "coordinator" / f"paths-{tag}.safetensors")
 
     def drop_checkpoints(self) -> None:
         """After the end only the models remain."""
-        numbered = self.path.glob("coordinator/[0-9]*.safetensors")
+        numbered = [*self.path.glob("coordinator/[0-9]*"), *self.path.glob("coordinator/paths-*")]
         for old in [self.path / "checkpoint.json", *numbered, *self.path.glob("sites/*/state-*.safetensors")]:
             old.unlink(missing_ok=True)

@@ -11,11 +11,10 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from vitrail.core.facts import ENDS, INPUT_FACTOR, INPUT_SHIFT, OWN
 from vitrail.core.problems import Problem, VitrailError, nearest
-from vitrail.core.tensors import filled
 from vitrail.data.encode import fingerprint
 from vitrail.data.read import clean
-from vitrail.engines.wire import settled_shape
 from vitrail.explain.look import Ends, Look, look
 from vitrail.explain.shifts import LABEL
 from vitrail.runs.fit import LAYERS, ShiftFinding
@@ -72,8 +71,9 @@ def look_at(
     """`seen`: the fingerprint of the rows that the run saw, where it is known."""
     study, ends = mine.study, None
     if told.layers:
-        b, w = (mine.tensors[f"params/{k}"].double().numpy().ravel() for k in ("input.shift", "input.scale"))
-        ends = Ends(b, w, told.layers["input.shift"].numpy(), told.layers["input.scale"].numpy(), told.others)
+        own, sides = mine.models()[OWN], [ENDS[what] for what in (INPUT_SHIFT, INPUT_FACTOR)]
+        b, w = (own[k].double().numpy().ravel() for k in sides)
+        ends = Ends(b, w, *(told.layers[k].numpy() for k in sides), told.others)
     return look(
         site,
         frame,
@@ -93,13 +93,11 @@ class _Expects:
 
     def __init__(self, mine: Model, layers: dict[str, Tensor]) -> None:
         self.mine, self.task = mine, build_task(mine.study, mine.method, mine.seed)
-        params = dict(mine.tensors)
-        for key, value in layers.items():
-            like = params[f"params/{key}"]
-            params[f"params/{key}"] = value.to(like).reshape(like.shape)
-        self.state = filled(settled_shape(self.task, mine.method), {k: v[None] for k, v in params.items()})
+        own = mine.models()[OWN]
+        fitted = {k: layers[k].to(v).reshape(v.shape) if k in layers else v for k, v in own.items()}
+        self.params = {k: v[None] for k, v in fitted.items()}
 
     def __call__(self, rows: pd.DataFrame) -> NDArray[np.float64]:
         x = torch.from_numpy(self.mine.encoder.matrix(rows)).float()[None]
         with torch.no_grad():
-            return np.asarray(self.mine.method.predict(self.task, self.state, x)[0].double().numpy())
+            return np.asarray(self.task.output(self.params, x)[0].double().numpy())

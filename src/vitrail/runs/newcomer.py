@@ -14,24 +14,19 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pandas as pd
 import torch
-from torch import Tensor
 
+from vitrail.core.facts import AGREED, ENDS, OWN, Facts, ends_of
 from vitrail.core.problems import Problem, VitrailError
 from vitrail.core.task import Task
-from vitrail.core.tensors import tensors
+from vitrail.core.tensors import Params, filled, tensors
 from vitrail.data.encode import prepare
 from vitrail.engines.local import Engine
 from vitrail.explain.shifts import paper_marks
-from vitrail.methods.ifedavg import IFedAvg
-from vitrail.methods.newcomer import Newcomer
-from vitrail.runs.fit import LAYERS
-from vitrail.runs.setup import build_task, is_evaluated, training_of, training_rows, wire_lines
+from vitrail.runs.fit import LAYERS, agreed
+from vitrail.runs.setup import asks, build_task, is_evaluated, training_of, training_rows, wire_lines, with_ends
 
 if TYPE_CHECKING:
     from vitrail.runs.run import Run
-
-TOLD = (("standardise", "to site"), ("train", "to site"), ("evidence", "to site"))  # once
-SAID = (("publish", "from site"), ("scores", "from site"))
 
 
 def adopt(run: Run, name: str, frame: pd.DataFrame) -> Run:
@@ -40,15 +35,14 @@ def adopt(run: Run, name: str, frame: pd.DataFrame) -> Run:
     from vitrail.runs.train import Judge, sizes_of
 
     _check(run, name)
-    assert isinstance(run.method, IFedAvg) and run.shift_table is not None  # noqa: PT018
+    fits = run.method.newcomer()
+    assert fits is not None
     study = run.study
     known = next(iter(run.encoders.values())) if study.standardise == "global" else None
     (data,) = prepare({name: frame}, study, run.seed, known)
     task = _start(run)
     rows = training_rows([data], study, run.method, "cpu")
-    runner = Engine(
-        task, Newcomer(run.method.lr, run.method.momentum, run.method.identity), rows, training_of(study), run.seed
-    )
+    runner = Engine(task, fits, rows, training_of(study), run.seed)
     judge = Judge(runner, study, [data])
     history = judge.rows(runner.start(), ("test",))
     total = study.training.rounds + 1  # of the others: training, then publishing
@@ -57,8 +51,10 @@ def adopt(run: Run, name: str, frame: pd.DataFrame) -> Run:
             history += judge.rows(moment, ("test",))
     end = len(run.method.plan(1)) - 1, 1  # stage and round where the others' final scores stand
     history += [(*end, *row[2:]) for row in judge.rows(moment, ("test", "train"))]
-    model = {k: v[0].clone() for k, v in tensors(runner.settled(moment))}
-    table, facts = _with_row(run, name, {k: model[f"params/{k}"] for k in LAYERS if f"params/{k}" in model})
+    settled = runner.settled(moment)
+    own = {k: v[0].clone() for k, v in fits.models(task, settled)[OWN].items()}
+    model = {k: v[0].clone() for k, v in tensors(settled)}
+    table, facts = _with_row(run, name, own)
     return dataclasses.replace(
         run,
         info={
@@ -87,9 +83,9 @@ def gains(run: Run) -> pd.DataFrame:
 
 def _check(run: Run, name: str) -> None:
     problems = []
-    if run.shift_table is None:
+    if run.shift_table is None or run.method.newcomer() is None:
         what = f"{run.method.title} learns no private layers, so that a new site has nothing to fit."
-        problems.append(Problem("the run", what, "Adopt sites into a run of --method ifedavg."))
+        problems.append(Problem("the run", what, f"Adopt sites into a run of --method {with_ends()}."))
     if name in run.sites or name in set(run.pseudonyms.values()):
         problems.append(Problem("site", f"there is a site {name!r} already.", "Choose another name."))
     if not name.strip() or not name.isprintable():
@@ -101,28 +97,28 @@ def _check(run: Run, name: str) -> None:
 def _start(run: Run) -> Task:
     """The shared model between the others' mean layers; identity layers where nobody published."""
     task = build_task(run.study, run.method, run.seed)
-    start = dict(task.start) | {k.removeprefix("params/"): v for k, v in run.shared.items()}
-    told = run.facts["published"]
-    if bool(told.any()):
-        start |= {k: run.facts[k][told].mean(0).to(start[k]) for k in LAYERS if k in run.facts}
+    coord = filled(run.method.coord(task, len(run.sites)), run.shared)
+    start, shown = {**task.start, **run.method.shared(coord)}, agreed(run.facts)
+    if bool(shown.any()):
+        start |= {k: v[shown].mean(0).to(start[k]) for k, v in ends_of(run.facts).items()}
     return dataclasses.replace(task, start=start)
 
 
-def _with_row(run: Run, name: str, layers: dict[str, Tensor]) -> tuple[pd.DataFrame, dict[str, Tensor]]:
+def _with_row(run: Run, name: str, own: Params) -> tuple[pd.DataFrame, Facts]:
     """The table of shifts and the published layers with the newcomer's among them; the paper's marks anew."""
     assert run.shift_table is not None
     names = list(dict.fromkeys(run.shift_table.site))
     order = sorted(range(len(names) + 1), key=lambda i: [*names, name][i])
-    fresh = {"published": torch.ones((), dtype=torch.bool), **layers}
-    facts = {k: torch.cat([v, fresh[k][None].to(v)])[order] for k, v in run.facts.items()}
+    fresh = {AGREED: torch.ones((), dtype=torch.bool)} | {what: own[k] for what, k in ENDS.items() if k in own}
+    facts = {
+        k: f._replace(value=torch.cat([f.value, fresh[f.means][None].to(f.value)])[order]) for k, f in run.facts.items()
+    }
     names = [[*names, name][i] for i in order]
     frames = []
-    for (layer, values), old in zip(
-        ((LAYERS[k], facts[k]) for k in LAYERS if k in facts),
-        (part for _, part in run.shift_table.groupby("layer", sort=False)),
-        strict=True,
+    for (key, values), old in zip(
+        ends_of(facts).items(), (part for _, part in run.shift_table.groupby("layer", sort=False)), strict=True
     ):
-        shown = np.where(facts["published"].numpy()[:, None], values.double().numpy(), np.nan)
+        layer, shown = LAYERS[key], np.where(agreed(facts).numpy()[:, None], values.double().numpy(), np.nan)
         o, x = paper_marks(shown)
         for j, (feature, part) in enumerate(old.groupby("feature", sort=False)):
             known: Any = part.set_index("site").reindex(names)
@@ -134,10 +130,13 @@ def _with_row(run: Run, name: str, layers: dict[str, Tensor]) -> tuple[pd.DataFr
 
 def _ledger(run: Run, name: str, scores: int) -> pd.DataFrame:
     """What crossed for the newcomer: told once, said once; and its scores."""
+    training, *later = run.method.plan(1)
+    told = ((stage, "to site") for stage in ("standardise", training.name, "evidence"))
+    said = ((stage, "from site") for stage in (*(s.name for s in later if asks(s)), "scores"))
     lines = pd.DataFrame([line._asdict() for line in wire_lines(run.study, run.method)])
     sums = lines.groupby(["stage", "direction"], sort=False)["bytes"].sum()
     rows = []
-    for place in (*TOLD, *SAID):
+    for place in (*told, *said):
         if place in sums.index:
             size = 8 * scores if place[0] == "scores" else int(sums[place])
             messages = scores // len(run.study.metrics) if place[0] == "scores" else 1

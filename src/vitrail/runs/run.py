@@ -14,19 +14,17 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 from vitrail import methods
+from vitrail.core.facts import SHARE, TRUST, Facts, told
 from vitrail.core.problems import Problem, VitrailError, nearest
-from vitrail.core.tensors import filled
+from vitrail.core.tensors import Params, filled
 from vitrail.data.encode import Encoder
 from vitrail.data.read import clean
 from vitrail.engines.wire import settled_shape
 from vitrail.explain.trust import Trust, read_trust
 from vitrail.methods import AnyMethod
 from vitrail.runs.fit import ShiftFinding
-from vitrail.runs.folder import Folder, save_tensors, site_folder, write_atomically
-from vitrail.runs.setup import (
-    build_task,
-    wire_lines,
-)
+from vitrail.runs.folder import Folder, load_facts, save_facts, save_tensors, site_folder, write_atomically
+from vitrail.runs.setup import build_task, wire_lines, with_ends, with_facts
 from vitrail.study import Study
 
 # split: test or train, of the site's own model; test:NAME of a model carried beside it
@@ -51,10 +49,18 @@ class Model(NamedTuple):
         state = filled(settled_shape(task, self.method), {k: v[None] for k, v in self.tensors.items()})
         x = torch.from_numpy(self.encoder.matrix(rows)).float()[None]
         with torch.no_grad():
-            z = self.method.predict(task, state, x)[0]
+            answers = task.loss.answers(self.method.predict(task, state, x)[0])
         if target.kind == "number":
-            return pd.DataFrame({target.column: z[:, 0].double() * target.scale + target.center}, index=rows.index)
-        return pd.DataFrame(z.softmax(1).numpy(), index=rows.index, columns=list(target.levels))
+            return pd.DataFrame(
+                {target.column: answers[:, 0].double() * target.scale + target.center}, index=rows.index
+            )
+        return pd.DataFrame(answers.numpy(), index=rows.index, columns=list(target.levels))
+
+    def models(self) -> dict[str, Params]:
+        """The models that the site holds, by what each is to it (core/facts.py)."""
+        task = build_task(self.study, self.method, self.seed)
+        state = filled(settled_shape(task, self.method), {k: v[None] for k, v in self.tensors.items()})
+        return {name: {k: v[0] for k, v in params.items()} for name, params in self.method.models(task, state).items()}
 
 
 @dataclass
@@ -70,7 +76,7 @@ class Run:
     models: dict[str, dict[str, Tensor]]
     encoders: dict[str, Encoder]
     sizes: pd.DataFrame
-    facts: dict[str, Tensor] = field(default_factory=dict)
+    facts: Facts = field(default_factory=dict)
     shared: dict[str, Tensor] = field(default_factory=dict)  # what the coordinator holds at the end
     shift_table: pd.DataFrame | None = None  # iFedAvg: see `shifts`
     alarms: list[dict[str, Any]] = field(default_factory=list)
@@ -99,7 +105,7 @@ class Run:
         """
         if self.shift_table is None:
             what = f"{self.method.title} learns no private layers."
-            raise VitrailError("there are no shifts", [Problem("method", what, "Run it with --method ifedavg.")])
+            raise VitrailError("there are no shifts", [Problem("method", what, f"Run it with --method {with_ends()}.")])
         return self.shift_table
 
     def findings(self) -> list[ShiftFinding]:
@@ -107,19 +113,28 @@ class Run:
         self.shifts()
         return [ShiftFinding(**alarm) for alarm in self.alarms]
 
+    def told(self, means: str) -> Tensor | None:
+        """The fact of this run that means this (core/facts.py), if there is one."""
+        return told(self.facts, means)
+
     def trust(self) -> Trust:
-        """Whom each site learned from, round by round (Weight Erosion, Influence)."""
+        """Whom each site learned from, round by round."""
         if (found := read_trust(self.sites, self.facts)) is None:
-            what, to_do = f"{self.method.title} keeps no trust between sites.", "--method weight_erosion, or influence"
-            raise VitrailError("there is no trust", [Problem("method", what, f"Run it with {to_do}.")])
+            what = f"{self.method.title} keeps no trust between sites."
+            raise VitrailError(
+                "there is no trust",
+                [Problem("method", what, f"Run it with --method {with_facts(self.study, TRUST, SHARE)}.")],
+            )
         return found
 
     def influence(self) -> pd.DataFrame:
-        """Whom each site learned from (Influence): mean weight over the rounds, users down, sites across."""
-        if "influence" not in self.facts:
+        """Whom each site learned from: share of its model, mean over the rounds; users down, sites across."""
+        if (shares := self.told(SHARE)) is None:
             what = f"{self.method.title} weighs no sites."
-            raise VitrailError("there is no influence", [Problem("method", what, "Run it with --method influence.")])
-        return pd.DataFrame(self.facts["influence"].nanmean(0).numpy(), index=self.sites, columns=self.sites)
+            raise VitrailError(
+                "there is no influence", [Problem("method", what, f"Run --method {with_facts(self.study, SHARE)}.")]
+            )
+        return pd.DataFrame(shares.nanmean(0).numpy(), index=self.sites, columns=self.sites)
 
     def beside(self) -> pd.DataFrame:
         """round, site, model, metric, value: of the models carried beside each site's own, on its hold-out rows."""
@@ -194,7 +209,8 @@ class Run:
             models[site] = load_file(place / "model.safetensors")
             plain = json.loads((place / "encoder.json").read_text(encoding="utf-8"))
             encoders[site] = Encoder(study, plain["mean"], plain["sd"])
-        facts, shared = (_tensors_if_any(path / "coordinator" / f"{n}.safetensors") for n in ("facts", "shared"))
+        held = path / "coordinator"
+        facts, shared = load_facts(held / "facts.safetensors"), _tensors_if_any(held / "shared.safetensors")
         return cls(
             study,
             methods.build(info["method"]["name"], {k: v for k, v in info["method"].items() if k != "name"}),
@@ -263,7 +279,8 @@ def write_run(folder: Folder, run: Run) -> None:
     if run.shift_table is not None:
         write_atomically(path / "shifts.csv", run.shift_table.to_csv(index=False))
         write_atomically(path / "alarms.json", json.dumps(run.alarms, indent=1))
-    for name, held in (("facts", run.facts), ("shared", run.shared)):
-        if held:
-            save_tensors(path / "coordinator" / f"{name}.safetensors", held)
+    if run.facts:
+        save_facts(path / "coordinator" / "facts.safetensors", run.facts)
+    if run.shared:
+        save_tensors(path / "coordinator" / "shared.safetensors", run.shared)
     write_atomically(path / "run.json", json.dumps({**run.info, "finished": True}, indent=1))

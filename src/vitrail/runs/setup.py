@@ -10,7 +10,9 @@ import torch
 from torch import Tensor
 
 from vitrail import methods
-from vitrail.core.exchange import Roster
+from vitrail.core.exchange import Roster, Stage
+from vitrail.core.facts import ENDS
+from vitrail.core.losses import CrossEntropy, Loss, SquaredError
 from vitrail.core.problems import Problem, VitrailError, nearest
 from vitrail.core.random import key
 from vitrail.core.task import Task
@@ -18,7 +20,7 @@ from vitrail.core.tensors import each, tensors
 from vitrail.data.encode import SiteData, class_weights, columns, numeric
 from vitrail.engines.rounds import Training
 from vitrail.engines.sites import Sites, gather_sites
-from vitrail.engines.wire import Line, trace
+from vitrail.engines.wire import Line, beside_of, meanings, trace
 from vitrail.explain.shifts import SiteRows
 from vitrail.methods import AnyMethod
 from vitrail.nets import MLP
@@ -27,6 +29,7 @@ from vitrail.study import Study
 
 Away = Mapping[str, Sequence[tuple[int, int]]]  # site -> rounds it is absent, first to last, counted from 1
 CURVE_POINTS = 40  # evaluations along a run
+LOSSES: dict[str, Loss] = {"classes": CrossEntropy(), "number": SquaredError()}
 MAJORITY = "majority"  # the name of the model that always gives the most common answer
 
 
@@ -35,9 +38,10 @@ def build_task(study: Study, method: AnyMethod, seed: int, device: str = "cpu") 
     outputs = 1 if study.target.kind == "number" else len(study.target.levels)
     hidden = study.network.hidden if study.network.kind == "mlp" else ()
     dropout = study.network.dropout if hidden else 0.0
-    net = MLP(len(columns(study)), outputs, hidden, dropout, *method.ends())
+    net = MLP(len(columns(study)), outputs, hidden, dropout).framed(method.ends())
     start = net.init(torch.Generator().manual_seed(key(seed, "init")))
-    return Task(net, {k: v.to(device) for k, v in start.items()}, study.target.kind)
+    task = Task(net, {k: v.to(device) for k, v in start.items()}, LOSSES[study.target.kind])
+    return training_of(study).applied(task, method)
 
 
 def wire_lines(study: Study, method: AnyMethod, keep_updates: bool = False, sites: int = 1) -> list[Line]:
@@ -59,19 +63,45 @@ def wire_lines(study: Study, method: AnyMethod, keep_updates: bool = False, site
             for name, v in tensors(task.start)
         ]
     else:
-        for contract in trace(task, method, rounds, sites):
+        for contract in (c for stage in trace(task, method, rounds, sites) for c in stage):
             lines += [x._replace(seen="each") if keep_updates else x for x in contract.lines()]
-    if publishes(method):
+    if publishes(task, method):
         lines += evidence_lines(study)
     lines += [Line("scores", "from site", m, (), "float64", 8, evaluations, "each") for m in study.metrics]
-    for model, times in [(name, evaluations) for name in method.compares()] + [(MAJORITY, 1)] * bool(method.compares()):
+    beside = beside_of(task, method)
+    for model, times in [(name, evaluations) for name in beside] + [(MAJORITY, 1)] * bool(beside):
         lines += [Line("scores", "from site", f"{m}, {model}", (), "float64", 8, times, "each") for m in study.metrics]
     return lines
 
 
-def publishes(method: AnyMethod) -> bool:
+def publishes(task: Task, method: AnyMethod) -> bool:
     """Whether sites show their private layers in the end."""
-    return any(stage.name == "publish" for stage in method.plan(1))
+    return not meanings(task, method).isdisjoint(ENDS)
+
+
+def asks(stage: Stage) -> bool:
+    """Whether a site may refuse to take part in this stage."""
+    return any(ex.consent for ex in stage.exchanges)
+
+
+def with_consent() -> str:
+    """Methods whose sites are asked to show something, for a hint."""
+    return " or ".join(methods.named(lambda kind: any(asks(stage) for stage in kind().plan(1))))
+
+
+def with_ends() -> str:
+    """Methods that learn private layers, for a hint."""
+    return " or ".join(methods.named(lambda kind: kind().ends().input))
+
+
+def with_facts(study: Study, *means: str) -> str:
+    """Methods whose runs tell something that means one of these, for a hint."""
+
+    def tells(kind: type[AnyMethod]) -> bool:
+        method = kind()
+        return not meanings(build_task(study, method, 0), method).isdisjoint(means)
+
+    return " or ".join(methods.named(tells))
 
 
 def standardise_lines(study: Study, times: int = 1) -> list[Line]:
@@ -106,6 +136,7 @@ def check_options(
     pseudonyms: Mapping[str, str],
     names: list[str],
     seed: int,
+    task: Task,
     method: AnyMethod,
 ) -> None:
     problems = []
@@ -120,12 +151,12 @@ def check_options(
         problems.append(Problem("dropout_rate", f"expected a share from 0 to below 1, got {rate}.", "Correct it."))
     problems += [Problem("refuse", f"there is no site {s!r}.", nearest(s, names)) for s in refuse if s not in names]
     problems += _bad_pseudonyms(pseudonyms, refuse, names)
-    if refuse and not any(stage.name in ("publish", "show") for stage in method.plan(1)):
+    if refuse and not any(asks(stage) for stage in method.plan(1)):
         what = f"{method.title} asks no site to publish anything, so that there is nothing to refuse."
-        problems.append(Problem("refuse", what, "Leave --refuse out, or run --method ifedavg."))
-    if pseudonyms and not publishes(method):
+        problems.append(Problem("refuse", what, f"Leave --refuse out, or run --method {with_consent()}."))
+    if pseudonyms and not publishes(task, method):
         what = f"{method.title} publishes nothing of a single site, so that there is nothing to go by another name."
-        problems.append(Problem("pseudonyms", what, "Leave --pseudonym out, or run --method ifedavg."))
+        problems.append(Problem("pseudonyms", what, f"Leave --pseudonym out, or run --method {with_ends()}."))
     for site, spans in away.items():
         if site not in names:
             problems.append(Problem("away", f"there is no site {site!r}.", nearest(site, names)))
@@ -142,20 +173,21 @@ def check_options(
 
 def check_keeping(task: Task, method: AnyMethod, out: object) -> None:
     """Reports are kept only where there are some, and where all sites' models are made of one that they make up."""
-    ex, what = method.plan(1)[0].exchange, ""
+    ex, what = method.plan(1)[0].last, ""
     if method.pools_rows:
         what = "all rows are in one place, so that no site reports anything."
     elif method.grows:
         what = "it makes a model for each site, and no shared one that a coalition's reports would give."
-    elif not trace(task, method, 1)[0].up:
+    elif not any(c.up for c in trace(task, method, 1)[0]):
         what = "its sites report nothing."
     else:
-        state, everyone = method.state(task, 1), Roster(("site",), torch.ones(1, dtype=torch.bool))
+        one_site = torch.ones(1, dtype=torch.bool)
+        state, everyone = method.state(task, 1), Roster(("site",), one_site, torch.zeros(1), torch.tensor(1))
         down = ex.send(task, method.coord(task, 1), everyone)
         one, other = (dict(tensors(ex.settle(task, state, d))) for d in (down, each(lambda t: t + 1, down)))
         if all(torch.equal(v, other[k]) for k, v in one.items()):
             what = "a site predicts with a model of its own, into which the shared one does not enter."
-    problems = [Problem(f"method {method.title}", what, "Keep updates of one like fedavg or ifedavg.")] if what else []
+    problems = [Problem(f"method {method.title}", what, "Keep updates of one that shares a model.")] if what else []
     if out is None:
         problems.append(Problem("keep_updates", "there is no folder to keep them in.", "Give one: out, or --out."))
     if problems:
@@ -182,7 +214,8 @@ def _bad_pseudonyms(pseudonyms: Mapping[str, str], refuse: Sequence[str], names:
 
 def training_of(study: Study) -> Training:
     t = study.training
-    return Training(t.rounds, t.epochs, t.batch, t.lr, t.momentum, t.decay, t.decays, t.loss == "mean")
+    steps = (t.rounds, t.epochs, t.batch, t.lr, t.momentum, t.decay, t.decays, t.loss == "mean")
+    return Training(*steps, t.optimiser, t.weight_decay, tuple(t.rates.items()), t.memory)
 
 
 def training_rows(data: list[SiteData], study: Study, method: AnyMethod, device: str) -> Sites:
@@ -217,13 +250,13 @@ def _row_weights(study: Study, y: Any, trained: Any) -> Tensor:
 
 
 def absence(
-    names: tuple[str, ...], seed: int, rate: float, away: Away, refuse: Sequence[str], stages: list[str]
+    names: tuple[str, ...], seed: int, rate: float, away: Away, refuse: Sequence[str], stages: Sequence[Stage]
 ) -> Callable[[int, int], Tensor] | None:
     if not rate and not away and not refuse:
         return None
 
     def absent(stage: int, round_: int) -> Tensor:
-        if stages[stage] in ("publish", "show"):  # asked once, and waited for: who is missing here has refused
+        if asks(stages[stage]):  # asked once, and waited for: who is missing here has refused
             return torch.tensor([name in refuse for name in names])
         gone = [key(seed, name, "absent", stage, round_) < rate * 2**63 for name in names]
         planned = [any(a <= round_ + 1 <= b for a, b in away.get(name, ())) for name in names]

@@ -14,6 +14,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from vitrail.core.facts import ENDS, OWN, ROUND, Fact, Facts, in_order
 from vitrail.core.metrics import score
 from vitrail.core.problems import Problem, VitrailError
 from vitrail.core.tensors import each, tensors
@@ -74,14 +75,15 @@ def federate(
     study, chosen = resolve(study, method, rounds)
     seed = study.seeds[0] if seed is None else seed
     pseudonyms = dict(pseudonyms or {})
-    check_options(engine, device, dropout_rate, away or {}, refuse, pseudonyms, list(sites), seed, chosen)
+    plain = build_task(study, chosen, 0)
+    check_options(engine, device, dropout_rate, away or {}, refuse, pseudonyms, list(sites), seed, plain, chosen)
     data = prepare(sites, study, seed)
     task = build_task(study, chosen, seed, device)
     if keep_updates:
         check_keeping(task, chosen, out)
     rows = training_rows(data, study, chosen, device)
-    stages = [stage.name for stage in chosen.plan(study.training.rounds)]
-    absent = None if chosen.pools_rows else absence(rows.names, seed, dropout_rate, away or {}, refuse, stages)
+    stages, plan = chosen.plan(study.training.rounds), (dropout_rate, away or {}, refuse)
+    absent = None if chosen.pools_rows else absence(rows.names, seed, *plan, stages)
     looped = engine == "looped"
     runner = Engine(
         task, chosen, rows, training_of(study), seed, looped=looped, absent=absent, keep_reports=keep_updates
@@ -139,7 +141,7 @@ def train(
     method = runner.method
     total = sum(stage.rounds for stage in runner.stages)
     history: list[tuple[Any, ...]] = []
-    paths: dict[str, list[Tensor]] = {}
+    paths: dict[str, list[Fact]] = {}  # facts of every round
     moment = None
     if folder:
         if resume:
@@ -148,7 +150,7 @@ def train(
                 return Run.load(folder.path)
             if back := _restore(folder, runner):
                 moment, history, before = back
-                paths = {k: list(v) for k, v in before.items()}
+                paths = {k: [f._replace(value=v) for v in f.value] for k, f in before.items()}
                 folder.log("resumed", stage=moment.stage, round=moment.round)
         else:
             write_atomically(folder.path / "study.toml", study.to_toml())
@@ -163,9 +165,10 @@ def train(
         history += sites.rows(last, ("test",))
     for last in runner.run(moment):
         done += 1
-        if kept := {k: v.cpu() for k, v in last.facts.items() if k in method.paths}:
-            for k, v in ({"round": torch.tensor(last.round)} | kept).items():
-                paths.setdefault(k, []).append(v)
+        if kept := {k: f._replace(value=f.value.cpu()) for k, f in last.facts.items() if f.every}:
+            number = Fact(torch.tensor(last.round), (), ROUND, every=True)
+            for k, f in ({ROUND: number} | kept).items():
+                paths.setdefault(k, []).append(f)
         history += sites.late()
         if is_evaluated(done, total):
             history += sites.rows(last, ("test", "train") if done == total else ("test",))
@@ -182,7 +185,7 @@ def train(
         if folder and done < total and time.monotonic() - saved >= checkpoint_seconds:
             extra = {"history": history, "ledger": runner.ledger.counts}
             extra |= {"names": runner.names, "sizes": runner.ledger.sizes}  # of a message: for those who look on
-            folder.checkpoint(runner.names, last, extra, {k: torch.stack(v) for k, v in paths.items()})
+            folder.checkpoint(runner.names, last, extra, _stacked(paths))
             folder.log("checkpoint", stage=last.stage, round=last.round)
             saved = time.monotonic()
         if progress:
@@ -199,13 +202,11 @@ def train(
         sites.models(last),
         sites.encoders(),
         sites.sizes,
-        {k: v.cpu() for k, v in last.facts.items()} | _in_order(paths, method.paths, sites.at),
+        facts_of(runner, last, _stacked(paths), sites.at),
         {k: v.cpu().clone() for k, v in tensors(last.coord)},
         pseudonyms=pseudonyms,
     )
-    if "shown" in last.facts:
-        run.facts |= {k: v.cpu()[sites.at] for k, v in last.facts.items()}
-    if "published" in last.facts:
+    if any(f.means in ENDS for f in last.facts.values()):
         run.shift_table, run.alarms, run.facts = find_shifts(runner, study, last, sites.ask(), pseudonyms)
     if folder:
         write_run(folder, run)
@@ -254,14 +255,16 @@ class Judge:
                 y, method = getattr(site, f"{split}_y"), self.runner.method
                 scores = {split: method.predict(task, mine, x[None])[0]}
                 if split == "test":
-                    scores |= {f"test:{k}": z[0] for k, z in method.compared(task, mine, x[None]).items()}
+                    beside = {k: p for k, p in method.models(task, mine).items() if k != OWN}
+                    scores |= {f"test:{k}": task.output(p, x[None])[0] for k, p in beside.items()}
                 if len(scores) > 1 and not stage and not round_:
                     scores[f"test:{MAJORITY}"] = self._majority(site.train_y, x)
                 number = target.kind == "number"  # scores in the target's own unit
                 y = y * target.scale + target.center if number else y
                 for name, z in scores.items():
                     z = z.double()
-                    p = (z * target.scale + target.center if number else z.softmax(1)).cpu().numpy()
+                    z = task.loss.answers(z)
+                    p = (z * target.scale + target.center if number else z).cpu().numpy()
                     for metric, value in score(self.study.metrics, y, p).items():
                         out.append((stage, round_, site.name, name, metric, value))
         return out
@@ -307,17 +310,19 @@ def _same_run(folder: Folder, info: dict[str, Any], pseudonyms: dict[str, str]) 
         raise VitrailError("this is another run", problems)
 
 
-def _in_order(paths: dict[str, list[Tensor]], site_axes: dict[str, int], at: list[int]) -> dict[str, Tensor]:
-    """Facts of every round, [round, ...], with the sites in the order of the run."""
-    out = {k: torch.stack(v) for k, v in paths.items()}
-    for k, axes in site_axes.items():
-        for axis in range(1, axes + 1):
-            if k in out:
-                out[k] = out[k].index_select(axis, torch.tensor(at))
-    return out
+def _stacked(paths: dict[str, list[Fact]]) -> Facts:
+    """Facts of every round so far, [round, ...]."""
+    return {k: told[0]._replace(value=torch.stack([f.value for f in told])) for k, told in paths.items()}
 
 
-def _restore(folder: Folder, runner: Rounds) -> tuple[Moment, list[tuple[Any, ...]], dict[str, Tensor]] | None:
+def facts_of(runner: Rounds, last: Moment, paths: Facts, at: list[int]) -> Facts:
+    """All facts of a run, with the sites in its own order."""
+    order = torch.tensor(at)
+    ends = {k: f._replace(value=f.value.cpu()) for k, f in last.facts.items() if not f.every}
+    return {k: in_order(f, order) for k, f in ends.items()} | {k: in_order(f, order, 1) for k, f in paths.items()}
+
+
+def _restore(folder: Folder, runner: Rounds) -> tuple[Moment, list[tuple[Any, ...]], Facts] | None:
     back = folder.restore(runner.names, runner.shape_at)
     if back is None:
         return None

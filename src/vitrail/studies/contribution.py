@@ -206,7 +206,7 @@ def _notes(record: Record) -> list[str]:
             f"{method.title} leaves the user something of its own. It is taken as it is at the end of the run, also "
             "under the model that all started from: what it brings is in no site's value."
         )
-    if len([s for s in method.plan(1) if s.exchange.trains]) > 1:
+    if sum(any(ex.trains for ex in stage.exchanges) for stage in method.plan(1)) > 1:
         notes.append(f"Counted on the shared model, before what {method.title} does to it afterwards at each site.")
     return notes
 

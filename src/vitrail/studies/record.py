@@ -19,11 +19,13 @@ from numpy.typing import NDArray
 from safetensors import safe_open
 from torch import Tensor
 
-from vitrail.core.exchange import Pace, Roster, Rows
+from vitrail.core.exchange import Roster
 from vitrail.core.problems import Problem, VitrailError, nearest
+from vitrail.core.random import key
 from vitrail.core.tensors import each, filled, per_site, tensors
 from vitrail.data.encode import prepare
-from vitrail.engines.wire import settled_shape
+from vitrail.engines.rounds import clock_of
+from vitrail.engines.wire import rehearse, settled_shape
 from vitrail.explain.shapley import Floats, Masks, Values, Worth
 from vitrail.runs.folder import UPDATES
 from vitrail.runs.run import Run
@@ -38,6 +40,7 @@ Tell = Callable[[str, int, int], None]  # words, done, in all
 class Said(NamedTuple):
     """One round: where the shared model stood, what each site reported, who did."""
 
+    round: int  # from 0
     coord: Any
     up: Any  # stacked over all sites; zero for those absent
     present: Masks
@@ -62,8 +65,8 @@ class Record:
             )
         task = build_task(run.study, run.method, run.seed)
         self.task = replace(task, start={k: v.double() for k, v in task.start.items()})
-        self.ex = run.method.plan(run.study.training.rounds)[0].exchange
-        self.everyone = Roster(self.names, torch.ones(len(self.names), dtype=torch.bool))
+        self.ex = run.method.plan(run.study.training.rounds)[0].last
+        self.keys = torch.tensor([key(run.seed, name, "coordinator") for name in self.names])
         self.at = self.names.index(user)
         model = {k: v[None].double() for k, v in run.models[user].items()}
         self.state = filled(settled_shape(self.task, run.method), model)
@@ -97,24 +100,19 @@ class Record:
         if self._held is not None:
             yield from self._held
             return
-        coord, shape = self.start, self._shape()
-        for path in self.files:
+        coord, shape = self.start, next(rehearse(self.task, self.run.method, 1)).turns[-1].up
+        for r, path in enumerate(self.files):
             with safe_open(path, "pt") as file:
                 present = file.get_tensor("present")
                 up = each(lambda t: t.new_zeros((len(present), *t.shape[1:])), shape)  # noqa: B023
                 for name, whole in tensors(up) if bool(present.any()) else ():
                     whole[present] = file.get_tensor(f"report/{name}").to(whole)
-            said = Said(coord, up, present.numpy())
+            said = Said(r, coord, up, present.numpy())
             yield said
             (coord,) = self._merged(said, said.present[None])
 
-    def _shape(self) -> Any:
-        """One site's report, as far as names and shapes go."""
-        state, one = self.run.method.state(self.task, 1), Roster(("site",), torch.ones(1, dtype=torch.bool))
-        down = self.ex.send(self.task, self.run.method.coord(self.task, 1), one)
-        work = self.ex.begin(self.task, state, down)
-        rows = Rows(torch.ones(1, dtype=torch.double))
-        return self.ex.report(self.task, state, work, down, rows, Pace(0.1, 0.0))[1]
+    def roster(self, present: Tensor, round_: int) -> Roster:
+        return Roster(self.names, present, self.keys, torch.tensor(clock_of(0, round_, 0)))
 
     def _merged(self, said: Said, masks: Masks) -> Iterator[Any]:
         """The coordinator after this round, had only these sites answered."""
@@ -128,14 +126,14 @@ class Record:
                 heard = each(lambda t: t[c], sums)  # noqa: B023
             else:
                 heard = each(lambda t: t * per_site(here.to(t), t), said.up)  # noqa: B023
-            yield self.ex.merge(self.task, said.coord, heard, Roster(self.names, here))[0]
+            yield self.ex.merge(self.task, said.coord, heard, self.roster(here, said.round))[0]
 
     @torch.no_grad()
     def losses(self, coords: Sequence[Any]) -> Floats:
         """[model, test row]: the user's loss under each of these shared models."""
-        out = []
+        out, everyone = [], self.roster(torch.ones(len(self.names), dtype=torch.bool), 0)
         for i in range(0, len(coords), CHUNK):
-            told = [self.ex.send(self.task, c, self.everyone) for c in coords[i : i + CHUNK]]
+            told = [self.ex.send(self.task, c, everyone) for c in coords[i : i + CHUNK]]
             flat = [dict(tensors(each(lambda t: t[self.at : self.at + 1], d))) for d in told]
             down = filled(told[0], {k: torch.cat([f[k] for f in flat]) for k in flat[0]})
             n = len(flat)

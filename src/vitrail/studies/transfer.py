@@ -29,6 +29,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from vitrail import methods
+from vitrail.core.facts import OWN
 from vitrail.core.metrics import Floats
 from vitrail.core.problems import Problem, VitrailError, nearest
 from vitrail.core.task import Task
@@ -148,7 +149,7 @@ def transfer(
     for last in runner.run():
         if progress:
             progress(last.round, study.training.rounds)
-    states: Params = runner.settled(last).params
+    states = method.models(task, runner.settled(last))[OWN]
     place = {name: i for i, name in enumerate(runner.sites.names)}
     names = [s.name for s in data]
     own = {k: v[[place[n] for n in names]] for k, v in states.items()}  # f_i, in the order of `data`

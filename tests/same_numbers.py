@@ -1,4 +1,4 @@
-"""Scores of every method on the shipped data. `python tests/runs/same_numbers.py` writes them to same_numbers.json; the
+"""Scores of every method on the shipped data. `python tests/same_numbers.py` writes them to same_numbers.json; the
 committed file is from release 0.1.0 before optimisers, losses and networks became values (commit e51864d)."""
 
 from __future__ import annotations
@@ -38,9 +38,7 @@ def scores(case: str) -> dict[str, float]:
         training["memory"] = "fresh"
     study = study.with_changes(training=training, **({"network": {"kind": "linear"}} if told.get("linear") else {}))
     method = vt.methods.build(told["method"], told.get("given"))
-    run = vt.federate(
-        study, vt.datasets.heart_disease(), method, seed=8273, dropout_rate=told.get("dropout_rate", 0.0)
-    )
+    run = vt.federate(study, vt.datasets.heart_disease(), method, seed=8273, dropout_rate=told.get("dropout_rate", 0.0))
     both = [run.scores(split).assign(split=split) for split in ("test", "train")]
     rows = [row for frame in both for row in frame[["site", "split", "metric", "value"]].itertuples(index=False)]
     return {f"{site}, {split}, {metric}": value for site, split, metric, value in rows}

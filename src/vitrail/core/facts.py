@@ -1,0 +1,79 @@
+"""What a coordinator may show, and what facts can mean.
+
+A method declares for each fact its axes, what it means and whether every round's is kept. Pages, tables and tests look
+for meanings, never for a fact's name. A meaning that nobody draws is kept in the run all the same.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from torch import Tensor
+
+
+class Fact(NamedTuple):
+    value: Tensor
+    axes: tuple[str, ...] = ()  # "site" and "user" are put in the run's order of sites; others are labels
+    means: str = ""
+    every: bool = False  # kept for every round, [round, ...], not only the last
+
+
+Facts = dict[str, Fact]
+
+SITES = ("site", "user")  # axes along which sites stand
+
+ROUND = "round"  # the number of each round of which facts are kept
+AGREED = "which sites agreed to show what was asked for"  # [site] bool
+INPUT_SHIFT = "what a site's private layer adds to each input"  # [site, input]
+INPUT_FACTOR = "what a site's private layer multiplies each input by"  # [site, input]
+OUTPUT_SHIFT = "what a site's private layer adds to each output"  # [site, output]
+OUTPUT_FACTOR = "what a site's private layer multiplies each output by"  # [site, output], or one for all
+ENDS = {  # and the parameter of a framed network (core/task.py) that it is
+    INPUT_SHIFT: "input.shift",
+    INPUT_FACTOR: "input.scale",
+    OUTPUT_SHIFT: "output.shift",
+    OUTPUT_FACTOR: "output.scale",
+}
+
+TRUST = "how far a user trusts a site, 1 fully, 0 no more"  # [user, site]
+SHARE = "the share of a user's model that a site gave"  # [user, site], sums to 1 for each user
+DISTANCE = "how far a site's update is from the user's own, relative to its length"  # [user, site]
+VANISHED = "the user's own update was nothing"  # [user] bool
+STOPPED = "the user's model stands still"  # [user] bool
+VALIDATION = "the user's loss on rows that it set aside"  # [user]
+GRADIENTS = "gradients computed, for the users and for models beside"  # [2]
+TO_ALONE = "how far the user's model is from one trained alone"  # [user]
+TO_SHARED = "how far the user's model is from the model of all sites"  # [user]
+BETWEEN = "how far the model of all sites is from one trained alone"  # [user]
+
+ALONE_WEIGHT = "weights of a linear model trained alone"  # [site, input, output]
+ALONE_BIAS = "constants of a linear model trained alone"  # [site, output]
+
+# The models that a site may hold, by what each is to it
+OWN = "own"  # with which it predicts
+SHARED = "shared"  # of all sites
+ALONE = "alone"  # trained on its rows alone
+
+
+def told(facts: Mapping[str, Fact], means: str) -> Tensor | None:
+    """The fact that means this, if there is one.
+
+    >>> told({}, TRUST) is None
+    True
+    """
+    return next((f.value for f in facts.values() if f.means == means), None)
+
+
+def ends_of(facts: Mapping[str, Fact]) -> dict[str, Tensor]:
+    """The private layers among the facts, by the name of the parameter that each is."""
+    return {name: value for means, name in ENDS.items() if (value := told(facts, means)) is not None}
+
+
+def in_order(fact: Fact, at: Tensor, axes_before: int = 0) -> Fact:
+    """With every axis of sites put in the order `at`; `axes_before` the declared ones stand others (rounds)."""
+    value = fact.value
+    for axis, name in enumerate(fact.axes):
+        if name in SITES:
+            value = value.index_select(axis + axes_before, at.to(value.device))
+    return fact._replace(value=value)
