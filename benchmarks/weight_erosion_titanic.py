@@ -40,8 +40,8 @@ from vitrail.data.encode import SiteData, columns, prepare
 from vitrail.engines.local import Engine
 from vitrail.methods.influence import Influence
 from vitrail.methods.weight_erosion import Coord, Up, WeightErosion
+from vitrail.runs.judge import Judge
 from vitrail.runs.setup import build_task, training_of, training_rows
-from vitrail.runs.train import Judge
 from vitrail.studies.intervals import interval
 from vitrail.studies.tune import tune
 

@@ -39,8 +39,8 @@ import vitrail as vt
 from vitrail.core.task import Task
 from vitrail.data.encode import prepare, split_rows
 from vitrail.engines.local import Engine
+from vitrail.runs.judge import Judge
 from vitrail.runs.setup import build_task, standardise_lines, training_of, training_rows
-from vitrail.runs.train import Judge
 from vitrail.studies.intervals import interval
 from vitrail.studies.transfer import transfer, transfer_lines
 from vitrail.studies.tune import tune

@@ -116,7 +116,7 @@ def test_check_tells_by_exit_code(place) -> None:
 def test_wire_names_what_leaves(place) -> None:
     told = vitrail("wire", "fedper", place / "study.toml")
     assert told.returncode == 0
-    assert "weighted/body.0.weight" in told.stdout
+    assert "change/body.0.weight" in told.stdout
     assert "head" not in told.stdout, "the head stays at the site"
     assert "ALL TRAINING ROWS" in vitrail("wire", "centralized").stdout
     assert "from site" not in vitrail("wire", "local").stdout.replace("scores  from site", "")

@@ -6,6 +6,8 @@ import numpy as np
 import pytest
 import torch
 
+from vitrail.core import facts as means
+from vitrail.core.facts import Fact, Facts
 from vitrail.explain.groups import joined
 from vitrail.explain.trust import groups, read_trust
 
@@ -51,12 +53,12 @@ def test_two_camps_come_out_as_two_groups() -> None:
     assert {frozenset(joins[-1].first), frozenset(joins[-1].second)} == {frozenset([0, 3, 5]), frozenset([1, 2, 4])}
 
 
-def facts(alpha: list[list[list[float]]], **more: torch.Tensor) -> dict[str, torch.Tensor]:
-    path = torch.tensor(alpha)
-    rounds, n = path.shape[:2]
-    none = torch.zeros(rounds, n, dtype=torch.bool)
-    held = {"alpha": path, "distance": path, "vanished": none, "stopped": none, "gradients": torch.ones(rounds, 2)}
-    return {**held, "round": torch.arange(1, rounds + 1), **more}
+def facts(path: list[list[list[float]]], what: str = means.TRUST, stopped: torch.Tensor | None = None) -> Facts:
+    """What a run tells of these weights [round, user, site], under names that nobody knows."""
+    told = {what: torch.tensor(path), means.ROUND: torch.arange(1, len(path) + 1)}
+    if stopped is not None:
+        told[means.STOPPED] = stopped
+    return {f"fact {i}": Fact(value, means=of) for i, (of, value) in enumerate(told.items())}
 
 
 def test_what_happened_to_a_user() -> None:
@@ -72,16 +74,16 @@ def test_what_happened_to_a_user() -> None:
     assert late is not None
     assert np.allclose(late.mean, [[1, 0.4], [0.6, 1]])
     assert late.alone_from(0) is None, "who never met has not lost trust"
-    assert read_trust(["a"], {"alpha": torch.ones(1)}) is None
+    assert read_trust(["a"], {"alpha": Fact(torch.ones(1), means=means.DISTANCE)}) is None
 
 
-def test_shares_of_influence() -> None:
+def test_shares() -> None:
     nan = float("nan")
     path = [[[nan, nan], [nan, nan]], [[0.4, 0.6], [1.0, 0.0]], [[1.0, 0.0], [nan, nan]]]
-    trust = read_trust(["a", "b"], {"influence": torch.tensor(path), "round": torch.arange(1, 4)})
+    trust = read_trust(["a", "b"], facts(path, means.SHARE))
     assert trust is not None
     assert trust.shares
     assert np.allclose(trust.mean, [[0.7, 0.3], [1, 0]])
     assert (trust.alone_from(0), trust.alone_from(1)) == (3, None), "b gave all to a, then was away"
     assert trust.stop_round(0) is None
-    assert read_trust(["a", "b"], {"influence": torch.full((1, 2, 2), nan), "round": torch.ones(1)}) is None
+    assert read_trust(["a", "b"], facts([[[nan, nan], [nan, nan]]], means.SHARE)) is None

@@ -26,10 +26,11 @@ from vitrail.explain.shifts import Answer, Cell, Evidence, Fit
 from vitrail.report.words import several
 from vitrail.runs.fit import Ask, SilentError
 from vitrail.runs.folder import Folder, is_finished, write_atomically
+from vitrail.runs.judge import SIZES, target_words
 from vitrail.runs.look import Behind, behind
 from vitrail.runs.run import Run
 from vitrail.runs.setup import training_of
-from vitrail.runs.train import SIZES, describe, target_words, train
+from vitrail.runs.train import describe, train
 
 ENTERED = "entered.json"  # in a run folder: who takes part
 TOLD = "told.json"  # in a run folder: the sites that have heard their last word

@@ -28,8 +28,8 @@ from vitrail.deploy.message import Message, inspect
 from vitrail.engines.local import Engine
 from vitrail.explain.shifts import Fit, Here
 from vitrail.runs.folder import save_tensors, versions, write_atomically
+from vitrail.runs.judge import Judge, target_share
 from vitrail.runs.setup import all_rows, training_of, training_rows
-from vitrail.runs.train import Judge, target_share
 
 BEHIND = "behind.safetensors"  # what a site was told about itself at the end
 KEPT = 4  # rounds whose outcome a site keeps

@@ -5,8 +5,8 @@
     coordinator      x <- x + server_lr / |S| * sum_S (y_i - x)      S: the sites that answered
                      c <- c + 1/N * sum_S (c_i_new - c_i)            N: all sites
 
-The formula for c_i is that of plain SGD, so momentum is off and cannot be turned on. A site sends the change of c_i, not
-c_i itself; whoever adds up all changes has it.
+The formula for c_i is that of plain SGD, so momentum is off and cannot be turned on. A site sends changes of c_i;
+whoever adds up all of them has it.
 """
 
 from __future__ import annotations

@@ -36,8 +36,8 @@ from vitrail.data.encode import SiteData, prepare
 from vitrail.engines.local import Engine
 from vitrail.methods import AnyMethod
 from vitrail.runs.folder import Folder, versions, write_atomically
+from vitrail.runs.judge import Judge
 from vitrail.runs.setup import build_task, resolve, training_of, training_rows
-from vitrail.runs.train import Judge
 from vitrail.studies.folds import folds_of
 from vitrail.studies.pool import Step, done
 from vitrail.study import CLASS_METRICS, LOWER_IS_BETTER, NUMBER_METRICS, Network, Study, TrainingSpec
@@ -298,12 +298,15 @@ def _judged(job: _Job, data: list[SiteData], step: Step) -> list[float]:
     task = build_task(job.study, method, job.seed)
     rows = training_rows(data, job.study, method, "cpu")
     runner = Engine(task, method, rows, training_of(job.study), job.seed)
-    last = runner.start()
-    for last in runner.run():  # noqa: B007
-        step(0, 1)  # trials are short and told as a whole; here one can be stopped
     judge = Judge(runner, job.study.with_changes(metrics=[job.metric]), data)
+    left, found = sum(stage.rounds for stage in runner.stages), []
+    for moment in runner.run():
+        step(0, 1)  # trials are short and told as a whole; here one can be stopped
+        left -= 1
+        if not left:  # judged inside, where the engine's threads are
+            found = judge.rows(moment, ("test",))
     # a method may carry other models beside a site's own: those are not tuned
-    return [value for *_, split, _, value in judge.rows(last, ("test",)) if split == "test"]
+    return [value for *_, split, _, value in found if split == "test"]
 
 
 def _table(grid: Grid, cells: Floats, names: list[str], metric: str) -> pd.DataFrame:
