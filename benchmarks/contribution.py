@@ -24,14 +24,15 @@ import pandas as pd
 from scipy.stats import spearmanr
 
 import vitrail as vt
-from vitrail.core.intervals import interval
 from vitrail.core.random import key
 from vitrail.core.tensors import filled
 from vitrail.data.encode import prepare, split_rows
 from vitrail.engines.local import Engine
 from vitrail.explain.shapley import Floats, Masks, exact, leave_one_out
-from vitrail.runs.contribution import LOO, ROUND, SHAPLEY, WHOLE, Record, contribution
 from vitrail.runs.setup import build_task, training_of, training_rows
+from vitrail.studies.contribution import LOO, ROUND, SHAPLEY, WHOLE, contribution
+from vitrail.studies.intervals import interval
+from vitrail.studies.record import Record
 
 USERS = ("A", "C", "D")
 SITES = ("A", "B", "B copy", "C", "D", "random")

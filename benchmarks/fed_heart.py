@@ -24,8 +24,8 @@ from typing import Any
 import pandas as pd
 
 import vitrail as vt
-from vitrail.core.intervals import interval
 from vitrail.data.encode import split_rows
+from vitrail.studies.intervals import interval
 
 PUBLISHED = {
     "centralized": 0.735,

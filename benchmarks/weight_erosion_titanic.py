@@ -33,7 +33,6 @@ import torch
 
 import vitrail as vt
 from vitrail.core.exchange import Facts, Roster
-from vitrail.core.intervals import interval
 from vitrail.core.random import key
 from vitrail.core.task import Batch, Task
 from vitrail.core.tensors import Params, copied
@@ -41,9 +40,10 @@ from vitrail.data.encode import SiteData, columns, prepare
 from vitrail.engines.local import Engine
 from vitrail.methods.influence import Influence
 from vitrail.methods.weight_erosion import Coord, Up, WeightErosion
-from vitrail.runs.setup import build_task, training_of, training_rows
 from vitrail.runs.judge import Judge
-from vitrail.runs.tune import tune
+from vitrail.runs.setup import build_task, training_of, training_rows
+from vitrail.studies.intervals import interval
+from vitrail.studies.tune import tune
 
 Frame = pd.DataFrame
 Case = dict[str, Any]

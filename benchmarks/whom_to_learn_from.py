@@ -3,7 +3,7 @@
     VITRAIL_DATA=... python benchmarks/whom_to_learn_from.py --jobs 16      # resumes; finished cases lie in --cache
     python benchmarks/whom_to_learn_from.py --report                        # tables and figures from what is there
 
-Three steps. First `vitrail tune`'s cross-validation (runs/tune.py), within the training rows of a few seeds that the
+Three steps. First `vitrail tune`'s cross-validation (studies/tune.py), within the training rows of a few seeds that the
 comparison does not use, picks each method's learning rate and main hyperparameter. Then the same for the number of
 sites of Ndoye top-k, which is no method of the table: ranking and training are repeated within the training rows, of
 which a third is held out, as often as there are folds. Last, every method under every seed, all sites users at once,
@@ -36,14 +36,14 @@ import pandas as pd
 import torch
 
 import vitrail as vt
-from vitrail.core.intervals import interval
 from vitrail.core.task import Task
 from vitrail.data.encode import prepare, split_rows
 from vitrail.engines.local import Engine
-from vitrail.runs.setup import build_task, standardise_lines, training_of, training_rows
 from vitrail.runs.judge import Judge
-from vitrail.runs.transfer import transfer, transfer_lines
-from vitrail.runs.tune import tune
+from vitrail.runs.setup import build_task, standardise_lines, training_of, training_rows
+from vitrail.studies.intervals import interval
+from vitrail.studies.transfer import transfer, transfer_lines
+from vitrail.studies.tune import tune
 
 Sites = dict[str, pd.DataFrame]
 Case = dict[str, Any]

@@ -12,7 +12,7 @@ import pandas as pd
 import pytest
 
 import vitrail as vt
-from vitrail.cli import free_folder, parse_away, parse_settings
+from vitrail.cli import free_folder, parse_away, parse_methods, parse_settings
 
 
 def vitrail(*words: object, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
@@ -116,7 +116,7 @@ def test_check_tells_by_exit_code(place) -> None:
 def test_wire_names_what_leaves(place) -> None:
     told = vitrail("wire", "fedper", place / "study.toml")
     assert told.returncode == 0
-    assert "weighted/body.0.weight" in told.stdout
+    assert "change/body.0.weight" in told.stdout
     assert "head" not in told.stdout, "the head stays at the site"
     assert "ALL TRAINING ROWS" in vitrail("wire", "centralized").stdout
     assert "from site" not in vitrail("wire", "local").stdout.replace("scores  from site", "")
@@ -221,3 +221,16 @@ def test_small_parsers(tmp_path) -> None:
     assert parse_away(["va:3-5", "a:b:7"]) == {"va": [(3, 5)], "a:b": [(7, 7)]}
     (tmp_path / "demo").mkdir()
     assert free_folder(tmp_path / "demo") == tmp_path / "demo-2"
+
+
+def test_which_methods_are_compared(capsys) -> None:
+    assert parse_methods(None) == ["local", "centralized", "fedavg"]
+    assert parse_methods(" ditto, influence,") == ["ditto", "influence"]
+    assert capsys.readouterr().out == ""
+    table = vt.methods.TABLE
+    first = {name for name, kind in table.items() if kind.tune_first}
+    assert first == {"weight_erosion", "influence"}
+    assert parse_methods("all") == [name for name in table if name not in first]
+    told = capsys.readouterr().out
+    assert "Left out: Weight Erosion, Influence." in told
+    assert "--methods weight_erosion,influence" in told

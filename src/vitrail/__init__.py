@@ -9,9 +9,10 @@ if TYPE_CHECKING:
     from vitrail import methods
     from vitrail.core.problems import Problem, VitrailError
     from vitrail.data import cut, datasets
-    from vitrail.runs import Comparison, Run, compare, federate
-    from vitrail.runs.transfer import Transfer, transfer
-    from vitrail.runs.tune import Tuning, tune
+    from vitrail.runs import Run, federate
+    from vitrail.studies.compare import Comparison, compare
+    from vitrail.studies.transfer import Transfer, transfer
+    from vitrail.studies.tune import Tuning, tune
     from vitrail.study import Study
 
 # name -> module it lives in; loaded when first used, so that `import vitrail` and `vitrail --help` are quick
@@ -21,13 +22,13 @@ _PLACES = {
     "cut": "vitrail.data.cut",
     "Study": "vitrail.study",
     "Run": "vitrail.runs",
-    "Comparison": "vitrail.runs",
+    "Comparison": "vitrail.studies",
     "federate": "vitrail.runs",
-    "Transfer": "vitrail.runs",
-    "Tuning": "vitrail.runs",
-    "transfer": "vitrail.runs",
-    "tune": "vitrail.runs",
-    "compare": "vitrail.runs",
+    "Transfer": "vitrail.studies",
+    "Tuning": "vitrail.studies",
+    "transfer": "vitrail.studies",
+    "tune": "vitrail.studies",
+    "compare": "vitrail.studies",
     "Problem": "vitrail.core.problems",
     "VitrailError": "vitrail.core.problems",
 }

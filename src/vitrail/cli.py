@@ -15,7 +15,7 @@ from vitrail.core.table import print_table
 from vitrail.deploy.verbs import VERBS
 
 if TYPE_CHECKING:
-    from vitrail.runs import Comparison
+    from vitrail.studies import Comparison
 
 app = typer.Typer(
     help="Vitrail: federated learning that can be seen through.",
@@ -33,6 +33,7 @@ Data = Annotated[
 Engine = Annotated[str, typer.Option(help="vectorised (all sites at once) or looped (one after the other).")]
 Device = Annotated[str, typer.Option(help="cpu or cuda.")]
 Rounds = Annotated[int | None, typer.Option(help="Rounds, instead of the study's.")]
+Workers = Annotated[int, typer.Option(min=0, help="Processes; 0: as many as there are cores.")]
 Resume = Annotated[bool, typer.Option("--resume", help="Continue what is in --out.")]
 
 
@@ -76,9 +77,9 @@ def demo(
 ) -> None:
     """Federate the four real hospitals of the UCI heart disease data, offline, and write a page about it."""
     from vitrail.data.datasets import HEART_ATTRIBUTION, heart_disease, packaged
-    from vitrail.methods import TABLE
+    from vitrail.methods import named
     from vitrail.report.build import write_report
-    from vitrail.runs.comparison import compare, seeds_of
+    from vitrail.studies.compare import compare, seeds_of
     from vitrail.study import Study
 
     study = Study.load(packaged("heart_disease.toml"))
@@ -89,7 +90,7 @@ def demo(
         result = compare(
             study,
             heart_disease(),
-            [m for m in TABLE if m not in ("weight_erosion", "influence")],  # they need `vitrail tune` first
+            named(lambda kind: not kind.tune_first),
             seeds_of(study, seeds),
             out=target,
             workers=cores(),
@@ -168,6 +169,7 @@ def run(
     """Train one method over all sites and score every site on its own hold-out rows."""
     from vitrail import methods
     from vitrail.data.read import read_sites
+    from vitrail.explain.trust import read_trust
     from vitrail.report.build import write_report
     from vitrail.report.findings import no_shifts
     from vitrail.runs import federate
@@ -206,15 +208,13 @@ def run(
         print("\nWhose data does not fit?")
         found = result.findings()
         print("\n".join(f"  - {f.text}" for f in found) or f"  {no_shifts(result.shifts())}")
-    if "influence" in result.facts:
-        print("\nWhom each site learned from: share of its model, mean over rounds\n")
-        print_table(["user", *result.sites], [[u, *map(float, w)] for u, w in result.influence().iterrows()])
-    if "alpha" in result.facts:
-        trust = result.trust()
-        print("\nHow far each site trusts the others after the last round: 1 fully, 0 no more\n")
-        print_table(
-            ["user", *trust.sites], [[u, *map(float, a)] for u, a in zip(trust.sites, trust.final, strict=True)]
-        )
+    if trust := read_trust(result.sites, result.facts):
+        words = "How far each site trusts the others after the last round: 1 fully, 0 no more"
+        if trust.shares:
+            words = "Whom each site learned from: share of its model, mean over rounds"
+        print(f"\n{words}\n")
+        shown = trust.mean if trust.shares else trust.final
+        print_table(["user", *trust.sites], [[u, *map(float, a)] for u, a in zip(trust.sites, shown, strict=True)])
     if keep_updates:
         print(f"\nUpdates kept: {kept_size(out)}. The coordinator sees each site's own report.")
     print(f"\nRun:  {out.resolve()}\nPage: {write_report(result, out / 'report.html').resolve()}")
@@ -225,24 +225,26 @@ def compare(
     study: StudyFile,
     data: Data,
     out: Annotated[Path, typer.Option(help="The folder to write.")],
-    methods: Annotated[str, typer.Option(help="Methods, separated by commas; or all.")] = "local,centralized,fedavg",
+    methods: Annotated[
+        str | None,
+        typer.Option(help="Methods, separated by commas; or all. Without it, the yardsticks and the default method."),
+    ] = None,
     seeds: Annotated[int, typer.Option(min=1, help="How many seeds.")] = 5,
     rounds: Rounds = None,
     engine: Engine = "vectorised",
     device: Device = "cpu",
-    workers: Annotated[int, typer.Option(min=0, help="Processes; 0: as many as there are cores.")] = 0,
+    workers: Workers = 0,
     resume: Resume = False,
 ) -> None:
     """Compare methods over seeds: mean and worst site with intervals, and for each site whether joining is worth it."""
     from vitrail.data.read import read_sites
-    from vitrail.methods import TABLE
     from vitrail.report.build import write_report
-    from vitrail.runs.comparison import compare as side_by_side
-    from vitrail.runs.comparison import seeds_of
+    from vitrail.studies.compare import compare as side_by_side
+    from vitrail.studies.compare import seeds_of
     from vitrail.study import Study
 
     agreed = Study.load(study)
-    names = list(TABLE) if methods.strip() == "all" else [m.strip() for m in methods.split(",") if m.strip()]
+    names = parse_methods(methods)
     with bar() as step:
         result = side_by_side(
             agreed,
@@ -278,7 +280,7 @@ def wire(
 
     agreed = Study.load(study or packaged("heart_disease.toml"))
     if method == "ndoye":
-        from vitrail.runs.transfer import TRUST, transfer_lines
+        from vitrail.studies.transfer import TRUST, transfer_lines
 
         title, lines = (
             f"Adapted Ndoye factor, before any training together, {sites} sites",
@@ -346,7 +348,7 @@ def ui(
 @app.command()
 def look(
     data: Annotated[Path, typer.Option("--data", help="The site's own file.")],
-    run: Annotated[Path | None, typer.Argument(help="The folder of an iFedAvg run; not with --kit.")] = None,
+    run: Annotated[Path | None, typer.Argument(help="The folder of a run with private layers; not with --kit.")] = None,
     site: Annotated[str, typer.Option(help="The site whose own eyes these are.")] = "",
     kit: Annotated[Path | None, typer.Option(help="The site's kit, where it took part between machines.")] = None,
     feature: Annotated[list[str] | None, typer.Option(help="A column to look at besides the findings'.")] = None,
@@ -378,7 +380,7 @@ def look(
 
 @app.command()
 def adopt(
-    run: Annotated[Path, typer.Argument(help="The folder of an iFedAvg run.")],
+    run: Annotated[Path, typer.Argument(help="The folder of a run with private layers.")],
     site: Annotated[str, typer.Option(help="The new site's name.")],
     data: Annotated[Path, typer.Option("--data", help="The new site's own file.")],
     out: Annotated[Path, typer.Option(help="The run folder to write; the old one is left alone.")],
@@ -412,9 +414,9 @@ def contribution(
     """How much each site's taking part lowered the user's loss, and a ledger of credits. Nothing is trained again."""
     from vitrail.report.contribution import write_contribution
     from vitrail.runs import Run
-    from vitrail.runs.contribution import contribution as count
-    from vitrail.runs.contribution import to_text, user_table
     from vitrail.runs.folder import site_folder
+    from vitrail.studies.contribution import contribution as count
+    from vitrail.studies.contribution import to_text, user_table
 
     rows = user_table(data, Run.load(run).study, user)
     with bar() as step:
@@ -452,15 +454,16 @@ def transfer(
         str | None, typer.Option(help="Then train with the best: top:3, below:0.05, or NAME,NAME.")
     ] = None,
     user: Annotated[list[str] | None, typer.Option(help="For this site; without it, for each.")] = None,
-    method: Annotated[str, typer.Option(help="The method to train with.")] = "fedavg",
+    method: Annotated[str | None, typer.Option(help="The method to train with, instead of the default one.")] = None,
     rounds: Rounds = None,
     seed: Annotated[int | None, typer.Option(help="Seed, instead of the study's first.")] = None,
+    workers: Workers = 0,
 ) -> None:
     """Before any training together: whose model carries over to whose rows (the adapted Ndoye factor)?"""
     from vitrail.data.read import read_sites
     from vitrail.report.transfer import write_transfer
-    from vitrail.runs.transfer import TRUST, train_together
-    from vitrail.runs.transfer import transfer as carry_over
+    from vitrail.studies.transfer import TRUST, train_together
+    from vitrail.studies.transfer import transfer as carry_over
     from vitrail.study import Study
 
     agreed = Study.load(study)
@@ -471,7 +474,9 @@ def transfer(
         )
         for u in user or []:  # a mistake is told before anything is printed
             found.ranking(u)
-        scores = train_together(found, tables, train_with, user or (), method, step) if train_with else None
+        scores = None
+        if train_with:
+            scores = train_together(found, tables, train_with, user or (), method, step, workers or cores())
     print("Transfer loss: the loss of each site's own model on a user's training rows, less its cross-validated loss\n")
     shown = found.matrix()
     print_table(["user", *found.sites], [[u, *map(float, shown.loc[u])] for u in found.sites])
@@ -506,13 +511,13 @@ def tune(
     out: Annotated[Path | None, typer.Option(help="The folder to write; it keeps each trial as it ends.")] = None,
     rounds: Rounds = None,
     seed: Annotated[int | None, typer.Option(help="Seed, instead of the study's first.")] = None,
-    workers: Annotated[int, typer.Option(min=0, help="Processes; 0: as many as there are cores.")] = 0,
+    workers: Workers = 0,
     resume: Resume = False,
 ) -> None:
     """Find the best settings by cross-validation within the training rows; test rows are never touched."""
     from vitrail.data.read import read_sites
-    from vitrail.runs.tune import parse_grid
-    from vitrail.runs.tune import tune as search
+    from vitrail.studies.tune import parse_grid
+    from vitrail.studies.tune import tune as search
     from vitrail.study import Study
 
     agreed = Study.load(study)
@@ -539,6 +544,21 @@ def tune(
     print(f"\n# the best, for the study file\n{found.section()}")
     if out:
         print(f"\nWritten: {(out / 'tuning.json').resolve()}")
+
+
+def parse_methods(given: str | None) -> list[str]:
+    """Names separated by commas. `all`: those that can be compared by their defaults; the others are told."""
+    from vitrail.methods import DEFAULT, TABLE, named
+
+    if given is None:
+        return [*named(lambda kind: not kind.federated), DEFAULT]
+    if given.strip() != "all":
+        return [name.strip() for name in given.split(",") if name.strip()]
+    if left_out := named(lambda kind: kind.tune_first):
+        titles = ", ".join(TABLE[name].title for name in left_out)
+        print(f"Left out: {titles}. Their defaults are no use before `vitrail tune`.")
+        print(f"To have them all the same, name them: --methods {','.join(left_out)}\n")
+    return named(lambda kind: not kind.tune_first)
 
 
 def parse_settings(given: list[str]) -> dict[str, Any]:

@@ -55,7 +55,7 @@ class Study(Table):
     description: str = ""
     network: Network = Network()
     training: TrainingSpec = TrainingSpec()
-    method: dict[str, Any] = Field(default={"name": "fedavg"})  # name and hyperparameters
+    method: dict[str, Any] = Field(default_factory=lambda: {"name": methods.DEFAULT})  # and hyperparameters
     seeds: tuple[int, ...] = SEEDS
     metrics: tuple[str, ...] = ()
 
@@ -238,7 +238,7 @@ def _inconsistencies(raw: Mapping[str, Any], place: Callable[..., str]) -> Itera
     for name in dummies & set(features):
         hint = "Rename one of the two."
         yield Problem(place("features", name), "a category of another feature has this name in the model.", hint)
-    method = raw.get("method", {"name": "fedavg"})
+    method = raw.get("method", {"name": methods.DEFAULT})
     if isinstance(method, Mapping):
         if "name" not in method:
             yield Problem(place("method"), "'name' is missing.", nearest("", methods.TABLE))

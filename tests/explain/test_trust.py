@@ -3,26 +3,43 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 import torch
-from scipy.cluster.hierarchy import linkage
-from scipy.spatial.distance import squareform
 
+from vitrail.core import facts as means
+from vitrail.core.facts import Fact, Facts
 from vitrail.explain.groups import joined
 from vitrail.explain.trust import groups, read_trust
 
 
-def test_joins_are_those_of_scipy() -> None:
+def test_joins_by_their_meaning() -> None:
+    """Each time the two groups that are closest on average; in the order each is a run of neighbours, turned so that
+    the nearest of their ends meet."""
     rng = np.random.default_rng(3)
     for n in (2, 5, 9):
         apart = rng.random((n, n))
         apart = (apart + apart.T) / 2 * (1 - np.eye(n))
         order, joins = joined(apart)
         assert sorted(order) == list(range(n))
-        expected = linkage(squareform(apart), "average")
-        assert np.allclose([j.apart for j in joins], expected[:, 2])
-        for join in joins:  # a group is a run of neighbours: no two joins cross
+        there = {frozenset([i]) for i in range(n)}
+        for join in joins:
+            means = {(a, b): apart[np.ix_(list(a), list(b))].mean() for a in there for b in there if a != b}
+            pair = frozenset(join.first), frozenset(join.second)
+            assert join.apart == pytest.approx(means[pair])
+            assert join.apart == pytest.approx(min(means.values()))
+            there = there - set(pair) | {pair[0] | pair[1]}
+            assert min(join.first) < min(join.second)
             at = sorted(order.index(i) for i in join.first + join.second)
             assert at == list(range(at[0], at[0] + len(at)))
+            meets = next(k for k in at if (order[k] in pair[0]) != (order[k + 1] in pair[0]))
+            ends = [apart[i, j] for i in (join.first[0], join.first[-1]) for j in (join.second[0], join.second[-1])]
+            assert apart[order[meets], order[meets + 1]] == min(ends)
+        assert there == {frozenset(range(n))}
+
+
+def test_of_one_thing_and_of_none() -> None:
+    assert joined(np.zeros((1, 1))) == ([0], [])
+    assert joined(np.zeros((0, 0))) == ([], [])
 
 
 def test_two_camps_come_out_as_two_groups() -> None:
@@ -36,12 +53,12 @@ def test_two_camps_come_out_as_two_groups() -> None:
     assert {frozenset(joins[-1].first), frozenset(joins[-1].second)} == {frozenset([0, 3, 5]), frozenset([1, 2, 4])}
 
 
-def facts(alpha: list[list[list[float]]], **more: torch.Tensor) -> dict[str, torch.Tensor]:
-    path = torch.tensor(alpha)
-    rounds, n = path.shape[:2]
-    none = torch.zeros(rounds, n, dtype=torch.bool)
-    held = {"alpha": path, "distance": path, "vanished": none, "stopped": none, "gradients": torch.ones(rounds, 2)}
-    return {**held, "round": torch.arange(1, rounds + 1), **more}
+def facts(path: list[list[list[float]]], what: str = means.TRUST, stopped: torch.Tensor | None = None) -> Facts:
+    """What a run tells of these weights [round, user, site], under names that nobody knows."""
+    told = {what: torch.tensor(path), means.ROUND: torch.arange(1, len(path) + 1)}
+    if stopped is not None:
+        told[means.STOPPED] = stopped
+    return {f"fact {i}": Fact(value, means=of) for i, (of, value) in enumerate(told.items())}
 
 
 def test_what_happened_to_a_user() -> None:
@@ -57,16 +74,16 @@ def test_what_happened_to_a_user() -> None:
     assert late is not None
     assert np.allclose(late.mean, [[1, 0.4], [0.6, 1]])
     assert late.alone_from(0) is None, "who never met has not lost trust"
-    assert read_trust(["a"], {"alpha": torch.ones(1)}) is None
+    assert read_trust(["a"], {"alpha": Fact(torch.ones(1), means=means.DISTANCE)}) is None
 
 
-def test_shares_of_influence() -> None:
+def test_shares() -> None:
     nan = float("nan")
     path = [[[nan, nan], [nan, nan]], [[0.4, 0.6], [1.0, 0.0]], [[1.0, 0.0], [nan, nan]]]
-    trust = read_trust(["a", "b"], {"influence": torch.tensor(path), "round": torch.arange(1, 4)})
+    trust = read_trust(["a", "b"], facts(path, means.SHARE))
     assert trust is not None
     assert trust.shares
     assert np.allclose(trust.mean, [[0.7, 0.3], [1, 0]])
     assert (trust.alone_from(0), trust.alone_from(1)) == (3, None), "b gave all to a, then was away"
     assert trust.stop_round(0) is None
-    assert read_trust(["a", "b"], {"influence": torch.full((1, 2, 2), nan), "round": torch.ones(1)}) is None
+    assert read_trust(["a", "b"], facts([[[nan, nan], [nan, nan]]], means.SHARE)) is None

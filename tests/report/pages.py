@@ -182,7 +182,7 @@ def judge(table: pd.DataFrame, sites: Sequence[str], federated: Sequence[str]) -
             "cannot tell": "The interval reaches both sides of zero: five seeds do not settle it.",
         }[verdict]
         rows.append((site, "balanced_accuracy", best, local, joined, gain, gain - half, gain + half, verdict, why))
-    columns = ["site", "metric", "method", "local", "joined", "gain", "low", "high", "verdict", "why"]
+    columns = ["site", "metric", "method", "alone", "joined", "gain", "low", "high", "verdict", "why"]
     return pd.DataFrame(rows, columns=columns)
 
 

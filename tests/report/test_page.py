@@ -193,7 +193,7 @@ def test_verdict_words_in_table_and_figure(compare: Page, seen: Reader) -> None:
     shown = {row[0][2]: [c[2] for c in row[1:]] for row in seen.tables[1][1:]}
     for v in compare.verdicts.to_dict("records"):
         assert shown[v["site"]][0] == words[v["verdict"]]
-        assert shown[v["site"]][1:3] == [f"{v['local']:.3f}", f"{v['joined']:.3f}"]
+        assert shown[v["site"]][1:3] == [f"{v['alone']:.3f}", f"{v['joined']:.3f}"]
         assert shown[v["site"]][-1] == v["why"]
         assert any(t.startswith(f"{v['site']}: ") and words[v["verdict"]] in t for t in seen.titles)
 

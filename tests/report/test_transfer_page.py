@@ -10,7 +10,7 @@ import pytest
 
 import vitrail as vt
 from vitrail.report.transfer import render_transfer, write_transfer
-from vitrail.runs.transfer import TRUST, Transfer
+from vitrail.studies.transfer import TRUST, Transfer
 
 NASTY = "<b>x</b>"
 

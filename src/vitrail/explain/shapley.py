@@ -22,8 +22,7 @@ from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
-
-from vitrail.core.intervals import t95
+from scipy.special import stdtrit  # Student's t
 
 Floats = NDArray[np.float64]
 Masks = NDArray[np.bool_]
@@ -96,6 +95,8 @@ def sampled(worth: Worth, players: int, orders: int, tolerance: float, rng: np.r
         total[walk] += steps
         spread[w, walk] = steps.mean(1)
     m = len(walks)
-    half = np.zeros(players) if every or m < 2 else t95(m - 1) * spread.std(0, ddof=1) / math.sqrt(m)
+    half = np.zeros(players)
+    if m > 1 and not every:
+        half = stdtrit(m - 1, 0.975) * spread.std(0, ddof=1) / math.sqrt(m)
     cut = float((players - 1 - np.minimum(stop, players - 1)).sum()) / max(1, m * (players - 1))
     return Values(total / m, half, len(found), m, cut)

@@ -38,7 +38,9 @@ TABLE: dict[str, type[AnyMethod]] = {
     "influence": Influence,
 }
 
-__all__ = ["TABLE", "AnyMethod", *(kind.__name__ for kind in TABLE.values())]
+DEFAULT = "fedavg"  # of a study that names no method
+
+__all__ = ["DEFAULT", "TABLE", "AnyMethod", *(kind.__name__ for kind in TABLE.values())]
 
 
 def name_of(method: AnyMethod) -> str:

@@ -16,10 +16,10 @@ from vitrail.explain.trust import read_trust
 from vitrail.methods import TABLE, build, name_of
 from vitrail.report.page import Page, render
 from vitrail.report.trust import Learned
-from vitrail.runs.comparison import Comparison, load_comparison
 from vitrail.runs.newcomer import gains
 from vitrail.runs.run import Run
 from vitrail.runs.setup import wire_lines
+from vitrail.studies.compare import Comparison, load_comparison
 from vitrail.study import LOWER_IS_BETTER, Study
 
 

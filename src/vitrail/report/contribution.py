@@ -11,8 +11,8 @@ from markupsafe import Markup
 from vitrail.report.figures import NARROW, WIDE, Scale, _line, _svg, _text, _tick_texts, tag, ticks
 from vitrail.report.frame import fill, is_ours, unwritten
 from vitrail.report.words import Interval, listed, name, number, several, shorten_all, signed, spoken
-from vitrail.runs.contribution import APART, TOLERANCE, Contribution, write_tables
 from vitrail.runs.folder import write_atomically
+from vitrail.studies.contribution import APART, TOLERANCE, Contribution, write_tables
 
 PAGE = "contribution.html"
 

@@ -61,7 +61,7 @@ class Page:
     scores: pd.DataFrame  # method, seed, site, split ("test"/"train"), metric, value
     curves: pd.DataFrame  # method, seed, round, site, metric, value: on each site's own hold-out
     summary: pd.DataFrame  # method, metric, mean, mean_low, mean_high, worst_site, worst, worst_low/high
-    verdicts: pd.DataFrame  # site, metric, method, local, joined, gain, low, high, verdict, why
+    verdicts: pd.DataFrame  # site, metric, method, alone, joined, gain, low, high, verdict, why
     ledger: pd.DataFrame  # method, site, stage, direction ("to site"/"from site"), messages, bytes
     wire: pd.DataFrame  # method, stage, direction, name, shape, dtype, bytes, rounds, seen ("each"/"sum")
     sites: pd.DataFrame  # site, train_rows, test_rows, then anything as text

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 import pandas as pd
 
-from vitrail.core.intervals import interval
 from vitrail.report.words import Interval
+from vitrail.studies.intervals import interval
 
 if TYPE_CHECKING:
     from vitrail.report.page import Page

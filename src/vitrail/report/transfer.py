@@ -13,7 +13,7 @@ from markupsafe import Markup
 from vitrail.report.frame import fill
 from vitrail.report.words import name, number, signed
 from vitrail.runs.folder import write_atomically
-from vitrail.runs.transfer import TRUST, Transfer
+from vitrail.studies.transfer import TRUST, Transfer
 
 MIDDLE = 6  # of the shades h0 (blue) to h12 (red)
 

@@ -12,7 +12,7 @@ import pandas as pd
 import pytest
 
 from vitrail.methods import TABLE, FedAvg
-from vitrail.runs.comparison import SCORES, Comparison
+from vitrail.studies.compare import SCORES, Comparison
 from vitrail.study import Study
 
 SEEDS = (1, 2, 3, 4, 5)
@@ -62,7 +62,7 @@ def test_known_truths() -> None:
     assert (found["gain"] <= found["high"]).all()
     gain = np.mean(CASES["gains"]["fedavg"]) - np.mean(CASES["gains"]["local"])
     assert found["gain"]["gains"] == pytest.approx(gain)
-    assert found["local"]["gains"] == pytest.approx(np.mean(CASES["gains"]["local"]))
+    assert found["alone"]["gains"] == pytest.approx(np.mean(CASES["gains"]["local"]))
     assert found["joined"]["gains"] == pytest.approx(np.mean(CASES["gains"]["fedavg"]))
 
 
@@ -78,7 +78,7 @@ def test_interval_by_hand() -> None:
     """Gains 0.1, 0.2, 0.3 over three seeds; a third of the rows is tested, so variance * (1/3 + 1/2)."""
     scores = {"a": {"local": [0.5, 0.5, 0.5], "fedavg": [0.6, 0.7, 0.8]}}
     row = compared(scores, train=200, test=100).verdicts().iloc[0]
-    half = 4.303 * 0.1 * math.sqrt(1 / 3 + 1 / 2)
+    half = 4.3026527 * 0.1 * math.sqrt(1 / 3 + 1 / 2)
     assert (row["low"], row["high"]) == (pytest.approx(0.2 - half), pytest.approx(0.2 + half))
     assert row["verdict"] == "cannot tell"
 
@@ -121,6 +121,19 @@ def test_no_gain_at_all_cannot_tell() -> None:
 def test_nothing_to_compare(methods: tuple[str, ...]) -> None:
     """Without Local or without a federated method there is no verdict; pooling rows is no way of joining."""
     assert len(compared({"a": {m: noise(0.5) for m in methods}}).verdicts()) == 0
+
+
+def test_who_is_alone_is_declared_not_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The yardstick under another name gives the same verdicts; a method that only bears its old name gives none."""
+    right = compared(CASES).verdicts()
+    monkeypatch.setitem(TABLE, "solo", TABLE["local"])
+    monkeypatch.setitem(TABLE, "local", FedAvg)
+    renamed = {
+        site: {"solo" if m == "local" else m: values for m, values in by_method.items()}
+        for site, by_method in CASES.items()
+    }
+    pd.testing.assert_frame_equal(compared(renamed).verdicts(), right)
+    assert compared(CASES).verdicts().empty
 
 
 def test_centralized_is_never_the_method() -> None:
@@ -191,9 +204,9 @@ def test_summary_by_hand() -> None:
     assert found["worst_site"]["fedavg", "auc"] == "a"
     assert found["worst"]["fedavg", "auc"] == pytest.approx(0.605)
     assert found["worst_site"]["fedavg", "f1"] == "b"  # the other metric is the negative
-    # local, mean over sites: 0.7 and 0.7, no spread; fedavg: 0.75 and 0.755; t is 12.706, 33 of 100 rows are tested
+    # local, mean over sites: 0.7 and 0.7, no spread; fedavg: 0.75 and 0.755; t is 12.7062, 33 of 100 rows are tested
     assert found["mean_low"]["local", "auc"] == pytest.approx(0.7)
-    half = 12.706 * math.sqrt(2 * 0.0025**2 * (1 / 2 + 33 / 67))
+    half = 12.7062047 * math.sqrt(2 * 0.0025**2 * (1 / 2 + 33 / 67))
     assert found["mean_low"]["fedavg", "auc"] == pytest.approx(0.7525 - half)
     assert found["mean_high"]["fedavg", "auc"] == pytest.approx(0.7525 + half)
 

@@ -20,10 +20,8 @@ import dataclasses
 import itertools
 import json
 import math
-import multiprocessing
 import tomllib
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -38,9 +36,10 @@ from vitrail.data.encode import SiteData, prepare
 from vitrail.engines.local import Engine
 from vitrail.methods import AnyMethod
 from vitrail.runs.folder import Folder, versions, write_atomically
-from vitrail.runs.folds import folds_of
 from vitrail.runs.judge import Judge
 from vitrail.runs.setup import build_task, resolve, training_of, training_rows
+from vitrail.studies.folds import folds_of
+from vitrail.studies.pool import Step, done
 from vitrail.study import CLASS_METRICS, LOWER_IS_BETTER, NUMBER_METRICS, Network, Study, TrainingSpec
 
 Grid = Mapping[str, Sequence[Any]]
@@ -131,9 +130,14 @@ def tune(
         for i, (changed, values) in enumerate(zip(studies, itertools.product(*tried.values()), strict=True))
         for k in range(folds)
     ]
+
+    def tell(job: _Job, so_far: float) -> None:
+        if progress:
+            progress("settings x folds", int(so_far), len(jobs))
+
     try:
-        done = _done(jobs, parts, workers, progress or (lambda *_: None))
-        found = _ranked(studies, tried, np.array(done).reshape(-1, folds, len(names)), names, metric, seed)
+        values = done(jobs, _trial, parts, workers, tell, lambda job: job.known(names))
+        found = _ranked(studies, tried, np.array(values).reshape(-1, folds, len(names)), names, metric, seed)
         if folder:
             found.save(folder.path / "tuning.json")
             folder.log("finished")
@@ -282,60 +286,27 @@ class _Job(NamedTuple):
             write_atomically(self.place, json.dumps(said, default=_plain))
 
 
-def _trial(job: _Job, data: list[SiteData]) -> list[float]:
-    values = _judged(job, data)
-    job.keep([site.name for site in data], values)
+def _trial(job: _Job, parts: list[list[SiteData]], step: Step) -> list[float]:
+    values = _judged(job, parts[job.fold], step)
+    job.keep([site.name for site in parts[job.fold]], values)
     return values
 
 
-def _judged(job: _Job, data: list[SiteData]) -> list[float]:
+def _judged(job: _Job, data: list[SiteData], step: Step) -> list[float]:
     """The metric of every site's own model on the site's rows of the fold."""
     method = job.study.build_method()
     task = build_task(job.study, method, job.seed)
     rows = training_rows(data, job.study, method, "cpu")
     runner = Engine(task, method, rows, training_of(job.study), job.seed)
-    last = runner.start()
-    for last in runner.run():  # noqa: B007
-        pass
     judge = Judge(runner, job.study.with_changes(metrics=[job.metric]), data)
+    left, found = sum(stage.rounds for stage in runner.stages), []
+    for moment in runner.run():
+        step(0, 1)  # trials are short and told as a whole; here one can be stopped
+        left -= 1
+        if not left:  # judged inside, where the engine's threads are
+            found = judge.rows(moment, ("test",))
     # a method may carry other models beside a site's own: those are not tuned
-    return [value for *_, split, _, value in judge.rows(last, ("test",)) if split == "test"]
-
-
-def _done(
-    jobs: list[_Job], parts: list[list[SiteData]], workers: int, progress: Callable[[str, int, int], None]
-) -> list[list[float]]:
-    names = [site.name for site in parts[0]]
-    before = [job.known(names) for job in jobs]
-    found = {i: values for i, values in enumerate(before) if values is not None}
-    left = [i for i in range(len(jobs)) if i not in found]
-    if workers < 2 or len(left) < 2:
-        for i in left:
-            found[i] = _trial(jobs[i], parts[jobs[i].fold])
-            progress("settings x folds", len(found), len(jobs))
-        return [found[i] for i in range(len(jobs))]
-    context = multiprocessing.get_context("spawn")  # a fork would copy torch's locks in whatever state they are
-    with ProcessPoolExecutor(min(workers, len(left)), context, _remember, (parts,)) as pool:
-        waiting = {pool.submit(_trial_there, jobs[i]): i for i in left}
-        try:
-            for future in as_completed(waiting):
-                found[waiting[future]] = future.result()
-                progress("settings x folds", len(found), len(jobs))
-        except BaseException:
-            pool.shutdown(cancel_futures=True)
-            raise
-    return [found[i] for i in range(len(jobs))]
-
-
-_parts: list[list[SiteData]] = []  # of a worker process, sent once
-
-
-def _remember(parts: list[list[SiteData]]) -> None:
-    _parts[:] = parts
-
-
-def _trial_there(job: _Job) -> list[float]:
-    return _trial(job, _parts[job.fold])
+    return [value for *_, split, _, value in found if split == "test"]
 
 
 def _table(grid: Grid, cells: Floats, names: list[str], metric: str) -> pd.DataFrame:

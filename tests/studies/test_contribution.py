@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import json
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -19,8 +20,8 @@ from vitrail.data.encode import split_rows
 from vitrail.explain.shapley import exact, leave_one_out, sampled
 from vitrail.report.build import page_of
 from vitrail.report.contribution import render_contribution, write_contribution
-from vitrail.runs import contribution as module
-from vitrail.runs.contribution import LOO, ROUND, SHAPLEY, WHOLE, contribution, credits_of
+from vitrail.runs.folder import UPDATES
+from vitrail.studies.contribution import LOO, ROUND, SHAPLEY, WHOLE, contribution, credits_of
 
 ROUNDS = 3
 
@@ -170,14 +171,14 @@ def test_stopped_and_resumed_keeps_the_same(study, sites, kept, tmp_path) -> Non
     out = tmp_path / "run"
     with pytest.raises(Killed):
         vt.federate(study, sites, out=out, keep_updates=True, checkpoint_seconds=0, progress=stop)
-    (out / module.UPDATES / "round-00002.safetensors").write_bytes(b"half of it")  # a later round is written anew
+    (out / UPDATES / "round-00002.safetensors").write_bytes(b"half of it")  # a later round is written anew
     at = json.loads((out / "checkpoint.json").read_text())["round"]
     assert at == 2
     (out / "checkpoint.json").unlink()  # as if killed before the first checkpoint
     with pytest.raises(vt.VitrailError, match="keep_updates"):
         vt.federate(study, sites, out=out, resume=True)
     vt.federate(study, sites, out=out, keep_updates=True, resume=True)
-    mine, whole = (sorted((p / module.UPDATES).iterdir()) for p in (out, kept))
+    mine, whole = (sorted((p / UPDATES).iterdir()) for p in (out, kept))
     assert [f.name for f in mine] == [f"round-{r:05d}.safetensors" for r in range(1, ROUNDS + 1)]
     assert [f.read_bytes() for f in mine] == [f.read_bytes() for f in whole]
 
@@ -187,7 +188,7 @@ def test_only_what_crossed_the_wire_is_kept(study, sites, tmp_path) -> None:
     wire = pd.read_csv(tmp_path / "run" / "wire.csv")
     declared = set(wire[(wire.stage == "train") & (wire.direction == "from site")].name)
     for r, present in ((1, 4), (2, 3)):
-        file = load_file(tmp_path / "run" / module.UPDATES / f"round-{r:05d}.safetensors")
+        file = load_file(tmp_path / "run" / UPDATES / f"round-{r:05d}.safetensors")
         assert {k.removeprefix("report/") for k in file} == {*declared, "present"}
         assert {len(v) for k, v in file.items() if k != "present"} == {present}
     assert set(wire[wire.stage == "train"].seen) == {"each"}, "with updates kept, the coordinator sees each report"
@@ -215,7 +216,7 @@ def test_against_averages_and_orders_by_hand(study, sites, kept) -> None:
     run, user = vt.Run.load(kept), "hungarian"
     _, test = split_rows(sites[user].disease.to_numpy(), study, run.seed, user)
     rows = sites[user].iloc[test]
-    names = json.loads(_words(kept / module.UPDATES / "round-00001.safetensors"))["sites"]
+    names = json.loads(_words(kept / UPDATES / "round-00001.safetensors"))["sites"]
     names = json.loads(names)
 
     def loss(model: dict[str, torch.Tensor]) -> np.ndarray:
@@ -225,17 +226,18 @@ def test_against_averages_and_orders_by_hand(study, sites, kept) -> None:
     start = vt.federate(study.with_changes(training={"lr": 1e-30}), sites, seed=run.seed).models[user]
     right, before = 0.0, start
     for r in range(1, ROUNDS + 1):
-        file = load_file(kept / module.UPDATES / f"round-{r:05d}.safetensors")
-        reports = {k.replace("report/weighted", "params"): v for k, v in file.items() if "weighted" in k}
+        file = load_file(kept / UPDATES / f"round-{r:05d}.safetensors")
+        changes = {k.replace("report/change", "params"): v for k, v in file.items() if "change" in k}
 
-        def worth(masks: np.ndarray, reports=reports, before=before) -> np.ndarray:
+        def worth(masks: np.ndarray, changes=changes, before=before) -> np.ndarray:
             made = [
-                {k: v[torch.from_numpy(m)].mean(0) for k, v in reports.items()} if m.any() else before for m in masks
+                {k: before[k] + v[torch.from_numpy(m)].mean(0) for k, v in changes.items()} if m.any() else before
+                for m in masks
             ]
             return np.array([-loss(model) for model in made])
 
         right = right + brute_force(worth, len(names))
-        before = {k: v.mean(0) for k, v in reports.items()}
+        before = {k: before[k] + v.mean(0) for k, v in changes.items()}
     told = contribution(kept, user, sites[user])
     got = told.values[(told.values.way == SHAPLEY) & (told.values.rebuilt == ROUND)].set_index("site").value
     assert got[names].to_numpy() == pytest.approx(right.mean(1), abs=1e-5)
@@ -288,11 +290,14 @@ def forge(kept: Path, out: Path, change) -> Path:
     import shutil
 
     shutil.copytree(kept, out)
-    for path in sorted((out / module.UPDATES).iterdir()):
-        words, file = json.loads(_words(path)), load_file(path)
-        file = {k: change(v) if "weighted" in k else v for k, v in file.items()}
-        save_file(file, path, words)
-    last = {k.replace("report/weighted", "params"): v.mean(0) for k, v in file.items() if "weighted" in k}
+    last = load_file(out / "coordinator" / "shared.safetensors")
+    for path in sorted((out / UPDATES).iterdir()):
+        words, before = json.loads(_words(path)), load_file(path)
+        after = {k: change(v) if "change" in k else v for k, v in before.items()}
+        save_file(after, path, words)
+        for k in last:
+            name = k.replace("params", "report/change")
+            last[k] = last[k] + after[name].mean(0) - before[name].mean(0)
     save_file(last, out / "coordinator" / "shared.safetensors")
     return out
 
@@ -301,14 +306,14 @@ def test_two_sites_that_say_the_same_get_the_same(sites, kept, tmp_path) -> None
     out = forge(kept, tmp_path / "run", lambda v: torch.cat([v[:1], v[:1], v[2:]]))
     told = contribution(out, "switzerland", sites["switzerland"])
     wide = told.values.pivot(index="site", columns=["way", "rebuilt"], values="value")
-    first, second = json.loads(json.loads(_words(next((out / module.UPDATES).iterdir())))["sites"])[:2]
+    first, second = json.loads(json.loads(_words(next((out / UPDATES).iterdir())))["sites"])[:2]
     assert wide.loc[first].to_numpy() == pytest.approx(wide.loc[second].to_numpy(), abs=1e-12)
     assert wide.loc[first].abs().min() > 1e-5
 
 
 def test_who_says_what_the_others_say_on_average_is_not_missed(sites, kept, tmp_path) -> None:
     out = forge(kept, tmp_path / "run", lambda v: torch.cat([v[:-1], v[:-1].mean(0, keepdim=True)]))
-    last = json.loads(json.loads(_words(next((out / module.UPDATES).iterdir())))["sites"])[-1]
+    last = json.loads(json.loads(_words(next((out / UPDATES).iterdir())))["sites"])[-1]
     told = contribution(out, "switzerland", sites["switzerland"], method="loo")
     assert told.values[told.values.site == last].value.to_numpy() == pytest.approx(0, abs=1e-6)
     assert told.values[told.values.site != last].value.abs().min() > 1e-5
@@ -325,7 +330,7 @@ def test_updates_of_another_run_are_noticed(sites, kept, tmp_path) -> None:
 
 def test_many_sites_are_drawn_by_lot(sites, kept, monkeypatch) -> None:
     right = contribution(kept, "cleveland", sites["cleveland"], method="shapley")
-    monkeypatch.setattr(module, "EXACT", 3)
+    monkeypatch.setattr(sys.modules[contribution.__module__], "EXACT", 3)
     told = contribution(kept, "cleveland", sites["cleveland"], method="shapley", permutations=20)
     a, b = (t.values[t.values.rebuilt == ROUND].reset_index() for t in (right, told))
     assert (b.sampling > 0).all()

@@ -16,9 +16,9 @@ import vitrail as vt
 from small import spoil_hold_out
 from vitrail.data.encode import prepare, split_rows
 from vitrail.methods.local import Local
-from vitrail.runs.folds import folds_of
 from vitrail.runs.setup import build_task
-from vitrail.runs.transfer import train_together, transfer_lines
+from vitrail.studies.folds import folds_of
+from vitrail.studies.transfer import train_together, transfer_lines
 
 FEATURES = {f"x{i}": {"kind": "numeric"} for i in range(3)}
 SIZES = {"a": 40, "b": 33, "c": 27, "odd": 36}
@@ -188,6 +188,7 @@ def test_training_with_the_chosen(tmp_path) -> None:
     assert got["all sites"] == rmse(vt.federate(study, sites, method="fedavg"))
     assert got["chosen"] == rmse(vt.federate(study, {n: sites[n] for n in "abc"}, method="fedavg"))
     assert got["chosen"] < got["all sites"], "without the odd one"
+    pdt.assert_frame_equal(train_together(found, sites, "a,c", ["b"], workers=2), scores)
     everyone = train_together(found, sites, "top:1", method="fedprox")
     assert set(everyone.user) == set(sites)
     found.save(tmp_path / "t", scores)

@@ -20,9 +20,9 @@ from small import spoil_hold_out
 from vitrail.core.metrics import score
 from vitrail.data.encode import split_rows
 from vitrail.engines.local import Engine
-from vitrail.runs.folds import folds_of
 from vitrail.runs.setup import build_task, training_of, training_rows
-from vitrail.runs.tune import Tuning, parse_grid
+from vitrail.studies.folds import folds_of
+from vitrail.studies.tune import Tuning, parse_grid
 
 FEATURES = {f"x{i}": {"kind": "numeric"} for i in range(3)}
 
@@ -186,12 +186,12 @@ def test_stop_and_resume_is_as_if_it_had_not_stopped(tmp_path, monkeypatch) -> N
     study, sites, out = make_study(), make_sites(), tmp_path / "tuned"
     whole = vt.tune(study, sites, "fedavg", GRID, folds=2)
     computed: list[tuple[float, int]] = []
-    module = sys.modules["vitrail.runs.tune"]  # vitrail.runs.tune is the function
+    module = sys.modules["vitrail.studies.tune"]  # vitrail.studies.tune is the function
     judged = module._judged
 
-    def counted(job: Any, data: Any) -> list[float]:
+    def counted(job: Any, *given: Any) -> list[float]:
         computed.append((job.setting["lr"], job.fold))
-        return judged(job, data)
+        return judged(job, *given)
 
     monkeypatch.setattr(module, "_judged", counted)
     stopped(out, 3)

@@ -7,7 +7,7 @@
 L is the loss that is trained (log loss, or squared error in the target's unit), its mean over the rows of a site with
 the study's class weights. The user ranks the others by it, picks some, and trains with those only.
 
-All models, one for each site and one for each site and fold, are sites of one Local run of the engine.
+All models, one for each site and one for each site and fold, are sites of one run of the engine, each by itself.
 
 What it reveals: every site's model goes to every user. A user's loss under each model goes back, for the matrix.
 L_cv is what a site says of itself: nobody can check it, and a site that exaggerates its own loss looks better suited.
@@ -28,6 +28,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from vitrail import methods
+from vitrail.core.facts import OWN
 from vitrail.core.metrics import Floats
 from vitrail.core.problems import Problem, VitrailError, nearest
 from vitrail.core.task import Task
@@ -35,11 +37,12 @@ from vitrail.core.tensors import Params
 from vitrail.data.encode import SiteData, class_weights, columns, prepare
 from vitrail.engines.local import Engine
 from vitrail.engines.wire import Line
-from vitrail.methods.local import Local
+from vitrail.methods import AnyMethod
 from vitrail.runs.folder import write_atomically
-from vitrail.runs.folds import folds_of
 from vitrail.runs.setup import build_task, resolve, standardise_lines, training_of, training_rows
 from vitrail.runs.train import federate
+from vitrail.studies.folds import folds_of
+from vitrail.studies.pool import Step, done
 from vitrail.study import Study
 
 TABLE = ["user", "site", "loss_on_user", "cv_loss", "transfer", "error", "rank"]
@@ -130,7 +133,7 @@ def transfer(
     progress: Callable[[int, int], None] | None = None,
 ) -> Transfer:
     """Every site trains alone and cross-validates; every user tries the others' models on its own training rows."""
-    study, method = resolve(study, Local(), rounds)
+    study, method = resolve(study, _alone(), rounds)
     seed = study.seeds[0] if seed is None else seed
     data = prepare(sites, study, seed)
     if len(data) < 2:
@@ -146,7 +149,7 @@ def transfer(
     for last in runner.run():
         if progress:
             progress(last.round, study.training.rounds)
-    states: Params = runner.settled(last).params
+    states = method.models(task, runner.settled(last))[OWN]
     place = {name: i for i, name in enumerate(runner.sites.names)}
     names = [s.name for s in data]
     own = {k: v[[place[n] for n in names]] for k, v in states.items()}  # f_i, in the order of `data`
@@ -173,42 +176,60 @@ def train_together(
     sites: Mapping[str, pd.DataFrame],
     rule: str,
     users: Sequence[str] = (),
-    method: str = "fedavg",
+    method: str | None = None,
     progress: Callable[[str, int, int], None] | None = None,
+    workers: int = 1,
 ) -> pd.DataFrame:
     """user, trained, sites, metric, value: on each user's own hold-out rows, for a model trained with the chosen sites.
 
-    Beside it Local (the user alone) and FedAvg over all sites. Without `users`, every site is the user once.
+    Beside it the user alone, and all sites by the default method. Without `users`, every site is the user once.
     """
     users = list(users) or found.sites
     chosen = {u: found.choose(u, rule) for u in users}  # mistakes first
-    study, seed = found.study, found.seed
-    jobs: list[tuple[str, str, dict[str, pd.DataFrame]]] = [("alone", "local", dict(sites))]
-    jobs.append(("all sites", "fedavg", dict(sites)))
-    jobs += [(u, method, {n: f for n, f in sites.items() if n == u or n in chosen[u]}) for u in users]
-    runs = {}
-    for i, (words, name, tables) in enumerate(jobs):
+    method = methods.name_of(methods.build(method or methods.DEFAULT))
+    jobs = [_Job("alone", methods.name_of(_alone()), list(sites)), _Job("all sites", methods.DEFAULT, list(sites))]
+    jobs += [_Job(u, method, [n for n in sites if n == u or n in chosen[u]]) for u in users]
+    of = found.study.training.rounds
 
-        def step(done: int, total: int, i: int = i, words: str = words) -> None:
-            if progress:
-                progress(words, i * total + done, len(jobs) * total)
+    def tell(job: _Job, so_far: float) -> None:
+        if progress:
+            progress(job.words, round(so_far * of), len(jobs) * of)
 
-        runs[words, name] = federate(study, tables, method=name, seed=seed, progress=step).scores()
+    alone, together, *apart = done(jobs, _trained, (found.study, found.seed, dict(sites)), workers, tell)
     rows = []
-    for u in users:
+    for u, mine in zip(users, apart, strict=True):
+        others = [n for n in sites if n != u]
         for words, scores, with_ in (
-            ("alone", runs["alone", "local"], []),
-            ("chosen", runs[u, method], chosen[u]),
-            ("all sites", runs["all sites", "fedavg"], [n for n in sites if n != u]),
+            ("alone", alone, []),
+            ("chosen", mine, chosen[u]),
+            ("all sites", together, others),
         ):
-            mine = scores[scores.site == u]
-            rows += [(u, words, ", ".join(with_), m, v) for m, v in zip(mine.metric, mine.value, strict=True)]
+            of_user = scores[scores.site == u]
+            rows += [(u, words, ", ".join(with_), m, v) for m, v in zip(of_user.metric, of_user.value, strict=True)]
     return pd.DataFrame(rows, columns=["user", "trained", "sites", "metric", "value"])
+
+
+class _Job(NamedTuple):
+    """One run with some of the sites."""
+
+    words: str
+    method: str
+    sites: list[str]
+
+
+def _trained(job: _Job, held: tuple[Study, int, dict[str, pd.DataFrame]], step: Step) -> pd.DataFrame:
+    study, seed, tables = held
+    return federate(study, {n: tables[n] for n in job.sites}, method=job.method, seed=seed, progress=step).scores()
+
+
+def _alone() -> AnyMethod:
+    """The method by which each site trains by itself."""
+    return methods.build(methods.named(lambda kind: kind.alone)[0])
 
 
 def transfer_lines(study: Study, sites: int, folds: int = 5) -> list[Line]:
     """What crosses the wire before any federated training, in a federation of that many sites."""
-    task = build_task(study, Local(), 0)
+    task = build_task(study, _alone(), 0)
     lines = standardise_lines(study, 1 + folds)  # for the sites' models, and anew for each fold
     for name, v in task.start.items():
         shape, size = tuple(v.shape), v.numel() * 4

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import json
 import math
-import multiprocessing
 import tomllib
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -15,7 +13,6 @@ from typing import Any, NamedTuple
 import pandas as pd
 
 from vitrail import methods
-from vitrail.core.intervals import interval
 from vitrail.core.problems import Problem, VitrailError
 from vitrail.core.random import key
 from vitrail.data.encode import fingerprint
@@ -23,10 +20,12 @@ from vitrail.data.read import clean
 from vitrail.methods import TABLE
 from vitrail.runs.folder import Folder, write_atomically
 from vitrail.runs.train import federate
+from vitrail.studies.intervals import interval
+from vitrail.studies.pool import Step, done
 from vitrail.study import LOWER_IS_BETTER, SHARES, Study
 
 SCORES = ["method", "seed", "site", "split", "metric", "value"]
-VERDICTS = ["site", "metric", "method", "local", "joined", "gain", "low", "high", "verdict", "why"]
+VERDICTS = ["site", "metric", "method", "alone", "joined", "gain", "low", "high", "verdict", "why"]
 
 
 @dataclass
@@ -78,13 +77,14 @@ class Comparison:
         return float(self.sites.test_rows.sum() / (self.sites.test_rows.sum() + self.sites.train_rows.sum()))
 
     def verdicts(self) -> pd.DataFrame:
-        """Is joining worth it, for each site? Its best federated method against its own Local model, over seeds.
+        """Is joining worth it, for each site? Its best federated method against training alone, over seeds.
 
         The method for a seed is chosen by the site's scores under the other seeds, so that a lucky draw is not counted
         as a gain. The interval is widened for seeds that share rows.
         """
         federated = [m for m in self.methods if TABLE[m].federated]
-        if "local" not in self.methods or not federated:
+        alone = next((m for m in self.methods if TABLE[m].alone), None)
+        if alone is None or not federated:
             return pd.DataFrame(columns=VERDICTS)
         metric = self.study.metrics[0]
         sign = -1 if metric in LOWER_IS_BETTER else 1
@@ -93,20 +93,20 @@ class Comparison:
         for site, part in test.groupby("site", sort=False):
             table = part.pivot(index="seed", columns="method", values="value")
             size = self.sites[self.sites.site == site].iloc[0]
-            rows.append(_verdict(str(site), metric, sign, table, federated, size))
+            rows.append(_verdict(str(site), metric, sign, table[federated], table[alone].tolist(), size))
         return pd.DataFrame(rows, columns=VERDICTS)
 
 
 def _verdict(
-    site: str, metric: str, sign: int, table: pd.DataFrame, federated: list[str], size: Any
+    site: str, metric: str, sign: int, federated: pd.DataFrame, alone: list[float], size: Any
 ) -> tuple[Any, ...]:
-    best = str((sign * table[federated].mean()).fillna(-math.inf).idxmax())
+    """federated: [seed, method]; alone: [seed]"""
+    best = str((sign * federated.mean()).fillna(-math.inf).idxmax())
     joined = []
-    for seed in table.index:
-        others = table.drop(index=seed)[federated] if len(table) > 1 else table[federated]
+    for seed in federated.index:
+        others = federated.drop(index=seed) if len(federated) > 1 else federated
         chosen = (sign * others.mean()).fillna(-math.inf).idxmax()
-        joined.append(float(table[chosen][seed]))
-    alone = table["local"].tolist()
+        joined.append(float(federated[chosen][seed]))
     gains = [sign * (j - a) for j, a in zip(joined, alone, strict=True)]
     share = float(size.test_rows / (size.test_rows + size.train_rows))
     gain, low, high = interval(gains, share)
@@ -127,8 +127,8 @@ def _verdict(
         verdict = "cannot tell"
         why = f"With {title} the change of {gain:+.3f} lies between {low:+.3f} and {high:+.3f}: "
         why += f"too near to nothing for {size.test_rows} test rows."
-    mean_local = sum(alone) / len(alone)
-    return site, metric, best, mean_local, sum(joined) / len(joined), gain, low, high, verdict, why
+    means = sum(alone) / len(alone), sum(joined) / len(joined)
+    return site, metric, best, *means, gain, low, high, verdict, why
 
 
 def load_comparison(path: Path) -> Comparison:
@@ -192,8 +192,14 @@ def compare(
     jobs = [
         _Job(study, name, seed, engine, device, folder.path if folder else None) for seed in seeds for name in names
     ]
+    of = study.training.rounds
+
+    def tell(job: _Job, so_far: float) -> None:
+        if progress:
+            progress(job.words, round(so_far * of), len(jobs) * of)
+
     try:
-        parts = _done(jobs, dict(sites), workers, progress or (lambda *_: None))
+        parts = done(jobs, _part, dict(sites), workers, tell, _Job.known)
         result = _gathered(study, names, seeds, parts, marks)
         if folder:
             write_atomically(folder.path / "comparison.csv", result.scores.to_csv(index=False))
@@ -236,47 +242,20 @@ class _Job(NamedTuple):
     def words(self) -> str:
         return f"{TABLE[self.name].title}, seed {self.seed}"
 
+    @property
+    def place(self) -> Path | None:
+        """Where it is kept."""
+        return self.folder / "parts" / f"{self.name}-{self.seed}.json" if self.folder else None
 
-def _done(
-    jobs: list[_Job], sites: dict[str, pd.DataFrame], workers: int, progress: Callable[[str, int, int], None]
-) -> list[dict[str, Any]]:
-    total = len(jobs)
-    if workers < 2:
-
-        def within(number: int, job: _Job) -> Callable[[int, int], None]:
-            return lambda r, rounds: progress(job.words, number * rounds + r, total * rounds)
-
-        return [_part(job, sites, within(i, job)) for i, job in enumerate(jobs)]
-    parts: dict[int, dict[str, Any]] = {}
-    context = multiprocessing.get_context("spawn")  # a fork would copy torch's locks in whatever state they are
-    with ProcessPoolExecutor(workers, context, _remember, (sites,)) as pool:
-        waiting = {pool.submit(_part_there, job): i for i, job in enumerate(jobs)}
-        try:
-            for n, future in enumerate(as_completed(waiting), 1):
-                parts[waiting[future]] = future.result()
-                progress(jobs[waiting[future]].words, n, total)
-        except BaseException:
-            pool.shutdown(cancel_futures=True)
-            raise
-    return [parts[i] for i in range(total)]
+    def known(self) -> dict[str, Any] | None:
+        """What it came to, where it is finished."""
+        if self.place is None or not self.place.exists():
+            return None
+        part: dict[str, Any] = json.loads(self.place.read_text(encoding="utf-8"))
+        return part
 
 
-_sites: dict[str, pd.DataFrame] = {}  # of a worker process, sent once
-
-
-def _remember(sites: dict[str, pd.DataFrame]) -> None:
-    _sites.update(sites)
-
-
-def _part_there(job: _Job) -> dict[str, Any]:
-    return _part(job, _sites, None)
-
-
-def _part(job: _Job, sites: Mapping[str, pd.DataFrame], progress: Callable[[int, int], None] | None) -> dict[str, Any]:
-    place = job.folder / "parts" / f"{job.name}-{job.seed}.json" if job.folder else None
-    if place and place.exists():
-        done: dict[str, Any] = json.loads(place.read_text(encoding="utf-8"))
-        return done
+def _part(job: _Job, sites: Mapping[str, pd.DataFrame], step: Step) -> dict[str, Any]:
     run = federate(
         job.study,
         sites,
@@ -284,7 +263,7 @@ def _part(job: _Job, sites: Mapping[str, pd.DataFrame], progress: Callable[[int,
         seed=job.seed,
         engine=job.engine,
         device=job.device,
-        progress=progress,
+        progress=step,
     )
     scores = pd.concat([run.scores(split).assign(split=split) for split in ("test", "train")])
     part = {
@@ -296,8 +275,8 @@ def _part(job: _Job, sites: Mapping[str, pd.DataFrame], progress: Callable[[int,
         "sites": run.sizes.to_dict("records"),
         "versions": run.info["versions"],
     }
-    if place:
-        write_atomically(place, json.dumps(part))
+    if job.place:
+        write_atomically(job.place, json.dumps(part))
     return part
 
 

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import sys
+
 import pandas as pd
 import pandas.testing as pdt
 import pytest
 
 import vitrail as vt
-from vitrail.runs.comparison import load_comparison, seeds_of
+from vitrail.studies.compare import load_comparison, seeds_of
+from vitrail.studies.transfer import train_together
 
 
 @pytest.fixture(scope="module")
@@ -21,8 +24,7 @@ def test_comparison_is_tidy_and_resumes(study, tmp_path, monkeypatch) -> None:
     whole = vt.compare(study, sites, ["local", "fedavg"], [1, 2])
     assert list(whole.scores.columns) == ["method", "seed", "site", "split", "metric", "value"]
     assert len(whole.scores) == 2 * 2 * 4 * 2 * 4
-    from vitrail.runs import comparison as module
-
+    module = sys.modules["vitrail.studies.compare"]  # vitrail.studies.compare is the function
     real, calls = module.federate, []
 
     def stop_after_three(*args, **kwargs):
@@ -66,3 +68,44 @@ def test_wrong_names_are_told_together(study) -> None:
         vt.compare(study, vt.datasets.heart_disease(), ["fedavgg", "dito"], [1])
     assert "fedavg" in str(caught.value)
     assert "ditto" in str(caught.value)
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_progress_counts_rounds(study, workers) -> None:
+    told: list[tuple[str, int, int]] = []
+    vt.compare(
+        study,
+        vt.datasets.heart_disease(),
+        ["local", "fedavg"],
+        [1],
+        workers=workers,
+        progress=lambda *step: told.append(step),
+    )
+    assert {of for _, _, of in told} == {2 * 3}
+    assert [n for _, n, _ in told] == ([1, 2, 3, 4, 5, 6] if workers == 1 else [3, 6])
+    assert {words for words, _, _ in told} == {"Local, seed 1", "FedAvg, seed 1"}
+
+
+@pytest.fixture
+def table():
+    """The table of methods, to be changed; its order too is put back."""
+    before = dict(vt.methods.TABLE)
+    yield vt.methods.TABLE
+    vt.methods.TABLE.clear()
+    vt.methods.TABLE.update(before)
+
+
+def test_no_study_knows_a_method_by_name(study, table, monkeypatch) -> None:
+    """Every method under another name: the same numbers come out."""
+    sites = vt.datasets.heart_disease()
+    compared, carried = vt.compare(study, sites, ["local", "fedavg"], [1, 2]), vt.transfer(study, sites, folds=2)
+    verdicts, chosen = compared.verdicts(), train_together(carried, sites, "top:1", ["va"])
+    monkeypatch.setattr(vt.methods, "DEFAULT", "M-fedavg")
+    for name in list(table):
+        table[f"M-{name}"] = table.pop(name)
+    other = study.with_changes(method={"name": "M-fedavg"})
+    again, anew = vt.compare(other, sites, ["M-local", "M-fedavg"], [1, 2]), vt.transfer(other, sites, folds=2)
+    for one, two in ((verdicts, again.verdicts()), (compared.scores, again.scores)):
+        pdt.assert_frame_equal(one.assign(method="M-" + one.method), two)
+    pdt.assert_frame_equal(carried.table, anew.table)
+    pdt.assert_frame_equal(chosen, train_together(anew, sites, "top:1", ["va"]))
