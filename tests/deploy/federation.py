@@ -19,7 +19,7 @@ from typing import Any
 import pandas as pd
 
 from vitrail.core.problems import VitrailError
-from vitrail.deploy import enrol
+from vitrail.deploy import enrol, keeper
 from vitrail.deploy.far import Heard
 from vitrail.deploy.message import Message, unpack
 from vitrail.deploy.site import Site
@@ -170,7 +170,8 @@ class Federation:
 
 
 def command(words: tuple[object, ...]) -> list[str]:
-    return [sys.executable, "-m", "vitrail.cli", *map(str, words)]
+    """It ends with the tests, also when they are killed."""
+    return keeper.tied([sys.executable, "-m", "vitrail.cli", *map(str, words)])
 
 
 def free_port() -> int:
