@@ -12,15 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from vitrail.core.problems import Problem, VitrailError
-from vitrail.deploy.certificates import project, write_private
-from vitrail.deploy.enrol import (
-    COORDINATOR,
-    LEAD,
-    check_certificate,
-    load_coordinator,
-    load_kit,
-    private_folder,
-)
+from vitrail.deploy.certificates import private_folder, project, write_private
+from vitrail.deploy.enrol import COORDINATOR, LEAD, check_certificate, load_coordinator, load_kit
 
 ADAPTER = "vitrail.deploy.adapter"
 FLARE = "nvflare.app_common"
