@@ -12,6 +12,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -70,7 +71,7 @@ class Tree:
     def wait(self, found: Callable[[], bool]) -> None:
         until = time.monotonic() + SOON
         while not found():
-            assert time.monotonic() < until, f"{len(self.alive())} processes\n{(self.folder / 'log').read_text()}"
+            assert time.monotonic() < until, f"{len(self.alive())} processes, {len(self.keepers())} keepers"
             time.sleep(0.02)
 
     def wait_all(self) -> None:
@@ -82,16 +83,38 @@ class Tree:
 
 
 @pytest.fixture
-def tree(tmp_path: Path) -> Iterator[Tree]:
-    made = Tree(tmp_path)
-    yield made
-    for pid in made.alive():
-        os.kill(pid, signal.SIGKILL)
+def plant(tmp_path: Path) -> Iterator[Callable[..., Tree]]:
+    """Makes trees, of which nothing stays after a test that failed."""
+    made: list[Tree] = []
+
+    def plant_one(how: str = "stays") -> Tree:
+        made.append(Tree(tmp_path, how))
+        return made[-1]
+
+    yield plant_one
+    for tree in made:
+        for pid in tree.alive():
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+
+
+@pytest.fixture
+def tree(plant: Callable[..., Tree]) -> Tree:
+    return plant()
+
+
+@contextlib.contextmanager
+def running(words: list[str], **how: Any) -> Iterator[subprocess.Popen[bytes]]:
+    with subprocess.Popen(words, **how) as process:
+        try:
+            yield process
+        finally:
+            process.kill()
 
 
 def test_whoever_started_it_is_killed(tree: Tree) -> None:
     words = [sys.executable, "-c", OURS, keeper.__file__, str(tree.folder), *tree.words]
-    with subprocess.Popen(words) as ours:
+    with running(words) as ours:
         tree.wait(lambda: len(tree.alive()) >= 5)  # ours, the keeper, and three
         time.sleep(1)
         assert len(tree.keepers()) == 1, "it ended with the thread that started it"
@@ -116,8 +139,8 @@ def test_whoever_holds_it_lets_go(tree: Tree) -> None:
     assert not tree.alive()
 
 
-def test_it_ends_by_itself(tmp_path: Path) -> None:
-    tree = Tree(tmp_path, "ends")
+def test_it_ends_by_itself(plant: Callable[..., Tree]) -> None:
+    tree = plant("ends")
     held = tree.start()
     tree.wait_all()
     assert held.wait(SOON) == 7
@@ -133,17 +156,14 @@ def test_it_is_asked_before_it_is_forced(tmp_path: Path) -> None:
     assert held.returncode == 5
 
 
-def test_the_keeper_is_killed(tmp_path: Path) -> None:
+def test_the_keeper_is_killed(tree: Tree) -> None:
     """What it kept goes with it, though not what that one began: FLARE's own see to that."""
-    tree = Tree(tmp_path)
     held = tree.start()
     tree.wait_all()
     first = next(pid for pid in tree.alive() if _parent(pid) == held.pid and pid not in tree.keepers())
     held.kill()
     held.wait()
     tree.wait(lambda: first not in tree.alive())
-    for pid in tree.alive():
-        os.kill(pid, signal.SIGKILL)
 
 
 def _parent(pid: int) -> int:
@@ -161,10 +181,10 @@ def test_tied(tree: Tree) -> None:
     code = "import runpy, subprocess, sys, time; tied = runpy.run_path(sys.argv[1])['tied']; "
     code += "print(subprocess.Popen(tied([sys.executable, '-c', 'import time; time.sleep(600)', sys.argv[2]])).pid, "
     code += "flush=True); time.sleep(600)"
-    with subprocess.Popen([sys.executable, "-c", code, keeper.__file__, tree.mark], stdout=subprocess.PIPE) as ours:
+    with running([sys.executable, "-c", code, keeper.__file__, tree.mark], stdout=subprocess.PIPE) as ours:
         assert ours.stdout is not None
         child = int(ours.stdout.readline())
-        tree.wait(lambda: child in tree.alive("import time; time.sleep(600)"))
+        tree.wait(lambda: child in tree.alive() and child not in tree.alive("keeper.py"))
         ours.kill()
     tree.wait_none()
 
@@ -176,24 +196,23 @@ def test_tied_to_somebody_who_is_gone(tmp_path: Path) -> None:
     assert not (tmp_path / "it ran").exists()
 
 
-def test_elsewhere_than_on_linux(tmp_path: Path) -> None:
+def test_elsewhere_than_on_linux(tree: Tree) -> None:
     """No /proc, no prctl: the process and its group go, when they are let go."""
-    tree = Tree(tmp_path)
     code = "import importlib.util, sys; spec = importlib.util.spec_from_file_location('keeper', sys.argv[1]); "
     code += "k = importlib.util.module_from_spec(spec); spec.loader.exec_module(k); k.LINUX = False; "
     code += "k._descendants = set; sys.exit(k.keep(int(sys.argv[2]), sys.argv[3:]) & 255)"
     inside = [sys.executable, "-c", "import os, time; os.fork(); time.sleep(600)", tree.mark]
     words = [sys.executable, "-c", code, keeper.__file__, str(os.getpid()), *inside]
-    with subprocess.Popen(words, stdin=subprocess.PIPE, start_new_session=True) as held:
+    with running(words, stdin=subprocess.PIPE, start_new_session=True) as held:
         tree.wait(lambda: len(tree.alive()) == 3)
         assert held.stdin is not None
         held.stdin.close()
         tree.wait_none()
 
 
-def test_many_threads_may_start_one(tmp_path: Path) -> None:
+def test_many_threads_may_start_one(plant: Callable[..., Tree]) -> None:
     """The other ends of the pipes stay with us: one that is let go ends, though others were begun after it."""
-    trees = [Tree(tmp_path) for _ in range(3)]
+    trees = [plant() for _ in range(3)]
     held: dict[int, subprocess.Popen[bytes]] = {}
     threads = [threading.Thread(target=lambda i=i: held.update({i: trees[i].start()})) for i in range(3)]
     for thread in threads:
