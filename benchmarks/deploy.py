@@ -33,7 +33,8 @@ from safetensors.torch import load_file
 from vitrail import Run, Study, federate, methods
 from vitrail.data.datasets import heart_disease, packaged
 from vitrail.deploy import enrol, kits
-from vitrail.deploy.line import FlareLine, children_of
+from vitrail.deploy.keeper import children_of
+from vitrail.deploy.line import FlareLine
 from vitrail.deploy.message import Message
 
 REST = 5.0  # seconds in which nobody asks anything

@@ -37,7 +37,7 @@ import numpy as np
 import vitrail as vt
 from vitrail.data.datasets import heart_disease, packaged
 from vitrail.deploy import enrol
-from vitrail.deploy.line import children_of
+from vitrail.deploy.keeper import children_of
 
 DEADLINE = 8.0
 QUORUM = 3
@@ -228,7 +228,7 @@ def kill_serve_only(world: World, luck: random.Random) -> str:
     kill([world.serve.pid])
     time.sleep(luck.uniform(0, 3))
     world.start_serve()
-    return "vitrail serve killed, FLARE's processes left behind, and started again"
+    return "vitrail serve killed, FLARE's processes left to themselves, and started again"
 
 
 def kill_coordinator_transport(world: World, luck: random.Random) -> str:

@@ -2,30 +2,22 @@
 
 from __future__ import annotations
 
-import importlib.util
 import itertools
-import sys
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
+from scripts import load_script
 from vitrail.data.encode import prepare
 from vitrail.methods.weight_erosion import WeightErosion
 
-PLACE = Path(__file__).parent.parent / "benchmarks" / "weight_erosion_titanic.py"
 GIVEN: dict[str, Any] = {"lr": 0.5, "p_d": 0.01, "p_s": 0.0, "beside": False}
 
 
 @pytest.fixture(scope="module")
 def bench() -> Any:
-    spec = importlib.util.spec_from_file_location("weight_erosion_titanic", PLACE)
-    assert spec
-    assert spec.loader
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module
-    spec.loader.exec_module(module)
+    module = load_script("weight_erosion_titanic")
     module.ROUNDS, module.EVERY = 8, 4
     return module
 

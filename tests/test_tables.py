@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-sys.path.insert(0, str(Path(__file__).parent.parent / "benchmarks"))
-import ifedavg_tables as tables
+from scripts import load_script
+
+tables = load_script("ifedavg_tables")
 
 
 @pytest.fixture

@@ -3,18 +3,14 @@
 from __future__ import annotations
 
 import math
-import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
 
 import vitrail as vt
+from scripts import load_script
 
-sys.path.insert(0, str(Path(__file__).parent.parent / "benchmarks"))
-
-import whom_to_learn_from as bench
-
+bench = load_script("whom_to_learn_from")
 ROUNDS = 2
 
 

@@ -9,6 +9,7 @@ import os
 import shutil
 import signal
 import socket
+import ssl
 import subprocess
 import sys
 import time
@@ -17,9 +18,11 @@ from pathlib import Path
 from typing import Any
 
 import pandas as pd
+from typer.testing import CliRunner
 
+from vitrail.cli import app
 from vitrail.core.problems import VitrailError
-from vitrail.deploy import enrol
+from vitrail.deploy import enrol, keeper, kits
 from vitrail.deploy.far import Heard
 from vitrail.deploy.message import Message, unpack
 from vitrail.deploy.site import Site
@@ -81,10 +84,10 @@ class Federation:
             shutil.copy(enrol.approval_of(self.folder, site), self.root / site)
 
     def do(self, *words: object) -> str:
-        """A command that ends by itself, and well."""
-        done = subprocess.run(command(words), capture_output=True, text=True, timeout=PATIENCE, env=self.env)
-        assert done.returncode == 0, f"vitrail {words}: {done.stdout}{done.stderr}"
-        return done.stdout
+        """A command that ends by itself, and well; in this process, since starting one takes seconds."""
+        done = CliRunner().invoke(app, [*map(str, words)])
+        assert done.exit_code == 0, f"vitrail {words}: {done.output}{done.exception}"
+        return done.output
 
     def serve(self, *words: object) -> subprocess.Popen[bytes]:
         return self.start("serve", "serve", self.study, "--deadline", 60, *words)
@@ -146,13 +149,14 @@ class Federation:
             shown.append(f"--- {place.relative_to(self.root)}\n" + "\n".join(line[:300] for line in end))
         return "\n".join(shown)
 
-    def processes(self, folder: Path | None = None) -> list[int]:
-        """Whatever has this folder on its command line: ours and FLARE's."""
-        place, found = f"{folder or self.root}/".encode(), []
+    def processes(self, folder: Path | None = None) -> dict[int, str]:
+        """Whatever has this folder on its command line, and that line: ours and FLARE's."""
+        place, found = f"{folder or self.root}/".encode(), dict[int, str]()
         for entry in Path("/proc").glob("[0-9]*/cmdline"):
             with contextlib.suppress(OSError):
-                if place in entry.read_bytes().replace(b"\0", b"/\0") and int(entry.parent.name) != os.getpid():
-                    found.append(int(entry.parent.name))
+                words = entry.read_bytes()
+                if place in words.replace(b"\0", b"/\0") and int(entry.parent.name) != os.getpid():
+                    found[int(entry.parent.name)] = words.replace(b"\0", b" ").decode()
         return found
 
     def kill(self, folder: Path | None = None) -> None:
@@ -170,13 +174,54 @@ class Federation:
 
 
 def command(words: tuple[object, ...]) -> list[str]:
-    return [sys.executable, "-m", "vitrail.cli", *map(str, words)]
+    """It ends with the tests, also when they are killed."""
+    return keeper.tied([sys.executable, "-m", "vitrail.cli", *map(str, words)])
 
 
 def free_port() -> int:
     with socket.socket() as found:
         found.bind(("127.0.0.1", 0))
         return int(found.getsockname()[1])
+
+
+def knock(federation: Federation, kit: Path) -> bytes:
+    """The first bytes that the coordinator says to whoever shows this kit's certificate; none if it hangs up."""
+    context = ssl.create_default_context(cafile=str(federation.folder / "authority" / "cert.pem"))
+    context.load_cert_chain(kit / "certificate.pem", kit / "key.pem")
+    context.set_alpn_protocols(["h2"])
+    who = federation.who
+    with (
+        socket.create_connection((who.host, who.port), timeout=20) as raw,
+        context.wrap_socket(raw, server_hostname=who.host) as line,
+        contextlib.suppress(ssl.SSLError, ConnectionError),
+    ):
+        return line.recv(9)
+    return b""
+
+
+class Hostile:
+    """Whoever holds the coordinator's folder, and asks for what it likes."""
+
+    def __init__(self, federation: Federation) -> None:
+        from vitrail.deploy.line import FlareLine
+
+        kits.build_coordinator(federation.folder)
+        local = federation.folder / "flare" / "coordinator" / "local"
+        rights = json.loads((local / "authorization.json").read_text())  # its own policy would still refuse
+        rights["permissions"]["lead"] = "any"
+        (local / "authorization.json").write_text(json.dumps(rights))
+        self.federation, self.events = federation, list[tuple[str, dict[str, Any]]]()
+        self.line = FlareLine(federation.who, lambda event, **told: self.events.append((event, told)))
+
+    def wait(self, what: str, found: Callable[[], Any]) -> Any:
+        def look() -> Any:
+            self.line.watch(0.1)
+            return found()
+
+        return self.federation.wait(what, look)
+
+    def wait_event(self, event: str, site: str) -> dict[str, Any]:
+        return self.wait(event, lambda: next((t for e, t in self.events if e == event and t.get("site") == site), None))
 
 
 class Here:

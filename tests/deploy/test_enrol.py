@@ -1,4 +1,5 @@
-"""Enrolment: keys stay where they were made, and only the right site gets a certificate."""
+"""Enrolment: keys stay where they were made, and only the right site gets a certificate. What is refused:
+test_enrol_refused.py."""
 
 from __future__ import annotations
 
@@ -14,21 +15,18 @@ from typing import Any
 import pytest
 import typer
 from cryptography import x509
-from cryptography.hazmat.primitives import hashes
-from cryptography.hazmat.primitives.asymmetric import ec, rsa
-from cryptography.hazmat.primitives.serialization import Encoding, load_pem_private_key
+from cryptography.hazmat.primitives.asymmetric import rsa
+from cryptography.hazmat.primitives.serialization import load_pem_private_key
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 from cryptography.x509.verification import PolicyBuilder, Store
 from typer.testing import CliRunner
 
-from vitrail.core.problems import VitrailError
+from deploy.enrolment import SITES, ask, certificate, enrolled, named, numbers_of, refused
 from vitrail.data.datasets import packaged
-from vitrail.deploy import certificates, enrol, kits
+from vitrail.deploy import enrol, kits
 from vitrail.deploy.agreement import Agreement
 from vitrail.deploy.verbs import VERBS
 from vitrail.study import Study
-
-SITES = ["Basel", "Hôpital St. Mary/1"]
 
 
 @pytest.fixture
@@ -40,45 +38,6 @@ def place(tmp_path: Path) -> Path:
 @pytest.fixture
 def folder(place: Path) -> Path:
     return enrol.invite(place / "heart.toml", SITES, "127.0.0.1:18002")
-
-
-def ask(folder: Path, site: str, where: Path) -> enrol.Request:
-    """The invitation goes by mail; the site answers."""
-    where.mkdir(exist_ok=True)
-    return enrol.request(Path(shutil.copy(enrol.invitation_of(folder, site), where)))
-
-
-def enrolled(folder: Path, site: str, where: Path) -> Path:
-    made = ask(folder, site, where)
-    enrol.accept(made.kit, enrol.approve(folder, made.file).file)
-    return made.kit
-
-
-def change(path: Path, **said: Any) -> Path:
-    path.write_text(json.dumps({**json.loads(path.read_text()), **said}))
-    return path
-
-
-def refused(match: str, act: Any, *args: Any) -> VitrailError:
-    with pytest.raises(VitrailError, match=match) as caught:
-        act(*args)
-    assert all(p.where and p.what and p.hint for p in caught.value.problems)
-    assert caught.value.problems
-    return caught.value
-
-
-def certificate(path: Path) -> x509.Certificate:
-    return x509.load_pem_x509_certificate(path.read_bytes())
-
-
-def numbers_of(path: Path) -> rsa.RSAPublicNumbers:
-    key = load_pem_private_key(path.read_bytes(), None)
-    assert isinstance(key, rsa.RSAPrivateKey)
-    return key.public_key().public_numbers()
-
-
-def named(cert: x509.Certificate, oid: Any) -> list[str]:
-    return [str(a.value) for a in cert.subject.get_attributes_for_oid(oid)]
 
 
 def test_an_identity_is_plain_and_no_other_sites() -> None:
@@ -262,142 +221,6 @@ def test_rows_of_all_in_one_place_is_no_deployed_study(place: Path) -> None:
     Study.load(place / "heart.toml").with_changes(method={"name": "centralized"}).save(place / "heart.toml")
     refused("takes every site's rows", enrol.invite, place / "heart.toml", SITES, "localhost:80")
     assert not (place / "heart.coordinator").exists()
-
-
-def test_requests_that_are_refused(folder: Path, place: Path) -> None:
-    made = ask(folder, "Basel", place / "site")
-    good = made.file.read_text()
-
-    def changed(**said: Any) -> Path:
-        made.file.write_text(good)
-        return change(made.file, **said)
-
-    refused("was not invited", enrol.approve, folder, changed(site="Genf", identity=enrol.identity("Genf")))
-    refused("was not invited", enrol.approve, folder, changed(site=SITES[1]))
-    refused("another study", enrol.approve, folder, changed(study="another"))
-    refused("another study", enrol.approve, folder, changed(authority=made.fingerprint))
-    refused("format 2", enrol.approve, folder, changed(format=2))
-    refused("lacks csr", enrol.approve, folder, changed(csr=7))
-    refused("no valid signing request", enrol.approve, folder, changed(csr="x"))
-    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "coordinator")])
-    for weak in (rsa.generate_private_key(65537, 1024), ec.generate_private_key(ec.SECP256R1())):
-        csr = x509.CertificateSigningRequestBuilder().subject_name(name).sign(weak, hashes.SHA256())
-        pem = csr.public_bytes(Encoding.PEM).decode()
-        refused("RSA key of 2048", enrol.approve, folder, changed(csr=pem))
-    for text in ("", "{}", "[]", "\x00", '{"format": 1', "[" * 100_000):
-        made.file.write_text(text)
-        refused("not one of Vitrail's files", enrol.approve, folder, made.file)
-    made.file.write_bytes(b"\xff\xfe")
-    refused("not one of Vitrail's files", enrol.approve, folder, made.file)
-    refused("no such file", enrol.approve, folder, place / "none")
-    refused("cannot read a request", enrol.approve, folder, place)
-    assert not list((folder / "approvals").iterdir())
-    assert not any(site["approved"] for site in enrol.load_coordinator(folder).sites.values())
-
-
-def test_a_signing_request_names_nobody(folder: Path, place: Path) -> None:
-    """A site cannot ask to be the coordinator or the lead: names come from the coordinator's book."""
-    made = ask(folder, "Basel", place / "site")
-    key = load_pem_private_key((made.kit / "key.pem").read_bytes(), None)
-    name = x509.Name(
-        [x509.NameAttribute(NameOID.COMMON_NAME, enrol.LEAD), x509.NameAttribute(NameOID.UNSTRUCTURED_NAME, "lead")]
-    )
-    wish = x509.BasicConstraints(ca=True, path_length=None)
-    csr = x509.CertificateSigningRequestBuilder().subject_name(name).add_extension(wish, critical=True)
-    assert isinstance(key, rsa.RSAPrivateKey)
-    change(made.file, csr=csr.sign(key, hashes.SHA256()).public_bytes(Encoding.PEM).decode())
-    enrol.accept(made.kit, enrol.approve(folder, made.file).file)
-    signed = certificate(made.kit / "certificate.pem")
-    assert named(signed, NameOID.COMMON_NAME) == [enrol.identity("Basel")]
-    assert not named(signed, NameOID.UNSTRUCTURED_NAME)
-    assert not signed.extensions.get_extension_for_class(x509.BasicConstraints).value.ca
-
-
-def test_one_key_for_one_site(folder: Path, place: Path) -> None:
-    enrolled(folder, "Basel", place / "site")
-    second = ask(folder, "Basel", place / "elsewhere")
-    refused("another key", enrol.approve, folder, second.file)
-    other = ask(folder, SITES[1], place / "other")
-    shutil.copy(place / "site" / "Basel.kit" / "key.pem", other.kit / "key.pem")
-    refused("has this key already", enrol.approve, folder, ask(folder, SITES[1], place / "other").file)
-
-
-def test_a_removed_site_stays_out(folder: Path, place: Path) -> None:
-    made = ask(folder, "Basel", place / "site")
-    enrol.approve(folder, made.file)
-    refused("no site 'Bazel'.*Did you mean 'Basel'", enrol.remove, folder, "Bazel")
-    enrol.remove(folder, "Basel")
-    enrol.remove(folder, "Basel")
-    refused("removed", enrol.approve, folder, made.file)
-    refused("removed", enrol.invite, place / "heart.toml", ["Basel"], "")
-    enrol.invite(place / "heart.toml", ["Genf"], "")
-    assert enrol.load_coordinator(folder).sites["Basel"]["removed"]
-    assert not enrol.invitation_of(folder, "Basel").exists()
-    kits.build_coordinator(folder)
-    barred = json.loads((folder / "flare" / "coordinator" / "disabled_clients.json").read_text())
-    assert barred == {"disabled_clients": [enrol.identity("Basel")]}
-
-
-def test_approvals_that_are_refused(folder: Path, place: Path) -> None:
-    made = ask(folder, "Basel", place / "site")
-    other = ask(folder, SITES[1], place / "other")
-    good = Path(shutil.copy(enrol.approve(folder, made.file).file, place / "good"))
-    theirs = enrol.approve(folder, other.file).file
-    refused("it is for 'H", enrol.accept, made.kit, theirs)
-    refused("another key", enrol.accept, made.kit, change(theirs, site="Basel"))
-
-    (place / "b").mkdir()
-    shutil.copy(place / "heart.toml", place / "b")
-    foreign = enrol.invite(place / "b" / "heart.toml", SITES, "127.0.0.1:18002")
-    said = json.loads(made.file.read_text())
-    said["authority"] = enrol.load_coordinator(foreign).authority_fingerprint
-    (place / "forged").write_text(json.dumps(said))
-    false = enrol.approve(foreign, place / "forged").file
-    refused("not signed by the authority", enrol.accept, made.kit, false)
-    refused("expected an approval", enrol.accept, made.kit, made.file)
-    refused("no valid certificate", enrol.accept, made.kit, change(false, certificate="x"))
-    assert not enrol.load_kit(made.kit).approved
-    refused("not approved yet", kits.build_site, made.kit)
-    assert enrol.accept(made.kit, good).approved
-
-
-def test_an_approval_out_of_its_time(folder: Path, place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    made = ask(folder, "Basel", place / "site")
-    now = datetime.datetime.now(datetime.UTC)
-    monkeypatch.setattr(certificates, "_now", lambda: now - datetime.timedelta(days=4 * 365))
-    approval = enrol.approve(folder, made.file)
-    refused("it is valid from", enrol.accept, made.kit, approval.file)
-
-
-def test_invitations_that_are_refused(folder: Path, place: Path) -> None:
-    file = enrol.invitation_of(folder, "Basel")
-    good = json.loads(file.read_text())
-    site = certificate(enrolled(folder, SITES[1], place / "other") / "certificate.pem").public_bytes(Encoding.PEM)
-    for match, said in {
-        "contradicts itself": {"agreement": "0" * 24},
-        "from its study follows": {"seed": 7},
-        "is not TOML": {"study": "x = ["},
-        "not a valid study": {"study": "name = 1"},
-        "not among its sites": {"sites": ["Genf"]},
-        "no port": {"address": "host"},
-        "authority is not one": {"authority": site.decode()},
-        "no valid certificate": {"authority": "x"},
-        "format 'new'": {"format": "new"},
-        "lacks seed": {"seed": "1"},
-    }.items():
-        (place / "bad.invitation").write_text(json.dumps({**good, **said}))
-        refused(match, enrol.request, place / "bad.invitation")
-    assert not (place / "Basel.kit").exists()
-    (place / "Basel.kit").mkdir()
-    (place / "Basel.kit" / "thesis.txt").write_text("mine")
-    refused("is not a kit", enrol.request, file, place / "Basel.kit")
-    refused("expected a site's kit", enrol.load_kit, place / "Basel.kit")
-    refused("kit of 'H", enrol.request, file, next((place / "other").glob("*.kit")))
-    kit = ask(folder, "Basel", place / "site").kit
-    (kit / "key.pem").write_text("x")
-    refused("expected a private key", enrol.request, file, kit)
-    (kit / "key.pem").unlink()
-    refused("the kit is not whole", enrol.load_kit, kit)
 
 
 def test_flares_files_hold_what_the_site_wants(folder: Path, place: Path) -> None:

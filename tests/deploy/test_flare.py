@@ -1,23 +1,19 @@
 """The whole thing: separate processes, FLARE between them, TLS on every byte. Everything waits with a deadline.
 
 One federation of the four heart hospitals, in the order of a bad week: strangers knock while the coordinator waits, the
-study runs, it runs again while things are killed, then the coordinator itself turns hostile.
+study runs and every packet of it is captured, it runs again while things are killed, then the coordinator itself turns
+hostile.
 """
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import json
-import math
-import pickle
 import shutil
-import signal
 import socket
-import ssl
-from collections.abc import Callable, Iterator
+import subprocess
+from collections.abc import Iterator
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pandas.testing as pdt
@@ -26,20 +22,20 @@ import torch
 from safetensors.torch import load_file
 
 import vitrail as vt
-from deploy.federation import PATIENCE, Federation
+from deploy.capture import Capture, Tshark, found, secrets, start_capture
+from deploy.federation import PATIENCE, Federation, Hostile, knock
 from vitrail.data.datasets import heart_disease, packaged
 from vitrail.data.read import read_table
-from vitrail.deploy import enrol, kits
+from vitrail.deploy import enrol
 from vitrail.deploy.agreement import FORMAT, Agreement
-from vitrail.deploy.join import Door
-from vitrail.deploy.message import MOST_WORDS, Message, unpack
+from vitrail.deploy.message import Message
 from vitrail.deploy.outbox import Outbox
-from vitrail.deploy.site import Site
 from vitrail.runs.setup import resolve
 
 pytest.importorskip("nvflare")
 ROUNDS = 12
 RUN = "0123456789abcdef"
+GONE = 10.0  # seconds that processes may take to follow whoever was killed
 CLOSE = {"rtol": 0, "atol": 1e-6}
 
 
@@ -50,7 +46,16 @@ def study() -> vt.Study:
 
 
 @pytest.fixture(scope="module")
-def federation(study: vt.Study, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Federation]:
+def captured(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Capture | Tshark | None]:
+    """All that goes over the loopback device, from before anybody is enrolled; none where that is not allowed."""
+    made = start_capture(tmp_path_factory.mktemp("captured"))
+    yield made
+    if made is not None:
+        made.stop()
+
+
+@pytest.fixture(scope="module")
+def federation(study: vt.Study, captured: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Federation]:
     """Four hospitals, enrolled by command."""
     made = Federation(tmp_path_factory.mktemp("flare"), study, heart_disease())
     try:
@@ -88,21 +93,6 @@ def models(federation: Federation, run: Path) -> dict[str, dict[str, torch.Tenso
 
 
 # who must not come in
-
-
-def knock(federation: Federation, kit: Path) -> bytes:
-    """The first bytes that the coordinator says to whoever shows this kit's certificate; none if it hangs up."""
-    context = ssl.create_default_context(cafile=str(federation.folder / "authority" / "cert.pem"))
-    context.load_cert_chain(kit / "certificate.pem", kit / "key.pem")
-    context.set_alpn_protocols(["h2"])
-    who = federation.who
-    with (
-        socket.create_connection((who.host, who.port), timeout=20) as raw,
-        context.wrap_socket(raw, server_hostname=who.host) as line,
-        contextlib.suppress(ssl.SSLError, ConnectionError),
-    ):
-        return line.recv(9)
-    return b""
 
 
 @pytest.fixture(scope="module")
@@ -200,18 +190,67 @@ def test_the_outbox_tells_what_left(federation: Federation, first: Path) -> None
         assert not any(p in box.place(e.number).read_bytes() for e in training for p in private)
 
 
-def test_killed_and_started_again(federation: Federation, first: Path) -> None:
-    """kill -9 of the coordinator, then of a site, both in mid-run: the same models as if nothing had happened."""
+def test_nothing_on_the_line(federation: Federation, captured: Capture | Tshark | None, first: Path) -> None:
+    """Nothing that must never be there is in any packet. The same search finds what is planted, so that finding nothing
+    means something."""
+    if captured is None:
+        pytest.skip("capturing packets needs root on Linux")
+    secret = secrets(federation)
+    with socket.create_server(("127.0.0.1", 0)) as door:  # the positive control: the same bytes without TLS
+        port = door.getsockname()[1]
+        with socket.create_connection(("127.0.0.1", port)) as line:
+            there, _ = door.accept()
+            for patterns in secret.values():
+                for pattern in patterns:
+                    line.sendall(pattern)
+                    there.recv(1 << 16)
+            there.close()
+    captured.stop()
+    seen = captured.of(federation.who.port)
+    boxes = [federation.home(site) / "outbox" for site in federation.sites]
+    sent = sum(len(file.read_bytes()) for box in boxes for file in box.glob("*.safetensors"))
+    assert min(map(len, secret.values())) >= len(federation.sites)
+    assert len(seen) > sent > 10_000, "the capture missed what was sent"
+    assert found(secret, seen) == {"rows": 0, "layers": 0, "names": 0}
+    assert found(secret, captured.of(port)) == {kind: len(patterns) for kind, patterns in secret.items()}
+
+
+def test_nothing_under_the_encryption(federation: Federation, first: Path) -> None:
+    """The same search in what was encrypted: every message that left, as the sites kept it."""
+    secret = secrets(federation)
     for site in federation.sites:
-        federation.join(site)
+        box = federation.home(site) / "outbox"
+        log = [json.loads(line) for line in (box / "log.jsonl").read_text().splitlines()]
+        out = [e for e in log if e["direction"] == "out"]
+        sent = {e["number"]: (box / f"{e['number']:06d}.safetensors").read_bytes() for e in out}
+        train = b"".join(sent[e["number"]] for e in out if not (e["kind"] == "round" and e["stage"] == 1))
+        shown = b"".join(sent[e["number"]] for e in out if e["kind"] == "round" and e["stage"] == 1)
+        assert len(train) > 10_000
+        assert found(secret, train) == {"rows": 0, "layers": 0, "names": 0}
+        assert found(secret, shown)["layers"] > 0, "by consent they are published after training"
+
+
+def kill_one(federation: Federation, place: str, ours: subprocess.Popen[bytes], job: str) -> None:
+    """kill -9 of our own process at one end and of nothing else: FLARE's and its job's are there, and then are not."""
+    there = federation.processes(federation.root / place)
+    ours.kill()
+    ours.wait(10)
+    assert [line for line in there.values() if job in line], there
+    assert len(there) >= 4, there  # ours, the keeper, FLARE's, its job's
+    federation.wait(f"nothing is left of {place}", lambda: not federation.processes(federation.root / place), GONE)
+
+
+def test_killed_and_started_again(federation: Federation, first: Path) -> None:
+    """kill -9 of the coordinator, then of a site, both in mid-run: FLARE's processes go with them, and started again
+    the models are the same as if nothing had happened."""
+    joined = {site: federation.join(site) for site in federation.sites}
     served = federation.serve("--quorum", 4)
     run = federation.wait("a second run", lambda: federation.runs()[1:])[0]
     federation.wait_event("checkpoint", round=1)
-    served.send_signal(signal.SIGKILL)
-    served.wait(10)
+    kill_one(federation, "c", served, job="runner_process")
     served = federation.serve("--quorum", 4)
     federation.wait_event("checkpoint", round=4)
-    federation.kill(federation.root / "hungarian")
+    kill_one(federation, "hungarian", joined["hungarian"], job="worker_process")
     assert not any(e["event"] == "checkpoint" and e["round"] == ROUNDS for e in federation.events(run)), "too late"
     federation.join("hungarian")
     federation.wait_end(served, "serve", 2 * PATIENCE)
@@ -229,31 +268,6 @@ def test_killed_and_started_again(federation: Federation, first: Path) -> None:
 
 
 # a hostile coordinator
-
-
-class Hostile:
-    """Whoever holds the coordinator's folder, and asks for what it likes."""
-
-    def __init__(self, federation: Federation) -> None:
-        from vitrail.deploy.line import FlareLine
-
-        kits.build_coordinator(federation.folder)
-        local = federation.folder / "flare" / "coordinator" / "local"
-        rights = json.loads((local / "authorization.json").read_text())  # its own policy would still refuse
-        rights["permissions"]["lead"] = "any"
-        (local / "authorization.json").write_text(json.dumps(rights))
-        self.federation, self.events = federation, list[tuple[str, dict[str, Any]]]()
-        self.line = FlareLine(federation.who, lambda event, **told: self.events.append((event, told)))
-
-    def wait(self, what: str, found: Callable[[], Any]) -> Any:
-        def look() -> Any:
-            self.line.watch(0.1)
-            return found()
-
-        return self.federation.wait(what, look)
-
-    def wait_event(self, event: str, site: str) -> dict[str, Any]:
-        return self.wait(event, lambda: next((t for e, t in self.events if e == event and t.get("site") == site), None))
 
 
 @pytest.fixture(scope="module")
@@ -303,17 +317,19 @@ def test_jobs_that_a_site_refuses(hostile: Hostile, tmp_path: Path) -> None:
     trainer = "nvflare.app_common.np.np_trainer.NPTrainer"
     ours = {"path": "vitrail.deploy.adapter.SiteRelay", "args": {}}
     code = f"open({str(marker)!r}, 'w')\nfrom vitrail.deploy.adapter import SiteRelay as Evil\n"
+    asked = (
+        ("code", {"path": "evil.Evil", "args": {}}, {"code": code}, deployed, "BYOC not permitted"),
+        ("scope", ours, {"scope": "open"}, deployed, "privacy scope 'open' is not allowed"),
+        ("trainer", {"path": trainer, "args": {}}, {}, log, f"Component '{trainer}'"),
+        ("process", {"path": "subprocess.Popen", "args": touch}, {}, log, "Component 'subprocess.Popen'"),
+    )
     try:
-        for name, executor, more, found, sign in (
-            ("code", {"path": "evil.Evil", "args": {}}, {"code": code}, deployed, "BYOC not permitted"),
-            ("scope", ours, {"scope": "open"}, deployed, "privacy scope 'open' is not allowed"),
-            ("trainer", {"path": trainer, "args": {}}, {}, log, f"Component '{trainer}'"),
-            ("process", {"path": "subprocess.Popen", "args": touch}, {}, log, "Component 'subprocess.Popen'"),
-        ):
-            job = submit(name, executor, **more)
+        begun = [submit(name, executor, **more) for name, executor, more, _, _ in asked]
+        for job, (name, _, _, found, sign) in zip(begun, asked, strict=True):
             said = hostile.wait(f"job {name}", lambda job=job, found=found, sign=sign: sign in (s := found(job)) and s)
             assert found is deployed or "is not in allow_list" in said
             jobs.end(job)
+        for job, (name, *_) in zip(begun, asked, strict=True):
             hostile.wait(f"job {name} ends", lambda job=job: "FINISHED" in jobs.session.get_job_meta(job)["status"])
         for look in (jobs.session.ls_target, jobs.session.tail_target_log):  # a shell at the site
             with pytest.raises(Exception, match=r"(?i)not authorized|not permitted|denied"):
@@ -367,139 +383,5 @@ def test_a_removed_site_is_refused_after_a_restart(federation: Federation) -> No
     federation.wait("va ends", lambda: joined.poll() is not None)
     assert "the coordinator refused this site" in federation.log("removed again").read_text()
     assert not any(e["event"] == "joined" and e["site"] == "va" for e in federation.events())
-    federation.kill(federation.root / "c")
-    served.wait(10)
-
-
-# the same without FLARE: bytes at a site's door
-
-SECRET = 77.7123
-
-
-@pytest.fixture
-def door(study: vt.Study, tmp_path: Path) -> Door:
-    frame = heart_disease()["va"]
-    frame["age"] = frame["age"].astype(float)
-    frame.loc[0, "age"] = SECRET
-    kit = SimpleNamespace(home=tmp_path / "home")
-    kit.home.mkdir()
-    said: list[str] = []
-    made = Door(kit, Site("va", frame, Agreement.of(study, None, 4), kit.home), said.append)  # type: ignore[arg-type]
-    made.said = said  # type: ignore[attr-defined]
-    return made
-
-
-def prepared(door: Door) -> Door:
-    """As after a good beginning."""
-    agreed = door.site.agreed
-    count = agreed.numbers[0]
-    scale = {"mean": torch.zeros(count, dtype=torch.float64), "sd": torch.ones(count, dtype=torch.float64)}
-    for kind, words, tensors in (
-        ("hello", {"format": FORMAT, "agreement": agreed.hash}, {}),
-        ("prepare", {}, scale),
-        ("round", {"stage": 0, "round": 0, "score": []}, down(door)),
-    ):
-        assert unpack(door.answer(Message(kind, {"run": RUN, **words}, tensors).pack())).kind == kind
-    return door
-
-
-def down(door: Door, **changed: torch.Tensor) -> dict[str, torch.Tensor]:
-    """What a round of training may send to a site."""
-    declared = door.site.agreed.contracts[0].down
-    return {k: torch.full(shape, 0.01, dtype=kind) for k, (shape, kind) in declared.items()} | changed
-
-
-def a_round(door: Door, tensors: dict[str, torch.Tensor] | None = None, **words: Any) -> bytes:
-    told = {"run": RUN, "stage": 0, "round": 1, "score": [], **words}
-    return Message("round", told, down(door) if tensors is None else tensors).pack()
-
-
-def spoiled(door: Door, change: Callable[[torch.Tensor], torch.Tensor]) -> bytes:
-    name = next(iter(door.site.agreed.contracts[0].down))
-    return a_round(door, down(door, **{name: change(down(door)[name])}))
-
-
-def filled(value: float) -> Callable[[torch.Tensor], torch.Tensor]:
-    def change(tensor: torch.Tensor) -> torch.Tensor:
-        tensor = tensor.clone()
-        tensor.view(-1)[0] = value
-        return tensor
-
-    return change
-
-
-def ends(door: Door) -> dict[str, torch.Tensor]:
-    return {k: torch.ones(shape, dtype=kind) for k, (shape, kind) in door.site.agreed.ends.items()}
-
-
-BAD: dict[str, Callable[[Door], bytes]] = {
-    "another agreement": lambda d: Message("hello", {"run": RUN, "format": FORMAT, "agreement": "0" * 24}).pack(),
-    "another format": lambda d: (
-        Message("hello", {"run": RUN, "format": FORMAT + 1, "agreement": d.site.agreed.hash}).pack()
-    ),
-    "a tensor too large": lambda d: spoiled(d, lambda t: torch.zeros(2000, 2000)),
-    "a tensor too many": lambda d: a_round(d, down(d, more=torch.zeros(3))),
-    "a tensor too few": lambda d: a_round(d, {}),
-    "another type": lambda d: spoiled(d, lambda t: t.double()),
-    "not a number": lambda d: spoiled(d, filled(math.nan)),
-    "infinite": lambda d: spoiled(d, filled(-math.inf)),
-    "no bytes": lambda d: b"",
-    "noise": lambda d: bytes(range(256)) * 40,
-    "cut short": lambda d: a_round(d)[:-7],
-    "too long": lambda d: a_round(d) + b"\0" * 8,
-    "a header without end": lambda d: (MOST_WORDS + 1).to_bytes(8, "little") + b"{" * (MOST_WORDS + 1),
-    "deep JSON": lambda d: (200_000).to_bytes(8, "little") + b"[" * 200_000,
-    "a pickle": lambda d: pickle.dumps({"kind": "hello"}),
-    "no kind of ours": lambda d: Message("shell", {"run": RUN}).pack(),
-    "a method's name": lambda d: Message("answer", {"run": RUN}).pack(),
-    "a word too many": lambda d: a_round(d, path="/etc/passwd"),
-    "a word of another type": lambda d: a_round(d, round="1"),
-    "a run that is a path": lambda d: Message("hello", {"run": "../../x", "format": FORMAT, "agreement": ""}).pack(),
-    "no such stage": lambda d: a_round(d, stage=7),
-    "a stage before the first": lambda d: a_round(d, stage=-1),
-    "a round before the first": lambda d: a_round(d, round=-1),
-    "a round after the last": lambda d: a_round(d, round=ROUNDS),
-    "scores nobody knows": lambda d: a_round(d, score=["rows"]),
-    "scores without end": lambda d: a_round(d, score=["test"] * 10_000),
-    "scores that are no words": lambda d: a_round(d, score=[["test"]]),
-    "a step nobody knows": lambda d: Message("standardise", {"run": RUN, "step": 3}).pack(),
-    "evidence of no cell": lambda d: Message("evidence", {"run": RUN, "fitted": [10**9]}, ends(d)).pack(),
-}  # fmt: skip
-
-
-@pytest.mark.parametrize("what", BAD)
-def test_questions_that_a_site_refuses(what: str, door: Door) -> None:
-    prepared(door)
-    kept = {f: f.read_bytes() for f in (door.kit.home / RUN).iterdir()}
-    before = len(door.outbox.entries())
-    refused(door, BAD[what](door), before)
-    assert {f: f.read_bytes() for f in (door.kit.home / RUN).iterdir()} == kept  # nothing was learned from it
-    assert unpack(door.answer(a_round(door))).kind == "round"  # and it goes on
-
-
-def test_a_round_before_anything_is_prepared(door: Door) -> None:
-    refused(door, a_round(door), 0)
-
-
-def test_an_accident_tells_no_data(door: Door, monkeypatch: pytest.MonkeyPatch) -> None:
-    def fails(question: Message) -> Message:
-        raise ValueError(f"could not convert {SECRET}")
-
-    monkeypatch.setattr(door.site, "answer", fails)
-    refused(door, a_round(door), 0)
-    assert str(SECRET) in door.outbox.entries()[-2].refused  # at the site itself it is told in full
-
-
-def refused(door: Door, question: bytes, before: int) -> None:
-    """Nothing but an error text leaves, it holds no data, and the site can read what happened."""
-    sent = door.answer(question)
-    said = unpack(sent)
-    assert (said.kind, list(said.words), said.tensors) == ("error", ["text"], {})
-    assert len(said.words["text"]) < 2000
-    told = sent.decode(errors="replace")
-    assert str(SECRET) not in told
-    assert not [c for c in ("trestbps", str(door.kit.home)) if c in told]
-    new = door.outbox.entries()[before:]
-    assert [e.kind for e in new if e.direction == "out"] == ["error"]
-    assert next(e.refused for e in new if e.kind == "refused")
-    assert door.said[-1]  # type: ignore[attr-defined]
+    served.kill()
+    federation.wait("nothing is left of it", lambda: not federation.processes(federation.root / "c"), GONE)

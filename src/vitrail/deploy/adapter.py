@@ -32,7 +32,7 @@ from nvflare.apis.shareable import Shareable, make_reply
 from nvflare.apis.signal import Signal
 from nvflare.private.defs import ClientType
 
-from vitrail.deploy import pipe
+from vitrail.deploy import keeper, pipe
 from vitrail.deploy.pipe import Line
 
 BODY = "vitrail"  # the one key of a message that holds anything
@@ -200,21 +200,13 @@ def start_site(workspace: Path, who: str, socket: str, copy: str) -> subprocess.
 
 
 def _start(module: str, workspace: Path, words: list[str], told: dict[str, str]) -> subprocess.Popen[bytes]:
-    """Its own process group, so that it can be ended with its children; its words go to a file."""
+    """It ends with this process, and so do its own children; its words go to a file."""
     workspace = workspace.resolve()
+    keeper.end_left(workspace)
     env = {k: v for k, v in os.environ.items() if k in KEPT} | told | SPEED
     (workspace / "transfer").mkdir(exist_ok=True, mode=0o700)
-    with (workspace / "console.txt").open("ab") as log:
-        return subprocess.Popen(
-            [sys.executable, "-u", "-m", module, "-m", str(workspace), *words],
-            cwd=workspace,
-            env=env,
-            stdin=subprocess.DEVNULL,
-            stdout=log,
-            stderr=log,
-            start_new_session=True,
-            umask=0o077,
-        )
+    command = [sys.executable, "-u", "-m", module, "-m", str(workspace), *words]
+    return keeper.start(command, workspace, env, workspace / "console.txt")
 
 
 # memory that was had for one message is kept for the next, but not by every thread apart; messages go in larger pieces

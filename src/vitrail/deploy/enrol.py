@@ -7,12 +7,7 @@ may go by mail: people at both ends compare the fingerprints by phone.
 from __future__ import annotations
 
 import datetime
-import hashlib
-import json
-import re
-import tomllib
-import unicodedata
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -34,28 +29,32 @@ from vitrail.deploy.certificates import (
     make_authority,
     name_of,
     own_key,
+    private_folder,
     read_authority,
     read_certificate,
     read_key,
     write_private,
 )
+from vitrail.deploy.papers import (
+    APPROVAL,
+    BOOK,
+    FORMAT,
+    INVITATION,
+    REQUEST,
+    address_problems,
+    agreement_of,
+    identity,
+    name_problems,
+    read_paper,
+    study_of,
+    to_text,
+)
 from vitrail.runs.folder import site_folder, versions
 from vitrail.study import Study
 
-FORMAT = 1  # of every file here
 COORDINATOR = "coordinator"  # its name in certificates
 LEAD = "lead@coordinator"  # who submits FLARE's jobs
 LEFT = "left.txt"  # in a kit whose site left, and whose key is gone: when
-LARGEST = 16 * 2**20  # bytes of a file that comes by mail
-LONGEST = 200  # characters of a file name
-
-INVITATION = {
-    "format": int, "study": str, "seed": int, "sites": list, "site": str, "identity": str, "address": str,
-    "authority": str, "agreement": str, "versions": dict,
-}  # fmt: skip
-REQUEST = {"format": int, "site": str, "identity": str, "csr": str, "study": str, "authority": str}
-APPROVAL = {"format": int, "site": str, "certificate": str, "authority": str}
-BOOK = {"format": int, "study": str, "address": str, "seed": int, "sites": dict}
 
 
 @dataclass(frozen=True)
@@ -141,17 +140,6 @@ class Asked:
     key: rsa.RSAPublicKey
 
 
-def identity(name: str) -> str:
-    """A site's name in certificates: letters any machine can write, and no two sites the same.
-
-    >>> identity("Hôpital St. Mary")
-    'hopital-st-mary-ca9a58'
-    """
-    plain = unicodedata.normalize("NFKD", name).encode("ascii", "ignore").decode().lower()
-    slug = re.sub(r"[^a-z0-9]+", "-", plain).strip("-")[:40].strip("-") or "site"
-    return f"{slug}-{hashlib.sha256(name.encode()).hexdigest()[:6]}"
-
-
 # the coordinator
 
 
@@ -161,7 +149,7 @@ def invite(study_file: Path, sites: Sequence[str], address: str, seed: int | Non
     folder = folder_of(study_file)
     old = load_coordinator(folder) if (folder / "coordinator.json").exists() else None
     known = dict(old.sites) if old else {}
-    problems = list(_name_problems(sites, known))
+    problems = list(name_problems(sites, known))
     if old and old.study.name != study.name:
         what = f"it belongs to the study {old.study.name!r}, the file is of {study.name!r}."
         problems.append(Problem(str(folder), what, "Give the study file another name, or the study its old one."))
@@ -172,7 +160,7 @@ def invite(study_file: Path, sites: Sequence[str], address: str, seed: int | Non
     if not address and old:
         address = old.address
     else:
-        problems += _address_problems(address)
+        problems += address_problems(address)
     if problems:
         raise VitrailError("no invitation was written", problems)
     for name in (given.strip() for given in sites):
@@ -205,13 +193,13 @@ def invite(study_file: Path, sites: Sequence[str], address: str, seed: int | Non
             "identity": site["identity"], "address": address, "authority": signer.pem, "agreement": agreed,
             "versions": versions(),
         }  # fmt: skip
-        write_private(invitation_of(folder, name), _json(invitation))
+        write_private(invitation_of(folder, name), to_text(invitation))
     return folder
 
 
 def inspect(folder: Path, request: Path) -> Asked:
     """Read a request and check everything that a machine can check."""
-    who, said = load_coordinator(folder), _read(request, REQUEST, "a request", "Ask the site to send it again.")
+    who, said = load_coordinator(folder), read_paper(request, REQUEST, "a request", "Ask the site to send it again.")
     site, book = said["site"], who.sites.get(said["site"])
     where, title = str(request), "the request was not approved"
     if said["authority"] != who.authority_fingerprint or said["study"] != who.study.name:
@@ -250,7 +238,7 @@ def approve(folder: Path, request: Path) -> Approval:
     signed = signer.sign(asked.key, asked.identity, "site", [asked.identity])
     file = approval_of(folder, asked.site)
     said = {"format": FORMAT, "site": asked.site, "certificate": signed, "authority": signer.pem}
-    write_private(file, _json(said))
+    write_private(file, to_text(said))
     entry = {**who.sites[asked.site], "fingerprint": asked.fingerprint, "approved": True}
     _write_book(folder, who.study.name, who.address, who.seed, {**who.sites, asked.site: entry})
     return Approval(file, asked.site, asked.fingerprint)
@@ -306,8 +294,13 @@ def only_coordinator(place: Path) -> Path:
 
 def load_coordinator(folder: Path) -> Coordinator:
     folder = Path(folder)
-    book = _read(folder / "coordinator.json", BOOK, "a coordinator's folder", "Make it with `vitrail invite`.")
+    book = read_paper(folder / "coordinator.json", BOOK, "a coordinator's folder", "Make it with `vitrail invite`.")
     return Coordinator(folder, Study.load(folder / "study.toml"), book["seed"], book["address"], book["sites"])
+
+
+def _write_book(folder: Path, study: str, address: str, seed: int, sites: Mapping[str, Any]) -> None:
+    book = {"format": FORMAT, "study": study, "address": address, "seed": seed, "sites": sites}
+    write_private(folder / "coordinator.json", to_text(book))
 
 
 # the site
@@ -316,9 +309,9 @@ def load_coordinator(folder: Path) -> Coordinator:
 def request(invitation: Path, kit: Path | None = None, home: Path | None = None) -> Request:
     """Make this site's key and a request for its certificate. Again, with a newer invitation: the key stays."""
     invitation = Path(invitation)
-    said = _read(invitation, INVITATION, "an invitation", "Ask the coordinator to send it again.")
+    said = read_paper(invitation, INVITATION, "an invitation", "Ask the coordinator to send it again.")
     authority = fingerprint(read_authority(said["authority"], invitation).public_key())
-    agreed = _agreement(said, invitation)
+    agreed = agreement_of(said, invitation)
     name = site_folder(said["site"])
     kit = Path(kit or invitation.parent / f"{name}.kit").absolute()
     problems = []
@@ -342,21 +335,21 @@ def request(invitation: Path, kit: Path | None = None, home: Path | None = None)
     private_folder(home)
     key = own_key(kit / "key.pem")
     write_private(kit / "home.txt", f"{home}\n")
-    write_private(kit / "invitation.json", _json({k: said[k] for k in INVITATION}))
+    write_private(kit / "invitation.json", to_text({k: said[k] for k in INVITATION}))
     csr = x509.CertificateSigningRequestBuilder().subject_name(name_of(said["identity"])).sign(key, hashes.SHA256())
     answer = {
         "format": FORMAT, "site": said["site"], "identity": said["identity"],
         "csr": csr.public_bytes(Encoding.PEM).decode(), "study": load_kit(kit).study.name, "authority": authority,
     }  # fmt: skip
     file = kit.parent / f"{name}.request"
-    write_private(file, _json(answer))
+    write_private(file, to_text(answer))
     return Request(kit, file, fingerprint(key.public_key()), authority, agreed)
 
 
 def accept(kit: Path, approval: Path) -> Kit:
     """Put the certificate into the kit, if it is for this kit's own key and from the authority that invited."""
     own, approval = load_kit(kit), Path(approval)
-    said = _read(approval, APPROVAL, "an approval", "Ask the coordinator to send it again.")
+    said = read_paper(approval, APPROVAL, "an approval", "Ask the coordinator to send it again.")
     if said["site"] != own.site:
         what = f"it is for {said['site']!r}, this is the kit of {own.site!r}."
         problem = Problem(str(approval), what, "Take the approval of this site.")
@@ -386,9 +379,9 @@ def check_certificate(own: Kit, pem: str, where: Path, title: str) -> None:
 def load_kit(kit: Path) -> Kit:
     kit = Path(kit).absolute()
     file = kit / "invitation.json"
-    said = _read(file, INVITATION, "a site's kit", "Make one with `vitrail request INVITATION`.")
+    said = read_paper(file, INVITATION, "a site's kit", "Make one with `vitrail request INVITATION`.")
     read_authority(said["authority"], file)
-    study, home = _study(said, file), kit / "home.txt"
+    study, home = study_of(said, file), kit / "home.txt"
     for path in (home, *([] if (kit / LEFT).exists() else [kit / "key.pem"])):
         if not path.exists():
             hint = "Restore it, or make a new kit with `vitrail request`."
@@ -397,105 +390,3 @@ def load_kit(kit: Path) -> Kit:
     return Kit(
         kit, said["site"], said["identity"], study, said["seed"], said["sites"], said["address"], where, approved, said
     )
-
-
-# files
-
-
-def private_folder(path: Path) -> None:
-    path.mkdir(parents=True, exist_ok=True)
-    path.chmod(0o700)
-
-
-def _json(said: Mapping[str, Any]) -> str:
-    return json.dumps(said, indent=1, ensure_ascii=False) + "\n"
-
-
-def _write_book(folder: Path, study: str, address: str, seed: int, sites: Mapping[str, Any]) -> None:
-    book = {"format": FORMAT, "study": study, "address": address, "seed": seed, "sites": sites}
-    write_private(folder / "coordinator.json", _json(book))
-
-
-def _read(path: Path, keys: Mapping[str, type], kind: str, hint: str) -> dict[str, Any]:
-    """One of our files, with everything it must hold and of these types."""
-    problem = ""
-    said: Any = None
-    try:
-        if path.stat().st_size > LARGEST:
-            problem = "it is too large"
-        else:
-            said = json.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        problem = f"{error.strerror}".lower()
-    except (ValueError, RecursionError):
-        problem = "it is not one of Vitrail's files"
-    if not problem and (not isinstance(said, dict) or "format" not in said):
-        problem = "it is not one of Vitrail's files"
-    elif not problem and said["format"] != FORMAT:
-        problem = f"it has format {said['format']!r}, this Vitrail reads format {FORMAT}"
-        hint = "Use the same version of Vitrail at both ends."
-    elif not problem:
-        wrong = [k for k, kind_ in keys.items() if type(said.get(k)) is not kind_]
-        problem = f"it lacks {', '.join(wrong)}, or holds something else there" if wrong else ""
-    if problem:
-        raise VitrailError(f"cannot read {kind}", [Problem(str(path), f"expected {kind}, but {problem}.", hint)])
-    return dict(said)
-
-
-def _study(said: Mapping[str, Any], where: Path) -> Study:
-    names = said["sites"]
-    if (
-        not all(isinstance(n, str) for n in names)
-        or said["site"] not in names
-        or identity(said["site"]) != said["identity"]
-    ):
-        what, hint = "the site that it names is not among its sites.", "Ask the coordinator to send it again."
-        raise VitrailError("cannot read an invitation", [Problem(str(where), what, hint)])
-    if found := list(_address_problems(said["address"], str(where))):
-        raise VitrailError("cannot read an invitation", found)
-    try:
-        return Study.parse(tomllib.loads(said["study"]), f"the study in {where}")
-    except (ValueError, RecursionError) as error:
-        what, hint = f"its study is not TOML: {error}.", "Ask the coordinator to send it again."
-        raise VitrailError("cannot read an invitation", [Problem(str(where), what, hint)]) from None
-
-
-def _agreement(said: Mapping[str, Any], where: Path) -> str:
-    """Worked out here, not believed."""
-    found = Agreement.of(_study(said, where), said["seed"], len(said["sites"])).hash
-    if found != said["agreement"]:
-        what = f"from its study follows the agreement {found}, but it says {said['agreement']}."
-        hint = "Use the same version of Vitrail at both ends, or ask for the invitation again."
-        raise VitrailError("the invitation contradicts itself", [Problem(str(where), what, hint)])
-    return found
-
-
-def _name_problems(sites: Iterable[str], known: Mapping[str, Mapping[str, Any]]) -> Iterable[Problem]:
-    folded = {name.casefold(): name for name in known}
-    for name in (given.strip() for given in sites):
-        if not name or not name.isprintable() or len(site_folder(name)) > LONGEST:
-            yield Problem("--site", f"{name!r} cannot be a site's name.", "Use a short name of visible characters.")
-            continue
-        if name in known and known[name]["removed"]:
-            what = f"{name!r} was removed from the study for good."
-            yield Problem("--site", what, "To let it in again, invite it under another name.")
-        if (other := folded.get(name.casefold())) is not None and (other != name or name not in known):
-            yield Problem(
-                "--site", f"{name!r} and {other!r} cannot be told apart.", "Give each site a name of its own."
-            )
-        if any(entry["identity"] == identity(name) and n != name for n, entry in known.items()):
-            yield Problem("--site", f"{name!r} has the short name of another site.", "Change the name a little.")
-        folded.setdefault(name.casefold(), name)
-
-
-def _address_problems(address: str, where: str = "--address") -> Iterable[Problem]:
-    host, _, port = address.rpartition(":")
-    hint = "Write HOST:PORT as the sites can reach it, for example study.hospital.org:8002."
-    if not host or not port.isascii() or not port.isdigit() or not 0 < int(port) < 2**16:
-        yield Problem(where, f"{address!r} has no host or no port from 1 to 65535.", hint)
-    elif ":" in host:
-        yield Problem(where, f"{address!r}: FLARE takes no such address, nor IPv6 numbers.", hint)
-    elif host == "0.0.0.0" or not re.fullmatch(
-        r"(?=.{1,253}$)[A-Za-z0-9]([A-Za-z0-9-]*[A-Za-z0-9])?(\.[A-Za-z0-9]([A-Za-z0-9-]*[A-Za-z0-9])?)*", host
-    ):
-        yield Problem(where, f"{host!r} is not a machine that a site could call.", hint)

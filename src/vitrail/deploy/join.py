@@ -5,9 +5,7 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import json
-import os
 import secrets
-import signal
 import sys
 import threading
 import time
@@ -23,7 +21,7 @@ from vitrail.data.read import read_table
 from vitrail.deploy import pipe
 from vitrail.deploy.agreement import Agreement
 from vitrail.deploy.enrol import Kit
-from vitrail.deploy.line import children_of, stop
+from vitrail.deploy.keeper import stop
 from vitrail.deploy.message import Message, unpack
 from vitrail.deploy.outbox import Outbox
 from vitrail.deploy.pipe import Line
@@ -102,9 +100,6 @@ class Door:
 
         kits.build_site(self.kit.folder)
         workspace = self.kit.folder / "flare"
-        for old in children_of(workspace):
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(old, signal.SIGKILL)
         listener = pipe.Listener()
         threading.Thread(target=_warm, daemon=True).start()
         threading.Thread(target=self._accept, args=(listener,), daemon=True).start()

@@ -12,18 +12,12 @@ from pathlib import Path
 from typing import Any
 
 from vitrail.core.problems import Problem, VitrailError
-from vitrail.deploy.certificates import project, write_private
-from vitrail.deploy.enrol import (
-    COORDINATOR,
-    LEAD,
-    check_certificate,
-    load_coordinator,
-    load_kit,
-    private_folder,
-)
+from vitrail.deploy.certificates import private_folder, project, write_private
+from vitrail.deploy.enrol import COORDINATOR, LEAD, check_certificate, load_coordinator, load_kit
 
 ADAPTER = "vitrail.deploy.adapter"
 FLARE = "nvflare.app_common"
+WAIT = 10.0  # seconds for an answer to a sign of life, which is lost with a coordinator that dies; FLARE would wait 30
 KEYS = {"ssl_private_key": "client.key", "ssl_cert": "client.crt", "ssl_root_cert": "rootCA.pem"}
 
 
@@ -149,7 +143,7 @@ def build_site(kit: Path) -> None:
         "class_list_enforcement_mode": "enforce",
         "class_allow_list": [f"{ADAPTER}.SiteRelay"],
         "allow_log_streaming": False,
-        "client": {"retry_timeout": 30},
+        "client": {"retry_timeout": 30, "maint_msg_timeout": WAIT},
         "components": [
             _component(
                 "resource_manager", f"{FLARE}.resource_managers.gpu_resource_manager.GPUResourceManager", **gpus

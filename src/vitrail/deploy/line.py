@@ -4,20 +4,18 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
 import queue
-import signal
 import subprocess
 import threading
 import time
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 from vitrail.core.problems import VitrailError
 from vitrail.deploy import pipe
 from vitrail.deploy.enrol import Coordinator
 from vitrail.deploy.far import REMOVED, Heard
+from vitrail.deploy.keeper import stop
 from vitrail.deploy.message import Message, unpack
 from vitrail.deploy.pipe import Line
 
@@ -244,32 +242,3 @@ class FlareLine:
         self._forget()
         self.listener.close()
         stop(self.flare)
-
-
-def stop(process: subprocess.Popen[bytes] | None, patience: float = 5.0) -> None:
-    """End a process of FLARE's and all its children."""
-    if process is None:
-        return
-    for how in (signal.SIGTERM, signal.SIGKILL):
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(process.pid, how)
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            process.wait(patience)
-            break
-    with contextlib.suppress(ProcessLookupError):
-        os.killpg(process.pid, signal.SIGKILL)  # children that outlived it
-
-
-def children_of(folder: Path) -> list[int]:
-    """Processes of FLARE's that an earlier run of ours left behind in this folder."""
-    found = []
-    for entry in Path("/proc").glob("[0-9]*/cmdline"):
-        with contextlib.suppress(OSError):
-            words = entry.read_bytes().split(b"\0")
-            if (
-                b"-m" in words
-                and str(folder.resolve()).encode() in words
-                and any(b"nvflare.private" in w for w in words)
-            ):
-                found.append(int(entry.parent.name))
-    return found

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
-import os
 import secrets
-import signal
 import time
 from collections.abc import Callable
 from dataclasses import replace
@@ -17,7 +14,7 @@ from vitrail.core.problems import Problem, VitrailError
 from vitrail.deploy.agreement import Agreement
 from vitrail.deploy.enrol import Coordinator
 from vitrail.deploy.far import ENTERED, TOLD, Call, conduct
-from vitrail.deploy.line import FlareLine, children_of
+from vitrail.deploy.line import FlareLine
 from vitrail.runs.folder import Folder, is_finished, write_atomically
 from vitrail.runs.run import Run
 
@@ -47,9 +44,6 @@ def serve(
         raise VitrailError("the study cannot start", [Problem("sites", what, "Approve their requests first.")])
     run, place, resume = _current(who.folder, agreement.hash, [] if new else names)
     kits.build_coordinator(who.folder)
-    for old in children_of(who.folder / "flare" / "coordinator"):
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(old, signal.SIGKILL)
     folder = Folder(place, resume=resume, about="deployed.json")
     line = None
     try:

@@ -1,0 +1,130 @@
+"""What travels between a coordinator and a site before a study, and what each keeps of it: files that are read as if
+somebody had changed them on the way."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+import tomllib
+import unicodedata
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from vitrail.core.problems import Problem, VitrailError
+from vitrail.deploy.agreement import Agreement
+from vitrail.runs.folder import site_folder
+from vitrail.study import Study
+
+FORMAT = 1  # of every file here
+LARGEST = 16 * 2**20  # bytes of a file that comes by mail
+LONGEST = 200  # characters of a file name
+
+INVITATION = {
+    "format": int, "study": str, "seed": int, "sites": list, "site": str, "identity": str, "address": str,
+    "authority": str, "agreement": str, "versions": dict,
+}  # fmt: skip
+REQUEST = {"format": int, "site": str, "identity": str, "csr": str, "study": str, "authority": str}
+APPROVAL = {"format": int, "site": str, "certificate": str, "authority": str}
+BOOK = {"format": int, "study": str, "address": str, "seed": int, "sites": dict}
+
+
+def identity(name: str) -> str:
+    """A site's name in certificates: letters any machine can write, and no two sites the same.
+
+    >>> identity("Hôpital St. Mary")
+    'hopital-st-mary-ca9a58'
+    """
+    plain = unicodedata.normalize("NFKD", name).encode("ascii", "ignore").decode().lower()
+    slug = re.sub(r"[^a-z0-9]+", "-", plain).strip("-")[:40].strip("-") or "site"
+    return f"{slug}-{hashlib.sha256(name.encode()).hexdigest()[:6]}"
+
+
+def to_text(said: Mapping[str, Any]) -> str:
+    return json.dumps(said, indent=1, ensure_ascii=False) + "\n"
+
+
+def read_paper(path: Path, keys: Mapping[str, type], kind: str, hint: str) -> dict[str, Any]:
+    """One of our files, with everything it must hold and of these types."""
+    problem = ""
+    said: Any = None
+    try:
+        if path.stat().st_size > LARGEST:
+            problem = "it is too large"
+        else:
+            said = json.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        problem = f"{error.strerror}".lower()
+    except (ValueError, RecursionError):
+        problem = "it is not one of Vitrail's files"
+    if not problem and (not isinstance(said, dict) or "format" not in said):
+        problem = "it is not one of Vitrail's files"
+    elif not problem and said["format"] != FORMAT:
+        problem = f"it has format {said['format']!r}, this Vitrail reads format {FORMAT}"
+        hint = "Use the same version of Vitrail at both ends."
+    elif not problem:
+        wrong = [k for k, kind_ in keys.items() if type(said.get(k)) is not kind_]
+        problem = f"it lacks {', '.join(wrong)}, or holds something else there" if wrong else ""
+    if problem:
+        raise VitrailError(f"cannot read {kind}", [Problem(str(path), f"expected {kind}, but {problem}.", hint)])
+    return dict(said)
+
+
+def study_of(said: Mapping[str, Any], where: Path) -> Study:
+    names = said["sites"]
+    if (
+        not all(isinstance(n, str) for n in names)
+        or said["site"] not in names
+        or identity(said["site"]) != said["identity"]
+    ):
+        what, hint = "the site that it names is not among its sites.", "Ask the coordinator to send it again."
+        raise VitrailError("cannot read an invitation", [Problem(str(where), what, hint)])
+    if found := list(address_problems(said["address"], str(where))):
+        raise VitrailError("cannot read an invitation", found)
+    try:
+        return Study.parse(tomllib.loads(said["study"]), f"the study in {where}")
+    except (ValueError, RecursionError) as error:
+        what, hint = f"its study is not TOML: {error}.", "Ask the coordinator to send it again."
+        raise VitrailError("cannot read an invitation", [Problem(str(where), what, hint)]) from None
+
+
+def agreement_of(said: Mapping[str, Any], where: Path) -> str:
+    """Worked out here, not believed."""
+    found = Agreement.of(study_of(said, where), said["seed"], len(said["sites"])).hash
+    if found != said["agreement"]:
+        what = f"from its study follows the agreement {found}, but it says {said['agreement']}."
+        hint = "Use the same version of Vitrail at both ends, or ask for the invitation again."
+        raise VitrailError("the invitation contradicts itself", [Problem(str(where), what, hint)])
+    return found
+
+
+def name_problems(sites: Iterable[str], known: Mapping[str, Mapping[str, Any]]) -> Iterable[Problem]:
+    folded = {name.casefold(): name for name in known}
+    for name in (given.strip() for given in sites):
+        if not name or not name.isprintable() or len(site_folder(name)) > LONGEST:
+            yield Problem("--site", f"{name!r} cannot be a site's name.", "Use a short name of visible characters.")
+            continue
+        if name in known and known[name]["removed"]:
+            what = f"{name!r} was removed from the study for good."
+            yield Problem("--site", what, "To let it in again, invite it under another name.")
+        if (other := folded.get(name.casefold())) is not None and (other != name or name not in known):
+            yield Problem(
+                "--site", f"{name!r} and {other!r} cannot be told apart.", "Give each site a name of its own."
+            )
+        if any(entry["identity"] == identity(name) and n != name for n, entry in known.items()):
+            yield Problem("--site", f"{name!r} has the short name of another site.", "Change the name a little.")
+        folded.setdefault(name.casefold(), name)
+
+
+def address_problems(address: str, where: str = "--address") -> Iterable[Problem]:
+    host, _, port = address.rpartition(":")
+    hint = "Write HOST:PORT as the sites can reach it, for example study.hospital.org:8002."
+    if not host or not port.isascii() or not port.isdigit() or not 0 < int(port) < 2**16:
+        yield Problem(where, f"{address!r} has no host or no port from 1 to 65535.", hint)
+    elif ":" in host:
+        yield Problem(where, f"{address!r}: FLARE takes no such address, nor IPv6 numbers.", hint)
+    elif host == "0.0.0.0" or not re.fullmatch(
+        r"(?=.{1,253}$)[A-Za-z0-9]([A-Za-z0-9-]*[A-Za-z0-9])?(\.[A-Za-z0-9]([A-Za-z0-9-]*[A-Za-z0-9])?)*", host
+    ):
+        yield Problem(where, f"{host!r} is not a machine that a site could call.", hint)

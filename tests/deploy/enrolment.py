@@ -1,0 +1,57 @@
+"""A coordinator and two sites that enrol, for tests."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives.asymmetric import rsa
+from cryptography.hazmat.primitives.serialization import load_pem_private_key
+
+from vitrail.core.problems import VitrailError
+from vitrail.deploy import enrol
+
+SITES = ["Basel", "Hôpital St. Mary/1"]
+
+
+def ask(folder: Path, site: str, where: Path) -> enrol.Request:
+    """The invitation goes by mail; the site answers."""
+    where.mkdir(exist_ok=True)
+    return enrol.request(Path(shutil.copy(enrol.invitation_of(folder, site), where)))
+
+
+def enrolled(folder: Path, site: str, where: Path) -> Path:
+    made = ask(folder, site, where)
+    enrol.accept(made.kit, enrol.approve(folder, made.file).file)
+    return made.kit
+
+
+def change(path: Path, **said: Any) -> Path:
+    path.write_text(json.dumps({**json.loads(path.read_text()), **said}))
+    return path
+
+
+def refused(match: str, act: Any, *args: Any) -> VitrailError:
+    with pytest.raises(VitrailError, match=match) as caught:
+        act(*args)
+    assert all(p.where and p.what and p.hint for p in caught.value.problems)
+    assert caught.value.problems
+    return caught.value
+
+
+def certificate(path: Path) -> x509.Certificate:
+    return x509.load_pem_x509_certificate(path.read_bytes())
+
+
+def numbers_of(path: Path) -> rsa.RSAPublicNumbers:
+    key = load_pem_private_key(path.read_bytes(), None)
+    assert isinstance(key, rsa.RSAPrivateKey)
+    return key.public_key().public_numbers()
+
+
+def named(cert: x509.Certificate, oid: Any) -> list[str]:
+    return [str(a.value) for a in cert.subject.get_attributes_for_oid(oid)]
