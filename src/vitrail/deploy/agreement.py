@@ -14,6 +14,7 @@ from typing import Any
 
 import torch
 
+from vitrail import methods
 from vitrail.core.facts import ENDS
 from vitrail.core.problems import Problem, VitrailError
 from vitrail.core.task import Task
@@ -44,6 +45,11 @@ class Agreement:
             what = f"{found.method.title} takes every site's rows to one place."
             raise VitrailError("this does not leave a house", [Problem("method", what, "Use another method.")])
         return found
+
+    @property
+    def origin(self) -> tuple[str, str] | None:
+        """The package and version that brought the method, where it is none of ours."""
+        return methods.origin(self.study.method["name"])
 
     @cached_property
     def method(self) -> AnyMethod:
@@ -85,7 +91,9 @@ class Agreement:
 
     @cached_property
     def hash(self) -> str:
-        said = {"format": FORMAT, "study": self.study.to_toml(), "seed": self.seed, "sites": self.sites}
+        said: dict[str, Any] = {"format": FORMAT, "study": self.study.to_toml(), "seed": self.seed, "sites": self.sites}
+        if self.origin:  # whoever brought the method can change what it does
+            said["method"] = self.origin
         text = json.dumps({**said, "wire": [list(line) for line in self.lines]}, sort_keys=True)
         return hashlib.sha256(text.encode()).hexdigest()[:24]
 
@@ -111,8 +119,8 @@ class Agreement:
             stage, place = self.stages[s].stage, words.get("place")
             if not isinstance(r, int) or not 0 <= r <= (stage.rounds if kind == "settle" else stage.rounds - 1):
                 raise _none("round", r)
-            known = (len(stage.exchanges) - 1,) if kind == "settle" else stage.turns(r)
-            if not isinstance(place, int) or place not in known:
+            places = (len(stage.exchanges) - 1,) if kind == "settle" else stage.turns(r)
+            if not isinstance(place, int) or place not in places:
                 raise _none("place", place)
             end = kind == "settle" and s + 1 == len(self.stages)
             settles = place == len(stage.exchanges) - 1  # a model to score is one that this word settles

@@ -18,6 +18,7 @@ from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import rsa
 from cryptography.hazmat.primitives.serialization import Encoding
 
+from vitrail import methods
 from vitrail.core.problems import Problem, VitrailError, nearest
 from vitrail.deploy.agreement import Agreement
 from vitrail.deploy.certificates import (
@@ -40,6 +41,7 @@ from vitrail.deploy.papers import (
     BOOK,
     FORMAT,
     INVITATION,
+    METHOD,
     REQUEST,
     address_problems,
     agreement_of,
@@ -185,13 +187,15 @@ def invite(study_file: Path, sites: Sequence[str], address: str, seed: int | Non
         write_private(folder / "keys" / f"{who}.crt", signed)
     write_private(folder / "study.toml", study.to_toml())
     _write_book(folder, study.name, address, seed, known)
+    origin = methods.origin(study.method["name"])
+    brought = {METHOD: " ".join(origin)} if origin else {}
     for name, site in known.items():
         if site["removed"]:
             continue
         invitation = {
             "format": FORMAT, "study": study.to_toml(), "seed": seed, "sites": list(known), "site": name,
             "identity": site["identity"], "address": address, "authority": signer.pem, "agreement": agreed,
-            "versions": versions(),
+            "versions": versions() | brought,
         }  # fmt: skip
         write_private(invitation_of(folder, name), to_text(invitation))
     return folder

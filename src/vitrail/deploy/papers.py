@@ -12,12 +12,14 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
+from vitrail import methods
 from vitrail.core.problems import Problem, VitrailError
 from vitrail.deploy.agreement import Agreement
 from vitrail.runs.folder import site_folder
 from vitrail.study import Study
 
 FORMAT = 1  # of every file here
+METHOD = "method"  # in an invitation's versions: package and version that bring the method, where it is none of ours
 LARGEST = 16 * 2**20  # bytes of a file that comes by mail
 LONGEST = 200  # characters of a file name
 
@@ -83,10 +85,25 @@ def study_of(said: Mapping[str, Any], where: Path) -> Study:
     if found := list(address_problems(said["address"], str(where))):
         raise VitrailError("cannot read an invitation", found)
     try:
-        return Study.parse(tomllib.loads(said["study"]), f"the study in {where}")
+        told = tomllib.loads(said["study"])
+        if found := _foreign_method(told, said, where):
+            raise VitrailError("the study's method is not here", [found])
+        return Study.parse(told, f"the study in {where}")
     except (ValueError, RecursionError) as error:
         what, hint = f"its study is not TOML: {error}.", "Ask the coordinator to send it again."
         raise VitrailError("cannot read an invitation", [Problem(str(where), what, hint)]) from None
+
+
+def _foreign_method(told: Mapping[str, Any], said: Mapping[str, Any], where: Path) -> Problem | None:
+    """Where another package brings the method, which one, if this site has none or another version of it."""
+    method = told.get("method")
+    name = method.get("name") if isinstance(method, Mapping) else None
+    theirs, here = said["versions"].get(METHOD), methods.origin(str(name))
+    ours = " ".join(here) if here else ""
+    if not isinstance(theirs, str) or theirs == ours:
+        return None
+    what = f"the method {name!r} comes from the package {theirs}, and here is {ours or 'none that brings it'}."
+    return Problem(str(where), what, "Install that version here, if your house trusts it, and try again.")
 
 
 def agreement_of(said: Mapping[str, Any], where: Path) -> str:

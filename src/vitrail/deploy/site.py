@@ -100,7 +100,8 @@ class Site:
         self.engine.drawer.set(s, r, place)
         contract = self.agreed.contracts[s][place]
         ((_, up),) = self.engine.answers(ex, contract, state, down, [0], self.engine.rule(s, r))
-        self._keep(*((s, r, turn + 1) if turn + 1 < len(turns) else (s, r + 1, 0)), state)
+        after = (r, turn + 1) if turn + 1 < len(turns) else (r + 1, 0)
+        self._keep(s, after[0], after[1], state)
         return Message("round", _where(asked), {k: v[0] for k, v in tensors(up)} | scores)
 
     def on_settle(self, asked: Message) -> Message:

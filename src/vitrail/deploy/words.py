@@ -91,6 +91,7 @@ def contract_words(agreement: Agreement, site: str, sites: Sequence[str], publis
         *wrapped(f"It learns to tell {study.target.column} ({kind}) from {several(len(study.features), 'column')}."),
         *wrapped(f"Who takes part: {', '.join([f'{site} (this site)', *others])}; and a coordinator."),
         *wrapped(f"Method, {several(study.training.rounds, 'round')}: {about(method)}"),
+        *(wrapped(f"The method comes from the package {' '.join(agreement.origin)}.") if agreement.origin else ()),
         "",
         "WHAT LEAVES THIS HOUSE",
         *_stages(agreement, out),

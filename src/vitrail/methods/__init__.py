@@ -1,9 +1,14 @@
-"""The table of methods, one file each. One that is listed is a command-line name, a study key, and under every law."""
+"""The table of methods, one file each. One that is listed is a command-line name, a study key, and under every law.
+
+A package of your own adds to it by an entry point (`[project.entry-points."vitrail.methods"]`, my_method = "package:Class");
+installed, its method is known to the command line and to deployed sites. vitrail.testing.check_method runs the laws.
+"""
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from importlib.metadata import EntryPoint, entry_points
 from typing import Any, get_args, get_type_hints
 
 from vitrail.core.exchange import Method
@@ -43,6 +48,35 @@ DEFAULT = "fedavg"  # of a study that names no method
 __all__ = ["DEFAULT", "TABLE", "AnyMethod", *(kind.__name__ for kind in TABLE.values())]
 
 
+GROUP = "vitrail.methods"  # of entry points
+_origins: dict[str, tuple[str, str]] = {}  # method -> package and version that brought it
+_broken: dict[str, str] = {}  # method -> why it could not be loaded
+
+
+def add_installed(entries: Iterable[EntryPoint]) -> None:
+    """What other packages bring. One that cannot be loaded is told when it is asked for; no name is taken twice."""
+    for entry in entries:
+        package = (entry.dist.name, entry.dist.version) if entry.dist else (entry.module, "")
+        if entry.name in TABLE:
+            _broken[f"{entry.name} of {package[0]}"] = f"there is a method {entry.name!r} already."
+            continue
+        try:
+            kind = entry.load()
+            if not (isinstance(kind, type) and issubclass(kind, Method) and dataclasses.is_dataclass(kind)):
+                raise TypeError(f"{entry.value} is no dataclass of Method")
+            TABLE[entry.name], _origins[entry.name] = kind, package
+        except Exception as error:  # whatever a stranger's module raises
+            _broken[entry.name] = f"{' '.join(filter(None, package))} brings it, but: {type(error).__name__}: {error}."
+
+
+def origin(name: str) -> tuple[str, str] | None:
+    """The package and version that brought a method; None for those of ours."""
+    return _origins.get(name)
+
+
+add_installed(entry_points(group=GROUP))
+
+
 def name_of(method: AnyMethod) -> str:
     """The method's name in the table."""
     for name, kind in TABLE.items():
@@ -71,7 +105,8 @@ def settings(method: AnyMethod) -> dict[str, Any]:
 def problems(name: object, given: Mapping[str, Any], where: str) -> list[Problem]:
     """What is wrong with this name and these hyperparameters."""
     if not isinstance(name, str) or name not in TABLE:
-        return [Problem(f"{where}.name", f"there is no method {name!r}.", nearest(str(name), TABLE))]
+        what = _broken.get(str(name), f"there is no method {name!r}.")
+        return [Problem(f"{where}.name", what, nearest(str(name), TABLE))]
     hints = get_type_hints(TABLE[name])
     fields = {f.name: hints[f.name] for f in dataclasses.fields(TABLE[name])}
     found = []

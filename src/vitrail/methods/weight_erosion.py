@@ -151,7 +151,8 @@ class WeightErosion(Method[State, Coord, Work, Down, Up]):
         fresh = zeros if self.update == "gradient" else rule.memory
         moved = {str(u): fresh(user) for u, user in enumerate(users)}
         memory = zeros(local) if self.update == "gradient" else rule.memory(local, state.memory)
-        return Work(models, moved, down.wanted, *rows.total.new_zeros(2, len(rows.total)), local, memory)
+        none = torch.zeros_like(rows.total)
+        return Work(models, moved, down.wanted, none, none.clone(), local, memory)
 
     def step(self, task: Task, work: Work, batch: Batch, rule: Rule) -> None:
         work.drawn.add_((batch.w > 0).sum((1, 2)))

@@ -26,7 +26,7 @@ from vitrail.core.task import Out
 from vitrail.core.tensors import Params, add_
 
 ROWS = 256  # of a site at a time, when nothing is to be learned
-REFUSED = {
+REFUSED: dict[type[nn.Module], tuple[str, str]] = {
     nn.modules.batchnorm._BatchNorm: ("remembers rows of all batches, and mixes those of one", "GroupNorm"),
     nn.modules.dropout._DropoutNd: ("draws by itself, so that two engines would not agree", "none, or p=0"),
 }
@@ -166,7 +166,7 @@ class Module:
             add_(params, into)
 
     def _in_blocks(self, params: Params, x: Tensor) -> tuple[Tensor, Tensor]:
-        got = [self._one(params, rows) for rows in x.split(ROWS)] or [self._one(params, x)]
+        got = [self._one(params, rows) for rows in torch.split(x, ROWS)] or [self._one(params, x)]
         return torch.cat([z for z, _ in got]), torch.cat([f for _, f in got])
 
     def _one(self, params: Params, x: Tensor) -> tuple[Tensor, Tensor]:

@@ -72,8 +72,10 @@ def look_at(
     study, ends = mine.study, None
     if told.layers:
         own, sides = mine.models()[OWN], [ENDS[what] for what in (INPUT_SHIFT, INPUT_FACTOR)]
-        b, w = (own[k].double().numpy().ravel() for k in sides)
-        ends = Ends(b, w, *(told.layers[k].numpy() for k in sides), told.others)
+        (b, w), (b_others, w_others) = (
+            [layers[k].double().numpy().ravel() for k in sides] for layers in (own, told.layers)
+        )
+        ends = Ends(b, w, b_others, w_others, told.others)
     return look(
         site,
         frame,
