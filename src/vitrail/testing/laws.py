@@ -1,4 +1,4 @@
-"""The laws that every method keeps. Each raises AssertionError: which law is broken, on what, where, and by how much."""
+"""The laws that every method keeps. Each raises AssertionError: which law is broken, on what, where and by how much."""
 
 from __future__ import annotations
 
