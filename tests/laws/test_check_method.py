@@ -274,9 +274,7 @@ def test_what_fails_in_a_method_is_said_with_the_law() -> None:
         def merge(self, task, coord, up, roster):
             raise ZeroDivisionError("by nought")
 
-    with pytest.raises(
-        AssertionError, match=r"engines agree: Fails\(\) with the MLP and sgd: ZeroDivisionError"
-    ):
+    with pytest.raises(AssertionError, match=r"engines agree: Fails\(\) with the MLP and sgd: ZeroDivisionError"):
         laws.engines_agree(Trial(Fails()))
 
 
