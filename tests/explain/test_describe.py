@@ -18,14 +18,14 @@ CASES = [
 ]
 
 
-@pytest.mark.parametrize(("cell", "kind", "shift", "factor", "trouble", "words"), CASES)
-def test_sentence(cell, kind, shift, factor, trouble, words) -> None:
+@pytest.mark.parametrize(("variable", "kind", "shift", "factor", "trouble", "words"), CASES)
+def test_sentence(variable, kind, shift, factor, trouble, words) -> None:
     got, strength, confidence, text = describe(
-        Alarm("va", cell, 40.0, 1e-7, shift, factor), kind, 1e-3, 0.05, "standard deviations"
+        Alarm("va", variable, 40.0, 1e-7, shift, factor), kind, 1e-3, 0.05, "standard deviations"
     )
     assert got == trouble
-    assert strength == pytest.approx(abs(factor - 1) if cell == LABEL else max(abs(shift), abs(factor - 1)))
-    assert text.startswith(f"va, {'label' if cell == LABEL else cell}: ")
+    assert strength == pytest.approx(abs(factor - 1) if variable == LABEL else max(abs(shift), abs(factor - 1)))
+    assert text.startswith(f"va, {'label' if variable == LABEL else variable}: ")
     for part in (*words, "likely ", "ask the site "):
         assert part in text
     assert 0.99999 < confidence < 1

@@ -125,7 +125,7 @@ class Site:
         private = set(task.select(task.start, ("input", "output")))
         shared = {k: v[0] for k, v in state.params.items() if k not in private}
         assert self.data is not None
-        here = Here(task, shared, all_rows([self.data], agreed.study)[self.name], agreed.cells)
+        here = Here(task, shared, all_rows([self.data], agreed.study)[self.name], agreed.variables)
         told = here.answer(Fit(**asked.tensors), [int(c) for c in asked.words["fitted"]])
         said = told.said
         numbers = {"mean": np.concatenate(said.mean), "cov": np.concatenate([c.ravel() for c in said.cov])}

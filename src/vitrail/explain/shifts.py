@@ -1,4 +1,5 @@
-"""Whose data does not fit: marks on the private layers that sites published, and a test that keeps its promise about false alarms.
+"""Whose data does not fit: marks on the private layers that sites published, and a test that keeps its promise about
+false alarms.
 
 Rule `paper` (Roschewitz et al. 2021) looks at the published layers, one number per site, feature and layer:
     O   |value - mean over sites| > 2 SD over sites, where that SD exceeds 0.05
@@ -6,7 +7,7 @@ Rule `paper` (Roschewitz et al. 2021) looks at the published layers, one number 
 With population SD no site of four or fewer can reach 2 SD: the O mark cannot appear there.
 
 Rule `calibrated` asks each site about all its rows, with the shared model held fixed and the ends at the others' mean.
-For each cell (site x feature; the label is a cell too) a row r answers with a few numbers s_r:
+For each variable (a feature, or the label) a row r answers with a few numbers s_r:
     d loss_r / d b          in which direction would you shift this feature?     (numeric and binary features, label)
     d loss_r / d w          would you stretch it?                                (each category has its own)
     loss_r without - with   what is it worth to you?                             (numeric features)
@@ -15,15 +16,15 @@ up. A site says only the mean, the covariance and n_eff = (sum s^2)^2 / sum s^4,
 its rows come from where the others' come from, its mean differs from theirs by chance alone:
     T = (m_i - m_others)' C^-1 (m_i - m_others) / (1/n_i + 1/n_others) / phi      ~ q F(q, 2 n_eff)
 C is the covariance of the other sites' rows, without its narrowest directions (NARROW). phi >= 1 is how much more than
-by chance the others differ among each other anyway: Cochran's Q over its degrees of freedom, of this cell, drawn to the
-median of all cells, so that four sites can say it too. The alarm level is shared among all cells (Bonferroni), so that
-at most `alpha` of all runs without any fault raise an alarm.
+by chance the others differ among each other anyway: Cochran's Q over its degrees of freedom, of this variable, drawn
+to the median of all variables, so that four sites can say it too. The alarm level is shared among all variables of all
+sites (Bonferroni), so that at most `alpha` of all runs without any fault raise an alarm.
 
-The site with the strongest cell below the level then fits the shift and factor of each of its doubtful cells on its own
-rows and says its means again. Flagged is the cell that leaves nothing doubtful elsewhere once fitted (of several the
-strongest; if there is none, the one that explains the rows best by Schwarz's criterion), so that one swapped label does
-not accuse every feature; and the site is no longer a yardstick for the others, so that it does not accuse every other
-site. Repeat until nothing is left.
+The site with the strongest variable below the level then fits the shift and factor of each of its doubtful variables
+on its own rows and says its means again. Flagged is the variable that leaves nothing doubtful elsewhere once fitted (of
+several the strongest; if there is none, the one that explains the rows best by Schwarz's criterion), so that one
+swapped label does not accuse every feature; and the site is no longer a yardstick for the others, so that it does not
+accuse every other site. Repeat until nothing is left.
 
 A feature with one and the same value, or none, in every row of a site, while it varies elsewhere, needs no test.
 """
@@ -46,14 +47,14 @@ from vitrail.nets.mlp import MLP, replaced
 Floats = NDArray[np.float64]
 LABEL = "(label)"
 MOST_PER_SITE = 4  # a site with more does not fit at all
-FURTHER = 1e-3  # of the level, for a site's second cell: what a fit cannot repair leaks into related features
-MOST_TRIED = 6  # cells that a site fits to see which explains most
+FURTHER = 1e-3  # of the level, for a site's second variable: what a fit cannot repair leaks into related features
+MOST_TRIED = 6  # variables that a site fits to see which explains most
 SHRINK = 20.0  # degrees of freedom that the median dispersion counts for
 RIDGE = 1e-3
 NARROW = 1e-2  # of the widest: a direction narrower than that is second order, with tails that no formula gives
 
 
-class Cell(NamedTuple):
+class Variable(NamedTuple):
     """A feature (all its columns), or the label."""
 
     name: str
@@ -75,7 +76,7 @@ class SiteRows(NamedTuple):
 
 
 class Evidence(NamedTuple):
-    """What a site says of each cell."""
+    """What a site says of each variable."""
 
     rows: int
     mean: list[Floats]  # [q]
@@ -85,10 +86,10 @@ class Evidence(NamedTuple):
 
 
 class Alarm(NamedTuple):
-    """One cell that does not fit, and what the site's rows would do to it."""
+    """One variable of one site that does not fit, and what the site's rows would do to it."""
 
     site: str
-    cell: str
+    variable: str
     score: float
     p_value: float
     shift: float  # of the column that moves most, in the model's units
@@ -97,15 +98,15 @@ class Alarm(NamedTuple):
 
 
 class Verdicts(NamedTuple):
-    score: Floats  # [site, cell], before anything was fitted
-    p_value: Floats  # [site, cell]
+    score: Floats  # [site, variable], before anything was fitted
+    p_value: Floats  # [site, variable]
     alarms: list[Alarm]
-    level: float  # a cell's alarm level
+    level: float  # a variable's alarm level
     said: list[Evidence]  # of each site, with the ends at the others' mean
 
 
 class Fit(NamedTuple):
-    """A site's ends: what the others have, except for the cells it was asked to fit."""
+    """A site's ends: what the others have, except for the variables it was asked to fit."""
 
     b: Tensor
     w: Tensor
@@ -116,7 +117,7 @@ class Fit(NamedTuple):
 class Answer(NamedTuple):
     """All that a site says when asked."""
 
-    fit: Fit  # as given, but for the cells that it was asked to fit
+    fit: Fit  # as given, but for the variables that it was asked to fit
     said: Evidence
     misfit: float  # how badly these ends explain its rows
 
@@ -128,23 +129,23 @@ class Witness(Protocol):
     def name(self) -> str: ...
 
     def answer(self, fit: Fit, fitted: Sequence[int]) -> Answer:
-        """Fit these cells, all else as given, and say what the rows then say."""
+        """Fit these variables, all else as given, and say what the rows then say."""
 
 
 class Here:
     """A site whose rows are at hand."""
 
-    def __init__(self, task: Task, shared: Params, rows: SiteRows, cells: Sequence[Cell]) -> None:
-        self.task, self.cells, self.name = task, cells, rows.name
+    def __init__(self, task: Task, shared: Params, rows: SiteRows, variables: Sequence[Variable]) -> None:
+        self.task, self.variables, self.name = task, variables, rows.name
         self.net = {k: v.double()[None] for k, v in shared.items()}
         self.rows = SiteRows(rows.name, rows.x.double(), rows.y.double(), rows.w.double())
 
     def answer(self, fit: Fit, fitted: Sequence[int]) -> Answer:
         task, net, rows = self.task, self.net, self.rows
         if fitted:
-            fit = refit(task, net, fit, rows, [self.cells[c] for c in fitted])
-        price = misfit(task, net, fit, rows, self.cells[fitted[-1]]) if fitted else 0.0
-        return Answer(fit, evidence(task, net, fit, rows, self.cells), price)
+            fit = refit(task, net, fit, rows, [self.variables[c] for c in fitted])
+        price = misfit(task, net, fit, rows, self.variables[fitted[-1]]) if fitted else 0.0
+        return Answer(fit, evidence(task, net, fit, rows, self.variables), price)
 
 
 def paper_marks(values: Floats) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
@@ -155,11 +156,13 @@ def paper_marks(values: Floats) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
     return o, sd > sd.mean() + 2 * sd.std()
 
 
-def judge(sites: Sequence[Witness], ends: Params, cells: Sequence[Cell], outputs: int, alpha: float) -> Verdicts:
+def judge(
+    sites: Sequence[Witness], ends: Params, variables: Sequence[Variable], outputs: int, alpha: float
+) -> Verdicts:
     """The calibrated rule. `ends` are the published layers, stacked over the sites that can be asked."""
     fits = [mean_ends(ends, [k for k in range(len(sites)) if k != i], outputs) for i in range(len(sites))]
     said = [site.answer(fit, ()).said for site, fit in zip(sites, fits, strict=True)]
-    first, level = list(said), alpha / (len(sites) * len(cells))
+    first, level = list(said), alpha / (len(sites) * len(variables))
     score, p_value = weigh(said)
     before = score, p_value
     alarms: list[Alarm] = []
@@ -168,8 +171,8 @@ def judge(sites: Sequence[Witness], ends: Params, cells: Sequence[Cell], outputs
     varies = np.array([e.varies for e in said])
     # one value for every row here, while the feature varies at more than half of the other sites
     for i, c in np.argwhere(~varies & (varies.sum(0) > (len(said) - 1) / 2)):
-        moved = _moved(fits[i], sites[i].answer(fits[i], [int(c)]).fit, cells[c])
-        unmeasured.append(Alarm(sites[i].name, cells[c].name, float(score[i, c]), 0.0, *moved, measured=False))
+        moved = _moved(fits[i], sites[i].answer(fits[i], [int(c)]).fit, variables[c])
+        unmeasured.append(Alarm(sites[i].name, variables[c].name, float(score[i, c]), 0.0, *moved, measured=False))
     silent: set[int] = set()  # sites that have no more to say
     while True:
         waiting = np.where(varies, p_value, 1.0)
@@ -177,7 +180,7 @@ def judge(sites: Sequence[Witness], ends: Params, cells: Sequence[Cell], outputs
         for i, done in flagged.items():
             waiting[i] /= FURTHER
             waiting[i, done] = 1.0
-            if len(done) >= MOST_PER_SITE or any(cells[c].kind == "label" for c in done):
+            if len(done) >= MOST_PER_SITE or any(variables[c].kind == "label" for c in done):
                 waiting[i] = 1.0  # with a wrong label nothing can be said about its features
         i = int(np.lexsort((-score.max(1), waiting.min(1)))[0])
         if waiting[i].min() >= level:
@@ -187,7 +190,7 @@ def judge(sites: Sequence[Witness], ends: Params, cells: Sequence[Cell], outputs
         for c in [int(k) for k in np.argsort(waiting[i], kind="stable")[:MOST_TRIED] if waiting[i, k] < level]:
             answer = sites[i].answer(fits[i], [*done, c])
             # a label that only wants to be less sure is no fault of the label: any wrong feature makes it so
-            if cells[c].kind != "label" or bool((answer.fit.out_w < 0).any()):
+            if variables[c].kind != "label" or bool((answer.fit.out_w < 0).any()):
                 again = [*said[:i], answer.said, *said[i + 1 :]]
                 left = np.delete(weigh(again, set(flagged) - {i}, [i])[1][i], [*done, c]).min()
                 tried[c] = answer, again, left
@@ -199,8 +202,8 @@ def judge(sites: Sequence[Witness], ends: Params, cells: Sequence[Cell], outputs
         c = min(unlike, key=unlike.__getitem__)
         answer, said, _ = tried[c]
         done.append(c)
-        moved = _moved(fits[i], answer.fit, cells[c])
-        alarms.append(Alarm(sites[i].name, cells[c].name, float(score[i, c]), float(p_value[i, c]), *moved))
+        moved = _moved(fits[i], answer.fit, variables[c])
+        alarms.append(Alarm(sites[i].name, variables[c].name, float(score[i, c]), float(p_value[i, c]), *moved))
         score, p_value = weigh(said, set(flagged))
     return Verdicts(*before, [*alarms, *unmeasured], level, first)
 
@@ -214,19 +217,19 @@ def mean_ends(ends: Params, of: list[int], outputs: int) -> Fit:
     return Fit(b, w, *(ends[f"output.{n}"][of].double().mean(0).expand(outputs) for n in ("shift", "scale")))
 
 
-def misfit(task: Task, net: Params, fit: Fit, rows: SiteRows, cell: Cell) -> float:
+def misfit(task: Task, net: Params, fit: Fit, rows: SiteRows, variable: Variable) -> float:
     """How badly these ends explain a site's rows: loss, and a price for each number fitted (Schwarz)."""
-    numbers = 1 + (len(cell.columns) or rows.y.shape[1])  # dummies of one feature share a shift
+    numbers = 1 + (len(variable.columns) or rows.y.shape[1])  # dummies of one feature share a shift
     with torch.no_grad():
         loss = _loss(task, _output(task, net, fit, rows), rows).sum()
     return float(loss / rows.w.mean()) + 0.5 * numbers * math.log(len(rows.x))
 
 
-def _moved(before: Fit, after: Fit, cell: Cell) -> tuple[float, float]:
-    if cell.kind == "label":
+def _moved(before: Fit, after: Fit, variable: Variable) -> tuple[float, float]:
+    if variable.kind == "label":
         k = int((after.out_w / before.out_w - 1).abs().argmax())
         return float((after.out_b - before.out_b)[k]), float((after.out_w / before.out_w)[k])
-    at = list(cell.columns)
+    at = list(variable.columns)
     shift, factor = (after.b - before.b)[at], (after.w / before.w)[at]
     k = int((shift.abs() + (factor - 1).abs()).argmax())
     return float(shift[k]), float(factor[k])
@@ -266,21 +269,21 @@ def _slope(task: Task, z: Tensor, rows: SiteRows) -> Tensor:
     return task.loss.slope(Out(z, z), Batch(rows.x, rows.y, rows.w))
 
 
-def evidence(task: Task, net: Params, fit: Fit, rows: SiteRows, cells: Sequence[Cell]) -> Evidence:
-    """At the site: mean, covariance and number of carriers of its rows' answers, for each cell."""
+def evidence(task: Task, net: Params, fit: Fit, rows: SiteRows, variables: Sequence[Variable]) -> Evidence:
+    """At the site: mean, covariance and number of carriers of its rows' answers, for each variable."""
     b, w, out_b, out_w = (t.numpy() for t in row_scores(task, net, fit, rows))
-    worth = dict(_worth(task, net, fit, rows, [cell.columns[0] for cell in cells if cell.kind == "numeric"]))
+    worth = dict(_worth(task, net, fit, rows, [v.columns[0] for v in variables if v.kind == "numeric"]))
     mean, cov, carriers, varies = [], [], [], []
     flat = (rows.x == rows.x[:1]).all(0).numpy()
-    for cell in cells:
-        at = list(cell.columns)
-        if cell.kind == "label":
+    for variable in variables:
+        at = list(variable.columns)
+        if variable.kind == "label":
             s = np.concatenate([out_b[:, : max(1, out_b.shape[1] - 1)], out_w], 1)  # the last class follows
-        elif cell.kind == "categorical":
+        elif variable.kind == "categorical":
             s = w[:, at]
         else:
             s = np.concatenate([b[:, at], w[:, at]], 1)
-        if cell.kind == "numeric":
+        if variable.kind == "numeric":
             s = np.concatenate([s, worth[at[0]]], 1)
         centred = s - s.mean(0)
         square, fourth = (centred**2).sum(0), (centred**4).sum(0)
@@ -313,25 +316,25 @@ def _output(task: Task, net: Params, fit: Fit, rows: SiteRows) -> Tensor:
 def weigh(
     said: Sequence[Evidence], accused: Collection[int] = (), which: Sequence[int] | None = None
 ) -> tuple[Floats, Floats]:
-    """At the coordinator: T and its p-value for every cell; accused sites are no yardstick for the others."""
+    """At the coordinator: T and its p-value for every variable; accused sites are no yardstick for the others."""
     from scipy.special import fdtrc
 
-    n, cells = len(said), len(said[0].mean)
+    n, variables = len(said), len(said[0].mean)
     rows, carriers = np.array([e.rows for e in said]), np.array([e.carriers for e in said])
-    groups = []  # cells of one size are weighed together
+    groups = []  # variables of one size are weighed together
     for size in sorted({len(m) for m in said[0].mean}):
-        at = [c for c in range(cells) if len(said[0].mean[c]) == size]
+        at = [c for c in range(variables) if len(said[0].mean[c]) == size]
         means, covs = (
             np.array([[part[c] for c in at] for part in parts])
             for parts in ([e.mean for e in said], [e.cov for e in said])
         )
         groups.append((at, means, covs))
-    score, p_value = np.zeros((n, cells)), np.ones((n, cells))
+    score, p_value = np.zeros((n, variables)), np.ones((n, variables))
     for i in range(n) if which is None else which:
         others = [k for k in range(n) if k != i and k not in accused]
         if len(others) < 2:
             continue  # of two that differ, who is to say which is wrong
-        q, spread = np.zeros(cells), np.zeros(cells)  # numbers, and Cochran's Q of the others
+        q, spread = np.zeros(variables), np.zeros(variables)  # numbers, and Cochran's Q of the others
         for at, means, covs in groups:
             whiten = _whitener(np.average(covs[others], axis=0, weights=rows[others]))
             centre = means[others].mean(0)
@@ -351,7 +354,7 @@ def weigh(
 
 
 def _whitener(cov: Floats) -> Floats:
-    """[cell, number, direction]: makes numbers of this covariance uncorrelated, of variance 1; dead ones 0."""
+    """[variable, number, direction]: makes numbers of this covariance uncorrelated, of variance 1; dead ones 0."""
     sd = np.sqrt(np.diagonal(cov, axis1=1, axis2=2))
     alive = sd > 1e-9 * np.maximum(sd.max(1, keepdims=True), 1e-150)
     inverse = np.where(alive, 1 / np.where(alive, sd, 1.0), 0.0)
@@ -360,10 +363,10 @@ def _whitener(cov: Floats) -> Floats:
     return np.asarray(inverse[:, :, None] * vector * (kept / np.sqrt(np.where(kept, value, 1.0)))[:, None, :])
 
 
-def refit(task: Task, net: Params, start: Fit, rows: SiteRows, cells: Sequence[Cell]) -> Fit:
-    """At the site: the shift and factor of these cells that its own rows ask for; all else as it was."""
-    at = sorted({c for cell in cells for c in cell.columns})
-    label = any(cell.kind == "label" for cell in cells)
+def refit(task: Task, net: Params, start: Fit, rows: SiteRows, variables: Sequence[Variable]) -> Fit:
+    """At the site: the shift and factor of these variables that its own rows ask for; all else as it was."""
+    at = sorted({c for variable in variables for c in variable.columns})
+    label = any(variable.kind == "label" for variable in variables)
     free = [torch.zeros(len(at), dtype=torch.double) for _ in range(2)]
     free += [torch.zeros(rows.y.shape[1], dtype=torch.double), torch.zeros(1, dtype=torch.double)] if label else []
     for t in free:
@@ -403,9 +406,9 @@ def describe(alarm: Alarm, kind: str, level: float, alpha: float, unit: str) -> 
     if not alarm.measured:
         what = f"the same value in every row, or none; the federation treats it as a shift of {shift:+.2f}"
         cause, ask = "not measured here, or missing values written as a number", "whether it is measured"
-        text = f"{alarm.site}, {alarm.cell}: {what}; likely {cause}; ask the site {ask}."
+        text = f"{alarm.site}, {alarm.variable}: {what}; likely {cause}; ask the site {ask}."
         return "not measured", abs(shift), 1.0, text
-    if alarm.cell == LABEL:
+    if alarm.variable == LABEL:
         trouble, what = "swapped label", f"the outcome works the other way round here: the shared model {times}"
         cause, ask = "yes and no are swapped", "how the outcome is coded"
     elif kind == "categorical":
@@ -432,10 +435,10 @@ def describe(alarm: Alarm, kind: str, level: float, alpha: float, unit: str) -> 
         cause, ask = "another way of measuring, or missing values written as a number", "how it is measured"
     if kind == "numeric" and trouble in ("stretched", "shifted"):
         ask += " and how missing values are written"
-    strength = abs(factor - 1) if alarm.cell == LABEL else max(abs(shift), abs(factor - 1))
-    cell = "label" if alarm.cell == LABEL else alarm.cell
+    strength = abs(factor - 1) if alarm.variable == LABEL else max(abs(shift), abs(factor - 1))
+    name = "label" if alarm.variable == LABEL else alarm.variable
     odds = f"by chance less than once in {_round_number(1 / max(doubt, 1e-12))} runs"
-    return trouble, strength, 1 - doubt, f"{alarm.site}, {cell}: {what}; likely {cause}; ask the site {ask} ({odds})."
+    return trouble, strength, 1 - doubt, f"{alarm.site}, {name}: {what}; likely {cause}; ask the site {ask} ({odds})."
 
 
 def _round_number(x: float) -> str:
