@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from vitrail.explain.shifts import LABEL, Alarm, describe
+from vitrail.explain.evidence import LABEL
+from vitrail.explain.shifts import Alarm
+from vitrail.explain.words import describe
 
 CASES = [
     ("chol", "numeric", 1.3, 1.05, "shifted", ["too low", "adds 1.30 standard deviations", "missing values"]),

@@ -9,7 +9,8 @@ import torch
 
 import vitrail as vt
 from vitrail.engines.wire import trace
-from vitrail.explain.shifts import LABEL, Evidence, paper_marks, weigh
+from vitrail.explain.evidence import LABEL, Evidence
+from vitrail.explain.shifts import paper_marks, weigh
 from vitrail.runs import wire_lines
 from vitrail.runs.setup import build_task
 

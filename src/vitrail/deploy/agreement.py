@@ -19,7 +19,7 @@ from vitrail.core.task import Task
 from vitrail.data.encode import columns, numeric
 from vitrail.deploy.message import MOST_WORDS, Form
 from vitrail.engines.wire import Contract, Line, Rehearsal, Spec, contract_of, rehearse
-from vitrail.explain.shifts import LABEL, Variable
+from vitrail.explain.evidence import LABEL, Variable
 from vitrail.methods import AnyMethod
 from vitrail.runs.fit import AGAIN, ShiftFinding, variables_of
 from vitrail.runs.setup import MAJORITY, build_task, wire_lines

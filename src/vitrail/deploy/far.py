@@ -21,7 +21,7 @@ from vitrail.deploy.agreement import FORMAT, Agreement
 from vitrail.deploy.message import Message, inspect
 from vitrail.engines.rounds import Moment, Rounds
 from vitrail.engines.wire import check, total
-from vitrail.explain.shifts import Answer, Evidence, Fit, Variable
+from vitrail.explain.evidence import Answer, Evidence, Fit, Variable
 from vitrail.report.words import several
 from vitrail.runs.fit import Ask, SilentError
 from vitrail.runs.folder import Folder, is_finished, write_atomically

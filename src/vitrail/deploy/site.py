@@ -25,7 +25,7 @@ from vitrail.data.read import clean
 from vitrail.deploy.agreement import ANEW, FORMAT, Agreement
 from vitrail.deploy.message import Message, inspect
 from vitrail.engines.local import Engine
-from vitrail.explain.shifts import Fit, Here
+from vitrail.explain.evidence import Fit, Here
 from vitrail.runs.folder import save_tensors, versions, write_atomically
 from vitrail.runs.setup import all_rows, training_of, training_rows
 from vitrail.runs.train import Judge, target_share

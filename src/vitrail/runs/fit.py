@@ -16,18 +16,9 @@ from vitrail.core.task import Task
 from vitrail.data.encode import columns
 from vitrail.engines.rounds import Moment, Rounds
 from vitrail.engines.wire import Line
-from vitrail.explain.shifts import (
-    LABEL,
-    MOST_PER_SITE,
-    MOST_TRIED,
-    Here,
-    SiteRows,
-    Variable,
-    Witness,
-    describe,
-    judge,
-    paper_marks,
-)
+from vitrail.explain.evidence import LABEL, Here, SiteRows, Variable
+from vitrail.explain.shifts import MOST_PER_SITE, MOST_TRIED, Witness, judge, paper_marks
+from vitrail.explain.words import describe
 from vitrail.study import Study
 
 FEWEST = 3  # sites: of two that differ nobody can say which is wrong
