@@ -7,6 +7,8 @@ import torch
 from scipy.cluster.hierarchy import linkage
 from scipy.spatial.distance import squareform
 
+from vitrail.core import facts as means
+from vitrail.core.facts import Fact, Facts
 from vitrail.explain.groups import joined
 from vitrail.explain.trust import groups, read_trust
 
@@ -36,19 +38,25 @@ def test_two_camps_come_out_as_two_groups() -> None:
     assert {frozenset(joins[-1].first), frozenset(joins[-1].second)} == {frozenset([0, 3, 5]), frozenset([1, 2, 4])}
 
 
-def facts(alpha: list[list[list[float]]], **more: torch.Tensor) -> dict[str, torch.Tensor]:
+def named(told: dict[str, torch.Tensor]) -> Facts:
+    """Facts by what they mean, under names that say nothing."""
+    return {f"fact {i}": Fact(value, means=means) for i, (means, value) in enumerate(told.items())}
+
+
+def facts(alpha: list[list[list[float]]], **more: torch.Tensor) -> Facts:
     path = torch.tensor(alpha)
     rounds, n = path.shape[:2]
     none = torch.zeros(rounds, n, dtype=torch.bool)
-    held = {"alpha": path, "distance": path, "vanished": none, "stopped": none, "gradients": torch.ones(rounds, 2)}
-    return {**held, "round": torch.arange(1, rounds + 1), **more}
+    held = {means.TRUST: path, means.DISTANCE: path, means.VANISHED: none, means.STOPPED: none}
+    held |= {means.GRADIENTS: torch.ones(rounds, 2), means.ROUND: torch.arange(1, rounds + 1)}
+    return named(held | {getattr(means, k): v for k, v in more.items()})
 
 
 def test_what_happened_to_a_user() -> None:
     nan = float("nan")
     path = [[[1, 0.5], [0.9, 1]], [[1, 0.0], [0.8, 1]], [[1, 0.0], [0.7, 1]]]
     stopped = torch.tensor([[False, False], [False, True], [False, True]])
-    trust = read_trust(["a", "b"], facts(path, stopped=stopped))
+    trust = read_trust(["a", "b"], facts(path, STOPPED=stopped))
     assert trust is not None
     assert (trust.alone_from(0), trust.alone_from(1)) == (2, None)
     assert (trust.stop_round(0), trust.stop_round(1)) == (None, 2)
@@ -57,16 +65,17 @@ def test_what_happened_to_a_user() -> None:
     assert late is not None
     assert np.allclose(late.mean, [[1, 0.4], [0.6, 1]])
     assert late.alone_from(0) is None, "who never met has not lost trust"
-    assert read_trust(["a"], {"alpha": torch.ones(1)}) is None
+    assert read_trust(["a"], named({means.TRUST: torch.ones(1)})) is None
 
 
-def test_shares_of_influence() -> None:
+def test_shares_of_a_model() -> None:
     nan = float("nan")
     path = [[[nan, nan], [nan, nan]], [[0.4, 0.6], [1.0, 0.0]], [[1.0, 0.0], [nan, nan]]]
-    trust = read_trust(["a", "b"], {"influence": torch.tensor(path), "round": torch.arange(1, 4)})
+    trust = read_trust(["a", "b"], named({means.SHARE: torch.tensor(path), means.ROUND: torch.arange(1, 4)}))
     assert trust is not None
     assert trust.shares
     assert np.allclose(trust.mean, [[0.7, 0.3], [1, 0]])
     assert (trust.alone_from(0), trust.alone_from(1)) == (3, None), "b gave all to a, then was away"
     assert trust.stop_round(0) is None
-    assert read_trust(["a", "b"], {"influence": torch.full((1, 2, 2), nan), "round": torch.ones(1)}) is None
+    unknown = named({means.SHARE: torch.full((1, 2, 2), nan), means.ROUND: torch.ones(1)})
+    assert read_trust(["a", "b"], unknown) is None

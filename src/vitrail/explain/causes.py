@@ -13,6 +13,7 @@ from typing import NamedTuple
 import numpy as np
 import pandas as pd
 from scipy.optimize import linear_sum_assignment
+from scipy.special import log_softmax
 
 from vitrail.data.check import check as look_for_faults
 from vitrail.data.encode import Encoder
@@ -118,11 +119,11 @@ def _trials(rows: pd.DataFrame, table: Table, encoder: Encoder, expects: Expects
         weight = n / ((count > 0).sum() * count[y])
 
         def score(z: Floats) -> Floats:
-            return np.asarray(weight * _log_softmax(z)[np.arange(n), y])
+            return np.asarray(weight * log_softmax(z, 1)[np.arange(n), y])
 
     out = {}
     if target.kind == "classes":
-        each = weight[:, None] * _log_softmax(expects(rows))
+        each = weight[:, None] * log_softmax(expects(rows), 1)
         out[LABEL] = _best(np.stack([each[y == k].sum(0) for k in range(len(target.levels))]), 0.0, n)
     for name, feature in table.features.items():
         v = rows[name].to_numpy(dtype=np.float64)
@@ -145,11 +146,6 @@ def _best(score: Floats, rest: float, n: int) -> Trial:
     coded, meant = linear_sum_assignment(-score - 1e-6 * np.eye(len(score)))  # a level without rows stays
     before, after = float(np.trace(score)), float(score[coded, meant].sum())
     return Trial(after - before, -(before + rest) / n, -(after + rest) / n, tuple(int(m) for m in meant))
-
-
-def _log_softmax(z: Floats) -> Floats:
-    z = z - z.max(1, keepdims=True)
-    return np.asarray(z - np.log(np.exp(z).sum(1, keepdims=True)), dtype=np.float64)
 
 
 def _turned(
