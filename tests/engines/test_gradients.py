@@ -3,14 +3,21 @@
 from __future__ import annotations
 
 import itertools
+from dataclasses import replace
 
 import pytest
 import torch
+from torch import nn
 
 from small import make_rows, make_task
+from vitrail.core.exchange import Ends
 from vitrail.core.random import keep_mask, odd32
+from vitrail.core.rules import SGD, Adam
 from vitrail.core.task import Batch
-from vitrail.core.tensors import copied, to_all
+from vitrail.core.tensors import Params, copied, pulled, to_all
+from vitrail.engines.rounds import Training
+from vitrail.methods import build
+from vitrail.nets import MLP, Module
 
 
 def make_batch(kind: str, task) -> Batch:
@@ -19,8 +26,8 @@ def make_batch(kind: str, task) -> Batch:
     w[:, -2:] = 0  # padding
     n = len(rows)
     keep: tuple[torch.Tensor, ...] = ()
-    if task.dropout:
-        widths = list(task.net.widths)
+    if task.net.dropout:
+        widths = list(task.net.units)
         keep = keep_mask(odd32(torch.arange(n), 8), odd32(torch.tensor([9]), sum(widths))[0], 0.3).split(widths, 2)
     return Batch(x, y, w, keep)
 
@@ -63,19 +70,86 @@ def test_gradient_is_autograds(kind, hidden, dropout, ends_in, ends_out) -> None
     for k, leaf in leaves.items():
         assert torch.allclose(by_hand[k], leaf.grad, atol=1e-12), k
     if not dropout:
-        assert torch.allclose(task.loss(params, batch), (rows * batch.w).sum((1, 2)))
+        assert torch.allclose(task.value(params, batch), (rows * batch.w).sum((1, 2)))
 
 
-def test_velocity_is_torchs_momentum() -> None:
+def theirs_of(kind: str, params: Params, lr: float, head: float, decay: float) -> torch.optim.Optimizer:
+    """Torch's own, with another rate for the head."""
+    groups = [
+        {"params": [v for k, v in params.items() if k.startswith("head") == last], "lr": lr * (head if last else 1)}
+        for last in (False, True)
+    ]
+    if kind == "adam":
+        return torch.optim.Adam(groups, weight_decay=decay)
+    return torch.optim.SGD(groups, momentum=0.7, weight_decay=decay)
+
+
+@pytest.mark.parametrize("head", [1.0, 3.0])
+@pytest.mark.parametrize("decay", [0.0, 0.2])
+@pytest.mark.parametrize("mu", [0.0, 0.3])
+@pytest.mark.parametrize("kind", ["sgd", "adam"])
+def test_rules_are_torchs(kind: str, mu: float, decay: float, head: float) -> None:
+    """With a method's own term in the gradient, weight decay and a rate for each group."""
     task = make_task(dropout=0.0)
     batch = make_batch("classes", task)
     params = copied(to_all(task.start, len(batch.x)))
+    start = copied(params)
     theirs = {k: v.clone().requires_grad_() for k, v in params.items()}
-    optimiser = torch.optim.SGD(theirs.values(), lr=0.05, momentum=0.7)
-    velocity = {k: torch.zeros_like(v) for k, v in params.items()}
+    optimiser = theirs_of(kind, theirs, 0.05, head, decay)
+    training = Training(lr=0.05, momentum=0.7, optimiser=kind, weight_decay=decay, rates=(("head", head),))
+    if head == 1.0:
+        training = replace(training, rates=())
+    rule = training.rule(task.net, build("fedavg"))
+    memory = rule.memory(params)
     for _ in range(3):
-        task.descend(params, velocity, batch, 0.05, 0.7)
+        rule.descend(task, params, memory, batch, pulled(params, start, mu))
         optimiser.zero_grad()
-        task.loss(theirs, batch).sum().backward()
+        pull = sum(((v - start[k]) ** 2).sum() for k, v in theirs.items())
+        (task.value(theirs, batch).sum() + mu / 2 * pull).backward()
         optimiser.step()
     assert all(torch.allclose(params[k], theirs[k], atol=1e-12) for k in params)
+
+
+def test_memory_held_is_gone_on_with() -> None:
+    """A round that begins with what was kept is the same as not having stopped."""
+    task = make_task(dropout=0.0)
+    batch = make_batch("classes", task)
+    for rule in (SGD(0.05, 0.7), Adam(0.01)):
+        whole, parts = (copied(to_all(task.start, len(batch.x))) for _ in range(2))
+        memory, held = rule.memory(whole), rule.memory(parts)
+        for _ in range(4):
+            rule.descend(task, whole, memory, batch)
+        for _ in range(2):
+            held = rule.memory(parts, held)
+            for _ in range(2):
+                rule.descend(task, parts, held, batch)
+        assert all(torch.equal(whole[k], parts[k]) for k in whole)
+        fresh = rule.memory(parts)
+        assert all(not bool(v.any()) for v in fresh.values())
+
+
+def small_cnn() -> nn.Module:
+    return nn.Sequential(nn.Conv2d(1, 2, 3), nn.ReLU(), nn.Flatten(), nn.Linear(18, 5), nn.Tanh(), nn.Linear(5, 3))
+
+
+@pytest.mark.parametrize("ends", [Ends(), Ends(True, "each"), Ends(True, "scalar")])
+@pytest.mark.parametrize("net", ["mlp", "module"])
+def test_features_have_a_slope_of_their_own(net: str, ends: Ends) -> None:
+    """What a loss on the features adds, which is how model-contrastive methods learn."""
+    made = MLP(6, 3, (9, 7)) if net == "mlp" else Module(small_cnn, (1, 5, 5))
+    framed = made.framed(ends)
+    start = {k: v.double() + 0.1 for k, v in framed.init(torch.Generator().manual_seed(0)).items()}
+    params = copied(to_all(start, 4))
+    g = torch.Generator().manual_seed(1)
+    x = torch.randn(4, 8, *framed.shape, generator=g, dtype=torch.double)
+    out = framed.forward(params, x)
+    slopes = torch.randn(out.z.shape, generator=g).double(), torch.randn(out.features.shape, generator=g).double()
+    into = {k: torch.zeros_like(v) for k, v in params.items()}
+    framed.backward(params, out.tape, slopes[0], into, 0.0, 1.0, slopes[1])
+    for k in params:  # a difference quotient along one direction of each parameter
+        way = torch.randn(params[k].shape, generator=g).double()
+        ends_of = []
+        for by in (1e-6, -1e-6):
+            moved = framed.forward({**params, k: params[k] + by * way}, x, tape=False)
+            ends_of.append(float((moved.z * slopes[0]).sum() + (moved.features * slopes[1]).sum()))
+        assert (ends_of[0] - ends_of[1]) / 2e-6 == pytest.approx(float((into[k] * way).sum()), rel=1e-5, abs=1e-7), k

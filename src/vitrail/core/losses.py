@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Protocol
 
 from torch import Tensor
 
+from vitrail.core.fused import softmax_slope
+
 if TYPE_CHECKING:
     from vitrail.core.task import Batch, Out
 
@@ -25,7 +27,7 @@ class CrossEntropy:
         return (-out.z.log_softmax(-1) * batch.y * batch.w).sum(-1)
 
     def slope(self, out: Out, batch: Batch) -> Tensor:
-        return out.z.softmax(-1).sub_(batch.y).mul_(batch.w)
+        return softmax_slope(out.z, batch.y, batch.w)
 
     def answers(self, z: Tensor) -> Tensor:
         return z.softmax(-1)

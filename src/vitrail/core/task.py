@@ -49,6 +49,9 @@ class Net(Protocol):
     def stacks(self) -> bool: ...  # whether on a CPU many sites at once are faster than one after the other
     def init(self, generator: torch.Generator) -> Params: ...  # one site's, without the site axis
     def forward(self, params: Params, x: Tensor, keep: tuple[Tensor, ...] = (), *, tape: bool = True) -> Out: ...
+    def prepared(self, x: Tensor, keep: tuple[Tensor, ...]) -> tuple[Tensor, tuple[Tensor, ...]]:
+        """Rows and masks of many steps at once, [..., row, ...], with what does not depend on parameters done."""
+
     def backward(
         self,
         params: Params,
@@ -58,8 +61,10 @@ class Net(Protocol):
         times: float,
         scale: float,
         features: Tensor | None = None,
+        step: bool = False,
     ) -> None:
-        """into = times * into + scale * gradient, where slope is the gradient at the scores; `features`: at those."""
+        """into = times * into + scale * gradient, where slope is the gradient at the scores; `features`: at those.
+        With `step`, then params += into: what both do in one pass need not be done in two."""
 
 
 @dataclass(frozen=True)
@@ -97,10 +102,12 @@ class Task:
         """The loss, a weighted sum over the rows, for each site: [site]."""
         return self.loss.rows(self.net.forward(params, batch.x, tape=False), batch).sum(1)
 
-    def accumulate(self, params: Params, batch: Batch, into: Params, times: float, scale: float) -> None:
-        """into = times * into + scale * gradient of the loss, in place."""
+    def accumulate(
+        self, params: Params, batch: Batch, into: Params, times: float, scale: float, *, step: bool = False
+    ) -> None:
+        """into = times * into + scale * gradient of the loss, in place; with `step`, then params += into."""
         out = self.net.forward(params, batch.x, batch.keep)
-        self.net.backward(params, out.tape, self.loss.slope(out, batch), into, times, scale)
+        self.net.backward(params, out.tape, self.loss.slope(out, batch), into, times, scale, step=step)
 
     def grad(self, params: Params, batch: Batch) -> Params:
         """The gradient of the loss, for each site."""

@@ -21,11 +21,29 @@ def tmap(f: Callable[..., Tensor], *trees: Params) -> Params:
 
 def copied(tree: Params) -> Params:
     """Tensors nobody else holds, so that a step may overwrite them."""
-    return {k: taken(v).copy_(v) for k, v in tree.items()}
+    out = {k: taken(v) for k, v in tree.items()}
+    if out:
+        torch._foreach_copy_(list(out.values()), list(tree.values()))
+    return out
 
 
 def zeros(tree: Params) -> Params:
-    return {k: taken(v).zero_() for k, v in tree.items()}
+    out = {k: taken(v) for k, v in tree.items()}
+    if out:
+        torch._foreach_zero_(list(out.values()))
+    return out
+
+
+def less(one: Params, other: Params) -> Params:
+    """one - other, for the names of `other`."""
+    return dict(zip(other, torch._foreach_sub([one[k] for k in other], list(other.values())), strict=True))
+
+
+def moved(params: Params, change: Params, by: Tensor) -> Params:
+    """params + change / by, where `by` is one number."""
+    steps = torch._foreach_div([change[k] for k in params], by)
+    torch._foreach_add_(steps, list(params.values()))
+    return dict(zip(params, steps, strict=True))
 
 
 _memory = threading.local()

@@ -77,7 +77,7 @@ class Engine(Rounds):
         fit = max(1, CHUNK_BYTES // (2 * params + rows))
         chunks = -(-n // fit)
         if params > 1 << 17:  # smaller ones are all overhead: a second thread would only wait for the first
-            chunks = -(-chunks // _threads()) * _threads()
+            chunks = -(-chunks // threads()) * threads()
         return -(-n // chunks)
 
     def start(self) -> Moment:
@@ -115,7 +115,7 @@ class Engine(Rounds):
             graph = self.graphs.get((s, place))
             if graph is None or not graph.fits(rule, coord, state):
                 graph = self.graphs[s, place] = _Graph(self, (s, place), coord, state, roster, rule)
-            return *graph.replay(clock_of(s, r, place)), here
+            return *graph.replay(self, clock_of(s, r, place)), here
         coord, facts = self.exchange((s, place), coord, state, roster, here, rule)
         return coord, facts, here
 
@@ -186,7 +186,8 @@ class Engine(Rounds):
             return feed
         masks = self._masks(draw.row_key, draw.unit_key)
         keep = tuple((-m).to(self.sites.y.dtype, memory_format=torch.contiguous_format) for m in masks)
-        return feed._replace(x=self.sites.x[draw.rows], keep=keep)
+        x, keep = self.task.net.prepared(self.sites.x[draw.rows], keep)
+        return feed._replace(x=x, keep=keep)
 
     def _train(self, ex: AnyExchange, work: Any, place: Sequence[int], at: slice, feed: Feed, rule: Rule) -> None:
         """`place` of these sites among all, `at` among those that the feed is for."""
@@ -238,7 +239,8 @@ class _Graph:
     """One round on the GPU, captured and replayed. While a round trains, the next one's batches are drawn beside it."""
 
     def __init__(self, engine: Engine, at: tuple[int, int], coord: Any, state: Any, roster: Roster, rule: Rule) -> None:
-        self.engine, self.rule, self.coord, self.state = engine, rule, coord, state
+        self.rule, self.coord, self.state = rule, coord, state  # not the engine: a cycle would outlive it until a later
+        # graph is being captured, and giving back memory then is an error
         feed, clock = engine.feed(), engine.drawer.clock
         self.feed, self.drawn = feed, int(clock)  # for which exchange the feed is
         kept = [t for tree in (coord, state) for _, t in tensors(tree)] + [clock, *feed.tensors()]
@@ -252,10 +254,9 @@ class _Graph:
                 clock.add_(1)
                 following = engine.feed()
             new, facts = engine.exchange(at, coord, state, now, engine.everyone, rule, feed)
-            for (_, old), (_, value) in zip(tensors(coord), tensors(new), strict=True):
-                old.copy_(value)
             here.wait_stream(side)
-            torch._foreach_copy_(feed.tensors(), following.tensors())
+            olds, news = ([t for _, t in tensors(tree)] for tree in (coord, new))
+            torch._foreach_copy_([*olds, *feed.tensors()], [*news, *following.tensors()])
             return facts
 
         warm = torch.cuda.Stream()  # type: ignore[no-untyped-call]
@@ -273,16 +274,17 @@ class _Graph:
         """Whether this round is the captured one: a graph works on the tensors that it was captured with."""
         return rule == self.rule and coord is self.coord and state is self.state
 
-    def replay(self, clock: int) -> tuple[Any, Facts]:
+    def replay(self, engine: Engine, clock: int) -> tuple[Any, Facts]:
         if self.drawn != clock:  # another exchange came between: what was drawn beside the last one is not this one's
-            torch._foreach_copy_(self.feed.tensors(), self.engine.feed().tensors())
+            torch._foreach_copy_(self.feed.tensors(), engine.feed().tensors())
         self.graph.replay()
         self.drawn = clock + 1
         return self.coord, {k: f._replace(value=f.value.clone()) for k, f in self.facts.items()}
 
 
 @cache
-def _threads() -> int:
+def threads() -> int:
+    """Cores that this process may use."""
     return len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count() or 1
 
 
@@ -297,7 +299,7 @@ class _quiet_torch:  # noqa: N801
         if self.cpu:
             self.before = torch.get_num_threads()
             torch.set_num_threads(1)
-            self.pool = ThreadPoolExecutor(_threads(), initializer=torch.set_num_threads, initargs=(1,))
+            self.pool = ThreadPoolExecutor(threads(), initializer=torch.set_num_threads, initargs=(1,))
         return self.pool
 
     def __exit__(self, *_: object) -> None:

@@ -19,11 +19,11 @@ from vitrail.core.exchange import Method, Roster, Rows
 from vitrail.core.facts import OWN, Facts
 from vitrail.core.rules import Rule
 from vitrail.core.task import Batch, Task, carried
-from vitrail.core.tensors import Params, copied, scaled, tmap, to_all
+from vitrail.core.tensors import Params, copied, less, moved, scaled, to_all
 
 
 class Own(NamedTuple):
-    params: Annotated[Params, "the layers of your model that are not shared"]  # all layers once settled
+    params: Annotated[Params, "your model, as far as it is not shared"]  # all layers once settled
     memory: Annotated[Params, "what the optimiser remembers of your last batches"] = {}  # noqa: RUF012
 
 
@@ -61,13 +61,13 @@ class Averages:
 
     def say(self, params: Params, down: Shared, rows: Rows) -> Up:
         """The change of the parameters that travel, weighted, at the site."""
-        change = {k: params[k] - v for k, v in down.params.items()}
+        change = less(params, down.params)
         if self.weights == "rows":
             return Up(scaled(rows.total, change), rows.total)
         return Up(change, torch.ones_like(rows.total))
 
     def merge(self, task: Task, coord: Shared, up: Up, roster: Roster) -> tuple[Shared, Facts]:
-        return Shared(tmap(lambda w, change: w + change / up.weight, coord.params, up.change)), {}
+        return Shared(moved(coord.params, up.change, up.weight)), {}
 
 
 @dataclass(frozen=True)

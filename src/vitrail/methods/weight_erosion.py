@@ -48,9 +48,9 @@ from vitrail.methods.parts import Reveal, Watch, apart, median
 
 
 class State(NamedTuple):
-    params: Annotated[Params, "your model, as you have it at the end"]
+    params: Params  # the user's own model, once settled
     local: Annotated[Params, "the model that is trained on your rows alone, beside"]
-    shared: Annotated[Params, "the model of all sites, as you have it at the end"]
+    shared: Params  # Global, once settled
     memory: Annotated[Params, "what the optimiser remembers of your last batches"] = {}  # noqa: RUF012
 
 
@@ -151,7 +151,7 @@ class WeightErosion(Method[State, Coord, Work, Down, Up]):
         fresh = zeros if self.update == "gradient" else rule.memory
         moved = {str(u): fresh(user) for u, user in enumerate(users)}
         memory = zeros(local) if self.update == "gradient" else rule.memory(local, state.memory)
-        return Work(models, moved, down.wanted, *torch.zeros(2, *rows.total.shape).to(rows.total), local, memory)
+        return Work(models, moved, down.wanted, *rows.total.new_zeros(2, len(rows.total)), local, memory)
 
     def step(self, task: Task, work: Work, batch: Batch, rule: Rule) -> None:
         work.drawn.add_((batch.w > 0).sum((1, 2)))

@@ -11,6 +11,7 @@ product a layer), which is what makes a round fast. tests/engines/test_gradients
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from functools import cache, cached_property
 from itertools import pairwise
@@ -20,10 +21,10 @@ import torch
 from torch import Tensor
 
 from vitrail.core.exchange import Ends
+from vitrail.core.fused import Beside, activated, descend_layer, linear, stretched, through_input_, through_tanh
 from vitrail.core.random import dropped_
 from vitrail.core.task import Out
-from vitrail.core.tensors import Params, scratch
-from vitrail.nets.fused import Beside, activated, stretched, through_input_, through_tanh
+from vitrail.core.tensors import Params, add_, scratch
 
 
 class Tape(NamedTuple):
@@ -101,6 +102,12 @@ class MLP:
             params["output.scale"] = torch.ones(self.outputs if self.affine_out == "each" else 1)
         return params
 
+    def prepared(self, x: Tensor, keep: tuple[Tensor, ...]) -> tuple[Tensor, tuple[Tensor, ...]]:
+        """The input dropped, where nothing comes before that; an empty mask says so."""
+        if not keep or self.affine_in:
+            return x, keep
+        return dropped_(x, keep[0]), (keep[0].new_empty(*x.shape[:-1], 0), *keep[1:])
+
     def forward(self, params: Params, x: Tensor, keep: tuple[Tensor, ...] = (), *, tape: bool = True) -> Out:
         """With `keep`, x is overwritten by its dropped self when there is no f_in: a second pass changes nothing."""
         h = x
@@ -109,12 +116,12 @@ class MLP:
         rescale = 1 / (1 - self.dropout) if keep else 1.0  # of what dropout left, inside the product
         inputs = []
         for i, name in enumerate(self.layers):
-            if keep and i == 0 and not self.affine_in:
+            if keep and i == 0 and not self.affine_in and keep[0].shape[-1]:
                 dropped_(h, keep[0])
             inputs.append(h)
-            weight, bias = params[f"{name}.weight"], params[f"{name}.bias"].unsqueeze(1)
+            weight, bias = params[f"{name}.weight"], params[f"{name}.bias"]
             if name == "head":
-                h = torch.baddbmm(bias, h, weight, alpha=rescale)
+                h = linear(h, weight, bias, rescale)
             else:
                 h = activated(h, weight, bias, rescale, keep[i + 1] if keep else None)
         held = Tape(x, inputs, h, keep)
@@ -131,6 +138,7 @@ class MLP:
         times: float,
         scale: float,
         features: Tensor | None = None,
+        step: bool = False,
     ) -> None:
         rescale = 1 / (1 - self.dropout) if tape.keep else 1.0
         ones = _ones(slope.shape[0], slope.shape[1], slope.dtype, slope.device)
@@ -145,22 +153,32 @@ class MLP:
                     stretch = stretch.view(len(stretch), -1, 1)
                     every = _ones(len(stretch), stretch.shape[1], slope.dtype, slope.device)
                 into["output.scale"].unsqueeze(1).baddbmm_(every, stretch, beta=times, alpha=scale)
+        done: list[str] = []  # parameters whose step is made
         for i in reversed(range(len(self.layers))):
             name, h, mask = self.layers[i], tape.inputs[i], tape.keep[i] if tape.keep else None
-            back = params[f"{name}.weight"].transpose(1, 2)
+            weight, bias = f"{name}.weight", f"{name}.bias"
+            back, after = params[weight].transpose(1, 2), slope
             if i == 0 and self.affine_in:
                 with side(slope):
                     memory = scratch("slope", tape.x.shape, slope)
                     torch.baddbmm(slope.new_empty(1), slope, back, beta=0, alpha=rescale, out=memory)
                     through_input_(memory, tape.x, mask, ones, params, into, times, scale)
-            into[f"{name}.weight"].baddbmm_(h.transpose(1, 2), slope, beta=times, alpha=rescale * scale)
-            into[f"{name}.bias"].unsqueeze(1).baddbmm_(ones, slope, beta=times, alpha=scale)
+                side.join()  # the weight that it reads is about to change
             if i > 0:
                 slope = torch.baddbmm(slope.new_empty(1), slope, back, beta=0, alpha=rescale)
                 if features is not None and i == len(self.layers) - 1:
                     slope = slope + features
                 slope = through_tanh(slope, h, mask)
+            with side(h, after) if i > 0 else nullcontext():
+                layer, moved = (params[weight], params[bias]), (into[weight], into[bias])
+                if step and descend_layer(h, after, layer, moved, times, scale, rescale):
+                    done += [weight, bias]
+                else:
+                    into[weight].baddbmm_(h.transpose(1, 2), after, beta=times, alpha=rescale * scale)
+                    into[bias].unsqueeze(1).baddbmm_(ones, after, beta=times, alpha=scale)
         side.join()
+        if step:
+            add_({k: v for k, v in params.items() if k not in done}, into)
 
 
 @cache

@@ -23,7 +23,7 @@ from torch.func import functional_call, vmap
 from vitrail.core.exchange import Ends
 from vitrail.core.problems import Problem, VitrailError
 from vitrail.core.task import Out
-from vitrail.core.tensors import Params
+from vitrail.core.tensors import Params, add_
 
 ROWS = 256  # of a site at a time, when nothing is to be learned
 REFUSED = {
@@ -118,6 +118,9 @@ class Module:
         ends = {**self._end_shapes("input"), **self._end_shapes("output")}
         return params | {k: torch.full((n,), float(k.endswith("scale"))) for k, n in ends.items()}
 
+    def prepared(self, x: Tensor, keep: tuple[Tensor, ...]) -> tuple[Tensor, tuple[Tensor, ...]]:
+        return x, keep
+
     def forward(self, params: Params, x: Tensor, keep: tuple[Tensor, ...] = (), *, tape: bool = True) -> Out:
         sites = range(len(x))
         if not tape:
@@ -132,8 +135,8 @@ class Module:
                 leaves = [{k: v.detach().requires_grad_() for k, v in params.items()}]
                 told = [vmap(self._one)(leaves[0], x)]
         zs, features = [z for z, _ in told], [f for _, f in told]
-        stacked = (torch.stack(zs).detach(), torch.stack(features).detach()) if len(leaves) == len(x) else ()
-        return Out(*(stacked or (zs[0].detach(), features[0].detach())), Tape(leaves, zs, features))
+        joined = torch.stack if x.device.type == "cpu" else torch.cat  # one site each, or all of them
+        return Out(joined(zs).detach(), joined(features).detach(), Tape(leaves, zs, features))
 
     def backward(
         self,
@@ -144,6 +147,7 @@ class Module:
         times: float,
         scale: float,
         features: Tensor | None = None,
+        step: bool = False,
     ) -> None:
         for i, (leaf, z, f) in enumerate(zip(tape.leaves, tape.z, tape.features, strict=True)):
             at: Any = i if z.dim() < slope.dim() else slice(None)  # one site, or all of them
@@ -158,6 +162,8 @@ class Module:
                 torch._foreach_zero_(there)
             pairs = [(t, g) for t, g in zip(there, got, strict=True) if g is not None]
             torch._foreach_add_([t for t, _ in pairs], [g for _, g in pairs], alpha=scale)
+        if step:
+            add_(params, into)
 
     def _in_blocks(self, params: Params, x: Tensor) -> tuple[Tensor, Tensor]:
         got = [self._one(params, rows) for rows in x.split(ROWS)] or [self._one(params, x)]
