@@ -36,11 +36,15 @@ def zeros(tree: Params) -> Params:
 
 def less(one: Params, other: Params) -> Params:
     """one - other, for the names of `other`."""
+    if not other:  # where nothing is shared
+        return {}
     return dict(zip(other, torch._foreach_sub([one[k] for k in other], list(other.values())), strict=True))
 
 
 def moved(params: Params, change: Params, by: Tensor) -> Params:
     """params + change / by, where `by` is one number."""
+    if not params:
+        return {}
     steps = torch._foreach_div([change[k] for k in params], by)
     torch._foreach_add_(steps, list(params.values()))
     return dict(zip(params, steps, strict=True))

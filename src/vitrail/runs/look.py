@@ -74,7 +74,8 @@ def look_at(
     if told.layers:
         own, sides = mine.models()[OWN], [ENDS[what] for what in (INPUT_SHIFT, INPUT_FACTOR)]
         b, w = (own[k].double().numpy().ravel() for k in sides)
-        ends = Ends(b, w, *(told.layers[k].numpy() for k in sides), told.others)
+        others_b, others_w = (told.layers[k].numpy() for k in sides)
+        ends = Ends(b, w, others_b, others_w, told.others)
     return look(
         site,
         frame,
