@@ -165,7 +165,7 @@ class Trial:
         return Ran(e, tuple(e.overheard))
 
 
-def come_and_go(sites: int) -> Absent | None:
+def come_and_go(sites: int) -> Absent:
     """Somebody is nearly always away, and everybody is there at times."""
     return lambda s, r, place: [(i * 7 + r * 3 + s) % 4 == 0 for i in range(sites)]
 
