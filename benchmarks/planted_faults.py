@@ -38,8 +38,8 @@ from vitrail.core.tensors import each
 from vitrail.data.encode import SiteData, fit_encoders, split_rows
 from vitrail.data.read import clean
 from vitrail.engines.local import Engine, Moment
-from vitrail.explain import shifts
-from vitrail.explain.shifts import LABEL
+from vitrail.explain import evidence, shifts
+from vitrail.explain.evidence import LABEL
 from vitrail.runs.fit import at_hand, find_shifts
 from vitrail.runs.setup import all_rows, build_task, training_of, training_rows
 
@@ -48,7 +48,8 @@ Job = dict[str, Any]
 RULES = ("calibrated", "paper", "layers", "statistics")
 HARM = 0.03
 UNDONE = ("all in another unit", "all offset")
-JUDGE = hashlib.sha256(Path(shifts.__file__).read_bytes()).hexdigest()[:12]  # a case knows which rule judged it
+RULE = b"".join(Path(m.__file__).read_bytes() for m in (shifts, evidence))
+JUDGE = hashlib.sha256(RULE).hexdigest()[:12]  # a case knows which rule judged it
 HARM_SEEDS = {"heart": 12, "gusto": 5, "har": 3, "vehicle": 5}
 
 

@@ -356,7 +356,7 @@ def look(
 ) -> None:
     """At a site, alone: its own rows behind each of its marks, with a likely cause and a repair. Nothing leaves."""
     from vitrail.data.read import read_table
-    from vitrail.explain.look import to_text
+    from vitrail.explain.text import to_text
     from vitrail.report.private import write_private
     from vitrail.runs import Run
     from vitrail.runs.folder import site_folder

@@ -24,7 +24,7 @@ from vitrail.deploy.message import unpack
 from vitrail.deploy.outbox import Outbox
 from vitrail.deploy.personal import check_not_left, load_model
 from vitrail.deploy.site import Site
-from vitrail.explain.look import to_text
+from vitrail.explain.text import to_text
 from vitrail.runs.folder import Folder
 from vitrail.runs.look import look_behind
 from vitrail.runs.setup import resolve

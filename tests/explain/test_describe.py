@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from vitrail.explain.shifts import LABEL, Alarm, describe
+from vitrail.explain.evidence import LABEL
+from vitrail.explain.shifts import Alarm
+from vitrail.explain.words import describe
 
 CASES = [
     ("chol", "numeric", 1.3, 1.05, "shifted", ["too low", "adds 1.30 standard deviations", "missing values"]),
@@ -18,14 +20,14 @@ CASES = [
 ]
 
 
-@pytest.mark.parametrize(("cell", "kind", "shift", "factor", "trouble", "words"), CASES)
-def test_sentence(cell, kind, shift, factor, trouble, words) -> None:
+@pytest.mark.parametrize(("variable", "kind", "shift", "factor", "trouble", "words"), CASES)
+def test_sentence(variable, kind, shift, factor, trouble, words) -> None:
     got, strength, confidence, text = describe(
-        Alarm("va", cell, 40.0, 1e-7, shift, factor), kind, 1e-3, 0.05, "standard deviations"
+        Alarm("va", variable, 40.0, 1e-7, shift, factor), kind, 1e-3, 0.05, "standard deviations"
     )
     assert got == trouble
-    assert strength == pytest.approx(abs(factor - 1) if cell == LABEL else max(abs(shift), abs(factor - 1)))
-    assert text.startswith(f"va, {'label' if cell == LABEL else cell}: ")
+    assert strength == pytest.approx(abs(factor - 1) if variable == LABEL else max(abs(shift), abs(factor - 1)))
+    assert text.startswith(f"va, {'label' if variable == LABEL else variable}: ")
     for part in (*words, "likely ", "ask the site "):
         assert part in text
     assert 0.99999 < confidence < 1

@@ -16,8 +16,10 @@ import vitrail as vt
 from vitrail.cli import app
 from vitrail.data.encode import Encoder, fit_encoders
 from vitrail.data.read import clean
-from vitrail.explain.look import NOTHING, Ends, Look, View, look, to_text
-from vitrail.explain.shifts import LABEL
+from vitrail.explain.evidence import LABEL
+from vitrail.explain.look import NOTHING, Look, View, look
+from vitrail.explain.readings import Ends
+from vitrail.explain.text import to_text
 from vitrail.runs.fit import ShiftFinding
 from vitrail.runs.look import look_behind
 

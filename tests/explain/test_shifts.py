@@ -9,7 +9,8 @@ import torch
 
 import vitrail as vt
 from vitrail.engines.wire import trace
-from vitrail.explain.shifts import LABEL, Evidence, paper_marks, weigh
+from vitrail.explain.evidence import LABEL, Evidence
+from vitrail.explain.shifts import paper_marks, weigh
 from vitrail.runs import wire_lines
 from vitrail.runs.setup import build_task
 
@@ -150,7 +151,7 @@ def test_a_site_can_refuse_to_publish(tmp_path) -> None:
 def test_private_layers_are_not_on_the_wire_while_training() -> None:
     clean = sites_of(5, 3)
     study, method = make_study(clean), vt.methods.IFedAvg(output="each")
-    training, publish = trace(build_task(study, method, 1), method, 5)
+    (training,), (publish,) = trace(build_task(study, method, 1), method, 5)
     for spec in (training.up, training.down):
         assert spec
         assert not [n for n in spec if "input" in n or "output" in n]

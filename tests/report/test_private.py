@@ -15,7 +15,8 @@ import vitrail as vt
 from report.test_browser import BROWSER, FLAGS, FRAME, browse
 from vitrail.data.encode import fit_encoders
 from vitrail.data.read import clean
-from vitrail.explain.look import Ends, Look, look
+from vitrail.explain.look import Look, look
+from vitrail.explain.readings import Ends
 from vitrail.report.private import render_private
 from vitrail.runs.fit import ShiftFinding
 

@@ -146,6 +146,7 @@ class Method(Exchange[State, Coord, Work, Down, Up]):
     alone: ClassVar[bool] = False  # True for the yardstick of joining: each site by itself
     pools_rows: ClassVar[bool] = False  # True only for the yardstick that takes all rows to one place
     grows: ClassVar[bool] = False  # True when messages hold something for every site, so that they grow with them
+    told: ClassVar[frozenset[str]] = frozenset()  # what of its state a site's reports tell; all else never leaves it
     tune_first: ClassVar[bool] = False  # True where the defaults are no use before `vitrail tune`
     lr: float | None = None  # None: the study's
     momentum: float | None = None  # None: the study's

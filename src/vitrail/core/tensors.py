@@ -36,6 +36,8 @@ def zeros(tree: Params) -> Params:
 
 def less(one: Params, other: Params) -> Params:
     """one - other, for the names of `other`."""
+    if not other:
+        return {}
     return dict(zip(other, torch._foreach_sub([one[k] for k in other], list(other.values())), strict=True))
 
 

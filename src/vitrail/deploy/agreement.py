@@ -21,9 +21,9 @@ from vitrail.core.task import Task
 from vitrail.data.encode import columns, numeric
 from vitrail.deploy.message import MOST_WORDS, Form
 from vitrail.engines.wire import Contract, Line, Rehearsal, Spec, beside_of, contracts_of, rehearse
-from vitrail.explain.shifts import LABEL, Cell
+from vitrail.explain.evidence import LABEL, Variable
 from vitrail.methods import AnyMethod
-from vitrail.runs.fit import AGAIN, ShiftFinding, cells_of
+from vitrail.runs.fit import AGAIN, ShiftFinding, variables_of
 from vitrail.runs.setup import MAJORITY, build_task, wire_lines
 from vitrail.study import Study
 
@@ -68,8 +68,8 @@ class Agreement:
         return [contracts_of(t) for t in self.stages]
 
     @cached_property
-    def cells(self) -> list[Cell]:
-        return cells_of(self.study)
+    def variables(self) -> list[Variable]:
+        return variables_of(self.study)
 
     @cached_property
     def lines(self) -> list[Line]:
@@ -134,7 +134,7 @@ class Agreement:
         elif kind == "prepare":
             down = {"mean": self.numbers, "sd": self.numbers} if self.shared_scale else {}
         elif kind == "evidence":
-            fitted, known = words.get("fitted"), range(len(self.cells))
+            fitted, known = words.get("fitted"), range(len(self.variables))
             if not isinstance(fitted, list) or not all(isinstance(c, int) and c in known for c in fitted):
                 raise _none("fitted", fitted)
             down = self.ends
@@ -186,7 +186,7 @@ class Agreement:
             spec = {"rows": ((2,), torch.int64), "target": ((max(1, len(self.study.target.levels)),), double)}
             return Form({"fingerprint": str, "versions": dict}, spec)
         elif kind == "evidence":
-            sizes = [cell.size(max(1, len(self.study.target.levels))) for cell in self.cells]
+            sizes = [variable.size(max(1, len(self.study.target.levels))) for variable in self.variables]
             spec = {"mean": ((sum(sizes),), double), "cov": ((sum(q * q for q in sizes),), double)}
             spec |= {k: ((len(sizes),), double) for k in ("carriers", "varies")}
             spec |= {"rows": ((), double), "misfit": ((), double), **self.ends}

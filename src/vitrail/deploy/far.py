@@ -22,7 +22,7 @@ from vitrail.deploy.agreement import FORMAT, Agreement
 from vitrail.deploy.message import Message, inspect
 from vitrail.engines.rounds import Moment, Rounds
 from vitrail.engines.wire import check
-from vitrail.explain.shifts import Answer, Cell, Evidence, Fit
+from vitrail.explain.evidence import Answer, Evidence, Fit, Variable
 from vitrail.report.words import several
 from vitrail.runs.fit import Ask, SilentError
 from vitrail.runs.folder import Folder, is_finished, write_atomically
@@ -254,14 +254,14 @@ class FarSites:
         return {}
 
     def ask(self) -> Ask:
-        return lambda site, known, shared, cells: _FarWitness(self.rounds.call, site, known, cells, self.rounds.agreed)
+        return lambda site, known, shared, of: _FarWitness(self.rounds.call, site, known, of, self.rounds.agreed)
 
 
 class _FarWitness:
     """A site that is asked by message what its rows say about the layers."""
 
-    def __init__(self, call: Call, site: str, known: str, cells: Sequence[Cell], agreed: Agreement) -> None:
-        self.call, self.site, self.name, self.cells, self.agreed = call, site, known, cells, agreed
+    def __init__(self, call: Call, site: str, known: str, variables: Sequence[Variable], agreed: Agreement) -> None:
+        self.call, self.site, self.name, self.variables, self.agreed = call, site, known, variables, agreed
 
     def answer(self, fit: Fit, fitted: Sequence[int]) -> Answer:
         asked = Message("evidence", {"fitted": [int(c) for c in fitted]}, fit._asdict())
@@ -270,7 +270,7 @@ class _FarWitness:
             self.call.line.log("not asked further", site=self.site)
             raise SilentError(self.name)
         said = heard[self.site].tensors
-        sizes, mean, cov = [c.size(self.agreed.task.net.outputs) for c in self.cells], [], []
+        sizes, mean, cov = [c.size(self.agreed.task.net.outputs) for c in self.variables], [], []
         a = b = 0
         for q in sizes:
             mean.append(said["mean"][a : a + q].numpy())

@@ -26,7 +26,7 @@ from vitrail.data.read import clean
 from vitrail.deploy.agreement import ANEW, FORMAT, WHERE, Agreement
 from vitrail.deploy.message import Message, inspect
 from vitrail.engines.local import Engine
-from vitrail.explain.shifts import Fit, Here
+from vitrail.explain.evidence import Fit, Here
 from vitrail.runs.folder import save_tensors, versions, write_atomically
 from vitrail.runs.judge import Judge, target_share
 from vitrail.runs.setup import all_rows, training_of, training_rows
@@ -128,7 +128,7 @@ class Site:
         own = agreed.method.models(task, self._state(len(agreed.stages), 0, 0))[OWN]
         shared = {k: v[0] for k, v in own.items() if k not in ENDS.values()}
         assert self.data is not None
-        here = Here(task, shared, all_rows([self.data], agreed.study)[self.name], agreed.cells)
+        here = Here(task, shared, all_rows([self.data], agreed.study)[self.name], agreed.variables)
         told = here.answer(Fit(**asked.tensors), [int(c) for c in asked.words["fitted"]])
         said = told.said
         numbers = {"mean": np.concatenate(said.mean), "cov": np.concatenate([c.ravel() for c in said.cov])}

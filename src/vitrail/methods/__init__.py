@@ -1,6 +1,6 @@
 """The table of methods, one file each. One that is listed is a command-line name, a study key, and under every law.
 
-A package of your own adds to it by an entry point (`[project.entry-points."vitrail.methods"]`, my_method = "package:Class");
+A package of your own adds to it by an entry point of the group "vitrail.methods" (my_method = "package:Class"):
 installed, its method is known to the command line and to deployed sites. vitrail.testing.check_method runs the laws.
 """
 

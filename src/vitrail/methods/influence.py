@@ -71,6 +71,7 @@ class Work(NamedTuple):
 class Influence(Method[State, Models, Work, Down, Up]):
     title: ClassVar[str] = "Influence"
     grows: ClassVar[bool] = True
+    told: ClassVar[frozenset[str]] = frozenset({"params"})
     tune_first: ClassVar[bool] = True
     share: float = 0.2  # of the training rows: those that a site judges by
 

@@ -7,8 +7,8 @@ from pathlib import Path
 
 from markupsafe import Markup
 
+from vitrail.explain.evidence import LABEL
 from vitrail.explain.look import NO_MARK, Group, Look, View
-from vitrail.explain.shifts import LABEL
 from vitrail.report.figures import NARROW, WIDE, Scale, _line, _path, _svg, _text, _tick_texts, tag, ticks
 from vitrail.report.frame import fill, is_ours, unwritten
 from vitrail.report.words import shorten

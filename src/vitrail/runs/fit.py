@@ -16,22 +16,13 @@ from vitrail.core.task import Task
 from vitrail.data.encode import columns
 from vitrail.engines.rounds import Moment, Rounds
 from vitrail.engines.wire import Line
-from vitrail.explain.shifts import (
-    LABEL,
-    MOST_PER_SITE,
-    MOST_TRIED,
-    Cell,
-    Here,
-    SiteRows,
-    Witness,
-    describe,
-    judge,
-    paper_marks,
-)
+from vitrail.explain.evidence import LABEL, Here, SiteRows, Variable
+from vitrail.explain.shifts import MOST_PER_SITE, MOST_TRIED, Witness, judge, paper_marks
+from vitrail.explain.words import describe
 from vitrail.study import Study
 
 FEWEST = 3  # sites: of two that differ nobody can say which is wrong
-AGAIN = "all of that again for each cell that a site with a finding fits, at most"
+AGAIN = "all of that again for each variable that a site with a finding fits, at most"
 ALPHA = 0.05  # of all runs without a fault, so many may raise an alarm
 LAYERS = {"input.shift": "b_in", "input.scale": "w_in", "output.shift": "b_out", "output.scale": "w_out"}  # symbols
 
@@ -47,27 +38,27 @@ class ShiftFinding(NamedTuple):
     text: str
 
 
-def cells_of(study: Study) -> list[Cell]:
-    """A feature with all its columns is one cell; the label is the last."""
-    cells, at = [], 0
+def variables_of(study: Study) -> list[Variable]:
+    """A feature with all its columns is one variable; the label is the last."""
+    variables, at = [], 0
     for name, feature in study.features.items():
         width = len(feature.levels) if feature.kind == "categorical" else 1
-        cells.append(Cell(name, tuple(range(at, at + width)), feature.kind))
+        variables.append(Variable(name, tuple(range(at, at + width)), feature.kind))
         at += width
-    return [*cells, Cell(LABEL, (), "label")]
+    return [*variables, Variable(LABEL, (), "label")]
 
 
 class SilentError(Exception):
     """A site that published says nothing more: told with the name it published under."""
 
 
-# a site's own name, the one it published under, the shared parameters, the cells -> a site that can be asked
-Ask = Callable[[str, str, dict[str, Tensor], list[Cell]], Witness]
+# a site's own name, the one it published under, the shared parameters, the variables -> a site that can be asked
+Ask = Callable[[str, str, dict[str, Tensor], list[Variable]], Witness]
 
 
 def at_hand(task: Task, rows: Mapping[str, SiteRows]) -> Ask:
     """Sites whose rows are all on this machine."""
-    return lambda site, known, shared, cells: Here(task, shared, rows[site]._replace(name=known), cells)
+    return lambda site, known, shared, variables: Here(task, shared, rows[site]._replace(name=known), variables)
 
 
 def find_shifts(
@@ -83,28 +74,28 @@ def find_shifts(
     facts = {k: in_order(f._replace(value=f.value.cpu()), at) for k, f in moment.facts.items()}
     published = agreed(facts).numpy()
     layers = {k: v.double() for k, v in ends_of(facts).items()}
-    cells = cells_of(study)
-    score, p_value = np.full((len(names), len(cells)), np.nan), np.full((len(names), len(cells)), np.nan)
+    variables = variables_of(study)
+    score, p_value = np.full((len(names), len(variables)), np.nan), np.full((len(names), len(variables)), np.nan)
     alarms: list[dict[str, Any]] = []
     here = np.flatnonzero(published)
     shared = {k: v.cpu() for k, v in runner.method.shared(moment.coord).items()}
     while len(here) >= FEWEST:
-        sites = [ask(runner.names[order[i]], names[i], shared, cells) for i in here]
+        sites = [ask(runner.names[order[i]], names[i], shared, variables) for i in here]
         try:
-            found = judge(sites, {k: v[here] for k, v in layers.items()}, cells, runner.task.net.outputs, ALPHA)
+            found = judge(sites, {k: v[here] for k, v in layers.items()}, variables, runner.task.net.outputs, ALPHA)
         except SilentError as silent:
             here = here[[names[i] != str(silent) for i in here]]
             continue
         score[here], p_value[here] = found.score, found.p_value
         for alarm in found.alarms:
-            raw = study.standardise == "none" and alarm.cell in study.features
-            unit = study.features[alarm.cell].unit or "in its own unit" if raw else "standard deviations"
-            kind = "label" if alarm.cell == LABEL else study.features[alarm.cell].kind
+            raw = study.standardise == "none" and alarm.variable in study.features
+            unit = study.features[alarm.variable].unit or "in its own unit" if raw else "standard deviations"
+            kind = "label" if alarm.variable == LABEL else study.features[alarm.variable].kind
             trouble, strength, confidence, text = describe(alarm, kind, found.level, ALPHA, unit)
-            alarms.append(ShiftFinding(alarm.site, alarm.cell, trouble, strength, confidence, text)._asdict())
+            alarms.append(ShiftFinding(alarm.site, alarm.variable, trouble, strength, confidence, text)._asdict())
         break
     flagged = {(a["site"], a["feature"]) for a in alarms}
-    return _table(study, names, published, layers, cells, score, p_value, flagged), alarms, facts
+    return _table(study, names, published, layers, variables, score, p_value, flagged), alarms, facts
 
 
 def _table(
@@ -112,17 +103,17 @@ def _table(
     names: tuple[str, ...],
     published: Any,
     layers: dict[str, Any],
-    cells: list[Cell],
+    variables: list[Variable],
     score: Any,
     p_value: Any,
     flagged: set[tuple[str, str]],
 ) -> pd.DataFrame:
     inputs = [
-        (column, next(k for k, cell in enumerate(cells) if j in cell.columns))
+        (column, next(k for k, variable in enumerate(variables) if j in variable.columns))
         for j, column in enumerate(columns(study))
     ]
-    outputs = [(f"{study.target.column}={level}", len(cells) - 1) for level in study.target.levels] or [
-        (study.target.column, len(cells) - 1)
+    outputs = [(f"{study.target.column}={level}", len(variables) - 1) for level in study.target.levels] or [
+        (study.target.column, len(variables) - 1)
     ]
     frames = []
     for key, layer in LAYERS.items():
@@ -130,9 +121,9 @@ def _table(
             continue
         values = np.where(published[:, None], layers[key].numpy(), np.nan)
         places = inputs if key.startswith("input") else outputs
-        places = places if len(places) == values.shape[1] else [("all classes", len(cells) - 1)]
+        places = places if len(places) == values.shape[1] else [("all classes", len(variables) - 1)]
         o, x = paper_marks(values)
-        for j, (column, cell) in enumerate(places):
+        for j, (column, k) in enumerate(places):
             frames.append(
                 pd.DataFrame(
                     {
@@ -140,10 +131,10 @@ def _table(
                         "feature": column,
                         "layer": layer,
                         "value": values[:, j],
-                        "score": score[:, cell],
-                        "p_value": p_value[:, cell],
+                        "score": score[:, k],
+                        "p_value": p_value[:, k],
                         "flagged_paper": [("O" if mark else "") + ("x" if x[j] else "") for mark in o[:, j]],
-                        "flagged": [(n, cells[cell].name) in flagged for n in names],
+                        "flagged": [(n, variables[k].name) in flagged for n in names],
                     }
                 )
             )
@@ -152,13 +143,13 @@ def _table(
 
 def evidence_lines(study: Study) -> list[Line]:
     """What the calibrated rule exchanges: once by every site that published; again by a site with a finding."""
-    cells, outputs = cells_of(study), max(1, len(study.target.levels))
-    sizes, width = [cell.size(outputs) for cell in cells], len(columns(study))
+    variables, outputs = variables_of(study), max(1, len(study.target.levels))
+    sizes, width = [variable.size(outputs) for variable in variables], len(columns(study))
     ends: list[tuple[str, tuple[int, ...]]]
     ends = [("shift and factor of each column", (2, width)), ("shift and factor of the outcome", (2, outputs))]
     said = [*ends, ("mean of the rows' answers", (sum(sizes),)), ("their covariance", (sum(q * q for q in sizes),))]
-    said += [("rows that carry it, and whether it varies", (2, len(cells))), ("how badly it fits", ())]
-    again, most = sum(math.prod(shape) for _, shape in said), MOST_PER_SITE * MOST_TRIED + len(cells)
+    said += [("rows that carry it, and whether it varies", (2, len(variables))), ("how badly it fits", ())]
+    again, most = sum(math.prod(shape) for _, shape in said), MOST_PER_SITE * MOST_TRIED + len(variables)
     lines = [("to site", f"the others' mean {name}", shape, 1) for name, shape in ends]
     lines += [("from site", name, shape, 1) for name, shape in said] + [("from site", AGAIN, (again,), most)]
     return [

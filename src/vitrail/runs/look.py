@@ -15,8 +15,9 @@ from vitrail.core.facts import ENDS, INPUT_FACTOR, INPUT_SHIFT, OWN
 from vitrail.core.problems import Problem, VitrailError, nearest
 from vitrail.data.encode import fingerprint
 from vitrail.data.read import clean
-from vitrail.explain.look import Ends, Look, look
-from vitrail.explain.shifts import LABEL
+from vitrail.explain.evidence import LABEL
+from vitrail.explain.look import Look, look
+from vitrail.explain.readings import Ends
 from vitrail.runs.fit import LAYERS, ShiftFinding
 from vitrail.runs.run import Model, Run
 from vitrail.runs.setup import build_task

@@ -21,7 +21,7 @@ from vitrail.data.encode import SiteData, class_weights, columns, numeric
 from vitrail.engines.rounds import Training
 from vitrail.engines.sites import Sites, gather_sites
 from vitrail.engines.wire import Line, beside_of, meanings, trace
-from vitrail.explain.shifts import SiteRows
+from vitrail.explain.evidence import SiteRows
 from vitrail.methods import AnyMethod
 from vitrail.nets import MLP
 from vitrail.runs.fit import evidence_lines

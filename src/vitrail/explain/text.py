@@ -1,0 +1,44 @@
+"""What a site sees of itself (look.py) as plain text, for a terminal."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from vitrail.explain.look import NO_MARK, Look, View
+
+BARS = "▁▂▃▄▅▆▇█"
+
+
+def to_text(told: Look) -> str:
+    """For a terminal."""
+    lines = [f"This stays at {told.site}.", ""]
+    if not told.same:
+        lines += ["These rows are not those that the run saw: what follows mixes the two.", ""]
+    if not any(v.trouble for v in told.views):
+        lines += [f"{NO_MARK} Any column can be looked at: --feature NAME.", ""]
+    for view in told.views:
+        lines.append(f"{view.name}: {view.trouble}" if view.trouble else view.name)
+        lines += [f"  {view.said}"] if view.said else []
+        lines += [f"  {line}" for line in _bars_in_text(view)]
+        lines += [f"  {view.reading}"] if view.reading else []
+        for i, cause in enumerate(view.causes):
+            lines.append(f"  {view.rank(i)}: {cause.what}: {cause.numbers}.")
+            lines.append(f"    To try: {cause.repair}")
+        lines += [] if view.causes else [f"  {view.rank(0)}: {view.verdict}."]
+        lines += [f"    To ask: {view.ask}"] if view.ask and not view.causes else []
+        lines.append("")
+    return "\n".join(lines).rstrip()
+
+
+def _bars_in_text(view: View) -> Iterable[str]:
+    unit = f" {view.unit}" if view.unit else ""
+    for group in view.groups:
+        known, top = sum(group.counts), max(1, *group.counts, 1)
+        missing = f", {100 * group.missing / max(1, group.rows):.0f} % missing" if view.kind != "label" else ""
+        if view.edges:
+            drawn = "".join(" " if not c else BARS[min(7, int(8 * c / top))] for c in group.counts)
+            shown = f": {view.edges[0]:g} {drawn} {view.edges[-1]:g}{unit}" if known else ""
+        else:
+            pairs = zip(view.levels, group.counts, strict=True)
+            shown = ": " + ", ".join(f"{n} {100 * c / max(1, known):.0f} %" for n, c in pairs) if known else ""
+        yield f"{group.name}: {group.rows} rows{missing}{shown}"

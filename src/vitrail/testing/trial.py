@@ -1,0 +1,227 @@
+"""What a law is tried on: a method on a small federation with one network and one optimiser, and all that is heard."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, fields, replace
+from functools import cached_property
+from typing import Any, Literal, NamedTuple
+
+import torch
+from torch import Tensor
+
+from vitrail.core.exchange import AnyExchange, Roster
+from vitrail.core.facts import SITES, Fact, Facts, in_order
+from vitrail.core.task import Task
+from vitrail.core.tensors import each, tensors
+from vitrail.engines.local import Engine
+from vitrail.engines.rounds import AnyMethod, Moment, Training
+from vitrail.engines.wire import Direction
+from vitrail.nets import MLP
+from vitrail.testing.federation import LOSSES, PICTURE, Row, in_this_order, make_rows, pooled, small_cnn, task_of
+
+Absent = Callable[[int, int, int], Sequence[bool]]  # (stage, round, place of the exchange) -> who does not answer
+NETS = ("linear", "MLP", "CNN")
+OPTIMISERS: tuple[Literal["sgd", "adam"], ...] = ("sgd", "adam")
+
+
+class Message(NamedTuple):
+    stage: int
+    place: int  # of the exchange within the stage
+    way: Direction
+    said: Any  # [site, ...]
+
+
+class Merge(NamedTuple):
+    """What the coordinator was given, and what it made of it."""
+
+    stage: int
+    place: int
+    coord: Any
+    up: Any
+    roster: Roster
+    after: Any
+    facts: Facts
+
+
+@dataclass(frozen=True)
+class Ran:
+    """A run to its end, and everything that was said in it in order."""
+
+    engine: Engine
+    heard: tuple[Message | Merge | Moment, ...]
+
+    @property
+    def moments(self) -> list[Moment]:
+        return [h for h in self.heard if isinstance(h, Moment)]
+
+    @property
+    def messages(self) -> list[Message]:
+        return [h for h in self.heard if isinstance(h, Message)]
+
+    @property
+    def merges(self) -> list[Merge]:
+        return [h for h in self.heard if isinstance(h, Merge)]
+
+    @cached_property
+    def results(self) -> dict[str, Tensor]:
+        """Everything that settled sites hold and every fact of every round, whatever the order of the sites."""
+        names, out = self.engine.names, dict[str, Tensor]()
+        for k, v in tensors(self.engine.settled(self.moments[-1])):
+            out |= {f"{site}: {k}": v[i].clone() for i, site in enumerate(names)}
+        order = torch.tensor(sorted(range(len(names)), key=names.__getitem__))
+        for m in self.moments:
+            for name, fact in m.facts.items():
+                there = in_order(fact, order) if axes_fit(fact, len(names)) else fact
+                out[f"fact {name} of {when(m.stage, m.round - 1)}"] = there.value
+        return out
+
+
+def when(stage: int, round_: int) -> str:
+    return f"stage {stage + 1}, round {round_ + 1}"
+
+
+def axes_fit(fact: Fact, sites: int) -> bool:
+    sizes = zip(fact.axes, fact.value.shape, strict=False)
+    return len(fact.axes) == fact.value.dim() and all(n == sites for axis, n in sizes if axis in SITES)
+
+
+@dataclass(frozen=True)
+class Trial:
+    method: AnyMethod
+    net: str = "MLP"
+    optimiser: Literal["sgd", "adam"] = "sgd"
+    seed: int = field(default=5, compare=False)
+
+    def __str__(self) -> str:
+        kind = type(self.method)
+        given = {f.name: getattr(self.method, f.name) for f in fields(kind)}
+        usual = {f.name: f.default for f in fields(kind)}
+        said = ", ".join(f"{k}={v!r}" for k, v in given.items() if v != usual[k])
+        return f"{kind.__name__}({said}) with the {self.net} and {self.optimiser}"
+
+    @cached_property
+    def task(self) -> Task:
+        ends = self.method.ends()
+        if self.net == "CNN":
+            return task_of(small_cnn(ends), LOSSES["classes"])
+        if self.net == "linear":
+            return task_of(MLP(6, 1, ()).framed(ends), LOSSES["number"])
+        # with both ends, whether or not the method wants them: another may have asked for them
+        return task_of(MLP(6, 3, (9, 7), 0.3, affine_in=True, affine_out="each"), LOSSES["classes"])
+
+    @cached_property
+    def training(self) -> Training:
+        batch, lr = {"linear": (8, 0.004), "MLP": (8, 0.02), "CNN": (4, 0.02)}[self.net]
+        memory: Literal["fresh", "own"] = "own" if self.optimiser == "adam" else "fresh"
+        return Training(3, 1, batch, lr, 0.5, optimiser=self.optimiser, memory=memory)
+
+    @cached_property
+    def rows(self) -> list[Row]:
+        """Two sites of each size but the last, so that they may change places."""
+        if self.net == "CNN":
+            return make_rows("classes", (9, 9, 3), PICTURE)
+        return make_rows("number" if self.net == "linear" else "classes", (20, 20, 10, 10, 5))
+
+    @property
+    def clashes(self) -> tuple[str, ...]:
+        return self.method.clashes(replace(self.task, rule=self.training.rule(self.task.net, self.method)))
+
+    @property
+    def sites(self) -> int:
+        return 1 if self.method.pools_rows else len(self.rows)
+
+    @cached_property
+    def whole(self) -> Ran:
+        """Nobody absent, all sites at once."""
+        return self.run()
+
+    @cached_property
+    def ragged(self) -> Ran:
+        """The same with sites that come and go."""
+        return self.run(absent=come_and_go(self.sites))
+
+    def engine(
+        self,
+        rows: Sequence[Row] | None = None,
+        absent: Absent | None = None,
+        task: Task | None = None,
+        training: Training | None = None,
+        method: AnyMethod | None = None,
+        seed: int | None = None,
+        chunk: int | None = None,
+    ) -> _Watched:
+        method = method or self.method
+        sites = pooled(method, in_this_order(rows or self.rows))
+        absent = None if method.pools_rows else absent  # all rows are in one place: nobody can be absent
+        given = task or self.task, method, sites, training or self.training, self.seed if seed is None else seed
+        return _Watched(*given, chunk=chunk or len(sites.names), who=absent)
+
+    def run(self, rows: Sequence[Row] | None = None, moment: Moment | None = None, **engine: Any) -> Ran:
+        e = self.engine(rows, **engine)
+        for m in e.run(moment):
+            e.overheard.append(kept(m))
+        return Ran(e, tuple(e.overheard))
+
+
+def come_and_go(sites: int) -> Absent:
+    """Somebody is nearly always away, and everybody is there at times."""
+    return lambda s, r, place: [(i * 7 + r * 3 + s) % 4 == 0 for i in range(sites)]
+
+
+def kept(moment: Moment) -> Moment:
+    """What the next round does not overwrite."""
+    return moment._replace(coord=each(torch.clone, moment.coord), state=each(torch.clone, moment.state))
+
+
+class _Watched(Engine):
+    """An engine that keeps what is said, and in which a site can be absent from one exchange only."""
+
+    def __init__(self, *given: Any, chunk: int, who: Absent | None) -> None:
+        super().__init__(*given, chunk=chunk)
+        self.overheard: list[Message | Merge | Moment] = []
+        self.place = 0
+        if who is not None:
+            self.absent = lambda s, r: torch.tensor(who(s, r, self.place))
+        self.stages = tuple(
+            stage._replace(exchanges=tuple(self._listened_to(ex, s, place) for place, ex in enumerate(stage.exchanges)))
+            for s, stage in enumerate(self.stages)
+        )
+
+    def ask(self, s: int, r: int, place: int, *given: Any) -> tuple[Any, Facts, Tensor]:
+        self.place = place
+        return super().ask(s, r, place, *given)
+
+    def _listened_to(self, exchange: AnyExchange, s: int, place: int) -> AnyExchange:
+        """The same exchange, of whose messages a copy is kept."""
+
+        def send(*given: Any) -> Any:
+            down = exchange.send(*given)
+            self.overheard.append(Message(s, place, "to site", each(torch.clone, down)))
+            return down
+
+        def report(*given: Any) -> tuple[Any, Any]:
+            state, up = exchange.report(*given)
+            self.overheard.append(Message(s, place, "from site", each(torch.clone, up)))
+            return state, up
+
+        def merge(task: Task, coord: Any, up: Any, roster: Roster) -> tuple[Any, Facts]:
+            before = each(torch.clone, coord)
+            after, facts = exchange.merge(task, coord, up, roster)
+            self.overheard.append(Merge(s, place, before, up, roster, each(torch.clone, after), facts))
+            return after, facts
+
+        twin = copy.copy(exchange)
+        for name, heard in (("send", send), ("report", report), ("merge", merge)):
+            object.__setattr__(twin, name, heard)  # methods are frozen
+        return twin
+
+
+def trials(method: AnyMethod) -> Iterator[Trial]:
+    """Every network with every optimiser, but for those with which the method says it cannot be used."""
+    for net in NETS:
+        for optimiser in OPTIMISERS:
+            trial = Trial(method, net, optimiser)
+            if not trial.clashes:
+                yield trial
