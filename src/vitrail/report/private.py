@@ -9,7 +9,20 @@ from markupsafe import Markup
 
 from vitrail.explain.look import NO_MARK, Group, Look, View
 from vitrail.explain.shifts import LABEL
-from vitrail.report.figures import NARROW, WIDE, Scale, _line, _path, _svg, _text, _tick_texts, tag, ticks
+from vitrail.report.draw import (
+    COLOURS,
+    Scale,
+    axis_left,
+    is_narrow,
+    line,
+    path,
+    plot,
+    tag,
+    text,
+    ticks,
+    twice,
+    written,
+)
 from vitrail.report.frame import fill, is_ours, unwritten
 from vitrail.report.words import shorten
 
@@ -28,17 +41,17 @@ def write_private(told: Look, path: Path) -> Path:
 
 
 def render_private(told: Look) -> str:
-    views = [(view, draw(view)) for view in told.views]
+    views = [(view, rows_figure(view)) for view in told.views]
     marked = any(v.trouble for v in told.views)
     return fill("private.html", told=told, views=views, marked=marked, no_mark=NO_MARK, label=LABEL)
 
 
-def draw(view: View) -> Markup:
+def rows_figure(view: View) -> Markup:
     """The site's own rows by class, wide and narrow; nothing where no value is known."""
     if not any(sum(g.counts) for g in view.groups):
         return Markup()
     figure = _histogram if view.edges else _bars
-    return Markup().join(figure(view, width) for width in (WIDE, NARROW))
+    return twice(lambda width: figure(view, width))
 
 
 def _missing(group: Group) -> str:
@@ -48,7 +61,7 @@ def _missing(group: Group) -> str:
 
 def _histogram(view: View, width: int) -> Markup:
     """One panel per class on one axis: bars are the site's rows, the outline what the shared model takes them for."""
-    narrow, unit = width < 500, f" ({view.unit})" if view.unit else ""
+    unit = f" ({view.unit})" if view.unit else ""
     left, right, high, head = 36.0, width - 58.0, 84.0, 26.0
     x = Scale(view.edges[0], view.edges[-1], left, right)
     tallest = max(max(*g.counts, *g.taken, 0) / max(1, sum(g.counts)) for g in view.groups)
@@ -59,28 +72,23 @@ def _histogram(view: View, width: int) -> Markup:
         if view.name != LABEL:
             parts += _gauge(group, k, width - 34.0, top, top + high)
     bottom = len(view.groups) * (high + head + 14) - 14
-    marks = ticks(view.edges[0], view.edges[-1], 4 if narrow else 8)
-    parts += [_text(x(v), bottom + 16, t, "tick", "middle") for v, t in zip(marks, _tick_texts(marks), strict=True)]
+    marks = written(ticks(view.edges[0], view.edges[-1], 4 if is_narrow(width) else 8))
+    parts += [text(x(v), bottom + 16, words, "tick", "middle") for v, words in marks]
     axis = f"{shorten(view.about if view.name == LABEL else view.name, 30)}{unit}; bars: share of the class's values"
-    parts.append(_text((left + right) / 2, bottom + 33, axis, "axis", "middle"))
+    parts.append(text(x.middle, bottom + 33, axis, "axis", "middle"))
     said = "; ".join(f"{g.name}: {g.rows} rows, {_missing(g)} missing" for g in view.groups)
-    kind = "plot narrow" if narrow else "plot wide"
-    return _svg(width, bottom + 40, f"{view.name} at this site, by class", f"{said}.", parts, kind)
+    return plot(width, bottom + 40, f"{view.name} at this site, by class", f"{said}.", parts)
 
 
 def _panel(view: View, k: int, x: Scale, y: Scale) -> list[Markup]:
     """One class: agreed range, grid, bars, outline."""
     group, top, bottom = view.groups[k], y.end, y.start
     known = max(1, sum(group.counts))
-    parts = [_text(0, top - 10, f"{group.name}: {group.rows} rows", "name")]
+    parts = [text(0, top - 10, f"{group.name}: {group.rows} rows", "name")]
     if view.agreed:
         low, high = (min(max(x(end), x.start), x.end) for end in view.agreed)
         parts.append(tag("rect", x=low, y=top, width=high - low, height=bottom - top, class_="agreed"))
-    for share in ticks(0, 100 * y.high, 3):
-        parts += [
-            _line(x.start, y(share / 100), x.end, y(share / 100), "grid"),
-            _text(x.start - 5, y(share / 100) + 4, f"{share:g} %", "tick", "end"),
-        ]
+    parts += axis_left(x, y, [(share / 100, f"{share:g} %") for share in ticks(0, 100 * y.high, 3)])
     outline = [(x.start, bottom)]
     for i, (low, high) in enumerate(pairwise(view.edges)):
         a, b, tall = x(low), x(high), y(group.counts[i] / known)
@@ -92,9 +100,9 @@ def _panel(view: View, k: int, x: Scale, y: Scale) -> list[Markup]:
             outline += [(a, y(group.taken[i] / known)), (b, y(group.taken[i] / known))]
     if any(group.taken):
         tip = tag("title", "what the shared model takes it for")
-        parts.append(_path([*outline, (x.end, bottom)], tip, kind="taken"))
+        parts.append(path([*outline, (x.end, bottom)], tip, kind="taken"))
     if view.pooled and x.low <= view.pooled[0] <= x.high:
-        parts.append(_line(x(view.pooled[0]), top, x(view.pooled[0]), bottom, "pooled"))
+        parts.append(line(x(view.pooled[0]), top, x(view.pooled[0]), bottom, "pooled"))
     return parts
 
 
@@ -105,13 +113,13 @@ def _gauge(group: Group, k: int, at: float, top: float, bottom: float) -> list[M
     return [
         tag("rect", tip, x=at, y=top, width=16, height=bottom - top, class_="empty"),
         tag("rect", x=at, y=bottom - full, width=16, height=full, class_=f"lost m{k}"),
-        _text(at + 34, top - 10, f"missing {_missing(group)}", "tick", "end"),
+        text(at + 34, top - 10, f"missing {_missing(group)}", "tick", "end"),
     ]
 
 
 def _bars(view: View, width: int) -> Markup:
     """Shares of each level, a bar per class; and the share that is missing."""
-    narrow, label = width < 500, view.name == LABEL
+    label = view.name == LABEL
     levels = [*view.levels] + ([] if label else ["missing"])
     room = min(16, max(len(level) for level in levels))
     left, right, thick = 16 + 7.5 * room, width - 70.0, 16.0
@@ -120,24 +128,22 @@ def _bars(view: View, width: int) -> Markup:
     parts: list[Markup] = []
     said = []
     bottom = top + step * len(levels)
-    parts += [_line(x(v), top, x(v), bottom - 10, "grid") for v in (0.0, 0.25, 0.5, 0.75, 1.0)]
+    parts += [line(x(v), top, x(v), bottom - 10, "grid") for v in (0.0, 0.25, 0.5, 0.75, 1.0)]
     for i, level in enumerate(levels):
         start = top + i * step
         lost = not label and i == len(levels) - 1
         short = shorten(level, 16)
-        parts.append(_text(0, start + thick * len(view.groups) / 2 + 4, short, "axis" if lost else "name", full=level))
+        parts.append(text(0, start + thick * len(view.groups) / 2 + 4, short, "axis" if lost else "name", full=level))
         for k, group in enumerate(view.groups):
             of = group.rows if lost else max(1, sum(group.counts))
             count = group.missing if lost else group.counts[i]
             share, y = count / max(1, of), start + k * thick
-            colour = i if label else k
             tip = tag("title", f"{group.name}, {level}: {count} of {of} rows")
-            kind = f"lost m{colour % 7}" if lost else f"bar m{colour % 7}"
+            kind = f"{'lost' if lost else 'bar'} m{(i if label else k) % COLOURS}"
             parts.append(tag("rect", tip, x=left, y=y + 1, width=x(share) - left, height=thick - 3, class_=kind))
-            parts.append(_text(x(share) + 5, y + thick - 4, f"{100 * share:.0f} %", "tick"))
+            parts.append(text(x(share) + 5, y + thick - 4, f"{100 * share:.0f} %", "tick"))
             said.append(f"{group.name}, {level}: {100 * share:.0f} %")
-    parts += [_text(x(v), bottom + 6, f"{100 * v:.0f} %", "tick", "middle") for v in (0.0, 0.5, 1.0)]
+    parts += [text(x(v), bottom + 6, f"{100 * v:.0f} %", "tick", "middle") for v in (0.0, 0.5, 1.0)]
     axis = "share of the rows" if label else "share of the class's rows with a value"
-    parts.append(_text((left + right) / 2, bottom + 23, axis, "axis", "middle"))
-    kind = "plot narrow" if narrow else "plot wide"
-    return _svg(width, bottom + 30, f"{view.name} at this site, by class", "; ".join(said) + ".", parts, kind)
+    parts.append(text(x.middle, bottom + 23, axis, "axis", "middle"))
+    return plot(width, bottom + 30, f"{view.name} at this site, by class", "; ".join(said) + ".", parts)

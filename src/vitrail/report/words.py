@@ -151,6 +151,10 @@ def metric_words(metric: str) -> str:
     return f"{words} ({unit})" if unit else words
 
 
+def why_undefined(metric: str) -> str:
+    return WHY_UNDEFINED.get(metric, "the hold-out rows do not define this metric")
+
+
 def size(count: float) -> str:
     """Bytes for people: 1 MB is a million bytes.
 
