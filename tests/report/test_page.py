@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 
 from report.pages import HEART, HOSTILE, MORE, SEEDS, TITLES, long_names, make, summarise
 from vitrail.report import Page, render
-from vitrail.report.figures import place_labels, swarm, ticks
+from vitrail.report.draw import place_labels, swarm, ticks
 from vitrail.report.findings import headline
 from vitrail.report.words import METRICS, shorten_all, size
 
@@ -193,7 +193,7 @@ def test_verdict_words_in_table_and_figure(compare: Page, seen: Reader) -> None:
     shown = {row[0][2]: [c[2] for c in row[1:]] for row in seen.tables[1][1:]}
     for v in compare.verdicts.to_dict("records"):
         assert shown[v["site"]][0] == words[v["verdict"]]
-        assert shown[v["site"]][1:3] == [f"{v['local']:.3f}", f"{v['joined']:.3f}"]
+        assert shown[v["site"]][1:3] == [f"{v['alone']:.3f}", f"{v['joined']:.3f}"]
         assert shown[v["site"]][-1] == v["why"]
         assert any(t.startswith(f"{v['site']}: ") and words[v["verdict"]] in t for t in seen.titles)
 
@@ -303,7 +303,8 @@ def test_nothing_yet(kind: str) -> None:
             ledger=no,
             wire=no,
             sites=no,
-            facts=[],
+            about=[],
+            rounds=0,
             notes=[],
         )
     )
@@ -331,7 +332,7 @@ def test_hostile_names_stay_text() -> None:
         page,
         title=HOSTILE[0],
         description=HOSTILE[2],
-        facts=[(bad, bad)],
+        about=[(bad, bad)],
         notes=[HOSTILE[0]],
         wire=wire,
         verdicts=verdicts,

@@ -9,7 +9,7 @@ import pandas as pd
 import torch
 from torch import Tensor
 
-from vitrail.core.facts import AGREED, ALONE, ALONE_BIAS, ALONE_WEIGHT, OWN, SHARED
+from vitrail.core.facts import AGREED, ALONE, ALONE_BIAS, ALONE_WEIGHT, OWN, SHARED, VALIDATION
 from vitrail.core.task import Task
 from vitrail.core.tensors import Params
 from vitrail.data.encode import columns
@@ -32,6 +32,7 @@ class Learned(NamedTuple):
     curves: pd.DataFrame  # round, site, model (one of MODELS, or MAJORITY), value: the primary metric
     weights: pd.DataFrame | None  # site, answer, feature, model, value; None where no model is linear
     refused: Sequence[str] = ()  # sites that did not show the model trained alone
+    judged: bool = False  # whether users have a loss on rows that they set aside
     grows: bool = False  # whether messages hold something for every site
 
     def called(self, model: str) -> str:
@@ -53,7 +54,8 @@ def read_learned(run: Run) -> Learned | None:
     curves = curves[curves["metric"] == run.study.metrics[0]][["round", "site", "model", "value"]]
     agreed = run.told(AGREED)
     refused = [] if agreed is None else [s for s, said in zip(run.sites, agreed.tolist(), strict=True) if not said]
-    return Learned(run.method.title, trust, curves, _weights(run, refused), refused, run.method.grows)
+    judged, grows = run.told(VALIDATION) is not None, run.method.grows
+    return Learned(run.method.title, trust, curves, _weights(run, refused), refused, judged, grows)
 
 
 def _weights(run: Run, refused: Sequence[str]) -> pd.DataFrame | None:

@@ -46,7 +46,7 @@ def contents(page: Learned, words: str) -> dict[str, Any]:
             {
                 "site": site,
                 "figure": user_figure(page, site, words),
-                "said": user_sentences(trust, trust.sites.index(site)),
+                "said": user_sentences(trust, trust.sites.index(site), page.judged),
                 "weights": weights_figures(page, site),
                 "refused": site in page.refused,
             }

@@ -92,9 +92,9 @@ def _trusts(trust: Trust, user: int, row: np.ndarray) -> Markup:
     return Markup("{} trusts {} most ({}) and {} least ({}).").format(me, best, high, worst, low)
 
 
-def user_sentences(trust: Trust, user: int) -> list[Markup]:
-    """What happened to this user on the way."""
-    return _weighing(trust, user) if trust.shares else _eroding(trust, user)
+def user_sentences(trust: Trust, user: int, judged: bool = False) -> list[Markup]:
+    """What happened to this user on the way; `judged`: it has a loss on rows that it set aside."""
+    return _weighing(trust, user) if trust.shares else _eroding(trust, user, judged)
 
 
 def _weighing(trust: Trust, user: int) -> list[Markup]:
@@ -114,13 +114,14 @@ def _weighing(trust: Trust, user: int) -> list[Markup]:
     return out
 
 
-def _eroding(trust: Trust, user: int) -> list[Markup]:
+def _eroding(trust: Trust, user: int, judged: bool) -> list[Markup]:
     out, me = [], name(trust.sites[user])
     gone = [trust.sites[i] for i in np.flatnonzero(trust.final[user] == 0)]
     if gone:
         out.append(Markup("{} no longer learns from {}: their weight is 0.").format(me, listed(gone)))
     if (stop := trust.stop_round(user)) is not None:
-        out.append(Markup("{} stopped in round {}: from then on its model stands still.").format(me, stop))
+        why = "; the loss on the rows it had set aside no longer fell" if judged else ""
+        out.append(Markup("{} stopped in round {}: from then on its model stands still{}.").format(me, stop, why))
     if many := int(trust.vanished[:, user].sum()):
         words = "In {} the own update of {} was nothing, so that no distance is defined: nobody lost trust then."
         out.append(Markup(words).format(several(many, "round"), me))
@@ -141,8 +142,8 @@ def cost(trust: Trust, grows: bool) -> str:
         each = f"{users / len(trust.rounds):.1f} a round (at most {n} x {n} = {n * n} for each batch)"
         words = f"{several(int(users), 'gradient')} over {several(len(trust.rounds), 'round')} for the models of all "
         words += f"{several(n, 'user')}, {each}"
-        words += f"; and {several(int(beside), 'gradient')} for Global and Local beside them." if beside else "."
+        words += f"; and {several(int(beside), 'gradient')} for Global and Local beside them" if beside else ""
         said.append(words)
     if grows:
-        said.append(f"Messages hold something for each of the {several(n, 'site')}, so that they grow with every site.")
-    return " ".join(said)
+        said.append(f"messages hold something for each of the {several(n, 'site')}, so that they grow with every site")
+    return "; ".join(said) + "." * bool(said)
