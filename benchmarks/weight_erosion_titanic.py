@@ -42,7 +42,7 @@ from vitrail.engines.local import Engine
 from vitrail.methods.influence import Influence
 from vitrail.methods.weight_erosion import Coord, Up, WeightErosion
 from vitrail.runs.setup import build_task, training_of, training_rows
-from vitrail.runs.train import Judge
+from vitrail.runs.judge import Judge
 from vitrail.runs.tune import tune
 
 Frame = pd.DataFrame

@@ -41,7 +41,7 @@ from vitrail.core.task import Task
 from vitrail.data.encode import prepare, split_rows
 from vitrail.engines.local import Engine
 from vitrail.runs.setup import build_task, standardise_lines, training_of, training_rows
-from vitrail.runs.train import Judge
+from vitrail.runs.judge import Judge
 from vitrail.runs.transfer import transfer, transfer_lines
 from vitrail.runs.tune import tune
 

@@ -550,8 +550,8 @@ def test_infer_fits_the_data_it_came_from() -> None:
 
 def test_numbers_and_their_texts_are_read_the_same() -> None:
     """Columns that are numbers already take a shorter way than texts; both must lead to the same place."""
+    from vitrail.data.cells import as_described
     from vitrail.data.encode import prepare
-    from vitrail.data.read import as_described
 
     draw = np.random.default_rng(0)
     values = draw.normal(size=80).round(3)

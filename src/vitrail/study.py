@@ -44,9 +44,7 @@ class TrainingSpec(Strict):
     class_weights: Literal["inverse", "none"] = "inverse"
     optimiser: Literal["sgd", "adam"] = "sgd"  # momentum is SGD's
     weight_decay: float = Field(default=0.0, ge=0)
-    rates: dict[
-        str, Annotated[float, Field(ge=0)]
-    ] = {}  # factor of the learning rate for a group of layers: head = 0.1
+    rates: dict[str, Annotated[float, Field(ge=0)]] = Field(default={})  # of lr, for a group of layers: head = 0.1
     memory: Literal["fresh", "own", "kept"] = "fresh"  # of the optimiser, what outlives a round: none, own layers', all
 
 
@@ -128,7 +126,7 @@ class Study(Table):
         for section in ("target", "split", "network", "training", "method"):
             out += ["", f"[{section}]"]
             fields = getattr(type(getattr(self, section)), "model_fields", {})  # a method has none
-            empty = {k: f.default for k, f in fields.items() if f.default in (None, "", ())}
+            empty = {k: f.default for k, f in fields.items() if f.default in (None, "", (), {})}
             said = {k: v for k, v in plain[section].items() if k not in empty or v != empty[k]}
             out += [f"{_key(k)} = {_toml(v)}" for k, v in said.items()]
         defaults = Feature(kind="numeric").model_dump()
@@ -395,6 +393,8 @@ def _toml(value: Any) -> str:
         return str(value)
     if isinstance(value, float):
         return repr(value) if math.isfinite(value) else ("nan" if value != value else "inf" if value > 0 else "-inf")
+    if isinstance(value, dict):
+        return "{ " + ", ".join(f"{_key(k)} = {_toml(v)}" for k, v in value.items()) + " }"
     if isinstance(value, list | tuple):
         return "[" + ", ".join(_toml(v) for v in value) + "]"
     if isinstance(value, str):

@@ -10,9 +10,11 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from vitrail.data.check import CHECKS, CONVERSIONS, Finding, check, to_json, to_text
+from vitrail.data.check import check, to_json, to_text
+from vitrail.data.faults import CHECKS, Finding
 from vitrail.data.read import read_table
 from vitrail.data.schema import Feature, Table, Target
+from vitrail.data.units import CONVERSIONS
 
 FILES = Path(__file__).parents[2] / "src" / "vitrail" / "data" / "files"
 HEART = [

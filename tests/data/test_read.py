@@ -14,8 +14,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from vitrail.core.problems import VitrailError
+from vitrail.data.cells import as_levels, as_numbers
 from vitrail.data.check import check, to_json, to_text
-from vitrail.data.read import as_levels, as_numbers, clean, read_sites, read_table
+from vitrail.data.infer import infer_table
+from vitrail.data.read import clean, read_sites, read_table
 from vitrail.data.schema import Feature, Table, Target
 
 FILES = Path(__file__).parents[2] / "src" / "vitrail" / "data" / "files"
@@ -428,6 +430,59 @@ def test_clean_is_fast() -> None:
     start = time.process_time()
     assert clean(frame, table).shape == (40_000, 30)
     assert time.process_time() - start < 1.0
+
+
+def test_numbers_taken_together_are_judged_like_each_alone() -> None:
+    """Also where some do not fit: the same problems, in the order of the study."""
+    rng, names = np.random.default_rng(0), [f"n{i}" for i in range(9)]
+    table = Table(
+        target=Target(column="y", classes=(0, 1)),
+        features={n: Feature(kind="numeric", missing=(9,) if n == "n3" else ()) for n in reversed(names)},
+    )
+    frame = pd.DataFrame({n: rng.integers(0, 10, 12) for n in names}, index=range(30, 42)).assign(y=[0, 1, np.nan] * 4)
+    frame["n1"], frame["n2"] = frame["n1"].astype(bool), frame["n2"].astype(np.float32).where(frame["n2"] > 4)
+    frame["n5"] = frame["n5"].astype("Int8")
+    alone = frame.astype({n: object for n in names if n != "n5"})
+    pd.testing.assert_frame_equal(clean(frame, table), clean(alone, table))
+    assert clean(frame, table).columns.tolist() == [*reversed(names), "y"]
+    assert clean(frame, table).index.tolist() == [i for i in range(30, 42) if i % 3 < 2]
+    frame = frame.astype({"n6": float, "n8": float}).drop(columns="n7")
+    frame.loc[33, "n6"], frame.loc[[30, 41], "n8"] = np.inf, -np.inf
+    told = []
+    for each in (frame, frame.astype({n: object for n in frame if n not in ("n5", "y")})):
+        with pytest.raises(VitrailError) as caught:
+            clean(each, table)
+        told.append([str(p) for p in caught.value.problems])
+    assert told[0] == told[1]
+    assert [line.split(":")[0].removeprefix("table, column ") for line in told[0]] == [
+        "n8, rows 30, 41",
+        "n7",
+        "n6, row 33",
+    ]
+
+
+def make_wide(columns: int) -> tuple[pd.DataFrame, Table]:
+    frame = pd.DataFrame(np.random.default_rng(0).normal(size=(50, columns)))
+    frame = frame.rename(columns="gene {}".format).assign(y=[0, 1] * 25)
+    features = {n: Feature(kind="numeric") for n in frame.columns[:-1]}
+    return frame, Table(target=Target(column="y", classes=(0, 1)), features=features)
+
+
+def test_many_columns(tmp_path: Path) -> None:
+    """Time grows with the columns, not with their square: read, drafted, cleaned, and refused."""
+    frame, table = make_wide(10_000)
+    start = time.process_time()
+    assert clean(frame, table).shape == (50, 10_001)
+    assert len(infer_table({"a": frame, "b": frame}, "y")["features"]) == 10_000
+    other = frame.rename(columns=lambda name: name.replace("gene", "genes"))
+    with pytest.raises(VitrailError) as caught:
+        clean(other, table)
+    assert len(caught.value.problems) == 10_000
+    assert "Did you mean 'genes " in caught.value.problems[0].hint
+    frame.iloc[:2].to_csv(tmp_path / "a.csv", index=False)
+    frame.iloc[:2].to_parquet(tmp_path / "a.parquet")
+    assert read_table(tmp_path / "a.csv").shape == read_table(tmp_path / "a.parquet").shape == (2, 10_001)
+    assert time.process_time() - start < 10.0
 
 
 # --- sites ---

@@ -1,6 +1,7 @@
 """How coordinator and sites talk. An exchange's Down and Up are the whole of what can cross the wire.
 
-Fields of messages and of what a site keeps carry a sentence, Annotated[Params, "what it is"]: the consent form reads it.
+Fields of messages carry a sentence, Annotated[Params, "what it is"], for the consent form. So do those fields of what a
+site keeps (State) of which the form shall promise that they never leave.
 """
 
 from __future__ import annotations
@@ -113,7 +114,7 @@ AnyExchange = Exchange[Any, Any, Any, Any, Any]
 
 
 class Stage(NamedTuple):
-    """Rounds of one kind. Each holds all its exchanges one after the other; or, with `cycle`, those whose turn it is."""
+    """Rounds of one kind. Each holds all its exchanges, one after the other; with `cycle`, those whose turn it is."""
 
     name: str
     exchanges: tuple[AnyExchange, ...]

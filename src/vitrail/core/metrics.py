@@ -1,9 +1,11 @@
-"""How good predictions are, on one site's rows. Checked against scikit-learn in the tests."""
+"""How good predictions are, on the rows of every site at once. Checked against scikit-learn in the tests."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from itertools import combinations
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,68 +15,131 @@ Ints = NDArray[np.int64]
 NAN = float("nan")
 
 
-def accuracy(y: Ints, p: Floats) -> float:
-    return float((p.argmax(1) == y).mean())
+@dataclass(frozen=True)
+class Answers:
+    """The rows of all sites that can be scored, one site after the other: no padding between them, so that a site's
+    scores are the same, bit for bit, whoever else is scored."""
+
+    y: NDArray[Any]  # [row]: class or number
+    p: Floats  # [row, class]
+    site: Ints  # [row], never falling
+    sites: int
+
+    def total(self, values: NDArray[Any]) -> Floats:
+        """[row] -> [site]"""
+        return np.asarray(np.bincount(self.site, values, self.sites), np.float64)
+
+    def mean(self, values: NDArray[Any]) -> Floats:
+        """[row] -> [site]"""
+        return self.total(values) / self.rows
+
+    def sort(self, values: Floats) -> Ints:
+        """Row numbers, each site's own rows by value. Sites side by side: seven times as fast as np.lexsort."""
+        inside = np.arange(int(self.rows.max(initial=0))) < self.rows[:, None]  # [site, place]
+        grid = np.full(inside.shape, np.inf)
+        grid[inside] = values
+        first = (self.rows.cumsum() - self.rows).astype(np.int64)
+        return (grid.argsort(1) + first[:, None])[inside]
+
+    def count(self, of: NDArray[Any], where: NDArray[np.bool_] | slice = slice(None)) -> Floats:
+        """How often each class comes among `of`: [row] -> [site, class]"""
+        classes = self.p.shape[1]
+        flat = np.bincount(self.site[where] * classes + of[where], minlength=self.sites * classes)
+        return flat.reshape(self.sites, classes).astype(np.float64)
+
+    @cached_property
+    def rows(self) -> Floats:
+        return np.bincount(self.site, minlength=self.sites).astype(np.float64)
+
+    @cached_property
+    def guess(self) -> Ints:
+        return np.asarray(self.p.argmax(1), np.int64)
+
+    @cached_property
+    def true(self) -> Floats:
+        return self.count(self.y)
+
+    @cached_property
+    def hits(self) -> Floats:
+        return self.count(self.y, self.guess == self.y)
 
 
-def balanced_accuracy(y: Ints, p: Floats) -> float:
+def _over_classes(values: NDArray[Any]) -> Floats:
+    """[site, class] -> [site]"""
+    return np.asarray(values.sum(1), np.float64)
+
+
+def accuracy(a: Answers) -> Floats:
+    return _over_classes(a.hits) / a.rows
+
+
+def balanced_accuracy(a: Answers) -> Floats:
     """Mean recall over the classes that occur."""
-    guess = p.argmax(1)
-    return float(np.mean([(guess[y == k] == k).mean() for k in np.unique(y)]))
+    return _over_classes(a.hits / a.true.clip(min=1)) / _over_classes(a.true > 0)
 
 
-def f1(y: Ints, p: Floats) -> float:
+def f1(a: Answers) -> Floats:
     """F1 of each class, weighted by how often it occurs."""
-    guess, total = p.argmax(1), 0.0
-    for k in np.unique(y):
-        hit = int(((guess == k) & (y == k)).sum())
-        total += (y == k).mean() * 2 * hit / ((guess == k).sum() + (y == k).sum())
-    return float(total)
+    each = 2 * a.hits / (a.count(a.guess) + a.true).clip(min=1)
+    return _over_classes(a.true * each) / a.rows
 
 
-def _pair_auc(positive: Floats, negative: Floats) -> float:
-    """Chance that a positive scores above a negative, ties counted half."""
-    positive, negative = np.sort(positive), np.sort(negative)
-    below, not_above = (np.searchsorted(negative, positive, side).sum() for side in ("left", "right"))
-    return float((below + not_above) / 2 / (len(positive) * len(negative)))
+def auc(a: Answers) -> Floats:
+    """Area under the ROC curve: the chance that a row of one class scores above a row of another, ties counted half.
+    With more than two classes the mean over pairs that occur (one against one), each by both classes' scores."""
+    classes, before = a.p.shape[1], a.true.cumsum(0) - a.true  # [site, class]: rows at earlier sites
+    hot, site = np.eye(classes)[a.y], a.site
+    total, pairs = np.zeros(a.sites), np.zeros(a.sites)
+    for k in range(classes) if classes != 2 else (1,):
+        order = a.sort(a.p[:, k])
+        scores = a.p[order, k]
+        ends = np.flatnonzero(np.append((scores[1:] != scores[:-1]) | (site[1:] != site[:-1]), True)[: len(site)])
+        seen = hot.take(order, 0).cumsum(0).take(ends, 0)  # [tie, class]: rows up to the tie's last
+        tied = np.diff(seen, axis=0, prepend=0)
+        ours = np.flatnonzero(tied[:, k])
+        at, many = site[ends[ours]], tied[ours, k]
+        below = seen[ours] - tied[ours] / 2 - before[at]  # [tie, class]
+        flat = (at[:, None] * classes + np.arange(classes)).ravel()
+        above = np.bincount(flat, (many[:, None] * below).ravel(), a.sites * classes).reshape(a.sites, classes)
+        both = a.true[:, [k]] * a.true * (np.arange(classes) != k)  # [site, class]: pairs of rows
+        total += _over_classes(np.where(both > 0, above / both, 0.0))
+        pairs += _over_classes(both > 0)
+    return total / pairs
 
 
-def auc(y: Ints, p: Floats) -> float:
-    """Area under the ROC curve; with more than two classes the mean over pairs (one against one)."""
-    if p.shape[1] == 2:
-        here, there = p[y == 1, 1], p[y == 0, 1]
-        return _pair_auc(here, there) if len(here) and len(there) else NAN
-    pairs, rows = [], {k: p[y == k] for k in np.unique(y)}
-    for a, b in combinations(rows, 2):
-        ours, theirs = rows[a], rows[b]
-        pairs.append((_pair_auc(ours[:, a], theirs[:, a]) + _pair_auc(theirs[:, b], ours[:, b])) / 2)
-    return float(np.mean(pairs)) if pairs else NAN
+def log_loss(a: Answers) -> Floats:
+    return a.mean(-np.log(np.clip(a.p[np.arange(len(a.y)), a.y], 1e-15, 1)))
 
 
-def log_loss(y: Ints, p: Floats) -> float:
-    return float(-np.log(np.clip(p[np.arange(len(y)), y], 1e-15, 1)).mean())
+def rmse(a: Answers) -> Floats:
+    return np.sqrt(a.mean((a.p[:, 0] - a.y) ** 2))
 
 
-def rmse(y: Floats, p: Floats) -> float:
-    return float(np.sqrt(np.mean((p[:, 0] - y) ** 2)))
+def mae(a: Answers) -> Floats:
+    return a.mean(np.abs(a.p[:, 0] - a.y))
 
 
-def mae(y: Floats, p: Floats) -> float:
-    return float(np.abs(p[:, 0] - y).mean())
+def r2(a: Answers) -> Floats:
+    varied = a.total(a.y != a.y[np.searchsorted(a.site, a.site)]) > 0  # from the site's first row
+    spread = a.total((a.y - a.mean(a.y)[a.site]) ** 2)
+    return np.where(varied, 1 - a.total((a.p[:, 0] - a.y) ** 2) / spread, NAN)
 
 
-def r2(y: Floats, p: Floats) -> float:
-    spread = ((y - y.mean()) ** 2).sum()
-    return float(1 - ((p[:, 0] - y) ** 2).sum() / spread) if np.ptp(y) > 0 else NAN
-
-
-TABLE: dict[str, Callable[..., float]] = {
+TABLE: dict[str, Callable[[Answers], Floats]] = {
     f.__name__: f for f in (balanced_accuracy, accuracy, f1, auc, log_loss, rmse, mae, r2)
 }
 
 
+def score_all(names: tuple[str, ...], y: NDArray[np.generic], p: Floats, real: NDArray[np.bool_]) -> dict[str, Floats]:
+    """The named metrics of every site, [site]; NaN where there are no rows, the model has diverged, or the metric has
+    no meaning (AUC of a single class). y [site, row], p [site, row, class]; padding is where `real` is False."""
+    used = real & (np.isfinite(p).all(2) | ~real).all(1, keepdims=True)  # all rows of a site, or none
+    answers = Answers(y[used], p[used], np.nonzero(used)[0], len(y))
+    with np.errstate(divide="ignore", invalid="ignore"):  # nothing of nothing is NaN
+        return {n: TABLE[n](answers) for n in names}
+
+
 def score(names: tuple[str, ...], y: NDArray[np.generic], p: Floats) -> dict[str, float]:
-    """The named metrics; NaN where there are no rows, the model has diverged, or the metric has no meaning (AUC of a
-    single class)."""
-    sound = len(y) > 0 and bool(np.isfinite(p).all())
-    return {n: TABLE[n](y, p) if sound else NAN for n in names}
+    """The named metrics of one site."""
+    found = score_all(names, y[None], p[None], np.ones((1, len(y)), dtype=bool))
+    return {n: float(v[0]) for n, v in found.items()}

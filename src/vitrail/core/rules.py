@@ -1,7 +1,8 @@
 """How a step is made of a gradient, as values: SGD and Adam, with a rate for each parameter.
 
     SGD    v <- momentum v - lr g;  w <- w + v
-    Adam   m <- b1 m + (1 - b1) g;  s <- b2 s + (1 - b2) g^2;  w <- w - lr (m / (1 - b1^t)) / (sqrt(s / (1 - b2^t)) + eps)
+    Adam   m <- b1 m + (1 - b1) g;  s <- b2 s + (1 - b2) g^2
+           w <- w - lr (m / (1 - b1^t)) / (sqrt(s / (1 - b2^t)) + eps)
 
 Both: g + decay w where there is weight decay; lr times a parameter's own factor where it has one. A method's own term
 enters the gradient (`beside`), so that it means the same under every rule.

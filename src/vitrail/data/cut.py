@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from vitrail.core.problems import Problem, VitrailError, nearest
 from vitrail.core.random import key
-from vitrail.data.read import as_numbers
+from vitrail.data.cells import as_numbers
 from vitrail.data.schema import canon
 
 Cut = dict[str, pd.DataFrame]

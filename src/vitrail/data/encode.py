@@ -13,6 +13,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from typing import NamedTuple
 
 import numpy as np
@@ -22,7 +23,7 @@ from numpy.typing import NDArray
 from vitrail.core.problems import Problem, VitrailError
 from vitrail.core.random import key
 from vitrail.data.read import clean
-from vitrail.data.schema import Table
+from vitrail.data.schema import Feature, Table
 
 Matrix = NDArray[np.float64]
 
@@ -47,22 +48,49 @@ class Encoder:
         """Names of the matrix columns."""
         return columns(self.table)
 
+    @cached_property
+    def layout(self) -> Layout:
+        return _lay_out(self.table.features, self.mean, self.sd)
+
     def matrix(self, cleaned: pd.DataFrame) -> Matrix:
         """Rows of `clean` -> [row, column]."""
-        parts = []
-        values = cleaned[list(self.table.features)].to_numpy(dtype=np.float64)
-        for v, (name, feature) in zip(values.T, self.table.features.items(), strict=True):
-            if feature.kind == "numeric":
-                scaled = (v - self.mean.get(name, 0.0)) / self.sd.get(name, 1.0)
-                parts.append(np.where(np.isnan(v), 0.0, scaled)[:, None])
-            elif feature.kind == "binary":
-                parts.append(np.where(np.isnan(v), 0.5, v)[:, None])
-            else:
-                levels = len(feature.levels)
-                hot = (v[:, None] == np.arange(levels)).astype(np.float64)
-                hot[np.isnan(v)] = 1 / levels
-                parts.append(hot)
-        return np.concatenate(parts, 1) if parts else np.zeros((len(cleaned), 0))
+        at = self.layout
+        out = cleaned[list(self.table.features)].to_numpy(np.float64).take(at.source, 1)
+        missing = np.isnan(out)
+        out -= at.mean
+        out /= at.sd
+        if len(at.hot):
+            out[:, at.hot] = out[:, at.hot] == at.level
+        np.copyto(out, at.neutral, where=missing)
+        return out
+
+
+class Layout(NamedTuple):
+    """The matrix columns, all kinds side by side: found once, for there may be many thousands."""
+
+    source: NDArray[np.int64]  # [column]: the feature it shows
+    mean: Matrix  # [column]: 0 where there is nothing to standardise
+    sd: Matrix  # [column]: 1 there
+    neutral: Matrix  # [column]: what stands for a missing value
+    hot: NDArray[np.int64]  # columns that show whether a feature has a certain level
+    level: NDArray[np.int64]  # which, for each of those
+
+
+def _lay_out(features: Mapping[str, Feature], means: Mapping[str, float], sds: Mapping[str, float]) -> Layout:
+    columns: list[tuple[int, float, float, float]] = []
+    hot: list[tuple[int, int]] = []
+    for at, (name, feature) in enumerate(features.items()):
+        if feature.kind == "numeric":
+            columns.append((at, means.get(name, 0.0), sds.get(name, 1.0), 0.0))
+        elif feature.kind == "binary":
+            columns.append((at, 0.0, 1.0, 0.5))
+        else:
+            levels = len(feature.categories)
+            hot += [(len(columns) + level, level) for level in range(levels)]
+            columns += [(at, 0.0, 1.0, 1 / levels)] * levels
+    source, mean, sd, neutral = np.array(columns, np.float64).reshape(-1, 4).T
+    place, level = np.array(hot, np.int64).reshape(-1, 2).T
+    return Layout(source.astype(np.int64), mean, sd, neutral, place, level)
 
 
 def columns(table: Table) -> list[str]:
@@ -154,10 +182,10 @@ def fit_encoders(train: Mapping[str, pd.DataFrame], table: Table) -> dict[str, E
 
 def moments(frame: pd.DataFrame, names: list[str], mean: Matrix | None = None) -> Moments:
     """What one site says: sums of its values, or with the mean known, of squared distances to it."""
-    v = frame[names].to_numpy(dtype=np.float64)
+    v = np.ascontiguousarray(frame[names].to_numpy(dtype=np.float64).T)  # [feature, row]: the order of sums is set
     known = ~np.isnan(v)
-    values = v if mean is None else (v - mean) ** 2
-    return Moments(known.sum(0).astype(np.float64), np.where(known, values, 0.0).sum(0))
+    values = v if mean is None else (v - mean[:, None]) ** 2
+    return Moments(known.sum(1).astype(np.float64), np.where(known, values, 0.0).sum(1))
 
 
 def finish_moments(say: Callable[[Matrix | None], list[Moments]]) -> tuple[Matrix, Matrix]:
@@ -187,5 +215,5 @@ def class_weights(y: NDArray[np.generic], classes: int) -> Matrix:
 def fingerprint(cleaned: pd.DataFrame) -> str:
     """Changes when any value the model sees changes."""
     hashed = hashlib.sha256("\x1f".join(cleaned.columns).encode())
-    hashed.update(np.ascontiguousarray(cleaned.to_numpy(dtype=np.float64)).tobytes())
+    hashed.update(np.ascontiguousarray(cleaned.to_numpy(dtype=np.float64)).data)
     return hashed.hexdigest()[:16]

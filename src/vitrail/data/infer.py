@@ -11,7 +11,8 @@ import numpy as np
 import pandas as pd
 
 from vitrail.core.problems import Problem, VitrailError, nearest
-from vitrail.data.read import MISSING_WORDS, as_numbers, is_plain, read_sites, read_table, take_columns
+from vitrail.data.cells import MISSING_WORDS, as_numbers, is_plain
+from vitrail.data.read import place_columns, read_sites, read_table
 from vitrail.data.schema import Table, Target, canon
 
 FEW = 6  # whole numbers with at most this many different values are taken for codes, not quantities
@@ -19,9 +20,9 @@ FEW = 6  # whole numbers with at most this many different values are taken for c
 
 def infer_table(sites: Mapping[str, pd.DataFrame], target: str, site_column: str = "") -> dict[str, Any]:
     """target and features as a study file would write them."""
-    columns = {site: take_columns(frame) for site, frame in sites.items()}
+    places = {site: place_columns(frame) for site, frame in sites.items()}
     problems = []
-    for site, (found, repeated) in columns.items():
+    for site, (found, repeated) in places.items():
         if target not in found:
             problems.append(Problem(site, f"there is no column {target!r}.", nearest(target, found)))
         problems += [Problem(site, f"there is more than one column {c!r}.", "Rename one.") for c in repeated]
@@ -29,15 +30,35 @@ def infer_table(sites: Mapping[str, pd.DataFrame], target: str, site_column: str
         problems.append(Problem("data", "there are no sites.", "Give one table per site."))
     if problems:
         raise VitrailError("cannot draft a study", problems)
+    at = {site: found for site, (found, _) in places.items()}
+    quantities = _find_quantities(sites, at)
+
+    def parts(c: str) -> list[pd.Series]:
+        return [_with_points(frame.iloc[:, at[site][c]]) for site, frame in sites.items() if c in at[site]]
+
     features = {}
-    pooled: dict[str, list[pd.Series]] = {}
-    for found, _ in columns.values():
-        for c, values in found.items():
-            pooled.setdefault(c, []).append(_with_points(values))
-    for c, parts in pooled.items():
-        if c not in (target, site_column) and (feature := _feature(_pool(parts))):
+    for c in dict.fromkeys(c for found in at.values() for c in found):
+        if c not in (target, site_column) and (feature := quantities.get(c) or _feature(_pool(parts(c)))):
             features[c] = feature
-    return {"target": _target(target, _concat(pooled[target])), "features": features}
+    return {"target": _target(target, _concat(parts(target))), "features": features}
+
+
+def _find_quantities(
+    sites: Mapping[str, pd.DataFrame], at: Mapping[str, Mapping[str, int]]
+) -> dict[str, dict[str, Any]]:
+    """What `_feature` says of columns that are numbers at every site and plainly quantities, without a look at each:
+    there may be many thousands."""
+    dtypes = {s: list(frame.dtypes) for s, frame in sites.items()}
+    plain = [c for c in next(iter(at.values())) if all(c in at[s] and is_plain(dtypes[s][at[s][c]]) for s in sites)]
+    out: dict[str, dict[str, Any]] = {}
+    for names in (plain[i : i + 500] for i in range(0, len(plain), 500)):  # a copy of all at once may be too large
+        blocks = [frame.iloc[:, [at[s][c] for c in names]].to_numpy(np.float64) for s, frame in sites.items()]
+        values = np.sort(np.concatenate(blocks).T)  # [column, row]
+        low, high = np.fmin.reduce(values, 1, initial=np.inf) + 0.0, np.fmax.reduce(values, 1, initial=-np.inf) + 0.0
+        several = (values[:, 1:] > values[:, :-1]).sum(1) >= FEW  # missing ones come last and are not more
+        sure = several & (np.abs([low, high]) < 1e308).all(0)
+        out |= {names[i]: {"kind": "numeric", "range": [float(low[i]), float(high[i])]} for i in np.flatnonzero(sure)}
+    return out
 
 
 def read_drafts(paths: list[Path], target: str, site_column: str = "") -> dict[str, pd.DataFrame]:
@@ -50,7 +71,7 @@ def read_drafts(paths: list[Path], target: str, site_column: str = "") -> dict[s
 
 def _with_points(values: pd.Series) -> pd.Series:
     """One site may write 1,5 where another writes 1.5: read each site's way before putting them together."""
-    if not is_plain(values) and any(isinstance(v, str) and "," in v for v in values):
+    if not is_plain(values.dtype) and any(isinstance(v, str) and "," in v for v in values):
         numbers, bad = as_numbers(values)
         return values if bad.any() else numbers
     return values
@@ -62,7 +83,7 @@ def _concat(parts: list[pd.Series]) -> pd.Series:
 
 def _pool(parts: list[pd.Series]) -> pd.Series:
     """All sites' values of one feature; where all are numbers already, each different one once."""
-    if all(map(is_plain, parts)):
+    if all(is_plain(part.dtype) for part in parts):
         different = pd.unique(np.concatenate([part.to_numpy(np.float64) for part in parts]))
         if not (np.abs(different) >= 1e308).any():  # infinite or close to it: judged cell by cell
             return pd.Series(different)

@@ -8,7 +8,7 @@ import io
 import re
 import zlib
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
@@ -18,18 +18,15 @@ import numpy as np
 import pandas as pd
 
 from vitrail.core.problems import Problem, VitrailError, nearest
-from vitrail.data.schema import Cell, Feature, Table, Target, canon
+from vitrail.data.cells import MISSING_WORDS, POINT, codes_of, find_values, is_plain, one_nan
+from vitrail.data.schema import Feature, Table, Target, canon
 
-Pair = tuple[pd.Series, pd.Series]  # values with NaN for missing, and which cells do not fit
 Parsed = tuple[list[str], list[list[Any]], list[int]]  # header, columns, line numbers
-MISSING_WORDS = frozenset({"", "na", "n/a", "nan", "null", "none", "?", ".", "-"})
 ENDING = re.compile(r"\.(?:(?:csv|tsv|data|txt)(?:\.gz)?|(?P<parquet>parquet|pq))$", re.IGNORECASE)
 ENDINGS = ".csv, .tsv, .data or .txt (also .gz), .parquet or .pq"
 NO_SITE = re.compile(r"\..*|(readme|licen[cs]e)(\..*)?|.*\.(md|toml|json)", re.IGNORECASE | re.DOTALL)
-NUMBER = (bool, int, float, np.bool_, np.integer, np.floating)
+COMPARED = 20_000  # names looked through at most to tell which ones may be meant by those that are not there
 SPLIT = partial(csv.reader, skipinitialspace=True, strict=True)
-_STYLE = r"[+-]?(?:(?:\d+|[1-9]\d{{0,2}}(?:{1}\d{{3}})+)(?:{0}\d*)?|{0}\d+)(?:[eE][+-]?\d+)?"
-_POINT, _COMMA = (re.compile(_STYLE.format(*marks), re.ASCII) for marks in ((r"\.", ","), (",", r"\.")))
 
 
 def read_table(path: Path, table: Table | None = None) -> pd.DataFrame:
@@ -74,12 +71,13 @@ def _parse_parquet(path: Path, raw: bytes) -> Parsed:
 
     try:
         data = pq.read_table(io.BytesIO(raw))
-        kept = [name for name in data.column_names if not name.startswith("__index_level_")]  # pandas' labels
-        columns = [data.column(data.column_names.index(name)).to_pylist() for name in kept]
+        named = enumerate(data.column_names)
+        kept = {i: name.strip() for i, name in named if not name.startswith("__index_level_")}  # pandas' labels
+        columns = [data.column(i).to_pylist() for i in kept]
     except Exception as error:  # the decoder may raise anything on a damaged file, and none of it is ours
         what = f"expected a Parquet file, got something else ({type(error).__name__})."
         raise _refusal(path, what, "Export it again.") from None
-    return [name.strip() for name in kept], columns, list(range(2, data.num_rows + 2))
+    return list(kept.values()), columns, list(range(2, data.num_rows + 2))
 
 
 def _parse_text(path: Path, raw: bytes, table: Table | None) -> Parsed:
@@ -137,8 +135,9 @@ def _sniff(text: str, known: set[str]) -> str:
 
 
 def _require_names(path: Path, header: list[str], table: Table | None) -> None:
-    unclear = [name for name in header if not name or header.count(name) > 1]
-    numbers = [name for name in header if _POINT.fullmatch(name) or name in MISSING_WORDS - {""}]
+    times = Counter(header)
+    unclear = [name for name in header if not name or times[name] > 1]
+    numbers = [name for name in header if POINT.fullmatch(name) or name in MISSING_WORDS - {""}]
     if numbers == header and not (table and set(table.features) & set(header)):
         what = f"expected column names, got numbers ({_join(header)})."
         raise _refusal(path, what, "Add a line with the column names.", "header")
@@ -194,130 +193,20 @@ def _part_sites(path: Path, frame: pd.DataFrame, table: Table) -> dict[str, pd.D
     return {str(name): rows for name, rows in frame.groupby(frame[column].map(canon))}
 
 
-def as_numbers(column: pd.Series) -> Pair:
-    """Float64 values (NaN where missing or wrong), and which cells are present but not numbers.
-
-    Whether the comma is decimal is decided for the column. "1,234" alone can be either and is refused.
-
-    >>> as_numbers(pd.Series(["3,5", " +4", "1.234,5", "x", None]))[0].tolist()
-    [3.5, 4.0, 1234.5, nan, nan]
-    >>> as_numbers(pd.Series(["1,234.5", "7"]))[0].tolist(), as_numbers(pd.Series(["1,234"]))[1].tolist()
-    ([1234.5, 7.0], [True])
-    """
-    return _part_infinite(_find_numbers(column), column.index)
-
-
-def _part_infinite(found: np.ndarray, index: pd.Index) -> Pair:
-    wrong = np.isinf(found)
-    return pd.Series(np.where(wrong, np.nan, found), index=index), pd.Series(wrong, index=index)
-
-
-def _find_numbers(column: pd.Series) -> np.ndarray:
-    """A new array: a number, NaN for missing, infinite for what does not fit."""
-    if column.dtype.kind not in "biuf":
-        return _judge_cells(column, _parse_numbers)
-    if is_plain(column):
-        found = column.to_numpy(np.float64, copy=True)
-    else:
-        found = column.astype("Float64").to_numpy(np.float64, copy=True, na_value=np.nan)
-    found[np.isnan(found)] = np.nan  # one NaN for all: fingerprints are made of bits
-    return found
-
-
-def is_plain(column: pd.Series) -> bool:
-    """Whether the column is numpy's own truth values or numbers: nothing to parse, missing is NaN."""
-    return isinstance(column.dtype, np.dtype) and column.dtype.kind in "biuf" and column.dtype.itemsize <= 8
-
-
-def _judge_cells(column: pd.Series, judge: Callable[[list[Any]], list[float]]) -> np.ndarray:
-    """Judge each distinct value once: a number, NaN for missing, infinite for what does not fit."""
-    cells = column.to_numpy() if is_plain(column) else column.astype(object).to_numpy()
-    try:
-        codes, values = pd.factorize(cells)
-    except TypeError:  # a list in a cell cannot be hashed; its text can
-        codes, values = pd.factorize(np.array([repr(cell) for cell in cells], dtype=object))
-    judged = np.array([*judge(values.tolist()), np.nan])  # the last is for code -1, missing
-    return judged[codes]
-
-
-def _tidy(value: object) -> str:
-    """Text without typography: outer spaces, the long minus, no-break spaces or ' between thousands."""
-    return re.sub("(?<=[0-9])[\u00a0\u202f'](?=[0-9]{3})", "", str(value).strip().replace("\u2212", "-"))
-
-
-def _parse_numbers(values: list[Any]) -> list[float]:
-    if all(type(value) is str for value in values):  # the usual column, quickly
-        plain = pd.to_numeric(pd.Series(values, dtype=object), errors="coerce").to_numpy(float)
-        if np.isfinite(plain).all():
-            return list(plain)
-    texts = [_tidy(value) for value in values]
-    written = [text for text, value in zip(texts, values, strict=True) if not isinstance(value, NUMBER)]
-    points, commas = (sum(1 for _ in filter(style.fullmatch, written)) for style in (_POINT, _COMMA))
-
-    def parse(value: Any, text: str) -> float:
-        if text.casefold() in MISSING_WORDS:
-            return np.nan
-        if isinstance(value, NUMBER):
-            return float(value) if abs(value) < 1e308 else np.inf  # type: ignore[operator]
-        if commas > points:
-            return float(text.replace(".", "").replace(",", ".")) if _COMMA.fullmatch(text) else np.inf
-        either = points == commas and "," in text  # "1,234", and nothing in the column tells which
-        return float(text.replace(",", "")) if _POINT.fullmatch(text) and not either else np.inf
-
-    return list(map(parse, values, texts))
-
-
-def as_levels(column: pd.Series, levels: Sequence[str], missing: Sequence[Cell]) -> Pair:
-    """The index of each cell's level (NaN: missing or unknown), and which cells are present but no level.
-
-    >>> as_levels(pd.Series(["YES", "no", 9, None, "maybe"]), ["no", "yes"], missing=[9])[0].tolist()
-    [1.0, 0.0, nan, nan, nan]
-    """
-    return _part_infinite(_find_levels(column, levels, missing), column.index)
-
-
-def _find_levels(column: pd.Series, levels: Sequence[str], missing: Sequence[Cell]) -> np.ndarray:
-    folded, absent = [level.casefold() for level in levels], [canon(code) for code in missing]
-    loose: dict[str, float] = dict.fromkeys(MISSING_WORDS, np.nan)  # what is added later wins
-    loose |= {level: i for i, level in enumerate(folded) if folded.count(level) == 1}
-    loose |= {code.casefold(): np.nan for code in absent}
-    exact = {level: float(i) for i, level in enumerate(levels)} | dict.fromkeys(absent, np.nan)
-
-    def place(value: Any) -> float:
-        text = canon(value)
-        if text not in exact and re.fullmatch(r"[0-9]+,0*", text):
-            text = canon(text.replace(",", "."))  # 1,0 is how a decimal-comma file writes the category 1
-        return exact.get(text, loose.get(text.casefold(), np.inf))
-
-    return _judge_cells(column, lambda values: [place(value) for value in values])
-
-
-def as_described(column: pd.Series, what: Feature | Target) -> Pair:
-    """The column as the study describes it: values with NaN for missing, and which cells do not fit."""
-    return _part_infinite(_find_described(column, what), column.index)
-
-
-def _find_described(column: pd.Series, what: Feature | Target) -> np.ndarray:
-    missing = what.missing if isinstance(what, Feature) else ()
-    if what.kind not in ("numeric", "number"):
-        return _find_levels(column, what.levels, missing)
-    found = _find_numbers(column)
-    if missing:
-        codes = _find_numbers(pd.Series(list(missing), dtype=object))
-        words = [canon(code) for code, is_word in zip(missing, np.isinf(codes), strict=True) if is_word]  # "unknown"
-        if words:
-            found[np.isinf(found) & np.isfinite(_find_levels(column, words, ()))] = np.nan
-        found[np.isin(found, codes[np.isfinite(codes)])] = np.nan
-    return found
-
-
 def take_columns(frame: pd.DataFrame) -> tuple[dict[str, pd.Series], list[str]]:
     """Columns by stripped name (the first of each), and the names that come more than once."""
+    places, repeated = place_columns(frame)
+    columns = [column for _, column in frame.items()]
+    return {name: columns[at] for name, at in places.items()}, repeated
+
+
+def place_columns(frame: pd.DataFrame) -> tuple[dict[str, int], list[str]]:
+    """Where each column is by stripped name (the first of each), and the names that come more than once."""
     names = [str(name).strip() for name in frame.columns]
-    columns: dict[str, pd.Series] = {}
-    for name, (_, column) in zip(names, frame.items(), strict=True):
-        columns.setdefault(name, column)
-    return columns, [name for name, times in Counter(names).items() if times > 1]
+    places: dict[str, int] = {}
+    for at, name in enumerate(names):
+        places.setdefault(name, at)
+    return places, [name for name, times in Counter(names).items() if times > 1] if len(places) < len(names) else []
 
 
 def pick_rows(index: pd.Index, mask: np.ndarray | pd.Series) -> list[int]:
@@ -351,30 +240,45 @@ def clean(frame: pd.DataFrame, table: Table, need_target: bool = True) -> pd.Dat
 
     All problems are told at once. `need_target=False` lets the target be absent or wholly empty.
     """
-    columns, repeated = take_columns(frame)
     target, file = table.target.column, str(frame.attrs.get("file", "table"))
-    wanted: dict[str, Feature | Target] = {**table.features, target: table.target}
-    found: dict[str, np.ndarray] = {}
-    problems: list[Problem] = []
-    for name, what in wanted.items():
-        where, optional = f"{file}, column {name}", name == target and not need_target
-        if name in columns and name not in repeated:
-            values = _find_described(columns[name], what)
-            bad = np.isinf(values)
-            if bad.any():
-                problems += [describe_misfit(where, columns[name], pd.Series(bad, index=frame.index), what)]
-            elif not (optional and np.isnan(values).all()):
-                found[name] = values
-        elif name in repeated or not optional:
+    wanted: dict[str, Feature | Target] = {n: f for n, f in table.features.items() if n != target}
+    wanted[target] = table.target  # the last
+    places, repeated = place_columns(frame)
+    there = [None if name in repeated else places.get(name) for name in wanted]
+    cells = _find_cells(frame, there, list(wanted.values()))
+    bad, unused, problems = np.isinf(cells), places.keys() - wanted.keys(), []
+    hints = 1 + COMPARED // (1 + len(unused))
+    for i, (name, at, is_bad) in enumerate(zip(wanted, there, bad.any(1).tolist(), strict=True)):
+        where = f"{file}, column {name}"
+        if at is not None and is_bad:
+            misfits = pd.Series(bad[i], index=frame.index)
+            problems += [describe_misfit(where, frame.iloc[:, at], misfits, wanted[name])]
+        elif at is None and (name in repeated or name != target or need_target):
             what_came = "more than one" if name in repeated else "none"
-            hint = nearest(name, set(columns) - set(wanted))
+            hint = nearest(name, unused) if len(problems) < hints else ""
             problems += [Problem(where, f"expected one such column, there is {what_came}.", hint)]
     if problems:
         raise VitrailError(f"{file} does not fit the study", problems)
-    if target not in found:
-        return pd.DataFrame(found, index=frame.index)
-    kept = ~np.isnan(found[target])
-    found = {name: values[kept] for name, values in found.items()}
-    if table.target.kind == "classes":
-        found[target] = found[target].astype(np.int64)
-    return pd.DataFrame(found, index=frame.index[kept])
+    index, kept = frame.index, ~np.isnan(cells[-1])
+    told = need_target or bool(kept.any())
+    if told and not kept.all():
+        index, cells = index[kept], cells[:, kept]
+    out = pd.DataFrame(cells[:-1].T, index, list(wanted)[:-1], copy=False)
+    if told:
+        out[target] = cells[-1].astype(np.int64) if table.target.kind == "classes" else cells[-1]
+    return out
+
+
+def _find_cells(frame: pd.DataFrame, there: list[int | None], wanted: list[Feature | Target]) -> np.ndarray:
+    """[column, row]: what `find_values` finds in each column; NaN where there is none."""
+    cells, dtypes = np.full((len(wanted), len(frame)), np.nan), list(frame.dtypes)
+    ready: list[tuple[int, int]] = []  # numbers already: taken as one block, for there may be many thousands
+    for i, (at, what) in enumerate(zip(there, wanted, strict=True)):
+        if at is not None and is_plain(dtypes[at]) and what.kind in ("numeric", "number") and not codes_of(what):
+            ready.append((i, at))
+        elif at is not None:
+            cells[i] = find_values(frame.iloc[:, at], what)
+    if ready:
+        to, of = map(list, zip(*ready, strict=True))
+        cells[to] = one_nan(frame.iloc[:, of].to_numpy(np.float64, copy=True)).T
+    return cells

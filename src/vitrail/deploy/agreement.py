@@ -14,20 +14,21 @@ from typing import Any
 
 import torch
 
+from vitrail.core.facts import ENDS
 from vitrail.core.problems import Problem, VitrailError
 from vitrail.core.task import Task
 from vitrail.data.encode import columns, numeric
 from vitrail.deploy.message import MOST_WORDS, Form
-from vitrail.engines.wire import Contract, Line, Rehearsal, Spec, contract_of, rehearse
+from vitrail.engines.wire import Contract, Line, Rehearsal, Spec, beside_of, contracts_of, rehearse
 from vitrail.explain.shifts import LABEL, Cell
 from vitrail.methods import AnyMethod
 from vitrail.runs.fit import AGAIN, ShiftFinding, cells_of
 from vitrail.runs.setup import MAJORITY, build_task, wire_lines
 from vitrail.study import Study
 
-FORMAT = 2  # of the messages
+FORMAT = 3  # of the messages
 ANEW = 20  # in a run, questions that differ from the one that was answered before: a coordinator may be put back
-WHERE = {"stage": int, "round": int}
+WHERE = {"stage": int, "round": int, "place": int}  # place: of the exchange in its stage
 
 
 @dataclass(frozen=True)
@@ -57,8 +58,8 @@ class Agreement:
         return list(rehearse(self.task, self.method, self.study.training.rounds, self.sites))
 
     @cached_property
-    def contracts(self) -> list[Contract]:
-        return [contract_of(t) for t in self.stages]
+    def contracts(self) -> list[list[Contract]]:
+        return [contracts_of(t) for t in self.stages]
 
     @cached_property
     def cells(self) -> list[Cell]:
@@ -88,12 +89,17 @@ class Agreement:
         text = json.dumps({**said, "wire": [list(line) for line in self.lines]}, sort_keys=True)
         return hashlib.sha256(text.encode()).hexdigest()[:24]
 
+    @cached_property
+    def beside(self) -> tuple[str, ...]:
+        """Models that a site carries beside its own."""
+        return beside_of(self.task, self.method)
+
     def scored(self, stage: int, round_: int, splits: list[str]) -> list[tuple[str, str]]:
         """Split and metric of each number that a site says about itself, in order."""
         names = []
         for split in splits:
             names.append(split)
-            if split == "test" and (beside := self.method.compares()):
+            if split == "test" and (beside := self.beside):
                 names += [f"test:{k}" for k in beside] + ([] if stage or round_ else [f"test:{MAJORITY}"])
         return [(name, metric) for name in names for metric in self.study.metrics]
 
@@ -102,13 +108,17 @@ class Agreement:
         down: Spec = {}
         if kind in ("round", "settle"):
             s, r, splits = self.stage(words), words.get("round"), words.get("score")
-            rounds = self.stages[s].stage.rounds
-            if not isinstance(r, int) or not 0 <= r <= (rounds if kind == "settle" else rounds - 1):
+            stage, place = self.stages[s].stage, words.get("place")
+            if not isinstance(r, int) or not 0 <= r <= (stage.rounds if kind == "settle" else stage.rounds - 1):
                 raise _none("round", r)
+            known = (len(stage.exchanges) - 1,) if kind == "settle" else stage.turns(r)
+            if not isinstance(place, int) or place not in known:
+                raise _none("place", place)
             end = kind == "settle" and s + 1 == len(self.stages)
-            if splits not in ([], ["test"], *([["test", "train"]] if end else [])):
+            settles = place == len(stage.exchanges) - 1  # a model to score is one that this word settles
+            if splits not in ([], *([["test"]] if settles else []), *([["test", "train"]] if end else [])):
                 raise _none("score", splits)
-            down = self.contracts[s].down
+            down = self.contracts[s][place].down
         elif kind == "standardise":
             if words.get("step") not in (1, 2):
                 raise _none("step", words.get("step"))
@@ -149,17 +159,18 @@ class Agreement:
     @cached_property
     def longest(self) -> int:
         """Bytes that no question is longer than."""
-        sent = [self.others, self.ends, *(c.down for c in self.contracts), dict.fromkeys(("mean", "sd"), self.numbers)]
+        told = [c.down for stage in self.contracts for c in stage]
+        sent = [self.others, self.ends, *told, dict.fromkeys(("mean", "sd"), self.numbers)]
         return MOST_WORDS + max(sum(math.prod(s) * t.itemsize for s, t in spec.values()) for spec in sent)
 
     def answer(self, kind: str, words: dict[str, Any]) -> Form:
         """What a site may say to that question."""
         if kind in ("round", "settle"):
-            contract = self.contracts[self.stage(words)]
-            up = dict(contract.up) if kind == "round" else {}
+            s, place = self.stage(words), words["place"]
+            up = dict(self.contracts[s][place].up) if kind == "round" else {}
             if count := len(self.scored(words["stage"], words["round"], words["score"])):
                 up["scores"] = ((count,), torch.float64)
-            return Form(dict(WHERE), up, self.stages[words["stage"]].stage.exchange.unsure | {"scores"})
+            return Form(dict(WHERE), up, self.stages[s].stage.exchanges[place].unsure | {"scores"})
         double, spec = torch.float64, {}
         if kind == "standardise":
             spec = {"rows": self.numbers, "total": self.numbers}
@@ -189,10 +200,9 @@ class Agreement:
 
     @cached_property
     def others(self) -> Spec:
-        """At the end: the mean of the layers that the others published."""
-        up = {k: v for c in self.contracts if c.stage == "publish" for k, v in c.up.items()}
-        named = {k.replace("layers/", "others/"): math.prod(shape) for k, (shape, _) in up.items()}
-        return {k: ((count,), torch.float64) for k, count in named.items()}
+        """At the end: the mean of the private layers that the others published."""
+        told = [f for t in self.stages for turn in t.turns for f in turn.facts.values() if f.means in ENDS]
+        return {f"others/{ENDS[f.means]}": ((f.value[0].numel(),), torch.float64) for f in told}
 
     @property
     def ends(self) -> Spec:

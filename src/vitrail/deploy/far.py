@@ -13,22 +13,24 @@ import pandas as pd
 import torch
 from torch import Tensor
 
-from vitrail.core.exchange import Facts, Nothing, Roster
+from vitrail.core.exchange import Nothing, Roster
+from vitrail.core.facts import Facts
 from vitrail.core.problems import Problem, VitrailError
-from vitrail.core.tensors import each, filled, tensors
+from vitrail.core.tensors import filled, tensors
 from vitrail.data.encode import Encoder, Moments, finish_moments
 from vitrail.deploy.agreement import FORMAT, Agreement
 from vitrail.deploy.message import Message, inspect
 from vitrail.engines.rounds import Moment, Rounds
-from vitrail.engines.wire import check, total
+from vitrail.engines.wire import check
 from vitrail.explain.shifts import Answer, Cell, Evidence, Fit
 from vitrail.report.words import several
 from vitrail.runs.fit import Ask, SilentError
 from vitrail.runs.folder import Folder, is_finished, write_atomically
+from vitrail.runs.judge import SIZES, target_words
 from vitrail.runs.look import Behind, behind
 from vitrail.runs.run import Run
 from vitrail.runs.setup import training_of
-from vitrail.runs.train import SIZES, describe, target_words, train
+from vitrail.runs.train import describe, train
 
 ENTERED = "entered.json"  # in a run folder: who takes part
 TOLD = "told.json"  # in a run folder: the sites that have heard their last word
@@ -134,7 +136,8 @@ class FarRounds(Rounds):
     """One method over sites that are elsewhere; the coordinator holds no state of theirs."""
 
     def __init__(self, call: Call, agreement: Agreement, book: Book, info: dict[str, Any]) -> None:
-        super().__init__(agreement.task, agreement.method, tuple(book.order), training_of(agreement.study))
+        training = training_of(agreement.study)
+        super().__init__(agreement.task, agreement.method, tuple(book.order), training, agreement.seed)
         self.call, self.agreed, self.book, self.info = call, agreement, book, info
         self.settled: dict[str, int] = {}  # how many stages' outcome a site has been told
         self.wish: tuple[int, int, list[str]] | None = None  # scores to ask for: stage, round, splits
@@ -147,29 +150,30 @@ class FarRounds(Rounds):
         return self.start()._replace(stage=stage)
 
     def turn(self, s: int, r: int, coord: Any, state: Any) -> tuple[Any, Facts, Tensor]:
-        ex, contract = self.stages[s].exchange, self.contracts[s]
         self.book.admit()
         self.info["sites"] = self.book.names()
         self.info["fingerprints"] = {n: self.book.sites[n]["fingerprint"] for n in self.book.names()}
-        down = ex.send(self.task, coord, Roster(self.names, self.everyone))
+        return super().turn(s, r, coord, state)
+
+    def ask(self, s: int, r: int, place: int, coord: Any, state: Any, roster: Roster) -> tuple[Any, Facts, Tensor]:
+        ex, contract = self.stages[s].exchanges[place], self.contracts[s][place]
+        down = ex.send(self.task, coord, roster)
         check(down, contract.down, contract.stage, "to site")
         self._catch_up(s, coord)
-        ready = [n for n in self.book.names() if self.settled.get(n, 0) >= s]
-        heard = self._tell("round", s, r, down, ready)
+        asked = {n for n, wanted in zip(self.names, roster.present.tolist(), strict=True) if wanted}
+        ready = [n for n in self.book.names() if self.settled.get(n, 0) >= s and n in asked]
+        heard = self._tell("round", s, r, place, down, ready)
         said = {n: m for n, m in heard.items() if m.kind != "refused"}
-        present = torch.tensor([n in said for n in self.names])
+        here = torch.tensor([n in said for n in self.names])
         if not said:
-            return coord, {}, present
-        flat = {k: torch.zeros((len(self.names), *shape), dtype=t) for k, (shape, t) in contract.up.items()}
+            return coord, {}, here
+        shape, parts = self.agreed.stages[s].turns[place].up, []
         for i, name in enumerate(self.names):
             if name in said:
-                for k, v in flat.items():
-                    v[i] = said[name].tensors[k]
-        up = filled(self.agreed.stages[s].up, flat)
-        self.reports = up if self.keep_reports else None
-        up = total(each(lambda t: t[present], up)) if ex.sees == "sum" else up
-        coord, facts = ex.merge(self.task, coord, up, Roster(self.names, present))
-        return coord, facts, self.everyone if bool(present.all()) else present
+                up = filled(shape, {k: said[name].tensors[k][None] for k in contract.up})
+                parts.append((slice(i, i + 1), self.taken(ex, up)))
+        coord, facts = self.heard(ex, coord, parts, roster._replace(present=here))
+        return coord, facts, self.everyone if bool(here.all()) else here
 
     def last_word(self, moment: Moment) -> Any:
         self.settle(moment.stage, moment.round, moment.coord, None)
@@ -188,8 +192,8 @@ class FarRounds(Rounds):
         """Those who do not know yet how stage s ended are told."""
         self._catch_up(s, coord)
         behind = [n for n in self._behind(s) if self.settled.get(n, 0) == s]
-        down = self.stages[s].exchange.send(self.task, coord, Roster(self.names, self.everyone))
-        for name in self._tell("settle", s, r, down, behind, quorum):
+        down = self.stages[s].last.send(self.task, coord, self.roster(self.everyone, s, r, 0))
+        for name in self._tell("settle", s, r, len(self.stages[s].exchanges) - 1, down, behind, quorum):
             self.settled[name] = s + 1
 
     def _catch_up(self, s: int, coord: Any) -> None:
@@ -198,16 +202,18 @@ class FarRounds(Rounds):
             self.settle(s - 1, self.stages[s - 1].rounds, coord, 0)
 
     def _tell(
-        self, kind: str, s: int, r: int, down: Any, names: Sequence[str], quorum: int | None = None
+        self, kind: str, s: int, r: int, place: int, down: Any, names: Sequence[str], quorum: int | None = None
     ) -> dict[str, Message]:
-        """Each of these sites its part of `down`; with it the scores of the round before are asked for."""
-        splits = self.wish[2] if self.wish and self.wish[:2] == (s, r) else []
+        """Each of these sites its part of `down`; with a word by which a model is settled, its scores are asked for."""
+        settles = place == len(self.stages[s].exchanges) - 1
+        splits = self.wish[2] if self.wish and settles and self.wish[:2] == (s, r) else []
         flat = dict(tensors(down))
 
         def make(name: str) -> Message | None:
             i = self.names.index(name)
             told = {k: v[i] for k, v in flat.items()}
-            return Message(kind, {"stage": s, "round": r, "score": splits}, told) if name in names else None
+            words = {"stage": s, "round": r, "place": place, "score": splits}
+            return Message(kind, words, told) if name in names else None
 
         heard = self.call.all(make, quorum)
         wanted = self.agreed.scored(s, r, splits)

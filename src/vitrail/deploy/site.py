@@ -1,7 +1,7 @@
 """A site's half of a study: it is asked, checks the question, and answers from its own rows.
 
-What a site keeps between rounds lies in its own folder, one file for each of the last rounds (state-STAGE-ROUND), so
-that a round that is asked for again, or that the coordinator forgot, is computed from where it was before.
+What a site keeps between rounds lies in its own folder, a file for each of the last rounds (state-STAGE-ROUND-TURN),
+so that a round that is asked for again, or that the coordinator forgot, is computed from where it was before.
 """
 
 from __future__ import annotations
@@ -18,17 +18,18 @@ import torch
 from safetensors.torch import load_file
 from torch import Tensor
 
+from vitrail.core.facts import ENDS, OWN
 from vitrail.core.problems import Problem, VitrailError
 from vitrail.core.tensors import each, filled, tensors
 from vitrail.data.encode import Encoder, SiteData, moments, numeric, prepare, split_rows
 from vitrail.data.read import clean
-from vitrail.deploy.agreement import ANEW, FORMAT, Agreement
+from vitrail.deploy.agreement import ANEW, FORMAT, WHERE, Agreement
 from vitrail.deploy.message import Message, inspect
 from vitrail.engines.local import Engine
 from vitrail.explain.shifts import Fit, Here
 from vitrail.runs.folder import save_tensors, versions, write_atomically
+from vitrail.runs.judge import Judge, target_share
 from vitrail.runs.setup import all_rows, training_of, training_rows
-from vitrail.runs.train import Judge, target_share
 
 BEHIND = "behind.safetensors"  # what a site was told about itself at the end
 KEPT = 4  # rounds whose outcome a site keeps
@@ -88,42 +89,43 @@ class Site:
         return Message("prepare", words, {"rows": rows, "target": share})
 
     def on_round(self, asked: Message) -> Message:
-        s, r = asked.words["stage"], asked.words["round"]
+        s, r, place = (asked.words[k] for k in WHERE)
         stage = self.agreed.stages[s].stage
-        if stage.name in ("publish", "show") and not self.publishes:
+        ex, turns = stage.exchanges[place], stage.turns(r)
+        if ex.consent and not self.publishes:
             return Message("refused", {})
-        state, down = self._state(s, r), self._filled(s, asked.tensors)
+        turn = turns.index(place)
+        state, down = self._state(s, r, turn), filled(self.agreed.stages[s].turns[place].down, _stacked(asked.tensors))
         scores = self._scores(s, r, state, down, asked.words["score"])
-        self.engine.drawer.set(s, r)
-        contract = self.agreed.contracts[s]
-        ((_, up),) = self.engine.answers(stage.exchange, contract, state, down, [0], self.engine.pace(s, r))
-        self._keep(s, r + 1, state)
-        return Message("round", {"stage": s, "round": r}, {k: v[0] for k, v in tensors(up)} | scores)
+        self.engine.drawer.set(s, r, place)
+        contract = self.agreed.contracts[s][place]
+        ((_, up),) = self.engine.answers(ex, contract, state, down, [0], self.engine.rule(s, r))
+        self._keep(*((s, r, turn + 1) if turn + 1 < len(turns) else (s, r + 1, 0)), state)
+        return Message("round", _where(asked), {k: v[0] for k, v in tensors(up)} | scores)
 
     def on_settle(self, asked: Message) -> Message:
         s, r = asked.words["stage"], asked.words["round"]
         found = self._versions()
-        if found and found[0] > (s, r):  # long ago, and asked again by a coordinator that was started anew
+        if found and found[0] > (s, r, 0):  # long ago, and asked again by a coordinator that was started anew
             unknown = len(self.agreed.scored(s, r, asked.words["score"]))
             none = {"scores": torch.full((unknown,), torch.nan, dtype=torch.float64)} if unknown else {}
-            return Message("settle", {"stage": s, "round": r}, none)
-        state, down = self._state(s, r), self._filled(s, asked.tensors)
+            return Message("settle", _where(asked), none)
+        state, down = self._state(s, r, 0), filled(self.agreed.stages[s].last, _stacked(asked.tensors))
         scores = self._scores(s, r, state, down, asked.words["score"])
-        settled = self.agreed.stages[s].stage.exchange.settle(self.agreed.task, state, down)
-        if not any(v > (s + 1, 0) for v in found):
-            self._keep(s + 1, 0, settled)
+        settled = self.agreed.stages[s].stage.last.settle(self.agreed.task, state, down)
+        if not any(v > (s + 1, 0, 0) for v in found):
+            self._keep(s + 1, 0, 0, settled)
         if s + 1 == len(self.agreed.stages):
             save_tensors(self.home / "model.safetensors", {k: v[0] for k, v in tensors(settled)})
-        return Message("settle", {"stage": s, "round": r}, scores)
+        return Message("settle", _where(asked), scores)
 
     def on_evidence(self, asked: Message) -> Message:
         """What the rows say about the layers; only a site that published its own is asked."""
         if not self.publishes:
             return Message("refused", {})
         task, agreed = self.agreed.task, self.agreed
-        state = self._state(len(agreed.stages), 0)
-        private = set(task.select(task.start, ("input", "output")))
-        shared = {k: v[0] for k, v in state.params.items() if k not in private}
+        own = agreed.method.models(task, self._state(len(agreed.stages), 0, 0))[OWN]
+        shared = {k: v[0] for k, v in own.items() if k not in ENDS.values()}
         assert self.data is not None
         here = Here(task, shared, all_rows([self.data], agreed.study)[self.name], agreed.cells)
         told = here.answer(Fit(**asked.tensors), [int(c) for c in asked.words["fitted"]])
@@ -150,7 +152,7 @@ class Site:
         words, where = asked.words, asked.kind
         if where in ("hello", "finish") or (where == "settle" and not words["score"]):
             return  # nothing about rows is said
-        where += "".join(f" {words[k]}" for k in ("stage", "round", "step") if k in words)
+        where += "".join(f" {words[k]}" for k in (*WHERE, "step") if k in words)
         place, mark = self.home / "asked.json", hashlib.sha256(asked.pack()).hexdigest()[:32]
         known: dict[str, Any] = json.loads(place.read_text()) if place.exists() else {"anew": 0, "marks": {}}
         marks = known["marks"].setdefault(where, [])
@@ -200,26 +202,23 @@ class Site:
         """Of the model as it was before this round: what the coordinator says now is what it then came to."""
         if not splits:
             return {}
-        settled = self.agreed.stages[s].stage.exchange.settle(self.agreed.task, state, down)
+        settled = self.agreed.stages[s].stage.last.settle(self.agreed.task, state, down)
         told = self.judge.scores(settled, s, r, tuple(splits))
         assert [row[3:5] for row in told] == self.agreed.scored(s, r, splits)
         return {"scores": torch.tensor([row[5] for row in told], dtype=torch.float64)}
 
-    def _filled(self, s: int, flat: dict[str, Tensor]) -> Any:
-        """A message of that stage, stacked over this one site."""
-        return filled(self.agreed.stages[s].down, {k: v[None] for k, v in flat.items()})
+    def _versions(self) -> list[tuple[int, int, int]]:
+        """Stage, round and turn before which the site's states are kept."""
+        found = (re.fullmatch(r"state-(\d+)-(\d+)-(\d+)\.safetensors", f.name) for f in self.home.iterdir())
+        return sorted((int(m[1]), int(m[2]), int(m[3])) for m in found if m)
 
-    def _versions(self) -> list[tuple[int, int]]:
-        found = (re.fullmatch(r"state-(\d+)-(\d+)\.safetensors", f.name) for f in self.home.iterdir())
-        return sorted((int(m[1]), int(m[2])) for m in found if m)
+    def _place(self, s: int, r: int, turn: int) -> Path:
+        return self.home / f"state-{s}-{r:06d}-{turn}.safetensors"
 
-    def _place(self, s: int, r: int) -> Path:
-        return self.home / f"state-{s}-{r:06d}.safetensors"
-
-    def _state(self, s: int, r: int) -> Any:
-        """What the site had before that round; after the last stage, what it ended with."""
+    def _state(self, s: int, r: int, turn: int) -> Any:
+        """What the site had before that exchange; after the last stage, what it ended with."""
         stages, found = self.agreed.stages, self._versions()
-        known = [v for v in found if v <= (s, r)]
+        known = [v for v in found if v <= (s, r, turn)]
         if known:
             stage = known[-1][0]
             if stage < s:
@@ -231,14 +230,23 @@ class Site:
             what = f"round {r} of stage {s} is asked for, and this site is further than {KEPT} rounds after it."
             raise VitrailError("the coordinator went back too far", [Problem("round", what, "Start the study anew.")])
         start = each(lambda t: t[:1].clone(), stages[0].state)
-        self._keep(0, 0, start)
+        self._keep(0, 0, 0, start)
         return start
 
-    def _keep(self, s: int, r: int, state: Any) -> None:
-        save_tensors(self._place(s, r), {k: v[0] for k, v in tensors(state)})
-        found = self._versions()
-        for old in [v for v in found if v > (s, r)] + [v for v in found if v <= (s, r)][:-KEPT]:
+    def _keep(self, s: int, r: int, turn: int, state: Any) -> None:
+        save_tensors(self._place(s, r, turn), {k: v[0] for k, v in tensors(state)})
+        found, here = self._versions(), (s, r, turn)
+        for old in [v for v in found if v > here] + [v for v in found if v <= here][:-KEPT]:
             self._place(*old).unlink(missing_ok=True)
+
+
+def _stacked(told: dict[str, Tensor]) -> dict[str, Tensor]:
+    """Over this one site."""
+    return {k: v[None] for k, v in told.items()}
+
+
+def _where(asked: Message) -> dict[str, Any]:
+    return {k: asked.words[k] for k in WHERE}
 
 
 KINDS = {name.removeprefix("on_") for name in vars(Site) if name.startswith("on_")}

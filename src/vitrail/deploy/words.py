@@ -9,63 +9,39 @@ import textwrap
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
+from torch import Tensor
+
+from vitrail.core.facts import ALONE, SHARED
 from vitrail.core.tensors import tensors
 from vitrail.deploy.agreement import ANEW, Agreement
-from vitrail.engines.wire import Line
-from vitrail.methods import AnyMethod, name_of
+from vitrail.engines.wire import Line, sentences
+from vitrail.methods import AnyMethod
 from vitrail.report.words import several, size
+from vitrail.runs.setup import MAJORITY
 
 WIDTH = 96
-CONSENT = ("publish", "show", "evidence")  # stages in which only a site answers that agreed to publish
 
-STAGES = {  # stage -> when, as a heading and in a list
+STAGES = {  # what happens round a method's own stages: when, as a heading and in a list
     "prepare": ("Before the first round", "counts"),
     "standardise": ("Before the first round, for a scale that all sites share", "the common scale"),
-    "train": ("In training", "training"),
-    "fine-tune": ("After training, alone", "training alone"),
-    "publish": ("After training, once: this site agreed to publish its private layers", "private layers"),
-    "show": ("After training, once: this site agreed to show its own model", "own model"),
-    "evidence": ("After publishing: how surely your rows speak for your private layers", "evidence"),
+    "evidence": ("After that: how surely your rows speak for your private layers", "evidence"),
     "scores": ("Scores, every few rounds and at the end", "scores"),
+    "finish": ("At the end", "findings"),
 }
-OUT = {
+OUT = {  # and what crosses there
     "rows": "how many rows you train on, and how many are held out for testing",
     "target": "the share of each class among your rows",
     "mean of target": "the mean of the target over your rows",
     "count": "how many of your training rows have a value, for each numeric column",
     "sum": "the sum of these values, for each numeric column",
     "squared distance to the mean": "how far they are from the mean of all sites: a sum of squares for each column",
-    "weighted": "the layers of the network that are shared, after training on your rows",
-    "weighted by rows": "the layers of the network that are shared, after training on your rows, times their number",
-    "weight": "a one, to be counted: that you answered",
-    "weight by rows": "how many rows you train on",
-    "moved": "how training on your rows moved the model",
-    "control": "how the direction changed in which your rows pull the model",
-    "answers": "a one, to be counted: that you answered",
-    "params": "your whole model after training on your rows",
-    "weights": "how much your site learned from each site",
-    "update": "what your rows would change in the model of each site",
-    "said/rows": "how many rows you train on",
-    "said/drawn": "how many of them were drawn in this round",
-    "said/batches": "in how many batches",
-    "said/loss": "the loss of your model on rows that you set aside",
-    "said/to_local": "how far your model is from one trained on your rows alone",
-    "said/between": "how far that one is from the model of all sites",
-    "layers": "your private layers, which stay here until then: a shift and a factor for each column",
-    "local": "the model trained on your rows alone, which stays here until then",
     "scores": "how good your model is on your own held-out rows",
-    "scores, global": "the same for the model of all sites",
-    "scores, local": "the same for the model trained on your rows alone",
+    f"scores, {SHARED}": "the same for the model of all sites",
+    f"scores, {ALONE}": "the same for the model trained on your rows alone",
     "scores, train": "at the end the same on your training rows",
-    "scores, majority": "the same for always giving the most common answer",
+    f"scores, {MAJORITY}": "the same for always giving the most common answer",
 }
 IN = {
-    "params": "the shared layers of the network",
-    "control": "the direction in which all sites pull the model",
-    "models": "the models of all sites",
-    "known": "which sites have sent one",
-    "own": "which of them is yours",
-    "wanted": "to which of them you are asked to answer",
     "mean": "the mean of each numeric column over all sites",
     "standard deviation": "its standard deviation over all sites",
     "others": "at the end, with what was found about this site in words: the mean of what the others published",
@@ -75,13 +51,6 @@ GROUPS = {
     "body": "the hidden layers of your model",
     "head": "the last layer of your model",
     "output": "your private layer at the output: a shift and a factor for the outcome",
-}
-# what a method keeps at a site besides layers that the wire table does not name
-KEPT = {
-    "apfl": "the model of your own that is mixed into the shared one, and how much of it",
-    "ditto": "the model of your own that is trained beside the shared one",
-    "fine_tune": "what training alone, after the last round together, changes in your model",
-    "weight_erosion": "the model that is trained on your rows alone, beside",
 }
 
 
@@ -110,7 +79,7 @@ class Item(NamedTuple):
 
 
 def contract_words(agreement: Agreement, site: str, sites: Sequence[str], publishes: bool) -> str:
-    """What this site would agree to; `publishes`: whether it lets its private layers be seen after training."""
+    """What this site would agree to; `publishes`: whether it shows what it may refuse to show."""
     study, method = agreement.study, agreement.method
     out, came = declared(agreement, publishes)
     others = [s for s in sites if s != site]
@@ -143,7 +112,7 @@ def contract_words(agreement: Agreement, site: str, sites: Sequence[str], publis
         *bullets(_kept(agreement, out, publishes)),
         "",
         "WHAT COULD STILL BE LEARNED",
-        *bullets(_risks(out)),
+        *bullets(_risks(agreement, out)),
         "",
         "TO ACCEPT",
         *wrapped(
@@ -163,7 +132,7 @@ def about(method: AnyMethod) -> str:
 
 def declared(agreement: Agreement, publishes: bool) -> tuple[list[Line], list[Line]]:
     """Every tensor that would leave, and every one that would come in."""
-    lines = [x for x in agreement.lines if publishes or x.stage not in CONSENT]
+    lines = [x for x in agreement.lines if publishes or not x.asks]
     return tuple([x for x in lines if x.direction == way] for way in ("from site", "to site"))  # type: ignore[return-value]
 
 
@@ -176,16 +145,15 @@ def items(agreement: Agreement, lines: Sequence[Line]) -> list[Item]:
 
 
 def phrase(agreement: Agreement, line: Line) -> str:
-    """In plain words what a tensor is; its own name where there are none."""
+    """In plain words what a tensor is; its own name where nobody gave any."""
+    if line.words:
+        return line.words
     words, name = (OUT, line.name) if line.direction == "from site" else (IN, line.name)
     if line.stage == "scores":
         name = "scores" + name[len(name.split(", ")[0]) :]
     elif line.stage == "prepare" and name == "target" and agreement.study.target.kind == "number":
         name = "mean of target"
-    head = name if name in words else name.split("/")[0]
-    if getattr(agreement.method, "weights", "") == "rows" and f"{head} by rows" in words:
-        head += " by rows"
-    return words.get(head, name)
+    return words.get(name if name in words else name.split("/")[0], name)
 
 
 def volume(count: int) -> str:
@@ -199,15 +167,26 @@ def volume(count: int) -> str:
 
 def _stages(agreement: Agreement, lines: Sequence[Line]) -> list[str]:
     """By stage, in the order of time."""
-    order = ["prepare", "standardise", *(t.stage.name for t in agreement.stages), "evidence", "scores"]
-    out = []
+    order = ["prepare", "standardise", *(c.stage for stage in agreement.contracts for c in stage), "evidence", "scores"]
+    titles, out = _titles(agreement), []
     for stage in [s for s in order if any(x.stage == s for x in lines)]:
         told = [item.text() for item in items(agreement, [x for x in lines if x.stage == stage])]
         if stage == "prepare":
             told.append(f"in words: {', '.join(WORDS.get(k, k) for k in agreement.answer('prepare', {}).words)}")
-        out += wrapped(STAGES[stage][0] if stage in STAGES else stage) + bullets(told, "    ")
+        out += wrapped(titles[stage][0]) + bullets(told, "    ")
     note = "short notes without data: that a question was understood or refused, or in a few words what went wrong"
     return [*out, "  At any time", *bullets([note], "    ")]
+
+
+def _titles(agreement: Agreement) -> dict[str, tuple[str, str]]:
+    """When each stage is, as a heading, and what it is about, in a list."""
+    own = {}
+    for t, contracts in zip(agreement.stages, agreement.contracts, strict=True):
+        for contract in contracts:
+            when = t.stage.when or t.stage.name
+            heading = f"{when}: this site agreed to show it" if contract.consent else when
+            own[contract.stage] = heading, t.stage.title or t.stage.name
+    return STAGES | own
 
 
 WORDS = {
@@ -218,9 +197,10 @@ WORDS = {
 
 def _seen(agreement: Agreement, lines: Sequence[Line]) -> list[str]:
     """Of what the coordinator needs each report, and of what only the sum; and where a report goes from there."""
-    summed = {c.stage for c in agreement.contracts if c.sees == "sum"} | {x.stage for x in lines if x.seen == "sum"}
+    contracts, titles = [c for stage in agreement.contracts for c in stage], _titles(agreement)
+    summed = {c.stage for c in contracts if c.sees == "sum"} | {x.stage for x in lines if x.seen == "sum"}
     sums, each = (
-        ", ".join(dict.fromkeys(STAGES.get(x.stage, ("", x.stage))[1] for x in lines if (x.stage in summed) == wanted))
+        ", ".join(dict.fromkeys(titles.get(x.stage, ("", x.stage))[1] for x in lines if (x.stage in summed) == wanted))
         for wanted in (True, False)
     )
     out = [f"Each report ({each}): the coordinator sees this site's own numbers."] if each else []
@@ -229,17 +209,16 @@ def _seen(agreement: Agreement, lines: Sequence[Line]) -> list[str]:
             f"Only the sum over the sites is used ({sums}). Each report reaches the coordinator's machine all the same "
             "and could be read there; the program adds it to the others' and keeps the sum alone."
         )
-    if any(x.stage == "publish" for x in lines):
+    shown = {titles[c.stage][1] for c in contracts if c.consent} & {titles[x.stage][1] for x in lines if x.asks}
+    if agreement.others and shown:
         out.append(
             "Every other site is sent the mean of the private layers that all but itself published, yours among them: "
             "where few take part, a number near to yours."
         )
     if agreement.method.grows:
         out.append("Every site is sent the models of all sites. What yours sends goes into them, or is one of them.")
-    shown = ["how many rows", "the target's shares", "the scores"]
-    shown += ["the private layers"] if any(x.stage == "publish" for x in lines) else []
-    shown += ["the site's own model"] if any(x.stage == "show" for x in lines) else []
-    out.append(f"In the run's report, which the coordinator may pass on: {', '.join(shown)}, under this site's name.")
+    report = ["how many rows", "the target's shares", "the scores", *sorted(shown)]
+    out.append(f"In the run's report, which the coordinator may pass on: {', '.join(report)}, under this site's name.")
     return [*out, "Nobody on the way: messages are encrypted between this machine and the coordinator's."]
 
 
@@ -249,29 +228,46 @@ def _kept(agreement: Agreement, lines: Sequence[Line], publishes: bool) -> list[
     ]
     if agreement.study.standardise == "local":
         out.append("the mean and the standard deviation of each column, by which your values are scaled")
-    leaving = {x.name.split("/")[-1] for x in lines}
+    leaving, kept = {x.name.split("/")[-1] for x in lines}, set()
     for group, names in agreement.task.net.groups.items():
         if not leaving & set(names):
             out.append(GROUPS.get(group, f"the layers {', '.join(names)}"))
-    keeps = any(True for t in agreement.stages for _ in tensors(t.state))  # from round to round
-    shown = any(x.stage == "show" for x in lines)
-    if keeps and not shown and (kept := KEPT.get(name_of(agreement.method))):
-        out.append(kept)
-    if not publishes and any(x.stage in CONSENT for x in agreement.lines):
+            kept |= set(names)
+    out += _held(agreement, kept, publishes)
+    if not publishes and any(x.asks for x in agreement.lines):
         out.append("what a site may publish after training: this site does not, and is marked as not published")
     return [*out, "the private key with which this site proves who it is"]
 
 
-def _risks(lines: Sequence[Line]) -> list[str]:
+def _held(agreement: Agreement, named: set[str], publishes: bool) -> list[str]:
+    """What a site keeps from round to round, as its fields say, but for layers that are named already and what it
+    agreed to show."""
+    turns = [turn for t in agreement.stages for turn in t.turns if turn.exchange.consent]
+    shown = {id(tensor) for turn in turns if publishes for _, tensor in tensors(turn.up)}
+    fields: dict[str, list[tuple[str, Tensor]]] = {}
+    for t in agreement.stages:
+        said = sentences(t.state)
+        for name, tensor in tensors(t.state):
+            fields.setdefault(said.get(name, ""), []).append((name, tensor))
+    return [
+        words
+        for words, held in fields.items()
+        if words
+        and not {name.split("/")[-1] for name, _ in held} <= named
+        and not any(id(tensor) in shown for _, tensor in held)
+    ]
+
+
+def _risks(agreement: Agreement, lines: Sequence[Line]) -> list[str]:
     stages, out = {x.stage for x in lines}, []
-    if stages & {"train", "show"}:
+    if stages & {c.stage for stage in agreement.contracts for c in stage}:
         out.append(
             "Numbers that were computed from rows can tell something about them. Who holds what this site sends "
             "may in bad cases find out whether a person they know is among the rows, or guess values that are common "
             "or unusual here. The fewer the rows, the easier. No noise is added, and the coordinator is not "
             "kept from reading a single report."
         )
-    if stages & {"standardise", "evidence", "publish"}:
+    if stages & {"standardise", "evidence"} or any(x.asks for x in lines):
         out.append(
             "Sums, means and private layers describe this site's rows as a group: how they differ from others', "
             "and where a column is coded otherwise. Of a few rows they tell much, of one row all."

@@ -77,7 +77,7 @@ class Engine(Rounds):
         fit = max(1, CHUNK_BYTES // (2 * params + rows))
         chunks = -(-n // fit)
         if params > 1 << 17:  # smaller ones are all overhead: a second thread would only wait for the first
-            chunks = -(-chunks // _threads()) * _threads()
+            chunks = -(-chunks // threads()) * threads()
         return -(-n // chunks)
 
     def start(self) -> Moment:
@@ -282,7 +282,8 @@ class _Graph:
 
 
 @cache
-def _threads() -> int:
+def threads() -> int:
+    """Cores that this process may use."""
     return len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count() or 1
 
 
@@ -297,7 +298,7 @@ class _quiet_torch:  # noqa: N801
         if self.cpu:
             self.before = torch.get_num_threads()
             torch.set_num_threads(1)
-            self.pool = ThreadPoolExecutor(_threads(), initializer=torch.set_num_threads, initargs=(1,))
+            self.pool = ThreadPoolExecutor(threads(), initializer=torch.set_num_threads, initargs=(1,))
         return self.pool
 
     def __exit__(self, *_: object) -> None:

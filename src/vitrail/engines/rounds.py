@@ -12,7 +12,7 @@ from torch import Tensor
 
 from vitrail.core.exchange import AnyExchange, Method, Roster
 from vitrail.core.facts import Facts
-from vitrail.core.problems import Problem, VitrailError
+from vitrail.core.problems import Problem, VitrailError, nearest
 from vitrail.core.random import key
 from vitrail.core.rules import SGD, Adam, Rule
 from vitrail.core.task import Net, Task
@@ -50,8 +50,12 @@ class Training:
     def applied(self, task: Task, method: AnyMethod) -> Task:
         """The task as this method trains it; refused where the two do not go together."""
         task = replace(task, rule=self.rule(task.net, method), memory=self.memory)
-        if why := method.clashes(task):
-            found = [Problem(f"method {method.title}", f"{reason}.", "Change one of the two.") for reason in why]
+        found = [Problem(f"method {method.title}", f"{why}.", "Change one of the two.") for why in method.clashes(task)]
+        for group, _ in self.rates:
+            if group not in task.net.groups:
+                what = f"the network has no group {group!r}."
+                found.append(Problem(f"training.rates.{group}", what, nearest(group, task.net.groups)))
+        if found:
             raise VitrailError("the method cannot train like this", found)
         return task
 

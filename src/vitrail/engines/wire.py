@@ -154,7 +154,7 @@ def contracts_of(t: Rehearsal) -> list[Contract]:
     for i, (ex, down, up, _) in enumerate(t.turns):
         name = stage.name if len(t.turns) == 1 else f"{stage.name}, {ex.name or i + 1}"
         words = {f"to site/{k}": v for k, v in sentences(down).items()}
-        words |= {f"from site/{k}": v for k, v in sentences(up).items()}
+        words |= {f"from site/{k}": ex.consent or v for k, v in sentences(up).items()}
         ends = ex is stage.last
         said = (name, spec_of(down), spec_of(up), ex.sees, stage.times(i), ends, ex.consent, words)
         out.append(Contract(*said))

@@ -1,4 +1,4 @@
-"""Whose data does not fit: marks on the private layers that sites published, and a test that keeps its promise about false alarms.
+"""Whose data does not fit: marks on published private layers, and a test that keeps its promise about false alarms.
 
 Rule `paper` (Roschewitz et al. 2021) looks at the published layers, one number per site, feature and layer:
     O   |value - mean over sites| > 2 SD over sites, where that SD exceeds 0.05

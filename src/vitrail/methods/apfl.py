@@ -29,7 +29,7 @@ from vitrail.methods.fedavg import Averages, Shared, Up
 class State(NamedTuple):
     own: Annotated[Params, "the model of your own that is mixed into the shared one"]  # v
     alpha: Annotated[Tensor, "how much of it is mixed in"]  # [site]
-    params: Annotated[Params, "the shared model, as you have it at the end"]  # w, once settled
+    params: Params  # w, once settled
     memory: Annotated[Params, "what the optimiser remembers of your last batches"] = {}  # noqa: RUF012
     own_memory: Annotated[Params, "what it remembers for the model of your own"] = {}  # noqa: RUF012
 

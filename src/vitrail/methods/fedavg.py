@@ -23,7 +23,7 @@ from vitrail.core.tensors import Params, copied, scaled, tmap, to_all
 
 
 class Own(NamedTuple):
-    params: Annotated[Params, "the layers of your model that are not shared"]  # all layers once settled
+    params: Annotated[Params, "your model, as far as it is not shared"]  # all layers once settled
     memory: Annotated[Params, "what the optimiser remembers of your last batches"] = {}  # noqa: RUF012
 
 

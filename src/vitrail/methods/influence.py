@@ -37,8 +37,8 @@ NONE = 1e-6  # of the loss: a smaller reduction is rounding
 
 
 class State(NamedTuple):
-    params: Annotated[Params, "your own model"]  # t_u
-    before: Annotated[Params, "the model from which yours was trained last"]  # v_u; none once settled
+    params: Params  # t_u
+    before: Params  # v_u; none once settled
     memory: Annotated[Params, "what the optimiser remembers of your last batches"] = {}  # noqa: RUF012
 
 

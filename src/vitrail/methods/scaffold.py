@@ -5,8 +5,8 @@
     coordinator      x <- x + server_lr / |S| * sum_S (y_i - x)      S: the sites that answered
                      c <- c + 1/N * sum_S (c_i_new - c_i)            N: all sites
 
-The formula for c_i is that of plain SGD, so momentum is off and cannot be turned on. c_i never leaves the site; its
-change does.
+The formula for c_i is that of plain SGD, so momentum is off and cannot be turned on. A site sends changes of c_i;
+whoever adds up all of them has it.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ from vitrail.core.tensors import Params, add_, copied, per_site, tmap, to_all, z
 
 
 class State(NamedTuple):
-    control: Annotated[Params, "the direction in which your rows pull the model"]  # c_i
-    params: Annotated[Params, "the shared model, as you have it at the end"]  # x, once settled
+    control: Params  # c_i; whoever adds up its changes has it
+    params: Params  # x, once settled
 
 
 class Coord(NamedTuple):

@@ -48,9 +48,9 @@ from vitrail.methods.parts import Reveal, Watch, apart, median
 
 
 class State(NamedTuple):
-    params: Annotated[Params, "your model, as you have it at the end"]
+    params: Params  # the user's own model, once settled
     local: Annotated[Params, "the model that is trained on your rows alone, beside"]
-    shared: Annotated[Params, "the model of all sites, as you have it at the end"]
+    shared: Params  # Global, once settled
     memory: Annotated[Params, "what the optimiser remembers of your last batches"] = {}  # noqa: RUF012
 
 

@@ -162,7 +162,7 @@ def evidence_lines(study: Study) -> list[Line]:
     lines = [("to site", f"the others' mean {name}", shape, 1) for name, shape in ends]
     lines += [("from site", name, shape, 1) for name, shape in said] + [("from site", AGAIN, (again,), most)]
     return [
-        Line("evidence", way, name, shape, "float64", 8 * math.prod(shape), times, "each")  # type: ignore[arg-type]
+        Line("evidence", way, name, shape, "float64", 8 * math.prod(shape), times, "each", asks=True)  # type: ignore[arg-type]
         for way, name, shape, times in lines
     ]
 

@@ -31,8 +31,8 @@ if TYPE_CHECKING:
 
 def adopt(run: Run, name: str, frame: pd.DataFrame) -> Run:
     """A new run with one more site. Its scores before fitting are those of round 0."""
+    from vitrail.runs.judge import Judge, sizes_of
     from vitrail.runs.run import HISTORY
-    from vitrail.runs.train import Judge, sizes_of
 
     _check(run, name)
     fits = run.method.newcomer()

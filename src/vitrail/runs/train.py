@@ -8,28 +8,24 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
-import numpy as np
 import pandas as pd
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
-from vitrail.core.facts import ENDS, OWN, ROUND, Fact, Facts, in_order
-from vitrail.core.metrics import score
+from vitrail.core.facts import ENDS, ROUND, Fact, Facts, in_order
 from vitrail.core.problems import Problem, VitrailError
-from vitrail.core.tensors import each, tensors
-from vitrail.data.encode import Encoder, SiteData, prepare
+from vitrail.core.tensors import tensors
+from vitrail.data.encode import Encoder, prepare
 from vitrail.engines.local import Engine
 from vitrail.engines.rounds import Moment, Rounds
 from vitrail.methods import AnyMethod
-from vitrail.runs.fit import AGAIN, Ask, at_hand, evidence_told, find_shifts
+from vitrail.runs.fit import AGAIN, Ask, evidence_told, find_shifts
 from vitrail.runs.folder import Folder, is_finished, versions, write_atomically
+from vitrail.runs.judge import Judge
 from vitrail.runs.run import HISTORY, Run, pseudonyms_of, write_pseudonyms, write_run
 from vitrail.runs.setup import (
-    MAJORITY,
     Away,
     absence,
-    all_rows,
     build_task,
     check_keeping,
     check_options,
@@ -41,7 +37,6 @@ from vitrail.runs.setup import (
 )
 from vitrail.study import Study
 
-SIZES = ["site", "train_rows", "test_rows", "target"]
 CHECKPOINT_SECONDS = 5.0
 ROUND_SECONDS = 1.0  # between two events that say how far a run is
 
@@ -215,68 +210,6 @@ def train(
     return run
 
 
-class Judge:
-    """Sites on this machine. Scores every site's own model on its own rows."""
-
-    def __init__(self, runner: Engine, study: Study, data: list[SiteData]) -> None:
-        self.runner, self.study, self.data = runner, study, data
-        self.sizes = sizes_of(study, data)
-        self.at = [0 if runner.method.pools_rows else runner.names.index(site.name) for site in data]
-        some = runner.sites.x
-        self.x = {
-            split: [torch.from_numpy(getattr(s, f"{split}_x")).to(some) for s in self.data]
-            for split in ("train", "test")
-        }
-
-    def rows(self, moment: Moment, splits: tuple[str, ...]) -> list[tuple[Any, ...]]:
-        return self.scores(self.runner.settled(moment), moment.stage, moment.round, splits)
-
-    def late(self) -> list[tuple[Any, ...]]:
-        return []
-
-    def models(self, moment: Moment) -> dict[str, dict[str, Tensor]]:
-        states = dict(tensors(self.runner.settled(moment)))
-        at = zip(self.data, self.at, strict=True)
-        return {s.name: {k: v[i].cpu().clone() for k, v in states.items()} for s, i in at}
-
-    def encoders(self) -> dict[str, Encoder]:
-        return {site.name: site.encoder for site in self.data}
-
-    def ask(self) -> Ask:
-        return at_hand(self.runner.task, all_rows(self.data, self.study))
-
-    @torch.no_grad()
-    def scores(self, settled: Any, stage: int, round_: int, splits: tuple[str, ...]) -> list[tuple[Any, ...]]:
-        """Rows of HISTORY, for settled sites."""
-        task, target, out = self.runner.task, self.study.target, []
-        for split in splits:
-            for site, at, x in zip(self.data, self.at, self.x[split], strict=True):
-                mine = each(lambda t: t[at : at + 1], settled)  # noqa: B023
-                y, method = getattr(site, f"{split}_y"), self.runner.method
-                scores = {split: method.predict(task, mine, x[None])[0]}
-                if split == "test":
-                    beside = {k: p for k, p in method.models(task, mine).items() if k != OWN}
-                    scores |= {f"test:{k}": task.output(p, x[None])[0] for k, p in beside.items()}
-                if len(scores) > 1 and not stage and not round_:
-                    scores[f"test:{MAJORITY}"] = self._majority(site.train_y, x)
-                number = target.kind == "number"  # scores in the target's own unit
-                y = y * target.scale + target.center if number else y
-                for name, z in scores.items():
-                    z = z.double()
-                    z = task.loss.answers(z)
-                    p = (z * target.scale + target.center if number else z).cpu().numpy()
-                    for metric, value in score(self.study.metrics, y, p).items():
-                        out.append((stage, round_, site.name, name, metric, value))
-        return out
-
-    def _majority(self, trained: Any, x: Tensor) -> Tensor:
-        """The same answer for every row: the mean of the training rows, or the shares of their classes."""
-        if self.study.target.kind == "number":
-            return x.new_full((len(x), 1), float(trained.mean()))
-        counts = np.bincount(trained.astype(np.int64), minlength=len(self.study.target.levels))
-        return torch.from_numpy(counts / counts.sum()).log().to(x).clamp(min=-50).expand(len(x), -1)
-
-
 def describe(study: Study, seed: int, engine: str, device: str, fingerprints: dict[str, str]) -> dict[str, Any]:
     """What a run says of itself; `fingerprints` of the sites' rows, in the order of the run."""
     return {
@@ -353,24 +286,3 @@ def _ledger(runner: Rounds, study: Study, method: AnyMethod, sizes: pd.DataFrame
     frame = pd.DataFrame(rows, columns=["site", "stage", "direction", "messages", "bytes"])
     grouped = frame.groupby(["site", "stage", "direction"], sort=False, as_index=False)
     return grouped.agg(messages=("messages", "max"), bytes=("bytes", "sum"))
-
-
-def sizes_of(study: Study, data: list[SiteData]) -> pd.DataFrame:
-    told = [(s.name, len(s.train_y), len(s.test_y), target_words(study, target_share(study, s))) for s in data]
-    return pd.DataFrame(told, columns=SIZES)
-
-
-def target_share(study: Study, site: SiteData) -> NDArray[np.float64]:
-    """The share of each class among a site's rows; or their mean, in the target's own unit."""
-    y = np.concatenate([site.train_y, site.test_y])
-    if study.target.kind == "number":
-        return np.array([y.mean() * study.target.scale + study.target.center], dtype=np.float64)
-    return np.bincount(y.astype(np.int64), minlength=len(study.target.levels)) / len(y)
-
-
-def target_words(study: Study, share: NDArray[np.float64]) -> str:
-    if study.target.kind == "number":
-        return f"mean {share[0]:.4g} {study.target.unit}".strip()
-    shown = share[1:] if len(share) == 2 else share
-    names = study.target.levels[-len(shown) :]
-    return ", ".join(f"{100 * s:.0f} % {n}" for n, s in zip(names, shown, strict=True))

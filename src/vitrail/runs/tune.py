@@ -39,8 +39,8 @@ from vitrail.engines.local import Engine
 from vitrail.methods import AnyMethod
 from vitrail.runs.folder import Folder, versions, write_atomically
 from vitrail.runs.folds import folds_of
+from vitrail.runs.judge import Judge
 from vitrail.runs.setup import build_task, resolve, training_of, training_rows
-from vitrail.runs.train import Judge
 from vitrail.study import CLASS_METRICS, LOWER_IS_BETTER, NUMBER_METRICS, Network, Study, TrainingSpec
 
 Grid = Mapping[str, Sequence[Any]]

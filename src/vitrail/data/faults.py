@@ -1,0 +1,360 @@
+"""What can be wrong with a site's table, one test for each."""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Literal, NamedTuple
+
+import numpy as np
+import pandas as pd
+
+from vitrail.data.cells import as_described
+from vitrail.data.read import COMPARED, describe_misfit, pick_rows
+from vitrail.data.schema import Feature, Table
+from vitrail.data.units import FEW_ROWS, choose_conversions, is_outside, spot_unit
+
+FEW_OF_A_CLASS = 5
+CODES = (0, -1, -9, -99, -999, -9999, 99, 999, 9999, 888, 8888)  # what people type for "not measured"
+
+
+class Finding(NamedTuple):
+    """One thing seen in one column ("" when it is about rows), with the numbers behind it."""
+
+    kind: str
+    severity: Literal["error", "warning"]  # error: training would fail, or be wrong by the study's own words
+    column: str
+    rows: tuple[int, ...]  # the first five
+    count: int  # type: ignore[assignment]  # tuple.count is not needed here
+    text: str
+    hint: str
+
+
+@dataclass(frozen=True)
+class Seen:
+    """The frame, read once as the study describes it; every check looks at this."""
+
+    table: Table
+    index: pd.Index
+    columns: dict[str, pd.Series]  # as they came
+    repeated: list[str]
+    values: dict[str, pd.Series]  # of features and target that are there: NaN where missing or wrong
+    wrong: dict[str, pd.Series]  # cells that do not fit
+
+    def rows(self, mask: np.ndarray | pd.Series) -> tuple[int, ...]:
+        return tuple(pick_rows(self.index, mask)[:5])
+
+    def absent(self, name: str) -> pd.Series:
+        return self.values[name].isna() & ~self.wrong[name]
+
+    def numeric(self) -> Iterator[tuple[str, Feature, pd.Series]]:
+        for name, feature in self.table.features.items():
+            if feature.kind == "numeric" and name in self.values:
+                yield name, feature, self.values[name]
+
+    def classes(self) -> pd.Series:
+        """The class of each row, or nothing where the target is a number or not there."""
+        is_there = self.table.target.kind == "classes" and self.table.target.column in self.values
+        return self.values[self.table.target.column] if is_there else pd.Series(dtype=float)
+
+    def class_counts(self) -> dict[str, int]:
+        classes = self.classes()
+        return {level: int((classes == i).sum()) for i, level in enumerate(self.table.target.levels)}
+
+    def extra(self) -> list[str]:
+        used = {*self.table.features, self.table.target.column, self.table.site_column}
+        return [name for name in self.columns if name not in used]
+
+
+def _plain(number: float) -> str:
+    return f"{number:.10g}"
+
+
+def _say_range(feature: Feature) -> str:
+    low, high = feature.range or (-np.inf, np.inf)
+    return f"{_plain(low)} to {_plain(high)} {feature.unit}".rstrip()
+
+
+def find_missing_column(seen: Seen) -> Iterator[Finding]:
+    absent = [n for n in (*seen.table.features, seen.table.target.column) if n not in seen.columns]
+    extra = seen.extra()
+    for i, name in enumerate(absent):
+        guess = _guess_rename(seen, name, extra) if i <= COMPARED // (1 + len(extra)) else ""
+        what = "target" if name == seen.table.target.column else "feature"
+        hint = f"Is it {guess!r}? Rename it to {name!r}." if guess else f"Add the column {name!r}."
+        text = f"the study's {what} {name!r} is not among the {len(seen.columns)} columns"
+        yield Finding("missing_column", "error", name, (), len(seen.index), text, hint)
+
+
+def _guess_rename(seen: Seen, name: str, extras: list[str]) -> str:
+    """The extra column that is most like it by name; else one that shares a word and whose values fit."""
+    folded = {extra.casefold(): extra for extra in extras}
+    close = difflib.get_close_matches(name.casefold(), list(folded), n=1, cutoff=0.6)
+    if close:
+        return folded[close[0]]
+    feature = seen.table.features.get(name)
+    words = _words(name, feature.description if feature else "")
+    for extra in extras:
+        shared = any(a.startswith(b) or b.startswith(a) for a in words for b in _words(extra))
+        if shared and (feature is None or _fit(seen.columns[extra], feature) > 0.9):
+            return extra
+    return ""
+
+
+def _words(*texts: str) -> set[str]:
+    return {word for word in re.findall(r"[^\W_]+", " ".join(texts).casefold()) if len(word) > 2}
+
+
+def _fit(column: pd.Series, feature: Feature) -> float:
+    """The share of present cells that are what the study expects."""
+    values, wrong = as_described(column, feature)
+    present = values.notna() | wrong
+    return float((values.notna() & ~is_outside(values, feature)).sum() / max(present.sum(), 1))
+
+
+def find_extra_column(seen: Seen) -> Iterator[Finding]:
+    for name in seen.repeated:
+        text = f"the column {name!r} is there more than once"
+        yield Finding("extra_column", "error", name, (), 1, text, "Keep one of them.")
+    for name in seen.extra():
+        text, hint = f"the column {name!r} is not in the study", "Nothing uses it; leave it out if you can."
+        yield Finding("extra_column", "warning", name, (), 1, text, hint)
+
+
+def _find_misfits(seen: Seen, kind: str, described_as: tuple[str, ...]) -> Iterator[Finding]:
+    for name, wrong in seen.wrong.items():
+        what = seen.table.target if name == seen.table.target.column else seen.table.features[name]
+        if wrong.any() and what.kind in described_as:
+            problem = describe_misfit(name, seen.columns[name], wrong, what)
+            text, hint = problem.what.rstrip("."), problem.hint
+            yield Finding(kind, "error", name, seen.rows(wrong), int(wrong.sum()), text, hint)
+
+
+def find_wrong_type(seen: Seen) -> Iterator[Finding]:
+    yield from _find_misfits(seen, "wrong_type", ("numeric", "number"))
+
+
+def find_unknown_category(seen: Seen) -> Iterator[Finding]:
+    yield from _find_misfits(seen, "unknown_category", ("binary", "categorical"))
+
+
+def find_unknown_class(seen: Seen) -> Iterator[Finding]:
+    yield from _find_misfits(seen, "unknown_class", ("classes",))
+
+
+def find_out_of_range(seen: Seen) -> Iterator[Finding]:
+    for name, feature, values in seen.numeric():
+        told = values.isin(_spot_codes(values, name, feature))  # these are told with a better reason
+        mixup = spot_unit(values.mask(told), name, feature)
+        outside = is_outside(values, feature) & ~told & ~(mixup[1] if mixup else told)
+        if outside.any():
+            some = values[outside.to_numpy()]
+            text = f"{outside.sum()} of {values.notna().sum()} values are outside {_say_range(feature)}"
+            text += f": from {_plain(some.min())} to {_plain(some.max())}"
+            hint = "Correct or empty them; if they are real, widen the range in the study."
+            yield Finding("out_of_range", "warning", name, seen.rows(outside), int(outside.sum()), text, hint)
+
+
+def find_unit_mixup(seen: Seen) -> Iterator[Finding]:
+    for name, feature, values in seen.numeric():
+        mixup = spot_unit(values.mask(values.isin(_spot_codes(values, name, feature))), name, feature)
+        if mixup:
+            conversion, which = mixup
+            some, factor = values[which.to_numpy()], conversion.factor
+            agreed = bool(is_outside(values, feature).any())
+            like = f"like {conversion.other}: in {conversion.unit} they"
+            if not conversion.other:
+                like = f"{max(factor, 1 / factor):g} times too {'small' if factor > 1 else 'large'}: moved, they"
+            text = f"{which.sum()} of {values.notna().sum()} values look {like} come inside "
+            text += f"{_say_range(feature) if agreed else 'the range of the others'} (from {some.min():.4g} to "
+            text += (
+                f"{some.max():.4g}; their median {some.median():.4g} becomes {conversion.convert(some.median()):.4g})"
+            )
+            hint = f"Convert them: {conversion.formula()}."
+            severity: Literal["error", "warning"] = "error" if agreed else "warning"
+            yield Finding("unit_mixup", severity, name, seen.rows(which), int(which.sum()), text, hint)
+
+
+def find_disguised_missing(seen: Seen) -> Iterator[Finding]:
+    for name, feature, values in seen.numeric():
+        for code in _spot_codes(values, name, feature):
+            which = values == code
+            inside = not is_outside(values[which.to_numpy()], feature).any()
+            text = f"{which.sum()} of {values.notna().sum()} values are {_plain(code)}"
+            text += ", apart from all others" if inside else f", outside {_say_range(feature)}"
+            hint = f"If {_plain(code)} means 'not measured', {_say_code(name, code)}"
+            severity: Literal["error", "warning"] = "warning" if inside else "error"
+            yield Finding("disguised_missing", severity, name, seen.rows(which), int(which.sum()), text, hint)
+
+
+def _say_code(name: str, code: float) -> str:
+    return f"empty those cells, or write missing = [{_plain(code)}] for {name} in the study."
+
+
+def _spot_codes(values: pd.Series, name: str, feature: Feature) -> list[float]:
+    """Constants that stand for "not measured": a heap of one value where no measured value would be."""
+    counts = values.value_counts()
+    outside = is_outside(counts.index.to_series(), feature).to_numpy()
+    likely = counts.index.isin(CODES)
+    for part in (np.full(len(counts), True), outside):  # and the highest heap: of all, and of those outside
+        likely |= part & (counts.to_numpy() == counts.to_numpy()[part].max(initial=0))
+    found = [float(code) for code in counts.index[likely & (counts.to_numpy() > 1)]]
+    codes = [code for code in found if _is_code(code, counts, len(values), feature)]
+    return [code for code in codes if code in CODES or not _converts(code, name, feature)]
+
+
+def _converts(value: float, name: str, feature: Feature) -> bool:
+    """A measured value in another unit can repeat as well."""
+    low, high = feature.range or (np.inf, -np.inf)
+    return any(low <= c.convert(value) <= high for c in choose_conversions(name, feature))
+
+
+def _is_code(code: float, counts: pd.Series, rows: int, feature: Feature) -> bool:
+    low, high = feature.range or (-np.inf, np.inf)
+    count, rest = counts[code], counts[~counts.index.isin([*CODES, code])]
+    heap = not len(rest) or count >= 3 * rest.max()
+    spread = np.subtract(*np.quantile(rest.index, [0.75, 0.25])) if len(rest) else 0.0
+    apart = not len(rest) or np.abs(rest.index.to_numpy() - code).min() > spread / 2
+    if not low <= code <= high:
+        rivals = rest[is_outside(rest.index.to_series(), feature).to_numpy()]
+        lonely = not len(rivals) or count >= 3 * rivals.max()
+        if code in CODES:  # -1 lies next to 0, and a high heap may touch the rest
+            return bool(lonely and (apart or heap or code < 0 <= low))
+        return bool(lonely and apart and count >= max(3, 0.01 * rows))
+    if feature.range and (code == 0 or not len(rest)):
+        return False  # by the study's own words this is a value: a heap of 0 is natural for counts
+    continuous, often = len(rest) >= 10 or not len(rest), code in CODES or count >= 0.3 * rows
+    return bool(count >= 3 and heap and apart and continuous and often)
+
+
+def _heaps(seen: Seen) -> Iterator[tuple[str, Feature, pd.Series, float, str]]:
+    """One value that comes far more often than any other, in columns of many values; 0 is often natural."""
+    for name, feature, values in seen.numeric():
+        counts = values.value_counts()
+        if len(counts) <= 10 or counts.iloc[0] < max(10, 0.1 * counts.sum(), 4 * counts.iloc[1]):
+            continue
+        heap = float(counts.index[0])
+        if heap not in CODES and heap not in _spot_codes(values, name, feature):
+            times = f"{counts.iloc[0]} of {counts.sum()} values are {_plain(heap)}"
+            yield name, feature, values, heap, f"{times}; no other comes more than {counts.iloc[1]} times"
+
+
+def find_clipped(seen: Seen) -> Iterator[Finding]:
+    for name, feature, values, heap, text in _heaps(seen):
+        if heap in (values.min(), values.max()) and heap not in (feature.range or ()):  # a scale may end there
+            text = text.replace(";", f", the {'largest' if heap == values.max() else 'smallest'};")
+            hint = "They look cut off there: take the uncut values from the source, or agree on the cut in the study."
+            rows, count = seen.rows(values == heap), int((values == heap).sum())
+            yield Finding("clipped", "warning", name, rows, count, text, hint)
+
+
+def find_filled_in(seen: Seen) -> Iterator[Finding]:
+    for name, _, values, heap, text in _heaps(seen):
+        if values.min() < heap < values.max():
+            hint = f"If {_plain(heap)} was filled in where nothing was measured, {_say_code(name, heap)}"
+            rows, count = seen.rows(values == heap), int((values == heap).sum())
+            yield Finding("filled_in", "warning", name, rows, count, text, hint)
+
+
+def find_much_missing(seen: Seen) -> Iterator[Finding]:
+    for name in seen.table.features:
+        absent = seen.absent(name) if name in seen.values else pd.Series(dtype=bool)
+        if absent.sum() > 0.5 * len(absent):
+            text = f"{absent.sum()} of {len(absent)} values are missing ({absent.mean():.0%})"
+            hint = "The model learns little of it here; look whether the export lost it."
+            yield Finding("much_missing", "warning", name, seen.rows(absent), int(absent.sum()), text, hint)
+
+
+def find_missing_by_class(seen: Seen) -> Iterator[Finding]:
+    classes, levels = seen.classes().to_numpy(), seen.table.target.levels
+    large = {level: classes == i for i, level in enumerate(levels) if (classes == i).sum() >= FEW_ROWS}
+    for name in seen.table.features:
+        if name not in seen.values:
+            continue
+        absent = seen.absent(name).to_numpy()
+        shares = {level: float(absent[rows].mean()) for level, rows in large.items()}
+        if shares and max(shares.values()) - min(shares.values()) > 0.3:
+            text = "missing depends on the class: " + ", ".join(f"{s:.0%} in {k}" for k, s in shares.items())
+            hint = "The model could learn who was measured; ask why the others were not."
+            rows, count = seen.rows(absent), int(absent.sum())
+            yield Finding("missing_by_class", "warning", name, rows, count, text, hint)
+
+
+def find_duplicate_rows(seen: Seen) -> Iterator[Finding]:
+    cells = pd.DataFrame({i: column.map(str) for i, column in enumerate(seen.columns.values())})
+    again = cells.duplicated() if len(cells.columns) else pd.Series(dtype=bool)
+    if again.any() and cells.nunique().max() > 10:  # rows of a few coarse answers repeat by chance
+        text = f"{again.sum()} of {len(again)} rows repeat an earlier row in every column"
+        hint = "Remove them if it is the same patient: training and testing on one flatters the score."
+        yield Finding("duplicate_rows", "warning", "", seen.rows(again), int(again.sum()), text, hint)
+
+
+def find_constant_column(seen: Seen) -> Iterator[Finding]:
+    number = [seen.table.target.column] * (seen.table.target.kind == "number")
+    for name in [*seen.table.features, *number]:
+        values = seen.values[name].dropna() if name in seen.values else pd.Series(dtype=float)
+        if len(values) > 1 and values.nunique() == 1 and not seen.wrong[name].any():
+            cell = str(seen.columns[name][seen.values[name].notna().to_numpy()].iloc[0])
+            text = f"{len(values)} of {len(values)} values are {cell}"
+            yield Finding("constant_column", "warning", name, (), len(values), text, "It tells nothing here.")
+
+
+def find_one_class(seen: Seen) -> Iterator[Finding]:
+    for level, count in seen.class_counts().items():
+        if count == sum(seen.class_counts().values()) > 0:
+            text, hint = f"all {count} rows are of class {level}", "Scores that compare classes need two."
+            yield Finding("one_class", "warning", seen.table.target.column, (), count, text, hint)
+
+
+def find_class_too_small(seen: Seen) -> Iterator[Finding]:
+    counts, classes = seen.class_counts(), seen.classes()
+    several = sum(count > 0 for count in counts.values()) > 1  # else one_class says it
+    for i, (level, count) in enumerate(counts.items()):
+        if several and count < FEW_OF_A_CLASS:
+            text = f"{count} of {sum(counts.values())} rows are of class {level}"
+            hint = f"With fewer than {FEW_OF_A_CLASS} its test score means little."
+            rows = seen.rows(classes == i)
+            yield Finding("class_too_small", "warning", seen.table.target.column, rows, count, text, hint)
+
+
+def find_target_missing(seen: Seen) -> Iterator[Finding]:
+    column = seen.table.target.column
+    absent = seen.absent(column) if column in seen.values else pd.Series(dtype=bool)
+    if absent.any():
+        severity: Literal["error", "warning"] = "error" if absent.all() else "warning"
+        text = f"{absent.sum()} of {len(absent)} rows have no target"
+        hint = "They are left out; fill the target in to use them."
+        yield Finding("target_missing", severity, column, seen.rows(absent), int(absent.sum()), text, hint)
+
+
+def find_too_few_rows(seen: Seen) -> Iterator[Finding]:
+    column = seen.table.target.column
+    usable = int(seen.values[column].notna().sum()) if column in seen.values else len(seen.index)
+    if usable < FEW_ROWS:
+        text = f"{usable} rows can be used, fewer than {FEW_ROWS}"
+        hint = "A test part of so few says little; pool it with another site or add rows."
+        yield Finding("too_few_rows", "warning" if usable else "error", "", (), usable, text, hint)
+
+
+CHECKS: tuple[Callable[[Seen], Iterator[Finding]], ...] = (
+    find_missing_column,
+    find_extra_column,
+    find_wrong_type,
+    find_unknown_category,
+    find_unknown_class,
+    find_unit_mixup,
+    find_disguised_missing,
+    find_out_of_range,
+    find_clipped,
+    find_filled_in,
+    find_much_missing,
+    find_missing_by_class,
+    find_duplicate_rows,
+    find_constant_column,
+    find_one_class,
+    find_class_too_small,
+    find_target_missing,
+    find_too_few_rows,
+)

@@ -1,0 +1,136 @@
+"""Values that look like another unit, or like a decimal point that slipped."""
+
+from __future__ import annotations
+
+import re
+from typing import Any, NamedTuple
+
+import numpy as np
+import pandas as pd
+
+from vitrail.data.schema import Feature
+
+FEW_ROWS = 20
+
+
+class Conversion(NamedTuple):
+    """A value in `other` times `factor` plus `offset` is the value in `unit`."""
+
+    words: tuple[str, ...]  # what the feature is called; empty: the units alone decide
+    unit: str
+    other: str
+    factor: float
+    offset: float = 0.0
+
+    def convert(self, values: Any) -> Any:
+        return values * self.factor + self.offset
+
+    def turn(self) -> Conversion:
+        return Conversion(self.words, self.other, self.unit, 1 / self.factor, -self.offset / self.factor)
+
+    def formula(self) -> str:
+        if not self.other:
+            return f"multiply by {self.factor:g}" if self.factor > 1 else f"divide by {1 / self.factor:g}"
+        plus = f" {'+' if self.offset > 0 else '-'} {abs(self.offset):.4g}" if self.offset else ""
+        return f"{self.unit} = {self.other} x {self.factor:.4g}{plus}"
+
+
+_HAEMOGLOBIN = ("haemoglobin", "hemoglobin", "hgb", "hb")
+_ONE_WAY = (
+    Conversion(("cholesterol", "chol", "ldl", "hdl"), "mg/dL", "mmol/L", 38.67),
+    Conversion(("glucose", "glyc", "sugar", "fbs"), "mg/dL", "mmol/L", 18.02),
+    Conversion(("triglyceride", "trig"), "mg/dL", "mmol/L", 88.57),
+    Conversion(("calcium",), "mg/dL", "mmol/L", 4.008),
+    Conversion(("bun", "nitrogen"), "mg/dL", "mmol/L", 2.801),
+    Conversion(("urea",), "mg/dL", "mmol/L", 6.006),
+    Conversion(("creatinine", "creat"), "mg/dL", "umol/L", 1 / 88.4),
+    Conversion(("bilirubin", "bili"), "mg/dL", "umol/L", 1 / 17.1),
+    Conversion(_HAEMOGLOBIN, "g/dL", "g/L", 0.1),
+    Conversion(_HAEMOGLOBIN, "g/dL", "mmol/L", 1.6114),
+    Conversion(_HAEMOGLOBIN, "g/L", "mmol/L", 16.114),
+    Conversion(("hba1c", "a1c", "glycated", "glycosylated"), "%", "mmol/mol", 0.09148, 2.152),
+    Conversion((), "C", "F", 5 / 9, -160 / 9),
+    Conversion((), "kg", "lb", 0.45359237),
+    Conversion((), "cm", "in", 2.54),
+    Conversion((), "cm", "m", 100.0),
+    Conversion((), "years", "months", 1 / 12),
+    Conversion((), "years", "days", 1 / 365.25),
+    Conversion((), "mmHg", "kPa", 7.50062),
+)
+CONVERSIONS = _ONE_WAY + tuple(c.turn() for c in _ONE_WAY)
+SLIPS = tuple(Conversion((), "", "", f) for f in (10.0, 100.0, 1000.0, 0.1, 0.01, 0.001))  # of the decimal point
+SPELLINGS = (  # how else a unit is written, folded
+    "c celsius degc|f fahrenheit degf|kg kgs kilogram kilograms|lb lbs pound pounds|in inch inches|"
+    "cm centimetre centimetres centimeter centimeters|m metre metres meter meters|years year yr yrs y|"
+    "months month mo|days day d|% percent"
+)
+
+
+def is_outside(values: pd.Series, feature: Feature) -> pd.Series:
+    low, high = feature.range or (-np.inf, np.inf)
+    return (values < low) | (values > high)
+
+
+def spot_unit(values: pd.Series, name: str, feature: Feature) -> tuple[Conversion, pd.Series] | None:
+    """The conversion that explains most of the values outside the range, and the rows it explains.
+
+    Where none is, or no range is agreed, those apart from all others are looked at: drafted ranges hold every value.
+    """
+    present, outside = values.notna(), is_outside(values, feature)
+    agreed = bool(outside.any())
+    outside = outside if agreed else _apart(values)
+    rest = values[present & ~outside]
+    low, high = feature.range if agreed and feature.range else (rest.min(), rest.max())
+    most = outside.sum() > present.sum() / 2
+    home = (low + high) / 2 if most else rest.median()
+    ranked = []
+    for conversion in (*choose_conversions(name, feature), *SLIPS) if outside.any() else ():
+        converted = conversion.convert(values)
+        fits = (converted >= low) & (converted <= high)
+        whole = most and fits.sum() >= 0.95 * present.sum()  # then those inside by chance are meant as well
+        which = fits if whole else fits & outside
+        before, after = abs(values[which].median() - home), abs(converted[which].median() - home)
+        explained = int((fits & outside).sum())
+        guess = not conversion.other or not agreed  # neither unit nor range tell: it must come right home
+        if guess and (most or after > 0.5 * (rest.quantile(0.9) - rest.quantile(0.1))):
+            continue
+        if not conversion.other and not _far_apart(values[which], rest):  # else a few outliers
+            continue
+        # values just past the end of the range are outliers: another unit must bring them closer to the rest
+        if explained >= min(3, present.sum()) and explained > outside.sum() / 2 and after < before:
+            ranked.append((bool(conversion.other), explained, -after, conversion, which))
+    return max(ranked, key=lambda r: r[:3])[3:] if ranked else None
+
+
+def _far_apart(some: pd.Series, rest: pd.Series) -> bool:
+    low, high = sorted([(some.abs().min(), some.abs().max()), (rest.abs().min(), rest.abs().max())])
+    return bool(high[0] > 1.5 * low[1])
+
+
+def _apart(values: pd.Series) -> pd.Series:
+    """The smaller of two groups with a wide gap between them; nobody where there is no such gap."""
+    known, none = np.sort(values.dropna().to_numpy()), pd.Series(False, index=values.index)
+    if len(known) < FEW_ROWS or known[0] <= 0:
+        return none
+    at = int(np.diff(np.log(known)).argmax())
+    small, high = min(known[: at + 1], known[at + 1 :], key=len), at + 1 > len(known) / 2
+    if known[at + 1] < 1.5 * known[at] or len(small) < 0.02 * len(known) or len(np.unique(small)) < 5:
+        return none
+    return pd.Series(values > known[at] if high else values <= known[at])
+
+
+def choose_conversions(name: str, feature: Feature) -> list[Conversion]:
+    """Those for the unit; where several substances share it, those for the one that is named, else all."""
+    about = f"{name} {feature.description}".casefold()
+    words = set(re.findall(r"[^\W_]+", about))
+    fitting = [c for c in CONVERSIONS if not feature.unit or _fold_unit(c.unit) == _fold_unit(feature.unit)]
+    named = [c for c in fitting if any(w in words or (len(w) > 3 and w in about) for w in c.words)]
+    if not feature.unit:
+        return named
+    anything = [c for c in fitting if c.unit != "%" or not c.words]  # a percentage can be of anything
+    return named or anything
+
+
+def _fold_unit(unit: str) -> str:
+    folded = re.sub(r"[\s°º.()]", "", unit.casefold().replace("µ", "u").replace("μ", "u"))
+    return next((s.split()[0] for s in SPELLINGS.split("|") if folded in s.split()), folded)

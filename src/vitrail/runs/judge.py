@@ -1,0 +1,168 @@
+"""How good every site's own model is on its own rows, all sites at once; and what a run says of its sites."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+import pandas as pd
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from vitrail.core.facts import OWN
+from vitrail.core.metrics import score_all
+from vitrail.core.tensors import each, tensors
+from vitrail.data.encode import Encoder, SiteData
+from vitrail.engines.local import Engine, threads
+from vitrail.engines.rounds import Moment
+from vitrail.runs.fit import Ask, at_hand
+from vitrail.runs.setup import MAJORITY, all_rows
+from vitrail.study import Study
+
+SIZES = ["site", "train_rows", "test_rows", "target"]
+WASTE = 2  # padded rows may be so many times the real ones
+
+
+class Stack(NamedTuple):
+    """Rows of neighbours in the engine's order, padded to the longest."""
+
+    sites: list[int]  # places in the run's order
+    at: slice  # where their models are
+    x: Tensor  # [site, row, ...]
+
+
+class Judge:
+    """Sites on this machine. Scores every site's own model on its own rows."""
+
+    def __init__(self, runner: Engine, study: Study, data: list[SiteData]) -> None:
+        self.runner, self.study, self.data = runner, study, data
+        self.sizes = sizes_of(study, data)
+        self.at = [0 if runner.method.pools_rows else runner.names.index(site.name) for site in data]
+        self.stacks = {split: self._stacks(split) for split in ("test", "train")}
+        self.truth = {split: _padded([self._target(s, split) for s in data]) for split in ("test", "train")}
+
+    def rows(self, moment: Moment, splits: tuple[str, ...]) -> list[tuple[Any, ...]]:
+        return self.scores(self.runner.settled(moment), moment.stage, moment.round, splits)
+
+    def late(self) -> list[tuple[Any, ...]]:
+        return []
+
+    def models(self, moment: Moment) -> dict[str, dict[str, Tensor]]:
+        states = dict(tensors(self.runner.settled(moment)))
+        at = zip(self.data, self.at, strict=True)
+        return {s.name: {k: v[i].cpu().clone() for k, v in states.items()} for s, i in at}
+
+    def encoders(self) -> dict[str, Encoder]:
+        return {site.name: site.encoder for site in self.data}
+
+    def ask(self) -> Ask:
+        return at_hand(self.runner.task, all_rows(self.data, self.study))
+
+    @torch.no_grad()
+    def scores(self, settled: Any, stage: int, round_: int, splits: tuple[str, ...]) -> list[tuple[Any, ...]]:
+        """Rows of HISTORY, for settled sites."""
+        out = []
+        for split in splits:
+            said = self._answers(settled, split)
+            if len(said) > 1 and not stage and not round_:
+                said[f"test:{MAJORITY}"] = self._majority(said[split])
+            y, real = self.truth[split]
+            scored = {name: score_all(self.study.metrics, y, p, real) for name, p in said.items()}
+            for i, site in enumerate(self.data):
+                for name, metrics in scored.items():
+                    out += [(stage, round_, site.name, name, m, float(v[i])) for m, v in metrics.items()]
+        return out
+
+    def _answers(self, settled: Any, split: str) -> dict[str, NDArray[np.float64]]:
+        """[site, row, answer] by model: what the site's own says, and on hold-out rows what those beside it say."""
+        task, method, target = self.runner.task, self.runner.method, self.study.target
+        count = max(1, len(target.levels))
+        y, _ = self.truth[split]
+
+        def said(stack: Stack) -> dict[str, Tensor]:
+            mine = each(lambda t: t[stack.at], settled)
+            found = {split: method.predict(task, mine, stack.x)}
+            if split == "test":
+                beside = {k: params for k, params in method.models(task, mine).items() if k != OWN}
+                found |= {f"test:{k}": task.output(params, stack.x) for k, params in beside.items()}
+            return {k: task.loss.answers(z.double()) for k, z in found.items()}
+
+        pool, stacks = self.runner.pool, self.stacks[split]
+        out: dict[str, NDArray[np.float64]] = {}
+        for stack, told in zip(stacks, pool.map(said, stacks) if pool else map(said, stacks), strict=True):
+            for name, z in told.items():
+                whole = out.setdefault(name, np.zeros((*y.shape, count)))
+                numbers = z.cpu().numpy()
+                numbers = numbers * target.scale + target.center if target.kind == "number" else numbers
+                whole[stack.sites, : numbers.shape[1]] = numbers.reshape(len(stack.sites), -1, count)
+        return out
+
+    def _stacks(self, split: str) -> list[Stack]:
+        rows = [getattr(site, f"{split}_x") for site in self.data]
+        like = self.runner.task.like
+        order = sorted(range(len(rows)), key=lambda i: self.at[i])
+        most = 1 if self.runner.method.pools_rows else -(-len(order) // threads())
+        groups: list[list[int]] = []
+        for i in order:
+            tried = [*groups[-1], i] if groups else []
+            longest, real = max((len(rows[k]) for k in tried), default=0), sum(len(rows[k]) for k in tried)
+            if not tried or len(tried) > most or longest * len(tried) > WASTE * real:
+                groups.append([i])
+            else:
+                groups[-1] = tried
+        out = []
+        for group in groups:
+            x = torch.zeros(len(group), max(len(rows[i]) for i in group), *rows[group[0]].shape[1:])
+            for k, i in enumerate(group):
+                x[k, : len(rows[i])] = torch.from_numpy(rows[i])
+            first = self.at[group[0]]
+            out.append(Stack(group, slice(first, first + len(group)), x.to(like)))
+        return out
+
+    def _target(self, site: SiteData, split: str) -> NDArray[Any]:
+        """In the target's own unit."""
+        y, target = getattr(site, f"{split}_y"), self.study.target
+        return np.asarray(y * target.scale + target.center if target.kind == "number" else y.astype(np.int64))
+
+    def _majority(self, like: NDArray[np.float64]) -> NDArray[np.float64]:
+        """The same answer for every row: the mean of the training rows, or the shares of their classes."""
+        out = np.empty_like(like)
+        for i, site in enumerate(self.data):
+            trained = self._target(site, "train")
+            if self.study.target.kind == "number":
+                out[i] = trained.mean()
+            else:
+                out[i] = np.bincount(trained, minlength=like.shape[2]) / len(trained)
+        return out
+
+
+def _padded(ragged: list[NDArray[Any]]) -> tuple[NDArray[Any], NDArray[np.bool_]]:
+    """[site, row], and which are rows at all."""
+    longest = max(len(v) for v in ragged)
+    out = np.zeros((len(ragged), longest), dtype=ragged[0].dtype)
+    real = np.arange(longest) < np.array([len(v) for v in ragged])[:, None]
+    for i, v in enumerate(ragged):
+        out[i, : len(v)] = v
+    return out, real
+
+
+def sizes_of(study: Study, data: list[SiteData]) -> pd.DataFrame:
+    told = [(s.name, len(s.train_y), len(s.test_y), target_words(study, target_share(study, s))) for s in data]
+    return pd.DataFrame(told, columns=SIZES)
+
+
+def target_share(study: Study, site: SiteData) -> NDArray[np.float64]:
+    """The share of each class among a site's rows; or their mean, in the target's own unit."""
+    y = np.concatenate([site.train_y, site.test_y])
+    if study.target.kind == "number":
+        return np.array([y.mean() * study.target.scale + study.target.center], dtype=np.float64)
+    return np.bincount(y.astype(np.int64), minlength=len(study.target.levels)) / len(y)
+
+
+def target_words(study: Study, share: NDArray[np.float64]) -> str:
+    if study.target.kind == "number":
+        return f"mean {share[0]:.4g} {study.target.unit}".strip()
+    shown = share[1:] if len(share) == 2 else share
+    names = study.target.levels[-len(shown) :]
+    return ", ".join(f"{100 * s:.0f} % {n}" for n, s in zip(names, shown, strict=True))
