@@ -118,8 +118,8 @@ def test_what_happened_on_the_way_is_told() -> None:
     assert "300 gradients for Global and Local" in html
     assert "messages hold something for each of the 5 sites" in html, "the method says so"
     assert "rows it had set aside" not in html
-    judged = page(stopped=stopped, validation=torch.ones(ROUNDS, 5))
-    assert "<b>ward 2</b> stopped in round 21: from then on its model stands still; the loss on the rows" in render(judged)
+    html = render(page(stopped=stopped, validation=torch.ones(ROUNDS, 5)))
+    assert "<b>ward 2</b> stopped in round 21: from then on its model stands still; the loss on the rows" in html
 
 
 def test_the_local_model_is_near_is_told() -> None:

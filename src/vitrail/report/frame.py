@@ -22,7 +22,7 @@ def part(name: str) -> str:
 
 
 @cache
-def _templates() -> Environment:
+def templates() -> Environment:
     env = Environment(
         loader=FunctionLoader(part), autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )
@@ -34,14 +34,14 @@ def _templates() -> Environment:
 
 def fill_part(template: str, **given: Any) -> Markup:
     """A piece of a page."""
-    return Markup(_templates().get_template(template).render(**given).strip())
+    return Markup(templates().get_template(template).render(**given).strip())
 
 
 def fill(template: str, *, heat: bool = False, **given: Any) -> str:
     """One HTML file that needs no network; with the styles of heatmaps where it has some."""
     every, _, more = part("page.css").partition(HEAT_STYLES)
     css = Markup(every + more if heat else every)  # ours, not data
-    return _templates().get_template(template).render(css=css, **given)
+    return templates().get_template(template).render(css=css, **given)
 
 
 def is_ours(page: Path, verb: str) -> bool:
