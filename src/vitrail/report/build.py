@@ -97,7 +97,8 @@ def _about(whole: Comparison, run: Run | None) -> list[tuple[str, str]]:
         *((f"Data of {site}", f"fingerprint {mark}") for site, mark in whole.info["fingerprints"].items()),
     ]
     if run is not None:
-        about += [(k.capitalize(), str(run.info[k])) for k in ("engine", "device", "started", "dropout_rate")]
+        kept = ("engine", "device", "started", "dropout_rate")
+        about += [(k.capitalize().replace("_", " "), str(run.info[k])) for k in kept]
     return about
 
 

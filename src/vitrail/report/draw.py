@@ -54,9 +54,14 @@ def _plain(value: str | float) -> str:
     return value if isinstance(value, str) else f"{value:.1f}".removesuffix(".0")
 
 
+def tip(words: str) -> Markup:
+    """What is told under the pointer; first among the children of a shape."""
+    return tag("title", words)
+
+
 def text(x: float, y: float, words: str, kind: str, anchor: str = "start", full: str | None = None) -> Markup:
     """`full` is told under the pointer where the words were shortened."""
-    hover = [] if full is None or full == words else [tag("title", full)]
+    hover = [] if full is None or full == words else [tip(full)]
     return tag("text", words, *hover, x=x, y=y, class_=kind, text_anchor=anchor)
 
 
@@ -283,7 +288,7 @@ def panel_parts(panel: Panel, x: Scale, top: float, bottom: float, rounds: Seque
     parts += _round_axis(x, rounds, bottom, about)
     if panel.level is not None:
         words, value = panel.level
-        hover = tag("title", f"{words}: {number(value)}")
+        hover = tip(f"{words}: {number(value)}")
         parts.append(tag("g", hover, line(x.start, y(value), x.end, y(value), "level")))
         parts += [line(0, above + 14, 26, above + 14, "level key"), text(32, above + 18, words, "label level")]
     return parts + _lines(panel.series, x, y)
@@ -301,7 +306,7 @@ def _lines(series: Sequence[Series], x: Scale, y: Scale) -> list[Markup]:
     for n, (one, all_) in enumerate(known):
         at = [all_[i] for i in thin(len(all_), most)]
         points, last = [(x(one.x[i]), y(one.y[i])) for i in at], at[-1]
-        drawn = [tag("title", f"{one.name}: {number(one.y[last])} after round {one.x[last]:.0f}{one.more}")]
+        drawn = [tip(f"{one.name}: {number(one.y[last])} after round {one.x[last]:.0f}{one.more}")]
         drawn += [path(points, kind="line")] if len(points) > 1 else []
         if one.band and len(points) > 1:
             low, high = ([(x(one.x[i]), y(edge[i])) for i in at] for edge in one.band)

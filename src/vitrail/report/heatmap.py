@@ -17,18 +17,7 @@ import pandas as pd
 from markupsafe import Markup
 
 from vitrail.explain.groups import joined
-from vitrail.report.draw import (
-    SHADES,
-    WIDE,
-    Drawing,
-    beside,
-    names_room,
-    shade,
-    tag,
-    text,
-    turned,
-    turned_room,
-)
+from vitrail.report import draw
 from vitrail.report.words import LAYERS, number, p_words, several, shorten_all, signed
 
 SHOWN, SLACK = 24, 30  # features in the main figure; so many are not worth folding
@@ -171,8 +160,8 @@ def _draw(layer: Layer, tiny: bool) -> Markup:
     """Names of sites, and the cells with the names of features below them."""
     short, labels = shorten_all(layer.sites, 18 if tiny else 22), shorten_all(layer.features, 20)
     across = max(map(len, labels.values()), default=0) * (5.4 if tiny else 7.0)  # pixels of the longest label
-    left = math.ceil(max(across / 2, names_room(short.values())))
-    wide = (WIDE - left - 8) // (BLOCK if tiny else max(len(layer.features), 1))
+    left = math.ceil(max(across / 2, draw.names_room(short.values())))
+    wide = (draw.WIDE - left - 8) // (BLOCK if tiny else max(len(layer.features), 1))
     wide, high = (wide, wide) if tiny else (min(wide, 44), 28 if len(layer.sites) <= 12 else 20)
     top, edge = 18.0 if layer.crossed.any() else 4.0, 3.0  # room for x, and for the outline of the first cell
     bottom, end = top + high * len(layer.sites), edge + wide * len(layer.features)
@@ -182,32 +171,32 @@ def _draw(layer: Layer, tiny: bool) -> Markup:
         y = top + high * i
         refused = np.isnan(layer.values[i]).all()
         kind = ("refused" if refused else "name") + " tiny" * tiny
-        names.append(text(left - 8, y + high / 2 + (3 if tiny else 4), short[site], kind, "end", site))
+        names.append(draw.text(left - 8, y + high / 2 + (3 if tiny else 4), short[site], kind, "end", site))
         if refused:
-            hover = tag("title", f"{site} did not publish {LAYERS[layer.name].title} ({layer.name})")
-            cells.append(tag("rect", hover, x=edge, y=y, width=end - edge - 1, height=high - 1, class_="none"))
-            marks.append(tag("path", d=_hatch(edge, end - 1, y, high - 1), class_="hatch"))
+            hover = draw.tip(f"{site} did not publish {LAYERS[layer.name].title} ({layer.name})")
+            cells.append(draw.tag("rect", hover, x=edge, y=y, width=end - edge - 1, height=high - 1, class_="none"))
+            marks.append(draw.tag("path", d=_hatch(edge, end - 1, y, high - 1), class_="hatch"))
             if not tiny:
-                marks.append(text(edge + 8, y + high / 2 + 4, "did not publish", "refused"))
+                marks.append(draw.text(edge + 8, y + high / 2 + 4, "did not publish", "refused"))
             continue
         for j in range(len(layer.features)):
-            x, kind = edge + wide * j, "none" if math.isnan(layer.values[i, j]) else shade(shades[i, j])
+            x, kind = edge + wide * j, "none" if math.isnan(layer.values[i, j]) else draw.shade(shades[i, j])
             cx, cy = x + (wide - 1) / 2, y + (high - 1) / 2
             box = {"x": x, "y": y, "width": wide - 1, "height": high - 1}
-            cells.append(tag("rect", tag("title", cell_words(layer, i, j)), **box, class_=kind))
+            cells.append(draw.tag("rect", draw.tip(cell_words(layer, i, j)), **box, class_=kind))
             if layer.flagged[i, j]:
-                marks += [tag("rect", **box, class_="halo"), tag("rect", **box, class_="flag")]
+                marks += [draw.tag("rect", **box, class_="halo"), draw.tag("rect", **box, class_="flag")]
             if layer.circled[i, j]:
-                marks.append(text(cx, cy + (3.4 if tiny else 4.7), "O", "circled" + " tiny" * tiny, "middle"))
+                marks.append(draw.text(cx, cy + (3.4 if tiny else 4.7), "O", "circled" + " tiny" * tiny, "middle"))
             if layer.flagged[i, j]:
-                marks.append(tag("circle", cx=cx, cy=cy, r=2 if tiny else 3, class_="flag-dot"))
+                marks.append(draw.tag("circle", cx=cx, cy=cy, r=2 if tiny else 3, class_="flag-dot"))
     for j, feature in enumerate(layer.features):
         kind = ("feature flagged" if layer.flagged[:, j].any() else "feature") + (" tiny" if tiny else "")
-        cells.append(turned(edge + wide * (j + 0.5), bottom, labels[feature], kind, feature))
+        cells.append(draw.turned(edge + wide * (j + 0.5), bottom, labels[feature], kind, feature))
         if layer.crossed[j]:
-            cells.append(text(edge + wide * (j + 0.5), top - 6, "x", "crossed", "middle"))
-    drawn = Drawing(end + 5, bottom + turned_room(across), [*cells, *marks])
-    return beside(Drawing(left, bottom, names), drawn, _title(layer), describe(layer))
+            cells.append(draw.text(edge + wide * (j + 0.5), top - 6, "x", "crossed", "middle"))
+    drawn = draw.Drawing(end + 5, bottom + draw.turned_room(across), [*cells, *marks])
+    return draw.beside(draw.Drawing(left, bottom, names), drawn, _title(layer), describe(layer))
 
 
 def _hatch(begin: float, end: float, y: float, high: float, gap: int = 7) -> str:
@@ -219,16 +208,16 @@ def _hatch(begin: float, end: float, y: float, high: float, gap: int = 7) -> str
     return "".join(lines)
 
 
-def _legend(layer: Layer) -> Drawing:
+def _legend(layer: Layer) -> draw.Drawing:
     """The shades and where they end."""
-    wide, count = 20, 2 * SHADES + 1
-    parts = [tag("rect", x=wide * i, y=2, width=wide, height=12, class_=f"h{i}") for i in range(count)]
+    wide, count = 20, 2 * draw.SHADES + 1
+    parts = [draw.tag("rect", x=wide * i, y=2, width=wide, height=12, class_=f"h{i}") for i in range(count)]
     write = signed if layer.neutral == 0 else number
     low, high = (write(layer.neutral + s * layer.clip, 2).removesuffix("0").removesuffix(".0") for s in (-1, 1))
     middle = f"{layer.neutral:.0f}, no {LAYERS[layer.name].title.split()[0]}"
     texts = ((0.0, f"{low} or less", "start"), (0.5, middle, "middle"), (1.0, f"{high} or more", "end"))
-    parts += [text(wide * count * at, 30, words, "tick", side) for at, words, side in texts]
-    return Drawing(wide * count, 36, parts)
+    parts += [draw.text(wide * count * at, 30, words, "tick", side) for at, words, side in texts]
+    return draw.Drawing(wide * count, 36, parts)
 
 
 # words

@@ -24,7 +24,7 @@ from urllib.parse import parse_qs, urlsplit
 from markupsafe import Markup
 
 from vitrail.core.problems import Problem, VitrailError
-from vitrail.report.draw import ABOVE, Panel, Scale, Series, domain, is_narrow, panel_parts, plot, text, twice
+from vitrail.report import draw
 from vitrail.report.frame import fill, part
 from vitrail.report.watch import Watch, span
 from vitrail.report.words import listed, metric_words, number, several, shorten_all, size
@@ -40,28 +40,28 @@ GOOD = ("joined", "back", "finished")
 
 def curve_figure(curve: dict[str, Any] | None) -> Markup:
     """Mean and worst site over the rounds, every site's own line behind them; wide and narrow."""
-    return Markup() if curve is None else twice(lambda width: _curves(curve, width))
+    return Markup() if curve is None else draw.twice(lambda width: _curves(curve, width))
 
 
 def _curves(curve: dict[str, Any], width: int) -> Markup:
-    narrow, rounds, last = is_narrow(width), [float(r) for r in curve["rounds"]], curve["worst_site"]
+    narrow, rounds, last = draw.is_narrow(width), [float(r) for r in curve["rounds"]], curve["worst_site"]
     short = shorten_all(list(curve["sites"]), 14 if narrow else 24)
     few, alone = len(short) <= LABELLED, len(short) == 1
     kind, series = "series of" if few else "series of many", []
     for name, values in curve["sites"].items():
         label = short[name] if alone or (few and name != last) else ""
-        series.append(Series(name, label, kind, rounds, [math.nan if v is None else v for v in values]))
+        series.append(draw.Series(name, label, kind, rounds, [math.nan if v is None else v for v in values]))
     if not alone:
-        series.append(Series("worst site", f"worst: {short[last]}", "series strong m1", rounds, curve["worst"]))
-        series.append(Series("mean of sites", "mean of sites", "series strong m0", rounds, curve["mean"]))
-    axis, bottom = metric_words(curve["metric"]), ABOVE + 230
+        series.append(draw.Series("worst site", f"worst: {short[last]}", "series strong m1", rounds, curve["worst"]))
+        series.append(draw.Series("mean of sites", "mean of sites", "series strong m0", rounds, curve["mean"]))
+    axis, bottom = metric_words(curve["metric"]), draw.ABOVE + 230
     reach = (rounds[0], rounds[-1]) if rounds[-1] > rounds[0] else (rounds[0] - 1, rounds[0] + 1)
-    x = Scale(*reach, 34.0, width - 24 - 6.5 * max(len(s.label) for s in series))
-    panel = Panel(axis, series, *domain(v for s in series for v in s.y))
-    parts = panel_parts(panel, x, ABOVE, bottom, (rounds[0], rounds[-1]), 3 if narrow else 6)
-    parts.append(text(x.middle, bottom + 31, "round", "axis", "middle"))
+    x = draw.Scale(*reach, 34.0, width - 24 - 6.5 * max(len(s.label) for s in series))
+    panel = draw.Panel(axis, series, *draw.domain(v for s in series for v in s.y))
+    parts = draw.panel_parts(panel, x, draw.ABOVE, bottom, (rounds[0], rounds[-1]), 3 if narrow else 6)
+    parts.append(draw.text(x.middle, bottom + 31, "round", "axis", "middle"))
     said = [f"{s.name}: {number(s.y[-1])} after round {rounds[-1]:.0f}" for s in series if s.label]
-    return plot(width, bottom + 38, f"{axis} over the rounds", "; ".join(said) + ".", parts)
+    return draw.plot(width, bottom + 38, f"{axis} over the rounds", "; ".join(said) + ".", parts)
 
 
 def headline(told: dict[str, Any]) -> tuple[str, Markup]:

@@ -14,24 +14,7 @@ import pandas as pd
 from markupsafe import Markup
 
 from vitrail.core.facts import ALONE, OWN, SHARED
-from vitrail.report.draw import (
-    ABOVE,
-    Panel,
-    Scale,
-    Series,
-    axis_below,
-    colour,
-    domain,
-    is_narrow,
-    last_values,
-    line,
-    panel_parts,
-    plot,
-    tag,
-    text,
-    ticks,
-    twice,
-)
+from vitrail.report import draw
 from vitrail.report.learned import MAJORITY, MODELS, Learned
 from vitrail.report.trust_said import words_of
 from vitrail.report.words import shorten, shorten_all, signed
@@ -50,42 +33,42 @@ def user_figure(page: Learned, site: str, words: str) -> Markup:
     panels = [_scores(page, site, words), _weights(page, user)]
     if np.isfinite(page.trust.between[:, user]).any():
         panels.append(_distances(page, user))
-    return twice(lambda width: _stack(site, panels, float(page.trust.rounds[-1]), width))
+    return draw.twice(lambda width: _stack(site, panels, float(page.trust.rounds[-1]), width))
 
 
-def _scores(page: Learned, site: str, words: str) -> Panel:
+def _scores(page: Learned, site: str, words: str) -> draw.Panel:
     here, series = page.curves[page.curves["site"] == site], []
     for model in MODELS:
         of = here[here["model"] == model].sort_values("round")
         if len(of):
             rounds, values = (of[column].to_numpy(float).tolist() for column in ("round", "value"))
-            series.append(Series(page.called(model), "", STYLES[model], rounds, values))
+            series.append(draw.Series(page.called(model), "", STYLES[model], rounds, values))
     constant = here.loc[here["model"] == MAJORITY, "value"]
     level = ("always the same answer", float(constant.iloc[0])) if len(constant) else None
     shown = [v for s in series for v in s.y] + ([level[1]] if level else [])
-    return Panel(f"{words} at {site}", series, *domain(shown), level)
+    return draw.Panel(f"{words} at {site}", series, *draw.domain(shown), level)
 
 
-def _weights(page: Learned, user: int) -> Panel:
+def _weights(page: Learned, user: int) -> draw.Panel:
     trust, series = page.trust, []
     start = [0.0, *trust.rounds.astype(float)]
     span = max(1, len(trust.rounds) // SPANS) if trust.shares else 1  # they jump from round to round
     paths = recent(trust.alpha[:, user], span)
     for i, other in enumerate(trust.sites):
         before = np.nan if trust.shares or math.isnan(trust.alpha[0, user, i]) else 1.0
-        kind = f"series {colour(i)}" + (" strong" if i == user else "")
+        kind = f"series {draw.colour(i)}" + (" strong" if i == user else "")
         if i != user or trust.shares:
-            series.append(Series(other, "", kind, start, [before, *paths[:, i]]))
+            series.append(draw.Series(other, "", kind, start, [before, *paths[:, i]]))
     which = f"mean of {span} rounds" if span > 1 else "round by round"
-    return Panel(words_of(trust).panel.format(trust.sites[user], which), series, -0.03, 1.04)
+    return draw.Panel(words_of(trust).panel.format(trust.sites[user], which), series, -0.03, 1.04)
 
 
-def _distances(page: Learned, user: int) -> Panel:
+def _distances(page: Learned, user: int) -> draw.Panel:
     then = (page.trust.rounds.astype(float) - 1).tolist()
     far = {ALONE: page.trust.to_local[:, user].tolist(), SHARED: page.trust.to_global[:, user].tolist()}
-    series = [Series(f"to {page.called(model)}", "", STYLES[model], then, values) for model, values in far.items()]
-    shown = domain([0.0, *(v for values in far.values() for v in values)])
-    return Panel(f"distance of the model of {page.trust.sites[user]}", series, *shown)
+    series = [draw.Series(f"to {page.called(model)}", "", STYLES[model], then, values) for model, values in far.items()]
+    shown = draw.domain([0.0, *(v for values in far.values() for v in values)])
+    return draw.Panel(f"distance of the model of {page.trust.sites[user]}", series, *shown)
 
 
 def recent(path: np.ndarray, span: int) -> np.ndarray:
@@ -96,20 +79,20 @@ def recent(path: np.ndarray, span: int) -> np.ndarray:
     return np.where(known, (total[span:] - total[:-span]) / np.maximum(count, 1), np.nan).clip(0, 1)
 
 
-def _stack(site: str, panels: Sequence[Panel], last: float, width: int) -> Markup:
-    narrow = is_narrow(width)
+def _stack(site: str, panels: Sequence[draw.Panel], last: float, width: int) -> Markup:
+    narrow = draw.is_narrow(width)
     short = shorten_all(sorted({s.name for p in panels for s in p.series}), 14 if narrow else 24)
-    x = Scale(0, max(last, 1), 36.0, width - 22 - 6.6 * max(map(len, short.values()), default=0))
+    x = draw.Scale(0, max(last, 1), 36.0, width - 22 - 6.6 * max(map(len, short.values()), default=0))
     parts, said, top = [], [], 0.0
     for panel in panels:
         top += panel.head
         bottom = top + max(150.0 if narrow else 170.0, 13.0 * len(panel.series))
         named = panel._replace(series=[s._replace(label=short[s.name]) for s in panel.series])
-        parts += panel_parts(named, x, top, bottom, (0.0, max(last, 1)), 4)
-        said.append(f"{panel.axis} at the end: {last_values(panel.series, 2)}")
-        top = bottom + 50 - ABOVE
-    parts.append(text(x.middle, top + ABOVE - 19, "round", "axis", "middle"))
-    return plot(width, top + ABOVE - 10, f"{site} as the user", ". ".join(said) + ".", parts)
+        parts += draw.panel_parts(named, x, top, bottom, (0.0, max(last, 1)), 4)
+        said.append(f"{panel.axis} at the end: {draw.last_values(panel.series, 2)}")
+        top = bottom + 50 - draw.ABOVE
+    parts.append(draw.text(x.middle, top + draw.ABOVE - 19, "round", "axis", "middle"))
+    return draw.plot(width, top + draw.ABOVE - 10, f"{site} as the user", ". ".join(said) + ".", parts)
 
 
 # its linear model
@@ -125,40 +108,40 @@ def weights_figures(page: Learned, site: str) -> list[tuple[str, Markup, int]]:
         size = table.abs().max(axis=1).sort_values(ascending=False, kind="stable")
         kept = table.loc[[f for f in table.index if f in set(size.index[:SHOWN])]]
         titles = {m: page.called(m) for m in MODELS if m in kept}
-        drawn = twice(partial(_marks, titles, site, str(answer), kept))
+        drawn = draw.twice(partial(_marks, titles, site, str(answer), kept))
         out.append((str(answer), drawn, len(table) - len(kept)))
     return out
 
 
 def _marks(titles: dict[str, str], site: str, answer: str, table: pd.DataFrame, width: int) -> Markup:
     """One row per feature, one mark per model."""
-    narrow = is_narrow(width)
+    narrow = draw.is_narrow(width)
     short = shorten_all([str(f) for f in table.index], 16 if narrow else 26)
     left, right, high, top = 14 + 7.0 * max(map(len, short.values())), width - 14.0, 22.0, 40.0
     far = float(np.nanmax(np.abs(table.to_numpy(float)))) * 1.06 or 0.1
-    x, bottom = Scale(-far, far, left, right), top + high * len(table)
+    x, bottom = draw.Scale(-far, far, left, right), top + high * len(table)
     axis = f"weight towards {shorten(answer, 40)}"
-    parts, key, said = axis_below(x, ticks(-far, far, 3 if narrow else 6), top, bottom, axis, signed), 0.0, []
+    parts, key, said = draw.axis_below(x, draw.ticks(-far, far, 3 if narrow else 6), top, bottom, axis, signed), 0.0, []
     for model, title in titles.items():
-        parts += [_mark(model, key + 6, 12), text(key + 18, 16, title, "label")]
+        parts += [_mark(model, key + 6, 12), draw.text(key + 18, 16, title, "label")]
         key += 34 + 6.8 * len(title)
     for i, feature in enumerate(table.index):
         base = top + high * (i + 0.5)
-        parts.append(text(left - 10, base + 4, short[str(feature)], "name", "end", str(feature)))
+        parts.append(draw.text(left - 10, base + 4, short[str(feature)], "name", "end", str(feature)))
         known = {m: float(table.iloc[i][m]) for m in titles if math.isfinite(table.iloc[i][m])}
         words = f"{feature}: " + ", ".join(f"{titles[m]} {signed(v, 2)}" for m, v in known.items())
         said.append(words)
-        row = [tag("title", words), line(x(min(known.values())), base, x(max(known.values())), base, "rail")]
+        row = [draw.tip(words), draw.line(x(min(known.values())), base, x(max(known.values())), base, "rail")]
         row += [_mark(m, x(known[m]), base) for m in reversed(MODELS) if m in known]
-        parts.append(tag("g", *row))
+        parts.append(draw.tag("g", *row))
     title = f"Learned weights of {site} towards {answer}"
-    return plot(width, bottom + 40, title, "; ".join(said) + ".", parts)
+    return draw.plot(width, bottom + 40, title, "; ".join(said) + ".", parts)
 
 
 def _mark(model: str, x: float, y: float) -> Markup:
     """Told apart by shape, not by colour alone: a dot, an upright tick, a ring."""
     if model == OWN:
-        return tag("circle", cx=x, cy=y, r=4.5, class_="of-own")
+        return draw.tag("circle", cx=x, cy=y, r=4.5, class_="of-own")
     if model == SHARED:
-        return tag("rect", x=x - 1.7, y=y - 7, width=3.4, height=14, class_="of-shared")
-    return tag("circle", cx=x, cy=y, r=5, class_="of-alone")
+        return draw.tag("rect", x=x - 1.7, y=y - 7, width=3.4, height=14, class_="of-shared")
+    return draw.tag("circle", cx=x, cy=y, r=5, class_="of-alone")

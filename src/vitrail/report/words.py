@@ -29,7 +29,7 @@ VERDICT_CLASS = {"yes": "gain", "no": "loss"}
 
 
 class LayerWords(NamedTuple):
-    """How pages speak of a layer that every site keeps for itself (iFedAvg)."""
+    """How pages speak of a layer that every site keeps for itself."""
 
     title: str
     neutral: float  # the value that changes nothing
