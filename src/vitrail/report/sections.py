@@ -177,7 +177,7 @@ def _curves(page: Page) -> Contents:
         "figure": figures.curves_figure(curves, drawn, page.titles, page.yardsticks, words, banded),
         "banded": [page.titles[m] for m in banded] if len(banded) < len(methods) else [],
         "yards": any(m in page.yardsticks for m in methods),
-        "undrawn": len(order) - len(drawn),
+        "more_sites": len(order) - len(drawn),
         "panels": figures.PANELS,
     }
 
@@ -210,7 +210,7 @@ def _more(page: Page) -> Contents:
         "site_columns": columns,
         "site_heads": [(c.replace("_", " "), "") for c in columns],
         "facts": undrawn(page),
-        "undrawn": max(0, len(_worst_first(page)) - figures.PANELS) if _has_curves(page) else 0,
+        "more_sites": max(0, len(_worst_first(page)) - figures.PANELS) if _has_curves(page) else 0,
     }
 
 
