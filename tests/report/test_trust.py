@@ -160,7 +160,7 @@ def test_weights_are_drawn_for_linear_models_only() -> None:
     ((answer, drawn, left_out),) = users[0]["weights"]
     assert (answer, left_out) == ("yes", 4)
     assert sum(e.get("class") == "of-own" for e in svgs(str(drawn))[0].iter("circle")) == 26 + 1  # and the key
-    for given, why in ((False, "this network has hidden layers"), (True, "models are on their own machines")):
+    for given, why in ((False, "this network has hidden layers"), (True, "are on the sites’ own machines")):
         html = render(page(linear=given))
         assert why in html
         assert "Learned weights, towards" not in html
@@ -181,6 +181,9 @@ def test_between_machines_only_what_was_shown_is_drawn() -> None:
     assert found.weights is not None
     assert set(found.weights["model"]) == {ALONE}
     assert set(found.weights["site"]) == {HEART[0], HEART[1], HEART[3]}
+    html = render(make(methods=["fedavg"], seeds=SEEDS[:1], kind="run", rounds=3, run=run))
+    assert html.count("What its local model makes of each feature") == 3
+    assert html.count("did not show its local model") == html.count(f"{HEART[2]} did not show its local model") == 1
     one = found.weights[found.weights["site"] == HEART[3]]["value"].to_numpy()
     assert np.allclose(one[:-1], (weight[3, :, 1] - weight[3, :, 0]).numpy())
 

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from markupsafe import Markup
 
+from vitrail.core.facts import OWN
 from vitrail.explain.groups import Join
 from vitrail.explain.trust import Trust, groups
 from vitrail.report.learned import Learned
@@ -28,9 +29,9 @@ class View(NamedTuple):
     cannot: str
 
 
-def contents(page: Learned, words: str) -> dict[str, Any]:
+def contents(learned: Learned, words: str) -> dict[str, Any]:
     """What the template is given; `words` of the metric."""
-    trust = page.trust
+    trust = learned.trust
     order, joins = groups(_compared(trust))
     return {
         "sentences": sentences(trust, order),
@@ -38,21 +39,37 @@ def contents(page: Learned, words: str) -> dict[str, Any]:
         "views": [_weights(trust, order, joins)] if trust.shares else _trust(trust, order, joins),
         "words": words,
         "below": words_of(trust).below,
-        "cost": cost(trust, page.grows),
-        "beside": page.beside,
-        "linear": page.weights is not None,
-        "at_hand": page.weights is not None and len(page.weights) > 0,
+        "cost": cost(trust, learned.grows),
+        "beside": learned.beside,
+        "not_drawn": _not_drawn(learned),
         "users": [
             {
                 "site": site,
-                "figure": user_figure(page, site, words),
-                "said": user_sentences(trust, trust.sites.index(site), page.judged),
-                "weights": weights_figures(page, site),
-                "refused": site in page.refused,
+                "figure": user_figure(learned, site, words),
+                "said": user_sentences(trust, trust.sites.index(site), learned.judged),
+                "weights": weights_figures(learned, site),
+                "whose": _whose(learned, site),
+                "refused": learned.weights is not None and site in learned.refused,
             }
             for site in (trust.sites[i] for i in order)
         ],
     }
+
+
+def _whose(learned: Learned, site: str) -> str:
+    """Of which models the weights of a site are drawn."""
+    models = set() if learned.weights is None else set(learned.weights.loc[learned.weights["site"] == site, "model"])
+    return "each" if len(models) > 1 else "its" if OWN in models else "its local"
+
+
+def _not_drawn(learned: Learned) -> str:
+    """Which learned weights are left out, and why."""
+    if learned.weights is None:
+        why = "this network has hidden layers, so that no single weight belongs to a feature"
+        return f"Learned weights are not drawn: {why}."
+    if OWN in set(learned.weights["model"]):
+        return ""
+    return "Learned weights of the sites’ own models are not drawn: these are on the sites’ own machines."
 
 
 def _compared(trust: Trust) -> np.ndarray:

@@ -27,30 +27,30 @@ SPANS = 8  # of a run, over which weights that jump are averaged
 # its rounds
 
 
-def user_figure(page: Learned, site: str, words: str) -> Markup:
+def user_figure(learned: Learned, site: str, words: str) -> Markup:
     """Score, trust and distances of one user, one below the other over the same rounds."""
-    user = page.trust.sites.index(site)
-    panels = [_scores(page, site, words), _weights(page, user)]
-    if np.isfinite(page.trust.between[:, user]).any():
-        panels.append(_distances(page, user))
-    return draw.twice(lambda width: _stack(site, panels, float(page.trust.rounds[-1]), width))
+    user = learned.trust.sites.index(site)
+    panels = [_scores(learned, site, words), _weights(learned, user)]
+    if np.isfinite(learned.trust.between[:, user]).any():
+        panels.append(_distances(learned, user))
+    return draw.twice(lambda width: _stack(site, panels, float(learned.trust.rounds[-1]), width))
 
 
-def _scores(page: Learned, site: str, words: str) -> draw.Panel:
-    here, series = page.curves[page.curves["site"] == site], []
+def _scores(learned: Learned, site: str, words: str) -> draw.Panel:
+    here, series = learned.curves[learned.curves["site"] == site], []
     for model in MODELS:
         of = here[here["model"] == model].sort_values("round")
         if len(of):
             rounds, values = (of[column].to_numpy(float).tolist() for column in ("round", "value"))
-            series.append(draw.Series(page.called(model), "", STYLES[model], rounds, values))
+            series.append(draw.Series(learned.called(model), "", STYLES[model], rounds, values))
     constant = here.loc[here["model"] == MAJORITY, "value"]
     level = ("always the same answer", float(constant.iloc[0])) if len(constant) else None
     shown = [v for s in series for v in s.y] + ([level[1]] if level else [])
     return draw.Panel(f"{words} at {site}", series, *draw.domain(shown), level)
 
 
-def _weights(page: Learned, user: int) -> draw.Panel:
-    trust, series = page.trust, []
+def _weights(learned: Learned, user: int) -> draw.Panel:
+    trust, series = learned.trust, []
     start = [0.0, *trust.rounds.astype(float)]
     span = max(1, len(trust.rounds) // SPANS) if trust.shares else 1  # they jump from round to round
     paths = recent(trust.alpha[:, user], span)
@@ -63,12 +63,14 @@ def _weights(page: Learned, user: int) -> draw.Panel:
     return draw.Panel(words_of(trust).panel.format(trust.sites[user], which), series, -0.03, 1.04)
 
 
-def _distances(page: Learned, user: int) -> draw.Panel:
-    then = (page.trust.rounds.astype(float) - 1).tolist()
-    far = {ALONE: page.trust.to_local[:, user].tolist(), SHARED: page.trust.to_global[:, user].tolist()}
-    series = [draw.Series(f"to {page.called(model)}", "", STYLES[model], then, values) for model, values in far.items()]
+def _distances(learned: Learned, user: int) -> draw.Panel:
+    then = (learned.trust.rounds.astype(float) - 1).tolist()
+    far = {ALONE: learned.trust.to_local[:, user].tolist(), SHARED: learned.trust.to_global[:, user].tolist()}
+    series = [
+        draw.Series(f"to {learned.called(model)}", "", STYLES[model], then, values) for model, values in far.items()
+    ]
     shown = draw.domain([0.0, *(v for values in far.values() for v in values)])
-    return draw.Panel(f"distance of the model of {page.trust.sites[user]}", series, *shown)
+    return draw.Panel(f"distance of the model of {learned.trust.sites[user]}", series, *shown)
 
 
 def recent(path: np.ndarray, span: int) -> np.ndarray:
@@ -98,16 +100,16 @@ def _stack(site: str, panels: Sequence[draw.Panel], last: float, width: int) -> 
 # its linear model
 
 
-def weights_figures(page: Learned, site: str) -> list[tuple[str, Markup, int]]:
+def weights_figures(learned: Learned, site: str) -> list[tuple[str, Markup, int]]:
     """For each answer: the weights of the models side by side, and how many features are left out."""
-    if page.weights is None:
+    if learned.weights is None:
         return []
-    here, out = page.weights[page.weights["site"] == site], []
+    here, out = learned.weights[learned.weights["site"] == site], []
     for answer, part in here.groupby("answer", sort=False):
         table = part.pivot(index="feature", columns="model", values="value").reindex(part["feature"].unique())
         size = table.abs().max(axis=1).sort_values(ascending=False, kind="stable")
         kept = table.loc[[f for f in table.index if f in set(size.index[:SHOWN])]]
-        titles = {m: page.called(m) for m in MODELS if m in kept}
+        titles = {m: learned.called(m) for m in MODELS if m in kept}
         drawn = draw.twice(partial(_marks, titles, site, str(answer), kept))
         out.append((str(answer), drawn, len(table) - len(kept)))
     return out
