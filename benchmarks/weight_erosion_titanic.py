@@ -486,8 +486,12 @@ def settings_line(cases: list[Case]) -> str:
 
 def figures(name: str, cases: list[Case], folder: Path) -> list[str]:
     """The report's figures 6 to 9, mean over seeds: all users in one picture, as the page of a run draws them."""
+    from vitrail.core import facts as means
+    from vitrail.core.facts import ALONE, OWN, SHARED, Fact
     from vitrail.explain.trust import read_trust
-    from vitrail.report import trust as draw
+    from vitrail.report.learned import Learned
+    from vitrail.report.trust_user import user_figure, weights_figures
+    from vitrail.runs.setup import MAJORITY
 
     if name in BY_LOT:  # the same site odd in all
         cases = [c for c in cases if c["odd"] == cases[0]["odd"]]
@@ -496,26 +500,25 @@ def figures(name: str, cases: list[Case], folder: Path) -> list[str]:
     def mean(scheme: str, what: str) -> np.ndarray:
         return np.asarray(np.mean([c["runs"][scheme][what] for c in cases], 0))
 
-    alpha, never = torch.tensor(mean("erosion", "alpha")), torch.zeros(ROUNDS, len(sites), dtype=torch.bool)
-    facts = {"round": torch.arange(1, ROUNDS + 1), "alpha": alpha, "distance": alpha, "vanished": never}
-    trust = read_trust(sites, facts | {"stopped": never, "gradients": torch.zeros(ROUNDS, 2)})
+    told = {means.ROUND: torch.arange(1, ROUNDS + 1), means.TRUST: torch.tensor(mean("erosion", "alpha"))}
+    trust = read_trust(sites, {what: Fact(value, means=what, every=True) for what, value in told.items()})
     assert trust is not None
-    curves: list[Any] = [(0, s, "majority", np.mean([c["majority"][i] for c in cases])) for i, s in enumerate(sites)]
+    curves: list[Any] = [(0, s, MAJORITY, np.mean([c["majority"][i] for c in cases])) for i, s in enumerate(sites)]
     weights: list[Any] = []
-    for model, scheme in {"own": "erosion", "global": "global", "local": "local"}.items():
+    for model, scheme in {OWN: "erosion", SHARED: "global", ALONE: "local"}.items():
         for i, s in enumerate(sites):
             curves += [((r + 1) * EVERY, s, model, v[i]) for r, v in enumerate(mean(scheme, "curve"))]
             held = zip([*columns(study()), "(constant)"], mean(scheme, "weights")[i], strict=True)
             weights += [(s, "survival", f, model, v) for f, v in held]
-    shown = draw.Learned(
+    shown = Learned(
         title=SCHEMES["erosion"],
         trust=trust,
         curves=pd.DataFrame(curves, columns=["round", "site", "model", "value"]),
         weights=pd.DataFrame(weights, columns=["site", "answer", "feature", "model", "value"]),
         refused=(),
     )
-    pictures = {f"{name}.svg": [draw.user_figure(shown, s, "accuracy") for s in sites]}
-    pictures[f"{name}_weights.svg"] = [draw.weights_figures(shown, s)[0][1] for s in sites]
+    pictures = {f"{name}.svg": [user_figure(shown, s, "accuracy") for s in sites]}
+    pictures[f"{name}_weights.svg"] = [weights_figures(shown, s)[0][1] for s in sites]
     folder.mkdir(parents=True, exist_ok=True)
     for file, parts in pictures.items():
         (folder / file).write_text(picture(sites, [str(p) for p in parts]))
@@ -525,7 +528,7 @@ def figures(name: str, cases: list[Case], folder: Path) -> list[str]:
 
 def picture(sites: list[str], drawn: list[str]) -> str:
     """Two by two, the narrow drawing of each site; with the page's own colours, so that the file stands alone."""
-    from vitrail.report import figures as page
+    from vitrail.report import draw as page
 
     css = (Path(page.__file__).parent / "page.css").read_text()
     kept = re.findall(r"^(?:svg|\.(?:m\d|line|strong|end|leader|again|yard|of-)).*$", css, re.MULTILINE)

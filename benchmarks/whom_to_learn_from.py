@@ -471,7 +471,7 @@ g { stroke-width: 1.8 } .mean { fill: var(--ink); stroke: var(--ink) } .dot { fi
 
 def figure(r: Result) -> str:
     """Gain over Global: every user with its interval where they are few, else dots; and the mean user's interval."""
-    from vitrail.report.figures import Scale, _line, _text, _tick_texts, swarm, tag, ticks
+    from vitrail.report.draw import Scale, line, swarm, tag, text, ticks, written
     from vitrail.report.words import signed
 
     ways, sites = [w for w in WAYS if w != "global"], list(r.sizes)
@@ -485,28 +485,27 @@ def figure(r: Result) -> str:
     x = Scale(min(ends) - air, max(ends) + air, left, right)
     parts = [
         tag("rect", width=832, height=bottom + 48),
-        _text(8, 22, f"{DATA[r.data].title}: gain over Global", "head"),
+        text(8, 22, f"{DATA[r.data].title}: gain over Global", "head"),
     ]
     keys = {f"u{i}": site for i, site in enumerate(sites)} if few else {"dot": "a user, mean over seeds"}
-    for i, (kind, text) in enumerate({**keys, "mean": "the mean user"}.items()):
+    for i, (kind, who) in enumerate({**keys, "mean": "the mean user"}.items()):
         at = left + 5 + (130 if few else 190) * i
-        parts += [tag("circle", cx=at, cy=42, r=4.5, class_=kind), _text(at + 10, 46, text, "soft")]
-    marks = ticks(x.low, x.high, 7)
-    for value, text in zip(marks, _tick_texts(marks, signed), strict=True):
-        parts.append(_line(x(value), top, x(value), bottom, "grid" if value else "zero"))
-        parts.append(_text(x(value), bottom + 16, text, "soft", "middle"))
+        parts += [tag("circle", cx=at, cy=42, r=4.5, class_=kind), text(at + 10, 46, who, "soft")]
+    for value, said in written(ticks(x.low, x.high, 7), signed):
+        parts.append(line(x(value), top, x(value), bottom, "grid" if value else "zero"))
+        parts.append(text(x(value), bottom + 16, said, "soft", "middle"))
     words = f"{WORDS[METRICS[0]]} less Global's, same seeds; lines: 95 % intervals"
-    parts.append(_text((left + right) / 2, bottom + 36, words, "soft", "middle"))
+    parts.append(text((left + right) / 2, bottom + 36, words, "soft", "middle"))
     for n, w in enumerate(ways):
         base = top + n * step
-        parts += [_text(8, base + step / 2 + 4, WAYS[w].title, "name"), _line(8, base, right, base, "grid")]
+        parts += [text(8, base + step / 2 + 4, WAYS[w].title, "name"), line(8, base, right, base, "grid")]
         away = swarm([x(g.mean) for g in gains[w]], 8, 16)
         drawn = [(f"u{i}" if few else "dot", 14 + 15 * i if few else 22 + away[i]) for i in range(len(sites))]
         drawn.append(("mean", step - 13))
         for (kind, down), g, who in zip(drawn, [*gains[w], means[w]], [*sites, "the mean user"], strict=True):
-            line = [_line(x(g.low), base + down, x(g.high), base + down, kind)] if few or kind == "mean" else []
+            reach = [line(x(g.low), base + down, x(g.high), base + down, kind)] if few or kind == "mean" else []
             tip = tag("title", f"{WAYS[w].title}, {who}: {g}".replace("*", "").strip())
-            parts.append(tag("g", tip, *line, tag("circle", cx=x(g.mean), cy=base + down, r=4, class_=kind)))
+            parts.append(tag("g", tip, *reach, tag("circle", cx=x(g.mean), cy=base + down, r=4, class_=kind)))
     size = {"viewBox": f"0 0 832 {bottom + 48:g}", "xmlns": "http://www.w3.org/2000/svg"}
     return str(tag("svg", tag("title", "Gain over Global"), tag("style", STYLE), *parts, width=832, **size))
 

@@ -8,7 +8,12 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from vitrail.core.facts import Facts
+from vitrail.data.datasets import packaged
+from vitrail.methods import AnyMethod, FedAvg
 from vitrail.report import Page
+from vitrail.runs.run import HISTORY, Run
+from vitrail.study import Study
 
 TITLES = {
     "local": "Local",
@@ -116,7 +121,7 @@ def make(
         "title": "Heart disease in four hospitals",
         "kind": kind,
         "description": "Is a coronary artery narrowed by more than half? Thirteen clinical features.",
-        "facts": [
+        "about": [
             ("study", "heart_disease.toml, sha256 5f1c…9ab2"),
             ("methods", ", ".join(TITLES.get(m, m) for m in methods)),
             ("seeds", ", ".join(map(str, seeds))),
@@ -126,10 +131,13 @@ def make(
             *((f"data of {s}", "sha256 77ab…01ce") for s in sites),
             ("date", "2025-11-15"),
         ],
+        "rounds": rounds,
         "metric": "balanced_accuracy",
         "lower_is_better": False,
         "titles": {m: TITLES.get(m, m) for m in methods},
-        "yardsticks": tuple(m for m in ("local", "centralized") if m in methods),
+        "federated": tuple(federated),
+        "alone": "local" if "local" in methods else None,
+        "pooled": tuple(m for m in ("centralized",) if m in methods),
         "scores": table,
         "curves": pd.DataFrame(curves, columns=["method", "seed", "round", "site", "metric", "value"]),
         "summary": summarise(table, len(seeds)),
@@ -150,6 +158,22 @@ def make(
         "notes": ["Data: UCI heart disease (Janosi, Steinbrunn, Pfisterer, Detrano 1988)."],
     }
     return Page(**{**page, **changes})
+
+
+def run_of(
+    sites: Sequence[str],
+    facts: Facts | None = None,
+    history: Sequence[tuple[Any, ...]] = (),
+    method: AnyMethod | None = None,
+    linear: bool = False,
+    **more: Any,
+) -> Run:
+    """A run that was not run: these facts and scores, no model at hand."""
+    study, empty = Study.load(packaged("heart_disease.toml")), pd.DataFrame()
+    study = study.with_changes(network={"kind": "linear"}) if linear else study
+    info = {"sites": list(sites), "engine": "vectorised", **more.pop("info", {})}
+    scores = pd.DataFrame(list(history), columns=HISTORY)
+    return Run(study, method or FedAvg(), 1, info, scores, empty, {}, {}, empty, facts or {}, **more)
 
 
 def summarise(table: pd.DataFrame, seeds: int) -> pd.DataFrame:

@@ -12,10 +12,12 @@ from xml.etree import ElementTree
 import numpy as np
 import pandas as pd
 import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from report.pages import HEART, HOSTILE, SEEDS, make
+from report.pages import HEART, HOSTILE, SEEDS, make, run_of
+from vitrail.core.facts import INPUT_SHIFT, Fact
 from vitrail.report import Page, render
 from vitrail.report.heatmap import BLOCK, SHOWN, heatmaps, read_layers, seriate
 from vitrail.runs.fit import ShiftFinding
@@ -61,9 +63,19 @@ def found(count: int) -> list[ShiftFinding]:
     ]
 
 
-def page(shifts: pd.DataFrame | None = None, findings: Sequence[ShiftFinding] = (), **changes: Any) -> Page:
+def page(
+    shifts: pd.DataFrame | None = None,
+    findings: Sequence[ShiftFinding] = (),
+    pseudonyms: Sequence[str] = (),
+    **changes: Any,
+) -> Page:
     given_ = {"methods": ["fedavg"], "seeds": SEEDS[:1], "kind": "run", "rounds": 4, **changes}
-    return make(**given_, shifts=shifts, shift_findings=findings)
+    run = None
+    if shifts is not None:
+        said, info = [f._asdict() for f in findings], {"pseudonyms": list(pseudonyms)}
+        facts = {"anything": Fact(torch.zeros(1, 1), ("site", "input"), INPUT_SHIFT)}
+        run = run_of(HEART, facts, shift_table=shifts, alarms=said, info=info)
+    return make(**given_, run=run)
 
 
 def tree(html: str) -> ElementTree.Element:

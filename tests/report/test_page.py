@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 
 from report.pages import HEART, HOSTILE, MORE, SEEDS, TITLES, long_names, make, summarise
 from vitrail.report import Page, render
-from vitrail.report.figures import place_labels, swarm, ticks
+from vitrail.report.draw import place_labels, swarm, ticks
 from vitrail.report.findings import headline
 from vitrail.report.words import METRICS, shorten_all, size
 
@@ -303,7 +303,8 @@ def test_nothing_yet(kind: str) -> None:
             ledger=no,
             wire=no,
             sites=no,
-            facts=[],
+            about=[],
+            rounds=0,
             notes=[],
         )
     )
@@ -331,7 +332,7 @@ def test_hostile_names_stay_text() -> None:
         page,
         title=HOSTILE[0],
         description=HOSTILE[2],
-        facts=[(bad, bad)],
+        about=[(bad, bad)],
         notes=[HOSTILE[0]],
         wire=wire,
         verdicts=verdicts,

@@ -1,4 +1,4 @@
-"""The page of a Weight Erosion or Influence run: what it says and draws, and the choice of a site in a browser."""
+"""Whom each site learned from: what the page of a run says and draws, and the choice of a site in a browser."""
 
 from __future__ import annotations
 
@@ -14,17 +14,28 @@ import pytest
 import torch
 
 from report.browser import BROWSER, Browser
-from report.pages import HOSTILE, SEEDS, make
+from report.pages import HEART, HOSTILE, SEEDS, make, run_of
+from vitrail.core import facts as means
+from vitrail.core.facts import ALONE, OWN, SHARED, Fact, Facts
+from vitrail.core.tensors import Params, tensors
+from vitrail.data.encode import Encoder
 from vitrail.explain.trust import Trust, read_trust
+from vitrail.methods import IFedAvg, Influence, WeightErosion
 from vitrail.report import Page, render
-from vitrail.report.trust import Learned, contents, matrix, recent, sentences, user_sentences
+from vitrail.report.learned import Learned, effects, read_learned
+from vitrail.report.trust import contents
+from vitrail.report.trust_matrix import matrix
+from vitrail.report.trust_said import sentences, user_sentences
+from vitrail.report.trust_user import recent
+from vitrail.runs.run import Run
+from vitrail.runs.setup import MAJORITY, build_task
 
 ROUNDS = 30
 WARDS = [f"ward {i}" for i in range(5)]
 
 
-def trust_of(sites: Sequence[str], rate: float = 0.02, odd: int = 3, **more: torch.Tensor) -> Trust:
-    """All wear off evenly, the odd one twice as fast."""
+def facts_of(sites: Sequence[str], rate: float = 0.02, odd: int = 3, **more: torch.Tensor) -> Facts:
+    """All wear off evenly, the odd one twice as fast. Names that no method gives its facts."""
     n = len(sites)
     speed = torch.full((n, n), rate) + 0.002 * torch.arange(n)
     speed[:, odd] *= 2
@@ -33,29 +44,47 @@ def trust_of(sites: Sequence[str], rate: float = 0.02, odd: int = 3, **more: tor
     path = (1 - time[:, None, None] * speed).clamp(min=0)
     none = torch.zeros(ROUNDS, n, dtype=torch.bool)
     far = torch.linspace(0, 2, ROUNDS)[:, None].expand(ROUNDS, n)
-    facts = {"alpha": path, "distance": path, "vanished": none, "stopped": none, "round": time}
-    facts |= {"gradients": torch.tensor([[n * n, 2 * n]]).expand(ROUNDS, 2)}
-    facts |= {"to_local": far, "to_global": far * 0.4, "between": far * 1.2}
-    found = read_trust(sites, facts | more)
+    told = {"trust": path, "distance": path, "vanished": none, "stopped": none, "round": time}
+    told |= {"gradients": torch.tensor([[n * n, 2 * n]]).expand(ROUNDS, 2)}
+    told |= {"to_alone": far, "to_shared": far * 0.4, "between": far * 1.2} | more
+    axes = {"trust": ("user", "site"), "distance": ("user", "site"), "round": (), "gradients": ("for",)}
+    return {
+        f"what {k}": Fact(v, axes.get(k, ("user",)), getattr(means, k.upper()), every=True) for k, v in told.items()
+    }
+
+
+def trust_of(sites: Sequence[str], **given: Any) -> Trust:
+    found = read_trust(sites, facts_of(sites, **given))
     assert found is not None
     return found
 
 
-def learned(sites: Sequence[str] = WARDS, linear: bool = True, **given: Any) -> Learned:
-    rng, rows, weights = np.random.default_rng(0), [], []
+def scores_of(sites: Sequence[str]) -> list[tuple[Any, ...]]:
+    """Rows of a history: the metric of the study, of all three models."""
+    rows: list[tuple[Any, ...]] = []
     for site in sites:
-        rows.append((0, site, "majority", 0.55))
-        for model, top in (("own", 0.8), ("global", 0.7), ("local", 0.75)):
-            rows += [(r, site, model, top - 0.3 * np.exp(-r / 8)) for r in range(0, ROUNDS + 1, 2)]
+        rows.append((0, 0, site, f"test:{MAJORITY}", "balanced_accuracy", 0.55))
+        for split, top in (("test", 0.8), (f"test:{SHARED}", 0.7), (f"test:{ALONE}", 0.75)):
+            path = [(r, top - 0.3 * np.exp(-r / 8)) for r in range(0, ROUNDS + 1, 2)]
+            rows += [(0, r, site, split, "balanced_accuracy", v) for r, v in path]
+    return rows
+
+
+def learned(sites: Sequence[str] = WARDS, linear: bool = True, **given: Any) -> Learned:
+    rng, weights = np.random.default_rng(0), []
+    for site in sites:
+        for model in (OWN, SHARED, ALONE):
             weights += [(site, "yes", f"feature {f}", model, rng.normal()) for f in range(30)]
     table = pd.DataFrame(weights, columns=["site", "answer", "feature", "model", "value"])
-    curves = pd.DataFrame(rows, columns=["round", "site", "model", "value"])
-    return Learned("Weight Erosion", trust_of(sites, **given), curves, table if linear else None, sites[1:2])
+    found = read_learned(run_of(sites, facts_of(sites, **given), scores_of(sites), WeightErosion()))
+    assert found is not None
+    assert found.weights is None, "the network has hidden layers"
+    return found._replace(weights=table if linear else None, refused=sites[1:2])
 
 
-def page(sites: Sequence[str] = WARDS, **given: Any) -> Page:
-    told = learned(sites, **given)
-    return make(sites=sites, methods=["fedavg"], seeds=SEEDS[:1], kind="run", rounds=3, learned=told)
+def page(sites: Sequence[str] = WARDS, linear: bool = True, **given: Any) -> Page:
+    run = run_of(sites, facts_of(sites, **given), scores_of(sites), WeightErosion(), linear)
+    return make(sites=sites, methods=["fedavg"], seeds=SEEDS[:1], kind="run", rounds=3, run=run)
 
 
 def svgs(html: str) -> list[ElementTree.Element]:
@@ -84,14 +113,18 @@ def test_what_happened_on_the_way_is_told() -> None:
     html = render(page(stopped=stopped, vanished=vanished))
     assert "<b>ward 2</b> stopped in round 21" in html
     assert html.count("stopped in round") == 1
-    assert "In 2 rounds the own gradient of <b>ward 1</b> was nothing" in html
+    assert "In 2 rounds the own update of <b>ward 1</b> was nothing" in html
     assert "750 gradients over 30 rounds for the models of all 5 users, 25.0 a round" in html
     assert "300 gradients for Global and Local" in html
+    assert "messages hold something for each of the 5 sites" in html, "the method says so"
+    assert "rows it had set aside" not in html
+    html = render(page(stopped=stopped, validation=torch.ones(ROUNDS, 5)))
+    assert "<b>ward 2</b> stopped in round 21: from then on its model stands still; the loss on the rows" in html
 
 
 def test_the_local_model_is_near_is_told() -> None:
     near = torch.full((ROUNDS, 5), 0.01)
-    assert render(page(to_local=near)).count("It has all but become its local model") == 5
+    assert render(page(to_alone=near)).count("It has all but become its local model") == 5
     assert "It has all but become" not in render(page())
 
 
@@ -113,7 +146,7 @@ def test_the_figure_of_a_user_draws_all_lines() -> None:
     wide, narrow = svgs(str(user["figure"]))
     for drawn in (wide, narrow):
         assert sum(e.get("class") == "line" for e in drawn.iter("path")) == 3 + 4 + 2
-        assert sum(e.get("class") == "majority" for e in drawn.iter("line")) == 1
+        assert sum(e.get("class") == "level" for e in drawn.iter("line")) == 1
         labels = {e.text for e in drawn.iter("text")}
         assert {"Weight Erosion", "Global", "Local", "ward 0", "ward 4", "to Local", "to Global"} <= labels
         assert "ward 2" not in labels, "nobody erodes its own weight"
@@ -127,9 +160,44 @@ def test_weights_are_drawn_for_linear_models_only() -> None:
     ((answer, drawn, left_out),) = users[0]["weights"]
     assert (answer, left_out) == ("yes", 4)
     assert sum(e.get("class") == "of-own" for e in svgs(str(drawn))[0].iter("circle")) == 26 + 1  # and the key
-    html = render(page(linear=False))
-    assert "this network has hidden layers" in html
-    assert "Learned weights, towards" not in html
+    for given, why in ((False, "this network has hidden layers"), (True, "are on the sites’ own machines")):
+        html = render(page(linear=given))
+        assert why in html
+        assert "Learned weights, towards" not in html
+
+
+def test_between_machines_only_what_was_shown_is_drawn() -> None:
+    run = run_of(HEART, facts_of(HEART), scores_of(HEART), WeightErosion(), linear=True)
+    many = build_task(run.study, run.method, 1).net.shape[0]
+    weight = torch.randn(4, many, 2, generator=torch.Generator().manual_seed(0))
+    run.facts |= {
+        "w": Fact(weight, ("site", "input", "output"), means.ALONE_WEIGHT),
+        "b": Fact(weight[:, 0], ("site", "output"), means.ALONE_BIAS),
+        "who": Fact(torch.tensor([True, True, False, True]), ("site",), means.AGREED),
+    }
+    found = read_learned(run)
+    assert found is not None
+    assert found.refused == [HEART[2]]
+    assert found.weights is not None
+    assert set(found.weights["model"]) == {ALONE}
+    assert set(found.weights["site"]) == {HEART[0], HEART[1], HEART[3]}
+    html = render(make(methods=["fedavg"], seeds=SEEDS[:1], kind="run", rounds=3, run=run))
+    assert html.count("What its local model makes of each feature") == 3
+    assert html.count("did not show its local model") == html.count(f"{HEART[2]} did not show its local model") == 1
+    one = found.weights[found.weights["site"] == HEART[3]]["value"].to_numpy()
+    assert np.allclose(one[:-1], (weight[3, :, 1] - weight[3, :, 0]).numpy())
+
+
+@pytest.mark.parametrize("ends", [False, True])
+def test_a_linear_model_is_asked_what_it_makes_of_each_feature(ends: bool) -> None:
+    method = IFedAvg(output="each") if ends else WeightErosion()
+    task = build_task(run_of(HEART, linear=True).study, method, 1)
+    rng = torch.Generator().manual_seed(0)
+    params: Params = {k: torch.randn(v.shape, generator=rng) for k, v in task.start.items()}
+    found = effects(task, params)
+    x = torch.randn(1, 5, task.net.shape[0], generator=rng)
+    asked = x[0].double() @ found[:-1] + found[-1]
+    assert torch.allclose(asked, task.output({k: v[None] for k, v in params.items()}, x)[0].double(), atol=1e-4)
 
 
 NAN = float("nan")
@@ -142,22 +210,34 @@ WEIGHTS = [
 ]
 
 
-def influenced(linear: bool = False) -> Learned:
-    found = read_trust(["a", "b", "c"], {"influence": torch.tensor(WEIGHTS), "round": torch.arange(1, 5)})
+def shared(linear: bool = False) -> Learned:
+    found = read_learned(share_run())
     assert found is not None
-    curves = [(r, site, "own", 0.5 + r / 10) for r in range(5) for site in "abc"]
-    weights = [(site, "yes", "age", "own", 0.4) for site in "abc"]
+    weights = [(site, "yes", "age", OWN, 0.4) for site in "abc"]
     table = pd.DataFrame(weights, columns=["site", "answer", "feature", "model", "value"]) if linear else None
-    return Learned("Influence", found, pd.DataFrame(curves, columns=["round", "site", "model", "value"]), table, [])
+    return found._replace(weights=table)
 
 
-def test_influence_says_who_learned_from_whom() -> None:
-    trust = influenced().trust
+def share_run() -> Run:
+    """Linear, with every site's model at hand."""
+    rounds = {"when": Fact(torch.arange(1, 5), (), means.ROUND, every=True)}
+    facts = rounds | {"who": Fact(torch.tensor(WEIGHTS), ("user", "site"), means.SHARE, every=True)}
+    scores = [(0, r, site, "test", "balanced_accuracy", 0.5 + r / 10) for r in range(5) for site in "abc"]
+    run = run_of("abc", facts, scores, Influence(), linear=True)
+    task = build_task(run.study, run.method, run.seed)
+    state = run.method.settle(task, run.method.state(task, 1), None)  # type: ignore[arg-type]
+    run.models = {site: {k: v[0] for k, v in tensors(state)} for site in "abc"}
+    run.encoders = dict.fromkeys("abc", Encoder(run.study, {}, {}))
+    return run
+
+
+def test_shares_say_who_learned_from_whom() -> None:
+    trust = shared().trust
     said = [str(s) for s in sentences(trust, [0, 1, 2])]
     a, b, c = (f"<b>{site}</b>" for site in "abc")
     assert said[0] == f"{a} learned most from {b} (mean weight 0.27), least from {c} (0.20); its own part: 0.53."
     assert said[1] == f"{b} learned most from {a} (mean weight 0.70), least from {c} (0.00); its own part: 0.30."
-    assert said[2] == f"{c} learned from nobody: no other model lowered its loss in any round."
+    assert said[2] == f"{c} learned from nobody: no other site was given weight in any round."
     told = [" ".join(map(str, user_sentences(trust, i))) for i in range(3)]
     assert "In 2 of the 3 rounds" in told[0]
     assert "From round 4 on it trained on from its own model alone." in told[0]
@@ -167,8 +247,8 @@ def test_influence_says_who_learned_from_whom() -> None:
     assert "In 0 of the 3 rounds" in told[2]
 
 
-def test_influence_draws_the_same_parts() -> None:
-    found = contents(influenced(), "accuracy")
+def test_shares_draw_the_same_parts() -> None:
+    found = contents(shared(), "accuracy")
     (view,) = found["views"]
     drawn = svgs(str(view.drawing))[1]
     titles = [e.text for e in drawn.iter("title")]
@@ -188,11 +268,7 @@ def test_influence_draws_the_same_parts() -> None:
     wide = svgs(str(user["figure"]))[0]
     assert sum(e.get("class") == "line" for e in wide.iter("path")) == 1 + 3, "its own weight too"
     assert {"Influence", "a", "b", "c", "weights given by a, round by round"} <= {e.text for e in wide.iter("text")}
-    html = render(
-        make(sites="abc", methods=["fedavg"], seeds=SEEDS[:1], kind="run", rounds=3, learned=influenced(True))
-    )
-    assert "4 x" not in html
-    assert "3 x (3 + 1) = 12 losses" in html
+    html = render(make(sites="abc", methods=["fedavg"], seeds=SEEDS[:1], kind="run", rounds=3, run=share_run()))
     part = html[html.index('id="trust"') : html.index('id="scores"')]
     for word in ("trust ", "Trust", "alpha", "Weight Erosion", "Global", "gradient"):
         assert word not in part, "not a word of the other method"
@@ -209,7 +285,7 @@ def test_the_line_of_one_answer_is_named_where_no_curve_is() -> None:
     user = contents(learned(), "accuracy (share)")["users"][0]
     for drawn in svgs(str(user["figure"])):
         label = next(e for e in drawn.iter("text") if e.text == "always the same answer")
-        assert label.get("class") == "label majority"
+        assert label.get("class") == "label level"
         highest = min(float(e.get("y1", 0)) for e in drawn.iter("line") if e.get("class") == "grid")
         curves = [float(p.split(",")[1]) for e in drawn.iter("path") for p in e.get("d", "M0,999")[1:].split("L")]
         assert float(label.get("y", 0)) < min(highest, *curves)
@@ -282,13 +358,13 @@ def test_it_fits_and_its_figures_can_be_kept(browser: Browser, tmp_path: Path, w
     assert browser.says == []
 
 
-def test_influence_fits_a_telephone_and_its_figures_can_be_kept(browser: Browser, tmp_path: Path) -> None:
-    shown = make(sites="abc", methods=["fedavg"], seeds=SEEDS[:1], kind="run", rounds=3, learned=influenced(True))
+def test_shares_fit_a_telephone_and_its_figures_can_be_kept(browser: Browser, tmp_path: Path) -> None:
+    shown = make(sites="abc", methods=["fedavg"], seeds=SEEDS[:1], kind="run", rounds=3, run=share_run())
     path = tmp_path / "influence.html"
     path.write_text(render(shown), encoding="utf-8")
     browser.open(path, width=390)
     assert browser.ask("document.documentElement.scrollWidth") == 390
-    for name, words in (("influence", "mutual weight"), ("user-1", "weights given by"), ("user-1-weights-1", "age")):
+    for name, words in (("shares", "mutual weight"), ("user-1", "weights given by"), ("user-1-weights-1", "age")):
         browser.click(f"document.querySelector('[data-figure=\"{name}\"] > .keep button')")
         file = browser.downloaded(f"{name}.svg")
         assert words in " ".join(ElementTree.fromstring(file.read_bytes()).itertext())

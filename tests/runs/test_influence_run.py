@@ -8,7 +8,9 @@ import pytest
 
 import vitrail as vt
 from small import opposed_tables
+from vitrail.core.facts import OWN
 from vitrail.report.build import page_of
+from vitrail.report.learned import read_learned
 from vitrail.report.page import render
 
 ROWS = {"small": 60, "large": 150, "middle": 100}
@@ -38,18 +40,18 @@ def test_the_page_shows_its_weights(study: vt.Study, tables: dict[str, pd.DataFr
     for user in range(3):
         if user != odd:
             assert trust.mean[user, odd] < 0.01 < trust.mean[user, 3 - odd - user]
-    page = page_of(run)
-    assert page.learned is not None
-    assert set(page.learned.curves["model"]) == {"own"}
-    assert page.learned.weights is not None
-    assert set(page.learned.weights["model"]) == {"own"}
-    html = render(page)
+    learned = read_learned(run)
+    assert learned is not None
+    assert set(learned.curves["model"]) == {OWN}
+    assert learned.weights is not None
+    assert set(learned.weights["model"]) == {OWN}
+    html = render(page_of(run))
     assert "Mean weight over all rounds" in html
     assert f"large: {trust.mean[run.sites.index('large')][run.sites.index('large')]:.2f} its own" in html
     assert "Trust after the last round" not in html
 
 
 def test_one_round_has_nothing_to_weigh(study: vt.Study, tables: dict[str, pd.DataFrame]) -> None:
-    page = page_of(vt.federate(study, tables, seed=3, rounds=1))
-    assert page.learned is None
-    assert "Whom each site learned from" not in render(page)
+    run = vt.federate(study, tables, seed=3, rounds=1)
+    assert read_learned(run) is None
+    assert "Whom each site learned from" not in render(page_of(run))

@@ -11,11 +11,13 @@ import torch
 
 import vitrail as vt
 from small import opposed_tables
+from vitrail.core.facts import ALONE, ALONE_WEIGHT, OWN, SHARED
 from vitrail.core.problems import VitrailError
 from vitrail.report.build import page_of
+from vitrail.report.learned import read_learned
 from vitrail.report.page import render
 from vitrail.runs.run import Run
-from vitrail.runs.setup import wire_lines
+from vitrail.runs.setup import MAJORITY, wire_lines
 
 ROWS = {"small": 60, "large": 150, "middle": 100}
 
@@ -49,18 +51,20 @@ def test_facts_are_in_the_order_of_the_runs_sites(run: Run, study: vt.Study, tab
             other = 3 - odd - user
             assert trust.final[user, odd] < trust.final[user, other], "the flipped site is trusted least"
     for i, site in enumerate(run.sites):  # what a site showed is the local model it keeps
-        assert torch.equal(run.facts["local/head.weight"][i], run.models[site]["local/head.weight"])
+        shown, kept = run.told(ALONE_WEIGHT), run.model_of(site).models()[ALONE]
+        assert shown is not None
+        assert any(torch.equal(shown[i], tensor) for tensor in kept.values())
 
 
 def test_all_three_models_are_scored_in_one_run(run: Run) -> None:
     beside = run.beside()
-    assert set(beside["model"]) == {"global", "local", "majority"}
+    assert set(beside["model"]) == {SHARED, ALONE, MAJORITY}
     metric = run.study.metrics[0]
     own = run.scores().set_index(["site", "metric"])["value"]
     last = beside[(beside["round"] == 12) & (beside["metric"] == metric)].set_index(["site", "model"])["value"]
-    assert own["middle", metric] > last["middle", "global"]
-    assert (beside[beside["model"] == "majority"]["round"] == 0).all()
-    accuracy = beside[(beside["model"] == "majority") & (beside["metric"] == "accuracy")]
+    assert own["middle", metric] > last["middle", SHARED]
+    assert (beside[beside["model"] == MAJORITY]["round"] == 0).all()
+    accuracy = beside[(beside["model"] == MAJORITY) & (beside["metric"] == "accuracy")]
     if len(accuracy):
         assert accuracy["value"].between(0.3, 0.75).all()
 
@@ -78,8 +82,8 @@ def test_the_wire_names_all_that_travels(run: Run) -> None:
     update = lines["train", "from site", "update/head.weight"]
     assert (update.shape, update.rounds, update.seen) == ((4, 2, 2), 12, "each")
     assert lines["train", "to site", "models/head.bias"].shape == (4, 2)
-    assert ("show", "from site", "local/head.weight") in lines
-    assert ("scores", "from site", f"{run.study.metrics[0]}, global") in lines
+    assert ("show", "from site", "shown/head.weight") in lines
+    assert ("scores", "from site", f"{run.study.metrics[0]}, {SHARED}") in lines
     for direction in ("from site", "to site"):
         declared = sum(x.bytes * x.rounds for x in lines.values() if x.direction == direction)
         counted = run.ledger[run.ledger["direction"] == direction].groupby("site")["bytes"].sum()
@@ -107,28 +111,29 @@ def test_stop_and_resume_keeps_every_round(
         vt.federate(study, tables, seed=3, out=tmp_path / "two", progress=stop, checkpoint_seconds=0)
     again = vt.federate(study, tables, seed=3, out=tmp_path / "two", resume=True)
     for name, fact in run.facts.items():
-        assert torch.equal(torch.nan_to_num(fact), torch.nan_to_num(again.facts[name])), name
+        same = again.facts[name]
+        assert fact[1:] == same[1:]
+        assert torch.equal(torch.nan_to_num(fact.value), torch.nan_to_num(same.value)), name
     loaded = Run.load(tmp_path / "two")
     assert np.array_equal(loaded.trust().alpha, run.trust().alpha)
 
 
 def test_a_site_that_refuses_shows_no_local_weights(study: vt.Study, tables: dict[str, pd.DataFrame]) -> None:
     shy = vt.federate(study, tables, seed=3, rounds=2, refuse=["large"])
-    page = page_of(shy)
-    assert page.learned is not None
-    assert page.learned.refused == ["large"]
-    weights = page.learned.weights
-    assert weights is not None
-    shown = weights[weights["model"] == "local"]["site"].unique()
+    learned = read_learned(shy)
+    assert learned is not None
+    assert learned.refused == ["large"]
+    assert learned.weights is not None
+    shown = learned.weights[learned.weights["model"] == ALONE]["site"].unique()
     assert set(shown) == {"small", "middle"}
-    assert "large did not show its local model" in render(page)
+    assert "large did not show its local model" in render(page_of(shy))
 
 
 def test_weights_are_differences_between_the_two_answers(run: Run) -> None:
-    learned = page_of(run).learned
+    learned = read_learned(run)
     assert learned is not None
     assert learned.weights is not None
-    row = learned.weights[(learned.weights["site"] == "small") & (learned.weights["model"] == "own")]
+    row = learned.weights[(learned.weights["site"] == "small") & (learned.weights["model"] == OWN)]
     got = row.set_index("feature")["value"]
     assert set(row["answer"]) == {"yes"}
     weight = run.models["small"]["params/head.weight"]
@@ -141,4 +146,4 @@ def test_other_methods_have_no_trust(study: vt.Study, tables: dict[str, pd.DataF
     with pytest.raises(VitrailError, match="no trust"):
         plain.trust()
     assert plain.beside().empty
-    assert page_of(plain).learned is None
+    assert read_learned(plain) is None

@@ -86,8 +86,8 @@ def study_of(said: Mapping[str, Any], where: Path) -> Study:
         raise VitrailError("cannot read an invitation", found)
     try:
         told = tomllib.loads(said["study"])
-        if found := _foreign_method(told, said, where):
-            raise VitrailError("the study's method is not here", [found])
+        if foreign := _foreign_method(told, said, where):
+            raise VitrailError("the study's method is not here", [foreign])
         return Study.parse(told, f"the study in {where}")
     except (ValueError, RecursionError) as error:
         what, hint = f"its study is not TOML: {error}.", "Ask the coordinator to send it again."

@@ -8,7 +8,7 @@ from typing import Any
 import pandas as pd
 from markupsafe import Markup
 
-from vitrail.report.figures import NARROW, WIDE, Scale, _line, _svg, _text, _tick_texts, tag, ticks
+from vitrail.report import draw
 from vitrail.report.frame import fill, is_ours, unwritten
 from vitrail.report.words import Interval, listed, name, number, several, shorten_all, signed, spoken
 from vitrail.runs.folder import write_atomically
@@ -90,26 +90,21 @@ def _findings(told: Contribution, main: pd.DataFrame) -> list[Markup]:
 
 def value_figure(main: pd.DataFrame, told: Contribution) -> Markup:
     """One bar per site with its interval, wide and narrow."""
-    return Markup().join(_bars(main, told, width) for width in (WIDE, NARROW))
+    return draw.twice(lambda width: _bars(main, told, width))
 
 
 def _bars(main: pd.DataFrame, told: Contribution, width: int) -> Markup:
-    narrow, sites = width < 500, [str(s) for s in main.site]
+    narrow, sites = draw.is_narrow(width), [str(s) for s in main.site]
     height, top, thick = (46.0, 8.0, 13.0) if narrow else (32.0, 8.0, 16.0)
     short = shorten_all(sites, 26)
     left = 6.0 if narrow else 20 + 7.5 * max(map(len, short.values()))
     right = width - (6.0 if narrow else 84.0)
     low, high = min(0.0, float(main.low.min())), max(0.0, float(main.high.max()))
     air = 0.04 * (high - low) or 0.1
-    x = Scale(low - air, high + air, left, right)
+    x = draw.Scale(low - air, high + air, left, right)
     bottom = top + height * len(sites)
-    marks = ticks(low - air, high + air, 4 if narrow else 7)
-    parts: list[Markup] = []
-    for value, text in zip(marks, _tick_texts(marks, signed), strict=True):
-        parts += [
-            _line(x(value), top, x(value), bottom, "zero" if value == 0 else "grid"),
-            _text(x(value), bottom + 16, text, "tick", "middle"),
-        ]
+    marks = draw.ticks(low - air, high + air, 4 if narrow else 7)
+    parts = draw.axis_below(x, marks, top, bottom, f"fall in {told.unit}", signed)
     said = []
     rows: list[dict[str, Any]] = main.to_dict("records")  # type: ignore[assignment]
     for i, row in enumerate(rows):
@@ -118,14 +113,12 @@ def _bars(main: pd.DataFrame, told: Contribution, width: int) -> Markup:
         said.append(words)
         a, b = sorted((x(0), x(row["value"])))
         kind = "verdict gain" if row["value"] >= 0 else "verdict loss"
-        bar = tag("rect", x=a, y=base - thick / 2, width=max(b - a, 0.8), height=thick, class_="bar")
-        ends = [_line(x(v), base - 4, x(v), base + 4, "reach") for v in (row["low"], row["high"])]
-        reach = _line(x(row["low"]), base, x(row["high"]), base, "reach")
-        parts.append(tag("g", tag("title", words), bar, reach, *ends, class_=kind))
+        bar = draw.tag("rect", x=a, y=base - thick / 2, width=max(b - a, 0.8), height=thick, class_="bar")
+        ends = [draw.line(x(v), base - 4, x(v), base + 4, "reach") for v in (row["low"], row["high"])]
+        reach = draw.line(x(row["low"]), base, x(row["high"]), base, "reach")
+        parts.append(draw.tag("g", draw.tip(words), bar, reach, *ends, class_=kind))
         label = base - 14 if narrow else base + 4
-        parts.append(_text(0, label, short[row["site"]], "name", full=row["site"]))
-        parts.append(_text(width, label, signed(row["value"], 4), "value", "end"))
-    parts.append(_text((left + right) / 2, bottom + 33, f"fall in {told.unit}", "axis", "middle"))
-    kind = "plot narrow" if narrow else "plot wide"
+        parts.append(draw.text(0, label, short[row["site"]], "name", full=row["site"]))
+        parts.append(draw.text(width, label, signed(row["value"], 4), "value", "end"))
     title = f"What each site's taking part was worth to {told.user}"
-    return _svg(width, bottom + 40, title, "; ".join(said) + ".", parts, kind)
+    return draw.plot(width, bottom + 40, title, "; ".join(said) + ".", parts)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
@@ -11,7 +10,8 @@ import numpy as np
 import pandas as pd
 from markupsafe import Markup
 
-from vitrail.report.tables import Matrix, lead_method, methods_of, sites_of, traffic, where
+from vitrail.methods import TABLE
+from vitrail.report.tables import ScoreTable, lead_method, methods_of, sites_of, traffic, where
 from vitrail.report.words import LAYERS, Interval, listed, metric_words, name, number, several, signed, size, spoken
 from vitrail.runs.fit import ALPHA, ShiftFinding
 
@@ -24,12 +24,8 @@ PROMISE = f"at most {100 * ALPHA:.0f} in 100 runs without any fault raise an ala
 def headline(page: Page) -> str:
     """What was done, in one sentence."""
     methods = methods_of(page)
-    federated = [m for m in methods if m not in page.yardsticks]
+    federated = [m for m in methods if m in page.federated]
     yards = [page.titles[m] for m in methods if m in page.yardsticks]
-    seeds = 0 if page.scores.empty else page.scores["seed"].nunique()
-    told = {label.lower(): value for label, value in page.facts}.get("rounds", "")
-    found = re.match(r"\d+", told)
-    rounds = int(found[0]) if found else 0 if page.curves.empty else int(page.curves["round"].max())
     late = [site for site in sites_of(page) if site in page.newcomers]
     count = len(sites_of(page)) - len(late)
     many = several(count, "site")
@@ -39,26 +35,27 @@ def headline(page: Page) -> str:
         by = page.titles[federated[0]] if len(federated) == 1 else several(len(federated), "method")
         what = f"{many} trained {'together ' if count > 1 else ''}with {by}"
     else:
-        return f"{many} trained without joining ({' and '.join(yards)}): {several(seeds, 'seed')}."
+        return f"{many} trained without joining ({' and '.join(yards)}): {several(page.seeds, 'seed')}."
     if yards:
         what += f", beside the {'yardstick' if len(yards) == 1 else 'yardsticks'} {' and '.join(yards)}"
     after = f" {listed(late).unescape()} came after training." if late else ""
-    return f"{what}: {several(seeds, 'seed')}" + (f", {several(rounds, 'round')}." if rounds else ".") + after
+    rounds = f", {several(page.rounds, 'round')}." if page.rounds else "."
+    return f"{what}: {several(page.seeds, 'seed')}{rounds}{after}"
 
 
-def findings(page: Page, table: Matrix) -> list[Markup]:
+def findings(page: Page, table: ScoreTable) -> list[Markup]:
     """The page in a few sentences, each computed from its tables."""
-    federated = [m for m in table.methods if m not in page.yardsticks]
+    federated = [m for m in table.methods if m in page.federated]
     words = metric_words(page.metric)
     out: list[Markup] = []
     if len(table.rows) == 1 and table.methods:
-        site, cells = table.rows[0]
-        said = [f"{page.titles[m]} {number(c.value)}" for m, c in zip(table.methods, cells, strict=True)]
+        site, scores = table.rows[0]
+        said = [f"{page.titles[m]} {number(c.value)}" for m, c in zip(table.methods, scores, strict=True)]
         out.append(Markup("{} in {}: {}.").format(name(site), words, listed(said, len(said))))
         out.append(Markup("There is one site only: it had nobody to learn with, and there is no worst site."))
     elif page.kind == "run" or len(table.methods) < 2:
         out += [_scores_sentence(page, table, i) for i in range(len(table.methods))]
-    elif (best := best_method(page, table, federated)) is not None:
+    elif (best := best_method(page, table)) is not None:
         worst_site, interval = table.worsts[table.methods.index(best)]
         said = [name(page.titles[best]), name(str(worst_site)), spoken(interval), words]
         text = Markup("Best for the site served worst: {}. Its worst site, {}, reaches {} in {}.").format(*said)
@@ -139,17 +136,17 @@ def refusals(shifts: pd.DataFrame) -> list[Markup]:
     return out
 
 
-def best_method(page: Page, table: Matrix, federated: list[str]) -> str | None:
+def best_method(page: Page, table: ScoreTable) -> str | None:
     """The federated method whose worst site does best."""
-    worst = _worst_of(table, federated)
+    worst = _worst_of(table, page.federated)
     return (min if page.lower_is_better else max)(worst, key=lambda m: worst[m].value) if worst else None
 
 
-def _worst_of(table: Matrix, methods: list[str]) -> dict[str, Interval]:
+def _worst_of(table: ScoreTable, methods: Sequence[str]) -> dict[str, Interval]:
     return {m: w for m, (site, w) in zip(table.methods, table.worsts, strict=True) if m in methods and site}
 
 
-def _rivals(table: Matrix, best: str, federated: list[str]) -> str:
+def _rivals(table: ScoreTable, best: str, federated: list[str]) -> str:
     """How many methods cannot be told from the best one."""
     worst = _worst_of(table, federated)
     interval, others = worst[best], len(worst) - 1
@@ -160,9 +157,9 @@ def _rivals(table: Matrix, best: str, federated: list[str]) -> str:
     return f" {who} lie{'s' if near == 1 else ''} within this interval, so this order may be chance."
 
 
-def _scores_sentence(page: Page, table: Matrix, column: int) -> Markup:
+def _scores_sentence(page: Page, table: ScoreTable, column: int) -> Markup:
     title, words = name(page.titles[table.methods[column]]), metric_words(page.metric)
-    values = [(site, cells[column].value) for site, cells in table.rows]
+    values = [(site, scores[column].value) for site, scores in table.rows]
     if len(values) <= 6:
         said = listed([Markup("{} {}").format(site, number(v)) for site, v in values], 6)
         return Markup("{} in {}: {}.").format(title, words, said)
@@ -174,18 +171,22 @@ def _scores_sentence(page: Page, table: Matrix, column: int) -> Markup:
     )
 
 
+def alone_title() -> str:
+    """The method to compare with, to know what joining is worth."""
+    return " or ".join(kind.title for kind in TABLE.values() if kind.alone)
+
+
 def _joining(page: Page) -> list[Markup]:
     """For whom joining is worth it."""
     verdicts = where(page.verdicts, metric=page.metric)
     if verdicts.empty:
-        seeds = 0 if page.scores.empty else page.scores["seed"].nunique()
-        one = seeds == 1
+        one = page.seeds == 1
         if page.kind == "run":
             start = "One seed" if one else "A run of one method"
             tail = "`vitrail compare` can: it also trains every site alone, over several seeds."
         else:
             start = "One seed" if one else "This page"
-            tail = "It takes Local among the methods, several seeds, and a metric defined in them."
+            tail = f"It takes {alone_title()} among the methods, several seeds, and a metric defined in them."
         return [Markup("{} cannot tell whether joining is worth it. {}").format(start, _code(tail))]
     said: list[Markup] = []
     for verdict, words in (("yes", "gain"), ("no", "lose"), ("cannot tell", "")):
@@ -207,16 +208,16 @@ def _joining(page: Page) -> list[Markup]:
     return [Markup("By joining, {}.").format(Markup("; ").join(said))]
 
 
-def _worst_sentence(page: Page, table: Matrix) -> list[Markup]:
-    """The worst site under FedAvg, or under the run's method, and how it does alone."""
+def _worst_sentence(page: Page, table: ScoreTable) -> list[Markup]:
+    """The worst site under the leading method, and how it does alone."""
     if (lead := lead_method(page, table.methods)) is None:
         return []
     site, interval = table.worsts[table.methods.index(lead)]
     if site is None:
         return []
     text = Markup("{} does worst under {}: {}.").format(name(site), page.titles[lead], spoken(interval))
-    if "local" in table.methods and lead != "local":
-        alone = dict(table.rows)[site][table.methods.index("local")].value
+    if page.alone in table.methods and lead != page.alone:
+        alone = dict(table.rows)[site][table.methods.index(page.alone)].value
         gap = (alone - interval.value) * (-1 if page.lower_is_better else 1)
         if math.isfinite(gap):
             how = f"{number(abs(gap))} {'better' if gap > 0 else 'worse'}" if abs(gap) >= 0.0005 else "the same"
@@ -239,17 +240,16 @@ def _traffic_sentences(page: Page, federated: list[str]) -> list[Markup]:
         text += Markup("Each site sent {}{} of parameters and summary numbers").format(amount, name(size(sent[lead])))
         if len(federated) > 1:
             text += Markup(" with {}").format(page.titles[lead])
-        if page.scores["seed"].nunique() > 1:
+        if page.seeds > 1:
             text += " per seed"
         if sent[least] < sent[most]:
             ends = [f"{size(sent[m])} ({page.titles[m]})" for m in (least, most)]
             text += Markup("; over all methods from {} to {}").format(*ends)
         out.append(text + ".")
-    if "centralized" in methods_of(page):
-        rows = "" if page.sites.empty else f", {several(int(page.sites['train_rows'].sum()), 'row')} in all,"
-        loud = Markup('<strong class="warn">{} moves the training rows of every site{} to one place.</strong>')
-        out.append(loud.format(page.titles["centralized"], rows) + " It is only a yardstick.")
-    return out
+    rows = "" if page.sites.empty else f", {several(int(page.sites['train_rows'].sum()), 'row')} in all,"
+    loud = Markup('<strong class="warn">{} moves the training rows of every site{} to one place.</strong>')
+    pooled = [page.titles[m] for m in methods_of(page) if m in page.pooled]
+    return out + [loud.format(title, rows) + " It is only a yardstick." for title in pooled]
 
 
 def _code(text: str) -> Markup:

@@ -11,7 +11,7 @@ from jinja2 import Environment, FunctionLoader, StrictUndefined
 from markupsafe import Markup
 
 from vitrail.core.problems import Problem, VitrailError
-from vitrail.report.words import metric_words, number, p_words, signed, size
+from vitrail.report.words import metric_words, number, p_words, signed, size, why_undefined
 
 HEAT_STYLES = "/* only on pages with heatmaps */"  # in page.css, between the styles of every page and the others
 
@@ -22,20 +22,26 @@ def part(name: str) -> str:
 
 
 @cache
-def _templates() -> Environment:
+def templates() -> Environment:
     env = Environment(
         loader=FunctionLoader(part), autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )
     env.filters.update(number=number, signed=signed, size=size, p_words=p_words, metric=metric_words)
+    env.filters["why_undefined"] = why_undefined
     env.filters["capitalize_first"] = lambda text: text[:1].upper() + text[1:]
     return env
+
+
+def fill_part(template: str, **given: Any) -> Markup:
+    """A piece of a page."""
+    return Markup(templates().get_template(template).render(**given).strip())
 
 
 def fill(template: str, *, heat: bool = False, **given: Any) -> str:
     """One HTML file that needs no network; with the styles of heatmaps where it has some."""
     every, _, more = part("page.css").partition(HEAT_STYLES)
     css = Markup(every + more if heat else every)  # ours, not data
-    return _templates().get_template(template).render(css=css, **given)
+    return templates().get_template(template).render(css=css, **given)
 
 
 def is_ours(page: Path, verb: str) -> bool:

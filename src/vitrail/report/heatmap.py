@@ -17,12 +17,11 @@ import pandas as pd
 from markupsafe import Markup
 
 from vitrail.explain.groups import joined
-from vitrail.report.figures import WIDE, _text, tag
+from vitrail.report import draw
 from vitrail.report.words import LAYERS, number, p_words, several, shorten_all, signed
 
 SHOWN, SLACK = 24, 30  # features in the main figure; so many are not worth folding
 BLOCK = 60  # features in each folded figure
-STEPS = 6  # shades on each side of no shift: .h0 to .h12 in page.css
 LEAST = 0.05  # the scale ends here at the earliest, so that small differences stay pale
 
 
@@ -138,13 +137,11 @@ def _heatmap(layer: Layer) -> Heatmap:
     for start in range(count, len(ranked), BLOCK):
         part = _arrange(layer, ranked[start : start + BLOCK])
         many = int(part.flagged.any(0).sum())
-        text = f"{LAYERS[layer.name].column}s {start + 1} to {start + len(part.features)} of {len(ranked)}"
-        folded.append(
-            (text + (f", {many} of them flagged" if many else ""), _pair(part, *_draw(part, tiny=True)), _key(part))
-        )
-    names, cells = _draw(main, tiny=False)
-    legend, pair = _svg(*_legend(layer), "legend"), _pair(main, names, cells)
-    return Heatmap(layer, legend, pair, count, folded, _title(main), _key(main))
+        words = f"{LAYERS[layer.name].column}s {start + 1} to {start + len(part.features)} of {len(ranked)}"
+        words += f", {many} of them flagged" if many else ""
+        folded.append((words, _draw(part, tiny=True), _key(part)))
+    legend = _legend(layer).sized("legend")
+    return Heatmap(layer, legend, _draw(main, tiny=False), count, folded, _title(main), _key(main))
 
 
 def _arrange(layer: Layer, features: Sequence[int]) -> Layer:
@@ -159,68 +156,47 @@ def _arrange(layer: Layer, features: Sequence[int]) -> Layer:
 # drawing
 
 
-class Drawing(NamedTuple):
-    """Markup and the size it takes."""
-
-    width: float
-    height: float
-    parts: list[Markup]
-
-
-def _svg(width: float, height: float, parts: Sequence[str], kind: str, *said: str) -> Markup:
-    """Drawn at its own size. `said` is title and description; without them it is hidden from those who listen."""
-    size = {"viewBox": f"0 0 {width:.0f} {height:.0f}", "width": f"{width:.0f}", "height": f"{height:.0f}"}
-    told = [tag(name, text) for name, text in zip(("title", "desc"), said, strict=False)]
-    listen = {"role": "img"} if said else {"aria_hidden": "true"}
-    return tag("svg", *told, *parts, **size, **listen, class_=kind)
-
-
-def _pair(layer: Layer, names: Drawing, cells: Drawing) -> Markup:
-    return _svg(*names, "names") + _svg(*cells, "cells", _title(layer), describe(layer))
-
-
-def _draw(layer: Layer, tiny: bool) -> tuple[Drawing, Drawing]:
+def _draw(layer: Layer, tiny: bool) -> Markup:
     """Names of sites, and the cells with the names of features below them."""
     short, labels = shorten_all(layer.sites, 18 if tiny else 22), shorten_all(layer.features, 20)
     across = max(map(len, labels.values()), default=0) * (5.4 if tiny else 7.0)  # pixels of the longest label
-    left = math.ceil(max(across / 2, 14 + 7.2 * max(map(len, short.values()), default=0)))
-    wide = (WIDE - left - 8) // (BLOCK if tiny else max(len(layer.features), 1))
+    left = math.ceil(max(across / 2, draw.names_room(short.values())))
+    wide = (draw.WIDE - left - 8) // (BLOCK if tiny else max(len(layer.features), 1))
     wide, high = (wide, wide) if tiny else (min(wide, 44), 28 if len(layer.sites) <= 12 else 20)
     top, edge = 18.0 if layer.crossed.any() else 4.0, 3.0  # room for x, and for the outline of the first cell
     bottom, end = top + high * len(layer.sites), edge + wide * len(layer.features)
     names, cells, marks = [], [], []
-    steps = np.rint(layer.shades() * STEPS).astype(int) + STEPS  # [site, feature]
+    shades = layer.shades()  # [site, feature]
     for i, site in enumerate(layer.sites):
         y = top + high * i
         refused = np.isnan(layer.values[i]).all()
         kind = ("refused" if refused else "name") + " tiny" * tiny
-        names.append(_text(left - 8, y + high / 2 + (3 if tiny else 4), short[site], kind, "end", site))
+        names.append(draw.text(left - 8, y + high / 2 + (3 if tiny else 4), short[site], kind, "end", site))
         if refused:
-            hover = tag("title", f"{site} did not publish {LAYERS[layer.name].title} ({layer.name})")
-            cells.append(tag("rect", hover, x=edge, y=y, width=end - edge - 1, height=high - 1, class_="none"))
-            marks.append(tag("path", d=_hatch(edge, end - 1, y, high - 1), class_="hatch"))
+            hover = draw.tip(f"{site} did not publish {LAYERS[layer.name].title} ({layer.name})")
+            cells.append(draw.tag("rect", hover, x=edge, y=y, width=end - edge - 1, height=high - 1, class_="none"))
+            marks.append(draw.tag("path", d=_hatch(edge, end - 1, y, high - 1), class_="hatch"))
             if not tiny:
-                marks.append(_text(edge + 8, y + high / 2 + 4, "did not publish", "refused"))
+                marks.append(draw.text(edge + 8, y + high / 2 + 4, "did not publish", "refused"))
             continue
         for j in range(len(layer.features)):
-            x, kind = edge + wide * j, "none" if math.isnan(layer.values[i, j]) else f"h{steps[i, j]}"
+            x, kind = edge + wide * j, "none" if math.isnan(layer.values[i, j]) else draw.shade(shades[i, j])
             cx, cy = x + (wide - 1) / 2, y + (high - 1) / 2
             box = {"x": x, "y": y, "width": wide - 1, "height": high - 1}
-            cells.append(tag("rect", tag("title", cell_words(layer, i, j)), **box, class_=kind))
+            cells.append(draw.tag("rect", draw.tip(cell_words(layer, i, j)), **box, class_=kind))
             if layer.flagged[i, j]:
-                marks += [tag("rect", **box, class_="halo"), tag("rect", **box, class_="flag")]
+                marks += [draw.tag("rect", **box, class_="halo"), draw.tag("rect", **box, class_="flag")]
             if layer.circled[i, j]:
-                marks.append(_text(cx, cy + (3.4 if tiny else 4.7), "O", "circled" + " tiny" * tiny, "middle"))
+                marks.append(draw.text(cx, cy + (3.4 if tiny else 4.7), "O", "circled" + " tiny" * tiny, "middle"))
             if layer.flagged[i, j]:
-                marks.append(tag("circle", cx=cx, cy=cy, r=2 if tiny else 3, class_="flag-dot"))
+                marks.append(draw.tag("circle", cx=cx, cy=cy, r=2 if tiny else 3, class_="flag-dot"))
     for j, feature in enumerate(layer.features):
         kind = ("feature flagged" if layer.flagged[:, j].any() else "feature") + (" tiny" if tiny else "")
-        turned = f"translate({edge + wide * (j + 0.5) + 3:.1f} {bottom + 10:.1f}) rotate(-60)"
-        cells.append(tag("g", _text(0, 0, labels[feature], kind, "end", feature), transform=turned))
+        cells.append(draw.turned(edge + wide * (j + 0.5), bottom, labels[feature], kind, feature))
         if layer.crossed[j]:
-            cells.append(_text(edge + wide * (j + 0.5), top - 6, "x", "crossed", "middle"))
-    below = 16 + math.ceil(across * math.sin(math.pi / 3))
-    return Drawing(left, bottom, names), Drawing(end + 5, bottom + below, [*cells, *marks])
+            cells.append(draw.text(edge + wide * (j + 0.5), top - 6, "x", "crossed", "middle"))
+    drawn = draw.Drawing(end + 5, bottom + draw.turned_room(across), [*cells, *marks])
+    return draw.beside(draw.Drawing(left, bottom, names), drawn, _title(layer), describe(layer))
 
 
 def _hatch(begin: float, end: float, y: float, high: float, gap: int = 7) -> str:
@@ -232,16 +208,16 @@ def _hatch(begin: float, end: float, y: float, high: float, gap: int = 7) -> str
     return "".join(lines)
 
 
-def _legend(layer: Layer) -> Drawing:
+def _legend(layer: Layer) -> draw.Drawing:
     """The shades and where they end."""
-    wide, count = 20, 2 * STEPS + 1
-    parts = [tag("rect", x=wide * i, y=2, width=wide, height=12, class_=f"h{i}") for i in range(count)]
+    wide, count = 20, 2 * draw.SHADES + 1
+    parts = [draw.tag("rect", x=wide * i, y=2, width=wide, height=12, class_=f"h{i}") for i in range(count)]
     write = signed if layer.neutral == 0 else number
     low, high = (write(layer.neutral + s * layer.clip, 2).removesuffix("0").removesuffix(".0") for s in (-1, 1))
     middle = f"{layer.neutral:.0f}, no {LAYERS[layer.name].title.split()[0]}"
     texts = ((0.0, f"{low} or less", "start"), (0.5, middle, "middle"), (1.0, f"{high} or more", "end"))
-    parts += [_text(wide * count * at, 30, text, "tick", side) for at, text, side in texts]
-    return Drawing(wide * count, 36, parts)
+    parts += [draw.text(wide * count * at, 30, words, "tick", side) for at, words, side in texts]
+    return draw.Drawing(wide * count, 36, parts)
 
 
 # words

@@ -10,6 +10,7 @@ import hashlib
 import http.cookies
 import ipaddress
 import json
+import math
 import secrets
 import socket
 import sys
@@ -23,21 +24,7 @@ from urllib.parse import parse_qs, urlsplit
 from markupsafe import Markup
 
 from vitrail.core.problems import Problem, VitrailError
-from vitrail.report.figures import (
-    NARROW,
-    WIDE,
-    Scale,
-    _apart,
-    _domain,
-    _line,
-    _path,
-    _svg,
-    _text,
-    _tick_texts,
-    place_labels,
-    tag,
-    ticks,
-)
+from vitrail.report import draw
 from vitrail.report.frame import fill, part
 from vitrail.report.watch import Watch, span
 from vitrail.report.words import listed, metric_words, number, several, shorten_all, size
@@ -51,52 +38,30 @@ GOOD = ("joined", "back", "finished")
 # the page
 
 
-def draw(curve: dict[str, Any] | None) -> Markup:
+def curve_figure(curve: dict[str, Any] | None) -> Markup:
     """Mean and worst site over the rounds, every site's own line behind them; wide and narrow."""
-    return Markup() if curve is None else Markup().join(_curves(curve, width) for width in (WIDE, NARROW))
+    return Markup() if curve is None else draw.twice(lambda width: _curves(curve, width))
 
 
 def _curves(curve: dict[str, Any], width: int) -> Markup:
-    narrow, left, top, high = width < 500, 34.0, 24.0, 230.0
-    few, rounds = len(curve["sites"]) <= LABELLED, curve["rounds"]
+    narrow, rounds, last = draw.is_narrow(width), [float(r) for r in curve["rounds"]], curve["worst_site"]
     short = shorten_all(list(curve["sites"]), 14 if narrow else 24)
-    alone, last = len(curve["sites"]) == 1, curve["worst_site"]
-    lines = [
-        ("of" if few else "of many", short[n], n, values, alone or (few and n != last))
-        for n, values in curve["sites"].items()
-    ]
+    few, alone = len(short) <= LABELLED, len(short) == 1
+    kind, series = "series of" if few else "series of many", []
+    for name, values in curve["sites"].items():
+        label = short[name] if alone or (few and name != last) else ""
+        series.append(draw.Series(name, label, kind, rounds, [math.nan if v is None else v for v in values]))
     if not alone:
-        worst = f"worst: {short[last]}"
-        lines += [("strong m1", worst, "worst site", curve["worst"], True)]
-        lines += [("strong m0", "mean of sites", "mean of sites", curve["mean"], True)]
-    right = width - 24 - 6.5 * max(len(label) for _, label, _, _, shown in lines if shown)
-    bottom, axis = top + high, metric_words(curve["metric"])
-    low_high = _domain(v for _, _, _, values, _ in lines for v in values if v is not None)
+        series.append(draw.Series("worst site", f"worst: {short[last]}", "series strong m1", rounds, curve["worst"]))
+        series.append(draw.Series("mean of sites", "mean of sites", "series strong m0", rounds, curve["mean"]))
+    axis, bottom = metric_words(curve["metric"]), draw.ABOVE + 230
     reach = (rounds[0], rounds[-1]) if rounds[-1] > rounds[0] else (rounds[0] - 1, rounds[0] + 1)
-    x, y = Scale(*reach, left, right), Scale(*low_high, bottom, top)
-    parts, marks = [_text(0, 11, axis, "axis")], ticks(*low_high, 5)
-    for value, text in zip(marks, _tick_texts(marks), strict=True):
-        parts.append(_line(left, y(value), right, y(value), "grid"))
-        parts.append(_text(left - 5, y(value) + 4, text, "tick", "end"))
-    ends = (float(rounds[0]), float(rounds[-1]))
-    between = [t for t in ticks(*ends, 3 if narrow else 6) if _apart(t, ends)] if ends[1] > ends[0] else []
-    parts += [_text(x(r), bottom + 16, f"{r:.0f}", "tick", "middle") for r in sorted({*ends, *between})]
-    parts.append(_text((left + right) / 2, bottom + 31, "round", "axis", "middle"))
-    labelled = [(i, y(values[-1])) for i, (_, _, _, values, shown) in enumerate(lines) if shown]
-    places = dict(zip((i for i, _ in labelled), place_labels([e for _, e in labelled], 13, top, bottom), strict=True))
-    said = []
-    for i, (kind, label, name, values, _) in enumerate(lines):
-        at = [(x(r), y(v)) for r, v in zip(rounds, values, strict=True) if v is not None]
-        told = f"{name}: {number(values[-1])} after round {rounds[-1]}"
-        drawn = [tag("title", told), *([_path(at, kind="line")] if len(at) > 1 else [])]
-        if i in places:
-            drawn.append(tag("circle", cx=at[-1][0], cy=at[-1][1], r=2.5, class_="end"))
-            leader = [(at[-1][0] + 3, at[-1][1]), (right + 6, places[i]), (right + 12, places[i])]
-            drawn += [_path(leader, kind="leader"), _text(right + 15, places[i] + 4, label, "label")]
-            said.append(told)
-        parts.append(tag("g", *drawn, class_=f"series {kind}"))
-    kind = "plot narrow" if narrow else "plot wide"
-    return _svg(width, bottom + 38, f"{axis} over the rounds", "; ".join(said) + ".", parts, kind)
+    x = draw.Scale(*reach, 34.0, width - 24 - 6.5 * max(len(s.label) for s in series))
+    panel = draw.Panel(axis, series, *draw.domain(v for s in series for v in s.y))
+    parts = draw.panel_parts(panel, x, draw.ABOVE, bottom, (rounds[0], rounds[-1]), 3 if narrow else 6)
+    parts.append(draw.text(x.middle, bottom + 31, "round", "axis", "middle"))
+    said = [f"{s.name}: {number(s.y[-1])} after round {rounds[-1]:.0f}" for s in series if s.label]
+    return draw.plot(width, bottom + 38, f"{axis} over the rounds", "; ".join(said) + ".", parts)
 
 
 def headline(told: dict[str, Any]) -> tuple[str, Markup]:
@@ -147,7 +112,7 @@ def contents(told: dict[str, Any]) -> dict[str, Any]:
             if any(sums.values())
             else "No traffic is counted yet."
         ),
-        "figure": draw(curve),
+        "figure": curve_figure(curve),
         "metric": metric_words(curve["metric"]) if curve else "",
         "missed": any(s["missed"] for s in told["sites"]),
         "latest": LATEST,

@@ -11,6 +11,7 @@ import pandas as pd
 
 from vitrail.report.words import Interval
 from vitrail.studies.intervals import interval
+from vitrail.study import LOWER_IS_BETTER
 
 if TYPE_CHECKING:
     from vitrail.report.page import Page
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
 WIDEST = 10  # columns that fit the page
 
 
-class Cell(NamedTuple):
+class Score(NamedTuple):
     """One site under one method: mean over the seeds in which the metric is defined."""
 
     value: float
@@ -28,13 +29,13 @@ class Cell(NamedTuple):
     worst: bool = False
 
 
-class Matrix(NamedTuple):
+class ScoreTable(NamedTuple):
     """The table site x method of one metric on one split."""
 
     metric: str
     split: str
     methods: list[str]
-    rows: list[tuple[str, list[Cell]]]
+    rows: list[tuple[str, list[Score]]]
     means: list[Interval]
     worsts: list[tuple[str | None, Interval]]
 
@@ -47,16 +48,16 @@ class Matrix(NamedTuple):
 
     @property
     def undefined(self) -> bool:
-        return any(math.isnan(c.value) for _, cells in self.rows for c in cells)
+        return any(math.isnan(c.value) for _, scores in self.rows for c in scores)
 
     @property
     def partial(self) -> bool:
-        return any(c.missing and not math.isnan(c.value) for _, cells in self.rows for c in cells)
+        return any(c.missing and not math.isnan(c.value) for _, scores in self.rows for c in scores)
 
 
-def matrix(page: Page, metric: str, split: str = "test") -> Matrix:
+def score_table(page: Page, metric: str, split: str = "test") -> ScoreTable:
     """Means, intervals and worst sites of one metric."""
-    lower = page.lower_is_better if metric == page.metric else metric in ("log_loss", "rmse", "mae")
+    lower = page.lower_is_better if metric == page.metric else metric in LOWER_IS_BETTER
     scores = where(page.scores, metric=metric, split=split)
     methods, sites = methods_of(page), sites_of(page)
     groups = scores.groupby(["method", "site"])["value"] if len(scores) else ()
@@ -65,7 +66,7 @@ def matrix(page: Page, metric: str, split: str = "test") -> Matrix:
     shares = {site: test / (test + train) for site, (train, test) in sizes.items() if train > 0}
     columns, means, worsts = [], [], []
     for method in methods:
-        column = [_cell(found.get((method, site), []), shares.get(site, math.nan)) for site in sites]
+        column = [_score(found.get((method, site), []), shares.get(site, math.nan)) for site in sites]
         values = [c.value for c in column]
         defined = [v for v in values if not math.isnan(v)]
         known = where(page.summary, method=method, metric=metric) if split == "test" else pd.DataFrame()
@@ -74,20 +75,20 @@ def matrix(page: Page, metric: str, split: str = "test") -> Matrix:
         worst: tuple[str | None, Interval] = (None, Interval(math.nan))
         if len(defined) > 1:
             at = values.index((max if lower else min)(defined))
-            cell = column[at] = column[at]._replace(worst=True)
-            of_cell = Interval(cell.value, cell.value - cell.half, cell.value + cell.half)
+            lowest = column[at] = column[at]._replace(worst=True)
+            own = Interval(lowest.value, lowest.value - lowest.half, lowest.value + lowest.half)
             same = summary is not None and summary["worst_site"] == sites[at]
-            worst = sites[at], _interval(cell.value, summary, "worst") if same else of_cell
+            worst = sites[at], _interval(lowest.value, summary, "worst") if same else own
         worsts.append(worst)
         columns.append(column)
     rows = [(site, [column[i] for column in columns]) for i, site in enumerate(sites)]
-    return Matrix(metric, split, methods, rows, means, worsts)
+    return ScoreTable(metric, split, methods, rows, means, worsts)
 
 
-def _cell(values: list[float], test_share: float) -> Cell:
+def _score(values: list[float], test_share: float) -> Score:
     defined = [v for v in values if math.isfinite(v)]
     mean, low, high = interval(defined, test_share)
-    return Cell(mean, (high - low) / 2, len(values) - len(defined))
+    return Score(mean, (high - low) / 2, len(values) - len(defined))
 
 
 def _interval(value: float, summary: Any, what: str) -> Interval:
@@ -110,9 +111,8 @@ def methods_of(page: Page) -> list[str]:
 
 
 def lead_method(page: Page, methods: Sequence[str]) -> str | None:
-    """The method the words are about where one must stand for all: FedAvg, else the first federated one."""
-    federated = [m for m in methods if m not in page.yardsticks]
-    return "fedavg" if "fedavg" in federated else next(iter([*federated, *methods]), None)
+    """The method the words are about where one must stand for all: the first federated one of the table of methods."""
+    return next((m for m in page.federated if m in methods), next(iter(methods), None))
 
 
 def sites_of(page: Page) -> list[str]:

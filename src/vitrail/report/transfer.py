@@ -10,12 +10,13 @@ import numpy as np
 import pandas as pd
 from markupsafe import Markup
 
+from vitrail.report.draw import SHADES, shade
 from vitrail.report.frame import fill
 from vitrail.report.words import name, number, signed
 from vitrail.runs.folder import write_atomically
 from vitrail.studies.transfer import TRUST, Transfer
 
-MIDDLE = 6  # of the shades h0 (blue) to h12 (red)
+DEEP = 4  # shades from nothing: above it letters are pale
 
 
 def write_transfer(found: Transfer, folder: Path, scores: pd.DataFrame | None = None) -> Path:
@@ -81,9 +82,8 @@ def _matrix(found: Transfer) -> list[tuple[str, list[tuple[str, str]]]]:
             if user == site or not math.isfinite(value):
                 cells.append(("itself" if user == site else "diverged", "own"))
                 continue
-            shade = MIDDLE + round(MIDDLE * value / most)
-            deep = " deep" if abs(shade - MIDDLE) > 4 else ""
-            cells.append((signed(value), f"h{shade}{deep}"))
+            part = value / most
+            cells.append((signed(value), shade(part) + (" deep" if round(SHADES * abs(part)) > DEEP else "")))
         out.append((user, cells))
     return out
 

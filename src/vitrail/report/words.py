@@ -29,7 +29,7 @@ VERDICT_CLASS = {"yes": "gain", "no": "loss"}
 
 
 class LayerWords(NamedTuple):
-    """How pages speak of a layer that every site keeps for itself (iFedAvg)."""
+    """How pages speak of a layer that every site keeps for itself."""
 
     title: str
     neutral: float  # the value that changes nothing
@@ -149,6 +149,10 @@ def metric_words(metric: str) -> str:
     """The metric in plain words with its unit: balanced accuracy (share)."""
     words, unit = METRICS.get(metric, (metric.replace("_", " "), ""))
     return f"{words} ({unit})" if unit else words
+
+
+def why_undefined(metric: str) -> str:
+    return WHY_UNDEFINED.get(metric, "the hold-out rows do not define this metric")
 
 
 def size(count: float) -> str:

@@ -1,0 +1,247 @@
+"""The sections of a page, from the top. Each says what it needs, which facts it draws, and what its template is given.
+
+A section for facts with a new meaning is a line here, a function beside it and a template in parts/. Facts are looked
+for by what they mean, never by name. What no section draws is listed at the end of the page.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from vitrail.core import facts as means
+from vitrail.explain.trust import read_trust
+from vitrail.report import figures, trust
+from vitrail.report.figures import Gain, Spread
+from vitrail.report.findings import (
+    alone_title,
+    best_method,
+    findings,
+    next_step,
+    no_shifts,
+    pseudonymous,
+    refusals,
+    shift_sentence,
+    strongest_first,
+)
+from vitrail.report.heatmap import heatmaps
+from vitrail.report.learned import read_learned
+from vitrail.report.tables import lead_method, methods_of, score_table, traffic, where
+from vitrail.report.words import ANSWERS, LAYERS, VERDICT_CLASS, Interval, metric_words
+
+if TYPE_CHECKING:
+    from vitrail.report.page import Page
+    from vitrail.runs.run import Run
+
+Contents = dict[str, Any]
+
+
+class Section(NamedTuple):
+    template: str
+    contents: Callable[[Page], Contents]
+    needs: Callable[[Page], bool] = lambda page: True
+    draws: tuple[str, ...] = ()  # meanings of facts
+    heat: bool = False  # whether it takes the styles of heatmaps
+
+
+def chosen(page: Page) -> list[Section]:
+    """The sections of this page."""
+    return [section for section in SECTIONS if section.needs(page)]
+
+
+def tells(*meanings: str) -> Callable[[Page], bool]:
+    """Needs a run with a fact that means one of these."""
+    return lambda page: page.run is not None and any(page.run.told(what) is not None for what in meanings)
+
+
+def undrawn(page: Page) -> list[dict[str, str]]:
+    """The facts of a run that no section of its page draws."""
+    drawn = {what for section in chosen(page) for what in section.draws}
+    return [
+        {
+            "name": name,
+            "means": fact.means,
+            "axes": " x ".join(["round"] * fact.every + list(fact.axes)),
+            "shape": " x ".join(map(str, fact.value.shape)) or "1 number",
+        }
+        for name, fact in (page.run.facts if page.run else {}).items()
+        if fact.means not in drawn
+    ]
+
+
+def _run(page: Page) -> Run:
+    assert page.run is not None, "the section needs a run"
+    return page.run
+
+
+# what private layers say
+
+
+def _fit(page: Page) -> Contents:
+    run = _run(page)
+    shifts, found = run.shifts(), run.findings()
+    return {
+        "findings": [shift_sentence(f) for f in strongest_first(found)],
+        "calm": no_shifts(shifts),
+        "said": refusals(shifts) + pseudonymous(shifts, run.info.get("pseudonyms", ())),
+        "next": next_step(found, run.info["engine"] == "deployed"),
+    }
+
+
+def _shifts(page: Page) -> Contents:
+    shifts = _run(page).shifts()
+    marked = shifts[shifts["flagged"].eq(True)]
+    order = marked["score"].abs().sort_values(ascending=False, kind="stable", na_position="last").index
+    return {
+        "maps": heatmaps(shifts),
+        "layers": LAYERS,
+        "marked": marked.loc[order].to_dict("records"),
+        "paper": bool(shifts["flagged_paper"].astype(str).str.contains("[Ox]").any()),
+    }
+
+
+# whom each site learned from
+
+
+def _has_trust(page: Page) -> bool:
+    return page.run is not None and read_trust(page.run.sites, page.run.facts) is not None
+
+
+def _trust(page: Page) -> Contents:
+    learned = read_learned(_run(page))
+    assert learned is not None
+    return trust.contents(learned, metric_words(page.metric))
+
+
+# scores
+
+
+def _short(page: Page) -> Contents:
+    return {"findings": findings(page, page.table)}
+
+
+def _scores(page: Page) -> Contents:
+    return {}  # the table is the page's own
+
+
+def _asks_for_joining(page: Page) -> bool:
+    return page.kind == "compare" or len(where(page.verdicts, metric=page.metric)) > 0
+
+
+def _joining(page: Page) -> Contents:
+    verdicts = where(page.verdicts, metric=page.metric)
+    verdicts = verdicts if verdicts.empty else verdicts.sort_values("gain", ascending=False, kind="stable")
+    rows = [{**r, "method": page.titles.get(r["method"], r["method"])} for r in verdicts.to_dict("records")]
+    gains = [Gain(r["site"], r["method"], Interval(r["gain"], r["low"], r["high"]), r["verdict"]) for r in rows]
+    return {
+        "verdicts": rows,
+        "figure": figures.verdict_figure(gains, f"gain in {metric_words(page.metric)}"),
+        "answers": ANSWERS,
+        "verdict_class": VERDICT_CLASS,
+        "alone": alone_title(),
+    }
+
+
+def _has_spread(page: Page) -> bool:
+    """More than one site, and a score."""
+    several = len(page.table.rows) > 1
+    return several and any(math.isfinite(score.value) for _, scores in page.table.rows for score in scores)
+
+
+def _spread(page: Page) -> Contents:
+    """The method with the best worst site first."""
+    table, rows = page.table, []
+    for i, method in enumerate(table.methods):
+        dots = [(site, scores[i].value) for site, scores in table.rows if not math.isnan(scores[i].value)]
+        rows.append(Spread(page.titles[method], method in page.yardsticks, dots, *table.worsts[i]))
+    sign = 1 if page.lower_is_better else -1
+    rows.sort(key=lambda r: sign * r.interval.value if r.worst else 0)
+    return {"figure": figures.spread_figure(rows, metric_words(page.metric), page.lower_is_better)}
+
+
+def _has_curves(page: Page) -> bool:
+    curves = where(page.curves, metric=page.metric)
+    return len(curves) > 0 and bool(np.isfinite(curves["value"].astype(float)).any())
+
+
+def _curves(page: Page) -> Contents:
+    methods, words = page.table.methods, metric_words(page.metric)
+    picked = {lead_method(page, methods), best_method(page, page.table)}
+    banded = [m for m in methods if m in picked or len(methods) <= 3]
+    order, curves = _worst_first(page), where(page.curves, metric=page.metric)
+    drawn = order[: figures.PANELS]
+    return {
+        "figure": figures.curves_figure(curves, drawn, page.titles, page.yardsticks, words, banded),
+        "banded": [page.titles[m] for m in banded] if len(banded) < len(methods) else [],
+        "yards": any(m in page.yardsticks for m in methods),
+        "more_sites": len(order) - len(drawn),
+        "panels": figures.PANELS,
+    }
+
+
+def _worst_first(page: Page) -> list[str]:
+    """Sites from the worst under the leading method to the best; undefined ones last."""
+    if (lead := lead_method(page, page.table.methods)) is None:
+        return []
+    column, sign = page.table.methods.index(lead), -1 if page.lower_is_better else 1
+    values = {site: scores[column].value for site, scores in page.table.rows}
+    return sorted(values, key=lambda s: (math.isnan(values[s]), 0 if math.isnan(values[s]) else sign * values[s]))
+
+
+# the rest
+
+
+def _left(page: Page) -> Contents:
+    wire = [(m, where(page.wire, method=m).to_dict("records")) for m in methods_of(page)]
+    return {"traffic": traffic(page), "wire": [(m, tensors) for m, tensors in wire if tensors]}
+
+
+def _more(page: Page) -> Contents:
+    pairs = set() if page.scores.empty else set(zip(page.scores["metric"], page.scores["split"], strict=True))
+    others = sorted(pairs - {(page.metric, "test")}, key=lambda o: (o[1] != "test", o[0] != page.metric, o[0]))
+    columns = [c for c in page.sites.columns if c not in ("site", "train_rows", "test_rows")]
+    return {
+        "summary": page.summary.to_dict("records"),
+        "others": [score_table(page, m, s) for m, s in others],
+        "site_rows": page.sites.to_dict("records"),
+        "site_columns": columns,
+        "site_heads": [(c.replace("_", " "), "") for c in columns],
+        "facts": undrawn(page),
+        "more_sites": max(0, len(_worst_first(page)) - figures.PANELS) if _has_curves(page) else 0,
+    }
+
+
+SECTIONS = (
+    Section("parts/fit.html", _fit, tells(*means.ENDS), (*means.ENDS, means.AGREED), heat=True),
+    Section("short.html", _short),
+    Section(
+        "parts/trust.html",
+        _trust,
+        _has_trust,
+        (
+            means.ROUND,
+            means.TRUST,
+            means.SHARE,
+            means.VANISHED,
+            means.STOPPED,
+            means.GRADIENTS,
+            means.TO_ALONE,
+            means.TO_SHARED,
+            means.BETWEEN,
+            means.AGREED,
+            means.ALONE_WEIGHT,
+            means.ALONE_BIAS,
+        ),
+        heat=True,
+    ),
+    Section("parts/shifts.html", _shifts, tells(*means.ENDS), (*means.ENDS, means.AGREED), heat=True),
+    Section("parts/scores.html", _scores),
+    Section("parts/joining.html", _joining, _asks_for_joining),
+    Section("parts/spread.html", _spread, _has_spread),
+    Section("parts/curves.html", _curves, _has_curves),
+    Section("parts/left.html", _left),
+    Section("parts/more.html", _more),
+)
