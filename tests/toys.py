@@ -1,0 +1,159 @@
+"""Toy methods that talk as no method in the table does: several exchanges a round, in turns, with chosen sites."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, ClassVar, NamedTuple
+
+import torch
+from torch import Tensor
+
+from vitrail.core.exchange import Exchange, Method, Nothing, Roster, Rows, Stage
+from vitrail.core.facts import OWN, Fact, Facts
+from vitrail.core.rules import Rule
+from vitrail.core.task import Batch, Task
+from vitrail.core.tensors import Params, copied, less, moved, scaled, to_all
+from vitrail.methods.fedavg import FedAvg, Own, Shared, Up, Work
+
+
+class Held(NamedTuple):
+    """At the coordinator, and as sent."""
+
+    params: Params
+    usual: Tensor  # the sites' mean loss, which the first exchange of a round finds and the second passes on
+
+
+class Mine(NamedTuple):
+    """At a site."""
+
+    params: Params
+    loss: Tensor  # [site]: found in the first exchange of a round, needed in the second
+
+
+class Said(NamedTuple):
+    loss: Tensor
+
+
+class Measure(Exchange[Mine, Held, Nothing, Shared, Said]):
+    """Each site looks at all its rows and says its mean loss."""
+
+    name: ClassVar[str] = "measure"
+    trains: ClassVar[bool] = False
+
+    def send(self, task: Task, coord: Held, roster: Roster) -> Shared:
+        return Shared(to_all(coord.params, len(roster.names)))
+
+    def begin(self, task: Task, state: Mine, down: Shared, rows: Rows, rule: Rule) -> Nothing:
+        return Nothing()
+
+    def step(self, task: Task, work: Nothing, batch: Batch, rule: Rule) -> None:
+        raise AssertionError("it does not train")
+
+    def report(self, task: Task, state: Mine, work: Nothing, down: Shared, rows: Rows, rule: Rule) -> tuple[Mine, Said]:
+        loss = torch.stack([task.value(down.params, block) for block in rows.blocks()]).sum(0) / rows.total
+        return Mine(state.params, loss), Said(loss)
+
+    def merge(self, task: Task, coord: Held, up: Said, roster: Roster) -> tuple[Held, Facts]:
+        usual = up.loss[roster.present].mean()
+        return Held(coord.params, usual), {"losses": Fact(up.loss, ("site",), "loss", every=True)}
+
+    def settle(self, task: Task, state: Mine, down: Shared) -> Mine:
+        raise AssertionError("its word does not end the stage")
+
+
+@dataclass(frozen=True)
+class Relay(Method[Mine, Held, Work, Held, Up]):
+    """Two exchanges a round: a site's change counts as its loss does against the usual one."""
+
+    title: ClassVar[str] = "Relay"
+    name: ClassVar[str] = "learn"
+    sees = "sum"
+
+    def plan(self, rounds: int) -> tuple[Stage, ...]:
+        return (Stage("train", (Measure(), self), rounds),)
+
+    def state(self, task: Task, sites: int) -> Mine:
+        return Mine({}, task.like.new_zeros(sites))
+
+    def coord(self, task: Task, sites: int) -> Held:
+        return Held(copied(task.start), task.like.new_zeros(()))
+
+    def shared(self, coord: Held) -> Params:
+        return coord.params
+
+    def send(self, task: Task, coord: Held, roster: Roster) -> Held:
+        n = len(roster.names)
+        return Held(to_all(coord.params, n), coord.usual.expand(n))
+
+    def begin(self, task: Task, state: Mine, down: Held, rows: Rows, rule: Rule) -> Work:
+        params = copied(down.params)
+        return Work(params, rule.memory(params), down.params)
+
+    def step(self, task: Task, work: Work, batch: Batch, rule: Rule) -> None:
+        rule.descend(task, work.params, work.memory, batch)
+
+    def report(self, task: Task, state: Mine, work: Work, down: Held, rows: Rows, rule: Rule) -> tuple[Mine, Up]:
+        change = scaled(state.loss / down.usual, less(work.params, down.params))
+        return state, Up(change, torch.ones_like(rows.total))
+
+    def merge(self, task: Task, coord: Held, up: Up, roster: Roster) -> tuple[Held, Facts]:
+        return coord._replace(params=moved(coord.params, up.change, up.weight)), {}
+
+    def settle(self, task: Task, state: Mine, down: Held) -> Mine:
+        return state._replace(params=down.params)
+
+    def models(self, task: Task, state: Mine) -> dict[str, Params]:
+        return {OWN: state.params}
+
+
+class Front(Exchange[Own, Shared, Work, Shared, Up]):
+    """All of the network is sent, and trained; only the change of the body comes back."""
+
+    name: ClassVar[str] = "front"
+    sees = "sum"
+
+    def send(self, task: Task, coord: Shared, roster: Roster) -> Shared:
+        return Shared(to_all(coord.params, len(roster.names)))
+
+    def begin(self, task: Task, state: Own, down: Shared, rows: Rows, rule: Rule) -> Work:
+        params = copied(down.params)
+        return Work(params, rule.memory(params), down.params)
+
+    def step(self, task: Task, work: Work, batch: Batch, rule: Rule) -> None:
+        rule.descend(task, work.params, work.memory, batch)
+
+    def report(self, task: Task, state: Own, work: Work, down: Shared, rows: Rows, rule: Rule) -> tuple[Own, Up]:
+        change = less(work.params, task.select(down.params, ("body",)))
+        return state, Up(change, torch.ones_like(rows.total))
+
+    def merge(self, task: Task, coord: Shared, up: Up, roster: Roster) -> tuple[Shared, Facts]:
+        body = {k: coord.params[k] for k in up.change}
+        return Shared({**coord.params, **moved(body, up.change, up.weight)}), {}
+
+    def settle(self, task: Task, state: Own, down: Shared) -> Own:
+        raise AssertionError("its word does not end the stage")
+
+
+@dataclass(frozen=True)
+class Turns(FedAvg):
+    """Twice the front of the network, then all of it; and again."""
+
+    title: ClassVar[str] = "Turns"
+    name: ClassVar[str] = "all"
+
+    def plan(self, rounds: int) -> tuple[Stage, ...]:
+        return (Stage("train", (Front(), self), rounds, cycle=((0,), (0,), (1,))),)
+
+
+@dataclass(frozen=True)
+class Some(FedAvg):
+    """FedAvg with so many sites a round, drawn anew each time; the head stays at the site."""
+
+    title: ClassVar[str] = "Some"
+    personal: ClassVar[tuple[str, ...]] = ("head",)
+    many: int = 2
+
+    def invite(self, task: Task, coord: Any, roster: Roster) -> Tensor:
+        chosen = torch.zeros_like(roster.present)
+        chosen[roster.key.argsort()[: self.many]] = True
+        return chosen & roster.present
