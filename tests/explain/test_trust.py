@@ -53,6 +53,18 @@ def test_two_camps_come_out_as_two_groups() -> None:
     assert {frozenset(joins[-1].first), frozenset(joins[-1].second)} == {frozenset([0, 3, 5]), frozenset([1, 2, 4])}
 
 
+def test_trust_is_the_mean_of_both() -> None:
+    """Whoever is trusted by one and does not trust back is not of its group; and users might as well be sites."""
+    trust = np.array([[1.0, 0.9, 0.2], [0.1, 1.0, 0.3], [0.8, 0.5, 1.0]])  # between two: 0.5, 0.5 and 0.4
+    trust[0, 2] = 0.3
+    order, joins = groups(trust)
+    assert (joins[0].first, joins[0].second) == ((0,), (2,))
+    assert [j.apart for j in joins] == pytest.approx([1 - 0.55, 1 - (0.5 + 0.4) / 2])
+    assert groups(trust.T) == (order, joins)
+    trust[0, 1] = np.nan  # they never met: no trust
+    assert groups(trust)[1][1].apart == pytest.approx(1 - (0.05 + 0.4) / 2)
+
+
 def facts(path: list[list[list[float]]], what: str = means.TRUST, stopped: torch.Tensor | None = None) -> Facts:
     """What a run tells of these weights [round, user, site], under names that nobody knows."""
     told = {what: torch.tensor(path), means.ROUND: torch.arange(1, len(path) + 1)}

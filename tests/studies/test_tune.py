@@ -122,6 +122,21 @@ def test_a_metric_without_meaning_on_a_fold_is_left_out() -> None:
     assert found.settings["lr"] == 0.05
 
 
+def test_one_model_that_diverged_takes_the_setting_out(tmp_path) -> None:
+    """One site in one fold is enough: the mean of the others would make such a setting the best."""
+    study, sites, out = make_study(), make_sites(), tmp_path / "tuned"
+    grid = {"lr": [0.005, 0.01]}
+    whole = vt.tune(study, sites, "fedavg", grid, folds=2, out=out)
+    best = whole.settings["lr"]
+    place = out / "trials" / f"{grid['lr'].index(best)}-1.json"
+    trial = json.loads(place.read_text())
+    place.write_text(json.dumps({**trial, "values": {**trial["values"], "b": None}}))
+    again = vt.tune(study, sites, "fedavg", grid, folds=2, out=out, resume=True)
+    assert again.settings["lr"] != best
+    assert again.table[again.table.lr == best]["mean"].isna().all()
+    assert again.table["mean"].notna().sum() == 1
+
+
 def test_all_mistakes_at_once() -> None:
     grid = {"lrr": [1], "muu": [2], "mu": [-1.0, "x"], "batch": [0], "lr": [0.1, 0.1], "loss": ["sum", "median"]}
     with pytest.raises(vt.VitrailError) as caught:

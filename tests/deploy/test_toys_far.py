@@ -1,0 +1,196 @@
+"""Between machines too: several exchanges a round, exchanges in turns, invited sites; what is refused is not said; and
+no answer is used that is not of the agreed form."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pandas.testing as pdt
+import pytest
+import torch
+from safetensors.torch import load_file
+
+import vitrail as vt
+from deploy.federation import Here
+from toys import Relay, Some, Turns
+from vitrail.data.datasets import heart_disease, packaged
+from vitrail.deploy.agreement import Agreement
+from vitrail.deploy.far import Call, conduct
+from vitrail.deploy.message import Form, Message, inspect
+from vitrail.deploy.site import Site
+from vitrail.runs.folder import Folder
+from vitrail.runs.setup import resolve
+
+RUN = "0123456789abcdef"
+
+
+@pytest.fixture(scope="module")
+def sites() -> dict[str, pd.DataFrame]:
+    return heart_disease()
+
+
+@pytest.fixture(autouse=True)
+def toys(monkeypatch: pytest.MonkeyPatch) -> None:
+    for kind in (Relay, Turns, Some):
+        monkeypatch.setitem(vt.methods.TABLE, kind.__name__.lower(), kind)
+    monkeypatch.setattr("time.sleep", lambda _: None)
+
+
+class Far:
+    """The heart study, each site a world of its own; messages are bytes."""
+
+    def __init__(self, frames: dict[str, pd.DataFrame], root: Path, method: str, rounds: int, refuse: str = "") -> None:
+        study = vt.Study.load(packaged("heart_disease.toml")).with_changes(training={"rounds": rounds})
+        self.study, _ = resolve(study, method, None)
+        self.root, self.agreed = root, Agreement.of(self.study, None, len(frames))
+        self.sites = {n: Site(n, f, self.agreed, root / n, publishes=n != refuse) for n, f in frames.items()}
+        self.line = Here(self.sites)
+
+    def conduct(self, quorum: int = 4) -> vt.Run:
+        folder = Folder(self.root / "run", resume=False)
+        try:
+            call = Call(self.line, self.agreed, list(self.sites), RUN, quorum, 60.0)
+            return conduct(call, folder, resume=False)
+        finally:
+            folder.close()
+
+    def same_as(self, near: vt.Run, far: vt.Run) -> None:
+        for name in self.sites:
+            mine = load_file(self.root / name / RUN / "model.safetensors")
+            torch.testing.assert_close(mine, near.models[name], rtol=0, atol=0)
+        torch.testing.assert_close(far.shared, near.shared, rtol=0, atol=0)
+        assert far.facts.keys() == near.facts.keys()
+        for k, fact in far.facts.items():
+            assert fact[1:] == near.facts[k][1:]
+            torch.testing.assert_close(fact.value, near.facts[k].value, rtol=0, atol=0)
+        key = ["stage", "round", "site", "split", "metric"]
+        # a far site scores its model when it is told one: not in rounds that it is not asked in, or only about a part
+        one, other = (r.history.set_index(key).value.sort_index() for r in (far, near))
+        pdt.assert_series_equal(one, other.loc[one.index], rtol=0, atol=0)
+        pdt.assert_frame_equal(far.scores(), near.scores(), check_like=True, rtol=0, atol=0)
+        pdt.assert_frame_equal(far.ledger, near.ledger)
+
+
+@pytest.mark.parametrize("method", ["relay", "turns", "some"])
+def test_the_same_between_machines(method: str, sites: dict, tmp_path: Path) -> None:
+    far = Far(sites, tmp_path, method, rounds=5)
+    run = far.conduct()
+    near = vt.federate(far.study, sites, engine="looped")
+    far.same_as(near, run)
+    if method == "some":
+        sent = run.ledger.query("stage == 'train' and direction == 'from site'").messages
+        assert sent.sum() == 2 * 5, "two of four sites in each of five rounds"
+        assert sent.max() < 5
+
+
+def test_only_the_invited_are_asked(sites: dict, tmp_path: Path) -> None:
+    far = Far(sites, tmp_path, "some", rounds=4)
+    asked: list[set[str]] = []
+    real = far.line.ask
+
+    def ask(questions: dict[str, Message], deadline: float) -> Any:
+        if any(q.kind == "round" for q in questions.values()):
+            asked.append(set(questions))
+        return real(questions, deadline)
+
+    far.line.ask = ask  # type: ignore[method-assign]
+    far.conduct()
+    assert [len(who) for who in asked] == [2] * 4
+
+
+def test_who_refuses_between_machines(sites: dict, tmp_path: Path) -> None:
+    """It trains, says nothing of what it refused, is not asked about its rows; and would not answer if it were."""
+    far = Far(sites, tmp_path, "ifedavg", 3, refuse="va")
+    said: list[tuple[str, str]] = []
+    real = far.sites["va"].answer
+
+    def answer(question: Message) -> Message:
+        told = real(question)
+        said.append((question.kind if question.words.get("stage") != 1 else "publish", told.kind))
+        return told
+
+    far.sites["va"].answer = answer  # type: ignore[method-assign]
+    run = far.conduct()
+    near = vt.federate(far.study, sites, engine="looped", refuse=["va"])
+    far.same_as(near, run)
+    pdt.assert_frame_equal(run.shifts(), near.shifts())
+    assert ("publish", "refused") in said
+    assert ("publish", "round") not in said
+    assert "evidence" not in {kind for kind, _ in said}
+    layers = far.agreed.ends
+    fit = {k: torch.ones(shape, dtype=kind) for k, (shape, kind) in layers.items()}
+    words = {"fitted": [], "run": RUN}
+    assert far.sites["va"].answer(Message("evidence", words, fit)) == Message("refused", {})
+    assert far.sites["cleveland"].answer(Message("evidence", words, fit)).kind == "evidence"
+
+
+def spoilt(kind: str, told: Message) -> Message:
+    name = "change/head.bias"
+    value = told.tensors[name]
+    tensors = {
+        "more": {"rows": torch.zeros(3, 22)},
+        "shape": {name: torch.zeros(7)},
+        "type": {name: value.double()},
+        "number": {name: torch.full_like(value, torch.nan)},
+    }
+    if kind == "less":
+        return told._replace(tensors={k: v for k, v in told.tensors.items() if k != name})
+    if kind == "words":
+        return told._replace(words={**told.words, "patients": 303})
+    return told._replace(tensors={**told.tensors, **tensors[kind]})
+
+
+KINDS = ["more", "less", "shape", "type", "number", "words"]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_site_lets_nothing_out_that_was_not_agreed(kind: str, sites: dict, tmp_path: Path) -> None:
+    """Whatever went wrong in its own code: the answer is looked at before it leaves."""
+    far = Far(sites, tmp_path, "fedavg", 2)
+    real = far.sites["va"].on_round
+    far.sites["va"].on_round = lambda asked: spoilt(kind, real(asked))  # type: ignore[method-assign]
+    left: list[str] = []
+    far.line.left = lambda site, data: left.append(site)  # type: ignore[method-assign]
+    far.conduct(quorum=3)
+    assert left.count("va") < left.count("cleveland")
+    why = [told["what"] for event, told in far.line.events if event == "trouble" and told["site"] == "va"]
+    assert why
+    assert all("a message was refused" in text for text in why)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_coordinator_uses_no_answer_that_was_not_agreed(kind: str, sites: dict, tmp_path: Path) -> None:
+    """A site that says something else is set aside, and the others' model is as if it had never answered."""
+    far = Far(sites, tmp_path, "fedavg", 2)
+    real = far.sites["va"].answer
+    far.sites["va"].answer = lambda asked: spoilt(kind, real(asked)) if asked.kind == "round" else real(asked)  # type: ignore[method-assign]
+    run = far.conduct(quorum=3)
+    sent = run.ledger.query("stage == 'train' and direction == 'from site'").set_index("site").messages
+    assert sent.to_dict() == {"cleveland": 2, "hungarian": 2, "switzerland": 2, "va": 0}
+    near = vt.federate(far.study, sites, engine="looped", away={"va": [(1, 2)]})
+    torch.testing.assert_close(run.shared, near.shared, rtol=0, atol=0)
+
+
+def test_a_message_is_exactly_of_its_form() -> None:
+    form = Form({"round": int}, {"a": ((2,), torch.float32)}, frozenset())
+    good = Message("round", {"round": 1}, {"a": torch.zeros(2)})
+    inspect(good, form, "from site")
+    nan = torch.tensor([0.0, torch.nan])
+    inspect(good._replace(tensors={"a": nan}), form._replace(unsure=frozenset({"a"})), "from site")
+    bad = [
+        good._replace(words={}),
+        good._replace(words={"round": "1"}),
+        good._replace(words={"round": True}),
+        good._replace(words={"round": 1, "more": 1}),
+        good._replace(tensors={}),
+        good._replace(tensors={"a": torch.zeros(2), "b": torch.zeros(2)}),
+        good._replace(tensors={"a": torch.zeros(3)}),
+        good._replace(tensors={"a": torch.zeros(2).double()}),
+        good._replace(tensors={"a": nan}),
+        good._replace(tensors={"a": torch.tensor([0.0, torch.inf])}),
+    ]
+    for message in bad:
+        with pytest.raises(vt.VitrailError, match="refused"):
+            inspect(message, form, "from site")

@@ -1,0 +1,130 @@
+"""A site that refuses to show something: it trains, nothing of it is shown, and it is not asked about its rows. And
+facts of sites stand in the run's own order."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+
+import vitrail as vt
+from vitrail.core.exchange import Stage
+from vitrail.core.facts import AGREED, Fact, ends_of, in_order, told
+from vitrail.explain.evidence import Here
+from vitrail.methods.parts import Reveal
+from vitrail.runs.setup import absence
+
+
+@pytest.fixture(scope="module")
+def sites() -> dict[str, pd.DataFrame]:
+    return vt.datasets.heart_disease()
+
+
+@pytest.fixture(scope="module")
+def study() -> vt.Study:
+    agreed = vt.Study.load(vt.datasets.packaged("heart_disease.toml"))
+    return agreed.with_changes(training={"rounds": 3}, network={"hidden": [8]})
+
+
+class Asked(Here):
+    """A site that notes that it was asked about its rows."""
+
+    names: list[str] = []  # noqa: RUF012
+
+    def answer(self, *given: Any) -> Any:
+        self.names.append(self.name)
+        return super().answer(*given)
+
+
+@pytest.fixture
+def asked(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    monkeypatch.setattr("vitrail.runs.fit.Here", Asked)
+    monkeypatch.setattr(Asked, "names", [])
+    return Asked.names
+
+
+def test_who_refuses_trains_and_shows_nothing(study, sites, asked) -> None:
+    run = vt.federate(study, sites, method="ifedavg", refuse=["va"])
+    names = sorted(sites)
+    at = names.index("va")
+    agreed = told(run.facts, AGREED)
+    assert agreed is not None
+    assert agreed.tolist() == [n != "va" for n in names]
+    layers = ends_of(run.facts)
+    assert layers
+    assert all(not bool(v[at].any()) for v in layers.values())
+    table = run.shifts().set_index("site")
+    assert table.loc["va", ["value", "score", "p_value"]].isna().all(axis=None)
+    assert not table.loc["va", "flagged"].any()
+    assert table.drop("va").value.notna().all()
+    assert "va" not in {f.site for f in run.findings()}
+    # it is not asked about its rows, and that nobody asked is in the ledger
+    assert set(asked) == set(sites) - {"va"}
+    assert set(run.ledger.query("stage == 'evidence'").site) == set(sites) - {"va"}
+    shown = run.ledger.query("stage == 'publish' and direction == 'from site' and messages > 0")
+    assert set(shown.site) == set(sites) - {"va"}
+    # but it trained: its layers are no longer where all began
+    assert not torch.equal(run.models["va"]["params/input.shift"], torch.zeros_like(layers["input.shift"][at]))
+    open_ = vt.federate(study, sites, method="ifedavg")
+    assert all(torch.equal(v, open_.models["va"][k]) for k, v in run.models["va"].items())
+
+
+def test_of_two_that_published_nobody_is_asked(study, sites, asked) -> None:
+    run = vt.federate(study, sites, method="ifedavg", refuse=["va", "hungarian"])
+    assert asked == []
+    assert run.shifts().score.isna().all()
+    assert "evidence" not in set(run.ledger.stage)
+
+
+def test_whoever_is_asked_by_consent_is_waited_for_and_may_refuse() -> None:
+    """Whatever the stages are called; and absence by chance or by plan is of the others."""
+    shows = Reveal(lambda task, state: {}, lambda name: ((), ""), "something")
+    stages = (Stage("a", (vt.methods.FedAvg(),), 9), Stage("b", (shows,), 1))
+    names = ("one", "two", "three")
+    absent = absence(names, 1, 0.999999, {"two": [(1, 9)]}, ["three"], stages)
+    assert absent is not None
+    assert absent(0, 0).tolist() == [True, True, True]
+    assert absent(1, 0).tolist() == [False, False, True]
+    planned = absence(names, 1, 0.0, {"two": [(2, 3)]}, ["three"], stages)
+    assert planned is not None
+    assert [planned(0, r).tolist() for r in range(4)] == [[False, r in (1, 2), False] for r in range(4)]
+    assert absence(names, 1, 0.0, {}, [], stages) is None
+
+
+def test_every_axis_of_sites_is_put_in_order() -> None:
+    value = torch.arange(2 * 3 * 3 * 4).view(2, 3, 3, 4)
+    at = torch.tensor([2, 0, 1])
+    got = in_order(Fact(value, ("user", "site", "input")), at, 1).value
+    assert torch.equal(got, value[:, at][:, :, at])
+    square = torch.arange(9).view(3, 3)
+    assert torch.equal(in_order(Fact(square, ("user", "site")), at).value, square[at][:, at])
+    assert torch.equal(in_order(Fact(square, ("input", "site")), at).value, square[:, at])
+    assert torch.equal(in_order(Fact(square, ("input", "output")), at).value, square)
+
+
+@pytest.mark.parametrize("method", ["weight_erosion", "influence"])
+def test_facts_stand_in_the_runs_order(method, study, sites) -> None:
+    """The engine puts the largest site first; a run has its sites as they were given."""
+    names = sorted(sites)
+    runs = [vt.federate(study, {n: sites[n] for n in order}, method=method) for order in (names, names[::-1])]
+    assert runs[0].sites == runs[1].sites[::-1]
+    at = torch.tensor([runs[1].sites.index(n) for n in runs[0].sites])
+    checked = 0
+    for k, fact in runs[0].facts.items():
+        other = in_order(runs[1].facts[k], at, int(fact.every))
+        assert other.axes == fact.axes
+        np.testing.assert_array_equal(fact.value.numpy(), other.value.numpy(), err_msg=k)
+        checked += "site" in fact.axes or "user" in fact.axes
+    assert checked >= 1
+
+
+def test_layers_are_told_under_the_name_of_their_site(study, sites) -> None:
+    """Published under the names in their order, whatever the sizes: each row of the table is that site's own model."""
+    run = vt.federate(study, {n: sites[n] for n in sorted(sites)[::-1]}, method="ifedavg")
+    table = run.shifts()
+    for name in sites:
+        mine = table[(table.site == name) & (table.layer == "b_in")].value.to_numpy()
+        np.testing.assert_allclose(mine, run.models[name]["params/input.shift"].double().numpy(), rtol=1e-12)
