@@ -16,7 +16,7 @@ import vitrail as vt
 from deploy.federation import Here
 from toys import Relay, Some, Turns
 from vitrail.data.datasets import heart_disease, packaged
-from vitrail.deploy.agreement import Agreement
+from vitrail.deploy.agreement import FORMAT, Agreement
 from vitrail.deploy.far import Call, conduct
 from vitrail.deploy.message import Form, Message, inspect
 from vitrail.deploy.site import Site
@@ -158,6 +158,30 @@ def test_a_site_lets_nothing_out_that_was_not_agreed(kind: str, sites: dict, tmp
     why = [told["what"] for event, told in far.line.events if event == "trouble" and told["site"] == "va"]
     assert why
     assert all("a message was refused" in text for text in why)
+
+
+def test_a_site_answers_only_what_was_agreed(sites: dict, tmp_path: Path) -> None:
+    """Neither another agreement nor a question that holds something else than was declared."""
+    far = Far(sites, tmp_path, "fedavg", 2)
+    site, run = far.sites["va"], {"run": RUN}
+    hello = {**run, "format": FORMAT, "agreement": far.agreed.hash}
+    assert site.answer(Message("hello", hello)).kind == "hello"
+    for other in ({"agreement": "0" * 24}, {"format": FORMAT + 1}):
+        with pytest.raises(vt.VitrailError, match="not what the site agreed to"):
+            site.answer(Message("hello", {**hello, **other}))
+    site.answer(Message("prepare", run))
+    where = {**run, "stage": 0, "round": 0, "place": 0, "score": []}
+    form = far.agreed.question("round", where)
+    down = {k: torch.zeros(shape, dtype=kind) for k, (shape, kind) in form.tensors.items()}
+    name = next(iter(down))
+    bad = [{"x": torch.zeros(3)}, {name: torch.zeros(7)}, {name: torch.full_like(down[name], torch.inf)}]
+    for more in bad:
+        with pytest.raises(vt.VitrailError, match="message was refused"):
+            site.answer(Message("round", where, {**down, **more}))
+    for words in ({"round": 2}, {"stage": 1}, {"place": 1}, {"score": ["train"]}):
+        with pytest.raises(vt.VitrailError, match="message was refused"):
+            site.answer(Message("round", {**where, **words}, down))
+    assert site.answer(Message("round", where, down)).kind == "round"
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -59,6 +59,8 @@ def test_two_exchanges_of_a_round_pass_something_on(engine: dict, away: bool) ->
             change = sum(-LR * slope[k] * loss / usual for (_, slope), loss in zip(found, losses, strict=True))
             params[k] = params[k] + change / len(there)
     assert gap({"": last.coord.params}, {"": params}) < AGAINST_PLAIN
+    told = dict(zip(names, last.facts["losses"].value, strict=True))  # a round's facts are those of all its exchanges
+    assert all(torch.allclose(told[site[0]], loss) for site, loss in zip(there, losses, strict=True))
     counts = {(line["site"], line["stage"], line["direction"]): line["messages"] for line in e.ledger.rows()}
     for name in names:
         took_part = sum(name not in g for g in gone)
@@ -105,12 +107,12 @@ def test_exchanges_in_turns(engine: dict) -> None:
 
 
 def test_two_exchanges_of_a_round_draw_their_own_batches() -> None:
-    e = Engine(make_task(), Relay(), make_sites(), Training(rounds=1, batch=8), 5)
-    drawn = []
-    for place in (0, 1):
-        e.drawer.set(0, 0, place)
-        drawn.append(e.drawer.draw().rows)
-    assert not torch.equal(*drawn)
+    """And their own units for dropout; so do two rounds, and two stages."""
+    e = Engine(make_task(dropout=0.3), Relay(), make_sites(), Training(rounds=1, batch=8), 5)
+    first, *others = ((e.drawer.set(*at), e.drawer.draw())[1] for at in ((0, 0, 0), (0, 0, 1), (0, 1, 0), (1, 0, 0)))
+    for draw in others:
+        for part in ("rows", "row_key", "unit_key"):
+            assert not torch.equal(getattr(first, part), getattr(draw, part)), part
 
 
 def invited(e: Engine) -> list[set[str]]:

@@ -3,6 +3,7 @@ facts of sites stand in the run's own order."""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -16,6 +17,8 @@ from vitrail.core.facts import AGREED, Fact, ends_of, in_order, told
 from vitrail.explain.evidence import Here
 from vitrail.methods.parts import Reveal
 from vitrail.runs.setup import absence
+
+ENDS = ("input.shift", "input.scale")
 
 
 @pytest.fixture(scope="module")
@@ -128,3 +131,13 @@ def test_layers_are_told_under_the_name_of_their_site(study, sites) -> None:
     for name in sites:
         mine = table[(table.site == name) & (table.layer == "b_in")].value.to_numpy()
         np.testing.assert_allclose(mine, run.models[name]["params/input.shift"].double().numpy(), rtol=1e-12)
+
+
+def test_a_newcomer_starts_at_the_mean_of_those_who_published(study, sites) -> None:
+    """Not drawn towards zero by sites that showed nothing. With a rate of 0 that is where it stays."""
+    others = {n: f for n, f in sites.items() if n != "cleveland"}
+    run = vt.federate(study, others, method="ifedavg", refuse=["va"])
+    grown = replace(run, method=replace(run.method, lr=0.0)).adopt("late", sites["cleveland"])
+    layers = {k: torch.stack([run.models[n][f"params/{k}"] for n in ("hungarian", "switzerland")]) for k in ENDS}
+    for k, v in layers.items():
+        torch.testing.assert_close(grown.models["late"][f"params/{k}"], v.mean(0))
