@@ -6,12 +6,17 @@ PY := .venv/bin/python
 	.venv/bin/pip install -q -c constraints.txt -e '.[test,dev]'
 	touch $@
 
-.PHONY: demo test lint types bench docs
+.PHONY: demo test lint types bench docs mutants
 demo: .venv/ready
 	.venv/bin/vitrail demo
 
 test: .venv/ready
 	$(PY) -m pytest
+
+# Small wrongs put into a copy of the source, which the tests must notice; SAMPLE=10 tries ten of them
+SAMPLE := 0
+mutants: .venv/ready
+	$(PY) tests/mutants.py --sample $(SAMPLE)
 
 lint: .venv/ready
 	.venv/bin/ruff check .

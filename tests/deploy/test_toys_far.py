@@ -218,3 +218,17 @@ def test_a_message_is_exactly_of_its_form() -> None:
     for message in bad:
         with pytest.raises(vt.VitrailError, match="refused"):
             inspect(message, form, "from site")
+
+
+def test_an_agreement_changes_with_all_that_matters(sites: dict, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The study, the seed, how many take part, and every tensor that would cross."""
+    study, _ = resolve(vt.Study.load(packaged("heart_disease.toml")), "ifedavg", 3)
+    longer, other = study.with_changes(training={"rounds": 4}), resolve(study, "fedavg", 3)[0]
+    hashes = [Agreement.of(s, seed, n).hash for s, seed, n in ((study, 1, 4), (study, 2, 4), (study, 1, 5))]
+    hashes += [Agreement.of(s, 1, 4).hash for s in (longer, other)]
+    assert len(set(hashes)) == 5
+    assert Agreement.of(study, 1, 4).hash == hashes[0]
+    same = Agreement.of(study, 1, 4)  # the same study, but this version of the method sends something more
+    line = same.lines[-1]
+    monkeypatch.setitem(same.__dict__, "lines", [*same.lines, line._replace(name="more")])
+    assert same.hash != hashes[0]

@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from small import gap, make_rows, make_sites, make_task, models, train
+from small import SIZES, gap, make_rows, make_sites, make_task, models, train
 from toys import Relay, Some, Turns
 from vitrail import methods
 from vitrail.core.exchange import Roster
@@ -18,7 +18,7 @@ from vitrail.core.tensors import Params, tensors
 from vitrail.engines.local import Engine
 from vitrail.engines.rounds import Training
 from vitrail.engines.sites import Sites, gather_sites
-from vitrail.methods.fedavg import FedAvg
+from vitrail.methods.fedavg import FedAvg, Shared, Up
 from vitrail.testing.federation import LOSSES, PICTURE, in_this_order, small_cnn, task_of
 
 LR = 0.02
@@ -254,6 +254,46 @@ def test_blocks_hold_every_row_once_and_in_order(block: int, monkeypatch: pytest
             for got, want in zip((x, y, w), own[sites.names[i]], strict=True):
                 assert torch.equal(got[real], want)
             assert torch.equal(place[real], torch.arange(n))
+
+
+@pytest.mark.parametrize("most", [None, 1, 3])
+def test_no_more_batches_than_an_exchange_asks_for(most: int | None) -> None:
+    steps: list[int] = []
+
+    @dataclass(frozen=True)
+    class Short(FedAvg):
+        def batches(self) -> int | None:
+            return most
+
+        def step(self, task: Any, work: Any, batch: Any, rule: Any) -> None:
+            steps.append(len(batch.x))
+            super().step(task, work, batch, rule)
+
+    e = Engine(make_task(), Short(), make_sites(), Training(rounds=1, batch=8, epochs=2), 5)
+    steps.clear()  # what was rehearsed
+    list(e.run())
+    want = [min(2 * -(-n // 8), most or 99) for n in SIZES]
+    assert steps == [sum(n > t for n in want) for t in range(max(want))]
+
+
+def test_reports_outlive_the_memory_they_were_made_in() -> None:
+    """A site may say what it has in hand: the next site's work is done in the same place."""
+
+    @dataclass(frozen=True)
+    class Careless(FedAvg):
+        sees: ClassVar[Any] = "each"
+
+        def report(self, task: Any, state: Any, work: Any, down: Any, rows: Any, rule: Any) -> Any:
+            for k, v in work.params.items():
+                v.sub_(down.params[k])
+            return state, Up(work.params, torch.ones_like(rows.total))
+
+        def merge(self, task: Any, coord: Any, up: Any, roster: Roster) -> Any:
+            change = {k: (v * torch.arange(len(v)).view(-1, *[1] * (v.dim() - 1))).sum(0) for k, v in up.change.items()}
+            return Shared({k: v + 0.1 * change[k] for k, v in coord.params.items()}), {}
+
+    one, *others = (models(*train(Careless(), **engine)) for engine in ENGINES)
+    assert all(gap(one, other) < AGAINST_PLAIN for other in others)
 
 
 def as_bytes(sites: Sites) -> tuple[Sites, Sites]:

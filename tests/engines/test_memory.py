@@ -156,3 +156,10 @@ def test_the_mean_over_a_batch_is_over_its_real_rows() -> None:
     slope = task.grad(copied(to_all(task.start, 1)), Batch(x[None], y[None], w[None]))
     for k, v in task.start.items():
         assert torch.allclose(last.coord.params[k], v - LR * slope[k][0] / 5, atol=1e-14)
+
+
+@pytest.mark.parametrize("more", [{"optimiser": "adam"}, {"rates": (("head", 2.0),)}], ids=str)
+def test_a_method_that_clashes_with_the_optimiser_is_refused(more: dict) -> None:
+    """SCAFFOLD's control variates are those of plain SGD with one rate."""
+    with pytest.raises(VitrailError, match="control variates are those of plain SGD"):
+        train(methods.build("scaffold"), training=replace(WHOLE, momentum=0.0, **more))

@@ -138,6 +138,16 @@ def test_apfl(adaptive: bool) -> None:
         assert gap({s: settled[s]}, {s: want}) < 1e-10
 
 
+def test_apfl_mixes_between_none_and_all() -> None:
+    """At a pace at which alpha would leave 0 to 1 at once, in either direction."""
+    found = []
+    for alpha in (0.02, 0.98):
+        _, last = run("apfl", tasked(), replace(TRAINING, lr=0.3, rounds=10), alpha=alpha)
+        found += last.state.alpha.tolist()
+    assert all(0 <= a <= 1 for a in found)
+    assert {0.0, 1.0} & set(found), "somebody stands at an end"
+
+
 @pytest.mark.parametrize("output", ["no", "each", "scalar"])
 @pytest.mark.parametrize("identity", [0.0, 2.0])
 def test_ifedavg(output: str, identity: float) -> None:

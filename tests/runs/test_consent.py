@@ -3,6 +3,7 @@ facts of sites stand in the run's own order."""
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from typing import Any
 
@@ -14,9 +15,12 @@ import torch
 import vitrail as vt
 from vitrail.core.exchange import Stage
 from vitrail.core.facts import AGREED, Fact, ends_of, in_order, told
+from vitrail.data.encode import class_weights, prepare, split_rows
 from vitrail.explain.evidence import Here
 from vitrail.methods.parts import Reveal
-from vitrail.runs.setup import absence
+from vitrail.runs.fit import ShiftFinding
+from vitrail.runs.look import behind
+from vitrail.runs.setup import absence, all_rows
 
 ENDS = ("input.shift", "input.scale")
 
@@ -141,3 +145,56 @@ def test_a_newcomer_starts_at_the_mean_of_those_who_published(study, sites) -> N
     layers = {k: torch.stack([run.models[n][f"params/{k}"] for n in ("hungarian", "switzerland")]) for k in ENDS}
     for k, v in layers.items():
         torch.testing.assert_close(grown.models["late"][f"params/{k}"], v.mean(0))
+
+
+def test_rows_behind_the_evidence_weigh_as_in_training(study, sites) -> None:
+    """By the classes among the training rows: hold-out rows say nothing about how often a class comes."""
+    weighted = study.with_changes(training={"class_weights": "inverse"})
+    data = prepare(sites, weighted, 1)
+    rows = all_rows(data, weighted)
+    for site in data:
+        y = np.concatenate([site.train_y, site.test_y]).astype(int)
+        want = class_weights(site.train_y, 2)[y]
+        np.testing.assert_allclose(rows[site.name].w[:, 0].numpy(), want, rtol=1e-6)
+        assert not np.allclose(want, class_weights(y, 2)[y]) or site.name == "switzerland"
+
+
+def test_a_run_is_resumed_with_the_refusals_it_began_with(study, sites, tmp_path) -> None:
+    """And who was absent is in the log, by name and round."""
+    out = tmp_path / "run"
+    vt.federate(study, sites, method="ifedavg", refuse=["va"], away={"hungarian": [(2, 2)]}, out=out)
+    events = [json.loads(line) for line in (out / "events.jsonl").read_text().splitlines()]
+    gone = [(e["stage"], e["round"], e["sites"]) for e in events if e["event"] == "absent"]
+    assert gone == [(0, 2, ["hungarian"]), (1, 1, ["va"])]
+    with pytest.raises(vt.VitrailError, match="refuse"):
+        vt.federate(study, sites, method="ifedavg", away={"hungarian": [(2, 2)]}, out=out, resume=True)
+
+
+def test_a_number_is_scored_in_its_own_unit(sites) -> None:
+    frames = {k: v.dropna(subset=["thalach"]) for k, v in sites.items()}
+    study = vt.Study.infer(frames, target="thalach").with_changes(training={"rounds": 2})
+    run = vt.federate(study, frames, method="fedavg", seed=3)
+    told_ = run.scores()[lambda t: t.metric == "rmse"].set_index("site").value
+    for site, frame in frames.items():
+        rows = frame.iloc[split_rows(frame.thalach.to_numpy(), study, 3, site)[1]]
+        wrong = run.predict(site, rows).thalach.to_numpy() - rows.thalach.to_numpy()
+        assert told_[site] == pytest.approx(np.sqrt((wrong**2).mean()), rel=1e-4)
+
+
+def test_a_site_is_told_the_mean_of_the_others(study, sites) -> None:
+    """Those who published, without its own; and its own findings only."""
+    run = vt.federate(study, sites, method="ifedavg", refuse=["va"])
+    run.alarms = [
+        ShiftFinding(site, "chol", "shifted", 1.0, 1.0, f"about {site}")._asdict()
+        for site in ("cleveland", "hungarian")
+    ]
+    for site, others in (
+        ("cleveland", ["hungarian", "switzerland"]),
+        ("va", ["cleveland", "hungarian", "switzerland"]),
+    ):
+        found = behind(run, site)
+        assert found.others == len(others)
+        assert [f.text for f in found.findings] == ([f"about {site}"] if site != "va" else [])
+        for k in ENDS:
+            mean = torch.stack([run.models[n][f"params/{k}"].double() for n in others]).mean(0)
+            torch.testing.assert_close(found.layers[k], mean, rtol=1e-9, atol=1e-12)
