@@ -6,7 +6,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from vitrail import methods
+    from vitrail import methods, nets
     from vitrail.core.problems import Problem, VitrailError
     from vitrail.data import cut, datasets
     from vitrail.runs import Run, federate
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 # name -> module it lives in; loaded when first used, so that `import vitrail` and `vitrail --help` are quick
 _PLACES = {
     "methods": "vitrail.methods",
+    "nets": "vitrail.nets",
     "datasets": "vitrail.data.datasets",
     "cut": "vitrail.data.cut",
     "Study": "vitrail.study",
@@ -46,6 +47,7 @@ __all__ = [
     "datasets",
     "federate",
     "methods",
+    "nets",
     "transfer",
     "tune",
 ]
