@@ -7,9 +7,12 @@ import os
 import re
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import pytest
+
+from vitrail.methods import GROUP
 
 ROOT = Path(__file__).parent.parent
 BLOCK = re.compile(r"^```(python|sh)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
@@ -42,6 +45,11 @@ def test_architecture_runs(tmp_path) -> None:
     """Also the method that it writes from scratch: under every law, on real rows and on a page."""
     run_blocks("architecture.md", tmp_path)
     assert (tmp_path / "kin.html").exists()
+
+
+def test_the_tutorials_package_is_one_that_is_looked_for() -> None:
+    (text,) = re.findall(r"^```toml\n(.*?)^```$", (ROOT / "docs" / "tutorial.md").read_text(), re.MULTILINE | re.DOTALL)
+    assert list(tomllib.loads(text)["project"]["entry-points"]) == [GROUP]
 
 
 def test_readme_notebook_runs(tmp_path) -> None:
