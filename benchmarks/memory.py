@@ -1,4 +1,4 @@
-"""What an optimiser's memory is worth when it outlives a round: nothing kept, that of layers that stay at the site, all.
+"""What an optimiser's memory is worth when it outlives a round: none kept, that of layers that stay at a site, all.
 
     VITRAIL_DATA=... python benchmarks/ifedavg_tables.py prepare scratch/tables.npz     # tables as arrays
     python benchmarks/memory.py scratch/tables.npz --device cuda --out benchmarks/results/memory.md
@@ -11,6 +11,7 @@ use a site's first private update: the rows "with ends" are FedAvg and Local wit
 from __future__ import annotations
 
 import argparse
+import json
 import platform
 import statistics
 import sys
@@ -68,15 +69,17 @@ def main() -> None:
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--rounds", type=int, default=200)
     parser.add_argument("--data", default="har,vehicle,heart")
+    parser.add_argument("--cache", type=Path, default=Path("scratch/memory"), help="a finished run is kept here")
     parser.add_argument("--out", type=Path)
     args = parser.parse_args()
+    args.cache.mkdir(parents=True, exist_ok=True)
     gpu = torch.cuda.get_device_name() if args.device == "cuda" else platform.processor() or "CPU"
     lines = [
         f"# The optimiser's memory, {time.strftime('%Y-%m-%d')}",
         "",
-        f"{gpu}, torch {torch.__version__}; {args.rounds} rounds, seeds {', '.join(map(str, tables.SEEDS))}, weighted F1 on "
-        "each site's own hold-out rows. `fresh`: zero at the start of every round. `own`: kept where the parameters do not "
-        "leave the site. `kept`: also for the shared ones. Gain: paired over seeds against `fresh`, mean and standard "
+        f"{gpu}, torch {torch.__version__}; {args.rounds} rounds, seeds {', '.join(map(str, tables.SEEDS))}, weighted F1 "
+        "on each site's own hold-out rows. `fresh`: zero at the start of every round. `own`: kept where the parameters do "
+        "not leave the site. `kept`: also for the shared ones. Gain: paired over seeds against `fresh`, mean and standard "
         "deviation of the difference over the five seeds.",
     ]
     for name in args.data.split(","):
@@ -85,10 +88,13 @@ def main() -> None:
         for method in METHODS:
             told: dict[str, list[tuple[float, float]]] = {}
             for memory in MEMORIES:
-                job = tables.Job(name, "", tuple(range(len(tables.SEEDS))), args.rounds)
-                training = Training(rounds=args.rounds, memory=memory)
-                scores = tables.trained(method, job, data, args.device, training, lambda _: None)
-                told[memory] = [(statistics.mean(s["f1"]), min(s["f1"])) for s in scores]
+                kept = args.cache / f"{name}-{words(method)}-{memory}-{args.rounds}.json"
+                if not kept.exists():
+                    job = tables.Job(name, "", tuple(range(len(tables.SEEDS))), args.rounds)
+                    training = Training(rounds=args.rounds, memory=memory)
+                    scores = tables.trained(method, job, data, args.device, training, lambda _: None)
+                    kept.write_text(json.dumps([(statistics.mean(s["f1"]), min(s["f1"])) for s in scores]))
+                told[memory] = [(mean, worst) for mean, worst in json.loads(kept.read_text())]
             at = tables.SEEDS.index(SEED)
             cells = [words(method)]
             for memory in MEMORIES:
