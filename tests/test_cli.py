@@ -12,7 +12,7 @@ import pandas as pd
 import pytest
 
 import vitrail as vt
-from vitrail.cli import free_folder, parse_away, parse_methods, parse_settings
+from vitrail.cli.given import free_folder, parse_away, parse_methods, parse_settings
 
 
 def vitrail(*words: object, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:

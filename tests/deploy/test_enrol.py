@@ -22,10 +22,10 @@ from cryptography.x509.verification import PolicyBuilder, Store
 from typer.testing import CliRunner
 
 from deploy.enrolment import SITES, ask, certificate, enrolled, named, numbers_of, refused
+from vitrail.cli import coordinator, site
 from vitrail.data.datasets import packaged
 from vitrail.deploy import enrol, kits
 from vitrail.deploy.agreement import Agreement
-from vitrail.deploy.verbs import VERBS
 from vitrail.study import Study
 
 
@@ -271,9 +271,8 @@ def test_flares_files_hold_what_the_site_wants(folder: Path, place: Path) -> Non
 def test_the_verbs(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(place)
     app = typer.Typer()
-    for function in VERBS:
-        if function.__name__ in ("invite", "request", "approve", "remove"):
-            app.command()(function)
+    for function in (coordinator.invite, site.request, coordinator.approve, coordinator.remove):
+        app.command()(function)
 
     def run(*words: str, answer: str = "", code: int = 0) -> str:
         result = CliRunner().invoke(app, words, input=answer)

@@ -8,12 +8,13 @@ import shutil
 import socket
 import ssl
 from importlib.metadata import PackageNotFoundError, version
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from cryptography import x509
 
-from vitrail.core.problems import VitrailError
+from vitrail.core.problems import Problem, VitrailError
 from vitrail.data.check import check
 from vitrail.data.read import read_table
 from vitrail.deploy.agreement import Agreement
@@ -97,6 +98,13 @@ def _packages() -> Finding:
         return Finding(True, f"{told}, nvflare {version('nvflare')}.")
     except PackageNotFoundError:
         return Finding(False, f"{told}; the transport is not installed.", "pip install 'vitrail[deploy]'")
+
+
+def need_transport() -> None:
+    """Refuse to go on where FLARE is not installed."""
+    if find_spec("nvflare") is None:
+        what, hint = "NVIDIA FLARE is not installed here.", "pip install 'vitrail[deploy]'"
+        raise VitrailError("this needs the transport between machines", [Problem("nvflare", what, hint)])
 
 
 def _disk(place: Path) -> Finding:
