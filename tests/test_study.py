@@ -17,9 +17,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from vitrail.core.problems import Problem, VitrailError
+from vitrail.core.toml import key_lines
 from vitrail.data import datasets
 from vitrail.data.schema import Feature, canon
-from vitrail.study import CLASS_METRICS, NUMBER_METRICS, Study, key_lines
+from vitrail.study import CLASS_METRICS, NUMBER_METRICS, Study
 
 GOOD = """\
 name = "Chest pain"
