@@ -53,7 +53,7 @@ def test_an_identity_is_plain_and_no_other_sites() -> None:
 def test_a_site_is_enrolled(folder: Path, place: Path) -> None:
     made = ask(folder, SITES[1], place / "site")
     assert not enrol.load_kit(made.kit).approved
-    asked = enrol.inspect(folder, made.file)
+    asked = enrol.read_request(folder, made.file)
     assert not enrol.load_coordinator(folder).sites[SITES[1]]["approved"], "looking approves nothing"
     approval = enrol.approve(folder, made.file)
     kit = enrol.accept(made.kit, approval.file)

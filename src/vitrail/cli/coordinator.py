@@ -48,7 +48,7 @@ def approve(
     from vitrail.deploy import enrol
 
     folder = enrol.find_coordinator(study) if study else enrol.only_coordinator(Path())
-    asked = enrol.inspect(folder, request)
+    asked = enrol.read_request(folder, request)
     print(f"{asked.site} asks to take part in {enrol.load_coordinator(folder).study.name!r}.")
     print(f"  its fingerprint          {asked.fingerprint}")
     if not yes and not typer.confirm("Call the site. Does it read out the same?", default=False):
@@ -87,7 +87,7 @@ def serve(
     """Coordinator: wait for the sites, run the study, write run and page. Started again, it goes on where it was."""
     from vitrail.deploy import enrol
     from vitrail.deploy.doctor import need_transport
-    from vitrail.deploy.serve import serve as conduct
+    from vitrail.deploy.serve import serve as begin
     from vitrail.report.build import write_report
     from vitrail.report.live import start
     from vitrail.report.watch import words
@@ -104,4 +104,4 @@ def serve(
         print(f"\nRun:  {place.resolve()}\nPage: {write_report(result, place / 'report.html').resolve()}", flush=True)
 
     say = lambda event, told: print(f"  {words(event, told)}", flush=True)  # noqa: E731
-    conduct(who, quorum, deadline, say, show, written, new)
+    begin(who, quorum, deadline, say, show, written, new)

@@ -18,9 +18,9 @@ from vitrail.core.problems import Problem, VitrailError
 from vitrail.data.check import check
 from vitrail.data.read import read_table
 from vitrail.deploy.agreement import Agreement
+from vitrail.deploy.book import ENTERED
 from vitrail.deploy.certificates import fingerprint
 from vitrail.deploy.enrol import COORDINATOR, Coordinator, Kit
-from vitrail.deploy.far import ENTERED
 from vitrail.deploy.words import printable
 from vitrail.runs.folder import versions
 

@@ -201,7 +201,7 @@ def invite(study_file: Path, sites: Sequence[str], address: str, seed: int | Non
     return folder
 
 
-def inspect(folder: Path, request: Path) -> Asked:
+def read_request(folder: Path, request: Path) -> Asked:
     """Read a request and check everything that a machine can check."""
     who, said = load_coordinator(folder), read_paper(request, REQUEST, "a request", "Ask the site to send it again.")
     site, book = said["site"], who.sites.get(said["site"])
@@ -237,7 +237,7 @@ def inspect(folder: Path, request: Path) -> Asked:
 
 def approve(folder: Path, request: Path) -> Approval:
     """Sign a site's request. Only its key is taken from it: the names are ours."""
-    asked, who = inspect(folder, request), load_coordinator(folder)
+    asked, who = read_request(folder, request), load_coordinator(folder)
     signer = Signer(folder)
     signed = signer.sign(asked.key, asked.identity, "site", [asked.identity])
     file = approval_of(folder, asked.site)

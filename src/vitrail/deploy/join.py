@@ -24,7 +24,7 @@ from vitrail.deploy.enrol import Kit
 from vitrail.deploy.keeper import stop
 from vitrail.deploy.message import Message, unpack
 from vitrail.deploy.outbox import Outbox
-from vitrail.deploy.pipe import Line
+from vitrail.deploy.pipe import Pipe
 from vitrail.deploy.site import Site
 from vitrail.deploy.words import contract_words
 from vitrail.runs.folder import write_atomically
@@ -144,15 +144,15 @@ class Door:
     def _accept(self, listener: pipe.Listener) -> None:
         while True:
             try:
-                line = listener.accept()
+                end = listener.accept()
             except OSError:
                 return
-            threading.Thread(target=self._serve, args=(line,), daemon=True).start()
+            threading.Thread(target=self._serve, args=(end,), daemon=True).start()
 
-    def _serve(self, line: Line) -> None:
-        with line, contextlib.suppress(EOFError, OSError):
-            _, body = line.get()
-            line.put({}, self.answer(body))
+    def _serve(self, end: Pipe) -> None:
+        with end, contextlib.suppress(EOFError, OSError):
+            _, body = end.get()
+            end.put({}, self.answer(body))
 
     def answer(self, body: bytes) -> bytes:
         """One question's answer, checked and recorded before it leaves; an error is told without data.
