@@ -122,7 +122,7 @@ def measure(count: int, rounds: int) -> dict[str, Any]:
     try:
         for name in names:
             kits.build_site(place / f"{name}.kit")
-            words = [sys.executable, "-c", ECHO, str(place / f"{name}.kit" / "flare"), enrol.identity(name)]
+            words = [sys.executable, "-c", ECHO, str(place / f"{name}.kit" / "flare"), enrol.identity_of(name)]
             sites.append(subprocess.Popen(words, env=env, start_new_session=True))
         way = FlareWay(enrol.load_coordinator(folder.resolve()), lambda *_, **__: None)
         while way.present() < set(names):

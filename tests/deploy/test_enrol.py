@@ -42,7 +42,7 @@ def folder(place: Path) -> Path:
 
 def test_an_identity_is_plain_and_no_other_sites() -> None:
     names = ["Basel", "basel", "Bâsel", "Basel ", "日本", "", "a" * 300, "coordinator", "lead@coordinator"]
-    found = [enrol.identity(n) for n in names]
+    found = [enrol.identity_of(n) for n in names]
     assert len(set(found)) == len(names)
     for one in found:
         assert len(one) <= 64

@@ -288,7 +288,7 @@ def test_jobs_that_a_site_refuses(hostile: Hostile, tmp_path: Path) -> None:
     from vitrail.deploy import adapter
 
     federation, marker = hostile.federation, tmp_path / "it ran"
-    who = enrol.identity("cleveland")
+    who = enrol.identity_of("cleveland")
     touch = {"args": ["touch", str(marker)]}
     jobs = adapter.Jobs(federation.folder / "flare" / "lead", tmp_path)
 

@@ -138,7 +138,7 @@ def wire(
 
     agreed = Study.load(study or packaged("heart_disease.toml"))
     if method == "ndoye":
-        from vitrail.studies.transfer import TRUST, transfer_lines
+        from vitrail.studies.transfer import ON_TRUST, transfer_lines
 
         title, lines = (
             f"Adapted Ndoye factor, before any training together, {sites} sites",
@@ -172,7 +172,7 @@ def wire(
     print("seen = sum: the coordinator needs only the total over sites; each: it sees every site's own.")
     print("This table says what travels, not what could be learned from it about the rows behind it.")
     if method == "ndoye":
-        print(f"Every site's model goes to every other site, through the coordinator. {TRUST}")
+        print(f"Every site's model goes to every other site, through the coordinator. {ON_TRUST}")
 
 
 def report(

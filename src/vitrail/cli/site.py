@@ -69,7 +69,7 @@ def join(
     from vitrail.deploy.join import Door, agree
     from vitrail.deploy.personal import check_not_left, load_model
     from vitrail.deploy.site import Site
-    from vitrail.report.private import write_private
+    from vitrail.report.private import write_look
 
     check_not_left(kit)
     need_transport()
@@ -84,7 +84,7 @@ def join(
     print(f"The study is finished. This site's own model is in {own.home}: vitrail predict {kit} --data FILE")
     mine = load_model(own, site.home.name)
     if mine.behind is not None:
-        page = write_private(mine.look(frame), site.home / "look.html")
+        page = write_look(mine.look(frame), site.home / "look.html")
         print(f"What was found about this site, with its own rows beside it: {page.resolve()}")
 
 
@@ -149,7 +149,7 @@ def look(
     """At a site, alone: its own rows behind each of its marks, with a likely cause and a repair. Nothing leaves."""
     from vitrail.data.read import read_table
     from vitrail.explain.text import to_text
-    from vitrail.report.private import write_private
+    from vitrail.report.private import write_look
     from vitrail.runs import Run
     from vitrail.runs.folder import site_folder
     from vitrail.runs.look import look_behind
@@ -166,7 +166,7 @@ def look(
         assert run is not None
         told = Run.load(run)
         seen = look_behind(told, site, read_table(data, told.study), feature or [])
-    page = write_private(seen, out or Path(f"look-{site_folder(seen.site)}.html"))
+    page = write_look(seen, out or Path(f"look-{site_folder(seen.site)}.html"))
     print(f"{to_text(seen)}\n\nPage: {page.resolve()}")
 
 

@@ -160,7 +160,7 @@ def transfer(
     """Before any training together: whose model carries over to whose rows (the adapted Ndoye factor)?"""
     from vitrail.data.read import read_sites
     from vitrail.report.transfer import write_transfer
-    from vitrail.studies.transfer import TRUST, train_together
+    from vitrail.studies.transfer import ON_TRUST, train_together
     from vitrail.studies.transfer import transfer as carry_over
     from vitrail.study import Study
 
@@ -184,7 +184,7 @@ def transfer(
         [*r[:4], found.most_different(r[0], r[1])] for r in rows[["user", "site", "transfer", "loss_on_user"]].values
     ]
     print_table(["user", "site", "transfer loss", "loss on user", "difference in effect"], said)
-    print(f"\n{TRUST}")
+    print(f"\n{ON_TRUST}")
     if scores is not None:
         first = scores[scores.metric == agreed.metrics[0]]
         print(f"\n{agreed.metrics[0].replace('_', ' ')} on each user's own hold-out rows\n")

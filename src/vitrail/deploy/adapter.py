@@ -203,7 +203,7 @@ def _start(module: str, workspace: Path, words: list[str], told: dict[str, str])
     """It ends with this process, and so do its own children; its words go to a file."""
     workspace = workspace.resolve()
     keeper.end_left(workspace)
-    env = {k: v for k, v in os.environ.items() if k in KEPT} | told | SPEED
+    env = {k: v for k, v in os.environ.items() if k in PASSED} | told | SPEED
     (workspace / "transfer").mkdir(exist_ok=True, mode=0o700)
     command = [sys.executable, "-u", "-m", module, "-m", str(workspace), *words]
     return keeper.start(command, workspace, env, workspace / "console.txt")
@@ -212,7 +212,7 @@ def _start(module: str, workspace: Path, words: list[str], told: dict[str, str])
 # memory that was had for one message is kept for the next, but not by every thread apart; messages go in larger pieces
 SPEED = {"MALLOC_ARENA_MAX": "1", "MALLOC_MMAP_THRESHOLD_": str(32 << 20), "MALLOC_TRIM_THRESHOLD_": str(64 << 20)}
 SPEED |= {"NVFLARE_STREAMING_CHUNK_SIZE": str(2 << 20), "OMP_NUM_THREADS": "1"}
-KEPT = ("PATH", "HOME", "LANG", "LC_ALL", "TZ", "PYTHONPATH", "VIRTUAL_ENV", "http_proxy", "https_proxy", "no_proxy")
+PASSED = ("PATH", "HOME", "LANG", "LC_ALL", "TZ", "PYTHONPATH", "VIRTUAL_ENV", "http_proxy", "https_proxy", "no_proxy")
 JOB = {
     "meta.json": {"name": "vitrail", "resource_spec": {}, "min_clients": 1},
     "app/config/config_fed_server.json": {

@@ -15,7 +15,7 @@ from vitrail.deploy.message import Message
 from vitrail.runs.folder import Folder, is_finished, write_atomically
 from vitrail.runs.look import Behind, behind
 from vitrail.runs.run import Run
-from vitrail.runs.train import describe, train
+from vitrail.runs.train import describe_run, train
 
 TOLD = "told.json"  # in a run folder: the sites that have heard their last word
 
@@ -40,7 +40,7 @@ def conduct(
     if not book.order:
         book.open(len(call.names) if start is None else start, gone)
     prints = {n: book.sites[n]["fingerprint"] for n in book.first}
-    info = describe(agreed.study, agreed.seed, "deployed", "cpu", prints)
+    info = describe_run(agreed.study, agreed.seed, "deployed", "cpu", prints)
     rounds = FarRounds(call, agreed, book, info)
     info |= {"dropout_rate": 0.0, "away": {}, "refuse": [], "pseudonyms": []}  # in simulation these are planned
     if is_finished(folder.path):

@@ -21,7 +21,7 @@ from vitrail.deploy.pipe import Pipe
 
 START = 40.0  # seconds that a job may take to reach everyone
 MOST_FRUITLESS = 2  # jobs in which nobody answers, before the transport is started anew
-GRACE = 2.0  # seconds for a job to end before the next one begins
+ENDING = 2.0  # seconds for a job to end before the next one begins
 
 
 class FlareWay:
@@ -237,7 +237,7 @@ class FlareWay:
             if self.relay is not None:
                 with contextlib.suppress(OSError):
                     self.relay.put({"do": "end"})
-            time.sleep(GRACE)
+            time.sleep(ENDING)
             self.jobs.end(self.job)
         self._forget()
         self.listener.close()

@@ -15,7 +15,7 @@ import pandas as pd
 from vitrail import methods
 from vitrail.core.problems import Problem, VitrailError
 from vitrail.core.random import key
-from vitrail.data.encode import fingerprint
+from vitrail.data.encode import fingerprint_rows
 from vitrail.data.read import clean
 from vitrail.methods import TABLE
 from vitrail.runs.folder import Folder, write_atomically
@@ -187,7 +187,7 @@ def compare(
         raise VitrailError("cannot compare", problems)
     if rounds is not None:
         study = study.with_changes(training={"rounds": rounds})
-    marks = {n: fingerprint(clean(f, study)) for n, f in sites.items()}
+    marks = {n: fingerprint_rows(clean(f, study)) for n, f in sites.items()}
     folder = _open(out, resume, study, marks, engine, device) if out is not None else None
     jobs = [
         _Job(study, name, seed, engine, device, folder.path if folder else None) for seed in seeds for name in names
