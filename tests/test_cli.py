@@ -151,6 +151,20 @@ WRONG = {
     "study exists": (["init", "DATA", "--target", "disease", "--out", "STUDY"], "exists already"),
     "report of nothing": (["report", "DATA"], "folder of a run"),
     "wire of nothing": (["wire", "fedavgg"], "Did you mean 'fedavg'"),
+    "optimiser": (
+        ["run", "ADAM", "--data", "DATA", "--out", "x", "--method", "scaffold"],
+        "method SCAFFOLD: its control variates are those of plain SGD",
+    ),
+    "optimiser of one of them": (
+        ["compare", "ADAM", "--data", "DATA", "--out", "x", "--methods", "fedavg,scaffold"],
+        "method SCAFFOLD: its control variates are those of plain SGD",
+    ),
+    "optimiser in a grid": (
+        ["tune", "STUDY", "--data", "DATA", "--out", "x", "--method", "scaffold", "--grid", "optimiser=sgd,adam"],
+        "method SCAFFOLD: its control variates are those of plain SGD",
+    ),
+    "optimiser of wire": (["wire", "scaffold", "ADAM"], "plain SGD with one rate"),
+    "rate of no group": (["run", "RATES", "--data", "DATA", "--out", "x"], "Did you mean 'head'"),
     "compare nothing": (
         ["compare", "STUDY", "--data", "DATA", "--out", "x", "--methods", ","],
         "at least one",
@@ -165,7 +179,11 @@ WRONG = {
 @pytest.mark.parametrize("case", WRONG)
 def test_mistakes_are_told_in_words(case, place, tmp_path) -> None:
     words, expected = WRONG[case]
-    given = [{"STUDY": place / "study.toml", "DATA": place / "data"}.get(w, w) for w in words]
+    known = {"STUDY": place / "study.toml", "DATA": place / "data"}
+    for name, more in (("ADAM", {"optimiser": "adam"}), ("RATES", {"rates": {"haed": 0.1}})):
+        known[name] = tmp_path / f"{name}.toml"
+        vt.Study.load(place / "study.toml").with_changes(training=more).save(known[name])
+    given = [known.get(w, w) for w in words]
     done = vitrail(*given, cwd=tmp_path)
     assert done.returncode == 2
     assert expected in done.stderr

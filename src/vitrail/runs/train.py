@@ -62,7 +62,7 @@ def federate(
 ) -> Run:
     """Train `method` over the sites' tables and score every site's own model on its own hold-out rows.
 
-    `refuse` names sites that do not publish their private layers (iFedAvg); they train all the same. `pseudonyms`
+    `refuse` names sites that do not publish their private layers; they train all the same. `pseudonyms`
     maps a site to the name its published layers go by; scores stay under the sites' own names. `keep_updates` writes
     what each site reports in each round, so that studies/contribution.py can rebuild any coalition's model; the
     coordinator then sees each report, also where the method needs only their total.
