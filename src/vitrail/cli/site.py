@@ -18,14 +18,13 @@ def check(
     json: Annotated[bool, typer.Option("--json", help="Findings as JSON.")] = False,
 ) -> None:
     """Check one site's file against the study, alone and offline. Exit code 0 fine, 1 findings, 2 cannot read."""
-    from vitrail.data.check import check as look
-    from vitrail.data.check import to_json, to_text
+    from vitrail.data.check import find_faults, to_json, to_text
     from vitrail.data.read import read_table
     from vitrail.study import Study
 
     agreed = Study.load(study)
     frame = read_table(file, agreed)
-    findings = look(frame, agreed)
+    findings = find_faults(frame, agreed)
     print((to_json if json else to_text)(findings, file.name, len(frame)))
     raise typer.Exit(1 if findings else 0)
 

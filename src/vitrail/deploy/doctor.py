@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 from cryptography import x509
 
 from vitrail.core.problems import Problem, VitrailError
-from vitrail.data.check import check
+from vitrail.data.check import find_faults
 from vitrail.data.read import read_table
 from vitrail.deploy.agreement import Agreement
 from vitrail.deploy.book import ENTERED
@@ -49,7 +49,7 @@ def at_site(kit: Kit, data: Path | None = None) -> list[Examined]:
     found += [_same_versions("the coordinator, when it invited", kit.invitation["versions"]), _agreed(kit)]
     if data is not None:
         try:
-            seen = [f.severity for f in check(read_table(data, kit.study), kit.study)]
+            seen = [f.severity for f in find_faults(read_table(data, kit.study), kit.study)]
             errors, warnings = seen.count("error"), seen.count("warning")
             what = f"{data.name} against the study: {errors} errors, {warnings} warnings (join shows them)."
             found.append(Examined(not errors, what, "Correct the file, or ask the coordinator."))

@@ -16,7 +16,7 @@ import pandas as pd
 import torch
 
 from vitrail.core.problems import Problem, VitrailError
-from vitrail.data.check import check, to_text
+from vitrail.data.check import find_faults, to_text
 from vitrail.data.read import read_table
 from vitrail.deploy import pipe
 from vitrail.deploy.agreement import Agreement
@@ -44,7 +44,7 @@ def agree(kit: Kit, data: Path, accept: str, publishes: bool) -> tuple[Agreement
         raise VitrailError("the site cannot join", [Problem(str(kit.folder), "it is not approved yet.", hint)])
     agreement = Agreement.of(kit.study, kit.seed, len(kit.sites))
     frame = read_table(data, kit.study)
-    print(to_text(check(frame, kit.study), data.name, len(frame)))
+    print(to_text(find_faults(frame, kit.study), data.name, len(frame)))
     print(contract_words(agreement, kit.site, kit.sites, publishes))
     said = {"agreement": agreement.hash, "publishes": publishes}
     place = kit.home / "accepted.json"

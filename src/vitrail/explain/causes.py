@@ -15,7 +15,7 @@ import pandas as pd
 from scipy.optimize import linear_sum_assignment
 from scipy.special import log_softmax
 
-from vitrail.data.check import check as look_for_faults
+from vitrail.data.check import find_faults
 from vitrail.data.encode import Encoder
 from vitrail.data.read import take_columns
 from vitrail.data.schema import Feature, Table, canon
@@ -75,7 +75,7 @@ def find_causes(
 ) -> dict[str, tuple[Cause, ...]]:
     """For each of these columns, or the label, the most telling first. `troubles`: what kind of finding there is about
     it, "" where somebody only asked. `rows` are those of the frame, cleaned."""
-    faults = look_for_faults(frame, table)
+    faults = find_faults(frame, table)
     trials = _trials(rows, table, encoder, expects) if expects and troubles else {}
     turned = _turned(rows, table, encoder, expects, trials) if expects else []
     label = _label_cause(table, trials, turned, bool(troubles.get(LABEL)))
