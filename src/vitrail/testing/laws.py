@@ -158,7 +158,7 @@ class _Numbers:
         """Whether this stretch of numbers is among them."""
         wanted = value.double().flatten()
         at = _close(self.flat[: len(self.flat) - len(wanted) + 1], wanted[0]).nonzero()[:, 0]
-        return bool(_close(self.flat[at[:, None] + torch.arange(len(wanted))], wanted).all(1).any())
+        return bool(_close(self.flat[at[:, None] + torch.arange(len(wanted), device=at.device)], wanted).all(1).any())
 
 
 def _close(one: Tensor, other: Tensor) -> Tensor:
