@@ -12,7 +12,9 @@ import pandas as pd
 import pytest
 
 import vitrail as vt
+from vitrail.cli import VERBS, app
 from vitrail.cli.given import free_folder, parse_away, parse_methods, parse_settings
+from vitrail.runs.setup import with_facts
 
 
 def vitrail(*words: object, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
@@ -63,6 +65,24 @@ def test_run_from_a_folder_or_from_one_file(place) -> None:
     done = vitrail("run", place / "one.toml", "--data", place / "all.csv", "--out", place / "r2", *quick)
     assert done.returncode == 0, done.stderr
     assert vt.Run.load(place / "r2").scores().value.tolist() == run.scores().value.tolist()
+
+
+@pytest.mark.parametrize(
+    ("means", "words"),
+    [(vt.facts.SHARE, "Whom each site learned from"), (vt.facts.TRUST, "How far each site trusts the others")],
+)
+def test_run_tells_whom_a_site_learned_from_by_what_facts_mean(means: str, words: str, place: Path) -> None:
+    study = vt.Study.load(place / "study.toml")
+    name, out = with_facts(study, means).split(" or ")[0], place / f"facts of {words}"
+    done = vitrail("run", place / "study.toml", "--data", place / "data", "--out", out, "--rounds", 2, "--method", name)
+    assert done.returncode == 0, done.stderr
+    run = vt.Run.load(out)
+    assert run.told(means) is not None
+    told = done.stdout.split(words)[1].splitlines()
+    assert told[2].split() == ["user", *run.sites]
+    shown = run.trust().mean if means == vt.facts.SHARE else run.trust().final
+    for row, user, values in zip(told[4:], run.sites, shown, strict=False):
+        assert row.split() == [user, *(f"{v:.3f}" for v in values)]
 
 
 def test_resume_of_a_finished_run_shows_it(place) -> None:
@@ -198,6 +218,23 @@ def test_help_is_quick_and_needs_no_torch() -> None:
     done = subprocess.run([sys.executable, "-c", probe], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     assert "compare" in done.stdout
+
+
+def test_help_shows_every_verb_to_whom_it_is_for() -> None:
+    shown = vitrail("--help").stdout
+    at = [shown.index(who) for who in VERBS]
+    assert at == sorted(at)
+    for (who, verbs), start, end in zip(VERBS.items(), at, [*at[1:], len(shown)], strict=True):
+        for verb in verbs:
+            assert f"\u2502 {verb.__name__} " in shown[start:end], f"{verb.__name__} is not under {who!r}"
+    listed = [verb.__name__ for verbs in VERBS.values() for verb in verbs]
+    assert len(listed) == len(set(listed)) == len(app.registered_commands)
+
+
+def test_public_names() -> None:
+    assert vt.facts.TRUST == "how far a user trusts a site, 1 fully, 0 no more"
+    assert vt.nets.MLP(3, 2, ()).groups.keys() >= {"head"}
+    assert all(getattr(vt, name) is not None for name in vt.__all__)
 
 
 def test_import_costs_little_beside_torch() -> None:
