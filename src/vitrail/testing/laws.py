@@ -152,13 +152,13 @@ class _Numbers:
         self.add(some)
 
     def add(self, some: Iterable[Tensor]) -> None:
-        self.flat = torch.cat([self.flat, *(t.detach().double().flatten() for t in some)])
+        self.flat = torch.cat([self.flat, *(t.detach().cpu().double().flatten() for t in some)])
 
     def hold(self, value: Tensor) -> bool:
         """Whether this stretch of numbers is among them."""
-        wanted = value.double().flatten()
+        wanted = value.cpu().double().flatten()
         at = _close(self.flat[: len(self.flat) - len(wanted) + 1], wanted[0]).nonzero()[:, 0]
-        return bool(_close(self.flat[at[:, None] + torch.arange(len(wanted), device=at.device)], wanted).all(1).any())
+        return bool(_close(self.flat[at[:, None] + torch.arange(len(wanted))], wanted).all(1).any())
 
 
 def _close(one: Tensor, other: Tensor) -> Tensor:
