@@ -15,6 +15,7 @@ drawn from names that hold the seed, so its result is the same in a stack as alo
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import hashlib
 import json
 import multiprocessing as mp
@@ -193,11 +194,11 @@ def weights(y: Any, classes: int) -> torch.Tensor:
 # One run
 
 
-def stack(kind: type[AnyMethod], given: dict[str, Any], member: torch.Tensor) -> AnyMethod:
+def stack(method: AnyMethod, member: torch.Tensor) -> AnyMethod:
     """Several federations of an averaging method at once; `member` [federation, site] is 1 where a site belongs."""
     of = member.argmax(0)
 
-    class Stack(kind):  # type: ignore[misc, valid-type]
+    class Stack(type(method)):  # type: ignore[misc]
         sees = "each"
 
         def coord(self, task: Task, sites: int) -> Shared:
@@ -208,10 +209,10 @@ def stack(kind: type[AnyMethod], given: dict[str, Any], member: torch.Tensor) ->
 
         def merge(self, task: Task, coord: Shared, up: Any, roster: Any) -> tuple[Shared, Any]:
             mine = member[:, : len(roster.names)]
-            sums = {k: (mine @ v.flatten(1)).view(-1, *v.shape[1:]) for k, v in up.weighted.items()}
-            return Shared({k: v / per_site(mine @ up.weight, v) for k, v in sums.items()}), {}
+            sums = {k: (mine @ v.flatten(1)).view(-1, *v.shape[1:]) for k, v in up.change.items()}
+            return Shared({k: coord.params[k] + v / per_site(mine @ up.weight, v) for k, v in sums.items()}), {}
 
-    return Stack(**given)
+    return Stack(**dataclasses.asdict(method))
 
 
 def joined(trees: list[Any], by: Callable[[list[torch.Tensor]], torch.Tensor]) -> Any:
@@ -221,9 +222,16 @@ def joined(trees: list[Any], by: Callable[[list[torch.Tensor]], torch.Tensor]) -
 
 
 def learn(job: Job, data: dict[str, Any], device: str, tick: Callable[[int], None]) -> list[dict[str, list[float]]]:
-    """For each seed the scores of every site, in the order of `names`. The seed is part of a site's name."""
-    name, given = job.method.split("+")[0], METHODS[job.method]
-    method, classes = build(name, given), int(data["y"].max()) + 1
+    """For each seed the scores of every site, in the order of `names`."""
+    method = build(job.method.split("+")[0], METHODS[job.method])
+    return trained(method, job, data, device, Training(rounds=job.rounds), tick)
+
+
+def trained(
+    method: AnyMethod, job: Job, data: dict[str, Any], device: str, training: Training, tick: Callable[[int], None]
+) -> list[dict[str, list[float]]]:
+    """The seed is part of a site's name."""
+    classes = int(data["y"].max()) + 1
     named: list[Any] = []
     tests: dict[tuple[int, str], Any] = {}
     seed_of: dict[str, int] = {}
@@ -238,17 +246,18 @@ def learn(job: Job, data: dict[str, Any], device: str, tick: Callable[[int], Non
             named.append((f"{SEEDS[s]} {site}", torch.from_numpy(x), hot, weights(y, classes)))
             seed_of[named[-1][0]] = at
     sites = gather_sites(named).to(device)
-    net = MLP(data["x"].shape[1], classes, (128, 64), 0.2, *method.ends())
+    net = MLP(data["x"].shape[1], classes, (128, 64), 0.2).framed(method.ends())
     starts = [net.init(torch.Generator().manual_seed(key(SEEDS[s], "init"))) for s in job.seeds]
-    tasks = [Task(net, {k: v.to(device) for k, v in start.items()}) for start in starts]
+    plain = [Task(net, {k: v.to(device) for k, v in start.items()}) for start in starts]
+    tasks = [training.applied(task, method) for task in plain]
     of = torch.tensor([seed_of[n] for n in sites.names], device=device)
     state = joined([method.state(t, 1) for t in tasks], torch.cat)
     coord = joined([method.coord(t, len(of)) for t in tasks], torch.stack)
     if len(tasks) == 1:
         coord = method.coord(tasks[0], len(of))
     elif method.federated:
-        method = stack(TABLE[name], given, torch.nn.functional.one_hot(of, len(tasks)).T.float().contiguous())
-    engine = Engine(tasks[0], method, sites, Training(rounds=job.rounds), 0)  # 0: the seeds are in the names
+        method = stack(method, torch.nn.functional.one_hot(of, len(tasks)).T.float().contiguous())
+    engine = Engine(tasks[0], method, sites, training, 0)  # 0: the seeds are in the names
     moment = engine.start()._replace(coord=coord, state=each(lambda t: t[of], state))
     for done in engine.run(moment):
         moment = done

@@ -1,4 +1,5 @@
-"""The documents say what the code does: every block of the tutorial runs, and README's commands are those of CI."""
+"""The documents say what the code does: every block of the tutorial and of the architecture page runs, and README's
+commands are those of CI."""
 
 from __future__ import annotations
 
@@ -6,18 +7,21 @@ import os
 import re
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import pytest
+
+from vitrail.methods import GROUP
 
 ROOT = Path(__file__).parent.parent
 BLOCK = re.compile(r"^```(python|sh)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
 
-def test_tutorial_runs(tmp_path) -> None:
+def run_blocks(name: str, folder: Path) -> None:
     """Python blocks share one session, as in a notebook; shell blocks run in the same folder."""
-    blocks = BLOCK.findall((ROOT / "docs" / "tutorial.md").read_text())
-    assert len(blocks) >= 8
+    blocks = BLOCK.findall((ROOT / "docs" / name).read_text())
+    assert len(blocks) >= 4
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
     lines = ["import subprocess"]
     for kind, code in blocks:
@@ -25,17 +29,27 @@ def test_tutorial_runs(tmp_path) -> None:
             lines.append(f"subprocess.run(['bash', '-euc', {code!r}], check=True)")
         else:
             lines.append(code)
-    script = tmp_path / "tutorial.py"
+    script = folder / "blocks.py"
     script.write_text("\n".join(lines))
-    done = subprocess.run(
-        [sys.executable, script],
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        env={**os.environ, "PATH": path},
-    )
+    env = {**os.environ, "PATH": path}
+    done = subprocess.run([sys.executable, script], cwd=folder, capture_output=True, text=True, env=env)
     assert done.returncode == 0, done.stderr[-3000:]
+
+
+def test_tutorial_runs(tmp_path) -> None:
+    run_blocks("tutorial.md", tmp_path)
     assert (tmp_path / "runs" / "compared" / "report.html").exists()
+
+
+def test_architecture_runs(tmp_path) -> None:
+    """Also the method that it writes from scratch: under every law, on real rows and on a page."""
+    run_blocks("architecture.md", tmp_path)
+    assert (tmp_path / "kin.html").exists()
+
+
+def test_the_tutorials_package_is_one_that_is_looked_for() -> None:
+    (text,) = re.findall(r"^```toml\n(.*?)^```$", (ROOT / "docs" / "tutorial.md").read_text(), re.MULTILINE | re.DOTALL)
+    assert list(tomllib.loads(text)["project"]["entry-points"]) == [GROUP]
 
 
 def test_readme_notebook_runs(tmp_path) -> None:
@@ -56,8 +70,14 @@ def test_readme_has_two_commands_and_a_picture() -> None:
     assert (ROOT / picture[1]).exists()
 
 
-@pytest.mark.parametrize("name", ["README.md", "CONTRIBUTING.md", "docs/tutorial.md"])
+@pytest.mark.parametrize(
+    "name", ["README.md", "CONTRIBUTING.md", "docs/architecture.md", "docs/deploy.md", "docs/tutorial.md"]
+)
 def test_links_lead_somewhere(name) -> None:
     page = ROOT / name
-    for target in re.findall(r"\]\(([^)#:]+)\)", page.read_text()):
-        assert (page.parent / target).exists(), target
+    for target, heading in re.findall(r"\]\(([^)#:]+)(?:#([^)]*))?\)", page.read_text()):
+        there = page.parent / target
+        assert there.exists(), target
+        if heading:
+            titles = re.findall(r"^#+ (.*)$", there.read_text(), re.MULTILINE)
+            assert heading in [re.sub(r"[^\w\- ]", "", t.lower()).replace(" ", "-") for t in titles], heading

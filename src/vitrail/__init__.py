@@ -6,7 +6,8 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from vitrail import methods
+    from vitrail import methods, nets
+    from vitrail.core import facts
     from vitrail.core.problems import Problem, VitrailError
     from vitrail.data import cut, datasets
     from vitrail.runs import Run, federate
@@ -18,6 +19,8 @@ if TYPE_CHECKING:
 # name -> module it lives in; loaded when first used, so that `import vitrail` and `vitrail --help` are quick
 _PLACES = {
     "methods": "vitrail.methods",
+    "nets": "vitrail.nets",
+    "facts": "vitrail.core.facts",
     "datasets": "vitrail.data.datasets",
     "cut": "vitrail.data.cut",
     "Study": "vitrail.study",
@@ -44,8 +47,10 @@ __all__ = [
     "compare",
     "cut",
     "datasets",
+    "facts",
     "federate",
     "methods",
+    "nets",
     "transfer",
     "tune",
 ]

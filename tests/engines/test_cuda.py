@@ -26,6 +26,9 @@ from small import gap, make_sites, make_task, models, pooled
 from vitrail import methods
 from vitrail.engines.local import Engine, Training
 from vitrail.methods import AnyMethod
+from vitrail.testing import LAWS
+from vitrail.testing.federation import worst
+from vitrail.testing.trial import trials
 
 CASES: list[tuple[str, dict[str, Any]]] = [(name, {}) for name in methods.TABLE]
 CASES += [  # rows set aside; gradients no longer asked for; users that stop
@@ -81,9 +84,39 @@ def agree(device: str) -> None:
                 assert ((weights > 0) & ~torch.eye(5, dtype=torch.bool)).any(), "nobody learned from another"
 
 
+def every_net_and_rule(device: str) -> None:
+    """Models and facts of every method, network and optimiser, on the device and on the CPU."""
+    for name in methods.TABLE:
+        for near, far in zip(trials(methods.build(name)), trials(methods.build(name), device), strict=True):
+            for how in ("whole", "ragged"):  # nobody absent: captured as a graph; sites that come and go: not
+                here, there = (getattr(trial, how).results for trial in (near, far))
+                size, where = worst(here, {k: v.cpu() for k, v in there.items()})
+                print(f"{near!s:70s} {how:6s} {size:.1e} {where}")
+                assert size < 1e-9, f"{near}, {how}: {where}"
+
+
+def laws_hold(device: str) -> None:
+    """The laws themselves, on the device."""
+    for name in methods.TABLE:
+        for trial in trials(methods.build(name), device):
+            if (trial.net, trial.optimiser) in (("MLP", "sgd"), ("CNN", "adam")):
+                for law in LAWS:
+                    law(trial)
+                print(f"{trial}: {len(LAWS)} laws")
+
+
 def test_cuda_agrees_with_cpu() -> None:
     agree("cuda")
 
 
+def test_every_net_and_rule_on_cuda() -> None:
+    every_net_and_rule("cuda")
+
+
+def test_laws_on_cuda() -> None:
+    laws_hold("cuda")
+
+
 if __name__ == "__main__":
-    agree(sys.argv[1] if len(sys.argv) > 1 else "cuda")
+    for check in (laws_hold, agree, every_net_and_rule):
+        check(sys.argv[1] if len(sys.argv) > 1 else "cuda")

@@ -9,6 +9,7 @@ CUDA: all sites are one chunk; a round without absent sites is captured once as 
 
 from __future__ import annotations
 
+import gc
 import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
@@ -243,8 +244,7 @@ class _Graph:
     """One round on the GPU, captured and replayed. While a round trains, the next one's batches are drawn beside it."""
 
     def __init__(self, engine: Engine, at: tuple[int, int], coord: Any, state: Any, roster: Roster, rule: Rule) -> None:
-        self.rule, self.coord, self.state = rule, coord, state  # not the engine: a cycle would outlive it until a later
-        # graph is being captured, and giving back memory then is an error
+        self.rule, self.coord, self.state = rule, coord, state
         feed, clock = engine.feed(), engine.drawer.clock
         self.feed, self.drawn = feed, int(clock)  # for which exchange the feed is
         kept = [t for tree in (coord, state) for _, t in tensors(tree)] + [clock, *feed.tensors()]
@@ -269,8 +269,13 @@ class _Graph:
             once()
         torch.cuda.current_stream().wait_stream(warm)
         self.graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(self.graph):
-            self.facts = once()
+        gc.collect()  # an old graph that is given back while another is captured would spoil it
+        gc.disable()
+        try:
+            with torch.cuda.graph(self.graph):
+                self.facts = once()
+        finally:
+            gc.enable()
         for tensor, value in zip(kept, before, strict=True):
             tensor.copy_(value)
 

@@ -93,6 +93,7 @@ class Trial:
     net: str = "MLP"
     optimiser: Literal["sgd", "adam"] = "sgd"
     seed: int = field(default=5, compare=False)
+    device: str = "cpu"
 
     def __str__(self) -> str:
         kind = type(self.method)
@@ -103,6 +104,10 @@ class Trial:
 
     @cached_property
     def task(self) -> Task:
+        task = self._task()
+        return replace(task, start={k: v.to(self.device) for k, v in task.start.items()})
+
+    def _task(self) -> Task:
         ends = self.method.ends()
         if self.net == "CNN":
             return task_of(small_cnn(ends), LOSSES["classes"])
@@ -153,7 +158,7 @@ class Trial:
         chunk: int | None = None,
     ) -> _Watched:
         method = method or self.method
-        sites = pooled(method, in_this_order(rows or self.rows))
+        sites = pooled(method, in_this_order(rows or self.rows)).to(self.device)
         absent = None if method.pools_rows else absent  # all rows are in one place: nobody can be absent
         given = task or self.task, method, sites, training or self.training, self.seed if seed is None else seed
         return _Watched(*given, chunk=chunk or len(sites.names), who=absent)
@@ -218,10 +223,10 @@ class _Watched(Engine):
         return twin
 
 
-def trials(method: AnyMethod) -> Iterator[Trial]:
+def trials(method: AnyMethod, device: str = "cpu") -> Iterator[Trial]:
     """Every network with every optimiser, but for those with which the method says it cannot be used."""
     for net in NETS:
         for optimiser in OPTIMISERS:
-            trial = Trial(method, net, optimiser)
+            trial = Trial(method, net, optimiser, device=device)
             if not trial.clashes:
                 yield trial
