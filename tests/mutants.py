@@ -97,7 +97,7 @@ def run_tests(copy: Path, tests: tuple[str, ...], seconds: float | None) -> tupl
     """pytest's code, None where it took too long; and what it said."""
     command = [sys.executable, "-m", "pytest", "-x", "-q", "--tb=line", "-p", "no:cacheprovider", *tests]
     # the copy's own sources first, whatever is installed
-    env = {**os.environ, "PYTHONPATH": str(copy / "src"), "HYPOTHESIS_STORAGE_DIRECTORY": str(copy / ".hypothesis")}
+    env = {**os.environ, "PYTHONPATH": str(copy / "src"), "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
     try:
         done = subprocess.run(command, cwd=copy, env=env, capture_output=True, text=True, timeout=seconds)
     except subprocess.TimeoutExpired:

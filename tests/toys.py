@@ -1,9 +1,9 @@
-"""Toy methods that talk as no method in the table does: several exchanges a round, in turns, with chosen sites."""
+"""Toy methods that talk as no method in the table does: several exchanges a round, and exchanges in turns."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, ClassVar, NamedTuple
+from typing import ClassVar, NamedTuple
 
 import torch
 from torch import Tensor
@@ -143,17 +143,3 @@ class Turns(FedAvg):
 
     def plan(self, rounds: int) -> tuple[Stage, ...]:
         return (Stage("train", (Front(), self), rounds, cycle=((0,), (0,), (1,))),)
-
-
-@dataclass(frozen=True)
-class Some(FedAvg):
-    """FedAvg with so many sites a round, drawn anew each time; the head stays at the site."""
-
-    title: ClassVar[str] = "Some"
-    personal: ClassVar[tuple[str, ...]] = ("head",)
-    many: int = 2
-
-    def invite(self, task: Task, coord: Any, roster: Roster) -> Tensor:
-        chosen = torch.zeros_like(roster.present)
-        chosen[roster.key.argsort()[: self.many]] = True
-        return chosen & roster.present

@@ -14,11 +14,12 @@ from safetensors.torch import load_file
 
 import vitrail as vt
 from deploy.federation import Here
-from toys import Relay, Some, Turns
+from toys import Relay, Turns
 from vitrail.data.datasets import heart_disease, packaged
 from vitrail.deploy.agreement import FORMAT, Agreement
-from vitrail.deploy.far import Call, conduct
-from vitrail.deploy.message import Form, Message, inspect
+from vitrail.deploy.call import Call
+from vitrail.deploy.conduct import conduct
+from vitrail.deploy.message import Form, Message, check_form
 from vitrail.deploy.site import Site
 from vitrail.runs.folder import Folder
 from vitrail.runs.setup import resolve
@@ -33,7 +34,7 @@ def sites() -> dict[str, pd.DataFrame]:
 
 @pytest.fixture(autouse=True)
 def toys(monkeypatch: pytest.MonkeyPatch) -> None:
-    for kind in (Relay, Turns, Some):
+    for kind in (Relay, Turns):
         monkeypatch.setitem(vt.methods.TABLE, kind.__name__.lower(), kind)
     monkeypatch.setattr("time.sleep", lambda _: None)
 
@@ -43,15 +44,16 @@ class Far:
 
     def __init__(self, frames: dict[str, pd.DataFrame], root: Path, method: str, rounds: int, refuse: str = "") -> None:
         study = vt.Study.load(packaged("heart_disease.toml")).with_changes(training={"rounds": rounds})
-        self.study, _ = resolve(study, method, None)
+        chosen = vt.methods.build("fedper", {"invited": 2}) if method == "some" else method
+        self.study, _ = resolve(study, chosen, None)
         self.root, self.agreed = root, Agreement.of(self.study, None, len(frames))
         self.sites = {n: Site(n, f, self.agreed, root / n, publishes=n != refuse) for n, f in frames.items()}
-        self.line = Here(self.sites)
+        self.way = Here(self.sites)
 
     def conduct(self, quorum: int = 4) -> vt.Run:
         folder = Folder(self.root / "run", resume=False)
         try:
-            call = Call(self.line, self.agreed, list(self.sites), RUN, quorum, 60.0)
+            call = Call(self.way, self.agreed, list(self.sites), RUN, quorum, 60.0)
             return conduct(call, folder, resume=False)
         finally:
             folder.close()
@@ -88,14 +90,14 @@ def test_the_same_between_machines(method: str, sites: dict, tmp_path: Path) -> 
 def test_only_the_invited_are_asked(sites: dict, tmp_path: Path) -> None:
     far = Far(sites, tmp_path, "some", rounds=4)
     asked: list[set[str]] = []
-    real = far.line.ask
+    real = far.way.ask
 
     def ask(questions: dict[str, Message], deadline: float) -> Any:
         if any(q.kind == "round" for q in questions.values()):
             asked.append(set(questions))
         return real(questions, deadline)
 
-    far.line.ask = ask  # type: ignore[method-assign]
+    far.way.ask = ask  # type: ignore[method-assign]
     far.conduct()
     assert [len(who) for who in asked] == [2] * 4
 
@@ -152,10 +154,10 @@ def test_a_site_lets_nothing_out_that_was_not_agreed(kind: str, sites: dict, tmp
     real = far.sites["va"].on_round
     far.sites["va"].on_round = lambda asked: spoilt(kind, real(asked))  # type: ignore[method-assign]
     left: list[str] = []
-    far.line.left = lambda site, data: left.append(site)  # type: ignore[method-assign]
+    far.way.left = lambda site, data: left.append(site)  # type: ignore[method-assign]
     far.conduct(quorum=3)
     assert left.count("va") < left.count("cleveland")
-    why = [told["what"] for event, told in far.line.events if event == "trouble" and told["site"] == "va"]
+    why = [told["what"] for event, told in far.way.events if event == "trouble" and told["site"] == "va"]
     assert why
     assert all("a message was refused" in text for text in why)
 
@@ -200,9 +202,9 @@ def test_the_coordinator_uses_no_answer_that_was_not_agreed(kind: str, sites: di
 def test_a_message_is_exactly_of_its_form() -> None:
     form = Form({"round": int}, {"a": ((2,), torch.float32)}, frozenset())
     good = Message("round", {"round": 1}, {"a": torch.zeros(2)})
-    inspect(good, form, "from site")
+    check_form(good, form, "from site")
     nan = torch.tensor([0.0, torch.nan])
-    inspect(good._replace(tensors={"a": nan}), form._replace(unsure=frozenset({"a"})), "from site")
+    check_form(good._replace(tensors={"a": nan}), form._replace(unsure=frozenset({"a"})), "from site")
     bad = [
         good._replace(words={}),
         good._replace(words={"round": "1"}),
@@ -217,7 +219,7 @@ def test_a_message_is_exactly_of_its_form() -> None:
     ]
     for message in bad:
         with pytest.raises(vt.VitrailError, match="refused"):
-            inspect(message, form, "from site")
+            check_form(message, form, "from site")
 
 
 def test_an_agreement_changes_with_all_that_matters(sites: dict, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from small import SIZES, gap, make_rows, make_sites, make_task, models, train
-from toys import Relay, Some, Turns
+from toys import Relay, Turns
 from vitrail import methods
 from vitrail.core.exchange import Roster
 from vitrail.core.random import key
@@ -25,6 +25,7 @@ LR = 0.02
 WHOLE = Training(rounds=6, batch=64, lr=LR, momentum=0.0, decays=0)  # one batch holds all rows of any site
 ENGINES: list[dict[str, Any]] = [{}, {"looped": True}, {"chunk": 2}]
 AGAINST_PLAIN = 1e-12
+SOME = methods.build("fedper", {"invited": 2})  # sites a round, drawn anew each time; the head stays at the site
 
 
 def slopes(task: Any, params: Params, rows: Any) -> tuple[Tensor, Params]:
@@ -124,12 +125,12 @@ def test_the_same_sites_are_invited_whatever_their_order() -> None:
     """All have as many rows, so that any order is allowed."""
     rows, task = make_rows(sizes=(10,) * 5), make_task()
     orders = [(0, 1, 2, 3, 4), (3, 0, 4, 2, 1)]
-    engines = [Engine(task, Some(), in_this_order([rows[i] for i in order]), WHOLE, 5) for order in orders]
+    engines = [Engine(task, SOME, in_this_order([rows[i] for i in order]), WHOLE, 5) for order in orders]
     one, other = (invited(e) for e in engines)
     assert one == other
     assert all(len(who) == 2 for who in one)
     assert len({frozenset(who) for who in one}) > 1, "drawn anew in each round"
-    assert invited(Engine(task, Some(), in_this_order(rows), WHOLE, 6)) != one, "by the study's seed"
+    assert invited(Engine(task, SOME, in_this_order(rows), WHOLE, 6)) != one, "by the study's seed"
 
 
 def test_keys_are_of_site_and_exchange() -> None:
@@ -142,7 +143,7 @@ def test_keys_are_of_site_and_exchange() -> None:
 @pytest.mark.parametrize("training", [WHOLE, Training(rounds=5, epochs=2, batch=8, lr=LR)], ids=["whole", "batches"])
 def test_only_the_invited_are_drawn_trained_and_entered(training: Training, monkeypatch: pytest.MonkeyPatch) -> None:
     task = make_task(dropout=0.3)
-    e = Engine(task, Some(), make_sites(), training, 5)
+    e = Engine(task, SOME, make_sites(), training, 5)
     drawn: list[int] = []
     real = e.drawer.draw
     monkeypatch.setattr(
@@ -162,9 +163,9 @@ def test_only_the_invited_are_drawn_trained_and_entered(training: Training, monk
     assert told == times
     told = {line["site"]: line["messages"] for line in e.ledger.rows() if line["direction"] == "to site"}
     assert told == {name: n + 1 for name, n in times.items()}  # all hear the last word
-    whole = models(*train(Some(), task, training=training))
+    whole = models(*train(SOME, task, training=training))
     for engine in ENGINES[1:]:
-        assert gap(whole, models(*train(Some(), task, training=training, **engine))) < AGAINST_PLAIN
+        assert gap(whole, models(*train(SOME, task, training=training, **engine))) < AGAINST_PLAIN
 
 
 def test_what_the_roster_says_to_whom() -> None:
@@ -172,7 +173,7 @@ def test_what_the_roster_says_to_whom() -> None:
     heard: list[tuple[str, list[bool]]] = []
 
     @dataclass(frozen=True)
-    class Listening(Some):
+    class Listening(FedAvg):
         def invite(self, task: Any, coord: Any, roster: Roster) -> Tensor:
             heard.append(("invite", roster.present.tolist()))
             return torch.tensor([i in (1, 2, 4) for i in range(len(roster.names))])

@@ -87,6 +87,10 @@ def test_what_happened_to_a_user() -> None:
     assert np.allclose(late.mean, [[1, 0.4], [0.6, 1]])
     assert late.alone_from(0) is None, "who never met has not lost trust"
     assert read_trust(["a"], {"alpha": Fact(torch.ones(1), means=means.DISTANCE)}) is None
+    never = [[1, 0.0, nan], [0.0, 1, nan], [nan, nan, nan]]  # c has not come yet
+    three = read_trust(["a", "b", "c"], facts([never, never]))
+    assert three is not None
+    assert three.alone_from(0) is None, "who has lost trust in one may still trust another"
 
 
 def test_shares() -> None:
