@@ -15,10 +15,10 @@ Exit code 0 only if all tests pass without a mutant, at least 90 % of the mutant
 from __future__ import annotations
 
 import argparse
+import multiprocessing
 import os
 import random
 import shutil
-import subprocess
 import sys
 import tempfile
 import time
@@ -34,6 +34,10 @@ NEEDED = ("src", "tests", "pyproject.toml")
 SECONDS = 120.0  # for one mutant's tests: one that hangs is found out too
 ENOUGH = 0.9  # of the mutants must die
 FAILED = 1  # pytest's code for tests that failed; others mean that nothing was tested
+FORKS = multiprocessing.get_context("forkserver")  # where loading torch and pandas is most of a quick test
+FORKS.set_forkserver_preload(
+    ["torch", "pandas", "pyarrow", "scipy.special", "scipy.cluster.hierarchy", "pydantic", "pytest"]
+)
 
 
 class Mutant(NamedTuple):
@@ -95,14 +99,31 @@ def make_copy(place: Path) -> Path:
 
 def run_tests(copy: Path, tests: tuple[str, ...], seconds: float | None) -> tuple[int | None, str]:
     """pytest's code, None where it took too long; and what it said."""
-    command = [sys.executable, "-m", "pytest", "-x", "-q", "--tb=line", "-p", "no:cacheprovider", *tests]
-    # the copy's own sources first, whatever is installed
-    env = {**os.environ, "PYTHONPATH": str(copy / "src"), "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
-    try:
-        done = subprocess.run(command, cwd=copy, env=env, capture_output=True, text=True, timeout=seconds)
-    except subprocess.TimeoutExpired:
+    said = copy / "said.txt"
+    child = FORKS.Process(target=_run_pytest, args=(copy, tests, said))
+    child.start()
+    child.join(seconds)
+    if child.is_alive():
+        child.kill()
+        child.join()
         return None, ""
-    return done.returncode, done.stdout + done.stderr
+    return child.exitcode, said.read_text(encoding="utf-8", errors="replace")
+
+
+def _run_pytest(copy: Path, tests: tuple[str, ...], said: Path) -> None:
+    """In a process of its own, which has the large libraries already and nothing of ours."""
+    import pytest
+
+    with said.open("w", encoding="utf-8") as out:
+        for stream in (1, 2):
+            os.dup2(out.fileno(), stream)
+    os.chdir(copy)
+    os.environ |= {"PYTHONPATH": str(copy / "src"), "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
+    # the copy's own sources first, whatever is installed
+    sys.path[:] = [str(copy / "src"), *(p for p in sys.path if Path(p) not in (HERE, ROOT / "src"))]
+    code = pytest.main(["-x", "-q", "--tb=line", "-p", "no:cacheprovider", *tests])
+    sys.stdout.flush()
+    os._exit(int(code))
 
 
 def try_mutant(mutant: Mutant, copy: Path, number: int) -> Outcome:
@@ -117,8 +138,9 @@ def try_mutant(mutant: Mutant, copy: Path, number: int) -> Outcome:
         os.utime(place, (0, 0))
     seconds = time.monotonic() - began
     failed = next((line for line in said.splitlines() if line.startswith("FAILED ")), "")
-    if code is None or code == FAILED:
-        return Outcome(mutant, "killed", seconds, failed.removeprefix("FAILED ").partition(" - ")[0] or "time")
+    if code is None or code == FAILED or code < 0:
+        why = "it took too long" if code is None else "it crashed"
+        return Outcome(mutant, "killed", seconds, failed.removeprefix("FAILED ").partition(" - ")[0] or why)
     how = "survived" if code == 0 else f"nothing was tested (pytest's code {code}): {' '.join(said.split())[-300:]}"
     return Outcome(mutant, how, seconds)
 
@@ -187,6 +209,7 @@ def main() -> None:
         mutants = random.Random(given.seed).sample(mutants, min(given.sample, len(mutants)))
     if not mutants:
         sys.exit("No mutant has that word.")
+    os.environ.setdefault("OMP_NUM_THREADS", "1")  # before torch is loaded: the tests' tensors are small
     began = time.monotonic()
     well = tell(try_all(mutants, max(1, given.jobs)), whole=len(mutants) == len(names))
     print(f"\n{time.monotonic() - began:.0f} s")
