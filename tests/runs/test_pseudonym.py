@@ -84,7 +84,9 @@ def test_the_order_of_rows_tells_nothing(out, study, sites) -> None:
         facts = pd.DataFrame(each.facts["input.shift"].value.numpy(), index=ORDER)
         features = each.shifts().query("layer == 'b_in'").feature.unique()
         assert np.allclose(wide[features], facts), "in the coordinator's file too"
-    assert np.allclose(load_file(out / "coordinator" / "facts.safetensors")["input.shift"], run.facts["input.shift"].value)
+    assert np.allclose(
+        load_file(out / "coordinator" / "facts.safetensors")["input.shift"], run.facts["input.shift"].value
+    )
 
 
 def test_a_site_knows_its_own(out) -> None:
