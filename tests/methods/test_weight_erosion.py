@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -168,6 +169,17 @@ def test_with_much_erosion_everyone_is_alone(update: str) -> None:
         assert not torch.allclose(flat(mine, "params"), flat(mine, "shared"), atol=1e-3)
 
 
+@pytest.mark.parametrize("update", ["gradient", "local"])
+def test_weight_decay_is_part_of_the_gradient(update: str) -> None:
+    """A site that is alone learns as Local does."""
+    sites, method = gather_sites(make_rows()[:1]), methods.build("weight_erosion", {"update": update})
+    for decay in (0.0, 0.5):
+        training = Training(rounds=4, batch=64, lr=0.02, momentum=0.0, weight_decay=decay)
+        eroded, alone = (models(*train(m, LINEAR, sites, training))["site 0"] for m in (method, methods.Local()))
+        assert torch.allclose(flat(eroded, "params"), flat(alone, "params"), atol=1e-12)
+        assert torch.allclose(flat(eroded, "local"), flat(alone, "params"), atol=1e-12)
+
+
 def test_what_is_measured_beside_is_what_it_says() -> None:
     _, moments = erode(FEW)
     last, before = moments[-1], moments[-2]
@@ -266,6 +278,10 @@ def test_early_stopping_goes_back_to_the_best_and_stands_still() -> None:
             assert np.array_equal(vector(later, user), then)
     asked = [float(m.facts["gradients"].value[0]) for m in moments]
     assert asked[-1] < asked[0]
+    for before, after in pairwise(moments):  # also of who stops here: of the model as it was sent, as what sites say
+        for user in range(5):
+            far = np.linalg.norm(vector(before, user) - vector(before, 5))
+            assert float(after.facts["to_shared"].value[user]) == pytest.approx(far, abs=1e-12)
 
 
 def test_the_local_model_leaves_only_when_it_is_shown() -> None:
@@ -293,6 +309,11 @@ def test_nothing_beside_costs_nothing() -> None:
 def test_wrong_settings_are_told(given: dict[str, Any]) -> None:
     with pytest.raises(VitrailError):
         methods.build("weight_erosion", given)
+
+
+def test_the_studys_momentum_is_not_taken_for_a_single_gradient() -> None:
+    with pytest.raises(ValueError, match="momentum"):
+        methods.WeightErosion(momentum=None)
 
 
 @pytest.mark.parametrize("given", [{"update": "local"}, {"size": "weight", "validation": 0.2}], ids=["local", "weight"])
