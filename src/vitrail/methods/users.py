@@ -130,7 +130,9 @@ class EveryUser(Method[State, Held, Work, Down, Up], Generic[Held]):
         return less(stacked(work.models), down.models)
 
     def report(self, task: Task, state: State, work: Work, down: Down, rows: Rows, rule: Rule) -> tuple[State, Up]:
-        update = {k: _where(down.wanted, v) for k, v in self.update_of(work, down).items()}
+        update = self.update_of(work, down)
+        if down.wanted.device.type != "cpu":  # where all were trained; elsewhere the others have not moved
+            update = {k: _where(down.wanted, v) for k, v in update.items()}
         up, own = Up(update, rows.total, work.drawn, work.batches), own_of(down.models, down.own)
         if rows.aside is not None:  # not a number at a site that is too small to set rows aside
             up = up._replace(loss=task.value(own, rows.aside) / rows.aside.w.sum((1, 2)))
