@@ -34,8 +34,8 @@ from vitrail import Run, Study, federate, methods
 from vitrail.data.datasets import heart_disease, packaged
 from vitrail.deploy import enrol, kits
 from vitrail.deploy.keeper import children_of
-from vitrail.deploy.line import FlareLine
 from vitrail.deploy.message import Message
+from vitrail.deploy.way import FlareWay
 
 REST = 5.0  # seconds in which nobody asks anything
 GOALS = {"empty, 4 sites": 0.35, "20 MB, 3 sites": 1.5}
@@ -69,10 +69,10 @@ from vitrail.deploy import adapter, pipe
 listener = pipe.Listener()
 flare = adapter.start_site(Path(sys.argv[1]), sys.argv[2], listener.place, sys.argv[2])
 
-def answer(line):
-    with line:
-        _, body = line.get()
-        line.put({}, body)
+def answer(end):
+    with end:
+        _, body = end.get()
+        end.put({}, body)
 
 while True:
     threading.Thread(target=answer, args=(listener.accept(),), daemon=True).start()
@@ -101,11 +101,11 @@ def ticks(pids: list[int]) -> float:
     return total / os.sysconf("SC_CLK_TCK")
 
 
-def timed(line: FlareLine, names: list[str], message: Message, count: int) -> list[float]:
+def timed(way: FlareWay, names: list[str], message: Message, count: int) -> list[float]:
     out = []
     for _ in range(count):
         began = time.perf_counter()
-        heard = line.ask(dict.fromkeys(names, message), 120.0)
+        heard = way.ask(dict.fromkeys(names, message), 120.0)
         out.append(time.perf_counter() - began)
         assert not heard.trouble, heard.trouble
         for said in heard.answers.values():
@@ -117,24 +117,24 @@ def measure(count: int, rounds: int) -> dict[str, Any]:
     """So many echoing sites."""
     place = Path(tempfile.mkdtemp(prefix="vitrail-bench-"))
     names = [f"site{i:02d}" for i in range(count)]
-    folder, sites, line = federation(place, names), [], None
+    folder, sites, way = federation(place, names), [], None
     env = {**os.environ, "OMP_NUM_THREADS": "1"}
     try:
         for name in names:
             kits.build_site(place / f"{name}.kit")
-            words = [sys.executable, "-c", ECHO, str(place / f"{name}.kit" / "flare"), enrol.identity(name)]
+            words = [sys.executable, "-c", ECHO, str(place / f"{name}.kit" / "flare"), enrol.identity_of(name)]
             sites.append(subprocess.Popen(words, env=env, start_new_session=True))
-        line = FlareLine(enrol.load_coordinator(folder.resolve()), lambda *_, **__: None)
-        while line.present() < set(names):
-            line.watch(0.5)
+        way = FlareWay(enrol.load_coordinator(folder.resolve()), lambda *_, **__: None)
+        while way.present() < set(names):
+            way.watch(0.5)
         idle = median(memory(children_of((place / f"{n}.kit" / "flare").resolve())) for n in names)
         began = time.perf_counter()
-        timed(line, names, Message("hello", {}), 1)
+        timed(way, names, Message("hello", {}), 1)
         out: dict[str, Any] = {"sites": count, "until the first answer of a job": time.perf_counter() - began}
-        timed(line, names, Message("hello", {}), 5)
-        out["empty"] = timed(line, names, Message("hello", {}), rounds)
+        timed(way, names, Message("hello", {}), 5)
+        out["empty"] = timed(way, names, Message("hello", {}), rounds)
         large = Message("hello", {}, {"x": torch.randn(5_000_000)})
-        out["20 MB"] = timed(line, names[:3], large, 5)
+        out["20 MB"] = timed(way, names[:3], large, 5)
         out["idle"] = idle
         at = [children_of((place / f"{n}.kit" / "flare").resolve()) for n in names]
         at.append(children_of(folder.resolve() / "flare" / "coordinator"))
@@ -146,8 +146,8 @@ def measure(count: int, rounds: int) -> dict[str, Any]:
         out["coordinator"] = memory(children_of(folder.resolve() / "flare" / "coordinator"))
         return out
     finally:
-        if line is not None:
-            line.close()
+        if way is not None:
+            way.close()
         for process in sites:
             process.terminate()
         time.sleep(1)

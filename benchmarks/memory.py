@@ -53,14 +53,12 @@ class LocalEnds(Local):
 
 METHODS: tuple[AnyMethod, ...] = (
     Local(), Centralized(), FedAvg(), APFL(adaptive=False), APFL(adaptive=False, momentum=0.5), Ditto(), IFedAvg(),
-    IFedAvg(output="each"), Averaged(), LocalEnds(),
+    Averaged(), LocalEnds(),
 )  # fmt: skip
 
 
 def words(method: AnyMethod) -> str:
-    more = {"output": getattr(method, "output", "no"), "momentum": method.momentum}
-    said = ["f_out" if more["output"] == "each" else "", "momentum 0.5" if more["momentum"] == 0.5 else ""]
-    return ", ".join(filter(None, [method.title, *said]))
+    return method.title + (f", momentum {method.momentum}" if method.momentum else "")
 
 
 def main() -> None:
@@ -77,10 +75,10 @@ def main() -> None:
     lines = [
         f"# The optimiser's memory, {time.strftime('%Y-%m-%d')}",
         "",
-        f"{gpu}, torch {torch.__version__}; {args.rounds} rounds, seeds {', '.join(map(str, tables.SEEDS))}, weighted F1 "
-        "on each site's own hold-out rows. `fresh`: zero at the start of every round. `own`: kept where the parameters do "
-        "not leave the site. `kept`: also for the shared ones. Gain: paired over seeds against `fresh`, mean and standard "
-        "deviation of the difference over the five seeds.",
+        f"{gpu}, torch {torch.__version__}; {args.rounds} rounds, seeds {', '.join(map(str, tables.SEEDS))}; weighted "
+        "F1 on each site's own hold-out rows. `fresh`: zero at the start of every round. `own`: kept where the "
+        "parameters do not leave the site. `kept`: also for the shared ones. Gain: paired over seeds against `fresh`, "
+        "mean and standard deviation of the difference over the five seeds.",
     ]
     for name in args.data.split(","):
         data = tables.load(args.tables, name)

@@ -12,7 +12,9 @@ import pandas as pd
 import pytest
 
 import vitrail as vt
-from vitrail.cli import free_folder, parse_away, parse_methods, parse_settings
+from vitrail.cli import VERBS, app
+from vitrail.cli.given import free_folder, parse_away, parse_methods, parse_settings
+from vitrail.runs.setup import with_facts
 
 
 def vitrail(*words: object, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
@@ -63,6 +65,24 @@ def test_run_from_a_folder_or_from_one_file(place) -> None:
     done = vitrail("run", place / "one.toml", "--data", place / "all.csv", "--out", place / "r2", *quick)
     assert done.returncode == 0, done.stderr
     assert vt.Run.load(place / "r2").scores().value.tolist() == run.scores().value.tolist()
+
+
+@pytest.mark.parametrize(
+    ("means", "words"),
+    [(vt.facts.SHARE, "Whom each site learned from"), (vt.facts.TRUST, "How far each site trusts the others")],
+)
+def test_run_tells_whom_a_site_learned_from_by_what_facts_mean(means: str, words: str, place: Path) -> None:
+    study = vt.Study.load(place / "study.toml")
+    name, out = with_facts(study, means).split(" or ")[0], place / f"facts of {words}"
+    done = vitrail("run", place / "study.toml", "--data", place / "data", "--out", out, "--rounds", 2, "--method", name)
+    assert done.returncode == 0, done.stderr
+    run = vt.Run.load(out)
+    assert run.told(means) is not None
+    told = done.stdout.split(words)[1].splitlines()
+    assert told[2].split() == ["user", *run.sites]
+    shown = run.trust().mean if means == vt.facts.SHARE else run.trust().final
+    for row, user, values in zip(told[4:], run.sites, shown, strict=False):
+        assert row.split() == [user, *(f"{v:.3f}" for v in values)]
 
 
 def test_resume_of_a_finished_run_shows_it(place) -> None:
@@ -151,6 +171,20 @@ WRONG = {
     "study exists": (["init", "DATA", "--target", "disease", "--out", "STUDY"], "exists already"),
     "report of nothing": (["report", "DATA"], "folder of a run"),
     "wire of nothing": (["wire", "fedavgg"], "Did you mean 'fedavg'"),
+    "optimiser": (
+        ["run", "ADAM", "--data", "DATA", "--out", "x", "--method", "scaffold"],
+        "method SCAFFOLD: its control variates are those of plain SGD",
+    ),
+    "optimiser of one of them": (
+        ["compare", "ADAM", "--data", "DATA", "--out", "x", "--methods", "fedavg,scaffold"],
+        "method SCAFFOLD: its control variates are those of plain SGD",
+    ),
+    "optimiser in a grid": (
+        ["tune", "STUDY", "--data", "DATA", "--out", "x", "--method", "scaffold", "--grid", "optimiser=sgd,adam"],
+        "method SCAFFOLD: its control variates are those of plain SGD",
+    ),
+    "optimiser of wire": (["wire", "scaffold", "ADAM"], "plain SGD with one rate"),
+    "rate of no group": (["run", "RATES", "--data", "DATA", "--out", "x"], "Did you mean 'head'"),
     "compare nothing": (
         ["compare", "STUDY", "--data", "DATA", "--out", "x", "--methods", ","],
         "at least one",
@@ -165,7 +199,11 @@ WRONG = {
 @pytest.mark.parametrize("case", WRONG)
 def test_mistakes_are_told_in_words(case, place, tmp_path) -> None:
     words, expected = WRONG[case]
-    given = [{"STUDY": place / "study.toml", "DATA": place / "data"}.get(w, w) for w in words]
+    known = {"STUDY": place / "study.toml", "DATA": place / "data"}
+    for name, more in (("ADAM", {"optimiser": "adam"}), ("RATES", {"rates": {"haed": 0.1}})):
+        known[name] = tmp_path / f"{name}.toml"
+        vt.Study.load(place / "study.toml").with_changes(training=more).save(known[name])
+    given = [known.get(w, w) for w in words]
     done = vitrail(*given, cwd=tmp_path)
     assert done.returncode == 2
     assert expected in done.stderr
@@ -180,6 +218,23 @@ def test_help_is_quick_and_needs_no_torch() -> None:
     done = subprocess.run([sys.executable, "-c", probe], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     assert "compare" in done.stdout
+
+
+def test_help_shows_every_verb_to_whom_it_is_for() -> None:
+    shown = vitrail("--help").stdout
+    at = [shown.index(who) for who in VERBS]
+    assert at == sorted(at)
+    for (who, verbs), start, end in zip(VERBS.items(), at, [*at[1:], len(shown)], strict=True):
+        for verb in verbs:
+            assert f"\u2502 {verb.__name__} " in shown[start:end], f"{verb.__name__} is not under {who!r}"
+    listed = [verb.__name__ for verbs in VERBS.values() for verb in verbs]
+    assert len(listed) == len(set(listed)) == len(app.registered_commands)
+
+
+def test_public_names() -> None:
+    assert vt.facts.TRUST == "how far a user trusts a site, 1 fully, 0 no more"
+    assert vt.nets.MLP(3, 2, ()).groups.keys() >= {"head"}
+    assert all(getattr(vt, name) is not None for name in vt.__all__)
 
 
 def test_import_costs_little_beside_torch() -> None:

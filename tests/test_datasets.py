@@ -13,7 +13,7 @@ import pytest
 
 from vitrail.core.problems import VitrailError
 from vitrail.data import datasets
-from vitrail.data.check import check
+from vitrail.data.check import find_faults
 from vitrail.study import Study
 
 OUTSIDE: dict[str, tuple[Callable[[], Any], str]] = {
@@ -71,7 +71,7 @@ def test_switzerland_did_not_measure_cholesterol() -> None:
 def test_heart_disease_fits_its_study() -> None:
     study = Study.load(datasets.packaged("heart_disease.toml"))
     for frame in datasets.heart_disease().values():
-        assert [f.text for f in check(frame, study) if f.severity == "error"] == []
+        assert [f.text for f in find_faults(frame, study) if f.severity == "error"] == []
 
 
 def test_titanic() -> None:

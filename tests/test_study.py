@@ -16,10 +16,16 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from vitrail import methods
+from vitrail.core.facts import SHARE, TRUST
 from vitrail.core.problems import Problem, VitrailError
+from vitrail.core.rules import SGD, Adam
+from vitrail.core.task import Task
+from vitrail.core.toml import key_lines
 from vitrail.data import datasets
 from vitrail.data.schema import Feature, canon
-from vitrail.study import CLASS_METRICS, NUMBER_METRICS, Study, key_lines
+from vitrail.runs.setup import build_task, check_trainable, with_facts
+from vitrail.study import CLASS_METRICS, NUMBER_METRICS, Study
 
 GOOD = """\
 name = "Chest pain"
@@ -190,6 +196,14 @@ BROKEN: list[tuple[str, Callable[[str], str], list[str]]] = [
     ("far too many bits", instead("rounds = 5", "rounds = 0x" + "f" * 9000), [":24 training.rounds", "at most 64 bits"]),
     ("seed too large", instead("seeds = [1, 2, 3]", f"seeds = [{2**63}]"), [":3 seeds.0", "at most 64 bits"]),
     ("seed negative", instead("seeds = [1, 2, 3]", "seeds = [1, -2]"), [":3 seeds", "whole numbers from 0"]),
+    # the optimiser
+    ("unknown optimiser", below("lr", 'optimiser = "adamw"'), [":26 training.optimiser", "expected 'sgd' or 'adam', got 'adamw'"]),
+    ("unknown memory", below("lr", 'memory = "old"'), [":26 training.memory", "expected 'fresh', 'own' or 'kept', got 'old'"]),
+    ("negative weight decay", below("lr", "weight_decay = -0.1"), [":26 training.weight_decay", "expected at least 0.0, got -0.1"]),
+    ("negative rate", below("lr", "rates = { head = -0.1 }"), [":26 training.rates.head", "expected at least 0.0, got -0.1"]),
+    ("infinite rate", below("lr", "rates = { head = inf }"), [":26 training.rates.head", "expected a finite number, got inf"]),
+    ("rate no number", below("lr", 'rates.head = "slow"'), [":26 training.rates.head", "expected a number, got 'slow'"]),
+    ("one rate for all", below("lr", "rates = 0.1"), [":26 training.rates", "expected a section, got 0.1"]),
     # kinds, ranges, categories, missing codes
     ("unknown kind", instead('kind = "numeric"', 'kind = "number"'), [":32 features.age.kind", "expected 'numeric', 'binary' or 'categorical', got 'number'"]),
     ("unknown target kind", instead('kind = "classes"', 'kind = "class"'), [":10 target.kind", "expected 'classes' or 'number'"]),
@@ -398,7 +412,14 @@ def studies(draw: Any) -> dict[str, Any]:
             "hidden": draw(st.lists(st.integers(1, 300), max_size=3)),
             "dropout": draw(st.floats(0, 0.9)),
         },
-        "training": {"lr": draw(st.floats(1e-300, 1e300)), "loss": draw(st.sampled_from(["sum", "mean"]))},
+        "training": {
+            "lr": draw(st.floats(1e-300, 1e300)),
+            "loss": draw(st.sampled_from(["sum", "mean"])),
+            "optimiser": draw(st.sampled_from(["sgd", "adam"])),
+            "memory": draw(st.sampled_from(["fresh", "own", "kept"])),
+            "weight_decay": draw(st.floats(0, 1e300)),
+            "rates": draw(st.dictionaries(texts, st.floats(0, 1e300), max_size=3)),
+        },
         "method": draw(st.sampled_from([{"name": "local"}, {"name": "apfl", "alpha": 0.25, "adaptive": False}])),
     }
     if draw(st.booleans()):
@@ -426,6 +447,7 @@ def test_round_trip(tmp_path: Path, raw: dict[str, Any]) -> None:
     assert again.name == raw["name"]
     assert list(again.features) == list(raw["features"])
     assert again.network.hidden == tuple(raw["network"]["hidden"])
+    assert {k: getattr(again.training, k) for k in raw["training"]} == raw["training"]
 
 
 @FUZZ
@@ -445,6 +467,66 @@ def test_shipped_study_is_valid_and_survives(tmp_path: Path) -> None:
     study.save(tmp_path / "again.toml")
     assert Study.load(tmp_path / "again.toml") == study
     assert set(study.features) | {"disease"} == set(datasets.heart_disease()["va"].columns)
+
+
+# --- how sites train ---
+
+
+def test_rates_as_a_section_or_in_one_line(tmp_path: Path) -> None:
+    """Both ways of writing them, and they reach the engine by the names of the network's groups."""
+    more = 'optimiser = "adam"\nmemory = "own"\nweight_decay = 0.01\n'
+    inline = Study.load(write(tmp_path, below("lr", f"{more}rates = {{ head = 0.1, body = 2 }}")(GOOD)))
+    section = Study.load(write(tmp_path, below("lr", f"{more}[training.rates]\nhead = 0.1\nbody = 2")(GOOD)))
+    assert inline == section
+    rule = build_task(inline, inline.build_method(), 0).rule
+    assert isinstance(rule, Adam)
+    assert (rule.lr, rule.decay) == (0.01, 0.01)
+    heads = {name: by for name, by in rule.factors if name.startswith("head")}
+    bodies = {name: by for name, by in rule.factors if name.startswith("body")}
+    assert set(heads.values()) == {0.1}
+    assert set(bodies.values()) == {2.0}
+    assert len(heads) + len(bodies) == len(rule.factors)
+    plain = Study.load(write(tmp_path, GOOD))
+    assert "rates" not in plain.to_toml()  # what is empty is not written
+    assert isinstance(build_task(plain, plain.build_method(), 0).rule, SGD)
+
+
+def test_rates_of_groups_that_the_network_has_not() -> None:
+    study = Study.parse(tomllib.loads(GOOD)).with_changes(training={"rates": {"haed": 0.1, "body": 1.0, "tail": 2.0}})
+    with pytest.raises(VitrailError) as caught:
+        build_task(study, study.build_method(), 0)
+    told = {p.where: p for p in caught.value.problems}
+    assert told.keys() == {"training.rates.haed", "training.rates.tail"}
+    assert told["training.rates.haed"].what == "the network has no group 'haed'."
+    assert told["training.rates.haed"].hint == "Did you mean 'head'?"
+    assert told["training.rates.tail"].hint.startswith("Valid: body, head")
+
+
+@pytest.mark.parametrize("training", [{"optimiser": "adam"}, {"rates": {"head": 0.5}}], ids=str)
+def test_a_method_says_with_which_optimiser_it_does_not_go(training: dict[str, Any]) -> None:
+    study = Study.parse(tomllib.loads(GOOD)).with_changes(training=training)
+    scaffold, prox = methods.build("scaffold"), study.build_method()
+    with pytest.raises(VitrailError) as caught:
+        check_trainable([(study, prox), (study, scaffold), (study, scaffold)])
+    (problem,) = caught.value.problems  # said once
+    assert problem.where == "method SCAFFOLD"
+    assert "plain SGD with one rate" in problem.what
+    check_trainable([(study, prox)])
+    check_trainable([(Study.parse(tomllib.loads(GOOD)), scaffold)])
+
+
+def test_a_hint_names_methods_that_can_train_so() -> None:
+    """Also where others among the methods cannot."""
+    plain = Study.parse(tomllib.loads(GOOD))
+    named = with_facts(plain, SHARE, TRUST).split(" or ")
+    adam = plain.with_changes(training={"optimiser": "adam"})
+    left = with_facts(adam, SHARE, TRUST).split(" or ")
+    assert left == [name for name in named if not methods.build(name).clashes(adam_task(adam))]
+    assert 0 < len(left) < len(named)
+
+
+def adam_task(study: Study) -> Task:
+    return build_task(study, methods.build(methods.DEFAULT), 0)
 
 
 # --- changes ---

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from vitrail import methods, nets
+    from vitrail.core import facts
     from vitrail.core.problems import Problem, VitrailError
     from vitrail.data import cut, datasets
     from vitrail.runs import Run, federate
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
 _PLACES = {
     "methods": "vitrail.methods",
     "nets": "vitrail.nets",
+    "facts": "vitrail.core.facts",
     "datasets": "vitrail.data.datasets",
     "cut": "vitrail.data.cut",
     "Study": "vitrail.study",
@@ -45,6 +47,7 @@ __all__ = [
     "compare",
     "cut",
     "datasets",
+    "facts",
     "federate",
     "methods",
     "nets",

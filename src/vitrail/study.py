@@ -13,6 +13,7 @@ from pydantic import BaseModel, Field, ValidationError
 
 from vitrail import methods
 from vitrail.core.problems import Problem, VitrailError, nearest
+from vitrail.core.toml import key_lines, toml_key, toml_value
 from vitrail.data.schema import Cell, Feature, Split, Strict, Table, Target, canon
 
 if TYPE_CHECKING:
@@ -120,19 +121,19 @@ class Study(Table):
     def to_toml(self) -> str:
         """The study as a file a person can read; defaults are written out."""
         plain = self.model_dump()
-        out = [f"{k} = {_toml(plain[k])}" for k in ("name", "description", "seeds", "metrics", "standardise")]
+        out = [f"{k} = {toml_value(plain[k])}" for k in ("name", "description", "seeds", "metrics", "standardise")]
         if self.site_column:
-            out.append(f"site_column = {_toml(self.site_column)}")
+            out.append(f"site_column = {toml_value(self.site_column)}")
         for section in ("target", "split", "network", "training", "method"):
             out += ["", f"[{section}]"]
             fields = getattr(type(getattr(self, section)), "model_fields", {})  # a method has none
             empty = {k: f.default for k, f in fields.items() if f.default in (None, "", (), {})}
             said = {k: v for k, v in plain[section].items() if k not in empty or v != empty[k]}
-            out += [f"{_key(k)} = {_toml(v)}" for k, v in said.items()]
+            out += [f"{toml_key(k)} = {toml_value(v)}" for k, v in said.items()]
         defaults = Feature(kind="numeric").model_dump()
         for name, feature in plain["features"].items():
-            out += ["", f"[features.{_key(name)}]", f"kind = {_toml(feature['kind'])}"]
-            out += [f"{k} = {_toml(v)}" for k, v in feature.items() if k != "kind" and v != defaults[k]]
+            out += ["", f"[features.{toml_key(name)}]", f"kind = {toml_value(feature['kind'])}"]
+            out += [f"{k} = {toml_value(v)}" for k, v in feature.items() if k != "kind" and v != defaults[k]]
         return "\n".join(out) + "\n"
 
     def build_method(self) -> methods.AnyMethod:
@@ -333,75 +334,4 @@ def _is_number(value: object) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
 
 
-_PART = r"""(?:"(?:[^"\\]|\\.)*"|'[^']*'|[\w-]+)"""
-_NAME = re.compile(rf"\s*\[*\s*({_PART}(?:\s*\.\s*{_PART})*)")  # of a section or a key
-_TOKEN = re.compile(  # what hides a line break or a bracket, those themselves, and the rest
-    r'''"""(?:[^"\\]|\\.|"{1,2}(?!"))*"{3,5}|'{3}(?:[^']|'{1,2}(?!'))*'{3,5}|'''
-    r""""(?:[^"\\\n]|\\.)*"|'[^'\n]*'|\#[^\n]*|[\n\[\]{}]|[^"'\#\n\[\]{}]+""",
-    re.DOTALL,
-)
-
-
-def key_lines(text: str) -> dict[tuple[str, ...], int]:
-    """The line on which each key of a TOML text stands.
-
-    >>> key_lines('a = 1\\n[features."x y"]\\nkind = "numeric"')
-    {('a',): 1, ('features',): 2, ('features', 'x y'): 2, ('features', 'x y', 'kind'): 3}
-    """
-    lines: dict[tuple[str, ...], int] = {}
-    table: tuple[str, ...] = ()
-    for number, statement in _statements(text):
-        if not (name := _NAME.match(statement)):
-            continue
-        path = tuple(_unquoted(part) for part in re.findall(_PART, name[1]))
-        if statement.lstrip().startswith("["):
-            table = path
-        else:
-            path = table + path
-        for n in range(1, len(path) + 1):
-            lines.setdefault(path[:n], number)
-    return lines
-
-
-def _statements(text: str) -> Iterable[tuple[int, str]]:
-    """Sections and assignments, each with the line it starts on; values may go over several lines."""
-    number, start, depth = 1, 1, 0
-    parts: list[str] = []
-    for token in _TOKEN.findall(text):
-        number += token.count("\n")
-        depth += (token in "[{") - (token in "]}")
-        if token == "\n" and depth <= 0:
-            yield start, "".join(parts)
-            parts, start, depth = [], number, 0
-        elif not token.startswith("#"):
-            parts.append(token)
-    yield start, "".join(parts)
-
-
-def _unquoted(part: str) -> str:
-    return str(tomllib.loads(f"k = {part}")["k"]) if part[0] in "\"'" else part
-
-
-def _key(name: str) -> str:
-    return name if re.fullmatch(r"[A-Za-z0-9_-]+", name) else _toml(name)
-
-
-def _toml(value: Any) -> str:
-    if isinstance(value, bool):
-        return str(value).lower()
-    if isinstance(value, int):
-        return str(value)
-    if isinstance(value, float):
-        return repr(value) if math.isfinite(value) else ("nan" if value != value else "inf" if value > 0 else "-inf")
-    if isinstance(value, dict):
-        return "{ " + ", ".join(f"{_key(k)} = {_toml(v)}" for k, v in value.items()) + " }"
-    if isinstance(value, list | tuple):
-        return "[" + ", ".join(_toml(v) for v in value) + "]"
-    if isinstance(value, str):
-        escaped = value.replace("\\", "\\\\").replace('"', '\\"')
-        escaped = re.sub(r"[\x00-\x1f\x7f]", lambda m: f"\\u{ord(m[0]):04x}", escaped)
-        return f'"{escaped}"'
-    raise TypeError(f"no TOML for {type(value)}")
-
-
-__all__ = ["Cell", "Feature", "Network", "Split", "Study", "Table", "Target", "TrainingSpec", "key_lines"]
+__all__ = ["Cell", "Feature", "Network", "Split", "Study", "Table", "Target", "TrainingSpec"]

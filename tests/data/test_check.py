@@ -10,7 +10,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from vitrail.data.check import check, to_json, to_text
+from vitrail.data.check import find_faults, to_json, to_text
 from vitrail.data.faults import CHECKS, Finding
 from vitrail.data.read import read_table
 from vitrail.data.schema import Feature, Table, Target
@@ -92,7 +92,7 @@ def first(number: int) -> slice:
 def found(change: Change | None = None, table: Table = TABLE) -> list[Finding]:
     frame = good()
     changed = change(frame) if change else None
-    return check(changed if isinstance(changed, pd.DataFrame) else frame, table)
+    return find_faults(changed if isinstance(changed, pd.DataFrame) else frame, table)
 
 
 def test_a_good_table_has_nothing_to_say() -> None:
@@ -418,7 +418,7 @@ def test_every_kind_has_both_cases() -> None:
 def test_a_name_alone_is_no_rename_where_the_values_do_not_fit() -> None:
     frame = good().rename(columns={"chol": "serum sodium"})
     frame["serum sodium"] = 3.5
-    hints = [f.hint for f in check(frame, TABLE) if f.kind == "missing_column"]
+    hints = [f.hint for f in find_faults(frame, TABLE) if f.kind == "missing_column"]
     assert hints == ["Add the column 'chol'."]
 
 
@@ -431,7 +431,7 @@ def test_rows_are_those_of_the_file() -> None:
 def kinds_of(values: object, feature: Feature) -> list[str]:
     """What is said of one numeric column alone."""
     table = Table(target=Target(column="y", kind="number"), features={"x": feature})
-    return [f.kind for f in check(pd.DataFrame({"x": values, "y": np.arange(ROWS)}), table)]
+    return [f.kind for f in find_faults(pd.DataFrame({"x": values, "y": np.arange(ROWS)}), table)]
 
 
 def test_a_code_beside_the_measured_values() -> None:
@@ -467,7 +467,7 @@ def test_values_that_are_right_are_not_counted_with_the_others() -> None:
     weight = np.r_[np.linspace(60, 110, 72) / 0.45359237, np.linspace(60, 65, 24), np.linspace(70, 110, 24)]
     feature = Feature(kind="numeric", range=(30.0, 120.0), unit="kg")
     table = Table(target=Target(column="y", kind="number"), features={"x": feature})
-    said = check(pd.DataFrame({"x": weight, "y": np.arange(ROWS)}), table)
+    said = find_faults(pd.DataFrame({"x": weight, "y": np.arange(ROWS)}), table)
     assert [(f.kind, f.count) for f in said] == [("unit_mixup", 72)]
 
 
@@ -503,10 +503,10 @@ def test_units(name: str, part: float) -> None:
         features={"x": Feature(kind="numeric", unit=unit, range=bounds, description=name)},
     )
     frame = pd.DataFrame({"x": values, "sick": ["no", "yes"] * (ROWS // 2)})
-    assert [f.kind for f in check(frame, table)] == []
+    assert [f.kind for f in find_faults(frame, table)] == []
     frame.loc[: ROWS * part - 1, "x"] = written(values[: int(ROWS * part)])
-    said = [f for f in check(frame, table) if f.kind == "unit_mixup"]
-    assert len(said) == 1, check(frame, table)
+    said = [f for f in find_faults(frame, table) if f.kind == "unit_mixup"]
+    assert len(said) == 1, find_faults(frame, table)
     assert f"values look like {other}:" in said[0].text
     outside = int(((frame["x"] < bounds[0]) | (frame["x"] > bounds[1])).sum())
     assert said[0].count == (ROWS if part == 1 else outside)
@@ -517,7 +517,7 @@ def test_a_percentage_of_something_else_is_not_hba1c() -> None:
     feature = Feature(kind="numeric", unit="%", range=(5.0, 60.0), description="haematocrit")
     table = Table(target=Target(column="y", kind="number"), features={"x": feature})
     frame = pd.DataFrame({"x": np.linspace(100, 500, 40), "y": np.arange(40)})
-    assert [f.kind for f in check(frame, table)] == ["out_of_range"]
+    assert [f.kind for f in find_faults(frame, table)] == ["out_of_range"]
 
 
 def test_conversions_go_both_ways() -> None:
@@ -549,7 +549,7 @@ def heart(tmp_path: Path, site: str, missing: tuple[int, ...] = (), bounds: bool
     features |= {n: Feature(kind="numeric", range=r if bounds else None) for n, r in ranges.items()}
     features["chol"] = features["chol"].model_copy(update={"missing": missing, "unit": "mg/dL"})
     table = Table(target=Target(column="num", classes=(0, 1, 2, 3, 4)), features=features)
-    return check(read_table(path, table), table)
+    return find_faults(read_table(path, table), table)
 
 
 @pytest.mark.parametrize("bounds", [True, False])

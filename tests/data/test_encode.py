@@ -14,7 +14,7 @@ from vitrail.core.problems import VitrailError
 from vitrail.data.encode import (
     class_weights,
     columns,
-    fingerprint,
+    fingerprint_rows,
     fit_encoders,
     moments,
     prepare,
@@ -300,15 +300,15 @@ def test_class_weights(y: list[int], classes: int) -> None:
 @given(st.integers(0, 29), st.sampled_from(["age", "chol", "sex", "pain", "sick"]))
 def test_fingerprint_changes_with_any_cell(row: int, column: str) -> None:
     frame = make_frame(30)
-    mark = fingerprint(clean(frame, TABLE))
-    assert mark == fingerprint(clean(frame.copy(), TABLE))
+    mark = fingerprint_rows(clean(frame, TABLE))
+    assert mark == fingerprint_rows(clean(frame.copy(), TABLE))
     other = {
         "sex": "m" if frame.loc[row, "sex"] == "f" else "f",
         "sick": "yes" if frame.loc[row, "sick"] == "no" else "no",
     }
     other["pain"] = "none" if frame.loc[row, "pain"] != "none" else "much"
     frame.loc[row, column] = other.get(column, 123.456)
-    assert fingerprint(clean(frame, TABLE)) != mark
+    assert fingerprint_rows(clean(frame, TABLE)) != mark
 
 
 def test_fingerprint_changes_with_rows_and_names() -> None:
@@ -320,7 +320,7 @@ def test_fingerprint_changes_with_rows_and_names() -> None:
         rows.rename(columns={"age": "Age"}),
         rows[[*reversed(rows.columns)]],
     ]
-    assert len({fingerprint(m) for m in marks}) == len(marks)
+    assert len({fingerprint_rows(m) for m in marks}) == len(marks)
 
 
 def test_problems_of_all_sites_at_once() -> None:

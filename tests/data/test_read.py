@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from vitrail.core.problems import VitrailError
 from vitrail.data.cells import as_levels, as_numbers
-from vitrail.data.check import check, to_json, to_text
+from vitrail.data.check import find_faults, to_json, to_text
 from vitrail.data.infer import infer_table
 from vitrail.data.read import clean, read_sites, read_table
 from vitrail.data.schema import Feature, Table, Target
@@ -590,7 +590,7 @@ def attempt(do: Callable[[], pd.DataFrame]) -> pd.DataFrame | VitrailError:
 
 
 def go_through(frame: pd.DataFrame) -> None:
-    findings = check(frame, TABLE)
+    findings = find_faults(frame, TABLE)
     assert to_text(findings, "a.csv", len(frame))
     assert to_json(findings, "a.csv", len(frame))
     cleaned = attempt(lambda: clean(frame, TABLE))

@@ -23,7 +23,7 @@ from typer.testing import CliRunner
 from vitrail.cli import app
 from vitrail.core.problems import VitrailError
 from vitrail.deploy import enrol, keeper, kits
-from vitrail.deploy.far import Heard
+from vitrail.deploy.call import Heard
 from vitrail.deploy.message import Message, unpack
 from vitrail.deploy.site import Site
 from vitrail.study import Study
@@ -203,7 +203,7 @@ class Hostile:
     """Whoever holds the coordinator's folder, and asks for what it likes."""
 
     def __init__(self, federation: Federation) -> None:
-        from vitrail.deploy.line import FlareLine
+        from vitrail.deploy.way import FlareWay
 
         kits.build_coordinator(federation.folder)
         local = federation.folder / "flare" / "coordinator" / "local"
@@ -211,11 +211,11 @@ class Hostile:
         rights["permissions"]["lead"] = "any"
         (local / "authorization.json").write_text(json.dumps(rights))
         self.federation, self.events = federation, list[tuple[str, dict[str, Any]]]()
-        self.line = FlareLine(federation.who, lambda event, **told: self.events.append((event, told)))
+        self.way = FlareWay(federation.who, lambda event, **told: self.events.append((event, told)))
 
     def wait(self, what: str, found: Callable[[], Any]) -> Any:
         def look() -> Any:
-            self.line.watch(0.1)
+            self.way.watch(0.1)
             return found()
 
         return self.federation.wait(what, look)
@@ -225,7 +225,7 @@ class Hostile:
 
 
 class Here:
-    """A line to sites in this process; every message is bytes on its way. `events`: what was logged."""
+    """A way to sites in this process; every message is bytes on its way. `events`: what was logged."""
 
     def __init__(self, sites: dict[str, Site]) -> None:
         self.sites, self.events = sites, list[tuple[str, dict[str, Any]]]()

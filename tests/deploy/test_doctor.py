@@ -13,8 +13,9 @@ from deploy.federation import Here
 from vitrail.data.datasets import heart_disease, packaged
 from vitrail.deploy import enrol
 from vitrail.deploy.agreement import Agreement
+from vitrail.deploy.call import Call
+from vitrail.deploy.conduct import conduct
 from vitrail.deploy.doctor import at_coordinator, at_site
-from vitrail.deploy.far import Call, conduct
 from vitrail.deploy.site import Site
 from vitrail.runs.folder import Folder
 

@@ -22,10 +22,10 @@ from cryptography.x509.verification import PolicyBuilder, Store
 from typer.testing import CliRunner
 
 from deploy.enrolment import SITES, ask, certificate, enrolled, named, numbers_of, refused
+from vitrail.cli import coordinator, site
 from vitrail.data.datasets import packaged
 from vitrail.deploy import enrol, kits
 from vitrail.deploy.agreement import Agreement
-from vitrail.deploy.verbs import VERBS
 from vitrail.study import Study
 
 
@@ -42,7 +42,7 @@ def folder(place: Path) -> Path:
 
 def test_an_identity_is_plain_and_no_other_sites() -> None:
     names = ["Basel", "basel", "Bâsel", "Basel ", "日本", "", "a" * 300, "coordinator", "lead@coordinator"]
-    found = [enrol.identity(n) for n in names]
+    found = [enrol.identity_of(n) for n in names]
     assert len(set(found)) == len(names)
     for one in found:
         assert len(one) <= 64
@@ -53,7 +53,7 @@ def test_an_identity_is_plain_and_no_other_sites() -> None:
 def test_a_site_is_enrolled(folder: Path, place: Path) -> None:
     made = ask(folder, SITES[1], place / "site")
     assert not enrol.load_kit(made.kit).approved
-    asked = enrol.inspect(folder, made.file)
+    asked = enrol.read_request(folder, made.file)
     assert not enrol.load_coordinator(folder).sites[SITES[1]]["approved"], "looking approves nothing"
     approval = enrol.approve(folder, made.file)
     kit = enrol.accept(made.kit, approval.file)
@@ -271,9 +271,8 @@ def test_flares_files_hold_what_the_site_wants(folder: Path, place: Path) -> Non
 def test_the_verbs(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(place)
     app = typer.Typer()
-    for function in VERBS:
-        if function.__name__ in ("invite", "request", "approve", "remove"):
-            app.command()(function)
+    for function in (coordinator.invite, site.request, coordinator.approve, coordinator.remove):
+        app.command()(function)
 
     def run(*words: str, answer: str = "", code: int = 0) -> str:
         result = CliRunner().invoke(app, words, input=answer)

@@ -39,7 +39,7 @@ def test_requests_that_are_refused(folder: Path, place: Path) -> None:
         made.file.write_text(good)
         return change(made.file, **said)
 
-    refused("was not invited", enrol.approve, folder, changed(site="Genf", identity=enrol.identity("Genf")))
+    refused("was not invited", enrol.approve, folder, changed(site="Genf", identity=enrol.identity_of("Genf")))
     refused("was not invited", enrol.approve, folder, changed(site=SITES[1]))
     refused("another study", enrol.approve, folder, changed(study="another"))
     refused("another study", enrol.approve, folder, changed(authority=made.fingerprint))
@@ -75,7 +75,7 @@ def test_a_signing_request_names_nobody(folder: Path, place: Path) -> None:
     change(made.file, csr=csr.sign(key, hashes.SHA256()).public_bytes(Encoding.PEM).decode())
     enrol.accept(made.kit, enrol.approve(folder, made.file).file)
     signed = certificate(made.kit / "certificate.pem")
-    assert named(signed, NameOID.COMMON_NAME) == [enrol.identity("Basel")]
+    assert named(signed, NameOID.COMMON_NAME) == [enrol.identity_of("Basel")]
     assert not named(signed, NameOID.UNSTRUCTURED_NAME)
     assert not signed.extensions.get_extension_for_class(x509.BasicConstraints).value.ca
 
@@ -102,7 +102,7 @@ def test_a_removed_site_stays_out(folder: Path, place: Path) -> None:
     assert not enrol.invitation_of(folder, "Basel").exists()
     kits.build_coordinator(folder)
     barred = json.loads((folder / "flare" / "coordinator" / "disabled_clients.json").read_text())
-    assert barred == {"disabled_clients": [enrol.identity("Basel")]}
+    assert barred == {"disabled_clients": [enrol.identity_of("Basel")]}
 
 
 def test_approvals_that_are_refused(folder: Path, place: Path) -> None:

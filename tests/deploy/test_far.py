@@ -17,7 +17,8 @@ import vitrail as vt
 from deploy.federation import Here
 from vitrail.data.datasets import heart_disease, packaged
 from vitrail.deploy.agreement import ANEW, FORMAT, Agreement
-from vitrail.deploy.far import REMOVED, Call, Heard, conduct
+from vitrail.deploy.call import REMOVED, Call, Heard
+from vitrail.deploy.conduct import conduct
 from vitrail.deploy.message import Message
 from vitrail.deploy.site import Site
 from vitrail.runs.folder import Folder
@@ -70,7 +71,7 @@ class KilledError(Exception):
 
 
 class Bad(Here):
-    """A line on which everything happens that can: answers are lost, sites start anew, the coordinator is killed."""
+    """A way on which everything happens that can: answers are lost, sites start anew, the coordinator is killed."""
 
     def __init__(self, sites: dict[str, Site], fresh: Any, seed: int) -> None:
         super().__init__(sites)
@@ -98,19 +99,19 @@ def test_nothing_is_lost_or_counted_twice(method: str, heart: tuple, tmp_path: P
     study, _ = resolve(heart[0].with_changes(standardise="global", training={"rounds": 15}), method, None)
     agreed = Agreement.of(study, None, len(heart[1]))
     fresh = lambda name: Site(name, heart[1][name], agreed, tmp_path / "sites" / name)  # noqa: E731
-    line = Bad({n: fresh(n) for n in heart[1]}, fresh, seed=3)
+    way = Bad({n: fresh(n) for n in heart[1]}, fresh, seed=3)
     far = None
     for attempt in range(60):
         folder = Folder(tmp_path / "run", resume=attempt > 0, about=".lock")
         try:
-            far = conduct(Call(line, agreed, list(heart[1]), RUN, len(heart[1]), 60.0), folder, resume=True)
+            far = conduct(Call(way, agreed, list(heart[1]), RUN, len(heart[1]), 60.0), folder, resume=True)
             break
         except KilledError:
             continue
         finally:
             folder.close()
     assert far is not None
-    assert min(line.lost.values()) > 2, "too little happened"
+    assert min(way.lost.values()) > 2, "too little happened"
     near = vt.federate(study, heart[1], engine="looped")
     for name in heart[1]:
         mine = load_file(tmp_path / "sites" / name / RUN / "model.safetensors")
@@ -120,7 +121,7 @@ def test_nothing_is_lost_or_counted_twice(method: str, heart: tuple, tmp_path: P
 
 
 class Away(Here):
-    """A line on which some sites are not there, as long as `away` says so of a question."""
+    """A way on which some sites are not there, as long as `away` says so of a question."""
 
     def __init__(self, sites: dict[str, Site], away: Callable[[str, Message], bool]) -> None:
         super().__init__(sites)
@@ -144,10 +145,10 @@ class Study4:
         self.root, self.agreed = root, Agreement.of(study, None, len(heart[1]))
         self.sites = {n: Site(n, frame, self.agreed, root / n) for n, frame in heart[1].items()}
 
-    def conduct(self, line: Here, quorum: int = 3, **given: Any) -> vt.Run:
+    def conduct(self, way: Here, quorum: int = 3, **given: Any) -> vt.Run:
         folder = Folder(self.root / "run", resume=(self.root / "run").exists(), about=".lock")
         try:
-            call = Call(line, self.agreed, list(self.sites), RUN, quorum, 0.01)
+            call = Call(way, self.agreed, list(self.sites), RUN, quorum, 0.01)
             return conduct(call, folder, resume=True, **given)
         finally:
             folder.close()
@@ -170,14 +171,14 @@ def test_who_comes_late_takes_part_from_then_on(four: Study4) -> None:
         begun.extend([1] if question.kind == "round" and question.words["round"] >= 2 else [])
         return name == "va" and not begun
 
-    line = Away(four.sites, away)
-    run = four.conduct(line, start=3)
-    assert ("came late", {"site": "va"}) in line.events
+    way = Away(four.sites, away)
+    run = four.conduct(way, start=3)
+    assert ("came late", {"site": "va"}) in way.events
     assert {n: rounds_of(run, n) for n in four.sites} == {"cleveland": 4, "hungarian": 4, "switzerland": 4, "va": 1}
     assert set(run.sites) == set(run.sizes.site) == set(run.scores().site) == set(four.sites)
     assert (four.root / "va" / RUN / "model.safetensors").exists()
     assert "va" in set(run.shifts().query("value == value").site)
-    assert four.conduct(line, start=3).sites == run.sites  # served again, it is the same run
+    assert four.conduct(way, start=3).sites == run.sites  # served again, it is the same run
 
 
 def test_who_came_late_is_still_there_when_the_coordinator_was_killed(four: Study4) -> None:
@@ -195,10 +196,10 @@ def test_who_came_late_is_still_there_when_the_coordinator_was_killed(four: Stud
         begun.extend([1] if question.kind == "round" and question.words["round"] >= 1 else [])
         return name == "va" and not begun
 
-    line = Killing(four.sites, away)
+    way = Killing(four.sites, away)
     with pytest.raises(KilledError):
-        four.conduct(line, start=3)
-    run = four.conduct(line, start=3)
+        four.conduct(way, start=3)
+    run = four.conduct(way, start=3)
     assert set(run.sites) == set(run.scores().site) == set(four.sites)
     assert not run.history.duplicated(["stage", "round", "site", "split", "metric"]).any()
 
@@ -207,34 +208,34 @@ def test_nobody_starts_below_what_is_asked_for(four: Study4) -> None:
     class Enough(Exception):  # noqa: N818
         pass
 
-    line = Away(four.sites, lambda n, q: n == "va")
-    line.log = lambda event, **told: (_ for _ in ()).throw(Enough) if event == "waiting" else None  # type: ignore[method-assign]
+    way = Away(four.sites, lambda n, q: n == "va")
+    way.log = lambda event, **told: (_ for _ in ()).throw(Enough) if event == "waiting" else None  # type: ignore[method-assign]
     with pytest.raises(Enough):
-        four.conduct(line)
+        four.conduct(way)
     assert not (four.root / "run" / "entered.json").exists()
 
 
 def test_who_was_away_at_the_end_is_told_by_serving_again(four: Study4) -> None:
     gone = [True]
-    line = Away(four.sites, lambda n, q: n == "va" and gone[0] and q.kind in ("settle", "evidence", "finish"))
-    run = four.conduct(line)
-    assert ("not told", {"sites": ["va"]}) in line.events
+    way = Away(four.sites, lambda n, q: n == "va" and gone[0] and q.kind in ("settle", "evidence", "finish"))
+    run = four.conduct(way)
+    assert ("not told", {"sites": ["va"]}) in way.events
     assert not (four.root / "va" / RUN / "model.safetensors").exists()
     gone.clear()
     gone.append(False)
-    again = four.conduct(line)
+    again = four.conduct(way)
     mine = load_file(four.root / "va" / RUN / "model.safetensors")
     for key, value in run.shared.items():
         torch.testing.assert_close(mine[key], value, rtol=0, atol=0)
     pdt.assert_frame_equal(again.history, run.history)
-    count = len(line.events)
-    four.conduct(line)
-    assert not [e for e, _ in line.events[count:] if "wait" in e]
+    count = len(way.events)
+    four.conduct(way)
+    assert not [e for e, _ in way.events[count:] if "wait" in e]
 
 
 def test_without_one_sites_evidence_the_others_are_judged(four: Study4) -> None:
-    line = Away(four.sites, lambda n, q: n == "va" and q.kind == "evidence")
-    table = four.conduct(line).shifts()
+    way = Away(four.sites, lambda n, q: n == "va" and q.kind == "evidence")
+    table = four.conduct(way).shifts()
     scored = table.groupby("site").score.apply(lambda s: s.notna().any())
     assert scored.to_dict() == {"cleveland": True, "hungarian": True, "switzerland": True, "va": False}
     assert table[table.site == "va"].value.notna().all()  # its layers are shown all the same
@@ -250,16 +251,16 @@ def test_a_removed_site_is_not_waited_for(four: Study4) -> None:
     run = four.conduct(Removing(four.sites))
     assert set(run.scores().site) == {"cleveland", "hungarian", "switzerland"}
     shutil.rmtree(four.root / "run")
-    line = Removing({n: Site(n, s.frame, four.agreed, four.root / "x" / n) for n, s in four.sites.items()})
+    way = Removing({n: Site(n, s.frame, four.agreed, four.root / "x" / n) for n, s in four.sites.items()})
     with pytest.raises(vt.VitrailError, match="va was removed"):
-        four.conduct(line, quorum=4)
+        four.conduct(way, quorum=4)
 
 
 def test_a_site_that_refuses_what_nobody_may_refuse_is_set_aside(four: Study4) -> None:
     four.sites["va"].answer = lambda question: Message("refused", {})  # type: ignore[method-assign]
-    line = Here(four.sites)
-    run = four.conduct(line, start=3)
-    assert ("set aside", {"site": "va", "why": "it refused"}) in line.events
+    way = Here(four.sites)
+    run = four.conduct(way, start=3)
+    assert ("set aside", {"site": "va", "why": "it refused"}) in way.events
     assert "va" not in run.sites
 
 

@@ -279,7 +279,7 @@ def hostile(federation: Federation) -> Iterator[Hostile]:
         made.wait_event("joined", "cleveland")
         yield made
     finally:
-        made.line.close()
+        made.way.close()
         federation.kill(federation.root / "cleveland")
 
 
@@ -288,7 +288,7 @@ def test_jobs_that_a_site_refuses(hostile: Hostile, tmp_path: Path) -> None:
     from vitrail.deploy import adapter
 
     federation, marker = hostile.federation, tmp_path / "it ran"
-    who = enrol.identity("cleveland")
+    who = enrol.identity_of("cleveland")
     touch = {"args": ["touch", str(marker)]}
     jobs = adapter.Jobs(federation.folder / "flare" / "lead", tmp_path)
 
@@ -347,7 +347,7 @@ def test_questions_that_a_site_refuses_over_the_line(hostile: Hostile, study: vt
 
     def ask(**words: Any) -> Message:
         question = Message("hello", {"run": RUN, "format": FORMAT, "agreement": agreed.hash, **words})
-        heard = hostile.line.ask({"cleveland": question}, PATIENCE)
+        heard = hostile.way.ask({"cleveland": question}, PATIENCE)
         assert not heard.trouble, f"{heard.trouble}\n{hostile.federation.logs()}"
         return heard.answers["cleveland"]
 

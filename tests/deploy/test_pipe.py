@@ -10,15 +10,15 @@ from pathlib import Path
 
 import pytest
 
-from vitrail.deploy.pipe import SHORT, Line, Listener, call
+from vitrail.deploy.pipe import SHORT, Listener, Pipe, connect
 
 pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="studies between machines run on Linux")
 
 
 @pytest.fixture
-def both() -> tuple[Line, Line]:
+def both() -> tuple[Pipe, Pipe]:
     listener = Listener()
-    one = call(listener.place)
+    one = connect(listener.place)
     other = listener.accept()
     yield one, other
     for end in (one, other, listener):
@@ -26,7 +26,7 @@ def both() -> tuple[Line, Line]:
 
 
 @pytest.mark.parametrize("size", [0, 1, SHORT, SHORT + 1, 20_000_003])
-def test_what_is_put_is_what_one_gets(both: tuple[Line, Line], size: int) -> None:
+def test_what_is_put_is_what_one_gets(both: tuple[Pipe, Pipe], size: int) -> None:
     one, other = both
     body = os.urandom(size)
     for _ in range(3):  # kept apart, in order
@@ -36,7 +36,7 @@ def test_what_is_put_is_what_one_gets(both: tuple[Line, Line], size: int) -> Non
     assert not other.poll(0)
 
 
-def test_many_at_once_are_kept_apart(both: tuple[Line, Line]) -> None:
+def test_many_at_once_are_kept_apart(both: tuple[Pipe, Pipe]) -> None:
     one, other = both
     bodies = [bytes([i % 256]) * (i * 997) for i in range(200)]  # short and long ones, more than the socket holds
     sender = threading.Thread(target=lambda: [one.put({"i": i}, body) for i, body in enumerate(bodies)])
@@ -45,7 +45,7 @@ def test_many_at_once_are_kept_apart(both: tuple[Line, Line]) -> None:
     sender.join()
 
 
-def test_an_end_that_is_gone(both: tuple[Line, Line]) -> None:
+def test_an_end_that_is_gone(both: tuple[Pipe, Pipe]) -> None:
     one, other = both
     one.close()
     assert other.poll(1)
@@ -60,11 +60,11 @@ def test_only_this_user_can_reach_it_and_nothing_stays() -> None:
     listener = Listener()
     folder = Path(listener.place).parent
     assert stat.S_IMODE(folder.stat().st_mode) == 0o700
-    with call(listener.place) as one, listener.accept() as other:
+    with connect(listener.place) as one, listener.accept() as other:
         one.put({}, bytes(SHORT + 1))
         other.get()
     listener.close()
     assert not folder.exists()
     assert len(os.listdir("/proc/self/fd")) == before
     with pytest.raises(OSError, match="No such file"):
-        call(listener.place)
+        connect(listener.place)

@@ -19,7 +19,8 @@ from vitrail.data.datasets import heart_disease, packaged
 from vitrail.data.read import read_table
 from vitrail.deploy import enrol
 from vitrail.deploy.agreement import Agreement
-from vitrail.deploy.far import Call, conduct
+from vitrail.deploy.call import Call
+from vitrail.deploy.conduct import conduct
 from vitrail.deploy.message import unpack
 from vitrail.deploy.outbox import Outbox
 from vitrail.deploy.personal import check_not_left, load_model

@@ -15,7 +15,8 @@ from deploy.federation import Here
 from vitrail.core.tensors import tensors
 from vitrail.data.datasets import heart_disease, packaged
 from vitrail.deploy.agreement import FORMAT, Agreement
-from vitrail.deploy.far import Call, conduct
+from vitrail.deploy.call import Call
+from vitrail.deploy.conduct import conduct
 from vitrail.deploy.message import Message, unpack
 from vitrail.deploy.site import Site
 from vitrail.deploy.words import GROUPS, IN, OUT, WIDTH, contract_words, declared, phrase
@@ -131,17 +132,17 @@ class Counted(Here):
 def test_no_more_leaves_than_is_said(method: str, tmp_path: Path) -> None:
     """Every number of every message of a whole run, against the sum that the words tell."""
     a = agreed(method, 4, training={"rounds": 2}, standardise="global")
-    line = Counted({n: Site(n, frame, a, tmp_path / n) for n, frame in heart_disease().items()})
-    conduct(Call(line, a, list(line.sites), "0" * 16, 4, 60.0), Folder(tmp_path / "run", resume=False), resume=False)
+    way = Counted({n: Site(n, frame, a, tmp_path / n) for n, frame in heart_disease().items()})
+    conduct(Call(way, a, list(way.sites), "0" * 16, 4, 60.0), Folder(tmp_path / "run", resume=False), resume=False)
     said = declared(a, True)[0]
-    again = [m for m in line.said if m.kind == "evidence"][1:]  # as often as there is doubt
+    again = [m for m in way.said if m.kind == "evidence"][1:]  # as often as there is doubt
 
     def count(messages: list[Message]) -> int:
         return sum(t.nbytes for m in messages for t in m.tensors.values())
 
     once = [x._replace(rounds=1) if x.stage == "evidence" else x for x in said if x.name != AGAIN]
-    assert count(line.said) - count(again) == sum(x.bytes * x.rounds for x in once)
-    assert count(line.said) <= sum(x.bytes * x.rounds for x in said)
+    assert count(way.said) - count(again) == sum(x.bytes * x.rounds for x in once)
+    assert count(way.said) <= sum(x.bytes * x.rounds for x in said)
 
 
 def promises(method: str) -> bool:

@@ -118,5 +118,5 @@ def test_laws_on_cuda() -> None:
 
 
 if __name__ == "__main__":
-    for check in (agree, every_net_and_rule, laws_hold):
+    for check in (laws_hold, agree, every_net_and_rule):
         check(sys.argv[1] if len(sys.argv) > 1 else "cuda")

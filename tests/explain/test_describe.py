@@ -6,7 +6,7 @@ import pytest
 
 from vitrail.explain.evidence import LABEL
 from vitrail.explain.shifts import Alarm
-from vitrail.explain.words import describe
+from vitrail.explain.words import describe_alarm
 
 CASES = [
     ("chol", "numeric", 1.3, 1.05, "shifted", ["too low", "adds 1.30 standard deviations", "missing values"]),
@@ -22,7 +22,7 @@ CASES = [
 
 @pytest.mark.parametrize(("variable", "kind", "shift", "factor", "trouble", "words"), CASES)
 def test_sentence(variable, kind, shift, factor, trouble, words) -> None:
-    got, strength, confidence, text = describe(
+    got, strength, confidence, text = describe_alarm(
         Alarm("va", variable, 40.0, 1e-7, shift, factor), kind, 1e-3, 0.05, "standard deviations"
     )
     assert got == trouble
@@ -44,5 +44,5 @@ def test_sentence(variable, kind, shift, factor, trouble, words) -> None:
 )
 def test_how_often_chance_alone_would_say_so(p_value, odds) -> None:
     """Never more often than it does: 0.05 * p / level, rounded to the safe side."""
-    *_, text = describe(Alarm("va", "age", 9.0, p_value, 1.0, 1.0), "numeric", 1e-3, 0.05, "standard deviations")
+    *_, text = describe_alarm(Alarm("va", "age", 9.0, p_value, 1.0, 1.0), "numeric", 1e-3, 0.05, "standard deviations")
     assert f"less than {odds}" in text

@@ -18,7 +18,7 @@ from vitrail.data.encode import Encoder, fit_encoders
 from vitrail.data.read import clean
 from vitrail.explain.evidence import LABEL
 from vitrail.explain.look import NOTHING, Look, View, look
-from vitrail.explain.readings import Ends
+from vitrail.explain.readings import InputLayers
 from vitrail.explain.text import to_text
 from vitrail.runs.fit import ShiftFinding
 from vitrail.runs.look import look_behind
@@ -216,10 +216,10 @@ def test_the_outline_is_read_by_the_average_other_site_as_the_own_values_are_her
     assert "one other site" in look_behind(run, "hungarian", SITES["hungarian"], [name]).views[0].reading
 
 
-def ends(w: float, others_w: float = 1.0, b: float = 0.0, others: int = 3) -> Ends:
+def ends(w: float, others_w: float = 1.0, b: float = 0.0, others: int = 3) -> InputLayers:
     width = len(encoder_of(SITES["va"]).columns)
     one = np.ones(width)
-    return Ends(b * one, w * one, 0 * one, others_w * one, others)
+    return InputLayers(b * one, w * one, 0 * one, others_w * one, others)
 
 
 def test_the_shift_in_words_is_in_the_columns_unit() -> None:
@@ -236,7 +236,7 @@ def test_the_shift_in_words_is_in_the_columns_unit() -> None:
 
 
 @pytest.mark.parametrize("given", [None, ends(1.0, others_w=0.001)], ids=["nobody published", "switched off"])
-def test_no_outline_where_there_is_nothing_to_hold_it_against(given: Ends | None) -> None:
+def test_no_outline_where_there_is_nothing_to_hold_it_against(given: InputLayers | None) -> None:
     for feature in ("thalach", "cp", "sex"):
         view = seen("cleveland", SITES["cleveland"], finding(feature, "shifted"), ends=given)
         assert not any(g.taken for g in view.groups)

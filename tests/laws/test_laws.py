@@ -17,7 +17,8 @@ exact = 1e-12
 
 # Besides its defaults (or, where those take long, instead of them)
 OPTIONS: dict[str, list[dict[str, Any]]] = {
-    "fedavg": [{}, {"weights": "rows"}],
+    "fedavg": [{}, {"weights": "rows"}, {"invited": 2}],
+    "ditto": [{}, {"invited": 2}],
     "fine_tune": [{"epochs": 2}],
     "ifedavg": [{}, {"output": "scalar", "identity": 0.1}],
     "weight_erosion": [{}, {"update": "local", "size": "weight", "validation": 0.25, "patience": 1, "p_d": 0.2}],

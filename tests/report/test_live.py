@@ -34,7 +34,7 @@ from vitrail.report import watch as watch_module
 from vitrail.report.live import Live, start
 from vitrail.report.watch import Watch
 from vitrail.runs.folder import Folder, write_atomically
-from vitrail.runs.train import describe
+from vitrail.runs.train import describe_run
 
 
 class Story:
@@ -49,7 +49,9 @@ class Story:
             told = {"run": "r", "agreement": "a", "sites": list(names), "study": self.study.name}
             write_atomically(path / "deployed.json", json.dumps(told))
             self.log("transport started", address="127.0.0.1:8002")
-        self.info = describe(self.study, 7, "deployed" if deployed else "vectorised", "cpu", dict.fromkeys(names, "f"))
+        self.info = describe_run(
+            self.study, 7, "deployed" if deployed else "vectorised", "cpu", dict.fromkeys(names, "f")
+        )
 
     def begin(self) -> None:
         write_atomically(self.path / "study.toml", self.study.to_toml())

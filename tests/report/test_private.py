@@ -16,7 +16,7 @@ from report.test_browser import BROWSER, FLAGS, FRAME, browse
 from vitrail.data.encode import fit_encoders
 from vitrail.data.read import clean
 from vitrail.explain.look import Look, look
-from vitrail.explain.readings import Ends
+from vitrail.explain.readings import InputLayers
 from vitrail.report.private import render_private
 from vitrail.runs.fit import ShiftFinding
 
@@ -31,7 +31,7 @@ def told(site: str = NAME, frame: pd.DataFrame | None = None) -> Look:
     one = np.ones(len(encoder.columns))
     marks = [("oldpeak", "stretched"), ("cp", "recoded"), ("(label)", "swapped label")]
     findings = [ShiftFinding(site, f, k, 1.0, 0.99, f"{site}, {f}: something") for f, k in marks]
-    ends = Ends(0.3 * one, 1.4 * one, 0 * one, one, 3)
+    ends = InputLayers(0.3 * one, 1.4 * one, 0 * one, one, 3)
     return look(site, frame, STUDY, encoder, findings, ["chol", "exang"], ends=ends, same=False, study=STUDY.name)
 
 

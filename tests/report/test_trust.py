@@ -25,7 +25,7 @@ from vitrail.report import Page, render
 from vitrail.report.learned import Learned, effects, read_learned
 from vitrail.report.trust import contents
 from vitrail.report.trust_matrix import matrix
-from vitrail.report.trust_said import sentences, user_sentences
+from vitrail.report.trust_said import trust_sentences, user_sentences
 from vitrail.report.trust_user import recent
 from vitrail.runs.run import Run
 from vitrail.runs.setup import MAJORITY, build_task
@@ -92,7 +92,7 @@ def svgs(html: str) -> list[ElementTree.Element]:
 
 
 def test_it_says_who_trusts_whom() -> None:
-    said = [str(s) for s in sentences(trust_of(WARDS), [0, 3])]
+    said = [str(s) for s in trust_sentences(trust_of(WARDS), [0, 3])]
     assert said[0] == "<b>ward 0</b> trusts <b>ward 1</b> most (0.34) and <b>ward 3</b> least (0.00)."
     assert said[1] == "<b>ward 3</b> trusts <b>ward 0</b> most (0.40) and <b>ward 4</b> least (0.16)."
 
@@ -233,7 +233,7 @@ def share_run() -> Run:
 
 def test_shares_say_who_learned_from_whom() -> None:
     trust = shared().trust
-    said = [str(s) for s in sentences(trust, [0, 1, 2])]
+    said = [str(s) for s in trust_sentences(trust, [0, 1, 2])]
     a, b, c = (f"<b>{site}</b>" for site in "abc")
     assert said[0] == f"{a} learned most from {b} (mean weight 0.27), least from {c} (0.20); its own part: 0.53."
     assert said[1] == f"{b} learned most from {a} (mean weight 0.70), least from {c} (0.00); its own part: 0.30."

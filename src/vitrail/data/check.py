@@ -13,7 +13,7 @@ from vitrail.data.read import name_rows, take_columns
 from vitrail.data.schema import Feature, Table, Target
 
 
-def check(frame: pd.DataFrame, table: Table) -> list[Finding]:
+def find_faults(frame: pd.DataFrame, table: Table) -> list[Finding]:
     """Everything worth saying about this table, errors first."""
     columns, repeated = take_columns(frame.reset_index(drop=True))  # labels may repeat, positions do not
     wanted: dict[str, Feature | Target] = {**table.features, table.target.column: table.target}

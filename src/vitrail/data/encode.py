@@ -166,7 +166,7 @@ def prepare(sites: Mapping[str, pd.DataFrame], table: Table, seed: int, known: E
             y = (y - target.center) / target.scale
         x = encoders[name].matrix(frame)
         a, b = splits[name]
-        out.append(SiteData(name, encoders[name], x[a], y[a], x[b], y[b], fingerprint(frame)))
+        out.append(SiteData(name, encoders[name], x[a], y[a], x[b], y[b], fingerprint_rows(frame)))
     return out
 
 
@@ -212,7 +212,7 @@ def class_weights(y: NDArray[np.generic], classes: int) -> Matrix:
     return np.where(count > 0, inverse * (count > 0).sum() / inverse.sum(), 1.0)
 
 
-def fingerprint(cleaned: pd.DataFrame) -> str:
+def fingerprint_rows(cleaned: pd.DataFrame) -> str:
     """Changes when any value the model sees changes."""
     hashed = hashlib.sha256("\x1f".join(cleaned.columns).encode())
     hashed.update(np.ascontiguousarray(cleaned.to_numpy(dtype=np.float64)).data)

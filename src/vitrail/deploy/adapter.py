@@ -33,7 +33,7 @@ from nvflare.apis.signal import Signal
 from nvflare.private.defs import ClientType
 
 from vitrail.deploy import keeper, pipe
-from vitrail.deploy.pipe import Line
+from vitrail.deploy.pipe import Pipe
 
 BODY = "vitrail"  # the one key of a message that holds anything
 PERIOD = 0.08  # seconds between looks for something to do; each costs the processor, also while nobody asks
@@ -47,7 +47,7 @@ class Relay(Controller):
 
     def __init__(self) -> None:
         super().__init__(task_check_period=PERIOD)
-        self.line: Line | None = None
+        self.end: Pipe | None = None
         self.lock = threading.Lock()
         self.standing: dict[str, Task] = {}  # by site
 
@@ -58,12 +58,12 @@ class Relay(Controller):
         """Nothing is held."""
 
     def control_flow(self, abort_signal: Signal, fl_ctx: FLContext) -> None:
-        with pipe.call(os.environ[pipe.PLACE]) as self.line:
+        with pipe.connect(os.environ[pipe.PLACE]) as self.end:
             self._tell({"event": "relay", "job": fl_ctx.get_job_id()})
             with contextlib.suppress(EOFError, OSError):  # whoever asked is gone
                 while not abort_signal.triggered:
-                    if self.line.poll(0.2):
-                        head, body = self.line.get()
+                    if self.end.poll(0.2):
+                        head, body = self.end.get()
                         if head["do"] == "end":
                             return
                         self._ask(head["site"], head["number"], body, fl_ctx)
@@ -86,8 +86,8 @@ class Relay(Controller):
 
     def _tell(self, head: dict[str, Any], body: bytes = b"") -> None:
         with self.lock, contextlib.suppress(OSError):
-            assert self.line is not None
-            self.line.put(head, body)
+            assert self.end is not None
+            self.end.put(head, body)
 
     def process_result_of_unknown_task(
         self, client: Any, task_name: str, client_task_id: str, result: Shareable, fl_ctx: FLContext
@@ -103,12 +103,12 @@ class SiteRelay(Executor):
         if task_name != "ask" or not isinstance(body, bytes):
             return make_reply(ReturnCode.BAD_TASK_DATA)
         try:
-            with pipe.call(os.environ[pipe.PLACE]) as line:
-                line.put({"job": fl_ctx.get_job_id()}, body)
-                while not line.poll(0.2):
+            with pipe.connect(os.environ[pipe.PLACE]) as end:
+                end.put({"job": fl_ctx.get_job_id()}, body)
+                while not end.poll(0.2):
                     if abort_signal.triggered:
                         return make_reply(ReturnCode.TASK_ABORTED)
-                _, said = line.get()
+                _, said = end.get()
         except (OSError, EOFError):
             return make_reply(ReturnCode.EXECUTION_EXCEPTION)
         reply = make_reply(ReturnCode.OK)
@@ -141,7 +141,7 @@ class Doorkeeper(FLComponent):
     def __init__(self, folder: str) -> None:
         super().__init__()
         self.folder = folder
-        self.line: Line | None = None
+        self.end: Pipe | None = None
         self.lock = threading.Lock()
         self.seen: dict[str, str] = {}  # who -> which copy of its kit came first: no other, as long as this runs
 
@@ -180,10 +180,10 @@ class Doorkeeper(FLComponent):
 
     def _tell(self, head: dict[str, Any]) -> None:
         with self.lock, contextlib.suppress(OSError):
-            if self.line is None:
-                self.line = pipe.call(os.environ[pipe.PLACE])
-                self.line.put({"event": "door"})
-            self.line.put(head)
+            if self.end is None:
+                self.end = pipe.connect(os.environ[pipe.PLACE])
+                self.end.put({"event": "door"})
+            self.end.put(head)
 
 
 def start_coordinator(workspace: Path, socket: str) -> subprocess.Popen[bytes]:
@@ -203,7 +203,7 @@ def _start(module: str, workspace: Path, words: list[str], told: dict[str, str])
     """It ends with this process, and so do its own children; its words go to a file."""
     workspace = workspace.resolve()
     keeper.end_left(workspace)
-    env = {k: v for k, v in os.environ.items() if k in KEPT} | told | SPEED
+    env = {k: v for k, v in os.environ.items() if k in PASSED} | told | SPEED
     (workspace / "transfer").mkdir(exist_ok=True, mode=0o700)
     command = [sys.executable, "-u", "-m", module, "-m", str(workspace), *words]
     return keeper.start(command, workspace, env, workspace / "console.txt")
@@ -212,7 +212,7 @@ def _start(module: str, workspace: Path, words: list[str], told: dict[str, str])
 # memory that was had for one message is kept for the next, but not by every thread apart; messages go in larger pieces
 SPEED = {"MALLOC_ARENA_MAX": "1", "MALLOC_MMAP_THRESHOLD_": str(32 << 20), "MALLOC_TRIM_THRESHOLD_": str(64 << 20)}
 SPEED |= {"NVFLARE_STREAMING_CHUNK_SIZE": str(2 << 20), "OMP_NUM_THREADS": "1"}
-KEPT = ("PATH", "HOME", "LANG", "LC_ALL", "TZ", "PYTHONPATH", "VIRTUAL_ENV", "http_proxy", "https_proxy", "no_proxy")
+PASSED = ("PATH", "HOME", "LANG", "LC_ALL", "TZ", "PYTHONPATH", "VIRTUAL_ENV", "http_proxy", "https_proxy", "no_proxy")
 JOB = {
     "meta.json": {"name": "vitrail", "resource_spec": {}, "min_clients": 1},
     "app/config/config_fed_server.json": {

@@ -33,7 +33,7 @@ DAY = datetime.timedelta(days=1)
 YEAR = 365 * DAY
 
 
-def fingerprint(key: Any) -> str:
+def fingerprint_key(key: Any) -> str:
     """Of a public key, to be read out on the phone."""
     told = hashlib.sha256(key.public_bytes(Encoding.DER, PublicFormat.SubjectPublicKeyInfo)).hexdigest()
     return " ".join(told[i : i + 4] for i in range(0, 32, 4))
@@ -54,7 +54,7 @@ class Signer:
 
     def sign(self, key: Any, subject: str, org: str, names: Sequence[str], role: str = "", serves: bool = False) -> str:
         end = min(_now() + 3 * YEAR, self.own.not_valid_after_utc)
-        builder = _builder(key, name_of(subject, org, role), self.own.subject, self.key, end)
+        builder = _builder(key, x509_name(subject, org, role), self.own.subject, self.key, end)
         uses = [ExtendedKeyUsageOID.CLIENT_AUTH] + ([ExtendedKeyUsageOID.SERVER_AUTH] if serves else [])
         builder = builder.add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
         builder = builder.add_extension(_usage(authority=False), critical=True)
@@ -65,7 +65,7 @@ class Signer:
 
 def make_authority(folder: Path) -> None:
     key = own_key(folder / "key.pem")
-    name = name_of(project(fingerprint(key.public_key())))
+    name = x509_name(project(fingerprint_key(key.public_key())))
     builder = _builder(key.public_key(), name, name, key, _now() + 10 * YEAR)
     builder = builder.add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
     builder = builder.add_extension(_usage(authority=True), critical=True)
@@ -100,7 +100,7 @@ def _now() -> datetime.datetime:
     return datetime.datetime.now(datetime.UTC)
 
 
-def name_of(common: str, org: str = "", role: str = "") -> x509.Name:
+def x509_name(common: str, org: str = "", role: str = "") -> x509.Name:
     parts = ((NameOID.COMMON_NAME, common), (NameOID.ORGANIZATION_NAME, org), (NameOID.UNSTRUCTURED_NAME, role))
     return x509.Name([x509.NameAttribute(oid, text) for oid, text in parts if text])
 

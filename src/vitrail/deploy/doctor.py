@@ -8,18 +8,19 @@ import shutil
 import socket
 import ssl
 from importlib.metadata import PackageNotFoundError, version
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from cryptography import x509
 
-from vitrail.core.problems import VitrailError
-from vitrail.data.check import check
+from vitrail.core.problems import Problem, VitrailError
+from vitrail.data.check import find_faults
 from vitrail.data.read import read_table
 from vitrail.deploy.agreement import Agreement
-from vitrail.deploy.certificates import fingerprint
+from vitrail.deploy.book import ENTERED
+from vitrail.deploy.certificates import fingerprint_key
 from vitrail.deploy.enrol import COORDINATOR, Coordinator, Kit
-from vitrail.deploy.far import ENTERED
 from vitrail.deploy.words import printable
 from vitrail.runs.folder import versions
 
@@ -28,123 +29,130 @@ ROOM = 1 << 30  # bytes that should be free
 SOON = datetime.timedelta(days=30)
 
 
-class Finding(NamedTuple):
+class Examined(NamedTuple):
     well: bool
     what: str
     to_do: str = ""
 
 
-def at_site(kit: Kit, data: Path | None = None) -> list[Finding]:
+def at_site(kit: Kit, data: Path | None = None) -> list[Examined]:
     found = [_packages(), _disk(kit.home if kit.home.exists() else kit.folder)]
     certificate = kit.folder / "certificate.pem"
     if not kit.approved:
-        found.append(Finding(False, "The kit is not approved yet.", "Join with the coordinator's --approval FILE."))
+        found.append(Examined(False, "The kit is not approved yet.", "Join with the coordinator's --approval FILE."))
     else:
         found += _certificate(certificate, "this site's")
         own = x509.load_pem_x509_certificate(certificate.read_bytes())
-        same = fingerprint(own.public_key()) == kit.fingerprint
-        found.append(Finding(same, f"Certificate and key {'match' if same else 'do not match'}.", "Request anew."))
+        same = fingerprint_key(own.public_key()) == kit.fingerprint
+        found.append(Examined(same, f"Certificate and key {'match' if same else 'do not match'}.", "Request anew."))
         found += _reach(kit, certificate)
     found += [_same_versions("the coordinator, when it invited", kit.invitation["versions"]), _agreed(kit)]
     if data is not None:
         try:
-            seen = [f.severity for f in check(read_table(data, kit.study), kit.study)]
+            seen = [f.severity for f in find_faults(read_table(data, kit.study), kit.study)]
             errors, warnings = seen.count("error"), seen.count("warning")
             what = f"{data.name} against the study: {errors} errors, {warnings} warnings (join shows them)."
-            found.append(Finding(not errors, what, "Correct the file, or ask the coordinator."))
+            found.append(Examined(not errors, what, "Correct the file, or ask the coordinator."))
         except VitrailError as error:
             found.append(
-                Finding(False, f"{data.name} cannot be read: {error.title}.", "; ".join(map(str, error.problems)))
+                Examined(False, f"{data.name} cannot be read: {error.title}.", "; ".join(map(str, error.problems)))
             )
     return found
 
 
-def at_coordinator(who: Coordinator) -> list[Finding]:
+def at_coordinator(who: Coordinator) -> list[Examined]:
     found = [_packages(), _disk(who.folder)]
     found += _certificate(who.folder / "authority" / "cert.pem", "the authority's")
     for name, site in who.sites.items():
         if not site["approved"] and not site["removed"]:
-            found.append(Finding(False, f"{name} is invited and not approved.", "Wait for its request; approve it."))
+            found.append(Examined(False, f"{name} is invited and not approved.", "Wait for its request; approve it."))
     with socket.socket() as probe:
         probe.settimeout(TIMEOUT)
         busy = probe.connect_ex(("127.0.0.1", who.port)) == 0
     words = "something listens there (vitrail serve?)" if busy else "free, so that nobody can connect now"
-    found.append(Finding(True, f"Port {who.port}: {words}."))
+    found.append(Examined(True, f"Port {who.port}: {words}."))
     try:
         socket.getaddrinfo(who.host, who.port)
-        found.append(Finding(True, f"{who.host} has an address."))
+        found.append(Examined(True, f"{who.host} has an address."))
     except OSError:
         hint = "Sites could not find it either: correct DNS, or invite again with another --address."
-        found.append(Finding(False, f"{who.host} has no address here.", hint))
+        found.append(Examined(False, f"{who.host} has no address here.", hint))
     for entered in sorted(who.folder.glob(f"runs/*/{ENTERED}"))[-1:]:
         sites = json.loads(entered.read_text())["sites"].items()
         found += [_same_versions(site, said["versions"]) for site, said in sites]
     return found
 
 
-def _same_versions(where: str, told: dict[str, Any]) -> Finding:
+def _same_versions(where: str, told: dict[str, Any]) -> Examined:
     """Of the other end, as it said."""
     here = versions()
     others = {k: v for k, v in told.items() if here.get(k) != v}
     hint = "Numbers may differ in the last digits; install the same versions (constraints.txt) at both ends."
     words = printable(", ".join(f"{k} {v} (here {here.get(k)})" for k, v in others.items())) or "as here"
-    return Finding(not others, f"Versions at {where}: {words}.", hint)
+    return Examined(not others, f"Versions at {where}: {words}.", hint)
 
 
-def _packages() -> Finding:
+def _packages() -> Examined:
     told = ", ".join(f"{k} {v}" for k, v in versions().items())
     try:
-        return Finding(True, f"{told}, nvflare {version('nvflare')}.")
+        return Examined(True, f"{told}, nvflare {version('nvflare')}.")
     except PackageNotFoundError:
-        return Finding(False, f"{told}; the transport is not installed.", "pip install 'vitrail[deploy]'")
+        return Examined(False, f"{told}; the transport is not installed.", "pip install 'vitrail[deploy]'")
 
 
-def _disk(place: Path) -> Finding:
+def need_transport() -> None:
+    """Refuse to go on where FLARE is not installed."""
+    if find_spec("nvflare") is None:
+        what, hint = "NVIDIA FLARE is not installed here.", "pip install 'vitrail[deploy]'"
+        raise VitrailError("this needs the transport between machines", [Problem("nvflare", what, hint)])
+
+
+def _disk(place: Path) -> Examined:
     free = shutil.disk_usage(place).free
     hint = "Free some: what cannot be written down does not leave, and the site stops."
-    return Finding(free > ROOM, f"{free / (1 << 30):.1f} GB free at {place}.", hint)
+    return Examined(free > ROOM, f"{free / (1 << 30):.1f} GB free at {place}.", hint)
 
 
-def _certificate(path: Path, whose: str) -> list[Finding]:
+def _certificate(path: Path, whose: str) -> list[Examined]:
     own, now = x509.load_pem_x509_certificate(path.read_bytes()), datetime.datetime.now(datetime.UTC)
     first, last = own.not_valid_before_utc, own.not_valid_after_utc
     if now < first:
         hint = "Set the clock: this machine is behind, or the coordinator's is ahead."
         return [
-            Finding(
+            Examined(
                 False, f"By this machine's clock ({now:%Y-%m-%d %H:%M} UTC) {whose} certificate is not valid yet.", hint
             )
         ]
     hint = "Ask the coordinator to approve the same request again."
     return [
-        Finding(now < last - SOON, f"{whose[0].upper()}{whose[1:]} certificate is valid until {last:%Y-%m-%d}.", hint)
+        Examined(now < last - SOON, f"{whose[0].upper()}{whose[1:]} certificate is valid until {last:%Y-%m-%d}.", hint)
     ]
 
 
-def _reach(kit: Kit, certificate: Path) -> list[Finding]:
+def _reach(kit: Kit, certificate: Path) -> list[Examined]:
     host, _, port = kit.address.rpartition(":")
     hint = "Is vitrail serve running there? Does a firewall let this machine dial out to that port?"
     try:
         plain = socket.create_connection((host, int(port)), TIMEOUT)
     except OSError as error:
-        return [Finding(False, f"{kit.address} cannot be reached ({error.strerror or error}).", hint)]
-    found = [Finding(True, f"{kit.address} answers.")]
+        return [Examined(False, f"{kit.address} cannot be reached ({error.strerror or error}).", hint)]
+    found = [Examined(True, f"{kit.address} answers.")]
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.load_verify_locations(cadata=kit.invitation["authority"])
     context.load_cert_chain(certificate, kit.folder / "key.pem")
     try:
         with plain, context.wrap_socket(plain, server_hostname=COORDINATOR) as line:
             line.getpeercert()
-        found.append(Finding(True, f"It is the coordinator of this study (authority {kit.authority_fingerprint})."))
+        found.append(Examined(True, f"It is the coordinator of this study (authority {kit.authority_fingerprint})."))
     except (ssl.SSLError, OSError) as error:
         hint = "Compare the authority's fingerprint by phone; another program, proxy or study may be answering there."
-        found.append(Finding(False, f"What answers there is not this study's coordinator ({error}).", hint))
+        found.append(Examined(False, f"What answers there is not this study's coordinator ({error}).", hint))
     return found
 
 
-def _agreed(kit: Kit) -> Finding:
+def _agreed(kit: Kit) -> Examined:
     mine, theirs = Agreement.of(kit.study, kit.seed, len(kit.sites)).hash, kit.invitation["agreement"]
     hint = "Install the coordinator's version of vitrail, or ask for a new invitation."
-    return Finding(
+    return Examined(
         mine == theirs, f"The agreement is {mine}{'' if mine == theirs else f', the invitation says {theirs}'}.", hint
     )

@@ -24,28 +24,28 @@ from vitrail.deploy.agreement import Agreement
 from vitrail.deploy.certificates import (
     BITS,
     Signer,
-    fingerprint,
+    fingerprint_key,
     hosts_of,
     is_issued,
     make_authority,
-    name_of,
     own_key,
     private_folder,
     read_authority,
     read_certificate,
     read_key,
     write_private,
+    x509_name,
 )
 from vitrail.deploy.papers import (
     APPROVAL,
     BOOK,
-    FORMAT,
     INVITATION,
     METHOD,
+    PAPER_FORMAT,
     REQUEST,
     address_problems,
     agreement_of,
-    identity,
+    identity_of,
     name_problems,
     read_paper,
     study_of,
@@ -85,7 +85,7 @@ class Coordinator:
 
     @property
     def authority_fingerprint(self) -> str:
-        return fingerprint(self.authority.public_key())
+        return fingerprint_key(self.authority.public_key())
 
 
 @dataclass(frozen=True)
@@ -109,11 +109,11 @@ class Kit:
 
     @property
     def authority_fingerprint(self) -> str:
-        return fingerprint(self.authority.public_key())
+        return fingerprint_key(self.authority.public_key())
 
     @property
     def fingerprint(self) -> str:
-        return fingerprint(read_key(self.folder / "key.pem").public_key())
+        return fingerprint_key(read_key(self.folder / "key.pem").public_key())
 
 
 @dataclass(frozen=True)
@@ -166,7 +166,7 @@ def invite(study_file: Path, sites: Sequence[str], address: str, seed: int | Non
     if problems:
         raise VitrailError("no invitation was written", problems)
     for name in (given.strip() for given in sites):
-        blank = {"identity": identity(name), "fingerprint": None, "approved": False, "removed": False}
+        blank = {"identity": identity_of(name), "fingerprint": None, "approved": False, "removed": False}
         known.setdefault(name, blank)
     seed = seed if seed is not None else old.seed if old else study.seeds[0]
     agreed = Agreement.of(study, seed, len(known)).hash  # before anything is written: it may refuse
@@ -193,7 +193,7 @@ def invite(study_file: Path, sites: Sequence[str], address: str, seed: int | Non
         if site["removed"]:
             continue
         invitation = {
-            "format": FORMAT, "study": study.to_toml(), "seed": seed, "sites": list(known), "site": name,
+            "format": PAPER_FORMAT, "study": study.to_toml(), "seed": seed, "sites": list(known), "site": name,
             "identity": site["identity"], "address": address, "authority": signer.pem, "agreement": agreed,
             "versions": versions() | brought,
         }  # fmt: skip
@@ -201,7 +201,7 @@ def invite(study_file: Path, sites: Sequence[str], address: str, seed: int | Non
     return folder
 
 
-def inspect(folder: Path, request: Path) -> Asked:
+def read_request(folder: Path, request: Path) -> Asked:
     """Read a request and check everything that a machine can check."""
     who, said = load_coordinator(folder), read_paper(request, REQUEST, "a request", "Ask the site to send it again.")
     site, book = said["site"], who.sites.get(said["site"])
@@ -223,7 +223,7 @@ def inspect(folder: Path, request: Path) -> Asked:
     if not valid or not isinstance(key, rsa.RSAPublicKey) or not BITS <= key.key_size <= 4 * BITS:
         what = f"it holds no valid signing request with an RSA key of {BITS} bits or more."
         raise VitrailError(title, [Problem(where, what, "Ask the site to run `vitrail request` again.")])
-    mark = fingerprint(key)
+    mark = fingerprint_key(key)
     if book["approved"] and book["fingerprint"] != mark:
         what = f"{site!r} was approved with another key ({book['fingerprint']}); this one is {mark}."
         hint = f"If the site lost its key: vitrail remove {site!r}, then invite it under another name."
@@ -237,11 +237,11 @@ def inspect(folder: Path, request: Path) -> Asked:
 
 def approve(folder: Path, request: Path) -> Approval:
     """Sign a site's request. Only its key is taken from it: the names are ours."""
-    asked, who = inspect(folder, request), load_coordinator(folder)
+    asked, who = read_request(folder, request), load_coordinator(folder)
     signer = Signer(folder)
     signed = signer.sign(asked.key, asked.identity, "site", [asked.identity])
     file = approval_of(folder, asked.site)
-    said = {"format": FORMAT, "site": asked.site, "certificate": signed, "authority": signer.pem}
+    said = {"format": PAPER_FORMAT, "site": asked.site, "certificate": signed, "authority": signer.pem}
     write_private(file, to_text(said))
     entry = {**who.sites[asked.site], "fingerprint": asked.fingerprint, "approved": True}
     _write_book(folder, who.study.name, who.address, who.seed, {**who.sites, asked.site: entry})
@@ -303,7 +303,7 @@ def load_coordinator(folder: Path) -> Coordinator:
 
 
 def _write_book(folder: Path, study: str, address: str, seed: int, sites: Mapping[str, Any]) -> None:
-    book = {"format": FORMAT, "study": study, "address": address, "seed": seed, "sites": sites}
+    book = {"format": PAPER_FORMAT, "study": study, "address": address, "seed": seed, "sites": sites}
     write_private(folder / "coordinator.json", to_text(book))
 
 
@@ -314,7 +314,7 @@ def request(invitation: Path, kit: Path | None = None, home: Path | None = None)
     """Make this site's key and a request for its certificate. Again, with a newer invitation: the key stays."""
     invitation = Path(invitation)
     said = read_paper(invitation, INVITATION, "an invitation", "Ask the coordinator to send it again.")
-    authority = fingerprint(read_authority(said["authority"], invitation).public_key())
+    authority = fingerprint_key(read_authority(said["authority"], invitation).public_key())
     agreed = agreement_of(said, invitation)
     name = site_folder(said["site"])
     kit = Path(kit or invitation.parent / f"{name}.kit").absolute()
@@ -340,14 +340,14 @@ def request(invitation: Path, kit: Path | None = None, home: Path | None = None)
     key = own_key(kit / "key.pem")
     write_private(kit / "home.txt", f"{home}\n")
     write_private(kit / "invitation.json", to_text({k: said[k] for k in INVITATION}))
-    csr = x509.CertificateSigningRequestBuilder().subject_name(name_of(said["identity"])).sign(key, hashes.SHA256())
+    csr = x509.CertificateSigningRequestBuilder().subject_name(x509_name(said["identity"])).sign(key, hashes.SHA256())
     answer = {
-        "format": FORMAT, "site": said["site"], "identity": said["identity"],
+        "format": PAPER_FORMAT, "site": said["site"], "identity": said["identity"],
         "csr": csr.public_bytes(Encoding.PEM).decode(), "study": load_kit(kit).study.name, "authority": authority,
     }  # fmt: skip
     file = kit.parent / f"{name}.request"
     write_private(file, to_text(answer))
-    return Request(kit, file, fingerprint(key.public_key()), authority, agreed)
+    return Request(kit, file, fingerprint_key(key.public_key()), authority, agreed)
 
 
 def accept(kit: Path, approval: Path) -> Kit:
@@ -370,7 +370,7 @@ def check_certificate(own: Kit, pem: str, where: Path, title: str) -> None:
     if not is_issued(signed, own.authority):
         what = "it was not signed by the authority of this kit's invitation."
         hint = f"Compare by phone: the authority's fingerprint is {own.authority_fingerprint}."
-    elif fingerprint(signed.public_key()) != own.fingerprint or signed.subject != name_of(own.identity, "site"):
+    elif fingerprint_key(signed.public_key()) != own.fingerprint or signed.subject != x509_name(own.identity, "site"):
         what = "it is for another key than this kit's."
         hint = f"Send the coordinator the request of {own.folder} again."
     elif not signed.not_valid_before_utc <= now <= signed.not_valid_after_utc:

@@ -16,7 +16,7 @@ import pandas as pd
 import torch
 
 from vitrail.core.problems import Problem, VitrailError
-from vitrail.data.check import check, to_text
+from vitrail.data.check import find_faults, to_text
 from vitrail.data.read import read_table
 from vitrail.deploy import pipe
 from vitrail.deploy.agreement import Agreement
@@ -24,7 +24,7 @@ from vitrail.deploy.enrol import Kit
 from vitrail.deploy.keeper import stop
 from vitrail.deploy.message import Message, unpack
 from vitrail.deploy.outbox import Outbox
-from vitrail.deploy.pipe import Line
+from vitrail.deploy.pipe import Pipe
 from vitrail.deploy.site import Site
 from vitrail.deploy.words import contract_words
 from vitrail.runs.folder import write_atomically
@@ -44,7 +44,7 @@ def agree(kit: Kit, data: Path, accept: str, publishes: bool) -> tuple[Agreement
         raise VitrailError("the site cannot join", [Problem(str(kit.folder), "it is not approved yet.", hint)])
     agreement = Agreement.of(kit.study, kit.seed, len(kit.sites))
     frame = read_table(data, kit.study)
-    print(to_text(check(frame, kit.study), data.name, len(frame)))
+    print(to_text(find_faults(frame, kit.study), data.name, len(frame)))
     print(contract_words(agreement, kit.site, kit.sites, publishes))
     said = {"agreement": agreement.hash, "publishes": publishes}
     place = kit.home / "accepted.json"
@@ -144,15 +144,15 @@ class Door:
     def _accept(self, listener: pipe.Listener) -> None:
         while True:
             try:
-                line = listener.accept()
+                end = listener.accept()
             except OSError:
                 return
-            threading.Thread(target=self._serve, args=(line,), daemon=True).start()
+            threading.Thread(target=self._serve, args=(end,), daemon=True).start()
 
-    def _serve(self, line: Line) -> None:
-        with line, contextlib.suppress(EOFError, OSError):
-            _, body = line.get()
-            line.put({}, self.answer(body))
+    def _serve(self, end: Pipe) -> None:
+        with end, contextlib.suppress(EOFError, OSError):
+            _, body = end.get()
+            end.put({}, self.answer(body))
 
     def answer(self, body: bytes) -> bytes:
         """One question's answer, checked and recorded before it leaves; an error is told without data.

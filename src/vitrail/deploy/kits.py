@@ -82,7 +82,7 @@ def build_coordinator(folder: Path) -> None:
         "authorization.json": _permissions(operate="any"),  # to shut a site out while it is connected
         "log_config.json": LOGS,
     }
-    _write(flare / "coordinator", startup, local)
+    _write(flare / "coordinator", startup=startup, local=local)
     removed = sorted(site["identity"] for site in who.sites.values() if site["removed"])
     write_private(flare / "coordinator" / "disabled_clients.json", json.dumps({"disabled_clients": removed}))
 
@@ -109,7 +109,8 @@ def build_coordinator(folder: Path) -> None:
         "client.key": keys["lead.key"],
     }
     waits = {"idle_timeout": 900.0, "login_timeout": 10.0, "with_debug": False, "authenticate_msg_timeout": 2.0}
-    _write(flare / "lead", startup, {"resources.json": {"format_version": 1, "admin": {**waits, "prompt": "> "}}})
+    resources = {"format_version": 1, "admin": {**waits, "prompt": "> "}}
+    _write(flare / "lead", startup=startup, local={"resources.json": resources})
     private_folder(flare / "lead" / "transfer")
 
 
@@ -165,7 +166,7 @@ def build_site(kit: Path) -> None:
         "privacy.json": {"scopes": [scope], "default_scope": "study"},
         "log_config.json": LOGS,
     }
-    _write(own.folder / "flare", startup, local)
+    _write(own.folder / "flare", startup=startup, local=local)
 
 
 def _permissions(operate: str) -> dict[str, Any]:
@@ -179,10 +180,10 @@ def _component(name: str, path: str, **args: Any) -> dict[str, Any]:
     return {"id": name, "path": path, "args": args}
 
 
-def _write(workspace: Path, startup: dict[str, Any], local: dict[str, Any]) -> None:
-    """Both folders anew; what else lies in the workspace is FLARE's."""
+def _write(workspace: Path, **folders: dict[str, Any]) -> None:
+    """Each folder anew, by FLARE's name for it; what else lies in the workspace is FLARE's."""
     private_folder(workspace)
-    for name, files in (("startup", startup), ("local", local)):
+    for name, files in folders.items():
         folder = workspace / name
         if folder.is_symlink():
             folder.unlink()

@@ -52,7 +52,7 @@ def unpack(data: bytes) -> Message:
         raise VitrailError("a message was refused", [Problem("message", what, "It was dropped.")]) from None
 
 
-def inspect(message: Message, form: Form, where: str) -> None:
+def check_form(message: Message, form: Form, where: str) -> None:
     """Refuse a message that is not exactly of its form: names, shapes, types, and only finite numbers."""
     problems = []
 

@@ -18,7 +18,7 @@ from vitrail.deploy.agreement import Agreement
 from vitrail.runs.folder import site_folder
 from vitrail.study import Study
 
-FORMAT = 1  # of every file here
+PAPER_FORMAT = 1  # of every file here
 METHOD = "method"  # in an invitation's versions: package and version that bring the method, where it is none of ours
 LARGEST = 16 * 2**20  # bytes of a file that comes by mail
 LONGEST = 200  # characters of a file name
@@ -32,10 +32,10 @@ APPROVAL = {"format": int, "site": str, "certificate": str, "authority": str}
 BOOK = {"format": int, "study": str, "address": str, "seed": int, "sites": dict}
 
 
-def identity(name: str) -> str:
+def identity_of(name: str) -> str:
     """A site's name in certificates: letters any machine can write, and no two sites the same.
 
-    >>> identity("Hôpital St. Mary")
+    >>> identity_of("Hôpital St. Mary")
     'hopital-st-mary-ca9a58'
     """
     plain = unicodedata.normalize("NFKD", name).encode("ascii", "ignore").decode().lower()
@@ -62,8 +62,8 @@ def read_paper(path: Path, keys: Mapping[str, type], kind: str, hint: str) -> di
         problem = "it is not one of Vitrail's files"
     if not problem and (not isinstance(said, dict) or "format" not in said):
         problem = "it is not one of Vitrail's files"
-    elif not problem and said["format"] != FORMAT:
-        problem = f"it has format {said['format']!r}, this Vitrail reads format {FORMAT}"
+    elif not problem and said["format"] != PAPER_FORMAT:
+        problem = f"it has format {said['format']!r}, this Vitrail reads format {PAPER_FORMAT}"
         hint = "Use the same version of Vitrail at both ends."
     elif not problem:
         wrong = [k for k, kind_ in keys.items() if type(said.get(k)) is not kind_]
@@ -78,7 +78,7 @@ def study_of(said: Mapping[str, Any], where: Path) -> Study:
     if (
         not all(isinstance(n, str) for n in names)
         or said["site"] not in names
-        or identity(said["site"]) != said["identity"]
+        or identity_of(said["site"]) != said["identity"]
     ):
         what, hint = "the site that it names is not among its sites.", "Ask the coordinator to send it again."
         raise VitrailError("cannot read an invitation", [Problem(str(where), what, hint)])
@@ -129,7 +129,7 @@ def name_problems(sites: Iterable[str], known: Mapping[str, Mapping[str, Any]]) 
             yield Problem(
                 "--site", f"{name!r} and {other!r} cannot be told apart.", "Give each site a name of its own."
             )
-        if any(entry["identity"] == identity(name) and n != name for n, entry in known.items()):
+        if any(entry["identity"] == identity_of(name) and n != name for n, entry in known.items()):
             yield Problem("--site", f"{name!r} has the short name of another site.", "Change the name a little.")
         folded.setdefault(name.casefold(), name)
 

@@ -19,8 +19,8 @@ PLACE = "VITRAIL_SOCKET"  # the environment variable that tells a child where
 SHORT, PACKET = 1 << 16, 1 << 17  # bytes of a body that goes in one packet with its head, and of such a packet
 
 
-class Line:
-    """One end."""
+class Pipe:
+    """One end of it."""
 
     def __init__(self, end: socket.socket) -> None:
         self.end = end
@@ -76,22 +76,22 @@ class Listener:
         self.end.bind(self.place)
         self.end.listen(64)
 
-    def accept(self) -> Line:
-        return Line(self.end.accept()[0])
+    def accept(self) -> Pipe:
+        return Pipe(self.end.accept()[0])
 
     def close(self) -> None:
-        Line(self.end).close()
+        Pipe(self.end).close()
         shutil.rmtree(Path(self.place).parent, ignore_errors=True)
 
 
-def call(place: str) -> Line:
+def connect(place: str) -> Pipe:
     end = _socket()
     try:
         end.connect(place)
     except OSError:
         end.close()
         raise
-    return Line(end)
+    return Pipe(end)
 
 
 def _socket() -> socket.socket:

@@ -12,9 +12,11 @@ from typing import Any
 
 from vitrail.core.problems import Problem, VitrailError
 from vitrail.deploy.agreement import Agreement
+from vitrail.deploy.book import ENTERED
+from vitrail.deploy.call import Call
+from vitrail.deploy.conduct import TOLD, conduct
 from vitrail.deploy.enrol import Coordinator
-from vitrail.deploy.far import ENTERED, TOLD, Call, conduct
-from vitrail.deploy.line import FlareLine
+from vitrail.deploy.way import FlareWay
 from vitrail.runs.folder import Folder, is_finished, write_atomically
 from vitrail.runs.run import Run
 
@@ -45,7 +47,7 @@ def serve(
     run, place, resume = _current(who.folder, agreement.hash, [] if new else names)
     kits.build_coordinator(who.folder)
     folder = Folder(place, resume=resume, about="deployed.json")
-    line = None
+    way = None
     try:
         about = {"run": run, "study": who.study.name, "agreement": agreement.hash, "sites": names}
         write_atomically(place / "deployed.json", json.dumps(about))
@@ -56,35 +58,35 @@ def serve(
 
         if begun is not None:
             begun(place)
-        line = FlareLine(who, log)
+        way = FlareWay(who, log)
         start = len(names) if quorum is None else quorum
         if is_finished(place):
             left = _untold(place, names)
             log("left to tell", sites=left)
-            _wait(line, set(left), 1)
+            _wait(way, set(left), 1)
         else:
-            _wait(line, set(names), need if (place / ENTERED).exists() else start)
-        call = Call(line, agreement, names, run, need, deadline)
+            _wait(way, set(names), need if (place / ENTERED).exists() else start)
+        call = Call(way, agreement, names, run, need, deadline)
         gone = sorted(who.sites.keys() - set(names))
         conduct(call, folder, resume, start=start, gone=gone, written=lambda done: written(done, place))
     finally:
-        if line is not None:
-            line.close()
+        if way is not None:
+            way.close()
         folder.close()
 
 
-def _wait(line: FlareLine, names: set[str], enough: int) -> None:
+def _wait(way: FlareWay, names: set[str], enough: int) -> None:
     """Until enough are there, and then a little for the others."""
     since = None
-    while not (here := line.present()) >= names:
+    while not (here := way.present()) >= names:
         if len(here & names) < enough:
             since = None
         elif since is None:
             since = time.monotonic()
-            line.log("enough", sites=sorted(here & names), seconds=GRACE)
+            way.log("enough", sites=sorted(here & names), seconds=GRACE)
         elif time.monotonic() - since > GRACE:
             return
-        line.watch(0.5)
+        way.watch(0.5)
 
 
 def _current(folder: Path, agreement: str, names: list[str]) -> tuple[str, Path, bool]:

@@ -24,7 +24,7 @@ from vitrail.core.tensors import each, filled, tensors
 from vitrail.data.encode import Encoder, SiteData, moments, numeric, prepare, split_rows
 from vitrail.data.read import clean
 from vitrail.deploy.agreement import ANEW, FORMAT, WHERE, Agreement
-from vitrail.deploy.message import Message, inspect
+from vitrail.deploy.message import Message, check_form
 from vitrail.engines.local import Engine
 from vitrail.explain.evidence import Fit, Here
 from vitrail.runs.folder import save_tensors, versions, write_atomically
@@ -53,14 +53,14 @@ class Site:
         kind, words = question.kind, question.words
         if kind not in KINDS:
             raise VitrailError("a message was refused", [Problem("message", f"kind {kind!r} is unknown.", "Dropped.")])
-        inspect(question, self.agreed.question(kind, words), "to site")
+        check_form(question, self.agreed.question(kind, words), "to site")
         self._enter(words["run"])
         if self.data is None and kind in ("round", "settle", "evidence", "finish"):
             raise VitrailError("a message was refused", [Problem("message", "nothing is prepared.", "It was dropped.")])
         self._count(question)
         said: Message = getattr(self, f"on_{kind}")(question)
         if said.kind != "refused":
-            inspect(said, self.agreed.answer(kind, words), "from site")
+            check_form(said, self.agreed.answer(kind, words), "from site")
         return said
 
     def on_hello(self, asked: Message) -> Message:

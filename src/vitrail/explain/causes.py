@@ -15,7 +15,7 @@ import pandas as pd
 from scipy.optimize import linear_sum_assignment
 from scipy.special import log_softmax
 
-from vitrail.data.check import check as look_for_faults
+from vitrail.data.check import find_faults
 from vitrail.data.encode import Encoder
 from vitrail.data.read import take_columns
 from vitrail.data.schema import Feature, Table, canon
@@ -75,7 +75,7 @@ def find_causes(
 ) -> dict[str, tuple[Cause, ...]]:
     """For each of these columns, or the label, the most telling first. `troubles`: what kind of finding there is about
     it, "" where somebody only asked. `rows` are those of the frame, cleaned."""
-    faults = look_for_faults(frame, table)
+    faults = find_faults(frame, table)
     trials = _trials(rows, table, encoder, expects) if expects and troubles else {}
     turned = _turned(rows, table, encoder, expects, trials) if expects else []
     label = _label_cause(table, trials, turned, bool(troubles.get(LABEL)))
@@ -93,7 +93,7 @@ def find_causes(
     return out
 
 
-class Trial(NamedTuple):
+class Recoding(NamedTuple):
     """The best other way of reading a column's codes, by the shared model with the others' layers."""
 
     gain: float  # in log-likelihood, each class counting the same
@@ -102,7 +102,7 @@ class Trial(NamedTuple):
     codes: tuple[int, ...]  # level k is better read as codes[k]; a number turned round: (1, 0)
 
 
-def _trials(rows: pd.DataFrame, table: Table, encoder: Encoder, expects: Expects) -> dict[str, Trial]:
+def _trials(rows: pd.DataFrame, table: Table, encoder: Encoder, expects: Expects) -> dict[str, Recoding]:
     if len(rows) > MOST_ROWS:
         rows = rows.iloc[:: -(-len(rows) // MOST_ROWS)]
     y, target = rows[table.target.column].to_numpy(), table.target
@@ -133,7 +133,7 @@ def _trials(rows: pd.DataFrame, table: Table, encoder: Encoder, expects: Expects
         if feature.kind == "numeric":
             turned = 2 * encoder.mean.get(name, float(v[known].mean())) - v
             one, two = (float(score(expects(rows.assign(**{name: w}))).sum()) for w in (v, turned))
-            out[name] = Trial(two - one, -one / n, -two / n, (1, 0))
+            out[name] = Recoding(two - one, -one / n, -two / n, (1, 0))
             continue
         read = [score(expects(rows.assign(**{name: np.where(known, j, v)}))) for j in range(len(feature.levels))]
         gain = np.array([[s[v == k].sum() for s in read] for k in range(len(feature.levels))])
@@ -141,15 +141,15 @@ def _trials(rows: pd.DataFrame, table: Table, encoder: Encoder, expects: Expects
     return out
 
 
-def _best(score: Floats, rest: float, n: int) -> Trial:
+def _best(score: Floats, rest: float, n: int) -> Recoding:
     """[level as coded, level it may mean] -> the assignment that explains most."""
     coded, meant = linear_sum_assignment(-score - 1e-6 * np.eye(len(score)))  # a level without rows stays
     before, after = float(np.trace(score)), float(score[coded, meant].sum())
-    return Trial(after - before, -(before + rest) / n, -(after + rest) / n, tuple(int(m) for m in meant))
+    return Recoding(after - before, -(before + rest) / n, -(after + rest) / n, tuple(int(m) for m in meant))
 
 
 def _turned(
-    rows: pd.DataFrame, table: Table, encoder: Encoder, expects: Expects, trials: dict[str, Trial]
+    rows: pd.DataFrame, table: Table, encoder: Encoder, expects: Expects, trials: dict[str, Recoding]
 ) -> list[str]:
     """Columns that clearly seem turned round: the clearest, and those that still do once it is turned back."""
     found = {n: t for n, t in trials.items() if n != LABEL and t.gain > CLEAR}
@@ -165,7 +165,7 @@ def _turned(
     return [first, *(n for n in found if n != first and again[n].gain > CLEAR)]
 
 
-def _label_cause(table: Table, trials: dict[str, Trial], turned: Sequence[str], flagged: bool) -> Cause | None:
+def _label_cause(table: Table, trials: dict[str, Recoding], turned: Sequence[str], flagged: bool) -> Cause | None:
     """Swapped labels: the outcomes fit better turned round, or several columns seem turned round at once."""
     label, target = trials.get(LABEL), table.target
     if label is None or not (label.gain > (LIKELY if flagged else CLEAR) or len(turned) >= TURNED):
@@ -186,7 +186,7 @@ def _label_cause(table: Table, trials: dict[str, Trial], turned: Sequence[str], 
     return Cause("swapped_label", CAUSES["swapped_label"][0], numbers, repair)
 
 
-def _code_cause(table: Table, name: str, trial: Trial | None, trouble: str) -> Cause | None:
+def _code_cause(table: Table, name: str, trial: Recoding | None, trouble: str) -> Cause | None:
     doubted = trouble in ("reversed", "recoded")
     feature = table.features[name]
     ways = math.lgamma(len(feature.levels or (0, 1)) + 1)  # the best of many gains a little by chance

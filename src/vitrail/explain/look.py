@@ -19,7 +19,7 @@ from vitrail.data.read import clean
 from vitrail.data.schema import Feature, Table
 from vitrail.explain.causes import ASK, Cause, Expects, find_causes
 from vitrail.explain.evidence import LABEL
-from vitrail.explain.readings import Ends, read_levels, read_number
+from vitrail.explain.readings import InputLayers, read_levels, read_number
 
 BINS = 40  # at most
 CLASSES = 6  # so many are drawn, the largest
@@ -88,7 +88,7 @@ def look(
     findings: Sequence[Any] = (),
     asked: Sequence[str] = (),
     *,
-    ends: Ends | None = None,
+    ends: InputLayers | None = None,
     expects: Expects | None = None,
     same: bool = True,
     study: str = "",
@@ -114,7 +114,7 @@ def look(
     return Look(site, study, table.target.column, len(rows), same, tuple(views), offered)
 
 
-def _view(rows: pd.DataFrame, table: Table, encoder: Encoder, name: str, ends: Ends | None) -> View:
+def _view(rows: pd.DataFrame, table: Table, encoder: Encoder, name: str, ends: InputLayers | None) -> View:
     feature = table.features[name]
     at = [i for i, c in enumerate(columns(table)) if c == name or (feature.levels and c.startswith(f"{name}="))]
     about = View(name, feature.kind, feature.description, feature.unit, agreed=feature.range)

@@ -22,7 +22,7 @@ NOBODY = "No other site published its layers, so that there is nothing to hold t
 SWITCHED_OFF = "The other sites' layers all but switch this column off: no value of theirs would be read like these."
 
 
-class Ends(NamedTuple):
+class InputLayers(NamedTuple):
     """Input layers: this site's own, and the mean of those that the others published."""
 
     b: Floats  # [column]
@@ -33,7 +33,7 @@ class Ends(NamedTuple):
 
 
 def read_number(
-    feature: Feature, at: int, ends: Ends | None, mean: float, sd: float, values: pd.Series
+    feature: Feature, at: int, ends: InputLayers | None, mean: float, sd: float, values: pd.Series
 ) -> tuple[str, float | None, float]:
     """In words; and the line x' = factor x + start, in the column's unit (no factor: there is no picture)."""
     if values.isna().all():
@@ -53,7 +53,9 @@ def read_number(
     return f"{words} around this site's mean of {middle:.4g}{unit}, against {_who(ends)}.", factor, start
 
 
-def read_levels(feature: Feature, at: list[int], ends: Ends | None) -> tuple[str, tuple[tuple[float, float], ...]]:
+def read_levels(
+    feature: Feature, at: list[int], ends: InputLayers | None
+) -> tuple[str, tuple[tuple[float, float], ...]]:
     """In words; and what each level counts as where it is, and where it is not (binary: its 1 and its 0)."""
     if ends is None:
         return NOBODY, ()
@@ -71,6 +73,6 @@ def read_levels(feature: Feature, at: list[int], ends: Ends | None) -> tuple[str
     return f"{words} {factor[far]:.2f}.", tuple(read)
 
 
-def _who(ends: Ends, start: bool = False) -> str:
+def _who(ends: InputLayers, start: bool = False) -> str:
     text = "the one other site that published" if ends.others == 1 else f"the average of {ends.others} other sites"
     return text[:1].upper() + text[1:] if start else text

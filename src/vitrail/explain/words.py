@@ -8,7 +8,7 @@ from vitrail.explain.evidence import LABEL
 from vitrail.explain.shifts import Alarm
 
 
-def describe(alarm: Alarm, kind: str, level: float, alpha: float, unit: str) -> tuple[str, float, float, str]:
+def describe_alarm(alarm: Alarm, kind: str, level: float, alpha: float, unit: str) -> tuple[str, float, float, str]:
     """kind of trouble, strength, confidence and a plain sentence: what the federation does to it, why that may be,
     what to ask, and how often chance alone would say so.
     """

@@ -4,7 +4,8 @@
     w   <- w + sum_i p_i (w_i - w) / sum_i p_i          over the sites that answered
 
 p_i = 1 (`weights = "uniform"`, the default, as in the iFedAvg paper) or the site's number of training rows (`"rows"`,
-as in McMahan et al.). A site reports p_i (w_i - w), the change, and p_i.
+as in McMahan et al.). A site reports p_i (w_i - w), the change, and p_i. `invited`: how many sites are asked in a
+round, drawn anew each time from the study's seed (McMahan's C, as a number); without it all are.
 """
 
 from __future__ import annotations
@@ -49,6 +50,14 @@ class Averages:
     sees: ClassVar[Literal["sum", "each"]] = "sum"
     personal: ClassVar[tuple[str, ...]] = ()  # parameter groups that stay at the site
     weights: Literal["uniform", "rows"] = "uniform"
+    invited: int | None = None
+
+    def invite(self, task: Task, coord: Shared, roster: Roster) -> Tensor:
+        if self.invited is None or self.invited >= len(roster.names):
+            return roster.present
+        chosen = torch.zeros_like(roster.present)
+        chosen[roster.key.topk(self.invited, largest=False).indices] = True
+        return chosen
 
     def coord(self, task: Task, sites: int) -> Shared:
         return Shared(copied(task.select(task.start, task.others(self.personal))))

@@ -196,7 +196,7 @@ def _draw(layer: Layer, tiny: bool) -> Markup:
         if layer.crossed[j]:
             cells.append(draw.text(edge + wide * (j + 0.5), top - 6, "x", "crossed", "middle"))
     drawn = draw.Drawing(end + 5, bottom + draw.turned_room(across), [*cells, *marks])
-    return draw.beside(draw.Drawing(left, bottom, names), drawn, _title(layer), describe(layer))
+    return draw.beside(draw.Drawing(left, bottom, names), drawn, _title(layer), describe_layer(layer))
 
 
 def _hatch(begin: float, end: float, y: float, high: float, gap: int = 7) -> str:
@@ -245,7 +245,7 @@ def cell_words(layer: Layer, i: int, j: int) -> str:
     return ", ".join(filter(None, said))
 
 
-def describe(layer: Layer, most: int = 60) -> str:
+def describe_layer(layer: Layer, most: int = 60) -> str:
     """What there is to see, for those who listen: the flagged cells, and who did not publish."""
     cells = [cell_words(layer, i, j).removesuffix(", flagged") for i, j in np.argwhere(layer.flagged)]
     rest = f"; and {len(cells) - most} more" if len(cells) > most else ""

@@ -14,7 +14,7 @@ from vitrail.report.frame import fill, is_ours, unwritten
 from vitrail.report.words import shorten
 
 
-def write_private(told: Look, path: Path) -> Path:
+def write_look(told: Look, path: Path) -> Path:
     """Write the page; only an earlier such page is written over."""
     if path.is_dir() or not path.parent.is_dir():
         raise unwritten(path, "it is a folder." if path.is_dir() else "its folder does not exist.")

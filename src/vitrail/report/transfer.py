@@ -14,7 +14,7 @@ from vitrail.report.draw import SHADES, shade
 from vitrail.report.frame import fill
 from vitrail.report.words import name, number, signed
 from vitrail.runs.folder import write_atomically
-from vitrail.studies.transfer import TRUST, Transfer
+from vitrail.studies.transfer import ON_TRUST, Transfer
 
 DEEP = 4  # shades from nothing: above it letters are pale
 
@@ -37,7 +37,7 @@ def render_transfer(found: Transfer, scores: pd.DataFrame | None = None) -> str:
         findings=[_finding(found, user) for user in found.sites],
         matrix=_matrix(found),
         unit="nats" if target.kind == "classes" else f"the square of {target.unit or 'the unit of ' + target.column}",
-        trust=TRUST,
+        trust=ON_TRUST,
         rankings=[(user, _ranking(found, user)) for user in found.sites],
         answer=target.column if target.kind == "number" else log_odds,
         effect="the weights of the linear model"

@@ -13,12 +13,12 @@ from vitrail.explain.groups import Join
 from vitrail.explain.trust import Trust, groups
 from vitrail.report.learned import Learned
 from vitrail.report.trust_matrix import matrix
-from vitrail.report.trust_said import GIVEN, cost, sentences, user_sentences, words_of
+from vitrail.report.trust_said import GIVEN, cost, trust_sentences, user_sentences, words_of
 from vitrail.report.trust_user import user_figure, weights_figures
 from vitrail.report.words import several
 
 
-class View(NamedTuple):
+class Matrix(NamedTuple):
     """One matrix with its texts."""
 
     key: str
@@ -34,7 +34,7 @@ def contents(learned: Learned, words: str) -> dict[str, Any]:
     trust = learned.trust
     order, joins = groups(_compared(trust))
     return {
-        "sentences": sentences(trust, order),
+        "sentences": trust_sentences(trust, order),
         "fold": words_of(trust).fold.format(several(len(order), "site")),
         "views": [_weights(trust, order, joins)] if trust.shares else _trust(trust, order, joins),
         "words": words,
@@ -90,13 +90,13 @@ def _lonely(trust: Trust) -> bool:
     return any(trust.alone_from(i) is not None for i in range(len(trust.sites)))
 
 
-def _trust(trust: Trust, order: Sequence[int], joins: Sequence[Join]) -> list[View]:
+def _trust(trust: Trust, order: Sequence[int], joins: Sequence[Join]) -> list[Matrix]:
     """Trust at the end; where a user ends alone also its mean."""
     lonely = _lonely(trust)
     row = "Row: a site as the user. Column: whom it learned from. 1: full trust. 0: none"
     see = "Row: a site as the user; column: whom it learned from. Blue: trusted to the end; grey: trust has worn off. "
     see += "Sites that trust each other are neighbours"
-    end = View(
+    end = Matrix(
         "trust",
         "Trust after the last round (alpha)",
         f"{row} left.",
@@ -105,7 +105,7 @@ def _trust(trust: Trust, order: Sequence[int], joins: Sequence[Join]) -> list[Vi
         "Why trust was lost: other patients, other coding, few rows or noise. Nor how two rows compare: all of a "
         "user’s trust wears off faster once its model fits its own rows, so compare within a row.",
     )
-    mean = View(
+    mean = Matrix(
         "trust-mean",
         "Mean trust over all rounds",
         f"{row}.",
@@ -118,9 +118,9 @@ def _trust(trust: Trust, order: Sequence[int], joins: Sequence[Join]) -> list[Vi
     return [end, mean] if lonely else [end]
 
 
-def _weights(trust: Trust, order: Sequence[int], joins: Sequence[Join]) -> View:
+def _weights(trust: Trust, order: Sequence[int], joins: Sequence[Join]) -> Matrix:
     """Mean weights: late in a run, when nobody's model helps any more, the last ones are those of a site alone."""
-    return View(
+    return Matrix(
         "shares",
         "Mean weight over all rounds",
         "Row: a site as the user. Column: whose model it learned from. A row sums to 1.",

@@ -53,7 +53,7 @@ def words_of(trust: Trust) -> Words:
     return GIVEN if trust.shares else TRUSTED
 
 
-def sentences(trust: Trust, order: Sequence[int]) -> list[Markup]:
+def trust_sentences(trust: Trust, order: Sequence[int]) -> list[Markup]:
     """For each user: whom it trusts most and least at the end, or gave most and least weight."""
     values = trust.mean if trust.shares else trust.final
     of = [(user, _others(values, user)) for user in order]

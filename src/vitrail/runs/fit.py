@@ -18,13 +18,13 @@ from vitrail.engines.rounds import Moment, Rounds
 from vitrail.engines.wire import Line
 from vitrail.explain.evidence import LABEL, Here, SiteRows, Variable
 from vitrail.explain.shifts import MOST_PER_SITE, MOST_TRIED, Witness, judge, paper_marks
-from vitrail.explain.words import describe
+from vitrail.explain.words import describe_alarm
 from vitrail.study import Study
 
 FEWEST = 3  # sites: of two that differ nobody can say which is wrong
 AGAIN = "all of that again for each variable that a site with a finding fits, at most"
 ALPHA = 0.05  # of all runs without a fault, so many may raise an alarm
-LAYERS = {"input.shift": "b_in", "input.scale": "w_in", "output.shift": "b_out", "output.scale": "w_out"}  # symbols
+SYMBOLS = {"input.shift": "b_in", "input.scale": "w_in", "output.shift": "b_out", "output.scale": "w_out"}  # symbols
 
 
 class ShiftFinding(NamedTuple):
@@ -91,7 +91,7 @@ def find_shifts(
             raw = study.standardise == "none" and alarm.variable in study.features
             unit = study.features[alarm.variable].unit or "in its own unit" if raw else "standard deviations"
             kind = "label" if alarm.variable == LABEL else study.features[alarm.variable].kind
-            trouble, strength, confidence, text = describe(alarm, kind, found.level, ALPHA, unit)
+            trouble, strength, confidence, text = describe_alarm(alarm, kind, found.level, ALPHA, unit)
             alarms.append(ShiftFinding(alarm.site, alarm.variable, trouble, strength, confidence, text)._asdict())
         break
     flagged = {(a["site"], a["feature"]) for a in alarms}
@@ -116,7 +116,7 @@ def _table(
         (study.target.column, len(variables) - 1)
     ]
     frames = []
-    for key, layer in LAYERS.items():
+    for key, layer in SYMBOLS.items():
         if key not in layers:
             continue
         values = np.where(published[:, None], layers[key].numpy(), np.nan)

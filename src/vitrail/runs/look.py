@@ -13,12 +13,12 @@ from torch import Tensor
 
 from vitrail.core.facts import ENDS, INPUT_FACTOR, INPUT_SHIFT, OWN
 from vitrail.core.problems import Problem, VitrailError, nearest
-from vitrail.data.encode import fingerprint
+from vitrail.data.encode import fingerprint_rows
 from vitrail.data.read import clean
 from vitrail.explain.evidence import LABEL
 from vitrail.explain.look import Look, look
-from vitrail.explain.readings import Ends
-from vitrail.runs.fit import LAYERS, ShiftFinding
+from vitrail.explain.readings import InputLayers
+from vitrail.runs.fit import SYMBOLS, ShiftFinding
 from vitrail.runs.run import Model, Run
 from vitrail.runs.setup import build_task
 from vitrail.study import Study
@@ -35,7 +35,7 @@ class Behind(NamedTuple):
 def behind(run: Run, site: str) -> Behind:
     known, table = run.known_as(site), run.shifts()  # says so where the method learns no private layers
     means, others = dict[str, Tensor](), 0
-    for key, layer in LAYERS.items():
+    for key, layer in SYMBOLS.items():
         there = table[(table.layer == layer) & (table.site != known)]
         if len(there):
             wide = there.pivot(index="site", columns="feature", values="value")
@@ -76,7 +76,7 @@ def look_at(
         (b, w), (b_others, w_others) = (
             [layers[k].double().numpy().ravel() for k in sides] for layers in (own, told.layers)
         )
-        ends = Ends(b, w, b_others, w_others, told.others)
+        ends = InputLayers(b, w, b_others, w_others, told.others)
     return look(
         site,
         frame,
@@ -86,7 +86,7 @@ def look_at(
         features,
         ends=ends,
         expects=_Expects(mine, told.layers) if told.layers else None,
-        same=seen in (None, fingerprint(clean(frame, study))),
+        same=seen in (None, fingerprint_rows(clean(frame, study))),
         study=study.name,
     )
 

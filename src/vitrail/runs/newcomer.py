@@ -22,7 +22,7 @@ from vitrail.core.tensors import Params, filled, tensors
 from vitrail.data.encode import prepare
 from vitrail.engines.local import Engine
 from vitrail.explain.shifts import paper_marks
-from vitrail.runs.fit import LAYERS, agreed
+from vitrail.runs.fit import SYMBOLS, agreed
 from vitrail.runs.setup import asks, build_task, is_evaluated, training_of, training_rows, wire_lines, with_ends
 
 if TYPE_CHECKING:
@@ -118,7 +118,7 @@ def _with_row(run: Run, name: str, own: Params) -> tuple[pd.DataFrame, Facts]:
     for (key, values), old in zip(
         ends_of(facts).items(), (part for _, part in run.shift_table.groupby("layer", sort=False)), strict=True
     ):
-        layer, shown = LAYERS[key], np.where(agreed(facts).numpy()[:, None], values.double().numpy(), np.nan)
+        layer, shown = SYMBOLS[key], np.where(agreed(facts).numpy()[:, None], values.double().numpy(), np.nan)
         o, x = paper_marks(shown)
         for j, (feature, part) in enumerate(old.groupby("feature", sort=False)):
             known: Any = part.set_index("site").reindex(names)

@@ -78,7 +78,7 @@ class Run:
     sizes: pd.DataFrame
     facts: Facts = field(default_factory=dict)
     shared: dict[str, Tensor] = field(default_factory=dict)  # what the coordinator holds at the end
-    shift_table: pd.DataFrame | None = None  # iFedAvg: see `shifts`
+    shift_table: pd.DataFrame | None = None  # of a run with private layers: see `shifts`
     alarms: list[dict[str, Any]] = field(default_factory=list)
     pseudonyms: dict[str, str] = field(default_factory=dict)  # site -> the name its layers go by; each knows its own
 
@@ -98,10 +98,10 @@ class Run:
         return along(self.history)
 
     def shifts(self) -> pd.DataFrame:
-        """site, feature, layer, value, score, p_value, flagged_paper, flagged: iFedAvg's private layers and the marks.
+        """site, feature, layer, value, score, p_value, flagged_paper, flagged: private layers and their marks.
 
-        `value` is missing where a site refused to publish. `flagged_paper` holds the paper's marks (O, x), `flagged`
-        those of the calibrated rule (explain/shifts.py).
+        `value` is missing where a site refused to publish. `flagged_paper` holds the iFedAvg paper's marks (O, x),
+        `flagged` those of the calibrated rule (explain/shifts.py).
         """
         if self.shift_table is None:
             what = f"{self.method.title} learns no private layers."

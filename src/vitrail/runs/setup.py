@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -42,6 +42,18 @@ def build_task(study: Study, method: AnyMethod, seed: int, device: str = "cpu") 
     start = net.init(torch.Generator().manual_seed(key(seed, "init")))
     task = Task(net, {k: v.to(device) for k, v in start.items()}, LOSSES[study.target.kind])
     return training_of(study).applied(task, method)
+
+
+def check_trainable(wanted: Iterable[tuple[Study, AnyMethod]]) -> None:
+    """Before many runs begin: all that keeps one of these methods from training as its study says, told at once."""
+    errors = []
+    for study, method in wanted:
+        try:
+            build_task(study, method, 0)
+        except VitrailError as error:
+            errors.append(error)
+    if errors:
+        raise VitrailError(errors[0].title, dict.fromkeys(p for error in errors for p in error.problems))
 
 
 def wire_lines(study: Study, method: AnyMethod, keep_updates: bool = False, sites: int = 1) -> list[Line]:
@@ -99,7 +111,10 @@ def with_facts(study: Study, *means: str) -> str:
 
     def tells(kind: type[AnyMethod]) -> bool:
         method = kind()
-        return not meanings(build_task(study, method, 0), method).isdisjoint(means)
+        try:
+            return not meanings(build_task(study, method, 0), method).isdisjoint(means)
+        except VitrailError:  # it cannot train as this study does
+            return False
 
     return " or ".join(methods.named(tells))
 

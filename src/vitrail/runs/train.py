@@ -62,7 +62,7 @@ def federate(
 ) -> Run:
     """Train `method` over the sites' tables and score every site's own model on its own hold-out rows.
 
-    `refuse` names sites that do not publish their private layers (iFedAvg); they train all the same. `pseudonyms`
+    `refuse` names sites that do not publish their private layers; they train all the same. `pseudonyms`
     maps a site to the name its published layers go by; scores stay under the sites' own names. `keep_updates` writes
     what each site reports in each round, so that studies/contribution.py can rebuild any coalition's model; the
     coordinator then sees each report, also where the method needs only their total.
@@ -84,7 +84,7 @@ def federate(
         task, chosen, rows, training_of(study), seed, looped=looped, absent=absent, keep_reports=keep_updates
     )
     judge = Judge(runner, study, data)
-    info = describe(study, seed, engine, device, {site.name: site.fingerprint for site in data})
+    info = describe_run(study, seed, engine, device, {site.name: site.fingerprint for site in data})
     info |= {"dropout_rate": dropout_rate, "away": {k: [list(s) for s in v] for k, v in (away or {}).items()}}
     info |= {"keep_updates": True} if keep_updates else {}
     info |= {"refuse": sorted(refuse), "pseudonyms": sorted(pseudonyms.values())}  # not whose: each site knows its own
@@ -96,7 +96,7 @@ def federate(
             folder.close()
 
 
-class Sites(Protocol):
+class RunSites(Protocol):
     """The sites of a run as the coordinator meets them: on this machine (Judge), or on machines of their own."""
 
     @property
@@ -124,7 +124,7 @@ def train(
     runner: Rounds,
     study: Study,
     seed: int,
-    sites: Sites,
+    sites: RunSites,
     info: dict[str, Any],
     pseudonyms: dict[str, str],
     folder: Folder | None,
@@ -210,7 +210,7 @@ def train(
     return run
 
 
-def describe(study: Study, seed: int, engine: str, device: str, fingerprints: dict[str, str]) -> dict[str, Any]:
+def describe_run(study: Study, seed: int, engine: str, device: str, fingerprints: dict[str, str]) -> dict[str, Any]:
     """What a run says of itself; `fingerprints` of the sites' rows, in the order of the run."""
     return {
         "format": 1,

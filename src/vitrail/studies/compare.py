@@ -15,10 +15,11 @@ import pandas as pd
 from vitrail import methods
 from vitrail.core.problems import Problem, VitrailError
 from vitrail.core.random import key
-from vitrail.data.encode import fingerprint
+from vitrail.data.encode import fingerprint_rows
 from vitrail.data.read import clean
 from vitrail.methods import TABLE
 from vitrail.runs.folder import Folder, write_atomically
+from vitrail.runs.setup import check_trainable, resolve
 from vitrail.runs.train import federate
 from vitrail.studies.intervals import interval
 from vitrail.studies.pool import Step, done
@@ -187,7 +188,8 @@ def compare(
         raise VitrailError("cannot compare", problems)
     if rounds is not None:
         study = study.with_changes(training={"rounds": rounds})
-    marks = {n: fingerprint(clean(f, study)) for n, f in sites.items()}
+    check_trainable(resolve(study, name, None) for name in names)
+    marks = {n: fingerprint_rows(clean(f, study)) for n, f in sites.items()}
     folder = _open(out, resume, study, marks, engine, device) if out is not None else None
     jobs = [
         _Job(study, name, seed, engine, device, folder.path if folder else None) for seed in seeds for name in names

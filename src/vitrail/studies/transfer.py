@@ -47,7 +47,7 @@ from vitrail.study import Study
 
 TABLE = ["user", "site", "loss_on_user", "cv_loss", "transfer", "error", "rank"]
 FEEDBACK = ["user", "site", "column", "output", "user_effect", "site_effect", "difference"]
-TRUST = (
+ON_TRUST = (
     "The cross-validated losses are what the sites say of themselves. Nobody can check them: "
     "a site that exaggerates its own loss looks better suited than it is. "
     "So does a site whose rows are hard to predict: read the loss on the user's rows beside the transfer loss."
@@ -109,7 +109,13 @@ class Transfer:
         write_atomically(path / "feedback.csv", self.feedback.to_csv(index=False))
         if scores is not None:
             write_atomically(path / "scores.csv", scores.to_csv(index=False))
-        said = {"study": self.study.name, "seed": self.seed, "folds": self.folds, "sites": self.sites, "trust": TRUST}
+        said = {
+            "study": self.study.name,
+            "seed": self.seed,
+            "folds": self.folds,
+            "sites": self.sites,
+            "trust": ON_TRUST,
+        }
         matrix = [[None if v != v else v for v in row] for row in self.matrix().to_numpy().tolist()]
         said |= {"cv_losses": self.cv_losses, "matrix": matrix, "ranking": {u: self.ranking(u) for u in self.sites}}
         write_atomically(path / "transfer.json", json.dumps(said, indent=1))

@@ -37,7 +37,7 @@ from vitrail.engines.local import Engine
 from vitrail.methods import AnyMethod
 from vitrail.runs.folder import Folder, versions, write_atomically
 from vitrail.runs.judge import Judge
-from vitrail.runs.setup import build_task, resolve, training_of, training_rows
+from vitrail.runs.setup import build_task, check_trainable, resolve, training_of, training_rows
 from vitrail.studies.folds import folds_of
 from vitrail.studies.pool import Step, done
 from vitrail.study import CLASS_METRICS, LOWER_IS_BETTER, NUMBER_METRICS, Network, Study, TrainingSpec
@@ -118,6 +118,7 @@ def tune(
     seed, metric = study.seeds[0] if seed is None else seed, metric or study.metrics[0]
     tried = {k: list(v) for k, v in grid.items()}
     studies = _settings(study, chosen, tried, metric)
+    check_trainable((changed, changed.build_method()) for changed in studies)
     marks = {site.name: site.fingerprint for site in prepare(sites, study, seed)}  # tells what is wrong with the data
     parts = folds_of(sites, study, seed, folds)
     names = [site.name for site in parts[0]]

@@ -1,56 +1,34 @@
-"""The verbs of a study between machines. Thin: each says what it will do, does it, and says what came of it."""
+"""Verbs of a site, which works with its own rows alone, at home or in a study between machines."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated
 
 import typer
 
-if TYPE_CHECKING:
-    from vitrail.runs.run import Run
-
-VERBS: list[Callable[..., Any]] = []
-
-
-def verb(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Into the command line, under its own name."""
-    VERBS.append(function)
-    return function
+from vitrail.cli.given import StudyFile
+from vitrail.core.problems import Problem, VitrailError
+from vitrail.core.table import print_table
 
 
-StudyOf = Annotated[
-    Path | None,
-    typer.Option("--study", help="The study file, when this folder holds more than one coordinator's folder."),
-]
-
-
-@verb
-def invite(
-    study: Annotated[Path, typer.Argument(help="The study file (TOML).")],
-    site: Annotated[list[str] | None, typer.Option(help="A site's name; once for each site.")] = None,
-    address: Annotated[str, typer.Option(help="HOST:PORT of this machine, as the sites reach it.")] = "",
-    seed: Annotated[int | None, typer.Option(help="Instead of the study's first seed.")] = None,
+def check(
+    study: StudyFile,
+    file: Annotated[Path, typer.Argument(help="The site's own table.")],
+    json: Annotated[bool, typer.Option("--json", help="Findings as JSON.")] = False,
 ) -> None:
-    """Coordinator: make the study's authority and an invitation for each site. Again: add sites, change the address."""
-    from vitrail.deploy import enrol
+    """Check one site's file against the study, alone and offline. Exit code 0 fine, 1 findings, 2 cannot read."""
+    from vitrail.data.check import find_faults, to_json, to_text
+    from vitrail.data.read import read_table
+    from vitrail.study import Study
 
-    folder = enrol.invite(study, site or [], address, seed)
-    who = enrol.load_coordinator(folder)
-    print(f"{folder}: {who.study.name!r} at {who.address}, seed {who.seed}. Keep this folder private and backed up.\n")
-    for name, entry in who.sites.items():
-        state = "removed" if entry["removed"] else "approved" if entry["approved"] else "invited"
-        print(f"  {name:30s} {state:9s} {'' if entry['removed'] else enrol.invitation_of(folder, name)}")
-    print(f"\nThe authority's fingerprint: {who.authority_fingerprint}")
-    print("Send each site its invitation; it answers with a request: vitrail approve REQUEST.")
-    if any(entry["approved"] for entry in who.sites.values()):
-        print(
-            "Sites that are approved keep their approval. Send them the new invitation too: vitrail request takes it."
-        )
+    agreed = Study.load(study)
+    frame = read_table(file, agreed)
+    findings = find_faults(frame, agreed)
+    print((to_json if json else to_text)(findings, file.name, len(frame)))
+    raise typer.Exit(1 if findings else 0)
 
 
-@verb
 def request(
     invitation: Annotated[Path, typer.Argument(help="The invitation, as the coordinator sent it.")],
     kit: Annotated[Path | None, typer.Option(help="The kit to make; NAME.kit beside the invitation otherwise.")] = None,
@@ -73,77 +51,6 @@ def request(
     print(f"Send {made.file} to the coordinator, and compare both fingerprints by phone.")
 
 
-@verb
-def approve(
-    request: Annotated[Path, typer.Argument(help="The request, as the site sent it.")],
-    study: StudyOf = None,
-    yes: Annotated[bool, typer.Option("--yes", help="Do not ask: the fingerprint was compared.")] = False,
-) -> None:
-    """Coordinator: sign a site's request, after its fingerprint was compared by phone."""
-    from vitrail.deploy import enrol
-
-    folder = enrol.find_coordinator(study) if study else enrol.only_coordinator(Path())
-    asked = enrol.inspect(folder, request)
-    print(f"{asked.site} asks to take part in {enrol.load_coordinator(folder).study.name!r}.")
-    print(f"  its fingerprint          {asked.fingerprint}")
-    if not yes and not typer.confirm("Call the site. Does it read out the same?", default=False):
-        print("Not approved.")
-        raise typer.Exit(1)
-    done = enrol.approve(folder, request)
-    print(f"Approved. Send {done.file} to {done.site}: vitrail join takes it.")
-
-
-@verb
-def remove(
-    site: Annotated[str, typer.Argument(help="The site's name.")],
-    study: StudyOf = None,
-    yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
-) -> None:
-    """Coordinator: shut a site out of the study for good."""
-    from vitrail.deploy import enrol
-
-    folder = enrol.find_coordinator(study) if study else enrol.only_coordinator(Path())
-    if not yes and not typer.confirm(f"Shut {site} out for good? This cannot be undone.", default=False):
-        print("Nothing was changed.")
-        raise typer.Exit(1)
-    enrol.remove(folder, site)
-    print(f"{site} is removed: its certificate is refused from now on, also after a restart.")
-
-
-@verb
-def serve(
-    study: Annotated[Path, typer.Argument(help="The study file, as it was invited with.")],
-    quorum: Annotated[
-        int | None,
-        typer.Option(help="Sites needed to start and in each round; otherwise all to start, then more than half."),
-    ] = None,
-    deadline: Annotated[float, typer.Option(help="Seconds that a site has to answer.")] = 600.0,
-    page: Annotated[bool, typer.Option("--page", help="A live page for this browser, on 127.0.0.1.")] = False,
-    new: Annotated[bool, typer.Option("--new", help="A new run, though a site has not taken its last one.")] = False,
-) -> None:
-    """Coordinator: wait for the sites, run the study, write run and page. Started again, it goes on where it was."""
-    from vitrail.deploy import enrol
-    from vitrail.deploy.serve import serve as conduct
-    from vitrail.report.build import write_report
-    from vitrail.report.live import start
-    from vitrail.report.watch import words
-
-    need_transport()
-    who = enrol.load_coordinator(enrol.find_coordinator(study))
-    print(f"{who.study.name!r} at {who.address}; stop with Ctrl-C and start again, nothing is lost.", flush=True)
-
-    def show(run: Path) -> None:
-        if page:
-            print(f"Live: {start(run).url}", flush=True)
-
-    def written(result: Run, place: Path) -> None:
-        print(f"\nRun:  {place.resolve()}\nPage: {write_report(result, place / 'report.html').resolve()}", flush=True)
-
-    say = lambda event, told: print(f"  {words(event, told)}", flush=True)  # noqa: E731
-    conduct(who, quorum, deadline, say, show, written, new)
-
-
-@verb
 def join(
     kit: Annotated[Path, typer.Argument(help="This site's kit.")],
     data: Annotated[Path, typer.Option("--data", help="The site's own file; it stays here.")],
@@ -157,10 +64,11 @@ def join(
 ) -> None:
     """Site: check the file, read what will leave the house, agree, and take part until the study is finished."""
     from vitrail.deploy import enrol
+    from vitrail.deploy.doctor import need_transport
     from vitrail.deploy.join import Door, agree
     from vitrail.deploy.personal import check_not_left, load_model
     from vitrail.deploy.site import Site
-    from vitrail.report.private import write_private
+    from vitrail.report.private import write_look
 
     check_not_left(kit)
     need_transport()
@@ -175,18 +83,16 @@ def join(
     print(f"The study is finished. This site's own model is in {own.home}: vitrail predict {kit} --data FILE")
     mine = load_model(own, site.home.name)
     if mine.behind is not None:
-        page = write_private(mine.look(frame), site.home / "look.html")
+        page = write_look(mine.look(frame), site.home / "look.html")
         print(f"What was found about this site, with its own rows beside it: {page.resolve()}")
 
 
-@verb
 def outbox(
     kit: Annotated[Path, typer.Argument(help="This site's kit.")],
     show: Annotated[int | None, typer.Option(help="Print the numbers of the message with this number.")] = None,
     everything: Annotated[bool, typer.Option("--all", help="Also what came in, and what was refused.")] = False,
 ) -> None:
     """Site: every message that ever left this house; with --show, the numbers in it."""
-    from vitrail.core.table import print_table
     from vitrail.deploy import enrol
     from vitrail.deploy.outbox import Outbox, numbers, table
     from vitrail.report.words import several, size
@@ -206,7 +112,6 @@ def outbox(
         print(f"The numbers of one: vitrail outbox {kit} --show {max(left, key=lambda e: e.bytes).number}")
 
 
-@verb
 def predict(
     kit: Annotated[Path, typer.Argument(help="This site's kit.")],
     data: Annotated[Path, typer.Option("--data", help="The new rows: a table with the study's columns.")],
@@ -214,7 +119,6 @@ def predict(
     run: Annotated[str | None, typer.Option(help="The run whose model; without it, the one that ended last.")] = None,
 ) -> None:
     """Site: this site's own model on new rows, as CSV: the line in the file, and a probability for each class."""
-    from vitrail.core.problems import Problem, VitrailError
     from vitrail.data.read import read_table
     from vitrail.deploy import enrol
     from vitrail.deploy.personal import load_model
@@ -233,7 +137,38 @@ def predict(
     print(f"{out.resolve()}: {told.count(chr(10)) - 1} rows, with the model of {mine.site} from run {mine.run}.")
 
 
-@verb
+def look(
+    data: Annotated[Path, typer.Option("--data", help="The site's own file.")],
+    run: Annotated[Path | None, typer.Argument(help="The folder of a run with private layers; not with --kit.")] = None,
+    site: Annotated[str, typer.Option(help="The site whose own eyes these are.")] = "",
+    kit: Annotated[Path | None, typer.Option(help="The site's kit, where it took part between machines.")] = None,
+    feature: Annotated[list[str] | None, typer.Option(help="A column to look at besides the findings'.")] = None,
+    out: Annotated[Path | None, typer.Option(help="The HTML file; without it, look-SITE.html here.")] = None,
+) -> None:
+    """At a site, alone: its own rows behind each of its marks, with a likely cause and a repair. Nothing leaves."""
+    from vitrail.data.read import read_table
+    from vitrail.explain.text import to_text
+    from vitrail.report.private import write_look
+    from vitrail.runs import Run
+    from vitrail.runs.folder import site_folder
+    from vitrail.runs.look import look_behind
+
+    if (run is None) == (kit is None):
+        what = "expected one of them: a run folder with --site, or --kit where the site took part between machines."
+        raise VitrailError("cannot look", [Problem("RUN or --kit", what)])
+    if kit is not None:
+        from vitrail.deploy import enrol, personal
+
+        mine = personal.load_model(enrol.load_kit(kit))
+        seen = mine.look(read_table(data, mine.model.study), feature or [])
+    else:
+        assert run is not None
+        told = Run.load(run)
+        seen = look_behind(told, site, read_table(data, told.study), feature or [])
+    page = write_look(seen, out or Path(f"look-{site_folder(seen.site)}.html"))
+    print(f"{to_text(seen)}\n\nPage: {page.resolve()}")
+
+
 def leave(
     kit: Annotated[Path, typer.Argument(help="This site's kit.")],
     yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
@@ -251,17 +186,6 @@ def leave(
     print("Left. Tell the coordinator, who can shut the name out at that end too: vitrail remove.")
 
 
-def need_transport() -> None:
-    from importlib.util import find_spec
-
-    from vitrail.core.problems import Problem, VitrailError
-
-    if find_spec("nvflare") is None:
-        what, hint = "NVIDIA FLARE is not installed here.", "pip install 'vitrail[deploy]'"
-        raise VitrailError("this needs the transport between machines", [Problem("nvflare", what, hint)])
-
-
-@verb
 def doctor(
     place: Annotated[Path, typer.Argument(help="A site's kit, or the coordinator's study file.")],
     data: Annotated[Path | None, typer.Option("--data", help="At a site: its own file.")] = None,

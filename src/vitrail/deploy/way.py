@@ -13,18 +13,18 @@ from typing import Any
 
 from vitrail.core.problems import VitrailError
 from vitrail.deploy import pipe
+from vitrail.deploy.call import REMOVED, Heard
 from vitrail.deploy.enrol import Coordinator
-from vitrail.deploy.far import REMOVED, Heard
 from vitrail.deploy.keeper import stop
 from vitrail.deploy.message import Message, unpack
-from vitrail.deploy.pipe import Line
+from vitrail.deploy.pipe import Pipe
 
 START = 40.0  # seconds that a job may take to reach everyone
 MOST_FRUITLESS = 2  # jobs in which nobody answers, before the transport is started anew
-GRACE = 2.0  # seconds for a job to end before the next one begins
+ENDING = 2.0  # seconds for a job to end before the next one begins
 
 
-class FlareLine:
+class FlareWay:
     """Sites by name; a job of FLARE's carries the messages, and a new one is begun whenever a site that is there is
     not part of it."""
 
@@ -32,9 +32,9 @@ class FlareLine:
         self.who, self.say = who, log
         self.names = {site["identity"]: name for name, site in who.sites.items()}
         self.ids = {name: who_ for who_, name in self.names.items()}
-        self.inbox: queue.Queue[tuple[Line | None, dict[str, Any], bytes]] = queue.Queue()
+        self.inbox: queue.Queue[tuple[Pipe | None, dict[str, Any], bytes]] = queue.Queue()
         self.alive: dict[str, float] = {}  # site -> when it was last heard of
-        self.relay: Line | None = None
+        self.relay: Pipe | None = None
         self.job, self.members, self.number = "", set[str](), 0
         self.begun, self.heard = 0.0, set[str]()  # when the job was submitted, and who has answered in it
         self.silent: set[str] = set()  # sites that are there and did not answer: their part of the job may be dead
@@ -53,16 +53,16 @@ class FlareLine:
     def _accept(self) -> None:
         while True:
             try:
-                line = self.listener.accept()
+                end = self.listener.accept()
             except OSError:
                 return
-            threading.Thread(target=self._listen, args=(line,), daemon=True).start()
+            threading.Thread(target=self._listen, args=(end,), daemon=True).start()
 
-    def _listen(self, line: Line) -> None:
+    def _listen(self, end: Pipe) -> None:
         with contextlib.suppress(EOFError, OSError):
             while True:
-                self.inbox.put((line, *line.get()))
-        self.inbox.put((line, {"event": "closed"}, b""))
+                self.inbox.put((end, *end.get()))
+        self.inbox.put((end, {"event": "closed"}, b""))
 
     def present(self) -> set[str]:
         from vitrail.deploy.adapter import QUIET
@@ -76,23 +76,23 @@ class FlareLine:
             self._keep_running()
             self._shut_out()
             try:
-                line, head, body = self.inbox.get(timeout=max(0.0, min(0.5, until - time.time())))
+                end, head, body = self.inbox.get(timeout=max(0.0, min(0.5, until - time.time())))
             except queue.Empty:
                 if time.time() >= until:
                     return None
                 continue
             if "number" in head:
                 return head, body
-            self._note(line, head)
+            self._note(end, head)
             if time.time() >= until:
                 return None
 
-    def _note(self, line: Line | None, head: dict[str, Any]) -> None:
+    def _note(self, end: Pipe | None, head: dict[str, Any]) -> None:
         event, site = head.get("event"), self.names.get(head.get("site", ""))
         if event == "relay":
             if head["job"] == self.job:
-                self.relay, self.pause = line, 0.5
-        elif event == "closed" and line is self.relay and line is not None:
+                self.relay, self.pause = end, 0.5
+        elif event == "closed" and end is self.relay and end is not None:
             self.relay = None
             self.log("job lost")
         elif event in ("alive", "entered") and site and site not in self.removed:
@@ -237,7 +237,7 @@ class FlareLine:
             if self.relay is not None:
                 with contextlib.suppress(OSError):
                     self.relay.put({"do": "end"})
-            time.sleep(GRACE)
+            time.sleep(ENDING)
             self.jobs.end(self.job)
         self._forget()
         self.listener.close()

@@ -1,0 +1,85 @@
+"""The command line. Thin: every verb reads its arguments, calls one function and prints."""
+
+from __future__ import annotations
+
+import sys
+from typing import Annotated, NoReturn
+
+import typer
+
+from vitrail.cli import coordinator, runs, site, studies
+from vitrail.core.problems import VitrailError
+
+app = typer.Typer(
+    help="Vitrail: federated learning that can be seen through.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+VERBS = {  # by who uses them, in the order of --help
+    "With all tables at hand: one run": (
+        studies.demo,
+        runs.init,
+        runs.run,
+        runs.report,
+        runs.ui,
+        runs.adopt,
+        runs.wire,
+        runs.methods,
+    ),
+    "With all tables at hand: many runs": (studies.compare, studies.tune, studies.transfer, studies.contribution),
+    "At a site, with its own rows": (
+        site.check,
+        site.request,
+        site.join,
+        site.outbox,
+        site.predict,
+        site.look,
+        site.leave,
+        site.doctor,
+    ),
+    "At the coordinator, without rows": (
+        coordinator.invite,
+        coordinator.approve,
+        coordinator.remove,
+        coordinator.serve,
+    ),
+}
+for _who, _verbs in VERBS.items():
+    for _verb in _verbs:
+        app.command(rich_help_panel=_who)(_verb)
+
+
+def main() -> None:
+    """Entry point: a user's mistake is told in words, never as a traceback."""
+    try:
+        app()
+    except VitrailError as error:
+        fail(error)
+    except KeyboardInterrupt:
+        print("\nStopped. What was finished is kept; continue with --resume.", file=sys.stderr)
+        sys.exit(130)
+    except BrokenPipeError:
+        sys.exit(141)
+
+
+def fail(error: VitrailError) -> NoReturn:
+    print(f"vitrail: {error}", file=sys.stderr)
+    sys.exit(2)
+
+
+def show_version(wanted: bool) -> None:
+    if wanted:
+        from importlib.metadata import version
+
+        print(f"vitrail {version('vitrail')}")
+        raise typer.Exit
+
+
+@app.callback()
+def _root(
+    version: Annotated[bool, typer.Option("--version", callback=show_version, is_eager=True)] = False,
+) -> None:
+    pass

@@ -1,0 +1,107 @@
+"""Verbs of the coordinator of a study between machines."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+if TYPE_CHECKING:
+    from vitrail.runs.run import Run
+
+StudyOf = Annotated[
+    Path | None,
+    typer.Option("--study", help="The study file, when this folder holds more than one coordinator's folder."),
+]
+
+
+def invite(
+    study: Annotated[Path, typer.Argument(help="The study file (TOML).")],
+    site: Annotated[list[str] | None, typer.Option(help="A site's name; once for each site.")] = None,
+    address: Annotated[str, typer.Option(help="HOST:PORT of this machine, as the sites reach it.")] = "",
+    seed: Annotated[int | None, typer.Option(help="Instead of the study's first seed.")] = None,
+) -> None:
+    """Coordinator: make the study's authority and an invitation for each site. Again: add sites, change the address."""
+    from vitrail.deploy import enrol
+
+    folder = enrol.invite(study, site or [], address, seed)
+    who = enrol.load_coordinator(folder)
+    print(f"{folder}: {who.study.name!r} at {who.address}, seed {who.seed}. Keep this folder private and backed up.\n")
+    for name, entry in who.sites.items():
+        state = "removed" if entry["removed"] else "approved" if entry["approved"] else "invited"
+        print(f"  {name:30s} {state:9s} {'' if entry['removed'] else enrol.invitation_of(folder, name)}")
+    print(f"\nThe authority's fingerprint: {who.authority_fingerprint}")
+    print("Send each site its invitation; it answers with a request: vitrail approve REQUEST.")
+    if any(entry["approved"] for entry in who.sites.values()):
+        print(
+            "Sites that are approved keep their approval. Send them the new invitation too: vitrail request takes it."
+        )
+
+
+def approve(
+    request: Annotated[Path, typer.Argument(help="The request, as the site sent it.")],
+    study: StudyOf = None,
+    yes: Annotated[bool, typer.Option("--yes", help="Do not ask: the fingerprint was compared.")] = False,
+) -> None:
+    """Coordinator: sign a site's request, after its fingerprint was compared by phone."""
+    from vitrail.deploy import enrol
+
+    folder = enrol.find_coordinator(study) if study else enrol.only_coordinator(Path())
+    asked = enrol.read_request(folder, request)
+    print(f"{asked.site} asks to take part in {enrol.load_coordinator(folder).study.name!r}.")
+    print(f"  its fingerprint          {asked.fingerprint}")
+    if not yes and not typer.confirm("Call the site. Does it read out the same?", default=False):
+        print("Not approved.")
+        raise typer.Exit(1)
+    done = enrol.approve(folder, request)
+    print(f"Approved. Send {done.file} to {done.site}: vitrail join takes it.")
+
+
+def remove(
+    site: Annotated[str, typer.Argument(help="The site's name.")],
+    study: StudyOf = None,
+    yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
+) -> None:
+    """Coordinator: shut a site out of the study for good."""
+    from vitrail.deploy import enrol
+
+    folder = enrol.find_coordinator(study) if study else enrol.only_coordinator(Path())
+    if not yes and not typer.confirm(f"Shut {site} out for good? This cannot be undone.", default=False):
+        print("Nothing was changed.")
+        raise typer.Exit(1)
+    enrol.remove(folder, site)
+    print(f"{site} is removed: its certificate is refused from now on, also after a restart.")
+
+
+def serve(
+    study: Annotated[Path, typer.Argument(help="The study file, as it was invited with.")],
+    quorum: Annotated[
+        int | None,
+        typer.Option(help="Sites needed to start and in each round; otherwise all to start, then more than half."),
+    ] = None,
+    deadline: Annotated[float, typer.Option(help="Seconds that a site has to answer.")] = 600.0,
+    page: Annotated[bool, typer.Option("--page", help="A live page for this browser, on 127.0.0.1.")] = False,
+    new: Annotated[bool, typer.Option("--new", help="A new run, though a site has not taken its last one.")] = False,
+) -> None:
+    """Coordinator: wait for the sites, run the study, write run and page. Started again, it goes on where it was."""
+    from vitrail.deploy import enrol
+    from vitrail.deploy.doctor import need_transport
+    from vitrail.deploy.serve import serve as begin
+    from vitrail.report.build import write_report
+    from vitrail.report.live import start
+    from vitrail.report.watch import words
+
+    need_transport()
+    who = enrol.load_coordinator(enrol.find_coordinator(study))
+    print(f"{who.study.name!r} at {who.address}; stop with Ctrl-C and start again, nothing is lost.", flush=True)
+
+    def show(run: Path) -> None:
+        if page:
+            print(f"Live: {start(run).url}", flush=True)
+
+    def written(result: Run, place: Path) -> None:
+        print(f"\nRun:  {place.resolve()}\nPage: {write_report(result, place / 'report.html').resolve()}", flush=True)
+
+    say = lambda event, told: print(f"  {words(event, told)}", flush=True)  # noqa: E731
+    begin(who, quorum, deadline, say, show, written, new)

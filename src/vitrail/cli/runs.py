@@ -1,0 +1,238 @@
+"""Verbs of one run, for who has all tables at hand: draft a study, run it, look at what came out."""
+
+from __future__ import annotations
+
+import sys
+from contextlib import suppress
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from vitrail.cli.given import (
+    Data,
+    Device,
+    Engine,
+    Resume,
+    Rounds,
+    StudyFile,
+    parse_away,
+    parse_pseudonyms,
+    parse_settings,
+)
+from vitrail.cli.shown import kept_size, show_progress
+from vitrail.core.problems import Problem, VitrailError
+from vitrail.core.table import print_table
+
+
+def init(
+    data: Annotated[list[Path], typer.Argument(help="Tables, one per site; or a folder; or one table of all sites.")],
+    target: Annotated[str, typer.Option(help="The column to predict.")],
+    site_column: Annotated[str, typer.Option(help="The column that names the site, when one file holds all.")] = "",
+    out: Annotated[Path, typer.Option(help="The study file to write.")] = Path("study.toml"),
+) -> None:
+    """Draft a study file from tables. Kinds, ranges and categories are guesses: read them before you run."""
+    from vitrail.data.infer import read_drafts
+    from vitrail.study import Study
+
+    if out.exists():
+        raise VitrailError(
+            "nothing was overwritten", [Problem(str(out), "it exists already.", "Choose another --out.")]
+        )
+    sites = read_drafts(data, target, site_column)
+    study = Study.infer(sites, target, name=out.stem, **({"site_column": site_column} if site_column else {}))
+    study.save(out)
+    skipped = {str(c) for f in sites.values() for c in f.columns} - set(study.features) - {target, site_column}
+    print(f"Wrote {out}: {len(study.features)} features, {len(sites)} sites, target {target} ({study.target.kind}).")
+    if skipped:
+        print(f"Left out (constant, empty, free text or identifiers): {', '.join(sorted(skipped))}.")
+    print("Read it: units, ranges and codes for missing values are yours to correct. Then: vitrail check, vitrail run.")
+
+
+def run(
+    study: StudyFile,
+    data: Data,
+    out: Annotated[Path, typer.Option(help="The run folder to write.")],
+    method: Annotated[str | None, typer.Option(help="Method, instead of the study's.")] = None,
+    set_: Annotated[list[str] | None, typer.Option("--set", help="Hyperparameter of the method: KEY=VALUE.")] = None,
+    rounds: Rounds = None,
+    seed: Annotated[int | None, typer.Option(help="Seed, instead of the study's first.")] = None,
+    engine: Engine = "vectorised",
+    device: Device = "cpu",
+    dropout_rate: Annotated[float, typer.Option(help="Chance that a site is absent in a round.")] = 0.0,
+    away: Annotated[list[str] | None, typer.Option(help="A planned absence, SITE:FIRST-LAST rounds.")] = None,
+    refuse: Annotated[list[str] | None, typer.Option(help="A site that does not publish its private layers.")] = None,
+    pseudonym: Annotated[
+        list[str] | None, typer.Option(help="The name a site publishes its layers under: SITE=PSEUDONYM.")
+    ] = None,
+    keep_updates: Annotated[
+        bool, typer.Option("--keep-updates", help="Keep what each site reports in each round, for `contribution`.")
+    ] = False,
+    resume: Resume = False,
+) -> None:
+    """Train one method over all sites and score every site on its own hold-out rows."""
+    from vitrail.data.read import read_sites
+    from vitrail.explain.trust import read_trust
+    from vitrail.methods import build
+    from vitrail.report.build import write_report
+    from vitrail.report.findings import no_shifts
+    from vitrail.runs import federate
+    from vitrail.study import Study
+
+    agreed = Study.load(study)
+    chosen: Any = method
+    if set_:
+        name = method or agreed.method["name"]
+        given = {k: v for k, v in agreed.method.items() if k != "name"} if name == agreed.method["name"] else {}
+        chosen = build(name, {**given, **parse_settings(set_)})
+    with show_progress() as step:
+        result = federate(
+            agreed,
+            read_sites(data, agreed),
+            method=chosen,
+            rounds=rounds,
+            seed=seed,
+            engine=engine,
+            device=device,
+            out=out,
+            resume=resume,
+            dropout_rate=dropout_rate,
+            away=parse_away(away or []),
+            refuse=refuse or [],
+            pseudonyms=parse_pseudonyms(pseudonym or []),
+            keep_updates=keep_updates,
+            progress=lambda done, total: step("rounds", done, total),
+        )
+    table = result.scores().pivot(index="site", columns="metric", values="value").loc[result.sites]
+    print_table(
+        ["site", *result.study.metrics],
+        [[s, *(table.loc[s, m] for m in result.study.metrics)] for s in table.index],
+    )
+    if result.shift_table is not None:
+        print("\nWhose data does not fit?")
+        found = result.findings()
+        print("\n".join(f"  - {f.text}" for f in found) or f"  {no_shifts(result.shifts())}")
+    if trust := read_trust(result.sites, result.facts):
+        words = "How far each site trusts the others after the last round: 1 fully, 0 no more"
+        if trust.shares:
+            words = "Whom each site learned from: share of its model, mean over rounds"
+        print(f"\n{words}\n")
+        shown = trust.mean if trust.shares else trust.final
+        print_table(["user", *trust.sites], [[u, *map(float, a)] for u, a in zip(trust.sites, shown, strict=True)])
+    if keep_updates:
+        print(f"\nUpdates kept: {kept_size(out)}. The coordinator sees each site's own report.")
+    print(f"\nRun:  {out.resolve()}\nPage: {write_report(result, out / 'report.html').resolve()}")
+
+
+def wire(
+    method: Annotated[str, typer.Argument(help="The method.")],
+    study: Annotated[Path | None, typer.Argument(help="The study file; without it, the heart disease study.")] = None,
+    set_: Annotated[list[str] | None, typer.Option("--set", help="Hyperparameter of the method: KEY=VALUE.")] = None,
+    sites: Annotated[int, typer.Option(min=1, help="How many sites, where messages grow with them.")] = 4,
+) -> None:
+    """What leaves a site and what comes in, by name, shape and bytes, for that method (or ndoye) and this study."""
+    from vitrail.data.datasets import packaged
+    from vitrail.methods import build
+    from vitrail.runs import wire_lines
+    from vitrail.study import Study
+
+    agreed = Study.load(study or packaged("heart_disease.toml"))
+    if method == "ndoye":
+        from vitrail.studies.transfer import ON_TRUST, transfer_lines
+
+        title, lines = (
+            f"Adapted Ndoye factor, before any training together, {sites} sites",
+            transfer_lines(agreed, sites),
+        )
+    else:
+        chosen = build(method, parse_settings(set_ or []))
+        lines = wire_lines(agreed, chosen, sites=sites)
+        title = f"{chosen.title}, {agreed.training.rounds} rounds" + (f", {sites} sites" if chosen.grows else "")
+    rows = [
+        [
+            x.stage,
+            x.direction,
+            x.name,
+            " x ".join(map(str, x.shape)) or "1",
+            x.dtype,
+            f"{x.bytes:,}",
+            x.rounds,
+            x.seen,
+        ]
+        for x in lines
+    ]
+    print(f"{title}, on the study {agreed.name!r}\n")
+    print_table(["stage", "direction", "tensor", "shape", "type", "bytes", "times", "seen"], rows)
+    print()
+    for direction, words in (("from site", "leaves"), ("to site", "reaches")):
+        total = sum(x.bytes * x.rounds for x in lines if x.direction == direction and not x.per_row)
+        print(f"In all {total / 1e6:,.2f} MB {words} each site.")
+    if rows_too := sum(x.bytes for x in lines if x.per_row):
+        print(f"And {rows_too} bytes for every training row: THE ROWS THEMSELVES LEAVE. A yardstick, not for use.")
+    print("seen = sum: the coordinator needs only the total over sites; each: it sees every site's own.")
+    print("This table says what travels, not what could be learned from it about the rows behind it.")
+    if method == "ndoye":
+        print(f"Every site's model goes to every other site, through the coordinator. {ON_TRUST}")
+
+
+def report(
+    run: Annotated[Path, typer.Argument(help="The folder of a run or a comparison.")],
+    out: Annotated[Path | None, typer.Option(help="The HTML file to write.")] = None,
+) -> None:
+    """Write the page of a run or a comparison: one HTML file that needs no network."""
+    from vitrail.report.build import load, write_report
+
+    print(write_report(load(run), out or run / "report.html").resolve())
+
+
+def ui(
+    run: Annotated[Path, typer.Argument(help="The folder of a run, finished or being written.")],
+    port: Annotated[int, typer.Option(help="0: any that is free.")] = 0,
+    host: Annotated[str, typer.Option(help="Anything but 127.0.0.1 asks for a token.")] = "127.0.0.1",
+) -> None:
+    """Follow a run in the browser: sites, rounds, curves, bytes, losses and returns as they happen."""
+    from vitrail.report.live import check_folder, start
+
+    check_folder(run)
+    live = start(run, host, port)
+    print(f"{live.url}\nCtrl-C ends the page, not the run.", flush=True)
+    with suppress(KeyboardInterrupt):
+        live.thread.join()
+    live.stop()
+
+
+def adopt(
+    run: Annotated[Path, typer.Argument(help="The folder of a run with private layers.")],
+    site: Annotated[str, typer.Option(help="The new site's name.")],
+    data: Annotated[Path, typer.Option("--data", help="The new site's own file.")],
+    out: Annotated[Path, typer.Option(help="The run folder to write; the old one is left alone.")],
+) -> None:
+    """Take a new site into a finished run: it fits its own private layers, the shared model stands still."""
+    from vitrail.data.read import read_table
+    from vitrail.report.build import write_report
+    from vitrail.runs import Run
+    from vitrail.runs.newcomer import gains
+
+    told = Run.load(run)
+    result = told.adopt(site, read_table(data, told.study))
+    result.save(out)
+    rows = gains(result)
+    print(f"{site}, on its own hold-out rows: the shared model as it is, and with layers fitted to the site\n")
+    print_table(
+        ["metric", "before", "after"], rows[rows.site == site][["metric", "before", "after"]].to_numpy().tolist()
+    )
+    print(f"\nRun:  {out.resolve()}\nPage: {write_report(result, out / 'report.html').resolve()}")
+
+
+def methods() -> None:
+    """The methods and their hyperparameters."""
+    import dataclasses
+
+    from vitrail.methods import TABLE
+
+    rows = []
+    for name, kind in TABLE.items():
+        given = ", ".join(f"{f.name}={f.default!r}" for f in dataclasses.fields(kind) if f.default is not None)
+        doc = sys.modules[kind.__module__].__doc__ or ""
+        rows.append([name, kind.title, given, doc.split("\n")[0]])
+    print_table(["name", "title", "hyperparameters", "what it does"], rows)

@@ -1,0 +1,222 @@
+"""Verbs of many runs: which method, which settings, whom to learn from, who contributed."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from vitrail.cli.given import (
+    Data,
+    Device,
+    Engine,
+    Resume,
+    Rounds,
+    StudyFile,
+    Workers,
+    cores,
+    free_folder,
+    parse_methods,
+)
+from vitrail.cli.shown import print_comparison, show_progress
+from vitrail.core.table import print_table
+
+
+def demo(
+    out: Annotated[Path, typer.Option(help="Where to write.")] = Path("runs/demo"),
+    seeds: Annotated[int, typer.Option(min=1, help="Seeds for each method.")] = 5,
+) -> None:
+    """Federate the four real hospitals of the UCI heart disease data, offline, and write a page about it."""
+    from vitrail.data.datasets import HEART_ATTRIBUTION, heart_disease, packaged
+    from vitrail.methods import named
+    from vitrail.report.build import write_report
+    from vitrail.studies.compare import compare, seeds_of
+    from vitrail.study import Study
+
+    study = Study.load(packaged("heart_disease.toml"))
+    print("Four hospitals, 920 patients. Is a coronary artery narrowed? Each hospital keeps its rows.")
+    print(f"{HEART_ATTRIBUTION}\n")
+    target = free_folder(out)
+    with show_progress() as step:
+        result = compare(
+            study,
+            heart_disease(),
+            named(lambda kind: not kind.tune_first),
+            seeds_of(study, seeds),
+            out=target,
+            workers=cores(),
+            progress=step,
+        )
+    print_comparison(result)
+    print(f"\nPage: {write_report(result, target / 'report.html').resolve()}")
+
+
+def compare(
+    study: StudyFile,
+    data: Data,
+    out: Annotated[Path, typer.Option(help="The folder to write.")],
+    methods: Annotated[
+        str | None,
+        typer.Option(help="Methods, separated by commas; or all. Without it, the yardsticks and the default method."),
+    ] = None,
+    seeds: Annotated[int, typer.Option(min=1, help="How many seeds.")] = 5,
+    rounds: Rounds = None,
+    engine: Engine = "vectorised",
+    device: Device = "cpu",
+    workers: Workers = 0,
+    resume: Resume = False,
+) -> None:
+    """Compare methods over seeds: mean and worst site with intervals, and for each site whether joining is worth it."""
+    from vitrail.data.read import read_sites
+    from vitrail.report.build import write_report
+    from vitrail.studies.compare import compare as side_by_side
+    from vitrail.studies.compare import seeds_of
+    from vitrail.study import Study
+
+    agreed = Study.load(study)
+    names = parse_methods(methods)
+    with show_progress() as step:
+        result = side_by_side(
+            agreed,
+            read_sites(data, agreed),
+            names,
+            seeds_of(agreed, seeds),
+            rounds=rounds,
+            engine=engine,
+            device=device,
+            out=out,
+            resume=resume,
+            workers=workers or (1 if device != "cpu" else cores()),
+            progress=step,
+        )
+    print_comparison(result)
+    print(
+        f"\nTable: {(out / 'comparison.csv').resolve()}\nPage:  {write_report(result, out / 'report.html').resolve()}"
+    )
+
+
+def tune(
+    study: StudyFile,
+    data: Data,
+    method: Annotated[str | None, typer.Option(help="Method, instead of the study's.")] = None,
+    grid: Annotated[
+        list[str] | None, typer.Option(help="A setting of the method, training or network: KEY=VALUE,VALUE.")
+    ] = None,
+    folds: Annotated[int, typer.Option(help="Folds within each site's training rows.")] = 3,
+    metric: Annotated[str | None, typer.Option(help="What to judge by, instead of the study's first metric.")] = None,
+    out: Annotated[Path | None, typer.Option(help="The folder to write; it keeps each trial as it ends.")] = None,
+    rounds: Rounds = None,
+    seed: Annotated[int | None, typer.Option(help="Seed, instead of the study's first.")] = None,
+    workers: Workers = 0,
+    resume: Resume = False,
+) -> None:
+    """Find the best settings by cross-validation within the training rows; test rows are never touched."""
+    from vitrail.data.read import read_sites
+    from vitrail.studies.tune import parse_grid
+    from vitrail.studies.tune import tune as search
+    from vitrail.study import Study
+
+    agreed = Study.load(study)
+    with show_progress() as step:
+        found = search(
+            agreed,
+            read_sites(data, agreed),
+            method,
+            parse_grid(grid or []),
+            folds,
+            seed,
+            metric=metric,
+            rounds=rounds,
+            out=out,
+            resume=resume,
+            workers=workers or cores(),
+            progress=step,
+        )
+    print(f"{found.title}: {found.metric.replace('_', ' ')} over {folds} folds of the training rows, best first\n")
+    keys = list(found.grid)
+    table = found.table[[*keys, "mean", "sd", "worst", "worst_site"]].to_numpy().tolist()
+    shown = [[*map(str, row[: len(keys)]), *row[len(keys) :]] for row in table]
+    print_table([*keys, "mean over sites", "sd over folds", "worst site", "which"], shown)
+    print(f"\n# the best, for the study file\n{found.section()}")
+    if out:
+        print(f"\nWritten: {(out / 'tuning.json').resolve()}")
+
+
+def transfer(
+    study: StudyFile,
+    data: Data,
+    out: Annotated[Path | None, typer.Option(help="A folder for page and tables.")] = None,
+    folds: Annotated[int, typer.Option(help="Folds of each site's cross-validation.")] = 5,
+    train_with: Annotated[
+        str | None, typer.Option(help="Then train with the best: top:3, below:0.05, or NAME,NAME.")
+    ] = None,
+    user: Annotated[list[str] | None, typer.Option(help="For this site; without it, for each.")] = None,
+    method: Annotated[str | None, typer.Option(help="The method to train with, instead of the default one.")] = None,
+    rounds: Rounds = None,
+    seed: Annotated[int | None, typer.Option(help="Seed, instead of the study's first.")] = None,
+    workers: Workers = 0,
+) -> None:
+    """Before any training together: whose model carries over to whose rows (the adapted Ndoye factor)?"""
+    from vitrail.data.read import read_sites
+    from vitrail.report.transfer import write_transfer
+    from vitrail.studies.transfer import ON_TRUST, train_together
+    from vitrail.studies.transfer import transfer as carry_over
+    from vitrail.study import Study
+
+    agreed = Study.load(study)
+    tables = read_sites(data, agreed)
+    with show_progress() as step:
+        found = carry_over(
+            agreed, tables, folds, seed, rounds, progress=lambda done, total: step("rounds", done, total)
+        )
+        for u in user or []:  # a mistake is told before anything is printed
+            found.ranking(u)
+        scores = None
+        if train_with:
+            scores = train_together(found, tables, train_with, user or (), method, step, workers or cores())
+    print("Transfer loss: the loss of each site's own model on a user's training rows, less its cross-validated loss\n")
+    shown = found.matrix()
+    print_table(["user", *found.sites], [[u, *map(float, shown.loc[u])] for u in found.sites])
+    print("\nWhom to learn from, best suited first; and the columns their models use most differently\n")
+    rows = found.table[found.table.user.isin(user or found.sites)].sort_values(["user", "rank"])
+    said = [
+        [*r[:4], found.most_different(r[0], r[1])] for r in rows[["user", "site", "transfer", "loss_on_user"]].values
+    ]
+    print_table(["user", "site", "transfer loss", "loss on user", "difference in effect"], said)
+    print(f"\n{ON_TRUST}")
+    if scores is not None:
+        first = scores[scores.metric == agreed.metrics[0]]
+        print(f"\n{agreed.metrics[0].replace('_', ' ')} on each user's own hold-out rows\n")
+        print_table(
+            ["user", "trained", "with", agreed.metrics[0]],
+            first[["user", "trained", "sites", "value"]].to_numpy().tolist(),
+        )
+    if out:
+        print(f"\nTables: {out.resolve()}\nPage:   {write_transfer(found, out, scores).resolve()}")
+
+
+def contribution(
+    run: Annotated[Path, typer.Argument(help="The folder of a run made with --keep-updates.")],
+    user: Annotated[str, typer.Option(help="The site on whose own test rows the loss is counted.")],
+    data: Annotated[Path, typer.Option("--data", help="The user's own file, or a folder that holds it by name.")],
+    method: Annotated[str, typer.Option(help="loo (leave-one-out), shapley or all.")] = "all",
+    permutations: Annotated[int, typer.Option(help="Orders of joining that are drawn where not all are used.")] = 200,
+    out: Annotated[Path | None, typer.Option(help="The folder to write; without it, contribution-USER here.")] = None,
+) -> None:
+    """How much each site's taking part lowered the user's loss, and a ledger of credits. Nothing is trained again."""
+    from vitrail.report.contribution import write_contribution
+    from vitrail.runs import Run
+    from vitrail.runs.folder import site_folder
+    from vitrail.studies.contribution import contribution as count
+    from vitrail.studies.contribution import to_text, user_table
+
+    rows = user_table(data, Run.load(run).study, user)
+    with show_progress() as step:
+        told = count(run, user, rows, method, permutations, step)
+    page = write_contribution(told, out or Path(f"contribution-{site_folder(user)}"))
+    print(to_text(told)[0])
+    for words, header, lines in to_text(told)[1]:
+        print(f"\n{words}\n")
+        print_table(header, lines)
+    print(f"\nTables: {page.parent.resolve()}\nPage:   {page.resolve()}")

@@ -1,0 +1,81 @@
+"""A whole study between machines, as the coordinator conducts it: from the first hello to the last word."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from vitrail.core.tensors import filled
+from vitrail.deploy.book import ENTERED, Book
+from vitrail.deploy.call import Call
+from vitrail.deploy.far import FarRounds, FarSites
+from vitrail.deploy.message import Message
+from vitrail.runs.folder import Folder, is_finished, write_atomically
+from vitrail.runs.look import Behind, behind
+from vitrail.runs.run import Run
+from vitrail.runs.train import describe_run, train
+
+TOLD = "told.json"  # in a run folder: the sites that have heard their last word
+
+
+def conduct(
+    call: Call,
+    folder: Folder,
+    resume: bool,
+    progress: Callable[[int, int], None] | None = None,
+    *,
+    start: int | None = None,
+    gone: Sequence[str] = (),
+    written: Callable[[Run], None] | None = None,
+) -> Run:
+    """The whole study from the first hello to the run folder. Every round is kept, so that at most one is repeated.
+
+    `start`: so many sites must be there before the first round, or all; who comes later takes part from then on.
+    `gone`: sites that were invited and do not take part. They keep their place, since messages may grow with places.
+    `written` is told as soon as the run folder is whole: sites that are away at the end are then still waited for.
+    """
+    agreed, book = call.agreed, Book(call, folder.path / ENTERED)
+    if not book.order:
+        book.open(len(call.names) if start is None else start, gone)
+    prints = {n: book.sites[n]["fingerprint"] for n in book.first}
+    info = describe_run(agreed.study, agreed.seed, "deployed", "cpu", prints)
+    rounds = FarRounds(call, agreed, book, info)
+    info |= {"dropout_rate": 0.0, "away": {}, "refuse": [], "pseudonyms": []}  # in simulation these are planned
+    if is_finished(folder.path):
+        run = Run.load(folder.path)
+    else:
+        resume = resume and (folder.path / "run.json").exists()
+        run = train(rounds, agreed.study, agreed.seed, FarSites(rounds), info, {}, folder, resume, progress, 0.0)
+    if written is not None:
+        written(run)
+    _farewell(call, rounds, run, folder.path / TOLD)
+    return run
+
+
+def _farewell(call: Call, rounds: FarRounds, run: Run, kept: Path) -> None:
+    """Each site its last word and what was found about it. Who is away is waited for no longer than for an answer;
+    started again, this goes on with those who are left."""
+    told = set[str](json.loads(kept.read_text()) if kept.exists() else [])
+    last, coord = len(rounds.stages) - 1, filled(rounds.start().coord, run.shared)
+    rounds.settled |= dict.fromkeys(told, last + 1)
+    until = time.monotonic() + call.deadline
+    while left := [n for n in call.active() if n in rounds.book.sites and n not in told]:
+        rounds.settle(last, rounds.stages[last].rounds, coord, 0)
+        here = [n for n in left if rounds.settled.get(n, 0) > last]
+        told |= call.all(lambda n: _last_word(run, n) if n in here else None, 0).keys()  # noqa: B023
+        write_atomically(kept, json.dumps(sorted(told)))
+        if left := [n for n in left if n not in told]:
+            if time.monotonic() > until:
+                call.way.log("not told", sites=left)
+                return
+            call.way.log("last word waits", sites=left)
+            time.sleep(0.5)
+
+
+def _last_word(run: Run, site: str) -> Message:
+    told = Behind([]) if run.shift_table is None else behind(run, site)
+    findings = [list(found[1:]) for found in told.findings]
+    layers = {f"others/{k}": v for k, v in told.layers.items()}
+    return Message("finish", {"findings": findings, "others": told.others}, layers)
