@@ -26,7 +26,8 @@ sys.path.insert(0, str(Path(__file__).parent.parent / "src"))  # a GPU machine m
 from speed import machine
 
 from vitrail.core.task import Task
-from vitrail.engines.local import Engine, Training, _threads
+from vitrail.engines.local import Engine, threads
+from vitrail.engines.rounds import Training
 from vitrail.engines.sites import gather_sites
 from vitrail.methods import build
 from vitrail.nets import MLP
@@ -97,11 +98,11 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=200)
     parser.add_argument("--out", type=Path)
     args = parser.parse_args()
-    threads = f"{_threads()} threads, " if args.device == "cpu" else ""
+    used = f"{threads()} threads, " if args.device == "cpu" else ""
     lines = [
         f"# What iFedAvg's private layers cost, {args.device}, {time.strftime('%Y-%m-%d')}",
         "",
-        f"Machine: {machine(args.device)}; {threads}torch {torch.__version__}.",
+        f"Machine: {machine(args.device)}; {used}torch {torch.__version__}.",
         f"{args.rounds} rounds each, in turns, in one process; synthetic rows. Ratio of the median rounds; range: the",
         f"same from each of {PARTS} parts of the run.",
         "",

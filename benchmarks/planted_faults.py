@@ -37,7 +37,8 @@ from vitrail.core.random import key
 from vitrail.core.tensors import each
 from vitrail.data.encode import SiteData, fit_encoders, split_rows
 from vitrail.data.read import clean
-from vitrail.engines.local import Engine, Moment
+from vitrail.engines.local import Engine
+from vitrail.engines.rounds import Moment
 from vitrail.explain import evidence, shifts
 from vitrail.explain.evidence import LABEL
 from vitrail.runs.fit import at_hand, find_shifts

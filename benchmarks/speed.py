@@ -12,6 +12,7 @@ from __future__ import annotations
 import argparse
 import ctypes
 import gc
+import itertools
 import json
 import os
 import platform
@@ -66,17 +67,59 @@ def ours(
     return seconds[3:]
 
 
+def as_a_user(rounds: int, method: str = "fedavg") -> list[float]:
+    """Rounds as `vt.federate` does them: tables in, scores of every site in every round."""
+    import numpy as np
+    import pandas as pd
+
+    import vitrail as vt
+
+    rng, rows = np.random.default_rng(0), 360  # of which 240 are trained on, as in the other entries
+    names = [f"f{i}" for i in range(SHAPE.features)]
+    sites = {}
+    for i in range(SHAPE.sites):
+        frame = pd.DataFrame(rng.standard_normal((rows, SHAPE.features)), columns=names)
+        sites[f"site {i}"] = frame.assign(y=[f"class {k}" for k in rng.integers(0, SHAPE.classes, rows)])
+    network = {"hidden": SHAPE.hidden, "dropout": SHAPE.dropout}
+    training = {"rounds": rounds + 3, "batch": SHAPE.batch, "lr": SHAPE.lr, "momentum": SHAPE.momentum, "decays": 0}
+    study = vt.Study.infer(sites, "y", network=network, training=training)
+    times: list[float] = []
+    asks = any(ex.consent for stage in build(method).plan(1) for ex in stage.exchanges)
+    refuse = list(sites) if asks else []  # what comes after training is not a round
+    vt.federate(study, sites, method, refuse=refuse, progress=lambda done, of: times.append(time.perf_counter()))
+    return [b - a for a, b in itertools.pairwise(times)][3 : rounds + 2]
+
+
+def many_sites(invited: int) -> dict[str, float]:
+    """10,000 small sites of which some are asked in a round: the time of a round, and memory against the data."""
+    sites, rows, features = 10_000, 60, 30
+    g = torch.Generator().manual_seed(0)
+    x = torch.randn(sites * rows, features, generator=g)
+    y = torch.nn.functional.one_hot(torch.randint(0, 2, (sites * rows,), generator=g), 2).float()
+    names = tuple(f"site {i:05d}" for i in range(sites))
+    data = Sites(names, x, y, torch.ones(sites * rows, 1), (rows,) * sites)
+    net = MLP(features, 2, (32, 16), 0.2)
+    task = Task(net, net.init(torch.Generator().manual_seed(0)))
+    ours(1, sites=2)  # what torch loads at first use is not the federation's
+    gc.collect()
+    ctypes.CDLL(None).malloc_trim(0)
+    size, before = sum(t.numel() * 4 for t in (data.x, data.y, data.w)) / 1e6, _resident("VmRSS")
+    Path("/proc/self/clear_refs").write_text("5")  # the peak starts anew
+    engine = Engine(task, build("fedavg", {"invited": invited}), data, Training(23, 1, SHAPE.batch, decays=0), 1)
+    seconds, last = [], time.perf_counter()
+    for _ in engine.run():
+        now = time.perf_counter()
+        seconds.append(now - last)
+        last = now
+    peak = (size + _resident("VmHWM") - before) / size
+    return {"invited": invited, "ms": 1000 * statistics.median(seconds[3:]), "data_mb": size, "peak_over_data": peak}
+
+
 def growth(device: str) -> list[dict[str, float]]:
     """Each size in a process of its own, so that peak memory is that size's."""
     out = []
     for sites in (10, 30, 100, 300, 1000):
-        text = subprocess.run(
-            [sys.executable, __file__, "--one-size", str(sites), "--device", device],
-            capture_output=True,
-            text=True,
-            check=True,
-        ).stdout
-        out.append(json.loads(text))
+        out.append(json.loads(_printed("--one-size", str(sites), "--device", device)))
     return out
 
 
@@ -119,6 +162,8 @@ def entries(device: str, rounds: int) -> dict[str, Callable[[], list[float]]]:
     return {
         "vitrail": lambda: ours(rounds),
         "vitrail, looped": lambda: ours(rounds, looped=True),
+        "vt.federate, FedAvg, scores in every round": lambda: as_a_user(rounds),
+        "vt.federate, iFedAvg, scores in every round": lambda: as_a_user(rounds, "ifedavg"),
         "plain loop, 1 thread": lambda: rivals.plain_loop(SHAPE, rounds, 1),
         "plain loop, all threads": lambda: rivals.plain_loop(SHAPE, rounds, os.cpu_count() or 1),
         "stacked autograd (vmap of grad)": lambda: rivals.stacked_autograd(SHAPE, rounds),
@@ -147,11 +192,15 @@ def main() -> None:
     parser.add_argument("--only", default="", help="entries that contain one of these words, separated by commas")
     parser.add_argument("--no-growth", action="store_true")
     parser.add_argument("--one-size", type=int, default=0)
+    parser.add_argument("--many", type=int, default=0)
     parser.add_argument("--entry")
     parser.add_argument("--out", type=Path)
     args = parser.parse_args()
     if args.one_size:
         print(json.dumps(one_size(args.one_size, args.device)))
+        return
+    if args.many:
+        print(json.dumps(many_sites(args.many)))
         return
     runs = entries(args.device, args.rounds)
     if args.entry:
@@ -194,10 +243,29 @@ def main() -> None:
         for row in growth(args.device):
             cells = (f"{row[k]:.{d}f}" for k, d in (("sites", 0), ("ms_per_site_round", 2), ("data_mb", 0)))
             lines.append(f"| {' | '.join(cells)} | {row['peak_over_data']:.2f} |")
+        lines += ["", "10,000 sites x 60 rows x 30 features, MLP 32-16, some of them invited in a round:", ""]
+        lines += ["| invited | ms a round | ms a site invited | data, MB | peak memory / data |"]
+        lines += ["| ---: | ---: | ---: | ---: | ---: |"]
+        for invited in (50, 100, 200, 400):
+            row = json.loads(_printed("--many", str(invited)))
+            ms = row["ms"]
+            cells = (
+                invited,
+                f"{ms:.1f}",
+                f"{ms / invited:.3f}",
+                f"{row['data_mb']:.0f}",
+                f"{row['peak_over_data']:.2f}",
+            )
+            lines.append(f"| {' | '.join(map(str, cells))} |")
     text = "\n".join(lines)
     print(text)
     if args.out:
         args.out.write_text(text + "\n")
+
+
+def _printed(*words: str) -> str:
+    """By this script in a process of its own."""
+    return subprocess.run([sys.executable, __file__, *words], capture_output=True, text=True, check=True).stdout
 
 
 def machine(device: str) -> str:

@@ -32,7 +32,9 @@ import pandas as pd
 import torch
 
 import vitrail as vt
-from vitrail.core.exchange import Facts, Roster
+from vitrail.core import facts as means
+from vitrail.core.exchange import Roster
+from vitrail.core.facts import Fact, Facts
 from vitrail.core.random import key
 from vitrail.core.task import Batch, Task
 from vitrail.core.tensors import Params, copied
@@ -204,17 +206,17 @@ def fit(data: list[SiteData], method: WeightErosion, seed: int) -> Case:
     engine = Engine(task, method, training_rows(data, study(), method, "cpu"), training_of(study()), seed)
     judge, curve, alpha, stops = Judge(engine, study(), data), [], [], []
     for moment in engine.run():
-        alpha.append(moment.facts["alpha"][judge.at][:, judge.at].numpy())
-        stops.append(moment.facts["stopped"][judge.at].tolist())
+        alpha.append(means.told(moment.facts, means.TRUST)[judge.at][:, judge.at].numpy())
+        stops.append(means.told(moment.facts, means.STOPPED)[judge.at].tolist())
         if moment.round % EVERY == 0:
-            told = judge.rows(moment, ("test",))
-            curve.append([round(value, 4) for *_, metric, value in told if metric == "accuracy"])
+            scores = judge.rows(moment, ("test",))
+            curve.append([round(value, 4) for *_, metric, value in scores if metric == "accuracy"])
     settled = engine.settled(moment).params
     both = torch.cat([settled["head.weight"], settled["head.bias"][:, None]], 1)[judge.at]
     return {
         "curve": curve,
         "accuracy": curve[-1],
-        "log loss": [value for *_, metric, value in told if metric == "log_loss"],
+        "log loss": [value for *_, metric, value in scores if metric == "log_loss"],
         "alpha": np.array(alpha).round(4).tolist(),
         "stop": [next((r + 1 for r, s in enumerate(stops) if s[i]), ROUNDS) for i in range(len(data))],
         "weights": (both[..., 1] - both[..., 0]).numpy().round(4).tolist(),
@@ -260,14 +262,16 @@ class Counted(Task):
 
     counts: dict[str, float] = field(default_factory=lambda: {"gradients": 0, "rows": 0, "losses": 0})
 
-    def accumulate(self, params: Params, batch: Batch, into: Params, times: float, scale: float) -> None:
+    def accumulate(
+        self, params: Params, batch: Batch, into: Params, times: float, scale: float, *, step: bool = False
+    ) -> None:
         self.counts["gradients"] += len(batch.x)
         self.counts["rows"] += int((batch.w > 0).sum())
-        super().accumulate(params, batch, into, times, scale)
+        super().accumulate(params, batch, into, times, scale, step=step)
 
-    def loss(self, params: Params, batch: Batch) -> torch.Tensor:
+    def value(self, params: Params, batch: Batch) -> torch.Tensor:
         self.counts["losses"] += len(batch.x)
-        return super().loss(params, batch)
+        return super().value(params, batch)
 
 
 @dataclass(frozen=True)
@@ -278,12 +282,12 @@ class ForOne(WeightErosion):
 
     def coord(self, task: Task, sites: int) -> Coord:
         made = super().coord(task, sites)
-        return made._replace(stopped=torch.arange(sites) != self.user)
+        return made._replace(watch=made.watch._replace(stopped=torch.arange(sites) != self.user))
 
 
 def counted(sites: dict[str, Frame], method: Any) -> dict[str, float]:
     plain = build_task(study(), method, 1)
-    task = Counted(plain.net, plain.start, plain.kind)
+    task = Counted(plain.net, plain.start, plain.loss)
     rows = training_rows(prepare(sites, study(), 1), study(), method, "cpu")
     engine = Engine(task, method, rows, training_of(study()), 1)
     task.counts.update(dict.fromkeys(task.counts, 0))  # the engine has looked at the shapes of one round
@@ -486,8 +490,6 @@ def settings_line(cases: list[Case]) -> str:
 
 def figures(name: str, cases: list[Case], folder: Path) -> list[str]:
     """The report's figures 6 to 9, mean over seeds: all users in one picture, as the page of a run draws them."""
-    from vitrail.core import facts as means
-    from vitrail.core.facts import ALONE, OWN, SHARED, Fact
     from vitrail.explain.trust import read_trust
     from vitrail.report.learned import Learned
     from vitrail.report.trust_user import user_figure, weights_figures
@@ -505,7 +507,7 @@ def figures(name: str, cases: list[Case], folder: Path) -> list[str]:
     assert trust is not None
     curves: list[Any] = [(0, s, MAJORITY, np.mean([c["majority"][i] for c in cases])) for i, s in enumerate(sites)]
     weights: list[Any] = []
-    for model, scheme in {OWN: "erosion", SHARED: "global", ALONE: "local"}.items():
+    for model, scheme in {means.OWN: "erosion", means.SHARED: "global", means.ALONE: "local"}.items():
         for i, s in enumerate(sites):
             curves += [((r + 1) * EVERY, s, model, v[i]) for r, v in enumerate(mean(scheme, "curve"))]
             held = zip([*columns(study()), "(constant)"], mean(scheme, "weights")[i], strict=True)

@@ -156,13 +156,13 @@ def counted() -> Iterator[dict[str, list[int]]]:
     def watched(name: str, into: str) -> Any:
         inner = getattr(Task, name)
 
-        def call(self: Task, params: Any, batch: Any, *rest: Any) -> Any:
+        def call(self: Task, params: Any, batch: Any, *rest: Any, **named: Any) -> Any:
             cost[into].append(int((batch.w > 0).sum()))
-            return inner(self, params, batch, *rest)
+            return inner(self, params, batch, *rest, **named)
 
         return patch.object(Task, name, call)
 
-    with watched("accumulate", "gradients"), watched("loss", "evaluations"):
+    with watched("accumulate", "gradients"), watched("value", "evaluations"):
         yield cost
 
 

@@ -26,7 +26,8 @@ from vitrail.cli import app
 from vitrail.core.exchange import Method
 from vitrail.data.datasets import heart_disease, packaged
 from vitrail.deploy.agreement import Agreement
-from vitrail.deploy.far import Call, conduct
+from vitrail.deploy.call import Call
+from vitrail.deploy.conduct import conduct
 from vitrail.deploy.site import Site
 from vitrail.deploy.words import contract_words
 from vitrail.methods import TABLE

@@ -46,7 +46,7 @@ class TrainingSpec(Strict):
     optimiser: Literal["sgd", "adam"] = "sgd"  # momentum is SGD's
     weight_decay: float = Field(default=0.0, ge=0)
     rates: dict[str, Annotated[float, Field(ge=0)]] = Field(default={})  # of lr, for a group of layers: head = 0.1
-    memory: Literal["fresh", "own", "kept"] = "fresh"  # of the optimiser, what outlives a round: none, own layers', all
+    memory: Literal["fresh", "own", "kept"] = "own"  # of the optimiser, what outlives a round: none, own layers', all
 
 
 class Study(Table):

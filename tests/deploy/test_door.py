@@ -52,7 +52,7 @@ def prepared(door: Door) -> Door:
     for kind, words, tensors in (
         ("hello", {"format": FORMAT, "agreement": agreed.hash}, {}),
         ("prepare", {}, scale),
-        ("round", {"stage": 0, "round": 0, "score": []}, down(door)),
+        ("round", {"stage": 0, "round": 0, "place": 0, "score": []}, down(door)),
     ):
         assert unpack(door.answer(Message(kind, {"run": RUN, **words}, tensors).pack())).kind == kind
     return door
@@ -60,17 +60,17 @@ def prepared(door: Door) -> Door:
 
 def down(door: Door, **changed: torch.Tensor) -> dict[str, torch.Tensor]:
     """What a round of training may send to a site."""
-    declared = door.site.agreed.contracts[0].down
+    declared = door.site.agreed.contracts[0][0].down
     return {k: torch.full(shape, 0.01, dtype=kind) for k, (shape, kind) in declared.items()} | changed
 
 
 def a_round(door: Door, tensors: dict[str, torch.Tensor] | None = None, **words: Any) -> bytes:
-    told = {"run": RUN, "stage": 0, "round": 1, "score": [], **words}
+    told = {"run": RUN, "stage": 0, "round": 1, "place": 0, "score": [], **words}
     return Message("round", told, down(door) if tensors is None else tensors).pack()
 
 
 def spoiled(door: Door, change: Callable[[torch.Tensor], torch.Tensor]) -> bytes:
-    name = next(iter(door.site.agreed.contracts[0].down))
+    name = next(iter(door.site.agreed.contracts[0][0].down))
     return a_round(door, down(door, **{name: change(down(door)[name])}))
 
 
@@ -112,6 +112,8 @@ BAD: dict[str, Callable[[Door], bytes]] = {
     "a run that is a path": lambda d: Message("hello", {"run": "../../x", "format": FORMAT, "agreement": ""}).pack(),
     "no such stage": lambda d: a_round(d, stage=7),
     "a stage before the first": lambda d: a_round(d, stage=-1),
+    "no such exchange": lambda d: a_round(d, place=3),
+    "an exchange that is no number": lambda d: a_round(d, place="0"),
     "a round before the first": lambda d: a_round(d, round=-1),
     "a round after the last": lambda d: a_round(d, round=ROUNDS),
     "scores nobody knows": lambda d: a_round(d, score=["rows"]),

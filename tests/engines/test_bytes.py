@@ -1,7 +1,9 @@
-"""On the bytes: what a site keeps for itself is in no message, neither whole nor as a part of something larger."""
+"""On the bytes: what a site keeps for itself is in no message, neither whole nor as a part of something larger; nor is
+what a round changed in it: reports say changes, and whoever adds those up has what was kept."""
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 from typing import Any
 
@@ -10,12 +12,13 @@ import torch
 
 from small import SIZES, make_rows
 from vitrail import methods
-from vitrail.core.exchange import Exchange, Pace, Rows
+from vitrail.core.exchange import AnyExchange, Rows
+from vitrail.core.rules import Rule
 from vitrail.core.task import Task
-from vitrail.core.tensors import tensors
+from vitrail.core.tensors import each, less, tensors
 from vitrail.engines.local import Engine, Training
 from vitrail.engines.sites import gather_sites
-from vitrail.methods.fedavg import Own, Shared
+from vitrail.methods.fedavg import Own, Shared, Up, Work
 from vitrail.methods.ifedavg import IFedAvg
 from vitrail.nets import MLP
 
@@ -50,23 +53,28 @@ class Recorder:
 
     def __init__(self, engine: Engine) -> None:
         self.sent: dict[str, list[bytes]] = {}
-        engine.stages = tuple(s._replace(exchange=self.on(s.name, s.exchange)) for s in engine.stages)
+        engine.stages = tuple(
+            stage._replace(exchanges=tuple(self.on(stage.name, ex) for ex in stage.exchanges))
+            for stage in engine.stages
+        )
 
-    def on(self, stage: str, exchange: Exchange[Any, Any, Any, Any, Any]) -> Any:
+    def on(self, stage: str, exchange: AnyExchange) -> AnyExchange:
         record = self.sent.setdefault(stage, [])
 
-        class Tapped(type(exchange)):  # type: ignore[misc]
-            def send(self, *a: Any) -> Any:
-                down = super().send(*a)
-                record.extend(as_bytes(t) for _, t in tensors(down))
-                return down
+        def send(*a: Any) -> Any:
+            down = exchange.send(*a)
+            record.extend(as_bytes(t) for _, t in tensors(down))
+            return down
 
-            def report(self, *a: Any) -> Any:
-                state, up = super().report(*a)
-                record.extend(as_bytes(t) for _, t in tensors(up))
-                return state, up
+        def report(*a: Any) -> Any:
+            state, up = exchange.report(*a)
+            record.extend(as_bytes(t) for _, t in tensors(up))
+            return state, up
 
-        return Tapped(**dataclasses.asdict(exchange)) if dataclasses.is_dataclass(exchange) else Tapped()
+        tapped = copy.copy(exchange)
+        for name, heard in (("send", send), ("report", report)):
+            object.__setattr__(tapped, name, heard)  # methods are frozen
+        return tapped
 
 
 def as_bytes(tensor: torch.Tensor) -> bytes:
@@ -100,26 +108,31 @@ def search(method: Any) -> tuple[dict[str, int], int]:
     """How often private bytes were found, by stage; and how many private tensors were looked for."""
     engine = make_engine(method)
     recorder = Recorder(engine)
-    start = engine.start().state
-    names = {name for name, _ in tensors(start)}  # what a site keeps while training
-    known = windows(searchable(start, names))  # everyone knows where everyone starts
-    kept = [t for moment in engine.run() for t in searchable(moment.state, names) if not windows([t]) & known]
-    return {stage: found(sent, kept) for stage, sent in recorder.sent.items()}, len(kept)
+    before = engine.start().state
+    names = {name for name, _ in tensors(before)}  # what a site keeps while training
+    known = windows(searchable(before, names))  # everyone knows where everyone starts
+    kept, changes = [], []
+    for moment in engine.run():
+        kept += [t for t in searchable(moment.state, names) if not windows([t]) & known]
+        if moment.stage == 0:  # afterwards nothing is trained, and states hold what the sites were told
+            changes += searchable(less(dict(tensors(moment.state)), dict(tensors(before))), names)
+            before = each(torch.clone, moment.state)
+    return {stage: found(sent, kept + changes) for stage, sent in recorder.sent.items()}, len(kept)
 
 
 @dataclasses.dataclass(frozen=True)
 class Leaky(IFedAvg):
-    """What a careless change would do: a site's shift travels at the end of a longer tensor."""
+    """What a careless change would do: a site's shift, or what the round changed in its factors, travels in the middle
+    of a longer tensor."""
 
-    def report(self, task: Task, state: Own, work: Any, down: Shared, rows: Rows, pace: Pace) -> Any:
-        kept, up = super().report(task, state, work, down, rows, pace)
+    leak: str = "shift"
+
+    def report(self, task: Task, state: Own, work: Work, down: Shared, rows: Rows, rule: Rule) -> tuple[Own, Up]:
+        kept, up = super().report(task, state, work, down, rows, rule)
         noise = torch.arange(len(rows.total) * 7.0).view(-1, 7) / 3
-        extra = torch.cat([noise, work.params["input.shift"], noise], 1)
-        return kept, up._replace(weighted={**up.weighted, "statistics": extra})
-
-    def merge(self, task: Task, coord: Shared, up: Any, roster: Any) -> Any:
-        told = {k: v for k, v in up.weighted.items() if k != "statistics"}
-        return super().merge(task, coord, up._replace(weighted=told), roster)
+        change = work.params["input.scale"] - state.params["input.scale"]
+        extra = torch.cat([noise, work.params["input.shift"] if self.leak == "shift" else change, noise], 1)
+        return kept, up._replace(change={**up.change, "statistics": extra})
 
 
 KEEPERS = {
@@ -138,8 +151,9 @@ def test_private_bytes_are_in_no_message(name: str) -> None:
     assert hits["train"] == 0
 
 
-def test_the_search_finds_a_leak() -> None:
-    assert search(Leaky())[0]["train"] > 0
+@pytest.mark.parametrize("leak", ["shift", "change"])
+def test_the_search_finds_a_leak(leak: str) -> None:
+    assert search(Leaky(leak=leak))[0]["train"] > 0
 
 
 @pytest.mark.parametrize("output", ["no", "each", "scalar"])

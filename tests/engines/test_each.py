@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from small import gap, make_task, models, train
-from vitrail.core.tensors import tmap
+from vitrail.core.tensors import moved, tmap
 from vitrail.methods.fedavg import FedAvg, Shared
 
 
@@ -21,9 +21,9 @@ class AverageOfEach(FedAvg):
 
     def merge(self, task, coord, up, roster):
         absent = ~roster.present
-        assert all((v[absent] == 0).all() for v in up.weighted.values())
+        assert all((v[absent] == 0).all() for v in up.change.values())
         assert torch.equal(up.weight != 0, roster.present)
-        return Shared(tmap(lambda v: v.sum(0) / up.weight.sum(), up.weighted)), {}
+        return Shared(moved(coord.params, tmap(lambda v: v.sum(0), up.change), up.weight.sum())), {}
 
 
 @pytest.mark.parametrize("engine", [{}, {"looped": True}, {"chunk": 2}], ids=str)

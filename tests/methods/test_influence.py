@@ -41,21 +41,21 @@ def test_flipped_labels_get_no_weight() -> None:
     engine = start(Influence(), learnable(("a", "b", "c", "odd"), flipped=("odd",)))
     names, facts = engine.sites.names, [moment.facts for moment in engine.run()]
     odd, honest = names.index("odd"), [i for i, n in enumerate(names) if n != "odd"]
-    mean = torch.stack([f["influence"] for f in facts]).nanmean(0)
+    mean = torch.stack([f["influence"].value for f in facts]).nanmean(0)
     assert mean[honest, odd].max() < 0.01
     assert mean[odd, odd] > 0.95
     for user in honest:  # while honest sites do learn from each other
-        assert sum(facts[1]["influence"][user, j] for j in honest if j != user) > 0.3
+        assert sum(facts[1]["influence"].value[user, j] for j in honest if j != user) > 0.3
 
 
 @dataclasses.dataclass(frozen=True)
 class Tampered(Influence):
-    """The site in place 0 sends something else than its model."""
+    """The site in place 0 sends something else than what changed in its model."""
 
     lie: Callable[[Tensor], Tensor] = torch.zeros_like
 
     def merge(self, task: Task, coord: Any, up: Up, roster: Any) -> Any:
-        for v in up.params.values():
+        for v in up.change.values():
             v[0] = self.lie(v[0])
         return super().merge(task, coord, up, roster)
 
@@ -63,9 +63,9 @@ class Tampered(Influence):
 @pytest.mark.parametrize(
     "lie", [lambda v: 5 * torch.randn(v.shape, generator=torch.Generator().manual_seed(0)).double(), lambda v: v / 0]
 )
-def test_noise_and_broken_candidatesget_no_weight(lie: Callable[[Tensor], Tensor]) -> None:
+def test_noise_and_broken_candidates_get_no_weight(lie: Callable[[Tensor], Tensor]) -> None:
     engine = start(Tampered(lie=lie), learnable(("a", "b", "c", "d")))
-    moments = [(m, m.facts["influence"]) for m in engine.run()]
+    moments = [(m, m.facts["influence"].value) for m in engine.run()]
     last = moments[-1][0]
     assert torch.stack([f for _, f in moments]).nanmean(0)[1:, 0].max() < 0.01
     assert all(v.isfinite().all() for site in models(engine, last).values() for v in site.values())
@@ -76,7 +76,7 @@ def test_identical_sites_get_equal_weights() -> None:
     rows = [(n, x, y, w) for n in ("a", "b", "c")]
     training = Training(rounds=3, batch=64, lr=0.01)  # one batch of all rows: nothing is left to chance
     engine = Engine(PLAIN, Influence(), gather_sites(rows), training, 5)
-    first, second, third = (m.facts["influence"].clone() for m in engine.run())
+    first, second, third = (m.facts["influence"].value.clone() for m in engine.run())
     assert first.isnan().all(), "in the first round nobody has another's model yet"
     for weights in (second, third):
         others = weights[~torch.eye(3, dtype=torch.bool)]
@@ -95,7 +95,7 @@ def test_three_rounds_against_a_plain_loop() -> None:
     task, training, seed = PLAIN, Training(rounds=3, batch=8, lr=0.02, momentum=0.5, decays=0), 5
     rows = learnable(("a", "b", "c"), rows=31) + learnable(("d",), rows=17)
     engine = Engine(task, Influence(share=0.25), gather_sites(rows), training, seed)
-    moments = [(m, m.facts["influence"].clone()) for m in engine.run()]
+    moments = [(m, m.facts["influence"].value.clone()) for m in engine.run()]
     facts, got = [f for _, f in moments], models(engine, moments[-1][0])
 
     kept, aside = set_aside(gather_sites(rows), 0.25, seed)
@@ -178,7 +178,7 @@ def test_messages_grow_with_the_sites() -> None:
     """Every site is told everyone's model; what it sends is one model and one number per site."""
     from vitrail.engines.wire import trace
 
-    one, five = (trace(make_task(), Influence(), 3, sites=n)[0] for n in (1, 5))
+    one, five = (trace(make_task(), Influence(), 3, sites=n)[0][0] for n in (1, 5))
     params = sum(v.numel() for v in make_task().start.values())
     assert five.size("to site") == 8 * 5 * (params + 2)
     assert five.size("from site") == 8 * (params + 5)

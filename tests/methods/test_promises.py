@@ -7,6 +7,7 @@ from torch import Tensor
 
 from small import models, train
 from vitrail import methods
+from vitrail.core.losses import SquaredError
 from vitrail.core.task import Task
 from vitrail.engines.local import Training
 from vitrail.engines.sites import Sites, gather_sites
@@ -17,9 +18,8 @@ FEATURES = 4
 
 def make_task() -> Task:
     net = MLP(FEATURES, 1, ())
-    return Task(
-        net, {k: torch.zeros(v.shape, dtype=torch.double) for k, v in net.init(torch.Generator()).items()}, "number"
-    )
+    zero = {k: torch.zeros(v.shape, dtype=torch.double) for k, v in net.init(torch.Generator()).items()}
+    return Task(net, zero, SquaredError())
 
 
 def make_sites(truths: list[Tensor], rows: int = 40, spread: float = 1.0) -> Sites:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -107,7 +108,7 @@ def test_every_user_is_algorithm_1(size: str, away: Callable[[int, int], Tensor]
     for user in range(5):
         params, alphas = reference(engine, user, ROUNDS.rounds, ROUNDS.lr, 0.03, 0.7, size, away)
         assert np.abs(vector(moments[-1], user) - params).max() < 1e-9
-        got = torch.stack([m.facts["alpha"][user] for m in moments]).numpy()
+        got = torch.stack([m.facts["alpha"].value[user] for m in moments]).numpy()
         assert np.allclose(got, np.array(alphas), atol=1e-9, equal_nan=True)
     assert float(moments[-1].coord.alpha.min()) < 0.6, "something has eroded"
 
@@ -117,7 +118,7 @@ def test_the_size_penalty_counts_whole_passes() -> None:
     engine, moments = erode({**FEW, "p_s": 5.0, "p_d": 1e-4})
     before = torch.ones(5, 5)
     for r, moment in enumerate(moments):
-        alpha, distance = moment.facts["alpha"], moment.facts["distance"]
+        alpha, distance = moment.facts["alpha"].value, moment.facts["distance"].value
         for site, rows in enumerate(engine.sites.sizes):
             passes = r * min(8, rows) // rows
             for user in set(range(5)) - {site}:
@@ -129,11 +130,11 @@ def test_the_size_penalty_counts_whole_passes() -> None:
 def test_a_late_site_starts_at_the_median() -> None:
     _, moments = erode({**FEW, "p_s": 0.0}, absent=comes_and_goes)
     before, after = moments[2], moments[3]  # site 1 comes in round 4
-    known = before.facts["alpha"][2]
+    known = before.facts["alpha"].value[2]
     assert torch.isnan(known[1])
     middle = known[[0, 2, 3, 4]].sort().values[1:3].mean()
-    eroded = 0.03 * after.facts["distance"][2, 1]
-    assert after.facts["alpha"][2, 1] == pytest.approx(float(middle - eroded))
+    eroded = 0.03 * after.facts["distance"].value[2, 1]
+    assert after.facts["alpha"].value[2, 1] == pytest.approx(float(middle - eroded))
 
 
 def flat(task_models: dict[str, Tensor], prefix: str) -> Tensor:
@@ -168,17 +169,28 @@ def test_with_much_erosion_everyone_is_alone(update: str) -> None:
         assert not torch.allclose(flat(mine, "params"), flat(mine, "shared"), atol=1e-3)
 
 
+@pytest.mark.parametrize("update", ["gradient", "local"])
+def test_weight_decay_is_part_of_the_gradient(update: str) -> None:
+    """A site that is alone learns as Local does."""
+    sites, method = gather_sites(make_rows()[:1]), methods.build("weight_erosion", {"update": update})
+    for decay in (0.0, 0.5):
+        training = Training(rounds=4, batch=64, lr=0.02, momentum=0.0, weight_decay=decay)
+        eroded, alone = (models(*train(m, LINEAR, sites, training))["site 0"] for m in (method, methods.Local()))
+        assert torch.allclose(flat(eroded, "params"), flat(alone, "params"), atol=1e-12)
+        assert torch.allclose(flat(eroded, "local"), flat(alone, "params"), atol=1e-12)
+
+
 def test_what_is_measured_beside_is_what_it_says() -> None:
     _, moments = erode(FEW)
     last, before = moments[-1], moments[-2]
     shared, mine = vector(before, 5), vector(before, 2)
-    assert float(last.facts["to_global"][2]) == pytest.approx(np.linalg.norm(mine - shared))
+    assert float(last.facts["to_shared"].value[2]) == pytest.approx(np.linalg.norm(mine - shared))
     engine, _ = erode(FEW, Training(rounds=8, batch=8, lr=0.02, decays=0, mean=True))
     local = models(*train(engine.method, LINEAR, training=engine.training))["site 0"]
     assert engine.sites.names[1] == "site 0"
     alone = torch.cat([local["local/head.weight"].flatten(), local["local/head.bias"]]).numpy()
-    assert float(last.facts["to_local"][1]) == pytest.approx(np.linalg.norm(vector(before, 1) - alone))
-    assert float(last.facts["between"][1]) == pytest.approx(np.linalg.norm(shared - alone))
+    assert float(last.facts["to_alone"].value[1]) == pytest.approx(np.linalg.norm(vector(before, 1) - alone))
+    assert float(last.facts["between"].value[1]) == pytest.approx(np.linalg.norm(shared - alone))
 
 
 def relation(sign: float, seed: int, rows: int = 120) -> tuple[Tensor, Tensor, Tensor]:
@@ -218,9 +230,9 @@ def test_where_the_users_gradient_is_nothing_nothing_erodes() -> None:
     training = Training(rounds=2, batch=12, lr=0.1, decays=0, mean=True)
     engine, moments = erode({"p_d": 0.05}, training, sites=sites, task=task)
     user = engine.sites.names.index("site 0")
-    assert moments[0].facts["vanished"].tolist() == [i == user for i in range(3)]
-    assert moments[0].facts["alpha"][user].tolist() == [1.0, 1.0, 1.0]
-    assert float(moments[0].facts["alpha"][1 - user].min()) < 1
+    assert moments[0].facts["vanished"].value.tolist() == [i == user for i in range(3)]
+    assert moments[0].facts["alpha"].value[user].tolist() == [1.0, 1.0, 1.0]
+    assert float(moments[0].facts["alpha"].value[1 - user].min()) < 1
     assert all(torch.isfinite(v).all() for m in moments for v in m.coord.models.values())
 
 
@@ -229,20 +241,20 @@ def test_gradients_are_counted_and_not_computed_where_trust_is_gone() -> None:
     engine, moments = erode({"p_d": 1e6})
     computed: list[int] = []
     task = engine.task
-    assert moments[0].facts["gradients"].tolist() == [n * n, 2 * n]
-    assert moments[1].facts["gradients"].tolist() == [n, 2 * n]
+    assert moments[0].facts["gradients"].value.tolist() == [n * n, 2 * n]
+    assert moments[1].facts["gradients"].value.tolist() == [n, 2 * n]
     alone = Engine(task, engine.method, engine.sites, ROUNDS, 5, looped=True)
     original = type(task).accumulate
 
-    def count(self: Any, params: Any, *more: Any) -> None:
+    def count(self: Any, params: Any, *more: Any, **named: Any) -> None:
         computed.append(len(next(iter(params.values()))))
-        original(self, params, *more)
+        original(self, params, *more, **named)
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(type(task), "accumulate", count)
         said = 0
         for moment in alone.run():
-            said += int(moment.facts["gradients"].sum()) if "gradients" in moment.facts else 0
+            said += int(moment.facts["gradients"].value.sum()) if "gradients" in moment.facts else 0
     assert sum(computed) == said == n * n + 8 * n + 9 * 2 * n
 
 
@@ -251,8 +263,8 @@ def test_early_stopping_goes_back_to_the_best_and_stands_still() -> None:
     training = Training(rounds=80, batch=8, lr=0.5, decays=0, mean=True)
     engine, moments = erode({"p_d": 0.05, "validation": 0.3, "patience": 4}, training)
     assert engine.sites.sizes != gather_sites(make_rows()).sizes
-    stops = torch.stack([m.facts["stopped"] for m in moments])
-    losses = torch.stack([m.facts["loss"] for m in moments])
+    stops = torch.stack([m.facts["stopped"].value for m in moments])
+    losses = torch.stack([m.facts["loss"].value for m in moments])
     assert int(stops[-1].sum()) >= 2
     start = torch.cat([LINEAR.start[k].flatten() for k in ("head.weight", "head.bias")]).numpy()
     for user in range(5):
@@ -264,8 +276,12 @@ def test_early_stopping_goes_back_to_the_best_and_stands_still() -> None:
         then = vector(moments[best - 1], user) if best else start
         for later in moments[at:]:
             assert np.array_equal(vector(later, user), then)
-    asked = [float(m.facts["gradients"][0]) for m in moments]
+    asked = [float(m.facts["gradients"].value[0]) for m in moments]
     assert asked[-1] < asked[0]
+    for before, after in pairwise(moments):  # also of who stops here: of the model as it was sent, as what sites say
+        for user in range(5):
+            far = np.linalg.norm(vector(before, user) - vector(before, 5))
+            assert float(after.facts["to_shared"].value[user]) == pytest.approx(far, abs=1e-12)
 
 
 def test_the_local_model_leaves_only_when_it_is_shown() -> None:
@@ -274,25 +290,30 @@ def test_the_local_model_leaves_only_when_it_is_shown() -> None:
     assert looked_for > 10
     assert hits == {"train": 0, "show": 0}  # a network with hidden layers is not shown at all
     _, last = train(method, LINEAR)
-    assert torch.equal(last.facts["local/head.weight"], last.state.local["head.weight"])
+    assert torch.equal(last.facts["head.weight"].value, last.state.local["head.weight"])
     _, last = train(method, LINEAR, absent=lambda s, r: torch.tensor([s == 1 and i == 2 for i in range(5)]))
-    assert last.facts["shown"].tolist() == [True, True, False, True, True]
-    assert not last.facts["local/head.weight"][2].any()
+    assert last.facts["agreed"].value.tolist() == [True, True, False, True, True]
+    assert not last.facts["head.weight"].value[2].any()
 
 
 def test_nothing_beside_costs_nothing() -> None:
     engine, moments = erode({**FEW, "beside": False})
     _, compared = erode(FEW)
     assert np.array_equal(vector(moments[-1], 1), vector(compared[-1], 1))
-    assert moments[0].facts["gradients"].tolist() == [25, 0]
+    assert moments[0].facts["gradients"].value.tolist() == [25, 0]
     assert [s.name for s in engine.stages] == ["train"]
-    assert "to_local" not in moments[-1].facts
+    assert "to_alone" not in moments[-1].facts
 
 
 @pytest.mark.parametrize("given", [{"validation": 1.0}, {"momentum": 0.5}, {"size": "both"}, {"p_d": -1.0}])
 def test_wrong_settings_are_told(given: dict[str, Any]) -> None:
     with pytest.raises(VitrailError):
         methods.build("weight_erosion", given)
+
+
+def test_the_studys_momentum_is_not_taken_for_a_single_gradient() -> None:
+    with pytest.raises(ValueError, match="momentum"):
+        methods.WeightErosion(momentum=None)
 
 
 @pytest.mark.parametrize("given", [{"update": "local"}, {"size": "weight", "validation": 0.2}], ids=["local", "weight"])

@@ -88,7 +88,7 @@ def test_its_scores_are_its_models(run, grown, shifted) -> None:
     for moment in ("before", "after"):
         params = {k.removeprefix("params/"): v[None] for k, v in grown.models["late"].items()}
         if moment == "before":
-            params |= {k: run.facts[k].mean(0)[None] for k in ("input.shift", "input.scale")}
+            params |= {k: run.facts[k].value.mean(0)[None] for k in ("input.shift", "input.scale")}
         with torch.no_grad():
             right = task.output(params, x)[0].argmax(1).numpy() == data.test_y
         worth = gains(grown).set_index("metric")
@@ -140,8 +140,8 @@ def test_its_row_in_the_heatmap(run, grown) -> None:
         assert (got.to_numpy().astype(str) == want).all()
     names = list(dict.fromkeys(new.site))
     at = names.index("late")
-    assert torch.equal(grown.facts["input.shift"][at], grown.models["late"]["params/input.shift"])
-    assert len(grown.facts["published"]) == 4
+    assert torch.equal(grown.facts["input.shift"].value[at], grown.models["late"]["params/input.shift"])
+    assert grown.facts["agreed"].value.tolist() == [True] * 4
 
 
 def test_with_layers_at_both_ends_and_twice(study, sites, tmp_path) -> None:
@@ -151,7 +151,7 @@ def test_with_layers_at_both_ends_and_twice(study, sites, tmp_path) -> None:
     assert grown.sites[-2:] == ["late", "later"]
     for name in ("late", "later"):
         moved = grown.models[name]
-        assert all((moved[f"params/{k}"] != both.facts[k].mean(0)).any() for k in ("input.scale", "output.scale"))
+        assert all((moved[f"params/{k}"] != both.facts[k].value.mean(0)).any() for k in ("input.scale", "output.scale"))
     text = write_report(grown, tmp_path / "page.html").read_text()
     assert "later came after training" in text
     assert f"{len(both.sites)} sites trained together with iFedAvg: 1 seed, 2 rounds. late and later came" in text
@@ -200,7 +200,7 @@ def test_sites_that_come_and_go(rate, away, study, sites) -> None:
     agreed, method = resolve(study, "ifedavg", None)
     data = prepare(sites, agreed, 1)
     rows = training_rows(data, agreed, method, "cpu")
-    absent = absence(rows.names, 1, rate, away, [], ["train", "publish"])
+    absent = absence(rows.names, 1, rate, away, [], method.plan(agreed.training.rounds))
     engine = Engine(build_task(agreed, method, 1), method, rows, training_of(agreed), 1, absent=absent)
     before = {k: v.clone() for k, v in tensors(engine.start().state)}
     missed = 0

@@ -81,10 +81,12 @@ def test_the_order_of_rows_tells_nothing(out, study, sites) -> None:
             assert list(here.site) == ORDER
     for each in (run, other):
         wide = each.shifts().query("layer == 'b_in'").pivot(index="site", columns="feature", values="value")
-        facts = pd.DataFrame(each.facts["input.shift"].numpy(), index=ORDER)
+        facts = pd.DataFrame(each.facts["input.shift"].value.numpy(), index=ORDER)
         features = each.shifts().query("layer == 'b_in'").feature.unique()
         assert np.allclose(wide[features], facts), "in the coordinator's file too"
-    assert np.allclose(load_file(out / "coordinator" / "facts.safetensors")["input.shift"], run.facts["input.shift"])
+    assert np.allclose(
+        load_file(out / "coordinator" / "facts.safetensors")["input.shift"], run.facts["input.shift"].value
+    )
 
 
 def test_a_site_knows_its_own(out) -> None:

@@ -5,8 +5,6 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import numpy as np
-from scipy.cluster.hierarchy import linkage
-from scipy.spatial.distance import squareform
 
 
 class Join(NamedTuple):
@@ -24,6 +22,9 @@ def joined(apart: np.ndarray) -> tuple[list[int], list[Join]]:
     >>> joined(np.array([[0, 9, 1], [9, 0, 8], [1, 8, 0]]))
     ([0, 2, 1], [Join(first=(0,), second=(2,), apart=1.0), Join(first=(0, 2), second=(1,), apart=8.5)])
     """
+    from scipy.cluster.hierarchy import linkage  # takes as long to load as pandas, and few pages draw a tree
+    from scipy.spatial.distance import squareform
+
     groups, joins = [[i] for i in range(len(apart))], []  # as scipy numbers them: things, then joins
     tree = linkage(squareform(apart, checks=False), "average") if len(apart) > 1 else []  # of one thing there is none
     for left, right, mean, _ in tree:

@@ -28,10 +28,11 @@ import torch
 from torch import Tensor
 
 from vitrail.core.exchange import Method, Roster, Rows
-from vitrail.core.facts import OWN, SHARE, Fact, Facts
+from vitrail.core.facts import OWN, SHARE, Facts
 from vitrail.core.rules import Rule
 from vitrail.core.task import Batch, Task, carried
 from vitrail.core.tensors import Params, copied, own_of, per_site, tmap, to_all
+from vitrail.methods.parts import per_pair
 
 NONE = 1e-6  # of the loss: a smaller reduction is rounding
 
@@ -119,8 +120,7 @@ class Influence(Method[State, Models, Work, Down, Up]):
         """This round's weights [user, site]; NaN where a user was away, or there was nothing to weigh."""
         here = roster.present
         models = tmap(torch.add, coord.models, up.change)  # of who is away it is zero
-        weighed = torch.where((here & (coord.known.sum() > 0))[:, None], up.weights, torch.nan)
-        told = {"influence": Fact(weighed, ("user", "site"), SHARE, every=True)}
+        told = {"influence": per_pair(up.weights, SHARE, (here & (coord.known.sum() > 0))[:, None])}
         return Models(models, torch.where(here, 1.0, coord.known)), told
 
     def settle(self, task: Task, state: State, down: Down) -> State:

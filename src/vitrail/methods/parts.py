@@ -1,4 +1,4 @@
-"""What several papers share: showing something by consent, stopping early, distances between models."""
+"""What several papers share: showing something by consent, stopping early, distances between models and updates."""
 
 from __future__ import annotations
 
@@ -91,3 +91,25 @@ def median(values: Tensor, among: Tensor) -> Tensor:
     count = among.sum(1, keepdim=True)
     middle = torch.cat([(count - 1).clamp(min=0) // 2, (count // 2).clamp(max=values.shape[1] - 1)], 1)
     return ranked.gather(1, middle).mean(1)
+
+
+def distances(update: Params, took: Tensor) -> tuple[Tensor, Tensor]:
+    """Of updates g [site, user, ...], with the user's own g_0: |g_i - g_0| / |g_0|, [user, site]; and whether g_0
+    is nothing, [user]: at rounding level of the longest of those that `took` part, [user, site]."""
+    flat = [v.flatten(2) for v in update.values()]
+    mine = [v.diagonal(dim1=0, dim2=1).T for v in flat]  # [user, number]
+    square = torch.stack([(v**2).sum(2) for v in flat]).sum(0).T
+    between = torch.stack([((v - o) ** 2).sum(2) for v, o in zip(flat, mine, strict=True)]).sum(0).T
+    own = square.diagonal()
+    vanished = took.diagonal() & (own <= torch.finfo(own.dtype).eps ** 2 * (square * took).amax(1))
+    return (between / torch.where(vanished, 1.0, own)[:, None]).sqrt(), vanished
+
+
+def per_user(value: Tensor, means: str, known: Tensor | None = None) -> Fact:
+    """Of every round, [user]; no number where it is not known."""
+    return Fact(value if known is None else torch.where(known, value, torch.nan), ("user",), means, every=True)
+
+
+def per_pair(value: Tensor, means: str, known: Tensor) -> Fact:
+    """Of every round, [user, site]; no number where it is not known."""
+    return Fact(torch.where(known, value, torch.nan), ("user", "site"), means, every=True)
