@@ -22,8 +22,7 @@ class FineTune(FedAvg):
     epochs: int = 10
 
     def plan(self, rounds: int) -> tuple[Stage, ...]:
-        alone = Local(self.lr, self.momentum)
-        return training(self, rounds), Stage("fine-tune", (alone,), self.epochs, "training alone", "Then, alone")
+        return training(self, rounds), Stage("fine-tune", (Local(),), self.epochs, "training alone", "Then, alone")
 
     def settle(self, task: Task, state: Own, down: Shared) -> Own:
         params = super().settle(task, state, down).params
