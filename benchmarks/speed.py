@@ -82,7 +82,7 @@ def as_a_user(rounds: int, method: str = "fedavg") -> list[float]:
         sites[f"site {i}"] = frame.assign(y=[f"class {k}" for k in rng.integers(0, SHAPE.classes, rows)])
     network = {"hidden": SHAPE.hidden, "dropout": SHAPE.dropout}
     training = {"rounds": rounds + 3, "batch": SHAPE.batch, "lr": SHAPE.lr, "momentum": SHAPE.momentum, "decays": 0}
-    study = vt.Study.infer(sites, "y", network=network, training=training)
+    study = vt.Study.infer(sites, "y", network=network, training=training, split={"test": 1 / 3})
     times: list[float] = []
     asks = any(ex.consent for stage in build(method).plan(1) for ex in stage.exchanges)
     refuse = list(sites) if asks else []  # what comes after training is not a round

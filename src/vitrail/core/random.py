@@ -57,13 +57,12 @@ def keep_mask(rows: Tensor, units: Tensor, rate: float, out: Tensor | None = Non
     """Dropout: int32 -1 (all bits: keep) or 0 (drop), for every row and unit.
 
     rows * units mod 2^32 is a multiply-shift hash: two rows agree on a unit, or two units on a row, as if drawn apart.
-    Comparing by shifts and applying by AND is far cheaper than a Bernoulli draw.
+    Comparing whole numbers and applying the result by AND is far cheaper than a Bernoulli draw.
     """
     mask = torch.mul(rows[..., None], units, out=out)
-    mask >>= 1  # room to subtract without overflow
-    mask -= round((rate - 0.5) * 2**31)
-    mask >>= 31  # -1 below the threshold: drop
-    return mask.bitwise_not_()
+    torch.lt(mask, 2 * round((rate - 0.5) * 2**31), out=mask)  # 1: drop
+    mask -= 1
+    return mask
 
 
 def dropped_(x: Tensor, keep: Tensor) -> Tensor:

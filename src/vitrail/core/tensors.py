@@ -34,11 +34,12 @@ def zeros(tree: Params) -> Params:
     return out
 
 
-def less(one: Params, other: Params) -> Params:
-    """one - other, for the names of `other`."""
-    if not other:
-        return {}
-    return dict(zip(other, torch._foreach_sub([one[k] for k in other], list(other.values())), strict=True))
+def less_(one: Params, other: Params) -> Params:
+    """one - other for the names of `other`, in place of what `one` holds under them."""
+    out = {k: one[k] for k in other}
+    if out:
+        torch._foreach_sub_(list(out.values()), list(other.values()))
+    return out
 
 
 def moved(params: Params, change: Params, by: Tensor) -> Params:
