@@ -34,6 +34,11 @@ def zeros(tree: Params) -> Params:
     return out
 
 
+def less(one: Params, other: Params) -> Params:
+    """one - other, for the names of `other`."""
+    return {k: one[k] - v for k, v in other.items()}
+
+
 def less_(one: Params, other: Params) -> Params:
     """one - other for the names of `other`, in place of what `one` holds under them."""
     out = {k: one[k] for k in other}
