@@ -92,6 +92,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=200)
     parser.add_argument("--data", default="har,vehicle,heart")
     parser.add_argument("--cache", type=Path, default=Path("scratch/memory"), help="a finished run is kept here")
+    parser.add_argument("--note", default="", help="a sentence for the page: where kept results come from")
     parser.add_argument("--out", type=Path)
     args = parser.parse_args()
     args.cache.mkdir(parents=True, exist_ok=True)
@@ -103,6 +104,7 @@ def main() -> None:
         "F1 on each site's own hold-out rows. `fresh`: zero at the start of every round. `own`: kept where the "
         "parameters do not leave the site. `kept`: also for the shared ones. Gain: paired over seeds against `fresh`, "
         "mean and standard deviation of the difference over the five seeds.",
+        *(["", args.note] if args.note else []),
     ]
     for name in args.data.split(","):
         data = tables.load(args.tables, name)
