@@ -39,14 +39,6 @@ def less(one: Params, other: Params) -> Params:
     return {k: one[k] - v for k, v in other.items()}
 
 
-def less_(one: Params, other: Params) -> Params:
-    """one - other for the names of `other`, in place of what `one` holds under them."""
-    out = {k: one[k] for k in other}
-    if out:
-        torch._foreach_sub_(list(out.values()), list(other.values()))
-    return out
-
-
 def moved(params: Params, change: Params, by: Tensor) -> Params:
     """params + change / by, where `by` is one number."""
     return {k: torch.addcdiv(v, change[k], by) for k, v in params.items()}

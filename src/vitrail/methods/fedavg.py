@@ -20,7 +20,7 @@ from vitrail.core.exchange import Method, Roster, Rows
 from vitrail.core.facts import OWN, Facts
 from vitrail.core.rules import Rule
 from vitrail.core.task import Batch, Task, carried
-from vitrail.core.tensors import Params, copied, less_, moved, scaled, to_all
+from vitrail.core.tensors import Params, copied, less, moved, scaled, to_all
 
 
 class Own(NamedTuple):
@@ -69,8 +69,8 @@ class Averages:
         return Shared(to_all(coord.params, len(roster.names)))
 
     def say(self, params: Params, down: Shared, rows: Rows) -> Up:
-        """The change of the parameters that travel, weighted, at the site; `params` are done with after it."""
-        change = less_(params, down.params)
+        """The change of the parameters that travel, weighted, at the site."""
+        change = less(params, down.params)
         if self.weights == "rows":
             return Up(scaled(rows.total, change), rows.total)
         return Up(change, torch.ones_like(rows.total))

@@ -20,7 +20,7 @@ from vitrail.core.exchange import Method, Nothing, Roster, Rows, Stage, training
 from vitrail.core.facts import ALONE, OWN, SHARED, Fact, Facts
 from vitrail.core.rules import Rule
 from vitrail.core.task import Batch, Task, carried
-from vitrail.core.tensors import Params, copied, less_, own_of, to_all
+from vitrail.core.tensors import Params, copied, less, own_of, to_all
 from vitrail.methods.parts import Reveal, Watch, apart, per_user
 
 
@@ -127,7 +127,7 @@ class EveryUser(Method[State, Held, Work, Down, Up], Generic[Held]):
 
     def update_of(self, work: Work, down: Down) -> Params:
         """[site, user, ...]: what a site says of each model."""
-        return less_(stacked(work.models), down.models)
+        return less(stacked(work.models), down.models)
 
     def report(self, task: Task, state: State, work: Work, down: Down, rows: Rows, rule: Rule) -> tuple[State, Up]:
         update = self.update_of(work, down)
