@@ -36,7 +36,9 @@ def zeros(tree: Params) -> Params:
 
 def less(one: Params, other: Params) -> Params:
     """one - other, for the names of `other`."""
-    return {k: one[k] - v for k, v in other.items()}
+    if not other:  # where nothing is shared
+        return {}
+    return dict(zip(other, torch._foreach_sub([one[k] for k in other], list(other.values())), strict=True))
 
 
 def moved(params: Params, change: Params, by: Tensor) -> Params:
