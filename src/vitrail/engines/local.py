@@ -77,7 +77,7 @@ class Engine(Rounds):
         rows = self.training.batch * (self.sites.x[0].numel() + 2 * self.units) * some.element_size()
         fit = max(1, CHUNK_BYTES // (2 * params + rows))
         chunks = -(-n // fit)
-        if params > 1 << 17 or params * n > 1 << 20:  # less is all overhead: a second thread would wait for the first
+        if params > 1 << 17:  # smaller ones are all overhead: a second thread would only wait for the first
             chunks = -(-chunks // threads()) * threads()
         return -(-n // chunks)
 
