@@ -73,7 +73,7 @@ def study(rounds: int) -> vt.Study:
                 "rounds": rounds,
                 "batch": 4,
                 "momentum": 0.0,
-                "loss": "mean",
+                "total": "mean",
                 "class_weights": "none",
                 "decays": 0,
             },

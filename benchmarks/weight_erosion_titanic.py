@@ -86,7 +86,7 @@ def study() -> vt.Study:
         metrics=["accuracy", "log_loss"],
         split={"test": TEST, "at_least": 0},
         network={"kind": "linear"},
-        training={"rounds": ROUNDS, "batch": BATCH, "loss": "mean", "class_weights": "none", "decays": 0},
+        training={"rounds": ROUNDS, "batch": BATCH, "total": "mean", "class_weights": "none", "decays": 0},
     )
 
 

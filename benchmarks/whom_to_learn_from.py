@@ -53,7 +53,7 @@ YARDS = ("global", "local")
 COUNTED = ("gradients", "evaluations")  # of rows
 RANKING_FOLDS = 5  # of Ndoye's cross-validated loss, the default of `vitrail transfer`
 FIRST = 2001
-TRAINING = {"loss": "mean", "momentum": 0.0, "decay": 0.9, "decays": 20}
+TRAINING = {"total": "mean", "momentum": 0.0, "decay": 0.9, "decays": 20}
 
 
 class Source(NamedTuple):

@@ -25,7 +25,7 @@ CASES: dict[str, dict[str, Any]] = {
     },
     "weight erosion, some away": {"method": "weight_erosion", "dropout_rate": 0.3, "linear": True},
     "apfl, fixed": {"method": "apfl", "given": {"adaptive": False, "alpha": 0.3}},
-    "fedavg, two epochs, mean": {"method": "fedavg", "training": {"epochs": 2, "loss": "mean", "lr": 0.02}},
+    "fedavg, two epochs, mean": {"method": "fedavg", "training": {"epochs": 2, "total": "mean", "lr": 0.02}},
 }
 
 

@@ -41,7 +41,12 @@ class TrainingSpec(Strict):
     momentum: float = Field(default=0.5, ge=0, lt=1)
     decay: float = Field(default=0.9, gt=0, le=1)
     decays: int = Field(default=50, ge=0)
-    loss: Literal["sum", "mean"] = "sum"  # over the rows of a batch
+    loss: Literal["likelihood", "evidence"] = (
+        "likelihood"  # evidence: of classes, by a model that says how unsure it is
+    )
+    kl: float = Field(default=0.1, ge=0)  # of evidence: how much of it for wrong classes costs, in the end
+    anneal: int = Field(default=10, ge=0)  # epochs until then
+    total: Literal["sum", "mean"] = "sum"  # of the losses of a batch's rows
     class_weights: Literal["inverse", "none"] = "inverse"
     optimiser: Literal["sgd", "adam"] = "sgd"  # momentum is SGD's
     weight_decay: float = Field(default=0.0, ge=0)
@@ -67,6 +72,8 @@ class Study(Table):
         problems: list[Problem] = []
         plain = _plain(raw, (), place, problems)
         said = {p.where for p in problems}
+        if isinstance(training := plain.get("training"), dict) and training.get("loss") in ("sum", "mean"):
+            training.setdefault("total", training.pop("loss"))  # as it was written before there was evidence
         study = None
         try:
             study = cls.model_validate(plain)
@@ -257,6 +264,10 @@ def _inconsistencies(raw: Mapping[str, Any], place: Callable[..., str]) -> Itera
             yield Problem(place("seeds"), f"expected different whole numbers, got {list(seeds)}.", "Correct the list.")
         elif any(isinstance(s, int) and not 0 <= s < 2**63 for s in seeds):
             yield Problem(place("seeds"), "expected whole numbers from 0 to 2^63 - 1.", "Correct the list.")
+    training = raw.get("training", {})
+    if isinstance(training, Mapping) and training.get("loss") == "evidence" and target.get("kind") == "number":
+        hint = 'Write loss = "likelihood".'
+        yield Problem(place("training", "loss"), "evidence is for classes, and the target is a number.", hint)
     aims = {"classes": CLASS_METRICS, "number": NUMBER_METRICS}
     kind, metrics = target.get("kind", "classes"), raw.get("metrics", ())
     if not isinstance(metrics, list | tuple) or kind not in tuple(aims):

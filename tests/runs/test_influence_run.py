@@ -23,7 +23,7 @@ def tables() -> dict[str, pd.DataFrame]:
 
 @pytest.fixture(scope="module")
 def study(tables: dict[str, pd.DataFrame]) -> vt.Study:
-    training = {"rounds": 12, "batch": 32, "loss": "mean", "lr": 0.1}
+    training = {"rounds": 12, "batch": 32, "total": "mean", "lr": 0.1}
     drawn = vt.Study.infer(tables, target="sick")
     return drawn.with_changes(network={"kind": "linear"}, training=training, method={"name": "influence"})
 

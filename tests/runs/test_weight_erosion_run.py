@@ -30,7 +30,7 @@ def tables() -> dict[str, pd.DataFrame]:
 @pytest.fixture(scope="module")
 def study(tables: dict[str, pd.DataFrame]) -> vt.Study:
     drawn = vt.Study.infer(tables, target="sick")
-    training = {"rounds": 12, "batch": 32, "loss": "mean", "lr": 0.3}
+    training = {"rounds": 12, "batch": 32, "total": "mean", "lr": 0.3}
     return drawn.with_changes(network={"kind": "linear"}, training=training, method={"name": "weight_erosion"})
 
 

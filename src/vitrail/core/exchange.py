@@ -14,6 +14,7 @@ from typing import Any, ClassVar, Generic, Literal, NamedTuple, TypeVar
 from torch import Tensor
 
 from vitrail.core.facts import OWN, Facts
+from vitrail.core.losses import Loss
 from vitrail.core.random import mixed
 from vitrail.core.rules import Rule
 from vitrail.core.task import Batch, Task
@@ -176,6 +177,10 @@ class Method(Exchange[State, Coord, Work, Down, Up]):
 
     def ends(self) -> Ends:
         return Ends()
+
+    def judged_by(self, loss: Loss) -> Loss:
+        """The loss it trains with: the study's, unless the method is about another."""
+        return loss
 
     def aside(self) -> float:
         """The share of its training rows that each site keeps out of training, to judge by (Rows.aside)."""

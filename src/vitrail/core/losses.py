@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+import math
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
+import torch
 from torch import Tensor
 
 from vitrail.core.fused import softmax_slope
@@ -17,6 +19,20 @@ class Loss(Protocol):
     def rows(self, out: Out, batch: Batch) -> Tensor: ...  # [site, row]: of each row, weighted
     def slope(self, out: Out, batch: Batch) -> Tensor: ...  # [site, row, output]: its gradient at the scores
     def answers(self, z: Tensor) -> Tensor: ...  # [..., output]: what scores say: shares of classes, or the number
+
+
+@runtime_checkable
+class Doubts(Protocol):
+    """A loss whose scores also say how unsure the answer is."""
+
+    def doubt(self, z: Tensor) -> Tensor: ...  # [...]: from 0, sure, to 1, knows nothing
+
+
+@runtime_checkable
+class Paced(Protocol):
+    """A loss that changes while training goes on."""
+
+    def at(self, epochs: int) -> Loss: ...  # as it is after so many epochs at each site
 
 
 @dataclass(frozen=True)
@@ -32,6 +48,11 @@ class CrossEntropy:
     def answers(self, z: Tensor) -> Tensor:
         return z.softmax(-1)
 
+    def doubt(self, z: Tensor) -> Tensor:
+        """The entropy of the shares, relative to that of equal ones."""
+        entropy: Tensor = torch.special.entr(z.softmax(-1)).sum(-1)
+        return entropy / math.log(z.shape[-1])
+
 
 @dataclass(frozen=True)
 class SquaredError:
@@ -45,3 +66,69 @@ class SquaredError:
 
     def answers(self, z: Tensor) -> Tensor:
         return z
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """Of classes, by networks that say how unsure they are (Sensoy et al. 2018; RIPFL, section 3.2).
+
+        e = exp(bound tanh(z / bound));  alpha = e + prior + 1;  S = sum alpha;  p = alpha / S;  doubt u = K / S
+        loss = digamma(S) - digamma(alpha_y) + kl_t KL(Dir(alpha~) || Dir(1));  alpha~ = y + (1 - y) alpha
+
+    kl_t grows to `kl` over `anneal` epochs. exp would overflow: scores are bounded softly, since a hard bound has no
+    slope. All in double: in single precision the KL is wrong from scores of 20 on. `prior` is evidence from elsewhere.
+    """
+
+    kl: float = 0.1
+    anneal: int = 10
+    bound: float = 10.0
+    epochs: int = 0  # done so far
+
+    def at(self, epochs: int) -> Evidence:
+        return replace(self, epochs=min(epochs, self.anneal))
+
+    @property
+    def weight(self) -> float:
+        return self.kl * min(1.0, self.epochs / self.anneal) if self.anneal else self.kl
+
+    def evidence(self, z: Tensor) -> Tensor:
+        return (self.bound * torch.tanh(z.double() / self.bound)).exp()
+
+    def rows(self, out: Out, batch: Batch, prior: Tensor | float = 0.0) -> Tensor:
+        alpha, y = self.evidence(out.z) + prior + 1, batch.y.double()
+        total = alpha.sum(-1)
+        loss = torch.digamma(total) - (y * torch.digamma(alpha)).sum(-1)
+        if self.weight:
+            loss = loss + self.weight * _from_nothing(y + (1 - y) * alpha)
+        return loss.to(out.z.dtype) * batch.w[..., 0]
+
+    def slope(self, out: Out, batch: Batch, prior: Tensor | float = 0.0) -> Tensor:
+        e, y = self.evidence(out.z), batch.y.double()
+        alpha = e + prior + 1
+        slope = _trigamma(alpha.sum(-1, keepdim=True)) - y * _trigamma(alpha)
+        if self.weight:
+            wrong = y + (1 - y) * alpha
+            total = wrong.sum(-1, keepdim=True)
+            excess = (wrong - 1) * _trigamma(wrong) - (total - wrong.shape[-1]) * _trigamma(total)
+            slope += self.weight * (1 - y) * excess
+        within = 1 - torch.tanh(out.z.double() / self.bound) ** 2
+        return (slope * e * within).to(out.z.dtype) * batch.w
+
+    def answers(self, z: Tensor) -> Tensor:
+        alpha = self.evidence(z) + 1
+        return (alpha / alpha.sum(-1, keepdim=True)).to(z.dtype)
+
+    def doubt(self, z: Tensor) -> Tensor:
+        return (z.shape[-1] / (self.evidence(z) + 1).sum(-1)).to(z.dtype)
+
+
+def _trigamma(x: Tensor) -> Tensor:
+    slope: Tensor = torch.special.polygamma(1, x)
+    return slope
+
+
+def _from_nothing(alpha: Tensor) -> Tensor:
+    """KL(Dir(alpha) || Dir(1)), [...]."""
+    total, outputs = alpha.sum(-1, keepdim=True), alpha.shape[-1]
+    surplus = ((alpha - 1) * (torch.digamma(alpha) - torch.digamma(total))).sum(-1)
+    return torch.lgamma(total)[..., 0] - math.lgamma(outputs) - torch.lgamma(alpha).sum(-1) + surplus

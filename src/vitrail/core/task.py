@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal, NamedTuple, Protocol
 
 import torch
 from torch import Tensor
 
-from vitrail.core.losses import CrossEntropy, Loss
+from vitrail.core.losses import CrossEntropy, Loss, Paced
 from vitrail.core.rules import SGD, Rule, of_parameter
 from vitrail.core.tensors import Params, zeros
 
@@ -85,6 +85,10 @@ class Task:
     def like(self) -> Tensor:
         """A tensor of the type and place of all parameters."""
         return next(iter(self.start.values()))
+
+    def at(self, epochs: int) -> Task:
+        """As it is after so many epochs at each site."""
+        return replace(self, loss=self.loss.at(epochs)) if isinstance(self.loss, Paced) else self
 
     def select(self, params: Params, groups: tuple[str, ...]) -> Params:
         """The parameters of these groups."""

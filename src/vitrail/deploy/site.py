@@ -99,7 +99,8 @@ class Site:
         scores = self._scores(s, r, state, down, asked.words["score"])
         self.engine.drawer.set(s, r, place)
         contract = self.agreed.contracts[s][place]
-        ((_, up),) = self.engine.answers(ex, contract, state, down, [0], self.engine.rule(s, r))
+        task, rule = self.engine.task_at(s, r), self.engine.rule(s, r)
+        ((_, up),) = self.engine.answers(ex, contract, state, down, [0], task, rule)
         after = (r, turn + 1) if turn + 1 < len(turns) else (r + 1, 0)
         self._keep(s, after[0], after[1], state)
         return Message("round", _where(asked), {k: v[0] for k, v in tensors(up)} | scores)

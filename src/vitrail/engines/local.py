@@ -114,13 +114,13 @@ class Engine(Rounds):
         if here is not self.everyone and not bool(here.any()):
             return coord, {}, here
         self.drawer.set(s, r, place)
-        ex, rule = self.stages[s].exchanges[place], self.rule(s, r)
+        ex, task, rule = self.stages[s].exchanges[place], self.task_at(s, r), self.rule(s, r)
         if self.device.type == "cuda" and ex.trains and here is self.everyone and not self.keep_reports:
             graph = self.graphs.get((s, place))
-            if graph is None or not graph.fits(rule, coord, state):
-                graph = self.graphs[s, place] = _Graph(self, (s, place), coord, state, roster, rule)
+            if graph is None or not graph.fits(task, rule, coord, state):
+                graph = self.graphs[s, place] = _Graph(self, (s, place), coord, state, roster, task, rule)
             return *graph.replay(self, clock_of(s, r, place)), here
-        coord, facts = self.exchange((s, place), coord, state, roster, here, rule)
+        coord, facts = self.exchange((s, place), coord, state, roster, here, task, rule)
         return coord, facts, here
 
     def exchange(
@@ -130,15 +130,16 @@ class Engine(Rounds):
         state: Any,
         roster: Roster,
         here: Tensor,
+        task: Task,
         rule: Rule,
         feed: Feed | None = None,
     ) -> tuple[Any, Facts]:
         """One exchange, that of stage and place `at`; `here` answer of those in the roster. `state` is overwritten."""
         ex, contract = self.stages[at[0]].exchanges[at[1]], self.contracts[at[0]][at[1]]
-        down = ex.send(self.task, coord, roster)
+        down = ex.send(task, coord, roster)
         check(down, contract.down, contract.stage, "to site")
         who = None if here is self.everyone or bool(here.all()) else here.nonzero()[:, 0].tolist()
-        parts = self.answers(ex, contract, state, down, who, rule, feed)
+        parts = self.answers(ex, contract, state, down, who, task, rule, feed)
         return self.heard(ex, coord, parts, roster._replace(present=here))
 
     def answers(
@@ -148,12 +149,13 @@ class Engine(Rounds):
         state: Any,
         down: Any,
         who: Sequence[int] | None,
+        task: Task,
         rule: Rule,
         feed: Feed | None = None,
     ) -> list[tuple[Any, Any]]:
         """The sites' part of a round: (which sites, what is held of what they say) chunk by chunk. `who`: their places
         in order, None for all. `state` is overwritten."""
-        task, here = self.task, range(len(self.names)) if who is None else who
+        here = range(len(self.names)) if who is None else who
         if feed is None and ex.trains:
             feed = self.feed(None if who is None else torch.tensor(who, device=self.device))
 
@@ -169,7 +171,7 @@ class Engine(Rounds):
             with reused_memory():
                 work = ex.begin(task, mine, told, rows, rule)
             if feed is not None:
-                self._train(ex, work, place, slice(first, first + len(place)), feed, rule)
+                self._train(ex, work, place, slice(first, first + len(place)), feed, task, rule)
             kept, up = ex.report(task, mine, work, told, rows, rule)
             check(up, contract.up, contract.stage, "from site")
             for (_, old), (_, new) in zip(tensors(state), tensors(kept), strict=True):
@@ -193,7 +195,9 @@ class Engine(Rounds):
         x, keep = self.task.net.prepared(self.sites.x[draw.rows], keep)
         return feed._replace(x=x, keep=keep)
 
-    def _train(self, ex: AnyExchange, work: Any, place: Sequence[int], at: slice, feed: Feed, rule: Rule) -> None:
+    def _train(
+        self, ex: AnyExchange, work: Any, place: Sequence[int], at: slice, feed: Feed, task: Task, rule: Rule
+    ) -> None:
         """`place` of these sites among all, `at` among those that the feed is for."""
         steps, n, b, shape = [self.drawer.steps[i] for i in place], len(place), self.training.batch, self.sites.x.shape
         y, w, rows, keys = feed.y[:, at], feed.w[:, at], feed.draw.rows[:, at], feed.draw.row_key
@@ -214,7 +218,7 @@ class Engine(Rounds):
                 if self.units:
                     keep = self._masks(keys[t, :busy], feed.draw.unit_key)
             which = None if places is None else places[t, :busy]
-            ex.step(self.task, work, Batch(x, y[t, :busy], w[t, :busy], keep, which), rule)
+            ex.step(task, work, Batch(x, y[t, :busy], w[t, :busy], keep, which), rule)
 
     def _masks(self, rows: Tensor, units: Tensor) -> tuple[Tensor, ...]:
         """Which units each layer keeps, for each row."""
@@ -243,8 +247,10 @@ class Feed(NamedTuple):
 class _Graph:
     """One round on the GPU, captured and replayed. While a round trains, the next one's batches are drawn beside it."""
 
-    def __init__(self, engine: Engine, at: tuple[int, int], coord: Any, state: Any, roster: Roster, rule: Rule) -> None:
-        self.rule, self.coord, self.state = rule, coord, state
+    def __init__(
+        self, engine: Engine, at: tuple[int, int], coord: Any, state: Any, roster: Roster, task: Task, rule: Rule
+    ) -> None:
+        self.loss, self.rule, self.coord, self.state = task.loss, rule, coord, state
         feed, clock = engine.feed(), engine.drawer.clock
         self.feed, self.drawn = feed, int(clock)  # for which exchange the feed is
         kept = [t for tree in (coord, state) for _, t in tensors(tree)] + [clock, *feed.tensors()]
@@ -257,7 +263,7 @@ class _Graph:
             with torch.cuda.stream(side):
                 clock.add_(1)
                 following = engine.feed()
-            new, facts = engine.exchange(at, coord, state, now, engine.everyone, rule, feed)
+            new, facts = engine.exchange(at, coord, state, now, engine.everyone, task, rule, feed)
             here.wait_stream(side)
             olds, news = ([t for _, t in tensors(tree)] for tree in (coord, new))
             torch._foreach_copy_([*olds, *feed.tensors()], [*news, *following.tensors()])
@@ -279,9 +285,9 @@ class _Graph:
         for tensor, value in zip(kept, before, strict=True):
             tensor.copy_(value)
 
-    def fits(self, rule: Rule, coord: Any, state: Any) -> bool:
+    def fits(self, task: Task, rule: Rule, coord: Any, state: Any) -> bool:
         """Whether this round is the captured one: a graph works on the tensors that it was captured with."""
-        return rule == self.rule and coord is self.coord and state is self.state
+        return (task.loss, rule) == (self.loss, self.rule) and coord is self.coord and state is self.state
 
     def replay(self, engine: Engine, clock: int) -> tuple[Any, Facts]:
         if self.drawn != clock:  # another exchange came between: what was drawn beside the last one is not this one's

@@ -49,7 +49,7 @@ class Training:
 
     def applied(self, task: Task, method: AnyMethod) -> Task:
         """The task as this method trains it; refused where the two do not go together."""
-        task = replace(task, rule=self.rule(task.net, method), memory=self.memory)
+        task = replace(task, rule=self.rule(task.net, method), memory=self.memory, loss=method.judged_by(task.loss))
         found = [Problem(f"method {method.title}", f"{why}.", "Change one of the two.") for why in method.clashes(task)]
         for group, _ in self.rates:
             if group not in task.net.groups:
@@ -163,6 +163,10 @@ class Rounds(ABC):
 
     def rule(self, s: int, r: int) -> Rule:
         return self.training.paced(self.task.rule, r, self.stages[s].rounds)
+
+    def task_at(self, s: int, r: int) -> Task:
+        """The task as it is in that round."""
+        return self.task.at(self.training.epochs * (sum(stage.rounds for stage in self.stages[:s]) + r))
 
 
 def clock_of(stage: int, round_: int, place: int) -> int:

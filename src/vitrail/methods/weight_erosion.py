@@ -16,7 +16,7 @@ b, or all of a site that has fewer. A site that comes after a user's first round
 who came before. While the user is away its model and its trust stand still. |g_0| at rounding level of the longest
 g_i: nothing erodes in that round, and the facts say so. A gradient is asked for only where alpha_i > 0 and the user
 has not stopped; round 1, where all users share one model, is not treated apart. With a loss summed over the batch, a
-site with fewer rows than a batch has a shorter gradient: studies that compare trust had better set loss = "mean".
+site with fewer rows than a batch has a shorter gradient: studies that compare trust had better set total = "mean".
 
 Early stopping, against ending at the local model: with `validation` > 0 every site sets that share of its training
 rows aside. When a user's loss on them has not fallen for `patience` of its rounds, its model goes back to its best and

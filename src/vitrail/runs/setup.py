@@ -12,7 +12,7 @@ from torch import Tensor
 from vitrail import methods
 from vitrail.core.exchange import Roster, Stage
 from vitrail.core.facts import ENDS
-from vitrail.core.losses import CrossEntropy, Loss, SquaredError
+from vitrail.core.losses import CrossEntropy, Evidence, Loss, SquaredError
 from vitrail.core.problems import Problem, VitrailError, nearest
 from vitrail.core.random import key
 from vitrail.core.task import Task
@@ -29,7 +29,6 @@ from vitrail.study import Study
 
 Away = Mapping[str, Sequence[tuple[int, int]]]  # site -> rounds it is absent, first to last, counted from 1
 CURVE_POINTS = 40  # evaluations along a run
-LOSSES: dict[str, Loss] = {"classes": CrossEntropy(), "number": SquaredError()}
 MAJORITY = "majority"  # the name of the model that always gives the most common answer
 
 
@@ -40,8 +39,14 @@ def build_task(study: Study, method: AnyMethod, seed: int, device: str = "cpu") 
     dropout = study.network.dropout if hidden else 0.0
     net = MLP(len(columns(study)), outputs, hidden, dropout).framed(method.ends())
     start = net.init(torch.Generator().manual_seed(key(seed, "init")))
-    task = Task(net, {k: v.to(device) for k, v in start.items()}, LOSSES[study.target.kind])
+    task = Task(net, {k: v.to(device) for k, v in start.items()}, loss_of(study))
     return training_of(study).applied(task, method)
+
+
+def loss_of(study: Study) -> Loss:
+    if study.target.kind == "number":
+        return SquaredError()
+    return Evidence(study.training.kl, study.training.anneal) if study.training.loss == "evidence" else CrossEntropy()
 
 
 def check_trainable(wanted: Iterable[tuple[Study, AnyMethod]]) -> None:
@@ -229,7 +234,7 @@ def _bad_pseudonyms(pseudonyms: Mapping[str, str], refuse: Sequence[str], names:
 
 def training_of(study: Study) -> Training:
     t = study.training
-    steps = (t.rounds, t.epochs, t.batch, t.lr, t.momentum, t.decay, t.decays, t.loss == "mean")
+    steps = (t.rounds, t.epochs, t.batch, t.lr, t.momentum, t.decay, t.decays, t.total == "mean")
     return Training(*steps, t.optimiser, t.weight_decay, tuple(t.rates.items()), t.memory)
 
 
