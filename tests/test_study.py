@@ -414,7 +414,7 @@ def studies(draw: Any) -> dict[str, Any]:
         },
         "training": {
             "lr": draw(st.floats(1e-300, 1e300)),
-            "loss": draw(st.sampled_from(["sum", "mean"])),
+            "total": draw(st.sampled_from(["sum", "mean"])),
             "optimiser": draw(st.sampled_from(["sgd", "adam"])),
             "memory": draw(st.sampled_from(["fresh", "own", "kept"])),
             "weight_decay": draw(st.floats(0, 1e300)),
@@ -797,3 +797,15 @@ def test_one_spelling_for_one_value() -> None:
     assert canon(1) == canon(1.0) == canon("1") == canon(" 1 ") == canon(True) == canon("TRUE")
     assert canon("007") != canon(7)
     assert canon(canon("1.50")) == canon("1.50") == canon(1.5)
+
+
+def test_a_study_from_before_evidence_says_sum_or_mean_as_its_loss() -> None:
+    old = {"target": {"column": "y", "classes": [0, 1]}, "features": {"x": {"kind": "numeric"}}}
+    study = Study.parse({**old, "training": {"loss": "mean"}})
+    assert (study.training.total, study.training.loss) == ("mean", "likelihood")
+
+
+def test_evidence_is_for_classes() -> None:
+    raw = {"target": {"column": "y", "kind": "number"}, "features": {"x": {"kind": "numeric"}}}
+    with pytest.raises(VitrailError, match="evidence is for classes"):
+        Study.parse({**raw, "training": {"loss": "evidence"}})
