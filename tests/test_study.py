@@ -154,7 +154,7 @@ BROKEN: list[tuple[str, Callable[[str], str], list[str]]] = [
     ("type's name", at_top("int = 1"), [":1 int", "unknown key 'int'"]),
     # missing sections and keys
     ("no target", without("[target]", "positive"), [" target: 'target' is missing. Add it."]),
-    ("no features", lambda t: t[: t.index("[features.age]")], [" features: 'features' is missing. Add it."]),
+    ("no features", lambda t: t[: t.index("[features.age]")], [" features: there are no features.", "or [images] for pictures."]),
     ("empty features", lambda t: t[: t.index("[features.age]")] + "[features]\n", [":31 features", "Add a [features.NAME]"]),
     ("no column", without("column"), [f":{line('[target]')} target.column", "'column' is missing. Add it."]),
     ("no kind", lambda t: below("[features.sex]", "unit = 'x'")(t).replace('kind = "binary"\n', ""), [f":{line('[features.sex]')} features.sex.kind", "'kind' is missing."]),
@@ -247,7 +247,7 @@ BROKEN: list[tuple[str, Callable[[str], str], list[str]]] = [
     ("no seeds", instead("[1, 2, 3]", "[]"), [":3 seeds", "expected different whole numbers, got []"]),
     ("seed no number", instead("[1, 2, 3]", '["1"]'), [":3 seeds.0", "expected a whole number, got '1'"]),
     # the file itself
-    ("empty file", lambda t: "", ["target: 'target' is missing", "features: 'features' is missing", "(2 to correct)"]),
+    ("empty file", lambda t: "", ["target: 'target' is missing", "features: there are no features", "(2 to correct)"]),
     ("not TOML", instead("rounds = 5", "rounds 5"), ["is not TOML", "at line 24", "Correct that line."]),
     ("key twice", instead("lr = 0.01", "rounds = 6"), ["is not TOML", "line 25"]),
     ("open text", instead('name = "Chest pain"', 'name = "Chest pain'), ["is not TOML", "line 1"]),

@@ -28,8 +28,9 @@ DEEPEST = 8  # sections within sections; a study needs four
 
 
 class Network(Strict):
-    kind: Literal["mlp", "linear"] = "mlp"
-    hidden: tuple[int, ...] = (128, 64)
+    kind: Literal["mlp", "linear", "cnn", "resnet18"] = "mlp"  # the last two: of pictures
+    hidden: tuple[int, ...] = (128, 64)  # units of the mlp's layers, or of the two between cnn's convolutions and head
+    width: int = Field(default=32, ge=1, le=1024)  # channels of cnn's first convolution
     dropout: float = Field(default=0.2, ge=0, lt=1)
 
 
@@ -72,8 +73,7 @@ class Study(Table):
         problems: list[Problem] = []
         plain = _plain(raw, (), place, problems)
         said = {p.where for p in problems}
-        if isinstance(training := plain.get("training"), dict) and training.get("loss") in ("sum", "mean"):
-            training.setdefault("total", training.pop("loss"))  # as it was written before there was evidence
+        _settle(plain)
         study = None
         try:
             study = cls.model_validate(plain)
@@ -131,7 +131,7 @@ class Study(Table):
         out = [f"{k} = {toml_value(plain[k])}" for k in ("name", "description", "seeds", "metrics", "standardise")]
         if self.site_column:
             out.append(f"site_column = {toml_value(self.site_column)}")
-        for section in ("target", "split", "network", "training", "method"):
+        for section in ("target", *["images"] * bool(self.images), "split", "network", "training", "method"):
             out += ["", f"[{section}]"]
             fields = getattr(type(getattr(self, section)), "model_fields", {})  # a method has none
             empty = {k: f.default for k, f in fields.items() if f.default in (None, "", (), {})}
@@ -154,6 +154,15 @@ class Study(Table):
             merge = isinstance(before, dict) and isinstance(value, dict) and name != "method"
             plain[name] = {**before, **value} if merge else value
         return Study.parse(plain)
+
+
+def _settle(plain: Any) -> None:
+    """Defaults that depend on other sections, and what was spelt otherwise before, in place."""
+    if isinstance(training := plain.get("training"), dict) and training.get("loss") in ("sum", "mean"):
+        training.setdefault("total", training.pop("loss"))
+    if plain.get("images") is not None and isinstance(network := plain.setdefault("network", {}), dict):
+        network.setdefault("kind", "cnn")
+        network.setdefault("dropout", 0.0)
 
 
 def _plain(value: Any, path: tuple[Any, ...], place: Callable[..., str], problems: list[Problem]) -> Any:
@@ -235,8 +244,12 @@ def _inconsistencies(raw: Mapping[str, Any], place: Callable[..., str]) -> Itera
     found = (raw.get(section) for section in ("target", "features"))
     target, features = (section if isinstance(section, Mapping) else {} for section in found)
     yield from _target_problems(target, features, raw, place)
-    if isinstance(raw.get("features"), Mapping) and not features:
-        yield Problem(place("features"), "there are no features.", "Add a [features.NAME] section for each column.")
+    images = raw.get("images")
+    if images is None and isinstance(raw.get("features", {}), Mapping) and not features:
+        hint = "Add a [features.NAME] section for each column, or [images] for pictures."
+        yield Problem(place("features"), "there are no features.", hint)
+    if images is not None:
+        yield from _picture_problems(images, features, target, place)
     dummies = set()
     for name, feature in features.items():
         if isinstance(feature, Mapping):
@@ -255,6 +268,8 @@ def _inconsistencies(raw: Mapping[str, Any], place: Callable[..., str]) -> Itera
             for p in methods.problems(method["name"], given, "method"):
                 yield p._replace(where=place(*p.where.split(".", 1)))
     network = raw.get("network", {})
+    if isinstance(network, Mapping):
+        yield from _network_problems(network, images is not None, place)
     hidden = network.get("hidden", (1,)) if isinstance(network, Mapping) else (1,)
     if isinstance(hidden, list | tuple) and any(isinstance(h, int) and h < 1 for h in hidden):
         yield Problem(place("network", "hidden"), f"layers need at least one unit, got {list(hidden)}.", "Correct it.")
@@ -339,6 +354,39 @@ def _feature_problems(name: str, feature: Mapping[str, Any], place: Callable[...
     for code in missing:
         if canon(code) in levels:
             yield tell("missing", f"{code!r} is a category and also means missing.", "Remove one of the two.")
+
+
+def _picture_problems(
+    images: Any, features: Mapping[str, Any], target: Mapping[str, Any], place: Callable[..., str]
+) -> Iterable[Problem]:
+    if features:
+        yield Problem(place("features"), "a study of pictures has no columns beside them.", "Remove these sections.")
+    if target.get("kind", "classes") == "number":
+        what = "pictures are told apart by classes, and the target is a number."
+        yield Problem(place("target", "kind"), what, 'Write kind = "classes" and list them.')
+    if not isinstance(images, Mapping):
+        return
+    if images.get("column", "picture") == target.get("column"):
+        yield Problem(place("images", "column"), "the column of pictures is the target.", "Name another.")
+    size = images.get("size")
+    if isinstance(size, list | tuple) and any(isinstance(n, int) and not 8 <= n <= 1024 for n in size):
+        what = f"expected height and width from 8 to 1024 pixels, got {list(size)}."
+        yield Problem(place("images", "size"), what, "Correct it.")
+
+
+def _network_problems(network: Mapping[str, Any], pictures: bool, place: Callable[..., str]) -> Iterable[Problem]:
+    kind, hidden = network.get("kind", "mlp"), network.get("hidden", (128, 64))
+    if kind in ("cnn", "resnet18") and not pictures:
+        hint = 'Write kind = "mlp" or "linear", or add [images].'
+        yield Problem(place("network", "kind"), f"{kind} is for pictures, and the study has columns.", hint)
+    elif kind in ("mlp", "linear") and pictures:
+        yield Problem(place("network", "kind"), f"{kind} is for columns.", 'Write kind = "cnn" or "resnet18".')
+    elif pictures:
+        if network.get("dropout", 0):
+            yield Problem(place("network", "dropout"), f"{kind} has none.", "Write dropout = 0.0.")
+        if kind == "cnn" and isinstance(hidden, list | tuple) and len(hidden) != 2:
+            what = f"cnn has two linear layers between convolutions and head, got {list(hidden)}."
+            yield Problem(place("network", "hidden"), what, "Give two numbers of units.")
 
 
 def _is_number(value: object) -> bool:

@@ -93,6 +93,11 @@ def taken(like: Tensor) -> Tensor:
     return found
 
 
+def numbers(x: Tensor, like: Tensor) -> Tensor:
+    """Rows as a network takes them: pictures of uint8 become numbers from 0 to 1."""
+    return x.to(like.dtype).div_(255) if x.dtype == torch.uint8 else x
+
+
 def to_all(tree: Params, sites: int) -> Params:
     """The same tensors for every site, as a view: no copy."""
     return {k: v.expand(sites, *v.shape) for k, v in tree.items()}

@@ -14,7 +14,7 @@ import hashlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -22,6 +22,7 @@ from numpy.typing import NDArray
 
 from vitrail.core.problems import Problem, VitrailError
 from vitrail.core.random import key
+from vitrail.data.pictures import stacked
 from vitrail.data.read import clean
 from vitrail.data.schema import Feature, Table
 
@@ -52,8 +53,10 @@ class Encoder:
     def layout(self) -> Layout:
         return _lay_out(self.table.features, self.mean, self.sd)
 
-    def matrix(self, cleaned: pd.DataFrame) -> Matrix:
-        """Rows of `clean` -> [row, column]."""
+    def matrix(self, cleaned: pd.DataFrame) -> NDArray[Any]:
+        """Rows of `clean` -> [row, column]; or pictures, [row, channel, height, width] of uint8."""
+        if self.table.images:
+            return stacked(cleaned[self.table.images.column], self.table.images)
         at = self.layout
         out = cleaned[list(self.table.features)].to_numpy(np.float64).take(at.source, 1)
         missing = np.isnan(out)
@@ -94,6 +97,8 @@ def _lay_out(features: Mapping[str, Feature], means: Mapping[str, float], sds: M
 
 
 def columns(table: Table) -> list[str]:
+    if table.images:
+        return table.images.names
     out: list[str] = []
     for name, f in table.features.items():
         out += [f"{name}={level}" for level in f.levels] if f.kind == "categorical" else [name]
@@ -109,9 +114,9 @@ class SiteData(NamedTuple):
 
     name: str
     encoder: Encoder
-    train_x: Matrix
+    train_x: NDArray[Any]
     train_y: NDArray[np.generic]
-    test_x: Matrix
+    test_x: NDArray[Any]
     test_y: NDArray[np.generic]
     fingerprint: str  # of the cleaned rows
 
@@ -215,5 +220,9 @@ def class_weights(y: NDArray[np.generic], classes: int) -> Matrix:
 def fingerprint_rows(cleaned: pd.DataFrame) -> str:
     """Changes when any value the model sees changes."""
     hashed = hashlib.sha256("\x1f".join(cleaned.columns).encode())
-    hashed.update(np.ascontiguousarray(cleaned.to_numpy(dtype=np.float64)).data)
+    pictures = [name for name, kind in cleaned.dtypes.items() if kind.kind == "O"]
+    for name in pictures:
+        for picture in cleaned[name]:
+            hashed.update(np.ascontiguousarray(picture).data)
+    hashed.update(np.ascontiguousarray(cleaned.drop(columns=pictures).to_numpy(dtype=np.float64)).data)
     return hashed.hexdigest()[:16]

@@ -19,6 +19,7 @@ import pandas as pd
 
 from vitrail.core.problems import Problem, VitrailError, nearest
 from vitrail.data.cells import MISSING_WORDS, POINT, codes_of, find_values, is_plain, one_nan
+from vitrail.data.pictures import fit_column, read_picture_sites, read_pictures
 from vitrail.data.schema import Feature, Table, Target, canon
 
 Parsed = tuple[list[str], list[list[Any]], list[int]]  # header, columns, line numbers
@@ -36,6 +37,8 @@ def read_table(path: Path, table: Table | None = None) -> pd.DataFrame:
     With `table`, words such as "None" stay where the study names them as a category.
     """
     path = Path(path)
+    if table and table.images:
+        return read_pictures(path, table)
     raw, ending = _load(path), ENDING.search(path.name)
     if not ending:
         raise _refusal(path, f"expected a table ending in {ENDINGS}, got {path.name!r}.", "Export it as CSV.")
@@ -159,6 +162,8 @@ def _settle(cells: Sequence[Any], name: str, table: Table | None) -> list[str | 
 
 def read_sites(path: Path, table: Table) -> dict[str, pd.DataFrame]:
     """One frame per site, by name: from a folder with one file per site, or one file with a site column."""
+    if table.images:
+        return read_picture_sites(path, table)
     if not path.is_dir():
         return _part_sites(path, read_table(path, table), table)
     files = sorted(p for p in path.glob("*") if not p.is_dir() and not NO_SITE.fullmatch(p.name))
@@ -257,6 +262,13 @@ def clean(frame: pd.DataFrame, table: Table, need_target: bool = True) -> pd.Dat
             what_came = "more than one" if name in repeated else "none"
             hint = nearest(name, unused) if len(problems) < hints else ""
             problems += [Problem(where, f"expected one such column, there is {what_came}.", hint)]
+    pictures = None
+    if table.images and (at := places.get(table.images.column)) is not None:
+        pictures, more = fit_column(frame.iloc[:, at], table.images, file)
+        problems += more
+    elif table.images:
+        hint = nearest(table.images.column, unused)
+        problems += [Problem(f"{file}, column {table.images.column}", "expected pictures, there are none.", hint)]
     if problems:
         raise VitrailError(f"{file} does not fit the study", problems)
     index, kept = frame.index, ~np.isnan(cells[-1])
@@ -264,6 +276,9 @@ def clean(frame: pd.DataFrame, table: Table, need_target: bool = True) -> pd.Dat
     if told and not kept.all():
         index, cells = index[kept], cells[:, kept]
     out = pd.DataFrame(cells[:-1].T, index, list(wanted)[:-1], copy=False)
+    if table.images:
+        assert pictures is not None
+        out[table.images.column] = pd.Series(pictures, frame.index, dtype=object)[kept if told else slice(None)]
     if told:
         out[target] = cells[-1].astype(np.int64) if table.target.kind == "classes" else cells[-1]
     return out

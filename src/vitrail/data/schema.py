@@ -78,11 +78,33 @@ class Split(Strict):
     stratify: bool = True
 
 
+class Images(Strict):
+    """Pictures, instead of columns."""
+
+    size: tuple[int, int]  # height and width that the network is given
+    channels: Literal[1, 3] = 1  # grey or colour
+    column: str = "picture"  # of a file with one row for each picture
+    bits: int = Field(default=8, ge=8, le=16)  # of a pixel, as cameras count; the upper 8 are used
+    fit: Literal["exact", "resize"] = "exact"  # a picture of another size is refused, or brought to this one
+    normalise: Literal["unit", "centred", "picture"] = "centred"  # 0 to 1, -1 to 1, or each by its own mean and sd
+    augment: tuple[Literal["flip", "shift", "brightness"], ...] = ()  # drawn anew for each picture of each batch
+
+    @property
+    def shape(self) -> tuple[int, int, int]:
+        return (self.channels, *self.size)
+
+    @property
+    def names(self) -> list[str]:
+        """Of the channels."""
+        return ["grey"] if self.channels == 1 else ["red", "green", "blue"]
+
+
 class Table(Strict):
     """Everything needed to turn a site's file into tensors."""
 
     target: Target
-    features: dict[str, Feature]
+    features: dict[str, Feature] = Field(default={})
+    images: Images | None = None
     standardise: Literal["local", "global", "none"] = "local"
     site_column: str = ""  # when one file holds all sites
     split: Split = Split()

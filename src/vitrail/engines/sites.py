@@ -13,6 +13,7 @@ from torch import Tensor
 
 from vitrail.core.random import key, mixed, odd32, orders
 from vitrail.core.task import Batch
+from vitrail.core.tensors import numbers
 from vitrail.engines.rounds import clock_of
 
 BLOCK = 256  # rows of each site that an exchange looks at at once
@@ -47,7 +48,7 @@ class Sites:
 
     def numbers(self, x: Tensor) -> Tensor:
         """Rows as a network takes them."""
-        return x.to(self.y.dtype).div_(255) if x.dtype == torch.uint8 else x
+        return numbers(x, self.y)
 
     def blocks(self, at: Sequence[int]) -> Iterator[Batch]:
         """All rows of these sites, in order, so many of each at once; padded with weight 0."""

@@ -23,13 +23,14 @@ from torch.func import functional_call, vmap
 from vitrail.core.exchange import Ends
 from vitrail.core.problems import Problem, VitrailError
 from vitrail.core.task import Out
-from vitrail.core.tensors import Params, add_
+from vitrail.core.tensors import Params, add_, numbers
 
 ROWS = 256  # of a site at a time, when nothing is to be learned
 REFUSED: dict[type[nn.Module], tuple[str, str]] = {
     nn.modules.batchnorm._BatchNorm: ("remembers rows of all batches, and mixes those of one", "GroupNorm"),
     nn.modules.dropout._DropoutNd: ("draws by itself, so that two engines would not agree", "none, or p=0"),
 }
+Through = Callable[[Params, Tensor], tuple[Tensor, Tensor]]
 _mine = threading.local()  # modules of this thread: a call swaps a module's parameters for a moment
 
 
@@ -125,8 +126,11 @@ class Module:
         sites = range(len(x))
         if not tape:
             with torch.no_grad():
-                got = [self._in_blocks(_of(params, i), x[i]) for i in sites]
-            return Out(torch.stack([z for z, _ in got]), torch.stack([f for _, f in got]))
+                if x.device.type == "cpu":
+                    got = [self._in_blocks(self._one, _of(params, i), x[i], 0) for i in sites]
+                    return Out(torch.stack([z for z, _ in got]), torch.stack([f for _, f in got]))
+                return Out(*self._in_blocks(vmap(self._one), params, x, 1))
+        x = numbers(x, next(iter(params.values())))
         with torch.enable_grad():
             if x.device.type == "cpu":
                 leaves = [{k: v.detach().requires_grad_() for k, v in _of(params, i).items()} for i in sites]
@@ -165,9 +169,11 @@ class Module:
         if step:
             add_(params, into)
 
-    def _in_blocks(self, params: Params, x: Tensor) -> tuple[Tensor, Tensor]:
-        got = [self._one(params, rows) for rows in torch.split(x, ROWS)] or [self._one(params, x)]
-        return torch.cat([z for z, _ in got]), torch.cat([f for _, f in got])
+    def _in_blocks(self, through: Through, params: Params, x: Tensor, axis: int) -> tuple[Tensor, Tensor]:
+        """Scores and features of so many rows at a time; rows lie along this axis."""
+        like = next(iter(params.values()))
+        got = [through(params, numbers(rows, like)) for rows in torch.split(x, ROWS, axis)]
+        return torch.cat([z for z, _ in got], axis), torch.cat([f for _, f in got], axis)
 
     def _one(self, params: Params, x: Tensor) -> tuple[Tensor, Tensor]:
         """Scores and features of one site's rows."""

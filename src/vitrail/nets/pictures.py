@@ -1,34 +1,69 @@
-"""Small convolutional networks, normalised by groups of channels: nothing in them remembers rows or draws."""
+"""Small convolutional networks, normalised by groups of channels: nothing in them remembers rows or draws.
+
+Groups: front (what sees edges and shapes), rear (what makes features of them), head (what tells classes).
+"""
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from functools import partial
+from typing import Literal
 
 import torch
 from torch import Tensor, nn
 
 from vitrail.nets.module import Module
 
-
-def cnn(shape: tuple[int, ...], outputs: int, width: int = 32, units: tuple[int, int] = (512, 128)) -> Module:
-    """Two convolutions and three linear layers."""
-    return Module(partial(_cnn, shape, outputs, width, units), shape)
+Normalise = Literal["unit", "centred", "picture"]
 
 
-def resnet18(shape: tuple[int, ...], outputs: int) -> Module:
-    """He et al. 2016 in its form for small pictures, with GroupNorm for BatchNorm."""
-    return Module(partial(_resnet18, shape[0], outputs), shape)
+def cnn(
+    shape: tuple[int, ...],
+    outputs: int,
+    width: int = 32,
+    units: tuple[int, ...] = (512, 128),
+    normalise: Normalise = "unit",
+) -> Module:
+    """Two convolutions and three linear layers; the last two of these are rear and head."""
+    named = {"front": ("front", "rear.0"), "rear": ("rear.2",), "head": ("head",)}
+    return Module(partial(_cnn, shape, outputs, width, units, normalise), shape, named)
 
 
-def _cnn(shape: tuple[int, ...], outputs: int, width: int, units: tuple[int, int]) -> nn.Module:
+def resnet18(shape: tuple[int, ...], outputs: int, normalise: Normalise = "unit") -> Module:
+    """He et al. 2016 in its form for small pictures, with GroupNorm for BatchNorm; its last two blocks are the rear."""
+    return Module(partial(_resnet18, shape[0], outputs, normalise), shape, {"front": ("front",), "rear": ("rear",)})
+
+
+class _Normalised(nn.Module):
+    """Pixels from 0 to 1, brought to where a network learns well."""
+
+    def __init__(self, how: Normalise) -> None:
+        super().__init__()
+        self.how = how
+
+    def forward(self, x: Tensor) -> Tensor:
+        if self.how == "unit":
+            return x
+        if self.how == "centred":
+            return 2 * x - 1
+        sd = x.var((-3, -2, -1), unbiased=False, keepdim=True).add(1e-4).sqrt()
+        return (x - x.mean((-3, -2, -1), keepdim=True)) / sd
+
+
+def _cnn(shape: tuple[int, ...], outputs: int, width: int, units: tuple[int, ...], normalise: Normalise) -> nn.Module:
     front = nn.Sequential(
+        _Normalised(normalise),
         nn.Conv2d(shape[0], width, 5), nn.ReLU(), nn.MaxPool2d(2),
         nn.Conv2d(width, 2 * width, 5), nn.ReLU(), nn.MaxPool2d(2), nn.Flatten(),
     )  # fmt: skip
     with torch.no_grad():
         flat = front(torch.zeros(1, *shape)).shape[1]
-    rear = nn.Sequential(nn.Linear(flat, units[0]), nn.ReLU(), nn.Linear(*units), nn.ReLU())
-    return nn.Sequential(front, rear, nn.Linear(units[1], outputs))
+    rear = nn.Sequential(nn.Linear(flat, units[0]), nn.ReLU(), nn.Linear(units[0], units[1]), nn.ReLU())
+    return _named(front, rear, nn.Linear(units[1], outputs))
+
+
+def _named(front: nn.Module, rear: nn.Module, head: nn.Module) -> nn.Module:
+    return nn.Sequential(OrderedDict(front=front, rear=rear, head=head))
 
 
 class _Block(nn.Module):
@@ -49,10 +84,12 @@ class _Block(nn.Module):
         return total.relu()
 
 
-def _resnet18(channels: int, outputs: int) -> nn.Module:
-    layers: list[nn.Module] = [nn.Conv2d(channels, 64, 3, 1, 1, bias=False), nn.GroupNorm(8, 64), nn.ReLU()]
+def _resnet18(channels: int, outputs: int, normalise: Normalise) -> nn.Module:
+    layers: list[nn.Module] = [_Normalised(normalise)]
+    layers += [nn.Conv2d(channels, 64, 3, 1, 1, bias=False), nn.GroupNorm(8, 64), nn.ReLU()]
     given = 64
     for width, stride in ((64, 1), (64, 1), (128, 2), (128, 1), (256, 2), (256, 1), (512, 2), (512, 1)):
         layers.append(_Block(given, width, stride))
         given = width
-    return nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(512, outputs))
+    rear = nn.Sequential(*layers[-2:], nn.AdaptiveAvgPool2d(1), nn.Flatten())
+    return _named(nn.Sequential(*layers[:-2]), rear, nn.Linear(512, outputs))

@@ -40,6 +40,8 @@ class ShiftFinding(NamedTuple):
 
 def variables_of(study: Study) -> list[Variable]:
     """A feature with all its columns is one variable; the label is the last."""
+    if study.images:
+        return [*(Variable(n, (i,), "numeric") for i, n in enumerate(study.images.names)), Variable(LABEL, (), "label")]
     variables, at = [], 0
     for name, feature in study.features.items():
         width = len(feature.levels) if feature.kind == "categorical" else 1
@@ -79,7 +81,7 @@ def find_shifts(
     alarms: list[dict[str, Any]] = []
     here = np.flatnonzero(published)
     shared = {k: v.cpu() for k, v in runner.method.shared(moment.coord).items()}
-    while len(here) >= FEWEST:
+    while len(here) >= FEWEST and not study.images:  # rows are compared column by column
         sites = [ask(runner.names[order[i]], names[i], shared, variables) for i in here]
         try:
             found = judge(sites, {k: v[here] for k, v in layers.items()}, variables, runner.task.net.outputs, ALPHA)
@@ -143,6 +145,8 @@ def _table(
 
 def evidence_lines(study: Study) -> list[Line]:
     """What the calibrated rule exchanges: once by every site that published; again by a site with a finding."""
+    if study.images:
+        return []
     variables, outputs = variables_of(study), max(1, len(study.target.levels))
     sizes, width = [variable.size(outputs) for variable in variables], len(columns(study))
     ends: list[tuple[str, tuple[int, ...]]]

@@ -113,11 +113,12 @@ class Judge:
                 groups[-1] = tried
         out = []
         for group in groups:
-            x = torch.zeros(len(group), max(len(rows[i]) for i in group), *rows[group[0]].shape[1:])
+            kind = torch.uint8 if self.study.images else like.dtype
+            x = torch.zeros(len(group), max(len(rows[i]) for i in group), *rows[group[0]].shape[1:], dtype=kind)
             for k, i in enumerate(group):
                 x[k, : len(rows[i])] = torch.from_numpy(rows[i])
             first = self.at[group[0]]
-            out.append(Stack(group, slice(first, first + len(group)), x.to(like)))
+            out.append(Stack(group, slice(first, first + len(group)), x.to(like.device)))
         return out
 
     def _target(self, site: SiteData, split: str) -> NDArray[Any]:

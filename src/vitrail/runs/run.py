@@ -47,7 +47,8 @@ class Model(NamedTuple):
         rows, target = clean(unknown, self.study, need_target=False), self.study.target
         task = build_task(self.study, self.method, self.seed)
         state = filled(settled_shape(task, self.method), {k: v[None] for k, v in self.tensors.items()})
-        x = torch.from_numpy(self.encoder.matrix(rows)).float()[None]
+        x = torch.from_numpy(self.encoder.matrix(rows))[None]
+        x = x if self.study.images else x.float()
         with torch.no_grad():
             answers = task.loss.answers(self.method.predict(task, state, x)[0])
         if target.kind == "number":

@@ -23,7 +23,7 @@ from vitrail.engines.sites import Sites, gather_sites
 from vitrail.engines.wire import Line, beside_of, meanings, trace
 from vitrail.explain.evidence import SiteRows
 from vitrail.methods import AnyMethod
-from vitrail.nets import MLP
+from vitrail.nets import MLP, Module, cnn, resnet18
 from vitrail.runs.fit import evidence_lines
 from vitrail.study import Study
 
@@ -35,12 +35,20 @@ MAJORITY = "majority"  # the name of the model that always gives the most common
 def build_task(study: Study, method: AnyMethod, seed: int, device: str = "cpu") -> Task:
     """The network everyone starts from; under one seed the same for every method, but for the ends it asks for."""
     outputs = 1 if study.target.kind == "number" else len(study.target.levels)
-    hidden = study.network.hidden if study.network.kind == "mlp" else ()
-    dropout = study.network.dropout if hidden else 0.0
-    net = MLP(len(columns(study)), outputs, hidden, dropout).framed(method.ends())
+    net = build_net(study, outputs).framed(method.ends())
     start = net.init(torch.Generator().manual_seed(key(seed, "init")))
     task = Task(net, {k: v.to(device) for k, v in start.items()}, loss_of(study))
     return training_of(study).applied(task, method)
+
+
+def build_net(study: Study, outputs: int) -> MLP | Module:
+    given, images = study.network, study.images
+    if images is None:
+        hidden = given.hidden if given.kind == "mlp" else ()
+        return MLP(len(columns(study)), outputs, hidden, given.dropout if hidden else 0.0)
+    if given.kind == "cnn":
+        return cnn(images.shape, outputs, given.width, given.hidden, images.normalise)
+    return resnet18(images.shape, outputs, images.normalise)
 
 
 def loss_of(study: Study) -> Loss:
@@ -259,7 +267,8 @@ def _as_tensors(study: Study, x: Any, y: Any, trained: Any) -> tuple[Tensor, Ten
     target = torch.from_numpy(np.ascontiguousarray(y))
     number = study.target.kind == "number"
     target = target[:, None] if number else torch.nn.functional.one_hot(target.long(), len(study.target.levels))
-    return torch.from_numpy(x).float(), target.float(), _row_weights(study, y, trained)
+    rows = torch.from_numpy(x)
+    return rows if study.images else rows.float(), target.float(), _row_weights(study, y, trained)
 
 
 def _row_weights(study: Study, y: Any, trained: Any) -> Tensor:
