@@ -19,7 +19,7 @@ exact = 1e-12
 OPTIONS: dict[str, list[dict[str, Any]]] = {
     "fedavg": [{}, {"weights": "rows"}, {"invited": 2}],
     "ditto": [{}, {"invited": 2}],
-    "fine_tune": [{"epochs": 2}],
+    "fine_tune": [{"epochs": 2}, {"epochs": 2, "part": "head"}],
     "ifedavg": [{}, {"output": "scalar", "identity": 0.1}],
     "weight_erosion": [{}, {"update": "local", "size": "weight", "validation": 0.25, "patience": 1, "p_d": 0.2}],
 }

@@ -191,6 +191,22 @@ def test_fedper_keeps_head_and_output() -> None:
     assert gap(models(e, last), {s: {f"params/{k}": v for k, v in (w | own[s]).items()} for s in ROWS}) < NEAR
 
 
+@pytest.mark.parametrize("part", ["all", "head"])
+def test_fine_tuning_moves_all_or_the_last_layer(part: str) -> None:
+    task = tasked(affine_out="each")
+    w = dict(task.start)
+    for _ in range(ROUNDS):
+        w = mean({s: trained(task, w, s) for s in ROWS})
+    own = {s: w for s in ROWS}
+    for _ in range(4 * EPOCHS):
+        after = {s: trained(task, p, s, steps=1) for s, p in own.items()}
+        if part == "head":
+            after = {s: w | {k: v for k, v in p.items() if k.startswith(("head", "output"))} for s, p in after.items()}
+        own = after
+    e, last = run("fine_tune", task, epochs=4, part=part)
+    assert gap(models(e, last), {s: {f"params/{k}": v for k, v in p.items()} for s, p in own.items()}) < NEAR
+
+
 @pytest.mark.parametrize("name", [n for n, kind in methods.TABLE.items() if kind.sees == "sum"])
 @pytest.mark.parametrize("engine", [{"keep_reports": True}, {"keep_reports": True, "chunk": 2}], ids=str)
 def test_keeping_reports_changes_nothing_and_they_say_changes(name: str, engine: dict) -> None:

@@ -3,27 +3,47 @@
 w:   FedAvg to the end
 v_i: starts at w, then `epochs` epochs on the site's own rows; nothing travels any more
 
+`part = "head"` moves the last layer only: what was learned together of features stays as it is.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, Literal
 
-from vitrail.core.exchange import Stage, training
-from vitrail.core.task import Task
-from vitrail.methods.fedavg import FedAvg, Own, Shared
+from vitrail.core.exchange import Nothing, Rows, Stage, training
+from vitrail.core.rules import Rule
+from vitrail.core.task import Batch, Task
+from vitrail.core.tensors import Params, copied
+from vitrail.methods.fedavg import FedAvg, Own, Shared, Work
 from vitrail.methods.local import Local
+
+HEAD = ("head", "output")
+
+
+@dataclass(frozen=True)
+class LocalHead(Local):
+    """Local, of the last layer."""
+
+    def begin(self, task: Task, state: Own, down: Nothing, rows: Rows, rule: Rule) -> Work:
+        params = copied(state.params)
+        return Work(params, rule.memory(task.select(params, HEAD), state.memory), {})
+
+    def step(self, task: Task, work: Work, batch: Batch, rule: Rule) -> None:
+        rule.follow(task.select(work.params, HEAD), work.memory, task.select(task.grad(work.params, batch), HEAD))
 
 
 @dataclass(frozen=True)
 class FineTune(FedAvg):
     title: ClassVar[str] = "FedAvg + fine-tuning"
     epochs: int = 10
+    part: Literal["all", "head"] = "all"
 
     def plan(self, rounds: int) -> tuple[Stage, ...]:
-        return training(self, rounds), Stage("fine-tune", (Local(),), self.epochs, "training alone", "Then, alone")
+        alone = Local() if self.part == "all" else LocalHead()
+        return training(self, rounds), Stage("fine-tune", (alone,), self.epochs, "training alone", "Then, alone")
 
     def settle(self, task: Task, state: Own, down: Shared) -> Own:
         params = super().settle(task, state, down).params
-        return Own(params, task.remembered(params))  # from here on nothing of it is shared
+        moved: Params = params if self.part == "all" else task.select(params, HEAD)
+        return Own(params, task.remembered(moved))  # from here on nothing of it is shared
