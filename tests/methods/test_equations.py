@@ -197,7 +197,7 @@ def test_fine_tuning_moves_all_or_the_last_layer(part: str) -> None:
     w = dict(task.start)
     for _ in range(ROUNDS):
         w = mean({s: trained(task, w, s) for s in ROWS})
-    own = {s: w for s in ROWS}
+    own = dict.fromkeys(ROWS, w)
     for _ in range(4 * EPOCHS):
         after = {s: trained(task, p, s, steps=1) for s, p in own.items()}
         if part == "head":

@@ -26,6 +26,7 @@ from vitrail.core.random import keep_mask
 from vitrail.core.rules import Rule
 from vitrail.core.task import Batch, Task
 from vitrail.core.tensors import each, forget_memory, reused_memory, scratch, tensors
+from vitrail.engines.augment import augmented
 from vitrail.engines.rounds import AnyMethod, Moment, Rounds, Training, clock_of, owned
 from vitrail.engines.sites import Draw, Drawer, Sites, set_aside
 from vitrail.engines.wire import Contract, check
@@ -60,7 +61,7 @@ class Engine(Rounds):
         self.sites, self.seed, self.device = sites, seed, sites.x.device
         self.absent, self.keep_reports = absent, keep_reports
         self.units = sum(task.net.units)
-        self.drawer = Drawer(sites, training.batch, training.epochs, seed, self.units)
+        self.drawer = Drawer(sites, training.batch, training.epochs, seed, self.units, bool(training.augment))
         self.counts = torch.tensor(sites.sizes, device=self.device, dtype=self.task.like.dtype)
         self.chunk = 1 if looped else chunk or self._chunk_size()
         self.pool: ThreadPoolExecutor | None = None
@@ -217,6 +218,8 @@ class Engine(Rounds):
                 x, keep = self.sites.numbers(x), ()
                 if self.units:
                     keep = self._masks(keys[t, :busy], feed.draw.unit_key)
+            if feed.draw.lots is not None:
+                x = augmented(x, feed.draw.lots[t, at][:busy], self.training.augment)
             which = None if places is None else places[t, :busy]
             ex.step(task, work, Batch(x, y[t, :busy], w[t, :busy], keep, which), rule)
 
@@ -241,7 +244,8 @@ class Feed(NamedTuple):
     def tensors(self) -> list[Tensor]:
         """All that a step looks at."""
         assert self.x is not None
-        return [self.y, self.w, self.draw.rows, self.x, *self.keep]
+        lots = [] if self.draw.lots is None else [self.draw.lots]
+        return [self.y, self.w, self.draw.rows, self.x, *lots, *self.keep]
 
 
 class _Graph:

@@ -38,6 +38,7 @@ class Training:
     weight_decay: float = 0.0
     rates: tuple[tuple[str, float], ...] = ()  # group of parameters -> factor of the learning rate
     memory: Literal["fresh", "own", "kept"] = "fresh"  # see Task
+    augment: tuple[str, ...] = ()  # of pictures: see engines/augment.py
 
     def rule(self, net: Net, method: AnyMethod) -> Rule:
         lr = self.lr if method.lr is None else method.lr

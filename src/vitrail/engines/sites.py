@@ -11,7 +11,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from vitrail.core.random import key, mixed, odd32, orders
+from vitrail.core.random import bits, key, mixed, odd32, orders
 from vitrail.core.task import Batch
 from vitrail.core.tensors import numbers
 from vitrail.engines.rounds import clock_of
@@ -105,14 +105,15 @@ class Draw(NamedTuple):
     real: Tensor  # [step, site, row, 1]: 1, or 0 for padding
     row_key: Tensor  # [step, site, row] int32
     unit_key: Tensor  # [unit] int32
+    lots: Tensor | None = None  # [step, site, row] int64: a key for each picture, where they are augmented
 
 
 class Drawer:
     """Draws from (seed, site, stage, round); knows nothing of engines or devices."""
 
-    def __init__(self, sites: Sites, batch: int, epochs: int, seed: int, units: int) -> None:
+    def __init__(self, sites: Sites, batch: int, epochs: int, seed: int, units: int, lots: bool = False) -> None:
         device = sites.x.device
-        self.batch, self.epochs, self.units = batch, epochs, units
+        self.batch, self.epochs, self.units, self.lots = batch, epochs, units, lots
         self.like = sites.y
         self.sizes = torch.tensor(sites.sizes, device=device)[:, None]
         self.starts = torch.tensor(sites.starts, device=device)[:, None]
@@ -141,11 +142,14 @@ class Drawer:
         rows = rows.transpose(0, 1).contiguous()
         real = real.transpose(0, 1)[..., None].to(self.like.dtype)
         none = torch.empty(0, dtype=torch.int32, device=rows.device)
-        if not self.units:
-            return Draw(rows, real, none, none)
         steps, sites, _ = rows.shape
+        lots = None
+        if self.lots:
+            lots = bits(keys + self.epochs + 1, steps * self.batch).view(sites, steps, self.batch).transpose(0, 1)
+        if not self.units:
+            return Draw(rows, real, none, none, lots)
         row_key = odd32(keys + self.epochs, steps * self.batch).view(sites, steps, self.batch).transpose(0, 1)
-        return Draw(rows, real, row_key.contiguous(), odd32(mixed(self.unit_keys, self.clock), self.units)[0])
+        return Draw(rows, real, row_key.contiguous(), odd32(mixed(self.unit_keys, self.clock), self.units)[0], lots)
 
     def longest(self, here: Tensor | None) -> int:
         """Rows of the largest of them, up to whole batches. Places come in order, and sites by size."""

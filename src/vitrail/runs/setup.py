@@ -243,7 +243,8 @@ def _bad_pseudonyms(pseudonyms: Mapping[str, str], refuse: Sequence[str], names:
 def training_of(study: Study) -> Training:
     t = study.training
     steps = (t.rounds, t.epochs, t.batch, t.lr, t.momentum, t.decay, t.decays, t.total == "mean")
-    return Training(*steps, t.optimiser, t.weight_decay, tuple(t.rates.items()), t.memory)
+    augment = study.images.augment if study.images else ()
+    return Training(*steps, t.optimiser, t.weight_decay, tuple(t.rates.items()), t.memory, augment)
 
 
 def training_rows(data: list[SiteData], study: Study, method: AnyMethod, device: str) -> Sites:
