@@ -186,7 +186,7 @@ def carried_out(data: Any, job: Job, device: str) -> dict[str, Any]:
     more round of training alone."""
     way, world = ways()[job.way], World(data, job, device)
     loss = CrossEntropy() if way.kl is None else Evidence(way.kl)
-    net = cnn(SHAPE, CLASSES, WIDTH, UNITS, "centred")
+    net = dataclasses.replace(cnn(SHAPE, CLASSES, WIDTH, UNITS), normalise="centred")
     start = {k: v.to(device) for k, v in net.init(torch.Generator().manual_seed(job.seed)).items()}
     rounds = TUNING_ROUNDS if job.kind == "tune" else ROUNDS
     training = Training(rounds, EPOCHS, BATCH, job.lr, decays=0, mean=True, optimiser="adam", memory="own")

@@ -49,7 +49,7 @@ PLACES = [(n, s) for n in (30, 50) for s in SIGMAS]  # of the numbers above
 Found = dict[Job, dict[str, Any]]
 SETTINGS = f"""\
 Printed by benchmarks/ripfl_report.py from {{runs}} runs. 8000 training and 2000 test pictures, not 60,000: the order
-can be compared with the paper, not the numbers. LeNet-like CNN (6 and 16 channels; 120 and 84 units), {ROUNDS} rounds of
+can be compared with the paper, not the numbers. LeNet-like CNN (6 and 16 channels; 120, 84 units), {ROUNDS} rounds of
 {EPOCHS} local epochs, Adam, batches of {BATCH}; every site holds exactly so many classes, and is judged on all test
 pictures of these. Accuracy in per cent: mean over sites, worst site; +- half a 95 % interval over {len(SEEDS)} seeds
 (Student's t; with three seeds a wide one). Learning rate ({len(RATES)} values), and whether sites train one more round

@@ -15,8 +15,9 @@ import pandas as pd
 import pytest
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
+from torch import nn
 
-from vitrail import methods
+from vitrail import methods, nets
 from vitrail.core.facts import SHARE, TRUST
 from vitrail.core.problems import Problem, VitrailError
 from vitrail.core.rules import SGD, Adam
@@ -809,3 +810,50 @@ def test_evidence_is_for_classes() -> None:
     raw = {"target": {"column": "y", "kind": "number"}, "features": {"x": {"kind": "numeric"}}}
     with pytest.raises(VitrailError, match="evidence is for classes"):
         Study.parse({**raw, "training": {"loss": "evidence"}})
+
+
+PICTURES = {"target": {"column": "finding", "classes": ["no", "yes"]}, "images": {"size": [28, 28]}}
+
+
+def test_a_study_of_pictures_has_a_network_for_them_and_survives(tmp_path: Path) -> None:
+    study = Study.parse({**PICTURES, "images": {"size": [28, 20], "channels": 3, "augment": ["flip"]}})
+    assert (study.network.kind, study.network.dropout, study.features) == ("cnn", 0.0, {})
+    study.save(tmp_path / "study.toml")
+    assert Study.load(tmp_path / "study.toml") == study
+
+
+@pytest.mark.parametrize(
+    ("changes", "wanted"),
+    [
+        ({"features": {"age": {"kind": "numeric"}}}, ["features: a study of pictures has no columns beside them."]),
+        ({"target": {"column": "y", "kind": "number"}}, ["target.kind: pictures are told apart by classes"]),
+        ({"target": {"column": "picture", "classes": [0, 1]}}, ["images.column: the column of pictures is the target."]),
+        ({"images": {"size": [28]}}, ["images.size", "expected more values"]),
+        ({"images": {"size": [4, 2000]}}, ["images.size: expected height and width from 8 to 1024 pixels, got [4, 2000]"]),
+        ({"images": {}}, ["images.size: 'size' is missing."]),
+        ({"images": {"size": [28, 28], "channels": 2}}, ["images.channels: expected 1 or 3, got 2."]),
+        ({"images": {"size": [28, 28], "augment": ["turn"]}}, ["images.augment.0: expected 'flip', 'shift' or"]),
+        ({"network": {"kind": "mlp"}}, ["network.kind: mlp is for columns, and the study is of pictures. Write kind ="]),
+        ({"network": {"kind": "cnnn"}}, ["network.kind: there is no network 'cnnn'. Did you mean"]),
+        ({"network": {"dropout": 0.2}}, ["network.dropout: cnn has none."]),
+        ({"network": {"hidden": [64]}}, ["network.hidden: cnn has two linear layers"]),
+        ({"images": None}, ["features: there are no features."]),
+        ({"images": None, "features": {"x": {"kind": "numeric"}}, "network": {"kind": "cnn"}}, ["cnn is for pictures"]),
+    ],
+)  # fmt: skip
+def test_a_broken_study_of_pictures(changes: dict[str, Any], wanted: list[str]) -> None:
+    with pytest.raises(VitrailError) as caught:
+        Study.parse({**PICTURES, **changes})
+    for words in wanted:
+        assert words in str(caught.value), str(caught.value)
+
+
+def test_a_network_of_ones_own_is_a_kind_of_the_study(monkeypatch: pytest.MonkeyPatch) -> None:
+    def mine(shape: tuple[int, ...], outputs: int, given: Any) -> nets.Module:
+        return nets.Module(lambda: nn.Sequential(nn.Flatten(), nn.Linear(28 * 28, outputs)), shape)
+
+    monkeypatch.setitem(nets.TABLE, "mine", nets.Kind(mine, pictures=True))
+    study = Study.parse({**PICTURES, "network": {"kind": "mine"}})
+    task = build_task(study, study.build_method(), 1)
+    assert list(task.net.groups) == ["head"]
+    assert task.net.normalise == "centred"  # type: ignore[attr-defined]

@@ -1,7 +1,32 @@
-"""The networks. Each names its parameter groups (input, body, head, output) and knows its own gradient."""
+"""The networks. Each names its parameter groups (input, body, head, output) and knows its own gradient.
+
+TABLE holds those that a study can name. One of your own is listed like this, and is known from then on in this process:
+
+    vt.nets.TABLE["mine"] = vt.nets.Kind(lambda shape, outputs, given: vt.nets.Module(MyNet, shape), pictures=True)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
 from vitrail.nets.mlp import MLP
 from vitrail.nets.module import Module
 from vitrail.nets.pictures import cnn, resnet18
 
-__all__ = ["MLP", "Module", "cnn", "resnet18"]
+
+class Kind(NamedTuple):
+    """How a study's network is made: of the shape of a row, the number of outputs, and the study's [network]."""
+
+    make: Callable[[tuple[int, ...], int, Any], MLP | Module]
+    pictures: bool = False  # of pictures (channels, height, width), or of columns
+
+
+TABLE = {
+    "mlp": Kind(lambda shape, outputs, given: MLP(shape[0], outputs, given.hidden, given.dropout)),
+    "linear": Kind(lambda shape, outputs, given: MLP(shape[0], outputs, ())),
+    "cnn": Kind(lambda shape, outputs, given: cnn(shape, outputs, given.width, given.hidden), pictures=True),
+    "resnet18": Kind(lambda shape, outputs, given: resnet18(shape, outputs), pictures=True),
+}
+
+__all__ = ["MLP", "TABLE", "Kind", "Module", "cnn", "resnet18"]

@@ -3,6 +3,7 @@
 On a CPU the sites are a loop (stacked convolutions are slower there), each thread with a module of its own; on a GPU
 one vmap over sites. Parameters that do not require a gradient, and buffers, stay as they are in the module.
 
+    pictures are normalised first      unit: as they are, 0 to 1; centred: -1 to 1; picture: by its own mean and sd
     f_in(x)  = (x + shift) * scale     group input    one number for each channel or feature; optional
     f_out(z) = (z + shift) * scale     group output   optional
 """
@@ -14,7 +15,7 @@ import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -55,6 +56,7 @@ class Module:
     shape: tuple[int, ...]  # of one row: (channels, height, width), or (features,)
     named: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     ends: Ends = Ends()  # noqa: RUF009
+    normalise: Literal["unit", "centred", "picture"] = "unit"
     dropout: float = 0.0
     linear: bool = False
     stacks: bool = False
@@ -181,6 +183,7 @@ class Module:
         inner = params
         if self.ends != Ends():
             inner = {k: v for k, v in params.items() if not k.startswith(("input.", "output."))}
+        x = _normalised(x, self.normalise)
         if self.ends.input:
             shape = (-1, *[1] * (len(self.shape) - 1))
             x = (x + params["input.shift"].view(shape)) * params["input.scale"].view(shape)
@@ -201,6 +204,15 @@ class Module:
                 module.get_submodule(self.head).register_forward_pre_hook(lambda _, given: seen.append(given[0]))
             held[place] = self, module, seen
         return held[place][1:]
+
+
+def _normalised(x: Tensor, how: str) -> Tensor:
+    if how == "unit":
+        return x
+    if how == "centred":
+        return 2 * x - 1
+    sd = x.var((-3, -2, -1), unbiased=False, keepdim=True).add(1e-4).sqrt()
+    return (x - x.mean((-3, -2, -1), keepdim=True)) / sd
 
 
 def _of(params: Params, site: int) -> Params:

@@ -7,52 +7,26 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from functools import partial
-from typing import Literal
 
 import torch
 from torch import Tensor, nn
 
 from vitrail.nets.module import Module
 
-Normalise = Literal["unit", "centred", "picture"]
 
-
-def cnn(
-    shape: tuple[int, ...],
-    outputs: int,
-    width: int = 32,
-    units: tuple[int, ...] = (512, 128),
-    normalise: Normalise = "unit",
-) -> Module:
+def cnn(shape: tuple[int, ...], outputs: int, width: int = 32, units: tuple[int, ...] = (512, 128)) -> Module:
     """Two convolutions and three linear layers; the last two of these are rear and head."""
     named = {"front": ("front", "rear.0"), "rear": ("rear.2",), "head": ("head",)}
-    return Module(partial(_cnn, shape, outputs, width, units, normalise), shape, named)
+    return Module(partial(_cnn, shape, outputs, width, units), shape, named)
 
 
-def resnet18(shape: tuple[int, ...], outputs: int, normalise: Normalise = "unit") -> Module:
+def resnet18(shape: tuple[int, ...], outputs: int) -> Module:
     """He et al. 2016 in its form for small pictures, with GroupNorm for BatchNorm; its last two blocks are the rear."""
-    return Module(partial(_resnet18, shape[0], outputs, normalise), shape, {"front": ("front",), "rear": ("rear",)})
+    return Module(partial(_resnet18, shape[0], outputs), shape, {"front": ("front",), "rear": ("rear",)})
 
 
-class _Normalised(nn.Module):
-    """Pixels from 0 to 1, brought to where a network learns well."""
-
-    def __init__(self, how: Normalise) -> None:
-        super().__init__()
-        self.how = how
-
-    def forward(self, x: Tensor) -> Tensor:
-        if self.how == "unit":
-            return x
-        if self.how == "centred":
-            return 2 * x - 1
-        sd = x.var((-3, -2, -1), unbiased=False, keepdim=True).add(1e-4).sqrt()
-        return (x - x.mean((-3, -2, -1), keepdim=True)) / sd
-
-
-def _cnn(shape: tuple[int, ...], outputs: int, width: int, units: tuple[int, ...], normalise: Normalise) -> nn.Module:
+def _cnn(shape: tuple[int, ...], outputs: int, width: int, units: tuple[int, ...]) -> nn.Module:
     front = nn.Sequential(
-        _Normalised(normalise),
         nn.Conv2d(shape[0], width, 5), nn.ReLU(), nn.MaxPool2d(2),
         nn.Conv2d(width, 2 * width, 5), nn.ReLU(), nn.MaxPool2d(2), nn.Flatten(),
     )  # fmt: skip
@@ -84,9 +58,8 @@ class _Block(nn.Module):
         return total.relu()
 
 
-def _resnet18(channels: int, outputs: int, normalise: Normalise) -> nn.Module:
-    layers: list[nn.Module] = [_Normalised(normalise)]
-    layers += [nn.Conv2d(channels, 64, 3, 1, 1, bias=False), nn.GroupNorm(8, 64), nn.ReLU()]
+def _resnet18(channels: int, outputs: int) -> nn.Module:
+    layers: list[nn.Module] = [nn.Conv2d(channels, 64, 3, 1, 1, bias=False), nn.GroupNorm(8, 64), nn.ReLU()]
     given = 64
     for width, stride in ((64, 1), (64, 1), (128, 2), (128, 1), (256, 2), (256, 1), (512, 2), (512, 1)):
         layers.append(_Block(given, width, stride))

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from vitrail import methods
+from vitrail import methods, nets
 from vitrail.core.exchange import Roster, Stage
 from vitrail.core.facts import ENDS
 from vitrail.core.losses import CrossEntropy, Evidence, Loss, SquaredError
@@ -23,7 +24,7 @@ from vitrail.engines.sites import Sites, gather_sites
 from vitrail.engines.wire import Line, beside_of, meanings, trace
 from vitrail.explain.evidence import SiteRows
 from vitrail.methods import AnyMethod
-from vitrail.nets import MLP, Module, cnn, resnet18
+from vitrail.nets import MLP, Module
 from vitrail.runs.fit import evidence_lines
 from vitrail.study import Study
 
@@ -42,13 +43,9 @@ def build_task(study: Study, method: AnyMethod, seed: int, device: str = "cpu") 
 
 
 def build_net(study: Study, outputs: int) -> MLP | Module:
-    given, images = study.network, study.images
-    if images is None:
-        hidden = given.hidden if given.kind == "mlp" else ()
-        return MLP(len(columns(study)), outputs, hidden, given.dropout if hidden else 0.0)
-    if given.kind == "cnn":
-        return cnn(images.shape, outputs, given.width, given.hidden, images.normalise)
-    return resnet18(images.shape, outputs, images.normalise)
+    shape = study.images.shape if study.images else (len(columns(study)),)
+    net = nets.TABLE[study.network.kind].make(shape, outputs, study.network)
+    return replace(net, normalise=study.images.normalise) if study.images and isinstance(net, Module) else net
 
 
 def loss_of(study: Study) -> Loss:

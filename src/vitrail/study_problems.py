@@ -1,0 +1,172 @@
+"""What is wrong with a study that types cannot say: sections that do not go together, names that are none."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+from vitrail import methods, nets
+from vitrail.core.problems import Problem, nearest
+from vitrail.data.schema import canon
+
+CLASS_METRICS = ("balanced_accuracy", "accuracy", "f1", "auc", "log_loss")
+NUMBER_METRICS = ("rmse", "mae", "r2")
+
+
+def inconsistencies(raw: Mapping[str, Any], place: Callable[..., str]) -> Iterable[Problem]:
+    """What types cannot say. Looks at raw values and passes over those that are of a wrong type."""
+    found = (raw.get(section) for section in ("target", "features"))
+    target, features = (section if isinstance(section, Mapping) else {} for section in found)
+    yield from _target_problems(target, features, raw, place)
+    images = raw.get("images")
+    if images is None and isinstance(raw.get("features", {}), Mapping) and not features:
+        hint = "Add a [features.NAME] section for each column, or [images] for pictures."
+        yield Problem(place("features"), "there are no features.", hint)
+    if images is not None:
+        yield from _picture_problems(images, features, target, place)
+    dummies = set()
+    for name, feature in features.items():
+        if isinstance(feature, Mapping):
+            yield from _feature_problems(str(name), feature, place)
+            if feature.get("kind") == "categorical" and isinstance(feature.get("categories"), list | tuple):
+                dummies |= {f"{name}={canon(c)}" for c in feature["categories"]}
+    for name in dummies & set(features):
+        hint = "Rename one of the two."
+        yield Problem(place("features", name), "a category of another feature has this name in the model.", hint)
+    method = raw.get("method", {"name": methods.DEFAULT})
+    if isinstance(method, Mapping):
+        if "name" not in method:
+            yield Problem(place("method"), "'name' is missing.", nearest("", methods.TABLE))
+        else:
+            given = {k: v for k, v in method.items() if k != "name"}
+            for p in methods.problems(method["name"], given, "method"):
+                yield p._replace(where=place(*p.where.split(".", 1)))
+    network = raw.get("network", {})
+    if isinstance(network, Mapping):
+        yield from _network_problems(network, images is not None, place)
+    hidden = network.get("hidden", (1,)) if isinstance(network, Mapping) else (1,)
+    if isinstance(hidden, list | tuple) and any(isinstance(h, int) and h < 1 for h in hidden):
+        yield Problem(place("network", "hidden"), f"layers need at least one unit, got {list(hidden)}.", "Correct it.")
+    seeds = raw.get("seeds", (1,))
+    if isinstance(seeds, list | tuple):
+        if not seeds or len({repr(s) for s in seeds}) < len(seeds):
+            yield Problem(place("seeds"), f"expected different whole numbers, got {list(seeds)}.", "Correct the list.")
+        elif any(isinstance(s, int) and not 0 <= s < 2**63 for s in seeds):
+            yield Problem(place("seeds"), "expected whole numbers from 0 to 2^63 - 1.", "Correct the list.")
+    training = raw.get("training", {})
+    if isinstance(training, Mapping) and training.get("loss") == "evidence" and target.get("kind") == "number":
+        hint = 'Write loss = "likelihood".'
+        yield Problem(place("training", "loss"), "evidence is for classes, and the target is a number.", hint)
+    aims = {"classes": CLASS_METRICS, "number": NUMBER_METRICS}
+    kind, metrics = target.get("kind", "classes"), raw.get("metrics", ())
+    if not isinstance(metrics, list | tuple) or kind not in tuple(aims):
+        return
+    valid = aims[kind]
+    if len({repr(m) for m in metrics}) < len(metrics):
+        yield Problem(place("metrics"), f"a metric is listed twice in {list(metrics)}.", "List each once.")
+    for m in metrics:
+        if m not in valid:
+            aim = "a number" if valid is NUMBER_METRICS else "classes"
+            yield Problem(place("metrics"), f"there is no metric {m!r} for {aim}.", nearest(str(m), valid))
+
+
+def _target_problems(
+    target: Mapping[str, Any], features: Mapping[str, Any], raw: Mapping[str, Any], place: Callable[..., str]
+) -> Iterable[Problem]:
+    column, site_column = target.get("column"), raw.get("site_column", "")
+    if isinstance(column, str) and column in features:
+        yield Problem(place("features", column), "the target is also a feature.", "Remove this section.")
+    if isinstance(site_column, str) and site_column and site_column in features:
+        yield Problem(place("features", site_column), "the site column is also a feature.", "Remove this section.")
+    if site_column and site_column == column:
+        yield Problem(place("site_column"), "the site column is the target.", "Name another column.")
+    classes, kind = target.get("classes", ()), target.get("kind", "classes")
+    if not isinstance(classes, list | tuple) or not target:
+        return
+    if kind == "number":
+        if classes or target.get("positive") is not None:
+            hint = 'Remove classes and positive, or write kind = "classes".'
+            yield Problem(place("target"), "a number has no classes.", hint)
+        return
+    if kind != "classes":
+        return
+    names = [canon(c) for c in classes]
+    if len(names) < 2:
+        yield Problem(place("target", "classes"), f"expected two or more classes, got {list(classes)}.", "List them.")
+    elif len(set(names)) < len(names):
+        yield Problem(place("target", "classes"), f"a class is listed twice in {list(classes)}.", "List each once.")
+    positive = target.get("positive")
+    if positive is not None and names and canon(positive) not in names:
+        what = f"{positive!r} is not one of the classes {list(classes)}."
+        yield Problem(place("target", "positive"), what, nearest(canon(positive), names))
+
+
+def _feature_problems(name: str, feature: Mapping[str, Any], place: Callable[..., str]) -> Iterable[Problem]:
+    def tell(key: str, what: str, hint: str) -> Problem:
+        return Problem(place("features", name, key), what, hint)
+
+    kind, categories = feature.get("kind"), feature.get("categories", ())
+    bounds, missing = feature.get("range"), feature.get("missing", ())
+    if isinstance(bounds, list | tuple) and len(bounds) == 2 and all(_is_number(b) for b in bounds):
+        if not bounds[0] < bounds[1]:
+            what = f"expected [low, high] with low < high, got {list(bounds)}."
+            yield tell("range", what, "Swap or correct them.")
+        if kind in ("binary", "categorical"):
+            yield tell("range", f"a {kind} feature has no range.", "Remove it, or list categories.")
+    if not isinstance(categories, list | tuple) or not isinstance(missing, list | tuple):
+        return
+    levels, listed = [canon(c) for c in categories], list(categories)
+    if kind == "numeric" and levels:
+        hint = 'Remove them, or write kind = "categorical".'
+        yield tell("categories", "a numeric feature has no categories.", hint)
+    if kind == "binary" and len(levels) != 2:
+        yield tell("categories", f"a binary feature needs two categories, got {listed}.", "List both.")
+    if kind == "categorical" and len(levels) < 2:
+        yield tell("categories", f"a categorical feature needs two or more categories, got {listed}.", "List them.")
+    if len(set(levels)) < len(levels):
+        yield tell("categories", f"a category is listed twice in {listed}.", "List each once.")
+    for code in missing:
+        if canon(code) in levels:
+            yield tell("missing", f"{code!r} is a category and also means missing.", "Remove one of the two.")
+
+
+def _picture_problems(
+    images: Any, features: Mapping[str, Any], target: Mapping[str, Any], place: Callable[..., str]
+) -> Iterable[Problem]:
+    if features:
+        yield Problem(place("features"), "a study of pictures has no columns beside them.", "Remove these sections.")
+    if target.get("kind", "classes") == "number":
+        what = "pictures are told apart by classes, and the target is a number."
+        yield Problem(place("target", "kind"), what, 'Write kind = "classes" and list them.')
+    if not isinstance(images, Mapping):
+        return
+    if images.get("column", "picture") == target.get("column"):
+        yield Problem(place("images", "column"), "the column of pictures is the target.", "Name another.")
+    size = images.get("size")
+    if isinstance(size, list | tuple) and any(isinstance(n, int) and not 8 <= n <= 1024 for n in size):
+        what = f"expected height and width from 8 to 1024 pixels, got {list(size)}."
+        yield Problem(place("images", "size"), what, "Correct it.")
+
+
+def _network_problems(network: Mapping[str, Any], pictures: bool, place: Callable[..., str]) -> Iterable[Problem]:
+    kind, hidden = network.get("kind", "mlp"), network.get("hidden", (128, 64))
+    fitting = [name for name, known in nets.TABLE.items() if known.pictures == pictures]
+    if not isinstance(kind, str):
+        return
+    if kind not in nets.TABLE:
+        yield Problem(place("network", "kind"), f"there is no network {kind!r}.", nearest(kind, fitting))
+    elif kind not in fitting:
+        whose = "columns, and the study is of pictures" if pictures else "pictures, and the study is of columns"
+        hint = f"Write kind = {' or '.join(map(repr, fitting))}."
+        yield Problem(place("network", "kind"), f"{kind} is for {whose}.", hint)
+    elif pictures:
+        if network.get("dropout", 0):
+            yield Problem(place("network", "dropout"), f"{kind} has none.", "Write dropout = 0.0.")
+        if kind == "cnn" and isinstance(hidden, list | tuple) and len(hidden) != 2:
+            what = f"cnn has two linear layers between convolutions and head, got {list(hidden)}."
+            yield Problem(place("network", "hidden"), what, "Give two numbers of units.")
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
