@@ -125,6 +125,8 @@ class Module:
         sites = range(len(x))
         if not tape:
             with torch.no_grad():
+                if x.device.type != "cpu" and x.shape[1] <= ROWS:
+                    return Out(*vmap(self._one)(params, x))
                 got = [self._in_blocks(_of(params, i), x[i]) for i in sites]
             return Out(torch.stack([z for z, _ in got]), torch.stack([f for _, f in got]))
         with torch.enable_grad():
@@ -152,7 +154,7 @@ class Module:
         for i, (leaf, z, f) in enumerate(zip(tape.leaves, tape.z, tape.features, strict=True)):
             at: Any = i if z.dim() < slope.dim() else slice(None)  # one site, or all of them
             ends, slopes = [z], [slope[at]]
-            if features is not None:
+            if features is not None and f.requires_grad:  # those of a single layer are the rows themselves
                 ends, slopes = [z, f], [slope[at], features[at]]
             got = torch.autograd.grad(ends, list(leaf.values()), slopes, allow_unused=True)
             there = [into[k][at] for k in leaf]
