@@ -103,7 +103,7 @@ def test_fine_tuning_alone_remembers_from_its_first_step_on(memory: Any, kind: A
     assert gap(models(e, last), want) < NEAR
 
 
-@pytest.mark.parametrize("name", ["ditto", "apfl", "influence", "weight_erosion"])
+@pytest.mark.parametrize("name", ["ditto", "apfl", "influence", "weight_erosion", "fed_rod"])
 def test_models_of_ones_own_remember(name: str) -> None:
     """What stays at a site is trained with its own memory, under "own" and under "kept"."""
     given = {"update": "local"} if name == "weight_erosion" else {}

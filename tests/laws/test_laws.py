@@ -21,6 +21,8 @@ OPTIONS: dict[str, list[dict[str, Any]]] = {
     "ditto": [{}, {"invited": 2}],
     "fine_tune": [{"epochs": 2}, {"epochs": 2, "part": "head"}],
     "ifedavg": [{}, {"output": "scalar", "identity": 0.1}],
+    "moon": [{}, {"mu": 5.0, "temperature": 0.2, "invited": 2}],
+    "fed_rod": [{}, {"gamma": 0.5, "weights": "rows"}],
     "weight_erosion": [{}, {"update": "local", "size": "weight", "validation": 0.25, "patience": 1, "p_d": 0.2}],
 }
 CASES = [(name, i) for name in methods.TABLE for i in range(len(OPTIONS.get(name, [{}])))]
@@ -40,8 +42,9 @@ def test_law(law: Law, name: str, which: int) -> None:
 
 
 def test_methods_clash_only_where_they_say_so() -> None:
-    """Every method is tried on all networks and optimisers but for those that follow the gradient itself."""
-    assert {name for name, i in CASES if len(trials_of(name, i)) < 6} == {"scaffold", "weight_erosion"}
+    """Every method is tried on all networks and optimisers but for those that follow the gradient itself, and for the
+    one that counts classes, of which the linear trial has none."""
+    assert {name for name, i in CASES if len(trials_of(name, i)) < 6} == {"scaffold", "weight_erosion", "fed_rod"}
 
 
 def test_limits_give_the_simpler_method() -> None:
@@ -53,6 +56,10 @@ def test_limits_give_the_simpler_method() -> None:
     plain = shared("fedavg")
     assert gap(plain, shared("fedprox", mu=0.0)) < exact
     assert gap(plain, shared("fedprox", mu=0.5)) > 1e-5
+    assert gap(plain, shared("moon", mu=0.0)) < exact
+    assert gap(plain, shared("moon", mu=0.5)) > 1e-5
+    generic = shared("fed_rod", gamma=0.0)  # and a head beside it
+    assert gap(plain, {s: {k: v for k, v in m.items() if k.startswith("params/")} for s, m in generic.items()}) < exact
     alone = shared("local")
     assert gap(alone, shared("ditto", lam=0.0)) < exact
     assert gap(alone, shared("ditto", lam=0.5)) > 1e-5

@@ -222,7 +222,8 @@ def test_keeping_reports_changes_nothing_and_they_say_changes(name: str, engine:
     assert all(not bool(v.any()) for part in told.values() for v in part.values())
     moving = Engine(task, method, SITES, TRAINING, 5, absent=absent, **engine)
     next(iter(moving.run()))
-    at = moving.names.index("site 0")
     for part in moving.reports._asdict().values():
+        # of one class alone, which is all that site 1 has, a balanced softmax learns nothing
+        silent = {"site 0", "site 1"} if name == "fed_rod" and isinstance(part, dict) else {"site 0"}
         for v in part.values() if isinstance(part, dict) else [part]:
-            assert [bool(row.any()) for row in v] == [i != at for i in range(5)]
+            assert [bool(row.any()) for row in v] == [n not in silent for n in moving.names]

@@ -7,9 +7,11 @@ from torch import Tensor
 
 from small import models, train
 from vitrail import methods
+from vitrail.core.facts import OWN, SHARED
 from vitrail.core.losses import SquaredError
 from vitrail.core.task import Task
-from vitrail.engines.local import Training
+from vitrail.core.tensors import copied, to_all
+from vitrail.engines.local import Engine, Training
 from vitrail.engines.sites import Sites, gather_sites
 from vitrail.nets import MLP
 
@@ -131,3 +133,60 @@ def test_fedper_shares_the_front_and_keeps_the_head() -> None:
     for other in others:
         assert torch.equal(first["params/body.0.weight"], other["params/body.0.weight"])
         assert not torch.equal(first["params/head.weight"], other["params/head.weight"])
+
+
+def test_moons_sites_are_nearer_to_the_shared_model_than_to_their_own_last() -> None:
+    """By how alike features are after the last round: to those of the model that was sent, less to those of the model
+    that the round before left. It is this difference that grows with mu; a site may leave both."""
+    task, sites = classes_task(), classes_sites([(30, 5), (5, 30), (20, 15)])
+    training = Training(rounds=8, epochs=10, batch=8, lr=0.02, momentum=0.0, decays=0)
+
+    def nearer(mu: float) -> float:
+        *_, old, new = (
+            (copied(m.coord.params), copied(m.state.before))
+            for m in Engine(task, methods.build("moon", {"mu": mu}), sites, training, seed=5).run()
+        )
+        x = sites.x.expand(3, *sites.x.shape)
+        z, shared, before = (
+            task.net.forward(p, x, tape=False).features for p in (new[1], copied(to_all(old[0], 3)), old[1])
+        )
+        like = [torch.cosine_similarity(z, other, dim=-1).mean() for other in (shared, before)]
+        return float(like[0] - like[1])
+
+    found = [nearer(mu) for mu in (0.0, 1.0, 5.0)]
+    assert found[0] < found[1] < found[2], found
+
+
+def test_fed_rods_shared_model_takes_classes_alike_and_its_heads_go_by_the_sites_own_shares() -> None:
+    """Where nine rows of ten are of one class, FedAvg says that class too often. Fed-RoD's shared model does not; a
+    site's own predictions do, and rightly so among rows like its own."""
+    task, sites = classes_task(), classes_sites([(90, 10), (90, 10), (90, 10)])
+    fresh = classes_sites([(500, 500)], seed=7)
+    training = Training(rounds=40, epochs=2, batch=20, lr=0.005, momentum=0.0, decays=0)
+    rare = {}
+    for name in ("fedavg", "fed_rod"):
+        method = methods.build(name)
+        engine, last = train(method, task, sites, training)
+        state, x = engine.settled(last), fresh.x.expand(3, *fresh.x.shape)
+        said = {OWN: method.predict(task, state, x)}
+        said |= {k: task.output(p, x) for k, p in method.models(task, state).items() if k == SHARED}
+        rare |= {(name, k): float((z[0].argmax(-1) == 1).double().mean()) for k, z in said.items()}
+    assert rare["fedavg", OWN] < 0.4, rare
+    assert abs(rare["fed_rod", SHARED] - 0.5) < abs(rare["fedavg", OWN] - 0.5) / 2, rare
+    assert abs(rare["fed_rod", OWN] - rare["fedavg", OWN]) < abs(rare["fed_rod", OWN] - rare["fed_rod", SHARED]), rare
+
+
+def classes_task() -> Task:
+    net = MLP(FEATURES, 2, (6,))
+    return Task(net, {k: v.double() for k, v in net.init(torch.Generator().manual_seed(1)).items()})
+
+
+def classes_sites(counts: list[tuple[int, int]], seed: int = 0) -> Sites:
+    """Two classes that overlap, so many rows of each at each site."""
+    out = []
+    for i, count in enumerate(counts):
+        label = torch.arange(2).repeat_interleave(torch.tensor(count))
+        noise = torch.randn(len(label), FEATURES, generator=torch.Generator().manual_seed(seed + i))
+        y = torch.nn.functional.one_hot(label, 2).double()
+        out.append((f"site {i}", noise.double() + 0.7 * label[:, None], y, torch.ones(len(y), 1, dtype=torch.double)))
+    return gather_sites(out)

@@ -115,8 +115,13 @@ class Task:
 
     def grad(self, params: Params, batch: Batch) -> Params:
         """The gradient of the loss, for each site."""
+        out = self.net.forward(params, batch.x, batch.keep)
+        return self.through(params, out, self.loss.slope(out, batch))
+
+    def through(self, params: Params, out: Out, slope: Tensor, features: Tensor | None = None) -> Params:
+        """The gradient, for each site, of what has this slope at the scores, and that one at the features."""
         into = {k: torch.empty(v.shape, dtype=v.dtype, device=v.device) for k, v in params.items()}
-        self.accumulate(params, batch, into, 0.0, 1.0)
+        self.net.backward(params, out.tape, slope, into, 0.0, 1.0, features)
         return into
 
     def remembered(self, params: Params, shared: Iterable[str] = ()) -> Params:

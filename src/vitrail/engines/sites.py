@@ -36,6 +36,11 @@ class Sites:
     def starts(self) -> list[int]:
         return [0, *accumulate(self.sizes)][:-1]
 
+    @cached_property
+    def spans(self) -> Tensor:
+        """[2, site, 1]: starts and sizes, where the rows are."""
+        return torch.tensor([self.starts, self.sizes], device=self.y.device)[..., None]
+
     def to(self, device: str) -> Sites:
         return replace(self, x=self.x.to(device), y=self.y.to(device), w=self.w.to(device))
 
@@ -53,8 +58,9 @@ class Sites:
     def blocks(self, at: Sequence[int]) -> Iterator[Batch]:
         """All rows of these sites, in order, so many of each at once; padded with weight 0."""
         device = self.y.device
-        starts = torch.tensor([self.starts[i] for i in at], device=device)[:, None]
-        sizes = torch.tensor([self.sizes[i] for i in at], device=device)[:, None]
+        # neighbours as a view: a round that is captured as a graph may take nothing from the host
+        near = len(at) == at[-1] + 1 - at[0]
+        starts, sizes = self.spans[:, at[0] : at[-1] + 1] if near else self.spans[:, list(at)]
         longest = max(self.sizes[i] for i in at)
         for first in range(0, longest, BLOCK):
             place = torch.arange(first, min(first + BLOCK, longest), device=device).expand(len(at), -1)

@@ -16,6 +16,7 @@ from vitrail.core.problems import Problem, VitrailError, nearest
 from vitrail.methods.apfl import APFL
 from vitrail.methods.centralized import Centralized
 from vitrail.methods.ditto import Ditto
+from vitrail.methods.fed_rod import FedRoD
 from vitrail.methods.fedavg import FedAvg
 from vitrail.methods.fedper import FedPer
 from vitrail.methods.fedprox import FedProx
@@ -23,6 +24,7 @@ from vitrail.methods.fine_tune import FineTune
 from vitrail.methods.ifedavg import IFedAvg
 from vitrail.methods.influence import Influence
 from vitrail.methods.local import Local
+from vitrail.methods.moon import Moon
 from vitrail.methods.scaffold import Scaffold
 from vitrail.methods.weight_erosion import WeightErosion
 
@@ -41,6 +43,8 @@ TABLE: dict[str, type[AnyMethod]] = {
     "ifedavg": IFedAvg,
     "weight_erosion": WeightErosion,
     "influence": Influence,
+    "moon": Moon,
+    "fed_rod": FedRoD,
 }
 
 DEFAULT = "fedavg"  # of a study that names no method

@@ -1,0 +1,102 @@
+"""Fed-RoD (Chen and Chao 2022): a shared model that takes all classes alike; at each site a head of its own on top.
+
+    shared    g = scores of the network, f = its features (what its last layer is given)
+              minimise  -sum_r w_r log( N_y^gamma e^(g_y) / sum_c N_c^gamma e^(g_c) )      balanced softmax
+              over the whole network, which is averaged as in FedAvg
+    own       h = f P + b, from zero
+              minimise  -sum_r w_r log( e^(g_y + h_y) / sum_c e^(g_c + h_c) )
+              over P and b alone, which never leave the site; g and f as they were before the step
+    prediction by g + h; beside it stands the shared model, g
+
+N_c is what the site's training rows of class c weigh: their number, where all weigh 1. It is counted anew in every
+round and never leaves. A class of which a site has no row is left out of the sum there.
+
+gamma = 0 gives the plain loss, and FedAvg; so do classes that weigh alike. With a study's `class_weights = "inverse"`,
+its default, those that a site has do: the weights balance already (the paper's other way), and would else do so twice.
+`class_weights = "none"` is the paper's default setting. This is its linear head, without the network that makes heads.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated, ClassVar, NamedTuple
+
+import torch
+from torch import Tensor
+
+from vitrail.core.exchange import Method, Rows
+from vitrail.core.facts import OWN, SHARED
+from vitrail.core.losses import CrossEntropy
+from vitrail.core.rules import Rule
+from vitrail.core.task import Batch, Task, carried
+from vitrail.core.tensors import Params, copied, to_all
+from vitrail.methods.fedavg import Averages, Shared, Up
+
+
+class State(NamedTuple):
+    head: Annotated[Params, "the head of your own, which adds to the scores of the shared model"]  # P, b
+    params: Params  # the shared model, once settled
+    memory: Annotated[Params, "what the optimiser remembers of your last batches"] = {}  # noqa: RUF012
+    own_memory: Annotated[Params, "what it remembers for the head of your own"] = {}  # noqa: RUF012
+
+
+class Work(NamedTuple):
+    head: Params
+    own_memory: Params
+    params: Params
+    memory: Params
+    lift: Tensor  # [site, 1, output]: log N^gamma
+
+
+@dataclass(frozen=True)
+class FedRoD(Averages, Method[State, Shared, Work, Shared, Up]):
+    title: ClassVar[str] = "Fed-RoD"
+    gamma: float = 1.0
+
+    def clashes(self, task: Task) -> tuple[str, ...]:
+        if isinstance(task.loss, CrossEntropy):
+            return ()
+        return ("its balanced softmax weighs classes by their rows, so it needs classes and their cross-entropy",)
+
+    def state(self, task: Task, sites: int) -> State:
+        params, row = to_all(task.start, 1), task.like.new_zeros(1, 1, *task.net.shape)
+        units, outputs = task.net.forward(params, row, tape=False).features.shape[-1], task.net.outputs
+        head = {"weight": task.like.new_zeros(sites, units, outputs), "bias": task.like.new_zeros(sites, outputs)}
+        every = to_all(task.start, sites)
+        return State(head, {}, task.remembered(every, every), task.remembered(head))
+
+    def begin(self, task: Task, state: State, down: Shared, rows: Rows, rule: Rule) -> Work:
+        head, params = copied(state.head), copied(down.params)
+        memory, own_memory = rule.memory(params, state.memory), rule.memory(head, state.own_memory)
+        weight = torch.stack([(block.y * block.w).sum(1) for block in rows.blocks()]).sum(0)  # [site, output]: N
+        lift = weight.pow(self.gamma).clamp(min=torch.finfo(weight.dtype).tiny).log()  # finite where there is no row
+        return Work(head, own_memory, params, memory, lift[:, None])
+
+    def step(self, task: Task, work: Work, batch: Batch, rule: Rule) -> None:
+        out = task.net.forward(work.params, batch.x, batch.keep)
+        f = out.features / (1 - task.net.dropout) if batch.keep else out.features  # as the network's own head has it
+        own = task.loss.slope(out._replace(z=out.z + added(work.head, f)), batch)
+        rule.follow(work.head, work.own_memory, {"weight": f.transpose(1, 2) @ own, "bias": own.sum(1)})
+        balanced = task.loss.slope(out._replace(z=out.z + work.lift), batch)
+        rule.follow(work.params, work.memory, task.through(work.params, out, balanced))
+
+    def report(self, task: Task, state: State, work: Work, down: Shared, rows: Rows, rule: Rule) -> tuple[State, Up]:
+        memory, own_memory = carried(work.memory, state.memory), carried(work.own_memory, state.own_memory)
+        return State(work.head, {}, memory, own_memory), self.say(work.params, down, rows)
+
+    def settle(self, task: Task, state: State, down: Shared) -> State:
+        return State(state.head, down.params)
+
+    def models(self, task: Task, state: State) -> dict[str, Params]:
+        """Its own has a second head, of which the network by itself knows nothing: `predict` adds it."""
+        second = {f"own head.{k}": v for k, v in state.head.items()}
+        return {OWN: {**state.params, **second}, SHARED: state.params}
+
+    def predict(self, task: Task, state: State, x: Tensor) -> Tensor:
+        out = task.net.forward(state.params, x, tape=False)
+        return out.z + added(state.head, out.features)
+
+
+def added(head: Params, features: Tensor) -> Tensor:
+    """h: [site, row, output]."""
+    return torch.baddbmm(head["bias"].unsqueeze(1), features, head["weight"])

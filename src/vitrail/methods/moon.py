@@ -1,0 +1,103 @@
+"""MOON (Li et al. 2021): FedAvg whose sites stay near the shared model's features, and turn from their own last ones.
+
+    minimise  sum_r w_r (loss_r + mu c_r)                       over the rows r of a batch, with their weights
+    c   = -log( e^(cos(z, z_s) / T) / (e^(cos(z, z_s) / T) + e^(cos(z, z_b) / T)) )  =  log(1 + e^(d / T))
+    d   = cos(z, z_b) - cos(z, z_s)
+    dc/dz = sigmoid(d / T) / (T |z|) (b - s - d z/|z|)          s, b: z_s and z_b at length 1
+
+z is what the last layer is given by the model in training, z_s by the shared model as it was received, z_b by the model
+that the site's own last round left; only z learns. T is the temperature. Row by row the three see the same dropout.
+
+mu = 0 is FedAvg, and so is a linear model: no parameter makes its features. Before a site's first round z_b is the
+common start's: with z_b = z_s there is no slope. Defaults are those of the authors' program; the paper tunes mu over
+{0.1, 1, 5, 10}. Departure: the paper puts a projection of two layers before the last one; here the features are the
+network's own, so give it such layers to have them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated, ClassVar, NamedTuple
+
+import torch
+from torch import Tensor
+
+from vitrail.core.exchange import Method, Rows
+from vitrail.core.facts import OWN
+from vitrail.core.rules import Rule
+from vitrail.core.task import Batch, Task, carried
+from vitrail.core.tensors import Params, copied, to_all
+from vitrail.methods.fedavg import Averages, Shared, Up
+
+SHORT = 1e-8  # features shorter than this point nowhere
+
+
+class State(NamedTuple):
+    before: Params  # what the site's last round left; a report says by how much it moved from what all were sent
+    params: Params  # the shared model, once settled
+    memory: Annotated[Params, "what the optimiser remembers of your last batches"] = {}  # noqa: RUF012
+
+
+class Work(NamedTuple):
+    params: Params
+    memory: Params
+    received: Params
+    before: Params
+
+
+@dataclass(frozen=True)
+class Moon(Averages, Method[State, Shared, Work, Shared, Up]):
+    title: ClassVar[str] = "MOON"
+    told: ClassVar[frozenset[str]] = frozenset({"before"})  # what was sent and what changed add up to it
+    mu: float = 1.0
+    temperature: float = 0.5
+
+    def __post_init__(self) -> None:
+        if self.temperature <= 0:
+            raise ValueError(f"temperature must be above 0, got {self.temperature}")
+
+    def state(self, task: Task, sites: int) -> State:
+        start = to_all(task.start, sites)
+        return State(copied(start), {}, task.remembered(start, start))
+
+    def begin(self, task: Task, state: State, down: Shared, rows: Rows, rule: Rule) -> Work:
+        params = copied(down.params)
+        return Work(params, rule.memory(params, state.memory), down.params, state.before)
+
+    def step(self, task: Task, work: Work, batch: Batch, rule: Rule) -> None:
+        if not self.mu or task.net.linear:
+            rule.descend(task, work.params, work.memory, batch)
+            return
+        # these first: a tape may lie in memory that the next pass uses again
+        shared, before = (
+            task.net.forward(params, batch.x, batch.keep, tape=False).features
+            for params in (work.received, work.before)
+        )
+        out = task.net.forward(work.params, batch.x, batch.keep)
+        turn = contrast(out.features, shared, before, self.temperature) * (self.mu * batch.w)
+        slope = task.through(work.params, out, task.loss.slope(out, batch), turn)
+        rule.follow(work.params, work.memory, slope)
+
+    def report(self, task: Task, state: State, work: Work, down: Shared, rows: Rows, rule: Rule) -> tuple[State, Up]:
+        return State(work.params, {}, carried(work.memory, state.memory)), self.say(work.params, down, rows)
+
+    def settle(self, task: Task, state: State, down: Shared) -> State:
+        return State({}, down.params)
+
+    def models(self, task: Task, state: State) -> dict[str, Params]:
+        return {OWN: state.params}
+
+
+def contrast(z: Tensor, shared: Tensor, before: Tensor, temperature: float) -> Tensor:
+    """dc/dz: [site, row, unit]."""
+    unit, shorter = _unit(z)
+    way = _unit(before)[0] - _unit(shared)[0]
+    d = (unit * way).sum(-1, keepdim=True)
+    return (way - d * unit) * shorter * (d / temperature).sigmoid() / temperature
+
+
+def _unit(z: Tensor) -> tuple[Tensor, Tensor]:
+    """At length 1, and by how much that is shorter; 0 where it points nowhere."""
+    length = torch.linalg.vector_norm(z, dim=-1, keepdim=True)
+    shorter = torch.where(length > SHORT, 1 / length, 0)
+    return z * shorter, shorter
