@@ -23,6 +23,12 @@ OPTIONS: dict[str, list[dict[str, Any]]] = {
     "ifedavg": [{}, {"output": "scalar", "identity": 0.1}],
     "moon": [{}, {"mu": 5.0, "temperature": 0.2, "invited": 2}],
     "fed_rod": [{}, {"gamma": 0.5, "weights": "rows"}],
+    "apple": [{}, {"weights": "uniform", "schedule": "cosine", "fades": 2, "mu": 2.0, "rate": 1.0}],
+    "cfl": [
+        {},
+        {"eps1": 1e9, "eps2": 0.0, "after": 1, "smallest": 1},
+        {"eps1": 1e9, "eps2": 0.0, "linkage": "complete", "after": 1, "gamma": 0.1, "weights": "rows"},
+    ],
     "weight_erosion": [{}, {"update": "local", "size": "weight", "validation": 0.25, "patience": 1, "p_d": 0.2}],
 }
 CASES = [(name, i) for name in methods.TABLE for i in range(len(OPTIONS.get(name, [{}])))]

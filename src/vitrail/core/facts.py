@@ -47,6 +47,13 @@ TO_ALONE = "how far the user's model is from one trained alone"  # [user]
 TO_SHARED = "how far the user's model is from the model of all sites"  # [user]
 BETWEEN = "how far the model of all sites is from one trained alone"  # [user]
 
+GROUP = "the group a site is in"  # [site] int; a number stands for the same group in all rounds in which it is used
+GROUP_SPLIT = "the group that a site was in was split in this round"  # [site] bool
+GROUP_MOVED = "how long the mean update of the site's group is"  # [site], before a split
+GROUP_LONGEST = "how long the longest update in the site's group is"  # [site], before a split
+ALIKE = "the cosine of the angle between a user's update and a site's"  # [user, site]
+MIXED = "how much of a site's core model is mixed into a user's model, also less than nothing"  # [user, site]
+
 ALONE_WEIGHT = "weights of a linear model trained alone"  # [site, input, output]
 ALONE_BIAS = "constants of a linear model trained alone"  # [site, output]
 

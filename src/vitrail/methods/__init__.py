@@ -14,7 +14,9 @@ from typing import Any, get_args, get_type_hints
 from vitrail.core.exchange import Method
 from vitrail.core.problems import Problem, VitrailError, nearest
 from vitrail.methods.apfl import APFL
+from vitrail.methods.apple import APPLE
 from vitrail.methods.centralized import Centralized
+from vitrail.methods.cfl import CFL
 from vitrail.methods.ditto import Ditto
 from vitrail.methods.fed_rod import FedRoD
 from vitrail.methods.fedavg import FedAvg
@@ -45,6 +47,8 @@ TABLE: dict[str, type[AnyMethod]] = {
     "influence": Influence,
     "moon": Moon,
     "fed_rod": FedRoD,
+    "apple": APPLE,
+    "cfl": CFL,
 }
 
 DEFAULT = "fedavg"  # of a study that names no method

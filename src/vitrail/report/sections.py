@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from vitrail.core import facts as means
+from vitrail.explain.grouping import read_groups
 from vitrail.explain.trust import read_trust
-from vitrail.report import figures, trust
+from vitrail.report import figures, grouped, mixed, trust
 from vitrail.report.figures import Gain, Spread
 from vitrail.report.findings import (
     alone_title,
@@ -114,6 +115,27 @@ def _trust(page: Page) -> Contents:
     learned = read_learned(_run(page))
     assert learned is not None
     return trust.contents(learned, metric_words(page.metric))
+
+
+def _mixed(page: Page) -> Contents:
+    run = _run(page)
+    weights, agreed = run.told(means.MIXED), run.told(means.AGREED)
+    assert weights is not None
+    shown = weights.double() if agreed is None else weights.double().where(agreed[:, None], math.nan)
+    return mixed.contents(run.sites, shown.numpy())
+
+
+# who was put together
+
+
+def _has_groups(page: Page) -> bool:
+    return page.run is not None and read_groups(page.run.sites, page.run.facts) is not None
+
+
+def _groups(page: Page) -> Contents:
+    found = read_groups(_run(page).sites, _run(page).facts)
+    assert found is not None
+    return grouped.contents(found)
 
 
 # scores
@@ -235,6 +257,14 @@ SECTIONS = (
             means.ALONE_WEIGHT,
             means.ALONE_BIAS,
         ),
+        heat=True,
+    ),
+    Section("parts/mixed.html", _mixed, tells(means.MIXED), (means.MIXED, means.AGREED), heat=True),
+    Section(
+        "parts/groups.html",
+        _groups,
+        _has_groups,
+        (means.ROUND, means.GROUP, means.GROUP_SPLIT, means.GROUP_MOVED, means.GROUP_LONGEST, means.ALIKE),
         heat=True,
     ),
     Section("parts/shifts.html", _shifts, tells(*means.ENDS), (*means.ENDS, means.AGREED), heat=True),

@@ -10,7 +10,7 @@ from markupsafe import Markup
 
 from vitrail.explain.groups import Join
 from vitrail.report import draw
-from vitrail.report.trust_said import GIVEN, TRUSTED, Words
+from vitrail.report.trust_said import TRUSTED, Words
 from vitrail.report.words import number, several, shorten_all
 
 
@@ -43,8 +43,8 @@ def matrix(
             said += [words] if user != site else []
             kind = draw.shade(-part) if known and user != site else "none"
             cells.append(draw.tag("rect", draw.tip(words), **box, class_=kind))
-            if cell >= 34 and known and (user != site or say is GIVEN):
-                dark = "in dark" if kind != "none" and part > 0.7 else "in"
+            if cell >= 34 and known and (user != site or say.counts_own):
+                dark = "in dark" if kind != "none" and abs(part) > 0.7 else "in"
                 cells.append(draw.text(x + (cell - 1) / 2, y + high / 2 + 4, number(value, 2), dark, "middle"))
     cells += [
         draw.turned(edge + cell * (i + 0.5), bottom, short[label], "feature", label) for i, label in enumerate(sites)

@@ -21,9 +21,10 @@ class Words(NamedTuple):
     own: str
     unknown: str
     matrix: str
-    tree: str
-    panel: str
-    below: str
+    tree: str = ""
+    panel: str = ""
+    below: str = ""
+    counts_own: bool = False  # whether what a site gives itself is one of the weights
 
 
 TRUSTED = Words(
@@ -46,6 +47,7 @@ GIVEN = Words(
     "weights given by {}, {}",
     "the weights, which sum to 1: the share of each site in its model, its own among them. At 0 a site gave nothing; "
     "where its own has 1, no other gave anything",
+    counts_own=True,
 )
 
 

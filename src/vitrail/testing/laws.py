@@ -321,15 +321,15 @@ def a_refusal_is_kept(trial: Trial) -> None:
         honest = [[i != who for i in range(trial.sites)]]
         _hold(agreed == honest, f"{where}, and the facts say of who agreed: {agreed}, not {honest}")
         for name, fact in merge.facts.items():
-            for row in _rows_of(fact, who, trial.sites):
-                size = float(row.double().nan_to_num(torch.inf).abs().max()) if row.numel() else 0.0
-                _hold(size == 0, f"{where}, and its row of the fact {name} is up to {size:.3g}, not 0")
+            row = _row_of(fact, who, trial.sites)
+            size = float(row.double().nan_to_num(torch.inf).abs().max()) if row.numel() else 0.0
+            _hold(size == 0, f"{where}, and its row of the fact {name} is up to {size:.3g}, not 0")
 
 
-def _rows_of(fact: Fact, site: int, sites: int) -> list[Tensor]:
-    if not axes_fit(fact, sites):
-        return []
-    return [fact.value.select(k, site) for k, axis in enumerate(fact.axes) if axis in SITES]
+def _row_of(fact: Fact, site: int, sites: int) -> Tensor:
+    """What the site itself showed: along the first axis of sites. Along a second one others speak of it."""
+    place = next((k for k, axis in enumerate(fact.axes) if axis in SITES), None)
+    return fact.value[:0] if place is None or not axes_fit(fact, sites) else fact.value.select(place, site)
 
 
 @law

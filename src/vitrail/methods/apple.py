@@ -1,0 +1,220 @@
+"""APPLE (Luo and Wu 2022): every site trains a core model; its own model is mixed from all cores, by weights that it
+learns.
+
+    w_i   = sum_j p_ij c_j                                                  with which site i trains and predicts
+    at i    minimise  loss_i(w_i) + lambda(r) mu/2 |p_i - p_0|^2            in c_i and p_i; the other cores stand still
+            c_i  <- c_i  - lr p_ii grad loss_i(w_i)                         both from the values before the step
+            p_ij <- p_ij - rate lr (<grad loss_i(w_i), c_j> + lambda(r) mu (p_ij - p_0j))
+    sent    c_i, to the coordinator and from there to every site
+    p_0j  = n_j / n: the site's share of all rows, counted once before the first round; or 1/N (`weights = "uniform"`).
+            p_i begins there
+    lambda  falls from 1 in round r = 0 to nothing in round L: 0.001^(r/L), or (1 + cos(pi r/L)) / 2 (`schedule`)
+
+Nothing keeps p_i above 0, or its sum at 1. Both c_i and p_i follow the study's optimiser; weight decay pulls p_i to
+p_0. Rounds in which nobody answered are not counted in r.
+
+Defaults are those of the authors' program (mu 0.1, rate 0.001/0.01, L a tenth of its 160 rounds), with one difference:
+there every core starts from another draw, here all start alike. A core moves by p_ii lr, about lr/N, and the mixture by
+the mean of that: with N sites learning is N times as slow as FedAvg's at the same lr, so tune it.
+
+Left out: a limit on how many cores a site is sent, for which the coordinator would have to be told p_i.
+
+Revealed: every site's core, to every site; with `weights = "rows"` also every site's share of all rows. p_i stays at
+the site: with it and the cores anybody has the site's own model. Afterwards it may be shown, once; a site can refuse.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Annotated, ClassVar, Literal, NamedTuple
+
+import torch
+from torch import Tensor
+
+from vitrail.core.exchange import Exchange, Method, Nothing, Roster, Rows, Stage, training
+from vitrail.core.facts import MIXED, OWN, Facts
+from vitrail.core.rules import Rule
+from vitrail.core.task import Batch, Task, carried
+from vitrail.core.tensors import Params, copied, dot, less, own_of, per_site, scaled, tmap, to_all
+from vitrail.methods.parts import Reveal, Shown
+
+LEAST = 0.001  # of the exponential schedule, in round L
+TURN = "turn"  # what p_i is called among parameters
+
+
+class State(NamedTuple):
+    turn: Annotated[Params, "how much of each core is mixed into your own model, and hence that model"]  # p_i - p_0
+    memory: Annotated[Params, "what the optimiser remembers of your last batches"]
+    turn_memory: Annotated[Params, "what it remembers for the mixture"]
+    # once settled
+    params: Annotated[Params, "how much of each core is mixed into your own model, and hence that model"] = {}  # noqa: RUF012
+    mixture: Annotated[Params, "how much of each core is mixed into your own model, and hence that model"] = {}  # noqa: RUF012
+
+
+class Coord(NamedTuple):
+    cores: Params  # [site, ...]
+    rows: Tensor  # [site]: as counted; 0 where a site was away
+    rounds: Tensor  # [1]: r
+
+
+class Down(NamedTuple):
+    cores: Annotated[Params, "the core models of all sites"]  # [site, core, ...]
+    own: Annotated[Tensor, "which of them is yours"]  # [site, core]
+    begin: Annotated[
+        Tensor, 'how much of each core every mixture begins with: alike, or with weights = "rows" by the sites\' rows'
+    ]  # [site, core]: p_0
+    pull: Annotated[Tensor, "how strongly yours is held there in this round"]  # [site]: lambda(r)
+
+
+class Up(NamedTuple):
+    change: Annotated[Params, "what training on your rows changed in your core model"]
+
+
+class Counted(NamedTuple):
+    rows: Annotated[Tensor, "how many rows you train on, of which every site is told your share"]  # [site]
+
+
+class Work(NamedTuple):
+    core: Params  # c_i
+    memory: Params
+    turn: Params
+    turn_memory: Params
+    received: Params  # c_i before
+    down: Down
+
+
+@dataclass(frozen=True)
+class APPLE(Method[State, Coord, Work, Down, Up]):
+    title: ClassVar[str] = "APPLE"
+    grows: ClassVar[bool] = True
+    tune_first: ClassVar[bool] = True
+    weights: Literal["uniform", "rows"] = "rows"
+    mu: float = 0.1
+    rate: float = 0.1
+    fades: int = 16
+    schedule: Literal["exponential", "cosine"] = "exponential"
+
+    def plan(self, rounds: int) -> tuple[Stage, ...]:
+        train = training(self, rounds)
+        if self.weights == "rows":
+            turns = ((1, 0), *[(0,)] * (rounds - 1))
+            train = train._replace(exchanges=(self, Count(self)), cycle=turns)
+        what = "how much of each core is mixed into your own model, which tells that model to who has the cores"
+        shown = Mixtures(lambda task, state: state.mixture, lambda name: (("user", "site"), MIXED), what)
+        return train, Stage("show", (shown,), 1, "mixture", "After training, once")
+
+    def state(self, task: Task, sites: int) -> State:
+        start, turn = to_all(task.start, sites), {TURN: task.like.new_zeros(sites, sites)}
+        return State(turn, task.remembered(start, start), task.remembered(turn))
+
+    def coord(self, task: Task, sites: int) -> Coord:
+        return Coord(copied(to_all(task.start, sites)), task.like.new_zeros(sites), task.like.new_zeros(1))
+
+    def send(self, task: Task, coord: Coord, roster: Roster) -> Down:
+        n, order = len(roster.names), by_lot(roster)
+        cores, begin = {k: v[order] for k, v in coord.cores.items()}, self.begins(coord)[order]
+        own = torch.eye(n, dtype=coord.rows.dtype, device=coord.rows.device)[:, order]
+        return Down(to_all(cores, n), own, begin.expand(n, n), self.pulls(coord.rounds).expand(n))
+
+    def begins(self, coord: Coord) -> Tensor:
+        """p_0: [core]. Who was not counted is taken for a site of middling size."""
+        known = coord.rows > 0
+        mean = coord.rows.sum() / known.sum().clamp(min=1)
+        rows = torch.where(known, coord.rows, torch.where(mean > 0, mean, 1.0))
+        return rows / rows.sum()
+
+    def pulls(self, rounds: Tensor) -> Tensor:
+        """lambda(r)"""
+        part = rounds / self.fades
+        falls = LEAST**part if self.schedule == "exponential" else (1 + torch.cos(math.pi * part)) / 2
+        return torch.where(part < 1, falls, 0.0)
+
+    def begin(self, task: Task, state: State, down: Down, rows: Rows, rule: Rule) -> Work:
+        received, turn = own_of(down.cores, down.own), copied(state.turn)
+        core = copied(received)
+        return Work(core, rule.memory(core, state.memory), turn, rule.memory(turn, state.turn_memory), received, down)
+
+    def step(self, task: Task, work: Work, batch: Batch, rule: Rule) -> None:
+        turn, down, moved = work.turn[TURN], work.down, less(work.core, work.received)
+        p = down.begin + turn
+        mine = (p * down.own).sum(1)
+        mixed = tmap(lambda w, m: w + per_site(mine, m) * m, mixture(p, down.cores), moved)
+        slope = task.grad(mixed, batch)
+        toward = along(slope, down.cores) + down.own * dot(moved, slope)[:, None]  # <grad, c_j>
+        rule.follow(work.core, work.memory, scaled(mine, slope))
+        pull = self.mu * down.pull[:, None] * turn
+        rule.at(rule.lr * self.rate).follow(work.turn, work.turn_memory, {TURN: toward + pull})
+
+    def report(self, task: Task, state: State, work: Work, down: Down, rows: Rows, rule: Rule) -> tuple[State, Up]:
+        memory, turn_memory = carried(work.memory, state.memory), carried(work.turn_memory, state.turn_memory)
+        return State(work.turn, memory, turn_memory), Up(less(work.core, work.received))
+
+    def merge(self, task: Task, coord: Coord, up: Up, roster: Roster) -> tuple[Coord, Facts]:
+        cores = tmap(torch.add, coord.cores, up.change)  # of who is away it is zero
+        return coord._replace(cores=cores, rounds=coord.rounds + 1), {}
+
+    def settle(self, task: Task, state: State, down: Down) -> State:
+        p = down.begin + state.turn[TURN]
+        return State({}, {}, {}, mixture(p, down.cores), {"p": p})
+
+    def models(self, task: Task, state: State) -> dict[str, Params]:
+        return {OWN: state.params}
+
+
+@dataclass(frozen=True)
+class Count(Exchange[State, Coord, Nothing, Down, Counted]):
+    """How many rows each site has. It comes last in its stage, so its word is that of training, and ends it."""
+
+    name: ClassVar[str] = "count"
+    trains: ClassVar[bool] = False
+    of: APPLE
+
+    def send(self, task: Task, coord: Coord, roster: Roster) -> Down:
+        return self.of.send(task, coord, roster)
+
+    def begin(self, task: Task, state: State, down: Down, rows: Rows, rule: Rule) -> Nothing:
+        return Nothing()
+
+    def step(self, task: Task, work: Nothing, batch: Batch, rule: Rule) -> None:
+        """Nothing is trained."""
+
+    def report(
+        self, task: Task, state: State, work: Nothing, down: Down, rows: Rows, rule: Rule
+    ) -> tuple[State, Counted]:
+        return state, Counted(rows.total)
+
+    def merge(self, task: Task, coord: Coord, up: Counted, roster: Roster) -> tuple[Coord, Facts]:
+        return coord._replace(rows=up.rows), {}
+
+    def settle(self, task: Task, state: State, down: Down) -> State:
+        return self.of.settle(task, state, down)
+
+
+@dataclass(frozen=True)
+class Mixtures(Reveal):
+    """Each site shows p_i."""
+
+    def merge(self, task: Task, coord: Coord, up: Shown, roster: Roster) -> tuple[Coord, Facts]:
+        place = by_lot(roster).argsort()
+        return super().merge(task, coord, Shown({k: v[:, place] for k, v in up.shown.items()}), roster)
+
+
+def by_lot(roster: Roster) -> Tensor:
+    """In which order a site is sent the cores, so that what it keeps of them does not depend on where sites stand."""
+    return roster.seeds.argsort()
+
+
+def mixture(p: Tensor, cores: Params) -> Params:
+    """sum_j p_j c_j for each site; p [site, core], cores [site, core, ...]."""
+    return {k: torch.einsum("sc,sc...->s...", p, v) for k, v in cores.items()}
+
+
+def along(slope: Params, cores: Params) -> Tensor:
+    """<slope, c_j>: [site, core]."""
+    parts = [torch.einsum("scd,sd->sc", v.reshape(*v.shape[:2], -1), _flat(slope[k])) for k, v in cores.items()]
+    return torch.stack(parts).sum(0)
+
+
+def _flat(value: Tensor) -> Tensor:
+    return value.reshape(len(value), -1)

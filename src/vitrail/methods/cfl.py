@@ -1,0 +1,162 @@
+"""CFL (clustered federated learning; Sattler, Müller, Samek 2021): all sites begin as one group with one model; where a
+group's model stands still while single sites still pull, the group is split in two, and each part goes on by itself.
+
+    at site i in c   D_i = w_i - w_c                            w_i: w_c after the local epochs
+    coordinator      D_c = sum_c p_i D_i / sum_c p_i            over the sites of c that answered
+                     c is split where |D_c| < eps1 and max_c |D_i| > eps2
+                     w_c <- w_c + D_c                           c: the group after the split
+
+A split makes the cosine a of the most similar pair across it, cos(D_i, D_j), as small as can be (`linkage = "single"`:
+joining the most similar pairs until two parts are left does that), and is made only if sqrt((1 - a) / 2) > gamma.
+p_i = 1, or with `weights = "rows"` the site's number of training rows, as in FedAvg; which this is until the first
+split.
+
+Defaults: eps1, eps2, no split in the first `after` rounds nor of `smallest` sites or fewer are those of the authors'
+program; they are lengths of updates, so that they mean something else with every network, loss and learning rate. That
+program joins parts by their least similar pair (`linkage = "complete"`), which is not what the paper writes. gamma = 0
+leaves the paper's last test open: it is a bound on how much the updates of sites of one kind differ, and nobody knows
+it. The authors' program takes the places within a group for places among all sites when it splits a part again, so
+that from the second split on it is another method. Choice: a group is split only in a round in which all of its sites
+answered, since who is away cannot be placed, and a split is for ever.
+
+Revealed: each site's update, to the coordinator alone, and to all readers of the page who is grouped with whom.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated, ClassVar, Literal, NamedTuple
+
+import torch
+from torch import Tensor
+
+from vitrail.core.exchange import Method, Roster, Rows
+from vitrail.core.facts import ALIKE, GROUP, GROUP_LONGEST, GROUP_MOVED, GROUP_SPLIT, OWN, Fact, Facts
+from vitrail.core.rules import Rule
+from vitrail.core.task import Batch, Task, carried
+from vitrail.core.tensors import Params, copied, less, scaled, to_all
+from vitrail.methods.fedavg import Own, Work
+from vitrail.methods.parts import per_pair
+
+
+class Groups(NamedTuple):
+    """What the coordinator holds."""
+
+    models: Params  # [site, ...]: that of the site's group
+    group: Tensor  # [site] int: the place of its first site in an order by lot, which is the same wherever sites stand
+    rounds: Tensor  # done
+
+
+class Down(NamedTuple):
+    params: Annotated[Params, "the model of your group of sites"]
+
+
+class Up(NamedTuple):
+    change: Annotated[
+        Params,
+        "what training on your rows changed in that model, times how much it counts; compared with what other sites' "
+        "rows changed, it decides with whom you are grouped",
+    ]
+    weight: Annotated[Tensor, 'how much it counts: 1, or with weights = "rows" how many rows you train on']
+
+
+@dataclass(frozen=True)
+class CFL(Method[Own, Groups, Work, Down, Up]):
+    title: ClassVar[str] = "CFL"
+    tune_first: ClassVar[bool] = True
+    weights: Literal["uniform", "rows"] = "uniform"
+    eps1: float = 0.4
+    eps2: float = 1.6
+    gamma: float = 0.0
+    after: int = 20
+    smallest: int = 2
+    linkage: Literal["single", "complete"] = "single"
+
+    def state(self, task: Task, sites: int) -> Own:
+        return Own({}, task.remembered(to_all(task.start, sites), task.start))
+
+    def coord(self, task: Task, sites: int) -> Groups:
+        none = torch.zeros(sites, dtype=torch.int64, device=task.like.device)
+        return Groups(copied(to_all(task.start, sites)), none, torch.zeros_like(none[:1]))
+
+    def send(self, task: Task, coord: Groups, roster: Roster) -> Down:
+        return Down(coord.models)
+
+    def begin(self, task: Task, state: Own, down: Down, rows: Rows, rule: Rule) -> Work:
+        params = copied(down.params)
+        return Work(params, rule.memory(params, state.memory), down.params)
+
+    def step(self, task: Task, work: Work, batch: Batch, rule: Rule) -> None:
+        rule.descend(task, work.params, work.memory, batch)
+
+    def report(self, task: Task, state: Own, work: Work, down: Down, rows: Rows, rule: Rule) -> tuple[Own, Up]:
+        weight = rows.total if self.weights == "rows" else torch.ones_like(rows.total)
+        change = scaled(weight, less(work.params, down.params))
+        return Own({}, carried(work.memory, state.memory)), Up(change, weight)
+
+    def merge(self, task: Task, coord: Groups, up: Up, roster: Roster) -> tuple[Groups, Facts]:
+        here, flat = roster.present, torch.cat([v.flatten(1) for v in up.change.values()], 1)
+        length = flat.norm(dim=1) / up.weight.clamp(min=torch.finfo(flat.dtype).tiny)  # |D_i|
+        unit = torch.nn.functional.normalize(flat)
+        alike = unit @ unit.T
+        same = coord.group[:, None] == coord.group
+        moved, longest = _mean(same, flat, up.weight).norm(dim=1), _most(length, same & here)
+        told = (same & here).any(1)
+        due = (moved < self.eps1) & (longest > self.eps2) & ~(same & ~here).any(1)
+        due = due & (same.sum(1) > self.smallest) & (coord.rounds >= self.after)
+        group, split = coord.group, due
+        if due.device.type != "cpu" or bool(due.any()):  # a captured GPU graph cannot choose
+            together = _halves(alike, same & due[:, None], self.linkage)
+            nearest = _most(_most(alike, same & ~together), same)
+            split = due & (((1 - nearest) / 2).clamp(min=0).sqrt() > self.gamma)
+            first = -_most(-roster.seeds.argsort().argsort(), together)  # of each part, whatever the order of sites
+            group = torch.where(split, first, group)
+        sizes = [v[0].numel() for v in up.change.values()]
+        mean = torch.split(_mean(group[:, None] == group, flat, up.weight), sizes, 1)
+        models = {k: v + m.view_as(v) for (k, v), m in zip(coord.models.items(), mean, strict=True)}
+        facts = {
+            "group": Fact(group, ("site",), GROUP, every=True),
+            "split": Fact(split, ("site",), GROUP_SPLIT, every=True),
+            "moved": Fact(torch.where(told, moved, torch.nan), ("site",), GROUP_MOVED, every=True),
+            "longest": Fact(torch.where(told, longest, torch.nan), ("site",), GROUP_LONGEST, every=True),
+            "alike": per_pair(alike, ALIKE, here & here[:, None]),
+        }
+        return Groups(models, group, coord.rounds + 1), facts
+
+    def settle(self, task: Task, state: Own, down: Down) -> Own:
+        return Own(down.params)
+
+    def models(self, task: Task, state: Own) -> dict[str, Params]:
+        return {OWN: state.params}
+
+
+def _mean(same: Tensor, change: Tensor, weight: Tensor) -> Tensor:
+    """[site, number]: over the sites that are in the `same` group [site, site]; 0 where none of them answered."""
+    total = same.to(weight) @ weight
+    return (same.to(weight) @ change) / total.clamp(min=torch.finfo(weight.dtype).tiny)[:, None]
+
+
+def _most(values: Tensor, among: Tensor) -> Tensor:
+    """[row]: of values [column] or [row, column] the largest among those asked for; very little without any."""
+    least = torch.iinfo(values.dtype).min if values.dtype == torch.int64 else -torch.inf
+    return torch.where(among, values, least).amax(1)
+
+
+def _halves(alike: Tensor, among: Tensor, linkage: str) -> Tensor:
+    """[site, site] bool: whether two sites end in one part, when of each block of sites that are `among` themselves the
+    most similar parts are joined until two are left."""
+    join = torch.maximum if linkage == "single" else torch.minimum
+    place = torch.arange(len(alike), device=alike.device)
+    part, near = place, alike  # part: the first of its sites; near: how similar the parts of two sites are
+    for _ in range(len(alike) - 2):
+        left = (among & (part == place)).sum(1)
+        loose = among & (part[:, None] != part) & (left > 2)[:, None]
+        if loose.device.type == "cpu" and not bool(loose.any()):
+            break
+        best = torch.where(loose, near, -torch.inf).argmax().view(1)  # no number to ask for: a graph cannot answer
+        one, other = best // len(alike), best % len(alike)
+        both = ((part == part[one]) | (part == part[other])) & loose.any()
+        row = join(near[one], near[other])  # [1, site]
+        near = torch.where(both[:, None], row, torch.where(both, row.T, near))
+        part = torch.where(both, torch.minimum(part[one], part[other]), part)
+    return part[:, None] == part
