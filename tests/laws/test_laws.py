@@ -21,6 +21,12 @@ OPTIONS: dict[str, list[dict[str, Any]]] = {
     "ditto": [{}, {"invited": 2}],
     "fine_tune": [{"epochs": 2}],
     "ifedavg": [{}, {"output": "scalar", "identity": 0.1}],
+    "ripfl": [
+        {},
+        {"rear": 2, "takes": 2, "drawn": 0.0, "lam": 1.5},
+        {"rear": 1, "selection": "random", "similarity": False},
+        {"rear": "never", "selection": "all", "evidence": False},
+    ],
     "weight_erosion": [{}, {"update": "local", "size": "weight", "validation": 0.25, "patience": 1, "p_d": 0.2}],
 }
 CASES = [(name, i) for name in methods.TABLE for i in range(len(OPTIONS.get(name, [{}])))]
@@ -40,8 +46,9 @@ def test_law(law: Law, name: str, which: int) -> None:
 
 
 def test_methods_clash_only_where_they_say_so() -> None:
-    """Every method is tried on all networks and optimisers but for those that follow the gradient itself."""
-    assert {name for name, i in CASES if len(trials_of(name, i)) < 6} == {"scaffold", "weight_erosion"}
+    """Every method is tried on all networks and optimisers but for those that follow the gradient itself, and those
+    that need classes."""
+    assert {name for name, i in CASES if len(trials_of(name, i)) < 6} == {"scaffold", "weight_erosion", "ripfl"}
 
 
 def test_limits_give_the_simpler_method() -> None:

@@ -125,8 +125,11 @@ class Module:
         sites = range(len(x))
         if not tape:
             with torch.no_grad():
-                got = [self._in_blocks(_of(params, i), x[i]) for i in sites]
-            return Out(torch.stack([z for z, _ in got]), torch.stack([f for _, f in got]))
+                if x.device.type == "cpu":
+                    got = [self._in_blocks(_of(params, i), x[i]) for i in sites]
+                    return Out(torch.stack([z for z, _ in got]), torch.stack([f for _, f in got]))
+                got = [vmap(self._one)(params, rows) for rows in torch.split(x, ROWS, 1)]
+                return Out(torch.cat([z for z, _ in got], 1), torch.cat([f for _, f in got], 1))
         with torch.enable_grad():
             if x.device.type == "cpu":
                 leaves = [{k: v.detach().requires_grad_() for k, v in _of(params, i).items()} for i in sites]
