@@ -38,7 +38,7 @@ from typing import Annotated, ClassVar, Literal, NamedTuple
 import torch
 from torch import Tensor
 
-from vitrail.core.exchange import Method, Nothing, Roster, Rows, Stage
+from vitrail.core.exchange import Method, Nothing, Roster, Rows, Stage, training
 from vitrail.core.facts import CHOSEN, OWN, RECEIVED, SHARE, SIMILARITY, SURE, UNCERTAINTY, Fact, Facts
 from vitrail.core.losses import CrossEntropy, Doubts, Evidence, Loss
 from vitrail.core.random import mixed
@@ -118,12 +118,12 @@ class RIPFL(Method[State, Coord, Work, Down, Up]):
             raise ValueError("drawn is a share of the sites that are less sure, from 0 to 1")
 
     def plan(self, rounds: int) -> tuple[Stage, ...]:
-        """The front, but for every so many rounds. The first gives everyone the start, and so all of it."""
+        """The front, but for every so many rounds; the first of these gives everyone the start."""
+        if self.rear in (1, "never"):
+            return (training(self, rounds),)
         given = {f.name: getattr(self, f.name) for f in fields(self)}
-        exchanges = (self,) if self.rear == 1 else (Whole(**given), self)
-        every = rounds if self.rear == "never" else min(self.rear, rounds)
-        cycle = ((0,), *((1,) for _ in range(every - 1)))
-        return (Stage("train", exchanges, rounds, "training", "In training", cycle),)
+        cycle = ((0,), *[(1,)] * (min(int(self.rear), rounds) - 1))
+        return (training(self, rounds)._replace(exchanges=(Whole(**given), self), cycle=cycle),)
 
     def judged_by(self, loss: Loss) -> Loss:
         if not self.evidence or not isinstance(loss, CrossEntropy | Evidence):
