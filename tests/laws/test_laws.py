@@ -29,6 +29,12 @@ OPTIONS: dict[str, list[dict[str, Any]]] = {
         {"eps1": 1e9, "eps2": 0.0, "after": 1, "smallest": 1},
         {"eps1": 1e9, "eps2": 0.0, "linkage": "complete", "after": 1, "gamma": 0.1, "weights": "rows"},
     ],
+    "ripfl": [
+        {},
+        {"rear": 2, "takes": 2, "drawn": 0.0, "lam": 1.5},
+        {"rear": 1, "selection": "random", "similarity": False},
+        {"rear": "never", "selection": "all", "evidence": False},
+    ],
     "weight_erosion": [{}, {"update": "local", "size": "weight", "validation": 0.25, "patience": 1, "p_d": 0.2}],
 }
 CASES = [(name, i) for name in methods.TABLE for i in range(len(OPTIONS.get(name, [{}])))]
@@ -48,9 +54,14 @@ def test_law(law: Law, name: str, which: int) -> None:
 
 
 def test_methods_clash_only_where_they_say_so() -> None:
-    """Every method is tried on all networks and optimisers but for those that follow the gradient itself, and for the
-    one that counts classes, of which the linear trial has none."""
-    assert {name for name, i in CASES if len(trials_of(name, i)) < 6} == {"scaffold", "weight_erosion", "fed_rod"}
+    """Every method is tried on all networks and optimisers but for those that follow the gradient itself, and those
+    that need classes."""
+    assert {name for name, i in CASES if len(trials_of(name, i)) < 6} == {
+        "scaffold",
+        "weight_erosion",
+        "fed_rod",
+        "ripfl",
+    }
 
 
 def test_limits_give_the_simpler_method() -> None:

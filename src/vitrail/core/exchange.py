@@ -162,7 +162,7 @@ class Method(Exchange[State, Coord, Work, Down, Up]):
 
     @abstractmethod
     def models(self, task: Task, state: State) -> dict[str, Params]:
-        """The models that a settled site holds: its OWN, and beside it, to compare with, SHARED or ALONE."""
+        """The models that a settled site holds: its OWN; beside it, to compare with, SHARED, ALONE or RECEIVED."""
 
     def predict(self, task: Task, state: State, x: Tensor) -> Tensor:
         """A settled site's scores for rows x: [site, row, output]."""

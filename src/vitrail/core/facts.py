@@ -46,6 +46,10 @@ GRADIENTS = "gradients computed, for the users and for models beside"  # [2]
 TO_ALONE = "how far the user's model is from one trained alone"  # [user]
 TO_SHARED = "how far the user's model is from the model of all sites"  # [user]
 BETWEEN = "how far the model of all sites is from one trained alone"  # [user]
+UNCERTAINTY = "how unsure a site's model is of the rows it was trained on, 0 sure, 1 knows nothing"  # [site]
+CHOSEN = "whose models were mixed into those that sites were given"  # [site] bool
+SURE = "which sites were of the surer half, and chosen for it"  # [site] bool
+SIMILARITY = "how alike the models of two sites are: the cosine of their parameters"  # [user, site]
 
 GROUP = "the group a site is in"  # [site] int; a number stands for the same group in all rounds in which it is used
 GROUP_SPLIT = "the group that a site was in was split in this round"  # [site] bool
@@ -61,6 +65,7 @@ ALONE_BIAS = "constants of a linear model trained alone"  # [site, output]
 OWN = "own"  # with which it predicts
 SHARED = "shared"  # of all sites
 ALONE = "alone"  # trained on its rows alone
+RECEIVED = "received"  # made of others' models for this site, as it was before training on its rows
 
 
 def told(facts: Mapping[str, Fact], means: str) -> Tensor | None:

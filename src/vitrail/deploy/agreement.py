@@ -111,6 +111,13 @@ class Agreement:
                 names += [f"test:{k}" for k in beside] + ([] if stage or round_ else [f"test:{MAJORITY}"])
         return [(name, metric) for name in names for metric in self.study.metrics]
 
+    def settles(self, s: int, round_: int, place: int) -> bool:
+        """Whether a model can be settled, and scored, by the word of that exchange: it ends the round, and holds all
+        that the last word does."""
+        stage, told = self.stages[s].stage, [contract.down for contract in self.contracts[s]]
+        last = len(told) - 1
+        return place == last or (place == stage.turns(round_)[-1] and told[last].items() <= told[place].items())
+
     def question(self, kind: str, words: dict[str, Any]) -> Form:
         """What a site may be asked."""
         down: Spec = {}
@@ -123,8 +130,11 @@ class Agreement:
             if not isinstance(place, int) or place not in places:
                 raise _none("place", place)
             end = kind == "settle" and s + 1 == len(self.stages)
-            settles = place == len(stage.exchanges) - 1  # a model to score is one that this word settles
-            if splits not in ([], *([["test"]] if settles else []), *([["test", "train"]] if end else [])):
+            if splits not in (
+                [],
+                *([["test"]] if self.settles(s, r, place) else []),
+                *([["test", "train"]] if end else []),
+            ):
                 raise _none("score", splits)
             down = self.contracts[s][place].down
         elif kind == "standardise":

@@ -101,8 +101,8 @@ class FarRounds(Rounds):
         self, kind: str, s: int, r: int, place: int, down: Any, names: Sequence[str], quorum: int | None = None
     ) -> dict[str, Message]:
         """Each of these sites its part of `down`; with a word by which a model is settled, its scores are asked for."""
-        settles = place == len(self.stages[s].exchanges) - 1
-        splits = self.wish[2] if self.wish and settles and self.wish[:2] == (s, r) else []
+        now = self.wish is not None and self.wish[:2] == (s, r) and self.agreed.settles(s, r, place)
+        splits = self.wish[2] if self.wish and now else []
         flat = dict(tensors(down))
 
         def make(name: str) -> Message | None:

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from torch import Tensor
 
-from vitrail.core.facts import ALONE, SHARED
+from vitrail.core.facts import ALONE, RECEIVED, SHARED
 from vitrail.core.tensors import tensors
 from vitrail.deploy.agreement import ANEW, Agreement
 from vitrail.engines.wire import Line, sentences
@@ -38,6 +38,7 @@ OUT = {  # and what crosses there
     "scores": "how good your model is on your own held-out rows",
     f"scores, {SHARED}": "the same for the model of all sites",
     f"scores, {ALONE}": "the same for the model trained on your rows alone",
+    f"scores, {RECEIVED}": "the same for the model that you were given, before you trained it",
     "scores, train": "at the end the same on your training rows",
     f"scores, {MAJORITY}": "the same for always giving the most common answer",
 }

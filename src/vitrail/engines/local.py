@@ -28,7 +28,7 @@ from vitrail.core.task import Batch, Task
 from vitrail.core.tensors import each, forget_memory, reused_memory, scratch, tensors
 from vitrail.engines.augment import augmented
 from vitrail.engines.rounds import AnyMethod, Moment, Rounds, Training, clock_of, owned
-from vitrail.engines.sites import Draw, Drawer, Sites, set_aside
+from vitrail.engines.sites import Draw, Drawer, Sites, among, set_aside
 from vitrail.engines.wire import Contract, check
 
 CHUNK_BYTES = 12 << 20  # parameters, velocity and batch of a chunk: a share of the last-level cache
@@ -162,10 +162,7 @@ class Engine(Rounds):
 
         def visit(first: int) -> tuple[Any, Any]:
             place = here[first : first + self.chunk]
-            # a run of neighbours is a view; anything else is copied out
-            at: Any = slice(place[0], place[-1] + 1)
-            if len(place) != place[-1] + 1 - place[0]:
-                at = torch.tensor(place, device=self.device)
+            at = among(place, self.device)
             mine, told = each(lambda t: t[at], state), each(lambda t: t[at], down)
             aside = self.aside and Batch(self.aside.x[at], self.aside.y[at], self.aside.w[at])
             rows = Rows(self.counts[at], aside, lambda: self.sites.blocks(place))
@@ -205,7 +202,8 @@ class Engine(Rounds):
         keys = keys[:, at] if self.units else keys
         most, places = ex.batches(), None
         if ex.places:
-            places = (rows - self.drawer.starts[list(place)]).clamp(min=0)  # padding is the first row of all
+            first = self.drawer.starts[among(place, self.device)]
+            places = (rows - first).clamp(min=0)  # padding is the first row of all
         for t in range(max(steps) if most is None else min(most, max(steps))):
             busy = sum(1 for k in steps if k > t)  # steps never grow along a chunk
             if busy < n:

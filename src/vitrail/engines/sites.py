@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import accumulate
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -38,8 +38,8 @@ class Sites:
 
     @cached_property
     def spans(self) -> Tensor:
-        """[2, site, 1]: starts and sizes, where the rows are."""
-        return torch.tensor([self.starts, self.sizes], device=self.y.device)[..., None]
+        """[site, 2]: where each site's rows start, and how many there are."""
+        return torch.tensor([self.starts, self.sizes], device=self.x.device).T
 
     def to(self, device: str) -> Sites:
         return replace(self, x=self.x.to(device), y=self.y.to(device), w=self.w.to(device))
@@ -57,17 +57,22 @@ class Sites:
 
     def blocks(self, at: Sequence[int]) -> Iterator[Batch]:
         """All rows of these sites, in order, so many of each at once; padded with weight 0."""
-        device = self.y.device
-        # neighbours as a view: a round that is captured as a graph may take nothing from the host
-        near = len(at) == at[-1] + 1 - at[0]
-        starts, sizes = self.spans[:, at[0] : at[-1] + 1] if near else self.spans[:, list(at)]
-        longest = max(self.sizes[i] for i in at)
+        device, longest = self.y.device, max(self.sizes[i] for i in at)
+        starts, sizes = self.spans[among(at, device)].unsqueeze(-1).unbind(1)
         for first in range(0, longest, BLOCK):
             place = torch.arange(first, min(first + BLOCK, longest), device=device).expand(len(at), -1)
             real = place < sizes
             rows = torch.where(real, place + starts, 0)
             w = self.w[rows] * real[..., None]
             yield Batch(self.numbers(self.x[rows]), self.y[rows], w, at=torch.where(real, place, 0))
+
+
+def among(place: Sequence[int], device: torch.device) -> Any:
+    """How these sites are taken out of all. A run of neighbours is a view: a captured graph may not copy from outside.
+    Anything else is copied out."""
+    if len(place) == place[-1] + 1 - place[0]:
+        return slice(place[0], place[-1] + 1)
+    return torch.tensor(place, device=device)
 
 
 def gather_sites(named: Sequence[tuple[str, Tensor, Tensor, Tensor]]) -> Sites:

@@ -27,6 +27,7 @@ from vitrail.methods.ifedavg import IFedAvg
 from vitrail.methods.influence import Influence
 from vitrail.methods.local import Local
 from vitrail.methods.moon import Moon
+from vitrail.methods.ripfl import RIPFL
 from vitrail.methods.scaffold import Scaffold
 from vitrail.methods.weight_erosion import WeightErosion
 
@@ -49,6 +50,7 @@ TABLE: dict[str, type[AnyMethod]] = {
     "fed_rod": FedRoD,
     "apple": APPLE,
     "cfl": CFL,
+    "ripfl": RIPFL,
 }
 
 DEFAULT = "fedavg"  # of a study that names no method
@@ -144,7 +146,8 @@ def build(name: str, given: Mapping[str, Any] | None = None) -> AnyMethod:
 
 
 def _choices(hint: Any) -> tuple[Any, ...]:
-    return get_args(hint) or (hint,)
+    """What may be given: types, and values of a Literal, also of one beside types."""
+    return tuple(choice for part in get_args(hint) or (hint,) for choice in get_args(part) or (part,))
 
 
 def _fits(value: object, hint: Any) -> bool:

@@ -201,10 +201,10 @@ def check_keeping(task: Task, method: AnyMethod, out: object) -> None:
     ex, what = method.plan(1)[0].last, ""
     if method.pools_rows:
         what = "all rows are in one place, so that no site reports anything."
-    elif method.grows:
-        what = "it makes a model for each site, and no shared one that a coalition's reports would give."
     elif not any(c.up for c in trace(task, method, 1)[0]):
         what = "its sites report nothing."
+    elif method.grows or not method.shared(method.coord(task, 1)):
+        what = "it makes a model for each site, and no shared one that a coalition's reports would give."
     else:
         one_site = torch.ones(1, dtype=torch.bool)
         state, everyone = method.state(task, 1), Roster(("site",), one_site, torch.zeros(1), torch.tensor(1))

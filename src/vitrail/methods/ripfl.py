@@ -1,0 +1,287 @@
+"""RIPFL (Qin et al. 2023): models that say how unsure they are; the sure ones are heard by all, the unsure hear more.
+
+    at site s      e     =  e_s + lam e_g            evidence for each class: of the model that it trains, and of the
+                                                     one that it was given, which stands still
+                   t_s  <-  after the local epochs, by the loss of evidence (core/losses.py) with that e
+                   u_s   =  mean of K / S over its training rows, by e_s alone
+    coordinator    sure  =  the half of the sites with the lowest u_s
+                   G     =  the sure, and a third of the others by lot (`drawn`)                 `selection`
+                   c_s   =  2 + (|G| - 2) (u_s - min u) / (max u - min u), rounded; or `takes`
+                   g_s   =  mean of those c_s models of G that are most like t_s:
+                            cos(t_s, t_k) over all parameters, its own first if it is in G       `similarity`
+    at site s      t_s  <-  (front of g_s, rear of t_s), and every `rear` rounds all of g_s
+
+Each part has a switch. `evidence = false`: the study's own loss, unsureness by what that says of it (cross-entropy: by
+entropy), nothing fused. `lam = 0`: no e_g. `selection`: "all", or "random": as many, all by lot. `similarity = false`:
+whom by lot; with `takes` as large as there are sites everyone averages all of G. With lam = 0, everybody chosen and
+taken, `rear = 1` is FedAvg and `rear = "never"` FedPer, both by the loss of evidence.
+
+Choices where the paper is open. The rear is the last two linear layers (`rear_of`). e_g is by the front and rear as
+last received. Sites that are not chosen still receive; at least one of the unsure is drawn. A site counts its own model
+if it is chosen. Where all are equally unsure, c = 2. Equal ones stand by lot. Who is away is not chosen, and its last
+model is not mixed; when it comes back it is given what suits that model, and if it never came the mean of G. A model
+that is no number is never chosen. A site predicts by its own evidence, after training (OWN); the model that it would
+go on from, front received and rear its own, is scored beside it (RECEIVED): this one is what FedAvg and FedPer are
+scored by. Of the optimiser's memory nothing outlives a round, unless `memory = "kept"`.
+
+What crosses: down only the front, but for every `rear`-th round; up always the whole model, since all of it is compared
+(and u_s): the paper saves on the way down. Who sees what: the coordinator each site's model. A site whose mix is of two
+models, one of them its own, can work out the other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, fields, replace
+from typing import Annotated, ClassVar, Literal, NamedTuple
+
+import torch
+from torch import Tensor
+
+from vitrail.core.exchange import Method, Nothing, Roster, Rows, Stage, training
+from vitrail.core.facts import CHOSEN, OWN, RECEIVED, SHARE, SIMILARITY, SURE, UNCERTAINTY, Fact, Facts
+from vitrail.core.losses import CrossEntropy, Doubts, Evidence, Loss
+from vitrail.core.random import mixed
+from vitrail.core.rules import Rule
+from vitrail.core.task import Batch, Out, Task, carried
+from vitrail.core.tensors import Params, copied, less, per_site, to_all
+from vitrail.methods.parts import per_pair
+
+LEAST = 2  # models in a mix, where so many are chosen
+
+
+class State(NamedTuple):
+    params: Params  # t_s; its changes are reported
+    rear: Params  # of g_s, as last received
+    received: Params = {}  # noqa: RUF012  once settled: what it would go on from
+    memory: Annotated[Params, "what the optimiser remembers of your last batches"] = {}  # noqa: RUF012
+
+
+class Coord(NamedTuple):
+    models: Params  # [site, ...]: t_s as last reported
+    doubt: Tensor  # [site]: u_s; 1, knows nothing, until it is told
+    share: Tensor  # [user, site]: of which g_s is made
+
+
+class Down(NamedTuple):
+    params: Annotated[Params, "layers mixed for you from the models of those sites that are most like yours"]
+
+
+class Up(NamedTuple):
+    change: Annotated[
+        Params, "what training on your rows changed in your whole model; sites are sent means of models, some of two"
+    ]
+    doubt: Annotated[Tensor, "how unsure your model is of your training rows: one number, which the report shows"]
+
+
+class Work(NamedTuple):
+    params: Params
+    memory: Params
+    prior: Tensor | Nothing  # [site, row, output]: lam e_g of every row; nothing where nothing is fused
+
+
+@dataclass(frozen=True, eq=False)
+class Fused:
+    """Evidence on top of what is known already."""
+
+    loss: Evidence
+    prior: Tensor  # [site, row, output]
+
+    def rows(self, out: Out, batch: Batch) -> Tensor:
+        return self.loss.rows(out, batch, self.prior)
+
+    def slope(self, out: Out, batch: Batch) -> Tensor:
+        return self.loss.slope(out, batch, self.prior)
+
+    def answers(self, z: Tensor) -> Tensor:
+        return self.loss.answers(z)
+
+
+@dataclass(frozen=True)
+class RIPFL(Method[State, Coord, Work, Down, Up]):
+    title: ClassVar[str] = "RIPFL"
+    name: ClassVar[str] = "front"
+    places: ClassVar[bool] = True
+    told: ClassVar[frozenset[str]] = frozenset({"params"})
+    evidence: bool = True
+    lam: float = 0.3
+    kl: float | None = None  # of wrong evidence; None: the study's where its loss is evidence, else 0.1
+    anneal: int | None = None  # epochs until then; None: the study's, or 10
+    selection: Literal["uncertainty", "all", "random"] = "uncertainty"
+    drawn: float = 1 / 3  # share of the unsure
+    similarity: bool = True
+    takes: int | None = None  # models in a mix; None: between 2 and all, by uncertainty
+    rear: int | Literal["never"] = 5
+
+    def __post_init__(self) -> None:
+        if self.drawn > 1:
+            raise ValueError("drawn is a share of the sites that are less sure, from 0 to 1")
+
+    def plan(self, rounds: int) -> tuple[Stage, ...]:
+        """The front, but for every so many rounds; the first of these gives everyone the start."""
+        if self.rear in (1, "never"):
+            return (training(self, rounds),)
+        given = {f.name: getattr(self, f.name) for f in fields(self)}
+        cycle = ((0,), *[(1,)] * (min(int(self.rear), rounds) - 1))
+        return (training(self, rounds)._replace(exchanges=(Whole(**given), self), cycle=cycle),)
+
+    def judged_by(self, loss: Loss) -> Loss:
+        if not self.evidence or not isinstance(loss, CrossEntropy | Evidence):
+            return loss
+        usual = loss if isinstance(loss, Evidence) else Evidence()
+        kl, anneal = usual.kl if self.kl is None else self.kl, usual.anneal if self.anneal is None else self.anneal
+        return replace(usual, kl=kl, anneal=anneal)
+
+    def clashes(self, task: Task) -> tuple[str, ...]:
+        if isinstance(task.loss, Doubts):
+            return ()
+        return ("it goes by how unsure models are, which the loss of a number does not tell",)
+
+    def sends(self, task: Task) -> tuple[str, ...]:
+        """Names of the parameters that a site is sent."""
+        kept = () if self.rear == 1 else rear_of(task)
+        return tuple(k for k in task.start if k not in kept)
+
+    def state(self, task: Task, sites: int) -> State:
+        params = copied(to_all(task.start, sites))
+        rear = copied({k: params[k] for k in rear_of(task)})
+        return State(params, rear, {}, task.remembered(params, shared=params))
+
+    def coord(self, task: Task, sites: int) -> Coord:
+        some = task.like
+        alone = torch.eye(sites, dtype=some.dtype, device=some.device)
+        return Coord(copied(to_all(task.start, sites)), some.new_ones(sites), alone)
+
+    def send(self, task: Task, coord: Coord, roster: Roster) -> Down:
+        return Down(self.mixes(task, coord))
+
+    def mixes(self, task: Task, coord: Coord) -> Params:
+        """g_s of every site, as far as it is sent."""
+        given = coord.share.amax(0) > 0
+        # what nobody takes may be no number at all, and 0 times it would be none either
+        held = {k: torch.where(per_site(given, coord.models[k]), coord.models[k], 0) for k in self.sends(task)}
+        return {k: (coord.share @ v.reshape(len(v), -1)).view_as(v) for k, v in held.items()}
+
+    def begin(self, task: Task, state: State, down: Down, rows: Rows, rule: Rule) -> Work:
+        params = copied(_over(state.params, down.params))
+        prior: Tensor | Nothing = Nothing()
+        if self.lam and isinstance(task.loss, Evidence):
+            given = _over(state.params, {**state.rear, **down.params})
+            known = [task.loss.evidence(task.output(given, block.x)) for block in rows.blocks()]
+            prior = self.lam * torch.cat(known, 1)
+        return Work(params, rule.memory(params, state.memory), prior)
+
+    def step(self, task: Task, work: Work, batch: Batch, rule: Rule) -> None:
+        if isinstance(work.prior, Tensor):
+            assert batch.at is not None
+            assert isinstance(task.loss, Evidence)
+            at = batch.at[..., None].expand(-1, -1, work.prior.shape[2])
+            task = replace(task, loss=Fused(task.loss, work.prior.gather(1, at)))
+        rule.descend(task, work.params, work.memory, batch)
+
+    def report(self, task: Task, state: State, work: Work, down: Down, rows: Rows, rule: Rule) -> tuple[State, Up]:
+        assert isinstance(task.loss, Doubts)
+        total = torch.zeros_like(rows.total)
+        for block in rows.blocks():
+            total = total + (task.loss.doubt(task.output(work.params, block.x)) * (block.w[..., 0] > 0)).sum(1)
+        kept = State(work.params, _over(state.rear, down.params), {}, carried(work.memory, state.memory))
+        return kept, Up(less(work.params, _over(state.params, down.params)), total / rows.total)
+
+    def merge(self, task: Task, coord: Coord, up: Up, roster: Roster) -> tuple[Coord, Facts]:
+        here = roster.present
+        begun = _over(coord.models, self.mixes(task, coord))
+        models = {k: torch.where(per_site(here, v), begun[k] + up.change[k], v) for k, v in coord.models.items()}
+        doubt = torch.where(here, up.doubt, coord.doubt)
+        alike, numbers = cosines(models)
+        fit = here & numbers & doubt.isfinite()
+        sure, chosen = self.choose(doubt, fit, roster.key)
+        share = self.mixed_of(alike, doubt, fit, chosen, roster)
+        facts = {
+            "uncertainty": Fact(torch.where(here, doubt, torch.nan), ("site",), UNCERTAINTY, every=True),
+            "chosen": Fact(chosen, ("site",), CHOSEN, every=True),
+            "share": per_pair(share, SHARE, here[:, None]),
+            "similarity": per_pair(alike.to(share), SIMILARITY, here & here[:, None]),
+        }
+        if self.selection == "uncertainty":
+            facts["sure"] = Fact(sure, ("site",), SURE, every=True)
+        return Coord(models, doubt, share), facts
+
+    def choose(self, doubt: Tensor, fit: Tensor, key: Tensor) -> tuple[Tensor, Tensor]:
+        """[site] bool: who is of the surer half of those that are `fit` to be chosen, and who is chosen."""
+        place, many = ranked(torch.where(fit, doubt, torch.inf), key), fit.sum()
+        half = (many + 1) // 2
+        lots = ((many - half) * self.drawn).round().clamp(min=1 if self.drawn else 0)
+        sure = fit & (place < half)
+        if self.selection == "all":
+            return sure, fit
+        if self.selection == "random":
+            return sure, fit & (ranked((~fit).to(doubt), key) < half + lots)
+        others = fit & ~sure
+        return sure, sure | (others & (ranked((~others).to(doubt), key) < lots))
+
+    def mixed_of(self, alike: Tensor, doubt: Tensor, fit: Tensor, chosen: Tensor, roster: Roster) -> Tensor:
+        """[user, site]: of whose models each user's mix is made; its own last one where nobody is chosen."""
+        many, alone = chosen.sum().to(doubt), torch.eye(len(doubt), dtype=doubt.dtype, device=doubt.device)
+        low, high = torch.where(fit, doubt, torch.inf).amin(), torch.where(fit, doubt, -torch.inf).amax()
+        if self.takes is None:
+            part = torch.where(high > low, (doubt - low) / (high - low), 0).nan_to_num(1.0).clamp(0, 1)
+            count = torch.minimum((LEAST + (many - LEAST) * part).round(), many)
+        else:
+            count = many.clamp(max=self.takes).expand(len(doubt))
+        if self.similarity:
+            apart, lots = (-alike - alone).nan_to_num(torch.inf), roster.key
+        else:
+            apart, lots = torch.zeros_like(alike), mixed(roster.key[:, None], roster.seeds)
+        taken = chosen & (ranked(torch.where(chosen, apart, torch.inf), lots) < count[:, None])
+        return torch.where(many > 0, taken / count.clamp(min=1)[:, None], alone)
+
+    def settle(self, task: Task, state: State, down: Down) -> State:
+        front = {k: down.params[k] for k in self.sends(task)}  # a word may hold more
+        return State(state.params, {}, _over(state.params, front))
+
+    def models(self, task: Task, state: State) -> dict[str, Params]:
+        return {OWN: state.params, RECEIVED: state.received}
+
+
+class Whole(RIPFL):
+    """The rounds in which the rear is sent too."""
+
+    name: ClassVar[str] = "front and rear"
+
+    def sends(self, task: Task) -> tuple[str, ...]:
+        return tuple(task.start)
+
+
+def rear_of(task: Task) -> tuple[str, ...]:
+    """Names of the parameters that most rounds leave at the site: groups rear, head and output. Of a network that names
+    no rear: the head, and the layer before it if that is linear too and not the first, so that a front remains."""
+    groups = task.net.groups
+    names = {k for group in ("rear", "head", "output") for k in groups.get(group, ())}
+    if "rear" not in groups:
+        layers = list(dict.fromkeys(k.rpartition(".")[0] for k in groups.get("body", ())))
+        last = [k for k in groups.get("body", ()) if layers[1:] and k.rpartition(".")[0] == layers[-1]]
+        if any(task.start[k].dim() == 2 for k in last):
+            names |= set(last)
+    return tuple(k for k in task.start if k in names)
+
+
+def cosines(models: Params) -> tuple[Tensor, Tensor]:
+    """Of models [site, ...]: their cosines, [site, site], in double; and which are numbers throughout, [site]."""
+    flat = [v.reshape(len(v), -1).double() for v in models.values()]
+    product = torch.stack([v @ v.T for v in flat]).sum(0)
+    length = product.diagonal().sqrt()
+    return (product / (length * length[:, None])).clamp(-1, 1), length.isfinite()
+
+
+def ranked(values: Tensor, lots: Tensor) -> Tensor:
+    """[..., site]: the place of each, the lowest first. Those that differ by rounding alone stand by their lots: the
+    order of the sites changes nothing."""
+    by_lot = lots.expand(values.shape).argsort(-1)
+    level = (values / (16 * torch.finfo(values.dtype).eps)).round()
+    order = by_lot.gather(-1, level.gather(-1, by_lot).argsort(dim=-1, stable=True))
+    return order.argsort(-1)
+
+
+def _over(all_of_them: Mapping[str, Tensor], some: Mapping[str, Tensor]) -> Params:
+    """The first, in its order, with those of the second in place of its own."""
+    return {k: some.get(k, v) for k, v in all_of_them.items()}
