@@ -292,6 +292,17 @@ def finished(cache: Path) -> dict[str, Any]:
     return {" ".join(map(str, told["job"])): told for told in lines}
 
 
+def gather(cache: Path) -> None:
+    """All that is known into one file."""
+    done = finished(cache)
+    files = list(cache.glob("*.jsonl"))
+    whole = cache / "all.json.part"
+    whole.write_text("".join(json.dumps(told) + "\n" for told in done.values()))
+    for file in files:
+        file.unlink()
+    whole.rename(cache / "all.jsonl")
+
+
 def work(path: Path, device: str, todo: Any, out: Path, until: float) -> None:
     torch.set_num_threads(1)
     torch.backends.cudnn.benchmark = True
@@ -333,6 +344,7 @@ def run(path: Path, device: str, cache: Path, processes: int, budget: float, onl
             w.start()
         for w in workers:
             w.join()
+        gather(cache)
         if len(finished(cache)) == len(done):
             return  # nothing more can be done
 

@@ -186,7 +186,7 @@ class Engine(Rounds):
         if self.training.mean:
             weights = weights / draw.real.sum(2, keepdim=True).clamp(min=1)
         feed = Feed(self.sites.y[draw.rows], weights, draw)
-        if self.device.type == "cpu":
+        if self.device.type == "cpu" or self.sites.x.dtype == torch.uint8:  # pictures of a round twice would be much
             return feed
         masks = self._masks(draw.row_key, draw.unit_key)
         keep = tuple((-m).to(self.sites.y.dtype, memory_format=torch.contiguous_format) for m in masks)
@@ -241,9 +241,9 @@ class Feed(NamedTuple):
 
     def tensors(self) -> list[Tensor]:
         """All that a step looks at."""
-        assert self.x is not None
+        x = [] if self.x is None else [self.x]
         lots = [] if self.draw.lots is None else [self.draw.lots]
-        return [self.y, self.w, self.draw.rows, self.x, *lots, *self.keep]
+        return [self.y, self.w, self.draw.rows, *x, *lots, *self.keep]
 
 
 class _Graph:
