@@ -1,6 +1,6 @@
 """Fed-RoD (Chen and Chao 2022): a shared model that takes all classes alike; at each site a head of its own on top.
 
-    shared    g = scores of the network, f = its features (what its last layer is given)
+    shared    g: scores of the network, f: its features (what its last layer is given)
               minimise  -sum_r w_r log( N_y^gamma e^(g_y) / sum_c N_c^gamma e^(g_c) )      balanced softmax
               over the whole network, which is averaged as in FedAvg
     own       h = f P + b, from zero
@@ -8,12 +8,13 @@
               over P and b alone, which never leave the site; g and f as they were before the step
     prediction by g + h; beside it stands the shared model, g
 
-N_c is what the site's training rows of class c weigh: their number, where all weigh 1. It is counted anew in every
-round and never leaves. A class of which a site has no row is left out of the sum there.
+N_c is what the site's training rows of class c weigh: their number, where all weigh 1. It is counted at the site in
+every round, and in no message. A class of which a site has no row is left out of the sum there; a site that has but one
+class teaches the shared model nothing.
 
-gamma = 0 gives the plain loss, and FedAvg; so do classes that weigh alike. With a study's `class_weights = "inverse"`,
-its default, those that a site has do: the weights balance already (the paper's other way), and would else do so twice.
-`class_weights = "none"` is the paper's default setting. This is its linear head, without the network that makes heads.
+gamma = 0 is the plain loss, so that g is FedAvg's; so it is where classes weigh alike. Those that a site has do with
+`class_weights = "inverse"`, the default of a study: such weights balance by themselves (the paper has both ways), and
+counting rows would balance twice. With `class_weights = "none"` this is the paper's, with its linear own head.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ class State(NamedTuple):
     head: Annotated[Params, "the head of your own, which adds to the scores of the shared model"]  # P, b
     params: Params  # the shared model, once settled
     memory: Annotated[Params, "what the optimiser remembers of your last batches"] = {}  # noqa: RUF012
-    own_memory: Annotated[Params, "what it remembers for the head of your own"] = {}  # noqa: RUF012
+    own_memory: Annotated[Params, "what the optimiser remembers for the head of your own"] = {}  # noqa: RUF012
 
 
 class Work(NamedTuple):

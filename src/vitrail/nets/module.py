@@ -158,7 +158,7 @@ class Module:
         for i, (leaf, z, f) in enumerate(zip(tape.leaves, tape.z, tape.features, strict=True)):
             at: Any = i if z.dim() < slope.dim() else slice(None)  # one site, or all of them
             ends, slopes = [z], [slope[at]]
-            if features is not None:
+            if features is not None and f.requires_grad:  # those of a single layer are the rows themselves
                 ends, slopes = [z, f], [slope[at], features[at]]
             got = torch.autograd.grad(ends, list(leaf.values()), slopes, allow_unused=True)
             there = [into[k][at] for k in leaf]
