@@ -42,7 +42,7 @@ def imported(folder: Path, *missing: str) -> Iterator[None]:
 
 def batches(engine: Engine, round_: int) -> list[list[tuple[Tensor, Tensor]]]:
     """What each site draws in that round of training, in the engine's order: rows, and their classes by number."""
-    engine.drawer.set(0, round_, 0)
+    engine.drawer.set(0, round_, len(engine.stages[0].exchanges) - 1)  # what comes before training draws nothing
     draw, sites = engine.drawer.draw(), engine.sites
     out = []
     for i, steps in enumerate(engine.drawer.steps):
