@@ -284,8 +284,8 @@ def test_which_methods_are_compared(capsys) -> None:
     assert capsys.readouterr().out == ""
     table = vt.methods.TABLE
     first = {name for name, kind in table.items() if kind.tune_first}
-    assert first == {"weight_erosion", "influence"}
+    assert first == {"weight_erosion", "influence", "apple", "cfl"}
     assert parse_methods("all") == [name for name in table if name not in first]
     told = capsys.readouterr().out
-    assert "Left out: Weight Erosion, Influence." in told
-    assert "--methods weight_erosion,influence" in told
+    assert "Left out: Weight Erosion, Influence, APPLE, CFL." in told
+    assert "--methods weight_erosion,influence,apple,cfl" in told

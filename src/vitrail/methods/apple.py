@@ -40,16 +40,17 @@ from vitrail.core.tensors import Params, copied, dot, less, own_of, per_site, sc
 from vitrail.methods.parts import Reveal, Shown
 
 LEAST = 0.001  # of the exponential schedule, in round L
-TURN = "turn"  # what p_i is called among parameters
+TURN = "turn"  # what p_i - p_0 is called among parameters
+OWN_MIXTURE = "how much of each core is mixed into your own model, and hence that model"
 
 
 class State(NamedTuple):
-    turn: Annotated[Params, "how much of each core is mixed into your own model, and hence that model"]  # p_i - p_0
+    turn: Annotated[Params, OWN_MIXTURE]  # p_i - p_0
     memory: Annotated[Params, "what the optimiser remembers of your last batches"]
-    turn_memory: Annotated[Params, "what it remembers for the mixture"]
+    turn_memory: Annotated[Params, "what the optimiser remembers for the mixture"]
     # once settled
-    params: Annotated[Params, "how much of each core is mixed into your own model, and hence that model"] = {}  # noqa: RUF012
-    mixture: Annotated[Params, "how much of each core is mixed into your own model, and hence that model"] = {}  # noqa: RUF012
+    params: Annotated[Params, OWN_MIXTURE] = {}  # noqa: RUF012
+    mixture: Annotated[Params, OWN_MIXTURE] = {}  # noqa: RUF012
 
 
 class Coord(NamedTuple):
@@ -98,8 +99,8 @@ class APPLE(Method[State, Coord, Work, Down, Up]):
     def plan(self, rounds: int) -> tuple[Stage, ...]:
         train = training(self, rounds)
         if self.weights == "rows":
-            turns = ((1, 0), *[(0,)] * (rounds - 1))
-            train = train._replace(exchanges=(self, Count(self)), cycle=turns)
+            turns = ((0, 1), *[(1,)] * (rounds - 1))
+            train = train._replace(exchanges=(Count(), self), cycle=turns)
         what = "how much of each core is mixed into your own model, which tells that model to who has the cores"
         shown = Mixtures(lambda task, state: state.mixture, lambda name: (("user", "site"), MIXED), what)
         return train, Stage("show", (shown,), 1, "mixture", "After training, once")
@@ -162,33 +163,31 @@ class APPLE(Method[State, Coord, Work, Down, Up]):
         return {OWN: state.params}
 
 
-@dataclass(frozen=True)
-class Count(Exchange[State, Coord, Nothing, Down, Counted]):
-    """How many rows each site has. It comes last in its stage, so its word is that of training, and ends it."""
+class Count(Exchange[State, Coord, Nothing, Nothing, Counted]):
+    """How many rows each site has."""
 
     name: ClassVar[str] = "count"
     trains: ClassVar[bool] = False
-    of: APPLE
 
-    def send(self, task: Task, coord: Coord, roster: Roster) -> Down:
-        return self.of.send(task, coord, roster)
+    def send(self, task: Task, coord: Coord, roster: Roster) -> Nothing:
+        return Nothing()
 
-    def begin(self, task: Task, state: State, down: Down, rows: Rows, rule: Rule) -> Nothing:
+    def begin(self, task: Task, state: State, down: Nothing, rows: Rows, rule: Rule) -> Nothing:
         return Nothing()
 
     def step(self, task: Task, work: Nothing, batch: Batch, rule: Rule) -> None:
         """Nothing is trained."""
 
     def report(
-        self, task: Task, state: State, work: Nothing, down: Down, rows: Rows, rule: Rule
+        self, task: Task, state: State, work: Nothing, down: Nothing, rows: Rows, rule: Rule
     ) -> tuple[State, Counted]:
         return state, Counted(rows.total)
 
     def merge(self, task: Task, coord: Coord, up: Counted, roster: Roster) -> tuple[Coord, Facts]:
         return coord._replace(rows=up.rows), {}
 
-    def settle(self, task: Task, state: State, down: Down) -> State:
-        return self.of.settle(task, state, down)
+    def settle(self, task: Task, state: State, down: Nothing) -> State:
+        return state  # training comes after it, and has the last word
 
 
 @dataclass(frozen=True)

@@ -11,15 +11,18 @@ joining the most similar pairs until two parts are left does that), and is made 
 p_i = 1, or with `weights = "rows"` the site's number of training rows, as in FedAvg; which this is until the first
 split.
 
-Defaults: eps1, eps2, no split in the first `after` rounds nor of `smallest` sites or fewer are those of the authors'
-program; they are lengths of updates, so that they mean something else with every network, loss and learning rate. That
-program joins parts by their least similar pair (`linkage = "complete"`), which is not what the paper writes. gamma = 0
-leaves the paper's last test open: it is a bound on how much the updates of sites of one kind differ, and nobody knows
-it. The authors' program takes the places within a group for places among all sites when it splits a part again, so
-that from the second split on it is another method. Choice: a group is split only in a round in which all of its sites
-answered, since who is away cannot be placed, and a split is for ever.
+Defaults are those of the authors' program: eps1, eps2, no split in the first `after` rounds nor of `smallest` sites or
+fewer. eps1 and eps2 are lengths of updates: they mean something else with every network, loss and learning rate, and
+where that decays, updates get shorter by themselves. So tune them; the facts tell both lengths in every round. gamma = 0
+leaves the paper's last test open: it bounds how much the updates of sites of one kind differ, which nobody knows.
 
-Revealed: each site's update, to the coordinator alone, and to all readers of the page who is grouped with whom.
+Choices. The authors' program joins parts by their least similar pair (`linkage = "complete"`), which is not what the
+paper writes; and when it splits a part again it takes places within the part for places among all sites, which is not
+repeated here. A group is split only in a round in which all of its sites answered: who is away cannot be placed, and a
+split is for ever.
+
+Revealed: each site's update, to the coordinator; to all who read the report, who is grouped with whom, and the angles
+between updates.
 """
 
 from __future__ import annotations
@@ -54,8 +57,8 @@ class Down(NamedTuple):
 class Up(NamedTuple):
     change: Annotated[
         Params,
-        "what training on your rows changed in that model, times how much it counts; compared with what other sites' "
-        "rows changed, it decides with whom you are grouped",
+        "what training on your rows changed in your group's model, times how much it counts; compared with what other "
+        "sites' rows changed, it decides with whom you are grouped, which the report tells",
     ]
     weight: Annotated[Tensor, 'how much it counts: 1, or with weights = "rows" how many rows you train on']
 
