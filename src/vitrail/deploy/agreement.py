@@ -130,7 +130,11 @@ class Agreement:
             if not isinstance(place, int) or place not in places:
                 raise _none("place", place)
             end = kind == "settle" and s + 1 == len(self.stages)
-            if splits not in ([], *([["test"]] if self.settles(s, r, place) else []), *([["test", "train"]] if end else [])):
+            if splits not in (
+                [],
+                *([["test"]] if self.settles(s, r, place) else []),
+                *([["test", "train"]] if end else []),
+            ):
                 raise _none("score", splits)
             down = self.contracts[s][place].down
         elif kind == "standardise":
