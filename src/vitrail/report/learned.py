@@ -9,7 +9,7 @@ import pandas as pd
 import torch
 from torch import Tensor
 
-from vitrail.core.facts import AGREED, ALONE, ALONE_BIAS, ALONE_WEIGHT, OWN, SHARED, VALIDATION
+from vitrail.core.facts import AGREED, ALONE, ALONE_BIAS, ALONE_WEIGHT, OWN, RECEIVED, SHARED, VALIDATION
 from vitrail.core.task import Task
 from vitrail.core.tensors import Params
 from vitrail.data.encode import columns
@@ -19,8 +19,8 @@ from vitrail.runs.setup import MAJORITY, build_task
 
 __all__ = ["MAJORITY", "MODELS", "Learned", "effects", "read_learned"]
 
-MODELS = (OWN, SHARED, ALONE)  # in the order of a key
-TITLES = {SHARED: "Global", ALONE: "Local"}  # the own one goes by the run's method
+MODELS = (OWN, SHARED, ALONE, RECEIVED)  # in the order of a key
+TITLES = {SHARED: "Global", ALONE: "Local", RECEIVED: "As received"}  # the own one goes by the run's method
 WEIGHTS = ["site", "answer", "feature", "model", "value"]
 
 
@@ -42,6 +42,11 @@ class Learned(NamedTuple):
     def beside(self) -> bool:
         """Whether models were carried beside the sites' own."""
         return bool(self.curves["model"].isin([SHARED, ALONE]).any())
+
+    @property
+    def received(self) -> bool:
+        """Whether the model that a site was given is known beside the one that it trained."""
+        return bool(self.curves["model"].eq(RECEIVED).any())
 
 
 def read_learned(run: Run) -> Learned | None:

@@ -13,9 +13,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from vitrail.core import facts as means
+from vitrail.explain.doubt import read_choice, read_doubt
 from vitrail.explain.grouping import read_groups
 from vitrail.explain.trust import read_trust
-from vitrail.report import figures, grouped, mixed, trust
+from vitrail.report import classes, doubt, figures, grouped, mixed, trust
 from vitrail.report.figures import Gain, Spread
 from vitrail.report.findings import (
     alone_title,
@@ -136,6 +137,31 @@ def _groups(page: Page) -> Contents:
     found = read_groups(_run(page).sites, _run(page).facts)
     assert found is not None
     return grouped.contents(found)
+
+
+# how unsure sites are, and what came of it
+
+
+def _has_doubt(page: Page) -> bool:
+    return page.run is not None and read_doubt(page.run.sites, page.run.facts) is not None
+
+
+def _doubt(page: Page) -> Contents:
+    run = _run(page)
+    told, curve = read_doubt(run.sites, run.facts), run.curve()
+    assert told is not None
+    return doubt.contents(told, curve[curve["metric"] == page.metric], metric_words(page.metric), page.lower_is_better)
+
+
+def _chosen(page: Page) -> Contents:
+    run = _run(page)
+    told = read_choice(run.sites, run.facts)
+    assert told is not None
+    return doubt.chosen_contents(told)
+
+
+def _classes(page: Page) -> Contents:
+    return classes.contents(_run(page))
 
 
 # scores
@@ -265,6 +291,15 @@ SECTIONS = (
         _groups,
         _has_groups,
         (means.ROUND, means.GROUP, means.GROUP_SPLIT, means.GROUP_MOVED, means.GROUP_LONGEST, means.ALIKE),
+        heat=True,
+    ),
+    Section("parts/doubt.html", _doubt, _has_doubt, (means.ROUND, means.UNCERTAINTY), heat=True),
+    Section("parts/chosen.html", _chosen, tells(means.CHOSEN), (means.ROUND, means.CHOSEN, means.SURE), heat=True),
+    Section(
+        "parts/classes.html",
+        _classes,
+        lambda page: classes.differing(page.run) is not None,
+        (means.SHARE, means.SIMILARITY),
         heat=True,
     ),
     Section("parts/shifts.html", _shifts, tells(*means.ENDS), (*means.ENDS, means.AGREED), heat=True),

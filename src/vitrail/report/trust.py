@@ -41,6 +41,7 @@ def contents(learned: Learned, words: str) -> dict[str, Any]:
         "below": words_of(trust).below,
         "cost": cost(trust, learned.grows),
         "beside": learned.beside,
+        "received": learned.received,
         "not_drawn": _not_drawn(learned),
         "users": [
             {

@@ -13,13 +13,13 @@ import numpy as np
 import pandas as pd
 from markupsafe import Markup
 
-from vitrail.core.facts import ALONE, OWN, SHARED
+from vitrail.core.facts import ALONE, OWN, RECEIVED, SHARED
 from vitrail.report import draw
 from vitrail.report.learned import MAJORITY, MODELS, Learned
 from vitrail.report.trust_said import words_of
 from vitrail.report.words import shorten, shorten_all, signed
 
-STYLES = {OWN: "series strong m6", SHARED: "series yard again", ALONE: "series yard"}
+STYLES = {OWN: "series strong m6", SHARED: "series yard again", ALONE: "series yard", RECEIVED: "series yard"}
 SHOWN = 26  # features in the figure of weights
 SPANS = 8  # of a run, over which weights that jump are averaged
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -159,6 +160,17 @@ def target_share(study: Study, site: SiteData) -> NDArray[np.float64]:
     if study.target.kind == "number":
         return np.array([y.mean() * study.target.scale + study.target.center], dtype=np.float64)
     return np.bincount(y.astype(np.int64), minlength=len(study.target.levels)) / len(y)
+
+
+def shares_said(study: Study, words: str) -> list[float] | None:
+    """The share of each class, to a hundredth, as `target_words` said it; nothing where it is not said."""
+    levels = study.target.levels
+    names = levels[1:] if len(levels) == 2 else levels
+    found = re.fullmatch(", ".join(rf"(\d+) % {re.escape(n)}" for n in names), words) if names else None
+    if found is None:
+        return None
+    said = [int(share) / 100 for share in found.groups()]
+    return [1 - said[0], *said] if len(levels) == 2 else said
 
 
 def target_words(study: Study, share: NDArray[np.float64]) -> str:

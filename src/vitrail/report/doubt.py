@@ -1,0 +1,273 @@
+"""How unsure the sites' models are, and who was chosen: what a page shows where the facts of a run mean that."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from functools import partial
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from markupsafe import Markup
+
+from vitrail.explain.doubt import Choice, Correlation, Doubt, rank_correlation
+from vitrail.report import draw
+from vitrail.report.words import Interval, listed, name, number, several, shorten_all, spoken
+
+NAMED = 12  # sites whose names a figure has room for; of more, those at the ends
+SPANS = {True: 30, False: 75}  # of rounds in the strip, on a telephone and else
+
+
+# how unsure, against how good
+
+
+def against(doubt: Doubt, curve: pd.DataFrame) -> pd.DataFrame:
+    """round, site, unsure, score: in the rounds in which both are known. `curve`: round, site, value. While a site is
+    away its model, and with it what was said of it, stays as it was."""
+    told = pd.DataFrame(doubt.unsure, index=doubt.rounds, columns=doubt.sites).ffill()
+    told = told.rename_axis(index="round", columns="site").stack().rename("unsure").reset_index()
+    both = told.merge(curve.rename(columns={"value": "score"})[["round", "site", "score"]], on=["round", "site"])
+    return both[np.isfinite(both[["unsure", "score"]].astype(float)).all(axis=1)].reset_index(drop=True)
+
+
+def contents(doubt: Doubt, curve: pd.DataFrame, words: str, lower: bool) -> dict[str, Any]:
+    """What the template is given; `words` of the metric, of which less is better where `lower`."""
+    both = against(doubt, curve)
+    last = both[both["round"] == both["round"].max()]
+    found = rank_correlation(last["unsure"].to_numpy(), last["score"].to_numpy())
+    return {
+        "said": _said(found, words, lower, last),
+        "scatter": draw.twice(partial(_scatter, last, words)) if len(last) else Markup(),
+        "rounds": draw.twice(partial(_rounds, doubt, both, words)),
+        "last": int(last["round"].max()) if len(last) else 0,
+        "words": words,
+        "several": both["round"].nunique() > 1,
+        "metric": words.partition(" (")[0],
+    }
+
+
+def _said(found: Correlation, words: str, lower: bool, last: pd.DataFrame) -> list[Markup]:
+    """What the rank correlation says, and what it does not."""
+    metric = words.partition(" (")[0]
+    if not math.isfinite(found.value):
+        return [Markup("With {} no correlation is defined.").format(several(found.count, "site"))]
+    wide = Interval(found.value, found.low, found.high)
+    head = Markup("Over {} the rank correlation of uncertainty with {} after round {} is {}.").format(
+        several(found.count, "site"), metric, int(last["round"].max()), spoken(wide, lambda v: number(v, 2))
+    )
+    worse = found.value if lower else -found.value  # above 0: the unsure are worse
+    if not wide.known:
+        rest = "So few sites allow no interval." if found.count < 4 else "No interval is known for ranks in full order."
+    elif wide.low <= 0 <= wide.high:
+        rest = "The interval reaches both sides of 0: whether uncertainty tells good sites from bad cannot be said."
+    elif worse > 0:
+        rest = "Sites that are less sure of their own rows do worse on rows they have not seen."
+    else:
+        rest = "Sites that are less sure of their own rows do better on rows they have not seen: it misleads here."
+    least, most = (str(last.loc[last["unsure"].idxmin(), "site"]), str(last.loc[last["unsure"].idxmax(), "site"]))
+    ends = Markup("Surest is {} ({}), least sure {} ({}).").format(
+        name(least), number(last["unsure"].min(), 2), name(most), number(last["unsure"].max(), 2)
+    )
+    return [Markup("{} {}").format(head, rest), *([ends] if least != most else [])]
+
+
+def _scatter(last: pd.DataFrame, words: str, width: int) -> Markup:
+    """A dot for each site: uncertainty across, score up."""
+    narrow, top = draw.is_narrow(width), draw.ABOVE
+    short = shorten_all([str(s) for s in last["site"]], 14 if narrow else 24)
+    shown = last if len(last) <= NAMED else _ends(last)
+    room = 14 + 6.6 * max((len(short[str(s)]) for s in shown["site"]), default=0)
+    low, high = draw.domain(last["unsure"])
+    bottom = top + (230.0 if narrow else 290.0)
+    x, y = draw.Scale(low, high, 36, width - room), draw.Scale(*draw.domain(last["score"]), bottom, top)
+    parts = [draw.text(0, top - 12, words, "axis")]
+    parts += draw.axis_below(x, draw.ticks(low, high, 4 if narrow else 7), top, bottom, "uncertainty", number)
+    parts += draw.axis_left(x, y, draw.written(draw.ticks(y.low, y.high, 5)))
+    at = [(x(u), y(v)) for u, v in zip(last["unsure"], last["score"], strict=True)]
+    for (cx, cy), row in zip(at, last.itertuples(), strict=True):
+        told = f"{row.site}: uncertainty {number(row.unsure)}, {words} {number(row.score)}"
+        parts.append(draw.tag("circle", draw.tip(told), cx=cx, cy=cy, r=5, class_="of-own"))
+    named = [(str(site), *dot) for site, dot in zip(last["site"], at, strict=True) if site in set(shown["site"])]
+    parts += [
+        draw.text(tx, ty, short[site], "label", anchor, site)
+        for site, tx, ty, anchor in _labels(named, at, short, (x.start, top, width, bottom))
+    ]
+    said = "; ".join(f"{r.site} {number(r.unsure, 2)}, {number(r.score, 2)}" for r in last.itertuples())
+    return draw.plot(width, bottom + 40, f"Uncertainty and {words} of each site", said + ".", parts)
+
+
+def _ends(last: pd.DataFrame) -> pd.DataFrame:
+    """The sites at the ends of either axis."""
+    by = [last.sort_values(column) for column in ("unsure", "score")]
+    return pd.concat([part for of in by for part in (of.head(2), of.tail(2))]).drop_duplicates("site")
+
+
+def _labels(
+    named: Sequence[tuple[str, float, float]],
+    dots: Sequence[tuple[float, float]],
+    short: dict[str, str],
+    inside: tuple[float, float, float, float],
+) -> list[tuple[str, float, float, str]]:
+    """Site, place and anchor of its label: beside its dot, right or left, level with it, above or below, where it
+    covers neither a dot nor another label. Where all is taken there is none: the pointer tells."""
+    left, top, right, bottom = inside
+    taken = [(x - 5, y - 5, x + 5, y + 5) for x, y in dots]
+    out = []
+    for site, x, y in sorted(named, key=lambda dot: dot[2]):
+        wide = 6.4 * len(short[site])
+        ways = [(x + 9, dy, "start") for dy in (4, -5, 13)] + [(x - 9, dy, "end") for dy in (4, -5, 13)]
+        boxes = [(tx - (wide if anchor == "end" else 0), y + dy - 9, wide) for tx, dy, anchor in ways]
+        free = (
+            k
+            for k, (x0, y0, w) in enumerate(boxes)
+            if x0 >= left and x0 + w <= right and y0 >= top - 6 and y0 + 11 <= bottom
+            if all(x0 >= b[2] or x0 + w <= b[0] or y0 >= b[3] or y0 + 11 <= b[1] for b in taken)
+        )
+        if (k := next(free, None)) is None:
+            continue
+        x0, y0, w = boxes[k]
+        taken.append((x0, y0, x0 + w, y0 + 11))
+        out.append((site, ways[k][0], y + ways[k][1], ways[k][2]))
+    return out
+
+
+def _rounds(doubt: Doubt, both: pd.DataFrame, words: str, width: int) -> Markup:
+    """Every site's uncertainty, and below it the correlation, over the same rounds."""
+    narrow, many = draw.is_narrow(width), len(doubt.sites) > NAMED
+    short = shorten_all(doubt.sites, 14 if narrow else 24)
+    final = np.array([next((v for v in column[::-1] if math.isfinite(v)), np.nan) for column in doubt.unsure.T])
+    named = set(np.argsort(final)[[0, 1, -2, -1]]) if many else set(range(len(doubt.sites)))
+    series = []
+    for i, site in enumerate(doubt.sites):
+        kind = "series calm" if many and i not in named else f"series {draw.colour(sorted(named).index(i))}"
+        label = short[site] if i in named else ""
+        series.append(draw.Series(site, label, kind, doubt.rounds.astype(float).tolist(), doubt.unsure[:, i].tolist()))
+    panels = [draw.Panel("uncertainty of each site", series, *draw.domain([0.0, *doubt.unsure.ravel()]))]
+    if both["round"].nunique() > 1 and len(doubt.sites) > 3:
+        panels.append(_correlations(both, words))
+    first, last = float(doubt.rounds[0]), float(doubt.rounds[-1])
+    x = draw.Scale(first, max(last, first + 1), 36.0, width - 22 - 6.6 * max(len(s.label) for s in series))
+    parts, top = [], 0.0
+    for panel in panels:
+        top += panel.head
+        bottom = top + max(150.0 if narrow else 170.0, 13.0 * len(named))
+        parts += draw.panel_parts(panel, x, top, bottom, (first, max(last, first + 1)), 4)
+        top = bottom + 50 - draw.ABOVE
+    parts.append(draw.text(x.middle, top + draw.ABOVE - 19, "round", "axis", "middle"))
+    said = f"Uncertainty at the end: {draw.last_values(series, 2)}."
+    return draw.plot(width, top + draw.ABOVE - 10, "Uncertainty round by round", said, parts)
+
+
+def _correlations(both: pd.DataFrame, words: str) -> draw.Panel:
+    found = [
+        (float(r), rank_correlation(of["unsure"].to_numpy(), of["score"].to_numpy()))  # type: ignore[arg-type]
+        for r, of in both.groupby("round")
+    ]
+    band = [[v if math.isfinite(v) else c.value for v in (c.low, c.high)] for _, c in found]
+    low, high = ([edge[side] for edge in band] for side in (0, 1))
+    values = [c.value for _, c in found]
+    line = draw.Series("rank correlation", "", "series strong m6", [r for r, _ in found], values, "", (low, high))
+    axis = f"rank correlation with {words.partition(' (')[0]}, 95 % interval"
+    return draw.Panel(axis, [line], -1.05, 1.05)
+
+
+# who was chosen
+
+
+def chosen_contents(choice: Choice) -> dict[str, Any]:
+    """What the template is given; sites that were chosen most often first."""
+    often = choice.often()
+    order = sorted(range(len(choice.sites)), key=lambda i: (-often[i], i))
+    return {
+        "said": _chosen_said(choice, often, order),
+        "strip": draw.twice(partial(_strip, choice, order)),
+        "why": choice.sure is not None,
+        "span": -(-len(choice.rounds) // SPANS[False]),
+    }
+
+
+def _chosen_said(choice: Choice, often: np.ndarray, order: Sequence[int]) -> Markup:
+    always = [choice.sites[i] for i in order if often[i] == 1]
+    never = [choice.sites[i] for i in order if often[i] == 0]
+    if len(always) == len(order):
+        return Markup("Everybody was chosen in every round in which it took part.")
+    if always or never:
+        ends = (("Always chosen when there: {}.", always), ("Never chosen: {}.", never))
+        return Markup(" ").join(Markup(words).format(listed(sites)) for words, sites in ends if sites)
+    ends_of = [v for i in (order[0], order[-1]) for v in (name(choice.sites[i]), f"{100 * often[i]:.0f}")]
+    return Markup("Chosen most often: {} ({} % of its rounds); least often: {} ({} %).").format(*ends_of)
+
+
+def _strip(choice: Choice, order: Sequence[int], width: int) -> Markup:
+    """Sites down, rounds across. A cell is filled from below by the share of its rounds in which the site was chosen as
+    one of the sure, then by the share in which it was drawn; of one round it is full or not."""
+    narrow, rounds = draw.is_narrow(width), len(choice.rounds)
+    span = -(-rounds // SPANS[narrow])
+    short = shorten_all([choice.sites[i] for i in order], 14 if narrow else 24)
+    left, right, high, top = draw.names_room(short.values()), 46.0, 20.0 if len(order) <= 30 else 14.0, 34.0
+    cells = -(-rounds // span)
+    cell = min((width - left - right) / cells, 30.0)
+    sure = choice.chosen if choice.sure is None else choice.chosen & choice.sure
+    parts = _key(choice, width)
+    end, bottom = left + cell * cells, top + high * len(order)
+    parts.append(draw.text(end + right - 4, top - 6, "chosen", "tick", "end"))
+    said = []
+    for row, i in enumerate(order):
+        site, y = choice.sites[i], top + high * row
+        parts.append(draw.text(left - 8, y + high / 2 + 4, short[site], "name", "end", site))
+        for k in range(cells):
+            at = slice(k * span, min((k + 1) * span, rounds))
+            here = int(choice.here[at, i].sum())
+            part = [int(of[at, i].sum()) for of in (sure, choice.chosen & ~sure)]
+            words = f"{site}, {_which(choice.rounds[at])}: {_reason(choice, part, here, at.stop - at.start)}"
+            parts.append(_cell(left + cell * k, y, cell, high, part, here, words))
+        share = choice.often()[i]
+        parts.append(draw.text(end + right - 4, y + high / 2 + 4, f"{100 * share:.0f} %", "tick", "end"))
+        said.append(f"{site} {100 * share:.0f} %")
+    for k in sorted({0, cells // 2 if cells > 8 else 0, cells - 1}):
+        which = choice.rounds[-1 if k == cells - 1 else k * span]
+        parts.append(draw.text(left + cell * (k + 0.5), bottom + 16, f"{which:.0f}", "tick", "middle"))
+    parts.append(draw.text((left + end) / 2, bottom + 32, "round", "axis", "middle"))
+    return draw.plot(width, bottom + 40, "Who was chosen in each round", "Chosen in " + ", ".join(said) + ".", parts)
+
+
+def _cell(x: float, y: float, wide: float, high: float, part: Sequence[int], here: int, words: str) -> Markup:
+    gap = 1.0 if wide > 3 else 0.0
+    box = {"x": x, "width": wide - gap}
+    if not here:
+        return draw.tag("rect", draw.tip(words), **box, y=y, height=high - 1, class_="none")
+    shapes = [draw.tip(words), draw.tag("rect", **box, y=y, height=high - 1, class_="h6")]
+    base = y + high - 1
+    for count, kind in zip(part, ("h1", "h9"), strict=True):
+        tall = (high - 1) * count / here
+        base -= tall
+        if count:
+            shapes.append(draw.tag("rect", **box, y=base, height=tall, class_=kind))
+    return draw.tag("g", *shapes)
+
+
+def _which(rounds: np.ndarray) -> str:
+    first, last = int(rounds[0]), int(rounds[-1])
+    return f"round {first}" if first == last else f"rounds {first} to {last}"
+
+
+def _reason(choice: Choice, part: Sequence[int], here: int, of: int) -> str:
+    if not here:
+        return "away"
+    words = ["chosen"] if choice.sure is None else ["chosen: of the surer half", "chosen by lot"]
+    if of == 1:
+        return next((w for w, count in zip(words, part, strict=False) if count), "not chosen")
+    told = [f"{w} {count} times" for w, count in zip(words, part, strict=False) if count]
+    return ", ".join(told or ["not chosen"]) + (f"; away {of - here} times" if here < of else "")
+
+
+def _key(choice: Choice, width: int) -> list[Markup]:
+    """What the colours mean, above the strip."""
+    sorts = [("h1", "chosen")] if choice.sure is None else [("h1", "surer half"), ("h9", "by lot")]
+    sorts += [("h6", "not chosen")] + ([] if choice.here.all() else [("none", "away")])
+    out, x = [], 0.0
+    for kind, words in sorts:
+        out += [draw.tag("rect", x=x, y=2, width=12, height=12, class_=kind), draw.text(x + 17, 12, words, "label")]
+        x += 36 + 6.4 * len(words)
+    return out
