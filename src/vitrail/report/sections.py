@@ -14,7 +14,7 @@ import numpy as np
 
 from vitrail.core import facts as means
 from vitrail.explain.trust import read_trust
-from vitrail.report import figures, trust
+from vitrail.report import doubt, figures, trust
 from vitrail.report.figures import Gain, Spread
 from vitrail.report.findings import (
     alone_title,
@@ -162,6 +162,10 @@ def _spread(page: Page) -> Contents:
     return {"figure": figures.spread_figure(rows, metric_words(page.metric), page.lower_is_better)}
 
 
+def _doubt(page: Page) -> Contents:
+    return doubt.contents(_run(page))
+
+
 def _has_curves(page: Page) -> bool:
     curves = where(page.curves, metric=page.metric)
     return len(curves) > 0 and bool(np.isfinite(curves["value"].astype(float)).any())
@@ -241,6 +245,7 @@ SECTIONS = (
     Section("parts/scores.html", _scores),
     Section("parts/joining.html", _joining, _asks_for_joining),
     Section("parts/spread.html", _spread, _has_spread),
+    Section("parts/doubt.html", _doubt, lambda page: page.run is not None and doubt.is_told(page.run)),
     Section("parts/curves.html", _curves, _has_curves),
     Section("parts/left.html", _left),
     Section("parts/more.html", _more),
