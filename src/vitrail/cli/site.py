@@ -127,7 +127,8 @@ def predict(
     told = mine.model.predict(read_table(data, mine.model.study)).to_csv(index_label="line")
     if out is None:
         print(told, end="")
-        typer.echo(mine.model.note, err=True)  # not among the rows
+        if mine.model.note:
+            typer.echo(mine.model.note, err=True)  # not among the rows
         return
     try:
         with out.open("x", encoding="utf-8") as file:
@@ -135,8 +136,8 @@ def predict(
     except OSError as error:
         what = f"it cannot be written: {error.strerror}."
         raise VitrailError("nothing was written", [Problem(str(out), what, "Choose another --out.")]) from None
-    print(f"{out.resolve()}: {told.count(chr(10)) - 1} rows, with the model of {mine.site} from run {mine.run}.")
-    print(mine.model.note)
+    rows = told.count("\n") - 1
+    print(f"{out.resolve()}: {rows} rows, with the model of {mine.site} from run {mine.run}. {mine.model.note}".strip())
 
 
 def look(

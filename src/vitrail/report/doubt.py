@@ -47,7 +47,7 @@ def contents(run: Run) -> dict[str, Any]:
 
 
 def _points(found: Gain) -> list[str]:
-    """What is gained and its interval, in points of a hundred; as the two shares are written, so is their difference."""
+    """What is gained, as the two shares are written, and its interval, in points of a hundred."""
     value = round(100 * found.after, 1) - round(100 * found.before, 1)
     return [signed(v, 1) for v in (value, 100 * found.low, 100 * found.high)]
 
