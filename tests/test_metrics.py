@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from sklearn import metrics as sk
 
-from vitrail.core.metrics import NAN, TABLE, score, score_all
+from vitrail.core.metrics import DOUBT, FEWEST, NAN, SUREST, TABLE, score, score_all, score_doubt, surest
 from vitrail.study import CLASS_METRICS, NUMBER_METRICS
 
 FUZZ = settings(max_examples=50, deadline=None)
@@ -188,3 +188,63 @@ def test_all_the_same_score_is_a_coin() -> None:
 def test_no_site_at_all() -> None:
     found = score_all(CLASS_METRICS, np.zeros((0, 4), dtype=int), np.zeros((0, 4, 3)), np.zeros((0, 4), dtype=bool))
     assert all(values.shape == (0,) for values in found.values())
+
+
+# --- what doubt is worth ---
+
+
+def doubted(sites: list[tuple[np.ndarray, np.ndarray]], rng: np.random.Generator) -> dict[str, np.ndarray]:
+    """By the last column, which is the doubt."""
+    y, p, real = pad(sites, rng)
+    return score_doubt(y, p[..., :-1], p[..., -1], real)
+
+
+def by_hand(right: np.ndarray, unsure: np.ndarray, share: int, rng: np.random.Generator) -> float:
+    """The mean over many orders of rows with the same doubt."""
+    found = []
+    for _ in range(4000):
+        order = np.lexsort((rng.random(len(right)), unsure))
+        found.append(right[order[: surest(len(right), share)]].mean())
+    return float(np.mean(found))
+
+
+def test_doubt_of_all_sites_at_once_is_each_alone() -> None:
+    """Ragged sites; some with ties, one that diverged, one whose doubt is no number, one that is never wrong."""
+    rng, sites = np.random.default_rng(1), []
+    for i, n in enumerate((60, 0, 9, 10, 11, 40, 30, 25, 12)):
+        p = rng.dirichlet(np.ones(3), n)
+        unsure = rng.random(n) if i % 2 else rng.integers(0, 4, n) / 4
+        sites.append((rng.integers(0, 3, n), np.column_stack([p, unsure])))
+    sites[5][1][3, 0] = np.inf
+    sites[6][1][3, 3] = np.nan
+    sites[7] = (sites[7][1][:, :3].argmax(1), sites[7][1])
+    found = doubted(sites, rng)
+    assert tuple(found) == DOUBT
+    for i, site in enumerate(sites):
+        alone = doubted([site], rng)
+        assert all(np.array_equal(alone[k][0], v[i], equal_nan=True) for k, v in found.items()), i
+        y, p, unsure = site[0], site[1][:, :-1], site[1][:, -1]
+        broken, right = i in (5, 6), p.argmax(1) == y
+        for share in SUREST:
+            told, many = found[f"accuracy@{share}"][i], surest(len(y), share)
+            assert math.isnan(told) == (broken or many < FEWEST), (i, share)
+            if not math.isnan(told):
+                assert told == pytest.approx(by_hand(right, unsure, share, rng), abs=0.01)
+        assert math.isnan(found["doubt"][i]) == (broken or len(y) < FEWEST)
+        assert math.isnan(found["auroc"][i]) == (broken or len(y) < FEWEST or right.all())
+        if not math.isnan(found["auroc"][i]):
+            assert found["doubt"][i] == pytest.approx(unsure.mean())
+            assert found["auroc"][i] == pytest.approx(sk.roc_auc_score(~right, unsure))
+    assert [math.isnan(v) for v in found["accuracy@90"]] == [False, True, True, True, False, True, True, False, False]
+
+
+def test_the_order_of_rows_says_nothing_where_doubt_is_the_same() -> None:
+    rng = np.random.default_rng(2)
+    y, p = rng.integers(0, 2, 50), rng.dirichlet(np.ones(2), 50)
+    wrong_last = np.argsort(p.argmax(1) != y, kind="stable")
+    for order in (wrong_last, wrong_last[::-1]):
+        site = y[order], np.column_stack([p[order], np.full(50, 0.5)])
+        found = doubted([site], rng)
+        points = [found[f"accuracy@{share}"][0] for share in SUREST if surest(50, share) >= FEWEST]
+        assert points == pytest.approx([(p.argmax(1) == y).mean()] * 9)
+        assert found["auroc"][0] == 0.5

@@ -66,6 +66,33 @@ def test_same_run(method: str, scale: str, heart: tuple, tmp_path: Path) -> None
         assert far.findings() == near.findings()
 
 
+def test_how_unsure_models_are_is_told_as_on_one_machine(heart: tuple, tmp_path: Path) -> None:
+    """By sites of any size; and only at the end."""
+    few = {**heart[1], "va": heart[1]["va"].head(40), "two": heart[1]["cleveland"].head(9)}
+    study, _ = resolve(heart[0].with_changes(training={"loss": "evidence"}), "fine_tune", None)
+    agreed = Agreement.of(study, None, len(few))
+    sites = {n: Site(n, frame, agreed, tmp_path / "sites" / n) for n, frame in few.items()}
+    folder = Folder(tmp_path / "run", resume=False)
+    far = conduct(Call(Here(sites), agreed, list(sites), RUN, len(sites), 60.0), folder, resume=False)
+    folder.close()
+    near = vt.federate(study, few, engine="looped")
+    pdt.assert_frame_equal(far.uncertainty(), near.uncertainty(), rtol=0, atol=0)
+    pdt.assert_frame_equal(far.coverage(), near.coverage(), rtol=0, atol=0)
+    pdt.assert_frame_equal(far.ledger, near.ledger)
+    pdt.assert_frame_equal(vt.Run.load(tmp_path / "run").coverage(), near.coverage())
+    assert 0 < far.coverage().accuracy.isna().sum() < len(far.coverage())
+    last, ends = len(agreed.stages) - 1, ["test", "train", "coverage"]
+    where = {"place": len(agreed.stages[last].stage.exchanges) - 1, "stage": last, "round": 1}
+    agreed.question("settle", {**where, "score": ends})
+    for kind, words in (
+        ("round", {"stage": 0, "round": 1, "place": 0, "score": ends}),
+        ("settle", {**where, "stage": 0, "place": 0, "score": ends}),
+        ("settle", {**where, "score": ["coverage"]}),
+    ):
+        with pytest.raises(vt.VitrailError, match="refused"):
+            agreed.question(kind, words)
+
+
 class KilledError(Exception):
     """The coordinator is killed."""
 

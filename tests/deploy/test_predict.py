@@ -104,16 +104,20 @@ def test_it_predicts_as_on_one_machine(
     rows = new_rows(heart[1][MINE], tmp_path / "new.csv", kit.study)
     told = run_cli(app, ["predict", str(kit.folder), "--data", str(rows)])
     assert told.exit_code == 0, told.exception
-    got = pd.read_csv(io.StringIO(told.output), index_col="line")
+    got = pd.read_csv(io.StringIO(told.stdout), index_col="line")
     want = near.predict(MINE, read_table(rows, kit.study))
+    assert list(got.columns) == [*kit.study.target.levels, "unsure"]
+    assert told.stderr.startswith("unsure: from 0, sure, to 1, knows nothing: how evenly the probability is spread")
     assert list(got.index) == list(range(2, 9))  # the lines of the file
     np.testing.assert_allclose(got.to_numpy(), want.to_numpy(), rtol=0, atol=1e-6)
     assert np.abs(got.to_numpy() - near.predict("cleveland", read_table(rows, kit.study)).to_numpy()).max() > 1e-3
     with pytest.raises(vt.VitrailError, match="on its own machine"):
         done.predict(MINE, read_table(rows, kit.study))
     out = tmp_path / "out.csv"
-    assert run_cli(app, ["predict", str(kit.folder), "--data", str(rows), "--out", str(out)]).exit_code == 0
-    assert out.read_text() == told.output
+    filed = run_cli(app, ["predict", str(kit.folder), "--data", str(rows), "--out", str(out)])
+    assert filed.exit_code == 0
+    assert out.read_text() == told.stdout
+    assert told.stderr.strip() in filed.output
     again = run_cli(app, ["predict", str(kit.folder), "--data", str(rows), "--out", str(out)])
     assert "File exists" in str(again.exception)
 

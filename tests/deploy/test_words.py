@@ -91,6 +91,18 @@ def test_weights_by_rows_are_told() -> None:
     assert 'with weights = "rows" how many rows you train on: 1 number' in leaves
 
 
+def test_what_doubt_tells_is_told_of_classes_alone() -> None:
+    text = contract_words(agreed("fedavg"), "va", NAMES, True)
+    leaves, risks = part(text, "WHAT LEAVES THIS HOUSE"), part(text, "WHAT COULD STILL BE LEARNED")
+    assert "how unsure your model is on the held-out rows" in leaves
+    assert "no number about fewer than 10 rows: 12 numbers, 96 bytes, once" in leaves
+    assert "how many mistakes are in the tenth" in risks
+    study = vt.Study.infer({k: v.dropna(subset="thalach") for k, v in heart_disease().items()}, target="thalach")
+    numbers = contract_words(Agreement.of(resolve(study, "fedavg", None)[0], None, 4), "va", NAMES, True)
+    assert "unsure" not in numbers
+    assert "tenth" not in numbers
+
+
 def test_private_layers_stay_until_they_are_published() -> None:
     a = agreed("ifedavg")
     kept = [part(contract_words(a, "va", NAMES, p), "WHAT NEVER LEAVES") for p in (True, False)]

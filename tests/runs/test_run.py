@@ -43,8 +43,9 @@ def test_the_notebook_of_the_readme(sites, tmp_path) -> None:
     assert list(scores.columns) == ["site", "metric", "value"]
     assert set(scores.site) == set(sites)
     predicted = run.predict("cleveland", sites["cleveland"])
-    assert predicted.shape == (303, 2)
-    assert np.allclose(predicted.sum(axis=1), 1, atol=1e-5)
+    assert list(predicted.columns) == [*study.target.levels, "unsure"]
+    assert len(predicted) == 303
+    assert np.allclose(predicted.drop(columns="unsure").sum(axis=1), 1, atol=1e-5)
     study.save(tmp_path / "study.toml")
     assert vt.Study.load(tmp_path / "study.toml") == study
     run.save(tmp_path / "run")
@@ -63,7 +64,7 @@ def test_predictions_give_the_scores(study, sites) -> None:
     for site, frame in sites.items():
         _, test = split_rows(frame.disease.to_numpy(), study, 3, site)
         rows = frame.iloc[test]
-        right = run.predict(site, rows).to_numpy().argmax(1) == rows.disease.to_numpy()
+        right = run.predict(site, rows)[list(study.target.levels)].to_numpy().argmax(1) == rows.disease.to_numpy()
         said = run.scores().query("site == @site and metric == 'accuracy'").value.item()
         assert said == pytest.approx(right.mean())
 
@@ -234,6 +235,7 @@ def test_a_number_as_target(sites, tmp_path) -> None:
     assert (end < start).sum() >= 3, "it learns"
     heart_rate = vt.Run.load(tmp_path / "run").predict("cleveland", frames["cleveland"])
     assert 100 < heart_rate.thalach.mean() < 180, "in its own unit"
+    assert list(heart_rate.columns) == ["thalach"], "of numbers no doubt is told"
 
 
 def test_absence_is_planned_or_drawn(study, sites, tmp_path) -> None:

@@ -118,7 +118,7 @@ def predict(
     out: Annotated[Path | None, typer.Option(help="The CSV file to write; without it, on the screen.")] = None,
     run: Annotated[str | None, typer.Option(help="The run whose model; without it, the one that ended last.")] = None,
 ) -> None:
-    """Site: this site's own model on new rows, as CSV: the line in the file, and a probability for each class."""
+    """Site: this site's own model on new rows, as CSV: line, a probability for each class, and how unsure it is."""
     from vitrail.data.read import read_table
     from vitrail.deploy import enrol
     from vitrail.deploy.personal import load_model
@@ -127,6 +127,8 @@ def predict(
     told = mine.model.predict(read_table(data, mine.model.study)).to_csv(index_label="line")
     if out is None:
         print(told, end="")
+        if mine.model.note:
+            typer.echo(mine.model.note, err=True)  # not among the rows
         return
     try:
         with out.open("x", encoding="utf-8") as file:
@@ -134,7 +136,8 @@ def predict(
     except OSError as error:
         what = f"it cannot be written: {error.strerror}."
         raise VitrailError("nothing was written", [Problem(str(out), what, "Choose another --out.")]) from None
-    print(f"{out.resolve()}: {told.count(chr(10)) - 1} rows, with the model of {mine.site} from run {mine.run}.")
+    rows = told.count("\n") - 1
+    print(f"{out.resolve()}: {rows} rows, with the model of {mine.site} from run {mine.run}. {mine.model.note}".strip())
 
 
 def look(

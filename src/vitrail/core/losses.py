@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, ClassVar, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor
@@ -25,6 +25,9 @@ class Loss(Protocol):
 class Doubts(Protocol):
     """A loss whose scores also say how unsure the answer is."""
 
+    @property
+    def doubt_means(self) -> str: ...  # what it measures, in plain words
+
     def doubt(self, z: Tensor) -> Tensor: ...  # [...]: from 0, sure, to 1, knows nothing
 
 
@@ -38,6 +41,8 @@ class Paced(Protocol):
 @dataclass(frozen=True)
 class CrossEntropy:
     """Of classes: -log of the softmax at the true one."""
+
+    doubt_means: ClassVar[str] = "how evenly the probability is spread over the classes (its entropy)"
 
     def rows(self, out: Out, batch: Batch) -> Tensor:
         return (-out.z.log_softmax(-1) * batch.y * batch.w).sum(-1)
@@ -79,6 +84,7 @@ class Evidence:
     slope. All in double: in single precision the KL is wrong from scores of 20 on. `prior` is evidence from elsewhere.
     """
 
+    doubt_means: ClassVar[str] = "how little evidence the model sees for any class"
     kl: float = 0.1
     anneal: int = 10
     bound: float = 10.0

@@ -13,6 +13,9 @@ from numpy.typing import NDArray
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 NAN = float("nan")
+SUREST = tuple(range(100, 0, -10))  # per cent of a site's rows, those of which its model is surest
+FEWEST = 10  # rows behind a number about doubt: a number about fewer would be about single rows
+DOUBT = (*(f"accuracy@{share}" for share in SUREST), "doubt", "auroc")  # what `score_doubt` tells
 
 
 @dataclass(frozen=True)
@@ -133,10 +136,47 @@ TABLE: dict[str, Callable[[Answers], Floats]] = {
 def score_all(names: tuple[str, ...], y: NDArray[np.generic], p: Floats, real: NDArray[np.bool_]) -> dict[str, Floats]:
     """The named metrics of every site, [site]; NaN where there are no rows, the model has diverged, or the metric has
     no meaning (AUC of a single class). y [site, row], p [site, row, class]; padding is where `real` is False."""
-    used = real & (np.isfinite(p).all(2) | ~real).all(1, keepdims=True)  # all rows of a site, or none
+    used = _usable(p, real)
     answers = Answers(y[used], p[used], np.nonzero(used)[0], len(y))
     with np.errstate(divide="ignore", invalid="ignore"):  # nothing of nothing is NaN
         return {n: TABLE[n](answers) for n in names}
+
+
+def score_doubt(y: NDArray[np.generic], p: Floats, doubt: Floats, real: NDArray[np.bool_]) -> dict[str, Floats]:
+    """What a model's doubt [site, row] is worth at every site, [site]: how often it is right in the surest so many per
+    cent of the rows, the mean doubt, and the chance that doubt is larger at a mistake than at a row it got right. NaN
+    where fewer than FEWEST rows stand behind the number."""
+    used = _usable(np.dstack([p, doubt]), real)
+    a, unsure = Answers(y[used], p[used], np.nonzero(used)[0], len(y)), doubt[used]
+    right, ends = a.guess == a.y, a.rows.cumsum().astype(np.int64)[:-1]
+    pairs = zip(np.split(right, ends), np.split(unsure, ends), strict=True)
+    points = np.array([_of_the_surest(*pair) for pair in pairs]).reshape(a.sites, len(SUREST))
+    mistakes = Answers((~right).astype(np.int64), np.stack([-unsure, unsure], 1), a.site, a.sites)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        both = [np.where(a.rows >= FEWEST, values, NAN) for values in (a.mean(unsure), auc(mistakes))]
+    return dict(zip(DOUBT, [*points.T, *both], strict=True))
+
+
+def surest(rows: int, share: int) -> int:
+    """How many rows are the surest so many per cent: at least that many.
+
+    >>> surest(61, 90), surest(10, 100)
+    (55, 10)
+    """
+    return -(-rows * share // 100)
+
+
+def _of_the_surest(right: NDArray[np.bool_], unsure: Floats) -> list[float]:
+    """Accuracy for each of SUREST. Rows of the same doubt share their hits: their order says nothing."""
+    group = np.unique(unsure, return_inverse=True)[1]
+    hits = (np.bincount(group, right) / np.bincount(group))[np.sort(group)]
+    counts = [surest(len(right), share) for share in SUREST]
+    return [float(hits[:n].mean()) if n >= FEWEST else NAN for n in counts]
+
+
+def _usable(p: Floats, real: NDArray[np.bool_]) -> NDArray[np.bool_]:
+    """All rows of a site, or none."""
+    return np.asarray(real & (np.isfinite(p).all(2) | ~real).all(1, keepdims=True))
 
 
 def score(names: tuple[str, ...], y: NDArray[np.generic], p: Floats) -> dict[str, float]:

@@ -16,6 +16,7 @@ import torch
 
 from vitrail import methods
 from vitrail.core.facts import ENDS
+from vitrail.core.metrics import DOUBT
 from vitrail.core.problems import Problem, VitrailError
 from vitrail.core.task import Task
 from vitrail.data.encode import columns, numeric
@@ -24,7 +25,7 @@ from vitrail.engines.wire import Contract, Line, Rehearsal, Spec, beside_of, con
 from vitrail.explain.evidence import LABEL, Variable
 from vitrail.methods import AnyMethod
 from vitrail.runs.fit import AGAIN, ShiftFinding, variables_of
-from vitrail.runs.setup import MAJORITY, build_task, wire_lines
+from vitrail.runs.setup import COVERAGE, MAJORITY, build_task, last_splits, wire_lines
 from vitrail.study import Study
 
 FORMAT = 3  # of the messages
@@ -109,7 +110,7 @@ class Agreement:
             names.append(split)
             if split == "test" and (beside := self.beside):
                 names += [f"test:{k}" for k in beside] + ([] if stage or round_ else [f"test:{MAJORITY}"])
-        return [(name, metric) for name in names for metric in self.study.metrics]
+        return [(name, metric) for name in names for metric in (DOUBT if name == COVERAGE else self.study.metrics)]
 
     def settles(self, s: int, round_: int, place: int) -> bool:
         """Whether a model can be settled, and scored, by the word of that exchange: it ends the round, and holds all
@@ -130,11 +131,9 @@ class Agreement:
             if not isinstance(place, int) or place not in places:
                 raise _none("place", place)
             end = kind == "settle" and s + 1 == len(self.stages)
-            if splits not in (
-                [],
-                *([["test"]] if self.settles(s, r, place) else []),
-                *([["test", "train"]] if end else []),
-            ):
+            known = [["test"]] if self.settles(s, r, place) else []
+            known += [list(last_splits(self.task))] if end else []
+            if splits not in ([], *known):
                 raise _none("score", splits)
             down = self.contracts[s][place].down
         elif kind == "standardise":

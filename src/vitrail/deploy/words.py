@@ -12,12 +12,13 @@ from typing import NamedTuple
 from torch import Tensor
 
 from vitrail.core.facts import ALONE, RECEIVED, SHARED
+from vitrail.core.metrics import FEWEST
 from vitrail.core.tensors import tensors
 from vitrail.deploy.agreement import ANEW, Agreement
 from vitrail.engines.wire import Line, sentences
 from vitrail.methods import AnyMethod
 from vitrail.report.words import several, size
-from vitrail.runs.setup import MAJORITY
+from vitrail.runs.setup import COVERAGE, MAJORITY, last_splits
 
 WIDTH = 96
 
@@ -41,6 +42,8 @@ OUT = {  # and what crosses there
     f"scores, {RECEIVED}": "the same for the model that you were given, before you trained it",
     "scores, train": "at the end the same on your training rows",
     f"scores, {MAJORITY}": "the same for always giving the most common answer",
+    f"scores, {COVERAGE}": "at the end how unsure your model is on the held-out rows, how well that tells its "
+    f"mistakes, and how often it is right in those it is surest of; no number about fewer than {FEWEST} rows",
 }
 IN = {
     "mean": "the mean of each numeric column over all sites",
@@ -273,6 +276,11 @@ def _risks(agreement: Agreement, lines: Sequence[Line]) -> list[str]:
         out.append(
             "Sums, means and private layers describe this site's rows as a group: how they differ from others', "
             "and where a column is coded otherwise. Of a few rows they tell much, of one row all."
+        )
+    if COVERAGE in last_splits(agreement.task):
+        out.append(
+            "Two neighbouring numbers about the surest rows tell together how many mistakes are in the tenth of the "
+            "held-out rows that lies between them."
         )
     return [
         *out,

@@ -251,7 +251,7 @@ def _round_axis(x: Scale, rounds: Sequence[float], bottom: float, about: int) ->
     return [text(x(r), bottom + 16, f"{r:.0f}", "tick", "middle") for r in sorted({first, last, *between})]
 
 
-# lines over rounds
+# lines over rounds, or over anything else
 
 
 class Series(NamedTuple):
@@ -264,6 +264,7 @@ class Series(NamedTuple):
     y: Sequence[float]  # not a number where nothing is known
     more: str = ""  # told under the pointer besides
     band: tuple[Sequence[float], Sequence[float]] | None = None  # around it, from and to
+    said: str = ""  # told under the pointer instead
 
 
 class Panel(NamedTuple):
@@ -291,10 +292,10 @@ def panel_parts(panel: Panel, x: Scale, top: float, bottom: float, rounds: Seque
         hover = tip(f"{words}: {number(value)}")
         parts.append(tag("g", hover, line(x.start, y(value), x.end, y(value), "level")))
         parts += [line(0, above + 14, 26, above + 14, "level key"), text(32, above + 18, words, "label level")]
-    return parts + _lines(panel.series, x, y)
+    return parts + lines(panel.series, x, y)
 
 
-def _lines(series: Sequence[Series], x: Scale, y: Scale) -> list[Markup]:
+def lines(series: Sequence[Series], x: Scale, y: Scale) -> list[Markup]:
     """Bands first, then the lines, the strong ones on top, each with its label where it ends."""
     known = [(s, [i for i, v in enumerate(s.y) if math.isfinite(v)]) for s in series]
     known = [(s, at) for s, at in known if at]
@@ -302,11 +303,11 @@ def _lines(series: Sequence[Series], x: Scale, y: Scale) -> list[Markup]:
     named = [i for i, (s, _) in enumerate(known) if s.label]
     wanted = [y(known[i][0].y[known[i][1][-1]]) for i in named]
     places = dict(zip(named, place_labels(wanted, 13, y.end, y.start), strict=True))
-    bands, lines = [], []
+    bands, drawings = [], []
     for n, (one, all_) in enumerate(known):
         at = [all_[i] for i in thin(len(all_), most)]
         points, last = [(x(one.x[i]), y(one.y[i])) for i in at], at[-1]
-        drawn = [tip(f"{one.name}: {number(one.y[last])} after round {one.x[last]:.0f}{one.more}")]
+        drawn = [tip(one.said or f"{one.name}: {number(one.y[last])} after round {one.x[last]:.0f}{one.more}")]
         drawn += [path(points, kind="line")] if len(points) > 1 else []
         if one.band and len(points) > 1:
             low, high = ([(x(one.x[i]), y(edge[i])) for i in at] for edge in one.band)
@@ -318,8 +319,8 @@ def _lines(series: Sequence[Series], x: Scale, y: Scale) -> list[Markup]:
                 path([(end + 3, level), (x.end + 6, place), (x.end + 12, place)], kind="leader"),
                 text(x.end + 15, place + 4, one.label, "label"),
             ]
-        lines.append((" strong" in one.kind, tag("g", *drawn, class_=one.kind)))
-    return bands + [g for _, g in sorted(lines, key=lambda part: part[0])]
+        drawings.append((" strong" in one.kind, tag("g", *drawn, class_=one.kind)))
+    return bands + [g for _, g in sorted(drawings, key=lambda part: part[0])]
 
 
 def last_values(series: Sequence[Series], digits: int = 3) -> str:

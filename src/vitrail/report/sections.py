@@ -16,7 +16,7 @@ from vitrail.core import facts as means
 from vitrail.explain.doubt import read_choice, read_doubt
 from vitrail.explain.grouping import read_groups
 from vitrail.explain.trust import read_trust
-from vitrail.report import classes, doubt, figures, grouped, mixed, trust
+from vitrail.report import classes, coverage, doubt, figures, grouped, mixed, trust
 from vitrail.report.figures import Gain, Spread
 from vitrail.report.findings import (
     alone_title,
@@ -210,6 +210,10 @@ def _spread(page: Page) -> Contents:
     return {"figure": figures.spread_figure(rows, metric_words(page.metric), page.lower_is_better)}
 
 
+def _coverage(page: Page) -> Contents:
+    return coverage.contents(_run(page))
+
+
 def _has_curves(page: Page) -> bool:
     curves = where(page.curves, metric=page.metric)
     return len(curves) > 0 and bool(np.isfinite(curves["value"].astype(float)).any())
@@ -306,6 +310,7 @@ SECTIONS = (
     Section("parts/scores.html", _scores),
     Section("parts/joining.html", _joining, _asks_for_joining),
     Section("parts/spread.html", _spread, _has_spread),
+    Section("parts/coverage.html", _coverage, lambda page: page.run is not None and coverage.is_told(page.run)),
     Section("parts/curves.html", _curves, _has_curves),
     Section("parts/left.html", _left),
     Section("parts/more.html", _more),

@@ -99,6 +99,15 @@ def signed(value: float, digits: int = 3) -> str:
     return text if text[0] in "−n" or float(text) == 0 else f"+{text}"
 
 
+def percent(value: float) -> str:
+    """A share for people.
+
+    >>> percent(0.9123), percent(float("nan"))
+    ('91.2 %', 'not told')
+    """
+    return f"{number(100 * value, 1)} %" if math.isfinite(value) else "not told"
+
+
 def p_words(p: float) -> str:
     """A p-value; nothing where there is none.
 

@@ -12,13 +12,14 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from vitrail.core.facts import OWN
-from vitrail.core.metrics import score_all
+from vitrail.core.losses import Doubts
+from vitrail.core.metrics import score_all, score_doubt
 from vitrail.core.tensors import each, tensors
 from vitrail.data.encode import Encoder, SiteData
 from vitrail.engines.local import Engine, threads
 from vitrail.engines.rounds import Moment
 from vitrail.runs.fit import Ask, at_hand
-from vitrail.runs.setup import MAJORITY, all_rows
+from vitrail.runs.setup import COVERAGE, MAJORITY, all_rows
 from vitrail.study import Study
 
 SIZES = ["site", "train_rows", "test_rows", "target"]
@@ -42,6 +43,7 @@ class Judge:
         self.at = [0 if runner.method.pools_rows else runner.names.index(site.name) for site in data]
         self.stacks = {split: self._stacks(split) for split in ("test", "train")}
         self.truth = {split: _padded([self._target(s, split) for s in data]) for split in ("test", "train")}
+        self.stacks[COVERAGE], self.truth[COVERAGE] = self.stacks["test"], self.truth["test"]
 
     def rows(self, moment: Moment, splits: tuple[str, ...]) -> list[tuple[Any, ...]]:
         return self.scores(self.runner.settled(moment), moment.stage, moment.round, splits)
@@ -69,21 +71,29 @@ class Judge:
             if len(said) > 1 and not stage and not round_:
                 said[f"test:{MAJORITY}"] = self._majority(said[split])
             y, real = self.truth[split]
-            scored = {name: score_all(self.study.metrics, y, p, real) for name, p in said.items()}
+            if split == COVERAGE:
+                scored = {split: score_doubt(y, said[split][..., :-1], said[split][..., -1], real)}
+            else:
+                scored = {name: score_all(self.study.metrics, y, p, real) for name, p in said.items()}
             for i, site in enumerate(self.data):
                 for name, metrics in scored.items():
                     out += [(stage, round_, site.name, name, m, float(v[i])) for m, v in metrics.items()]
         return out
 
     def _answers(self, settled: Any, split: str) -> dict[str, NDArray[np.float64]]:
-        """[site, row, answer] by model: what the site's own says, and on hold-out rows what those beside it say."""
+        """[site, row, answer] by model: what the site's own says, and on hold-out rows what those beside it say.
+        For COVERAGE the last answer is how unsure it is."""
         task, method, target = self.runner.task, self.runner.method, self.study.target
-        count = max(1, len(target.levels))
+        count = max(1, len(target.levels)) + (split == COVERAGE)
         y, _ = self.truth[split]
 
         def said(stack: Stack) -> dict[str, Tensor]:
             mine = each(lambda t: t[stack.at], settled)
             found = {split: method.predict(task, mine, stack.x)}
+            if split == COVERAGE:
+                assert isinstance(task.loss, Doubts)
+                z = found[split].double()
+                return {split: torch.cat((task.loss.answers(z), task.loss.doubt(z)[..., None]), -1)}
             if split == "test":
                 beside = {k: params for k, params in method.models(task, mine).items() if k != OWN}
                 found |= {f"test:{k}": task.output(params, stack.x) for k, params in beside.items()}

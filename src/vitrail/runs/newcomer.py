@@ -23,7 +23,16 @@ from vitrail.data.encode import prepare
 from vitrail.engines.local import Engine
 from vitrail.explain.shifts import paper_marks
 from vitrail.runs.fit import SYMBOLS, agreed
-from vitrail.runs.setup import asks, build_task, is_evaluated, training_of, training_rows, wire_lines, with_ends
+from vitrail.runs.setup import (
+    asks,
+    build_task,
+    is_evaluated,
+    last_splits,
+    training_of,
+    training_rows,
+    wire_lines,
+    with_ends,
+)
 
 if TYPE_CHECKING:
     from vitrail.runs.run import Run
@@ -50,7 +59,7 @@ def adopt(run: Run, name: str, frame: pd.DataFrame) -> Run:
         if is_evaluated(moment.round, total):
             history += judge.rows(moment, ("test",))
     end = len(run.method.plan(1)) - 1, 1  # stage and round where the others' final scores stand
-    history += [(*end, *row[2:]) for row in judge.rows(moment, ("test", "train"))]
+    history += [(*end, *row[2:]) for row in judge.rows(moment, last_splits(task))]
     settled = runner.settled(moment)
     own = {k: v[0].clone() for k, v in fits.models(task, settled)[OWN].items()}
     model = {k: v[0].clone() for k, v in tensors(settled)}
@@ -64,7 +73,7 @@ def adopt(run: Run, name: str, frame: pd.DataFrame) -> Run:
             "newcomers": [*run.info.get("newcomers", []), name],
         },
         history=pd.concat([run.history, pd.DataFrame(history, columns=HISTORY)], ignore_index=True),
-        ledger=pd.concat([run.ledger, _ledger(run, name, len(history))], ignore_index=True),
+        ledger=pd.concat([run.ledger, _ledger(run, name, history)], ignore_index=True),
         models={**run.models, name: model},
         encoders={**run.encoders, name: data.encoder},
         sizes=pd.concat([run.sizes, sizes_of(study, [data])], ignore_index=True),
@@ -128,7 +137,7 @@ def _with_row(run: Run, name: str, own: Params) -> tuple[pd.DataFrame, Facts]:
     return pd.concat(frames, ignore_index=True)[list(run.shift_table.columns)], facts
 
 
-def _ledger(run: Run, name: str, scores: int) -> pd.DataFrame:
+def _ledger(run: Run, name: str, history: list[tuple[Any, ...]]) -> pd.DataFrame:
     """What crossed for the newcomer: told once, said once; and its scores."""
     training, *later = run.method.plan(1)
     told = ((stage, "to site") for stage in ("standardise", training.name, "evidence"))
@@ -138,7 +147,8 @@ def _ledger(run: Run, name: str, scores: int) -> pd.DataFrame:
     rows = []
     for place in (*told, *said):
         if place in sums.index:
-            size = 8 * scores if place[0] == "scores" else int(sums[place])
-            messages = scores // len(run.study.metrics) if place[0] == "scores" else 1
+            scores = place[0] == "scores"
+            size = 8 * len(history) if scores else int(sums[place])
+            messages = len({row[:2] for row in history}) if scores else 1
             rows.append((name, *place, messages, size))
     return pd.DataFrame(rows, columns=["site", "stage", "direction", "messages", "bytes"])

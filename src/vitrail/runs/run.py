@@ -15,20 +15,24 @@ from torch import Tensor
 
 from vitrail import methods
 from vitrail.core.facts import SHARE, TRUST, Facts, told
+from vitrail.core.losses import Doubts
 from vitrail.core.problems import Problem, VitrailError, nearest
 from vitrail.core.tensors import Params, filled
 from vitrail.data.encode import Encoder
 from vitrail.data.read import clean
 from vitrail.engines.wire import settled_shape
+from vitrail.explain.coverage import coverage, uncertainty
 from vitrail.explain.trust import Trust, read_trust
 from vitrail.methods import AnyMethod
 from vitrail.runs.fit import ShiftFinding
 from vitrail.runs.folder import Folder, load_facts, save_facts, save_tensors, site_folder, write_atomically
-from vitrail.runs.setup import build_task, wire_lines, with_ends, with_facts
+from vitrail.runs.setup import COVERAGE, build_task, loss_of, wire_lines, with_ends, with_facts
 from vitrail.study import Study
 
 # split: test or train, of the site's own model; test:NAME of a model carried beside it
+# coverage: what the doubt of the site's own model is worth on the hold-out rows
 HISTORY = ["stage", "round", "site", "split", "metric", "value"]
+UNSURE = "unsure"  # the column beside those of the classes
 
 
 class Model(NamedTuple):
@@ -41,7 +45,7 @@ class Model(NamedTuple):
     encoder: Encoder
 
     def predict(self, frame: pd.DataFrame) -> pd.DataFrame:
-        """On raw rows: a probability for each class, or a number."""
+        """On raw rows: a probability for each class and how unsure the model is, or a number."""
         # the target is not looked at, so that rows without one are predicted too
         unknown = frame.drop(columns=self.study.target.column, errors="ignore")
         rows, target = clean(unknown, self.study, need_target=False), self.study.target
@@ -50,12 +54,29 @@ class Model(NamedTuple):
         x = torch.from_numpy(self.encoder.matrix(rows))[None]
         x = x if self.study.images else x.float()
         with torch.no_grad():
-            answers = task.loss.answers(self.method.predict(task, state, x)[0])
+            z = self.method.predict(task, state, x)[0]
+            answers = task.loss.answers(z)
         if target.kind == "number":
             return pd.DataFrame(
                 {target.column: answers[:, 0].double() * target.scale + target.center}, index=rows.index
             )
-        return pd.DataFrame(answers.numpy(), index=rows.index, columns=list(target.levels))
+        told = pd.DataFrame(answers.numpy(), index=rows.index, columns=list(target.levels))
+        return told.assign(**{self.unsure: task.loss.doubt(z).numpy()}) if isinstance(task.loss, Doubts) else told
+
+    @property
+    def unsure(self) -> str:
+        """The column that says how unsure the model is; none of the classes' columns has its name."""
+        name = UNSURE
+        while name in self.study.target.levels:
+            name += "_"
+        return name
+
+    @property
+    def note(self) -> str:
+        """What that column means; nothing where there is none."""
+        loss = loss_of(self.study)
+        said = f"{self.unsure}: from 0, sure, to 1, knows nothing: "
+        return f"{said}{loss.doubt_means}." if isinstance(loss, Doubts) else ""
 
     def models(self) -> dict[str, Params]:
         """The models that the site holds, by what each is to it (core/facts.py)."""
@@ -93,6 +114,28 @@ class Run:
         last = last[last.stage == last.stage.max()]
         last = last[last["round"] == last["round"].max()]
         return pd.DataFrame(last[["site", "metric", "value"]]).reset_index(drop=True)
+
+    def uncertainty(self) -> pd.DataFrame:
+        """site, rows, doubt, auroc, accuracy, kept, accuracy_kept: how unsure each site's model is in the end, on the
+        site's own hold-out rows, and what that is worth.
+
+        `doubt` is the mean over the rows, from 0 (sure) to 1 (knows nothing). `auroc` is the chance that it is larger
+        at a mistake than at a row that the model got right: 0.5 tells nothing. Without the least sure tenth there are
+        `kept` rows, and on those the model has `accuracy_kept`. NaN where fewer than 10 rows stand behind a number;
+        `auroc` also where the model is never wrong, or always.
+        """
+        self._check_doubt()
+        return uncertainty(self.scores(COVERAGE), self.sizes)
+
+    def coverage(self) -> pd.DataFrame:
+        """site, share, rows, accuracy: on the surest 100, 90, ..., 10 per cent of each site's own hold-out rows."""
+        self._check_doubt()
+        return coverage(self.scores(COVERAGE), self.sizes)
+
+    def _check_doubt(self) -> None:
+        if not (self.history.split == COVERAGE).any():
+            what = "its target is a number, or it was made before Vitrail kept how unsure models are."
+            raise VitrailError("there is no uncertainty", [Problem("the run", what, "Run a study of classes anew.")])
 
     def curve(self) -> pd.DataFrame:
         """round, site, metric, value: along the run, stages one after the other, on each site's own hold-out rows."""
@@ -148,7 +191,7 @@ class Run:
         return self.pseudonyms.get(site, site)
 
     def predict(self, site: str, frame: pd.DataFrame) -> pd.DataFrame:
-        """That site's personalised model on raw rows: a probability for each class, or a number."""
+        """That site's own model on raw rows: a probability for each class and how unsure it is, or a number."""
         if site not in self.models:
             away = site in self.sites
             what = f"the model of {site!r} is on its own machine." if away else f"there is no site {site!r}."

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -13,7 +14,8 @@ from torch import Tensor
 from vitrail import methods, nets
 from vitrail.core.exchange import Roster, Stage
 from vitrail.core.facts import ENDS
-from vitrail.core.losses import CrossEntropy, Evidence, Loss, SquaredError
+from vitrail.core.losses import CrossEntropy, Doubts, Evidence, Loss, SquaredError
+from vitrail.core.metrics import DOUBT
 from vitrail.core.problems import Problem, VitrailError, nearest
 from vitrail.core.random import key
 from vitrail.core.task import Task
@@ -31,6 +33,7 @@ from vitrail.study import Study
 Away = Mapping[str, Sequence[tuple[int, int]]]  # site -> rounds it is absent, first to last, counted from 1
 CURVE_POINTS = 40  # evaluations along a run
 MAJORITY = "majority"  # the name of the model that always gives the most common answer
+COVERAGE = "coverage"  # the split under which stands what doubt is worth on the hold-out rows
 
 
 def build_task(study: Study, method: AnyMethod, seed: int, device: str = "cpu") -> Task:
@@ -93,7 +96,18 @@ def wire_lines(study: Study, method: AnyMethod, keep_updates: bool = False, site
     beside = beside_of(task, method)
     for model, times in [(name, evaluations) for name in beside] + [(MAJORITY, 1)] * bool(beside):
         lines += [Line("scores", "from site", f"{m}, {model}", (), "float64", 8, times, "each") for m in study.metrics]
+    if COVERAGE in last_splits(task):
+        first, *_, last = points = [m for m in DOUBT if "@" in m]
+        told = {f"{first} to {last}": (len(points),)} | {m: () for m in DOUBT if m not in points}
+        for name, shape in told.items():
+            size = 8 * math.prod(shape)
+            lines.append(Line("scores", "from site", f"{name}, {COVERAGE}", shape, "float64", size, 1, "each"))
     return lines
+
+
+def last_splits(task: Task) -> tuple[str, ...]:
+    """What is scored after the last round."""
+    return ("test", "train", COVERAGE) if isinstance(task.loss, Doubts) else ("test", "train")
 
 
 def publishes(task: Task, method: AnyMethod) -> bool:

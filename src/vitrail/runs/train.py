@@ -30,6 +30,7 @@ from vitrail.runs.setup import (
     check_keeping,
     check_options,
     is_evaluated,
+    last_splits,
     resolve,
     training_of,
     training_rows,
@@ -166,7 +167,7 @@ def train(
                 paths.setdefault(k, []).append(f)
         history += sites.late()
         if is_evaluated(done, total):
-            history += sites.rows(last, ("test", "train") if done == total else ("test",))
+            history += sites.rows(last, last_splits(runner.task) if done == total else ("test",))
         gone: list[str] = []
         if folder and not bool(last.present.all()):
             gone = [n for n, here in zip(runner.names, last.present.tolist(), strict=True) if not here]

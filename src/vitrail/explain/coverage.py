@@ -1,0 +1,101 @@
+"""What a model's doubt is worth: how often it is right in the cases of which it is surest, site by site and together.
+
+If the least sure tenth of the cases goes to a person, the model answers the rest: its accuracy there, against that over
+all. Of m rows handed over and k kept, the gain is m / (m + k) times the accuracy of those kept less that of those
+handed over. Which rows these are hangs on doubt alone, not on the answer, so that the two groups are independent; the
+interval of their difference is Newcombe's (1998, method 10). It says how far the rows at hand could mislead, not what
+another training would give.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+import pandas as pd
+
+from vitrail.core.metrics import SUREST, surest
+
+TENTH = 90  # per cent of the rows, without the least sure tenth
+Z95 = 1.959964
+
+
+class Gain(NamedTuple):
+    """What handing the least sure tenth to a person does to the accuracy of what the model answers itself."""
+
+    rows: int
+    kept: int
+    before: float  # accuracy on all rows
+    after: float  # on those kept
+    low: float  # 95 % interval of after - before
+    high: float
+
+    @property
+    def value(self) -> float:
+        return self.after - self.before
+
+
+def uncertainty(scores: pd.DataFrame, sizes: pd.DataFrame) -> pd.DataFrame:
+    """See Run.uncertainty. `scores`: site, metric, value of the split that tells it."""
+    wide = scores.pivot(index="site", columns="metric", values="value").reset_index()
+    found = sizes.rename(columns={"test_rows": "rows"}).merge(wide, on="site")
+    found["kept"] = [surest(n, TENTH) for n in found["rows"]]
+    found = found.rename(columns={"accuracy@100": "accuracy", f"accuracy@{TENTH}": "accuracy_kept"})
+    return found[["site", "rows", "doubt", "auroc", "accuracy", "kept", "accuracy_kept"]]
+
+
+def coverage(scores: pd.DataFrame, sizes: pd.DataFrame) -> pd.DataFrame:
+    """See Run.coverage."""
+    found = sizes.merge(scores[scores.metric.str.startswith("accuracy@")], on="site")
+    share = found["metric"].str.removeprefix("accuracy@").astype(int)
+    rows = [surest(n, s) for n, s in zip(found["test_rows"], share, strict=True)]
+    return pd.DataFrame({"site": found["site"], "share": share, "rows": rows, "accuracy": found["value"]})
+
+
+def together(curves: pd.DataFrame) -> pd.DataFrame:
+    """share, rows, accuracy, low, high: over the rows of all sites of which there is a number without the least sure
+    tenth. It goes as far as each of them has a number: else another share would be about other sites."""
+    known = curves.dropna(subset="accuracy")
+    sites = set(known[known["share"] == TENTH]["site"])
+    rows = []
+    for share in reversed(SUREST):
+        part = known[(known["share"] == share) & known["site"].isin(sites)]
+        if sites and len(part) == len(sites):
+            n = int(part["rows"].sum())
+            p = float((part["rows"] * part["accuracy"]).sum()) / n
+            rows.append((share, n, p, *wilson(p, n)))
+    return pd.DataFrame(rows, columns=["share", "rows", "accuracy", "low", "high"])
+
+
+def gain(curve: pd.DataFrame) -> Gain | None:
+    """Of one curve: share, rows, accuracy."""
+    told = curve.dropna(subset="accuracy")
+    found = {s: (int(n), float(p)) for s, n, p in zip(told["share"], told["rows"], told["accuracy"], strict=True)}
+    if TENTH not in found:
+        return None
+    (n, before), (k, after) = found[100], found[TENTH]
+    m = n - k
+    given = min(max((n * before - k * after) / m, 0.0), 1.0)  # accuracy of those handed over
+    low, high = newcombe(after, k, given, m)
+    return Gain(n, k, before, after, m / n * low, m / n * high)
+
+
+def newcombe(p: float, n: int, q: float, m: int) -> tuple[float, float]:
+    """The 95 % interval of p - q, shares of n and of m.
+
+    >>> [round(end, 4) for end in newcombe(56 / 70, 70, 48 / 80, 80)]
+    [0.0524, 0.3339]
+    """
+    (low_p, high_p), (low_q, high_q) = wilson(p, n), wilson(q, m)
+    return p - q - math.hypot(p - low_p, high_q - q), p - q + math.hypot(high_p - p, q - low_q)
+
+
+def wilson(p: float, n: int) -> tuple[float, float]:
+    """The 95 % interval of a share p of n (Wilson 1927).
+
+    >>> [round(end, 3) for end in wilson(0.5, 10)]
+    [0.237, 0.763]
+    """
+    z = Z95 * Z95 / n
+    half = Z95 * math.sqrt(p * (1 - p) / n + z / (4 * n))
+    return (p + z / 2 - half) / (1 + z), (p + z / 2 + half) / (1 + z)

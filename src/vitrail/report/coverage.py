@@ -1,0 +1,126 @@
+"""What is gained by handing the least sure cases to a person: accuracy against the share that the model answers."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Sequence
+from typing import Any
+
+import pandas as pd
+from markupsafe import Markup
+
+from vitrail.core.losses import Doubts
+from vitrail.core.metrics import FEWEST
+from vitrail.explain.coverage import TENTH, Gain, gain, together
+from vitrail.report import draw
+from vitrail.report.words import listed, name, number, percent, several, shorten_all, signed
+from vitrail.runs.run import Run
+from vitrail.runs.setup import COVERAGE, loss_of
+
+ALL = "all sites"
+APART = 6  # so many sites are told apart by colour and name
+
+
+def is_told(run: Run) -> bool:
+    """Whether at some site enough rows are left without the least sure tenth."""
+    least = run.history[(run.history.split == COVERAGE) & (run.history.metric == f"accuracy@{TENTH}")]
+    return bool(least["value"].notna().any())
+
+
+def contents(run: Run) -> dict[str, Any]:
+    table, curves = run.uncertainty(), run.coverage()
+    gains = {site: gain(curve) for site, curve in curves.groupby("site", sort=False)}
+    known = {str(site): found for site, found in gains.items() if found}
+    pooled = together(curves)
+    whole, loss = gain(pooled), loss_of(run.study)
+    assert whole is not None
+    assert isinstance(loss, Doubts)
+    return {
+        "sentences": [_whole(whole, len(known)), *_sites(known)],
+        "means": loss.doubt_means,
+        "auroc": float(table["auroc"].mean()),
+        "figure": draw.twice(lambda width: _figure(curves, pooled, list(known), width)),
+        "rows": [_row(r, known.get(r["site"])) for r in table.to_dict("records")],
+        "out": listed([s for s in table.site if s not in known]),
+        "fewest": FEWEST,
+        "many": len(known) > 1,
+    }
+
+
+def _points(found: Gain) -> list[str]:
+    """What is gained, as the two shares are written, and its interval, in points of a hundred."""
+    value = round(100 * found.after, 1) - round(100 * found.before, 1)
+    return [signed(v, 1) for v in (value, 100 * found.low, 100 * found.high)]
+
+
+def _whole(found: Gain, sites: int) -> Markup:
+    head = "Handing the least sure tenth of the cases to a person"
+    if found.value > 0:
+        text = head + ", the model is right in {} of the rest, instead of {}"
+        chance = "" if found.low > 0 else " That cannot be told from chance here."
+    else:
+        text = head + " gains nothing here: the model is right in {} of the rest, and in {} of all"
+        chance = " It is less sure where it is right." if found.high < 0 else ""
+    text += " ({} points, 95 % interval {} to {})." + chance
+    counted = f" Counted over {several(found.rows, 'hold-out row')}{f' of {sites} sites' if sites > 1 else ''}, "
+    counted += f"of which {found.rows - found.kept} go to a person{', at each site its own' if sites > 1 else ''}."
+    return Markup(text).format(name(percent(found.after)), percent(found.before), *_points(found)) + counted
+
+
+def _row(told: dict[Hashable, Any], found: Gain | None) -> list[str]:
+    """A site's row in the table."""
+    value, low, high = _points(found) if found else ("", "", "")
+    shares = [percent(told[k]) for k in ("accuracy", "accuracy_kept")]
+    return [
+        told["site"],
+        str(told["rows"]),
+        *(number(told[k], 2) for k in ("doubt", "auroc")),
+        *shares,
+        f"{value} ({low} to {high})" if found else "",
+    ]
+
+
+def _sites(gains: dict[str, Gain]) -> list[Markup]:
+    """Where it helps most, and where least."""
+    if len(gains) < 2:
+        return []
+    order = sorted(gains, key=lambda site: -gains[site].value)
+    told = [
+        Markup("{} ({} instead of {}, {})").format(name(s), percent(g.after), percent(g.before), several(g.rows, "row"))
+        for s, g in ((s, gains[s]) for s in (order[0], order[-1]))
+    ]
+    falls = [site for site in order if gains[site].value < 0]
+    more = Markup(" It falls at {}.").format(listed(falls)) if len(falls) > 1 else ""
+    return [Markup("The gain is largest at {} and smallest at {}.{}").format(*told, more)]
+
+
+def _figure(curves: pd.DataFrame, pooled: pd.DataFrame, sites: Sequence[str], width: int) -> Markup:
+    """A line for each site, all of them together on top with its interval; the surest cases on the left."""
+    narrow, few = draw.is_narrow(width), len(sites) <= APART
+    short = shorten_all(sites, 14 if narrow else 24)
+    series = []
+    for i, site in enumerate(sites if len(sites) > 1 else ()):
+        kind = f"series {draw.colour(i)}" if few else "series faint"
+        here = curves[(curves.site == site) & curves.accuracy.notna()].sort_values("share")
+        series.append(_series(site, short[site] if few else "", kind, here))
+    title, label = (ALL, ALL) if len(sites) > 1 else (sites[0], short[sites[0]])
+    low, high = ((100 * pooled[end]).tolist() for end in ("low", "high"))
+    series.append(_series(title, label, "series strong m6", pooled)._replace(band=(low, high)))
+    left, top, room = 40.0, draw.ABOVE, max(len(s.label) for s in series)
+    bottom = top + (190.0 if narrow else 230.0)
+    x = draw.Scale(10, 100, left, width - 22 - 6.6 * room)
+    y = draw.Scale(*draw.domain([v for s in series for v in s.y] + low + high), bottom, top)
+    axis = "share that the model answers (%)" if narrow else "share of the cases that the model answers itself (%)"
+    parts = [draw.text(0, 12, "right answers among them (%)", "axis")]
+    parts += draw.axis_left(x, y, draw.written(draw.ticks(y.low, y.high, 5)))
+    parts += draw.axis_below(x, range(10, 101, 30 if narrow else 10), top, bottom, axis, number)
+    parts += draw.lines(series, x, y)
+    said = "; ".join(s.said for s in series if s.label)
+    return draw.plot(width, bottom + 40, "Right answers against the share that the model answers", f"{said}.", parts)
+
+
+def _series(title: str, label: str, kind: str, curve: pd.DataFrame) -> draw.Series:
+    found = dict(zip(curve["share"], curve["accuracy"], strict=True))
+    told = [f"{percent(found[share])} of the surest {share} %" for share in (TENTH, min(found)) if share < 100]
+    rows = int(curve["rows"].max())
+    said = f"{title} ({several(rows, 'row')}): right in {percent(found[100])} of all, {', '.join(dict.fromkeys(told))}"
+    return draw.Series(title, label, kind, list(found), [100 * v for v in found.values()], said=said)
