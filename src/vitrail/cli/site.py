@@ -136,8 +136,9 @@ def predict(
     except OSError as error:
         what = f"it cannot be written: {error.strerror}."
         raise VitrailError("nothing was written", [Problem(str(out), what, "Choose another --out.")]) from None
-    rows = told.count("\n") - 1
-    print(f"{out.resolve()}: {rows} rows, with the model of {mine.site} from run {mine.run}. {mine.model.note}".strip())
+    print(f"{out.resolve()}: {told.count(chr(10)) - 1} rows, with the model of {mine.site} from run {mine.run}.")
+    if mine.model.note:
+        print(mine.model.note)
 
 
 def look(

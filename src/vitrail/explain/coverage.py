@@ -32,7 +32,7 @@ class Gain(NamedTuple):
 
     @property
     def value(self) -> float:
-        return self.after - self.before
+        return round(self.after - self.before, 12)  # nothing is nothing, however it was added up
 
 
 def uncertainty(scores: pd.DataFrame, sizes: pd.DataFrame) -> pd.DataFrame:

@@ -68,14 +68,14 @@ def _whole(found: Gain, sites: int) -> Markup:
 
 def _row(told: dict[Hashable, Any], found: Gain | None) -> list[str]:
     """A site's row in the table."""
-    value, low, high = _points(found) if found else ("", "", "")
+    numbers = [number(told[k], 2) for k in ("doubt", "auroc")]
     shares = [percent(told[k]) for k in ("accuracy", "accuracy_kept")]
     return [
         told["site"],
         str(told["rows"]),
-        *(number(told[k], 2) for k in ("doubt", "auroc")),
+        *numbers,
         *shares,
-        f"{value} ({low} to {high})" if found else "",
+        "{} ({} to {})".format(*_points(found)) if found else "",
     ]
 
 
