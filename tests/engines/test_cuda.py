@@ -38,6 +38,9 @@ CASES += [  # rows set aside; gradients no longer asked for; users that stop
     ("weight_erosion", {"validation": 0.25, "patience": 1, "p_d": 0.2}),
     ("weight_erosion", {"update": "local", "size": "weight", "momentum": 0.5, "p_d": 0.4, "beside": False}),
     ("influence", {"share": 0.4}),
+    ("ripfl", {"rear": 2, "takes": 2, "drawn": 0.0, "lam": 1.5}),
+    ("ripfl", {"rear": 1, "selection": "random", "similarity": False}),
+    ("ripfl", {"rear": "never", "selection": "all", "evidence": False}),
 ]
 TRAINING = Training(rounds=6, batch=8, lr=0.02, decays=2)  # a graph is captured anew when the rate changes
 Absent = Callable[[int, int], Tensor] | None

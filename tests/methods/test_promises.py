@@ -7,8 +7,8 @@ from torch import Tensor
 
 from small import models, train
 from vitrail import methods
-from vitrail.core.facts import OWN, SHARED
-from vitrail.core.losses import SquaredError
+from vitrail.core.facts import CHOSEN, OWN, SHARE, SHARED, UNCERTAINTY, told
+from vitrail.core.losses import CrossEntropy, SquaredError
 from vitrail.core.task import Task
 from vitrail.core.tensors import copied, to_all
 from vitrail.engines.local import Engine, Training
@@ -190,3 +190,46 @@ def classes_sites(counts: list[tuple[int, int]], seed: int = 0) -> Sites:
         y = torch.nn.functional.one_hot(label, 2).double()
         out.append((f"site {i}", noise.double() + 0.7 * label[:, None], y, torch.ones(len(y), 1, dtype=torch.double)))
     return gather_sites(out)
+
+
+def make_classes(flipped: tuple[int, ...] = (), held: tuple[tuple[int, ...], ...] = ()) -> Sites:
+    """Eight sites, four classes that overlap a little. Some sites' labels are drawn by lot, or they hold some only."""
+    centres = 1.5 * torch.randn(4, FEATURES, generator=torch.Generator().manual_seed(99), dtype=torch.double)
+    out = []
+    for i in range(8):
+        g = torch.Generator().manual_seed(i)
+        mine = torch.tensor(held[i] if held else (0, 1, 2, 3))
+        truth = mine[torch.randint(len(mine), (60,), generator=g)]
+        x = centres[truth] + torch.randn(60, FEATURES, generator=g, dtype=torch.double)
+        label = torch.randint(4, (60,), generator=g) if i in flipped else truth
+        y = torch.nn.functional.one_hot(label, 4).double()
+        out.append((f"site {i}", x, y, torch.ones(60, 1, dtype=torch.double)))
+    return gather_sites(out)
+
+
+def ripfl_told(sites: Sites, what: str, **given: object) -> dict[str, Tensor]:
+    """Of each site, the mean over the rounds after the first ten."""
+    net = MLP(FEATURES, 4, (16, 8))
+    start = {k: v.double() for k, v in net.init(torch.Generator().manual_seed(3)).items()}
+    training = Training(rounds=30, epochs=3, batch=20, lr=0.01, decays=0, mean=True, optimiser="adam")
+    engine = Engine(Task(net, start, CrossEntropy()), methods.build("ripfl", given), sites, training, 5)
+    found = torch.stack([told(moment.facts, what).double() for moment in engine.run()][10:]).mean(0)
+    return dict(zip(engine.names, found, strict=True))
+
+
+def test_ripfl_doubts_and_seldom_chooses_sites_with_wrong_labels() -> None:
+    sites, wrong = make_classes(flipped=(2, 5)), {"site 2", "site 5"}
+    unsure, chosen = (ripfl_told(sites, what) for what in (UNCERTAINTY, CHOSEN))
+    assert min(float(unsure[s]) for s in wrong) > 2 * max(float(v) for s, v in unsure.items() if s not in wrong)
+    often, seldom = (
+        torch.stack([v for s, v in chosen.items() if (s in wrong) == flipped]).mean() for flipped in (0, 1)
+    )
+    assert seldom < 0.6 * often, "only by lot"
+
+
+def test_ripfl_finds_those_with_the_same_classes_most_alike() -> None:
+    sites = make_classes(held=tuple((0, 1) if i % 2 else (2, 3) for i in range(8)))
+    share = ripfl_told(sites, SHARE, selection="all", takes=4)
+    kin = torch.stack([share[s] for s in sites.names])
+    same = torch.tensor([[int(a[-1]) % 2 == int(b[-1]) % 2 for b in sites.names] for a in sites.names])
+    assert kin[same].sum() > 0.9 * kin.sum()

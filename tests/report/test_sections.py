@@ -17,7 +17,7 @@ from report.pages import HEART, SEEDS, make, run_of
 from small import opposed_tables
 from vitrail.core import facts as means
 from vitrail.core.facts import Fact, Facts
-from vitrail.methods import TABLE, Centralized, IFedAvg, Local, WeightErosion
+from vitrail.methods import RIPFL, TABLE, Centralized, IFedAvg, Local, WeightErosion
 from vitrail.report import Page, frame, render, sections
 from vitrail.report.build import page_of
 from vitrail.report.findings import findings
@@ -147,7 +147,7 @@ def test_a_new_meaning_takes_one_section_and_its_template(monkeypatch: pytest.Mo
         frame.templates.cache_clear()
 
 
-@pytest.mark.parametrize("method", [IFedAvg(), WeightErosion()])
+@pytest.mark.parametrize("method", [IFedAvg(), WeightErosion(), RIPFL()])
 def test_the_same_page_when_facts_have_other_names(
     method: vt.methods.AnyMethod, study: vt.Study, tables: dict[str, pd.DataFrame]
 ) -> None:

@@ -40,7 +40,7 @@ class Correlation(NamedTuple):
     value: float
     low: float = math.nan  # 95 % interval, where there is one
     high: float = math.nan
-    count: int = 0
+    pairs: int = 0
 
 
 def read_doubt(sites: Sequence[str], facts: Facts) -> Doubt | None:
@@ -75,15 +75,15 @@ def rank_correlation(one: np.ndarray, other: np.ndarray) -> Correlation:
     Wright (2000), (1 + r^2 / 2) / (n - 3): from four pairs on, unless the ranks agree or are opposed throughout.
 
     >>> rank_correlation(np.arange(3.0), np.array([5.0, 6.0, 9.0]))
-    Correlation(value=1.0, low=nan, high=nan, count=3)
+    Correlation(value=1.0, low=nan, high=nan, pairs=3)
     """
     known = np.isfinite(one) & np.isfinite(other)
     a, b, n = ranks(one[known]), ranks(other[known]), int(known.sum())
     if n < 2 or np.ptp(a) == 0 or np.ptp(b) == 0:
-        return Correlation(math.nan, count=n)
+        return Correlation(math.nan, pairs=n)
     value = float(np.clip(np.corrcoef(a, b)[0, 1], -1, 1).round(12))
     if n < 4 or abs(value) == 1:
-        return Correlation(value, count=n)
+        return Correlation(value, pairs=n)
     z, half = math.atanh(value), 1.96 * math.sqrt((1 + value**2 / 2) / (n - 3))
     return Correlation(value, math.tanh(z - half), math.tanh(z + half), n)
 

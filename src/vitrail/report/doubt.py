@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -22,100 +22,115 @@ SPANS = {True: 30, False: 75}  # of rounds in the strip, on a telephone and else
 # how unsure, against how good
 
 
-def against(doubt: Doubt, curve: pd.DataFrame) -> pd.DataFrame:
-    """round, site, unsure, score: in the rounds in which both are known. `curve`: round, site, value. While a site is
-    away its model, and with it what was said of it, stays as it was."""
-    told = pd.DataFrame(doubt.unsure, index=doubt.rounds, columns=doubt.sites).ffill()
-    told = told.rename_axis(index="round", columns="site").stack().rename("unsure").reset_index()
-    both = told.merge(curve.rename(columns={"value": "score"})[["round", "site", "score"]], on=["round", "site"])
-    return both[np.isfinite(both[["unsure", "score"]].astype(float)).all(axis=1)].reset_index(drop=True)
+class Both(NamedTuple):
+    """In the rounds in which sites were scored; not a number where one of the two is not known."""
+
+    sites: list[str]
+    rounds: np.ndarray  # [round]
+    unsure: np.ndarray  # [round, site]
+    score: np.ndarray  # [round, site]
+
+    def found(self, at: int) -> Correlation:
+        return rank_correlation(self.unsure[at], self.score[at])
+
+    def dots(self) -> list[tuple[str, float, float]]:
+        """Site, uncertainty and score at the end."""
+        three = zip(self.sites, self.unsure[-1].tolist(), self.score[-1].tolist(), strict=True)
+        return [dot for dot in three if math.isfinite(dot[1]) and math.isfinite(dot[2])]
+
+
+def against(doubt: Doubt, curve: pd.DataFrame) -> Both:
+    """`curve`: round, site, value. While a site is away its model, and what was said of it, stays as it was."""
+    unsure = pd.DataFrame(doubt.unsure, index=doubt.rounds, columns=doubt.sites).ffill()
+    score = curve.pivot(index="round", columns="site", values="value").reindex(columns=doubt.sites)
+    at = [r for r in doubt.rounds if r in score.index]
+    return Both(doubt.sites, np.array(at), unsure.loc[at].to_numpy(float), score.loc[at].to_numpy(float))
 
 
 def contents(doubt: Doubt, curve: pd.DataFrame, words: str, lower: bool) -> dict[str, Any]:
     """What the template is given; `words` of the metric, of which less is better where `lower`."""
     both = against(doubt, curve)
-    last = both[both["round"] == both["round"].max()]
-    found = rank_correlation(last["unsure"].to_numpy(), last["score"].to_numpy())
+    scored = len(both.rounds) > 0 and bool(both.dots())
     return {
-        "said": _said(found, words, lower, last),
-        "scatter": draw.twice(partial(_scatter, last, words)) if len(last) else Markup(),
+        "said": _said(both, words, lower) if scored else [],
+        "scatter": draw.twice(partial(_scatter, both, words)) if scored else Markup(),
         "rounds": draw.twice(partial(_rounds, doubt, both, words)),
-        "last": int(last["round"].max()) if len(last) else 0,
+        "last": int(both.rounds[-1]) if scored else 0,
         "words": words,
-        "several": both["round"].nunique() > 1,
+        "several": _has_correlations(both),
         "metric": words.partition(" (")[0],
     }
 
 
-def _said(found: Correlation, words: str, lower: bool, last: pd.DataFrame) -> list[Markup]:
-    """What the rank correlation says, and what it does not."""
-    metric = words.partition(" (")[0]
+def _said(both: Both, words: str, lower: bool) -> list[Markup]:
+    """What the rank correlation at the end says, and what it does not."""
+    found, dots = both.found(-1), sorted(both.dots(), key=lambda dot: dot[1])
     if not math.isfinite(found.value):
-        return [Markup("With {} no correlation is defined.").format(several(found.count, "site"))]
+        return [Markup("With {} no correlation is defined.").format(several(found.pairs, "site"))]
     wide = Interval(found.value, found.low, found.high)
     head = Markup("Over {} the rank correlation of uncertainty with {} after round {} is {}.").format(
-        several(found.count, "site"), metric, int(last["round"].max()), spoken(wide, lambda v: number(v, 2))
+        several(found.pairs, "site"),
+        words.partition(" (")[0],
+        int(both.rounds[-1]),
+        spoken(wide, partial(number, digits=2)),
     )
     worse = found.value if lower else -found.value  # above 0: the unsure are worse
     if not wide.known:
-        rest = "So few sites allow no interval." if found.count < 4 else "No interval is known for ranks in full order."
+        rest = "So few sites allow no interval." if found.pairs < 4 else "No interval is known for ranks in full order."
     elif wide.low <= 0 <= wide.high:
         rest = "The interval reaches both sides of 0: whether uncertainty tells good sites from bad cannot be said."
     elif worse > 0:
         rest = "Sites that are less sure of their own rows do worse on rows they have not seen."
     else:
         rest = "Sites that are less sure of their own rows do better on rows they have not seen: it misleads here."
-    least, most = (str(last.loc[last["unsure"].idxmin(), "site"]), str(last.loc[last["unsure"].idxmax(), "site"]))
-    ends = Markup("Surest is {} ({}), least sure {} ({}).").format(
-        name(least), number(last["unsure"].min(), 2), name(most), number(last["unsure"].max(), 2)
-    )
-    return [Markup("{} {}").format(head, rest), *([ends] if least != most else [])]
+    ends = [part for site, unsure, _ in (dots[0], dots[-1]) for part in (name(site), number(unsure, 2))]
+    return [Markup("{} {}").format(head, rest), Markup("Surest is {} ({}), least sure {} ({}).").format(*ends)]
 
 
-def _scatter(last: pd.DataFrame, words: str, width: int) -> Markup:
+def _scatter(both: Both, words: str, width: int) -> Markup:
     """A dot for each site: uncertainty across, score up."""
-    narrow, top = draw.is_narrow(width), draw.ABOVE
-    short = shorten_all([str(s) for s in last["site"]], 14 if narrow else 24)
-    shown = last if len(last) <= NAMED else _ends(last)
-    room = 14 + 6.6 * max((len(short[str(s)]) for s in shown["site"]), default=0)
-    low, high = draw.domain(last["unsure"])
+    narrow, top, dots = draw.is_narrow(width), draw.ABOVE, both.dots()
+    short = shorten_all([site for site, *_ in dots], 14 if narrow else 24)
+    shown = set(short) if len(dots) <= NAMED else _ends(dots)
+    room = 14 + 6.6 * max(len(short[site]) for site in shown)
+    low, high = draw.domain(unsure for _, unsure, _ in dots)
     bottom = top + (230.0 if narrow else 290.0)
-    x, y = draw.Scale(low, high, 36, width - room), draw.Scale(*draw.domain(last["score"]), bottom, top)
+    x = draw.Scale(low, high, 36, width - room)
+    y = draw.Scale(*draw.domain(score for *_, score in dots), bottom, top)
     parts = [draw.text(0, top - 12, words, "axis")]
     parts += draw.axis_below(x, draw.ticks(low, high, 4 if narrow else 7), top, bottom, "uncertainty", number)
     parts += draw.axis_left(x, y, draw.written(draw.ticks(y.low, y.high, 5)))
-    at = [(x(u), y(v)) for u, v in zip(last["unsure"], last["score"], strict=True)]
-    for (cx, cy), row in zip(at, last.itertuples(), strict=True):
-        told = f"{row.site}: uncertainty {number(row.unsure)}, {words} {number(row.score)}"
-        parts.append(draw.tag("circle", draw.tip(told), cx=cx, cy=cy, r=5, class_="of-own"))
-    named = [(str(site), *dot) for site, dot in zip(last["site"], at, strict=True) if site in set(shown["site"])]
+    for site, unsure, score in dots:
+        told = f"{site}: uncertainty {number(unsure)}, {words} {number(score)}"
+        parts.append(draw.tag("circle", draw.tip(told), cx=x(unsure), cy=y(score), r=5, class_="of-own"))
+    places = {site: (x(unsure), y(score)) for site, unsure, score in dots}
     parts += [
         draw.text(tx, ty, short[site], "label", anchor, site)
-        for site, tx, ty, anchor in _labels(named, at, short, (x.start, top, width, bottom))
+        for site, tx, ty, anchor in _labels(shown, places, short, (x.start, top, width, bottom))
     ]
-    said = "; ".join(f"{r.site} {number(r.unsure, 2)}, {number(r.score, 2)}" for r in last.itertuples())
+    said = "; ".join(f"{site} {number(unsure, 2)}, {number(score, 2)}" for site, unsure, score in dots)
     return draw.plot(width, bottom + 40, f"Uncertainty and {words} of each site", said + ".", parts)
 
 
-def _ends(last: pd.DataFrame) -> pd.DataFrame:
+def _ends(dots: Sequence[tuple[str, float, float]]) -> set[str]:
     """The sites at the ends of either axis."""
-    by = [last.sort_values(column) for column in ("unsure", "score")]
-    return pd.concat([part for of in by for part in (of.head(2), of.tail(2))]).drop_duplicates("site")
+    ordered = [sorted(dots, key=lambda dot: dot[axis]) for axis in (1, 2)]
+    return {site for order in ordered for site, *_ in (*order[:2], *order[-2:])}
 
 
 def _labels(
-    named: Sequence[tuple[str, float, float]],
-    dots: Sequence[tuple[float, float]],
+    shown: set[str],
+    places: dict[str, tuple[float, float]],
     short: dict[str, str],
     inside: tuple[float, float, float, float],
 ) -> list[tuple[str, float, float, str]]:
     """Site, place and anchor of its label: beside its dot, right or left, level with it, above or below, where it
     covers neither a dot nor another label. Where all is taken there is none: the pointer tells."""
     left, top, right, bottom = inside
-    taken = [(x - 5, y - 5, x + 5, y + 5) for x, y in dots]
+    taken = [(x - 5, y - 5, x + 5, y + 5) for x, y in places.values()]
     out = []
-    for site, x, y in sorted(named, key=lambda dot: dot[2]):
-        wide = 6.4 * len(short[site])
+    for site in sorted(shown, key=lambda s: places[s][::-1]):
+        (x, y), wide = places[site], 6.4 * len(short[site])
         ways = [(x + 9, dy, "start") for dy in (4, -5, 13)] + [(x - 9, dy, "end") for dy in (4, -5, 13)]
         boxes = [(tx - (wide if anchor == "end" else 0), y + dy - 9, wide) for tx, dy, anchor in ways]
         free = (
@@ -132,7 +147,11 @@ def _labels(
     return out
 
 
-def _rounds(doubt: Doubt, both: pd.DataFrame, words: str, width: int) -> Markup:
+def _has_correlations(both: Both) -> bool:
+    return len(both.rounds) > 1 and len(both.sites) > 3
+
+
+def _rounds(doubt: Doubt, both: Both, words: str, width: int) -> Markup:
     """Every site's uncertainty, and below it the correlation, over the same rounds."""
     narrow, many = draw.is_narrow(width), len(doubt.sites) > NAMED
     short = shorten_all(doubt.sites, 14 if narrow else 24)
@@ -144,7 +163,7 @@ def _rounds(doubt: Doubt, both: pd.DataFrame, words: str, width: int) -> Markup:
         label = short[site] if i in named else ""
         series.append(draw.Series(site, label, kind, doubt.rounds.astype(float).tolist(), doubt.unsure[:, i].tolist()))
     panels = [draw.Panel("uncertainty of each site", series, *draw.domain([0.0, *doubt.unsure.ravel()]))]
-    if both["round"].nunique() > 1 and len(doubt.sites) > 3:
+    if _has_correlations(both):
         panels.append(_correlations(both, words))
     first, last = float(doubt.rounds[0]), float(doubt.rounds[-1])
     x = draw.Scale(first, max(last, first + 1), 36.0, width - 22 - 6.6 * max(len(s.label) for s in series))
@@ -159,15 +178,11 @@ def _rounds(doubt: Doubt, both: pd.DataFrame, words: str, width: int) -> Markup:
     return draw.plot(width, top + draw.ABOVE - 10, "Uncertainty round by round", said, parts)
 
 
-def _correlations(both: pd.DataFrame, words: str) -> draw.Panel:
-    found = [
-        (float(r), rank_correlation(of["unsure"].to_numpy(), of["score"].to_numpy()))  # type: ignore[arg-type]
-        for r, of in both.groupby("round")
-    ]
-    band = [[v if math.isfinite(v) else c.value for v in (c.low, c.high)] for _, c in found]
-    low, high = ([edge[side] for edge in band] for side in (0, 1))
-    values = [c.value for _, c in found]
-    line = draw.Series("rank correlation", "", "series strong m6", [r for r, _ in found], values, "", (low, high))
+def _correlations(both: Both, words: str) -> draw.Panel:
+    found = [both.found(at) for at in range(len(both.rounds))]
+    low, high = ([v if math.isfinite(v) else c.value for c in found for v in (c[side],)] for side in (1, 2))
+    values, rounds = [c.value for c in found], both.rounds.astype(float).tolist()
+    line = draw.Series("rank correlation", "", "series strong m6", rounds, values, "", (low, high))
     axis = f"rank correlation with {words.partition(' (')[0]}, 95 % interval"
     return draw.Panel(axis, [line], -1.05, 1.05)
 
