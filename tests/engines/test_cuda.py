@@ -35,6 +35,9 @@ CASES += [  # rows set aside; gradients no longer asked for; users that stop
     ("weight_erosion", {"validation": 0.25, "patience": 1, "p_d": 0.2}),
     ("weight_erosion", {"update": "local", "size": "weight", "momentum": 0.5, "p_d": 0.4, "beside": False}),
     ("influence", {"share": 0.4}),
+    ("cfl", {"eps1": 1e9, "eps2": 0.0, "after": 1, "smallest": 1}),  # groups that are split in every round
+    ("cfl", {"eps1": 1e9, "eps2": 0.0, "after": 2, "linkage": "complete", "weights": "rows"}),
+    ("apple", {"weights": "uniform", "schedule": "cosine", "fades": 3}),
 ]
 TRAINING = Training(rounds=6, batch=8, lr=0.02, decays=2)  # a graph is captured anew when the rate changes
 Absent = Callable[[int, int], Tensor] | None
