@@ -165,6 +165,7 @@ class APPLE(Method[State, Coord, Work, Down, Up]):
         return {OWN: state.params}
 
 
+@dataclass(frozen=True)
 class Count(Exchange[State, Coord, Nothing, Nothing, Counted]):
     """How many rows each site has."""
 

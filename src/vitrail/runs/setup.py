@@ -202,6 +202,8 @@ def check_keeping(task: Task, method: AnyMethod, out: object) -> None:
         one, other = (dict(tensors(ex.settle(task, state, d))) for d in (down, each(lambda t: t + 1, down)))
         if all(torch.equal(v, other[k]) for k, v in one.items()):
             what = "a site predicts with a model of its own, into which the shared one does not enter."
+        elif not method.shared(method.coord(task, 1)):
+            what = "no one model is shared by all sites, so that a coalition's reports would lead to several."
     problems = [Problem(f"method {method.title}", what, "Keep updates of one that shares a model.")] if what else []
     if out is None:
         problems.append(Problem("keep_updates", "there is no folder to keep them in.", "Give one: out, or --out."))
