@@ -191,10 +191,10 @@ def check_keeping(task: Task, method: AnyMethod, out: object) -> None:
     ex, what = method.plan(1)[0].last, ""
     if method.pools_rows:
         what = "all rows are in one place, so that no site reports anything."
-    elif method.grows:
-        what = "it makes a model for each site, and no shared one that a coalition's reports would give."
     elif not any(c.up for c in trace(task, method, 1)[0]):
         what = "its sites report nothing."
+    elif method.grows or not method.shared(method.coord(task, 1)):
+        what = "it makes a model for each site, and no shared one that a coalition's reports would give."
     else:
         one_site = torch.ones(1, dtype=torch.bool)
         state, everyone = method.state(task, 1), Roster(("site",), one_site, torch.zeros(1), torch.tensor(1))
@@ -202,8 +202,6 @@ def check_keeping(task: Task, method: AnyMethod, out: object) -> None:
         one, other = (dict(tensors(ex.settle(task, state, d))) for d in (down, each(lambda t: t + 1, down)))
         if all(torch.equal(v, other[k]) for k, v in one.items()):
             what = "a site predicts with a model of its own, into which the shared one does not enter."
-        elif not method.shared(method.coord(task, 1)):
-            what = "no one model is shared by all sites, so that a coalition's reports would lead to several."
     problems = [Problem(f"method {method.title}", what, "Keep updates of one that shares a model.")] if what else []
     if out is None:
         problems.append(Problem("keep_updates", "there is no folder to keep them in.", "Give one: out, or --out."))
