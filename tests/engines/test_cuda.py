@@ -41,6 +41,9 @@ CASES += [  # rows set aside; gradients no longer asked for; users that stop
     ("ripfl", {"rear": 2, "takes": 2, "drawn": 0.0, "lam": 1.5}),
     ("ripfl", {"rear": 1, "selection": "random", "similarity": False}),
     ("ripfl", {"rear": "never", "selection": "all", "evidence": False}),
+    ("cfl", {"eps1": 1e9, "eps2": 0.0, "after": 1, "smallest": 1}),  # groups that are split in every round
+    ("cfl", {"eps1": 1e9, "eps2": 0.0, "after": 2, "linkage": "complete", "weights": "rows"}),
+    ("apple", {"weights": "uniform", "schedule": "cosine", "fades": 3}),
 ]
 TRAINING = Training(rounds=6, batch=8, lr=0.02, decays=2)  # a graph is captured anew when the rate changes
 Absent = Callable[[int, int], Tensor] | None

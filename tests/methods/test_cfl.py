@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,7 +12,8 @@ from scipy.cluster.hierarchy import fcluster, linkage
 from scipy.spatial.distance import squareform
 from torch import Tensor
 
-from small import gap, make_sites, make_task, models, train
+import vitrail as vt
+from small import gap, make_sites, make_task, models, opposed_tables, train
 from vitrail.core.facts import ALIKE, GROUP, GROUP_LONGEST, GROUP_MOVED, GROUP_SPLIT, Facts, told
 from vitrail.core.task import Batch, Task
 from vitrail.engines.local import Engine
@@ -231,3 +233,10 @@ def test_every_block_is_cut_by_itself(seed: int) -> None:
         for i, j in itertools.product(mine, mine):
             assert bool(found[int(i), int(j)]) == ({i, j} <= one or {i, j} <= other)
     assert not found[block == 2][:, block != 2].any()
+
+
+def test_there_is_no_shared_model_to_count_contributions_on(tmp_path: Path) -> None:
+    tables = opposed_tables({"small": 40, "large": 60})
+    study = vt.Study.infer(tables, target="sick")
+    with pytest.raises(vt.VitrailError, match="no shared one that a coalition's reports would give"):
+        vt.federate(study, tables, "cfl", keep_updates=True, out=tmp_path / "run")

@@ -131,9 +131,9 @@ class Agreement:
             if not isinstance(place, int) or place not in places:
                 raise _none("place", place)
             end = kind == "settle" and s + 1 == len(self.stages)
-            known = [["test"]] if self.settles(s, r, place) else []
-            known += [list(last_splits(self.task))] if end else []
-            if splits not in ([], *known):
+            scored = [["test"]] if self.settles(s, r, place) else []
+            scored += [list(last_splits(self.task))] if end else []
+            if splits not in ([], *scored):
                 raise _none("score", splits)
             down = self.contracts[s][place].down
         elif kind == "standardise":

@@ -8,14 +8,16 @@ learns.
     sent    c_i, to the coordinator and from there to every site
     p_0j  = n_j / n: the site's share of all rows, counted once before the first round; or 1/N (`weights = "uniform"`).
             p_i begins there
-    lambda  falls from 1 in round r = 0 to nothing in round L: 0.001^(r/L), or (1 + cos(pi r/L)) / 2 (`schedule`)
+    lambda  falls from 1 in round r = 0 to nothing in round L (`fades`): 0.001^(r/L), or (1 + cos(pi r/L)) / 2
+            (`schedule`)
 
 Nothing keeps p_i above 0, or its sum at 1. Both c_i and p_i follow the study's optimiser; weight decay pulls p_i to
 p_0. Rounds in which nobody answered are not counted in r.
 
-Defaults are those of the authors' program (mu 0.1, rate 0.001/0.01, L a tenth of its 160 rounds), with one difference:
-there every core starts from another draw, here all start alike. A core moves by p_ii lr, about lr/N, and the mixture by
-the mean of that: with N sites learning is N times as slow as FedAvg's at the same lr, so tune it.
+Defaults are those of the authors' program (mu 0.1, rate 0.001/0.01, L a tenth of its 160 rounds). It leaves out the
+1/2, so that its mu is twice ours, and every core starts from another draw there; here all start alike. A core moves by
+p_ii lr, about lr/N, and the mixture by the mean of that: with N sites learning is N times as slow as FedAvg's at the
+same lr, so tune it.
 
 Left out: a limit on how many cores a site is sent, for which the coordinator would have to be told p_i.
 
@@ -163,6 +165,7 @@ class APPLE(Method[State, Coord, Work, Down, Up]):
         return {OWN: state.params}
 
 
+@dataclass(frozen=True)
 class Count(Exchange[State, Coord, Nothing, Nothing, Counted]):
     """How many rows each site has."""
 

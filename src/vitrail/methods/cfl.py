@@ -13,8 +13,9 @@ split.
 
 Defaults are those of the authors' program: eps1, eps2, no split in the first `after` rounds nor of `smallest` sites or
 fewer. eps1 and eps2 are lengths of updates: they mean something else with every network, loss and learning rate, and
-where that decays, updates get shorter by themselves. So tune them; the facts tell both lengths in every round. gamma = 0
-leaves the paper's last test open: it bounds how much the updates of sites of one kind differ, which nobody knows.
+where that decays, updates get shorter by themselves. So tune them; the facts tell both lengths in every round.
+gamma = 0 leaves the paper's last test open: it bounds how much the updates of sites of one kind differ, which nobody
+knows.
 
 Choices. The authors' program joins parts by their least similar pair (`linkage = "complete"`), which is not what the
 paper writes; and when it splits a part again it takes places within the part for places among all sites, which is not
