@@ -47,6 +47,13 @@ TO_ALONE = "how far the user's model is from one trained alone"  # [user]
 TO_SHARED = "how far the user's model is from the model of all sites"  # [user]
 BETWEEN = "how far the model of all sites is from one trained alone"  # [user]
 
+GROUP = "the group a site is in"  # [site] int
+LEFT_OUT = "a site's loss per row, on rows that were left out"  # [site]
+ALONE_LEFT_OUT = "that of a model trained alone, on rows that were left out"  # [site]
+CHOICE = "what all sites together chose: groups, constants of one's own, the share of one's own model"  # [3]
+COSTS = "the loss per row of each alternative, on rows that were left out"  # [groups, constants, own share]
+TRIED = "the shares of one's own model that were tried"  # [own share]
+
 ALONE_WEIGHT = "weights of a linear model trained alone"  # [site, input, output]
 ALONE_BIAS = "constants of a linear model trained alone"  # [site, output]
 

@@ -15,6 +15,7 @@ from vitrail.core.exchange import Method
 from vitrail.core.problems import Problem, VitrailError, nearest
 from vitrail.methods.apfl import APFL
 from vitrail.methods.centralized import Centralized
+from vitrail.methods.centres import Centres
 from vitrail.methods.ditto import Ditto
 from vitrail.methods.fedavg import FedAvg
 from vitrail.methods.fedper import FedPer
@@ -41,6 +42,7 @@ TABLE: dict[str, type[AnyMethod]] = {
     "ifedavg": IFedAvg,
     "weight_erosion": WeightErosion,
     "influence": Influence,
+    "centres": Centres,
 }
 
 DEFAULT = "fedavg"  # of a study that names no method
