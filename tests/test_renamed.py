@@ -104,6 +104,9 @@ def renamed(kind: type) -> type:
             def models(self, task: Any, state: Any) -> Any:
                 return super().models(task, back(state))
 
+            def predict(self, task: Any, state: Any, x: Any) -> Any:
+                return super().predict(task, back(state), x)
+
             def newcomer(self) -> Any:
                 return wrapped(super().newcomer())
 

@@ -15,15 +15,14 @@ What crosses: K blocks (a site's own change in block z_i, zeros elsewhere), a on
 which starts are compared, and at the end one table of out-of-fold losses. The coordinator is given their totals only;
 who is in which group it learns from the sites that agree to show it. It trusts the losses that are reported.
 
-Cost, in FedAvg's trainings: (folds + 1) (2 + (1 - warm) starts (groups - 1)), and every round of groups a site scores
-all their models. `split = "head"`: between groups only the last layer differs, so that messages stay small for a large
-network. `alpha` fixes the share of one's own model. A centre whose group is empty stands still. A site that was absent
-when the choice was made has no constant, and the group of its last round.
+Cost, in FedAvg's trainings: (folds + 1) (2 + (1 - warm) starts (groups - 1)); and in each round of groups a site scores
+all their models, and their optimiser begins afresh. `split = "head"`: between groups only the last layer differs, so
+that messages stay small for a large network. `alpha` fixes the share of one's own model. A centre whose group is empty
+stands still. A site that was absent when the choice was made has no constant, and the group of its last round.
 """
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from typing import Annotated, ClassVar, Literal, NamedTuple
 
@@ -31,42 +30,15 @@ import torch
 from torch import Tensor
 
 from vitrail.core.exchange import Exchange, Method, Roster, Rows, Stage, training
-from vitrail.core.facts import ALONE, ALONE_LEFT_OUT, CHOICE, COSTS, GROUP, LEFT_OUT, OWN, SHARED, TRIED, Fact, Facts
+from vitrail.core.facts import ALONE, ALONE_LEFT_OUT, GROUP, LEFT_OUT, OWN, SHARED, Facts
 from vitrail.core.random import mixed
 from vitrail.core.rules import Rule
 from vitrail.core.task import Batch, Task, carried
 from vitrail.core.tensors import Params, blended, copied, less, moved, scaled, to_all
-from vitrail.methods.copies import apart, copies, fitted, flat, joined, last, loss, mix, picked, repeated
-from vitrail.methods.fedavg import Averages
+from vitrail.methods.choice import Choose, Coord, State, centres_of, lot_of
+from vitrail.methods.copies import apart, copies, flat, joined, last, picked, repeated
+from vitrail.methods.fedavg import Averages, Shared
 from vitrail.methods.parts import Reveal
-
-JITTER = 0.1  # of a first step away from the model of all sites, for weights of unit length
-
-
-class State(NamedTuple):
-    own: Annotated[Params, "the models trained on your rows alone, on all of them and without each fold"]
-    groups: Annotated[Tensor, "the groups that your rows fit best"]  # [site, start, K]
-    constants: Annotated[Tensor, "what your site would add to the scores of its group's models"]  # [site, K, output]
-    losses: Annotated[Tensor, "your loss per row by each alternative, on rows left out"]  # [site, K, constant, alpha]
-    alone: Annotated[Tensor, "that of your model trained alone, until you agree to show it"]  # [site]
-    # what follows is settled
-    alpha: Tensor  # [site]
-    constant: Annotated[Tensor, "what your site adds to its scores"]  # [site, output]
-    group: Annotated[Tensor, "the group you are in, until you agree to show it"]  # [site]: from 1 on; 0: not yet
-    loss: Annotated[Tensor, "your loss per row by the choice, until you agree to show it"]  # [site]
-    params: Params  # the model of the site's group
-    shared: Params  # that of all sites
-    memory: Annotated[Params, "what the optimiser remembers of your last batches"] = {}  # noqa: RUF012
-    own_memory: Annotated[Params, "what it remembers for the models of your own"] = {}  # noqa: RUF012
-
-
-class Coord(NamedTuple):
-    params: Params  # [version, ...]: the model of all sites, without each fold; the last version has all rows
-    base: Params  # [version, ...]: where the centres of K > 1 parted from it
-    parted: Tensor  # whether they have
-    offset: Params  # [version, start, centre, ...]: how far each has come since then
-    fit: Tensor  # [version, start, K > 1]: sum over sites of the loss of the best centre
-    choice: Tensor  # the place of the choice among all alternatives
 
 
 class Down(NamedTuple):
@@ -86,9 +58,10 @@ class Work(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Centres(Averages, Method[State, Coord, Work, Down, Up]):
+class Centres(Method[State, Coord, Work, Down, Up]):
     title: ClassVar[str] = "Centres"
     name: ClassVar[str] = "all sites"
+    sees = "sum"
     places: ClassVar[bool] = True
     groups: int = 3
     folds: int = 3
@@ -98,6 +71,8 @@ class Centres(Averages, Method[State, Coord, Work, Down, Up]):
     hold: float = 0.3
     alpha: float | None = None
     split: Literal["all", "head"] = "all"
+    weights: Literal["uniform", "rows"] = "uniform"
+    invited: int | None = None
 
     def __post_init__(self) -> None:
         if self.folds < 2:
@@ -139,6 +114,9 @@ class Centres(Averages, Method[State, Coord, Work, Down, Up]):
             return ()
         return ('split = "head", and the network has no group "head"',)
 
+    def invite(self, task: Task, coord: Coord, roster: Roster) -> Tensor:
+        return Averages(self.weights, self.invited).invite(task, Shared({}), roster)
+
     def state(self, task: Task, sites: int) -> State:
         own, none = copied(to_all(to_all(task.start, self.wide[0]), sites)), task.like.new_zeros(sites)
         groups = none.new_zeros(sites, self.starts, self.groups, dtype=torch.int64)
@@ -148,7 +126,7 @@ class Centres(Averages, Method[State, Coord, Work, Down, Up]):
         constant, group = constants[:, 0].clone(), none.to(torch.int64)
         return State(own, groups, constants, table, alone, alpha, constant, group, left_out, {}, {}, *memory)
 
-    def coord(self, task: Task, sites: int) -> Coord:  # type: ignore[override]
+    def coord(self, task: Task, sites: int) -> Coord:
         differ = task.select(task.start, ("head",)) if self.split == "head" else task.start
         params, none = copied(to_all(task.start, self.wide[0])), task.like.new_zeros(())
         offset = {k: v.new_zeros(*self.wide, *v.shape) for k, v in differ.items()}
@@ -156,10 +134,10 @@ class Centres(Averages, Method[State, Coord, Work, Down, Up]):
         fit = none.new_zeros(*self.wide[:2], self.groups - 1)
         return Coord(params, base, none.to(torch.bool), offset, fit, none.to(torch.int64))
 
-    def shared(self, coord: Coord) -> Params:  # type: ignore[override]
+    def shared(self, coord: Coord) -> Params:
         return {k: v[-1] for k, v in coord.params.items()}
 
-    def send(self, task: Task, coord: Coord, roster: Roster) -> Down:  # type: ignore[override]
+    def send(self, task: Task, coord: Coord, roster: Roster) -> Down:
         return Down(to_all(coord.params, len(roster.names)), lot_of(roster))
 
     def begin(self, task: Task, state: State, down: Down, rows: Rows, rule: Rule) -> Work:
@@ -175,11 +153,14 @@ class Centres(Averages, Method[State, Coord, Work, Down, Up]):
         shared, memory = ({k: v[:, :n] for k, v in tree.items()} for tree in (work.models, work.memory))
         own, own_memory = ({k: v[:, n:] for k, v in tree.items()} for tree in (work.models, work.memory))
         memory, own_memory = carried(memory, state.memory), carried(own_memory, state.own_memory)
-        weight = rows.total if self.weights == "rows" else torch.ones_like(rows.total)
+        weight = self.weight(rows)
         kept = state._replace(own=own, memory=memory, own_memory=own_memory)
         return kept, Up(scaled(weight, less(shared, down.params)), weight)
 
-    def merge(self, task: Task, coord: Coord, up: Up, roster: Roster) -> tuple[Coord, Facts]:  # type: ignore[override]
+    def weight(self, rows: Rows) -> Tensor:
+        return rows.total if self.weights == "rows" else torch.ones_like(rows.total)
+
+    def merge(self, task: Task, coord: Coord, up: Up, roster: Roster) -> tuple[Coord, Facts]:
         params = moved(coord.params, up.change, up.weight)
         base = {k: torch.where(coord.parted, v, params[k]) for k, v in coord.base.items()}
         return coord._replace(params=params, base=base), {}
@@ -228,7 +209,7 @@ class Centred(NamedTuple):
 
 class Blocks(NamedTuple):
     change: Annotated[Params, "what training on your rows changed in the model of your group; zeros for all others"]
-    count: Annotated[Tensor, "how much that counts, in the place of your group"]  # [site, version, start, centre]
+    weight: Annotated[Tensor, "how much that counts, in the place of your group"]  # [site, version, start, centre]
     fit: Annotated[Tensor, "the loss of your group's model on your rows"]  # [site, version, start, K > 1]
 
 
@@ -252,7 +233,7 @@ class Split(Exchange[State, Coord, Hand, Centred, Blocks]):
     of: Centres
 
     def invite(self, task: Task, coord: Coord, roster: Roster) -> Tensor:
-        return self.of.invite(task, coord, roster)  # type: ignore[arg-type]
+        return self.of.invite(task, coord, roster)
 
     def send(self, task: Task, coord: Coord, roster: Roster) -> Centred:
         n = len(roster.names)
@@ -288,13 +269,12 @@ class Split(Exchange[State, Coord, Hand, Centred, Blocks]):
     def report(
         self, task: Task, state: State, work: Hand, down: Centred, rows: Rows, rule: Rule
     ) -> tuple[State, Blocks]:
-        weight, place = rows.total if self.of.weights == "rows" else torch.ones_like(rows.total), work.place
-        change = {}
+        change, weight, place = {}, self.of.weight(rows), work.place
         for k, v in down.centres.items():
-            one = work.models[k].unflatten(1, place.shape[1:]) - picked(v, place)
-            at = place.view(*place.shape, *[1] * (v.dim() - 4)).expand_as(one)
-            change[k] = torch.zeros_like(v).scatter(3, at, one)
-        count = torch.zeros_like(work.fit).new_zeros(len(place), *self.of.wide).scatter(-1, place, 1.0)
+            one = work.models[k].view(*place.shape, *v.shape[4:]) - picked(v, place)
+            there = place.view(*place.shape, *[1] * (v.dim() - 4)).expand_as(one)
+            change[k] = torch.zeros_like(v).scatter(3, there, one)
+        count = work.fit.new_zeros(len(place), *self.of.wide).scatter(-1, place, 1.0)
         groups = state.groups.clone()
         for i, at in enumerate(self.of.spans):
             groups[..., 1 + i] = place[:, -1, :, i] - at.start
@@ -302,7 +282,7 @@ class Split(Exchange[State, Coord, Hand, Centred, Blocks]):
         return state._replace(groups=groups), told
 
     def merge(self, task: Task, coord: Coord, up: Blocks, roster: Roster) -> tuple[Coord, Facts]:
-        by = torch.where(up.count > 0, up.count, 1)  # nobody's stands still
+        by = torch.where(up.weight > 0, up.weight, 1)  # nobody's stands still
         offset = {k: v + up.change[k] / by.view(*by.shape, *[1] * (v.dim() - 3)) for k, v in coord.offset.items()}
         return coord._replace(parted=torch.ones_like(coord.parted), offset=offset, fit=up.fit), {}
 
@@ -310,127 +290,5 @@ class Split(Exchange[State, Coord, Hand, Centred, Blocks]):
         return self.of.settle(task, state, down)
 
 
-class Offer(NamedTuple):
-    params: Annotated[Params, "the model of all sites, without each fold and on all rows"]  # [site, version, ...]
-    centres: Annotated[Params, "the models of all groups"]  # [site, version, centre, ...]: of the best start
-    start: Annotated[Tensor, "from which start they came"]  # [site, K]
-    choice: Annotated[Tensor, "the choice: how many groups, constants of your own or not, how much of your own model"]
-    lot: Annotated[Tensor, "a number from which the fold of each row follows"]
-
-
-class Costs(NamedTuple):
-    costs: Annotated[Tensor, "what each alternative would have cost you: loss on rows that were left out"]
-    rows: Annotated[Tensor, "how many rows that is, as they count"]
-
-
-@dataclass(frozen=True)
-class Choose(Exchange[State, Coord, Offer, Offer, Costs]):
-    """Each site says what every alternative costs it out of fold; the lowest total is the choice of all."""
-
-    sees = "sum"
-    trains: ClassVar[bool] = False
-    unsure: ClassVar[frozenset[str]] = frozenset({"costs"})
-    of: Centres
-
-    def send(self, task: Task, coord: Coord, roster: Roster) -> Offer:
-        n, fit = len(roster.names), torch.where(coord.fit.isfinite(), coord.fit, torch.inf)
-        start = fit.argmin(1)  # [version, K > 1]
-        of_each = start.repeat_interleave(torch.arange(2, 2 + start.shape[1], device=start.device), 1)[..., None]
-        every = centres_of(coord, roster).items()
-        centres = {k: picked(v.transpose(1, 2), of_each, 2)[:, :, 0] for k, v in every}
-        told = to_all({"start": torch.nn.functional.pad(start[-1], (1, 0)), "choice": coord.choice}, n)
-        return Offer(to_all(coord.params, n), to_all(centres, n), told["start"], told["choice"], lot_of(roster))
-
-    def begin(self, task: Task, state: State, down: Offer, rows: Rows, rule: Rule) -> Offer:
-        return down
-
-    def step(self, task: Task, work: Offer, batch: Batch, rule: Rule) -> None:
-        """Nothing is trained."""
-
-    def report(self, task: Task, state: State, work: Offer, down: Offer, rows: Rows, rule: Rule) -> tuple[State, Costs]:
-        of, heard = self.of, [self.scores(task, state, down, batch) for batch in rows.blocks()]
-        mine, theirs = (torch.cat([h[i] for h in heard], -2) for i in (0, 1))  # [site, version, (centre,) row, output]
-        y, w, fold = (torch.cat([h[i] for h in heard], 1) for i in (2, 3, 4))
-        seen = w[:, None] * (fold[:, None] != torch.arange(of.wide[0], device=fold.device)[:, None])[..., None]
-        losses = loss(task, theirs, y[:, None, None], seen[:, :, None])  # [site, version, centre]
-        best = [torch.zeros_like(losses[..., 0], dtype=torch.int64)]
-        best += [of.nearest(losses[..., 1 + at.start : 1 + at.stop], rows) for at in of.spans]
-        first = torch.tensor([0, *(1 + at.start for at in of.spans)], device=fold.device)
-        place = torch.stack(best, -1) + first  # [site, version, K]
-        of_group = picked(theirs, place, 2)
-        constants = fitted(task, of_group, y[:, None, None], seen[:, :, None], of.hold)
-        left_out = fold[:, None, None, :, None]  # the version of each row that has not seen it
-        alone = mine.gather(1, left_out[:, 0].expand(-1, -1, -1, mine.shape[-1]))
-        group = of_group.gather(1, left_out.expand(-1, -1, *of_group.shape[2:3], -1, mine.shape[-1]))
-        added = (of_group + constants[..., None, :]).gather(1, left_out.expand_as(group))
-        both = torch.stack([group[:, 0], added[:, 0]][: 1 + of.constant], 2)  # [site, K, constant, row, output]
-        costs = [loss(task, mix(a, alone[:, :, None], both), y[:, None, None], w[:, None, None]) for a in of.alphas]
-        table, total = torch.stack(costs, -1), w.sum((1, 2))
-        per_row = 1 / total.clamp(min=torch.finfo(total.dtype).tiny)
-        losses, by_itself = per_row[:, None, None, None] * table, per_row * loss(task, alone[:, 0], y, w)
-        groups = torch.stack(best, -1)[:, -1:].expand_as(state.groups)
-        kept = state._replace(groups=groups, constants=constants[:, -1], losses=losses, alone=by_itself)
-        return kept, Costs(table, total)
-
-    def scores(self, task: Task, state: State, down: Offer, batch: Batch) -> tuple[Tensor, ...]:
-        """Of one block of rows: by the models of one's own, by all centres; and what is known of the rows."""
-        n, versions = len(batch.y), self.of.wide[0]
-        wide = copies(batch, batch.w[:, None].expand(-1, versions, -1, -1))
-        count = self.of.wide[2]
-        models = [state.own, down.params]
-        models += [down.params | {k: v[:, :, c] for k, v in down.centres.items()} for c in range(count)]
-        said = [task.output(flat(m), wide.x).unflatten(0, (n, versions)) for m in models]
-        return said[0], torch.stack(said[1:], 2), batch.y, batch.w, self.of.fold(batch, down.lot)
-
-    def merge(self, task: Task, coord: Coord, up: Costs, roster: Roster) -> tuple[Coord, Facts]:
-        costs = torch.where(up.costs.isfinite(), up.costs, torch.inf)
-        k, b, a = torch.unravel_index(choice := costs.flatten().argmin(), costs.shape)
-        tried = costs.new_tensor(self.of.alphas)
-        told = {
-            "choice": Fact(torch.stack([k + 1, b, tried[a]]), ("what",), CHOICE),
-            "costs": Fact(costs / up.rows, ("groups", "constants", "own share"), COSTS),
-            "tried": Fact(tried, ("own share",), TRIED),
-        }
-        return coord._replace(choice=choice), told
-
-    def settle(self, task: Task, state: State, down: Offer) -> State:
-        site = torch.arange(len(down.choice), device=down.choice.device)
-        k, b, a = torch.unravel_index(down.choice, self.of.table)
-        group = state.groups[site, down.start[site, k], k]
-        first = torch.tensor([0, *(1 + at.start for at in self.of.spans)], device=k.device)
-        whole = last(down.params)
-        params = {}
-        for name, v in whole.items():
-            every = torch.cat([v[:, None], down.centres[name][:, -1]], 1) if name in down.centres else v[:, None]
-            params[name] = every[site, (first[k] + group).clamp(max=every.shape[1] - 1)]
-        return state._replace(
-            own={name: v[:, -1:] for name, v in state.own.items()},
-            alpha=state.alpha.new_tensor(self.of.alphas)[a],
-            constant=b[:, None] * state.constants[site, k],
-            group=group + 1,
-            loss=state.losses.flatten(1)[site, down.choice],
-            params=params,
-            shared=whole,
-        )
-
-
-def centres_of(coord: Coord, roster: Roster) -> Params:
-    """[version, start, centre, ...]: all centres of K > 1, from where they parted, each first a small step into a
-    direction of its own; what is added to scores by itself is no direction."""
-    out = {}
-    for i, (k, v) in enumerate(coord.offset.items()):
-        out[k] = coord.base[k][:, None, None] + v
-        if v.dim() > 4:
-            numbers = mixed(roster.seeds.sum() + i, torch.arange(1, 1 + v[0].numel(), device=v.device))
-            length = math.prod(v.shape[3:-1]) ** 0.5
-            out[k] += (JITTER / length * (numbers.to(v.dtype) / 2**63)).view(v.shape[1:])
-    return out
-
-
 def rest_of(down: Centred, times: int) -> Params:
     return repeated({k: v for k, v in down.params.items() if k not in down.centres}, times)
-
-
-def lot_of(roster: Roster) -> Tensor:
-    """The same for all sites: rows of the same place are in the same fold."""
-    return roster.seeds.sum().expand(len(roster.names))

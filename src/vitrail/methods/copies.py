@@ -20,7 +20,7 @@ def flat(tree: Params) -> Params:
 
 
 def apart(tree: Params, sites: int) -> Params:
-    return {k: v.unflatten(0, (sites, -1)) for k, v in tree.items()}
+    return {k: v.view(sites, len(v) // sites, *v.shape[1:]) for k, v in tree.items()}
 
 
 def joined(one: Params, other: Params) -> Params:
@@ -53,8 +53,8 @@ def picked(tensor: Tensor, place: Tensor, axis: int = 3) -> Tensor:
 
 def loss(task: Task, z: Tensor, y: Tensor, w: Tensor) -> Tensor:
     """Of scores [..., row, output], summed over rows."""
-    given = [t.expand(*z.shape[:-1], -1).flatten(0, -3) for t in (z, y, w)]
-    return task.loss.rows(Out(given[0], given[0]), Batch(given[0], *given[1:])).sum(1).view(z.shape[:-2])
+    flat_z, flat_y, flat_w = (t.expand(*z.shape[:-1], -1).flatten(0, -3) for t in (z, y, w))
+    return task.loss.rows(Out(flat_z, flat_z), Batch(flat_z, flat_y, flat_w)).sum(1).view(z.shape[:-2])
 
 
 def mix(a: float, mine: Tensor, theirs: Tensor) -> Tensor:
@@ -68,8 +68,8 @@ def fitted(task: Task, z: Tensor, y: Tensor, w: Tensor, hold: float) -> Tensor:
     b, step = z.new_zeros(*z.shape[:-2], 1, z.shape[-1]), 1 / (w.sum((-2, -1), keepdim=True) + hold)
 
     def slope(b: Tensor) -> Tensor:
-        given = [t.flatten(0, -3) for t in (z + b, y, w)]
-        return task.loss.slope(Out(given[0], given[0]), Batch(given[0], *given[1:])).sum(1).view(b.shape) + hold * b
+        flat_z, flat_y, flat_w = (t.flatten(0, -3) for t in (z + b, y, w))
+        return task.loss.slope(Out(flat_z, flat_z), Batch(flat_z, flat_y, flat_w)).sum(1).view(b.shape) + hold * b
 
     now = slope(b)
     for _ in range(STEPS):

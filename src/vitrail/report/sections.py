@@ -14,6 +14,7 @@ import numpy as np
 
 from vitrail.core import facts as means
 from vitrail.explain.trust import read_trust
+from vitrail.report import chosen as choice
 from vitrail.report import figures, trust
 from vitrail.report.figures import Gain, Spread
 from vitrail.report.findings import (
@@ -114,6 +115,15 @@ def _trust(page: Page) -> Contents:
     learned = read_learned(_run(page))
     assert learned is not None
     return trust.contents(learned, metric_words(page.metric))
+
+
+# whom to learn from, and how much
+
+
+def _choice(page: Page) -> Contents:
+    found = choice.read_choice(_run(page))
+    assert found is not None
+    return choice.contents(found)
 
 
 # scores
@@ -236,6 +246,20 @@ SECTIONS = (
             means.ALONE_BIAS,
         ),
         heat=True,
+    ),
+    Section(
+        "parts/chosen.html",
+        _choice,
+        tells(means.CHOICE),
+        (
+            means.CHOICE,
+            means.COSTS,
+            means.TRIED,
+            means.GROUP,
+            means.LEFT_OUT,
+            means.ALONE_LEFT_OUT,
+            means.AGREED,
+        ),
     ),
     Section("parts/shifts.html", _shifts, tells(*means.ENDS), (*means.ENDS, means.AGREED), heat=True),
     Section("parts/scores.html", _scores),
