@@ -403,12 +403,12 @@ def write(plans: dict[str, list[Case]], folder: Path, out: Path) -> None:
 SETTINGS = """\
 Written by `benchmarks/choose.py`. Worlds of our own: logistic truths over 10 features, 12 sites of 60 to 250 rows, 3000
 test rows each; *network*: the truth is a small tanh network, the model an MLP of 16 units. Tables: linear models on
-features standardised over all sites, at most 1000 rows of a site, half of them test rows (Adult four fifths). Pictures:
-CIFAR-10 through fixed random-patch features, 4 classes a site, or two groups that name the classes differently.
-Everyone trains 30 rounds of one epoch, batches of 32, mean loss, no momentum, the rate times .9 twenty times. Every
-way's learning rate, and fine-tuning's epochs, are tuned alike within training rows of two other seeds. Random centres:
-groups by lot, all else as Centres. True groups: FedAvg within them, at Centres' rate. Only sites with right labels are
-judged."""
+features standardised over all sites, at most 500 rows of a site, half of them test rows (Adult: 1000, four fifths).
+Pictures: CIFAR-10 through fixed random-patch features, 4 classes a site, or two groups that name the classes
+differently. Everyone trains 30 rounds of one epoch, batches of 32, mean loss, no momentum, the rate times .9 twenty
+times. Every way's learning rate, and fine-tuning's epochs, are tuned alike within training rows of two other seeds.
+Random centres: groups by lot, all else as Centres. True groups: FedAvg within them, at Centres' rate. Only sites with
+right labels are judged."""
 
 
 def main() -> None:

@@ -38,7 +38,7 @@ class World(NamedTuple):
     shift: bool = False
     wrong: str = ""
     sites: int = 12
-    rows: tuple[int, int] = (60, 250)
+    rows: tuple[int, int] = (60, 250)  # of a site to train on; of a table, before test rows are taken
     hidden: tuple[int, ...] = ()  # of the network; its truth then is one too
     table: str = ""  # rows of this table instead
     hard: bool = False  # whether there is somebody to find: groups or wrong labels
@@ -59,11 +59,11 @@ WORLDS = {
     "network, all alike": World(hidden=(16,)),
     "network, two groups": World(2, hidden=(16,), hard=True),
     "network, a third by lot": World(wrong="by lot", hidden=(16,), hard=True),
-    "heart, 4 hospitals": World(table="heart"),
-    "GUSTO, 16 regions": World(table="gusto"),
-    "Titanic by age": World(table="titanic"),
-    "Adult by occupation": World(table="occupation"),
-    "Adult by relationship": World(table="relationship"),
+    "heart, 4 hospitals": World(table="heart", rows=(1, 500)),
+    "GUSTO, 16 regions": World(table="gusto", rows=(1, 500)),
+    "Titanic by age": World(table="titanic", rows=(1, 500)),
+    "Adult by occupation": World(table="occupation", rows=(1, 1000)),
+    "Adult by relationship": World(table="relationship", rows=(1, 1000)),
     "pictures, 4 classes a site": World(table="cifar", sites=16, rows=(80, 240)),
     "pictures, two groups": World(2, table="cifar", rows=(80, 240), hard=True),
 }
@@ -72,7 +72,7 @@ WORLDS = {
 def sites_of(world: World, seed: int) -> list[Site]:
     if world.table == "cifar":
         return pictures(world, seed)
-    return tabled(world.table, seed) if world.table else drawn(world, seed)
+    return tabled(world, seed) if world.table else drawn(world, seed)
 
 
 def drawn(world: World, seed: int, columns: int = 10) -> list[Site]:
@@ -86,7 +86,7 @@ def drawn(world: World, seed: int, columns: int = 10) -> list[Site]:
         place, scale = np.zeros(columns), np.ones(columns)
         if world.shift:
             place, scale = 0.7 * g.normal(size=columns), np.exp(0.4 * g.normal(size=columns))
-        many = int(np.exp(g.uniform(*np.log(world.rows))))
+        many = int(np.exp(g.uniform(*np.log(world.rows))) + 1e-6)  # 60 to 60 is 60
         x = place + scale * g.normal(size=(many + TEST, columns))
         y = (g.random(len(x)) < 1 / (1 + np.exp(-(truths[group](x) + x @ own + constant)))).astype(int)
         if bad:
@@ -121,10 +121,10 @@ def study_of(name: str) -> vt.Study:
     return study.with_changes(training={"class_weights": "none"}, split={"test": share, "at_least": 1})
 
 
-def tabled(name: str, seed: int) -> list[Site]:
-    """At most 1000 rows of a site, drawn by the seed, and of these a half is tested on; of Adult four fifths."""
-    some = {k: f.sample(min(len(f), 1000), random_state=seed) for k, f in frames(name).items()}
-    made = prepare(some, study_of(name), seed)
+def tabled(world: World, seed: int) -> list[Site]:
+    """Rows of a site, drawn by the seed, and of these a half is tested on; of Adult four fifths."""
+    some = {k: f.sample(min(len(f), world.rows[1]), random_state=seed) for k, f in frames(world.table).items()}
+    made = prepare(some, study_of(world.table), seed)
     return [Site(*(np.asarray(a) for a in (s.train_x, s.train_y, s.test_x, s.test_y))) for s in made]
 
 

@@ -98,7 +98,9 @@ class Choose(Exchange[State, Coord, Offer, Offer, Costs]):
         first = torch.tensor([0, *(1 + at.start for at in of.spans)], device=fold.device)
         place = torch.stack(best, -1) + first  # [site, version, K]
         of_group = picked(theirs, place, 2)
-        constants = fitted(task, of_group, y[:, None, None], seen[:, :, None], of.hold)
+        constants = torch.zeros_like(of_group[..., 0, :])
+        if of.constant:
+            constants = fitted(task, of_group, y[:, None, None], seen[:, :, None], of.hold)
         left_out = fold[:, None, None, :, None]  # the version of each row that has not seen it
         alone = mine.gather(1, left_out[:, 0].expand(-1, -1, -1, mine.shape[-1]))
         group = of_group.gather(1, left_out.expand(-1, -1, *of_group.shape[2:3], -1, mine.shape[-1]))
