@@ -16,7 +16,6 @@ import itertools
 import json
 import os
 import platform
-import sys
 import time
 from collections.abc import Callable, Iterable
 from concurrent.futures import ProcessPoolExecutor, as_completed
@@ -31,9 +30,6 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")  # one process for each core
 import numpy as np
 import torch
 from torch import Tensor
-
-sys.path.insert(0, str(Path(__file__).parent))
-
 from worlds import TEST, WORLDS, Array, Site, World, sites_of
 
 import vitrail as vt

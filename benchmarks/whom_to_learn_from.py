@@ -20,7 +20,6 @@ import math
 import multiprocessing
 import os
 import platform
-import sys
 import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
@@ -35,9 +34,6 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")  # one process for each core
 import numpy as np
 import pandas as pd
 import torch
-
-sys.path.insert(0, str(Path(__file__).parent))
-
 from worlds import TEST, WORLDS, sites_of
 
 import vitrail as vt

@@ -10,6 +10,7 @@ import pytest
 import vitrail as vt
 from scripts import load_script
 
+load_script("worlds")  # of which it takes some
 bench = load_script("whom_to_learn_from")
 ROUNDS = 2
 

@@ -252,6 +252,7 @@ SECTIONS = (
         _choice,
         tells(means.CHOICE),
         (
+            means.ROUND,
             means.CHOICE,
             means.COSTS,
             means.TRIED,
