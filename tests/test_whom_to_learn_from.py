@@ -10,6 +10,7 @@ import pytest
 import vitrail as vt
 from scripts import load_script
 
+load_script("worlds")  # of which it takes some
 bench = load_script("whom_to_learn_from")
 ROUNDS = 2
 
@@ -76,3 +77,20 @@ def test_gains_are_paired_and_the_worst_user_is_each_methods_own() -> None:
         assert told.sure == told.here == np.sign(gain)
     rough = r._replace(scores={**scores, ("ditto", "auc"): theirs + np.array([[-0.1], [0.3], [0.1]])})
     assert rough.gain("ditto", "global", "mean", "auc").sure == 0
+
+
+def test_a_tuned_value_at_an_end_of_its_grid_is_named_unless_nothing_is_beyond() -> None:
+    given = {w: {"lr": 0.1} for w in bench.WAYS}
+    given |= {"fine_tune": {"lr": 0.01, "epochs": 1}, "weight_erosion": {"lr": 0.1, "p_d": 0.3, "p_s": 0.0}}
+    given["ndoye"] = {"k": 1, "lr": 0.1, "ranking_lr": 3}
+    r = bench.Result("heart", {}, [1], {}, {w: [{"settings": s}] for w, s in given.items()})
+    assert bench.at_an_end(r) == ["Weight Erosion p_d 0.3", "Ndoye top-k ranking_lr 3", "Fine-tuning lr 0.01"]
+
+
+def test_in_the_control_a_site_trains_on_60_rows_of_its_groups_truth() -> None:
+    study, sites = bench.load("control", 4)
+    case = bench.trained(study.with_changes(training={"rounds": 1}), sites, vt.methods.build("local"), 4)
+    assert set(map(tuple, case["sizes"].values())) == {(60, bench.TEST)}
+    again, other = (bench.load("control", seed)[1] for seed in (4, 5))
+    assert again["site 3"].equals(sites["site 3"])
+    assert not other["site 3"].equals(sites["site 3"])

@@ -58,6 +58,12 @@ GROUP_LONGEST = "how long the longest update in the site's group is"  # [site], 
 ALIKE = "the cosine of the angle between a user's update and a site's"  # [user, site]
 MIXED = "how much of a site's core model is mixed into a user's model, also less than nothing"  # [user, site]
 
+LEFT_OUT = "a site's loss per row, on rows that were left out"  # [site]
+ALONE_LEFT_OUT = "that of a model trained alone, on rows that were left out"  # [site]
+CHOICE = "what all sites together chose: groups, constants of one's own, the share of one's own model"  # [3]
+COSTS = "the loss per row of each alternative, on rows that were left out"  # [groups, constants, own share]
+TRIED = "the shares of one's own model that were tried"  # [own share]
+
 ALONE_WEIGHT = "weights of a linear model trained alone"  # [site, input, output]
 ALONE_BIAS = "constants of a linear model trained alone"  # [site, output]
 

@@ -16,6 +16,7 @@ from vitrail.core.problems import Problem, VitrailError, nearest
 from vitrail.methods.apfl import APFL
 from vitrail.methods.apple import APPLE
 from vitrail.methods.centralized import Centralized
+from vitrail.methods.centres import Centres
 from vitrail.methods.cfl import CFL
 from vitrail.methods.ditto import Ditto
 from vitrail.methods.fed_rod import FedRoD
@@ -51,6 +52,7 @@ TABLE: dict[str, type[AnyMethod]] = {
     "apple": APPLE,
     "cfl": CFL,
     "ripfl": RIPFL,
+    "centres": Centres,
 }
 
 DEFAULT = "fedavg"  # of a study that names no method

@@ -16,7 +16,7 @@ from vitrail.core import facts as means
 from vitrail.explain.doubt import read_choice, read_doubt
 from vitrail.explain.grouping import read_groups
 from vitrail.explain.trust import read_trust
-from vitrail.report import classes, coverage, doubt, figures, grouped, mixed, trust
+from vitrail.report import choice, classes, coverage, doubt, figures, grouped, mixed, trust
 from vitrail.report.figures import Gain, Spread
 from vitrail.report.findings import (
     alone_title,
@@ -164,6 +164,15 @@ def _classes(page: Page) -> Contents:
     return classes.contents(_run(page))
 
 
+# whom to learn from, and how much
+
+
+def _choice(page: Page) -> Contents:
+    found = choice.read_choice(_run(page))
+    assert found is not None
+    return choice.contents(found)
+
+
 # scores
 
 
@@ -305,6 +314,21 @@ SECTIONS = (
         lambda page: classes.differing(page.run) is not None,
         (means.SHARE, means.SIMILARITY),
         heat=True,
+    ),
+    Section(
+        "parts/choice.html",
+        _choice,
+        tells(means.CHOICE),
+        (
+            means.ROUND,
+            means.CHOICE,
+            means.COSTS,
+            means.TRIED,
+            means.GROUP,
+            means.LEFT_OUT,
+            means.ALONE_LEFT_OUT,
+            means.AGREED,
+        ),
     ),
     Section("parts/shifts.html", _shifts, tells(*means.ENDS), (*means.ENDS, means.AGREED), heat=True),
     Section("parts/scores.html", _scores),
