@@ -20,30 +20,41 @@ from vitrail.cli.given import (
     parse_methods,
 )
 from vitrail.cli.shown import print_comparison, show_progress
+from vitrail.core.problems import Problem, VitrailError, nearest
 from vitrail.core.table import print_table
 
 
 def demo(
-    out: Annotated[Path, typer.Option(help="Where to write.")] = Path("runs/demo"),
-    seeds: Annotated[int, typer.Option(min=1, help="Seeds for each method.")] = 5,
+    what: Annotated[str, typer.Argument(help="heart: tables of four hospitals. pictures: chest X-rays.")] = "heart",
+    out: Annotated[Path | None, typer.Option(help="Where to write; runs/demo or the next that is free.")] = None,
+    seeds: Annotated[int | None, typer.Option(min=1, help="Seeds for each method; 5, or 3 for pictures.")] = None,
 ) -> None:
-    """Federate the four real hospitals of the UCI heart disease data, offline, and write a page about it."""
-    from vitrail.data.datasets import HEART_ATTRIBUTION, heart_disease, packaged
-    from vitrail.methods import named
+    """Federate real data that is shipped, offline, and write a page about it: heart disease, or chest X-rays."""
+    from vitrail.data import datasets
+    from vitrail.methods import DEFAULT, named
     from vitrail.report.build import write_report
     from vitrail.studies.compare import compare, seeds_of
     from vitrail.study import Study
 
-    study = Study.load(packaged("heart_disease.toml"))
-    print("Four hospitals, 920 patients. Is a coronary artery narrowed? Each hospital keeps its rows.")
-    print(f"{HEART_ATTRIBUTION}\n")
-    target = free_folder(out)
+    if what == "heart":
+        file, sites, names = "heart_disease.toml", datasets.heart_disease(), named(lambda kind: not kind.tune_first)
+        print("Four hospitals, 920 patients. Is a coronary artery narrowed? Each hospital keeps its rows.")
+    elif what == "pictures":
+        file, sites = "pneumonia.toml", datasets.pneumonia()
+        names = [*named(lambda kind: not kind.federated), DEFAULT, *named(lambda kind: kind.brief)]
+        print("Four sites, 2140 chest X-rays of children. Is it pneumonia? Each site keeps its pictures.")
+    else:
+        hint = nearest(what, ("heart", "pictures"))
+        raise VitrailError("there is no such demo", [Problem("demo", f"expected heart or pictures, got {what!r}.", hint)])
+    study = Study.load(datasets.packaged(file))
+    print(f"{datasets.ATTRIBUTIONS[study.name]}\n")
+    target = free_folder(out or Path("runs/demo"))
     with show_progress() as step:
         result = compare(
             study,
-            heart_disease(),
-            named(lambda kind: not kind.tune_first),
-            seeds_of(study, seeds),
+            sites,
+            names,
+            seeds_of(study, seeds or (3 if study.images else 5)),
             out=target,
             workers=cores(),
             progress=step,

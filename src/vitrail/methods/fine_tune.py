@@ -19,6 +19,7 @@ from vitrail.methods.local import Local
 @dataclass(frozen=True)
 class FineTune(FedAvg):
     title: ClassVar[str] = "FedAvg + fine-tuning"
+    brief: ClassVar[bool] = True
     epochs: int = 10
 
     def plan(self, rounds: int) -> tuple[Stage, ...]:

@@ -9,7 +9,7 @@ from typing import Any
 import pandas as pd
 
 from vitrail.core.problems import Problem, VitrailError
-from vitrail.data.datasets import HEART_ATTRIBUTION
+from vitrail.data.datasets import ATTRIBUTIONS
 from vitrail.methods import TABLE, build, name_of
 from vitrail.report.page import Page, render
 from vitrail.runs.newcomer import gains
@@ -50,8 +50,7 @@ def page_of(source: Run | Comparison) -> Page:
     study, kept = whole.study, bool(whole.info.get("keep_updates"))
     late = [] if run is None else run.info.get("newcomers", [])
     notes = ["Scores are of each site's own model on rows of that site that no training saw."]
-    if study.target.column == "disease" and study.name.startswith("Heart disease, four hospitals"):
-        notes.insert(0, HEART_ATTRIBUTION)
+    notes[:0] = [said for name, said in ATTRIBUTIONS.items() if study.name.startswith(name)]
     notes += [_newcomer_note(run, name) for name in late if run]
     if kept:
         notes.append("This run kept its updates: the coordinator saw each site's own report of each round.")
