@@ -186,19 +186,25 @@ def transfer(
         scores = None
         if train_with:
             scores = train_together(found, tables, train_with, user or (), method, step, workers or cores())
-    print("Transfer loss: the loss of each site's own model on a user's training rows, less its cross-validated loss\n")
+    print(
+        "Transfer loss: the loss of each site's own model on a user's training "
+        f"{agreed.row_word}s, less its cross-validated loss\n"
+    )
     shown = found.matrix()
     print_table(["user", *found.sites], [[u, *map(float, shown.loc[u])] for u in found.sites])
-    print("\nWhom to learn from, best suited first; and the columns their models use most differently\n")
+    pictures, word = agreed.images is not None, agreed.row_word
+    also = "" if pictures else "; and the columns their models use most differently"
+    print(f"\nWhom to learn from, best suited first{also}\n")
     rows = found.table[found.table.user.isin(user or found.sites)].sort_values(["user", "rank"])
     said = [
-        [*r[:4], found.most_different(r[0], r[1])] for r in rows[["user", "site", "transfer", "loss_on_user"]].values
+        [*r, *([] if pictures else [found.most_different(r[0], r[1])])]
+        for r in rows[["user", "site", "transfer", "loss_on_user"]].values
     ]
-    print_table(["user", "site", "transfer loss", "loss on user", "difference in effect"], said)
+    print_table(["user", "site", "transfer loss", "loss on user", "difference in effect"][: 5 - pictures], said)
     print(f"\n{ON_TRUST}")
     if scores is not None:
         first = scores[scores.metric == agreed.metrics[0]]
-        print(f"\n{agreed.metrics[0].replace('_', ' ')} on each user's own hold-out rows\n")
+        print(f"\n{agreed.metrics[0].replace('_', ' ')} on each user's own hold-out {word}s\n")
         print_table(
             ["user", "trained", "with", agreed.metrics[0]],
             first[["user", "trained", "sites", "value"]].to_numpy().tolist(),
