@@ -20,9 +20,9 @@ import vitrail as vt
 SEED = 0
 SITES = {  # parts that the pictures are drawn from, and how many of each finding
     "large": (("train", "val"), {"normal": 450, "pneumonia": 450}),
-    "referral": (("train", "val"), {"normal": 90, "pneumonia": 510}),
-    "screening": (("train", "val"), {"normal": 340, "pneumonia": 60}),
-    "small": (("test",), {"normal": 120, "pneumonia": 120}),
+    "referral": (("train", "val"), {"normal": 45, "pneumonia": 255}),
+    "screening": (("train", "val"), {"normal": 204, "pneumonia": 36}),
+    "small": (("test",), {"normal": 60, "pneumonia": 60}),
 }
 
 

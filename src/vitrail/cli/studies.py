@@ -27,7 +27,7 @@ from vitrail.core.table import print_table
 def demo(
     what: Annotated[str, typer.Argument(help="heart: tables of four hospitals. pictures: chest X-rays.")] = "heart",
     out: Annotated[Path | None, typer.Option(help="Where to write; runs/demo or the next that is free.")] = None,
-    seeds: Annotated[int | None, typer.Option(min=1, help="Seeds for each method; 5, or 3 for pictures.")] = None,
+    seeds: Annotated[int, typer.Option(min=1, help="Seeds for each method.")] = 5,
 ) -> None:
     """Federate real data that is shipped, offline, and write a page about it: heart disease, or chest X-rays."""
     from vitrail.data import datasets
@@ -42,7 +42,7 @@ def demo(
     elif what == "pictures":
         file, sites = "pneumonia.toml", datasets.pneumonia()
         names = [*named(lambda kind: not kind.federated), DEFAULT, *named(lambda kind: kind.brief)]
-        print("Four sites, 2140 chest X-rays of children. Is it pneumonia? Each site keeps its pictures.")
+        print("Four sites, 1560 chest X-rays of children. Is it pneumonia? Each site keeps its pictures.")
     else:
         hint = nearest(what, ("heart", "pictures"))
         raise VitrailError("there is no such demo", [Problem("demo", f"expected heart or pictures, got {what!r}.", hint)])
@@ -54,7 +54,7 @@ def demo(
             study,
             sites,
             names,
-            seeds_of(study, seeds or (3 if study.images else 5)),
+            seeds_of(study, seeds),
             out=target,
             workers=cores(),
             progress=step,

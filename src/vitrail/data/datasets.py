@@ -31,7 +31,7 @@ HEART_ATTRIBUTION = (
 PNEUMONIA_ATTRIBUTION = (
     "PneumoniaMNIST (MedMNIST v2: Yang, Shi, Wei, Liu, Zhao, Ke, Pfister, Ni, Scientific Data 2023), CC BY 4.0, from "
     "chest X-rays of children (Kermany, Goldbaum, Cai et al., Cell 2018; Guangzhou Women and Children's Medical "
-    "Center). Changed by us: 2140 of the pictures, cut into four sites."
+    "Center). Changed by us: 1560 of the pictures, cut into four sites."
 )
 ATTRIBUTIONS = {  # by the name of the packaged study
     "Heart disease, four hospitals": HEART_ATTRIBUTION,
@@ -107,7 +107,7 @@ def titanic() -> pd.DataFrame:
 
 
 def pneumonia() -> dict[str, pd.DataFrame]:
-    """Four sites, 2140 chest X-rays of 28 x 28 pixels in the column `picture`; `finding` is normal or pneumonia.
+    """Four sites, 1560 chest X-rays of 28 x 28 pixels in the column `picture`; `finding` is normal or pneumonia.
 
     All are of one hospital, and the sites a cut of ours (benchmarks/make_pneumonia.py): `large` has as many of each
     finding, at `referral` 85 % have pneumonia, at `screening` 15 %, and `small` has those that the collectors had put
