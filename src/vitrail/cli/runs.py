@@ -111,7 +111,7 @@ def run(
     if result.shift_table is not None:
         print("\nWhose data does not fit?")
         found = result.findings()
-        print("\n".join(f"  - {f.text}" for f in found) or f"  {no_shifts(result.shifts())}")
+        print("\n".join(f"  - {f.text}" for f in found) or f"  {no_shifts(result.shifts(), result.study.row_word)}")
     if trust := read_trust(result.sites, result.facts):
         words = "How far each site trusts the others after the last round: 1 fully, 0 no more"
         if trust.shares:
@@ -168,9 +168,11 @@ def wire(
         total = sum(x.bytes * x.rounds for x in lines if x.direction == direction and not x.per_row)
         print(f"In all {total / 1e6:,.2f} MB {words} each site.")
     if rows_too := sum(x.bytes for x in lines if x.per_row):
-        print(f"And {rows_too} bytes for every training row: THE ROWS THEMSELVES LEAVE. A yardstick, not for use.")
+        print(
+            f"And {rows_too} bytes for every training {agreed.row_word}: THE {agreed.row_word.upper()}S THEMSELVES LEAVE. A yardstick, not for use."
+        )
     print("seen = sum: the coordinator needs only the total over sites; each: it sees every site's own.")
-    print("This table says what travels, not what could be learned from it about the rows behind it.")
+    print(f"This table says what travels, not what could be learned from it about the {agreed.row_word}s behind it.")
     if method == "ndoye":
         print(f"Every site's model goes to every other site, through the coordinator. {ON_TRUST}")
 

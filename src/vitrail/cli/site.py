@@ -82,9 +82,10 @@ def join(
     door.stay()
     print(f"The study is finished. This site's own model is in {own.home}: vitrail predict {kit} --data FILE")
     mine = load_model(own, site.home.name)
-    if mine.behind is not None:
+    if mine.sights:
         page = write_look(mine.look(frame), site.home / "look.html")
-        print(f"What was found about this site, with its own rows beside it: {page.resolve()}")
+        what = "What its model says of its own pictures" if own.study.images else "What was found about this site"
+        print(f"{what}, for this site's eyes alone: {page.resolve()}")
 
 
 def outbox(
@@ -113,18 +114,24 @@ def outbox(
 
 
 def predict(
-    kit: Annotated[Path, typer.Argument(help="This site's kit.")],
-    data: Annotated[Path, typer.Option("--data", help="The new rows: a table with the study's columns.")],
+    kit: Annotated[Path, typer.Argument(help="This site's kit; or the folder of a run on one machine, with --site.")],
+    data: Annotated[Path, typer.Option("--data", help="The new rows: a table with the study's columns, or pictures.")],
+    site: Annotated[str, typer.Option(help="The site whose model, where it is a run folder.")] = "",
     out: Annotated[Path | None, typer.Option(help="The CSV file to write; without it, on the screen.")] = None,
     run: Annotated[str | None, typer.Option(help="The run whose model; without it, the one that ended last.")] = None,
 ) -> None:
-    """Site: this site's own model on new rows, as CSV: line, a probability for each class, and how unsure it is."""
+    """Site: its own model on new rows, as CSV: line or picture, a probability for each class, how unsure it is."""
     from vitrail.data.read import read_table
     from vitrail.deploy import enrol
-    from vitrail.deploy.personal import load_model
+    from vitrail.deploy.personal import Personal, load_model
+    from vitrail.runs import Run
 
-    mine = load_model(enrol.load_kit(kit), run)
-    told = mine.model.predict(read_table(data, mine.model.study)).to_csv(index_label="line")
+    if (kit / "run.json").exists():
+        mine = Personal(site, kit.name, Run.load(kit).model_of(site))
+    else:
+        mine = load_model(enrol.load_kit(kit), run)
+    study = mine.model.study
+    told = mine.model.predict(read_table(data, study)).to_csv(index_label="picture" if study.images else "line")
     if out is None:
         print(told, end="")
         if mine.model.note:
@@ -136,20 +143,24 @@ def predict(
     except OSError as error:
         what = f"it cannot be written: {error.strerror}."
         raise VitrailError("nothing was written", [Problem(str(out), what, "Choose another --out.")]) from None
-    print(f"{out.resolve()}: {told.count(chr(10)) - 1} rows, with the model of {mine.site} from run {mine.run}.")
+    count = told.count(chr(10)) - 1
+    print(f"{out.resolve()}: {count} {study.row_word}s, with the model of {mine.site} from run {mine.run}.")
     if mine.model.note:
         print(mine.model.note)
 
 
 def look(
-    data: Annotated[Path, typer.Option("--data", help="The site's own file.")],
-    run: Annotated[Path | None, typer.Argument(help="The folder of a run with private layers; not with --kit.")] = None,
+    data: Annotated[Path, typer.Option("--data", help="The site's own file, or its pictures.")],
+    run: Annotated[
+        Path | None,
+        typer.Argument(help="The folder of a run: with private layers, or of pictures; not with --kit."),
+    ] = None,
     site: Annotated[str, typer.Option(help="The site whose own eyes these are.")] = "",
     kit: Annotated[Path | None, typer.Option(help="The site's kit, where it took part between machines.")] = None,
     feature: Annotated[list[str] | None, typer.Option(help="A column to look at besides the findings'.")] = None,
     out: Annotated[Path | None, typer.Option(help="The HTML file; without it, look-SITE.html here.")] = None,
 ) -> None:
-    """At a site, alone: its own rows behind each of its marks, with a likely cause and a repair. Nothing leaves."""
+    """At a site, alone: its own rows behind each of its marks, or its pictures beside the model. Nothing leaves."""
     from vitrail.data.read import read_table
     from vitrail.explain.text import to_text
     from vitrail.report.private import write_look

@@ -20,29 +20,42 @@ from vitrail.cli.given import (
     parse_methods,
 )
 from vitrail.cli.shown import print_comparison, show_progress
+from vitrail.core.problems import Problem, VitrailError, nearest
 from vitrail.core.table import print_table
 
 
 def demo(
-    out: Annotated[Path, typer.Option(help="Where to write.")] = Path("runs/demo"),
+    what: Annotated[str, typer.Argument(help="heart: tables of four hospitals. pictures: chest X-rays.")] = "heart",
+    out: Annotated[Path | None, typer.Option(help="Where to write; runs/demo or the next that is free.")] = None,
     seeds: Annotated[int, typer.Option(min=1, help="Seeds for each method.")] = 5,
 ) -> None:
-    """Federate the four real hospitals of the UCI heart disease data, offline, and write a page about it."""
-    from vitrail.data.datasets import HEART_ATTRIBUTION, heart_disease, packaged
-    from vitrail.methods import named
+    """Federate real data that is shipped, offline, and write a page about it: heart disease, or chest X-rays."""
+    from vitrail.data import datasets
+    from vitrail.methods import DEFAULT, named
     from vitrail.report.build import write_report
     from vitrail.studies.compare import compare, seeds_of
     from vitrail.study import Study
 
-    study = Study.load(packaged("heart_disease.toml"))
-    print("Four hospitals, 920 patients. Is a coronary artery narrowed? Each hospital keeps its rows.")
-    print(f"{HEART_ATTRIBUTION}\n")
-    target = free_folder(out)
+    if what == "heart":
+        file, sites, names = "heart_disease.toml", datasets.heart_disease(), named(lambda kind: not kind.tune_first)
+        print("Four hospitals, 920 patients. Is a coronary artery narrowed? Each hospital keeps its rows.")
+    elif what == "pictures":
+        file, sites = "pneumonia.toml", datasets.pneumonia()
+        names = [*named(lambda kind: not kind.federated), DEFAULT, *named(lambda kind: kind.brief)]
+        print("Four sites, 1560 chest X-rays of children. Is it pneumonia? Each site keeps its pictures.")
+    else:
+        hint = nearest(what, ("heart", "pictures"))
+        raise VitrailError(
+            "there is no such demo", [Problem("demo", f"expected heart or pictures, got {what!r}.", hint)]
+        )
+    study = Study.load(datasets.packaged(file))
+    print(f"{datasets.ATTRIBUTIONS[study.name]}\n")
+    target = free_folder(out or Path("runs/demo"))
     with show_progress() as step:
         result = compare(
             study,
-            heart_disease(),
-            named(lambda kind: not kind.tune_first),
+            sites,
+            names,
             seeds_of(study, seeds),
             out=target,
             workers=cores(),
@@ -175,19 +188,25 @@ def transfer(
         scores = None
         if train_with:
             scores = train_together(found, tables, train_with, user or (), method, step, workers or cores())
-    print("Transfer loss: the loss of each site's own model on a user's training rows, less its cross-validated loss\n")
+    print(
+        "Transfer loss: the loss of each site's own model on a user's training "
+        f"{agreed.row_word}s, less its cross-validated loss\n"
+    )
     shown = found.matrix()
     print_table(["user", *found.sites], [[u, *map(float, shown.loc[u])] for u in found.sites])
-    print("\nWhom to learn from, best suited first; and the columns their models use most differently\n")
+    pictures, word = agreed.images is not None, agreed.row_word
+    also = "" if pictures else "; and the columns their models use most differently"
+    print(f"\nWhom to learn from, best suited first{also}\n")
     rows = found.table[found.table.user.isin(user or found.sites)].sort_values(["user", "rank"])
     said = [
-        [*r[:4], found.most_different(r[0], r[1])] for r in rows[["user", "site", "transfer", "loss_on_user"]].values
+        [*r, *([] if pictures else [found.most_different(r[0], r[1])])]
+        for r in rows[["user", "site", "transfer", "loss_on_user"]].values
     ]
-    print_table(["user", "site", "transfer loss", "loss on user", "difference in effect"], said)
+    print_table(["user", "site", "transfer loss", "loss on user", "difference in effect"][: 5 - pictures], said)
     print(f"\n{ON_TRUST}")
     if scores is not None:
         first = scores[scores.metric == agreed.metrics[0]]
-        print(f"\n{agreed.metrics[0].replace('_', ' ')} on each user's own hold-out rows\n")
+        print(f"\n{agreed.metrics[0].replace('_', ' ')} on each user's own hold-out {word}s\n")
         print_table(
             ["user", "trained", "with", agreed.metrics[0]],
             first[["user", "trained", "sites", "value"]].to_numpy().tolist(),

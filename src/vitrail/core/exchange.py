@@ -149,6 +149,7 @@ class Method(Exchange[State, Coord, Work, Down, Up]):
     grows: ClassVar[bool] = False  # True when messages hold something for every site, so that they grow with them
     told: ClassVar[frozenset[str]] = frozenset()  # what of its state a site's reports tell; all else never leaves it
     tune_first: ClassVar[bool] = False  # True where the defaults are no use before `vitrail tune`
+    brief: ClassVar[bool] = False  # True where a short comparison shows it, beside the yardsticks and the default
     lr: float | None = None  # None: the study's
     momentum: float | None = None  # None: the study's
 

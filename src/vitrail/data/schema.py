@@ -94,6 +94,11 @@ class Images(Strict):
         return (self.channels, *self.size)
 
     @property
+    def words(self) -> str:
+        """28 x 28 pixels, grey."""
+        return f"{self.size[0]} x {self.size[1]} pixels, {'grey' if self.channels == 1 else 'colour'}"
+
+    @property
     def names(self) -> list[str]:
         """Of the channels."""
         return ["grey"] if self.channels == 1 else ["red", "green", "blue"]
@@ -108,3 +113,8 @@ class Table(Strict):
     standardise: Literal["local", "global", "none"] = "local"
     site_column: str = ""  # when one file holds all sites
     split: Split = Split()
+
+    @property
+    def row_word(self) -> str:
+        """What one of a site's rows is, in words."""
+        return "picture" if self.images else "row"

@@ -21,11 +21,12 @@ from vitrail.core.tensors import tensors
 from vitrail.data.encode import Encoder
 from vitrail.deploy.agreement import Agreement
 from vitrail.deploy.enrol import LEFT, Kit
-from vitrail.deploy.site import BEHIND
+from vitrail.deploy.site import BEHIND, ROWS
 from vitrail.engines.wire import settled_shape
+from vitrail.explain.album import Album
 from vitrail.explain.look import Look
 from vitrail.runs.folder import write_atomically
-from vitrail.runs.look import Behind, look_at, unknown
+from vitrail.runs.look import Behind, look_at, look_through, unknown
 from vitrail.runs.run import Model
 from vitrail.runs.setup import build_task
 
@@ -40,13 +41,21 @@ class Personal:
     behind: Behind | None = None  # what the coordinator said about this site at the end
     rows: str | None = None  # the fingerprint of the rows it trained on
 
-    def look(self, frame: pd.DataFrame, features: Sequence[str] = ()) -> Look:
-        """What was found about this site, with its own rows behind it."""
-        if self.behind is None:
+    @property
+    def sights(self) -> bool:
+        """Whether there is anything to look at: pictures, or what the coordinator said about private layers."""
+        return self.model.study.images is not None or self.behind is not None
+
+    def look(self, frame: pd.DataFrame, features: Sequence[str] = ()) -> Look | Album:
+        """What was found about this site, with its own rows behind it; or what its model says of its pictures."""
+        if not self.sights:
             what = "the coordinator has told nothing about private layers: another method, or the run has not ended."
             raise VitrailError("there is nothing to look behind", [Problem(f"run {self.run}", what)])
         if problems := unknown(self.model.study, features):
             raise VitrailError("cannot look", problems)
+        if self.model.study.images:
+            return look_through(self.site, frame, self.model, self.rows)
+        assert self.behind is not None
         return look_at(self.site, frame, self.model, self.behind, features, self.rows)
 
 
@@ -70,7 +79,9 @@ def load_model(kit: Kit, run: str | None = None) -> Personal:
         what, hint = "it belongs to another study or method than the kit's.", "Use the kit with which the site joined."
         raise VitrailError("the model does not fit", [Problem(str(place), what, hint)])
     mine = Model(study, method, kit.seed, model, Encoder(study, scale["mean"], scale["sd"]))
-    return _told(Personal(kit.site, run, mine), Agreement.of(study, kit.seed, len(kit.sites)), place.parent / BEHIND)
+    seen = place.with_name(ROWS)
+    own = Personal(kit.site, run, mine, rows=seen.read_text().strip() if seen.exists() else None)
+    return _told(own, Agreement.of(study, kit.seed, len(kit.sites)), place.parent / BEHIND)
 
 
 def _told(mine: Personal, agreed: Agreement, place: Path) -> Personal:

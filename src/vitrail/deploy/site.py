@@ -32,6 +32,7 @@ from vitrail.runs.judge import Judge, target_share
 from vitrail.runs.setup import all_rows, training_of, training_rows
 
 BEHIND = "behind.safetensors"  # what a site was told about itself at the end
+ROWS = "rows.txt"  # the fingerprint of the rows that a run saw
 KEPT = 4  # rounds whose outcome a site keeps
 RECENT = 4 * KEPT  # questions about rounds that it remembers; older rounds cannot be asked for
 
@@ -83,6 +84,7 @@ class Site:
         write_atomically(
             self.home / "encoder.json", json.dumps({"mean": self.data.encoder.mean, "sd": self.data.encoder.sd})
         )
+        write_atomically(self.home / ROWS, self.data.fingerprint + "\n")
         share = torch.from_numpy(target_share(self.agreed.study, self.data))
         rows = torch.tensor([len(self.data.train_y), len(self.data.test_y)])
         words = {"fingerprint": self.data.fingerprint, "versions": versions()}

@@ -53,6 +53,8 @@ IN = {
 GROUPS = {
     "input": "your private layer at the input: a shift and a factor for each column",
     "body": "the hidden layers of your model",
+    "front": "the first layers of your model, which see edges and shapes",
+    "rear": "the layers of your model that make features of them",
     "head": "the last layer of your model",
     "output": "your private layer at the output: a shift and a factor for the outcome",
 }
@@ -89,10 +91,11 @@ def contract_words(agreement: Agreement, site: str, sites: Sequence[str], publis
     others = [s for s in sites if s != site]
     total, reach = sum(x.bytes * x.rounds for x in out), sum(x.bytes * x.rounds for x in came)
     kind = "a number" if study.target.kind == "number" else f"one of {len(study.target.levels)} classes"
+    given = f"pictures ({study.images.words})" if study.images else several(len(study.features), "column")
     parts = [
         "THE STUDY",
         *wrapped(" ".join(filter(None, [f"{study.name}.", study.description]))),
-        *wrapped(f"It learns to tell {study.target.column} ({kind}) from {several(len(study.features), 'column')}."),
+        *wrapped(f"It learns to tell {study.target.column} ({kind}) from {given}."),
         *wrapped(f"Who takes part: {', '.join([f'{site} (this site)', *others])}; and a coordinator."),
         *wrapped(f"Method, {several(study.training.rounds, 'round')}: {about(method)}"),
         *(wrapped(f"The method comes from the package {' '.join(agreement.origin)}.") if agreement.origin else ()),
@@ -152,13 +155,20 @@ def items(agreement: Agreement, lines: Sequence[Line]) -> list[Item]:
 def phrase(agreement: Agreement, line: Line) -> str:
     """In plain words what a tensor is; its own name where nobody gave any."""
     if line.words:
-        return line.words
+        return _of(agreement, line.words)
     words, name = (OUT, line.name) if line.direction == "from site" else (IN, line.name)
     if line.stage == "scores":
         name = "scores" + name[len(name.split(", ")[0]) :]
     elif line.stage == "prepare" and name == "target" and agreement.study.target.kind == "number":
         name = "mean of target"
-    return words.get(name if name in words else name.split("/")[0], name)
+    return _of(agreement, words.get(name if name in words else name.split("/")[0], name))
+
+
+def _of(agreement: Agreement, words: str) -> str:
+    """Words about rows and columns, where the rows are pictures; a tensor's name and what is quoted stay."""
+    if not agreement.study.images or " " not in words:
+        return words
+    return re.sub(r'(?<!")\brow(s?)\b(?!")', r"picture\1", words).replace("column", "channel")
 
 
 def volume(count: int) -> str:
@@ -177,7 +187,8 @@ def _stages(agreement: Agreement, lines: Sequence[Line]) -> list[str]:
     for stage in [s for s in order if any(x.stage == s for x in lines)]:
         told = [item.text() for item in items(agreement, [x for x in lines if x.stage == stage])]
         if stage == "prepare":
-            told.append(f"in words: {', '.join(WORDS.get(k, k) for k in agreement.answer('prepare', {}).words)}")
+            words = (_of(agreement, WORDS.get(k, k)) for k in agreement.answer("prepare", {}).words)
+            told.append(f"in words: {', '.join(words)}")
         out += wrapped(titles[stage][0]) + bullets(told, "    ")
     note = "short notes without data: that a question was understood or refused, or in a few words what went wrong"
     return [*out, "  At any time", *bullets([note], "    ")]
@@ -224,21 +235,23 @@ def _seen(agreement: Agreement, lines: Sequence[Line]) -> list[str]:
         out.append("Every site is sent the models of all sites. What yours sends goes into them, or is one of them.")
     report = ["how many rows", "the target's shares", "the scores", *sorted(shown)]
     out.append(f"In the run's report, which the coordinator may pass on: {', '.join(report)}, under this site's name.")
-    return [*out, "Nobody on the way: messages are encrypted between this machine and the coordinator's."]
+    out.append("Nobody on the way: messages are encrypted between this machine and the coordinator's.")
+    return [_of(agreement, text) for text in out]
 
 
 def _kept(agreement: Agreement, lines: Sequence[Line], publishes: bool) -> list[str]:
-    out = [
-        "your rows as such, your data file, its name and its place; columns that the study does not name are not used",
-    ]
-    if agreement.study.standardise == "local":
+    file = "your data file, its name and its place; columns that the study does not name are not used"
+    if agreement.study.images:
+        file = "their files, names and places"
+    out = [_of(agreement, f"your rows as such, {file}")]
+    if agreement.study.standardise == "local" and not agreement.study.images:
         out.append("the mean and the standard deviation of each column, by which your values are scaled")
     leaving, kept = {x.name.split("/")[-1] for x in lines}, set()
     for group, names in agreement.task.net.groups.items():
         if not leaving & set(names):
             out.append(GROUPS.get(group, f"the layers {', '.join(names)}"))
             kept |= set(names)
-    out += _held(agreement, kept, publishes)
+    out += [_of(agreement, words) for words in _held(agreement, kept, publishes)]
     if not publishes and any(x.asks for x in agreement.lines):
         out.append("what a site may publish after training: this site does not, and is marked as not published")
     return [*out, "the private key with which this site proves who it is"]
@@ -272,6 +285,11 @@ def _risks(agreement: Agreement, lines: Sequence[Line]) -> list[str]:
             "or unusual here. The fewer the rows, the easier. No noise is added, and the coordinator is not "
             "kept from reading a single report."
         )
+        if agreement.study.images:
+            out.append(
+                "Pictures have been rebuilt, near to the pixel, from what one small batch of them changed in a model. "
+                "Larger batches, more steps in a round and more pictures make it harder, not impossible."
+            )
     if stages & {"standardise", "evidence"} or any(x.asks for x in lines):
         out.append(
             "Sums, means and private layers describe this site's rows as a group: how they differ from others', "
@@ -282,10 +300,8 @@ def _risks(agreement: Agreement, lines: Sequence[Line]) -> list[str]:
             "Two neighbouring numbers about the surest rows tell together how many mistakes are in the tenth of the "
             "held-out rows that lies between them."
         )
-    return [
-        *out,
-        "Counts, the target's shares and scores tell how many rows there are and how often each outcome occurs.",
-    ]
+    out.append("Counts, the target's shares and scores tell how many rows there are and how often each outcome occurs.")
+    return [_of(agreement, text) for text in out]
 
 
 def printable(text: str) -> str:

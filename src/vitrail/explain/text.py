@@ -1,16 +1,20 @@
-"""What a site sees of itself (look.py) as plain text, for a terminal."""
+"""What a site sees of itself (look.py, album.py) as plain text, for a terminal."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 
+from vitrail.explain.album import Album
+from vitrail.explain.album import to_text as album_text
 from vitrail.explain.look import NO_MARK, Look, View
 
 BARS = "▁▂▃▄▅▆▇█"
 
 
-def to_text(told: Look) -> str:
+def to_text(told: Look | Album) -> str:
     """For a terminal."""
+    if isinstance(told, Album):
+        return album_text(told)
     lines = [f"This stays at {told.site}.", ""]
     if not told.same:
         lines += ["These rows are not those that the run saw: what follows mixes the two.", ""]

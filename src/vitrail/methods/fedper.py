@@ -16,4 +16,5 @@ from vitrail.methods.fedavg import FedAvg
 @dataclass(frozen=True)
 class FedPer(FedAvg):
     title: ClassVar[str] = "FedPer"
+    brief: ClassVar[bool] = True
     personal: ClassVar[tuple[str, ...]] = ("head", "output")

@@ -36,6 +36,7 @@ class LocalHead(Local):
 @dataclass(frozen=True)
 class FineTune(FedAvg):
     title: ClassVar[str] = "FedAvg + fine-tuning"
+    brief: ClassVar[bool] = True
     epochs: int = 10
     part: Literal["all", "head"] = "all"
 

@@ -9,7 +9,7 @@ from typing import Any
 import pandas as pd
 
 from vitrail.core.problems import Problem, VitrailError
-from vitrail.data.datasets import HEART_ATTRIBUTION
+from vitrail.data.datasets import ATTRIBUTIONS
 from vitrail.methods import TABLE, build, name_of
 from vitrail.report.page import Page, render
 from vitrail.runs.newcomer import gains
@@ -49,9 +49,8 @@ def page_of(source: Run | Comparison) -> Page:
     whole = source if isinstance(source, Comparison) else _comparison_of(source)
     study, kept = whole.study, bool(whole.info.get("keep_updates"))
     late = [] if run is None else run.info.get("newcomers", [])
-    notes = ["Scores are of each site's own model on rows of that site that no training saw."]
-    if study.target.column == "disease" and study.name.startswith("Heart disease, four hospitals"):
-        notes.insert(0, HEART_ATTRIBUTION)
+    notes = [f"Scores are of each site's own model on {study.row_word}s of that site that no training saw."]
+    notes[:0] = [said for name, said in ATTRIBUTIONS.items() if study.name.startswith(name)]
     notes += [_newcomer_note(run, name) for name in late if run]
     if kept:
         notes.append("This run kept its updates: the coordinator saw each site's own report of each round.")
@@ -77,6 +76,7 @@ def page_of(source: Run | Comparison) -> Page:
         wire=wire,
         sites=whole.sites,
         notes=notes,
+        row_word=study.row_word,
         newcomers=late,
         run=run,
     )
@@ -85,14 +85,16 @@ def page_of(source: Run | Comparison) -> Page:
 def _about(whole: Comparison, run: Run | None) -> list[tuple[str, str]]:
     """Which run, study, methods, seeds, versions and data this is: label, value."""
     training, network = whole.study.training, whole.study.network
-    layers = f" {list(network.hidden)}" if network.kind == "mlp" else ""
+    layers = f" {list(network.hidden)}" if network.kind in ("mlp", "cnn") else ""
+    layers += f", {network.width} channels first" if network.kind == "cnn" else ""
+    images = whole.study.images
     about = [
         ("Study", whole.study.name),
         ("Methods", ", ".join(TABLE[m].title for m in whole.methods)),
         ("Seeds", ", ".join(map(str, whole.seeds))),
         ("Rounds", f"{training.rounds}, with {training.epochs} local epoch(s) each, batches of {training.batch}"),
         ("Network", f"{network.kind}{layers}"),
-        ("Standardised", whole.study.standardise),
+        ("Pictures", images.words) if images else ("Standardised", whole.study.standardise),
         ("Versions", ", ".join(f"{k} {v}" for k, v in whole.info["versions"].items())),
         *((f"Data of {site}", f"fingerprint {mark}") for site, mark in whole.info["fingerprints"].items()),
     ]

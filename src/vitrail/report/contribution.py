@@ -58,7 +58,7 @@ def render_contribution(told: Contribution) -> str:
 def _lead(told: Contribution) -> str:
     fell = "fell" if told.gain > 0 else "rose"
     return (
-        f"On its own {several(told.rows, 'test row')} the {told.unit} {fell} from {number(told.start)} to "
+        f"On its own {several(told.rows, f'test {told.row_word}')} the {told.unit} {fell} from {number(told.start)} to "
         f"{number(told.end)} over the run: a {'gain' if told.gain > 0 else 'loss'} of {number(abs(told.gain))}."
     )
 
@@ -75,7 +75,9 @@ def _findings(told: Contribution, main: pd.DataFrame) -> list[Markup]:
     if harm:
         out.append(Markup("Raised the loss, the interval leaves zero out: {}.").format(listed(harm)))
     if open_:
-        out.append(Markup("Cannot tell from {}: {}.").format(several(told.rows, "test row"), listed(open_)))
+        out.append(
+            Markup("Cannot tell from {}: {}.").format(several(told.rows, f"test {told.row_word}"), listed(open_))
+        )
     if told.doubt():
         out.insert(0, Markup('<b class="warn">Not settled.</b> {}').format(told.doubt()))
     if len(told.ledger):

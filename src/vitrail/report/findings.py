@@ -78,10 +78,15 @@ def shift_sentence(finding: ShiftFinding) -> Markup:
     return Markup("{}").format(finding.text)
 
 
-def no_shifts(shifts: pd.DataFrame) -> str:
-    """What an empty list of findings means."""
+def no_shifts(shifts: pd.DataFrame, word: str = "row") -> str:
+    """What an empty list of findings means; `word`: what a row is."""
     if shifts["value"].isna().all():
         return "No site published its own layers, so that nothing can be said about whose data does not fit."
+    if word == "picture":
+        return (
+            "Not tested for pictures: the test compares the sites' rows column by column. What each site learned for "
+            "itself is on the page; a site can look at its own pictures: vitrail look."
+        )
     if shifts["score"].isna().all():
         return "Fewer than three sites published their own layers: of two that differ nobody can say which is odd."
     return f"No site's data stands out: every difference is within what chance gives ({PROMISE})."
@@ -234,8 +239,9 @@ def _traffic_sentences(page: Page, federated: list[str]) -> list[Markup]:
         least, most = min(sent, key=lambda m: sent[m]), max(sent, key=lambda m: sent[m])
         lead = lead_method(page, federated) or least
         amount = "" if len([t for t in lines if t.method == lead]) == 1 else "at most "
-        text = Markup("No rows left any site under {}. ").format(
-            "a federated method" if len(federated) > 1 else page.titles[lead]
+        text = Markup("No {}s left any site under {}. ").format(
+            page.row_word,
+            "a federated method" if len(federated) > 1 else page.titles[lead],
         )
         text += Markup("Each site sent {}{} of parameters and summary numbers").format(amount, name(size(sent[lead])))
         if len(federated) > 1:
@@ -246,10 +252,10 @@ def _traffic_sentences(page: Page, federated: list[str]) -> list[Markup]:
             ends = [f"{size(sent[m])} ({page.titles[m]})" for m in (least, most)]
             text += Markup("; over all methods from {} to {}").format(*ends)
         out.append(text + ".")
-    rows = "" if page.sites.empty else f", {several(int(page.sites['train_rows'].sum()), 'row')} in all,"
-    loud = Markup('<strong class="warn">{} moves the training rows of every site{} to one place.</strong>')
+    rows = "" if page.sites.empty else f", {several(int(page.sites['train_rows'].sum()), page.row_word)} in all,"
+    loud = Markup('<strong class="warn">{} moves the training {}s of every site{} to one place.</strong>')
     pooled = [page.titles[m] for m in methods_of(page) if m in page.pooled]
-    return out + [loud.format(title, rows) + " It is only a yardstick." for title in pooled]
+    return out + [loud.format(title, page.row_word, rows) + " It is only a yardstick." for title in pooled]
 
 
 def _code(text: str) -> Markup:

@@ -48,6 +48,7 @@ class Page:
     wire: pd.DataFrame  # method, stage, direction, name, shape, dtype, bytes, rounds, seen ("each"/"sum")
     sites: pd.DataFrame  # site, train_rows, test_rows, then anything as text
     notes: list[str]  # attribution, what the page left out
+    row_word: str = "row"  # what a row of a site is called
     newcomers: Sequence[str] = ()  # sites that came after training
     run: Run | None = None  # where the page is of one run: its facts, and what was made of them
 

@@ -1,20 +1,27 @@
-"""A site's private page: `explain/look` as one HTML file that needs no network, for the site's own eyes."""
+"""A site's private page: `explain/look` or `explain/album` as one HTML file that needs no network, for its own eyes."""
 
 from __future__ import annotations
 
+import base64
 from itertools import pairwise
 from pathlib import Path
 
+import numpy as np
 from markupsafe import Markup
+from numpy.typing import NDArray
 
+from vitrail.data.pictures import png
+from vitrail.explain.album import Album
 from vitrail.explain.evidence import LABEL
 from vitrail.explain.look import NO_MARK, Group, Look, View
 from vitrail.report import draw
 from vitrail.report.frame import fill, is_ours, unwritten
 from vitrail.report.words import shorten
 
+LARGEST = 256  # pixels of a picture's longer side on the page
 
-def write_look(told: Look, path: Path) -> Path:
+
+def write_look(told: Look | Album, path: Path) -> Path:
     """Write the page; only an earlier such page is written over."""
     if path.is_dir() or not path.parent.is_dir():
         raise unwritten(path, "it is a folder." if path.is_dir() else "its folder does not exist.")
@@ -27,10 +34,28 @@ def write_look(told: Look, path: Path) -> Path:
     return path
 
 
-def render_private(told: Look) -> str:
+def render_private(told: Look | Album) -> str:
+    if isinstance(told, Album):
+        return fill("album.html", told=told, embed=_embedded, near=_is_small)
     views = [(view, rows_figure(view)) for view in told.views]
     marked = any(v.trouble for v in told.views)
     return fill("private.html", told=told, views=views, marked=marked, no_mark=NO_MARK, label=LABEL)
+
+
+def _embedded(picture: NDArray[np.uint8]) -> str:
+    """As the address of an image; a large one smaller, by means over squares of pixels."""
+    channels, height, width = picture.shape
+    by = -(-max(height, width) // LARGEST)
+    if by > 1:
+        cut = picture[:, : height // by * by, : width // by * by]
+        squares = cut.reshape(channels, height // by, by, width // by, by)
+        picture = squares.mean((2, 4)).round().astype(np.uint8)
+    return "data:image/png;base64," + base64.b64encode(png(picture)).decode()
+
+
+def _is_small(picture: NDArray[np.uint8]) -> bool:
+    """Whether its pixels are to be seen as squares."""
+    return max(picture.shape) <= LARGEST // 4
 
 
 def rows_figure(view: View) -> Markup:

@@ -87,7 +87,7 @@ def _fit(page: Page) -> Contents:
     shifts, found = run.shifts(), run.findings()
     return {
         "findings": [shift_sentence(f) for f in strongest_first(found)],
-        "calm": no_shifts(shifts),
+        "calm": no_shifts(shifts, page.row_word),
         "said": refusals(shifts) + pseudonymous(shifts, run.info.get("pseudonyms", ())),
         "next": next_step(found, run.info["engine"] == "deployed"),
     }

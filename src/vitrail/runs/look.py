@@ -1,4 +1,4 @@
-"""Phase C after a run: what a site needs of it to look at its own rows (explain/look.py)."""
+"""Phase C after a run: what a site needs of it to look at its own rows (explain/look.py) or pictures (album.py)."""
 
 from __future__ import annotations
 
@@ -12,9 +12,11 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from vitrail.core.facts import ENDS, INPUT_FACTOR, INPUT_SHIFT, OWN
+from vitrail.core.losses import Doubts
 from vitrail.core.problems import Problem, VitrailError, nearest
-from vitrail.data.encode import fingerprint_rows
+from vitrail.data.encode import fingerprint_rows, split_rows
 from vitrail.data.read import clean
+from vitrail.explain.album import Album, make_album
 from vitrail.explain.evidence import LABEL
 from vitrail.explain.look import Look, look
 from vitrail.explain.readings import InputLayers
@@ -45,9 +47,10 @@ def behind(run: Run, site: str) -> Behind:
     return Behind([f for f in run.findings() if f.site == known], means, others)
 
 
-def look_behind(run: Run, site: str, frame: pd.DataFrame, features: Sequence[str] = ()) -> Look:
-    """The facts about this site's findings and about the columns it names, from its own table."""
-    run.shifts()
+def look_behind(run: Run, site: str, frame: pd.DataFrame, features: Sequence[str] = ()) -> Look | Album:
+    """The facts about this site's findings and about the columns it names, from its own table; or its pictures."""
+    if not run.study.images:
+        run.shifts()
     problems = []
     if site not in run.sites:
         problems.append(Problem("--site", f"there is no site {site!r}.", nearest(site, run.sites)))
@@ -56,11 +59,16 @@ def look_behind(run: Run, site: str, frame: pd.DataFrame, features: Sequence[str
         problems.append(Problem("--site", what, "Look there: vitrail look --kit KIT --data FILE."))
     if problems := problems + unknown(run.study, features):
         raise VitrailError("cannot look", problems)
+    if run.study.images:
+        return look_through(site, frame, run.model_of(site), run.info["fingerprints"].get(site))
     return look_at(site, frame, run.model_of(site), behind(run, site), features, run.info["fingerprints"].get(site))
 
 
 def unknown(study: Study, features: Sequence[str]) -> list[Problem]:
     """Of the columns that somebody names, those that the study has not."""
+    if study.images and features:
+        what = "the study is of pictures, and has no columns."
+        return [Problem("--feature", what, "Leave it out: the pictures themselves are shown.")]
     known = (*study.features, study.target.column, LABEL)
     bad = [name for name in features if name not in known]
     return [Problem("--feature", f"the study has no column {n!r}.", nearest(n, known[:-1])) for n in bad]
@@ -89,6 +97,20 @@ def look_at(
         same=seen in (None, fingerprint_rows(clean(frame, study))),
         study=study.name,
     )
+
+
+def look_through(site: str, frame: pd.DataFrame, mine: Model, seen: str | None) -> Album:
+    """The site's own pictures beside what its model says of them; `seen` as in `look_at`."""
+    study, rows = mine.study, clean(frame, mine.study)
+    y = rows[study.target.column].to_numpy()
+    held_out = None
+    if seen in (None, fingerprint_rows(rows)):
+        held_out = np.isin(np.arange(len(y)), split_rows(y, study, mine.seed, site)[1])
+    task, z = mine.scores(rows)
+    assert isinstance(task.loss, Doubts)  # of classes, and pictures are told apart by classes
+    numbers = task.loss.answers(z).double().numpy(), task.loss.doubt(z).double().numpy()
+    about, pixels = (site, study.name, study.target.column, study.target.levels), mine.encoder.matrix(rows)
+    return make_album(*about, list(rows.index), pixels, y, *numbers, held_out)
 
 
 class _Expects:

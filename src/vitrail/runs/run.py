@@ -17,6 +17,7 @@ from vitrail import methods
 from vitrail.core.facts import SHARE, TRUST, Facts, told
 from vitrail.core.losses import Doubts
 from vitrail.core.problems import Problem, VitrailError, nearest
+from vitrail.core.task import Task
 from vitrail.core.tensors import Params, filled
 from vitrail.data.encode import Encoder
 from vitrail.data.read import clean
@@ -49,13 +50,8 @@ class Model(NamedTuple):
         # the target is not looked at, so that rows without one are predicted too
         unknown = frame.drop(columns=self.study.target.column, errors="ignore")
         rows, target = clean(unknown, self.study, need_target=False), self.study.target
-        task = build_task(self.study, self.method, self.seed)
-        state = filled(settled_shape(task, self.method), {k: v[None] for k, v in self.tensors.items()})
-        x = torch.from_numpy(self.encoder.matrix(rows))[None]
-        x = x if self.study.images else x.float()
-        with torch.no_grad():
-            z = self.method.predict(task, state, x)[0]
-            answers = task.loss.answers(z)
+        task, z = self.scores(rows)
+        answers = task.loss.answers(z)
         if target.kind == "number":
             return pd.DataFrame(
                 {target.column: answers[:, 0].double() * target.scale + target.center}, index=rows.index
@@ -74,9 +70,17 @@ class Model(NamedTuple):
     @property
     def note(self) -> str:
         """What that column means; nothing where there is none."""
-        loss = loss_of(self.study)
+        loss = self.method.judged_by(loss_of(self.study))
         said = f"{self.unsure}: from 0, sure, to 1, knows nothing: "
         return f"{said}{loss.doubt_means}." if isinstance(loss, Doubts) else ""
+
+    def scores(self, rows: pd.DataFrame) -> tuple[Task, Tensor]:
+        """[row, output] for rows that `clean` gave, and the task whose loss says what they mean."""
+        task = build_task(self.study, self.method, self.seed)
+        state = filled(settled_shape(task, self.method), {k: v[None] for k, v in self.tensors.items()})
+        x = torch.from_numpy(self.encoder.matrix(rows))[None]
+        with torch.no_grad():
+            return task, self.method.predict(task, state, x if self.study.images else x.float())[0]
 
     def models(self) -> dict[str, Params]:
         """The models that the site holds, by what each is to it (core/facts.py)."""
@@ -192,14 +196,14 @@ class Run:
 
     def predict(self, site: str, frame: pd.DataFrame) -> pd.DataFrame:
         """That site's own model on raw rows: a probability for each class and how unsure it is, or a number."""
+        return self.model_of(site).predict(frame)
+
+    def model_of(self, site: str) -> Model:
         if site not in self.models:
             away = site in self.sites
             what = f"the model of {site!r} is on its own machine." if away else f"there is no site {site!r}."
             hint = "Predict there: vitrail predict." if away else nearest(site, self.sites)
             raise VitrailError("cannot predict", [Problem("site", what, hint)])
-        return self.model_of(site).predict(frame)
-
-    def model_of(self, site: str) -> Model:
         return Model(self.study, self.method, self.seed, self.models[site], self.encoders[site])
 
     def adopt(self, name: str, frame: pd.DataFrame) -> Run:

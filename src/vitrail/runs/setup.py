@@ -80,9 +80,13 @@ def wire_lines(study: Study, method: AnyMethod, keep_updates: bool = False, site
     total = sum(stage.rounds for stage in method.plan(rounds))
     evaluations = 1 + sum(is_evaluated(done, total) for done in range(1, total + 1))
     if method.pools_rows:
-        for words, width in (("features", len(columns(study))), ("target", 1)):
-            name = f"ALL TRAINING ROWS: {words}, per row"
-            lines.append(Line("pool", "from site", name, (width,), "float32", 4 * width, 1, "each", per_row=True))
+        one = study.row_word
+        rows = ("features", (len(columns(study)),), "float32", 4)
+        if study.images:
+            rows = ("pixels", study.images.shape, "uint8", 1)
+        for words, shape, kind, width in (rows, ("target", (1,), "float32", 4)):
+            name, size = f"ALL TRAINING {one.upper()}S: {words}, per {one}", width * math.prod(shape)
+            lines.append(Line("pool", "from site", name, shape, kind, size, 1, "each", per_row=True))
         lines += [
             Line("pool", "to site", name, tuple(v.shape), "float32", v.numel() * 4, 1, "each")
             for name, v in tensors(task.start)

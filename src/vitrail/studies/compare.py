@@ -94,12 +94,14 @@ class Comparison:
         for site, part in test.groupby("site", sort=False):
             table = part.pivot(index="seed", columns="method", values="value")
             size = self.sites[self.sites.site == site].iloc[0]
-            rows.append(_verdict(str(site), metric, sign, table[federated], table[alone].tolist(), size))
+            rows.append(
+                _verdict(str(site), metric, sign, table[federated], table[alone].tolist(), size, self.study.row_word)
+            )
         return pd.DataFrame(rows, columns=VERDICTS)
 
 
 def _verdict(
-    site: str, metric: str, sign: int, federated: pd.DataFrame, alone: list[float], size: Any
+    site: str, metric: str, sign: int, federated: pd.DataFrame, alone: list[float], size: Any, word: str
 ) -> tuple[Any, ...]:
     """federated: [seed, method]; alone: [seed]"""
     best = str((sign * federated.mean()).fillna(-math.inf).idxmax())
@@ -127,7 +129,7 @@ def _verdict(
     else:
         verdict = "cannot tell"
         why = f"With {title} the change of {gain:+.3f} lies between {low:+.3f} and {high:+.3f}: "
-        why += f"too near to nothing for {size.test_rows} test rows."
+        why += f"too near to nothing for {size.test_rows} test {word}s."
     means = sum(alone) / len(alone), sum(joined) / len(joined)
     return site, metric, best, *means, gain, low, high, verdict, why
 

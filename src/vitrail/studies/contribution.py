@@ -29,6 +29,7 @@ import pandas as pd
 
 from vitrail.core.problems import Problem, VitrailError
 from vitrail.core.random import key
+from vitrail.data.pictures import FILES
 from vitrail.data.read import ENDING, read_table
 from vitrail.explain.shapley import Floats, Values, Worth, exact, leave_one_out, sampled
 from vitrail.runs.folder import write_atomically
@@ -62,6 +63,7 @@ class Contribution:
     costs: pd.DataFrame  # way, rebuilt, evaluations, how
     ledger: pd.DataFrame  # site, rounds, value, low, high, credit, credit_low, credit_high; empty without Shapley
     notes: list[str]
+    row_word: str = "row"
 
     @property
     def gain(self) -> float:
@@ -178,6 +180,7 @@ def _told(record: Record, found: list[tuple[str, str, Values, int]], rng: np.ran
         pd.DataFrame(costs, columns=["way", "rebuilt", "evaluations", "how"]),
         ledger,
         _notes(record),
+        run.study.row_word,
     )
 
 
@@ -212,8 +215,11 @@ def _notes(record: Record) -> list[str]:
 
 
 def user_table(data: Path, study: Any, user: str) -> pd.DataFrame:
-    """The user's own table: the file itself, or the one of its name in a folder."""
-    if data.is_dir():
+    """The user's own table or pictures: the file itself, or what has its name in a folder."""
+    if study.images and data.is_dir():
+        own = [data / user, *(data / f"{user}{ending}" for ending in FILES)]
+        data = next((place for place in own if place.exists()), data)  # or it is the user's folder itself
+    elif data.is_dir():
         files = [f for f in sorted(data.iterdir()) if ENDING.search(f.name) and ENDING.sub("", f.name) == user]
         if len(files) != 1:
             what = f"expected one file of the site {user!r} here, got {len(files)}."
@@ -236,7 +242,7 @@ def write_tables(told: Contribution, folder: Path) -> None:
 def to_text(told: Contribution) -> tuple[str, list[tuple[str, list[str], list[list[Any]]]]]:
     """A sentence, and tables with their captions, for the terminal."""
     said = (
-        f"{told.user}, {told.rows} test rows of its own: {told.unit} {told.start:.4f} at the start, {told.end:.4f} "
+        f"{told.user}, {told.rows} test {told.row_word}s of its own: {told.unit} {told.start:.4f} at the start, {told.end:.4f} "
         f"after {told.rounds} rounds, a gain of {told.gain:.4f}."
     )
     wide = told.values.assign(column=told.values.way + ", " + told.values.rebuilt)
@@ -244,7 +250,7 @@ def to_text(told: Contribution) -> tuple[str, list[tuple[str, list[str], list[li
     cell = {(r.site, r.column): f"{r.value:+.4f} ({r.low:+.4f} to {r.high:+.4f})" for r in wide.itertuples()}
     tables = [
         (
-            "What each site's taking part brought (95 % interval over the test rows and the orders drawn)",
+            f"What each site's taking part brought (95 % interval over the test {told.row_word}s and the orders drawn)",
             ["site", *columns],
             [[s, *(cell[s, c] for c in columns)] for s in sites],
         )

@@ -56,7 +56,8 @@ ON_TRUST = (
 
 @dataclass
 class Transfer:
-    """`table` has one row for each user and other site; `feedback` says which columns their models use differently."""
+    """`table` has one row for each user and other site; `feedback` says which columns their models use differently;
+    pictures have none."""
 
     study: Study
     seed: int
@@ -106,7 +107,8 @@ class Transfer:
             raise VitrailError("nothing was overwritten", [Problem(str(path), what, "Choose another --out.")])
         path.mkdir(parents=True, exist_ok=True)
         write_atomically(path / "transfer.csv", self.table.to_csv(index=False))
-        write_atomically(path / "feedback.csv", self.feedback.to_csv(index=False))
+        if not self.study.images:
+            write_atomically(path / "feedback.csv", self.feedback.to_csv(index=False))
         if scores is not None:
             write_atomically(path / "scores.csv", scores.to_csv(index=False))
         said = {
@@ -169,7 +171,7 @@ def transfer(
                 there, here = _mean(theirs, weights), judged[name]
                 gap = there.value - here.value
                 table.append((user.name, name, there.value, here.value, gap, float(np.hypot(there.error, here.error))))
-        feedback += _feedback(study, task, own, user, names)
+        feedback += [] if study.images else _feedback(study, task, own, user, names)
     frame = pd.DataFrame(table, columns=TABLE[:-1])
     by_user = frame.assign(transfer=frame.transfer.fillna(np.inf)).groupby("user", sort=False).transfer
     frame["rank"] = by_user.rank(method="first").astype(int)
@@ -282,9 +284,10 @@ def _parsed(rule: str) -> tuple[str, Any]:
 
 def _losses(study: Study, task: Task, params: Params, x: Any, y: NDArray[np.generic]) -> Floats:
     """[model, row]: each model's loss on each row."""
-    some = next(iter(params.values()))
+    some, rows = next(iter(params.values())), torch.from_numpy(x)
+    rows = rows if study.images else rows.to(some)
     with torch.no_grad():
-        z = task.output(params, torch.from_numpy(x).to(some).expand(len(some), *x.shape)).double()
+        z = task.output(params, rows.expand(len(some), *x.shape)).double()
         if study.target.kind == "number":
             wrong = (z[..., 0] - torch.from_numpy(y)) * study.target.scale
             return (wrong**2).numpy()
