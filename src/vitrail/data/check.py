@@ -9,18 +9,24 @@ import pandas as pd
 
 from vitrail.data.cells import as_described
 from vitrail.data.faults import CHECKS, Finding, Seen
+from vitrail.data.picture_faults import find_picture_faults
 from vitrail.data.read import name_rows, take_columns
 from vitrail.data.schema import Feature, Table, Target
 
 
 def find_faults(frame: pd.DataFrame, table: Table) -> list[Finding]:
-    """Everything worth saying about this table, errors first."""
+    """Everything worth saying about this table or these pictures, errors first."""
+    if table.images:
+        return _errors_first(find_picture_faults(frame, table))
     columns, repeated = take_columns(frame.reset_index(drop=True))  # labels may repeat, positions do not
     wanted: dict[str, Feature | Target] = {**table.features, table.target.column: table.target}
     read = {name: as_described(columns[name], what) for name, what in wanted.items() if name in columns}
     values, wrong = {n: pair[0] for n, pair in read.items()}, {n: pair[1] for n, pair in read.items()}
     seen = Seen(table, frame.index, columns, repeated, values, wrong)
-    findings = [finding for look in CHECKS for finding in look(seen)]
+    return _errors_first([finding for look in CHECKS for finding in look(seen)])
+
+
+def _errors_first(findings: list[Finding]) -> list[Finding]:
     return sorted(findings, key=lambda finding: finding.severity)  # "error" < "warning", and sorted is stable
 
 
