@@ -215,7 +215,7 @@ def find_marks_of_a_class(it: SeenPictures) -> Iterator[Finding]:
         level = it.seen.table.target.levels[mark.label]
         at = it.good[use[mark.pictures]].tolist()
         text = f"{mark.inside} of {mark.of_class} pictures of class {level} look the same ({mark.shade}) at "
-        text += f"{mark.place}, where {mark.outside} of {mark.of_others} others do: a mark, text or border that tells the class"
+        text += f"{mark.place}, where {mark.outside} of {mark.of_others} others do: a mark or text that tells the class"
         hint = "Look there. What was burned in must be cut off or covered in all, or the model learns it instead."
         yield it.find("mark_of_a_class", "warning", at, text, hint)
 

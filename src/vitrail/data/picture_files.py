@@ -3,7 +3,7 @@
     SITE/CLASS/...            a folder for each class, as torchvision's ImageFolder: all pictures below it, however deep
     SITE/*.png                pictures without a class, to predict
     SITE.npz                  arrays: pictures [row, height, width] or [row, height, width, 3], and the target [row]
-    SITE.parquet              a column of encoded pictures (bytes, or {"bytes": ...}) or of lists of rows, and the target
+    SITE.parquet              a column of encoded pictures (bytes, {"bytes": ...}) or of lists of rows, and the target
 
 One npz or Parquet file may hold all sites, with a site column. Arrays in parts, such as train_images and train_labels
 (MedMNIST) or x_train and y_train, are put together again: every site sets its own rows aside. Rows of files are

@@ -164,7 +164,7 @@ def read_sites(path: Path, table: Table) -> dict[str, pd.DataFrame]:
     """One frame per site, by name: from a folder with a file (or a folder of pictures) for each, or from one file
     with a site column."""
     if not path.is_dir():
-        return _part_sites(path, read_table(path, table), table)
+        return part_sites(path, read_table(path, table), table.site_column)
     files = site_places(path) if table.images else _site_files(path)
     name_of = site_name if table.images else _table_name
     sites: dict[str, pd.DataFrame] = {}
@@ -195,8 +195,8 @@ def _table_name(place: Path) -> str:
     return ENDING.sub("", place.name)
 
 
-def _part_sites(path: Path, frame: pd.DataFrame, table: Table) -> dict[str, pd.DataFrame]:
-    column = table.site_column
+def part_sites(path: Path, frame: pd.DataFrame, column: str) -> dict[str, pd.DataFrame]:
+    """A frame of all sites, by the column that names them."""
     if column not in frame.columns:
         hint = nearest(column, frame.columns) if column else 'Write site_column = "..." in the study.'
         raise _refusal(path, f"expected a column that names the site ({column!r}), there is none.", hint)
