@@ -234,7 +234,7 @@ def _from_file(path: Path, wanted: Wanted) -> pd.DataFrame:
 
 def _from_npz(path: Path, wanted: Wanted) -> dict[str, list[Any]]:
     try:
-        with np.load(path, allow_pickle=False) as file:
+        with path.open("rb") as raw, np.load(raw, allow_pickle=False) as file:
             sources = _choose(path, list(file.files), wanted)
             arrays = {name: [file[source] for source in parts] for name, parts in sources.items()}
     except VitrailError:
