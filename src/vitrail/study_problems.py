@@ -44,7 +44,7 @@ def inconsistencies(raw: Mapping[str, Any], place: Callable[..., str]) -> Iterab
                 yield p._replace(where=place(*p.where.split(".", 1)))
     network = raw.get("network", {})
     if isinstance(network, Mapping):
-        yield from _network_problems(network, images is not None, place)
+        yield from _network_problems(network, images, place)
     hidden = network.get("hidden", (1,)) if isinstance(network, Mapping) else (1,)
     if isinstance(hidden, list | tuple) and any(isinstance(h, int) and h < 1 for h in hidden):
         yield Problem(place("network", "hidden"), f"layers need at least one unit, got {list(hidden)}.", "Correct it.")
@@ -149,8 +149,8 @@ def _picture_problems(
         yield Problem(place("images", "size"), what, "Correct it.")
 
 
-def _network_problems(network: Mapping[str, Any], pictures: bool, place: Callable[..., str]) -> Iterable[Problem]:
-    kind, hidden = network.get("kind", "mlp"), network.get("hidden", (128, 64))
+def _network_problems(network: Mapping[str, Any], images: Any, place: Callable[..., str]) -> Iterable[Problem]:
+    kind, hidden, pictures = network.get("kind", "mlp"), network.get("hidden", (128, 64)), images is not None
     fitting = [name for name, known in nets.TABLE.items() if known.pictures == pictures]
     if not isinstance(kind, str):
         return
@@ -163,6 +163,10 @@ def _network_problems(network: Mapping[str, Any], pictures: bool, place: Callabl
     elif pictures:
         if network.get("dropout", 0):
             yield Problem(place("network", "dropout"), f"{kind} has none.", "Write dropout = 0.0.")
+        size = images.get("size") if isinstance(images, Mapping) else None
+        if kind == "cnn" and isinstance(size, list | tuple) and any(isinstance(n, int) and 8 <= n < 16 for n in size):
+            what = f"cnn needs pictures of at least 16 x 16 pixels, and they are {list(size)}."
+            yield Problem(place("network", "kind"), what, 'Agree on a larger size, or write kind = "resnet18".')
         if kind == "cnn" and isinstance(hidden, list | tuple) and len(hidden) != 2:
             what = f"cnn has two linear layers between convolutions and head, got {list(hidden)}."
             yield Problem(place("network", "hidden"), what, "Give two numbers of units.")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections import Counter
 from contextlib import suppress
 from pathlib import Path
 from typing import Annotated, Any
@@ -26,13 +27,21 @@ from vitrail.core.table import print_table
 
 
 def init(
-    data: Annotated[list[Path], typer.Argument(help="Tables, one per site; or a folder; or one table of all sites.")],
-    target: Annotated[str, typer.Option(help="The column to predict.")],
+    data: Annotated[
+        list[Path],
+        typer.Argument(
+            help="Tables or folders of pictures, one per site; or a folder of them; or one file of all sites."
+        ),
+    ],
+    target: Annotated[
+        str, typer.Option(help="The column to predict; of folders of pictures any name for their class.")
+    ],
     site_column: Annotated[str, typer.Option(help="The column that names the site, when one file holds all.")] = "",
     out: Annotated[Path, typer.Option(help="The study file to write.")] = Path("study.toml"),
 ) -> None:
-    """Draft a study file from tables. Kinds, ranges and categories are guesses: read them before you run."""
+    """Draft a study file from tables or pictures. Kinds, ranges and sizes are guesses: read them before you run."""
     from vitrail.data.infer import read_drafts
+    from vitrail.data.schema import canon
     from vitrail.study import Study
 
     if out.exists():
@@ -42,6 +51,13 @@ def init(
     sites = read_drafts(data, target, site_column)
     study = Study.infer(sites, target, name=out.stem, **({"site_column": site_column} if site_column else {}))
     study.save(out)
+    if study.images:
+        classes = sum((Counter(map(canon, f[target].dropna())) for f in sites.values()), Counter[str]())
+        counts = ", ".join(f"{level} {classes[level]}" for level in study.target.levels)
+        print(f"Wrote {out}: pictures, {len(sites)} site{'s' * (len(sites) != 1)}, target {target}: {counts}.")
+        print(study.description)
+        print("Read it: size, channels and bits are yours to correct. Then: vitrail check, vitrail run.")
+        return
     skipped = {str(c) for f in sites.values() for c in f.columns} - set(study.features) - {target, site_column}
     print(f"Wrote {out}: {len(study.features)} features, {len(sites)} sites, target {target} ({study.target.kind}).")
     if skipped:

@@ -14,19 +14,25 @@ from vitrail.core.table import print_table
 
 def check(
     study: StudyFile,
-    file: Annotated[Path, typer.Argument(help="The site's own table.")],
-    json: Annotated[bool, typer.Option("--json", help="Findings as JSON.")] = False,
+    files: Annotated[
+        list[Path],
+        typer.Argument(
+            metavar="FILE...", help="The site's own table, or its pictures; several sites, to compare pictures."
+        ),
+    ],
+    json: Annotated[
+        bool, typer.Option("--json", help="Findings as JSON; a list of them where several files are given.")
+    ] = False,
 ) -> None:
-    """Check one site's file against the study, alone and offline. Exit code 0 fine, 1 findings, 2 cannot read."""
-    from vitrail.data.check import find_faults, to_json, to_text
-    from vitrail.data.read import read_table
+    """Check a site's file or pictures against the study, alone and offline. Exit code 0 fine, 1 findings, 2 cannot
+    read."""
+    from vitrail.data.check import check_sites, to_json, to_text
     from vitrail.study import Study
 
-    agreed = Study.load(study)
-    frame = read_table(file, agreed)
-    findings = find_faults(frame, agreed)
-    print((to_json if json else to_text)(findings, file.name, len(frame)))
-    raise typer.Exit(1 if findings else 0)
+    checked = check_sites(files, Study.load(study))
+    told = [(to_json if json else to_text)(found, file.name, rows) for file, (found, rows) in checked.items()]
+    print(told[0] if len(told) == 1 else f"[{', '.join(told)}]" if json else "\n\n".join(told))
+    raise typer.Exit(1 if any(found for found, _ in checked.values()) else 0)
 
 
 def request(

@@ -4,23 +4,49 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from pathlib import Path
 
 import pandas as pd
 
+from vitrail.core.problems import Problem, VitrailError
 from vitrail.data.cells import as_described
 from vitrail.data.faults import CHECKS, Finding, Seen
-from vitrail.data.read import name_rows, take_columns
+from vitrail.data.picture_faults import find_picture_faults, find_shared_pictures
+from vitrail.data.picture_files import read_pictures
+from vitrail.data.read import name_rows, read_table, take_columns
 from vitrail.data.schema import Feature, Table, Target
 
 
 def find_faults(frame: pd.DataFrame, table: Table) -> list[Finding]:
-    """Everything worth saying about this table, errors first."""
+    """Everything worth saying about this table or these pictures, errors first."""
+    if table.images:
+        return _errors_first(find_picture_faults(frame, table))
     columns, repeated = take_columns(frame.reset_index(drop=True))  # labels may repeat, positions do not
     wanted: dict[str, Feature | Target] = {**table.features, table.target.column: table.target}
     read = {name: as_described(columns[name], what) for name, what in wanted.items() if name in columns}
     values, wrong = {n: pair[0] for n, pair in read.items()}, {n: pair[1] for n, pair in read.items()}
     seen = Seen(table, frame.index, columns, repeated, values, wrong)
-    findings = [finding for look in CHECKS for finding in look(seen)]
+    return _errors_first([finding for look in CHECKS for finding in look(seen)])
+
+
+def check_sites(files: Sequence[Path], table: Table) -> dict[Path, tuple[list[Finding], int]]:
+    """Each file's findings and rows; of several sites' pictures also those that more than one of them holds."""
+    frames, problems = dict[Path, pd.DataFrame](), list[Problem]()
+    for file in dict.fromkeys(files):
+        try:
+            frames[file] = read_pictures(file, table, strict=False) if table.images else read_table(file, table)
+        except VitrailError as error:
+            title, problems = error.title, problems + error.problems
+    if problems:
+        raise VitrailError(title if len(files) == 1 else "cannot read what was given", problems)
+    found = {file: find_faults(frame, table) for file, frame in frames.items()}
+    if table.images and len(frames) > 1:
+        shared = find_shared_pictures({str(file): frame for file, frame in frames.items()}, table)
+        found = {file: findings + shared[str(file)] for file, findings in found.items()}
+    return {file: (findings, len(frames[file])) for file, findings in found.items()}
+
+
+def _errors_first(findings: list[Finding]) -> list[Finding]:
     return sorted(findings, key=lambda finding: finding.severity)  # "error" < "warning", and sorted is stable
 
 

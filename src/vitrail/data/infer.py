@@ -12,7 +12,8 @@ import pandas as pd
 
 from vitrail.core.problems import Problem, VitrailError, nearest
 from vitrail.data.cells import MISSING_WORDS, as_numbers, is_plain
-from vitrail.data.read import place_columns, read_sites, read_table
+from vitrail.data.picture_drafts import draft_pictures, holds_pictures, picture_column, read_picture_drafts
+from vitrail.data.read import part_sites, place_columns, read_sites, read_table
 from vitrail.data.schema import Table, Target, canon
 
 FEW = 6  # whole numbers with at most this many different values are taken for codes, not quantities
@@ -28,8 +29,17 @@ def infer_table(sites: Mapping[str, pd.DataFrame], target: str, site_column: str
         problems += [Problem(site, f"there is more than one column {c!r}.", "Rename one.") for c in repeated]
     if not sites:
         problems.append(Problem("data", "there are no sites.", "Give one table per site."))
+    pictures = picture_column(sites)
+    if pictures:
+        lack = [site for site, (found, _) in places.items() if pictures not in found]
+        problems += [
+            Problem(site, f"there is no column {pictures!r} of pictures.", "Add or rename it.") for site in lack
+        ]
     if problems:
         raise VitrailError("cannot draft a study", problems)
+    if pictures:
+        labels = _concat([frame[target] for frame in sites.values()])
+        return {"target": _classes(target, _levels(labels)), **draft_pictures(sites, pictures)}
     at = {site: found for site, (found, _) in places.items()}
     quantities = _find_quantities(sites, at)
 
@@ -62,7 +72,11 @@ def _find_quantities(
 
 
 def read_drafts(paths: list[Path], target: str, site_column: str = "") -> dict[str, pd.DataFrame]:
-    """Tables to draft a study from: one per site, or a folder of them, or one that holds all sites."""
+    """Tables or pictures to draft a study from: one per site, or a folder of them, or one that holds all sites."""
+    if any(map(holds_pictures, paths)):
+        sites = read_picture_drafts(paths, target, site_column)
+        whole = list(sites.values()) if site_column else []
+        return part_sites(paths[0], whole[0], site_column) if len(whole) == 1 else sites
     table = Table(target=Target(column=target), features={}, site_column=site_column)
     if len(paths) == 1 and (site_column or paths[0].is_dir()):
         return read_sites(paths[0], table)
@@ -130,6 +144,10 @@ def _target(name: str, values: pd.Series) -> dict[str, Any]:
         found = numbers.dropna().to_numpy(dtype=np.float64)
         scale = float(found.std()) or 1.0
         return {"column": name, "kind": "number", "center": float(found.mean()), "scale": scale}
+    return _classes(name, levels)
+
+
+def _classes(name: str, levels: list[Any]) -> dict[str, Any]:
     out: dict[str, Any] = {"column": name, "kind": "classes", "classes": levels}
     if len(levels) == 2:
         out["positive"] = levels[1]

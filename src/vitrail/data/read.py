@@ -19,13 +19,13 @@ import pandas as pd
 
 from vitrail.core.problems import Problem, VitrailError, nearest
 from vitrail.data.cells import MISSING_WORDS, POINT, codes_of, find_values, is_plain, one_nan
-from vitrail.data.pictures import fit_column, read_picture_sites, read_pictures
+from vitrail.data.picture_files import NO_SITE, read_pictures, site_name, site_places
+from vitrail.data.pictures import fit_column
 from vitrail.data.schema import Feature, Table, Target, canon
 
 Parsed = tuple[list[str], list[list[Any]], list[int]]  # header, columns, line numbers
 ENDING = re.compile(r"\.(?:(?:csv|tsv|data|txt)(?:\.gz)?|(?P<parquet>parquet|pq))$", re.IGNORECASE)
 ENDINGS = ".csv, .tsv, .data or .txt (also .gz), .parquet or .pq"
-NO_SITE = re.compile(r"\..*|(readme|licen[cs]e)(\..*)?|.*\.(md|toml|json)", re.IGNORECASE | re.DOTALL)
 COMPARED = 20_000  # names looked through at most to tell which ones may be meant by those that are not there
 SPLIT = partial(csv.reader, skipinitialspace=True, strict=True)
 
@@ -161,19 +161,17 @@ def _settle(cells: Sequence[Any], name: str, table: Table | None) -> list[str | 
 
 
 def read_sites(path: Path, table: Table) -> dict[str, pd.DataFrame]:
-    """One frame per site, by name: from a folder with one file per site, or one file with a site column."""
-    if table.images:
-        return read_picture_sites(path, table)
+    """One frame per site, by name: from a folder with a file (or a folder of pictures) for each, or from one file
+    with a site column."""
     if not path.is_dir():
-        return _part_sites(path, read_table(path, table), table)
-    files = sorted(p for p in path.glob("*") if not p.is_dir() and not NO_SITE.fullmatch(p.name))
-    if not files:
-        raise _refusal(path, f"expected one table per site ({ENDINGS}), can see none.", "Put them here.")
+        return part_sites(path, read_table(path, table), table.site_column)
+    files = site_places(path) if table.images else _site_files(path)
+    name_of = site_name if table.images else _table_name
     sites: dict[str, pd.DataFrame] = {}
     problems: list[Problem] = []
     for file in files:
-        name = ENDING.sub("", file.name)
-        twins = [p.name for p in files if ENDING.sub("", p.name) == name]
+        name = name_of(file)
+        twins = [p.name for p in files if name_of(p) == name]
         if len(twins) > 1:
             what = f"expected one file per site, got {_join(twins)} for site {name!r}."
             problems += [Problem(str(file), what, "Rename or remove one of them.")]
@@ -186,8 +184,19 @@ def read_sites(path: Path, table: Table) -> dict[str, pd.DataFrame]:
     return dict(sorted(sites.items()))
 
 
-def _part_sites(path: Path, frame: pd.DataFrame, table: Table) -> dict[str, pd.DataFrame]:
-    column = table.site_column
+def _site_files(path: Path) -> list[Path]:
+    files = sorted(p for p in path.glob("*") if not p.is_dir() and not NO_SITE.fullmatch(p.name))
+    if not files:
+        raise _refusal(path, f"expected one table per site ({ENDINGS}), can see none.", "Put them here.")
+    return files
+
+
+def _table_name(place: Path) -> str:
+    return ENDING.sub("", place.name)
+
+
+def part_sites(path: Path, frame: pd.DataFrame, column: str) -> dict[str, pd.DataFrame]:
+    """A frame of all sites, by the column that names them."""
     if column not in frame.columns:
         hint = nearest(column, frame.columns) if column else 'Write site_column = "..." in the study.'
         raise _refusal(path, f"expected a column that names the site ({column!r}), there is none.", hint)
@@ -263,12 +272,15 @@ def clean(frame: pd.DataFrame, table: Table, need_target: bool = True) -> pd.Dat
             hint = nearest(name, unused) if len(problems) < hints else ""
             problems += [Problem(where, f"expected one such column, there is {what_came}.", hint)]
     pictures = None
-    if table.images and (at := places.get(table.images.column)) is not None:
-        pictures, more = fit_column(frame.iloc[:, at], table.images, file)
-        problems += more
-    elif table.images:
-        hint = nearest(table.images.column, unused)
-        problems += [Problem(f"{file}, column {table.images.column}", "expected pictures, there are none.", hint)]
+    if table.images:
+        column = table.images.column
+        at = places.get(column)
+        if at is None or column in repeated:
+            what = f"expected one column of pictures, there is {'none' if at is None else 'more than one'}."
+            problems += [Problem(f"{file}, column {column}", what, nearest(column, unused) if at is None else "")]
+        else:
+            pictures, more = fit_column(frame.iloc[:, at], table.images, file)
+            problems += more
     if problems:
         raise VitrailError(f"{file} does not fit the study", problems)
     index, kept = frame.index, ~np.isnan(cells[-1])
