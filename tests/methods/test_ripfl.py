@@ -146,8 +146,8 @@ def test_it_is_the_papers(made: Any, optimiser: Any, away: Away) -> None:
     e = Engine(task, method, sites, training, SEED, absent=absent(away, sites.names))
     for moment, told in zip(e.run(), want, strict=True):
         settled, value = e.settled(moment), {k: v.value for k, v in moment.facts.items()}
-        assert gap(held(e, settled, OWN), told["own"]) < 1e-6
-        assert gap(held(e, settled, RECEIVED), told["received"]) < 1e-6
+        assert gap(held(e, settled, OWN), told["own"]) < 1e-9
+        assert gap(held(e, settled, RECEIVED), told["received"]) < 1e-9
         for i, n in enumerate(e.names):
             here = n in told["share"]
             assert (n in told["chosen"], n in told["sure"]) == (bool(value["chosen"][i]), bool(value["sure"][i]))

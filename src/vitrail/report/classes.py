@@ -57,10 +57,9 @@ def _says(clearly: str, things: str, found: Correlation, chance: float) -> str:
     if not math.isfinite(found.value):
         return ""
     head = clearly if chance < LEVEL else f"{things} do not clearly go together"
-    pairs = f"over {several(found.pairs, 'pair')} of sites ({p_words(chance)}, by shuffling the sites)".replace(
-        " = ", "\xa0=\xa0"
-    ).replace(" < ", "\xa0<\xa0")
-    return f"{head}: rank correlation {number(found.value, 2)} {pairs}."
+    by_chance = f"{p_words(chance)}, by shuffling the sites".replace(" ", "\xa0", 2)
+    pairs = several(found.pairs, "pair")
+    return f"{head}: rank correlation {number(found.value, 2)} over {pairs} of sites ({by_chance})."
 
 
 def _pair(sites: Sequence[str], order: Sequence[int], weights: np.ndarray, shared: np.ndarray) -> Markup:

@@ -224,7 +224,7 @@ def _strip(choice: Choice, order: Sequence[int], width: int) -> Markup:
     cells = -(-rounds // span)
     cell = min((width - left - right) / cells, 30.0)
     sure = choice.chosen if choice.sure is None else choice.chosen & choice.sure
-    parts = _key(choice, width)
+    parts = _key(choice)
     end, bottom = left + cell * cells, top + high * len(order)
     parts.append(draw.text(end + right - 4, top - 6, "chosen", "tick", "end"))
     said = []
@@ -277,7 +277,7 @@ def _reason(choice: Choice, part: Sequence[int], here: int, of: int) -> str:
     return ", ".join(told or ["not chosen"]) + (f"; away {of - here} times" if here < of else "")
 
 
-def _key(choice: Choice, width: int) -> list[Markup]:
+def _key(choice: Choice) -> list[Markup]:
     """What the colours mean, above the strip."""
     sorts = [("h1", "chosen")] if choice.sure is None else [("h1", "surer half"), ("h9", "by lot")]
     sorts += [("h6", "not chosen")] + ([] if choice.here.all() else [("none", "away")])
