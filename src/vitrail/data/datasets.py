@@ -33,6 +33,7 @@ PNEUMONIA_ATTRIBUTION = (
     "chest X-rays of children (Kermany, Goldbaum, Cai et al., Cell 2018; Guangzhou Women and Children's Medical "
     "Center). Changed by us: 1560 of the pictures, cut into four sites."
 )
+FINDINGS = ("normal", "pneumonia")
 ATTRIBUTIONS = {  # by the name of the packaged study
     "Heart disease, four hospitals": HEART_ATTRIBUTION,
     "Pneumonia in chest X-rays, four sites": PNEUMONIA_ATTRIBUTION,
@@ -122,7 +123,7 @@ def pneumoniamnist() -> pd.DataFrame:
     """PneumoniaMNIST as a whole, 5856 pictures: `picture`, `finding`, and `part` (train, val or test)."""
     with np.load(io.BytesIO(_outside("pneumoniamnist/pneumoniamnist.npz"))) as z:
         parts = [
-            _pictures(z[f"{part}_images"], finding=_named(z[f"{part}_labels"][:, 0], ["normal", "pneumonia"]), part=part)
+            _pictures(z[f"{part}_images"], finding=_named(z[f"{part}_labels"][:, 0], FINDINGS), part=part)
             for part in ("train", "val", "test")
         ]
     return pd.concat(parts, ignore_index=True)
@@ -132,7 +133,8 @@ def cifar10_subset() -> pd.DataFrame:
     """10000 colour pictures of CIFAR-10, 32 x 32: `picture`, `label` of 10 by name, and `part` (train 8000, test)."""
     with np.load(io.BytesIO(_outside("cifar10_subset/cifar10_8k_2k.npz"))) as z:
         parts = [
-            _pictures(z[f"x_{part}"], label=_named(z[f"y_{part}"], z["classes"]), part=part) for part in ("train", "test")
+            _pictures(z[f"x_{part}"], label=_named(z[f"y_{part}"], z["classes"]), part=part)
+            for part in ("train", "test")
         ]
     return pd.concat(parts, ignore_index=True)
 

@@ -20,6 +20,7 @@ from vitrail.report.words import shorten
 
 LARGEST = 256  # pixels of a picture's longer side on the page
 
+
 def write_look(told: Look | Album, path: Path) -> Path:
     """Write the page; only an earlier such page is written over."""
     if path.is_dir() or not path.parent.is_dir():
@@ -54,7 +55,7 @@ def _embedded(picture: NDArray[np.uint8]) -> str:
 
 def _is_small(picture: NDArray[np.uint8]) -> bool:
     """Whether its pixels are to be seen as squares."""
-    return max(picture.shape) <= LARGEST // 4
+    return bool(max(picture.shape) <= LARGEST // 4)
 
 
 def rows_figure(view: View) -> Markup:
