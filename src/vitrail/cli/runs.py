@@ -177,6 +177,7 @@ def wire(
         ]
         for x in lines
     ]
+    one = agreed.row_word
     print(f"{title}, on the study {agreed.name!r}\n")
     print_table(["stage", "direction", "tensor", "shape", "type", "bytes", "times", "seen"], rows)
     print()
@@ -184,11 +185,10 @@ def wire(
         total = sum(x.bytes * x.rounds for x in lines if x.direction == direction and not x.per_row)
         print(f"In all {total / 1e6:,.2f} MB {words} each site.")
     if rows_too := sum(x.bytes for x in lines if x.per_row):
-        print(
-            f"And {rows_too} bytes for every training {agreed.row_word}: THE {agreed.row_word.upper()}S THEMSELVES LEAVE. A yardstick, not for use."
-        )
+        words = f"for every training {one}: THE {one.upper()}S THEMSELVES LEAVE. A yardstick, not for use."
+        print(f"And {rows_too} bytes {words}")
     print("seen = sum: the coordinator needs only the total over sites; each: it sees every site's own.")
-    print(f"This table says what travels, not what could be learned from it about the {agreed.row_word}s behind it.")
+    print(f"This table says what travels, not what could be learned from it about the {one}s behind it.")
     if method == "ndoye":
         print(f"Every site's model goes to every other site, through the coordinator. {ON_TRUST}")
 

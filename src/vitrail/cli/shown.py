@@ -38,9 +38,8 @@ def print_comparison(result: Comparison) -> None:
         row = summary[method]
         rows.append([title, *(mean[method, s] for s in shown), row["mean"], row["worst"], row["worst_site"]])
         worst.append(1 + shown.index(row["worst_site"]) if row["worst_site"] in shown else -1)
-    print(
-        f"{metric.replace('_', ' ')} on each site's own hold-out {result.study.row_word}s, mean over {len(result.seeds)} seed(s)\n"
-    )
+    where = f"on each site's own hold-out {result.study.row_word}s"
+    print(f"{metric.replace('_', ' ')} {where}, mean over {len(result.seeds)} seed(s)\n")
     print_table(["method", *shown, "mean", "worst", "worst site"], rows, lambda r, c: c == worst[r])
     verdicts = result.verdicts()
     if len(verdicts):

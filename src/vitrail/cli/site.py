@@ -149,10 +149,8 @@ def predict(
     except OSError as error:
         what = f"it cannot be written: {error.strerror}."
         raise VitrailError("nothing was written", [Problem(str(out), what, "Choose another --out.")]) from None
-    count = told.count(chr(10)) - 1
-    print(f"{out.resolve()}: {count} {study.row_word}s, with the model of {mine.site} from run {mine.run}.")
-    if mine.model.note:
-        print(mine.model.note)
+    count = f"{told.count(chr(10)) - 1} {study.row_word}s"
+    print(f"{out.resolve()}: {count}, with the model of {mine.site} from run {mine.run}.")
 
 
 def look(

@@ -45,9 +45,7 @@ def demo(
         print("Four sites, 1560 chest X-rays of children. Is it pneumonia? Each site keeps its pictures.")
     else:
         hint = nearest(what, ("heart", "pictures"))
-        raise VitrailError(
-            "there is no such demo", [Problem("demo", f"expected heart or pictures, got {what!r}.", hint)]
-        )
+        raise VitrailError("there is no such demo", [Problem("demo", f"there is none named {what!r}.", hint)])
     study = Study.load(datasets.packaged(file))
     print(f"{datasets.ATTRIBUTIONS[study.name]}\n")
     target = free_folder(out or Path("runs/demo"))

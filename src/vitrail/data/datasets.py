@@ -33,6 +33,7 @@ PNEUMONIA_ATTRIBUTION = (
     "chest X-rays of children (Kermany, Goldbaum, Cai et al., Cell 2018; Guangzhou Women and Children's Medical "
     "Center). Changed by us: 1560 of the pictures, cut into four sites."
 )
+FINDINGS = ("normal", "pneumonia")
 ATTRIBUTIONS = {  # by the name of the packaged study
     "Heart disease, four hospitals": HEART_ATTRIBUTION,
     "Pneumonia in chest X-rays, four sites": PNEUMONIA_ATTRIBUTION,
@@ -122,9 +123,7 @@ def pneumoniamnist() -> pd.DataFrame:
     """PneumoniaMNIST as a whole, 5856 pictures: `picture`, `finding`, and `part` (train, val or test)."""
     with np.load(io.BytesIO(_outside("pneumoniamnist/pneumoniamnist.npz"))) as z:
         parts = [
-            _pictures(
-                z[f"{part}_images"], finding=_named(z[f"{part}_labels"][:, 0], ["normal", "pneumonia"]), part=part
-            )
+            _pictures(z[f"{part}_images"], finding=_named(z[f"{part}_labels"][:, 0], FINDINGS), part=part)
             for part in ("train", "val", "test")
         ]
     return pd.concat(parts, ignore_index=True)

@@ -1,7 +1,7 @@
 """A site's own pictures beside what its model says of them; at the site alone, and nothing of it leaves.
 
-Which pictures: those that the model gets wrong, the surest first, held out and trained on apart (of the latter the label
-may be wrong); those of which it is least sure; and of each class some that it gets right, about as sure as usual.
+Which pictures: those that the model gets wrong, the surest first, held out and trained on apart (of the latter the
+label may be wrong); those of which it is least sure; and of each class some that it gets right, about as sure as usual.
 """
 
 from __future__ import annotations
@@ -83,8 +83,8 @@ def make_album(
     unsure: Floats,
     held_out: NDArray[np.bool_] | None,
 ) -> Album:
-    """pictures [row, channel, height, width]; labels [row]; answers [row, class], of the site's own model; unsure [row].
-    `held_out` [row] is None where these are other pictures than the run saw."""
+    """pictures [row, channel, height, width]; labels [row]; of the site's own model answers [row, class] and unsure
+    [row]. `held_out` [row] is None where these are other pictures than the run saw."""
     said = answers.argmax(1)
     shots = [
         Shot(

@@ -75,9 +75,8 @@ def _findings(told: Contribution, main: pd.DataFrame) -> list[Markup]:
     if harm:
         out.append(Markup("Raised the loss, the interval leaves zero out: {}.").format(listed(harm)))
     if open_:
-        out.append(
-            Markup("Cannot tell from {}: {}.").format(several(told.rows, f"test {told.row_word}"), listed(open_))
-        )
+        seen = several(told.rows, f"test {told.row_word}")
+        out.append(Markup("Cannot tell from {}: {}.").format(seen, listed(open_)))
     if told.doubt():
         out.insert(0, Markup('<b class="warn">Not settled.</b> {}').format(told.doubt()))
     if len(told.ledger):

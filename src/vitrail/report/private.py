@@ -55,7 +55,7 @@ def _embedded(picture: NDArray[np.uint8]) -> str:
 
 def _is_small(picture: NDArray[np.uint8]) -> bool:
     """Whether its pixels are to be seen as squares."""
-    return max(picture.shape) <= LARGEST // 4
+    return bool(max(picture.shape) <= LARGEST // 4)
 
 
 def rows_figure(view: View) -> Markup:

@@ -102,6 +102,7 @@ class Watch:
         page = self.run / "report.html"
         return {
             "state": state,
+            "row_word": study.row_word if study else "row",
             "study": study.name if study else str(deployed.get("study", "")),
             "method": method_title(info["method"]) if info else "",
             "seed": info.get("seed"),

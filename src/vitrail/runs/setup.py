@@ -81,7 +81,7 @@ def wire_lines(study: Study, method: AnyMethod, keep_updates: bool = False, site
     evaluations = 1 + sum(is_evaluated(done, total) for done in range(1, total + 1))
     if method.pools_rows:
         one = study.row_word
-        rows = ("features", (len(columns(study)),), "float32", 4)
+        rows: tuple[str, tuple[int, ...], str, int] = ("features", (len(columns(study)),), "float32", 4)
         if study.images:
             rows = ("pixels", study.images.shape, "uint8", 1)
         for words, shape, kind, width in (rows, ("target", (1,), "float32", 4)):

@@ -94,9 +94,8 @@ class Comparison:
         for site, part in test.groupby("site", sort=False):
             table = part.pivot(index="seed", columns="method", values="value")
             size = self.sites[self.sites.site == site].iloc[0]
-            rows.append(
-                _verdict(str(site), metric, sign, table[federated], table[alone].tolist(), size, self.study.row_word)
-            )
+            scores, word = (table[federated], table[alone].tolist()), self.study.row_word
+            rows.append(_verdict(str(site), metric, sign, *scores, size, word))
         return pd.DataFrame(rows, columns=VERDICTS)
 
 

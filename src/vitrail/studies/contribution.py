@@ -242,8 +242,8 @@ def write_tables(told: Contribution, folder: Path) -> None:
 def to_text(told: Contribution) -> tuple[str, list[tuple[str, list[str], list[list[Any]]]]]:
     """A sentence, and tables with their captions, for the terminal."""
     said = (
-        f"{told.user}, {told.rows} test {told.row_word}s of its own: {told.unit} {told.start:.4f} at the start, {told.end:.4f} "
-        f"after {told.rounds} rounds, a gain of {told.gain:.4f}."
+        f"{told.user}, {told.rows} test {told.row_word}s of its own: {told.unit} {told.start:.4f} at the start, "
+        f"{told.end:.4f} after {told.rounds} rounds, a gain of {told.gain:.4f}."
     )
     wide = told.values.assign(column=told.values.way + ", " + told.values.rebuilt)
     columns, sites = list(dict.fromkeys(wide.column)), list(dict.fromkeys(wide.site))
