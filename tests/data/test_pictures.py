@@ -11,9 +11,9 @@ import numpy as np
 import pandas as pd
 import pytest
 from PIL import Image
-from picture_sites import CLASSES, SIDE, encoded, frame_of, soft, study, vitrail, write_folder
 
 import vitrail as vt
+from picture_sites import CLASSES, SIDE, encoded, frame_of, soft, study, vitrail, write_folder
 from vitrail.core.problems import VitrailError
 from vitrail.data import pictures
 from vitrail.data.encode import Encoder
@@ -265,7 +265,10 @@ BROKEN: dict[str, tuple[Break, str]] = {
     "DICOM by its ending": (put("well/scan.DCM", "x"), "well/scan.DCM: it is DICOM, which is not read"),
     "DICOM by its content": (put("well/scan", DICOM), "well/scan: it is DICOM, which is not read"),
     "DICOM under another ending": (put("well/scan.png", DICOM), "well/scan.png: it is DICOM, which is not read"),
-    "another size": (put("ill/a.png", encoded(soft(1)[0][:20])), "it is 20 x 24 pixels (height x width), and the study"),
+    "another size": (
+        put("ill/a.png", encoded(soft(1)[0][:20])),
+        "it is 20 x 24 pixels (height x width), and the study",
+    ),
     "colour where grey is agreed": (put("ill/a.png", COLOUR), "it is in colour, and the study is of grey pictures"),
     "more bits than agreed": (put("ill/a.png", DEEP), "expected values from 0 to 255, got 3000 to 3000"),
     "fractions": (
@@ -291,7 +294,10 @@ def test_broken_pictures_are_told_by_name(
     breaks, words = BROKEN[name]
     agreed = study()
     agreed.save(site.parent / "study.toml")
-    assert vitrail(capsys, monkeypatch, "check", site.parent / "study.toml", site) == (0, "north: 30 rows, 0 errors, 0 warnings\n")
+    assert vitrail(capsys, monkeypatch, "check", site.parent / "study.toml", site) == (
+        0,
+        "north: 30 rows, 0 errors, 0 warnings\n",
+    )
     breaks(site)
     code, said = vitrail(capsys, monkeypatch, "check", site.parent / "study.toml", site)
     assert code == 1
@@ -300,7 +306,9 @@ def test_broken_pictures_are_told_by_name(
     with pytest.raises(VitrailError) as refused:
         read_table(site, agreed)
     assert words.split(": ")[-1] in str(refused.value)
-    code, said = vitrail(capsys, monkeypatch, "run", site.parent / "study.toml", "--data", site.parent / "nowhere", "--out", site / "r")
+    code, said = vitrail(
+        capsys, monkeypatch, "run", site.parent / "study.toml", "--data", site.parent / "nowhere", "--out", site / "r"
+    )
     assert code == 2
 
 
@@ -323,7 +331,9 @@ def test_all_that_is_broken_is_told_at_once(
     data.mkdir()
     site.rename(data / "north")
     (site.parent / "south").rename(data / "south")
-    code, said = vitrail(capsys, monkeypatch, "run", site.parent / "study.toml", "--data", data, "--out", site.parent / "r")
+    code, said = vitrail(
+        capsys, monkeypatch, "run", site.parent / "study.toml", "--data", data, "--out", site.parent / "r"
+    )
     assert code == 2
     for words in ("north/ill/a", "north, well/c.png", "north, ill/b.png", "south"):
         assert words in said

@@ -151,6 +151,8 @@ def predict(
         raise VitrailError("nothing was written", [Problem(str(out), what, "Choose another --out.")]) from None
     count = f"{told.count(chr(10)) - 1} {study.row_word}s"
     print(f"{out.resolve()}: {count}, with the model of {mine.site} from run {mine.run}.")
+    if mine.model.note:
+        print(mine.model.note)
 
 
 def look(

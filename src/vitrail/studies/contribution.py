@@ -29,7 +29,7 @@ import pandas as pd
 
 from vitrail.core.problems import Problem, VitrailError
 from vitrail.core.random import key
-from vitrail.data.pictures import FILES
+from vitrail.data.picture_files import FILES
 from vitrail.data.read import ENDING, read_table
 from vitrail.explain.shapley import Floats, Values, Worth, exact, leave_one_out, sampled
 from vitrail.runs.folder import write_atomically
