@@ -45,20 +45,20 @@ WORDS = {
 class SeenPictures:
     """A site's frame, every picture fitted once; each check looks at this."""
 
-    seen: Seen
+    seen: Seen  # the columns beside the pictures
+    usable: Seen  # of those pictures that can be used
     index: pd.Index
     cells: list[Any]  # arrays as agreed, a MisfitError where that cannot be
     passed: tuple[str, ...]  # files that are no pictures
 
     @classmethod
     def of(cls, frame: pd.DataFrame, table: Table) -> SeenPictures:
-        columns, repeated = take_columns(frame.reset_index(drop=True))
-        column, target = agreed(table).column, table.target
-        cells = fit_cells(list(columns.pop(column)), agreed(table)) if column in columns else []
-        read = as_described(columns[target.column], target) if target.column in columns else None
-        values, wrong = ({target.column: part} for part in read) if read else ({}, {})
-        seen = Seen(table, frame.index, columns, repeated, values, wrong)
-        return cls(seen, frame.index, cells, tuple(frame.attrs.get(PASSED, ())))
+        columns, _ = take_columns(frame)
+        cells = fit_cells(list(columns[name]), agreed(table)) if (name := agreed(table).column) in columns else []
+        beside = frame[[c for c in frame.columns if str(c).strip() != name]]
+        good = [not isinstance(cell, MisfitError) for cell in cells]
+        seen, usable = _see(beside, table), _see(beside[good] if cells else beside, table)
+        return cls(seen, usable, frame.index, cells, tuple(frame.attrs.get(PASSED, ())))
 
     @property
     def column(self) -> str:
@@ -109,6 +109,14 @@ class SeenPictures:
         return f"row {name}" if self.index.dtype.kind in "iu" else str(name)
 
 
+def _see(frame: pd.DataFrame, table: Table) -> Seen:
+    columns, repeated = take_columns(frame.reset_index(drop=True))
+    target = table.target
+    read = as_described(columns[target.column], target) if target.column in columns else None
+    values, wrong = ({target.column: part} for part in read) if read else ({}, {})
+    return Seen(table, frame.index, columns, repeated, values, wrong)
+
+
 def _is_empty(picture: NDArray[np.uint8]) -> bool:
     flat = picture.reshape(len(picture), -1)
     middle = np.median(flat, 1, keepdims=True)
@@ -152,7 +160,7 @@ def find_unknown_class(it: SeenPictures) -> Iterator[Finding]:
 
 
 def find_class_too_small(it: SeenPictures) -> Iterator[Finding]:
-    counts, column = it.seen.class_counts(), it.seen.table.target.column
+    counts, column = it.usable.class_counts(), it.seen.table.target.column
     several = sum(count > 0 for count in counts.values()) > 1  # else one_class says it
     for level, count in counts.items():
         if several and count == 0:
@@ -220,10 +228,6 @@ def find_marks_of_a_class(it: SeenPictures) -> Iterator[Finding]:
         yield it.find("mark_of_a_class", "warning", at, text, hint)
 
 
-def _on_columns(look: Callable[[Seen], Iterator[Finding]]) -> Callable[[SeenPictures], Iterator[Finding]]:
-    return lambda it: look(it.seen)
-
-
 CHECKS: tuple[Callable[[SeenPictures], Iterator[Finding]], ...] = (
     find_no_pictures,
     find_no_class,
@@ -233,11 +237,11 @@ CHECKS: tuple[Callable[[SeenPictures], Iterator[Finding]], ...] = (
     find_same_picture,
     find_nearly_empty,
     find_marks_of_a_class,
-    _on_columns(find_extra_column),
-    _on_columns(find_one_class),
+    lambda it: find_extra_column(it.seen),
+    lambda it: find_one_class(it.usable),
     find_class_too_small,
-    _on_columns(find_target_missing),
-    _on_columns(find_too_few_rows),
+    lambda it: find_target_missing(it.usable),
+    lambda it: find_too_few_rows(it.usable),
 )
 
 

@@ -218,7 +218,7 @@ def _from_file(path: Path, wanted: Wanted) -> pd.DataFrame:
     if ending in DICOM:
         raise _refusal(path, f"{dicom().what}.", dicom().hint)
     if ending in ENDINGS:  # one picture, to predict
-        return pd.DataFrame({wanted.picture: _objects([path])}, index=pd.Index([path.name], dtype=object))
+        return pd.DataFrame({wanted.picture: _objects([path])}).set_axis(pd.Index([path.name], dtype=object))
     if ending not in FILES or not path.is_file():
         what = f"expected a folder, or a file ending in {', '.join(FILES)}, got {path.name!r}."
         raise _refusal(path, what, "Put pictures into folders by class.")
@@ -234,7 +234,7 @@ def _from_file(path: Path, wanted: Wanted) -> pd.DataFrame:
 
 def _from_npz(path: Path, wanted: Wanted) -> dict[str, list[Any]]:
     try:
-        with np.load(path, allow_pickle=False) as file:
+        with path.open("rb") as raw, np.load(raw, allow_pickle=False) as file:
             sources = _choose(path, list(file.files), wanted)
             arrays = {name: [file[source] for source in parts] for name, parts in sources.items()}
     except VitrailError:

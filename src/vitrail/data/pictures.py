@@ -29,7 +29,7 @@ from vitrail.core.problems import Problem, VitrailError
 from vitrail.data.schema import Images
 
 Pixels = NDArray[Any]  # [height, width] or [height, width, 3], uint8 or wider
-FORMATS = ("PNG", "JPEG", "MPO", "BMP", "TIFF", "WEBP")
+FORMATS = ("PNG", "JPEG", "BMP", "TIFF", "WEBP")
 GREY = [0.299, 0.587, 0.114]  # of red, green and blue
 TOLD = 20  # broken pictures are named one by one up to here
 MOST_PIXELS = 1 << 26  # of one picture: a larger one is a mistake, or meant to fill the memory
@@ -65,7 +65,7 @@ def decoded(raw: bytes) -> Pixels:
                     again.verify()
             picture.load()
             return as_array(picture)
-    except MisfitError:
+    except (MisfitError, VitrailError):
         raise
     except pillow.UnidentifiedImageError:
         raise MisfitError("unreadable", "it is no PNG, JPEG, BMP, TIFF or WebP file", "Save it again as one.") from None
@@ -87,6 +87,8 @@ def _require_one(picture: Any) -> None:
     frames = 1 if picture.format == "MPO" else getattr(picture, "n_frames", 1)  # a camera's MPO: others are previews
     if frames > 1:
         raise MisfitError("several", f"it holds {frames} pictures", "Save each as a file of its own.")
+    if picture.tile and max(tile[1][3] for tile in picture.tile) < picture.height:
+        raise MisfitError("unreadable", "its lower part is missing", "It may be damaged: copy or save it again.")
     if picture.mode[0] != "I" and any(";16" in str(tile[3]) for tile in picture.tile):
         raise MisfitError("wrong_values", "it has 16 bits for each colour", "Save it with 8, or as 16-bit grey.")
 
@@ -273,10 +275,19 @@ def _address(array: NDArray[Any]) -> int:
 
 def _pillow() -> tuple[Any, Callable[[Any], Any]]:
     try:
-        from PIL import Image, ImageOps
+        from PIL import (
+            BmpImagePlugin,
+            Image,
+            ImageOps,
+            JpegImagePlugin,
+            PngImagePlugin,
+            TiffImagePlugin,
+            WebPImagePlugin,
+        )
     except ImportError:
         what, hint = "reading pictures needs Pillow.", "pip install 'vitrail[image]'"
         raise VitrailError("a package is missing", [Problem("Pillow", what, hint)]) from None
+    del BmpImagePlugin, JpegImagePlugin, PngImagePlugin, TiffImagePlugin, WebPImagePlugin  # known once imported
     return Image, ImageOps.exif_transpose
 
 
