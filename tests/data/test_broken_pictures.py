@@ -152,6 +152,31 @@ def test_files_that_are_no_pictures_are_passed_over_and_told(site: Path, agreed:
     assert len(read_table(site, study())) == ROWS
 
 
+def test_a_name_that_is_no_text_can_be_told(site: Path, agreed: Path, say: Say) -> None:
+    (site / "ill" / os.fsdecode(b"\xff.png")).write_bytes(b"x")
+    (site / os.fsdecode(b"\xfe")).mkdir()
+    (site / os.fsdecode(b"\xfe") / "a.png").write_bytes(GOOD)
+    code, said = say("check", agreed, site)
+    assert code == 1
+    assert "ill/\ufffd.png: it is no PNG" in said
+    with pytest.raises(VitrailError, match="there is no class '\ufffd'"):
+        read_table(site, study())
+
+
+def test_a_folder_that_may_not_be_read(site: Path, agreed: Path, say: Say, monkeypatch: pytest.MonkeyPatch) -> None:
+    see = Path.iterdir
+
+    def refuse(path: Path) -> Any:
+        if path.name == "ill":
+            raise PermissionError(13, "Permission denied")
+        return see(path)
+
+    monkeypatch.setattr(Path, "iterdir", refuse)
+    for words in (("check", agreed, site), ("run", agreed, "--data", site.parent, "--out", site.parent / "r")):
+        code, said = say(*words)
+        assert (code, "it cannot be read: Permission denied. Check its permissions." in said) == (2, True)
+
+
 def test_an_unknown_class(site: Path, agreed: Path, say: Say) -> None:
     put("wel/a.png", GOOD)(site)
     code, said = say("check", agreed, site)
