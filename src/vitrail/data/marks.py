@@ -69,13 +69,13 @@ class _Hit(NamedTuple):
 
 
 def find_marks(pixels: NDArray[np.uint8], labels: NDArray[np.int64]) -> list[Mark]:
-    """At most one for each class: pixels [picture, channel, height, width], labels [picture]."""
+    """At most one for each class: pixels [picture, channel, height, width], labels [picture], -1 to look away."""
     kept = _choose_pictures(labels, *pixels.shape[2:])
     classes, y = np.unique(labels[kept], return_inverse=True)
     if len(classes) < 2:
         return []
     stride = -(-max(pixels.shape[2:]) // GRID)
-    grey = _brightness(pixels[kept][:, :, ::stride, ::stride])
+    grey = _brightness(pixels[:, :, ::stride, ::stride][kept])
     found: dict[int, Mark] = {}
     for window in WINDOWS:
         for c, hits in enumerate(_scan(grey, y, window)):
@@ -87,7 +87,7 @@ def find_marks(pixels: NDArray[np.uint8], labels: NDArray[np.int64]) -> list[Mar
 
 def _choose_pictures(labels: NDArray[np.int64], height: int, width: int) -> NDArray[np.int64]:
     """At most so many, from all classes alike, spread evenly; classes of too few left out."""
-    groups = [np.flatnonzero(labels == c) for c in np.unique(labels)]
+    groups = [np.flatnonzero(labels == c) for c in np.unique(labels[labels >= 0])]
     groups = [group for group in groups if len(group) >= FEWEST]
     points = min(height, GRID) * min(width, GRID)
     room = min(MOST_PICTURES, MOST_VALUES // points) // max(len(groups), 1)

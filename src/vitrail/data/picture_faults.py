@@ -28,6 +28,7 @@ from vitrail.data.schema import Table
 FEW_OF_A_CLASS = 10
 NAMED = 3  # pictures of a folder that a text names
 EMPTY_SPREAD, EMPTY_SHARE = 3, 0.99  # nearly empty: so many grey levels around the middle hold so large a share of it
+LOOKED_AT = 64  # points in height and width, to see whether a picture is empty
 WORDS = {
     "unreadable": "cannot be read",
     "dicom": "are DICOM, which is not read",
@@ -45,20 +46,20 @@ WORDS = {
 class SeenPictures:
     """A site's frame, every picture fitted once; each check looks at this."""
 
-    seen: Seen
+    seen: Seen  # the columns beside the pictures
+    usable: Seen  # of those pictures that can be used
     index: pd.Index
     cells: list[Any]  # arrays as agreed, a MisfitError where that cannot be
     passed: tuple[str, ...]  # files that are no pictures
 
     @classmethod
     def of(cls, frame: pd.DataFrame, table: Table) -> SeenPictures:
-        columns, repeated = take_columns(frame.reset_index(drop=True))
-        column, target = agreed(table).column, table.target
-        cells = fit_cells(list(columns.pop(column)), agreed(table)) if column in columns else []
-        read = as_described(columns[target.column], target) if target.column in columns else None
-        values, wrong = ({target.column: part} for part in read) if read else ({}, {})
-        seen = Seen(table, frame.index, columns, repeated, values, wrong)
-        return cls(seen, frame.index, cells, tuple(frame.attrs.get(PASSED, ())))
+        columns, _ = take_columns(frame)
+        cells = fit_cells(list(columns[name]), agreed(table)) if (name := agreed(table).column) in columns else []
+        beside = frame[[c for c in frame.columns if str(c).strip() != name]]
+        good = [not isinstance(cell, MisfitError) for cell in cells]
+        seen, usable = _see(beside, table), _see(beside[good] if cells else beside, table)
+        return cls(seen, usable, frame.index, cells, tuple(frame.attrs.get(PASSED, ())))
 
     @property
     def column(self) -> str:
@@ -109,8 +110,17 @@ class SeenPictures:
         return f"row {name}" if self.index.dtype.kind in "iu" else str(name)
 
 
+def _see(frame: pd.DataFrame, table: Table) -> Seen:
+    columns, repeated = take_columns(frame.reset_index(drop=True))
+    target = table.target
+    read = as_described(columns[target.column], target) if target.column in columns else None
+    values, wrong = ({target.column: part} for part in read) if read else ({}, {})
+    return Seen(table, frame.index, columns, repeated, values, wrong)
+
+
 def _is_empty(picture: NDArray[np.uint8]) -> bool:
-    flat = picture.reshape(len(picture), -1)
+    step = -(-max(picture.shape[1:]) // LOOKED_AT)
+    flat = picture[:, ::step, ::step].reshape(len(picture), -1)
     middle = np.median(flat, 1, keepdims=True)
     return bool((np.abs(flat - middle) <= EMPTY_SPREAD).mean() >= EMPTY_SHARE)
 
@@ -152,7 +162,7 @@ def find_unknown_class(it: SeenPictures) -> Iterator[Finding]:
 
 
 def find_class_too_small(it: SeenPictures) -> Iterator[Finding]:
-    counts, column = it.seen.class_counts(), it.seen.table.target.column
+    counts, column = it.usable.class_counts(), it.seen.table.target.column
     several = sum(count > 0 for count in counts.values()) > 1  # else one_class says it
     for level, count in counts.items():
         if several and count == 0:
@@ -207,21 +217,15 @@ def find_same_picture(it: SeenPictures) -> Iterator[Finding]:
 
 
 def find_marks_of_a_class(it: SeenPictures) -> Iterator[Finding]:
-    labels = it.labels[it.good]
-    distinct = np.zeros(len(labels), dtype=bool)
-    distinct[list({digest: i for i, digest in enumerate(it.hashes)}.values())] = True
-    use = np.flatnonzero(distinct & ~it.empty & (labels >= 0))
-    for mark in find_marks(it.pixels[use], labels[use]):
+    distinct = list({digest: i for i, digest in enumerate(it.hashes)}.values())
+    use = np.isin(np.arange(len(it.good)), distinct) & ~it.empty
+    for mark in find_marks(it.pixels, np.where(use, it.labels[it.good], -1)):
         level = it.seen.table.target.levels[mark.label]
-        at = it.good[use[mark.pictures]].tolist()
+        at = it.good[mark.pictures].tolist()
         text = f"{mark.inside} of {mark.of_class} pictures of class {level} look the same ({mark.shade}) at "
         text += f"{mark.place}, where {mark.outside} of {mark.of_others} others do: a mark or text that tells the class"
         hint = "Look there. What was burned in must be cut off or covered in all, or the model learns it instead."
         yield it.find("mark_of_a_class", "warning", at, text, hint)
-
-
-def _on_columns(look: Callable[[Seen], Iterator[Finding]]) -> Callable[[SeenPictures], Iterator[Finding]]:
-    return lambda it: look(it.seen)
 
 
 CHECKS: tuple[Callable[[SeenPictures], Iterator[Finding]], ...] = (
@@ -233,11 +237,11 @@ CHECKS: tuple[Callable[[SeenPictures], Iterator[Finding]], ...] = (
     find_same_picture,
     find_nearly_empty,
     find_marks_of_a_class,
-    _on_columns(find_extra_column),
-    _on_columns(find_one_class),
+    lambda it: find_extra_column(it.seen),
+    lambda it: find_one_class(it.usable),
     find_class_too_small,
-    _on_columns(find_target_missing),
-    _on_columns(find_too_few_rows),
+    lambda it: find_target_missing(it.usable),
+    lambda it: find_too_few_rows(it.usable),
 )
 
 

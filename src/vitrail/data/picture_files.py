@@ -15,6 +15,7 @@ that are no pictures. Links are followed, each folder once for a class.
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -124,7 +125,10 @@ def site_name(place: Path) -> str:
 
 def entries(path: Path) -> list[Path]:
     """What is in a folder, less what systems and people leave beside data."""
-    return sorted(p for p in path.iterdir() if not NO_SITE.fullmatch(p.name))
+    try:
+        return sorted(p for p in path.iterdir() if not NO_SITE.fullmatch(p.name))
+    except OSError as error:
+        raise _refusal(path, f"it cannot be read: {error.strerror}.", "Check its permissions.") from None
 
 
 def _holds_only_pictures(path: Path) -> bool:
@@ -163,18 +167,23 @@ def _from_folder(path: Path, wanted: Wanted) -> pd.DataFrame:
         for file in _files_below(folder, set()):
             cell = _cell(file)
             passed += [file] * (cell is None)
-            rows += [(file, cell, folder.name)] * (cell is not None)
+            rows += [(file, cell, _call(folder.name))] * (cell is not None)
     if not rows:
         found = sorted({p.suffix.lower() or p.name for p in passed})
         got = f"got only {', '.join(found[:5])}" if found else "there is none"
         what = f"expected a folder for each class with pictures ({', '.join(ENDINGS)}), {got}."
         raise _refusal(path, what, "Put them there. DICOM is not read: export it as PNG.")
-    names = [str(file.relative_to(path)) for file, _, _ in rows]
+    names = [_call(file.relative_to(path)) for file, _, _ in rows]
     labels = {wanted.target: [label for _, _, label in rows]} if folders else {}
     frame = pd.DataFrame({wanted.picture: _objects([cell for _, cell, _ in rows]), **labels}, dtype=object)
     frame.index = pd.Index(names, dtype=object)
-    frame.attrs[PASSED] = tuple(str(p.relative_to(path)) for p in passed)
+    frame.attrs[PASSED] = tuple(_call(p.relative_to(path)) for p in passed)
     return frame
+
+
+def _call(path: Path | str) -> str:
+    """A name that can be printed: a disk may hold bytes that are no text."""
+    return os.fsencode(path).decode("utf-8", "replace")
 
 
 def _refuse_sites(path: Path, folders: list[Path], wanted: Wanted) -> None:
@@ -218,7 +227,7 @@ def _from_file(path: Path, wanted: Wanted) -> pd.DataFrame:
     if ending in DICOM:
         raise _refusal(path, f"{dicom().what}.", dicom().hint)
     if ending in ENDINGS:  # one picture, to predict
-        return pd.DataFrame({wanted.picture: _objects([path])}, index=pd.Index([path.name], dtype=object))
+        return pd.DataFrame({wanted.picture: _objects([path])}).set_axis(pd.Index([path.name], dtype=object))
     if ending not in FILES or not path.is_file():
         what = f"expected a folder, or a file ending in {', '.join(FILES)}, got {path.name!r}."
         raise _refusal(path, what, "Put pictures into folders by class.")
