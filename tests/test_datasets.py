@@ -4,22 +4,31 @@ from __future__ import annotations
 
 import gzip
 import hashlib
+import itertools
+import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pandas as pd
 import pytest
 
+import vitrail as vt
+from scripts import load_script
 from vitrail.core.problems import VitrailError
 from vitrail.data import datasets
 from vitrail.data.check import find_faults
+from vitrail.data.read import clean, read_sites
 from vitrail.study import Study
 
+make_pneumonia = load_script("make_pneumonia")
 OUTSIDE: dict[str, tuple[Callable[[], Any], str]] = {
     "adult": (datasets.adult, "adult/adult.data.gz"),
+    "cifar10": (datasets.cifar10_subset, "cifar10_subset/cifar10_8k_2k.npz"),
     "gusto": (datasets.gusto, "gusto/gusto.csv.gz"),
     "har": (datasets.har, "har_smartphones/har_features_recomputed.npz"),
+    "pneumoniamnist": (datasets.pneumoniamnist, "pneumoniamnist/pneumoniamnist.npz"),
     "vehicle": (datasets.vehicle, "vehicle_sensor/vehicle_ditto_train.csv.gz"),
 }
 
@@ -99,6 +108,75 @@ def test_attribution_names_the_investigators() -> None:
     assert "CC BY 4.0" in datasets.HEART_ATTRIBUTION
 
 
+# --- pictures ---
+
+# as benchmarks/make_pneumonia.py cuts them
+PNEUMONIA = {"large": (450, 450), "referral": (45, 255), "screening": (204, 36), "small": (60, 60)}
+
+
+def test_pneumonia_is_the_cut_that_is_documented() -> None:
+    sites = datasets.pneumonia()
+    shown = {n: tuple((f.finding == k).sum() for k in ("normal", "pneumonia")) for n, f in sites.items()}
+    assert shown == PNEUMONIA == {n: tuple(counts.values()) for n, (_, counts) in make_pneumonia.SITES.items()}
+    pictures = [bytes(p) for f in sites.values() for p in f.picture]
+    assert {(p.shape, p.dtype.str) for f in sites.values() for p in f.picture} == {((28, 28), "|u1")}
+    assert len(set(pictures)) == len(pictures) == 1560  # none twice, at no two sites
+    assert all(list(f.columns) == ["picture", "finding"] for f in sites.values())
+    file = datasets.packaged("pneumonia.npz")
+    assert file.stat().st_size < 2_000_000
+    pixels = "5c87e2149d72ebcf36d89bc5028ca4eae7626aa2d8ceb60733380587be02c592"
+    assert hashlib.sha256(b"".join(pictures)).hexdigest() == pixels
+
+
+def test_the_cut_takes_no_picture_twice_and_changes_none() -> None:
+    """Of a made-up whole with doubled pictures, also across its parts."""
+    draw = np.random.default_rng(0)
+    rows = []
+    for part, finding in itertools.product(("train", "val", "test"), ("normal", "pneumonia")):
+        rows += [(draw.integers(0, 256, (4, 4), np.uint8), finding, part) for _ in range(600)]
+    whole = pd.DataFrame(rows, columns=["picture", "finding", "part"])
+    whole.at[2500, "picture"] = whole.picture[0]  # one of train again in test
+    cut = make_pneumonia.cut(whole)
+    assert {s: tuple(f.finding.value_counts().sort_index()) for s, f in cut.groupby("site", sort=False)} == PNEUMONIA
+    assert set(cut.part[cut.site == "small"]) == {"test"}
+    assert set(cut.part[cut.site != "small"]) == {"train", "val"}
+    taken = [bytes(p) for p in cut.picture]
+    assert len(set(taken)) == len(taken)
+    label = {bytes(p): y for p, y in zip(whole.picture, whole.finding, strict=True)}
+    assert all(label[bytes(p)] == y for p, y in zip(cut.picture, cut.finding, strict=True))
+
+
+@pytest.mark.skipif(not os.environ.get("VITRAIL_DATA"), reason="needs PneumoniaMNIST itself")
+def test_what_is_shipped_is_what_the_script_makes() -> None:
+    cut, shipped = make_pneumonia.cut(datasets.pneumoniamnist()), pd.concat(datasets.pneumonia().values())
+    assert [bytes(p) for p in cut.picture] == [bytes(p) for p in shipped.picture]
+    assert list(cut.finding) == list(shipped.finding)
+
+
+def test_pneumonia_fits_its_study_and_is_credited() -> None:
+    study = Study.load(datasets.packaged("pneumonia.toml"))
+    for name, frame in datasets.pneumonia().items():
+        assert len(clean(frame, study)) == sum(PNEUMONIA[name])
+    assert read_sites(datasets.packaged("pneumonia.npz"), study).keys() == PNEUMONIA.keys()
+    for word in ("PneumoniaMNIST", "CC BY 4.0", "Kermany", "Yang", "Changed by us", "1560"):
+        assert word in datasets.ATTRIBUTIONS[study.name]
+    licences = datasets.packaged("README.md").read_text()
+    assert all(file.name in licences or file.suffix in (".toml", ".data", ".md") for file in folder_of("README.md"))
+
+
+def folder_of(name: str) -> list[Path]:
+    return sorted(datasets.packaged(name).parent.iterdir())
+
+
+def test_pneumonia_can_be_learned() -> None:
+    """By a few rounds, at every site far better than always giving one answer."""
+    study = Study.load(datasets.packaged("pneumonia.toml"))
+    scores = vt.federate(study, datasets.pneumonia(), rounds=6).scores()
+    of = scores.pivot(index="site", columns="metric", values="value")
+    assert of.balanced_accuracy.min() > 0.7
+    assert of.auc.min() > 0.8
+
+
 # --- data that is not shipped ---
 
 
@@ -152,3 +230,23 @@ def test_right_file_is_read(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> 
     sites = datasets.vehicle()
     assert {n: f["x"].tolist() for n, f in sites.items()} == {"sensor-02": [0.5, 2.5], "sensor-10": [1.5]}
     assert all(list(f.columns) == ["x", "label"] for f in sites.values())
+
+
+@pytest.mark.parametrize("name", ["pneumoniamnist", "cifar10"])
+def test_right_pictures_are_read(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, name: str) -> None:
+    load, file = OUTSIDE[name]
+    grey, colour = np.arange(2 * 4, dtype=np.uint8).reshape(2, 2, 2), np.arange(24, dtype=np.uint8).reshape(2, 2, 2, 3)
+    medmnist = {f"{part}_images": grey for part in ("train", "val", "test")}
+    medmnist |= {f"{part}_labels": np.array([[1], [0]], np.uint8) for part in ("train", "val", "test")}
+    cifar = {f"x_{part}": colour for part in ("train", "test")} | {"classes": np.array(["cat", "dog"])}
+    cifar |= {f"y_{part}": np.array([1, 0]) for part in ("train", "test")}
+    (tmp_path / file).parent.mkdir()
+    np.savez(tmp_path / file, **(medmnist if name == "pneumoniamnist" else cifar))
+    monkeypatch.setenv("VITRAIL_DATA", str(tmp_path))
+    digest = hashlib.sha256((tmp_path / file).read_bytes()).hexdigest()
+    monkeypatch.setitem(datasets._OUTSIDE, file, digest)
+    frame = load()
+    parts, label = (("train", "val", "test"), "finding") if name == "pneumoniamnist" else (("train", "test"), "label")
+    assert list(frame.part) == [p for p in parts for _ in range(2)]
+    assert list(frame[label])[:2] == (["pneumonia", "normal"] if label == "finding" else ["dog", "cat"])
+    assert (frame.picture[1] == (grey if label == "finding" else colour)[1]).all()

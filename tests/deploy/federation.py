@@ -20,6 +20,7 @@ from typing import Any
 import pandas as pd
 from typer.testing import CliRunner
 
+from stripes import write_folders
 from vitrail.cli import app
 from vitrail.core.problems import VitrailError
 from vitrail.deploy import enrol, keeper, kits
@@ -36,9 +37,13 @@ class Federation:
 
     def __init__(self, root: Path, study: Study, tables: Mapping[str, pd.DataFrame]) -> None:
         self.root, self.study, self.sites = root.resolve(), self._write(root, study), list(tables)
+        self.pictures = study.images is not None
         for name, table in tables.items():
             (root / name).mkdir()
-            table.to_csv(self.data(name), index=False)
+            if self.pictures:
+                write_folders(root / name, {"pictures": table})
+            else:
+                table.to_csv(self.data(name), index=False)
 
     @staticmethod
     def _write(root: Path, study: Study) -> Path:
@@ -56,7 +61,7 @@ class Federation:
         return enrol.load_coordinator(self.folder)
 
     def data(self, site: str) -> Path:
-        return self.root / site / f"{site}.csv"
+        return self.root / site / ("pictures" if self.pictures else f"{site}.csv")
 
     def kit(self, site: str) -> Path:
         return self.root / site / f"{site}.kit"

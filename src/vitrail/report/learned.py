@@ -67,7 +67,7 @@ def _weights(run: Run, refused: Sequence[str]) -> pd.DataFrame | None:
     """What a linear model makes of each feature. Own and Global where the sites' models are at hand, Local where it was
     shown."""
     task = build_task(run.study, run.method, run.seed)
-    if not task.net.linear:
+    if not task.net.linear or run.study.images:  # of a picture no weight belongs to a feature
         return None
     target, names, rows = run.study.target, [*columns(run.study), "(constant)"], []
     answers = target.levels[1:] if len(target.levels) == 2 else target.levels or (f"more {target.column}",)
