@@ -6,8 +6,9 @@
        rounds, each with a small random step, in `starts` draws; that with the lowest sum_i min_k L_i(c_k) is taken.
     2. with `constant`, what is added to each score at the site, b_i = argmin L_i(c + b) + hold/2 |b|^2; else b_i = 0
     3. the site predicts by the scores      alpha f_i(x) + (1 - alpha) (c_{z_i}(x) + b_i)      f_i: trained alone
-    4. (K, with or without b, alpha) is one choice for all sites: the lowest sum over sites of out-of-fold losses.
-       Rows fall into `folds` by lot; everything of 1 to 3 is there once for all rows and once without each fold.
+    4. (K, with or without b, alpha) is one choice for all sites: the lowest sum over sites of out-of-fold losses, where
+       more groups count only if they lower it by the share `margin`. Rows fall into `folds` by lot; everything of 1 to
+       3 is there once for all rows and once without each fold.
 
 Why one choice: a site has too few rows to choose for itself (docs/decisions/017-centres.md, with what was measured).
 
@@ -69,6 +70,7 @@ class Centres(Method[State, Coord, Work, Down, Up]):
     warm: float = 0.1
     constant: bool = True
     hold: float = 0.3
+    margin: float = 0.01
     alpha: float | None = None
     split: Literal["all", "head"] = "all"
     weights: Literal["uniform", "rows"] = "uniform"

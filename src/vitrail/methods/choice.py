@@ -126,7 +126,7 @@ class Choose(Exchange[State, Coord, Offer, Offer, Costs]):
 
     def merge(self, task: Task, coord: Coord, up: Costs, roster: Roster) -> tuple[Coord, Facts]:
         costs = torch.where(up.costs.isfinite(), up.costs, torch.inf)
-        k, b, a = torch.unravel_index(choice := costs.flatten().argmin(), costs.shape)
+        k, b, a = torch.unravel_index(choice := self.lowest(costs), costs.shape)
         tried = costs.new_tensor(self.of.alphas)
         told = {  # of every round: what only the last one tells would give way to what is shown after it
             "choice": Fact(torch.stack([k + 1, b, tried[a]]), ("what",), CHOICE, every=True),
@@ -134,6 +134,15 @@ class Choose(Exchange[State, Coord, Offer, Offer, Costs]):
             "tried": Fact(tried, ("own share",), TRIED, every=True),
         }
         return coord._replace(choice=choice), told
+
+    def lowest(self, costs: Tensor) -> Tensor:
+        """The place of the lowest; more groups must earn it."""
+        best = costs.flatten(1).min(1)  # for each K
+        many = 0
+        for k in range(1, len(costs)):
+            if best.values[k] < best.values[many] - self.of.margin * best.values[many].abs():
+                many = k
+        return best.indices[many] + many * costs[0].numel()
 
     def settle(self, task: Task, state: State, down: Offer) -> State:
         site = torch.arange(len(down.choice), device=down.choice.device)
