@@ -166,9 +166,12 @@ def test_what_is_said_to_stay_does_stay(method: str, tmp_path: Path) -> None:
     g = torch.Generator().manual_seed(1)
     own: list[dict[str, Tensor]] = []
     for s, stage in enumerate(a.stages):
-        where = {"stage": s, "score": ["test"], "place": 0}
+        last = len(stage.turns) - 1
+        where = {"stage": s, "score": ["test"], "place": last}
         for r in range(stage.stage.rounds):
-            ask("round", {**where, "round": r}, _down(stage.turns[0].down, g))
+            for place in stage.stage.turns(r):
+                here = where if place == last else {**where, "place": place, "score": []}
+                ask("round", {**here, "round": r}, _down(stage.turns[place].down, g))
             state = site._state(s, r + 1, 0)
             said = sentences(state)
             own.append({k: v[0] for k, v in tensors(state) if said[k]})

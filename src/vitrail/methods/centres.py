@@ -13,8 +13,10 @@
 Why one choice: a site has too few rows to choose for itself (docs/decisions/017-centres.md, with what was measured).
 
 What crosses: K blocks (a site's own change in block z_i, zeros elsewhere), a one beside it to be counted, the losses by
-which starts are compared, and at the end one table of out-of-fold losses. The coordinator is given their totals only;
-who is in which group it learns from the sites that agree to show it. It trusts the losses that are reported.
+which starts are compared, and at the end one table of out-of-fold losses. The coordinator needs their totals only: who
+is in which group it learns from the sites that agree to show it. But a single report tells it, by the block that is not
+zero, to whoever gets hold of it: only masked sums hide that. A group of one site is that site's model, without its
+name. All trust the losses that are reported.
 
 Cost, in FedAvg's trainings: (folds + 1) (2 + (1 - warm) starts (groups - 1)); and in each round of groups a site scores
 all their models, and their optimiser begins afresh. `split = "head"`: between groups only the last layer differs, so
@@ -64,6 +66,7 @@ class Centres(Method[State, Coord, Work, Down, Up]):
     name: ClassVar[str] = "all sites"
     sees = "sum"
     places: ClassVar[bool] = True
+    told: ClassVar[frozenset[str]] = frozenset({"groups", "group", "losses", "alone", "loss"})
     groups: int = 3
     folds: int = 3
     starts: int = 2

@@ -26,15 +26,15 @@ JITTER = 0.1  # of a first step away from the model of all sites, for weights of
 
 class State(NamedTuple):
     own: Annotated[Params, "the models trained on your rows alone, on all of them and without each fold"]
-    groups: Annotated[Tensor, "the groups that your rows fit best"]  # [site, start, K]
+    groups: Tensor  # [site, start, K]: those that its rows fit best; the place of the change in a report tells them
     constants: Annotated[Tensor, "what your site would add to the scores of its group's models"]  # [site, K, output]
-    losses: Annotated[Tensor, "your loss per row by each alternative, on rows left out"]  # [site, K, constant, alpha]
-    alone: Annotated[Tensor, "that of your model trained alone, until you agree to show it"]  # [site]
+    losses: Tensor  # [site, K, constant, alpha]: per row, on rows left out; a report tells them, times the rows
+    alone: Tensor  # [site]: that of the model trained alone
     # what follows is settled
     alpha: Tensor  # [site]
     constant: Annotated[Tensor, "what your site adds to its scores"]  # [site, output]
-    group: Annotated[Tensor, "the group you are in, until you agree to show it"]  # [site]: from 1 on; 0: not yet
-    loss: Annotated[Tensor, "your loss per row by the choice, until you agree to show it"]  # [site]
+    group: Tensor  # [site]: from 1 on; 0: not yet
+    loss: Tensor  # [site]: by the choice
     params: Params  # the model of the site's group
     shared: Params  # that of all sites
     memory: Annotated[Params, "what the optimiser remembers of your last batches"] = {}  # noqa: RUF012
