@@ -101,6 +101,7 @@ WAYS = {
     "four starts": Way("4 starts", partial(Centres, starts=4)),
     "half": Way("groups part half-way", partial(Centres, warm=0.5)),
     "no constants": Way("without constants", partial(Centres, constant=False)),
+    "head": Way("only the last layer differs", partial(Centres, split="head")),
     "own choice": Way("each site chooses", OwnChoice),
     "erosion": Way(
         "Weight Erosion",
@@ -109,15 +110,8 @@ WAYS = {
     ),
 }
 RIVALS = ("local", "global", "fine_tune", "random")
-PARTS = (
-    "two folds",
-    "five folds",
-    "one start",
-    "four starts",
-    "half",
-    "no constants",
-    "own choice",
-)  # at the learning rate of Centres
+# at the learning rate of Centres
+PARTS = ("two folds", "five folds", "one start", "four starts", "half", "no constants", "head", "own choice")
 ORACLE = "oracle"  # FedAvg within the true groups, at the learning rate of Centres
 
 
