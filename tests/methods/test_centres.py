@@ -188,6 +188,9 @@ def test_more_groups_must_earn_it() -> None:
     ):
         costs[1, 0, 1], costs[2, 0, 1] = two, three
         assert int(Choose(Centres(margin=margin, constant=False)).lowest(costs)) == want
+    costs[0], costs[1, 0, 1], costs[2] = torch.inf, 7.0, torch.inf
+    assert int(Choose(Centres(constant=False)).lowest(costs)) == 3
+    assert int(Choose(Centres(constant=False)).lowest(torch.full_like(costs, torch.inf))) == 0
 
 
 def test_a_constant_is_where_the_slope_is_nothing() -> None:

@@ -140,7 +140,8 @@ class Choose(Exchange[State, Coord, Offer, Offer, Costs]):
         best = costs.flatten(1).min(1)  # for each K
         many = 0
         for k in range(1, len(costs)):
-            if best.values[k] < best.values[many] - self.of.margin * best.values[many].abs():
+            bar = best.values[many] - self.of.margin * best.values[many].abs()
+            if best.values[k] < bar.nan_to_num(torch.inf):  # where all of the simpler ones diverged, any will do
                 many = k
         return best.indices[many] + many * costs[0].numel()
 
