@@ -47,7 +47,7 @@ from vitrail.nets import MLP
 from vitrail.studies.intervals import interval
 
 Case = dict[str, Any]
-FIRST = 2001  # first seed of the comparison; seeds 1 and on are tuned with
+FIRST = 3001  # first seed of the comparison; seeds 1 and on are tuned with
 ROUNDS, BATCH = 30, 32
 BEHIND = 2e-3  # nats that centres may be behind the best
 HARM = 5e-3  # nats by which a site must be behind Local to count as harmed
@@ -101,6 +101,7 @@ WAYS = {
     "four starts": Way("4 starts", partial(Centres, starts=4)),
     "half": Way("groups part half-way", partial(Centres, warm=0.5)),
     "no constants": Way("without constants", partial(Centres, constant=False)),
+    "head": Way("only the last layer differs", partial(Centres, split="head")),
     "own choice": Way("each site chooses", OwnChoice),
     "erosion": Way(
         "Weight Erosion",
@@ -109,15 +110,8 @@ WAYS = {
     ),
 }
 RIVALS = ("local", "global", "fine_tune", "random")
-PARTS = (
-    "two folds",
-    "five folds",
-    "one start",
-    "four starts",
-    "half",
-    "no constants",
-    "own choice",
-)  # at the learning rate of Centres
+# at the learning rate of Centres
+PARTS = ("two folds", "five folds", "one start", "four starts", "half", "no constants", "head", "own choice")
 ORACLE = "oracle"  # FedAvg within the true groups, at the learning rate of Centres
 
 
@@ -209,7 +203,8 @@ def compared(job: Case) -> Case:
 
 def place(job: Case, folder: Path) -> Path:
     """A case that was made with other settings is another case."""
-    about = [job, WORLDS[job["world"]], ROUNDS, BATCH, TEST, asdict(Centres())]
+    ours = asdict(Centres()) if job["way"] in ("centres", "random", *PARTS) else {}
+    about = [job, WORLDS[job["world"]], ROUNDS, BATCH, TEST, ours]
     mark = hashlib.sha256(json.dumps(about, sort_keys=True).encode()).hexdigest()[:10]
     return folder / f"{job['step']}-{job['way']}-{job['seed']}-{mark}.json"
 

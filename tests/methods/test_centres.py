@@ -15,6 +15,7 @@ from vitrail.engines.local import Engine
 from vitrail.engines.rounds import Training
 from vitrail.engines.sites import Sites, gather_sites
 from vitrail.methods.centres import Centres, Split
+from vitrail.methods.choice import Choose
 from vitrail.methods.copies import fitted
 from vitrail.nets import MLP
 
@@ -98,7 +99,7 @@ def test_it_is_its_equations() -> None:
     """K = 1, 2, 3 from the second of four rounds on, two starts, two folds; the table of all alternatives, the choice,
     and what a site ends with."""
     task, folds, starts = make_task(hidden=(), dropout=0.0), 2, 2
-    method = Centres(folds=folds, starts=starts, warm=0.25, constant=False)
+    method = Centres(folds=folds, starts=starts, warm=0.25, constant=False, margin=0.0)
     e = Engine(task, method, SITES, TRAINING, 5)
     began = e.start().coord
     roster = e.roster(e.everyone, 0, 0, 1)
@@ -149,7 +150,7 @@ def test_it_is_its_equations() -> None:
     facts = {k: f for m in moments for k, f in m.facts.items()}
     assert torch.allclose(told(facts, COSTS)[:, 0], costs, rtol=0, atol=exact)
     k, _, alpha = chosen(e, moments)
-    assert (k - 1, round(10 * alpha)) == divmod(int(costs.argmin()), 11)
+    assert (k - 1, round(10 * alpha)) == divmod(int(costs.argmin()), 11)  # with margin = 0
     state = e.settled(moments[-1])
     assert not state.constant.any()
     for i, s in enumerate(e.names):
@@ -174,6 +175,22 @@ def test_rows_of_a_fold_are_unknown_to_the_version_without_it() -> None:
         strict=True,
     ):
         assert [torch.equal(a, b) for a, b in zip(before, after, strict=True)] == [False, True, False, False]
+
+
+def test_more_groups_must_earn_it() -> None:
+    costs = torch.full((3, 1, 2), 100.0)
+    for two, three, margin, want in (
+        (99.5, 98.2, 0.01, 5),
+        (99.5, 99.2, 0.01, 0),
+        (98.0, 97.5, 0.01, 3),
+        (99.9, 99.8, 0.0, 5),
+        (100.0, 100.0, 0.0, 0),
+    ):
+        costs[1, 0, 1], costs[2, 0, 1] = two, three
+        assert int(Choose(Centres(margin=margin, constant=False)).lowest(costs)) == want
+    costs[0], costs[1, 0, 1], costs[2] = torch.inf, 7.0, torch.inf
+    assert int(Choose(Centres(constant=False)).lowest(costs)) == 3
+    assert int(Choose(Centres(constant=False)).lowest(torch.full_like(costs, torch.inf))) == 0
 
 
 def test_a_constant_is_where_the_slope_is_nothing() -> None:

@@ -6,14 +6,17 @@
        rounds, each with a small random step, in `starts` draws; that with the lowest sum_i min_k L_i(c_k) is taken.
     2. with `constant`, what is added to each score at the site, b_i = argmin L_i(c + b) + hold/2 |b|^2; else b_i = 0
     3. the site predicts by the scores      alpha f_i(x) + (1 - alpha) (c_{z_i}(x) + b_i)      f_i: trained alone
-    4. (K, with or without b, alpha) is one choice for all sites: the lowest sum over sites of out-of-fold losses.
-       Rows fall into `folds` by lot; everything of 1 to 3 is there once for all rows and once without each fold.
+    4. (K, with or without b, alpha) is one choice for all sites: the lowest sum over sites of out-of-fold losses, where
+       more groups count only if they lower it by the share `margin`. Rows fall into `folds` by lot; everything of 1 to
+       3 is there once for all rows and once without each fold.
 
 Why one choice: a site has too few rows to choose for itself (docs/decisions/017-centres.md, with what was measured).
 
 What crosses: K blocks (a site's own change in block z_i, zeros elsewhere), a one beside it to be counted, the losses by
-which starts are compared, and at the end one table of out-of-fold losses. The coordinator is given their totals only;
-who is in which group it learns from the sites that agree to show it. It trusts the losses that are reported.
+which starts are compared, and at the end one table of out-of-fold losses. The coordinator needs their totals only: who
+is in which group it learns from the sites that agree to show it. But a single report tells it, by the block that is not
+zero, to whoever gets hold of it: only masked sums hide that. A group of one site is that site's model, without its
+name. All trust the losses that are reported.
 
 Cost, in FedAvg's trainings: (folds + 1) (2 + (1 - warm) starts (groups - 1)); and in each round of groups a site scores
 all their models, and their optimiser begins afresh. `split = "head"`: between groups only the last layer differs, so
@@ -63,12 +66,14 @@ class Centres(Method[State, Coord, Work, Down, Up]):
     name: ClassVar[str] = "all sites"
     sees = "sum"
     places: ClassVar[bool] = True
+    told: ClassVar[frozenset[str]] = frozenset({"groups", "group", "losses", "alone", "loss"})
     groups: int = 3
     folds: int = 3
     starts: int = 2
     warm: float = 0.1
     constant: bool = True
     hold: float = 0.3
+    margin: float = 0.01
     alpha: float | None = None
     split: Literal["all", "head"] = "all"
     weights: Literal["uniform", "rows"] = "uniform"

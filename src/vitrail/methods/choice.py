@@ -26,15 +26,15 @@ JITTER = 0.1  # of a first step away from the model of all sites, for weights of
 
 class State(NamedTuple):
     own: Annotated[Params, "the models trained on your rows alone, on all of them and without each fold"]
-    groups: Annotated[Tensor, "the groups that your rows fit best"]  # [site, start, K]
+    groups: Tensor  # [site, start, K]: those that its rows fit best; the place of the change in a report tells them
     constants: Annotated[Tensor, "what your site would add to the scores of its group's models"]  # [site, K, output]
-    losses: Annotated[Tensor, "your loss per row by each alternative, on rows left out"]  # [site, K, constant, alpha]
-    alone: Annotated[Tensor, "that of your model trained alone, until you agree to show it"]  # [site]
+    losses: Tensor  # [site, K, constant, alpha]: per row, on rows left out; a report tells them, times the rows
+    alone: Tensor  # [site]: that of the model trained alone
     # what follows is settled
     alpha: Tensor  # [site]
     constant: Annotated[Tensor, "what your site adds to its scores"]  # [site, output]
-    group: Annotated[Tensor, "the group you are in, until you agree to show it"]  # [site]: from 1 on; 0: not yet
-    loss: Annotated[Tensor, "your loss per row by the choice, until you agree to show it"]  # [site]
+    group: Tensor  # [site]: from 1 on; 0: not yet
+    loss: Tensor  # [site]: by the choice
     params: Params  # the model of the site's group
     shared: Params  # that of all sites
     memory: Annotated[Params, "what the optimiser remembers of your last batches"] = {}  # noqa: RUF012
@@ -126,7 +126,7 @@ class Choose(Exchange[State, Coord, Offer, Offer, Costs]):
 
     def merge(self, task: Task, coord: Coord, up: Costs, roster: Roster) -> tuple[Coord, Facts]:
         costs = torch.where(up.costs.isfinite(), up.costs, torch.inf)
-        k, b, a = torch.unravel_index(choice := costs.flatten().argmin(), costs.shape)
+        k, b, a = torch.unravel_index(choice := self.lowest(costs), costs.shape)
         tried = costs.new_tensor(self.of.alphas)
         told = {  # of every round: what only the last one tells would give way to what is shown after it
             "choice": Fact(torch.stack([k + 1, b, tried[a]]), ("what",), CHOICE, every=True),
@@ -134,6 +134,16 @@ class Choose(Exchange[State, Coord, Offer, Offer, Costs]):
             "tried": Fact(tried, ("own share",), TRIED, every=True),
         }
         return coord._replace(choice=choice), told
+
+    def lowest(self, costs: Tensor) -> Tensor:
+        """The place of the lowest; more groups must earn it."""
+        best = costs.flatten(1).min(1)  # for each K
+        many = 0
+        for k in range(1, len(costs)):
+            bar = best.values[many] - self.of.margin * best.values[many].abs()
+            if best.values[k] < bar.nan_to_num(torch.inf):  # where all of the simpler ones diverged, any will do
+                many = k
+        return best.indices[many] + many * costs[0].numel()
 
     def settle(self, task: Task, state: State, down: Offer) -> State:
         site = torch.arange(len(down.choice), device=down.choice.device)
