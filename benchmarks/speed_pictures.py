@@ -88,6 +88,15 @@ def medians(entries: dict[str, Turn], turns: int, warm: int = 3) -> dict[str, fl
     return {k: statistics.median(v) for k, v in took.items()}
 
 
+def many(sites: Sites, by: int) -> Sites:
+    """Each site's rows so many times."""
+    named = []
+    for name, first, size in zip(sites.names, sites.starts, sites.sizes, strict=True):
+        x, y = (t[first : first + size].repeat(by, *[1] * (t.dim() - 1)) for t in (sites.x, sites.y))
+        named.append((name, x, y, torch.ones(len(x), 1)))
+    return gather_sites(named)
+
+
 def memory(net: Module, sites: Sites, batch: int, device: str) -> tuple[float, float, float]:
     """Megabytes: of the uint8 pictures, of all sites' models with Adam's memory and gradient, and of a round's peak."""
     pictures = sites.x.numel() / 1e6
@@ -142,15 +151,15 @@ def main() -> None:
         wait("cuda")
         took = time.perf_counter() - begin
         lines += ["", f"200 rounds x 5 epochs of FedAvg at 30 sites of {rows.sizes[0]} pictures: {took:.1f} s."]
-    large = make_sites(count, batch)
-    more = [(n, torch.cat([large.x[a : a + k]] * 8), torch.cat([large.y[a : a + k]] * 8), torch.ones(8 * k, 1))
-            for n, a, k in zip(large.names, large.starts, large.sizes, strict=True)]  # fmt: skip
-    pictures, models, peak = memory(net, gather_sites(more), batch, args.device)
+    once, more = (memory(net, many(make_sites(count, batch), by), batch, args.device) for by in (2, 10))
+    pictures, models, peak = more
     what = "of the device at most, more than before" if gpu else "of the whole process at most (torch alone: about 300)"
+    growth = (peak - once[2]) / (pictures - once[0])
     lines += [
         "",
         f"Memory: pictures {pictures:.0f} MB, models with gradient and Adam's memory {models:.0f} MB; {peak:.0f} MB "
-        f"{what}.",
+        f"{what}. With a fifth of the pictures {once[2]:.0f} MB: {growth:.2f} bytes for each byte of pictures; the "
+        "rest is models and what one step of all sites has in hand.",
     ]
     print("\n".join(lines))
     if args.out:
