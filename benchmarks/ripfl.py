@@ -354,7 +354,7 @@ def main() -> None:
     parser.add_argument("verb", choices=["prepare", "run"])
     parser.add_argument("data", type=Path)
     parser.add_argument("--device", default="cpu")
-    parser.add_argument("--cache", type=Path, default=Path("scratch/ripfl"))
+    parser.add_argument("--cache", type=Path, default=Path(__file__).parent / "results" / "ripfl")
     parser.add_argument("--processes", type=int, default=1)
     parser.add_argument("--budget", type=float, default=500.0, help="seconds")
     parser.add_argument("--only", default="", help="kinds of jobs, separated by commas")
