@@ -244,9 +244,32 @@ def alarms(trials: list[dict[str, Any]]) -> str:
     return " | ".join(map(share, ways))
 
 
+def words_of(job: Job) -> str:
+    saved_as = f", JPEG {job['quality']}" * bool(job["quality"])
+    return f"{job['shape']}, {job['strength']}{saved_as}" + f", moved by {job['jitter']}" * bool(job["jitter"])
+
+
+def summary(done: list[tuple[Job, list[dict[str, Any]]]]) -> Iterator[str]:
+    """In words, from the numbers below."""
+    for kind, words in (("null", "Labels by lot"), ("clean", "Real classes without a mark")):
+        trials = [t for job, some in done if job["kind"] == kind and job["set"] != "digits" for t in some]
+        rule, pixel, high = alarms(trials).split(" | ")
+        yield f"- {words}: alarms at {rule} sites; by the best pixel {pixel}, with an AUC of 0.9 asked for {high}."
+    drawn = [bool(t["marks"]) for job, trials in done if job["set"] == "digits" for t in trials]
+    yield f"- Against us: digits, which are drawn shapes, raise it at {sum(drawn)} of {len(drawn)} sites."
+    most = [
+        (j, np.mean([t["found"] for t in some]))
+        for j, some in done
+        if j.get("n") == SIZES[-1] and j["kind"] == "planted"
+    ]
+    missed = [f"{words_of(j)} ({j['set']} {rate:.0%})" for j, rate in most if j["share"] == 1 and rate < 0.9]
+    yield f"- Against us: in all {SIZES[-1] // 2} pictures of a class, and found in less than 90 %: {'; '.join(missed)}."
+    yield "- Not tried: marks planted in large pictures, series of pictures of one patient (alike without a mark)."
+
+
 def report(done: list[tuple[Job, list[dict[str, Any]]]], which: str) -> str:
     own = "the rule was shaped on" if which == "shape" else "kept apart from those that shaped the rule"
-    out = [f"# Burned-in marks that tell the class\n\n`{Path(__file__).name}`, pictures {own}.\n"]
+    out = [f"# Burned-in marks that tell the class\n\n`{Path(__file__).name}`, pictures {own}.\n", *summary(done), ""]
     heads = "sites with an alarm (95 % interval) | best pixel | best pixel, AUC >= 0.9"
     for kind, title, about in (
         ("null", "Exact null: two labels by lot within one class", ("set", "n", "share", "marked")),
@@ -266,7 +289,7 @@ def report(done: list[tuple[Job, list[dict[str, Any]]]], which: str) -> str:
         ]
         out += [f"| --- |{' ---: |' * (len(SHARES) + 2)}"]
         for shape, strength, quality, jitter in MARKS:
-            words = f"{shape}, {strength}" + f", JPEG {quality}" * bool(quality) + f", moved by {jitter}" * bool(jitter)
+            words = words_of({"shape": shape, "strength": strength, "quality": quality, "jitter": jitter})
             for n in SIZES:
                 same = {"kind": "planted", "set": name, "n": n, "shape": shape, "strength": strength}
                 same |= {"quality": quality, "jitter": jitter}

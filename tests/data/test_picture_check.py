@@ -204,6 +204,9 @@ def test_more_than_one_column_of_pictures_is_told() -> None:
     frame = pd.concat([frame_of(soft(4)), frame_of(soft(4))[["picture"]]], axis=1)
     with pytest.raises(VitrailError, match="expected one column of pictures, there is more than one"):
         clean(frame, study())
+    assert [(f.kind, f.column) for f in find_faults(frame, study()) if f.severity == "error"] == [
+        ("extra_column", "picture")
+    ]
 
 
 def test_pictures_too_small_for_the_network_are_refused_with_the_study() -> None:

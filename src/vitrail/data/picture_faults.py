@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, Literal
 
@@ -54,11 +54,12 @@ class SeenPictures:
 
     @classmethod
     def of(cls, frame: pd.DataFrame, table: Table) -> SeenPictures:
-        columns, _ = take_columns(frame)
+        columns, repeated = take_columns(frame)
         cells = fit_cells(list(columns[name]), agreed(table)) if (name := agreed(table).column) in columns else []
         beside = frame[[c for c in frame.columns if str(c).strip() != name]]
         good = [not isinstance(cell, MisfitError) for cell in cells]
         seen, usable = _see(beside, table), _see(beside[good] if cells else beside, table)
+        seen = replace(seen, repeated=repeated)
         return cls(seen, usable, frame.index, cells, tuple(frame.attrs.get(PASSED, ())))
 
     @property

@@ -190,7 +190,7 @@ def _refuse_sites(path: Path, folders: list[Path], wanted: Wanted) -> None:
     """A folder of sites, where one site is meant."""
     if wanted.levels is None or not folders:
         return
-    names = pd.Series([p.name for p in folders], dtype=object)
+    names = pd.Series([_call(p.name) for p in folders], dtype=object)
     below = pd.Series([q.name for p in folders for q in entries(p) if q.is_dir()], dtype=object)
     is_class, is_below = (as_levels(s, wanted.levels, ())[0].notna() for s in (names, below))
     if not is_class.any() and is_below.any():
