@@ -12,7 +12,9 @@ from vitrail.core.problems import Problem, VitrailError
 StudyFile = Annotated[Path, typer.Argument(help="The study file (TOML).")]
 Data = Annotated[
     Path,
-    typer.Option("--data", help="A folder with one CSV or Parquet file per site, or one file with a site column."),
+    typer.Option(
+        "--data", help="A folder with one CSV or Parquet file, or folder of pictures, per site; or one file of all."
+    ),
 ]
 Engine = Annotated[str, typer.Option(help="vectorised (all sites at once) or looped (one after the other).")]
 Device = Annotated[str, typer.Option(help="cpu or cuda.")]

@@ -29,7 +29,6 @@ import pandas as pd
 
 from vitrail.core.problems import Problem, VitrailError
 from vitrail.core.random import key
-from vitrail.data.picture_files import FILES
 from vitrail.data.read import ENDING, read_table
 from vitrail.explain.shapley import Floats, Values, Worth, exact, leave_one_out, sampled
 from vitrail.runs.folder import write_atomically
@@ -217,8 +216,8 @@ def _notes(record: Record) -> list[str]:
 def user_table(data: Path, study: Any, user: str) -> pd.DataFrame:
     """The user's own table or pictures: the file itself, or what has its name in a folder."""
     if study.images and data.is_dir():
-        own = [data / user, *(data / f"{user}{ending}" for ending in FILES)]
-        data = next((place for place in own if place.exists()), data)  # or it is the user's folder itself
+        own = [p for p in sorted(data.iterdir()) if user in (p.name, p.stem)]
+        data = own[0] if own else data  # or it is the user's folder itself
     elif data.is_dir():
         files = [f for f in sorted(data.iterdir()) if ENDING.search(f.name) and ENDING.sub("", f.name) == user]
         if len(files) != 1:
