@@ -153,6 +153,10 @@ def test_it_is_its_equations() -> None:
     moments = list(e.run())
     facts = {k: f for m in moments for k, f in m.facts.items()}
     assert torch.allclose(told(facts, COSTS)[:, 0], costs, rtol=0, atol=exact)
+    there = Split(method).send(task, moments[-1].coord, roster).centres  # [site, version, start, centre, ...]
+    for (many, start), some in centres.items():
+        for c, centre in enumerate(some, many * (many - 1) // 2 - 1):
+            assert gap({"": {n: v[0, -1, start, c] for n, v in there.items()}}, {"": centre}) < exact
     k, _, alpha = chosen(e, moments)
     assert (k - 1, round(10 * alpha)) == divmod(int(costs.argmin()), 11)  # with margin = 0
     state = e.settled(moments[-1])
