@@ -109,6 +109,7 @@ def test_it_is_its_equations() -> None:
     fold = {s: mixed(lot, torch.arange(1, 1 + len(x))) % folds for s, (x, _, _) in ROWS.items()}
     costs, ends = torch.zeros(3, 11, dtype=torch.double), {}
     left_out: dict = {}
+    empties = 0
     for version in (*range(folds), None):
         keep = {
             s: (f != version).double() if version is not None else torch.ones(len(f)).double() for s, f in fold.items()
@@ -129,8 +130,10 @@ def test_it_is_its_equations() -> None:
                 z = {s: min(range(len(some)), key=lambda c: float(loss(task, some[c], s, keep[s]))) for s in ROWS}
                 fit[key] = sum(float(loss(task, some[z[s]], s, keep[s])) for s in ROWS)
                 for c in range(len(some)):
-                    if mine := [stepped(task, some[c], s, keep[s]) for s in ROWS if z[s] == c]:
-                        some[c] = mean(mine)
+                    mine = [stepped(task, some[c], s, keep[s]) for s in ROWS if z[s] == c]
+                    first = {k: v + away[k][key[1], c + key[0] * (key[0] - 1) // 2 - 1] for k, v in shared.items()}
+                    empties += not mine
+                    some[c] = mean(mine) if mine else first
         kept = {1: [shared]}
         for many in (2, 3):
             kept[many] = centres[many, min(range(starts), key=lambda q: fit[many, q])]
@@ -146,9 +149,14 @@ def test_it_is_its_equations() -> None:
                     costs[many - 1, i] += (rows * left).sum()
                     left_out[many, i, s] = left_out.get((many, i, s), 0) + (rows * left).sum()
     costs = costs / sum(w.sum() for _, _, w in ROWS.values())
+    assert empties, "a group without sites is among the cases"
     moments = list(e.run())
     facts = {k: f for m in moments for k, f in m.facts.items()}
     assert torch.allclose(told(facts, COSTS)[:, 0], costs, rtol=0, atol=exact)
+    there = Split(method).send(task, moments[-1].coord, roster).centres  # [site, version, start, centre, ...]
+    for (many, start), some in centres.items():
+        for c, centre in enumerate(some, many * (many - 1) // 2 - 1):
+            assert gap({"": {n: v[0, -1, start, c] for n, v in there.items()}}, {"": centre}) < exact
     k, _, alpha = chosen(e, moments)
     assert (k - 1, round(10 * alpha)) == divmod(int(costs.argmin()), 11)  # with margin = 0
     state = e.settled(moments[-1])

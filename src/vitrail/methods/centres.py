@@ -21,7 +21,8 @@ name. All trust the losses that are reported.
 Cost, in FedAvg's trainings: (folds + 1) (2 + (1 - warm) starts (groups - 1)); and in each round of groups a site scores
 all their models, and their optimiser begins afresh. `split = "head"`: between groups only the last layer differs, so
 that messages stay small for a large network. `alpha` fixes the share of one's own model. A centre whose group is empty
-stands still. A site that was absent when the choice was made has no constant, and the group of its last round.
+begins again: its first step away from the model of all sites, as that is by now. A site that was absent when the choice
+was made has no constant, and the group of its last round.
 """
 
 from __future__ import annotations
@@ -287,8 +288,12 @@ class Split(Exchange[State, Coord, Hand, Centred, Blocks]):
         return state._replace(groups=groups), told
 
     def merge(self, task: Task, coord: Coord, up: Blocks, roster: Roster) -> tuple[Coord, Facts]:
-        by = torch.where(up.weight > 0, up.weight, 1)  # nobody's stands still
-        offset = {k: v + up.change[k] / by.view(*by.shape, *[1] * (v.dim() - 3)) for k, v in coord.offset.items()}
+        by, offset = torch.where(up.weight > 0, up.weight, 1), {}
+        for k, v in coord.offset.items():
+            one = by.view(*by.shape, *[1] * (v.dim() - 3))
+            again = (coord.params[k] - coord.base[k])[:, None, None]  # nobody's begins again
+            empty = (up.weight == 0).view(one.shape)
+            offset[k] = torch.where(empty, again, v + up.change[k] / one)
         return coord._replace(parted=torch.ones_like(coord.parted), offset=offset, fit=up.fit), {}
 
     def settle(self, task: Task, state: State, down: Centred) -> State:
