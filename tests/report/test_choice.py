@@ -70,7 +70,7 @@ def costs(lowest: tuple[int, int, int]) -> torch.Tensor:
 def test_the_choice_in_words(choice: tuple[float, float, float], at: tuple[int, int, int], words: str) -> None:
     html, text = section(told(choice, costs(at)))
     assert words in text
-    assert "left out, 0.4321 per row" in text
+    assert "left out, 0.4321 per case" in text
     assert "everybody with one model, nothing of one's own" in text
     assert html.count("(chosen)") == 1 + (choice == (1, 0, 1.0))
     assert html.count("<svg") == 2
@@ -83,7 +83,7 @@ def test_groups_are_those_that_sites_agreed_to_show() -> None:
     assert f"Group 1: {one} and {four}." in text
     assert f"Group 2: {two}." in text
     assert f"Not shown, as they wish: {three}." in text
-    assert f"Of 3 sites that show it, 1 would have done better alone on the rows left out: {two}." in text
+    assert f"Of 3 sites that show it, 1 would have done better alone on the cases left out: {two}." in text
     _, text = section(told((1, 0, 0.5), costs((0, 0, 1))))
     assert "Group 1:" not in text, "there is one"
 

@@ -66,8 +66,8 @@ def test_the_sentence_has_the_numbers_of_the_run(loss: str) -> None:
         text = re.search(r"right in ([\d.]+) % of the rest, (?:instead of|and in) ([\d.]+) %", told)
         assert text is not None, told
         assert [float(v) for v in text.groups()] == pytest.approx([100 * after, 100 * before], abs=0.051)
-        assert f"over {n} hold-out rows of 2 sites, of which {n - kept} go to a person" in told
-        assert "fewer than 10 rows left without the least sure tenth: tiny." in told
+        assert f"over {n} hold-out cases of 2 sites, of which {n - kept} go to a person" in told
+        assert "fewer than 10 cases left without the least sure tenth: tiny." in told
         assert ("how little evidence" in told) == (loss == "evidence")
         assert ("entropy" in told) == (loss == "likelihood")
         assert f"with a chance of {run.uncertainty().auroc.mean():.2f} (mean of sites)" in told
@@ -98,14 +98,14 @@ def test_most_and_least_are_named() -> None:
         at = (run.history.site == site) & (run.history.metric == "accuracy@90")
         run.history.loc[at, "value"] = 0.7 + by
     told = words(filled(run))
-    assert "largest at a (75.0 % instead of 70.0 %, 100 rows) and smallest at c (67.0 % instead of 70.0 %" in told
+    assert "largest at a (75.0 % instead of 70.0 %, 100 cases) and smallest at c (67.0 % instead of 70.0 %" in told
 
 
 def test_one_site_is_not_called_all_sites() -> None:
     html = filled(made({"alone": 61}, line(0.7, 0.02)))
     assert "all sites" not in html
     assert html.count('class="series strong m6"') == 2, "wide and narrow"
-    assert "Counted over 61 hold-out rows, of which 6 go to a person." in words(html)
+    assert "Counted over 61 hold-out cases, of which 6 go to a person." in words(html)
     assert "The gain is largest" not in html
 
 

@@ -113,11 +113,10 @@ class Agreement:
         return [(name, metric) for name in names for metric in (DOUBT if name == COVERAGE else self.study.metrics)]
 
     def settles(self, s: int, round_: int, place: int) -> bool:
-        """Whether a model can be settled, and scored, by the word of that exchange: it ends the round, and holds all
-        that the last word does."""
+        """Whether the model as it was before that round can be settled, and scored, by the word of that exchange: it
+        comes first in the round, and holds all that the last word does."""
         stage, told = self.stages[s].stage, [contract.down for contract in self.contracts[s]]
-        last = len(told) - 1
-        return place == last or (place == stage.turns(round_)[-1] and told[last].items() <= told[place].items())
+        return place == stage.turns(round_)[0] and told[-1].items() <= told[place].items()
 
     def question(self, kind: str, words: dict[str, Any]) -> Form:
         """What a site may be asked."""
@@ -131,7 +130,7 @@ class Agreement:
             if not isinstance(place, int) or place not in places:
                 raise _none("place", place)
             end = kind == "settle" and s + 1 == len(self.stages)
-            scored = [["test"]] if self.settles(s, r, place) else []
+            scored = [["test"]] if kind == "settle" or self.settles(s, r, place) else []
             scored += [list(last_splits(self.task))] if end else []
             if splits not in ([], *scored):
                 raise _none("score", splits)

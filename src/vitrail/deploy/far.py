@@ -101,7 +101,8 @@ class FarRounds(Rounds):
         self, kind: str, s: int, r: int, place: int, down: Any, names: Sequence[str], quorum: int | None = None
     ) -> dict[str, Message]:
         """Each of these sites its part of `down`; with a word by which a model is settled, its scores are asked for."""
-        now = self.wish is not None and self.wish[:2] == (s, r) and self.agreed.settles(s, r, place)
+        settles = kind == "settle" or self.agreed.settles(s, r, place)
+        now = self.wish is not None and self.wish[:2] == (s, r) and settles
         splits = self.wish[2] if self.wish and now else []
         flat = dict(tensors(down))
 

@@ -107,7 +107,7 @@ def _chosen(found: Choice) -> Markup:
             f"a site's scores are {parts}" if found.own else f"a site predicts by {whose}, and nothing of its own model"
         )
         how += ", to which it adds constants of its own" if found.constants else ""
-    told = "All sites together chose {}: {}. This had the lowest loss on rows that were left out, {} per row."
+    told = "All sites together chose {}: {}. This had the lowest loss on cases that were left out, {} per case."
     return Markup(told).format(name(together) if found.own < 1 else name("to stay alone"), how, number(found.cost, 4))
 
 
@@ -124,7 +124,7 @@ def _groups(found: Choice) -> list[Markup]:
     worse = [name(s) for s, (by, alone) in found.losses.items() if by > alone]
     if worse and found.own < 1:
         many = several(len(found.losses), "site")
-        told = "Of {} that show it, {} would have done better alone on the rows left out: {}."
+        told = "Of {} that show it, {} would have done better alone on the cases left out: {}."
         out.append(Markup(told).format(many, len(worse), listed(worse, 12)))
     return out
 
@@ -137,7 +137,7 @@ def _lines(found: Choice, width: int) -> Markup:
     left, right = 46.0, width - (8.0 if narrow else 230.0)
     top, bottom = draw.ABOVE, draw.ABOVE + 220.0
     x, y = draw.Scale(0.0, 1.0, left, right), draw.Scale(low, high, bottom, top)
-    parts = [draw.text(0, top - 10, "loss per row on rows left out", "axis")]
+    parts = [draw.text(0, top - 10, "loss per case on cases left out", "axis")]
     parts += draw.axis_left(x, y, draw.written(draw.ticks(low, high, 5)))
     for part in (0.0, 0.5, 1.0):
         parts.append(draw.text(x(part), bottom + 16, share(part), "tick", "middle"))

@@ -61,7 +61,7 @@ def _whole(found: Gain, sites: int) -> Markup:
         text = head + " gains nothing here: the model is right in {} of the rest, and in {} of all"
         chance = " It is less sure where it is right." if found.high < 0 else ""
     text += " ({} points, 95 % interval {} to {})." + chance
-    counted = f" Counted over {several(found.rows, 'hold-out row')}{f' of {sites} sites' if sites > 1 else ''}, "
+    counted = f" Counted over {several(found.rows, 'hold-out case')}{f' of {sites} sites' if sites > 1 else ''}, "
     counted += f"of which {found.rows - found.kept} go to a person{', at each site its own' if sites > 1 else ''}."
     return Markup(text).format(name(percent(found.after)), percent(found.before), *_points(found)) + counted
 
@@ -85,7 +85,9 @@ def _sites(gains: dict[str, Gain]) -> list[Markup]:
         return []
     order = sorted(gains, key=lambda site: -gains[site].value)
     told = [
-        Markup("{} ({} instead of {}, {})").format(name(s), percent(g.after), percent(g.before), several(g.rows, "row"))
+        Markup("{} ({} instead of {}, {})").format(
+            name(s), percent(g.after), percent(g.before), several(g.rows, "case")
+        )
         for s, g in ((s, gains[s]) for s in (order[0], order[-1]))
     ]
     falls = [site for site in order if gains[site].value < 0]
@@ -122,5 +124,5 @@ def _series(title: str, label: str, kind: str, curve: pd.DataFrame) -> draw.Seri
     found = dict(zip(curve["share"], curve["accuracy"], strict=True))
     told = [f"{percent(found[share])} of the surest {share} %" for share in (TENTH, min(found)) if share < 100]
     rows = int(curve["rows"].max())
-    said = f"{title} ({several(rows, 'row')}): right in {percent(found[100])} of all, {', '.join(dict.fromkeys(told))}"
+    said = f"{title} ({several(rows, 'case')}): right in {percent(found[100])} of all, {', '.join(dict.fromkeys(told))}"
     return draw.Series(title, label, kind, list(found), [100 * v for v in found.values()], said=said)

@@ -80,9 +80,9 @@ def _said(both: Both, words: str, lower: bool) -> list[Markup]:
     elif wide.low <= 0 <= wide.high:
         rest = "The interval reaches both sides of 0: whether uncertainty tells good sites from bad cannot be said."
     elif worse > 0:
-        rest = "Sites that are less sure of their own rows do worse on rows they have not seen."
+        rest = "Sites that are less sure of their own cases do worse on cases they have not seen."
     else:
-        rest = "Sites that are less sure of their own rows do better on rows they have not seen: it misleads here."
+        rest = "Sites that are less sure of their own cases do better on cases they have not seen: it misleads here."
     ends = [part for site, unsure, _ in (dots[0], dots[-1]) for part in (name(site), number(unsure, 2))]
     return [Markup("{} {}").format(head, rest), Markup("Surest is {} ({}), least sure {} ({}).").format(*ends)]
 
