@@ -90,8 +90,9 @@ def join(
     mine = load_model(own, site.home.name)
     if mine.sights:
         page = write_look(mine.look(frame), site.home / "look.html")
-        what = "What its model says of its own pictures" if own.study.images else "What was found about this site"
-        print(f"{what}, for this site's eyes alone: {page.resolve()}")
+        what = "What was found about this site, with its own rows beside it"
+        what = "What its model says of its own pictures" if own.study.images else what
+        print(f"{what}: {page.resolve()}")
 
 
 def outbox(

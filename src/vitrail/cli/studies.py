@@ -26,7 +26,7 @@ from vitrail.core.table import print_table
 
 def demo(
     what: Annotated[str, typer.Argument(help="heart: tables of four hospitals. pictures: chest X-rays.")] = "heart",
-    out: Annotated[Path | None, typer.Option(help="Where to write; runs/demo or the next that is free.")] = None,
+    out: Annotated[Path, typer.Option(help="Where to write.")] = Path("runs/demo"),
     seeds: Annotated[int, typer.Option(min=1, help="Seeds for each method.")] = 5,
 ) -> None:
     """Federate real data that is shipped, offline, and write a page about it: heart disease, or chest X-rays."""
@@ -48,7 +48,7 @@ def demo(
         raise VitrailError("there is no such demo", [Problem("demo", f"there is none named {what!r}.", hint)])
     study = Study.load(datasets.packaged(file))
     print(f"{datasets.ATTRIBUTIONS[study.name]}\n")
-    target = free_folder(out or Path("runs/demo"))
+    target = free_folder(out)
     with show_progress() as step:
         result = compare(
             study,

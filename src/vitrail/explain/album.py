@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 SHOWN = 12  # pictures of a gallery, at most
 TYPICAL = 6  # of a class
 CLASSES = 6  # of which typical ones are shown, the largest
+HELD, TRAINED, ALL = "held out", "trained on", "all"
 
 Floats = NDArray[np.float64]
 
@@ -27,7 +28,6 @@ class Shot(NamedTuple):
     label: str
     said: str  # the class that the model finds most likely
     share: float  # its probability
-    of_label: float  # the label's probability
     unsure: float  # from 0, sure, to 1, knows nothing
     held_out: bool | None  # no training saw it; None where that is not known
 
@@ -68,9 +68,6 @@ class Album(NamedTuple):
         return out
 
 
-HELD, TRAINED, ALL = "held out", "trained on", "all"
-
-
 def make_album(
     site: str,
     study: str,
@@ -93,7 +90,6 @@ def make_album(
             classes[labels[i]],
             classes[said[i]],
             float(answers[i, said[i]]),
-            float(answers[i, labels[i]]),
             float(unsure[i]),
             None if held_out is None else bool(held_out[i]),
         )
