@@ -11,7 +11,7 @@ demo: .venv/ready
 	.venv/bin/vitrail demo
 
 test: .venv/ready
-	$(PY) -m pytest
+	$(PY) -m pytest -n 2 --dist loadfile
 
 # Small wrongs put into a copy of the source, which the tests must notice; SAMPLE=10 tries ten of them
 SAMPLE := 0

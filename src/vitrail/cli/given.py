@@ -24,11 +24,12 @@ Resume = Annotated[bool, typer.Option("--resume", help="Continue what is in --ou
 
 
 def parse_methods(given: str | None) -> list[str]:
-    """Names separated by commas. `all`: those that can be compared by their defaults; the others are told."""
+    """Names separated by commas; without any, a short comparison. `all`: those that can be compared by their defaults;
+    the others are told."""
     from vitrail.methods import DEFAULT, TABLE, named
 
     if given is None:
-        return [*named(lambda kind: not kind.federated), DEFAULT]
+        return [*named(lambda kind: not kind.federated), DEFAULT, *named(lambda kind: kind.brief)]
     if given.strip() != "all":
         return [name.strip() for name in given.split(",") if name.strip()]
     if left_out := named(lambda kind: kind.tune_first):

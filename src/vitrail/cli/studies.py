@@ -31,7 +31,7 @@ def demo(
 ) -> None:
     """Federate real data that is shipped, offline, and write a page about it: heart disease, or chest X-rays."""
     from vitrail.data import datasets
-    from vitrail.methods import DEFAULT, named
+    from vitrail.methods import named
     from vitrail.report.build import write_report
     from vitrail.studies.compare import compare, seeds_of
     from vitrail.study import Study
@@ -41,7 +41,7 @@ def demo(
         print("Four hospitals, 920 patients. Is a coronary artery narrowed? Each hospital keeps its rows.")
     elif what == "pictures":
         file, sites = "pneumonia.toml", datasets.pneumonia()
-        names = [*named(lambda kind: not kind.federated), DEFAULT, *named(lambda kind: kind.brief)]
+        names = parse_methods(None)
         print("Four sites, 1560 chest X-rays of children. Is it pneumonia? Each site keeps its pictures.")
     else:
         hint = nearest(what, ("heart", "pictures"))
@@ -69,7 +69,7 @@ def compare(
     out: Annotated[Path, typer.Option(help="The folder to write.")],
     methods: Annotated[
         str | None,
-        typer.Option(help="Methods, separated by commas; or all. Without it, the yardsticks and the default method."),
+        typer.Option(help="Methods, separated by commas; or all. Without it, the yardsticks and a few that did well."),
     ] = None,
     seeds: Annotated[int, typer.Option(min=1, help="How many seeds.")] = 5,
     rounds: Rounds = None,

@@ -19,8 +19,9 @@ from vitrail.studies.compare import Comparison, load_comparison
 from vitrail.study import LOWER_IS_BETTER, Study
 
 
-def write_report(source: Run | Comparison, path: Path) -> Path:
+def write_report(source: Run | Comparison, path: str | Path) -> Path:
     """One self-contained HTML file."""
+    path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(render(page_of(source)), encoding="utf-8")
     return path
