@@ -263,8 +263,8 @@ def summary(done: list[tuple[Job, list[dict[str, Any]]]]) -> Iterator[str]:
         if j.get("n") == SIZES[-1] and j["kind"] == "planted"
     ]
     missed = [f"{words_of(j)} ({j['set']} {rate:.0%})" for j, rate in most if j["share"] == 1 and rate < 0.9]
-    yield f"- Against us: in all {SIZES[-1] // 2} pictures of a class, and found in less than 90 %: {'; '.join(missed)}."
-    yield "- Not tried: marks planted in large pictures, series of pictures of one patient (alike without a mark)."
+    yield f"- Against us: in all {SIZES[-1] // 2} pictures of a class and found in under 90 %: {'; '.join(missed)}."
+    yield "- Not tried: marks planted in pictures of more than 32 x 32 pixels."
 
 
 def report(done: list[tuple[Job, list[dict[str, Any]]]], which: str) -> str:
