@@ -264,7 +264,7 @@ def summary(done: list[tuple[Job, list[dict[str, Any]]]]) -> Iterator[str]:
     ]
     missed = "; ".join(f"{words} {own:.0%}, best pixel {rival:.0%})" for words, own, rival in rates if own < 0.9)
     yield f"- Against us: in all {SIZES[-1] // 2} pictures of a class and found in under 90 %: {missed}."
-    yield "- Not tried: marks planted in pictures of more than 32 x 32 pixels. Both halves may hold one patient's pictures."
+    yield "- Not tried: marks in pictures of more than 32 x 32 pixels. Both halves may hold one patient's pictures."
 
 
 def report(done: list[tuple[Job, list[dict[str, Any]]]], which: str) -> str:
