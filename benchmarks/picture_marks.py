@@ -257,14 +257,14 @@ def summary(done: list[tuple[Job, list[dict[str, Any]]]]) -> Iterator[str]:
         yield f"- {words}: alarms at {rule} sites; by the best pixel {pixel}, with an AUC of 0.9 asked for {high}."
     drawn = [bool(t["marks"]) for job, trials in done if job["set"] == "digits" for t in trials]
     yield f"- Against us: digits, which are drawn shapes, raise it at {sum(drawn)} of {len(drawn)} sites."
-    most = [
-        (j, np.mean([t["found"] for t in some]))
-        for j, some in done
-        if j.get("n") == SIZES[-1] and j["kind"] == "planted"
+    most = [(j, some) for j, some in done if j["kind"] == "planted" and (j["n"], j["share"]) == (SIZES[-1], 1.0)]
+    rates = [
+        (f"{words_of(j)} ({j['set']}", *(np.mean([t[w] for t in some]) for w in ("found", "high pixel")))
+        for j, some in most
     ]
-    missed = [f"{words_of(j)} ({j['set']} {rate:.0%})" for j, rate in most if j["share"] == 1 and rate < 0.9]
-    yield f"- Against us: in all {SIZES[-1] // 2} pictures of a class, and found in less than 90 %: {'; '.join(missed)}."
-    yield "- Not tried: marks planted in large pictures, series of pictures of one patient (alike without a mark)."
+    missed = "; ".join(f"{words} {own:.0%}, best pixel {rival:.0%})" for words, own, rival in rates if own < 0.9)
+    yield f"- Against us: in all {SIZES[-1] // 2} pictures of a class and found in under 90 %: {missed}."
+    yield "- Not tried: marks in pictures of more than 32 x 32 pixels. Both halves may hold one patient's pictures."
 
 
 def report(done: list[tuple[Job, list[dict[str, Any]]]], which: str) -> str:
@@ -281,7 +281,10 @@ def report(done: list[tuple[Job, list[dict[str, Any]]]], which: str) -> str:
         everything = [t for job, trials in some for t in trials if job["set"] != "digits"]
         out += [f"| all{' |' * len(about)} {alarms(everything)} |\n"]
     out += ["## Planted: share of trials in which the mark is found, at its place\n"]
-    out += ["Pictures in two classes of equal size; columns: share of one class's pictures that carry the mark.", ""]
+    out += [
+        "Two classes of equal size; columns: share of one class with the mark. The rival's alarms count anywhere.",
+        "",
+    ]
     for name in ("PneumoniaMNIST", "CIFAR-10"):
         out += [
             f"### {name}\n",

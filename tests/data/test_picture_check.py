@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -161,6 +162,17 @@ def test_a_frame_around_one_class_is_a_mark() -> None:
     x = soft(120)
     x[1::2, :, 0] = 0
     assert "class well look the same (0 to 7 of 255) at rows 0 to 23, column 0" in found(x)["mark_of_a_class"].text
+
+
+def test_a_series_of_one_patient_is_told_as_such() -> None:
+    x = soft(120)
+    rng = np.random.default_rng(0)
+    x[:60:2] = (x[0].astype(int) + rng.integers(-2, 3, (30, SIDE, SIDE))).clip(0, 255)
+    said = found(x)
+    assert list(said) == ["nearly_same_pictures"]
+    assert re.fullmatch(
+        "about 3[0-2] of 60 pictures of class ill are nearly the same", said["nearly_same_pictures"].text
+    )
 
 
 def test_labels_by_lot_raise_no_alarm() -> None:

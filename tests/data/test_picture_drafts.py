@@ -14,7 +14,7 @@ from PIL import Image
 import vitrail as vt
 from picture_sites import CLASSES, SIDE, encoded, frame_of, soft, vitrail, write_folder
 from vitrail.core.problems import VitrailError
-from vitrail.data.read import read_sites
+from vitrail.data.read import clean, read_sites
 
 ROWS = 30
 
@@ -121,6 +121,12 @@ def test_what_is_drafted_is_said_in_words() -> None:
     words = infer([p[: 20 + i] for i, p in enumerate(soft(4))]).description
     assert "4 sizes, from 20 x 24 to 23 x 24 pixels, grey, 8 bits. Each is brought to 20 x 24" in words
     assert "1 could not be read" in infer([b"x", *(encoded(p) for p in soft(9))]).description
+
+
+def test_spaces_around_names_of_columns_do_not_matter() -> None:
+    frame = frame_of(soft(10)).set_axis([" picture ", " class"], axis=1)
+    study = vt.Study.infer({"a": frame}, target="class")
+    assert len(clean(frame, study)) == 10
 
 
 def test_nothing_to_draft_from(tmp_path: Path, say: Any) -> None:

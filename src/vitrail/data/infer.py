@@ -38,8 +38,9 @@ def infer_table(sites: Mapping[str, pd.DataFrame], target: str, site_column: str
     if problems:
         raise VitrailError("cannot draft a study", problems)
     if pictures:
-        labels = _concat([frame[target] for frame in sites.values()])
-        return {"target": _classes(target, _levels(labels)), **draft_pictures(sites, pictures)}
+        tidy = {s: frame.set_axis([str(c).strip() for c in frame.columns], axis=1) for s, frame in sites.items()}
+        labels = _concat([frame[target] for frame in tidy.values()])
+        return {"target": _classes(target, _levels(labels)), **draft_pictures(tidy, pictures)}
     at = {site: found for site, (found, _) in places.items()}
     quantities = _find_quantities(sites, at)
 

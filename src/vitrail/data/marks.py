@@ -13,7 +13,8 @@ with level = ALARMS / (number of tests), where tests that so few carriers could 
 1990). So of sites whose classes have nothing to do with the pixels at most ALARMS raise an alarm, whatever the
 pictures: by the first condition alone. How often real classes do, and what is found, was measured on rows apart from
 those that shaped the rule: benchmarks/picture_marks.py. Not found: marks of one pixel, soft or see-through ones on
-changing ground, marks without a fixed place, those in few pictures. Drawn shapes (digits, icons) are marks to it.
+changing ground, marks without a fixed place, those in few pictures. Drawn shapes (digits, icons) are marks to it, and
+so are series of nearly equal pictures, of which `series` tells.
 """
 
 from __future__ import annotations
@@ -32,6 +33,7 @@ AROUND = 6  # of 8
 GRID = 128  # points looked at in height and width: of larger pictures every second, third, ...
 MOST_PICTURES, MOST_VALUES = 2000, 2 * 10**7  # looked at
 FEWEST = 10  # of a class
+SERIES = 0.5  # carriers that differ less than so from each other, of what all differ, are one patient's, or one scene's
 
 
 class Window(NamedTuple):
@@ -55,7 +57,8 @@ class Mark(NamedTuple):
     of_others: int
     shade: str
     place: str
-    pictures: NDArray[np.int64]  # positions of the class's carriers among those looked at
+    pictures: NDArray[np.int64]  # positions of the class's carriers
+    series: bool  # they are alike all over, not only there
 
 
 class _Hit(NamedTuple):
@@ -196,7 +199,9 @@ def _tell(grey: NDArray[np.int16], y: NDArray[np.int64], c: int, window: Window,
     place = f"{_span('row', rows, stride)}, {_span('column', columns, stride)}"
     carriers = np.flatnonzero(_carries(grey, best, window) & (y == c))
     of_class, n = int((y == c).sum()), len(y)
-    return Mark(c, best.carriers, of_class, best.others, n - of_class, f"{low} to {high} of 255", place, carriers)
+    series = bool(grey[carriers].std(0).mean() < SERIES * grey.std(0).mean())
+    shade = f"{low} to {high} of 255"
+    return Mark(c, best.carriers, of_class, best.others, n - of_class, shade, place, carriers, series)
 
 
 def _spots(hit: _Hit, width: int) -> tuple[tuple[int, int], tuple[int, int]]:

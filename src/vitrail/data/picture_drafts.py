@@ -82,7 +82,7 @@ def picture_column(sites: Mapping[str, pd.DataFrame]) -> str | None:
     for frame in sites.values():
         for name, column in frame.items():
             if column.dtype == object and len(some := column.dropna()) and _is_like_a_picture(some.iloc[0]):
-                return str(name)
+                return str(name).strip()
     return None
 
 

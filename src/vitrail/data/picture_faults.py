@@ -223,6 +223,11 @@ def find_marks_of_a_class(it: SeenPictures) -> Iterator[Finding]:
     for mark in find_marks(it.pixels, np.where(use, it.labels[it.good], -1)):
         level = it.seen.table.target.levels[mark.label]
         at = it.good[mark.pictures].tolist()
+        if mark.series:
+            text = f"about {mark.inside} of {mark.of_class} pictures of class {level} are nearly the same"
+            hint = "If they are of one patient or scene, keep a few: they flatter the score on both sides of the split."
+            yield it.find("nearly_same_pictures", "warning", at, text, hint)
+            continue
         text = f"{mark.inside} of {mark.of_class} pictures of class {level} look the same ({mark.shade}) at "
         text += f"{mark.place}, where {mark.outside} of {mark.of_others} others do: a mark or text that tells the class"
         hint = "Look there. What was burned in must be cut off or covered in all, or the model learns it instead."
