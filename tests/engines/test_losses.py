@@ -9,7 +9,7 @@ import torch
 from torch.distributions import Dirichlet, kl_divergence
 
 from small import make_rows, make_task
-from vitrail.core.losses import CrossEntropy, Doubts, Evidence, Paced, SquaredError
+from vitrail.core.losses import CrossEntropy, Doubts, Evidence, Paced, SquaredError, log_shares
 from vitrail.core.task import Batch, Out
 from vitrail.engines.local import Engine
 from vitrail.engines.rounds import Training
@@ -97,3 +97,10 @@ def test_training_with_evidence_is_training_by_its_slope() -> None:
     off = {k: float((last.state.params[k] - v.detach()).abs().max()) for k, v in leaves.items()}
     assert max(off.values()) < 1e-9, off
     assert not math.isclose(float(leaves["head.bias"].abs().sum()), 0)
+
+
+def test_shares_are_those_of_the_loss() -> None:
+    z = torch.randn(3, 4, generator=torch.Generator().manual_seed(1), dtype=torch.double)
+    assert torch.allclose(log_shares(CrossEntropy(), z).exp(), z.softmax(-1))
+    assert torch.allclose(log_shares(Evidence(), z).exp(), Evidence().answers(z))
+    assert log_shares(CrossEntropy(), 1e4 * z).isfinite().all(), "though a share is nothing"

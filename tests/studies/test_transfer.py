@@ -18,7 +18,7 @@ from vitrail.data.encode import prepare, split_rows
 from vitrail.methods.local import Local
 from vitrail.runs.setup import build_task
 from vitrail.studies.folds import folds_of
-from vitrail.studies.transfer import train_together, transfer_lines
+from vitrail.studies.transfer import _losses, train_together, transfer_lines
 
 FEATURES = {f"x{i}": {"kind": "numeric"} for i in range(3)}
 SIZES = {"a": 40, "b": 33, "c": 27, "odd": 36}
@@ -101,6 +101,15 @@ def test_a_flipped_relation_ranks_last_for_every_honest_user(kind: str, network:
         assert x0.user_effect > 0 > x0.site_effect
         assert found.most_different(user, "odd").startswith("x0 -")
     assert np.isnan(np.diag(found.matrix())).all()
+
+
+def test_a_model_of_evidence_is_judged_by_the_shares_that_it_says() -> None:
+    study, sites = make_study("classes", loss="evidence"), make_sites("classes")
+    task, site = build_task(study, Local(), 1), prepare(sites, study, 1)[0]
+    params, y = {k: v[None].double() for k, v in task.start.items()}, site.train_y.astype(int)
+    shares = task.loss.answers(task.output(params, torch.from_numpy(site.train_x)[None]))[0].numpy()
+    told = _losses(study, task, params, site.train_x, site.train_y)
+    np.testing.assert_allclose(told[0], -np.log(shares[np.arange(len(y)), y]))
 
 
 def test_all_at_once_is_one_after_the_other() -> None:

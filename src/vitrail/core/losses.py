@@ -128,6 +128,11 @@ class Evidence:
         return (z.shape[-1] / (self.evidence(z) + 1).sum(-1)).to(z.dtype)
 
 
+def log_shares(loss: Loss, z: Tensor) -> Tensor:
+    """[..., output]: the logarithm of the share of each class."""
+    return z.log_softmax(-1) if isinstance(loss, CrossEntropy) else loss.answers(z).log()
+
+
 def _trigamma(x: Tensor) -> Tensor:
     slope: Tensor = torch.special.polygamma(1, x)
     return slope

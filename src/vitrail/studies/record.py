@@ -20,6 +20,7 @@ from safetensors import safe_open
 from torch import Tensor
 
 from vitrail.core.exchange import Roster
+from vitrail.core.losses import log_shares
 from vitrail.core.problems import Problem, VitrailError, nearest
 from vitrail.core.random import key
 from vitrail.core.tensors import each, filled, per_site, tensors
@@ -152,7 +153,7 @@ class Record:
         target = self.run.study.target
         if target.kind == "number":
             return ((z[..., 0] - self.y) * target.scale) ** 2
-        return -z.log_softmax(2).gather(2, self.y.long().view(1, -1, 1).expand(len(z), -1, 1))[..., 0]
+        return -log_shares(self.task.loss, z).gather(2, self.y.long().view(1, -1, 1).expand(len(z), -1, 1))[..., 0]
 
     @property
     def own_matters(self) -> bool:

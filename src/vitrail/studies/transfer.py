@@ -30,6 +30,7 @@ from torch import Tensor
 
 from vitrail import methods
 from vitrail.core.facts import OWN
+from vitrail.core.losses import log_shares
 from vitrail.core.metrics import Floats
 from vitrail.core.problems import Problem, VitrailError, nearest
 from vitrail.core.task import Task
@@ -292,7 +293,7 @@ def _losses(study: Study, task: Task, params: Params, x: Any, y: NDArray[np.gene
             wrong = (z[..., 0] - torch.from_numpy(y)) * study.target.scale
             return (wrong**2).numpy()
         right = torch.from_numpy(y.astype(np.int64)).expand(len(some), -1)[..., None]
-        return -z.log_softmax(2).gather(2, right)[..., 0].numpy()
+        return -log_shares(task.loss, z).gather(2, right)[..., 0].numpy()
 
 
 def _weights(study: Study, y: NDArray[np.generic], trained: NDArray[np.generic]) -> Floats:
