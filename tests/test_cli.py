@@ -279,7 +279,7 @@ def test_small_parsers(tmp_path) -> None:
 
 
 def test_which_methods_are_compared(capsys) -> None:
-    assert parse_methods(None) == ["local", "centralized", "fedavg"]
+    assert parse_methods(None) == ["local", "centralized", "fedavg", "fedper", "fine_tune"]
     assert parse_methods(" ditto, influence,") == ["ditto", "influence"]
     assert capsys.readouterr().out == ""
     table = vt.methods.TABLE
