@@ -165,6 +165,7 @@ def look(
     site: Annotated[str, typer.Option(help="The site whose own eyes these are.")] = "",
     kit: Annotated[Path | None, typer.Option(help="The site's kit, where it took part between machines.")] = None,
     feature: Annotated[list[str] | None, typer.Option(help="A column to look at besides the findings'.")] = None,
+    picture: Annotated[list[str] | None, typer.Option(help="A picture of --data to be taken apart.")] = None,
     out: Annotated[Path | None, typer.Option(help="The HTML file; without it, look-SITE.html here.")] = None,
 ) -> None:
     """At a site, alone: its own rows behind each of its marks, or its pictures beside the model. Nothing leaves."""
@@ -182,11 +183,11 @@ def look(
         from vitrail.deploy import enrol, personal
 
         mine = personal.load_model(enrol.load_kit(kit))
-        seen = mine.look(read_table(data, mine.model.study), feature or [])
+        seen = mine.look(read_table(data, mine.model.study), feature or [], picture or [])
     else:
         assert run is not None
         told = Run.load(run)
-        seen = look_behind(told, site, read_table(data, told.study), feature or [])
+        seen = look_behind(told, site, read_table(data, told.study), feature or [], picture or [])
     page = write_look(seen, out or Path(f"look-{site_folder(seen.site)}.html"))
     print(f"{to_text(seen)}\n\nPage: {page.resolve()}")
 
