@@ -45,20 +45,13 @@ class Hidden(NamedTuple):
 
     @property
     def share(self) -> float:
-        """Of all that falls at windows side by side, what falls at the strongest one: 1 where one place is all."""
-        y, x, _, _ = self.strongest
-        apart = [
-            max(0.0, float(self.fall[v, u]))
-            for v, at in enumerate(self.top)
-            for u, across in enumerate(self.left)
-            if (at - y) % self.window == 0 and (across - x) % self.window == 0
-        ]
-        return max(0.0, float(self.fall.max())) / (sum(apart) or 1.0)
+        """Of the log-odds, what goes when the strongest window is hidden; 1 where all of it goes, or more."""
+        return min(1.0, max(0.0, float(self.fall.max())) / self.whole) if self.whole > 0 else 0.0
 
     @property
     def decides(self) -> bool:
-        """Whether the class is no longer the likelier half of the time, or so, once this one place is hidden."""
-        return bool(self.whole > 0 and self.fall.max() > self.whole / 2)
+        """Whether more than half of the log-odds go with that one place."""
+        return self.share > 0.5
 
     def over(self, height: int, width: int) -> Floats:
         """[height, width]: each pixel's mean over the windows that cover it, 0 where hiding raises the score."""

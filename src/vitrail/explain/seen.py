@@ -104,29 +104,29 @@ class Seen(NamedTuple):
         return any(v.parts for views in self.views.values() for v in views)
 
     def sentences(self) -> list[str]:
-        """Where one place decides."""
-        out = []
+        """Where one place decides, for whom."""
+        places: dict[str, list[str]] = {}
         for name, views in self.views.items():
-            for view in views:
+            height, width = self.usual[name].shape[1:]
+            for view in (v for v in views if v.hidden.decides):
                 y, x, bottom, right = view.hidden.strongest
-                height, width = self.usual[name].shape[1:]
                 where = place((y + bottom) / 2 / height, (x + right) / 2 / width)
-                if view.hidden.decides:
-                    share = f"{100 * view.hidden.share:.0f} % of all that hiding one place after the other changes"
-                    out.append(f"{name}, {view.model}: one place decides, {where} of the picture ({share}).")
-                else:
-                    out.append(f"{name}, {view.model}: no single place decides; {where} matters most.")
-        return out
+                said = f"One place decides on {name}, {where} of the picture"
+                places.setdefault(said, []).append(view.model)
+        return [
+            f"{said} ({' and '.join(of)}). Is there a mark, a text or a device that pictures of other classes lack?"
+            for said, of in places.items()
+        ] or ["No single place decides on any class that was looked at."]
 
 
 def place(down: float, across: float) -> str:
     """
-    >>> place(0.1, 0.9), place(0.5, 0.5), place(0.5, 0.1)
-    ('upper right', 'middle', 'left')
+    >>> place(0.1, 0.9), place(0.5, 0.5), place(0.5, 0.1), place(0.9, 0.5)
+    ('at the upper right', 'in the middle', 'at the left', 'at the lower rim')
     """
     rows = "upper" if down < 1 / 3 else "lower" if down > 2 / 3 else ""
-    columns = "left" if across < 1 / 3 else "right" if across > 2 / 3 else ""
-    return " ".join(w for w in (rows, columns or (rows and "middle")) if w) or "middle"
+    columns = "left" if across < 1 / 3 else "right" if across > 2 / 3 else "rim" if rows else ""
+    return f"at the {' '.join(w for w in (rows, columns) if w)}" if rows or columns else "in the middle"
 
 
 def make_seen(

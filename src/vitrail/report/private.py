@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from markupsafe import Markup
@@ -39,7 +40,7 @@ def write_look(told: Look | Album, path: Path) -> Path:
 
 def render_private(told: Look | Album) -> str:
     if isinstance(told, Album):
-        tools = {"embed": _embedded, "near": _is_small, "heat": _heat, "percent": _percent}
+        tools: dict[str, Any] = {"embed": _embedded, "near": _is_small, "warm": _warm, "percent": _percent}
         return fill("album.html", told=told, **tools)
     views = [(view, rows_figure(view)) for view in told.views]
     marked = any(v.trouble for v in told.views)
@@ -62,10 +63,10 @@ def _is_small(picture: NDArray[np.uint8]) -> bool:
     return bool(max(picture.shape) <= LARGEST // 4)
 
 
-def _heat(hidden: Hidden, usual: NDArray[np.uint8]) -> NDArray[np.uint8]:
-    """The mean picture, pale, and over it in colour what matters when it is hidden."""
+def _warm(hidden: Hidden, usual: NDArray[np.uint8]) -> NDArray[np.uint8]:
+    """The mean picture, pale, and over it in colour what matters when it is hidden; faint where that is little."""
     over = hidden.over(*usual.shape[1:])
-    strong = over / (over.max() or 1.0)
+    strong = over / max(over.max(), hidden.whole / 2, 1e-9)
     pale = 110 + 0.57 * np.broadcast_to(usual, (3, *usual.shape[1:])).astype(np.float64)
     colour = np.array(HEAT, np.float64)[:, None, None]
     return np.asarray((pale * (1 - 0.85 * strong) + colour * 0.85 * strong).round().astype(np.uint8))
