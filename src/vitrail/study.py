@@ -31,7 +31,7 @@ class Network(Strict):
     width: int = Field(default=32, ge=1, le=1024)  # channels of the first convolution; of prototypes 16
     dropout: float = Field(default=0.2, ge=0, lt=1)
     prototypes: int | None = Field(default=None, ge=1, le=1000)  # of each class, where there are any; None: 10
-    latent: int | None = Field(default=None, ge=1, le=4096)  # numbers in each; None: 128 with weights, else 32
+    latent: int | None = Field(default=None, ge=1, le=4096)  # numbers in each; None: 128 with weights, else 16
     weights: str = ""  # a file with those of EfficientNet-Lite0, which every site has; of prototypes
     frozen: bool | None = None  # whether its convolutions stand still, and are computed once for each picture
 

@@ -25,7 +25,7 @@ from vitrail.runs.fit import AGAIN
 from vitrail.runs.folder import Folder
 from vitrail.runs.setup import MAJORITY, resolve
 
-METHODS = [name for name, kind in vt.methods.TABLE.items() if not kind.pools_rows]
+METHODS = [name for name, kind in vt.methods.TABLE.items() if not kind.pools_rows and not kind.needs]
 NAMES = ["cleveland", "hungarian", "switzerland", "va"]
 
 

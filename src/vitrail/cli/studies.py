@@ -37,7 +37,8 @@ def demo(
     from vitrail.study import Study
 
     if what == "heart":
-        file, sites, names = "heart_disease.toml", datasets.heart_disease(), named(lambda kind: not kind.tune_first)
+        file, sites = "heart_disease.toml", datasets.heart_disease()
+        names = named(lambda kind: not kind.tune_first and not kind.needs)
         print("Four hospitals, 920 patients. Is a coronary artery narrowed? Each hospital keeps its rows.")
     elif what == "pictures":
         file, sites = "pneumonia.toml", datasets.pneumonia()

@@ -29,7 +29,7 @@ from vitrail.engines.local import Engine
 from vitrail.explain.evidence import Fit, Here
 from vitrail.runs.folder import save_tensors, versions, write_atomically
 from vitrail.runs.judge import Judge, target_share
-from vitrail.runs.setup import all_rows, training_of, training_rows
+from vitrail.runs.setup import all_rows, held_rows, training_of, training_rows
 
 BEHIND = "behind.safetensors"  # what a site was told about itself at the end
 ROWS = "rows.txt"  # the fingerprint of the rows that a run saw
@@ -199,7 +199,9 @@ class Site:
         study, method = self.agreed.study, self.agreed.method
         (self.data,) = prepare({self.name: self.frame}, study, self.agreed.seed, known)
         rows = training_rows([self.data], study, method, "cpu")
-        self.engine = Engine(self.agreed.task, method, rows, training_of(study), self.agreed.seed, keep_reports=True)
+        held = held_rows([self.data], study, method, "cpu")
+        given = self.agreed.task, method, rows, training_of(study), self.agreed.seed
+        self.engine = Engine(*given, keep_reports=True, held=held)
         self.judge = Judge(self.engine, study, [self.data])
 
     def _scores(self, s: int, r: int, state: Any, down: Any, splits: list[str]) -> dict[str, Tensor]:

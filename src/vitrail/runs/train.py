@@ -29,6 +29,7 @@ from vitrail.runs.setup import (
     build_task,
     check_keeping,
     check_options,
+    held_rows,
     is_evaluated,
     last_splits,
     resolve,
@@ -80,10 +81,9 @@ def federate(
     rows = training_rows(data, study, chosen, device)
     stages, plan = chosen.plan(study.training.rounds), (dropout_rate, away or {}, refuse)
     absent = None if chosen.pools_rows else absence(rows.names, seed, *plan, stages)
-    looped = engine == "looped"
-    runner = Engine(
-        task, chosen, rows, training_of(study), seed, looped=looped, absent=absent, keep_reports=keep_updates
-    )
+    looped, held = engine == "looped", held_rows(data, study, chosen, device)
+    given = task, chosen, rows, training_of(study), seed
+    runner = Engine(*given, looped=looped, absent=absent, keep_reports=keep_updates, held=held)
     judge = Judge(runner, study, data)
     info = describe_run(study, seed, engine, device, {site.name: site.fingerprint for site in data})
     info |= {"dropout_rate": dropout_rate, "away": {k: [list(s) for s in v] for k, v in (away or {}).items()}}
