@@ -67,6 +67,13 @@ TRIED = "the shares of one's own model that were tried"  # [own share]
 ALONE_WEIGHT = "weights of a linear model trained alone"  # [site, input, output]
 ALONE_BIAS = "constants of a linear model trained alone"  # [site, output]
 
+TRAVEL = "of a user's model on a site's pictures that nobody trained on, by class: how many it got right, of how many"
+# [user, site, class, 2], NaN where fewer than 5 pictures
+SAME_PLACE = "of a site's pictures of a class: in how many its model looks at one and the same place, of how many"
+# [site, class, 2]
+EASY = "a site's mean loss on its pictures of a class after the warm-up"  # [site, class]
+PROTOTYPE_DISTANCE = "how far a site's own prototypes of a class are from those that all share"  # [site, class]
+
 # The models that a site may hold, by what each is to it
 OWN = "own"  # with which it predicts
 SHARED = "shared"  # of all sites
