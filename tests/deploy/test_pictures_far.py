@@ -46,7 +46,7 @@ def far_run(study: vt.Study, place: Path, kind: type[Here] = Here) -> tuple[vt.R
     return far, sites
 
 
-@pytest.mark.parametrize("method", ["fedavg", "fedper", "fine_tune", "ifedavg", "ditto"])
+@pytest.mark.parametrize("method", ["fedavg", "fedper", "fine_tune", "ifedavg", "ditto", "indisco"])
 def test_same_run(method: str, tmp_path: Path) -> None:
     study, _ = resolve(STUDY, method, None)
     far, sites = far_run(study, tmp_path)

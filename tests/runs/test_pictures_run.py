@@ -118,7 +118,8 @@ def test_the_page_of_every_method(method: str) -> None:
     assert "hold-out pictures" in html
     assert "hold-out rows" not in html
     assert "16 x 16 pixels, grey" in html
-    assert "cnn [8, 4], 2 channels first" in html
+    network = "prototypes, 16 channels first" if vt.methods.TABLE[method].needs else "cnn [8, 4], 2 channels first"
+    assert network in html
     assert not re.search("data:image/(png|jpeg)|<img", html)
     assert not re.search(r"Standardised|Learned weights, towards", html)
     assert not any(name in html for frame in SITES.values() for name in frame.index)

@@ -68,7 +68,7 @@ ALONE_WEIGHT = "weights of a linear model trained alone"  # [site, input, output
 ALONE_BIAS = "constants of a linear model trained alone"  # [site, output]
 
 # Of networks with prototypes. Nothing is told of a class of which a site has too few pictures, or where it refused: 0.
-TRAVEL = "a user's model on a site's hold-out rows of a class: how many it tells right, and how many there are"
+TRAVEL = "a user's model on a site's hold-out pictures of a class: how many it tells right, and how many there are"
 # [user, site, class, 2]
 SAME_PLACE = "of a site's pictures of a class, how many are told by one and the same place; and how many there are"
 # [site, class, 2]

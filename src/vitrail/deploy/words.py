@@ -55,6 +55,9 @@ GROUPS = {
     "body": "the hidden layers of your model",
     "front": "the first layers of your model, which see edges and shapes",
     "rear": "the layers of your model that make features of them",
+    "features": "the convolutions of your model, which make a map of each picture",
+    "add_on": "the layers of your model between that map and its prototypes",
+    "prototypes": "the prototypes of your model",
     "head": "the last layer of your model",
     "output": "your private layer at the output: a shift and a factor for the outcome",
 }

@@ -16,8 +16,9 @@ paper's). "add-on": the layers before them too. "all": all convolutions too, the
 tried it: prototypes of which each site has another latent space cannot be compared, nor averaged.
 
 With `alone_too` each site trains beside it, on the same batches, a model of its own (LMLP): what it learns by itself is
-what a bias at one site shows in. (In the first round both are the same, so that the first report tells it.) OWN is the shared model after push and last layer, SHARED the same before, ALONE that
-model, pushed too. After training sites are asked, and may refuse, to show what tells of such a bias (travel.py).
+what a bias at one site shows in. (In the first round both are the same, so that the first report tells it.) OWN is the
+shared model after push and last layer, SHARED the same before, ALONE that model, pushed too. After training sites are
+asked, and may refuse, to show what tells of such a bias (travel.py); `travel = false` asks for no model.
 
 Rates: Adam with lr = 3e-3; the last layer, and convolutions that were read from a file, at 1e-4, that is 1/30.
 [training.rates] changes them by group; `optimiser = "study"` and lr take the study's.

@@ -40,7 +40,7 @@ class Round(NamedTuple):
 
 
 class Counts(NamedTuple):
-    counts: Annotated[Tensor, "of each model and class, how many of your hold-out rows it tells right, and of how many"]
+    counts: Annotated[Tensor, "of each model and class, how many hold-out pictures it tells right, of how many"]
 
 
 class _Quiet(Exchange[Any, Any, Nothing, Any, Any]):
@@ -63,7 +63,7 @@ class _Quiet(Exchange[Any, Any, Nothing, Any, Any]):
 class Offer(_Quiet):
     name: ClassVar[str] = "models set out"
     of: InDISCO
-    consent: str = "to every site, your model that was trained on your rows alone, once, so that each can try it"
+    consent: str = "to every site, your model that was trained on your pictures alone, once, so that each can try it"
 
     def send(self, task: Task, coord: Any, roster: Roster) -> Nothing:
         return Nothing()
@@ -83,7 +83,7 @@ class Try(_Quiet):
     name: ClassVar[str] = "models tried"
     holds_out: ClassVar[bool] = True
     of: InDISCO
-    consent: str = "how many of your hold-out rows of each class each site's model tells right, and how many there are"
+    consent: str = "how many of your hold-out pictures of each class each site's model tells right, of how many"
 
     def send(self, task: Task, coord: Any, roster: Roster) -> Round:
         n = len(roster.names)

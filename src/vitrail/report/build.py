@@ -87,7 +87,10 @@ def _about(whole: Comparison, run: Run | None) -> list[tuple[str, str]]:
     """Which run, study, methods, seeds, versions and data this is: label, value."""
     training, network = whole.study.training, whole.study.network
     layers = f" {list(network.hidden)}" if network.kind in ("mlp", "cnn") else ""
-    layers += f", {network.width} channels first" if network.kind == "cnn" else ""
+    if network.weights:
+        layers += f", convolutions from {Path(network.weights).name}"
+    elif network.kind in ("cnn", "prototypes"):
+        layers += f", {network.width} channels first"
     images = whole.study.images
     about = [
         ("Study", whole.study.name),
