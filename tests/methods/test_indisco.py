@@ -367,7 +367,7 @@ def test_rates_and_rules() -> None:
     method, net = methods.build("indisco"), task().net
     rule = method.ruled_by(SGD(0.02, 0.5, 1e-3), net)
     assert rule == Adam(0.02, decay=1e-3, factors=(("last.weight", 1 / 30),))
-    slow = method.ruled_by(Adam(0.02), replace(net, pretrained=True))
+    slow = method.ruled_by(Adam(0.02), replace(net, sha256="some"))
     assert isinstance(slow, Adam)
     assert set(dict(slow.factors)) == {"last.weight", *net.groups["features"]}
     said = method.ruled_by(Adam(0.02, factors=(("last.weight", 0.5),)), net)

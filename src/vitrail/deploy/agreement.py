@@ -24,6 +24,7 @@ from vitrail.deploy.message import MOST_WORDS, Form
 from vitrail.engines.wire import Contract, Line, Rehearsal, Spec, beside_of, contracts_of, rehearse
 from vitrail.explain.evidence import LABEL, Variable
 from vitrail.methods import AnyMethod
+from vitrail.nets import ProtoNet
 from vitrail.runs.fit import AGAIN, ShiftFinding, variables_of
 from vitrail.runs.setup import COVERAGE, MAJORITY, build_task, last_splits, wire_lines
 from vitrail.study import Study
@@ -95,8 +96,15 @@ class Agreement:
         said: dict[str, Any] = {"format": FORMAT, "study": self.study.to_toml(), "seed": self.seed, "sites": self.sites}
         if self.origin:  # whoever brought the method can change what it does
             said["method"] = self.origin
+        if self.weights:
+            said["weights"] = self.weights
         text = json.dumps({**said, "wire": [list(line) for line in self.lines]}, sort_keys=True)
         return hashlib.sha256(text.encode()).hexdigest()[:24]
+
+    @property
+    def weights(self) -> str:
+        """The sha256 of the file from which a part of the network is read, at every site the same; "" without one."""
+        return self.task.net.sha256 if isinstance(self.task.net, ProtoNet) else ""
 
     @cached_property
     def beside(self) -> tuple[str, ...]:

@@ -27,6 +27,7 @@ from vitrail.deploy.agreement import ANEW, FORMAT, WHERE, Agreement
 from vitrail.deploy.message import Message, check_form
 from vitrail.engines.local import Engine
 from vitrail.explain.evidence import Fit, Here
+from vitrail.runs.features import as_rows
 from vitrail.runs.folder import save_tensors, versions, write_atomically
 from vitrail.runs.judge import Judge, target_share
 from vitrail.runs.setup import all_rows, held_rows, training_of, training_rows
@@ -197,7 +198,7 @@ class Site:
 
     def _prepare(self, known: Encoder | None) -> None:
         study, method = self.agreed.study, self.agreed.method
-        (self.data,) = prepare({self.name: self.frame}, study, self.agreed.seed, known)
+        (self.data,) = as_rows(prepare({self.name: self.frame}, study, self.agreed.seed, known), self.agreed.task.net)
         rows = training_rows([self.data], study, method, "cpu")
         held = held_rows([self.data], study, method, "cpu")
         given = self.agreed.task, method, rows, training_of(study), self.agreed.seed

@@ -7,6 +7,7 @@ import re
 import sys
 import textwrap
 from collections.abc import Iterable, Sequence
+from pathlib import Path
 from typing import NamedTuple
 
 from torch import Tensor
@@ -102,6 +103,7 @@ def contract_words(agreement: Agreement, site: str, sites: Sequence[str], publis
         *wrapped(f"Who takes part: {', '.join([f'{site} (this site)', *others])}; and a coordinator."),
         *wrapped(f"Method, {several(study.training.rounds, 'round')}: {about(method)}"),
         *(wrapped(f"The method comes from the package {' '.join(agreement.origin)}.") if agreement.origin else ()),
+        *(wrapped(_read(agreement)) if agreement.weights else ()),
         "",
         "WHAT LEAVES THIS HOUSE",
         *_stages(agreement, out),
@@ -133,6 +135,12 @@ def contract_words(agreement: Agreement, site: str, sites: Sequence[str], publis
         f"  --accept {agreement.hash}",
     ]
     return "\n".join(parts)
+
+
+def _read(agreement: Agreement) -> str:
+    name = Path(agreement.study.network.weights).name
+    said = f"Every site reads the network's convolutions from a file that it has, {name}, and does not send it."
+    return f"{said} Its sha256: {agreement.weights}."
 
 
 def about(method: AnyMethod) -> str:

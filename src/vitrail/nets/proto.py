@@ -75,8 +75,12 @@ class ProtoNet(Module):
     HEAD: ClassVar[str] = "last.weight"  # the parameter [class, class * m]
     per_class: int = 10
     pictures: tuple[int, ...] = ()  # the shape of a picture; that of a row is another where the backbone is frozen
-    pretrained: bool = False
+    sha256: str = ""  # of the file that the backbone was read from
     where: Cells = Cells(1, 0.0, 1)  # noqa: RUF009
+
+    @property
+    def pretrained(self) -> bool:
+        return bool(self.sha256)
 
     def cells(self) -> Cells:
         return self.where
@@ -193,8 +197,8 @@ def prototypes(
 ) -> ProtoNet:
     """`latent`: D, 128 on top of a pretrained backbone and 16 on the small one. `weights`: a file of
     EfficientNet-Lite0's; without it the small backbone, `width` channels wide at first."""
+    mark = folded(weights).sha256 if weights else ""
     if weights:
-        folded(weights)  # told at once where it cannot be read
         backbone: Callable[[], nn.Module] = partial(EfficientNet, shape[0], weights)
         channels, where = CHANNELS, Cells(*LATTICE)
     else:
@@ -206,7 +210,7 @@ def prototypes(
     )
     named = {g: (g,) for g in ("features", "add_on", "prototypes")} | {"head": ("last",)}
     row = (channels, *size) if frozen else shape
-    return ProtoNet(made, row, named, per_class=per_class, pictures=shape, pretrained=bool(weights), where=where)
+    return ProtoNet(made, row, named, per_class=per_class, pictures=shape, sha256=mark, where=where)
 
 
 def _small(channels: int, width: int) -> nn.Sequential:

@@ -19,6 +19,7 @@ from vitrail.data.encode import Encoder, prepare
 from vitrail.engines.local import Engine
 from vitrail.engines.rounds import Moment, Rounds
 from vitrail.methods import AnyMethod
+from vitrail.runs.features import as_rows
 from vitrail.runs.fit import AGAIN, Ask, evidence_told, find_shifts
 from vitrail.runs.folder import Folder, is_finished, versions, write_atomically
 from vitrail.runs.judge import Judge
@@ -74,8 +75,8 @@ def federate(
     pseudonyms = dict(pseudonyms or {})
     plain = build_task(study, chosen, 0)
     check_options(engine, device, dropout_rate, away or {}, refuse, pseudonyms, list(sites), seed, plain, chosen)
-    data = prepare(sites, study, seed)
     task = build_task(study, chosen, seed, device)
+    data = as_rows(prepare(sites, study, seed), task.net, device)
     if keep_updates:
         check_keeping(task, chosen, out)
     rows = training_rows(data, study, chosen, device)
