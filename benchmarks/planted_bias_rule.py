@@ -196,17 +196,17 @@ Promised: at most {level} for the rule. Limit: the 95 % upper limit of the rule'
 cell in every federation (1.000) and is left out. Rows: mean hold-out pictures of a class at a site; below 5 none are
 told. `strong` and `one odd site` are outside the promise's assumptions or at their edge.
 
-| sites x classes | rows | world | trials | rule | limit | travel alone | same place alone | easy alone | distance alone |
+| sites x classes | rows | world | trials | rule | limit | travel alone | place alone | easy alone | distance alone |
 | --- | ---: | --- | ---: | ---: | ---: | ---: | ---: | ---: | ---: |
 """
 PLANTED = """
 ## Planted: is the cell found?
 
-Mark: right at home | right without the mark. Site first: the smallest chance of all cells is at the marked site. Others:
+Mark: right at home | without the mark. Site first: the smallest chance of all cells is at the marked site. Others:
 other cells named, per federation. By: how often each signal said so alone, of those found (or, where only all together
 did, was below 0.05).
 
-| sites x classes | rows | world | mark | trials | site first | found | travel | place | largest distance | others | by |
+| sites x classes | rows | world | mark | trials | site first | found | travel | place | largest | others | by |
 | --- | ---: | --- | --- | ---: | ---: | ---: | ---: | ---: | ---: | ---: | --- |
 """
 
@@ -244,7 +244,7 @@ def planted_cells(done: list[dict[str, Any]]) -> list[str]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--cache", type=Path, default=Path("scratch/planted_bias_rule"))
+    parser.add_argument("--cache", type=Path, default=Path("planted_bias_rule.cache"))
     parser.add_argument("--report", action="store_true")
     given = parser.parse_args()
     if not given.report:

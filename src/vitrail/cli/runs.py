@@ -88,6 +88,8 @@ def run(
 ) -> None:
     """Train one method over all sites and score every site on its own hold-out rows."""
     from vitrail.data.read import read_sites
+    from vitrail.explain.prototype_words import labels_of, to_text
+    from vitrail.explain.prototypes import read_standing
     from vitrail.explain.trust import read_trust
     from vitrail.methods import build
     from vitrail.report.build import write_report
@@ -128,6 +130,9 @@ def run(
         print("\nWhose data does not fit?")
         found = result.findings()
         print("\n".join(f"  - {f.text}" for f in found) or f"  {no_shifts(result.shifts(), result.study.row_word)}")
+    if standing := read_standing(result.facts):
+        labels = labels_of(result.study.target.levels, standing)
+        print(f"\nWhose class stands out?\n{to_text(standing, result.sites, labels)}")
     if trust := read_trust(result.sites, result.facts):
         words = "How far each site trusts the others after the last round: 1 fully, 0 no more"
         if trust.shares:

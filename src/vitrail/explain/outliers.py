@@ -30,10 +30,11 @@ SCALES = np.geomspace(0.02, 2.0, 9)  # of tau, where chance is part of it
 WIDE, SLOPE = 3.0, 0.5  # standard deviations of what is the same in all cells, and of g
 HEAVY = 6.0  # degrees of freedom of tails that no count gives
 FEWEST_SITES, FEWEST_CELLS = 3, 5
-AT, HOW = np.polynomial.hermite_e.hermegauss(25)
-HOW = HOW / HOW.sum()
+NORMAL = np.polynomial.hermite_e.hermegauss(25)  # where, and how much each counts
 CHUNK = 4 * 10**6  # numbers in the largest array
-GRID = np.linspace(-15, 15, 241)  # log odds at which tails of counts are computed
+GRID = np.linspace(-15, 15, 121)  # log odds at which tails of counts are computed
+_SINH = np.linspace(-6, 6, 49)
+STUDENT = np.sinh(_SINH), stats.t.pdf(np.sinh(_SINH), HEAVY) * np.cosh(_SINH)
 
 
 class Expected(NamedTuple):
@@ -103,13 +104,9 @@ def chance_of_log(y: Floats, by: Expected) -> Floats:
 
 
 def chance_of_counts(count: Floats, of: Floats, by: Expected) -> Floats:
-    """[site, class]: the chance of so many or more of that many, at log odds as expected."""
-    at = special.expit(GRID)
-    tails = [
-        special.bdtrc(k - 1, n, at) if k >= 1 else np.ones(len(GRID))
-        for k, n in zip(count[by.cells], of[by.cells], strict=True)
-    ]
-    return by.table(_integrated(by, tails))
+    """[site, class]: the chance of so many or more of that many, at log odds as expected, with the tails of HEAVY."""
+    cells = zip(count[by.cells], of[by.cells], strict=True)
+    return by.table(_integrated(by, [_log_tail(np.arange(n + 1), (n,), k) for k, n in cells], STUDENT))
 
 
 def chance_of_ratio(own: Floats, away: Floats, by: Expected) -> Floats:
@@ -117,17 +114,26 @@ def chance_of_ratio(own: Floats, away: Floats, by: Expected) -> Floats:
     at a log odds ratio as expected (Fisher's noncentral hypergeometric law). own, away: [site, class, (right, of)]."""
     tails = []
     for (a, n), (b, m) in zip(own[by.cells], away[by.cells], strict=True):
-        x = np.arange(max(0, a + b - m), min(n, a + b) + 1)
-        ways = sum(special.gammaln(k + 1) for k in (x, n - x, a + b - x, m - (a + b) + x))
-        log_p = GRID[:, None] * x - ways
-        tails.append(np.exp(special.logsumexp(log_p[:, x >= a], 1) - special.logsumexp(log_p, 1)))
-    return by.table(_integrated(by, tails))
+        tails.append(_log_tail(np.arange(max(0, a + b - m), min(n, a + b) + 1), (n, m), a, a + b))
+    return by.table(_integrated(by, tails, NORMAL))
 
 
-def _integrated(by: Expected, tails: list[Floats]) -> Floats:
-    """[cell]: the mean of a tail, given at GRID, over what is expected."""
+def _log_tail(x: Floats, of: tuple[float, ...], least: float, total: float = 0.0) -> Floats:
+    """At each of GRID the log chance of `least` or more, where x of of[0] have C(of[0], x) ways, and the rest of the
+    total C(of[1], total - x): a binomial law, or a hypergeometric one."""
+    ways = special.gammaln(x + 1) + special.gammaln(of[0] - x + 1)
+    for n in of[1:]:
+        ways = ways + special.gammaln(total - x + 1) + special.gammaln(n - total + x + 1)
+    log = GRID[:, None] * x - ways
+    chance = np.exp(log - log.max(1, keepdims=True))
+    return np.asarray(np.log(np.maximum(chance[:, x >= least].sum(1) / chance.sum(1), 1e-300)))
+
+
+def _integrated(by: Expected, tails: list[Floats], nodes: tuple[Floats, Floats]) -> Floats:
+    """[cell]: the mean of a tail, its log given at GRID, over what is expected."""
+    at, counts = nodes[0], nodes[1] / nodes[1].sum()
     out = np.empty(len(tails))
     for i, tail in enumerate(tails):
-        theta = by.mean[:, i, None] + by.spread[:, i, None] * AT
-        out[i] = by.weight[:, i] @ (np.interp(theta, GRID, tail) @ HOW)
+        theta = by.mean[:, i, None] + by.spread[:, i, None] * at
+        out[i] = by.weight[:, i] @ (np.exp(np.interp(theta, GRID, tail)) @ counts)
     return np.minimum(out, 1)

@@ -30,7 +30,6 @@ from vitrail.core import facts as means
 from vitrail.core.facts import Facts, told
 from vitrail.explain.outliers import (
     FEWEST_SITES,
-    Expected,
     Floats,
     chance_of_counts,
     chance_of_log,
@@ -58,11 +57,11 @@ class Standing(NamedTuple):
 
     home: Floats  # share that the site's model gets right there
     away: Floats  # and elsewhere
-    usual: Floats  # what others' travel makes one expect at home
     same: Floats  # share of pictures with one and the same strongest place
     easy: Floats
     distance: Floats
-    chances: dict[str, Floats]  # by signal, and that of the distance, which is no part of the rule
+    usual: dict[str, Floats]  # by signal, what the other cells make one expect; of travel: right at home
+    chances: dict[str, Floats]  # by signal; that of the distance is no part of the rule
     chance: Floats  # of all signals, of one cell
     found: list[Found]
     level: float
@@ -97,20 +96,19 @@ def judge(
         size = np.log(np.where(np.isfinite(held[..., 1]), held[..., 1], home[..., 1]))
         size = size - (np.nanmean(size) if np.isfinite(size).any() else 0.0)
         loss, far = (nothing if t is None else np.where(t > 0, t, np.nan) for t in (easy, distance))
-        chances, usual = {}, nothing
-        for name, found in (
-            ("travel", _travel(home, away, others, elsewhere)),
-            ("same place", _same_place(held, size)),
-            ("easy", _small(np.log(loss), size)),
-            ("distance", _small(-np.log(far), size)),
-        ):
-            if found is not None:
-                chances[name], by = found
-                if name == "travel":
-                    usual = special.expit(_log_odds(away) + by.middle)
+        seen = {
+            "travel": _travel(home, away, others, elsewhere),
+            "same place": _same_place(held, size),
+            "easy": _small(np.log(loss), size),
+            "distance": _small(-np.log(far), size),
+        }
+        usual = {name: found[1] for name, found in seen.items() if found is not None}
+        if "distance" in usual:
+            usual["distance"] = 1 / usual["distance"]
+    chances = {name: found[0] for name, found in seen.items() if found is not None}
     signals = {name: p for name, p in chances.items() if name in WEIGHTS}
     chance = _fused(signals, nothing.shape)
-    out = Standing(_share(home), _share(away), usual, _share(held), loss, far, chances, chance, [], level)
+    out = Standing(_share(home), _share(away), _share(held), loss, far, usual, chances, chance, [], level)
     return out._replace(found=_found(out, signals))
 
 
@@ -166,7 +164,8 @@ def _sides(travel: Floats) -> tuple[Floats, Floats, Floats, Floats]:
     return np.where(known, home, np.nan), np.where(known, away, np.nan), others, elsewhere
 
 
-def _travel(home: Floats, away: Floats, others: Floats, elsewhere: Floats) -> tuple[Floats, Expected] | None:
+def _travel(home: Floats, away: Floats, others: Floats, elsewhere: Floats) -> tuple[Floats, Floats] | None:
+    """Chances, and how many one would expect to be right at home."""
     right = (home[..., 0] + away[..., 0] + 0.5) / (home[..., 1] + away[..., 1] + 1)
     chance = (1 / home[..., 1] + 1 / away[..., 1]) / (right * (1 - right))
     easier = np.where((others[..., 1] > 0) & (elsewhere[..., 1] > 0), _log_odds(others) - _log_odds(elsewhere), 0.0)
@@ -175,20 +174,24 @@ def _travel(home: Floats, away: Floats, others: Floats, elsewhere: Floats) -> tu
     if by is None:
         return None
     by = by._replace(mean=by.mean + prior[by.cells])
-    return chance_of_ratio(home, away, by), by
+    return chance_of_ratio(home, away, by), special.expit(_log_odds(away) + by.middle)
 
 
-def _same_place(held: Floats, size: Floats) -> tuple[Floats, Expected] | None:
+def _same_place(held: Floats, size: Floats) -> tuple[Floats, Floats] | None:
     """One picture is where the place is; how many of the others agree?"""
     rest = held - 1
     share = (rest[..., 0] + 0.5) / (rest[..., 1] + 1)
     by = expected(_log_odds(rest), 1 / (rest[..., 1] * share * (1 - share)), (size,))
-    return None if by is None else (chance_of_counts(rest[..., 0], rest[..., 1], by), by)
+    if by is None:
+        return None
+    usual = (1 + special.expit(by.middle) * rest[..., 1]) / held[..., 1]
+    return chance_of_counts(rest[..., 0], rest[..., 1], by), usual
 
 
-def _small(log: Floats, size: Floats) -> tuple[Floats, Expected] | None:
+def _small(log: Floats, size: Floats) -> tuple[Floats, Floats] | None:
+    """Chances of logs as small as these."""
     by = expected(log, None, (size,))
-    return None if by is None else (chance_of_log(log, by), by)
+    return None if by is None else (chance_of_log(log, by), np.exp(by.middle))
 
 
 # all together
