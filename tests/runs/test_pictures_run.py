@@ -282,3 +282,17 @@ def test_the_demo(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert len(shown) >= 4
     assert all(kind.title in told for kind in shown)
     assert "Did you mean 'pictures'" in do("demo", "picture", code=2)
+
+
+def test_the_demo_of_prototypes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The federation's page names site and class and shows no picture; the site's own shows where the mark is."""
+    few = {name: frame[::2] for name, frame in vt.datasets.pneumonia().items()}
+    monkeypatch.setattr(vt.datasets, "pneumonia", lambda: few)
+    told = do("demo", "prototypes", "--out", tmp_path / "demo")
+    assert "referral, class pneumonia" in told
+    html = (tmp_path / "demo" / "report.html").read_text()
+    assert "<img" not in html
+    assert "referral" in html
+    private = (tmp_path / "demo" / "look-referral.html").read_text()
+    assert "One place decides on pneumonia, at the upper right of the picture" in private
+    assert [p.name for p in (tmp_path / "demo").glob("look-*")] == ["look-referral.html"]

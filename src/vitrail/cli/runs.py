@@ -21,7 +21,7 @@ from vitrail.cli.given import (
     parse_pseudonyms,
     parse_settings,
 )
-from vitrail.cli.shown import kept_size, show_progress
+from vitrail.cli.shown import kept_size, print_run, show_progress
 from vitrail.core.problems import Problem, VitrailError
 from vitrail.core.table import print_table
 
@@ -88,12 +88,8 @@ def run(
 ) -> None:
     """Train one method over all sites and score every site on its own hold-out rows."""
     from vitrail.data.read import read_sites
-    from vitrail.explain.prototype_words import labels_of, to_text
-    from vitrail.explain.prototypes import read_standing
-    from vitrail.explain.trust import read_trust
     from vitrail.methods import build
     from vitrail.report.build import write_report
-    from vitrail.report.findings import no_shifts
     from vitrail.runs import federate
     from vitrail.study import Study
 
@@ -121,25 +117,7 @@ def run(
             keep_updates=keep_updates,
             progress=lambda done, total: step("rounds", done, total),
         )
-    table = result.scores().pivot(index="site", columns="metric", values="value").loc[result.sites]
-    print_table(
-        ["site", *result.study.metrics],
-        [[s, *(table.loc[s, m] for m in result.study.metrics)] for s in table.index],
-    )
-    if result.shift_table is not None:
-        print("\nWhose data does not fit?")
-        found = result.findings()
-        print("\n".join(f"  - {f.text}" for f in found) or f"  {no_shifts(result.shifts(), result.study.row_word)}")
-    if standing := read_standing(result.facts):
-        labels = labels_of(result.study.target.levels, standing)
-        print(f"\nWhose class stands out?\n{to_text(standing, result.sites, labels)}")
-    if trust := read_trust(result.sites, result.facts):
-        words = "How far each site trusts the others after the last round: 1 fully, 0 no more"
-        if trust.shares:
-            words = "Whom each site learned from: share of its model, mean over rounds"
-        print(f"\n{words}\n")
-        shown = trust.mean if trust.shares else trust.final
-        print_table(["user", *trust.sites], [[u, *map(float, a)] for u, a in zip(trust.sites, shown, strict=True)])
+    print_run(result)
     if keep_updates:
         print(f"\nUpdates kept: {kept_size(out)}. The coordinator sees each site's own report.")
     print(f"\nRun:  {out.resolve()}\nPage: {write_report(result, out / 'report.html').resolve()}")

@@ -19,17 +19,21 @@ from vitrail.cli.given import (
     free_folder,
     parse_methods,
 )
-from vitrail.cli.shown import print_comparison, show_progress
+from vitrail.cli.shown import print_comparison, print_run, show_progress
 from vitrail.core.problems import Problem, VitrailError, nearest
 from vitrail.core.table import print_table
 
 
 def demo(
-    what: Annotated[str, typer.Argument(help="heart: tables of four hospitals. pictures: chest X-rays.")] = "heart",
+    what: Annotated[
+        str,
+        typer.Argument(help="heart: tables of four hospitals. pictures: chest X-rays. prototypes: whose have a mark?"),
+    ] = "heart",
     out: Annotated[Path, typer.Option(help="Where to write.")] = Path("runs/demo"),
     seeds: Annotated[int, typer.Option(min=1, help="Seeds for each method.")] = 5,
 ) -> None:
-    """Federate real data that is shipped, offline, and write a page about it: heart disease, or chest X-rays."""
+    """Federate real data that is shipped, offline, and write a page about it: tables, pictures, or pictures of which
+    one site's have a mark."""
     from vitrail.data import datasets
     from vitrail.methods import named
     from vitrail.report.build import write_report
@@ -44,8 +48,11 @@ def demo(
         file, sites = "pneumonia.toml", datasets.pneumonia()
         names = parse_methods(None)
         print("Four sites, 1560 chest X-rays of children. Is it pneumonia? Each site keeps its pictures.")
+    elif what == "prototypes":
+        _demo_prototypes(out)
+        return
     else:
-        hint = nearest(what, ("heart", "pictures"))
+        hint = nearest(what, ("heart", "pictures", "prototypes"))
         raise VitrailError("there is no such demo", [Problem("demo", f"there is none named {what!r}.", hint)])
     study = Study.load(datasets.packaged(file))
     print(f"{datasets.ATTRIBUTIONS[study.name]}\n")
@@ -62,6 +69,32 @@ def demo(
         )
     print_comparison(result)
     print(f"\nPage: {write_report(result, target / 'report.html').resolve()}")
+
+
+def _demo_prototypes(out: Path) -> None:
+    """X-rays of which one site's carry a mark: which site's, the federation's page says; what it is, its own."""
+    from vitrail.data import bias, datasets
+    from vitrail.explain.prototypes import read_standing
+    from vitrail.report.build import write_report
+    from vitrail.report.private import write_look
+    from vitrail.runs import federate
+    from vitrail.runs.look import look_behind
+    from vitrail.study import Study
+
+    study = Study.load(datasets.packaged("prototypes.toml"))
+    marked = bias.text(datasets.pneumonia(), site="referral", label="pneumonia")
+    print("Four sites, 1560 chest X-rays of children. Is it pneumonia? Each site keeps its pictures. Into those of one")
+    print("class at one site we wrote a letter, as a portable machine does. Who finds out, without seeing a picture?")
+    print(f"{datasets.ATTRIBUTIONS[study.name]}\n")
+    target = free_folder(out)
+    with show_progress() as step:
+        run = federate(study, marked.sites, out=target, progress=lambda done, total: step("rounds", done, total))
+    print_run(run)
+    print(f"\nPage: {write_report(run, target / 'report.html').resolve()}")
+    standing = read_standing(run.facts)
+    for name in dict.fromkeys(run.sites[found.site] for found in standing.found) if standing else ():
+        page = write_look(look_behind(run, name, marked.sites[name]), target / f"look-{name}.html")
+        print(f"What {name} sees of itself, and nobody else: {page.resolve()}")
 
 
 def compare(

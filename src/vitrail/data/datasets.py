@@ -40,6 +40,7 @@ FINDINGS = ("normal", "pneumonia")
 ATTRIBUTIONS = {  # by the name of the packaged study
     "Heart disease, four hospitals": HEART_ATTRIBUTION,
     "Pneumonia in chest X-rays, four sites": PNEUMONIA_ATTRIBUTION,
+    "Pneumonia in chest X-rays, one site with a mark": PNEUMONIA_ATTRIBUTION,
 }
 HEART_COLUMNS = [
     "age",
