@@ -45,7 +45,7 @@ class Agreement:
     def of(cls, study: Study, seed: int | None, sites: int) -> Agreement:
         found = cls(study, study.seeds[0] if seed is None else seed, sites)
         if found.method.pools_rows:
-            what = f"{found.method.title} takes every site's rows to one place."
+            what = f"{found.method.title} takes every site's {study.row_word}s to one place."
             raise VitrailError("this does not leave a house", [Problem("method", what, "Use another method.")])
         return found
 

@@ -97,7 +97,7 @@ def contract_words(agreement: Agreement, site: str, sites: Sequence[str], publis
         *wrapped(" ".join(filter(None, [f"{study.name}.", study.description]))),
         *wrapped(f"It learns to tell {study.target.column} ({kind}) from {given}."),
         *wrapped(f"Who takes part: {', '.join([f'{site} (this site)', *others])}; and a coordinator."),
-        *wrapped(f"Method, {several(study.training.rounds, 'round')}: {about(method)}"),
+        *wrapped(f"Method, {several(study.training.rounds, 'round')}: {_of(agreement, about(method))}"),
         *(wrapped(f"The method comes from the package {' '.join(agreement.origin)}.") if agreement.origin else ()),
         "",
         "WHAT LEAVES THIS HOUSE",
