@@ -95,8 +95,8 @@ def test_what_doubt_tells_is_told_of_classes_alone() -> None:
     text = contract_words(agreed("fedavg"), "va", NAMES, True)
     leaves, risks = part(text, "WHAT LEAVES THIS HOUSE"), part(text, "WHAT COULD STILL BE LEARNED")
     assert "how unsure your model is on the held-out rows" in leaves
-    assert "no number about fewer than 10 rows: 12 numbers, 96 bytes, once" in leaves
-    assert "how many mistakes are in the tenth" in risks
+    assert "no number about fewer than 10 rows, and no two that differ by fewer: 12 numbers, 96 bytes, once" in leaves
+    assert "how many mistakes are among the held-out rows that lie between them, which are 10 or more" in risks
     study = vt.Study.infer({k: v.dropna(subset="thalach") for k, v in heart_disease().items()}, target="thalach")
     numbers = contract_words(Agreement.of(resolve(study, "fedavg", None)[0], None, 4), "va", NAMES, True)
     assert "unsure" not in numbers
