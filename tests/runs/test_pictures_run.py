@@ -224,6 +224,22 @@ def test_contribution(place: Path, where: str, tmp_path: Path) -> None:
     assert ledger.value.sum() == pytest.approx(start - end, abs=2e-4)
 
 
+@pytest.mark.parametrize("where", ["data", "data/north"])
+def test_a_slip_in_the_users_name_is_told_first(place: Path, where: str) -> None:
+    """And not that folders of sites are no classes."""
+    told = do("contribution", place / "run", "--user", "nroth", "--data", place / where, "--permutations", 1, code=2)
+    assert "no site 'nroth' took part in the run. Did you mean 'north'?" in told
+    assert "no class" not in told
+    assert told.index("nroth") < told.index("expected at least 2, got 1")
+
+
+def test_a_folder_without_the_users_pictures_says_so(place: Path, tmp_path: Path) -> None:
+    data = write_folders(tmp_path, {"east": SITES["east"]})
+    told = do("contribution", place / "run", "--user", "north", "--data", data, code=2)
+    assert "expected one folder or file of the site 'north' here, got 0" in told
+    assert "no class" not in told
+
+
 def test_adopt(place: Path, tmp_path: Path) -> None:
     do("run", place / "study.toml", "--data", place / "data", "--out", tmp_path / "fit", "--method", "ifedavg")
     more = write_folders(tmp_path, stripes({"west": 20}))

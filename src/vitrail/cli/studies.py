@@ -226,10 +226,10 @@ def contribution(
     from vitrail.report.contribution import write_contribution
     from vitrail.runs import Run
     from vitrail.runs.folder import site_folder
+    from vitrail.studies.contribution import asked_wrongly, to_text, user_table
     from vitrail.studies.contribution import contribution as count
-    from vitrail.studies.contribution import to_text, user_table
 
-    rows = user_table(data, Run.load(run).study, user)
+    rows = user_table(data, Run.load(run), user, asked_wrongly(method, permutations))
     with show_progress() as step:
         told = count(run, user, rows, method, permutations, step)
     page = write_contribution(told, out or Path(f"contribution-{site_folder(user)}"))

@@ -47,6 +47,10 @@ class Said(NamedTuple):
     present: Masks
 
 
+def no_such_user(user: str, names: Sequence[str]) -> Problem:
+    return Problem("--user", f"no site {user!r} took part in the run.", nearest(user, names))
+
+
 class Record:
     """A run with its updates and one user's test rows: the loss there of what any coalition would have made."""
 
@@ -56,8 +60,7 @@ class Record:
         with safe_open(self.files[0], "pt") as file:
             self.names: tuple[str, ...] = tuple(json.loads(file.metadata()["sites"]))
         if user not in self.names:
-            what = f"no site {user!r} took part in the run."
-            raise VitrailError("there is no such user", [Problem("--user", what, nearest(user, self.names))])
+            raise VitrailError("there is no such user", [no_such_user(user, self.names)])
         (data,) = prepare({user: frame}, run.study, run.seed, run.encoders[user])
         if data.fingerprint != run.info["fingerprints"][user]:
             word = run.study.row_word
