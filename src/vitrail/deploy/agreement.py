@@ -29,7 +29,7 @@ from vitrail.runs.fit import AGAIN, ShiftFinding, variables_of
 from vitrail.runs.setup import COVERAGE, MAJORITY, build_task, is_evaluated, last_splits, wire_lines
 from vitrail.study import Study
 
-FORMAT = 3  # of the messages
+FORMAT = 4  # of the messages
 ANEW = 20  # in a run, questions that differ from the one that was answered before: a coordinator may be put back
 WHERE = {"stage": int, "round": int, "place": int}  # place: of the exchange in its stage
 LAST = "settle"  # in a question, before the names of what comes from the word that would end the stage now
