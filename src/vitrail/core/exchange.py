@@ -77,6 +77,7 @@ class Exchange(ABC, Generic[State, Coord, Work, Down, Up]):
     places: ClassVar[bool] = False  # whether a batch says which rows it holds (Batch.at)
     consent: str = ""  # what a site shows, once, in words that follow "you agree to show"; it may refuse
     unsure: ClassVar[frozenset[str]] = frozenset()  # tensors of a report that may hold what is no number
+    settles: ClassVar[frozenset[str]] = frozenset()  # fields of its word that `settle` looks at; none named: all
 
     def batches(self) -> int | None:
         """How many batches a site draws in a round at most; None: as many as its epochs have."""
