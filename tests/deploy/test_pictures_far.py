@@ -105,6 +105,10 @@ def test_the_consent_form_speaks_of_pictures() -> None:
         assert "0 columns" not in form
         assert "(tensor rows 2)" in form  # a name is not a word
         assert 'with weights = "rows"' in form
+    alone = contract_words(
+        Agreement.of(STUDY.with_changes(method={"name": "local"}), None, 3), "north", ["north"], True
+    )
+    assert "each site trains alone on its own pictures" in " ".join(alone.split())
     table = vt.Study.load(vt.datasets.packaged("heart_disease.toml"))
     assert "picture" not in contract_words(Agreement.of(table, None, 4), "va", ["va", "cleveland"], True)
 

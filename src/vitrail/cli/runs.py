@@ -137,7 +137,7 @@ def wire(
 
     agreed = Study.load(study or packaged("heart_disease.toml"))
     if method == "ndoye":
-        from vitrail.studies.transfer import ON_TRUST, transfer_lines
+        from vitrail.studies.transfer import on_trust, transfer_lines
 
         title, lines = (
             f"Adapted Ndoye factor, before any training together, {sites} sites",
@@ -173,7 +173,7 @@ def wire(
     print("seen = sum: the coordinator needs only the total over sites; each: it sees every site's own.")
     print(f"This table says what travels, not what could be learned from it about the {one}s behind it.")
     if method == "ndoye":
-        print(f"Every site's model goes to every other site, through the coordinator. {ON_TRUST}")
+        print(f"Every site's model goes to every other site, through the coordinator. {on_trust(one)}")
 
 
 def report(
@@ -218,7 +218,9 @@ def adopt(
     result = told.adopt(site, read_table(data, told.study))
     result.save(out)
     rows = gains(result)
-    print(f"{site}, on its own hold-out rows: the shared model as it is, and with layers fitted to the site\n")
+    print(
+        f"{site}, on its own hold-out {told.study.row_word}s: the shared model as it is, and with layers fitted to it\n"
+    )
     print_table(
         ["metric", "before", "after"], rows[rows.site == site][["metric", "before", "after"]].to_numpy().tolist()
     )

@@ -29,8 +29,12 @@ def check(
     from vitrail.data.check import check_sites, to_json, to_text
     from vitrail.study import Study
 
-    checked = check_sites(files, Study.load(study))
-    told = [(to_json if json else to_text)(found, file.name, rows) for file, (found, rows) in checked.items()]
+    agreed = Study.load(study)
+    checked = check_sites(files, agreed)
+    told = [
+        to_json(found, file.name, rows) if json else to_text(found, file.name, rows, agreed.row_word)
+        for file, (found, rows) in checked.items()
+    ]
     print(told[0] if len(told) == 1 else f"[{', '.join(told)}]" if json else "\n\n".join(told))
     raise typer.Exit(1 if any(found for found, _ in checked.values()) else 0)
 

@@ -178,7 +178,8 @@ def tune(
             workers=workers or cores(),
             progress=step,
         )
-    print(f"{found.title}: {found.metric.replace('_', ' ')} over {folds} folds of the training rows, best first\n")
+    judged = f"{found.metric.replace('_', ' ')} over {folds} folds of the training {agreed.row_word}s"
+    print(f"{found.title}: {judged}, best first\n")
     keys = list(found.grid)
     table = found.table[[*keys, "mean", "sd", "worst", "worst_site"]].to_numpy().tolist()
     shown = [[*map(str, row[: len(keys)]), *row[len(keys) :]] for row in table]
@@ -205,7 +206,7 @@ def transfer(
     """Before any training together: whose model carries over to whose rows (the adapted Ndoye factor)?"""
     from vitrail.data.read import read_sites
     from vitrail.report.transfer import write_transfer
-    from vitrail.studies.transfer import ON_TRUST, train_together
+    from vitrail.studies.transfer import on_trust, train_together
     from vitrail.studies.transfer import transfer as carry_over
     from vitrail.study import Study
 
@@ -235,7 +236,7 @@ def transfer(
         for r in rows[["user", "site", "transfer", "loss_on_user"]].values
     ]
     print_table(["user", "site", "transfer loss", "loss on user", "difference in effect"][: 5 - pictures], said)
-    print(f"\n{ON_TRUST}")
+    print(f"\n{on_trust(word)}")
     if scores is not None:
         first = scores[scores.metric == agreed.metrics[0]]
         print(f"\n{agreed.metrics[0].replace('_', ' ')} on each user's own hold-out {word}s\n")
@@ -259,10 +260,10 @@ def contribution(
     from vitrail.report.contribution import write_contribution
     from vitrail.runs import Run
     from vitrail.runs.folder import site_folder
+    from vitrail.studies.contribution import asked_wrongly, to_text, user_table
     from vitrail.studies.contribution import contribution as count
-    from vitrail.studies.contribution import to_text, user_table
 
-    rows = user_table(data, Run.load(run).study, user)
+    rows = user_table(data, Run.load(run), user, asked_wrongly(method, permutations))
     with show_progress() as step:
         told = count(run, user, rows, method, permutations, step)
     page = write_contribution(told, out or Path(f"contribution-{site_folder(user)}"))

@@ -79,6 +79,7 @@ class Exchange(ABC, Generic[State, Coord, Work, Down, Up]):
     consent: str = ""  # what a site shows, once, in words that follow "you agree to show"; it may refuse
     unsure: ClassVar[frozenset[str]] = frozenset()  # tensors of a report that may hold what is no number
     holds_out: ClassVar[bool] = False  # whether a site counts on its hold-out rows (Rows.held)
+    settles: ClassVar[frozenset[str]] = frozenset()  # fields of its word that `settle` looks at; none named: all
 
     def batches(self) -> int | None:
         """How many batches a site draws in a round at most; None: as many as its epochs have."""

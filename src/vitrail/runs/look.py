@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from vitrail.core.facts import ALONE, ENDS, INPUT_FACTOR, INPUT_SHIFT, OWN
-from vitrail.core.losses import Doubts
+from vitrail.core.losses import Doubts, log_shares
 from vitrail.core.problems import Problem, VitrailError, nearest
 from vitrail.data.encode import fingerprint_rows, split_rows
 from vitrail.data.read import clean
@@ -148,4 +148,5 @@ class _Expects:
     def __call__(self, rows: pd.DataFrame) -> NDArray[np.float64]:
         x = torch.from_numpy(self.mine.encoder.matrix(rows)).float()[None]
         with torch.no_grad():
-            return np.asarray(self.task.output(self.params, x)[0].double().numpy())
+            z = self.task.output(self.params, x)[0].double()
+        return np.asarray((z if self.mine.study.target.kind == "number" else log_shares(self.task.loss, z)).numpy())

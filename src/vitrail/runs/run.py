@@ -134,14 +134,16 @@ class Run:
 
         `doubt` is the mean over the rows, from 0 (sure) to 1 (knows nothing). `auroc` is the chance that it is larger
         at a mistake than at a row that the model got right: 0.5 tells nothing. Without the least sure tenth there are
-        `kept` rows, and on those the model has `accuracy_kept`. NaN where fewer than 10 rows stand behind a number;
-        `auroc` also where the model is never wrong, or always.
+        `kept` rows, and on those the model has `accuracy_kept`; where most sites have less than 100 rows, without the
+        least sure fifth, or two fifths. NaN where fewer than 10 rows stand behind a number, or lie between two; `auroc`
+        also where the model is never wrong, or always.
         """
         self._check_doubt()
         return uncertainty(self.scores(COVERAGE), self.sizes)
 
     def coverage(self) -> pd.DataFrame:
-        """site, share, rows, accuracy: on the surest 100, 90, ..., 10 per cent of each site's own hold-out rows."""
+        """site, share, rows, accuracy: on the surest 100, 90, ..., 10 per cent of each site's own hold-out rows. NaN
+        where fewer than 10 rows are left, or lie between two numbers."""
         self._check_doubt()
         return coverage(self.scores(COVERAGE), self.sizes)
 
