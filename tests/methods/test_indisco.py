@@ -43,7 +43,9 @@ def task(per_class: int = M) -> Task:
 
 
 def run(rows: Sites = ROWS, per_class: int = M, held: Sites | None = HELD, **given: Any) -> tuple[Engine, Any, Moment]:
-    engine = Engine(task(per_class), methods.build("indisco", {"warm": 2, **given}), rows, TRAINING, 5, held=held)
+    engine = Engine(
+        task(per_class), methods.build("indisco", {"warm": 2, **given}), rows, TRAINING, 5, held=held, chunk=3
+    )
     *_, last = engine.run()
     return engine, engine.settled(last), last
 

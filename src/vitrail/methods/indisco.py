@@ -181,13 +181,14 @@ class InDISCO(Method[State, Coord, Work, Shared, Any]):
         return self.averages.invite(task, Shared(coord.params), roster)
 
     def send(self, task: Task, coord: Coord, roster: Roster) -> Shared:
-        return self.averages.send(task, Shared(coord.params), roster)
+        """What does not move need not be sent."""
+        return self.averages.send(task, Shared(task.select(coord.params, task.others(self.still))), roster)
 
     def shared(self, coord: Coord) -> Params:
         return coord.params
 
     def begin(self, task: Task, state: State, down: Shared, rows: Rows, rule: Rule) -> Work:
-        params, alone = copied({**state.own, **down.params}), copied(state.alone)
+        params, alone = copied({**state.own, **state.shared, **down.params}), copied(state.alone)
         return Work(params, rule.memory(params, state.memory), alone, rule.memory(alone, state.alone_memory))
 
     def step(self, task: Task, work: Work, batch: Batch, rule: Rule) -> None:
@@ -216,11 +217,15 @@ class InDISCO(Method[State, Coord, Work, Shared, Any]):
         return kept, self.averages.say(work.params, down, rows) if down.params else Nothing()
 
     def merge(self, task: Task, coord: Coord, up: Any, roster: Roster) -> tuple[Coord, Facts]:
-        return coord._replace(params=moved(coord.params, up.change, up.weight)) if coord.params else coord, {}
+        if not coord.params:
+            return coord, {}
+        after = moved({k: coord.params[k] for k in up.change}, up.change, up.weight)
+        return coord._replace(params={**coord.params, **after}), {}
 
     def settle(self, task: Task, state: State, down: Shared) -> State:
-        whole = {**state.own, **down.params}
-        return state._replace(shared=down.params, ending={k: whole[k] for k in state.ending})
+        shared = {**state.shared, **down.params}
+        whole = {**state.own, **shared}
+        return state._replace(shared=shared, ending={k: whole[k] for k in state.ending})
 
     def models(self, task: Task, state: State) -> dict[str, Params]:
         found = {OWN: {**state.own, **state.shared, **state.ending}}
