@@ -20,7 +20,7 @@ from vitrail.core.losses import SquaredError
 from vitrail.core.problems import VitrailError
 from vitrail.core.rules import SGD, Adam
 from vitrail.core.task import Batch, Task
-from vitrail.core.tensors import Params
+from vitrail.core.tensors import Params, tensors
 from vitrail.engines.local import Engine
 from vitrail.engines.rounds import Moment, Training
 from vitrail.engines.sites import Sites, gather_sites
@@ -28,6 +28,7 @@ from vitrail.methods.indisco import Joint
 from vitrail.methods.prototypes import nearest_patches, same_place, sparse_last
 from vitrail.nets import prototypes
 from vitrail.nets.proto import similarity
+from vitrail.testing import trials
 from vitrail.testing.federation import LOSSES, PICTURE, task_of
 
 K, M, D = 3, 2, 4
@@ -222,7 +223,7 @@ def test_the_last_layer_comes_to_its_optimum() -> None:
 
 def test_travel_counts_what_each_model_tells_right() -> None:
     engine, state, last = usual("all")
-    found, alone = told(last.facts, TRAVEL), engine.method.models(engine.task, state)[ALONE]
+    found, alone = told(last.facts, TRAVEL), state.alone
     assert found is not None
     assert found.shape == (3, 3, K, 2)
     for j, name in enumerate(engine.names):
@@ -391,7 +392,7 @@ def test_central_is_one_site_that_has_all_pictures() -> None:
     pooled = ROWS.pooled(ROWS.w)
     ends = []
     for name in ("indisco_central", "indisco"):
-        method = methods.build(name, {"share": "no", "warm": 2})
+        method = methods.build(name, {"share": "no", "warm": 2, "travel": False})
         engine = Engine(task(), method, pooled, TRAINING, 5)
         moments = [m for m in engine.run() if m.stage < 3]
         ends.append(method.models(engine.task, moments[-1].state)[OWN])
@@ -411,3 +412,18 @@ def test_all_sites_at_once_as_on_a_gpu() -> None:
     maps, _ = torch.func.vmap(partial(net._through, what="maps"))(params, x)
     assert torch.allclose(maps, net.maps(params, x), atol=1e-12)
     assert torch.allclose(similarity(maps.flatten(3).amin(3)), similarity(features), atol=1e-9)
+
+
+def test_no_piece_of_a_picture_is_in_any_message() -> None:
+    """What push makes of prototypes stays; the model that goes round is as it was before."""
+    trial = next(iter(trials(methods.build("indisco", {"least": 1, "warm": 1}))))
+    last = trial.whole.moments[-1].state
+    every = [t.double() for m in trial.whole.messages for _, t in tensors(m.said) if t.dim() > 2]
+    said = [t.reshape(-1, t.shape[-1]) for t in every]
+    wide = torch.cat([t for t in said if t.shape[-1] == last.alone["prototypes"].shape[-1]])
+    before = last.alone["prototypes"].flatten(0, 1).double()
+    assert all((wide - p).abs().amax(1).min() < 1e-12 for p in before), "what is looked for would be found"
+    for model, pushed in ((0, last.ending["prototypes"]), (1, last.alone_ending["prototypes"])):
+        taken = pushed[last.patches[:, model, :, 0] >= 0].double()
+        assert len(taken) > 9
+        assert all((wide - p).abs().amax(1).min() > 1e-9 for p in taken)

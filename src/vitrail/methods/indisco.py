@@ -87,7 +87,6 @@ class Work(NamedTuple):
 class InDISCO(Method[State, Coord, Work, Shared, Any]):
     title: ClassVar[str] = "inDISCO"
     sees: ClassVar[Literal["sum", "each"]] = "each"  # of models that go round; while training the sum (Joint)
-    grows: ClassVar[bool] = True
     needs: ClassVar[str] = "prototypes"
     still: ClassVar[tuple[str, ...]] = ()  # groups that do not move
     lr: float | None = 3e-3
@@ -135,8 +134,11 @@ class InDISCO(Method[State, Coord, Work, Shared, Any]):
     @property
     def told(self) -> frozenset[str]:  # type: ignore[override]
         """Beside what is averaged, a model of its own, if the site agrees."""
-        goes = {"alone", "alone_ending"} if self.compares else {"own", "ending"}
-        return frozenset({"local"} | (goes if self.travel else set()))
+        return frozenset(("local", "alone" if self.compares else "own") if self.travel else ("local",))
+
+    @property
+    def grows(self) -> bool:  # type: ignore[override]
+        return self.travel
 
     @property
     def common(self) -> tuple[str, ...]:
@@ -326,12 +328,12 @@ class InDISCOCentral(InDISCO):
     title: ClassVar[str] = "inDISCO, centralized"
     federated: ClassVar[bool] = False
     pools_rows: ClassVar[bool] = True
-    grows: ClassVar[bool] = False
+    travel: bool = False
     share: Literal["no", "prototypes", "add-on", "all"] = "no"
 
     def __post_init__(self) -> None:
-        if self.share != "no":
-            raise ValueError('all pictures are in one place, so that nothing is shared: share is "no"')
+        if self.share != "no" or self.travel:
+            raise ValueError('all pictures are in one place, so that nothing is shared: share is "no", travel false')
 
     def shown(self) -> tuple[Stage, ...]:
         return ()
