@@ -238,8 +238,7 @@ class InDISCO(Method[State, Coord, Work, Shared, Any]):
         return found
 
     def patches(self, state: State) -> dict[str, Tensor]:
-        """[site, prototype, 2] of the models that were pushed: the place of the picture among the site's training rows,
-        and the cell, counted row by row; -1 where it has no picture of the class."""
+        """See Pushes."""
         return dict(zip((OWN, ALONE), state.patches.unbind(1), strict=False))
 
     def apart(self, state: State) -> Params:
