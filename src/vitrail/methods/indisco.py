@@ -212,7 +212,6 @@ class InDISCO(Method[State, Coord, Work, Shared, Any]):
             own={k: work.params[k] for k in state.own},
             local={k: work.params[k] for k in state.local},
             alone=work.alone,
-            alone_ending={k: work.alone[k] for k in state.alone_ending},
             memory=carried(work.memory, state.memory),
             alone_memory=carried(work.alone_memory, state.alone_memory),
         )
@@ -226,8 +225,8 @@ class InDISCO(Method[State, Coord, Work, Shared, Any]):
 
     def settle(self, task: Task, state: State, down: Shared) -> State:
         shared = {**state.shared, **down.params}
-        whole = {**state.own, **shared}
-        return state._replace(shared=shared, ending={k: whole[k] for k in state.ending})
+        whole, alone = {**state.own, **shared}, {k: state.alone[k] for k in state.alone_ending}
+        return state._replace(shared=shared, ending={k: whole[k] for k in state.ending}, alone_ending=alone)
 
     def models(self, task: Task, state: State) -> dict[str, Params]:
         found = {OWN: {**state.own, **state.shared, **state.ending}}
