@@ -325,3 +325,40 @@ def test_equal_sites_stand_by_name() -> None:
         assert sites.names == ("site 1", "site 0", "site 2", "site 3")
         assert torch.equal(sites.x[:12], rows[1][1])
         assert torch.equal(sites.x[12:20], rows[0][1])
+
+
+@dataclass(frozen=True)
+class Counts(FedAvg):
+    """Keeps what it is given of the hold-out rows."""
+
+    seen: ClassVar[list[Any]] = []
+
+    def begin(self, task, state, down, rows, rule):
+        self.seen.append(rows.held)
+        return super().begin(task, state, down, rows, rule)
+
+
+@dataclass(frozen=True)
+class Holds(Counts):
+    holds_out: ClassVar[bool] = True
+
+
+@pytest.mark.parametrize("kind", [Counts, Holds])
+def test_hold_out_rows_reach_only_those_exchanges_that_say_so(kind: type[Counts]) -> None:
+    sites = make_sites()
+    held = gather_sites([(name, x + 9, y, w) for name, x, y, w in make_rows("classes", (4, 11, 7, 2, 5))])
+    kind.seen.clear()
+    e = Engine(make_task(), kind(), sites, replace(WHOLE, rounds=1), 5, looped=True, held=held)
+    kind.seen.clear()  # the rehearsal's
+    list(e.run())
+    assert len(kind.seen) == len(SIZES)
+    if kind is Counts:
+        assert kind.seen == [None] * len(SIZES)
+        return
+    assert e.held is not None
+    for i, name in enumerate(e.names):
+        at = held.names.index(name)
+        count, mine = held.sizes[at], held.x[held.starts[at] : held.starts[at] + held.sizes[at]]
+        assert int((e.held.w[i] > 0).sum()) == count
+        assert torch.equal(e.held.x[i, :count], mine)
+        assert any(torch.equal(batch.x[0, :count], mine) for batch in kind.seen)

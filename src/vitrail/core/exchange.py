@@ -9,7 +9,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any, ClassVar, Generic, Literal, NamedTuple, TypeVar
+from typing import Any, ClassVar, Generic, Literal, NamedTuple, Protocol, TypeVar, runtime_checkable
 
 from torch import Tensor
 
@@ -202,6 +202,15 @@ class Method(Exchange[State, Coord, Work, Down, Up]):
     def newcomer(self) -> Method[Any, Any, Any, Any, Any] | None:
         """How a site that comes after training fits what is private to it; None where nothing is."""
         return None
+
+
+@runtime_checkable
+class Pushes(Protocol):
+    """A method whose sites, once settled, know what each prototype of their models was taken from."""
+
+    def patches(self, state: Any) -> dict[str, Tensor]:
+        """By what the model is to the site, [site, prototype, 2]: the place of a picture among the site's training
+        rows, and the cell in its feature map, counted row by row; -1 where the site has no picture of the class."""
 
 
 def training(method: AnyExchange, rounds: int) -> Stage:

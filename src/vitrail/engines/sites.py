@@ -116,7 +116,7 @@ def stacked(sites: Sites, names: Sequence[str]) -> Batch:
     place = torch.arange(max(1, int(sizes.max())), device=device)
     real = place < sizes
     at = torch.where(real, place + starts, 0)
-    return Batch(sites.x[at], sites.y[at], sites.w[at] * real[..., None])
+    return Batch(sites.x[at], sites.y[at], sites.w[at] * real.unsqueeze(-1))
 
 
 class Draw(NamedTuple):

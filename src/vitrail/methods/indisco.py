@@ -87,7 +87,6 @@ class Work(NamedTuple):
 class InDISCO(Method[State, Coord, Work, Shared, Any]):
     title: ClassVar[str] = "inDISCO"
     sees: ClassVar[Literal["sum", "each"]] = "each"  # of models that go round; while training the sum (Joint)
-    grows: ClassVar[bool] = True
     needs: ClassVar[str] = "prototypes"
     still: ClassVar[tuple[str, ...]] = ()  # groups that do not move
     lr: float | None = 3e-3
@@ -135,8 +134,11 @@ class InDISCO(Method[State, Coord, Work, Shared, Any]):
     @property
     def told(self) -> frozenset[str]:  # type: ignore[override]
         """Beside what is averaged, a model of its own, if the site agrees."""
-        goes = {"alone", "alone_ending"} if self.compares else {"own", "ending"}
-        return frozenset({"local"} | (goes if self.travel else set()))
+        return frozenset(("local", "alone" if self.compares else "own") if self.travel else ("local",))
+
+    @property
+    def grows(self) -> bool:  # type: ignore[override]
+        return self.travel
 
     @property
     def common(self) -> tuple[str, ...]:
@@ -181,13 +183,14 @@ class InDISCO(Method[State, Coord, Work, Shared, Any]):
         return self.averages.invite(task, Shared(coord.params), roster)
 
     def send(self, task: Task, coord: Coord, roster: Roster) -> Shared:
-        return self.averages.send(task, Shared(coord.params), roster)
+        """What does not move need not be sent."""
+        return self.averages.send(task, Shared(task.select(coord.params, task.others(self.still))), roster)
 
     def shared(self, coord: Coord) -> Params:
         return coord.params
 
     def begin(self, task: Task, state: State, down: Shared, rows: Rows, rule: Rule) -> Work:
-        params, alone = copied({**state.own, **down.params}), copied(state.alone)
+        params, alone = copied({**state.own, **state.shared, **down.params}), copied(state.alone)
         return Work(params, rule.memory(params, state.memory), alone, rule.memory(alone, state.alone_memory))
 
     def step(self, task: Task, work: Work, batch: Batch, rule: Rule) -> None:
@@ -209,18 +212,21 @@ class InDISCO(Method[State, Coord, Work, Shared, Any]):
             own={k: work.params[k] for k in state.own},
             local={k: work.params[k] for k in state.local},
             alone=work.alone,
-            alone_ending={k: work.alone[k] for k in state.alone_ending},
             memory=carried(work.memory, state.memory),
             alone_memory=carried(work.alone_memory, state.alone_memory),
         )
         return kept, self.averages.say(work.params, down, rows) if down.params else Nothing()
 
     def merge(self, task: Task, coord: Coord, up: Any, roster: Roster) -> tuple[Coord, Facts]:
-        return coord._replace(params=moved(coord.params, up.change, up.weight)) if coord.params else coord, {}
+        if not coord.params:
+            return coord, {}
+        after = moved({k: coord.params[k] for k in up.change}, up.change, up.weight)
+        return coord._replace(params={**coord.params, **after}), {}
 
     def settle(self, task: Task, state: State, down: Shared) -> State:
-        whole = {**state.own, **down.params}
-        return state._replace(shared=down.params, ending={k: whole[k] for k in state.ending})
+        shared = {**state.shared, **down.params}
+        whole, alone = {**state.own, **shared}, {k: state.alone[k] for k in state.alone_ending}
+        return state._replace(shared=shared, ending={k: whole[k] for k in state.ending}, alone_ending=alone)
 
     def models(self, task: Task, state: State) -> dict[str, Params]:
         found = {OWN: {**state.own, **state.shared, **state.ending}}
@@ -231,8 +237,7 @@ class InDISCO(Method[State, Coord, Work, Shared, Any]):
         return found
 
     def patches(self, state: State) -> dict[str, Tensor]:
-        """[site, prototype, 2] of the models that were pushed: the place of the picture among the site's training rows,
-        and the cell, counted row by row; -1 where it has no picture of the class."""
+        """See Pushes."""
         return dict(zip((OWN, ALONE), state.patches.unbind(1), strict=False))
 
     def apart(self, state: State) -> Params:
@@ -321,12 +326,12 @@ class InDISCOCentral(InDISCO):
     title: ClassVar[str] = "inDISCO, centralized"
     federated: ClassVar[bool] = False
     pools_rows: ClassVar[bool] = True
-    grows: ClassVar[bool] = False
+    travel: bool = False
     share: Literal["no", "prototypes", "add-on", "all"] = "no"
 
     def __post_init__(self) -> None:
-        if self.share != "no":
-            raise ValueError('all pictures are in one place, so that nothing is shared: share is "no"')
+        if self.share != "no" or self.travel:
+            raise ValueError('all pictures are in one place, so that nothing is shared: share is "no", travel false')
 
     def shown(self) -> tuple[Stage, ...]:
         return ()

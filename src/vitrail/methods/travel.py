@@ -1,7 +1,8 @@
 """After training: what may tell that one site's class was learned by a mark. Each is asked for, and may be refused.
 
-    travel        the models that sites trained alone go round; each site tries all of them on its hold-out pictures,
-                  and only counts come back: of each class, how many are told right, and how many there are
+    travel        the models that sites trained alone, as they were before the push, go round; each site tries all of
+                  them on its hold-out pictures, and only counts come back: of each class, how many are told right,
+                  and how many there are
     distance      how far a site's own prototypes lie from the shared ones, mean over those of a class (the paper's)
     same place    of a class's pictures, how many are told by one and the same cell of the feature map
     easy          how well each class was told after the warm-up
@@ -19,7 +20,7 @@ import torch
 from torch import Tensor
 
 from vitrail.core.exchange import AnyExchange, Exchange, Nothing, Roster, Rows
-from vitrail.core.facts import AGREED, ALONE, EASY, OWN, PROTOTYPE_DISTANCE, SAME_PLACE, TRAVEL, Fact, Facts
+from vitrail.core.facts import AGREED, EASY, PROTOTYPE_DISTANCE, SAME_PLACE, TRAVEL, Fact, Facts
 from vitrail.core.rules import Rule
 from vitrail.core.task import Batch, Task
 from vitrail.core.tensors import Params, per_site, tmap, to_all, zeros
@@ -69,8 +70,8 @@ class Offer(_Quiet):
         return Nothing()
 
     def report(self, task: Task, state: Any, work: Nothing, down: Nothing, rows: Rows, rule: Rule) -> tuple[Any, Any]:
-        held = self.of.models(task, state)
-        return state, Offered(held.get(ALONE, held[OWN]))
+        """As it was before the push: a pushed prototype is a piece of one of the site's pictures."""
+        return state, Offered(self.of.apart(state))
 
     def merge(self, task: Task, coord: Any, up: Offered, roster: Roster) -> tuple[Any, Facts]:
         offers = roster.present.to(coord.offers)

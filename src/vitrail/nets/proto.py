@@ -39,9 +39,14 @@ class Cells(NamedTuple):
     """Where the cells of a feature map lie on the picture: that of row i has its centre at pixel offset + stride * i,
     and nothing farther than field / 2 from there can change it. Columns likewise."""
 
-    stride: int
-    offset: float
-    field: int
+    stride: int = 1
+    offset: float = 0.0
+    field: int = 1
+
+    def through(self, kernel: int, stride: int, padding: int) -> Cells:
+        """Those of one more layer."""
+        offset = self.offset + self.stride * ((kernel - 1) / 2 - padding)
+        return Cells(self.stride * stride, offset, self.field + (kernel - 1) * self.stride)
 
     def spread(self, maps: Tensor, size: tuple[int, int]) -> Tensor:
         """[..., h, w] -> [..., height, width]: straight lines between the centres of cells, level beyond the last."""
@@ -55,18 +60,6 @@ class Cells(NamedTuple):
         return nearness.clamp(min=0)
 
 
-class Lattice(NamedTuple):
-    """Cells of a stack of layers, followed layer by layer."""
-
-    stride: int = 1
-    offset: float = 0.0
-    field: int = 1
-
-    def through(self, kernel: int, stride: int, padding: int) -> Lattice:
-        offset = self.offset + self.stride * ((kernel - 1) / 2 - padding)
-        return Lattice(self.stride * stride, offset, self.field + (kernel - 1) * self.stride)
-
-
 @dataclass(frozen=True, eq=False)
 class ProtoNet(Module):
     """A network with prototypes; see `prototypes`."""
@@ -76,7 +69,7 @@ class ProtoNet(Module):
     per_class: int = 10
     pictures: tuple[int, ...] = ()  # the shape of a picture; that of a row is another where the backbone is frozen
     sha256: str = ""  # of the file that the backbone was read from
-    where: Cells = Cells(1, 0.0, 1)  # noqa: RUF009
+    where: Cells = Cells()  # noqa: RUF009
 
     @property
     def pretrained(self) -> bool:
@@ -160,7 +153,7 @@ class _ProtoPNet(nn.Module):
     ) -> None:
         super().__init__()
         channels, latent = sizes
-        self.picture, self.frozen = picture, frozen
+        self.picture = picture
         self.features = backbone()
         if frozen:
             self.features.requires_grad_(False)
@@ -203,7 +196,7 @@ def prototypes(
         channels, where = CHANNELS, Cells(*LATTICE)
     else:
         backbone, channels = partial(_small, shape[0], width), 2 * width
-        where = _lattice_of(_small(shape[0], width))
+        where = _cells_of(_small(shape[0], width))
     size = tuple(-(-n // where.stride) if weights else n // where.stride for n in shape[1:])
     made = partial(
         _ProtoPNet, backbone, shape, (channels, latent or (128 if weights else 16)), outputs, per_class, frozen
@@ -223,9 +216,9 @@ def _small(channels: int, width: int) -> nn.Sequential:
     )  # fmt: skip
 
 
-def _lattice_of(layers: nn.Sequential) -> Cells:
-    found = Lattice()
+def _cells_of(layers: nn.Sequential) -> Cells:
+    found = Cells()
     for layer in layers:
         if isinstance(layer, nn.Conv2d):
             found = found.through(layer.kernel_size[0], layer.stride[0], int(layer.padding[0]))
-    return Cells(*found)
+    return found

@@ -39,10 +39,17 @@ COVERAGE = "coverage"  # the split under which stands what doubt is worth on the
 def build_task(study: Study, method: AnyMethod, seed: int, device: str = "cpu") -> Task:
     """The network everyone starts from; under one seed the same for every method, but for the ends it asks for."""
     outputs = 1 if study.target.kind == "number" else len(study.target.levels)
-    net = build_net(study, outputs).framed(method.ends())
+    net = build_net(suited(study, method), outputs).framed(method.ends())
     start = net.init(torch.Generator().manual_seed(key(seed, "init")))
     task = Task(net, {k: v.to(device) for k, v in start.items()}, loss_of(study))
     return training_of(study).applied(task, method)
+
+
+def suited(study: Study, method: AnyMethod) -> Study:
+    """A study of pictures with the kind of network that the method is about, where it is about one."""
+    if not study.images or method.needs in ("", study.network.kind):
+        return study
+    return study.with_changes(network={"kind": method.needs, **nets.TABLE[method.needs].usual})
 
 
 def build_net(study: Study, outputs: int) -> MLP | Module:
@@ -164,9 +171,8 @@ def resolve(study: Study, method: str | AnyMethod | None, rounds: int | None) ->
         given = {k: v for k, v in study.method.items() if k != "name"} if method == study.method["name"] else {}
         method = methods.build(method, given)
     chosen = method or study.build_method()
+    study = suited(study, chosen)
     changes: dict[str, Any] = {"method": {"name": methods.name_of(chosen), **methods.settings(chosen)}}
-    if study.images and chosen.needs not in ("", study.network.kind):  # a study of pictures: as the method needs it
-        changes["network"] = {"kind": chosen.needs, **nets.TABLE[chosen.needs].usual}
     if rounds is not None:
         changes["training"] = {"rounds": rounds}
     return study.with_changes(**changes), chosen
