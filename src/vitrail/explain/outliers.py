@@ -110,23 +110,25 @@ def chance_of_counts(count: Floats, of: Floats, by: Expected) -> Floats:
 
 
 def chance_of_ratio(own: Floats, away: Floats, by: Expected) -> Floats:
-    """[site, class]: the chance of so many right at home or more, given how many were right at home and away together,
-    at a log odds ratio as expected (Fisher's noncentral hypergeometric law). own, away: [site, class, (right, of)]."""
+    """[site, class]: the chance of more right at home, and half that of just as many (Lancaster's mid-p: with few
+    pictures the whole promises far less than it keeps), given how many were right at home and away together, at a log
+    odds ratio as expected (Fisher's noncentral hypergeometric law). own, away: [site, class, (right, of)]."""
     tails = []
     for (a, n), (b, m) in zip(own[by.cells], away[by.cells], strict=True):
-        tails.append(_log_tail(np.arange(max(0, a + b - m), min(n, a + b) + 1), (n, m), a, a + b))
+        tails.append(_log_tail(np.arange(max(0, a + b - m), min(n, a + b) + 1), (n, m), a, a + b, 0.5))
     return by.table(_integrated(by, tails, NORMAL))
 
 
-def _log_tail(x: Floats, of: tuple[float, ...], least: float, total: float = 0.0) -> Floats:
-    """At each of GRID the log chance of `least` or more, where x of of[0] have C(of[0], x) ways, and the rest of the
-    total C(of[1], total - x): a binomial law, or a hypergeometric one."""
+def _log_tail(x: Floats, of: tuple[float, ...], least: float, total: float = 0.0, half: float = 1.0) -> Floats:
+    """At each of GRID the log chance of `least` or more, that of `least` itself times `half`, where x of of[0] have
+    C(of[0], x) ways, and the rest of the total C(of[1], total - x): a binomial law, or a hypergeometric one."""
     ways = special.gammaln(x + 1) + special.gammaln(of[0] - x + 1)
     for n in of[1:]:
         ways = ways + special.gammaln(total - x + 1) + special.gammaln(n - total + x + 1)
     log = GRID[:, None] * x - ways
     chance = np.exp(log - log.max(1, keepdims=True))
-    return np.asarray(np.log(np.maximum(chance[:, x >= least].sum(1) / chance.sum(1), 1e-300)))
+    tail = chance @ np.where(x > least, 1.0, np.where(x == least, half, 0.0))
+    return np.asarray(np.log(np.maximum(tail / chance.sum(1), 1e-300)))
 
 
 def _integrated(by: Expected, tails: list[Floats], nodes: tuple[Floats, Floats]) -> Floats:

@@ -38,7 +38,7 @@ from vitrail.explain.outliers import (
 )
 
 LEVEL = 0.05  # of clean federations raise an alarm, at most
-WEIGHTS = {"travel": 0.4, "same place": 0.2, "easy": 0.05, "together": 0.35}
+WEIGHTS = {"travel": 0.5, "same place": 0.15, "easy": 0.05, "together": 0.3}
 RELATED = 0.3  # correlation of two signals in a clean cell
 FEWEST_ROWS = 5
 

@@ -158,7 +158,7 @@ def _map(standing: Standing, sites: Sequence[str], labels: Sequence[str], shown:
                 said.append(f"{words}; stands out")
                 marks.append(draw.tag("rect", **box, class_="halo"))
                 marks.append(draw.tag("rect", **box, class_="flag"))
-                marks.append(draw.tag("circle", cx=x + wide - 6, cy=y + 5, r=3.5, class_="flag-dot"))
+                marks.append(draw.tag("circle", cx=x + wide - 2, cy=y + 1, r=4, class_="flag-dot"))
     for column, label in enumerate(shown):
         bold = "feature flagged" if any(f.label == label for f in standing.found) else "feature"
         text = heads[labels[label]]
