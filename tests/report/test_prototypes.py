@@ -14,9 +14,12 @@ import numpy as np
 import pytest
 import torch
 
+import vitrail as vt
 from report.browser import BROWSER, Browser
 from report.pages import HOSTILE, SEEDS, make, run_of
 from scripts import load_script
+from small import opposed_tables
+from vitrail.cli import runs as cli_runs
 from vitrail.core import facts as means
 from vitrail.core.facts import Fact, Facts
 from vitrail.explain.prototypes import read_standing
@@ -168,6 +171,30 @@ def test_the_least_usual_cells_are_listed_with_their_chances() -> None:
     assert len(least) == 5
     assert (least[0]["site"], least[0]["class"], least[0]["stands out"]) == ("a", "dog", "yes")
     assert [row["stands out"] for row in least[1:]] == ["no"] * 4
+
+
+def test_the_terminal_tells_it_when_a_run_ends(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """By the facts' meaning, whatever method told them: here a plain one, with facts of our own put beside."""
+    tables = opposed_tables({"a": 40, "b": 40, "c": 40, "d": 40})
+    (tmp_path / "data").mkdir()
+    for name, table in tables.items():
+        table.to_csv(tmp_path / "data" / f"{name}.csv", index=False)
+    vt.Study.infer(tables, target="sick").with_changes(training={"rounds": 1}).save(tmp_path / "study.toml")
+
+    real = vt.federate
+
+    def federate(*given: Any, **more: Any) -> vt.Run:
+        run = real(*given, **more)
+        run.facts |= facts_of(4, 2, 40)
+        return run
+
+    monkeypatch.setattr("vitrail.runs.federate", federate)
+    cli_runs.run(tmp_path / "study.toml", tmp_path / "data", tmp_path / "out")
+    said = capsys.readouterr().out
+    assert re.search(r"Whose class stands out\?\n  - a, class \S+: its model gets \d+ % of these pictures right", said)
+    assert "To ask a: look at your pictures of class" in said
 
 
 def test_hostile_names_are_text() -> None:
