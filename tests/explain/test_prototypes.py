@@ -16,7 +16,17 @@ from vitrail.core.facts import Fact
 from vitrail.explain import outliers
 from vitrail.explain.outliers import GRID, expected
 from vitrail.explain.prototype_words import calm, labels_of, sentences, to_text
-from vitrail.explain.prototypes import LEVEL, WEIGHTS, Standing, judge, least_to_largest, read_standing, too_few
+from vitrail.explain.prototypes import (
+    LEVEL,
+    WEIGHTS,
+    Standing,
+    _product,
+    _sides,
+    judge,
+    least_to_largest,
+    read_standing,
+    too_few,
+)
 
 bench = load_script("planted_bias_rule")
 MIXED = [(3, 2, 20, "natural"), (4, 2, 40, "at home"), (3, 4, 10, "alike"), (8, 3, 12, "natural"), (5, 5, 8, "natural")]
@@ -161,6 +171,7 @@ def test_silent_sites_and_few_pictures_are_left_out() -> None:
     assert not np.isfinite(told.chance[4]).any()
     assert told.cells == 16
     assert not np.isfinite(told.home[2, 3])
+    assert np.isnan([told.easy[4], told.distance[4], told.same[4]]).all()
     assert np.isfinite(told.chance[2, 3])  # by the other signals
     assert (0, 1) in [(f.site, f.label) for f in told.found]
 
@@ -188,6 +199,23 @@ def test_many_cells_are_judged_at_once() -> None:
 
 
 # the arithmetic
+
+
+def test_the_sides_of_travel() -> None:
+    """Model u at site s gets 100 u + s right: who is counted where."""
+    travel = np.array([[[[100.0 * u + s, 900.0]] for s in range(4)] for u in range(4)])
+    home, away, others, elsewhere = (side[2, 0] for side in _sides(travel))
+    assert home.tolist() == [202, 900]
+    assert away.tolist() == [200 + 201 + 203, 2700]
+    assert others.tolist() == [2 + 102 + 302, 2700]
+    assert elsewhere.tolist() == [1 + 3 + 100 + 103 + 300 + 301, 5400]
+
+
+def test_one_picture_is_always_at_one_place() -> None:
+    """Five pictures, five places: that says nothing, however few they are."""
+    same = np.stack([np.full((4, 3), 12.0), np.full((4, 3), 40.0)], -1)
+    same[1, 1] = 1, 5
+    assert judged(same=same).chances["same place"][1, 1] == pytest.approx(1)
 
 
 @pytest.mark.parametrize(("a", "n", "b", "m"), [(6, 6, 2, 19), (0, 5, 3, 20), (7, 12, 30, 40), (5, 5, 20, 20)])
@@ -241,8 +269,6 @@ def test_a_cell_has_no_say_in_what_is_expected_of_it() -> None:
 def test_brown_is_fisher_where_nothing_is_related(monkeypatch: pytest.MonkeyPatch) -> None:
     p = np.array([[0.01], [0.2], [np.nan]])
     monkeypatch.setattr("vitrail.explain.prototypes.RELATED", 0.0)
-    from vitrail.explain.prototypes import _product
-
     assert _product(p)[0] == pytest.approx(stats.combine_pvalues([0.01, 0.2]).pvalue)
     monkeypatch.setattr("vitrail.explain.prototypes.RELATED", 0.5)
     assert _product(p)[0] > 1.2 * stats.combine_pvalues([0.01, 0.2]).pvalue

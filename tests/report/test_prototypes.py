@@ -144,6 +144,22 @@ def test_cells_say_what_was_measured_and_what_is_usual() -> None:
     assert len(list(cells.iter("circle"))) == len(told.found)
 
 
+def test_red_is_where_a_shortcut_would_lie() -> None:
+    """More at one place, further away, less loss than usual."""
+    facts = facts_of(5, 4, 40, marked=False)
+    for fact, factor in zip(facts.values(), (1, 2, 0.3, 3), strict=True):
+        at = (3, 2, 0) if fact.means == means.SAME_PLACE else (3, 2)
+        fact.value[at] = fact.value[at] * factor
+    told = read_standing(facts)
+    assert told is not None
+    given = contents(told, list("abcde"), list("wxyz"))
+    for one in (*given["maps"], *given["folded"]):
+        cells = ElementTree.fromstring(re.findall(r"<svg.*?</svg>", one.drawing)[1])
+        kind = next(el.get("class") for el in cells.iter("rect") if len(el) and str(el[0].text).startswith("d, y: "))
+        assert kind is not None
+        assert one.key == "travel" or int(kind[1:]) >= 8, one.key
+
+
 def test_what_is_not_told_is_left_empty() -> None:
     travel = bench.simulate(np.random.default_rng(1), 4, 3, 40, bench.WORLDS["alike"])["travel"]
     travel[:, 2, 1] = np.nan
