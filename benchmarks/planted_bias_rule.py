@@ -67,11 +67,11 @@ WORLDS = {
     "one odd site": World(home=0.5, site=0.3, cell=0.3, skew=0.5, related=0.3, odd=1.5),
 }
 MARKS = {
-    "0.95 | 0.10": Mark(),
-    "0.80 | 0.10": Mark(home=0.8),
-    "0.95 | 0.10, half of the pictures": Mark(share=0.5),
-    "0.95 | 0.40": Mark(away=0.4, place=0.3, easy=0.8),
-    "0.95 | 0.10, no fixed place": Mark(place=0.0),
+    "0.95 / 0.10": Mark(),
+    "0.80 / 0.10": Mark(home=0.8),
+    "0.95 / 0.10, half of the pictures": Mark(share=0.5),
+    "0.95 / 0.40": Mark(away=0.4, place=0.3, easy=0.8),
+    "0.95 / 0.10, no fixed place": Mark(place=0.0),
 }
 # sites, classes, hold-out pictures of a class at a site, trials
 SHAPES = (
@@ -163,9 +163,11 @@ def jobs() -> list[dict[str, Any]]:
     for sites, classes, rows, trials in SHAPES:
         shape = {"sites": sites, "classes": classes, "rows": rows}
         out += [{**shape, "world": world, "mark": "", "trials": trials} for world in WORLDS]
-        some = min(trials, 100)
-        out += [{**shape, "world": "natural", "mark": mark, "trials": some} for mark in MARKS]
-        out += [{**shape, "world": world, "mark": "0.95 | 0.10", "trials": some} for world in ("alike", "strong")]
+        many = trials >= 100
+        for mark in MARKS if many else ["0.95 / 0.10"]:
+            out.append({**shape, "world": "natural", "mark": mark, "trials": min(trials, 100)})
+        for world in ("alike", "strong") if many else ():
+            out.append({**shape, "world": world, "mark": "0.95 / 0.10", "trials": 100})
     return sorted(out, key=lambda job: job["sites"] * job["classes"] * job["trials"])
 
 
@@ -202,7 +204,7 @@ told. `strong` and `one odd site` are outside the promise's assumptions or at th
 PLANTED = """
 ## Planted: is the cell found?
 
-Mark: right at home | without the mark. Site first: the smallest chance of all cells is at the marked site. Others:
+Mark: right at home / without the mark. Site first: the smallest chance of all cells is at the marked site. Others:
 other cells named, per federation. By: how often each signal said so alone, of those found (or, where only all together
 did, was below 0.05).
 

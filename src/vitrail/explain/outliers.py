@@ -31,7 +31,6 @@ WIDE, SLOPE = 3.0, 0.5  # standard deviations of what is the same in all cells, 
 HEAVY = 6.0  # degrees of freedom of tails that no count gives
 FEWEST_SITES, FEWEST_CELLS = 3, 5
 NORMAL = np.polynomial.hermite_e.hermegauss(25)  # where, and how much each counts
-CHUNK = 4 * 10**6  # numbers in the largest array
 GRID = np.linspace(-15, 15, 121)  # log odds at which tails of counts are computed
 _SINH = np.linspace(-6, 6, 49)
 STUDENT = np.sinh(_SINH), stats.t.pdf(np.sinh(_SINH), HEAVY) * np.cosh(_SINH)
@@ -61,40 +60,54 @@ def expected(y: Floats, s2: Floats | None, beside: tuple[Floats, ...] = ()) -> E
     """`y`: [site, class], NaN where unknown; `s2`: the variance that chance gives it, None: part of nature's;
     `beside`: what may explain y as well, [site, class] each. None where too few are known."""
     known = np.isfinite(y)
-    site, kind = np.nonzero(known)
-    if len(set(site.tolist())) < FEWEST_SITES or len(site) < FEWEST_CELLS:
+    if known.any(1).sum() < FEWEST_SITES or known.sum() < FEWEST_CELLS:
         return None
-    more = [np.where(np.isfinite(x[known]), x[known], 0.0) for x in beside]
-    x = np.column_stack([np.ones(len(site)), *more, np.eye(y.shape[0])[site], np.eye(y.shape[1])[kind]])
-    z, own = y[known], np.zeros(len(site)) if s2 is None else s2[known]
+    same = np.stack([np.ones(y.shape), *(np.where(known & np.isfinite(x), x, 0.0) for x in beside)])
+    own = np.zeros(y.shape) if s2 is None else np.where(known, s2, 0.0)
     natures = NATURE if s2 is not None else (tuple(SCALES), (1 / len(SCALES),) * len(SCALES))
     sizes = np.array(list(product(EFFECTS[0], EFFECTS[0], natures[0])))
     believed = np.array([np.prod(chances) for chances in product(EFFECTS[1], EFFECTS[1], natures[1])])
-    counts = [1, len(more), *y.shape]
-    sd = np.stack([np.repeat([WIDE, SLOPE, a, b], counts) for a, b, _ in sizes])
-    variance = own + sizes[:, 2:] ** 2 + 1e-9
-    step = max(1, CHUNK // x.size)
-    parts = [_foretell(x, z, variance[i : i + step], sd[i : i + step]) for i in range(0, len(sizes), step)]
-    mean, spread, others = (np.concatenate(part) for part in zip(*parts, strict=True))
+    sd = np.stack([np.repeat([WIDE, SLOPE, a, b], [1, len(beside), *y.shape]) for a, b, _ in sizes])
+    variance = own + sizes[:, 2, None, None] ** 2 + 1e-9
+    mean, total, others = (part[:, known] for part in _foretell(np.where(known, y, 0.0), known, variance, same, sd))
     log = np.log(believed)[:, None] + others
     weight = np.exp(log - special.logsumexp(log, 0))
-    return Expected(known, weight, mean, np.sqrt(np.maximum(spread - own, 1e-12)))
+    return Expected(known, weight, mean, np.sqrt(np.maximum(total - own[known], 1e-12)))
 
 
-def _foretell(x: Floats, y: Floats, variance: Floats, sd: Floats) -> tuple[Floats, Floats, Floats]:
-    """Under each size of variation, [size, cell]: mean and variance of a cell from the others, and the log density of
-    all those others. Leave-one-out in closed form, of a linear model with normal coefficients of these `sd`."""
-    weight = 1 / variance
-    inner = (x.T * weight[:, None]) @ x + np.eye(sd.shape[1]) * sd[:, None] ** -2.0
-    root = np.linalg.cholesky(inner)
-    right = np.linalg.solve(root, np.broadcast_to(x.T, (len(sd), *x.T.shape)))  # squares: x' (X'WX + prior)^-1 x
-    pulled = np.einsum("hpn,hn->hp", right, weight * y)
-    room = np.maximum(1 - weight * (right**2).sum(1), 1e-9)
-    off = (y - np.einsum("hpn,hp->hn", right, pulled)) / room
-    all_together = -0.5 * ((weight * y**2).sum(1) - (pulled**2).sum(1) + np.log(variance).sum(1))
-    all_together -= np.log(np.diagonal(root, axis1=1, axis2=2)).sum(1) + np.log(sd).sum(1)
-    var = variance / room
-    return y - off, var, all_together[:, None] + 0.5 * (off**2 / var + np.log(var))
+def _foretell(
+    y: Floats, known: NDArray[np.bool_], variance: Floats, same: Floats, sd: Floats
+) -> tuple[Floats, Floats, Floats]:
+    """Under each size of variation, [size, site, class]: mean and variance of a cell from the others, and the log
+    density of all those others. Leave-one-out in closed form, of a linear model with normal coefficients of these `sd`
+    [size, coefficient]: first those of `same` [coefficient, site, class], then one of each site, then of each class."""
+    many, (sites, classes) = len(same), y.shape
+    here, there = slice(many, many + sites), slice(many + sites, None)  # coefficients of sites, and of classes
+    weight = np.where(known, 1 / variance, 0.0)
+    inner = np.zeros((len(sd), many + sites + classes, many + sites + classes))
+    weighed = weight[:, None] * same
+    inner[:, :many, :many] = np.einsum("hisc,jsc->hij", weighed, same)
+    for part, axis in ((here, 3), (there, 2)):
+        sums = weighed.sum(axis)
+        inner[:, :many, part], inner[:, part, :many] = sums, sums.transpose(0, 2, 1)
+    inner[:, here, there], inner[:, there, here] = weight, weight.transpose(0, 2, 1)
+    whole = np.arange(inner.shape[1])
+    inner[:, whole, whole] += sd**-2.0
+    inner[:, whole[here], whole[here]] += weight.sum(2)
+    inner[:, whole[there], whole[there]] += weight.sum(1)
+    pull = np.concatenate([(weighed * y).sum((2, 3)), (weight * y).sum(2), (weight * y).sum(1)], 1)
+    inverse = np.linalg.inv(inner)
+    fitted = np.einsum("hij,hj->hi", inverse, pull)
+    mean = np.einsum("hi,isc->hsc", fitted[:, :many], same) + fitted[:, here, None] + fitted[:, None, there]
+    loose = np.einsum("isc,hij,jsc->hsc", same, inverse[:, :many, :many], same) + 2 * inverse[:, here, there]
+    for part, axis in ((here, 3), (there, 2)):
+        between = np.expand_dims(inverse[:, :many, part], axis)
+        loose += 2 * (between * same).sum(1) + np.expand_dims(inverse[:, whole[part], whole[part]], axis - 1)
+    room = np.maximum(1 - weight * loose, 1e-9)
+    off, total = (y - mean) / room, variance / room
+    together = -0.5 * ((weight * y**2).sum((1, 2)) - (pull * fitted).sum(1) + np.log(variance[:, known]).sum(1))
+    together -= 0.5 * np.linalg.slogdet(inner)[1] + np.log(sd).sum(1)
+    return y - off, total, together[:, None, None] + 0.5 * (off**2 / total + np.log(total))
 
 
 def chance_of_log(y: Floats, by: Expected) -> Floats:
@@ -110,23 +123,25 @@ def chance_of_counts(count: Floats, of: Floats, by: Expected) -> Floats:
 
 
 def chance_of_ratio(own: Floats, away: Floats, by: Expected) -> Floats:
-    """[site, class]: the chance of so many right at home or more, given how many were right at home and away together,
-    at a log odds ratio as expected (Fisher's noncentral hypergeometric law). own, away: [site, class, (right, of)]."""
+    """[site, class]: the chance of more right at home, and half that of just as many (Lancaster's mid-p: with few
+    pictures the whole promises far less than it keeps), given how many were right at home and away together, at a log
+    odds ratio as expected (Fisher's noncentral hypergeometric law). own, away: [site, class, (right, of)]."""
     tails = []
     for (a, n), (b, m) in zip(own[by.cells], away[by.cells], strict=True):
-        tails.append(_log_tail(np.arange(max(0, a + b - m), min(n, a + b) + 1), (n, m), a, a + b))
+        tails.append(_log_tail(np.arange(max(0, a + b - m), min(n, a + b) + 1), (n, m), a, a + b, 0.5))
     return by.table(_integrated(by, tails, NORMAL))
 
 
-def _log_tail(x: Floats, of: tuple[float, ...], least: float, total: float = 0.0) -> Floats:
-    """At each of GRID the log chance of `least` or more, where x of of[0] have C(of[0], x) ways, and the rest of the
-    total C(of[1], total - x): a binomial law, or a hypergeometric one."""
+def _log_tail(x: Floats, of: tuple[float, ...], least: float, total: float = 0.0, half: float = 1.0) -> Floats:
+    """At each of GRID the log chance of `least` or more, that of `least` itself times `half`, where x of of[0] have
+    C(of[0], x) ways, and the rest of the total C(of[1], total - x): a binomial law, or a hypergeometric one."""
     ways = special.gammaln(x + 1) + special.gammaln(of[0] - x + 1)
     for n in of[1:]:
         ways = ways + special.gammaln(total - x + 1) + special.gammaln(n - total + x + 1)
     log = GRID[:, None] * x - ways
     chance = np.exp(log - log.max(1, keepdims=True))
-    return np.asarray(np.log(np.maximum(chance[:, x >= least].sum(1) / chance.sum(1), 1e-300)))
+    tail = chance @ np.where(x > least, 1.0, np.where(x == least, half, 0.0))
+    return np.asarray(np.log(np.maximum(tail / chance.sum(1), 1e-300)))
 
 
 def _integrated(by: Expected, tails: list[Floats], nodes: tuple[Floats, Floats]) -> Floats:

@@ -42,14 +42,13 @@ def calm(standing: Standing) -> str:
     )
 
 
-def to_text(standing: Standing, sites: Sequence[str], labels: Sequence[str], deployed: bool = False) -> str:
+def to_text(standing: Standing, sites: Sequence[str], labels: Sequence[str]) -> str:
     """For a terminal."""
     said = sentences(standing, sites, labels)
     if not said:
         return f"  {calm(standing)}"
     lines = [line for one in said for line in (f"  - {one.text}", f"    To ask {one.site}: {one.ask}")]
-    how = LOOK_THERE if deployed else LOOK
-    return "\n".join([*lines, f"  A site sees for itself, and nothing leaves it: {how}"])
+    return "\n".join([*lines, f"  A site sees for itself, and nothing leaves it: {LOOK}"])
 
 
 def labels_of(levels: Sequence[str], standing: Standing) -> list[str]:

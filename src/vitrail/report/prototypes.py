@@ -33,7 +33,6 @@ class _Kind(NamedTuple):
     """How one signal is shown."""
 
     title: str
-    unit: str
     see: str
     full: float  # so far from the usual is full red or blue
     say: str  # value, usual
@@ -43,7 +42,6 @@ class _Kind(NamedTuple):
 KINDS = {
     "travel": _Kind(
         "Travel: right at home less right elsewhere",
-        "hundredths",
         "The number: of a site's pictures of a class, the part that its own model gets right at home, less the part "
         "that it gets right at the other sites, in hundredths. Red: it is better at home than a model that does so "
         "elsewhere usually is in this federation.",
@@ -53,7 +51,6 @@ KINDS = {
     ),
     "distance": _Kind(
         "Distance of the site's own prototypes from the shared ones",
-        "",
         "The number: how far the site's own prototypes of the class are from those that all share. Red: further than "
         "the site's other classes, and other sites in this class, make one expect. It raises no alarm: the largest one "
         "is somewhere in every federation.",
@@ -63,7 +60,6 @@ KINDS = {
     ),
     "same place": _Kind(
         "Same place",
-        "hundredths",
         "The number: the part of a site's own pictures of a class in which its model looks hardest at one and the same "
         "place, in hundredths. Red: more than usual in this federation.",
         0.5,
@@ -72,7 +68,6 @@ KINDS = {
     ),
     "easy": _Kind(
         "Learned too easily: loss after the warm-up",
-        "",
         "The number: the mean loss on the site's own pictures of a class after the warm-up. Red: less than the site's "
         "other classes, and other sites in this class, make one expect.",
         math.log(2),
@@ -158,7 +153,7 @@ def _map(standing: Standing, sites: Sequence[str], labels: Sequence[str], shown:
                 said.append(f"{words}; stands out")
                 marks.append(draw.tag("rect", **box, class_="halo"))
                 marks.append(draw.tag("rect", **box, class_="flag"))
-                marks.append(draw.tag("circle", cx=x + wide - 6, cy=y + 5, r=3.5, class_="flag-dot"))
+                marks.append(draw.tag("circle", cx=x + wide - 2, cy=y + 1, r=4, class_="flag-dot"))
     for column, label in enumerate(shown):
         bold = "feature flagged" if any(f.label == label for f in standing.found) else "feature"
         text = heads[labels[label]]
