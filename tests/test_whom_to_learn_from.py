@@ -177,3 +177,12 @@ def test_k_is_tuned_in_the_control_by_training_rows_alone() -> None:
         said = bench.tuned(job)["table"]
     assert [row["k"] for row in said] == list(ks)
     assert all(0.3 < row["mean"] < 1 for row in said)
+
+
+def test_better_than_both_means_than_each_of_them_and_brackets_say_on_these_rows_only() -> None:
+    noise = np.array([0.001, 0.0, -0.001])[:, None] * [1, 1]
+    made = {"global": 0.7 + 0 * noise, "local": 0.72 + 0 * noise, "centres": 0.74 + noise, "influence": 0.71 + noise}
+    made |= {"weight_erosion": 0.69 + noise, "ndoye": 0.73 + 3 * noise}
+    scores = {(w, bench.METRICS[0]): values for w, values in made.items()}
+    r = report.Result("heart", {"a": [20, 10], "b": [20, 10]}, [1, 2, 3], scores, {})
+    assert report.who_beats_both(r, "mean", report.CHOOSE) == "Centres and (Ndoye top-k)"
