@@ -51,6 +51,7 @@ Case = dict[str, Any]
 METRICS = ("balanced_accuracy", "f1", "auc")  # the first is the one that is tuned for
 RANKING_FOLDS = 5  # of Ndoye's cross-validated loss, the default of `vitrail transfer`
 FIRST = 2001
+WHERE = f"{os.cpu_count()} cores ({platform.machine()}), Python {platform.python_version()}, torch {torch.__version__}"
 TRAINING = {"total": "mean", "momentum": 0.0, "decay": 0.9, "decays": 20}
 
 
@@ -93,7 +94,7 @@ LADDERS = {
     "lam": Ladder((0.0, 0.001, 0.01, 0.1, 1.0, 10.0, 100.0), (0.01, 0.1, 1.0), (0.0,)),  # 0: Local
     "alpha": Ladder((0.0, 0.1, 0.25, 0.5, 0.75, 0.9, 1.0), (0.25, 0.5, 0.75), (0.0, 1.0)),  # a share
     "epochs": Ladder((1, 3, 10, 30, 100, 300), (3, 10, 30), (1,)),
-    "identity": Ladder((0.0, 0.001, 0.01, 0.1, 1.0, 10.0), (0.01, 0.1, 1.0), (0.0,)),  # 0: free layers
+    "identity": Ladder((0.0, 0.001, 0.01, 0.1, 1.0, 10.0, 100.0), (0.01, 0.1, 1.0), (0.0,)),  # 0: free layers
 }
 WIDENINGS = 6  # at most
 
@@ -242,7 +243,7 @@ def tuned(job: Case) -> Case:
 def compared(job: Case) -> Case:
     study, sites = load(job["data"], job["seed"])
     way, chosen = WAYS[job["way"]], job["settings"]
-    told: Case = {}
+    told: dict[str, dict[str, float]] = {}
     if job["way"] == TOP:
         return top_k(study, sites, job["seed"], [chosen["k"]], chosen["lr"], chosen["ranking_lr"])[chosen["k"]]
     method = vt.methods.build(way.method, {**way.given, **chosen})
@@ -251,6 +252,10 @@ def compared(job: Case) -> Case:
         for group in range(GROUPS):
             some = dict(itertools.islice(sites.items(), group, None, GROUPS))
             told["known"] |= trained(study, some, method, job["seed"])["scores"][METRICS[0]]
+    if job["way"] == "fine_tune":  # what as many epochs are worth without anybody
+        longer = study.with_changes(training={"rounds": study.training.rounds + chosen["epochs"]})
+        alone = vt.methods.build("local", {"lr": chosen["lr"]})
+        told["alone"] = trained(longer, sites, alone, job["seed"])["scores"][METRICS[0]]
     return trained(study, sites, method, job["seed"]) | told
 
 
@@ -271,11 +276,8 @@ def work(job: Case, folder: Path) -> None:
         return
     began = time.process_time()
     done = (tuned if job["step"] == "tune" else compared)(job)
-    where = (
-        f"{os.cpu_count()} cores ({platform.machine()}), Python {platform.python_version()}, torch {torch.__version__}"
-    )
     path = place(job, folder)
-    path.with_suffix(".tmp").write_text(json.dumps({**job, **done, "where": where, "s": time.process_time() - began}))
+    path.with_suffix(".tmp").write_text(json.dumps({**job, **done, "where": WHERE, "s": time.process_time() - began}))
     path.with_suffix(".tmp").replace(path)
 
 
@@ -307,10 +309,7 @@ def search(job: Case, folder: Path, run: bool = False) -> Search | None:
     names = ("lr", *WAYS[job["way"]].tuned)
     grids, found = [{k: list(LADDERS[k].start) for k in names}], Search({}, [], [])
     for _ in range(1 + WIDENINGS):
-        cases = [
-            {"step": "tune", "data": job["data"], "way": job["way"], "seed": s, "grid": grid}
-            for grid, s in itertools.product(grids, job["seed"])
-        ]
+        cases = [{**job, "step": "tune", "seed": s, "grid": grid} for grid, s in itertools.product(grids, job["seed"])]
         for case in cases:
             if not place(case, folder).exists():
                 if not run:

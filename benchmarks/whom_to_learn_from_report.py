@@ -54,7 +54,7 @@ learning rate is tuned.
 Tuned on training rows only, by balanced accuracy, mean over sites; the seeds' training rows are drawn from the same
 tables as the hold-outs of the comparison, for all methods alike. Each setting has a ladder of values; a coarse grid is
 tried first, then, up to {widenings} times, what lies one rung from the best so far and was not tried. So a tuned value
-has a worse one on both sides of it, unless it is named below its table; ends beyond which there is nothing (no penalty,
+has none that is better next to it, unless it is named below its table; ends beyond which there is nothing (no penalty,
 one epoch, one site, all but one) are not named. It is a search from one start: a better place far away may be missed.
 
 Less Global, less Local: the gain, paired by seed. In brackets the 95 % interval of `vitrail compare` (Nadeau and
@@ -121,6 +121,10 @@ class Result(NamedTuple):
 
     def beats_both(self, way: str, user: str, surely: bool = True) -> bool:
         return all((g.sure if surely else g.here) > 0 for g in (self.gain(way, v, user) for v in YARDS))
+
+    def told(self, way: str, what: str) -> Any:
+        """[seed, site]: scores of another model that a way's runs were made with."""
+        return np.array([[run[what][site] for site in self.sizes] for run in self.runs[way]])
 
     def cost(self, way: str, what: str) -> float:
         return float(np.mean([run[what] for run in self.runs[way]]))
@@ -193,13 +197,21 @@ def question(results: list[Result], user: str) -> list[str]:
 
 def known(r: Result) -> str:
     """What is there to be found, where that is known."""
-    scores = np.array([[run["known"][site] for site in r.sizes] for run in r.runs["global"]])
+    scores = r.told("global", "known")
     apart = [(scores - r.scores[v, METRICS[0]]).mean(1).tolist() for v in YARDS]
     gains = [interval(values, 0.0) for values in apart]
     told = " and ".join("{:+.3f} ({:+.3f} to {:+.3f})".format(*gain) for gain in gains)
     parts = [f"{WAYS[w].title} {r.gain(w, 'local', 'mean').mean / gains[1][0]:.0%}" for w in CHOOSE]
     have = f"FedAvg within the true groups, which nobody is told, has {scores.mean():.3f}"
     return f"{DATA[r.data].title}: {have}, {told} over Global and Local. Of the latter these find: {listed(parts)}."
+
+
+def longer(r: Result) -> str:
+    """Fine-tuning against Local with as many epochs."""
+    scores = {**r.scores, ("local", METRICS[0]): r.told("fine_tune", "alone")}
+    gain, alone = r._replace(scores=scores).gain("fine_tune", "local", "mean"), np.nanmean(r.told("fine_tune", "alone"))
+    epochs = DATA[r.data].rounds + r.runs["fine_tune"][0]["settings"]["epochs"]
+    return f"Local with Fine-tuning's {epochs} epochs and learning rate has {alone:.3f}; Fine-tuning less that: {gain}."
 
 
 def overall(results: list[Result]) -> list[str]:
@@ -344,6 +356,7 @@ def write(names: Sequence[str], folder: Path, out: Path) -> None:
         lines += [f"{source.folds} folds each, Ndoye's k of {list(source.ks)}; compared with {len(r.seeds)} seeds,"]
         lines += [f"{r.seeds[0]} to {r.seeds[-1]}. In brackets what was tuned, of how many settings tried."]
         lines += [*(line for m in METRICS for line in table_of(r, m, tried)), ""]
+        lines += [longer(r), ""]
         lines += [f"May be better beyond what was tried: {'; '.join(at_an_end(found)) or 'nothing'}.", ""]
         lines += [f"![{source.title}: gain over Global for each user and method]({out.stem}/{r.data}.svg)"]
         (out.with_suffix("") / f"{r.data}.svg").write_text(figure(r) + "\n")

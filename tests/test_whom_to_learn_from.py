@@ -186,3 +186,15 @@ def test_better_than_both_means_than_each_of_them_and_brackets_say_on_these_rows
     scores = {(w, bench.METRICS[0]): values for w, values in made.items()}
     r = report.Result("heart", {"a": [20, 10], "b": [20, 10]}, [1, 2, 3], scores, {})
     assert report.who_beats_both(r, "mean", report.CHOOSE) == "Centres and (Ndoye top-k)"
+
+
+def test_beside_fine_tuning_local_has_as_many_epochs_which_are_not_counted_as_its_cost() -> None:
+    job = {"step": "compare", "data": "heart", "way": "fine_tune", "seed": 5, "settings": {"lr": 0.1, "epochs": 3}}
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(bench.DATA, "heart", bench.DATA["heart"]._replace(rounds=ROUNDS))
+        patch.setattr(bench, "load", bench.load.__wrapped__)
+        case, (study, sites) = bench.compared(job), bench.load("heart", 5)
+    longer = study.with_changes(training={"rounds": ROUNDS + 3})
+    alone = bench.trained(longer, sites, vt.methods.build("local", {"lr": 0.1}), 5)
+    assert case["alone"] == alone["scores"][bench.METRICS[0]]
+    assert case["gradients"] == alone["gradients"]
