@@ -61,7 +61,8 @@ Less Global, less Local: the gain, paired by seed. In brackets the 95 % interval
 Bengio: widened, since seeds redraw the test rows from the same rows; in the control, where every seed draws a world of
 its own, Student's t over seeds); **bold**, and above `better` or `worse`, where it excludes zero. A star, and `on these
 rows`, where only the plain t interval over seeds does. Nothing is corrected for the many comparisons, and who is best
-was picked after the fact. Worst user: the site that is worst in the mean over seeds, each method's own.
+was picked after the fact. `nobody` means that no gain was shown, not that there is none: a gain as large as the upper
+end of an interval may have been missed. Worst user: the site that is worst in the mean over seeds, each method's own.
 
 Sent: all bytes of the engine's ledger, both directions, all sites, for all users' models, with standardising and, for
 Ndoye, the models and losses of its ranking. Row gradients: one row through one gradient of one model, counted where
