@@ -90,7 +90,10 @@ def renamed(kind: type) -> type:
 
         class Whole(Renamed):
             unsure = frozenset(Q + k for k in kind.unsure)
-            told = frozenset(Q + k for k in kind.told)
+
+            @property
+            def told(self) -> frozenset[str]:
+                return frozenset(Q + k for k in super().told)
 
             def state(self, task: Any, sites: int) -> Any:
                 return there(super().state(task, sites))

@@ -31,6 +31,7 @@ from vitrail.nets.efficientnet import CHANNELS, LATTICE, EfficientNet, folded
 from vitrail.nets.module import Module
 
 EPS = 1e-4
+MIDDLE, SPREAD = 0.5, 0.4  # of prototypes at first: where latent patches lie, between 0 and 1
 AT_ONCE = 32  # pictures, when features are computed
 FOR_ITS_OWN, FOR_OTHERS = 1.0, -0.5  # what a similarity counts at first
 
@@ -158,10 +159,8 @@ class _ProtoPNet(nn.Module):
         if frozen:
             self.features.requires_grad_(False)
         first, second = nn.Conv2d(channels, latent, 1), nn.Conv2d(latent, latent, 1)
-        for layer in (first, second):
-            nn.init.kaiming_normal_(layer.weight, mode="fan_out", nonlinearity="relu")
         self.add_on = nn.Sequential(first, nn.ReLU(), second, nn.Sigmoid())
-        self.prototypes = nn.Parameter(torch.rand(outputs * per_class, latent))
+        self.prototypes = nn.Parameter(MIDDLE + SPREAD * (torch.rand(outputs * per_class, latent) - 0.5))
         self.last = _Last(outputs * per_class, outputs, bias=False)
         own = torch.arange(outputs).repeat_interleave(per_class) == torch.arange(outputs)[:, None]
         with torch.no_grad():
