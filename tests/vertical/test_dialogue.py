@@ -6,8 +6,9 @@ from typing import Any
 
 import pytest
 import torch
-from torch import Tensor, nn
+from torch import nn
 
+from parties import WIDTHS, people, talk
 from vitrail.core.losses import SquaredError
 from vitrail.core.problems import VitrailError
 from vitrail.core.rules import SGD, Adam
@@ -17,36 +18,8 @@ from vitrail.vertical.host import Host
 from vitrail.vertical.logistic import Logistic
 from vitrail.vertical.messages import Levels, Masked, Numbers, Slope
 from vitrail.vertical.ration import Ration
-from vitrail.vertical.split import Split, features
+from vitrail.vertical.split import features
 from vitrail.vertical.terms import Offer, Terms
-
-WIDTHS = (4, 3, 2)  # of the host and two guests
-
-
-def people(n: int = 2600, dtype: torch.dtype = torch.float64) -> tuple[list[Tensor], Tensor]:
-    g = torch.Generator().manual_seed(3)
-    x = torch.randn(n, sum(WIDTHS), generator=g, dtype=torch.float64)
-    y = (x.sum(1) + 2 * x[:, 4] * x[:, 0] + torch.randn(n, generator=g, dtype=torch.float64) > 0).long()
-    parts = x.to(dtype).split(list(WIDTHS), 1)
-    return list(parts), nn.functional.one_hot(y, 2).to(dtype)
-
-
-def talk(
-    kind: str = "logistic", guests: int = 2, bits: int | None = None, rule: Any = None, wire: Wire | None = None,
-    ration: int = 50, **terms: Any,
-) -> Dialogue:  # fmt: skip
-    parts, y = people(dtype=terms.pop("dtype", torch.float64))
-    names, rule = ("lab", "insurer")[:guests], rule or SGD(0.5, momentum=0.5)
-    offers = tuple(Offer(n, WIDTHS[i + 1], 1, bits) for i, n in enumerate(names))
-    agreed = Terms(len(y), offers, **{"epochs": 3, **terms})
-    joint: Any = Logistic(WIDTHS[0])
-    start = joint.init() if kind == "logistic" else {}
-    if kind == "split":
-        joint = Split(WIDTHS[0], guests, 2, (8,))
-        start = joint.init(1)
-    host = Host("clinic", agreed, parts[0], y, joint, {k: v.to(y) for k, v in start.items()}, rule)
-    sides = [Guest(o, agreed, parts[i + 1], rule, Ration(o.name, len(y), ration, 5000)) for i, o in enumerate(offers)]
-    return Dialogue(host, sides, wire)
 
 
 @pytest.mark.parametrize("rule", [SGD(0.5, momentum=0.9), Adam(0.05, decay=0.01)])

@@ -183,8 +183,8 @@ class Dialogue:
     def _refuse_constant(self) -> None:
         found = []
         for name, said in self.host.said.items():
-            if bool((said[self.terms.train] == said[self.terms.train][:1]).all()):
-                what = "it answers the same for every row after an epoch of training, so that nothing is learned of it."
+            if all(bool((said[rows] == said[rows[:1]]).all()) for rows in self.terms.batches):
+                what = "it answers the same for every row of a batch after an epoch: nothing is learned of it."
                 found.append(Problem(f"guest {name}", what, "See whether its columns vary over the rows in common."))
         if found:
             raise VitrailError("a guest has nothing to say", found)
