@@ -9,15 +9,14 @@ import torch
 from torch import Tensor
 
 import vitrail as vt
-from vitrail.core.losses import CrossEntropy
 from vitrail.core.rules import Adam
-from vitrail.vertical.dialogue import Dialogue, Wire
+from vitrail.vertical.dialogue import Dialogue
 from vitrail.vertical.guest import Guest
 from vitrail.vertical.host import Host
 from vitrail.vertical.logistic import Logistic
 from vitrail.vertical.ration import Ration
 from vitrail.vertical.split import Split, features
-from vitrail.vertical.terms import Offer, Terms
+from vitrail.vertical.terms import FEWEST, Offer, Terms
 
 NUMBERS = ("age", "education_num", "capital_gain", "capital_loss", "hours_per_week")
 COLUMNS = (
@@ -25,6 +24,10 @@ COLUMNS = (
     "capital_gain", "capital_loss", "workclass", "occupation", "hours_per_week",
 )  # fmt: skip
 GUEST = {3: COLUMNS[9:], 5: COLUMNS[7:]}
+USUAL: dict[str, Any] = Offer._field_defaults
+SPLIT: dict[str, Any] = {"epochs": 8, "lr": 0.01}
+LOGISTIC: dict[str, Any] = {"epochs": 8, "lr": 0.05}
+HIDDEN = (64,)
 
 
 class Rows(NamedTuple):
@@ -77,23 +80,21 @@ def shifted(groups: dict[str, list[int]], names: tuple[str, ...]) -> list[list[i
 
 
 def parties(
-    count: int, seed: int, kind: str = "split", bits: int | None = 2, answer: int = 1, bends: int = 0,
-    epochs: int = 8, lr: float = 0.01, protect: bool = True, batch: int = 1024, wire: Wire | None = None,
-    hidden: tuple[int, ...] = (64,), guest_lr: float | None = None,
+    count: int, seed: int, kind: str = "split", answer: int = 1, bits: int | None = USUAL["bits"],
+    noise: float = USUAL["noise"], bends: int = 0, epochs: int = SPLIT["epochs"], lr: float = SPLIT["lr"],
+    protect: bool = True, batch: int = FEWEST,
 ) -> tuple[Dialogue, Rows]:  # fmt: skip
     """Host, and a guest of so many columns."""
     n = len(vt.datasets.adult())
-    held = Terms(n, (), seed=seed)
-    data = rows(held.train)
-    names = tuple(c for c in COLUMNS if c not in GUEST[count])
-    own, theirs = data.of(names), data.of(GUEST[count])
+    data = rows(Terms(n, (), seed=seed).train)
+    own, theirs = data.of(tuple(c for c in COLUMNS if c not in GUEST[count])), data.of(GUEST[count])
     a = features(theirs, bends, seed + 1000)
-    offer = Offer("registry", a.shape[1], answer, bits)
+    offer = Offer("registry", a.shape[1], answer, bits, noise)
     terms = Terms(n, (offer,), seed=seed, epochs=epochs, batch=batch, protect=protect)
-    joint: Any = Split(own.shape[1], answer, 2, hidden) if kind == "split" else Logistic(own.shape[1])
+    joint: Any = Split(own.shape[1], answer, 2, HIDDEN) if kind == "split" else Logistic(own.shape[1])
     start = joint.init(seed) if kind == "split" else joint.init()
     y = torch.nn.functional.one_hot(data.y, 2).float()
-    host = Host("bank", terms, own, y, joint, start, Adam(lr), CrossEntropy())
+    host = Host("bank", terms, own, y, joint, start, Adam(lr))
     off = features(reference(theirs[terms.train], shifted(data.groups, GUEST[count]))[None], bends, seed + 1000)[0]
-    guest = Guest(offer, terms, a, Adam(guest_lr or lr), Ration("registry", n, epochs, 4 * n), off)
-    return Dialogue(host, [guest], wire), data
+    guest = Guest(offer, terms, a, Adam(lr), Ration("registry", n, epochs, 4 * n), off, secret=seed)
+    return Dialogue(host, [guest]), data

@@ -36,7 +36,7 @@ def talk(
 ) -> Dialogue:  # fmt: skip
     parts, y = people(dtype=terms.pop("dtype", torch.float64))
     names, rule = ("lab", "insurer")[:guests], rule or SGD(0.5, momentum=0.5)
-    offers = tuple(Offer(n, WIDTHS[i + 1], 1, bits) for i, n in enumerate(names))
+    offers = tuple(Offer(n, WIDTHS[i + 1], 1, bits, noise) for i, n in enumerate(names))
     agreed = Terms(len(y), offers, **{"epochs": 3, **terms})
     joint: Any = Logistic(WIDTHS[0])
     start = joint.init() if kind == "logistic" else {}
@@ -44,7 +44,10 @@ def talk(
         joint = Split(WIDTHS[0], guests, 2, (8,))
         start = joint.init(1)
     host = Host("clinic", agreed, parts[0], y, joint, {k: v.to(y) for k, v in start.items()}, rule)
-    sides = [Guest(o, agreed, parts[i + 1], rule, Ration(o.name, len(y), ration, 5000)) for i, o in enumerate(offers)]
+    sides = [
+        Guest(o, agreed, parts[i + 1], rule, Ration(o.name, len(y), ration, 5000), secret=i)
+        for i, o in enumerate(offers)
+    ]
     return Dialogue(host, sides, wire)
 
 

@@ -14,7 +14,7 @@ from vitrail.core.problems import VitrailError
 from vitrail.core.rules import SGD, Adam
 from vitrail.vertical.dialogue import Dialogue, Wire, lines
 from vitrail.vertical.guest import Guest, levels, nearest
-from vitrail.vertical.host import Host
+from vitrail.vertical.host import Host, heard
 from vitrail.vertical.logistic import Logistic
 from vitrail.vertical.messages import Levels, Masked, Numbers, Slope
 from vitrail.vertical.ration import Ration
@@ -73,7 +73,7 @@ def test_a_split_model_learns_what_a_weighted_sum_cannot() -> None:
 def test_numbers_are_learned_too() -> None:
     parts, _ = people()
     y = torch.cat(parts, 1).sum(1, keepdim=True)
-    terms = Terms(len(y), (Offer("lab", 3, 1, None), Offer("insurer", 2, 1, None)), epochs=20)
+    terms = Terms(len(y), (Offer("lab", 3, 1, None, 0), Offer("insurer", 2, 1, None, 0)), epochs=20)
     joint, rule = Logistic(4, classes=False), SGD(0.2)
     host = Host(
         "clinic", terms, parts[0], y, joint, {k: v.to(y) for k, v in joint.init().items()}, rule, SquaredError()
@@ -166,6 +166,21 @@ def test_answers_are_rounded_to_few_levels() -> None:
     d = talk("split", bits=2, guests=1)
     d.train()
     assert d.host.said["lab"][d.terms.train].unique().numel() <= 4 * len(d.terms.batches)
+
+
+def test_noise_is_the_same_whenever_a_row_is_asked() -> None:
+    told = [talk("split", bits=None, noise=0.5, rule=SGD(0.5)) for _ in range(2)]
+    for d in told:
+        d.train()
+    rows = told[0].terms.test
+    one, again, other = (heard(d.ask(rows)["lab"]) for d in (told[0], *told))
+    assert torch.equal(one, again)
+    assert torch.equal(one, other), "from the same secret"
+    g = told[0].guests[0]
+    off = (one - g.scores(g.columns[rows])) / g.scores(g.columns[told[0].terms.train]).std()
+    assert 0.45 < float(off.std()) < 0.55
+    secret = Guest(g.offer, g.terms, g.columns, g.rule, g.ration)
+    assert not torch.equal(secret.noise, g.noise), "else nobody knows it"
 
 
 def test_columns_with_bends() -> None:

@@ -30,6 +30,7 @@ class Offer(NamedTuple):
     columns: int  # numbers per row that its model weighs: features of its columns
     answer: int = 1  # numbers it answers per row
     bits: int | None = 2  # to which each is rounded; None: not at all
+    noise: float = 0.5  # added before, in standard deviations of its answers: the same for a row whenever it is asked
 
 
 @dataclass(frozen=True)
@@ -52,6 +53,7 @@ class Terms:
                 ("batch", self.batch, "1 or more", self.batch >= 1),
                 *((f"parties.{o.name}.answer", o.answer, "1 or more", o.answer >= 1) for o in self.offers),
                 *((f"parties.{o.name}.columns", o.columns, "1 or more", o.columns >= 1) for o in self.offers),
+                *((f"parties.{o.name}.noise", o.noise, "0 or more", o.noise >= 0) for o in self.offers),
                 *(
                     (f"parties.{o.name}.bits", o.bits, f"1 to {MOST_BITS}, or none", o.bits in (None, *range(1, 9)))
                     for o in self.offers
@@ -84,7 +86,7 @@ class Terms:
     @property
     def least(self) -> int:
         """How many rows a batch holds at least, where there are so many."""
-        return max(self.batch, *(PER_COLUMN * o.columns for o in self.offers)) if self.protect else self.batch
+        return max([self.batch, *(PER_COLUMN * o.columns for o in self.offers if self.protect)])
 
     @cached_property
     def batches(self) -> tuple[Tensor, ...]:
