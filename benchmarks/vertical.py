@@ -83,9 +83,9 @@ def main() -> None:
                 found.setdefault(k, []).append(v)
         d, _ = parties(count, 1)
         d.train()
-        total = sum(r["bytes"] for r in d.wire.rows())
-        crossed.append(f"guest of {count}: {len(d.terms.train)} rows x {d.terms.epochs} epochs, {took:.1f} CPU s in one "
-                       f"process, {total / 1e6:.1f} MB crossed in {sum(r['messages'] for r in d.wire.rows())} messages")  # fmt: skip
+        total, many = (sum(r[what] for r in d.wire.rows()) for what in ("bytes", "messages"))
+        what = f"guest of {count}: {len(d.terms.train)} rows x {d.terms.epochs} epochs in one process"
+        crossed.append(f"{what}: {took:.1f} CPU s, {total / 1e6:.1f} MB crossed in {many} messages")
         for name, values in found.items():
             mean, low, high = interval(values, 0.2, (0.0, 1.0))
             gain = interval(np.subtract(values, found["host alone"]).tolist(), 0.2)

@@ -32,7 +32,7 @@ def people(n: int = 2600, dtype: torch.dtype = torch.float64) -> tuple[list[Tens
 
 def talk(
     kind: str = "logistic", guests: int = 2, bits: int | None = None, rule: Any = None, wire: Wire | None = None,
-    ration: int = 50, **terms: Any,
+    ration: int = 50, noise: float = 0.0, **terms: Any,
 ) -> Dialogue:  # fmt: skip
     parts, y = people(dtype=terms.pop("dtype", torch.float64))
     names, rule = ("lab", "insurer")[:guests], rule or SGD(0.5, momentum=0.5)
