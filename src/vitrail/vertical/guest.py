@@ -1,6 +1,6 @@
 """A guest: its columns A, the weights W of its answers, its ration. It holds no outcome and learns of none.
 
-    z = A W + noise sd(A W) e              what the host is told, rounded: the nearest of 2^bits levels
+    z = A W + noise spread(A W) e          what the host is told, rounded: the nearest of 2^bits levels
     W <- rule(W, A'g / rows)               g the slope at z, which the guest never sees, taken as if z were not rounded
 
 e is drawn once for each row from a secret of the guest: asking again does not average it out, while new rounding in
@@ -117,12 +117,18 @@ class Guest:
     def _said(self, columns: Tensor, noise: Tensor) -> Answer:
         train = self.terms.train
         whole = self.scores(self.columns[train])
-        by = self.offer.noise * whole.std(0)
+        by = self.offer.noise * spread(whole)
         z = self.scores(columns) + by * noise
         if self.offer.bits is None:
             return Numbers(z)
         values = levels(whole + by * self.noise[train], 2**self.offer.bits)
         return Levels(nearest(z, values).to(torch.uint8), values)
+
+
+def spread(z: Tensor) -> Tensor:
+    """[answer]: half of what the middle two thirds of the rows span; rare rows do not widen it."""
+    ends = torch.quantile(z, torch.tensor([0.16, 0.84], dtype=z.dtype), dim=0)
+    return (ends[1] - ends[0]) / 2
 
 
 def nearest(z: Tensor, values: Tensor) -> Tensor:

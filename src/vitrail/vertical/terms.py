@@ -30,7 +30,7 @@ class Offer(NamedTuple):
     columns: int  # numbers per row that its model weighs: features of its columns
     answer: int = 1  # numbers it answers per row
     bits: int | None = 2  # to which each is rounded; None: not at all
-    noise: float = 0.5  # added before, in standard deviations of its answers: the same for a row whenever it is asked
+    noise: float = 0.75  # added before, in spreads of its answers: the same for a row whenever it is asked
 
 
 @dataclass(frozen=True)
