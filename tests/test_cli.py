@@ -285,7 +285,9 @@ def test_which_methods_are_compared(capsys) -> None:
     table = vt.methods.TABLE
     first = {name for name, kind in table.items() if kind.tune_first}
     assert first == {"weight_erosion", "influence", "apple", "cfl"}
-    assert parse_methods("all") == [name for name in table if name not in first]
+    apart = {name for name, kind in table.items() if kind.needs}
+    assert parse_methods("all") == [name for name in table if name not in first | apart]
     told = capsys.readouterr().out
     assert "Left out: Weight Erosion, Influence, APPLE, CFL." in told
     assert "--methods weight_erosion,influence,apple,cfl" in told
+    assert "network that they need: inDISCO" in told

@@ -6,6 +6,7 @@ import gzip
 import hashlib
 import itertools
 import os
+import zipfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,7 @@ from scripts import load_script
 from vitrail.core.problems import VitrailError
 from vitrail.data import datasets
 from vitrail.data.check import find_faults
+from vitrail.data.pictures import png
 from vitrail.data.read import clean, read_sites
 from vitrail.study import Study
 
@@ -26,6 +28,7 @@ make_pneumonia = load_script("make_pneumonia")
 OUTSIDE: dict[str, tuple[Callable[[], Any], str]] = {
     "adult": (datasets.adult, "adult/adult.data.gz"),
     "cifar10": (datasets.cifar10_subset, "cifar10_subset/cifar10_8k_2k.npz"),
+    "cub": (datasets.cub, "cub200_first20/index.csv"),
     "gusto": (datasets.gusto, "gusto/gusto.csv.gz"),
     "har": (datasets.har, "har_smartphones/har_features_recomputed.npz"),
     "pneumoniamnist": (datasets.pneumoniamnist, "pneumoniamnist/pneumoniamnist.npz"),
@@ -250,3 +253,22 @@ def test_right_pictures_are_read(monkeypatch: pytest.MonkeyPatch, tmp_path: Path
     assert list(frame.part) == [p for p in parts for _ in range(2)]
     assert list(frame[label])[:2] == (["pneumonia", "normal"] if label == "finding" else ["dog", "cat"])
     assert (frame.picture[1] == (grey if label == "finding" else colour)[1]).all()
+
+
+def test_birds_are_cut_to_their_middle(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Two wide pictures, red, then green in the middle: of a square only the middle is left."""
+    place, pixels = tmp_path / "cub200_first20", np.zeros((20, 40, 3), np.uint8)
+    pixels[..., 0], pixels[:, 10:30] = 250, (0, 250, 0)
+    place.mkdir()
+    with zipfile.ZipFile(place / "cub200_first20_224.zip", "w") as file:
+        file.writestr("train/a.png", png(pixels.transpose(2, 0, 1)))
+        file.writestr("test/b.png", png(pixels.transpose(1, 0, 2).transpose(2, 0, 1)))  # upright
+    rows = "train/a.png,train,1,Sooty_Albatross,40,20\ntest/b.png,test,2,Crow,20,40\n"
+    (place / "index.csv").write_text("file,split,class_id,class_name,orig_width,orig_height\n" + rows)
+    monkeypatch.setenv("VITRAIL_DATA", str(tmp_path))
+    for name in ("cub200_first20_224.zip", "index.csv"):
+        digest = hashlib.sha256((place / name).read_bytes()).hexdigest()
+        monkeypatch.setitem(datasets._OUTSIDE, f"cub200_first20/{name}", digest)
+    frame = datasets.cub(10)
+    assert frame[["label", "part"]].to_numpy().tolist() == [["Sooty Albatross", "train"], ["Crow", "test"]]
+    assert all(p.shape == (10, 10, 3) and (p == (0, 250, 0)).all() for p in frame.picture)

@@ -143,3 +143,41 @@ class Turns(FedAvg):
 
     def plan(self, rounds: int) -> tuple[Stage, ...]:
         return (Stage("train", (Front(), self), rounds, cycle=((0,), (0,), (1,))),)
+
+
+class Bow(Exchange[Own, Shared, Nothing, Nothing, Nothing]):
+    """Nothing is said."""
+
+    name: ClassVar[str] = "bow"
+    trains: ClassVar[bool] = False
+
+    def send(self, task: Task, coord: Shared, roster: Roster) -> Nothing:
+        return Nothing()
+
+    def begin(self, task: Task, state: Own, down: Nothing, rows: Rows, rule: Rule) -> Nothing:
+        return Nothing()
+
+    def step(self, task: Task, work: Nothing, batch: Batch, rule: Rule) -> None:
+        """Nothing is trained."""
+
+    def report(
+        self, task: Task, state: Own, work: Nothing, down: Nothing, rows: Rows, rule: Rule
+    ) -> tuple[Own, Nothing]:
+        return state, Nothing()
+
+    def merge(self, task: Task, coord: Shared, up: Nothing, roster: Roster) -> tuple[Shared, Facts]:
+        return coord, {}
+
+    def settle(self, task: Task, state: Own, down: Nothing) -> Own:
+        raise AssertionError("its word does not end the stage")
+
+
+@dataclass(frozen=True)
+class Shy(FedAvg):
+    """Every round begins with a word that tells nothing."""
+
+    title: ClassVar[str] = "Shy"
+    name: ClassVar[str] = "all"
+
+    def plan(self, rounds: int) -> tuple[Stage, ...]:
+        return (Stage("train", (Bow(), self), rounds),)

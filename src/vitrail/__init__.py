@@ -9,7 +9,7 @@ if TYPE_CHECKING:
     from vitrail import methods, nets
     from vitrail.core import facts
     from vitrail.core.problems import Problem, VitrailError
-    from vitrail.data import cut, datasets
+    from vitrail.data import bias, cut, datasets
     from vitrail.runs import Run, federate
     from vitrail.studies.compare import Comparison, compare
     from vitrail.studies.transfer import Transfer, transfer
@@ -22,6 +22,7 @@ _PLACES = {
     "nets": "vitrail.nets",
     "facts": "vitrail.core.facts",
     "datasets": "vitrail.data.datasets",
+    "bias": "vitrail.data.bias",
     "cut": "vitrail.data.cut",
     "Study": "vitrail.study",
     "Run": "vitrail.runs",
@@ -44,6 +45,7 @@ __all__ = [
     "Transfer",
     "Tuning",
     "VitrailError",
+    "bias",
     "compare",
     "cut",
     "datasets",

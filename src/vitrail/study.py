@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args
 
 from pydantic import BaseModel, Field, ValidationError
 
-from vitrail import methods
+from vitrail import methods, nets
 from vitrail.core.problems import Problem, VitrailError, nearest
 from vitrail.core.toml import key_lines, toml_key, toml_value
 from vitrail.data.schema import Cell, Feature, Split, Strict, Table, Target
@@ -26,10 +26,14 @@ DEEPEST = 8  # sections within sections; a study needs four
 
 
 class Network(Strict):
-    kind: str = "mlp"  # of nets.TABLE: mlp, linear; of pictures cnn, resnet18
+    kind: str = "mlp"  # of nets.TABLE: mlp, linear; of pictures cnn, resnet18, prototypes
     hidden: tuple[int, ...] = (128, 64)  # units of the mlp's layers, or of the two between cnn's convolutions and head
-    width: int = Field(default=32, ge=1, le=1024)  # channels of cnn's first convolution
+    width: int = Field(default=32, ge=1, le=1024)  # channels of the first convolution; of prototypes 16
     dropout: float = Field(default=0.2, ge=0, lt=1)
+    prototypes: int | None = Field(default=None, ge=1, le=1000)  # of each class, where there are any; None: 10
+    latent: int | None = Field(default=None, ge=1, le=4096)  # numbers in each; None: 128 with weights, else 16
+    weights: str = ""  # a file with those of EfficientNet-Lite0, which every site has; of prototypes
+    frozen: bool | None = None  # whether its convolutions stand still, and are computed once for each picture
 
 
 class TrainingSpec(Strict):
@@ -159,8 +163,11 @@ def _settle(plain: Any) -> None:
     if isinstance(training := plain.get("training"), dict) and training.get("loss") in ("sum", "mean"):
         training.setdefault("total", training.pop("loss"))
     if plain.get("images") is not None and isinstance(network := plain.setdefault("network", {}), dict):
-        network.setdefault("kind", "cnn")
         network.setdefault("dropout", 0.0)
+        kind = network.setdefault("kind", "cnn")
+        known = nets.TABLE.get(kind) if isinstance(kind, str) else None
+        for k, v in known.usual.items() if known else ():
+            network.setdefault(k, v)
 
 
 def _plain(value: Any, path: tuple[Any, ...], place: Callable[..., str], problems: list[Problem]) -> Any:

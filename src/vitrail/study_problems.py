@@ -12,6 +12,7 @@ from vitrail.data.schema import canon
 
 CLASS_METRICS = ("balanced_accuracy", "accuracy", "f1", "auc", "log_loss")
 NUMBER_METRICS = ("rmse", "mae", "r2")
+PROTOTYPES = "prototypes"  # the kind of network
 
 
 def inconsistencies(raw: Mapping[str, Any], place: Callable[..., str]) -> Iterable[Problem]:
@@ -170,6 +171,31 @@ def _network_problems(network: Mapping[str, Any], images: Any, place: Callable[.
         if kind == "cnn" and isinstance(hidden, list | tuple) and len(hidden) != 2:
             what = f"cnn has two linear layers between convolutions and head, got {list(hidden)}."
             yield Problem(place("network", "hidden"), what, "Give two numbers of units.")
+    if kind == PROTOTYPES:
+        yield from _prototype_problems(network, images if isinstance(images, Mapping) else {}, place)
+    elif kind in nets.TABLE:
+        for k in ("prototypes", "latent", "weights", "frozen"):
+            if network.get(k):
+                yield Problem(place("network", k), f"{kind} has none.", f'Remove it, or write kind = "{PROTOTYPES}".')
+
+
+def _prototype_problems(
+    network: Mapping[str, Any], images: Mapping[str, Any], place: Callable[..., str]
+) -> Iterable[Problem]:
+    size, weights, frozen = images.get("size"), network.get("weights"), network.get("frozen")
+    sides = [n for n in size if isinstance(n, int)] if isinstance(size, list | tuple) else []
+    if weights and any(n % 32 or n < 32 for n in sides):
+        what = f"EfficientNet-Lite0 makes a cell of 32 x 32 pixels, and pictures are {list(sides)}."
+        yield Problem(place("images", "size"), what, 'Agree on multiples of 32, as 224, with fit = "resize".')
+    if weights and images.get("normalise", "centred") != "centred":
+        what = "these weights were made on pictures from -1 to 1."
+        yield Problem(place("images", "normalise"), what, 'Write normalise = "centred", or leave it out.')
+    if frozen and not weights:
+        what = "convolutions that are neither trained nor read from a file see nothing."
+        yield Problem(place("network", "frozen"), what, "Name a file of weights, or write frozen = false.")
+    if frozen and images.get("augment"):
+        what = "frozen convolutions see each picture once, so that none can be drawn anew for each batch."
+        yield Problem(place("images", "augment"), what, "Remove it, or write frozen = false under [network].")
 
 
 def _is_number(value: object) -> bool:

@@ -46,7 +46,7 @@ def far_run(study: vt.Study, place: Path, kind: type[Here] = Here) -> tuple[vt.R
     return far, sites
 
 
-@pytest.mark.parametrize("method", ["fedavg", "fedper", "fine_tune", "ifedavg", "ditto"])
+@pytest.mark.parametrize("method", ["fedavg", "fedper", "fine_tune", "ifedavg", "ditto", "indisco"])
 def test_same_run(method: str, tmp_path: Path) -> None:
     study, _ = resolve(STUDY, method, None)
     far, sites = far_run(study, tmp_path)
@@ -105,6 +105,10 @@ def test_the_consent_form_speaks_of_pictures() -> None:
         assert "0 columns" not in form
         assert "(tensor rows 2)" in form  # a name is not a word
         assert 'with weights = "rows"' in form
+    alone = contract_words(
+        Agreement.of(STUDY.with_changes(method={"name": "local"}), None, 3), "north", ["north"], True
+    )
+    assert "each site trains alone on its own pictures" in " ".join(alone.split())
     table = vt.Study.load(vt.datasets.packaged("heart_disease.toml"))
     assert "picture" not in contract_words(Agreement.of(table, None, 4), "va", ["va", "cleveland"], True)
 

@@ -14,9 +14,9 @@ from safetensors.torch import load_file
 
 import vitrail as vt
 from deploy.federation import Here
-from toys import Relay, Turns
+from toys import Relay, Shy, Turns
 from vitrail.data.datasets import heart_disease, packaged
-from vitrail.deploy.agreement import FORMAT, Agreement
+from vitrail.deploy.agreement import FORMAT, LAST, Agreement
 from vitrail.deploy.call import Call
 from vitrail.deploy.conduct import conduct
 from vitrail.deploy.message import Form, Message, check_form
@@ -58,7 +58,8 @@ class Far:
         finally:
             folder.close()
 
-    def same_as(self, near: vt.Run, far: vt.Run) -> None:
+    def same_as(self, near: vt.Run, far: vt.Run, partly: bool = False) -> None:
+        """`partly`: a far site is not scored in rounds that it is not asked in."""
         for name in self.sites:
             mine = load_file(self.root / name / RUN / "model.safetensors")
             torch.testing.assert_close(mine, near.models[name], rtol=0, atol=0)
@@ -68,8 +69,9 @@ class Far:
             assert fact[1:] == near.facts[k][1:]
             torch.testing.assert_close(fact.value, near.facts[k].value, rtol=0, atol=0)
         key = ["stage", "round", "site", "split", "metric"]
-        # a far site scores its model when it is told one: not in rounds that it is not asked in, or only about a part
         one, other = (r.history.set_index(key).value.sort_index() for r in (far, near))
+        if not partly:
+            assert set(one.index) == set(other.index)
         pdt.assert_series_equal(one, other.loc[one.index], rtol=0, atol=0)
         pdt.assert_frame_equal(far.scores(), near.scores(), check_like=True, rtol=0, atol=0)
         pdt.assert_frame_equal(far.ledger, near.ledger)
@@ -80,11 +82,38 @@ def test_the_same_between_machines(method: str, sites: dict, tmp_path: Path) -> 
     far = Far(sites, tmp_path, method, rounds=5)
     run = far.conduct()
     near = vt.federate(far.study, sites, engine="looped")
-    far.same_as(near, run)
+    far.same_as(near, run, partly=method == "some")
     if method == "some":
         sent = run.ledger.query("stage == 'train' and direction == 'from site'").messages
         assert sent.sum() == 2 * 5, "two of four sites in each of five rounds"
         assert sent.max() < 5
+
+
+@pytest.mark.parametrize(("method", "often"), [("apple", 1), ("centres", 0), ("shy", 3)])
+def test_what_settles_a_model_comes_with_the_first_word(
+    method: str, often: int, sites: dict, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where it is not in it; and all that comes is in the table of what crosses."""
+    monkeypatch.setitem(vt.methods.TABLE, "shy", Shy)
+    far = Far(sites, tmp_path, method, rounds=3)
+    came: dict[str, int] = {}
+    real = far.sites["va"].answer
+
+    def answer(question: Message) -> Message:
+        for name, tensor in question.tensors.items():
+            came[name] = came.get(name, 0) + tensor.nbytes * name.startswith(LAST)
+        return real(question)
+
+    far.sites["va"].answer = answer  # type: ignore[method-assign]
+    run = far.conduct()
+    assert set(run.history[run.history.split == "test"]["round"]) >= {0, 1, 2, 3}
+    said = [x for x in far.agreed.lines if x.stage == "scores" and x.direction == "to site"]
+    assert {x.name: x.bytes * x.rounds for x in said} == {k: v for k, v in came.items() if v}
+    assert {x.rounds for x in said} == ({often} if often else set())
+    near = vt.federate(far.study, sites, engine="looped")
+    key = ["stage", "round", "site", "split", "metric"]
+    one, other = (r.history.set_index(key).value.sort_index() for r in (run, near))
+    pdt.assert_series_equal(one, other, rtol=0, atol=0)
 
 
 def test_only_the_invited_are_asked(sites: dict, tmp_path: Path) -> None:

@@ -10,7 +10,9 @@ import torch
 from torch import nn
 
 from small import make_rows, make_task
+from vitrail.core import rules
 from vitrail.core.exchange import Ends
+from vitrail.core.fused import descend_adam
 from vitrail.core.random import keep_mask, odd32
 from vitrail.core.rules import SGD, Adam
 from vitrail.core.task import Batch
@@ -108,6 +110,45 @@ def test_rules_are_torchs(kind: str, mu: float, decay: float, head: float) -> No
         (task.value(theirs, batch).sum() + mu / 2 * pull).backward()
         optimiser.step()
     assert all(torch.allclose(params[k], theirs[k], atol=1e-12) for k in params)
+
+
+@pytest.mark.parametrize("dtype", [torch.float, torch.double])
+@pytest.mark.parametrize("case", ["together", "away", "strided"])
+def test_adam_is_torchs_at_every_site(case: str, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Over many steps; also where sites were away, so that they are not at the same step, and where a gradient does not
+    lie in one piece. In one pass where that can be."""
+    once: set[bool] = set()
+    monkeypatch.setattr(rules, "descend_adam", lambda *given: _told(once, descend_adam(*given)))
+    g, sites = torch.Generator().manual_seed(0), 5
+    shapes = {"body.weight": (6, 37), "body.bias": (37,), "head.weight": (37, 3)}
+    params = {k: torch.randn(sites, *shape, generator=g, dtype=dtype) for k, shape in shapes.items()}
+    rule = Adam(0.01, decay=0.1, factors=(("head.weight", 3.0),))
+    memory = rule.memory(params)
+    apart = [{k: v[i].clone().requires_grad_() for k, v in params.items()} for i in range(sites)]
+    theirs = [theirs_of("adam", site, 0.01, 3.0, 0.1) for site in apart]
+    for step in range(60):
+        slope = {k: torch.randn(v.shape, generator=g, dtype=dtype) for k, v in params.items()}
+        if case == "strided":
+            slope["body.weight"] = slope["body.weight"].mT.contiguous().mT
+        here = [i for i in range(sites) if case != "away" or (i * 7 + step * 3) % 4]
+        some, held = ({k: v[here] for k, v in tree.items()} for tree in (params, memory))
+        grads = {k: v if len(here) == sites else v[here] for k, v in slope.items()}
+        for i in here:
+            for k, v in apart[i].items():
+                v.grad = slope[k][i].clone()
+            theirs[i].step()
+        rule.follow(some, held, grads)
+        for tree, new in ((params, some), (memory, held)):
+            for k, v in new.items():
+                tree[k][here] = v
+    near = 1e-5 if dtype == torch.float else 1e-12
+    assert all(torch.allclose(v[i], apart[i][k], atol=near, rtol=near) for k, v in params.items() for i in range(sites))
+    assert once == ({True} if case == "together" else {True, False})
+
+
+def _told(to: set[bool], said: bool) -> bool:
+    to.add(said)
+    return said
 
 
 def test_memory_held_is_gone_on_with() -> None:

@@ -42,18 +42,23 @@ def alone(task: Any, rows: Any, start: Params, kind: str, steps: int, lasts: boo
     return {k: v.detach()[0] for k, v in params.items()}
 
 
+@pytest.mark.parametrize("late", [0, 2])
 @pytest.mark.parametrize("kind", ["sgd", "adam"])
 @pytest.mark.parametrize("memory", ["fresh", "own", "kept"])
-def test_alone_nothing_is_shared_so_that_its_memory_is_a_sites_own(memory: Any, kind: Any) -> None:
+def test_alone_nothing_is_shared_so_that_its_memory_is_a_sites_own(memory: Any, kind: Any, late: int) -> None:
+    """Also where every other site comes only after some rounds."""
     task, rows = make_task(hidden=(5,), dropout=0.0), make_rows()
-    got = models(
-        *train(methods.build("local"), task, gather_sites(rows), replace(WHOLE, memory=memory, optimiser=kind))
-    )
-    lasts = memory != "fresh"
-    want = {
-        site[0]: {f"params/{k}": v for k, v in alone(task, site, task.start, kind, ROUNDS, lasts).items()}
-        for site in rows
-    }
+    sites, training = gather_sites(rows), replace(WHOLE, memory=memory, optimiser=kind)
+    missed = {name: late * (i % 2) for i, name in enumerate(sites.names)}
+
+    def absent(_: int, round_: int) -> torch.Tensor:
+        return torch.tensor([round_ < missed[name] for name in sites.names])
+
+    got = models(*train(methods.build("local"), task, sites, training, absent=absent))
+    want = {}
+    for site in rows:
+        model = alone(task, site, task.start, kind, ROUNDS - missed[site[0]], memory != "fresh")
+        want[site[0]] = {f"params/{k}": v for k, v in model.items()}
     assert gap(got, want) < NEAR
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 
 import numpy as np
@@ -10,7 +11,7 @@ import pytest
 from scipy import stats
 
 from vitrail.core.metrics import FEWEST, SUREST, score_doubt, surest
-from vitrail.explain.coverage import TENTH, coverage, gain, together, uncertainty, wilson
+from vitrail.explain.coverage import coverage, gain, kept_share, together, uncertainty, wilson
 
 
 def told(rows: dict[str, int], knows: float, seed: int = 0) -> tuple[pd.DataFrame, pd.DataFrame]:
@@ -38,7 +39,7 @@ def test_the_gain_is_in_its_interval_as_often_as_promised() -> None:
     for handed in clear:
         for kept_right, given_right in zip(rng.binomial(135, 0.8, 500), rng.binomial(15, handed, 500), strict=True):
             shares = [(kept_right + given_right) / 150, kept_right / 135]
-            found = gain(pd.DataFrame({"share": [100, 90], "rows": [150, 135], "accuracy": shares}))
+            found = gain(pd.DataFrame({"share": [100, 90], "rows": [150, 135], "accuracy": shares}), 90)
             assert found is not None
             inside += found.low <= 0.1 * (0.8 - handed) <= found.high
             clear[handed] += found.low > 0
@@ -48,18 +49,43 @@ def test_the_gain_is_in_its_interval_as_often_as_promised() -> None:
 
 
 def test_all_sites_are_counted_by_rows_and_only_like_with_like() -> None:
-    scores, sizes = told({"big": 400, "small": 25, "tiny": 10, "nobody": 3}, 0.4)
+    scores, sizes = told({"big": 400, "small": 60, "tiny": 40, "nobody": 3}, 0.4)
     curves = coverage(scores, sizes)
     assert list(curves.columns) == ["site", "share", "rows", "accuracy"]
     assert len(curves) == 4 * len(SUREST)
+    assert kept_share(curves) == 80, "two of the three that tell of a part tell of this one"
     whole = together(curves)
-    assert whole.share.tolist() == [40, 50, 60, 70, 80, 90, 100], "of the small one no fewer than 10 of 25 are told"
+    assert whole.share.tolist() == [20, 40, 60, 80, 100], "a fifth of 60 is twelve"
     for share, rows, accuracy in whole[["share", "rows", "accuracy"]].itertuples(index=False):
         parts = curves[(curves.share == share) & curves.site.isin(["big", "small"])]
-        assert rows == surest(400, share) + surest(25, share)
+        assert rows == surest(400, share) + surest(60, share)
         assert accuracy == pytest.approx(np.average(parts.accuracy, weights=parts.rows))
-    assert gain(curves[curves.site == "tiny"]) is None, "nine are left"
-    assert together(curves[curves.site == "tiny"]).empty
+    assert kept_share(curves[curves.site != "small"]) == 90, "of two, one is half"
+    assert together(curves[curves.site == "tiny"]).share.tolist() == [60, 100]
+    assert gain(curves[curves.site == "tiny"], 80) is None
+    assert together(curves[curves.site == "nobody"]).empty
+
+
+def test_who_takes_the_difference_of_two_numbers_learns_of_ten_rows_or_none() -> None:
+    """From any two numbers of a site follows how many answers were right in the rows that lie between them."""
+    least = math.inf
+    for n in range(1, 320):
+        scores, sizes = told({"here": n}, 0.4, seed=n)
+        seen = coverage(scores, sizes).dropna()
+        for one, other in itertools.combinations(seen.itertuples(), 2):
+            assert one.rows - other.rows >= FEWEST, (n, one, other)
+            least = min(least, one.rows - other.rows)
+            between = one.rows * one.accuracy - other.rows * other.accuracy  # what he finds out
+            assert between == pytest.approx(round(between), abs=1e-6)
+        assert (seen["rows"] >= FEWEST).all()
+    assert least == FEWEST, "no coarser than it must be"
+
+
+def test_an_earlier_run_that_told_more_shows_no_more() -> None:
+    scores, sizes = told({"here": 61}, 0.4)
+    scores.loc[scores.metric.isin(["accuracy@90", "accuracy@70"]), "value"] = 0.5
+    assert coverage(scores, sizes).dropna().share.tolist() == [100, 80, 60, 40, 20]
+    assert uncertainty(scores, sizes).kept.tolist() == [49]
 
 
 def test_the_table_says_what_was_told() -> None:
@@ -67,17 +93,18 @@ def test_the_table_says_what_was_told() -> None:
     table = uncertainty(scores, sizes).set_index("site")
     assert list(table.index) == ["b", "a", "none"], "in the order of the run"
     assert table["rows"].tolist() == [61, 12, 9]
-    assert table["kept"].tolist() == [55, 11, 9]
+    assert table["kept"].tolist() == [49, 10, 8]
     value = scores.set_index(["site", "metric"])["value"]
-    names = {"doubt": "doubt", "auroc": "auroc", "accuracy": "accuracy@100", "accuracy_kept": f"accuracy@{TENTH}"}
-    for site in ("b", "a"):
-        assert all(table.loc[site, column] == value[site, metric] for column, metric in names.items())
+    names = {"doubt": "doubt", "auroc": "auroc", "accuracy": "accuracy@100", "accuracy_kept": "accuracy@80"}
+    assert all(table.loc["b", column] == value["b", metric] for column, metric in names.items())
+    assert table.loc["a", "accuracy"] == value["a", "accuracy@100"]
+    assert math.isnan(table.loc["a", "accuracy_kept"])
     assert table.loc["none", list(names)].isna().all(), f"fewer than {FEWEST} rows"
 
 
 def test_gain_by_hand() -> None:
     curve = pd.DataFrame({"share": [100, 90], "rows": [100, 90], "accuracy": [0.8, 76 / 90]})
-    found = gain(curve)  # of ten handed over four are right
+    found = gain(curve, 90)  # of ten handed over four are right
     assert found is not None
     assert (found.rows, found.kept) == (100, 90)
     assert found.value == pytest.approx(76 / 90 - 0.8)

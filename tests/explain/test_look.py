@@ -9,11 +9,13 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
+import torch
 from sklearn.linear_model import LogisticRegression
 from typer.testing import CliRunner
 
 import vitrail as vt
 from vitrail.cli import app
+from vitrail.core.facts import OWN
 from vitrail.data.encode import Encoder, fit_encoders
 from vitrail.data.read import clean
 from vitrail.explain.evidence import LABEL
@@ -21,7 +23,8 @@ from vitrail.explain.look import NOTHING, Look, View, look
 from vitrail.explain.readings import InputLayers
 from vitrail.explain.text import to_text
 from vitrail.runs.fit import ShiftFinding
-from vitrail.runs.look import look_behind
+from vitrail.runs.look import behind, look_behind
+from vitrail.runs.setup import build_task
 
 STUDY = vt.Study.load(vt.datasets.packaged("heart_disease.toml"))
 SITES = vt.datasets.heart_disease()
@@ -47,7 +50,7 @@ def fit_others(site: str) -> LogisticRegression:
 def others_model(site: str, encoder: Encoder) -> Callable[[pd.DataFrame], np.ndarray]:
     """A stand-in for the shared model: a logistic regression on the three other hospitals."""
     model = fit_others(site)
-    return lambda rows: np.stack([np.zeros(len(rows)), model.decision_function(encoder.matrix(rows))], 1)
+    return lambda rows: model.predict_log_proba(encoder.matrix(rows))
 
 
 def seen(site: str, frame: pd.DataFrame, *findings: ShiftFinding, study: vt.Study = STUDY, **given: object) -> View:
@@ -272,6 +275,23 @@ def test_other_rows_than_the_runs_are_said(run: vt.Run) -> None:
     other = look_behind(run, "cleveland", SITES["cleveland"].iloc[1:])
     assert not other.same
     assert "not those that the run saw" in to_text(other)
+
+
+def test_a_reading_is_judged_by_the_answers_of_the_loss() -> None:
+    """Under evidence a score says another share than under cross-entropy."""
+    study = STUDY.with_changes(training={"loss": "evidence"})
+    run = vt.federate(study, SITES, method="ifedavg", rounds=20)
+    frame = SITES["cleveland"].assign(disease=1 - SITES["cleveland"].disease)
+    told = {view.name: view for view in look_behind(run, "cleveland", frame, ["disease"]).views}
+    (cause,) = told[LABEL].causes
+    task, layers = build_task(study, run.method, run.seed), behind(run, "cleveland").layers
+    own = run.model_of("cleveland").models()[OWN]
+    shared = {k: layers[k].to(v).reshape(1, *v.shape) if k in layers else v[None] for k, v in own.items()}
+    x = torch.from_numpy(run.model_of("cleveland").encoder.matrix(clean(frame, study))).float()
+    p = task.loss.answers(task.output(shared, x[None])[0].double())
+    y = torch.tensor(frame.disease.to_list())
+    losses = [torch.stack([-p[y == k, to[k]].log().mean() for k in (0, 1)]).mean() for to in ((0, 1), (1, 0))]
+    assert "falls from {:.2f} to {:.2f}".format(*losses) in cause.numbers
 
 
 def test_text_and_silence(run: vt.Run) -> None:

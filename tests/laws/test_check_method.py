@@ -203,6 +203,10 @@ class ChangesItsFacts(OneNetwork, FedAvg):
         return coord, {"who": Fact(roster.present.nonzero()[:, 0], ("one",), "who answered", every=True)}
 
 
+class SaysItNeedsNothing(OneNetwork, FedAvg):
+    settles: ClassVar[frozenset[str]] = frozenset({"lot"})
+
+
 BREAKS = [
     (SaysUndeclared, {laws.only_declared_tensors_travel}),
     (MixesSites, {laws.engines_agree}),
@@ -222,6 +226,7 @@ BREAKS = [
     (AsksAgain, {laws.a_refusal_is_kept, laws.nothing_private_travels}),
     (MislabelsFacts, {laws.facts_fit_their_axes}),
     (ChangesItsFacts, {laws.facts_fit_their_axes}),
+    (SaysItNeedsNothing, {laws.settling_looks_only_at_what_it_says}),
 ]
 
 

@@ -36,6 +36,14 @@ OPTIONS: dict[str, list[dict[str, Any]]] = {
         {"rear": 1, "selection": "random", "similarity": False},
         {"rear": "never", "selection": "all", "evidence": False},
     ],
+    "indisco": [
+        {"least": 1, "invited": 2},
+        {"share": "prototypes", "warm": 1, "least": 2, "optimiser": "study", "weights": "rows"},
+        {"share": "add-on", "alone_too": False, "warm": 2, "least": 1},
+        {"share": "no", "warm": 2, "least": 1},
+        {"travel": False, "warm": 1, "least": 1},
+        {"travel": False, "share": "prototypes", "alone_too": False, "warm": 1, "least": 1},
+    ],
     "weight_erosion": [{}, {"update": "local", "size": "weight", "validation": 0.25, "patience": 1, "p_d": 0.2}],
 }
 CASES = [(name, i) for name in methods.TABLE for i in range(len(OPTIONS.get(name, [{}])))]

@@ -13,7 +13,7 @@ import pytest
 import vitrail as vt
 from report.pages import HOSTILE, run_of
 from small import opposed_tables
-from vitrail.core.metrics import SUREST, surest
+from vitrail.core.metrics import SUREST, told_shares
 from vitrail.report import render
 from vitrail.report.build import page_of
 from vitrail.report.coverage import APART, contents, is_told
@@ -35,7 +35,7 @@ def made(rows: dict[str, int], curve: dict[int, float], auroc: float = 0.7, loss
     """A run that was not run, whose sites all have this curve where enough rows are left."""
     history = []
     for site, n in rows.items():
-        told = {f"accuracy@{s}": curve[s] if surest(n, s) >= 10 else np.nan for s in SUREST}
+        told = {f"accuracy@{s}": curve[s] if s in told_shares(n) else np.nan for s in SUREST}
         told |= {"doubt": 0.4, "auroc": auroc} if n >= 10 else {"doubt": np.nan, "auroc": np.nan}
         history += [(0, 5, site, COVERAGE, metric, value) for metric, value in told.items()]
     run = run_of(list(rows), history=history)
@@ -55,7 +55,7 @@ def filled(run: vt.Run) -> str:
 def test_the_sentence_has_the_numbers_of_the_run(loss: str) -> None:
     seen = set()
     for seed in (1, 2):
-        tables = opposed_tables({"small": 60, "large": 300, "tiny": 12})
+        tables = opposed_tables({"small": 120, "large": 180, "tiny": 12})
         study = vt.Study.infer(tables, target="sick").with_changes(training={"rounds": 4, "loss": loss})
         run = vt.federate(study, tables, "fedavg", seed=seed)
         told = words(section(render(page_of(run))))
@@ -67,7 +67,8 @@ def test_the_sentence_has_the_numbers_of_the_run(loss: str) -> None:
         assert text is not None, told
         assert [float(v) for v in text.groups()] == pytest.approx([100 * after, 100 * before], abs=0.051)
         assert f"over {n} hold-out cases of 2 sites, of which {n - kept} go to a person" in told
-        assert "fewer than 10 cases left without the least sure tenth: tiny." in told
+        assert "Handing the least sure fifth of the cases" in told, "of fewer than a hundred, a tenth is fewer than ten"
+        assert "fewer than 10 cases in the least sure fifth, or beside it: tiny." in told
         assert ("how little evidence" in told) == (loss == "evidence")
         assert ("entropy" in told) == (loss == "likelihood")
         assert f"with a chance of {run.uncertainty().auroc.mean():.2f} (mean of sites)" in told
@@ -105,13 +106,13 @@ def test_one_site_is_not_called_all_sites() -> None:
     html = filled(made({"alone": 61}, line(0.7, 0.02)))
     assert "all sites" not in html
     assert html.count('class="series strong m6"') == 2, "wide and narrow"
-    assert "Counted over 61 hold-out cases, of which 6 go to a person." in words(html)
+    assert "Counted over 61 hold-out cases, of which 12 go to a person." in words(html)
     assert "The gain is largest" not in html
 
 
 @pytest.mark.parametrize("count", [2, APART, APART + 1, 40])
 def test_a_line_for_each_site_and_one_for_all(count: int) -> None:
-    rows = {f"site {i}": 40 + i for i in range(count)}
+    rows = {f"site {i}": 50 + i for i in range(count)}
     html = filled(made(rows, line(0.6, 0.03)))
     assert "nan" not in html.lower()
     assert html.count('<g class="series') == 2 * (count + 1)
@@ -131,9 +132,9 @@ def test_names_from_files_stay_text() -> None:
 
 
 def test_nothing_is_drawn_where_nothing_is_told() -> None:
-    small = made({"a": 10, "b": 3}, line(0.7, 0.02))
+    small = made({"a": 24, "b": 3}, line(0.7, 0.02))
     assert not is_told(small)
-    tables = opposed_tables({"small": 60, "large": 90})
+    tables = opposed_tables({"small": 60, "large": 150})
     study = vt.Study.infer(tables, target="sick").with_changes(training={"rounds": 1})
     assert HEAD in render(page_of(vt.federate(study, tables)))
     assert HEAD not in render(page_of(vt.compare(study, tables, ["fedavg"], seeds=[1])))

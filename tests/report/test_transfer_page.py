@@ -10,7 +10,7 @@ import pytest
 
 import vitrail as vt
 from vitrail.report.transfer import render_transfer, write_transfer
-from vitrail.studies.transfer import ON_TRUST, Transfer
+from vitrail.studies.transfer import Transfer, on_trust
 
 NASTY = "<b>x</b>"
 
@@ -50,7 +50,7 @@ def test_findings_say_who_ranks_first_and_where_to_doubt(found) -> None:
     assert f"For {NASTY}, a & b ranks first: transfer loss 0.000." in page
     assert f"For c, a & b ranks first: transfer loss −0.400; {NASTY} cannot be told apart from it." in page
     assert f"By the loss on c’s rows alone it would be {NASTY} (0.200 against 0.700)" in page
-    assert ON_TRUST in page
+    assert on_trust("row") in page
     assert f"{NASTY} -0.75" in page
 
 

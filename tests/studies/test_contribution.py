@@ -412,5 +412,13 @@ def test_on_the_command_line(study, sites, tmp_path, monkeypatch, capsys) -> Non
     assert written == {"contribution.html", "values.csv", "costs.csv", "ledger.csv"}
     with pytest.raises(vt.VitrailError, match="not the rows"):
         vitrail("contribution", "run", "--user", "va", "--data", "data/cleveland.csv")
-    with pytest.raises(vt.VitrailError, match="one file of the site"):
-        vitrail("contribution", "run", "--user", "nowhere", "--data", "data")
+    Path("data/va.csv").rename("data/elsewhere.csv")
+    with pytest.raises(vt.VitrailError, match="one file of the site 'va' here, got 0"):
+        vitrail("contribution", "run", "--user", "va", "--data", "data")
+    with pytest.raises(vt.VitrailError, match="cannot be computed") as caught:
+        vitrail("contribution", "run", "--user", "hungarain", "--data", "nowhere.csv", "--method", "lo")
+    name, way, file = map(str, caught.value.problems)
+    assert "no site 'hungarain'" in name
+    assert "Did you mean 'hungarian'" in name
+    assert "'lo'" in way
+    assert "nowhere.csv" in file

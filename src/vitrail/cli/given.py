@@ -29,14 +29,17 @@ def parse_methods(given: str | None) -> list[str]:
     from vitrail.methods import DEFAULT, TABLE, named
 
     if given is None:
-        return [*named(lambda kind: not kind.federated), DEFAULT, *named(lambda kind: kind.brief)]
+        yardsticks = named(lambda kind: not kind.federated and not kind.needs)
+        return [*yardsticks, DEFAULT, *named(lambda kind: kind.brief)]
     if given.strip() != "all":
         return [name.strip() for name in given.split(",") if name.strip()]
     if left_out := named(lambda kind: kind.tune_first):
         titles = ", ".join(TABLE[name].title for name in left_out)
         print(f"Left out: {titles}. Their defaults are no use before `vitrail tune`.")
         print(f"To have them all the same, name them: --methods {','.join(left_out)}\n")
-    return named(lambda kind: not kind.tune_first)
+    if apart := named(lambda kind: bool(kind.needs)):
+        print(f"Left out, for the network that they need: {', '.join(TABLE[name].title for name in apart)}.\n")
+    return named(lambda kind: not kind.tune_first and not kind.needs)
 
 
 def parse_settings(given: list[str]) -> dict[str, Any]:

@@ -21,7 +21,7 @@ from vitrail.cli.given import (
     parse_pseudonyms,
     parse_settings,
 )
-from vitrail.cli.shown import kept_size, show_progress
+from vitrail.cli.shown import kept_size, print_run, show_progress
 from vitrail.core.problems import Problem, VitrailError
 from vitrail.core.table import print_table
 
@@ -88,10 +88,8 @@ def run(
 ) -> None:
     """Train one method over all sites and score every site on its own hold-out rows."""
     from vitrail.data.read import read_sites
-    from vitrail.explain.trust import read_trust
     from vitrail.methods import build
     from vitrail.report.build import write_report
-    from vitrail.report.findings import no_shifts
     from vitrail.runs import federate
     from vitrail.study import Study
 
@@ -119,22 +117,7 @@ def run(
             keep_updates=keep_updates,
             progress=lambda done, total: step("rounds", done, total),
         )
-    table = result.scores().pivot(index="site", columns="metric", values="value").loc[result.sites]
-    print_table(
-        ["site", *result.study.metrics],
-        [[s, *(table.loc[s, m] for m in result.study.metrics)] for s in table.index],
-    )
-    if result.shift_table is not None:
-        print("\nWhose data does not fit?")
-        found = result.findings()
-        print("\n".join(f"  - {f.text}" for f in found) or f"  {no_shifts(result.shifts(), result.study.row_word)}")
-    if trust := read_trust(result.sites, result.facts):
-        words = "How far each site trusts the others after the last round: 1 fully, 0 no more"
-        if trust.shares:
-            words = "Whom each site learned from: share of its model, mean over rounds"
-        print(f"\n{words}\n")
-        shown = trust.mean if trust.shares else trust.final
-        print_table(["user", *trust.sites], [[u, *map(float, a)] for u, a in zip(trust.sites, shown, strict=True)])
+    print_run(result)
     if keep_updates:
         print(f"\nUpdates kept: {kept_size(out)}. The coordinator sees each site's own report.")
     print(f"\nRun:  {out.resolve()}\nPage: {write_report(result, out / 'report.html').resolve()}")
@@ -154,7 +137,7 @@ def wire(
 
     agreed = Study.load(study or packaged("heart_disease.toml"))
     if method == "ndoye":
-        from vitrail.studies.transfer import ON_TRUST, transfer_lines
+        from vitrail.studies.transfer import on_trust, transfer_lines
 
         title, lines = (
             f"Adapted Ndoye factor, before any training together, {sites} sites",
@@ -190,7 +173,7 @@ def wire(
     print("seen = sum: the coordinator needs only the total over sites; each: it sees every site's own.")
     print(f"This table says what travels, not what could be learned from it about the {one}s behind it.")
     if method == "ndoye":
-        print(f"Every site's model goes to every other site, through the coordinator. {ON_TRUST}")
+        print(f"Every site's model goes to every other site, through the coordinator. {on_trust(one)}")
 
 
 def report(
@@ -235,7 +218,9 @@ def adopt(
     result = told.adopt(site, read_table(data, told.study))
     result.save(out)
     rows = gains(result)
-    print(f"{site}, on its own hold-out rows: the shared model as it is, and with layers fitted to the site\n")
+    print(
+        f"{site}, on its own hold-out {told.study.row_word}s: the shared model as it is, and with layers fitted to it\n"
+    )
     print_table(
         ["metric", "before", "after"], rows[rows.site == site][["metric", "before", "after"]].to_numpy().tolist()
     )

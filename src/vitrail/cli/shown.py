@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from vitrail.core.table import print_table
 
 if TYPE_CHECKING:
+    from vitrail.runs import Run
     from vitrail.studies import Comparison
 
 
@@ -24,6 +25,34 @@ def show_progress() -> Iterator[Callable[[str, int, int], None]]:
     with Progress(*shown, console=console, disable=not console.is_terminal, transient=True) as progress:
         task = progress.add_task("", total=None)
         yield lambda words, done, total: progress.update(task, completed=done, total=total, description=words)
+
+
+def print_run(result: Run) -> None:
+    """The scores, and what the method found out."""
+    from vitrail.explain.prototype_words import labels_of, to_text
+    from vitrail.explain.prototypes import read_standing
+    from vitrail.explain.trust import read_trust
+    from vitrail.report.findings import no_shifts
+
+    table = result.scores().pivot(index="site", columns="metric", values="value").loc[result.sites]
+    print_table(
+        ["site", *result.study.metrics],
+        [[s, *(table.loc[s, m] for m in result.study.metrics)] for s in table.index],
+    )
+    if result.shift_table is not None:
+        print("\nWhose data does not fit?")
+        found = result.findings()
+        print("\n".join(f"  - {f.text}" for f in found) or f"  {no_shifts(result.shifts(), result.study.row_word)}")
+    if standing := read_standing(result.facts):
+        labels = labels_of(result.study.target.levels, standing)
+        print(f"\nWhose class stands out?\n{to_text(standing, result.sites, labels)}")
+    if trust := read_trust(result.sites, result.facts):
+        words = "How far each site trusts the others after the last round: 1 fully, 0 no more"
+        if trust.shares:
+            words = "Whom each site learned from: share of its model, mean over rounds"
+        print(f"\n{words}\n")
+        shown = trust.mean if trust.shares else trust.final
+        print_table(["user", *trust.sites], [[u, *map(float, a)] for u, a in zip(trust.sites, shown, strict=True)])
 
 
 def print_comparison(result: Comparison) -> None:

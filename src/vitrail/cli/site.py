@@ -29,8 +29,12 @@ def check(
     from vitrail.data.check import check_sites, to_json, to_text
     from vitrail.study import Study
 
-    checked = check_sites(files, Study.load(study))
-    told = [(to_json if json else to_text)(found, file.name, rows) for file, (found, rows) in checked.items()]
+    agreed = Study.load(study)
+    checked = check_sites(files, agreed)
+    told = [
+        to_json(found, file.name, rows) if json else to_text(found, file.name, rows, agreed.row_word)
+        for file, (found, rows) in checked.items()
+    ]
     print(told[0] if len(told) == 1 else f"[{', '.join(told)}]" if json else "\n\n".join(told))
     raise typer.Exit(1 if any(found for found, _ in checked.values()) else 0)
 
@@ -165,6 +169,7 @@ def look(
     site: Annotated[str, typer.Option(help="The site whose own eyes these are.")] = "",
     kit: Annotated[Path | None, typer.Option(help="The site's kit, where it took part between machines.")] = None,
     feature: Annotated[list[str] | None, typer.Option(help="A column to look at besides the findings'.")] = None,
+    picture: Annotated[list[str] | None, typer.Option(help="A picture of --data to be taken apart.")] = None,
     out: Annotated[Path | None, typer.Option(help="The HTML file; without it, look-SITE.html here.")] = None,
 ) -> None:
     """At a site, alone: its own rows behind each of its marks, or its pictures beside the model. Nothing leaves."""
@@ -182,11 +187,11 @@ def look(
         from vitrail.deploy import enrol, personal
 
         mine = personal.load_model(enrol.load_kit(kit))
-        seen = mine.look(read_table(data, mine.model.study), feature or [])
+        seen = mine.look(read_table(data, mine.model.study), feature or [], picture or [])
     else:
         assert run is not None
         told = Run.load(run)
-        seen = look_behind(told, site, read_table(data, told.study), feature or [])
+        seen = look_behind(told, site, read_table(data, told.study), feature or [], picture or [])
     page = write_look(seen, out or Path(f"look-{site_folder(seen.site)}.html"))
     print(f"{to_text(seen)}\n\nPage: {page.resolve()}")
 

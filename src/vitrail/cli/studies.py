@@ -19,17 +19,21 @@ from vitrail.cli.given import (
     free_folder,
     parse_methods,
 )
-from vitrail.cli.shown import print_comparison, show_progress
+from vitrail.cli.shown import print_comparison, print_run, show_progress
 from vitrail.core.problems import Problem, VitrailError, nearest
 from vitrail.core.table import print_table
 
 
 def demo(
-    what: Annotated[str, typer.Argument(help="heart: tables of four hospitals. pictures: chest X-rays.")] = "heart",
+    what: Annotated[
+        str,
+        typer.Argument(help="heart: tables of four hospitals. pictures: chest X-rays. prototypes: whose have a mark?"),
+    ] = "heart",
     out: Annotated[Path, typer.Option(help="Where to write.")] = Path("runs/demo"),
     seeds: Annotated[int, typer.Option(min=1, help="Seeds for each method.")] = 5,
 ) -> None:
-    """Federate real data that is shipped, offline, and write a page about it: heart disease, or chest X-rays."""
+    """Federate real data that is shipped, offline, and write a page about it: tables, pictures, or pictures of which
+    one site's have a mark."""
     from vitrail.data import datasets
     from vitrail.methods import named
     from vitrail.report.build import write_report
@@ -37,14 +41,18 @@ def demo(
     from vitrail.study import Study
 
     if what == "heart":
-        file, sites, names = "heart_disease.toml", datasets.heart_disease(), named(lambda kind: not kind.tune_first)
+        file, sites = "heart_disease.toml", datasets.heart_disease()
+        names = named(lambda kind: not kind.tune_first and not kind.needs)
         print("Four hospitals, 920 patients. Is a coronary artery narrowed? Each hospital keeps its rows.")
     elif what == "pictures":
         file, sites = "pneumonia.toml", datasets.pneumonia()
         names = parse_methods(None)
         print("Four sites, 1560 chest X-rays of children. Is it pneumonia? Each site keeps its pictures.")
+    elif what == "prototypes":
+        _demo_prototypes(out)
+        return
     else:
-        hint = nearest(what, ("heart", "pictures"))
+        hint = nearest(what, ("heart", "pictures", "prototypes"))
         raise VitrailError("there is no such demo", [Problem("demo", f"there is none named {what!r}.", hint)])
     study = Study.load(datasets.packaged(file))
     print(f"{datasets.ATTRIBUTIONS[study.name]}\n")
@@ -61,6 +69,32 @@ def demo(
         )
     print_comparison(result)
     print(f"\nPage: {write_report(result, target / 'report.html').resolve()}")
+
+
+def _demo_prototypes(out: Path) -> None:
+    """X-rays of which one site's carry a mark: which site's, the federation's page says; what it is, its own."""
+    from vitrail.data import bias, datasets
+    from vitrail.explain.prototypes import read_standing
+    from vitrail.report.build import write_report
+    from vitrail.report.private import write_look
+    from vitrail.runs import federate
+    from vitrail.runs.look import look_behind
+    from vitrail.study import Study
+
+    study = Study.load(datasets.packaged("prototypes.toml"))
+    marked = bias.text(datasets.pneumonia(), site="referral", label="pneumonia")
+    print("Four sites, 1560 chest X-rays of children. Is it pneumonia? Each site keeps its pictures. Into those of one")
+    print("class at one site we wrote a letter, as a portable machine does. Who finds out, without seeing a picture?")
+    print(f"{datasets.ATTRIBUTIONS[study.name]}\n")
+    target = free_folder(out)
+    with show_progress() as step:
+        run = federate(study, marked.sites, out=target, progress=lambda done, total: step("rounds", done, total))
+    print_run(run)
+    print(f"\nPage: {write_report(run, target / 'report.html').resolve()}")
+    standing = read_standing(run.facts)
+    for name in dict.fromkeys(run.sites[found.site] for found in standing.found) if standing else ():
+        page = write_look(look_behind(run, name, marked.sites[name]), target / f"look-{name}.html")
+        print(f"What {name} sees of itself, and nobody else: {page.resolve()}")
 
 
 def compare(
@@ -144,7 +178,8 @@ def tune(
             workers=workers or cores(),
             progress=step,
         )
-    print(f"{found.title}: {found.metric.replace('_', ' ')} over {folds} folds of the training rows, best first\n")
+    judged = f"{found.metric.replace('_', ' ')} over {folds} folds of the training {agreed.row_word}s"
+    print(f"{found.title}: {judged}, best first\n")
     keys = list(found.grid)
     table = found.table[[*keys, "mean", "sd", "worst", "worst_site"]].to_numpy().tolist()
     shown = [[*map(str, row[: len(keys)]), *row[len(keys) :]] for row in table]
@@ -171,7 +206,7 @@ def transfer(
     """Before any training together: whose model carries over to whose rows (the adapted Ndoye factor)?"""
     from vitrail.data.read import read_sites
     from vitrail.report.transfer import write_transfer
-    from vitrail.studies.transfer import ON_TRUST, train_together
+    from vitrail.studies.transfer import on_trust, train_together
     from vitrail.studies.transfer import transfer as carry_over
     from vitrail.study import Study
 
@@ -201,7 +236,7 @@ def transfer(
         for r in rows[["user", "site", "transfer", "loss_on_user"]].values
     ]
     print_table(["user", "site", "transfer loss", "loss on user", "difference in effect"][: 5 - pictures], said)
-    print(f"\n{ON_TRUST}")
+    print(f"\n{on_trust(word)}")
     if scores is not None:
         first = scores[scores.metric == agreed.metrics[0]]
         print(f"\n{agreed.metrics[0].replace('_', ' ')} on each user's own hold-out {word}s\n")
@@ -225,10 +260,10 @@ def contribution(
     from vitrail.report.contribution import write_contribution
     from vitrail.runs import Run
     from vitrail.runs.folder import site_folder
+    from vitrail.studies.contribution import asked_wrongly, to_text, user_table
     from vitrail.studies.contribution import contribution as count
-    from vitrail.studies.contribution import to_text, user_table
 
-    rows = user_table(data, Run.load(run).study, user)
+    rows = user_table(data, Run.load(run), user, asked_wrongly(method, permutations))
     with show_progress() as step:
         told = count(run, user, rows, method, permutations, step)
     page = write_contribution(told, out or Path(f"contribution-{site_folder(user)}"))

@@ -17,7 +17,7 @@ from vitrail.core.facts import OWN, Facts
 from vitrail.core.losses import Loss
 from vitrail.core.random import mixed
 from vitrail.core.rules import Rule
-from vitrail.core.task import Batch, Task
+from vitrail.core.task import Batch, Net, Task
 from vitrail.core.tensors import Params
 
 State = TypeVar("State")  # what a site keeps between rounds; never leaves it
@@ -51,6 +51,7 @@ class Rows(NamedTuple):
     total: Tensor  # [site]: how many it trains on
     aside: Batch | None = None  # those it judges by and does not train on, where the method asks for them
     look: Callable[[], Iterator[Batch]] | None = None
+    held: Batch | None = None  # its hold-out rows, for an exchange that says so (Exchange.holds_out)
 
     def blocks(self) -> Iterator[Batch]:
         """All rows it trains on, once and in order, in blocks; rows of weight 0 are padding."""
@@ -77,6 +78,8 @@ class Exchange(ABC, Generic[State, Coord, Work, Down, Up]):
     places: ClassVar[bool] = False  # whether a batch says which rows it holds (Batch.at)
     consent: str = ""  # what a site shows, once, in words that follow "you agree to show"; it may refuse
     unsure: ClassVar[frozenset[str]] = frozenset()  # tensors of a report that may hold what is no number
+    holds_out: ClassVar[bool] = False  # whether a site counts on its hold-out rows (Rows.held)
+    settles: ClassVar[frozenset[str]] = frozenset()  # fields of its word that `settle` looks at; none named: all
 
     def batches(self) -> int | None:
         """How many batches a site draws in a round at most; None: as many as its epochs have."""
@@ -149,6 +152,7 @@ class Method(Exchange[State, Coord, Work, Down, Up]):
     grows: ClassVar[bool] = False  # True when messages hold something for every site, so that they grow with them
     told: ClassVar[frozenset[str]] = frozenset()  # what of its state a site's reports tell; all else never leaves it
     tune_first: ClassVar[bool] = False  # True where the defaults are no use before `vitrail tune`
+    needs: ClassVar[str] = ""  # the kind of network that it is about, where it is about one (nets.TABLE)
     brief: ClassVar[bool] = False  # True where a short comparison shows it, beside the yardsticks and the default
     lr: float | None = None  # None: the study's
     momentum: float | None = None  # None: the study's
@@ -182,6 +186,10 @@ class Method(Exchange[State, Coord, Work, Down, Up]):
     def judged_by(self, loss: Loss) -> Loss:
         """The loss it trains with: the study's, unless the method is about another."""
         return loss
+
+    def ruled_by(self, rule: Rule, net: Net) -> Rule:
+        """How a step is made of a gradient: as the study says, unless the method is about another way."""
+        return rule
 
     def aside(self) -> float:
         """The share of its training rows that each site keeps out of training, to judge by (Rows.aside)."""

@@ -67,6 +67,14 @@ TRIED = "the shares of one's own model that were tried"  # [own share]
 ALONE_WEIGHT = "weights of a linear model trained alone"  # [site, input, output]
 ALONE_BIAS = "constants of a linear model trained alone"  # [site, output]
 
+# Of networks with prototypes. Nothing is told of a class of which a site has too few pictures, or where it refused: 0.
+TRAVEL = "a user's model on a site's hold-out pictures of a class: how many it tells right, and how many there are"
+# [user, site, class, 2]
+SAME_PLACE = "of a site's pictures of a class, how many are told by one and the same place; and how many there are"
+# [site, class, 2]
+EASY = "the mean loss of a site's pictures of a class after the warm-up"  # [site, class]
+PROTOTYPE_DISTANCE = "how far a site's own prototypes of a class lie from the shared ones"  # [site, class]
+
 # The models that a site may hold, by what each is to it
 OWN = "own"  # with which it predicts
 SHARED = "shared"  # of all sites

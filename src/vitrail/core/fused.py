@@ -7,6 +7,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import cache
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -139,6 +140,19 @@ def descend_layer(
     factors = _numbers((times, by, by * scale), slope.dtype, slope.device)
     blocks = (-(-width // 64), -(-h.shape[2] // 64), sites)
     _compiled("descend_layer", slope.dtype)(blocks, (16, 16, 1), [*given, factors, rows, h.shape[2], width])
+    return True
+
+
+def descend_adam(
+    w: Tensor, slope: Tensor, memory: list[Tensor], lr: float, betas: tuple[float, float], eps: float
+) -> bool:
+    """Adam (core/rules.py) in one pass on a CPU, where all sites are at the same step; `memory`: m, s, t. False, and
+    nothing done, elsewhere. Torch's kernel takes numbers as they lie, whatever the strides say."""
+    m, s, t = memory
+    if w.device.type != "cpu" or not all(v.is_contiguous() for v in (w, slope, m, s)) or bool((t != t[0]).any()):
+        return False
+    rates: dict[str, Any] = {"lr": lr, "beta1": betas[0], "beta2": betas[1], "eps": eps, "weight_decay": 0.0}
+    torch._fused_adam_([w], [slope], [m], [s], [], [t[:1]], **rates, amsgrad=False, maximize=False)
     return True
 
 

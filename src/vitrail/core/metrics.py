@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -14,7 +15,8 @@ Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 NAN = float("nan")
 SUREST = tuple(range(100, 0, -10))  # per cent of a site's rows, those of which its model is surest
-FEWEST = 10  # rows behind a number about doubt: a number about fewer would be about single rows
+FEWEST = 10  # rows behind a number about doubt, or the difference of two: fewer would be about single rows
+STEPS = (10, 20, 40, 80)  # between the shares of which a site tells; all of a coarser step are shares of a finer one
 DOUBT = (*(f"accuracy@{share}" for share in SUREST), "doubt", "auroc")  # what `score_doubt` tells
 
 
@@ -145,7 +147,7 @@ def score_all(names: tuple[str, ...], y: NDArray[np.generic], p: Floats, real: N
 def score_doubt(y: NDArray[np.generic], p: Floats, doubt: Floats, real: NDArray[np.bool_]) -> dict[str, Floats]:
     """What a model's doubt [site, row] is worth at every site, [site]: how often it is right in the surest so many per
     cent of the rows, the mean doubt, and the chance that doubt is larger at a mistake than at a row it got right. NaN
-    where fewer than FEWEST rows stand behind the number."""
+    where fewer than FEWEST rows stand behind the number, or behind its difference to the next."""
     used = _usable(np.dstack([p, doubt]), real)
     a, unsure = Answers(y[used], p[used], np.nonzero(used)[0], len(y)), doubt[used]
     right, ends = a.guess == a.y, a.rows.cumsum().astype(np.int64)[:-1]
@@ -166,12 +168,27 @@ def surest(rows: int, share: int) -> int:
     return -(-rows * share // 100)
 
 
+def told_shares(rows: int) -> tuple[int, ...]:
+    """Those of SUREST of which a site with so many rows tells a number: from 100 down in the finest of STEPS by which
+    two neighbours, and so any two, are FEWEST rows apart.
+
+    >>> told_shares(100) == SUREST, told_shares(61), told_shares(25), told_shares(24), told_shares(9)
+    (True, (100, 80, 60, 40, 20), (100, 60), (100,), ())
+    """
+    for step in STEPS:
+        shares = tuple(share for share in SUREST[:: step // 10] if surest(rows, share) >= FEWEST)
+        counts = [surest(rows, share) for share in shares]
+        if all(more - fewer >= FEWEST for more, fewer in pairwise(counts)):
+            break
+    return shares
+
+
 def _of_the_surest(right: NDArray[np.bool_], unsure: Floats) -> list[float]:
     """Accuracy for each of SUREST. Rows of the same doubt share their hits: their order says nothing."""
     group = np.unique(unsure, return_inverse=True)[1]
     hits = (np.bincount(group, right) / np.bincount(group))[np.sort(group)]
-    counts = [surest(len(right), share) for share in SUREST]
-    return [float(hits[:n].mean()) if n >= FEWEST else NAN for n in counts]
+    told = told_shares(len(right))
+    return [float(hits[: surest(len(right), share)].mean()) if share in told else NAN for share in SUREST]
 
 
 def _usable(p: Floats, real: NDArray[np.bool_]) -> NDArray[np.bool_]:

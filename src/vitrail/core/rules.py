@@ -16,7 +16,8 @@ from typing import TYPE_CHECKING, ClassVar, Protocol
 
 import torch
 
-from vitrail.core.tensors import Params, add_, per_site, taken
+from vitrail.core.fused import descend_adam
+from vitrail.core.tensors import Params, add_, per_site, scratch, taken
 
 if TYPE_CHECKING:
     from vitrail.core.task import Batch, Task
@@ -110,20 +111,29 @@ class Adam:
         return _memory(shapes, held or {})
 
     def descend(self, task: Task, params: Params, memory: Params, batch: Batch, beside: Beside | None = None) -> None:
-        self.follow(params, memory, with_term(task.grad(params, batch), beside))
+        slope = {k: scratch(f"slope/{k}", v.shape, v) for k, v in params.items()}  # done with after this step
+        task.accumulate(params, batch, slope, 0.0, 1.0)
+        self.follow(params, memory, with_term(slope, beside))
 
     def follow(self, params: Params, memory: Params, slope: Params) -> None:
-        names, (a, b) = list(params), self.betas
+        (a, b), rate = self.betas, dict(self.factors)
         if self.decay:
             add_(slope, params, self.decay)
-        first, second, steps = ([memory[f"{part}/{k}"] for k in names] for part in self.PARTS)
+        torch._foreach_add_([memory[f"steps/{k}"] for k in params], 1)
+        mine = {k: [memory[f"{part}/{k}"] for part in self.PARTS] for k in params}
+        names = [
+            k
+            for k, v in params.items()
+            if not descend_adam(v, slope[k], mine[k], self.lr * rate.get(k, 1.0), self.betas, self.eps)
+        ]
+        if not names:
+            return
+        first, second, steps = zip(*(mine[k] for k in names), strict=True)
         g = [slope[k] for k in names]
-        torch._foreach_add_(steps, 1)
         torch._foreach_lerp_(first, g, 1 - a)
         torch._foreach_mul_(second, b)
         torch._foreach_addcmul_(second, g, g, 1 - b)
-        root, rate = torch._foreach_sqrt(second), dict(self.factors)
-        for k, m, s, t in zip(names, first, root, steps, strict=True):
+        for k, m, s, t in zip(names, first, torch._foreach_sqrt(second), steps, strict=True):
             s.div_(per_site((1 - b**t).sqrt_(), s)).add_(self.eps)
             by = -self.lr * rate.get(k, 1.0) / (1 - a**t)
             params[k].addcdiv_(m * per_site(by, m), s)

@@ -94,8 +94,10 @@ def taken(like: Tensor) -> Tensor:
 
 
 def numbers(x: Tensor, like: Tensor) -> Tensor:
-    """Rows as a network takes them: pictures of uint8 become numbers from 0 to 1."""
-    return x.to(like.dtype).div_(255) if x.dtype == torch.uint8 else x
+    """Rows as a network takes them: pictures of uint8 become numbers from 0 to 1, and half precision whole."""
+    if x.dtype == torch.uint8:
+        return x.to(like.dtype).div_(255)
+    return x.to(like.dtype) if x.dtype == torch.float16 else x
 
 
 def to_all(tree: Params, sites: int) -> Params:

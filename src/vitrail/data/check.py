@@ -50,8 +50,8 @@ def _errors_first(findings: list[Finding]) -> list[Finding]:
     return sorted(findings, key=lambda finding: finding.severity)  # "error" < "warning", and sorted is stable
 
 
-def to_text(findings: Sequence[Finding], name: str, rows: int) -> str:
-    """The findings for a terminal.
+def to_text(findings: Sequence[Finding], name: str, rows: int, word: str = "row") -> str:
+    """The findings for a terminal; `word`: what a row is.
 
     >>> found = Finding("constant_column", "warning", "sex", (), 9, "9 of 9 values are 1", "Hm.")
     >>> print(to_text([found], "a.csv", 9))
@@ -59,7 +59,7 @@ def to_text(findings: Sequence[Finding], name: str, rows: int) -> str:
       warning  sex: 9 of 9 values are 1 [constant_column]
                Hm.
     """
-    totals = {"row": rows, **{s: sum(f.severity == s for f in findings) for s in ("error", "warning")}}
+    totals = {word: rows, **{s: sum(f.severity == s for f in findings) for s in ("error", "warning")}}
     lines = [f"{name}: " + ", ".join(f"{n} {what}{'s' * (n != 1)}" for what, n in totals.items())]
     for f in findings:
         where = f" ({name_rows(f.rows)}{', ...' if f.count > len(f.rows) else ''})" if f.rows else ""

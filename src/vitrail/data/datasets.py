@@ -9,6 +9,7 @@ import gzip
 import hashlib
 import io
 import os
+import zipfile
 from collections.abc import Sequence
 from functools import cache
 from importlib.resources import files
@@ -21,6 +22,8 @@ from numpy.typing import NDArray
 
 from vitrail.core.problems import Problem, VitrailError
 from vitrail.data.cut import by_column
+from vitrail.data.pictures import decoded, fitted
+from vitrail.data.schema import Images
 
 HEART_ATTRIBUTION = (
     "UCI Heart Disease (Janosi, Steinbrunn, Pfisterer, Detrano, 1988; UCI dataset 45), CC BY 4.0. Investigators: "
@@ -37,6 +40,7 @@ FINDINGS = ("normal", "pneumonia")
 ATTRIBUTIONS = {  # by the name of the packaged study
     "Heart disease, four hospitals": HEART_ATTRIBUTION,
     "Pneumonia in chest X-rays, four sites": PNEUMONIA_ATTRIBUTION,
+    "Pneumonia in chest X-rays, one site with a mark": PNEUMONIA_ATTRIBUTION,
 }
 HEART_COLUMNS = [
     "age",
@@ -76,6 +80,8 @@ ADULT_COLUMNS = [
 _OUTSIDE = {
     "adult/adult.data.gz": "258f454bb3e48c55b9094c323738c1f4a144d09a63fb46bf294feb03891430e2",
     "cifar10_subset/cifar10_8k_2k.npz": "0ceb1d193da8b34a7ad493fad0792e5b04d48b81e0d4a51397b1fbfb12cbffeb",
+    "cub200_first20/cub200_first20_224.zip": "4aa0032267347add74b33941ef024a97ced8dc8f7100ed9e30dc3bd3f538e390",
+    "cub200_first20/index.csv": "26c8af762ce73fad4cd8f18ae3e7c1d090c69dc1a42ed577f07b9872eab600da",
     "gusto/gusto.csv.gz": "c27126406346f75c31b7bab6b4ed291065b9eb6a67eb117d3e7908ac0060c326",
     "har_smartphones/har_features_recomputed.npz": "a21ee987ee0408e3e3a05cf3f06586b01459fa207d066aa1d0ce20f30d7bb970",
     "pneumoniamnist/pneumoniamnist.npz": "ce8250bf5debc3c389b89affcc1d9feac579b26e875a848301e9f937bb0c2eee",
@@ -137,6 +143,24 @@ def cifar10_subset() -> pd.DataFrame:
             for part in ("train", "test")
         ]
     return pd.concat(parts, ignore_index=True)
+
+
+def cub(size: int = 224) -> pd.DataFrame:
+    """1115 photographs of 20 kinds of birds (the first of CUB-200-2011): `picture`, the middle square brought to
+    size x size, `label` by name, and `part` (train 600, test). For non-commercial research and education only."""
+    index = pd.read_csv(io.BytesIO(_outside("cub200_first20/index.csv")))
+    agreed = Images(size=(size, size), channels=3, fit="resize")
+    with zipfile.ZipFile(io.BytesIO(_outside("cub200_first20/cub200_first20_224.zip"))) as file:
+        pixels = np.stack([fitted(_square(decoded(file.read(name))), agreed).transpose(1, 2, 0) for name in index.file])
+    return _pictures(pixels, label=list(index.class_name.str.replace("_", " ")), part=list(index.split))
+
+
+def _square(pixels: NDArray[Any]) -> NDArray[Any]:
+    """The middle of a picture."""
+    height, width = pixels.shape[:2]
+    side = min(height, width)
+    top, left = (height - side) // 2, (width - side) // 2
+    return pixels[top : top + side, left : left + side]
 
 
 def _pictures(pixels: NDArray[np.uint8], **columns: Any) -> pd.DataFrame:

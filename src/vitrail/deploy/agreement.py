@@ -8,6 +8,7 @@ from __future__ import annotations
 import hashlib
 import json
 import math
+from collections import Counter
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -24,13 +25,15 @@ from vitrail.deploy.message import MOST_WORDS, Form
 from vitrail.engines.wire import Contract, Line, Rehearsal, Spec, beside_of, contracts_of, rehearse
 from vitrail.explain.evidence import LABEL, Variable
 from vitrail.methods import AnyMethod
+from vitrail.nets import ProtoNet
 from vitrail.runs.fit import AGAIN, ShiftFinding, variables_of
-from vitrail.runs.setup import COVERAGE, MAJORITY, build_task, last_splits, wire_lines
+from vitrail.runs.setup import COVERAGE, MAJORITY, build_task, is_evaluated, last_splits, wire_lines
 from vitrail.study import Study
 
-FORMAT = 3  # of the messages
+FORMAT = 4  # of the messages
 ANEW = 20  # in a run, questions that differ from the one that was answered before: a coordinator may be put back
 WHERE = {"stage": int, "round": int, "place": int}  # place: of the exchange in its stage
+LAST = "settle"  # in a question, before the names of what comes from the word that would end the stage now
 
 
 @dataclass(frozen=True)
@@ -43,7 +46,7 @@ class Agreement:
     def of(cls, study: Study, seed: int | None, sites: int) -> Agreement:
         found = cls(study, study.seeds[0] if seed is None else seed, sites)
         if found.method.pools_rows:
-            what = f"{found.method.title} takes every site's rows to one place."
+            what = f"{found.method.title} takes every site's {study.row_word}s to one place."
             raise VitrailError("this does not leave a house", [Problem("method", what, "Use another method.")])
         return found
 
@@ -85,7 +88,7 @@ class Agreement:
             lines.append(Line("evidence", "from site", "how many rows there are", (), "float64", 8, times, "each"))
         train = [f"{metric}, {split}" for split, metric in self.scored(0, 1, ["train"])]
         lines += [Line("scores", "from site", name, (), "float64", 8, 1, "each") for name in train]
-        told = self.others.items()
+        told, lines = self.others.items(), lines + self._to_score()
         return lines + [
             Line("finish", "to site", name, s, _kind(t), 8 * math.prod(s), 1, "each") for name, (s, t) in told
         ]
@@ -95,8 +98,15 @@ class Agreement:
         said: dict[str, Any] = {"format": FORMAT, "study": self.study.to_toml(), "seed": self.seed, "sites": self.sites}
         if self.origin:  # whoever brought the method can change what it does
             said["method"] = self.origin
+        if self.weights:
+            said["weights"] = self.weights
         text = json.dumps({**said, "wire": [list(line) for line in self.lines]}, sort_keys=True)
         return hashlib.sha256(text.encode()).hexdigest()[:24]
+
+    @property
+    def weights(self) -> str:
+        """The sha256 of the file from which a part of the network is read, at every site the same; "" without one."""
+        return self.task.net.sha256 if isinstance(self.task.net, ProtoNet) else ""
 
     @cached_property
     def beside(self) -> tuple[str, ...]:
@@ -112,11 +122,31 @@ class Agreement:
                 names += [f"test:{k}" for k in beside] + ([] if stage or round_ else [f"test:{MAJORITY}"])
         return [(name, metric) for name in names for metric in (DOUBT if name == COVERAGE else self.study.metrics)]
 
-    def settles(self, s: int, round_: int, place: int) -> bool:
-        """Whether the model as it was before that round can be settled, and scored, by the word of that exchange: it
-        comes first in the round, and holds all that the last word does."""
-        stage, told = self.stages[s].stage, [contract.down for contract in self.contracts[s]]
-        return place == stage.turns(round_)[0] and told[-1].items() <= told[place].items()
+    def is_first(self, s: int, round_: int, place: int) -> bool:
+        """Whether a site may be asked with that exchange how good its model was before the round: it comes first."""
+        return place == self.stages[s].stage.turns(round_)[0]
+
+    def settling(self, s: int, place: int) -> Spec:
+        """What settles a model and is not in the word of that exchange: sent with it where scores are asked for."""
+        ex, told, last = self.stages[s].stage.last, self.contracts[s][place].down, self.contracts[s][-1].down
+        needed = {k: v for k, v in last.items() if not ex.settles or k.split("/")[0] in ex.settles}
+        return {f"{LAST}/{k}": v for k, v in needed.items() if told.get(k) != v}
+
+    def _to_score(self) -> list[Line]:
+        """All of `settling` that comes in during a run."""
+        total, done, out = sum(t.stage.rounds for t in self.stages), 0, []
+        for s, t in enumerate(self.stages):
+            times: Counter[int] = Counter()
+            for r in range(t.stage.rounds):
+                times[t.stage.turns(r)[0]] += is_evaluated(done, total) if r else not s
+                done += 1
+            words = self.contracts[s][-1].words
+            for place, count in times.items():
+                for name, (shape, kind) in self.settling(s, place).items() if count else ():
+                    size, said = math.prod(shape) * kind.itemsize, words.get(f"to site/{name.removeprefix(LAST + '/')}")
+                    said = f"to score your model before a round: {said}" if said else ""
+                    out.append(Line("scores", "to site", name, shape, _kind(kind), size, count, "each", words=said))
+        return out
 
     def question(self, kind: str, words: dict[str, Any]) -> Form:
         """What a site may be asked."""
@@ -130,11 +160,11 @@ class Agreement:
             if not isinstance(place, int) or place not in places:
                 raise _none("place", place)
             end = kind == "settle" and s + 1 == len(self.stages)
-            scored = [["test"]] if kind == "settle" or self.settles(s, r, place) else []
+            scored = [["test"]] if kind == "settle" or self.is_first(s, r, place) else []
             scored += [list(last_splits(self.task))] if end else []
             if splits not in ([], *scored):
                 raise _none("score", splits)
-            down = self.contracts[s][place].down
+            down = self.contracts[s][place].down | (self.settling(s, place) if splits else {})
         elif kind == "standardise":
             if words.get("step") not in (1, 2):
                 raise _none("step", words.get("step"))
@@ -175,7 +205,7 @@ class Agreement:
     @cached_property
     def longest(self) -> int:
         """Bytes that no question is longer than."""
-        told = [c.down for stage in self.contracts for c in stage]
+        told = [c.down | self.settling(s, i) for s, stage in enumerate(self.contracts) for i, c in enumerate(stage)]
         sent = [self.others, self.ends, *told, dict.fromkeys(("mean", "sd"), self.numbers)]
         return MOST_WORDS + max(sum(math.prod(s) * t.itemsize for s, t in spec.values()) for spec in sent)
 

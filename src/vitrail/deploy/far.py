@@ -14,7 +14,7 @@ from vitrail.core.exchange import Nothing, Roster
 from vitrail.core.facts import Facts
 from vitrail.core.tensors import filled, tensors
 from vitrail.data.encode import Encoder
-from vitrail.deploy.agreement import Agreement
+from vitrail.deploy.agreement import LAST, Agreement
 from vitrail.deploy.book import Book
 from vitrail.deploy.call import Call
 from vitrail.deploy.message import Message
@@ -58,7 +58,7 @@ class FarRounds(Rounds):
         self._catch_up(s, coord)
         asked = {n for n, wanted in zip(self.names, roster.present.tolist(), strict=True) if wanted}
         ready = [n for n in self.book.names() if self.settled.get(n, 0) >= s and n in asked]
-        heard = self._tell("round", s, r, place, down, ready)
+        heard = self._tell("round", s, r, place, down, ready, coord=coord)
         said = {n: m for n, m in heard.items() if m.kind != "refused"}
         here = torch.tensor([n in said for n in self.names])
         if not said:
@@ -98,13 +98,25 @@ class FarRounds(Rounds):
             self.settle(s - 1, self.stages[s - 1].rounds, coord, 0)
 
     def _tell(
-        self, kind: str, s: int, r: int, place: int, down: Any, names: Sequence[str], quorum: int | None = None
+        self,
+        kind: str,
+        s: int,
+        r: int,
+        place: int,
+        down: Any,
+        names: Sequence[str],
+        quorum: int | None = None,
+        coord: Any = None,
     ) -> dict[str, Message]:
-        """Each of these sites its part of `down`; with a word by which a model is settled, its scores are asked for."""
-        settles = kind == "settle" or self.agreed.settles(s, r, place)
-        now = self.wish is not None and self.wish[:2] == (s, r) and settles
+        """Each of these sites its part of `down`. Before a round and after a stage their scores are asked for, with
+        what of the last word settles a model."""
+        now = self.wish is not None and self.wish[:2] == (s, r)
+        now = now and (kind == "settle" or self.agreed.is_first(s, r, place))
         splits = self.wish[2] if self.wish and now else []
         flat = dict(tensors(down))
+        if splits and (wanted := self.agreed.settling(s, place)):
+            last = self.stages[s].last.send(self.task, coord, self.roster(self.everyone, s, r, 0))
+            flat |= {name: v for k, v in tensors(last) if (name := f"{LAST}/{k}") in wanted}
 
         def make(name: str) -> Message | None:
             i = self.names.index(name)
@@ -113,11 +125,11 @@ class FarRounds(Rounds):
             return Message(kind, words, told) if name in names else None
 
         heard = self.call.all(make, quorum)
-        wanted = self.agreed.scored(s, r, splits)
+        metrics = self.agreed.scored(s, r, splits)
         for name in sorted(heard):
             numbers = heard[name].tensors.get("scores")
             if numbers is not None:
-                self.scored += [(s, r, name, *what, float(v)) for what, v in zip(wanted, numbers, strict=True)]
+                self.scored += [(s, r, name, *what, float(v)) for what, v in zip(metrics, numbers, strict=True)]
         return heard
 
 

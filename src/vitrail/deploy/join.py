@@ -44,7 +44,7 @@ def agree(kit: Kit, data: Path, accept: str, publishes: bool) -> tuple[Agreement
         raise VitrailError("the site cannot join", [Problem(str(kit.folder), "it is not approved yet.", hint)])
     agreement = Agreement.of(kit.study, kit.seed, len(kit.sites))
     frame = read_table(data, kit.study)
-    print(to_text(find_faults(frame, kit.study), data.name, len(frame)))
+    print(to_text(find_faults(frame, kit.study), data.name, len(frame), kit.study.row_word))
     print(contract_words(agreement, kit.site, kit.sites, publishes))
     said = {"agreement": agreement.hash, "publishes": publishes}
     place = kit.home / "accepted.json"

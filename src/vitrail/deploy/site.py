@@ -23,13 +23,14 @@ from vitrail.core.problems import Problem, VitrailError
 from vitrail.core.tensors import each, filled, tensors
 from vitrail.data.encode import Encoder, SiteData, moments, numeric, prepare, split_rows
 from vitrail.data.read import clean
-from vitrail.deploy.agreement import ANEW, FORMAT, WHERE, Agreement
+from vitrail.deploy.agreement import ANEW, FORMAT, LAST, WHERE, Agreement
 from vitrail.deploy.message import Message, check_form
 from vitrail.engines.local import Engine
 from vitrail.explain.evidence import Fit, Here
+from vitrail.runs.features import as_rows
 from vitrail.runs.folder import save_tensors, versions, write_atomically
 from vitrail.runs.judge import Judge, target_share
-from vitrail.runs.setup import all_rows, training_of, training_rows
+from vitrail.runs.setup import all_rows, held_rows, training_of, training_rows
 
 BEHIND = "behind.safetensors"  # what a site was told about itself at the end
 ROWS = "rows.txt"  # the fingerprint of the rows that a run saw
@@ -98,7 +99,7 @@ class Site:
             return Message("refused", {})
         turn = turns.index(place)
         state, down = self._state(s, r, turn), filled(self.agreed.stages[s].turns[place].down, _stacked(asked.tensors))
-        scores = self._scores(s, r, state, down, asked.words["score"])
+        scores = self._scores(s, r, state, asked)
         self.engine.drawer.set(s, r, place)
         contract = self.agreed.contracts[s][place]
         task, rule = self.engine.task_at(s, r), self.engine.rule(s, r)
@@ -115,7 +116,7 @@ class Site:
             none = {"scores": torch.full((unknown,), torch.nan, dtype=torch.float64)} if unknown else {}
             return Message("settle", _where(asked), none)
         state, down = self._state(s, r, 0), filled(self.agreed.stages[s].last, _stacked(asked.tensors))
-        scores = self._scores(s, r, state, down, asked.words["score"])
+        scores = self._scores(s, r, state, asked)
         settled = self.agreed.stages[s].stage.last.settle(self.agreed.task, state, down)
         if not any(v > (s + 1, 0, 0) for v in found):
             self._keep(s + 1, 0, 0, settled)
@@ -197,16 +198,22 @@ class Site:
 
     def _prepare(self, known: Encoder | None) -> None:
         study, method = self.agreed.study, self.agreed.method
-        (self.data,) = prepare({self.name: self.frame}, study, self.agreed.seed, known)
+        (self.data,) = as_rows(prepare({self.name: self.frame}, study, self.agreed.seed, known), self.agreed.task.net)
         rows = training_rows([self.data], study, method, "cpu")
-        self.engine = Engine(self.agreed.task, method, rows, training_of(study), self.agreed.seed, keep_reports=True)
+        held = held_rows([self.data], study, method, "cpu")
+        given = self.agreed.task, method, rows, training_of(study), self.agreed.seed
+        self.engine = Engine(*given, keep_reports=True, held=held)
         self.judge = Judge(self.engine, study, [self.data])
 
-    def _scores(self, s: int, r: int, state: Any, down: Any, splits: list[str]) -> dict[str, Tensor]:
+    def _scores(self, s: int, r: int, state: Any, asked: Message) -> dict[str, Tensor]:
         """Of the model as it was before this round: what the coordinator says now is what it then came to."""
+        splits, last = asked.words["score"], self.agreed.stages[s].last
         if not splits:
             return {}
-        settled = self.agreed.stages[s].stage.last.settle(self.agreed.task, state, down)
+        word = dict(tensors(each(lambda t: t[:1], last)))  # of what `settle` does not look at, nothing need come
+        word |= _stacked(asked.tensors)
+        word |= {k.removeprefix(f"{LAST}/"): v for k, v in word.items() if k.startswith(f"{LAST}/")}
+        settled = self.agreed.stages[s].stage.last.settle(self.agreed.task, state, filled(last, word))
         told = self.judge.scores(settled, s, r, tuple(splits))
         assert [row[3:5] for row in told] == self.agreed.scored(s, r, splits)
         return {"scores": torch.tensor([row[5] for row in told], dtype=torch.float64)}

@@ -7,6 +7,7 @@ import re
 import sys
 import textwrap
 from collections.abc import Iterable, Sequence
+from pathlib import Path
 from typing import NamedTuple
 
 from torch import Tensor
@@ -43,7 +44,8 @@ OUT = {  # and what crosses there
     "scores, train": "at the end the same on your training rows",
     f"scores, {MAJORITY}": "the same for always giving the most common answer",
     f"scores, {COVERAGE}": "at the end how unsure your model is on the held-out rows, how well that tells its "
-    f"mistakes, and how often it is right in those it is surest of; no number about fewer than {FEWEST} rows",
+    f"mistakes, and how often it is right in those it is surest of; no number about fewer than {FEWEST} rows, and no "
+    "two that differ by fewer",
 }
 IN = {
     "mean": "the mean of each numeric column over all sites",
@@ -55,6 +57,9 @@ GROUPS = {
     "body": "the hidden layers of your model",
     "front": "the first layers of your model, which see edges and shapes",
     "rear": "the layers of your model that make features of them",
+    "features": "the convolutions of your model, which make a map of each picture",
+    "add_on": "the layers of your model between that map and its prototypes",
+    "prototypes": "the prototypes of your model",
     "head": "the last layer of your model",
     "output": "your private layer at the output: a shift and a factor for the outcome",
 }
@@ -97,8 +102,9 @@ def contract_words(agreement: Agreement, site: str, sites: Sequence[str], publis
         *wrapped(" ".join(filter(None, [f"{study.name}.", study.description]))),
         *wrapped(f"It learns to tell {study.target.column} ({kind}) from {given}."),
         *wrapped(f"Who takes part: {', '.join([f'{site} (this site)', *others])}; and a coordinator."),
-        *wrapped(f"Method, {several(study.training.rounds, 'round')}: {about(method)}"),
+        *wrapped(f"Method, {several(study.training.rounds, 'round')}: {_of(agreement, about(method))}"),
         *(wrapped(f"The method comes from the package {' '.join(agreement.origin)}.") if agreement.origin else ()),
+        *(wrapped(_read(agreement)) if agreement.weights else ()),
         "",
         "WHAT LEAVES THIS HOUSE",
         *_stages(agreement, out),
@@ -130,6 +136,12 @@ def contract_words(agreement: Agreement, site: str, sites: Sequence[str], publis
         f"  --accept {agreement.hash}",
     ]
     return "\n".join(parts)
+
+
+def _read(agreement: Agreement) -> str:
+    name = Path(agreement.study.network.weights).name
+    said = f"Every site reads the network's convolutions from a file that it has, {name}, and does not send it."
+    return f"{said} Its sha256: {agreement.weights}."
 
 
 def about(method: AnyMethod) -> str:
@@ -297,8 +309,8 @@ def _risks(agreement: Agreement, lines: Sequence[Line]) -> list[str]:
         )
     if COVERAGE in last_splits(agreement.task):
         out.append(
-            "Two neighbouring numbers about the surest rows tell together how many mistakes are in the tenth of the "
-            "held-out rows that lies between them."
+            "Two neighbouring numbers about the surest rows tell together how many mistakes are among the held-out "
+            f"rows that lie between them, which are {FEWEST} or more."
         )
     out.append("Counts, the target's shares and scores tell how many rows there are and how often each outcome occurs.")
     return [_of(agreement, text) for text in out]

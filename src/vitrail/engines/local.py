@@ -28,7 +28,7 @@ from vitrail.core.task import Batch, Task
 from vitrail.core.tensors import each, forget_memory, reused_memory, scratch, tensors
 from vitrail.engines.augment import augmented
 from vitrail.engines.rounds import AnyMethod, Moment, Rounds, Training, clock_of, owned
-from vitrail.engines.sites import Draw, Drawer, Sites, among, set_aside
+from vitrail.engines.sites import Draw, Drawer, Sites, among, set_aside, stacked
 from vitrail.engines.wire import Contract, check
 
 CHUNK_BYTES = 12 << 20  # parameters, velocity and batch of a chunk: a share of the last-level cache
@@ -49,8 +49,10 @@ class Engine(Rounds):
         chunk: int | None = None,
         absent: Callable[[int, int], Tensor] | None = None,
         keep_reports: bool = False,
+        held: Sites | None = None,
     ) -> None:
-        """`absent(stage, round)` gives [site] bool in the order of sites.names: who does not answer.
+        """`absent(stage, round)` gives [site] bool in the order of sites.names: who does not answer. `held`: hold-out
+        rows, for exchanges that count on them; none of them is ever in a batch.
 
         With `keep_reports`, `reports` holds each site's own report of the last round, stacked; absent sites' are zero.
         """
@@ -59,6 +61,7 @@ class Engine(Rounds):
             sites, self.aside = set_aside(sites, share, seed)
         super().__init__(task, method, sites.names, training, seed)
         self.sites, self.seed, self.device = sites, seed, sites.x.device
+        self.held = None if held is None else stacked(held, sites.names)
         self.absent, self.keep_reports = absent, keep_reports
         self.units = sum(task.net.units)
         self.drawer = Drawer(sites, training.batch, training.epochs, seed, self.units, bool(training.augment))
@@ -165,7 +168,10 @@ class Engine(Rounds):
             at = among(place, self.device)
             mine, told = each(lambda t: t[at], state), each(lambda t: t[at], down)
             aside = self.aside and Batch(self.aside.x[at], self.aside.y[at], self.aside.w[at])
-            rows = Rows(self.counts[at], aside, lambda: self.sites.blocks(place))
+            held = None
+            if self.held and ex.holds_out:
+                held = Batch(self.held.x[at], self.held.y[at], self.held.w[at])
+            rows = Rows(self.counts[at], aside, lambda: self.sites.blocks(place), held)
             with reused_memory():
                 work = ex.begin(task, mine, told, rows, rule)
             if feed is not None:
@@ -314,6 +320,9 @@ class _quiet_torch:  # noqa: N801
 
     def __enter__(self) -> ThreadPoolExecutor | None:
         if self.cpu:
+            # glibc gives back what is free beyond twice the largest block that it has seen freed (32 MiB at most): show
+            # it one, or every step on pictures faults its memory in again, a seventh of its time
+            torch.empty(31 << 20, dtype=torch.uint8)
             self.before = torch.get_num_threads()
             torch.set_num_threads(1)
             self.pool = ThreadPoolExecutor(threads(), initializer=torch.set_num_threads, initargs=(1,))

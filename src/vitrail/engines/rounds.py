@@ -45,8 +45,8 @@ class Training:
         momentum = self.momentum if method.momentum is None else method.momentum
         factors = tuple((name, by) for group, by in self.rates for name in net.groups.get(group, ()))
         if self.optimiser == "adam":
-            return Adam(lr, decay=self.weight_decay, factors=factors)
-        return SGD(lr, momentum, self.weight_decay, factors)
+            return method.ruled_by(Adam(lr, decay=self.weight_decay, factors=factors), net)
+        return method.ruled_by(SGD(lr, momentum, self.weight_decay, factors), net)
 
     def applied(self, task: Task, method: AnyMethod) -> Task:
         """The task as this method trains it; refused where the two do not go together."""

@@ -117,7 +117,7 @@ def rehearse(task: Task, method: Method[Any, Any, Any, Any, Any], rounds: int, s
     x = some.new_zeros(n, 1, *task.net.shape)
     place = torch.zeros(n, 1, dtype=torch.int64, device=some.device)
     batch = Batch(x, some.new_zeros(n, 1, task.net.outputs), some.new_zeros(n, 1, 1), at=place)
-    rows = Rows(some.new_ones(n), batch if method.aside() else None, lambda: iter((batch,)))
+    rows = Rows(some.new_ones(n), batch if method.aside() else None, lambda: iter((batch,)), batch)
     for stage in method.plan(rounds):
         before, turns = state, []
         for ex in stage.exchanges:

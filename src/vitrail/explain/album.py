@@ -12,6 +12,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from vitrail.explain.seen import Seen
+
 SHOWN = 12  # pictures of a gallery, at most
 TYPICAL = 6  # of a class
 CLASSES = 6  # of which typical ones are shown, the largest
@@ -53,6 +55,7 @@ class Album(NamedTuple):
     same: bool  # whether these are the pictures that the run saw
     counts: dict[str, NDArray[np.int64]]  # held out, trained on, or all -> [label, said]
     galleries: tuple[Gallery, ...]
+    seen: Seen | None = None  # what the models look at
 
     @property
     def pictures(self) -> int:
@@ -65,7 +68,7 @@ class Album(NamedTuple):
             right, all_ = int(table.diagonal().sum()), int(table.sum())
             said = {HELD: "that no training saw", TRAINED: "that it was trained on"}.get(which, "in this place")
             out.append(f"Of {all_} pictures {said}, the model gets {right} right ({100 * right / max(1, all_):.0f} %).")
-        return out
+        return out + (self.seen.sentences() if self.seen else [])
 
 
 def make_album(
@@ -85,7 +88,7 @@ def make_album(
     said = answers.argmax(1)
     shots = [
         Shot(
-            name if isinstance(name, str) else f"row {name}",
+            called(name),
             pictures[i],
             classes[labels[i]],
             classes[said[i]],
@@ -103,6 +106,11 @@ def make_album(
     galleries = (*_wrong(shots), _least_sure(shots), *_typical(shots, classes))
     shown = tuple(g for g in galleries if g.of)
     return Album(site, study, target, tuple(classes), held_out is not None, counts, shown)
+
+
+def called(name: object) -> str:
+    """A picture by its file, or by its row."""
+    return name if isinstance(name, str) else f"row {name}"
 
 
 def _wrong(shots: list[Shot]) -> Iterable[Gallery]:

@@ -13,7 +13,6 @@ from typing import NamedTuple
 import numpy as np
 import pandas as pd
 from scipy.optimize import linear_sum_assignment
-from scipy.special import log_softmax
 
 from vitrail.data.check import find_faults
 from vitrail.data.encode import Encoder
@@ -62,7 +61,9 @@ class Cause(NamedTuple):
     repair: str
 
 
-Expects = Callable[[pd.DataFrame], Floats]  # cleaned rows -> the shared model's logits, read as the others would
+# Cleaned rows -> what the shared model says of them, read as the others would: [row, class] the logarithm of each
+# class's share, by the loss that it was trained with; or [row, 1] the number
+Expects = Callable[[pd.DataFrame], Floats]
 
 
 def find_causes(
@@ -119,11 +120,11 @@ def _trials(rows: pd.DataFrame, table: Table, encoder: Encoder, expects: Expects
         weight = n / ((count > 0).sum() * count[y])
 
         def score(z: Floats) -> Floats:
-            return np.asarray(weight * log_softmax(z, 1)[np.arange(n), y])
+            return np.asarray(weight * z[np.arange(n), y])
 
     out = {}
     if target.kind == "classes":
-        each = weight[:, None] * log_softmax(expects(rows), 1)
+        each = weight[:, None] * expects(rows)
         out[LABEL] = _best(np.stack([each[y == k].sum(0) for k in range(len(target.levels))]), 0.0, n)
     for name, feature in table.features.items():
         v = rows[name].to_numpy(dtype=np.float64)

@@ -1,5 +1,9 @@
 """What a model's doubt is worth: how often it is right in the cases of which it is surest, site by site and together.
 
+Any two numbers that a site tells stand on sets of rows that differ by FEWEST at least (core/metrics.py): their
+difference would tell the outcomes of those between them. A tenth is so many only at a site with a hundred rows; where
+most have fewer, it is a fifth or two fifths that go to a person (`kept_share`).
+
 If the least sure tenth of the cases goes to a person, the model answers the rest: its accuracy there, against that over
 all. Of m rows handed over and k kept, the gain is m / (m + k) times the accuracy of those kept less that of those
 handed over. Which rows these are hangs on doubt alone, not on the answer, so that the two groups are independent; the
@@ -14,14 +18,14 @@ from typing import NamedTuple
 
 import pandas as pd
 
-from vitrail.core.metrics import SUREST, surest
+from vitrail.core.metrics import SUREST, surest, told_shares
 
-TENTH = 90  # per cent of the rows, without the least sure tenth
+HANDED = {90: "tenth", 80: "fifth", 60: "two fifths"}  # per cent of the rows that are kept: what is handed over
 Z95 = 1.959964
 
 
 class Gain(NamedTuple):
-    """What handing the least sure tenth to a person does to the accuracy of what the model answers itself."""
+    """What handing the least sure cases to a person does to the accuracy of what the model answers itself."""
 
     rows: int
     kept: int
@@ -39,8 +43,11 @@ def uncertainty(scores: pd.DataFrame, sizes: pd.DataFrame) -> pd.DataFrame:
     """See Run.uncertainty. `scores`: site, metric, value of the split that tells it."""
     wide = scores.pivot(index="site", columns="metric", values="value").reset_index()
     found = sizes.rename(columns={"test_rows": "rows"}).merge(wide, on="site")
-    found["kept"] = [surest(n, TENTH) for n in found["rows"]]
-    found = found.rename(columns={"accuracy@100": "accuracy", f"accuracy@{TENTH}": "accuracy_kept"})
+    found = found.rename(columns={"accuracy@100": "accuracy"})
+    curves = coverage(scores, sizes)
+    kept = curves[curves["share"] == kept_share(curves)].set_index("site")
+    found["kept"] = found["site"].map(kept["rows"])
+    found["accuracy_kept"] = found["site"].map(kept["accuracy"])
     return found[["site", "rows", "doubt", "auroc", "accuracy", "kept", "accuracy_kept"]]
 
 
@@ -49,14 +56,26 @@ def coverage(scores: pd.DataFrame, sizes: pd.DataFrame) -> pd.DataFrame:
     found = sizes.merge(scores[scores.metric.str.startswith("accuracy@")], on="site")
     share = found["metric"].str.removeprefix("accuracy@").astype(int)
     rows = [surest(n, s) for n, s in zip(found["test_rows"], share, strict=True)]
-    return pd.DataFrame({"site": found["site"], "share": share, "rows": rows, "accuracy": found["value"]})
+    told = [  # earlier runs told more
+        value if s in told_shares(n) else math.nan
+        for n, s, value in zip(found["test_rows"], share, found["value"], strict=True)
+    ]
+    return pd.DataFrame({"site": found["site"], "share": share, "rows": rows, "accuracy": told})
+
+
+def kept_share(curves: pd.DataFrame) -> int:
+    """Per cent of the rows that are left where the least sure go to a person: the most of which half of the sites tell
+    a number, of those that tell of any part. Where none does, those without a tenth."""
+    told = curves[curves["accuracy"].notna() & (curves["share"] < 100)]
+    enough = told["site"].nunique() / 2
+    return max((share for share in SUREST if 0 < enough <= (told["share"] == share).sum()), default=max(HANDED))
 
 
 def together(curves: pd.DataFrame) -> pd.DataFrame:
-    """share, rows, accuracy, low, high: over the rows of all sites of which there is a number without the least sure
-    tenth. It goes as far as each of them has a number: else another share would be about other sites."""
+    """share, rows, accuracy, low, high: over the rows of all sites of which there is a number of `kept_share`. It goes
+    as far as each of them has a number: else another share would be about other sites."""
     known = curves.dropna(subset="accuracy")
-    sites = set(known[known["share"] == TENTH]["site"])
+    sites = set(known[known["share"] == kept_share(curves)]["site"])
     rows = []
     for share in reversed(SUREST):
         part = known[(known["share"] == share) & known["site"].isin(sites)]
@@ -67,13 +86,13 @@ def together(curves: pd.DataFrame) -> pd.DataFrame:
     return pd.DataFrame(rows, columns=["share", "rows", "accuracy", "low", "high"])
 
 
-def gain(curve: pd.DataFrame) -> Gain | None:
-    """Of one curve: share, rows, accuracy."""
+def gain(curve: pd.DataFrame, share: int) -> Gain | None:
+    """Of one curve (share, rows, accuracy), where this share is kept."""
     told = curve.dropna(subset="accuracy")
     found = {s: (int(n), float(p)) for s, n, p in zip(told["share"], told["rows"], told["accuracy"], strict=True)}
-    if TENTH not in found:
+    if share not in found:
         return None
-    (n, before), (k, after) = found[100], found[TENTH]
+    (n, before), (k, after) = found[100], found[share]
     m = n - k
     given = min(max((n * before - k * after) / m, 0.0), 1.0)  # accuracy of those handed over
     low, high = newcombe(after, k, given, m)

@@ -25,6 +25,7 @@ from vitrail.methods.fedper import FedPer
 from vitrail.methods.fedprox import FedProx
 from vitrail.methods.fine_tune import FineTune
 from vitrail.methods.ifedavg import IFedAvg
+from vitrail.methods.indisco import InDISCO, InDISCOCentral
 from vitrail.methods.influence import Influence
 from vitrail.methods.local import Local
 from vitrail.methods.moon import Moon
@@ -53,6 +54,8 @@ TABLE: dict[str, type[AnyMethod]] = {
     "cfl": CFL,
     "ripfl": RIPFL,
     "centres": Centres,
+    "indisco": InDISCO,
+    "indisco_central": InDISCOCentral,
 }
 
 DEFAULT = "fedavg"  # of a study that names no method
@@ -103,7 +106,7 @@ def name_of(method: AnyMethod) -> str:
 def named(test: Callable[[type[AnyMethod]], bool]) -> list[str]:
     """Names of the methods that pass a test of what they declare, in the order of the table.
 
-    >>> named(lambda kind: not kind.federated)
+    >>> named(lambda kind: not kind.federated and not kind.needs)
     ['local', 'centralized']
     """
     return [name for name, kind in TABLE.items() if test(kind)]

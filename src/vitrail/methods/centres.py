@@ -236,6 +236,7 @@ class Split(Exchange[State, Coord, Hand, Centred, Blocks]):
     sees = "sum"
     places: ClassVar[bool] = True
     unsure: ClassVar[frozenset[str]] = frozenset({"fit"})
+    settles: ClassVar[frozenset[str]] = frozenset({"params"})
     of: Centres
 
     def invite(self, task: Task, coord: Coord, roster: Roster) -> Tensor:

@@ -7,12 +7,14 @@ TABLE holds those that a study can name. One of your own is listed like this, an
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from vitrail.nets.mlp import MLP
 from vitrail.nets.module import Module
 from vitrail.nets.pictures import cnn, resnet18
+from vitrail.nets.proto import Cells, ProtoNet, prototypes
 
 
 class Kind(NamedTuple):
@@ -20,6 +22,7 @@ class Kind(NamedTuple):
 
     make: Callable[[tuple[int, ...], int, Any], MLP | Module]
     pictures: bool = False  # of pictures (channels, height, width), or of columns
+    usual: Mapping[str, Any] = MappingProxyType({})  # of [network], where it is not said: other than for other kinds
 
 
 TABLE = {
@@ -27,6 +30,13 @@ TABLE = {
     "linear": Kind(lambda shape, outputs, given: MLP(shape[0], outputs, ())),
     "cnn": Kind(lambda shape, outputs, given: cnn(shape, outputs, given.width, given.hidden), pictures=True),
     "resnet18": Kind(lambda shape, outputs, given: resnet18(shape, outputs), pictures=True),
+    "prototypes": Kind(
+        lambda shape, outputs, given: prototypes(
+            shape, outputs, given.width, given.prototypes or 10, given.latent, given.weights, bool(given.frozen)
+        ),
+        pictures=True,
+        usual=MappingProxyType({"width": 16}),
+    ),
 }
 
-__all__ = ["MLP", "TABLE", "Kind", "Module", "cnn", "resnet18"]
+__all__ = ["MLP", "TABLE", "Cells", "Kind", "Module", "ProtoNet", "cnn", "prototypes", "resnet18"]

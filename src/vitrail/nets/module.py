@@ -11,6 +11,7 @@ one vmap over sites. Parameters that do not require a gradient, and buffers, sta
 from __future__ import annotations
 
 import copy
+import math
 import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
@@ -26,7 +27,8 @@ from vitrail.core.problems import Problem, VitrailError
 from vitrail.core.task import Out
 from vitrail.core.tensors import Params, add_, numbers
 
-ROWS = 256  # of a site at a time, when nothing is to be learned
+ROWS = 256  # of a site at a time, when nothing is to be learned; fewer of large pictures
+NUMBERS = 1 << 22  # in all of them
 REFUSED: dict[type[nn.Module], tuple[str, str]] = {
     nn.modules.batchnorm._BatchNorm: ("remembers rows of all batches, and mixes those of one", "GroupNorm"),
     nn.modules.dropout._DropoutNd: ("draws by itself, so that two engines would not agree", "none, or p=0"),
@@ -173,26 +175,34 @@ class Module:
 
     def _in_blocks(self, through: Through, params: Params, x: Tensor, axis: int) -> tuple[Tensor, Tensor]:
         """Scores and features of so many rows at a time; rows lie along this axis."""
-        like = next(iter(params.values()))
-        got = [through(params, numbers(rows, like)) for rows in torch.split(x, ROWS, axis)]
+        like, size = next(iter(params.values())), math.prod(x.shape[axis + 1 :])
+        blocks = torch.split(x, max(1, min(ROWS, NUMBERS // size)), axis)
+        got = [through(params, numbers(rows, like)) for rows in blocks]
         return torch.cat([z for z, _ in got], axis), torch.cat([f for _, f in got], axis)
 
     def _one(self, params: Params, x: Tensor) -> tuple[Tensor, Tensor]:
         """Scores and features of one site's rows."""
         module, seen = self._copy(x)
-        inner = params
-        if self.ends != Ends():
-            inner = {k: v for k, v in params.items() if not k.startswith(("input.", "output."))}
-        x = _normalised(x, self.normalise)
-        if self.ends.input:
-            shape = (-1, *[1] * (len(self.shape) - 1))
-            x = (x + params["input.shift"].view(shape)) * params["input.scale"].view(shape)
-        z = functional_call(module, inner, (x,))
+        z = functional_call(module, self.inner(params), (self.entered(params, x),))
         features = seen.pop() if seen else z
         seen.clear()
         if self.ends.output != "no":
             z = (z + params["output.shift"]) * params["output.scale"]
         return z, features.flatten(1)
+
+    def inner(self, params: Params) -> Params:
+        """Those of the module itself."""
+        if self.ends == Ends():
+            return params
+        return {k: v for k, v in params.items() if not k.startswith(("input.", "output."))}
+
+    def entered(self, params: Params, x: Tensor) -> Tensor:
+        """One site's rows as the module is given them."""
+        x = _normalised(x, self.normalise)
+        if self.ends.input:
+            shape = (-1, *[1] * (len(self.shape) - 1))
+            x = (x + params["input.shift"].view(shape)) * params["input.scale"].view(shape)
+        return x
 
     def _copy(self, x: Tensor) -> tuple[nn.Module, list[Tensor]]:
         """This thread's module, where x is, and what its head was given last."""

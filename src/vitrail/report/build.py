@@ -87,7 +87,10 @@ def _about(whole: Comparison, run: Run | None) -> list[tuple[str, str]]:
     """Which run, study, methods, seeds, versions and data this is: label, value."""
     training, network = whole.study.training, whole.study.network
     layers = f" {list(network.hidden)}" if network.kind in ("mlp", "cnn") else ""
-    layers += f", {network.width} channels first" if network.kind == "cnn" else ""
+    if network.weights:
+        layers += f", convolutions from {Path(network.weights).name}"
+    elif network.kind in ("cnn", "prototypes"):
+        layers += f", {network.width} channels first"
     images = whole.study.images
     about = [
         ("Study", whole.study.name),
@@ -111,8 +114,9 @@ def _newcomer_note(run: Run, name: str) -> str:
     return (
         f"{name} came after training: the shared model stood still and only {name}'s private layers were fitted. "
         f"Its {metric.replace('_', ' ')} was {before:.3f} with the shared model and the others' mean layers, and is "
-        f"{after:.3f} with its own. No test of its data was made: that needs what the other sites say of their rows, "
-        "which a run does not keep. The paper's marks are over all published rows, its own among them."
+        f"{after:.3f} with its own. No test of its data was made: that needs what the other sites say of their "
+        f"{run.study.row_word}s, which a run does not keep. The paper's marks are over the layers of all who "
+        "published, its own among them."
     )
 
 

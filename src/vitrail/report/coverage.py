@@ -9,8 +9,8 @@ import pandas as pd
 from markupsafe import Markup
 
 from vitrail.core.losses import Doubts
-from vitrail.core.metrics import FEWEST
-from vitrail.explain.coverage import TENTH, Gain, gain, together
+from vitrail.core.metrics import FEWEST, SUREST
+from vitrail.explain.coverage import HANDED, Gain, gain, kept_share, together
 from vitrail.report import draw
 from vitrail.report.words import listed, name, number, percent, several, shorten_all, signed
 from vitrail.runs.run import Run
@@ -21,21 +21,24 @@ APART = 6  # so many sites are told apart by colour and name
 
 
 def is_told(run: Run) -> bool:
-    """Whether at some site enough rows are left without the least sure tenth."""
-    least = run.history[(run.history.split == COVERAGE) & (run.history.metric == f"accuracy@{TENTH}")]
-    return bool(least["value"].notna().any())
+    """Whether at some site there are enough rows to tell those apart that would go to a person."""
+    less = [f"accuracy@{share}" for share in SUREST if share < 100]
+    told = run.history[(run.history.split == COVERAGE) & run.history.metric.isin(less)]
+    return bool(told["value"].notna().any())
 
 
 def contents(run: Run) -> dict[str, Any]:
     table, curves = run.uncertainty(), run.coverage()
-    gains = {site: gain(curve) for site, curve in curves.groupby("site", sort=False)}
+    share = kept_share(curves)
+    gains = {site: gain(curve, share) for site, curve in curves.groupby("site", sort=False)}
     known = {str(site): found for site, found in gains.items() if found}
     pooled = together(curves)
-    whole, loss = gain(pooled), loss_of(run.study)
+    whole, loss = gain(pooled, share), loss_of(run.study)
     assert whole is not None
     assert isinstance(loss, Doubts)
     return {
-        "sentences": [_whole(whole, len(known)), *_sites(known)],
+        "sentences": [_whole(whole, len(known), HANDED[share]), *_sites(known)],
+        "handed": HANDED[share],
         "means": loss.doubt_means,
         "auroc": float(table["auroc"].mean()),
         "figure": draw.twice(lambda width: _figure(curves, pooled, list(known), width)),
@@ -52,8 +55,8 @@ def _points(found: Gain) -> list[str]:
     return [signed(v, 1) for v in (value, 100 * found.low, 100 * found.high)]
 
 
-def _whole(found: Gain, sites: int) -> Markup:
-    head = "Handing the least sure tenth of the cases to a person"
+def _whole(found: Gain, sites: int, handed: str) -> Markup:
+    head = f"Handing the least sure {handed} of the cases to a person"
     if found.value > 0:
         text = head + ", the model is right in {} of the rest, instead of {}"
         chance = "" if found.low > 0 else " That cannot be told from chance here."
@@ -122,7 +125,8 @@ def _figure(curves: pd.DataFrame, pooled: pd.DataFrame, sites: Sequence[str], wi
 
 def _series(title: str, label: str, kind: str, curve: pd.DataFrame) -> draw.Series:
     found = dict(zip(curve["share"], curve["accuracy"], strict=True))
-    told = [f"{percent(found[share])} of the surest {share} %" for share in (TENTH, min(found)) if share < 100]
+    less = sorted(share for share in found if share < 100)
+    told = [f"{percent(found[share])} of the surest {share} %" for share in (*less[-1:], *less[:1])]
     rows = int(curve["rows"].max())
     said = f"{title} ({several(rows, 'case')}): right in {percent(found[100])} of all, {', '.join(dict.fromkeys(told))}"
     return draw.Series(title, label, kind, list(found), [100 * v for v in found.values()], said=said)

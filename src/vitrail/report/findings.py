@@ -84,7 +84,7 @@ def no_shifts(shifts: pd.DataFrame, word: str = "row") -> str:
         return "No site published its own layers, so that nothing can be said about whose data does not fit."
     if word == "picture":
         return (
-            "Not tested for pictures: the test compares the sites' rows column by column. What each site learned for "
+            "Not tested for pictures: the test compares tables column by column. What each site learned for "
             "itself is on the page; a site can look at its own pictures: vitrail look."
         )
     if shifts["score"].isna().all():

@@ -34,6 +34,7 @@ class Learned(NamedTuple):
     refused: Sequence[str] = ()  # sites that did not show the model trained alone
     judged: bool = False  # whether users have a loss on rows that they set aside
     grows: bool = False  # whether messages hold something for every site
+    row_word: str = "row"  # what a row is
 
     def called(self, model: str) -> str:
         return TITLES.get(model, self.title)
@@ -60,7 +61,7 @@ def read_learned(run: Run) -> Learned | None:
     agreed = run.told(AGREED)
     refused = [] if agreed is None else [s for s, said in zip(run.sites, agreed.tolist(), strict=True) if not said]
     judged, grows = run.told(VALIDATION) is not None, run.method.grows
-    return Learned(run.method.title, trust, curves, _weights(run, refused), refused, judged, grows)
+    return Learned(run.method.title, trust, curves, _weights(run, refused), refused, judged, grows, run.study.row_word)
 
 
 def _weights(run: Run, refused: Sequence[str]) -> pd.DataFrame | None:

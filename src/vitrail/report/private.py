@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from markupsafe import Markup
@@ -13,11 +14,14 @@ from numpy.typing import NDArray
 from vitrail.data.pictures import png
 from vitrail.explain.album import Album
 from vitrail.explain.evidence import LABEL
+from vitrail.explain.hidden import Hidden
 from vitrail.explain.look import NO_MARK, Group, Look, View
+from vitrail.explain.seen import Box
 from vitrail.report import draw
 from vitrail.report.frame import fill, is_ours, unwritten
 from vitrail.report.words import shorten
 
+HEAT = (150, 20, 60)  # red, green, blue of what decides
 LARGEST = 256  # pixels of a picture's longer side on the page
 
 
@@ -36,7 +40,8 @@ def write_look(told: Look | Album, path: Path) -> Path:
 
 def render_private(told: Look | Album) -> str:
     if isinstance(told, Album):
-        return fill("album.html", told=told, embed=_embedded, near=_is_small)
+        tools: dict[str, Any] = {"embed": _embedded, "near": _is_small, "warm": _warm, "percent": _percent}
+        return fill("album.html", told=told, **tools)
     views = [(view, rows_figure(view)) for view in told.views]
     marked = any(v.trouble for v in told.views)
     return fill("private.html", told=told, views=views, marked=marked, no_mark=NO_MARK, label=LABEL)
@@ -56,6 +61,22 @@ def _embedded(picture: NDArray[np.uint8]) -> str:
 def _is_small(picture: NDArray[np.uint8]) -> bool:
     """Whether its pixels are to be seen as squares."""
     return bool(max(picture.shape) <= LARGEST // 4)
+
+
+def _warm(hidden: Hidden, usual: NDArray[np.uint8]) -> NDArray[np.uint8]:
+    """The mean picture, pale, and over it in colour what matters when it is hidden; faint where that is little."""
+    over = hidden.over(*usual.shape[1:])
+    strong = over / max(over.max(), hidden.whole / 2, 1e-9)
+    pale = 110 + 0.57 * np.broadcast_to(usual, (3, *usual.shape[1:])).astype(np.float64)
+    colour = np.array(HEAT, np.float64)[:, None, None]
+    return np.asarray((pale * (1 - 0.85 * strong) + colour * 0.85 * strong).round().astype(np.uint8))
+
+
+def _percent(box: Box, picture: NDArray[np.uint8]) -> str:
+    """Where it lies, for a style."""
+    (top, left, bottom, right), (height, width) = box, picture.shape[1:]
+    sides = {"top": top / height, "left": left / width, "height": (bottom - top) / height}
+    return "; ".join(f"{k}: {100 * v:.1f}%" for k, v in (sides | {"width": (right - left) / width}).items())
 
 
 def rows_figure(view: View) -> Markup:

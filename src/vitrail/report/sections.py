@@ -15,8 +15,9 @@ import numpy as np
 from vitrail.core import facts as means
 from vitrail.explain.doubt import read_choice, read_doubt
 from vitrail.explain.grouping import read_groups
+from vitrail.explain.prototypes import Standing, read_standing
 from vitrail.explain.trust import read_trust
-from vitrail.report import choice, classes, coverage, doubt, figures, grouped, mixed, trust
+from vitrail.report import choice, classes, coverage, doubt, figures, grouped, mixed, prototypes, trust
 from vitrail.report.figures import Gain, Spread
 from vitrail.report.findings import (
     alone_title,
@@ -164,6 +165,27 @@ def _classes(page: Page) -> Contents:
     return classes.contents(_run(page))
 
 
+# whose class stands out
+
+STANDING = (means.TRAVEL, means.SAME_PLACE, means.EASY, means.PROTOTYPE_DISTANCE)
+
+
+def _read_standing(page: Page) -> Standing:
+    found = read_standing(_run(page).facts)
+    assert found is not None
+    return found
+
+
+def _stands_out(page: Page) -> Contents:
+    run = _run(page)
+    deployed = run.info["engine"] == "deployed"
+    return prototypes.stands_out(_read_standing(page), run.sites, run.study.target.levels, deployed)
+
+
+def _standing(page: Page) -> Contents:
+    return prototypes.contents(_read_standing(page), _run(page).sites, _run(page).study.target.levels)
+
+
 # whom to learn from, and how much
 
 
@@ -277,7 +299,9 @@ def _more(page: Page) -> Contents:
 
 SECTIONS = (
     Section("parts/fit.html", _fit, tells(*means.ENDS), (*means.ENDS, means.AGREED), heat=True),
+    Section("parts/stands_out.html", _stands_out, tells(*STANDING), STANDING, heat=True),
     Section("short.html", _short),
+    Section("parts/prototypes.html", _standing, tells(*STANDING), STANDING, heat=True),
     Section(
         "parts/trust.html",
         _trust,

@@ -14,7 +14,7 @@ from vitrail.report.draw import SHADES, shade
 from vitrail.report.frame import fill
 from vitrail.report.words import name, number, signed
 from vitrail.runs.folder import write_atomically
-from vitrail.studies.transfer import ON_TRUST, Transfer
+from vitrail.studies.transfer import Transfer, on_trust
 
 DEEP = 4  # shades from nothing: above it letters are pale
 
@@ -37,7 +37,7 @@ def render_transfer(found: Transfer, scores: pd.DataFrame | None = None) -> str:
         findings=[_finding(found, user) for user in found.sites],
         matrix=_matrix(found),
         unit="nats" if target.kind == "classes" else f"the square of {target.unit or 'the unit of ' + target.column}",
-        trust=ON_TRUST,
+        trust=on_trust(found.study.row_word),
         rankings=[(user, _ranking(found, user)) for user in found.sites],
         answer=target.column if target.kind == "number" else log_odds,
         effect="the weights of the linear model"
@@ -61,8 +61,11 @@ def _finding(found: Transfer, user: str) -> Markup:
     best = rows.sort_values("loss_on_user", kind="stable").iloc[0]
     if best.site != first.site:
         said += Markup(
-            " By the loss on {}’s rows alone it would be {} ({} against {}): {}’s own rows are harder to predict."
-        ).format(name(user), name(best.site), number(best.loss_on_user), number(first.loss_on_user), name(first.site))
+            " By the loss on {0}’s {5}s alone it would be {1} ({2} against {3}): {4}’s own {5}s are harder to predict."
+        ).format(
+            *(name(user), name(best.site), number(best.loss_on_user), number(first.loss_on_user), name(first.site)),
+            found.study.row_word,
+        )
     return said
 
 

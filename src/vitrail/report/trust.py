@@ -36,7 +36,7 @@ def contents(learned: Learned, words: str) -> dict[str, Any]:
     return {
         "sentences": trust_sentences(trust, order),
         "fold": words_of(trust).fold.format(several(len(order), "site")),
-        "views": [_weights(trust, order, joins)] if trust.shares else _trust(trust, order, joins),
+        "views": _views(trust, order, joins, learned.row_word),
         "words": words,
         "below": words_of(trust).below,
         "cost": cost(trust, learned.grows),
@@ -47,7 +47,7 @@ def contents(learned: Learned, words: str) -> dict[str, Any]:
             {
                 "site": site,
                 "figure": user_figure(learned, site, words),
-                "said": user_sentences(trust, trust.sites.index(site), learned.judged),
+                "said": user_sentences(trust, trust.sites.index(site), learned.judged, learned.row_word),
                 "weights": weights_figures(learned, site),
                 "whose": _whose(learned, site),
                 "refused": learned.weights is not None and site in learned.refused,
@@ -55,6 +55,11 @@ def contents(learned: Learned, words: str) -> dict[str, Any]:
             for site in (trust.sites[i] for i in order)
         ],
     }
+
+
+def _views(trust: Trust, order: Sequence[int], joins: Sequence[Join], word: str) -> list[Matrix]:
+    """`word`: what a row of a site is."""
+    return [_weights(trust, order, joins, word)] if trust.shares else _trust(trust, order, joins, word)
 
 
 def _whose(learned: Learned, site: str) -> str:
@@ -91,7 +96,7 @@ def _lonely(trust: Trust) -> bool:
     return any(trust.alone_from(i) is not None for i in range(len(trust.sites)))
 
 
-def _trust(trust: Trust, order: Sequence[int], joins: Sequence[Join]) -> list[Matrix]:
+def _trust(trust: Trust, order: Sequence[int], joins: Sequence[Join], word: str) -> list[Matrix]:
     """Trust at the end; where a user ends alone also its mean."""
     lonely = _lonely(trust)
     row = "Row: a site as the user. Column: whom it learned from. 1: full trust. 0: none"
@@ -103,8 +108,8 @@ def _trust(trust: Trust, order: Sequence[int], joins: Sequence[Join]) -> list[Ma
         f"{row} left.",
         matrix(trust.sites, trust.final, order, [] if lonely else joins),
         f"{see}." if lonely else f"{see}, and the tree joins them at the mean trust between them.",
-        "Why trust was lost: other patients, other coding, few rows or noise. Nor how two rows compare: all of a "
-        "user’s trust wears off faster once its model fits its own rows, so compare within a row.",
+        f"Why trust was lost: other patients, other coding, few {word}s or noise. Nor how two rows compare: all of a "
+        f"user’s trust wears off faster once its model fits its own {word}s, so compare within a row.",
     )
     mean = Matrix(
         "trust-mean",
@@ -119,7 +124,7 @@ def _trust(trust: Trust, order: Sequence[int], joins: Sequence[Join]) -> list[Ma
     return [end, mean] if lonely else [end]
 
 
-def _weights(trust: Trust, order: Sequence[int], joins: Sequence[Join]) -> Matrix:
+def _weights(trust: Trust, order: Sequence[int], joins: Sequence[Join], word: str) -> Matrix:
     """Mean weights: late in a run, when nobody's model helps any more, the last ones are those of a site alone."""
     return Matrix(
         "shares",
@@ -129,7 +134,7 @@ def _weights(trust: Trust, order: Sequence[int], joins: Sequence[Join]) -> Matri
         "Row: a site as the user; column: whose model it learned from; each row sums to 1. A weight is the share of "
         "the user’s model that this site’s gave; in the framed cells, its own part. The bluer, the more weight. Sites "
         "that gave each other weight are neighbours, and the tree joins them at the mean weight between them.",
-        "Why a site was given weight: like patients, more rows, or a copy of a good model. Nor how much it helped: "
+        f"Why a site was given weight: like patients, more {word}s, or a copy of a good model. Nor how much it helped: "
         "shares sum to 1 however small the gain is, and a round in which a site kept to its own model counts as 1 for "
         "itself.",
     )

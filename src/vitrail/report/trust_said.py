@@ -94,9 +94,10 @@ def _trusts(trust: Trust, user: int, row: np.ndarray) -> Markup:
     return Markup("{} trusts {} most ({}) and {} least ({}).").format(me, best, high, worst, low)
 
 
-def user_sentences(trust: Trust, user: int, judged: bool = False) -> list[Markup]:
-    """What happened to this user on the way; `judged`: it has a loss on rows that it set aside."""
-    return _weighing(trust, user) if trust.shares else _eroding(trust, user, judged)
+def user_sentences(trust: Trust, user: int, judged: bool = False, word: str = "row") -> list[Markup]:
+    """What happened to this user on the way; `judged`: it has a loss on rows that it set aside, and `word` is what
+    they are."""
+    return _weighing(trust, user) if trust.shares else _eroding(trust, user, judged, word)
 
 
 def _weighing(trust: Trust, user: int) -> list[Markup]:
@@ -116,13 +117,13 @@ def _weighing(trust: Trust, user: int) -> list[Markup]:
     return out
 
 
-def _eroding(trust: Trust, user: int, judged: bool) -> list[Markup]:
+def _eroding(trust: Trust, user: int, judged: bool, word: str) -> list[Markup]:
     out, me = [], name(trust.sites[user])
     gone = [trust.sites[i] for i in np.flatnonzero(trust.final[user] == 0)]
     if gone:
         out.append(Markup("{} no longer learns from {}: their weight is 0.").format(me, listed(gone)))
     if (stop := trust.stop_round(user)) is not None:
-        why = "; the loss on the rows it had set aside no longer fell" if judged else ""
+        why = f"; the loss on the {word}s it had set aside no longer fell" if judged else ""
         out.append(Markup("{} stopped in round {}: from then on its model stands still{}.").format(me, stop, why))
     if many := int(trust.vanished[:, user].sum()):
         words = "In {} the own update of {} was nothing, so that no distance is defined: nobody lost trust then."

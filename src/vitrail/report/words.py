@@ -21,8 +21,8 @@ METRICS = {
     "r2": ("variance explained (R²)", "share"),
 }
 WHY_UNDEFINED = {
-    "auc": "the area under the ROC curve needs rows of at least two classes on the hold-out",
-    "r2": "R² needs hold-out rows that differ in the target",
+    "auc": "the area under the ROC curve needs {}s of at least two classes on the hold-out",
+    "r2": "R² needs hold-out {}s that differ in the target",
 }
 ANSWERS = {"yes": "yes: gains", "no": "no: loses", "cannot tell": "cannot tell"}
 VERDICT_CLASS = {"yes": "gain", "no": "loss"}
@@ -160,8 +160,9 @@ def metric_words(metric: str) -> str:
     return f"{words} ({unit})" if unit else words
 
 
-def why_undefined(metric: str) -> str:
-    return WHY_UNDEFINED.get(metric, "the hold-out rows do not define this metric")
+def why_undefined(metric: str, word: str) -> str:
+    """`word`: what a row is."""
+    return WHY_UNDEFINED.get(metric, "the hold-out {}s do not define this metric").format(word)
 
 
 def size(count: float) -> str:

@@ -124,7 +124,7 @@ class Judge:
                 groups[-1] = tried
         out = []
         for group in groups:
-            kind = torch.uint8 if self.study.images else like.dtype
+            kind = torch.from_numpy(rows[group[0]]).dtype if self.study.images else like.dtype
             x = torch.zeros(len(group), max(len(rows[i]) for i in group), *rows[group[0]].shape[1:], dtype=kind)
             for k, i in enumerate(group):
                 x[k, : len(rows[i])] = torch.from_numpy(rows[i])

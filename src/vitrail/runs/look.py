@@ -11,15 +11,16 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from vitrail.core.facts import ENDS, INPUT_FACTOR, INPUT_SHIFT, OWN
-from vitrail.core.losses import Doubts
+from vitrail.core.facts import ALONE, ENDS, INPUT_FACTOR, INPUT_SHIFT, OWN
+from vitrail.core.losses import Doubts, log_shares
 from vitrail.core.problems import Problem, VitrailError, nearest
 from vitrail.data.encode import fingerprint_rows, split_rows
 from vitrail.data.read import clean
-from vitrail.explain.album import Album, make_album
+from vitrail.explain.album import Album, called, make_album
 from vitrail.explain.evidence import LABEL
 from vitrail.explain.look import Look, look
 from vitrail.explain.readings import InputLayers
+from vitrail.explain.seen import Sight, make_seen
 from vitrail.runs.fit import SYMBOLS, ShiftFinding
 from vitrail.runs.run import Model, Run
 from vitrail.runs.setup import build_task
@@ -47,7 +48,9 @@ def behind(run: Run, site: str) -> Behind:
     return Behind([f for f in run.findings() if f.site == known], means, others)
 
 
-def look_behind(run: Run, site: str, frame: pd.DataFrame, features: Sequence[str] = ()) -> Look | Album:
+def look_behind(
+    run: Run, site: str, frame: pd.DataFrame, features: Sequence[str] = (), pictures: Sequence[str] = ()
+) -> Look | Album:
     """The facts about this site's findings and about the columns it names, from its own table; or its pictures."""
     if not run.study.images:
         run.shifts()
@@ -57,15 +60,17 @@ def look_behind(run: Run, site: str, frame: pd.DataFrame, features: Sequence[str
     elif site not in run.models:
         what = f"the model of {site!r} is on its own machine."
         problems.append(Problem("--site", what, "Look there: vitrail look --kit KIT --data FILE."))
-    if problems := problems + unknown(run.study, features):
+    if problems := problems + unknown(run.study, features, pictures):
         raise VitrailError("cannot look", problems)
     if run.study.images:
-        return look_through(site, frame, run.model_of(site), run.info["fingerprints"].get(site))
+        return look_through(site, frame, run.model_of(site), run.info["fingerprints"].get(site), pictures)
     return look_at(site, frame, run.model_of(site), behind(run, site), features, run.info["fingerprints"].get(site))
 
 
-def unknown(study: Study, features: Sequence[str]) -> list[Problem]:
+def unknown(study: Study, features: Sequence[str], pictures: Sequence[str] = ()) -> list[Problem]:
     """Of the columns that somebody names, those that the study has not."""
+    if pictures and not study.images:
+        return [Problem("--picture", "the study is of tables.", "Leave it out, or name columns by --feature.")]
     if study.images and features:
         what = "the study is of pictures, and has no columns."
         return [Problem("--feature", what, "Leave it out: the pictures themselves are shown.")]
@@ -99,18 +104,36 @@ def look_at(
     )
 
 
-def look_through(site: str, frame: pd.DataFrame, mine: Model, seen: str | None) -> Album:
-    """The site's own pictures beside what its model says of them; `seen` as in `look_at`."""
+def look_through(
+    site: str, frame: pd.DataFrame, mine: Model, fingerprint: str | None, pictures: Sequence[str] = ()
+) -> Album:
+    """The site's own pictures beside what its model says of them, and what it looks at. `pictures`: those to be taken
+    apart; without any, the first of each gallery. `fingerprint` of the pictures that the run saw, where known."""
     study, rows = mine.study, clean(frame, mine.study)
     y = rows[study.target.column].to_numpy()
     held_out = None
-    if seen in (None, fingerprint_rows(rows)):
+    if fingerprint in (None, fingerprint_rows(rows)):
         held_out = np.isin(np.arange(len(y)), split_rows(y, study, mine.seed, site)[1])
-    task, z = mine.scores(rows)
+    names = [called(n) for n in rows.index]
+    if bad := [n for n in pictures if n not in names]:
+        problems = [Problem("--picture", f"there is no picture {n!r} in --data.", nearest(n, names)) for n in bad]
+        raise VitrailError("cannot look", problems)
+    task, scorer = mine.scorer()
+    pixels = mine.encoder.matrix(rows)
+    z = scorer(torch.from_numpy(pixels))
     assert isinstance(task.loss, Doubts)  # of classes, and pictures are told apart by classes
     numbers = task.loss.answers(z).double().numpy(), task.loss.doubt(z).double().numpy()
-    about, pixels = (site, study.name, study.target.column, study.target.levels), mine.encoder.matrix(rows)
-    return make_album(*about, list(rows.index), pixels, y, *numbers, held_out)
+    about = site, study.name, study.target.column, study.target.levels
+    album = make_album(*about, names, pixels, y, *numbers, held_out)
+    cases = [names.index(n) for n in pictures] or [names.index(g.shots[0].name) for g in album.galleries]
+    held = mine.models()
+    sights = [Sight("your model", scorer, held[OWN])]
+    if ALONE in held:
+        alone = {k: v[None] for k, v in held[ALONE].items()}
+        sights.append(Sight("trained on your pictures alone", lambda x: task.output(alone, x[None])[0], held[ALONE]))
+    learned = np.ones(len(y), bool) if held_out is None else ~held_out
+    seen = make_seen(task.net, sights, pixels, y, names, study.target.levels, learned, list(dict.fromkeys(cases)))
+    return album._replace(seen=seen)
 
 
 class _Expects:
@@ -125,4 +148,5 @@ class _Expects:
     def __call__(self, rows: pd.DataFrame) -> NDArray[np.float64]:
         x = torch.from_numpy(self.mine.encoder.matrix(rows)).float()[None]
         with torch.no_grad():
-            return np.asarray(self.task.output(self.params, x)[0].double().numpy())
+            z = self.task.output(self.params, x)[0].double()
+        return np.asarray((z if self.mine.study.target.kind == "number" else log_shares(self.task.loss, z)).numpy())

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -76,11 +76,20 @@ class Model(NamedTuple):
 
     def scores(self, rows: pd.DataFrame) -> tuple[Task, Tensor]:
         """[row, output] for rows that `clean` gave, and the task whose loss says what they mean."""
+        task, scorer = self.scorer()
+        x = torch.from_numpy(self.encoder.matrix(rows))
+        return task, scorer(x if self.study.images else x.float())
+
+    def scorer(self) -> tuple[Task, Callable[[Tensor], Tensor]]:
+        """The task, and what gives the scores of rows in the form that the network takes."""
         task = build_task(self.study, self.method, self.seed)
         state = filled(settled_shape(task, self.method), {k: v[None] for k, v in self.tensors.items()})
-        x = torch.from_numpy(self.encoder.matrix(rows))[None]
-        with torch.no_grad():
-            return task, self.method.predict(task, state, x if self.study.images else x.float())[0]
+
+        def scores(x: Tensor) -> Tensor:
+            with torch.no_grad():
+                return self.method.predict(task, state, x[None])[0]
+
+        return task, scores
 
     def models(self) -> dict[str, Params]:
         """The models that the site holds, by what each is to it (core/facts.py)."""
@@ -125,14 +134,16 @@ class Run:
 
         `doubt` is the mean over the rows, from 0 (sure) to 1 (knows nothing). `auroc` is the chance that it is larger
         at a mistake than at a row that the model got right: 0.5 tells nothing. Without the least sure tenth there are
-        `kept` rows, and on those the model has `accuracy_kept`. NaN where fewer than 10 rows stand behind a number;
-        `auroc` also where the model is never wrong, or always.
+        `kept` rows, and on those the model has `accuracy_kept`; where most sites have less than 100 rows, without the
+        least sure fifth, or two fifths. NaN where fewer than 10 rows stand behind a number, or lie between two; `auroc`
+        also where the model is never wrong, or always.
         """
         self._check_doubt()
         return uncertainty(self.scores(COVERAGE), self.sizes)
 
     def coverage(self) -> pd.DataFrame:
-        """site, share, rows, accuracy: on the surest 100, 90, ..., 10 per cent of each site's own hold-out rows."""
+        """site, share, rows, accuracy: on the surest 100, 90, ..., 10 per cent of each site's own hold-out rows. NaN
+        where fewer than 10 rows are left, or lie between two numbers."""
         self._check_doubt()
         return coverage(self.scores(COVERAGE), self.sizes)
 

@@ -165,6 +165,8 @@ def resolve(study: Study, method: str | AnyMethod | None, rounds: int | None) ->
         method = methods.build(method, given)
     chosen = method or study.build_method()
     changes: dict[str, Any] = {"method": {"name": methods.name_of(chosen), **methods.settings(chosen)}}
+    if study.images and chosen.needs not in ("", study.network.kind):  # a study of pictures: as the method needs it
+        changes["network"] = {"kind": chosen.needs, **nets.TABLE[chosen.needs].usual}
     if rounds is not None:
         changes["training"] = {"rounds": rounds}
     return study.with_changes(**changes), chosen
@@ -267,6 +269,13 @@ def training_rows(data: list[SiteData], study: Study, method: AnyMethod, device:
     if method.pools_rows:
         sites = sites.pooled(_row_weights(study, sites.y.argmax(1).numpy(), sites.y.argmax(1).numpy()))
     return sites.to(device)
+
+
+def held_rows(data: list[SiteData], study: Study, method: AnyMethod, device: str) -> Sites | None:
+    """The hold-out rows, where an exchange of the method counts on them."""
+    if not any(ex.holds_out for stage in method.plan(study.training.rounds) for ex in stage.exchanges):
+        return None
+    return gather_sites([(s.name, *_as_tensors(study, s.test_x, s.test_y, s.train_y)) for s in data]).to(device)
 
 
 def all_rows(data: list[SiteData], study: Study) -> dict[str, SiteRows]:

@@ -19,6 +19,7 @@ from vitrail.data.encode import Encoder, prepare
 from vitrail.engines.local import Engine
 from vitrail.engines.rounds import Moment, Rounds
 from vitrail.methods import AnyMethod
+from vitrail.runs.features import as_rows
 from vitrail.runs.fit import AGAIN, Ask, evidence_told, find_shifts
 from vitrail.runs.folder import Folder, is_finished, versions, write_atomically
 from vitrail.runs.judge import Judge
@@ -29,6 +30,7 @@ from vitrail.runs.setup import (
     build_task,
     check_keeping,
     check_options,
+    held_rows,
     is_evaluated,
     last_splits,
     resolve,
@@ -73,17 +75,16 @@ def federate(
     pseudonyms = dict(pseudonyms or {})
     plain = build_task(study, chosen, 0)
     check_options(engine, device, dropout_rate, away or {}, refuse, pseudonyms, list(sites), seed, plain, chosen)
-    data = prepare(sites, study, seed)
     task = build_task(study, chosen, seed, device)
+    data = as_rows(prepare(sites, study, seed), task.net, device)
     if keep_updates:
         check_keeping(task, chosen, out)
     rows = training_rows(data, study, chosen, device)
     stages, plan = chosen.plan(study.training.rounds), (dropout_rate, away or {}, refuse)
     absent = None if chosen.pools_rows else absence(rows.names, seed, *plan, stages)
-    looped = engine == "looped"
-    runner = Engine(
-        task, chosen, rows, training_of(study), seed, looped=looped, absent=absent, keep_reports=keep_updates
-    )
+    looped, held = engine == "looped", held_rows(data, study, chosen, device)
+    given = task, chosen, rows, training_of(study), seed
+    runner = Engine(*given, looped=looped, absent=absent, keep_reports=keep_updates, held=held)
     judge = Judge(runner, study, data)
     info = describe_run(study, seed, engine, device, {site.name: site.fingerprint for site in data})
     info |= {"dropout_rate": dropout_rate, "away": {k: [list(s) for s in v] for k, v in (away or {}).items()}}

@@ -20,6 +20,7 @@ sites of negative value are shown and get nothing; where there is no gain there 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -33,7 +34,7 @@ from vitrail.data.read import ENDING, read_table
 from vitrail.explain.shapley import Floats, Values, Worth, exact, leave_one_out, sampled
 from vitrail.runs.folder import write_atomically
 from vitrail.runs.run import Run
-from vitrail.studies.record import Record, Tell
+from vitrail.studies.record import Record, Tell, no_such_user
 
 EXACT = 10  # sites in a round up to which all coalitions are rebuilt
 TOLERANCE = 0.01  # of the gain: where an order is left
@@ -43,6 +44,7 @@ APART = 1 / 3
 RESAMPLES = 2000  # of the test rows
 ROUND, WHOLE = "round by round", "whole run"
 LOO, SHAPLEY = "leave-one-out", "Shapley"
+CANNOT = "the contributions cannot be computed"
 
 
 @dataclass(frozen=True)
@@ -105,7 +107,8 @@ def contribution(
     progress: Tell | None = None,
 ) -> Contribution:
     """Leave-one-out, Shapley or both of the run at `path`, on the test rows of `user`, whose own table `frame` is."""
-    _check(method, permutations)
+    if problems := asked_wrongly(method, permutations):
+        raise VitrailError(CANNOT, problems)
     record = Record(Run.load(path), Path(path), user, frame)
     tell = progress or (lambda words, done, total: None)
     rng = np.random.default_rng(key(record.run.seed, user, "contribution"))
@@ -126,15 +129,14 @@ def contribution(
     return _told(record, found, rng)
 
 
-def _check(method: str, permutations: int) -> None:
+def asked_wrongly(method: str, permutations: int) -> list[Problem]:
     problems = []
     if method not in ("loo", "shapley", "all"):
         problems.append(Problem("method", f"expected 'loo', 'shapley' or 'all', got {method!r}.", "Correct it."))
     if permutations < 2:
         what = f"expected at least 2, got {permutations}."
         problems.append(Problem("permutations", what, "Below 2 there is no interval."))
-    if problems:
-        raise VitrailError("the contributions cannot be computed", problems)
+    return problems
 
 
 def credits_of(values: Floats) -> Floats:
@@ -213,21 +215,43 @@ def _notes(record: Record) -> list[str]:
     return notes
 
 
-def user_table(data: Path, study: Any, user: str) -> pd.DataFrame:
-    """The user's own table or pictures: the file itself, or what has its name in a folder."""
-    if study.images and data.is_dir():
-        own = [p for p in sorted(data.iterdir()) if user in (p.name, p.stem)]
-        data = own[0] if own else data  # or it is the user's folder itself
-    elif data.is_dir():
-        files = [f for f in sorted(data.iterdir()) if ENDING.search(f.name) and ENDING.sub("", f.name) == user]
-        if len(files) != 1:
-            what = f"expected one file of the site {user!r} here, got {len(files)}."
-            raise VitrailError("cannot read the user's rows", [Problem(str(data), what, "Name the file itself.")])
-        data = files[0]
-    frame = read_table(data, study)
-    if study.site_column and study.site_column in frame.columns:
-        frame = frame[frame[study.site_column].map(str) == user]
+def user_table(data: Path, run: Run, user: str, beside: Sequence[Problem] = ()) -> pd.DataFrame:
+    """The user's own table or pictures: the file itself, or what has its name in a folder. All that is wrong is told at
+    once: the user's name first, then what was found `beside`, then the data."""
+    problems = [] if user in run.sites else [no_such_user(user, run.sites)]
+    others = set(run.sites) - set(run.study.target.levels)  # a folder may be called as a class is
+    ours = data.is_dir() and any(_named(place, run) in others for place in data.iterdir())
+    try:
+        if not problems or not ours:  # what another name would find among the sites says nothing
+            frame = read_table(_own(data, run, user, ours), run.study)
+    except VitrailError as error:
+        if not problems and not beside:
+            raise
+        beside = [*beside, *error.problems]
+    if problems := [*problems, *beside]:
+        raise VitrailError(CANNOT, problems)
+    if run.study.site_column and run.study.site_column in frame.columns:
+        frame = frame[frame[run.study.site_column].map(str) == user]
     return frame
+
+
+def _own(data: Path, run: Run, user: str, ours: bool) -> Path:
+    """`ours`: it is a folder that holds what sites of the run are called."""
+    if not data.is_dir() or (run.study.images and not ours):  # a folder of pictures may be the user's own
+        return data
+    own = [place for place in sorted(data.iterdir()) if _named(place, run) == user]
+    if not own or (len(own) > 1 and not run.study.images):
+        kind, title = "folder or file" if run.study.images else "file", f"cannot read the user's {run.study.row_word}s"
+        what = f"expected one {kind} of the site {user!r} here, got {len(own)}."
+        raise VitrailError(title, [Problem(str(data), what, "Name it itself.")])
+    return own[0]
+
+
+def _named(place: Path, run: Run) -> str:
+    """The site that this would be of; none, where no site's rows are kept in such a place."""
+    if run.study.images:
+        return place.name if place.is_dir() else place.stem
+    return ENDING.sub("", place.name) if ENDING.search(place.name) else ""
 
 
 def write_tables(told: Contribution, folder: Path) -> None:

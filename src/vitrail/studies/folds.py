@@ -32,7 +32,8 @@ def folds_of(sites: Mapping[str, pd.DataFrame], table: Table, seed: int, folds: 
     if few:
         hint = "Use fewer folds, or leave the site out."
         problems = [
-            Problem(n, f"expected a training row for each of {folds} folds, got {k}.", hint) for n, k in few.items()
+            Problem(n, f"expected a training {table.row_word} for each of {folds} folds, got {k}.", hint)
+            for n, k in few.items()
         ]
         raise VitrailError("cannot cross-validate", problems)
     out = []

@@ -47,6 +47,10 @@ class Said(NamedTuple):
     present: Masks
 
 
+def no_such_user(user: str, names: Sequence[str]) -> Problem:
+    return Problem("--user", f"no site {user!r} took part in the run.", nearest(user, names))
+
+
 class Record:
     """A run with its updates and one user's test rows: the loss there of what any coalition would have made."""
 
@@ -56,14 +60,13 @@ class Record:
         with safe_open(self.files[0], "pt") as file:
             self.names: tuple[str, ...] = tuple(json.loads(file.metadata()["sites"]))
         if user not in self.names:
-            what = f"no site {user!r} took part in the run."
-            raise VitrailError("there is no such user", [Problem("--user", what, nearest(user, self.names))])
+            raise VitrailError("there is no such user", [no_such_user(user, self.names)])
         (data,) = prepare({user: frame}, run.study, run.seed, run.encoders[user])
         if data.fingerprint != run.info["fingerprints"][user]:
-            what = f"these are not the rows that the run had from {user!r} (fingerprint {data.fingerprint})."
-            raise VitrailError(
-                "these are other rows", [Problem("--data", what, "Give the file that the run was given.")]
-            )
+            word = run.study.row_word
+            what = f"these are not the {word}s that the run had from {user!r} (fingerprint {data.fingerprint})."
+            hint = "Give what the run was given."
+            raise VitrailError(f"these are other {word}s", [Problem("--data", what, hint)])
         task = build_task(run.study, run.method, run.seed)
         self.task = replace(task, start={k: v.double() for k, v in task.start.items()})
         self.ex = run.method.plan(run.study.training.rounds)[0].last
@@ -144,7 +147,7 @@ class Record:
             self.evaluations += n
         got = np.concatenate(out)
         if not np.isfinite(got).all():
-            what = f"a rebuilt model's loss on the test rows of {self.user!r} is no number."
+            what = f"a rebuilt model's loss on the test {self.run.study.row_word}s of {self.user!r} is no number."
             raise VitrailError("the run diverged", [Problem("the run", what, "Train it with a lower learning rate.")])
         return got
 

@@ -48,11 +48,15 @@ from vitrail.study import Study
 
 TABLE = ["user", "site", "loss_on_user", "cv_loss", "transfer", "error", "rank"]
 FEEDBACK = ["user", "site", "column", "output", "user_effect", "site_effect", "difference"]
-ON_TRUST = (
-    "The cross-validated losses are what the sites say of themselves. Nobody can check them: "
-    "a site that exaggerates its own loss looks better suited than it is. "
-    "So does a site whose rows are hard to predict: read the loss on the user's rows beside the transfer loss."
-)
+
+
+def on_trust(word: str) -> str:
+    """What speaks against the ranking; `word`: what a row is."""
+    return (
+        "The cross-validated losses are what the sites say of themselves. Nobody can check them: "
+        "a site that exaggerates its own loss looks better suited than it is. So does a site whose "
+        f"{word}s are hard to predict: read the loss on the user's {word}s beside the transfer loss."
+    )
 
 
 @dataclass
@@ -117,7 +121,7 @@ class Transfer:
             "seed": self.seed,
             "folds": self.folds,
             "sites": self.sites,
-            "trust": ON_TRUST,
+            "trust": on_trust(self.study.row_word),
         }
         matrix = [[None if v != v else v for v in row] for row in self.matrix().to_numpy().tolist()]
         said |= {"cv_losses": self.cv_losses, "matrix": matrix, "ranking": {u: self.ranking(u) for u in self.sites}}
@@ -251,7 +255,7 @@ def transfer_lines(study: Study, sites: int, folds: int = 5) -> list[Line]:
     )
     others = (sites - 1,)
     lines.append(Line("transfer", "to site", "cross-validated losses", others, "float64", 8 * (sites - 1), 1, "each"))
-    words = "losses of the others' models on its rows"
+    words = f"losses of the others' models on its {study.row_word}s"
     lines.append(Line("transfer", "from site", words, others, "float64", 8 * (sites - 1), 1, "each"))
     return lines
 

@@ -13,9 +13,9 @@ from torch import Tensor
 
 from vitrail.core.exchange import AnyExchange
 from vitrail.core.facts import AGREED, SITES, Fact
-from vitrail.core.tensors import each, tensors
+from vitrail.core.tensors import each, filled, tensors
 from vitrail.engines.rounds import Moment
-from vitrail.engines.wire import spec_of
+from vitrail.engines.wire import rehearse, spec_of
 from vitrail.testing.federation import make_rows, worst
 from vitrail.testing.trial import Merge, Message, Ran, Trial, axes_fit, come_and_go, kept, when
 
@@ -348,6 +348,16 @@ def facts_fit_their_axes(trial: Trial) -> None:
                 _hold(alike, f"{where} {shape}, in another round {list(before.value.shape)}, {before.axes}")
 
 
+@law
+def settling_looks_only_at_what_it_says(trial: Trial) -> None:
+    """Where an exchange names what of its word settles a model, the rest of it changes nothing."""
+    for t in rehearse(trial.task, trial.method, 1, trial.sites):
+        if (ex := t.stage.last).settles:
+            rest = {k: v if k.split("/")[0] in ex.settles else v + 1 for k, v in tensors(t.last)}
+            one, other = (dict(tensors(ex.settle(trial.task, t.state, w))) for w in (t.last, filled(t.last, rest)))
+            _same(one, other, 0.0, f"a model settled by {sorted(ex.settles)} and by a word with another rest")
+
+
 LAWS: tuple[Law, ...] = (
     only_declared_tensors_travel,
     engines_agree,
@@ -362,4 +372,5 @@ LAWS: tuple[Law, ...] = (
     a_coordinator_sees_no_more_than_it_needs,
     a_refusal_is_kept,
     facts_fit_their_axes,
+    settling_looks_only_at_what_it_says,
 )

@@ -17,12 +17,14 @@ from vitrail.core.task import Task
 from vitrail.core.tensors import each, tensors
 from vitrail.engines.local import Engine
 from vitrail.engines.rounds import AnyMethod, Moment, Training
+from vitrail.engines.sites import Sites
 from vitrail.engines.wire import Direction
-from vitrail.nets import MLP
+from vitrail.nets import MLP, prototypes
 from vitrail.testing.federation import LOSSES, PICTURE, Row, in_this_order, make_rows, pooled, small_cnn, task_of
 
 Absent = Callable[[int, int, int], Sequence[bool]]  # (stage, round, place of the exchange) -> who does not answer
 NETS = ("linear", "MLP", "CNN")
+OTHERS = ("prototypes",)  # for methods that are about one of them
 OPTIMISERS: tuple[Literal["sgd", "adam"], ...] = ("sgd", "adam")
 
 
@@ -111,6 +113,8 @@ class Trial:
         ends = self.method.ends()
         if self.net == "CNN":
             return task_of(small_cnn(ends), LOSSES["classes"])
+        if self.net == "prototypes":
+            return task_of(prototypes(PICTURE, 3, width=2, per_class=2, latent=4).framed(ends), LOSSES["classes"])
         if self.net == "linear":
             return task_of(MLP(6, 1, ()).framed(ends), LOSSES["number"])
         # with both ends, whether or not the method wants them: another may have asked for them
@@ -118,16 +122,20 @@ class Trial:
 
     @cached_property
     def training(self) -> Training:
-        batch, lr = {"linear": (8, 0.004), "MLP": (8, 0.02), "CNN": (4, 0.02)}[self.net]
+        batch, lr = {"linear": (8, 0.004), "MLP": (8, 0.02)}.get(self.net, (4, 0.02))
         memory: Literal["fresh", "own"] = "own" if self.optimiser == "adam" else "fresh"
         return Training(3, 1, batch, lr, 0.5, optimiser=self.optimiser, memory=memory)
 
     @cached_property
     def rows(self) -> list[Row]:
         """Two sites of each size but the last, so that they may change places."""
-        if self.net == "CNN":
+        if self.pictures:
             return make_rows("classes", (9, 9, 3), PICTURE)
         return make_rows("number" if self.net == "linear" else "classes", (20, 20, 10, 10, 5))
+
+    @property
+    def pictures(self) -> bool:
+        return self.net not in ("linear", "MLP")
 
     @property
     def clashes(self) -> tuple[str, ...]:
@@ -161,7 +169,12 @@ class Trial:
         sites = pooled(method, in_this_order(rows or self.rows)).to(self.device)
         absent = None if method.pools_rows else absent  # all rows are in one place: nobody can be absent
         given = task or self.task, method, sites, training or self.training, self.seed if seed is None else seed
-        return _Watched(*given, chunk=chunk or len(sites.names), who=absent)
+        held = None if method.pools_rows else self.held(rows or self.rows).to(self.device)
+        return _Watched(*given, chunk=chunk or len(sites.names), who=absent, held=held)
+
+    def held(self, rows: Sequence[Row]) -> Sites:
+        """Hold-out rows: each site's own, from the other end."""
+        return in_this_order([(name, -x, y.flip(0), w) for name, x, y, w in rows])
 
     def run(self, rows: Sequence[Row] | None = None, moment: Moment | None = None, **engine: Any) -> Ran:
         e = self.engine(rows, **engine)
@@ -183,8 +196,8 @@ def kept(moment: Moment) -> Moment:
 class _Watched(Engine):
     """An engine that keeps what is said, and in which a site can be absent from one exchange only."""
 
-    def __init__(self, *given: Any, chunk: int, who: Absent | None) -> None:
-        super().__init__(*given, chunk=chunk)
+    def __init__(self, *given: Any, chunk: int, who: Absent | None, held: Sites | None) -> None:
+        super().__init__(*given, chunk=chunk, held=held)
         self.overheard: list[Message | Merge | Moment] = []
         self.place = 0
         if who is not None:
@@ -225,7 +238,7 @@ class _Watched(Engine):
 
 def trials(method: AnyMethod, device: str = "cpu") -> Iterator[Trial]:
     """Every network with every optimiser, but for those with which the method says it cannot be used."""
-    for net in NETS:
+    for net in OTHERS if method.needs else NETS:
         for optimiser in OPTIMISERS:
             trial = Trial(method, net, optimiser, device=device)
             if not trial.clashes:

@@ -1,0 +1,332 @@
+"""inDISCO (Roschewitz et al.; later MyTH): prototypes that show what a site's model looks at, learned together.
+
+The network is that of nets/proto.py: d_p is the distance of prototype p to the nearest latent patch of a picture.
+
+    loss        CrossEntropy + clst Clst + sep Sep + l1 |w_cp, p not of c|_1        a sum over rows, or their mean
+                Clst = min over p of the picture's own class, d_p;   Sep = - min over all other p, d_p
+    warm-up     `warm` rounds: add-on layers and prototypes move, convolutions and last layer stand still
+    joint       the study's rounds: everything moves, and what is shared is averaged as in FedAvg
+    push        at each site: p <- the nearest latent patch of its training pictures of p's class; the site keeps which
+                picture and which cell, and says nothing
+    last layer  at each site, by itself: w <- argmin CrossEntropy + l1 |w_cp, p not of c|_1, the rest as it is; `last`
+                accelerated proximal steps of length 1 / L, so that what is not needed becomes 0
+
+`share`: what is averaged. "no": nothing, each site alone (LMLP). "prototypes": they and the last layer (GMGP, the
+paper's). "add-on": the layers before them too. "all": all convolutions too, the default, since it was best where we
+tried it: prototypes of which each site has another latent space cannot be compared, nor averaged.
+
+With `alone_too` each site trains beside it, on the same batches, a model of its own (LMLP): what it learns by itself is
+what a bias at one site shows in. (In the first round both are the same, so that the first report tells it.) OWN is the
+shared model after push and last layer, SHARED the same before, ALONE that model, pushed too. After training sites are
+asked, and may refuse, to show what tells of such a bias (travel.py); `travel = false` asks for no model.
+
+Rates: Adam with lr = 3e-3; the last layer, and convolutions that were read from a file, at 1e-4, that is 1/30.
+[training.rates] changes them by group; `optimiser = "study"` and lr take the study's.
+
+Where paper and code of MyTH differ. The paper trains the last layer with the rest in joint rounds, the code only after
+a push: as the paper. The code pushes in every round: here once, after the last, as the paper shows them; prototypes
+that were pushed are patches of one site, and their mean would be none. ProtoPNet divides the joint rate by 10 every 5
+epochs, the code has that commented out: here the study's decay. The paper averages once after 5 epochs of warm-up and
+then every 10: here after each round of the study's epochs. The paper's order of stages is kept. ProtoPNet optimises
+the last layer by 20 epochs of Adam at 1e-4, here by proximal steps, being convex.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields, replace
+from typing import Annotated, Any, ClassVar, Literal, NamedTuple
+
+import torch
+from torch import Tensor
+
+from vitrail.core.exchange import Exchange, Method, Nothing, Roster, Rows, Stage, training
+from vitrail.core.facts import ALONE, OWN, SHARED, Facts
+from vitrail.core.losses import CrossEntropy
+from vitrail.core.rules import SGD, Adam, Rule, of_parameter
+from vitrail.core.task import Batch, Net, Task, carried
+from vitrail.core.tensors import Params, copied, moved, per_site, to_all
+from vitrail.methods.fedavg import Averages, Shared
+from vitrail.methods.prototypes import nearest_patches, net_of, pulls, same_place, sparse_last
+from vitrail.methods.travel import shows
+from vitrail.nets import ProtoNet
+
+SLOW = 1 / 30  # of the rate, for what moves slowly
+SHARES = {"no": 0, "prototypes": 2, "add-on": 3, "all": 4}  # of:
+GROUPS = ("prototypes", "head", "add_on", "features")
+ENDING = ("prototypes", "head")  # what push and last layer make anew
+
+
+class State(NamedTuple):
+    own: Annotated[Params, "those layers of your model that are not shared"]
+    local: Params  # the shared ones, before they were averaged; their changes are reported
+    shared: Params  # as they were received
+    ending: Annotated[Params, "the prototypes and the last layer that are made of your own pictures"]
+    alone: Annotated[Params, "the model that is trained on your pictures alone"]
+    alone_ending: Annotated[Params, "its prototypes and last layer, made of your own pictures"]
+    patches: Annotated[Tensor, "which of your pictures, and which place in it, each prototype is taken from"]
+    easy: Annotated[Tensor, "how well your pictures of each class were told after the warm-up"]  # [site, class]
+    place: Annotated[Tensor, "how many of your pictures of each class are told by one and the same place"]
+    memory: Annotated[Params, "what the optimiser remembers of your last batches"] = {}  # noqa: RUF012
+    alone_memory: Annotated[Params, "what the optimiser remembers of them for that model"] = {}  # noqa: RUF012
+
+
+class Coord(NamedTuple):
+    params: Params  # what is shared
+    offered: Params  # [site, ...]: models on their way round; forgotten after
+    offers: Tensor  # [site]: 1 where there is one
+
+
+class Work(NamedTuple):
+    params: Params
+    memory: Params
+    alone: Params
+    alone_memory: Params
+
+
+@dataclass(frozen=True)
+class InDISCO(Method[State, Coord, Work, Shared, Any]):
+    title: ClassVar[str] = "inDISCO"
+    sees: ClassVar[Literal["sum", "each"]] = "each"  # of models that go round; while training the sum (Joint)
+    grows: ClassVar[bool] = True
+    needs: ClassVar[str] = "prototypes"
+    still: ClassVar[tuple[str, ...]] = ()  # groups that do not move
+    lr: float | None = 3e-3
+    share: Literal["no", "prototypes", "add-on", "all"] = "all"
+    alone_too: bool = True
+    travel: bool = True
+    warm: int = 5
+    clst: float = 0.8
+    sep: float = 0.08
+    l1: float = 1e-4
+    last: int = 100
+    optimiser: Literal["adam", "study"] = "adam"
+    least: int = 5  # pictures of a class, of which a site tells anything
+    weights: Literal["uniform", "rows"] = "uniform"
+    invited: int | None = None
+
+    def plan(self, rounds: int) -> tuple[Stage, ...]:
+        given = {f.name: getattr(self, f.name) for f in fields(self)}
+        warming, ended = Warm(**given), WarmEnd(**given)
+        exchanges = (warming, ended) if self.warm > 1 else (ended,)
+        cycle = tuple((0,) if r < self.warm - 1 else (len(exchanges) - 1,) for r in range(self.warm))
+        warm = Stage("warm-up", exchanges, self.warm, "warm-up", "First, in the warm-up", cycle)
+        push = Stage("push", (Push(self),), 1, "prototypes", "After training, by yourself")
+        return warm, training(Joint(**given), rounds), push, *self.shown()
+
+    def shown(self) -> tuple[Stage, ...]:
+        return (Stage("show", shows(self), 1, "signs of a bias", "Last, once"),)
+
+    def clashes(self, task: Task) -> tuple[str, ...]:
+        if not isinstance(task.net, ProtoNet):
+            return ('it is about networks with prototypes: write kind = "prototypes" under [network]',)
+        if not isinstance(task.loss, CrossEntropy):
+            return ("it trains by cross-entropy, and its last layer is convex in nothing else",)
+        return ()
+
+    def ruled_by(self, rule: Rule, net: Net) -> Rule:
+        if not isinstance(rule, SGD | Adam):
+            return rule
+        slow = ("head", "features") if isinstance(net, ProtoNet) and net.pretrained else ("head",)
+        factors = dict.fromkeys((n for g in slow for n in net.groups.get(g, ())), SLOW) | dict(rule.factors)
+        if self.optimiser == "adam" and isinstance(rule, SGD):
+            return Adam(rule.lr, decay=rule.decay, factors=tuple(factors.items()))
+        return replace(rule, factors=tuple(factors.items()))
+
+    @property
+    def told(self) -> frozenset[str]:  # type: ignore[override]
+        """Beside what is averaged, a model of its own, if the site agrees."""
+        goes = {"alone", "alone_ending"} if self.compares else {"own", "ending"}
+        return frozenset({"local"} | (goes if self.travel else set()))
+
+    @property
+    def common(self) -> tuple[str, ...]:
+        """The groups that are averaged."""
+        return GROUPS[: SHARES[self.share]]
+
+    @property
+    def compares(self) -> bool:
+        """Whether there is a model trained alone beside the shared one."""
+        return self.alone_too and self.share != "no"
+
+    def state(self, task: Task, sites: int) -> State:
+        net, every = net_of(task), copied(to_all(task.start, sites))
+        shared, like = task.select(every, self.common), task.like
+        alone = copied(every) if self.compares else {}
+        patches = torch.full((sites, 1 + self.compares, net.outputs * net.per_class, 2), -1, device=like.device)
+        told = like.new_zeros(sites, net.outputs)
+        return State(
+            {k: v for k, v in every.items() if k not in shared},
+            copied(shared),
+            shared,
+            copied(task.select(every, ENDING)),
+            alone,
+            copied(task.select(alone, ENDING)),
+            patches,
+            told,
+            torch.stack([told, told], -1),
+            task.remembered(every, shared),
+            task.remembered(alone),
+        )
+
+    def coord(self, task: Task, sites: int) -> Coord:
+        whole = to_all(task.start, sites)
+        nothing = {k: torch.zeros_like(v, memory_format=torch.contiguous_format) for k, v in whole.items()}
+        return Coord(copied(task.select(task.start, self.common)), nothing, task.like.new_zeros(sites))
+
+    @property
+    def averages(self) -> Averages:
+        return Averages(self.weights, self.invited)
+
+    def invite(self, task: Task, coord: Coord, roster: Roster) -> Tensor:
+        return self.averages.invite(task, Shared(coord.params), roster)
+
+    def send(self, task: Task, coord: Coord, roster: Roster) -> Shared:
+        return self.averages.send(task, Shared(coord.params), roster)
+
+    def shared(self, coord: Coord) -> Params:
+        return coord.params
+
+    def begin(self, task: Task, state: State, down: Shared, rows: Rows, rule: Rule) -> Work:
+        params, alone = copied({**state.own, **down.params}), copied(state.alone)
+        return Work(params, rule.memory(params, state.memory), alone, rule.memory(alone, state.alone_memory))
+
+    def step(self, task: Task, work: Work, batch: Batch, rule: Rule) -> None:
+        for params, memory in ((work.params, work.memory), (work.alone, work.alone_memory)):
+            if params:
+                self.descend(task, params, memory, batch, rule)
+
+    def descend(self, task: Task, params: Params, memory: Params, batch: Batch, rule: Rule) -> None:
+        net = net_of(task)
+        out = net.forward(params, batch.x)
+        slope = task.through(params, out, task.loss.slope(out, batch), pulls(net, out, batch, self.clst, self.sep))
+        wrong = ~net.own(slope[net.HEAD])
+        slope[net.HEAD] += self.l1 * per_site(batch.w.sum((1, 2)), wrong[None]) * (params[net.HEAD].sign() * wrong)
+        held = task.select(params, task.others(self.still))
+        rule.follow(held, {k: v for k, v in memory.items() if of_parameter(k) in held}, slope)
+
+    def report(self, task: Task, state: State, work: Work, down: Shared, rows: Rows, rule: Rule) -> tuple[State, Any]:
+        kept = state._replace(
+            own={k: work.params[k] for k in state.own},
+            local={k: work.params[k] for k in state.local},
+            alone=work.alone,
+            alone_ending={k: work.alone[k] for k in state.alone_ending},
+            memory=carried(work.memory, state.memory),
+            alone_memory=carried(work.alone_memory, state.alone_memory),
+        )
+        return kept, self.averages.say(work.params, down, rows) if down.params else Nothing()
+
+    def merge(self, task: Task, coord: Coord, up: Any, roster: Roster) -> tuple[Coord, Facts]:
+        return coord._replace(params=moved(coord.params, up.change, up.weight)) if coord.params else coord, {}
+
+    def settle(self, task: Task, state: State, down: Shared) -> State:
+        whole = {**state.own, **down.params}
+        return state._replace(shared=down.params, ending={k: whole[k] for k in state.ending})
+
+    def models(self, task: Task, state: State) -> dict[str, Params]:
+        found = {OWN: {**state.own, **state.shared, **state.ending}}
+        if self.share != "no":
+            found[SHARED] = {**state.own, **state.shared}
+        if self.compares:
+            found[ALONE] = {**state.alone, **state.alone_ending}
+        return found
+
+    def patches(self, state: State) -> dict[str, Tensor]:
+        """[site, prototype, 2] of the models that were pushed: the place of the picture among the site's training rows,
+        and the cell, counted row by row; -1 where it has no picture of the class."""
+        return dict(zip((OWN, ALONE), state.patches.unbind(1), strict=False))
+
+    def apart(self, state: State) -> Params:
+        """What a site learned by itself, before any push: alone, or its model before the last averaging."""
+        return state.alone if self.compares else {**state.own, **state.local}
+
+
+class Joint(InDISCO):
+    """Rounds in which everything moves."""
+
+    sees: ClassVar[Literal["sum", "each"]] = "sum"
+
+
+class Warm(Joint):
+    """Rounds in which add-on layers and prototypes move."""
+
+    name: ClassVar[str] = "warm"
+    still: ClassVar[tuple[str, ...]] = ("features", "head")
+
+
+class WarmEnd(Warm):
+    """The last of them: how well each class is told by now, [site, class], 0 where too few pictures would tell."""
+
+    name: ClassVar[str] = "end"
+
+    def report(self, task: Task, state: State, work: Work, down: Shared, rows: Rows, rule: Rule) -> tuple[State, Any]:
+        kept, up = super().report(task, state, work, down, rows, rule)
+        total, count = torch.zeros_like(state.easy), torch.zeros_like(state.easy)
+        for block in rows.blocks():
+            real = (block.w > 0).to(block.w)
+            out = task.net.forward(self.apart(kept), block.x, tape=False)
+            loss = task.loss.rows(out, block._replace(w=real)).clamp(min=torch.finfo(total.dtype).tiny)
+            total = total + (loss[..., None] * block.y * real).sum(1)
+            count = count + (block.y * real).sum(1)
+        return kept._replace(easy=torch.where(count >= self.least, total / count.clamp(min=1), 0)), up
+
+
+@dataclass(frozen=True)
+class Push(Exchange[State, Coord, Nothing, Nothing, Nothing]):
+    """Each site by itself: prototypes become patches of its pictures, and the last layer is fitted to them."""
+
+    sees = "sum"
+    trains: ClassVar[bool] = False
+    of: InDISCO
+
+    def send(self, task: Task, coord: Coord, roster: Roster) -> Nothing:
+        return Nothing()
+
+    def begin(self, task: Task, state: State, down: Nothing, rows: Rows, rule: Rule) -> Nothing:
+        return Nothing()
+
+    def step(self, task: Task, work: Nothing, batch: Batch, rule: Rule) -> None:
+        """Nothing is trained."""
+
+    def report(
+        self, task: Task, state: State, work: Nothing, down: Nothing, rows: Rows, rule: Rule
+    ) -> tuple[State, Nothing]:
+        net, of = net_of(task), self.of
+        models = [{**state.own, **state.shared}, state.alone][: 1 + of.compares]
+        endings, patches = [], []
+        for params in models:
+            taken, where = nearest_patches(net, params, rows)
+            pushed = params | {net.NAME: taken}
+            last = sparse_last(net, pushed, rows, of.l1, of.last)
+            endings.append({net.NAME: taken, net.HEAD: last})
+            patches.append(where)
+        kept = state._replace(
+            ending={k: endings[0][k] for k in state.ending},
+            alone_ending={k: endings[-1][k] for k in state.alone_ending},
+            patches=torch.stack(patches, 1),
+            place=same_place(net, of.apart(state), rows, of.least),
+        )
+        return kept, Nothing()
+
+    def merge(self, task: Task, coord: Coord, up: Nothing, roster: Roster) -> tuple[Coord, Facts]:
+        return coord, {}
+
+    def settle(self, task: Task, state: State, down: Nothing) -> State:
+        return state
+
+
+@dataclass(frozen=True)
+class InDISCOCentral(InDISCO):
+    """CMCP: all pictures in one place. A yardstick, as `centralized`."""
+
+    title: ClassVar[str] = "inDISCO, centralized"
+    federated: ClassVar[bool] = False
+    pools_rows: ClassVar[bool] = True
+    grows: ClassVar[bool] = False
+    share: Literal["no", "prototypes", "add-on", "all"] = "no"
+
+    def __post_init__(self) -> None:
+        if self.share != "no":
+            raise ValueError('all pictures are in one place, so that nothing is shared: share is "no"')
+
+    def shown(self) -> tuple[Stage, ...]:
+        return ()

