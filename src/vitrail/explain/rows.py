@@ -3,19 +3,25 @@ reference). Exact up to 16 features; above, of sampled coalitions with an interv
 
     v(S) = f(row where S, else reference), averaged over the reference's rows;     sum of values = f(row) - f(reference)
 
+A feature that is in the row as in the reference adds nothing to any coalition: its value is 0, and it is not counted
+among the 16, so that a row with k others takes 2^k answers of the model.
+
 A reference is one row (the median; or NaN where the model takes missing values), or several (background).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
-from typing import Any, Literal
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 from scipy.special import stdtrit
+from torch import Tensor
 
+from vitrail.core.losses import Loss, log_shares
 from vitrail.core.problems import Problem, VitrailError
 from vitrail.explain.shapley import Floats, Masks, Worth, exact, paired
 
@@ -24,7 +30,15 @@ ASKED = 2048  # coalitions, above that
 MEDIAN = "the median of the training rows"
 NOTHING = "a missing value"
 Answers = Callable[[NDArray[Any]], NDArray[Any]]  # [row, column] -> [row]
-AT_ONCE = 1 << 20  # numbers given to the model at a time
+AT_ONCE = 1 << 17  # numbers given to the model at a time: what lies between its layers should stay in the cache
+
+
+class Column(NamedTuple):
+    """What a page says of a feature."""
+
+    unit: str = ""
+    levels: tuple[str, ...] = ()  # none: a number
+    off: float | str | None = None  # its value in the reference
 
 
 @dataclass(frozen=True)
@@ -39,15 +53,26 @@ class Explanation:
     reference: str  # what "off" means
     united: tuple[str, ...] = ()  # features that stand for all columns of a guest
     asked: int = 0  # coalitions for each row
-    words: str = field(default="", compare=False)
+    answer: str = field(default="", compare=False)  # f, in words
+    odds: bool = field(default=False, compare=False)  # f is a logarithm of odds
+    rows: tuple[str, ...] = field(default=(), compare=False)  # their names
+    columns: tuple[Column, ...] = field(default=(), compare=False)  # [feature]
 
     def __len__(self) -> int:
         return len(self.values)
 
     def __getitem__(self, rows: Any) -> Explanation:
         at = np.atleast_1d(np.arange(len(self))[rows])
-        parts = self.values[at], self.base_values[at], self.data[at], self.feature_names, self.half[at]
-        return Explanation(*parts, self.reference, self.united, self.asked, self.words)
+        parts = {k: getattr(self, k)[at] for k in ("values", "base_values", "data", "half")}
+        return replace(self, **parts, rows=tuple(self.rows[i] for i in at) if self.rows else ())
+
+    def column(self, feature: int) -> Column:
+        return self.columns[feature] if self.columns else Column()
+
+    @property
+    def total(self) -> Floats:
+        """[row]: f of each."""
+        return np.asarray(self.base_values + self.values.sum(1))
 
     def importance(self) -> list[dict[str, Any]]:
         """Of each feature: mean |value| with a 95 % interval over rows, and the mean value; the largest first."""
@@ -92,26 +117,25 @@ def explain_rows(
     ([[1.0, 2.0]], [0.0])
     """
     groups = [[i] for i in range(rows.shape[1])] if groups is None else groups
-    back = np.atleast_2d(reference)
+    rows, back = np.asarray(rows), np.atleast_2d(reference)
     owner = _owners(rows, back, names, groups)
-    players, rows = len(names), np.asarray(rows)
-
-    def worth_of(x: NDArray[Any]) -> Worth:
-        def worth(masks: Masks) -> Floats:
-            out, step = np.zeros((len(masks), len(x))), max(1, AT_ONCE // max(1, x.size))
-            for ref in back:
-                for k in range(0, len(masks), step):
-                    mixed = np.where(masks[k : k + step][:, None, owner], x, ref.astype(x.dtype))
-                    out[k : k + step] += np.asarray(f(mixed.reshape(-1, x.shape[1]))).reshape(-1, len(x))
-            return out / len(back)
-
-        return worth
-
+    back = back.astype(rows.dtype)
     if data is None:
         data = np.stack([rows[:, g[0]] if len(g) == 1 else np.full(len(rows), np.nan) for g in groups], 1)
-    block = max(1, AT_ONCE // (rows.shape[1] * min(2**players, asked)))
-    parts = [worth_of(rows[k : k + block]) for k in range(0, len(rows), block)]
-    return explain_worths(parts, data, names, means, united, asked=asked, sizes=sizes, seed=seed)
+    other = np.any([(rows != ref) & ~(np.isnan(rows) & np.isnan(ref)) for ref in back], axis=0)  # [row, column]
+    other = np.stack([other[:, list(g)].any(1) for g in groups], 1)  # [row, feature]
+    many = other.sum(1).clip(min=1)
+    many[many > MOST_EXACT] = len(names)  # the same coalitions for all of these
+
+    def blocks() -> Iterator[Block]:
+        for k in np.unique(many):
+            alike = np.flatnonzero(many == k)
+            step = max(1, AT_ONCE * 8 // (rows.shape[1] * min(2**k, asked)))
+            for at in np.split(alike, range(step, len(alike), step)):
+                who = np.argsort(~other[at], axis=1, kind="stable")[:, :k]
+                yield Block(_worth(f, rows[at], back, who, owner), at, who)
+
+    return _explain(blocks(), data, names, means, united, asked, sizes, seed)
 
 
 def explain_worths(
@@ -126,19 +150,82 @@ def explain_worths(
     seed: int = 1,
 ) -> Explanation:
     """The same from what coalitions are worth, block by block of rows."""
-    players, found, base = len(names), [], []
+    players, done, blocks = len(names), 0, []
     for worth in parts:
-        rng = np.random.default_rng(seed)  # the same coalitions for all rows
-        found.append(exact(worth, players) if players <= MOST_EXACT else paired(worth, players, asked, rng, sizes))
-        base.append(worth(np.zeros((1, players), dtype=bool))[0])
-    values = np.concatenate([v.rows.T for v in found]) if found else np.zeros((0, players))
+        count = worth(np.zeros((1, players), dtype=bool)).shape[1]
+        at = np.arange(done, done + count)
+        blocks.append(Block(worth, at, np.tile(np.arange(players), (count, 1))))
+        done += count
+    return _explain(blocks, data, names, means, united, asked, sizes, seed)
+
+
+class Block(NamedTuple):
+    """Rows with equally many players."""
+
+    worth: Worth
+    at: NDArray[np.int64]  # [row]: their places
+    who: NDArray[np.int64]  # [row, player]: the feature that each player is
+
+
+def _worth(f: Answers, x: NDArray[Any], back: NDArray[Any], who: NDArray[np.int64], owner: NDArray[np.int64]) -> Worth:
+    k = who.shape[1]
+    player = np.full((len(x), int(owner.max()) + 1), k)  # [row, feature]; k: none, it is off in both
+    np.put_along_axis(player, who, np.arange(k)[None], 1)
+    place = player[:, owner]  # [row, column]
+
+    def worth(masks: Masks) -> Floats:
+        out, step = np.zeros((len(masks), len(x))), max(1, AT_ONCE // max(1, x.size))
+        on = np.pad(masks, ((0, 0), (0, 1)))
+        for ref in back:
+            for i in range(0, len(masks), step):
+                mixed = np.where(on[i : i + step][:, place], x, ref)
+                out[i : i + step] += np.asarray(f(mixed.reshape(-1, x.shape[1]))).reshape(-1, len(x))
+        return out / len(back)
+
+    return worth
+
+
+def _explain(
+    blocks: Iterable[Block],
+    data: NDArray[Any],
+    names: Sequence[str],
+    means: str,
+    united: Sequence[str],
+    asked: int,
+    sizes: Literal["kernel", "leverage"],
+    seed: int,
+) -> Explanation:
+    values, half, base, most = np.zeros(data.shape), np.zeros(data.shape), np.zeros(len(data)), 0
+    for worth, at, who in blocks:
+        k, rng = who.shape[1], np.random.default_rng(seed)  # the same coalitions for all rows
+        found = exact(worth, k) if k <= MOST_EXACT else paired(worth, k, asked, rng, sizes)
+        values[at[:, None], who] = found.rows.T
+        half[at[:, None], who] = found.half.T if found.half.ndim > 1 else 0.0
+        base[at] = worth(np.zeros((1, k), dtype=bool))[0]
+        most = max(most, found.asked)
     if not np.isfinite(values).all():
         what = "the model answers with no number for some coalition."
         hint = "A model that takes no missing values needs the median or background rows as reference."
         raise VitrailError("the rows cannot be explained", [Problem("reference", what, hint)])
-    half = np.concatenate([v.half.T if v.half.ndim > 1 else np.zeros(v.rows.T.shape) for v in found])
-    count = found[0].asked if found else 0
-    return Explanation(values, np.concatenate(base), data, list(names), half, means, tuple(united), count)
+    return Explanation(values, base, data, list(names), half, means, tuple(united), most)
+
+
+def answers_of(
+    scores: Callable[[Tensor], Tensor], loss: Loss, output: int = -1, of: Literal["odds", "share"] = "odds"
+) -> Answers:
+    """What is explained of a model's scores: the number; of classes that of `output`, its log odds or its share."""
+
+    def f(x: NDArray[Any]) -> NDArray[Any]:
+        z = scores(torch.from_numpy(x))
+        if z.shape[1] == 1:  # a number
+            return z[:, 0].numpy()
+        if of == "share":
+            return loss.answers(z)[:, output].numpy()
+        logs = log_shares(loss, z)
+        others = torch.cat([logs[:, : output % z.shape[1]], logs[:, output % z.shape[1] + 1 :]], 1)
+        return np.asarray((logs[:, output] - others.logsumexp(1)).numpy())
+
+    return f
 
 
 def _owners(

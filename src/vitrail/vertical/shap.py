@@ -9,15 +9,14 @@ where the paper's algorithm asks it once for each of the 2^p coalitions; the hos
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any, Literal
 
-import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from vitrail.core.losses import Loss, log_shares
-from vitrail.explain.rows import ASKED, MEDIAN, Explanation, explain_rows
+from vitrail.explain.rows import ASKED, MEDIAN, Explanation, answers_of, explain_rows
 from vitrail.vertical.dialogue import Dialogue
 from vitrail.vertical.guest import Guest
 from vitrail.vertical.host import heard
@@ -62,11 +61,12 @@ def explain(
     whole, away = torch.cat([columns[rows], *on], 1).numpy(), torch.cat([ref, *off], 1).numpy()
     shown = [columns[rows][:, g[0]] if len(g) == 1 else columns.new_full((len(rows),), torch.nan) for g in groups]
     hidden = [columns.new_full((len(rows),), torch.nan) for _ in united]
-    f, guests = _told(host.scores, host.loss, output, of), [g.name for g in d.guests]
-    return explain_rows(
+    f, guests = answers_of(host.scores, host.loss, output, of), [g.name for g in d.guests]
+    told = explain_rows(
         f, whole, away, [*names, *guests], [*groups, *united], data=torch.stack(shown + hidden, 1).numpy(),
         means=means, united=guests, asked=asked, sizes=sizes, seed=d.terms.seed,
     )  # fmt: skip
+    return replace(told, odds=of == "odds" and host.y.shape[1] > 1)
 
 
 def split_answer(
@@ -89,19 +89,3 @@ def split_answer(
         return guest.scores(features(torch.from_numpy(x)))[:, answer].numpy()
 
     return explain_rows(f, columns.numpy(), reference.numpy(), names, groups, asked=asked)
-
-
-def _told(
-    scores: Callable[[Tensor], Tensor], loss: Loss, output: int, of: str
-) -> Callable[[NDArray[Any]], NDArray[Any]]:
-    def f(x: NDArray[Any]) -> NDArray[Any]:
-        z = scores(torch.from_numpy(x))
-        if z.shape[1] == 1:  # a number
-            return z[:, 0].numpy()
-        if of == "share":
-            return loss.answers(z)[:, output].numpy()
-        logs = log_shares(loss, z)
-        others = torch.cat([logs[:, : output % z.shape[1]], logs[:, output % z.shape[1] + 1 :]], 1)
-        return np.asarray((logs[:, output] - others.logsumexp(1)).numpy())
-
-    return f
