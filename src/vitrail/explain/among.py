@@ -27,7 +27,7 @@ class Among(NamedTuple):
 
     table: pd.DataFrame  # COLUMNS
     small: list[str]  # sites with too few rows
-    answer: str  # what the values add up to
+    measure: str  # what the values add up to
 
     @property
     def sites(self) -> list[str]:
@@ -38,8 +38,8 @@ def among_sites(told: Mapping[str, Explanation]) -> Among:
     """By name, so that the order tells nothing."""
     large = {s: e for s, e in sorted(told.items()) if len(e) >= LEAST_ROWS}
     rows = [(s, *cells) for s, e in large.items() for cells in _of_site(e)]
-    answer = next((e.answer for e in told.values()), "")
-    return Among(pd.DataFrame(rows, columns=COLUMNS), sorted(told.keys() - large.keys()), answer)
+    measure = next((e.measure for e in told.values()), "")
+    return Among(pd.DataFrame(rows, columns=COLUMNS), sorted(told.keys() - large.keys()), measure)
 
 
 def _of_site(e: Explanation) -> list[tuple[str, float, float, float, str]]:

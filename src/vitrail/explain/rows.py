@@ -53,8 +53,8 @@ class Explanation:
     reference: str  # what "off" means
     united: tuple[str, ...] = ()  # features that stand for all columns of a guest
     asked: int = 0  # coalitions for each row
-    answer: str = field(default="", compare=False)  # f, in words
-    odds: bool = field(default=False, compare=False)  # f is a logarithm of odds
+    answer: str = field(default="the answer", compare=False)  # what f is about, in words
+    odds: bool = field(default=False, compare=False)  # f is the logarithm of its odds
     rows: tuple[str, ...] = field(default=(), compare=False)  # their names
     columns: tuple[Column, ...] = field(default=(), compare=False)  # [feature]
 
@@ -68,6 +68,11 @@ class Explanation:
 
     def column(self, feature: int) -> Column:
         return self.columns[feature] if self.columns else Column()
+
+    @property
+    def measure(self) -> str:
+        """f, in words."""
+        return f"log odds of {self.answer}" if self.odds else self.answer
 
     @property
     def total(self) -> Floats:

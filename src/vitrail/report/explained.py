@@ -12,14 +12,13 @@ from typing import NamedTuple
 
 import numpy as np
 from markupsafe import Markup
-from scipy.special import expit
 
 from vitrail.core.problems import Problem, VitrailError, nearest
 from vitrail.explain.rows import MOST_EXACT, Explanation
 from vitrail.report import draw
 from vitrail.report import explained_figures as figures
 from vitrail.report.frame import fill, write_page
-from vitrail.report.words import listed, name, number, percent, signed
+from vitrail.report.words import decimals, listed, name, number
 
 
 class Told(NamedTuple):
@@ -72,6 +71,7 @@ def render_explained(
         e=told,
         rows=[_shown(one, i, title) for i, title in enumerate(titles)],
         ranked=[(r, _off(told, at[r["feature"]])) for r in ranked],
+        digits=decimals(ranked[0]["size"]) + 1,
         most=figures.MOST,
         drawn=min(len(told), figures.DOTS[draw.WIDE]),
         bars=draw.twice(lambda width: figures.bars(told, width)) if many else "",
@@ -80,6 +80,7 @@ def render_explained(
         dependence=draw.twice(lambda width: figures.dependence(told, of, width)) if many and of is not None else "",
         lost=0 if of is None else sum(v is None or v != v for v in told.data[:, of]),
         levels=() if of is None else told.column(of).levels,
+        keyed=[(told.feature_names[i], c.levels) for i, c in enumerate(told.columns) if len(c.levels) > 2],
         known=bool(told.columns),
         sampled=bool(told.half.any()),
         exact=MOST_EXACT,
@@ -109,12 +110,13 @@ def _feature(e: Explanation, wanted: str | None, ranked: Sequence[str]) -> int |
 def _shown(e: Explanation, row: int, title: str) -> Shown:
     values, base, total = e.values[row], float(e.base_values[row]), float(e.total[row])
     order = [i for i in np.argsort(-np.abs(values), kind="stable")[:3] if values[i]]
-    says, off = (number(v, 2) for v in (total, base))
-    if e.odds:
-        says, off = (percent(float(expit(v))) for v in (total, base))
-    words = Markup("The model says <b>{}</b>, and of the reference {}.").format(says, off)
+    says, off = (figures.answer_words(e, v) for v in (total, base))
+    words = Markup("The model says <b>{}</b> for {}, and {} of the reference.").format(says, e.answer, off)
     if order:
-        most = [Markup("{} ({})").format(name(figures.cell_words(e, row, int(i))), signed(values[i], 2)) for i in order]
+        most = [
+            Markup("{} ({})").format(name(figures.cell_words(e, row, int(i))), figures.written(e, values[i]))
+            for i in order
+        ]
         words += Markup(" Most of the way: {}.").format(listed(most))
     equal = [n for n, v in zip(e.feature_names, values, strict=True) if v == 0]
     return Shown(title, words, draw.twice(lambda width: figures.waterfall(e, row, width)), equal)
@@ -124,3 +126,20 @@ def _off(e: Explanation, feature: int) -> str:
     if e.feature_names[feature] in e.united:
         return "the guest’s own"
     return figures.value_words(e, feature, e.column(feature).off) if e.columns else ""
+
+
+def to_text(e: Explanation, site: str, shown: Explanation | None = None) -> str:
+    """For a terminal."""
+    digits = decimals(float(np.abs(e.values).max())) + 1
+    lines = [f"This stays at {site}.", "", f"{len(e)} rows; reference: {e.reference}."]
+    lines += [
+        f"What moves the {e.measure} most:",
+        *(f"  {r['feature']}: {number(r['size'], digits)} on average" for r in e.importance()[:5]),
+    ]
+    for i in range(len(shown) if shown else 0):
+        assert shown is not None
+        order = [int(j) for j in np.argsort(-np.abs(shown.values[i]), kind="stable")[:5] if shown.values[i, j]]
+        says, off = (figures.answer_words(shown, float(v)) for v in (shown.total[i], shown.base_values[i]))
+        lines += ["", f"Row {figures.row_name(shown, i)}: {says} for {shown.answer}, and {off} of the reference."]
+        lines += [f"  {figures.cell_words(shown, i, j)}: {figures.written(shown, shown.values[i, j])}" for j in order]
+    return "\n".join(lines)

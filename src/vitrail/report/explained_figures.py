@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -12,9 +13,9 @@ from scipy.stats import rankdata
 
 from vitrail.explain.rows import Explanation
 from vitrail.report import draw
-from vitrail.report.words import number, percent, several, shorten, signed
+from vitrail.report.words import decimals, number, percent, several, shorten, signed
 
-MOST = 12  # features in a figure
+MOST = 15  # features in a figure
 DOTS = {draw.WIDE: 300, draw.NARROW: 150}  # of each feature; more would be one blot
 APART = 4.0  # pixels between dots
 MISSING = "missing"
@@ -25,7 +26,7 @@ class Lanes(NamedTuple):
     """One line for each feature: its name at the left, or above where the picture is narrow."""
 
     width: int
-    count: int
+    names: Sequence[str]
 
     @property
     def narrow(self) -> bool:
@@ -33,7 +34,7 @@ class Lanes(NamedTuple):
 
     @property
     def left(self) -> float:
-        return 10.0 if self.narrow else 236.0
+        return 10.0 if self.narrow else min(250.0, 16 + 7.2 * max(map(len, self.names)))
 
     @property
     def high(self) -> float:
@@ -42,13 +43,13 @@ class Lanes(NamedTuple):
     def middle(self, i: int) -> float:
         return 6 + self.high * (i + 0.5) + (8 if self.narrow else 0)
 
-    def name(self, i: int, words: str, kind: str = "name") -> Markup:
-        short = shorten(words, 44 if self.narrow else 32)
-        return draw.text(0, self.middle(i) - (14 if self.narrow else -4), short, kind, full=words)
+    def name(self, i: int, kind: str = "name") -> Markup:
+        short = shorten(self.names[i], 44 if self.narrow else 32)
+        return draw.text(0, self.middle(i) - (14 if self.narrow else -4), short, kind, full=self.names[i])
 
     @property
     def bottom(self) -> float:
-        return 12 + self.high * self.count + (4 if self.narrow else 0)
+        return 12 + self.high * len(self.names) + (4 if self.narrow else 0)
 
 
 def value_words(e: Explanation, feature: int, value: Any) -> str:
@@ -68,10 +69,13 @@ def cell_words(e: Explanation, row: int, feature: int) -> str:
 
 
 def answer_words(e: Explanation, value: float) -> str:
-    """0.41, which is 60.1 %."""
-    return (
-        f"{number(value, 2)}, which is {percent(float(expit(value)))}" if e.odds else f"{value:.4g}".replace("-", "−")
-    )
+    """60.1 %; 1.24."""
+    return percent(float(expit(value))) if e.odds else f"{value:.4g}".replace("-", "−")
+
+
+def written(e: Explanation, value: float, more: int = 0) -> str:
+    """A Shapley value, with a sign and as many decimals as the largest needs."""
+    return signed(value, decimals(float(np.abs(e.values).max(initial=0.0))) + more)
 
 
 def row_name(e: Explanation, row: int) -> str:
@@ -85,62 +89,60 @@ def waterfall(e: Explanation, row: int, width: int) -> Markup:
     shown, rest = (order, []) if len(order) <= MOST + 1 else (order[:MOST], order[MOST:])
     steps = [(cell_words(e, row, i), float(values[i]), float(e.half[row, i]), i) for i in shown]
     steps += [(several(len(rest), "other"), float(values[rest].sum()), 0.0, -1)] if rest else []
-    lanes = Lanes(width, len(steps) + 2)
     at = np.cumsum([e.base_values[row], *(s[1] for s in steps)])
+    ends = (f"{who}: {answer_words(e, v)}" for who, v in (("reference", at[0]), (f"row {row_name(e, row)}", at[-1])))
+    lanes = Lanes(width, [next(ends), *(s[0] for s in steps), next(ends)])
     x = draw.Scale(*draw.domain(at), lanes.left, width - (52.0 if lanes.narrow else 64.0))
-    ends = [("the reference", at[0]), (f"row {row_name(e, row)}", at[-1])]
-    parts = draw.axis_below(x, draw.ticks(x.low, x.high, 3 if lanes.narrow else 6), 6, lanes.bottom, e.answer, number)
-    for k, (words, value) in zip((0, lanes.count - 1), ends, strict=True):
-        y = lanes.middle(k)
-        parts += [lanes.name(k, f"{words}: {answer_words(e, value)}", "name strong")]
-        parts += [draw.line(x(value), y - 9, x(value), y + 9, "median")]
+    parts = draw.axis_below(x, draw.ticks(x.low, x.high, 3 if lanes.narrow else 6), 6, lanes.bottom, e.measure, number)
+    for k in (0, len(steps) + 1):
+        y, v = lanes.middle(k), x(at[min(k, len(steps))])
+        parts += [lanes.name(k, "name strong"), draw.line(v, y - 9, v, y + 9, "median")]
     for k, (words, value, half, i) in enumerate(steps, 1):
         y, a, b = lanes.middle(k), x(at[k - 1]), x(at[k])
         box = {"x": min(a, b), "y": y - 8, "width": max(abs(b - a), 1.0), "height": 16}
         hidden = i >= 0 and e.feature_names[i] in e.united
-        tip = draw.tip(f"{words}: {signed(value)}" + (f" ± {number(half)}" if half else ""))
-        parts += [lanes.name(k, words), draw.line(a, y - lanes.high / 2, a, y + 8, "rail")]
+        tip = draw.tip(f"{words}: {written(e, value, 1)}" + (f" ± {written(e, half, 1)[1:]}" if half else ""))
+        parts += [lanes.name(k), draw.line(a, y - lanes.high / 2, a, y + 8, "rail")]
         parts.append(draw.tag("rect", tip, **box, class_="hid" if hidden else "h10" if value > 0 else "h2"))
         if hidden:
             parts.append(draw.tag("path", d=draw.hatch(min(a, b), max(a, b), y - 8, 16, 5), class_="hatch"))
         if half:
             parts.append(draw.line(x(at[k] - half), y, x(at[k] + half), y, "doubt"))
-        parts.append(draw.text(max(a, b) + 5, y + 4, signed(value, 2), "tick"))
-    said = "; ".join(f"{words}: {signed(value, 2)}" for words, value, *_ in steps)
-    title = f"Row {row_name(e, row)}: from {number(at[0], 2)} to {number(at[-1], 2)}"
+        parts.append(draw.text(max(a, b) + 5, y + 4, written(e, value), "tick"))
+    said = "; ".join(f"{words}: {written(e, value)}" for words, value, *_ in steps)
+    title = f"Row {row_name(e, row)}: from {answer_words(e, at[0])} to {answer_words(e, at[-1])}"
     return draw.plot(width, lanes.bottom + 40, title, f"{said}.", parts)
 
 
 def bars(e: Explanation, width: int) -> Markup:
     """Mean size of each feature's value, with its interval over rows."""
     ranked = e.importance()[: 2 * MOST]
-    lanes = Lanes(width, len(ranked))
+    lanes = Lanes(width, [r["feature"] for r in ranked])
     top = max(max(r["size"], r["high"] if math.isfinite(r["high"]) else 0.0) for r in ranked) or 1.0
     x = draw.Scale(0.0, top, lanes.left, width - 50.0)
-    axis = f"mean size of the value ({e.answer})"
+    axis = f"mean size of the value ({e.measure})"
     parts = draw.axis_below(x, draw.ticks(0.0, top, 3 if lanes.narrow else 6), 6, lanes.bottom, axis, number)
-    said = []
+    said, digits = [], decimals(top)
     for k, r in enumerate(ranked):
-        y, name, hidden = lanes.middle(k), r["feature"], r["feature"] in e.united
-        words = f"{name}: {number(r['size'])}"
-        words += f" ({number(r['low'])} to {number(r['high'])})" if math.isfinite(r["low"]) else ""
+        y, hidden, end = lanes.middle(k), r["feature"] in e.united, r["size"]
+        words = f"{r['feature']}: {number(r['size'], digits + 1)}"
         box = {"x": x.start, "y": y - 8, "width": x(r["size"]) - x.start, "height": 16}
-        parts += [lanes.name(k, name), draw.tag("rect", draw.tip(words), **box, class_="hid" if hidden else "size")]
+        parts += [lanes.name(k), draw.tag("rect", draw.tip(words), **box, class_="hid" if hidden else "size")]
         if hidden:
             parts.append(draw.tag("path", d=draw.hatch(x.start, x(r["size"]), y - 8, 16, 5), class_="hatch"))
         if math.isfinite(r["low"]):
-            parts.append(draw.line(x(max(r["low"], 0.0)), y, x(r["high"]), y, "doubt"))
-        parts.append(draw.text(x(max(r["size"], r["high"] if r["high"] == r["high"] else 0)) + 5, y + 4,
-                               number(r["size"], 2), "tick"))  # fmt: skip
+            end = r["high"]
+            parts.append(draw.line(x(max(r["low"], 0.0)), y, x(end), y, "doubt"))
+            words += f" ({number(r['low'], digits + 1)} to {number(r['high'], digits + 1)})"
+        parts.append(draw.text(x(end) + 5, y + 4, number(r["size"], digits), "tick"))
         said.append(words)
-    return draw.plot(
-        width, lanes.bottom + 40, f"How much each feature moves the {e.answer}", "; ".join(said) + ".", parts
-    )
+    title = f"How much each feature moves the {e.measure}"
+    return draw.plot(width, lanes.bottom + 40, title, "; ".join(said) + ".", parts)
 
 
 def colours(e: Explanation, feature: int) -> list[str]:
-    """[row]: the class of each dot. Numbers from low (blue) to high (red) by rank; two levels likewise; more levels have
-    colours of their own; grey what is missing; hatched what a guest hides."""
+    """[row]: the class of each dot. Numbers from low (blue) to high (red) by rank; two levels likewise; each of more
+    levels has a colour of its own; a ring is what is missing, struck through what a guest hides."""
     column, levels = e.data[:, feature], e.column(feature).levels
     if e.feature_names[feature] in e.united:
         return ["hid"] * len(e)
@@ -158,7 +160,7 @@ def colours(e: Explanation, feature: int) -> list[str]:
 
 
 def swarm_places(x: np.ndarray, room: float) -> np.ndarray:
-    """How far each dot lies from its lane's middle: those that are side by side are stacked, as far as there is room."""
+    """How far each dot lies from its lane's middle: those at one place are stacked, as far as there is room."""
     slot, out = np.round(x / APART).astype(int), np.zeros(len(x))
     for s in np.unique(slot):
         here = np.flatnonzero(slot == s)
@@ -183,17 +185,17 @@ def some_rows(e: Explanation, width: int) -> np.ndarray:
 def beeswarm(e: Explanation, width: int) -> Markup:
     """A dot for each row, at its value, coloured by what the row has."""
     ranked = [e.feature_names.index(r["feature"]) for r in e.importance()[:MOST]]
-    lanes, rows = Lanes(width, len(ranked)), some_rows(e, width)
+    lanes, rows = Lanes(width, [e.feature_names[i] for i in ranked]), some_rows(e, width)
     x = draw.Scale(*draw.domain([0.0, *e.values[:, ranked].ravel()]), lanes.left, width - 12.0)
     marks = draw.ticks(x.low, x.high, 4 if lanes.narrow else 8)
-    parts = draw.axis_below(x, marks, 6, lanes.bottom, f"value ({e.answer})", signed)
+    parts = draw.axis_below(x, marks, 6, lanes.bottom, f"value ({e.measure})", signed)
     for k, i in enumerate(ranked):
         kinds, at = colours(e, i), np.array([x(v) for v in e.values[rows, i]])
         off = swarm_places(at, 11.0)
-        parts.append(lanes.name(k, e.feature_names[i]))
+        parts.append(lanes.name(k))
         for row, px, py in zip(rows, at, off, strict=True):
             said = [] if lanes.narrow else [draw.tip(f"row {row_name(e, row)}, {cell_words(e, row, i)}: "
-                                                     f"{signed(e.values[row, i], 2)}")]  # fmt: skip
+                                                     f"{written(e, e.values[row, i])}")]  # fmt: skip
             parts += dot(px, lanes.middle(k) + py, kinds[row], *said)
     names = ", ".join(e.feature_names[i] for i in ranked)
     return draw.plot(
@@ -216,7 +218,7 @@ def dependence(e: Explanation, feature: int, width: int) -> Markup:
         place = [at[MISSING if gone else str(v)] + s for v, gone, s in zip(e.data[:, feature], lost, lot, strict=True)]
         room = max(4, int((width - left) / len(levels) / 7))
         marks = [(float(i), shorten(level, room)) for i, level in enumerate(levels)]
-        off = at.get(str(column.off))
+        off: float | None = at.get(str(column.off))
     else:
         rows = rows[~lost[rows]]
         place = [float("nan") if gone else float(v) for v, gone in zip(e.data[:, feature], lost, strict=True)]
@@ -229,11 +231,15 @@ def dependence(e: Explanation, feature: int, width: int) -> Markup:
     if off is not None and x.low <= off <= x.high:
         parts += [draw.tag("g", draw.tip("the reference"), draw.line(x(off), 8.0, x(off), high, "level"))]
     for row in rows:
-        words = f"row {row_name(e, row)}, {cell_words(e, row, feature)}: {signed(e.values[row, feature], 2)}"
+        words = f"row {row_name(e, row)}, {cell_words(e, row, feature)}: {written(e, e.values[row, feature])}"
         parts += dot(x(place[row]), y(e.values[row, feature]), kinds[row], *([] if narrow else [draw.tip(words)]))
     unit = f" ({column.unit})" if column.unit else ""
     parts.append(draw.text(x.middle, high + 36, f"{shorten(e.feature_names[feature], 40)}{unit}", "axis", "middle"))
-    said = (
-        f"Values from {number(float(e.values[:, feature].min()), 2)} to {number(float(e.values[:, feature].max()), 2)}."
+    low, high_ = (written(e, float(v)) for v in (e.values[:, feature].min(), e.values[:, feature].max()))
+    return draw.plot(
+        width,
+        high + 44,
+        f"{e.feature_names[feature]} against its value in the {e.measure}",
+        f"Values from {low} to {high_}.",
+        parts,
     )
-    return draw.plot(width, high + 44, f"{e.feature_names[feature]} against its value in the {e.answer}", said, parts)

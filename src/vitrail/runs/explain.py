@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -17,10 +18,10 @@ from torch import Tensor
 
 from vitrail.core.problems import Problem, VitrailError, nearest
 from vitrail.data.encode import fingerprint_rows, split_rows
-from vitrail.data.read import clean
+from vitrail.data.read import clean, read_sites
 from vitrail.data.schema import Feature
 from vitrail.explain.rows import Column, Explanation, answers_of, explain_rows
-from vitrail.runs.run import Model
+from vitrail.runs.run import Model, Run
 from vitrail.study import Study
 
 TYPICAL = "the median of each number and the most frequent level of each other feature, over "
@@ -41,9 +42,7 @@ def explain_model(
 ) -> Explanation:
     """As `Run.explain` says; `seen`: the fingerprint of the rows that the run saw, where it is known."""
     study, target = mine.study, mine.study.target
-    if study.images:
-        what = "the study is of pictures, which have no columns to explain by."
-        raise VitrailError("cannot explain", [Problem("the study", what, "What a model looks at: vitrail look.")])
+    check_tables(study)
     cleaned = _features_of(frame, study)
     at, problems = _choose(cleaned, rows, seed)
     if outcome is not None and outcome not in target.levels:
@@ -81,11 +80,37 @@ def explain_model(
     (shown,) = _written(off, study)
     return replace(
         told,
-        answer=f"{target.column}{unit}" if level is None else f"log odds of {target.column} = {level}",
+        answer=f"{target.column}{unit}" if level is None else f"{target.column} = {level}",
         odds=level is not None,
         rows=tuple(str(name) for name in cleaned.index[at]),
         columns=tuple(Column(f.unit, f.levels, v) for f, v in zip(study.features.values(), shown, strict=True)),
     )
+
+
+def explain_sites(
+    run: Run, data: Path, rows: int, seed: int = 1, outcome: str | None = None, refuse: Sequence[str] = ()
+) -> dict[str, Explanation]:
+    """Of all sites whose files are there and that do not refuse, under the names by which they publish."""
+    check_tables(run.study)
+    frames = read_sites(data, run.study)
+    problems = [
+        Problem("--refuse", f"there is no site {s!r}.", nearest(s, run.sites)) for s in refuse if s not in run.sites
+    ]
+    problems += [
+        Problem(f"--data, {s}", "the run has no such site.", nearest(s, run.sites))
+        for s in frames
+        if s not in run.sites
+    ]
+    if problems:
+        raise VitrailError("cannot explain", problems)
+    shown = [s for s in frames if s not in refuse]
+    return {run.known_as(s): run.explain(s, frames[s], rows, seed, outcome) for s in shown}
+
+
+def check_tables(study: Study) -> None:
+    if study.images:
+        what = "the study is of pictures, which have no columns to explain by."
+        raise VitrailError("cannot explain", [Problem("the study", what, "What a model looks at: vitrail look.")])
 
 
 def _features_of(frame: pd.DataFrame, study: Study) -> pd.DataFrame:

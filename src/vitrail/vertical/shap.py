@@ -88,4 +88,5 @@ def split_answer(
     def f(x: NDArray[Any]) -> NDArray[Any]:
         return guest.scores(features(torch.from_numpy(x)))[:, answer].numpy()
 
-    return explain_rows(f, columns.numpy(), reference.numpy(), names, groups, asked=asked)
+    told = explain_rows(f, columns.numpy(), reference.numpy(), names, groups, asked=asked)
+    return replace(told, answer="its answer to the host, before rounding")
