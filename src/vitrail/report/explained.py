@@ -7,6 +7,7 @@ does not know its values) and for a guest that splits its own answer over its ow
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
@@ -57,6 +58,8 @@ def render_explained(
 ) -> str:
     if not len(told):
         raise VitrailError("there is nothing to show", [Problem("rows", "no row was explained.")])
+    if not told.rows:
+        told = replace(told, rows=tuple(str(i + 1) for i in range(len(told))))
     ranked, many = told.importance(), len(told) > 1
     of = _feature(told, feature, [r["feature"] for r in ranked])
     one = shown if shown is not None else told[typical_rows(told)]

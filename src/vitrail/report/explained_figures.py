@@ -52,13 +52,17 @@ class Lanes(NamedTuple):
         return 12 + self.high * len(self.names) + (4 if self.narrow else 0)
 
 
+def plain(value: float) -> str:
+    return f"{value:.4g}".replace("-", "−")
+
+
 def value_words(e: Explanation, feature: int, value: Any) -> str:
     """264 mg/dL; typical angina; missing."""
     if e.feature_names[feature] in e.united:
         return UNSEEN
     if value is None or value != value:
         return MISSING
-    return value if isinstance(value, str) else f"{value:.4g} {e.column(feature).unit}".rstrip()
+    return value if isinstance(value, str) else f"{plain(value)} {e.column(feature).unit}".rstrip()
 
 
 def cell_words(e: Explanation, row: int, feature: int) -> str:
@@ -70,7 +74,7 @@ def cell_words(e: Explanation, row: int, feature: int) -> str:
 
 def answer_words(e: Explanation, value: float) -> str:
     """60.1 %; 1.24."""
-    return percent(float(expit(value))) if e.odds else f"{value:.4g}".replace("-", "−")
+    return percent(float(expit(value))) if e.odds else plain(value)
 
 
 def written(e: Explanation, value: float, more: int = 0) -> str:
