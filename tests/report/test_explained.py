@@ -159,7 +159,7 @@ def test_pages_of_a_host_and_a_guest(tmp_path: Path) -> None:
     g = d.guests[0]
     own = render_explained(split_answer(g, people()[0][1][:30], g.reference, ["iron", "zinc", "lead"]), "lab")
     assert "This stays at lab" in own
-    assert "its answer to the host, before rounding" in own
+    assert "moves the own answer to the host, before rounding most" in own
     assert "iron" in own
     assert "united" not in own
     assert "hatched" not in own

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,7 @@ from vitrail.data.encode import Encoder, split_rows
 from vitrail.data.read import clean
 from vitrail.explain.rows import Explanation
 from vitrail.methods import FedAvg
-from vitrail.runs.explain import GIVEN, NAMED, TRAINED, explain_model
+from vitrail.runs.explain import GIVEN, NAMED, TRAINED, explain_model, explain_sites
 from vitrail.runs.run import Model
 
 FEATURES = {
@@ -115,7 +116,7 @@ def test_a_number_is_explained_in_its_unit() -> None:
     run = trained(DAYS)
     told = run.explain("south", SITES["south"])
     assert np.allclose(told.total, run.predict("south", SITES["south"])["days"], atol=1e-4)
-    assert told.measure == "days (days)"
+    assert told.measure == "days in days"
     assert not told.odds
 
 
@@ -126,6 +127,8 @@ def test_the_reference_is_named(run: vt.Run, told: Explanation) -> None:
     assert part.reference.endswith(GIVEN)
     assert part.columns[0].off == north.age[:40].median()
     assert told.columns[0].off not in (north.age.median(), part.columns[0].off), "hold-out rows are no part of it"
+    for odd in (north.assign(sick="perhaps"), north.drop(columns="sick")):
+        assert run.explain("north", odd).reference.endswith(GIVEN), "the target is not needed"
     given = run.explain("north", north[:1].drop(columns="sick"), reference=north)
     assert given.reference.endswith(NAMED)
     assert given.columns[0].off == pytest.approx(north.age.median())
@@ -210,6 +213,11 @@ def test_the_verb_for_all_sites(place: Path) -> None:
     assert set(found.site) == {"north"}, "west has 60 rows, south refused"
     assert list(found.feature) == list(FEATURES)
     assert "refused: <b>south</b>" in (place / "run" / "explain.html").read_text()
+
+
+def test_a_site_is_shown_by_the_name_it_publishes_under(run: vt.Run, place: Path) -> None:
+    told = explain_sites(replace(run, pseudonyms={"south": "site-7"}), place / "data", 120, refuse=["west"])
+    assert sorted(told) == ["north", "site-7"]
 
 
 @pytest.mark.parametrize(

@@ -53,7 +53,7 @@ class Explanation:
     reference: str  # what "off" means
     united: tuple[str, ...] = ()  # features that stand for all columns of a guest
     asked: int = 0  # coalitions for each row
-    answer: str = field(default="the answer", compare=False)  # what f is about, in words
+    answer: str = field(default="answer", compare=False)  # what f is about, in words
     odds: bool = field(default=False, compare=False)  # f is the logarithm of its odds
     rows: tuple[str, ...] = field(default=(), compare=False)  # their names
     columns: tuple[Column, ...] = field(default=(), compare=False)  # [feature]

@@ -88,7 +88,7 @@ def render_explained(
         sampled=bool(told.half.any()),
         exact=MOST_EXACT,
         united=listed([name(u) for u in told.united]),
-        base=figures.answer_words(told, float(told.base_values[0])),
+        base=figures.says_words(told, float(told.base_values[0])),
         one_base=bool(np.ptp(told.base_values) < 1e-6 * (1 + np.abs(told.base_values).max())),
     )
 
@@ -113,8 +113,8 @@ def _feature(e: Explanation, wanted: str | None, ranked: Sequence[str]) -> int |
 def _shown(e: Explanation, row: int, title: str) -> Shown:
     values, base, total = e.values[row], float(e.base_values[row]), float(e.total[row])
     order = [i for i in np.argsort(-np.abs(values), kind="stable")[:3] if values[i]]
-    says, off = (figures.answer_words(e, v) for v in (total, base))
-    words = Markup("The model says <b>{}</b> for {}, and {} of the reference.").format(says, e.answer, off)
+    off = figures.answer_words(e, base)
+    words = Markup("The model says {}, and {} of the reference.").format(figures.says_words(e, total), off)
     if order:
         most = [
             Markup("{} ({})").format(name(figures.cell_words(e, row, int(i))), figures.written(e, values[i]))
@@ -142,7 +142,7 @@ def to_text(e: Explanation, site: str, shown: Explanation | None = None) -> str:
     for i in range(len(shown) if shown else 0):
         assert shown is not None
         order = [int(j) for j in np.argsort(-np.abs(shown.values[i]), kind="stable")[:5] if shown.values[i, j]]
-        says, off = (figures.answer_words(shown, float(v)) for v in (shown.total[i], shown.base_values[i]))
-        lines += ["", f"Row {figures.row_name(shown, i)}: {says} for {shown.answer}, and {off} of the reference."]
+        says, off = figures.says_words(shown, shown.total[i]), figures.answer_words(shown, shown.base_values[i])
+        lines += ["", f"Row {figures.row_name(shown, i)}: {says.striptags()}, and {off} of the reference."]
         lines += [f"  {figures.cell_words(shown, i, j)}: {figures.written(shown, shown.values[i, j])}" for j in order]
     return "\n".join(lines)

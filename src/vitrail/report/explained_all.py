@@ -51,7 +51,7 @@ def render_among(told: Among, study: str = "", refused: Sequence[str] = ()) -> s
 
 
 def heatmap(told: Among) -> Markup:
-    """Red: moves the answer up on the whole; blue: down; grey: both ways. The darker, the more."""
+    """Red: moves the answer up on the whole; blue: down; grey: both ways. The stronger, the more."""
     wide = told.table.pivot(index="site", columns="feature", values="size")
     sizes = np.nan_to_num(wide.to_numpy(np.float64))
     sites = [wide.index[i] for i in seriate(sizes)]

@@ -82,6 +82,11 @@ def written(e: Explanation, value: float, more: int = 0) -> str:
     return signed(value, decimals(float(np.abs(e.values).max(initial=0.0))) + more)
 
 
+def says_words(e: Explanation, value: float) -> Markup:
+    """60.1 % for sick = yes; 1.24 (stay in days)."""
+    return Markup("<b>{}</b> for {}" if e.odds else "<b>{}</b> ({})").format(answer_words(e, value), e.answer)
+
+
 def row_name(e: Explanation, row: int) -> str:
     return e.rows[row] if e.rows else str(row + 1)
 

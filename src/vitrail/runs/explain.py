@@ -7,6 +7,7 @@ training rows. Explained is the log odds of a class, or the number that is predi
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -76,7 +77,7 @@ def explain_model(
         means=TYPICAL + whose,
         seed=seed,
     )
-    unit = f" ({target.unit})" if target.unit else ""
+    unit = f" in {target.unit}" if target.unit else ""
     (shown,) = _written(off, study)
     return replace(
         told,
@@ -137,7 +138,7 @@ def _choose(cleaned: pd.DataFrame, rows: int | Sequence[Any], seed: int) -> tupl
 def _training_rows(mine: Model, site: str, frame: pd.DataFrame, seen: str | None) -> tuple[pd.DataFrame, str]:
     """Those that the run trained on, where the file holds them; else all of it."""
     column = mine.study.target.column
-    if column in frame.columns and frame[column].notna().any():
+    with suppress(VitrailError):  # rows whose target does not fit the study are explained too
         whole = clean(frame, mine.study)
         if len(whole) > 1 and seen in (None, fingerprint_rows(whole)):
             return whole.iloc[split_rows(whole[column].to_numpy(), mine.study, mine.seed, site)[0]], TRAINED

@@ -89,4 +89,4 @@ def split_answer(
         return guest.scores(features(torch.from_numpy(x)))[:, answer].numpy()
 
     told = explain_rows(f, columns.numpy(), reference.numpy(), names, groups, asked=asked)
-    return replace(told, answer="its answer to the host, before rounding")
+    return replace(told, answer="own answer to the host, before rounding")
