@@ -149,9 +149,12 @@ def test_more_than_sixteen_features_are_sampled() -> None:
     names = [f"f{i}" for i in range(18)]
     frame = pd.DataFrame(rng.normal(size=(80, 18)), columns=names)
     frame["sick"] = np.where(frame.f0 + frame.f1 * frame.f2 > 0, "yes", "no")
-    run = trained(CLASSES, {n: {"kind": "numeric"} for n in names}, {"a": frame, "b": frame[::-1]})
+    frame["rare"] = np.where(np.arange(80) == 7, "yes", "no")
+    features = {n: {"kind": "numeric"} for n in names} | {"rare": FEATURES["smokes"]}
+    run = trained(CLASSES, features, {"a": frame, "b": frame[::-1]})
     told = run.explain("a", frame, rows=3)
     assert told.half.any()
+    assert not told.values[:, 18].any(), "as in the reference: 0, without noise of the sampling"
     assert told.asked < 2**16
     share = run.predict("a", frame)["yes"].to_numpy()[[int(r) for r in told.rows]]
     assert np.allclose(1 / (1 + np.exp(-told.total)), share, atol=1e-5)

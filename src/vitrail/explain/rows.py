@@ -130,7 +130,6 @@ def explain_rows(
     other = np.any([(rows != ref) & ~(np.isnan(rows) & np.isnan(ref)) for ref in back], axis=0)  # [row, column]
     other = np.stack([other[:, list(g)].any(1) for g in groups], 1)  # [row, feature]
     many = other.sum(1).clip(min=1)
-    many[many > MOST_EXACT] = len(names)  # the same coalitions for all of these
 
     def blocks() -> Iterator[Block]:
         for k in np.unique(many):
@@ -202,7 +201,7 @@ def _explain(
 ) -> Explanation:
     values, half, base, most = np.zeros(data.shape), np.zeros(data.shape), np.zeros(len(data)), 0
     for worth, at, who in blocks:
-        k, rng = who.shape[1], np.random.default_rng(seed)  # the same coalitions for all rows
+        k, rng = who.shape[1], np.random.default_rng(seed)  # rows with as many players have the same coalitions
         found = exact(worth, k) if k <= MOST_EXACT else paired(worth, k, asked, rng, sizes)
         values[at[:, None], who] = found.rows.T
         half[at[:, None], who] = found.half.T if found.half.ndim > 1 else 0.0
