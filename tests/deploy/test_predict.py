@@ -98,6 +98,19 @@ def new_rows(frame: pd.DataFrame, path: Path, study: vt.Study) -> Path:
     return path
 
 
+def test_a_site_explains_its_own_model(ran: Path, kit: enrol.Kit, heart: tuple, tmp_path: Path) -> None:
+    frame, page = heart[1][MINE], tmp_path / "own.html"
+    frame.to_csv(tmp_path / "va.csv", index=False)
+    done = run_cli(
+        app, ["explain", str(kit.folder), "--data", str(tmp_path / "va.csv"), "--out", str(page), "--rows", "20"]
+    )
+    assert done.exit_code == 0, done.output
+    assert "This stays at va" in page.read_text()
+    assert "over the site’s training rows" in page.read_text()
+    with pytest.raises(vt.VitrailError, match="Explain there: vitrail explain"):
+        vt.Run.load(ran / "run").explain(MINE, frame)
+
+
 def test_it_predicts_as_on_one_machine(
     kit: enrol.Kit, done: vt.Run, near: vt.Run, heart: tuple, tmp_path: Path
 ) -> None:

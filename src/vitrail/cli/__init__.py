@@ -37,6 +37,7 @@ VERBS = {  # by who uses them, in the order of --help
         site.outbox,
         site.predict,
         site.look,
+        site.explain,
         site.leave,
         site.doctor,
     ),

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from vitrail.cli.given import StudyFile
 from vitrail.core.problems import Problem, VitrailError
 from vitrail.core.table import print_table
+
+if TYPE_CHECKING:
+    from vitrail.runs import Run
 
 
 def check(
@@ -194,6 +197,71 @@ def look(
         seen = look_behind(told, site, read_table(data, told.study), feature or [], picture or [])
     page = write_look(seen, out or Path(f"look-{site_folder(seen.site)}.html"))
     print(f"{to_text(seen)}\n\nPage: {page.resolve()}")
+
+
+def explain(
+    place: Annotated[Path, typer.Argument(help="The folder of a run on one machine, or this site's kit.")],
+    data: Annotated[Path, typer.Option("--data", help="The site's own file; or without --site, a folder of all.")],
+    site: Annotated[str, typer.Option(help="The site that explains its own model; without it, all of them.")] = "",
+    rows: Annotated[int, typer.Option(min=1, help="How many rows, by lot where there are more.")] = 1000,
+    row: Annotated[list[str] | None, typer.Option(help="A row to take apart: its line in the file.")] = None,
+    feature: Annotated[str | None, typer.Option(help="The feature whose dependence is drawn.")] = None,
+    outcome: Annotated[str | None, typer.Option(help="The class that is explained, if not the positive one.")] = None,
+    reference: Annotated[Path | None, typer.Option(help="The site's own file, where --data holds new rows.")] = None,
+    refuse: Annotated[list[str] | None, typer.Option(help="A site that shows nothing on the page of all.")] = None,
+    seed: Annotated[int, typer.Option(help="Of the lot.")] = 1,
+    out: Annotated[Path | None, typer.Option(help="The HTML file; else explain-SITE.html here, or in the run.")] = None,
+) -> None:
+    """Why did the model say that? At a site, its own model and rows: nothing leaves. Of all sites, means only."""
+    from vitrail.data.read import read_table
+    from vitrail.deploy import enrol
+    from vitrail.deploy.personal import load_model
+    from vitrail.report.explained import to_text, write_explained
+    from vitrail.runs import Run
+    from vitrail.runs.explain import explain_model
+    from vitrail.runs.folder import site_folder
+
+    told = Run.load(place) if not (place / "invitation.json").exists() else None
+    everyone = told is not None and not site
+    alone = {"--row": row, "--feature": feature, "--reference": reference}
+    if lost := [k for k, given in (alone if everyone else {"--refuse": refuse}).items() if given]:
+        what = "it is for one site." if everyone else "it is for the page of all sites."
+        hint = "Name the site: --site." if everyone else "Leave it out."
+        raise VitrailError("cannot explain", [Problem(k, what, hint) for k in lost])
+    if told is not None and everyone:
+        _explain_all(told, place, data, rows, seed, outcome, refuse or [], out)
+        return
+    if told is not None:
+        mine, seen = told.model_of(site, "explain"), told.info["fingerprints"].get(site)
+    else:
+        own = load_model(enrol.load_kit(place))
+        mine, seen, site = own.model, own.rows, own.site
+    frame = read_table(data, mine.study)
+    back = read_table(reference, mine.study) if reference else None
+    whole = explain_model(mine, site, frame, seen, rows, seed, outcome, back)
+    shown = explain_model(mine, site, frame, seen, row, seed, outcome, back) if row else None
+    path = out or Path(f"explain-{site_folder(site)}.html")
+    page = write_explained(whole, path, site=site, study=mine.study.name, shown=shown, feature=feature)
+    print(f"{to_text(whole, site, shown)}\n\nPage: {page.resolve()}")
+
+
+def _explain_all(
+    told: Run, place: Path, data: Path, rows: int, seed: int, outcome: str | None, refuse: list[str], out: Path | None
+) -> None:
+    from vitrail.explain.among import LEAST_ROWS, among_sites
+    from vitrail.report.explained_all import SIGNS, write_among
+    from vitrail.runs.explain import explain_sites
+
+    among = among_sites(explain_sites(told, data, rows, seed, outcome, refuse))
+    page = write_among(among, out or place / "explain.html", told.study.name, [told.known_as(s) for s in refuse])
+    top = among.table.dropna(subset="size").sort_values("size", ascending=False).groupby("site").head(3)
+    print(f"Mean size of Shapley values ({among.measure}), the three largest of each site\n")
+    shown = top.sort_values(["site", "size"], ascending=[True, False])
+    print_table(["site", "feature", "mean size", "moves it"],
+                [[r["site"], r["feature"], r["size"], SIGNS[r["sign"]]] for r in shown.to_dict("records")])  # fmt: skip
+    if among.small:
+        print(f"\nLeft out, fewer than {LEAST_ROWS} rows: {', '.join(among.small)}.")
+    print(f"\nPage:  {page.resolve()}\nTable: {page.with_suffix('.csv').resolve()}")
 
 
 def leave(

@@ -174,16 +174,21 @@ def check(message: Any, declared: Spec, stage: str, direction: Direction) -> Non
     """Refuse whatever the contract does not declare."""
     if (got := spec_of(message)) == declared:
         return
+    raise refusal(got, declared, f"stage {stage}, message {direction}")
+
+
+def refusal(got: Spec, declared: Spec, where: str) -> VitrailError:
+    """Every tensor in which a message differs from what was declared."""
     problems = []
     for name in sorted(got.keys() | declared.keys()):
-        here = f"stage {stage}, message {direction}, tensor {name}"
+        here = f"{where}, tensor {name}"
         if name not in declared:
             problems.append(Problem(here, "not declared in the contract.", "It was not sent."))
         elif name not in got:
             problems.append(Problem(here, "declared in the contract but absent.", "Nothing was sent."))
         elif got[name] != declared[name]:
             problems.append(Problem(here, f"declared as {declared[name]}, came as {got[name]}.", "It was not sent."))
-    raise VitrailError("a message breaks the wire contract", problems)
+    return VitrailError("a message breaks the wire contract", problems)
 
 
 class Ledger:

@@ -74,6 +74,16 @@ def path(points: Iterable[tuple[float, float]], *children: str, kind: str, close
     return tag("path", *children, d=d + ("Z" if close else ""), class_=kind)
 
 
+def hatch(begin: float, end: float, y: float, high: float, gap: int = 7) -> str:
+    """Slanting lines over a box, as the way of a path."""
+    lines = []
+    for i in range(math.ceil((end - begin + high) / gap)):
+        start = begin - high + i * gap
+        a, b = max(begin, start), min(end, start + high)
+        lines.append(f"M{a:.1f},{y + high - (a - start):.1f}L{b:.1f},{y + high - (b - start):.1f}")
+    return "".join(lines)
+
+
 def twice(picture: Callable[[int], Markup]) -> Markup:
     """The picture for the reading column and for a telephone."""
     return picture(WIDE) + picture(NARROW)

@@ -52,3 +52,16 @@ def is_ours(page: Path, verb: str) -> bool:
 
 def unwritten(place: Path, what: str, kind: str = "nothing was written") -> VitrailError:
     return VitrailError(kind, [Problem(f"--out {place}", what, "Choose another --out.")])
+
+
+def write_page(html: str, path: Path, verb: str) -> Path:
+    """Write a page of that verb; only an earlier one of it is written over."""
+    if path.is_dir() or not path.parent.is_dir():
+        raise unwritten(path, "it is a folder." if path.is_dir() else "its folder does not exist.")
+    if path.exists() and not is_ours(path, verb):
+        raise unwritten(path, f"it exists already and is no page of `vitrail {verb}`.", "nothing was overwritten")
+    try:
+        path.write_text(html, encoding="utf-8")
+    except OSError as error:
+        raise unwritten(path, f"it cannot be written: {error.strerror}.") from None
+    return path

@@ -175,7 +175,7 @@ def _draw(layer: Layer, tiny: bool) -> Markup:
         if refused:
             hover = draw.tip(f"{site} did not publish {LAYERS[layer.name].title} ({layer.name})")
             cells.append(draw.tag("rect", hover, x=edge, y=y, width=end - edge - 1, height=high - 1, class_="none"))
-            marks.append(draw.tag("path", d=_hatch(edge, end - 1, y, high - 1), class_="hatch"))
+            marks.append(draw.tag("path", d=draw.hatch(edge, end - 1, y, high - 1), class_="hatch"))
             if not tiny:
                 marks.append(draw.text(edge + 8, y + high / 2 + 4, "did not publish", "refused"))
             continue
@@ -197,15 +197,6 @@ def _draw(layer: Layer, tiny: bool) -> Markup:
             cells.append(draw.text(edge + wide * (j + 0.5), top - 6, "x", "crossed", "middle"))
     drawn = draw.Drawing(end + 5, bottom + draw.turned_room(across), [*cells, *marks])
     return draw.beside(draw.Drawing(left, bottom, names), drawn, _title(layer), describe_layer(layer))
-
-
-def _hatch(begin: float, end: float, y: float, high: float, gap: int = 7) -> str:
-    """Slanting lines over a row."""
-    lines = []
-    for start in np.arange(begin - high, end, gap):
-        a, b = max(begin, start), min(end, start + high)
-        lines.append(f"M{a:.1f},{y + high - (a - start):.1f}L{b:.1f},{y + high - (b - start):.1f}")
-    return "".join(lines)
 
 
 def _legend(layer: Layer) -> draw.Drawing:

@@ -18,7 +18,7 @@ from vitrail.explain.hidden import Hidden
 from vitrail.explain.look import NO_MARK, Group, Look, View
 from vitrail.explain.seen import Box
 from vitrail.report import draw
-from vitrail.report.frame import fill, is_ours, unwritten
+from vitrail.report.frame import fill, write_page
 from vitrail.report.words import shorten
 
 HEAT = (150, 20, 60)  # red, green, blue of what decides
@@ -27,15 +27,7 @@ LARGEST = 256  # pixels of a picture's longer side on the page
 
 def write_look(told: Look | Album, path: Path) -> Path:
     """Write the page; only an earlier such page is written over."""
-    if path.is_dir() or not path.parent.is_dir():
-        raise unwritten(path, "it is a folder." if path.is_dir() else "its folder does not exist.")
-    if path.exists() and not is_ours(path, "look"):
-        raise unwritten(path, "it exists already and is no page of `vitrail look`.", "nothing was overwritten")
-    try:
-        path.write_text(render_private(told), encoding="utf-8")
-    except OSError as error:
-        raise unwritten(path, f"it cannot be written: {error.strerror}.") from None
-    return path
+    return write_page(render_private(told), path, "look")
 
 
 def render_private(told: Look | Album) -> str:

@@ -99,6 +99,15 @@ def signed(value: float, digits: int = 3) -> str:
     return text if text[0] in "−n" or float(text) == 0 else f"+{text}"
 
 
+def decimals(largest: float) -> int:
+    """How many show a number of this size with three figures.
+
+    >>> decimals(0.41), decimals(23.0), decimals(0.0012), decimals(0.0)
+    (2, 1, 5, 2)
+    """
+    return min(9, max(0, 2 - max(math.floor(math.log10(largest)), -7))) if 0 < largest < 0.1 or largest >= 10 else 2
+
+
 def percent(value: float) -> str:
     """A share for people.
 

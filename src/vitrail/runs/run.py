@@ -23,6 +23,7 @@ from vitrail.data.encode import Encoder
 from vitrail.data.read import clean
 from vitrail.engines.wire import settled_shape
 from vitrail.explain.coverage import coverage, uncertainty
+from vitrail.explain.rows import Explanation
 from vitrail.explain.trust import Trust, read_trust
 from vitrail.methods import AnyMethod
 from vitrail.runs.fit import ShiftFinding
@@ -209,12 +210,32 @@ class Run:
         """That site's own model on raw rows: a probability for each class and how unsure it is, or a number."""
         return self.model_of(site).predict(frame)
 
-    def model_of(self, site: str) -> Model:
+    def explain(
+        self,
+        site: str,
+        frame: pd.DataFrame,
+        rows: int | Sequence[Any] = 1000,
+        seed: int = 1,
+        outcome: str | None = None,
+        reference: pd.DataFrame | None = None,
+    ) -> Explanation:
+        """Why that site's own model says of raw rows what it says: Shapley values over the study's features.
+
+        `rows`: how many, by lot where there are more, or the names (index) of those wanted. `outcome`: the class whose
+        log odds are explained, else the positive or the last one. Off is the typical row (median, most frequent level)
+        of `reference`; without it, of the site's training rows if `frame` holds the rows of the run, else of `frame`.
+        """
+        from vitrail.runs.explain import explain_model
+
+        mine, seen = self.model_of(site, "explain"), self.info["fingerprints"].get(site)
+        return explain_model(mine, site, frame, seen, rows, seed, outcome, reference)
+
+    def model_of(self, site: str, verb: str = "predict") -> Model:
         if site not in self.models:
             away = site in self.sites
             what = f"the model of {site!r} is on its own machine." if away else f"there is no site {site!r}."
-            hint = "Predict there: vitrail predict." if away else nearest(site, self.sites)
-            raise VitrailError("cannot predict", [Problem("site", what, hint)])
+            hint = f"{verb.capitalize()} there: vitrail {verb}." if away else nearest(site, self.sites)
+            raise VitrailError(f"cannot {verb}", [Problem("site", what, hint)])
         return Model(self.study, self.method, self.seed, self.models[site], self.encoders[site])
 
     def adopt(self, name: str, frame: pd.DataFrame) -> Run:

@@ -1,0 +1,100 @@
+"""Adult census rows at a host and a guest, for the vertical benchmarks: the twelve columns of the paper."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+import vitrail as vt
+from vitrail.core.rules import Adam
+from vitrail.vertical.dialogue import Dialogue
+from vitrail.vertical.guest import Guest
+from vitrail.vertical.host import Host
+from vitrail.vertical.logistic import Logistic
+from vitrail.vertical.ration import Ration
+from vitrail.vertical.split import Split, features
+from vitrail.vertical.terms import FEWEST, Offer, Terms
+
+NUMBERS = ("age", "education_num", "capital_gain", "capital_loss", "hours_per_week")
+COLUMNS = (
+    "age", "country", "education_num", "marital_status", "relationship", "race", "sex",
+    "capital_gain", "capital_loss", "workclass", "occupation", "hours_per_week",
+)  # fmt: skip
+GUEST = {3: COLUMNS[9:], 5: COLUMNS[7:]}
+USUAL: dict[str, Any] = Offer._field_defaults
+SPLIT: dict[str, Any] = {"epochs": 8, "lr": 0.01}
+LOGISTIC: dict[str, Any] = {"epochs": 8, "lr": 0.05}
+HIDDEN = (64,)
+
+
+class Rows(NamedTuple):
+    x: Tensor  # [row, encoded column]
+    y: Tensor  # [row]: 1 above 50K
+    groups: dict[str, list[int]]  # encoded columns of each feature
+    frame: Any
+
+    def of(self, names: tuple[str, ...]) -> Tensor:
+        return self.x[:, [c for n in names for c in self.groups[n]]]
+
+
+def rows(train: Tensor) -> Rows:
+    """Numbers standardised by the training rows; a column for each category, missing being one."""
+    frame = vt.datasets.adult()
+    parts, groups, at = [], {}, 0
+    for name in COLUMNS:
+        if name in NUMBERS:
+            v = torch.tensor(frame[name].to_numpy(float))
+            part = ((v - v[train].mean()) / v[train].std())[:, None]
+        else:
+            codes = frame[name].astype("category").cat.codes.to_numpy().astype(np.int64)
+            part = torch.nn.functional.one_hot(torch.tensor(codes - codes.min())).double()
+        parts.append(part)
+        groups[name] = list(range(at, at + part.shape[1]))
+        at += part.shape[1]
+    y = torch.tensor((frame["target"].str.strip() == ">50K").to_numpy().astype(np.int64))
+    return Rows(torch.cat(parts, 1).float(), y, groups, frame)
+
+
+def reference(x: Tensor, groups: list[list[int]]) -> Tensor:
+    """The median of each number, the commonest category of each feature."""
+    out = x.new_zeros(x.shape[1])
+    for columns in groups:
+        part = x[:, columns]
+        if len(columns) == 1:
+            out[columns] = part.median(0).values
+        else:
+            out[columns[int(part.sum(0).argmax())]] = 1
+    return out
+
+
+def shifted(groups: dict[str, list[int]], names: tuple[str, ...]) -> list[list[int]]:
+    """The places of these features' columns, counted within these features."""
+    out, at = [], 0
+    for n in names:
+        out.append(list(range(at, at + len(groups[n]))))
+        at += len(groups[n])
+    return out
+
+
+def parties(
+    count: int, seed: int, kind: str = "split", answer: int = 1, bits: int | None = USUAL["bits"],
+    noise: float = USUAL["noise"], bends: int = 0, epochs: int = SPLIT["epochs"], lr: float = SPLIT["lr"],
+    protect: bool = True, batch: int = FEWEST,
+) -> tuple[Dialogue, Rows]:  # fmt: skip
+    """Host, and a guest of so many columns."""
+    n = len(vt.datasets.adult())
+    data = rows(Terms(n, (), seed=seed).train)
+    own, theirs = data.of(tuple(c for c in COLUMNS if c not in GUEST[count])), data.of(GUEST[count])
+    a = features(theirs, bends, seed + 1000)
+    offer = Offer("registry", a.shape[1], answer, bits, noise)
+    terms = Terms(n, (offer,), seed=seed, epochs=epochs, batch=batch, protect=protect)
+    joint: Any = Split(own.shape[1], answer, 2, HIDDEN) if kind == "split" else Logistic(own.shape[1])
+    start = joint.init(seed) if kind == "split" else joint.init()
+    y = torch.nn.functional.one_hot(data.y, 2).float()
+    host = Host("bank", terms, own, y, joint, start, Adam(lr))
+    off = features(reference(theirs[terms.train], shifted(data.groups, GUEST[count]))[None], bends, seed + 1000)[0]
+    guest = Guest(offer, terms, a, Adam(lr), Ration("registry", n, epochs, 4 * n), off, secret=seed)
+    return Dialogue(host, [guest]), data

@@ -1,0 +1,97 @@
+"""The federation's page of explanations: site x feature, how much each feature moves each site's own model and in
+which direction (explain/among.py). It holds no row and no dot: a dot is a patient."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+from markupsafe import Markup
+
+from vitrail.explain.among import COLUMNS, LEAST_OTHERS, LEAST_ROWS, Among
+from vitrail.report import draw
+from vitrail.report.frame import fill, unwritten, write_page
+from vitrail.report.heatmap import seriate
+from vitrail.report.words import decimals, listed, name, number, several, shorten_all
+from vitrail.runs.folder import write_atomically
+
+SIGNS = {"+": "up", "-": "down", "±": "both ways"}
+
+
+def write_among(told: Among, path: Path, study: str = "", refused: Sequence[str] = ()) -> Path:
+    """The page, and the table beside it."""
+    beside = path.with_suffix(".csv")
+    if beside.exists() and not (beside.is_file() and beside.read_bytes().startswith(",".join(COLUMNS).encode())):
+        what = f"{beside.name} beside it is no table of `vitrail explain`."
+        raise unwritten(path, what, "nothing was overwritten")
+    page = write_page(render_among(told, study, refused), path, "explain all")
+    write_atomically(beside, told.table.to_csv(index=False))
+    return page
+
+
+def render_among(told: Among, study: str = "", refused: Sequence[str] = ()) -> str:
+    digits = decimals(told.table["size"].max() if len(told.table) else 0.0) + 1
+    left = [(f"fewer than {LEAST_ROWS} rows", told.small), ("refused", sorted(refused))]
+    return fill(
+        "explained_all.html",
+        heat=True,
+        told=told,
+        study=study,
+        figure=heatmap(told) if len(told.table) else "",
+        findings=[_finding(told.table[told.table.site == site], digits) for site in told.sites],
+        left=[(why, listed([name(s) for s in sites], 20)) for why, sites in left if sites],
+        rows=told.table.sort_values(["site", "size"], ascending=[True, False]).to_dict("records"),
+        signs=SIGNS,
+        digits=digits,
+        least=LEAST_ROWS,
+        others=LEAST_OTHERS,
+    )
+
+
+def heatmap(told: Among) -> Markup:
+    """Red: moves the answer up on the whole; blue: down; grey: both ways. The stronger, the more."""
+    wide = told.table.pivot(index="site", columns="feature", values="size")
+    sizes = np.nan_to_num(wide.to_numpy(np.float64))
+    sites = [wide.index[i] for i in seriate(sizes)]
+    features = [wide.columns[j] for j in np.argsort(-sizes.mean(0), kind="stable")]
+    cells = {(r["site"], r["feature"]): r for r in told.table.to_dict("records")}
+    most = sizes.max() or 1.0
+    digits = decimals(most) + 1
+    short, labels = shorten_all(sites, 22), shorten_all(features, 20)
+    across = 7.0 * max(map(len, labels.values()))
+    left = max(int(across / 2), draw.names_room(short.values()))
+    cell, high, edge = max(20.0, min(52.0, (draw.WIDE - left - 8) // len(features))), 30.0, 3.0
+    names, drawn, said = [], [], []
+    for i, site in enumerate(sites):
+        y = 4 + high * i
+        names.append(draw.text(left - 8, y + high / 2 + 4, short[site], "name", "end", site))
+        for j, feature in enumerate(features):
+            one, x = cells[site, feature], edge + cell * j
+            part = one["size"] / most
+            words = f"{site}, {feature}: not told, too few rows differ"
+            kind, look = "none", {}
+            if part == part:
+                words = f"{site}, {feature}: {number(one['size'], digits)}, {SIGNS[one['sign']]}"
+                kind = "both" if one["sign"] == "±" else draw.shade(part if one["sign"] == "+" else -part)
+                look = {"fill_opacity": f"{0.08 + 0.5 * part:.2f}"} if kind == "both" else {}
+                said.append(words)
+            box = {"x": x, "y": y, "width": cell - 1, "height": high - 1}
+            drawn.append(draw.tag("rect", draw.tip(words), **box, **look, class_=kind))
+            if part == part:
+                ink = "in dark" if part > 0.7 and kind != "both" else "in"
+                sign = "−" if one["sign"] == "-" else one["sign"]
+                drawn.append(draw.text(x + cell / 2, y + high / 2 + 4, sign, ink, "middle"))
+    bottom = 4 + high * len(sites)
+    drawn += [draw.turned(edge + cell * (j + 0.5), bottom, labels[f], "feature", f) for j, f in enumerate(features)]
+    drawing = draw.Drawing(edge + cell * len(features) + 5, bottom + draw.turned_room(across), drawn)
+    title = f"How much each feature moves the model of {several(len(sites), 'site')}"
+    return draw.beside(draw.Drawing(left, bottom, names), drawing, title, "; ".join(said) + ".")
+
+
+def _finding(rows: pd.DataFrame, digits: int) -> Markup:
+    """The features that count most at a site."""
+    top = rows.dropna(subset="size").sort_values("size", ascending=False)[:3].to_dict("records")
+    most = [Markup("{} ({}, {})").format(name(r["feature"]), number(r["size"], digits), SIGNS[r["sign"]]) for r in top]
+    return Markup("{}: most by {}.").format(name(rows.site.iloc[0]), listed(most) if most else "nothing that is told")

@@ -1,0 +1,254 @@
+"""Shapley values of one site's rows, drawn for its own eyes: one row, all rows, their means, one feature."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+from markupsafe import Markup
+from scipy.special import expit
+from scipy.stats import rankdata
+
+from vitrail.explain.rows import Explanation
+from vitrail.report import draw
+from vitrail.report.words import decimals, number, percent, several, shorten, signed
+
+MOST = 15  # features in a figure
+DOTS = {draw.WIDE: 300, draw.NARROW: 150}  # of each feature; more would be one blot
+APART = 4.0  # pixels between dots
+MISSING = "missing"
+UNSEEN = "its columns, unseen here"
+
+
+class Lanes(NamedTuple):
+    """One line for each feature: its name at the left, or above where the picture is narrow."""
+
+    width: int
+    names: Sequence[str]
+
+    @property
+    def narrow(self) -> bool:
+        return draw.is_narrow(self.width)
+
+    @property
+    def left(self) -> float:
+        return 10.0 if self.narrow else min(250.0, 16 + 7.2 * max(map(len, self.names)))
+
+    @property
+    def high(self) -> float:
+        return 42.0 if self.narrow else 30.0
+
+    def middle(self, i: int) -> float:
+        return 6 + self.high * (i + 0.5) + (8 if self.narrow else 0)
+
+    def name(self, i: int, kind: str = "name") -> Markup:
+        short = shorten(self.names[i], 44 if self.narrow else 32)
+        return draw.text(0, self.middle(i) - (14 if self.narrow else -4), short, kind, full=self.names[i])
+
+    @property
+    def bottom(self) -> float:
+        return 12 + self.high * len(self.names) + (4 if self.narrow else 0)
+
+
+def plain(value: float) -> str:
+    return f"{value:.4g}".replace("-", "−")
+
+
+def value_words(e: Explanation, feature: int, value: Any) -> str:
+    """264 mg/dL; typical angina; missing."""
+    if e.feature_names[feature] in e.united:
+        return UNSEEN
+    if value is None or value != value:
+        return MISSING
+    return value if isinstance(value, str) else f"{plain(value)} {e.column(feature).unit}".rstrip()
+
+
+def cell_words(e: Explanation, row: int, feature: int) -> str:
+    told, name = value_words(e, feature, e.data[row, feature]), e.feature_names[feature]
+    if not e.columns and told == MISSING:  # of several columns, which nobody wrote out
+        return name
+    return f"{name}: {told}"
+
+
+def answer_words(e: Explanation, value: float) -> str:
+    """60.1 %; 1.24."""
+    return percent(float(expit(value))) if e.odds else plain(value)
+
+
+def written(e: Explanation, value: float, more: int = 0) -> str:
+    """A Shapley value, with a sign and as many decimals as the largest needs."""
+    return signed(value, decimals(float(np.abs(e.values).max(initial=0.0))) + more)
+
+
+def says_words(e: Explanation, value: float) -> Markup:
+    """60.1 % for sick = yes; 1.24 (stay in days)."""
+    return Markup("<b>{}</b> for {}" if e.odds else "<b>{}</b> ({})").format(answer_words(e, value), e.answer)
+
+
+def row_name(e: Explanation, row: int) -> str:
+    return e.rows[row] if e.rows else str(row + 1)
+
+
+def waterfall(e: Explanation, row: int, width: int) -> Markup:
+    """From what the model says of the reference, feature by feature, to what it says of the row."""
+    values = e.values[row]
+    order = [int(i) for i in np.argsort(-np.abs(values), kind="stable") if values[i]]
+    shown, rest = (order, []) if len(order) <= MOST + 1 else (order[:MOST], order[MOST:])
+    steps = [(cell_words(e, row, i), float(values[i]), float(e.half[row, i]), i) for i in shown]
+    steps += [(several(len(rest), "other"), float(values[rest].sum()), 0.0, -1)] if rest else []
+    at = np.cumsum([e.base_values[row], *(s[1] for s in steps)])
+    ends = (f"{who}: {answer_words(e, v)}" for who, v in (("reference", at[0]), (f"row {row_name(e, row)}", at[-1])))
+    lanes = Lanes(width, [next(ends), *(s[0] for s in steps), next(ends)])
+    x = draw.Scale(*draw.domain(at), lanes.left, width - (52.0 if lanes.narrow else 64.0))
+    parts = draw.axis_below(x, draw.ticks(x.low, x.high, 3 if lanes.narrow else 6), 6, lanes.bottom, e.measure, number)
+    for k in (0, len(steps) + 1):
+        y, v = lanes.middle(k), x(at[min(k, len(steps))])
+        parts += [lanes.name(k, "name strong"), draw.line(v, y - 9, v, y + 9, "median")]
+    for k, (words, value, half, i) in enumerate(steps, 1):
+        y, a, b = lanes.middle(k), x(at[k - 1]), x(at[k])
+        box = {"x": min(a, b), "y": y - 8, "width": max(abs(b - a), 1.0), "height": 16}
+        hidden = i >= 0 and e.feature_names[i] in e.united
+        tip = draw.tip(f"{words}: {written(e, value, 1)}" + (f" ± {written(e, half, 1)[1:]}" if half else ""))
+        parts += [lanes.name(k), draw.line(a, y - lanes.high / 2, a, y + 8, "rail")]
+        parts.append(draw.tag("rect", tip, **box, class_="hid" if hidden else "h10" if value > 0 else "h2"))
+        if hidden:
+            parts.append(draw.tag("path", d=draw.hatch(min(a, b), max(a, b), y - 8, 16, 5), class_="hatch"))
+        if half:
+            parts.append(draw.line(x(at[k] - half), y, x(at[k] + half), y, "doubt"))
+        parts.append(draw.text(max(a, b) + 5, y + 4, written(e, value), "tick"))
+    said = "; ".join(f"{words}: {written(e, value)}" for words, value, *_ in steps)
+    title = f"Row {row_name(e, row)}: from {answer_words(e, at[0])} to {answer_words(e, at[-1])}"
+    return draw.plot(width, lanes.bottom + 40, title, f"{said}.", parts)
+
+
+def bars(e: Explanation, width: int) -> Markup:
+    """Mean size of each feature's value, with its interval over rows."""
+    ranked = e.importance()[: 2 * MOST]
+    lanes = Lanes(width, [r["feature"] for r in ranked])
+    top = max(max(r["size"], r["high"] if math.isfinite(r["high"]) else 0.0) for r in ranked) or 1.0
+    x = draw.Scale(0.0, top, lanes.left, width - 50.0)
+    axis = f"mean size of the value ({e.measure})"
+    parts = draw.axis_below(x, draw.ticks(0.0, top, 3 if lanes.narrow else 6), 6, lanes.bottom, axis, number)
+    said, digits = [], decimals(top)
+    for k, r in enumerate(ranked):
+        y, hidden, end = lanes.middle(k), r["feature"] in e.united, r["size"]
+        words = f"{r['feature']}: {number(r['size'], digits + 1)}"
+        box = {"x": x.start, "y": y - 8, "width": x(r["size"]) - x.start, "height": 16}
+        parts += [lanes.name(k), draw.tag("rect", draw.tip(words), **box, class_="hid" if hidden else "size")]
+        if hidden:
+            parts.append(draw.tag("path", d=draw.hatch(x.start, x(r["size"]), y - 8, 16, 5), class_="hatch"))
+        if math.isfinite(r["low"]):
+            end = r["high"]
+            parts.append(draw.line(x(max(r["low"], 0.0)), y, x(end), y, "doubt"))
+            words += f" ({number(r['low'], digits + 1)} to {number(r['high'], digits + 1)})"
+        parts.append(draw.text(x(end) + 5, y + 4, number(r["size"], digits), "tick"))
+        said.append(words)
+    title = f"How much each feature moves the {e.measure}"
+    return draw.plot(width, lanes.bottom + 40, title, "; ".join(said) + ".", parts)
+
+
+def colours(e: Explanation, feature: int) -> list[str]:
+    """[row]: the class of each dot. Numbers from low (blue) to high (red) by rank; two levels likewise; each of more
+    levels has a colour of its own; a ring is what is missing, struck through what a guest hides."""
+    column, levels = e.data[:, feature], e.column(feature).levels
+    if e.feature_names[feature] in e.united:
+        return ["hid"] * len(e)
+    lost = np.array([v is None or v != v for v in column])
+    if levels:
+        at = {level: i for i, level in enumerate(levels)}
+        two = [draw.shade(s) for s in (-0.8, 0.8)]
+        kinds = two if len(levels) == 2 else [f"by {draw.colour(i)}" for i in range(len(levels))]
+        return ["lost" if gone else kinds[at[str(v)]] for v, gone in zip(column, lost, strict=True)]
+    known = column[~lost].astype(np.float64)
+    part = np.zeros(len(e))
+    if len(known) and known.min() < known.max():
+        part[~lost] = 2 * (rankdata(known) - 0.5) / len(known) - 1
+    return ["lost" if gone else draw.shade(p) for p, gone in zip(part, lost, strict=True)]
+
+
+def swarm_places(x: np.ndarray, room: float) -> np.ndarray:
+    """How far each dot lies from its lane's middle: those at one place are stacked, as far as there is room."""
+    slot, out = np.round(x / APART).astype(int), np.zeros(len(x))
+    for s in np.unique(slot):
+        here = np.flatnonzero(slot == s)
+        rank = np.arange(len(here))
+        step = min(APART, 2 * room / max(len(here) - 1, 1))
+        out[here] = (rank + 1) // 2 * np.where(rank % 2, 1, -1) * step
+    return out
+
+
+def dot(x: float, y: float, kind: str, *tip: str) -> list[Markup]:
+    """A hidden value is a grey ring with a stroke through it: its colour would say what nobody here knows."""
+    circle = draw.tag("circle", *tip, cx=x, cy=y, r=2.6, class_=f"one {kind}")
+    return [circle, draw.line(x - 1.9, y + 1.9, x + 1.9, y - 1.9, "hid")] if kind == "hid" else [circle]
+
+
+def some_rows(e: Explanation, width: int) -> np.ndarray:
+    """Places of the rows that are drawn."""
+    most = DOTS[width]
+    return np.sort(np.random.default_rng(len(e)).permutation(len(e))[:most])
+
+
+def beeswarm(e: Explanation, width: int) -> Markup:
+    """A dot for each row, at its value, coloured by what the row has."""
+    ranked = [e.feature_names.index(r["feature"]) for r in e.importance()[:MOST]]
+    lanes, rows = Lanes(width, [e.feature_names[i] for i in ranked]), some_rows(e, width)
+    x = draw.Scale(*draw.domain([0.0, *e.values[:, ranked].ravel()]), lanes.left, width - 12.0)
+    marks = draw.ticks(x.low, x.high, 4 if lanes.narrow else 8)
+    parts = draw.axis_below(x, marks, 6, lanes.bottom, f"value ({e.measure})", signed)
+    for k, i in enumerate(ranked):
+        kinds, at = colours(e, i), np.array([x(v) for v in e.values[rows, i]])
+        off = swarm_places(at, 11.0)
+        parts.append(lanes.name(k))
+        for row, px, py in zip(rows, at, off, strict=True):
+            said = [] if lanes.narrow else [draw.tip(f"row {row_name(e, row)}, {cell_words(e, row, i)}: "
+                                                     f"{written(e, e.values[row, i])}")]  # fmt: skip
+            parts += dot(px, lanes.middle(k) + py, kinds[row], *said)
+    names = ", ".join(e.feature_names[i] for i in ranked)
+    return draw.plot(
+        width, lanes.bottom + 40, f"The values of {len(rows)} rows, feature by feature", f"{names}.", parts
+    )
+
+
+def dependence(e: Explanation, feature: int, width: int) -> Markup:
+    """Value of one feature against its Shapley value, a dot for each row."""
+    narrow, column, levels = draw.is_narrow(width), e.column(feature), list(e.column(feature).levels)
+    rows, high, left = some_rows(e, width), 220.0 if draw.is_narrow(width) else 280.0, 44.0
+    lost = np.array([v is None or v != v for v in e.data[:, feature]])
+    y = draw.Scale(*draw.domain([0.0, *e.values[:, feature]]), high, 8.0)
+    kinds, parts = colours(e, feature), list[Markup]()
+    if levels:
+        levels += [MISSING] if lost.any() else []
+        x = draw.Scale(-0.5, len(levels) - 0.5, left, width - 12.0)
+        at = {level: i for i, level in enumerate(levels)}
+        lot = np.random.default_rng(0).uniform(-0.28, 0.28, len(e))
+        place = [at[MISSING if gone else str(v)] + s for v, gone, s in zip(e.data[:, feature], lost, lot, strict=True)]
+        room = max(4, int((width - left) / len(levels) / 7))
+        marks = [(float(i), shorten(level, room)) for i, level in enumerate(levels)]
+        off: float | None = at.get(str(column.off))
+    else:
+        rows = rows[~lost[rows]]
+        place = [float("nan") if gone else float(v) for v, gone in zip(e.data[:, feature], lost, strict=True)]
+        x = draw.Scale(*draw.domain(place), left, width - 12.0)
+        marks = draw.written(draw.ticks(x.low, x.high, 4 if narrow else 8))
+        off = float(column.off) if isinstance(column.off, float) and column.off == column.off else None
+    parts += draw.axis_left(x, y, draw.written(draw.ticks(y.low, y.high, 5), signed))
+    parts.append(draw.line(x.start, y(0.0), x.end, y(0.0), "zero"))
+    parts += [draw.text(x(v), high + 18, words, "tick", "middle") for v, words in marks]
+    if off is not None and x.low <= off <= x.high:
+        parts += [draw.tag("g", draw.tip("the reference"), draw.line(x(off), 8.0, x(off), high, "level"))]
+    for row in rows:
+        words = f"row {row_name(e, row)}, {cell_words(e, row, feature)}: {written(e, e.values[row, feature])}"
+        parts += dot(x(place[row]), y(e.values[row, feature]), kinds[row], *([] if narrow else [draw.tip(words)]))
+    unit = f" ({column.unit})" if column.unit else ""
+    parts.append(draw.text(x.middle, high + 36, f"{shorten(e.feature_names[feature], 40)}{unit}", "axis", "middle"))
+    low, high_ = (written(e, float(v)) for v in (e.values[:, feature].min(), e.values[:, feature].max()))
+    return draw.plot(
+        width,
+        high + 44,
+        f"{e.feature_names[feature]} against its value in the {e.measure}",
+        f"Values from {low} to {high_}.",
+        parts,
+    )

@@ -1,0 +1,162 @@
+"""Why a site's own model says of its rows what it says (explain/rows.py), by the study's features, in their units.
+
+Off is the typical row: the median of each number and the most frequent level of each other feature, over the site's
+training rows. Explained is the log odds of a class, or the number that is predicted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+from torch import Tensor
+
+from vitrail.core.problems import Problem, VitrailError, nearest
+from vitrail.data.encode import fingerprint_rows, split_rows
+from vitrail.data.read import clean, read_sites
+from vitrail.data.schema import Feature
+from vitrail.explain.rows import Column, Explanation, answers_of, explain_rows
+from vitrail.runs.run import Model, Run
+from vitrail.study import Study
+
+TYPICAL = "the median of each number and the most frequent level of each other feature, over "
+TRAINED = "the site’s training rows"
+GIVEN = "the rows of this file, which are not those that the run saw"
+NAMED = "the rows given as reference"
+
+
+def explain_model(
+    mine: Model,
+    site: str,
+    frame: pd.DataFrame,
+    seen: str | None,
+    rows: int | Sequence[Any],
+    seed: int = 1,
+    outcome: str | None = None,
+    reference: pd.DataFrame | None = None,
+) -> Explanation:
+    """As `Run.explain` says; `seen`: the fingerprint of the rows that the run saw, where it is known."""
+    study, target = mine.study, mine.study.target
+    check_tables(study)
+    cleaned = _features_of(frame, study)
+    at, problems = _choose(cleaned, rows, seed)
+    if outcome is not None and outcome not in target.levels:
+        hint = nearest(outcome, target.levels) if target.levels else "It is a number: leave --outcome out."
+        problems.append(Problem("--outcome", f"{target.column} has no class {outcome!r}.", hint))
+    back, whose = (
+        _training_rows(mine, site, frame, seen) if reference is None else (_features_of(reference, study), NAMED)
+    )
+    if len(back) < 2:
+        what = f"expected at least 2 rows whose typical one is the reference, got {len(back)}."
+        problems.append(Problem("reference", what, "Give the site's own file beside new rows: --reference FILE."))
+    if problems:
+        raise VitrailError("cannot explain", problems)
+    off = pd.DataFrame({name: [_typical(back[name], f)] for name, f in study.features.items()})
+    source = mine.encoder.layout.source
+    groups = [np.flatnonzero(source == i).tolist() for i in range(len(study.features))]
+    task, scorer = mine.scorer()
+    scale, center = (target.scale, target.center) if target.kind == "number" else (1.0, 0.0)
+
+    def scores(x: Tensor) -> Tensor:
+        return scorer(x) * scale + center
+
+    level = outcome if outcome is not None else target.levels[-1] if target.levels else None
+    told = explain_rows(
+        answers_of(scores, task.loss, target.levels.index(level) if level is not None else 0),
+        mine.encoder.matrix(cleaned.iloc[at]).astype(np.float32),
+        mine.encoder.matrix(off).astype(np.float32),
+        list(study.features),
+        groups,
+        data=_written(cleaned.iloc[at], study),
+        means=TYPICAL + whose,
+        seed=seed,
+    )
+    unit = f" in {target.unit}" if target.unit else ""
+    (shown,) = _written(off, study)
+    return replace(
+        told,
+        answer=f"{target.column}{unit}" if level is None else f"{target.column} = {level}",
+        odds=level is not None,
+        rows=tuple(str(name) for name in cleaned.index[at]),
+        columns=tuple(Column(f.unit, f.levels, v) for f, v in zip(study.features.values(), shown, strict=True)),
+    )
+
+
+def explain_sites(
+    run: Run, data: Path, rows: int, seed: int = 1, outcome: str | None = None, refuse: Sequence[str] = ()
+) -> dict[str, Explanation]:
+    """Of all sites whose files are there and that do not refuse, under the names by which they publish."""
+    check_tables(run.study)
+    frames = read_sites(data, run.study)
+    problems = [
+        Problem("--refuse", f"there is no site {s!r}.", nearest(s, run.sites)) for s in refuse if s not in run.sites
+    ]
+    problems += [
+        Problem(f"--data, {s}", "the run has no such site.", nearest(s, run.sites))
+        for s in frames
+        if s not in run.sites
+    ]
+    if problems:
+        raise VitrailError("cannot explain", problems)
+    shown = [s for s in frames if s not in refuse]
+    return {run.known_as(s): run.explain(s, frames[s], rows, seed, outcome) for s in shown}
+
+
+def check_tables(study: Study) -> None:
+    if study.images:
+        what = "the study is of pictures, which have no columns to explain by."
+        raise VitrailError("cannot explain", [Problem("the study", what, "What a model looks at: vitrail look.")])
+
+
+def _features_of(frame: pd.DataFrame, study: Study) -> pd.DataFrame:
+    """Whether a row has a target does not matter."""
+    return clean(frame.drop(columns=study.target.column, errors="ignore"), study, need_target=False)
+
+
+def _choose(cleaned: pd.DataFrame, rows: int | Sequence[Any], seed: int) -> tuple[NDArray[np.int64], list[Problem]]:
+    """Places of the rows to be explained."""
+    if isinstance(rows, int):
+        if rows < 1 or not len(cleaned):
+            what = "there are no rows." if rows > 0 else f"expected at least 1, got {rows}."
+            return np.zeros(0, np.int64), [Problem("--rows", what)]
+        many = np.random.default_rng(seed).permutation(len(cleaned))[:rows]
+        return np.sort(many), []
+    names = {str(name): i for i, name in enumerate(cleaned.index)}
+    bad = [r for r in rows if str(r) not in names]
+    span = f"They go from {cleaned.index[0]} to {cleaned.index[-1]}." if len(cleaned) else "There are none."
+    hint = f"{span} The header is line 1, and `vitrail predict` writes the line of each row."
+    problems = [Problem("--row", f"there is no row {r}.", hint) for r in bad]
+    return np.array([names[str(r)] for r in rows if str(r) in names], np.int64), problems
+
+
+def _training_rows(mine: Model, site: str, frame: pd.DataFrame, seen: str | None) -> tuple[pd.DataFrame, str]:
+    """Those that the run trained on, where the file holds them; else all of it."""
+    column = mine.study.target.column
+    with suppress(VitrailError):  # rows whose target does not fit the study are explained too
+        whole = clean(frame, mine.study)
+        if len(whole) > 1 and seen in (None, fingerprint_rows(whole)):
+            return whole.iloc[split_rows(whole[column].to_numpy(), mine.study, mine.seed, site)[0]], TRAINED
+    return _features_of(frame, mine.study), GIVEN
+
+
+def _typical(column: pd.Series[float], feature: Feature) -> float:
+    """The median or the most frequent level of what is known; NaN where nothing is."""
+    known = column.dropna()
+    if not len(known):
+        return float("nan")
+    return float(known.median()) if feature.kind == "numeric" else float(known.mode().iloc[0])
+
+
+def _written(rows: pd.DataFrame, study: Study) -> NDArray[np.object_]:
+    """[row, feature]: numbers in their unit, names of levels, NaN where missing."""
+    out = rows[list(study.features)].to_numpy(np.float64).astype(object)
+    for i, feature in enumerate(study.features.values()):
+        if feature.levels:
+            out[:, i] = [feature.levels[int(v)] if v == v else v for v in out[:, i]]
+    return out

@@ -1,0 +1,1 @@
+"""Host and guests: one patient, several companies. The host has the outcome and its columns, guests other columns."""

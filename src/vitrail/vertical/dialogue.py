@@ -1,0 +1,225 @@
+"""The conversation of one host with its guests, a message per batch. Everything that crosses goes through `cross`.
+
+    guest.answer -> host.learn -> (dealer.deal -> guest.mask ->) host.share -> guest.take       each batch
+    host asks -> guest.reply -> host.predict                                                    afterwards
+
+Sides hold nothing in common: they are given numbers of steps and messages, and give messages. Between machines a far
+side has the same functions and its messages travel as bytes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, NamedTuple, TypeVar
+
+import safetensors.torch
+import torch
+from torch import Tensor
+
+from vitrail.core.disk import write_atomically
+from vitrail.core.problems import Problem, VitrailError
+from vitrail.core.tensors import Params
+from vitrail.engines.wire import Direction, Line, Spec, refusal, sentences
+from vitrail.vertical.guest import Guest
+from vitrail.vertical.host import Host
+from vitrail.vertical.messages import Levels, Numbers, Wanted, kind_of, per_row, spec_of
+from vitrail.vertical.ration import Ration
+from vitrail.vertical.shares import Dealer
+
+M = TypeVar("M")
+Way = tuple[str, str, str]  # sender, receiver, kind of message
+
+
+class Crossed(NamedTuple):
+    """What the ledger counts of one kind of message on one way."""
+
+    messages: int = 0
+    rows: int = 0  # that they were about
+    bytes: int = 0
+
+
+@dataclass
+class Wire:
+    """Checks, counts and hands over. `declared` None: declares instead, for a rehearsal."""
+
+    declared: dict[Way, Any] | None = None  # one message of each kind, for names, shapes, types and sentences
+    watch: Callable[[str, str, Any], None] | None = None  # is shown every message as it crosses
+    packed: bool = False  # through bytes, as between machines
+    ledger: dict[Way, Crossed] = field(default_factory=dict)
+    traced: dict[Way, Any] = field(default_factory=dict)
+
+    def cross(self, sender: str, receiver: str, message: M) -> M:
+        way = (sender, receiver, kind_of(message))
+        if self.declared is None:
+            self.traced.setdefault(way, message)
+        else:
+            known: Spec = spec_of(self.declared[way]) if way in self.declared else {}
+            if (got := spec_of(message)) != known:
+                raise refusal(got, known, f"message {way[2]} from {sender} to {receiver}")
+        if self.packed:
+            message = unpacked(type(message), packed(message))
+        if self.watch:
+            self.watch(sender, receiver, message)
+        before, size = self.ledger.get(way, Crossed()), sum(t.nbytes for t in message)  # type: ignore[attr-defined]
+        rows = max((len(getattr(message, k)) for k in per_row(type(message))), default=0)
+        self.ledger[way] = Crossed(before.messages + 1, before.rows + rows, before.bytes + size)
+        return message
+
+    def rows(self) -> list[dict[str, Any]]:
+        """The ledger, tidy."""
+        return [{"from": a, "to": b, "message": k, **n._asdict()} for (a, b, k), n in self.ledger.items()]
+
+
+def packed(message: Any) -> bytes:
+    return safetensors.torch.save({k: t.contiguous() for k, t in message._asdict().items()})
+
+
+def unpacked(kind: type[M], data: bytes) -> M:
+    return kind(**safetensors.torch.load(data))
+
+
+class Prediction(NamedTuple):
+    scores: Tensor  # [row, output]
+    answers: Tensor  # [row, output]: shares of classes, or the number
+    words: str  # how it came about
+
+
+class Dialogue:
+    """Host and guests of one machine."""
+
+    def __init__(self, host: Host, guests: Sequence[Guest], wire: Wire | None = None) -> None:
+        self.host, self.guests, self.terms = host, list(guests), host.terms
+        if [g.offer for g in self.guests] != list(self.terms.offers):
+            what = f"agreed on {[o.name for o in self.terms.offers]}, here are {[g.name for g in self.guests]}."
+            raise VitrailError("these are not the guests of the agreement", [Problem("parties", what)])
+        self.dealer = Dealer(self.terms) if self.terms.protect else None
+        self.wire = wire or Wire()
+        self.wire.declared = rehearsed(self)
+        self.step = 0
+
+    @property
+    def sides(self) -> tuple[Host | Guest, ...]:
+        return (self.host, *self.guests)
+
+    def turn(self) -> None:
+        """One batch."""
+        host, cross, step = self.host, self.wire.cross, self.step
+        host.learn(step, {g.name: cross(g.name, host.name, g.answer(step)) for g in self.guests})
+        for g in self.guests:
+            if self.dealer is None:
+                g.take(step, cross(host.name, g.name, host.bare(g.name)), None)
+                continue
+            mine, theirs = self.dealer.deal(g.name, step)
+            mine, theirs = cross("dealer", host.name, mine), cross("dealer", g.name, theirs)
+            masked = g.mask(step, theirs)
+            if masked is not None:
+                masked = cross(g.name, host.name, masked)
+            slope = cross(host.name, g.name, host.share(g.name, step, mine, masked))
+            g.take(step, slope, theirs)
+        self.step += 1
+
+    def train(self, until: int | None = None, keep: Path | None = None) -> None:
+        """All steps that are left, or up to one. With `keep`, every side's state is kept after each epoch, in a folder
+        of its own."""
+        many = len(self.terms.batches)
+        while self.step < (self.terms.steps if until is None else until):
+            self.turn()
+            if self.step % many == 0:
+                if keep is not None:
+                    self.save(keep)
+                if self.step > many:
+                    self._refuse_constant()
+
+    def ask(self, rows: Tensor, without: Iterable[str] = ()) -> dict[str, Levels | Numbers]:
+        """Each guest's answer about these rows."""
+        host, cross, away = self.host, self.wire.cross, set(without)
+        asked = [g for g in self.guests if g.name not in away]
+        return {g.name: cross(g.name, host.name, g.reply(cross(host.name, g.name, Wanted(rows)))) for g in asked}
+
+    def off(self) -> dict[str, Levels | Numbers]:
+        """Each guest's answer at its reference."""
+        return {g.name: self.wire.cross(g.name, self.host.name, g.off()) for g in self.guests}
+
+    def predict(self, rows: Tensor, without: Iterable[str] = ()) -> Prediction:
+        away = sorted(set(without))
+        if unknown := sorted(set(away) - {g.name for g in self.guests}):
+            known = ", ".join(g.name for g in self.guests)
+            raise VitrailError(
+                "no such guest", [Problem(n, "it is no guest here.", f"Guests: {known}.") for n in unknown]
+            )
+        z = self.host.predict(rows, self.ask(rows, away))
+        words = "With the answers of all guests."
+        if away:
+            who = " and ".join(away)
+            words = (
+                f"Without {who}: in place of its answer stands the median of its answers in training, for everybody."
+            )
+        return Prediction(z, self.host.loss.answers(z), words)
+
+    def save(self, folder: Path) -> None:
+        """Each side's state in its own folder; the last two, so that a kill between sides leaves one in common."""
+        for side in self.sides:
+            own = folder / side.name
+            own.mkdir(parents=True, exist_ok=True)
+            state = {k: v.contiguous() for k, v in side.state().items()}
+            write_atomically(own / f"step-{self.step:08d}.safetensors", safetensors.torch.save(state))
+            for old in sorted(own.glob("step-*.safetensors"))[:-2]:
+                old.unlink()
+
+    def resume(self, folder: Path) -> int:
+        """Every side as it was at the last step that all of them kept; 0 where there is none."""
+        sides = self.sides
+        kept = set.intersection(*({p.name for p in (folder / s.name).glob("step-*.safetensors")} for s in sides))
+        if kept:
+            last = max(kept)
+            for side in sides:
+                state: Params = safetensors.torch.load((folder / side.name / last).read_bytes())
+                side.load(state)
+            self.step = int(last.removeprefix("step-").partition(".")[0])
+        return self.step
+
+    def _refuse_constant(self) -> None:
+        found = []
+        for name, said in self.host.said.items():
+            if all(bool((said[rows] == said[rows[:1]]).all()) for rows in self.terms.batches):
+                what = "it answers the same for every row of a batch after an epoch: nothing is learned of it."
+                found.append(Problem(f"guest {name}", what, "See whether its columns vary over the rows in common."))
+        if found:
+            raise VitrailError("a guest has nothing to say", found)
+
+
+def rehearsed(d: Dialogue) -> dict[Way, Any]:
+    """One message of each kind, from a batch of zeros: names, shapes and types of all that may cross."""
+    rows = d.terms.rows
+    zeros, rule = d.host.columns.new_zeros, d.host.rule
+    host = Host(
+        d.host.name, d.terms, zeros(d.host.columns.shape), torch.zeros_like(d.host.y), d.host.joint,
+        {k: v[0] for k, v in d.host.params.items()}, rule, d.host.loss,
+    )  # fmt: skip
+    guests = [Guest(o, d.terms, zeros(rows, o.columns), rule, Ration(o.name, rows, 1, 1)) for o in d.terms.offers]
+    blank = object.__new__(Dialogue)
+    blank.host, blank.guests, blank.terms, blank.step = host, guests, d.terms, 0
+    blank.dealer, blank.wire = Dealer(d.terms) if d.terms.protect else None, Wire()
+    blank.turn()
+    blank.ask(torch.zeros(1, dtype=torch.int64))
+    return blank.wire.traced
+
+
+def lines(d: Dialogue, name: str) -> list[Line]:
+    """The wire table of one party: what reaches it and what leaves it, with sentences."""
+    out = []
+    for (sender, receiver, kind), message in (d.wire.declared or {}).items():
+        if name not in (sender, receiver):
+            continue
+        direction: Direction = "from site" if name == sender else "to site"
+        words, rows = sentences(message), per_row(type(message))
+        for field_, (shape, dtype) in spec_of(message).items():
+            one = shape[1:] if field_ in rows else shape
+            size = int(torch.Size(one).numel()) * torch.empty(0, dtype=dtype).element_size()
+            kept = str(dtype).removeprefix("torch.")
+            out.append(
+                Line(kind, direction, field_, one, kept, size, d.terms.epochs, "each", field_ in rows, words[field_])
+            )
+    return out
