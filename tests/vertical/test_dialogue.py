@@ -73,7 +73,7 @@ def test_a_split_model_learns_what_a_weighted_sum_cannot() -> None:
 def test_numbers_are_learned_too() -> None:
     parts, _ = people()
     y = torch.cat(parts, 1).sum(1, keepdim=True)
-    terms = Terms(len(y), (Offer("lab", 3, 1, None, 0), Offer("insurer", 2, 1, None, 0)), epochs=20)
+    terms = Terms(len(y), (Offer("lab", 3, 1, None, 0), Offer("insurer", 2, 1, None, 0)), epochs=20, alone=0)
     joint, rule = Logistic(4, classes=False), SGD(0.2)
     host = Host(
         "clinic", terms, parts[0], y, joint, {k: v.to(y) for k, v in joint.init().items()}, rule, SquaredError()
@@ -181,6 +181,23 @@ def test_noise_is_the_same_whenever_a_row_is_asked() -> None:
     assert 0.45 < float(off.std()) < 0.55
     secret = Guest(g.offer, g.terms, g.columns, g.rule, g.ration)
     assert not torch.equal(secret.noise, g.noise), "else nobody knows it"
+
+
+def test_a_host_learns_by_itself_and_asks_nobody() -> None:
+    d = talk("split", rule=Adam(0.03), epochs=2, alone=10, ration=3)
+    before = talk("split", rule=Adam(0.03), epochs=2, alone=10)
+    before.host.train_alone()
+    assert not before.wire.ledger, "nothing crossed"
+    d.train()
+    d.train()  # nothing is left to do
+    answered = d.wire.ledger["lab", "clinic", "Numbers"]
+    assert answered.rows == 3 * len(d.terms.train) == d.terms.asked * len(d.terms.train)
+    assert d.wire.ledger["clinic", "lab", "Slope"].rows == 2 * len(d.terms.train)
+    assert torch.equal(d.host.said["lab"][d.terms.train], d.guests[0].scores(d.guests[0].columns[d.terms.train]))
+    rows, few = d.terms.test, talk("split", rule=Adam(0.03), epochs=3)
+    few.train()
+    right = [float((e.predict(rows).scores.argmax(1) == d.host.y[rows].argmax(1)).double().mean()) for e in (d, few)]
+    assert right[0] > right[1] + 0.02, "as often asked, and better"
 
 
 def test_columns_with_bends() -> None:

@@ -97,7 +97,7 @@ class Dialogue:
         self.dealer = Dealer(self.terms) if self.terms.protect else None
         self.wire = wire or Wire()
         self.wire.declared = rehearsed(self)
-        self.step = 0
+        self.step, self.done = 0, False
 
     @property
     def sides(self) -> tuple[Host | Guest, ...]:
@@ -106,8 +106,10 @@ class Dialogue:
     def turn(self) -> None:
         """One batch."""
         host, cross, step = self.host, self.wire.cross, self.step
-        host.learn(step, {g.name: cross(g.name, host.name, g.answer(step)) for g in self.guests})
-        for g in self.guests:
+        host.hear(step, {g.name: cross(g.name, host.name, g.answer(step)) for g in self.guests})
+        if self.terms.learns(step):
+            host.learn(step)
+        for g in self.guests if self.terms.learns(step) else ():
             if self.dealer is None:
                 g.take(step, cross(host.name, g.name, host.bare(g.name)), None)
                 continue
@@ -124,6 +126,8 @@ class Dialogue:
         """All steps that are left, or up to one. With `keep`, every side's state is kept after each epoch, in a folder
         of its own."""
         many = len(self.terms.batches)
+        if self.step == 0:
+            self.host.train_alone()
         while self.step < (self.terms.steps if until is None else until):
             self.turn()
             if self.step % many == 0:
@@ -131,6 +135,9 @@ class Dialogue:
                     self.save(keep)
                 if self.step > many:
                     self._refuse_constant()
+        if self.step == self.terms.steps and not self.done:
+            self.host.train_alone()
+            self.done = True
 
     def ask(self, rows: Tensor, without: Iterable[str] = ()) -> dict[str, Levels | Numbers]:
         """Each guest's answer about these rows."""

@@ -65,11 +65,25 @@ class Host:
         self.slopes: dict[str, Tensor] = {}  # of this step's rows at each guest's answers; not before it is asked for
         self.masked: dict[tuple[str, int], Masked] = {}  # guests' columns under masks, by batch
 
-    def learn(self, step: int, said: Mapping[str, Levels | Numbers]) -> None:
-        """One step down; keeps the slopes at the guests' answers."""
+    def hear(self, step: int, said: Mapping[str, Levels | Numbers]) -> None:
+        """What guests say about the rows of this step."""
         rows = self.terms.rows_at(step)
         for name, answer in said.items():
             self.said[name][rows] = heard(answer).to(self.columns)
+
+    def learn(self, step: int) -> None:
+        """One step down; keeps the slopes at the guests' answers."""
+        rows = self.terms.rows_at(step)
+        parts = torch.split(self._descend(rows) * len(rows), [o.answer for o in self.terms.offers], 1)
+        self.slopes = {o.name: part for o, part in zip(self.terms.offers, parts, strict=True)}
+
+    def train_alone(self) -> None:
+        """Epochs that ask nobody: guests' answers are as they were said last, 0 before the first."""
+        for step in range(self.terms.alone * len(self.terms.batches)):
+            self._descend(self.terms.rows_at(step))
+
+    def _descend(self, rows: Tensor) -> Tensor:
+        """One step down the mean loss of these rows; its slope at the guests' answers."""
         z = self._joined({}, rows).requires_grad_()
         leaves = {k: v.detach().requires_grad_() for k, v in self.params.items()}
         with torch.enable_grad():
@@ -78,9 +92,7 @@ class Host:
         slope = self.loss.slope(Out(s.detach()[None], s.detach()[None]), batch)[0] / self.w[rows].sum()
         *mine, at_answers = torch.autograd.grad(s, [*leaves.values(), z], slope)
         self.rule.follow(self.params, self.memory, dict(zip(leaves, mine, strict=True)))
-        widths = [o.answer for o in self.terms.offers]
-        parts = torch.split(at_answers * len(rows), widths, 1)
-        self.slopes = {o.name: part for o, part in zip(self.terms.offers, parts, strict=True)}
+        return at_answers
 
     def share(self, guest: str, step: int, mine: HostTriple, masked: Masked | None) -> Slope:
         """This step's slopes at a guest's answers, for its sums alone."""
