@@ -20,7 +20,7 @@ from torch import Tensor
 
 from vitrail.core.disk import write_atomically
 from vitrail.core.problems import Problem, VitrailError
-from vitrail.core.tensors import Params
+from vitrail.core.tensors import Params, tensors
 from vitrail.engines.wire import Direction, Line, Spec, refusal, sentences
 from vitrail.vertical.guest import Guest
 from vitrail.vertical.host import Host
@@ -58,6 +58,10 @@ class Wire:
             known: Spec = spec_of(self.declared[way]) if way in self.declared else {}
             if (got := spec_of(message)) != known:
                 raise refusal(got, known, f"message {way[2]} from {sender} to {receiver}")
+        if wrong := [k for k, t in tensors(message) if t.is_floating_point() and not bool(t.isfinite().all())]:
+            here = f"message {way[2]} from {sender} to {receiver}, tensor "
+            what = "it holds what is no finite number."
+            raise VitrailError("a message was refused", [Problem(here + k, what, "It was not sent.") for k in wrong])
         if self.packed:
             message = unpacked(type(message), packed(message))
         if self.watch:
@@ -227,6 +231,6 @@ def lines(d: Dialogue, name: str) -> list[Line]:
             size = int(torch.Size(one).numel()) * torch.empty(0, dtype=dtype).element_size()
             kept = str(dtype).removeprefix("torch.")
             out.append(
-                Line(kind, direction, field_, one, kept, size, d.terms.epochs, "each", field_ in rows, words[field_])
+                Line(kind, direction, field_, one, kept, size, d.terms.asked, "each", field_ in rows, words[field_])
             )
     return out

@@ -31,11 +31,15 @@ class Joint(Protocol):
         """[row, column], [row, answer of all guests] -> [row, output]; autograd goes through it."""
 
 
-def heard(said: Levels | Numbers) -> Tensor:
-    """[row, answer]: the numbers that an answer stands for."""
-    if isinstance(said, Numbers):
-        return said.values
-    return said.values.gather(0, said.level.to(torch.int64))
+def heard(said: Levels | Numbers, rows: int | None = None) -> Tensor:
+    """[row, answer]: the numbers that an answer about so many rows stands for."""
+    z = said.values if isinstance(said, Numbers) else said.level
+    what = f"expected an answer about {rows} rows, got one about {len(z)}." if rows not in (None, len(z)) else ""
+    if isinstance(said, Levels) and bool((said.level >= len(said.values)).any()):
+        what = f"expected levels below {len(said.values)}, got {int(said.level.max())}."
+    if what:
+        raise VitrailError("an answer was refused", [Problem("guest", what, "Nothing of it was used.")])
+    return z if isinstance(said, Numbers) else said.values.gather(0, said.level.to(torch.int64))
 
 
 class Host:
@@ -69,7 +73,7 @@ class Host:
         """What guests say about the rows of this step."""
         rows = self.terms.rows_at(step)
         for name, answer in said.items():
-            self.said[name][rows] = heard(answer).to(self.columns)
+            self.said[name][rows] = heard(answer, len(rows)).to(self.columns)
 
     def learn(self, step: int) -> None:
         """One step down; keeps the slopes at the guests' answers."""
@@ -111,7 +115,7 @@ class Host:
 
     def predict(self, rows: Tensor, said: Mapping[str, Levels | Numbers]) -> Tensor:
         """[row, output] scores; a guest that said nothing is taken at its usual answer."""
-        now = {name: heard(answer).to(self.columns) for name, answer in said.items()}
+        now = {name: heard(answer, len(rows)).to(self.columns) for name, answer in said.items()}
         return self.scores(torch.cat([self.columns[rows], self._joined(now, rows, usual=True)], 1))
 
     def scores(self, x: Tensor) -> Tensor:
