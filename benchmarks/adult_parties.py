@@ -92,7 +92,9 @@ def parties(
     a = features(theirs, bends, seed + 1000)
     offer = Offer("registry", a.shape[1], answer, bits, noise)
     terms = Terms(n, (offer,), seed=seed, epochs=epochs, alone=alone, batch=batch, protect=protect)
-    joint: Any = Split(own.shape[1], answer, 2, HIDDEN) if kind == "split" else Logistic(own.shape[1])
+    joint: Any = (
+        Split(own.shape[1], answer, 2, HIDDEN) if kind == "split" else Logistic(own.shape[1], weighs=int(noise > 0))
+    )
     start = joint.init(seed) if kind == "split" else joint.init()
     y = torch.nn.functional.one_hot(data.y, 2).float()
     host = Host("bank", terms, own, y, joint, start, Adam(lr))

@@ -30,7 +30,6 @@ from torch import Tensor
 import vitrail as vt
 from vitrail.explain.rows import Explanation, explain_rows
 from vitrail.vertical.guest import Guest
-from vitrail.vertical.host import heard
 from vitrail.vertical.knn import Knn, KnnGuest
 from vitrail.vertical.shap import explain
 
@@ -187,12 +186,11 @@ def network(rows: int, options: dict[str, Any], name: str) -> list[str]:
 
 
 def _joint(scores: Callable[[Tensor], Tensor], guest: Guest, own: int) -> Callable[[np.ndarray], np.ndarray]:
-    """The model of all columns: log odds, the guest's answer without noise."""
+    """The model of all columns: log odds, the guest's answer as it is."""
 
     def f(x: np.ndarray) -> np.ndarray:
         rows = torch.from_numpy(x)
-        answer = heard(guest._said(rows[:, own:], torch.zeros(len(rows), 1)))
-        z = scores(torch.cat([rows[:, :own], answer], 1))
+        z = scores(torch.cat([rows[:, :own], guest.scores(rows[:, own:])], 1))
         return (z[:, 1] - z[:, 0]).numpy()
 
     return f
@@ -207,7 +205,7 @@ def main() -> None:
     speeds = neighbours(given.rows) if given.only != "network" else []
     if given.only != "neighbours":
         print(HEADER)
-        speeds += network(given.rows, {"bits": None, "noise": 0.0}, "network, answers not rounded")
+        speeds += network(given.rows, {"bits": None, "noise": 0.0}, "network")
         print()
     print("\n".join(f"- {line}" for line in speeds))
 

@@ -31,6 +31,7 @@ def test_a_restart_does_not_refill_a_ration(tmp_path: Path) -> None:
     rows = torch.arange(50)
     first = Ration("lab", 100, 2, 30, path)
     first.train(rows)
+    assert Ration("lab", 100, 2, 30, path).left == {"training": 1, "afterwards": 30}
     first.answer(20)
     again = Ration("lab", 100, 2, 30, path)
     assert again.left == {"training": 1, "afterwards": 10}

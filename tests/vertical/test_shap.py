@@ -132,6 +132,8 @@ def test_pairs_are_near_and_their_intervals_cover(sizes: Any) -> None:
         far.append(np.abs(v.rows - true).max(0) / np.abs(true).sum(0))
     assert np.mean(covered) > 0.93
     assert np.mean(far) < 0.04
+    most = paired(game(9), 9, 500, np.random.default_rng(1), sizes).rows  # of 512
+    assert np.abs(most - exact(game(9), 9).rows).max() < 0.02, "nearly all coalitions, nearly the values"
     wide = [paired(worth, 12, n, np.random.default_rng(1), sizes).half.mean() for n in (150, 1200)]
     assert wide[1] < wide[0] / 2
 
