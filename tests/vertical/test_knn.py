@@ -47,12 +47,12 @@ def test_exact_values_by_two_answers_a_row() -> None:
 def test_every_coalition_finds_its_nearest() -> None:
     """Where on and off are unlike, few rows can be ruled out beforehand."""
     g = torch.Generator().manual_seed(3)
-    on, off = torch.rand(2, 5, 1000, generator=g, dtype=torch.float64)
+    on, off = torch.rand(2, 8, 1000, generator=g, dtype=torch.float64)
     y = torch.rand(1000, generator=g, dtype=torch.float64)
-    masks = torch.from_numpy(every(5)[0])
+    masks = torch.from_numpy(every(8)[0])
     far = torch.where(masks[:, :, None], on, off).sum(1)
-    slow = y[far.argsort(1)[:, :3]].mean(1)
-    assert np.allclose(votes(on, off, y, 3), slow.numpy(), atol=1e-12)
+    slow = y[far.argsort(1)[:, :40]].mean(1)
+    assert np.allclose(votes(on, off, y, 40), slow.numpy(), atol=1e-12)
 
 
 def test_many_rows_at_the_same_distance() -> None:

@@ -78,6 +78,7 @@ def explain_rows(
     names: Sequence[str],
     groups: Sequence[Sequence[int]] | None = None,
     *,
+    first: NDArray[Any] | None = None,
     data: NDArray[Any] | None = None,
     means: str = MEDIAN,
     united: Sequence[str] = (),
@@ -86,6 +87,8 @@ def explain_rows(
     seed: int = 1,
 ) -> Explanation:
     """rows [row, column]; reference [column] or [row, column]; groups: the columns of each feature (else one each).
+    `first` [column, unit]: a linear layer that the model begins with; f is then given what comes out of it, which is
+    worked out for all coalitions at once.
 
     >>> e = explain_rows(lambda x: x[:, 0] + 2 * x[:, 1], np.array([[1.0, 1.0]]), np.zeros(2), ["a", "b"])
     >>> e.values.tolist(), e.base_values.tolist()
@@ -96,20 +99,27 @@ def explain_rows(
     owner = _owners(rows, back, names, groups)
     players, rows = len(names), np.asarray(rows)
 
+    width = rows.shape[1] if first is None else first.shape[1]
+
     def worth_of(x: NDArray[Any]) -> Worth:
         def worth(masks: Masks) -> Floats:
-            out, step = np.zeros((len(masks), len(x))), max(1, AT_ONCE // max(1, x.size))
-            for ref in back:
+            out, step = np.zeros((len(masks), len(x))), max(1, AT_ONCE // max(1, len(x) * width))
+            for ref in back.astype(x.dtype):
+                more = None if first is None else _added(x - ref, first, groups)  # [feature, row * unit]
                 for k in range(0, len(masks), step):
-                    mixed = np.where(masks[k : k + step][:, None, owner], x, ref.astype(x.dtype))
-                    out[k : k + step] += np.asarray(f(mixed.reshape(-1, x.shape[1]))).reshape(-1, len(x))
+                    some = masks[k : k + step]
+                    if first is None or more is None:
+                        mixed = np.where(some[:, None, owner], x, ref)
+                    else:
+                        mixed = some.astype(x.dtype) @ more + np.tile(ref @ first, len(x))
+                    out[k : k + step] += np.asarray(f(mixed.reshape(-1, width))).reshape(-1, len(x))
             return out / len(back)
 
         return worth
 
     if data is None:
         data = np.stack([rows[:, g[0]] if len(g) == 1 else np.full(len(rows), np.nan) for g in groups], 1)
-    block = max(1, AT_ONCE // (rows.shape[1] * min(2**players, asked)))
+    block = max(1, AT_ONCE // (width * min(2**players, asked)))
     parts = [worth_of(rows[k : k + block]) for k in range(0, len(rows), block)]
     return explain_worths(parts, data, names, means, united, asked=asked, sizes=sizes, seed=seed)
 
@@ -139,6 +149,11 @@ def explain_worths(
     half = np.concatenate([v.half.T if v.half.ndim > 1 else np.zeros(v.rows.T.shape) for v in found])
     count = found[0].asked if found else 0
     return Explanation(values, np.concatenate(base), data, list(names), half, means, tuple(united), count)
+
+
+def _added(change: NDArray[Any], first: NDArray[Any], groups: Sequence[Sequence[int]]) -> NDArray[Any]:
+    """[feature, row * unit]: what each feature adds to the first layer's output when it is on."""
+    return np.stack([(change[:, list(g)] @ first[list(g)]).ravel() for g in groups])
 
 
 def _owners(

@@ -8,8 +8,8 @@ g_i stays with the host, or leaves it in shares (shares.py).
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Protocol
+from collections.abc import Callable, Mapping
+from typing import Protocol, runtime_checkable
 
 import torch
 from torch import Tensor
@@ -29,6 +29,13 @@ class Joint(Protocol):
 
     def scores(self, params: Params, x: Tensor, answers: Tensor) -> Tensor:
         """[row, column], [row, answer of all guests] -> [row, output]; autograd goes through it."""
+
+
+@runtime_checkable
+class Layered(Protocol):
+    """One that begins with a linear layer."""
+
+    def parts(self, params: Params) -> tuple[Tensor, Callable[[Tensor], Tensor]]: ...
 
 
 def heard(said: Levels | Numbers, rows: int | None = None) -> Tensor:
@@ -123,6 +130,11 @@ class Host:
         own = self.columns.shape[1]
         with torch.no_grad():
             return self.joint.scores({k: v[0] for k, v in self.params.items()}, x[:, :own], x[:, own:])
+
+    def parts(self) -> tuple[Tensor, Callable[[Tensor], Tensor]] | None:
+        """The model's first layer and the rest of it, where it begins with a linear one."""
+        own = {k: v[0] for k, v in self.params.items()}
+        return self.joint.parts(own) if isinstance(self.joint, Layered) else None
 
     def state(self) -> Params:
         kinds = {"params": self.params, "memory": self.memory, "said": self.said}
