@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-from parties import talk
+from talks import talk
 from vitrail.core.problems import VitrailError
 from vitrail.core.rules import Adam
 from vitrail.vertical.dialogue import Wire

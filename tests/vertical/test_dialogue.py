@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import nn
 
-from parties import WIDTHS, people, talk
+from talks import WIDTHS, people, talk
 from vitrail.core.losses import SquaredError
 from vitrail.core.problems import VitrailError
 from vitrail.core.rules import SGD, Adam

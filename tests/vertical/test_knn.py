@@ -7,7 +7,7 @@ import pytest
 import torch
 from sklearn.neighbors import KNeighborsClassifier
 
-from parties import naive
+from talks import naive
 from vitrail.core.problems import VitrailError
 from vitrail.explain.shapley import every
 from vitrail.vertical.knn import Knn, KnnGuest, votes

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from parties import WIDTHS, naive, people, talk
+from talks import WIDTHS, naive, people, talk
 from vitrail.core.problems import VitrailError
 from vitrail.core.rules import Adam
 from vitrail.explain.rows import NOTHING, explain_rows

@@ -93,14 +93,16 @@ class Prediction(NamedTuple):
 class Dialogue:
     """Host and guests of one machine."""
 
-    def __init__(self, host: Host, guests: Sequence[Guest], wire: Wire | None = None) -> None:
+    def __init__(
+        self, host: Host, guests: Sequence[Guest], wire: Wire | None = None, *, rehearsal: bool = False
+    ) -> None:
         self.host, self.guests, self.terms = host, list(guests), host.terms
         if [g.offer for g in self.guests] != list(self.terms.offers):
             what = f"agreed on {[o.name for o in self.terms.offers]}, here are {[g.name for g in self.guests]}."
             raise VitrailError("these are not the guests of the agreement", [Problem("parties", what)])
         self.dealer = Dealer(self.terms) if self.terms.protect else None
         self.wire = wire or Wire()
-        self.wire.declared = rehearsed(self)
+        self.wire.declared = None if rehearsal else rehearsed(self)
         self.step, self.done = 0, False
 
     @property
@@ -188,7 +190,7 @@ class Dialogue:
             for side in sides:
                 state: Params = safetensors.torch.load((folder / side.name / last).read_bytes())
                 side.load(state)
-            self.step = int(last.removeprefix("step-").partition(".")[0])
+            self.step, self.done = int(last.removeprefix("step-").partition(".")[0]), False
         return self.step
 
     def _refuse_constant(self) -> None:
@@ -210,9 +212,7 @@ def rehearsed(d: Dialogue) -> dict[Way, Any]:
         {k: v[0] for k, v in d.host.params.items()}, rule, d.host.loss,
     )  # fmt: skip
     guests = [Guest(o, d.terms, zeros(rows, o.columns), rule, Ration(o.name, rows, 1, 1)) for o in d.terms.offers]
-    blank = object.__new__(Dialogue)
-    blank.host, blank.guests, blank.terms, blank.step = host, guests, d.terms, 0
-    blank.dealer, blank.wire = Dealer(d.terms) if d.terms.protect else None, Wire()
+    blank = Dialogue(host, guests, rehearsal=True)
     blank.turn()
     blank.ask(torch.zeros(1, dtype=torch.int64))
     return blank.wire.traced
