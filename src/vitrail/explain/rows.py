@@ -9,7 +9,7 @@ A reference is one row (the median; or NaN where the model takes missing values)
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
@@ -39,7 +39,6 @@ class Explanation:
     reference: str  # what "off" means
     united: tuple[str, ...] = ()  # features that stand for all columns of a guest
     asked: int = 0  # coalitions for each row
-    words: str = field(default="", compare=False)
 
     def __len__(self) -> int:
         return len(self.values)
@@ -47,7 +46,7 @@ class Explanation:
     def __getitem__(self, rows: Any) -> Explanation:
         at = np.atleast_1d(np.arange(len(self))[rows])
         parts = self.values[at], self.base_values[at], self.data[at], self.feature_names, self.half[at]
-        return Explanation(*parts, self.reference, self.united, self.asked, self.words)
+        return Explanation(*parts, self.reference, self.united, self.asked)
 
     def importance(self) -> list[dict[str, Any]]:
         """Of each feature: mean |value| with a 95 % interval over rows, and the mean value; the largest first."""
@@ -97,8 +96,7 @@ def explain_rows(
     groups = [[i] for i in range(rows.shape[1])] if groups is None else groups
     back = np.atleast_2d(reference)
     owner = _owners(rows, back, names, groups)
-    players, rows = len(names), np.asarray(rows)
-
+    players = len(names)
     width = rows.shape[1] if first is None else first.shape[1]
 
     def worth_of(x: NDArray[Any]) -> Worth:
@@ -141,14 +139,13 @@ def explain_worths(
         rng = np.random.default_rng(seed)  # the same coalitions for all rows
         found.append(exact(worth, players) if players <= MOST_EXACT else paired(worth, players, asked, rng, sizes))
         base.append(worth(np.zeros((1, players), dtype=bool))[0])
-    values = np.concatenate([v.rows.T for v in found]) if found else np.zeros((0, players))
+    values = np.concatenate([v.rows.T for v in found])
     if not np.isfinite(values).all():
         what = "the model answers with no number for some coalition."
         hint = "A model that takes no missing values needs the median or background rows as reference."
         raise VitrailError("the rows cannot be explained", [Problem("reference", what, hint)])
     half = np.concatenate([v.half.T if v.half.ndim > 1 else np.zeros(v.rows.T.shape) for v in found])
-    count = found[0].asked if found else 0
-    return Explanation(values, np.concatenate(base), data, list(names), half, means, tuple(united), count)
+    return Explanation(values, np.concatenate(base), data, list(names), half, means, tuple(united), found[0].asked)
 
 
 def _added(change: NDArray[Any], first: NDArray[Any], groups: Sequence[Sequence[int]]) -> NDArray[Any]:
@@ -161,6 +158,8 @@ def _owners(
 ) -> NDArray[np.int64]:
     """[column]: the feature that each column belongs to."""
     problems = []
+    if not len(rows):
+        problems.append(Problem("rows", "there are none to explain."))
     if len(names) != len(groups):
         problems.append(Problem("groups", f"{len(groups)} groups of columns for {len(names)} names."))
     if sorted(c for g in groups for c in g) != list(range(rows.shape[1])):
