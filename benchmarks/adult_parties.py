@@ -25,8 +25,9 @@ COLUMNS = (
 )  # fmt: skip
 GUEST = {3: COLUMNS[9:], 5: COLUMNS[7:]}
 USUAL: dict[str, Any] = Offer._field_defaults
-SPLIT: dict[str, Any] = {"epochs": 8, "lr": 0.01}
-LOGISTIC: dict[str, Any] = {"epochs": 8, "lr": 0.05}
+SPLIT: dict[str, Any] = {"epochs": 2, "alone": 5, "lr": 0.01}
+LOGISTIC: dict[str, Any] = {"epochs": 2, "alone": 5, "lr": 0.05}
+GUEST_LR = 0.03
 HIDDEN = (64,)
 
 
@@ -81,8 +82,8 @@ def shifted(groups: dict[str, list[int]], names: tuple[str, ...]) -> list[list[i
 
 def parties(
     count: int, seed: int, kind: str = "split", answer: int = 1, bits: int | None = USUAL["bits"],
-    noise: float = USUAL["noise"], bends: int = 0, epochs: int = SPLIT["epochs"], lr: float = SPLIT["lr"],
-    protect: bool = True, batch: int = FEWEST,
+    noise: float = USUAL["noise"], bends: int = 0, epochs: int = SPLIT["epochs"], alone: int = SPLIT["alone"],
+    lr: float = SPLIT["lr"], protect: bool = True, batch: int = FEWEST,
 ) -> tuple[Dialogue, Rows]:  # fmt: skip
     """Host, and a guest of so many columns."""
     n = len(vt.datasets.adult())
@@ -90,11 +91,13 @@ def parties(
     own, theirs = data.of(tuple(c for c in COLUMNS if c not in GUEST[count])), data.of(GUEST[count])
     a = features(theirs, bends, seed + 1000)
     offer = Offer("registry", a.shape[1], answer, bits, noise)
-    terms = Terms(n, (offer,), seed=seed, epochs=epochs, batch=batch, protect=protect)
-    joint: Any = Split(own.shape[1], answer, 2, HIDDEN) if kind == "split" else Logistic(own.shape[1])
+    terms = Terms(n, (offer,), seed=seed, epochs=epochs, alone=alone, batch=batch, protect=protect)
+    joint: Any = (
+        Split(own.shape[1], answer, 2, HIDDEN) if kind == "split" else Logistic(own.shape[1], weighs=int(noise > 0))
+    )
     start = joint.init(seed) if kind == "split" else joint.init()
     y = torch.nn.functional.one_hot(data.y, 2).float()
     host = Host("bank", terms, own, y, joint, start, Adam(lr))
     off = features(reference(theirs[terms.train], shifted(data.groups, GUEST[count]))[None], bends, seed + 1000)[0]
-    guest = Guest(offer, terms, a, Adam(lr), Ration("registry", n, epochs, 4 * n), off, secret=seed)
+    guest = Guest(offer, terms, a, Adam(max(lr, GUEST_LR)), Ration("registry", n, terms.asked, 4 * n), off, secret=seed)
     return Dialogue(host, [guest]), data

@@ -15,15 +15,14 @@ from __future__ import annotations
 import argparse
 import itertools
 import math
-import sys
 import time
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
 import torch
+from adult_parties import COLUMNS, GUEST, NUMBERS, parties, reference, shifted
 from sklearn.model_selection import train_test_split
 from sklearn.neighbors import KNeighborsClassifier
 from torch import Tensor
@@ -31,12 +30,8 @@ from torch import Tensor
 import vitrail as vt
 from vitrail.explain.rows import Explanation, explain_rows
 from vitrail.vertical.guest import Guest
-from vitrail.vertical.host import heard
 from vitrail.vertical.knn import Knn, KnnGuest
 from vitrail.vertical.shap import explain
-
-sys.path.insert(0, str(Path(__file__).parent))
-from adult_parties import COLUMNS, GUEST, NUMBERS, parties, reference, shifted
 
 KIN = ("Not-in-family", "Unmarried", "Other-relative", "Own-child", "Husband", "Wife")
 clock = time.process_time
@@ -191,12 +186,11 @@ def network(rows: int, options: dict[str, Any], name: str) -> list[str]:
 
 
 def _joint(scores: Callable[[Tensor], Tensor], guest: Guest, own: int) -> Callable[[np.ndarray], np.ndarray]:
-    """The model of all columns: log odds, the guest's answer without noise."""
+    """The model of all columns: log odds, the guest's answer as it is."""
 
     def f(x: np.ndarray) -> np.ndarray:
         rows = torch.from_numpy(x)
-        answer = heard(guest._said(rows[:, own:], torch.zeros(len(rows), 1)))
-        z = scores(torch.cat([rows[:, :own], answer], 1))
+        z = scores(torch.cat([rows[:, :own], guest.scores(rows[:, own:])], 1))
         return (z[:, 1] - z[:, 0]).numpy()
 
     return f
@@ -205,12 +199,14 @@ def _joint(scores: Callable[[Tensor], Tensor], guest: Guest, own: int) -> Callab
 def main() -> None:
     ask = argparse.ArgumentParser()
     ask.add_argument("--rows", type=int, default=1000)
+    ask.add_argument("--only", choices=["neighbours", "network"])
     given = ask.parse_args()
     torch.set_num_threads(1)
-    speeds = neighbours(given.rows)
-    print(HEADER)
-    speeds += network(given.rows, {"bits": None, "noise": 0.0}, "network, answers not rounded")
-    print()
+    speeds = neighbours(given.rows) if given.only != "network" else []
+    if given.only != "neighbours":
+        print(HEADER)
+        speeds += network(given.rows, {"bits": None, "noise": 0.0}, "network")
+        print()
     print("\n".join(f"- {line}" for line in speeds))
 
 

@@ -9,13 +9,12 @@ test rows (studies/intervals.py). "guest away": the split model, the guest's med
 from __future__ import annotations
 
 import argparse
-import sys
 import time
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
+from adult_parties import COLUMNS, GUEST, HIDDEN, LOGISTIC, SPLIT, parties, rows
 from sklearn.metrics import roc_auc_score
 
 from vitrail.core.rules import Adam
@@ -26,14 +25,11 @@ from vitrail.vertical.logistic import Logistic
 from vitrail.vertical.split import Split
 from vitrail.vertical.terms import Terms
 
-sys.path.insert(0, str(Path(__file__).parent))
-from adult_parties import COLUMNS, GUEST, HIDDEN, LOGISTIC, SPLIT, parties, rows
 
-
-def alone(names: tuple[str, ...], seed: int, kind: str, epochs: int, lr: float) -> float:
+def in_one_place(names: tuple[str, ...], seed: int, kind: str, epochs: int, alone: int, lr: float) -> float:
     """One place holds these columns."""
     held = rows(Terms(30000, (), seed=seed).train[:2])  # only for the number of rows
-    terms = Terms(len(held.y), (), seed=seed, epochs=epochs)
+    terms = Terms(len(held.y), (), seed=seed, epochs=epochs, alone=alone)
     data = rows(terms.train)
     x = data.of(names)
     joint: Any = Split(x.shape[1], 0, 2, HIDDEN) if kind == "split" else Logistic(x.shape[1])
@@ -62,23 +58,25 @@ def main() -> None:
         found: dict[str, list[float]] = {}
         own = tuple(c for c in COLUMNS if c not in theirs)
         for seed in range(1, given.seeds + 1):
-            got = {"host alone": alone(own, seed, "split", **SPLIT)}
+            got = {"host alone": in_one_place(own, seed, "split", **SPLIT)}
             began_one = time.process_time()
             d, data = parties(count, seed)
             d.train()
             took = time.process_time() - began_one
             got |= {"split": auc(d, data.y), "guest away": auc(d, data.y, ("registry",))}
-            d, data = parties(count, seed, bits=None)
+            d, data = parties(count, seed, bits=None, noise=0.0)
             d.train()
-            got["split, not rounded"] = auc(d, data.y)
-            got["central network"] = alone(COLUMNS, seed, "split", **SPLIT)
-            got["host alone, logistic"] = alone(own, seed, "logistic", **LOGISTIC)
-            for name, bits in (("vertical logistic", "default"), ("vertical logistic, not rounded", None)):
-                options: dict[str, Any] = {} if bits == "default" else {"bits": None}
+            got["split, answers as they are"] = auc(d, data.y)
+            got["central network"] = in_one_place(COLUMNS, seed, "split", **SPLIT)
+            got["host alone, logistic"] = in_one_place(own, seed, "logistic", **LOGISTIC)
+            for name, options in (
+                ("vertical logistic", {}),
+                ("vertical logistic, answers as they are", {"bits": None, "noise": 0.0}),
+            ):
                 d, data = parties(count, seed, kind="logistic", **LOGISTIC, **options)
                 d.train()
                 got[name] = auc(d, data.y)
-            got["central logistic"] = alone(COLUMNS, seed, "logistic", **LOGISTIC)
+            got["central logistic"] = in_one_place(COLUMNS, seed, "logistic", **LOGISTIC)
             for k, v in got.items():
                 found.setdefault(k, []).append(v)
         d, _ = parties(count, 1)

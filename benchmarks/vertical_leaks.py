@@ -15,10 +15,8 @@ by the best of nearest neighbour, logistic model and forest; against the best of
 from __future__ import annotations
 
 import argparse
-import sys
 import time
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -34,8 +32,6 @@ from vitrail.vertical.guest import Guest
 from vitrail.vertical.host import heard
 from vitrail.vertical.messages import BareSlope, Levels, Numbers
 
-sys.path.insert(0, str(Path(__file__).parent))
-
 
 class Notes:
     """What a curious guest and a curious host keep of one training."""
@@ -43,7 +39,7 @@ class Notes:
     def __init__(self, d: Dialogue) -> None:
         terms = d.terms
         self.d, self.guest = d, d.guests[0]
-        shape = (terms.epochs, terms.rows, terms.offers[0].answer)
+        shape = (terms.asked, terms.rows, terms.offers[0].answer)
         self.slopes, self.answers = torch.zeros(shape), torch.zeros(shape)
         self.step = 0
         listen(self.guest, self.told)
@@ -169,13 +165,12 @@ def main() -> None:
         "no protection": {"protect": False, "bits": None, "noise": 0.0},
         "no protection, 16 numbers": {"protect": False, "bits": None, "noise": 0.0, "answer": 16},
         "not rounded, no noise": {"bits": None, "noise": 0.0},
-        "2 bits, no noise": {"noise": 0.0},
+        "no noise": {"noise": 0.0},
         "1 bit, no noise": {"bits": 1, "noise": 0.0},
         "not rounded": {"bits": None},
-        "3 bits": {"bits": 3},
-        "noise of 1": {"noise": 1.0},
+        "half the noise": {"noise": 0.5},
         "4 numbers": {"answer": 4},
-        "20 epochs": {"epochs": 20},
+        "8 epochs, all with the guest": {"epochs": 8, "alone": 0},
         "16 bends": {"bends": 16},
         "logistic": {"kind": "logistic", **LOGISTIC},
     }

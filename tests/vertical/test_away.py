@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-from parties import talk
+from talks import talk
 from vitrail.core.problems import VitrailError
 from vitrail.core.rules import Adam
 from vitrail.vertical.dialogue import Wire
@@ -31,6 +31,7 @@ def test_a_restart_does_not_refill_a_ration(tmp_path: Path) -> None:
     rows = torch.arange(50)
     first = Ration("lab", 100, 2, 30, path)
     first.train(rows)
+    assert Ration("lab", 100, 2, 30, path).left == {"training": 1, "afterwards": 30}
     first.answer(20)
     again = Ration("lab", 100, 2, 30, path)
     assert again.left == {"training": 1, "afterwards": 10}
@@ -86,21 +87,21 @@ def test_without_a_guest_its_median_answer_stands_and_that_is_said() -> None:
         d.predict(rows, without=["labb"])
 
 
-@pytest.mark.parametrize(("bits", "noise"), [(None, 0.0), (2, 0.5)])
-def test_training_resumes_where_every_side_was(tmp_path: Path, bits: int | None, noise: float) -> None:
-    whole = talk("split", rule=Adam(0.03), epochs=6, bits=bits, noise=noise)
+@pytest.mark.parametrize(("bits", "noise", "alone"), [(None, 0.0, 0), (2, 0.5, 2)])
+def test_training_resumes_where_every_side_was(tmp_path: Path, bits: int | None, noise: float, alone: int) -> None:
+    whole = talk("split", rule=Adam(0.03), epochs=6, alone=alone, bits=bits, noise=noise)
     whole.train()
-    first = talk("split", rule=Adam(0.03), epochs=6, bits=bits, noise=noise)
+    first = talk("split", rule=Adam(0.03), epochs=6, alone=alone, bits=bits, noise=noise)
     first.train(until=7, keep=tmp_path)  # epochs are of two batches: step 6 was kept
     last = sorted((tmp_path / "insurer").glob("*"))[-1]
     last.rename(last.with_name("lost"))  # a guest was killed before it kept step 6
-    second = talk("split", rule=Adam(0.03), epochs=6, bits=bits, noise=noise)
+    second = talk("split", rule=Adam(0.03), epochs=6, alone=alone, bits=bits, noise=noise)
     second.guests[0].noise *= 0  # a guest started anew has another secret; its noise is in its own file
     assert second.resume(tmp_path) == 4
     second.train(keep=tmp_path)
     assert torch.equal(second.predict(second.terms.test).scores, whole.predict(whole.terms.test).scores)
     assert {p.name for p in tmp_path.iterdir()} == {"clinic", "lab", "insurer"}
-    held = (tmp_path / "lab" / "step-00000012.safetensors").read_bytes()
+    held = (tmp_path / "lab" / f"step-{whole.terms.steps:08d}.safetensors").read_bytes()
     assert b"weight" in held
     assert b"said" not in held, "each side keeps what is its own"
     assert talk("split").resume(tmp_path / "elsewhere") == 0

@@ -7,9 +7,10 @@ import pytest
 import torch
 from sklearn.neighbors import KNeighborsClassifier
 
-from parties import naive
+from talks import naive
 from vitrail.core.problems import VitrailError
-from vitrail.vertical.knn import Knn, KnnGuest
+from vitrail.explain.shapley import every
+from vitrail.vertical.knn import Knn, KnnGuest, votes
 from vitrail.vertical.messages import Wanted
 
 
@@ -41,6 +42,17 @@ def test_exact_values_by_two_answers_a_row() -> None:
         assert np.allclose(e.values[i], slow, atol=1e-12)
     assert np.allclose(e.values.sum(1) + e.base_values, knn.predict(rows).numpy())
     assert knn.wire.ledger["lab", "clinic", "Distances"].rows == 3 + 1 + 3, "explained: on, off; predicted"
+
+
+def test_every_coalition_finds_its_nearest() -> None:
+    """Where on and off are unlike, few rows can be ruled out beforehand."""
+    g = torch.Generator().manual_seed(3)
+    on, off = torch.rand(2, 8, 1000, generator=g, dtype=torch.float64)
+    y = torch.rand(1000, generator=g, dtype=torch.float64)
+    masks = torch.from_numpy(every(8)[0])
+    far = torch.where(masks[:, :, None], on, off).sum(1)
+    slow = y[far.argsort(1)[:, :40]].mean(1)
+    assert np.allclose(votes(on, off, y, 40), slow.numpy(), atol=1e-12)
 
 
 def test_many_rows_at_the_same_distance() -> None:

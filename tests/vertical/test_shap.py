@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from parties import WIDTHS, naive, people, talk
+from talks import WIDTHS, naive, people, talk
 from vitrail.core.problems import VitrailError
 from vitrail.core.rules import Adam
 from vitrail.explain.rows import NOTHING, explain_rows
@@ -132,6 +132,8 @@ def test_pairs_are_near_and_their_intervals_cover(sizes: Any) -> None:
         far.append(np.abs(v.rows - true).max(0) / np.abs(true).sum(0))
     assert np.mean(covered) > 0.93
     assert np.mean(far) < 0.04
+    most = paired(game(9), 9, 500, np.random.default_rng(1), sizes).rows  # of 512
+    assert np.abs(most - exact(game(9), 9).rows).max() < 0.02, "nearly all coalitions, nearly the values"
     wide = [paired(worth, 12, n, np.random.default_rng(1), sizes).half.mean() for n in (150, 1200)]
     assert wide[1] < wide[0] / 2
 
@@ -170,8 +172,8 @@ def test_missing_values_as_reference_and_what_is_refused() -> None:
     with pytest.raises(VitrailError, match="takes no missing values"):
         explain_rows(lambda a: np.asarray(a.sum(1)), x, np.array([np.nan, np.nan]), ["a", "b"])
     with pytest.raises(VitrailError) as told:
-        explain_rows(takes, x, np.zeros(3), ["a"], [[0], [0]])
-    assert len(told.value.problems) == 3
+        explain_rows(takes, x[:0], np.zeros(3), ["a"], [[0], [0]])
+    assert len(told.value.problems) == 4
 
 
 def test_importance_and_some_of_the_rows() -> None:

@@ -108,6 +108,7 @@ def explain_rows(
     names: Sequence[str],
     groups: Sequence[Sequence[int]] | None = None,
     *,
+    first: NDArray[Any] | None = None,
     data: NDArray[Any] | None = None,
     means: str = MEDIAN,
     united: Sequence[str] = (),
@@ -116,6 +117,8 @@ def explain_rows(
     seed: int = 1,
 ) -> Explanation:
     """rows [row, column]; reference [column] or [row, column]; groups: the columns of each feature (else one each).
+    `first` [column, unit]: a linear layer that the model begins with; f is then given what comes out of it, which is
+    worked out for all coalitions at once.
 
     >>> e = explain_rows(lambda x: x[:, 0] + 2 * x[:, 1], np.array([[1.0, 1.0]]), np.zeros(2), ["a", "b"])
     >>> e.values.tolist(), e.base_values.tolist()
@@ -129,15 +132,15 @@ def explain_rows(
         data = np.stack([rows[:, g[0]] if len(g) == 1 else np.full(len(rows), np.nan) for g in groups], 1)
     other = np.any([(rows != ref) & ~(np.isnan(rows) & np.isnan(ref)) for ref in back], axis=0)  # [row, column]
     other = np.stack([other[:, list(g)].any(1) for g in groups], 1)  # [row, feature]
-    many = other.sum(1).clip(min=1)
+    many, width = other.sum(1).clip(min=1), rows.shape[1] if first is None else first.shape[1]
 
     def blocks() -> Iterator[Block]:
         for k in np.unique(many):
             alike = np.flatnonzero(many == k)
-            step = max(1, AT_ONCE * 8 // (rows.shape[1] * min(2**k, asked)))
+            step = max(1, AT_ONCE * 8 // (width * min(2**k, asked)))
             for at in np.split(alike, range(step, len(alike), step)):
                 who = np.argsort(~other[at], axis=1, kind="stable")[:, :k]
-                yield Block(_worth(f, rows[at], back, who, owner), at, who)
+                yield Block(_worth(f, rows[at], back, who, owner, first), at, who)
 
     return _explain(blocks(), data, names, means, united, asked, sizes, seed)
 
@@ -171,22 +174,38 @@ class Block(NamedTuple):
     who: NDArray[np.int64]  # [row, player]: the feature that each player is
 
 
-def _worth(f: Answers, x: NDArray[Any], back: NDArray[Any], who: NDArray[np.int64], owner: NDArray[np.int64]) -> Worth:
-    k = who.shape[1]
+def _worth(
+    f: Answers,
+    x: NDArray[Any],
+    back: NDArray[Any],
+    who: NDArray[np.int64],
+    owner: NDArray[np.int64],
+    first: NDArray[Any] | None,
+) -> Worth:
+    k, width = who.shape[1], x.shape[1] if first is None else first.shape[1]
     player = np.full((len(x), int(owner.max()) + 1), k)  # [row, feature]; k: none, it is off in both
     np.put_along_axis(player, who, np.arange(k)[None], 1)
     place = player[:, owner]  # [row, column]
 
     def worth(masks: Masks) -> Floats:
-        out, step = np.zeros((len(masks), len(x))), max(1, AT_ONCE // max(1, x.size))
+        out, step = np.zeros((len(masks), len(x))), max(1, AT_ONCE // max(1, len(x) * width))
         on = np.pad(masks, ((0, 0), (0, 1)))
         for ref in back:
+            added = None if first is None else _added(x - ref, place, first, k)
             for i in range(0, len(masks), step):
-                mixed = np.where(on[i : i + step][:, place], x, ref)
-                out[i : i + step] += np.asarray(f(mixed.reshape(-1, x.shape[1]))).reshape(-1, len(x))
+                if first is None or added is None:
+                    mixed = np.where(on[i : i + step][:, place], x, ref)
+                else:
+                    mixed = masks[i : i + step].astype(x.dtype) @ added + np.tile(ref @ first, len(x))
+                out[i : i + step] += np.asarray(f(mixed.reshape(-1, width))).reshape(-1, len(x))
         return out / len(back)
 
     return worth
+
+
+def _added(change: NDArray[Any], place: NDArray[np.int64], first: NDArray[Any], players: int) -> NDArray[Any]:
+    """[player, row * unit]: what each adds to the first layer's output when it is on."""
+    return np.stack([(np.where(place == p, change, 0) @ first).ravel() for p in range(players)])
 
 
 def _explain(
@@ -237,6 +256,8 @@ def _owners(
 ) -> NDArray[np.int64]:
     """[column]: the feature that each column belongs to."""
     problems = []
+    if not len(rows):
+        problems.append(Problem("rows", "there are none to explain."))
     if len(names) != len(groups):
         problems.append(Problem("groups", f"{len(groups)} groups of columns for {len(names)} names."))
     if sorted(c for g in groups for c in g) != list(range(rows.shape[1])):

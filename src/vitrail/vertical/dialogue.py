@@ -20,7 +20,7 @@ from torch import Tensor
 
 from vitrail.core.disk import write_atomically
 from vitrail.core.problems import Problem, VitrailError
-from vitrail.core.tensors import Params
+from vitrail.core.tensors import Params, tensors
 from vitrail.engines.wire import Direction, Line, Spec, refusal, sentences
 from vitrail.vertical.guest import Guest
 from vitrail.vertical.host import Host
@@ -58,6 +58,10 @@ class Wire:
             known: Spec = spec_of(self.declared[way]) if way in self.declared else {}
             if (got := spec_of(message)) != known:
                 raise refusal(got, known, f"message {way[2]} from {sender} to {receiver}")
+        if wrong := [k for k, t in tensors(message) if t.is_floating_point() and not bool(t.isfinite().all())]:
+            here = f"message {way[2]} from {sender} to {receiver}, tensor "
+            what = "it holds what is no finite number."
+            raise VitrailError("a message was refused", [Problem(here + k, what, "It was not sent.") for k in wrong])
         if self.packed:
             message = unpacked(type(message), packed(message))
         if self.watch:
@@ -89,15 +93,17 @@ class Prediction(NamedTuple):
 class Dialogue:
     """Host and guests of one machine."""
 
-    def __init__(self, host: Host, guests: Sequence[Guest], wire: Wire | None = None) -> None:
+    def __init__(
+        self, host: Host, guests: Sequence[Guest], wire: Wire | None = None, *, rehearsal: bool = False
+    ) -> None:
         self.host, self.guests, self.terms = host, list(guests), host.terms
         if [g.offer for g in self.guests] != list(self.terms.offers):
             what = f"agreed on {[o.name for o in self.terms.offers]}, here are {[g.name for g in self.guests]}."
             raise VitrailError("these are not the guests of the agreement", [Problem("parties", what)])
         self.dealer = Dealer(self.terms) if self.terms.protect else None
         self.wire = wire or Wire()
-        self.wire.declared = rehearsed(self)
-        self.step = 0
+        self.wire.declared = None if rehearsal else rehearsed(self)
+        self.step, self.done = 0, False
 
     @property
     def sides(self) -> tuple[Host | Guest, ...]:
@@ -106,8 +112,10 @@ class Dialogue:
     def turn(self) -> None:
         """One batch."""
         host, cross, step = self.host, self.wire.cross, self.step
-        host.learn(step, {g.name: cross(g.name, host.name, g.answer(step)) for g in self.guests})
-        for g in self.guests:
+        host.hear(step, {g.name: cross(g.name, host.name, g.answer(step)) for g in self.guests})
+        if self.terms.learns(step):
+            host.learn(step)
+        for g in self.guests if self.terms.learns(step) else ():
             if self.dealer is None:
                 g.take(step, cross(host.name, g.name, host.bare(g.name)), None)
                 continue
@@ -124,6 +132,8 @@ class Dialogue:
         """All steps that are left, or up to one. With `keep`, every side's state is kept after each epoch, in a folder
         of its own."""
         many = len(self.terms.batches)
+        if self.step == 0:
+            self.host.train_alone()
         while self.step < (self.terms.steps if until is None else until):
             self.turn()
             if self.step % many == 0:
@@ -131,6 +141,9 @@ class Dialogue:
                     self.save(keep)
                 if self.step > many:
                     self._refuse_constant()
+        if self.step == self.terms.steps and not self.done:
+            self.host.train_alone()
+            self.done = True
 
     def ask(self, rows: Tensor, without: Iterable[str] = ()) -> dict[str, Levels | Numbers]:
         """Each guest's answer about these rows."""
@@ -177,7 +190,7 @@ class Dialogue:
             for side in sides:
                 state: Params = safetensors.torch.load((folder / side.name / last).read_bytes())
                 side.load(state)
-            self.step = int(last.removeprefix("step-").partition(".")[0])
+            self.step, self.done = int(last.removeprefix("step-").partition(".")[0]), False
         return self.step
 
     def _refuse_constant(self) -> None:
@@ -199,9 +212,7 @@ def rehearsed(d: Dialogue) -> dict[Way, Any]:
         {k: v[0] for k, v in d.host.params.items()}, rule, d.host.loss,
     )  # fmt: skip
     guests = [Guest(o, d.terms, zeros(rows, o.columns), rule, Ration(o.name, rows, 1, 1)) for o in d.terms.offers]
-    blank = object.__new__(Dialogue)
-    blank.host, blank.guests, blank.terms, blank.step = host, guests, d.terms, 0
-    blank.dealer, blank.wire = Dealer(d.terms) if d.terms.protect else None, Wire()
+    blank = Dialogue(host, guests, rehearsal=True)
     blank.turn()
     blank.ask(torch.zeros(1, dtype=torch.int64))
     return blank.wire.traced
@@ -220,6 +231,6 @@ def lines(d: Dialogue, name: str) -> list[Line]:
             size = int(torch.Size(one).numel()) * torch.empty(0, dtype=dtype).element_size()
             kept = str(dtype).removeprefix("torch.")
             out.append(
-                Line(kind, direction, field_, one, kept, size, d.terms.epochs, "each", field_ in rows, words[field_])
+                Line(kind, direction, field_, one, kept, size, d.terms.asked, "each", field_ in rows, words[field_])
             )
     return out

@@ -3,11 +3,11 @@
     z = A W + noise spread(A W) e          what the host is told, rounded: the nearest of 2^bits levels
     W <- rule(W, A'g / rows)               g the slope at z, which the guest never sees, taken as if z were not rounded
 
-e is drawn once for each row from a secret of the guest: asking again does not average it out, while new rounding in
-every epoch would add up to the columns (benchmarks/vertical_leaks.py). The levels are those of least squared error
+e is drawn once for each row from a secret of the guest: asking again does not average it out, and rounding alone
+leaves too much (benchmarks/vertical_leaks.py). The levels are those of least squared error
 over the training rows (Lloyd), between the 1st and the 99th hundredth.
 What A is, is the method's: the columns themselves, or with fixed bends of them beside. It does not change in training:
-were it trained, every step would tell sums in other directions, and these add up to the outcomes.
+were it trained, every step would tell sums in other directions, until these span all rows of a batch.
 """
 
 from __future__ import annotations
@@ -115,6 +115,8 @@ class Guest:
         self.masked = {}
 
     def _said(self, columns: Tensor, noise: Tensor) -> Answer:
+        if self.offer.bits is None and not self.offer.noise:
+            return Numbers(self.scores(columns))
         train = self.terms.train
         whole = self.scores(self.columns[train])
         by = self.offer.noise * spread(whole)

@@ -8,8 +8,8 @@ g_i stays with the host, or leaves it in shares (shares.py).
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Protocol
+from collections.abc import Callable, Mapping
+from typing import Protocol, runtime_checkable
 
 import torch
 from torch import Tensor
@@ -31,11 +31,22 @@ class Joint(Protocol):
         """[row, column], [row, answer of all guests] -> [row, output]; autograd goes through it."""
 
 
-def heard(said: Levels | Numbers) -> Tensor:
-    """[row, answer]: the numbers that an answer stands for."""
-    if isinstance(said, Numbers):
-        return said.values
-    return said.values.gather(0, said.level.to(torch.int64))
+@runtime_checkable
+class Layered(Protocol):
+    """One that begins with a linear layer."""
+
+    def parts(self, params: Params) -> tuple[Tensor, Callable[[Tensor], Tensor]]: ...
+
+
+def heard(said: Levels | Numbers, rows: int | None = None) -> Tensor:
+    """[row, answer]: the numbers that an answer about so many rows stands for."""
+    z = said.values if isinstance(said, Numbers) else said.level
+    what = f"expected an answer about {rows} rows, got one about {len(z)}." if rows not in (None, len(z)) else ""
+    if isinstance(said, Levels) and bool((said.level >= len(said.values)).any()):
+        what = f"expected levels below {len(said.values)}, got {int(said.level.max())}."
+    if what:
+        raise VitrailError("an answer was refused", [Problem("guest", what, "Nothing of it was used.")])
+    return z if isinstance(said, Numbers) else said.values.gather(0, said.level.to(torch.int64))
 
 
 class Host:
@@ -65,11 +76,25 @@ class Host:
         self.slopes: dict[str, Tensor] = {}  # of this step's rows at each guest's answers; not before it is asked for
         self.masked: dict[tuple[str, int], Masked] = {}  # guests' columns under masks, by batch
 
-    def learn(self, step: int, said: Mapping[str, Levels | Numbers]) -> None:
-        """One step down; keeps the slopes at the guests' answers."""
+    def hear(self, step: int, said: Mapping[str, Levels | Numbers]) -> None:
+        """What guests say about the rows of this step."""
         rows = self.terms.rows_at(step)
         for name, answer in said.items():
-            self.said[name][rows] = heard(answer).to(self.columns)
+            self.said[name][rows] = heard(answer, len(rows)).to(self.columns)
+
+    def learn(self, step: int) -> None:
+        """One step down; keeps the slopes at the guests' answers."""
+        rows = self.terms.rows_at(step)
+        parts = torch.split(self._descend(rows) * len(rows), [o.answer for o in self.terms.offers], 1)
+        self.slopes = {o.name: part for o, part in zip(self.terms.offers, parts, strict=True)}
+
+    def train_alone(self) -> None:
+        """Epochs that ask nobody: guests' answers are as they were said last, 0 before the first."""
+        for step in range(self.terms.alone * len(self.terms.batches)):
+            self._descend(self.terms.rows_at(step))
+
+    def _descend(self, rows: Tensor) -> Tensor:
+        """One step down the mean loss of these rows; its slope at the guests' answers."""
         z = self._joined({}, rows).requires_grad_()
         leaves = {k: v.detach().requires_grad_() for k, v in self.params.items()}
         with torch.enable_grad():
@@ -78,9 +103,7 @@ class Host:
         slope = self.loss.slope(Out(s.detach()[None], s.detach()[None]), batch)[0] / self.w[rows].sum()
         *mine, at_answers = torch.autograd.grad(s, [*leaves.values(), z], slope)
         self.rule.follow(self.params, self.memory, dict(zip(leaves, mine, strict=True)))
-        widths = [o.answer for o in self.terms.offers]
-        parts = torch.split(at_answers * len(rows), widths, 1)
-        self.slopes = {o.name: part for o, part in zip(self.terms.offers, parts, strict=True)}
+        return at_answers
 
     def share(self, guest: str, step: int, mine: HostTriple, masked: Masked | None) -> Slope:
         """This step's slopes at a guest's answers, for its sums alone."""
@@ -99,7 +122,7 @@ class Host:
 
     def predict(self, rows: Tensor, said: Mapping[str, Levels | Numbers]) -> Tensor:
         """[row, output] scores; a guest that said nothing is taken at its usual answer."""
-        now = {name: heard(answer).to(self.columns) for name, answer in said.items()}
+        now = {name: heard(answer, len(rows)).to(self.columns) for name, answer in said.items()}
         return self.scores(torch.cat([self.columns[rows], self._joined(now, rows, usual=True)], 1))
 
     def scores(self, x: Tensor) -> Tensor:
@@ -107,6 +130,11 @@ class Host:
         own = self.columns.shape[1]
         with torch.no_grad():
             return self.joint.scores({k: v[0] for k, v in self.params.items()}, x[:, :own], x[:, own:])
+
+    def parts(self) -> tuple[Tensor, Callable[[Tensor], Tensor]] | None:
+        """The model's first layer and the rest of it, where it begins with a linear one."""
+        own = {k: v[0] for k, v in self.params.items()}
+        return self.joint.parts(own) if isinstance(self.joint, Layered) else None
 
     def state(self) -> Params:
         kinds = {"params": self.params, "memory": self.memory, "said": self.said}

@@ -1,7 +1,8 @@
 """How often a guest lets itself be asked: each row so many times in training, so many rows in all afterwards.
 
 What was spent is written to the guest's file before an answer is given, so that neither a restart nor a kill refills
-it. A ration that would be overspent is refused before anything crosses.
+it. A ration that would be overspent is refused before anything crosses. A step that is repeated after training resumes
+is spent again: leave room for that.
 """
 
 from __future__ import annotations

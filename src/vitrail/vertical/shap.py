@@ -61,10 +61,12 @@ def explain(
     whole, away = torch.cat([columns[rows], *on], 1).numpy(), torch.cat([ref, *off], 1).numpy()
     shown = [columns[rows][:, g[0]] if len(g) == 1 else columns.new_full((len(rows),), torch.nan) for g in groups]
     hidden = [columns.new_full((len(rows),), torch.nan) for _ in united]
-    f, guests = answers_of(host.scores, host.loss, output, of), [g.name for g in d.guests]
+    parts, guests = host.parts(), [g.name for g in d.guests]
+    first, scores = (parts[0].numpy(), parts[1]) if parts else (None, host.scores)
     told = explain_rows(
-        f, whole, away, [*names, *guests], [*groups, *united], data=torch.stack(shown + hidden, 1).numpy(),
-        means=means, united=guests, asked=asked, sizes=sizes, seed=d.terms.seed,
+        answers_of(scores, host.loss, output, of), whole, away, [*names, *guests], [*groups, *united],
+        first=first, data=torch.stack(shown + hidden, 1).numpy(), means=means, united=guests,
+        asked=asked, sizes=sizes, seed=d.terms.seed,
     )  # fmt: skip
     return replace(told, odds=of == "odds" and host.y.shape[1] > 1)
 

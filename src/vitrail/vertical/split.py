@@ -8,6 +8,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -36,6 +37,18 @@ class Split:
     def scores(self, params: Params, x: Tensor, answers: Tensor) -> Tensor:
         joined = torch.cat([x, answers], 1)[None]
         return self.net.forward({k: v[None] for k, v in params.items()}, joined).z[0]
+
+    def parts(self, params: Params) -> tuple[Tensor, Callable[[Tensor], Tensor]]:
+        """The first layer's weights [column and answer, unit], and scores of what comes out of it: for explanations."""
+        first, *others = self.net.layers
+
+        def rest(h: Tensor) -> Tensor:
+            h = h + params[f"{first}.bias"]
+            for name in others:
+                h = torch.addmm(params[f"{name}.bias"], h.tanh_(), params[f"{name}.weight"])
+            return h
+
+        return params[f"{first}.weight"], rest
 
 
 def features(columns: Tensor, bends: int, seed: int) -> Tensor:

@@ -4,6 +4,10 @@ rows crosses.
 A guest is told sums over a batch. Of B rows' slopes it learns as many directions as it has columns, and these are the
 same in every epoch only while a batch keeps its rows: batches are fixed, hold at least 1024 rows (or all) and at least
 32 rows for each column of a guest.
+
+Every answer tells the host something of a guest's columns, the more so the more different weights they were made with.
+So guests are asked in few epochs, and the host learns the rest by itself. Where there are few batches, guests need more
+epochs than two: about fifty steps in all.
 """
 
 from __future__ import annotations
@@ -29,8 +33,8 @@ class Offer(NamedTuple):
     name: str
     columns: int  # numbers per row that its model weighs: features of its columns
     answer: int = 1  # numbers it answers per row
-    bits: int | None = 2  # to which each is rounded; None: not at all
-    noise: float = 0.75  # added before, in spreads of its answers: the same for a row whenever it is asked
+    bits: int | None = 3  # to which each is rounded; None: not at all
+    noise: float = 1.0  # added before, in spreads of its answers: the same for a row whenever it is asked
 
 
 @dataclass(frozen=True)
@@ -38,7 +42,8 @@ class Terms:
     rows: int  # in common, in the order of the match
     offers: tuple[Offer, ...]
     seed: int = 1
-    epochs: int = 8
+    epochs: int = 2  # in which guests learn: each row is asked about once in each
+    alone: int = 5  # epochs of the host by itself before these, and after them on answers that are asked for once more
     batch: int = FEWEST
     held_out: float = 0.2  # share of the rows that nobody trains on
     protect: bool = True  # False: slopes cross as they are. Only where the guests may know every outcome
@@ -48,6 +53,7 @@ class Terms:
             Problem(f"{where} = {got}", f"expected {what}.", "Correct it.")
             for where, got, what, right in (
                 ("epochs", self.epochs, "1 or more", self.epochs >= 1),
+                ("alone", self.alone, "0 or more", self.alone >= 0),
                 ("rows", self.rows, "2 or more", self.rows >= 2),
                 ("held_out", self.held_out, "at least 0 and less than 1", 0 <= self.held_out < 1),
                 ("batch", self.batch, "1 or more", self.batch >= 1),
@@ -97,8 +103,17 @@ class Terms:
         return mixed.tensor_split(max(1, n // self.least))
 
     @property
+    def asked(self) -> int:
+        """How often each row is asked about in training."""
+        return self.epochs + (self.alone > 0)
+
+    @property
     def steps(self) -> int:
-        return self.epochs * len(self.batches)
+        return self.asked * len(self.batches)
+
+    def learns(self, step: int) -> bool:
+        """Whether guests learn from this step; else they are only asked."""
+        return step < self.epochs * len(self.batches)
 
     def batch_at(self, step: int) -> int:
         """Which batch a step is about; their order is drawn anew for each epoch."""

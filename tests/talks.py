@@ -37,7 +37,7 @@ def talk(
     parts, y = people(dtype=terms.pop("dtype", torch.float64))
     names, rule = ("lab", "insurer")[:guests], rule or SGD(0.5, momentum=0.5)
     offers = tuple(Offer(n, WIDTHS[i + 1], 1, bits, noise) for i, n in enumerate(names))
-    agreed = Terms(len(y), offers, **{"epochs": 3, **terms})
+    agreed = Terms(len(y), offers, **{"epochs": 3, "alone": 0, **terms})
     joint: Any = Logistic(WIDTHS[0])
     start = joint.init() if kind == "logistic" else {}
     if kind == "split":
