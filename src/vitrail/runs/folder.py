@@ -32,6 +32,7 @@ from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
+from vitrail.core.disk import write_atomically
 from vitrail.core.facts import Fact, Facts
 from vitrail.core.problems import Problem, VitrailError
 from vitrail.core.tensors import filled, tensors
@@ -48,16 +49,6 @@ def site_folder(name: str) -> str:
     """
     safe = quote(name, safe=" +,=()'") or "%"
     return "%2E" + safe[1:] if safe.startswith(".") else safe
-
-
-def write_atomically(path: Path, text: str) -> None:
-    """The old content or the new, never half of it."""
-    temporary = path.with_name(path.name + ".new")
-    with temporary.open("w", encoding="utf-8") as file:
-        file.write(text)
-        file.flush()
-        os.fsync(file.fileno())
-    os.replace(temporary, path)
 
 
 def save_tensors(path: Path, named: dict[str, Tensor], words: dict[str, str] | None = None) -> None:
