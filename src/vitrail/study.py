@@ -149,7 +149,8 @@ class Study(Table):
             out += [f"{toml_key(k)} = {toml_value(v)}" for k, v in said.items()]
         for name, party in plain["parties"].items():
             out += ["", f"[parties.{toml_key(name)}]"]
-            out += [f"{k} = {toml_value(v)}" for k, v in party.items() if party["role"] == "guest" or k not in GUESTS_OWN]
+            unused = GUESTS_OWN if party["role"] == "host" else ()
+            out += [f"{k} = {toml_value(v)}" for k, v in party.items() if k not in unused]
         defaults = Feature(kind="numeric").model_dump()
         for name, feature in plain["features"].items():
             out += ["", f"[features.{toml_key(name)}]", f"kind = {toml_value(feature['kind'])}"]

@@ -5,9 +5,9 @@ Bernstein, Yang and Hamburg: with f odd (p at first) and g,
     f, g, d <- g, (g + f) / 2, 1 - d    where g is odd and d > 0
     f, g, d <- f, (g + f) / 2, 1 + d    where g is odd otherwise
     f, g, d <- f, g / 2, 1 + d          where g is even
-keeps the symbol but for a sign: it turns where both are 3 modulo 4 as they change places, and where f is 3 or 5 modulo 8
-as g is halved. At f = 1 the symbol is 1. STEPS of them need the lowest bits alone; then f and g are brought to where they
-are by what those steps were together.
+keeps the symbol but for a sign: it turns where both are 3 modulo 4 as they change places, and where f is 3 or 5 modulo
+8 as g is halved. At f = 1 the symbol is 1. STEPS of them need the lowest bits alone; then f and g are brought to where
+they are by what those steps were together.
 """
 
 from __future__ import annotations
@@ -52,7 +52,8 @@ def _limbs(numbers: Sequence[int]) -> np.ndarray:
 
 
 def _low(limbs: np.ndarray) -> np.ndarray:
-    return (limbs[0] + (limbs[1] << STEPS)).astype(np.uint32)
+    low: np.ndarray = (limbs[0] + (limbs[1] << STEPS)).astype(np.uint32)
+    return low
 
 
 def _carried(sums: np.ndarray) -> np.ndarray:
