@@ -23,13 +23,23 @@ def check(
     json: Annotated[
         bool, typer.Option("--json", help="Findings as JSON; a list of them where several files are given.")
     ] = False,
+    party: Annotated[str, typer.Option(help="Whose table it is, in a study with parties; the host's otherwise.")] = "",
 ) -> None:
     """Check a site's file or pictures against the study, alone and offline. Exit code 0 fine, 1 findings, 2 cannot
     read."""
     from vitrail.data.check import check_sites, to_json, to_text
     from vitrail.study import Study
 
-    checked = check_sites(files, Study.load(study))
+    agreed = Study.load(study)
+    if agreed.parties:
+        from vitrail.vertical.tables import check_files
+
+        checked = check_files(files, agreed, party or agreed.host)
+    elif party:
+        what = "the study has no parties."
+        raise VitrailError("cannot check", [Problem("--party", what, "Leave it out.")])
+    else:
+        checked = check_sites(files, agreed)
     told = [(to_json if json else to_text)(found, file.name, rows) for file, (found, rows) in checked.items()]
     print(told[0] if len(told) == 1 else f"[{', '.join(told)}]" if json else "\n\n".join(told))
     raise typer.Exit(1 if any(found for found, _ in checked.values()) else 0)

@@ -228,7 +228,7 @@ def consent(study: Study, party: str) -> list[str]:
     out = [
         f"{' and '.join(others)} learn{'s' * (len(others) == 1)} how many ids your list has.",
         f"All learn how many ids are in all lists, if these are at least {rules.at_least}; else that they are too few.",
-        "After consent of all, each learns which rows of its own these are, and so that the others hold these people too.",
+        "After consent of all, each learns which rows of its own these are, and so that the others hold them too.",
         "Of your other ids nobody learns which they are; the columns of your table take no part.",
         "But who can guess ids (short or consecutive numbers) can put guesses into its own list, at most "
         f"{rules.ratio:g} times as many as you have, and learns which of them are yours if enough are. Every id of "
