@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import secrets
+from contextlib import suppress
 from itertools import permutations
 from pathlib import Path
 
@@ -269,10 +270,8 @@ def test_whatever_comes_is_used_or_refused_with_our_error(raw: bytes, owner: str
         lambda: host.open(Places(owner, raw)),
         lambda: host.count([own, List("lab", raw)]),
     ):
-        try:
+        with suppress(vt.VitrailError):  # anything else that is raised fails
             use()
-        except vt.VitrailError as error:
-            assert error.problems
 
 
 @pytest.mark.parametrize("places", [b"abc", (200).to_bytes(4, "little"), bytes(8), "1", None])
@@ -327,10 +326,9 @@ def test_a_damaged_file_is_told(tmp_path: Path, at: int, put: bytes) -> None:
         }
     ).encode()
     (tmp_path / "lab.json").write_bytes(whole[:at] + put + whole[at + 1 :])
-    try:
-        vt.Match.load(tmp_path)
-    except vt.VitrailError as error:
-        assert error.problems
+    with suppress(vt.VitrailError):  # anything else that is raised fails
+        found = vt.Match.load(tmp_path)
+        assert found.places["lab"].max() < found.rows["lab"]
 
 
 @pytest.mark.parametrize(
