@@ -135,8 +135,8 @@ def main() -> None:
         "",
         f"An id: {part['point']:.1f} us to its point, once at its owner; {part['lock']:.1f} us for each lock.",
         "",
-        f"Blind look-up: {looked['table']:.1f} s CPU for the guest's table of {n:,} rows, {looked['bytes']:.0f} bytes a "
-        f"row with an answer of 4; {looked['question']:.2f} ms a question, host and guest together.",
+        f"Blind look-up: {looked['table']:.1f} s CPU for the guest's table of {n:,} rows, {looked['bytes']:.0f} bytes "
+        f"a row with an answer of 4; {looked['question']:.2f} ms a question, host and guest together.",
     ]
     text = "\n".join(lines) + "\n"
     print(text)

@@ -140,6 +140,18 @@ def test_nothing_that_crosses_is_an_id_its_hash_or_its_point() -> None:
     assert not {*cut(sent)} & {*cut(other)}  # nor can two matches be laid beside each other
 
 
+def test_passed_on_in_an_order_that_tells_nothing() -> None:
+    """Not that of rows, nor that in which a list came; and the same whatever that was."""
+    secret = secrets.token_bytes(32)
+    one, other = (End("hospital", ids, secret, "here", RULES) for ids in (HOST, HOST[::-1]))
+    sent = one.own()
+    assert sent == other.own()
+    assert cut(sent.tokens) == sorted(cut(sent.tokens))
+    came = cut(sent.tokens)
+    backwards = [End("lab", LAB, bytes([7]) * 32, "here", RULES) for _ in range(2)]
+    assert backwards[0].lock(sent) == backwards[1].lock(List("hospital", b"".join(came[::-1])))
+
+
 def cut(tokens: bytes) -> list[bytes]:
     return [tokens[i : i + 32] for i in range(0, len(tokens), 32)]
 

@@ -175,10 +175,8 @@ def test_check_a_partys_table(place: Path) -> None:
 
 def test_party_is_for_studies_with_parties(place: Path) -> None:
     (place / "study.toml").write_text(STUDY[: STUDY.index("[parties")])
-    assert (
-        "the study has no parties"
-        in vitrail(*("check", place / "study.toml", place / "study.toml"), "--party", "lab")[1]
-    )
+    verb = ("check", place / "study.toml", place / "parties" / "lab.csv", "--party", "lab")
+    assert "the study has no parties" in vitrail(*verb)[1]
 
 
 def test_a_guests_columns_are_looked_at_or_described_at_home(place: Path) -> None:

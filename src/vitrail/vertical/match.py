@@ -137,10 +137,10 @@ def match(
     seen = read_ids(study, tables)
     ids = {party: one.spelled for party, one in seen.items()}
     given = secrets or {party: _drawn(study, party) for party in study.parties}
-    rules, domain = study.match, f"vitrail match 1|{study.name}"
+    rules = study.match
     assert rules is not None
     check_sizes({party: len(one) for party, one in ids.items()}, rules)
-    ends = {party: End(party, ids[party], given[party], domain, rules) for party in study.parties}
+    ends = {party: End(party, ids[party], given[party], domain(study), rules) for party in study.parties}
     host, guests, crossed = study.host, study.guests, list[Crossed]()
 
     def hand(sender: str, receiver: str, message: List | Count | Places, what: str) -> None:
@@ -180,6 +180,11 @@ def match(
         crossed,
         kept,
     )
+
+
+def domain(study: Study) -> str:
+    """What all ends of a study put before an id; of another study, the same id is another point."""
+    return f"vitrail match 1|{study.name}"
 
 
 def _drawn(study: Study, party: str) -> bytes:
