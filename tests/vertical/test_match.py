@@ -185,6 +185,16 @@ def test_spellings_to_try_are_those_that_would_help() -> None:
     assert vt.match(study(match={"form": "number", "at_least": 150}), given).common == 200
 
 
+def test_check_digits_that_one_party_leaves_out_are_guessed() -> None:
+    bare = [str(75612345678 + 7 * i) for i in range(40)]
+    full = [f"{one}{-sum(int(d) * (1 if i % 2 else 3) for i, d in enumerate(reversed(one))) % 10}" for one in bare]
+    with pytest.raises(vt.VitrailError) as caught:
+        vt.match(study(), {"hospital": host_table(full), "lab": guest_table(bare)})
+    hospital, lab, _ = map(str, caught.value.problems)
+    assert "12 digits, the last a check digit. Do the others" in hospital
+    assert "11 digits. Another party writes one digit more, a check digit: is it left out here?" in lab
+
+
 def test_one_list_over_ten_times_the_other_is_refused_with_both_counts_unless_allowed() -> None:
     given = tables(names(0, 20), names(0, 201))
     with pytest.raises(vt.VitrailError) as caught:

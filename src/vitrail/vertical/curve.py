@@ -33,7 +33,7 @@ def points(ids: Sequence[str], domain: str) -> list[bytes]:
     below, tests = [], []
     for one in ids:
         hashed = start.copy()
-        hashed.update(one.encode())
+        hashed.update(one.encode("utf-8", "surrogatepass"))
         r = int.from_bytes(hashed.digest(), "little") % P
         d = (1 + 2 * r * r) % P  # never 0: -1/2 is no square
         below.append(d)

@@ -51,7 +51,7 @@ def write(cell: Any) -> str:
     >>> write(12.0), write("0012"), write(None), write(float("nan"))
     ('12', '0012', '', '')
     """
-    if cell is None or cell is pd.NA or cell != cell:
+    if cell is None or cell is pd.NA or cell is pd.NaT or (isinstance(cell, float) and cell != cell):
         return ""
     return str(int(cell)) if isinstance(cell, float) and cell.is_integer() else str(cell)
 
@@ -158,10 +158,16 @@ def has_check_digit(ids: Sequence[str]) -> bool:
     >>> has_check_digit(["7569217076985"] * 20), has_check_digit(["7569217076984"] * 20)
     (True, False)
     """
-    rows = [[int(c) for c in reversed(one)] for one in ids[:SAMPLE]]
+    rows = [[int(c) for c in reversed(one)] for one in ids[:SAMPLE] if one.isdecimal()]
     ean = all(sum(d * (3 if i % 2 else 1) for i, d in enumerate(row)) % 10 == 0 for row in rows)
     luhn = all(sum(sum(divmod(2 * d, 10)) if i % 2 else d for i, d in enumerate(row)) % 10 == 0 for row in rows)
     return len(rows) >= 20 and (ean or luhn)
+
+
+def lacks_check_digit(ids: Sequence[str], others: Sequence[str]) -> bool:
+    """Whether these are one digit shorter than others, whose last is a check digit."""
+    sizes, longer = ({len(one) for one in some} for some in (ids, others))
+    return len(longer) == 1 and sizes == {len(others[0]) - 1} and others[0].isdigit() and has_check_digit(others)
 
 
 def look(frame: pd.DataFrame, study: Study, party: str) -> tuple[Seen | None, list[Finding]]:

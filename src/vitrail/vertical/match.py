@@ -19,7 +19,7 @@ from vitrail.core.problems import Problem, VitrailError
 from vitrail.data.read import place_columns
 from vitrail.study import Study
 from vitrail.vertical.ends import Count, End, List, Places, check_sizes, path, size
-from vitrail.vertical.ids import Seen, look, other_forms, shape, tell, write
+from vitrail.vertical.ids import Seen, lacks_check_digit, look, other_forms, shape, tell, write
 
 NONE_CHANGED = "Match again: places are row numbers of the table as it was."
 
@@ -217,8 +217,10 @@ def _too_few(study: Study, seen: Mapping[str, Seen]) -> VitrailError:
     assert study.match is not None
     rules, problems = study.match, []
     for party, one in seen.items():
-        what = f"{len(one.spelled)} ids of {shape(one.spelled)}."
-        problems.append(Problem(party, what, "Do the others write the same number?"))
+        what, hint = f"{len(one.spelled)} ids of {shape(one.spelled)}.", "Do the others write the same number?"
+        if any(lacks_check_digit(one.spelled, other.spelled) for other in seen.values()):
+            hint = "Another party writes one digit more, a check digit: is it left out here?"
+        problems.append(Problem(party, what, hint))
     forms = other_forms({party: one.written for party, one in seen.items()}, rules.form)
     what = f"ids were spelled as {rules.form!r}" + (f"; otherwise they are by {', '.join(forms)}." if forms else ".")
     hint = f"Try form = {' or '.join(map(repr, forms))}." if forms else "No other form changes any of them."
