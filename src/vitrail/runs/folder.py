@@ -32,7 +32,7 @@ from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from vitrail.core.disk import write_atomically as write_atomically
+from vitrail.core.disk import write_atomically as write_atomically  # others take it from here
 from vitrail.core.facts import Fact, Facts
 from vitrail.core.problems import Problem, VitrailError
 from vitrail.core.tensors import filled, tensors
