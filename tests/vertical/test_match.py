@@ -255,6 +255,16 @@ def test_attack_a_host_that_asks_for_one_place_or_twice_is_refused() -> None:
         host.found("lab")
 
 
+def test_a_list_that_came_back_longer_or_twice_or_not_at_all_is_refused() -> None:
+    host, lab = ends()
+    mine, theirs = lab.lock(host.own()), host.lock(lab.own())
+    shorter = List("hospital", mine.tokens[32:])
+    for lists in ([shorter, theirs], [theirs], [mine], [mine, theirs, theirs]):
+        with pytest.raises(vt.VitrailError, match="refused"):
+            host.count(lists)
+    assert host.count([mine, theirs])[0].rows == 50
+
+
 def test_attack_a_guest_cannot_match_locks_against_guesses() -> None:
     """It has the host's list under the host's lock, and all candidates; under its own key none is among them."""
     host = End("hospital", [f"{i:03d}" for i in range(0, 1000, 7)], secrets.token_bytes(32), "here", RULES)

@@ -117,6 +117,8 @@ class End:
         """At the host, of all lists with all locks: the number in common. The second part is for the host alone: how
         many it has in common with each guest, and with all guests but one; nothing where the number is too small."""
         read = {one.owner: read_tokens(one, f"{self.name}, list of {one.owner}") for one in lists}
+        if len(read.get(self.name, ())) != len(self.ids) or len(read) < 2 or len(read) < len(lists):
+            raise refusal(self.name, "expected every list once, and the own one as long as it was sent.")
         sets = {owner: set(tokens) for owner, tokens in read.items()}
         common = sorted(set.intersection(*sets.values()))
         if len(common) < self.rules.at_least:
