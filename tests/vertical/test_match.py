@@ -115,6 +115,7 @@ def test_several_guests_what_each_would_add() -> None:
     assert found.common == 20
     assert found.with_some == {("lab",): 50, ("registry",): 120}
     assert "You alone learn how many" in " ".join(consent(study(["lab", "registry"]), "hospital"))
+    assert "hospital could also count how many ids you share" in " ".join(consent(study(["lab", "registry"]), "lab"))
 
 
 def test_the_common_order_tells_nothing_and_is_another_with_other_secrets() -> None:

@@ -21,7 +21,7 @@ from vitrail.study import Study
 from vitrail.vertical.ends import Count, End, List, Places, check_sizes, path, size
 from vitrail.vertical.ids import Seen, lacks_check_digit, look, other_forms, shape, tell, write
 
-NONE_CHANGED = "Match again: places are row numbers of the table as it was."
+AGAIN = "Match again: places are row numbers of the table as it was."
 
 
 class Crossed(NamedTuple):
@@ -56,7 +56,7 @@ class Match:
             if party not in self.places:
                 problems.append(Problem(file, f"{party} has no places in this match.", "Match with consent first."))
             elif fingerprint(frame, self.secrets[party]) != self.fingerprint[party]:
-                problems.append(Problem(file, f"the table of {party} has changed since the match.", NONE_CHANGED))
+                problems.append(Problem(file, f"the table of {party} has changed since the match.", AGAIN))
         if problems:
             raise VitrailError("the tables are not those that were matched", problems)
         return {party: frame.iloc[self.places[party]] for party, frame in tables.items()}
@@ -107,7 +107,7 @@ def _read(file: Path) -> dict[str, Any]:
         rows = all(type(p) is int and 0 <= p < said["rows"] for p in places) and len(set(places)) == len(places)
         if not (typed and rows):
             raise ValueError
-    except (OSError, ValueError, KeyError, TypeError):
+    except (OSError, ValueError, KeyError, TypeError, RecursionError):
         what = "expected a party's file of a match, got something else."
         raise VitrailError("cannot read the match", [Problem(str(file), what, "Match again: vitrail match.")]) from None
     return dict(said)
@@ -241,6 +241,8 @@ def consent(study: Study, party: str) -> list[str]:
         f"{rules.ratio:g} times as many as you have, and learns which of them are yours if enough are. Every id of "
         "another's list is counted as such a question, and your file of the match says how many there were.",
     ]
-    if party == study.host and len(study.guests) > 1:
-        out.insert(2, "You alone learn how many you have in common with each guest, and with all but one.")
+    if len(study.guests) > 1:
+        told = "You alone learn how many you have in common with each guest, and with all but one."
+        could = f"{study.host} could also count how many ids you share with the other guests, not which."
+        out.insert(2, told if party == study.host else could)
     return out
