@@ -7,7 +7,7 @@ talk is in vertical/.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 
 @dataclass(frozen=True)
@@ -22,9 +22,10 @@ class VerticalLogistic:
 
 @dataclass(frozen=True)
 class VerticalKNN:
-    """Neighbours by the sum of the distances at host and guests."""
+    """Neighbours by the sum of the distances at host and guests, which give a guest's columns away."""
 
     k: int = 5
+    trust: Literal["none", "full"] = "none"  # full: the guests may as well show their columns
 
 
 PARTIES: dict[str, type[Any]] = {"split": Split, "vertical_logistic": VerticalLogistic, "vertical_knn": VerticalKNN}

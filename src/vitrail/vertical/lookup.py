@@ -5,7 +5,7 @@
     guest     the same, locked by k; one question less is left      -> host
     host      takes r off: F(id), which opens that row of the table, and no other
 
-Cost: 50 us for a row of the guest's table, once, and 16 bytes beside its answer; 0.3 ms for a question. Who is not in
+Cost: 50 us for a row of the guest's table, once, and 16 bytes beside its answer; 0.4 ms for a question. Who is not in
 the table has no tag in it, which the host learns too. The table is made anew, under a new key, whenever an answer
 changes: two under one key would tell how they differ.
 """
