@@ -121,8 +121,8 @@ def main() -> None:
         "",
         f"{platform.machine()}, {os.cpu_count()} cores, load {os.getloadavg()[0]:.1f} at the end; Python "
         f"{platform.python_version()}, cryptography {version('cryptography')}, numpy {np.__version__}. Two processes, "
-        f"one for each end; {asked.times} times; every match was compared with the plain intersection. Where the load is "
-        "above the number of cores, wall times say what else the machine did.",
+        f"one for each end; {asked.times} times; every match was compared with the plain intersection. Where the load "
+        "is above the number of cores, wall times say what else the machine did.",
         "",
         "| | CPU, host | CPU, guest | CPU, both | until the number, wall | in all, wall | crossed | in common |",
         "| --- | ---: | ---: | ---: | ---: | ---: | ---: | ---: |",
