@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from vitrail.studies.transfer import Transfer, transfer
     from vitrail.studies.tune import Tuning, tune
     from vitrail.study import Study
+    from vitrail.vertical.match import Match, match
 
 # name -> module it lives in; loaded when first used, so that `import vitrail` and `vitrail --help` are quick
 _PLACES = {
@@ -33,12 +34,15 @@ _PLACES = {
     "transfer": "vitrail.studies",
     "tune": "vitrail.studies",
     "compare": "vitrail.studies",
+    "Match": "vitrail.vertical",
+    "match": "vitrail.vertical",
     "Problem": "vitrail.core.problems",
     "VitrailError": "vitrail.core.problems",
 }
 
 __all__ = [
     "Comparison",
+    "Match",
     "Problem",
     "Run",
     "Study",
@@ -51,6 +55,7 @@ __all__ = [
     "datasets",
     "facts",
     "federate",
+    "match",
     "methods",
     "nets",
     "transfer",

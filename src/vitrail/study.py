@@ -13,7 +13,7 @@ from pydantic import BaseModel, Field, ValidationError
 from vitrail import methods, nets
 from vitrail.core.problems import Problem, VitrailError, nearest
 from vitrail.core.toml import key_lines, toml_key, toml_value
-from vitrail.data.schema import Cell, Feature, Split, Strict, Table, Target
+from vitrail.data.schema import GUESTS_OWN, Cell, Feature, Matching, Party, Ration, Split, Strict, Table, Target
 from vitrail.study_problems import CLASS_METRICS, NUMBER_METRICS, inconsistencies
 
 if TYPE_CHECKING:
@@ -67,6 +67,17 @@ class Study(Table):
     method: dict[str, Any] = Field(default_factory=lambda: {"name": methods.DEFAULT})  # and hyperparameters
     seeds: tuple[int, ...] = SEEDS
     metrics: tuple[str, ...] = ()
+    parties: dict[str, Party] = Field(default={})  # where they hold columns of the same people; empty: rows of others
+    match: Matching | None = None  # there where there are parties
+
+    @property
+    def host(self) -> str:
+        """The party with the target; "" in a study of sites."""
+        return next((name for name, party in self.parties.items() if party.role == "host"), "")
+
+    @property
+    def guests(self) -> list[str]:
+        return [name for name, party in self.parties.items() if party.role == "guest"]
 
     @classmethod
     def parse(cls, raw: Mapping[str, Any], source: str = "study", where: Callable[..., str] | None = None) -> Study:
@@ -133,12 +144,17 @@ class Study(Table):
         out = [f"{k} = {toml_value(plain[k])}" for k in ("name", "description", "seeds", "metrics", "standardise")]
         if self.site_column:
             out.append(f"site_column = {toml_value(self.site_column)}")
-        for section in ("target", *["images"] * bool(self.images), "split", "network", "training", "method"):
+        sections = ("target", *["images"] * bool(self.images), "split", "network", "training", "method")
+        for section in (*sections, *["match"] * bool(self.match)):
             out += ["", f"[{section}]"]
             fields = getattr(type(getattr(self, section)), "model_fields", {})  # a method has none
             empty = {k: f.default for k, f in fields.items() if f.default in (None, "", (), {})}
             said = {k: v for k, v in plain[section].items() if k not in empty or v != empty[k]}
             out += [f"{toml_key(k)} = {toml_value(v)}" for k, v in said.items()]
+        for name, party in plain["parties"].items():
+            out += ["", f"[parties.{toml_key(name)}]"]
+            unused = GUESTS_OWN if party["role"] == "host" else ()
+            out += [f"{k} = {toml_value(v)}" for k, v in party.items() if k not in unused]
         defaults = Feature(kind="numeric").model_dump()
         for name, feature in plain["features"].items():
             out += ["", f"[features.{toml_key(name)}]", f"kind = {toml_value(feature['kind'])}"]
@@ -168,6 +184,10 @@ def _settle(plain: Any) -> None:
         known = nets.TABLE.get(kind) if isinstance(kind, str) else None
         for k, v in known.usual.items() if known else ():
             network.setdefault(k, v)
+    if plain.get("parties"):
+        plain.setdefault("method", {"name": methods.PARTIES_DEFAULT})
+        if plain.get("match") is None:
+            plain["match"] = {}
 
 
 def _plain(value: Any, path: tuple[Any, ...], place: Callable[..., str], problems: list[Problem]) -> Any:
@@ -235,8 +255,9 @@ def _explain(error: Any, place: Callable[..., str]) -> Problem:
 def _fields_at(path: list[Any]) -> Iterable[str]:
     model: Any = Study
     for step in path:
-        if model is Study and step == "features":
-            return Feature.model_fields if len(path) > 1 else ()
+        if model is Study and step in ("features", "parties"):
+            kind = Feature if step == "features" else Ration if path[2:] else Party
+            return kind.model_fields if len(path) > 1 else ()
         annotation = model.model_fields[step].annotation if hasattr(model, "model_fields") else None
         model = next((a for a in (annotation, *get_args(annotation)) if hasattr(a, "model_fields")), None)
         if model is None:
@@ -249,7 +270,9 @@ __all__ = [
     "NUMBER_METRICS",
     "Cell",
     "Feature",
+    "Matching",
     "Network",
+    "Party",
     "Split",
     "Study",
     "Table",

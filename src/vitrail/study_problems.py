@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from vitrail import methods, nets
 from vitrail.core.problems import Problem, nearest
-from vitrail.data.schema import canon
+from vitrail.data.schema import GUESTS_OWN, Party, canon
 
 CLASS_METRICS = ("balanced_accuracy", "accuracy", "f1", "auc", "log_loss")
 NUMBER_METRICS = ("rmse", "mae", "r2")
@@ -35,14 +36,8 @@ def inconsistencies(raw: Mapping[str, Any], place: Callable[..., str]) -> Iterab
     for name in dummies & set(features):
         hint = "Rename one of the two."
         yield Problem(place("features", name), "a category of another feature has this name in the model.", hint)
-    method = raw.get("method", {"name": methods.DEFAULT})
-    if isinstance(method, Mapping):
-        if "name" not in method:
-            yield Problem(place("method"), "'name' is missing.", nearest("", methods.TABLE))
-        else:
-            given = {k: v for k, v in method.items() if k != "name"}
-            for p in methods.problems(method["name"], given, "method"):
-                yield p._replace(where=place(*p.where.split(".", 1)))
+    yield from _party_problems(raw, target, features, place)
+    yield from _method_problems(raw, place)
     network = raw.get("network", {})
     if isinstance(network, Mapping):
         yield from _network_problems(network, images, place)
@@ -70,6 +65,64 @@ def inconsistencies(raw: Mapping[str, Any], place: Callable[..., str]) -> Iterab
         if m not in valid:
             aim = "a number" if valid is NUMBER_METRICS else "classes"
             yield Problem(place("metrics"), f"there is no metric {m!r} for {aim}.", nearest(str(m), valid))
+
+
+def _method_problems(raw: Mapping[str, Any], place: Callable[..., str]) -> Iterable[Problem]:
+    method, parties = raw.get("method", {"name": methods.DEFAULT}), bool(raw.get("parties"))
+    table: Mapping[str, Any] = methods.PARTIES if parties else methods.TABLE
+    if not isinstance(method, Mapping):
+        return
+    name, given = method.get("name"), {k: v for k, v in method.items() if k != "name"}
+    if "name" not in method:
+        yield Problem(place("method"), "'name' is missing.", nearest("", table))
+    elif isinstance(name, str) and name not in table and name in {**methods.TABLE, **methods.PARTIES}:
+        whose = "sites with rows of different people, and the study has parties with columns of the same"
+        whose = whose if parties else "parties with columns of the same people, and the study has none"
+        yield Problem(place("method", "name"), f"{name} is for {whose}.", f"Valid here: {', '.join(table)}.")
+    else:
+        for p in methods.problems(name, given, "method", table):
+            yield p._replace(where=place(*p.where.split(".", 1)))
+
+
+def _party_problems(
+    raw: Mapping[str, Any], target: Mapping[str, Any], features: Mapping[str, Any], place: Callable[..., str]
+) -> Iterable[Problem]:
+    parties = raw.get("parties", {})
+    if not parties and raw.get("match") is not None:
+        hint = 'Add [parties.NAME] with role = "host" and another with role = "guest", or remove it.'
+        yield Problem(place("match"), "there are no parties to match.", hint)
+    if not isinstance(parties, Mapping) or not parties:
+        return
+    roles = [party.get("role") for party in parties.values() if isinstance(party, Mapping)]
+    if roles.count("host") != 1:
+        what = f"expected one host, who has the target, got {roles.count('host')}."
+        yield Problem(place("parties"), what, 'Write role = "host" at one party, role = "guest" at the others.')
+    if "guest" not in roles:
+        yield Problem(place("parties"), "there is no guest.", 'Add [parties.NAME] with role = "guest".')
+    for key, what in (("images", "pictures"), ("site_column", "a site column")):
+        if raw.get(key):
+            yield Problem(place(key), f"a study with parties has no {what.removeprefix('a ')}.", "Remove it.")
+    for name, party in parties.items():
+        if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9_. -]*", str(name)):
+            what = "a party's name is also a file's: letters, digits, spaces and - _ . alone."
+            yield Problem(place("parties", name), what, "Rename it.")
+        if not isinstance(party, Mapping):
+            continue
+        column, host = party.get("id"), party.get("role") == "host"
+        if column == "":
+            yield Problem(place("parties", name, "id"), "expected a column's name, got none.", "Name it.")
+        if host and isinstance(column, str) and column in features:
+            yield Problem(place("features", column), f"the id of {name} is also a feature.", "Remove this section.")
+        if host and column and column == target.get("column"):
+            yield Problem(place("parties", name, "id"), "the id is the target.", "Name another column.")
+        for key in (key for key in GUESTS_OWN if host and key in party and not _is_default(key, party[key])):
+            yield Problem(place("parties", name, key), f"a host has no {key}: it asks.", "Remove it.")
+
+
+def _is_default(key: str, value: Any) -> bool:
+    """A study that was parsed before names what it was not given."""
+    known = Party(role="host", id="?").model_dump()[key]
+    return bool(value == known)
 
 
 def _target_problems(

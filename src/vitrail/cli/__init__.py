@@ -22,6 +22,7 @@ VERBS = {  # by who uses them, in the order of --help
     "With all tables at hand: one run": (
         studies.demo,
         runs.init,
+        runs.match,
         runs.run,
         runs.report,
         runs.ui,

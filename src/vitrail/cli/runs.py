@@ -123,6 +123,38 @@ def run(
     print(f"\nRun:  {out.resolve()}\nPage: {write_report(result, out / 'report.html').resolve()}")
 
 
+def match(
+    study: StudyFile,
+    data: Annotated[Path, typer.Option("--data", help="A folder with a table for each party, named after it.")],
+    places: Annotated[
+        bool, typer.Option("--places", help="All parties consent: each is told which of its rows are in common.")
+    ] = False,
+    out: Annotated[Path, typer.Option(help="The folder for each party's own file, with --places.")] = Path("match"),
+) -> None:
+    """Whom the parties of a study have in common: the number, and with --places a file for each with its own rows."""
+    from vitrail.report.words import size
+    from vitrail.study import Study
+    from vitrail.vertical.match import consent
+    from vitrail.vertical.match import match as find
+    from vitrail.vertical.tables import read_parties
+
+    agreed = Study.load(study)
+    found = find(agreed, read_parties(data, agreed), places=places)
+    lists = ", ".join(f"{party} {rows}" for party, rows in found.rows.items())
+    print(f"{found.common} in common ({lists}).")
+    for guests, rows in found.with_some.items() if len(agreed.guests) > 1 else ():
+        print(f"  with {' and '.join(guests)} alone: {rows}, {rows - found.common} more than with all")
+    sent = sum(crossed.bytes for crossed in found.crossed)
+    print(f"{len(found.crossed)} messages would cross between the parties, {size(sent)}.")
+    if not places:
+        print("\nWhat each consents to with --places:")
+        for party in agreed.parties:
+            print(f"\n{party}\n" + "\n".join(f"  - {sentence}" for sentence in consent(agreed, party)))
+        return
+    for party, file in zip(found.places, found.save(out), strict=True):
+        print(f"  {file}: the rows of {party}. It stays with {party}.")
+
+
 def wire(
     method: Annotated[str, typer.Argument(help="The method.")],
     study: Annotated[Path | None, typer.Argument(help="The study file; without it, the heart disease study.")] = None,

@@ -26,6 +26,7 @@ def check(
     json: Annotated[
         bool, typer.Option("--json", help="Findings as JSON; a list of them where several files are given.")
     ] = False,
+    party: Annotated[str, typer.Option(help="Whose table it is, in a study with parties; the host's otherwise.")] = "",
 ) -> None:
     """Check a site's file or pictures against the study, alone and offline. Exit code 0 fine, 1 findings, 2 cannot
     read."""
@@ -33,7 +34,15 @@ def check(
     from vitrail.study import Study
 
     agreed = Study.load(study)
-    checked = check_sites(files, agreed)
+    if agreed.parties:
+        from vitrail.vertical.tables import check_files
+
+        checked = check_files(files, agreed, party or agreed.host)
+    elif party:
+        what = "the study has no parties."
+        raise VitrailError("cannot check", [Problem("--party", what, "Leave it out.")])
+    else:
+        checked = check_sites(files, agreed)
     told = [
         to_json(found, file.name, rows) if json else to_text(found, file.name, rows, agreed.row_word)
         for file, (found, rows) in checked.items()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -41,7 +41,13 @@ def infer_table(sites: Mapping[str, pd.DataFrame], target: str, site_column: str
         tidy = {s: frame.set_axis([str(c).strip() for c in frame.columns], axis=1) for s, frame in sites.items()}
         labels = _concat([frame[target] for frame in tidy.values()])
         return {"target": _classes(target, _levels(labels)), **draft_pictures(tidy, pictures)}
-    at = {site: found for site, (found, _) in places.items()}
+    said = [_with_points(frame.iloc[:, places[site][0][target]]) for site, frame in sites.items()]
+    return {"target": _target(target, _concat(said)), "features": infer_features(sites, {target, site_column})}
+
+
+def infer_features(sites: Mapping[str, pd.DataFrame], but: Collection[str]) -> dict[str, dict[str, Any]]:
+    """Of all columns but these."""
+    at = {site: place_columns(frame)[0] for site, frame in sites.items()}
     quantities = _find_quantities(sites, at)
 
     def parts(c: str) -> list[pd.Series]:
@@ -49,9 +55,9 @@ def infer_table(sites: Mapping[str, pd.DataFrame], target: str, site_column: str
 
     features = {}
     for c in dict.fromkeys(c for found in at.values() for c in found):
-        if c not in (target, site_column) and (feature := quantities.get(c) or _feature(_pool(parts(c)))):
+        if c not in but and (feature := quantities.get(c) or _feature(_pool(parts(c)))):
             features[c] = feature
-    return {"target": _target(target, _concat(parts(target))), "features": features}
+    return features
 
 
 def _find_quantities(

@@ -118,3 +118,33 @@ class Table(Strict):
     def row_word(self) -> str:
         """What one of a site's rows is, in words."""
         return "picture" if self.images else "row"
+
+
+class Ration(Strict):
+    """How often a guest lets itself be asked: what it says adds up to its columns."""
+
+    training: int = Field(default=20, ge=1)  # times a row may be asked in training
+    after: int = Field(default=1000, ge=0)  # rows in all, afterwards
+
+
+class Party(Strict):
+    """Who holds columns of the same people. A guest's columns are not in the study: not even their names leave it."""
+
+    role: Literal["host", "guest"]  # the host has the target and the study's features
+    id: str  # the column that names the person
+    answer: int = Field(default=1, ge=1, le=64)  # of a guest: numbers that it answers for a row
+    bits: int = Field(default=2, ge=0, le=8)  # of a guest: to which each of them is rounded; 0: not at all
+    noise: float = Field(default=0.75, ge=0)  # of a guest: added before, in spreads of its answers
+    ration: Ration = Ration()  # of a guest
+
+
+GUESTS_OWN = ("answer", "bits", "noise", "ration")  # keys that a host has no use for
+Form = Literal["exact", "trimmed", "folded", "digits", "number"]
+
+
+class Matching(Strict):
+    """How the parties find out whom they have in common."""
+
+    form: Form = "trimmed"  # what makes two spellings one id; vertical/ids.py says what each of them does
+    at_least: int = Field(default=100, ge=1)  # rows in common; below, nothing is told but that they are too few
+    ratio: float = Field(default=10.0, ge=1)  # one list may be so many times as long as another

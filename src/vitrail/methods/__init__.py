@@ -29,6 +29,7 @@ from vitrail.methods.indisco import InDISCO, InDISCOCentral
 from vitrail.methods.influence import Influence
 from vitrail.methods.local import Local
 from vitrail.methods.moon import Moon
+from vitrail.methods.parties import PARTIES, PARTIES_DEFAULT
 from vitrail.methods.ripfl import RIPFL
 from vitrail.methods.scaffold import Scaffold
 from vitrail.methods.weight_erosion import WeightErosion
@@ -60,7 +61,7 @@ TABLE: dict[str, type[AnyMethod]] = {
 
 DEFAULT = "fedavg"  # of a study that names no method
 
-__all__ = ["DEFAULT", "TABLE", "AnyMethod", *(kind.__name__ for kind in TABLE.values())]
+__all__ = ["DEFAULT", "PARTIES", "PARTIES_DEFAULT", "TABLE", "AnyMethod", *(kind.__name__ for kind in TABLE.values())]
 
 
 GROUP = "vitrail.methods"  # of entry points
@@ -117,13 +118,15 @@ def settings(method: AnyMethod) -> dict[str, Any]:
     return {k: v for k, v in dataclasses.asdict(method).items() if v is not None}
 
 
-def problems(name: object, given: Mapping[str, Any], where: str) -> list[Problem]:
+def problems(
+    name: object, given: Mapping[str, Any], where: str, table: Mapping[str, type[Any]] = TABLE
+) -> list[Problem]:
     """What is wrong with this name and these hyperparameters."""
-    if not isinstance(name, str) or name not in TABLE:
+    if not isinstance(name, str) or name not in table:
         what = _broken.get(str(name), f"there is no method {name!r}.")
-        return [Problem(f"{where}.name", what, nearest(str(name), TABLE))]
-    hints = get_type_hints(TABLE[name])
-    fields = {f.name: hints[f.name] for f in dataclasses.fields(TABLE[name])}
+        return [Problem(f"{where}.name", what, nearest(str(name), table))]
+    hints = get_type_hints(table[name])
+    fields = {f.name: hints[f.name] for f in dataclasses.fields(table[name])}
     found = []
     for k, v in given.items():
         if k not in fields:
@@ -132,7 +135,7 @@ def problems(name: object, given: Mapping[str, Any], where: str) -> list[Problem
             found.append(Problem(f"{where}.{k}", f"expected {_words(fields[k])}, got {v!r}.", f"Correct {k}."))
     if not found:
         try:
-            TABLE[name](**given)
+            table[name](**given)
         except ValueError as error:
             found.append(Problem(where, f"{error}.", "Remove or correct it."))
     return found

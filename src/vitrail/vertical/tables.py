@@ -1,0 +1,125 @@
+"""The tables of a study with parties. The host's is what the study describes. A guest's is described at home: by a file
+beside it, NAME.toml with [features.COLUMN] sections as a study has them, which never leaves; without one, by a look at
+the table. Neither the names nor the kinds of its columns are in the study."""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from vitrail.core.problems import Problem, VitrailError, nearest
+from vitrail.data.check import find_faults
+from vitrail.data.faults import Finding
+from vitrail.data.infer import infer_features
+from vitrail.data.read import ENDING, read_table, take_columns
+from vitrail.data.schema import Table
+from vitrail.study import Study
+from vitrail.vertical.ids import Seen, look, spell, write
+
+OWN = "own_columns"  # of a frame's attrs: the file that describes a guest's columns
+
+
+def read_party(file: Path, study: Study, party: str) -> pd.DataFrame:
+    """A party's table, as text; a guest's with what its own file says, where there is one."""
+    frame = read_table(file, study if party == study.host else None)
+    own = file.with_name(f"{ENDING.sub('', file.name)}.toml")
+    if party != study.host and own.is_file():
+        frame.attrs[OWN] = str(own)
+    return frame
+
+
+def read_parties(folder: Path, study: Study) -> dict[str, pd.DataFrame]:
+    """NAME.csv (or another table) of every party; all problems at once."""
+    if not folder.is_dir():
+        what = f"expected a folder with a table for each party: {', '.join(study.parties)}."
+        raise VitrailError("cannot read the parties", [Problem(str(folder), what, "Name the files after the parties.")])
+    files = [file for file in sorted(folder.iterdir()) if ENDING.search(file.name)]
+    by = {party: [file for file in files if ENDING.sub("", file.name) == party] for party in study.parties}
+    frames, problems = dict[str, pd.DataFrame](), list[Problem]()
+    for file in files:
+        if (name := ENDING.sub("", file.name)) not in by:
+            hint = nearest(name, study.parties)
+            problems.append(Problem(str(file), f"the study has no party {name!r}.", hint))
+    for party, found in by.items():
+        if len(found) != 1:
+            what = f"expected one table of {party}, got {len(found)}."
+            problems.append(Problem(str(folder / f"{party}.csv"), what, "Put it there." if not found else "Keep one."))
+            continue
+        try:
+            frames[party] = read_party(found[0], study, party)
+        except VitrailError as error:
+            problems += error.problems
+    if problems:
+        raise VitrailError(f"cannot read the parties in {folder}", problems)
+    return frames
+
+
+def described(study: Study, party: str, frame: pd.DataFrame) -> Table:
+    """What a party's columns are: the study's features at the host, a guest's own at the guest. Never to be sent."""
+    if party == study.host:
+        return study
+    own, column, target = frame.attrs.get(OWN), study.parties[party].id, study.target.column
+    said = _read_own(Path(own)) if own else infer_features({party: frame}, {column, target})
+    where = own or f"{party}'s columns"
+    if not said:
+        what = "a guest needs a column that the model can use, beside the id."
+        raise VitrailError("there is nothing to learn from", [Problem(where, what, "Add columns, or describe them.")])
+    if column in said:
+        problem = Problem(f"{where} features.{column}", "the id is among the features.", "Remove this section.")
+        raise VitrailError("the id would tell the model who it is", [problem])
+    whole = {"target": study.target, "features": said, "standardise": study.standardise, "split": study.split}
+    return Study.parse(whole, where, lambda *path: f"{where} {'.'.join(map(str, path))}")
+
+
+def _read_own(own: Path) -> Any:
+    try:
+        said = tomllib.loads(own.read_text(encoding="utf-8-sig"))
+    except (OSError, ValueError, RecursionError) as error:
+        raise VitrailError(f"cannot read {own.name}", [Problem(str(own), f"expected TOML: {error}.")]) from None
+    if said.keys() != {"features"}:
+        what = f"expected [features.COLUMN] sections alone, got {', '.join(said) or 'nothing'}."
+        raise VitrailError(f"{own.name} does not describe a guest's columns", [Problem(str(own), what, "Correct it.")])
+    return said["features"]
+
+
+def check_party(frame: pd.DataFrame, study: Study, party: str) -> list[Finding]:
+    """What a party finds about its own table, alone and offline, errors first."""
+    column, target = study.parties[party].id, study.target.column
+    seen, found = look(frame, study, party)
+    try:
+        table = described(study, party, frame)
+    except VitrailError as error:
+        return found + [Finding("own_columns", "error", "", (), 1, p.what.rstrip("."), p.hint) for p in error.problems]
+    rest = find_faults(frame, table)
+    if party != study.host:  # the target is elsewhere, and no class can be compared
+        rest = [finding for finding in rest if finding.column != target]
+    found += [finding for finding in rest if (finding.kind, finding.column) != ("extra_column", column)]
+    found += _copies(frame, table, seen) if seen else []
+    return sorted(found, key=lambda finding: finding.severity)
+
+
+def _copies(frame: pd.DataFrame, table: Table, seen: Seen) -> list[Finding]:
+    """Features that are the id under another name."""
+    out, columns = [], take_columns(frame)[0]
+    for name in (name for name in table.features if name in columns):
+        cells = zip(columns[name].tolist(), seen.spelled, strict=True)
+        same = sum(spell(write(cell), seen.form) == spelled for cell, spelled in cells)
+        if same > 0.9 * len(frame):
+            text = f"the feature is the id under another name, in {same} of {len(frame)} rows"
+            out.append(Finding("id_is_feature", "error", name, (), same, text, "Leave the column out."))
+    return out
+
+
+def check_files(files: Sequence[Path], study: Study, party: str) -> dict[Path, tuple[list[Finding], int]]:
+    """The party's file, its findings and its rows."""
+    if party not in study.parties or len(files) != 1:
+        what, hint = f"the study has no party {party!r}.", nearest(party, study.parties)
+        if party in study.parties:
+            what, hint = f"expected the table of {party} alone, got {len(files)} files.", "Check each on its own."
+        raise VitrailError("cannot check", [Problem("--party", what, hint)])
+    frame = read_party(files[0], study, party)
+    return {files[0]: (check_party(frame, study, party), len(frame))}
