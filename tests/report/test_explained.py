@@ -11,10 +11,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from parties import people, talk
 from report.browser import Browser
 from report.pages import HOSTILE
 from report.test_browser import FRAME, browse
+from talks import people, talk
 from vitrail.core.problems import VitrailError
 from vitrail.explain.among import among_sites
 from vitrail.explain.rows import Column, Explanation

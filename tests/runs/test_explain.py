@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 
 import picture_sites
 import vitrail as vt
-from parties import naive
+from talks import naive
 from vitrail.cli import app, main
 from vitrail.data.encode import Encoder, split_rows
 from vitrail.data.read import clean
