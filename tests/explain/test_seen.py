@@ -62,11 +62,13 @@ def test_behind_a_prototype_is_the_nearest_training_picture_of_its_class(
             assert row < 20, "held out"
             assert row % 2 == c
             near = net.maps(one, torch.from_numpy(part.behind.picture[None, None]))[0, 0, c * 6 + part.number - 1]
-            cell = divmod(int(near.argmin()), near.shape[-1])
-            where = net.cells()
-            for at, low, high in zip(cell, part.behind.box[:2], part.behind.box[2:], strict=True):
-                centre = where.offset + where.stride * at
-                assert low - where.stride <= centre <= high + where.stride
+            over = net.cells().spread(-near, (28, 28))
+            top, left, bottom, right = part.behind.box
+            inside = over[top:bottom, left:right]
+            assert inside.max() == over.max()
+            outside = over.clone()
+            outside[top:bottom, left:right] = -torch.inf
+            assert (outside > over.flatten().quantile(0.99)).sum() == 0, "the highest hundredth is in the box"
 
 
 def test_no_prototypes_no_parts() -> None:
