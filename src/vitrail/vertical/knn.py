@@ -28,6 +28,7 @@ GIVES_AWAY = (
     "Distances give the guest's columns away: who knows as many of its rows as it has columns, and one more, can work "
     "out all others."
 )
+AT_ONCE = 16  # rows that a guest is asked about in one message
 FIRST = 128  # training rows looked at before it is known how many must be
 
 
@@ -97,18 +98,21 @@ class Knn:
         own, known = self.columns[rows], self.columns[self.train]
         groups = [[i] for i in range(own.shape[1])] if groups is None else groups
         ref = known.median(0).values if reference is None else reference.double()
-        on = [squares(own[:, list(g)], known[:, list(g)]) for g in groups] + self.ask(rows)
-        off = [squares(ref[None, list(g)], known[:, list(g)])[0] for g in groups]
+        kept = [known[:, list(g)].T.contiguous().T for g in groups]  # column after column
+        off = [squares(ref[None, list(g)], part)[0] for g, part in zip(groups, kept, strict=True)]
         off += [self.wire.cross(g.name, self.name, g.off()).squares[0] for g in self.guests]
         united = [g.name for g in self.guests]
-        if len(on) > MOST_EXACT:
-            what = f"{len(on)} features; nearest neighbours are explained exactly, up to {MOST_EXACT}."
+        if len(off) > MOST_EXACT:
+            what = f"{len(off)} features; nearest neighbours are explained exactly, up to {MOST_EXACT}."
             raise VitrailError("too many features", [Problem("explain", what, "Group some of them.")])
         y, away = self.y[self.train], torch.stack(off)
         parts: list[Worth] = []
-        for r in range(len(rows)):
-            table = votes(torch.stack([d[r] for d in on]), away, y, self.k)
-            parts.append(_looked_up(table))
+        for some in torch.split(rows, AT_ONCE):
+            theirs = self.ask(some)
+            for r, row in enumerate(some.tolist()):
+                x = self.columns[row]
+                mine = [squares(x[None, list(g)], part)[0] for g, part in zip(groups, kept, strict=True)]
+                parts.append(_looked_up(votes(torch.stack([*mine, *(d[r] for d in theirs)]), away, y, self.k)))
         shown = [own[:, g[0]] if len(g) == 1 else own.new_full((len(own),), torch.nan) for g in groups]
         hidden = [own.new_full((len(own),), torch.nan) for _ in united]
         data = torch.stack(shown + hidden, 1).numpy()
