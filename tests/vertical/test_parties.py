@@ -213,3 +213,8 @@ def test_the_id_under_another_name_is_found() -> None:
 def test_a_guest_with_nothing_but_ids_is_told() -> None:
     frame = pd.DataFrame({"pid": names(0, 30)})
     assert any("needs a column" in f.text for f in check_party(frame, study(), "lab"))
+
+
+def test_training_says_that_it_is_to_come(tmp_path: Path) -> None:
+    with pytest.raises(vt.VitrailError, match="vitrail match"):
+        vt.federate(load(tmp_path, STUDY), {"hospital": host_table()})

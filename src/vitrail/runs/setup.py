@@ -167,6 +167,10 @@ def standardise_lines(study: Study, times: int = 1) -> list[Line]:
 
 
 def resolve(study: Study, method: str | AnyMethod | None, rounds: int | None) -> tuple[Study, AnyMethod]:
+    if study.parties:
+        what = "a study with parties, who hold columns of the same people, is not trained by this verb yet."
+        hint = "So far: vitrail check --party, vitrail match; and from Python vitrail.vertical (Dialogue, explain)."
+        raise VitrailError("cannot train", [Problem("parties", what, hint)])
     if isinstance(method, str):
         given = {k: v for k, v in study.method.items() if k != "name"} if method == study.method["name"] else {}
         method = methods.build(method, given)
