@@ -217,4 +217,4 @@ def test_a_guest_with_nothing_but_ids_is_told() -> None:
 
 def test_training_says_that_it_is_to_come(tmp_path: Path) -> None:
     with pytest.raises(vt.VitrailError, match="vitrail match"):
-        vt.federate(load(tmp_path, STUDY), {"hospital": host_table()})
+        vt.federate(load(tmp_path, STUDY), {"hospital": host_table(names(0, 30))})
