@@ -7,7 +7,7 @@ import torch
 from small import make_rows
 from vitrail.core.exchange import Ends
 from vitrail.core.random import bits
-from vitrail.engines.augment import augmented
+from vitrail.engines.augment import KINDS, augmented
 from vitrail.engines.local import Engine
 from vitrail.engines.rounds import Training
 from vitrail.engines.sites import gather_sites
@@ -47,12 +47,66 @@ def test_brightness_stays_between_black_and_white() -> None:
     assert augmented(torch.ones(1, 400, 1, 8, 8), KEYS, ("brightness",)).max() == 1
 
 
+def test_affine_turns_and_shears_about_the_middle() -> None:
+    """By least squares of where a picture's pixels came from: within the bounds, and near them both ways."""
+    side = 28
+    place = (torch.arange(side, dtype=torch.double) * 2 + 1 - side) / side
+    across, down = torch.meshgrid(place, place, indexing="xy")
+    x = torch.stack([across, down])[None, None].expand(1, 400, 2, side, side)  # pixels that say where they are
+    got = augmented(x, KEYS, ("affine",))[0]
+    inner = slice(9, 19)  # nothing there comes from beyond the edge
+    inputs = torch.stack([across[inner, inner], down[inner, inner], torch.ones(10, 10)], -1).view(-1, 3).double()
+    outputs = got[:, :, inner, inner].flatten(2).transpose(1, 2)
+    fitted = torch.linalg.lstsq(inputs.expand(400, -1, -1), outputs).solution  # [picture, 3, 2]
+    assert (inputs @ fitted - outputs).abs().max() < 1e-9, "affine, and nothing else"
+    assert fitted[:, 2].abs().max() < 1e-9, "the middle stays"
+    matrix = fitted[:, :2].transpose(1, 2)
+    angles = torch.linspace(-15, 15, 601)
+    back = torch.stack([rotation(-a) for a in angles.tolist()])[:, None] @ matrix  # [angle, picture, 2, 2]
+    right = (back.diagonal(dim1=2, dim2=3) - 1).abs().sum(2).min(0)
+    assert right.values.max() < 0.005, "a turn, of a shear"
+    turned, both = angles[right.indices].tolist(), back[right.indices, torch.arange(400)]
+    assert both[:, 0, 1].abs().max() < 0.19
+    assert both[:, 0, 1].max() > 0.15
+    assert both[:, 1, 0].min() < -0.15
+    assert min(turned) < -13
+    assert max(turned) > 13
+
+
+def rotation(degrees: float) -> torch.Tensor:
+    a = torch.tensor(degrees, dtype=torch.double).deg2rad()
+    return torch.stack([torch.stack([a.cos(), -a.sin()]), torch.stack([a.sin(), a.cos()])])
+
+
+def test_warps_fit_pictures_that_are_not_square_and_keep_their_values() -> None:
+    x = torch.rand(1, 400, 1, 12, 20, dtype=torch.double, generator=torch.Generator().manual_seed(1))
+    for kind in ("affine", "skew"):
+        got = augmented(x, KEYS, (kind,))
+        assert got.shape == x.shape
+        assert got.min() >= x.min()
+        assert got.max() <= x.max()
+        assert (got != x).any()
+        flat = augmented(torch.full_like(x, 0.3), KEYS, (kind,))
+        assert torch.allclose(flat, torch.full_like(x, 0.3)), "edges are repeated"
+
+
+def test_skew_brings_one_edge_nearer() -> None:
+    side = 28
+    place = (torch.arange(side, dtype=torch.double) * 2 + 1 - side) / side
+    x = place.expand(1, 400, 1, side, side).clone()  # how far right
+    wide = augmented(x, KEYS, ("skew",))[0, :, 0]
+    top, bottom = (wide[:, row, 18] - wide[:, row, 9] for row in (1, 26))
+    assert (top / bottom).max() > 1.1
+    assert (top / bottom).min() < 0.9
+    assert (top / bottom).max() < 1.25
+
+
 def test_engines_draw_the_same_and_it_changes_training() -> None:
     named = make_rows("classes", shape=PICTURE)
     rows = [(n, x.sigmoid(), y, w) for n, x, y, w in named]
     found = {}
     for engine in ({}, {"looped": True}, {"chunk": 2}):
-        for kinds in ((), ("flip", "shift", "brightness")):
+        for kinds in ((), KINDS):
             training = Training(2, 2, 8, 0.1, 0.5, augment=kinds)
             task = task_of(small_cnn(Ends()), LOSSES["classes"])
             *_, last = Engine(task, build("fedavg"), gather_sites(rows), training, 1, **engine).run()

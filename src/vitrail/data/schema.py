@@ -87,7 +87,7 @@ class Images(Strict):
     bits: int = Field(default=8, ge=8, le=16)  # of a pixel, as cameras count; the upper 8 are used
     fit: Literal["exact", "resize"] = "exact"  # a picture of another size is refused, or brought to this one
     normalise: Literal["unit", "centred", "picture"] = "centred"  # 0 to 1, -1 to 1, or each by its own mean and sd
-    augment: tuple[Literal["flip", "shift", "brightness"], ...] = ()  # drawn anew for each picture of each batch
+    augment: tuple[Literal["flip", "shift", "brightness", "affine", "skew"], ...] = ()  # anew for each in each batch
 
     @property
     def shape(self) -> tuple[int, int, int]:
