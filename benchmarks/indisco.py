@@ -15,12 +15,11 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import gc
-import json
-import multiprocessing as mp
 import sys
 import tempfile
 import time
 import traceback
+from collections.abc import Callable
 from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -32,12 +31,15 @@ from torch import Tensor
 sys.path.insert(0, str(Path(__file__).parent.parent / "src"))  # a GPU machine may have torch but not us
 sys.path.insert(0, str(Path(__file__).parent))
 
-from biased_pictures import dealt, decoded, load, marked, prepare
+import job_lines
+from biased_pictures import SIDE, dealt, decoded, load, marked, prepare
+from job_lines import arguments, fast, finished, name_of
 
 from vitrail.core.facts import ALONE, OWN, SHARED
 from vitrail.core.task import Task
 from vitrail.core.tensors import Params
 from vitrail.engines.local import Engine, Training
+from vitrail.engines.rounds import Moment
 from vitrail.engines.sites import Sites, gather_sites
 from vitrail.methods.indisco import InDISCO, InDISCOCentral
 from vitrail.nets.proto import ProtoNet, prototypes
@@ -60,10 +62,6 @@ class Job(NamedTuple):
     mark: str  # clean, emoji, line
     seed: int
     augment: str = "yes"
-
-    @property
-    def name(self) -> str:
-        return ", ".join(map(str, self))
 
 
 def jobs() -> list[Job]:
@@ -88,16 +86,18 @@ class Sizes(NamedTuple):
     epochs: int = EPOCHS
     batch: int = BATCH
     most: int = 1000  # pictures of a class, of each part
+    step: int = 1  # pixels from one that is taken to the next
 
 
-TINY = Sizes(2, 2, 1, 2, 6)
+TINY = Sizes(2, 2, 1, 4, 16, 4)
 
 
 class Birds:
     """Pictures, frozen maps of them, and the networks: made once in a process."""
 
-    def __init__(self, path: Path, device: str, sizes: Sizes) -> None:
-        self.pack, self.device, self.sizes = load(path), device, sizes
+    def __init__(self, path: Path, device: str, sizes: Sizes, chunk: int = 0) -> None:
+        self.pack, self.device, self.sizes, self.chunk = load(path), device, sizes, chunk
+        self.capture = device == "cuda"
         labels, test = self.pack["cub labels"], self.pack["cub test"]
         parts = [np.flatnonzero((labels == k) & (test == t)) for k in range(sizes.classes) for t in (False, True)]
         rows = np.sort(np.concatenate([p[: sizes.most] for p in parts]))
@@ -107,7 +107,10 @@ class Birds:
 
     @cache  # noqa: B019
     def net(self, frozen: bool) -> ProtoNet:
-        made = prototypes((3, 224, 224), self.sizes.classes, per_class=PER_CLASS, weights=str(self.file), frozen=frozen)
+        side = SIDE // self.sizes.step
+        made = prototypes(
+            (3, side, side), self.sizes.classes, per_class=PER_CLASS, weights=str(self.file), frozen=frozen
+        )
         return dataclasses.replace(made, normalise="centred")
 
     @cache  # noqa: B019
@@ -116,7 +119,8 @@ class Birds:
         return self.rows(self.pictures, frozen)
 
     def rows(self, pictures: Any, frozen: bool) -> Tensor:
-        x = torch.from_numpy(np.ascontiguousarray(pictures)).to(self.device)
+        step = self.sizes.step
+        x = torch.from_numpy(np.ascontiguousarray(pictures[..., ::step, ::step])).to(self.device)
         return self.net(True).features_of(x) if frozen else x
 
 
@@ -161,7 +165,7 @@ def method_of(job: Job) -> InDISCO:
     return InDISCO(warm=WARM, share=SHARES[job.kind], alone_too=False, travel=False)  # type: ignore[arg-type]
 
 
-def engine_of(birds: Birds, world: World, job: Job, chunk: int, rounds: int) -> Engine:
+def engine_of(birds: Birds, world: World, job: Job, rounds: int) -> Engine:
     sites, held, method = world.sites(world.train), world.sites(world.held), method_of(job)
     if method.pools_rows:
         sites, held = sites.pooled(sites.w), held.pooled(held.w)
@@ -171,26 +175,44 @@ def engine_of(birds: Birds, world: World, job: Job, chunk: int, rounds: int) -> 
     )
     net = birds.net(world.frozen)
     start = {k: v.to(birds.device) for k, v in net.init(torch.Generator().manual_seed(job.seed)).items()}
-    # nobody is absent, but said so: a round that is held once is not captured as a graph, which takes as long as two
-    nobody = torch.zeros(len(sites.names), dtype=torch.bool)
-    absent = (lambda s, r: nobody) if birds.device == "cuda" else None
-    return Engine(Task(net, start), method, sites, training, job.seed, chunk=chunk or None, absent=absent, held=held)
+    return Engine(Task(net, start), method, sites, training, job.seed, chunk=birds.chunk or None, held=held)
 
 
-def trained(engine: Engine) -> Any:
+def trained(engine: Engine, capture: bool, tell: Callable[[Moment], None] = lambda moment: None) -> Moment:
+    """`capture`: joint rounds as a graph. The warm-up is held once, and capturing it would take as long as two more: a
+    round of which it is said that nobody is absent is not captured."""
+    nobody = torch.zeros(len(engine.names), dtype=torch.bool)
+    engine.absent = lambda stage, round_: nobody
+    torch.backends.cudnn.benchmark = True
     for last in engine.run():
-        if last.stage == 0:
-            engine.absent = None  # the warm-up is over
+        if capture:
+            engine.absent = None
+        if (last.stage, last.round) == (1, engine.training.rounds):  # what follows has many shapes, each met once
+            torch.backends.cudnn.benchmark = False
+        tell(last)
     return last
 
 
-def carried_out(birds: Birds, job: Job, chunk: int = 0) -> dict[str, Any]:
+def with_or_without_graph(birds: Birds, job: Job) -> dict[str, Any]:
+    """Should a graph fail on this machine, the process goes on without."""
+    try:
+        return carried_out(birds, job)
+    except RuntimeError:
+        if not birds.capture:
+            raise
+        print(f"{name_of(job)}, captured:\n{traceback.format_exc()[-1500:]}", flush=True)
+        birds.capture = False
+        gc.collect()
+    return carried_out(birds, job)
+
+
+def carried_out(birds: Birds, job: Job) -> dict[str, Any]:
     """Train, push, and score each site's model on all test pictures, and on those of the marked class with and without
     the mark."""
     began = time.perf_counter()
     world = World(birds, job)
-    engine = engine_of(birds, world, job, chunk, birds.sizes.rounds)
-    last = trained(engine)
+    engine = engine_of(birds, world, job, birds.sizes.rounds)
+    last = trained(engine, birds.capture)
     took = time.perf_counter() - began
     task, method, state = engine.task, engine.method, engine.settled(last)
     order = [engine.names.index(name) for name in sorted(engine.names)]
@@ -208,7 +230,7 @@ def carried_out(birds: Birds, job: Job, chunk: int = 0) -> dict[str, Any]:
     found["facts"] = facts
     if birds.device == "cuda":
         found["peak GB"] = round(torch.cuda.max_memory_allocated() / 1e9, 1)
-    return found | {"all seconds": round(time.perf_counter() - began, 2)}
+    return found
 
 
 class Judge:
@@ -238,88 +260,41 @@ class Judge:
         return self.task.output(params, x.expand(sites, *x.shape)).argmax(-1)
 
 
-def finished(*caches: Path) -> dict[str, Any]:
-    files = [file for folder in caches for file in sorted(folder.glob("*.jsonl"))]
-    lines = [json.loads(line) for file in files for line in file.read_text().splitlines()]
-    return {Job(*told["job"]).name: told for told in lines}
+def made(given: argparse.Namespace) -> Birds:
+    return Birds(given.data, given.device, TINY if given.tiny else Sizes(), given.chunk)
 
 
-def fast() -> None:
-    torch.set_num_threads(1)
-    torch.backends.cudnn.benchmark = True
-    torch.set_float32_matmul_precision("high")
-
-
-def work(given: argparse.Namespace, todo: Any, out: Path, until: float) -> None:
-    fast()
-    birds = Birds(given.data, given.device, TINY if given.tiny else Sizes())
-    while time.time() < until:
-        try:
-            job = todo.get(timeout=1)
-        except Exception:  # nothing is left
-            return
-        try:
-            told = carried_out(birds, job, given.chunk)
-        except Exception:
-            print(f"{job.name}:\n{traceback.format_exc()[-1500:]}", flush=True)
-            continue
-        finally:
-            gc.collect()
-            if given.device == "cuda":
-                torch.cuda.empty_cache()
-        with out.open("a") as file:
-            file.write(json.dumps({"job": list(job), **told}) + "\n")
-        scores = ", ".join(f"{k} {100 * np.mean(v['accuracy']):.1f}" for k, v in told.items() if k.endswith("after"))
-        print(f"{job.name}: {scores}; {told['seconds']} of {told['all seconds']} s", flush=True)
+def said(told: dict[str, Any]) -> str:
+    return ", ".join(f"{k} {100 * np.mean(v['accuracy']):.1f}" for k, v in told.items() if k.endswith("after"))
 
 
 def run(given: argparse.Namespace) -> None:
-    until = time.time() + given.budget
-    given.cache.mkdir(parents=True, exist_ok=True)
     done = finished(given.cache) if given.tiny else finished(RESULTS, given.cache)
-    missing = [j for j in jobs() if j.name not in done and given.only in j.name]
-    missing = missing[:: len(missing) // 4] if given.tiny else missing
-    print(f"{len(done)} done, {len(missing)} to do", flush=True)
-    context = mp.get_context("spawn")
-    todo = context.Queue()
-    for job in missing:
-        todo.put(job)
-    stamp = int(time.time())
-    files = [given.cache / f"{stamp}-{i}.jsonl" for i in range(given.processes)]
-    workers = [context.Process(target=work, args=(given, todo, f, until)) for f in files]
-    for w in workers:
-        w.start()
-    for w in workers:
-        w.join()
+    missing = [j for j in jobs() if name_of(j) not in done and given.only in name_of(j)]
+    if given.tiny:  # of each kind and mode one
+        missing = list({j[:2]: j for j in missing if j.mark == "emoji"}.values())
+    job_lines.run(given, missing, made, with_or_without_graph, said)
 
 
 def trial(given: argparse.Namespace) -> None:
     """One round of each stage, for all sites at once and one after the other; so that --chunk can be chosen."""
     fast()
-    birds, job = Birds(given.data, given.device, TINY if given.tiny else Sizes()), Job("all", "tuned", "clean", 1)
+    birds, job = made(given), Job("all", "tuned", "clean", 1)
     for chunk in (SITES, 1):
-        engine = engine_of(birds, World(birds, job), job, chunk, 2)
-        began = time.perf_counter()
-        for moment in engine.run():
-            if moment.stage == 0:
-                engine.absent = None
+        birds.chunk = chunk
+        engine, began = engine_of(birds, World(birds, job), job, 2), [time.perf_counter()]
+
+        def tell(moment: Moment, chunk: int = chunk, began: list[float] = began) -> None:
             if given.device == "cuda":
                 torch.cuda.synchronize()
-            print(f"--chunk {chunk}, stage {moment.stage}: {time.perf_counter() - began:.1f} s", flush=True)
-            began = time.perf_counter()
+            began.append(time.perf_counter())
+            print(f"--chunk {chunk}, stage {moment.stage}: {began[-1] - began[-2]:.1f} s", flush=True)
+
+        trained(engine, birds.capture, tell)
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("verb", choices=["prepare", "run", "trial"])
-    parser.add_argument("data", type=Path)
-    parser.add_argument("--device", default="cpu")
-    parser.add_argument("--cache", type=Path, default=RESULTS)
-    parser.add_argument("--processes", type=int, default=1)
-    parser.add_argument("--budget", type=float, default=500.0, help="seconds")
-    parser.add_argument("--only", default="", help="jobs whose name holds this")
-    parser.add_argument("--chunk", type=int, default=0, help="sites at once; 0: all")
-    parser.add_argument("--tiny", action="store_true")
+    parser = arguments(__doc__, ["prepare", "run", "trial"], RESULTS)
     given = parser.parse_args()
     if given.tiny and given.cache == RESULTS:
         given.cache = Path(tempfile.mkdtemp())
