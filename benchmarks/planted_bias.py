@@ -154,9 +154,10 @@ class World:
         self.site, self.label = int(rng.integers(job.sites)), int(rng.integers(about.classes))
         if job.data == "cub":  # as they were parted, and a class with enough test pictures
             test = pack.held["cub test"]
-            enough = np.flatnonzero(np.bincount(self.labels[test]) >= about.held * job.sites)
+            enough = np.flatnonzero(np.bincount(self.labels[test])[: about.classes] >= about.held * job.sites)
             self.label = int(rng.choice(enough))
-            pools = [np.flatnonzero(~test), np.flatnonzero(test)]
+            known = self.labels < about.classes
+            pools = [np.flatnonzero(known & ~test), np.flatnonzero(known & test)]
         else:
             pools = self._pools(about, rng)
         parts = [dealt(self.labels, rows, job.sites, rng) for rows in pools]
