@@ -33,7 +33,7 @@ SETTINGS = f"""\
 Printed by benchmarks/indisco_report.py from {{runs}} of {{wanted}} jobs. The first 20 classes of CUB-200-2011, 600
 training and 515 test pictures, squeezed to 224 x 224; {SITES} sites that hold every class, 150 training pictures each.
 EfficientNet-Lite0, 10 prototypes of 128 numbers for each class; warm-up of {WARM * EPOCHS} epochs, then {{rounds}}
-rounds of {EPOCHS}, Adam at 3e-3 (convolutions and last layer at 1e-4), times {DECAY} after half of the rounds, batches of
+rounds of {EPOCHS}, Adam at 3e-3 (convolutions and last layer at 1e-4), times {DECAY} after half of them, batches of
 {BATCH}; fine-tuned with pictures augmented by {", ".join(AUGMENT)} (affine: turned and sheared), and without. Accuracy
 in per cent on all test pictures, without marks: mean over sites and seeds; +- half a 95 % interval over seeds
 (Student's t: with two seeds 12.7 standard errors, with three 4.3). *Before* and *after* push and last layer.
