@@ -41,11 +41,6 @@ def finished(*caches: Path) -> dict[str, Any]:
     return {name_of(told["job"]): told for told in lines}
 
 
-def fast() -> None:
-    torch.set_num_threads(1)
-    torch.set_float32_matmul_precision("high")
-
-
 def run(
     given: argparse.Namespace,
     missing: Sequence[Any],
@@ -53,7 +48,8 @@ def run(
     carry: Callable[..., dict[str, Any]],
     say: Say,
 ) -> None:
-    """carry(make(given), job) for each job; `make` once in each process."""
+    """carry(make(given), job) for each job; `make` once in each process. What it makes says by `capture` whether rounds
+    are captured as graphs."""
     until = time.time() + given.budget
     given.cache.mkdir(parents=True, exist_ok=True)
     print(f"{len(missing)} to do", flush=True)
@@ -71,24 +67,32 @@ def run(
 
 
 def work(given: argparse.Namespace, todo: Any, out: Path, until: float, make: Any, carry: Any, say: Say) -> None:
-    fast()
+    torch.set_num_threads(1)
     world = make(given)
     while time.time() < until:
         try:
             job = todo.get(timeout=1)
         except Exception:  # nothing is left
             return
-        began = time.perf_counter()
-        try:
-            told = carry(world, job)
-        except Exception:
-            print(f"{name_of(job)}:\n{traceback.format_exc()[-1500:]}", flush=True)
+        began, told = time.perf_counter(), attempt(world, carry, job)
+        if told is None and world.capture:  # should graphs fail on this machine, it goes on without
+            world.capture = False
+            told = attempt(world, carry, job)
+        if told is None:
             continue
-        finally:
-            gc.collect()
-            if given.device == "cuda":
-                torch.cuda.empty_cache()
         told["all seconds"] = round(time.perf_counter() - began, 2)
         with out.open("a") as file:
             file.write(json.dumps({"job": list(job), **told}) + "\n")
         print(f"{name_of(job)}: {say(told)}; {told['seconds']} of {told['all seconds']} s", flush=True)
+
+
+def attempt(world: Any, carry: Any, job: Any) -> dict[str, Any] | None:
+    try:
+        return dict(carry(world, job))
+    except Exception:
+        print(f"{name_of(job)}:\n{traceback.format_exc()[-1500:]}", flush=True)
+        return None
+    finally:
+        gc.collect()
+        if torch.cuda.is_initialized():
+            torch.cuda.empty_cache()

@@ -95,6 +95,7 @@ class Pack:
 
     def __init__(self, given: argparse.Namespace) -> None:
         self.held, self.device, self.tiny, self.chunk = load(given.data), given.device, given.tiny, given.chunk
+        self.capture = given.device == "cuda"
         self.nets: dict[str, ProtoNet] = {}
         self.birds: Pictures | None = None
         self.maps: dict[int, torch.Tensor] = {}  # of birds without a mark
@@ -206,7 +207,7 @@ def carried_out(pack: Pack, job: Job) -> dict[str, Any]:
     sites, held = world.sites(world.train), world.sites(world.held)
     method = InDISCO(warm=1, share="prototypes")
     engine = Engine(Task(net, start), method, sites, training, job.seed, chunk=pack.chunk or None, held=held)
-    last = trained(engine, pack.device == "cuda")
+    last = trained(engine, pack.capture)
     state, task = engine.settled(last), engine.task
     order = [engine.names.index(name) for name in sorted(engine.names)]
     facts = {k: f.value[order].tolist() for k, f in last.facts.items() if f.axes[:1] == ("site",) and k != "agreed"}
