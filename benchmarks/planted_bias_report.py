@@ -32,11 +32,12 @@ and {cifar.held}, both with the small backbone ({xray.width} channels at first) 
 6, features of a frozen EfficientNet-Lite0. inDISCO as the paper has it, with a model trained alone beside it. A mark is
 on a share of one site's pictures of one class, in training and hold-out.
 
-Not shaped by these: the rule was made on made-up numbers only (benchmarks/planted_bias_rule.py), and no seed, cut or
-picture of these federations was looked at before. The mark *harms* where the site's model that was trained alone is at
-least {harm:.0f} points worse on all sites' hold-out pictures of the class without the mark than on the same with it. It
-*spoils* where without the mark it is, moreover, {harm:.0f} points worse than the model of the same site in the clean
-federation of the same seed (same cut, same start): a mark that is only learned beside the class harms and spoils not.
+The rule was shaped on made-up numbers only (benchmarks/planted_bias_rule.py) and not changed after any of these
+federations; how long they train was set by the time that it takes. The mark *harms* where the site's model that was
+trained alone is at least {harm:.0f} points worse on all sites' hold-out pictures of the class without the mark than on
+the same with it. It *spoils* where without the mark it is, moreover, {harm:.0f} points worse than the model of the same
+site in the clean federation of the same seed (same cut, same start): a mark that is only learned beside the class harms
+and spoils not.
 
 Site first: the most suspicious cell (site and class) is at the marked site. Found: the marked cell is named. The
 largest distance (the paper's, scaled from the least to the largest) names one cell in each federation, clean or not;

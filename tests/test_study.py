@@ -832,7 +832,7 @@ def test_a_study_of_pictures_has_a_network_for_them_and_survives(tmp_path: Path)
         ({"images": {"size": [4, 2000]}}, ["images.size: expected height and width from 8 to 1024 pixels, got [4, 2000]"]),
         ({"images": {}}, ["images.size: 'size' is missing."]),
         ({"images": {"size": [28, 28], "channels": 2}}, ["images.channels: expected 1 or 3, got 2."]),
-        ({"images": {"size": [28, 28], "augment": ["turn"]}}, ["images.augment.0: expected 'flip', 'shift' or"]),
+        ({"images": {"size": [28, 28], "augment": ["turn"]}}, ["images.augment.0: expected 'flip', 'shift', 'brightness'"]),
         ({"network": {"kind": "mlp"}}, ["network.kind: mlp is for columns, and the study is of pictures. Write kind ="]),
         ({"network": {"kind": "cnnn"}}, ["network.kind: there is no network 'cnnn'. Did you mean"]),
         ({"network": {"dropout": 0.2}}, ["network.dropout: cnn has none."]),
