@@ -22,8 +22,14 @@ from vitrail.explain.prototypes import LEVEL, judge, least_to_largest
 
 HARM = 0.10  # points of accuracy, without the mark against with it
 TITLES = {"xray": "X-rays", "cifar": "CIFAR-10", "cub": "birds"}
-RULES = ("distance", "travel", "same place", "rule")
-NAMED = {"distance": "largest distance", "travel": "travel alone", "same place": "same place alone", "rule": "the rule"}
+NAMED = {
+    "distance": "largest distance",
+    "travel": "travel alone",
+    "same place": "same place alone",
+    "rule": "the rule",
+    "less": "the rule without same place",
+}
+RULES = tuple(NAMED)
 Cell = tuple[int, int]
 SETTINGS = """\
 Printed by benchmarks/planted_bias_report.py from {runs} federations on {device}. Sites hold every class, drawn at
@@ -41,7 +47,8 @@ and spoils not.
 
 Site first: the most suspicious cell (site and class) is at the marked site. Found: the marked cell is named. The
 largest distance (the paper's, scaled from the least to the largest) names one cell in each federation, clean or not;
-the other three name cells by chance at a level of {level} for the whole federation."""
+the others name cells by chance at a level of {level} for the whole federation. The rule without same place was looked
+at after the first federations, because of which sign had raised the false alarms: it is told, not proposed."""
 GOALS = """\
 Goals: site first in >= 90 %, cell found in >= 80 % of the federations whose mark harms; at most {level} false alarms in
 a clean federation; occlusion covers the mark in >= 90 % where it is what the model uses (where it harms)."""
@@ -56,6 +63,7 @@ the smaller one. Gone: the share of the log-odds that goes with the window."""
 class Verdict(NamedTuple):
     first: Cell
     named: list[Cell]
+    by: list[tuple[str, ...]] = []  # noqa: RUF012 - signs that said so alone
 
 
 def verdicts(told: dict[str, Any]) -> dict[str, Verdict]:
@@ -69,7 +77,10 @@ def verdicts(told: dict[str, Any]) -> dict[str, Verdict]:
         p = out.chances.get(name, np.full(out.chance.shape, np.nan))
         cells = [(int(s), int(c)) for s, c in np.argwhere(p * np.isfinite(p).sum() <= LEVEL)]
         found[name] = Verdict(_lowest(p), cells)
-    found["rule"] = Verdict(_lowest(out.chance), [(f.site, f.label) for f in out.found])
+    for name, told_of in (("rule", out), ("less", judge(facts["travel"], None, facts["easy"]))):
+        assert told_of is not None
+        found[name] = Verdict(_lowest(told_of.chance), [(f.site, f.label) for f in told_of.found])
+    found["rule"] = found["rule"]._replace(by=[f.by for f in out.found])
     return found
 
 
@@ -138,14 +149,26 @@ def clean(every: Sequence[One]) -> list[str]:
 def found(every: Sequence[One], harmful: bool) -> list[str]:
     rows = []
     for title, some in places([o for o in every if o.job.mark != "clean" and o.harms == harmful]):
-        if some:
-            first = [share([o.by[k].first[0] == o.cell[0] for o in some]) for k in RULES]
-            named = [share([o.cell in o.by[k].named for o in some]) for k in RULES]
-            others = np.mean([sum(c != o.cell for c in o.by["rule"].named) for o in some])
-            rows.append([title, *first, *named, f"{others:.2f}"])
-    what = "the mark harms" if harmful else "it does not"
-    head = [what, *(f"site first: {NAMED[k]}" for k in RULES), *(f"found: {NAMED[k]}" for k in RULES)]
-    return table([*head, "others named by the rule"], rows)
+        for k in RULES if some else ():
+            first = share([o.by[k].first[0] == o.cell[0] for o in some])
+            named = share([o.cell in o.by[k].named for o in some])
+            others = np.mean([sum(c != o.cell for c in o.by[k].named) for o in some])
+            rows.append([f"{title}: {NAMED[k]}", first, named, f"{others:.2f}"])
+    what = "the mark harms" if harmful else "it does not harm"
+    return table([what, "site first", "found", "others named in a federation"], rows)
+
+
+def who_said_so(every: Sequence[One]) -> str:
+    """By which signs unmarked cells were named."""
+    wrong: list[str] = []
+    for o in every:
+        rule = o.by["rule"]
+        cell = None if o.job.mark == "clean" else o.cell
+        wrong += [" and ".join(by) or "all together" for c, by in zip(rule.named, rule.by, strict=True) if c != cell]
+    counts = ", ".join(f"{wrong.count(by)} by {by}" for by in sorted(set(wrong)))
+    return (
+        f"Cells without a mark that the rule named, in all federations: {len(wrong)}{f' ({counts})' if wrong else ''}."
+    )
 
 
 def by_mark(every: Sequence[One]) -> list[str]:
@@ -231,6 +254,8 @@ def main() -> None:
         "## Found or not",
         "",
         *clean(every),
+        who_said_so(every),
+        "",
         *found(every, True),
         *found(every, False),
         "## By mark and share",
