@@ -38,7 +38,7 @@ from vitrail.core.task import Task
 from vitrail.core.tensors import Params
 from vitrail.engines.local import Engine, Training
 from vitrail.engines.sites import Sites, gather_sites
-from vitrail.explain.hidden import Hidden, hide
+from vitrail.explain.hidden import hide
 from vitrail.explain.seen import _box
 from vitrail.methods.indisco import InDISCO
 from vitrail.nets.proto import ProtoNet, prototypes
@@ -261,12 +261,8 @@ def seen(task: Task, net: ProtoNet, params: Params, world: World, patches: NDArr
         "by chance": float(np.mean([covers(w, masks, world.mark) for w in windows])),
         "boxes": float(np.mean(boxes)) if boxes else 0.0,
         "gone": told.share,
-        "window": strongest(told),
+        "window": list(told.strongest),
     }
-
-
-def strongest(told: Hidden) -> list[int]:
-    return [int(n) for n in told.strongest]
 
 
 def covers(window: tuple[int, int, int, int], masks: NDArray[np.bool_], mark: str) -> bool:
