@@ -35,7 +35,8 @@ SETTINGS = """\
 Printed by benchmarks/planted_bias_report.py from {runs} federations on {device}. Sites hold every class, drawn at
 random; X-rays: {xray.train} training and {xray.held} hold-out pictures of a class at a site, CIFAR-10: {cifar.train}
 and {cifar.held}, both with the small backbone ({xray.width} channels at first) trained at the sites; birds: about 7 and
-6, features of a frozen EfficientNet-Lite0. inDISCO as the paper has it, with a model trained alone beside it. A mark is
+6, features of a frozen EfficientNet-Lite0. With so few pictures CIFAR-10 is hardly learned (see the last table), so
+that its cells tell little. inDISCO as the paper has it, with a model trained alone beside it. A mark is
 on a share of one site's pictures of one class, in training and hold-out.
 
 The rule was shaped on made-up numbers only (benchmarks/planted_bias_rule.py) and not changed after any of these
