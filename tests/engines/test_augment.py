@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from small import make_rows
 from vitrail.core.exchange import Ends
@@ -114,3 +117,22 @@ def test_engines_draw_the_same_and_it_changes_training() -> None:
     for (engine, with_it), v in found.items():
         assert torch.allclose(v, found["{}", with_it], atol=1e-12), engine
     assert (found["{}", True] - found["{}", False]).abs().max() > 1e-4
+
+
+class _Copies(TorchDispatchMode):
+    """Counts tensors that are made of numbers of the interpreter, and then brought to their device."""
+
+    found = 0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.found += func.overloadpacket.__name__ == "lift_fresh"
+        return func(*args, **(kwargs or {}))
+
+
+def test_nothing_is_copied_to_the_device_so_that_a_graph_can_hold_it() -> None:
+    with _Copies() as copies:
+        torch.tensor(1)
+    assert copies.found == 1  # it is noticed
+    with _Copies() as copies:
+        augmented(ramp(8).float(), KEYS, KINDS)
+    assert copies.found == 0

@@ -25,7 +25,7 @@ def augmented(x: Tensor, keys: Tensor, kinds: tuple[str, ...]) -> Tensor:
     for number, kind in enumerate(KINDS):
         if kind not in kinds:
             continue
-        lots = [mixed(keys, torch.tensor(2 * number + i + 1, device=x.device)) for i in (0, 1)]
+        lots = [mixed(keys, _counter(2 * number + i + 1, keys)) for i in (0, 1)]
         if kind == "flip":
             x = torch.where((lots[0] < 0)[..., None, None, None], x.flip(-1), x)
         elif kind == "shift":
@@ -34,10 +34,15 @@ def augmented(x: Tensor, keys: Tensor, kinds: tuple[str, ...]) -> Tensor:
         elif kind == "brightness":
             x = (x * (1 + GLARE * _share(lots[0], x))[..., None, None, None]).clamp(max=1)
         else:
-            more = mixed(lots[1], torch.tensor(1, device=x.device))
+            more = mixed(lots[1], _counter(1, keys))
             one, two, three = (_share(lot, x) for lot in (*lots, more))
             x = _warped(x, _turned(one, two, three) if kind == "affine" else _seen_from(one, two))
     return x
+
+
+def _counter(number: int, keys: Tensor) -> Tensor:
+    """Made where the keys are: while a graph is captured nothing may be copied there."""
+    return torch.full((), number, device=keys.device)
 
 
 def _share(lots: Tensor, like: Tensor) -> Tensor:
@@ -68,8 +73,8 @@ def _warped(x: Tensor, matrix: Tensor) -> Tensor:
     down, across = ((torch.arange(n, device=x.device, dtype=x.dtype) * 2 + 1 - n) / longer for n in (height, width))
     places = torch.stack([*torch.meshgrid(across, down, indexing="xy"), torch.ones_like(x[0, 0, 0])], -1)
     found = places.view(-1, 3) @ matrix.flatten(0, 1).transpose(1, 2)  # [picture, pixel, 3]
-    at = found[..., :2] / found[..., 2:] * (longer / torch.tensor([width, height], device=x.device).to(x))
-    grid = at.view(-1, height, width, 2)
+    at = longer * found[..., :2] / found[..., 2:]
+    grid = torch.stack([at[..., 0] / width, at[..., 1] / height], -1).view(-1, height, width, 2)
     pictures = x.flatten(0, 1)
     warped = torch.nn.functional.grid_sample(pictures, grid, padding_mode="border", align_corners=False)
     return warped.view(x.shape)
