@@ -99,7 +99,7 @@ def test_a_broken_picture_is_told_by_name(name: str, site: Path, agreed: Path, s
 
 
 def test_a_good_folder_is_fine(site: Path, agreed: Path, say: Say) -> None:
-    assert say("check", agreed, site) == (0, "north: 30 rows, 0 errors, 0 warnings\n")
+    assert say("check", agreed, site) == (0, "north: 30 pictures, 0 errors, 0 warnings\n")
 
 
 @pytest.mark.skipif(not hasattr(os, "geteuid") or os.geteuid() == 0, reason="root may read everything")

@@ -90,7 +90,7 @@ def test_pictures_that_several_sites_hold(tmp_path: Path, capsys: Any, monkeypat
     assert code == 1
     assert said.count("4 of 44 pictures are also at") == 2
     assert "ill/40.png" in said
-    _, west = said.split("west: 16 rows")
+    _, west = said.split("west: 16 pictures")
     assert "[too_few_rows]" in west
     assert "also at" not in west
     code, said = say("check", tmp_path / "study.toml", tmp_path / "north", tmp_path / "south", "--json")

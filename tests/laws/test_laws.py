@@ -63,13 +63,14 @@ def test_law(law: Law, name: str, which: int) -> None:
 
 
 def test_methods_clash_only_where_they_say_so() -> None:
-    """Every method is tried on all networks and optimisers but for those that follow the gradient itself, and those
-    that need classes."""
+    """Every method is tried on all networks and optimisers but for those that follow the gradient itself, those that
+    need classes, and those that need a network of their own."""
     assert {name for name, i in CASES if len(trials_of(name, i)) < 6} == {
         "scaffold",
         "weight_erosion",
         "fed_rod",
         "ripfl",
+        *(name for name, kind in methods.TABLE.items() if kind.needs),
     }
 
 
