@@ -66,8 +66,8 @@ def _said(standing: Standing, found: Found, site: str, label: str) -> Said:
     for signal in found.by:
         if signal == "travel":
             home, away, expected = (percent(t[at]) for t in (standing.home, standing.away, usual[signal]))
-            part = f"its model gets {home} of these pictures right at home and {away} at the other sites (a model that "
-            parts.append(f"{part}does so there would usually get {expected} right at home)")
+            part = f"its model gets {home} of these pictures right at home and {away} at the other sites (usual at "
+            parts.append(f"{part}home, for a model that does so elsewhere: {expected})")
         elif signal == "same place":
             part = f"in {percent(standing.same[at])} of its own pictures it looks at one and the same place"
             parts.append(f"{part} (usual: {percent(usual[signal][at])})")
