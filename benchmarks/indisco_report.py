@@ -37,7 +37,7 @@ rounds of {EPOCHS}, Adam at 3e-3 (convolutions and last layer at 1e-4), times {D
 {BATCH}; fine-tuned with pictures augmented by {", ".join(AUGMENT)} (affine: turned and sheared), and without. Accuracy
 in per cent on all test pictures, without marks: mean over sites and seeds; +- half a 95 % interval over seeds
 (Student's t: with two seeds 12.7 standard errors, with three 4.3). *Before* and *after* push and last layer.
-Convolutions in TF32, as torch has them by default.
+On a GPU convolutions are in TF32, as torch has them by default.
 
 What speaks against a comparison with the published numbers: the paper took VGG19, and ProtoPNet's preparation, which
 crops pictures to the birds (our copy has no boxes) and makes some tens of each before training, so that an epoch there
