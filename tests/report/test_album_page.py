@@ -6,6 +6,7 @@ import base64
 import io
 import re
 import subprocess
+import sys
 from html import escape
 from pathlib import Path
 
@@ -16,6 +17,7 @@ from PIL import Image
 import vitrail as vt
 from explain.test_album import NAME, album
 from report.test_browser import BROWSER, FLAGS, FRAME, browse
+from vitrail.data.pictures import png
 from vitrail.explain.album import SHOWN, TYPICAL
 from vitrail.report.private import LARGEST, render_private, write_look
 
@@ -44,6 +46,17 @@ def test_large_pictures_are_made_smaller() -> None:
     first = re.search(r"data:image/png;base64,([^\"]+)", big)
     assert first is not None
     assert Image.open(io.BytesIO(base64.b64decode(first[1]))).size == (LARGEST // 2, LARGEST)
+
+
+@pytest.mark.parametrize("shape", [(1, 7, 5), (3, 4, 9), (1, 1, 1)])
+def test_a_picture_on_a_page_is_the_picture(shape: tuple[int, ...], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every pixel; and a site without Pillow has its page too."""
+    picture = np.random.default_rng(1).integers(0, 256, shape, dtype=np.uint8)
+    with monkeypatch.context() as patched:
+        patched.setitem(sys.modules, "PIL", None)
+        data = png(picture)
+    found = np.asarray(Image.open(io.BytesIO(data)))
+    np.testing.assert_array_equal(found, picture[0] if shape[0] == 1 else picture.transpose(1, 2, 0))
 
 
 def test_only_an_earlier_page_is_written_over(tmp_path: Path) -> None:
