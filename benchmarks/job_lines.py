@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import gc
+import gzip
 import json
 import multiprocessing as mp
 import time
@@ -36,8 +37,9 @@ def name_of(job: Sequence[Any]) -> str:
 
 
 def finished(*caches: Path) -> dict[str, Any]:
-    files = [file for folder in caches for file in sorted(folder.glob("*.jsonl"))]
-    lines = [json.loads(line) for file in files for line in file.read_text().splitlines()]
+    files = [file for folder in caches for file in sorted(folder.glob("*.jsonl*"))]  # those with facts are packed
+    texts = [gzip.decompress(f.read_bytes()).decode() if f.suffix == ".gz" else f.read_text() for f in files]
+    lines = [json.loads(line) for text in texts for line in text.splitlines()]
     return {name_of(told["job"]): told for told in lines}
 
 
