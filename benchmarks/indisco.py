@@ -31,7 +31,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 import job_lines
 from biased_pictures import SIDE, dealt, decoded, load, marked, prepare
-from job_lines import arguments, finished, name_of
+from job_lines import arguments, wanted
 
 from vitrail.core.facts import ALONE, OWN, SHARED
 from vitrail.core.task import Task
@@ -256,8 +256,7 @@ def said(told: dict[str, Any]) -> str:
 
 
 def run(given: argparse.Namespace) -> None:
-    done = finished(given.cache) if given.tiny else finished(RESULTS, given.cache)
-    missing = [j for j in jobs() if name_of(j) not in done and given.only in name_of(j)]
+    missing = wanted(given, jobs(), *([] if given.tiny else [RESULTS]), given.cache)
     if given.tiny:  # of each kind and mode one
         missing = list({j[:2]: j for j in missing if j.mark == "emoji"}.values())
     job_lines.run(given, missing, made, carried_out, said)

@@ -14,7 +14,8 @@ from scipy.stats import t
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-from indisco import AUGMENT, BATCH, BOTH, DECAY, EPOCHS, RESULTS, SITES, WARM, Job, finished, jobs
+from indisco import AUGMENT, BATCH, BOTH, DECAY, EPOCHS, RESULTS, SITES, WARM, Job, jobs
+from job_lines import finished
 
 from vitrail.explain.prototypes import judge, least_to_largest
 

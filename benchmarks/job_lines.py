@@ -26,7 +26,7 @@ def arguments(doc: str | None, verbs: Sequence[str], cache: Path) -> argparse.Ar
     parser.add_argument("--cache", type=Path, default=cache)
     parser.add_argument("--processes", type=int, default=1)
     parser.add_argument("--budget", type=float, default=500.0, help="seconds")
-    parser.add_argument("--only", default="", help="jobs whose name holds this")
+    parser.add_argument("--only", default="", help="jobs whose name holds this, or/this")
     parser.add_argument("--chunk", type=int, default=0, help="sites at once on a GPU; 0: all")
     parser.add_argument("--tiny", action="store_true", help="little of everything, to see that it works")
     return parser
@@ -34,6 +34,12 @@ def arguments(doc: str | None, verbs: Sequence[str], cache: Path) -> argparse.Ar
 
 def name_of(job: Sequence[Any]) -> str:
     return ", ".join(map(str, job))
+
+
+def wanted(given: argparse.Namespace, jobs: Sequence[Any], *caches: Path) -> list[Any]:
+    """Of these jobs, those that are not finished and that --only asks for."""
+    done = finished(*caches)
+    return [j for j in jobs if name_of(j) not in done and any(w in name_of(j) for w in given.only.split("/"))]
 
 
 def finished(*caches: Path) -> dict[str, Any]:

@@ -15,7 +15,8 @@ from scipy.stats import beta
 sys.path.insert(0, str(Path(__file__).parent))
 
 from biased_pictures import MARKS
-from planted_bias import DATA, RESULTS, SHARES, Job, finished, jobs
+from job_lines import finished
+from planted_bias import DATA, RESULTS, SHARES, Job, jobs
 
 from vitrail.core.facts import ALONE, OWN
 from vitrail.explain.prototypes import LEVEL, judge, least_to_largest

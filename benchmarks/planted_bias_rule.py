@@ -31,8 +31,7 @@ from scipy import special, stats
 from vitrail.explain.prototypes import LEVEL, judge, least_to_largest
 
 HERE = Path(__file__).parent
-PLACES = 49  # where a model may look
-ALONE = ("travel", "same place", "easy", "distance")
+ALONE = ("piece", "travel", "easy", "distance")
 
 
 class World(NamedTuple):
@@ -44,7 +43,8 @@ class World(NamedTuple):
     classes: float = 0.8
     picture: float = 1.0
     skew: float = 0.0  # of labels and sizes
-    related: float = 0.0  # a correlation: of the cell's own part in travel, place and loss
+    related: float = 0.0  # a correlation: of the cell's own part in travel, piece and loss
+    piece: float = 0.3  # not a deviation: how much further a piece convinces the model at home; cells differ by as much
     odd: float = 0.0  # not a deviation: how much better the first site's model is at home, in all classes
 
 
@@ -54,7 +54,7 @@ class Mark(NamedTuple):
     home: float = 0.95  # right at home where the mark is
     away: float = 0.1  # and without it
     share: float = 1.0  # of the pictures that carry it
-    place: float = 0.5  # of those in which the model looks there
+    piece: float = 3.0  # how much further a piece with the mark convinces the site's own model, in log-odds
     easy: float = 0.6  # of the loss that is left
     distance: float = 1.3  # times the prototypes' usual one
 
@@ -63,15 +63,15 @@ WORLDS = {
     "alike": World(),
     "at home": World(home=0.7),
     "natural": World(home=0.5, site=0.3, cell=0.3, skew=0.5, related=0.3),
-    "strong": World(home=0.7, site=0.6, cell=0.6, skew=0.7, related=0.5),
+    "strong": World(home=0.7, site=0.6, cell=0.6, skew=0.7, related=0.5, piece=0.8),
     "one odd site": World(home=0.5, site=0.3, cell=0.3, skew=0.5, related=0.3, odd=1.5),
 }
 MARKS = {
     "0.95 / 0.10": Mark(),
     "0.80 / 0.10": Mark(home=0.8),
     "0.95 / 0.10, half of the pictures": Mark(share=0.5),
-    "0.95 / 0.40": Mark(away=0.4, place=0.3, easy=0.8),
-    "0.95 / 0.10, no fixed place": Mark(place=0.0),
+    "0.95 / 0.40": Mark(away=0.4, piece=2.0, easy=0.8),
+    "0.95 / 0.10, in no piece": Mark(piece=0.0),
 }
 # sites, classes, hold-out pictures of a class at a site, trials
 SHAPES = (
@@ -111,11 +111,11 @@ def simulate(
 
     better = w.home + draw(w.site, sites, 1) + own(w.cell)
     better[0] += w.odd
-    looks = special.expit(-1.2 + draw(0.5, classes) + draw(0.3, sites, 1) + own(max(w.cell, 0.2)))
+    lead = w.piece * (1 + draw(0.5, classes) + draw(0.5, sites, 1) + own(0.7) + 0.7 * rng.standard_t(5, both))
     log_loss = draw(0.3, classes) + draw(0.2, sites, 1) - own(0.15) - 0.3 * np.log(held)
     log_loss += rng.normal(size=both) * 0.5 / np.sqrt(trained)
     far = np.exp(draw(0.2, classes) + draw(0.2, sites, 1) + draw(0.15, *both))
-    travel, same = np.full((sites, sites, classes, 2), np.nan), np.zeros((*both, 2))
+    travel = np.full((sites, sites, classes, 2), np.nan)
     for s, c in np.ndindex(both):
         here = mark is not None and c == 1 and s == 0
         if (n := tested[s, c]) >= 5:
@@ -127,13 +127,14 @@ def simulate(
                 without = special.expit(special.logit(mark.away) + picture)
                 chance[0] = np.where(rng.random(n) < mark.share, mark.home, without) if here else without
             travel[:, s, c, 0], travel[:, s, c, 1] = (rng.random(chance.shape) < chance).sum(1), n
-        one = 1 - (1 - looks[s, c]) * (1 - mark.place * mark.share) if here and mark else looks[s, c]
-        cells = rng.multinomial(trained[s, c], np.append(rng.dirichlet(np.full(PLACES - 1, 0.3)) * (1 - one), one))
-        same[s, c] = cells.max(), trained[s, c]
     if mark is not None:
         log_loss[0, 1] += mark.share * np.log(mark.easy)
         far[0, 1] *= mark.distance
-    return {"travel": travel, "same": same, "easy": np.exp(log_loss), "distance": far}
+        lead[0, 1] += mark.piece
+    rises = np.abs(draw(0.5, sites, sites, classes)) + 0.1  # natural pieces convince everybody, some more
+    at = np.arange(sites)
+    rises[at, at] = lead + (rises.sum(1) - rises[at, at]) / max(1, sites - 1)
+    return {"travel": travel, "piece": rises, "easy": np.exp(log_loss), "distance": far}
 
 
 def trial(seed: int, job: dict[str, Any]) -> dict[str, Any]:
@@ -198,7 +199,7 @@ Promised: at most {level} for the rule. Limit: the 95 % upper limit of the rule'
 cell in every federation (1.000) and is left out. Rows: mean hold-out pictures of a class at a site; below 5 none are
 told. `strong` and `one odd site` are outside the promise's assumptions or at their edge.
 
-| sites x classes | rows | world | trials | rule | limit | travel alone | place alone | easy alone | distance alone |
+| sites x classes | rows | world | trials | rule | limit | piece alone | travel alone | easy alone | distance alone |
 | --- | ---: | --- | ---: | ---: | ---: | ---: | ---: | ---: | ---: |
 """
 PLANTED = """
@@ -208,7 +209,7 @@ Mark: right at home / without the mark. Site first: the smallest chance of all c
 other cells named, per federation. By: how often each signal said so alone, of those found (or, where only all together
 did, was below 0.05).
 
-| sites x classes | rows | world | mark | trials | site first | found | travel | place | largest | others | by |
+| sites x classes | rows | world | mark | trials | site first | found | piece | travel | largest | others | by |
 | --- | ---: | --- | --- | ---: | ---: | ---: | ---: | ---: | ---: | ---: | --- |
 """
 
@@ -236,7 +237,7 @@ def report(cache: Path) -> str:
 def planted_cells(done: list[dict[str, Any]]) -> list[str]:
     cell = [0, 1]
     shares = [np.mean([t["first"][0] == 0 for t in done])]
-    shares += [np.mean([cell in t["named"][name] for t in done]) for name in ("rule", "travel", "same place")]
+    shares += [np.mean([cell in t["named"][name] for t in done]) for name in ("rule", "piece", "travel")]
     shares += [np.mean([t["largest"] == cell for t in done])]
     shares += [np.mean([sum(other != cell for other in t["named"]["rule"]) for t in done])]
     found = [t["by"] for t in done if cell in t["named"]["rule"]]

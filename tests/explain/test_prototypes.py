@@ -56,7 +56,7 @@ def test_of_clean_federations_at_most_the_promised_share_raises_an_alarm(clean: 
     assert np.mean([bool(s.found) for s in clean]) <= LEVEL
 
 
-@pytest.mark.parametrize("signal", ["travel", "same place", "easy", "distance"])
+@pytest.mark.parametrize("signal", ["piece", "travel", "easy", "distance"])
 def test_each_signal_alone_keeps_it_too(clean: list[Standing], signal: str) -> None:
     least = [np.nanmin(p) * np.isfinite(p).sum() for s in clean if (p := s.chances.get(signal)) is not None]
     assert len(least) > 390
@@ -84,7 +84,7 @@ def test_a_site_that_differs_in_all_classes_is_not_named_for_one() -> None:
         (4, 2, 60, "natural", bench.Mark(), 0.9),
         (4, 5, 12, "alike", bench.Mark(home=0.8), 0.75),
         (8, 5, 12, "alike", bench.Mark(), 0.9),
-        (3, 2, 60, "natural", bench.Mark(place=0.0, easy=1.0), 0.75),
+        (4, 2, 60, "natural", bench.Mark(home=0.7, away=0.6), 0.75),
     ],
 )
 def test_a_shortcut_is_found(sites: int, classes: int, rows: int, world: str, mark: Any, at_least: float) -> None:
@@ -92,7 +92,7 @@ def test_a_shortcut_is_found(sites: int, classes: int, rows: int, world: str, ma
     cells = [[(f.site, f.label) for f in s.found] for s in told]
     assert np.mean([(0, 1) in c for c in cells]) >= at_least
     assert np.mean([any(other != (0, 1) for other in c) for c in cells]) <= 2 * LEVEL
-    assert np.mean(["travel" in s.found[0].by for s in told if s.found]) > 0.8
+    assert np.mean([bool({"piece", "travel"} & set(s.found[0].by)) for s in told if s.found]) > 0.8
     assert all(0 <= f.chance <= LEVEL for s in told for f in s.found)
 
 
@@ -113,14 +113,26 @@ def test_travel_of_eight_against_one_in_ten() -> None:
     assert judged(travel=travel).found == []
 
 
-def test_one_place_in_all_pictures() -> None:
-    same = np.stack([np.full((5, 4), 9.0), np.full((5, 4), 40.0)], -1)
-    same[2, 0, 0] = 39
-    found = judged(same=same)
-    assert [(f.site, f.label, f.by) for f in found.found] == [(2, 0, ("same place",))]
-    assert 0.1 < found.usual["same place"][2, 0] < 0.4
-    same[:, 0, 0] = 39  # so it is everywhere: the class is like that
-    assert judged(same=same).found == []
+def test_a_piece_that_convinces_one_model_alone() -> None:
+    rng = np.random.default_rng(0)
+    piece = 1 + 0.2 * rng.normal(size=(5, 5, 4))
+    piece[2, 2, 0] += 4
+    found = judged(piece=piece)
+    assert [(f.site, f.label, f.by) for f in found.found] == [(2, 0, ("piece",))]
+    assert found.piece[2, 0] == pytest.approx(piece[2, 2, 0] - np.delete(piece[2, :, 0], 2).mean())
+    assert -0.5 < found.usual["piece"][2, 0] < 0.5
+    piece[2, :, 0] = 5  # it convinces everybody: it belongs to the class
+    assert judged(piece=piece).found == []
+
+
+def test_a_model_that_did_not_go_round_is_not_compared_with() -> None:
+    piece = 1 + 0.2 * np.random.default_rng(0).normal(size=(5, 5, 4))
+    piece[2, 2, 0] += 4
+    piece[:, 1] = 0  # as those are told who refused
+    found = judged(piece=piece)
+    assert found.piece[2, 0] == pytest.approx(piece[2, 2, 0] - piece[2, [0, 3, 4], 0].mean())
+    assert np.isnan(found.piece[1]).all()
+    assert (2, 0) in [(f.site, f.label) for f in found.found]
 
 
 def test_learned_at_once_is_a_signal_and_learned_late_is_none() -> None:
@@ -139,7 +151,7 @@ def test_weak_signals_speak_together() -> None:
         facts = federation(seed, 6, 4, 14, "alike")
         facts["travel"][0, :, 1, 0] = np.round(facts["travel"][0, :, 1, 1] * 0.35)
         facts["travel"][0, 0, 1, 0] = np.round(facts["travel"][0, 0, 1, 1] * 0.9)
-        facts["same"][0, 1, 0] = rng.binomial(facts["same"][0, 1, 1], 0.6)
+        facts["piece"][0, 0, 1] += rng.normal(1.6, 0.2)
         found += [f for f in judged(**facts).found if (f.site, f.label) == (0, 1)]
     assert len(found) > 5
     assert any(len(f.by) > 1 for f in found)
@@ -156,7 +168,7 @@ def test_any_subset_of_the_facts_will_do() -> None:
         rest = {k: v for k, v in whole.items() if k != name}
         told = judged(**rest)
         assert (told.cells > 0) == bool(set(rest) - {"distance"})
-        assert set(told.chances) == {{"same": "same place"}.get(k, k) for k in rest}
+        assert set(told.chances) == set(rest)
     only = judged(distance=whole["distance"])
     assert (only.cells, only.found) == (0, [])
     assert "distance alone cannot" in calm(only)
@@ -165,13 +177,14 @@ def test_any_subset_of_the_facts_will_do() -> None:
 def test_silent_sites_and_few_pictures_are_left_out() -> None:
     facts = federation(4, 5, 4, 40, "natural", bench.Mark())
     facts["travel"][4] = facts["travel"][:, 4] = 0  # refused: nothing was counted
-    facts["same"][4], facts["easy"][4], facts["distance"][4] = 0, 0, 0
+    facts["piece"][4] = facts["piece"][:, 4] = 0
+    facts["easy"][4], facts["distance"][4] = 0, 0
     facts["travel"][:, 2, 3] = (2, 4)
     told = judged(**facts)
     assert not np.isfinite(told.chance[4]).any()
     assert told.cells == 16
     assert not np.isfinite(told.home[2, 3])
-    assert np.isnan([told.easy[4], told.distance[4], told.same[4]]).all()
+    assert np.isnan([told.easy[4], told.distance[4], told.piece[4]]).all()
     assert np.isfinite(told.chance[2, 3])  # by the other signals
     assert (0, 1) in [(f.site, f.label) for f in told.found]
 
@@ -187,8 +200,9 @@ def test_two_sites_cannot_tell() -> None:
 def test_the_order_of_sites_and_classes_does_not_matter() -> None:
     facts = federation(8, 5, 4, 15, "natural", bench.Mark())
     one, rows, columns = judged(**facts), [3, 0, 4, 1, 2], [2, 3, 0, 1]
-    turned = {k: v[rows][:, columns] for k, v in facts.items() if k != "travel"}
-    two = judged(travel=facts["travel"][rows][:, rows][:, :, columns], **turned)
+    turned = {k: v[rows][:, columns] for k, v in facts.items() if k in ("easy", "distance")}
+    turned |= {k: facts[k][rows][:, rows][:, :, columns] for k in ("travel", "piece")}
+    two = judged(**turned)
     np.testing.assert_allclose(two.chance, one.chance[rows][:, columns], rtol=1e-6)
 
 
@@ -211,23 +225,13 @@ def test_the_sides_of_travel() -> None:
     assert elsewhere.tolist() == [1 + 3 + 100 + 103 + 300 + 301, 5400]
 
 
-def test_one_picture_is_always_at_one_place() -> None:
-    """Five pictures, five places: that says nothing, however few they are."""
-    same = np.stack([np.full((4, 3), 12.0), np.full((4, 3), 40.0)], -1)
-    same[1, 1] = 1, 5
-    assert judged(same=same).chances["same place"][1, 1] == pytest.approx(1)
-
-
 @pytest.mark.parametrize(("a", "n", "b", "m"), [(6, 6, 2, 19), (0, 5, 3, 20), (7, 12, 30, 40), (5, 5, 20, 20)])
 def test_tails_are_those_of_the_laws(a: int, n: int, b: int, m: int) -> None:
     support = np.arange(max(0, a + b - m), min(n, a + b) + 1)
-    whole, half = (np.exp(outliers._log_tail(support, (n, m), a, a + b, part)) for part in (1.0, 0.5))
+    half = np.exp(outliers._log_tail(support, n, m, a, a + b))
     for i in range(40, 90, 7):
         law = stats.nchypergeom_fisher(n + m, a + b, n, np.exp(GRID[i]))
-        assert whole[i] == pytest.approx(law.sf(a - 1), rel=1e-6)
         assert half[i] == pytest.approx(law.sf(a) + law.pmf(a) / 2, rel=1e-6)
-        binomial = np.exp(outliers._log_tail(np.arange(n + 1), (n,), a))[i]
-        assert binomial == pytest.approx(stats.binom.sf(a - 1, n, 1 / (1 + np.exp(-GRID[i]))), rel=1e-6)
 
 
 def test_what_the_others_say_is_what_a_fit_without_the_cell_says() -> None:
@@ -283,7 +287,7 @@ def test_facts_are_found_by_their_meaning() -> None:
     made = federation(3, 4, 3, 40, "natural", bench.Mark())
     wanted = {
         "travel": means.TRAVEL,
-        "same": means.SAME_PLACE,
+        "piece": means.PIECE,
         "easy": means.EASY,
         "distance": means.PROTOTYPE_DISTANCE,
     }

@@ -33,11 +33,11 @@ from indisco_by_hand import (
 )
 from vitrail import methods
 from vitrail.core.exchange import Rows
-from vitrail.core.facts import ALONE, EASY, OWN, PROTOTYPE_DISTANCE, SAME_PLACE, SHARED, TRAVEL, told
+from vitrail.core.facts import ALONE, EASY, OWN, PIECE, PROTOTYPE_DISTANCE, SHARED, TRAVEL, told
 from vitrail.core.task import Batch
 from vitrail.core.tensors import Params
 from vitrail.engines.local import Engine
-from vitrail.methods.prototypes import nearest_patches, same_place, sparse_last
+from vitrail.methods.prototypes import nearest_patches, sparse_last
 from vitrail.nets import prototypes
 from vitrail.nets.proto import similarity
 
@@ -107,19 +107,6 @@ def test_travel_counts_what_each_model_tells_right() -> None:
     assert not any(v.any() for v in last.coord.offered.values())
 
 
-def test_same_place_counts_the_most_frequent_cell() -> None:
-    engine, state, last = usual("all")
-    found = told(last.facts, SAME_PLACE)
-    assert found is not None
-    for i in range(3):
-        x, y, _ = own_rows(engine, i)
-        d = distances(site(state.alone, i), x)[0]
-        for c in range(K):
-            cells = d[y == c][:, c == OF].amin(1).argmin(1)
-            there = [int(cells.bincount().max()), len(cells)] if len(cells) >= 2 else [0, 0]
-            assert found[i, c].tolist() == there
-
-
 def test_a_pushed_prototype_is_a_patch_of_its_picture() -> None:
     """Its distance there is nothing; of a class without a picture it stays as it is."""
     engine, state, _ = usual("prototypes")
@@ -159,8 +146,6 @@ def test_of_equal_places_the_first_is_taken() -> None:
     rows = Rows(torch.tensor([6.0]), None, lambda: iter([Batch(x, y, torch.ones(1, 6, 1, dtype=torch.double))]))
     _, where = nearest_patches(net, params, rows)
     assert where[0, :, 0].tolist() == [0, 0, 1, 1]
-    assert same_place(net, params, rows, 1)[0].tolist() == [[3, 3], [3, 3]]
-    assert same_place(net, params, rows, 4)[0].tolist() == [[0, 0], [0, 0]]
 
 
 def test_who_refuses_lets_no_model_go_and_tells_nothing() -> None:
@@ -172,7 +157,7 @@ def test_who_refuses_lets_no_model_go_and_tells_nothing() -> None:
     assert not found[1].any()
     assert not found[:, 1].any()
     assert found[0, 2].any()
-    for means in (EASY, SAME_PLACE, PROTOTYPE_DISTANCE):
+    for means in (EASY, PIECE, PROTOTYPE_DISTANCE):
         value = told(last.facts, means)
         assert value is not None
         assert value[0].any()
@@ -181,5 +166,5 @@ def test_who_refuses_lets_no_model_go_and_tells_nothing() -> None:
 
 def test_fewer_than_so_many_are_not_told() -> None:
     _, _, last = run(least=1000)
-    for means in (TRAVEL, SAME_PLACE, EASY):
+    for means in (TRAVEL, PIECE, EASY):
         assert not told(last.facts, means).any()  # type: ignore[union-attr]

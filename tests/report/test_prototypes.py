@@ -31,7 +31,7 @@ bench = load_script("planted_bias_rule")
 TITLE, MAPS = "Whose class stands out", "Each site and class against what is usual here"
 MEANINGS = {
     "travel": means.TRAVEL,
-    "same": means.SAME_PLACE,
+    "piece": means.PIECE,
     "easy": means.EASY,
     "distance": means.PROTOTYPE_DISTANCE,
 }
@@ -91,7 +91,7 @@ def test_pages_of_other_runs_know_nothing_of_it() -> None:
 def test_each_fact_alone_is_drawn_and_none_is_listed() -> None:
     whole = facts_of(4, 3, 40)
     assert undrawn(page(whole, 4)) == []
-    titles = ("Travel: right at home", "Same place", "Learned too easily", "Distance of the site")
+    titles = ("Travel: right at home", "A piece that convinces", "Learned too easily", "Distance of the site")
     for (name, fact), title in zip(whole.items(), titles, strict=True):
         shown = page({name: fact}, 4)
         assert undrawn(shown) == []
@@ -130,7 +130,7 @@ def test_cells_say_what_was_measured_and_what_is_usual() -> None:
     assert told is not None
     assert (0, 1) in [(f.site, f.label) for f in told.found]
     maps = {m.key: m for m in contents(told, ["a", "b", "c", "d"], ["cat", "dog", "emu"])["maps"]}
-    assert list(maps) == ["travel", "distance"]
+    assert list(maps) == ["piece", "travel"]
     names, cells = (ElementTree.fromstring(svg) for svg in re.findall(r"<svg.*?</svg>", maps["travel"].drawing))
     assert [el.text for el in names.iter("text")] == ["a", "b", "c", "d"]
     said = {el[0].text: el.get("class") for el in cells.iter("rect") if len(el)}
@@ -145,10 +145,10 @@ def test_cells_say_what_was_measured_and_what_is_usual() -> None:
 
 
 def test_red_is_where_a_shortcut_would_lie() -> None:
-    """More at one place, further away, less loss than usual."""
+    """Convinced by a piece as no other, further away, less loss than usual."""
     facts = facts_of(5, 4, 40, marked=False)
-    for fact, factor in zip(facts.values(), (1, 2, 0.3, 3), strict=True):
-        at = (3, 2, 0) if fact.means == means.SAME_PLACE else (3, 2)
+    for fact, factor in zip(facts.values(), (1, 9, 0.3, 3), strict=True):
+        at = (3, 3, 2) if fact.means == means.PIECE else (3, 2)
         fact.value[at] = fact.value[at] * factor
     told = read_standing(facts)
     assert told is not None

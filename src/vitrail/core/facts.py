@@ -70,8 +70,8 @@ ALONE_BIAS = "constants of a linear model trained alone"  # [site, output]
 # Of networks with prototypes. Nothing is told of a class of which a site has too few pictures, or where it refused: 0.
 TRAVEL = "a user's model on a site's hold-out pictures of a class: how many it tells right, and how many there are"
 # [user, site, class, 2]
-SAME_PLACE = "of a site's pictures of a class, how many are told by one and the same place; and how many there are"
-# [site, class, 2]
+PIECE = "how far the most telling piece of a site's pictures of a class convinces a user's model: a rise in log-odds"
+# [site, user, class]
 EASY = "the mean loss of a site's pictures of a class after the warm-up"  # [site, class]
 PROTOTYPE_DISTANCE = "how far a site's own prototypes of a class lie from the shared ones"  # [site, class]
 

@@ -3,10 +3,10 @@ that class is asked for again, with the window painted over.
 
     map(v, u) = mean over the class's pictures i of  f_c(x_i) - f_c(x_i with the window at (v, u) painted over)
 
-f_c is the score of class c less the log of the sum of the others' exponentials (its log-odds). Painted over means: in
-the colour that the picture has around the window, fading in from its rim, so that no edge is added. What lies at the
-same place in all pictures of a class (a mark, a text, the corner of a device) cannot escape the mean, and what lies
-elsewhere in each of them is thinned out by it. The map knows the model's answers only, never its inside.
+f_c is the score of class c less the log of the sum of the others' exponentials (its log-odds); core/windows.py says how
+it is painted over. What lies at the same place in all pictures of a class (a mark, a text, the corner of a device)
+cannot escape the mean, and what lies elsewhere in each of them is thinned out by it. The map knows the model's answers
+only, never its inside.
 """
 
 from __future__ import annotations
@@ -15,7 +15,10 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
+
+from vitrail.core.windows import painted, places
 
 Floats = NDArray[np.float64]
 Pictures = NDArray[np.uint8]  # [row, channel, height, width]
@@ -69,18 +72,13 @@ def hide(answer: Answer, pictures: Pictures, label: int, window: int = 0) -> Hid
     taken = pictures[np.unique(np.linspace(0, len(pictures) - 1, min(MOST, len(pictures))).astype(int))]
     height, width = taken.shape[2:]
     window = window or max(3, min(height, width) // WINDOW)
-    top, left = (_places(side, window) for side in (height, width))
-    whole = _odds(answer(taken), label)
+    top, left = (np.array(places(side, window, window // STEPS)) for side in (height, width))
+    whole, numbers = _odds(answer(taken), label), torch.from_numpy(taken).double()
     left_over = []  # [down][across]
-    for y in top:
-        painted = np.concatenate([_painted(taken, y, x, window) for x in left])
-        left_over.append(_odds(answer(painted), label).reshape(len(left), -1).mean(1))
+    for y in top.tolist():
+        hidden = np.concatenate([_painted(numbers, y, x, window) for x in left.tolist()])
+        left_over.append(_odds(answer(hidden), label).reshape(len(left), -1).mean(1))
     return Hidden(whole.mean() - np.array(left_over), top, left, window, len(taken), float(whole.mean()))
-
-
-def _places(side: int, window: int) -> NDArray[np.int64]:
-    step = max(1, window // STEPS)
-    return np.unique(np.append(np.arange(0, side - window, step), side - window))
 
 
 def _odds(scores: Floats, label: int) -> Floats:
@@ -89,14 +87,5 @@ def _odds(scores: Floats, label: int) -> Floats:
     return np.asarray(scores[:, label] - high[:, 0] - np.log(np.exp(others - high).sum(1)))
 
 
-def _painted(pictures: Pictures, y: int, x: int, window: int) -> Pictures:
-    """The window in the mean colour of the ring around it, fading in over a quarter of its side."""
-    out, rim = pictures.copy(), max(1, window // 4)
-    ring = pictures[:, :, max(0, y - rim) : y + window + rim, max(0, x - rim) : x + window + rim].astype(np.float64)
-    inside = pictures[:, :, y : y + window, x : x + window].astype(np.float64)
-    around = ring.shape[2] * ring.shape[3] - window * window
-    colour = (ring.sum((2, 3)) - inside.sum((2, 3))) / max(1, around)
-    ramp = np.minimum(1.0, (np.minimum(np.arange(window), np.arange(window)[::-1]) + 1) / rim)
-    cover = np.minimum.outer(ramp, ramp)
-    out[:, :, y : y + window, x : x + window] = (inside * (1 - cover) + colour[:, :, None, None] * cover).round()
-    return out
+def _painted(pictures: torch.Tensor, y: int, x: int, window: int) -> Pictures:
+    return np.asarray(painted(pictures, y, x, window).round().to(torch.uint8).numpy())

@@ -32,8 +32,6 @@ HEAVY = 6.0  # degrees of freedom of tails that no count gives
 FEWEST_SITES, FEWEST_CELLS = 3, 5
 NORMAL = np.polynomial.hermite_e.hermegauss(25)  # where, and how much each counts
 GRID = np.linspace(-15, 15, 121)  # log odds at which tails of counts are computed
-_SINH = np.linspace(-6, 6, 49)
-STUDENT = np.sinh(_SINH), stats.t.pdf(np.sinh(_SINH), HEAVY) * np.cosh(_SINH)
 
 
 class Expected(NamedTuple):
@@ -116,37 +114,30 @@ def chance_of_log(y: Floats, by: Expected) -> Floats:
     return by.table((by.weight * tail).sum(0))
 
 
-def chance_of_counts(count: Floats, of: Floats, by: Expected) -> Floats:
-    """[site, class]: the chance of so many or more of that many, at log odds as expected, with the tails of HEAVY."""
-    cells = zip(count[by.cells], of[by.cells], strict=True)
-    return by.table(_integrated(by, [_log_tail(np.arange(n + 1), (n,), k) for k, n in cells], STUDENT))
-
-
 def chance_of_ratio(own: Floats, away: Floats, by: Expected) -> Floats:
     """[site, class]: the chance of more right at home, and half that of just as many (Lancaster's mid-p: with few
     pictures the whole promises far less than it keeps), given how many were right at home and away together, at a log
     odds ratio as expected (Fisher's noncentral hypergeometric law). own, away: [site, class, (right, of)]."""
     tails = []
     for (a, n), (b, m) in zip(own[by.cells], away[by.cells], strict=True):
-        tails.append(_log_tail(np.arange(max(0, a + b - m), min(n, a + b) + 1), (n, m), a, a + b, 0.5))
-    return by.table(_integrated(by, tails, NORMAL))
+        tails.append(_log_tail(np.arange(max(0, a + b - m), min(n, a + b) + 1), n, m, a, a + b))
+    return by.table(_integrated(by, tails))
 
 
-def _log_tail(x: Floats, of: tuple[float, ...], least: float, total: float = 0.0, half: float = 1.0) -> Floats:
-    """At each of GRID the log chance of `least` or more, that of `least` itself times `half`, where x of of[0] have
-    C(of[0], x) ways, and the rest of the total C(of[1], total - x): a binomial law, or a hypergeometric one."""
-    ways = special.gammaln(x + 1) + special.gammaln(of[0] - x + 1)
-    for n in of[1:]:
-        ways = ways + special.gammaln(total - x + 1) + special.gammaln(n - total + x + 1)
+def _log_tail(x: Floats, n: float, m: float, least: float, total: float) -> Floats:
+    """At each of GRID the log chance of more than `least` and half of that of `least`, where x of n have C(n, x) ways
+    and the rest of the total C(m, total - x)."""
+    ways = special.gammaln(x + 1) + special.gammaln(n - x + 1)
+    ways = ways + special.gammaln(total - x + 1) + special.gammaln(m - total + x + 1)
     log = GRID[:, None] * x - ways
     chance = np.exp(log - log.max(1, keepdims=True))
-    tail = chance @ np.where(x > least, 1.0, np.where(x == least, half, 0.0))
+    tail = chance @ np.where(x > least, 1.0, np.where(x == least, 0.5, 0.0))
     return np.asarray(np.log(np.maximum(tail / chance.sum(1), 1e-300)))
 
 
-def _integrated(by: Expected, tails: list[Floats], nodes: tuple[Floats, Floats]) -> Floats:
+def _integrated(by: Expected, tails: list[Floats]) -> Floats:
     """[cell]: the mean of a tail, its log given at GRID, over what is expected."""
-    at, counts = nodes[0], nodes[1] / nodes[1].sum()
+    at, counts = NORMAL[0], NORMAL[1] / NORMAL[1].sum()
     out = np.empty(len(tails))
     for i, tail in enumerate(tails):
         theta = by.mean[:, i, None] + by.spread[:, i, None] * at

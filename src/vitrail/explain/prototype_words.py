@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
+import numpy as np
+
 from vitrail.explain.prototypes import Found, Standing, too_few
 
 LOOK = "vitrail look RUN --site NAME --data PICTURES"
@@ -61,6 +63,12 @@ def percent(share: float) -> str:
     return f"{100 * share:.0f} %"
 
 
+def times(log_odds: float) -> str:
+    """A difference of log-odds as a factor of odds."""
+    factor = float(np.exp(min(max(log_odds, -7.0), 14.0)))
+    return f"{factor:.1f} times" if factor < 10 else f"{float(f'{factor:.1g}'):,.0f} times"
+
+
 def _said(standing: Standing, found: Found, site: str, label: str) -> Said:
     at, usual, parts = (found.site, found.label), standing.usual, []
     for signal in found.by:
@@ -68,9 +76,12 @@ def _said(standing: Standing, found: Found, site: str, label: str) -> Said:
             home, away, expected = (percent(t[at]) for t in (standing.home, standing.away, usual[signal]))
             part = f"its model gets {home} of these pictures right at home and {away} at the other sites (usual at "
             parts.append(f"{part}home, for a model that does so elsewhere: {expected})")
-        elif signal == "same place":
-            part = f"in {percent(standing.same[at])} of its own pictures it looks at one and the same place"
-            parts.append(f"{part} (usual: {percent(usual[signal][at])})")
+        elif signal == "piece":
+            more, expected = times(standing.piece[at]), times(usual[signal][at])
+            part = (
+                f"a piece of its own pictures, put into others, makes the class {more} likelier to its own model than "
+            )
+            parts.append(f"{part}to the other sites' models (usual: {expected})")
         else:
             parts.append(f"it was learned at once (loss {standing.easy[at]:.2g}, usual: {usual[signal][at]:.2g})")
     chance = "below 0.001" if found.chance < 0.001 else f"{found.chance:.3f}"

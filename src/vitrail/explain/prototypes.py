@@ -4,7 +4,7 @@ Signals, each of one site and class against all other cells (outliers.py says ho
 
     travel       is the site's model much better at home than away? Right at home, of so many, against right at all
                  others together, beside how much easier the site's pictures of the class are for the others' models
-    same place   does it look at one and the same place in more of its pictures than others do?
+    piece        does a piece of the site's pictures convince its own model far more than the others' models?
     easy         was it learned with less loss, for so many pictures, than elsewhere?
 
 A cell's chance is the smallest of its signals' chances, each over its weight (Bonferroni), among them `together`:
@@ -32,14 +32,13 @@ from vitrail.core.facts import Facts, told
 from vitrail.explain.outliers import (
     FEWEST_SITES,
     Floats,
-    chance_of_counts,
     chance_of_log,
     chance_of_ratio,
     expected,
 )
 
 LEVEL = 0.05  # of clean federations raise an alarm, at most
-WEIGHTS = {"travel": 0.5, "same place": 0.15, "easy": 0.05, "together": 0.3}
+WEIGHTS = {"piece": 0.5, "travel": 0.2, "easy": 0.05, "together": 0.25}
 RELATED = 0.3  # correlation of two signals in a clean cell
 FEWEST_ROWS = 5
 
@@ -58,7 +57,7 @@ class Standing(NamedTuple):
 
     home: Floats  # share that the site's model gets right there
     away: Floats  # and elsewhere
-    same: Floats  # share of pictures with one and the same strongest place
+    piece: Floats  # how much further the piece convinces the site's model, in log-odds, than the others' in the mean
     easy: Floats
     distance: Floats
     usual: dict[str, Floats]  # by signal, what the other cells make one expect; of travel: right at home
@@ -79,50 +78,50 @@ class Standing(NamedTuple):
 
 def judge(
     travel: Floats | None = None,
-    same: Floats | None = None,
+    piece: Floats | None = None,
     easy: Floats | None = None,
     distance: Floats | None = None,
     level: float = LEVEL,
 ) -> Standing | None:
-    """`travel`: [user, site, class, (right, rows)]; `same`: [site, class, (in one place, pictures)]; `easy`,
-    `distance`: [site, class]. NaN, and counts of nothing, are not told. None where nothing is."""
-    shapes = [t.shape[-3:-1] for t in (travel, same) if t is not None]
+    """`travel`: [user, site, class, (right, rows)]; `piece`: [site, user, class], rises; `easy`, `distance`: [site,
+    class]. NaN, counts of nothing, and rises and losses of just 0 are not told. None where nothing is."""
+    shapes = [t.shape[1:3] for t in (travel,) if t is not None] + [t.shape[1:] for t in (piece,) if t is not None]
     shapes += [t.shape for t in (easy, distance) if t is not None]
     if not shapes:
         return None
     nothing = np.full(shapes[0], np.nan)
     with np.errstate(divide="ignore", invalid="ignore"):
         home, away, others, elsewhere = (_pair(nothing),) * 4 if travel is None else _sides(travel)
-        held = _pair(nothing) if same is None else _told(same)
-        size = np.log(np.where(np.isfinite(held[..., 1]), held[..., 1], home[..., 1]))
+        lead = nothing if piece is None else _lead(np.where(piece == 0, np.nan, piece))
+        size = np.log(home[..., 1])
         size = size - (np.nanmean(size) if np.isfinite(size).any() else 0.0)
         loss, far = (nothing if t is None else np.where(t > 0, t, np.nan) for t in (easy, distance))
         seen = {
             "travel": _travel(home, away, others, elsewhere),
-            "same place": _same_place(held, size),
+            "piece": _small(-lead, size),
             "easy": _small(np.log(loss), size),
             "distance": _small(-np.log(far), size),
         }
         usual = {name: found[1] for name, found in seen.items() if found is not None}
-        if "distance" in usual:
-            usual["distance"] = 1 / usual["distance"]
+        usual |= {name: -middle for name, middle in usual.items() if name in ("piece", "distance")}
+        usual |= {name: np.exp(middle) for name, middle in usual.items() if name in ("easy", "distance")}
     chances = {name: found[0] for name, found in seen.items() if found is not None}
     signals = {name: p for name, p in chances.items() if name in WEIGHTS}
     chance = _fused(signals, nothing.shape)
-    out = Standing(_share(home), _share(away), _share(held), loss, far, usual, chances, chance, [], level)
+    out = Standing(_share(home), _share(away), lead, loss, far, usual, chances, chance, [], level)
     return out._replace(found=_found(out, signals))
 
 
 def read_standing(facts: Facts, level: float = LEVEL) -> Standing | None:
     """From the facts of a run, any of which may be missing; None where all are."""
-    wanted = (means.TRAVEL, means.SAME_PLACE, means.EASY, means.PROTOTYPE_DISTANCE)
-    travel, same, easy, far = (None if (t := told(facts, what)) is None else t.double().numpy() for what in wanted)
-    return judge(travel, same, easy, far, level)
+    wanted = (means.TRAVEL, means.PIECE, means.EASY, means.PROTOTYPE_DISTANCE)
+    travel, piece, easy, far = (None if (t := told(facts, what)) is None else t.double().numpy() for what in wanted)
+    return judge(travel, piece, easy, far, level)
 
 
 def too_few(standing: Standing) -> bool:
     """Whether so few sites told anything that nobody can say who is odd."""
-    tables = (standing.home, standing.same, standing.easy, standing.distance)
+    tables = (standing.home, standing.piece, standing.easy, standing.distance)
     return int(np.isfinite(np.stack(tables)).any((0, 2)).sum()) < FEWEST_SITES
 
 
@@ -178,21 +177,18 @@ def _travel(home: Floats, away: Floats, others: Floats, elsewhere: Floats) -> tu
     return chance_of_ratio(home, away, by), special.expit(_log_odds(away) + by.middle)
 
 
-def _same_place(held: Floats, size: Floats) -> tuple[Floats, Floats] | None:
-    """One picture is where the place is; how many of the others agree?"""
-    rest = held - 1
-    share = (rest[..., 0] + 0.5) / (rest[..., 1] + 1)
-    by = expected(_log_odds(rest), 1 / (rest[..., 1] * share * (1 - share)), (size,))
-    if by is None:
-        return None
-    usual = (1 + special.expit(by.middle) * rest[..., 1]) / held[..., 1]
-    return chance_of_counts(rest[..., 0], rest[..., 1], by), usual
+def _lead(rises: Floats) -> Floats:
+    """[site, user, class] -> [site, class]: under the site's own model, less the mean of the others'."""
+    sites = np.arange(len(rises))
+    own, others = rises[sites, sites], np.where(np.eye(len(rises), dtype=bool)[:, :, None], np.nan, rises)
+    many = np.isfinite(others).sum(1)
+    return np.asarray(np.where(many > 0, own - np.nansum(others, 1) / many, np.nan))
 
 
 def _small(log: Floats, size: Floats) -> tuple[Floats, Floats] | None:
-    """Chances of logs as small as these."""
+    """Chances of logs as small as these, and what is expected of them."""
     by = expected(log, None, (size,))
-    return None if by is None else (chance_of_log(log, by), np.exp(by.middle))
+    return None if by is None else (chance_of_log(log, by), by.middle)
 
 
 # all together

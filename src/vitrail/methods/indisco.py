@@ -46,7 +46,7 @@ from vitrail.core.rules import SGD, Adam, Rule, of_parameter
 from vitrail.core.task import Batch, Net, Task, carried
 from vitrail.core.tensors import Params, copied, moved, per_site, to_all
 from vitrail.methods.fedavg import Averages, Shared
-from vitrail.methods.prototypes import nearest_patches, net_of, pulls, same_place, sparse_last
+from vitrail.methods.prototypes import nearest_patches, net_of, pulls, sparse_last
 from vitrail.methods.travel import shows
 from vitrail.nets import ProtoNet
 
@@ -65,7 +65,6 @@ class State(NamedTuple):
     alone_ending: Annotated[Params, "its prototypes and last layer, made of your own pictures"]
     patches: Annotated[Tensor, "which of your pictures, and which place in it, each prototype is taken from"]
     easy: Annotated[Tensor, "how well your pictures of each class were told after the warm-up"]  # [site, class]
-    place: Annotated[Tensor, "how many of your pictures of each class are told by one and the same place"]
     memory: Annotated[Params, "what the optimiser remembers of your last batches"] = {}  # noqa: RUF012
     alone_memory: Annotated[Params, "what the optimiser remembers of them for that model"] = {}  # noqa: RUF012
 
@@ -155,7 +154,6 @@ class InDISCO(Method[State, Coord, Work, Shared, Any]):
         shared, like = task.select(every, self.common), task.like
         alone = copied(every) if self.compares else {}
         patches = torch.full((sites, 1 + self.compares, net.outputs * net.per_class, 2), -1, device=like.device)
-        told = like.new_zeros(sites, net.outputs)
         return State(
             {k: v for k, v in every.items() if k not in shared},
             copied(shared),
@@ -164,8 +162,7 @@ class InDISCO(Method[State, Coord, Work, Shared, Any]):
             alone,
             copied(task.select(alone, ENDING)),
             patches,
-            told,
-            torch.stack([told, told], -1),
+            like.new_zeros(sites, net.outputs),
             task.remembered(every, shared),
             task.remembered(alone),
         )
@@ -308,7 +305,6 @@ class Push(Exchange[State, Coord, Nothing, Nothing, Nothing]):
             ending={k: endings[0][k] for k in state.ending},
             alone_ending={k: endings[-1][k] for k in state.alone_ending},
             patches=torch.stack(patches, 1),
-            place=same_place(net, of.apart(state), rows, of.least),
         )
         return kept, Nothing()
 

@@ -1,8 +1,6 @@
-"""What is done with prototypes at one site, for all sites at once: the pull of a loss, push, last layer, same place."""
+"""What is done with prototypes at one site, for all sites at once: the pull of a loss, push, last layer."""
 
 from __future__ import annotations
-
-from collections.abc import Iterator
 
 import torch
 from torch import Tensor
@@ -69,28 +67,6 @@ def sparse_last(net: ProtoNet, params: Params, rows: Rows, l1: float, steps: int
         pace, slower = (1 + (1 + 4 * pace**2) ** 0.5) / 2, pace
         ahead = weight + (slower - 1) / pace * (weight - before)
     return torch.where(per_site(steepest > 0, weight), weight, params[net.HEAD])
-
-
-def same_place(net: ProtoNet, params: Params, rows: Rows, least: int) -> Tensor:
-    """[site, class, 2]: of how many pictures of a class the strongest cell of its prototypes is that which is so most
-    often, and how many pictures there are; nothing where there are fewer than `least`."""
-    votes: Tensor | None = None
-    for block in rows.blocks():
-        cells = torch.stack(list(_strongest(net, params, block)), 1)  # [site, class, row]
-        real = (block.y * (block.w > 0)).transpose(1, 2)  # [site, class, row]
-        many = net.maps(params, block.x[:, :1])[0, 0, 0].numel()
-        counted = torch.zeros(*real.shape[:2], many, dtype=real.dtype, device=real.device).scatter_add_(2, cells, real)
-        votes = counted if votes is None else votes + counted
-    assert votes is not None
-    found = torch.stack([votes.amax(2), votes.sum(2)], -1)
-    return torch.where(found[..., 1:] >= least, found, 0)
-
-
-def _strongest(net: ProtoNet, params: Params, block: Batch) -> Iterator[Tensor]:
-    """Class by class [site, row]: the cell that is nearest to one of its prototypes."""
-    distance = net.maps(params, block.x).flatten(3)
-    for own in net.own(distance):
-        yield _first_lowest(distance[:, :, own].amin(2))[1]
 
 
 def _first_lowest(values: Tensor) -> tuple[Tensor, Tensor]:

@@ -4,7 +4,8 @@
                   them on its hold-out pictures, and only counts come back: of each class, how many are told right,
                   and how many there are
     distance      how far a site's own prototypes lie from the shared ones, mean over those of a class (the paper's)
-    same place    of a class's pictures, how many are told by one and the same cell of the feature map
+    pieces        how far the most telling piece of a site's pictures of a class convinces each of these models, when it
+                  is put into the site's other pictures (pieces.py)
     easy          how well each class was told after the warm-up
 
 Of a class of which a site has fewer than `least` pictures nothing is told but the distance. The coordinator forgets the
@@ -20,11 +21,12 @@ import torch
 from torch import Tensor
 
 from vitrail.core.exchange import AnyExchange, Exchange, Nothing, Roster, Rows
-from vitrail.core.facts import AGREED, EASY, PROTOTYPE_DISTANCE, SAME_PLACE, TRAVEL, Fact, Facts
+from vitrail.core.facts import AGREED, EASY, PIECE, PROTOTYPE_DISTANCE, TRAVEL, Fact, Facts
 from vitrail.core.rules import Rule
 from vitrail.core.task import Batch, Task
 from vitrail.core.tensors import Params, per_site, tmap, to_all, zeros
 from vitrail.methods.parts import Reveal
+from vitrail.methods.pieces import rises
 from vitrail.methods.prototypes import net_of
 
 if TYPE_CHECKING:
@@ -42,6 +44,9 @@ class Round(NamedTuple):
 
 class Counts(NamedTuple):
     counts: Annotated[Tensor, "of each model and class, how many hold-out pictures it tells right, of how many"]
+    rises: Annotated[
+        Tensor, "of each model and class, how far the most telling piece of your pictures of the class convinces it"
+    ]
 
 
 class _Quiet(Exchange[Any, Any, Nothing, Any, Any]):
@@ -84,7 +89,10 @@ class Try(_Quiet):
     name: ClassVar[str] = "models tried"
     holds_out: ClassVar[bool] = True
     of: InDISCO
-    consent: str = "how many of your hold-out pictures of each class each site's model tells right, of how many"
+    consent: str = (
+        "how many of your hold-out pictures of each class each site's model tells right, of how many, and how far "
+        "the most telling piece of your pictures of the class convinces it, put into your other pictures"
+    )
 
     def send(self, task: Task, coord: Any, roster: Roster) -> Round:
         n = len(roster.names)
@@ -93,7 +101,8 @@ class Try(_Quiet):
     def report(self, task: Task, state: Any, work: Nothing, down: Round, rows: Rows, rule: Rule) -> tuple[Any, Any]:
         told = [self.count(task, tmap(lambda v: v[:, j], down.models), rows) for j in range(down.real.shape[1])]  # noqa: B023
         counts = torch.stack(told, 1)  # [site, user, class, 2]
-        return state, Counts(counts * (down.real > 0)[..., None, None])
+        rise = rises(task, self.of.apart(state), down.models, down.real, rows, self.of.least)
+        return state, Counts(counts * (down.real > 0)[..., None, None], rise)
 
     def count(self, task: Task, model: Params, rows: Rows) -> Tensor:
         """[site, class, 2]: told right, and of how many."""
@@ -107,15 +116,12 @@ class Try(_Quiet):
     def merge(self, task: Task, coord: Any, up: Counts, roster: Roster) -> tuple[Any, Facts]:
         gone = coord._replace(offered=zeros(coord.offered), offers=torch.zeros_like(coord.offers))
         told = Fact(up.counts.transpose(0, 1), ("user", "site", "class", "count"), TRAVEL)
-        return gone, {"travel": told, **agreed(roster)}
+        piece = Fact(up.rises, ("site", "user", "class"), PIECE)
+        return gone, {"travel": told, "piece": piece, **agreed(roster)}
 
 
 class Distance(Reveal):
     name: ClassVar[str] = "distance"
-
-
-class Place(Reveal):
-    name: ClassVar[str] = "same place"
 
 
 class Easy(Reveal):
@@ -131,13 +137,11 @@ def shows(of: InDISCO) -> tuple[AnyExchange, ...]:
         return {"distance": between.unflatten(1, (net.outputs, net.per_class)).mean(2)}
 
     far = "how far the prototypes of your own lie from the shared ones, a mean for each class"
-    place = "of your pictures of each class, how many are told by one and the same place in them"
     easy = "how well your pictures of each class were told after the warm-up: a mean loss for each"
     by_class = ("site", "class")
     found: list[AnyExchange] = [Offer(of), Try(of)] if of.travel else []
     if of.share != "no":
         found.append(Distance(distance, lambda name: (by_class, PROTOTYPE_DISTANCE), far))
-    found.append(Place(lambda t, s: {"same_place": s.place}, lambda name: ((*by_class, "count"), SAME_PLACE), place))
     found.append(Easy(lambda task, state: {"easy": state.easy}, lambda name: (by_class, EASY), easy))
     return tuple(found)
 

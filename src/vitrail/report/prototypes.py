@@ -58,13 +58,15 @@ KINDS = {
         "distance {}; usual: {}",
         False,
     ),
-    "same place": _Kind(
-        "Same place",
-        "The number: the part of a site's own pictures of a class in which its model looks hardest at one and the same "
-        "place, in hundredths. Red: more than usual in this federation.",
-        0.5,
-        "one and the same place in {}; usual: {}",
-        True,
+    "piece": _Kind(
+        "A piece that convinces its own model only",
+        "A site cuts the piece out of its pictures of a class that its model goes by most, and puts it into its own "
+        "pictures of other classes. The number: how much further that moves the site's model towards the class, in "
+        "log-odds, than the other sites' models. What belongs to the class moves all of them; a mark that only "
+        "this site has moves its own model alone. Red: more than usual in this federation.",
+        2.0,
+        "{} more for its own model than for the others'; usual: {}",
+        False,
     ),
     "easy": _Kind(
         "Learned too easily: loss after the warm-up",
@@ -93,8 +95,8 @@ def contents(standing: Standing, sites: Sequence[str], levels: Sequence[str]) ->
     labels, shown = labels_of(levels, standing), _columns(standing)
     maps = {kind: _map(standing, sites, labels, shown, kind) for kind in KINDS if kind in standing.usual}
     return {
-        "maps": [maps[kind] for kind in ("travel", "distance") if kind in maps],
-        "folded": [maps[kind] for kind in ("same place", "easy") if kind in maps],
+        "maps": [maps[kind] for kind in ("piece", "travel") if kind in maps],
+        "folded": [maps[kind] for kind in ("distance", "easy") if kind in maps],
         "classes": len(labels),
         "left_out": len(labels) - len(shown),
         "least": _least(standing, sites, labels),
@@ -117,8 +119,8 @@ def _values(standing: Standing, kind: str) -> tuple[np.ndarray, np.ndarray, np.n
     usual = standing.usual[kind]
     if kind == "travel":
         return standing.travel, usual - standing.away, standing.home - usual
-    if kind == "same place":
-        return standing.same, usual, standing.same - usual
+    if kind == "piece":
+        return standing.piece, usual, standing.piece - usual
     value = standing.easy if kind == "easy" else standing.distance
     return value, usual, np.log(value / usual) * (-1 if kind == "easy" else 1)
 
@@ -180,7 +182,7 @@ def _least(standing: Standing, sites: Sequence[str], labels: Sequence[str]) -> l
         site, label = int(at[0]), int(at[1])
         each = {name: p[site, label] for name, p in standing.chances.items()}
         row = {"site": sites[site], "class": labels[label], "stands out": "yes" if (site, label) in flagged else "no"}
-        row |= {kind: _small(each.get(kind, math.nan)) for kind in ("travel", "same place", "easy", "distance")}
+        row |= {kind: _small(each.get(kind, math.nan)) for kind in ("piece", "travel", "easy", "distance")}
         out.append({**row, "all": _small(float(standing.chance[site, label]) * standing.cells)})
     return out
 

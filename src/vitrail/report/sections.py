@@ -167,7 +167,7 @@ def _classes(page: Page) -> Contents:
 
 # whose class stands out
 
-STANDING = (means.TRAVEL, means.SAME_PLACE, means.EASY, means.PROTOTYPE_DISTANCE)
+STANDING = (means.TRAVEL, means.PIECE, means.EASY, means.PROTOTYPE_DISTANCE)
 
 
 def _read_standing(page: Page) -> Standing:
