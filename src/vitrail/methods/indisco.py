@@ -205,7 +205,8 @@ class InDISCO(Method[State, Coord, Work, Shared, Any]):
         wrong = ~net.own(slope[net.HEAD])
         slope[net.HEAD] += self.l1 * per_site(batch.w.sum((1, 2)), wrong[None]) * (params[net.HEAD].sign() * wrong)
         held = task.select(params, task.others(self.still))
-        rule.follow(held, {k: v for k, v in memory.items() if of_parameter(k) in held}, slope)
+        kept = {k: v for k, v in memory.items() if of_parameter(k) in held}
+        rule.follow(held, kept, {k: slope[k] for k in held})
 
     def report(self, task: Task, state: State, work: Work, down: Shared, rows: Rows, rule: Rule) -> tuple[State, Any]:
         kept = state._replace(
