@@ -167,14 +167,16 @@ def federation(engine: Engine, net: ProtoNet, at: list[int], all_: bool, decay: 
     return seen
 
 
-def program(checkout: Path, script: str, words: str, seed: int, backbone: nn.Module, rate: float) -> dict[str, Any]:
+def program(
+    checkout: Path, script: str, words: str, seed: int, backbone: nn.Module, rate: float, batch: int
+) -> dict[str, Any]:
     """All that one of their programs holds in the end. Every model starts from this backbone, as from a pretrained one;
     `rate`: of its convolutions."""
     text = (checkout / script).read_text(encoding="utf-8")
     assert SEED in text
     kind, given = importlib.import_module("Protopnet"), importlib.import_module("parameters")
     kind.base_architecture_to_features["densenet121"] = lambda pretrained: Backbone(copy.deepcopy(backbone))
-    given.joint_optimizer_lrs["features"] = rate
+    given.joint_optimizer_lrs["features"], given.train_batch_size = rate, batch
     held = {"__name__": "__main__"}
     with (
         patch.object(torch.utils.data, "DataLoader", lambda data, num_workers, **more: DataLoader(data, **more)),

@@ -28,7 +28,7 @@ from unittest.mock import patch
 
 import numpy as np
 import torch
-from myth_beside import KINDS, SEEDS, all_jobs, page, xrays
+from myth_beside import KINDS, LONG, SEEDS, all_jobs, page, xrays
 from myth_program import federation, found_at, in_order, learned, network, params_of
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy, one_hot
@@ -46,7 +46,7 @@ from vitrail.nets.proto import ProtoNet, prototypes, similarity
 
 ENOUGH = 1e-6
 ROWS, BATCH, EPOCHS, ROUNDS = 64, 16, 3, 3  # where numbers are compared: pictures of the largest site; of a batch; ...
-TRIED, LONG = (12, 20, 400), 10000  # epochs of their last layer: MyTH's, ProtoPNet's, many; steps of ours
+TRIED = (12, 20, 400)  # epochs of their last layer: MyTH's, ProtoPNet's, many
 STILL, SLOWLY = ("head", 0.0), ("features", SLOW)
 AS_THEIRS: dict[str, Any] = {"decays": 0, "mean": True, "memory": "kept", "rates": (STILL, SLOWLY)}
 
