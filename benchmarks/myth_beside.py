@@ -85,7 +85,7 @@ def theirs(checkout: Path, kind: str, seed: int, rate: float, batch: int) -> lis
 
 
 def ours(_: Path, kind: str, seed: int, like_theirs: int = 0) -> list[Judged]:
-    """Before and after the push, and with a last layer of LONG steps. `like_theirs`: with batches of so many."""
+    """Before and after the push. `like_theirs`: with batches of so many; else also with a last layer of LONG steps."""
     data, given = xrays(seed), {"share": KINDS[kind], "alone_too": False, "travel": False}
     if like_theirs:  # theirs averages after 5 epochs, then after 10 each; with us all rounds are as long
         method = InDISCO(**given, warm=1)
@@ -105,15 +105,17 @@ def ours(_: Path, kind: str, seed: int, like_theirs: int = 0) -> list[Judged]:
     *_, last = (m for m in engine.run() if m.stage < 3)
     before = {**last.state.own, **last.state.shared}
     after = {**before, **last.state.ending}
-    rows = Rows(engine.counts, None, lambda: sites.blocks(range(len(data))))
-    longer = after | {ProtoNet.HEAD: sparse_last(net_of(task), after, rows, method.l1, LONG)}
+    models = [before, after]
+    if not like_theirs:
+        rows = Rows(engine.counts, None, lambda: sites.blocks(range(len(data))))
+        models.append(after | {ProtoNet.HEAD: sparse_last(net_of(task), after, rows, method.l1, LONG)})
 
     def scores(params: Params, s: SiteData) -> Tensor:
         x = (picture(s.test_x) - MEAN) / SPREAD if like_theirs else picture(s.test_x)[:, :1]
         i = sites.names.index(s.name)
         return task.output({k: v[i : i + 1] for k, v in params.items()}, x[None])[0]
 
-    return [judged(data, (scores(p, s) for s in data)) for p in (before, after, longer)]
+    return [judged(data, (scores(p, s) for s in data)) for p in models]
 
 
 WHO: dict[str, Callable[[Path, str, int], list[Judged]]] = {
@@ -121,7 +123,6 @@ WHO: dict[str, Callable[[Path, str, int], list[Judged]]] = {
     "MyTH, convolutions at 3e-3": partial(theirs, rate=3e-3, batch=80),
     "MyTH, so and batches of 32": partial(theirs, rate=3e-3, batch=32),
     "ours, set like it": partial(ours, like_theirs=80),
-    "ours, so and batches of 32": partial(ours, like_theirs=32),
     "ours, as shipped": ours,
 }
 
@@ -165,10 +166,11 @@ How it was run, and what differs:
 - Its weights of ImageNet cannot be had here. The backbone is drawn by lot, one for all sites of a run. Its rate of
   1e-4 is made for pretrained convolutions: hence the second row, where it is 3e-3, that of the other layers. Its
   batches of 80 are made for more pictures: hence the third; at the smallest site 80 is one step an epoch.
+  All rows with batches of 80, ours too, are short of steps: compare them with each other, not with those of 32.
 - It saves each model that is above some accuracy on the test pictures, for a person to choose; here the last is judged.
   Where prototypes are shared that is one after push and last layer, else one before.
 - Ours, set like it: its input, batches of 80, 128 latent dimensions, loss by mean, weight decay 1e-3, Adam's memory
-  kept, rows unweighted, convolutions at 3e-3. Rounds of {warm} epochs, one of warm-up and {often} after it, so that it
+  kept, rows unweighted, convolutions at 3e-3, start by our lot. Rounds of {warm} epochs, one of warm-up and {often} after it, so that it
   averages twice as often.
 - Ours, as shipped: the study of `vitrail demo prototypes` without the mark, {total} rounds of one epoch, {warm} of
   them warm-up."""
@@ -178,7 +180,8 @@ def page(done: dict[Job, list[Judged]]) -> str:
     lines = [f"| program | model | {' | '.join(KINDS)} |", "| --- | --- |" + " ---: |" * len(KINDS)]
     for who in WHO:
         ours = ("before push", "after push", f"after push, last layer by {LONG} steps")
-        for at, stage in enumerate(ours if len(done[who, "local", SEEDS[0]]) > 1 else ("as it ends",)):
+        many = len(done[who, "local", SEEDS[0]])
+        for at, stage in enumerate(ours[:many] if many > 1 else ("as it ends",)):
             cells = [_cell([done[who, kind, seed][at] for seed in SEEDS]) for kind in KINDS]
             lines.append(f"| {who} | {stage} | {' | '.join(cells)} |")
     return PAGE.format(
