@@ -31,10 +31,11 @@ def task(per_class: int = M) -> Task:
     return task_of(prototypes(PICTURE, K, width=2, per_class=per_class, latent=D), LOSSES["classes"])
 
 
-def run(rows: Sites = ROWS, per_class: int = M, held: Sites | None = HELD, **given: Any) -> tuple[Engine, Any, Moment]:
-    engine = Engine(
-        task(per_class), methods.build("indisco", {"warm": 2, **given}), rows, TRAINING, 5, held=held, chunk=3
-    )
+def run(
+    rows: Sites = ROWS, per_class: int = M, held: Sites | None = HELD, how: Training = TRAINING, **given: Any
+) -> tuple[Engine, Any, Moment]:
+    method = methods.build("indisco", {"warm": 2, **given})
+    engine = Engine(task(per_class), method, rows, how, 5, held=held, chunk=3)
     *_, last = engine.run()
     return engine, engine.settled(last), last
 
@@ -90,7 +91,8 @@ def by_hand(engine: Engine, shared: tuple[str, ...]) -> tuple[list[Params], list
             for i, start in enumerate(now):
                 p = {k: v.clone().requires_grad_() for k, v in start.items()}
                 moves = [k for k in p if stage or k.startswith(("add_on", "prototypes"))]
-                rule = torch.optim.Adam([{"params": [p[k]], "lr": rate(k), "name": k} for k in moves])
+                groups = [{"params": [p[k]], "lr": rate(k), "name": k} for k in moves]
+                rule = torch.optim.Adam(groups, weight_decay=engine.training.weight_decay)
                 for k in moves:
                     if k in kept[i]:
                         rule.state[p[k]] = kept[i][k]

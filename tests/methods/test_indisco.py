@@ -3,6 +3,7 @@ its limits; and what a site shows only if it agrees."""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -63,6 +64,13 @@ def test_a_whole_run(share: str) -> None:
     if share != "no":
         far = [(alone[1][i]["prototypes"] - now[i]["prototypes"]).norm(dim=1).view(K, M).mean(1) for i in range(3)]
         assert torch.allclose(told(last.facts, PROTOTYPE_DISTANCE), torch.stack(far), atol=NEAR)  # type: ignore[arg-type]
+
+
+def test_weight_decay_leaves_alone_what_stands_still() -> None:
+    engine, state, _ = run(share="all", how=replace(TRAINING, weight_decay=0.1))
+    held, now = engine.method.models(engine.task, state), by_hand(engine, SHARED_BY["all"])[0]
+    assert differ(site(held[SHARED], 0), now[0]) < NEAR
+    assert differ(state.shared, usual("all")[1].shared) > 1e-3
 
 
 def test_the_last_layer_comes_to_its_optimum() -> None:
