@@ -26,24 +26,24 @@ TITLES = {"xray": "X-rays", "cifar": "CIFAR-10", "cub": "birds"}
 NAMED = {
     "distance": "largest distance",
     "travel": "travel alone",
-    "same place": "same place alone",
+    "piece": "piece alone",
     "rule": "the rule",
-    "less": "the rule without same place",
+    "less": "the rule without pieces",
 }
 RULES = tuple(NAMED)
 Cell = tuple[int, int]
 SETTINGS = """\
 Printed by benchmarks/planted_bias_report.py from {runs} federations on {device}. Sites hold every class, drawn at
 random; X-rays: {xray.train} training and {xray.held} hold-out pictures of a class at a site, CIFAR-10: {cifar.train}
-and {cifar.held}, both with the small backbone ({xray.width} channels at first) trained at the sites; birds: about 7 and
-6, features of a frozen EfficientNet-Lite0. With so few pictures CIFAR-10 is hardly learned (see the last table), so
-that its cells tell little. inDISCO as the paper has it, with a model trained alone beside it. A mark is
-on a share of one site's pictures of one class, in training and hold-out. These federations ran before the layers on
-top of the backbone began as they do now (nets/proto.py, nets/efficientnet.py): birds had learned next to nothing. To be
-run again, on other seeds.
+and {cifar.held} (half as many at 8 sites), both with the small backbone ({xray.width} channels at first) trained at the
+sites; birds: about 7 and 6, features of a frozen EfficientNet-Lite0, of which no piece is told. CIFAR-10 is learned
+badly from so few pictures (see the last table). inDISCO as the paper has it, with a model trained alone beside it. A
+mark is on a share of one site's pictures of one class, in training and hold-out. X-rays and CIFAR-10 at 8 sites ran on
+that machine's CPUs.
 
-The rule was shaped on made-up numbers only (benchmarks/planted_bias_rule.py) and not changed after any of these
-federations; how long they train was set by the time that it takes. The mark *harms* where the site's model that was
+The rule's pieces (methods/pieces.py) were found on X-rays and CIFAR-10 of seeds 200 to 206; its form on made-up numbers
+(benchmarks/planted_bias_rule.py). It was not changed after any of these federations. That nothing is told of frozen
+maps was decided after birds of other seeds (11 to 20). The mark *harms* where the site's model that was
 trained alone is at least {harm:.0f} points worse on all sites' hold-out pictures of the class without the mark than on
 the same with it. It *spoils* where without the mark it is, moreover, {harm:.0f} points worse than the model of the same
 site in the clean federation of the same seed (same cut, same start): a mark that is only learned beside the class harms
@@ -51,8 +51,7 @@ and spoils not.
 
 Site first: the most suspicious cell (site and class) is at the marked site. Found: the marked cell is named. The
 largest distance (the paper's, scaled from the least to the largest) names one cell in each federation, clean or not;
-the others name cells by chance at a level of {level} for the whole federation. The rule without same place was looked
-at after the first federations, because of which sign had raised the false alarms: it is told, not proposed."""
+the others name cells by chance at a level of {level} for the whole federation."""
 GOALS = """\
 Goals: site first in >= 90 %, cell found in >= 80 % of the federations whose mark harms; at most {level} false alarms in
 a clean federation; occlusion covers the mark in >= 90 % where it is what the model uses (where it harms)."""
@@ -72,12 +71,12 @@ class Verdict(NamedTuple):
 
 def verdicts(told: dict[str, Any]) -> dict[str, Verdict]:
     facts = {k: np.array(v, float) for k, v in told["facts"].items()}
-    out = judge(facts["travel"], facts["same_place"], facts["easy"], facts["distance"])
+    out = judge(facts["travel"], facts["piece"], facts["easy"], facts["distance"])
     assert out is not None
     far = least_to_largest(out.distance)
     largest = _lowest(-far)
     found = {"distance": Verdict(largest, [largest])}
-    for name in ("travel", "same place"):
+    for name in ("travel", "piece"):
         p = out.chances.get(name, np.full(out.chance.shape, np.nan))
         cells = [(int(s), int(c)) for s, c in np.argwhere(p * np.isfinite(p).sum() <= LEVEL)]
         found[name] = Verdict(_lowest(p), cells)
