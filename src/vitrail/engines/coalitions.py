@@ -20,6 +20,9 @@ from vitrail.engines.local import Engine, quiet_torch
 from vitrail.engines.rounds import AnyMethod, Training, clock_of, spread
 from vitrail.engines.sites import Sites
 
+Tell = Callable[[int, int], None]  # rounds done, of how many
+After = Callable[[int, list[Any], list[Any]], list[Any]]  # round, coordinators before and after it
+
 
 class Coalitions:
     """`members` [coalition, site] bool, sites in the order of sites.names; none of them without a member."""
@@ -42,15 +45,18 @@ class Coalitions:
         self.engine.keep_reports = True  # no total over lanes: they belong to different federations
         self.names = [tuple(sites.names[i] for i in site[mine].tolist()) for mine in self.lanes]
 
-    def run(self, tell: Callable[[int, int], None] = lambda done, total: None) -> list[Any]:
-        """The coordinator of each coalition after training."""
+    def run(self, tell: Tell = lambda done, total: None, after: After = lambda round_, before, now: now) -> list[Any]:
+        """The coordinator of each coalition after training. `after` each round it may be put elsewhere than where the
+        round has led from `before`."""
         e, stage = self.engine, self.engine.stages[0]
         state = e.method.state(e.task, len(self.site))
         coords = [e.method.coord(e.task, len(mine)) for mine in self.lanes]
         with quiet_torch(e.device) as e.pool:
             for r in range(stage.rounds):
+                before = coords
                 for place in stage.turns(r):
                     coords = self._exchange(r, place, coords, state)
+                coords = after(r, before, coords)
                 tell(r + 1, stage.rounds)
         return coords
 

@@ -47,8 +47,8 @@ class Sites:
 
     def again(self, at: Sequence[int]) -> Sites:
         """The sites at these places, some of them more than once; their rows are held once."""
-        names, sizes, starts = (tuple(of[i] for i in at) for of in (self.names, self.sizes, self.starts))
-        return replace(self, names=names, sizes=sizes, lent=starts)
+        sizes, starts = (tuple(of[i] for i in at) for of in (self.sizes, self.starts))
+        return replace(self, names=tuple(self.names[i] for i in at), sizes=sizes, lent=starts)
 
     def pooled(self, w: Tensor) -> Sites:
         """One site that holds everyone's rows, in the order of the sites' names."""
