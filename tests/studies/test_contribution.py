@@ -17,11 +17,14 @@ from safetensors.torch import load_file, save_file
 import vitrail as vt
 from small import make_sites, models, train
 from vitrail.data.encode import split_rows
-from vitrail.explain.shapley import exact, leave_one_out, sampled
+from vitrail.explain.shapley import exact, leave_one_out, paired, paired_mean
 from vitrail.report.build import page_of
 from vitrail.report.contribution import render_contribution, write_contribution
 from vitrail.runs.folder import UPDATES
-from vitrail.studies.contribution import LOO, ROUND, SHAPLEY, WHOLE, contribution, credits_of
+from vitrail.studies.contribution import AGAIN, CARRIED, LOO, ROUND, SHAPLEY, WHOLE, contribution, credits_of
+from vitrail.studies.record import Record
+from vitrail.studies.retrain import Retrained
+from vitrail.studies.strain import AS_GIVEN, SPOT, STRAIN, spot, strain
 
 ROUNDS = 3
 
@@ -97,37 +100,24 @@ def test_twins_share_and_a_dummy_gets_nothing() -> None:
         both = masks[:, 0] & masks[:, 1]
         return inner(np.stack([first, both, masks[:, 2]], 1))
 
-    for got in (exact(worth, 4), sampled(worth, 4, 24, 0.0, np.random.default_rng(0))):
-        assert got.rows[0] == pytest.approx(got.rows[1], abs=1e-12)
-        assert got.rows[3] == pytest.approx(0, abs=1e-12)
-        assert np.abs(got.rows[0]).min() > 1e-3
+    got = exact(worth, 4)
+    assert got.rows[0] == pytest.approx(got.rows[1], abs=1e-12)
+    assert got.rows[3] == pytest.approx(0, abs=1e-12)
+    assert np.abs(got.rows[0]).min() > 1e-3
 
 
-def test_orders_by_lot_come_near_and_still_sum_up() -> None:
-    game, players = Game(6, rows=2), 6
-    right = exact(game, players)
-    every = sampled(game, players, 720, 0.0, np.random.default_rng(1))
-    assert every.rows == pytest.approx(right.rows, abs=1e-12)
-    assert not every.half.any()
-    some = sampled(game, players, 400, 0.0, np.random.default_rng(1))
-    assert some.orders == 400
-    assert (some.half > 0).all()
-    assert (np.abs(some.mean - right.mean) < 2 * some.half).all()
-    assert some.rows.sum(0) == pytest.approx(right.rows.sum(0))
-
-
-def test_truncation_saves_and_is_near() -> None:
-    """Each player adds half of what is missing: after a few nothing is left to gain."""
-
-    def worth(masks: np.ndarray) -> np.ndarray:
-        return 1 - 0.5 ** masks.sum(1, keepdims=True)
-
-    full = sampled(worth, 12, 30, 0.0, np.random.default_rng(0))
-    less = sampled(worth, 12, 30, 0.02, np.random.default_rng(0))
-    assert less.asked < 0.7 * full.asked
-    assert less.cut > 0.3
-    assert less.rows.sum() == pytest.approx(1 - 0.5**12)
-    assert less.mean == pytest.approx(full.mean, abs=0.02 / 2)
+def test_pairs_by_lot_come_near_and_say_how_near() -> None:
+    """The interval is that of the mean over rows, which is narrower than the rows' own where their errors differ."""
+    game, players = Game(11, rows=40, seed=3), 11
+    right, inside = exact(game, players), []
+    for seed in range(20):
+        some = paired_mean(game, players, 300, np.random.default_rng(seed))
+        assert some.asked == 302
+        assert some.rows.sum(0) == pytest.approx(right.rows.sum(0)), "efficiency"
+        inside += list(np.abs(some.mean - right.mean) < some.half)
+    assert 0.9 < np.mean(inside) <= 1
+    assert some.half.mean() < 0.5 * paired(game, players, 300, np.random.default_rng(0)).half.mean()
+    assert not paired_mean(game, players, 2**players, np.random.default_rng(0)).half.any(), "all: no lot"
 
 
 def test_leave_one_out_is_the_last_to_arrive() -> None:
@@ -239,7 +229,7 @@ def test_against_averages_and_orders_by_hand(study, sites, kept) -> None:
         right = right + brute_force(worth, len(names))
         before = {k: before[k] + v.mean(0) for k, v in changes.items()}
     told = contribution(kept, user, sites[user])
-    got = told.values[(told.values.way == SHAPLEY) & (told.values.rebuilt == ROUND)].set_index("site").value
+    got = told.values[(told.values.way == SHAPLEY) & (told.values.kind == ROUND)].set_index("site").value
     assert got[names].to_numpy() == pytest.approx(right.mean(1), abs=1e-5)
     assert np.abs(right.mean(1)).max() > 1e-3
     assert (told.start, told.end) == pytest.approx((loss(start).mean(), loss(run.models[user]).mean()), abs=1e-5)
@@ -256,13 +246,14 @@ def test_every_method_like_fedavg_sums_to_the_gain(method, study, sites, tmp_pat
     shy = list(sites) if method == "ifedavg" else []  # publishing would only take time here
     vt.federate(study, sites, method=method, out=tmp_path / "run", keep_updates=True, dropout_rate=0.3, refuse=shy)
     told = contribution(tmp_path / "run", "va", sites["va"])
-    sums = told.values.groupby(["way", "rebuilt"]).value.sum()
-    assert sums[SHAPLEY, ROUND] == pytest.approx(told.gain, abs=1e-9)
-    assert sums[SHAPLEY, WHOLE] == pytest.approx(told.gain, abs=1e-9)
+    sums = told.values.groupby(["way", "kind"]).value.sum()[SHAPLEY]
+    assert set(sums.index) == {ROUND, WHOLE} | ({CARRIED} if told.kind == CARRIED else set())
+    assert (told.kind == ROUND) == (method in ("fedper", "apfl", "ifedavg")), "what is its own is nobody else's"
+    assert sums.to_numpy() == pytest.approx(told.gain, abs=1e-6)
     assert told.ledger.credit.sum() == pytest.approx(max(told.gain, 0), abs=1e-9)
     assert (told.values.low <= told.values.value).all()
     assert (told.values.value <= told.values.high).all()
-    cost = told.costs.set_index(["way", "rebuilt"]).evaluations
+    cost = told.costs.set_index(["way", "kind"]).evaluations
     answered = told.ledger.set_index("site").rounds
     assert cost[LOO, ROUND] == answered.sum() + ROUNDS, "everybody but each, and everybody, in every round"
     assert bool(told.notes) == (method in ("fedper", "apfl", "ifedavg", "fine_tune"))
@@ -305,7 +296,7 @@ def forge(kept: Path, out: Path, change) -> Path:
 def test_two_sites_that_say_the_same_get_the_same(sites, kept, tmp_path) -> None:
     out = forge(kept, tmp_path / "run", lambda v: torch.cat([v[:1], v[:1], v[2:]]))
     told = contribution(out, "switzerland", sites["switzerland"])
-    wide = told.values.pivot(index="site", columns=["way", "rebuilt"], values="value")
+    wide = told.values.pivot(index="site", columns=["way", "kind"], values="value")
     first, second = json.loads(json.loads(_words(next((out / UPDATES).iterdir())))["sites"])[:2]
     assert wide.loc[first].to_numpy() == pytest.approx(wide.loc[second].to_numpy(), abs=1e-12)
     assert wide.loc[first].abs().min() > 1e-5
@@ -328,16 +319,19 @@ def test_updates_of_another_run_are_noticed(sites, kept, tmp_path) -> None:
         contribution(out, "va", sites["va"])
 
 
-def test_many_sites_are_drawn_by_lot(sites, kept, monkeypatch) -> None:
-    right = contribution(kept, "cleveland", sites["cleveland"], method="shapley")
-    monkeypatch.setattr(sys.modules[contribution.__module__], "EXACT", 3)
-    told = contribution(kept, "cleveland", sites["cleveland"], method="shapley", permutations=20)
-    a, b = (t.values[t.values.rebuilt == ROUND].reset_index() for t in (right, told))
-    assert (b.sampling > 0).all()
-    assert not a.sampling.any()
-    assert ((a.value - b.value).abs() < 2 * b.sampling + 0.01 * told.gain).all()
-    assert (b.high - b.low > a.high - a.low - 1e-3).all()
-    assert b.value.sum() == pytest.approx(told.gain)
+def test_many_sites_are_drawn_by_lot(study, sites, tmp_path) -> None:
+    many = vt.cut.iid(pd.concat(sites.values(), ignore_index=True), 11, 1)
+    agreed = study.with_changes(training={"rounds": 2})
+    vt.federate(agreed, many, out=tmp_path / "run", keep_updates=True)
+    user = next(iter(many))
+    told, right = (
+        contribution(tmp_path / "run", user, many[user], "shapley", coalitions=k).main() for k in (200, 2**11)
+    )
+    assert (told.chance > 0).all()
+    assert not right.chance.any()
+    assert (np.abs(told.value - right.value) < 2 * told.chance).all()
+    assert (told.high - told.low > right.high - right.low - 1e-3).all()
+    assert told.value.sum() == pytest.approx(right.value.sum(), abs=1e-6)
 
 
 def test_mistakes_are_told(sites, kept, study, tmp_path) -> None:
@@ -346,29 +340,151 @@ def test_mistakes_are_told(sites, kept, study, tmp_path) -> None:
     with pytest.raises(vt.VitrailError, match="not the rows that the run had"):
         contribution(kept, "cleveland", sites["cleveland"].assign(age=50))
     with pytest.raises(vt.VitrailError) as caught:
-        contribution(kept, "cleveland", sites["cleveland"], method="banzhaf", permutations=1)
-    assert len(caught.value.problems) == 2
+        contribution(kept, "cleveland", sites["cleveland"], method="banzhaf", coalitions=1, seeds=0)
+    assert len(caught.value.problems) == 3
+    with pytest.raises(vt.VitrailError, match="of 3 of 4 sites are not here"):
+        contribution(kept, "cleveland", sites["cleveland"], retrain=True)
     vt.federate(study, sites, out=tmp_path / "run")
     with pytest.raises(vt.VitrailError, match="--keep-updates"):
         contribution(tmp_path / "run", "cleveland", sites["cleveland"])
 
 
-def test_it_says_when_the_two_ways_disagree(sites, kept) -> None:
-    told = contribution(kept, "cleveland", sites["cleveland"], method="loo")
-    base = told.values.assign(value=0.1, low=0.05, high=0.2)
-    turned = (base.site == "va") & (base.rebuilt == WHOLE)
-    hair = (base.site == "hungarian") & (base.rebuilt == WHOLE)
-    values = base.mask(turned, base.assign(value=-0.1, low=-0.2, high=0.1))
-    values = values.mask(base.site == "hungarian", base.assign(low=-0.3)).mask(hair, base.assign(value=-0.1, low=-0.3))
-    other = base.rebuilt == WHOLE
-    larger = base.mask(other, base.assign(value=0.15, low=0.1, high=0.3))
-    odd, far, calm = (dataclasses.replace(told, values=v) for v in (values, larger, base))
-    assert (odd.disputed(), far.disputed(), calm.disputed()) == (["va"], [], [])
-    assert (far.gap, calm.gap) == pytest.approx((0.05 / 0.125, 0))
-    assert "va" in odd.doubt()
-    assert "40 % apart" in far.doubt()
-    assert "Not settled" in render_contribution(far)
-    assert "Not settled" not in render_contribution(calm)
+def test_it_says_when_not_to_rely_on_it(sites, kept) -> None:
+    told = contribution(kept, "cleveland", sites["cleveland"], method="shapley")
+    calm, far = (dataclasses.replace(told, strain=STRAIN.limit * by) for by in (0.99, 1.01))
+    near, off = (dataclasses.replace(told, strain=9.0, spot=SPOT.limit * by) for by in (0.99, 1.01))
+    for quiet, loud, rule in ((calm, far, STRAIN), (near, off, SPOT)):
+        assert not quiet.doubt()
+        assert rule.said(False) in quiet.reliance()
+        assert rule.said(True) in loud.doubt()
+        assert "Not settled" in render_contribution(loud)
+        assert "Not settled" not in render_contribution(quiet)
+        assert rule.said(False) in render_contribution(quiet)
+    given = dataclasses.replace(told, values=told.values[told.values.kind != CARRIED])
+    assert (given.kind, given.rule) == (ROUND, AS_GIVEN)
+    assert "as they were given" in given.doubt()
+
+
+# --- reports carried to other models ----------------------------------------------------------------------------------
+
+
+def all_coalitions(players: int) -> np.ndarray:
+    return np.array(list(itertools.product((False, True), repeat=players)))
+
+
+def test_of_the_user_alone_and_of_everybody_it_is_training_again(study, sites, kept) -> None:
+    run = vt.Run.load(kept)
+    record, again = Record(run, kept, "va", sites["va"]), Retrained(run, "va", sites, [run.seed])
+    assert record.names == again.names
+    masks = all_coalitions(4)
+    trained, rebuilt = again.losses(again.models(masks, run.seed)).mean(1), record.losses(record.carried(masks)).mean(1)
+    same = [0, 2 ** (3 - record.at), 15]
+    assert rebuilt[same] == pytest.approx(trained[same], abs=1e-6)
+    others = np.setdiff1d(np.arange(16), same)
+    assert np.abs(rebuilt - trained)[others].max() > 1e-4, "of the others it is a guess"
+    as_given = record.losses(record.rebuilt(masks)).mean(1)
+    assert np.abs(rebuilt - trained).mean() < 0.7 * np.abs(as_given - trained).mean()
+
+
+def test_where_reports_bend_alike_it_is_training_again(tmp_path) -> None:
+    """A linear model of a number, whole batches, the same features everywhere and other targets: a report is then a
+    straight function of the model, with the same slope at all sites."""
+    rng, n = np.random.default_rng(0), 60
+    common = pd.DataFrame(rng.normal(size=(n, 3)), columns=list("xyz"))
+
+    def draft(name: str, turned: np.ndarray) -> pd.DataFrame:
+        whole = common.sample(n, replace=True, random_state=1).reset_index(drop=True)
+        train, _ = split_rows(np.arange(n, dtype=float), agreed, 5, name)
+        whole.iloc[np.sort(train)] = common.iloc[: len(train)]
+        return whole.assign(target=whole.to_numpy() @ turned)
+
+    first = common.assign(target=common.to_numpy().sum(1) * 3.0)
+    agreed = vt.Study.infer({"a": first, "b": first}, "target", network={"kind": "linear"})
+    agreed = agreed.with_changes(training={"rounds": 8, "lr": 0.004, "batch": 200}, method={"name": "fedavg"})
+    sites = {name: draft(name, rng.normal(size=3)) for name in "abcd"}
+    vt.federate(agreed, sites, seed=5, out=tmp_path / "run", keep_updates=True)
+    run = vt.Run.load(tmp_path / "run")
+    record, again = Record(run, tmp_path / "run", "b", sites["b"]), Retrained(run, "b", sites, [5])
+    masks = all_coalitions(4)
+    trained = again.losses(again.models(masks, 5)).mean(1)
+    carried, given = (record.losses(made(masks)).mean(1) for made in (record.carried, record.rebuilt))
+    assert carried == pytest.approx(trained, rel=1e-4)
+    assert np.abs(given - trained).max() > 0.1 * np.abs(trained).max()
+    assert spot(record, again, 1.0) == pytest.approx(0, abs=1e-4)
+
+
+def test_strain_by_hand(sites, kept) -> None:
+    """Of FedAvg with equal weights: what a site's report alone changes is its report."""
+    run = vt.Run.load(kept)
+    record = Record(run, kept, "va", sites["va"])
+    files = [load_file(f) for f in sorted((kept / UPDATES).iterdir())]
+    told = np.stack([np.hstack([v.flatten(1) for k, v in sorted(f.items()) if "change" in k]) for f in files])
+    moved = told.mean(1)  # [round, number]
+    apart = np.sqrt(((told.sum(0) - moved.sum(0)) ** 2).sum(1).mean() / (moved.sum(0) ** 2).sum())
+    bend = -np.einsum("rin,rn->i", np.diff(told, axis=0), moved[:-1])
+    unlike = np.abs(np.log(np.delete(bend, record.at) / bend[record.at]).clip(-3, 3)).mean()
+    assert strain(record) == pytest.approx(apart * (0.2 + unlike), rel=1e-4)
+
+
+# --- training again ---------------------------------------------------------------------------------------------------
+
+
+def test_few_sites_are_trained_again_and_seeds_differ(study, sites, kept) -> None:
+    told = contribution(kept, "va", sites, seeds=3)
+    assert (told.kind, told.seeds, told.doubt()) == (AGAIN, 3, "")
+    assert (told.main().chance > 0).all(), "half of the interval over seeds"
+    assert told.main().value.sum() == pytest.approx(told.gain, abs=1e-9)
+    page = render_contribution(told)
+    assert "trained again" in page
+    assert "seeds; their noise is in the interval" in page
+    one = contribution(kept, "va", sites, seeds=1)
+    assert not one.main().chance.any()
+    assert "noise unknown" in one.reliance()
+    rebuilt = contribution(kept, "va", sites, retrain=False)
+    assert (one.start, one.end) == pytest.approx((rebuilt.start, rebuilt.end), abs=1e-5), "the first seed is the run's"
+    assert rebuilt.kind == CARRIED
+    assert rebuilt.spot is None
+
+
+def test_training_again_is_a_run_with_fewer_sites(study, sites, tmp_path) -> None:
+    """And needs no updates. Standardised at each site, so that a run of two sites prepares them as one of four does."""
+    away = {"va": [(2, 2)]}
+    vt.federate(study, sites, out=tmp_path / "run", away=away)
+    run = vt.Run.load(tmp_path / "run")
+    again = Retrained(run, "va", sites, [run.seed])
+    two = {s: sites[s] for s in ("va", "hungarian")}
+    (model,) = again.models(np.array([[s in two for s in again.names]]), run.seed)
+    right = vt.federate(study, two, away=away)
+    assert all(torch.allclose(v, right.shared[f"params/{k}"].double(), atol=1e-6) for k, v in model.params.items())
+    assert dict(zip(again.names, again.took_part, strict=True)) == {s: ROUNDS - (s == "va") for s in sites}
+    told = contribution(tmp_path / "run", "va", sites, method="loo", seeds=1)
+    without = vt.federate(study, {s: v for s, v in sites.items() if s != "hungarian"}, away=away)
+    _, test = split_rows(sites["va"].disease.to_numpy(), study, run.seed, "va")
+    rows = sites["va"].iloc[test]
+    at = (np.arange(len(rows)), rows.disease.to_numpy())
+    worse, loss = (-np.log(r.predict("va", rows).to_numpy()[at]).mean() for r in (without, run))
+    assert told.main().value["hungarian"] == pytest.approx(worse - loss, abs=1e-5)
+
+
+def test_more_sites_are_checked_at_single_ones(study, sites, tmp_path, monkeypatch, kept) -> None:
+    monkeypatch.setattr(sys.modules[contribution.__module__], "FEW", 3)
+    told = contribution(kept, "va", sites, "shapley")
+    assert told.kind == CARRIED
+    run = vt.Run.load(kept)
+    record, again = Record(run, kept, "va", sites["va"]), Retrained(run, "va", sites, [run.seed])
+    alone = np.vstack([np.zeros((1, 4), dtype=bool), np.eye(4, dtype=bool)])
+    off = record.losses(record.carried(alone)).mean(1) - again.losses(again.models(alone, run.seed)).mean(1)
+    size = told.main().value.abs().sum()
+    assert told.spot == pytest.approx(np.delete(np.abs(off[1:]), record.at).mean() / size, rel=1e-4)
+    assert told.spot > 0
+    assert contribution(kept, "va", sites, "shapley", retrain=True, seeds=1).kind == AGAIN
+
+
+def test_what_is_ones_own_cannot_be_trained_again(study, sites, tmp_path) -> None:
+    vt.federate(study, sites, method="fedper", out=tmp_path / "run", keep_updates=True)
+    assert contribution(tmp_path / "run", "va", sites, "loo").kind == ROUND
+    with pytest.raises(vt.VitrailError, match="something of its own"):
+        contribution(tmp_path / "run", "va", sites, retrain=True)
 
 
 def test_page_and_tables(sites, kept, tmp_path) -> None:
@@ -407,7 +523,13 @@ def test_on_the_command_line(study, sites, tmp_path, monkeypatch, capsys) -> Non
     study.save("study.toml")
     told = vitrail("run", "study.toml", "--data", "data", "--out", "run", "--keep-updates")
     assert "Updates kept: 3 rounds" in told
-    assert "model evaluations" in vitrail("contribution", "run", "--user", "va", "--data", "data")
+    said = vitrail("contribution", "run", "--user", "va", "--data", "data", "--seeds", "2")
+    assert "trained again, from 2 seeds" in said
+    assert "model evaluations" in said
+    said = vitrail("contribution", "run", "--user", "va", "--data", "data/va.csv")
+    assert "carried over" in said
+    said = vitrail("contribution", "run", "--user", "va", "--data", "data", "--no-retrain")
+    assert "carried over" in said
     written = {p.name for p in Path("contribution-va").iterdir()}
     assert written == {"contribution.html", "values.csv", "costs.csv", "ledger.csv"}
     with pytest.raises(vt.VitrailError, match="not the rows"):

@@ -171,7 +171,7 @@ def contribution(
     ways = [(LOO, leave_one_out)] * (method != "shapley") + [(SHAPLEY, by_size)] * (method != "loo")
     if again and (retrain or len(run.sites) <= FEW):
         found = [(way, AGAIN, *again.counted(again.by_seed, solve, tell)) for way, solve in ways]
-        return _told(again, found, rng, again.ends(), f"{again.trained} trainings", seeds=seeds)
+        return _told(again, found, rng, again.ends(), seeds=seeds)
     record = Record(run, Path(path), user, frames[user])
     games = {ROUND: record.by_round, WHOLE: record.by_run}
     if not record.own_matters:
@@ -229,7 +229,7 @@ def _told(
     found: list[tuple[str, str, Values, int]],
     rng: np.random.Generator,
     ends: Floats,
-    trained: str = "",
+    seeds: int = 0,
     **beside: Any,
 ) -> Contribution:
     run, names, rows = tested.run, tested.names, tested.x.shape[1]
@@ -239,7 +239,7 @@ def _told(
     for way, kind, got, evaluations in found:
         mean, low, high = _between(got.rows.mean(1), draws @ got.rows.T, got.half)
         values += [(names[i], way, kind, mean[i], low[i], high[i], got.half[i]) for i in order]
-        costs.append((way, kind, evaluations, ", ".join([_how(way, len(names)), *[trained] * bool(trained)])))
+        costs.append((way, kind, evaluations, _how(way, len(names)) + (f", {seeds} seeds" if seeds else "")))
         if way == SHAPLEY and kind == found[0][1]:
             credit = _between(credits_of(mean), credits_of(draws @ got.rows.T), np.zeros(len(names)))
             columns = {"site": names, "rounds": tested.took_part, "value": mean, "low": low, "high": high}
@@ -262,6 +262,7 @@ def _told(
         pd.DataFrame(costs, columns=["way", "kind", "evaluations", "how"]),
         ledger,
         _notes(tested),
+        seeds,
         row_word=run.study.row_word,
         **beside,
     )

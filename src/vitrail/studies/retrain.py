@@ -41,7 +41,6 @@ class Retrained(Tested):
         self.absent = absence(self.names, run.seed, info["dropout_rate"], info["away"], info["refuse"], stages)
         away = [self.absent(0, r).numpy() for r in range(stages[0].rounds)] if self.absent else []
         self.took_part = stages[0].rounds - np.sum([np.zeros(len(self.names), dtype=np.int64), *away], axis=0)
-        self.trained = 0  # coalitions
         self._worth: dict[tuple[int, bytes], Floats] = {}
 
     def models(self, masks: Masks, seed: int, tell: Tell = lambda words, done, total: None) -> list[Any]:
@@ -63,7 +62,6 @@ class Retrained(Tested):
         """[coalition, row]; a coalition is trained once."""
         new = np.array([m for m in masks if (seed, m.tobytes()) not in self._worth], dtype=bool)
         if len(new):
-            self.trained += int(new.any(1).sum())
             got = -self.losses(self.models(new, seed, tell))
             self._worth |= {(seed, m.tobytes()): row for m, row in zip(new, got, strict=True)}
         return np.array([self._worth[seed, m.tobytes()] for m in masks])
