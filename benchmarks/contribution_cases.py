@@ -18,10 +18,10 @@ import pandas as pd
 
 import vitrail as vt
 from vitrail.core.random import key
-from vitrail.core.tensors import tensors
 from vitrail.explain.shapley import Floats, Masks, Values, Worth, every, exact
 from vitrail.studies.record import Record
 from vitrail.studies.retrain import Retrained
+from vitrail.studies.strain import strain
 
 DESIGN, TEST = ("heart", "titanic", "vehicle"), ("gusto", "har", "adult", "heart", "titanic", "vehicle")
 TARGET = {"heart": "disease", "titanic": "survived", "vehicle": "label"}
@@ -81,9 +81,8 @@ def federation(part: str, number: int) -> Federation:
     sites = {k: v[[*columns, target]].reset_index(drop=True) for k, v in sites.items()}
     wrong = str(rng.choice(list(sites))) if rng.random() < 1 / 3 else ""
     if wrong:
-        sites[wrong] = sites[wrong].assign(
-            **{target: rng.permutation(rng.choice(rows_of(sites, target), len(sites[wrong])))}
-        )
+        labels = pd.concat(sites.values())[target].to_numpy()
+        sites[wrong] = sites[wrong].assign(**{target: rng.permutation(rng.choice(labels, len(sites[wrong])))})
     lr = float(np.exp(rng.uniform(*np.log(RATES))))
     hidden = int(rng.choice([0, 16]))
     training = {"lr": lr, "rounds": int(rng.choice([5, 10, 20, 40])), "epochs": int(rng.choice([1, 2]))}
@@ -105,10 +104,6 @@ def federation(part: str, number: int) -> Federation:
         **training,
     }
     return Federation(about, study, sites, users, seed)
-
-
-def rows_of(sites: dict[str, pd.DataFrame], target: str) -> Any:
-    return pd.concat(sites.values())[target].to_numpy()
 
 
 def carry(_: Any, job: tuple[str, int]) -> dict[str, Any]:
@@ -135,9 +130,8 @@ def carry(_: Any, job: tuple[str, int]) -> dict[str, Any]:
                     "round": plain(summed(record, masks)),
                 }
                 case |= {"carried": plain(record.losses(record.carried(masks)).mean(1))}
-                case |= {"curve": plain(record.losses([s.coord for s in record.rounds()] + [record.final]).mean(1))}
+                case |= {"strain": strain(record)}
                 told["cases"].append(case)
-                told["paths"] = paths(record)
             except vt.VitrailError as error:
                 told["cases"].append({"user": user, "diverged": error.title})
     return told | {"seconds": round(time.perf_counter() - began, 2)}
@@ -149,39 +143,15 @@ def summed(record: Record, masks: Masks) -> Floats:
 
     def solve(worth: Worth, players: int) -> Values:
         def kept(asked: Masks) -> Floats:
+            nonlocal total
             got = worth(asked)
-            total.__iadd__(got.mean(1) - got[0].mean())
+            total = total + got.mean(1) - got[0].mean()
             return got
 
         return exact(kept, players)
 
     record.by_round(solve, lambda *_: None)
     return total
-
-
-def paths(record: Record) -> dict[str, Any]:
-    """How far the sites went, and how their reports changed as the model moved."""
-    ups, coords = [], []
-    for said in record.rounds():
-        weight = said.up.weight[:, None]
-        ups.append(np.concatenate([(t.flatten(1) / weight).numpy() for _, t in tensors(said.up.change)], 1))
-        coords.append(np.concatenate([t.flatten().numpy() for _, t in tensors(said.coord.params)]))
-    coords.append(np.concatenate([t.flatten().numpy() for _, t in tensors(record.final.params)]))
-    u, w = np.stack(ups), np.stack(coords)  # [round, site, number], [round + 1, number]
-    moved = np.diff(w, axis=0)  # [round, number]
-    change = np.diff(u, axis=0)  # [round - 1, site, number]
-    return {
-        "moved": plain((moved**2).sum(1)),
-        "turned": plain((moved[1:] * moved[:-1]).sum(1)),
-        "sizes": [plain(v) for v in (u**2).sum(2)],
-        "secant": [plain(v) for v in np.einsum("tin,tn->ti", change, moved[:-1])],
-        "bent": [plain(v) for v in (change**2).sum(2)],
-        "sums": plain((u.sum(0) ** 2).sum(1)),
-        "along": plain(u.sum(0) @ (w[-1] - w[0])),
-        "whole": float(((w[-1] - w[0]) ** 2).sum()),
-        "apart": plain(((u.sum(0) - (w[-1] - w[0])) ** 2).sum(1)),
-        "start": float((w[0] ** 2).sum()),
-    }
 
 
 def plain(values: Any) -> list[float]:

@@ -16,7 +16,7 @@ from vitrail.studies.contribution import AGAIN, CARRIED, ROUND, WHOLE, Contribut
 
 PAGE = "contribution.html"
 KINDS = {
-    AGAIN: "every group of sites was trained from the first model on, as the study says, with all sites’ {}s",
+    AGAIN: "each group of sites was trained from the first model on, as the study says, with all sites’ {}s",
     CARRIED: "from what every site reported in every round and the user’s own {}s. A group’s reports are merged as "
     "the method does. They answer the model that all had made; what they would have been at the group’s own model is "
     "taken from how the user’s own report changes between the two, for which it trained at each",
@@ -85,12 +85,12 @@ def _findings(told: Contribution, main: pd.DataFrame) -> list[Markup]:
     if harm:
         out.append(Markup("Raised the loss, the interval leaves zero out: {}.").format(listed(harm)))
     if open_:
-        seen = several(told.rows, f"test {told.row_word}")
+        seen = several(told.rows, f"test {told.row_word}") + (f" and {told.seeds} seeds" if told.seeds > 1 else "")
         out.append(Markup("Cannot tell from {}: {}.").format(seen, listed(open_)))
     if told.doubt():
         out.insert(0, Markup('<b class="warn">Not settled.</b> {}').format(told.doubt()))
     out.append(Markup("{}").format(told.reliance()))
-    if len(told.ledger):
+    if len(told.ledger) and not told.doubt():
         paid = told.ledger[told.ledger.credit > 0].sort_values("credit", ascending=False)
         whole = number(float(told.ledger.credit.sum()))
         if len(paid):

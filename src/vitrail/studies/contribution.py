@@ -47,6 +47,7 @@ from vitrail.studies.tested import Tell, Tested, no_such_user
 EXACT = 10  # sites up to which all coalitions are looked at
 FEW = 6  # sites up to which they are trained again, unless told otherwise
 SEEDS = 5  # of training again
+PATIENCE = 60  # minutes that it may take without being asked for
 COALITIONS = 512  # looked at of more sites, in pairs
 RESAMPLES = 2000  # of the test rows
 AGAIN, CARRIED, ROUND, WHOLE = "trained again", "carried over", "round by round", "whole run"
@@ -125,7 +126,7 @@ class Contribution:
             many = (
                 f"{self.seeds} seeds; their noise is in the interval" if self.seeds > 1 else "one seed: noise unknown"
             )
-            return f"Every group of sites was trained again, from {many}."
+            return f"Groups of sites were trained again, from {many}."
         said = "" if self.doubt() else f"No warning: {STRAIN.said(False) if self.spot is None else SPOT.said(False)}. "
         return (
             f"{said}One run is one seed: trained again from another, values differed by {100 * SEED_NOISE:.0f} % in "
@@ -147,7 +148,7 @@ def contribution(
     """Leave-one-out, Shapley or both of the run at `path`, on the test rows of `user`.
 
     `tables`: the user's own, or those of all sites by name. With all of them, coalitions are trained again: in any case
-    where `retrain` says so, else up to 6 sites. Otherwise the run must have kept its updates."""
+    where `retrain` says so, else up to 6 sites and an hour. Otherwise the run must have kept its updates."""
     if problems := asked_wrongly(method, coalitions, seeds):
         raise VitrailError(CANNOT, problems)
     run = Run.load(path)
@@ -169,7 +170,8 @@ def contribution(
         return exact(worth, players) if players <= EXACT else paired_mean(worth, players, coalitions, rng)
 
     ways = [(LOO, leave_one_out)] * (method != "shapley") + [(SHAPLEY, by_size)] * (method != "loo")
-    if again and (retrain or len(run.sites) <= FEW):
+    minutes = run.info["seconds"] * 2 ** (len(run.sites) - 1) * seeds / 60  # one after the other; stacked it is less
+    if again and (retrain or (len(run.sites) <= FEW and minutes <= PATIENCE)):
         found = [(way, AGAIN, *again.counted(again.by_seed, solve, tell)) for way, solve in ways]
         return _told(again, found, rng, again.ends(), seeds=seeds)
     record = Record(run, Path(path), user, frames[user])
@@ -241,9 +243,10 @@ def _told(
         values += [(names[i], way, kind, mean[i], low[i], high[i], got.half[i]) for i in order]
         costs.append((way, kind, evaluations, _how(way, len(names)) + (f", {seeds} seeds" if seeds else "")))
         if way == SHAPLEY and kind == found[0][1]:
-            credit = _between(credits_of(mean), credits_of(draws @ got.rows.T), np.zeros(len(names)))
+            credit = _between(credits_of(mean), credits_of(draws @ got.rows.T), got.half)
             columns = {"site": names, "rounds": tested.took_part, "value": mean, "low": low, "high": high}
-            columns |= dict(zip(("credit", "credit_low", "credit_high"), credit, strict=True))
+            named = zip(("credit", "credit_low", "credit_high"), credit, strict=True)
+            columns |= {name: part.clip(min=0) for name, part in named}
             ledger = pd.DataFrame(columns).iloc[order].reset_index(drop=True)
     target = run.study.target
     unit = "log loss (nats)" if target.kind == "classes" else f"squared error ({target.unit or 'unit'}²)"

@@ -185,6 +185,6 @@ def _files(run: Run, path: Path) -> list[Path]:
     missing = [f.name for f in files if not f.exists()]
     if missing:
         what = f"{len(missing)} of {rounds} rounds have none ({missing[0]}{', ...' if len(missing) > 1 else ''})."
-        hint = "Train it with `vitrail run ... --keep-updates`; updates cannot be had afterwards."
+        hint = "Train it with `vitrail run ... --keep-updates`, or give all sites' data and --retrain."
         raise VitrailError("the run kept no updates", [Problem(str(path / UPDATES), what, hint)])
     return files
