@@ -257,9 +257,8 @@ def contribution(
         bool | None,
         typer.Option(
             "--retrain/--no-retrain",
-            help="Train every group of sites again, with all sites' rows in --data; unless told, up to 6 sites where it takes "
-            "less than an hour. Else the "
-            "groups are rebuilt from what a run with --keep-updates kept.",
+            help="Train groups of sites again, with all sites' rows in --data; unless told, up to 6 sites, within "
+            "an hour. Else they are rebuilt from what a run with --keep-updates kept.",
             show_default=False,
         ),
     ] = None,
