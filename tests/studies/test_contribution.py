@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import json
-import sys
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -21,31 +21,8 @@ from vitrail.explain.shapley import exact, leave_one_out, paired, paired_mean
 from vitrail.report.build import page_of
 from vitrail.report.contribution import render_contribution, write_contribution
 from vitrail.runs.folder import UPDATES
-from vitrail.studies.contribution import AGAIN, CARRIED, LOO, ROUND, SHAPLEY, WHOLE, contribution, credits_of
-from vitrail.studies.record import Record
-from vitrail.studies.retrain import Retrained
-from vitrail.studies.strain import AS_GIVEN, SPOT, STRAIN, spot, strain
-
-ROUNDS = 3
-
-
-@pytest.fixture(scope="module")
-def sites() -> dict[str, pd.DataFrame]:
-    return vt.datasets.heart_disease()
-
-
-@pytest.fixture(scope="module")
-def study() -> vt.Study:
-    agreed = vt.Study.load(vt.datasets.packaged("heart_disease.toml"))
-    return agreed.with_changes(training={"rounds": ROUNDS}, network={"hidden": [6]})
-
-
-@pytest.fixture(scope="module")
-def kept(study, sites, tmp_path_factory) -> Path:
-    out = tmp_path_factory.mktemp("kept") / "run"
-    vt.federate(study, sites, out=out, keep_updates=True)
-    return out
-
+from vitrail.studies.contribution import CARRIED, LOO, ROUND, SHAPLEY, WHOLE, contribution, credits_of
+from vitrail.studies.strain import AS_GIVEN, SPOT, STRAIN
 
 # --- the values of a game ---------------------------------------------------------------------------------------------
 
@@ -169,7 +146,7 @@ def test_stopped_and_resumed_keeps_the_same(study, sites, kept, tmp_path) -> Non
         vt.federate(study, sites, out=out, resume=True)
     vt.federate(study, sites, out=out, keep_updates=True, resume=True)
     mine, whole = (sorted((p / UPDATES).iterdir()) for p in (out, kept))
-    assert [f.name for f in mine] == [f"round-{r:05d}.safetensors" for r in range(1, ROUNDS + 1)]
+    assert [f.name for f in mine] == [f"round-{r:05d}.safetensors" for r in range(1, study.training.rounds + 1)]
     assert [f.read_bytes() for f in mine] == [f.read_bytes() for f in whole]
 
 
@@ -206,8 +183,7 @@ def test_against_averages_and_orders_by_hand(study, sites, kept) -> None:
     run, user = vt.Run.load(kept), "hungarian"
     _, test = split_rows(sites[user].disease.to_numpy(), study, run.seed, user)
     rows = sites[user].iloc[test]
-    names = json.loads(_words(kept / UPDATES / "round-00001.safetensors"))["sites"]
-    names = json.loads(names)
+    names = json.loads(json.loads(_words(kept / UPDATES / "round-00001.safetensors"))["sites"])
 
     def loss(model: dict[str, torch.Tensor]) -> np.ndarray:
         at = dataclasses.replace(run, models={user: model}).predict(user, rows).to_numpy()
@@ -215,7 +191,7 @@ def test_against_averages_and_orders_by_hand(study, sites, kept) -> None:
 
     start = vt.federate(study.with_changes(training={"lr": 1e-30}), sites, seed=run.seed).models[user]
     right, before = 0.0, start
-    for r in range(1, ROUNDS + 1):
+    for r in range(1, study.training.rounds + 1):
         file = load_file(kept / UPDATES / f"round-{r:05d}.safetensors")
         changes = {k.replace("report/change", "params"): v for k, v in file.items() if "change" in k}
 
@@ -255,7 +231,9 @@ def test_every_method_like_fedavg_sums_to_the_gain(method, study, sites, tmp_pat
     assert (told.values.value <= told.values.high).all()
     cost = told.costs.set_index(["way", "kind"]).evaluations
     answered = told.ledger.set_index("site").rounds
-    assert cost[LOO, ROUND] == answered.sum() + ROUNDS, "everybody but each, and everybody, in every round"
+    assert cost[LOO, ROUND] == answered.sum() + study.training.rounds, (
+        "everybody but each, and everybody, in every round"
+    )
     assert bool(told.notes) == (method in ("fedper", "apfl", "ifedavg", "fine_tune"))
 
 
@@ -269,7 +247,7 @@ def test_a_number_as_target(sites, tmp_path) -> None:
 
 
 def test_who_was_away_gets_nothing(study, sites, tmp_path) -> None:
-    vt.federate(study, sites, out=tmp_path / "run", keep_updates=True, away={"va": [(1, ROUNDS)]})
+    vt.federate(study, sites, out=tmp_path / "run", keep_updates=True, away={"va": [(1, study.training.rounds)]})
     told = contribution(tmp_path / "run", "cleveland", sites["cleveland"])
     assert not told.values[told.values.site == "va"].value.any()
     row = told.ledger.set_index("site").loc["va"]
@@ -278,8 +256,6 @@ def test_who_was_away_gets_nothing(study, sites, tmp_path) -> None:
 
 def forge(kept: Path, out: Path, change) -> Path:
     """The run with other reports in its files, and the last shared model that follows from them."""
-    import shutil
-
     shutil.copytree(kept, out)
     last = load_file(out / "coordinator" / "shared.safetensors")
     for path in sorted((out / UPDATES).iterdir()):
@@ -363,128 +339,6 @@ def test_it_says_when_not_to_rely_on_it(sites, kept) -> None:
     given = dataclasses.replace(told, values=told.values[told.values.kind != CARRIED])
     assert (given.kind, given.rule) == (ROUND, AS_GIVEN)
     assert "as they were given" in given.doubt()
-
-
-# --- reports carried to other models ----------------------------------------------------------------------------------
-
-
-def all_coalitions(players: int) -> np.ndarray:
-    return np.array(list(itertools.product((False, True), repeat=players)))
-
-
-def test_of_the_user_alone_and_of_everybody_it_is_training_again(study, sites, kept) -> None:
-    run = vt.Run.load(kept)
-    record, again = Record(run, kept, "va", sites["va"]), Retrained(run, "va", sites, [run.seed])
-    assert record.names == again.names
-    masks = all_coalitions(4)
-    trained, rebuilt = again.losses(again.models(masks, run.seed)).mean(1), record.losses(record.carried(masks)).mean(1)
-    same = [0, 2 ** (3 - record.at), 15]
-    assert rebuilt[same] == pytest.approx(trained[same], abs=1e-6)
-    others = np.setdiff1d(np.arange(16), same)
-    assert np.abs(rebuilt - trained)[others].max() > 1e-4, "of the others it is a guess"
-    as_given = record.losses(record.rebuilt(masks)).mean(1)
-    assert np.abs(rebuilt - trained).mean() < 0.7 * np.abs(as_given - trained).mean()
-
-
-def test_where_reports_bend_alike_it_is_training_again(tmp_path) -> None:
-    """A linear model of a number, whole batches, the same features everywhere and other targets: a report is then a
-    straight function of the model, with the same slope at all sites."""
-    rng, n = np.random.default_rng(0), 60
-    common = pd.DataFrame(rng.normal(size=(n, 3)), columns=list("xyz"))
-
-    def draft(name: str, turned: np.ndarray) -> pd.DataFrame:
-        whole = common.sample(n, replace=True, random_state=1).reset_index(drop=True)
-        train, _ = split_rows(np.arange(n, dtype=float), agreed, 5, name)
-        whole.iloc[np.sort(train)] = common.iloc[: len(train)]
-        return whole.assign(target=whole.to_numpy() @ turned)
-
-    first = common.assign(target=common.to_numpy().sum(1) * 3.0)
-    agreed = vt.Study.infer({"a": first, "b": first}, "target", network={"kind": "linear"})
-    agreed = agreed.with_changes(training={"rounds": 8, "lr": 0.004, "batch": 200}, method={"name": "fedavg"})
-    sites = {name: draft(name, rng.normal(size=3)) for name in "abcd"}
-    vt.federate(agreed, sites, seed=5, out=tmp_path / "run", keep_updates=True)
-    run = vt.Run.load(tmp_path / "run")
-    record, again = Record(run, tmp_path / "run", "b", sites["b"]), Retrained(run, "b", sites, [5])
-    masks = all_coalitions(4)
-    trained = again.losses(again.models(masks, 5)).mean(1)
-    carried, given = (record.losses(made(masks)).mean(1) for made in (record.carried, record.rebuilt))
-    assert carried == pytest.approx(trained, rel=1e-4)
-    assert np.abs(given - trained).max() > 0.1 * np.abs(trained).max()
-    assert spot(record, again, 1.0) == pytest.approx(0, abs=1e-4)
-
-
-def test_strain_by_hand(sites, kept) -> None:
-    """Of FedAvg with equal weights: what a site's report alone changes is its report."""
-    run = vt.Run.load(kept)
-    record = Record(run, kept, "va", sites["va"])
-    files = [load_file(f) for f in sorted((kept / UPDATES).iterdir())]
-    told = np.stack([np.hstack([v.flatten(1) for k, v in sorted(f.items()) if "change" in k]) for f in files])
-    moved = told.mean(1)  # [round, number]
-    apart = np.sqrt(((told.sum(0) - moved.sum(0)) ** 2).sum(1).mean() / (moved.sum(0) ** 2).sum())
-    bend = -np.einsum("rin,rn->i", np.diff(told, axis=0), moved[:-1])
-    unlike = np.abs(np.log(np.delete(bend, record.at) / bend[record.at]).clip(-3, 3)).mean()
-    assert strain(record) == pytest.approx(apart * (0.2 + unlike), rel=1e-4)
-
-
-# --- training again ---------------------------------------------------------------------------------------------------
-
-
-def test_few_sites_are_trained_again_and_seeds_differ(study, sites, kept) -> None:
-    told = contribution(kept, "va", sites, seeds=3)
-    assert (told.kind, told.seeds, told.doubt()) == (AGAIN, 3, "")
-    assert (told.main().chance > 0).all(), "half of the interval over seeds"
-    assert told.main().value.sum() == pytest.approx(told.gain, abs=1e-9)
-    page = render_contribution(told)
-    assert "trained again" in page
-    assert "seeds; their noise is in the interval" in page
-    one = contribution(kept, "va", sites, seeds=1)
-    assert not one.main().chance.any()
-    assert "noise unknown" in one.reliance()
-    rebuilt = contribution(kept, "va", sites, retrain=False)
-    assert (one.start, one.end) == pytest.approx((rebuilt.start, rebuilt.end), abs=1e-5), "the first seed is the run's"
-    assert rebuilt.kind == CARRIED
-    assert rebuilt.spot is None
-
-
-def test_training_again_is_a_run_with_fewer_sites(study, sites, tmp_path) -> None:
-    """And needs no updates. Standardised at each site, so that a run of two sites prepares them as one of four does."""
-    away = {"va": [(2, 2)]}
-    vt.federate(study, sites, out=tmp_path / "run", away=away)
-    run = vt.Run.load(tmp_path / "run")
-    again = Retrained(run, "va", sites, [run.seed])
-    two = {s: sites[s] for s in ("va", "hungarian")}
-    (model,) = again.models(np.array([[s in two for s in again.names]]), run.seed)
-    right = vt.federate(study, two, away=away)
-    assert all(torch.allclose(v, right.shared[f"params/{k}"].double(), atol=1e-6) for k, v in model.params.items())
-    assert dict(zip(again.names, again.took_part, strict=True)) == {s: ROUNDS - (s == "va") for s in sites}
-    told = contribution(tmp_path / "run", "va", sites, method="loo", seeds=1)
-    without = vt.federate(study, {s: v for s, v in sites.items() if s != "hungarian"}, away=away)
-    _, test = split_rows(sites["va"].disease.to_numpy(), study, run.seed, "va")
-    rows = sites["va"].iloc[test]
-    at = (np.arange(len(rows)), rows.disease.to_numpy())
-    worse, loss = (-np.log(r.predict("va", rows).to_numpy()[at]).mean() for r in (without, run))
-    assert told.main().value["hungarian"] == pytest.approx(worse - loss, abs=1e-5)
-
-
-def test_more_sites_are_checked_at_single_ones(study, sites, tmp_path, monkeypatch, kept) -> None:
-    monkeypatch.setattr(sys.modules[contribution.__module__], "FEW", 3)
-    told = contribution(kept, "va", sites, "shapley")
-    assert told.kind == CARRIED
-    run = vt.Run.load(kept)
-    record, again = Record(run, kept, "va", sites["va"]), Retrained(run, "va", sites, [run.seed])
-    alone = np.vstack([np.zeros((1, 4), dtype=bool), np.eye(4, dtype=bool)])
-    off = record.losses(record.carried(alone)).mean(1) - again.losses(again.models(alone, run.seed)).mean(1)
-    size = told.main().value.abs().sum()
-    assert told.spot == pytest.approx(np.delete(np.abs(off[1:]), record.at).mean() / size, rel=1e-4)
-    assert told.spot > 0
-    assert contribution(kept, "va", sites, "shapley", retrain=True, seeds=1).kind == AGAIN
-
-
-def test_what_is_ones_own_cannot_be_trained_again(study, sites, tmp_path) -> None:
-    vt.federate(study, sites, method="fedper", out=tmp_path / "run", keep_updates=True)
-    assert contribution(tmp_path / "run", "va", sites, "loo").kind == ROUND
-    with pytest.raises(vt.VitrailError, match="something of its own"):
-        contribution(tmp_path / "run", "va", sites, retrain=True)
 
 
 def test_page_and_tables(sites, kept, tmp_path) -> None:
