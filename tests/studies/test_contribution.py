@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import json
-import sys
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -17,32 +17,12 @@ from safetensors.torch import load_file, save_file
 import vitrail as vt
 from small import make_sites, models, train
 from vitrail.data.encode import split_rows
-from vitrail.explain.shapley import exact, leave_one_out, sampled
+from vitrail.explain.shapley import exact, leave_one_out, paired, paired_mean
 from vitrail.report.build import page_of
 from vitrail.report.contribution import render_contribution, write_contribution
 from vitrail.runs.folder import UPDATES
-from vitrail.studies.contribution import LOO, ROUND, SHAPLEY, WHOLE, contribution, credits_of
-
-ROUNDS = 3
-
-
-@pytest.fixture(scope="module")
-def sites() -> dict[str, pd.DataFrame]:
-    return vt.datasets.heart_disease()
-
-
-@pytest.fixture(scope="module")
-def study() -> vt.Study:
-    agreed = vt.Study.load(vt.datasets.packaged("heart_disease.toml"))
-    return agreed.with_changes(training={"rounds": ROUNDS}, network={"hidden": [6]})
-
-
-@pytest.fixture(scope="module")
-def kept(study, sites, tmp_path_factory) -> Path:
-    out = tmp_path_factory.mktemp("kept") / "run"
-    vt.federate(study, sites, out=out, keep_updates=True)
-    return out
-
+from vitrail.studies.contribution import CARRIED, LOO, ROUND, SHAPLEY, WHOLE, contribution, credits_of
+from vitrail.studies.strain import AS_GIVEN, SPOT, STRAIN
 
 # --- the values of a game ---------------------------------------------------------------------------------------------
 
@@ -97,37 +77,24 @@ def test_twins_share_and_a_dummy_gets_nothing() -> None:
         both = masks[:, 0] & masks[:, 1]
         return inner(np.stack([first, both, masks[:, 2]], 1))
 
-    for got in (exact(worth, 4), sampled(worth, 4, 24, 0.0, np.random.default_rng(0))):
-        assert got.rows[0] == pytest.approx(got.rows[1], abs=1e-12)
-        assert got.rows[3] == pytest.approx(0, abs=1e-12)
-        assert np.abs(got.rows[0]).min() > 1e-3
+    got = exact(worth, 4)
+    assert got.rows[0] == pytest.approx(got.rows[1], abs=1e-12)
+    assert got.rows[3] == pytest.approx(0, abs=1e-12)
+    assert np.abs(got.rows[0]).min() > 1e-3
 
 
-def test_orders_by_lot_come_near_and_still_sum_up() -> None:
-    game, players = Game(6, rows=2), 6
-    right = exact(game, players)
-    every = sampled(game, players, 720, 0.0, np.random.default_rng(1))
-    assert every.rows == pytest.approx(right.rows, abs=1e-12)
-    assert not every.half.any()
-    some = sampled(game, players, 400, 0.0, np.random.default_rng(1))
-    assert some.orders == 400
-    assert (some.half > 0).all()
-    assert (np.abs(some.mean - right.mean) < 2 * some.half).all()
-    assert some.rows.sum(0) == pytest.approx(right.rows.sum(0))
-
-
-def test_truncation_saves_and_is_near() -> None:
-    """Each player adds half of what is missing: after a few nothing is left to gain."""
-
-    def worth(masks: np.ndarray) -> np.ndarray:
-        return 1 - 0.5 ** masks.sum(1, keepdims=True)
-
-    full = sampled(worth, 12, 30, 0.0, np.random.default_rng(0))
-    less = sampled(worth, 12, 30, 0.02, np.random.default_rng(0))
-    assert less.asked < 0.7 * full.asked
-    assert less.cut > 0.3
-    assert less.rows.sum() == pytest.approx(1 - 0.5**12)
-    assert less.mean == pytest.approx(full.mean, abs=0.02 / 2)
+def test_pairs_by_lot_come_near_and_say_how_near() -> None:
+    """The interval is that of the mean over rows, which is narrower than the rows' own where their errors differ."""
+    game, players = Game(11, rows=40, seed=3), 11
+    right, inside = exact(game, players), []
+    for seed in range(20):
+        some = paired_mean(game, players, 300, np.random.default_rng(seed))
+        assert some.asked == 302
+        assert some.rows.sum(0) == pytest.approx(right.rows.sum(0)), "efficiency"
+        inside += list(np.abs(some.mean - right.mean) < some.half)
+    assert 0.9 < np.mean(inside) <= 1
+    assert some.half.mean() < 0.5 * paired(game, players, 300, np.random.default_rng(0)).half.mean()
+    assert not paired_mean(game, players, 2**players, np.random.default_rng(0)).half.any(), "all: no lot"
 
 
 def test_leave_one_out_is_the_last_to_arrive() -> None:
@@ -179,7 +146,7 @@ def test_stopped_and_resumed_keeps_the_same(study, sites, kept, tmp_path) -> Non
         vt.federate(study, sites, out=out, resume=True)
     vt.federate(study, sites, out=out, keep_updates=True, resume=True)
     mine, whole = (sorted((p / UPDATES).iterdir()) for p in (out, kept))
-    assert [f.name for f in mine] == [f"round-{r:05d}.safetensors" for r in range(1, ROUNDS + 1)]
+    assert [f.name for f in mine] == [f"round-{r:05d}.safetensors" for r in range(1, study.training.rounds + 1)]
     assert [f.read_bytes() for f in mine] == [f.read_bytes() for f in whole]
 
 
@@ -216,8 +183,7 @@ def test_against_averages_and_orders_by_hand(study, sites, kept) -> None:
     run, user = vt.Run.load(kept), "hungarian"
     _, test = split_rows(sites[user].disease.to_numpy(), study, run.seed, user)
     rows = sites[user].iloc[test]
-    names = json.loads(_words(kept / UPDATES / "round-00001.safetensors"))["sites"]
-    names = json.loads(names)
+    names = json.loads(json.loads(_words(kept / UPDATES / "round-00001.safetensors"))["sites"])
 
     def loss(model: dict[str, torch.Tensor]) -> np.ndarray:
         at = dataclasses.replace(run, models={user: model}).predict(user, rows).to_numpy()
@@ -225,7 +191,7 @@ def test_against_averages_and_orders_by_hand(study, sites, kept) -> None:
 
     start = vt.federate(study.with_changes(training={"lr": 1e-30}), sites, seed=run.seed).models[user]
     right, before = 0.0, start
-    for r in range(1, ROUNDS + 1):
+    for r in range(1, study.training.rounds + 1):
         file = load_file(kept / UPDATES / f"round-{r:05d}.safetensors")
         changes = {k.replace("report/change", "params"): v for k, v in file.items() if "change" in k}
 
@@ -239,7 +205,7 @@ def test_against_averages_and_orders_by_hand(study, sites, kept) -> None:
         right = right + brute_force(worth, len(names))
         before = {k: before[k] + v.mean(0) for k, v in changes.items()}
     told = contribution(kept, user, sites[user])
-    got = told.values[(told.values.way == SHAPLEY) & (told.values.rebuilt == ROUND)].set_index("site").value
+    got = told.values[(told.values.way == SHAPLEY) & (told.values.kind == ROUND)].set_index("site").value
     assert got[names].to_numpy() == pytest.approx(right.mean(1), abs=1e-5)
     assert np.abs(right.mean(1)).max() > 1e-3
     assert (told.start, told.end) == pytest.approx((loss(start).mean(), loss(run.models[user]).mean()), abs=1e-5)
@@ -256,15 +222,18 @@ def test_every_method_like_fedavg_sums_to_the_gain(method, study, sites, tmp_pat
     shy = list(sites) if method == "ifedavg" else []  # publishing would only take time here
     vt.federate(study, sites, method=method, out=tmp_path / "run", keep_updates=True, dropout_rate=0.3, refuse=shy)
     told = contribution(tmp_path / "run", "va", sites["va"])
-    sums = told.values.groupby(["way", "rebuilt"]).value.sum()
-    assert sums[SHAPLEY, ROUND] == pytest.approx(told.gain, abs=1e-9)
-    assert sums[SHAPLEY, WHOLE] == pytest.approx(told.gain, abs=1e-9)
+    sums = told.values.groupby(["way", "kind"]).value.sum()[SHAPLEY]
+    assert set(sums.index) == {ROUND, WHOLE} | ({CARRIED} if told.kind == CARRIED else set())
+    assert (told.kind == ROUND) == (method in ("fedper", "apfl", "ifedavg")), "what is its own is nobody else's"
+    assert sums.to_numpy() == pytest.approx(told.gain, abs=1e-6)
     assert told.ledger.credit.sum() == pytest.approx(max(told.gain, 0), abs=1e-9)
     assert (told.values.low <= told.values.value).all()
     assert (told.values.value <= told.values.high).all()
-    cost = told.costs.set_index(["way", "rebuilt"]).evaluations
+    cost = told.costs.set_index(["way", "kind"]).evaluations
     answered = told.ledger.set_index("site").rounds
-    assert cost[LOO, ROUND] == answered.sum() + ROUNDS, "everybody but each, and everybody, in every round"
+    assert cost[LOO, ROUND] == answered.sum() + study.training.rounds, (
+        "everybody but each, and everybody, in every round"
+    )
     assert bool(told.notes) == (method in ("fedper", "apfl", "ifedavg", "fine_tune"))
 
 
@@ -278,7 +247,7 @@ def test_a_number_as_target(sites, tmp_path) -> None:
 
 
 def test_who_was_away_gets_nothing(study, sites, tmp_path) -> None:
-    vt.federate(study, sites, out=tmp_path / "run", keep_updates=True, away={"va": [(1, ROUNDS)]})
+    vt.federate(study, sites, out=tmp_path / "run", keep_updates=True, away={"va": [(1, study.training.rounds)]})
     told = contribution(tmp_path / "run", "cleveland", sites["cleveland"])
     assert not told.values[told.values.site == "va"].value.any()
     row = told.ledger.set_index("site").loc["va"]
@@ -287,8 +256,6 @@ def test_who_was_away_gets_nothing(study, sites, tmp_path) -> None:
 
 def forge(kept: Path, out: Path, change) -> Path:
     """The run with other reports in its files, and the last shared model that follows from them."""
-    import shutil
-
     shutil.copytree(kept, out)
     last = load_file(out / "coordinator" / "shared.safetensors")
     for path in sorted((out / UPDATES).iterdir()):
@@ -305,7 +272,7 @@ def forge(kept: Path, out: Path, change) -> Path:
 def test_two_sites_that_say_the_same_get_the_same(sites, kept, tmp_path) -> None:
     out = forge(kept, tmp_path / "run", lambda v: torch.cat([v[:1], v[:1], v[2:]]))
     told = contribution(out, "switzerland", sites["switzerland"])
-    wide = told.values.pivot(index="site", columns=["way", "rebuilt"], values="value")
+    wide = told.values.pivot(index="site", columns=["way", "kind"], values="value")
     first, second = json.loads(json.loads(_words(next((out / UPDATES).iterdir())))["sites"])[:2]
     assert wide.loc[first].to_numpy() == pytest.approx(wide.loc[second].to_numpy(), abs=1e-12)
     assert wide.loc[first].abs().min() > 1e-5
@@ -328,16 +295,19 @@ def test_updates_of_another_run_are_noticed(sites, kept, tmp_path) -> None:
         contribution(out, "va", sites["va"])
 
 
-def test_many_sites_are_drawn_by_lot(sites, kept, monkeypatch) -> None:
-    right = contribution(kept, "cleveland", sites["cleveland"], method="shapley")
-    monkeypatch.setattr(sys.modules[contribution.__module__], "EXACT", 3)
-    told = contribution(kept, "cleveland", sites["cleveland"], method="shapley", permutations=20)
-    a, b = (t.values[t.values.rebuilt == ROUND].reset_index() for t in (right, told))
-    assert (b.sampling > 0).all()
-    assert not a.sampling.any()
-    assert ((a.value - b.value).abs() < 2 * b.sampling + 0.01 * told.gain).all()
-    assert (b.high - b.low > a.high - a.low - 1e-3).all()
-    assert b.value.sum() == pytest.approx(told.gain)
+def test_many_sites_are_drawn_by_lot(study, sites, tmp_path) -> None:
+    many = vt.cut.iid(pd.concat(sites.values(), ignore_index=True), 11, 1)
+    agreed = study.with_changes(training={"rounds": 2})
+    vt.federate(agreed, many, out=tmp_path / "run", keep_updates=True)
+    user = next(iter(many))
+    told, right = (
+        contribution(tmp_path / "run", user, many[user], "shapley", coalitions=k).main() for k in (200, 2**11)
+    )
+    assert (told.chance > 0).all()
+    assert not right.chance.any()
+    assert (np.abs(told.value - right.value) < 2 * told.chance).all()
+    assert (told.high - told.low > right.high - right.low - 1e-3).all()
+    assert told.value.sum() == pytest.approx(right.value.sum(), abs=1e-6)
 
 
 def test_mistakes_are_told(sites, kept, study, tmp_path) -> None:
@@ -346,29 +316,29 @@ def test_mistakes_are_told(sites, kept, study, tmp_path) -> None:
     with pytest.raises(vt.VitrailError, match="not the rows that the run had"):
         contribution(kept, "cleveland", sites["cleveland"].assign(age=50))
     with pytest.raises(vt.VitrailError) as caught:
-        contribution(kept, "cleveland", sites["cleveland"], method="banzhaf", permutations=1)
-    assert len(caught.value.problems) == 2
+        contribution(kept, "cleveland", sites["cleveland"], method="banzhaf", coalitions=1, seeds=0)
+    assert len(caught.value.problems) == 3
+    with pytest.raises(vt.VitrailError, match="of 3 of 4 sites are not here"):
+        contribution(kept, "cleveland", sites["cleveland"], retrain=True)
     vt.federate(study, sites, out=tmp_path / "run")
     with pytest.raises(vt.VitrailError, match="--keep-updates"):
         contribution(tmp_path / "run", "cleveland", sites["cleveland"])
 
 
-def test_it_says_when_the_two_ways_disagree(sites, kept) -> None:
-    told = contribution(kept, "cleveland", sites["cleveland"], method="loo")
-    base = told.values.assign(value=0.1, low=0.05, high=0.2)
-    turned = (base.site == "va") & (base.rebuilt == WHOLE)
-    hair = (base.site == "hungarian") & (base.rebuilt == WHOLE)
-    values = base.mask(turned, base.assign(value=-0.1, low=-0.2, high=0.1))
-    values = values.mask(base.site == "hungarian", base.assign(low=-0.3)).mask(hair, base.assign(value=-0.1, low=-0.3))
-    other = base.rebuilt == WHOLE
-    larger = base.mask(other, base.assign(value=0.15, low=0.1, high=0.3))
-    odd, far, calm = (dataclasses.replace(told, values=v) for v in (values, larger, base))
-    assert (odd.disputed(), far.disputed(), calm.disputed()) == (["va"], [], [])
-    assert (far.gap, calm.gap) == pytest.approx((0.05 / 0.125, 0))
-    assert "va" in odd.doubt()
-    assert "40 % apart" in far.doubt()
-    assert "Not settled" in render_contribution(far)
-    assert "Not settled" not in render_contribution(calm)
+def test_it_says_when_not_to_rely_on_it(sites, kept) -> None:
+    told = contribution(kept, "cleveland", sites["cleveland"], method="shapley")
+    calm, far = (dataclasses.replace(told, strain=STRAIN.limit * by) for by in (0.99, 1.01))
+    near, off = (dataclasses.replace(told, strain=9.0, spot=SPOT.limit * by) for by in (0.99, 1.01))
+    for quiet, loud, rule in ((calm, far, STRAIN), (near, off, SPOT)):
+        assert not quiet.doubt()
+        assert rule.said(False) in quiet.reliance()
+        assert rule.said(True) in loud.doubt()
+        assert "Not settled" in render_contribution(loud)
+        assert "Not settled" not in render_contribution(quiet)
+        assert rule.said(False) in render_contribution(quiet)
+    given = dataclasses.replace(told, values=told.values[told.values.kind != CARRIED])
+    assert (given.kind, given.rule) == (ROUND, AS_GIVEN)
+    assert "as they were given" in given.doubt()
 
 
 def test_page_and_tables(sites, kept, tmp_path) -> None:
@@ -407,7 +377,13 @@ def test_on_the_command_line(study, sites, tmp_path, monkeypatch, capsys) -> Non
     study.save("study.toml")
     told = vitrail("run", "study.toml", "--data", "data", "--out", "run", "--keep-updates")
     assert "Updates kept: 3 rounds" in told
-    assert "model evaluations" in vitrail("contribution", "run", "--user", "va", "--data", "data")
+    said = vitrail("contribution", "run", "--user", "va", "--data", "data", "--seeds", "2")
+    assert "trained again, from 2 seeds" in said
+    assert "model evaluations" in said
+    said = vitrail("contribution", "run", "--user", "va", "--data", "data/va.csv")
+    assert "carried over" in said
+    said = vitrail("contribution", "run", "--user", "va", "--data", "data", "--no-retrain")
+    assert "carried over" in said
     written = {p.name for p in Path("contribution-va").iterdir()}
     assert written == {"contribution.html", "values.csv", "costs.csv", "ledger.csv"}
     with pytest.raises(vt.VitrailError, match="not the rows"):

@@ -249,23 +249,37 @@ def transfer(
 
 
 def contribution(
-    run: Annotated[Path, typer.Argument(help="The folder of a run made with --keep-updates.")],
+    run: Annotated[Path, typer.Argument(help="The folder of a run.")],
     user: Annotated[str, typer.Option(help="The site on whose own test rows the loss is counted.")],
-    data: Annotated[Path, typer.Option("--data", help="The user's own file, or a folder that holds it by name.")],
+    data: Annotated[Path, typer.Option("--data", help="The user's own file, or a folder or file of all sites.")],
     method: Annotated[str, typer.Option(help="loo (leave-one-out), shapley or all.")] = "all",
-    permutations: Annotated[int, typer.Option(help="Orders of joining that are drawn where not all are used.")] = 200,
+    retrain: Annotated[
+        bool | None,
+        typer.Option(
+            "--retrain/--no-retrain",
+            help="Train groups of sites again, with all sites' rows in --data; unless told, up to 6 sites, within "
+            "an hour. Else they are rebuilt from what a run with --keep-updates kept.",
+            show_default=False,
+        ),
+    ] = None,
+    seeds: Annotated[int, typer.Option(help="Seeds to train again from; their noise is in the intervals.")] = 5,
+    coalitions: Annotated[int, typer.Option(help="Groups of sites that are drawn where there are more than 10.")] = 512,
     out: Annotated[Path | None, typer.Option(help="The folder to write; without it, contribution-USER here.")] = None,
 ) -> None:
-    """How much each site's taking part lowered the user's loss, and a ledger of credits. Nothing is trained again."""
+    """How much each site's taking part lowered the user's loss, and a ledger of credits: by training every group of
+    sites again, or rebuilt from what the sites reported, with a warning where that cannot be relied on."""
     from vitrail.report.contribution import write_contribution
     from vitrail.runs import Run
     from vitrail.runs.folder import site_folder
-    from vitrail.studies.contribution import asked_wrongly, to_text, user_table
+    from vitrail.studies.contribution import asked_wrongly, to_text
     from vitrail.studies.contribution import contribution as count
+    from vitrail.studies.site_tables import tables_here, user_table
 
-    rows = user_table(data, Run.load(run), user, asked_wrongly(method, permutations))
+    done = Run.load(run)
+    mine = user_table(data, done, user, asked_wrongly(method, coalitions, seeds))
+    tables = {**({} if retrain is False else tables_here(data, done)), user: mine}
     with show_progress() as step:
-        told = count(run, user, rows, method, permutations, step)
+        told = count(run, user, tables, method, retrain=retrain, seeds=seeds, coalitions=coalitions, progress=step)
     page = write_contribution(told, out or Path(f"contribution-{site_folder(user)}"))
     print(to_text(told)[0])
     for words, header, lines in to_text(told)[1]:

@@ -98,7 +98,7 @@ class Engine(Rounds):
 
     def run(self, moment: Moment | None = None) -> Iterator[Moment]:
         try:
-            with _quiet_torch(self.device) as self.pool:
+            with quiet_torch(self.device) as self.pool:
                 yield from super().run(moment)
         finally:
             self.pool = None
@@ -311,7 +311,7 @@ def threads() -> int:
     return len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count() or 1
 
 
-class _quiet_torch:  # noqa: N801
+class quiet_torch:  # noqa: N801
     """A pool of threads with one torch thread each, while inside; torch's own setting is put back after."""
 
     def __init__(self, device: torch.device) -> None:

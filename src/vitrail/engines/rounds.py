@@ -155,12 +155,12 @@ class Rounds(ABC):
         """The one place where reports become what the coordinator sees. `parts`: (which sites, what `taken` holds)."""
         told = [part for _, part in parts]
         if self.keep_reports:
-            self.reports = _spread(parts, len(self.names))
+            self.reports = spread(parts, len(self.names))
             told = [each(lambda t: t.sum(0), part) for part in told] if ex.sees == "sum" else told
         return ex.merge(self.task, coord, _summed(told) if ex.sees == "sum" else self._stacked(parts), roster)
 
     def _stacked(self, parts: Sequence[tuple[Any, Any]]) -> Any:
-        return self.reports if self.keep_reports else _spread(parts, len(self.names))
+        return self.reports if self.keep_reports else spread(parts, len(self.names))
 
     def rule(self, s: int, r: int) -> Rule:
         return self.training.paced(self.task.rule, r, self.stages[s].rounds)
@@ -186,7 +186,7 @@ def _summed(totals: list[Any]) -> Any:
     return totals[0]
 
 
-def _spread(parts: Sequence[tuple[Any, Any]], sites: int) -> Any:
+def spread(parts: Sequence[tuple[Any, Any]], sites: int) -> Any:
     """Reports of some sites each -> one stacked report in which absent sites are zero."""
     out = each(lambda t: t.new_zeros((sites, *t.shape[1:])), parts[0][1])
     for at, up in parts:

@@ -31,10 +31,11 @@ class Sites:
     y: Tensor  # [all rows, output]: 1 for the class and 0 for the others; or the number itself
     w: Tensor  # [all rows, 1]: class weights
     sizes: tuple[int, ...]
+    lent: tuple[int, ...] = ()  # where each site's rows start, where several share theirs
 
     @cached_property
     def starts(self) -> list[int]:
-        return [0, *accumulate(self.sizes)][:-1]
+        return list(self.lent) or [0, *accumulate(self.sizes)][:-1]
 
     @cached_property
     def spans(self) -> Tensor:
@@ -43,6 +44,11 @@ class Sites:
 
     def to(self, device: str) -> Sites:
         return replace(self, x=self.x.to(device), y=self.y.to(device), w=self.w.to(device))
+
+    def again(self, at: Sequence[int]) -> Sites:
+        """The sites at these places, some of them more than once; their rows are held once."""
+        sizes, starts = (tuple(of[i] for i in at) for of in (self.sizes, self.starts))
+        return replace(self, names=tuple(self.names[i] for i in at), sizes=sizes, lent=starts)
 
     def pooled(self, w: Tensor) -> Sites:
         """One site that holds everyone's rows, in the order of the sites' names."""

@@ -2,17 +2,10 @@
 
     phi_i = sum over S without i of |S|! (n - |S| - 1)! / n! * (v(S + i) - v(S));      sum_i phi_i = v(all) - v(none)
 
-`exact` asks for all 2^n coalitions. `sampled` follows orders drawn by lot (all of them, once each, where there are no
-more than asked for), with the truncation of Ghorbani and Zou (2019): an order is left as soon as its coalition is worth
-v(all) to within `tolerance` times |v(all) - v(none)|. Departure: what is then still missing is shared equally by the
-players who have not arrived, where they give them nothing, so that the values sum to v(all) - v(none) all the same.
-A coalition is asked for once, however many orders pass it. Truncation can be wrong where players undo each other's
-work: a coalition may happen to be worth v(all) in the middle of an order.
-
-`paired` is for many players and few questions: coalitions are drawn with their complements, without repetition, their
-sizes by the Shapley kernel or all equally likely (leverage scores: Musco and Witter 2025), and the values are those of
-least squares weighted by kernel / chance of being drawn (KernelSHAP, Lundberg and Lee 2017), bound to sum to
-v(all) - v(none). The interval of each value is a jackknife over groups of pairs.
+`exact` asks for all 2^n coalitions. `paired` is for many players and few questions: coalitions are drawn with their
+complements, without repetition, their sizes by the Shapley kernel or all equally likely (leverage scores: Musco and
+Witter 2025), and the values are those of least squares weighted by kernel / chance of being drawn (KernelSHAP, Lundberg
+and Lee 2017), bound to sum to v(all) - v(none). The interval of each value is a jackknife over groups of pairs.
 
 A coalition is worth a vector, one number for each test row. The values are linear in it, so that the values of the
 mean are the means of the values, and resampling the rows costs nothing.
@@ -39,8 +32,6 @@ class Values(NamedTuple):
     rows: Floats  # [player, row]
     half: Floats  # [player], or [player, row] of pairs: half of the 95 % interval; 0 where nothing was drawn by lot
     asked: int  # coalitions whose worth was asked for
-    orders: int  # that were followed; 0 where all coalitions were asked for
-    cut: float = 0.0  # share of the steps of all orders that truncation left out
 
     @property
     def mean(self) -> Floats:
@@ -60,58 +51,13 @@ def every(players: int) -> tuple[Masks, Floats]:
 
 def exact(worth: Worth, players: int) -> Values:
     masks, weights = every(players)
-    return Values(weights.T @ worth(masks), np.zeros(players), len(masks), 0)
+    return Values(weights.T @ worth(masks), np.zeros(players), len(masks))
 
 
 def leave_one_out(worth: Worth, players: int) -> Values:
     """v(all) - v(all but i): no Shapley value, and the values need not sum to anything."""
     got = worth(np.vstack([np.ones(players, dtype=bool), ~np.eye(players, dtype=bool)]))
-    return Values(got[0] - got[1:], np.zeros(players), players + 1, 0)
-
-
-def sampled(worth: Worth, players: int, orders: int, tolerance: float, rng: np.random.Generator) -> Values:
-    every = players <= 12 and math.factorial(players) <= orders
-    all_orders = itertools.permutations(range(players))
-    walks = np.array(list(all_orders) if every else [rng.permutation(players) for _ in range(orders)], dtype=np.int64)
-    walks = walks.reshape(-1, players)
-    place: dict[bytes, int] = {}
-    found: list[Floats] = []
-
-    def ask(masks: Masks) -> NDArray[np.int64]:
-        new = {m.tobytes(): m for m in masks if m.tobytes() not in place}
-        if new:
-            found.extend(worth(np.array(list(new.values()))))
-            place.update({k: len(place) + i for i, k in enumerate(new)})
-        return np.array([place[m.tobytes()] for m in masks], dtype=np.int64)
-
-    none, whole = ask(np.array([[False] * players, [True] * players]))
-    end, gap = found[whole].mean(), tolerance * abs(found[whole].mean() - found[none].mean())
-    here = np.zeros((len(walks), players), dtype=bool)
-    path = np.full((len(walks), players + 1), none)  # which coalition each order stands at after each step
-    stop = np.full(len(walks), players)
-    for step in range(1, players):
-        going = np.flatnonzero(stop == players)
-        here[going, walks[going, step - 1]] = True
-        path[going, step] = ask(here[going])
-        means = np.array([found[k].mean() for k in path[going, step]])
-        stop[going[np.abs(end - means) <= gap]] = step
-    path[:, players] = whole
-    table = np.array(found)
-    total, spread = np.zeros((players, table.shape[1])), np.zeros((len(walks), players))
-    for w, (walk, at) in enumerate(zip(walks, stop, strict=True)):
-        worths = table[path[w]]
-        if at < players:  # the rest share what is missing
-            share = np.arange(1, players - at + 1)[:, None] / (players - at)
-            worths[at + 1 :] = worths[at] + share * (table[whole] - worths[at])
-        steps = np.diff(worths, axis=0)
-        total[walk] += steps
-        spread[w, walk] = steps.mean(1)
-    m = len(walks)
-    half = np.zeros(players)
-    if m > 1 and not every:
-        half = stdtrit(m - 1, 0.975) * spread.std(0, ddof=1) / math.sqrt(m)
-    cut = float((players - 1 - np.minimum(stop, players - 1)).sum()) / max(1, m * (players - 1))
-    return Values(total / m, half, len(found), m, cut)
+    return Values(got[0] - got[1:], np.zeros(players), players + 1)
 
 
 GROUPS = 20  # of pairs, each left out once
@@ -145,7 +91,19 @@ def paired(
     without = np.linalg.solve(left.sum(0) - left + level, right.sum(0) - right)  # [group, player, row]
     error = np.sqrt((GROUPS - 1) / GROUPS * ((without - without.mean(0)) ** 2).sum(0))
     total = values + (ends[1] - ends[0]) / players
-    return Values(total, stdtrit(GROUPS - 1, 0.975) * error, 2 * len(half) + 2, 0)
+    return Values(total, stdtrit(GROUPS - 1, 0.975) * error, 2 * len(half) + 2)
+
+
+def paired_mean(worth: Worth, players: int, asked: int, rng: np.random.Generator) -> Values:
+    """`paired`, with the interval of each player's mean over the rows."""
+
+    def with_mean(masks: Masks) -> Floats:
+        got = worth(masks)
+        return np.hstack([got, got.mean(1, keepdims=True)])
+
+    got = paired(with_mean, players, asked, rng)
+    half = got.half[:, -1] if got.half.ndim > 1 else got.half
+    return got._replace(rows=got.rows[:, :-1], half=half)
 
 
 def _pairs(players: int, count: int, share: Floats, rng: np.random.Generator) -> tuple[Masks, int]:

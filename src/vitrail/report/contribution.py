@@ -12,9 +12,17 @@ from vitrail.report import draw
 from vitrail.report.frame import fill, is_ours, unwritten
 from vitrail.report.words import Interval, listed, name, number, several, shorten_all, signed, spoken
 from vitrail.runs.folder import write_atomically
-from vitrail.studies.contribution import APART, TOLERANCE, Contribution, write_tables
+from vitrail.studies.contribution import AGAIN, CARRIED, ROUND, WHOLE, Contribution, write_tables
 
 PAGE = "contribution.html"
+KINDS = {
+    AGAIN: "each group of sites was trained from the first model on, as the study says, with all sites’ {}s",
+    CARRIED: "from what every site reported in every round and the user’s own {}s. A group’s reports are merged as "
+    "the method does. They answer the model that all had made; what they would have been at the group’s own model is "
+    "taken from how the user’s own report changes between the two, for which it trained at each",
+    ROUND: "a group’s reports are merged at the shared model of each round, and the falls in loss are summed",
+    WHOLE: "what a group’s reports would have changed is summed over the run, from the first model on",
+}
 
 
 def write_contribution(told: Contribution, folder: Path) -> Path:
@@ -33,8 +41,8 @@ def write_contribution(told: Contribution, folder: Path) -> Path:
 
 def render_contribution(told: Contribution) -> str:
     paid, main = len(told.ledger) > 0, told.main().reset_index().sort_values("value", ascending=False, kind="stable")
-    ways = list(dict.fromkeys(zip(told.values.way, told.values.rebuilt, strict=True)))
-    by_way = {k: part.set_index("site") for k, part in told.values.groupby(["way", "rebuilt"], sort=False)}
+    ways = list(dict.fromkeys(zip(told.values.way, told.values.kind, strict=True)))
+    by_way = {k: part.set_index("site") for k, part in told.values.groupby(["way", "kind"], sort=False)}
     sites = list(dict.fromkeys(told.values.site))
     return fill(
         "contribution.html",
@@ -43,15 +51,16 @@ def render_contribution(told: Contribution) -> str:
         lead=_lead(told),
         findings=_findings(told, main),
         figure=value_figure(main, told),
-        sampled=bool((main.sampling > 0).any()),
+        again=told.kind == AGAIN,
+        kinds=[
+            (kind, words.format(told.row_word)) for kind, words in KINDS.items() if (told.values.kind == kind).any()
+        ],
         ledger=told.ledger.sort_values("value", ascending=False).to_dict("records") if paid else [],
         whole=float(told.ledger.credit.sum()) if paid else 0.0,
         ways=ways,
         table=[(s, [by_way[w].loc[s] for w in ways]) for s in sites],
         sums=[float(by_way[w].value.sum()) for w in ways],
         costs=told.costs.to_dict("records"),
-        tolerance=TOLERANCE,
-        apart=APART,
     )
 
 
@@ -59,7 +68,8 @@ def _lead(told: Contribution) -> str:
     fell = "fell" if told.gain > 0 else "rose"
     return (
         f"On its own {several(told.rows, f'test {told.row_word}')} the {told.unit} {fell} from {number(told.start)} to "
-        f"{number(told.end)} over the run: a {'gain' if told.gain > 0 else 'loss'} of {number(abs(told.gain))}."
+        f"{number(told.end)} over the run: a {'gain' if told.gain > 0 else 'loss'} of {number(abs(told.gain))}. "
+        f"The same answer to every {told.row_word} would have {number(told.same)}."
     )
 
 
@@ -75,11 +85,12 @@ def _findings(told: Contribution, main: pd.DataFrame) -> list[Markup]:
     if harm:
         out.append(Markup("Raised the loss, the interval leaves zero out: {}.").format(listed(harm)))
     if open_:
-        seen = several(told.rows, f"test {told.row_word}")
+        seen = several(told.rows, f"test {told.row_word}") + (f" and {told.seeds} seeds" if told.seeds > 1 else "")
         out.append(Markup("Cannot tell from {}: {}.").format(seen, listed(open_)))
     if told.doubt():
         out.insert(0, Markup('<b class="warn">Not settled.</b> {}').format(told.doubt()))
-    if len(told.ledger):
+    out.append(Markup("{}").format(told.reliance()))
+    if len(told.ledger) and not told.doubt():
         paid = told.ledger[told.ledger.credit > 0].sort_values("credit", ascending=False)
         whole = number(float(told.ledger.credit.sum()))
         if len(paid):

@@ -1,26 +1,31 @@
 """How much each site's taking part lowered the loss on one user's own test rows.
 
-A run that kept its updates (`keep_updates`) holds what every site reported in every round. From that the model of any
-coalition of sites is rebuilt with the method's own merge, without training anything again:
+A coalition of sites is worth what its model lowers the user's loss by, from the model that all started from. Shapley
+values share the worth of everybody, the gain. What a coalition's model would have been is had in four ways:
 
-    round by round   the coalition's reports of round t merged at the shared model w_t that the run really had there;
-                     worth = loss(w_t) - loss(merged); values summed over rounds (Wang et al. 2020)
-    whole run        w_0 + sum over t of (merged at w_t - w_t); worth = loss(w_0) - loss(that) (Song et al. 2019)
+    trained again    with all sites' rows at hand: every coalition is trained, from several seeds (retrain.py). This is
+                     what the others try to tell. The interval holds the noise of the seeds.
+    carried over     from what every site reported in every round (a run that kept its updates) and the user's own rows:
+                     v_S <- v_S + [merged reports of S at w_t - w_t] + [T(v_S) - v_S] - [T(w_t) - w_t]
+                     where T is a round of training at the user: how reports change with the model is taken from its own
+    round by round   the coalition's reports of round t merged at the run's own w_t;
+                     worth = loss(w_t) - loss(merged), summed over rounds (Wang et al. 2020)
+    whole run        w_0 + sum over t of (merged at w_t - w_t) (Song et al. 2019)
 
-In both, nobody changes nothing, and everybody together gives the run's own gain, loss(w_0) - loss(w_T), exactly: that
-is what Shapley values sum to. A site that is absent in a round gets nothing for it. Both take the sites' reports as
-they were given, in answer to a model that all had made: they are not what the sites would have said in a smaller
-federation. `benchmarks/contribution.py` measures what that costs against training again.
+In all, nobody changes nothing, and everybody together gives the gain, loss(w_0) - loss(w_T). The last two take reports
+as they were given, in answer to a model that all had made; their sizes are mostly wrong (benchmarks/contribution.py
+measures all of them against training again). A site that is absent in a round gets nothing for it.
 
-Players are all sites, the user too. The user's private layers, where it has any, are those of the end of the run.
+Players are all sites, the user too. The user's private layers, where it has any, are those of the end of the run; then
+neither training again nor carrying over is offered: layers of its own would be others under another shared model.
 
-Credits: each site's positive Shapley value (round by round), all scaled by one factor so that they sum to the gain;
-sites of negative value are shown and get nothing; where there is no gain there are no credits. Money is not handled.
+Credits: each site's positive Shapley value, all scaled by one factor so that they sum to the gain; sites of negative
+value are shown and get nothing; where there is no gain there are no credits. Money is not handled.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -30,21 +35,25 @@ import pandas as pd
 
 from vitrail.core.problems import Problem, VitrailError
 from vitrail.core.random import key
-from vitrail.data.read import ENDING, read_table
-from vitrail.explain.shapley import Floats, Values, Worth, exact, leave_one_out, sampled
+from vitrail.explain.shapley import Floats, Values, Worth, exact, leave_one_out, paired_mean
 from vitrail.runs.folder import write_atomically
 from vitrail.runs.run import Run
-from vitrail.studies.record import Record, Tell, no_such_user
+from vitrail.runs.setup import build_task, check_keeping
+from vitrail.studies.record import Record
+from vitrail.studies.retrain import Retrained
+from vitrail.studies.strain import AS_GIVEN, SEED_NOISE, SPOT, STRAIN, Rule, spot, strain
+from vitrail.studies.tested import Tell, Tested, no_such_user
 
-EXACT = 10  # sites in a round up to which all coalitions are rebuilt
-TOLERANCE = 0.01  # of the gain: where an order is left
-# gap between the two ways above which sizes are doubted: lies between what the two learning rates of
-# benchmarks/contribution.py gave (sizes near those of training again, and far from them); not tried elsewhere
-APART = 1 / 3
+EXACT = 10  # sites up to which all coalitions are looked at
+FEW = 6  # sites up to which they are trained again, unless told otherwise
+SEEDS = 5  # of training again
+PATIENCE = 60  # minutes that it may take without being asked for
+COALITIONS = 512  # looked at of more sites, in pairs
 RESAMPLES = 2000  # of the test rows
-ROUND, WHOLE = "round by round", "whole run"
+AGAIN, CARRIED, ROUND, WHOLE = "trained again", "carried over", "round by round", "whole run"
 LOO, SHAPLEY = "leave-one-out", "Shapley"
 CANNOT = "the contributions cannot be computed"
+Tables = pd.DataFrame | Mapping[str, pd.DataFrame]
 
 
 @dataclass(frozen=True)
@@ -58,85 +67,152 @@ class Contribution:
     rows: int  # the user's test rows
     rounds: int
     unit: str  # of the loss
-    start: float  # loss of the model that all started from
-    end: float  # loss of the run's shared model
-    values: pd.DataFrame  # site, way, rebuilt, value, low, high, sampling
-    costs: pd.DataFrame  # way, rebuilt, evaluations, how
+    start: float  # loss of the model that all started from; of several seeds the mean
+    end: float  # loss of everybody's shared model
+    same: float  # loss of the one answer to every row that fits the user's training rows best
+    values: pd.DataFrame  # site, way, kind, value, low, high, chance: half of the interval that is not the test rows'
+    costs: pd.DataFrame  # way, kind, evaluations, how
     ledger: pd.DataFrame  # site, rounds, value, low, high, credit, credit_low, credit_high; empty without Shapley
     notes: list[str]
+    seeds: int = 0  # that coalitions were trained again from
+    strain: float = 0.0  # see strain.py
+    spot: float | None = None
     row_word: str = "row"
 
     @property
     def gain(self) -> float:
         return self.start - self.end
 
-    def main(self, rebuilt: str = ROUND) -> pd.DataFrame:
+    @property
+    def kind(self) -> str:
+        """How the values that count were had."""
+        return next(k for k in (AGAIN, CARRIED, ROUND) if (self.values.kind == k).any())
+
+    def main(self, kind: str = "") -> pd.DataFrame:
         """The values that count, by site: Shapley, or leave-one-out where only that was asked for."""
         way = SHAPLEY if (self.values.way == SHAPLEY).any() else LOO
-        return self.values[(self.values.way == way) & (self.values.rebuilt == rebuilt)].set_index("site")
+        return self.values[(self.values.way == way) & (self.values.kind == (kind or self.kind))].set_index("site")
 
     @property
-    def gap(self) -> float:
-        """How far the two ways of rebuilding are apart, as a share of the values' size: 0 where they agree."""
-        one, other = self.main(ROUND).value, self.main(WHOLE).value
-        size = float((one.abs() + other.abs()).sum())
-        return 2 * float((one - other).abs().sum()) / size if size else 0.0
+    def rule(self) -> Rule | None:
+        """By what is judged whether to rely on the sizes; nothing where they were trained again."""
+        if self.kind == AGAIN:
+            return None
+        return AS_GIVEN if self.kind == ROUND else STRAIN if self.spot is None else SPOT
 
-    def disputed(self) -> list[str]:
-        """Sites that helped by one way of rebuilding and did harm by the other, and not by a hair."""
-        one, other = self.main(ROUND), self.main(WHOLE)
-        clear = (one.low > 0) | (one.high < 0) | (other.low > 0) | (other.high < 0)
-        return [str(s) for s in one.index[(one.value * other.value < 0) & clear]]
+    def over(self) -> str:
+        """What the intervals of the values that count are over."""
+        drawn = len(set(self.values.site)) > EXACT and (self.values.way == SHAPLEY).any()
+        beside = [f"the test {self.row_word}s", *["seeds"] * (self.seeds > 1), *["the groups drawn"] * bool(drawn)]
+        return " and ".join([", ".join(beside[:-1]), beside[-1]] if len(beside) > 1 else beside)
 
     def doubt(self) -> str:
-        """Why not to rely on the sizes; nothing where the two ways agree well enough."""
-        if self.gap <= APART and not self.disputed():
+        """Why not to rely on the sizes; nothing where there is no reason."""
+        rule, signal = self.rule, self.strain if self.spot is None else self.spot
+        if rule is None or signal < rule.limit:
             return ""
-        words = f"The two ways of rebuilding are {100 * self.gap:.0f} % apart"
-        if self.disputed():
-            return f"{words}, and disagree on who helped: {', '.join(self.disputed())}. Do not pay by these numbers."
-        return f"{words}. Read the order of the sites at most; do not pay by these numbers."
+        why = {
+            AS_GIVEN: "The reports are taken as they were given, and sizes had from that are mostly wrong",
+            STRAIN: f"The sites' reports lead far apart, or change unlike the user's own (strain {signal:.2g}, limit "
+            f"{rule.limit:g})",
+            SPOT: f"Trained alone, the other sites came out otherwise than rebuilt (off by {100 * signal:.0f} % of the "
+            f"values' size, limit {100 * rule.limit:.0f} %)",
+        }[rule]
+        return f"{why}: {rule.said(True)}. Do not pay by these numbers."
+
+    def reliance(self) -> str:
+        """What is known about how far the values that count can be relied on."""
+        if self.kind == AGAIN:
+            many = (
+                f"{self.seeds} seeds; their noise is in the interval" if self.seeds > 1 else "one seed: noise unknown"
+            )
+            return f"Groups of sites were trained again, from {many}."
+        said = "" if self.doubt() else f"No warning: {STRAIN.said(False) if self.spot is None else SPOT.said(False)}. "
+        return (
+            f"{said}One run is one seed: trained again from another, values differed by {100 * SEED_NOISE:.0f} % in "
+            "the median test case, and no interval here holds that."
+        )
 
 
 def contribution(
     path: str | Path,
     user: str,
-    frame: pd.DataFrame,
+    tables: Tables,
     method: str = "all",
-    permutations: int = 200,
+    *,
+    retrain: bool | None = None,
+    seeds: int = SEEDS,
+    coalitions: int = COALITIONS,
     progress: Tell | None = None,
 ) -> Contribution:
-    """Leave-one-out, Shapley or both of the run at `path`, on the test rows of `user`, whose own table `frame` is."""
-    if problems := asked_wrongly(method, permutations):
+    """Leave-one-out, Shapley or both of the run at `path`, on the test rows of `user`.
+
+    `tables`: the user's own, or those of all sites by name. With all of them, coalitions are trained again: in any case
+    where `retrain` says so, else up to 6 sites and an hour. Otherwise the run must have kept its updates."""
+    if problems := asked_wrongly(method, coalitions, seeds):
         raise VitrailError(CANNOT, problems)
-    record = Record(Run.load(path), Path(path), user, frame)
+    run = Run.load(path)
+    if user not in run.sites:
+        raise VitrailError("there is no such user", [no_such_user(user, run.sites)])
+    frames = {user: tables} if isinstance(tables, pd.DataFrame) else dict(tables)
     tell = progress or (lambda words, done, total: None)
-    rng = np.random.default_rng(key(record.run.seed, user, "contribution"))
-    found: list[tuple[str, str, Values, int]] = []  # way, rebuilt, values, evaluations
-    if method in ("loo", "all"):
-        for rebuilt, game in ((ROUND, record.by_round), (WHOLE, record.by_run)):
-            found.append((LOO, rebuilt, *record.counted(game, leave_one_out, tell)))
-    if method in ("shapley", "all"):
+    rng = np.random.default_rng(key(run.seed, user, "contribution"))
+    trained_from = [run.seed, *(key(run.seed, "again", k) for k in range(1, seeds))]
+    why_not = cannot_retrain(run, frames)
+    again = None if why_not or retrain is False else Retrained(run, user, frames, trained_from)
+    if again and again.own_matters:
+        what = "leaves the user something of its own, which would be another in every group of sites."
+        why_not, again = [Problem(f"method {run.method.title}", what, "Leave --retrain out.")], None
+    if retrain and why_not:
+        raise VitrailError("the coalitions cannot be trained again", why_not)
 
-        def by_size(worth: Worth, players: int) -> Values:
-            return exact(worth, players) if players <= EXACT else by_lot(worth, players)
+    def by_size(worth: Worth, players: int) -> Values:
+        return exact(worth, players) if players <= EXACT else paired_mean(worth, players, coalitions, rng)
 
-        def by_lot(worth: Worth, players: int) -> Values:
-            return sampled(worth, players, permutations, TOLERANCE, rng)
+    ways = [(LOO, leave_one_out)] * (method != "shapley") + [(SHAPLEY, by_size)] * (method != "loo")
+    minutes = run.info["seconds"] * 2 ** (len(run.sites) - 1) * seeds / 60  # one after the other; stacked it is less
+    if again and (retrain or (len(run.sites) <= FEW and minutes <= PATIENCE)):
+        found = [(way, AGAIN, *again.counted(again.by_seed, solve, tell)) for way, solve in ways]
+        return _told(again, found, rng, again.ends(), seeds=seeds)
+    record = Record(run, Path(path), user, frames[user])
+    games = {ROUND: record.by_round, WHOLE: record.by_run}
+    if not record.own_matters:
+        games = {CARRIED: record.by_own_rows} | games
+    found = [(way, kind, *record.counted(game, solve, tell)) for way, solve in ways for kind, game in games.items()]
+    ends = record.losses([record.start, record.final]).mean(1)
+    if CARRIED not in games:
+        return _told(record, found, rng, ends)
+    (size,) = [float(np.abs(got.mean).sum()) for way, kind, got, _ in found if (way, kind) == (ways[-1][0], CARRIED)]
+    checked = spot(record, again, size) if again else None
+    return _told(record, found, rng, ends, strain=strain(record), spot=checked)
 
-        found.append((SHAPLEY, ROUND, *record.counted(record.by_round, by_size, tell)))
-        found.append((SHAPLEY, WHOLE, *record.counted(record.by_run, by_lot, tell)))
-    return _told(record, found, rng)
 
-
-def asked_wrongly(method: str, permutations: int) -> list[Problem]:
+def asked_wrongly(method: str, coalitions: int, seeds: int) -> list[Problem]:
     problems = []
     if method not in ("loo", "shapley", "all"):
         problems.append(Problem("method", f"expected 'loo', 'shapley' or 'all', got {method!r}.", "Correct it."))
-    if permutations < 2:
-        what = f"expected at least 2, got {permutations}."
-        problems.append(Problem("permutations", what, "Below 2 there is no interval."))
+    if coalitions < 80:
+        what = f"expected at least 80, got {coalitions}."
+        problems.append(Problem("coalitions", what, "Below that there is no interval."))
+    if seeds < 1:
+        problems.append(
+            Problem("seeds", f"expected at least 1, got {seeds}.", "With 1 there is no interval over them.")
+        )
     return problems
+
+
+def cannot_retrain(run: Run, frames: Mapping[str, pd.DataFrame]) -> list[Problem]:
+    """Why coalitions of this run's sites cannot be trained again."""
+    missing = [s for s in run.sites if s not in frames]
+    if missing:
+        some = f"{', '.join(missing[:3])}{', ...' if len(missing) > 3 else ''}"
+        what = f"the {run.study.row_word}s of {len(missing)} of {len(run.sites)} sites are not here ({some})."
+        return [Problem("--data", what, "Give a folder with those of all sites, or leave --retrain out.")]
+    try:
+        check_keeping(build_task(run.study, run.method, run.seed), run.method, "")
+    except VitrailError as error:
+        return list(error.problems)
+    return []
 
 
 def credits_of(values: Floats) -> Floats:
@@ -150,38 +226,48 @@ def credits_of(values: Floats) -> Floats:
     return np.asarray(positive * gain / np.where(whole > 0, whole, 1.0))
 
 
-def _told(record: Record, found: list[tuple[str, str, Values, int]], rng: np.random.Generator) -> Contribution:
-    run, names, rows = record.run, record.names, record.x.shape[1]
+def _told(
+    tested: Record | Retrained,
+    found: list[tuple[str, str, Values, int]],
+    rng: np.random.Generator,
+    ends: Floats,
+    seeds: int = 0,
+    **beside: Any,
+) -> Contribution:
+    run, names, rows = tested.run, tested.names, tested.x.shape[1]
     draws = rng.multinomial(rows, [1 / rows] * rows, RESAMPLES) / rows  # [resample, row]
     values, costs, ledger = [], [], pd.DataFrame()
     order = [names.index(s) for s in run.sites if s in names]  # as the run names them
-    for way, rebuilt, got, evaluations in found:
+    for way, kind, got, evaluations in found:
         mean, low, high = _between(got.rows.mean(1), draws @ got.rows.T, got.half)
-        values += [(names[i], way, rebuilt, mean[i], low[i], high[i], got.half[i]) for i in order]
-        costs.append((way, rebuilt, evaluations, _how(way, got)))
-        if (way, rebuilt) == (SHAPLEY, ROUND):
-            credit = _between(credits_of(mean), credits_of(draws @ got.rows.T), np.zeros(len(names)))
-            columns = {"site": names, "rounds": record.took_part, "value": mean, "low": low, "high": high}
-            columns |= dict(zip(("credit", "credit_low", "credit_high"), credit, strict=True))
+        values += [(names[i], way, kind, mean[i], low[i], high[i], got.half[i]) for i in order]
+        costs.append((way, kind, evaluations, _how(way, len(names)) + (f", {seeds} seeds" if seeds else "")))
+        if way == SHAPLEY and kind == found[0][1]:
+            credit = _between(credits_of(mean), credits_of(draws @ got.rows.T), got.half)
+            columns = {"site": names, "rounds": tested.took_part, "value": mean, "low": low, "high": high}
+            named = zip(("credit", "credit_low", "credit_high"), credit, strict=True)
+            columns |= {name: part.clip(min=0) for name, part in named}
             ledger = pd.DataFrame(columns).iloc[order].reset_index(drop=True)
-    ends = record.losses([record.start, record.final]).mean(1)
     target = run.study.target
     unit = "log loss (nats)" if target.kind == "classes" else f"squared error ({target.unit or 'unit'}²)"
     return Contribution(
         run.study.name,
         run.method.title,
         run.seed,
-        record.user,
+        tested.user,
         rows,
-        len(record.files),
+        run.method.plan(run.study.training.rounds)[0].rounds,
         unit,
         float(ends[0]),
         float(ends[1]),
-        pd.DataFrame(values, columns=["site", "way", "rebuilt", "value", "low", "high", "sampling"]),
-        pd.DataFrame(costs, columns=["way", "rebuilt", "evaluations", "how"]),
+        tested.same_answer(),
+        pd.DataFrame(values, columns=["site", "way", "kind", "value", "low", "high", "chance"]),
+        pd.DataFrame(costs, columns=["way", "kind", "evaluations", "how"]),
         ledger,
-        _notes(record),
-        run.study.row_word,
+        _notes(tested),
+        seeds,
+        row_word=run.study.row_word,
+        **beside,
     )
 
 
@@ -195,17 +281,15 @@ def _between(value: Floats, resampled: Floats, half: Floats) -> tuple[Floats, Fl
     )
 
 
-def _how(way: str, got: Values) -> str:
+def _how(way: str, sites: int) -> str:
     if way == LOO:
         return "everybody, and everybody but one"
-    if not got.orders:
-        return "all coalitions"
-    return f"{got.orders} orders, left within {100 * TOLERANCE:g} % of the gain ({100 * got.cut:.0f} % of steps saved)"
+    return "all groups" if sites <= EXACT else "groups drawn by lot, each with its complement"
 
 
-def _notes(record: Record) -> list[str]:
-    method, notes = record.run.method, []
-    if record.own_matters:
+def _notes(tested: Tested) -> list[str]:
+    method, notes = tested.run.method, []
+    if tested.own_matters:
         notes.append(
             f"{method.title} leaves the user something of its own. It is taken as it is at the end of the run, also "
             "under the model that all started from: what it brings is in no site's value."
@@ -213,45 +297,6 @@ def _notes(record: Record) -> list[str]:
     if sum(any(ex.trains for ex in stage.exchanges) for stage in method.plan(1)) > 1:
         notes.append(f"Counted on the shared model, before what {method.title} does to it afterwards at each site.")
     return notes
-
-
-def user_table(data: Path, run: Run, user: str, beside: Sequence[Problem] = ()) -> pd.DataFrame:
-    """The user's own table or pictures: the file itself, or what has its name in a folder. All that is wrong is told at
-    once: the user's name first, then what was found `beside`, then the data."""
-    problems = [] if user in run.sites else [no_such_user(user, run.sites)]
-    others = set(run.sites) - set(run.study.target.levels)  # a folder may be called as a class is
-    ours = data.is_dir() and any(_named(place, run) in others for place in data.iterdir())
-    try:
-        if not problems or not ours:  # what another name would find among the sites says nothing
-            frame = read_table(_own(data, run, user, ours), run.study)
-    except VitrailError as error:
-        if not problems and not beside:
-            raise
-        beside = [*beside, *error.problems]
-    if problems := [*problems, *beside]:
-        raise VitrailError(CANNOT, problems)
-    if run.study.site_column and run.study.site_column in frame.columns:
-        frame = frame[frame[run.study.site_column].map(str) == user]
-    return frame
-
-
-def _own(data: Path, run: Run, user: str, ours: bool) -> Path:
-    """`ours`: it is a folder that holds what sites of the run are called."""
-    if not data.is_dir() or (run.study.images and not ours):  # a folder of pictures may be the user's own
-        return data
-    own = [place for place in sorted(data.iterdir()) if _named(place, run) == user]
-    if not own or (len(own) > 1 and not run.study.images):
-        kind, title = "folder or file" if run.study.images else "file", f"cannot read the user's {run.study.row_word}s"
-        what = f"expected one {kind} of the site {user!r} here, got {len(own)}."
-        raise VitrailError(title, [Problem(str(data), what, "Name it itself.")])
-    return own[0]
-
-
-def _named(place: Path, run: Run) -> str:
-    """The site that this would be of; none, where no site's rows are kept in such a place."""
-    if run.study.images:
-        return place.name if place.is_dir() else place.stem
-    return ENDING.sub("", place.name) if ENDING.search(place.name) else ""
 
 
 def write_tables(told: Contribution, folder: Path) -> None:
@@ -263,17 +308,19 @@ def write_tables(told: Contribution, folder: Path) -> None:
 
 
 def to_text(told: Contribution) -> tuple[str, list[tuple[str, list[str], list[list[Any]]]]]:
-    """A sentence, and tables with their captions, for the terminal."""
+    """Sentences, and tables with their captions, for the terminal."""
+    mean = f", mean of {told.seeds} seeds" if told.seeds > 1 else ""
     said = (
         f"{told.user}, {told.rows} test {told.row_word}s of its own: {told.unit} {told.start:.4f} at the start, "
-        f"{told.end:.4f} after {told.rounds} rounds, a gain of {told.gain:.4f}."
+        f"{told.end:.4f} after {told.rounds} rounds{mean}, a gain of {told.gain:.4f}. The same answer to every "
+        f"{told.row_word} would have {told.same:.4f}."
     )
-    wide = told.values.assign(column=told.values.way + ", " + told.values.rebuilt)
+    wide = told.values.assign(column=told.values.way + ", " + told.values.kind)
     columns, sites = list(dict.fromkeys(wide.column)), list(dict.fromkeys(wide.site))
     cell = {(r.site, r.column): f"{r.value:+.4f} ({r.low:+.4f} to {r.high:+.4f})" for r in wide.itertuples()}
     tables = [
         (
-            f"What each site's taking part brought (95 % interval over the test {told.row_word}s and the orders drawn)",
+            f"What each site's taking part brought; 0: nothing (95 % interval over {told.over()})",
             ["site", *columns],
             [[s, *(cell[s, c] for c in columns)] for s in sites],
         )
@@ -283,9 +330,9 @@ def to_text(told: Contribution) -> tuple[str, list[tuple[str, list[str], list[li
             [r.site, r.rounds, f"{r.value:+.4f}", f"{r.credit:.4f}"] for r in told.ledger.itertuples()
         ]
         rows.append(["sum", "", f"{told.ledger.value.sum():+.4f}", f"{told.ledger.credit.sum():.4f}"])
-        words = "Ledger: positive Shapley values, scaled to sum to the gain; negative ones are shown, not paid"
+        words = f"Ledger, {told.kind}: positive Shapley values, scaled to sum to the gain; negative ones are not paid"
         tables.append((words, ["site", "rounds", "value", "credit"], rows))
-    said += f"\n{told.doubt()}" if told.doubt() else ""
-    lines = [[c.way, c.rebuilt, c.evaluations, c.how] for c in told.costs.itertuples()]
-    tables.append(("Cost", ["way", "rebuilt", "model evaluations", "groups of sites"], lines))
+    said = "\n".join(words for words in (said, told.doubt(), told.reliance()) if words)
+    lines = [[c.way, c.kind, c.evaluations, c.how] for c in told.costs.itertuples()]
+    tables.append(("Cost", ["way", "kind", "model evaluations", "groups of sites"], lines))
     return said, tables

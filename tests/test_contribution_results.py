@@ -1,0 +1,30 @@
+"""What page and terminal say about how often the warning is wrong is what benchmarks/contribution.py counted."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pandas as pd
+import pytest
+
+from vitrail.studies.strain import AS_GIVEN, OFF, SEED_NOISE, SPOT, STRAIN
+
+CASES = Path(__file__).parent.parent / "benchmarks" / "results" / "contribution" / "cases.csv.gz"
+
+
+@pytest.fixture(scope="module")
+def cases() -> pd.DataFrame:
+    return pd.read_csv(CASES, keep_default_na=False).query("part == 'test'")
+
+
+@pytest.mark.parametrize(("rule", "signal"), [(STRAIN, "strain"), (SPOT, "spot")])
+def test_the_rates_that_are_printed_were_counted(rule, signal, cases) -> None:
+    off, silent = cases["off carried"] > OFF, cases[signal] < rule.limit
+    counted = (silent.sum(), (off & silent).sum(), (~silent).sum(), (off & ~silent).sum())
+    assert rule[1:] == counted
+    assert (off & silent).mean() <= 0.05
+
+
+def test_of_reports_as_given_and_of_seeds_too(cases) -> None:
+    assert AS_GIVEN[1:] == (0, 0, len(cases), (cases["off round"] > OFF).sum())
+    assert cases["off another seed"].median() == pytest.approx(SEED_NOISE, abs=0.005)
