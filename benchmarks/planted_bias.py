@@ -38,7 +38,7 @@ from vitrail.core.task import Task
 from vitrail.core.tensors import Params
 from vitrail.engines.local import Engine, Training
 from vitrail.engines.sites import Sites, gather_sites
-from vitrail.explain.hidden import hide
+from vitrail.explain.hidden import Hidden, hide
 from vitrail.explain.seen import _box
 from vitrail.methods.indisco import InDISCO
 from vitrail.nets.proto import ProtoNet, prototypes
@@ -230,6 +230,12 @@ def carried_out(pack: Pack, job: Job) -> dict[str, Any]:
     if job.mark != "clean":
         patches = method.patches(state)[ALONE][at].cpu().numpy()
         found |= seen(task, net, models[ALONE], world, patches)
+    elif job.data == "xray":
+        whole = method.models(task, state)[ALONE]
+        each = [{k: v[i : i + 1] for k, v in whole.items()} for i in order]
+        found["gone"] = [
+            hidden(task, each[i], world, i, label).share for i in range(job.sites) for label in range(about.classes)
+        ]
     return found | {"seconds": round(time.perf_counter() - began, 2)}
 
 
@@ -237,17 +243,21 @@ def share(task: Task, params: Params, x: torch.Tensor, label: Any) -> float:
     return float((task.output(params, x[None])[0].argmax(-1) == label).float().mean())
 
 
-def seen(task: Task, net: ProtoNet, params: Params, world: World, patches: NDArray[Any]) -> dict[str, Any]:
-    """Whether the strongest window covers the mark, as often as any window would by chance, and how many boxes of the
-    class's prototypes lie on it."""
-    part, device = world.train[world.site], next(iter(params.values())).device
-    of_class = np.flatnonzero(world.labels[part.rows] == world.label)
+def hidden(task: Task, params: Params, world: World, site: int, label: int) -> Hidden:
+    """What changes the answer about the site's training pictures of a class."""
+    part, device = world.train[site], next(iter(params.values())).device
 
     def answer(pictures: Pictures) -> NDArray[np.float64]:
         x = torch.from_numpy(np.ascontiguousarray(pictures)).to(device)
         return np.asarray(task.output(params, x[None])[0].double().cpu().numpy())
 
-    told = hide(answer, part.pictures[of_class], world.label)
+    return hide(answer, part.pictures[world.labels[part.rows] == label], label)
+
+
+def seen(task: Task, net: ProtoNet, params: Params, world: World, patches: NDArray[Any]) -> dict[str, Any]:
+    """Whether the strongest window covers the mark, as often as any window would by chance, and how many boxes of the
+    class's prototypes lie on it."""
+    part, told = world.train[world.site], hidden(task, params, world, world.site, world.label)
     masks = part.masks[part.carries]
     own = range(world.label * net.per_class, (world.label + 1) * net.per_class)
     near = {k: v.cpu() for k, v in params.items()}

@@ -19,6 +19,7 @@ from job_lines import finished
 from planted_bias import DATA, RESULTS, SHARES, Job, jobs
 
 from vitrail.core.facts import ALONE, OWN
+from vitrail.explain.hidden import DECIDES
 from vitrail.explain.prototypes import LEVEL, judge, least_to_largest
 
 HARM = 0.10  # points of accuracy, without the mark against with it
@@ -200,6 +201,17 @@ def by_mark(every: Sequence[One]) -> list[str]:
 ENDS = ("without", "with")
 
 
+def decided(every: Sequence[One]) -> str:
+    """How often a site's private page would say that one place decides."""
+    rest = [g > DECIDES for o in every if o.job.mark == "clean" for g in o.told.get("gone", ())]
+    some = [o.told["gone"] > DECIDES for o in every if o.job.data == "xray" and o.job.mark != "clean" and o.harms]
+    return (
+        "A site's private page says that one place decides where more than half of the log-odds go with one window. Of "
+        f"X-rays it would say so of {share(rest)} classes of clean sites, and of {share(some)} marked ones that harm: "
+        "a question to look at pictures, not a finding."
+    )
+
+
 def looked(every: Sequence[One]) -> list[str]:
     rows = []
     for mark in MARKS:
@@ -269,6 +281,8 @@ def main() -> None:
         SEEN,
         "",
         *looked(every),
+        decided(every),
+        "",
         "## Accuracy",
         "",
         *accuracy(every),

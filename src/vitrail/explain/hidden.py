@@ -27,6 +27,7 @@ Answer = Callable[[Pictures], Floats]  # -> [row, class]: scores
 WINDOW = 4  # of these fit into the shorter side
 STEPS = 3  # of the window's place, in each window
 MOST = 24  # pictures of a class
+DECIDES = 0.5  # of the log-odds: so much goes with one place that decides
 
 
 class Hidden(NamedTuple):
@@ -53,8 +54,8 @@ class Hidden(NamedTuple):
 
     @property
     def decides(self) -> bool:
-        """Whether more than half of the log-odds go with that one place."""
-        return self.share > 0.5
+        """Whether most of the log-odds go with that one place."""
+        return self.share > DECIDES
 
     def over(self, height: int, width: int) -> Floats:
         """[height, width]: each pixel's mean over the windows that cover it, 0 where hiding raises the score."""
