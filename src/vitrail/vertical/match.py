@@ -159,7 +159,7 @@ def match(
     for guest in guests:
         hand(host, guest, count, "number in common")
     if not count.rows:
-        raise _too_few(study, seen)
+        raise too_few(study, seen)
     found: dict[str, np.ndarray] = {}
     for owner in ends if places else ():
         holder, at = host, ends[host].found(owner)
@@ -212,7 +212,7 @@ def read_ids(study: Study, tables: Mapping[str, pd.DataFrame]) -> dict[str, Seen
     return out
 
 
-def _too_few(study: Study, seen: Mapping[str, Seen]) -> VitrailError:
+def too_few(study: Study, seen: Mapping[str, Seen]) -> VitrailError:
     """Counts of the lists, and how their ids look: never how many are in common."""
     assert study.match is not None
     rules, problems = study.match, []
