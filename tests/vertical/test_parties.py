@@ -41,7 +41,7 @@ def test_defaults_and_a_round_trip(tmp_path: Path) -> None:
     agreed = load(tmp_path, STUDY)
     lab = agreed.parties["lab"]
     assert (agreed.host, agreed.guests) == ("hospital", ["lab"])
-    assert (lab.answer, lab.bits, lab.ration.training, lab.ration.after) == (1, 2, 20, 1000)
+    assert (lab.answer, lab.bits, lab.ration.training, lab.ration.after) == (1, 3, 20, 1000)
     assert agreed.match is not None
     assert (agreed.match.form, agreed.match.at_least, agreed.match.ratio) == ("trimmed", 100, 10)
     assert agreed.method["name"] in vt.methods.PARTIES

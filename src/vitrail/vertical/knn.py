@@ -23,6 +23,7 @@ from vitrail.explain.rows import MEDIAN, MOST_EXACT, Explanation, explain_worths
 from vitrail.explain.shapley import Floats, Masks, Worth, every
 from vitrail.vertical.dialogue import Wire
 from vitrail.vertical.messages import Distances, Wanted
+from vitrail.vertical.ration import Ration
 
 GIVES_AWAY = (
     "Distances give the guest's columns away: who knows as many of its rows as it has columns, and one more, can work "
@@ -36,15 +37,24 @@ class KnnGuest:
     """A guest's rows: those trained on, and all in common. `reference`: the row that says "off"."""
 
     def __init__(
-        self, name: str, columns: Tensor, train: Tensor, reference: Tensor | None = None, *, trust: str = "none"
+        self,
+        name: str,
+        columns: Tensor,
+        train: Tensor,
+        reference: Tensor | None = None,
+        *,
+        trust: str = "none",
+        ration: Ration | None = None,
     ) -> None:
         if trust not in ("full", "simulation"):
             hint = 'Use split or vertical_logistic, or say trust = "full" if that is meant.'
             raise VitrailError("nearest neighbours need full trust", [Problem(f"guest {name}", GIVES_AWAY, hint)])
-        self.name, self.columns, self.train = name, columns.double(), train
+        self.name, self.columns, self.train, self.ration = name, columns.double(), train, ration
         self.reference = self.columns[train].median(0).values if reference is None else reference.double()
 
     def reply(self, wanted: Wanted) -> Distances:
+        if self.ration is not None:
+            self.ration.answer(len(wanted.rows))
         return Distances(squares(self.columns[wanted.rows], self.columns[self.train]))
 
     def off(self) -> Distances:
