@@ -61,7 +61,9 @@ def test_the_private_key_is_in_no_paper(asked: tuple[Path, dict[str, enrol.Reque
     sent = b"".join(f.read_bytes() for f in [*folder.rglob("*"), *(r.file for r in made.values())] if f.is_file())
     for party, key in private.items():
         assert key.encode() not in sent
-        assert cards.public(cards.sealing_key(made[party].kit)).hex().encode() in sent, "the search finds the public one"
+        assert cards.public(cards.sealing_key(made[party].kit)).hex().encode() in sent, (
+            "the search finds the public one"
+        )
 
 
 def test_an_early_approval_is_no_use(asked: tuple[Path, dict[str, enrol.Request]]) -> None:
@@ -82,7 +84,7 @@ def test_the_sites_are_the_parties(tmp_path: Path) -> None:
 
 def swapped(folder: Path, made: dict[str, enrol.Request], forge: str) -> tuple[Path, str]:
     """What a coordinator sends the lab to be able to read its letters to the hospital: an approval with another key
-    in the hospital's card, by its old signature, or signed by a key that the coordinator certified as the hospital's."""
+    in the hospital's card, by its old signature, or signed by a key that the coordinator certified."""
     approve_all(folder, made)
     file = enrol.approval_of(folder, "lab")
     card = json.loads(file.read_text())["cards"]

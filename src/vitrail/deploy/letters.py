@@ -35,12 +35,16 @@ class Offered(NamedTuple):
     """From a guest, before training."""
 
     columns: Annotated[int, "how many numbers for a patient your model weighs; not which columns they are made of"]
+    training: Annotated[int, "how often you let a patient be asked about in training"]
+    after: Annotated[int, "how many patients you let be asked about afterwards"]
 
 
 class Settled(NamedTuple):
-    """From the host, before training."""
+    """From the host, before training: what all guests offered, and where training goes on."""
 
     columns: Annotated[list[int], "how many numbers each guest's model weighs"]
+    training: Annotated[list[int], "how often each guest lets a patient be asked about in training"]
+    after: Annotated[list[int], "how many patients each guest lets be asked about afterwards"]
     step: Annotated[int, "with which step training goes on"]
 
 
@@ -60,6 +64,12 @@ class Off(NamedTuple):
     reference: Annotated[int, "nothing but that your answer at your reference is asked for, which is about nobody"]
 
 
+class Refused(NamedTuple):
+    """From a guest, instead of an answer after training."""
+
+    why: Annotated[str, "that your ration is spent, and how much of it is left"]
+
+
 class Ended(NamedTuple):
     asked: Annotated[int, "for how many rows your answers were asked after training"]
 
@@ -67,7 +77,7 @@ class Ended(NamedTuple):
 KINDS: dict[str, type[Any]] = {
     kind.__name__: kind
     for kind in (
-        *(Have, Begin, ends.List, ends.Count, ends.Places, Agreed, Offered, Settled, Ask, Keep, Off, Ended),
+        *(Have, Begin, ends.List, ends.Count, ends.Places, Agreed, Offered, Settled, Ask, Keep, Off, Refused, Ended),
         *(messages.Levels, messages.Numbers, messages.Wanted, messages.Masked, messages.Slope, messages.BareSlope),
     )
 }

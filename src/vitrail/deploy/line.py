@@ -12,14 +12,13 @@ from __future__ import annotations
 import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
 from vitrail.core.problems import Problem, VitrailError
 from vitrail.deploy.letters import read, written
 from vitrail.deploy.message import Message
 from vitrail.deploy.seal import Seals
 
-M = TypeVar("M")
 Triple = tuple[str, int]  # with which guest, for which step
 
 
@@ -65,13 +64,11 @@ class Line:
             self.record(said, receiver)
             self._out.letters.append(Letter(receiver, *self.seals.seal(receiver, said.pack())))
 
-    def get(self, sender: str, *kinds: type[M]) -> M:
+    def get(self, sender: str, *kinds: type[Any]) -> Any:
         """The next letter of this sender, which must be of one of these kinds."""
-        letter = self.get_unless_away(sender, *kinds, waits=True)
-        assert letter is not None
-        return letter
+        return self.get_unless_away(sender, *kinds, waits=True)
 
-    def get_unless_away(self, sender: str, *kinds: type[M], waits: bool = False) -> M | None:
+    def get_unless_away(self, sender: str, *kinds: type[Any], waits: bool = False) -> Any:
         """The same; None where the sender is known to be away."""
         box = self._come.setdefault(sender, deque())
         with self._known:

@@ -51,7 +51,7 @@ class Party:
         program: Callable[[Line, Path], None],
     ) -> None:
         self.name, self.pact, self.key, self.base, self.outbox, self.program = name, pact, key, base, outbox, program
-        self.home = base
+        self.home, self._begun = base, ""  # the run at hand, and the one that was begun since somebody joined
         self.line: Line | None = None
         self._over: Line | None = None  # of the session before, whose program may still be busy
         self._drawn: X25519PrivateKey | None = None
@@ -83,7 +83,7 @@ class Party:
         if self.line is not None:
             self.line.end()
             self._over, self.line = self.line, None
-        self.home = self.base / words["run"]
+        self._enter(words["run"])
         self.home.mkdir(parents=True, exist_ok=True, mode=0o700)
         self._drawn, self._session, self._last = (
             X25519PrivateKey.generate(),
@@ -91,6 +91,15 @@ class Party:
             (-1, "", Message("", {})),
         )
         return Message("hello", {"key": public(self._drawn).hex()})
+
+    def _enter(self, run: str) -> None:
+        """One run for each time that somebody here joined; one that was begun before is gone on with."""
+        if self.home != self.base / run and not (self.base / run).exists():
+            if self._begun:
+                what = f"it has taken part in {self._begun} since it joined, and in one run at a time."
+                raise VitrailError("a message was refused", [Problem(f"run {run}", what, "Join again.")])
+            self._begun = run
+        self.home = self.base / run
 
     def _on_relay(self, asked: Message) -> Message:
         words, number = asked.words, asked.words["number"]

@@ -162,7 +162,9 @@ class Dialogue:
             raise VitrailError(
                 "no such guest", [Problem(n, "it is no guest here.", f"Guests: {known}.") for n in unknown]
             )
-        z = self.host.predict(rows, self.ask(rows, away))
+        said = self.ask(rows, away)
+        away = [g.name for g in self.guests if g.name not in said]  # also who did not answer
+        z = self.host.predict(rows, said)
         words = "With the answers of all guests."
         if away:
             who = " and ".join(away)
