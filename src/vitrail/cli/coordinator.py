@@ -83,6 +83,9 @@ def serve(
     deadline: Annotated[float, typer.Option(help="Seconds that a site has to answer.")] = 600.0,
     page: Annotated[bool, typer.Option("--page", help="A live page for this browser, on 127.0.0.1.")] = False,
     new: Annotated[bool, typer.Option("--new", help="A new run, though a site has not taken its last one.")] = False,
+    again: Annotated[
+        bool, typer.Option("--again", help="With parties: the last run once more, for what its host still asks.")
+    ] = False,
 ) -> None:
     """Coordinator: wait for the sites, run the study, write run and page. Started again, it goes on where it was."""
     from vitrail.deploy import enrol
@@ -104,4 +107,10 @@ def serve(
         print(f"\nRun:  {place.resolve()}\nPage: {write_report(result, place / 'report.html').resolve()}", flush=True)
 
     say = lambda event, told: print(f"  {words(event, told)}", flush=True)  # noqa: E731
+    if who.study.parties:
+        from vitrail.deploy.serve_parties import serve_parties
+
+        place = serve_parties(who, deadline, say, new, again)
+        print(f"\nThe parties are done. What was carried, in bytes: {place.resolve() / 'carried.json'}", flush=True)
+        return
     begin(who, quorum, deadline, say, show, written, new)

@@ -83,6 +83,15 @@ def join(
         int | None,
         typer.Option(min=1, help="Of so many messages the numbers are kept, the last ones; all without it."),
     ] = None,
+    ration_training: Annotated[
+        int | None, typer.Option(min=1, help="A guest: times that a row may be asked in training; else the study's.")
+    ] = None,
+    ration_after: Annotated[
+        int | None, typer.Option(min=0, help="A guest: rows that may be asked afterwards; else the study's.")
+    ] = None,
+    places: Annotated[
+        bool, typer.Option("--places", help="A party: agree beforehand that all learn which rows are in common.")
+    ] = False,
 ) -> None:
     """Site: check the file, read what will leave the house, agree, and take part until the study is finished."""
     from vitrail.deploy import enrol
@@ -95,6 +104,13 @@ def join(
     check_not_left(kit)
     need_transport()
     own = enrol.accept(kit, approval) if approval else enrol.load_kit(kit)
+    if own.study.parties:
+        from vitrail.deploy.joining import take_part
+
+        say = lambda text: print(f"  {text}", flush=True)  # noqa: E731
+        home = take_part(own, data, accept, (ration_training, ration_after), places, say, keep)
+        print(f"The study is finished. What this party keeps of it is in {home}.")
+        return
     agreement, frame = agree(own, data, accept, publish)
     site = Site(own.site, frame, agreement, own.home, publish)
     door = Door(own, site, lambda text: print(f"  {text}", flush=True), keep)
@@ -132,6 +148,10 @@ def outbox(
         print_table(*table(shown))
         print()
     print(f"{several(len(left), 'message')} left, {size(sum(e.bytes for e in left))}, from {own.site}. {box.log}")
+    if own.study.parties:
+        from vitrail.deploy.joining import ration_left
+
+        print("\n".join(["Each is shown as it was before it was sealed.", *ration_left(own)]))
     if left:
         print(f"The numbers of one: vitrail outbox {kit} --show {max(left, key=lambda e: e.bytes).number}")
 

@@ -140,6 +140,9 @@ class FarDialogue(Dialogue):
         return found
 
 
+After = Callable[[FarDialogue, HostSide, Path], None]  # what the host does when training is over
+
+
 @dataclass
 class Talk:
     """One party: its table, and what its officer agreed to."""
@@ -151,7 +154,7 @@ class Talk:
     home: Path  # of the party, over all runs
     consent: Consent
     ration: tuple[int, int] = (0, 0)  # of a guest
-    after: Callable[[FarDialogue, HostSide, Path], None] | None = None  # at the host, when training is over
+    after: After | None = None  # at the host, when training is over
     say: Callable[[str], None] = lambda text: None
 
     def run(self, line: Line, home: Path) -> None:
