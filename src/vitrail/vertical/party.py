@@ -8,7 +8,6 @@ Nothing here looks at another party's table: what others know of a party is its 
 from __future__ import annotations
 
 import math
-import os
 import secrets
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -23,10 +22,12 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from vitrail import methods
-from vitrail.core.losses import CrossEntropy, SquaredError
+from vitrail.core.disk import private_folder, write_atomically
+from vitrail.core.losses import CrossEntropy, Loss, SquaredError
 from vitrail.core.problems import Problem, VitrailError
 from vitrail.core.random import key
 from vitrail.core.rules import Adam
+from vitrail.core.tensors import Params
 from vitrail.data.cells import find_values
 from vitrail.data.encode import Encoder, class_weights, columns, fit_encoders, typical_row
 from vitrail.data.read import clean, place_columns
@@ -182,18 +183,25 @@ def make_host(study: Study, rows: OwnRows, terms: Terms, offers: Sequence[Offer]
         terms = Terms(
             terms.rows, tuple(offers), terms.seed, terms.epochs, terms.alone, terms.least, terms.held_out
         )  # the same batches
-    joint: Any
-    outputs, wide, number = y.shape[1], x.shape[1], study.target.kind == "number"
-    if method.joint == "network":
-        joint = Split(wide, sum(o.answer for o in terms.offers), outputs, tuple(method.hidden))
-        start = joint.init(terms.seed)
-    else:
-        weighs = len(terms.offers) if any(o.noise or o.bits for o in terms.offers) else 0
-        joint = Logistic(wide, max(1, outputs - 1), not number, weighs)
-        start = joint.init()
+    joint, start = joint_of(study, x.shape[1], terms)
     rule = Adam(method.lr, decay=study.training.weight_decay)
-    loss = SquaredError() if number else CrossEntropy()
-    return HostSide(Host(rows.party, terms, x, y, joint, start, rule, loss, w), rows, encoder)
+    return HostSide(Host(rows.party, terms, x, y, joint, start, rule, loss_of(study), w), rows, encoder)
+
+
+def joint_of(study: Study, wide: int, terms: Terms) -> tuple[Split | Logistic, Params]:
+    """The model of so many columns of the host and the guests' answers, and its first weights."""
+    method, number = method_of(study), study.target.kind == "number"
+    outputs = 1 if number else len(study.target.levels)
+    if method.joint == "network":
+        net = Split(wide, sum(o.answer for o in terms.offers), outputs, tuple(method.hidden))
+        return net, net.init(terms.seed)
+    weighs = len(terms.offers) if any(o.noise or o.bits for o in terms.offers) else 0
+    line = Logistic(wide, max(1, outputs - 1), not number, weighs)
+    return line, line.init()
+
+
+def loss_of(study: Study) -> Loss:
+    return SquaredError() if study.target.kind == "number" else CrossEntropy()
 
 
 def outcomes(study: Study, rows: OwnRows, terms: Terms) -> tuple[Tensor, Tensor]:
@@ -257,7 +265,5 @@ def keep_secret(home: Path, drawn: bytes | None = None) -> bytes:
             raise VitrailError("a guest's secret cannot be read", [Problem(str(file), what, hint)])
         return found
     made = secrets.token_bytes(32) if drawn is None else drawn
-    home.mkdir(parents=True, exist_ok=True, mode=0o700)
-    with os.fdopen(os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as out:
-        out.write(made.hex() + "\n")
+    write_atomically(private_folder(home) / SECRET, made.hex() + "\n", private=True)
     return made

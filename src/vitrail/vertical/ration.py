@@ -69,7 +69,7 @@ class Ration:
     def _keep(self) -> None:
         if self.path is not None:
             kept = {"guest": self.guest, "answered": self.answered, "asked": self.asked.tolist()}
-            write_atomically(self.path, json.dumps(kept))
+            write_atomically(self.path, json.dumps(kept), private=True)
 
     def _refusal(self, where: str, what: str, hint: str) -> VitrailError:
         return VitrailError(f"the ration of {self.guest} is spent", [Problem(where, what, hint)])

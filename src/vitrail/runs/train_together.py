@@ -1,0 +1,167 @@
+"""From the tables of a study with parties to a run folder: match, train with checkpoints, score, keep."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from vitrail.core.disk import private_folder, write_atomically
+from vitrail.core.problems import Problem, VitrailError
+from vitrail.runs.folder import Folder, versions
+from vitrail.runs.near import Near
+from vitrail.runs.together import KIND, PLACES, Sides, Tables, Together, build, read_info, tally
+from vitrail.runs.worth import worth
+from vitrail.study import Study
+from vitrail.vertical.dialogue import Crossed, Dialogue, lines, write_tensors
+from vitrail.vertical.host import heard
+from vitrail.vertical.match import Match
+from vitrail.vertical.match import match as find_common
+from vitrail.vertical.model import HostModel
+from vitrail.vertical.party import make_host
+
+ALONE, TOGETHER = "host alone", "together"
+
+
+def together(
+    study: Study,
+    tables: Tables,
+    *,
+    seed: int | None = None,
+    out: str | Path | None = None,
+    resume: bool = False,
+    match: Match | None = None,
+    data: str = "",
+    progress: Callable[[int, int], None] | None = None,
+    counted: Callable[[Match], None] | None = None,
+) -> Together:
+    """Match the parties (or take a match that was made before), train, score on held-out rows, keep.
+
+    `counted` is told of the match before anything is trained; `data`: where the tables are, for later verbs."""
+    if not study.parties:
+        what = "the study has no parties."
+        raise VitrailError("cannot train", [Problem("[parties]", what, "For sites with rows of their own: federate.")])
+    chosen, folder, kept = study.seeds[0] if seed is None else seed, None, None
+    path = None if out is None else Path(out)
+    if path is not None:
+        folder = Folder(path, resume=resume)
+    try:
+        if folder is not None and resume:
+            assert path is not None
+            kept = _to_resume(path, study, chosen)
+            match = Match.read([path / "parties" / p / PLACES for p in study.parties], str(path))
+        found = match or find_common(study, tables)
+        if counted is not None:
+            counted(found)
+        sides = build(study, tables, found, chosen, None if path is None else path / "parties")
+        run = _begin(study, found, sides, chosen, data, path, kept)
+        if folder is not None and kept is None:
+            _write_start(folder, run)
+        elif folder is not None and kept is not None and kept.get("finished"):
+            return Together.load(folder.path)
+        _train(run, sides, folder, progress)
+        if folder is not None:
+            _write_end(folder, run, sides)
+        return run
+    finally:
+        if folder is not None:
+            folder.close()
+
+
+def _to_resume(path: Path, study: Study, seed: int) -> dict[str, Any]:
+    info = read_info(path)
+    if Study.load(path / "study.toml") != study or info["seed"] != seed:
+        what, hint = "it was begun with another study or seed.", "Choose another --out."
+        raise VitrailError("this is another run", [Problem(str(path), what, hint)])
+    return info
+
+
+def _begin(
+    study: Study, found: Match, sides: Sides, seed: int, data: str, path: Path | None, kept: dict[str, Any] | None
+) -> Together:
+    terms = sides.talk.terms
+    said = asdict(terms) | {"offers": [list(o) for o in terms.offers]}
+    info = kept or {
+        "kind": KIND, "finished": False, "seed": seed, "method": dict(study.method), "host": study.host,
+        "guests": study.guests, "common": found.common, "lists": found.rows, "mark": found.mark, "terms": said,
+        "data": data, "started": time.strftime("%Y-%m-%dT%H:%M:%S%z"), "versions": versions(), "left": {},
+    }  # fmt: skip
+    crossed: dict[tuple[str, str, str, str], Crossed] = {}
+    for one in found.crossed:
+        way = ("match", one.sender, one.receiver, one.what)
+        crossed[way] = Crossed(1, found.rows.get(one.what.removeprefix("list of "), 0), one.bytes)
+    model = HostModel.of(study, sides.host, {})
+    return Together(study, info, terms, found, model, pd.DataFrame(), crossed, path, sides)
+
+
+def _write_start(folder: Folder, run: Together) -> None:
+    """Before anything is trained: what was agreed, and each party's own places."""
+    path = folder.path
+    for party in run.study.parties:
+        run.match.write(party, private_folder(path / "parties" / party) / PLACES)
+    write_atomically(path / "study.toml", run.study.to_toml())
+    write_atomically(path / "ledger.csv", run.ledger.to_csv(index=False))
+    write_atomically(path / "run.json", json.dumps(run.info, indent=1))
+    folder.log("matched", common=run.match.common)
+
+
+def _train(run: Together, sides: Sides, folder: Folder | None, progress: Callable[[int, int], None] | None) -> None:
+    talk, keep = sides.talk, None if folder is None else folder.path / "parties"
+    if folder is not None and keep is not None and (begun := talk.resume(keep)):
+        held = json.loads((folder.path / "crossed.json").read_text(encoding="utf-8"))
+        run.crossed = {(*way,): Crossed(*n) for way, n in held}
+        folder.log("resumed", step=begun)
+
+    def tick(done: int, of: int) -> None:
+        tally(run.crossed, "training", talk.wire.ledger)
+        if folder is not None:  # what crossed did so, even if this step will be repeated
+            write_atomically(folder.path / "crossed.json", json.dumps([[w, n] for w, n in run.crossed.items()]))
+        if progress is not None:
+            progress(done, of)
+
+    talk.train(keep=keep, tick=tick)
+    test, off = run.terms.test, {name: heard(said)[0] for name, said in talk.off().items()}
+    run.model = HostModel.of(run.study, sides.host, off)
+    for name, side in sides.guests.items():
+        run.model.learn(name, test, Near(run.study, talk, side))
+    tally(run.crossed, "scoring", talk.wire.ledger)
+    run.scores = score(run, sides)
+    run.info["left"] = run.left()
+
+
+def score(run: Together, sides: Sides) -> pd.DataFrame:
+    """On held-out rows whose outcome is known: the host alone, together, and with each guest away."""
+    rows, test, model = sides.host.rows, run.terms.test, run.model
+    assert rows.outcome is not None
+    y = rows.outcome[rows.places][test.numpy()]
+    known = ~np.isnan(y)
+    alone = Dialogue(make_host(run.study, rows, run.terms, ()).host, [])
+    alone.train()
+    x, told = sides.host.host.columns[test], {name: said[test] for name, said in model.told.items()}
+    said = {ALONE: alone.host.scores(alone.host.columns[test]), TOGETHER: model.scores(x, told)}
+    for name in model.told:
+        said[f"{name} away"] = model.scores(x, told | {name: model.usual[name].expand(len(test), -1)})
+    return worth(run.study, y[known], {name: model.answers(z)[known] for name, z in said.items()}, run.seed)
+
+
+def _write_end(folder: Folder, run: Together, sides: Sides) -> None:
+    """The finished run; run.json last, since it says so."""
+    path = folder.path
+    run.model.save(path / "parties" / run.study.host)
+    for name, side in sides.guests.items():
+        home = path / "parties" / name
+        write_tensors(home / "model.safetensors", side.guest.state())
+    wire = [{"party": p, **line._asdict()} for p in run.study.parties for line in lines(sides.talk, p)]
+    for name, frame in (("scores", run.scores), ("ledger", run.ledger), ("wire", pd.DataFrame(wire))):
+        write_atomically(path / f"{name}.csv", frame.to_csv(index=False))
+    run.info["finished"] = True
+    write_atomically(path / "run.json", json.dumps(run.info, indent=1))
+    folder.log("finished", common=run.match.common)
+    for old in [path / "crossed.json", *path.glob("parties/*/step-*.safetensors")]:
+        old.unlink(missing_ok=True)
