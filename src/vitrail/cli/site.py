@@ -92,6 +92,7 @@ def join(
     places: Annotated[
         bool, typer.Option("--places", help="A party: agree beforehand that all learn which rows are in common.")
     ] = False,
+    explain: Annotated[int, typer.Option(min=0, help="A host: rows in common to explain after training.")] = 0,
 ) -> None:
     """Site: check the file, read what will leave the house, agree, and take part until the study is finished."""
     from vitrail.deploy import enrol
@@ -108,7 +109,7 @@ def join(
         from vitrail.deploy.joining import take_part
 
         say = lambda text: print(f"  {text}", flush=True)  # noqa: E731
-        home = take_part(own, data, accept, (ration_training, ration_after), places, say, keep)
+        home = take_part(own, data, accept, (ration_training, ration_after), places, say, keep, explain)
         print(f"The study is finished. What this party keeps of it is in {home}.")
         return
     agreement, frame = agree(own, data, accept, publish)

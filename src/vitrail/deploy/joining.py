@@ -15,13 +15,14 @@ import pandas as pd
 from vitrail.core.problems import Problem, VitrailError
 from vitrail.data.check import to_text
 from vitrail.deploy import cards
+from vitrail.deploy.after import Asks
 from vitrail.deploy.enrol import Kit
 from vitrail.deploy.join import Door, agreed_to
 from vitrail.deploy.outbox import Outbox
 from vitrail.deploy.pact import Pact
 from vitrail.deploy.pact_words import pact_words
 from vitrail.deploy.party import Party
-from vitrail.deploy.talk import RATION, After, Talk
+from vitrail.deploy.talk import RATION, Talk
 from vitrail.report.words import several
 from vitrail.runs.folder import write_atomically
 from vitrail.vertical.ration import Ration
@@ -67,10 +68,13 @@ def take_part(
     places: bool,
     say: Callable[[str], None],
     keep: int | None = None,
-    after: After | None = None,
+    explain: int = 0,
 ) -> Path:
     """Until the study is finished; this party's folder of the run."""
     pact, frame, mine = agree_party(kit, data, accept, ration)
+    if explain and kit.site != kit.study.host:
+        raise VitrailError("a guest explains nothing", [Problem("--explain", "the host asks.", "Leave it out.")])
+    after = Asks(kit.study, kit.seed, say, explain)
     talk = Talk(kit.study, kit.site, kit.seed, frame, kit.home, Officer(kit, places, say), mine, after, say)
     party = Party(kit.site, pact, cards.sealing_key(kit.folder), kit.home, Outbox(kit.home, keep), talk.run)
     door = Door(kit, party, say, keep)

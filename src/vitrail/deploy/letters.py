@@ -36,7 +36,7 @@ class Offered(NamedTuple):
 
     columns: Annotated[int, "how many numbers for a patient your model weighs; not which columns they are made of"]
     training: Annotated[int, "how often you let a patient be asked about in training"]
-    after: Annotated[int, "how many patients you let be asked about afterwards"]
+    after: Annotated[int, "how many patients you still let be asked about afterwards"]
 
 
 class Settled(NamedTuple):
@@ -44,7 +44,7 @@ class Settled(NamedTuple):
 
     columns: Annotated[list[int], "how many numbers each guest's model weighs"]
     training: Annotated[list[int], "how often each guest lets a patient be asked about in training"]
-    after: Annotated[list[int], "how many patients each guest lets be asked about afterwards"]
+    after: Annotated[list[int], "how many patients each guest still lets be asked about afterwards"]
     step: Annotated[int, "with which step training goes on"]
 
 

@@ -16,21 +16,22 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import pandas as pd
-import safetensors.torch
 import torch
 from torch import Tensor
 
-from vitrail.core.disk import write_atomically
+from vitrail.core.disk import private_folder, write_atomically
 from vitrail.core.problems import Problem, VitrailError
 from vitrail.deploy.letters import Ask, Begin, Ended, Have, Keep, Off, Offered, Refused, Settled
 from vitrail.deploy.line import Line
 from vitrail.deploy.meet import Consent, kept_match, meet
 from vitrail.study import Study
-from vitrail.vertical.dialogue import Dialogue
+from vitrail.vertical.dialogue import Dialogue, read_tensors, write_tensors
 from vitrail.vertical.guest import Guest
+from vitrail.vertical.host import Host
 from vitrail.vertical.match import Match
 from vitrail.vertical.messages import Levels, Masked, Numbers, Slope, Wanted
 from vitrail.vertical.party import HostSide, OwnRows, agree, keep_secret, make_guest, make_host, offer_of, own_rows
+from vitrail.vertical.ration import Ration
 from vitrail.vertical.shares import Dealer
 from vitrail.vertical.terms import Offer, Terms
 
@@ -90,6 +91,7 @@ class FarDialogue(Dialogue):
         guests: list[Any] = [FarGuest(offer) for offer in host.terms.offers]
         super().__init__(host, guests)
         self.line, self.asked = line, 0
+        self.left: dict[str, int] = {}  # rows that each guest still lets be asked about
 
     @property
     def sides(self) -> Any:
@@ -136,6 +138,9 @@ class FarDialogue(Dialogue):
             if isinstance(said, Refused):
                 raise VitrailError(f"{name} refuses", [Problem(name, said.why[:200], "Ask for fewer rows.")])
             if said is not None:
+                if isinstance(question, Wanted):
+                    self.asked += len(question.rows)
+                    self.left[name] = self.left.get(name, 0) - len(question.rows)
                 found[name] = self.wire.cross(name, self.host.name, said)
         return found
 
@@ -195,12 +200,13 @@ class Talk:
         terms = terms_of(self.study, len(rows.places), columns, training, self.seed)
         side = make_host(self.study, rows, terms)
         talk = FarDialogue(side.host, line)
+        talk.left = dict(zip(guests, after, strict=True))
         step = self._common_step(home, [] if anew else [said.kept for said in here.values()])
         for guest in here:
             line.post(guest, Settled(columns, training, after, step))
         line.ask_dealer([], [terms.rows, *columns, *training])
         if step:
-            talk.host.load(_read(home, self.party, step))
+            _load(talk.host, home, step)
             talk.step = step
             self.say(f"Training goes on with step {step + 1} of {terms.steps}.")
         if step < terms.steps and len(here) < len(guests):
@@ -232,13 +238,14 @@ class Talk:
         rows = self._match(line, home, kept, anew)
         if anew:
             carry_over(home / RATION, self.party, len(rows.places))
-        line.post(host, Offered(offer_of(self.study, rows).columns, *self.ration))
+        mine = rationed(self.study, {self.party: self.ration})
+        left = Ration(self.party, len(rows.places), *self.ration, home / RATION).left["after"]
+        line.post(host, Offered(offer_of(self.study, rows).columns, self.ration[0], left))
         settled = line.get(host, Settled)
         terms = terms_of(self.study, len(rows.places), settled.columns, settled.training, self.seed)
-        mine = rationed(self.study, {self.party: self.ration})
         guest = make_guest(mine, rows, terms, keep_secret(self.home), home / RATION).guest
         if settled.step:
-            guest.load(_read(home, self.party, settled.step))
+            _load(guest, home, settled.step)
         Answering(line, host, guest, home, settled.step).stay()
 
 
@@ -280,10 +287,8 @@ class Answering:
     def on_keep(self, said: Keep) -> None:
         if said.step != self.step:
             raise _wrong(self.host, f"step {self.step} was the last, and not {said.step}.")
-        folder = self.home / STEPS / self.guest.name
-        folder.mkdir(parents=True, exist_ok=True)
-        state = {k: v.contiguous() for k, v in self.guest.state().items()}
-        write_atomically(folder / f"step-{self.step:08d}.safetensors", safetensors.torch.save(state))
+        folder = private_folder(self.home / STEPS / self.guest.name)
+        write_tensors(folder / f"step-{self.step:08d}.safetensors", self.guest.state())
         for old in sorted(folder.glob("step-*.safetensors"))[:-2]:
             old.unlink()
 
@@ -304,13 +309,8 @@ def _steps(home: Path, party: str) -> list[int]:
     return [int(file.name.removeprefix("step-").partition(".")[0]) for file in files]
 
 
-def _read(home: Path, party: str, step: int) -> dict[str, Tensor]:
-    file = home / STEPS / party / f"step-{step:08d}.safetensors"
-    try:
-        return safetensors.torch.load(file.read_bytes())
-    except (OSError, ValueError):
-        what, hint = "what was kept after that step cannot be read.", "Restore it, or begin a new run."
-        raise VitrailError("training cannot go on", [Problem(str(file), what, hint)]) from None
+def _load(side: Host | Guest, home: Path, step: int) -> None:
+    side.load(read_tensors(home / STEPS / side.name / f"step-{step:08d}.safetensors", side.state()))
 
 
 def _wrong(host: str, what: str) -> VitrailError:

@@ -209,7 +209,8 @@ class Together:
             what, hint = "it was stopped before its end.", "Continue it with `vitrail run ... --resume`."
             raise VitrailError("the run is not finished", [Problem(str(path), what, hint)])
         study, terms = Study.load(path / "study.toml"), terms_from(info["terms"])
-        found = Match.read([path / "parties" / p / PLACES for p in study.parties], str(path))
+        here = info.get("here", study.parties)  # between machines, the host alone
+        found = Match.read([path / "parties" / p / PLACES for p in here], str(path))
         ledger = pd.read_csv(path / "ledger.csv", keep_default_na=False)
         crossed = {(r[0], r[1], r[2], r[3]): Crossed(*map(int, r[4:])) for r in ledger.to_numpy().tolist()}
         model = HostModel.load(study, terms, path / "parties" / study.host)

@@ -11,6 +11,8 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+import torch
+from torch import Tensor
 
 from vitrail.core.disk import private_folder, write_atomically
 from vitrail.core.problems import Problem, VitrailError
@@ -135,15 +137,18 @@ def _train(run: Together, sides: Sides, folder: Folder | None, progress: Callabl
     run.info["left"] = run.left()
 
 
-def score(run: Together, sides: Sides) -> pd.DataFrame:
-    """On held-out rows whose outcome is known: the host alone, together, and with each guest away."""
-    rows, test, model = sides.host.rows, run.terms.test, run.model
+def score(run: Together, sides: Sides, some: Tensor | None = None) -> pd.DataFrame:
+    """On held-out rows whose outcome is known, or some of them: the host alone, together, and with each guest away. A
+    guest that told nothing of a row is taken at its usual answer."""
+    rows, test, model = sides.host.rows, run.terms.test if some is None else some, run.model
     assert rows.outcome is not None
     y = rows.outcome[rows.places][test.numpy()]
     known = ~np.isnan(y)
     alone = Dialogue(make_host(run.study, rows, run.terms, ()).host, [])
     alone.train()
-    x, told = sides.host.host.columns[test], {name: said[test] for name, said in model.told.items()}
+    x, told = sides.host.host.columns[test], dict[str, Tensor]()
+    for name, answers in model.told.items():
+        told[name] = torch.where(answers[test].isnan(), model.usual[name], answers[test])
     said = {ALONE: alone.host.scores(alone.host.columns[test]), TOGETHER: model.scores(x, told)}
     for name in model.told:
         said[f"{name} away"] = model.scores(x, told | {name: model.usual[name].expand(len(test), -1)})
