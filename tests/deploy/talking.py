@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import tempfile
 from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -11,8 +13,9 @@ import pandas as pd
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 
 import vitrail as vt
+from deploy.enrolment import ask
 from vitrail.core.problems import VitrailError
-from vitrail.deploy import cards
+from vitrail.deploy import cards, enrol
 from vitrail.deploy.call import Heard
 from vitrail.deploy.message import Message, unpack
 from vitrail.deploy.outbox import Outbox
@@ -54,23 +57,18 @@ def tables(n: int = 3600) -> dict[str, pd.DataFrame]:
     return {k: v.sample(frac=1, random_state=i).reset_index(drop=True) for i, (k, v) in enumerate(out.items())}
 
 
-def pact_of(agreed: vt.Study, folder: Path) -> tuple[Pact, dict[str, X25519PrivateKey]]:
-    """Without an authority: what enrolment brings is tested elsewhere."""
-    from deploy.enrolment import ask
-    from vitrail.deploy import enrol
-
-    file = folder / "study.toml"
-    folder.mkdir(parents=True)
-    agreed.save(file)
-    place = enrol.invite(file, [], "localhost:8102", SEED)
-    made = {p: ask(place, p, folder / p) for p in agreed.parties}
-    for request in made.values():
-        enrol.approve(place, request.file)
-    given = enrol.load_coordinator(place).sites
-    return (
-        Pact(agreed, SEED, {p: given[p]["card"] for p in agreed.parties}),
-        {p: cards.sealing_key(r.kit) for p, r in made.items()},
-    )
+@cache
+def papers(names: tuple[str, ...]) -> tuple[dict[str, dict[str, str]], dict[str, X25519PrivateKey]]:
+    """Cards and keys of parties of these names, enrolled once for all tests of a process: RSA keys take long."""
+    with tempfile.TemporaryDirectory() as place:
+        file = Path(place) / "study.toml"
+        study().save(file)
+        folder = enrol.invite(file, names, "localhost:8102", SEED)
+        made = {party: ask(folder, party, Path(place) / party) for party in names}
+        for request in made.values():
+            enrol.approve(folder, request.file)
+        given = enrol.load_coordinator(folder).sites
+        return {p: given[p]["card"] for p in names}, {p: cards.sealing_key(r.kit) for p, r in made.items()}
 
 
 class Houses:
@@ -78,7 +76,8 @@ class Houses:
 
     def __init__(self, folder: Path, agreed: vt.Study, frames: dict[str, pd.DataFrame], **given: Any) -> None:
         self.folder, self.study, self.frames, self.given = folder, agreed, frames, given
-        self.pact, self.keys = pact_of(agreed, folder / "papers")
+        given_cards, self.keys = papers(tuple(agreed.parties))
+        self.pact = Pact(agreed, SEED, given_cards)
         self.seen = list[bytes]()
         self.events = list[tuple[str, dict[str, Any]]]()
         self.away = set[str]()
