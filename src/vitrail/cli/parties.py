@@ -189,6 +189,40 @@ def explain_parties(
     print(f"{to_text(whole, who, shown)}\n\nPage: {page.resolve()}")
 
 
+def host_run_of(kit: Path, run: str | None = None) -> Path | None:
+    """Of the kit of a party: the run that its host keeps."""
+    from vitrail.deploy import enrol
+    from vitrail.deploy.after import host_run
+
+    if not (kit / "invitation.json").exists():
+        return None
+    own = enrol.load_kit(kit)
+    return host_run(own, run) if own.study.parties else None
+
+
+def explain_host(
+    place: Path, data: Path | None, rows: int, ids: list[str], feature: str | None, outcome: str | None, seed: int,
+    out: Path | None,
+) -> None:  # fmt: skip
+    """Between machines: with what guests told before, and the host's own table."""
+    from vitrail.deploy.after import explain_told
+    from vitrail.report.explained import to_text, write_explained
+    from vitrail.runs.together import Together
+    from vitrail.vertical.tables import read_party
+
+    run = Together.load(place)
+    if data is None:
+        raise VitrailError("cannot explain", [Problem("--data", "expected the host's own table.", "Give it.")])
+    host = run.study.host
+    frame = read_party(data, run.study, host)
+    whole = explain_told(run, frame, rows, outcome, seed)
+    shown = explain_told(run, frame, ids, outcome) if ids else None
+    page = write_explained(
+        whole, out or Path(f"explain-{host}.html"), site=host, study=run.study.name, shown=shown, feature=feature
+    )
+    print(f"{to_text(whole, host, shown)}\n\nPage: {page.resolve()}")
+
+
 def demo_vertical(target: Path, seeds: int) -> None:
     """A hospital and a laboratory with the same patients: what the laboratory's columns are worth to the hospital."""
     import numpy as np

@@ -173,13 +173,15 @@ def predict(
     ] = False,
 ) -> None:
     """Site: its own model on new rows, as CSV: line or picture, a probability for each class, how unsure it is."""
-    from vitrail.cli.parties import predict_parties, write_new
+    from vitrail.cli.parties import host_run_of, predict_parties, write_new
     from vitrail.data.read import read_table
     from vitrail.deploy import enrol
     from vitrail.deploy.personal import Personal, load_model
     from vitrail.runs import Run
     from vitrail.runs.together import is_together
 
+    if of_host := host_run_of(kit, run):
+        kit, new, data = of_host, new or data, None
     if is_together(kit):
         predict_parties(kit, new, without or [], data, blind, out)
         return
@@ -261,7 +263,7 @@ def explain(
 ) -> None:
     """Why did the model say that? At a site, its own model and rows: nothing leaves. Of all sites, means only. With
     parties, the host's own page, where a guest's columns are one feature, or a guest's own page."""
-    from vitrail.cli.parties import explain_parties, refuse_others
+    from vitrail.cli.parties import explain_host, explain_parties, host_run_of, refuse_others
     from vitrail.data.read import read_table
     from vitrail.deploy import enrol
     from vitrail.deploy.personal import load_model
@@ -271,6 +273,9 @@ def explain(
     from vitrail.runs.folder import site_folder
     from vitrail.runs.together import is_together
 
+    if of_host := host_run_of(place):
+        explain_host(of_host, data, rows, id_ or [], feature, outcome, seed, out)
+        return
     if is_together(place):
         refuse_others({"--site": site, "--row": row, "--reference": reference, "--refuse": refuse})
         explain_parties(place, data, rows, id_ or [], party, feature, outcome, seed, out)

@@ -20,8 +20,11 @@ from torch import Tensor
 
 from vitrail.core.disk import private_folder, write_atomically
 from vitrail.core.problems import Problem, VitrailError
+from vitrail.deploy.enrol import Kit
 from vitrail.deploy.talk import MATCH, FarDialogue
+from vitrail.explain.rows import Explanation
 from vitrail.report.explained import write_explained
+from vitrail.report.together import write_together
 from vitrail.report.words import several
 from vitrail.runs.folder import is_finished, versions
 from vitrail.runs.together import KIND, PLACES, Sides, Together, tally
@@ -29,9 +32,10 @@ from vitrail.runs.train_together import score
 from vitrail.runs.worth import WORTH
 from vitrail.study import Study
 from vitrail.vertical.host import heard
+from vitrail.vertical.ids import spell, write
 from vitrail.vertical.match import Match
 from vitrail.vertical.model import AWAY, HostModel
-from vitrail.vertical.party import HostSide
+from vitrail.vertical.party import HostSide, own_rows
 
 RUN = "run"  # in the host's folder of a run: what `vitrail predict` reads
 
@@ -78,7 +82,8 @@ class Asks:
         away = sorted(talk.line.away)
         some = test[: min((n for name, n in asked.items() if name not in away), default=len(test))]
         run.scores = score(run, Sides(side, {}, talk), some) if len(some) else pd.DataFrame(columns=WORTH)
-        run.info |= {"scored": len(some), "away": away, "left": {k: {"after": v} for k, v in talk.left.items()}}
+        left = {name: {"training": talk.spare[name], "after": talk.left[name]} for name in talk.left}
+        run.info |= {"scored": len(some), "away": away, "left": left}
         self._tell(run, len(some), len(test))
         self._write(run, home)
         if len(wanted):
@@ -141,6 +146,8 @@ class Asks:
             write_atomically(path / f"{name}.csv", frame.to_csv(index=False))
         run.info["finished"] = True
         write_atomically(path / "run.json", json.dumps(run.info, indent=1))
+        if len(run.scores):
+            self.say(f"Page: {write_together(run, path / 'report.html')}")
 
     def _explain(self, run: Together, side: HostSide, wanted: Tensor, home: Path) -> None:
         told = [~run.model.told[name][wanted].isnan().any(1) for name in run.model.told]
@@ -152,3 +159,43 @@ class Asks:
         found = run.model.explain(side.rows, rows)
         page = write_explained(found, home / RUN / "explained.html", site=self.study.host, study=self.study.name)
         self.say(f"{several(len(rows), 'row')} explained: {page}")
+
+
+def host_run(kit: Kit, run: str | None = None) -> Path:
+    """The folder of that run of a host, or of the one that ended last."""
+    found = {p.parent.parent.name: p.parent for p in kit.home.glob(f"*/{RUN}/run.json") if is_finished(p.parent)}
+    if kit.site != kit.study.host:
+        what, hint = f"{kit.site} is a guest, and the model is the host's.", f"Ask {kit.study.host}."
+    elif run is not None and run not in found:
+        what, hint = f"run {run} has not ended here.", f"Runs: {', '.join(sorted(found)) or 'none'}."
+    elif not found:
+        what, hint = "no run has ended here yet.", f"Take part first: vitrail join {kit.folder} --data FILE."
+    else:
+        return found[run] if run else max(found.values(), key=lambda p: (p / "run.json").stat().st_mtime_ns)
+    raise VitrailError("there is no model", [Problem(str(kit.home), what, hint)])
+
+
+def explain_told(
+    run: Together, frame: pd.DataFrame, rows: int | Sequence[str], outcome: str | None = None, seed: int = 1
+) -> Explanation:
+    """At the host, with nobody: rows in common of which all guests have told; so many by lot, or these people."""
+    own, known = own_rows(run.study, run.study.host, frame, run.match), torch.ones(run.terms.rows, dtype=torch.bool)
+    for said in run.model.told.values():
+        known &= ~said.isnan().any(1)
+    hint = "Have the host join with --explain N, and serve again with --again; within the guests' rations."
+    if isinstance(rows, int):
+        some = known.nonzero()[:, 0].numpy()
+        places = torch.from_numpy(np.sort(np.random.default_rng(seed).permutation(some)[:rows]))
+        problems = [] if len(places) else [Problem("--rows", "of no row have all guests told yet.", hint)]
+    else:
+        assert run.study.match is not None
+        places = run.model.at([spell(write(one), run.study.match.form) for one in rows])
+        bad = {
+            one: "this person is not in the match." if at < 0 else "a guest has told nothing of this person yet."
+            for one, at in zip(rows, places.tolist(), strict=True)
+            if at < 0 or not known[at]
+        }
+        problems = [Problem(f"--id {one}", what, hint) for one, what in bad.items()]
+    if problems:
+        raise VitrailError("cannot explain", problems)
+    return run.model.explain(own, places, outcome)

@@ -92,6 +92,7 @@ class FarDialogue(Dialogue):
         super().__init__(host, guests)
         self.line, self.asked = line, 0
         self.left: dict[str, int] = {}  # rows that each guest still lets be asked about
+        self.spare: dict[str, int] = {}  # times that it would let a row be asked in training, beyond what is needed
 
     @property
     def sides(self) -> Any:
@@ -201,6 +202,7 @@ class Talk:
         side = make_host(self.study, rows, terms)
         talk = FarDialogue(side.host, line)
         talk.left = dict(zip(guests, after, strict=True))
+        talk.spare = {guest: n - terms.asked for guest, n in zip(guests, training, strict=True)}
         step = self._common_step(home, [] if anew else [said.kept for said in here.values()])
         for guest in here:
             line.post(guest, Settled(columns, training, after, step))

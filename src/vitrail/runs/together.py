@@ -106,6 +106,11 @@ class Together:
         """stage, from, to, message, messages, rows, bytes: all that crossed."""
         return pd.DataFrame([(*way, *n) for way, n in self.crossed.items()], columns=LEDGER)
 
+    @property
+    def scored(self) -> int:
+        """Held-out rows that it was scored on: between machines, as many as the rations had."""
+        return int(self.info.get("scored", len(self.terms.test)))
+
     def left(self) -> dict[str, dict[str, int]]:
         """What is left of each guest's ration."""
         if self.sides is not None:
