@@ -78,7 +78,7 @@ KINDS: dict[str, type[Any]] = {
     kind.__name__: kind
     for kind in (
         *(Have, Begin, ends.List, ends.Count, ends.Places, Agreed, Offered, Settled, Ask, Keep, Off, Refused, Ended),
-        *(messages.Levels, messages.Numbers, messages.Wanted, messages.Masked, messages.Slope, messages.BareSlope),
+        *(messages.Levels, messages.Numbers, messages.Wanted, messages.Masked, messages.Slope),
     )
 }
 

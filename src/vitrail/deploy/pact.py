@@ -10,10 +10,12 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 
+from vitrail.core.problems import Problem, VitrailError
 from vitrail.deploy.agreement import Agreement
 from vitrail.deploy.certificates import fingerprint_key, read_certificate
 from vitrail.deploy.letters import KINDS, sentences
 from vitrail.study import Study
+from vitrail.vertical.party import method_of
 
 FORMAT = 1  # of letters, and of what carries them
 
@@ -46,4 +48,7 @@ class Pact:
 
 def agreed_hash(study: Study, seed: int, sites: int) -> str:
     """What an invitation says: of a study with parties, the pact before there are keys."""
+    if study.parties and method_of(study).joint == "neighbours":
+        what = f"{method_of(study).title} sends distances, which give a guest's columns away."
+        raise VitrailError("this does not leave a house", [Problem("method", what, "Use split or vertical_logistic.")])
     return Pact(study, seed).hash if study.parties else Agreement.of(study, seed, sites).hash
