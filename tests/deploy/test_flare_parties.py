@@ -34,6 +34,8 @@ EXPLAINED = 30
 
 
 class Houses(Federation):
+    ask: tuple[object, ...] = ()  # words more of the host
+
     def enrol(self) -> None:
         super().enrol()
         for site in self.sites:  # written anew when the last party was approved
@@ -44,7 +46,7 @@ class Houses(Federation):
         accept = pact_of(enrol.load_kit(self.kit(site))).hash
         words = ["join", self.kit(site), "--data", self.data(site), "--accept", accept, "--places"]
         more = ["--explain", EXPLAINED] if site == "clinic" else ["--ration-after", 700]
-        return self.start(name or site, *words, *more)
+        return self.start(name or site, *words, *more, *(self.ask if site == "clinic" else ()))
 
     def own(self, site: str) -> Path:
         """A party's folder of the run that ended last."""
@@ -174,3 +176,22 @@ def test_a_guest_is_killed_and_joins_again(houses: Houses, first: Path) -> None:
     ended, one = Together.load(houses.own("clinic") / RUN), houses.near()
     one.train()
     assert all(torch.equal(ended.model.params[k], v[0]) for k, v in one.host.params.items())
+
+
+def test_again_without_a_guest(houses: Houses, first: Path) -> None:
+    """The run that ended, once more: no training; the host asks about people, and goes on without who is away."""
+    new = houses.root / "new.csv"
+    read_table(houses.data("clinic")).head(4).drop(columns="sick").to_csv(new, index=False)
+    kept, before = houses.own("clinic"), Together.load(houses.own("clinic") / RUN)
+    houses.ask = ("--ask", new)
+    joined = {site: houses.join(site, name=f"{site} again") for site in ("clinic", "insurer")}
+    houses.wait_end(houses.start("serve again", "serve", houses.study, "--deadline", 8, "--again"), "serve", 240)
+    for site, process in joined.items():
+        houses.wait_end(process, site)
+    assert houses.own("clinic") == kept
+    (told,) = (kept / RUN).glob("predicted-*.csv")
+    assert len(told.read_text().splitlines()) == 5
+    after = Together.load(kept / RUN)
+    assert after.info["away"] == ["lab"]
+    assert "Without lab: in place of its answer" in houses.log("clinic again").read_text()
+    assert all(torch.equal(after.model.params[k], v) for k, v in before.model.params.items())

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 
@@ -425,6 +426,29 @@ def test_prediction_goes_on_without_a_guest_and_says_so(tmp_path: Path) -> None:
     houses.parties = {name: houses.party(name) for name in houses.parties}
     houses.connect(may_miss=True)
     assert Together.load(houses.home("clinic") / RUN).info["away"] == []
+
+
+def test_new_people_are_looked_up_blindly(tmp_path: Path) -> None:
+    """Where the guest allows it: it counts the question, and what reaches it does not tell whom it was about."""
+    agreed, frames, said = study(), tables(FEW), list[str]()
+    clinic, lab = frames["clinic"], set(frames["lab"].pid)
+    held = set.intersection(*(set(frames[n][p.id]) for n, p in agreed.parties.items()))
+    beyond = clinic[~clinic.patient.isin(held)]
+    new = pd.concat([beyond[beyond.patient.isin(lab)].head(2), beyond[~beyond.patient.isin(lab)].head(2)])
+    new = pd.concat([new, clinic[clinic.patient.isin(held)].head(2)]).drop(columns="sick")
+    asks = Asks(agreed, SEED, said.append, 0, new)
+    houses = Houses(tmp_path, agreed, frames, clinic={"after": asks}, lab={"looks_up": True})
+    houses.connect()
+    (file,) = (houses.home("clinic") / RUN).glob("predicted-*.csv")
+    told = pd.read_csv(file)
+    assert told.lab.tolist() == ["answer" if one in lab else "reference" for one in new.patient]
+    assert set(told.insurer) == {"reference"}, "it lets nobody be looked up, and is gone on without"
+    assert any("insurer refuses" in text and "it lets nobody be looked up" in text for text in said)
+    box = Outbox(houses.folder / "clinic")
+    asked = [e.number or 0 for e in box.entries() if e.kind == "Asked" and e.words["to"] == "lab"]
+    assert len({box.show(n).tensors["token"].numpy().tobytes() for n in asked}) == len(asked) > 0
+    sent = [e.kind for e in Outbox(houses.folder / "lab").entries() if e.direction == "out"]
+    assert sent.count("Told") == len(asked)
 
 
 # letters

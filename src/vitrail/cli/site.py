@@ -93,6 +93,10 @@ def join(
         bool, typer.Option("--places", help="A party: agree beforehand that all learn which rows are in common.")
     ] = False,
     explain: Annotated[int, typer.Option(min=0, help="A host: rows in common to explain after training.")] = 0,
+    ask: Annotated[Path | None, typer.Option(help="A host: rows to predict after training, of anybody.")] = None,
+    look_up: Annotated[
+        bool, typer.Option("--look-up", help="A guest: people who are not in common may be looked up blindly.")
+    ] = False,
 ) -> None:
     """Site: check the file, read what will leave the house, agree, and take part until the study is finished."""
     from vitrail.deploy import enrol
@@ -109,7 +113,8 @@ def join(
         from vitrail.deploy.joining import take_part
 
         say = lambda text: print(f"  {text}", flush=True)  # noqa: E731
-        home = take_part(own, data, accept, (ration_training, ration_after), places, say, keep, explain)
+        ration = (ration_training, ration_after)
+        home = take_part(own, data, accept, ration, places, say, keep, explain=explain, ask=ask, look_up=look_up)
         print(f"The study is finished. What this party keeps of it is in {home}.")
         return
     agreement, frame = agree(own, data, accept, publish)

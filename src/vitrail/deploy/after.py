@@ -33,8 +33,8 @@ from vitrail.runs.worth import WORTH
 from vitrail.study import Study
 from vitrail.vertical.host import heard
 from vitrail.vertical.ids import spell, write
-from vitrail.vertical.match import Match
-from vitrail.vertical.model import AWAY, HostModel
+from vitrail.vertical.match import Match, domain
+from vitrail.vertical.model import AWAY, HostModel, Predicted
 from vitrail.vertical.party import HostSide, own_rows
 
 RUN = "run"  # in the host's folder of a run: what `vitrail predict` reads
@@ -43,8 +43,8 @@ RUN = "run"  # in the host's folder of a run: what `vitrail predict` reads
 class Far:
     """vertical/model.py's Reach, at the other end of a line."""
 
-    def __init__(self, talk: FarDialogue, name: str) -> None:
-        self.talk, self.name = talk, name
+    def __init__(self, study: Study, talk: FarDialogue, name: str) -> None:
+        self.study, self.talk, self.name = study, talk, name
 
     def left(self) -> int:
         return 0 if self.name in self.talk.line.away else self.talk.left.get(self.name, 0)
@@ -57,27 +57,34 @@ class Far:
         return torch.full((len(places), offer.answer), torch.nan) if said is None else heard(said, len(places))
 
     def look_up(self, people: Sequence[str]) -> tuple[list[Tensor | None], str]:
-        what = "a blind look-up needs both tables on one machine for now."
-        raise VitrailError("cannot look up", [Problem(f"guest {self.name}", what, "Use --without.")])
+        """At the guest a table of locked answers of all its people, then one question for each."""
+        found, size = self.talk.look_up(self.name, people, domain(self.study))
+        told = [None if one is None else torch.frombuffer(bytearray(one), dtype=torch.float32) for one in found]
+        if not size:
+            return [None] * len(people), "it is away"
+        return told, f"a table of {size / 1000:.1f} kB, and 64 bytes a question; {self.name} does not learn of whom"
 
 
 @dataclass
 class Asks:
-    """What the host asks for after training. `explain`: so many rows in common, by lot."""
+    """What the host asks for after training. `explain`: so many rows in common, by lot; `new`: rows of its own to be
+    predicted, of people in common or not, who are looked up blindly."""
 
     study: Study
     seed: int
     say: Callable[[str], None]
     explain: int = 0
+    new: pd.DataFrame | None = None
 
     def __call__(self, talk: FarDialogue, side: HostSide, home: Path) -> None:
         run = self._run(talk, side, home)
         tally(run.crossed, "training", talk.wire.ledger)
         test, wanted = self._known(side), self._chosen(talk.terms.rows)
         for name in run.model.told:  # first what was asked for, then scores by what is left of the rations
-            self._learn(run.model, Far(talk, name), wanted)
+            self._learn(run.model, Far(self.study, talk, name), wanted)
+        predicted = None if self.new is None else self._predict(run, talk, self.new)
         tally(run.crossed, "afterwards", talk.wire.ledger)
-        asked = {name: self._learn(run.model, Far(talk, name), test) for name in run.model.told}
+        asked = {name: self._learn(run.model, Far(self.study, talk, name), test) for name in run.model.told}
         tally(run.crossed, "scoring", talk.wire.ledger)
         away = sorted(talk.line.away)
         some = test[: min((n for name, n in asked.items() if name not in away), default=len(test))]
@@ -86,8 +93,26 @@ class Asks:
         run.info |= {"scored": len(some), "away": away, "left": left}
         self._tell(run, len(some), len(test))
         self._write(run, home)
+        if predicted is not None:
+            place = home / RUN / f"predicted-{time.strftime('%Y%m%d-%H%M%S')}.csv"
+            write_atomically(place, predicted.table.to_csv(index_label="line"), private=True)
+            self.say("\n  ".join([*predicted.words, f"Predicted: {place}"]))
         if len(wanted):
             self._explain(run, side, wanted, home)
+
+    def _predict(self, run: Together, talk: FarDialogue, new: pd.DataFrame) -> Predicted | None:
+        """A guest that refuses is gone on without, like one that is away. None where the rows do not fit."""
+        guests = list(run.model.told)
+        reach = {name: Far(self.study, talk, name) for name in guests if name not in talk.line.away}
+        while True:
+            try:
+                return run.model.predict(new, [n for n in guests if n not in reach], reach, blind=True)
+            except VitrailError as error:
+                self.say(str(error))
+                if not reach:
+                    return None
+                for name in [n for n in reach if error.title == f"{n} refuses"] or list(reach):
+                    del reach[name]
 
     def _run(self, talk: FarDialogue, side: HostSide, home: Path) -> Together:
         """Begun, or gone on with: what guests told before is not asked for again."""
@@ -95,8 +120,7 @@ class Asks:
         off = {name: heard(said)[0] for name, said in talk.off().items()}
         found, model = Match.load(home / MATCH), HostModel.of(self.study, side, off)
         model.off = {name: off.get(name, model.usual[name]) for name in model.told}
-        if is_finished(path):
-            run = Together.load(path)
+        if is_finished(path) and (run := Together.load(path)).match.mark == found.mark:
             for name, said in run.model.told.items():
                 model.told[name] = torch.where(said.isnan(), model.told[name], said)
             model.off = {name: off.get(name, run.model.off[name]) for name in model.told}

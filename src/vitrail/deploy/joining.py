@@ -14,6 +14,7 @@ import pandas as pd
 
 from vitrail.core.problems import Problem, VitrailError
 from vitrail.data.check import to_text
+from vitrail.data.read import read_table
 from vitrail.deploy import cards
 from vitrail.deploy.after import Asks
 from vitrail.deploy.enrol import Kit
@@ -43,7 +44,7 @@ def pact_of(kit: Kit) -> Pact:
 
 
 def agree_party(
-    kit: Kit, data: Path, accept: str, ration: tuple[int | None, int | None]
+    kit: Kit, data: Path, accept: str, ration: tuple[int | None, int | None], look_up: bool = False
 ) -> tuple[Pact, pd.DataFrame, tuple[int, int]]:
     """The pact, the table, and the ration that holds."""
     pact, study = pact_of(kit), kit.study
@@ -55,8 +56,8 @@ def agree_party(
     mine = (asked.training if ration[0] is None else ration[0], asked.after if ration[1] is None else ration[1])
     frame = read_party(data, study, kit.site)
     print(to_text(check_party(frame, study, kit.site), data.name, len(frame), study.row_word))
-    print(pact_words(pact, kit.site, mine))
-    agreed_to(kit, pact.hash, {"agreement": pact.hash, "ration": list(mine)}, accept)
+    print(pact_words(pact, kit.site, mine, look_up))
+    agreed_to(kit, pact.hash, {"agreement": pact.hash, "ration": list(mine), "look_up": look_up}, accept)
     return pact, frame, mine
 
 
@@ -68,18 +69,26 @@ def take_part(
     places: bool,
     say: Callable[[str], None],
     keep: int | None = None,
+    *,
     explain: int = 0,
+    ask: Path | None = None,
+    look_up: bool = False,
 ) -> Path:
-    """Until the study is finished; this party's folder of the run."""
-    pact, frame, mine = agree_party(kit, data, accept, ration)
-    if explain and kit.site != kit.study.host:
-        raise VitrailError("a guest explains nothing", [Problem("--explain", "the host asks.", "Leave it out.")])
-    after = Asks(kit.study, kit.seed, say, explain)
-    talk = Talk(kit.study, kit.site, kit.seed, frame, kit.home, Officer(kit, places, say), mine, after, say)
+    """Until the study is finished; this party's folder of the run. `explain`, `ask`: a host's; `look_up`: a guest's."""
+    host = kit.site == kit.study.host
+    others = {"--look-up": look_up} if host else {"--explain": explain, "--ask": ask}
+    if lost := [name for name, given in others.items() if given]:
+        what = f"it is not for a {'host' if host else 'guest'}."
+        raise VitrailError("cannot join", [Problem(name, what, "Leave it out.") for name in lost])
+    new = None if ask is None else read_table(ask, kit.study)
+    pact, frame, mine = agree_party(kit, data, accept, ration, look_up)
+    after = Asks(kit.study, kit.seed, say, explain, new)
+    officer = Officer(kit, places, say)
+    talk = Talk(kit.study, kit.site, kit.seed, frame, kit.home, officer, mine, after, say, look_up)
     party = Party(kit.site, pact, cards.sealing_key(kit.folder), kit.home, Outbox(kit.home, keep), talk.run)
     door = Door(kit, party, say, keep)
     door.outbox = party.outbox  # one log, one who knows its end
-    role = "host" if kit.site == kit.study.host else "guest"
+    role = "host" if host else "guest"
     say(f"{kit.site} takes part as {role}; coordinator at {kit.address}. Stop with Ctrl-C and join again at any time.")
     door.stay()
     return party.home

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from vitrail.core.problems import Problem, VitrailError
 from vitrail.deploy.message import Message, unpack
-from vitrail.vertical import ends, messages
+from vitrail.vertical import ends, lookup, messages
 
 
 class Have(NamedTuple):
@@ -64,6 +64,12 @@ class Off(NamedTuple):
     reference: Annotated[int, "nothing but that your answer at your reference is asked for, which is about nobody"]
 
 
+class Open(NamedTuple):
+    """From the host: a table of locked answers for people who need not be in common."""
+
+    people: Annotated[int, "how many people will be looked up in it; not who"]
+
+
 class Refused(NamedTuple):
     """From a guest, instead of an answer after training."""
 
@@ -77,8 +83,10 @@ class Ended(NamedTuple):
 KINDS: dict[str, type[Any]] = {
     kind.__name__: kind
     for kind in (
-        *(Have, Begin, ends.List, ends.Count, ends.Places, Agreed, Offered, Settled, Ask, Keep, Off, Refused, Ended),
+        *(Have, Begin, Agreed, Offered, Settled, Ask, Keep, Off, Open, Refused, Ended),
+        *(ends.List, ends.Count, ends.Places),
         *(messages.Levels, messages.Numbers, messages.Wanted, messages.Masked, messages.Slope),
+        *(lookup.Table, lookup.Asked, lookup.Told),
     )
 }
 

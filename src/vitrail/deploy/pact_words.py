@@ -4,17 +4,18 @@ from __future__ import annotations
 
 from typing import Any
 
-from vitrail.deploy.letters import Agreed, Ask, Ended, Have, Keep, Off, Offered, Settled, sentences
+from vitrail.deploy.letters import Agreed, Ask, Ended, Have, Keep, Off, Offered, Open, Settled, sentences
 from vitrail.deploy.pact import Pact
 from vitrail.deploy.words import bullets, wrapped
 from vitrail.report.words import several
+from vitrail.vertical.lookup import Asked, Table, Told
 from vitrail.vertical.match import consent
 from vitrail.vertical.messages import Levels, Masked, Numbers, Slope, Wanted
 from vitrail.vertical.party import method_of
 
 
-def pact_words(pact: Pact, party: str, ration: tuple[int, int]) -> str:
-    """`ration`: what this party's officer said, of a guest."""
+def pact_words(pact: Pact, party: str, ration: tuple[int, int], look_up: bool = False) -> str:
+    """`ration`: what this party's officer said, of a guest; `look_up`: whether it lets anybody be looked up."""
     study, host = pact.study, pact.study.host
     guest, about = party != host, method_of(study)
     others = [name for name in study.parties if name != party]
@@ -35,7 +36,7 @@ def pact_words(pact: Pact, party: str, ration: tuple[int, int]) -> str:
         "",
         "WHAT LEAVES THIS HOUSE, SEALED",
         *wrapped("To find the people in common"), *bullets(consent(study, party), "    "),
-        *(_of_guest(pact, party, ration) if guest else _of_host(pact)),
+        *(_of_guest(pact, party, ration, look_up) if guest else _of_host(pact)),
         "",
         "WHO SEES IT",
         *bullets(_seen(pact, party, guest)),
@@ -61,7 +62,7 @@ def _said(*kinds: type[Any]) -> list[str]:
     return [text for kind in kinds for text in sentences(kind).values() if text]
 
 
-def _of_guest(pact: Pact, party: str, ration: tuple[int, int]) -> list[str]:
+def _of_guest(pact: Pact, party: str, ration: tuple[int, int], look_up: bool) -> list[str]:
     study, own, host = pact.study, pact.study.parties[party], pact.study.host
     asked = study.parties[party].ration
     answer = Levels if own.bits else Numbers
@@ -80,9 +81,18 @@ def _of_guest(pact: Pact, party: str, ration: tuple[int, int]) -> list[str]:
         *wrapped(f"Afterwards, about at most {several(ration[1], 'row')} in all; to explain them, also one answer at "
                  "your reference, which is about nobody"),
         *bullets(_said(answer), "    "),
+        *(_looked_up(host) if look_up else ()),
         *wrapped("These two numbers are your ration. --ration-training and --ration-after change them; vitrail outbox "
                  "shows what is left. When training is interrupted, up to an epoch is asked again, and counts again."),
         *wrapped(" ".join(above)),
+    ]  # fmt: skip
+
+
+def _looked_up(host: str) -> list[str]:
+    return [
+        *wrapped(f"You let people be looked up (--look-up) who are not in common: {host} then learns also whether you "
+                 "hold a person, and you do not learn whom it was about; each counts in the same ration"),
+        *bullets(_said(Table, Told), "    "),
     ]  # fmt: skip
 
 
@@ -91,7 +101,7 @@ def _of_host(pact: Pact) -> list[str]:
     return [
         *wrapped("Before training"), *bullets(_said(Settled), "    "),
         *wrapped(f"In training, to {names}"), *bullets(_said(Ask, Slope, Keep), "    "),
-        *wrapped("Afterwards"), *bullets(_said(Wanted, Off, Ended), "    "),
+        *wrapped("Afterwards"), *bullets(_said(Wanted, Off, Open, Asked, Ended), "    "),
     ]  # fmt: skip
 
 

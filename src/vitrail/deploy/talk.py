@@ -21,16 +21,28 @@ from torch import Tensor
 
 from vitrail.core.disk import private_folder, write_atomically
 from vitrail.core.problems import Problem, VitrailError
-from vitrail.deploy.letters import Ask, Begin, Ended, Have, Keep, Off, Offered, Refused, Settled
+from vitrail.deploy.letters import Ask, Begin, Ended, Have, Keep, Off, Offered, Open, Refused, Settled
 from vitrail.deploy.line import Line
 from vitrail.deploy.meet import Consent, kept_match, meet
 from vitrail.study import Study
 from vitrail.vertical.dialogue import Dialogue, read_tensors, write_tensors
 from vitrail.vertical.guest import Guest
-from vitrail.vertical.host import Host
-from vitrail.vertical.match import Match
+from vitrail.vertical.host import Host, heard
+from vitrail.vertical.lookup import Asked, Desk, Question, Told, opened
+from vitrail.vertical.lookup import Table as Locked
+from vitrail.vertical.match import Match, domain
 from vitrail.vertical.messages import Levels, Masked, Numbers, Slope, Wanted
-from vitrail.vertical.party import HostSide, OwnRows, agree, keep_secret, make_guest, make_host, offer_of, own_rows
+from vitrail.vertical.party import (
+    GuestSide,
+    HostSide,
+    OwnRows,
+    agree,
+    keep_secret,
+    make_guest,
+    make_host,
+    offer_of,
+    own_rows,
+)
 from vitrail.vertical.ration import Ration
 from vitrail.vertical.shares import Dealer
 from vitrail.vertical.terms import Offer, Terms
@@ -126,6 +138,26 @@ class FarDialogue(Dialogue):
     def off(self) -> dict[str, Levels | Numbers]:
         return self._heard([g.name for g in self.guests], Off(1))
 
+    def look_up(self, name: str, people: Sequence[str], words: str) -> tuple[list[bytes | None], int]:
+        """Each one's answer, None who is not there; and the bytes of the table. None at all where the guest is away."""
+        self.line.post(name, Open(len(people)))
+        table = self._unless_refused(name, Locked)
+        if table is None:
+            return [None] * len(people), 0
+        rows, questions = opened(table), [Question(one, words) for one in people]
+        for question in questions:
+            self.line.post(name, question.asked)
+        said = [self._unless_refused(name, Told) for _ in questions]
+        found = [None if told is None else q.read(told, rows) for q, told in zip(questions, said, strict=True)]
+        self.left[name] = self.left.get(name, 0) - len(people)
+        return found, len(table.rows)
+
+    def _unless_refused(self, name: str, *kinds: type[Any]) -> Any:
+        said = self.line.get_unless_away(name, *kinds, Refused)
+        if isinstance(said, Refused):
+            raise VitrailError(f"{name} refuses", [Problem(name, said.why[:200], "Ask for less.")])
+        return said
+
     def _heard(self, names: Sequence[str], question: Any) -> dict[str, Levels | Numbers]:
         """Of those who are there."""
         found: dict[str, Levels | Numbers] = {}
@@ -135,9 +167,7 @@ class FarDialogue(Dialogue):
                 self.wire.cross(self.host.name, name, question)
             self.line.post(name, question)
         for name in asked:
-            said = self.line.get_unless_away(name, Levels, Numbers, Refused)
-            if isinstance(said, Refused):
-                raise VitrailError(f"{name} refuses", [Problem(name, said.why[:200], "Ask for fewer rows.")])
+            said = self._unless_refused(name, Levels, Numbers)
             if said is not None:
                 if isinstance(question, Wanted):
                     self.asked += len(question.rows)
@@ -162,6 +192,7 @@ class Talk:
     ration: tuple[int, int] = (0, 0)  # of a guest
     after: After | None = None  # at the host, when training is over
     say: Callable[[str], None] = lambda text: None
+    looks_up: bool = False  # of a guest: whether people who are not in common may be looked up blindly
 
     def run(self, line: Line, home: Path) -> None:
         """The program of a session. `home`: of this run."""
@@ -173,8 +204,8 @@ class Talk:
     def _match(self, line: Line, home: Path, kept: Match | None, anew: bool) -> OwnRows:
         if anew or kept is None:
             self._count_match(home)
-            for old in (home / STEPS).glob("*/step-*"):
-                old.unlink()  # of rows in another order
+            for old in [home / TRAINED, *(home / STEPS).glob("*/step-*")]:
+                old.unlink(missing_ok=True)  # of rows in another order
             kept = meet(line, self.study, self.frame, self.consent, home / MATCH)
         return own_rows(self.study, self.party, self.frame, kept)
 
@@ -245,22 +276,26 @@ class Talk:
         line.post(host, Offered(offer_of(self.study, rows).columns, self.ration[0], left))
         settled = line.get(host, Settled)
         terms = terms_of(self.study, len(rows.places), settled.columns, settled.training, self.seed)
-        guest = make_guest(mine, rows, terms, keep_secret(self.home), home / RATION).guest
+        side = make_guest(mine, rows, terms, keep_secret(self.home), home / RATION)
         if settled.step:
-            _load(guest, home, settled.step)
-        Answering(line, host, guest, home, settled.step).stay()
+            _load(side.guest, home, settled.step)
+        words = domain(self.study) if self.looks_up else ""
+        Answering(line, host, side, home, settled.step, words).stay()
 
 
 class Answering:
     """A guest that answers its host, step after step; then whatever its ration allows."""
 
-    def __init__(self, line: Line, host: str, guest: Guest, home: Path, step: int) -> None:
-        self.line, self.host, self.guest, self.home, self.step = line, host, guest, home, step
+    def __init__(self, line: Line, host: str, side: GuestSide, home: Path, step: int, words: str) -> None:
+        """`words`: what all ends put before an id; "" where nobody may be looked up."""
+        self.line, self.host, self.side, self.home, self.step, self.words = line, host, side, home, step, words
+        self.guest = side.guest
         self.mine: Any = None  # the triple of this step
+        self.desk: Desk | None = None
 
     def stay(self) -> None:
         while True:
-            said = self.line.get(self.host, Ask, Slope, Keep, Wanted, Off, Ended)
+            said = self.line.get(self.host, Ask, Slope, Keep, Wanted, Off, Open, Asked, Ended)
             if isinstance(said, Ended):
                 return
             getattr(self, f"on_{type(said).__name__.lower()}")(said)
@@ -299,6 +334,26 @@ class Answering:
             raise _wrong(self.host, "expected places of rows.")
         try:
             self.line.post(self.host, self.guest.reply(said))
+        except VitrailError as error:
+            self.line.post(self.host, Refused("; ".join([error.title, *(p.what for p in error.problems)])))
+
+    def on_open(self, said: Open) -> None:
+        """A table of this party's people, each with its answer, locked; made anew whenever it is asked for."""
+        side, left = self.side, self.guest.ration.left["after"]
+        if not self.words or said.people > left:
+            why = f"{said.people} people would be looked up, and {left} are left of its ration."
+            self.line.post(self.host, Refused(why if self.words else "it lets nobody be looked up (join --look-up)."))
+            return
+        z = heard(self.guest.tell(side.features(side.rows.whole), side.rows.people)).float()
+        told = [row.numpy().tobytes() for row in z]
+        self.desk = Desk(self.guest.name, side.rows.people, told, self.words, self.guest.ration.answer)
+        self.line.post(self.host, self.desk.table)
+
+    def on_asked(self, said: Asked) -> None:
+        if self.desk is None:
+            raise _wrong(self.host, "there is no table in which somebody could be looked up.")
+        try:
+            self.line.post(self.host, self.desk.tell(said))
         except VitrailError as error:
             self.line.post(self.host, Refused("; ".join([error.title, *(p.what for p in error.problems)])))
 
