@@ -19,6 +19,7 @@ from vitrail.deploy.joining import agree_party, pact_of, ration_left
 from vitrail.deploy.outbox import Outbox
 from vitrail.deploy.pact import agreed_hash
 from vitrail.deploy.pact_words import pact_words
+from vitrail.deploy.personal import leave
 
 
 @pytest.fixture(scope="module")
@@ -150,3 +151,11 @@ def test_the_doctor_knows_parties(enrolled: tuple[Path, Path], tmp_path: Path) -
     frame = tables(300)["lab"].rename(columns={"pid": "who"})
     frame.to_csv(data, index=False)
     assert any(e.what == "The column of ids, 'pid', is not there." and not e.well for e in at_site(kit, data))
+
+
+def test_who_left_has_no_key(enrolled: tuple[Path, Path], tmp_path: Path) -> None:
+    shutil.copytree(enrolled[1] / "lab", tmp_path / "lab")
+    kit = kit_of(tmp_path, "lab")
+    assert (kit.folder / cards.SEALING).exists()
+    leave(kit.folder, tmp_path / "home")
+    assert not [f for f in kit.folder.rglob("*") if f.name in (cards.SEALING, "key.pem", "certificate.pem")]

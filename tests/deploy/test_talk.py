@@ -386,6 +386,20 @@ def test_a_guest_that_is_away_in_training_stops_it_and_it_goes_on(tmp_path: Path
     assert one.terms.asked <= asked.max() <= one.terms.asked + 1, "an epoch at most is asked again"
 
 
+def test_a_guest_that_never_comes(tmp_path: Path) -> None:
+    houses = few(tmp_path)
+    houses.away.add("lab")
+    refused(houses, "the study stopped before training: lab is away", deadline=0.1)
+
+
+def test_a_guest_keeps_its_last_step_also_where_nobody_asks(tmp_path: Path) -> None:
+    houses = few(tmp_path)
+    houses.connect()
+    for name in houses.parties:
+        steps = sorted((houses.home(name) / "steps" / name).iterdir())
+        assert steps[-1].name == "step-00000003.safetensors", name
+
+
 def test_a_guest_started_anew_is_taken_back(tmp_path: Path) -> None:
     """Within the deadlines, without anybody starting anything else."""
     ended = Ended()

@@ -92,6 +92,7 @@ class Line:
     def dealt(self, guest: str, step: int) -> Any:
         """This party's part of the triple."""
         with self._known:
+            self._asks = False
             self._wait(lambda: (guest, step) in self._dealt)
             return self._dealt.pop((guest, step))
 

@@ -82,12 +82,14 @@ class Switch:
         now = time.monotonic()
         return [n for n in among if n in self.missed and now - self.missed[n] > deadlines * self.deadline]
 
-    def stop(self, late: Sequence[str]) -> None:
+    def stop(self, late: Sequence[str], training: bool = False) -> None:
+        """Where somebody is late: in words, for who will start it again."""
         if not late:
             return
         hint = "Have it join again, then start serve again: it goes on from the last epoch that all parties kept."
         what = f"it has not answered for {DEADLINES} deadlines of {self.deadline:g} seconds."
-        title = f"training stopped at a checkpoint: {' and '.join(late)} {'is' if len(late) == 1 else 'are'} away"
+        title = "training stopped at a checkpoint" if training else "the study stopped before training"
+        title += f": {' and '.join(late)} {'is' if len(late) == 1 else 'are'} away"
         raise VitrailError(title, [Problem(name, what, hint) for name in late])
 
 
@@ -107,10 +109,12 @@ class Session:
     def run(self) -> bool:
         """Whether it came to its end; False: somebody was started anew."""
         self._hello()
-        while self.state[self.to.host] != "ended":
+        while True:
             for party in self.to.parties:
                 if party not in self.standing and party not in self.away and self._has_something(party):
                     self.standing[party] = self._question(party)
+            if not self.standing and self.state[self.to.host] == "ended":
+                return True
             if not self.standing:
                 what = "each waits for a letter of another."
                 raise VitrailError("the study cannot go on", [Problem("parties", what, "Start serve again.")])
@@ -123,7 +127,6 @@ class Session:
             self._miss()
             if not answers or "again" in self.state.values():
                 time.sleep(PAUSE)
-        return True
 
     def _hello(self) -> None:
         words = {"run": self.to.run, "session": self.number, "format": FORMAT, "agreement": self.to.pact.hash}
@@ -139,6 +142,8 @@ class Session:
             self.to.way.log("without", sites=self.away)
 
     def _has_something(self, party: str) -> bool:
+        if self.state[party] == "ended":
+            return False
         news = party == self.to.host and self.told != self.away
         return self.state[party] == "busy" or bool(self.letters[party] or self.dealt[party]) or news
 
@@ -196,11 +201,12 @@ class Session:
 
     def _miss(self) -> None:
         """After training the host goes on without a guest; before, all wait, and then stop."""
-        if self.state[self.to.host] == "asks":
+        if self.state[self.to.host] in ("asks", "ended"):
             guests = [p for p in self.to.parties if p != self.to.host and p not in self.away]
             if late := self.to.late(1, guests):
                 self.away += late
                 self.to.way.log("without", sites=late)
                 for party in late:
                     self.standing.pop(party, None)
-        self.to.stop(self.to.late(DEADLINES, [p for p in self.to.parties if p not in self.away]))
+        late = self.to.late(DEADLINES, [p for p in self.to.parties if p not in self.away])
+        self.to.stop(late, training=self.dealer is not None)
