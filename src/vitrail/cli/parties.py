@@ -228,9 +228,8 @@ def demo_vertical(target: Path, seeds: int) -> None:
     whole = run.explain(1000)
     at = int(np.argmax(np.abs(whole.values[:, -1])))
     one = run.explain([whole.rows[at]])
-    print(
-        f"\nOne patient explained at the hospital, to whom the laboratory matters most\n\n{to_text(one, 'hospital', one)}"
-    )
+    print("\nOne patient explained at the hospital, the one for whom the laboratory matters most\n")
+    print("\n".join(to_text(one, "hospital", one).splitlines()[-6:]))
     new = run.predict(given["new"][:1], blind=True)
     print("\nA new patient, looked up blindly: the laboratory counts a question and does not learn of whom it was")
     print(f"  disease with probability {new.table.iloc[0]['1']:.2f}. {new.words[0]}")

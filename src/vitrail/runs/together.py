@@ -25,8 +25,10 @@ from vitrail.core.disk import write_atomically
 from vitrail.core.problems import Problem, VitrailError
 from vitrail.explain.rows import Explanation
 from vitrail.runs.near import Near
+from vitrail.runs.neighbours import NeighbourModel, build_knn
 from vitrail.study import Study
 from vitrail.vertical.dialogue import Crossed, Dialogue, Way, read_tensors
+from vitrail.vertical.knn import Knn
 from vitrail.vertical.match import Match
 from vitrail.vertical.model import HostModel, Predicted
 from vitrail.vertical.party import (
@@ -52,6 +54,7 @@ class Sides(NamedTuple):
     host: HostSide
     guests: dict[str, GuestSide]
     talk: Dialogue
+    knn: Knn | None = None  # where neighbours vote, and nothing is trained
 
 
 def build(study: Study, tables: Tables, found: Match, seed: int, home: Path | None) -> Sides:
@@ -71,7 +74,9 @@ def build(study: Study, tables: Tables, found: Match, seed: int, home: Path | No
         secret = drawn if place is None else keep_secret(place, drawn)
         guests[name] = make_guest(study, rows[name], terms, secret, None if place is None else place / "ration.json")
     host = make_host(study, rows[study.host], terms)
-    return Sides(host, guests, Dialogue(host.host, [side.guest for side in guests.values()]))
+    talk = Dialogue(host.host, [side.guest for side in guests.values()])
+    votes = method_of(study).joint == "neighbours"
+    return Sides(host, guests, talk, build_knn(study, host, guests, talk.wire) if votes else None)
 
 
 def simulated_secret(study: Study, guest: str) -> bytes:
@@ -123,6 +128,8 @@ class Together:
             for name, side in made.guests.items():
                 side.guest.load(read_tensors(self.path / "parties" / name / "model.safetensors", side.guest.state()))
             self.sides = made
+        if isinstance(self.model, NeighbourModel):
+            self.model.knn = self.sides.knn
         return self.sides
 
     def predict(
@@ -160,6 +167,9 @@ class Together:
         from vitrail.runs.near import explain_guest
 
         sides = self._sides(tables)
+        if sides.knn is not None:
+            what = "a guest of nearest neighbours has no model: its distances are its columns."
+            raise VitrailError("cannot explain", [Problem(guest, what, "Use split or vertical_logistic.")])
         if guest not in sides.guests:
             what = f"there is no guest {guest!r}."
             raise VitrailError("cannot explain", [Problem("--party", what, f"Guests: {', '.join(sides.guests)}.")])
@@ -212,7 +222,8 @@ class Together:
         found = Match.read([path / "parties" / p / PLACES for p in study.parties], str(path))
         ledger = pd.read_csv(path / "ledger.csv", keep_default_na=False)
         crossed = {(r[0], r[1], r[2], r[3]): Crossed(*map(int, r[4:])) for r in ledger.to_numpy().tolist()}
-        model = HostModel.load(study, terms, path / "parties" / study.host)
+        kind = NeighbourModel if method_of(study).joint == "neighbours" else HostModel
+        model = kind.load(study, terms, path / "parties" / study.host)
         return cls(study, info, terms, found, model, pd.read_csv(path / "scores.csv"), crossed, path)
 
 

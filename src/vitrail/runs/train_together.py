@@ -11,16 +11,19 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+import torch
 
 from vitrail.core.disk import private_folder, write_atomically
 from vitrail.core.problems import Problem, VitrailError
 from vitrail.runs.folder import Folder, versions
 from vitrail.runs.near import Near
+from vitrail.runs.neighbours import NeighbourModel, knn_of
 from vitrail.runs.together import KIND, PLACES, Sides, Tables, Together, build, read_info, tally
 from vitrail.runs.worth import worth
 from vitrail.study import Study
-from vitrail.vertical.dialogue import Crossed, Dialogue, lines, write_tensors
+from vitrail.vertical.dialogue import Crossed, Dialogue, Wire, lines, write_tensors
 from vitrail.vertical.host import heard
+from vitrail.vertical.knn import Knn
 from vitrail.vertical.match import Match
 from vitrail.vertical.match import match as find_common
 from vitrail.vertical.model import HostModel
@@ -112,6 +115,9 @@ def _write_start(folder: Folder, run: Together) -> None:
 
 
 def _train(run: Together, sides: Sides, folder: Folder | None, progress: Callable[[int, int], None] | None) -> None:
+    if sides.knn is not None:
+        _vote(run, sides, sides.knn)
+        return
     talk, keep = sides.talk, None if folder is None else folder.path / "parties"
     if folder is not None and keep is not None and (begun := talk.resume(keep)):
         held = json.loads((folder.path / "crossed.json").read_text(encoding="utf-8"))
@@ -133,6 +139,24 @@ def _train(run: Together, sides: Sides, folder: Folder | None, progress: Callabl
     tally(run.crossed, "scoring", talk.wire.ledger)
     run.scores = score(run, sides)
     run.info["left"] = run.left()
+
+
+def _vote(run: Together, sides: Sides, knn: Knn) -> None:
+    """Nothing is trained; each guest away costs one answer of its own, and held-out rows are asked about once more."""
+    rows, test, guests = sides.host.rows, run.terms.test, run.study.guests
+    assert rows.outcome is not None
+    made = HostModel.of(run.study, sides.host, {})
+    kept = {"k": torch.tensor([knn.k])}
+    model = NeighbourModel(run.study, run.terms, made.encoder, kept, made.reference, made.people, {}, {}, {}, knn)
+    x = sides.host.host.columns[test]
+    own = knn_of(run.study, rows, sides.host.host.columns, run.terms, [], Wire())
+    said = {ALONE: model.shares(own.predict(test)), TOGETHER: model.vote(x, test)}
+    said |= {f"{name} away": model.vote(x, test, [name]) for name in guests}
+    tally(run.crossed, "scoring", knn.wire.ledger)
+    y = rows.outcome[rows.places][test.numpy()]
+    known = ~np.isnan(y)
+    run.model, run.info["left"] = model, run.left()
+    run.scores = worth(run.study, y[known], {name: p[known] for name, p in said.items()}, run.seed)
 
 
 def score(run: Together, sides: Sides) -> pd.DataFrame:

@@ -61,6 +61,7 @@ class OwnRows:
     table: Table  # what its columns are
     whole: pd.DataFrame  # features of all its rows, as `clean` gives them
     people: list[str]  # ids of all its rows, spelled as agreed
+    labels: list[str]  # and as it writes them itself
     places: NDArray[np.int64]  # rows in common, in the order of the match
     outcome: NDArray[np.float64] | None = None  # of all rows, at the host; NaN where it is not known
 
@@ -88,7 +89,7 @@ def own_rows(study: Study, party: str, frame: pd.DataFrame, match: Match) -> Own
         assert at is not None
         outcome = find_values(frame.iloc[:, at], target)
     whole = clean(frame.drop(columns=frame.columns[[] if at is None else [at]]), table, need_target=False)
-    return OwnRows(party, table, whole, seen.spelled, match.places[party], outcome)
+    return OwnRows(party, table, whole, seen.spelled, seen.written, match.places[party], outcome)
 
 
 def offer_of(study: Study, rows: OwnRows) -> Offer:
@@ -184,7 +185,7 @@ def make_host(study: Study, rows: OwnRows, terms: Terms, offers: Sequence[Offer]
             terms.rows, tuple(offers), terms.seed, terms.epochs, terms.alone, terms.least, terms.held_out
         )  # the same batches
     joint, start = joint_of(study, x.shape[1], terms)
-    rule = Adam(method.lr, decay=study.training.weight_decay)
+    rule = Adam(getattr(method, "lr", 0.0), decay=study.training.weight_decay)
     return HostSide(Host(rows.party, terms, x, y, joint, start, rule, loss_of(study), w), rows, encoder)
 
 
@@ -233,17 +234,16 @@ def make_guest(study: Study, rows: OwnRows, terms: Terms, secret: bytes, ration:
     made = features(matrix(encoder, rows.common), bends, seed)
     off = features(matrix(encoder, reference_of(rows, terms)), bends, seed)[0]
     left = ration_of(study, rows.party, terms, ration)
-    rule = Adam(method.guest_lr, decay=study.training.weight_decay)
+    rule = Adam(getattr(method, "guest_lr", 0.0), decay=study.training.weight_decay)
     guest = Guest(offer, terms, made, rule, left, off, secret=secret, people=rows.known)
     return GuestSide(guest, rows, encoder, seed, bends)
 
 
-def make_neighbour(study: Study, rows: OwnRows, terms: Terms, trust: str, ration: Path | None = None) -> KnnGuest:
+def make_neighbour(study: Study, rows: OwnRows, terms: Terms, trust: str, ration: Ration) -> KnnGuest:
     """A guest of nearest neighbours, whose distances give its columns away."""
     encoder = encoder_of(rows, terms)
     off = matrix(encoder, reference_of(rows, terms))[0]
-    left = ration_of(study, rows.party, terms, ration)
-    return KnnGuest(rows.party, matrix(encoder, rows.common), terms.train, off, trust=trust, ration=left)
+    return KnnGuest(rows.party, matrix(encoder, rows.common), terms.train, off, trust=trust, ration=ration)
 
 
 def ration_of(study: Study, guest: str, terms: Terms, path: Path | None = None) -> Ration:
