@@ -69,8 +69,7 @@ def render_together(run: Together) -> str:
         table=table,
         answers=ANSWERS,
         verdict_class=VERDICT_CLASS,
-        held=len(run.terms.test),
-        trained=len(run.terms.train),
+        held=run.scored,
         crossed=crossed(run),
         tells=tells(run),
         consents={party: consent(study, party) for party in study.parties},
@@ -101,7 +100,7 @@ def findings(run: Together) -> list[Markup]:
     alone, whole, *away = scores_of(run, metric)
     guests, host, what = listed([name(g) for g in study.guests]), name(study.host), metric_words(metric)
     said = Markup("With {}, {}’s {} on {} is {}; alone it is {}. ").format(
-        guests, host, what, several(len(run.terms.test), "held-out row"), spoken(whole.value), number(alone.value.value)
+        guests, host, what, several(run.scored, "held-out row"), spoken(whole.value), number(alone.value.value)
     )
     words = {
         "yes": "The guests’ columns are worth something to {}: {}.",

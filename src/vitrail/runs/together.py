@@ -41,6 +41,7 @@ from vitrail.vertical.party import (
     method_of,
     offer_of,
     own_rows,
+    scored,
 )
 from vitrail.vertical.terms import Offer, Terms
 
@@ -110,6 +111,11 @@ class Together:
     def ledger(self) -> pd.DataFrame:
         """stage, from, to, message, messages, rows, bytes: all that crossed."""
         return pd.DataFrame([(*way, *n) for way, n in self.crossed.items()], columns=LEDGER)
+
+    @property
+    def scored(self) -> int:
+        """Held-out rows behind the scores, at most: some may have no outcome."""
+        return len(scored(self.study, self.terms))
 
     def left(self) -> dict[str, dict[str, int]]:
         """What is left of each guest's ration."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import time
 from collections.abc import Callable
@@ -27,7 +28,7 @@ from vitrail.vertical.knn import Knn
 from vitrail.vertical.match import Match
 from vitrail.vertical.match import match as find_common
 from vitrail.vertical.model import HostModel
-from vitrail.vertical.party import make_host
+from vitrail.vertical.party import keep_secret, make_host, scored
 
 ALONE, TOGETHER = "host alone", "together"
 
@@ -54,6 +55,7 @@ def together(
     path = None if out is None else Path(out)
     if path is not None:
         folder = Folder(path, resume=resume)
+    begun = resume
     try:
         if folder is not None and resume:
             assert path is not None
@@ -62,10 +64,11 @@ def together(
         found = match or find_common(study, tables)
         if counted is not None:
             counted(found)
-        sides = build(study, tables, found, chosen, None if path is None else path / "parties")
+        sides = build(study, tables, found, chosen, path / "parties" if path is not None and resume else None)
         run = _begin(study, found, sides, chosen, data, path, kept)
         if folder is not None and kept is None:
-            _write_start(folder, run)
+            begun = True
+            _write_start(folder, run, sides)
         elif folder is not None and kept is not None and kept.get("finished"):
             return Together.load(folder.path)
         _train(run, sides, folder, progress)
@@ -75,6 +78,10 @@ def together(
     finally:
         if folder is not None:
             folder.close()
+            if not begun:  # what was refused leaves nothing behind
+                (folder.path / ".lock").unlink(missing_ok=True)
+                with contextlib.suppress(OSError):
+                    folder.path.rmdir()
 
 
 def _to_resume(path: Path, study: Study, seed: int) -> dict[str, Any]:
@@ -103,9 +110,12 @@ def _begin(
     return Together(study, info, terms, found, model, pd.DataFrame(), crossed, path, sides)
 
 
-def _write_start(folder: Folder, run: Together) -> None:
-    """Before anything is trained: what was agreed, and each party's own places."""
+def _write_start(folder: Folder, run: Together, sides: Sides) -> None:
+    """Before anything is trained: what was agreed, each party's own places, a guest's secret."""
     path = folder.path
+    for name, side in sides.guests.items():
+        keep_secret(path / "parties" / name, side.guest.secret)
+        side.guest.ration.path = path / "parties" / name / "ration.json"
     for party in run.study.parties:
         run.match.write(party, private_folder(path / "parties" / party) / PLACES)
     write_atomically(path / "study.toml", run.study.to_toml())
@@ -132,7 +142,7 @@ def _train(run: Together, sides: Sides, folder: Folder | None, progress: Callabl
             progress(done, of)
 
     talk.train(keep=keep, tick=tick)
-    test, off = run.terms.test, {name: heard(said)[0] for name, said in talk.off().items()}
+    test, off = scored(run.study, run.terms), {name: heard(said)[0] for name, said in talk.off().items()}
     run.model = HostModel.of(run.study, sides.host, off)
     for name, side in sides.guests.items():
         run.model.learn(name, test, Near(run.study, talk, side))
@@ -143,7 +153,7 @@ def _train(run: Together, sides: Sides, folder: Folder | None, progress: Callabl
 
 def _vote(run: Together, sides: Sides, knn: Knn) -> None:
     """Nothing is trained; each guest away costs one answer of its own, and held-out rows are asked about once more."""
-    rows, test, guests = sides.host.rows, run.terms.test, run.study.guests
+    rows, test, guests = sides.host.rows, scored(run.study, run.terms), run.study.guests
     assert rows.outcome is not None
     made = HostModel.of(run.study, sides.host, {})
     kept = {"k": torch.tensor([knn.k])}
@@ -161,7 +171,7 @@ def _vote(run: Together, sides: Sides, knn: Knn) -> None:
 
 def score(run: Together, sides: Sides) -> pd.DataFrame:
     """On held-out rows whose outcome is known: the host alone, together, and with each guest away."""
-    rows, test, model = sides.host.rows, run.terms.test, run.model
+    rows, test, model = sides.host.rows, scored(run.study, run.terms), run.model
     assert rows.outcome is not None
     y = rows.outcome[rows.places][test.numpy()]
     known = ~np.isnan(y)

@@ -45,6 +45,7 @@ from vitrail.vertical.tables import described
 from vitrail.vertical.terms import Offer, Terms
 
 STEPS, ALONE = 50, 20  # in which a guest learns, and the host by itself, where nothing else is said
+FEWEST_SCORED = 10  # held-out rows
 SECRET = "secret"  # of a guest: the file of its noise
 
 
@@ -107,6 +108,13 @@ def agree(study: Study, common: int, offers: Sequence[Offer], seed: int) -> Term
     if problems:
         raise VitrailError("the parties cannot train on these terms", problems)
     given: dict[str, Any] = {"seed": seed, "held_out": held / common}
+    for o in offers:
+        if (after := study.parties[o.name].ration.after) < 2 * FEWEST_SCORED:
+            what = f"{o.name} lets itself be asked about {after} rows after training, of which half are to score."
+            hint = f"Ask the guest for at least {2 * FEWEST_SCORED}."
+            problems.append(Problem(f"parties.{o.name}.ration", what, hint))
+    if problems:
+        raise VitrailError("a ration does not last", problems)
     if method.joint == "neighbours":
         return Terms(common, tuple(offers), **given)
     draft = Terms(common, tuple(offers), batch=method.batch, **given)
@@ -124,6 +132,12 @@ def agree(study: Study, common: int, offers: Sequence[Offer], seed: int) -> Term
     if problems:
         raise VitrailError("a ration does not last", problems)
     return terms
+
+
+def scored(study: Study, terms: Terms) -> Tensor:
+    """Held-out rows that guests are asked about once, to score: as many as half of each one's ration allows, by lot."""
+    most = min(study.parties[o.name].ration.after // 2 for o in terms.offers)
+    return terms.order[: min(len(terms.test), most)].sort().values
 
 
 def _fitting(study: Study, method: Any) -> list[Problem]:
@@ -233,6 +247,12 @@ def make_guest(study: Study, rows: OwnRows, terms: Terms, secret: bytes, ration:
     bends, seed = getattr(method, "bends", 0), key(secret.hex(), "bends")
     made = features(matrix(encoder, rows.common), bends, seed)
     off = features(matrix(encoder, reference_of(rows, terms)), bends, seed)[0]
+    if not bool((made[terms.train] != made[terms.train][:1]).any()):
+        what = f"all its columns are the same for the {len(terms.train)} rows in common that are trained on."
+        problem = Problem(
+            f"guest {rows.party}", what, "Nothing can be learned of it: match other rows, or leave it out."
+        )
+        raise VitrailError("a guest has nothing to say", [problem])
     left = ration_of(study, rows.party, terms, ration)
     rule = Adam(getattr(method, "guest_lr", 0.0), decay=study.training.weight_decay)
     guest = Guest(offer, terms, made, rule, left, off, secret=secret, people=rows.known)
