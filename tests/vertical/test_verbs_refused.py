@@ -119,6 +119,21 @@ def test_a_guest_that_is_gone(run: Path, tmp_path: Path) -> None:
     assert "cannot be read" in vitrail("predict", run, tmp_path / "new.csv", "--without", "lab")[1]
 
 
+def test_verbs_of_sites_are_refused(run: Path) -> None:
+    table = run.parent / "parties/clinic.csv"
+    for words in (
+        ("look", run, "--site", "clinic", "--data", table),
+        ("contribution", run, "--user", "clinic", "--data", table),
+        ("adopt", run, "--site", "x", "--data", table, "--out", run / "x"),
+        ("ui", run),
+    ):
+        assert "it is a run of parties" in vitrail(*words)[1], words
+    study = run.parent / "study.toml"
+    assert "wire.csv" in vitrail("wire", "split", study)[1]
+    assert "vt.together" in vitrail("compare", study, "--data", table.parent, "--out", run / "x")[1]
+    assert "vertical_knn" in vitrail("methods")[1]
+
+
 def test_options_of_sites_are_refused(place: Path) -> None:
     for words in (("--rounds", 3), ("--engine", "looped"), ("--refuse", "a"), ("--keep-updates",)):
         assert f"{words[0]}: it is for sites" in start(place, *words)[1]

@@ -24,6 +24,7 @@ from torch import Tensor
 from vitrail.core.disk import write_atomically
 from vitrail.core.problems import Problem, VitrailError
 from vitrail.explain.rows import Explanation
+from vitrail.runs.folder import PARTIES
 from vitrail.runs.near import Near
 from vitrail.runs.neighbours import NeighbourModel, build_knn
 from vitrail.study import Study
@@ -46,7 +47,6 @@ from vitrail.vertical.party import (
 from vitrail.vertical.terms import Offer, Terms
 
 Tables = Mapping[str, pd.DataFrame]
-KIND = "parties"  # of run.json: this kind of run
 LEDGER = ["stage", "from", "to", "message", "messages", "rows", "bytes"]
 PLACES = "match.json"
 
@@ -251,7 +251,7 @@ def terms_from(said: Mapping[str, Any]) -> Terms:
 def read_info(path: Path) -> dict[str, Any]:
     try:
         info: dict[str, Any] = json.loads((path / "run.json").read_text(encoding="utf-8"))
-        if info.get("kind") == KIND:
+        if info.get("kind") == PARTIES:
             return info
     except (OSError, ValueError, AttributeError):
         pass

@@ -16,10 +16,10 @@ import torch
 
 from vitrail.core.disk import private_folder, write_atomically
 from vitrail.core.problems import Problem, VitrailError
-from vitrail.runs.folder import Folder, versions
+from vitrail.runs.folder import PARTIES, Folder, versions
 from vitrail.runs.near import Near
 from vitrail.runs.neighbours import NeighbourModel, knn_of
-from vitrail.runs.together import KIND, PLACES, Sides, Tables, Together, build, read_info, tally
+from vitrail.runs.together import PLACES, Sides, Tables, Together, build, read_info, tally
 from vitrail.runs.worth import worth
 from vitrail.study import Study
 from vitrail.vertical.dialogue import Crossed, Dialogue, Wire, lines, write_tensors
@@ -98,7 +98,7 @@ def _begin(
     terms = sides.talk.terms
     said = asdict(terms) | {"offers": [list(o) for o in terms.offers]}
     info = kept or {
-        "kind": KIND, "finished": False, "seed": seed, "method": dict(study.method), "host": study.host,
+        "kind": PARTIES, "finished": False, "seed": seed, "method": dict(study.method), "host": study.host,
         "guests": study.guests, "common": found.common, "lists": found.rows, "mark": found.mark, "terms": said,
         "data": data, "started": time.strftime("%Y-%m-%dT%H:%M:%S%z"), "versions": versions(), "left": {},
     }  # fmt: skip
