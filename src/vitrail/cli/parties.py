@@ -224,7 +224,7 @@ def demo_vertical(target: Path, seeds: int) -> None:
             counted=_print_count,
         )
         print_together(run)
-        print_seeds(study, tables, run, seeds, step)
+        print_seeds(study, tables, run, 2 * seeds, step)
     whole = run.explain(1000)
     at = int(np.argmax(np.abs(whole.values[:, -1])))
     one = run.explain([whole.rows[at]])
