@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 from pathlib import Path
 
@@ -38,6 +37,5 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def run(finished: Path, tmp_path: Path) -> Path:
     """A copy of it, with its tables."""
     shutil.copytree(finished, tmp_path / "copy")
-    info = json.loads((tmp_path / "copy/run/run.json").read_text())
-    (tmp_path / "copy/run/run.json").write_text(json.dumps({**info, "data": str(tmp_path / "copy/parties")}))
+    (tmp_path / "copy/run/parties/clinic/tables.txt").write_text(str(tmp_path / "copy/parties"))
     return tmp_path / "copy" / "run"

@@ -46,7 +46,8 @@ def test_each_partys_own_is_its_own(finished: Path) -> None:
             assert secret not in content, f"a guest's names are in {name}"
         if not name.startswith("parties/clinic/"):
             assert b"CH-" not in content, f"patients are in {name}"
-    assert not any("step-" in name or name == "crossed.json" for name in held)
+    assert not any("step-" in name for name in held)
+    assert str(finished).encode() not in held["run.json"], "nor where tables are"
     read = Together.load(finished / "run")
     answered = read.ledger[(read.ledger.message == "Levels") & (read.ledger.stage == "training")].rows
     assert int(answered.sum()) == 21 * len(read.terms.train), "20 epochs and once more"
@@ -273,6 +274,31 @@ def test_a_run_that_was_stopped_ends_as_one_in_one_go(place: Path) -> None:
         k: v for k, v in before.items() if k != "report.html"
     }
     assert "another study or seed" in start(place, "--resume", "--seed", 5)[1]
+
+
+def test_a_run_that_was_stopped_before_its_first_checkpoint(place: Path) -> None:
+    study = vt.Study.load(place / "study.toml")
+    with pytest.raises(KeyboardInterrupt):
+        vt.together(study, read_parties(place / "parties", study), out=place / "run", progress=killed(1))
+    assert start(place, "--resume")[0] == 0
+    ledger = Together.load(place / "run").ledger
+    assert set(ledger.stage) == {"match", "training", "scoring"}
+    asked = ledger[(ledger.stage == "training") & (ledger.message == "Levels")].messages
+    assert int(asked.sum()) == 22, "20 epochs, once more, and the first that was repeated"
+
+
+def test_rows_without_an_outcome_weigh_nothing(place: Path) -> None:
+    """They are in common all the same; what stands beside them changes nothing."""
+    study, tables = vt.Study.load(place / "study.toml"), people()
+    host = tables["clinic"].assign(sick=[None if i % 5 == 0 else v for i, v in enumerate(tables["clinic"].sick)])
+    told = vt.together(study, {**tables, "clinic": host})
+    assert told.match.common == 410
+    assert told.scores[told.scores.model == "together"].gain.iloc[0] > 0.1
+    sides = told.sides
+    assert sides is not None
+    lost = sides.host.host.w[:, 0] == 0
+    assert 70 < int(lost.sum()) < 90
+    assert not bool(torch.isnan(sides.host.host.params["weight"]).any())
 
 
 def test_a_broken_checkpoint_is_told_in_words(place: Path) -> None:

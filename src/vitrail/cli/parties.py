@@ -112,10 +112,10 @@ def tables_of(run: Together, data: Path | None) -> dict[str, pd.DataFrame]:
     """From --data, or from where they were when it was run."""
     from vitrail.vertical.tables import read_parties
 
-    place = data or Path(run.info["data"] or ".")
-    if data is None and not place.is_dir():
+    place = data or Path(run.tables_at or ".")
+    if data is None and not (run.tables_at and place.is_dir()):
         what = "the run knows no tables."
-        if run.info["data"]:
+        if run.tables_at:
             what = f"the tables were in {place}, and are there no more."
         raise VitrailError("the parties are not at hand", [Problem("--data", what, "Give their folder.")])
     return read_parties(place, run.study)

@@ -48,7 +48,8 @@ from vitrail.vertical.terms import Offer, Terms
 
 Tables = Mapping[str, pd.DataFrame]
 LEDGER = ["stage", "from", "to", "message", "messages", "rows", "bytes"]
-PLACES = "match.json"
+PLACES, LEDGER_FILE = "match.json", "ledger.csv"
+TABLES_AT = "tables.txt"  # in the host's own folder: where all tables were, on this machine
 
 
 class Sides(NamedTuple):
@@ -116,6 +117,12 @@ class Together:
     def scored(self) -> int:
         """Held-out rows behind the scores, at most: some may have no outcome."""
         return len(scored(self.study, self.terms))
+
+    @property
+    def tables_at(self) -> str:
+        """Where the tables were when it was run; nothing where that is not known."""
+        file = None if self.path is None else self.path / "parties" / self.study.host / TABLES_AT
+        return file.read_text(encoding="utf-8") if file is not None and file.exists() else ""
 
     def left(self) -> dict[str, dict[str, int]]:
         """What is left of each guest's ration."""
@@ -214,7 +221,7 @@ class Together:
         self.info["left"] = self.left()
         if self.path is not None:
             self.model.save(self.path / "parties" / self.study.host)
-            write_atomically(self.path / "ledger.csv", self.ledger.to_csv(index=False))
+            write_atomically(self.path / LEDGER_FILE, self.ledger.to_csv(index=False))
             write_atomically(self.path / "run.json", json.dumps(self.info, indent=1))
 
     @classmethod
@@ -226,11 +233,9 @@ class Together:
             raise VitrailError("the run is not finished", [Problem(str(path), what, hint)])
         study, terms = Study.load(path / "study.toml"), terms_from(info["terms"])
         found = Match.read([path / "parties" / p / PLACES for p in study.parties], str(path))
-        ledger = pd.read_csv(path / "ledger.csv", keep_default_na=False)
-        crossed = {(r[0], r[1], r[2], r[3]): Crossed(*map(int, r[4:])) for r in ledger.to_numpy().tolist()}
         kind = NeighbourModel if method_of(study).joint == "neighbours" else HostModel
         model = kind.load(study, terms, path / "parties" / study.host)
-        return cls(study, info, terms, found, model, pd.read_csv(path / "scores.csv"), crossed, path)
+        return cls(study, info, terms, found, model, pd.read_csv(path / "scores.csv"), read_crossed(path), path)
 
 
 def tally(
@@ -242,6 +247,11 @@ def tally(
         crossed[stage, a, b, what] = Crossed(*(x + y for x, y in zip(before, n, strict=True)))
     ledger.clear()
     return crossed
+
+
+def read_crossed(path: Path) -> dict[tuple[str, str, str, str], Crossed]:
+    ledger = pd.read_csv(path / LEDGER_FILE, keep_default_na=False)
+    return {(r[0], r[1], r[2], r[3]): Crossed(*map(int, r[4:])) for r in ledger.to_numpy().tolist()}
 
 
 def terms_from(said: Mapping[str, Any]) -> Terms:

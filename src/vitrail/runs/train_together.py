@@ -19,7 +19,18 @@ from vitrail.core.problems import Problem, VitrailError
 from vitrail.runs.folder import PARTIES, Folder, versions
 from vitrail.runs.near import Near
 from vitrail.runs.neighbours import NeighbourModel, knn_of
-from vitrail.runs.together import PLACES, Sides, Tables, Together, build, read_info, tally
+from vitrail.runs.together import (
+    LEDGER_FILE,
+    PLACES,
+    TABLES_AT,
+    Sides,
+    Tables,
+    Together,
+    build,
+    read_crossed,
+    read_info,
+    tally,
+)
 from vitrail.runs.worth import worth
 from vitrail.study import Study
 from vitrail.vertical.dialogue import Crossed, Dialogue, Wire, lines, write_tensors
@@ -65,13 +76,13 @@ def together(
         if counted is not None:
             counted(found)
         sides = build(study, tables, found, chosen, path / "parties" if path is not None and resume else None)
-        run = _begin(study, found, sides, chosen, data, path, kept)
+        run = _begin(study, found, sides, chosen, path, kept)
         if folder is not None and kept is None:
             begun = True
-            _write_start(folder, run, sides)
+            _write_start(folder, run, sides, data)
         elif folder is not None and kept is not None and kept.get("finished"):
             return Together.load(folder.path)
-        _train(run, sides, folder, progress)
+        _train(run, sides, folder, progress, resume)
         if folder is not None:
             _write_end(folder, run, sides)
         return run
@@ -93,14 +104,14 @@ def _to_resume(path: Path, study: Study, seed: int) -> dict[str, Any]:
 
 
 def _begin(
-    study: Study, found: Match, sides: Sides, seed: int, data: str, path: Path | None, kept: dict[str, Any] | None
+    study: Study, found: Match, sides: Sides, seed: int, path: Path | None, kept: dict[str, Any] | None
 ) -> Together:
     terms = sides.talk.terms
     said = asdict(terms) | {"offers": [list(o) for o in terms.offers]}
     info = kept or {
         "kind": PARTIES, "finished": False, "seed": seed, "method": dict(study.method), "host": study.host,
         "guests": study.guests, "common": found.common, "lists": found.rows, "mark": found.mark, "terms": said,
-        "data": data, "started": time.strftime("%Y-%m-%dT%H:%M:%S%z"), "versions": versions(), "left": {},
+        "started": time.strftime("%Y-%m-%dT%H:%M:%S%z"), "versions": versions(), "left": {},
     }  # fmt: skip
     crossed: dict[tuple[str, str, str, str], Crossed] = {}
     for one in found.crossed:
@@ -110,7 +121,7 @@ def _begin(
     return Together(study, info, terms, found, model, pd.DataFrame(), crossed, path, sides)
 
 
-def _write_start(folder: Folder, run: Together, sides: Sides) -> None:
+def _write_start(folder: Folder, run: Together, sides: Sides, data: str) -> None:
     """Before anything is trained: what was agreed, each party's own places, a guest's secret."""
     path = folder.path
     for name, side in sides.guests.items():
@@ -119,25 +130,27 @@ def _write_start(folder: Folder, run: Together, sides: Sides) -> None:
     for party in run.study.parties:
         run.match.write(party, private_folder(path / "parties" / party) / PLACES)
     write_atomically(path / "study.toml", run.study.to_toml())
-    write_atomically(path / "ledger.csv", run.ledger.to_csv(index=False))
+    write_atomically(path / LEDGER_FILE, run.ledger.to_csv(index=False))
+    write_atomically(path / "parties" / run.study.host / TABLES_AT, data, private=True)
     write_atomically(path / "run.json", json.dumps(run.info, indent=1))
     folder.log("matched", common=run.match.common)
 
 
-def _train(run: Together, sides: Sides, folder: Folder | None, progress: Callable[[int, int], None] | None) -> None:
+def _train(
+    run: Together, sides: Sides, folder: Folder | None, progress: Callable[[int, int], None] | None, resumed: bool
+) -> None:
     if sides.knn is not None:
         _vote(run, sides, sides.knn)
         return
     talk, keep = sides.talk, None if folder is None else folder.path / "parties"
-    if folder is not None and keep is not None and (begun := talk.resume(keep)):
-        held = json.loads((folder.path / "crossed.json").read_text(encoding="utf-8"))
-        run.crossed = {(*way,): Crossed(*n) for way, n in held}
-        folder.log("resumed", step=begun)
+    if folder is not None and keep is not None and resumed:
+        run.crossed = read_crossed(folder.path)
+        folder.log("resumed", step=talk.resume(keep))
 
     def tick(done: int, of: int) -> None:
         tally(run.crossed, "training", talk.wire.ledger)
         if folder is not None:  # what crossed did so, even if this step will be repeated
-            write_atomically(folder.path / "crossed.json", json.dumps([[w, n] for w, n in run.crossed.items()]))
+            write_atomically(folder.path / LEDGER_FILE, run.ledger.to_csv(index=False))
         if progress is not None:
             progress(done, of)
 
@@ -197,5 +210,5 @@ def _write_end(folder: Folder, run: Together, sides: Sides) -> None:
     run.info["finished"] = True
     write_atomically(path / "run.json", json.dumps(run.info, indent=1))
     folder.log("finished", common=run.match.common)
-    for old in [path / "crossed.json", *path.glob("parties/*/step-*.safetensors")]:
+    for old in path.glob("parties/*/step-*.safetensors"):
         old.unlink(missing_ok=True)
