@@ -161,6 +161,8 @@ def test_two_answers_of_a_guest_for_a_row_and_none_twice(place: Path) -> None:
     assert answers() == known + off + 30, "on, once each; off was said for all"
     told.explain(ids)
     assert answers() == known + off + 30
+    told.explain(known)
+    assert answers() == known + off + 30, "by lot, those first who cost nothing"
 
 
 def test_shap_draws_it(finished: Path) -> None:

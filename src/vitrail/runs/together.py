@@ -199,8 +199,11 @@ class Together:
         if isinstance(rows, int):
             if rows < 1:
                 raise VitrailError("cannot explain", [Problem("--rows", f"expected at least 1, got {rows}.")])
-            some = np.random.default_rng(seed).permutation(self.terms.rows)[:rows]
-            return torch.from_numpy(np.sort(some))
+            mixed = torch.from_numpy(np.random.default_rng(seed).permutation(self.terms.rows))
+            cost = sum(said[mixed].isnan().any(1).long() for said in self.model.told.values())
+            if isinstance(cost, Tensor):  # those first of whom all have told: they spare the ration
+                mixed = mixed[torch.argsort(cost, stable=True)]
+            return mixed[:rows].sort().values
         from vitrail.vertical.ids import spell, write
 
         assert self.study.match is not None
