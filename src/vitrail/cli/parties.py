@@ -101,7 +101,7 @@ def print_together(run: Together) -> None:
     if run.method.joint == "neighbours":
         print(f'A simulation: between machines it needs trust = "full". {GIVES_AWAY}')
     header, rows, findings = to_text(run)
-    print(f"\n{run.method.title}, on {len(run.terms.test)} held-out rows of {run.study.host}\n")
+    print(f"\n{run.method.title}, on {run.scored} held-out rows of {run.study.host}\n")
     print_table(header, rows)
     print()
     for line in findings:
@@ -112,10 +112,10 @@ def tables_of(run: Together, data: Path | None) -> dict[str, pd.DataFrame]:
     """From --data, or from where they were when it was run."""
     from vitrail.vertical.tables import read_parties
 
-    place = data or Path(run.info["data"] or ".")
-    if data is None and not place.is_dir():
+    place = data or Path(run.tables_at or ".")
+    if data is None and not (run.tables_at and place.is_dir()):
         what = "the run knows no tables."
-        if run.info["data"]:
+        if run.tables_at:
             what = f"the tables were in {place}, and are there no more."
         raise VitrailError("the parties are not at hand", [Problem("--data", what, "Give their folder.")])
     return read_parties(place, run.study)
@@ -258,13 +258,12 @@ def demo_vertical(target: Path, seeds: int) -> None:
             counted=_print_count,
         )
         print_together(run)
-        print_seeds(study, tables, run, seeds, step)
+        print_seeds(study, tables, run, 2 * seeds, step)
     whole = run.explain(1000)
     at = int(np.argmax(np.abs(whole.values[:, -1])))
     one = run.explain([whole.rows[at]])
-    print(
-        f"\nOne patient explained at the hospital, to whom the laboratory matters most\n\n{to_text(one, 'hospital', one)}"
-    )
+    print("\nOne patient explained at the hospital, the one for whom the laboratory matters most\n")
+    print("\n".join(to_text(one, "hospital", one).splitlines()[-6:]))
     new = run.predict(given["new"][:1], blind=True)
     print("\nA new patient, looked up blindly: the laboratory counts a question and does not learn of whom it was")
     print(f"  disease with probability {new.table.iloc[0]['1']:.2f}. {new.words[0]}")

@@ -144,11 +144,15 @@ def wire(
 ) -> None:
     """What leaves a site and what comes in, by name, shape and bytes, for that method (or ndoye) and this study."""
     from vitrail.data.datasets import packaged
-    from vitrail.methods import build
+    from vitrail.methods import PARTIES, build
     from vitrail.runs import wire_lines
     from vitrail.study import Study
 
     agreed = Study.load(study or packaged("heart_disease.toml"))
+    if method in PARTIES:
+        what = "what crosses between parties depends on how many columns each guest has."
+        hint = "It is on the page of a run, and in its wire.csv."
+        raise VitrailError("there is no table", [Problem(method, what, hint)])
     if method == "ndoye":
         from vitrail.studies.transfer import on_trust, transfer_lines
 
@@ -211,8 +215,13 @@ def ui(
     host: Annotated[str, typer.Option(help="Anything but 127.0.0.1 asks for a token.")] = "127.0.0.1",
 ) -> None:
     """Follow a run in the browser: sites, rounds, curves, bytes, losses and returns as they happen."""
-    from vitrail.report.live import check_folder, start
+    import json
 
+    from vitrail.report.live import check_folder, start
+    from vitrail.runs.folder import check_sites
+
+    with suppress(OSError, ValueError):
+        check_sites(run, json.loads((run / "run.json").read_text(encoding="utf-8")))
     check_folder(run)
     live = start(run, host, port)
     print(f"{live.url}\nCtrl-C ends the page, not the run.", flush=True)
@@ -250,9 +259,12 @@ def methods() -> None:
     """The methods and their hyperparameters."""
     import dataclasses
 
-    from vitrail.methods import TABLE
+    from vitrail.methods import PARTIES, TABLE
 
     rows = []
+    for name, kind in PARTIES.items():
+        given = ", ".join(f"{f.name}={f.default!r}" for f in dataclasses.fields(kind) if f.default is not None)
+        rows.append([name, kind.title, given, f"Parties: {(kind.__doc__ or '').strip()}"])
     for name, kind in TABLE.items():
         given = ", ".join(f"{f.name}={f.default!r}" for f in dataclasses.fields(kind) if f.default is not None)
         doc = sys.modules[kind.__module__].__doc__ or ""

@@ -26,8 +26,8 @@ from vitrail.explain.rows import Explanation
 from vitrail.report.explained import write_explained
 from vitrail.report.together import write_together
 from vitrail.report.words import several
-from vitrail.runs.folder import is_finished, versions
-from vitrail.runs.together import KIND, PLACES, Sides, Together, tally
+from vitrail.runs.folder import PARTIES, is_finished, versions
+from vitrail.runs.together import PLACES, Sides, Together, tally
 from vitrail.runs.train_together import score
 from vitrail.runs.worth import WORTH
 from vitrail.study import Study
@@ -35,7 +35,7 @@ from vitrail.vertical.host import heard
 from vitrail.vertical.ids import spell, write
 from vitrail.vertical.match import Match, domain
 from vitrail.vertical.model import AWAY, HostModel, Predicted
-from vitrail.vertical.party import HostSide, own_rows
+from vitrail.vertical.party import HostSide, own_rows, scored
 
 RUN = "run"  # in the host's folder of a run: what `vitrail predict` reads
 
@@ -127,17 +127,17 @@ class Asks:
             run.model = model
             return run
         info: dict[str, Any] = {
-            "kind": KIND, "finished": False, "seed": self.seed, "method": dict(self.study.method),
+            "kind": PARTIES, "finished": False, "seed": self.seed, "method": dict(self.study.method),
             "host": self.study.host, "guests": self.study.guests, "common": found.common, "lists": found.rows,
-            "mark": found.mark, "terms": asdict(terms) | {"offers": [list(o) for o in terms.offers]}, "data": "",
+            "mark": found.mark, "terms": asdict(terms) | {"offers": [list(o) for o in terms.offers]},
             "started": time.strftime("%Y-%m-%dT%H:%M:%S%z"), "versions": versions(), "left": {},
             "here": [self.study.host],
         }  # fmt: skip
         return Together(self.study, info, terms, found, model, pd.DataFrame(), {}, path)
 
     def _known(self, side: HostSide) -> Tensor:
-        """Held-out rows whose outcome the host knows: of others nobody need be asked."""
-        rows, test = side.rows, side.host.terms.test
+        """Held-out rows to score, whose outcome the host knows: of others nobody need be asked."""
+        rows, test = side.rows, scored(self.study, side.host.terms)
         assert rows.outcome is not None
         return test[torch.from_numpy(~np.isnan(rows.outcome[rows.places][test.numpy()]))]
 

@@ -70,7 +70,6 @@ def render_together(run: Together) -> str:
         answers=ANSWERS,
         verdict_class=VERDICT_CLASS,
         held=run.scored,
-        trained=len(run.terms.train),
         crossed=crossed(run),
         tells=tells(run),
         consents={party: consent(study, party) for party in study.parties},

@@ -69,7 +69,7 @@ def explain_guest(side: GuestSide, places: Tensor) -> Explanation:
         groups_of(side.encoder),
         features=lambda x: features(x, side.bends, side.seed),
     )
-    names = tuple(rows.known[i] for i in places.tolist())
+    names = tuple(rows.labels[rows.places[i]] for i in places.tolist())
     means = "the median of each number and the most frequent level of each other feature, over the training rows"
     shown = written_rows(cleaned, table)
     return replace(told, data=shown, rows=names, columns=columns_of(off, table), reference=means)

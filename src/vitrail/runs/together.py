@@ -24,9 +24,12 @@ from torch import Tensor
 from vitrail.core.disk import write_atomically
 from vitrail.core.problems import Problem, VitrailError
 from vitrail.explain.rows import Explanation
+from vitrail.runs.folder import PARTIES
 from vitrail.runs.near import Near
+from vitrail.runs.neighbours import NeighbourModel, build_knn
 from vitrail.study import Study
 from vitrail.vertical.dialogue import Crossed, Dialogue, Way, read_tensors
+from vitrail.vertical.knn import Knn
 from vitrail.vertical.match import Match
 from vitrail.vertical.model import HostModel, Predicted
 from vitrail.vertical.party import (
@@ -39,19 +42,21 @@ from vitrail.vertical.party import (
     method_of,
     offer_of,
     own_rows,
+    scored,
 )
 from vitrail.vertical.terms import Offer, Terms
 
 Tables = Mapping[str, pd.DataFrame]
-KIND = "parties"  # of run.json: this kind of run
 LEDGER = ["stage", "from", "to", "message", "messages", "rows", "bytes"]
-PLACES = "match.json"
+PLACES, LEDGER_FILE = "match.json", "ledger.csv"
+TABLES_AT = "tables.txt"  # in the host's own folder: where all tables were, on this machine
 
 
 class Sides(NamedTuple):
     host: HostSide
     guests: dict[str, GuestSide]
     talk: Dialogue
+    knn: Knn | None = None  # where neighbours vote, and nothing is trained
 
 
 def build(study: Study, tables: Tables, found: Match, seed: int, home: Path | None) -> Sides:
@@ -71,7 +76,9 @@ def build(study: Study, tables: Tables, found: Match, seed: int, home: Path | No
         secret = drawn if place is None else keep_secret(place, drawn)
         guests[name] = make_guest(study, rows[name], terms, secret, None if place is None else place / "ration.json")
     host = make_host(study, rows[study.host], terms)
-    return Sides(host, guests, Dialogue(host.host, [side.guest for side in guests.values()]))
+    talk = Dialogue(host.host, [side.guest for side in guests.values()])
+    votes = method_of(study).joint == "neighbours"
+    return Sides(host, guests, talk, build_knn(study, host, guests, talk.wire) if votes else None)
 
 
 def simulated_secret(study: Study, guest: str) -> bytes:
@@ -108,8 +115,14 @@ class Together:
 
     @property
     def scored(self) -> int:
-        """Held-out rows that it was scored on: between machines, as many as the rations had."""
-        return int(self.info.get("scored", len(self.terms.test)))
+        """Held-out rows behind the scores, at most: some may have no outcome."""
+        return int(self.info.get("scored", len(scored(self.study, self.terms))))
+
+    @property
+    def tables_at(self) -> str:
+        """Where the tables were when it was run; nothing where that is not known."""
+        file = None if self.path is None else self.path / "parties" / self.study.host / TABLES_AT
+        return file.read_text(encoding="utf-8") if file is not None and file.exists() else ""
 
     def left(self) -> dict[str, dict[str, int]]:
         """What is left of each guest's ration."""
@@ -128,6 +141,8 @@ class Together:
             for name, side in made.guests.items():
                 side.guest.load(read_tensors(self.path / "parties" / name / "model.safetensors", side.guest.state()))
             self.sides = made
+        if isinstance(self.model, NeighbourModel):
+            self.model.knn = self.sides.knn
         return self.sides
 
     def predict(
@@ -165,6 +180,9 @@ class Together:
         from vitrail.runs.near import explain_guest
 
         sides = self._sides(tables)
+        if sides.knn is not None:
+            what = "a guest of nearest neighbours has no model: its distances are its columns."
+            raise VitrailError("cannot explain", [Problem(guest, what, "Use split or vertical_logistic.")])
         if guest not in sides.guests:
             what = f"there is no guest {guest!r}."
             raise VitrailError("cannot explain", [Problem("--party", what, f"Guests: {', '.join(sides.guests)}.")])
@@ -181,8 +199,11 @@ class Together:
         if isinstance(rows, int):
             if rows < 1:
                 raise VitrailError("cannot explain", [Problem("--rows", f"expected at least 1, got {rows}.")])
-            some = np.random.default_rng(seed).permutation(self.terms.rows)[:rows]
-            return torch.from_numpy(np.sort(some))
+            mixed = torch.from_numpy(np.random.default_rng(seed).permutation(self.terms.rows))
+            cost = sum(said[mixed].isnan().any(1).long() for said in self.model.told.values())
+            if isinstance(cost, Tensor):  # those first of whom all have told: they spare the ration
+                mixed = mixed[torch.argsort(cost, stable=True)]
+            return mixed[:rows].sort().values
         from vitrail.vertical.ids import spell, write
 
         assert self.study.match is not None
@@ -203,7 +224,7 @@ class Together:
         self.info["left"] = self.left()
         if self.path is not None:
             self.model.save(self.path / "parties" / self.study.host)
-            write_atomically(self.path / "ledger.csv", self.ledger.to_csv(index=False))
+            write_atomically(self.path / LEDGER_FILE, self.ledger.to_csv(index=False))
             write_atomically(self.path / "run.json", json.dumps(self.info, indent=1))
 
     @classmethod
@@ -216,10 +237,9 @@ class Together:
         study, terms = Study.load(path / "study.toml"), terms_from(info["terms"])
         here = info.get("here", study.parties)  # between machines, the host alone
         found = Match.read([path / "parties" / p / PLACES for p in here], str(path))
-        ledger = pd.read_csv(path / "ledger.csv", keep_default_na=False)
-        crossed = {(r[0], r[1], r[2], r[3]): Crossed(*map(int, r[4:])) for r in ledger.to_numpy().tolist()}
-        model = HostModel.load(study, terms, path / "parties" / study.host)
-        return cls(study, info, terms, found, model, pd.read_csv(path / "scores.csv"), crossed, path)
+        kind = NeighbourModel if method_of(study).joint == "neighbours" else HostModel
+        model = kind.load(study, terms, path / "parties" / study.host)
+        return cls(study, info, terms, found, model, pd.read_csv(path / "scores.csv"), read_crossed(path), path)
 
 
 def tally(
@@ -233,6 +253,11 @@ def tally(
     return crossed
 
 
+def read_crossed(path: Path) -> dict[tuple[str, str, str, str], Crossed]:
+    ledger = pd.read_csv(path / LEDGER_FILE, keep_default_na=False)
+    return {(r[0], r[1], r[2], r[3]): Crossed(*map(int, r[4:])) for r in ledger.to_numpy().tolist()}
+
+
 def terms_from(said: Mapping[str, Any]) -> Terms:
     return Terms(**{**said, "offers": tuple(Offer(*o) for o in said["offers"])})
 
@@ -240,7 +265,7 @@ def terms_from(said: Mapping[str, Any]) -> Terms:
 def read_info(path: Path) -> dict[str, Any]:
     try:
         info: dict[str, Any] = json.loads((path / "run.json").read_text(encoding="utf-8"))
-        if info.get("kind") == KIND:
+        if info.get("kind") == PARTIES:
             return info
     except (OSError, ValueError, AttributeError):
         pass

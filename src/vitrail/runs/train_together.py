@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import time
 from collections.abc import Callable
@@ -16,17 +17,30 @@ from torch import Tensor
 
 from vitrail.core.disk import private_folder, write_atomically
 from vitrail.core.problems import Problem, VitrailError
-from vitrail.runs.folder import Folder, versions
+from vitrail.runs.folder import PARTIES, Folder, versions
 from vitrail.runs.near import Near
-from vitrail.runs.together import KIND, PLACES, Sides, Tables, Together, build, read_info, tally
+from vitrail.runs.neighbours import NeighbourModel, knn_of
+from vitrail.runs.together import (
+    LEDGER_FILE,
+    PLACES,
+    TABLES_AT,
+    Sides,
+    Tables,
+    Together,
+    build,
+    read_crossed,
+    read_info,
+    tally,
+)
 from vitrail.runs.worth import worth
 from vitrail.study import Study
-from vitrail.vertical.dialogue import Crossed, Dialogue, lines, write_tensors
+from vitrail.vertical.dialogue import Crossed, Dialogue, Wire, lines, write_tensors
 from vitrail.vertical.host import heard
+from vitrail.vertical.knn import Knn
 from vitrail.vertical.match import Match
 from vitrail.vertical.match import match as find_common
 from vitrail.vertical.model import HostModel
-from vitrail.vertical.party import make_host
+from vitrail.vertical.party import keep_secret, make_host, scored
 
 ALONE, TOGETHER = "host alone", "together"
 
@@ -53,6 +67,7 @@ def together(
     path = None if out is None else Path(out)
     if path is not None:
         folder = Folder(path, resume=resume)
+    begun = resume
     try:
         if folder is not None and resume:
             assert path is not None
@@ -61,19 +76,24 @@ def together(
         found = match or find_common(study, tables)
         if counted is not None:
             counted(found)
-        sides = build(study, tables, found, chosen, None if path is None else path / "parties")
-        run = _begin(study, found, sides, chosen, data, path, kept)
+        sides = build(study, tables, found, chosen, path / "parties" if path is not None and resume else None)
+        run = _begin(study, found, sides, chosen, path, kept)
         if folder is not None and kept is None:
-            _write_start(folder, run)
+            begun = True
+            _write_start(folder, run, sides, data)
         elif folder is not None and kept is not None and kept.get("finished"):
             return Together.load(folder.path)
-        _train(run, sides, folder, progress)
+        _train(run, sides, folder, progress, resume)
         if folder is not None:
             _write_end(folder, run, sides)
         return run
     finally:
         if folder is not None:
             folder.close()
+            if not begun:  # what was refused leaves nothing behind
+                (folder.path / ".lock").unlink(missing_ok=True)
+                with contextlib.suppress(OSError):
+                    folder.path.rmdir()
 
 
 def _to_resume(path: Path, study: Study, seed: int) -> dict[str, Any]:
@@ -85,14 +105,14 @@ def _to_resume(path: Path, study: Study, seed: int) -> dict[str, Any]:
 
 
 def _begin(
-    study: Study, found: Match, sides: Sides, seed: int, data: str, path: Path | None, kept: dict[str, Any] | None
+    study: Study, found: Match, sides: Sides, seed: int, path: Path | None, kept: dict[str, Any] | None
 ) -> Together:
     terms = sides.talk.terms
     said = asdict(terms) | {"offers": [list(o) for o in terms.offers]}
     info = kept or {
-        "kind": KIND, "finished": False, "seed": seed, "method": dict(study.method), "host": study.host,
+        "kind": PARTIES, "finished": False, "seed": seed, "method": dict(study.method), "host": study.host,
         "guests": study.guests, "common": found.common, "lists": found.rows, "mark": found.mark, "terms": said,
-        "data": data, "started": time.strftime("%Y-%m-%dT%H:%M:%S%z"), "versions": versions(), "left": {},
+        "started": time.strftime("%Y-%m-%dT%H:%M:%S%z"), "versions": versions(), "left": {},
     }  # fmt: skip
     crossed: dict[tuple[str, str, str, str], Crossed] = {}
     for one in found.crossed:
@@ -102,33 +122,41 @@ def _begin(
     return Together(study, info, terms, found, model, pd.DataFrame(), crossed, path, sides)
 
 
-def _write_start(folder: Folder, run: Together) -> None:
-    """Before anything is trained: what was agreed, and each party's own places."""
+def _write_start(folder: Folder, run: Together, sides: Sides, data: str) -> None:
+    """Before anything is trained: what was agreed, each party's own places, a guest's secret."""
     path = folder.path
+    for name, side in sides.guests.items():
+        keep_secret(path / "parties" / name, side.guest.secret)
+        side.guest.ration.path = path / "parties" / name / "ration.json"
     for party in run.study.parties:
         run.match.write(party, private_folder(path / "parties" / party) / PLACES)
     write_atomically(path / "study.toml", run.study.to_toml())
-    write_atomically(path / "ledger.csv", run.ledger.to_csv(index=False))
+    write_atomically(path / LEDGER_FILE, run.ledger.to_csv(index=False))
+    write_atomically(path / "parties" / run.study.host / TABLES_AT, data, private=True)
     write_atomically(path / "run.json", json.dumps(run.info, indent=1))
     folder.log("matched", common=run.match.common)
 
 
-def _train(run: Together, sides: Sides, folder: Folder | None, progress: Callable[[int, int], None] | None) -> None:
+def _train(
+    run: Together, sides: Sides, folder: Folder | None, progress: Callable[[int, int], None] | None, resumed: bool
+) -> None:
+    if sides.knn is not None:
+        _vote(run, sides, sides.knn)
+        return
     talk, keep = sides.talk, None if folder is None else folder.path / "parties"
-    if folder is not None and keep is not None and (begun := talk.resume(keep)):
-        held = json.loads((folder.path / "crossed.json").read_text(encoding="utf-8"))
-        run.crossed = {(*way,): Crossed(*n) for way, n in held}
-        folder.log("resumed", step=begun)
+    if folder is not None and keep is not None and resumed:
+        run.crossed = read_crossed(folder.path)
+        folder.log("resumed", step=talk.resume(keep))
 
     def tick(done: int, of: int) -> None:
         tally(run.crossed, "training", talk.wire.ledger)
         if folder is not None:  # what crossed did so, even if this step will be repeated
-            write_atomically(folder.path / "crossed.json", json.dumps([[w, n] for w, n in run.crossed.items()]))
+            write_atomically(folder.path / LEDGER_FILE, run.ledger.to_csv(index=False))
         if progress is not None:
             progress(done, of)
 
     talk.train(keep=keep, tick=tick)
-    test, off = run.terms.test, {name: heard(said)[0] for name, said in talk.off().items()}
+    test, off = scored(run.study, run.terms), {name: heard(said)[0] for name, said in talk.off().items()}
     run.model = HostModel.of(run.study, sides.host, off)
     for name, side in sides.guests.items():
         run.model.learn(name, test, Near(run.study, talk, side))
@@ -137,10 +165,28 @@ def _train(run: Together, sides: Sides, folder: Folder | None, progress: Callabl
     run.info["left"] = run.left()
 
 
+def _vote(run: Together, sides: Sides, knn: Knn) -> None:
+    """Nothing is trained; each guest away costs one answer of its own, and held-out rows are asked about once more."""
+    rows, test, guests = sides.host.rows, scored(run.study, run.terms), run.study.guests
+    assert rows.outcome is not None
+    made = HostModel.of(run.study, sides.host, {})
+    kept = {"k": torch.tensor([knn.k])}
+    model = NeighbourModel(run.study, run.terms, made.encoder, kept, made.reference, made.people, {}, {}, {}, knn)
+    x = sides.host.host.columns[test]
+    own = knn_of(run.study, rows, sides.host.host.columns, run.terms, [], Wire())
+    said = {ALONE: model.shares(own.predict(test)), TOGETHER: model.vote(x, test)}
+    said |= {f"{name} away": model.vote(x, test, [name]) for name in guests}
+    tally(run.crossed, "scoring", knn.wire.ledger)
+    y = rows.outcome[rows.places][test.numpy()]
+    known = ~np.isnan(y)
+    run.model, run.info["left"] = model, run.left()
+    run.scores = worth(run.study, y[known], {name: p[known] for name, p in said.items()}, run.seed)
+
+
 def score(run: Together, sides: Sides, some: Tensor | None = None) -> pd.DataFrame:
     """On held-out rows whose outcome is known, or some of them: the host alone, together, and with each guest away. A
     guest that told nothing of a row is taken at its usual answer."""
-    rows, test, model = sides.host.rows, run.terms.test if some is None else some, run.model
+    rows, test, model = sides.host.rows, scored(run.study, run.terms) if some is None else some, run.model
     assert rows.outcome is not None
     y = rows.outcome[rows.places][test.numpy()]
     known = ~np.isnan(y)
@@ -168,5 +214,5 @@ def _write_end(folder: Folder, run: Together, sides: Sides) -> None:
     run.info["finished"] = True
     write_atomically(path / "run.json", json.dumps(run.info, indent=1))
     folder.log("finished", common=run.match.common)
-    for old in [path / "crossed.json", *path.glob("parties/*/step-*.safetensors")]:
+    for old in path.glob("parties/*/step-*.safetensors"):
         old.unlink(missing_ok=True)

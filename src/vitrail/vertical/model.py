@@ -228,7 +228,7 @@ class HostModel:
             list(study.features), groups_of(self.encoder), first=first, data=written_rows(cleaned, study),
             output=target.levels.index(level) if level is not None else 0, means=TYPICAL, seed=self.terms.seed,
         )  # fmt: skip
-        names = tuple(self.people[i] for i in places.tolist())
+        names = tuple(rows.labels[rows.places[i]] for i in places.tolist())
         columns = (*columns_of(ref, study), *(Column() for _ in self.told))
         return replace(told, answer=answer_words(study, level), rows=names, columns=columns)
 

@@ -45,6 +45,7 @@ from vitrail.vertical.tables import described
 from vitrail.vertical.terms import Offer, Terms
 
 STEPS, ALONE = 50, 20  # in which a guest learns, and the host by itself, where nothing else is said
+FEWEST_SCORED = 10  # held-out rows
 SECRET = "secret"  # of a guest: the file of its noise
 
 
@@ -61,6 +62,7 @@ class OwnRows:
     table: Table  # what its columns are
     whole: pd.DataFrame  # features of all its rows, as `clean` gives them
     people: list[str]  # ids of all its rows, spelled as agreed
+    labels: list[str]  # and as it writes them itself
     places: NDArray[np.int64]  # rows in common, in the order of the match
     outcome: NDArray[np.float64] | None = None  # of all rows, at the host; NaN where it is not known
 
@@ -88,7 +90,7 @@ def own_rows(study: Study, party: str, frame: pd.DataFrame, match: Match) -> Own
         assert at is not None
         outcome = find_values(frame.iloc[:, at], target)
     whole = clean(frame.drop(columns=frame.columns[[] if at is None else [at]]), table, need_target=False)
-    return OwnRows(party, table, whole, seen.spelled, match.places[party], outcome)
+    return OwnRows(party, table, whole, seen.spelled, seen.written, match.places[party], outcome)
 
 
 def offer_of(study: Study, rows: OwnRows) -> Offer:
@@ -106,6 +108,13 @@ def agree(study: Study, common: int, offers: Sequence[Offer], seed: int) -> Term
     if problems:
         raise VitrailError("the parties cannot train on these terms", problems)
     given: dict[str, Any] = {"seed": seed, "held_out": held / common}
+    for o in offers:
+        if (after := study.parties[o.name].ration.after) < 2 * FEWEST_SCORED:
+            what = f"{o.name} lets itself be asked about {after} rows after training, of which half are to score."
+            hint = f"Ask the guest for at least {2 * FEWEST_SCORED}."
+            problems.append(Problem(f"parties.{o.name}.ration", what, hint))
+    if problems:
+        raise VitrailError("a ration does not last", problems)
     if method.joint == "neighbours":
         return Terms(common, tuple(offers), **given)
     draft = Terms(common, tuple(offers), batch=method.batch, **given)
@@ -123,6 +132,12 @@ def agree(study: Study, common: int, offers: Sequence[Offer], seed: int) -> Term
     if problems:
         raise VitrailError("a ration does not last", problems)
     return terms
+
+
+def scored(study: Study, terms: Terms) -> Tensor:
+    """Held-out rows that guests are asked about once, to score: as many as half of each one's ration allows, by lot."""
+    most = min(study.parties[o.name].ration.after // 2 for o in terms.offers)
+    return terms.order[: min(len(terms.test), most)].sort().values
 
 
 def _fitting(study: Study, method: Any) -> list[Problem]:
@@ -184,7 +199,7 @@ def make_host(study: Study, rows: OwnRows, terms: Terms, offers: Sequence[Offer]
             terms.rows, tuple(offers), terms.seed, terms.epochs, terms.alone, terms.least, terms.held_out
         )  # the same batches
     joint, start = joint_of(study, x.shape[1], terms)
-    rule = Adam(method.lr, decay=study.training.weight_decay)
+    rule = Adam(getattr(method, "lr", 0.0), decay=study.training.weight_decay)
     return HostSide(Host(rows.party, terms, x, y, joint, start, rule, loss_of(study), w), rows, encoder)
 
 
@@ -232,18 +247,23 @@ def make_guest(study: Study, rows: OwnRows, terms: Terms, secret: bytes, ration:
     bends, seed = getattr(method, "bends", 0), key(secret.hex(), "bends")
     made = features(matrix(encoder, rows.common), bends, seed)
     off = features(matrix(encoder, reference_of(rows, terms)), bends, seed)[0]
+    if not bool((made[terms.train] != made[terms.train][:1]).any()):
+        what = f"all its columns are the same for the {len(terms.train)} rows in common that are trained on."
+        problem = Problem(
+            f"guest {rows.party}", what, "Nothing can be learned of it: match other rows, or leave it out."
+        )
+        raise VitrailError("a guest has nothing to say", [problem])
     left = ration_of(study, rows.party, terms, ration)
-    rule = Adam(method.guest_lr, decay=study.training.weight_decay)
+    rule = Adam(getattr(method, "guest_lr", 0.0), decay=study.training.weight_decay)
     guest = Guest(offer, terms, made, rule, left, off, secret=secret, people=rows.known)
     return GuestSide(guest, rows, encoder, seed, bends)
 
 
-def make_neighbour(study: Study, rows: OwnRows, terms: Terms, trust: str, ration: Path | None = None) -> KnnGuest:
+def make_neighbour(study: Study, rows: OwnRows, terms: Terms, trust: str, ration: Ration) -> KnnGuest:
     """A guest of nearest neighbours, whose distances give its columns away."""
     encoder = encoder_of(rows, terms)
     off = matrix(encoder, reference_of(rows, terms))[0]
-    left = ration_of(study, rows.party, terms, ration)
-    return KnnGuest(rows.party, matrix(encoder, rows.common), terms.train, off, trust=trust, ration=left)
+    return KnnGuest(rows.party, matrix(encoder, rows.common), terms.train, off, trust=trust, ration=ration)
 
 
 def ration_of(study: Study, guest: str, terms: Terms, path: Path | None = None) -> Ration:
