@@ -336,6 +336,7 @@ def test_a_host_that_asks_for_more_is_refused(tmp_path: Path) -> None:
             talk.ask(torch.arange(11))
         except VitrailError as error:
             told.append(str(error))
+        assert len(talk.ask(torch.arange(3))["insurer"].level) == 3, "the answer to the first question is not left over"
         talk.line.post("lab", Ask(0))
         talk.ask(torch.arange(1))
 
@@ -440,6 +441,11 @@ def test_prediction_goes_on_without_a_guest_and_says_so(tmp_path: Path) -> None:
     houses.parties = {name: houses.party(name) for name in houses.parties}
     houses.connect(may_miss=True)
     assert Together.load(houses.home("clinic") / RUN).info["away"] == []
+    # and with nobody
+    houses.away |= {"lab", "insurer"}
+    houses.parties = {name: houses.party(name) for name in houses.parties}
+    houses.connect(deadline=0.2, may_miss=True)
+    assert Together.load(houses.home("clinic") / RUN).info["away"] == ["insurer", "lab"]
 
 
 def test_new_people_are_looked_up_blindly(tmp_path: Path) -> None:

@@ -23,7 +23,7 @@ from vitrail.vertical.shares import Dealer
 
 DEADLINES = 3  # that a party may be away before training stops
 PAUSE = 0.3  # seconds before somebody who is away is asked again
-MOST_SESSIONS = 20  # in which nobody gets further
+MOST_SESSIONS = 20  # begun by one `serve`, before somebody should look why
 STATES = ("waits", "asks", "busy", "ended", "again", "lost")
 
 

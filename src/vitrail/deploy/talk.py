@@ -83,7 +83,8 @@ def carry_over(path: Path, guest: str, rows: int) -> None:
     if path.exists():
         kept = json.loads(path.read_text(encoding="utf-8"))
         asked = [max(kept["asked"], default=0)] * rows
-        write_atomically(path, json.dumps({"guest": guest, "answered": kept["answered"], "asked": asked}))
+        told = {"guest": guest, "answered": kept["answered"], "asked": asked}
+        write_atomically(path, json.dumps(told), private=True)
 
 
 class FarGuest(NamedTuple):
@@ -141,21 +142,23 @@ class FarDialogue(Dialogue):
     def look_up(self, name: str, people: Sequence[str], words: str) -> tuple[list[bytes | None], int]:
         """Each one's answer, None who is not there; and the bytes of the table. None at all where the guest is away."""
         self.line.post(name, Open(len(people)))
-        table = self._unless_refused(name, Locked)
+        (table,) = self._answers([name], Locked)
         if table is None:
             return [None] * len(people), 0
         rows, questions = opened(table), [Question(one, words) for one in people]
         for question in questions:
             self.line.post(name, question.asked)
-        said = [self._unless_refused(name, Told) for _ in questions]
+        said = self._answers([name] * len(questions), Told)
         found = [None if told is None else q.read(told, rows) for q, told in zip(questions, said, strict=True)]
         self.left[name] = self.left.get(name, 0) - len(people)
         return found, len(table.rows)
 
-    def _unless_refused(self, name: str, *kinds: type[Any]) -> Any:
-        said = self.line.get_unless_away(name, *kinds, Refused)
-        if isinstance(said, Refused):
-            raise VitrailError(f"{name} refuses", [Problem(name, said.why[:200], "Ask for less.")])
+    def _answers(self, names: Sequence[str], *kinds: type[Any]) -> list[Any]:
+        """One of each, None of who is away; all are heard before a refusal is told, so that none is left over."""
+        said = [self.line.get_unless_away(name, *kinds, Refused) for name in names]
+        refused = {name: one.why for name, one in zip(names, said, strict=True) if isinstance(one, Refused)}
+        for name, why in refused.items():
+            raise VitrailError(f"{name} refuses", [Problem(name, why[:200], "Ask for less.")])
         return said
 
     def _heard(self, names: Sequence[str], question: Any) -> dict[str, Levels | Numbers]:
@@ -166,8 +169,7 @@ class FarDialogue(Dialogue):
             if isinstance(question, Wanted):
                 self.wire.cross(self.host.name, name, question)
             self.line.post(name, question)
-        for name in asked:
-            said = self._unless_refused(name, Levels, Numbers)
+        for name, said in zip(asked, self._answers(asked, Levels, Numbers), strict=True):
             if said is not None:
                 if isinstance(question, Wanted):
                     self.asked += len(question.rows)
@@ -224,27 +226,30 @@ class Talk:
         have = {g: line.get_unless_away(g, Have, waits=not trained) for g in guests}
         here = {g: said for g, said in have.items() if said is not None}
         anew = kept is None or any(said.mark != kept.mark for said in here.values())
+        if anew and len(here) < len(guests):
+            what = "they are needed for a match, and not all are there."
+            raise VitrailError("no match without all guests", [Problem(", ".join(guests), what, "Have all join.")])
         for guest in here:
             line.post(guest, Begin(int(anew)))
         rows = self._match(line, home, kept, anew)
-        offers = self._offers(line, home, here)
+        offers = self._offers(line, home, here, anew)
         columns, training, after = ([offers[g][i] for g in guests] for i in range(3))
         terms = terms_of(self.study, len(rows.places), columns, training, self.seed)
         side = make_host(self.study, rows, terms)
         talk = FarDialogue(side.host, line)
         talk.left = dict(zip(guests, after, strict=True))
         talk.spare = {guest: n - terms.asked for guest, n in zip(guests, training, strict=True)}
-        step = self._common_step(home, [] if anew else [said.kept for said in here.values()])
+        step = 0 if anew else self._common_step(home, [said.kept for said in here.values()])
         for guest in here:
             line.post(guest, Settled(columns, training, after, step))
         line.ask_dealer([], [terms.rows, *columns, *training])
         if step:
             _load(talk.host, home, step)
             talk.step = step
-            self.say(f"Training goes on with step {step + 1} of {terms.steps}.")
+            self.say(f"{step} of {terms.steps} steps were taken before.")
         if step < terms.steps and len(here) < len(guests):
-            what = f"they kept nothing after step {terms.steps}, and training goes on only with all guests."
-            raise VitrailError("training cannot go on", [Problem(", ".join(here), what, "Have all of them join.")])
+            what = f"of {terms.steps} steps {step} were kept by all, and training goes on only with all guests."
+            raise VitrailError("training cannot go on", [Problem(", ".join(guests), what, "Have all of them join.")])
         talk.train(keep=home / STEPS)
         write_atomically(home / TRAINED, "")
         if self.after is not None:
@@ -252,16 +257,20 @@ class Talk:
         for guest in (guest for guest in here if guest not in line.away):
             line.post(guest, Ended(talk.asked))
 
-    def _offers(self, line: Line, home: Path, here: dict[str, Have]) -> dict[str, list[int]]:
-        """Of guests who are away, what they offered before training."""
+    def _offers(self, line: Line, home: Path, here: dict[str, Have], anew: bool) -> dict[str, list[int]]:
+        """Numbers weighed and ration of each guest. What training follows from stays as it was first said in a match:
+        a guest that allows less meanwhile refuses when it is asked too often."""
         place = home / "offers.json"
-        known: dict[str, list[int]] = json.loads(place.read_text()) if place.exists() else {}
-        known |= {guest: list(line.get(guest, Offered)) for guest in here}
+        known: dict[str, list[int]] = json.loads(place.read_text()) if place.exists() and not anew else {}
+        for guest in here:
+            said = list(line.get(guest, Offered))
+            known[guest] = [*known.get(guest, said)[:2], said[2]]
         write_atomically(place, json.dumps(known))
         return known
 
     def _common_step(self, home: Path, kept: Sequence[Sequence[int]]) -> int:
-        return max(set.intersection(set(_steps(home, self.party)), *map(set, kept)) if kept else (), default=0)
+        """The last that this party and all of these kept."""
+        return max(set(_steps(home, self.party)).intersection(*kept), default=0)
 
     def _guest(self, line: Line, home: Path) -> None:
         host = self.study.host
