@@ -114,6 +114,23 @@ def test_a_new_patient_is_looked_up_blindly_and_counted(run: Path, tmp_path: Pat
     assert torch.equal(heard(guest.guest.tell(guest.features(row), [person])), read.model.told["lab"][place])
 
 
+def test_somebody_who_came_after_the_match_is_looked_up_in_todays_table(run: Path, tmp_path: Path) -> None:
+    lab = people()["lab"]
+    row = {"pid": "CH-99999", "crp_of_lab": 3.0, "ward_of_lab": "b"}
+    pd.concat([lab[::-1], pd.DataFrame([row])]).to_csv(tmp_path / "lab.csv", index=False)
+    pd.DataFrame({"patient": ["CH-99999"], "age": 60, "sex": "f"}).to_csv(tmp_path / "new.csv", index=False)
+    verb = ("predict", run, tmp_path / "new.csv")
+    code, told = vitrail(*verb, "--today", f"lab={tmp_path / 'lab.csv'}")
+    assert code == 0, told
+    assert "1 looked up blindly (a table of 431" in told
+    high = Together.load(run).predict(pd.read_csv(tmp_path / "new.csv"), without=["lab"]).table.yes[0]
+    assert float(next(line for line in told.splitlines() if line.startswith("2,")).split(",")[2]) > high + 0.1
+    for wrong, words in (("lab", "GUEST=FILE"), (f"labb={tmp_path / 'lab.csv'}", "Did you mean 'lab'?")):
+        assert words in vitrail(*verb, "--today", wrong)[1]
+    lab.assign(pid=lab.pid.iloc[0]).to_csv(tmp_path / "lab.csv", index=False)
+    assert "share their id" in vitrail(*verb, "--today", f"lab={tmp_path / 'lab.csv'}")[1]
+
+
 def test_explain_at_the_host_and_at_the_guest(run: Path, tmp_path: Path) -> None:
     one = people()["clinic"].patient[100]
     page = tmp_path / "host.html"

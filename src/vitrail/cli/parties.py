@@ -122,7 +122,13 @@ def tables_of(run: Together, data: Path | None) -> dict[str, pd.DataFrame]:
 
 
 def predict_parties(
-    place: Path, new: Path | None, without: Sequence[str], data: Path | None, blind: bool, out: Path | None
+    place: Path,
+    new: Path | None,
+    without: Sequence[str],
+    data: Path | None,
+    blind: bool,
+    today: Sequence[str],
+    out: Path | None,
 ) -> None:
     """`vitrail predict` of a run with parties."""
     from vitrail.data.read import read_table
@@ -132,8 +138,16 @@ def predict_parties(
     if new is None:
         what = f"expected a table with the columns of {run.study.host}."
         raise VitrailError("cannot predict", [Problem("NEW", what, "vitrail predict RUN new.csv")])
-    asks = blind or data is not None
-    said = run.predict(read_table(new, run.study), without, tables_of(run, data) if asks else None, blind)
+    newer = {}
+    for given in today:
+        name, equals, file = given.partition("=")
+        if not equals:
+            what = f"expected GUEST=FILE, got {given!r}."
+            raise VitrailError("cannot predict", [Problem("--today", what, "Write for example --today lab=lab.csv.")])
+        newer[name] = read_table(Path(file))
+    blind = blind or bool(newer)
+    tables = tables_of(run, data) if blind or data is not None else None
+    said = run.predict(read_table(new, run.study), without, tables, blind, newer)
     told = said.table.to_csv(index_label="line")
     if out is None:
         print(told, end="")

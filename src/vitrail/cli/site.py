@@ -176,6 +176,9 @@ def predict(
     blind: Annotated[
         bool, typer.Option("--blind", help="Guests look people up without learning whom; counted by their ration.")
     ] = False,
+    today: Annotated[
+        list[str] | None, typer.Option(help="A guest's table as it is today, to look people up in: GUEST=FILE.")
+    ] = None,
 ) -> None:
     """Site: its own model on new rows, as CSV: line or picture, a probability for each class, how unsure it is."""
     from vitrail.cli.parties import host_run_of, predict_parties, write_new
@@ -188,12 +191,12 @@ def predict(
     if of_host := host_run_of(kit, run):
         kit, new, data = of_host, new or data, None
     if is_together(kit):
-        predict_parties(kit, new, without or [], data, blind, out)
+        predict_parties(kit, new, without or [], data, blind, today or [], out)
         return
     rows, both = new or data, new is not None and data is not None
-    if rows is None or both or without or blind:
+    if rows is None or both or without or blind or today:
         what = "expected one table of new rows." if rows is None or both else "the run has no parties."
-        where = "--data" if rows is None or both else "--without, --blind"
+        where = "--data" if rows is None or both else "--without, --blind, --today"
         raise VitrailError("cannot predict", [Problem(where, what, "vitrail predict PLACE new.csv")])
     if (kit / "run.json").exists():
         mine = Personal(site, kit.name, Run.load(kit).model_of(site))

@@ -71,11 +71,17 @@ def render_together(run: Together) -> str:
         verdict_class=VERDICT_CLASS,
         held=run.scored,
         crossed=crossed(run),
+        trains=trains(run),
         tells=tells(run),
         consents={party: consent(study, party) for party in study.parties},
         about=about(run),
         note=next((said for key, said in ATTRIBUTIONS.items() if study.name.startswith(key)), ""),
     )
+
+
+def trains(run: Together) -> bool:
+    """Whether guests have a model; else they tell distances."""
+    return bool(run.method.joint != "neighbours")
 
 
 def scores_of(run: Together, metric: str) -> list[Score]:
@@ -110,26 +116,17 @@ def findings(run: Together) -> list[Markup]:
     }[whole.verdict]
     out = [said + Markup(words).format(host, spoken(whole.gain, signed))]
     for row in away:
-        guest = row.title.removesuffix(" away")
-        out.append(
-            Markup("While {} is away, its median answer stands for everybody: {}, against {} with it.").format(
-                name(guest), number(row.value.value), number(whole.value.value)
-            )
-        )
+        words = "While {} is away, {} for everybody: {}, against {} with it."
+        stands = "its median answer stands" if trains(run) else "the distances of its reference stand"
+        gone = name(row.title.removesuffix(" away"))
+        out.append(Markup(words).format(gone, stands, number(row.value.value), number(whole.value.value)))
     total, many = (int(run.ledger[c].sum()) for c in ("bytes", "messages"))
-    out.append(
-        Markup("In all {} in {} crossed between the parties. No column of a guest did, and no outcome.").format(
-            bytes_words(total), several(many, "message")
-        )
-        if run.method.joint != "neighbours"
-        else Markup("In all {} in {} crossed. {}").format(bytes_words(total), several(many, "message"), GIVES_AWAY)
-    )
+    kept = "No column of a guest did, and no outcome." if trains(run) else GIVES_AWAY
+    said = Markup("In all {} in {} crossed between the parties. {}")
+    out.append(said.format(bytes_words(total), several(many, "message"), kept))
     for guest, left in run.left().items():
-        out.append(
-            Markup("{} may be asked about {} more, and in training {} about each.").format(
-                name(guest), several(left["after"], "row"), several(left["training"], "time") + " more"
-            )
-        )
+        more = f", and in training {several(left['training'], 'time')} more about each" if trains(run) else ""
+        out.append(Markup("{} may be asked about {} more{}.").format(name(guest), several(left["after"], "row"), more))
     return out
 
 
@@ -190,7 +187,7 @@ def _sentences(kind: Any) -> str:
 def tells(run: Together) -> list[tuple[str, list[str]]]:
     """What each end could find out, and what keeps it from more."""
     study, terms = run.study, run.terms
-    if run.method.joint == "neighbours":
+    if not trains(run):
         return [(guest, [GIVES_AWAY]) for guest in study.guests]
     out = []
     for o in terms.offers:
@@ -228,7 +225,11 @@ def about(run: Together) -> list[tuple[str, str]]:
         ("People in common", f"{info['common']}: {len(terms.train)} trained on, {len(terms.test)} held out"),
         *((f"List of {party}", several(rows, "id")) for party, rows in info["lists"].items()),
         ("Name of the match", info["mark"]),
-        ("Training", f"{terms.epochs} epochs with guests, {terms.alone} of the host by itself before and after"),
+        *(
+            [("Training", f"{terms.epochs} epochs with guests, {terms.alone} of the host by itself before and after")]
+            if trains(run)
+            else []
+        ),
         ("Seed", str(run.seed)),
         ("Versions", ", ".join(f"{k} {v}" for k, v in info["versions"].items())),
         ("Started", info["started"]),

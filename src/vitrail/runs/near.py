@@ -6,14 +6,18 @@ import time
 from collections.abc import Sequence
 from dataclasses import replace
 
+import pandas as pd
 import torch
 from torch import Tensor
 
+from vitrail.core.problems import VitrailError
 from vitrail.data.encode import written_rows
+from vitrail.data.read import clean
 from vitrail.explain.rows import Explanation, columns_of
 from vitrail.study import Study
 from vitrail.vertical.dialogue import Crossed, Dialogue
 from vitrail.vertical.host import heard
+from vitrail.vertical.ids import look, tell
 from vitrail.vertical.lookup import Desk, Question, opened
 from vitrail.vertical.match import domain
 from vitrail.vertical.party import GuestSide, groups_of, matrix, reference_of
@@ -22,10 +26,18 @@ from vitrail.vertical.split import features
 
 
 class Near:
-    """vertical/model.py's Reach, in one process."""
+    """vertical/model.py's Reach, in one process. `newer`: the guest's table as it is today, in which people are looked
+    up; without it, the table that was matched."""
 
-    def __init__(self, study: Study, talk: Dialogue, side: GuestSide) -> None:
+    def __init__(self, study: Study, talk: Dialogue, side: GuestSide, newer: pd.DataFrame | None = None) -> None:
         self.study, self.talk, self.side, self.name = study, talk, side, side.guest.name
+        self.whole, self.people = side.rows.whole, side.rows.people
+        if newer is not None:
+            seen, found = look(newer, study, self.name)
+            if problems := tell(self.name, newer, found):
+                raise VitrailError(f"the table of {self.name} cannot be used", problems)
+            assert seen is not None
+            self.whole, self.people = clean(newer, side.rows.table, need_target=False), seen.spelled
 
     def left(self) -> int:
         return self.side.guest.ration.left["after"]
@@ -37,8 +49,8 @@ class Near:
     def look_up(self, people: Sequence[str]) -> tuple[list[Tensor | None], str]:
         """A table of locked answers of all the guest's people, then one question for each."""
         began, side, words = time.perf_counter(), self.side, domain(self.study)
-        z = heard(side.guest.tell(side.features(side.rows.whole), side.rows.people)).float()
-        desk = Desk(self.name, side.rows.people, [row.numpy().tobytes() for row in z], words, side.guest.ration.answer)
+        z = heard(side.guest.tell(side.features(self.whole), self.people)).float()
+        desk = Desk(self.name, self.people, [row.numpy().tobytes() for row in z], words, side.guest.ration.answer)
         rows, found = opened(desk.table), list[Tensor | None]()
         took = time.perf_counter() - began
         self._count("Table", self.name, self.study.host, 1, len(z), len(desk.table.rows))

@@ -22,7 +22,7 @@ import torch
 from torch import Tensor
 
 from vitrail.core.disk import write_atomically
-from vitrail.core.problems import Problem, VitrailError
+from vitrail.core.problems import Problem, VitrailError, nearest
 from vitrail.explain.rows import Explanation
 from vitrail.runs.folder import PARTIES
 from vitrail.runs.near import Near
@@ -146,11 +146,21 @@ class Together:
         return self.sides
 
     def predict(
-        self, frame: pd.DataFrame, without: Iterable[str] = (), tables: Tables | None = None, blind: bool = False
+        self,
+        frame: pd.DataFrame,
+        without: Iterable[str] = (),
+        tables: Tables | None = None,
+        blind: bool = False,
+        newer: Tables | None = None,
     ) -> Predicted:
-        """On raw rows of the host: see `HostModel.predict`. `tables`: where guests may have to be asked."""
-        sides = self.at_hand(tables) if tables is not None else self.sides
-        reach = {} if sides is None else {n: Near(self.study, sides.talk, s) for n, s in sides.guests.items()}
+        """On raw rows of the host: see `HostModel.predict`. `tables`: where guests may have to be asked; `newer`: of
+        guests, as they are today, in which people are looked up blindly who came after the match."""
+        sides, today = self.at_hand(tables) if tables is not None else self.sides, newer or {}
+        if wrong := [name for name in today if name not in self.study.guests]:
+            problems = [Problem("--today", f"there is no guest {n!r}.", nearest(n, self.study.guests)) for n in wrong]
+            raise VitrailError("cannot predict", problems)
+        guests = {} if sides is None else sides.guests
+        reach = {n: Near(self.study, sides.talk, s, today.get(n)) for n, s in guests.items() if sides is not None}
         try:
             return self.model.predict(frame, without, reach, blind)
         finally:

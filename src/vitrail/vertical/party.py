@@ -80,8 +80,8 @@ def own_rows(study: Study, party: str, frame: pd.DataFrame, match: Match) -> Own
     """A table that changed since the match, or that does not fit the study, is refused with its rows."""
     match.take({party: frame})
     seen, found = look(frame, study, party)
-    if seen is None or (wrong := tell(party, frame, found)):
-        raise VitrailError(f"the table of {party} cannot be used", tell(party, frame, found) if seen is None else wrong)
+    if (wrong := tell(party, frame, found)) or seen is None:
+        raise VitrailError(f"the table of {party} cannot be used", wrong)
     table, target = described(study, party, frame), study.target
     at = place_columns(frame)[0].get(target.column)
     outcome = None
@@ -104,17 +104,9 @@ def agree(study: Study, common: int, offers: Sequence[Offer], seed: int) -> Term
     """The same at every end. Refuses what the rations do not allow, before anything crosses."""
     rule, method = study.split, method_of(study)
     held = min(max(round(rule.test * common), min(rule.at_least, common // 2)), common - 1)
-    problems = _fitting(study, method)
-    if problems:
+    if problems := _fitting(study, method):
         raise VitrailError("the parties cannot train on these terms", problems)
     given: dict[str, Any] = {"seed": seed, "held_out": held / common}
-    for o in offers:
-        if (after := study.parties[o.name].ration.after) < 2 * FEWEST_SCORED:
-            what = f"{o.name} lets itself be asked about {after} rows after training, of which half are to score."
-            hint = f"Ask the guest for at least {2 * FEWEST_SCORED}."
-            problems.append(Problem(f"parties.{o.name}.ration", what, hint))
-    if problems:
-        raise VitrailError("a ration does not last", problems)
     if method.joint == "neighbours":
         return Terms(common, tuple(offers), **given)
     draft = Terms(common, tuple(offers), batch=method.batch, **given)
@@ -147,6 +139,10 @@ def _fitting(study: Study, method: Any) -> list[Problem]:
         if (got := study.parties[name].answer) != need:
             what = f"scores are added up, so that a guest answers {need} numbers for {levels} classes, got {got}."
             found.append(Problem(f"parties.{name}.answer", what, f"Write answer = {need}."))
+    for name in study.guests:
+        if (after := study.parties[name].ration.after) < 2 * FEWEST_SCORED:
+            what = f"{name} lets itself be asked about {after} rows after training, of which half are to score."
+            found.append(Problem(f"parties.{name}.ration", what, f"Ask the guest for at least {2 * FEWEST_SCORED}."))
     if method.joint == "neighbours" and levels > 2:
         what = f"neighbours vote on two classes or a number, and the target has {levels} classes."
         found.append(Problem("method.name", what, "Use split."))
