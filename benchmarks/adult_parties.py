@@ -81,7 +81,7 @@ def shifted(groups: dict[str, list[int]], names: tuple[str, ...]) -> list[list[i
 
 
 def parties(
-    count: int, seed: int, kind: str = "split", answer: int = 1, bits: int | None = USUAL["bits"],
+    count: int, seed: int, kind: str = "split", answer: int = 1, bits: int = USUAL["bits"],
     noise: float = USUAL["noise"], bends: int = 0, epochs: int = SPLIT["epochs"], alone: int = SPLIT["alone"],
     lr: float = SPLIT["lr"], protect: bool = True, batch: int = FEWEST,
 ) -> tuple[Dialogue, Rows]:  # fmt: skip
@@ -99,5 +99,7 @@ def parties(
     y = torch.nn.functional.one_hot(data.y, 2).float()
     host = Host("bank", terms, own, y, joint, start, Adam(lr))
     off = features(reference(theirs[terms.train], shifted(data.groups, GUEST[count]))[None], bends, seed + 1000)[0]
-    guest = Guest(offer, terms, a, Adam(max(lr, GUEST_LR)), Ration("registry", n, terms.asked, 4 * n), off, secret=seed)
+    guest = Guest(
+        offer, terms, a, Adam(max(lr, GUEST_LR)), Ration("registry", n, terms.asked, 4 * n), off, secret=bytes([seed])
+    )
     return Dialogue(host, [guest]), data

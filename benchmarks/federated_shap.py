@@ -205,7 +205,7 @@ def main() -> None:
     speeds = neighbours(given.rows) if given.only != "network" else []
     if given.only != "neighbours":
         print(HEADER)
-        speeds += network(given.rows, {"bits": None, "noise": 0.0}, "network")
+        speeds += network(given.rows, {"bits": 0, "noise": 0.0}, "network")
         print()
     print("\n".join(f"- {line}" for line in speeds))
 

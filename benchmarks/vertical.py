@@ -64,14 +64,14 @@ def main() -> None:
             d.train()
             took = time.process_time() - began_one
             got |= {"split": auc(d, data.y), "guest away": auc(d, data.y, ("registry",))}
-            d, data = parties(count, seed, bits=None, noise=0.0)
+            d, data = parties(count, seed, bits=0, noise=0.0)
             d.train()
             got["split, answers as they are"] = auc(d, data.y)
             got["central network"] = in_one_place(COLUMNS, seed, "split", **SPLIT)
             got["host alone, logistic"] = in_one_place(own, seed, "logistic", **LOGISTIC)
             for name, options in (
                 ("vertical logistic", {}),
-                ("vertical logistic, answers as they are", {"bits": None, "noise": 0.0}),
+                ("vertical logistic, answers as they are", {"bits": 0, "noise": 0.0}),
             ):
                 d, data = parties(count, seed, kind="logistic", **LOGISTIC, **options)
                 d.train()

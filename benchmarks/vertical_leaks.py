@@ -162,12 +162,12 @@ def main() -> None:
     began = time.process_time()
     cases: dict[str, dict[str, Any]] = {
         "defaults": {},
-        "no protection": {"protect": False, "bits": None, "noise": 0.0},
-        "no protection, 16 numbers": {"protect": False, "bits": None, "noise": 0.0, "answer": 16},
-        "not rounded, no noise": {"bits": None, "noise": 0.0},
+        "no protection": {"protect": False, "bits": 0, "noise": 0.0},
+        "no protection, 16 numbers": {"protect": False, "bits": 0, "noise": 0.0, "answer": 16},
+        "not rounded, no noise": {"bits": 0, "noise": 0.0},
         "no noise": {"noise": 0.0},
         "1 bit, no noise": {"bits": 1, "noise": 0.0},
-        "not rounded": {"bits": None},
+        "not rounded": {"bits": 0},
         "half the noise": {"noise": 0.5},
         "4 numbers": {"answer": 4},
         "8 epochs, all with the guest": {"epochs": 8, "alone": 0},

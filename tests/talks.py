@@ -31,7 +31,7 @@ def people(n: int = 2600, dtype: torch.dtype = torch.float64) -> tuple[list[Tens
 
 
 def talk(
-    kind: str = "logistic", guests: int = 2, bits: int | None = None, rule: Any = None, wire: Wire | None = None,
+    kind: str = "logistic", guests: int = 2, bits: int = 0, rule: Any = None, wire: Wire | None = None,
     ration: int = 50, noise: float = 0.0, **terms: Any,
 ) -> Dialogue:  # fmt: skip
     parts, y = people(dtype=terms.pop("dtype", torch.float64))
@@ -45,7 +45,7 @@ def talk(
         start = joint.init(1)
     host = Host("clinic", agreed, parts[0], y, joint, {k: v.to(y) for k, v in start.items()}, rule)
     sides = [
-        Guest(o, agreed, parts[i + 1], rule, Ration(o.name, len(y), ration, 5000), secret=i)
+        Guest(o, agreed, parts[i + 1], rule, Ration(o.name, len(y), ration, 5000), secret=bytes([i]))
         for i, o in enumerate(offers)
     ]
     return Dialogue(host, sides, wire)

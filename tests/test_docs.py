@@ -47,6 +47,16 @@ def test_architecture_runs(tmp_path) -> None:
     assert (tmp_path / "kin.html").exists()
 
 
+def test_parties_run(tmp_path) -> None:
+    """Also the demo, and that a look-up finds those whom the laboratory has."""
+    run_blocks("parties.md", tmp_path)
+    for page in ("demo/run/report.html", "demo/explain-hospital.html", "demo/explain-lab.html", "hospital.html"):
+        assert (tmp_path / page).exists(), page
+    away, blind = ((tmp_path / name).read_text() for name in ("away.csv", "blind.csv"))
+    assert away.count("reference") == 10
+    assert blind.count("answer") >= 8
+
+
 def test_the_tutorials_package_is_one_that_is_looked_for() -> None:
     (text,) = re.findall(r"^```toml\n(.*?)^```$", (ROOT / "docs" / "tutorial.md").read_text(), re.MULTILINE | re.DOTALL)
     assert list(tomllib.loads(text)["project"]["entry-points"]) == [GROUP]
@@ -71,7 +81,8 @@ def test_readme_has_two_commands_and_a_picture() -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ["README.md", "CONTRIBUTING.md", "docs/architecture.md", "docs/deploy.md", "docs/tutorial.md"]
+    "name",
+    ["README.md", "CONTRIBUTING.md", "docs/architecture.md", "docs/deploy.md", "docs/parties.md", "docs/tutorial.md"],
 )
 def test_links_lead_somewhere(name) -> None:
     page = ROOT / name

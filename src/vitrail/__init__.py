@@ -11,6 +11,8 @@ if TYPE_CHECKING:
     from vitrail.core.problems import Problem, VitrailError
     from vitrail.data import bias, cut, datasets
     from vitrail.runs import Run, federate
+    from vitrail.runs.together import Together
+    from vitrail.runs.train_together import together
     from vitrail.studies.compare import Comparison, compare
     from vitrail.studies.transfer import Transfer, transfer
     from vitrail.studies.tune import Tuning, tune
@@ -29,6 +31,8 @@ _PLACES = {
     "Run": "vitrail.runs",
     "Comparison": "vitrail.studies",
     "federate": "vitrail.runs",
+    "together": "vitrail.runs.train_together",
+    "Together": "vitrail.runs.together",
     "Transfer": "vitrail.studies",
     "Tuning": "vitrail.studies",
     "transfer": "vitrail.studies",
@@ -46,6 +50,7 @@ __all__ = [
     "Problem",
     "Run",
     "Study",
+    "Together",
     "Transfer",
     "Tuning",
     "VitrailError",
@@ -58,6 +63,7 @@ __all__ = [
     "match",
     "methods",
     "nets",
+    "together",
     "transfer",
     "tune",
 ]

@@ -95,6 +95,7 @@ class Study(Table):
             problems += [p for p in found if p.where not in said]
         said = {p.where for p in problems}
         problems += [p for p in inconsistencies(plain, place) if p.where not in said]
+        problems += _unused(study, place) if study is not None and study.parties else []
         if problems or study is None:
             raise VitrailError(f"{source} is not a valid study ({len(problems)} to correct)", problems)
         metrics = study.metrics or (CLASS_METRICS[:4] if study.target.kind == "classes" else NUMBER_METRICS)
@@ -172,6 +173,21 @@ class Study(Table):
             merge = isinstance(before, dict) and isinstance(value, dict) and name != "method"
             plain[name] = {**before, **value} if merge else value
         return Study.parse(plain)
+
+
+def _unused(study: Study, place: Callable[..., str]) -> list[Problem]:
+    """What a study with parties says and nothing heeds: how they train is the method's."""
+    out = []
+    for section, used in (("training", ("class_weights", "weight_decay")), ("network", ())):
+        said, usual = getattr(study, section), type(getattr(study, section))()
+        for key in (k for k in type(said).model_fields if k not in used and getattr(said, k) != getattr(usual, k)):
+            known = methods.PARTIES.get(study.method["name"])
+            hint = (
+                f"Remove it. In [method] there are {', '.join(known.__dataclass_fields__)}." if known else "Remove it."
+            )
+            what = "with parties the method says how it is trained, and this is not used."
+            out.append(Problem(place(section, key), what, hint))
+    return out
 
 
 def _settle(plain: Any) -> None:

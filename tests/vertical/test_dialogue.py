@@ -80,7 +80,7 @@ def test_noisy_answers_are_weighed() -> None:
         start = {k: v.to(y) for k, v in joint.init().items()}
         host = Host("clinic", terms, parts[0], y, joint, start, rule)
         guests = [
-            Guest(o, terms, parts[i + 1], rule, Ration(o.name, len(y), 30, 600), secret=i)
+            Guest(o, terms, parts[i + 1], rule, Ration(o.name, len(y), 30, 600), secret=bytes([i]))
             for i, o in enumerate(terms.offers)
         ]
         d = Dialogue(host, guests)
@@ -93,7 +93,7 @@ def test_noisy_answers_are_weighed() -> None:
 def test_numbers_are_learned_too() -> None:
     parts, _ = people()
     y = torch.cat(parts, 1).sum(1, keepdim=True)
-    terms = Terms(len(y), (Offer("lab", 3, 1, None, 0), Offer("insurer", 2, 1, None, 0)), epochs=20, alone=0)
+    terms = Terms(len(y), (Offer("lab", 3, 1, 0, 0), Offer("insurer", 2, 1, 0, 0)), epochs=20, alone=0)
     joint, rule = Logistic(4, classes=False), SGD(0.2)
     host = Host(
         "clinic", terms, parts[0], y, joint, {k: v.to(y) for k, v in joint.init().items()}, rule, SquaredError()
@@ -197,7 +197,7 @@ def test_answers_are_rounded_to_few_levels() -> None:
 
 
 def test_noise_is_the_same_whenever_a_row_is_asked() -> None:
-    told = [talk("split", bits=None, noise=0.5, rule=SGD(0.5)) for _ in range(2)]
+    told = [talk("split", bits=0, noise=0.5, rule=SGD(0.5)) for _ in range(2)]
     for d in told:
         d.train()
     rows = told[0].terms.test
@@ -209,6 +209,25 @@ def test_noise_is_the_same_whenever_a_row_is_asked() -> None:
     assert 0.45 < float(off.std()) < 0.55
     secret = Guest(g.offer, g.terms, g.columns, g.rule, g.ration)
     assert not torch.equal(secret.noise, g.noise), "else nobody knows it"
+
+
+def test_noise_hangs_on_the_person_and_not_on_the_place() -> None:
+    d = talk("split", bits=0, noise=0.5)
+    g, n = d.guests[0], d.terms.rows
+    people = [f"id-{i}" for i in range(n)]
+    once = Guest(g.offer, g.terms, g.columns, g.rule, g.ration, secret=b"s", people=people)
+    order = torch.randperm(n, generator=torch.Generator().manual_seed(5))
+    again = Guest(
+        g.offer, g.terms, g.columns[order], g.rule, g.ration, secret=b"s", people=[people[i] for i in order.tolist()]
+    )
+    assert torch.equal(again.noise, once.noise[order]), "a second match draws nothing anew"
+    other = Guest(g.offer, g.terms, g.columns, g.rule, g.ration, secret=b"t", people=people)
+    assert abs(float(torch.corrcoef(torch.cat([once.noise, other.noise], 1).T)[0, 1])) < 0.1, "the secret counts"
+    assert abs(float(once.noise.mean())) < 0.1
+    assert 0.9 < float(once.noise.std()) < 1.1
+    some = order[:7]
+    told = once.tell(g.columns[some], [people[i] for i in some.tolist()])
+    assert torch.equal(heard(told), heard(once._said(g.columns[some], once.noise[some])))
 
 
 def test_a_host_learns_by_itself_and_asks_nobody() -> None:

@@ -35,7 +35,7 @@ def listened(protect: bool = True, **offer: Any) -> tuple[Any, Tensor, Tensor]:
     answer = terms.offers[0].answer
     joint, rule = Split(4, answer, 2, (16,)), Adam(0.02)
     host = Host("clinic", terms, x, nn.functional.one_hot(y, 2).float(), joint, joint.init(1), rule)
-    d = Dialogue(host, [Guest(terms.offers[0], terms, theirs, rule, Ration("lab", n, terms.asked, 0), secret=1)])
+    d = Dialogue(host, [Guest(terms.offers[0], terms, theirs, rule, Ration("lab", n, terms.asked, 0), secret=b"1")])
     notes = leaks.Notes(d)
     d.train()
     return notes, y, job
@@ -48,7 +48,7 @@ def defended() -> tuple[Any, Tensor, Tensor]:
 
 @pytest.fixture(scope="module")
 def open_() -> tuple[Any, Tensor, Tensor]:
-    return listened(protect=False, answer=16, bits=None, noise=0.0)
+    return listened(protect=False, answer=16, bits=0, noise=0.0)
 
 
 def test_a_guest_does_not_learn_the_outcomes(defended: Any) -> None:

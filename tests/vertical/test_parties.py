@@ -41,7 +41,7 @@ def test_defaults_and_a_round_trip(tmp_path: Path) -> None:
     agreed = load(tmp_path, STUDY)
     lab = agreed.parties["lab"]
     assert (agreed.host, agreed.guests) == ("hospital", ["lab"])
-    assert (lab.answer, lab.bits, lab.ration.training, lab.ration.after) == (1, 2, 20, 1000)
+    assert (lab.answer, lab.bits, lab.ration.training, lab.ration.after) == (1, 3, 20, 1000)
     assert agreed.match is not None
     assert (agreed.match.form, agreed.match.at_least, agreed.match.ratio) == ("trimmed", 100, 10)
     assert agreed.method["name"] in vt.methods.PARTIES
@@ -81,6 +81,11 @@ def test_a_study_of_sites_is_as_it_was() -> None:
         ('id = "pid"', 'id = "pid"\n[method]\nname = "scaffold"', ["scaffold is for sites", "split"]),
         ('id = "pid"', 'id = "pid"\n[method]\nname = "splt"', ["there is no method 'splt'", "Did you mean 'split'?"]),
         ('id = "pid"', 'id = "pid"\n[method]\nname = "vertical_knn"\nk = 0', ["method.k", "whole number >= 1"]),
+        ('id = "pid"', 'id = "pid"\n[method]\nname = "split"\nepoch = 3', ["method.epoch", "Did you mean 'epochs'?"]),
+        ('id = "pid"', 'id = "pid"\n[method]\nname = "split"\nhidden = [0]', ["method.hidden", "a list, each a whole"]),
+        ('id = "pid"', 'id = "pid"\n[method]\nname = "split"\nlr = 0', ["expected rates above 0"]),
+        ('id = "pid"', 'id = "pid"\n[training]\nrounds = 3', ["training.rounds", "this is not used", "epochs, alone"]),
+        ('id = "pid"', 'id = "pid"\n[network]\nhidden = [8]', ["network.hidden", "this is not used"]),
         ("[parties.lab]", '[parties."la/b"]', ["also a file's"]),
         ("[parties.lab]", "[parties]\nlab = 3\n[parties.lap]", ["parties.lab", "expected a section"]),
         ("[target]", 'site_column = "s"\n[target]', ["has no site column"]),
@@ -215,6 +220,6 @@ def test_a_guest_with_nothing_but_ids_is_told() -> None:
     assert any("needs a column" in f.text for f in check_party(frame, study(), "lab"))
 
 
-def test_training_says_that_it_is_to_come(tmp_path: Path) -> None:
-    with pytest.raises(vt.VitrailError, match="vitrail match"):
+def test_sites_are_not_parties(tmp_path: Path) -> None:
+    with pytest.raises(vt.VitrailError, match=r"no sites\. With parties: .* vt.together"):
         vt.federate(load(tmp_path, STUDY), {"hospital": host_table(names(0, 30))})

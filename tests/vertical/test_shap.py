@@ -58,7 +58,7 @@ def test_a_guest_answers_twice_a_row_however_many_features() -> None:
 
 
 def test_of_a_linear_model_united_is_the_sum_of_what_it_hides() -> None:
-    d = trained("logistic", bits=None)
+    d = trained("logistic", bits=0)
     rows = d.terms.test[:20]
     e = explain(d, rows, HOST)
     for i, g in enumerate(d.guests):

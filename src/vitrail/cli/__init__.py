@@ -7,7 +7,7 @@ from typing import Annotated, NoReturn
 
 import typer
 
-from vitrail.cli import coordinator, runs, site, studies
+from vitrail.cli import coordinator, parties, runs, site, studies
 from vitrail.core.problems import VitrailError
 
 app = typer.Typer(
@@ -22,7 +22,7 @@ VERBS = {  # by who uses them, in the order of --help
     "With all tables at hand: one run": (
         studies.demo,
         runs.init,
-        runs.match,
+        parties.match,
         runs.run,
         runs.report,
         runs.ui,

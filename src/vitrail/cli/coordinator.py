@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from vitrail.core.problems import Problem, VitrailError
+
 if TYPE_CHECKING:
     from vitrail.runs.run import Run
 
@@ -56,6 +58,11 @@ def approve(
         raise typer.Exit(1)
     done = enrol.approve(folder, request)
     print(f"Approved. Send {done.file} to {done.site}: vitrail join takes it.")
+    who = enrol.load_coordinator(folder)
+    if left := [n for n in who.study.parties if not who.sites[n]["approved"]]:
+        print(f"Wait with that: it is written anew, with the keys of all parties, when {' and '.join(left)} asked too.")
+    elif who.study.parties:
+        print(f"All parties are approved: send each its own from {done.file.parent}.")
 
 
 def remove(
@@ -83,6 +90,9 @@ def serve(
     deadline: Annotated[float, typer.Option(help="Seconds that a site has to answer.")] = 600.0,
     page: Annotated[bool, typer.Option("--page", help="A live page for this browser, on 127.0.0.1.")] = False,
     new: Annotated[bool, typer.Option("--new", help="A new run, though a site has not taken its last one.")] = False,
+    again: Annotated[
+        bool, typer.Option("--again", help="With parties: the last run once more, for what its host still asks.")
+    ] = False,
 ) -> None:
     """Coordinator: wait for the sites, run the study, write run and page. Started again, it goes on where it was."""
     from vitrail.deploy import enrol
@@ -104,4 +114,15 @@ def serve(
         print(f"\nRun:  {place.resolve()}\nPage: {write_report(result, place / 'report.html').resolve()}", flush=True)
 
     say = lambda event, told: print(f"  {words(event, told)}", flush=True)  # noqa: E731
+    if who.study.parties:
+        from vitrail.deploy.serve_parties import serve_parties
+
+        if quorum is not None or page:
+            what = "a study with parties needs all of them, and its page is the host's."
+            raise VitrailError("cannot serve", [Problem("--quorum, --page", what, "Leave it out.")])
+        place = serve_parties(who, deadline, say, new, again)
+        print(f"\nThe parties are done. What was carried, in bytes: {place.resolve() / 'carried.json'}", flush=True)
+        return
+    if again:
+        raise VitrailError("cannot serve", [Problem("--again", "the study has no parties.", "Leave it out.")])
     begin(who, quorum, deadline, say, show, written, new)

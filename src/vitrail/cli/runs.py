@@ -84,9 +84,11 @@ def run(
     keep_updates: Annotated[
         bool, typer.Option("--keep-updates", help="Keep what each site reports in each round, for `contribution`.")
     ] = False,
+    match: Annotated[Path | None, typer.Option(help="Of parties: the folder of a match made before.")] = None,
     resume: Resume = False,
 ) -> None:
-    """Train one method over all sites and score every site on its own hold-out rows."""
+    """Train one method over all sites, or with all parties, and score on hold-out rows."""
+    from vitrail.cli.parties import refuse_others, run_parties
     from vitrail.data.read import read_sites
     from vitrail.methods import build
     from vitrail.report.build import write_report
@@ -95,6 +97,17 @@ def run(
 
     agreed = Study.load(study)
     chosen: Any = method
+    if agreed.parties:
+        others = {"--rounds": rounds, "--engine": engine != "vectorised", "--device": device != "cpu", "--away": away}
+        others |= {"--refuse": refuse, "--pseudonym": pseudonym, "--keep-updates": keep_updates}
+        refuse_others({**others, "--dropout-rate": dropout_rate})
+        before = agreed.method if method in (None, agreed.method["name"]) else {"name": method}
+        changes = {**before, **parse_settings(set_ or [])}
+        run_parties(agreed, data, out, changes, seed, resume, match)
+        return
+    if match is not None:
+        what = "the study has no parties."
+        raise VitrailError("the run cannot start", [Problem("--match", what, "Leave it out.")])
     if set_:
         name = method or agreed.method["name"]
         given = {k: v for k, v in agreed.method.items() if k != "name"} if name == agreed.method["name"] else {}
@@ -123,38 +136,6 @@ def run(
     print(f"\nRun:  {out.resolve()}\nPage: {write_report(result, out / 'report.html').resolve()}")
 
 
-def match(
-    study: StudyFile,
-    data: Annotated[Path, typer.Option("--data", help="A folder with a table for each party, named after it.")],
-    places: Annotated[
-        bool, typer.Option("--places", help="All parties consent: each is told which of its rows are in common.")
-    ] = False,
-    out: Annotated[Path, typer.Option(help="The folder for each party's own file, with --places.")] = Path("match"),
-) -> None:
-    """Whom the parties of a study have in common: the number, and with --places a file for each with its own rows."""
-    from vitrail.report.words import size
-    from vitrail.study import Study
-    from vitrail.vertical.match import consent
-    from vitrail.vertical.match import match as find
-    from vitrail.vertical.tables import read_parties
-
-    agreed = Study.load(study)
-    found = find(agreed, read_parties(data, agreed), places=places)
-    lists = ", ".join(f"{party} {rows}" for party, rows in found.rows.items())
-    print(f"{found.common} in common ({lists}).")
-    for guests, rows in found.with_some.items() if len(agreed.guests) > 1 else ():
-        print(f"  with {' and '.join(guests)} alone: {rows}, {rows - found.common} more than with all")
-    sent = sum(crossed.bytes for crossed in found.crossed)
-    print(f"{len(found.crossed)} messages would cross between the parties, {size(sent)}.")
-    if not places:
-        print("\nWhat each consents to with --places:")
-        for party in agreed.parties:
-            print(f"\n{party}\n" + "\n".join(f"  - {sentence}" for sentence in consent(agreed, party)))
-        return
-    for party, file in zip(found.places, found.save(out), strict=True):
-        print(f"  {file}: the rows of {party}. It stays with {party}.")
-
-
 def wire(
     method: Annotated[str, typer.Argument(help="The method.")],
     study: Annotated[Path | None, typer.Argument(help="The study file; without it, the heart disease study.")] = None,
@@ -163,11 +144,15 @@ def wire(
 ) -> None:
     """What leaves a site and what comes in, by name, shape and bytes, for that method (or ndoye) and this study."""
     from vitrail.data.datasets import packaged
-    from vitrail.methods import build
+    from vitrail.methods import PARTIES, build
     from vitrail.runs import wire_lines
     from vitrail.study import Study
 
     agreed = Study.load(study or packaged("heart_disease.toml"))
+    if method in PARTIES:
+        what = "what crosses between parties depends on how many columns each guest has."
+        hint = "It is on the page of a run, and in its wire.csv."
+        raise VitrailError("there is no table", [Problem(method, what, hint)])
     if method == "ndoye":
         from vitrail.studies.transfer import on_trust, transfer_lines
 
@@ -214,7 +199,13 @@ def report(
 ) -> None:
     """Write the page of a run or a comparison: one HTML file that needs no network."""
     from vitrail.report.build import load, write_report
+    from vitrail.runs.together import Together, is_together
 
+    if is_together(run):
+        from vitrail.report.together import write_together
+
+        print(write_together(Together.load(run), out or run / "report.html").resolve())
+        return
     print(write_report(load(run), out or run / "report.html").resolve())
 
 
@@ -224,8 +215,13 @@ def ui(
     host: Annotated[str, typer.Option(help="Anything but 127.0.0.1 asks for a token.")] = "127.0.0.1",
 ) -> None:
     """Follow a run in the browser: sites, rounds, curves, bytes, losses and returns as they happen."""
-    from vitrail.report.live import check_folder, start
+    import json
 
+    from vitrail.report.live import check_folder, start
+    from vitrail.runs.folder import check_sites
+
+    with suppress(OSError, ValueError):
+        check_sites(run, json.loads((run / "run.json").read_text(encoding="utf-8")))
     check_folder(run)
     live = start(run, host, port)
     print(f"{live.url}\nCtrl-C ends the page, not the run.", flush=True)
@@ -263,9 +259,12 @@ def methods() -> None:
     """The methods and their hyperparameters."""
     import dataclasses
 
-    from vitrail.methods import TABLE
+    from vitrail.methods import PARTIES, TABLE
 
     rows = []
+    for name, kind in PARTIES.items():
+        given = ", ".join(f"{f.name}={f.default!r}" for f in dataclasses.fields(kind) if f.default is not None)
+        rows.append([name, kind.title, given, f"Parties: {(kind.__doc__ or '').strip()}"])
     for name, kind in TABLE.items():
         given = ", ".join(f"{f.name}={f.default!r}" for f in dataclasses.fields(kind) if f.default is not None)
         doc = sys.modules[kind.__module__].__doc__ or ""

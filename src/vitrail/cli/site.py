@@ -83,6 +83,20 @@ def join(
         int | None,
         typer.Option(min=1, help="Of so many messages the numbers are kept, the last ones; all without it."),
     ] = None,
+    ration_training: Annotated[
+        int | None, typer.Option(min=1, help="A guest: times that a row may be asked in training; else the study's.")
+    ] = None,
+    ration_after: Annotated[
+        int | None, typer.Option(min=0, help="A guest: rows that may be asked afterwards; else the study's.")
+    ] = None,
+    places: Annotated[
+        bool, typer.Option("--places", help="A party: agree beforehand that all learn which rows are in common.")
+    ] = False,
+    explain: Annotated[int, typer.Option(min=0, help="A host: rows in common to explain after training.")] = 0,
+    ask: Annotated[Path | None, typer.Option(help="A host: rows to predict after training, of anybody.")] = None,
+    look_up: Annotated[
+        bool, typer.Option("--look-up", help="A guest: people who are not in common may be looked up blindly.")
+    ] = False,
 ) -> None:
     """Site: check the file, read what will leave the house, agree, and take part until the study is finished."""
     from vitrail.deploy import enrol
@@ -95,6 +109,14 @@ def join(
     check_not_left(kit)
     need_transport()
     own = enrol.accept(kit, approval) if approval else enrol.load_kit(kit)
+    if own.study.parties:
+        from vitrail.deploy.joining import take_part
+
+        say = lambda text: print(f"  {text}", flush=True)  # noqa: E731
+        ration = (ration_training, ration_after)
+        home = take_part(own, data, accept, ration, places, say, keep, explain=explain, ask=ask, look_up=look_up)
+        print(f"The study is finished. What this party keeps of it is in {home}.")
+        return
     agreement, frame = agree(own, data, accept, publish)
     site = Site(own.site, frame, agreement, own.home, publish)
     door = Door(own, site, lambda text: print(f"  {text}", flush=True), keep)
@@ -132,40 +154,62 @@ def outbox(
         print_table(*table(shown))
         print()
     print(f"{several(len(left), 'message')} left, {size(sum(e.bytes for e in left))}, from {own.site}. {box.log}")
+    if own.study.parties:
+        from vitrail.deploy.joining import ration_left
+
+        print("\n".join(["Each is shown as it was before it was sealed.", *ration_left(own)]))
     if left:
         print(f"The numbers of one: vitrail outbox {kit} --show {max(left, key=lambda e: e.bytes).number}")
 
 
 def predict(
     kit: Annotated[Path, typer.Argument(help="This site's kit; or the folder of a run on one machine, with --site.")],
-    data: Annotated[Path, typer.Option("--data", help="The new rows: a table with the study's columns, or pictures.")],
+    new: Annotated[Path | None, typer.Argument(help="The new rows: a table with the study's columns.")] = None,
+    data: Annotated[
+        Path | None,
+        typer.Option("--data", help="The new rows, or pictures; with parties, the folder of their tables."),
+    ] = None,
     site: Annotated[str, typer.Option(help="The site whose model, where it is a run folder.")] = "",
     out: Annotated[Path | None, typer.Option(help="The CSV file to write; without it, on the screen.")] = None,
     run: Annotated[str | None, typer.Option(help="The run whose model; without it, the one that ended last.")] = None,
+    without: Annotated[list[str] | None, typer.Option(help="A guest that is away: its median answer stands.")] = None,
+    blind: Annotated[
+        bool, typer.Option("--blind", help="Guests look people up without learning whom; counted by their ration.")
+    ] = False,
+    today: Annotated[
+        list[str] | None, typer.Option(help="A guest's table as it is today, to look people up in: GUEST=FILE.")
+    ] = None,
 ) -> None:
     """Site: its own model on new rows, as CSV: line or picture, a probability for each class, how unsure it is."""
+    from vitrail.cli.parties import host_run_of, predict_parties, write_new
     from vitrail.data.read import read_table
     from vitrail.deploy import enrol
     from vitrail.deploy.personal import Personal, load_model
     from vitrail.runs import Run
+    from vitrail.runs.together import is_together
 
+    if of_host := host_run_of(kit, run):
+        kit, new, data = of_host, new or data, None
+    if is_together(kit):
+        predict_parties(kit, new, without or [], data, blind, today or [], out)
+        return
+    rows, both = new or data, new is not None and data is not None
+    if rows is None or both or without or blind or today:
+        what = "expected one table of new rows." if rows is None or both else "the run has no parties."
+        where = "--data" if rows is None or both else "--without, --blind, --today"
+        raise VitrailError("cannot predict", [Problem(where, what, "vitrail predict PLACE new.csv")])
     if (kit / "run.json").exists():
         mine = Personal(site, kit.name, Run.load(kit).model_of(site))
     else:
         mine = load_model(enrol.load_kit(kit), run)
     study = mine.model.study
-    told = mine.model.predict(read_table(data, study)).to_csv(index_label="picture" if study.images else "line")
+    told = mine.model.predict(read_table(rows, study)).to_csv(index_label="picture" if study.images else "line")
     if out is None:
         print(told, end="")
         if mine.model.note:
             typer.echo(mine.model.note, err=True)  # not among the rows
         return
-    try:
-        with out.open("x", encoding="utf-8") as file:
-            file.write(told)
-    except OSError as error:
-        what = f"it cannot be written: {error.strerror}."
-        raise VitrailError("nothing was written", [Problem(str(out), what, "Choose another --out.")]) from None
+    write_new(out, told)
     count = f"{told.count(chr(10)) - 1} {study.row_word}s"
     print(f"{out.resolve()}: {count}, with the model of {mine.site} from run {mine.run}.")
     if mine.model.note:
@@ -210,8 +254,12 @@ def look(
 
 def explain(
     place: Annotated[Path, typer.Argument(help="The folder of a run on one machine, or this site's kit.")],
-    data: Annotated[Path, typer.Option("--data", help="The site's own file; or without --site, a folder of all.")],
+    data: Annotated[
+        Path | None, typer.Option("--data", help="The site's own file; or without --site, a folder of all.")
+    ] = None,
     site: Annotated[str, typer.Option(help="The site that explains its own model; without it, all of them.")] = "",
+    party: Annotated[str, typer.Option(help="Of a run with parties, whose own page; without it, the host's.")] = "",
+    id_: Annotated[list[str] | None, typer.Option("--id", help="With parties: a person to take apart.")] = None,
     rows: Annotated[int, typer.Option(min=1, help="How many rows, by lot where there are more.")] = 1000,
     row: Annotated[list[str] | None, typer.Option(help="A row to take apart: its line in the file.")] = None,
     feature: Annotated[str | None, typer.Option(help="The feature whose dependence is drawn.")] = None,
@@ -221,7 +269,9 @@ def explain(
     seed: Annotated[int, typer.Option(help="Of the lot.")] = 1,
     out: Annotated[Path | None, typer.Option(help="The HTML file; else explain-SITE.html here, or in the run.")] = None,
 ) -> None:
-    """Why did the model say that? At a site, its own model and rows: nothing leaves. Of all sites, means only."""
+    """Why did the model say that? At a site, its own model and rows: nothing leaves. Of all sites, means only. With
+    parties, the host's own page, where a guest's columns are one feature, or a guest's own page."""
+    from vitrail.cli.parties import explain_host, explain_parties, host_run_of, refuse_others
     from vitrail.data.read import read_table
     from vitrail.deploy import enrol
     from vitrail.deploy.personal import load_model
@@ -229,7 +279,18 @@ def explain(
     from vitrail.runs import Run
     from vitrail.runs.explain import explain_model
     from vitrail.runs.folder import site_folder
+    from vitrail.runs.together import is_together
 
+    if of_host := host_run_of(place):
+        explain_host(of_host, data, rows, id_ or [], feature, outcome, seed, out)
+        return
+    if is_together(place):
+        refuse_others({"--site": site, "--row": row, "--reference": reference, "--refuse": refuse})
+        explain_parties(place, data, rows, id_ or [], party, feature, outcome, seed, out)
+        return
+    if data is None or party or id_:
+        what = "expected the site's own file, or a folder of all." if data is None else "the run has no parties."
+        raise VitrailError("cannot explain", [Problem("--data" if data is None else "--party, --id", what)])
     told = Run.load(place) if not (place / "invitation.json").exists() else None
     everyone = told is not None and not site
     alone = {"--row": row, "--feature": feature, "--reference": reference}

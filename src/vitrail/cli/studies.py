@@ -27,7 +27,10 @@ from vitrail.core.table import print_table
 def demo(
     what: Annotated[
         str,
-        typer.Argument(help="heart: tables of four hospitals. pictures: chest X-rays. prototypes: whose have a mark?"),
+        typer.Argument(
+            help="heart: tables of four hospitals. vertical: a hospital and a laboratory with the same patients. "
+            "pictures: chest X-rays. prototypes: whose have a mark?"
+        ),
     ] = "heart",
     out: Annotated[Path, typer.Option(help="Where to write.")] = Path("runs/demo"),
     seeds: Annotated[int, typer.Option(min=1, help="Seeds for each method.")] = 5,
@@ -51,8 +54,13 @@ def demo(
     elif what == "prototypes":
         _demo_prototypes(out)
         return
+    elif what == "vertical":
+        from vitrail.cli.parties import demo_vertical
+
+        demo_vertical(free_folder(out), seeds)
+        return
     else:
-        hint = nearest(what, ("heart", "pictures", "prototypes"))
+        hint = nearest(what, ("heart", "vertical", "pictures", "prototypes"))
         raise VitrailError("there is no such demo", [Problem("demo", f"there is none named {what!r}.", hint)])
     study = Study.load(datasets.packaged(file))
     print(f"{datasets.ATTRIBUTIONS[study.name]}\n")

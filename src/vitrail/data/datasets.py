@@ -39,6 +39,7 @@ PNEUMONIA_ATTRIBUTION = (
 FINDINGS = ("normal", "pneumonia")
 ATTRIBUTIONS = {  # by the name of the packaged study
     "Heart disease, four hospitals": HEART_ATTRIBUTION,
+    "Heart disease, a hospital and a laboratory": HEART_ATTRIBUTION,
     "Pneumonia in chest X-rays, four sites": PNEUMONIA_ATTRIBUTION,
     "Pneumonia in chest X-rays, one site with a mark": PNEUMONIA_ATTRIBUTION,
 }
@@ -102,6 +103,19 @@ def heart_disease() -> dict[str, pd.DataFrame]:
         frame["disease"] = (frame.pop("num") > 0).astype(int)
         out[site] = frame
     return out
+
+
+def cleveland_parties() -> dict[str, pd.DataFrame]:
+    """The Cleveland patients at a `hospital` and at a `lab`, which has ECG and stress test; `new`: of ten more patients
+    what a hospital knows. Their numbers are ours, and each party lacks a few patients of the other and writes numbers
+    its own way."""
+    frame, theirs = heart_disease()["cleveland"], ["restecg", "thalach", "exang", "oldpeak", "slope", "thal"]
+    numbers = [f"CC-{1000 + 7 * i}" for i in range(len(frame))]
+    frame.insert(0, "patient", numbers)
+    lab = frame[theirs].assign(number=[n.lower().replace("-", " ") for n in numbers])
+    lab = lab[["number", *theirs]].drop(index=frame.index[11::23])
+    own = frame.drop(columns=theirs)
+    return {"hospital": own[:-10], "lab": lab.sample(frac=1, random_state=1), "new": own[-10:].drop(columns="disease")}
 
 
 def titanic() -> pd.DataFrame:

@@ -210,6 +210,27 @@ def _encoder(table: Table, names: list[str], mean: Matrix, sd: Matrix) -> Encode
     return Encoder(table, dict(zip(names, mean.tolist(), strict=True)), dict(zip(names, sd.tolist(), strict=True)))
 
 
+def typical_row(cleaned: pd.DataFrame, table: Table) -> pd.DataFrame:
+    """One row: the median of each number, the most frequent level of each other feature; NaN where nothing is known."""
+
+    def typical(column: pd.Series[float], kind: str) -> float:
+        known = column.dropna()
+        if not len(known):
+            return float("nan")
+        return float(known.median()) if kind == "numeric" else float(known.mode().iloc[0])
+
+    return pd.DataFrame({name: [typical(cleaned[name], f.kind)] for name, f in table.features.items()})
+
+
+def written_rows(cleaned: pd.DataFrame, table: Table) -> NDArray[np.object_]:
+    """[row, feature] as a person writes them: numbers in their unit, names of levels, NaN where missing."""
+    out = cleaned[list(table.features)].to_numpy(np.float64).astype(object)
+    for i, feature in enumerate(table.features.values()):
+        if feature.levels:
+            out[:, i] = [feature.levels[int(v)] if v == v else v for v in out[:, i]]
+    return out
+
+
 def class_weights(y: NDArray[np.generic], classes: int) -> Matrix:
     """Inverse prevalence, scaled to sum to the number of classes that occur; 1 for a class that does not."""
     count = np.bincount(y.astype(np.int64), minlength=classes).astype(np.float64)

@@ -133,8 +133,8 @@ class Party(Strict):
     role: Literal["host", "guest"]  # the host has the target and the study's features
     id: str  # the column that names the person
     answer: int = Field(default=1, ge=1, le=64)  # of a guest: numbers that it answers for a row
-    bits: int = Field(default=2, ge=0, le=8)  # of a guest: to which each of them is rounded; 0: not at all
-    noise: float = Field(default=0.75, ge=0)  # of a guest: added before, in spreads of its answers
+    bits: int = Field(default=3, ge=0, le=8)  # of a guest: to which each of them is rounded; 0: not at all
+    noise: float = Field(default=1.0, ge=0)  # of a guest: added before, in spreads of its answers
     ration: Ration = Ration()  # of a guest
 
 

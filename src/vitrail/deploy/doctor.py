@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import datetime
 import json
 import shutil
@@ -16,13 +17,16 @@ from cryptography import x509
 
 from vitrail.core.problems import Problem, VitrailError
 from vitrail.data.check import find_faults
-from vitrail.data.read import read_table
-from vitrail.deploy.agreement import Agreement
+from vitrail.data.faults import Finding
+from vitrail.data.read import place_columns, read_table
+from vitrail.deploy import cards
 from vitrail.deploy.book import ENTERED
 from vitrail.deploy.certificates import fingerprint_key
 from vitrail.deploy.enrol import COORDINATOR, Coordinator, Kit
+from vitrail.deploy.pact import agreed_hash
 from vitrail.deploy.words import printable
 from vitrail.runs.folder import versions
+from vitrail.vertical.tables import OWN, check_party, read_party
 
 TIMEOUT = 5.0
 ROOM = 1 << 30  # bytes that should be free
@@ -47,9 +51,10 @@ def at_site(kit: Kit, data: Path | None = None) -> list[Examined]:
         found.append(Examined(same, f"Certificate and key {'match' if same else 'do not match'}.", "Request anew."))
         found += _reach(kit, certificate)
     found += [_same_versions("the coordinator, when it invited", kit.invitation["versions"]), _agreed(kit)]
+    found += _party(kit, data) if kit.study.parties else []
     if data is not None:
         try:
-            seen = [f.severity for f in find_faults(read_table(data, kit.study), kit.study)]
+            seen = [f.severity for f in _findings(kit, data)]
             errors, warnings = seen.count("error"), seen.count("warning")
             what = f"{data.name} against the study: {errors} errors, {warnings} warnings (join shows them)."
             found.append(Examined(not errors, what, "Correct the file, or ask the coordinator."))
@@ -57,6 +62,42 @@ def at_site(kit: Kit, data: Path | None = None) -> list[Examined]:
             found.append(
                 Examined(False, f"{data.name} cannot be read: {error.title}.", "; ".join(map(str, error.problems)))
             )
+    return found
+
+
+def _findings(kit: Kit, data: Path) -> list[Finding]:
+    if kit.study.parties:
+        return check_party(read_party(data, kit.study, kit.site), kit.study, kit.site)
+    return find_faults(read_table(data, kit.study), kit.study)
+
+
+def _party(kit: Kit, data: Path | None) -> list[Examined]:
+    """Of a party: its key for sealed letters, the others' cards, its id column and what describes its columns."""
+    found, own, place = [], kit.study.parties[kit.site], kit.folder / cards.CARDS
+    try:
+        mine = cards.public(cards.sealing_key(kit.folder)).hex() if (kit.folder / cards.SEALING).exists() else ""
+        hint = "Restore it from a backup, or make a new kit with `vitrail request`."
+        words = "is there" if mine else "is not there"
+        found.append(Examined(bool(mine), f"The key for sealed letters {words}.", hint))
+        told = json.loads(place.read_text(encoding="utf-8")) if place.exists() else None
+        given = cards.read_cards(told, kit.study.parties, kit.authority, place)
+        same = given[kit.site]["key"] == mine
+        words = "and this kit's is its own" if same else "but this kit's key is another than its card's"
+        found.append(Examined(same, f"The cards of all {len(given)} parties are there, {words}.", hint))
+    except (VitrailError, ValueError) as error:
+        what = error.title if isinstance(error, VitrailError) else "it cannot be read"
+        found.append(Examined(False, f"The cards of the parties: {what}.", "Join with the newest --approval FILE."))
+    if data is not None and data.exists():
+        with contextlib.suppress(VitrailError):  # told with the file
+            frame = read_party(data, kit.study, kit.site)
+            there = own.id in place_columns(frame)[0]
+            hint = "The study says which column holds the ids: rename it here, or ask the coordinator."
+            found.append(
+                Examined(there, f"The column of ids, {own.id!r}, is {'there' if there else 'not there'}.", hint)
+            )
+            if kit.site != kit.study.host:
+                by = Path(frame.attrs[OWN]).name if OWN in frame.attrs else "a look at the table"
+                found.append(Examined(True, f"Its columns are described by {by}; no name of them leaves."))
     return found
 
 
@@ -151,7 +192,7 @@ def _reach(kit: Kit, certificate: Path) -> list[Examined]:
 
 
 def _agreed(kit: Kit) -> Examined:
-    mine, theirs = Agreement.of(kit.study, kit.seed, len(kit.sites)).hash, kit.invitation["agreement"]
+    mine, theirs = agreed_hash(kit.study, kit.seed, len(kit.sites)), kit.invitation["agreement"]
     hint = "Install the coordinator's version of vitrail, or ask for a new invitation."
     return Examined(
         mine == theirs, f"The agreement is {mine}{'' if mine == theirs else f', the invitation says {theirs}'}.", hint

@@ -20,7 +20,7 @@ from cryptography.hazmat.primitives.serialization import Encoding
 
 from vitrail import methods
 from vitrail.core.problems import Problem, VitrailError, nearest
-from vitrail.deploy.agreement import Agreement
+from vitrail.deploy import cards
 from vitrail.deploy.certificates import (
     BITS,
     Signer,
@@ -36,6 +36,7 @@ from vitrail.deploy.certificates import (
     write_private,
     x509_name,
 )
+from vitrail.deploy.pact import agreed_hash
 from vitrail.deploy.papers import (
     APPROVAL,
     BOOK,
@@ -43,6 +44,9 @@ from vitrail.deploy.papers import (
     METHOD,
     PAPER_FORMAT,
     REQUEST,
+    Approval,
+    Asked,
+    Request,
     address_problems,
     agreement_of,
     identity_of,
@@ -116,32 +120,6 @@ class Kit:
         return fingerprint_key(read_key(self.folder / "key.pem").public_key())
 
 
-@dataclass(frozen=True)
-class Request:
-    kit: Path
-    file: Path
-    fingerprint: str
-    authority_fingerprint: str
-    agreement: str
-
-
-@dataclass(frozen=True)
-class Approval:
-    file: Path
-    site: str
-    fingerprint: str
-
-
-@dataclass(frozen=True)
-class Asked:
-    """A request that may be approved, if the fingerprint is the site's."""
-
-    site: str
-    identity: str
-    fingerprint: str
-    key: rsa.RSAPublicKey
-
-
 # the coordinator
 
 
@@ -151,10 +129,14 @@ def invite(study_file: Path, sites: Sequence[str], address: str, seed: int | Non
     folder = folder_of(study_file)
     old = load_coordinator(folder) if (folder / "coordinator.json").exists() else None
     known = dict(old.sites) if old else {}
+    sites = sites or ([] if known else list(study.parties))
     problems = list(name_problems(sites, known))
     if old and old.study.name != study.name:
         what = f"it belongs to the study {old.study.name!r}, the file is of {study.name!r}."
         problems.append(Problem(str(folder), what, "Give the study file another name, or the study its old one."))
+    if study.parties and {*known, *(given.strip() for given in sites)} != study.parties.keys():
+        what = f"the study's parties are {', '.join(study.parties)}."
+        problems.append(Problem("--site", what, "Leave --site out, or name each of them."))
     if not sites and not known:
         problems.append(Problem("--site", "no site is named.", "Name each with --site NAME."))
     if seed is not None and not 0 <= seed < 2**63:
@@ -169,7 +151,7 @@ def invite(study_file: Path, sites: Sequence[str], address: str, seed: int | Non
         blank = {"identity": identity_of(name), "fingerprint": None, "approved": False, "removed": False}
         known.setdefault(name, blank)
     seed = seed if seed is not None else old.seed if old else study.seeds[0]
-    agreed = Agreement.of(study, seed, len(known)).hash  # before anything is written: it may refuse
+    agreed = agreed_hash(study, seed, len(known))  # before anything is written: it may refuse
 
     private_folder(folder)
     for name in ("authority", "keys", "invitations", "approvals", "runs"):
@@ -232,7 +214,10 @@ def read_request(folder: Path, request: Path) -> Asked:
         if other != site and entry["fingerprint"] == mark:
             what = f"{other!r} has this key already."
             raise VitrailError(title, [Problem(where, what, "Each site makes its own kit: nobody copies one.")])
-    return Asked(site, book["identity"], mark, key)
+    card = None
+    if who.study.parties:
+        card = cards.check_card(said.get("card"), site, who.authority_fingerprint, key, where)
+    return Asked(site, book["identity"], mark, key, card)
 
 
 def approve(folder: Path, request: Path) -> Approval:
@@ -240,12 +225,17 @@ def approve(folder: Path, request: Path) -> Approval:
     asked, who = read_request(folder, request), load_coordinator(folder)
     signer = Signer(folder)
     signed = signer.sign(asked.key, asked.identity, "site", [asked.identity])
-    file = approval_of(folder, asked.site)
-    said = {"format": PAPER_FORMAT, "site": asked.site, "certificate": signed, "authority": signer.pem}
-    write_private(file, to_text(said))
     entry = {**who.sites[asked.site], "fingerprint": asked.fingerprint, "approved": True}
-    _write_book(folder, who.study.name, who.address, who.seed, {**who.sites, asked.site: entry})
-    return Approval(file, asked.site, asked.fingerprint)
+    if asked.card:
+        entry["card"] = {**asked.card, "certificate": signed}
+    sites = {**who.sites, asked.site: entry}
+    _write_book(folder, who.study.name, who.address, who.seed, sites)
+    given = {name: site["card"] for name, site in sites.items() if "card" in site and not site["removed"]}
+    for name in given or [asked.site]:  # every party is given the cards of all, also who was approved before
+        pem = given[name]["certificate"] if given else signed
+        said = {"format": PAPER_FORMAT, "site": name, "certificate": pem, "authority": signer.pem}
+        write_private(approval_of(folder, name), to_text(said | ({"cards": given} if given else {})))
+    return Approval(approval_of(folder, asked.site), asked.site, asked.fingerprint)
 
 
 def remove(folder: Path, site: str) -> None:
@@ -345,6 +335,8 @@ def request(invitation: Path, kit: Path | None = None, home: Path | None = None)
         "format": PAPER_FORMAT, "site": said["site"], "identity": said["identity"],
         "csr": csr.public_bytes(Encoding.PEM).decode(), "study": load_kit(kit).study.name, "authority": authority,
     }  # fmt: skip
+    if load_kit(kit).study.parties:
+        answer["card"] = cards.make_card(kit, said["site"], authority)
     file = kit.parent / f"{name}.request"
     write_private(file, to_text(answer))
     return Request(kit, file, fingerprint_key(key.public_key()), authority, agreed)
@@ -359,6 +351,10 @@ def accept(kit: Path, approval: Path) -> Kit:
         problem = Problem(str(approval), what, "Take the approval of this site.")
         raise VitrailError("the approval was not accepted", [problem])
     check_certificate(own, said["certificate"], approval, "the approval was not accepted")
+    if own.study.parties:
+        given = cards.read_cards(said.get("cards"), own.study.parties, own.authority, approval)
+        cards.check_own(given[own.site], own.folder, approval)
+        write_private(own.folder / cards.CARDS, to_text(given))
     write_private(own.folder / "certificate.pem", said["certificate"])
     return load_kit(kit)
 

@@ -11,6 +11,7 @@ import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 import torch
@@ -24,13 +25,17 @@ from vitrail.deploy.enrol import Kit
 from vitrail.deploy.keeper import stop
 from vitrail.deploy.message import Message, unpack
 from vitrail.deploy.outbox import Outbox
+from vitrail.deploy.party import Party
 from vitrail.deploy.pipe import Pipe
 from vitrail.deploy.site import Site
 from vitrail.deploy.words import contract_words
 from vitrail.runs.folder import write_atomically
 
 # errors whose details speak of messages and files of the study, never of rows
-PUBLIC = ("a message was refused", "this is not what the site agreed to", "the coordinator went back too far")
+PUBLIC = (
+    *("a message was refused", "this is not what the site agreed to", "the coordinator went back too far"),
+    *("a sealed letter was refused", "no places without consent", "no more matches"),
+)
 LINGER = 3.0  # seconds after the last answer, so that it arrives
 # signs of trouble in what FLARE's process writes
 UNTRUSTED = "CERTIFICATE_VERIFY_FAILED"  # the other machine's, found here
@@ -46,20 +51,24 @@ def agree(kit: Kit, data: Path, accept: str, publishes: bool) -> tuple[Agreement
     frame = read_table(data, kit.study)
     print(to_text(find_faults(frame, kit.study), data.name, len(frame), kit.study.row_word))
     print(contract_words(agreement, kit.site, kit.sites, publishes))
-    said = {"agreement": agreement.hash, "publishes": publishes}
+    agreed_to(kit, agreement.hash, {"agreement": agreement.hash, "publishes": publishes}, accept)
+    return agreement, frame
+
+
+def agreed_to(kit: Kit, mark: str, said: dict[str, Any], accept: str) -> None:
+    """Whether somebody says yes to exactly `said`, now or before; `mark`: the hash of what was shown."""
     place = kit.home / "accepted.json"
-    if accept and accept != agreement.hash:
-        what = f"--accept says {accept}, and the agreement is {agreement.hash}."
+    if accept and accept != mark:
+        what = f"--accept says {accept}, and the agreement is {mark}."
         raise VitrailError("this is not what was accepted", [Problem("agreement", what, "Read it again.")])
     if not accept and not (place.exists() and json.loads(place.read_text()) == said):
         if not sys.stdin.isatty():
-            hint = f"Read it, then join with --accept {agreement.hash}"
+            hint = f"Read it, then join with --accept {mark}"
             raise VitrailError("nobody agreed", [Problem("agreement", "there is nobody to ask.", hint)])
         if input("Do you agree to exactly this? Type yes: ").strip().lower() != "yes":
             raise VitrailError("nobody agreed", [Problem("agreement", "the answer was no.", "Nothing has left.")])
     kit.home.mkdir(parents=True, exist_ok=True, mode=0o700)
     write_atomically(place, json.dumps(said))
-    return agreement, frame
 
 
 class Console:
@@ -84,7 +93,7 @@ class Console:
 class Door:
     """Answers what comes through FLARE, one question at a time, and keeps FLARE's process running."""
 
-    def __init__(self, kit: Kit, site: Site, say: Callable[[str], None], keep: int | None = None) -> None:
+    def __init__(self, kit: Kit, site: Site | Party, say: Callable[[str], None], keep: int | None = None) -> None:
         self.kit, self.site, self.say = kit, site, say
         self.outbox, self.busy, self.finished = Outbox(kit.home, keep), threading.Lock(), threading.Event()
         self.lock = (kit.home / ".lock").open("w")
@@ -162,7 +171,8 @@ class Door:
             try:
                 said = self._said(body)
                 data = said.pack()
-                self.outbox.record(said, data)
+                if said.kind != "relay":  # sealed letters: each was recorded before it was sealed
+                    self.outbox.record(said, data)
             except VitrailError as error:
                 self.say(str(error))
                 raise OSError("nothing leaves") from None

@@ -9,12 +9,15 @@ import re
 import tomllib
 import unicodedata
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from cryptography.hazmat.primitives.asymmetric import rsa
+
 from vitrail import methods
 from vitrail.core.problems import Problem, VitrailError
-from vitrail.deploy.agreement import Agreement
+from vitrail.deploy.pact import agreed_hash
 from vitrail.runs.folder import site_folder
 from vitrail.study import Study
 
@@ -30,6 +33,33 @@ INVITATION = {
 REQUEST = {"format": int, "site": str, "identity": str, "csr": str, "study": str, "authority": str}
 APPROVAL = {"format": int, "site": str, "certificate": str, "authority": str}
 BOOK = {"format": int, "study": str, "address": str, "seed": int, "sites": dict}
+
+
+@dataclass(frozen=True)
+class Request:
+    kit: Path
+    file: Path
+    fingerprint: str
+    authority_fingerprint: str
+    agreement: str
+
+
+@dataclass(frozen=True)
+class Approval:
+    file: Path
+    site: str
+    fingerprint: str
+
+
+@dataclass(frozen=True)
+class Asked:
+    """A request that may be approved, if the fingerprint is the site's."""
+
+    site: str
+    identity: str
+    fingerprint: str
+    key: rsa.RSAPublicKey
+    card: dict[str, str] | None = None  # of a party
 
 
 def identity_of(name: str) -> str:
@@ -108,7 +138,7 @@ def _foreign_method(told: Mapping[str, Any], said: Mapping[str, Any], where: Pat
 
 def agreement_of(said: Mapping[str, Any], where: Path) -> str:
     """Worked out here, not believed."""
-    found = Agreement.of(study_of(said, where), said["seed"], len(said["sites"])).hash
+    found = agreed_hash(study_of(said, where), said["seed"], len(said["sites"]))
     if found != said["agreement"]:
         what = f"from its study follows the agreement {found}, but it says {said['agreement']}."
         hint = "Use the same version of Vitrail at both ends, or ask for the invitation again."

@@ -20,6 +20,7 @@ from vitrail.core.problems import Problem, VitrailError
 from vitrail.core.tensors import tensors
 from vitrail.data.encode import Encoder
 from vitrail.deploy.agreement import Agreement
+from vitrail.deploy.cards import SEALING
 from vitrail.deploy.enrol import LEFT, Kit
 from vitrail.deploy.site import BEHIND, ROWS
 from vitrail.engines.wire import settled_shape
@@ -106,7 +107,7 @@ def leave(folder: Path, home: Path) -> None:
             raise VitrailError("the site is joined at the moment", [Problem(str(folder), what, hint)]) from None
     if not has_left(folder):
         write_atomically(folder / LEFT, datetime.now().astimezone().isoformat(timespec="seconds") + "\n")
-    for secret in ("key.pem", "certificate.pem"):
+    for secret in ("key.pem", "certificate.pem", SEALING):
         (folder / secret).unlink(missing_ok=True)
     shutil.rmtree(folder / "flare", ignore_errors=True)  # it holds copies of both
     if (folder / "flare").exists():

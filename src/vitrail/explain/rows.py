@@ -16,6 +16,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
+import pandas as pd
 import torch
 from numpy.typing import NDArray
 from scipy.special import stdtrit
@@ -23,6 +24,8 @@ from torch import Tensor
 
 from vitrail.core.losses import Loss, log_shares
 from vitrail.core.problems import Problem, VitrailError
+from vitrail.data.encode import written_rows
+from vitrail.data.schema import Table
 from vitrail.explain.shapley import Floats, Masks, Worth, exact, paired
 
 MOST_EXACT = 16  # features
@@ -39,6 +42,12 @@ class Column(NamedTuple):
     unit: str = ""
     levels: tuple[str, ...] = ()  # none: a number
     off: float | str | None = None  # its value in the reference
+
+
+def columns_of(off: pd.DataFrame, table: Table) -> tuple[Column, ...]:
+    """Of a table's features, whose reference is this row, as `clean` gives it."""
+    (shown,) = written_rows(off, table)
+    return tuple(Column(f.unit, f.levels, v) for f, v in zip(table.features.values(), shown, strict=True))
 
 
 @dataclass(frozen=True)

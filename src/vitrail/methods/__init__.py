@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Iterable, Mapping
 from importlib.metadata import EntryPoint, entry_points
-from typing import Any, get_args, get_type_hints
+from typing import Any, get_args, get_origin, get_type_hints
 
 from vitrail.core.exchange import Method
 from vitrail.core.problems import Problem, VitrailError, nearest
@@ -141,6 +141,17 @@ def problems(
     return found
 
 
+def build_party(name: str, given: Mapping[str, Any] | None = None) -> Any:
+    """The method of parties of this name (parties.py) with these hyperparameters.
+
+    >>> build_party("split", {"hidden": (8,)}).hidden
+    (8,)
+    """
+    if found := problems(name, given or {}, "method", PARTIES):
+        raise VitrailError("the method cannot be used", found)
+    return PARTIES[name](**(given or {}))
+
+
 def build(name: str, given: Mapping[str, Any] | None = None) -> AnyMethod:
     """The method of this name with these hyperparameters.
 
@@ -159,6 +170,8 @@ def _choices(hint: Any) -> tuple[Any, ...]:
 
 
 def _fits(value: object, hint: Any) -> bool:
+    if get_origin(hint) is tuple:
+        return isinstance(value, list | tuple) and all(_fits(v, get_args(hint)[0]) for v in value)
     for choice in _choices(hint):
         if isinstance(choice, type):
             if choice is float and isinstance(value, int | float) and not isinstance(value, bool):
@@ -173,6 +186,8 @@ def _fits(value: object, hint: Any) -> bool:
 
 
 def _words(hint: Any) -> str:
+    if get_origin(hint) is tuple:
+        return f"a list, each {_words(get_args(hint)[0])}"
     names = {float: "a number >= 0", int: "a whole number >= 1", bool: "true or false", str: "a text"}
     return " or ".join(
         names.get(c, repr(c)) if isinstance(c, type) else repr(c) for c in _choices(hint) if c is not type(None)

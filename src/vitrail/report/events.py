@@ -181,6 +181,8 @@ def words(kind: str, event: dict[str, Any]) -> str:
         "last word waits": lambda: f"Waiting for {sites} to take the model.",
         "left to tell": lambda: f"The run is finished; {sites} is to take the model (--new starts another run).",
         "not told": lambda: f"{sites} has not taken the model: start vitrail serve again when it is back.",
+        "new session": lambda: f"{sites} was started anew: all go on from what they kept.",
+        "without": lambda: f"Going on without {sites}, who is away.",
         "job": lambda: f"Connected with {sites}." if sites else "Connected.",
         "job lost": lambda: "The connection was lost; it is opened again.",
         "job not begun": lambda: f"The connection could not be opened{because} It is tried again.",

@@ -18,10 +18,9 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from vitrail.core.problems import Problem, VitrailError, nearest
-from vitrail.data.encode import fingerprint_rows, split_rows
+from vitrail.data.encode import fingerprint_rows, split_rows, typical_row, written_rows
 from vitrail.data.read import clean, read_sites
-from vitrail.data.schema import Feature
-from vitrail.explain.rows import Column, Explanation, answers_of, explain_rows
+from vitrail.explain.rows import Explanation, answers_of, columns_of, explain_rows
 from vitrail.runs.run import Model, Run
 from vitrail.study import Study
 
@@ -57,7 +56,7 @@ def explain_model(
         problems.append(Problem("reference", what, "Give the site's own file beside new rows: --reference FILE."))
     if problems:
         raise VitrailError("cannot explain", problems)
-    off = pd.DataFrame({name: [_typical(back[name], f)] for name, f in study.features.items()})
+    off = typical_row(back, study)
     source = mine.encoder.layout.source
     groups = [np.flatnonzero(source == i).tolist() for i in range(len(study.features))]
     task, scorer = mine.scorer()
@@ -73,18 +72,17 @@ def explain_model(
         mine.encoder.matrix(off).astype(np.float32),
         list(study.features),
         groups,
-        data=_written(cleaned.iloc[at], study),
+        data=written_rows(cleaned.iloc[at], study),
         means=TYPICAL + whose,
         seed=seed,
     )
     unit = f" in {target.unit}" if target.unit else ""
-    (shown,) = _written(off, study)
     return replace(
         told,
         answer=f"{target.column}{unit}" if level is None else f"{target.column} = {level}",
         odds=level is not None,
         rows=tuple(str(name) for name in cleaned.index[at]),
-        columns=tuple(Column(f.unit, f.levels, v) for f, v in zip(study.features.values(), shown, strict=True)),
+        columns=columns_of(off, study),
     )
 
 
@@ -143,20 +141,3 @@ def _training_rows(mine: Model, site: str, frame: pd.DataFrame, seen: str | None
         if len(whole) > 1 and seen in (None, fingerprint_rows(whole)):
             return whole.iloc[split_rows(whole[column].to_numpy(), mine.study, mine.seed, site)[0]], TRAINED
     return _features_of(frame, mine.study), GIVEN
-
-
-def _typical(column: pd.Series[float], feature: Feature) -> float:
-    """The median or the most frequent level of what is known; NaN where nothing is."""
-    known = column.dropna()
-    if not len(known):
-        return float("nan")
-    return float(known.median()) if feature.kind == "numeric" else float(known.mode().iloc[0])
-
-
-def _written(rows: pd.DataFrame, study: Study) -> NDArray[np.object_]:
-    """[row, feature]: numbers in their unit, names of levels, NaN where missing."""
-    out = rows[list(study.features)].to_numpy(np.float64).astype(object)
-    for i, feature in enumerate(study.features.values()):
-        if feature.levels:
-            out[:, i] = [feature.levels[int(v)] if v == v else v for v in out[:, i]]
-    return out

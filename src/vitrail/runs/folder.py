@@ -79,6 +79,16 @@ def versions() -> dict[str, str]:
     return {"vitrail": version("vitrail"), "torch": torch.__version__, "python": platform.python_version()}
 
 
+PARTIES = "parties"  # the kind, in run.json, of a run of which the parties hold columns of the same people
+
+
+def check_sites(path: Path, info: dict[str, Any]) -> None:
+    """Refuse a run of parties where one of sites is meant."""
+    if info.get("kind") == PARTIES:
+        what, hint = "it is a run of parties, and has no sites.", "Of it: vitrail predict, explain, report."
+        raise VitrailError("this needs a run of sites", [Problem(str(path), what, hint)])
+
+
 def is_finished(path: Path) -> bool:
     """Whether a run folder holds a run that was written to its end."""
     try:

@@ -27,7 +27,7 @@ from vitrail.explain.rows import Explanation
 from vitrail.explain.trust import Trust, read_trust
 from vitrail.methods import AnyMethod
 from vitrail.runs.fit import ShiftFinding
-from vitrail.runs.folder import Folder, load_facts, save_facts, save_tensors, site_folder, write_atomically
+from vitrail.runs.folder import Folder, check_sites, load_facts, save_facts, save_tensors, site_folder, write_atomically
 from vitrail.runs.setup import COVERAGE, build_task, loss_of, wire_lines, with_ends, with_facts
 from vitrail.study import Study
 
@@ -269,6 +269,7 @@ class Run:
                     )
                 ],
             ) from None
+        check_sites(path, info)
         if not info.get("finished"):
             raise VitrailError(
                 "the run is not finished",

@@ -168,8 +168,8 @@ def standardise_lines(study: Study, times: int = 1) -> list[Line]:
 
 def resolve(study: Study, method: str | AnyMethod | None, rounds: int | None) -> tuple[Study, AnyMethod]:
     if study.parties:
-        what = "a study with parties, who hold columns of the same people, is not trained by this verb yet."
-        hint = "So far: vitrail check --party, vitrail match; and from Python vitrail.vertical (Dialogue, explain)."
+        what = "the study has parties, who hold columns of the same people, and no sites."
+        hint = "With parties: vitrail run, predict, explain, report; from Python vt.together."
         raise VitrailError("cannot train", [Problem("parties", what, hint)])
     if isinstance(method, str):
         given = {k: v for k, v in study.method.items() if k != "name"} if method == study.method["name"] else {}

@@ -14,11 +14,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
+import safetensors
 import safetensors.torch
 import torch
 from torch import Tensor
 
-from vitrail.core.disk import write_atomically
+from vitrail.core.disk import private_folder, write_atomically
 from vitrail.core.problems import Problem, VitrailError
 from vitrail.core.tensors import Params, tensors
 from vitrail.engines.wire import Direction, Line, Spec, refusal, sentences
@@ -76,6 +77,26 @@ class Wire:
         return [{"from": a, "to": b, "message": k, **n._asdict()} for (a, b, k), n in self.ledger.items()]
 
 
+def write_tensors(path: Path, named: Params) -> None:
+    """A file of one party's own."""
+    kept = {k: v.detach().contiguous().clone() for k, v in named.items()}
+    write_atomically(path, safetensors.torch.save(kept), private=True)
+
+
+def read_tensors(path: Path, like: Params | None = None) -> Params:
+    """What `write_tensors` wrote; of the names and shapes of `like`, where it is given."""
+    try:
+        found: Params = safetensors.torch.load(path.read_bytes())
+    except (OSError, ValueError, safetensors.SafetensorError):
+        found = {}
+    shapes = [{k: v.shape for k, v in named.items()} for named in (found, found if like is None else like)]
+    if not found or shapes[0] != shapes[1]:
+        what = "it is broken off, damaged, or of another training." if path.exists() else "it is not there."
+        hint = "Remove it, and training goes on from the state before it; or restore it from a copy."
+        raise VitrailError("a kept state cannot be read", [Problem(str(path), what, hint)])
+    return found
+
+
 def packed(message: Any) -> bytes:
     return safetensors.torch.save({k: t.contiguous() for k, t in message._asdict().items()})
 
@@ -128,14 +149,18 @@ class Dialogue:
             g.take(step, slope, theirs)
         self.step += 1
 
-    def train(self, until: int | None = None, keep: Path | None = None) -> None:
+    def train(
+        self, until: int | None = None, keep: Path | None = None, tick: Callable[[int, int], None] | None = None
+    ) -> None:
         """All steps that are left, or up to one. With `keep`, every side's state is kept after each epoch, in a folder
-        of its own."""
+        of its own. `tick` is told after each step how many of how many are done."""
         many = len(self.terms.batches)
         if self.step == 0:
             self.host.train_alone()
         while self.step < (self.terms.steps if until is None else until):
             self.turn()
+            if tick is not None:
+                tick(self.step, self.terms.steps)
             if self.step % many == 0:
                 if keep is not None:
                     self.save(keep)
@@ -162,7 +187,9 @@ class Dialogue:
             raise VitrailError(
                 "no such guest", [Problem(n, "it is no guest here.", f"Guests: {known}.") for n in unknown]
             )
-        z = self.host.predict(rows, self.ask(rows, away))
+        said = self.ask(rows, away)
+        away = [g.name for g in self.guests if g.name not in said]  # also who did not answer
+        z = self.host.predict(rows, said)
         words = "With the answers of all guests."
         if away:
             who = " and ".join(away)
@@ -174,10 +201,8 @@ class Dialogue:
     def save(self, folder: Path) -> None:
         """Each side's state in its own folder; the last two, so that a kill between sides leaves one in common."""
         for side in self.sides:
-            own = folder / side.name
-            own.mkdir(parents=True, exist_ok=True)
-            state = {k: v.contiguous() for k, v in side.state().items()}
-            write_atomically(own / f"step-{self.step:08d}.safetensors", safetensors.torch.save(state))
+            own = private_folder(folder / side.name)
+            write_tensors(own / f"step-{self.step:08d}.safetensors", side.state())
             for old in sorted(own.glob("step-*.safetensors"))[:-2]:
                 old.unlink()
 
@@ -188,8 +213,7 @@ class Dialogue:
         if kept:
             last = max(kept)
             for side in sides:
-                state: Params = safetensors.torch.load((folder / side.name / last).read_bytes())
-                side.load(state)
+                side.load(read_tensors(folder / side.name / last, side.state()))
             self.step, self.done = int(last.removeprefix("step-").partition(".")[0]), False
         return self.step
 

@@ -3,22 +3,24 @@
     z = A W + noise spread(A W) e          what the host is told, rounded: the nearest of 2^bits levels
     W <- rule(W, A'g / rows)               g the slope at z, which the guest never sees, taken as if z were not rounded
 
-e is drawn once for each row from a secret of the guest: asking again does not average it out, and rounding alone
-leaves too much (benchmarks/vertical_leaks.py). The levels are those of least squared error
-over the training rows (Lloyd), between the 1st and the 99th hundredth.
+e hangs on the person: it is made of the guest's secret and the id, so that asking again, in a second match, of another
+table or in another run, does not average it out. Rounding alone leaves too much (benchmarks/vertical_leaks.py).
+The levels are those of least squared error over the training rows (Lloyd), between the 1st and the 99th hundredth.
 What A is, is the method's: the columns themselves, or with fixed bends of them beside. It does not change in training:
 were it trained, every step would tell sums in other directions, until these span all rows of a batch.
 """
 
 from __future__ import annotations
 
+import hashlib
 import secrets
+from collections.abc import Sequence
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from vitrail.core.problems import Problem, VitrailError
-from vitrail.core.random import key
 from vitrail.core.rules import Rule
 from vitrail.core.tensors import Params
 from vitrail.vertical.messages import BareSlope, GuestTriple, Levels, Masked, Numbers, Slope, Wanted
@@ -39,11 +41,13 @@ class Guest:
         ration: Ration,
         reference: Tensor | None = None,
         start: Tensor | None = None,
-        secret: int | None = None,
+        secret: bytes | None = None,
+        people: Sequence[str] | None = None,
     ) -> None:
         """columns [row, column] in the order of the match; `reference` [column]: the row that says "off", the median
-        of the training rows where it is not given; `start` [column, answer]: the first weights, else 0; `secret`: what
-        its noise is drawn from, which must stay the same as long as rows are asked about, else new."""
+        of the training rows where it is not given; `start` [column, answer]: the first weights, else 0; `people`: the
+        ids of the rows, spelled as agreed, else their places; `secret`: what the noise is made of together with these,
+        which must stay the same as long as people are asked about, else new."""
         if columns.shape != (terms.rows, offer.columns) or not bool(columns.isfinite().all()):
             what = f"expected {terms.rows} rows of {offer.columns} numbers, got {tuple(columns.shape)}"
             what += "." if columns.shape != (terms.rows, offer.columns) else " with some that are no numbers."
@@ -54,8 +58,9 @@ class Guest:
         weight = columns.new_zeros(1, offer.columns, offer.answer) if start is None else start[None].clone()
         self.params: Params = {"weight": weight}
         self.memory = rule.memory(self.params)
-        drawn = torch.Generator().manual_seed(key(secrets.randbits(128) if secret is None else secret, "noise"))
-        self.noise = torch.randn(terms.rows, offer.answer, generator=drawn, dtype=torch.float64).to(columns)
+        self.secret = secrets.token_bytes(32) if secret is None else secret
+        names = [str(place) for place in range(terms.rows)] if people is None else people
+        self.noise = noise_of(names, self.secret, offer.answer).to(columns)
         self.masked: dict[int, Tensor] = {}  # batch -> seed of the masks under which its columns were shown
 
     def scores(self, columns: Tensor) -> Tensor:
@@ -76,6 +81,10 @@ class Guest:
             raise VitrailError("rows that are not in common were asked for", [Problem(self.name, what)])
         self.ration.answer(len(rows))
         return self._said(self.columns[rows], self.noise[rows])
+
+    def tell(self, columns: Tensor, people: Sequence[str]) -> Answer:
+        """About people who need not be in common, by their columns. What it costs of the ration is the caller's."""
+        return self._said(columns, noise_of(people, self.secret, self.offer.answer).to(columns))
 
     def off(self) -> Answer:
         """With all its columns at their reference: about nobody, hence for nothing."""
@@ -103,28 +112,32 @@ class Guest:
         return sums(columns, slope, mine).to(columns)
 
     def state(self) -> Params:
-        return {
-            "weight": self.params["weight"],
-            "noise": self.noise,
-            **{f"memory/{k}": v for k, v in self.memory.items()},
-        }
+        return {"weight": self.params["weight"], **{f"memory/{k}": v for k, v in self.memory.items()}}
 
     def load(self, state: Params) -> None:
-        self.params, self.noise = {"weight": state["weight"].clone()}, state["noise"].clone()
+        self.params = {"weight": state["weight"].clone()}
         self.memory = {k: state[f"memory/{k}"].clone() for k in self.memory}
         self.masked = {}
 
     def _said(self, columns: Tensor, noise: Tensor) -> Answer:
-        if self.offer.bits is None and not self.offer.noise:
+        if not self.offer.bits and not self.offer.noise:
             return Numbers(self.scores(columns))
         train = self.terms.train
         whole = self.scores(self.columns[train])
         by = self.offer.noise * spread(whole)
         z = self.scores(columns) + by * noise
-        if self.offer.bits is None:
+        if not self.offer.bits:
             return Numbers(z)
         values = levels(whole + by * self.noise[train], 2**self.offer.bits)
         return Levels(nearest(z, values).to(torch.uint8), values)
+
+
+def noise_of(people: Sequence[str], secret: bytes, count: int) -> Tensor:
+    """[person, number]: standard normal, of the secret and the id alone (Box and Muller)."""
+    made = b"".join(hashlib.shake_256(secret + b"|noise|" + one.encode()).digest(16 * count) for one in people)
+    drawn = np.frombuffer(made, "<u8").reshape(len(people), count, 2)
+    u = torch.from_numpy(((drawn >> np.uint64(11)).astype(np.float64) + 0.5) * 2.0**-53)
+    return (-2 * u[..., 0].log()).sqrt() * (2 * torch.pi * u[..., 1]).cos()
 
 
 def spread(z: Tensor) -> Tensor:

@@ -12,7 +12,7 @@ a coalition few rows are left to look at.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 import torch
@@ -23,6 +23,7 @@ from vitrail.explain.rows import MEDIAN, MOST_EXACT, Explanation, explain_worths
 from vitrail.explain.shapley import Floats, Masks, Worth, every
 from vitrail.vertical.dialogue import Wire
 from vitrail.vertical.messages import Distances, Wanted
+from vitrail.vertical.ration import Ration
 
 GIVES_AWAY = (
     "Distances give the guest's columns away: who knows as many of its rows as it has columns, and one more, can work "
@@ -36,15 +37,24 @@ class KnnGuest:
     """A guest's rows: those trained on, and all in common. `reference`: the row that says "off"."""
 
     def __init__(
-        self, name: str, columns: Tensor, train: Tensor, reference: Tensor | None = None, *, trust: str = "none"
+        self,
+        name: str,
+        columns: Tensor,
+        train: Tensor,
+        reference: Tensor | None = None,
+        *,
+        trust: str = "none",
+        ration: Ration | None = None,
     ) -> None:
         if trust not in ("full", "simulation"):
             hint = 'Use split or vertical_logistic, or say trust = "full" if that is meant.'
             raise VitrailError("nearest neighbours need full trust", [Problem(f"guest {name}", GIVES_AWAY, hint)])
-        self.name, self.columns, self.train = name, columns.double(), train
+        self.name, self.columns, self.train, self.ration = name, columns.double(), train, ration
         self.reference = self.columns[train].median(0).values if reference is None else reference.double()
 
     def reply(self, wanted: Wanted) -> Distances:
+        if self.ration is not None:
+            self.ration.answer(len(wanted.rows))
         return Distances(squares(self.columns[wanted.rows], self.columns[self.train]))
 
     def off(self) -> Distances:
@@ -73,14 +83,24 @@ class Knn:
         self.wire.declared = {(name, g.name, "Wanted"): Wanted(none) for g in guests}
         self.wire.declared |= {(g.name, name, "Distances"): Distances(some) for g in guests}
 
-    def ask(self, rows: Tensor) -> list[Tensor]:
-        cross = self.wire.cross
-        return [cross(g.name, self.name, g.reply(cross(self.name, g.name, Wanted(rows)))).squares for g in self.guests]
+    def ask(self, rows: Tensor, without: Iterable[str] = ()) -> list[Tensor]:
+        """Each guest's distances; of one that is away, those of its reference."""
+        cross, away, out = self.wire.cross, set(without), []
+        for g in self.guests:
+            if g.name in away:
+                out.append(cross(g.name, self.name, g.off()).squares.expand(len(rows), -1))
+            else:
+                out.append(cross(g.name, self.name, g.reply(cross(self.name, g.name, Wanted(rows)))).squares)
+        return out
 
-    def predict(self, rows: Tensor) -> Tensor:
+    def predict(self, rows: Tensor, without: Iterable[str] = ()) -> Tensor:
         """[row]: the mean outcome of the nearest."""
-        total = squares(self.columns[rows], self.columns[self.train])
-        for d in self.ask(rows):
+        return self.vote(self.columns[rows], rows, without)
+
+    def vote(self, x: Tensor, rows: Tensor, without: Iterable[str] = ()) -> Tensor:
+        """The same for these columns of the host, which may be newer than the match."""
+        total = squares(x.double(), self.columns[self.train])
+        for d in self.ask(rows, without):
             total = total + d
         near = torch.sort(total, dim=1, stable=True).indices[:, : self.k]
         return self.y[self.train][near].mean(1)

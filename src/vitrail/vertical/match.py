@@ -6,7 +6,7 @@ import hashlib
 import hmac
 import json
 import secrets as random_secrets
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -68,20 +68,29 @@ class Match:
         if taken:
             found = [Problem(str(file), "it exists already.", "Choose another --out.") for file in taken]
             raise VitrailError("nothing was overwritten", found)
-        for party, places in self.places.items():
-            said = {"party": party, "host": self.host, "mark": self.mark, "rows": self.rows[party]}
-            said |= {"places": places.tolist(), "answered": self.answered[party]}
-            said |= {"fingerprint": self.fingerprint[party], "secret": self.secrets[party].hex()}
-            write_atomically(folder / f"{party}.json", json.dumps(said))
+        for party in self.places:
+            self.write(party, folder / f"{party}.json")
         return [folder / f"{party}.json" for party in self.places]
+
+    def write(self, party: str, file: Path) -> None:
+        """One party's own part; nobody else on its machine can read it."""
+        said = {"party": party, "host": self.host, "mark": self.mark, "rows": self.rows[party]}
+        said |= {"places": self.places[party].tolist(), "answered": self.answered[party]}
+        said |= {"fingerprint": self.fingerprint[party], "secret": self.secrets[party].hex()}
+        write_atomically(file, json.dumps(said), private=True)
 
     @classmethod
     def load(cls, folder: Path) -> Match:
         """What the parties' files in this folder say; at one party, its own alone."""
-        said = [_read(file) for file in sorted(Path(folder).glob("*.json"))]
+        return cls.read(sorted(Path(folder).glob("*.json")), str(folder))
+
+    @classmethod
+    def read(cls, files: Sequence[Path], where: str) -> Match:
+        """From parties' own files."""
+        said = [_read(file) for file in files]
         if len({(one["mark"], one["host"], len(one["places"])) for one in said}) != 1:
             what = "the files are of different matches." if said else "there is no file of a match."
-            raise VitrailError("cannot read the match", [Problem(str(folder), what, "Match again: vitrail match.")])
+            raise VitrailError("cannot read the match", [Problem(where, what, "Match again: vitrail match.")])
         by = {one["party"]: one for one in said}
         return cls(
             said[0]["host"],
@@ -159,7 +168,7 @@ def match(
     for guest in guests:
         hand(host, guest, count, "number in common")
     if not count.rows:
-        raise _too_few(study, seen)
+        raise too_few(study, seen)
     found: dict[str, np.ndarray] = {}
     for owner in ends if places else ():
         holder, at = host, ends[host].found(owner)
@@ -212,7 +221,7 @@ def read_ids(study: Study, tables: Mapping[str, pd.DataFrame]) -> dict[str, Seen
     return out
 
 
-def _too_few(study: Study, seen: Mapping[str, Seen]) -> VitrailError:
+def too_few(study: Study, seen: Mapping[str, Seen]) -> VitrailError:
     """Counts of the lists, and how their ids look: never how many are in common."""
     assert study.match is not None
     rules, problems = study.match, []

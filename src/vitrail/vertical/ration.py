@@ -23,7 +23,7 @@ class Ration:
     guest: str
     rows: int  # in common
     training: int  # times that a row may be asked in training
-    afterwards: int  # rows in all, after training
+    after: int  # rows in all, after training
     path: Path | None = None  # None: remembered only as long as this object
     asked: Tensor = field(init=False)  # [row]: times in training
     answered: int = field(init=False, default=0)
@@ -47,7 +47,7 @@ class Ration:
     def left(self) -> dict[str, int]:
         """What `outbox` shows."""
         most = int(self.asked.max()) if self.rows else 0
-        return {"training": max(0, self.training - most), "afterwards": max(0, self.afterwards - self.answered)}
+        return {"training": max(0, self.training - most), "after": max(0, self.after - self.answered)}
 
     def train(self, rows: Tensor) -> None:
         """Spend one question about each of these rows."""
@@ -59,9 +59,9 @@ class Ration:
 
     def answer(self, rows: int) -> None:
         """Spend so many rows after training."""
-        if self.answered + rows > self.afterwards:
-            left = self.afterwards - self.answered
-            what = f"{rows} rows were asked for, and {left} of {self.afterwards} are left after training."
+        if self.answered + rows > self.after:
+            left = self.after - self.answered
+            what = f"{rows} rows were asked for, and {left} of {self.after} are left after training."
             raise self._refusal("prediction", what, "Ask for fewer rows, or the guest for a larger ration.")
         self.answered += rows
         self._keep()
@@ -69,7 +69,7 @@ class Ration:
     def _keep(self) -> None:
         if self.path is not None:
             kept = {"guest": self.guest, "answered": self.answered, "asked": self.asked.tolist()}
-            write_atomically(self.path, json.dumps(kept))
+            write_atomically(self.path, json.dumps(kept), private=True)
 
     def _refusal(self, where: str, what: str, hint: str) -> VitrailError:
         return VitrailError(f"the ration of {self.guest} is spent", [Problem(where, what, hint)])

@@ -8,14 +8,16 @@ where the paper's algorithm asks it once for each of the 2^p coalitions; the hos
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Literal
 
+import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from vitrail.core.losses import Loss
 from vitrail.explain.rows import ASKED, MEDIAN, Explanation, answers_of, explain_rows
 from vitrail.vertical.dialogue import Dialogue
 from vitrail.vertical.guest import Guest
@@ -45,30 +47,61 @@ def explain(
 
     Of classes, explained is that of `output`: its log odds, or its share."""
     host = d.host
-    columns, own = host.columns, host.columns.shape[1]
-    groups = [[i] for i in range(own)] if groups is None else groups
-    on = [heard(a).to(columns) for a in d.ask(rows).values()]
+    columns = host.columns
+    on = {name: heard(a).to(columns) for name, a in d.ask(rows).items()}
     if background is None:
-        off = [heard(a).to(columns) for a in d.off().values()]
+        off = {name: heard(a).to(columns) for name, a in d.off().items()}
         ref = (columns[d.terms.train].median(0).values if reference is None else reference.to(columns))[None]
     else:
-        off = [heard(a).to(columns) for a in d.ask(background).values()]
+        off = {name: heard(a).to(columns) for name, a in d.ask(background).items()}
         ref, means = columns[background], BACKGROUND if means == MEDIAN else means
-    at, united = own, []
-    for g in d.guests:
-        united.append(list(range(at, at + g.offer.answer)))
-        at += g.offer.answer
-    whole, away = torch.cat([columns[rows], *on], 1).numpy(), torch.cat([ref, *off], 1).numpy()
-    shown = [columns[rows][:, g[0]] if len(g) == 1 else columns.new_full((len(rows),), torch.nan) for g in groups]
-    hidden = [columns.new_full((len(rows),), torch.nan) for _ in united]
-    parts, guests = host.parts(), [g.name for g in d.guests]
-    first, scores = (parts[0].numpy(), parts[1]) if parts else (None, host.scores)
-    told = explain_rows(
-        answers_of(scores, host.loss, output, of), whole, away, [*names, *guests], [*groups, *united],
-        first=first, data=torch.stack(shown + hidden, 1).numpy(), means=means, united=guests,
-        asked=asked, sizes=sizes, seed=d.terms.seed,
+    parts = host.parts()
+    first, scores = (parts[0], parts[1]) if parts else (None, host.scores)
+    return explain_told(
+        scores, host.loss, columns[rows], ref, on, off, names, groups, first=first,
+        output=output, of=of, means=means, asked=asked, sizes=sizes, seed=d.terms.seed,
     )  # fmt: skip
-    return replace(told, odds=of == "odds" and host.y.shape[1] > 1)
+
+
+def explain_told(
+    scores: Callable[[Tensor], Tensor],
+    loss: Loss,
+    x: Tensor,
+    ref: Tensor,
+    on: Mapping[str, Tensor],
+    off: Mapping[str, Tensor],
+    names: Sequence[str],
+    groups: Sequence[Sequence[int]] | None = None,
+    *,
+    first: Tensor | None = None,
+    data: NDArray[Any] | None = None,
+    output: int = -1,
+    of: Literal["odds", "share"] = "odds",
+    means: str = MEDIAN,
+    asked: int = ASKED,
+    sizes: Literal["kernel", "leverage"] = "leverage",
+    seed: int = 1,
+) -> Explanation:
+    """At the host, when guests have answered: `on` [row, answer] and `off` [1 or background row, answer] of each guest.
+    x, ref: the host's columns likewise. `scores` of columns and answers side by side, or behind the layer `first`.
+    data [row, feature]: the host's values as a person writes them."""
+    groups = [[i] for i in range(x.shape[1])] if groups is None else groups
+    at, united = x.shape[1], []
+    for said in on.values():
+        united.append(list(range(at, at + said.shape[1])))
+        at += said.shape[1]
+    whole, away = torch.cat([x, *on.values()], 1), torch.cat([ref, *off.values()], 1)
+    if data is None:
+        shown = [x[:, g[0]] if len(g) == 1 else x.new_full((len(x),), torch.nan) for g in groups]
+        data = torch.stack(shown, 1).numpy()
+    data = np.concatenate([data, np.full((len(x), len(on)), np.nan, data.dtype)], 1)
+    told = explain_rows(
+        answers_of(scores, loss, output, of), whole.numpy(), away.numpy(), [*names, *on], [*groups, *united],
+        first=None if first is None else first.numpy(), data=data, means=means, united=list(on),
+        asked=asked, sizes=sizes, seed=seed,
+    )  # fmt: skip
+    number = scores(whole[:1] if first is None else whole[:1] @ first).shape[1] == 1
+    return replace(told, odds=of == "odds" and not number)
 
 
 def split_answer(

@@ -33,8 +33,8 @@ class Offer(NamedTuple):
     name: str
     columns: int  # numbers per row that its model weighs: features of its columns
     answer: int = 1  # numbers it answers per row
-    bits: int | None = 3  # to which each is rounded; None: not at all
-    noise: float = 1.0  # added before, in spreads of its answers: the same for a row whenever it is asked
+    bits: int = 3  # to which each is rounded; 0: not at all
+    noise: float = 1.0  # added before, in spreads of its answers: the same for a person whenever asked
 
 
 @dataclass(frozen=True)
@@ -61,7 +61,7 @@ class Terms:
                 *((f"parties.{o.name}.columns", o.columns, "1 or more", o.columns >= 1) for o in self.offers),
                 *((f"parties.{o.name}.noise", o.noise, "0 or more", o.noise >= 0) for o in self.offers),
                 *(
-                    (f"parties.{o.name}.bits", o.bits, f"1 to {MOST_BITS}, or none", o.bits in (None, *range(1, 9)))
+                    (f"parties.{o.name}.bits", o.bits, f"0 to {MOST_BITS}", o.bits in range(MOST_BITS + 1))
                     for o in self.offers
                 ),
             )

@@ -1,0 +1,137 @@
+"""`vitrail join` at a party: before anything leaves, its table is checked, the form is shown, and somebody says yes;
+and once more when the number in common is known."""
+
+from __future__ import annotations
+
+import json
+import sys
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from vitrail.core.problems import Problem, VitrailError
+from vitrail.data.check import to_text
+from vitrail.data.read import read_table
+from vitrail.deploy import cards
+from vitrail.deploy.after import Asks
+from vitrail.deploy.enrol import Kit
+from vitrail.deploy.join import Door, agreed_to
+from vitrail.deploy.outbox import Outbox
+from vitrail.deploy.pact import Pact
+from vitrail.deploy.pact_words import pact_words
+from vitrail.deploy.party import Party
+from vitrail.deploy.talk import RATION, Talk
+from vitrail.report.words import several
+from vitrail.runs.folder import write_atomically
+from vitrail.vertical.ration import Ration
+from vitrail.vertical.tables import check_party, read_party
+
+
+def pact_of(kit: Kit) -> Pact:
+    """With the keys of all parties, as they came with the approval."""
+    place = kit.folder / cards.CARDS
+    if not kit.approved or not place.exists():
+        hint = "Give the coordinator's answer: --approval FILE."
+        raise VitrailError("the party cannot join", [Problem(str(kit.folder), "it is not approved yet.", hint)])
+    try:
+        said = json.loads(place.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        said = None
+    return Pact(kit.study, kit.seed, cards.read_cards(said, kit.study.parties, kit.authority, place))
+
+
+def agree_party(
+    kit: Kit, data: Path, accept: str, ration: tuple[int | None, int | None], look_up: bool = False
+) -> tuple[Pact, pd.DataFrame, tuple[int, int]]:
+    """The pact, the table, and the ration that holds."""
+    pact, study = pact_of(kit), kit.study
+    own = study.parties[kit.site]
+    if kit.site == study.host and any(n is not None for n in ration):
+        what = f"{kit.site} is the host, which asks and is not asked."
+        raise VitrailError("a host has no ration", [Problem("--ration", what, "Leave it out.")])
+    asked = own.ration
+    mine = (asked.training if ration[0] is None else ration[0], asked.after if ration[1] is None else ration[1])
+    frame = read_party(data, study, kit.site)
+    print(to_text(check_party(frame, study, kit.site), data.name, len(frame), study.row_word))
+    print(pact_words(pact, kit.site, mine, look_up))
+    agreed_to(kit, pact.hash, {"agreement": pact.hash, "ration": list(mine), "look_up": look_up}, accept)
+    return pact, frame, mine
+
+
+def take_part(
+    kit: Kit,
+    data: Path,
+    accept: str,
+    ration: tuple[int | None, int | None],
+    places: bool,
+    say: Callable[[str], None],
+    keep: int | None = None,
+    *,
+    explain: int = 0,
+    ask: Path | None = None,
+    look_up: bool = False,
+) -> Path:
+    """Until the study is finished; this party's folder of the run. `explain`, `ask`: a host's; `look_up`: a guest's."""
+    host = kit.site == kit.study.host
+    others = {"--look-up": look_up} if host else {"--explain": explain, "--ask": ask}
+    if lost := [name for name, given in others.items() if given]:
+        what = f"it is not for a {'host' if host else 'guest'}."
+        raise VitrailError("cannot join", [Problem(name, what, "Leave it out.") for name in lost])
+    new = None if ask is None else read_table(ask, kit.study)
+    pact, frame, mine = agree_party(kit, data, accept, ration, look_up)
+    after = Asks(kit.study, kit.seed, say, explain, new)
+    officer = Officer(kit, places, say)
+    talk = Talk(kit.study, kit.site, kit.seed, frame, kit.home, officer, mine, after, say, look_up)
+    party = Party(kit.site, pact, cards.sealing_key(kit.folder), kit.home, Outbox(kit.home, keep), talk.run)
+    door = Door(kit, party, say, keep)
+    door.outbox = party.outbox  # one log, one who knows its end
+    role = "host" if host else "guest"
+    say(f"{kit.site} takes part as {role}; coordinator at {kit.address}. Stop with Ctrl-C and join again at any time.")
+    door.stay()
+    return party.home
+
+
+def ration_left(kit: Kit) -> list[str]:
+    """Of a guest, for each run: what is left of what its officer allowed when it joined last."""
+    out, accepted = list[str](), kit.home / "accepted.json"
+    if kit.site == kit.study.host or not accepted.exists():
+        return out
+    training, after = json.loads(accepted.read_text(encoding="utf-8"))["ration"]
+    for file in sorted(kit.home.glob(f"*/{RATION}"), key=lambda f: f.stat().st_mtime_ns):
+        rows = len(json.loads(file.read_text(encoding="utf-8"))["asked"])
+        spent = Ration(kit.site, rows, training, after, file)
+        left = spent.left
+        out.append(
+            f"Ration, run {file.parent.name}: each row may be asked {left['training']} of {training} times more in "
+            f"training, and {left['after']} of {several(after, 'row')} afterwards."
+        )
+    return out or [f"Ration: {several(training, 'time')} for each row in training, {several(after, 'row')} afterwards."]
+
+
+class Officer:
+    """Says yes to the places, once the number is known: beforehand (`places`), at the terminal, or on the next join."""
+
+    def __init__(self, kit: Kit, places: bool, say: Callable[[str], None]) -> None:
+        self.kit, self.places, self.say = kit, places, say
+        self._lock = threading.Lock()
+
+    def __call__(self, rows: int, mark: str, some: dict[tuple[str, ...], int]) -> None:
+        with self._lock:
+            told = f"{several(rows, 'id')} in common with all parties (match {mark})."
+            self.say(told)
+            for guests, count in some.items():
+                self.say(f"{several(count, 'id')} in common with {' and '.join(guests)}.")
+            if not self.places and not self._asked():
+                what = f"nobody here agreed that each party learns which rows these {rows} are."
+                hint = "Join with --places to agree; the number was told, and nothing else."
+                raise VitrailError("no places without consent", [Problem("places", what, hint)])
+            said: dict[str, Any] = {"mark": mark, "rows": rows}
+            write_atomically(self.kit.home / "places.json", json.dumps(said))
+
+    def _asked(self) -> bool:
+        if not sys.stdin.isatty():
+            return False
+        return input("Shall each party learn which of its rows these are? Type yes: ").strip().lower() == "yes"

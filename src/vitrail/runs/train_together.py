@@ -1,0 +1,218 @@
+"""From the tables of a study with parties to a run folder: match, train with checkpoints, score, keep."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import time
+from collections.abc import Callable
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import torch
+from torch import Tensor
+
+from vitrail.core.disk import private_folder, write_atomically
+from vitrail.core.problems import Problem, VitrailError
+from vitrail.runs.folder import PARTIES, Folder, versions
+from vitrail.runs.near import Near
+from vitrail.runs.neighbours import NeighbourModel, knn_of
+from vitrail.runs.together import (
+    LEDGER_FILE,
+    PLACES,
+    TABLES_AT,
+    Sides,
+    Tables,
+    Together,
+    build,
+    read_crossed,
+    read_info,
+    tally,
+)
+from vitrail.runs.worth import worth
+from vitrail.study import Study
+from vitrail.vertical.dialogue import Crossed, Dialogue, Wire, lines, write_tensors
+from vitrail.vertical.host import heard
+from vitrail.vertical.knn import Knn
+from vitrail.vertical.match import Match
+from vitrail.vertical.match import match as find_common
+from vitrail.vertical.model import HostModel
+from vitrail.vertical.party import keep_secret, make_host, scored
+
+ALONE, TOGETHER = "host alone", "together"
+
+
+def together(
+    study: Study,
+    tables: Tables,
+    *,
+    seed: int | None = None,
+    out: str | Path | None = None,
+    resume: bool = False,
+    match: Match | None = None,
+    data: str = "",
+    progress: Callable[[int, int], None] | None = None,
+    counted: Callable[[Match], None] | None = None,
+) -> Together:
+    """Match the parties (or take a match that was made before), train, score on held-out rows, keep.
+
+    `counted` is told of the match before anything is trained; `data`: where the tables are, for later verbs."""
+    if not study.parties:
+        what = "the study has no parties."
+        raise VitrailError("cannot train", [Problem("[parties]", what, "For sites with rows of their own: federate.")])
+    chosen, folder, kept = study.seeds[0] if seed is None else seed, None, None
+    path = None if out is None else Path(out)
+    if path is not None:
+        folder = Folder(path, resume=resume)
+    begun = resume
+    try:
+        if folder is not None and resume:
+            assert path is not None
+            kept = _to_resume(path, study, chosen)
+            match = Match.read([path / "parties" / p / PLACES for p in study.parties], str(path))
+        found = match or find_common(study, tables)
+        if counted is not None:
+            counted(found)
+        sides = build(study, tables, found, chosen, path / "parties" if path is not None and resume else None)
+        run = _begin(study, found, sides, chosen, path, kept)
+        if folder is not None and kept is None:
+            begun = True
+            _write_start(folder, run, sides, data)
+        elif folder is not None and kept is not None and kept.get("finished"):
+            return Together.load(folder.path)
+        _train(run, sides, folder, progress, resume)
+        if folder is not None:
+            _write_end(folder, run, sides)
+        return run
+    finally:
+        if folder is not None:
+            folder.close()
+            if not begun:  # what was refused leaves nothing behind
+                (folder.path / ".lock").unlink(missing_ok=True)
+                with contextlib.suppress(OSError):
+                    folder.path.rmdir()
+
+
+def _to_resume(path: Path, study: Study, seed: int) -> dict[str, Any]:
+    info = read_info(path)
+    if Study.load(path / "study.toml") != study or info["seed"] != seed:
+        what, hint = "it was begun with another study or seed.", "Choose another --out."
+        raise VitrailError("this is another run", [Problem(str(path), what, hint)])
+    return info
+
+
+def _begin(
+    study: Study, found: Match, sides: Sides, seed: int, path: Path | None, kept: dict[str, Any] | None
+) -> Together:
+    terms = sides.talk.terms
+    said = asdict(terms) | {"offers": [list(o) for o in terms.offers]}
+    info = kept or {
+        "kind": PARTIES, "finished": False, "seed": seed, "method": dict(study.method), "host": study.host,
+        "guests": study.guests, "common": found.common, "lists": found.rows, "mark": found.mark, "terms": said,
+        "started": time.strftime("%Y-%m-%dT%H:%M:%S%z"), "versions": versions(), "left": {},
+    }  # fmt: skip
+    crossed: dict[tuple[str, str, str, str], Crossed] = {}
+    for one in found.crossed:
+        way = ("match", one.sender, one.receiver, one.what)
+        crossed[way] = Crossed(1, found.rows.get(one.what.removeprefix("list of "), 0), one.bytes)
+    model = HostModel.of(study, sides.host, {})
+    return Together(study, info, terms, found, model, pd.DataFrame(), crossed, path, sides)
+
+
+def _write_start(folder: Folder, run: Together, sides: Sides, data: str) -> None:
+    """Before anything is trained: what was agreed, each party's own places, a guest's secret."""
+    path = folder.path
+    for name, side in sides.guests.items():
+        keep_secret(path / "parties" / name, side.guest.secret)
+        side.guest.ration.path = path / "parties" / name / "ration.json"
+    for party in run.study.parties:
+        run.match.write(party, private_folder(path / "parties" / party) / PLACES)
+    write_atomically(path / "study.toml", run.study.to_toml())
+    write_atomically(path / LEDGER_FILE, run.ledger.to_csv(index=False))
+    write_atomically(path / "parties" / run.study.host / TABLES_AT, data, private=True)
+    write_atomically(path / "run.json", json.dumps(run.info, indent=1))
+    folder.log("matched", common=run.match.common)
+
+
+def _train(
+    run: Together, sides: Sides, folder: Folder | None, progress: Callable[[int, int], None] | None, resumed: bool
+) -> None:
+    if sides.knn is not None:
+        _vote(run, sides, sides.knn)
+        return
+    talk, keep = sides.talk, None if folder is None else folder.path / "parties"
+    if folder is not None and keep is not None and resumed:
+        run.crossed = read_crossed(folder.path)
+        folder.log("resumed", step=talk.resume(keep))
+
+    def tick(done: int, of: int) -> None:
+        tally(run.crossed, "training", talk.wire.ledger)
+        if folder is not None:  # what crossed did so, even if this step will be repeated
+            write_atomically(folder.path / LEDGER_FILE, run.ledger.to_csv(index=False))
+        if progress is not None:
+            progress(done, of)
+
+    talk.train(keep=keep, tick=tick)
+    test, off = scored(run.study, run.terms), {name: heard(said)[0] for name, said in talk.off().items()}
+    run.model = HostModel.of(run.study, sides.host, off)
+    for name, side in sides.guests.items():
+        run.model.learn(name, test, Near(run.study, talk, side))
+    tally(run.crossed, "scoring", talk.wire.ledger)
+    run.scores = score(run, sides)
+    run.info["left"] = run.left()
+
+
+def _vote(run: Together, sides: Sides, knn: Knn) -> None:
+    """Nothing is trained; each guest away costs one answer of its own, and held-out rows are asked about once more."""
+    rows, test, guests = sides.host.rows, scored(run.study, run.terms), run.study.guests
+    assert rows.outcome is not None
+    made = HostModel.of(run.study, sides.host, {})
+    kept = {"k": torch.tensor([knn.k])}
+    model = NeighbourModel(run.study, run.terms, made.encoder, kept, made.reference, made.people, {}, {}, {}, knn)
+    x = sides.host.host.columns[test]
+    own = knn_of(run.study, rows, sides.host.host.columns, run.terms, [], Wire())
+    said = {ALONE: model.shares(own.predict(test)), TOGETHER: model.vote(x, test)}
+    said |= {f"{name} away": model.vote(x, test, [name]) for name in guests}
+    tally(run.crossed, "scoring", knn.wire.ledger)
+    y = rows.outcome[rows.places][test.numpy()]
+    known = ~np.isnan(y)
+    run.model, run.info["left"] = model, run.left()
+    run.scores = worth(run.study, y[known], {name: p[known] for name, p in said.items()}, run.seed)
+
+
+def score(run: Together, sides: Sides, some: Tensor | None = None) -> pd.DataFrame:
+    """On held-out rows whose outcome is known, or some of them: the host alone, together, and with each guest away. A
+    guest that told nothing of a row is taken at its usual answer."""
+    rows, test, model = sides.host.rows, scored(run.study, run.terms) if some is None else some, run.model
+    assert rows.outcome is not None
+    y = rows.outcome[rows.places][test.numpy()]
+    known = ~np.isnan(y)
+    alone = Dialogue(make_host(run.study, rows, run.terms, ()).host, [])
+    alone.train()
+    x, told = sides.host.host.columns[test], dict[str, Tensor]()
+    for name, answers in model.told.items():
+        told[name] = torch.where(answers[test].isnan(), model.usual[name], answers[test])
+    said = {ALONE: alone.host.scores(alone.host.columns[test]), TOGETHER: model.scores(x, told)}
+    for name in model.told:
+        said[f"{name} away"] = model.scores(x, told | {name: model.usual[name].expand(len(test), -1)})
+    return worth(run.study, y[known], {name: model.answers(z)[known] for name, z in said.items()}, run.seed)
+
+
+def _write_end(folder: Folder, run: Together, sides: Sides) -> None:
+    """The finished run; run.json last, since it says so."""
+    path = folder.path
+    run.model.save(path / "parties" / run.study.host)
+    for name, side in sides.guests.items():
+        home = path / "parties" / name
+        write_tensors(home / "model.safetensors", side.guest.state())
+    wire = [{"party": p, **line._asdict()} for p in run.study.parties for line in lines(sides.talk, p)]
+    for name, frame in (("scores", run.scores), ("ledger", run.ledger), ("wire", pd.DataFrame(wire))):
+        write_atomically(path / f"{name}.csv", frame.to_csv(index=False))
+    run.info["finished"] = True
+    write_atomically(path / "run.json", json.dumps(run.info, indent=1))
+    folder.log("finished", common=run.match.common)
+    for old in path.glob("parties/*/step-*.safetensors"):
+        old.unlink(missing_ok=True)
