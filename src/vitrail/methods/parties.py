@@ -39,8 +39,9 @@ class VerticalLogistic(_Trained):
 
     title: ClassVar[str] = "Vertical logistic regression"
     joint: ClassVar[str] = "sum"
+    epochs: int = 3
     lr: float = 0.05
-    guest_lr: float = 0.05
+    guest_lr: float = 1.0  # of a step by the curvature of its own columns (vertical/newton.py)
 
 
 @dataclass(frozen=True)

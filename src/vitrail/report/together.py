@@ -42,6 +42,13 @@ STAGES = {
 }
 
 
+SELDOM = 5
+OFTEN = (
+    " Asked so often with changing weights, answers tell much more of a guest’s columns than asked two or three times: "
+    "what differs between them is free of the noise that stays."
+)
+
+
 class Score(NamedTuple):
     """One model's row."""
 
@@ -202,7 +209,7 @@ def tells(run: Together) -> list[tuple[str, list[str]]]:
                     f"Answers {numbers} about a person, {rounded}, {noisy}. An answer tells something of its columns "
                     "all the same, and the more the more a column matters for the outcome.",
                     f"Each training row was asked about {several(terms.asked, 'time')}, with weights that changed in "
-                    f"{several(terms.epochs, 'epoch')}.",
+                    f"{several(terms.epochs, 'epoch')}." + OFTEN * (terms.asked > SELDOM),
                     f"It learned sums over {several(len(terms.batches), 'batch', 'batches')} of at least "
                     f"{min(len(b) for b in terms.batches)} rows, and no person’s outcome. "
                     + (

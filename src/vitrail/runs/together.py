@@ -25,10 +25,11 @@ from vitrail.core.disk import write_atomically
 from vitrail.core.problems import Problem, VitrailError, nearest
 from vitrail.explain.rows import Explanation
 from vitrail.runs.folder import PARTIES
-from vitrail.runs.near import Near
+from vitrail.runs.near import Near, explain_guest
 from vitrail.runs.neighbours import NeighbourModel, build_knn
 from vitrail.study import Study
 from vitrail.vertical.dialogue import Crossed, Dialogue, Way, read_tensors
+from vitrail.vertical.ids import spell, write
 from vitrail.vertical.knn import Knn
 from vitrail.vertical.match import Match
 from vitrail.vertical.model import HostModel, Predicted
@@ -187,8 +188,6 @@ class Together:
         self, guest: str, rows: int | Sequence[Any] = 1000, tables: Tables | None = None, seed: int = 1
     ) -> Explanation:
         """A guest's own page: what each of its columns adds to its answer. Nothing crosses."""
-        from vitrail.runs.near import explain_guest
-
         sides = self._sides(tables)
         if sides.knn is not None:
             what = "a guest of nearest neighbours has no model: its distances are its columns."
@@ -214,8 +213,6 @@ class Together:
             if isinstance(cost, Tensor):  # those first of whom all have told: they spare the ration
                 mixed = mixed[torch.argsort(cost, stable=True)]
             return mixed[:rows].sort().values
-        from vitrail.vertical.ids import spell, write
-
         assert self.study.match is not None
         form = self.study.match.form
         places = self.model.at([spell(write(one), form) for one in rows])

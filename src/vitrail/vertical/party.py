@@ -26,7 +26,7 @@ from vitrail.core.disk import private_folder, write_atomically
 from vitrail.core.losses import CrossEntropy, Loss, SquaredError
 from vitrail.core.problems import Problem, VitrailError
 from vitrail.core.random import key
-from vitrail.core.rules import Adam
+from vitrail.core.rules import Adam, Rule
 from vitrail.core.tensors import Params
 from vitrail.data.cells import find_values
 from vitrail.data.encode import Encoder, class_weights, columns, fit_encoders, typical_row
@@ -39,6 +39,7 @@ from vitrail.vertical.ids import look, tell
 from vitrail.vertical.knn import KnnGuest
 from vitrail.vertical.logistic import Logistic
 from vitrail.vertical.match import Match
+from vitrail.vertical.newton import Newton, curvature
 from vitrail.vertical.ration import Ration
 from vitrail.vertical.split import Split, features
 from vitrail.vertical.tables import described
@@ -250,7 +251,10 @@ def make_guest(study: Study, rows: OwnRows, terms: Terms, secret: bytes, ration:
         )
         raise VitrailError("a guest has nothing to say", [problem])
     left = ration_of(study, rows.party, terms, ration)
-    rule = Adam(getattr(method, "guest_lr", 0.0), decay=study.training.weight_decay)
+    rule: Rule = Adam(getattr(method, "guest_lr", 0.0), decay=study.training.weight_decay)
+    if method.joint == "sum":
+        bound = 1.0 if study.target.kind == "number" else 0.25
+        rule = Newton(method.guest_lr, curvature(made[terms.train], bound))
     guest = Guest(offer, terms, made, rule, left, off, secret=secret, people=rows.known)
     return GuestSide(guest, rows, encoder, seed, bends)
 
