@@ -324,7 +324,5 @@ def print_seeds(
             mean, low, high = interval(values, share)
             rows.append([words, signed(mean), f"{signed(low)} to {signed(high)}" if low == low else "one seed"])
     print_table(["the laboratory", "gain", "95 % interval"], rows)
-    print(
-        f"The hospital alone: {number(float(sum(found['host alone']) / len(found['host alone'])))}. The demo's settings"
-    )
-    print("were chosen on these patients: the intervals are too favourable to be evidence of a gain.")
+    print(f"The hospital alone: {number(float(sum(found['host alone']) / len(found['host alone'])))}.")
+    print("Settings were chosen on these patients: the intervals are too favourable to be evidence of a gain.")

@@ -114,7 +114,7 @@ class Seen(NamedTuple):
                 said = f"One place decides on {name}, {where} of the picture"
                 places.setdefault(said, []).append(view.model)
         return [
-            f"{said} ({' and '.join(of)}). Does what lies there belong to the class, or is it a mark, a text, a device? "
+            f"{said} ({' and '.join(of)}). Does what lies there belong to the class, or is it a mark, a text, a tube? "
             "In our trials half of the classes without any mark had such a place, too."
             for said, of in places.items()
         ] or ["No single place decides on any class that was looked at."]
