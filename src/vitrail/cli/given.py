@@ -44,7 +44,7 @@ def parse_methods(given: str | None) -> list[str]:
 
 def parse_settings(given: list[str]) -> dict[str, Any]:
     """KEY=VALUE as TOML values, texts also without quotes."""
-    import tomllib
+    from vitrail.core.toml import read_value
 
     out: dict[str, Any] = {}
     for item in given:
@@ -54,10 +54,7 @@ def parse_settings(given: list[str]) -> dict[str, Any]:
                 "cannot read --set",
                 [Problem("--set", f"expected KEY=VALUE, got {item!r}.", "Write for example --set mu=0.1.")],
             )
-        try:
-            out[key.strip()] = tomllib.loads(f"v = {value}")["v"]
-        except tomllib.TOMLDecodeError:
-            out[key.strip()] = value.strip()
+        out[key.strip()] = read_value(value)
     return out
 
 

@@ -57,6 +57,18 @@ def _unquoted(part: str) -> str:
     return str(tomllib.loads(f"k = {part}")["k"]) if part[0] in "\"'" else part
 
 
+def read_value(text: str) -> Any:
+    """A value as TOML has it, a text also without quotes.
+
+    >>> read_value("0.1"), read_value("all"), read_value("true")
+    (0.1, 'all', True)
+    """
+    try:
+        return tomllib.loads(f"v = {text}")["v"]
+    except tomllib.TOMLDecodeError:
+        return text.strip()
+
+
 def toml_key(name: str) -> str:
     return name if re.fullmatch(r"[A-Za-z0-9_-]+", name) else toml_value(name)
 

@@ -13,6 +13,7 @@ from typing import Any, get_args, get_origin, get_type_hints
 
 from vitrail.core.exchange import Method
 from vitrail.core.problems import Problem, VitrailError, nearest
+from vitrail.core.toml import read_value
 from vitrail.methods.apfl import APFL
 from vitrail.methods.apple import APPLE
 from vitrail.methods.centralized import Centralized
@@ -36,28 +37,66 @@ from vitrail.methods.weight_erosion import WeightErosion
 
 AnyMethod = Method[Any, Any, Any, Any, Any]
 
-TABLE: dict[str, type[AnyMethod]] = {
-    "local": Local,
-    "centralized": Centralized,
-    "fedavg": FedAvg,
-    "fedprox": FedProx,
-    "fedper": FedPer,
-    "apfl": APFL,
-    "scaffold": Scaffold,
-    "ditto": Ditto,
-    "fine_tune": FineTune,
-    "ifedavg": IFedAvg,
-    "weight_erosion": WeightErosion,
-    "influence": Influence,
-    "moon": Moon,
-    "fed_rod": FedRoD,
-    "apple": APPLE,
-    "cfl": CFL,
-    "ripfl": RIPFL,
-    "centres": Centres,
-    "indisco": InDISCO,
-    "indisco_central": InDISCOCentral,
-}
+
+class _Methods(dict[str, type[AnyMethod]]):
+    """By name; and as NAME:KEY=VALUE:... the same method with other hyperparameters, for a comparison with itself."""
+
+    def __contains__(self, name: object) -> bool:
+        return super().__contains__(name.partition(":")[0] if isinstance(name, str) else name)
+
+    def __missing__(self, name: str) -> type[AnyMethod]:
+        base, given = parsed(name)
+        if not given:
+            raise KeyError(name)
+        kind = self[base]
+        own = {k: f.type for k in given for f in dataclasses.fields(kind) if f.name == k}
+        title = f"{kind.title} ({', '.join(f'{k} {v}' for k, v in given.items())})"
+        body = {"__module__": kind.__module__, "__annotations__": own, "title": title, "variant_of": kind, **given}
+        _variants[name] = dataclasses.dataclass(frozen=True)(type(kind.__name__, (kind,), body))
+        return _variants[name]
+
+    def __getitem__(self, name: str) -> type[AnyMethod]:
+        return _variants[name] if name in _variants else super().__getitem__(name)
+
+
+_variants: dict[str, type[AnyMethod]] = {}  # made so far, so that each is one class
+
+
+def parsed(name: str) -> tuple[str, dict[str, Any]]:
+    """The name of a method, and the hyperparameters that stand behind it.
+
+    >>> parsed("fedprox:mu=0.5")
+    ('fedprox', {'mu': 0.5})
+    """
+    base, *rest = name.split(":")
+    pairs = [item.partition("=") for item in rest]
+    return base, {key.strip(): read_value(value) for key, _, value in pairs}
+
+
+TABLE = _Methods(
+    {
+        "local": Local,
+        "centralized": Centralized,
+        "fedavg": FedAvg,
+        "fedprox": FedProx,
+        "fedper": FedPer,
+        "apfl": APFL,
+        "scaffold": Scaffold,
+        "ditto": Ditto,
+        "fine_tune": FineTune,
+        "ifedavg": IFedAvg,
+        "weight_erosion": WeightErosion,
+        "influence": Influence,
+        "moon": Moon,
+        "fed_rod": FedRoD,
+        "apple": APPLE,
+        "cfl": CFL,
+        "ripfl": RIPFL,
+        "centres": Centres,
+        "indisco": InDISCO,
+        "indisco_central": InDISCOCentral,
+    }
+)
 
 DEFAULT = "fedavg"  # of a study that names no method
 
@@ -96,7 +135,7 @@ add_installed(entry_points(group=GROUP))
 def name_of(method: AnyMethod) -> str:
     """The method's name in the table."""
     for name, kind in TABLE.items():
-        if type(method) is kind:
+        if kind in (type(method), getattr(method, "variant_of", None)):
             return name
     what = f"{type(method).__name__} is not in the table of methods."
     raise VitrailError(
@@ -125,6 +164,9 @@ def problems(
     if not isinstance(name, str) or name not in table:
         what = _broken.get(str(name), f"there is no method {name!r}.")
         return [Problem(f"{where}.name", what, nearest(str(name), table))]
+    if ":" in name:
+        base, beside = parsed(name)
+        return problems(base, {**beside, **given}, where, table)
     hints = get_type_hints(table[name])
     fields = {f.name: hints[f.name] for f in dataclasses.fields(table[name])}
     found = []
