@@ -111,7 +111,10 @@ def compare(
     out: Annotated[Path, typer.Option(help="The folder to write.")],
     methods: Annotated[
         str | None,
-        typer.Option(help="Methods, separated by commas, also NAME:KEY=VALUE; or all. Without it, the yardsticks and a few that did well."),
+        typer.Option(
+            help="Methods, separated by commas, also NAME:KEY=VALUE; or all. Without it, the yardsticks and a few that "
+            "did well."
+        ),
     ] = None,
     seeds: Annotated[int, typer.Option(min=1, help="How many seeds.")] = 5,
     rounds: Rounds = None,
