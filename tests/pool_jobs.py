@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import sys
 import time
 from pathlib import Path
@@ -36,6 +37,7 @@ def wait(job: str, held: Path, step: Step) -> None:
 
 
 if __name__ == "__main__":
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # also where the tests run in the background, deaf to it
     try:
         done(sys.argv[2:], wait, Path(sys.argv[1]), 2)
     except KeyboardInterrupt:
