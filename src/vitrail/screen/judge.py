@@ -6,7 +6,7 @@ import numpy as np
 import pandas as pd
 from scipy.special import ndtri
 
-from vitrail.screen.cause import Told, explain
+from vitrail.screen.cause import Told, differs, explain
 from vitrail.screen.found import Finding
 from vitrail.screen.layout import Numbers
 from vitrail.screen.published import OUTCOME, PREDICTED, Published
@@ -106,7 +106,7 @@ def differing(weighed: Weighed, said: set[tuple[str, str]]) -> list[Finding]:
             for c in columns - {weighed.outcome} or columns:
                 best[c] = max(best.get(c, 0.0), float(over[site, i]))
         for c, strength in best.items():
-            told = explain(weighed, site, c, only_differs=True)
+            told = differs(weighed, site, c)
             out.append(_finding(weighed, site, c, told, strength))
     return sorted(out, key=lambda f: -f.strength)
 

@@ -16,11 +16,12 @@ from vitrail.screen.chance import (
     t_as_z,
 )
 from vitrail.screen.layout import FLOOR, Numbers, Places
-from vitrail.screen.published import BEYOND, OUTCOME, PREDICTED, RELATED_TO, VALUE, Published
+from vitrail.screen.published import BELOW, BEYOND, KEPT, LOCATION, OUTCOME, PREDICTED, RELATED_TO, SIZE, VALUE, Published
+from vitrail.screen.shape import keeping, locations, sizes
 
 Flags = NDArray[np.bool_]
 PRIOR = 12.0  # degrees of freedom that a family's usual spread counts for
-GATE = {PREDICTED: 0.12, OUTCOME: 0.12, RELATED_TO: 0.12}  # differences that matter: of atanh(r), or arcsines of shares
+GATE = {PREDICTED: 0.12, OUTCOME: 0.12, RELATED_TO: 0.12, LOCATION: 0.3, SIZE: 0.4, KEPT: 0.5}  # differences that matter: of atanh(r), or arcsines of shares
 GATE_OF_SHARES = 0.10
 TAIL = 0.92  # Bonferroni over tests that go together is too strict by so much
 LEAST_ROWS = FLOOR
@@ -35,10 +36,14 @@ class Weighed:
         at, m, t = p.layout, p.margins, p.ties
         self.outcome = len(at.columns) - 1
         k = len(at.outcome)
-        self.family = np.concatenate([m.family, t.family, np.full(k, PREDICTED)])
-        self.first = np.concatenate([m.column, at.column[t.first], np.full(k, self.outcome)])
-        self.second = np.concatenate([np.full(len(m.column), -1), at.column[t.second], np.full(k, -1)])
+        number, inputs = at.column[at.numbers], np.arange(self.outcome)
+        shapes = [LOCATION] * len(number) + [SIZE] * len(number) + [KEPT] * len(inputs)
+        self.family = np.concatenate([m.family, t.family, np.full(k, PREDICTED), np.array(shapes, "<U9")])
+        alone = np.concatenate([np.full(k, self.outcome), number, number, inputs])
+        self.first = np.concatenate([m.column, at.column[t.first], alone])
+        self.second = np.concatenate([np.full(len(m.column), -1), at.column[t.second], np.full(len(alone), -1)])
         self.marginal = np.arange(len(self.family)) < len(m.family)
+        self.marginal |= np.isin(self.family, (LOCATION, SIZE))
         self.predicted = self.family == PREDICTED
         shape = (len(p.sites), len(self.family))
         self.z, self.beyond, self.plain, self.effect = (np.zeros(shape) for _ in range(4))
@@ -73,7 +78,31 @@ class Weighed:
         self._weigh_counts(which[which < m])
         self._weigh_ties(which[(which >= m) & (which < m + t)] - m)
         self._weigh_predicted()
+        self._weigh_shapes()
         self._beyond_the_usual()
+
+    def _weigh_shapes(self) -> None:
+        """Never louder than chance allows the counts, or the ties, of the same column."""
+        p = self.published
+        cells = np.zeros((len(p.sites), self.outcome + 1))
+        for family, measured in ((LOCATION, locations), (SIZE, sizes), (KEPT, keeping)):
+            place = np.flatnonzero(self.family == family)
+            column = self.first[place]
+            loud = cells.copy()
+            heard = np.flatnonzero(np.isin(self.family, (RELATED_TO,) if family == KEPT else (BELOW, BEYOND)))
+            for columns in (self.first[heard], self.second[heard]):
+                np.maximum.at(loud.T, columns[columns >= 0], self.z.T[heard[columns >= 0]])
+            x, v = measured(p, self.accused if family == KEPT else ~self.accused[:, column])
+            x, v = (a[:, column] if family == KEPT else a for a in (x, v))
+            there = np.isfinite(x) & (~self.accused[:, column])
+            usual = 1.0 if family == KEPT else 0.0
+            gap = np.nan_to_num(x, nan=usual) - usual
+            self.plain[:, place] = np.abs(gap) / np.sqrt(v)
+            self.z[:, place] = np.minimum(self.plain[:, place], loud[:, column])
+            self.effect[:, place], self._v[:, place] = np.abs(gap), v
+            self.mine[:, place], self.theirs[:, place] = x, usual
+            self.rows[:, place] = np.where(np.isfinite(x), 1.0, 0.0)
+            self._t[:, place], self._df[:, place] = spread_of_others(gap, v, there, True)
 
     def _weigh_counts(self, which: Places) -> None:
         p = self.published.margins
@@ -200,7 +229,8 @@ class Weighed:
         k = np.maximum(df + 1, 1)
         self.spread = spread
         grow = np.sqrt((self._v + spread * (1 + 1 / k)) / np.maximum(self._v, 1e-12))
-        self.beyond = np.where(grow > 1.00005, t_as_z(self.z / grow, PRIOR + k - 1), self.z)
+        whole = np.where(np.isin(self.family, (LOCATION, SIZE, KEPT)), self.plain, self.z)
+        self.beyond = np.where(grow > 1.00005, t_as_z(whole / grow, PRIOR + k - 1), self.z)
         self.beyond = np.minimum(self.beyond, self.z)
         self.reach = np.where(self.marginal, self.beyond, self.plain / grow)
         gate = np.array([GATE.get(str(f), GATE_OF_SHARES) for f in self.family])
