@@ -100,14 +100,16 @@ def _told(kind: str, text: str, **numbers: Any) -> Told:
     return Told(kind, kind not in ("differs", "only here", "not here"), text, numbers)
 
 
-def differs(weighed: Weighed, site: int, column: int) -> Told:
-    """What is said where nothing is held to be wrong."""
-    cell = Cell(weighed, site, column)
-    if cell.kind == "numeric" and np.isfinite(cell.q[9]) and np.isfinite(cell.usual[9]):
-        seen = f"its median is {_n(cell.q[9])} here and {_n(cell.usual[9])} at the other sites"
-    else:
-        seen = "its values are spread otherwise than at the other sites, or go otherwise with other columns"
-    what = "The outcome" if column == weighed.outcome else cell.name
+def differs(weighed: Weighed, site: int, column: int, usual: Numbers) -> Told:
+    """What is said where nothing is held to be wrong. `usual`: [number] the sites' median."""
+    p, at = weighed.published, weighed.published.layout
+    seen = "its values are spread otherwise than at the other sites, or go otherwise with other columns"
+    if at.kinds[column] == "numeric":
+        i = int(np.searchsorted(at.column[at.numbers], column))
+        here = p.quantiles[site, i, 9]
+        if np.isfinite(here) and np.isfinite(usual[i]):
+            seen = f"its median is {_n(here)} here and {_n(usual[i])} over the sites"
+    what = "The outcome" if column == weighed.outcome else at.columns[column]
     return _told("differs", f"{what} differs: {seen}; sites differ as much in other columns, so it may be real.")
 
 

@@ -11,7 +11,7 @@ import warnings
 import numpy as np
 from numpy.typing import NDArray
 
-from vitrail.screen.layout import Numbers
+from vitrail.screen.layout import Numbers, Places
 from vitrail.screen.published import RELATED_TO, Published
 
 Flags = NDArray[np.bool_]
@@ -28,6 +28,14 @@ def median_of_others(x: Numbers, there: Flags) -> Numbers:
     return out
 
 
+def middle_of_sites(p: Published) -> Numbers:
+    """[number]: the median of the sites' medians."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        out: Numbers = np.nanmedian(p.quantiles[:, :, 9], axis=0)
+    return out
+
+
 def widths(p: Published) -> Numbers:
     """[site, number]: between quartiles, or what stands for it where half of the rows hold one value."""
     q = p.quantiles
@@ -35,20 +43,20 @@ def widths(p: Published) -> Numbers:
     return np.where(inner > 0, inner, np.where(np.isfinite(outer), outer, inner))
 
 
-def locations(p: Published, fair: Flags) -> tuple[Numbers, Numbers]:
+def locations(p: Published, fair: Flags, which: Places) -> tuple[Numbers, Numbers]:
     """[site, number]: the median, in widths from the others' median; and its variance by chance."""
-    known = p.known[:, p.layout.column[p.layout.numbers]]
-    wide = median_of_others(widths(p), fair)
+    known = p.known[:, p.layout.column[p.layout.numbers[which]]]
+    wide = median_of_others(widths(p)[:, which], fair)
     wide = np.where(wide > 0, wide, np.nan)
-    middle = p.quantiles[:, :, 9]
+    middle = p.quantiles[:, which, 9]
     return (middle - median_of_others(middle, fair)) / wide, 0.9 / np.maximum(known, 1)
 
 
-def sizes(p: Published, fair: Flags) -> tuple[Numbers, Numbers]:
+def sizes(p: Published, fair: Flags, which: Places) -> tuple[Numbers, Numbers]:
     """[site, number]: the logarithm of the width, as a multiple of the others'; and its variance by chance."""
-    known = p.known[:, p.layout.column[p.layout.numbers]]
+    known = p.known[:, p.layout.column[p.layout.numbers[which]]]
     with np.errstate(all="ignore"):
-        log = np.log(widths(p))
+        log = np.log(widths(p)[:, which])
     log = np.where(np.isfinite(log), log, np.nan)
     return log - median_of_others(log, fair & np.isfinite(log)), 2.5 / np.maximum(known, 1)
 
