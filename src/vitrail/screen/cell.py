@@ -8,7 +8,7 @@ import numpy as np
 
 from vitrail.screen.chance import median_known
 from vitrail.screen.layout import Flags, Numbers
-from vitrail.screen.published import OUTCOME, PREDICTED, RELATED_TO
+from vitrail.screen.published import FAMILIES, OUTCOME, PREDICTED, RELATED_TO
 from vitrail.screen.weigh import Weighed
 
 
@@ -32,7 +32,7 @@ class Cell:
         self.known = float(np.nan_to_num(p.known[site, column]))
         self.own = np.flatnonzero(self._own())
         beyond, family = weighed.beyond[site, self.own], weighed.family[self.own]
-        self.loud = {f: float(beyond[family == f].max(initial=0.0)) for f in weighed.families}
+        self.loud = {f: float(beyond[family == f].max(initial=0.0)) for f in FAMILIES}
         self.counted = float(beyond[weighed.marginal[self.own]].max(initial=0.0))
         # whether ties with the outcome tell of this column: not where the outcome itself is in doubt
         self.predictable = bool((weighed.reach[site][weighed.predicted] < 2.5).all())

@@ -57,7 +57,6 @@ class Weighed:
         shapes = [LOCATION] * len(number) + [SIZE] * len(number) + [KEPT] * len(inputs)
         self.family = np.concatenate([m.family, t.family, np.full(k, PREDICTED), np.array(shapes, "<U9")])
         alone = np.concatenate([np.full(k, self.outcome), number, number, inputs])
-        self.families = [str(f) for f in np.unique(self.family)]
         self.first = np.concatenate([m.column, at.column[t.first], alone])
         self.second = np.concatenate([np.full(len(m.column), -1), at.column[t.second], np.full(len(alone), -1)])
         self.marginal = np.arange(len(self.family)) < len(m.family)
