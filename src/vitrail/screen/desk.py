@@ -116,7 +116,7 @@ class Desk:
         at = self.layout
         both = ~at.is_number[at.inputs][:, None] & ~at.is_number[at.outcome]
         r = np.where(both, 0.0, np.stack([s["outcome"][..., 0] for s in here]))
-        return np.nan_to_num(np.abs(np.nanmean(r, 0))).max(1)
+        return np.asarray(np.nan_to_num(np.abs(np.nanmean(r, 0))).max(1))
 
 
 def choose_cuts(quantiles: Numbers) -> Numbers:
@@ -141,7 +141,8 @@ def _second(low: Numbers) -> Numbers:
     """[number]: the second smallest over sites (of three: the middle one)."""
     low = np.sort(low, axis=0)  # NaN last
     known = np.isfinite(low).sum(0)
-    return np.where(known > 1, np.take_along_axis(low, np.minimum(1, known - 1)[None].clip(min=0), 0)[0], low[0])
+    second = np.take_along_axis(low, np.minimum(1, known - 1)[None].clip(min=0), 0)[0]
+    return np.asarray(np.where(known > 1, second, low[0]))
 
 
 def choose_values(held: Numbers, known: Numbers) -> Numbers:
