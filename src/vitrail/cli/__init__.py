@@ -7,7 +7,7 @@ from typing import Annotated, NoReturn
 
 import typer
 
-from vitrail.cli import coordinator, parties, runs, site, studies
+from vitrail.cli import coordinator, parties, repair, runs, site, studies
 from vitrail.core.problems import VitrailError
 
 app = typer.Typer(
@@ -38,6 +38,7 @@ VERBS = {  # by who uses them, in the order of --help
         site.outbox,
         site.predict,
         site.look,
+        repair.repair,
         site.explain,
         site.leave,
         site.doctor,

@@ -78,7 +78,7 @@ def spot_unit(values: pd.Series, name: str, feature: Feature) -> tuple[Conversio
     """
     present, outside = values.notna(), is_outside(values, feature)
     agreed = bool(outside.any())
-    outside = outside if agreed else _apart(values)
+    outside = outside if agreed else apart(values)
     rest = values[present & ~outside]
     low, high = feature.range if agreed and feature.range else (rest.min(), rest.max())
     most = outside.sum() > present.sum() / 2
@@ -107,7 +107,7 @@ def _far_apart(some: pd.Series, rest: pd.Series) -> bool:
     return bool(high[0] > 1.5 * low[1])
 
 
-def _apart(values: pd.Series) -> pd.Series:
+def apart(values: pd.Series) -> pd.Series:
     """The smaller of two groups with a wide gap between them; nobody where there is no such gap."""
     known, none = np.sort(values.dropna().to_numpy()), pd.Series(False, index=values.index)
     if len(known) < FEW_ROWS or known[0] <= 0:
