@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from vitrail.cli.given import StudyFile
 from vitrail.core.problems import Problem, VitrailError
+
+if TYPE_CHECKING:
+    from vitrail.study import Study
 
 
 def repair(
-    study: StudyFile,
+    study: Annotated[Path, typer.Argument(help="The study file (TOML), the folder of a run, or this site's kit.")],
     file: Annotated[Path, typer.Argument(help="The site's own table; it is never changed.")],
     feature: Annotated[str, typer.Option(help="The column, or the outcome.")] = "",
     cause: Annotated[str, typer.Option(help="What is wrong with it, in the words of `vitrail look`.")] = "",
@@ -33,9 +35,8 @@ def repair(
 
     from vitrail.explain.corrected import correct, to_text, write_copy
     from vitrail.explain.repair import Repair
-    from vitrail.study import Study
 
-    agreed = Study.load(study)
+    agreed = _study_of(study)
     problems = []
     if agreed.images or agreed.parties:
         problems.append(Problem(str(study), "only tables of sites are repaired.", "Correct the files by hand."))
@@ -60,3 +61,12 @@ def repair(
         return
     made, note = write_copy(told, write, word or getpass.getuser(), why)
     print(f"\nCopy: {made.resolve()}\nNote: {note.resolve()}\n{file} was not touched.")
+
+
+def _study_of(place: Path) -> Study:
+    from vitrail.deploy import enrol
+    from vitrail.study import Study
+
+    if (place / "invitation.json").exists():
+        return enrol.load_kit(place).study
+    return Study.load(place / "study.toml" if place.is_dir() else place)

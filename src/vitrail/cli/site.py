@@ -220,7 +220,7 @@ def look(
     data: Annotated[Path, typer.Option("--data", help="The site's own file, or its pictures.")],
     run: Annotated[
         Path | None,
-        typer.Argument(help="The folder of a run: with private layers, or of pictures; not with --kit."),
+        typer.Argument(help="The folder of a run; not with --kit."),
     ] = None,
     site: Annotated[str, typer.Option(help="The site whose own eyes these are.")] = "",
     kit: Annotated[Path | None, typer.Option(help="The site's kit, where it took part between machines.")] = None,
@@ -228,8 +228,12 @@ def look(
     picture: Annotated[list[str] | None, typer.Option(help="A picture of --data to be taken apart.")] = None,
     out: Annotated[Path | None, typer.Option(help="The HTML file; without it, look-SITE.html here.")] = None,
 ) -> None:
-    """At a site, alone: its own rows behind each of its marks, or its pictures beside the model. Nothing leaves."""
+    """At a site, alone: its own rows behind each finding and a repair, or its pictures beside the model. Nothing
+    leaves."""
+    import shlex
+
     from vitrail.data.read import read_table
+    from vitrail.explain.look import Look
     from vitrail.explain.text import to_text
     from vitrail.report.private import write_look
     from vitrail.runs import Run
@@ -248,6 +252,8 @@ def look(
         assert run is not None
         told = Run.load(run)
         seen = look_behind(told, site, read_table(data, told.study), feature or [], picture or [])
+    if isinstance(seen, Look):
+        seen = seen._replace(command=shlex.join(["vitrail", "repair", str(kit or run), str(data)]))
     page = write_look(seen, out or Path(f"look-{site_folder(seen.site)}.html"))
     print(f"{to_text(seen)}\n\nPage: {page.resolve()}")
 

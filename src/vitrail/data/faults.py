@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import difflib
 import re
-import shlex
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
@@ -16,6 +15,7 @@ import pandas as pd
 from vitrail.data.cells import as_described
 from vitrail.data.codes import CODES, spot_codes
 from vitrail.data.read import COMPARED, describe_misfit, pick_rows
+from vitrail.data.repair_words import TO_TRY, say_flags
 from vitrail.data.schema import Feature, Table
 from vitrail.data.units import FEW_ROWS, SLIPPED, is_outside, spot_unit
 
@@ -198,10 +198,7 @@ def _say_description(feature: Feature) -> str:
 
 def _say_repair(name: str, cause: str, **numbers: object) -> str:
     """The command that shows what a repair would change."""
-    given = " ".join(
-        f"--{flag} {shlex.quote(_plain(v) if isinstance(v, float) else str(v))}" for flag, v in numbers.items()
-    )
-    return f"To try: vitrail repair STUDY FILE --feature {shlex.quote(name)} --cause {shlex.quote(cause)} {given}"
+    return f"{TO_TRY}{say_flags(name, cause, numbers)}"
 
 
 def find_unit_mixup(seen: Seen) -> Iterator[Finding]:

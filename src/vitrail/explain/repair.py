@@ -15,11 +15,20 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from vitrail.core.problems import Problem, nearest
+from vitrail.data.repair_words import say_flags
 from vitrail.data.schema import Feature, Table, Target, canon
 from vitrail.screen.found import CAUSES, LABEL, Finding
 
-# what no repair brings back -> what to ask for
+# what to ask for; where a repair is possible (TAKES), before it is done
 ASKS = {
+    "unit": "Ask the laboratory, or whoever exported the column, for its unit.",
+    "unit in part": "Ask which rows came from another laboratory or device.",
+    "offset": "Ask whether something was subtracted or added: a zero point, a baseline, an age at another date.",
+    "sign": "Compare the coding with the study's: is low written as high, or 0 as 1?",
+    "code": "Ask what is written where nothing was measured.",
+    "swapped": "Compare the header with the export's source: which column is which?",
+    "recoded": "Compare each category's meaning with the study's code book.",
+    "label flip": "Compare the outcome's coding with the study's: is yes written as no?",
     "constant": "Ask whether the export filled it in, and for the measured values. If it is true, leave it as it is.",
     "clipped": "What lies beyond the bound is lost in this file: ask for the uncut values.",
     "rounded": "The digits are lost in this file: ask for the unrounded values.",
@@ -55,6 +64,12 @@ class Repair(NamedTuple):
     below: float | None = None  # of `unit in part`: only values below, or above
     above: float | None = None
 
+    def flags(self) -> str:
+        """For `vitrail repair`."""
+        given = {name: getattr(self, name) for name in GIVEN if name != "levels"}
+        given = {name: value for name, value in given.items() if value is not None}
+        return say_flags(self.column, self.cause, given, self.levels or {})
+
     def words(self) -> str:
         """In short, what is done."""
         if self.code is not None:
@@ -75,10 +90,14 @@ def repair_of(finding: Finding, table: Table) -> Repair | None:
     if needs is None or any(finding.numbers.get(name) is None for name in needs[0]):
         return None
     told: dict[str, Any] = {n: finding.numbers[n] for n in (*needs[0], *needs[1]) if finding.numbers.get(n) is not None}
-    if "code" in told:
-        told["code"] = canon(told["code"])
-    if "levels" in told:
-        told["levels"] = {canon(a): canon(b) for a, b in told["levels"].items() if canon(a) != canon(b)}
+    try:  # between machines they are a coordinator's word
+        for name in ("factor", "offset", "below", "above"):
+            told |= {name: float(told[name])} if name in told else {}
+        told |= {"code": canon(told["code"])} if "code" in told else {}
+        if "levels" in told:
+            told["levels"] = {canon(a): canon(b) for a, b in dict(told["levels"]).items() if canon(a) != canon(b)}
+    except (TypeError, ValueError):
+        return None
     return Repair(table.target.column if finding.feature == LABEL else finding.feature, finding.kind, **told)
 
 

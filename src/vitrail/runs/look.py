@@ -36,9 +36,10 @@ class Behind(NamedTuple):
 
 
 def behind(run: Run, site: str) -> Behind:
-    known, table = run.known_as(site), run.shifts()  # says so where the method learns no private layers
+    known, table = run.known_as(site), run.shift_table
     means, others = dict[str, Tensor](), 0
-    for key, layer in SYMBOLS.items():
+    for key, layer in SYMBOLS.items() if table is not None and len(table) else ():
+        assert table is not None
         there = table[(table.layer == layer) & (table.site != known)]
         if len(there):
             wide = there.pivot(index="site", columns="feature", values="value")
@@ -52,8 +53,6 @@ def look_behind(
     run: Run, site: str, frame: pd.DataFrame, features: Sequence[str] = (), pictures: Sequence[str] = ()
 ) -> Look | Album:
     """The facts about this site's findings and about the columns it names, from its own table; or its pictures."""
-    if not run.study.images:
-        run.shifts()
     problems = []
     if site not in run.sites:
         problems.append(Problem("--site", f"there is no site {site!r}.", nearest(site, run.sites)))
@@ -84,8 +83,8 @@ def look_at(
 ) -> Look:
     """`seen`: the fingerprint of the rows that the run saw, where it is known."""
     study, ends = mine.study, None
+    own, sides = mine.models()[OWN], [ENDS[what] for what in (INPUT_SHIFT, INPUT_FACTOR)]
     if told.layers:
-        own, sides = mine.models()[OWN], [ENDS[what] for what in (INPUT_SHIFT, INPUT_FACTOR)]
         (b, w), (b_others, w_others) = (
             [layers[k].double().numpy().ravel() for k in sides] for layers in (own, told.layers)
         )
@@ -101,6 +100,7 @@ def look_at(
         expects=_Expects(mine, told.layers) if told.layers else None,
         same=seen in (None, fingerprint_rows(clean(frame, study))),
         study=study.name,
+        private=sides[0] in own,
     )
 
 

@@ -1,0 +1,94 @@
+"""A finding of the screening in a site's own rows: its cause with the rows behind it, and a repair that they bear out.
+
+The screening's cause comes first. What the file itself shows, or the shared model with private layers, is added where
+it says the same (then in one), or something that can be true besides; never a second reading of the same values.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import pandas as pd
+
+from vitrail.core.problems import VitrailError
+from vitrail.data.cells import as_described
+from vitrail.data.read import pick_rows, take_columns
+from vitrail.data.schema import Feature, Table, Target
+from vitrail.explain.causes import Cause
+from vitrail.explain.plan import plan
+from vitrail.explain.repair import ASKS, repair_of
+from vitrail.screen.found import CAUSES, LABEL, Finding
+
+# what a file shows (explain/causes) -> the screening's causes that say the same
+SAME = {
+    "swapped_label": ("label flip",),
+    "swapped_columns": ("swapped",),
+    "disguised_missing": ("code",),
+    "filled_in": ("code",),
+    "unit_mixup": ("unit", "unit in part"),
+    "recoded": ("recoded", "sign"),
+    "clipped": ("clipped",),
+    "constant_column": ("constant",),
+    "much_missing": ("not here",),
+}
+BESIDES = ("missing_by_class", "much_missing", "clipped")  # can be true of a column whatever else is
+OPEN = ("differs",)  # names no cause: what the file shows comes first
+
+
+def join_causes(finding: Finding, shown: Sequence[Cause], frame: pd.DataFrame, table: Table) -> tuple[Cause, ...]:
+    """One list: the finding's own cause, and of what the file shows that which goes with it."""
+    if finding.kind in OPEN:
+        return tuple(shown)
+    own = _own_cause(finding, frame, table)
+    alike = [c for c in shown if finding.kind in SAME.get(c.kind, ())]
+    for cause in alike[:1]:
+        own = own._replace(numbers="; ".join(t for t in (own.numbers, cause.numbers) if t))
+        if not own.command:  # the finding's numbers do not fit this file, its own do
+            own = own._replace(repair=cause.repair, rows=cause.rows, count=cause.count, command=cause.command)
+    return own, *(c for c in shown if c.kind in BESIDES and c not in alike)
+
+
+def _own_cause(finding: Finding, frame: pd.DataFrame, table: Table) -> Cause:
+    name = table.target.column if finding.feature == LABEL else finding.feature
+    what: Feature | Target = table.target if finding.feature == LABEL else table.features[name]
+    blank, repair = Cause(finding.kind, CAUSES[finding.kind], "", ASKS[finding.kind]), repair_of(finding, table)
+    cells = take_columns(frame)[0]
+    if repair is None or name not in cells:
+        values = as_described(cells[name], what)[0] if name in cells else pd.Series(dtype=float)
+        return blank._replace(numbers=_describe(finding, values, what))
+    try:
+        change = plan([repair], pd.DataFrame(cells).reset_index(drop=True), table)[0][0]
+    except VitrailError as error:
+        return blank._replace(numbers=f"in this file it is not seen: {error.problems[0].what.rstrip('.')}")
+    at = np.zeros(len(frame), bool)
+    at[change.after.index] = True
+    words = f"{ASKS[finding.kind]} If so: {change.repair.words()}."
+    rows = tuple(pick_rows(frame.index, at)[:5])
+    return Cause(finding.kind, CAUSES[finding.kind], change.numbers, words, rows, int(at.sum()), change.repair.flags())
+
+
+def _describe(finding: Finding, values: pd.Series, what: Feature | Target) -> str:
+    """The site's own numbers where there is no repair."""
+    known = values.dropna()
+    if finding.kind == "label noise" and "share" in finding.numbers:
+        return f"by the other sites' rows about {finding.numbers['share']:.0%} of {len(known)} outcomes are wrong"
+    if finding.kind in ("only here", "not here") or not len(known):
+        return f"{len(known)} of {len(values)} rows have a value"
+    counts = known.value_counts()
+    top, times = counts.index[0], int(counts.iloc[0])
+    if what.levels:
+        return f"{times} of {len(known)} values are {what.levels[int(top)]}"
+    if finding.kind == "constant":
+        return f"{times} of {len(known)} values are {top:g}"
+    if finding.kind == "clipped":
+        ends = [(int((known == end).sum()), end) for end in (known.min(), known.max())]
+        return "{} values are {:g}, the smallest, and {} are {:g}, the largest".format(*ends[0], *ends[1])
+    if finding.kind == "rounded":
+        return f"{len(known)} values are {len(counts)} different ones; the smallest step is {_step(counts):g}"
+    low, middle, high = known.quantile([0.05, 0.5, 0.95])
+    return f"half of {len(known)} values are below {middle:.4g}, nine of ten between {low:.4g} and {high:.4g}"
+
+
+def _step(counts: pd.Series) -> float:
+    return float(np.diff(np.sort(counts.index.to_numpy(float))).min()) if len(counts) > 1 else 0.0
