@@ -29,8 +29,9 @@ def told(site: str = NAME, frame: pd.DataFrame | None = None) -> Look:
     frame = vt.datasets.heart_disease()["switzerland"] if frame is None else frame
     encoder = fit_encoders({site: clean(frame, STUDY)}, STUDY)[site]
     one = np.ones(len(encoder.columns))
-    marks = [("oldpeak", "stretched"), ("cp", "recoded"), ("(label)", "swapped label")]
-    findings = [Finding(site, f, k, True, 1.0, f"{site}, {f}: something") for f, k in marks]
+    marks = [("oldpeak", "unit", {"factor": 0.5}), ("cp", "recoded", {"levels": {"1": "2", "2": "1"}})]
+    marks += [("(label)", "label flip", {}), ("thalach", "differs", {})]
+    findings = [Finding(site, f, k, k != "differs", 1.0, f"{site}, {f}: something", n) for f, k, n in marks]
     ends = InputLayers(0.3 * one, 1.4 * one, 0 * one, one, 3)
     return look(site, frame, STUDY, encoder, findings, ["chol", "exang"], ends=ends, same=False, study=STUDY.name)
 
@@ -55,7 +56,8 @@ def test_it_needs_nothing_else(html: str) -> None:
 
 
 def test_no_row_can_be_told_apart() -> None:
-    """Neither identifiers nor row numbers nor a column that the study does not know."""
+    """By whom it concerns: no identifier, no column that the study does not know. Lines of the site's own file are
+    told, as examples, and say nothing without the file."""
     frame = vt.datasets.heart_disease()["switzerland"]
     frame.insert(0, "patient", [f"PAT{i:05d}" for i in range(len(frame))])
     frame.index = pd.RangeIndex(7_000_000, 7_000_000 + len(frame))
@@ -64,7 +66,7 @@ def test_no_row_can_be_told_apart() -> None:
     assert "values are 99" in page
     assert "PAT0" not in page
     assert "patient" not in page
-    assert not re.search(r"\b7000\d{3}\b", page)
+    assert len(set(re.findall(r"\b7000\d{3}\b", page))) <= 10
 
 
 def test_it_opens_without_a_complaint(html: str, tmp_path: Path) -> None:

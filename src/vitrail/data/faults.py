@@ -62,7 +62,7 @@ class Seen:
     @cached_property
     def swapped(self) -> dict[str, str]:
         """Columns that seem to have changed places, each with the other: they fit one another's description."""
-        there = {n: f for n, f in self.table.features.items() if n in self.columns and self.values[n].notna().any()}
+        there = {n: f for n, f in self.table.features.items() if n in self.columns and not self.absent(n).all()}
         fits = {n: _fit(self.columns[n], f) for n, f in there.items()}
         odd = [n for n, fit in fits.items() if fit < 1 - SLIPPED]
         out: dict[str, str] = {}
@@ -150,7 +150,7 @@ def find_extra_column(seen: Seen) -> Iterator[Finding]:
 def _find_misfits(seen: Seen, kind: str, described_as: tuple[str, ...]) -> Iterator[Finding]:
     for name, wrong in seen.wrong.items():
         what = seen.table.target if name == seen.table.target.column else seen.table.features[name]
-        if wrong.any() and what.kind in described_as:
+        if wrong.any() and what.kind in described_as and name not in seen.swapped:
             problem = describe_misfit(name, seen.columns[name], wrong, what)
             text, hint = problem.what.rstrip("."), problem.hint
             yield Finding(kind, "error", name, seen.rows(wrong), int(wrong.sum()), text, hint)

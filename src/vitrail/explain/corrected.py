@@ -66,6 +66,7 @@ def to_text(told: Corrected) -> str:
     for change in told.changes:
         lines.append(f"{change.column}: {CAUSES[change.repair.cause]}. Repair: {change.repair.words()}")
         lines.append(f"  {change.numbers}")
+        lines += ["  This makes the column fit the study worse than before."] * change.worse
         lines += [f"  row {row}: {a} -> {b}" for row, a, b in _examples(change)]
         lines += [f"  and {len(change.after) - SHOWN} more"] * (len(change.after) > SHOWN)
     return "\n".join(lines)

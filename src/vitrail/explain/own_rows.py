@@ -32,7 +32,7 @@ SAME = {
     "constant_column": ("constant",),
     "much_missing": ("not here",),
 }
-BESIDES = ("missing_by_class", "much_missing", "clipped")  # can be true of a column whatever else is
+BESIDES = ("disguised_missing", "missing_by_class", "much_missing", "clipped")  # can be true of a column whatever else is
 OPEN = ("differs",)  # names no cause: what the file shows comes first
 
 
@@ -58,9 +58,11 @@ def _own_cause(finding: Finding, frame: pd.DataFrame, table: Table) -> Cause:
         values = as_described(cells[name], what)[0] if name in cells else pd.Series(dtype=float)
         return blank._replace(numbers=_describe(finding, values, what))
     try:
-        change = plan([repair], pd.DataFrame(cells).reset_index(drop=True), table)[0][0]
+        change, *more = plan([repair], pd.DataFrame(cells).reset_index(drop=True), table)[0]
     except VitrailError as error:
         return blank._replace(numbers=f"in this file it is not seen: {error.problems[0].what.rstrip('.')}")
+    if change.worse or any(c.worse for c in more):
+        return blank._replace(numbers=f"in this file it is not seen: repaired, it would fit worse ({change.numbers})")
     at = np.zeros(len(frame), bool)
     at[change.after.index] = True
     words = f"{ASKS[finding.kind]} If so: {change.repair.words()}."

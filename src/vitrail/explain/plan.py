@@ -28,6 +28,7 @@ class Change(NamedTuple):
     before: pd.Series  # the cells that change, by the line of their row
     after: pd.Series
     numbers: str  # in words: how many, and what becomes of them
+    worse: bool = False  # fewer cells fit the study's description than before
 
 
 def plan(
@@ -98,10 +99,12 @@ def _renumber(repair: Repair, cells: pd.Series, what: Feature | Target, comma: C
     unit = f" {what.unit}" if what.unit else ""
     numbers = f"{len(some)} of {int(values.notna().sum())} values change: median {some.median():.4g} becomes "
     numbers += f"{back.median():.4g}{unit}"
+    worse = False
     if isinstance(what, Feature) and what.range:
         out = [int(is_outside(v, what).sum()) for v in (values, values.where(~which, back))]
         numbers += f"; outside {what.range[0]:g} to {what.range[1]:g}{unit}: {out[0]} before, {out[1]} after"
-    return Change(repair, repair.column, cells[which], after, numbers)
+        worse = out[1] > out[0]
+    return Change(repair, repair.column, cells[which], after, numbers, worse)
 
 
 def _other_unit(repair: Repair, values: pd.Series, what: Feature | Target) -> pd.Series:
@@ -188,8 +191,8 @@ def _relabel(repair: Repair, cells: pd.Series, what: Feature | Target) -> Change
     kept = [to.get(i, i) for i in range(len(what.levels)) if (values == i).any()]
     if len(set(kept)) < len(kept):
         numbers += "; two codes become one, which cannot be taken back"
-    return Change(repair._replace(levels={what.levels[a]: what.levels[b] for a, b in to.items()}),
-                  repair.column, cells[which], after, numbers)  # fmt: skip
+    told = repair._replace(levels={what.levels[a]: what.levels[b] for a, b in to.items()})
+    return Change(told, repair.column, cells[which], after, numbers)
 
 
 def _swap(repair: Repair, frame: pd.DataFrame, known: Mapping[str, Feature | Target]) -> list[Change]:
@@ -206,5 +209,6 @@ def _swap(repair: Repair, frame: pd.DataFrame, known: Mapping[str, Feature | Tar
         numbers = f"{int(which.sum())} of {len(frame)} cells change places; those that fit the study's description: "
         numbers += f"{fit[0]:.0%} before, {fit[1]:.0%} after"
         mine = repair if name == repair.column else repair._replace(column=name, other=names[0])
-        out.append(Change(mine, name, cells[which], others[which].where(others[which].notna(), ""), numbers))
+        after = others[which].where(others[which].notna(), "")
+        out.append(Change(mine, name, cells[which], after, numbers, fit[1] < fit[0]))
     return out

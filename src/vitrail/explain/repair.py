@@ -42,7 +42,7 @@ TAKES = {  # cause -> the numbers that its repair needs, and those that it may h
     "unit": (("factor",), ("offset",)),
     "unit in part": (("factor",), ("offset", "below", "above")),
     "offset": (("offset",), ()),
-    "sign": ((), ("offset",)),
+    "sign": ((), ("offset", "levels")),
     "code": (("code",), ()),
     "swapped": (("other",), ()),
     "recoded": (("levels",), ()),

@@ -28,7 +28,7 @@ def to_text(told: Look | Album) -> str:
         lines += [f"  {line}" for line in _bars_in_text(view)]
         lines += [f"  {view.reading}"] if view.reading else []
         for i, cause in enumerate(view.causes):
-            lines.append(f"  {view.rank(i)}: {cause.what}: {cause.numbers}.{_rows(cause)}")
+            lines.append(f"  {view.rank(i)}: {cause.what}: {cause.numbers}. {rows_of(cause)}".rstrip())
             lines.append(f"    To do: {cause.repair}")
             lines += [f"    To try: {told.command} {cause.command}"] if cause.command else []
         lines += [] if view.causes else [f"  {view.rank(0)}: {view.verdict}."]
@@ -37,12 +37,12 @@ def to_text(told: Look | Album) -> str:
     return "\n".join(lines).rstrip()
 
 
-def _rows(cause: Cause) -> str:
+def rows_of(cause: Cause) -> str:
     """Which rows of the file these are, as examples."""
     if not cause.rows:
         return ""
     more = cause.count - len(cause.rows)
-    return f" {name_rows(cause.rows).capitalize()}{f' and {more} more' if more > 0 else ''}."
+    return f"{name_rows(cause.rows).capitalize()}{f' and {more} more' if more > 0 else ''}."
 
 
 def _bars_in_text(view: View) -> Iterable[str]:

@@ -16,6 +16,7 @@ from vitrail.explain.album import Album
 from vitrail.explain.hidden import Hidden
 from vitrail.explain.look import NO_MARK, Group, Look, View
 from vitrail.explain.seen import Box
+from vitrail.explain.text import rows_of
 from vitrail.report import draw
 from vitrail.report.frame import fill, write_page
 from vitrail.report.words import shorten
@@ -36,7 +37,8 @@ def render_private(told: Look | Album) -> str:
         return fill("album.html", told=told, **tools)
     views = [(view, rows_figure(view)) for view in told.views]
     marked = any(v.trouble for v in told.views)
-    return fill("private.html", told=told, views=views, marked=marked, no_mark=NO_MARK, label=LABEL)
+    about: dict[str, Any] = {"views": views, "marked": marked, "no_mark": NO_MARK, "label": LABEL}
+    return fill("private.html", told=told, rows_of=rows_of, **about)
 
 
 def _embedded(picture: NDArray[np.uint8]) -> str:
