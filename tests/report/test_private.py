@@ -59,13 +59,13 @@ def test_no_row_can_be_told_apart() -> None:
     """By whom it concerns: no identifier, no column that the study does not know. Lines of the site's own file are
     told, as examples, and say nothing without the file."""
     frame = vt.datasets.heart_disease()["switzerland"]
-    frame.insert(0, "patient", [f"PAT{i:05d}" for i in range(len(frame))])
+    frame.insert(0, "ward_no", [f"PAT{i:05d}" for i in range(len(frame))])
     frame.index = pd.RangeIndex(7_000_000, 7_000_000 + len(frame))
     frame.loc[frame.index[:12], "oldpeak"] = 99.0  # `check` names the rows of such a heap
     page = render_private(told("here", frame))
     assert "values are 99" in page
     assert "PAT0" not in page
-    assert "patient" not in page
+    assert "ward_no" not in page
     assert len(set(re.findall(r"\b7000\d{3}\b", page))) <= 10
 
 
