@@ -166,7 +166,8 @@ def test_a_finding_alone_conjures_up_no_repair(plant: Callable[[pd.DataFrame], N
     if kind not in TAKES or feature in ("exang", "cp", LABEL):  # codes that mean something else look like any
         return
     view = seen("cleveland", SITES["cleveland"], finding(feature, kind, **numbers))
-    assert "in this file it is not seen" in view.causes[0].numbers
+    said = f"{view.causes[0].numbers} {view.causes[0].repair}"
+    assert "in this file it is not seen" in said or "cannot be told from the values" in said
     assert not view.causes[0].command
 
 
@@ -360,8 +361,8 @@ def test_it_works_for_a_method_without_private_layers() -> None:
     plain = vt.federate(STUDY, SITES, method="fedavg", rounds=1)
     told = look_behind(plain, "cleveland", SITES["cleveland"], ["chol"])
     assert isinstance(told, Look)
-    assert told.views[-1].name == "chol"
-    assert told.views[-1].reading == "", "there is no layer that could read it otherwise"
+    view = next(v for v in told.views if v.name == "chol")
+    assert view.reading == "", "there is no layer that could read it otherwise"
 
 
 def test_on_the_command_line(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

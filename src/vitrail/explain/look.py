@@ -26,6 +26,8 @@ from vitrail.screen.found import CAUSES, LABEL, Finding
 BINS = 40  # at most
 CLASSES = 6  # so many are drawn, the largest
 NO_MARK = "No finding concerns this site: its data fits as well as chance allows."
+MAY_BE_REAL = "Nothing at this site is likely wrong; where it differs, that may be real."
+NOT_ASKED = "The run did not compare the sites' data, or not this site's: here is only what the file shows."
 COMMAND = "vitrail repair STUDY FILE"  # how a repair is called, before its own flags
 NOTHING = "nothing that the file alone shows"
 
@@ -49,6 +51,7 @@ class View(NamedTuple):
     unit: str
     trouble: str = ""  # the finding's cause in words; empty where somebody only asked
     wrong: bool = False  # likely wrong; else it differs, and may be real
+    brief: bool = False  # it may be real, nothing in the file speaks against that, and nobody asked: told in short
     said: str = ""  # the finding's text
     edges: tuple[float, ...] = ()  # of the bins, when numeric
     levels: tuple[str, ...] = ()
@@ -88,6 +91,15 @@ class Look(NamedTuple):
     views: tuple[View, ...]
     columns: tuple[str, ...]  # what could be looked at
     command: str = COMMAND  # before a cause's own flags
+    judged: bool = True  # whether the site was compared with the others at all
+
+    @property
+    def lead(self) -> str:
+        if any(v.wrong for v in self.views):
+            return f"What is behind the federation's findings about this site, seen in its own {self.rows} rows."
+        if not self.judged:
+            return NOT_ASKED
+        return MAY_BE_REAL if any(v.trouble for v in self.views) else NO_MARK
 
 
 def look(
@@ -103,13 +115,15 @@ def look(
     same: bool = True,
     study: str = "",
     private: bool = True,
+    judged: bool = True,
 ) -> Look:
     """`findings` are those about this site; `asked` names further columns, or the target. `private`: the method learns
-    layers of the site's own, whether or not the others published theirs."""
+    layers of the site's own, whether or not the others published theirs. `judged`: it was compared with them."""
     rows = clean(frame, table).reset_index(drop=True)  # labels may repeat, positions do not
     wanted = {f.feature: f for f in reversed(findings)}  # of several about one column the first
     wanted = {f.feature: wanted[f.feature] for f in findings}
-    names = dict.fromkeys([*wanted, *(LABEL if a in (LABEL, table.target.column) else a for a in asked)])
+    also = [LABEL if a in (LABEL, table.target.column) else a for a in asked]
+    names = dict.fromkeys([*(n for n, f in wanted.items() if f.wrong), *also, *wanted])
     kinds = {name: wanted[name].kind if name in wanted else "" for name in names}
     causes = find_causes(frame, rows, table, encoder, expects, kinds)
     views = []
@@ -124,9 +138,11 @@ def look(
                 causes=join_causes(found, causes[name], frame, table),
                 ask=ASKS[found.kind],
             )
+            view = view._replace(brief=not (found.wrong or name in also or any(c.command for c in view.causes)))
         views.append(view)
+    views.sort(key=lambda view: view.brief)  # stable
     offered = (*table.features, table.target.column)
-    return Look(site, study, table.target.column, len(rows), same, tuple(views), offered)
+    return Look(site, study, table.target.column, len(rows), same, tuple(views), offered, judged=judged)
 
 
 def _view(rows: pd.DataFrame, table: Table, encoder: Encoder, name: str, ends: InputLayers | None) -> View:

@@ -15,9 +15,10 @@ from vitrail.core.problems import VitrailError
 from vitrail.data.cells import as_described
 from vitrail.data.read import pick_rows, take_columns
 from vitrail.data.schema import Feature, Table, Target
+from vitrail.data.units import spot_unit
 from vitrail.explain.causes import Cause
-from vitrail.explain.plan import plan
-from vitrail.explain.repair import ASKS, repair_of
+from vitrail.explain.plan import UnclearError, plan
+from vitrail.explain.repair import ASKS, Repair, repair_of
 from vitrail.screen.found import CAUSES, LABEL, Finding
 
 # what a file shows (explain/causes) -> the screening's causes that say the same
@@ -32,8 +33,13 @@ SAME = {
     "constant_column": ("constant",),
     "much_missing": ("not here",),
 }
-BESIDES = ("disguised_missing", "missing_by_class", "much_missing", "clipped")  # can be true of a column whatever else is
-OPEN = ("differs",)  # names no cause: what the file shows comes first
+BESIDES = (
+    "disguised_missing",
+    "missing_by_class",
+    "much_missing",
+    "clipped",
+)  # true of a column whatever else is
+OPEN = ("other", "differs")  # name no cause: what the file shows comes first
 
 
 def join_causes(finding: Finding, shown: Sequence[Cause], frame: pd.DataFrame, table: Table) -> tuple[Cause, ...]:
@@ -52,22 +58,41 @@ def join_causes(finding: Finding, shown: Sequence[Cause], frame: pd.DataFrame, t
 def _own_cause(finding: Finding, frame: pd.DataFrame, table: Table) -> Cause:
     name = table.target.column if finding.feature == LABEL else finding.feature
     what: Feature | Target = table.target if finding.feature == LABEL else table.features[name]
-    blank, repair = Cause(finding.kind, CAUSES[finding.kind], "", ASKS[finding.kind]), repair_of(finding, table)
-    cells = take_columns(frame)[0]
-    if repair is None or name not in cells:
-        values = as_described(cells[name], what)[0] if name in cells else pd.Series(dtype=float)
-        return blank._replace(numbers=_describe(finding, values, what))
-    try:
-        change, *more = plan([repair], pd.DataFrame(cells).reset_index(drop=True), table)[0]
-    except VitrailError as error:
-        return blank._replace(numbers=f"in this file it is not seen: {error.problems[0].what.rstrip('.')}")
-    if change.worse or any(c.worse for c in more):
-        return blank._replace(numbers=f"in this file it is not seen: repaired, it would fit worse ({change.numbers})")
-    at = np.zeros(len(frame), bool)
-    at[change.after.index] = True
-    words = f"{ASKS[finding.kind]} If so: {change.repair.words()}."
-    rows = tuple(pick_rows(frame.index, at)[:5])
-    return Cause(finding.kind, CAUSES[finding.kind], change.numbers, words, rows, int(at.sum()), change.repair.flags())
+    blank, cells = Cause(finding.kind, CAUSES[finding.kind], "", ASKS[finding.kind]), take_columns(frame)[0]
+    values = as_described(cells[name], what)[0] if name in cells else pd.Series(dtype=float)
+    doubts, repairs = "", _repairs(finding, values, table)
+    for repair in repairs:
+        try:
+            change, *more = plan([repair], pd.DataFrame(cells).reset_index(drop=True), table)[0]
+        except UnclearError as error:
+            (unclear,) = error.problems
+            words = f"{ASKS[finding.kind]} {unclear.what[:1].upper()}{unclear.what[1:]} {unclear.hint}"
+            blank = blank._replace(repair=words)
+            continue
+        except VitrailError as error:
+            doubts = doubts or f"in this file it is not seen: {error.problems[0].what.rstrip('.')}"
+            continue
+        if change.worse or any(c.worse for c in more):
+            doubts = doubts or f"in this file it is not seen: repaired, it would fit worse ({change.numbers})"
+            continue
+        at = np.zeros(len(frame), bool)
+        at[change.after.index] = True
+        words = f"{ASKS[finding.kind]} If so: {change.repair.words()}."
+        rows, flags = tuple(pick_rows(frame.index, at)[:5]), change.repair.flags()
+        return Cause(finding.kind, CAUSES[finding.kind], change.numbers, words, rows, int(at.sum()), flags)
+    return blank._replace(numbers=doubts or _describe(finding, values, what))
+
+
+def _repairs(finding: Finding, values: pd.Series, table: Table) -> list[Repair]:
+    """What may be tried, the likeliest first."""
+    told = repair_of(finding, table)
+    if finding.kind != "unit in part" or finding.feature == LABEL:
+        return [told] if told else []
+    # quantiles tell a factor only roughly; the rows that are apart tell which conversion it is
+    spotted = spot_unit(values, finding.feature, table.features[finding.feature])
+    known = [Repair(finding.feature, finding.kind, c.factor, c.offset or None) for c in [spotted[0]]] if spotted else []
+    back = [told._replace(factor=1 / told.factor, offset=None)] if told and told.factor and not told.offset else []
+    return [*known, *([told] if told else []), *back]
 
 
 def _describe(finding: Finding, values: pd.Series, what: Feature | Target) -> str:

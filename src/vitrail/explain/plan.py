@@ -17,7 +17,11 @@ from vitrail.data.units import apart, is_outside
 from vitrail.explain.repair import Repair, wrong_numbers, wrong_words
 
 DIGITS = Context(prec=12)  # of a repaired number: as many as a measured one can have
-FEW = 0.02  # of the values may lie outside the agreed range, and it fits all the same
+SCALE = 11  # different whole numbers at most that are taken for a scale, as from 1 to 5 or 0 to 10
+
+
+class UnclearError(VitrailError):
+    """What a repair would do cannot be told from the file: somebody must say one more number."""
 
 
 class Change(NamedTuple):
@@ -36,18 +40,21 @@ def plan(
 ) -> tuple[list[Change], pd.DataFrame]:
     """What each repair changes, and the frame afterwards; all problems at once. `comma`: whether numbers are written
     with one where a column does not tell. No two rows of the frame have the same label."""
-    changes, problems, now = list[Change](), list[Problem](), frame.astype(object)
+    changes, problems, unclear, now = list[Change](), list[Problem](), 0, frame.astype(object)
     for repair in repairs:
         try:
             made = _change(repair, frame, table, comma)
         except VitrailError as error:
             problems += error.problems
+            unclear += isinstance(error, UnclearError)
             continue
         for change in made:
             now.loc[change.after.index, change.column] = change.after.where(change.after != "", None)
         changes += made
     for name in {c.column: 0 for c in changes if sum(c.column == d.column for d in changes) > 1}:
         problems.append(Problem(f"column {name}", "two repairs change it.", "Do one, and look again."))
+    if unclear and len(problems) == unclear:
+        raise UnclearError("cannot repair", problems)
     _refuse(problems)
     return changes, now
 
@@ -128,7 +135,8 @@ def _other_unit(repair: Repair, values: pd.Series, what: Feature | Target) -> pd
     inside = which.any() and len(rest) and rest.min() <= converted[which].median() <= rest.max()
     if not inside:
         text = f"which rows of {repair.column} are in the other unit cannot be told from the values."
-        _refuse([Problem("--cause", text, "Say it: --below X or --above X, by the file or by who measured.")])
+        hint = "Say it: --below X or --above X, by the file or by who measured."
+        raise UnclearError("cannot repair", [Problem("--cause", text, hint)])
     return which
 
 
@@ -137,14 +145,15 @@ def _turn_at(repair: Repair, values: pd.Series, what: Feature | Target) -> float
     if repair.offset is not None:
         return repair.offset
     known = values.dropna()
-    if isinstance(what, Feature) and what.range:
-        ways = [w for w in {0.0: 0, sum(what.range): 0} if is_outside(w - known, what).mean() <= FEW]
-    else:
-        ways = [0.0] if (known < 0).all() else []
-    if len(ways) != 1:
-        text = f"about which value {repair.column} is turned round cannot be told from its agreed range."
-        _refuse([Problem("--offset", text, "Say it: --offset 0 for -value, --offset 10 for 10 - value.")])
-    return ways[0]
+    agreed = what.range if isinstance(what, Feature) else None
+    if (known <= 0).all() and (agreed is None or agreed[1] > 0):
+        return 0.0  # the sign was lost
+    scale = agreed is not None and known.nunique() <= SCALE and not is_outside(known, what).any()  # type: ignore[arg-type]
+    if agreed is None or not scale or (known != known.round()).any():
+        text = f"about which value {repair.column} is turned round cannot be told from the file."
+        hint = "Say it: --offset 0 for -value, --offset 10 for 10 - value."
+        raise UnclearError("cannot repair", [Problem("--offset", text, hint)])
+    return sum(agreed)
 
 
 def write_number(value: float, factor: float, offset: float, point: str = ".") -> str:

@@ -34,6 +34,7 @@ ASKS = {
     "rounded": "The digits are lost in this file: ask for the unrounded values.",
     "shuffled": "Which value belongs to which row is lost in this file: ask for the column again, joined by patient.",
     "label noise": "Which outcomes are wrong is not in this file: ask how they were recorded, and check a sample.",
+    "other": "Ask how, on whom and with what the column was measured here.",
     "only here": "Nothing is wrong with it: ask the coordinator whether the study needs what one site measures.",
     "not here": "Ask whether it was measured, and for the values; else nothing is to be repaired.",
     "differs": "It may be real, by other patients or another way of measuring: ask before anything is changed.",
@@ -93,6 +94,8 @@ def repair_of(finding: Finding, table: Table) -> Repair | None:
     try:  # between machines they are a coordinator's word
         for name in ("factor", "offset", "below", "above"):
             told |= {name: float(told[name])} if name in told else {}
+        if told.get("offset") == 0 and finding.kind in ("unit", "unit in part"):
+            del told["offset"]
         told |= {"code": canon(told["code"])} if "code" in told else {}
         if "levels" in told:
             told["levels"] = {canon(a): canon(b) for a, b in dict(told["levels"]).items() if canon(a) != canon(b)}

@@ -8,7 +8,7 @@ from vitrail.data.read import name_rows
 from vitrail.explain.album import Album
 from vitrail.explain.album import to_text as album_text
 from vitrail.explain.causes import Cause
-from vitrail.explain.look import NO_MARK, Look, View
+from vitrail.explain.look import Look, View
 
 BARS = "▁▂▃▄▅▆▇█"
 
@@ -20,9 +20,11 @@ def to_text(told: Look | Album) -> str:
     lines = [f"This stays at {told.site}.", ""]
     if not told.same:
         lines += ["These rows are not those that the run saw: what follows mixes the two.", ""]
-    if not any(v.trouble for v in told.views):
-        lines += [f"{NO_MARK} Any column can be looked at: --feature NAME.", ""]
+    if not any(v.wrong for v in told.views):
+        lines += [f"{told.lead} Any column can be looked at: --feature NAME.", ""]
     for view in told.views:
+        if view.brief:
+            continue
         lines.append(f"{view.name}: {view.judged}: {view.trouble}" if view.trouble else view.name)
         lines += [f"  {view.said}"] if view.said else []
         lines += [f"  {line}" for line in _bars_in_text(view)]
@@ -34,6 +36,8 @@ def to_text(told: Look | Album) -> str:
         lines += [] if view.causes else [f"  {view.rank(0)}: {view.verdict}."]
         lines += [f"    To ask: {view.ask}"] if view.ask and not view.causes else []
         lines.append("")
+    if brief := [view.name for view in told.views if view.brief]:
+        lines += ["Differs, and may be real (look at one: --feature NAME):", f"  {', '.join(brief)}"]
     return "\n".join(lines).rstrip()
 
 

@@ -33,6 +33,7 @@ class Behind(NamedTuple):
     findings: list[Finding]
     layers: dict[str, Tensor] = {}  # noqa: RUF012  the mean of the layers that the others published; empty without any
     others: int = 0  # how many did
+    judged: bool = True  # whether the site was compared with the others at all
 
 
 def behind(run: Run, site: str) -> Behind:
@@ -46,7 +47,9 @@ def behind(run: Run, site: str) -> Behind:
             told = wide[list(dict.fromkeys(there.feature))].dropna().to_numpy(dtype=np.float64)
             if others := len(told):
                 means[key] = torch.from_numpy(told.mean(0))
-    return Behind([f for f in run.findings() if f.site == known], means, others)
+    sites = run.screening.sites if run.screening else None
+    judged = sites is not None and bool(sites.loc[sites["site"] == known, "judged"].eq(True).any())
+    return Behind([f for f in run.findings() if f.site == known], means, others, judged)
 
 
 def look_behind(
@@ -101,6 +104,7 @@ def look_at(
         same=seen in (None, fingerprint_rows(clean(frame, study))),
         study=study.name,
         private=sides[0] in own,
+        judged=told.judged,
     )
 
 
