@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from vitrail.core.problems import Problem, VitrailError
+from vitrail.core.problems import Problem, VitrailError, nearest
 
 if TYPE_CHECKING:
+    from vitrail.explain.repair import Repair
     from vitrail.study import Study
 
 
@@ -25,6 +26,11 @@ def repair(
     map_: Annotated[list[str] | None, typer.Option("--map", help="recoded: WRITTEN=MEANT, for each code.")] = None,
     below: Annotated[float | None, typer.Option(help="unit in part: only values below.")] = None,
     above: Annotated[float | None, typer.Option(help="unit in part: only values above.")] = None,
+    found: Annotated[
+        Path | None,
+        typer.Option("--from", help="A run's folder or a screen.json: all repairs that its findings ask for."),
+    ] = None,
+    site: Annotated[str, typer.Option(help="With --from: which site this is, by the name it published under.")] = "",
     write: Annotated[Path | None, typer.Option(help="The corrected copy to make; without it, only shown.")] = None,
     word: Annotated[str, typer.Option(help="Who says so, for the note; else the user of this machine.")] = "",
     why: Annotated[str, typer.Option(help="Why, for the note.")] = "",
@@ -32,35 +38,91 @@ def repair(
     """At a site: what a repair would change in its file; with --write, a corrected copy and a note beside it. Never in
     place."""
     import getpass
+    import shlex
 
+    from vitrail.data.read import ENDING
     from vitrail.explain.corrected import correct, to_text, write_copy
     from vitrail.explain.repair import Repair
 
     agreed = _study_of(study)
-    problems = []
     if agreed.images or agreed.parties:
-        problems.append(Problem(str(study), "only tables of sites are repaired.", "Correct the files by hand."))
-    for flag, given in (("--feature", feature), ("--cause", cause)):
-        if not given:
-            problems.append(Problem(flag, "nothing is given.", "`vitrail look` prints the command to copy."))
-    levels = dict[str, str]()
-    for item in map_ or []:
-        written, equals, meant = item.partition("=")
-        if not equals or not written.strip() or not meant.strip():
-            problems.append(Problem("--map", f"expected WRITTEN=MEANT, got {item!r}.", "Write for example --map 1=2."))
-        elif levels.setdefault(written.strip(), meant.strip()) != meant.strip():
-            problems.append(Problem("--map", f"{written.strip()!r} means two things.", "Write it once."))
-    if problems:
-        raise VitrailError("cannot repair", problems)
-    wanted = Repair(feature, cause.replace("-", " "), factor, offset, code, other, levels or None, below, above)
-    told = correct(file, agreed, [wanted])
+        what = "only tables of sites are repaired."
+        raise VitrailError("cannot repair", [Problem(str(study), what, "Correct the files by hand.")])
+    if found is not None:
+        given = {"--cause": cause, "--factor": factor, "--offset": offset, "--code": code, "--other": other,
+                 "--map": map_, "--below": below, "--above": above}  # fmt: skip
+        if lost := [flag for flag, value in given.items() if value not in (None, "", [])]:
+            what = "the findings tell it."
+            raise VitrailError("cannot repair", [Problem(flag, what, "Leave it out, or --from.") for flag in lost])
+        wanted, reasons = _from_findings(found, site, file, agreed, feature)
+        why = "; ".join([*([why] if why else []), *reasons])
+    else:
+        levels = _read_map(map_ or [], {"--feature": feature, "--cause": cause})
+        wanted = [Repair(feature, cause.replace("-", " "), factor, offset, code, other, levels or None, below, above)]
+    told = correct(file, agreed, wanted)
     print(to_text(told))
     if write is None:
-        copy = file.with_name(f"{file.name.partition('.')[0]}.repaired{''.join(file.suffixes)}")
-        print(f"\nNothing was written. To make a corrected copy: --write {copy}")
+        ending = ENDING.search(file.name)
+        copy = file.with_name(f"{ENDING.sub('', file.name)}.repaired{ending[0] if ending else ''}")
+        print(f"\nNothing was written. To make a corrected copy: --write {shlex.quote(str(copy))}")
         return
     made, note = write_copy(told, write, word or getpass.getuser(), why)
     print(f"\nCopy: {made.resolve()}\nNote: {note.resolve()}\n{file} was not touched.")
+
+
+def _read_map(given: list[str], needed: dict[str, str]) -> dict[str, str]:
+    """WRITTEN=MEANT; and nothing that a repair needs is left out."""
+    hint = "`vitrail look` prints the command to copy."
+    problems = [Problem(flag, "nothing is given.", hint) for flag, value in needed.items() if not value]
+    levels = dict[str, str]()
+    for item in given:
+        written, equals, meant = (part.strip() for part in item.partition("="))
+        if not equals or not written or not meant:
+            problems.append(Problem("--map", f"expected WRITTEN=MEANT, got {item!r}.", "Write for example --map 1=2."))
+        elif levels.setdefault(written, meant) != meant:
+            problems.append(Problem("--map", f"{written!r} means two things.", "Write it once."))
+    if problems:
+        raise VitrailError("cannot repair", problems)
+    return levels
+
+
+def _from_findings(found: Path, site: str, file: Path, agreed: Study, feature: str) -> tuple[list[Repair], list[str]]:
+    """What a screening says is likely wrong at this site and its own rows bear out; the rest is told."""
+    from vitrail.data.read import read_table
+    from vitrail.explain.own_rows import own_cause
+    from vitrail.explain.repair import Repair
+    from vitrail.runs.screened import SCREEN, load_screening
+    from vitrail.screen.found import LABEL
+
+    place = found / SCREEN if found.is_dir() else found
+    try:
+        told = load_screening(place)
+    except (ValueError, KeyError, TypeError, OSError):
+        what = "expected what `vitrail screen` or a run wrote, got something else."
+        raise VitrailError("cannot repair", [Problem(str(place), what, "Give the folder of a run.")]) from None
+    if told is None:
+        raise VitrailError("cannot repair", [Problem(str(place), "there is no screening.", "Give a run's folder.")])
+    names = told.sites["site"].tolist()
+    if site not in names:
+        raise VitrailError("cannot repair", [Problem("--site", f"there is no site {site!r}.", nearest(site, names))])
+    column = LABEL if feature == agreed.target.column else feature
+    mine = [f for f in told.wrong if f.site == site and column in ("", f.feature)]
+    if not mine:
+        what = "nothing is likely wrong there" + (f" with {feature!r}." if feature else ".")
+        raise VitrailError("cannot repair", [Problem("--from", what, "Look at it all the same: vitrail look.")])
+    frame = read_table(file, agreed)
+    repairs, reasons = list[Repair](), list[str]()
+    for finding in mine:
+        cause, repair = own_cause(finding, frame, agreed)
+        if repair is None:
+            about = agreed.target.column if finding.feature == LABEL else finding.feature
+            print(f"{about}: {cause.what}: {cause.numbers}.\n  No repair. {cause.repair}")
+        elif not any({repair.column, repair.other} & {r.column, r.other} - {None} for r in repairs):  # told twice
+            repairs, reasons = [*repairs, repair], [*reasons, finding.text]
+    if not repairs:
+        what = "none of the findings has a repair that this file bears out."
+        raise VitrailError("cannot repair", [Problem("--from", what, "See vitrail look.")])
+    return repairs, reasons
 
 
 def _study_of(place: Path) -> Study:

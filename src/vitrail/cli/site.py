@@ -27,6 +27,10 @@ def check(
         bool, typer.Option("--json", help="Findings as JSON; a list of them where several files are given.")
     ] = False,
     party: Annotated[str, typer.Option(help="Whose table it is, in a study with parties; the host's otherwise.")] = "",
+    pooled: Annotated[
+        Path | None,
+        typer.Option(help="Also against all sites' pooled summaries: screen.json of a run, from the coordinator."),
+    ] = None,
 ) -> None:
     """Check a site's file or pictures against the study, alone and offline. Exit code 0 fine, 1 findings, 2 cannot
     read."""
@@ -34,6 +38,9 @@ def check(
     from vitrail.study import Study
 
     agreed = Study.load(study)
+    if pooled and (agreed.parties or agreed.images):
+        what = "only columns that all sites have are compared with the others'."
+        raise VitrailError("cannot check", [Problem("--pooled", what, "Leave it out.")])
     if agreed.parties:
         from vitrail.vertical.tables import check_files
 
@@ -43,6 +50,13 @@ def check(
         raise VitrailError("cannot check", [Problem("--party", what, "Leave it out.")])
     else:
         checked = check_sites(files, agreed)
+    if pooled:
+        from vitrail.data.read import read_table
+        from vitrail.explain.pooled import read_pooled, unlike_others
+
+        others = read_pooled(pooled)
+        for file, (found, rows) in checked.items():
+            checked[file] = [*found, *unlike_others(read_table(file, agreed), agreed, others)], rows
     told = [
         to_json(found, file.name, rows) if json else to_text(found, file.name, rows, agreed.row_word)
         for file, (found, rows) in checked.items()

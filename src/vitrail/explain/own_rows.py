@@ -33,12 +33,7 @@ SAME = {
     "constant_column": ("constant",),
     "much_missing": ("not here",),
 }
-BESIDES = (
-    "disguised_missing",
-    "missing_by_class",
-    "much_missing",
-    "clipped",
-)  # true of a column whatever else is
+BESIDES = ("disguised_missing", "missing_by_class", "much_missing", "clipped")  # true of a column whatever else is
 OPEN = ("other", "differs")  # name no cause: what the file shows comes first
 
 
@@ -46,16 +41,18 @@ def join_causes(finding: Finding, shown: Sequence[Cause], frame: pd.DataFrame, t
     """One list: the finding's own cause, and of what the file shows that which goes with it."""
     if finding.kind in OPEN:
         return tuple(shown)
-    own = _own_cause(finding, frame, table)
+    own, _ = own_cause(finding, frame, table)
     alike = [c for c in shown if finding.kind in SAME.get(c.kind, ())]
     for cause in alike[:1]:
-        own = own._replace(numbers="; ".join(t for t in (own.numbers, cause.numbers) if t))
-        if not own.command:  # the finding's numbers do not fit this file, its own do
-            own = own._replace(repair=cause.repair, rows=cause.rows, count=cause.count, command=cause.command)
+        if own.command:
+            own = own._replace(numbers=f"{own.numbers}; {cause.numbers}")
+        else:  # the finding's numbers do not fit this file, its own do
+            own = cause._replace(kind=own.kind, what=own.what)
     return own, *(c for c in shown if c.kind in BESIDES and c not in alike)
 
 
-def _own_cause(finding: Finding, frame: pd.DataFrame, table: Table) -> Cause:
+def own_cause(finding: Finding, frame: pd.DataFrame, table: Table) -> tuple[Cause, Repair | None]:
+    """Its cause with the site's own numbers; and the repair, where they bear it out."""
     name = table.target.column if finding.feature == LABEL else finding.feature
     what: Feature | Target = table.target if finding.feature == LABEL else table.features[name]
     blank, cells = Cause(finding.kind, CAUSES[finding.kind], "", ASKS[finding.kind]), take_columns(frame)[0]
@@ -78,9 +75,10 @@ def _own_cause(finding: Finding, frame: pd.DataFrame, table: Table) -> Cause:
         at = np.zeros(len(frame), bool)
         at[change.after.index] = True
         words = f"{ASKS[finding.kind]} If so: {change.repair.words()}."
-        rows, flags = tuple(pick_rows(frame.index, at)[:5]), change.repair.flags()
-        return Cause(finding.kind, CAUSES[finding.kind], change.numbers, words, rows, int(at.sum()), flags)
-    return blank._replace(numbers=doubts or _describe(finding, values, what))
+        shown = {"rows": tuple(pick_rows(frame.index, at)[:5]), "count": int(at.sum())}
+        told = blank._replace(numbers=change.numbers, repair=words, command=change.repair.flags(), **shown)
+        return told, change.repair
+    return blank._replace(numbers=doubts or _describe(finding, values, what)), None
 
 
 def _repairs(finding: Finding, values: pd.Series, table: Table) -> list[Repair]:
