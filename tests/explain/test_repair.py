@@ -25,8 +25,9 @@ from vitrail.explain.corrected import correct, write_copy
 from vitrail.explain.own_rows import own_cause
 from vitrail.explain.plan import plan, write_number
 from vitrail.explain.repair import ASKS, TAKES, Repair, repair_of
+from vitrail.runs.screened import save_screening
 from vitrail.screen import screen
-from vitrail.screen.found import CAUSES, LABEL, Finding
+from vitrail.screen.found import CAUSES, LABEL, Finding, Screening
 
 ROWS = 240
 TABLE = Table(
@@ -75,10 +76,13 @@ FAULTS: dict[str, tuple[str, Change]] = {  # what is wrong, with which column
 }
 
 
+def screen_with(here: pd.DataFrame) -> Screening:
+    return screen({name: clean(frame, TABLE) for name, frame in {**SITES, "here": here}.items()}, TABLE)
+
+
 def screened(here: pd.DataFrame) -> list[Finding]:
     """What is likely wrong at this site."""
-    rows = {name: clean(frame, TABLE) for name, frame in {**SITES, "here": here}.items()}
-    return [f for f in screen(rows, TABLE).wrong if f.site == "here"]
+    return [f for f in screen_with(here).wrong if f.site == "here"]
 
 
 def test_without_a_fault_nothing_is_likely_wrong() -> None:
@@ -319,8 +323,9 @@ def test_on_the_command_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.chdir(tmp_path)
     here = FAULTS["unit"][1](FAULTS["label flip"][1](SITES["here"]))
     Path("data").mkdir()
-    for name, frame in {**SITES, "here": here}.items():
-        frame.to_csv(f"data/{name}.csv", index=False)
+    Path("run").mkdir()
+    here.to_csv("data/here.csv", index=False)
+    save_screening(Path("run/screen.json"), screen_with(here))
     Path("study.toml").write_text(vt.Study.parse(TABLE.model_dump(exclude_defaults=True)).to_toml())
 
     def ask(*words: str) -> str:
@@ -330,13 +335,12 @@ def test_on_the_command_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
         assert done.exit_code in (0, 1), done.output
         return done.output
 
-    ask("screen", "study.toml", "--data", "data", "--out", "screened")
-    words = ["repair", "study.toml", "data/here.csv", "--from", "screened", "--site", "here"]
+    words = ["repair", "study.toml", "data/here.csv", "--from", "run", "--site", "here"]
     said = ask(*words)
     assert "Nothing was written. To make a corrected copy: --write data/here.repaired.csv" in said
     assert "chol: in another unit. Repair: value x 38.67" in said
     assert "sick: the outcome is coded the other way round" in said
-    assert sorted(p.name for p in Path("data").iterdir()) == sorted(f"{n}.csv" for n in SITES), "nothing was written"
+    assert [p.name for p in Path("data").iterdir()] == ["here.csv"], "nothing was written"
     assert "was not touched" in ask(*words, "--write", "data/here.repaired.csv", "--word", "Dr. Weber")
     assert "Its median is" in Path("data/here.repaired.note.md").read_text(), "why: in the finding's words"
     back = read_table(Path("data/here.repaired.csv"), TABLE)
@@ -347,7 +351,7 @@ def test_on_the_command_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     assert "nothing is likely wrong there with 'pain'" in ask(*words, "--feature", "pain")
     assert "got something else" in ask(*words[:4], "study.toml", "--site", "here")
     SITES["here"].assign(lab=50.0).to_csv("data/here.csv", index=False)
-    ask("screen", "study.toml", "--data", "data", "--out", "screened")
+    save_screening(Path("run/screen.json"), screen_with(SITES["here"].assign(lab=50.0)))
     done = CliRunner().invoke(app, words)
     assert "lab: one value in every row: 240 of 240 values are 50.\n  No repair." in done.output
     assert "none of the findings has a repair" in str(done.exception)
