@@ -186,7 +186,7 @@ def test_the_outbox_tells_what_left(federation: Federation, first: Path) -> None
         shown = [e for e in left if e.kind == "round" and e.stage == 1]
         assert shown
         assert all(any(p in box.place(e.number).read_bytes() for e in shown) for p in private)
-        training = [e for e in left if e not in shown and e.kind != "evidence"]
+        training = [e for e in left if e not in shown]
         assert not any(p in box.place(e.number).read_bytes() for e in training for p in private)
 
 

@@ -21,7 +21,6 @@ from vitrail.deploy.message import Message, unpack
 from vitrail.deploy.site import Site
 from vitrail.deploy.words import GROUPS, IN, OUT, WIDTH, contract_words, declared, phrase
 from vitrail.engines.wire import sentences
-from vitrail.runs.fit import AGAIN
 from vitrail.runs.folder import Folder
 from vitrail.runs.setup import resolve
 
@@ -73,7 +72,7 @@ def test_every_tensor_has_plain_words(method: str) -> None:
     out, came = declared(a, True)
     for line in out + came:
         known = OUT if line.direction == "from site" else IN
-        assert line.words or phrase(a, line) in known.values() or line.stage == "evidence"  # whose names are words
+        assert line.words or phrase(a, line) in known.values()
 
 
 def test_who_sees_it() -> None:
@@ -147,14 +146,8 @@ def test_no_more_leaves_than_is_said(method: str, tmp_path: Path) -> None:
     way = Counted({n: Site(n, frame, a, tmp_path / n) for n, frame in heart_disease().items()})
     conduct(Call(way, a, list(way.sites), "0" * 16, 4, 60.0), Folder(tmp_path / "run", resume=False), resume=False)
     said = declared(a, True)[0]
-    again = [m for m in way.said if m.kind == "evidence"][1:]  # as often as there is doubt
-
-    def count(messages: list[Message]) -> int:
-        return sum(t.nbytes for m in messages for t in m.tensors.values())
-
-    once = [x._replace(rounds=1) if x.stage == "evidence" else x for x in said if x.name != AGAIN]
-    assert count(way.said) - count(again) == sum(x.bytes * x.rounds for x in once)
-    assert count(way.said) <= sum(x.bytes * x.rounds for x in said)
+    left = sum(t.nbytes for m in way.said for t in m.tensors.values())
+    assert left == sum(x.bytes * x.rounds for x in said)
 
 
 def promises(method: str) -> bool:

@@ -20,7 +20,7 @@ from report.pages import HEART, HOSTILE, SEEDS, make, run_of
 from vitrail.core.facts import INPUT_SHIFT, Fact
 from vitrail.report import Page, render
 from vitrail.report.heatmap import BLOCK, SHOWN, heatmaps, read_layers, seriate
-from vitrail.runs.fit import ShiftFinding
+from vitrail.screen.found import Finding
 
 FEATURES = "age sex cp=2 cp=3 trestbps chol fbs thalach exang oldpeak slope=2 ca thal=7".split()  # noqa: SIM905
 
@@ -53,19 +53,19 @@ def shifted(
     return pd.DataFrame(rows, columns=columns)
 
 
-def found(count: int) -> list[ShiftFinding]:
+def found(count: int) -> list[Finding]:
     """In no order."""
     strengths = np.random.default_rng(0).permutation(count) + 1.0
     said = "measures {} lower than the others: the model adds {:.1f} SD."
     return [
-        ShiftFinding(s := HEART[i % 4], f := FEATURES[i % 13], "shift", k, 0.97, f"{s} " + said.format(f, k))
+        Finding(s := HEART[i % 4], f := FEATURES[i % 13], "shift", k, 0.97, f"{s} " + said.format(f, k))
         for i, k in enumerate(strengths)
     ]
 
 
 def page(
     shifts: pd.DataFrame | None = None,
-    findings: Sequence[ShiftFinding] = (),
+    findings: Sequence[Finding] = (),
     pseudonyms: Sequence[str] = (),
     **changes: Any,
 ) -> Page:
@@ -297,7 +297,7 @@ def test_findings_strongest_first(count: int) -> None:
 def test_site_and_feature_stand_out_in_a_finding() -> None:
     texts = ["va, chol: too low.", "va, label: swapped.", "Something about va."]
     findings = [
-        ShiftFinding("va", f, "", 3.0 - i, 0.9, t)
+        Finding("va", f, "", 3.0 - i, 0.9, t)
         for i, (f, t) in enumerate(zip(("chol", "(label)", "x"), texts, strict=True))
     ]
     html = render(page(shifted(), findings))
@@ -309,7 +309,7 @@ def test_site_and_feature_stand_out_in_a_finding() -> None:
 def test_hostile_names_stay_text() -> None:
     features = [*HOSTILE, 'x" class="flag', "</title></svg>", "&amp;", "<b>"]
     shifts = shifted(HOSTILE, features, odd=((0, 1, 2.0), (1, 0, -2.0)), refused=[HOSTILE[2]])
-    bad = [ShiftFinding(s, f, f, 1.0, 0.9, f"{s} {f}") for s in HOSTILE for f in features[:2]]
+    bad = [Finding(s, f, f, 1.0, 0.9, f"{s} {f}") for s in HOSTILE for f in features[:2]]
     html = render(page(shifts, bad, sites=HOSTILE))
     assert html.count("<script") == 1, "ours"
     assert "<img" not in html

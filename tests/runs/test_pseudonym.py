@@ -54,9 +54,8 @@ def test_the_layers_are_published_under_the_pseudonym_only(out, study, sites) ->
     same = shifts.assign(site=shifts.site.replace(back)).merge(plain, on=["site", "feature", "layer"])
     assert len(same) == len(plain)
     assert np.allclose(same.value_x, same.value_y), "each with its own numbers"
-    assert np.allclose(same.score_x, same.score_y)
     files = [p for p in out.rglob("*") if p.is_file() and "sites" not in p.relative_to(out).parts]
-    with_layers = {"shifts.csv", "alarms.json", "facts.safetensors"}
+    with_layers = {"shifts.csv", "facts.safetensors"}
     assert with_layers <= {p.name for p in files}
     for path in files:
         words = set(re.findall(r"[\w-]+", path.read_bytes().decode("latin-1")))
@@ -66,9 +65,6 @@ def test_the_layers_are_published_under_the_pseudonym_only(out, study, sites) ->
             assert not words & set(OTHER.values()), path
     assert json.loads((out / "run.json").read_text())["pseudonyms"] == sorted(OTHER.values())
     assert set(run.scores().site) == set(sites), "scores are another thing"
-    first = run.findings()[0]
-    assert (first.site, first.feature) == ("ward-z", "age")
-    assert first.text.startswith("ward-z, age: ")
 
 
 def test_the_order_of_rows_tells_nothing(out, study, sites) -> None:

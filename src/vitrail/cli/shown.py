@@ -32,17 +32,17 @@ def print_run(result: Run) -> None:
     from vitrail.explain.prototype_words import labels_of, to_text
     from vitrail.explain.prototypes import read_standing
     from vitrail.explain.trust import read_trust
-    from vitrail.report.findings import no_shifts
+    from vitrail.report.findings import no_findings
 
     table = result.scores().pivot(index="site", columns="metric", values="value").loc[result.sites]
     print_table(
         ["site", *result.study.metrics],
         [[s, *(table.loc[s, m] for m in result.study.metrics)] for s in table.index],
     )
-    if result.shift_table is not None:
+    if result.screening is not None:
         print("\nWhose data does not fit?")
         found = result.findings()
-        print("\n".join(f"  - {f.text}" for f in found) or f"  {no_shifts(result.shifts(), result.study.row_word)}")
+        print("\n".join(f"  - {f.text}" for f in found) or f"  {no_findings(result.screening, result.study.row_word)}")
     if standing := read_standing(result.facts):
         labels = labels_of(result.study.target.levels, standing)
         print(f"\nWhose class stands out?\n{to_text(standing, result.sites, labels)}")

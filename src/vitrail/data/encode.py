@@ -105,6 +105,13 @@ def columns(table: Table) -> list[str]:
     return out
 
 
+def owners(table: Table) -> list[str]:
+    """For each of these columns the feature that it is of."""
+    if table.images:
+        return table.images.names
+    return [n for n, f in table.features.items() for _ in (f.levels if f.kind == "categorical" else (n,))]
+
+
 def numeric(table: Table) -> list[str]:
     return [n for n, f in table.features.items() if f.kind == "numeric"]
 

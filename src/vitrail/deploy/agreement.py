@@ -20,17 +20,16 @@ from vitrail.core.facts import ENDS
 from vitrail.core.metrics import DOUBT
 from vitrail.core.problems import Problem, VitrailError
 from vitrail.core.task import Task
-from vitrail.data.encode import columns, numeric
+from vitrail.data.encode import numeric
 from vitrail.deploy.message import MOST_WORDS, Form
 from vitrail.engines.wire import Contract, Line, Rehearsal, Spec, beside_of, contracts_of, rehearse
-from vitrail.explain.evidence import LABEL, Variable
 from vitrail.methods import AnyMethod
 from vitrail.nets import ProtoNet
-from vitrail.runs.fit import AGAIN, ShiftFinding, variables_of
 from vitrail.runs.setup import COVERAGE, MAJORITY, build_task, is_evaluated, last_splits, wire_lines
+from vitrail.screen.found import CAUSES, LABEL, Finding
 from vitrail.study import Study
 
-FORMAT = 4  # of the messages
+FORMAT = 5  # of the messages
 ANEW = 20  # in a run, questions that differ from the one that was answered before: a coordinator may be put back
 WHERE = {"stage": int, "round": int, "place": int}  # place: of the exchange in its stage
 LAST = "settle"  # in a question, before the names of what comes from the word that would end the stage now
@@ -72,10 +71,6 @@ class Agreement:
         return [contracts_of(t) for t in self.stages]
 
     @cached_property
-    def variables(self) -> list[Variable]:
-        return variables_of(self.study)
-
-    @cached_property
     def lines(self) -> list[Line]:
         """Every tensor that may cross. A run on one machine does not name what its coordinator knows anyway."""
         own = [
@@ -84,8 +79,6 @@ class Agreement:
         ]
         # updates are not kept, but the coordinator is sent each report, also where it needs only the total
         lines = own + wire_lines(self.study, self.method, keep_updates=True, sites=self.sites)
-        if times := sum(x.rounds for x in lines if x.name in ("how badly it fits", AGAIN)):
-            lines.append(Line("evidence", "from site", "how many rows there are", (), "float64", 8, times, "each"))
         train = [f"{metric}, {split}" for split, metric in self.scored(0, 1, ["train"])]
         lines += [Line("scores", "from site", name, (), "float64", 8, 1, "each") for name in train]
         told, lines = self.others.items(), lines + self._to_score()
@@ -171,11 +164,6 @@ class Agreement:
             down = {"mean": self.numbers} if words.get("step") == 2 else {}
         elif kind == "prepare":
             down = {"mean": self.numbers, "sd": self.numbers} if self.shared_scale else {}
-        elif kind == "evidence":
-            fitted, known = words.get("fitted"), range(len(self.variables))
-            if not isinstance(fitted, list) or not all(isinstance(c, int) and c in known for c in fitted):
-                raise _none("fitted", fitted)
-            down = self.ends
         elif kind == "finish":
             self.findings(words)
             others = words.get("others")
@@ -184,29 +172,26 @@ class Agreement:
             down = self.others if others else {}
         return Form(QUESTIONS[kind], down)
 
-    def findings(self, words: dict[str, Any], site: str = "") -> list[ShiftFinding]:
+    def findings(self, words: dict[str, Any], site: str = "") -> list[Finding]:
         """What a site is told about itself at the end, as the words of that message say it."""
         try:
-            told = [ShiftFinding(site, *said) for said in words["findings"]]
+            told = [Finding(site, *said) for said in words["findings"]]
             known = {*self.study.features, LABEL}
             for found in told:
-                texts, numbers = (found.feature, found.kind, found.text), (found.strength, found.confidence)
-                well = found.feature in known and all(isinstance(v, str) and v.isprintable() for v in texts)
-                if not well or not all(isinstance(v, float) and math.isfinite(v) for v in numbers):
+                well = found.feature in known and found.kind in CAUSES and isinstance(found.wrong, bool)
+                well = well and isinstance(found.text, str) and found.text.isprintable()
+                well = well and isinstance(found.strength, float) and math.isfinite(found.strength)
+                if not well or not _harmless(found.numbers):
                     raise ValueError
         except (KeyError, TypeError, ValueError):
             raise _none("findings", words.get("findings")) from None
         return told
 
-    def most(self, kind: str) -> int:
-        """Of one kind without rounds, how many different questions a site may be asked in a run."""
-        return next(x.rounds for x in self.lines if x.name == AGAIN) + 1 if kind == "evidence" else 1
-
     @cached_property
     def longest(self) -> int:
         """Bytes that no question is longer than."""
         told = [c.down | self.settling(s, i) for s, stage in enumerate(self.contracts) for i, c in enumerate(stage)]
-        sent = [self.others, self.ends, *told, dict.fromkeys(("mean", "sd"), self.numbers)]
+        sent = [self.others, *told, dict.fromkeys(("mean", "sd"), self.numbers)]
         return MOST_WORDS + max(sum(math.prod(s) * t.itemsize for s, t in spec.values()) for spec in sent)
 
     def answer(self, kind: str, words: dict[str, Any]) -> Form:
@@ -223,11 +208,6 @@ class Agreement:
         elif kind == "prepare":
             spec = {"rows": ((2,), torch.int64), "target": ((max(1, len(self.study.target.levels)),), double)}
             return Form({"fingerprint": str, "versions": dict}, spec)
-        elif kind == "evidence":
-            sizes = [variable.size(max(1, len(self.study.target.levels))) for variable in self.variables]
-            spec = {"mean": ((sum(sizes),), double), "cov": ((sum(q * q for q in sizes),), double)}
-            spec |= {k: ((len(sizes),), double) for k in ("carriers", "varies")}
-            spec |= {"rows": ((), double), "misfit": ((), double), **self.ends}
         return Form({}, spec)
 
     def stage(self, words: dict[str, Any]) -> int:
@@ -250,10 +230,16 @@ class Agreement:
         told = [f for t in self.stages for turn in t.turns for f in turn.facts.values() if f.means in ENDS]
         return {f"others/{ENDS[f.means]}": ((f.value[0].numel(),), torch.float64) for f in told}
 
-    @property
-    def ends(self) -> Spec:
-        width, outputs = len(columns(self.study)), self.task.net.outputs
-        return {k: ((outputs if k.startswith("out") else width,), torch.float64) for k in ("b", "w", "out_b", "out_w")}
+
+def _harmless(numbers: Any) -> bool:
+    """What a repair needs: numbers, short texts and lists of them under names; nothing that a terminal would obey."""
+    if isinstance(numbers, dict):
+        return all(isinstance(k, str) and k.isprintable() for k in numbers) and _harmless([*numbers.values()])
+    if isinstance(numbers, list):
+        return all(_harmless(v) for v in numbers)
+    if isinstance(numbers, str):
+        return numbers.isprintable()
+    return numbers is None or (isinstance(numbers, int | float) and math.isfinite(numbers))
 
 
 def _none(word: str, said: Any) -> VitrailError:
@@ -268,7 +254,6 @@ QUESTIONS: dict[str, dict[str, Any]] = {
     "prepare": RUN,
     "round": {**RUN, **WHERE, "score": list},
     "settle": {**RUN, **WHERE, "score": list},
-    "evidence": {**RUN, "fitted": list},
     "finish": {**RUN, "findings": list, "others": int},
 }
 

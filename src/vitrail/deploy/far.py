@@ -20,12 +20,8 @@ from vitrail.deploy.call import Call
 from vitrail.deploy.message import Message
 from vitrail.engines.rounds import Moment, Rounds
 from vitrail.engines.wire import check
-from vitrail.explain.evidence import Answer, Evidence, Fit, Variable
-from vitrail.runs.fit import Ask, SilentError
 from vitrail.runs.judge import SIZES
 from vitrail.runs.setup import training_of
-
-PATIENCE = 3  # deadlines after which a site is no longer asked about its rows
 
 
 class FarRounds(Rounds):
@@ -161,30 +157,3 @@ class FarSites:
 
     def encoders(self) -> dict[str, Encoder]:
         return {}
-
-    def ask(self) -> Ask:
-        return lambda site, known, shared, of: _FarWitness(self.rounds.call, site, known, of, self.rounds.agreed)
-
-
-class _FarWitness:
-    """A site that is asked by message what its rows say about the layers."""
-
-    def __init__(self, call: Call, site: str, known: str, variables: Sequence[Variable], agreed: Agreement) -> None:
-        self.call, self.site, self.name, self.variables, self.agreed = call, site, known, variables, agreed
-
-    def answer(self, fit: Fit, fitted: Sequence[int]) -> Answer:
-        asked = Message("evidence", {"fitted": [int(c) for c in fitted]}, fit._asdict())
-        heard = self.call.all(lambda n: asked if n == self.site else None, 1, PATIENCE * self.call.deadline)
-        if self.site not in heard or heard[self.site].kind == "refused":
-            self.call.way.log("not asked further", site=self.site)
-            raise SilentError(self.name)
-        said = heard[self.site].tensors
-        sizes, mean, cov = [c.size(self.agreed.task.net.outputs) for c in self.variables], [], []
-        a = b = 0
-        for q in sizes:
-            mean.append(said["mean"][a : a + q].numpy())
-            cov.append(said["cov"][b : b + q * q].view(q, q).numpy())
-            a, b = a + q, b + q * q
-        varies = [bool(v) for v in said["varies"]]
-        evidence = Evidence(int(said["rows"]), mean, cov, said["carriers"].tolist(), varies)
-        return Answer(Fit(*(said[k] for k in Fit._fields)), evidence, float(said["misfit"]))

@@ -12,13 +12,11 @@ import re
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pandas as pd
 import torch
 from safetensors.torch import load_file
 from torch import Tensor
 
-from vitrail.core.facts import ENDS, OWN
 from vitrail.core.problems import Problem, VitrailError
 from vitrail.core.tensors import each, filled, tensors
 from vitrail.data.encode import Encoder, SiteData, moments, numeric, prepare, split_rows
@@ -26,11 +24,10 @@ from vitrail.data.read import clean
 from vitrail.deploy.agreement import ANEW, FORMAT, LAST, WHERE, Agreement
 from vitrail.deploy.message import Message, check_form
 from vitrail.engines.local import Engine
-from vitrail.explain.evidence import Fit, Here
 from vitrail.runs.features import as_rows
 from vitrail.runs.folder import save_tensors, versions, write_atomically
 from vitrail.runs.judge import Judge, target_share
-from vitrail.runs.setup import all_rows, held_rows, training_of, training_rows
+from vitrail.runs.setup import held_rows, training_of, training_rows
 
 BEHIND = "behind.safetensors"  # what a site was told about itself at the end
 ROWS = "rows.txt"  # the fingerprint of the rows that a run saw
@@ -57,7 +54,7 @@ class Site:
             raise VitrailError("a message was refused", [Problem("message", f"kind {kind!r} is unknown.", "Dropped.")])
         check_form(question, self.agreed.question(kind, words), "to site")
         self._enter(words["run"])
-        if self.data is None and kind in ("round", "settle", "evidence", "finish"):
+        if self.data is None and kind in ("round", "settle", "finish"):
             raise VitrailError("a message was refused", [Problem("message", "nothing is prepared.", "It was dropped.")])
         self._count(question)
         said: Message = getattr(self, f"on_{kind}")(question)
@@ -124,23 +121,6 @@ class Site:
             save_tensors(self.home / "model.safetensors", {k: v[0] for k, v in tensors(settled)})
         return Message("settle", _where(asked), scores)
 
-    def on_evidence(self, asked: Message) -> Message:
-        """What the rows say about the layers; only a site that published its own is asked."""
-        if not self.publishes:
-            return Message("refused", {})
-        task, agreed = self.agreed.task, self.agreed
-        own = agreed.method.models(task, self._state(len(agreed.stages), 0, 0))[OWN]
-        shared = {k: v[0] for k, v in own.items() if k not in ENDS.values()}
-        assert self.data is not None
-        here = Here(task, shared, all_rows([self.data], agreed.study)[self.name], agreed.variables)
-        told = here.answer(Fit(**asked.tensors), [int(c) for c in asked.words["fitted"]])
-        said = told.said
-        numbers = {"mean": np.concatenate(said.mean), "cov": np.concatenate([c.ravel() for c in said.cov])}
-        numbers |= {"carriers": np.array(said.carriers), "varies": np.array(said.varies, dtype=np.float64)}
-        numbers |= {"rows": np.array(float(said.rows)), "misfit": np.array(told.misfit)}
-        fitted = {k: v.detach() for k, v in told.fit._asdict().items()}
-        return Message("evidence", {}, {k: torch.from_numpy(v) for k, v in numbers.items()} | fitted)
-
     def on_finish(self, asked: Message) -> Message:
         """What was found about this site is kept beside its model; of its states the last, so that none begins anew."""
         assert self.data is not None
@@ -163,7 +143,7 @@ class Site:
         marks = known["marks"].setdefault(where, [])
         if mark in marks:
             return
-        if len(marks) >= self.agreed.most(asked.kind):
+        if marks:
             known["anew"] += 1
         if known["anew"] > ANEW:
             what = f"it was answered before, and this is the {ANEW + 1}st time that something is asked otherwise."

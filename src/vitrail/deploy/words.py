@@ -26,7 +26,6 @@ WIDTH = 96
 STAGES = {  # what happens round a method's own stages: when, as a heading and in a list
     "prepare": ("Before the first round", "counts"),
     "standardise": ("Before the first round, for a scale that all sites share", "the common scale"),
-    "evidence": ("After that: how surely your rows speak for your private layers", "evidence"),
     "scores": ("Scores, every few rounds and at the end", "scores"),
     "finish": ("At the end", "findings"),
 }
@@ -194,7 +193,7 @@ def volume(count: int) -> str:
 
 def _stages(agreement: Agreement, lines: Sequence[Line]) -> list[str]:
     """By stage, in the order of time."""
-    order = ["prepare", "standardise", *(c.stage for stage in agreement.contracts for c in stage), "evidence", "scores"]
+    order = ["prepare", "standardise", *(c.stage for stage in agreement.contracts for c in stage), "scores"]
     titles, out = _titles(agreement), []
     for stage in [s for s in order if any(x.stage == s for x in lines)]:
         told = [item.text() for item in items(agreement, [x for x in lines if x.stage == stage])]
@@ -302,7 +301,7 @@ def _risks(agreement: Agreement, lines: Sequence[Line]) -> list[str]:
                 "Pictures have been rebuilt, near to the pixel, from what one small batch of them changed in a model. "
                 "Larger batches, more steps in a round and more pictures make it harder, not impossible."
             )
-    if stages & {"standardise", "evidence"} or any(x.asks for x in lines):
+    if "standardise" in stages or any(x.asks for x in lines):
         out.append(
             "Sums, means and private layers describe this site's rows as a group: how they differ from others', "
             "and where a column is coded otherwise. Of a few rows they tell much, of one row all."

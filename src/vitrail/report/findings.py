@@ -13,12 +13,10 @@ from markupsafe import Markup
 from vitrail.methods import TABLE
 from vitrail.report.tables import ScoreTable, lead_method, methods_of, sites_of, traffic, where
 from vitrail.report.words import LAYERS, Interval, listed, metric_words, name, number, several, signed, size, spoken
-from vitrail.runs.fit import ALPHA, ShiftFinding
+from vitrail.screen.found import Finding, Screening
 
 if TYPE_CHECKING:
     from vitrail.report.page import Page
-
-PROMISE = f"at most {100 * ALPHA:.0f} in 100 runs without any fault raise an alarm"
 
 
 def headline(page: Page) -> str:
@@ -66,11 +64,7 @@ def findings(page: Page, table: ScoreTable) -> list[Markup]:
     return out
 
 
-def strongest_first(found: Sequence[ShiftFinding]) -> list[ShiftFinding]:
-    return sorted(found, key=lambda f: math.inf if math.isnan(f.strength) else -f.strength)
-
-
-def shift_sentence(finding: ShiftFinding) -> Markup:
+def shift_sentence(finding: Finding) -> Markup:
     """The finding's own words, its site and feature in bold."""
     for who in (f"{finding.site}, {finding.feature}", finding.site):
         if finding.site and finding.text.startswith(who):
@@ -78,21 +72,22 @@ def shift_sentence(finding: ShiftFinding) -> Markup:
     return Markup("{}").format(finding.text)
 
 
-def no_shifts(shifts: pd.DataFrame, word: str = "row") -> str:
+def no_findings(told: Screening | None, word: str = "row") -> str:
     """What an empty list of findings means; `word`: what a row is."""
-    if shifts["value"].isna().all():
-        return "No site published its own layers, so that nothing can be said about whose data does not fit."
     if word == "picture":
-        return (
-            "Not tested for pictures: the test compares tables column by column. What each site learned for "
-            "itself is on the page; a site can look at its own pictures: vitrail look."
-        )
-    if shifts["score"].isna().all():
-        return "Fewer than three sites published their own layers: of two that differ nobody can say which is odd."
-    return f"No site's data stands out: every difference is within what chance gives ({PROMISE})."
+        return "Pictures are not screened: tables are, column by column. A site can look at its own: vitrail look."
+    if told is None:
+        return "This run did not screen its sites, so that nothing is said about whose data does not fit."
+    if not told.sites["judged"].any():
+        return "Fewer than three sites could be compared: of two that differ nobody can say which is wrong."
+    return f"No site's data stands out: every difference is within what chance gives ({promise(told)})."
 
 
-def next_step(found: Sequence[ShiftFinding], deployed: bool) -> Markup:
+def promise(told: Screening) -> str:
+    return f"at most {100 * told.alpha:.0f} in 100 federations without any fault raise an alarm"
+
+
+def next_step(found: Sequence[Finding], deployed: bool) -> Markup:
     """Whom to ask, and how the site sees its own rows behind a finding; where it took part from its own machine, it has
     its page already."""
     one = len(found) == 1
@@ -103,7 +98,7 @@ def next_step(found: Sequence[ShiftFinding], deployed: bool) -> Markup:
     if deployed:
         look = f"Each site has a page of its own with {behind}, made there (look.html in its home); other columns:"
         how = "vitrail look --kit KIT --data FILE --feature NAME"
-    return Markup("{} ({}). {} <code>{}</code>").format(ask, PROMISE, look, how)
+    return Markup("{}. {} <code>{}</code>").format(ask, look, how)
 
 
 def pseudonymous(shifts: pd.DataFrame, pseudonyms: Sequence[str]) -> list[Markup]:

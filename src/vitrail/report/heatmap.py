@@ -1,7 +1,7 @@
 """Whose data does not fit: the layers that sites kept for themselves, published as site x feature heatmaps.
 
-Rows are sites, columns features; the colour is the value less "no shift" (0 for b, 1 for w). A cell that the
-calibrated rule flags is outlined and has a dot, so that no message hangs on colour alone; the paper's marks are a
+Rows are sites, columns features; the colour is the value less "no shift" (0 for b, 1 for w). A cell whose data is
+likely wrong is outlined and has a dot, so that no message hangs on colour alone; the paper's marks are a
 thin O in the cell and an x above the column. Names of sites are a drawing of their own that stays in view while
 the cells scroll beside it. Colours are classes of page.css.
 """
@@ -18,8 +18,9 @@ from markupsafe import Markup
 
 from vitrail.explain.groups import joined
 from vitrail.report import draw
-from vitrail.report.words import LAYERS, number, p_words, several, shorten_all, signed
+from vitrail.report.words import LAYERS, number, several, shorten_all, signed
 
+LIKELY = "likely wrong"
 SHOWN, SLACK = 24, 30  # features in the main figure; so many are not worth folding
 BLOCK = 60  # features in each folded figure
 LEAST = 0.05  # the scale ends here at the earliest, so that small differences stay pale
@@ -32,9 +33,7 @@ class Layer(NamedTuple):
     sites: list[str]
     features: list[str]
     values: np.ndarray  # [site, feature], NaN where the site did not publish
-    p_values: np.ndarray  # [site, feature]
-    scores: np.ndarray  # [site, feature]
-    flagged: np.ndarray  # [site, feature]: by the calibrated rule
+    flagged: np.ndarray  # [site, feature]: likely wrong
     circled: np.ndarray  # [site, feature]: the paper's O
     crossed: np.ndarray  # [feature]: the paper's x
     clip: float  # the colours end here, on both sides of no shift
@@ -48,7 +47,7 @@ class Layer(NamedTuple):
         return np.nan_to_num(np.clip((self.values - self.neutral) / self.clip, -1, 1))
 
     def take(self, sites: Sequence[int], features: Sequence[int]) -> Layer:
-        matrices = ("values", "p_values", "scores", "flagged", "circled")
+        matrices = ("values", "flagged", "circled")
         cut: dict[str, Any] = {m: getattr(self, m)[np.ix_(sites, features)] for m in matrices}
         sites_, features_ = [self.sites[i] for i in sites], [self.features[i] for i in features]
         return self._replace(**cut, sites=sites_, features=features_, crossed=self.crossed[list(features)])
@@ -93,14 +92,12 @@ def read_layers(shifts: pd.DataFrame) -> list[Layer]:
         if here.empty:
             continue
         features = list(dict.fromkeys(here["feature"]))
-        columns = ("value", "p_value", "score", "flagged", "circled", "crossed")
+        columns = ("value", "flagged", "circled", "crossed")
         wide = [here.pivot(index="site", columns="feature", values=c).reindex(sites, columns=features) for c in columns]
-        value, p_value, score = (w.to_numpy(float) for w in wide[:3])
-        flagged, circled, crossed = (w.eq(True).to_numpy() for w in wide[3:])
+        value = wide[0].to_numpy(float)
+        flagged, circled, crossed = (w.eq(True).to_numpy() for w in wide[1:])
         clip = _clip(value - LAYERS[name].neutral)
-        layers.append(
-            Layer(name, sites, features, value, p_value, score, flagged, circled, np.any(crossed, axis=0), clip)
-        )
+        layers.append(Layer(name, sites, features, value, flagged, circled, np.any(crossed, axis=0), clip))
     return layers
 
 
@@ -127,25 +124,28 @@ def seriate(rows: np.ndarray) -> list[int]:
 
 def _heatmap(layer: Layer) -> Heatmap:
     """The features that matter most, and the others in folded blocks."""
-    strength = np.where(layer.flagged, np.abs(np.nan_to_num(layer.scores)), 0).max(0)  # [feature]
     published = layer.values[~np.isnan(layer.values).all(1)]
-    spread = np.nan_to_num(published, nan=layer.neutral, posinf=1e9, neginf=-1e9).std(0) if len(published) else strength
+    spread = (
+        np.nan_to_num(published, nan=layer.neutral, posinf=1e9, neginf=-1e9).std(0)
+        if len(published)
+        else np.zeros(len(layer.features))
+    )
     marked = np.any(layer.flagged, axis=0)
-    ranked = sorted(range(len(spread)), key=lambda f: (not marked[f], -strength[f], -spread[f], f))
+    ranked = sorted(range(len(spread)), key=lambda f: (not marked[f], -spread[f], f))
     count = len(ranked) if len(ranked) <= SLACK else SHOWN
     main, folded = _arrange(layer, ranked[:count]), []
     for start in range(count, len(ranked), BLOCK):
         part = _arrange(layer, ranked[start : start + BLOCK])
         many = int(part.flagged.any(0).sum())
         words = f"{LAYERS[layer.name].column}s {start + 1} to {start + len(part.features)} of {len(ranked)}"
-        words += f", {many} of them flagged" if many else ""
+        words += f", {many} of them marked" if many else ""
         folded.append((words, _draw(part, tiny=True), _key(part)))
     legend = _legend(layer).sized("legend")
     return Heatmap(layer, legend, _draw(main, tiny=False), count, folded, _title(main), _key(main))
 
 
 def _arrange(layer: Layer, features: Sequence[int]) -> Layer:
-    """These columns: the flagged ones first, then the others, and in each part similar ones side by side."""
+    """These columns: the marked ones first, then the others, and in each part similar ones side by side."""
     marked, shades, out = np.any(layer.flagged, axis=0), layer.shades(), []
     for wanted in (True, False):
         part = [f for f in features if marked[f] == wanted]
@@ -222,24 +222,24 @@ def _title(layer: Layer) -> str:
 def _key(layer: Layer) -> str:
     """The marks that this drawing has."""
     paper = " and ".join(["O"] * bool(layer.circled.any()) + ["x"] * bool(layer.crossed.any()))
-    said = ["Outlined with a dot: flagged."] * bool(layer.flagged.any())
+    said = ["Outlined with a dot: likely wrong."] * bool(layer.flagged.any())
     return " ".join(said + [f"{paper}: marks of the iFedAvg paper."] * bool(paper))
 
 
 def cell_words(layer: Layer, i: int, j: int) -> str:
-    """One cell: va, chol: +1.203, p < 0.001, flagged."""
+    """One cell: va, chol: +1.203, likely wrong."""
     if math.isnan(layer.values[i, j]):
         return f"{layer.sites[i]}, {layer.features[j]}: did not publish"
     write = signed if layer.neutral == 0 else number
-    said = [f"{layer.sites[i]}, {layer.features[j]}: {write(layer.values[i, j])}", p_words(layer.p_values[i, j])]
-    said += ["flagged"] * bool(layer.flagged[i, j]) + ["O of the paper"] * bool(layer.circled[i, j])
-    return ", ".join(filter(None, said))
+    said = [f"{layer.sites[i]}, {layer.features[j]}: {write(layer.values[i, j])}"]
+    said += [LIKELY] * bool(layer.flagged[i, j]) + ["O of the paper"] * bool(layer.circled[i, j])
+    return ", ".join(said)
 
 
 def describe_layer(layer: Layer, most: int = 60) -> str:
-    """What there is to see, for those who listen: the flagged cells, and who did not publish."""
-    cells = [cell_words(layer, i, j).removesuffix(", flagged") for i, j in np.argwhere(layer.flagged)]
+    """What there is to see, for those who listen: the marked cells, and who did not publish."""
+    cells = [cell_words(layer, i, j).replace(f", {LIKELY}", "") for i, j in np.argwhere(layer.flagged)]
     rest = f"; and {len(cells) - most} more" if len(cells) > most else ""
-    flagged = f"Flagged: {'; '.join(cells[:most])}{rest}." if cells else "No cell is flagged."
+    flagged = f"Likely wrong: {'; '.join(cells[:most])}{rest}." if cells else "No cell is marked as likely wrong."
     silent = [site for site, row in zip(layer.sites, layer.values, strict=True) if np.isnan(row).all()]
     return flagged + (f" Did not publish: {', '.join(silent)}." if silent else "")

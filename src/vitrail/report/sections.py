@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from vitrail.core import facts as means
+from vitrail.data.encode import columns, owners
 from vitrail.explain.doubt import read_choice, read_doubt
 from vitrail.explain.grouping import read_groups
 from vitrail.explain.prototypes import Standing, read_standing
@@ -24,16 +25,16 @@ from vitrail.report.findings import (
     best_method,
     findings,
     next_step,
-    no_shifts,
+    no_findings,
     pseudonymous,
     refusals,
     shift_sentence,
-    strongest_first,
 )
 from vitrail.report.heatmap import heatmaps
 from vitrail.report.learned import read_learned
 from vitrail.report.tables import lead_method, methods_of, score_table, traffic, where
 from vitrail.report.words import ANSWERS, LAYERS, VERDICT_CLASS, Interval, metric_words
+from vitrail.screen.found import LABEL
 
 if TYPE_CHECKING:
     from vitrail.report.page import Page
@@ -87,21 +88,21 @@ def _fit(page: Page) -> Contents:
     run = _run(page)
     shifts, found = run.shifts(), run.findings()
     return {
-        "findings": [shift_sentence(f) for f in strongest_first(found)],
-        "calm": no_shifts(shifts, page.row_word),
+        "findings": [shift_sentence(f) for f in found],
+        "calm": no_findings(run.screening, page.row_word),
         "said": refusals(shifts) + pseudonymous(shifts, run.info.get("pseudonyms", ())),
         "next": next_step(found, run.info["engine"] == "deployed"),
     }
 
 
 def _shifts(page: Page) -> Contents:
-    shifts = _run(page).shifts()
-    marked = shifts[shifts["flagged"].eq(True)]
-    order = marked["score"].abs().sort_values(ascending=False, kind="stable", na_position="last").index
+    run = _run(page)
+    shifts, wrong = run.shifts(), {(f.site, f.feature) for f in run.findings() if f.wrong}
+    of = dict(zip(columns(run.study), owners(run.study), strict=True))
+    cells = zip(shifts["site"], (of.get(c, LABEL) for c in shifts["feature"]), strict=True)
     return {
-        "maps": heatmaps(shifts),
+        "maps": heatmaps(shifts.assign(flagged=[cell in wrong for cell in cells])),
         "layers": LAYERS,
-        "marked": marked.loc[order].to_dict("records"),
         "paper": bool(shifts["flagged_paper"].astype(str).str.contains("[Ox]").any()),
     }
 

@@ -18,8 +18,7 @@ from vitrail.core.tensors import each, tensors
 from vitrail.data.encode import Encoder, SiteData
 from vitrail.engines.local import Engine, threads
 from vitrail.engines.rounds import Moment
-from vitrail.runs.fit import Ask, at_hand
-from vitrail.runs.setup import COVERAGE, MAJORITY, all_rows
+from vitrail.runs.setup import COVERAGE, MAJORITY
 from vitrail.study import Study
 
 SIZES = ["site", "train_rows", "test_rows", "target"]
@@ -58,9 +57,6 @@ class Judge:
 
     def encoders(self) -> dict[str, Encoder]:
         return {site.name: site.encoder for site in self.data}
-
-    def ask(self) -> Ask:
-        return at_hand(self.runner.task, all_rows(self.data, self.study))
 
     @torch.no_grad()
     def scores(self, settled: Any, stage: int, round_: int, splits: tuple[str, ...]) -> list[tuple[Any, ...]]:

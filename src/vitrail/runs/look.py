@@ -17,20 +17,20 @@ from vitrail.core.problems import Problem, VitrailError, nearest
 from vitrail.data.encode import fingerprint_rows, split_rows
 from vitrail.data.read import clean
 from vitrail.explain.album import Album, called, make_album
-from vitrail.explain.evidence import LABEL
 from vitrail.explain.look import Look, look
 from vitrail.explain.readings import InputLayers
 from vitrail.explain.seen import Sight, make_seen
-from vitrail.runs.fit import SYMBOLS, ShiftFinding
+from vitrail.runs.fit import SYMBOLS
 from vitrail.runs.run import Model, Run
 from vitrail.runs.setup import build_task
+from vitrail.screen.found import LABEL, Finding
 from vitrail.study import Study
 
 
 class Behind(NamedTuple):
     """What a coordinator can tell one site about itself: enough for the site to look, and nothing of one other site."""
 
-    findings: list[ShiftFinding]
+    findings: list[Finding]
     layers: dict[str, Tensor] = {}  # noqa: RUF012  the mean of the layers that the others published; empty without any
     others: int = 0  # how many did
 

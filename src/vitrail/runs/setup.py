@@ -24,10 +24,8 @@ from vitrail.data.encode import SiteData, class_weights, columns, numeric
 from vitrail.engines.rounds import Training
 from vitrail.engines.sites import Sites, gather_sites
 from vitrail.engines.wire import Line, beside_of, meanings, trace
-from vitrail.explain.evidence import SiteRows
 from vitrail.methods import AnyMethod
 from vitrail.nets import MLP, Module
-from vitrail.runs.fit import evidence_lines
 from vitrail.study import Study
 
 Away = Mapping[str, Sequence[tuple[int, int]]]  # site -> rounds it is absent, first to last, counted from 1
@@ -101,8 +99,6 @@ def wire_lines(study: Study, method: AnyMethod, keep_updates: bool = False, site
     else:
         for contract in (c for stage in trace(task, method, rounds, sites) for c in stage):
             lines += [x._replace(seen="each") if keep_updates else x for x in contract.lines()]
-    if publishes(task, method):
-        lines += evidence_lines(study)
     lines += [Line("scores", "from site", m, (), "float64", 8, evaluations, "each") for m in study.metrics]
     beside = beside_of(task, method)
     for model, times in [(name, evaluations) for name in beside] + [(MAJORITY, 1)] * bool(beside):
@@ -286,15 +282,6 @@ def held_rows(data: list[SiteData], study: Study, method: AnyMethod, device: str
     if not any(ex.holds_out for stage in method.plan(study.training.rounds) for ex in stage.exchanges):
         return None
     return gather_sites([(s.name, *_as_tensors(study, s.test_x, s.test_y, s.train_y)) for s in data]).to(device)
-
-
-def all_rows(data: list[SiteData], study: Study) -> dict[str, SiteRows]:
-    """Training rows and those held out, each site's under its own name."""
-    out = {}
-    for s in data:
-        x, y = np.concatenate([s.train_x, s.test_x]), np.concatenate([s.train_y, s.test_y])
-        out[s.name] = SiteRows(s.name, *_as_tensors(study, x, y, s.train_y))
-    return out
 
 
 def _as_tensors(study: Study, x: Any, y: Any, trained: Any) -> tuple[Tensor, Tensor, Tensor]:

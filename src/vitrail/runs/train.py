@@ -20,7 +20,7 @@ from vitrail.engines.local import Engine
 from vitrail.engines.rounds import Moment, Rounds
 from vitrail.methods import AnyMethod
 from vitrail.runs.features import as_rows
-from vitrail.runs.fit import AGAIN, Ask, evidence_told, find_shifts
+from vitrail.runs.fit import read_shifts
 from vitrail.runs.folder import Folder, is_finished, versions, write_atomically
 from vitrail.runs.judge import Judge
 from vitrail.runs.run import HISTORY, Run, pseudonyms_of, write_pseudonyms, write_run
@@ -118,9 +118,6 @@ class RunSites(Protocol):
 
     def encoders(self) -> dict[str, Encoder]: ...
 
-    def ask(self) -> Ask:
-        """How a site is asked what its rows say about the layers."""
-
 
 def train(
     runner: Rounds,
@@ -195,7 +192,7 @@ def train(
         seed,
         info,
         pd.DataFrame(history, columns=HISTORY),
-        _ledger(runner, study, method, sites.sizes, evidence_told(last, runner.names)),
+        _ledger(runner, study, method, sites.sizes),
         sites.models(last),
         sites.encoders(),
         sites.sizes,
@@ -204,7 +201,7 @@ def train(
         pseudonyms=pseudonyms,
     )
     if any(f.means in ENDS for f in last.facts.values()):
-        run.shift_table, run.alarms, run.facts = find_shifts(runner, study, last, sites.ask(), pseudonyms)
+        run.shift_table, run.facts = read_shifts(runner, study, last, pseudonyms)
     if folder:
         write_run(folder, run)
         folder.drop_checkpoints()
@@ -266,15 +263,12 @@ def _restore(folder: Folder, runner: Rounds) -> tuple[Moment, list[tuple[Any, ..
     return moment, [tuple(row) for row in at["history"]], paths
 
 
-def _ledger(runner: Rounds, study: Study, method: AnyMethod, sizes: pd.DataFrame, asked: list[str]) -> pd.DataFrame:
-    """Messages and bytes of each site. What a site says again about a finding is not counted: it would tell whose
-    pseudonym the finding is about."""
+def _ledger(runner: Rounds, study: Study, method: AnyMethod, sizes: pd.DataFrame) -> pd.DataFrame:
+    """Messages and bytes of each site."""
     rows = [] if method.pools_rows else runner.ledger.rows()
     for line in wire_lines(study, method):
-        if line.stage in ("standardise", "pool", "scores", "evidence") and line.name != AGAIN:
+        if line.stage in ("standardise", "pool", "scores"):
             for site, count in zip(sizes.site, sizes.train_rows, strict=True):
-                if line.stage == "evidence" and site not in asked:
-                    continue
                 times = int(count) if line.per_row else line.rounds
                 rows.append(
                     {
