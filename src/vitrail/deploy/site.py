@@ -23,6 +23,8 @@ from vitrail.data.encode import Encoder, SiteData, moments, numeric, prepare, sp
 from vitrail.data.read import clean
 from vitrail.deploy.agreement import ANEW, FORMAT, LAST, WHERE, Agreement
 from vitrail.deploy.message import Message, check_form
+from vitrail.deploy.proof import Proof
+from vitrail.deploy.screen_site import SiteScreen
 from vitrail.engines.local import Engine
 from vitrail.runs.features import as_rows
 from vitrail.runs.folder import save_tensors, versions, write_atomically
@@ -40,9 +42,17 @@ class Site:
     process: what it keeps between rounds, its scale, and its model at the end."""
 
     def __init__(
-        self, name: str, frame: pd.DataFrame, agreement: Agreement, base: Path, publishes: bool = True
+        self,
+        name: str,
+        frame: pd.DataFrame,
+        agreement: Agreement,
+        base: Path,
+        publishes: bool = True,
+        proof: Proof | None = None,
     ) -> None:
+        """`publishes`: whether it shows what it may refuse to show; `proof`: of who it is, to the other sites."""
         self.name, self.frame, self.agreed, self.base, self.publishes = name, frame, agreement, base, publishes
+        self.proof = proof
         self.rows = clean(frame, agreement.study)
         self.home, self.begun = base, ""  # the run at hand, and the one that was begun by this process
         self.data: SiteData | None = None
@@ -87,6 +97,12 @@ class Site:
         rows = torch.tensor([len(self.data.train_y), len(self.data.test_y)])
         words = {"fingerprint": self.data.fingerprint, "versions": versions()}
         return Message("prepare", words, {"rows": rows, "target": share})
+
+    def on_screen(self, asked: Message) -> Message:
+        """What is published of the rows, so that it can be said whose data does not fit."""
+        if not self.publishes:
+            return Message("refused", {})
+        return SiteScreen(self.name, self.rows, self.agreed, self.home, self.proof).answer(asked)
 
     def on_round(self, asked: Message) -> Message:
         s, r, place = (asked.words[k] for k in WHERE)
@@ -137,6 +153,8 @@ class Site:
         words, where = asked.words, asked.kind
         if where in ("hello", "finish") or (where == "settle" and not words["score"]):
             return  # nothing about rows is said
+        if where == "screen":
+            return  # it has a memory of its own, which lets nothing be asked otherwise
         where += "".join(f" {words[k]}" for k in (*WHERE, "step") if k in words)
         place, mark = self.home / "asked.json", hashlib.sha256(asked.pack()).hexdigest()[:32]
         known: dict[str, Any] = json.loads(place.read_text()) if place.exists() else {"anew": 0, "marks": {}}
