@@ -77,9 +77,11 @@ def run(
     device: Device = "cpu",
     dropout_rate: Annotated[float, typer.Option(help="Chance that a site is absent in a round.")] = 0.0,
     away: Annotated[list[str] | None, typer.Option(help="A planned absence, SITE:FIRST-LAST rounds.")] = None,
-    refuse: Annotated[list[str] | None, typer.Option(help="A site that does not publish its private layers.")] = None,
+    refuse: Annotated[
+        list[str] | None, typer.Option(help="A site that publishes nothing of its columns, nor its private layers.")
+    ] = None,
     pseudonym: Annotated[
-        list[str] | None, typer.Option(help="The name a site publishes its layers under: SITE=PSEUDONYM.")
+        list[str] | None, typer.Option(help="The name a site publishes under: SITE=PSEUDONYM.")
     ] = None,
     keep_updates: Annotated[
         bool, typer.Option("--keep-updates", help="Keep what each site reports in each round, for `contribution`.")
@@ -134,6 +136,33 @@ def run(
     if keep_updates:
         print(f"\nUpdates kept: {kept_size(out)}. The coordinator sees each site's own report.")
     print(f"\nRun:  {out.resolve()}\nPage: {write_report(result, out / 'report.html').resolve()}")
+
+
+def screen(
+    study: StudyFile,
+    data: Data,
+    out: Annotated[Path | None, typer.Option(help="A folder for screen.html and screen.json.")] = None,
+) -> None:
+    """Before any training: whose data does not fit the others', where, and why? Exit code 0 nothing likely wrong, 1
+    something is, 2 cannot be read."""
+    from vitrail.data.read import read_sites
+    from vitrail.report.screened import write_screen
+    from vitrail.runs.screened import SCREEN, save_screening, screen_sites
+    from vitrail.screen.words import to_text
+    from vitrail.study import Study
+
+    agreed = Study.load(study)
+    told = screen_sites(agreed, read_sites(data, agreed))
+    if out is not None:
+        out.mkdir(parents=True, exist_ok=True)
+        page = write_screen(agreed, told, out / "screen.html")
+        save_screening(out / SCREEN, told)
+    print(f"{to_text(told)}\n\nWhat each site publishes for this, of each column at most: numbers, against its rows\n")
+    rows = [[*row[:3], "yes" if row[3] else "no"] for row in told.sites.to_numpy().tolist()]
+    print_table(["site", "rows", "numbers", "judged"], rows)
+    if out is not None:
+        print(f"\nPage: {page.resolve()}")
+    raise typer.Exit(1 if told.wrong else 0)
 
 
 def wire(

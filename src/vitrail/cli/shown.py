@@ -11,6 +11,7 @@ from vitrail.core.table import print_table
 
 if TYPE_CHECKING:
     from vitrail.runs import Run
+    from vitrail.screen.found import Screening
     from vitrail.studies import Comparison
 
 
@@ -32,17 +33,14 @@ def print_run(result: Run) -> None:
     from vitrail.explain.prototype_words import labels_of, to_text
     from vitrail.explain.prototypes import read_standing
     from vitrail.explain.trust import read_trust
-    from vitrail.report.findings import no_findings
 
+    if result.screening is not None:
+        print_screening(result.screening)
     table = result.scores().pivot(index="site", columns="metric", values="value").loc[result.sites]
     print_table(
         ["site", *result.study.metrics],
         [[s, *(table.loc[s, m] for m in result.study.metrics)] for s in table.index],
     )
-    if result.screening is not None:
-        print("\nWhose data does not fit?")
-        found = result.findings()
-        print("\n".join(f"  - {f.text}" for f in found) or f"  {no_findings(result.screening, result.study.row_word)}")
     if standing := read_standing(result.facts):
         labels = labels_of(result.study.target.levels, standing)
         print(f"\nWhose class stands out?\n{to_text(standing, result.sites, labels)}")
@@ -55,8 +53,21 @@ def print_run(result: Run) -> None:
         print_table(["user", *trust.sites], [[u, *map(float, a)] for u, a in zip(trust.sites, shown, strict=True)])
 
 
+def print_screening(told: Screening) -> None:
+    """What is likely wrong; of what differs and may be real only how much, the page has it."""
+    from vitrail.screen.words import calm, sentence
+
+    print("Whose data does not fit?")
+    print("\n".join(f"  - {sentence(f)}" for f in told.wrong) or f"  {calm(told)}")
+    if maybe := len(told.findings) - len(told.wrong):
+        print(f"  {maybe} more differ{'s' * (maybe == 1)}, and may be real: on the page.")
+    print()
+
+
 def print_comparison(result: Comparison) -> None:
-    """Method x site, worst site named; then the verdicts."""
+    """Whose data does not fit; method x site, worst site named; then the verdicts."""
+    if result.screening is not None:
+        print_screening(result.screening)
     metric = result.study.metrics[0]
     mean = result.means(metric)
     summary = {row["method"]: row for row in result.summary().to_dict("records") if row["metric"] == metric}

@@ -21,6 +21,7 @@ from vitrail.report.frame import fill, fill_part, part
 from vitrail.report.sections import chosen
 from vitrail.report.tables import ScoreTable, score_table, sites_of
 from vitrail.runs.run import Run
+from vitrail.screen.found import Screening
 
 
 @dataclass(frozen=True)
@@ -51,6 +52,7 @@ class Page:
     row_word: str = "row"  # what a row of a site is called
     newcomers: Sequence[str] = ()  # sites that came after training
     run: Run | None = None  # where the page is of one run: its facts, and what was made of them
+    screening: Screening | None = None  # whose data does not fit, where sites were asked
 
     @property
     def yardsticks(self) -> tuple[str, ...]:

@@ -18,17 +18,12 @@ from vitrail.explain.doubt import read_choice, read_doubt
 from vitrail.explain.grouping import read_groups
 from vitrail.explain.prototypes import Standing, read_standing
 from vitrail.explain.trust import read_trust
-from vitrail.report import choice, classes, coverage, doubt, figures, grouped, mixed, prototypes, trust
+from vitrail.report import choice, classes, coverage, doubt, figures, grouped, mixed, prototypes, screened, trust
 from vitrail.report.figures import Gain, Spread
 from vitrail.report.findings import (
     alone_title,
     best_method,
     findings,
-    next_step,
-    no_findings,
-    pseudonymous,
-    refusals,
-    shift_sentence,
 )
 from vitrail.report.heatmap import heatmaps
 from vitrail.report.learned import read_learned
@@ -81,18 +76,13 @@ def _run(page: Page) -> Run:
     return page.run
 
 
-# what private layers say
+# whose data does not fit, and what private layers do about it
 
 
 def _fit(page: Page) -> Contents:
-    run = _run(page)
-    shifts, found = run.shifts(), run.findings()
-    return {
-        "findings": [shift_sentence(f) for f in found],
-        "calm": no_findings(run.screening, page.row_word),
-        "said": refusals(shifts) + pseudonymous(shifts, run.info.get("pseudonyms", ())),
-        "next": next_step(found, run.info["engine"] == "deployed"),
-    }
+    assert page.screening is not None, "the section needs a screening"
+    info = page.run.info if page.run else {}
+    return screened.contents(page.screening, info.get("engine") == "deployed", info.get("pseudonyms", ()))
 
 
 def _shifts(page: Page) -> Contents:
@@ -103,6 +93,7 @@ def _shifts(page: Page) -> Contents:
     return {
         "maps": heatmaps(shifts.assign(flagged=[cell in wrong for cell in cells])),
         "layers": LAYERS,
+        "said": screened.refusals(shifts),
         "paper": bool(shifts["flagged_paper"].astype(str).str.contains("[Ox]").any()),
     }
 
@@ -299,7 +290,7 @@ def _more(page: Page) -> Contents:
 
 
 SECTIONS = (
-    Section("parts/fit.html", _fit, tells(*means.ENDS), (*means.ENDS, means.AGREED), heat=True),
+    Section("parts/fit.html", _fit, lambda page: page.screening is not None, heat=True),
     Section("parts/stands_out.html", _stands_out, tells(*STANDING), STANDING, heat=True),
     Section("short.html", _short),
     Section("parts/prototypes.html", _standing, tells(*STANDING), STANDING, heat=True),

@@ -21,12 +21,13 @@ from vitrail.core.task import Task
 from vitrail.core.tensors import Params, filled
 from vitrail.data.encode import Encoder
 from vitrail.data.read import clean
-from vitrail.engines.wire import settled_shape
+from vitrail.engines.wire import Line, settled_shape
 from vitrail.explain.coverage import coverage, uncertainty
 from vitrail.explain.rows import Explanation
 from vitrail.explain.trust import Trust, read_trust
 from vitrail.methods import AnyMethod
 from vitrail.runs.folder import Folder, check_sites, load_facts, save_facts, save_tensors, site_folder, write_atomically
+from vitrail.runs.screened import SCREEN, load_screening, save_screening, unscreened
 from vitrail.runs.setup import COVERAGE, build_task, loss_of, wire_lines, with_ends, with_facts
 from vitrail.screen.found import Finding, Screening
 from vitrail.study import Study
@@ -34,6 +35,7 @@ from vitrail.study import Study
 # split: test or train, of the site's own model; test:NAME of a model carried beside it
 # coverage: what the doubt of the site's own model is worth on the hold-out rows
 HISTORY = ["stage", "round", "site", "split", "metric", "value"]
+SHIFTS = ["site", "feature", "layer", "value", "flagged_paper"]
 UNSURE = "unsure"  # the column beside those of the classes
 
 
@@ -172,6 +174,11 @@ class Run:
         """Whose data does not fit, the likely wrong first; nothing where the run did not screen."""
         return list(self.screening.findings) if self.screening else []
 
+    def wire(self) -> list[Line]:
+        """Every tensor that left a site or came in."""
+        study = self.study if self.screening else unscreened(self.study)
+        return wire_lines(study, self.method, bool(self.info.get("keep_updates")), len(self.sites))
+
     def told(self, means: str) -> Tensor | None:
         """The fact of this run that means this (core/facts.py), if there is one."""
         return told(self.facts, means)
@@ -303,8 +310,9 @@ class Run:
             our_table(path / "sites.csv"),
             facts,
             shared,
-            our_table(path / "shifts.csv") if (path / "shifts.csv").exists() else None,
+            our_table(path / "shifts.csv")[SHIFTS] if (path / "shifts.csv").exists() else None,
             pseudonyms_of(path, info["sites"]),
+            load_screening(path / SCREEN),
         )
 
 
@@ -344,9 +352,9 @@ def write_run(folder: Folder, run: Run) -> None:
     write_atomically(path / "study.toml", run.study.to_toml())
     for name, frame in (("scores", run.history), ("ledger", run.ledger), ("sites", run.sizes)):
         write_atomically(path / f"{name}.csv", frame.to_csv(index=False))
-    kept = run.info.get("keep_updates", False)
-    lines = [line._asdict() for line in wire_lines(run.study, run.method, kept, len(run.sites))]
-    write_atomically(path / "wire.csv", pd.DataFrame(lines).to_csv(index=False))
+    write_atomically(path / "wire.csv", pd.DataFrame([x._asdict() for x in run.wire()]).to_csv(index=False))
+    if run.screening:
+        save_screening(path / SCREEN, run.screening)
     for site, model in run.models.items():
         place = path / "sites" / site_folder(site)
         save_tensors(place / "model.safetensors", model)

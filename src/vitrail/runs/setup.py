@@ -26,6 +26,7 @@ from vitrail.engines.sites import Sites, gather_sites
 from vitrail.engines.wire import Line, beside_of, meanings, trace
 from vitrail.methods import AnyMethod
 from vitrail.nets import MLP, Module
+from vitrail.runs.screened import screen_lines
 from vitrail.study import Study
 
 Away = Mapping[str, Sequence[tuple[int, int]]]  # site -> rounds it is absent, first to last, counted from 1
@@ -81,7 +82,7 @@ def wire_lines(study: Study, method: AnyMethod, keep_updates: bool = False, site
     How many `sites` there are matters only where messages grow with them.
     """
     task = build_task(study, method, 0)
-    lines, rounds = standardise_lines(study), study.training.rounds
+    lines, rounds = [*screen_lines(study), *standardise_lines(study)], study.training.rounds
     total = sum(stage.rounds for stage in method.plan(rounds))
     evaluations = 1 + sum(is_evaluated(done, total) for done in range(1, total + 1))
     if method.pools_rows:
@@ -189,6 +190,7 @@ def check_options(
     seed: int,
     task: Task,
     method: AnyMethod,
+    screened: bool,
 ) -> None:
     problems = []
     if engine not in ("vectorised", "looped"):
@@ -202,10 +204,10 @@ def check_options(
         problems.append(Problem("dropout_rate", f"expected a share from 0 to below 1, got {rate}.", "Correct it."))
     problems += [Problem("refuse", f"there is no site {s!r}.", nearest(s, names)) for s in refuse if s not in names]
     problems += _bad_pseudonyms(pseudonyms, refuse, names)
-    if refuse and not any(asks(stage) for stage in method.plan(1)):
+    if refuse and not screened and not any(asks(stage) for stage in method.plan(1)):
         what = f"{method.title} asks no site to publish anything, so that there is nothing to refuse."
         problems.append(Problem("refuse", what, f"Leave --refuse out, or run --method {with_consent()}."))
-    if pseudonyms and not publishes(task, method):
+    if pseudonyms and not screened and not publishes(task, method):
         what = f"{method.title} publishes nothing of a single site, so that there is nothing to go by another name."
         problems.append(Problem("pseudonyms", what, f"Leave --pseudonym out, or run --method {with_ends()}."))
     for site, spans in away.items():

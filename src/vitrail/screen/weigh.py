@@ -1,0 +1,241 @@
+"""Each site against the others, test by test: by chance alone, and beyond how much the others differ anyway."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.special import ndtri
+
+from vitrail.screen.chance import (
+    arcsine,
+    compare_counts,
+    compare_odds,
+    more_than,
+    shrink_spread,
+    spread_of_others,
+    t_as_z,
+)
+from vitrail.screen.layout import FLOOR, Numbers, Places
+from vitrail.screen.published import BEYOND, OUTCOME, PREDICTED, RELATED_TO, VALUE, Published
+
+Flags = NDArray[np.bool_]
+PRIOR = 12.0  # degrees of freedom that a family's usual spread counts for
+GATE = {PREDICTED: 0.12, OUTCOME: 0.12, RELATED_TO: 0.12}  # differences that matter: of atanh(r), or arcsines of shares
+GATE_OF_SHARES = 0.10
+TAIL = 0.92  # Bonferroni over tests that go together is too strict by so much
+LEAST_ROWS = FLOOR
+
+
+class Weighed:
+    """Tests side by side: counts, ties, and how well the outcome is predicted."""
+
+    def __init__(self, published: Published, alpha: float) -> None:
+        self.published = p = published
+        self.alpha = alpha
+        at, m, t = p.layout, p.margins, p.ties
+        self.outcome = len(at.columns) - 1
+        k = len(at.outcome)
+        self.family = np.concatenate([m.family, t.family, np.full(k, PREDICTED)])
+        self.first = np.concatenate([m.column, at.column[t.first], np.full(k, self.outcome)])
+        self.second = np.concatenate([np.full(len(m.column), -1), at.column[t.second], np.full(k, -1)])
+        self.marginal = np.arange(len(self.family)) < len(m.family)
+        self.predicted = self.family == PREDICTED
+        shape = (len(p.sites), len(self.family))
+        self.z, self.beyond, self.plain, self.effect = (np.zeros(shape) for _ in range(4))
+        self.mine, self.theirs, self.rows = (np.zeros(shape) for _ in range(3))
+        self.accused = np.zeros((len(p.sites), len(at.columns)), bool)
+        self._z_exact: dict[tuple[int, int], float] = {}
+        self.level = self._levels()
+        self.bar = -ndtri(self.level / 2) * TAIL
+        self.weigh(np.arange(len(self.family)))
+
+    def _levels(self) -> Numbers:
+        """[test]: of how much chance it may make use. Each cell has its share; half to counts, half to ties."""
+        per = self.alpha / len(self.published.sites) / len(self.published.layout.columns)
+        out = np.zeros(len(self.family))
+        cells = len(self.published.layout.columns)
+        for which in (self.marginal, ~self.marginal & ~self.predicted):
+            number = np.bincount(self.first[which], minlength=cells).astype(float)
+            number += np.bincount(self.second[which & (self.second >= 0)], minlength=cells)
+            share = per / 2 / np.maximum(number, 1)
+            mean = (share[self.first] + share[self.second]) / 2
+            out = np.where(which, np.where(self.second >= 0, mean, share[self.first]), out)
+        return np.where(self.predicted, per / 4 / max(1, self.predicted.sum()), out)
+
+    def accuse(self, site: int, column: int) -> None:
+        """Set a cell aside as a yardstick, and weigh again what it was part of."""
+        self.accused[site, column] = True
+        again = (self.first == column) | (self.second == column) | self.predicted
+        self.weigh(np.flatnonzero(again))
+
+    def weigh(self, which: Places) -> None:
+        m, t = len(self.published.margins.family), len(self.published.ties.family)
+        self._weigh_counts(which[which < m])
+        self._weigh_ties(which[(which >= m) & (which < m + t)] - m)
+        self._weigh_predicted()
+        self._beyond_the_usual()
+
+    def _weigh_counts(self, which: Places) -> None:
+        p = self.published.margins
+        hits, trials = p.hits[:, which], p.trials[:, which]
+        fair = ~self.accused[:, p.column[which]]  # [site, test]
+        a, n = hits * fair, trials * fair
+        b, m = a.sum(0) - a, n.sum(0) - n
+        enough = ((n > 0).sum(0) - (n > 0)) >= 2
+        z = np.where(enough, compare_counts(hits, trials, b, m), 0.0)
+        value = p.family[which] == VALUE
+        if value.any():
+            here = which[value]
+            number = np.searchsorted(self.published.layout.numbers, p.variable[here])
+            with np.errstate(all="ignore"):
+                tried = np.nansum(self.published.grain[:, number, 0], 0)  # values that could have stood out
+            one = more_than(hits[:, value], trials[:, value], b[:, value], m[:, value], np.maximum(tried, 1))
+            z[:, value] = np.where(enough[:, value], one, 0.0)
+        with np.errstate(all="ignore"):
+            mine, theirs = hits / trials, b / m
+        estimate, variance = arcsine((a + 0.375) / (n + 0.75)), 1 / (4 * np.maximum(n, 0.5) + 2)
+        self._t[:, which], self._df[:, which] = spread_of_others(estimate, variance, n > 0, False)
+        self.z[:, which] = self.plain[:, which] = z
+        self.mine[:, which], self.theirs[:, which] = mine, theirs
+        self.rows[:, which] = trials
+        self.effect[:, which] = np.nan_to_num(np.abs(arcsine(mine) - arcsine(theirs)))
+        self._v[:, which] = 1 / (4 * trials + 2) + 1 / (4 * np.maximum(m, 1) + 2)
+
+    @property
+    def _t(self) -> Numbers:
+        return self._store("t")
+
+    @property
+    def _df(self) -> Numbers:
+        return self._store("df")
+
+    @property
+    def _v(self) -> Numbers:
+        return self._store("v")
+
+    def _store(self, name: str) -> Numbers:
+        stored: Numbers = self.__dict__.setdefault("_kept_" + name, np.zeros(self.z.shape))
+        return stored
+
+    def _weigh_ties(self, which: Places) -> None:
+        p, at = self.published.ties, self.published.layout
+        first, second = at.column[p.first[which]], at.column[p.second[which]]
+        fair = ~(self.accused[:, first] | self.accused[:, second])
+        place = which + len(self.published.margins.family)
+        few = p.few[:, which]
+        self._compare(place, p.r[:, which], p.rows[:, which], p.scatter[:, which], few, fair)
+        self._exact_odds(which, place, fair)
+
+    def _compare(self, place: Places, r: Numbers, rows: Numbers, scatter: Numbers, few: Numbers, fair: Numbers) -> None:
+        """Correlations of each site against the others' mean; how they scatter is taken from the others."""
+        there = rows >= LEAST_ROWS
+        n = np.where(there & fair, rows, 0.0)
+        mine = np.arctanh(np.clip(r, -0.98, 0.98))
+        others = n.sum(0) - n
+        mean = ((n * mine).sum(0) - n * mine) / np.maximum(others, 1)
+        known = np.where(np.isfinite(scatter), n, 0.0)
+        weight = known.sum(0) - known
+        usual = ((known * np.nan_to_num(scatter)).sum(0) - known * np.nan_to_num(scatter)) / np.maximum(weight, 1)
+        usual = np.where(weight > 0, np.maximum(usual, 0.05), 1.0)
+        enough = there & (((n > 0).sum(0) - (n > 0)) >= 2)
+        v = usual * (1 / np.maximum(rows, 1) + 1 / np.maximum(others, 1))
+        x = np.where(enough, np.abs(mine - mean) / np.sqrt(v), 0.0)
+        df = np.maximum(3.0, np.minimum(few - 3, rows))
+        self.plain[:, place], self.z[:, place] = x, t_as_z(x, df)
+        self.effect[:, place], self._v[:, place] = np.where(enough, np.abs(mine - mean), 0.0), v
+        self.mine[:, place], self.theirs[:, place] = np.tanh(mine), np.tanh(mean)
+        self.rows[:, place] = np.where(enough, rows, 0.0)
+        each = np.where(n > 0, usual / np.maximum(n, 1), 1.0)
+        self._t[:, place], self._df[:, place] = spread_of_others(mine, each, n > 0, True)
+
+    def _exact_odds(self, which: Places, place: Places, fair: Numbers) -> None:
+        """Of two yes-or-no, where the approximation says that it might matter."""
+        tables = self.published.ties.tables[:, which]
+        both = np.isfinite(tables[..., 3]).any(0)
+        self.z[:, place] = np.where(
+            both & (self.plain[:, place] < 1.5), np.minimum(self.z[:, place], 1.5), self.z[:, place]
+        )
+        used = np.where(fair[..., None], np.nan_to_num(tables), 0.0)
+        others = used.sum(0) - used
+        for s, j in np.argwhere(both & (self.plain[:, place] >= 1.5)):
+            if np.isfinite(tables[s, j]).all() and others[s, j, 0] > 0:
+                self.z[s, place[j]] = compare_odds(tables[s, j], others[s, j])
+            else:
+                self.z[s, place[j]] = 0.0
+
+    def _weigh_predicted(self) -> None:
+        p = self.published
+        place = np.flatnonzero(self.predicted)
+        if not len(place):
+            return
+        fair = np.repeat(~self.accused[:, [self.outcome]], len(place), 1)
+        rows = np.where(np.isfinite(p.predicted[..., 0]), p.rows[:, None], 0.0)
+        self._compare(place, np.nan_to_num(p.predicted[..., 0]), rows, p.predicted[..., 1], self._few(rows), fair)
+
+    def _few(self, rows: Numbers) -> Numbers:
+        share = self.published.shares[:, self.published.layout.outcome]
+        return np.where(np.isfinite(share), 2 * np.minimum(share, 1 - share) * rows, rows)
+
+    def predict_without(self, site: int, columns: list[int]) -> None:
+        """At a site with accused columns, the outcome is judged by what the other columns say of it."""
+        place = np.flatnonzero(self.predicted)
+        p = self.published
+        told = p.reckon(columns)
+        kept = [a.copy() for a in (self.z, self.plain, self.effect, self.mine, self.theirs, self.rows)]
+        rows = np.where(np.isfinite(told), p.rows[:, None], 0.0)
+        fair = np.repeat(~self.accused[:, [self.outcome]], len(place), 1)
+        self._compare(place, np.nan_to_num(told), rows, p.predicted[..., 1], self._few(rows), fair)
+        for old, now in zip(kept, (self.z, self.plain, self.effect, self.mine, self.theirs, self.rows), strict=True):
+            old[site, place] = now[site, place]
+            now[:] = old
+        self._beyond_the_usual()
+
+    def _beyond_the_usual(self) -> None:
+        """z and plain with the spread between the other sites; 0 where the difference is too small to matter."""
+        families = np.where(self.predicted, PREDICTED, self.family)
+        t, df = self._t, self._df
+        spread = shrink_spread(t, df, families, PRIOR)
+        single = self.predicted
+        spread[:, single] = np.maximum(0.0, t[:, single] * df[:, single] / (PRIOR + df[:, single]))
+        k = np.maximum(df + 1, 1)
+        self.spread = spread
+        grow = np.sqrt((self._v + spread * (1 + 1 / k)) / np.maximum(self._v, 1e-12))
+        self.beyond = np.where(grow > 1.00005, t_as_z(self.z / grow, PRIOR + k - 1), self.z)
+        self.beyond = np.minimum(self.beyond, self.z)
+        self.reach = np.where(self.marginal, self.beyond, self.plain / grow)
+        gate = np.array([GATE.get(str(f), GATE_OF_SHARES) for f in self.family])
+        small = self.effect < gate
+        self._as_elsewhere()
+        self.beyond, self.reach = np.where(small, 0.0, self.beyond), np.where(small, 0.0, self.reach)
+
+    def _as_elsewhere(self) -> None:
+        """Where other sites have values of their own that stand out, or rows beyond, one more is no fault."""
+        p = self.published
+        number = self.published.layout.numbers
+        for family in (VALUE, BEYOND):
+            which = np.flatnonzero(self.family == family)
+            if not len(which):
+                continue
+            with np.errstate(all="ignore"):
+                gap = np.nan_to_num(self.mine[:, which] - self.theirs[:, which])
+            of = np.searchsorted(number, p.margins.variable[which])
+            own = np.zeros((len(p.sites), len(number)))
+            for j, g in zip(of, gap.T, strict=True):
+                own[:, j] = np.maximum(own[:, j], g)
+            own = arcsine(own)
+            column = p.layout.column[number]
+            rows = np.nan_to_num(p.known[:, column])
+            fair = (rows > 0) & ~self.accused[:, column]
+            w = fair.astype(float)
+            k = w.sum(0) - w
+            mean = ((w * own).sum(0) - w * own) / np.maximum(k, 1)
+            square = ((w * own**2).sum(0) - w * own**2) / np.maximum(k, 1)
+            usual = (w / (4 * rows + 2)).sum(0) / np.maximum(w.sum(0), 1)
+            spread = np.maximum(0.0, (square - mean**2) * k / np.maximum(k - 1, 1) - usual)
+            v = 1 / (4 * np.maximum(rows, 1) + 2)
+            away = (arcsine(np.maximum(gap, 0.0)) - mean[:, of]) / np.sqrt(v + spread * (1 + 1 / np.maximum(k, 1)))[
+                :, of
+            ]
+            cap = np.where(spread[:, of] > 0, t_as_z(np.maximum(away, 0.0), PRIOR + k[:, of] - 1), 99.0)
+            self.beyond[:, which] = np.minimum(self.beyond[:, which], cap)
+            self.reach[:, which] = np.minimum(self.reach[:, which], cap)
