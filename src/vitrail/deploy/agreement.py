@@ -25,7 +25,7 @@ from vitrail.deploy.message import MOST_WORDS, Form
 from vitrail.engines.wire import Contract, Line, Rehearsal, Spec, beside_of, contracts_of, rehearse
 from vitrail.methods import AnyMethod
 from vitrail.nets import ProtoNet
-from vitrail.protect.masks import LEAST, ZERO, Terms
+from vitrail.protect.masks import LEAST, ZERO, ZEROS, Terms
 from vitrail.runs.screened import screen_lines, screens
 from vitrail.runs.setup import COVERAGE, MAJORITY, build_task, is_evaluated, last_splits, wire_lines
 from vitrail.screen import parts
@@ -176,6 +176,8 @@ class Agreement:
             return self._screen(words)[0]
         elif kind == "finish":
             self.findings(words)
+            if not _harmless(words.get("pooled")):
+                raise _none("pooled", words.get("pooled"))
             others = words.get("others")
             if not isinstance(others, int) or not 0 <= others < self.sites:
                 raise _none("others", others)
@@ -250,14 +252,15 @@ class Agreement:
             raise _none("leg", leg)
         asked: dict[str, Any] = {**RUN, "leg": str}
         if leg == "total":
-            masked = {k: (shape, torch.int64) for k, shape in self.summed("").summed().items()}
-            return Form({**asked, "offers": dict}, {}), Form({}, masked)
+            masked = {p.name: p.shape for p in self.parts if p.total} | {ZERO: (ZEROS,)}
+            said: Spec = {k: (shape, torch.int64) for k, shape in masked.items()}
+            return Form({**asked, "offers": dict}, {}), Form({}, said)
         down, up = (
             {p.name: (p.shape, torch.float64) for p in self.parts if (p.leg, p.direction, p.total) == (leg, way, False)}
             for way in ("to site", "from site")
         )
-        said = dict.fromkeys(KEY, str) if leg == "counts" else {}
-        return Form(asked, down, frozenset(down)), Form(said, up, frozenset(up))
+        words_: dict[str, Any] = dict.fromkeys(KEY, str) if leg == "counts" else {}
+        return Form(asked, down, frozenset(down)), Form(words_, up, frozenset(up))
 
     def stage(self, words: dict[str, Any]) -> int:
         s = words.get("stage")
@@ -304,7 +307,7 @@ QUESTIONS: dict[str, dict[str, Any]] = {
     "screen": {**RUN, "leg": str},
     "round": {**RUN, **WHERE, "score": list},
     "settle": {**RUN, **WHERE, "score": list},
-    "finish": {**RUN, "findings": list, "others": int},
+    "finish": {**RUN, "findings": list, "pooled": dict, "others": int},
 }
 
 

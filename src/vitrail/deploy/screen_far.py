@@ -10,7 +10,6 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
@@ -21,20 +20,20 @@ from vitrail.deploy.call import Call
 from vitrail.deploy.message import Message, unpack
 from vitrail.protect.masks import LEAST, open_sum
 from vitrail.runs.folder import write_atomically
+from vitrail.runs.screened import REFUSED, with_silent
 from vitrail.screen import Desk, Said, Screening
 
 PATIENCE = 3  # deadlines after which a site is no longer waited for
-AWAY, REFUSED = "it was not there", "it does not publish"
+AWAY = "it was not there"
 
 
 class FarScreen:
-    """`path`: the run's folder; `late`: sites that were invited and are not there, which are named."""
+    """`path`: the run's folder; `names`: of all sites that are asked, those who are there."""
 
-    def __init__(self, call: Call, names: Sequence[str], late: Sequence[str], path: Path) -> None:
+    def __init__(self, call: Call, names: Sequence[str], path: Path) -> None:
         self.call, self.agreed, self.path = call, call.agreed, path
         self.names, self.desk = list(names), Desk(call.agreed.study)
-        for name in late:
-            self.desk.leave_out(name, AWAY)
+        self.why = {n: "" if n in names else AWAY for n in call.names}  # it is not judged
 
     def run(self) -> Screening:
         asked = self.desk.hear_sketch(self._sifted("sketch", self._ask("sketch", {})))
@@ -42,7 +41,7 @@ class FarScreen:
         counts = self._sifted("counts", heard)
         asked = self.desk.hear_counts(counts, self._total({n: heard[n].words for n in counts}))
         self.desk.hear_ties(self._sifted("ties", self._ask("ties", asked)))
-        return self.desk.judge()
+        return with_silent(self.desk.judge(), self.why)
 
     def forget(self) -> None:
         """What single sites published: the run is over, and keeps what was found."""
@@ -109,6 +108,7 @@ class FarScreen:
     def _leave_out(self, name: str, why: str) -> None:
         """Of the screening, not of the study."""
         self.names.remove(name)
-        self.desk.leave_out(name, why)
+        self.desk.leave_out(name)
+        self.why[name] = why
         self.call.failed.pop(name, None)
         self.call.way.log("not screened", site=name, why=why)

@@ -52,7 +52,7 @@ class SiteScreen:
             return unpack(data[len(mark) :])
         told: Said = {k: v.numpy() for k, v in asked.tensors.items()}
         check_asked(self.agreed.study, leg, told)
-        said = getattr(self, f"_{leg}")(told, asked.words)
+        said: Message = getattr(self, f"_{leg}")(told, asked.words)
         write_atomically(kept, mark + said.pack(), private=True)
         return said
 
@@ -66,7 +66,9 @@ class SiteScreen:
         if self.proof is None:
             return _message(own, dict.fromkeys(KEY, ""))
         offer = self.adder.offer()
-        return _message(own, dict(zip(KEY, (offer.key.hex(), offer.signature.hex(), self.proof.certificate), strict=True)))
+        return _message(
+            own, dict(zip(KEY, (offer.key.hex(), offer.signature.hex(), self.proof.certificate), strict=True))
+        )
 
     def _total(self, told: Said, words: Mapping[str, Any]) -> Message:
         proof = self.proof

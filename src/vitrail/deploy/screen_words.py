@@ -37,11 +37,11 @@ def who_sees(lines: Sequence[Line]) -> list[str]:
     if not any(line.seen == "masked" for line in lines):
         return []
     return [
-        "Of the products of columns nobody can read this site's own: they leave under masks that cancel in the sum over "
-        f"all sites that take part in it, {LEAST} or more, and in no other. The masks' keys are drawn for this one sum, "
-        "and signed by the sites; whoever shows this site keys of its own in the others' place, with certificates of "
-        "the study's authority, could read them: the keys that were shown are in others.json in this site's home, to "
-        "be compared by phone."
+        "Of the products of columns nobody can read this site's own: they leave under masks that cancel in the sum "
+        f"over all sites that take part in it, {LEAST} or more, and in no other. The keys of the masks are drawn for "
+        "this one sum and signed by the sites. A coordinator that issued itself second certificates in the other "
+        "sites' names could read them: the keys that came are in others.json in this site's home, for people to "
+        "compare by phone."
     ]
 
 

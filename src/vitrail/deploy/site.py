@@ -32,6 +32,7 @@ from vitrail.runs.judge import Judge, target_share
 from vitrail.runs.setup import held_rows, training_of, training_rows
 
 BEHIND = "behind.safetensors"  # what a site was told about itself at the end
+POOLED = "pooled.json"  # and about all sites together: for vitrail check --pooled
 ROWS = "rows.txt"  # the fingerprint of the rows that a run saw
 KEPT = 4  # rounds whose outcome a site keeps
 RECENT = 4 * KEPT  # questions about rounds that it remembers; older rounds cannot be asked for
@@ -140,7 +141,9 @@ class Site:
     def on_finish(self, asked: Message) -> Message:
         """What was found about this site is kept beside its model; of its states the last, so that none begins anew."""
         assert self.data is not None
-        if self.agreed.others:
+        if self.agreed.parts:
+            write_atomically(self.home / POOLED, json.dumps(asked.words["pooled"]))
+        if self.agreed.others or self.agreed.parts:
             told = {k: asked.words[k] for k in ("findings", "others")} | {"fingerprint": self.data.fingerprint}
             save_tensors(self.home / BEHIND, asked.tensors, {"told": json.dumps(told)})
         for old in self._versions()[:-1]:

@@ -116,7 +116,8 @@ def contract_words(
         *wrapped(
             f"In all up to {volume(total)} of numbers, if no round is repeated; and their names, and a few words. "
             f"Asked the same again, this site answers the same; asked otherwise about what it answered before, at most "
-            f"{ANEW} times in a run, and never about what it publishes. It takes part in one run, until somebody here joins again."
+            f"{ANEW} times in a run, and never about what it publishes. It takes part in one run, until somebody here "
+            "joins again."
         ),
         "",
         "WHO SEES IT",
