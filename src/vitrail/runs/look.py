@@ -36,9 +36,10 @@ class Behind(NamedTuple):
 
 
 def behind(run: Run, site: str) -> Behind:
-    known, table = run.known_as(site), run.shifts()  # says so where the method learns no private layers
+    known, table = run.known_as(site), run.shift_table
     means, others = dict[str, Tensor](), 0
-    for key, layer in SYMBOLS.items():
+    for key, layer in SYMBOLS.items() if table is not None and len(table) else ():
+        assert table is not None
         there = table[(table.layer == layer) & (table.site != known)]
         if len(there):
             wide = there.pivot(index="site", columns="feature", values="value")
