@@ -37,7 +37,9 @@ def test_the_page_keeps_the_order_of_the_findings(count: int, maybe: int) -> Non
     html = render(shown)
     said = box_on_top(html)
     assert shown.run is not None
-    order = [f"{f.site}, {f.feature}: {f.text}" for f in shown.run.findings()]
+    order = [
+        f"{f.site}, {f.feature}: {'likely offset by a constant; ' * f.wrong}{f.text}" for f in shown.run.findings()
+    ]
     assert [line for line in said if not line.startswith("What to do")] == order, "all of them, each once"
     section = html[html.index('id="fit"') : html.index("</section>")]
     assert section.count("more, less strong") == (count > 10) + (maybe > 10)
@@ -119,7 +121,7 @@ def test_names_from_files_stay_text() -> None:
     assert html.count("<script") == 1, "ours"
     assert "<img" not in html
     tree(html)  # well formed
-    assert f"{HOSTILE[0]}, {HOSTILE[1]}: {HOSTILE[1]} of {HOSTILE[0]}" in box_on_top(html)
+    assert f"{HOSTILE[0]}, {HOSTILE[1]}: likely in another unit; {HOSTILE[1]} of {HOSTILE[0]}" in box_on_top(html)
 
 
 def test_a_page_of_its_own(tmp_path: Path) -> None:
@@ -140,10 +142,13 @@ def test_a_page_of_its_own(tmp_path: Path) -> None:
 
 
 def test_a_screening_prints_itself() -> None:
-    wrong = Finding("va", LABEL, "label flip", True, 3.0, "va, outcome: predicted the wrong way round.")
+    wrong = Finding("va", LABEL, "label flip", True, 3.0, "it turns round.")
     told = screened([wrong, *found(12, wrong=False)], why_not={"va": "too few rows"})
     lines = repr(told).splitlines()
-    assert lines[:2] == ["Likely wrong", "  - va, outcome: predicted the wrong way round."]
+    assert lines[:2] == [
+        "Likely wrong",
+        "  - va, outcome: likely the outcome is coded the other way round; predicted the wrong way round.",
+    ]
     assert lines[3:5] == [
         "Differs, and may be real",
         "  - cleveland, age: 12.0 lower than at the others; ask how it is measured.",
