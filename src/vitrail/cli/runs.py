@@ -175,6 +175,7 @@ def wire(
     from vitrail.data.datasets import packaged
     from vitrail.methods import PARTIES, build
     from vitrail.runs import wire_lines
+    from vitrail.runs.screened import SCREENING
     from vitrail.study import Study
 
     agreed = Study.load(study or packaged("heart_disease.toml"))
@@ -216,6 +217,10 @@ def wire(
     if rows_too := sum(x.bytes for x in lines if x.per_row):
         words = f"for every training {one}: THE {one.upper()}S THEMSELVES LEAVE. A yardstick, not for use."
         print(f"And {rows_too} bytes {words}")
+    if told := [x for x in lines if x.stage.startswith(SCREENING)]:
+        print("\nBefore the first round, where a site agrees: whose data does not fit ([screen] in the study)")
+        print("\n".join(f"  {x.stage}, {x.direction}, {x.name}: {x.words}" for x in told))
+        print()
     print("seen = sum: the coordinator needs only the total over sites; each: it sees every site's own.")
     print(f"This table says what travels, not what could be learned from it about the {one}s behind it.")
     if method == "ndoye":

@@ -25,13 +25,19 @@ from vitrail.deploy.message import MOST_WORDS, Form
 from vitrail.engines.wire import Contract, Line, Rehearsal, Spec, beside_of, contracts_of, rehearse
 from vitrail.methods import AnyMethod
 from vitrail.nets import ProtoNet
+from vitrail.protect.masks import LEAST, ZERO, ZEROS, Terms
+from vitrail.runs.screened import screen_lines, screens
 from vitrail.runs.setup import COVERAGE, MAJORITY, build_task, is_evaluated, last_splits, wire_lines
-from vitrail.screen.found import CAUSES, LABEL, Finding
+from vitrail.screen import parts
+from vitrail.screen.found import CAUSES, LABEL, Finding, Part
 from vitrail.study import Study
 
 FORMAT = 5  # of the messages
 ANEW = 20  # in a run, questions that differ from the one that was answered before: a coordinator may be put back
 WHERE = {"stage": int, "round": int, "place": int}  # place: of the exchange in its stage
+LEGS = ("sketch", "counts", "total", "ties")  # of a screening, in the order of time
+KEY = ("key", "signature", "certificate")  # what a site says of itself to be in a masked sum
+LARGEST = 1e7  # in a masked sum: what one site's products of columns, at most its rows, stay below
 LAST = "settle"  # in a question, before the names of what comes from the word that would end the stage now
 
 
@@ -79,6 +85,8 @@ class Agreement:
         ]
         # updates are not kept, but the coordinator is sent each report, also where it needs only the total
         lines = own + wire_lines(self.study, self.method, keep_updates=True, sites=self.sites)
+        legs = {line.stage for line in screen_lines(self.study)}
+        lines = [x for x in lines if x.stage not in legs] + self._published()
         train = [f"{metric}, {split}" for split, metric in self.scored(0, 1, ["train"])]
         lines += [Line("scores", "from site", name, (), "float64", 8, 1, "each") for name in train]
         told, lines = self.others.items(), lines + self._to_score()
@@ -164,8 +172,12 @@ class Agreement:
             down = {"mean": self.numbers} if words.get("step") == 2 else {}
         elif kind == "prepare":
             down = {"mean": self.numbers, "sd": self.numbers} if self.shared_scale else {}
+        elif kind == "screen":
+            return self._screen(words)[0]
         elif kind == "finish":
             self.findings(words)
+            if not _harmless(words.get("pooled")):
+                raise _none("pooled", words.get("pooled"))
             others = words.get("others")
             if not isinstance(others, int) or not 0 <= others < self.sites:
                 raise _none("others", others)
@@ -191,7 +203,8 @@ class Agreement:
     def longest(self) -> int:
         """Bytes that no question is longer than."""
         told = [c.down | self.settling(s, i) for s, stage in enumerate(self.contracts) for i, c in enumerate(stage)]
-        sent = [self.others, *told, dict.fromkeys(("mean", "sd"), self.numbers)]
+        legs = [self.question("screen", {"leg": leg}).tensors for leg in LEGS if self.parts]
+        sent = [self.others, *told, *legs, dict.fromkeys(("mean", "sd"), self.numbers)]
         return MOST_WORDS + max(sum(math.prod(s) * t.itemsize for s, t in spec.values()) for spec in sent)
 
     def answer(self, kind: str, words: dict[str, Any]) -> Form:
@@ -208,7 +221,46 @@ class Agreement:
         elif kind == "prepare":
             spec = {"rows": ((2,), torch.int64), "target": ((max(1, len(self.study.target.levels)),), double)}
             return Form({"fingerprint": str, "versions": dict}, spec)
+        elif kind == "screen":
+            return self._screen(words)[1]
         return Form({}, spec)
+
+    @cached_property
+    def parts(self) -> list[Part]:
+        """What is published before the first round so that it can be said whose data does not fit; none of pictures,
+        and none where so few take part that nobody is judged."""
+        return parts(self.study) if screens(self.study) and self.sites >= LEAST else []
+
+    def summed(self, run: str) -> Terms:
+        """Of a screening, what is added up over sites under masks."""
+        shapes = {p.name: p.shape for p in self.parts if p.total}
+        return Terms(f"{self.hash} {run} screen", shapes, dict.fromkeys(shapes, LARGEST), self.sites)
+
+    def _published(self) -> list[Line]:
+        """What crosses in a screening; what only the total is wanted of, as it leaves."""
+        lines = [x for x in screen_lines(self.study) if self.parts and x.seen != "sum"]
+        words = {p.name: p.means for p in self.parts if p.total} | {ZERO: "zeros, to see whether the masks cancel"}
+        for name, (shape, kind) in self.answer("screen", {"leg": "total"}).tensors.items() if self.parts else ():
+            about = name, shape, _kind(kind), 8 * math.prod(shape), 1, "masked"
+            lines.append(Line("screen: total", "from site", *about, words=words[name], asks=True))
+        return lines
+
+    def _screen(self, words: dict[str, Any]) -> tuple[Form, Form]:
+        """Question and answer of one leg; NaN is what a site does not publish."""
+        leg = words.get("leg")
+        if leg not in LEGS or not self.parts:
+            raise _none("leg", leg)
+        asked: dict[str, Any] = {**RUN, "leg": str}
+        if leg == "total":
+            masked = {p.name: p.shape for p in self.parts if p.total} | {ZERO: (ZEROS,)}
+            said: Spec = {k: (shape, torch.int64) for k, shape in masked.items()}
+            return Form({**asked, "offers": dict}, {}), Form({}, said)
+        down, up = (
+            {p.name: (p.shape, torch.float64) for p in self.parts if (p.leg, p.direction, p.total) == (leg, way, False)}
+            for way in ("to site", "from site")
+        )
+        words_: dict[str, Any] = dict.fromkeys(KEY, str) if leg == "counts" else {}
+        return Form(asked, down, frozenset(down)), Form(words_, up, frozenset(up))
 
     def stage(self, words: dict[str, Any]) -> int:
         s = words.get("stage")
@@ -252,9 +304,10 @@ QUESTIONS: dict[str, dict[str, Any]] = {
     "hello": {**RUN, "format": int, "agreement": str},
     "standardise": {**RUN, "step": int},
     "prepare": RUN,
+    "screen": {**RUN, "leg": str},
     "round": {**RUN, **WHERE, "score": list},
     "settle": {**RUN, **WHERE, "score": list},
-    "finish": {**RUN, "findings": list, "others": int},
+    "finish": {**RUN, "findings": list, "pooled": dict, "others": int},
 }
 
 

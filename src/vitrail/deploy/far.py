@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import pandas as pd
@@ -18,10 +19,12 @@ from vitrail.deploy.agreement import LAST, Agreement
 from vitrail.deploy.book import Book
 from vitrail.deploy.call import Call
 from vitrail.deploy.message import Message
+from vitrail.deploy.screen_far import FarScreen
 from vitrail.engines.rounds import Moment, Rounds
 from vitrail.engines.wire import check
 from vitrail.runs.judge import SIZES
 from vitrail.runs.setup import training_of
+from vitrail.screen import Screening
 
 
 class FarRounds(Rounds):
@@ -132,8 +135,9 @@ class FarRounds(Rounds):
 class FarSites:
     """The sites of a run as `runs.run.train` meets them. Their models stay with them."""
 
-    def __init__(self, rounds: FarRounds) -> None:
+    def __init__(self, rounds: FarRounds, folder: Path) -> None:
         self.rounds, self.book = rounds, rounds.book
+        self.asking = FarScreen(rounds.call, rounds.book.names(), folder)
 
     @property
     def sizes(self) -> pd.DataFrame:
@@ -151,6 +155,9 @@ class FarSites:
     def late(self) -> list[tuple[Any, ...]]:
         told, self.rounds.scored = self.rounds.scored, []
         return told
+
+    def screen(self) -> Screening | None:
+        return self.asking.run() if self.rounds.agreed.parts else None
 
     def models(self, moment: Moment) -> dict[str, dict[str, Tensor]]:
         return {}

@@ -23,6 +23,8 @@ from vitrail.data.encode import Encoder, SiteData, moments, numeric, prepare, sp
 from vitrail.data.read import clean
 from vitrail.deploy.agreement import ANEW, FORMAT, LAST, WHERE, Agreement
 from vitrail.deploy.message import Message, check_form
+from vitrail.deploy.proof import Proof
+from vitrail.deploy.screen_site import SiteScreen
 from vitrail.engines.local import Engine
 from vitrail.runs.features import as_rows
 from vitrail.runs.folder import save_tensors, versions, write_atomically
@@ -30,6 +32,7 @@ from vitrail.runs.judge import Judge, target_share
 from vitrail.runs.setup import held_rows, training_of, training_rows
 
 BEHIND = "behind.safetensors"  # what a site was told about itself at the end
+POOLED = "pooled.json"  # and about all sites together: for vitrail check --pooled
 ROWS = "rows.txt"  # the fingerprint of the rows that a run saw
 KEPT = 4  # rounds whose outcome a site keeps
 RECENT = 4 * KEPT  # questions about rounds that it remembers; older rounds cannot be asked for
@@ -40,9 +43,17 @@ class Site:
     process: what it keeps between rounds, its scale, and its model at the end."""
 
     def __init__(
-        self, name: str, frame: pd.DataFrame, agreement: Agreement, base: Path, publishes: bool = True
+        self,
+        name: str,
+        frame: pd.DataFrame,
+        agreement: Agreement,
+        base: Path,
+        publishes: bool = True,
+        proof: Proof | None = None,
     ) -> None:
+        """`publishes`: whether it shows what it may refuse to show; `proof`: of who it is, to the other sites."""
         self.name, self.frame, self.agreed, self.base, self.publishes = name, frame, agreement, base, publishes
+        self.proof = proof
         self.rows = clean(frame, agreement.study)
         self.home, self.begun = base, ""  # the run at hand, and the one that was begun by this process
         self.data: SiteData | None = None
@@ -88,6 +99,12 @@ class Site:
         words = {"fingerprint": self.data.fingerprint, "versions": versions()}
         return Message("prepare", words, {"rows": rows, "target": share})
 
+    def on_screen(self, asked: Message) -> Message:
+        """What is published of the rows, so that it can be said whose data does not fit."""
+        if not self.publishes:
+            return Message("refused", {})
+        return SiteScreen(self.name, self.rows, self.agreed, self.home, self.proof).answer(asked)
+
     def on_round(self, asked: Message) -> Message:
         s, r, place = (asked.words[k] for k in WHERE)
         stage = self.agreed.stages[s].stage
@@ -124,7 +141,9 @@ class Site:
     def on_finish(self, asked: Message) -> Message:
         """What was found about this site is kept beside its model; of its states the last, so that none begins anew."""
         assert self.data is not None
-        if self.agreed.others:
+        if self.agreed.parts:
+            write_atomically(self.home / POOLED, json.dumps(asked.words["pooled"]))
+        if self.agreed.others or self.agreed.parts:
             told = {k: asked.words[k] for k in ("findings", "others")} | {"fingerprint": self.data.fingerprint}
             save_tensors(self.home / BEHIND, asked.tensors, {"told": json.dumps(told)})
         for old in self._versions()[:-1]:
@@ -137,6 +156,8 @@ class Site:
         words, where = asked.words, asked.kind
         if where in ("hello", "finish") or (where == "settle" and not words["score"]):
             return  # nothing about rows is said
+        if where == "screen":
+            return  # it has a memory of its own, which lets nothing be asked otherwise
         where += "".join(f" {words[k]}" for k in (*WHERE, "step") if k in words)
         place, mark = self.home / "asked.json", hashlib.sha256(asked.pack()).hexdigest()[:32]
         known: dict[str, Any] = json.loads(place.read_text()) if place.exists() else {"anew": 0, "marks": {}}

@@ -20,6 +20,7 @@ from vitrail.screen.found import Finding, Screening
 from vitrail.study import Study
 
 SCREEN = "screen.json"
+SCREENING = "screen: "  # what the stages of the wire begin with
 REFUSED = "it does not publish"
 Ask = Callable[[], Screening | None]
 
@@ -44,12 +45,17 @@ def screen_rows(
     known = {site: (pseudonyms or {}).get(site, site) for site in cleaned}
     ranked = sorted(cleaned, key=lambda site: known[site]) if pseudonyms else list(cleaned)
     found = screen({known[site]: cleaned[site] for site in ranked if site not in refuse}, study)
-    silent = [{"site": known[s], "judged": False, "why not": REFUSED} for s in ranked if s in refuse]
+    found = with_silent(found, {known[s]: REFUSED if s in refuse else "" for s in ranked})
+    # how many rows a site has is told beside its own name
+    return found._replace(sites=found.sites.assign(rows=np.nan)) if pseudonyms else found
+
+
+def with_silent(found: Screening, why: Mapping[str, str]) -> Screening:
+    """With sites that published nothing, and why; all of them in this order."""
+    silent = [{"site": site, "judged": False, "why not": said} for site, said in why.items() if said]
     sites = pd.concat([found.sites, pd.DataFrame(silent)], ignore_index=True) if silent else found.sites
-    sites = sites.set_index("site").reindex([known[s] for s in ranked]).reset_index()
+    sites = sites.set_index("site").reindex(list(why)).reset_index()
     sites = sites.assign(judged=sites["judged"].eq(True), **{"why not": sites["why not"].fillna("")})
-    if pseudonyms:  # how many rows a site has is told beside its own name
-        sites = sites.assign(rows=np.nan)
     return found._replace(sites=sites)
 
 
@@ -75,7 +81,7 @@ def screen_lines(study: Study) -> list[Line]:
         return []
     return [
         Line(
-            f"screen: {part.leg}",
+            f"{SCREENING}{part.leg}",
             part.direction,
             part.name,
             part.shape,

@@ -98,9 +98,7 @@ def federate(
     looped, held = engine == "looped", held_rows(data, study, chosen, device)
     given = task, chosen, rows, training_of(study), seed
     runner = Engine(*given, looped=looped, absent=absent, keep_reports=keep_updates, held=held)
-    judge = Judge(
-        runner, study, data, (lambda: screen_rows(study, cleaned, refuse, pseudonyms)) if asked else lambda: None
-    )
+    judge = Judge(runner, study, data, lambda: screen_rows(study, cleaned, refuse, pseudonyms) if asked else None)
     info = describe_run(study, seed, engine, device, {site.name: site.fingerprint for site in data})
     info |= {"dropout_rate": dropout_rate, "away": {k: [list(s) for s in v] for k, v in (away or {}).items()}}
     info |= {"keep_updates": True} if keep_updates else {}

@@ -8,6 +8,7 @@ from scipy.special import ndtri
 from scipy.stats import rankdata
 
 from vitrail.data.schema import Table
+from vitrail.screen.asked import rows_below, rows_with
 from vitrail.screen.layout import (
     CUTS,
     FENCES,
@@ -76,12 +77,11 @@ class Seat:
             x = np.sort(self.values[:, v][np.isfinite(self.values[:, v])])
             share = self.share[at.column[v]]
             cuts, seen = asked["cuts"][i], asked["values"][i]
-            below = np.searchsorted(x, cuts, side="right").astype(float)
+            below = rows_below(x, cuts)
             which = [at_ for at_ in _cuts_of(share.counts) if np.isfinite(cuts[at_])]
             out["below"][i, which] = below[which]
             if share.values >= 3:
-                same = np.searchsorted(x, seen, "right") - np.searchsorted(x, seen, "left")
-                out["same"][i] = np.where(np.isfinite(seen), same, np.nan)
+                out["same"][i] = rows_with(x, seen)
         z = self._predictors(asked["chosen"])
         total["products"] = z.T @ z
         return out, total

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from vitrail.screen.found import LABEL, Finding, Screening
+from vitrail.screen.found import CAUSES, LABEL, Finding, Screening
+
+SHOWN = 10  # of what differs and may be real
 
 
 def sentence(finding: Finding) -> str:
@@ -13,11 +15,9 @@ def sentence(finding: Finding) -> str:
 
 
 def said_of(finding: Finding) -> str:
-    """The finding's words without the names in front of them."""
-    text = finding.text
-    for who in (f"{finding.site}, {finding.feature}: ", f"{finding.site}, outcome: ", f"{finding.site}: "):
-        text = text.removeprefix(who)
-    return text
+    """The likely cause, and what was seen."""
+    named = finding.wrong and finding.kind in CAUSES and finding.kind != "differs"
+    return f"likely {CAUSES[finding.kind]}; {finding.text}" if named else finding.text
 
 
 def calm(told: Screening) -> str:
@@ -32,7 +32,8 @@ def to_text(told: Screening) -> str:
     wrong, maybe = ([f"  - {sentence(f)}" for f in told.findings if f.wrong is kind] for kind in (True, False))
     lines = ["Likely wrong", *wrong] if wrong else [calm(told)]
     if maybe:
-        lines += ["", "Differs, and may be real", *maybe]
+        rest = [f"  and {len(maybe) - SHOWN} more, less strong"] * (len(maybe) > SHOWN)
+        lines += ["", "Differs, and may be real", *maybe[:SHOWN], *rest]
     silent = told.sites[~told.sites["judged"].eq(True)]
     if len(silent):
         who = (f"{s} ({why})" for s, why in zip(silent["site"], silent["why not"], strict=True))
