@@ -122,6 +122,7 @@ def refusals(shifts: pd.DataFrame) -> list[Markup]:
 
 def write_screen(study: Study, told: Screening, path: Path) -> Path:
     """The page of `vitrail screen`: nothing was trained."""
-    section, rows = fill_part("parts/fit.html", **contents(told)), told.sites.to_dict("records")
+    section = fill_part("parts/fit.html", **contents(told))
+    rows = told.sites.astype({"rows": "Int64", "numbers": "Int64"}).fillna({"rows": 0, "numbers": 0}).to_dict("records")
     html = fill("screen.html", heat=True, study=study, told=told, section=section, rows=rows)
     return write_page(html, path, "screen")
