@@ -159,9 +159,7 @@ def test_no_row_leaves(four: Four) -> None:
     patterns = []
     for frame in four.frames.values():
         rows = clean(frame, four.study).to_numpy(np.float64)
-        patterns += [
-            row[i : i + 4].tobytes() for row in rows for i in range(len(row) - 3) if _telling(row[i : i + 4])
-        ]
+        patterns += [row[i : i + 4].tobytes() for row in rows for i in range(len(row) - 3) if _telling(row[i : i + 4])]
     left = b"".join(data for said in four.way.said.values() for data in said)
     assert len(patterns) > 1000
     assert not any(p in left for p in patterns)
