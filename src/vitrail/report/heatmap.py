@@ -28,7 +28,7 @@ LEAST = 0.05  # the scale ends here at the earliest, so that small differences s
 
 
 STRENGTH = "strength"
-BAR = 2.0  # times the bar: where the colours of a strength end
+MOST = 4.0  # times the bar: where the colours of a strength end
 OFF = LayerWords(
     "how far each cell is off",
     0.0,
@@ -103,7 +103,7 @@ def strengths(cells: pd.DataFrame, sites: Sequence[str]) -> Heatmap:
     ]
     value, wrong = wide[0].to_numpy(float), wide[1].eq(True).to_numpy()
     none = np.zeros_like(wrong)
-    layer = Layer(STRENGTH, list(sites), features, value, wrong, none, np.zeros(len(features), bool), BAR)
+    layer = Layer(STRENGTH, list(sites), features, value, wrong, none, np.zeros(len(features), bool), MOST)
     return _heatmap(layer, np.nan_to_num(value).max(0, initial=0.0), fold=False)
 
 
@@ -233,11 +233,12 @@ def _draw(layer: Layer, tiny: bool) -> Markup:
 
 def _legend(layer: Layer) -> draw.Drawing:
     """The shades and where they end."""
-    wide, first = 20, draw.SHADES if layer.name == STRENGTH else 0  # a strength is never below nothing
+    wide, first = (40, draw.SHADES) if layer.name == STRENGTH else (20, 0)  # a strength is never below nothing
     count = 2 * draw.SHADES + 1 - first
     parts = [draw.tag("rect", x=wide * i, y=2, width=wide, height=12, class_=f"h{first + i}") for i in range(count)]
     if first:
-        ends = ((0.0, "0", "start"), (0.5, "1, the bar", "middle"), (1.0, f"{layer.clip:.0f} or more", "end"))
+        bar = 1 / layer.clip
+        ends = ((0.0, "0", "start"), (bar, "1, the bar", "middle"), (1.0, f"{layer.clip:.0f} or more", "end"))
         parts += [draw.text(wide * count * at, 30, words, "tick", side) for at, words, side in ends]
         return draw.Drawing(wide * count, 36, parts)
     write = signed if layer.neutral == 0 else number

@@ -113,8 +113,7 @@ def refusals(shifts: pd.DataFrame) -> list[Markup]:
     for layers, sites in same.items():
         its = "its" if len(sites) == 1 else "their"
         if len(layers) == len(silent.columns):
-            text = Markup("{} did not publish {} own layers: nothing is said about {} data.")
-            out.append(text.format(listed(sites, len(sites)), its, its))
+            out.append(Markup("{} did not publish {} own layers.").format(listed(sites, len(sites)), its))
         elif layers:
             what = listed([f"the {LAYERS[layer].title} ({layer})" for layer in layers])
             out.append(Markup("{} did not publish {}.").format(listed(sites, len(sites)), what))

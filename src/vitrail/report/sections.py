@@ -89,7 +89,9 @@ def _shifts(page: Page) -> Contents:
     run = _run(page)
     shifts, wrong = run.shifts(), {(f.site, f.feature) for f in run.findings() if f.wrong}
     of = dict(zip(columns(run.study), owners(run.study), strict=True))
-    cells = zip(shifts["site"], (of.get(c, LABEL) for c in shifts["feature"]), strict=True)
+    places = zip(shifts["layer"], shifts["feature"], strict=True)
+    about = [of.get(c, c) if LAYERS[layer].column == "feature" else LABEL for layer, c in places]
+    cells = zip(shifts["site"], about, strict=True)
     return {
         "maps": heatmaps(shifts.assign(flagged=[cell in wrong for cell in cells])),
         "layers": LAYERS,

@@ -133,14 +133,10 @@ def spread_of_others(estimate: Numbers, variance: Numbers, there: Numbers, trim:
     return t, df.astype(float)
 
 
-def shrink_spread(t: Numbers, df: Numbers, families: Numbers, prior: float) -> Numbers:
-    """[site, test]: spreads drawn to the median of their family, as if that had `prior` degrees of freedom."""
-    out = np.zeros_like(t)
-    for family in np.unique(families):
-        which = families == family
-        some, free = t[:, which], df[:, which]
-        with np.errstate(all="ignore"):
-            middle = np.nanmedian(np.where(free > 0, some, np.nan), axis=1, keepdims=True)
-        middle = np.maximum(0.0, np.nan_to_num(middle))
-        out[:, which] = np.where(free > 0, np.maximum(0.0, (prior * middle + free * some) / (prior + free)), 0.0)
+def usual_spread(t: Numbers, df: Numbers) -> Numbers:
+    """[site, 1]: the median over tests of how much the other sites differ."""
+    out = np.zeros((len(t), 1))
+    for i, (some, free) in enumerate(zip(t, df, strict=True)):
+        if (free > 0).any():
+            out[i] = max(0.0, float(np.median(some[free > 0])))
     return out

@@ -23,6 +23,7 @@ CAUSES = {
     "shuffled": "its values belong to other rows",
     "label flip": "the outcome is coded the other way round",
     "label noise": "a share of the outcomes is wrong",
+    "other": "does not fit, and no usual cause explains it",
     "only here": "measured here only",
     "not here": "not measured here",
     "differs": "differs, and may be real",

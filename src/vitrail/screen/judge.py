@@ -6,10 +6,11 @@ import numpy as np
 import pandas as pd
 from scipy.special import ndtri
 
-from vitrail.screen.cause import Told, explain
+from vitrail.screen.cause import Told, differs, explain
 from vitrail.screen.found import Finding
 from vitrail.screen.layout import Numbers
 from vitrail.screen.published import OUTCOME, PREDICTED, Published
+from vitrail.screen.shape import middle_of_sites
 from vitrail.screen.weigh import Weighed
 
 FURTHER = 1e-3  # a further cell at the same site must be so much less likely
@@ -97,6 +98,7 @@ def differing(weighed: Weighed, said: set[tuple[str, str]]) -> list[Finding]:
     p = weighed.published
     over = weighed.z / weighed.bar
     out = []
+    usual = middle_of_sites(p)
     for site in range(len(p.sites)):
         best: dict[int, float] = {}
         for i in np.flatnonzero(over[site] > 1):
@@ -106,7 +108,7 @@ def differing(weighed: Weighed, said: set[tuple[str, str]]) -> list[Finding]:
             for c in columns - {weighed.outcome} or columns:
                 best[c] = max(best.get(c, 0.0), float(over[site, i]))
         for c, strength in best.items():
-            told = explain(weighed, site, c, only_differs=True)
+            told = differs(weighed, site, c, usual)
             out.append(_finding(weighed, site, c, told, strength))
     return sorted(out, key=lambda f: -f.strength)
 

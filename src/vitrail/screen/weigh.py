@@ -11,16 +11,17 @@ from vitrail.screen.chance import (
     compare_counts,
     compare_odds,
     more_than,
-    shrink_spread,
     spread_of_others,
     t_as_z,
+    usual_spread,
 )
 from vitrail.screen.layout import FLOOR, Numbers, Places
-from vitrail.screen.published import BEYOND, OUTCOME, PREDICTED, RELATED_TO, VALUE, Published
+from vitrail.screen.published import BELOW, BEYOND, KEPT, LOCATION, OUTCOME, PREDICTED, RELATED_TO, SIZE, VALUE, Published
+from vitrail.screen.shape import keeping, locations, sizes
 
 Flags = NDArray[np.bool_]
 PRIOR = 12.0  # degrees of freedom that a family's usual spread counts for
-GATE = {PREDICTED: 0.12, OUTCOME: 0.12, RELATED_TO: 0.12}  # differences that matter: of atanh(r), or arcsines of shares
+GATE = {PREDICTED: 0.12, OUTCOME: 0.12, RELATED_TO: 0.12, LOCATION: 0.3, SIZE: 0.4, KEPT: 0.5}  # differences that matter: of atanh(r), or arcsines of shares
 GATE_OF_SHARES = 0.10
 TAIL = 0.92  # Bonferroni over tests that go together is too strict by so much
 LEAST_ROWS = FLOOR
@@ -35,16 +36,21 @@ class Weighed:
         at, m, t = p.layout, p.margins, p.ties
         self.outcome = len(at.columns) - 1
         k = len(at.outcome)
-        self.family = np.concatenate([m.family, t.family, np.full(k, PREDICTED)])
-        self.first = np.concatenate([m.column, at.column[t.first], np.full(k, self.outcome)])
-        self.second = np.concatenate([np.full(len(m.column), -1), at.column[t.second], np.full(k, -1)])
+        number, inputs = at.column[at.numbers], np.arange(self.outcome)
+        shapes = [LOCATION] * len(number) + [SIZE] * len(number) + [KEPT] * len(inputs)
+        self.family = np.concatenate([m.family, t.family, np.full(k, PREDICTED), np.array(shapes, "<U9")])
+        alone = np.concatenate([np.full(k, self.outcome), number, number, inputs])
+        self.first = np.concatenate([m.column, at.column[t.first], alone])
+        self.second = np.concatenate([np.full(len(m.column), -1), at.column[t.second], np.full(len(alone), -1)])
         self.marginal = np.arange(len(self.family)) < len(m.family)
+        self.marginal |= np.isin(self.family, (LOCATION, SIZE))
         self.predicted = self.family == PREDICTED
         shape = (len(p.sites), len(self.family))
         self.z, self.beyond, self.plain, self.effect = (np.zeros(shape) for _ in range(4))
-        self.mine, self.theirs, self.rows = (np.zeros(shape) for _ in range(3))
+        self.mine, self.theirs, self.rows, self.reach = (np.zeros(shape) for _ in range(4))
+        self._t, self._df, self._v = (np.zeros(shape) for _ in range(3))  # how much the other sites differ, and chance
         self.accused = np.zeros((len(p.sites), len(at.columns)), bool)
-        self._z_exact: dict[tuple[int, int], float] = {}
+        self._usual: dict[str, Numbers] = {}  # family -> [site, 1]: how much the others differ in most columns
         self.level = self._levels()
         self.bar = -ndtri(self.level / 2) * TAIL
         self.weigh(np.arange(len(self.family)))
@@ -65,15 +71,49 @@ class Weighed:
     def accuse(self, site: int, column: int) -> None:
         """Set a cell aside as a yardstick, and weigh again what it was part of."""
         self.accused[site, column] = True
-        again = (self.first == column) | (self.second == column) | self.predicted
-        self.weigh(np.flatnonzero(again))
+        again = (self.first == column) | (self.second == column)
+        near = np.isin(self.first, np.unique([self.first[again], self.second[again]])) & (self.family == KEPT)
+        self.weigh(np.flatnonzero(again | near))
 
     def weigh(self, which: Places) -> None:
         m, t = len(self.published.margins.family), len(self.published.ties.family)
         self._weigh_counts(which[which < m])
         self._weigh_ties(which[(which >= m) & (which < m + t)] - m)
-        self._weigh_predicted()
-        self._beyond_the_usual()
+        if self.predicted[which].any():
+            self._weigh_predicted()
+        self._weigh_shapes(which)
+        self._beyond_the_usual(which)
+
+    def _weigh_shapes(self, which: Places) -> None:
+        """Never louder than chance allows the counts, or the ties, of the same column."""
+        p = self.published
+        for family, measured in ((LOCATION, locations), (SIZE, sizes), (KEPT, keeping)):
+            place = which[self.family[which] == family]
+            column = self.first[place]
+            if not len(place):
+                continue
+            loud = self._loudest((RELATED_TO,) if family == KEPT else (BELOW, BEYOND))[:, column]
+            if family == KEPT:
+                x, v = (a[:, column] for a in keeping(p, self.accused))
+            else:
+                x, v = measured(p, ~self.accused[:, column], np.searchsorted(p.layout.column[p.layout.numbers], column))
+            there = np.isfinite(x) & (~self.accused[:, column])
+            usual = 1.0 if family == KEPT else 0.0
+            gap = np.nan_to_num(x, nan=usual) - usual
+            self.plain[:, place] = np.abs(gap) / np.sqrt(v)
+            self.z[:, place] = np.minimum(self.plain[:, place], loud)
+            self.effect[:, place], self._v[:, place] = np.abs(gap), v
+            self.mine[:, place], self.theirs[:, place] = x, usual
+            self.rows[:, place] = np.where(np.isfinite(x), 1.0, 0.0)
+            self._t[:, place], self._df[:, place] = spread_of_others(gap, v, there, True)
+
+    def _loudest(self, families: tuple[str, ...]) -> Numbers:
+        """[site, column]: of its tests, by chance alone."""
+        out = np.zeros((self.outcome + 1, len(self.published.sites)))
+        heard = np.flatnonzero(np.isin(self.family, families))
+        for columns in (self.first[heard], self.second[heard]):
+            np.maximum.at(out, columns[columns >= 0], self.z.T[heard[columns >= 0]])
+        return out.T
 
     def _weigh_counts(self, which: Places) -> None:
         p = self.published.margins
@@ -100,22 +140,6 @@ class Weighed:
         self.rows[:, which] = trials
         self.effect[:, which] = np.nan_to_num(np.abs(arcsine(mine) - arcsine(theirs)))
         self._v[:, which] = 1 / (4 * trials + 2) + 1 / (4 * np.maximum(m, 1) + 2)
-
-    @property
-    def _t(self) -> Numbers:
-        return self._store("t")
-
-    @property
-    def _df(self) -> Numbers:
-        return self._store("df")
-
-    @property
-    def _v(self) -> Numbers:
-        return self._store("v")
-
-    def _store(self, name: str) -> Numbers:
-        stored: Numbers = self.__dict__.setdefault("_kept_" + name, np.zeros(self.z.shape))
-        return stored
 
     def _weigh_ties(self, which: Places) -> None:
         p, at = self.published.ties, self.published.layout
@@ -181,61 +205,56 @@ class Weighed:
         place = np.flatnonzero(self.predicted)
         p = self.published
         told = p.reckon(columns)
-        kept = [a.copy() for a in (self.z, self.plain, self.effect, self.mine, self.theirs, self.rows)]
+        kept = (self.z, self.plain, self.effect, self.mine, self.theirs, self.rows, self._t, self._df, self._v)
+        before = [a[:, place].copy() for a in kept]
         rows = np.where(np.isfinite(told), p.rows[:, None], 0.0)
         fair = np.repeat(~self.accused[:, [self.outcome]], len(place), 1)
         self._compare(place, np.nan_to_num(told), rows, p.predicted[..., 1], self._few(rows), fair)
-        for old, now in zip(kept, (self.z, self.plain, self.effect, self.mine, self.theirs, self.rows), strict=True):
-            old[site, place] = now[site, place]
-            now[:] = old
-        self._beyond_the_usual()
+        for old, now in zip(before, kept, strict=True):
+            old[site] = now[site, place]
+            now[:, place] = old
+        self._beyond_the_usual(place)
 
-    def _beyond_the_usual(self) -> None:
+    def _beyond_the_usual(self, which: Places) -> None:
         """z and plain with the spread between the other sites; 0 where the difference is too small to matter."""
-        families = np.where(self.predicted, PREDICTED, self.family)
-        t, df = self._t, self._df
-        spread = shrink_spread(t, df, families, PRIOR)
-        single = self.predicted
-        spread[:, single] = np.maximum(0.0, t[:, single] * df[:, single] / (PRIOR + df[:, single]))
-        k = np.maximum(df + 1, 1)
-        self.spread = spread
-        grow = np.sqrt((self._v + spread * (1 + 1 / k)) / np.maximum(self._v, 1e-12))
-        self.beyond = np.where(grow > 1.00005, t_as_z(self.z / grow, PRIOR + k - 1), self.z)
-        self.beyond = np.minimum(self.beyond, self.z)
-        self.reach = np.where(self.marginal, self.beyond, self.plain / grow)
-        gate = np.array([GATE.get(str(f), GATE_OF_SHARES) for f in self.family])
-        small = self.effect < gate
-        self._as_elsewhere()
-        self.beyond, self.reach = np.where(small, 0.0, self.beyond), np.where(small, 0.0, self.reach)
+        t, df, family = self._t[:, which], self._df[:, which], self.family[which]
+        if not self._usual:
+            self._usual = {str(f): usual_spread(t[:, family == f], df[:, family == f]) for f in np.unique(family)}
+            self._usual[PREDICTED] = np.zeros((len(t), 1))
+        middle = np.concatenate([self._usual[str(f)] for f in family], 1)
+        spread = np.where(df > 0, np.maximum(0.0, (PRIOR * middle + df * t) / (PRIOR + df)), 0.0)
+        k, v, plain, z = np.maximum(df + 1, 1), self._v[:, which], self.plain[:, which], self.z[:, which]
+        grow = np.sqrt((v + spread * (1 + 1 / k)) / np.maximum(v, 1e-12))
+        whole = np.where(np.isin(family, (LOCATION, SIZE, KEPT)), plain, z)
+        beyond = np.where(grow > 1.00005, t_as_z(whole / grow, PRIOR + k - 1), z)
+        beyond = np.minimum(beyond, z)
+        reach = np.where(self.marginal[which], beyond, plain / grow)
+        small = self.effect[:, which] < np.array([GATE.get(str(f), GATE_OF_SHARES) for f in family])
+        self.beyond[:, which], self.reach[:, which] = np.where(small, 0.0, beyond), np.where(small, 0.0, reach)
+        self._as_elsewhere(which)
 
-    def _as_elsewhere(self) -> None:
+    def _as_elsewhere(self, which: Places) -> None:
         """Where other sites have values of their own that stand out, or rows beyond, one more is no fault."""
-        p = self.published
-        number = self.published.layout.numbers
+        p, number = self.published, self.published.layout.numbers
         for family in (VALUE, BEYOND):
-            which = np.flatnonzero(self.family == family)
-            if not len(which):
+            here = which[self.family[which] == family]
+            if not len(here):
                 continue
-            with np.errstate(all="ignore"):
-                gap = np.nan_to_num(self.mine[:, which] - self.theirs[:, which])
-            of = np.searchsorted(number, p.margins.variable[which])
-            own = np.zeros((len(p.sites), len(number)))
-            for j, g in zip(of, gap.T, strict=True):
-                own[:, j] = np.maximum(own[:, j], g)
-            own = arcsine(own)
-            column = p.layout.column[number]
+            gap = np.nan_to_num(self.mine[:, here] - self.theirs[:, here])
+            used, of = np.unique(np.searchsorted(number, p.margins.variable[here]), return_inverse=True)
+            own = np.zeros((len(used), len(p.sites)))
+            np.maximum.at(own, of, gap.T)
+            own = arcsine(own.T)
+            column = p.layout.column[number[used]]
             rows = np.nan_to_num(p.known[:, column])
             fair = (rows > 0) & ~self.accused[:, column]
-            w = fair.astype(float)
-            k = w.sum(0) - w
-            mean = ((w * own).sum(0) - w * own) / np.maximum(k, 1)
-            square = ((w * own**2).sum(0) - w * own**2) / np.maximum(k, 1)
-            usual = (w / (4 * rows + 2)).sum(0) / np.maximum(w.sum(0), 1)
-            spread = np.maximum(0.0, (square - mean**2) * k / np.maximum(k - 1, 1) - usual)
             v = 1 / (4 * np.maximum(rows, 1) + 2)
-            away = (arcsine(np.maximum(gap, 0.0)) - mean[:, of]) / np.sqrt(v + spread * (1 + 1 / np.maximum(k, 1)))[
-                :, of
-            ]
-            cap = np.where(spread[:, of] > 0, t_as_z(np.maximum(away, 0.0), PRIOR + k[:, of] - 1), 99.0)
-            self.beyond[:, which] = np.minimum(self.beyond[:, which], cap)
-            self.reach[:, which] = np.minimum(self.reach[:, which], cap)
+            w = fair.astype(float)
+            k = np.maximum(w.sum(0) - w, 1)
+            mean = ((w * own).sum(0) - w * own) / k
+            t, _ = spread_of_others(own, v, fair, False)
+            spread = np.maximum(0.0, t)
+            away = np.maximum(arcsine(gap) - mean[:, of], 0.0) / np.sqrt(v + spread * (1 + 1 / k))[:, of]
+            cap = np.where(spread[:, of] > 0, t_as_z(away, PRIOR + k[:, of] - 1), 99.0)
+            self.beyond[:, here] = np.minimum(self.beyond[:, here], cap)
+            self.reach[:, here] = np.minimum(self.reach[:, here], cap)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from vitrail.screen.found import LABEL, Finding, Screening
 
+SHOWN = 10  # of what differs and may be real
+
 
 def sentence(finding: Finding) -> str:
     """One line; what others wrote is harmless on a terminal."""
@@ -32,7 +34,8 @@ def to_text(told: Screening) -> str:
     wrong, maybe = ([f"  - {sentence(f)}" for f in told.findings if f.wrong is kind] for kind in (True, False))
     lines = ["Likely wrong", *wrong] if wrong else [calm(told)]
     if maybe:
-        lines += ["", "Differs, and may be real", *maybe]
+        rest = [f"  and {len(maybe) - SHOWN} more, less strong"] * (len(maybe) > SHOWN)
+        lines += ["", "Differs, and may be real", *maybe[:SHOWN], *rest]
     silent = told.sites[~told.sites["judged"].eq(True)]
     if len(silent):
         who = (f"{s} ({why})" for s, why in zip(silent["site"], silent["why not"], strict=True))
