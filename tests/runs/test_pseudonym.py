@@ -152,8 +152,8 @@ def test_mistakes(pseudonyms, refuse, said, study, sites) -> None:
 
 @pytest.mark.parametrize("method", ["fedavg", "local", "weight_erosion", "influence"])
 def test_a_method_that_publishes_nothing_takes_none(method, study, sites) -> None:
+    quiet = study.with_changes(screen={"ask": False})
     with pytest.raises(vt.VitrailError, match="publishes nothing") as caught:
-        quiet = study.with_changes(screen={"ask": False})
         vt.federate(quiet, sites, method=method, rounds=1, pseudonyms={"va": "x", "nobody": "y"})
     assert [p.where for p in caught.value.problems] == ["pseudonyms", "pseudonyms"], "all mistakes at once"
     assert "--method ifedavg" in str(caught.value)
