@@ -143,7 +143,7 @@ def test_screen(place, tmp_path) -> None:
     assert done.stdout.startswith(repr(told).splitlines()[0])
     assert "Differs, and may be real" in done.stdout
     for name, rows in ((n, len(f)) for n, f in vt.datasets.heart_disease().items()):
-        assert re.search(rf"^{name} +{rows} +\d+ +yes$", done.stdout, re.MULTILINE)
+        assert re.search(rf"^{name} +{rows} +\d+ +\d+ +yes$", done.stdout, re.MULTILINE)
     kept = json.loads((tmp_path / "found" / "screen.json").read_text())
     assert [f["text"] for f in kept["findings"]] == [f.text for f in told.findings]
     assert "Whose data does not fit" in (tmp_path / "found" / "screen.html").read_text()

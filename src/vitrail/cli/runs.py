@@ -146,7 +146,7 @@ def screen(
     """Before any training: whose data does not fit the others', where, and why? Exit code 0 nothing likely wrong, 1
     something is, 2 cannot be read."""
     from vitrail.data.read import read_sites
-    from vitrail.report.screened import write_screen
+    from vitrail.report.screened import published, write_screen
     from vitrail.runs.screened import SCREEN, save_screening, screen_sites
     from vitrail.screen.words import to_text
     from vitrail.study import Study
@@ -157,9 +157,8 @@ def screen(
         out.mkdir(parents=True, exist_ok=True)
         page = write_screen(agreed, told, out / "screen.html")
         save_screening(out / SCREEN, told)
-    print(f"{to_text(told)}\n\nWhat each site publishes for this, of each column at most: numbers, against its rows\n")
-    rows = [[*row[:3], "yes" if row[3] else "no"] for row in told.sites.to_numpy().tolist()]
-    print_table(["site", "rows", "numbers", "judged"], rows)
+    print(f"{to_text(told)}\n\nWhat each site publishes for this: numbers in all, and of a column at most\n")
+    print_table(["site", "rows", "numbers", "of a column", "judged"], published(agreed, told))
     if out is not None:
         print(f"\nPage: {page.resolve()}")
     raise typer.Exit(1 if told.wrong else 0)

@@ -60,7 +60,7 @@ def print_screening(told: Screening) -> None:
     print("Whose data does not fit?")
     print("\n".join(f"  - {sentence(f)}" for f in told.wrong) or f"  {calm(told)}")
     if maybe := len(told.findings) - len(told.wrong):
-        print(f"  {maybe} more differ{'s' * (maybe == 1)}, and may be real: on the page.")
+        print(f"  {maybe}{' more' * bool(told.wrong)} differ{'s' * (maybe == 1)}, and may be real: on the page.")
     print()
 
 

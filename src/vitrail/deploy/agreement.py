@@ -84,9 +84,9 @@ class Agreement:
             for name, (shape, dtype) in self.answer("prepare", {}).tensors.items()
         ]
         # updates are not kept, but the coordinator is sent each report, also where it needs only the total
-        lines = own + wire_lines(self.study, self.method, keep_updates=True, sites=self.sites)
+        lines = wire_lines(self.study, self.method, keep_updates=True, sites=self.sites)
         legs = {line.stage for line in screen_lines(self.study)}
-        lines = [x for x in lines if x.stage not in legs] + self._published()
+        lines = own + self._published() + [x for x in lines if x.stage not in legs]
         train = [f"{metric}, {split}" for split, metric in self.scored(0, 1, ["train"])]
         lines += [Line("scores", "from site", name, (), "float64", 8, 1, "each") for name in train]
         told, lines = self.others.items(), lines + self._to_score()

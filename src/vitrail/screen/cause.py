@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from collections import defaultdict
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -39,7 +40,8 @@ class Cell:
         self.others = np.flatnonzero(fair)
         self.known = float(np.nan_to_num(p.known[site, column]))
         mine = self.own = self._own()
-        self.loud = {f: self._loudest(mine & (weighed.family == f)) for f in np.unique(weighed.family)}
+        loud = {f: self._loudest(mine & (weighed.family == f)) for f in np.unique(weighed.family)}
+        self.loud = defaultdict(float, loud)  # a table of few columns has no ties of some kinds
         self.counted = max(self._loudest(mine & weighed.marginal), 0.0)
         # whether ties with the outcome tell of this column: not where the outcome itself is in doubt
         self.predictable = bool((weighed.reach[site][weighed.predicted] < 2.5).all())
