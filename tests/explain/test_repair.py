@@ -391,6 +391,30 @@ def test_on_the_command_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     assert "expected WRITTEN=MEANT" in ask(*alone, "--feature", "pain", "--cause", "recoded", "--map", "1")
 
 
+def test_check_against_what_all_published(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each finding in the words of `check`, with the own rows and the command; nothing but the file is needed."""
+    monkeypatch.chdir(tmp_path)
+    found = [
+        Finding("here", "chol", "unit", True, 9.0, "Its median is 5.7 here.", {"factor": 38.67}),
+        Finding("here", LABEL, "label noise", True, 9.0, "Outcomes are predicted badly.", {"share": 0.3}),
+    ]
+    monkeypatch.setattr("vitrail.screen.against", lambda rows, table, pooled: found, raising=False)
+    FAULTS["unit"][1](SITES["here"]).to_csv("ours.csv", index=False)
+    Path("study.toml").write_text(vt.Study.parse(TABLE.model_dump(exclude_defaults=True)).to_toml())
+    Path("pooled.json").write_text('{"pooled": {"rows": 1000}}')
+    done = CliRunner().invoke(app, ["check", "study.toml", "ours.csv", "--pooled", "pooled.json"])
+    assert done.exit_code == 1, done.exception
+    assert "chol: in another unit (likely wrong): Its median is 5.7 here (rows 2, 3, 4, 5, 6, ...)" in done.output
+    assert "To try: vitrail repair STUDY FILE --feature chol --cause unit --factor 38.67" in done.output
+    assert "sick: a share of the outcomes is wrong (likely wrong)" in done.output
+    for text in ("[]", "{}", "no", '{"pooled": {}}'):
+        Path("pooled.json").write_text(text)
+        done = CliRunner().invoke(app, ["check", "study.toml", "ours.csv", "--pooled", "pooled.json"])
+        assert "expected the pooled summaries" in str(done.exception)
+    done = CliRunner().invoke(app, ["check", "study.toml", "ours.csv", "--pooled", "none.json"])
+    assert "cannot be read" in str(done.exception)
+
+
 @pytest.mark.parametrize("numbers", [{}, {"factor": "x"}, {"factor": []}, {"factor": None}])
 def test_numbers_that_are_none_are_no_repair(numbers: dict[str, object]) -> None:
     assert repair_of(Finding("here", "chol", "unit", True, 1.0, "", numbers), TABLE) is None
