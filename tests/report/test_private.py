@@ -49,6 +49,17 @@ def test_it_says_that_it_stays(html: str) -> None:
     assert "not the rows that the run saw" in html
 
 
+def test_commands_to_copy_are_there_and_escaped() -> None:
+    seen = told()._replace(command="vitrail repair 'a <b>' ours.csv", together="vitrail repair 'a <b>' --from x")
+    page = render_private(seen)
+    assert (
+        "<code>vitrail repair &#39;a &lt;b&gt;&#39; ours.csv --feature oldpeak --cause unit --factor 0.5</code>" in page
+    )
+    assert "<code>vitrail repair &#39;a &lt;b&gt;&#39; --from x</code>" in page
+    assert "<details" in page, "what may be real is folded"
+    assert "--from" not in render_private(seen._replace(views=seen.views[:1])), "one needs no such command"
+
+
 def test_it_needs_nothing_else(html: str) -> None:
     assert "<script" not in html
     assert not re.search(r"""(?:src|href)\s*=\s*["'](?!#)""", html)

@@ -269,6 +269,9 @@ def look(
         seen = look_behind(told, site, read_table(data, told.study), feature or [], picture or [])
     if isinstance(seen, Look):
         seen = seen._replace(command=shlex.join(["vitrail", "repair", str(kit or run), str(data)]))
+        if run is not None:
+            more = ["--from", str(run), "--site", told.known_as(site)]
+            seen = seen._replace(together=f"{seen.command} {shlex.join(more)}")
     page = write_look(seen, out or Path(f"look-{site_folder(seen.site)}.html"))
     print(f"{to_text(seen)}\n\nPage: {page.resolve()}")
 

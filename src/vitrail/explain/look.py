@@ -92,6 +92,12 @@ class Look(NamedTuple):
     columns: tuple[str, ...]  # what could be looked at
     command: str = COMMAND  # before a cause's own flags
     judged: bool = True  # whether the site was compared with the others at all
+    together: str = ""  # the command of all repairs at once, where there are several
+
+    @property
+    def repairs(self) -> int:
+        """How many of the likely wrong columns have a repair."""
+        return sum(v.wrong and bool(v.causes and v.causes[0].command) for v in self.views)
 
     @property
     def lead(self) -> str:

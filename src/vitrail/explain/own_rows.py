@@ -75,9 +75,8 @@ def own_cause(finding: Finding, frame: pd.DataFrame, table: Table) -> tuple[Caus
         at = np.zeros(len(frame), bool)
         at[change.after.index] = True
         words = f"{ASKS[finding.kind]} If so: {change.repair.words()}."
-        shown = {"rows": tuple(pick_rows(frame.index, at)[:5]), "count": int(at.sum())}
-        told = blank._replace(numbers=change.numbers, repair=words, command=change.repair.flags(), **shown)
-        return told, change.repair
+        told = blank._replace(numbers=change.numbers, repair=words, command=change.repair.flags())
+        return told._replace(rows=tuple(pick_rows(frame.index, at)[:5]), count=int(at.sum())), change.repair
     return blank._replace(numbers=doubts or _describe(finding, values, what)), None
 
 

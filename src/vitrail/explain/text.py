@@ -36,6 +36,8 @@ def to_text(told: Look | Album) -> str:
         lines += [] if view.causes else [f"  {view.rank(0)}: {view.verdict}."]
         lines += [f"    To ask: {view.ask}"] if view.ask and not view.causes else []
         lines.append("")
+    if told.repairs > 1 and told.together:
+        lines += [f"All repairs at once: {told.together}", ""]
     if brief := [view.name for view in told.views if view.brief]:
         lines += ["Differs, and may be real (look at one: --feature NAME):", f"  {', '.join(brief)}"]
     return "\n".join(lines).rstrip()

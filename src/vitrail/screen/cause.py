@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from vitrail.data.faults import CODES
+from vitrail.data.codes import CODES
 from vitrail.data.units import SLIPS, Conversion, choose_conversions
 from vitrail.screen.layout import Numbers
 from vitrail.screen.levels import recode
