@@ -405,7 +405,7 @@ def test_check_against_what_all_published(tmp_path: Path, monkeypatch: pytest.Mo
     done = CliRunner().invoke(app, ["check", "study.toml", "ours.csv", "--pooled", "pooled.json"])
     assert done.exit_code == 1, done.exception
     assert "chol: in another unit (likely wrong): Its median is 5.7 here (rows 2, 3, 4, 5, 6, ...)" in done.output
-    assert "To try: vitrail repair STUDY FILE --feature chol --cause unit --factor 38.67" in done.output
+    assert "To try: vitrail repair study.toml ours.csv --feature chol --cause unit --factor 38.67" in done.output
     assert "sick: a share of the outcomes is wrong (likely wrong)" in done.output
     for text in ("[]", "{}", "no", '{"pooled": {}}'):
         Path("pooled.json").write_text(text)

@@ -5,7 +5,8 @@ from __future__ import annotations
 import shlex
 from collections.abc import Mapping
 
-TO_TRY = "To try: vitrail repair STUDY FILE "
+COMMAND = "vitrail repair STUDY FILE"  # how a repair is called, before its own flags
+TO_TRY = f"To try: {COMMAND} "
 
 
 def say_flags(column: str, cause: str, numbers: Mapping[str, object], levels: Mapping[str, str] | None = None) -> str:

@@ -16,6 +16,7 @@ import pandas as pd
 
 from vitrail.data.encode import Encoder, columns
 from vitrail.data.read import clean
+from vitrail.data.repair_words import COMMAND
 from vitrail.data.schema import Feature, Table
 from vitrail.explain.causes import Cause, Expects, find_causes
 from vitrail.explain.own_rows import join_causes
@@ -28,7 +29,6 @@ CLASSES = 6  # so many are drawn, the largest
 NO_MARK = "No finding concerns this site: its data fits as well as chance allows."
 MAY_BE_REAL = "Nothing at this site is likely wrong; where it differs, that may be real."
 NOT_ASKED = "The run did not compare the sites' data, or not this site's: here is only what the file shows."
-COMMAND = "vitrail repair STUDY FILE"  # how a repair is called, before its own flags
 NOTHING = "nothing that the file alone shows"
 
 
