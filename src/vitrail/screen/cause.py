@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from collections import defaultdict
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -38,7 +39,8 @@ class Cell:
         self.others = np.flatnonzero(fair)
         self.known = float(np.nan_to_num(p.known[site, column]))
         mine = (weighed.first == column) | (weighed.second == column)
-        self.loud = {f: self._loudest(mine & (weighed.family == f)) for f in np.unique(weighed.family)}
+        loud = {f: self._loudest(mine & (weighed.family == f)) for f in np.unique(weighed.family)}
+        self.loud = defaultdict(float, loud)  # of some families there may be no test
         self.counted = max(self._loudest(mine & weighed.marginal), 0.0)
         if self.kind == "numeric":
             self._read_number()

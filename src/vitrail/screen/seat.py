@@ -8,7 +8,7 @@ from scipy.special import ndtri
 from scipy.stats import rankdata
 
 from vitrail.data.schema import Table
-from vitrail.screen.asked import rows_below, rows_with
+from vitrail.screen.asked import rows_below, rows_with, tame
 from vitrail.screen.layout import (
     CUTS,
     FENCES,
@@ -226,7 +226,7 @@ def predict_left_out(z: Numbers, total: Numbers, outcomes: int) -> Numbers:
     if d == 0:
         return np.full((outcomes, 2), np.nan)
     others = total - z.T @ z
-    told = z[:, :d] @ solve(others, outcomes)
+    told = tame(z[:, :d] @ solve(others, outcomes))
     here = z[:, d:]
     r, scatter = correlate(told, here, np.ones(here.shape, bool))
     return np.stack([r, scatter], 1)
