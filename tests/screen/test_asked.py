@@ -110,3 +110,45 @@ def test_honest_questions_pass_and_others_do_not(federation: tuple[Study, dict[s
     off[0, 1] = off[1, 0] = 400.0  # more than the rows
     with pytest.raises(VitrailError, match="got larger ones"):
         desk.check_total({"products": off}, list(frames))
+
+
+def test_the_outcome_of_the_only_one_is_not_told(federation: tuple[Study, dict[str, pd.DataFrame]]) -> None:
+    """Of one person with a rare answer, whatever is asked: the same is said for both outcomes."""
+    frames = {n: f.assign(rare=0.0) for n, f in federation[1].items()}
+    for f in frames.values():
+        f.loc[:40, "rare"] = 1.0
+    study = Study.infer({n: f.astype({"y": int, "rare": int}) for n, f in frames.items()}, "y")
+    told = []
+    for y in (0.0, 1.0):
+        own = frames["a"].assign(rare=0.0)
+        own.loc[7, "rare"] = 1.0
+        own.loc[[7, 8], "y"] = y, 1 - y
+        seat = Seat(own, study)
+        which = list(study.features).index("rare")
+        products = np.eye(4)
+        products[which, 3] = products[3, which] = 0.9
+        asked = {"products": 1e6 * products, "chosen": np.arange(3.0), "related": np.full((3, 3), np.nan)}
+        asked["related"][which] = 3.0
+        check_asked(study, "ties", asked)
+        said = seat.ties(asked)
+        told.append((seat.sketch()["outcome"][which], said["related"][which], said["predicted"]))
+    for one, other in zip(*told, strict=True):
+        assert np.array_equal(one, other, equal_nan=True)
+
+
+def test_a_made_up_total_does_not_single_out_one_row(federation: tuple[Study, dict[str, pd.DataFrame]]) -> None:
+    draw = np.random.default_rng(2)
+    x = draw.normal(size=(90, 40))
+    names = [f"x{i}" for i in range(40)]
+    study = Study.infer({"a": pd.DataFrame(x, columns=names).assign(y=np.arange(90) % 2)}, "y")
+    r = []
+    for y in (0.0, 1.0):
+        seat = Seat(pd.DataFrame(x, columns=names).assign(y=np.append(y, np.arange(1, 90) % 2)), study)
+        mine = seat.scores[0, :40]
+        weights = np.linalg.solve(np.cov(seat.scores[:, :40].T) + 0.1 * np.eye(40), mine)
+        products = np.eye(41)
+        products[:40, 40] = products[40, :40] = 0.9 * weights / np.linalg.norm(weights)
+        asked = {"products": 1e6 * products, "chosen": np.arange(40.0), "related": np.full((40, 3), np.nan)}
+        check_asked(study, "ties", asked)
+        r.append(float(seat.ties(asked)["predicted"][0, 0]))
+    assert abs(r[1] - r[0]) < 0.1

@@ -8,11 +8,12 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from vitrail.data.faults import CODES
 from vitrail.data.units import SLIPS, Conversion, choose_conversions
 from vitrail.screen.layout import Numbers
 from vitrail.screen.levels import recode
 from vitrail.screen.published import BELOW, BEYOND, KEPT, LOCATION, OUTCOME, PREDICTED, RELATED_TO, SIZE, VALUE
-from vitrail.screen.shape import widths
+from vitrail.screen.shape import agreement, widths
 from vitrail.screen.weigh import Weighed
 
 FLIPPED, FADED = -0.25, 0.75  # of how a column or the outcome follows the others: 1 as theirs, 0 not at all
@@ -38,12 +39,20 @@ class Cell:
         fair[site] = False
         self.others = np.flatnonzero(fair)
         self.known = float(np.nan_to_num(p.known[site, column]))
-        mine = (weighed.first == column) | (weighed.second == column)
+        mine = self.own = self._own()
         loud = {f: self._loudest(mine & (weighed.family == f)) for f in np.unique(weighed.family)}
         self.loud = defaultdict(float, loud)  # of some families there may be no test
         self.counted = max(self._loudest(mine & weighed.marginal), 0.0)
+        # whether ties with the outcome tell of this column: not where the outcome itself is in doubt
+        self.predictable = bool((weighed.reach[site][weighed.predicted] < 2.5).all())
         if self.kind == "numeric":
             self._read_number()
+
+    def _own(self) -> Numbers:
+        """[test]: its own, but for ties with columns of this site that are accused."""
+        w, bad = self.weighed, [c for c in np.flatnonzero(self.weighed.accused[self.site]) if c != self.column]
+        own = (w.first == self.column) | (w.second == self.column)
+        return own & ~np.isin(w.first, bad) & ~np.isin(w.second, bad)
 
     def _loudest(self, which: Numbers) -> float:
         return float(self.weighed.beyond[self.site][which].max(initial=0.0))
@@ -81,7 +90,7 @@ class Cell:
         """How the ties of this column follow the others', and how surely: 1 as theirs, 0 none, -1 reversed."""
         w = self.weighed
         families = (PREDICTED,) if self.column == w.outcome else (OUTCOME, RELATED_TO)
-        mine = ((w.first == self.column) | (w.second == self.column)) & np.isin(w.family, families)
+        mine = self.own & np.isin(w.family, families)
         mine &= w.rows[self.site] > 0
         a, b, n = (x[self.site][mine] for x in (w.mine, w.theirs, w.rows))
         total = float((n * b * b).sum())
@@ -100,6 +109,15 @@ def explain(weighed: Weighed, site: int, column: int) -> Told:
 
 def _told(kind: str, text: str, **numbers: Any) -> Told:
     return Told(kind, kind not in ("differs", "only here", "not here"), text, numbers)
+
+
+def say_absent(kind: str, measured: float) -> Told:
+    """`measured`: the share of rows with a value."""
+    if kind == "only here":
+        text = f"Only this site measures it ({measured:.0%} of its rows have a value): nobody can say whether it fits."
+        return _told(kind, text, known=float(measured))
+    text = f"It is not measured here ({measured:.0%} of the rows have a value): ask whether it can be added."
+    return _told(kind, text, known=float(measured))
 
 
 def differs(weighed: Weighed, site: int, column: int, usual: Numbers) -> Told:
@@ -121,7 +139,10 @@ def _n(x: float) -> str:
 
 def _explain_outcome(cell: Cell) -> Told:
     lam, error = cell.follows()
-    p, w = cell.p, cell.weighed
+    p, alike = cell.p, agreement(cell.p)
+    voices = alike[cell.site, cell.others]
+    if not (lam < FLIPPED and error < 0.5) and len(voices) and np.nanmax(voices, initial=-1.0) < FLIPPED:
+        lam, error = float(np.nanmean(voices)), 0.0  # whatever the largest site says
     if lam < FLIPPED and error < 0.5:
         text = (
             f"What predicts the outcome at the other sites predicts its opposite here ({lam:.2f} of their strength): ask"
@@ -145,7 +166,6 @@ def _explain_outcome(cell: Cell) -> Told:
         j = int(np.nan_to_num(np.abs(here - there)).argmax())
         level = p.layout.levels[-1][int(p.layout.level[which[j]])]
         text = f"{here[j]:.0%} of the outcomes here are {level}, {there[j]:.0%} at the other sites: ask who is in the table."
-    del w
     return _told("other", text)
 
 
@@ -199,6 +219,10 @@ def _shuffled(lam: float) -> Told:
 
 def _explain_number(cell: Cell) -> Told:
     if cell.constant is not None:
+        known = cell.usual[np.isfinite(cell.usual)]
+        if cell.constant in CODES and len(known) and not known.min() - cell.wide <= cell.constant <= known.max() + cell.wide:
+            text = f"Every row has {_n(cell.constant)}, which no other site has: ask whether it stands for values not measured."
+            return _told("code", text, code=cell.constant, share=1.0)
         text = f"Every row has {_n(cell.constant)}; at the other sites they vary: ask whether it was measured at all."
         return _told("constant", text, value=cell.constant)
     lam, error = cell.follows()
@@ -208,16 +232,16 @@ def _explain_number(cell: Cell) -> Told:
     if other:
         text = f"Its values look like those of {other} at the other sites, and the other way round: ask for the order of columns."
         return _told("swapped", text, other=other)
-    for cause in (_moved, _spiked) if counted else (_spiked,):
-        told = cause(cell, lam, error)
-        if told:
-            return told
     if lam < FLIPPED and error < 0.45 and related > 2.5:
         text = (
             f"It goes the other way round with other columns ({lam:.2f} of the strength elsewhere): ask whether low and high"
             " are swapped, or the sign is lost."
         )
         return _told("sign", text, strength=lam)
+    for cause in (_moved, _spiked) if counted else (_spiked,):
+        told = cause(cell, lam, error)
+        if told:
+            return told
     told = _rounded(cell)
     if told:
         return told
@@ -280,7 +304,9 @@ def _moved(cell: Cell, lam: float, error: float) -> Told | None:
 
 def _spiked(cell: Cell, lam: float, error: float) -> Told | None:
     """One value where many rows hold it here and few elsewhere."""
-    if cell.gap < SPIKE or cell.loud[VALUE] <= 2.5 or _is_coarse(cell):
+    known = cell.usual[np.isfinite(cell.usual)]
+    apart = len(known) and not known.min() - 0.25 * cell.wide <= cell.value <= known.max() + 0.25 * cell.wide
+    if cell.gap < (SPIKE / 2 if apart else SPIKE) or (cell.loud[VALUE] <= 2.5 and not apart) or _is_coarse(cell):
         return None
     value, usual = cell.value, cell.usual
     shares = f"{cell.share:.0%} of the rows have {_n(value)}, {cell.share_elsewhere:.0%} at the other sites"
@@ -293,7 +319,7 @@ def _spiked(cell: Cell, lam: float, error: float) -> Told | None:
         rest = q[q != value]
         near = abs(rest - value).min() if len(rest) else 0.0
         within = known.min() <= value <= known.max()
-        if within and near < 0.5 * cell.wide:
+        if within and near < 1.0 * cell.wide:
             side = "above" if j else "below"
             text = f"{shares}, and none lies {side} it: ask whether values are cut off at that bound."
             return _told("clipped", text, value=value, share=cell.share)

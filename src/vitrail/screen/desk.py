@@ -147,7 +147,9 @@ def choose_cuts(quantiles: Numbers) -> Numbers:
             low, high = _second(low), -_second(-high)
     inner[:, 1:] = np.where(np.diff(inner, axis=1) > 0, inner[:, 1:], np.nan)
     wide = high - low
-    return np.column_stack([low - 0.25 * wide, inner, high + 0.25 * wide])
+    low = np.fmin(low - 0.25 * wide, np.nanmin(inner, 1, initial=np.inf))
+    high = np.fmax(high + 0.25 * wide, np.nanmax(inner, 1, initial=-np.inf))
+    return np.column_stack([np.where(np.isfinite(low), low, np.nan), inner, np.where(np.isfinite(high), high, np.nan)])
 
 
 def _second(low: Numbers) -> Numbers:

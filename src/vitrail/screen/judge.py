@@ -6,21 +6,25 @@ import numpy as np
 import pandas as pd
 from scipy.special import ndtri
 
-from vitrail.screen.cause import Told, differs, explain
+from vitrail.screen.cause import FADED, Told, differs, explain, say_absent
+from vitrail.screen.clear import is_clear
 from vitrail.screen.found import Finding
 from vitrail.screen.layout import Numbers
-from vitrail.screen.published import OUTCOME, PREDICTED, Published
+from vitrail.screen.published import MISSING, OUTCOME, PREDICTED, Published
 from vitrail.screen.shape import middle_of_sites
 from vitrail.screen.weigh import Weighed
 
 FURTHER = 1e-3  # a further cell at the same site must be so much less likely
 MOST = 4  # cells at one site
+ALONE, FARTHER = 1.3, 1.5  # without a clear cause, times the bar and times what any other site shows
+HARDLY = 0.05  # of the rows have a value: the column is not measured there
 FREE = 4.0  # of a squared deviate: what any test shows by chance
 
 
 def judge(published: Published, alpha: float) -> tuple[list[Finding], pd.DataFrame]:
     weighed = Weighed(published, alpha)
-    wrong: list[Finding] = []
+    absent = tell_absent(weighed)
+    wrong = [] if weighed.alike else find_clear(weighed)
     done: set[int] = set()
     while len(done) < len(published.sites):
         over = weighed.beyond / weighed.bar
@@ -29,18 +33,76 @@ def judge(published: Published, alpha: float) -> tuple[list[Finding], pd.DataFra
         if over[site].max() <= 1:
             break
         done.add(site)
-        wrong += accuse(weighed, site)
-    maybe = differing(weighed, {(f.site, f.feature) for f in wrong})
+        rest = np.delete(over.max(1), site).max(initial=0.0)
+        wrong += accuse(weighed, site, rest)
     wrong.sort(key=lambda f: -f.strength)
+    wrong += absent
+    maybe = differing(weighed, {(f.site, f.feature) for f in wrong})
     findings = [f for f in wrong if f.wrong] + [f for f in wrong if not f.wrong] + maybe
     return findings, all_cells(weighed, findings)
 
 
-def accuse(weighed: Weighed, site: int) -> list[Finding]:
+def tell_absent(weighed: Weighed) -> list[Finding]:
+    """Columns that a site does not measure, or that it alone measures. Nothing else is said of these cells."""
     p = weighed.published
-    columns: list[int] = []
+    names, out = p.layout.columns, []
+    with np.errstate(all="ignore"):
+        measured = np.nan_to_num(p.known / p.rows[:, None])[:, :-1]  # [site, input]
+    for column in np.flatnonzero((measured <= HARDLY).any(0)):
+        some = np.flatnonzero(measured[:, column] > HARDLY)
+        if len(some) == 1:
+            told = say_absent("only here", measured[some[0], column])
+            out.append(_finding(weighed, int(some[0]), int(column), told, 0.0))
+        elif len(some) > 1:
+            for site in np.flatnonzero(measured[:, column] <= HARDLY):
+                told = say_absent("not here", measured[site, column])
+                out.append(_finding(weighed, int(site), int(column), told, 0.0))
+        quiet = (weighed.first == column) & (weighed.family == MISSING)
+        weighed.set_aside(np.flatnonzero(measured[:, column] <= HARDLY), int(column), quiet, len(some))
+    return out
+
+
+def find_clear(weighed: Weighed) -> list[Finding]:
+    """Where sites differ: cells beyond chance where a cause is seen here and nowhere else; the loudest first."""
     out: list[Finding] = []
-    while len(columns) < MOST:
+    for strength, site, column in loud_cells(weighed):
+        over = np.where(fresh(weighed, site, column), weighed.z[site] / weighed.bar, 0.0)
+        if over.max() <= 1:  # it was for a cell that has been accused since
+            continue
+        told = explain(weighed, site, column)
+        if told.wrong and is_clear(weighed, site, column, told):
+            out.append(_finding(weighed, site, column, told, strength))
+            weighed.accuse(site, column)
+            if column != weighed.outcome:
+                weighed.predict_without(site, [*weighed.without.get(site, []), column])
+    return out
+
+
+def fresh(weighed: Weighed, site: int, column: int) -> Numbers:
+    """[test]: those of a cell that no accused cell of the same site is part of."""
+    bad = np.flatnonzero(weighed.accused[site])
+    own = (weighed.first == column) | (weighed.second == column)
+    return own & ~(np.isin(weighed.first, bad) & (weighed.first != column)) & ~np.isin(
+        weighed.second, [c for c in bad if c != column]
+    )
+
+
+def loud_cells(weighed: Weighed) -> list[tuple[float, int, int]]:
+    """(strength, site, column) of all cells beyond chance, the strongest first."""
+    over = (weighed.z / weighed.bar).T
+    best = np.zeros((weighed.outcome + 1, over.shape[1]))
+    for columns in (weighed.first, weighed.second):
+        np.maximum.at(best, columns[columns >= 0], over[columns >= 0])
+    cells = [(float(best[c, s]), int(s), int(c)) for c, s in np.argwhere(best > 1)]
+    # a flipped outcome turns the ties of all columns: it is looked at before them
+    return sorted(cells, key=lambda cell: (cell[2] != weighed.outcome, -cell[0]))
+
+
+def accuse(weighed: Weighed, site: int, rest: float) -> list[Finding]:
+    p = weighed.published
+    columns = [int(c) for c in np.flatnonzero(weighed.accused[site])]
+    out: list[Finding] = []
+    while len(out) < MOST:
         live = ~np.isin(weighed.first, columns) & ~np.isin(weighed.second, columns)
         over = np.where(live, weighed.beyond[site] / weighed.bar, 0.0)
         best = int(over.argmax())
@@ -55,15 +117,37 @@ def accuse(weighed: Weighed, site: int) -> list[Finding]:
         if not gains:
             break
         column = max(gains, key=lambda c: gains[c])
+        if is_the_outcome(weighed, site, column, columns):
+            column = weighed.outcome
         told = explain(weighed, site, column)
-        out.append(_finding(weighed, site, column, told, float(over[best])))
+        strength = float(over[best])
+        sure = weighed.alike or is_clear(weighed, site, column, told)
+        if not sure and strength < max(ALONE, FARTHER * rest):
+            told = differs(weighed, site, column, middle_of_sites(weighed.published))
+        out.append(_finding(weighed, site, column, told, strength))
         columns.append(column)
         if column == weighed.outcome:
             break
-        weighed.predict_without(site, columns)
+        weighed.accuse(site, column)
+        weighed.predict_without(site, [*weighed.without.get(site, []), column])
     for column in columns:
         weighed.accuse(site, column)
     return out
+
+
+def is_the_outcome(weighed: Weighed, site: int, column: int, columns: list[int]) -> bool:
+    """Whether a column is blamed for its tie with the outcome alone, and the outcome is off without it just as well."""
+    if column == weighed.outcome or weighed.outcome in columns:
+        return False
+    own = (weighed.first == column) | (weighed.second == column)
+    if (weighed.beyond[site][own & (weighed.family != OUTCOME)] > 2.5).any():
+        return False
+    place, before = np.flatnonzero(weighed.predicted), weighed.without.get(site, [])
+    weighed.predict_without(site, [*before, column])
+    off, mine, usual = (a[site, place] for a in (weighed.reach, weighed.mine, weighed.theirs))
+    found = bool(((off > 2) & (mine * np.sign(usual) < FADED * np.abs(usual))).any())
+    weighed.predict_without(site, before)
+    return found
 
 
 def blame(weighed: Weighed, site: int, live: Numbers) -> dict[int, float]:

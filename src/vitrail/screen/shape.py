@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vitrail.screen.layout import Numbers, Places
-from vitrail.screen.published import RELATED_TO, Published
+from vitrail.screen.published import OUTCOME, RELATED_TO, Published
 
 Flags = NDArray[np.bool_]
 
@@ -61,11 +61,11 @@ def sizes(p: Published, fair: Flags, which: Places) -> tuple[Numbers, Numbers]:
     return log - median_of_others(log, fair & np.isfinite(log)), 2.5 / np.maximum(known, 1)
 
 
-def keeping(p: Published, accused: Flags) -> tuple[Numbers, Numbers]:
+def keeping(p: Published, accused: Flags, with_outcome: bool = False) -> tuple[Numbers, Numbers]:
     """[site, column]: how it follows the relations that the others have with their related columns: 1 as theirs, 0 not
     at all, -1 the other way round; and its variance by chance."""
     t, at = p.ties, p.layout
-    which = np.flatnonzero(t.family == RELATED_TO)
+    which = np.flatnonzero(np.isin(t.family, (RELATED_TO, OUTCOME) if with_outcome else (RELATED_TO,)))
     s, c = len(p.sites), len(at.columns)
     top, weight, best = np.zeros((s, c)), np.zeros((s, c)), np.zeros((s, c))
     if len(which):
@@ -75,13 +75,24 @@ def keeping(p: Published, accused: Flags) -> tuple[Numbers, Numbers]:
         n = np.where(fair, rows, 0.0)
         others = n.sum(0) - n
         mean = ((n * r).sum(0) - n * r) / np.maximum(others, 1)
-        w = np.where((rows > 0) & (others > 0), rows, 0.0)
-        for columns in (first, second):
-            for i in range(s):
-                np.add.at(top[i], columns, w[i] * r[i] * mean[i])
-                np.add.at(weight[i], columns, w[i] * mean[i] ** 2)
-                np.maximum.at(best[i], columns, w[i] * mean[i] ** 2)
+        for columns, partners in ((first, second), (second, first)):
+            # an accused partner says nothing of this one
+            w = np.where((rows > 0) & (others > 0) & ~accused[:, partners], rows, 0.0)
+            np.add.at(top.T, columns, (w * r * mean).T)
+            np.add.at(weight.T, columns, (w * mean**2).T)
+            np.maximum.at(best.T, columns, (w * mean**2).T)
     there = best > 1  # else a tie too weak to be kept to
     with np.errstate(all="ignore"):
         # related columns say much the same: no surer than the strongest of them
         return np.where(there, top / weight, np.nan), np.where(there, 1 / best, 1.0)
+
+
+def agreement(p: Published) -> Numbers:
+    """[site, site]: whether columns go with the outcome alike at two sites: 1 alike, -1 the other way round. Sites have
+    one voice each; NaN where there is nothing to compare."""
+    which = np.flatnonzero(p.ties.family == OUTCOME)
+    r = np.where(p.ties.rows[:, which] > 0, p.ties.r[:, which], 0.0)
+    r = np.where(np.abs(r) > 2 / np.sqrt(np.maximum(p.ties.rows[:, which], 1)), r, 0.0)  # what is more than chance
+    size = np.sqrt((r * r).sum(1))
+    with np.errstate(all="ignore"):
+        return np.asarray(r @ r.T / size[:, None] / size)

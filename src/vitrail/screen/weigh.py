@@ -16,7 +16,7 @@ from vitrail.screen.chance import (
     usual_spread,
 )
 from vitrail.screen.layout import FLOOR, Numbers, Places
-from vitrail.screen.published import BELOW, BEYOND, KEPT, LOCATION, OUTCOME, PREDICTED, RELATED_TO, SIZE, VALUE, Published
+from vitrail.screen.published import BELOW, BEYOND, KEPT, LOCATION, OUTCOME, PREDICTED, RELATED_TO, SHARE, SIZE, VALUE, Published
 from vitrail.screen.shape import keeping, locations, sizes
 
 Flags = NDArray[np.bool_]
@@ -25,6 +25,7 @@ GATE = {PREDICTED: 0.12, OUTCOME: 0.12, RELATED_TO: 0.12, LOCATION: 0.3, SIZE: 0
 GATE_OF_SHARES = 0.10
 TAIL = 0.92  # Bonferroni over tests that go together is too strict by so much
 LEAST_ROWS = FLOOR
+ALIKE = 0.025  # spread of arcsines of shares between sites up to which they count as alike
 
 
 class Weighed:
@@ -50,10 +51,16 @@ class Weighed:
         self.mine, self.theirs, self.rows, self.reach = (np.zeros(shape) for _ in range(4))
         self._t, self._df, self._v = (np.zeros(shape) for _ in range(3))  # how much the other sites differ, and chance
         self.accused = np.zeros((len(p.sites), len(at.columns)), bool)
+        self.without: dict[int, list[int]] = {}  # site -> columns that its outcome is not predicted from
+        self.silent = np.zeros(shape, bool)  # tests that are told otherwise
         self._usual: dict[str, Numbers] = {}  # family -> [site, 1]: how much the others differ in most columns
         self.level = self._levels()
         self.bar = -ndtri(self.level / 2) * TAIL
         self.weigh(np.arange(len(self.family)))
+        counted = np.isin(self.family, (BELOW, SHARE))
+        spread = np.median(self._t[:, counted]) if counted.any() else 0.0
+        usual = np.median(self._v[:, counted]) if counted.any() else 1.0
+        self.alike = bool(spread < max(ALIKE**2, usual / 2))  # sites as if dealt from one pack of rows
 
     def _levels(self) -> Numbers:
         """[test]: of how much chance it may make use. Each cell has its share; half to counts, half to ties."""
@@ -66,7 +73,7 @@ class Weighed:
             share = per / 2 / np.maximum(number, 1)
             mean = (share[self.first] + share[self.second]) / 2
             out = np.where(which, np.where(self.second >= 0, mean, share[self.first]), out)
-        return np.where(self.predicted, per / 4 / max(1, self.predicted.sum()), out)
+        return np.where(self.predicted, per / 2 / max(1, self.predicted.sum()), out)
 
     def accuse(self, site: int, column: int) -> None:
         """Set a cell aside as a yardstick, and weigh again what it was part of."""
@@ -74,6 +81,19 @@ class Weighed:
         again = (self.first == column) | (self.second == column)
         near = np.isin(self.first, np.unique([self.first[again], self.second[again]])) & (self.family == KEPT)
         self.weigh(np.flatnonzero(again | near))
+
+    def set_aside(self, sites: Places, column: int, tests: Flags, measuring: int) -> None:
+        """Sites that do not measure a column are no yardstick for it, and are not judged by it."""
+        self.accused[sites, column] = True
+        again = (self.first == column) | (self.second == column)
+        self.weigh(np.flatnonzero(again))
+        for site in sites:
+            self.silent[site] |= again
+            self.predict_without(int(site), [*self.without.get(int(site), []), column])
+        if measuring == 1:
+            self.silent |= tests
+        for loud in (self.z, self.beyond, self.reach):
+            loud[self.silent] = 0.0
 
     def weigh(self, which: Places) -> None:
         m, t = len(self.published.margins.family), len(self.published.ties.family)
@@ -195,24 +215,25 @@ class Weighed:
         fair = np.repeat(~self.accused[:, [self.outcome]], len(place), 1)
         rows = np.where(np.isfinite(p.predicted[..., 0]), p.rows[:, None], 0.0)
         self._compare(place, np.nan_to_num(p.predicted[..., 0]), rows, p.predicted[..., 1], self._few(rows), fair)
+        kept = (self.z, self.plain, self.effect, self.mine, self.theirs, self.rows, self._t, self._df, self._v)
+        before = [a[:, place].copy() for a in kept]
+        for site, columns in self.without.items():
+            if columns:
+                self._compare(place, np.nan_to_num(p.reckon(columns)), rows, p.predicted[..., 1], self._few(rows), fair)
+                for old, now in zip(before, kept, strict=True):
+                    old[site] = now[site, place]
+        for old, now in zip(before, kept, strict=True):
+            now[:, place] = old
 
     def _few(self, rows: Numbers) -> Numbers:
         share = self.published.shares[:, self.published.layout.outcome]
         return np.where(np.isfinite(share), 2 * np.minimum(share, 1 - share) * rows, rows)
 
     def predict_without(self, site: int, columns: list[int]) -> None:
-        """At a site with accused columns, the outcome is judged by what the other columns say of it."""
+        """At a site that lacks columns, or where they are accused, the outcome is judged by the other columns."""
+        self.without[site] = sorted(set(columns))
         place = np.flatnonzero(self.predicted)
-        p = self.published
-        told = p.reckon(columns)
-        kept = (self.z, self.plain, self.effect, self.mine, self.theirs, self.rows, self._t, self._df, self._v)
-        before = [a[:, place].copy() for a in kept]
-        rows = np.where(np.isfinite(told), p.rows[:, None], 0.0)
-        fair = np.repeat(~self.accused[:, [self.outcome]], len(place), 1)
-        self._compare(place, np.nan_to_num(told), rows, p.predicted[..., 1], self._few(rows), fair)
-        for old, now in zip(before, kept, strict=True):
-            old[site] = now[site, place]
-            now[:, place] = old
+        self._weigh_predicted()
         self._beyond_the_usual(place)
 
     def _beyond_the_usual(self, which: Places) -> None:
@@ -258,3 +279,5 @@ class Weighed:
             cap = np.where(spread[:, of] > 0, t_as_z(away, PRIOR + k[:, of] - 1), 99.0)
             self.beyond[:, here] = np.minimum(self.beyond[:, here], cap)
             self.reach[:, here] = np.minimum(self.reach[:, here], cap)
+        for loud in (self.z, self.beyond, self.reach):
+            loud[:, which] = np.where(self.silent[:, which], 0.0, loud[:, which])
