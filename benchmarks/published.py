@@ -7,13 +7,13 @@ person's outcome?* Whoever knows the values of a person who is there sends a mad
 singles that person out. Sites are drawn from all heart patients; half of the persons asked about are there. AUC over
 persons, with twice its standard error (Hanley and McNeil).
 
-python benchmarks/published.py [--persons 300]
+python benchmarks/published.py [--persons 300] [--seeds 6]
 """
 
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 import numpy as np
@@ -24,7 +24,7 @@ import vitrail as vt
 from vitrail.core.table import print_table
 from vitrail.data.datasets import heart_disease, packaged
 from vitrail.data.read import clean
-from vitrail.screen import Desk, Said, Seat, seat
+from vitrail.screen import Desk, Said, Seat, screen, seat
 from vitrail.screen.asked import FEWEST, NARROW, check_asked
 from vitrail.screen.layout import CUTS, FENCES, RELATED, VALUES, Layout
 from vitrail.study import Study
@@ -45,13 +45,14 @@ def plain_with(x: np.ndarray, values: np.ndarray) -> np.ndarray:
 
 @contextmanager
 def guard(on: bool) -> Iterator[None]:
-    kept = seat.rows_below, seat.rows_with, seat.tame
+    kept = seat.rows_below, seat.rows_with, seat.tame, seat.rare_answers
     if not on:
         seat.rows_below, seat.rows_with, seat.tame = plain_below, plain_with, lambda told: told
+        seat.rare_answers = lambda values, is_number: np.zeros(len(is_number), dtype=bool)
     try:
         yield
     finally:
-        seat.rows_below, seat.rows_with, seat.tame = kept
+        seat.rows_below, seat.rows_with, seat.tame, seat.rare_answers = kept
 
 
 class Attacker:
@@ -166,10 +167,47 @@ def outcomes(study: Study, frame: pd.DataFrame, n: int, persons: int) -> list[st
     return ["not told" if np.isnan(t).any() else "{:.2f} ± {:.2f}".format(*auc(t, truth)) for t in told]
 
 
+FAULTS: dict[str, Callable[[np.ndarray, np.random.Generator], np.ndarray]] = {  # of one column at one site
+    "none": lambda x, draw: x,
+    "ten times": lambda x, draw: x * 10,
+    "a tenth": lambda x, draw: x / 10,
+    "one spread more": lambda x, draw: x + np.nanstd(x),
+    "half a spread more": lambda x, draw: x + 0.5 * np.nanstd(x),
+    "0 in 15 % of rows": lambda x, draw: np.where(draw.random(len(x)) < 0.15, 0, x),
+    "the 80 % quantile in 15 % of rows": lambda x, draw: np.where(
+        draw.random(len(x)) < 0.15, np.nanquantile(x, 0.8), x
+    ),
+    "cut off at 60 %": lambda x, draw: np.minimum(x, np.nanquantile(x, 0.6)),
+    "constant": lambda x, draw: np.full(len(x), np.nanmedian(x)),
+}
+
+
+def price(study: Study, frame: pd.DataFrame, seeds: int) -> list[list[object]]:
+    """What the guard costs: all patients in 6, 12 and 30 parts by lot, a fault at the first of them."""
+    numbers = [name for name, feature in study.features.items() if feature.kind == "numeric"]
+    rows: list[list[object]] = []
+    for fault, plant in FAULTS.items():
+        found, others = [0, 0], [0, 0]
+        for seed in range(seeds):
+            for parts in (6, 12, 30):
+                cut = np.array_split(np.random.default_rng(seed).permutation(len(frame)), parts)
+                tables = {f"part {i}": frame.iloc[some].reset_index(drop=True) for i, some in enumerate(cut)}
+                column, first = numbers[seed % len(numbers)], tables["part 0"].copy()
+                first[column] = plant(first[column].to_numpy(np.float64), np.random.default_rng(seed))
+                for on in (False, True):
+                    with guard(on):
+                        wrong = {(f.site, f.feature) for f in screen({**tables, "part 0": first}, study).wrong}
+                    found[on] += ("part 0", column) in wrong
+                    others[on] += len(wrong - {("part 0", column)})
+        rows.append([fault, 3 * seeds, *found, *others])
+    return rows
+
+
 def main() -> None:
     given = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     given.add_argument("--persons", type=int, default=300)
-    persons = given.parse_args().persons
+    given.add_argument("--seeds", type=int, default=6)
+    persons, seeds = (given.parse_args().__dict__[k] for k in ("persons", "seeds"))
     study = vt.Study.load(packaged("heart_disease.toml"))
     frame = pd.concat([clean(f, study) for f in heart_disease().values()], ignore_index=True)
     there = [[n, *membership(study, frame, n, persons)] for n in SIZES]
@@ -178,6 +216,11 @@ def main() -> None:
     told = [[n, *outcomes(study, frame, n, persons)] for n in SIZES]
     print("What is this person's outcome, from a made-up total?")
     print_table(["rows", "there, no guard", "there, guard", "not there", "from the population alone"], told)
+    print(
+        "What the guard costs: screenings in which the faulty cell is found, and other cells, without guard and with it"
+    )
+    header = ["fault", "screenings", "found, no guard", "found, guard", "other cells, no guard", "other cells, guard"]
+    print_table(header, price(study, frame, seeds))
 
 
 if __name__ == "__main__":
