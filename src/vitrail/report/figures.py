@@ -94,7 +94,7 @@ def marked(site: str, few: Container[str], short: str = "") -> str:
 
 
 def _told(site: str, few: Mapping[str, str]) -> list[Markup]:
-    return [draw.tag("small", f" few hold-out rows: {few[site]}")] if site in few else []
+    return [draw.tag("small", f"few hold-out rows: {few[site]}")] if site in few else []
 
 
 def method_classes(titles: dict[str, str], yardsticks: Sequence[str]) -> dict[str, str]:

@@ -151,7 +151,8 @@ def _doubt(page: Page) -> Contents:
     run = _run(page)
     told, curve = read_doubt(run.sites, run.facts), run.curve()
     assert told is not None
-    return doubt.contents(told, curve[curve["metric"] == page.metric], metric_words(page.metric), page.lower_is_better)
+    curve, words = curve[curve["metric"] == page.metric], metric_words(page.metric)
+    return doubt.contents(told, curve, words, page.lower_is_better, page.chance_in(page.metric))
 
 
 def _chosen(page: Page) -> Contents:
@@ -245,7 +246,7 @@ def _spread(page: Page) -> Contents:
 
 
 def _coverage(page: Page) -> Contents:
-    return coverage.contents(_run(page))
+    return coverage.contents(_run(page), page.chance_in("accuracy"), page.few)
 
 
 def _has_curves(page: Page) -> bool:

@@ -210,6 +210,7 @@ class Run:
     def beside(self) -> pd.DataFrame:
         """round, site, model, metric, value: of the models carried beside each site's own, on its hold-out rows."""
         rows = self.history[(self.history.stage == 0) & self.history.split.str.startswith("test:")]
+        rows = rows[rows.split != f"test:{MAJORITY}"]  # nobody carries that: see `chance`
         rows = rows.assign(model=rows.split.str.removeprefix("test:"))
         return rows[["round", "site", "model", "metric", "value"]].reset_index(drop=True)
 
