@@ -102,28 +102,36 @@ def _is_cut(cell: Cell, told: Told) -> bool:
     return bool((beyond / np.maximum(np.isfinite(q).sum(1), 1)).min() > 0.1)
 
 
-def _relations(cell: Cell) -> tuple[float, float, Numbers]:
-    """How the site follows the others' relations, how surely, and how each other site follows those of the rest; each
-    site has one voice, so that a large one does not outvote all."""
+def _relations(cell: Cell) -> list[tuple[float, float, Numbers]]:
+    """How the site follows the others' relations, how surely, and how each other site follows those of the rest: as a
+    whole, and without each related column in turn, which may be the one at fault.
+
+    Each site has one voice, so that a large one does not outvote all.
+    """
     t, at = cell.p.ties, cell.p.layout
     bad = [c for c in np.flatnonzero(cell.weighed.accused[cell.site]) if c != cell.column]
     bad += [] if cell.predictable else [len(at.columns) - 1]
     first, second = at.column[t.first], at.column[t.second]
     own = ((first == cell.column) | (second == cell.column)) & ~np.isin(first, bad) & ~np.isin(second, bad)
     r, n = np.where(t.rows > 0, t.r, np.nan)[:, own], t.rows[:, own]
+    partner = np.where(first == cell.column, second, first)[own]
 
-    def follow(site: int, voices: Numbers) -> tuple[float, float]:
+    def follow(site: int, voices: Numbers, used: Numbers) -> tuple[float, float]:
         known = np.isfinite(r[voices])
         usual = np.where(known, r[voices], 0.0).sum(0) / np.maximum(known.sum(0), 1)
-        there = np.isfinite(r[site]) & known.any(0)
-        weight = np.where(there, n[site], 0.0)
-        strong = float((weight * usual**2).max(initial=0.0))
-        total = float((weight * usual**2).sum())
-        return (float((weight * usual * np.nan_to_num(r[site])).sum()) / total, strong**-0.5) if strong > 1 else (np.nan, 9.0)
+        weight = np.where(np.isfinite(r[site]) & known.any(0) & used, n[site], 0.0) * usual
+        strong, total = float((weight * usual).max(initial=0.0)), float((weight * usual).sum())
+        return (float((weight * np.nan_to_num(r[site])).sum()) / total, strong**-0.5) if strong > 1 else (np.nan, 9.0)
 
-    mine, error = follow(cell.site, cell.others)
-    theirs = [follow(int(s), cell.others[cell.others != s]) for s in cell.others] if len(cell.others) > 1 else []
-    return mine, error, np.array([x for x, e in theirs if np.isfinite(x) and e < 0.5])
+    out = []
+    for left_out in [-1, *np.unique(partner)]:
+        used = partner != left_out
+        mine, error = follow(cell.site, cell.others, used)
+        if left_out >= 0 and not error < 0.35:
+            continue  # too little is left to tell
+        each = [follow(int(s), cell.others[cell.others != s], used) for s in cell.others]
+        out.append((mine, error, np.array([x for x, e in each if np.isfinite(x) and e < 0.5])))
+    return out
 
 
 def _is_mirrored(cell: Cell) -> bool:
@@ -142,13 +150,17 @@ def _is_mirrored(cell: Cell) -> bool:
 def _is_reversed(cell: Cell, told: Told) -> bool:
     if cell.kind == "binary" and _is_mirrored(cell):
         return True
-    mine, error, theirs = _relations(cell)
-    return len(theirs) >= 2 and mine < -0.25 and mine + 2.5 * error < 0.5 and bool(theirs.min() > 0 and theirs.mean() > 0.5)
+    return all(
+        len(theirs) >= 2 and mine < -0.25 and mine + 2.5 * error < 0.5 and theirs.min() > 0 and theirs.mean() > 0.5
+        for mine, error, theirs in _relations(cell)
+    )
 
 
 def _is_unrelated(cell: Cell, told: Told) -> bool:
-    mine, error, theirs = _relations(cell)
-    return len(theirs) >= 2 and mine + 2.5 * error < 0.5 and bool(theirs.min() > 0.5)
+    return all(
+        len(theirs) >= 2 and mine + 2.5 * error < 0.5 and theirs.min() > 0.5
+        for mine, error, theirs in _relations(cell)
+    )
 
 
 def _is_swapped(cell: Cell, told: Told) -> bool:

@@ -94,7 +94,8 @@ def loud_cells(weighed: Weighed) -> list[tuple[float, int, int]]:
     for columns in (weighed.first, weighed.second):
         np.maximum.at(best, columns[columns >= 0], over[columns >= 0])
     cells = [(float(best[c, s]), int(s), int(c)) for c, s in np.argwhere(best > 1)]
-    return sorted(cells, key=lambda cell: -cell[0])
+    # a flipped outcome turns the ties of all columns: it is looked at before them
+    return sorted(cells, key=lambda cell: (cell[2] != weighed.outcome, -cell[0]))
 
 
 def accuse(weighed: Weighed, site: int, rest: float) -> list[Finding]:
