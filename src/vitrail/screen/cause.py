@@ -41,7 +41,7 @@ class Cell:
         self.known = float(np.nan_to_num(p.known[site, column]))
         mine = self.own = self._own()
         loud = {f: self._loudest(mine & (weighed.family == f)) for f in np.unique(weighed.family)}
-        self.loud = defaultdict(float, loud)  # a table of few columns has no ties of some kinds
+        self.loud = defaultdict(float, loud)  # of some families there may be no test
         self.counted = max(self._loudest(mine & weighed.marginal), 0.0)
         # whether ties with the outcome tell of this column: not where the outcome itself is in doubt
         self.predictable = bool((weighed.reach[site][weighed.predicted] < 2.5).all())

@@ -8,7 +8,7 @@ from scipy.special import ndtri
 from scipy.stats import rankdata
 
 from vitrail.data.schema import Table
-from vitrail.screen.asked import rows_below, rows_with
+from vitrail.screen.asked import rare_answers, rows_below, rows_with, tame
 from vitrail.screen.layout import (
     CUTS,
     FENCES,
@@ -43,6 +43,8 @@ class Seat:
         self.share = shares(at, self.n)
         self.silent = all(s.numbers == 0 for s in self.share)
         self.scores = score_rows(self.values, at.is_number)
+        self.rare = rare_answers(self.values, at.is_number)
+        self.scores[:, self.rare] = np.nan  # what goes with it would be told of one or two people
 
     def sketch(self) -> Said:
         at = self.layout
@@ -193,6 +195,7 @@ def tie_pairs(seat: Seat, a: Numbers, b: Numbers) -> Numbers:
         x, y, here = seat.values[:, a[both]], seat.values[:, b[both]], ok[:, both]
         yes, too = np.where(here, x, 0.0), np.where(here, y, 0.0)
         out[both, 1:] = np.stack([yes.sum(0), too.sum(0), (yes * too).sum(0)], 1)
+    out[seat.rare[a] | seat.rare[b]] = np.nan
     return out
 
 
@@ -226,7 +229,7 @@ def predict_left_out(z: Numbers, total: Numbers, outcomes: int) -> Numbers:
     if d == 0:
         return np.full((outcomes, 2), np.nan)
     others = total - z.T @ z
-    told = z[:, :d] @ solve(others, outcomes)
+    told = tame(z[:, :d] @ solve(others, outcomes))
     here = z[:, d:]
     r, scatter = correlate(told, here, np.ones(here.shape, bool))
     return np.stack([r, scatter], 1)
