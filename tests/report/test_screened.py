@@ -15,6 +15,7 @@ from vitrail.data.datasets import packaged
 from vitrail.report import Page, render
 from vitrail.report.heatmap import SHOWN
 from vitrail.report.screened import write_screen
+from vitrail.screen import budget
 from vitrail.screen.found import CAUSES, LABEL, Finding, Screening
 from vitrail.study import Study
 
@@ -37,7 +38,9 @@ def test_the_page_keeps_the_order_of_the_findings(count: int, maybe: int) -> Non
     html = render(shown)
     said = box_on_top(html)
     assert shown.run is not None
-    order = [f"{f.site}, {f.feature}: {f.text}" for f in shown.run.findings()]
+    order = [
+        f"{f.site}, {f.feature}: {'likely offset by a constant; ' * f.wrong}{f.text}" for f in shown.run.findings()
+    ]
     assert [line for line in said if not line.startswith("What to do")] == order, "all of them, each once"
     section = html[html.index('id="fit"') : html.index("</section>")]
     assert section.count("more, less strong") == (count > 10) + (maybe > 10)
@@ -83,7 +86,7 @@ def test_what_may_be_real_is_not_called_wrong() -> None:
     html = render(page(screened(found(3, wrong=False), columns=FEATURES)))
     assert "<h3>Likely wrong" not in html
     assert "What to do next" not in html
-    assert "3 more differ, and may be real" in html
+    assert "3 differ, and may be real" in html
 
 
 def test_the_picture_marks_what_is_likely_wrong() -> None:
@@ -119,7 +122,7 @@ def test_names_from_files_stay_text() -> None:
     assert html.count("<script") == 1, "ours"
     assert "<img" not in html
     tree(html)  # well formed
-    assert f"{HOSTILE[0]}, {HOSTILE[1]}: {HOSTILE[1]} of {HOSTILE[0]}" in box_on_top(html)
+    assert f"{HOSTILE[0]}, {HOSTILE[1]}: likely in another unit; {HOSTILE[1]} of {HOSTILE[0]}" in box_on_top(html)
 
 
 def test_a_page_of_its_own(tmp_path: Path) -> None:
@@ -130,20 +133,22 @@ def test_a_page_of_its_own(tmp_path: Path) -> None:
     body = ElementTree.fromstring(html[html.index("<body>") : html.index("</html>")])
     (table,) = body.iter("table")
     rows = [["".join(c.itertext()) for c in tr] for tr in table.iter("tr")][1:]
-    assert rows == [
-        ["cleveland", "200", "40", "yes"],
-        ["hungarian", "201", "40", "yes"],
-        ["switzerland", "202", "40", "yes"],
-        ["va", "203", "40", "no: it does not publish"],
-    ]
+    for row, (i, site) in zip(rows, enumerate(HEART), strict=True):
+        numbers = budget(study, 200 + i).values()
+        said = "no: it does not publish" if site == "va" else "yes"
+        assert row == [site, str(200 + i), str(sum(numbers)), str(max(numbers)), said]
+        assert max(numbers) <= (200 + i) / 2
     assert not re.search(r"\b(client|server|agent|participant)s?\b", re.sub(r"<[^>]*>", " ", html).lower())
 
 
 def test_a_screening_prints_itself() -> None:
-    wrong = Finding("va", LABEL, "label flip", True, 3.0, "va, outcome: predicted the wrong way round.")
+    wrong = Finding("va", LABEL, "label flip", True, 3.0, "it turns round.")
     told = screened([wrong, *found(12, wrong=False)], why_not={"va": "too few rows"})
     lines = repr(told).splitlines()
-    assert lines[:2] == ["Likely wrong", "  - va, outcome: predicted the wrong way round."]
+    assert lines[:2] == [
+        "Likely wrong",
+        "  - va, outcome: likely the outcome is coded the other way round; it turns round.",
+    ]
     assert lines[3:5] == [
         "Differs, and may be real",
         "  - cleveland, age: 12.0 lower than at the others; ask how it is measured.",

@@ -146,7 +146,7 @@ def screen(
     """Before any training: whose data does not fit the others', where, and why? Exit code 0 nothing likely wrong, 1
     something is, 2 cannot be read."""
     from vitrail.data.read import read_sites
-    from vitrail.report.screened import write_screen
+    from vitrail.report.screened import published, write_screen
     from vitrail.runs.screened import SCREEN, save_screening, screen_sites
     from vitrail.screen.words import to_text
     from vitrail.study import Study
@@ -157,9 +157,8 @@ def screen(
         out.mkdir(parents=True, exist_ok=True)
         page = write_screen(agreed, told, out / "screen.html")
         save_screening(out / SCREEN, told)
-    print(f"{to_text(told)}\n\nWhat each site publishes for this, of each column at most: numbers, against its rows\n")
-    rows = [[*row[:3], "yes" if row[3] else "no"] for row in told.sites.to_numpy().tolist()]
-    print_table(["site", "rows", "numbers", "judged"], rows)
+    print(f"{to_text(told)}\n\nWhat each site publishes for this: numbers in all, and of a column at most\n")
+    print_table(["site", "rows", "numbers", "of a column", "judged"], published(agreed, told))
     if out is not None:
         print(f"\nPage: {page.resolve()}")
     raise typer.Exit(1 if told.wrong else 0)
@@ -175,6 +174,7 @@ def wire(
     from vitrail.data.datasets import packaged
     from vitrail.methods import PARTIES, build
     from vitrail.runs import wire_lines
+    from vitrail.runs.screened import SCREENING
     from vitrail.study import Study
 
     agreed = Study.load(study or packaged("heart_disease.toml"))
@@ -216,6 +216,10 @@ def wire(
     if rows_too := sum(x.bytes for x in lines if x.per_row):
         words = f"for every training {one}: THE {one.upper()}S THEMSELVES LEAVE. A yardstick, not for use."
         print(f"And {rows_too} bytes {words}")
+    if told := [x for x in lines if x.stage.startswith(SCREENING)]:
+        print("\nBefore the first round, where a site agrees: whose data does not fit ([screen] in the study)")
+        print("\n".join(f"  {x.stage}, {x.direction}, {x.name}: {x.words}" for x in told))
+        print()
     print("seen = sum: the coordinator needs only the total over sites; each: it sees every site's own.")
     print(f"This table says what travels, not what could be learned from it about the {one}s behind it.")
     if method == "ndoye":

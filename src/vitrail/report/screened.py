@@ -12,6 +12,7 @@ from markupsafe import Markup
 from vitrail.report.frame import fill, fill_part, write_page
 from vitrail.report.heatmap import strengths
 from vitrail.report.words import LAYERS, listed, name, several
+from vitrail.screen import budget
 from vitrail.screen.found import LABEL, Finding, Screening
 from vitrail.screen.words import calm, said_of
 from vitrail.study import Study
@@ -122,6 +123,16 @@ def refusals(shifts: pd.DataFrame) -> list[Markup]:
 
 def write_screen(study: Study, told: Screening, path: Path) -> Path:
     """The page of `vitrail screen`: nothing was trained."""
-    section, rows = fill_part("parts/fit.html", **contents(told)), told.sites.to_dict("records")
-    html = fill("screen.html", heat=True, study=study, told=told, section=section, rows=rows)
+    section = fill_part("parts/fit.html", **contents(told))
+    html = fill("screen.html", heat=True, study=study, told=told, section=section, rows=published(study, told))
     return write_page(html, path, "screen")
+
+
+def published(study: Study, told: Screening) -> list[list[str]]:
+    """For each site: rows, numbers that it publishes in all and of a column at most, and whether it is judged."""
+    out = []
+    for site, rows, _, judged, why in told.sites[["site", "rows", "numbers", "judged", "why not"]].to_numpy().tolist():
+        each = budget(study, int(rows)).values() if rows == rows else [0]
+        counts = "" if rows != rows else f"{rows:.0f}"
+        out.append([str(site), counts, str(sum(each)), str(max(each)), "yes" if judged else f"no: {why}"])
+    return out

@@ -20,6 +20,7 @@ from vitrail.screen.found import Finding, Screening
 from vitrail.study import Study
 
 SCREEN = "screen.json"
+SCREENING = "screen: "  # what the stages of the wire begin with
 REFUSED = "it does not publish"
 Ask = Callable[[], Screening | None]
 
@@ -80,7 +81,7 @@ def screen_lines(study: Study) -> list[Line]:
         return []
     return [
         Line(
-            f"screen: {part.leg}",
+            f"{SCREENING}{part.leg}",
             part.direction,
             part.name,
             part.shape,

@@ -16,7 +16,19 @@ from vitrail.screen.chance import (
     usual_spread,
 )
 from vitrail.screen.layout import FLOOR, Numbers, Places
-from vitrail.screen.published import BELOW, BEYOND, KEPT, LOCATION, OUTCOME, PREDICTED, RELATED_TO, SHARE, SIZE, VALUE, Published
+from vitrail.screen.published import (
+    BELOW,
+    BEYOND,
+    KEPT,
+    LOCATION,
+    OUTCOME,
+    PREDICTED,
+    RELATED_TO,
+    SHARE,
+    SIZE,
+    VALUE,
+    Published,
+)
 from vitrail.screen.shape import keeping, locations, sizes
 
 Flags = NDArray[np.bool_]

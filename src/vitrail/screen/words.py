@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from vitrail.screen.found import LABEL, Finding, Screening
+from vitrail.screen.found import CAUSES, LABEL, Finding, Screening
 
 SHOWN = 10  # of what differs and may be real
 
@@ -15,11 +15,9 @@ def sentence(finding: Finding) -> str:
 
 
 def said_of(finding: Finding) -> str:
-    """The finding's words without the names in front of them."""
-    text = finding.text
-    for who in (f"{finding.site}, {finding.feature}: ", f"{finding.site}, outcome: ", f"{finding.site}: "):
-        text = text.removeprefix(who)
-    return text
+    """The likely cause, and what was seen."""
+    named = finding.wrong and finding.kind in CAUSES and finding.kind != "differs"
+    return f"likely {CAUSES[finding.kind]}; {finding.text}" if named else finding.text
 
 
 def calm(told: Screening) -> str:
