@@ -147,7 +147,7 @@ def test_a_screening_prints_itself() -> None:
     lines = repr(told).splitlines()
     assert lines[:2] == [
         "Likely wrong",
-        "  - va, outcome: likely the outcome is coded the other way round; predicted the wrong way round.",
+        "  - va, outcome: likely the outcome is coded the other way round; it turns round.",
     ]
     assert lines[3:5] == [
         "Differs, and may be real",

@@ -22,7 +22,7 @@ from vitrail.deploy.message import Message
 from vitrail.deploy.screen_far import FarScreen
 from vitrail.engines.rounds import Moment, Rounds
 from vitrail.engines.wire import check
-from vitrail.runs.judge import SIZES
+from vitrail.runs.judge import SIZES, chance_rows, size_row
 from vitrail.runs.setup import training_of
 from vitrail.screen import Screening
 
@@ -141,8 +141,9 @@ class FarSites:
 
     @property
     def sizes(self) -> pd.DataFrame:
-        sites = self.book.sites
-        return pd.DataFrame([(n, *sites[n]["rows"], sites[n]["target"]) for n in self.book.names()], columns=SIZES)
+        study, sites = self.rounds.agreed.study, self.book.sites
+        told = [size_row(study, n, sites[n]["rows"], sites[n]["target"]) for n in self.book.names()]
+        return pd.DataFrame(told, columns=SIZES)
 
     @property
     def at(self) -> list[int]:
@@ -158,6 +159,10 @@ class FarSites:
 
     def screen(self) -> Screening | None:
         return self.asking.run() if self.rounds.agreed.parts else None
+
+    def chance(self) -> list[tuple[Any, ...]]:
+        study, sites = self.rounds.agreed.study, self.book.sites
+        return [row for n in self.book.names() for row in chance_rows(study, n, sites[n]["chance"])]
 
     def models(self, moment: Moment) -> dict[str, dict[str, Tensor]]:
         return {}

@@ -28,7 +28,7 @@ from vitrail.deploy.screen_site import SiteScreen
 from vitrail.engines.local import Engine
 from vitrail.runs.features import as_rows
 from vitrail.runs.folder import save_tensors, versions, write_atomically
-from vitrail.runs.judge import Judge, target_share
+from vitrail.runs.judge import Judge, chance_of, counts_of, target_share
 from vitrail.runs.setup import held_rows, training_of, training_rows
 
 BEHIND = "behind.safetensors"  # what a site was told about itself at the end
@@ -95,9 +95,10 @@ class Site:
         )
         write_atomically(self.home / ROWS, self.data.fingerprint + "\n")
         share = torch.from_numpy(target_share(self.agreed.study, self.data))
-        rows = torch.tensor([len(self.data.train_y), len(self.data.test_y)])
+        said = torch.tensor(chance_of(self.agreed.study, self.data), dtype=torch.float64)
+        rows = torch.tensor(counts_of(self.agreed.study, self.data))
         words = {"fingerprint": self.data.fingerprint, "versions": versions()}
-        return Message("prepare", words, {"rows": rows, "target": share})
+        return Message("prepare", words, {"rows": rows, "target": share, "chance": said})
 
     def on_screen(self, asked: Message) -> Message:
         """What is published of the rows, so that it can be said whose data does not fit."""

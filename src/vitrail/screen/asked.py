@@ -8,20 +8,26 @@ nobody would ask who pools what was published are refused, and of what is left n
         are taken for one where fewer than HELD rows lie between them
     rows with one value, where they are fewer than FEWEST
         are told as FEWEST - 1, also where there are none
+    what goes with an answer that fewer than FEWEST rows give, or do not give
+        is not told: it would be those people's outcome
+    predictions farther than FARTHEST spreads from the middle
+        are taken for that far: a made-up total cannot single out one row, and read its outcome
 
-Both only bring sites closer together, so that no alarm comes of it.
+benchmarks/published.py measures what is left. Counts that were blunted only bring sites closer together.
 """
 
 from __future__ import annotations
 
 import numpy as np
+from numpy.typing import NDArray
 
 from vitrail.core.problems import Problem, VitrailError
 from vitrail.data.schema import Table
 from vitrail.screen.layout import HELD, Layout, Numbers, Said
 
-NARROW = 0.1
+NARROW = 0.5
 FEWEST = 3
+FARTHEST = 2.5
 
 
 def check_asked(table: Table, leg: str, asked: Said) -> None:
@@ -87,3 +93,17 @@ def rows_with(x: Numbers, values: Numbers) -> Numbers:
     """[value]: rows of sorted x with that value, none or few of them alike; NaN where there is no value."""
     same = np.searchsorted(x, values, "right") - np.searchsorted(x, values, "left")
     return np.where(np.isfinite(values), np.maximum(same, min(FEWEST - 1, len(x))), np.nan)
+
+
+def tame(told: Numbers) -> Numbers:
+    """[row, outcome]: predictions, none so far off that it alone decides how well they fit."""
+    middle = np.median(told, axis=0)
+    spread = 1.4826 * np.median(np.abs(told - middle), axis=0)  # as a standard deviation, where it is normal
+    far = FARTHEST * np.where(spread > 0, spread, np.std(told, axis=0))
+    return np.clip(told, middle - far, middle + far)
+
+
+def rare_answers(values: Numbers, is_number: NDArray[np.bool_]) -> NDArray[np.bool_]:
+    """[variable]: yes or no, and one of the two given by fewer than FEWEST rows."""
+    yes, known = np.nansum(values, axis=0), np.isfinite(values).sum(0)
+    return ~is_number & (np.minimum(yes, known - yes) < FEWEST)

@@ -60,6 +60,7 @@ class Published:
         self.cuts, self.values = asked["counts"]["cuts"], asked["counts"]["values"]
         self.chosen = layout.inputs[asked["counts"]["chosen"].astype(np.int64)]
         self.products, self.partners = asked["ties"]["products"], asked["ties"]["related"]
+        self.widths = width_of(self.quantiles)  # [site, number]
         self.shares = self._shares()  # [site, variable]: of yes-or-no; NaN of numbers
         self.margins = self._margins()
         self.ties = self._ties()
@@ -177,3 +178,9 @@ class Published:
         place[at.inputs] = np.arange(len(at.inputs))
         r = self.ties.r[:, : len(at.inputs) * k].reshape(len(self.sites), -1, k)[:, place[self.chosen[keep]]]
         return np.clip(np.einsum("sik,ik->sk", r, weight) / spread, -0.98, 0.98)
+
+
+def width_of(q: Numbers) -> Numbers:
+    """[..., quantile] -> between quartiles, or what stands for it where half of the rows hold one value."""
+    inner, outer = q[..., 14] - q[..., 4], (q[..., 18] - q[..., 0]) / 2.44
+    return np.where(inner > 0, inner, np.where(np.isfinite(outer), outer, inner))
