@@ -372,7 +372,8 @@ def _swapped_with(cell: Cell) -> str:
     back = off(q, cell.usual[None]) / cell.wide  # another, as if it were this one
     theirs = off(q, usual) / wide
     inputs = at.column[at.numbers] != len(at.columns) - 1
-    fine = inputs & (like < 0.45) & (back < 0.45) & (np.maximum(mine, theirs) > 2.5 * np.maximum(like, back))
+    near = 0.45 if len(like) < 30 else 0.2  # among many, some look alike by chance
+    fine = inputs & (like < near) & (back < near) & (np.maximum(mine, theirs) > 2.5 * np.maximum(like, back))
     fine[cell.number] = False
     if not fine.any():
         return ""

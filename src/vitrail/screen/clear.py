@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from vitrail.data.units import CONVERSIONS, SLIPS
 from vitrail.screen.cause import Cell, Told
 from vitrail.screen.chance import arcsine, compare_counts, median_known
 from vitrail.screen.layout import Numbers
@@ -195,7 +196,13 @@ def _is_two(cell: Cell, told: Told) -> bool:
         return float(steps[at] / cell.wide) if inside else 0.0
 
     others = [gap(cell.p.quantiles[s, cell.number]) for s in cell.others]
-    return gap(cell.q) > max(WIDER * max(others), 1.5)
+    if gap(cell.q) <= max(WIDER * max(others), 1.5):
+        return False
+    # one conversion brings all that lie beyond to where the others are
+    low, high = np.nanmin(cell.usual), np.nanmax(cell.usual)
+    far = cell.q[(cell.q > high + 1.5 * cell.wide) | (cell.q < low - 1.5 * cell.wide)]
+    back = [c.convert(far) for c in (*CONVERSIONS, *SLIPS)]
+    return any(bool(((x >= low) & (x <= high)).mean() > 0.8) for x in back if len(x))
 
 
 def _outcome(cell: Cell) -> tuple[float, float, Numbers]:
