@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import warnings
-from collections import defaultdict
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from vitrail.data.faults import CODES
 from vitrail.data.units import SLIPS, Conversion, choose_conversions
+from vitrail.screen.chance import median_known
 from vitrail.screen.layout import Numbers
 from vitrail.screen.levels import recode
 from vitrail.screen.published import BELOW, BEYOND, KEPT, LOCATION, OUTCOME, PREDICTED, RELATED_TO, SIZE, VALUE
-from vitrail.screen.shape import agreement, widths
+from vitrail.screen.shape import agreement
 from vitrail.screen.weigh import Weighed
 
 FLIPPED, FADED = -0.25, 0.75  # of how a column or the outcome follows the others: 1 as theirs, 0 not at all
@@ -39,10 +38,10 @@ class Cell:
         fair[site] = False
         self.others = np.flatnonzero(fair)
         self.known = float(np.nan_to_num(p.known[site, column]))
-        mine = self.own = self._own()
-        loud = {f: self._loudest(mine & (weighed.family == f)) for f in np.unique(weighed.family)}
-        self.loud = defaultdict(float, loud)  # of some families there may be no test
-        self.counted = max(self._loudest(mine & weighed.marginal), 0.0)
+        self.own = np.flatnonzero(self._own())
+        beyond, family = weighed.beyond[site, self.own], weighed.family[self.own]
+        self.loud = {f: float(beyond[family == f].max(initial=0.0)) for f in weighed.families}
+        self.counted = float(beyond[weighed.marginal[self.own]].max(initial=0.0))
         # whether ties with the outcome tell of this column: not where the outcome itself is in doubt
         self.predictable = bool((weighed.reach[site][weighed.predicted] < 2.5).all())
         if self.kind == "numeric":
@@ -54,17 +53,12 @@ class Cell:
         own = (w.first == self.column) | (w.second == self.column)
         return own & ~np.isin(w.first, bad) & ~np.isin(w.second, bad)
 
-    def _loudest(self, which: Numbers) -> float:
-        return float(self.weighed.beyond[self.site][which].max(initial=0.0))
-
     def _read_number(self) -> None:
         p, i = self.p, int(np.searchsorted(self.p.layout.column[self.p.layout.numbers], self.column))
         self.q = p.quantiles[self.site, i]
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # of nothing there is no median
-            self.usual = np.nanmedian(p.quantiles[self.others, i], axis=0)
-            self.wide = float(np.nanmedian(widths(p)[self.others, i]))
-            grain = np.nanmedian(p.grain[self.others, i], axis=0)
+        self.usual = median_known(p.quantiles[self.others, i])
+        self.wide = float(median_known(p.widths[self.others, i]))
+        grain = median_known(p.grain[self.others, i])
         self.both = np.isfinite(self.q) & np.isfinite(self.usual)
         self.wide = self.wide if self.wide > 0 else float("nan")
         values, same = p.values[i], p.same[:, i]
@@ -90,17 +84,15 @@ class Cell:
         """How the ties of this column follow the others', and how surely: 1 as theirs, 0 none, -1 reversed."""
         w = self.weighed
         families = (PREDICTED,) if self.column == w.outcome else (OUTCOME, RELATED_TO)
-        mine = self.own & np.isin(w.family, families)
-        mine &= w.rows[self.site] > 0
+        mine = self.own[np.isin(w.family[self.own], families) & (w.rows[self.site, self.own] > 0)]
         a, b, n = (x[self.site][mine] for x in (w.mine, w.theirs, w.rows))
         total = float((n * b * b).sum())
         return (float((n * a * b).sum() / total), float(1 / np.sqrt(total))) if total > 1 else (1.0, 9.0)
 
 
-def explain(weighed: Weighed, site: int, column: int) -> Told:
+def explain(cell: Cell) -> Told:
     """The first cause that explains what is off; whether a cell is wrong at all is for the caller to say."""
-    cell = Cell(weighed, site, column)
-    if column == weighed.outcome:
+    if cell.column == cell.weighed.outcome:
         return _explain_outcome(cell)
     if cell.kind == "numeric":
         return _explain_number(cell)
@@ -365,17 +357,21 @@ def _swapped_with(cell: Cell) -> str:
     if not mine > 0.6:
         return ""
     others = cell.others
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        usual = np.nanmedian(p.quantiles[others], axis=0)  # [number, quantile]
-        wide = np.nanmedian(widths(p)[others], axis=0)
-        wide = np.where(wide > 0, wide, np.nan)
-        q = p.quantiles[cell.site]
-        like = np.nanmean(np.abs(cell.q - usual), 1) / wide  # this one, as if it were another
-        back = np.nanmean(np.abs(q - cell.usual), 1) / cell.wide  # another, as if it were this one
-        theirs = np.nanmean(np.abs(q - usual), 1) / wide
+    usual = median_known(p.quantiles[others])  # [number, quantile]
+    wide = median_known(p.widths[others])
+    wide = np.where(wide > 0, wide, np.nan)
+    q = p.quantiles[cell.site]
+
+    def off(a: Numbers, b: Numbers) -> Numbers:
+        known = np.isfinite(a - b)
+        return np.where(known.any(1), np.where(known, np.abs(a - b), 0.0).sum(1) / np.maximum(known.sum(1), 1), np.nan)
+
+    like = off(cell.q[None], usual) / wide  # this one, as if it were another
+    back = off(q, cell.usual[None]) / cell.wide  # another, as if it were this one
+    theirs = off(q, usual) / wide
     inputs = at.column[at.numbers] != len(at.columns) - 1
-    fine = inputs & (like < 0.45) & (back < 0.45) & (np.maximum(mine, theirs) > 2.5 * np.maximum(like, back))
+    near = 0.45 if len(like) < 30 else 0.2  # among many, some look alike by chance
+    fine = inputs & (like < near) & (back < near) & (np.maximum(mine, theirs) > 2.5 * np.maximum(like, back))
     fine[cell.number] = False
     if not fine.any():
         return ""

@@ -63,10 +63,13 @@ def compare_counts(a: Numbers, n: Numbers, b: Numbers, m: Numbers) -> Numbers:
 
 def more_than(a: Numbers, n: Numbers, b: Numbers, m: Numbers, tried: Numbers) -> Numbers:
     """|z| of a of n being more than b of m, where the site chose the best of so many values that it tried."""
-    tail = hypergeom.sf(a - 1, n + m, a + b, n) * tried
-    with np.errstate(divide="ignore"):
-        large = np.sqrt(np.maximum(0.0, deviance(a, n, b, m) ** 2 - 2 * np.log(np.maximum(tried, 1))))
-    return np.where((n >= 1) & (m >= 1), as_z(np.nan_to_num(tail, nan=1.0), large), 0.0)
+    a, n, b, m, tried = (np.asarray(x, np.float64) for x in np.broadcast_arrays(a, n, b, m, tried))
+    plain = deviance(a, n, b, m)
+    more = (n >= 1) & (m >= 1) & (a * m > b * n) & (plain > 1.5)
+    tail = np.ones(a.shape)
+    tail[more] = hypergeom.sf(a[more] - 1, n[more] + m[more], a[more] + b[more], n[more]) * tried[more]
+    large = np.sqrt(np.maximum(0.0, plain**2 - 2 * np.log(np.maximum(tried, 1))))
+    return np.where(more, as_z(np.nan_to_num(tail, nan=1.0), large), 0.0)
 
 
 def compare_odds(mine: Numbers, others: Numbers) -> float:
@@ -140,3 +143,14 @@ def usual_spread(t: Numbers, df: Numbers) -> Numbers:
         if (free > 0).any():
             out[i] = max(0.0, float(np.median(some[free > 0])))
     return out
+
+
+def median_known(x: Numbers) -> Numbers:
+    """Over the first axis, of what is not NaN; NaN where nothing is. (numpy's own is a hundred times slower.)"""
+    x = np.sort(x, axis=0)  # NaN last
+    known = np.isfinite(x).sum(0)
+    if not len(x):
+        return np.full(x.shape[1:], np.nan)
+    low, high = np.maximum(known - 1, 0) // 2, np.minimum(known // 2, len(x) - 1)
+    both = [np.take_along_axis(x, at[None], 0)[0] for at in (low, high)]
+    return np.where(known > 0, (both[0] + both[1]) / 2, np.nan)

@@ -9,19 +9,18 @@ from __future__ import annotations
 
 import numpy as np
 
+from vitrail.data.units import CONVERSIONS, SLIPS
 from vitrail.screen.cause import Cell, Told
-from vitrail.screen.chance import arcsine, compare_counts
+from vitrail.screen.chance import arcsine, compare_counts, median_known
 from vitrail.screen.layout import Numbers
-from vitrail.screen.shape import agreement, locations, sizes, widths
-from vitrail.screen.weigh import Weighed
+from vitrail.screen.shape import agreement, locations, sizes
 
 WIDER = 2.5  # times the widest gap among the others
 NEAREST = 3.0  # z against the most similar of the other sites
 OTHERS_KEEP = 0.2  # of their relations, every other site
 
 
-def is_clear(weighed: Weighed, site: int, column: int, told: Told) -> bool:
-    cell = Cell(weighed, site, column)
+def is_clear(cell: Cell, told: Told) -> bool:
     if len(cell.others) < 2:
         return False
     test = {
@@ -86,8 +85,8 @@ def _is_foreign(cell: Cell, told: Told) -> bool:
         return False
     q = p.quantiles[free, i]
     low, high = np.nanmin(q, initial=np.inf), np.nanmax(q, initial=-np.inf)
-    wide = float(np.nanmedian(widths(p)[free, i]))
-    return bool(told.numbers["code"] < low - 0.25 * wide or told.numbers["code"] > high + 0.25 * wide)
+    wide = float(median_known(p.widths[free, i]))
+    return bool(told.numbers["code"] < low - wide or told.numbers["code"] > high + wide)
 
 
 def _is_cut(cell: Cell, told: Told) -> bool:
@@ -167,7 +166,7 @@ def _is_swapped(cell: Cell, told: Told) -> bool:
     """Both lie much farther from their own than any other site does."""
     at = cell.p.layout
     other = Cell(cell.weighed, cell.site, at.columns.index(told.numbers["other"]))
-    return any(_is_far(c, told) for c in (cell, other))
+    return all(_is_far(c, told) for c in (cell, other))
 
 
 def _is_other_code(cell: Cell, told: Told) -> bool:
@@ -197,7 +196,13 @@ def _is_two(cell: Cell, told: Told) -> bool:
         return float(steps[at] / cell.wide) if inside else 0.0
 
     others = [gap(cell.p.quantiles[s, cell.number]) for s in cell.others]
-    return gap(cell.q) > max(WIDER * max(others), 1.5)
+    if gap(cell.q) <= max(WIDER * max(others), 1.5):
+        return False
+    # one conversion brings all that lie beyond to where the others are
+    low, high = np.nanmin(cell.usual), np.nanmax(cell.usual)
+    far = cell.q[(cell.q > high + 1.5 * cell.wide) | (cell.q < low - 1.5 * cell.wide)]
+    back = [c.convert(far) for c in (*CONVERSIONS, *SLIPS)]
+    return any(bool(((x >= low) & (x <= high)).mean() > 0.8) for x in back if len(x))
 
 
 def _outcome(cell: Cell) -> tuple[float, float, Numbers]:

@@ -8,6 +8,7 @@ import numpy as np
 import pandas as pd
 
 from vitrail.data.schema import Table
+from vitrail.screen.chance import median_known
 from vitrail.screen.found import Screening
 from vitrail.screen.heard import require, require_total
 from vitrail.screen.judge import judge
@@ -131,20 +132,12 @@ def choose_cuts(quantiles: Numbers) -> Numbers:
 
     One site that is far off moves neither.
     """
-    with np.errstate(all="ignore"):
-        import warnings
-
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            inner = np.nanmedian(quantiles[:, :, CUTS], axis=0)
-            # ends: 5 % and 95 %, or quartiles where a site says no more
-            low = np.where(
-                np.isnan(quantiles[:, :, 0]), 2.5 * quantiles[:, :, 4] - 1.5 * quantiles[:, :, 9], quantiles[:, :, 0]
-            )
-            high = np.where(
-                np.isnan(quantiles[:, :, -1]), 2.5 * quantiles[:, :, 14] - 1.5 * quantiles[:, :, 9], quantiles[:, :, -1]
-            )
-            low, high = _second(low), -_second(-high)
+    q = quantiles
+    inner = median_known(q[:, :, CUTS])
+    # ends: 5 % and 95 %, or quartiles drawn on where a site says no more
+    low = np.where(np.isnan(q[:, :, 0]), 2.5 * q[:, :, 4] - 1.5 * q[:, :, 9], q[:, :, 0])
+    high = np.where(np.isnan(q[:, :, -1]), 2.5 * q[:, :, 14] - 1.5 * q[:, :, 9], q[:, :, -1])
+    low, high = _second(low), -_second(-high)
     inner[:, 1:] = np.where(np.diff(inner, axis=1) > 0, inner[:, 1:], np.nan)
     wide = high - low
     low = np.fmin(low - 0.25 * wide, np.nanmin(inner, 1, initial=np.inf))
@@ -161,7 +154,7 @@ def _second(low: Numbers) -> Numbers:
 
 def choose_values(held: Numbers, known: Numbers) -> Numbers:
     """[number, VALUES]: values that one site holds more often than most; NaN: no more such."""
-    s, n = known.shape
+    n = known.shape[1]
     out = np.full((n, VALUES), np.nan)
     with np.errstate(all="ignore"):
         share = held[..., 1] / known[:, :, None]  # [site, number, 3]

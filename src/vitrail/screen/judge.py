@@ -6,11 +6,11 @@ import numpy as np
 import pandas as pd
 from scipy.special import ndtri
 
-from vitrail.screen.cause import FADED, Told, differs, explain, say_absent
+from vitrail.screen.cause import FADED, Cell, Told, differs, explain, say_absent
 from vitrail.screen.clear import is_clear
 from vitrail.screen.found import Finding
 from vitrail.screen.layout import Numbers
-from vitrail.screen.published import MISSING, OUTCOME, PREDICTED, Published
+from vitrail.screen.published import BEYOND, KEPT, LOCATION, MISSING, OUTCOME, PREDICTED, SIZE, VALUE, Published
 from vitrail.screen.shape import middle_of_sites
 from vitrail.screen.weigh import Weighed
 
@@ -33,7 +33,8 @@ def judge(published: Published, alpha: float) -> tuple[list[Finding], pd.DataFra
         if over[site].max() <= 1:
             break
         done.add(site)
-        rest = np.delete(over.max(1), site).max(initial=0.0)
+        # where sites differ and no cause is clear, one cell at most may be held to be wrong: far beyond all other sites
+        rest = float(np.delete(over.max(1), site).max(initial=0.0)) if len(done) == 1 else float("inf")
         wrong += accuse(weighed, site, rest)
     wrong.sort(key=lambda f: -f.strength)
     wrong += absent
@@ -65,12 +66,13 @@ def tell_absent(weighed: Weighed) -> list[Finding]:
 def find_clear(weighed: Weighed) -> list[Finding]:
     """Where sites differ: cells beyond chance where a cause is seen here and nowhere else; the loudest first."""
     out: list[Finding] = []
-    for strength, site, column in loud_cells(weighed):
+    for strength, site, column in suspects_of(weighed, loud_cells(weighed)):
         over = np.where(fresh(weighed, site, column), weighed.z[site] / weighed.bar, 0.0)
         if over.max() <= 1:  # it was for a cell that has been accused since
             continue
-        told = explain(weighed, site, column)
-        if told.wrong and is_clear(weighed, site, column, told):
+        cell = Cell(weighed, site, column)
+        told = explain(cell)
+        if told.wrong and is_clear(cell, told):
             out.append(_finding(weighed, site, column, told, strength))
             weighed.accuse(site, column)
             if column != weighed.outcome:
@@ -85,6 +87,31 @@ def fresh(weighed: Weighed, site: int, column: int) -> Numbers:
     return own & ~(np.isin(weighed.first, bad) & (weighed.first != column)) & ~np.isin(
         weighed.second, [c for c in bad if c != column]
     )
+
+
+def suspects_of(weighed: Weighed, cells: list[tuple[float, int, int]]) -> list[tuple[float, int, int]]:
+    """Those that a clear cause could be found for at all; wide tables have thousands that cannot."""
+    p, at = weighed.published, weighed.published.layout
+    shape = (len(p.sites), len(at.columns))
+    may = np.ones(shape, bool)
+    number = at.column[at.numbers]
+    may[:, number] = False
+    effect = np.nan_to_num(weighed.effect)
+    for family in (LOCATION, SIZE):
+        x = effect[:, weighed.family == family]
+        top = np.sort(x, axis=0)[-min(2, len(x))]  # the second largest
+        may[:, number] |= (x > 0.7) & (x > 1.5 * top)
+    for family, least in ((VALUE, 0.04), (BEYOND, 0.05)):
+        which = np.flatnonzero(weighed.family == family)
+        gap = np.nan_to_num(weighed.mine[:, which] - weighed.theirs[:, which]) > least
+        np.logical_or.at(may.T, weighed.first[which], gap.T)
+    for family in (KEPT, OUTCOME):
+        which = np.flatnonzero(weighed.family == family)
+        mine, theirs = weighed.mine[:, which], weighed.theirs[:, which]
+        lost = (weighed.rows[:, which] > 0) & (mine * np.sign(theirs) < 0.5 * np.abs(theirs)) & (np.abs(theirs) > 0.1)
+        np.logical_or.at(may.T, weighed.first[which], lost.T)
+    may[:, -1] = True
+    return [c for c in cells if may[c[1], c[2]]]
 
 
 def loud_cells(weighed: Weighed) -> list[tuple[float, int, int]]:
@@ -119,10 +146,11 @@ def accuse(weighed: Weighed, site: int, rest: float) -> list[Finding]:
         column = max(gains, key=lambda c: gains[c])
         if is_the_outcome(weighed, site, column, columns):
             column = weighed.outcome
-        told = explain(weighed, site, column)
+        cell = Cell(weighed, site, column)
+        told = explain(cell)
         strength = float(over[best])
-        sure = weighed.alike or is_clear(weighed, site, column, told)
-        if not sure and strength < max(ALONE, FARTHER * rest):
+        sure = weighed.alike or is_clear(cell, told)
+        if not sure and (out or strength < max(ALONE, FARTHER * rest)):
             told = differs(weighed, site, column, middle_of_sites(weighed.published))
         out.append(_finding(weighed, site, column, told, strength))
         columns.append(column)

@@ -60,7 +60,9 @@ class Published:
         self.cuts, self.values = asked["counts"]["cuts"], asked["counts"]["values"]
         self.chosen = layout.inputs[asked["counts"]["chosen"].astype(np.int64)]
         self.products, self.partners = asked["ties"]["products"], asked["ties"]["related"]
+        self.widths = width_of(self.quantiles)  # [site, number]
         self.shares = self._shares()  # [site, variable]: of yes-or-no; NaN of numbers
+        self._reckoned: dict[tuple[int, ...], Numbers] = {}
         self.margins = self._margins()
         self.ties = self._ties()
 
@@ -160,6 +162,12 @@ class Published:
 
     def reckon(self, left_out: list[int]) -> Numbers:
         """[site, outcome]: how well the outcome would be predicted without some columns, from the ties alone."""
+        key = tuple(sorted(left_out))
+        if key not in self._reckoned:
+            self._reckoned[key] = self._reckon(left_out)
+        return self._reckoned[key]
+
+    def _reckon(self, left_out: list[int]) -> Numbers:
         at = self.layout
         keep = ~np.isin(at.column[self.chosen], left_out)
         k = len(at.outcome)
@@ -172,8 +180,14 @@ class Published:
         size = np.sqrt(np.maximum(np.diag(part), 1e-9))
         cross = part[: len(take) - k, : len(take) - k] / size[: len(take) - k, None] / size[: len(take) - k]
         weight = weight * size[: len(take) - k, None]
-        spread = np.sqrt(np.maximum(np.einsum("ij,il,lj->j", weight, cross, weight), 1e-12))
+        spread = np.sqrt(np.maximum((weight * (cross @ weight)).sum(0), 1e-12))
         place = np.full(len(at.column), -1)
         place[at.inputs] = np.arange(len(at.inputs))
         r = self.ties.r[:, : len(at.inputs) * k].reshape(len(self.sites), -1, k)[:, place[self.chosen[keep]]]
         return np.clip(np.einsum("sik,ik->sk", r, weight) / spread, -0.98, 0.98)
+
+
+def width_of(q: Numbers) -> Numbers:
+    """[..., quantile] -> between quartiles, or what stands for it where half of the rows hold one value."""
+    inner, outer = q[..., 14] - q[..., 4], (q[..., 18] - q[..., 0]) / 2.44
+    return np.where(inner > 0, inner, np.where(np.isfinite(outer), outer, inner))

@@ -6,11 +6,10 @@ what hospitals differ by, a unit is tenfold. They only speak where the counts ha
 
 from __future__ import annotations
 
-import warnings
-
 import numpy as np
 from numpy.typing import NDArray
 
+from vitrail.screen.chance import median_known
 from vitrail.screen.layout import Numbers, Places
 from vitrail.screen.published import OUTCOME, RELATED_TO, Published
 
@@ -20,33 +19,18 @@ Flags = NDArray[np.bool_]
 def median_of_others(x: Numbers, there: Flags) -> Numbers:
     """[site, ...]: of all other sites that count; NaN where there are none."""
     x = np.where(there, x, np.nan)
-    out = np.full(x.shape, np.nan)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # of nothing there is no median
-        for i in range(len(x)):
-            out[i] = np.nanmedian(np.delete(x, i, 0), axis=0)
-    return out
+    return np.stack([median_known(np.delete(x, i, 0)) for i in range(len(x))])
 
 
 def middle_of_sites(p: Published) -> Numbers:
     """[number]: the median of the sites' medians."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        out: Numbers = np.nanmedian(p.quantiles[:, :, 9], axis=0)
-    return out
-
-
-def widths(p: Published) -> Numbers:
-    """[site, number]: between quartiles, or what stands for it where half of the rows hold one value."""
-    q = p.quantiles
-    inner, outer = q[:, :, 14] - q[:, :, 4], (q[:, :, 18] - q[:, :, 0]) / 2.44
-    return np.where(inner > 0, inner, np.where(np.isfinite(outer), outer, inner))
+    return median_known(p.quantiles[:, :, 9])
 
 
 def locations(p: Published, fair: Flags, which: Places) -> tuple[Numbers, Numbers]:
     """[site, number]: the median, in widths from the others' median; and its variance by chance."""
     known = p.known[:, p.layout.column[p.layout.numbers[which]]]
-    wide = median_of_others(widths(p)[:, which], fair)
+    wide = median_of_others(p.widths[:, which], fair)
     wide = np.where(wide > 0, wide, np.nan)
     middle = p.quantiles[:, which, 9]
     return (middle - median_of_others(middle, fair)) / wide, 0.9 / np.maximum(known, 1)
@@ -56,7 +40,7 @@ def sizes(p: Published, fair: Flags, which: Places) -> tuple[Numbers, Numbers]:
     """[site, number]: the logarithm of the width, as a multiple of the others'; and its variance by chance."""
     known = p.known[:, p.layout.column[p.layout.numbers[which]]]
     with np.errstate(all="ignore"):
-        log = np.log(widths(p)[:, which])
+        log = np.log(p.widths[:, which])
     log = np.where(np.isfinite(log), log, np.nan)
     return log - median_of_others(log, fair & np.isfinite(log)), 2.5 / np.maximum(known, 1)
 

@@ -35,7 +35,6 @@ Flags = NDArray[np.bool_]
 PRIOR = 12.0  # degrees of freedom that a family's usual spread counts for
 GATE = {PREDICTED: 0.12, OUTCOME: 0.12, RELATED_TO: 0.12, LOCATION: 0.3, SIZE: 0.4, KEPT: 0.5}  # differences that matter: of atanh(r), or arcsines of shares
 GATE_OF_SHARES = 0.10
-TAIL = 0.92  # Bonferroni over tests that go together is too strict by so much
 LEAST_ROWS = FLOOR
 ALIKE = 0.025  # spread of arcsines of shares between sites up to which they count as alike
 
@@ -53,6 +52,7 @@ class Weighed:
         shapes = [LOCATION] * len(number) + [SIZE] * len(number) + [KEPT] * len(inputs)
         self.family = np.concatenate([m.family, t.family, np.full(k, PREDICTED), np.array(shapes, "<U9")])
         alone = np.concatenate([np.full(k, self.outcome), number, number, inputs])
+        self.families = [str(f) for f in np.unique(self.family)]
         self.first = np.concatenate([m.column, at.column[t.first], alone])
         self.second = np.concatenate([np.full(len(m.column), -1), at.column[t.second], np.full(len(alone), -1)])
         self.marginal = np.arange(len(self.family)) < len(m.family)
@@ -67,7 +67,7 @@ class Weighed:
         self.silent = np.zeros(shape, bool)  # tests that are told otherwise
         self._usual: dict[str, Numbers] = {}  # family -> [site, 1]: how much the others differ in most columns
         self.level = self._levels()
-        self.bar = -ndtri(self.level / 2) * TAIL
+        self.bar = -ndtri(self.level / 2)
         self.weigh(np.arange(len(self.family)))
         counted = np.isin(self.family, (BELOW, SHARE))
         spread = np.median(self._t[:, counted]) if counted.any() else 0.0
