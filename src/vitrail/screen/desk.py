@@ -14,7 +14,7 @@ from vitrail.screen.heard import require, require_total
 from vitrail.screen.judge import judge
 from vitrail.screen.layout import CUTS, RELATED, VALUES, Layout, Numbers, Said, shares
 from vitrail.screen.published import Published
-from vitrail.screen.seat import Seat
+from vitrail.screen.seat import Seat, sizes_of
 
 LEAST = 3  # sites; two that differ cannot tell who is wrong
 TIED = 0.15  # columns that go together less are not compared
@@ -73,7 +73,7 @@ class Desk:
         at = self.layout
         products = total["products"]
         d = at.wide
-        size = np.sqrt(np.maximum(np.diag(products), 1e-9))
+        size = sizes_of(products)
         r = np.abs(products / size[:, None] / size)[:d, :d]
         chosen = at.inputs[self.asked["counts"]["chosen"].astype(np.int64)]
         r[at.column[chosen][:, None] == at.column[chosen]] = 0.0

@@ -26,6 +26,7 @@ from vitrail.screen.layout import (
 
 STEPS = np.array([m * 10.0**e for e in range(4, -7, -1) for m in (5, 2, 1)])  # how coarsely a number may be written
 RIDGE = 0.02
+SOME = 0.5  # of a column's product with itself, which is as many as have a value
 
 
 class Seat:
@@ -217,10 +218,17 @@ def correlate(u: Numbers, w: Numbers, ok: Numbers) -> tuple[Numbers, Numbers]:
     return r, (influence**2).sum(0) / n / (1 - r * r) ** 2
 
 
+def sizes_of(products: Numbers) -> Numbers:
+    """[variable]: by what products are divided so that they are correlations. A column that nobody has is taken out:
+    a total that went under masks holds there what rounding left, not 0."""
+    square = np.diag(products)
+    return np.where(square > SOME, np.sqrt(np.maximum(square, SOME)), np.inf)
+
+
 def solve(products: Numbers, outcomes: int) -> Numbers:
     """[input, outcome]: weights by which the rows behind the products predict the outcome, by ridge regression."""
     d = len(products) - outcomes
-    size = np.sqrt(np.maximum(np.diag(products), 1e-9))
+    size = sizes_of(products)
     r = products / size[:, None] / size
     rows = max(1.0, float(np.diag(products).max(initial=1.0)))
     return np.linalg.solve(r[:d, :d] + np.eye(d) * (RIDGE + 0.6 * d / rows), r[:d, d:]) / size[:d, None] * np.sqrt(rows)
