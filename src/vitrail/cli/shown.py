@@ -67,13 +67,19 @@ def print_comparison(result: Comparison) -> None:
         row = summary[method]
         rows.append([title, *(mean[method, s] for s in shown), row["mean"], row["worst"], row["worst_site"]])
         worst.append(1 + shown.index(row["worst_site"]) if row["worst_site"] in shown else -1)
-    where = f"on each site's own hold-out {result.study.row_word}s"
+    where = f"on each site's own {result.study.row_word}s, each judged by a model not trained on it"
     print(f"{metric.replace('_', ' ')} {where}, mean over {len(result.seeds)} seed(s)\n")
     print_table(["method", *shown, "mean", "worst", "worst site"], rows, lambda r, c: c == worst[r])
     verdicts = result.verdicts()
     if len(verdicts):
-        print("\nIs joining worth it? (best federated method against training alone)\n")
+        print(f"\nIs joining worth it? (best federated method against training alone, {words_of(result)})\n")
         print_table(["site", "verdict", "why"], verdicts[["site", "verdict", "why"]].to_numpy().tolist())
+
+
+def words_of(result: Comparison) -> str:
+    from vitrail.report.words import metric_words
+
+    return f"{metric_words(result.yardstick)}; a gain is a loss saved" if result.rows.losses else "over seeds"
 
 
 def titles_of(result: Comparison) -> dict[str, str]:

@@ -15,7 +15,8 @@ from vitrail.report.page import Page, render
 from vitrail.runs.newcomer import gains
 from vitrail.runs.run import Run
 from vitrail.runs.setup import wire_lines
-from vitrail.studies.compare import Comparison, load_comparison
+from vitrail.studies.compare import load_comparison
+from vitrail.studies.comparison import Comparison
 from vitrail.study import LOWER_IS_BETTER, Study
 
 

@@ -37,10 +37,11 @@ class Stack(NamedTuple):
 class Judge:
     """Sites on this machine. Scores every site's own model on its own rows."""
 
-    def __init__(self, runner: Engine, study: Study, data: list[SiteData]) -> None:
+    def __init__(self, runner: Engine, study: Study, data: list[SiteData], at: list[int] | None = None) -> None:
+        """`at`: where each site's model is among the engine's, where names do not say it."""
         self.runner, self.study, self.data = runner, study, data
         self.sizes = sizes_of(study, data)
-        self.at = [0 if runner.method.pools_rows else runner.names.index(site.name) for site in data]
+        self.at = at or [0 if runner.method.pools_rows else runner.names.index(site.name) for site in data]
         self.stacks = {split: self._stacks(split) for split in ("test", "train")}
         self.truth = {split: _padded([self._target(s, split) for s in data]) for split in ("test", "train")}
         self.stacks[COVERAGE], self.truth[COVERAGE] = self.stacks["test"], self.truth["test"]
@@ -67,7 +68,7 @@ class Judge:
         """Rows of HISTORY, for settled sites."""
         out = []
         for split in splits:
-            said = self._answers(settled, split)
+            said = self.answers(settled, split)
             if len(said) > 1 and not stage and not round_:
                 said[f"test:{MAJORITY}"] = self._majority(said[split])
             y, real = self.truth[split]
@@ -80,8 +81,9 @@ class Judge:
                     out += [(stage, round_, site.name, name, m, float(v[i])) for m, v in metrics.items()]
         return out
 
-    def _answers(self, settled: Any, split: str) -> dict[str, NDArray[np.float64]]:
-        """[site, row, answer] by model: what the site's own says, and on hold-out rows what those beside it say.
+    @torch.no_grad()
+    def answers(self, settled: Any, split: str, others: bool = True) -> dict[str, NDArray[np.float64]]:
+        """[site, row, answer] by model: what the site's own says, and on hold-out rows what the `others` beside it say.
         For COVERAGE the last answer is how unsure it is."""
         task, method, target = self.runner.task, self.runner.method, self.study.target
         count = max(1, len(target.levels)) + (split == COVERAGE)
@@ -94,7 +96,7 @@ class Judge:
                 assert isinstance(task.loss, Doubts)
                 z = found[split].double()
                 return {split: torch.cat((task.loss.answers(z), task.loss.doubt(z)[..., None]), -1)}
-            if split == "test":
+            if split == "test" and others:
                 beside = {k: params for k, params in method.models(task, mine).items() if k != OWN}
                 found |= {f"test:{k}": task.output(params, stack.x) for k, params in beside.items()}
             return {k: task.loss.answers(z.double()) for k, z in found.items()}

@@ -18,6 +18,7 @@ from vitrail.core.tensors import tensors
 from vitrail.data.encode import Encoder, prepare
 from vitrail.engines.local import Engine
 from vitrail.engines.rounds import Moment, Rounds
+from vitrail.engines.wire import Ledger
 from vitrail.methods import AnyMethod
 from vitrail.runs.features import as_rows
 from vitrail.runs.fit import AGAIN, Ask, evidence_told, find_shifts
@@ -195,7 +196,7 @@ def train(
         seed,
         info,
         pd.DataFrame(history, columns=HISTORY),
-        _ledger(runner, study, method, sites.sizes, evidence_told(last, runner.names)),
+        ledger_of(runner.ledger, study, method, sites.sizes, evidence_told(last, runner.names)),
         sites.models(last),
         sites.encoders(),
         sites.sizes,
@@ -266,10 +267,10 @@ def _restore(folder: Folder, runner: Rounds) -> tuple[Moment, list[tuple[Any, ..
     return moment, [tuple(row) for row in at["history"]], paths
 
 
-def _ledger(runner: Rounds, study: Study, method: AnyMethod, sizes: pd.DataFrame, asked: list[str]) -> pd.DataFrame:
+def ledger_of(ledger: Ledger, study: Study, method: AnyMethod, sizes: pd.DataFrame, asked: list[str]) -> pd.DataFrame:
     """Messages and bytes of each site. What a site says again about a finding is not counted: it would tell whose
     pseudonym the finding is about."""
-    rows = [] if method.pools_rows else runner.ledger.rows()
+    rows = [] if method.pools_rows else ledger.rows()
     for line in wire_lines(study, method):
         if line.stage in ("standardise", "pool", "scores", "evidence") and line.name != AGAIN:
             for site, count in zip(sizes.site, sizes.train_rows, strict=True):
