@@ -158,7 +158,8 @@ class Asks:
             self.say(f"Without {name}: {AWAY}.")
         first = run.scores[run.scores.metric == self.study.metrics[0]]
         for row in first.itertuples():
-            self.say(f"{row.model}: {row.metric} {row.value:.3f} [{row.low:.3f}, {row.high:.3f}]")
+            within = f" [{row.low:.3f}, {row.high:.3f}]" if pd.notna(row.low) else ""
+            self.say(f"{row.model}: {row.metric} {row.value:.3f}{within}")
 
     def _write(self, run: Together, home: Path) -> None:
         """run.json last, since it says that all is there."""

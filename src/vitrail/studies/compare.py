@@ -18,8 +18,9 @@ from vitrail.data.encode import fingerprint_rows, prepare
 from vitrail.data.read import clean
 from vitrail.methods import TABLE
 from vitrail.runs.folder import Folder, write_atomically
+from vitrail.runs.run import mark_few
 from vitrail.runs.setup import check_trainable, resolve
-from vitrail.studies.comparison import SCORES, SPREAD, Comparison, OutOfFold
+from vitrail.studies.comparison import CHANCE, SCORES, SPREAD, Comparison, OutOfFold
 from vitrail.studies.crossed import cross_validate
 from vitrail.studies.joining import HARM
 from vitrail.studies.pool import Step, done
@@ -120,9 +121,9 @@ def compare(
         if folder:
             about = {"methods": names, "seeds": result.seeds, "harm": harm, "look": result.look}
             for name, table in (
-                ("comparison", result.scores),
-                ("summary", result.summary()),
-                ("verdicts", result.verdicts()),
+                ("comparison", result.results()),
+                ("summary", mark_few(result.summary(), result.sites, "worst_site")),
+                ("verdicts", mark_few(result.verdicts(), result.sites)),
             ):
                 write_atomically(folder.path / f"{name}.csv", table.to_csv(index=False))
             write_atomically(folder.path / "order.json", json.dumps(about))
@@ -203,6 +204,8 @@ def _gathered(
     curves = [(p["method"], p["seed"], *row) for p in parts for row in p["curve"]]
     ledger = [{"method": p["method"], **row} for p in parts if p["seed"] == seeds[0] for row in p["ledger"]]
     spread = [(p["method"], p["seed"], *row) for p in parts for row in p.get("folds", ())]
+    told = {p["seed"]: p.get("chance", []) for p in parts}  # the same under every method
+    chance = [(seed, *row) for seed, rows in told.items() for row in rows]
     crossed = [p for p in parts if "losses" in p]  # none in what was compared before by a hold-out
     return Comparison(
         study,
@@ -213,6 +216,7 @@ def _gathered(
         pd.DataFrame(ledger),
         pd.DataFrame(parts[0]["sites"]),
         {"fingerprints": marks, "versions": parts[0]["versions"]},
+        pd.DataFrame(chance, columns=CHANCE),
         pd.DataFrame(spread, columns=SPREAD),
         OutOfFold(
             {(p["method"], p["seed"]): {s: np.array(v, float) for s, v in p["losses"].items()} for p in crossed},

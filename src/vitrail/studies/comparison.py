@@ -10,11 +10,13 @@ import numpy as np
 import pandas as pd
 
 from vitrail.methods import TABLE
+from vitrail.runs.run import mark_few
 from vitrail.studies.intervals import interval, level_of
 from vitrail.studies.joining import HARM, Answer, Floats, Ints, Losses, decide, why
 from vitrail.study import LOWER_IS_BETTER, SHARES, Study
 
 SCORES = ["method", "seed", "site", "split", "metric", "value"]
+CHANCE = ["seed", "site", "metric", "value"]  # what always giving the same answer comes to
 SPREAD = ["method", "seed", "site", "metric", "fold", "value"]
 VERDICTS = ["site", "metric", "method", "alone", "joined", "gain", "low", "high", "verdict", "why"]
 VERDICTS += ["harm", "least", "rows", "needed"]
@@ -41,10 +43,20 @@ class Comparison:
     ledger: pd.DataFrame  # method, site, stage, direction, messages, bytes
     sites: pd.DataFrame
     info: dict[str, Any]
+    chance: pd.DataFrame = field(default_factory=lambda: pd.DataFrame(columns=CHANCE))  # see CHANCE
     spread: pd.DataFrame = field(default_factory=lambda: pd.DataFrame(columns=SPREAD))  # what each fold adds to a score
     rows: OutOfFold = field(default_factory=OutOfFold)  # empty: scores are of a hold-out drawn anew for each seed
     harm: float = HARM  # what a site may lose without harm, a share of the loss of one answer to every row
     look: tuple[int, int] = (1, 1)  # which time of how many the verdicts are looked at
+
+    def results(self) -> pd.DataFrame:
+        """`scores`, and beside each on rows not trained on what always giving the same answer comes to; `few_rows` says
+        where they are few."""
+        beside = self.chance.rename(columns={"value": "chance"}).assign(split="test")
+        wide = self.scores.merge(
+            beside.astype({"seed": self.scores.seed.dtype}), "left", ["seed", "site", "split", "metric"]
+        )
+        return mark_few(wide, self.sites)
 
     def summary(self) -> pd.DataFrame:
         """For each method and metric: mean over sites and worst site, with intervals."""

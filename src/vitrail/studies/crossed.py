@@ -16,8 +16,8 @@ import pandas as pd
 import torch
 from numpy.typing import NDArray
 
-from vitrail.core.metrics import score_all
-from vitrail.data.encode import SiteData, class_weights
+from vitrail.core.metrics import chance, rarest, score_all
+from vitrail.data.encode import class_weights
 from vitrail.engines.federations import Federations, beside
 from vitrail.engines.local import Engine
 from vitrail.engines.sites import Sites
@@ -25,7 +25,7 @@ from vitrail.engines.wire import Ledger
 from vitrail.methods import AnyMethod
 from vitrail.runs.features import as_rows
 from vitrail.runs.folder import versions
-from vitrail.runs.judge import SIZES, Judge, sizes_of
+from vitrail.runs.judge import SIZES, Judge, size_row, target_words
 from vitrail.runs.setup import build_task, held_rows, is_evaluated, resolve, training_of, training_rows
 from vitrail.runs.train import ledger_of
 from vitrail.studies.folds import Cut, whole_folds
@@ -78,6 +78,7 @@ def cross_validate(
             for n, of in zip(names, v, strict=True)
             for k, x in enumerate(of)
         ],
+        "chance": [[n, m, v] for n, y in zip(names, truth, strict=True) for m, v in _chance(study, y).items()],
         "losses": {n: row_losses(study, y, p).tolist() for n, y, p in zip(names, truth, judged.last, strict=True)},
         "lots": {n: lots.tolist() for n, lots in cut.lots.items()},
         "same": {n: same_loss(study, y) for n, y in zip(names, truth, strict=True)},
@@ -206,10 +207,22 @@ def _over(
 
 def _sizes(study: Study, cut: Cut) -> pd.DataFrame:
     """Every row is tested once; trained on are those outside a fold."""
-    data: list[SiteData] = cut.fold(0)
-    told = sizes_of(study, data)
-    told["test_rows"] = told["train_rows"] + told["test_rows"]
-    return told[SIZES]
+    column, out = study.target.column, []
+    for name, lots in cut.lots.items():
+        y = _plain(study, cut.cleaned[name][column].to_numpy())
+        rare = [rarest(y)] if study.target.levels else []
+        share = np.bincount(y, minlength=len(study.target.levels)) / len(y) if rare else np.array([y.mean()])
+        out.append(size_row(study, name, [int((lots != 0).sum()), len(y), *rare], target_words(study, share)))
+    return pd.DataFrame(out, columns=SIZES)
+
+
+def _chance(study: Study, y: NDArray[Any]) -> dict[str, float]:
+    """What always giving the same answer comes to on these rows."""
+    return chance(study.metrics, _plain(study, y), len(study.target.levels))
+
+
+def _plain(study: Study, y: NDArray[Any]) -> NDArray[Any]:
+    return y.astype(np.int64) if study.target.levels else y.astype(np.float64)
 
 
 def _bytes(study: Study, cleaned: Mapping[str, pd.DataFrame]) -> int:

@@ -15,6 +15,7 @@ from scipy.special import stdtrit
 
 LEVEL = 0.05  # of an interval: how often it may leave out the truth, both sides together
 EARLY = 0.1  # the share of LEVEL that is spent on all looks before the last
+LEAST = 3  # seeds: from two, Student's t makes an interval 12.7 standard errors wide on each side
 
 
 def interval(
@@ -55,3 +56,17 @@ def level_of(look: int, looks: int) -> float:
     if looks == 1:
         return LEVEL
     return EARLY * LEVEL / (looks - 1) if look < looks else (1 - EARLY) * LEVEL
+
+
+def says_nothing(low: float, high: float, seeds: int, chance: float, best: float) -> bool:
+    """Whether an interval is not worth drawing: it is of two seeds, or it reaches from what always giving the same
+    answer comes to (`chance`) to the best score there is.
+
+    >>> says_nothing(0.7, 0.8, 2, 0.5, 1.0), says_nothing(0.4, 1.0, 5, 0.5, 1.0), says_nothing(0.6, 1.0, 5, 0.5, 1.0)
+    (True, True, False)
+    """
+    if not (math.isfinite(low) and math.isfinite(high)):
+        return False
+    if math.isnan(chance) or chance == best:  # not known, or always right already: then from the worst score
+        chance = 0.0 if best > 0 else math.inf
+    return seeds < LEAST or (low <= min(chance, best) and high >= max(chance, best))
