@@ -19,7 +19,7 @@ SCORES = ["method", "seed", "site", "split", "metric", "value"]
 CHANCE = ["seed", "site", "metric", "value"]  # what always giving the same answer comes to
 SPREAD = ["method", "seed", "site", "metric", "fold", "value"]
 VERDICTS = ["site", "metric", "method", "alone", "joined", "gain", "low", "high", "verdict", "why"]
-VERDICTS += ["harm", "least", "rows", "needed"]
+VERDICTS += ["harm", "least", "rows", "needed", "same", "harm_share"]
 
 
 @dataclass(frozen=True)
@@ -117,7 +117,8 @@ class Comparison:
             )
             means = sign * answer.alone, sign * answer.joined
             told = answer.gain, answer.low, answer.high, answer.verdict, text, harm, answer.least, rows, answer.needed
-            out.append((site, metric, federated[answer.best], *means, *told))
+            share = self.rows.same.get(site, math.nan), self.harm if self.rows.losses else 0.0
+            out.append((site, metric, federated[answer.best], *means, *told, *share))
         return pd.DataFrame(out, columns=VERDICTS)
 
     def settled(self) -> bool:
