@@ -129,15 +129,19 @@ def truth(world: World, whole: Models) -> tuple[Tensor, Tensor]:
     return balanced_accuracy(zj, y) - balanced_accuracy(za, y), (log_loss(za, y) - log_loss(zj, y)).mean(-1)
 
 
-def out_of_fold(world: World, kind: str, whole: Models, folds: int, seed: int) -> tuple[Floats, Floats, Ints]:
-    """[set, row] losses alone, [set, method, row] joined, and [set, row] the fold of each row: one repeat."""
+def out_of_fold(world: World, kind: str, whole: Models, folds: int, seed: int) -> tuple[Floats, Floats, Ints, Floats]:
+    """[set, row] losses alone, [set, method, row] joined, [set, row] the fold of each row, and [set, method] the mean
+    loss at the other hospitals: one repeat."""
     lots, theirs = _all_lots(world, folds, seed)
-    out = torch.zeros(3, *world.y.shape, dtype=torch.float64)
+    out, elsewhere = torch.zeros(3, *world.y.shape, dtype=torch.float64), torch.zeros(len(world.y), 2).double()
     for k in range(folds):
         made = models(world, kind, (lots != k).double(), (theirs != k).double(), whole)
         for m, b in enumerate(made):
             out[m] = torch.where(lots == k, log_loss(scores(world.x, b), world.y), out[m])
-    return out[0].numpy(), out[1:].transpose(0, 1).numpy(), lots.numpy()
+        for m, b in enumerate(made[1:]):
+            lost = log_loss(scores(world.others_x, b[:, None]), world.others_y)
+            elsewhere[:, m] += torch.where(theirs == k, lost, 0).mean((1, 2))
+    return out[0].numpy(), out[1:].transpose(0, 1).numpy(), lots.numpy(), elsewhere.numpy()
 
 
 def held_out(world: World, kind: str, whole: Models, seed: int) -> tuple[Floats, Floats]:

@@ -25,22 +25,22 @@ def test_comparison_is_tidy_and_resumes(study, tmp_path, monkeypatch) -> None:
     assert list(whole.scores.columns) == ["method", "seed", "site", "split", "metric", "value"]
     assert len(whole.scores) == 2 * 2 * 4 * 2 * 4
     module = sys.modules["vitrail.studies.compare"]  # vitrail.studies.compare is the function
-    real, calls = module.federate, []
+    real, calls = module.cross_validate, []
 
-    def stop_after_three(*args, **kwargs):
+    def stop_after_three(*args):
         if len(calls) == 3:
             raise KeyboardInterrupt
-        calls.append(kwargs["method"])
-        return real(*args, **kwargs)
+        calls.append(args[2])
+        return real(*args)
 
-    monkeypatch.setattr(module, "federate", stop_after_three)
+    monkeypatch.setattr(module, "cross_validate", stop_after_three)
     with pytest.raises(KeyboardInterrupt):
         vt.compare(study, sites, ["local", "fedavg"], [1, 2], out=tmp_path / "c")
     calls.clear()
     again = vt.compare(study, sites, ["local", "fedavg"], [1, 2], out=tmp_path / "c", resume=True)
     assert len(calls) == 1, "only the missing part is run"
     pdt.assert_frame_equal(again.scores, whole.scores)
-    pdt.assert_frame_equal(pd.read_csv(tmp_path / "c" / "comparison.csv"), whole.scores)
+    pdt.assert_frame_equal(pd.read_csv(tmp_path / "c" / "comparison.csv")[whole.scores.columns], whole.scores)
     loaded = load_comparison(tmp_path / "c")
     pdt.assert_frame_equal(loaded.scores, whole.scores)
     pdt.assert_frame_equal(loaded.verdicts(), whole.verdicts())

@@ -101,7 +101,7 @@ def print_comparison(result: Comparison) -> None:
     print_notes(few if not shown or set(shown) & set(few) else {}, why, result.study.row_word, False)
     verdicts = result.verdicts()
     if len(verdicts):
-        print(f"\nIs joining worth it? (best federated method against training alone, {words_of(result)})\n")
+        print(f"\nIs joining worth it? (a federated method against training alone, {words_of(result)})\n")
         told = verdicts.assign(site=[marked(s, few) for s in verdicts["site"]])
         print_table(["site", "verdict", "why"], told[["site", "verdict", "why"]].to_numpy().tolist())
 
@@ -128,7 +128,9 @@ def print_notes(few: dict[str, str], why: Sequence[str], word: str, same: bool) 
 def words_of(result: Comparison) -> str:
     from vitrail.report.words import metric_words
 
-    return f"{metric_words(result.yardstick)}; a gain is a loss saved" if result.rows.losses else "over seeds"
+    if not result.rows.losses:
+        return "the best over seeds"
+    return f"the one that does best at the other sites; {metric_words(result.yardstick)}; a gain is a loss saved"
 
 
 def titles_of(result: Comparison) -> dict[str, str]:

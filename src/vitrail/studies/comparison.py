@@ -105,7 +105,7 @@ class Comparison:
         return "balanced_log_loss" if self.study.training.class_weights == "inverse" else "log_loss"
 
     def verdicts(self) -> pd.DataFrame:
-        """Is joining worth it, for each site? Its best federated method against training alone (studies/joining.py)."""
+        """Is joining worth it, for each site? A federated method against training alone (studies/joining.py)."""
         out, word, metric = [], self.study.row_word, self.yardstick
         sign = 1 if self.rows.losses or metric in LOWER_IS_BETTER else -1
         federated = [m for m in self.methods if TABLE[m].federated]
@@ -142,7 +142,16 @@ class Comparison:
         lots = np.stack([self.rows.lots[seed][site] for seed in self.seeds])
         own = np.stack([losses[alone, seed][site] for seed in self.seeds])
         joined = np.stack([np.stack([losses[m, seed][site] for seed in self.seeds]) for m in federated])
-        return Losses(own, joined, lots, 1 / (int(lots.max()) + 1))
+        others = [str(s) for s in self.sites.site if str(s) != site]
+        elsewhere = (
+            np.array([np.mean([self._lost(m, other) for other in others]) for m in federated]) if others else None
+        )
+        return Losses(own, joined, lots, 1 / (int(lots.max()) + 1), elsewhere)
+
+    def _lost(self, method: str, site: str) -> float:
+        """Mean loss, as a share of that of one answer to every row, so that sites count alike."""
+        mean = np.mean([self.rows.losses[method, seed][site].mean() for seed in self.seeds])
+        return float(mean / max(self.rows.same[site], 1e-12))
 
     def _held_out(self, site: str, alone: str, federated: list[str]) -> Losses:
         """Each seed's score on its own hold-out stands for a fold."""

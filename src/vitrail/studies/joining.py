@@ -1,14 +1,16 @@
 """Is joining worth it? One site's losses on rows that were not trained on, alone and under each federated method.
 
-gain of a fold     mean loss of the site's own model - mean loss of the joined one, on the site's rows of the fold;
-                   the method is the one that does best on the site's rows outside the fold (in all repeats: a row's
-                   luck comes again in every repeat)
-gain               the mean over folds and repeats; its interval widened for rows that folds share (intervals.py)
+The gain of a fold is the mean loss of the site's own model less that of the joined one, on the site's rows of the fold;
+the gain is the mean over folds and repeats, its interval widened for rows that folds share (intervals.py).
 
-yes          the interval is above zero
-no           it is below zero
-no harm      it is above -harm: joining may gain or not, but loses no more than that
-cannot tell  it reaches further down
+    yes          the interval is above zero
+    no           it is below zero
+    no harm      it is above -harm: joining may gain or not, but loses no more than that
+    cannot tell  it reaches further down
+
+Which method a federation would use is chosen by the rows of the *other* sites: a federation uses one, and a site's own
+luck has no part in it. Chosen by the site's own rows outside each fold, many methods that all change nothing made far
+too many sites "gain" or "lose" (tests/studies/test_joining.py). Where there is no other site, that is all there is.
 """
 
 from __future__ import annotations
@@ -36,16 +38,18 @@ class Losses(NamedTuple):
     joined: Floats  # [method, repeat, row]
     fold: Ints  # [repeat, row]
     test_share: float  # of the rows, in each fold
+    elsewhere: Floats | None = None  # [method]: how each does at the other sites, less is better
 
     def first(self, repeats: int) -> Losses:
-        return Losses(self.alone[:repeats], self.joined[:, :repeats], self.fold[:repeats], self.test_share)
+        alone, joined, fold = self.alone[:repeats], self.joined[:, :repeats], self.fold[:repeats]
+        return self._replace(alone=alone, joined=joined, fold=fold)
 
 
 class Answer(NamedTuple):
     """A gain is a loss saved; NaN where there is none to tell."""
 
     verdict: str
-    best: int  # the method that does best over all rows
+    best: int  # the method: that chosen elsewhere, or else the one that does best over all rows
     alone: float  # mean loss
     joined: float  # of what was chosen fold by fold
     gain: float
@@ -64,6 +68,9 @@ def decide(losses: Losses, harm: float = 0.0, level: float = LEVEL) -> Answer:
     folds = int(losses.fold.max()) + 1
     inside = losses.fold[..., None] == np.arange(folds)  # [repeat, row, fold]
     chosen, best = _choose(losses.joined, inside)
+    if losses.elsewhere is not None:
+        best = int(np.where(np.isnan(losses.elsewhere), math.inf, losses.elsewhere).argmin())
+        chosen = np.full_like(chosen, best)
     rows = losses.fold.shape[1]
     picked = np.take_along_axis(losses.joined, _by_row(chosen, losses.fold)[None], 0)[0]  # [repeat, row]
     apart = (losses.alone - picked) * (folds / rows)
@@ -126,7 +133,7 @@ def why(answer: Answer, title: str, words: str, row: str, rows: int, harm: float
         return f"{saves}, at least {low:.3f}, {over}." if crossed else f"{saves}, at least by {low:.3f}, {over}."
     if answer.verdict == NO:
         loses = f"costs {-gain:.3f}" if crossed else f"loses {-gain:.3f}"
-        return f"Even {title} {loses} of {words}, at least {-high:.3f}, {over}."
+        return f"{title if crossed else f'Even {title}'} {loses} of {words}, at least {-high:.3f}, {over}."
     text = f"With {title} the change of {gain:+.3f} lies between {low:+.3f} and {high:+.3f}: "
     if not crossed:
         return text + f"too near to nothing for {rows} test {row}s."
@@ -135,7 +142,9 @@ def why(answer: Answer, title: str, words: str, row: str, rows: int, harm: float
     else:
         text += f"too near to nothing for {rows} {row}s. "
     text += f"A change of {least:.3f} would have been seen in four of five such studies"
-    return text + (f"; to see {abs(gain):.3f} takes about {_about(answer.needed)} {row}s." if gain else ".")
+    return text + (
+        f"; to see {abs(gain):.3f}, if it stays, takes about {_about(answer.needed)} {row}s." if gain else "."
+    )
 
 
 def _about(count: float) -> str:
