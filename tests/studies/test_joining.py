@@ -43,12 +43,12 @@ def test_a_harm_is_not_called_none() -> None:
 
 
 def test_interval_by_hand() -> None:
-    """Two repeats of three folds of two rows: the variance is widened by 1/6 + 1/2, with two degrees of freedom."""
+    """Two repeats of three folds of two rows: the variance is widened by 1/6 + 1/2."""
     fold = np.array([[0, 0, 1, 1, 2, 2], [0, 1, 2, 0, 1, 2]])
     apart = np.array([[0.1, 0.3, 0.2, 0.4, 0.0, 0.2], [0.2, 0.2, 0.1, 0.3, 0.1, 0.3]])
     found = decide(Losses(apart + 1, np.ones((1, 2, 6)), fold, 1 / 3))
     gains = [0.2, 0.3, 0.1, 0.25, 0.15, 0.2]
-    half = 4.3026527 * np.std(gains, ddof=1) * math.sqrt(1 / 6 + 1 / 2)
+    half = 2.5705818 * np.std(gains, ddof=1) * math.sqrt(1 / 6 + 1 / 2)
     assert found.gain == pytest.approx(0.2)
     assert (found.low, found.high) == (pytest.approx(0.2 - half), pytest.approx(0.2 + half))
     assert (found.alone, found.joined) == (pytest.approx(1.2), pytest.approx(1.0))
@@ -60,12 +60,12 @@ def test_folds_of_unequal_size_weigh_by_their_rows() -> None:
     assert found.gain == pytest.approx(1.5)
 
 
-def test_repeats_know_the_variance_no_better() -> None:
-    """More repeats of the same rows narrow the interval by less than new rows would: never below that of one fold."""
+def test_repeats_are_no_new_rows() -> None:
+    """More repeats of the same rows narrow the interval, but by far less than as many new rows would."""
     many = losses(0.05, 0.2)
     widths = [decide(many.first(r)) for r in (1, 2, 5)]
     widths = [w.high - w.low for w in widths]
-    assert widths[0] > widths[1] > widths[2] > 0.6 * widths[0]
+    assert widths[0] > widths[1] > widths[2] > 0.55 * widths[0]
 
 
 def test_what_could_have_been_seen() -> None:

@@ -126,7 +126,7 @@ def _score(values: list[float], test_share: float, chance: float, best: float, f
     defined = [v for v in values if math.isfinite(v)]
     mean, low, high = interval(defined, test_share)
     if folds:
-        middle, low, high = interval(folds, 1 / page.crossed, folds=page.crossed)
+        middle, low, high = interval(folds, 1 / page.crossed)
         low, high = mean + (low - middle), mean + (high - middle)
     vague = says_nothing(low, high, len(folds) or len(defined), chance, best)
     return Score(mean, math.nan if vague else (high - low) / 2, len(values) - len(defined), vague)

@@ -82,7 +82,7 @@ class Comparison:
             folds = mine.pivot_table(index=["seed", "fold"], columns="site", values="value").mean(axis=1)
             count = int(mine.fold.max()) + 1
             center = float(table.mean(axis=1).mean())
-            mean, low, high = interval(folds.tolist(), 1 / count, folds=count)
+            mean, low, high = interval(folds.tolist(), 1 / count)
             return center, max(center - (mean - low), within[0]), min(center + (high - mean), within[1])
         return interval(table.mean(axis=1).tolist(), self._share, within)
 

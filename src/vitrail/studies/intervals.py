@@ -2,8 +2,6 @@
 
 Seeds and folds redraw which rows are tested, from the same rows; their scores are not independent, and the usual
 interval is too narrow. Nadeau and Bengio (2003) widen the variance by test/train rows: var * (1/values + test/train).
-Repeats of a cross-validation cut the same rows again: they make the mean steadier, but nobody knows the variance better
-for them. Its degrees of freedom are those of one repeat (Bouckaert 2003 found the same: 10 for ten times ten folds).
 """
 
 from __future__ import annotations
@@ -23,10 +21,8 @@ def interval(
     test_share: float,
     within: tuple[float, float] = (-math.inf, math.inf),
     level: float = LEVEL,
-    folds: int | None = None,
 ) -> tuple[float, float, float]:
     """Mean and interval (95 % unless another level is given), cut to what is possible; none from fewer than two.
-    `folds`: how many values one repeat gives, where there are repeats.
 
     >>> interval([1.0], 0.33)
     (1.0, nan, nan)
@@ -41,8 +37,7 @@ def interval(
     if n < 2:
         return mean, math.nan, math.nan
     variance = sum((v - mean) ** 2 for v in known) / (n - 1)
-    degrees = min(n, folds or n) - 1
-    half = float(stdtrit(degrees, 1 - level / 2)) * math.sqrt(variance * (1 / n + test_share / (1 - test_share)))
+    half = float(stdtrit(n - 1, 1 - level / 2)) * math.sqrt(variance * (1 / n + test_share / (1 - test_share)))
     return mean, max(mean - half, within[0]), min(mean + half, within[1])
 
 

@@ -75,8 +75,8 @@ def decide(losses: Losses, harm: float = 0.0, level: float = LEVEL) -> Answer:
     picked = np.take_along_axis(losses.joined, _by_row(chosen, losses.fold)[None], 0)[0]  # [repeat, row]
     apart = (losses.alone - picked) * (folds / rows)
     gains = np.einsum("ri,rik->rk", apart, inside).ravel()  # [repeat x fold]: their mean is that over all rows
-    gain, low, high = interval(gains.tolist(), losses.test_share, level=level, folds=folds)
-    degrees = min(int(np.isfinite(gains).sum()), folds) - 1
+    gain, low, high = interval(gains.tolist(), losses.test_share, level=level)
+    degrees = int(np.isfinite(gains).sum()) - 1
     least = needed = math.nan
     if degrees > 0:
         t = float(stdtrit(degrees, 1 - level / 2))
@@ -89,7 +89,7 @@ def decide(losses: Losses, harm: float = 0.0, level: float = LEVEL) -> Answer:
         verdict = NO
     elif low > -harm:
         verdict = NO_HARM
-    return Answer(verdict, best, *map(_mean, (losses.alone, picked)), gain, low, high, least, needed)
+    return Answer(verdict, best, _mean(losses.alone), _mean(picked), gain, low, high, least, needed)
 
 
 def _choose(joined: Floats, inside: NDArray[np.bool_]) -> tuple[Ints, int]:
