@@ -57,6 +57,12 @@ class TrainingSpec(Strict):
     memory: Literal["fresh", "own", "kept"] = "own"  # of the optimiser, what outlives a round: none, own layers', all
 
 
+class Screen(Strict):
+    """Whose data does not fit, before the first round: what sites publish of their columns for it."""
+
+    ask: bool = True  # false: nothing of the kind crosses, and no run says whose data does not fit
+
+
 class Study(Table):
     """Features, target, split, network, training, method, seeds, metrics."""
 
@@ -65,6 +71,7 @@ class Study(Table):
     network: Network = Network()
     training: TrainingSpec = TrainingSpec()
     method: dict[str, Any] = Field(default_factory=lambda: {"name": methods.DEFAULT})  # and hyperparameters
+    screen: Screen = Screen()
     seeds: tuple[int, ...] = SEEDS
     metrics: tuple[str, ...] = ()
     parties: dict[str, Party] = Field(default={})  # where they hold columns of the same people; empty: rows of others
@@ -146,6 +153,7 @@ class Study(Table):
         if self.site_column:
             out.append(f"site_column = {toml_value(self.site_column)}")
         sections = ("target", *["images"] * bool(self.images), "split", "network", "training", "method")
+        sections += () if self.images or self.parties else ("screen",)
         for section in (*sections, *["match"] * bool(self.match)):
             out += ["", f"[{section}]"]
             fields = getattr(type(getattr(self, section)), "model_fields", {})  # a method has none
@@ -291,6 +299,7 @@ __all__ = [
     "Matching",
     "Network",
     "Party",
+    "Screen",
     "Split",
     "Study",
     "Table",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Container, Hashable, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
 import pandas as pd
@@ -19,6 +20,7 @@ from vitrail.runs.run import Run
 from vitrail.runs.setup import COVERAGE, loss_of
 
 ALL = "all sites"
+NONE: Mapping[str, float] = MappingProxyType({})
 APART = 6  # so many sites are told apart by colour and name
 
 
@@ -29,7 +31,7 @@ def is_told(run: Run) -> bool:
     return bool(told["value"].notna().any())
 
 
-def contents(run: Run, chance: Mapping[str, float], few: Container[str]) -> dict[str, Any]:
+def contents(run: Run, chance: Mapping[str, float] = NONE, few: Container[str] = ()) -> dict[str, Any]:
     """What the template is given; `chance`: site -> share of its hold-out cases in the most common class. Sites of
     `few` stand on few rows."""
     table, curves = run.uncertainty(), run.coverage()
@@ -41,7 +43,11 @@ def contents(run: Run, chance: Mapping[str, float], few: Container[str]) -> dict
     assert whole is not None
     assert isinstance(loss, Doubts)
     counts = {s: g.rows for s, g in known.items() if s in chance}
-    same = sum(chance[s] * n for s, n in counts.items()) / sum(counts.values()) if len(counts) == len(known) else None
+    same = (
+        sum(chance[s] * n for s, n in counts.items()) / sum(counts.values())
+        if counts and len(counts) == len(known)
+        else None
+    )
     return {
         "sentences": [_whole(whole, len(known), HANDED[share]), *_sites(known)],
         "handed": HANDED[share],

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from functools import partial
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -15,6 +16,7 @@ from vitrail.explain.doubt import Choice, Correlation, Doubt, rank_correlation
 from vitrail.report import draw
 from vitrail.report.words import SAME, Interval, listed, name, number, several, shorten_all, spoken
 
+NONE: Mapping[str, float] = MappingProxyType({})
 NAMED = 12  # sites whose names a figure has room for; of more, those at the ends
 SPANS = {True: 30, False: 75}  # of rounds in the strip, on a telephone and else
 
@@ -47,7 +49,9 @@ def against(doubt: Doubt, curve: pd.DataFrame) -> Both:
     return Both(doubt.sites, np.array(at), unsure.loc[at].to_numpy(float), score.loc[at].to_numpy(float))
 
 
-def contents(doubt: Doubt, curve: pd.DataFrame, words: str, lower: bool, chance: Mapping[str, float]) -> dict[str, Any]:
+def contents(
+    doubt: Doubt, curve: pd.DataFrame, words: str, lower: bool, chance: Mapping[str, float] = NONE
+) -> dict[str, Any]:
     """What the template is given; `words` of the metric, of which less is better where `lower`. `chance`: site -> of
     always the same answer."""
     both = against(doubt, curve)

@@ -14,11 +14,11 @@ import pandas as pd
 from vitrail import methods
 from vitrail.core.problems import Problem, VitrailError
 from vitrail.core.random import key
-from vitrail.data.encode import fingerprint_rows, prepare
-from vitrail.data.read import clean
+from vitrail.data.encode import clean_sites, fingerprint_rows
 from vitrail.methods import TABLE
 from vitrail.runs.folder import Folder, write_atomically
 from vitrail.runs.run import mark_few
+from vitrail.runs.screened import SCREEN, load_screening, save_screening, screen_rows, screens
 from vitrail.runs.setup import check_trainable, resolve
 from vitrail.studies.comparison import CHANCE, SCORES, SPREAD, Comparison, OutOfFold
 from vitrail.studies.crossed import cross_validate
@@ -49,6 +49,7 @@ def load_comparison(path: Path) -> Comparison:
     ranked = [p for s in order["seeds"] for m in order["methods"] for p in parts if (p["method"], p["seed"]) == (m, s)]
     study = Study.parse(tomllib.loads(about["study"]))
     found = _gathered(study, order["methods"], order["seeds"], ranked, about["fingerprints"])
+    found.screening = load_screening(path / SCREEN)
     found.harm, found.look = order.get("harm", HARM), tuple(order.get("look", (1, 1)))
     return found
 
@@ -111,11 +112,14 @@ def compare(
             progress(job.words, round((len(parts) + so_far) * of), len(jobs) * of)
 
     try:
+        screening = screen_rows(study, cleaned) if screens(study) else None
+        if folder and screening:
+            save_screening(folder.path / SCREEN, screening)
         for look, trained in enumerate(looks, 1):
             part = jobs[len(parts) : trained * len(names)]
             parts += done(part, _part, cleaned, workers, tell, _Job.known)
             result = _gathered(study, names, seeds[:trained], parts, marks)
-            result.harm, result.look = harm, (look, len(looks))
+            result.harm, result.look, result.screening = harm, (look, len(looks)), screening
             if result.settled():
                 break
         if folder:
@@ -132,12 +136,6 @@ def compare(
         if folder:
             folder.close()
     return result
-
-
-def clean_sites(sites: Mapping[str, pd.DataFrame], study: Study) -> dict[str, pd.DataFrame]:
-    """As they are read for training; the problems of all sites at once."""
-    prepare(sites, study, study.seeds[0])
-    return {n: clean(f, study) for n, f in sites.items()}
 
 
 def _open(
@@ -217,6 +215,7 @@ def _gathered(
         pd.DataFrame(parts[0]["sites"]),
         {"fingerprints": marks, "versions": parts[0]["versions"]},
         pd.DataFrame(chance, columns=CHANCE),
+        None,
         pd.DataFrame(spread, columns=SPREAD),
         OutOfFold(
             {(p["method"], p["seed"]): {s: np.array(v, float) for s, v in p["losses"].items()} for p in crossed},

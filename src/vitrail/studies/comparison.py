@@ -11,6 +11,7 @@ import pandas as pd
 
 from vitrail.methods import TABLE
 from vitrail.runs.run import mark_few
+from vitrail.screen.found import Screening
 from vitrail.studies.intervals import interval, level_of
 from vitrail.studies.joining import HARM, Answer, Floats, Ints, Losses, decide, why
 from vitrail.study import LOWER_IS_BETTER, SHARES, Study
@@ -44,6 +45,7 @@ class Comparison:
     sites: pd.DataFrame
     info: dict[str, Any]
     chance: pd.DataFrame = field(default_factory=lambda: pd.DataFrame(columns=CHANCE))  # see CHANCE
+    screening: Screening | None = None  # whose data does not fit: one for all methods
     spread: pd.DataFrame = field(default_factory=lambda: pd.DataFrame(columns=SPREAD))  # what each fold adds to a score
     rows: OutOfFold = field(default_factory=OutOfFold)  # empty: scores are of a hold-out drawn anew for each seed
     harm: float = HARM  # what a site may lose without harm, a share of the loss of one answer to every row

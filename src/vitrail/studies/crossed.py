@@ -82,7 +82,7 @@ def cross_validate(
         "losses": {n: row_losses(study, y, p).tolist() for n, y, p in zip(names, truth, judged.last, strict=True)},
         "lots": {n: lots.tolist() for n, lots in cut.lots.items()},
         "same": {n: same_loss(study, y) for n, y in zip(names, truth, strict=True)},
-        "ledger": ledger_of(judged.ledger, study, chosen, sizes, []).to_dict("records"),
+        "ledger": ledger_of(judged.ledger, study, chosen, sizes, None, {}).to_dict("records"),
         "sites": sizes.to_dict("records"),
         "versions": versions(),
     }
@@ -131,7 +131,7 @@ def _stacked(
     for fold, names, mine in zip(data, stack.names, lanes, strict=True):
         place = dict(zip(names, mine.tolist(), strict=True))
         at += [int(mine[0]) if method.pools_rows else place[site.name] for site in fold]
-    return stack, Judge(runner, study, [site for fold in data for site in fold], at)
+    return stack, Judge(runner, study, [site for fold in data for site in fold], at=at)
 
 
 def _in_order(held: list[Sites], sites: Sites, lanes: list[torch.Tensor]) -> Sites | None:
