@@ -202,6 +202,8 @@ def _settle(plain: Any) -> None:
     """Defaults that depend on other sections, and what was spelt otherwise before, in place."""
     if isinstance(training := plain.get("training"), dict) and training.get("loss") in ("sum", "mean"):
         training.setdefault("total", training.pop("loss"))
+    if isinstance(split := plain.get("split"), dict) and "at_least" in split:
+        split.setdefault("at_most", 0.5)  # what it was before a file could say it: runs keep their hold-out rows
     if plain.get("images") is not None and isinstance(network := plain.setdefault("network", {}), dict):
         network.setdefault("dropout", 0.0)
         kind = network.setdefault("kind", "cnn")

@@ -202,18 +202,22 @@ def _scores(page: Page) -> Contents:
 
 
 def _asks_for_joining(page: Page) -> bool:
-    return page.kind == "compare" or len(where(page.verdicts, metric=page.metric)) > 0
+    return page.kind == "compare" or len(page.verdicts) > 0
 
 
 def _joining(page: Page) -> Contents:
-    verdicts = where(page.verdicts, metric=page.metric)
+    verdicts = page.verdicts
     verdicts = verdicts if verdicts.empty else verdicts.sort_values("gain", ascending=False, kind="stable")
     rows = [{**r, "method": page.titles.get(r["method"], r["method"])} for r in verdicts.to_dict("records")]
     ends = ("low", "high") if page.has_intervals else ()  # two seeds allow none that says something
-    gains = [Gain(r["site"], r["method"], Interval(r["gain"], *(r[e] for e in ends)), r["verdict"]) for r in rows]
+    gains = [
+        Gain(r["site"], r["method"], Interval(r["gain"], *(r[e] for e in ends)), r["verdict"], r.get("harm", 0.0))
+        for r in rows
+    ]
+    saved = "saved " if page.crossed else "gain in "
     return {
         "verdicts": rows,
-        "figure": figures.verdict_figure(gains, f"gain in {metric_words(page.metric)}", page.few),
+        "figure": figures.verdict_figure(gains, f"{saved}{metric_words(page.yardstick)}", page.few),
         "answers": ANSWERS,
         "verdict_class": VERDICT_CLASS,
         "alone": alone_title(),

@@ -18,6 +18,7 @@ from vitrail.core.tensors import tensors
 from vitrail.data.encode import Encoder, clean_sites, encode_sites
 from vitrail.engines.local import Engine
 from vitrail.engines.rounds import Moment, Rounds
+from vitrail.engines.wire import Ledger
 from vitrail.methods import AnyMethod
 from vitrail.runs.features import as_rows
 from vitrail.runs.fit import read_shifts
@@ -218,7 +219,7 @@ def train(
         seed,
         info,
         pd.DataFrame(history, columns=HISTORY),
-        _ledger(runner, study, method, sites.sizes, screening, pseudonyms),
+        ledger_of(runner.ledger, study, method, sites.sizes, screening, pseudonyms),
         sites.models(last),
         sites.encoders(),
         sites.sizes,
@@ -303,8 +304,8 @@ def _screened(sites: RunSites, folder: Folder | None) -> Screening | None:
     return found
 
 
-def _ledger(
-    runner: Rounds,
+def ledger_of(
+    ledger: Ledger,
     study: Study,
     method: AnyMethod,
     sizes: pd.DataFrame,
@@ -312,7 +313,7 @@ def _ledger(
     pseudonyms: Mapping[str, str],
 ) -> pd.DataFrame:
     """Messages and bytes of each site."""
-    rows = [] if method.pools_rows else runner.ledger.rows()
+    rows = [] if method.pools_rows else ledger.rows()
     shown = set() if screening is None else set(screening.sites.site[screening.sites["why not"] != REFUSED])
     asked = {line.stage for line in screen_lines(study)}
     for line in wire_lines(study, method):
