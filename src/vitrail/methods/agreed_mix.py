@@ -11,9 +11,9 @@ Nothing tuned and alpha = 0 is `inner`, alpha = 1 is Local. A site has too few r
 made of sums, is lower in every world that was tried (docs/decisions/026-one-mix-for-all.md, also on what it is not
 worth). `inner` is a method of the table (NAME, or NAME:KEY=VALUE) whose rounds are one sum.
 
-What crosses: what `inner` sends, folds + 1 times, and at the end one table of losses on rows left out, with the sum over
-rows of what each mix costs more than alone, that squared, and its squared error. The coordinator needs their totals
-only. All trust the losses that are reported.
+What crosses: what `inner` sends, folds + 1 times, and at the end one table of losses on rows left out, with what each
+mix costs per row more than alone, that squared, and its squared error. The coordinator needs their totals only. All
+trust the losses that are reported.
 
 Cost, in trainings of `inner`: folds + 1, as many of Local, and `tuned` epochs of each at home.
 """
@@ -79,6 +79,7 @@ class AgreedMix(Versioned, Method[State, Kept, Work, Said, Any]):  # type: ignor
     inner: str = "fedavg"
     folds: int = 3
     tuned: tuple[int, ...] = (1, 3, 10)
+    own_rate: float = 1.0
     slack: float = 0.0
     alpha: float | None = None
 
@@ -148,9 +149,9 @@ class AgreedMix(Versioned, Method[State, Kept, Work, Said, Any]):  # type: ignor
     def state(self, task: Task, sites: int) -> State:
         own, none = copied(to_all(to_all(task.start, self.folds + 1), sites)), task.like.new_zeros(sites)
         of = parted(self.method.state(task, sites * (self.folds + 1)), sites)
-        table, choice = none.new_zeros(sites, *self.table), none.to(torch.int64)
-        memory = apart(task.remembered(flat(own)), sites)
-        return State(of, own, {}, choice, table, table.clone(), none, choice.clone(), none.clone(), none.clone(), memory)
+        table, epochs, memory = none.new_zeros(sites, *self.table), none.to(torch.int64), task.remembered(flat(own))
+        found = (table, table.clone(), none, epochs.clone(), none.clone(), none.clone())
+        return State(of, own, {}, epochs, *found, apart(memory, sites))
 
     def coord(self, task: Task, sites: int) -> Kept:
         each_its_own = [self.method.coord(task, sites) for _ in range(self.folds + 1)]
@@ -184,6 +185,9 @@ class AgreedMix(Versioned, Method[State, Kept, Work, Said, Any]):  # type: ignor
         if plain and task.net.linear and not {"input", "output"} & set(task.net.groups):
             own = blended(a, alone, own)
         return {**held, OWN: own, ALONE: alone}
+
+    def knows(self, state: State) -> dict[str, Tensor]:
+        return {means: getattr(state, k) for k, (_, means) in MEANS.items()}
 
     def chosen(self, state: State) -> tuple[Tensor, Tensor]:
         """[site]: which start, and alpha."""
@@ -244,6 +248,7 @@ class Versions(Versioned, Exchange[State, Kept, Work, Said, Any]):  # type: igno
     ex: AnyExchange
     places: ClassVar[bool] = True
     beside: ClassVar[bool] = False  # type: ignore[misc]
+    own_rate: ClassVar[float] = 1.0  # type: ignore[misc]
 
     @property
     def folds(self) -> int:  # type: ignore[override]
@@ -284,7 +289,7 @@ class Tune(Exchange[State, Kept, Tuning, Lot, Nothing]):
 
     def step(self, task: Task, work: Tuning, batch: Batch, rule: Rule) -> None:
         wide = copies(batch, counted(batch, work.lot, self.of.folds))
-        rule.descend(task, flat(work.params), flat(work.memory), wide)
+        rule.at(rule.lr * self.of.own_rate).descend(task, flat(work.params), flat(work.memory), wide)
 
     def report(
         self, task: Task, state: State, work: Tuning, down: Lot, rows: Rows, rule: Rule

@@ -182,6 +182,9 @@ class Centres(Method[State, Coord, Work, Down, Up]):
             own["head.bias"] = own["head.bias"] + (1 - state.alpha)[:, None] * state.constant
         return {OWN: own, SHARED: state.shared, ALONE: alone}
 
+    def knows(self, state: State) -> dict[str, Tensor]:
+        return {LEFT_OUT: state.loss, ALONE_LEFT_OUT: state.alone}
+
     def predict(self, task: Task, state: State, x: Tensor) -> Tensor:
         mine, theirs = task.output(last(state.own), x), task.output(state.params, x) + state.constant[:, None]
         a = state.alpha[:, None, None]  # at the ends the other is not looked at, whatever became of it
