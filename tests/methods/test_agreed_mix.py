@@ -17,7 +17,8 @@ from vitrail.core.tensors import Params
 from vitrail.engines.local import Engine
 from vitrail.engines.rounds import Moment, Training
 from vitrail.engines.sites import Sites, gather_sites
-from vitrail.methods.agreed_mix import AgreedMix, Choose
+from vitrail.methods.agreed_mix import AgreedMix
+from vitrail.methods.mixing import Choose
 from vitrail.nets import MLP
 
 LR, ROUNDS = 0.03, 3
