@@ -22,8 +22,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.special import ndtr, ndtri
-from scipy.stats import binom
+from scipy.special import gammaln, ndtr, ndtri, xlog1py, xlogy
 
 Array = NDArray[Any]
 FEWEST = 3  # sites: of two nothing can be said about a spread
@@ -71,7 +70,9 @@ def expect_worse(sums: Sequence[float]) -> Worse | None:
         return None
     n = round(sums[0])
     chance = _above(told.mean, told.spread)
-    many = np.cumsum((binom.pmf(np.arange(n + 1)[:, None], n, chance) * told.weight).sum(1))
+    k = np.arange(n + 1)[:, None]
+    ways = gammaln(n + 1) - gammaln(k + 1) - gammaln(n - k + 1)
+    many = np.cumsum((np.exp(ways + xlogy(k, chance) + xlog1py(n - k, -chance)) * told.weight).sum(1))
     low, high = (int(np.searchsorted(many, q)) for q in ((1 - WITHIN) / 2, (1 + WITHIN) / 2))
     return Worse(n, float((chance * told.weight).sum()), low, min(high, n))
 

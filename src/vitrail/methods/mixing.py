@@ -1,5 +1,5 @@
-"""The tuning and the choice of Agreed mix (agreed_mix.py): what a site keeps, and the exchanges after those of the method
-inside it."""
+"""The tuning and the choice of Agreed mix (agreed_mix.py): what a site keeps, and the exchanges that follow those of the
+method inside it."""
 
 from __future__ import annotations
 

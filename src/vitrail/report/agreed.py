@@ -114,15 +114,17 @@ def contents(found: Agreed, keep: str) -> dict[str, Any]:
 
 def _agreed(found: Agreed) -> Markup:
     if found.own == 1:
-        what, how = "to stay alone", "every site predicts by its own model, so that nobody learns from anybody"
+        what, how = name("to stay alone"), "every site predicts by its own model, so that nobody learns from anybody"
     else:
         theirs = start_words(found.epochs) if not found.epochs else f"the shared model, {start_words(found.epochs)}"
-        what = f"{share(found.own)} their own model, {share(1 - found.own)} the shared one"
+        what = Markup("on {}").format(
+            name(f"{share(found.own)} their own model, {share(1 - found.own)} the shared one")
+        )
         how = f"a site's scores are so much of a model of its rows alone, and of {theirs}"
         if found.epochs:
             how += " on its own rows"
-    told = "All sites together agreed on {}: {}. This had the lowest loss on cases that were left out, {} per case."
-    return Markup(told).format(name(what), how, number(found.cost, 4))
+    told = "All sites together agreed {}: {}. This had the lowest loss on cases that were left out, {} per case."
+    return Markup(told).format(what, how, number(found.cost, 4))
 
 
 def _worse(found: Agreed, keep: str) -> list[Markup]:
