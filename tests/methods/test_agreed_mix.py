@@ -269,4 +269,20 @@ def test_of_a_linear_model_the_own_is_what_it_predicts_with() -> None:
 
 def test_what_diverges_is_not_chosen() -> None:
     costs = torch.tensor([[torch.inf, 5.0], [4.0, torch.inf]])
-    assert int(Choose(AgreedMix()).lowest(costs, torch.zeros(4, 2, 2))) == 2
+    against = torch.full((4, 2, 2), torch.nan)
+    for slack in (0.0, 0.01):
+        assert int(Choose(AgreedMix(slack=slack)).lowest(costs, against)) == 2
+        assert int(Choose(AgreedMix(slack=slack)).lowest(torch.full_like(costs, torch.inf), against)) == 0
+
+
+def test_of_those_that_cost_hardly_more_the_least_harmful_is_taken() -> None:
+    """Ten sites: the lowest serves half of them worse than alone, one that costs .4 % more nobody, and the best for
+    everybody costs 2 % more."""
+    costs = torch.tensor([[100.0, 100.4, 102.0]])
+    mean, spread = torch.tensor([[0.0, -0.02, -0.05]]), 0.01
+    squares = 10 * mean**2 + 9 * spread**2
+    against = torch.stack([torch.full_like(mean, 10), 10 * mean, squares, torch.zeros_like(mean)])
+    for slack, want in ((0.0, 0), (0.001, 0), (0.005, 1), (0.03, 2)):
+        assert int(Choose(AgreedMix(slack=slack)).lowest(costs, against)) == want
+    noise = torch.stack([*against[:3], 10 * torch.full_like(mean, spread**2)])  # all of the spread is the rows'
+    assert int(Choose(AgreedMix(slack=0.005)).lowest(costs, noise)) == 1

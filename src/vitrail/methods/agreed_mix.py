@@ -52,7 +52,7 @@ class AgreedMix(Versioned, Method[State, Kept, Work, Said, Any]):
     beside: ClassVar[bool] = True  # type: ignore[misc]
     inner: str | None = None  # None: FedAvg
     folds: int = 3
-    tuned: tuple[int, ...] = (1, 3, 10)
+    tuned: tuple[int, ...] = (1, 3, 10, 30)
     own_rate: float = 1.0
     slack: float = 0.0
     alpha: float | None = None

@@ -184,9 +184,9 @@ class Choose(Exchange[State, Kept, Offer, Offer, Costs]):
         best = costs.flatten().argmin()
         if not self.of.slack:
             return best
-        bar = costs.flatten()[best] * (1 + self.of.slack)
+        bar = costs.flatten()[best] + self.of.slack * costs.flatten()[best].abs()
         worse = torch.where(costs <= bar, expected_worse(against), torch.inf)
-        return worse.flatten().argmin()
+        return worse.nan_to_num(torch.inf).flatten().argmin() if bool(worse.isfinite().any()) else best
 
     def settle(self, task: Task, state: State, down: Offer) -> State:
         site, state = torch.arange(len(down.choice), device=down.choice.device), state._replace(choice=down.choice)
@@ -200,11 +200,11 @@ class Choose(Exchange[State, Kept, Offer, Offer, Costs]):
 
 
 def expected_worse(against: Tensor) -> Tensor:
-    """Of sums over sites [4, ...] the share of sites that each alternative serves worse than alone, if what it costs
-    them more is spread normally: Phi(mean / spread), the spread less what is noise of the rows."""
+    """Of sums over sites [4, ...] how many each alternative serves worse than alone, if what it costs them more is
+    spread normally: the share is Phi(mean / spread), the spread less what is noise of the rows; here mean / spread,
+    which grows with it, also where the share is as good as nothing. No spread is known to be less than a tenth of the
+    noise, or rounding would decide."""
     sites, total, squares, errors = against
-    mean = total / sites
-    spread = (squares / sites - mean**2) * sites / (sites - 1).clamp(min=1) - errors / sites
-    z = mean / spread.clamp(min=torch.finfo(mean.dtype).tiny).sqrt()
-    share: Tensor = torch.special.ndtr(z)
-    return share
+    mean, noise = total / sites, errors / sites
+    spread = (squares / sites - mean**2) * sites / (sites - 1).clamp(min=1) - noise
+    return mean / torch.maximum(spread, noise / 10).clamp(min=torch.finfo(mean.dtype).tiny).sqrt()
