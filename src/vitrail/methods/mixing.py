@@ -143,25 +143,23 @@ class Choose(Exchange[State, Kept, Offer, Offer, Costs]):
         return kept, Costs(costs, total, torch.stack([torch.ones_like(by), by, by**2, square], 1))
 
     def losses(self, task: Task, state: State, down: Offer, batch: Batch) -> tuple[Tensor, Tensor, Tensor]:
-        """Of one block of rows, each by the version that has not seen it: of every mix [site, start, alpha, row], alone
-        [site, row]; and the weights [site, row]."""
+        """Of one block of rows: of every mix [site, start, alpha, row], alone [site, row]; and the weights [site, row].
+
+        A row is judged by the version that has not seen it, l_f. That has fewer rows than what is kept, of which a
+        model trained alone suffers most: as Burman (1989) corrects it, l_f + l_all - mean over folds v of l_v."""
         of, (n, many) = self.of, batch.y.shape[:2]
         fold = fold_of(batch, down.lot, of.folds)
-        wide = copies(batch, batch.w[:, None].expand(-1, of.folds + 1, -1, -1)).x
-
-        def unseen(z: Tensor) -> Tensor:
-            """Scores [site * version, row, output] -> [site, row, output]."""
-            z = z.view(n, of.folds + 1, many, -1)
-            return z.gather(1, fold[:, None, :, None].expand(-1, -1, -1, z.shape[-1]))[:, 0]
-
-        mine = unseen(task.output(flat(state.own), wide))
-        steps = [{k: v[:, i] for k, v in state.tuned.items()} for i in range(len(of.tuned))]
-        theirs = [of.method.predict(task, merged(state.of), wide), *(task.output(flat(p), wide) for p in steps)]
+        wide = copies(batch, batch.w[:, None].expand(-1, of.folds + 1, -1, -1))
 
         def cost(z: Tensor) -> Tensor:
-            return task.loss.rows(Out(z, z), batch)
+            """Scores [site * version, row, output] -> [site, row]."""
+            each = task.loss.rows(Out(z, z), wide).view(n, of.folds + 1, many)
+            return each.gather(1, fold[:, None])[:, 0] + each[:, -1] - each[:, :-1].mean(1)
 
-        rows = [torch.stack([cost(mix(a, mine, unseen(z))) for a in of.alphas], 1) for z in theirs]
+        mine = task.output(flat(state.own), wide.x)
+        steps = [{k: v[:, i] for k, v in state.tuned.items()} for i in range(len(of.tuned))]
+        theirs = [of.method.predict(task, merged(state.of), wide.x), *(task.output(flat(p), wide.x) for p in steps)]
+        rows = [torch.stack([cost(mix(a, mine, z)) for a in of.alphas], 1) for z in theirs]
         return torch.stack(rows, 1), cost(mine), batch.w[..., 0]
 
     def merge(self, task: Task, coord: Kept, up: Costs, roster: Roster) -> tuple[Kept, Facts]:
