@@ -51,10 +51,10 @@ class AgreedMix(Versioned, Method[State, Kept, Work, Said, Any]):
     places: ClassVar[bool] = True
     beside: ClassVar[bool] = True  # type: ignore[misc]
     inner: str | None = None  # None: FedAvg
-    folds: int = 3
+    folds: int = 5
     tuned: tuple[int, ...] = (1, 3, 10, 30)
     own_rate: float = 1.0
-    slack: float = 0.0
+    slack: float = 0.002
     alpha: float | None = None
 
     def __post_init__(self) -> None:
