@@ -1,4 +1,4 @@
-"""The tuning and the choice of Agreed mix (agreed_mix.py): what a site keeps, and the exchanges that follow those of the
+"""The tuning and the choice of Agreed mix (agreed_mix.py): what a site keeps, and the exchanges that come after the
 method inside it."""
 
 from __future__ import annotations
