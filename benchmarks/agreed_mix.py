@@ -26,19 +26,15 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 import numpy as np
 import torch
 from agreed_mix_report import Case, Result, write
-from choose import BATCH, RATES, ROUNDS, inner, named, tensors_of
+from choose import RATES, engine_of, inner, named, tensors_of
 from torch import Tensor
 from worlds import WORLDS, Site, World, sites_of
 
 from vitrail.core.facts import AGAINST_ALONE, MIX
-from vitrail.core.task import Task
 from vitrail.core.tensors import each
 from vitrail.engines.local import Engine
-from vitrail.engines.rounds import Training
-from vitrail.engines.sites import gather_sites
 from vitrail.methods.agreed_mix import AgreedMix
 from vitrail.methods.copies import last, mix
-from vitrail.nets import MLP
 
 FIRST = 5001  # first seed of the comparison; 1 and 2 are tuned with, 101 and on the rule was shaped on
 OWN_RATES = [1.0, 0.3, 0.1]  # of what a site trains alone, beside that of the rounds
@@ -68,13 +64,7 @@ def settings_of(world: str) -> dict[str, dict[str, float]]:
 
 
 def run(world: World, sites: list[Site], method: Any, lr: float, seed: int) -> Ran:
-    classes = 1 + max(int(s.y.max()) for s in sites)
-    net = MLP(sites[0].x.shape[1], classes, world.hidden)
-    names = [f"{i:02}" for i in range(len(sites))]
-    rows = [(n, *tensors_of(s.x, s.y, classes), torch.ones(len(s.y), 1)) for n, s in zip(names, sites, strict=True)]
-    training = Training(ROUNDS, 1, BATCH, lr, momentum=0.0, decays=20, mean=True)
-    task = Task(net, net.init(torch.Generator().manual_seed(seed)))
-    engine, facts, ready, tables = Engine(task, method, gather_sites(rows), training, seed), {}, None, None
+    (engine, names, _), facts, ready, tables = engine_of(world, sites, method, lr, seed), {}, None, None
     for moment in engine.run():
         facts |= {f.means: f.value.double() for f in moment.facts.values()}
         name = engine.stages[moment.stage].name
