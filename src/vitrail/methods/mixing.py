@@ -205,4 +205,5 @@ def expected_worse(against: Tensor) -> Tensor:
     sites, total, squares, errors = against
     mean, noise = total / sites, errors / sites
     spread = (squares / sites - mean**2) * sites / (sites - 1).clamp(min=1) - noise
-    return mean / torch.maximum(spread, noise / 10).clamp(min=torch.finfo(mean.dtype).tiny).sqrt()
+    less: Tensor = mean / torch.maximum(spread, noise / 10).clamp(min=torch.finfo(mean.dtype).tiny).sqrt()
+    return less
