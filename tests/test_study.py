@@ -159,7 +159,7 @@ BROKEN: list[tuple[str, Callable[[str], str], list[str]]] = [
     ("empty features", lambda t: t[: t.index("[features.age]")] + "[features]\n", [":31 features", "Add a [features.NAME]"]),
     ("no column", without("column"), [f":{line('[target]')} target.column", "'column' is missing. Add it."]),
     ("no kind", lambda t: below("[features.sex]", "unit = 'x'")(t).replace('kind = "binary"\n', ""), [f":{line('[features.sex]')} features.sex.kind", "'kind' is missing."]),
-    ("no method name", without('name = "fedprox"'), [f":{line('[method]')} method", "'name' is missing.", "Valid: apfl, "]),
+    ("no method name", without('name = "fedprox"'), [f":{line('[method]')} method", "'name' is missing.", "Valid: agreed_mix, apfl, "]),
     # wrong types
     ("text for number", instead("rounds = 5", 'rounds = "5"'), [f":{line('rounds')} training.rounds", "expected a whole number, got '5'"]),
     ("fraction for whole", instead("rounds = 5", "rounds = 5.5"), [":24 training.rounds", "expected a whole number, got 5.5"]),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -136,6 +137,9 @@ def predict(
     site: Annotated[str, typer.Option(help="The site whose model, where it is a run folder.")] = "",
     out: Annotated[Path | None, typer.Option(help="The CSV file to write; without it, on the screen.")] = None,
     run: Annotated[str | None, typer.Option(help="The run whose model; without it, the one that ended last.")] = None,
+    keep: Annotated[
+        str, typer.Option(help="Instead of what was agreed, the model trained on this site's rows alone: its method.")
+    ] = "",
     without: Annotated[list[str] | None, typer.Option(help="A guest that is away: its median answer stands.")] = None,
     blind: Annotated[
         bool, typer.Option("--blind", help="Guests look people up without learning whom; counted by their ration.")
@@ -145,16 +149,18 @@ def predict(
     ] = None,
 ) -> None:
     """Site: its own model on new rows, as CSV: line or picture, a probability for each class, how unsure it is."""
-    from vitrail.cli.parties import host_run_of, predict_parties, write_new
+    from vitrail.cli.parties import host_run_of, predict_parties, refuse_others, write_new
     from vitrail.data.read import read_table
     from vitrail.deploy import enrol
     from vitrail.deploy.personal import Personal, load_model
     from vitrail.runs import Run
+    from vitrail.runs.keep import kept_alone
     from vitrail.runs.together import is_together
 
     if of_host := host_run_of(kit, run):
         kit, new, data = of_host, new or data, None
     if is_together(kit):
+        refuse_others({"--keep": keep})
         predict_parties(kit, new, without or [], data, blind, today or [], out)
         return
     rows, both = new or data, new is not None and data is not None
@@ -166,6 +172,10 @@ def predict(
         mine = Personal(site, kit.name, Run.load(kit).model_of(site))
     else:
         mine = load_model(enrol.load_kit(kit), run)
+    if keep:
+        kept, rests = kept_alone(mine.model, keep)
+        mine = replace(mine, model=kept)
+        typer.echo(rests, err=True)  # not among the rows
     study = mine.model.study
     told = mine.model.predict(read_table(rows, study)).to_csv(index_label="picture" if study.images else "line")
     if out is None:

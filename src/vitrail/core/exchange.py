@@ -173,6 +173,10 @@ class Method(Exchange[State, Coord, Work, Down, Up]):
         """A settled site's scores for rows x: [site, row, output]."""
         return task.output(self.models(task, state)[OWN], x)
 
+    def knows(self, state: State) -> dict[str, Tensor]:
+        """What a settled site found out about itself, [site] by what it means (core/facts.py)."""
+        return {}
+
     def shared(self, coord: Coord) -> Params:
         """The model that all sites share, where the coordinator holds one."""
         return {}

@@ -18,7 +18,8 @@ from vitrail.explain.doubt import read_choice, read_doubt
 from vitrail.explain.grouping import read_groups
 from vitrail.explain.prototypes import Standing, read_standing
 from vitrail.explain.trust import read_trust
-from vitrail.report import choice, classes, coverage, doubt, figures, grouped, mixed, prototypes, screened, trust
+from vitrail.methods import named
+from vitrail.report import agreed, choice, classes, coverage, doubt, figures, grouped, mixed, prototypes, screened, trust
 from vitrail.report.figures import Gain, Spread
 from vitrail.report.findings import (
     alone_title,
@@ -190,6 +191,12 @@ def _choice(page: Page) -> Contents:
     return choice.contents(found)
 
 
+def _agreed(page: Page) -> Contents:
+    found = agreed.read_agreed(_run(page))
+    assert found is not None
+    return agreed.contents(found, named(lambda kind: kind.alone)[0])
+
+
 # scores
 
 
@@ -359,6 +366,23 @@ SECTIONS = (
             means.GROUP,
             means.LEFT_OUT,
             means.ALONE_LEFT_OUT,
+            means.AGREED,
+        ),
+    ),
+    Section(
+        "parts/agreed.html",
+        _agreed,
+        tells(means.AGAINST_ALONE),
+        (
+            means.ROUND,
+            means.MIX,
+            means.MIX_COSTS,
+            means.MIX_EPOCHS,
+            means.TRIED,
+            means.AGAINST_ALONE,
+            means.LEFT_OUT,
+            means.ALONE_LEFT_OUT,
+            means.ERROR_LEFT_OUT,
             means.AGREED,
         ),
     ),
