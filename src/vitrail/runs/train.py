@@ -23,6 +23,7 @@ from vitrail.runs.features import as_rows
 from vitrail.runs.fit import AGAIN, Ask, evidence_told, find_shifts
 from vitrail.runs.folder import Folder, is_finished, versions, write_atomically
 from vitrail.runs.judge import Judge
+from vitrail.runs.protection import check_protection, guards_of, private
 from vitrail.runs.run import HISTORY, Run, pseudonyms_of, write_pseudonyms, write_run
 from vitrail.runs.setup import (
     Away,
@@ -75,16 +76,18 @@ def federate(
     pseudonyms = dict(pseudonyms or {})
     plain = build_task(study, chosen, 0)
     check_options(engine, device, dropout_rate, away or {}, refuse, pseudonyms, list(sites), seed, plain, chosen)
-    task = build_task(study, chosen, seed, device)
+    task = private(build_task(study, chosen, seed, device), study, chosen)
     data = as_rows(prepare(sites, study, seed), task.net, device)
     if keep_updates:
         check_keeping(task, chosen, out)
     rows = training_rows(data, study, chosen, device)
+    check_protection(study, chosen, {site.name: len(site.train_y) for site in data})
     stages, plan = chosen.plan(study.training.rounds), (dropout_rate, away or {}, refuse)
     absent = None if chosen.pools_rows else absence(rows.names, seed, *plan, stages)
     looped, held = engine == "looped", held_rows(data, study, chosen, device)
     given = task, chosen, rows, training_of(study), seed
-    runner = Engine(*given, looped=looped, absent=absent, keep_reports=keep_updates, held=held)
+    guards = guards_of(study)
+    runner = Engine(*given, looped=looped, absent=absent, keep_reports=keep_updates, held=held, guards=guards)
     judge = Judge(runner, study, data)
     info = describe_run(study, seed, engine, device, {site.name: site.fingerprint for site in data})
     info |= {"dropout_rate": dropout_rate, "away": {k: [list(s) for s in v] for k, v in (away or {}).items()}}
@@ -169,6 +172,10 @@ def train(
         history += sites.late()
         if is_evaluated(done, total):
             history += sites.rows(last, last_splits(runner.task) if done == total else ("test",))
+        if runner.news:
+            news, runner.news = runner.news, []
+            for event in news if folder else ():
+                folder.log(event.pop("event"), stage=last.stage, round=last.round, **event)
         gone: list[str] = []
         if folder and not bool(last.present.all()):
             gone = [n for n, here in zip(runner.names, last.present.tolist(), strict=True) if not here]
@@ -181,12 +188,14 @@ def train(
             folder.keep_updates(runner.names, last, runner.reports)
         if folder and done < total and time.monotonic() - saved >= checkpoint_seconds:
             extra = {"history": history, "ledger": runner.ledger.counts}
+            extra |= {"outcasts": runner.outcasts, "unusual": runner.unusual}
             extra |= {"names": runner.names, "sizes": runner.ledger.sizes}  # of a message: for those who look on
             folder.checkpoint(runner.names, last, extra, _stacked(paths))
             folder.log("checkpoint", stage=last.stage, round=last.round)
             saved = time.monotonic()
         if progress:
             progress(done, total)
+    info |= {"outcasts": runner.outcasts, "unusual": runner.unusual} if runner.outcasts or runner.unusual else {}
     info = {**info, "finished": True, "seconds": round(time.monotonic() - began, 3)}
     history += sites.late()
     run = Run(
@@ -263,6 +272,8 @@ def _restore(folder: Folder, runner: Rounds) -> tuple[Moment, list[tuple[Any, ..
         return None
     moment, at, paths = back
     runner.ledger.counts.update(at["ledger"])
+    runner.outcasts.update(at.get("outcasts", {}))
+    runner.unusual.update(at.get("unusual", {}))
     return moment, [tuple(row) for row in at["history"]], paths
 
 
