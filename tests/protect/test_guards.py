@@ -135,7 +135,7 @@ def test_what_is_no_report_ends_nothing(by: float, name: str) -> None:
 @pytest.mark.parametrize("by", [-20.0, 1e3])
 def test_a_change_far_longer_than_the_others_leaves_an_event(by: float) -> None:
     engine, _ = train(methods.build("fedavg"), sites=sites(), lies=Lie(by, first=1))
-    assert [n["site"] for n in engine.news if n["event"] == "unusual"][0] == LIAR
+    assert next(n["site"] for n in engine.news if n["event"] == "unusual") == LIAR
     assert engine.unusual[LIAR] >= 1
     quiet, _ = train(methods.build("fedavg"), sites=sites())
     assert not quiet.news

@@ -4,7 +4,7 @@
 
 Whatever a method makes of such gradients tells no more about a row (protect/budget.py). It holds for rows whose numbers
 are taken away; how many there are is told. Exact lengths |g_r| come from the forward and backward pass that is made
-anyway: the gradient of a linear layer is an outer product, and its length the product of two (`row_norms` of a network).
+anyway: the gradient of a linear layer is an outer product, its length the product of two (`row_norms` of a network).
 """
 
 from __future__ import annotations

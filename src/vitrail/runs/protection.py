@@ -124,7 +124,8 @@ def tells_rows(task: Task, method: AnyMethod) -> list[str]:
     if None in said:
         return ["a gradient of its own"]
     one, other = said
-    assert one is not None and other is not None
+    assert one is not None
+    assert other is not None
     return sorted({k for k, v in one.items() if not torch.allclose(v, other[k], atol=1e-5, rtol=1e-5, equal_nan=True)})
 
 
