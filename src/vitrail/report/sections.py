@@ -17,7 +17,7 @@ from vitrail.explain.doubt import read_choice, read_doubt
 from vitrail.explain.grouping import read_groups
 from vitrail.explain.prototypes import Standing, read_standing
 from vitrail.explain.trust import read_trust
-from vitrail.report import choice, classes, coverage, doubt, figures, grouped, mixed, prototypes, trust
+from vitrail.report import choice, classes, coverage, doubt, figures, grouped, mixed, protected, prototypes, trust
 from vitrail.report.figures import Gain, Spread
 from vitrail.report.findings import (
     alone_title,
@@ -360,6 +360,12 @@ SECTIONS = (
     Section("parts/spread.html", _spread, _has_spread),
     Section("parts/coverage.html", _coverage, lambda page: page.run is not None and coverage.is_told(page.run)),
     Section("parts/curves.html", _curves, _has_curves),
+    Section(
+        "parts/protected.html",
+        lambda page: protected.contents(_run(page)),
+        lambda page: page.run is not None and protected.has_protection(page.run),
+        (means.ROUND, means.OUTLYING),
+    ),
     Section("parts/left.html", _left),
     Section("parts/more.html", _more),
 )
