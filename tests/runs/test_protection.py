@@ -45,7 +45,9 @@ def test_what_does_not_go_together_is_refused_at_once() -> None:
     (said,) = refused(study(robust="median"), "weight_erosion")
     assert said.startswith("protect.robust")
     assert "looks at each report" in said
-    found = study(rows={"epsilon": 3.0}, rows_least=38).with_changes(training={"class_weights": "inverse"})
+    found = study(rows={"epsilon": 3.0}, rows_least=38).with_changes(
+        training={"class_weights": "inverse"}, network={"kind": "mlp", "hidden": (8,)}
+    )
     said = " ".join(refused(found, "moon"))
     for words in ("rows_least", "east has", "centre has", "weights of classes", "by more than their gradients"):
         assert words in said, words
