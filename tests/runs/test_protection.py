@@ -77,10 +77,8 @@ def test_the_budget_is_spent_and_told(tmp_path: Path) -> None:
 
 
 def test_who_is_outvoted_is_on_the_page(tmp_path: Path) -> None:
-    turned = {
-        **SITES,
-        "west": SITES["west"].assign(sick=["no" if v == "yes" else "yes" for v in SITES["west"]["sick"]]),
-    }
+    other = {"yes": "no", "no": "yes"}
+    turned = {**SITES, "west": SITES["west"].assign(sick=SITES["west"]["sick"].map(other))}
     vt.federate(study(robust="median"), turned, method="fedavg", rounds=10, out=tmp_path / "run")
     text = page(tmp_path / "run")
     assert "How far each site’s reports lay from the centre" in text

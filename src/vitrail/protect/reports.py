@@ -45,5 +45,6 @@ def lengths(ex: AnyExchange, up: Any) -> Tensor:
     """[site]: how long each report's change is, per unit of what it counts; no finite number where it holds one that is
     none, or is too long to be written."""
     parts = [torch.linalg.vector_norm(v.reshape(len(v), -1), dim=1).double() for v in changes(ex, up).values()]
-    size, by = torch.stack(parts).norm(dim=0), counted(ex, up)
+    size: Tensor = torch.linalg.vector_norm(torch.stack(parts), dim=0)
+    by = counted(ex, up)
     return size if by is None else size / by.double().clamp(min=1e-12)

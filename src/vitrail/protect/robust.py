@@ -44,13 +44,13 @@ def centre(rows: Tensor, kind: Kind) -> Tensor:
 
 def krum(rows: Tensor, f: int) -> Tensor:
     """[report]: how far the n - f - 2 nearest others are, squared and added up."""
-    apart = torch.cdist(rows.double(), rows.double()) ** 2
-    return apart.sort(1).values[:, 1 : max(2, len(rows) - f - 1)].sum(1)
+    square: Tensor = torch.cdist(rows.double(), rows.double()).square()
+    return square.sort(1).values[:, 1 : max(2, len(rows) - f - 1)].sum(1)
 
 
 def apart(rows: Tensor, middle: Tensor) -> Tensor:
     """[report]: how many times as far from the centre as the median report it lies."""
-    size = (rows - middle).double().norm(dim=1)
+    size: Tensor = torch.linalg.vector_norm((rows - middle).double(), dim=1)
     return size / _median(size[:, None]).clamp(min=1e-30)
 
 

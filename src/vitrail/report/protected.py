@@ -61,19 +61,17 @@ def outlying(rows: np.ndarray) -> list[int]:
 
 def _said(site: str, mine: np.ndarray, rows: np.ndarray) -> Markup:
     first = int((mine == np.nanmax(rows, 1)).sum())
-    told = "{} lay furthest from the centre of all reports in {} of {} rounds, in the median {} times as far as the median "
-    told += "site: it lies, or its rows differ much from the others’. Ask what it trained on."
+    told = "{} lay furthest from the centre of all reports in {} of {} rounds, in the median {} times as far as the "
+    told += "median site: it lies, or its rows differ much from the others’. Ask what it trained on."
     return Markup(told).format(name(site), first, len(rows), number(float(np.nanmedian(mine)), 1))
 
 
 def _budget(spent: Spent | None) -> dict[str, Any] | None:
     if spent is None:
         return None
-    said = "Each row’s gradient was cut to a length of {} and noise of {} times that was added in every step; each row was "
-    said += (
-        "looked at {} times. By that no row changes the probability of anything that follows from the reports by more "
-    )
-    said += "than a factor e to the {} (epsilon), but for a chance of {} (delta)."
+    said = "Each row’s gradient was cut to a length of {} and noise of {} times that was added in every step; each "
+    said += "row was looked at {} times. By that no row changes the probability of anything that follows from the "
+    said += "reports by more than a factor e to the {} (epsilon), but for a chance of {} (delta)."
     numbers = number(spent.clip, 2), number(spent.noise, 2), spent.looks, number(spent.epsilon, 2), f"{spent.delta:g}"
     return {
         "said": Markup(said).format(*numbers),

@@ -141,7 +141,8 @@ def _reports(task: Task, method: AnyMethod, seed: int, sites: int = 2, rows: int
     everyone = torch.ones(sites, dtype=torch.bool)
     roster = Roster(tuple("ab"), everyone, torch.arange(sites), torch.tensor(1))
     held = Rows(some.new_full((sites,), rows), batch if method.aside() else None, lambda: iter((batch,)), batch)
-    state, coord, out = method.state(task, sites), method.coord(task, sites), {}
+    state, coord = method.state(task, sites), method.coord(task, sites)
+    out: dict[str, Any] = {}
     try:
         for stage in method.plan(1):
             for i, ex in enumerate(stage.exchanges):

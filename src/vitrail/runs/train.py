@@ -172,9 +172,9 @@ def train(
         history += sites.late()
         if is_evaluated(done, total):
             history += sites.rows(last, last_splits(runner.task) if done == total else ("test",))
-        if runner.news:
-            news, runner.news = runner.news, []
-            for event in news if folder else ():
+        news, runner.news = runner.news, []
+        if folder:
+            for event in news:
                 folder.log(event.pop("event"), stage=last.stage, round=last.round, **event)
         gone: list[str] = []
         if folder and not bool(last.present.all()):
