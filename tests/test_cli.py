@@ -289,5 +289,6 @@ def test_which_methods_are_compared(capsys) -> None:
     assert parse_methods("all") == [name for name in table if name not in first | apart]
     told = capsys.readouterr().out
     assert "Left out: Weight Erosion, Influence, APPLE, CFL." in told
+    assert all(f"vitrail tune STUDY --data DATA --method {name}" in told for name in first)
     assert "--methods weight_erosion,influence,apple,cfl" in told
     assert "network that they need: inDISCO" in told

@@ -131,7 +131,7 @@ def compare(
     from vitrail.study import Study
 
     agreed = Study.load(study)
-    names = parse_methods(methods)
+    names = parse_methods(methods, study, data)
     with show_progress() as step:
         result = side_by_side(
             agreed,

@@ -27,7 +27,8 @@ from vitrail.explain.evidence import LABEL, Variable
 from vitrail.methods import AnyMethod
 from vitrail.nets import ProtoNet
 from vitrail.runs.fit import AGAIN, ShiftFinding, variables_of
-from vitrail.runs.setup import COVERAGE, MAJORITY, build_task, is_evaluated, last_splits, wire_lines
+from vitrail.runs.judge import chance_metrics
+from vitrail.runs.setup import COVERAGE, build_task, is_evaluated, last_splits, wire_lines
 from vitrail.study import Protect, Study
 
 FORMAT = 4  # of the messages
@@ -123,8 +124,8 @@ class Agreement:
         names = []
         for split in splits:
             names.append(split)
-            if split == "test" and (beside := self.beside):
-                names += [f"test:{k}" for k in beside] + ([] if stage or round_ else [f"test:{MAJORITY}"])
+            if split == "test":
+                names += [f"test:{k}" for k in self.beside]
         return [(name, metric) for name in names for metric in (DOUBT if name == COVERAGE else self.study.metrics)]
 
     def is_first(self, s: int, round_: int, place: int) -> bool:
@@ -226,8 +227,10 @@ class Agreement:
         if kind == "standardise":
             spec = {"rows": self.numbers, "total": self.numbers}
         elif kind == "prepare":
-            spec = {"rows": ((2,), torch.int64), "target": ((max(1, len(self.study.target.levels)),), double)}
-            return Form({"fingerprint": str, "versions": dict}, spec)
+            classes = len(self.study.target.levels)
+            spec = {"rows": ((3 if classes else 2,), torch.int64), "target": ((max(1, classes),), double)}
+            spec["chance"] = ((len(chance_metrics(self.study)),), double)
+            return Form({"fingerprint": str, "versions": dict}, spec, frozenset({"chance"}))
         elif kind == "evidence":
             sizes = [variable.size(max(1, len(self.study.target.levels))) for variable in self.variables]
             spec = {"mean": ((sum(sizes),), double), "cov": ((sum(q * q for q in sizes),), double)}

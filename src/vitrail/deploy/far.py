@@ -22,7 +22,7 @@ from vitrail.engines.rounds import Moment, Rounds
 from vitrail.engines.wire import check
 from vitrail.explain.evidence import Answer, Evidence, Fit, Variable
 from vitrail.runs.fit import Ask, SilentError
-from vitrail.runs.judge import SIZES
+from vitrail.runs.judge import SIZES, chance_rows, size_row
 from vitrail.runs.setup import training_of
 
 PATIENCE = 3  # deadlines after which a site is no longer asked about its rows
@@ -141,8 +141,9 @@ class FarSites:
 
     @property
     def sizes(self) -> pd.DataFrame:
-        sites = self.book.sites
-        return pd.DataFrame([(n, *sites[n]["rows"], sites[n]["target"]) for n in self.book.names()], columns=SIZES)
+        study, sites = self.rounds.agreed.study, self.book.sites
+        told = [size_row(study, n, sites[n]["rows"], sites[n]["target"]) for n in self.book.names()]
+        return pd.DataFrame(told, columns=SIZES)
 
     @property
     def at(self) -> list[int]:
@@ -155,6 +156,10 @@ class FarSites:
     def late(self) -> list[tuple[Any, ...]]:
         told, self.rounds.scored = self.rounds.scored, []
         return told
+
+    def chance(self) -> list[tuple[Any, ...]]:
+        study, sites = self.rounds.agreed.study, self.book.sites
+        return [row for n in self.book.names() for row in chance_rows(study, n, sites[n]["chance"])]
 
     def models(self, moment: Moment) -> dict[str, dict[str, Tensor]]:
         return {}

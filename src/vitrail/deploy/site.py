@@ -29,7 +29,7 @@ from vitrail.engines.local import Engine
 from vitrail.explain.evidence import Fit, Here
 from vitrail.runs.features import as_rows
 from vitrail.runs.folder import save_tensors, versions, write_atomically
-from vitrail.runs.judge import Judge, target_share
+from vitrail.runs.judge import Judge, chance_of, counts_of, target_share
 from vitrail.runs.setup import all_rows, held_rows, training_of, training_rows
 
 BEHIND = "behind.safetensors"  # what a site was told about itself at the end
@@ -87,9 +87,10 @@ class Site:
         )
         write_atomically(self.home / ROWS, self.data.fingerprint + "\n")
         share = torch.from_numpy(target_share(self.agreed.study, self.data))
-        rows = torch.tensor([len(self.data.train_y), len(self.data.test_y)])
+        said = torch.tensor(chance_of(self.agreed.study, self.data), dtype=torch.float64)
+        rows = torch.tensor(counts_of(self.agreed.study, self.data))
         words = {"fingerprint": self.data.fingerprint, "versions": versions()}
-        return Message("prepare", words, {"rows": rows, "target": share})
+        return Message("prepare", words, {"rows": rows, "target": share, "chance": said})
 
     def on_round(self, asked: Message) -> Message:
         s, r, place = (asked.words[k] for k in WHERE)

@@ -19,7 +19,7 @@ from vitrail.deploy.agreement import ANEW, Agreement
 from vitrail.engines.wire import Line, sentences
 from vitrail.methods import AnyMethod
 from vitrail.report.words import several, size
-from vitrail.runs.setup import COVERAGE, MAJORITY, last_splits
+from vitrail.runs.setup import COVERAGE, last_splits
 
 WIDTH = 96
 
@@ -31,7 +31,13 @@ STAGES = {  # what happens round a method's own stages: when, as a heading and i
     "finish": ("At the end", "findings"),
 }
 OUT = {  # and what crosses there
-    "rows": "how many rows you train on, and how many are held out for testing",
+    "rows": "how many rows you train on, how many are held out for testing, and how many of these are of their rarest "
+    "class",
+    "rows of numbers": "how many rows you train on, and how many are held out for testing",
+    "chance": "how good always giving the same answer would be on your held-out rows: it tells the share of each class "
+    "among them",
+    "chance of numbers": "how good always giving the same answer would be on your held-out rows: it tells how far the "
+    "target spreads among them",
     "target": "the share of each class among your rows",
     "mean of target": "the mean of the target over your rows",
     "count": "how many of your training rows have a value, for each numeric column",
@@ -42,7 +48,6 @@ OUT = {  # and what crosses there
     f"scores, {ALONE}": "the same for the model trained on your rows alone",
     f"scores, {RECEIVED}": "the same for the model that you were given, before you trained it",
     "scores, train": "at the end the same on your training rows",
-    f"scores, {MAJORITY}": "the same for always giving the most common answer",
     f"scores, {COVERAGE}": "at the end how unsure your model is on the held-out rows, how well that tells its "
     f"mistakes, and how often it is right in those it is surest of; no number about fewer than {FEWEST} rows, and no "
     "two that differ by fewer",
@@ -171,8 +176,8 @@ def phrase(agreement: Agreement, line: Line) -> str:
     words, name = (OUT, line.name) if line.direction == "from site" else (IN, line.name)
     if line.stage == "scores":
         name = "scores" + name[len(name.split(", ")[0]) :]
-    elif line.stage == "prepare" and name == "target" and agreement.study.target.kind == "number":
-        name = "mean of target"
+    elif line.stage == "prepare" and agreement.study.target.kind == "number":
+        name = {"target": "mean of target"}.get(name, f"{name} of numbers")
     return _of(agreement, words.get(name if name in words else name.split("/")[0], name))
 
 

@@ -77,6 +77,7 @@ def page_of(source: Run | Comparison) -> Page:
         wire=wire,
         sites=whole.sites,
         notes=notes,
+        chance=whole.chance.groupby(["site", "metric"], sort=False)["value"].mean().reset_index(),
         row_word=study.row_word,
         newcomers=late,
         run=run,
@@ -131,7 +132,7 @@ def _comparison_of(run: Run) -> Comparison:
     """A run as a comparison of one."""
     name = name_of(run.method)
     scores = [run.scores(split).assign(method=name, seed=run.seed, split=split) for split in ("test", "train")]
-    curves = run.curve().assign(method=name, seed=run.seed)
+    curves, chance = run.curve().assign(method=name, seed=run.seed), run.chance().assign(seed=run.seed)
     info: dict[str, Any] = json.loads(json.dumps(run.info))
     return Comparison(
         run.study,
@@ -142,4 +143,5 @@ def _comparison_of(run: Run) -> Comparison:
         run.ledger.assign(method=name),
         run.sizes,
         info,
+        chance,
     )

@@ -12,7 +12,19 @@ from markupsafe import Markup
 
 from vitrail.methods import TABLE
 from vitrail.report.tables import ScoreTable, lead_method, methods_of, sites_of, traffic, where
-from vitrail.report.words import LAYERS, Interval, listed, metric_words, name, number, several, signed, size, spoken
+from vitrail.report.words import (
+    LAYERS,
+    SAME,
+    Interval,
+    listed,
+    metric_words,
+    name,
+    number,
+    several,
+    signed,
+    size,
+    spoken,
+)
 from vitrail.runs.fit import ALPHA, ShiftFinding
 
 if TYPE_CHECKING:
@@ -31,6 +43,8 @@ def headline(page: Page) -> str:
     many = several(count, "site")
     if not methods:
         return "Nothing has been scored yet."
+    if not was_trained(page):
+        return f"Nothing was trained: each of {many} was absent in every round."
     if federated:
         by = page.titles[federated[0]] if len(federated) == 1 else several(len(federated), "method")
         what = f"{many} trained {'together ' if count > 1 else ''}with {by}"
@@ -43,11 +57,19 @@ def headline(page: Page) -> str:
     return f"{what}: {several(page.seeds, 'seed')}{rounds}{after}"
 
 
+def was_trained(page: Page) -> bool:
+    return page.run is None or page.run.trained
+
+
 def findings(page: Page, table: ScoreTable) -> list[Markup]:
     """The page in a few sentences, each computed from its tables."""
     federated = [m for m in table.methods if m in page.federated]
     words = metric_words(page.metric)
     out: list[Markup] = []
+    if not was_trained(page):
+        loud = Markup('<strong class="warn">Nothing was trained.</strong> ')
+        rest = "No site took part in any round: all scores on this page are those of the model that everybody started "
+        out.append(loud + rest + "from, and say nothing about the method.")
     if len(table.rows) == 1 and table.methods:
         site, scores = table.rows[0]
         said = [f"{page.titles[m]} {number(c.value)}" for m, c in zip(table.methods, scores, strict=True)]
@@ -60,6 +82,7 @@ def findings(page: Page, table: ScoreTable) -> list[Markup]:
         said = [name(page.titles[best]), name(str(worst_site)), spoken(interval), words]
         text = Markup("Best for the site served worst: {}. Its worst site, {}, reaches {} in {}.").format(*said)
         out.append(text + _rivals(table, best, federated))
+    out += _chance_sentences(page, table)
     joining, worst = _joining(page), _worst_sentence(page, table)
     out += worst + joining if page.kind == "run" else joining + worst
     out += _traffic_sentences(page, federated)
@@ -155,6 +178,8 @@ def _rivals(table: ScoreTable, best: str, federated: list[str]) -> str:
     """How many methods cannot be told from the best one."""
     worst = _worst_of(table, federated)
     interval, others = worst[best], len(worst) - 1
+    if not interval.known and others:
+        return " Without an interval, this order may be chance."
     near = sum(interval.low <= w.value <= interval.high for m, w in worst.items() if m != best)
     if not near:
         return ""
@@ -174,6 +199,27 @@ def _scores_sentence(page: Page, table: ScoreTable, column: int) -> Markup:
     return Markup("{} reaches from {} to {} in {} over {} sites; the median site has {}.").format(
         title, number(min(known)), number(max(known)), words, len(known), number(float(np.median(known)))
     )
+
+
+def _chance_sentences(page: Page, table: ScoreTable) -> list[Markup]:
+    """What somebody reaches who knows nothing, who is no better than that, and which sites are small."""
+    known = {site: v for site, v in table.chance.items() if math.isfinite(v)}
+    out = []
+    if known and (lead := lead_method(page, table.methods)) is not None:
+        low, high, column = min(known.values()), max(known.values()), table.methods.index(lead)
+        reach = number(low) if number(low) == number(high) else f"from {number(low)} to {number(high)}, by site"
+        sign = -1 if page.lower_is_better else 1
+        scores = {site: cells[column].value for site, cells in table.rows if site in known}
+        behind = [site for site, value in scores.items() if sign * (value - known[site]) <= 0]
+        text = Markup("{} would reach {}.").format(SAME.capitalize(), reach)
+        if behind:
+            who = listed([Markup("{} ({})").format(name(site), number(scores[site])) for site in behind])
+            text += Markup(" {} is no better than that at {}.").format(page.titles[lead], who)
+        out.append(text)
+    few = [Markup("{} ({})").format(name(site), rows) for site, rows in page.few.items()]
+    if few:
+        out.append(Markup("On few hold-out {}s stand the scores of {}.").format(page.row_word, listed(few)))
+    return out
 
 
 def alone_title() -> str:

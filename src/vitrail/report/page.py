@@ -9,7 +9,7 @@ from __future__ import annotations
 import base64
 import hashlib
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Literal
 
@@ -19,8 +19,10 @@ from markupsafe import Markup
 from vitrail.report.findings import headline
 from vitrail.report.frame import fill, fill_part, part
 from vitrail.report.sections import chosen
-from vitrail.report.tables import ScoreTable, score_table, sites_of
+from vitrail.report.tables import ScoreTable, score_table, sites_of, where
 from vitrail.runs.run import Run
+from vitrail.studies.intervals import LEAST
+from vitrail.study import NUMBER_METRICS
 
 
 @dataclass(frozen=True)
@@ -50,6 +52,7 @@ class Page:
     notes: list[str]  # attribution, what the page left out
     row_word: str = "row"  # what a row of a site is called
     newcomers: Sequence[str] = ()  # sites that came after training
+    chance: pd.DataFrame = field(default_factory=pd.DataFrame)  # site, metric, value: of always the same answer
     run: Run | None = None  # where the page is of one run: its facts, and what was made of them
 
     @property
@@ -60,6 +63,27 @@ class Page:
     @property
     def seeds(self) -> int:
         return 0 if self.scores.empty else self.scores["seed"].nunique()
+
+    @property
+    def has_intervals(self) -> bool:
+        """Whether there are seeds enough for intervals that say something."""
+        return self.seeds >= LEAST
+
+    @property
+    def classes(self) -> bool:
+        """Whether the target is one of some classes, and no number."""
+        return self.metric not in NUMBER_METRICS
+
+    @property
+    def few(self) -> dict[str, str]:
+        """Sites whose scores stand on few hold-out rows -> how many."""
+        told = self.sites.get("few_rows", ())
+        return {site: words for site, words in zip(self.sites.get("site", ()), told, strict=False) if words}
+
+    def chance_in(self, metric: str) -> dict[str, float]:
+        """Site -> what always giving the same answer comes to on its hold-out rows."""
+        told = where(self.chance, metric=metric)
+        return {} if told.empty else dict(zip(told["site"], told["value"].astype(float), strict=True))
 
     @property
     def site_names(self) -> list[str]:

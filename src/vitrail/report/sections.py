@@ -33,7 +33,7 @@ from vitrail.report.findings import (
 from vitrail.report.heatmap import heatmaps
 from vitrail.report.learned import read_learned
 from vitrail.report.tables import lead_method, methods_of, score_table, traffic, where
-from vitrail.report.words import ANSWERS, LAYERS, VERDICT_CLASS, Interval, metric_words
+from vitrail.report.words import ANSWERS, LAYERS, SAME, VERDICT_CLASS, Interval, metric_words
 
 if TYPE_CHECKING:
     from vitrail.report.page import Page
@@ -151,7 +151,8 @@ def _doubt(page: Page) -> Contents:
     run = _run(page)
     told, curve = read_doubt(run.sites, run.facts), run.curve()
     assert told is not None
-    return doubt.contents(told, curve[curve["metric"] == page.metric], metric_words(page.metric), page.lower_is_better)
+    curve, words = curve[curve["metric"] == page.metric], metric_words(page.metric)
+    return doubt.contents(told, curve, words, page.lower_is_better, page.chance_in(page.metric))
 
 
 def _chosen(page: Page) -> Contents:
@@ -214,10 +215,11 @@ def _joining(page: Page) -> Contents:
     verdicts = where(page.verdicts, metric=page.metric)
     verdicts = verdicts if verdicts.empty else verdicts.sort_values("gain", ascending=False, kind="stable")
     rows = [{**r, "method": page.titles.get(r["method"], r["method"])} for r in verdicts.to_dict("records")]
-    gains = [Gain(r["site"], r["method"], Interval(r["gain"], r["low"], r["high"]), r["verdict"]) for r in rows]
+    ends = ("low", "high") if page.has_intervals else ()  # two seeds allow none that says something
+    gains = [Gain(r["site"], r["method"], Interval(r["gain"], *(r[e] for e in ends)), r["verdict"]) for r in rows]
     return {
         "verdicts": rows,
-        "figure": figures.verdict_figure(gains, f"gain in {metric_words(page.metric)}"),
+        "figure": figures.verdict_figure(gains, f"gain in {metric_words(page.metric)}", page.few),
         "answers": ANSWERS,
         "verdict_class": VERDICT_CLASS,
         "alone": alone_title(),
@@ -238,11 +240,13 @@ def _spread(page: Page) -> Contents:
         rows.append(Spread(page.titles[method], method in page.yardsticks, dots, *table.worsts[i]))
     sign = 1 if page.lower_is_better else -1
     rows.sort(key=lambda r: sign * r.interval.value if r.worst else 0)
-    return {"figure": figures.spread_figure(rows, metric_words(page.metric), page.lower_is_better)}
+    same = [(site, value) for site, value in table.chance.items() if math.isfinite(value)]
+    rows.append(Spread(SAME, True, same, None, Interval(math.nan)))
+    return {"figure": figures.spread_figure(rows, metric_words(page.metric), page.lower_is_better, page.few)}
 
 
 def _coverage(page: Page) -> Contents:
-    return coverage.contents(_run(page))
+    return coverage.contents(_run(page), page.chance_in("accuracy"), page.few)
 
 
 def _has_curves(page: Page) -> bool:
@@ -257,7 +261,9 @@ def _curves(page: Page) -> Contents:
     order, curves = _worst_first(page), where(page.curves, metric=page.metric)
     drawn = order[: figures.PANELS]
     return {
-        "figure": figures.curves_figure(curves, drawn, page.titles, page.yardsticks, words, banded),
+        "figure": figures.curves_figure(
+            curves, drawn, page.titles, page.yardsticks, words, banded, page.table.chance, page.few
+        ),
         "banded": [page.titles[m] for m in banded] if len(banded) < len(methods) else [],
         "yards": any(m in page.yardsticks for m in methods),
         "more_sites": len(order) - len(drawn),
@@ -286,12 +292,16 @@ def _more(page: Page) -> Contents:
     pairs = set() if page.scores.empty else set(zip(page.scores["metric"], page.scores["split"], strict=True))
     others = sorted(pairs - {(page.metric, "test")}, key=lambda o: (o[1] != "test", o[0] != page.metric, o[0]))
     columns = [c for c in page.sites.columns if c not in ("site", "train_rows", "test_rows")]
+    rare = {"test_rarest": f"hold-out {page.row_word}s of their rarest class", "few_rows": f"few {page.row_word}s"}
+    columns = [c for c in columns if c != "test_rarest" or page.classes]
+    usual = {m: score_table(page, m).chance_mean for m in set(page.summary.get("metric", ()))}
     return {
         "summary": page.summary.to_dict("records"),
         "others": [score_table(page, m, s) for m, s in others],
         "site_rows": page.sites.to_dict("records"),
         "site_columns": columns,
-        "site_heads": [(c.replace("_", " "), "") for c in columns],
+        "site_heads": [(rare.get(c, c.replace("_", " ")), "") for c in columns],
+        "usual": usual,
         "facts": undrawn(page),
         "more_sites": max(0, len(_worst_first(page)) - figures.PANELS) if _has_curves(page) else 0,
     }

@@ -72,7 +72,7 @@ def adopt(run: Run, name: str, frame: pd.DataFrame) -> Run:
             "fingerprints": {**run.info["fingerprints"], name: data.fingerprint},
             "newcomers": [*run.info.get("newcomers", []), name],
         },
-        history=pd.concat([run.history, pd.DataFrame(history, columns=HISTORY)], ignore_index=True),
+        history=pd.concat([run.history, pd.DataFrame(history + judge.chance(), columns=HISTORY)], ignore_index=True),
         ledger=pd.concat([run.ledger, _ledger(run, name, history)], ignore_index=True),
         models={**run.models, name: model},
         encoders={**run.encoders, name: data.encoder},

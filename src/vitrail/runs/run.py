@@ -28,7 +28,7 @@ from vitrail.explain.trust import Trust, read_trust
 from vitrail.methods import AnyMethod
 from vitrail.runs.fit import ShiftFinding
 from vitrail.runs.folder import Folder, check_sites, load_facts, save_facts, save_tensors, site_folder, write_atomically
-from vitrail.runs.setup import COVERAGE, build_task, loss_of, wire_lines, with_ends, with_facts
+from vitrail.runs.setup import COVERAGE, MAJORITY, build_task, loss_of, wire_lines, with_ends, with_facts
 from vitrail.study import Study
 
 # split: test or train, of the site's own model; test:NAME of a model carried beside it
@@ -129,6 +129,17 @@ class Run:
         last = last[last["round"] == last["round"].max()]
         return pd.DataFrame(last[["site", "metric", "value"]]).reset_index(drop=True)
 
+    def chance(self) -> pd.DataFrame:
+        """site, metric, value: what always giving the same answer comes to on each site's own hold-out rows (the most
+        common class, or the mean). Nothing of a run made before Vitrail kept it."""
+        rows = self.history[self.history.split == f"test:{MAJORITY}"]
+        return rows[["site", "metric", "value"]].reset_index(drop=True)
+
+    @property
+    def trained(self) -> bool:
+        """Whether any site took part in any round of training."""
+        return any(self.info.get("took_part", {"": 1}).values())
+
     def uncertainty(self) -> pd.DataFrame:
         """site, rows, doubt, auroc, accuracy, kept, accuracy_kept: how unsure each site's model is in the end, on the
         site's own hold-out rows, and what that is worth.
@@ -199,6 +210,7 @@ class Run:
     def beside(self) -> pd.DataFrame:
         """round, site, model, metric, value: of the models carried beside each site's own, on its hold-out rows."""
         rows = self.history[(self.history.stage == 0) & self.history.split.str.startswith("test:")]
+        rows = rows[rows.split != f"test:{MAJORITY}"]  # nobody carries that: see `chance`
         rows = rows.assign(model=rows.split.str.removeprefix("test:"))
         return rows[["round", "site", "model", "metric", "value"]].reset_index(drop=True)
 
@@ -297,7 +309,7 @@ class Run:
             methods.build(info["method"]["name"], {k: v for k, v in info["method"].items() if k != "name"}),
             info["seed"],
             info,
-            our_table(path / "scores.csv"),
+            our_table(path / "scores.csv")[HISTORY],
             our_table(path / "ledger.csv"),
             models,
             encoders,
@@ -316,6 +328,12 @@ def along(history: pd.DataFrame) -> pd.DataFrame:
     ends = test.groupby("stage")["round"].max()
     before = test.stage.map(lambda s: int(ends[ends.index < s].sum()))
     return test.assign(round=test["round"] + before)[["round", "site", "metric", "value"]].reset_index(drop=True)
+
+
+def mark_few(frame: pd.DataFrame, sizes: pd.DataFrame, by: str = "site") -> pd.DataFrame:
+    """A table of results with the column `few_rows`: on how few hold-out rows the site's scores stand, else nothing."""
+    known = dict(zip(sizes["site"], sizes["few_rows"], strict=True)) if "few_rows" in sizes else {}
+    return frame.assign(few_rows=[known.get(site, "") for site in frame[by]])
 
 
 def pseudonyms_of(path: Path, sites: Sequence[str]) -> dict[str, str]:
@@ -346,7 +364,7 @@ def write_run(folder: Folder, run: Run) -> None:
     """The finished run; run.json last, since it says so."""
     path = folder.path
     write_atomically(path / "study.toml", run.study.to_toml())
-    for name, frame in (("scores", run.history), ("ledger", run.ledger), ("sites", run.sizes)):
+    for name, frame in (("scores", mark_few(run.history, run.sizes)), ("ledger", run.ledger), ("sites", run.sizes)):
         write_atomically(path / f"{name}.csv", frame.to_csv(index=False))
     kept = run.info.get("keep_updates", False)
     lines = [line._asdict() for line in wire_lines(run.study, run.method, kept, len(run.sites))]

@@ -32,7 +32,7 @@ from vitrail.study import Study
 
 Away = Mapping[str, Sequence[tuple[int, int]]]  # site -> rounds it is absent, first to last, counted from 1
 CURVE_POINTS = 40  # evaluations along a run
-MAJORITY = "majority"  # the name of the model that always gives the most common answer
+MAJORITY = "majority"  # the name of the model that always gives the same answer: the most common, or the mean
 COVERAGE = "coverage"  # the split under which stands what doubt is worth on the hold-out rows
 
 
@@ -104,9 +104,9 @@ def wire_lines(study: Study, method: AnyMethod, keep_updates: bool = False, site
     if publishes(task, method):
         lines += evidence_lines(study)
     lines += [Line("scores", "from site", m, (), "float64", 8, evaluations, "each") for m in study.metrics]
-    beside = beside_of(task, method)
-    for model, times in [(name, evaluations) for name in beside] + [(MAJORITY, 1)] * bool(beside):
-        lines += [Line("scores", "from site", f"{m}, {model}", (), "float64", 8, times, "each") for m in study.metrics]
+    for model in beside_of(task, method):
+        names = [f"{m}, {model}" for m in study.metrics]
+        lines += [Line("scores", "from site", name, (), "float64", 8, evaluations, "each") for name in names]
     if COVERAGE in last_splits(task):
         first, *_, last = points = [m for m in DOUBT if "@" in m]
         told = {f"{first} to {last}": (len(points),)} | {m: () for m in DOUBT if m not in points}

@@ -28,6 +28,7 @@ from vitrail.runs.run import HISTORY, Run, pseudonyms_of, write_pseudonyms, writ
 from vitrail.runs.setup import (
     Away,
     absence,
+    asks,
     build_task,
     check_keeping,
     check_options,
@@ -116,6 +117,9 @@ class RunSites(Protocol):
 
     def late(self) -> list[tuple[Any, ...]]: ...
 
+    def chance(self) -> list[tuple[Any, ...]]:
+        """What always giving the same answer would come to at every site, as rows of HISTORY."""
+
     def models(self, moment: Moment) -> dict[str, dict[str, Tensor]]:
         """Each site's settled state, where it is at hand."""
 
@@ -142,6 +146,7 @@ def train(
     total = sum(stage.rounds for stage in runner.stages)
     history: list[tuple[Any, ...]] = []
     paths: dict[str, list[Fact]] = {}  # facts of every round
+    took_part = [0] * len(runner.names)  # rounds of training
     moment = None
     if folder:
         if resume:
@@ -149,7 +154,7 @@ def train(
             if is_finished(folder.path):
                 return Run.load(folder.path)
             if back := _restore(folder, runner):
-                moment, history, before = back
+                moment, history, before, took_part = back
                 paths = {k: [f._replace(value=v) for v in f.value] for k, f in before.items()}
                 folder.log("resumed", stage=moment.stage, round=moment.round)
         else:
@@ -165,6 +170,8 @@ def train(
         history += sites.rows(last, ("test",))
     for last in runner.run(moment):
         done += 1
+        if not asks(runner.stages[last.stage]):
+            took_part = [n + here for n, here in zip(took_part, last.present.tolist(), strict=True)]
         if kept := {k: f._replace(value=f.value.cpu()) for k, f in last.facts.items() if f.every}:
             number = Fact(torch.tensor(last.round), (), ROUND, every=True)
             for k, f in ({ROUND: number} | kept).items():
@@ -187,9 +194,10 @@ def train(
         if folder and runner.keep_reports and last.stage == 0:  # later stages publish, or train alone
             folder.keep_updates(runner.names, last, runner.reports)
         if folder and done < total and time.monotonic() - saved >= checkpoint_seconds:
-            extra = {"history": history, "ledger": runner.ledger.counts}
+            extra: dict[str, Any] = {"history": history, "ledger": runner.ledger.counts}
             extra |= {"outcasts": runner.outcasts, "unusual": runner.unusual}
             extra |= {"names": runner.names, "sizes": runner.ledger.sizes}  # of a message: for those who look on
+            extra |= {"took_part": took_part, "chance": sites.chance()}
             folder.checkpoint(runner.names, last, extra, _stacked(paths))
             folder.log("checkpoint", stage=last.stage, round=last.round)
             saved = time.monotonic()
@@ -197,7 +205,8 @@ def train(
             progress(done, total)
     info |= {"outcasts": runner.outcasts, "unusual": runner.unusual} if runner.outcasts or runner.unusual else {}
     info = {**info, "finished": True, "seconds": round(time.monotonic() - began, 3)}
-    history += sites.late()
+    info["took_part"] = dict(zip(runner.names, took_part, strict=True))
+    history += sites.late() + sites.chance()
     run = Run(
         study,
         method,
@@ -266,7 +275,7 @@ def facts_of(runner: Rounds, last: Moment, paths: Facts, at: list[int]) -> Facts
     return {k: in_order(f, order) for k, f in ends.items()} | {k: in_order(f, order, 1) for k, f in paths.items()}
 
 
-def _restore(folder: Folder, runner: Rounds) -> tuple[Moment, list[tuple[Any, ...]], Facts] | None:
+def _restore(folder: Folder, runner: Rounds) -> tuple[Moment, list[tuple[Any, ...]], Facts, list[int]] | None:
     back = folder.restore(runner.names, runner.shape_at)
     if back is None:
         return None
@@ -274,7 +283,7 @@ def _restore(folder: Folder, runner: Rounds) -> tuple[Moment, list[tuple[Any, ..
     runner.ledger.counts.update(at["ledger"])
     runner.outcasts.update(at.get("outcasts", {}))
     runner.unusual.update(at.get("unusual", {}))
-    return moment, [tuple(row) for row in at["history"]], paths
+    return moment, [tuple(row) for row in at["history"]], paths, at["took_part"]
 
 
 def _ledger(runner: Rounds, study: Study, method: AnyMethod, sizes: pd.DataFrame, asked: list[str]) -> pd.DataFrame:

@@ -6,7 +6,7 @@ import json
 import math
 import tomllib
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -19,6 +19,7 @@ from vitrail.data.encode import fingerprint_rows
 from vitrail.data.read import clean
 from vitrail.methods import TABLE
 from vitrail.runs.folder import Folder, write_atomically
+from vitrail.runs.run import mark_few
 from vitrail.runs.setup import check_trainable, resolve
 from vitrail.runs.train import federate
 from vitrail.studies.intervals import interval
@@ -26,6 +27,7 @@ from vitrail.studies.pool import Step, done
 from vitrail.study import LOWER_IS_BETTER, SHARES, Study
 
 SCORES = ["method", "seed", "site", "split", "metric", "value"]
+CHANCE = ["seed", "site", "metric", "value"]  # what always giving the same answer comes to on the hold-out rows
 VERDICTS = ["site", "metric", "method", "alone", "joined", "gain", "low", "high", "verdict", "why"]
 
 
@@ -41,6 +43,16 @@ class Comparison:
     ledger: pd.DataFrame  # method, site, stage, direction, messages, bytes
     sites: pd.DataFrame
     info: dict[str, Any]
+    chance: pd.DataFrame = field(default_factory=lambda: pd.DataFrame(columns=CHANCE))  # see CHANCE
+
+    def results(self) -> pd.DataFrame:
+        """`scores`, and beside each on hold-out rows what always giving the same answer comes to; `few_rows` says where
+        they are few."""
+        beside = self.chance.rename(columns={"value": "chance"}).assign(split="test")
+        wide = self.scores.merge(
+            beside.astype({"seed": self.scores.seed.dtype}), "left", ["seed", "site", "split", "metric"]
+        )
+        return mark_few(wide, self.sites)
 
     def summary(self) -> pd.DataFrame:
         """For each method and metric: mean over sites and worst site, with intervals over seeds."""
@@ -205,9 +217,10 @@ def compare(
         parts = done(jobs, _part, dict(sites), workers, tell, _Job.known)
         result = _gathered(study, names, seeds, parts, marks)
         if folder:
-            write_atomically(folder.path / "comparison.csv", result.scores.to_csv(index=False))
-            write_atomically(folder.path / "summary.csv", result.summary().to_csv(index=False))
-            write_atomically(folder.path / "verdicts.csv", result.verdicts().to_csv(index=False))
+            write_atomically(folder.path / "comparison.csv", result.results().to_csv(index=False))
+            worst, verdicts = mark_few(result.summary(), result.sites, "worst_site"), result.verdicts()
+            write_atomically(folder.path / "summary.csv", worst.to_csv(index=False))
+            write_atomically(folder.path / "verdicts.csv", mark_few(verdicts, result.sites).to_csv(index=False))
             write_atomically(folder.path / "order.json", json.dumps({"methods": names, "seeds": seeds}))
             folder.log("finished", methods=names, seeds=seeds)
     finally:
@@ -274,6 +287,7 @@ def _part(job: _Job, sites: Mapping[str, pd.DataFrame], step: Step) -> dict[str,
         "seed": job.seed,
         "scores": scores.to_numpy().tolist(),
         "curve": run.curve()[["round", "site", "metric", "value"]].to_numpy().tolist(),
+        "chance": run.chance().to_numpy().tolist(),
         "ledger": run.ledger.to_dict("records"),
         "sites": run.sizes.to_dict("records"),
         "versions": run.info["versions"],
@@ -292,6 +306,8 @@ def _gathered(
         for site, metric, value, split in p["scores"]
     ]
     curves = [(p["method"], p["seed"], *row) for p in parts for row in p["curve"]]
+    told = {p["seed"]: p.get("chance", []) for p in parts}  # the same under every method
+    chance = [(seed, *row) for seed, rows in told.items() for row in rows]
     ledger = [{"method": p["method"], **row} for p in parts if p["seed"] == seeds[0] for row in p["ledger"]]
     return Comparison(
         study,
@@ -302,4 +318,5 @@ def _gathered(
         pd.DataFrame(ledger),
         pd.DataFrame(parts[0]["sites"]),
         {"fingerprints": marks, "versions": parts[0]["versions"]},
+        pd.DataFrame(chance, columns=CHANCE),
     )

@@ -11,6 +11,8 @@ from collections.abc import Sequence
 
 from scipy.special import stdtrit
 
+LEAST = 3  # seeds: from two, Student's t makes an interval 12.7 standard errors wide on each side
+
 
 def interval(
     values: Sequence[float], test_share: float, within: tuple[float, float] = (-math.inf, math.inf)
@@ -32,3 +34,17 @@ def interval(
     variance = sum((v - mean) ** 2 for v in known) / (n - 1)
     half = float(stdtrit(n - 1, 0.975)) * math.sqrt(variance * (1 / n + test_share / (1 - test_share)))
     return mean, max(mean - half, within[0]), min(mean + half, within[1])
+
+
+def says_nothing(low: float, high: float, seeds: int, chance: float, best: float) -> bool:
+    """Whether an interval is not worth drawing: it is of two seeds, or it reaches from what always giving the same
+    answer comes to (`chance`) to the best score there is.
+
+    >>> says_nothing(0.7, 0.8, 2, 0.5, 1.0), says_nothing(0.4, 1.0, 5, 0.5, 1.0), says_nothing(0.6, 1.0, 5, 0.5, 1.0)
+    (True, True, False)
+    """
+    if not (math.isfinite(low) and math.isfinite(high)):
+        return False
+    if math.isnan(chance) or chance == best:  # not known, or always right already: then from the worst score
+        chance = 0.0 if best > 0 else math.inf
+    return seeds < LEAST or (low <= min(chance, best) and high >= max(chance, best))
