@@ -73,6 +73,12 @@ class Protect(Strict):
     rows_least: int = Field(default=0, ge=0)  # no site with fewer training rows takes part
 
 
+class Screen(Strict):
+    """Whose data does not fit, before the first round: what sites publish of their columns for it."""
+
+    ask: bool = True  # false: nothing of the kind crosses, and no run says whose data does not fit
+
+
 class Study(Table):
     """Features, target, split, network, training, method, seeds, metrics."""
 
@@ -81,6 +87,7 @@ class Study(Table):
     network: Network = Network()
     training: TrainingSpec = TrainingSpec()
     method: dict[str, Any] = Field(default_factory=lambda: {"name": methods.DEFAULT})  # and hyperparameters
+    screen: Screen = Screen()
     seeds: tuple[int, ...] = SEEDS
     metrics: tuple[str, ...] = ()
     parties: dict[str, Party] = Field(default={})  # where they hold columns of the same people; empty: rows of others
@@ -163,6 +170,7 @@ class Study(Table):
         if self.site_column:
             out.append(f"site_column = {toml_value(self.site_column)}")
         sections = ("target", *["images"] * bool(self.images), "split", "network", "training", "method")
+        sections += () if self.images or self.parties else ("screen",)
         more = [*["match"] * bool(self.match), *["protect"] * (self.protect != Protect())]
         for section in (*sections, *more):
             out += ["", f"[{section}]"]
@@ -308,6 +316,7 @@ __all__ = [
     "Network",
     "Party",
     "Protect",
+    "Screen",
     "Split",
     "Study",
     "Table",

@@ -18,20 +18,19 @@ from vitrail.cli import app
 from vitrail.core.facts import OWN
 from vitrail.data.encode import Encoder, fit_encoders
 from vitrail.data.read import clean
-from vitrail.explain.evidence import LABEL
 from vitrail.explain.look import NOTHING, Look, View, look
 from vitrail.explain.readings import InputLayers
 from vitrail.explain.text import to_text
-from vitrail.runs.fit import ShiftFinding
 from vitrail.runs.look import behind, look_behind
 from vitrail.runs.setup import build_task
+from vitrail.screen.found import LABEL, Finding
 
 STUDY = vt.Study.load(vt.datasets.packaged("heart_disease.toml"))
 SITES = vt.datasets.heart_disease()
 
 
-def finding(feature: str, kind: str) -> ShiftFinding:
-    return ShiftFinding("here", feature, kind, 1.0, 0.99, f"here, {feature}: something")
+def finding(feature: str, kind: str) -> Finding:
+    return Finding("here", feature, kind, True, 1.0, f"here, {feature}: something")
 
 
 def encoder_of(frame: pd.DataFrame, study: vt.Study = STUDY) -> Encoder:
@@ -53,7 +52,7 @@ def others_model(site: str, encoder: Encoder) -> Callable[[pd.DataFrame], np.nda
     return lambda rows: model.predict_log_proba(encoder.matrix(rows))
 
 
-def seen(site: str, frame: pd.DataFrame, *findings: ShiftFinding, study: vt.Study = STUDY, **given: object) -> View:
+def seen(site: str, frame: pd.DataFrame, *findings: Finding, study: vt.Study = STUDY, **given: object) -> View:
     encoder = encoder_of(frame, study)
     expects = others_model(site, encoder) if study is STUDY else None
     return look(site, frame, study, encoder, findings, expects=expects, **given).views[0]  # type: ignore[arg-type]

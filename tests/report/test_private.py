@@ -18,7 +18,7 @@ from vitrail.data.read import clean
 from vitrail.explain.look import Look, look
 from vitrail.explain.readings import InputLayers
 from vitrail.report.private import render_private
-from vitrail.runs.fit import ShiftFinding
+from vitrail.screen.found import Finding
 
 STUDY = vt.Study.load(vt.datasets.packaged("heart_disease.toml"))
 NAME = "St. <b>Mary's</b> & Söhne"
@@ -30,7 +30,7 @@ def told(site: str = NAME, frame: pd.DataFrame | None = None) -> Look:
     encoder = fit_encoders({site: clean(frame, STUDY)}, STUDY)[site]
     one = np.ones(len(encoder.columns))
     marks = [("oldpeak", "stretched"), ("cp", "recoded"), ("(label)", "swapped label")]
-    findings = [ShiftFinding(site, f, k, 1.0, 0.99, f"{site}, {f}: something") for f, k in marks]
+    findings = [Finding(site, f, k, True, 1.0, f"{site}, {f}: something") for f, k in marks]
     ends = InputLayers(0.3 * one, 1.4 * one, 0 * one, one, 3)
     return look(site, frame, STUDY, encoder, findings, ["chol", "exang"], ends=ends, same=False, study=STUDY.name)
 

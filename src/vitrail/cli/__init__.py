@@ -23,6 +23,7 @@ VERBS = {  # by who uses them, in the order of --help
         studies.demo,
         runs.init,
         parties.match,
+        runs.screen,
         runs.run,
         runs.report,
         runs.ui,

@@ -103,6 +103,7 @@ def join(
     from vitrail.deploy.doctor import need_transport
     from vitrail.deploy.join import Door, agree
     from vitrail.deploy.personal import check_not_left, load_model
+    from vitrail.deploy.proof import Proof
     from vitrail.deploy.site import Site
     from vitrail.report.private import write_look
 
@@ -118,7 +119,7 @@ def join(
         print(f"The study is finished. What this party keeps of it is in {home}.")
         return
     agreement, frame = agree(own, data, accept, publish)
-    site = Site(own.site, frame, agreement, own.home, publish)
+    site = Site(own.site, frame, agreement, own.home, publish, Proof.of(own))
     door = Door(own, site, lambda text: print(f"  {text}", flush=True), keep)
     print(
         f"{own.site} takes part; coordinator at {own.address}. Stop with Ctrl-C and join again at any time.", flush=True

@@ -18,7 +18,8 @@ from vitrail.data.check import find_faults
 from vitrail.data.encode import Encoder
 from vitrail.data.read import take_columns
 from vitrail.data.schema import Feature, Table, canon
-from vitrail.explain.evidence import LABEL, Floats
+from vitrail.explain.readings import Floats
+from vitrail.screen.found import LABEL
 
 MOST_ROWS = 20_000  # enough to tell which reading fits
 CLEAR, LIKELY = 8.0, 2.0  # how much log-likelihood a turned code must gain: unasked, and where a finding asks

@@ -18,8 +18,8 @@ from vitrail.data.encode import Encoder, columns
 from vitrail.data.read import clean
 from vitrail.data.schema import Feature, Table
 from vitrail.explain.causes import ASK, Cause, Expects, find_causes
-from vitrail.explain.evidence import LABEL
 from vitrail.explain.readings import InputLayers, read_levels, read_number
+from vitrail.screen.found import LABEL
 
 BINS = 40  # at most
 CLASSES = 6  # so many are drawn, the largest

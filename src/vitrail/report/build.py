@@ -14,6 +14,7 @@ from vitrail.methods import TABLE, build, name_of
 from vitrail.report.page import Page, render
 from vitrail.runs.newcomer import gains
 from vitrail.runs.run import Run
+from vitrail.runs.screened import unscreened
 from vitrail.runs.setup import wire_lines
 from vitrail.studies.compare import Comparison, load_comparison
 from vitrail.study import LOWER_IS_BETTER, Study
@@ -55,7 +56,10 @@ def page_of(source: Run | Comparison) -> Page:
     notes += [_newcomer_note(run, name) for name in late if run]
     if kept:
         notes.append("This run kept its updates: the coordinator saw each site's own report of each round.")
-    wire = pd.concat([_wire(study, m, len(whole.sites), kept) for m in whole.methods], ignore_index=True)
+    asked = study if run is not None and run.screening else unscreened(study)  # of many runs it is no part of any
+    wire = pd.concat([_wire(asked, m, len(whole.sites), kept) for m in whole.methods], ignore_index=True)
+    if whole.screening is None and not study.images and not study.screen.ask:
+        notes.append("The study asks for no screening (screen.ask = false): whose data does not fit is not told.")
     here = [m for m in TABLE if m in whole.methods]  # in the order of the table of methods
     return Page(
         title=study.name,
@@ -81,6 +85,7 @@ def page_of(source: Run | Comparison) -> Page:
         row_word=study.row_word,
         newcomers=late,
         run=run,
+        screening=whole.screening,
     )
 
 
@@ -115,9 +120,8 @@ def _newcomer_note(run: Run, name: str) -> str:
     return (
         f"{name} came after training: the shared model stood still and only {name}'s private layers were fitted. "
         f"Its {metric.replace('_', ' ')} was {before:.3f} with the shared model and the others' mean layers, and is "
-        f"{after:.3f} with its own. No test of its data was made: that needs what the other sites say of their "
-        f"{run.study.row_word}s, which a run does not keep. The paper's marks are over the layers of all who "
-        "published, its own among them."
+        f"{after:.3f} with its own. Its data was not screened: sites are, together, before the first round. "
+        "The paper's marks are over the layers of all who published, its own among them."
     )
 
 
@@ -144,4 +148,5 @@ def _comparison_of(run: Run) -> Comparison:
         run.sizes,
         info,
         chance,
+        run.screening,
     )

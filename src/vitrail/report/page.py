@@ -21,6 +21,7 @@ from vitrail.report.frame import fill, fill_part, part
 from vitrail.report.sections import chosen
 from vitrail.report.tables import ScoreTable, score_table, sites_of, where
 from vitrail.runs.run import Run
+from vitrail.screen.found import Screening
 from vitrail.studies.intervals import LEAST
 from vitrail.study import NUMBER_METRICS
 
@@ -54,6 +55,7 @@ class Page:
     newcomers: Sequence[str] = ()  # sites that came after training
     chance: pd.DataFrame = field(default_factory=pd.DataFrame)  # site, metric, value: of always the same answer
     run: Run | None = None  # where the page is of one run: its facts, and what was made of them
+    screening: Screening | None = None  # whose data does not fit, where sites were asked
 
     @property
     def yardsticks(self) -> tuple[str, ...]:

@@ -13,13 +13,13 @@ from numpy.typing import NDArray
 
 from vitrail.data.pictures import png
 from vitrail.explain.album import Album
-from vitrail.explain.evidence import LABEL
 from vitrail.explain.hidden import Hidden
 from vitrail.explain.look import NO_MARK, Group, Look, View
 from vitrail.explain.seen import Box
 from vitrail.report import draw
 from vitrail.report.frame import fill, write_page
 from vitrail.report.words import shorten
+from vitrail.screen.found import LABEL
 
 HEAT = (150, 20, 60)  # red, green, blue of what decides
 LARGEST = 256  # pixels of a picture's longer side on the page

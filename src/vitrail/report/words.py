@@ -43,6 +43,7 @@ class LayerWords(NamedTuple):
     neutral: float  # the value that changes nothing
     column: str
     see: str  # what the colours mean
+    silent: str = "did not publish"  # of a site without values
 
 
 LAYERS = {

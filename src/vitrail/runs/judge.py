@@ -19,8 +19,8 @@ from vitrail.core.tensors import each, tensors
 from vitrail.data.encode import Encoder, SiteData
 from vitrail.engines.local import Engine, threads
 from vitrail.engines.rounds import Moment
-from vitrail.runs.fit import Ask, at_hand
-from vitrail.runs.setup import COVERAGE, MAJORITY, all_rows
+from vitrail.runs.screened import Ask
+from vitrail.runs.setup import COVERAGE, MAJORITY
 from vitrail.study import Study
 
 SIZES = ["site", "train_rows", "test_rows", "target", "test_rarest", "few_rows"]
@@ -38,8 +38,9 @@ class Stack(NamedTuple):
 class Judge:
     """Sites on this machine. Scores every site's own model on its own rows."""
 
-    def __init__(self, runner: Engine, study: Study, data: list[SiteData]) -> None:
-        self.runner, self.study, self.data = runner, study, data
+    def __init__(self, runner: Engine, study: Study, data: list[SiteData], ask: Ask = lambda: None) -> None:
+        """`ask`: how the sites are screened, where a run does that."""
+        self.runner, self.study, self.data, self.screen = runner, study, data, ask
         self.sizes = sizes_of(study, data)
         self.at = [0 if runner.method.pools_rows else runner.names.index(site.name) for site in data]
         self.stacks = {split: self._stacks(split) for split in ("test", "train")}
@@ -62,9 +63,6 @@ class Judge:
 
     def encoders(self) -> dict[str, Encoder]:
         return {site.name: site.encoder for site in self.data}
-
-    def ask(self) -> Ask:
-        return at_hand(self.runner.task, all_rows(self.data, self.study))
 
     @torch.no_grad()
     def scores(self, settled: Any, stage: int, round_: int, splits: tuple[str, ...]) -> list[tuple[Any, ...]]:

@@ -17,28 +17,29 @@ from vitrail.core.problems import Problem, VitrailError, nearest
 from vitrail.data.encode import fingerprint_rows, split_rows
 from vitrail.data.read import clean
 from vitrail.explain.album import Album, called, make_album
-from vitrail.explain.evidence import LABEL
 from vitrail.explain.look import Look, look
 from vitrail.explain.readings import InputLayers
 from vitrail.explain.seen import Sight, make_seen
-from vitrail.runs.fit import SYMBOLS, ShiftFinding
+from vitrail.runs.fit import SYMBOLS
 from vitrail.runs.run import Model, Run
 from vitrail.runs.setup import build_task
+from vitrail.screen.found import LABEL, Finding
 from vitrail.study import Study
 
 
 class Behind(NamedTuple):
     """What a coordinator can tell one site about itself: enough for the site to look, and nothing of one other site."""
 
-    findings: list[ShiftFinding]
+    findings: list[Finding]
     layers: dict[str, Tensor] = {}  # noqa: RUF012  the mean of the layers that the others published; empty without any
     others: int = 0  # how many did
 
 
 def behind(run: Run, site: str) -> Behind:
-    known, table = run.known_as(site), run.shifts()  # says so where the method learns no private layers
+    known, table = run.known_as(site), run.shift_table
     means, others = dict[str, Tensor](), 0
-    for key, layer in SYMBOLS.items():
+    for key, layer in SYMBOLS.items() if table is not None and len(table) else ():
+        assert table is not None
         there = table[(table.layer == layer) & (table.site != known)]
         if len(there):
             wide = there.pivot(index="site", columns="feature", values="value")

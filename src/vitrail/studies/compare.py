@@ -6,7 +6,7 @@ import json
 import math
 import tomllib
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -20,8 +20,10 @@ from vitrail.data.read import clean
 from vitrail.methods import TABLE
 from vitrail.runs.folder import Folder, write_atomically
 from vitrail.runs.run import mark_few
+from vitrail.runs.screened import SCREEN, load_screening, save_screening, screen_rows, screens, unscreened
 from vitrail.runs.setup import check_trainable, resolve
 from vitrail.runs.train import federate
+from vitrail.screen.found import Screening
 from vitrail.studies.intervals import interval
 from vitrail.studies.pool import Step, done
 from vitrail.study import LOWER_IS_BETTER, SHARES, Study
@@ -44,6 +46,7 @@ class Comparison:
     sites: pd.DataFrame
     info: dict[str, Any]
     chance: pd.DataFrame = field(default_factory=lambda: pd.DataFrame(columns=CHANCE))  # see CHANCE
+    screening: Screening | None = None  # whose data does not fit: one for all methods
 
     def results(self) -> pd.DataFrame:
         """`scores`, and beside each on hold-out rows what always giving the same answer comes to; `few_rows` says where
@@ -163,7 +166,8 @@ def load_comparison(path: Path) -> Comparison:
     order = json.loads((path / "order.json").read_text(encoding="utf-8"))
     ranked = [p for s in order["seeds"] for m in order["methods"] for p in parts if (p["method"], p["seed"]) == (m, s)]
     study = Study.parse(tomllib.loads(about["study"]))
-    return _gathered(study, order["methods"], order["seeds"], ranked, about["fingerprints"])
+    found = _gathered(study, order["methods"], order["seeds"], ranked, about["fingerprints"])
+    return replace(found, screening=load_screening(path / SCREEN))
 
 
 def seeds_of(study: Study, count: int) -> list[int]:
@@ -202,11 +206,11 @@ def compare(
     if rounds is not None:
         study = study.with_changes(training={"rounds": rounds})
     check_trainable(resolve(study, name, None) for name in names)
-    marks = {n: fingerprint_rows(clean(f, study)) for n, f in sites.items()}
+    cleaned = {n: clean(f, study) for n, f in sites.items()}
+    marks = {n: fingerprint_rows(rows) for n, rows in cleaned.items()}
     folder = _open(out, resume, study, marks, engine, device) if out is not None else None
-    jobs = [
-        _Job(study, name, seed, engine, device, folder.path if folder else None) for seed in seeds for name in names
-    ]
+    place = folder.path if folder else None
+    jobs = [_Job(unscreened(study), name, seed, engine, device, place) for seed in seeds for name in names]
     of = study.training.rounds
 
     def tell(job: _Job, so_far: float) -> None:
@@ -214,8 +218,11 @@ def compare(
             progress(job.words, round(so_far * of), len(jobs) * of)
 
     try:
+        screening = screen_rows(study, cleaned) if screens(study) else None
+        if folder and screening:
+            save_screening(folder.path / SCREEN, screening)
         parts = done(jobs, _part, dict(sites), workers, tell, _Job.known)
-        result = _gathered(study, names, seeds, parts, marks)
+        result = replace(_gathered(study, names, seeds, parts, marks), screening=screening)
         if folder:
             write_atomically(folder.path / "comparison.csv", result.results().to_csv(index=False))
             worst, verdicts = mark_few(result.summary(), result.sites, "worst_site"), result.verdicts()
