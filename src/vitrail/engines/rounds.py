@@ -21,7 +21,7 @@ from vitrail.engines.wire import Contract, Ledger, trace
 from vitrail.protect.guards import AT_REST, Guards, sound
 
 AnyMethod = Method[Any, Any, Any, Any, Any]
-UNUSUAL = 10  # times as long as the median change: told
+UNUSUAL = 10  # times as long as the median change, or as the site's own last one: told
 
 
 @dataclass(frozen=True)
@@ -107,6 +107,7 @@ class Rounds(ABC):
         self.unusual: dict[str, int] = {}  # sites with a change far longer than the others', and in how many rounds
         self.news: list[dict[str, Any]] = []  # events that nobody has written down yet
         self._sizes = torch.full((len(names),), torch.nan, dtype=torch.double)  # of this exchange's changes
+        self._before = self._sizes.clone()  # of the last one's
 
     @abstractmethod
     def start(self) -> Moment:
@@ -178,16 +179,18 @@ class Rounds(ABC):
         return up if bool(good.all()) else each(lambda t: torch.where(per_site(good, t), t, torch.zeros_like(t)), up)
 
     def answered(self, here: Tensor) -> Tensor:
-        """Of those who answered, those whose answer was a report; who went far further than the others is told."""
+        """Of those who answered, those whose answer was a report. Who went far further than the others, or than it did
+        itself the last time, is told."""
         sizes, self._sizes = self._sizes, torch.full_like(self._sizes, torch.nan)
         known = sizes[sizes.isfinite()]
-        if len(known) > 3:
-            for place in (sizes > UNUSUAL * known.median()).nonzero()[:, 0].tolist():
-                name = self.names[place]
-                self.unusual[name] = self.unusual.get(name, 0) + 1
-                if self.unusual[name] == 1:
-                    times = float(sizes[place] / known.median().clamp(min=1e-300))
-                    self.news.append({"event": "unusual", "site": name, "times": round(min(times, 1e9), 1)})
+        usual = torch.full_like(sizes, float(known.median()) if len(known) > 3 else torch.nan)
+        for place in ((sizes > UNUSUAL * usual) | (sizes > UNUSUAL * self._before)).nonzero()[:, 0].tolist():
+            name = self.names[place]
+            self.unusual[name] = self.unusual.get(name, 0) + 1
+            if self.unusual[name] == 1:
+                by = torch.stack([usual[place], self._before[place]]).nan_to_num(torch.inf).min().clamp(min=1e-300)
+                self.news.append({"event": "unusual", "site": name, "times": round(float(sizes[place] / by), 1)})
+        self._before = torch.where(sizes.isfinite(), sizes, self._before)
         if not self.outcasts:
             return here
         return here & torch.tensor([n not in self.outcasts for n in self.names], device=here.device)

@@ -39,9 +39,9 @@ def contents(run: Run) -> dict[str, Any]:
             for site, why in run.info.get("outcasts", {}).items()
         ],
         "unusual": [
-            Markup("{} reported a change more than 10 times as long as the median site’s in {}.").format(
-                name(site), several(rounds, "round")
-            )
+            Markup(
+                "{} reported a change more than 10 times as long as the median site’s, or as its own last one, in {}."
+            ).format(name(site), several(rounds, "round"))
             for site, rounds in run.info.get("unusual", {}).items()
         ],
         "named": [_said(run.sites[i], rows[:, i], rows) for i in named],
