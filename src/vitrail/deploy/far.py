@@ -68,7 +68,7 @@ class FarRounds(Rounds):
                 up = filled(shape, {k: said[name].tensors[k][None] for k in contract.up})
                 up = self.judged(ex, up, each(lambda t: t[i : i + 1], down), [i])  # noqa: B023
                 parts.append((slice(i, i + 1), self.taken(ex, up)))
-        here = self.answered(here)
+        here = self.answered(ex, here)
         coord, facts = self.heard(ex, coord, parts, roster._replace(present=here))
         return coord, facts, self.everyone if bool(here.all()) else here
 

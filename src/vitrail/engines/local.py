@@ -159,7 +159,7 @@ class Engine(Rounds):
         check(down, contract.down, contract.stage, "to site")
         who = None if here is self.everyone or bool(here.all()) else here.nonzero()[:, 0].tolist()
         parts = self.answers(ex, contract, state, down, who, task, rule, feed)
-        here = here if self.device.type == "cuda" else self.answered(here)
+        here = here if self.device.type == "cuda" else self.answered(ex, here)
         return self.heard(ex, coord, parts, roster._replace(present=here))
 
     def answers(

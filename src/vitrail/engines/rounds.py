@@ -107,7 +107,7 @@ class Rounds(ABC):
         self.unusual: dict[str, int] = {}  # sites with a change far longer than the others', and in how many rounds
         self.news: list[dict[str, Any]] = []  # events that nobody has written down yet
         self._sizes = torch.full((len(names),), torch.nan, dtype=torch.double)  # of this exchange's changes
-        self._before = self._sizes.clone()  # of the last one's
+        self._before: dict[type[AnyExchange], Tensor] = {}  # of each kind of exchange, the last one's
 
     @abstractmethod
     def start(self) -> Moment:
@@ -178,19 +178,20 @@ class Rounds(ABC):
                 self.news.append({"event": "set aside", "site": self.names[place], "why": why})
         return up if bool(good.all()) else each(lambda t: torch.where(per_site(good, t), t, torch.zeros_like(t)), up)
 
-    def answered(self, here: Tensor) -> Tensor:
+    def answered(self, ex: AnyExchange, here: Tensor) -> Tensor:
         """Of those who answered, those whose answer was a report. Who went far further than the others, or than it did
         itself the last time, is told."""
         sizes, self._sizes = self._sizes, torch.full_like(self._sizes, torch.nan)
         known = sizes[sizes.isfinite()]
         usual = torch.full_like(sizes, float(known.median()) if len(known) > 3 else torch.nan)
-        for place in ((sizes > UNUSUAL * usual) | (sizes > UNUSUAL * self._before)).nonzero()[:, 0].tolist():
+        before = self._before.get(type(ex), torch.full_like(sizes, torch.nan))
+        for place in ((sizes > UNUSUAL * usual) | (sizes > UNUSUAL * before)).nonzero()[:, 0].tolist():
             name = self.names[place]
             self.unusual[name] = self.unusual.get(name, 0) + 1
             if self.unusual[name] == 1:
-                by = torch.stack([usual[place], self._before[place]]).nan_to_num(torch.inf).min().clamp(min=1e-300)
+                by = torch.stack([usual[place], before[place]]).nan_to_num(torch.inf).min().clamp(min=1e-300)
                 self.news.append({"event": "unusual", "site": name, "times": round(float(sizes[place] / by), 1)})
-        self._before = torch.where(sizes.isfinite(), sizes, self._before)
+        self._before[type(ex)] = torch.where(sizes.isfinite(), sizes, before)
         if not self.outcasts:
             return here
         return here & torch.tensor([n not in self.outcasts for n in self.names], device=here.device)
