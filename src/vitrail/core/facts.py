@@ -51,6 +51,8 @@ CHOSEN = "whose models were mixed into those that sites were given"  # [site] bo
 SURE = "which sites were of the surer half, and chosen for it"  # [site] bool
 SIMILARITY = "how alike the models of two sites are: the cosine of their parameters"  # [user, site]
 
+OUTLYING = "how many times as far from the centre of all reports a site's lies as the median report"  # [site]
+
 GROUP = "the group a site is in"  # [site] int; a number stands for the same group in all rounds in which it is used
 GROUP_SPLIT = "the group that a site was in was split in this round"  # [site] bool
 GROUP_MOVED = "how long the mean update of the site's group is"  # [site], before a split

@@ -65,6 +65,7 @@ class Centres(Method[State, Coord, Work, Down, Up]):
     title: ClassVar[str] = "Centres"
     name: ClassVar[str] = "all sites"
     sees = "sum"
+    counts: ClassVar[frozenset[str]] = frozenset({"weight"})
     places: ClassVar[bool] = True
     told: ClassVar[frozenset[str]] = frozenset({"groups", "group", "losses", "alone", "loss"})
     groups: int = 3
@@ -234,6 +235,7 @@ class Split(Exchange[State, Coord, Hand, Centred, Blocks]):
 
     name: ClassVar[str] = "groups"
     sees = "sum"
+    counts: ClassVar[frozenset[str]] = frozenset({"weight"})
     places: ClassVar[bool] = True
     unsure: ClassVar[frozenset[str]] = frozenset({"fit"})
     settles: ClassVar[frozenset[str]] = frozenset({"params"})

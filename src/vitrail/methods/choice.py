@@ -69,6 +69,7 @@ class Choose(Exchange[State, Coord, Offer, Offer, Costs]):
 
     sees = "sum"
     trains: ClassVar[bool] = False
+    counts: ClassVar[frozenset[str]] = frozenset({"rows"})
     unsure: ClassVar[frozenset[str]] = frozenset({"costs"})
     of: Centres
 
