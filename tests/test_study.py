@@ -233,7 +233,7 @@ BROKEN: list[tuple[str, Callable[[str], str], list[str]]] = [
     ("number with classes", instead('kind = "classes"', 'kind = "number"'), [":8 target", "a number has no classes", "Remove classes"]),
     # methods and metrics
     ("unknown method", instead('"fedprox"', '"fedporx"'), [":28 method.name", "there is no method 'fedporx'", "Did you mean 'fedprox'?"]),
-    ("method no text", instead('name = "fedprox"', "name = 3"), [":28 method.name", "there is no method 3", "Valid: apfl"]),
+    ("method no text", instead('name = "fedprox"', "name = 3"), [":28 method.name", "there is no method 3", "Valid: agreed_mix"]),
     ("unknown hyperparameter", instead("mu = 0.5", "muh = 0.5"), [":29 method.muh", "fedprox has no hyperparameter 'muh'", "Did you mean 'mu'?"]),
     ("dotted hyperparameter", instead("mu = 0.5", '"m.u" = 0.5'), [":29 method.m.u", "has no hyperparameter 'm.u'"]),
     ("wrong hyperparameter", instead("mu = 0.5", 'mu = "much"'), [":29 method.mu", "expected a number >= 0, got 'much'", "Correct mu."]),
