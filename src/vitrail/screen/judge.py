@@ -10,8 +10,8 @@ from vitrail.screen.cause import FADED, Cell, Told, differs, explain, say_absent
 from vitrail.screen.clear import is_clear
 from vitrail.screen.found import Finding
 from vitrail.screen.layout import Numbers
-from vitrail.screen.published import BEYOND, KEPT, LOCATION, MISSING, OUTCOME, PREDICTED, SIZE, VALUE, Published
-from vitrail.screen.shape import middle_of_sites
+from vitrail.screen.published import BEYOND, LOCATION, MISSING, OUTCOME, PREDICTED, SIZE, VALUE, Published
+from vitrail.screen.shape import keeping, middle_of_sites
 from vitrail.screen.weigh import Weighed
 
 FURTHER = 1e-3  # a further cell at the same site must be so much less likely
@@ -84,8 +84,10 @@ def fresh(weighed: Weighed, site: int, column: int) -> Numbers:
     """[test]: those of a cell that no accused cell of the same site is part of."""
     bad = np.flatnonzero(weighed.accused[site])
     own = (weighed.first == column) | (weighed.second == column)
-    return own & ~(np.isin(weighed.first, bad) & (weighed.first != column)) & ~np.isin(
-        weighed.second, [c for c in bad if c != column]
+    return (
+        own
+        & ~(np.isin(weighed.first, bad) & (weighed.first != column))
+        & ~np.isin(weighed.second, [c for c in bad if c != column])
     )
 
 
@@ -105,11 +107,8 @@ def suspects_of(weighed: Weighed, cells: list[tuple[float, int, int]]) -> list[t
         which = np.flatnonzero(weighed.family == family)
         gap = np.nan_to_num(weighed.mine[:, which] - weighed.theirs[:, which]) > least
         np.logical_or.at(may.T, weighed.first[which], gap.T)
-    for family in (KEPT, OUTCOME):
-        which = np.flatnonzero(weighed.family == family)
-        mine, theirs = weighed.mine[:, which], weighed.theirs[:, which]
-        lost = (weighed.rows[:, which] > 0) & (mine * np.sign(theirs) < 0.5 * np.abs(theirs)) & (np.abs(theirs) > 0.1)
-        np.logical_or.at(may.T, weighed.first[which], lost.T)
+    for with_outcome in (False, True):
+        may |= np.nan_to_num(keeping(p, weighed.accused, with_outcome)[0], nan=1.0) < 0.6
     may[:, -1] = True
     return [c for c in cells if may[c[1], c[2]]]
 
@@ -150,7 +149,8 @@ def accuse(weighed: Weighed, site: int, rest: float) -> list[Finding]:
         told = explain(cell)
         strength = float(over[best])
         sure = weighed.alike or is_clear(cell, told)
-        if not sure and (out or strength < max(ALONE, FARTHER * rest)):
+        mix = column == weighed.outcome and told.kind == "other"  # where sites differ, outcomes may be others as well
+        if not sure and (out or mix or strength < max(ALONE, FARTHER * rest)):
             told = differs(weighed, site, column, middle_of_sites(weighed.published))
         out.append(_finding(weighed, site, column, told, strength))
         columns.append(column)
