@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -40,7 +41,8 @@ class Cell:
         self.known = float(np.nan_to_num(p.known[site, column]))
         self.own = np.flatnonzero(self._own())
         beyond, family = weighed.beyond[site, self.own], weighed.family[self.own]
-        self.loud = {f: float(beyond[family == f].max(initial=0.0)) for f in weighed.families}
+        loud = {f: float(beyond[family == f].max(initial=0.0)) for f in weighed.families}
+        self.loud = defaultdict(float, loud)  # of some families there may be no test
         self.counted = float(beyond[weighed.marginal[self.own]].max(initial=0.0))
         # whether ties with the outcome tell of this column: not where the outcome itself is in doubt
         self.predictable = bool((weighed.reach[site][weighed.predicted] < 2.5).all())
