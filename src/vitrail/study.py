@@ -57,6 +57,12 @@ class TrainingSpec(Strict):
     memory: Literal["fresh", "own", "kept"] = "own"  # of the optimiser, what outlives a round: none, own layers', all
 
 
+class Screen(Strict):
+    """Whose data does not fit, before the first round: what sites publish of their columns for it."""
+
+    ask: bool = True  # false: nothing of the kind crosses, and no run says whose data does not fit
+
+
 class Study(Table):
     """Features, target, split, network, training, method, seeds, metrics."""
 
@@ -65,6 +71,7 @@ class Study(Table):
     network: Network = Network()
     training: TrainingSpec = TrainingSpec()
     method: dict[str, Any] = Field(default_factory=lambda: {"name": methods.DEFAULT})  # and hyperparameters
+    screen: Screen = Screen()
     seeds: tuple[int, ...] = SEEDS
     metrics: tuple[str, ...] = ()
     parties: dict[str, Party] = Field(default={})  # where they hold columns of the same people; empty: rows of others
@@ -146,6 +153,7 @@ class Study(Table):
         if self.site_column:
             out.append(f"site_column = {toml_value(self.site_column)}")
         sections = ("target", *["images"] * bool(self.images), "split", "network", "training", "method")
+        sections += () if self.images or self.parties else ("screen",)
         for section in (*sections, *["match"] * bool(self.match)):
             out += ["", f"[{section}]"]
             fields = getattr(type(getattr(self, section)), "model_fields", {})  # a method has none
@@ -194,6 +202,8 @@ def _settle(plain: Any) -> None:
     """Defaults that depend on other sections, and what was spelt otherwise before, in place."""
     if isinstance(training := plain.get("training"), dict) and training.get("loss") in ("sum", "mean"):
         training.setdefault("total", training.pop("loss"))
+    if isinstance(split := plain.get("split"), dict) and "at_least" in split:
+        split.setdefault("at_most", 0.5)  # what it was before a file could say it: runs keep their hold-out rows
     if plain.get("images") is not None and isinstance(network := plain.setdefault("network", {}), dict):
         network.setdefault("dropout", 0.0)
         kind = network.setdefault("kind", "cnn")
@@ -289,6 +299,7 @@ __all__ = [
     "Matching",
     "Network",
     "Party",
+    "Screen",
     "Split",
     "Study",
     "Table",

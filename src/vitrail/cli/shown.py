@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
     from vitrail.runs import Run
+    from vitrail.screen.found import Screening
     from vitrail.studies import Comparison
 
 
@@ -36,9 +37,10 @@ def print_run(result: Run) -> None:
     from vitrail.explain.prototypes import read_standing
     from vitrail.explain.trust import read_trust
     from vitrail.report.figures import marked
-    from vitrail.report.findings import no_shifts
     from vitrail.report.words import why_not
 
+    if result.screening is not None:
+        print_screening(result.screening)
     if not result.trained:
         print("Nothing was trained: no site took part in any round. These are the scores of the start.\n")
     study, few = result.study, few_of(result.sizes)
@@ -55,10 +57,6 @@ def print_run(result: Run) -> None:
         rows.append(row)
     print_table(["site", *(head for m in study.metrics for head in ([m, "same"] if m in same else [m]))], rows)
     print_notes(few, why, study.row_word, len(same.columns) > 0)
-    if result.shift_table is not None:
-        print("\nWhose data does not fit?")
-        found = result.findings()
-        print("\n".join(f"  - {f.text}" for f in found) or f"  {no_shifts(result.shifts(), result.study.row_word)}")
     if standing := read_standing(result.facts):
         labels = labels_of(result.study.target.levels, standing)
         print(f"\nWhose class stands out?\n{to_text(standing, result.sites, labels)}")
@@ -71,12 +69,25 @@ def print_run(result: Run) -> None:
         print_table(["user", *trust.sites], [[u, *map(float, a)] for u, a in zip(trust.sites, shown, strict=True)])
 
 
+def print_screening(told: Screening) -> None:
+    """What is likely wrong; of what differs and may be real only how much, the page has it."""
+    from vitrail.screen.words import calm, sentence
+
+    print("Whose data does not fit?" + " Likely wrong:" * bool(told.wrong))
+    print("\n".join(f"  - {sentence(f)}" for f in told.wrong) or f"  {calm(told)}")
+    if maybe := len(told.findings) - len(told.wrong):
+        print(f"  {maybe}{' more' * bool(told.wrong)} differ{'s' * (maybe == 1)}, and may be real: on the page.")
+    print()
+
+
 def print_comparison(result: Comparison) -> None:
-    """Method x site, worst site named; then the verdicts."""
+    """Whose data does not fit; method x site, worst site named; then the verdicts."""
     from vitrail.report.build import page_of
     from vitrail.report.figures import marked
     from vitrail.report.words import SAME
 
+    if result.screening is not None:
+        print_screening(result.screening)
     metric = result.study.metrics[0]
     mean = result.means(metric)
     summary = {row["method"]: row for row in result.summary().to_dict("records") if row["metric"] == metric}
@@ -93,7 +104,7 @@ def print_comparison(result: Comparison) -> None:
         same = [defined(page.table.chance.get(s, math.nan)) for s in shown]
         rows.append([SAME, *same, defined(page.table.chance_mean), "", ""])
         worst.append(-1)
-    where = f"on each site's own hold-out {result.study.row_word}s"
+    where = f"on each site's own {result.study.row_word}s, each judged by a model not trained on it"
     print(f"{metric.replace('_', ' ')} {where}, mean over {len(result.seeds)} seed(s)\n")
     heads = [marked(s, few) for s in shown]
     print_table(["method", *heads, "mean", "worst", "worst site"], rows, lambda r, c: c == worst[r])
@@ -101,7 +112,7 @@ def print_comparison(result: Comparison) -> None:
     print_notes(few if not shown or set(shown) & set(few) else {}, why, result.study.row_word, False)
     verdicts = result.verdicts()
     if len(verdicts):
-        print("\nIs joining worth it? (best federated method against training alone)\n")
+        print(f"\nIs joining worth it? (a federated method against training alone, {words_of(result)})\n")
         told = verdicts.assign(site=[marked(s, few) for s in verdicts["site"]])
         print_table(["site", "verdict", "why"], told[["site", "verdict", "why"]].to_numpy().tolist())
 
@@ -123,6 +134,14 @@ def print_notes(few: dict[str, str], why: Sequence[str], word: str, same: bool) 
     lines = [f"same: {SAME}, the most common one or the mean of the site's own hold-out {word}s."] if same else []
     lines += [*why, *([few_words(few, word).striptags()] if few else [])]
     print("\n".join(["", *lines]) if lines else "", end="\n" if lines else "")
+
+
+def words_of(result: Comparison) -> str:
+    from vitrail.report.words import metric_words
+
+    if not result.rows.losses:
+        return "the best over seeds"
+    return f"the one that does best at the other sites; {metric_words(result.yardstick)}; a gain is a loss saved"
 
 
 def titles_of(result: Comparison) -> dict[str, str]:

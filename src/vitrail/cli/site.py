@@ -8,48 +8,11 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from vitrail.cli.given import StudyFile
 from vitrail.core.problems import Problem, VitrailError
 from vitrail.core.table import print_table
 
 if TYPE_CHECKING:
     from vitrail.runs import Run
-
-
-def check(
-    study: StudyFile,
-    files: Annotated[
-        list[Path],
-        typer.Argument(
-            metavar="FILE...", help="The site's own table, or its pictures; several sites, to compare pictures."
-        ),
-    ],
-    json: Annotated[
-        bool, typer.Option("--json", help="Findings as JSON; a list of them where several files are given.")
-    ] = False,
-    party: Annotated[str, typer.Option(help="Whose table it is, in a study with parties; the host's otherwise.")] = "",
-) -> None:
-    """Check a site's file or pictures against the study, alone and offline. Exit code 0 fine, 1 findings, 2 cannot
-    read."""
-    from vitrail.data.check import check_sites, to_json, to_text
-    from vitrail.study import Study
-
-    agreed = Study.load(study)
-    if agreed.parties:
-        from vitrail.vertical.tables import check_files
-
-        checked = check_files(files, agreed, party or agreed.host)
-    elif party:
-        what = "the study has no parties."
-        raise VitrailError("cannot check", [Problem("--party", what, "Leave it out.")])
-    else:
-        checked = check_sites(files, agreed)
-    told = [
-        to_json(found, file.name, rows) if json else to_text(found, file.name, rows, agreed.row_word)
-        for file, (found, rows) in checked.items()
-    ]
-    print(told[0] if len(told) == 1 else f"[{', '.join(told)}]" if json else "\n\n".join(told))
-    raise typer.Exit(1 if any(found for found, _ in checked.values()) else 0)
 
 
 def request(
@@ -104,6 +67,7 @@ def join(
     from vitrail.deploy.doctor import need_transport
     from vitrail.deploy.join import Door, agree
     from vitrail.deploy.personal import check_not_left, load_model
+    from vitrail.deploy.proof import Proof
     from vitrail.deploy.site import Site
     from vitrail.report.private import write_look
 
@@ -119,7 +83,7 @@ def join(
         print(f"The study is finished. What this party keeps of it is in {home}.")
         return
     agreement, frame = agree(own, data, accept, publish)
-    site = Site(own.site, frame, agreement, own.home, publish)
+    site = Site(own.site, frame, agreement, own.home, publish, Proof.of(own))
     door = Door(own, site, lambda text: print(f"  {text}", flush=True), keep)
     print(
         f"{own.site} takes part; coordinator at {own.address}. Stop with Ctrl-C and join again at any time.", flush=True
@@ -224,42 +188,6 @@ def predict(
     print(f"{out.resolve()}: {count}, with the model of {mine.site} from run {mine.run}.")
     if mine.model.note:
         print(mine.model.note)
-
-
-def look(
-    data: Annotated[Path, typer.Option("--data", help="The site's own file, or its pictures.")],
-    run: Annotated[
-        Path | None,
-        typer.Argument(help="The folder of a run: with private layers, or of pictures; not with --kit."),
-    ] = None,
-    site: Annotated[str, typer.Option(help="The site whose own eyes these are.")] = "",
-    kit: Annotated[Path | None, typer.Option(help="The site's kit, where it took part between machines.")] = None,
-    feature: Annotated[list[str] | None, typer.Option(help="A column to look at besides the findings'.")] = None,
-    picture: Annotated[list[str] | None, typer.Option(help="A picture of --data to be taken apart.")] = None,
-    out: Annotated[Path | None, typer.Option(help="The HTML file; without it, look-SITE.html here.")] = None,
-) -> None:
-    """At a site, alone: its own rows behind each of its marks, or its pictures beside the model. Nothing leaves."""
-    from vitrail.data.read import read_table
-    from vitrail.explain.text import to_text
-    from vitrail.report.private import write_look
-    from vitrail.runs import Run
-    from vitrail.runs.folder import site_folder
-    from vitrail.runs.look import look_behind
-
-    if (run is None) == (kit is None):
-        what = "expected one of them: a run folder with --site, or --kit where the site took part between machines."
-        raise VitrailError("cannot look", [Problem("RUN or --kit", what)])
-    if kit is not None:
-        from vitrail.deploy import enrol, personal
-
-        mine = personal.load_model(enrol.load_kit(kit))
-        seen = mine.look(read_table(data, mine.model.study), feature or [], picture or [])
-    else:
-        assert run is not None
-        told = Run.load(run)
-        seen = look_behind(told, site, read_table(data, told.study), feature or [], picture or [])
-    page = write_look(seen, out or Path(f"look-{site_folder(seen.site)}.html"))
-    print(f"{to_text(seen)}\n\nPage: {page.resolve()}")
 
 
 def explain(

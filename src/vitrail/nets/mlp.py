@@ -184,12 +184,3 @@ class MLP:
 @cache
 def _ones(sites: int, rows: int, dtype: torch.dtype, device: torch.device) -> Tensor:
     return torch.ones(sites, 1, rows, dtype=dtype, device=device)
-
-
-def replaced(net: MLP, params: Params, x: Tensor, columns: list[int], values: Tensor) -> Tensor:
-    """[column, row, output]: one site's scores of x [row, column] with each of these columns replaced in turn."""
-    w, b = params[f"{net.layers[0]}.weight"][0], params[f"{net.layers[0]}.bias"][0]
-    h = (x @ w + b) + (values - x[:, columns]).T[:, :, None] * w[columns][:, None, :]
-    for name in net.layers[1:]:
-        h = h.tanh() @ params[f"{name}.weight"][0] + params[f"{name}.bias"][0]
-    return h

@@ -14,6 +14,18 @@ from vitrail.report.choice import Line, cost_lines, share
 from vitrail.report.words import listed, name, number, several, signed
 from vitrail.runs.run import Run
 
+DRAWS = (
+    means.ROUND,
+    means.MIX,
+    means.MIX_COSTS,
+    means.MIX_EPOCHS,
+    means.TRIED,
+    means.AGAINST_ALONE,
+    means.LEFT_OUT,
+    means.ALONE_LEFT_OUT,
+    means.ERROR_LEFT_OUT,
+    means.AGREED,
+)
 NAMED = 0.8  # chance from which on a site is named
 
 

@@ -7,30 +7,14 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
-import pandas as pd
 from markupsafe import Markup
 
 from vitrail.methods import TABLE
-from vitrail.report.tables import ScoreTable, lead_method, methods_of, sites_of, traffic, where
-from vitrail.report.words import (
-    LAYERS,
-    SAME,
-    Interval,
-    listed,
-    metric_words,
-    name,
-    number,
-    several,
-    signed,
-    size,
-    spoken,
-)
-from vitrail.runs.fit import ALPHA, ShiftFinding
+from vitrail.report.tables import ScoreTable, lead_method, methods_of, sites_of, traffic
+from vitrail.report.words import SAME, Interval, listed, metric_words, name, number, several, signed, size, spoken
 
 if TYPE_CHECKING:
     from vitrail.report.page import Page
-
-PROMISE = f"at most {100 * ALPHA:.0f} in 100 runs without any fault raise an alarm"
 
 
 def headline(page: Page) -> str:
@@ -86,81 +70,6 @@ def findings(page: Page, table: ScoreTable) -> list[Markup]:
     joining, worst = _joining(page), _worst_sentence(page, table)
     out += worst + joining if page.kind == "run" else joining + worst
     out += _traffic_sentences(page, federated)
-    return out
-
-
-def strongest_first(found: Sequence[ShiftFinding]) -> list[ShiftFinding]:
-    return sorted(found, key=lambda f: math.inf if math.isnan(f.strength) else -f.strength)
-
-
-def shift_sentence(finding: ShiftFinding) -> Markup:
-    """The finding's own words, its site and feature in bold."""
-    for who in (f"{finding.site}, {finding.feature}", finding.site):
-        if finding.site and finding.text.startswith(who):
-            return Markup("{}{}").format(name(who), finding.text.removeprefix(who))
-    return Markup("{}").format(finding.text)
-
-
-def no_shifts(shifts: pd.DataFrame, word: str = "row") -> str:
-    """What an empty list of findings means; `word`: what a row is."""
-    if shifts["value"].isna().all():
-        return "No site published its own layers, so that nothing can be said about whose data does not fit."
-    if word == "picture":
-        return (
-            "Not tested for pictures: the test compares tables column by column. What each site learned for "
-            "itself is on the page; a site can look at its own pictures: vitrail look."
-        )
-    if shifts["score"].isna().all():
-        return "Fewer than three sites published their own layers: of two that differ nobody can say which is odd."
-    return f"No site's data stands out: every difference is within what chance gives ({PROMISE})."
-
-
-def next_step(found: Sequence[ShiftFinding], deployed: bool) -> Markup:
-    """Whom to ask, and how the site sees its own rows behind a finding; where it took part from its own machine, it has
-    its page already."""
-    one = len(found) == 1
-    ask = "This is a question to the site, not a verdict" if one else "These are questions to the sites, not verdicts"
-    behind = f"its own rows behind {'it' if one else 'them'}"
-    look = f"A site can look at {behind}, and nothing leaves the site:"
-    how = "vitrail look RUN --site NAME --data FILE"
-    if deployed:
-        look = f"Each site has a page of its own with {behind}, made there (look.html in its home); other columns:"
-        how = "vitrail look --kit KIT --data FILE --feature NAME"
-    return Markup("{} ({}). {} <code>{}</code>").format(ask, PROMISE, look, how)
-
-
-def pseudonymous(shifts: pd.DataFrame, pseudonyms: Sequence[str]) -> list[Markup]:
-    """What a pseudonym hides here, and what it cannot."""
-    if not pseudonyms:
-        return []
-    many, of = len(pseudonyms), several(shifts["site"].nunique(), "site")
-    if many == 1:
-        said = f"1 of {of} published its layers under a pseudonym: being the only one, it can be told by elimination."
-    else:
-        said = f"{many} of {of} published their layers under pseudonyms: "
-        said += "these cannot be matched to the scores except by who knows the mapping; "
-        said += "in a small federation one may still guess."
-    return [Markup("{}").format(said)]
-
-
-def refusals(shifts: pd.DataFrame) -> list[Markup]:
-    """Who did not publish, and which layers where others were published."""
-    if shifts.empty:
-        return []
-    silent = shifts["value"].isna().groupby([shifts["site"], shifts["layer"]], sort=False).all().unstack()
-    silent = silent[[layer for layer in LAYERS if layer in silent]].eq(True)
-    same: dict[tuple[str, ...], list[Markup]] = {}
-    for site, row in silent.iterrows():
-        same.setdefault(tuple(row.index[row]), []).append(name(str(site)))
-    out = []
-    for layers, sites in same.items():
-        its = "its" if len(sites) == 1 else "their"
-        if len(layers) == len(silent.columns):
-            text = Markup("{} did not publish {} own layers: nothing is said about {} data.")
-            out.append(text.format(listed(sites, len(sites)), its, its))
-        elif layers:
-            what = listed([f"the {LAYERS[layer].title} ({layer})" for layer in layers])
-            out.append(Markup("{} did not publish {}.").format(listed(sites, len(sites)), what))
     return out
 
 
@@ -229,18 +138,19 @@ def alone_title() -> str:
 
 def _joining(page: Page) -> list[Markup]:
     """For whom joining is worth it."""
-    verdicts = where(page.verdicts, metric=page.metric)
+    verdicts = page.verdicts
     if verdicts.empty:
         one = page.seeds == 1
         if page.kind == "run":
             start = "One seed" if one else "A run of one method"
-            tail = "`vitrail compare` can: it also trains every site alone, over several seeds."
+            tail = "`vitrail compare` can: it also trains every site alone, and judges every row out of its fold."
         else:
             start = "One seed" if one else "This page"
             tail = f"It takes {alone_title()} among the methods, several seeds, and a metric defined in them."
         return [Markup("{} cannot tell whether joining is worth it. {}").format(start, _code(tail))]
     said: list[Markup] = []
-    for verdict, words in (("yes", "gain"), ("no", "lose"), ("cannot tell", "")):
+    ways = (("yes", "gain{}"), ("no", "lose{}"), ("no harm", "come{} to no harm"), ("cannot tell", ""))
+    for verdict, words in ways:
         rows = verdicts[verdicts["verdict"] == verdict]
         rows = rows.reindex(rows["gain"].abs().sort_values(ascending=False, kind="stable").index)
         if rows.empty:
@@ -255,8 +165,9 @@ def _joining(page: Page) -> list[Markup]:
         if verdict == "cannot tell":
             said.append(Markup("for {} it cannot be told").format(who))
         else:
-            said.append(Markup("{} {}").format(who, words + ("s" if len(sites) == 1 else "")))
-    return [Markup("By joining, {}.").format(Markup("; ").join(said))]
+            said.append(Markup("{} {}").format(who, words.format("s" if len(sites) == 1 else "")))
+    unit = f" (saved {metric_words(page.yardstick)})" if page.crossed else ""
+    return [Markup("By joining, {}{}.").format(Markup("; ").join(said), unit)]
 
 
 def _worst_sentence(page: Page, table: ScoreTable) -> list[Markup]:

@@ -13,28 +13,36 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from vitrail.core import facts as means
+from vitrail.data.encode import columns, owners
 from vitrail.explain.doubt import read_choice, read_doubt
 from vitrail.explain.grouping import read_groups
 from vitrail.explain.prototypes import Standing, read_standing
 from vitrail.explain.trust import read_trust
 from vitrail.methods import named
-from vitrail.report import agreed, choice, classes, coverage, doubt, figures, grouped, mixed, prototypes, trust
+from vitrail.report import (
+    agreed,
+    choice,
+    classes,
+    coverage,
+    doubt,
+    figures,
+    grouped,
+    mixed,
+    prototypes,
+    screened,
+    trust,
+)
 from vitrail.report.figures import Gain, Spread
 from vitrail.report.findings import (
     alone_title,
     best_method,
     findings,
-    next_step,
-    no_shifts,
-    pseudonymous,
-    refusals,
-    shift_sentence,
-    strongest_first,
 )
 from vitrail.report.heatmap import heatmaps
 from vitrail.report.learned import read_learned
 from vitrail.report.tables import lead_method, methods_of, score_table, traffic, where
 from vitrail.report.words import ANSWERS, LAYERS, SAME, VERDICT_CLASS, Interval, metric_words
+from vitrail.screen.found import LABEL
 
 if TYPE_CHECKING:
     from vitrail.report.page import Page
@@ -81,28 +89,26 @@ def _run(page: Page) -> Run:
     return page.run
 
 
-# what private layers say
+# whose data does not fit, and what private layers do about it
 
 
 def _fit(page: Page) -> Contents:
-    run = _run(page)
-    shifts, found = run.shifts(), run.findings()
-    return {
-        "findings": [shift_sentence(f) for f in strongest_first(found)],
-        "calm": no_shifts(shifts, page.row_word),
-        "said": refusals(shifts) + pseudonymous(shifts, run.info.get("pseudonyms", ())),
-        "next": next_step(found, run.info["engine"] == "deployed"),
-    }
+    assert page.screening is not None, "the section needs a screening"
+    info = page.run.info if page.run else {}
+    return screened.contents(page.screening, info.get("engine") == "deployed", info.get("pseudonyms", ()))
 
 
 def _shifts(page: Page) -> Contents:
-    shifts = _run(page).shifts()
-    marked = shifts[shifts["flagged"].eq(True)]
-    order = marked["score"].abs().sort_values(ascending=False, kind="stable", na_position="last").index
+    run = _run(page)
+    shifts, wrong = run.shifts(), {(f.site, f.feature) for f in run.findings() if f.wrong}
+    of = dict(zip(columns(run.study), owners(run.study), strict=True))
+    places = zip(shifts["layer"], shifts["feature"], strict=True)
+    about = [of.get(c, c) if LAYERS[layer].column == "feature" else LABEL for layer, c in places]
+    cells = zip(shifts["site"], about, strict=True)
     return {
-        "maps": heatmaps(shifts),
+        "maps": heatmaps(shifts.assign(flagged=[cell in wrong for cell in cells])),
         "layers": LAYERS,
-        "marked": marked.loc[order].to_dict("records"),
+        "said": screened.refusals(shifts),
         "paper": bool(shifts["flagged_paper"].astype(str).str.contains("[Ox]").any()),
     }
 
@@ -215,18 +221,22 @@ def _scores(page: Page) -> Contents:
 
 
 def _asks_for_joining(page: Page) -> bool:
-    return page.kind == "compare" or len(where(page.verdicts, metric=page.metric)) > 0
+    return page.kind == "compare" or len(page.verdicts) > 0
 
 
 def _joining(page: Page) -> Contents:
-    verdicts = where(page.verdicts, metric=page.metric)
+    verdicts = page.verdicts
     verdicts = verdicts if verdicts.empty else verdicts.sort_values("gain", ascending=False, kind="stable")
     rows = [{**r, "method": page.titles.get(r["method"], r["method"])} for r in verdicts.to_dict("records")]
     ends = ("low", "high") if page.has_intervals else ()  # two seeds allow none that says something
-    gains = [Gain(r["site"], r["method"], Interval(r["gain"], *(r[e] for e in ends)), r["verdict"]) for r in rows]
+    gains = [
+        Gain(r["site"], r["method"], Interval(r["gain"], *(r[e] for e in ends)), r["verdict"], r.get("harm", 0.0))
+        for r in rows
+    ]
+    saved = "saved " if page.crossed else "gain in "
     return {
         "verdicts": rows,
-        "figure": figures.verdict_figure(gains, f"gain in {metric_words(page.metric)}", page.few),
+        "figure": figures.verdict_figure(gains, f"{saved}{metric_words(page.yardstick)}", page.few),
         "answers": ANSWERS,
         "verdict_class": VERDICT_CLASS,
         "alone": alone_title(),
@@ -315,7 +325,7 @@ def _more(page: Page) -> Contents:
 
 
 SECTIONS = (
-    Section("parts/fit.html", _fit, tells(*means.ENDS), (*means.ENDS, means.AGREED), heat=True),
+    Section("parts/fit.html", _fit, lambda page: page.screening is not None, heat=True),
     Section("parts/stands_out.html", _stands_out, tells(*STANDING), STANDING, heat=True),
     Section("short.html", _short),
     Section("parts/prototypes.html", _standing, tells(*STANDING), STANDING, heat=True),
@@ -375,18 +385,7 @@ SECTIONS = (
         "parts/agreed.html",
         _agreed,
         tells(means.AGAINST_ALONE),
-        (
-            means.ROUND,
-            means.MIX,
-            means.MIX_COSTS,
-            means.MIX_EPOCHS,
-            means.TRIED,
-            means.AGAINST_ALONE,
-            means.LEFT_OUT,
-            means.ALONE_LEFT_OUT,
-            means.ERROR_LEFT_OUT,
-            means.AGREED,
-        ),
+        agreed.DRAWS,
     ),
     Section("parts/shifts.html", _shifts, tells(*means.ENDS), (*means.ENDS, means.AGREED), heat=True),
     Section("parts/scores.html", _scores),

@@ -21,19 +21,21 @@ from vitrail.core.task import Task
 from vitrail.core.tensors import Params, filled
 from vitrail.data.encode import Encoder
 from vitrail.data.read import clean
-from vitrail.engines.wire import settled_shape
+from vitrail.engines.wire import Line, settled_shape
 from vitrail.explain.coverage import coverage, uncertainty
 from vitrail.explain.rows import Explanation
 from vitrail.explain.trust import Trust, read_trust
 from vitrail.methods import AnyMethod
-from vitrail.runs.fit import ShiftFinding
 from vitrail.runs.folder import Folder, check_sites, load_facts, save_facts, save_tensors, site_folder, write_atomically
+from vitrail.runs.screened import SCREEN, load_screening, save_screening, unscreened
 from vitrail.runs.setup import COVERAGE, MAJORITY, build_task, loss_of, wire_lines, with_ends, with_facts
+from vitrail.screen.found import Finding, Screening
 from vitrail.study import Study
 
 # split: test or train, of the site's own model; test:NAME of a model carried beside it
 # coverage: what the doubt of the site's own model is worth on the hold-out rows
 HISTORY = ["stage", "round", "site", "split", "metric", "value"]
+SHIFTS = ["site", "feature", "layer", "value", "flagged_paper"]
 UNSURE = "unsure"  # the column beside those of the classes
 
 
@@ -124,8 +126,8 @@ class Run:
     facts: Facts = field(default_factory=dict)
     shared: dict[str, Tensor] = field(default_factory=dict)  # what the coordinator holds at the end
     shift_table: pd.DataFrame | None = None  # of a run with private layers: see `shifts`
-    alarms: list[dict[str, Any]] = field(default_factory=list)
     pseudonyms: dict[str, str] = field(default_factory=dict)  # site -> the name its layers go by; each knows its own
+    screening: Screening | None = None  # whose data does not fit, from before the first round
 
     @property
     def sites(self) -> list[str]:
@@ -178,20 +180,24 @@ class Run:
         return along(self.history)
 
     def shifts(self) -> pd.DataFrame:
-        """site, feature, layer, value, score, p_value, flagged_paper, flagged: private layers and their marks.
+        """site, feature, layer, value, flagged_paper: private layers, and the iFedAvg paper's marks (O, x) on them.
 
-        `value` is missing where a site refused to publish. `flagged_paper` holds the iFedAvg paper's marks (O, x),
-        `flagged` those of the calibrated rule (explain/shifts.py).
+        `value` is missing where a site refused to publish. What the shared model does about a difference is here;
+        whose data does not fit, in `findings`.
         """
         if self.shift_table is None:
             what = f"{self.method.title} learns no private layers."
             raise VitrailError("there are no shifts", [Problem("method", what, f"Run it with --method {with_ends()}.")])
         return self.shift_table
 
-    def findings(self) -> list[ShiftFinding]:
-        """Whose data does not fit, strongest first."""
-        self.shifts()
-        return [ShiftFinding(**alarm) for alarm in self.alarms]
+    def findings(self) -> list[Finding]:
+        """Whose data does not fit, the likely wrong first; nothing where the run did not screen."""
+        return list(self.screening.findings) if self.screening else []
+
+    def wire(self) -> list[Line]:
+        """Every tensor that left a site or came in."""
+        study = self.study if self.screening else unscreened(self.study)
+        return wire_lines(study, self.method, bool(self.info.get("keep_updates")), len(self.sites))
 
     def told(self, means: str) -> Tensor | None:
         """The fact of this run that means this (core/facts.py), if there is one."""
@@ -325,9 +331,9 @@ class Run:
             our_table(path / "sites.csv"),
             facts,
             shared,
-            our_table(path / "shifts.csv") if (path / "shifts.csv").exists() else None,
-            json.loads((path / "alarms.json").read_text()) if (path / "alarms.json").exists() else [],
+            our_table(path / "shifts.csv")[SHIFTS] if (path / "shifts.csv").exists() else None,
             pseudonyms_of(path, info["sites"]),
+            load_screening(path / SCREEN),
         )
 
 
@@ -360,9 +366,7 @@ def write_pseudonyms(folder: Folder, pseudonyms: dict[str, str]) -> None:
 
 def our_table(path: Path) -> pd.DataFrame:
     """A table of ours; a site named NA or 007 keeps its name."""
-    return pd.read_csv(
-        path, dtype={"site": str}, keep_default_na=False, na_values={k: [""] for k in ("value", "score", "p_value")}
-    )
+    return pd.read_csv(path, dtype={"site": str}, keep_default_na=False, na_values={"value": [""]})
 
 
 def _tensors_if_any(path: Path) -> dict[str, Tensor]:
@@ -375,9 +379,9 @@ def write_run(folder: Folder, run: Run) -> None:
     write_atomically(path / "study.toml", run.study.to_toml())
     for name, frame in (("scores", mark_few(run.history, run.sizes)), ("ledger", run.ledger), ("sites", run.sizes)):
         write_atomically(path / f"{name}.csv", frame.to_csv(index=False))
-    kept = run.info.get("keep_updates", False)
-    lines = [line._asdict() for line in wire_lines(run.study, run.method, kept, len(run.sites))]
-    write_atomically(path / "wire.csv", pd.DataFrame(lines).to_csv(index=False))
+    write_atomically(path / "wire.csv", pd.DataFrame([x._asdict() for x in run.wire()]).to_csv(index=False))
+    if run.screening:
+        save_screening(path / SCREEN, run.screening)
     for site, model in run.models.items():
         place = path / "sites" / site_folder(site)
         save_tensors(place / "model.safetensors", model)
@@ -386,7 +390,6 @@ def write_run(folder: Folder, run: Run) -> None:
     write_pseudonyms(folder, run.pseudonyms)
     if run.shift_table is not None:
         write_atomically(path / "shifts.csv", run.shift_table.to_csv(index=False))
-        write_atomically(path / "alarms.json", json.dumps(run.alarms, indent=1))
     if run.facts:
         save_facts(path / "coordinator" / "facts.safetensors", run.facts)
     if run.shared:

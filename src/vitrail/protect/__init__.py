@@ -1,0 +1,1 @@
+"""What stands between a report and the wire, whatever the method."""
