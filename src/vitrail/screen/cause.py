@@ -189,9 +189,7 @@ def _explain_levels(cell: Cell) -> Told:
     mapping = recode(p, cell.site, cell.column, cell.others)
     if mapping:
         words = ", ".join(f"{levels[k]} for {levels[v]}" for k, v in mapping.items())
-        text = (
-            f"Shares and relations of its categories fit if they are read as others ({words}): ask for the code list."
-        )
+        text = f"Shares and relations of its categories fit if they are read as others ({words}): ask for the code list."
         return _told("recoded", text, levels={levels[k]: levels[v] for k, v in mapping.items()})
     if lam < 0.5 and error < 0.25:
         return _shuffled(lam)
@@ -214,11 +212,7 @@ def _shuffled(lam: float) -> Told:
 def _explain_number(cell: Cell) -> Told:
     if cell.constant is not None:
         known = cell.usual[np.isfinite(cell.usual)]
-        if (
-            cell.constant in CODES
-            and len(known)
-            and not known.min() - cell.wide <= cell.constant <= known.max() + cell.wide
-        ):
+        if cell.constant in CODES and len(known) and not known.min() - cell.wide <= cell.constant <= known.max() + cell.wide:
             text = f"Every row has {_n(cell.constant)}, which no other site has: ask whether it stands for values not measured."
             return _told("code", text, code=cell.constant, share=1.0)
         text = f"Every row has {_n(cell.constant)}; at the other sites they vary: ask whether it was measured at all."
@@ -281,11 +275,7 @@ def _moved(cell: Cell, lam: float, error: float) -> Told | None:
     spread = float((q[cell.both].max() - q[cell.both].min()) / max(1e-12, np.ptp(usual[cell.both])))
     if best and (best[0] < 1.3 * moved or not 0.7 < spread < 1.4):
         c = best[1]
-        unit = (
-            f"as if in {c.other} instead of {c.unit} ({c.formula()})"
-            if c.other
-            else f"as if the point had slipped ({c.formula()})"
-        )
+        unit = f"as if in {c.other} instead of {c.unit} ({c.formula()})" if c.other else f"as if the point had slipped ({c.formula()})"
         text = f"Its median is {_n(q[9])} here and {_n(usual[9])} at the other sites, {unit}: ask for the unit."
         return _told("unit", text, factor=c.factor, offset=c.offset, unit=c.other, conversion=c.formula())
     wide = factor > 1.5 or 0 < factor < 0.67

@@ -157,7 +157,8 @@ def _is_reversed(cell: Cell, told: Told) -> bool:
 
 def _is_unrelated(cell: Cell, told: Told) -> bool:
     return all(
-        len(theirs) >= 2 and mine + 2.5 * error < 0.5 and theirs.min() > 0.5 for mine, error, theirs in _relations(cell)
+        len(theirs) >= 2 and mine + 2.5 * error < 0.5 and theirs.min() > 0.5
+        for mine, error, theirs in _relations(cell)
     )
 
 

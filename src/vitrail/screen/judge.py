@@ -84,10 +84,8 @@ def fresh(weighed: Weighed, site: int, column: int) -> Numbers:
     """[test]: those of a cell that no accused cell of the same site is part of."""
     bad = np.flatnonzero(weighed.accused[site])
     own = (weighed.first == column) | (weighed.second == column)
-    return (
-        own
-        & ~(np.isin(weighed.first, bad) & (weighed.first != column))
-        & ~np.isin(weighed.second, [c for c in bad if c != column])
+    return own & ~(np.isin(weighed.first, bad) & (weighed.first != column)) & ~np.isin(
+        weighed.second, [c for c in bad if c != column]
     )
 
 

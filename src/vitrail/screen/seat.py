@@ -123,9 +123,7 @@ class Seat:
         wanted = {0: np.zeros(0, np.int64), 3: QUARTILES, 7: OUTER, 19: np.arange(len(QUANTILES))}
         for which in {s.quantiles for s in self.share} - {0}:
             here = full & (self._allowed(at.numbers, "quantiles") == which) & (self.n >= FLOOR)
-            out["quantiles"][np.ix_(here, wanted[which])] = np.quantile(
-                ordered[:, here], QUANTILES[wanted[which]], axis=0
-            ).T
+            out["quantiles"][np.ix_(here, wanted[which])] = np.quantile(ordered[:, here], QUANTILES[wanted[which]], axis=0).T
         for i, v in enumerate(at.numbers):
             share = self.share[at.column[v]]
             x = ordered[:, i] if full[i] else ordered[np.isfinite(ordered[:, i]), i]

@@ -33,14 +33,7 @@ from vitrail.screen.shape import keeping, locations, sizes
 
 Flags = NDArray[np.bool_]
 PRIOR = 12.0  # degrees of freedom that a family's usual spread counts for
-GATE = {
-    PREDICTED: 0.12,
-    OUTCOME: 0.12,
-    RELATED_TO: 0.12,
-    LOCATION: 0.3,
-    SIZE: 0.4,
-    KEPT: 0.5,
-}  # differences that matter: of atanh(r), or arcsines of shares
+GATE = {PREDICTED: 0.12, OUTCOME: 0.12, RELATED_TO: 0.12, LOCATION: 0.3, SIZE: 0.4, KEPT: 0.5}  # differences that matter: of atanh(r), or arcsines of shares
 GATE_OF_SHARES = 0.10
 LEAST_ROWS = FLOOR
 ALIKE = 0.025  # spread of arcsines of shares between sites up to which they count as alike
