@@ -76,6 +76,14 @@ def test_what_was_agreed_in_words(choice: tuple[int, float], words: str) -> None
     assert html.count("<svg") == 2
 
 
+def test_what_is_not_the_lowest_is_not_called_so() -> None:
+    facts = told((0, 0.5))
+    assert "This had the lowest loss" in section(facts)[1]
+    facts["b"].value[0, 1, 2] = 0.4320
+    _, text = section(facts)
+    assert "left out, 0.4321 per case, is hardly above the lowest, 0.4320, and of those it is expected to serve" in text
+
+
 def test_who_is_served_worse_is_named_with_what_that_rests_on() -> None:
     _, text = section(told((0, 0.5)))
     one, _, three, _ = HEART

@@ -14,6 +14,18 @@ from vitrail.report.choice import Line, cost_lines, share
 from vitrail.report.words import listed, name, number, several, signed
 from vitrail.runs.run import Run
 
+DRAWS = (
+    means.ROUND,
+    means.MIX,
+    means.MIX_COSTS,
+    means.MIX_EPOCHS,
+    means.TRIED,
+    means.AGAINST_ALONE,
+    means.LEFT_OUT,
+    means.ALONE_LEFT_OUT,
+    means.ERROR_LEFT_OUT,
+    means.AGREED,
+)
 NAMED = 0.8  # chance from which on a site is named
 
 
@@ -123,8 +135,14 @@ def _agreed(found: Agreed) -> Markup:
         how = f"a site's scores are so much of a model of its rows alone, and of {theirs}"
         if found.epochs:
             how += " on its own rows"
-    told = "All sites together agreed {}: {}. This had the lowest loss on cases that were left out, {} per case."
-    return Markup(told).format(what, how, number(found.cost, 4))
+    lowest = float(found.costs[np.isfinite(found.costs)].min(initial=found.cost))
+    if found.cost <= lowest:
+        why = Markup("This had the lowest loss on cases that were left out, {} per case.").format(number(found.cost, 4))
+    else:
+        said = "Its loss on cases that were left out, {} per case, is hardly above the lowest, {}, and of those it is "
+        said += "expected to serve fewest sites worse than alone."
+        why = Markup(said).format(number(found.cost, 4), number(lowest, 4))
+    return Markup("All sites together agreed {}: {}. {}").format(what, how, why)
 
 
 def _worse(found: Agreed, keep: str) -> list[Markup]:
