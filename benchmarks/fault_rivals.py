@@ -1,0 +1,165 @@
+"""Simple rivals of the screening, on the same cases: each gives a score to every cell (site x feature or outcome).
+
+`summaries`: each site's mean, log spread and missing share of every column and its correlations with the outcome,
+against the other sites' pooled, in standard errors. `margins`: exact tests of counts at the pooled 5, 25, 50, 75, 95 %
+cuts, of levels and of missing values; nothing about how columns go together. `released` and `paper`: what the release
+before this rule did after training iFedAvg (the row-gradient rule, and the iFedAvg paper's marks of 2 SD); the first
+was deleted with it and runs only at commit 837ced9. A cell is flagged above a bar that is set alike for all rules:
+so that one in twenty clean federations of the design tables has a flag (benchmarks/planted_faults_report.py).
+"""
+
+from __future__ import annotations
+
+import warnings
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from fault_tables import LABEL, Rows
+from scipy.special import ndtri
+from scipy.stats import chi2, hypergeom
+
+Scores = pd.DataFrame  # site x cell: large where the cell does not fit
+
+
+def variables(rows: Rows, table: Any) -> tuple[list[str], dict[str, np.ndarray], list[str]]:
+    """cell of each variable; site -> [row, variable]; whether it is a number or a share. The outcome's are last."""
+    cells: list[str] = []
+    kinds: list[str] = []
+    takes: list[tuple[str, int | None]] = []
+    for name, f in table.features.items():
+        levels = range(len(f.levels)) if f.kind == "categorical" else [None]
+        takes += [(name, k) for k in levels]
+        cells += [name] * len(levels)
+        kinds += ["number" if f.kind == "numeric" else "share"] * len(levels)
+    target = table.target
+    levels = (
+        [None] if target.kind == "number" else range(1, 2) if len(target.levels) == 2 else range(len(target.levels))
+    )
+    takes += [(target.column, k) for k in levels]
+    cells += [LABEL] * len(levels)
+    kinds += ["number" if target.kind == "number" else "share"] * len(levels)
+
+    def take(frame: pd.DataFrame, name: str, level: int | None) -> Any:
+        v = frame[name].to_numpy(float)
+        return v if level is None else np.where(np.isnan(v), np.nan, v == level)
+
+    return cells, {s: np.stack([take(f, *t) for t in takes], 1) for s, f in rows.items()}, kinds
+
+
+def spread(values: np.ndarray, cells: list[str], sites: list[str]) -> Scores:
+    """[site, variable] -> the largest of each cell."""
+    return pd.DataFrame(np.nan_to_num(values), sites, cells).T.groupby(level=0).max().T
+
+
+def summaries(rows: Rows, table: Any) -> Scores:
+    cells, values, _ = variables(rows, table)
+    sites, y = list(rows), [i for i, c in enumerate(cells) if c == LABEL]
+    with warnings.catch_warnings(), np.errstate(all="ignore"):
+        warnings.simplefilter("ignore")
+        n = np.array([(~np.isnan(values[s])).sum(0) for s in sites], float)  # [site, variable]
+        mean = np.array([np.nanmean(values[s], 0) for s in sites])
+        sd = np.array([np.nanstd(values[s], 0) for s in sites])
+        heavy = np.array([np.nanmean((values[s] - m) ** 4, 0) / d**4 for s, m, d in zip(sites, mean, sd, strict=True)])
+        total = np.array([len(values[s]) for s in sites], float)[:, None]
+        missing, z_mean, z_sd, z_missing = 1 - n / total, *(np.zeros_like(mean) for _ in range(3))
+        ties = np.stack([correlations(values[s], y) for s in sites])  # [site, outcome, variable], Fisher's z
+        z_tie = np.zeros_like(ties)
+        for i in range(len(sites)):
+            o = np.arange(len(sites)) != i
+            N, w = n[o].sum(0), n[o] / n[o].sum(0)
+            m, v = np.nansum(w * mean[o], 0), np.nansum(w * sd[o] ** 2, 0)
+            z_mean[i] = np.abs(mean[i] - m) / np.sqrt(v * (1 / n[i] + 1 / N))
+            k = np.nansum(w * heavy[o], 0)
+            z_sd[i] = np.abs(np.log(sd[i] + 1e-9 * np.sqrt(v)) - np.log(v) / 2) / np.sqrt(
+                (k - 1) / 4 * (1 / n[i] + 1 / N)
+            )
+            p = (n.sum(0) / total.sum()).clip(1e-9, 1)
+            rest = ((1 - missing[o]) * total[o]).sum(0) / total[o].sum()
+            z_missing[i] = np.abs((1 - missing[i]) - rest) / np.sqrt(p * (1 - p) * (1 / total[i] + 1 / total[o].sum()))
+            z_tie[i] = np.abs(ties[i] - np.nansum(w * ties[o], 0)) / np.sqrt(1 / (n[i] - 3) + 1 / (N - 3))
+        z_missing = np.where(n.sum(0) < total.sum(), z_missing, 0)
+    x = [i for i, c in enumerate(cells) if c != LABEL]
+    z_tie = np.nan_to_num(np.minimum(z_tie, 40))[:, :, x]
+    own = np.nan_to_num(np.maximum.reduce([z_mean, np.minimum(z_sd, 40), z_missing]))
+    own[:, x] = np.maximum(own[:, x], z_tie.max(1))
+    # every tie with the outcome odd at once: the outcome. As a z, so that it can be set beside the others
+    whole = chi2.logsf((z_tie**2).sum(2).max(1), len(x))  # [site]
+    own[:, y] = np.maximum(own[:, y], as_z(whole)[:, None])
+    return spread(own, cells, sites)
+
+
+def correlations(v: np.ndarray, y: list[int]) -> np.ndarray:
+    """[outcome, variable] Fisher's z of correlations in one site; missing pairs left out."""
+    out = np.full((len(y), v.shape[1]), np.nan)
+    for a, k in enumerate(y):
+        ok = ~np.isnan(v)
+        t = np.where(ok, v[:, [k]], np.nan)
+        u, w = v - np.nanmean(v, 0), t - np.nanmean(t, 0)
+        r = np.nanmean(u * w, 0) / (np.nanstd(v, 0) * np.nanstd(t, 0))
+        out[a] = np.arctanh(r.clip(-0.98, 0.98))
+    return out
+
+
+def as_z(log_p: np.ndarray) -> np.ndarray:
+    """log of a two-sided p -> z, also where p is too small to write."""
+    return np.where(log_p > -600, -ndtri(np.exp(np.maximum(log_p, -700)) / 2), np.sqrt(-2 * np.minimum(log_p, -1)))
+
+
+def exact_z(a: np.ndarray, n: np.ndarray, b: np.ndarray, m: np.ndarray) -> np.ndarray:
+    """|z| of Fisher's exact test: a of n against b of m."""
+    up, low = hypergeom.sf(a - 1, n + m, a + b, n), hypergeom.cdf(a, n + m, a + b, n)
+    p = np.minimum(1, 2 * np.minimum(up, low))
+    p = np.where((n < 1) | (m < 1) | np.isnan(p), 1, p)
+    return -ndtri(np.maximum(p, 1e-300) / 2)
+
+
+def margins(rows: Rows, table: Any) -> Scores:
+    cells, values, kinds = variables(rows, table)
+    sites = list(rows)
+    hits, trials, owner = [], [], []
+    for j, (cell, kind) in enumerate(zip(cells, kinds, strict=True)):
+        columns = [values[s][:, j] for s in sites]
+        known = np.array([(~np.isnan(c)).sum() for c in columns])
+        pool = np.concatenate([c[~np.isnan(c)] for c in columns])
+        if not len(pool):
+            continue
+        if len(pool) < sum(map(len, columns)):
+            hits.append(np.array([len(c) for c in columns]) - known), trials.append([len(c) for c in columns])
+            owner.append(cell)
+        cuts = np.unique(np.quantile(pool, (0.05, 0.25, 0.5, 0.75, 0.95), method="inverted_cdf"))
+        for cut in cuts if kind == "number" else [1.0]:
+            if cut > pool.min():
+                hits.append([(c < cut).sum() for c in columns]), trials.append(known), owner.append(cell)
+    a, n = np.array(hits, float).T, np.array(trials, float).T  # [site, test]
+    z = exact_z(a, n, a.sum(0) - a, n.sum(0) - n)
+    z = np.minimum(z, 37.0) + 1e-3 * np.abs(a / np.maximum(n, 1) - (a.sum(0) - a) / np.maximum(n.sum(0) - n, 1))
+    out = spread(z, owner, sites)
+    return out.reindex(columns=sorted({*cells}), fill_value=0.0)
+
+
+def trained_rules(rows: Rows, table: Any, seed: int) -> dict[str, Scores]:
+    """`released` and `paper`, from one run of iFedAvg. Needs the release of commit 837ced9."""
+    from fault_harm import encoded
+
+    import vitrail as vt
+    from vitrail.engines.local import Engine
+    from vitrail.runs.fit import at_hand, find_shifts
+    from vitrail.runs.setup import all_rows, build_task, training_of, training_rows
+
+    data, method = encoded(rows, table, seed), vt.methods.IFedAvg(output="each")
+    task = build_task(table, method, seed)
+    engine = Engine(task, method, training_rows(data, table, method, "cpu"), training_of(table), seed)
+    *_, moment = engine.run()
+    found = find_shifts(engine, table, moment, at_hand(engine.task, all_rows(data, table)), {})[0]
+    owner = {c: f for f, x in table.features.items() for c in ([f"{f}={v}" for v in x.levels] or [f])}
+    owner |= {f: f for f in table.features}
+    outcome = found.layer.str.endswith("out")
+    found["cell"] = [LABEL if out else owner[c] for c, out in zip(found.feature, outcome, strict=True)]
+    by = found.groupby(["feature", "layer"]).value
+    found["paper"] = (found.value - by.transform("mean")).abs() / (by.transform("std", ddof=0) + 1e-9)
+    found["released"] = -np.log10(found.p_value.clip(lower=1e-300))
+    return {k: found.pivot_table(index="site", columns="cell", values=k, aggfunc="max") for k in ("released", "paper")}
+
+
+RIVALS = {"summaries": summaries, "margins": margins}
