@@ -22,6 +22,7 @@ import importlib
 import json
 import time
 import zlib
+from collections import Counter
 from collections.abc import Callable, Iterator
 from functools import cache, lru_cache
 from pathlib import Path
@@ -31,7 +32,7 @@ import fault_tables as tables
 import numpy as np
 from fault_harm import harm_by_fedavg, is_harmful, measure_harm, tie
 from fault_kinds import KINDS, Kind, Site
-from fault_rivals import RIVALS, trained_rules
+from fault_rivals import RIVALS, STEPS, step_down, trained_rules
 from fault_tables import LABEL, Rows
 
 from vitrail.core.problems import VitrailError
@@ -180,10 +181,12 @@ def screen_stage(job: Job) -> Job | None:
     said = rule()(made[0], made[1])
     seconds = time.perf_counter() - began
     cells = said.cells.sort_values("strength", ascending=False, kind="stable")
+    guilty = [site for site, _, _ in made[2]]
     order = list(dict.fromkeys([*(f.site for f in said.findings), *cells.site]))
     return {
         "wrong": [[f.site, f.feature, f.kind, round(float(f.strength), 2)] for f in said.findings if f.wrong],
-        "differs": [[f.site, f.feature, f.kind, round(float(f.strength), 2)] for f in said.findings if not f.wrong],
+        "differs": [[f.site, f.feature, f.kind] for f in said.findings if not f.wrong and f.site in guilty],
+        "others differ": sum(not f.wrong and f.site not in guilty for f in said.findings),
         "order": order[:2],
         "seconds": round(seconds, 3),
         "judge": judge(),
@@ -193,7 +196,8 @@ def screen_stage(job: Job) -> Job | None:
 def rivals_stage(job: Job) -> Job | None:
     if not (made := plant(job)):
         return None
-    return {name: strongest(scores(made[0], made[1]), job) for name, scores in RIVALS.items()}
+    steps = STEPS if job["kinds"] or job["cut"] == "natural" else 1
+    return {name: step_down(score, made[0], made[1], steps) for name, score in RIVALS.items()}
 
 
 def released_stage(job: Job) -> Job | None:
@@ -312,7 +316,10 @@ def main() -> None:
     if args.report:
         from planted_faults_report import report
 
-        text = report({stage: load(RESULTS, stage) for stage in STAGES})
+        kept = {stage: load(RESULTS, stage) for stage in STAGES}
+        judges = dict(Counter(d["judge"] for d in kept["screen"].values()))
+        more = RESULTS / "leaks.md"  # by benchmarks/fault_leaks.py
+        text = report(kept, all_kinds(), judges, more.read_text().splitlines() if more.exists() else [])
         args.out.write_text(text)
         print(text)
 
