@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Collection
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -26,41 +26,46 @@ Out = Collection[tuple[str, str]]  # cells that are left out
 STEPS = 4
 
 
-def variables(rows: Rows, table: Any, out: Out) -> tuple[list[str], dict[str, np.ndarray], list[str], np.ndarray]:
-    """cell of each variable; site -> [row, variable]; number or share; [site, variable] rows. Outcome last."""
-    cells: list[str] = []
-    kinds: list[str] = []
-    takes: list[tuple[str, int | None]] = []
-    for name, f in table.features.items():
-        levels = range(len(f.levels)) if f.kind == "categorical" else [None]
-        takes += [(name, k) for k in levels]
-        cells += [name] * len(levels)
-        kinds += ["number" if f.kind == "numeric" else "share"] * len(levels)
-    target = table.target
-    levels = (
-        [None] if target.kind == "number" else range(1, 2) if len(target.levels) == 2 else range(len(target.levels))
-    )
-    takes += [(target.column, k) for k in levels]
-    cells += [LABEL] * len(levels)
-    kinds += ["number" if target.kind == "number" else "share"] * len(levels)
+class Variables(NamedTuple):
+    """Numbers, and yes or no for levels; the outcome's are the last."""
 
-    def take(frame: pd.DataFrame, name: str, level: int | None) -> Any:
-        v = frame[name].to_numpy(float)
-        return v if level is None else np.where(np.isnan(v), np.nan, v == level)
+    cells: list[str]  # of each variable
+    values: dict[str, np.ndarray]  # site -> [row, variable]
+    share: np.ndarray  # [variable]: yes or no
+    total: np.ndarray  # [site, variable]: rows, with a value or without
 
-    values = {s: np.stack([take(f, *t) for t in takes], 1) for s, f in rows.items()}
-    total = np.array([[len(f)] * len(cells) for f in rows.values()], float)
-    for i, site in enumerate(rows):
-        gone = [j for j, c in enumerate(cells) if (site, c) in out or (site, LABEL) in out]
-        values[site][:, gone], total[i, gone] = np.nan, 0
-    return cells, values, kinds, total
+    def without(self, out: Out) -> Variables:
+        values, total = {s: v.copy() for s, v in self.values.items()}, self.total.copy()
+        for i, site in enumerate(values):
+            gone = [j for j, c in enumerate(self.cells) if (site, c) in out or (site, LABEL) in out]
+            values[site][:, gone], total[i, gone] = np.nan, 0
+        return self._replace(values=values, total=total)
 
 
-def step_down(score: Callable[[Rows, Any, Out], Scores], rows: Rows, table: Any, steps: int) -> list[list[Any]]:
+def variables(rows: Rows, table: Any) -> Variables:
+    names = [*table.features, table.target.column]
+    kinds = [f.kind for f in table.features.values()] + [table.target.kind]
+    levels = [f.levels for f in table.features.values()] + [table.target.levels]
+    takes: list[tuple[int, float]] = []  # column, level or NaN
+    for at, (kind, found) in enumerate(zip(kinds, levels, strict=True)):
+        several = kind == "categorical" or (kind == "classes" and len(found) > 2)
+        takes += [(at, k) for k in (range(len(found)) if several else [1.0 if kind == "classes" else np.nan])]
+    column, level = np.array([t[0] for t in takes]), np.array([t[1] for t in takes])
+    values = {}
+    for site, frame in rows.items():
+        v = frame[names].to_numpy(float)[:, column]
+        values[site] = np.where(np.isnan(v) | np.isnan(level), v, v == level)
+    cells = [LABEL if c == len(names) - 1 else names[c] for c in column]
+    share = np.array([kinds[c] not in ("numeric", "number") for c in column])
+    return Variables(cells, values, share, np.array([[len(f)] * len(cells) for f in rows.values()], float))
+
+
+def step_down(score: Callable[[Variables], Scores], rows: Rows, table: Any, steps: int) -> list[list[Any]]:
     """The strongest cell; without it the strongest of the rest; and so on."""
     out: list[list[Any]] = []
+    made = variables(rows, table)
     for _ in range(steps):
-        flat = score(rows, table, [(s, c) for s, c, _ in out]).stack()
+        flat = score(made.without([(s, c) for s, c, _ in out])).stack()
         site, cell = flat.idxmax()
         out.append([site, cell, round(float(flat.max()), 3)])
     return out
@@ -71,10 +76,9 @@ def spread(values: np.ndarray, cells: list[str], sites: list[str]) -> Scores:
     return pd.DataFrame(np.nan_to_num(values), sites, cells).T.groupby(level=0).max().T
 
 
-def summaries(rows: Rows, table: Any, out: Out = ()) -> Scores:
-    cells, values, kinds, total = variables(rows, table, out)
-    share = np.array([k == "share" for k in kinds])
-    sites, y = list(rows), [i for i, c in enumerate(cells) if c == LABEL]
+def summaries(made: Variables) -> Scores:
+    cells, values, share, total = made
+    sites, y = list(values), [i for i, c in enumerate(cells) if c == LABEL]
     with warnings.catch_warnings(), np.errstate(all="ignore"):
         warnings.simplefilter("ignore")
         n = np.array([(~np.isnan(values[s])).sum(0) for s in sites], float)  # [site, variable]
@@ -143,11 +147,11 @@ def exact_z(a: np.ndarray, n: np.ndarray, b: np.ndarray, m: np.ndarray) -> np.nd
     return -ndtri(np.maximum(p, 1e-300) / 2)
 
 
-def margins(rows: Rows, table: Any, out: Out = ()) -> Scores:
-    cells, values, kinds, total = variables(rows, table, out)
-    sites = list(rows)
+def margins(made: Variables) -> Scores:
+    cells, values, share, total = made
+    sites = list(values)
     hits, trials, owner = [], [], []
-    for j, (cell, kind) in enumerate(zip(cells, kinds, strict=True)):
+    for j, cell in enumerate(cells):
         columns = [values[s][:, j] for s in sites]
         known = np.array([(~np.isnan(c)).sum() for c in columns])
         pool = np.concatenate([c[~np.isnan(c)] for c in columns])
@@ -156,7 +160,7 @@ def margins(rows: Rows, table: Any, out: Out = ()) -> Scores:
         if len(pool) < total[:, j].sum():
             hits.append(total[:, j] - known), trials.append(total[:, j]), owner.append(cell)
         cuts = np.unique(np.quantile(pool, (0.05, 0.25, 0.5, 0.75, 0.95), method="inverted_cdf"))
-        for cut in cuts if kind == "number" else [1.0]:
+        for cut in [1.0] if share[j] else cuts:
             if cut > pool.min():
                 hits.append([(c < cut).sum() for c in columns]), trials.append(known), owner.append(cell)
     a, n = np.array(hits, float).T, np.array(trials, float).T  # [site, test]

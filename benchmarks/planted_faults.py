@@ -76,7 +76,7 @@ def jobs() -> Iterator[Job]:
             for seed in range(min(many, 2 if part == "test" else 1)):
                 for kind in later:
                     yield {"part": part, "cut": "lot", "data": name, "seed": 720 + seed, "kinds": [kind]}
-            for seed in range(2 if name == "har" else 12 if part == "design" else 8):
+            for seed in range(2 if name == "har" else 12 if part == "design" else 5):
                 two = np.random.default_rng(key(seed, name, "two")).choice(list(KINDS)[:-1], 2, replace=False)
                 yield {"part": part, "cut": "lot", "data": name, "seed": 740 + seed, "kinds": [str(k) for k in two]}
             for seed in range(4 if name == "har" else 110 if part == "design" else 24):
@@ -86,10 +86,10 @@ def jobs() -> Iterator[Job]:
     for part, names in (("design", tables.NATURAL), ("test", tables.NATURAL_TEST)):
         for name in names:
             yield {"part": part, "cut": "natural", "data": name, "seed": 0, "kinds": []}
-            for seed in range(1 if name == "har" else 3):
+            for seed in range(1 if name == "har" else 2):
                 for kind in KINDS:
                     yield {"part": part, "cut": "natural", "data": name, "seed": 800 + seed, "kinds": [kind]}
-            for kind in later:
+            for kind in later if name != "har" else []:
                 yield {"part": part, "cut": "natural", "data": name, "seed": 820, "kinds": [kind]}
 
 
