@@ -40,6 +40,7 @@ from vitrail.core.random import key
 
 Job = dict[str, Any]
 RESULTS = Path(__file__).parent / "results" / "planted_faults"
+MOSTLY = ["unit", "offset", "sign", "code", "shuffle", "label flip", "label noise"]
 KEPT = 12  # cells of each rule, the strongest
 SAMPLE = 7  # every so many of the cases are also run by what needs training
 
@@ -79,6 +80,9 @@ def jobs() -> Iterator[Job]:
             for seed in range(2 if name == "har" else 12 if part == "design" else 5):
                 two = np.random.default_rng(key(seed, name, "two")).choice(list(KINDS)[:-1], 2, replace=False)
                 yield {"part": part, "cut": "lot", "data": name, "seed": 740 + seed, "kinds": [str(k) for k in two]}
+            for seed in range(0 if name == "har" else 8):  # of kinds that mostly do harm
+                two = np.random.default_rng(key(seed, name, "two more")).choice(MOSTLY, 2, replace=False)
+                yield {"part": part, "cut": "lot", "data": name, "seed": 760 + seed, "kinds": [str(k) for k in two]}
             for seed in range(4 if name == "har" else 110 if part == "design" else 24):
                 yield {"part": part, "cut": "lot", "data": name, "seed": 1000 + seed, "kinds": []}
         for seed in range(330):
@@ -159,7 +163,11 @@ def harm_memory(*_: Any) -> dict[Any, float]:
 
 
 def fedavg_stage(job: Job) -> Job | None:
-    if not chosen(job, 11) or job["cut"] != "lot" or len(job["kinds"]) != 1 or job["data"] in ("har", *tables.NUMBERS):
+    """A sample of single faults by lot, of classes: harmful ones more often, for the others are many."""
+    if job["cut"] != "lot" or len(job["kinds"]) != 1 or job["data"] in ("har", "digits", *tables.NUMBERS):
+        return None
+    harm = known_harm().get(tag(job))
+    if harm is None or not chosen(job, 16 if harm["harmful"] else 60):
         return None
     if not (made := plant(job)):
         return None
@@ -211,8 +219,9 @@ def rivals_stage(job: Job) -> Job | None:
 
 def released_stage(job: Job) -> Job | None:
     """Training takes seconds: a sample of the harmful faults by lot, and clean design federations to set the bar."""
-    one = len(job["kinds"]) == 1 and chosen(job, 2) and known_harm().get(tag(job), {}).get("harmful", False)
-    if job["cut"] != "lot" or job["data"] == "har" or not (one or (not job["kinds"] and chosen(job, SAMPLE))):
+    one = len(job["kinds"]) == 1 and chosen(job, 10) and known_harm().get(tag(job), {}).get("harmful", False)
+    clean = not job["kinds"] and job["part"] == "design" and chosen(job, SAMPLE)
+    if job["cut"] != "lot" or job["data"] == "har" or not (one or clean):
         return None
     made = plant(job)
     assert made is not None
