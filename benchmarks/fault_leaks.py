@@ -26,8 +26,8 @@ from vitrail.core.random import key
 from vitrail.screen import Desk, Seat, screen
 
 SIZES = (15, 20, 50, 100)
-NAMES = ("heart", "actg", "breast")
-WORLDS, MOVES, EACH = 150, 12, 6  # drawn sites, of which some are moved by a person; members and others of a trial
+NAMES = ("heart", "actg")
+WORLDS, MOVES, EACH = 100, 6, 12  # drawn sites, of which some are moved by a person; members and others of a trial
 PLACE = Path(__file__).parent / "results" / "planted_faults" / "leaks.md"
 
 
@@ -37,6 +37,7 @@ class Talk:
     def __init__(self, rows: tables.Rows, table: Any) -> None:
         self.table, desk = table, Desk(table)
         seats = {k: Seat(v, table) for k, v in rows.items()}
+        self.everything = Seat(pd.concat([rows["s0"]] * (100_000 // len(rows["s0"]))), table).share
         self.cuts = desk.hear_sketch({k: s.sketch() for k, s in seats.items()})
         said = {k: s.counts(self.cuts) for k, s in seats.items()}
         self.rest = {"products": sum(total["products"] for _, total in said.values())}
@@ -46,7 +47,7 @@ class Talk:
         """[number]: what the coordinator sees of these rows."""
         seat = Seat(rows, self.table)
         if shown == "no budget":
-            seat.share = Seat(pd.concat([rows] * (1 + 100_000 // len(rows))), self.table).share
+            seat.share = self.everything
         own, total = seat.counts(self.cuts)
         if shown == "products":
             return np.asarray(total["products"])[np.triu_indices(len(total["products"]))]
@@ -130,7 +131,7 @@ def timing() -> list[str]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--trials", type=int, default=16)
+    parser.add_argument("--trials", type=int, default=8)
     args = parser.parse_args()
     told = (__doc__ or "").split("\n\n", 2)[2].strip().split("\n")
     text = ["## What is given away", "", *told, ""]
