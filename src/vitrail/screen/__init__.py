@@ -10,3 +10,22 @@ Three legs, the same for all sites, each a dict of float64 arrays whose names an
 
 `Seat` is the site's side, `Desk` the coordinator's; `screen` runs both in one process.
 """
+
+from vitrail.screen.desk import Desk, screen
+from vitrail.screen.found import CAUSES, LABEL, Finding, Part, Screening
+from vitrail.screen.layout import Said, budget, parts
+from vitrail.screen.seat import Seat
+
+__all__ = [
+    "CAUSES",
+    "LABEL",
+    "Desk",
+    "Finding",
+    "Part",
+    "Said",
+    "Screening",
+    "Seat",
+    "budget",
+    "parts",
+    "screen",
+]

@@ -23,6 +23,7 @@ CAUSES = {
     "shuffled": "its values belong to other rows",
     "label flip": "the outcome is coded the other way round",
     "label noise": "a share of the outcomes is wrong",
+    "other": "does not fit, and no usual cause explains it",
     "only here": "measured here only",
     "not here": "not measured here",
     "differs": "differs, and may be real",
@@ -46,6 +47,7 @@ class Screening(NamedTuple):
     cells: pd.DataFrame  # site, feature, strength, wrong, kind: every cell that was judged
     sites: pd.DataFrame  # site, rows, numbers (published of each column), judged, why not
     alpha: float  # of all clean federations, so many raise an alarm
+    pooled: dict[str, Any] = {}  # noqa: RUF012  what all sites together publish: a site may look at its rows against it
 
     @property
     def wrong(self) -> list[Finding]:

@@ -1,0 +1,250 @@
+"""From tests to accused cells: the site that is farthest off first, and there the cell that explains most."""
+
+from __future__ import annotations
+
+import numpy as np
+import pandas as pd
+from scipy.special import ndtri
+
+from vitrail.screen.cause import FADED, Cell, Told, differs, explain, say_absent
+from vitrail.screen.clear import is_clear
+from vitrail.screen.found import Finding
+from vitrail.screen.layout import Numbers
+from vitrail.screen.published import BEYOND, LOCATION, MISSING, OUTCOME, PREDICTED, SIZE, VALUE, Published
+from vitrail.screen.shape import keeping, middle_of_sites
+from vitrail.screen.weigh import Weighed
+
+FURTHER = 1e-3  # a further cell at the same site must be so much less likely
+MOST = 4  # cells at one site
+ALONE, FARTHER = 1.3, 1.5  # without a clear cause, times the bar and times what any other site shows
+HARDLY = 0.05  # of the rows have a value: the column is not measured there
+FREE = 4.0  # of a squared deviate: what any test shows by chance
+
+
+def judge(published: Published, alpha: float) -> tuple[list[Finding], pd.DataFrame]:
+    weighed = Weighed(published, alpha)
+    absent = tell_absent(weighed)
+    wrong = [] if weighed.alike else find_clear(weighed)
+    done: set[int] = set()
+    while len(done) < len(published.sites):
+        over = weighed.beyond / weighed.bar
+        over[list(done)] = 0.0
+        site = int(over.max(1).argmax())
+        if over[site].max() <= 1:
+            break
+        done.add(site)
+        # where sites differ and no cause is clear, one cell at most may be held to be wrong: far beyond all other sites
+        rest = float(np.delete(over.max(1), site).max(initial=0.0)) if len(done) == 1 else float("inf")
+        wrong += accuse(weighed, site, rest)
+    wrong.sort(key=lambda f: -f.strength)
+    wrong += absent
+    maybe = differing(weighed, {(f.site, f.feature) for f in wrong})
+    findings = [f for f in wrong if f.wrong] + [f for f in wrong if not f.wrong] + maybe
+    return findings, all_cells(weighed, findings)
+
+
+def tell_absent(weighed: Weighed) -> list[Finding]:
+    """Columns that a site does not measure, or that it alone measures. Nothing else is said of these cells."""
+    p = weighed.published
+    names, out = p.layout.columns, []
+    with np.errstate(all="ignore"):
+        measured = np.nan_to_num(p.known / p.rows[:, None])[:, :-1]  # [site, input]
+    for column in np.flatnonzero((measured <= HARDLY).any(0)):
+        some = np.flatnonzero(measured[:, column] > HARDLY)
+        if len(some) == 1:
+            told = say_absent("only here", measured[some[0], column])
+            out.append(_finding(weighed, int(some[0]), int(column), told, 0.0))
+        elif len(some) > 1:
+            for site in np.flatnonzero(measured[:, column] <= HARDLY):
+                told = say_absent("not here", measured[site, column])
+                out.append(_finding(weighed, int(site), int(column), told, 0.0))
+        quiet = (weighed.first == column) & (weighed.family == MISSING)
+        weighed.set_aside(np.flatnonzero(measured[:, column] <= HARDLY), int(column), quiet, len(some))
+    return out
+
+
+def find_clear(weighed: Weighed) -> list[Finding]:
+    """Where sites differ: cells beyond chance where a cause is seen here and nowhere else; the loudest first."""
+    out: list[Finding] = []
+    for strength, site, column in suspects_of(weighed, loud_cells(weighed)):
+        over = np.where(fresh(weighed, site, column), weighed.z[site] / weighed.bar, 0.0)
+        if over.max() <= 1:  # it was for a cell that has been accused since
+            continue
+        cell = Cell(weighed, site, column)
+        told = explain(cell)
+        if told.wrong and is_clear(cell, told):
+            out.append(_finding(weighed, site, column, told, strength))
+            weighed.accuse(site, column)
+            if column != weighed.outcome:
+                weighed.predict_without(site, [*weighed.without.get(site, []), column])
+    return out
+
+
+def fresh(weighed: Weighed, site: int, column: int) -> Numbers:
+    """[test]: those of a cell that no accused cell of the same site is part of."""
+    bad = np.flatnonzero(weighed.accused[site])
+    own = (weighed.first == column) | (weighed.second == column)
+    return (
+        own
+        & ~(np.isin(weighed.first, bad) & (weighed.first != column))
+        & ~np.isin(weighed.second, [c for c in bad if c != column])
+    )
+
+
+def suspects_of(weighed: Weighed, cells: list[tuple[float, int, int]]) -> list[tuple[float, int, int]]:
+    """Those that a clear cause could be found for at all; wide tables have thousands that cannot."""
+    p, at = weighed.published, weighed.published.layout
+    shape = (len(p.sites), len(at.columns))
+    may = np.ones(shape, bool)
+    number = at.column[at.numbers]
+    may[:, number] = False
+    effect = np.nan_to_num(weighed.effect)
+    for family in (LOCATION, SIZE):
+        x = effect[:, weighed.family == family]
+        top = np.sort(x, axis=0)[-min(2, len(x))]  # the second largest
+        may[:, number] |= (x > 0.7) & (x > 1.5 * top)
+    for family, least in ((VALUE, 0.04), (BEYOND, 0.05)):
+        which = np.flatnonzero(weighed.family == family)
+        gap = np.nan_to_num(weighed.mine[:, which] - weighed.theirs[:, which]) > least
+        np.logical_or.at(may.T, weighed.first[which], gap.T)
+    for with_outcome in (False, True):
+        may |= np.nan_to_num(keeping(p, weighed.accused, with_outcome)[0], nan=1.0) < 0.6
+    may[:, -1] = True
+    return [c for c in cells if may[c[1], c[2]]]
+
+
+def loud_cells(weighed: Weighed) -> list[tuple[float, int, int]]:
+    """(strength, site, column) of all cells beyond chance, the strongest first."""
+    over = (weighed.z / weighed.bar).T
+    best = np.zeros((weighed.outcome + 1, over.shape[1]))
+    for columns in (weighed.first, weighed.second):
+        np.maximum.at(best, columns[columns >= 0], over[columns >= 0])
+    cells = [(float(best[c, s]), int(s), int(c)) for c, s in np.argwhere(best > 1)]
+    # a flipped outcome turns the ties of all columns: it is looked at before them
+    return sorted(cells, key=lambda cell: (cell[2] != weighed.outcome, -cell[0]))
+
+
+def accuse(weighed: Weighed, site: int, rest: float) -> list[Finding]:
+    p = weighed.published
+    columns = [int(c) for c in np.flatnonzero(weighed.accused[site])]
+    out: list[Finding] = []
+    while len(out) < MOST:
+        live = ~np.isin(weighed.first, columns) & ~np.isin(weighed.second, columns)
+        over = np.where(live, weighed.beyond[site] / weighed.bar, 0.0)
+        best = int(over.argmax())
+        if over[best] <= 1:
+            break
+        if columns and weighed.beyond[site, best] <= -ndtri(weighed.level[best] * FURTHER / 2):
+            break
+        gains = blame(weighed, site, live)
+        loud = live & (over > 1)
+        suspects = set(weighed.first[loud]) | set(weighed.second[loud]) - {-1}
+        gains = {c: g for c, g in gains.items() if c in suspects}
+        if not gains:
+            break
+        column = max(gains, key=lambda c: gains[c])
+        if is_the_outcome(weighed, site, column, columns):
+            column = weighed.outcome
+        cell = Cell(weighed, site, column)
+        told = explain(cell)
+        strength = float(over[best])
+        sure = weighed.alike or is_clear(cell, told)
+        mix = column == weighed.outcome and told.kind == "other"  # where sites differ, outcomes may be others as well
+        if not sure and (out or mix or strength < max(ALONE, FARTHER * rest)):
+            told = differs(weighed, site, column, middle_of_sites(weighed.published))
+        out.append(_finding(weighed, site, column, told, strength))
+        columns.append(column)
+        if column == weighed.outcome:
+            break
+        weighed.accuse(site, column)
+        weighed.predict_without(site, [*weighed.without.get(site, []), column])
+    for column in columns:
+        weighed.accuse(site, column)
+    return out
+
+
+def is_the_outcome(weighed: Weighed, site: int, column: int, columns: list[int]) -> bool:
+    """Whether a column is blamed for its tie with the outcome alone, and the outcome is off without it just as well."""
+    if column == weighed.outcome or weighed.outcome in columns:
+        return False
+    own = (weighed.first == column) | (weighed.second == column)
+    if (weighed.beyond[site][own & (weighed.family != OUTCOME)] > 2.5).any():
+        return False
+    place, before = np.flatnonzero(weighed.predicted), weighed.without.get(site, [])
+    weighed.predict_without(site, [*before, column])
+    off, mine, usual = (a[site, place] for a in (weighed.reach, weighed.mine, weighed.theirs))
+    found = bool(((off > 2) & (mine * np.sign(usual) < FADED * np.abs(usual))).any())
+    weighed.predict_without(site, before)
+    return found
+
+
+def blame(weighed: Weighed, site: int, live: Numbers) -> dict[int, float]:
+    """How much each cell explains of what is off at a site: its counts once, and each of its ties."""
+    reach = np.where(weighed.marginal, weighed.beyond[site], np.maximum(weighed.beyond[site], weighed.reach[site]))
+    reach = np.where(live & (weighed.z[site] > 0), np.minimum(reach, 60.0), 0.0)
+    gain = np.maximum(0.0, reach**2 - FREE)
+    best: dict[tuple[int, object], float] = {}
+    for i in np.flatnonzero(gain > 0):
+        for column in {int(weighed.first[i]), int(weighed.second[i])} - {-1}:
+            family = str(weighed.family[i])
+            if column == weighed.outcome and family == OUTCOME:
+                continue  # the outcome is judged by how well it is predicted, and by its own counts
+            pair = (int(weighed.first[i]), int(weighed.second[i]))
+            key = (column, "counts" if weighed.marginal[i] else family if family == PREDICTED else pair)
+            best[key] = max(best.get(key, 0.0), float(gain[i]))
+    out: dict[int, float] = {}
+    for (column, _), g in best.items():
+        out[column] = out.get(column, 0.0) + g
+    return out
+
+
+def _finding(weighed: Weighed, site: int, column: int, told: Told, strength: float) -> Finding:
+    p = weighed.published
+    return Finding(
+        p.sites[site], p.layout.columns[column], told.kind, told.wrong, round(strength, 3), told.text, told.numbers
+    )
+
+
+def differing(weighed: Weighed, said: set[tuple[str, str]]) -> list[Finding]:
+    """Cells beyond chance, but not beyond how sites differ anyway."""
+    p = weighed.published
+    over = weighed.z / weighed.bar
+    out = []
+    usual = middle_of_sites(p)
+    for site in range(len(p.sites)):
+        best: dict[int, float] = {}
+        for i in np.flatnonzero(over[site] > 1):
+            columns = {int(weighed.first[i]), int(weighed.second[i])} - {-1}
+            if any((p.sites[site], p.layout.columns[c]) in said for c in columns):
+                continue
+            for c in columns - {weighed.outcome} or columns:
+                best[c] = max(best.get(c, 0.0), float(over[site, i]))
+        for c, strength in best.items():
+            told = differs(weighed, site, c, usual)
+            out.append(_finding(weighed, site, c, told, strength))
+    return sorted(out, key=lambda f: -f.strength)
+
+
+def all_cells(weighed: Weighed, findings: list[Finding]) -> pd.DataFrame:
+    p = weighed.published
+    over = weighed.beyond / weighed.bar
+    strength = np.zeros((len(p.sites), len(p.layout.columns)))
+    for columns in (weighed.first, weighed.second):
+        here = columns >= 0
+        for s in range(len(p.sites)):
+            np.maximum.at(strength[s], columns[here], over[s, here])
+    found = {(f.site, f.feature): f for f in findings}
+    rows = []
+    for s, site in enumerate(p.sites):
+        for c, name in enumerate(p.layout.columns):
+            f = found.get((site, name))
+            rows.append(
+                (
+                    site,
+                    name,
+                    f.strength if f else round(float(strength[s, c]), 3),
+                    bool(f and f.wrong),
+                    f.kind if f else "",
+                )
+            )
+    return pd.DataFrame(rows, columns=["site", "feature", "strength", "wrong", "kind"])
