@@ -8,13 +8,13 @@ from typing import Any
 
 import pandas as pd
 
-import vitrail.screen as screening
 from vitrail.core.problems import Problem, VitrailError
 from vitrail.data.faults import Finding as Fault
 from vitrail.data.read import clean
 from vitrail.data.repair_words import TO_TRY
 from vitrail.data.schema import Table
 from vitrail.explain.own_rows import own_cause
+from vitrail.screen import against
 from vitrail.screen.found import LABEL
 
 UNLIKE = "unlike_others"
@@ -44,12 +44,8 @@ def unlike_others(frame: pd.DataFrame, table: Table, pooled: dict[str, Any]) -> 
     except VitrailError:
         text, hint = "the file does not fit the study, so that it was not compared", "Correct that first."
         return [Fault(UNLIKE, "warning", "", (), len(frame), text, hint)]
-    judge = getattr(screening, "against", None)
-    if judge is None:
-        what = "this version cannot compare one site alone with pooled summaries."
-        raise VitrailError("cannot compare with the other sites", [Problem("--pooled", what, "Leave it out.")])
     out = []
-    for found in judge(rows, table, pooled):
+    for found in against(rows, table, pooled):
         cause = own_cause(found, frame, table)[0]
         column = table.target.column if found.feature == LABEL else found.feature
         sure = "likely wrong" if found.wrong else "may be real"
