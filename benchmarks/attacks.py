@@ -3,8 +3,8 @@
     VITRAIL_DATA=... python benchmarks/attacks.py            # resumes; finished cases lie in --cache
     python benchmarks/attacks.py --report                    # the table from what is there
 
-GUSTO, the ten largest regions with 400 patients each, FedAvg; the largest region lies. `sign`: ten times the negative of
-its change; `scale`: a hundred times its change; `labels`: its outcomes are turned round, and its change is sent ten
+GUSTO, the ten largest regions with 400 patients each, FedAvg; the largest region lies. `sign`: ten times the negative
+of its change; `scale`: a hundred times its change; `labels`: its outcomes are turned round, and its change is sent ten
 times as long; `backdoor`: its patients with a mark in one column are called well, and its change is sent ten times as
 long; `within`: each number of its report one standard deviation of the honest sites' to the wrong side of their mean,
 which no rule that looks at one round can tell from a site that differs (it sees the others' reports: the worst case).
