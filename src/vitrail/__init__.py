@@ -14,7 +14,8 @@ if TYPE_CHECKING:
     from vitrail.runs.screened import screen_sites
     from vitrail.runs.together import Together
     from vitrail.runs.train_together import together
-    from vitrail.studies.compare import Comparison, compare
+    from vitrail.studies.compare import compare
+    from vitrail.studies.comparison import Comparison
     from vitrail.studies.transfer import Transfer, transfer
     from vitrail.studies.tune import Tuning, tune
     from vitrail.study import Study

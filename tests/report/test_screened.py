@@ -38,9 +38,7 @@ def test_the_page_keeps_the_order_of_the_findings(count: int, maybe: int) -> Non
     html = render(shown)
     said = box_on_top(html)
     assert shown.run is not None
-    order = [
-        f"{f.site}, {f.feature}: {'offset by a constant. ' * f.wrong}{f.text}" for f in shown.run.findings()
-    ]
+    order = [f"{f.site}, {f.feature}: {'offset by a constant. ' * f.wrong}{f.text}" for f in shown.run.findings()]
     assert [line for line in said if not line.startswith("What to do")] == order, "all of them, each once"
     section = html[html.index('id="fit"') : html.index("</section>")]
     assert section.count("more, less strong") == (count > 10) + (maybe > 10)

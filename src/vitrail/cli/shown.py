@@ -104,7 +104,7 @@ def print_comparison(result: Comparison) -> None:
         same = [defined(page.table.chance.get(s, math.nan)) for s in shown]
         rows.append([SAME, *same, defined(page.table.chance_mean), "", ""])
         worst.append(-1)
-    where = f"on each site's own hold-out {result.study.row_word}s"
+    where = f"on each site's own {result.study.row_word}s, each judged by a model not trained on it"
     print(f"{metric.replace('_', ' ')} {where}, mean over {len(result.seeds)} seed(s)\n")
     heads = [marked(s, few) for s in shown]
     print_table(["method", *heads, "mean", "worst", "worst site"], rows, lambda r, c: c == worst[r])
@@ -112,7 +112,7 @@ def print_comparison(result: Comparison) -> None:
     print_notes(few if not shown or set(shown) & set(few) else {}, why, result.study.row_word, False)
     verdicts = result.verdicts()
     if len(verdicts):
-        print("\nIs joining worth it? (best federated method against training alone)\n")
+        print(f"\nIs joining worth it? (a federated method against training alone, {words_of(result)})\n")
         told = verdicts.assign(site=[marked(s, few) for s in verdicts["site"]])
         print_table(["site", "verdict", "why"], told[["site", "verdict", "why"]].to_numpy().tolist())
 
@@ -134,6 +134,14 @@ def print_notes(few: dict[str, str], why: Sequence[str], word: str, same: bool) 
     lines = [f"same: {SAME}, the most common one or the mean of the site's own hold-out {word}s."] if same else []
     lines += [*why, *([few_words(few, word).striptags()] if few else [])]
     print("\n".join(["", *lines]) if lines else "", end="\n" if lines else "")
+
+
+def words_of(result: Comparison) -> str:
+    from vitrail.report.words import metric_words
+
+    if not result.rows.losses:
+        return "the best over seeds"
+    return f"the one that does best at the other sites; {metric_words(result.yardstick)}; a gain is a loss saved"
 
 
 def titles_of(result: Comparison) -> dict[str, str]:

@@ -131,12 +131,9 @@ class SiteData(NamedTuple):
 def split_rows(
     y: NDArray[np.generic], table: Table, seed: int, site: str
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Row numbers to train on and to test on; depends on (seed, site) alone.
-
-    At least `split.at_least` test rows, but never more than half of the site.
-    """
+    """Row numbers to train on and to test on; depends on (seed, site) alone."""
     n, rule = len(y), table.split
-    want = min(max(round(rule.test * n), min(rule.at_least, n // 2)), n - 1)
+    want = rule.count(n)
     order = np.random.default_rng(key(seed, site, "split")).permutation(n)
     if not (rule.stratify and table.target.kind == "classes"):
         return np.sort(order[want:]), np.sort(order[:want])

@@ -16,7 +16,8 @@ from vitrail.runs.newcomer import gains
 from vitrail.runs.run import Run
 from vitrail.runs.screened import unscreened
 from vitrail.runs.setup import wire_lines
-from vitrail.studies.compare import Comparison, load_comparison
+from vitrail.studies.compare import load_comparison
+from vitrail.studies.comparison import Comparison
 from vitrail.study import LOWER_IS_BETTER, Study
 
 
@@ -52,6 +53,11 @@ def page_of(source: Run | Comparison) -> Page:
     study, kept = whole.study, bool(whole.info.get("keep_updates"))
     late = [] if run is None else run.info.get("newcomers", [])
     notes = [f"Scores are of each site's own model on {study.row_word}s of that site that no training saw."]
+    if len(whole.spread):
+        notes = [
+            f"Scores are of each site's own {study.row_word}s, each judged by a model that was not trained on it: "
+            f"all are held out in turn, at every site at once."
+        ]
     notes[:0] = [said for name, said in ATTRIBUTIONS.items() if study.name.startswith(name)]
     notes += [_newcomer_note(run, name) for name in late if run]
     if kept:
@@ -82,6 +88,7 @@ def page_of(source: Run | Comparison) -> Page:
         sites=whole.sites,
         notes=notes,
         chance=whole.chance.groupby(["site", "metric"], sort=False)["value"].mean().reset_index(),
+        folds=whole.spread,
         row_word=study.row_word,
         newcomers=late,
         run=run,
@@ -101,7 +108,7 @@ def _about(whole: Comparison, run: Run | None) -> list[tuple[str, str]]:
     about = [
         ("Study", whole.study.name),
         ("Methods", ", ".join(TABLE[m].title for m in whole.methods)),
-        ("Seeds", ", ".join(map(str, whole.seeds))),
+        ("Seeds", ", ".join(map(str, whole.seeds)) + _cut(whole)),
         ("Rounds", f"{training.rounds}, with {training.epochs} local epoch(s) each, batches of {training.batch}"),
         ("Network", f"{network.kind}{layers}"),
         ("Pictures", images.words) if images else ("Standardised", whole.study.standardise),
@@ -112,6 +119,14 @@ def _about(whole: Comparison, run: Run | None) -> list[tuple[str, str]]:
         kept = ("engine", "device", "started", "dropout_rate")
         about += [(k.capitalize().replace("_", " "), str(run.info[k])) for k in kept]
     return about
+
+
+def _cut(whole: Comparison) -> str:
+    """How rows were held out, and whether it ended early."""
+    if whole.spread.empty:
+        return ""
+    early = "; more were not needed, since every site's answer was clear" if whole.look[0] < whole.look[1] else ""
+    return f"; {int(whole.spread['fold'].max()) + 1} folds each{early}"
 
 
 def _newcomer_note(run: Run, name: str) -> str:

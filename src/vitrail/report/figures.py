@@ -44,7 +44,8 @@ class Gain(NamedTuple):
     site: str
     method: str
     gain: Interval
-    verdict: str  # yes, no, cannot tell
+    verdict: str  # yes, no, no harm, cannot tell
+    harm: float = 0.0  # what may be lost without harm
 
 
 # figure 1: learning curves
@@ -214,7 +215,7 @@ def _verdicts(rows: Sequence[Gain], axis: str, few: Container[str], width: int) 
     short = {site: marked(site, few, said) for site, said in short.items()}
     left = 6.0 if narrow else 20 + 7.0 * max(map(len, short.values()))
     right = width - (6.0 if narrow else 190.0)
-    far = max((abs(v) for r in rows for v in r.gain if math.isfinite(v)), default=0.0) * 1.06 or 0.1
+    far = max((abs(v) for r in rows for v in (*r.gain, r.harm) if math.isfinite(v)), default=0.0) * 1.06 or 0.1
     x = draw.Scale(-far, far, left, right)
     bottom = top + height * len(rows)
     marks = [t for t in draw.ticks(-far, far, 4 if narrow else 6) if left + 8 < x(t) < right - 8]
@@ -231,6 +232,8 @@ def _verdicts(rows: Sequence[Gain], axis: str, few: Container[str], width: int) 
         label = base - 17 if narrow else base + 4
         parts.append(draw.text(0, label, short[row.site], "name", full=row.site))
         mark = [draw.tip(f"{words}; together with {row.method}")]
+        if row.harm:
+            mark.append(draw.line(x(-row.harm), base - 9, x(-row.harm), base + 9, "harm"))
         if row.gain.known:
             mark.append(draw.line(x(row.gain.low), base, x(row.gain.high), base, "interval"))
         if math.isfinite(row.gain.value):

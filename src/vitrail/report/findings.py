@@ -10,7 +10,7 @@ import numpy as np
 from markupsafe import Markup
 
 from vitrail.methods import TABLE
-from vitrail.report.tables import ScoreTable, lead_method, methods_of, sites_of, traffic, where
+from vitrail.report.tables import ScoreTable, lead_method, methods_of, sites_of, traffic
 from vitrail.report.words import SAME, Interval, listed, metric_words, name, number, several, signed, size, spoken
 
 if TYPE_CHECKING:
@@ -138,18 +138,19 @@ def alone_title() -> str:
 
 def _joining(page: Page) -> list[Markup]:
     """For whom joining is worth it."""
-    verdicts = where(page.verdicts, metric=page.metric)
+    verdicts = page.verdicts
     if verdicts.empty:
         one = page.seeds == 1
         if page.kind == "run":
             start = "One seed" if one else "A run of one method"
-            tail = "`vitrail compare` can: it also trains every site alone, over several seeds."
+            tail = "`vitrail compare` can: it also trains every site alone, and judges every row out of its fold."
         else:
             start = "One seed" if one else "This page"
             tail = f"It takes {alone_title()} among the methods, several seeds, and a metric defined in them."
         return [Markup("{} cannot tell whether joining is worth it. {}").format(start, _code(tail))]
     said: list[Markup] = []
-    for verdict, words in (("yes", "gain"), ("no", "lose"), ("cannot tell", "")):
+    ways = (("yes", "gain{}"), ("no", "lose{}"), ("no harm", "come{} to no harm"), ("cannot tell", ""))
+    for verdict, words in ways:
         rows = verdicts[verdicts["verdict"] == verdict]
         rows = rows.reindex(rows["gain"].abs().sort_values(ascending=False, kind="stable").index)
         if rows.empty:
@@ -164,8 +165,9 @@ def _joining(page: Page) -> list[Markup]:
         if verdict == "cannot tell":
             said.append(Markup("for {} it cannot be told").format(who))
         else:
-            said.append(Markup("{} {}").format(who, words + ("s" if len(sites) == 1 else "")))
-    return [Markup("By joining, {}.").format(Markup("; ").join(said))]
+            said.append(Markup("{} {}").format(who, words.format("s" if len(sites) == 1 else "")))
+    unit = f" (saved {metric_words(page.yardstick)})" if page.crossed else ""
+    return [Markup("By joining, {}{}.").format(Markup("; ").join(said), unit)]
 
 
 def _worst_sentence(page: Page, table: ScoreTable) -> list[Markup]:

@@ -46,7 +46,7 @@ class Page:
     scores: pd.DataFrame  # method, seed, site, split ("test"/"train"), metric, value
     curves: pd.DataFrame  # method, seed, round, site, metric, value: on each site's own hold-out
     summary: pd.DataFrame  # method, metric, mean, mean_low, mean_high, worst_site, worst, worst_low/high
-    verdicts: pd.DataFrame  # site, metric, method, alone, joined, gain, low, high, verdict, why
+    verdicts: pd.DataFrame  # site, metric, method, alone, joined, gain, low, high, verdict, why, harm, ...
     ledger: pd.DataFrame  # method, site, stage, direction ("to site"/"from site"), messages, bytes
     wire: pd.DataFrame  # method, stage, direction, name, shape, dtype, bytes, rounds, seen ("each"/"sum")
     sites: pd.DataFrame  # site, train_rows, test_rows, then anything as text
@@ -54,6 +54,9 @@ class Page:
     row_word: str = "row"  # what a row of a site is called
     newcomers: Sequence[str] = ()  # sites that came after training
     chance: pd.DataFrame = field(default_factory=pd.DataFrame)  # site, metric, value: of always the same answer
+    folds: pd.DataFrame = field(
+        default_factory=pd.DataFrame
+    )  # method, seed, site, metric, fold, value; empty: hold-out
     run: Run | None = None  # where the page is of one run: its facts, and what was made of them
     screening: Screening | None = None  # whose data does not fit, where sites were asked
 
@@ -68,8 +71,23 @@ class Page:
 
     @property
     def has_intervals(self) -> bool:
-        """Whether there are seeds enough for intervals that say something."""
-        return self.seeds >= LEAST
+        """Whether there are seeds or folds enough for intervals that say something."""
+        return self.draws >= LEAST
+
+    @property
+    def crossed(self) -> int:
+        """Folds into which each site's rows were cut; 0 where scores are of a hold-out."""
+        return 0 if self.folds.empty else int(self.folds["fold"].max()) + 1
+
+    @property
+    def draws(self) -> int:
+        """How many values an interval is made of."""
+        return self.seeds * (self.crossed or 1)
+
+    @property
+    def yardstick(self) -> str:
+        """What the verdicts are about."""
+        return self.metric if self.verdicts.empty else str(self.verdicts["metric"].iloc[0])
 
     @property
     def classes(self) -> bool:

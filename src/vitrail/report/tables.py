@@ -76,12 +76,13 @@ def score_table(page: Page, metric: str, split: str = "test") -> ScoreTable:
     shares = {site: test / (test + train) for site, (train, test) in sizes.items() if train > 0}
     chance = page.chance_in(metric) if split == "test" else {}
     best = 0.0 if lower else 1.0
+    folds = _by_fold(page, metric) if split == "test" else {}
     columns, means, worsts = [], [], []
     for method in methods:
-        column = [
-            _score(found.get((method, site), []), shares.get(site, math.nan), chance.get(site, math.nan), best)
-            for site in sites
-        ]
+        column = []
+        for site in sites:
+            share, same = shares.get(site, math.nan), chance.get(site, math.nan)
+            column.append(_score(found.get((method, site), []), share, same, best, folds.get((method, site), []), page))
         values = [c.value for c in column]
         defined = [v for v in values if not math.isnan(v)]
         known = where(page.summary, method=method, metric=metric) if split == "test" else pd.DataFrame()
@@ -98,8 +99,8 @@ def score_table(page: Page, metric: str, split: str = "test") -> ScoreTable:
         columns.append(column)
     rows = [(site, [column[i] for column in columns]) for i, site in enumerate(sites)]
     table = ScoreTable(metric, split, methods, rows, means, worsts, {s: chance[s] for s in sites if s in chance})
-    clear = [_kept(m, page.seeds, table.chance_mean, best) for m in means]
-    clear_worst = [(s, _kept(w, page.seeds, chance.get(s or "", math.nan), best)) for s, w in worsts]
+    clear = [_kept(m, page.draws, table.chance_mean, best) for m in means]
+    clear_worst = [(s, _kept(w, page.draws, chance.get(s or "", math.nan), best)) for s, w in worsts]
     before, after = (
         [m.known for m in (*all_, *(w for _, w in of))] for all_, of in ((means, worsts), (clear, clear_worst))
     )
@@ -113,10 +114,21 @@ def _kept(told: Interval, seeds: int, chance: float, best: float) -> Interval:
     return Interval(told.value) if says_nothing(told.low, told.high, seeds, chance, best) else told
 
 
-def _score(values: list[float], test_share: float, chance: float, best: float) -> Score:
+def _by_fold(page: Page, metric: str) -> dict[tuple[str, str], list[float]]:
+    """(method, site) -> what each fold of each seed adds to the score."""
+    mine = where(page.folds, metric=metric)
+    if mine.empty:
+        return {}
+    return {(str(m), str(s)): v.astype(float).tolist() for (m, s), v in mine.groupby(["method", "site"])["value"]}
+
+
+def _score(values: list[float], test_share: float, chance: float, best: float, folds: list[float], page: Page) -> Score:
     defined = [v for v in values if math.isfinite(v)]
     mean, low, high = interval(defined, test_share)
-    vague = says_nothing(low, high, len(defined), chance, best)
+    if folds:
+        middle, low, high = interval(folds, 1 / page.crossed)
+        low, high = mean + (low - middle), mean + (high - middle)
+    vague = says_nothing(low, high, len(folds) or len(defined), chance, best)
     return Score(mean, math.nan if vague else (high - low) / 2, len(values) - len(defined), vague)
 
 

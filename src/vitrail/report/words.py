@@ -18,6 +18,8 @@ METRICS = {
     "f1": ("F1 score", "0 to 1"),
     "auc": ("area under the ROC curve", "0 to 1"),
     "log_loss": ("log loss", "nats"),
+    "balanced_log_loss": ("log loss, classes counted alike", "nats"),
+    "squared_error": ("squared error", "unit of the target, squared"),
     "rmse": ("root mean squared error", "unit of the target"),
     "mae": ("mean absolute error", "unit of the target"),
     "r2": ("variance explained (R²)", "share"),
@@ -32,8 +34,8 @@ WHY_UNDEFINED = {
     "auc": "the area under the ROC curve needs {}s of at least two classes on the hold-out",
     "r2": "R² needs hold-out {}s that differ in the target",
 }
-ANSWERS = {"yes": "yes: gains", "no": "no: loses", "cannot tell": "cannot tell"}
-VERDICT_CLASS = {"yes": "gain", "no": "loss"}
+ANSWERS = {"yes": "yes: gains", "no": "no: loses", "no harm": "no harm", "cannot tell": "cannot tell"}
+VERDICT_CLASS = {"yes": "gain", "no": "loss", "no harm": "calm"}
 
 
 class LayerWords(NamedTuple):

@@ -38,11 +38,19 @@ class Stack(NamedTuple):
 class Judge:
     """Sites on this machine. Scores every site's own model on its own rows."""
 
-    def __init__(self, runner: Engine, study: Study, data: list[SiteData], ask: Ask = lambda: None) -> None:
-        """`ask`: how the sites are screened, where a run does that."""
+    def __init__(
+        self,
+        runner: Engine,
+        study: Study,
+        data: list[SiteData],
+        ask: Ask = lambda: None,
+        at: list[int] | None = None,
+    ) -> None:
+        """`ask`: how the sites are screened, where a run does that. `at`: where each site's model is among those of the
+        engine, where names do not say it."""
         self.runner, self.study, self.data, self.screen = runner, study, data, ask
         self.sizes = sizes_of(study, data)
-        self.at = [0 if runner.method.pools_rows else runner.names.index(site.name) for site in data]
+        self.at = at or [0 if runner.method.pools_rows else runner.names.index(site.name) for site in data]
         self.stacks = {split: self._stacks(split) for split in ("test", "train")}
         self.truth = {split: _padded([_truth(study, s, split) for s in data]) for split in ("test", "train")}
         self.stacks[COVERAGE], self.truth[COVERAGE] = self.stacks["test"], self.truth["test"]
@@ -69,7 +77,7 @@ class Judge:
         """Rows of HISTORY, for settled sites."""
         out = []
         for split in splits:
-            said = self._answers(settled, split)
+            said = self.answers(settled, split)
             y, real = self.truth[split]
             if split == COVERAGE:
                 scored = {split: score_doubt(y, said[split][..., :-1], said[split][..., -1], real)}
@@ -80,8 +88,9 @@ class Judge:
                     out += [(stage, round_, site.name, name, m, float(v[i])) for m, v in metrics.items()]
         return out
 
-    def _answers(self, settled: Any, split: str) -> dict[str, NDArray[np.float64]]:
-        """[site, row, answer] by model: what the site's own says, and on hold-out rows what those beside it say.
+    @torch.no_grad()
+    def answers(self, settled: Any, split: str, others: bool = True) -> dict[str, NDArray[np.float64]]:
+        """[site, row, answer] by model: what the site's own says, and on hold-out rows what the `others` beside it say.
         For COVERAGE the last answer is how unsure it is."""
         task, method, target = self.runner.task, self.runner.method, self.study.target
         count = max(1, len(target.levels)) + (split == COVERAGE)
@@ -94,7 +103,7 @@ class Judge:
                 assert isinstance(task.loss, Doubts)
                 z = found[split].double()
                 return {split: torch.cat((task.loss.answers(z), task.loss.doubt(z)[..., None]), -1)}
-            if split == "test":
+            if split == "test" and others:
                 beside = {k: params for k, params in method.models(task, mine).items() if k != OWN}
                 found |= {f"test:{k}": task.output(params, stack.x) for k, params in beside.items()}
             return {k: task.loss.answers(z.double()) for k, z in found.items()}
