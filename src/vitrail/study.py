@@ -57,6 +57,22 @@ class TrainingSpec(Strict):
     memory: Literal["fresh", "own", "kept"] = "own"  # of the optimiser, what outlives a round: none, own layers', all
 
 
+class Spend(Strict):
+    """A privacy budget for the whole run."""
+
+    epsilon: float = Field(gt=0)
+    delta: float = Field(default=1e-5, gt=0, lt=1)
+
+
+class Protect(Strict):
+    """What stands between a report and its use, for every method alike."""
+
+    robust: Literal["no", "median", "trimmed", "multikrum", "clipping"] = "no"  # a total that a few liars hardly move
+    clip: float | None = Field(default=None, gt=0)  # the length that no change of a site exceeds
+    rows: Spend | None = None  # noise in every step at the site, so that no row decides; clip is then a row's
+    rows_least: int = Field(default=0, ge=0)  # no site with fewer training rows takes part
+
+
 class Screen(Strict):
     """Whose data does not fit, before the first round: what sites publish of their columns for it."""
 
@@ -76,6 +92,7 @@ class Study(Table):
     metrics: tuple[str, ...] = ()
     parties: dict[str, Party] = Field(default={})  # where they hold columns of the same people; empty: rows of others
     match: Matching | None = None  # there where there are parties
+    protect: Protect = Protect()
 
     @property
     def host(self) -> str:
@@ -154,7 +171,8 @@ class Study(Table):
             out.append(f"site_column = {toml_value(self.site_column)}")
         sections = ("target", *["images"] * bool(self.images), "split", "network", "training", "method")
         sections += () if self.images or self.parties else ("screen",)
-        for section in (*sections, *["match"] * bool(self.match)):
+        more = [*["match"] * bool(self.match), *["protect"] * (self.protect != Protect())]
+        for section in (*sections, *more):
             out += ["", f"[{section}]"]
             fields = getattr(type(getattr(self, section)), "model_fields", {})  # a method has none
             empty = {k: f.default for k, f in fields.items() if f.default in (None, "", (), {})}
@@ -299,6 +317,7 @@ __all__ = [
     "Matching",
     "Network",
     "Party",
+    "Protect",
     "Screen",
     "Split",
     "Study",

@@ -38,9 +38,7 @@ def test_the_page_keeps_the_order_of_the_findings(count: int, maybe: int) -> Non
     html = render(shown)
     said = box_on_top(html)
     assert shown.run is not None
-    order = [
-        f"{f.site}, {f.feature}: {'likely offset by a constant; ' * f.wrong}{f.text}" for f in shown.run.findings()
-    ]
+    order = [f"{f.site}, {f.feature}: {'offset by a constant. ' * f.wrong}{f.text}" for f in shown.run.findings()]
     assert [line for line in said if not line.startswith("What to do")] == order, "all of them, each once"
     section = html[html.index('id="fit"') : html.index("</section>")]
     assert section.count("more, less strong") == (count > 10) + (maybe > 10)
@@ -122,7 +120,7 @@ def test_names_from_files_stay_text() -> None:
     assert html.count("<script") == 1, "ours"
     assert "<img" not in html
     tree(html)  # well formed
-    assert f"{HOSTILE[0]}, {HOSTILE[1]}: likely in another unit; {HOSTILE[1]} of {HOSTILE[0]}" in box_on_top(html)
+    assert f"{HOSTILE[0]}, {HOSTILE[1]}: in another unit. {HOSTILE[1]} of {HOSTILE[0]}" in box_on_top(html)
 
 
 def test_a_page_of_its_own(tmp_path: Path) -> None:
@@ -147,7 +145,7 @@ def test_a_screening_prints_itself() -> None:
     lines = repr(told).splitlines()
     assert lines[:2] == [
         "Likely wrong",
-        "  - va, outcome: likely the outcome is coded the other way round; it turns round.",
+        "  - va, outcome: the outcome is coded the other way round. it turns round.",
     ]
     assert lines[3:5] == [
         "Differs, and may be real",

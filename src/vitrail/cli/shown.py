@@ -73,7 +73,7 @@ def print_screening(told: Screening) -> None:
     """What is likely wrong; of what differs and may be real only how much, the page has it."""
     from vitrail.screen.words import calm, sentence
 
-    print("Whose data does not fit?")
+    print("Whose data does not fit?" + " Likely wrong:" * bool(told.wrong))
     print("\n".join(f"  - {sentence(f)}" for f in told.wrong) or f"  {calm(told)}")
     if maybe := len(told.findings) - len(told.wrong):
         print(f"  {maybe}{' more' * bool(told.wrong)} differ{'s' * (maybe == 1)}, and may be real: on the page.")

@@ -31,7 +31,7 @@ from vitrail.runs.screened import screen_lines, screens
 from vitrail.runs.setup import COVERAGE, build_task, is_evaluated, last_splits, wire_lines
 from vitrail.screen import parts
 from vitrail.screen.found import CAUSES, LABEL, Finding, Part
-from vitrail.study import Study
+from vitrail.study import Protect, Study
 
 FORMAT = 5  # of the messages
 ANEW = 20  # in a run, questions that differ from the one that was answered before: a coordinator may be put back
@@ -54,6 +54,11 @@ class Agreement:
         if found.method.pools_rows:
             what = f"{found.method.title} takes every site's {study.row_word}s to one place."
             raise VitrailError("this does not leave a house", [Problem("method", what, "Use another method.")])
+        if study.protect != Protect():
+            what = "guards work in simulation so far, and not between machines."
+            raise VitrailError(
+                "this cannot be promised", [Problem("protect", what, "Take [protect] out of the study.")]
+            )
         return found
 
     @property

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from vitrail.core.exchange import Nothing, Roster
 from vitrail.core.facts import Facts
-from vitrail.core.tensors import filled, tensors
+from vitrail.core.tensors import each, filled, tensors
 from vitrail.data.encode import Encoder
 from vitrail.deploy.agreement import LAST, Agreement
 from vitrail.deploy.book import Book
@@ -66,7 +66,9 @@ class FarRounds(Rounds):
         for i, name in enumerate(self.names):
             if name in said:
                 up = filled(shape, {k: said[name].tensors[k][None] for k in contract.up})
+                up = self.judged(ex, up, each(lambda t: t[i : i + 1], down), [i])  # noqa: B023
                 parts.append((slice(i, i + 1), self.taken(ex, up)))
+        here = self.answered(ex, here)
         coord, facts = self.heard(ex, coord, parts, roster._replace(present=here))
         return coord, facts, self.everyone if bool(here.all()) else here
 

@@ -20,6 +20,14 @@ HEADINGS = {  # when each leg is, as a heading and in a list
 }
 
 
+def in_words(agreement: Agreement, stage: str, rows: int | None) -> list[str]:
+    """What is said of a leg beside its tensors."""
+    first, second, *_ = HEADINGS
+    if stage == second:
+        return ["in words: a key for the sum that follows, signed by this site, and this site's certificate"]
+    return how_many(agreement, rows) if stage == first else []
+
+
 def how_many(agreement: Agreement, rows: int | None) -> list[str]:
     """How many numbers a site publishes of a column, against how many rows it has."""
     if rows is None:
@@ -41,7 +49,8 @@ def who_sees(lines: Sequence[Line]) -> list[str]:
         f"over all sites that take part in it, {LEAST} or more, and in no other. The keys of the masks are drawn for "
         "this one sum and signed by the sites. A coordinator that issued itself second certificates in the other "
         "sites' names could read them: the keys that came are in others.json in this site's home, for people to "
-        "compare by phone."
+        "compare by phone.",
+        "Every site is sent, at the end, what all sites published together, pooled.",
     ]
 
 
@@ -55,3 +64,8 @@ def what_remains(lines: Sequence[Line]) -> list[str]:
         f"that asks about values of its own choosing is not told of fewer than {FEWEST} rows with one value, and is "
         "answered once."
     ]
+
+
+def comes_in(lines: Sequence[Line]) -> list[str]:
+    told = "at the end, in words: what was found about this site, and what all sites published together"
+    return [told] if any(line.stage in HEADINGS for line in lines) else []

@@ -16,7 +16,7 @@ from vitrail.core.facts import ALONE, RECEIVED, SHARED
 from vitrail.core.metrics import FEWEST
 from vitrail.core.tensors import tensors
 from vitrail.deploy.agreement import ANEW, Agreement
-from vitrail.deploy.screen_words import HEADINGS, how_many, what_remains, who_sees
+from vitrail.deploy.screen_words import HEADINGS, comes_in, in_words, what_remains, who_sees
 from vitrail.engines.wire import Line, sentences
 from vitrail.methods import AnyMethod
 from vitrail.report.words import several, size
@@ -129,7 +129,7 @@ def contract_words(
         *bullets(_seen(agreement, out)),
         "",
         "WHAT COMES IN",
-        *bullets(item.text() for item in items(agreement, came)),
+        *bullets([*(item.text() for item in items(agreement, came)), *comes_in(came)]),
         *wrapped(f"In all about {volume(reach)}. No code: a message that is not declared here is refused."),
         "",
         "WHAT NEVER LEAVES",
@@ -211,8 +211,7 @@ def _stages(agreement: Agreement, lines: Sequence[Line], rows: int | None) -> li
         if stage == "prepare":
             words = (_of(agreement, WORDS.get(k, k)) for k in agreement.answer("prepare", {}).words)
             told.append(f"in words: {', '.join(words)}")
-        if stage == next(iter(HEADINGS)):
-            told += how_many(agreement, rows)
+        told += in_words(agreement, stage, rows)
         out += wrapped(titles[stage][0]) + bullets(told, "    ")
     note = "short notes without data: that a question was understood or refused, or in a few words what went wrong"
     return [*out, "  At any time", *bullets([note], "    ")]

@@ -150,6 +150,7 @@ class Drawer:
         ]  # batches of each site, never more than of the one before
         self.steps = [n * epochs for n in self.per_epoch]
         self.site_keys = torch.tensor([key(seed, name) for name in sites.names], device=device)
+        self.noise_keys = torch.tensor([key(seed, name, "noise") for name in sites.names], device=device)
         self.unit_keys = torch.tensor([key(seed, "units")], device=device)
         self.clock = torch.zeros(1, dtype=torch.int64, device=device)
 

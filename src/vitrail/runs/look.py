@@ -33,6 +33,7 @@ class Behind(NamedTuple):
     findings: list[Finding]
     layers: dict[str, Tensor] = {}  # noqa: RUF012  the mean of the layers that the others published; empty without any
     others: int = 0  # how many did
+    judged: bool = True  # whether the site was compared with the others at all
 
 
 def behind(run: Run, site: str) -> Behind:
@@ -46,15 +47,15 @@ def behind(run: Run, site: str) -> Behind:
             told = wide[list(dict.fromkeys(there.feature))].dropna().to_numpy(dtype=np.float64)
             if others := len(told):
                 means[key] = torch.from_numpy(told.mean(0))
-    return Behind([f for f in run.findings() if f.site == known], means, others)
+    sites = run.screening.sites if run.screening else None
+    judged = sites is not None and bool(sites.loc[sites["site"] == known, "judged"].eq(True).any())
+    return Behind([f for f in run.findings() if f.site == known], means, others, judged)
 
 
 def look_behind(
     run: Run, site: str, frame: pd.DataFrame, features: Sequence[str] = (), pictures: Sequence[str] = ()
 ) -> Look | Album:
     """The facts about this site's findings and about the columns it names, from its own table; or its pictures."""
-    if not run.study.images:
-        run.shifts()
     problems = []
     if site not in run.sites:
         problems.append(Problem("--site", f"there is no site {site!r}.", nearest(site, run.sites)))
@@ -85,8 +86,8 @@ def look_at(
 ) -> Look:
     """`seen`: the fingerprint of the rows that the run saw, where it is known."""
     study, ends = mine.study, None
+    own, sides = mine.models()[OWN], [ENDS[what] for what in (INPUT_SHIFT, INPUT_FACTOR)]
     if told.layers:
-        own, sides = mine.models()[OWN], [ENDS[what] for what in (INPUT_SHIFT, INPUT_FACTOR)]
         (b, w), (b_others, w_others) = (
             [layers[k].double().numpy().ravel() for k in sides] for layers in (own, told.layers)
         )
@@ -102,6 +103,8 @@ def look_at(
         expects=_Expects(mine, told.layers) if told.layers else None,
         same=seen in (None, fingerprint_rows(clean(frame, study))),
         study=study.name,
+        private=sides[0] in own,
+        judged=told.judged,
     )
 
 

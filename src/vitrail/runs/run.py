@@ -47,6 +47,7 @@ class Model(NamedTuple):
     seed: int
     tensors: dict[str, Tensor]  # its settled state
     encoder: Encoder
+    keep: str = ""  # the model beside its own that it predicts with instead (core/facts.py; runs/keep.py)
 
     def predict(self, frame: pd.DataFrame) -> pd.DataFrame:
         """On raw rows: a probability for each class and how unsure the model is, or a number."""
@@ -90,9 +91,17 @@ class Model(NamedTuple):
 
         def scores(x: Tensor) -> Tensor:
             with torch.no_grad():
+                if self.keep:
+                    return task.output(self.method.models(task, state)[self.keep], x[None])[0]
                 return self.method.predict(task, state, x[None])[0]
 
         return task, scores
+
+    def knows(self) -> dict[str, float]:
+        """What the site found out about itself, by what it means (core/facts.py)."""
+        task = build_task(self.study, self.method, self.seed)
+        state = filled(settled_shape(task, self.method), {k: v[None] for k, v in self.tensors.items()})
+        return {means: float(value[0]) for means, value in self.method.knows(state).items()}
 
     def models(self) -> dict[str, Params]:
         """The models that the site holds, by what each is to it (core/facts.py)."""

@@ -24,6 +24,7 @@ from vitrail.runs.features import as_rows
 from vitrail.runs.fit import read_shifts
 from vitrail.runs.folder import Folder, is_finished, versions, write_atomically
 from vitrail.runs.judge import Judge
+from vitrail.runs.protection import check_protection, guards_of, private
 from vitrail.runs.run import HISTORY, Run, pseudonyms_of, write_pseudonyms, write_run
 from vitrail.runs.screened import (
     REFUSED,
@@ -90,16 +91,19 @@ def federate(
     plain = build_task(study, chosen, 0)
     asked, names = screens(study), list(sites)
     check_options(engine, device, dropout_rate, away or {}, refuse, pseudonyms, names, seed, plain, chosen, asked)
-    task, cleaned = build_task(study, chosen, seed, device), clean_sites(sites, study)
+    task = private(build_task(study, chosen, seed, device), study, chosen)
+    cleaned = clean_sites(sites, study)
     data = as_rows(encode_sites(cleaned, study, seed), task.net, device)
     if keep_updates:
         check_keeping(task, chosen, out)
     rows = training_rows(data, study, chosen, device)
+    check_protection(study, chosen, {site.name: len(site.train_y) for site in data})
     stages, plan = chosen.plan(study.training.rounds), (dropout_rate, away or {}, refuse)
     absent = None if chosen.pools_rows else absence(rows.names, seed, *plan, stages)
     looped, held = engine == "looped", held_rows(data, study, chosen, device)
     given = task, chosen, rows, training_of(study), seed
-    runner = Engine(*given, looped=looped, absent=absent, keep_reports=keep_updates, held=held)
+    guards = guards_of(study)
+    runner = Engine(*given, looped=looped, absent=absent, keep_reports=keep_updates, held=held, guards=guards)
     judge = Judge(runner, study, data, lambda: screen_rows(study, cleaned, refuse, pseudonyms) if asked else None)
     info = describe_run(study, seed, engine, device, {site.name: site.fingerprint for site in data})
     info |= {"dropout_rate": dropout_rate, "away": {k: [list(s) for s in v] for k, v in (away or {}).items()}}
@@ -191,6 +195,10 @@ def train(
         history += sites.late()
         if is_evaluated(done, total):
             history += sites.rows(last, last_splits(runner.task) if done == total else ("test",))
+        news, runner.news = runner.news, []
+        if folder:
+            for event in news:
+                folder.log(event.pop("event"), stage=last.stage, round=last.round, **event)
         gone: list[str] = []
         if folder and not bool(last.present.all()):
             gone = [n for n, here in zip(runner.names, last.present.tolist(), strict=True) if not here]
@@ -203,6 +211,7 @@ def train(
             folder.keep_updates(runner.names, last, runner.reports)
         if folder and done < total and time.monotonic() - saved >= checkpoint_seconds:
             extra: dict[str, Any] = {"history": history, "ledger": runner.ledger.counts}
+            extra |= {"outcasts": runner.outcasts, "unusual": runner.unusual}
             extra |= {"names": runner.names, "sizes": runner.ledger.sizes}  # of a message: for those who look on
             extra |= {"took_part": took_part, "chance": sites.chance()}
             folder.checkpoint(runner.names, last, extra, _stacked(paths))
@@ -210,6 +219,7 @@ def train(
             saved = time.monotonic()
         if progress:
             progress(done, total)
+    info |= {"outcasts": runner.outcasts, "unusual": runner.unusual} if runner.outcasts or runner.unusual else {}
     info = {**info, "finished": True, "seconds": round(time.monotonic() - began, 3)}
     info["took_part"] = dict(zip(runner.names, took_part, strict=True))
     history += sites.late() + sites.chance()
@@ -288,6 +298,8 @@ def _restore(folder: Folder, runner: Rounds) -> tuple[Moment, list[tuple[Any, ..
         return None
     moment, at, paths = back
     runner.ledger.counts.update(at["ledger"])
+    runner.outcasts.update(at.get("outcasts", {}))
+    runner.unusual.update(at.get("unusual", {}))
     return moment, [tuple(row) for row in at["history"]], paths, at["took_part"]
 
 

@@ -6,12 +6,13 @@ import numpy as np
 import pandas as pd
 from scipy.special import ndtri
 
-from vitrail.screen.cause import FADED, Cell, Told, differs, explain, say_absent
+from vitrail.screen.cause import FADED, differs, explain, say_absent
+from vitrail.screen.cell import Cell, Told
 from vitrail.screen.clear import is_clear
 from vitrail.screen.found import Finding
-from vitrail.screen.layout import Numbers
-from vitrail.screen.published import BEYOND, KEPT, LOCATION, MISSING, OUTCOME, PREDICTED, SIZE, VALUE, Published
-from vitrail.screen.shape import middle_of_sites
+from vitrail.screen.layout import Flags
+from vitrail.screen.published import BEYOND, LOCATION, MISSING, OUTCOME, PREDICTED, SIZE, VALUE, Published
+from vitrail.screen.shape import keeping, middle_of_sites
 from vitrail.screen.weigh import Weighed
 
 FURTHER = 1e-3  # a further cell at the same site must be so much less likely
@@ -46,7 +47,7 @@ def judge(published: Published, alpha: float) -> tuple[list[Finding], pd.DataFra
 def tell_absent(weighed: Weighed) -> list[Finding]:
     """Columns that a site does not measure, or that it alone measures. Nothing else is said of these cells."""
     p = weighed.published
-    names, out = p.layout.columns, []
+    out = []
     with np.errstate(all="ignore"):
         measured = np.nan_to_num(p.known / p.rows[:, None])[:, :-1]  # [site, input]
     for column in np.flatnonzero((measured <= HARDLY).any(0)):
@@ -80,12 +81,14 @@ def find_clear(weighed: Weighed) -> list[Finding]:
     return out
 
 
-def fresh(weighed: Weighed, site: int, column: int) -> Numbers:
+def fresh(weighed: Weighed, site: int, column: int) -> Flags:
     """[test]: those of a cell that no accused cell of the same site is part of."""
     bad = np.flatnonzero(weighed.accused[site])
     own = (weighed.first == column) | (weighed.second == column)
-    return own & ~(np.isin(weighed.first, bad) & (weighed.first != column)) & ~np.isin(
-        weighed.second, [c for c in bad if c != column]
+    return (
+        own
+        & ~(np.isin(weighed.first, bad) & (weighed.first != column))
+        & ~np.isin(weighed.second, [c for c in bad if c != column])
     )
 
 
@@ -105,11 +108,8 @@ def suspects_of(weighed: Weighed, cells: list[tuple[float, int, int]]) -> list[t
         which = np.flatnonzero(weighed.family == family)
         gap = np.nan_to_num(weighed.mine[:, which] - weighed.theirs[:, which]) > least
         np.logical_or.at(may.T, weighed.first[which], gap.T)
-    for family in (KEPT, OUTCOME):
-        which = np.flatnonzero(weighed.family == family)
-        mine, theirs = weighed.mine[:, which], weighed.theirs[:, which]
-        lost = (weighed.rows[:, which] > 0) & (mine * np.sign(theirs) < 0.5 * np.abs(theirs)) & (np.abs(theirs) > 0.1)
-        np.logical_or.at(may.T, weighed.first[which], lost.T)
+    for with_outcome in (False, True):
+        may |= np.nan_to_num(keeping(p, weighed.accused, with_outcome)[0], nan=1.0) < 0.6
     may[:, -1] = True
     return [c for c in cells if may[c[1], c[2]]]
 
@@ -126,7 +126,6 @@ def loud_cells(weighed: Weighed) -> list[tuple[float, int, int]]:
 
 
 def accuse(weighed: Weighed, site: int, rest: float) -> list[Finding]:
-    p = weighed.published
     columns = [int(c) for c in np.flatnonzero(weighed.accused[site])]
     out: list[Finding] = []
     while len(out) < MOST:
@@ -150,7 +149,8 @@ def accuse(weighed: Weighed, site: int, rest: float) -> list[Finding]:
         told = explain(cell)
         strength = float(over[best])
         sure = weighed.alike or is_clear(cell, told)
-        if not sure and (out or strength < max(ALONE, FARTHER * rest)):
+        mix = column == weighed.outcome and told.kind == "other"  # where sites differ, outcomes may be others as well
+        if not sure and (out or mix or strength < max(ALONE, FARTHER * rest)):
             told = differs(weighed, site, column, middle_of_sites(weighed.published))
         out.append(_finding(weighed, site, column, told, strength))
         columns.append(column)
@@ -178,7 +178,7 @@ def is_the_outcome(weighed: Weighed, site: int, column: int, columns: list[int])
     return found
 
 
-def blame(weighed: Weighed, site: int, live: Numbers) -> dict[int, float]:
+def blame(weighed: Weighed, site: int, live: Flags) -> dict[int, float]:
     """How much each cell explains of what is off at a site: its counts once, and each of its ties."""
     reach = np.where(weighed.marginal, weighed.beyond[site], np.maximum(weighed.beyond[site], weighed.reach[site]))
     reach = np.where(live & (weighed.z[site] > 0), np.minimum(reach, 60.0), 0.0)

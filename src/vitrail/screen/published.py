@@ -12,6 +12,7 @@ from vitrail.screen.seat import solve
 MISSING, SHARE, BELOW, BEYOND, VALUE = "missing", "share", "below", "beyond", "value"
 OUTCOME, RELATED_TO, PREDICTED = "outcome", "related", "predicted"
 LOCATION, SIZE, KEPT = "location", "size", "kept"
+FAMILIES = (MISSING, SHARE, BELOW, BEYOND, VALUE, OUTCOME, RELATED_TO, PREDICTED, LOCATION, SIZE, KEPT)
 
 
 class Margins(NamedTuple):
@@ -62,6 +63,7 @@ class Published:
         self.products, self.partners = asked["ties"]["products"], asked["ties"]["related"]
         self.widths = width_of(self.quantiles)  # [site, number]
         self.shares = self._shares()  # [site, variable]: of yes-or-no; NaN of numbers
+        self._reckoned: dict[tuple[int, ...], Numbers] = {}
         self.margins = self._margins()
         self.ties = self._ties()
 
@@ -161,6 +163,12 @@ class Published:
 
     def reckon(self, left_out: list[int]) -> Numbers:
         """[site, outcome]: how well the outcome would be predicted without some columns, from the ties alone."""
+        key = tuple(sorted(left_out))
+        if key not in self._reckoned:
+            self._reckoned[key] = self._reckon(left_out)
+        return self._reckoned[key]
+
+    def _reckon(self, left_out: list[int]) -> Numbers:
         at = self.layout
         keep = ~np.isin(at.column[self.chosen], left_out)
         k = len(at.outcome)
@@ -173,7 +181,7 @@ class Published:
         size = np.sqrt(np.maximum(np.diag(part), 1e-9))
         cross = part[: len(take) - k, : len(take) - k] / size[: len(take) - k, None] / size[: len(take) - k]
         weight = weight * size[: len(take) - k, None]
-        spread = np.sqrt(np.maximum(np.einsum("ij,il,lj->j", weight, cross, weight), 1e-12))
+        spread = np.sqrt(np.maximum((weight * (cross @ weight)).sum(0), 1e-12))
         place = np.full(len(at.column), -1)
         place[at.inputs] = np.arange(len(at.inputs))
         r = self.ties.r[:, : len(at.inputs) * k].reshape(len(self.sites), -1, k)[:, place[self.chosen[keep]]]

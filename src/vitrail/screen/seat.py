@@ -18,8 +18,10 @@ from vitrail.screen.layout import (
     QUANTILES,
     QUARTILES,
     RELATED,
+    Flags,
     Layout,
     Numbers,
+    Places,
     Said,
     shares,
 )
@@ -109,30 +111,35 @@ class Seat:
         take = np.concatenate([self.layout.inputs[chosen.astype(np.int64)], self.layout.outcome])
         return np.nan_to_num(self.scores[:, take])
 
-    def _allowed(self, variables: Numbers, what: str) -> Numbers:
+    def _allowed(self, variables: Places, what: str) -> Numbers:
         each = np.array([getattr(s, what) for s in self.share], np.float64)
         return each[self.layout.column[variables]]
 
-    def _may(self, variables: Numbers, what: str) -> Numbers:
+    def _may(self, variables: Places, what: str) -> Flags:
         return self._allowed(variables, what) > 0
 
     def _describe_numbers(self, out: Said) -> None:
         at = self.layout
+        full = np.isfinite(self.values[:, at.numbers]).all(0)
+        ordered = np.sort(self.values[:, at.numbers], axis=0)  # NaN last
+        wanted = {0: np.zeros(0, np.int64), 3: QUARTILES, 7: OUTER, 19: np.arange(len(QUANTILES))}
+        for which in {s.quantiles for s in self.share} - {0}:
+            here = full & (self._allowed(at.numbers, "quantiles") == which) & (self.n >= FLOOR)
+            out["quantiles"][np.ix_(here, wanted[which])] = np.quantile(
+                ordered[:, here], QUANTILES[wanted[which]], axis=0
+            ).T
         for i, v in enumerate(at.numbers):
-            x = self.values[:, v]
-            x, share = np.sort(x[np.isfinite(x)]), self.share[at.column[v]]
+            share = self.share[at.column[v]]
+            x = ordered[:, i] if full[i] else ordered[np.isfinite(ordered[:, i]), i]
             if not len(x) or share.numbers == 0:
                 continue
-            which = {0: [], 3: QUARTILES, 7: OUTER}.get(share.quantiles, np.arange(len(QUANTILES)))
-            which = which if len(x) >= FLOOR else []
-            if len(which):
-                out["quantiles"][i, which] = np.quantile(x, QUANTILES[which])
-            starts = np.flatnonzero(np.concatenate([[True], np.diff(x) > 0]))
+            if not full[i] and len(x) >= FLOOR:
+                out["quantiles"][i, wanted[share.quantiles]] = np.quantile(x, QUANTILES[wanted[share.quantiles]])
+            starts = np.flatnonzero(np.concatenate([[True], x[1:] > x[:-1]]))
             held = np.diff(np.append(starts, len(x)))
-            if share.values:
-                for j, which_ in enumerate([int(held.argmax()), 0, len(held) - 1][: share.values]):
-                    if held[which_] >= HELD:
-                        out["held"][i, j] = x[starts[which_]], held[which_]
+            for j, which in enumerate([int(held.argmax()), 0, len(held) - 1][: share.values]):
+                if held[which] >= HELD:
+                    out["held"][i, j] = x[starts[which]], held[which]
             if share.grain:
                 out["grain"][i] = len(starts), step_of(x[starts])
 
@@ -155,12 +162,12 @@ def nothing(layout: Layout, leg: str) -> Said:
 
 def step_of(values: Numbers) -> float:
     """The coarsest of 1, 2 and 5 times a power of ten that nearly all the different values are multiples of."""
-    scaled = values[:2000, None] / STEPS
+    scaled = values[:: max(1, len(values) // 200), None] / STEPS  # some tell
     fits = (np.abs(scaled - np.round(scaled)) < 1e-6 * np.maximum(1, np.abs(scaled))).mean(0) >= 0.95
     return float(STEPS[int(fits.argmax())]) if fits.any() else 0.0
 
 
-def score_rows(values: Numbers, is_number: Numbers) -> Numbers:
+def score_rows(values: Numbers, is_number: Flags) -> Numbers:
     """[row, variable]: numbers by their rank among the site's own, all with mean 0 and spread 1; NaN where missing."""
     out, known = values.copy(), np.isfinite(values)
     full = np.flatnonzero(known.all(0) & is_number)
@@ -178,7 +185,7 @@ def score_rows(values: Numbers, is_number: Numbers) -> Numbers:
     return np.where(known >= FLOOR // 2, scored, np.nan)
 
 
-def tie_pairs(seat: Seat, a: Numbers, b: Numbers) -> Numbers:
+def tie_pairs(seat: Seat, a: Places, b: Places) -> Numbers:
     """[pair, 4]: rows with both known; then, of two yes-or-no, rows with the first, the second, both; of others, the
     correlation of scores and how its estimate scatters (NaN where one does not vary)."""
     at = seat.layout
@@ -200,7 +207,7 @@ def tie_pairs(seat: Seat, a: Numbers, b: Numbers) -> Numbers:
     return out
 
 
-def correlate(u: Numbers, w: Numbers, ok: Numbers) -> tuple[Numbers, Numbers]:
+def correlate(u: Numbers, w: Numbers, ok: Flags) -> tuple[Numbers, Numbers]:
     """[pair] r of two [row, pair] over the rows that are `ok` (0 elsewhere), and the variance of sqrt(n) atanh(r)."""
     n = np.maximum(ok.sum(0), 1)
 

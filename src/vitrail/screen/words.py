@@ -17,7 +17,7 @@ def sentence(finding: Finding) -> str:
 def said_of(finding: Finding) -> str:
     """The likely cause, and what was seen."""
     named = finding.wrong and finding.kind in CAUSES and finding.kind != "differs"
-    return f"likely {CAUSES[finding.kind]}; {finding.text}" if named else finding.text
+    return f"{CAUSES[finding.kind]}. {finding.text}" if named else finding.text
 
 
 def calm(told: Screening) -> str:
