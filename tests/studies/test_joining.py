@@ -33,6 +33,9 @@ def test_known_truths() -> None:
     assert decide(losses(0.0, 0.1), harm=0.1).verdict == NO_HARM
     assert decide(losses(0.0, 0.1), harm=0.001).verdict == UNSURE
     assert decide(losses(0.0, 0.4), harm=0.02).verdict == UNSURE, "it may harm"
+    little = decide(losses(-0.01, 0.01), harm=0.02)
+    assert little.high < 0
+    assert little.verdict == NO_HARM, "a loss that is told for sure, and does not matter"
 
 
 def test_a_harm_is_not_called_none() -> None:

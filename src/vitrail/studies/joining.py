@@ -4,8 +4,8 @@ The gain of a fold is the mean loss of the site's own model less that of the joi
 the gain is the mean over folds and repeats, its interval widened for rows that folds share (intervals.py).
 
     yes          the interval is above zero
-    no           it is below zero
     no harm      it is above -harm: joining may gain or not, but loses no more than that
+    no           it is below zero, and reaches below -harm
     cannot tell  it reaches further down
 
 Which method a federation would use is chosen by the rows of the *other* sites: a federation uses one, and a site's own
@@ -85,10 +85,10 @@ def decide(losses: Losses, harm: float = 0.0, level: float = LEVEL) -> Answer:
     verdict = UNSURE
     if low > 0:
         verdict = YES
-    elif high < 0:
-        verdict = NO
     elif low > -harm:
         verdict = NO_HARM
+    elif high < 0:
+        verdict = NO
     return Answer(verdict, best, _mean(losses.alone), _mean(picked), gain, low, high, least, needed)
 
 
@@ -138,7 +138,8 @@ def why(answer: Answer, title: str, words: str, row: str, rows: int, harm: float
     if not crossed:
         return text + f"too near to nothing for {rows} test {row}s."
     if answer.verdict == NO_HARM:
-        text += f"joining costs less than {harm:.3f}, which counts as no harm; whether it gains cannot be told. "
+        gains = "it does not gain" if high < 0 else "whether it gains cannot be told"
+        text += f"joining costs less than {harm:.3f}, which counts as no harm; {gains}. "
     else:
         text += f"too near to nothing for {rows} {row}s. "
     text += f"A change of {least:.3f} would have been seen in four of five such studies"
