@@ -11,6 +11,7 @@ Three legs, the same for all sites, each a dict of float64 arrays whose names an
 `Seat` is the site's side, `Desk` the coordinator's; `screen` runs both in one process.
 """
 
+from vitrail.screen.against import against
 from vitrail.screen.desk import Desk, screen
 from vitrail.screen.found import CAUSES, LABEL, Finding, Part, Screening
 from vitrail.screen.layout import Said, budget, parts
@@ -25,6 +26,7 @@ __all__ = [
     "Said",
     "Screening",
     "Seat",
+    "against",
     "budget",
     "parts",
     "screen",

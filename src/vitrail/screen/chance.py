@@ -11,6 +11,7 @@ from scipy.special import betaln, ndtr, ndtri, stdtr
 from scipy.stats import hypergeom
 
 Numbers = NDArray[np.float64]
+Flags = NDArray[np.bool_]
 EXACT = 30.0  # below so many expected in any of four cells, a probability is summed and not approximated
 
 
@@ -43,7 +44,7 @@ def deviance(a: Numbers, n: Numbers, b: Numbers, m: Numbers) -> Numbers:
 
 
 def compare_counts(a: Numbers, n: Numbers, b: Numbers, m: Numbers) -> Numbers:
-    """|z| of a of n against b of m: Fisher's exact test, twice the smaller tail; 0 where there is nothing to compare."""
+    """|z| of a of n against b of m: Fisher's exact test, twice the smaller tail; 0 where nothing is known."""
     a, n, b, m = (np.asarray(x, np.float64) for x in np.broadcast_arrays(a, n, b, m))
     there = (n >= 1) & (m >= 1)
     p = (a + b) / np.maximum(n + m, 1)
@@ -100,7 +101,7 @@ def arcsine(share: Numbers) -> Numbers:
     return np.arcsin(np.sqrt(np.clip(share, 0.0, 1.0)))
 
 
-def spread_of_others(estimate: Numbers, variance: Numbers, there: Numbers, trim: bool) -> tuple[Numbers, Numbers]:
+def spread_of_others(estimate: Numbers, variance: Numbers, there: Flags, trim: bool) -> tuple[Numbers, Numbers]:
     """[site, test]: how much the *other* sites differ beyond chance (a variance, may be negative), and from how many
     degrees of freedom. `trim`: but for the farthest of them, which may be faulty as well.
     """

@@ -10,9 +10,9 @@ from __future__ import annotations
 import numpy as np
 
 from vitrail.data.units import CONVERSIONS, SLIPS
-from vitrail.screen.cause import Cell, Told
+from vitrail.screen.cell import Cell, Told
 from vitrail.screen.chance import arcsine, compare_counts, median_known
-from vitrail.screen.layout import Numbers
+from vitrail.screen.layout import Flags, Numbers, Places
 from vitrail.screen.shape import agreement, locations, sizes
 
 WIDER = 2.5  # times the widest gap among the others
@@ -108,14 +108,14 @@ def _relations(cell: Cell) -> list[tuple[float, float, Numbers]]:
     Each site has one voice, so that a large one does not outvote all.
     """
     t, at = cell.p.ties, cell.p.layout
-    bad = [c for c in np.flatnonzero(cell.weighed.accused[cell.site]) if c != cell.column]
+    bad = [int(c) for c in np.flatnonzero(cell.weighed.accused[cell.site]) if c != cell.column]
     bad += [] if cell.predictable else [len(at.columns) - 1]
     first, second = at.column[t.first], at.column[t.second]
     own = ((first == cell.column) | (second == cell.column)) & ~np.isin(first, bad) & ~np.isin(second, bad)
     r, n = np.where(t.rows > 0, t.r, np.nan)[:, own], t.rows[:, own]
     partner = np.where(first == cell.column, second, first)[own]
 
-    def follow(site: int, voices: Numbers, used: Numbers) -> tuple[float, float]:
+    def follow(site: int, voices: Places, used: Flags) -> tuple[float, float]:
         known = np.isfinite(r[voices])
         usual = np.where(known, r[voices], 0.0).sum(0) / np.maximum(known.sum(0), 1)
         weight = np.where(np.isfinite(r[site]) & known.any(0) & used, n[site], 0.0) * usual

@@ -7,7 +7,9 @@ from collections.abc import Mapping
 import numpy as np
 import pandas as pd
 
+from vitrail.core.problems import Problem, VitrailError
 from vitrail.data.schema import Table
+from vitrail.screen.against import pool
 from vitrail.screen.chance import median_known
 from vitrail.screen.found import Screening
 from vitrail.screen.heard import require
@@ -58,7 +60,10 @@ class Desk:
         """-> the products of all columns over all sites, and which columns go together."""
         self._keep("counts", said)
         at = self.layout
-        products = total["products"]
+        products = np.asarray(total["products"], np.float64)
+        if products.shape != (at.wide + len(at.outcome),) * 2 or not np.isfinite(products).all():
+            what = "expected finite numbers of the agreed shape: one of the sites sent others."
+            raise VitrailError("the total of products cannot be used", [Problem("screening, products", what)])
         d = at.wide
         size = np.sqrt(np.maximum(np.diag(products), 1e-9))
         r = np.abs(products / size[:, None] / size)[:d, :d]
@@ -95,7 +100,7 @@ class Desk:
             return Screening([], cells, sites, self.alpha, {})
         published = Published(self.layout, here, self.said, self.asked)
         findings, cells = judge(published, self.alpha)
-        return Screening(findings, cells, sites, self.alpha, {})
+        return Screening(findings, cells, sites, self.alpha, pool(published))
 
     def _most(self, site: str) -> int:
         return max(s.numbers for s in shares(self.layout, float(self.said["sketch"][site]["rows"][0])))

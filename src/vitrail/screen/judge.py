@@ -6,10 +6,11 @@ import numpy as np
 import pandas as pd
 from scipy.special import ndtri
 
-from vitrail.screen.cause import FADED, Cell, Told, differs, explain, say_absent
+from vitrail.screen.cause import FADED, differs, explain, say_absent
+from vitrail.screen.cell import Cell, Told
 from vitrail.screen.clear import is_clear
 from vitrail.screen.found import Finding
-from vitrail.screen.layout import Numbers
+from vitrail.screen.layout import Flags
 from vitrail.screen.published import BEYOND, LOCATION, MISSING, OUTCOME, PREDICTED, SIZE, VALUE, Published
 from vitrail.screen.shape import keeping, middle_of_sites
 from vitrail.screen.weigh import Weighed
@@ -46,7 +47,7 @@ def judge(published: Published, alpha: float) -> tuple[list[Finding], pd.DataFra
 def tell_absent(weighed: Weighed) -> list[Finding]:
     """Columns that a site does not measure, or that it alone measures. Nothing else is said of these cells."""
     p = weighed.published
-    names, out = p.layout.columns, []
+    out = []
     with np.errstate(all="ignore"):
         measured = np.nan_to_num(p.known / p.rows[:, None])[:, :-1]  # [site, input]
     for column in np.flatnonzero((measured <= HARDLY).any(0)):
@@ -80,7 +81,7 @@ def find_clear(weighed: Weighed) -> list[Finding]:
     return out
 
 
-def fresh(weighed: Weighed, site: int, column: int) -> Numbers:
+def fresh(weighed: Weighed, site: int, column: int) -> Flags:
     """[test]: those of a cell that no accused cell of the same site is part of."""
     bad = np.flatnonzero(weighed.accused[site])
     own = (weighed.first == column) | (weighed.second == column)
@@ -125,7 +126,6 @@ def loud_cells(weighed: Weighed) -> list[tuple[float, int, int]]:
 
 
 def accuse(weighed: Weighed, site: int, rest: float) -> list[Finding]:
-    p = weighed.published
     columns = [int(c) for c in np.flatnonzero(weighed.accused[site])]
     out: list[Finding] = []
     while len(out) < MOST:
@@ -178,7 +178,7 @@ def is_the_outcome(weighed: Weighed, site: int, column: int, columns: list[int])
     return found
 
 
-def blame(weighed: Weighed, site: int, live: Numbers) -> dict[int, float]:
+def blame(weighed: Weighed, site: int, live: Flags) -> dict[int, float]:
     """How much each cell explains of what is off at a site: its counts once, and each of its ties."""
     reach = np.where(weighed.marginal, weighed.beyond[site], np.maximum(weighed.beyond[site], weighed.reach[site]))
     reach = np.where(live & (weighed.z[site] > 0), np.minimum(reach, 60.0), 0.0)

@@ -16,6 +16,7 @@ from vitrail.data.schema import Table
 from vitrail.screen.found import LABEL, Part
 
 Numbers = NDArray[np.float64]
+Flags = NDArray[np.bool_]
 Said = dict[str, Numbers]
 Places = NDArray[np.int64]
 

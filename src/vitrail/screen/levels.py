@@ -5,13 +5,13 @@ from __future__ import annotations
 import numpy as np
 from scipy.optimize import linear_sum_assignment
 
-from vitrail.screen.layout import Numbers
+from vitrail.screen.layout import Places
 from vitrail.screen.published import Published
 
 CLEARLY = 8.0  # by so much the log likelihood of another reading must be higher
 
 
-def recode(p: Published, site: int, column: int, others: Numbers) -> dict[int, int]:
+def recode(p: Published, site: int, column: int, others: Places) -> dict[int, int]:
     """{level as written here: level as meant elsewhere}, of those that change; empty where they fit best as they are.
 
     Each level counts by its share and by how the outcome goes with it.

@@ -12,6 +12,7 @@ from vitrail.screen.seat import solve
 MISSING, SHARE, BELOW, BEYOND, VALUE = "missing", "share", "below", "beyond", "value"
 OUTCOME, RELATED_TO, PREDICTED = "outcome", "related", "predicted"
 LOCATION, SIZE, KEPT = "location", "size", "kept"
+FAMILIES = (MISSING, SHARE, BELOW, BEYOND, VALUE, OUTCOME, RELATED_TO, PREDICTED, LOCATION, SIZE, KEPT)
 
 
 class Margins(NamedTuple):

@@ -17,8 +17,10 @@ from vitrail.screen.layout import (
     QUANTILES,
     QUARTILES,
     RELATED,
+    Flags,
     Layout,
     Numbers,
+    Places,
     Said,
     shares,
 )
@@ -106,11 +108,11 @@ class Seat:
         take = np.concatenate([self.layout.inputs[chosen.astype(np.int64)], self.layout.outcome])
         return np.nan_to_num(self.scores[:, take])
 
-    def _allowed(self, variables: Numbers, what: str) -> Numbers:
+    def _allowed(self, variables: Places, what: str) -> Numbers:
         each = np.array([getattr(s, what) for s in self.share], np.float64)
         return each[self.layout.column[variables]]
 
-    def _may(self, variables: Numbers, what: str) -> Numbers:
+    def _may(self, variables: Places, what: str) -> Flags:
         return self._allowed(variables, what) > 0
 
     def _describe_numbers(self, out: Said) -> None:
@@ -162,7 +164,7 @@ def step_of(values: Numbers) -> float:
     return float(STEPS[int(fits.argmax())]) if fits.any() else 0.0
 
 
-def score_rows(values: Numbers, is_number: Numbers) -> Numbers:
+def score_rows(values: Numbers, is_number: Flags) -> Numbers:
     """[row, variable]: numbers by their rank among the site's own, all with mean 0 and spread 1; NaN where missing."""
     out, known = values.copy(), np.isfinite(values)
     full = np.flatnonzero(known.all(0) & is_number)
@@ -180,7 +182,7 @@ def score_rows(values: Numbers, is_number: Numbers) -> Numbers:
     return np.where(known >= FLOOR // 2, scored, np.nan)
 
 
-def tie_pairs(seat: Seat, a: Numbers, b: Numbers) -> Numbers:
+def tie_pairs(seat: Seat, a: Places, b: Places) -> Numbers:
     """[pair, 4]: rows with both known; then, of two yes-or-no, rows with the first, the second, both; of others, the
     correlation of scores and how its estimate scatters (NaN where one does not vary)."""
     at = seat.layout
@@ -201,7 +203,7 @@ def tie_pairs(seat: Seat, a: Numbers, b: Numbers) -> Numbers:
     return out
 
 
-def correlate(u: Numbers, w: Numbers, ok: Numbers) -> tuple[Numbers, Numbers]:
+def correlate(u: Numbers, w: Numbers, ok: Flags) -> tuple[Numbers, Numbers]:
     """[pair] r of two [row, pair] over the rows that are `ok` (0 elsewhere), and the variance of sqrt(n) atanh(r)."""
     n = np.maximum(ok.sum(0), 1)
 

@@ -7,13 +7,10 @@ what hospitals differ by, a unit is tenfold. They only speak where the counts ha
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import NDArray
 
 from vitrail.screen.chance import median_known
-from vitrail.screen.layout import Numbers, Places
+from vitrail.screen.layout import Flags, Numbers, Places
 from vitrail.screen.published import OUTCOME, RELATED_TO, Published
-
-Flags = NDArray[np.bool_]
 
 
 def median_of_others(x: Numbers, there: Flags) -> Numbers:

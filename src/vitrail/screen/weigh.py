@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy.special import ndtri
 
 from vitrail.screen.chance import (
@@ -15,7 +14,7 @@ from vitrail.screen.chance import (
     t_as_z,
     usual_spread,
 )
-from vitrail.screen.layout import FLOOR, Numbers, Places
+from vitrail.screen.layout import FLOOR, Flags, Numbers, Places
 from vitrail.screen.published import (
     BELOW,
     BEYOND,
@@ -31,7 +30,6 @@ from vitrail.screen.published import (
 )
 from vitrail.screen.shape import keeping, locations, sizes
 
-Flags = NDArray[np.bool_]
 PRIOR = 12.0  # degrees of freedom that a family's usual spread counts for
 GATE = {
     PREDICTED: 0.12,
@@ -59,7 +57,6 @@ class Weighed:
         shapes = [LOCATION] * len(number) + [SIZE] * len(number) + [KEPT] * len(inputs)
         self.family = np.concatenate([m.family, t.family, np.full(k, PREDICTED), np.array(shapes, "<U9")])
         alone = np.concatenate([np.full(k, self.outcome), number, number, inputs])
-        self.families = [str(f) for f in np.unique(self.family)]
         self.first = np.concatenate([m.column, at.column[t.first], alone])
         self.second = np.concatenate([np.full(len(m.column), -1), at.column[t.second], np.full(len(alone), -1)])
         self.marginal = np.arange(len(self.family)) < len(m.family)
@@ -189,7 +186,7 @@ class Weighed:
         self._compare(place, p.r[:, which], p.rows[:, which], p.scatter[:, which], few, fair)
         self._exact_odds(which, place, fair)
 
-    def _compare(self, place: Places, r: Numbers, rows: Numbers, scatter: Numbers, few: Numbers, fair: Numbers) -> None:
+    def _compare(self, place: Places, r: Numbers, rows: Numbers, scatter: Numbers, few: Numbers, fair: Flags) -> None:
         """Correlations of each site against the others' mean; how they scatter is taken from the others."""
         there = rows >= LEAST_ROWS
         n = np.where(there & fair, rows, 0.0)
@@ -211,7 +208,7 @@ class Weighed:
         each = np.where(n > 0, usual / np.maximum(n, 1), 1.0)
         self._t[:, place], self._df[:, place] = spread_of_others(mine, each, n > 0, True)
 
-    def _exact_odds(self, which: Places, place: Places, fair: Numbers) -> None:
+    def _exact_odds(self, which: Places, place: Places, fair: Flags) -> None:
         """Of two yes-or-no, where the approximation says that it might matter."""
         tables = self.published.ties.tables[:, which]
         both = np.isfinite(tables[..., 3]).any(0)

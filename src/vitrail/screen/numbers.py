@@ -1,0 +1,221 @@
+"""What may have happened to a number."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from vitrail.data.faults import CODES
+from vitrail.data.schema import Feature
+from vitrail.data.units import SLIPS, Conversion, choose_conversions
+from vitrail.screen.cell import Cell, Told, short, tell, tell_shuffled
+from vitrail.screen.chance import median_known
+from vitrail.screen.layout import Numbers
+from vitrail.screen.published import BELOW, BEYOND, KEPT, LOCATION, OUTCOME, RELATED_TO, SIZE, VALUE
+
+FLIPPED = -0.25  # of how a column follows the others: 1 as theirs, 0 not at all
+CLOSE = 0.35  # widths that quantiles may be off, on average, for two distributions to be taken as one
+SPIKE = 0.08  # of the rows hold one value that the others do not
+
+
+class Alone:
+    """A site's own number against what all sites together published of it."""
+
+    def __init__(self, name: str, feature: Feature, q: Numbers, usual: Numbers, wide: float, share: float) -> None:
+        self.name, self.feature, self.q, self.usual, self.wide, self.share = name, feature, q, usual, wide, share
+        self.both = np.isfinite(q) & np.isfinite(usual)
+
+    def off(self, q: Numbers) -> float:
+        return float(np.abs(q - self.usual)[self.both].mean() / self.wide)
+
+
+def explain_number(cell: Cell) -> Told:
+    if cell.constant is not None:
+        known = cell.usual[np.isfinite(cell.usual)]
+        if (
+            cell.constant in CODES
+            and len(known)
+            and not known.min() - cell.wide <= cell.constant <= known.max() + cell.wide
+        ):
+            text = (
+                f"Every row has {short(cell.constant)}, which no other site has: ask whether it"
+                f" stands for values not measured."
+            )
+            return tell("code", text, code=cell.constant, share=1.0)
+        text = (
+            f"Every row has {short(cell.constant)}; at the other sites they vary: ask whether it was measured at all."
+        )
+        return tell("constant", text, value=cell.constant)
+    lam, error = cell.follows()
+    related = max(cell.loud[OUTCOME], cell.loud[RELATED_TO], cell.loud[KEPT])
+    counted = max(cell.loud[f] for f in (BELOW, BEYOND, VALUE, LOCATION, SIZE)) > 3
+    other = _swapped_with(cell)
+    if other:
+        text = (
+            f"Its values look like those of {other} at the other sites, and the other way round: ask"
+            f" for the order of columns."
+        )
+        return tell("swapped", text, other=other)
+    if lam < FLIPPED and error < 0.45 and related > 2.5:
+        text = (
+            f"It goes the other way round with other columns ({lam:.2f} of the strength"
+            f" elsewhere): ask whether low and high"
+            " are swapped, or the sign is lost."
+        )
+        return tell("sign", text, strength=lam)
+    for cause in (moved, _spiked) if counted else (_spiked,):
+        told = cause(cell, lam, error)
+        if told:
+            return told
+    told = _rounded(cell)
+    if told:
+        return told
+    part = _moved_in_part(cell)
+    if part:
+        return part
+    if lam < 0.5 and error < 0.3 and related > 2.5:
+        return tell_shuffled(lam)
+    if np.isfinite(cell.q[9]) and np.isfinite(cell.usual[9]):
+        text = (
+            f"Its median is {short(cell.q[9])} here and {short(cell.usual[9])} at the other"
+            f" sites: ask how and on whom it is"
+            " measured."
+        )
+        return tell("other", text, median=float(cell.q[9]), elsewhere=float(cell.usual[9]))
+    return tell("other", "Its values are spread otherwise than at the other sites: ask how it is measured.")
+
+
+def moved(cell: Cell | Alone, lam: float, error: float) -> Told | None:
+    """In another unit, or offset: one factor, or one constant, brings the quantiles to the others'."""
+    if not cell.both.any() or not np.isfinite(cell.wide) or cell.share > 0.5:
+        return None
+    q, usual = cell.q, cell.usual
+    before = cell.off(q)
+    if before < 0.5:
+        return None
+    feature = cell.feature
+    best: tuple[float, Conversion] | None = None
+    for conversion in (*(choose_conversions(cell.name, feature) if feature else ()), *SLIPS):
+        rest = cell.off(conversion.convert(q))
+        if rest < (best[0] if best else min(CLOSE * 1.3, 0.4 * before)):
+            best = (rest, conversion)
+    offset = float(np.median((q - usual)[cell.both]))
+    moved = cell.off(q - offset)
+    large = np.abs(usual) > 1e-9 * cell.wide
+    use = cell.both & large
+    factor = float(np.median((q / np.where(large, usual, 1.0))[use])) if use.any() else 1.0
+    scaled = cell.off(q / factor) if factor > 0 else float("inf")
+    spread = float((q[cell.both].max() - q[cell.both].min()) / max(1e-12, np.ptp(usual[cell.both])))
+    if best and (best[0] < 1.3 * moved or not 0.7 < spread < 1.4):
+        c = best[1]
+        unit = (
+            f"as if in {c.other} instead of {c.unit} ({c.formula()})"
+            if c.other
+            else f"as if the point had slipped ({c.formula()})"
+        )
+        text = f"Its median is {short(q[9])} here and {short(usual[9])} at the other sites, {unit}: ask for the unit."
+        return tell("unit", text, factor=c.factor, offset=c.offset, unit=c.other, conversion=c.formula())
+    wide = factor > 1.5 or 0 < factor < 0.67
+    if wide and scaled < min(CLOSE, 0.4 * before) and scaled < 0.9 * moved:
+        text = (
+            f"Its values are about {short(factor)} times as large as at the other sites, as if"
+            f" in another unit: ask for the"
+            " unit."
+        )
+        return tell("unit", text, factor=1 / factor, offset=0.0, unit="", conversion="")
+    if moved < min(CLOSE, 0.4 * before) and (lam > 0.2 or error > 0.4):
+        text = (
+            f"Its values are about {short(abs(offset))} {'higher' if offset > 0 else 'lower'}"
+            f" than at the other sites, all of"
+            " them alike: ask for the zero point."
+        )
+        return tell("offset", text, offset=-offset)
+    return None
+
+
+def _spiked(cell: Cell, lam: float, error: float) -> Told | None:
+    """One value where many rows hold it here and few elsewhere."""
+    known = cell.usual[np.isfinite(cell.usual)]
+    apart = len(known) and not known.min() - 0.25 * cell.wide <= cell.value <= known.max() + 0.25 * cell.wide
+    if cell.gap < (SPIKE / 2 if apart else SPIKE) or (cell.loud[VALUE] <= 2.5 and not apart) or _is_coarse(cell):
+        return None
+    value, usual = cell.value, cell.usual
+    shares = f"{cell.share:.0%} of the rows have {short(value)}, {cell.share_elsewhere:.0%} at the other sites"
+    end = [j for j, held in enumerate((cell.least, cell.greatest)) if held[0] == value]
+    inside = np.isfinite(usual[[4, 14]]).all() and np.isfinite(usual).any()
+    if end and inside:
+        j = end[0]
+        known = usual[np.isfinite(usual)]
+        q = cell.q[np.isfinite(cell.q)]
+        rest = q[q != value]
+        near = abs(rest - value).min() if len(rest) else 0.0
+        within = known.min() <= value <= known.max()
+        if within and near < 1.0 * cell.wide:
+            side = "above" if j else "below"
+            text = f"{shares}, and none lies {side} it: ask whether values are cut off at that bound."
+            return tell("clipped", text, value=value, share=cell.share)
+    text = f"{shares}: ask whether it stands for values that were not measured."
+    return tell("code", text, code=value, share=cell.share)
+
+
+def _is_coarse(cell: Cell) -> bool:
+    step, usual = cell.grain[1], cell.usual_grain[1]
+    return bool(np.isfinite(step) and np.isfinite(usual) and step >= 4.9 * max(usual, 1e-9) and cell.off(cell.q) < 0.6)
+
+
+def _rounded(cell: Cell) -> Told | None:
+    if not _is_coarse(cell):
+        return None
+    step, usual = cell.grain[1], cell.usual_grain[1]
+    finer = f"{short(usual)}" if usual else "a finer one"
+    text = (
+        f"Its values come in steps of {short(step)}, at the other sites of {finer}: ask whether they"
+        f" were rounded or grouped."
+    )
+    return tell("rounded", text, step=float(step))
+
+
+def _moved_in_part(cell: Cell) -> Told | None:
+    """Some quantiles as the others', some far beyond all of theirs."""
+    known = cell.both
+    if not known.any() or not np.isfinite(cell.wide):
+        return None
+    q, usual = cell.q[known], cell.usual[known]
+    far = (q > usual.max() + 1.5 * cell.wide) | (q < usual.min() - 1.5 * cell.wide)
+    if not 0.1 < far.mean() < 0.95:
+        return None
+    factor = float(np.median(q[far])) / float(np.median(usual) or 1.0)
+    text = (
+        f"About {far.mean():.0%} of the rows lie far beyond the other sites' values (about"
+        f" {short(factor)} times their median):"
+        " ask whether some rows are in another unit."
+    )
+    return tell("unit in part", text, factor=factor, share=float(far.mean()))
+
+
+def _swapped_with(cell: Cell) -> str:
+    """Another number whose values look like this one's elsewhere, and the other way round."""
+    p, at = cell.p, cell.p.layout
+    mine = cell.off(cell.q)
+    if not mine > 0.6:
+        return ""
+    others = cell.others
+    usual = median_known(p.quantiles[others])  # [number, quantile]
+    wide = median_known(p.widths[others])
+    wide = np.where(wide > 0, wide, np.nan)
+    q = p.quantiles[cell.site]
+
+    def off(a: Numbers, b: Numbers) -> Numbers:
+        known = np.isfinite(a - b)
+        return np.where(known.any(1), np.where(known, np.abs(a - b), 0.0).sum(1) / np.maximum(known.sum(1), 1), np.nan)
+
+    like = off(cell.q[None], usual) / wide  # this one, as if it were another
+    back = off(q, cell.usual[None]) / cell.wide  # another, as if it were this one
+    theirs = off(q, usual) / wide
+    inputs = at.column[at.numbers] != len(at.columns) - 1
+    near = 0.45 if len(like) < 30 else 0.2  # among many, some look alike by chance
+    fine = inputs & (like < near) & (back < near) & (np.maximum(mine, theirs) > 2.5 * np.maximum(like, back))
+    fine[cell.number] = False
+    if not fine.any():
+        return ""
+    j = int(np.where(fine, like + back, np.inf).argmin())
+    return at.columns[int(at.column[at.numbers[j]])]
