@@ -123,15 +123,20 @@ def ways_of(world: str) -> list[str]:
 # --- one case --------------------------------------------------------------------------------------------------------
 
 
-def trained(world: World, sites: list[Site], method: Any, lr: float, seed: int) -> Case:
-    """Log loss and accuracy on each site's test rows; for centres also what was chosen."""
+def engine_of(world: World, sites: list[Site], method: Any, lr: float, seed: int) -> tuple[Engine, list[str], int]:
+    """As every way trains; the names of sites in the world's order, and how many classes there are."""
     classes = 1 + max(int(s.y.max()) for s in sites)
     net = MLP(sites[0].x.shape[1], classes, world.hidden)
     names = [f"{i:02}" for i in range(len(sites))]
     rows = [(n, *tensors_of(s.x, s.y, classes), torch.ones(len(s.y), 1)) for n, s in zip(names, sites, strict=True)]
     training = Training(ROUNDS, 1, BATCH, lr, momentum=0.0, decays=20, mean=True)
     task = Task(net, net.init(torch.Generator().manual_seed(seed)))
-    engine, facts = Engine(task, method, gather_sites(rows), training, seed), {}
+    return Engine(task, method, gather_sites(rows), training, seed), names, classes
+
+
+def trained(world: World, sites: list[Site], method: Any, lr: float, seed: int) -> Case:
+    """Log loss and accuracy on each site's test rows; for centres also what was chosen."""
+    (engine, names, classes), facts = engine_of(world, sites, method, lr, seed), {}
     for moment in engine.run():
         facts |= {f.means: f.value.tolist() for f in moment.facts.values()}
     state = engine.settled(moment)

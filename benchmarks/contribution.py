@@ -222,7 +222,7 @@ def timed() -> pd.DataFrame:
         for _ in range(3):
             began = time.perf_counter()
             stack = Coalitions(task, method, rows, training, seed, masks)
-            made, stacked = stack.run(), time.perf_counter() - began
+            made, stacked = stack.train(), time.perf_counter() - began
             began, one = time.perf_counter(), []
             for names in stack.names:
                 mine = training_rows([d for d in data if d.name in names], study, method, "cpu")

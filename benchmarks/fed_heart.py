@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Any
 
 import pandas as pd
+from few_rows import few_line
 
 import vitrail as vt
 from vitrail.data.encode import split_rows
@@ -125,6 +126,7 @@ def main() -> None:
         "",
         f"{os.cpu_count()} cores, {time.time() - began:.0f} s. Seeds {list(agreed.seeds[: args.seeds])},",
         f"{args.rounds} rounds of one epoch, batches of 4. Rows: {rows}.",
+        few_line(agreed, sites),
         "Interval: 95 % over seeds, widened because the seeds share rows (Nadeau and Bengio).",
         "Published: FLamby's values for its own fixed split; ours are five redrawn splits: near, not equal.",
         "The first line is no model: it always says what most training rows of that centre say.",

@@ -1,6 +1,31 @@
 import os
 import sys
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
+
+import pytest
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # the tests' tensors are small: threads wait for each other, and no more
 sys.path.insert(0, str(Path(__file__).parent))  # small.py: the federation that laws and engines share
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _screen_the_same_rows_once() -> Iterator[None]:
+    """Hundreds of tests train on the same four hospitals; what is screened is a function of their rows."""
+    from vitrail.data.encode import fingerprint_rows
+    from vitrail.runs import train
+
+    known: dict[Any, Any] = {}
+    real = train.screen_rows
+
+    def screen_rows(study: Any, cleaned: Any, refuse: Any = (), pseudonyms: Any = None) -> Any:
+        rows = tuple((site, fingerprint_rows(frame)) for site, frame in cleaned.items())
+        key = study.model_dump_json(include={"features", "target"}), rows, tuple(sorted(refuse)), str(pseudonyms)
+        if key not in known:
+            known[key] = real(study, cleaned, refuse, pseudonyms)
+        return known[key]
+
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(train, "screen_rows", screen_rows)
+        yield

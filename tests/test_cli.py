@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pandas as pd
 import pytest
 
@@ -133,13 +135,49 @@ def test_check_tells_by_exit_code(place) -> None:
     assert vitrail("check", heart, place / "va.parquet").returncode == 1
 
 
+def test_screen(place, tmp_path) -> None:
+    """What is likely wrong comes first, and in the exit code; a mistake of who asks is another code."""
+    done = vitrail("screen", place / "study.toml", "--data", place / "data", "--out", tmp_path / "found")
+    told = vt.screen_sites(vt.Study.load(place / "study.toml"), vt.datasets.heart_disease())
+    assert done.returncode == bool(told.wrong), done.stderr
+    assert done.stdout.startswith(repr(told).splitlines()[0])
+    assert "Differs, and may be real" in done.stdout
+    for name, rows in ((n, len(f)) for n, f in vt.datasets.heart_disease().items()):
+        assert re.search(rf"^{name} +{rows} +\d+ +\d+ +yes$", done.stdout, re.MULTILINE)
+    kept = json.loads((tmp_path / "found" / "screen.json").read_text())
+    assert [f["text"] for f in kept["findings"]] == [f.text for f in told.findings]
+    assert "Whose data does not fit" in (tmp_path / "found" / "screen.html").read_text()
+    (tmp_path / "data").mkdir()
+    for i in range(4):
+        rng = np.random.default_rng(i)
+        table = pd.DataFrame({"age": rng.normal(60, 9, 80).round(), "y": rng.integers(0, 2, 80)})
+        table.to_csv(tmp_path / "data" / f"s{i}.csv", index=False)
+    drafted = vitrail("init", tmp_path / "data", "--target", "y", "--out", tmp_path / "study.toml")
+    assert drafted.returncode == 0, drafted.stderr
+    calm = vitrail("screen", tmp_path / "study.toml", "--data", tmp_path / "data")
+    assert (calm.returncode, calm.stdout.splitlines()[0][:24]) == (0, "Nothing is likely wrong:"), calm.stderr
+    table.assign(age=table.age / 365.25).to_csv(tmp_path / "data" / "s3.csv", index=False)
+    odd = vitrail("screen", tmp_path / "study.toml", "--data", tmp_path / "data")
+    assert odd.returncode == 1
+    assert odd.stdout.startswith("Likely wrong\n  - s3, age: ")
+    bad = vitrail("screen", tmp_path / "study.toml", "--data", tmp_path / "nothing")
+    assert bad.returncode == 2
+    assert "Traceback" not in bad.stderr
+
+
 def test_wire_names_what_leaves(place) -> None:
+    quiet = vt.Study.load(place / "study.toml").with_changes(screen={"ask": False})
+    quiet.save(place / "quiet.toml")
     told = vitrail("wire", "fedper", place / "study.toml")
     assert told.returncode == 0
     assert "change/body.0.weight" in told.stdout
     assert "head" not in told.stdout, "the head stays at the site"
     assert "ALL TRAINING ROWS" in vitrail("wire", "centralized").stdout
-    assert "from site" not in vitrail("wire", "local").stdout.replace("scores  from site", "")
+    alone = vitrail("wire", "local").stdout
+    table = [line for line in alone.splitlines() if " from site " in line]
+    assert {line.split()[0] for line in table} == {"scores", "screen:"}, "nothing else leaves"
+    assert "screen: sketch, from site, rows: how many rows" in alone
+    assert "screen:" not in vitrail("wire", "fedper", place / "quiet.toml").stdout
 
 
 WRONG = {
@@ -289,5 +327,6 @@ def test_which_methods_are_compared(capsys) -> None:
     assert parse_methods("all") == [name for name in table if name not in first | apart]
     told = capsys.readouterr().out
     assert "Left out: Weight Erosion, Influence, APPLE, CFL." in told
+    assert all(f"vitrail tune STUDY --data DATA --method {name}" in told for name in first)
     assert "--methods weight_erosion,influence,apple,cfl" in told
     assert "network that they need: inDISCO" in told

@@ -69,6 +69,9 @@ def renamed(kind: type) -> type:
     """The same exchange or method, seen from outside under other names."""
 
     class Renamed(kind):  # type: ignore[misc, valid-type]
+        def invite(self, task: Any, coord: Any, roster: Any) -> Any:
+            return super().invite(task, back(coord), roster)
+
         def send(self, task: Any, coord: Any, roster: Any) -> Any:
             return there(super().send(task, back(coord), roster))
 
@@ -106,6 +109,9 @@ def renamed(kind: type) -> type:
 
             def models(self, task: Any, state: Any) -> Any:
                 return super().models(task, back(state))
+
+            def knows(self, state: Any) -> Any:
+                return super().knows(back(state))
 
             def predict(self, task: Any, state: Any, x: Any) -> Any:
                 return super().predict(task, back(state), x)

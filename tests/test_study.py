@@ -159,7 +159,7 @@ BROKEN: list[tuple[str, Callable[[str], str], list[str]]] = [
     ("empty features", lambda t: t[: t.index("[features.age]")] + "[features]\n", [":31 features", "Add a [features.NAME]"]),
     ("no column", without("column"), [f":{line('[target]')} target.column", "'column' is missing. Add it."]),
     ("no kind", lambda t: below("[features.sex]", "unit = 'x'")(t).replace('kind = "binary"\n', ""), [f":{line('[features.sex]')} features.sex.kind", "'kind' is missing."]),
-    ("no method name", without('name = "fedprox"'), [f":{line('[method]')} method", "'name' is missing.", "Valid: apfl, "]),
+    ("no method name", without('name = "fedprox"'), [f":{line('[method]')} method", "'name' is missing.", "Valid: agreed_mix, apfl, "]),
     # wrong types
     ("text for number", instead("rounds = 5", 'rounds = "5"'), [f":{line('rounds')} training.rounds", "expected a whole number, got '5'"]),
     ("fraction for whole", instead("rounds = 5", "rounds = 5.5"), [":24 training.rounds", "expected a whole number, got 5.5"]),
@@ -233,7 +233,7 @@ BROKEN: list[tuple[str, Callable[[str], str], list[str]]] = [
     ("number with classes", instead('kind = "classes"', 'kind = "number"'), [":8 target", "a number has no classes", "Remove classes"]),
     # methods and metrics
     ("unknown method", instead('"fedprox"', '"fedporx"'), [":28 method.name", "there is no method 'fedporx'", "Did you mean 'fedprox'?"]),
-    ("method no text", instead('name = "fedprox"', "name = 3"), [":28 method.name", "there is no method 3", "Valid: apfl"]),
+    ("method no text", instead('name = "fedprox"', "name = 3"), [":28 method.name", "there is no method 3", "Valid: agreed_mix"]),
     ("unknown hyperparameter", instead("mu = 0.5", "muh = 0.5"), [":29 method.muh", "fedprox has no hyperparameter 'muh'", "Did you mean 'mu'?"]),
     ("dotted hyperparameter", instead("mu = 0.5", '"m.u" = 0.5'), [":29 method.m.u", "has no hyperparameter 'm.u'"]),
     ("wrong hyperparameter", instead("mu = 0.5", 'mu = "much"'), [":29 method.mu", "expected a number >= 0, got 'much'", "Correct mu."]),

@@ -11,9 +11,11 @@ if TYPE_CHECKING:
     from vitrail.core.problems import Problem, VitrailError
     from vitrail.data import bias, cut, datasets
     from vitrail.runs import Run, federate
+    from vitrail.runs.screened import screen_sites
     from vitrail.runs.together import Together
     from vitrail.runs.train_together import together
-    from vitrail.studies.compare import Comparison, compare
+    from vitrail.studies.compare import compare
+    from vitrail.studies.comparison import Comparison
     from vitrail.studies.transfer import Transfer, transfer
     from vitrail.studies.tune import Tuning, tune
     from vitrail.study import Study
@@ -31,6 +33,7 @@ _PLACES = {
     "Run": "vitrail.runs",
     "Comparison": "vitrail.studies",
     "federate": "vitrail.runs",
+    "screen_sites": "vitrail.runs.screened",
     "together": "vitrail.runs.train_together",
     "Together": "vitrail.runs.together",
     "Transfer": "vitrail.studies",
@@ -63,6 +66,7 @@ __all__ = [
     "match",
     "methods",
     "nets",
+    "screen_sites",
     "together",
     "transfer",
     "tune",

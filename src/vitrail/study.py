@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
 SHARES = frozenset({"balanced_accuracy", "accuracy", "f1", "auc"})  # between 0 and 1
-LOWER_IS_BETTER = frozenset({"log_loss", "rmse", "mae"})
+LOWER_IS_BETTER = frozenset({"log_loss", "rmse", "mae"})  # 0 is perfect; of all others 1
 SEEDS = (2934384, 10231938, 8273, 2019231, 62739)  # those of the iFedAvg paper
 DEEPEST = 8  # sections within sections; a study needs four
 
@@ -57,6 +57,28 @@ class TrainingSpec(Strict):
     memory: Literal["fresh", "own", "kept"] = "own"  # of the optimiser, what outlives a round: none, own layers', all
 
 
+class Spend(Strict):
+    """A privacy budget for the whole run."""
+
+    epsilon: float = Field(gt=0)
+    delta: float = Field(default=1e-5, gt=0, lt=1)
+
+
+class Protect(Strict):
+    """What stands between a report and its use, for every method alike."""
+
+    robust: Literal["no", "median", "trimmed", "multikrum", "clipping"] = "no"  # a total that a few liars hardly move
+    clip: float | None = Field(default=None, gt=0)  # the length that no change of a site exceeds
+    rows: Spend | None = None  # noise in every step at the site, so that no row decides; clip is then a row's
+    rows_least: int = Field(default=0, ge=0)  # no site with fewer training rows takes part
+
+
+class Screen(Strict):
+    """Whose data does not fit, before the first round: what sites publish of their columns for it."""
+
+    ask: bool = True  # false: nothing of the kind crosses, and no run says whose data does not fit
+
+
 class Study(Table):
     """Features, target, split, network, training, method, seeds, metrics."""
 
@@ -65,10 +87,12 @@ class Study(Table):
     network: Network = Network()
     training: TrainingSpec = TrainingSpec()
     method: dict[str, Any] = Field(default_factory=lambda: {"name": methods.DEFAULT})  # and hyperparameters
+    screen: Screen = Screen()
     seeds: tuple[int, ...] = SEEDS
     metrics: tuple[str, ...] = ()
     parties: dict[str, Party] = Field(default={})  # where they hold columns of the same people; empty: rows of others
     match: Matching | None = None  # there where there are parties
+    protect: Protect = Protect()
 
     @property
     def host(self) -> str:
@@ -146,7 +170,9 @@ class Study(Table):
         if self.site_column:
             out.append(f"site_column = {toml_value(self.site_column)}")
         sections = ("target", *["images"] * bool(self.images), "split", "network", "training", "method")
-        for section in (*sections, *["match"] * bool(self.match)):
+        sections += () if self.images or self.parties else ("screen",)
+        more = [*["match"] * bool(self.match), *["protect"] * (self.protect != Protect())]
+        for section in (*sections, *more):
             out += ["", f"[{section}]"]
             fields = getattr(type(getattr(self, section)), "model_fields", {})  # a method has none
             empty = {k: f.default for k, f in fields.items() if f.default in (None, "", (), {})}
@@ -194,6 +220,8 @@ def _settle(plain: Any) -> None:
     """Defaults that depend on other sections, and what was spelt otherwise before, in place."""
     if isinstance(training := plain.get("training"), dict) and training.get("loss") in ("sum", "mean"):
         training.setdefault("total", training.pop("loss"))
+    if isinstance(split := plain.get("split"), dict) and "at_least" in split:
+        split.setdefault("at_most", 0.5)  # what it was before a file could say it: runs keep their hold-out rows
     if plain.get("images") is not None and isinstance(network := plain.setdefault("network", {}), dict):
         network.setdefault("dropout", 0.0)
         kind = network.setdefault("kind", "cnn")
@@ -289,6 +317,8 @@ __all__ = [
     "Matching",
     "Network",
     "Party",
+    "Protect",
+    "Screen",
     "Split",
     "Study",
     "Table",

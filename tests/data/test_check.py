@@ -85,6 +85,10 @@ def rename(old: str, new: str) -> Change:
     return lambda frame: frame.rename(columns={old: new})
 
 
+def swap(one: str, two: str) -> Change:
+    return lambda frame: frame.rename(columns={one: two, two: one})
+
+
 def first(number: int) -> slice:
     return slice(0, number)
 
@@ -299,6 +303,29 @@ FIRES: dict[str, tuple[str, str, str, Change, str]] = {
         lambda f: pd.concat([f, f.iloc[:3]]),
         "3 of 123 rows repeat",
     ),
+    "ten times, the whole column": (
+        "unit_mixup",
+        "error",
+        "chol",
+        times("chol", 10),
+        "120 of 120 values look 10 times too large",
+    ),
+    "a tenth, the whole column": ("unit_mixup", "error", "chol", times("chol", 0.1), "--cause unit --factor 10"),
+    "ten times, from 0 on": ("unit_mixup", "error", "oldpeak", times("oldpeak", 10), "--cause unit --factor 0.1"),
+    "age in the place of cholesterol": (
+        "swapped_columns",
+        "error",
+        "age",
+        swap("age", "chol"),
+        "it looks swapped with 'chol': 0% of its cells fit its description (18 to 100 years), and 100% that of 'chol'",
+    ),
+    "sex in the place of pain": (
+        "swapped_columns",
+        "error",
+        "pain",
+        swap("sex", "pain"),
+        "--feature pain --cause swapped --other sex",
+    ),
     "all women": ("constant_column", "warning", "sex", put("sex", "f"), "120 of 120 values are f"),
     "all the same age": ("constant_column", "warning", "age", put("age", 50), "120 of 120 values are 50"),
     "all healthy": ("one_class", "warning", "sick", put("sick", "no"), "all 120 rows are of class no"),
@@ -393,6 +420,10 @@ NEAR: dict[str, tuple[str, Change]] = {
     ),
     "same but for one": ("duplicate_rows", lambda f: pd.concat([f, f.iloc[:1].assign(lab=-1.5)])),
     "coarse rows": ("duplicate_rows", lambda f: f[["sex", "pain", "sick"]]),
+    "in each other's range": ("swapped_columns", lambda f: f.assign(chol=f["lab"] + 100)),
+    "in another unit, and another would fit": ("swapped_columns", times("age", 12)),
+    "a rare yes that nobody has": ("constant_column", lambda f: f.iloc[:60].assign(sex="f")),
+    "real values beyond a range from 0 on": ("unit_mixup", put("oldpeak", np.linspace(0, 12, ROWS).round(1))),
     "one woman": ("constant_column", lambda f: f.assign(sex=["f"] + ["m"] * (ROWS - 1))),
     "one other": ("one_class", lambda f: f.assign(sick=["yes"] + ["no"] * (ROWS - 1))),
     "capital class": ("unknown_class", lambda f: f.assign(sick=f["sick"].str.upper())),
@@ -408,6 +439,12 @@ NEAR: dict[str, tuple[str, Change]] = {
 def test_it_is_not_said(case: str) -> None:
     kind, change = NEAR[case]
     assert [f for f in found(change) if f.kind == kind] == []
+
+
+@pytest.mark.parametrize("change", [swap("age", "chol"), swap("sex", "pain")])
+def test_swapped_columns_have_no_other_fault(change: Change) -> None:
+    """Not that 55 means not measured, nor that cholesterol is in another unit."""
+    assert [f.kind for f in found(change)] == ["swapped_columns"] * 2
 
 
 def test_every_kind_has_both_cases() -> None:
@@ -517,7 +554,9 @@ def test_a_percentage_of_something_else_is_not_hba1c() -> None:
     feature = Feature(kind="numeric", unit="%", range=(5.0, 60.0), description="haematocrit")
     table = Table(target=Target(column="y", kind="number"), features={"x": feature})
     frame = pd.DataFrame({"x": np.linspace(100, 500, 40), "y": np.arange(40)})
-    assert [f.kind for f in find_faults(frame, table)] == ["out_of_range"]
+    (said,) = find_faults(frame, table)
+    assert "mmol" not in said.text
+    assert "10 times too large" in said.text
 
 
 def test_conversions_go_both_ways() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tomllib
 from typing import Any
 
 import numpy as np
@@ -22,6 +23,7 @@ from vitrail.data.encode import (
 )
 from vitrail.data.read import clean
 from vitrail.data.schema import Feature, Split, Table, Target
+from vitrail.study import Study
 
 TABLE = Table(
     target=Target(column="sick", classes=("no", "yes"), positive="yes"),
@@ -195,13 +197,33 @@ def test_number_target_is_centred_and_scaled() -> None:
 # --- the split ---
 
 labels = st.lists(st.integers(0, 3), min_size=2, max_size=150).map(np.array)
-rules = st.builds(Split, test=st.floats(0.05, 0.5), at_least=st.integers(0, 60), stratify=st.booleans())
+rules = st.builds(
+    Split,
+    test=st.floats(0.05, 0.5),
+    at_least=st.integers(0, 60),
+    at_most=st.sampled_from([0.2, 0.33, 0.5]),
+    stratify=st.booleans(),
+)
 
 
 def wanted_size(n: int, rule: Split) -> int:
-    """A share of the rows; more when at_least says so, but then no more than half."""
-    share = round(rule.test * n)
-    return share if share >= rule.at_least else max(share, min(rule.at_least, n // 2))
+    """A share of the rows; more when at_least says so, but then no more than at_most of the site."""
+    share = min(round(rule.test * n), n - 1)
+    return share if share >= rule.at_least else max(share, min(rule.at_least, int(rule.at_most * n)))
+
+
+def test_a_small_hospital_keeps_its_rows() -> None:
+    """84 rows to train on and 83 to test on were half of a hospital: at_least never takes more than the stated share of
+    a small site, unless the file says so, or was written when that was the rule."""
+    y = np.arange(167) % 2
+    assert [len(part) for part in split_rows(y, with_(TABLE, split=Split()), 1, "va")] == [112, 55]
+    assert len(split_rows(y, with_(TABLE, split=Split(at_most=0.5)), 1, "va")[1]) == 83
+    plain = {"target": {"column": "y", "classes": [0, 1]}, "features": {"x": {"kind": "numeric"}}}
+    fresh, old = Study.parse(plain), Study.parse({**plain, "split": {"test": 0.33, "at_least": 100}})
+    assert len(split_rows(y, fresh, 1, "va")[1]) == 55
+    assert len(split_rows(y, old, 1, "va")[1]) == 83
+    for study in (fresh, old, fresh.with_changes(split={"at_least": 60})):
+        assert Study.parse(tomllib.loads(study.to_toml())).split == study.split
 
 
 @settings(max_examples=80, deadline=None)
@@ -237,16 +259,16 @@ def test_stratified_shares(y: np.ndarray, rule: Split, seed: int) -> None:
     [
         (300, 0, 99),
         (303, 0, 100),
-        (300, 100, 100),
+        (300, 100, 99),
         (900, 100, 297),
-        (150, 100, 75),
-        (10, 100, 5),
+        (150, 100, 50),
+        (10, 100, 3),
         (3, 100, 1),
         (2, 0, 1),
     ],
 )
 def test_sizes(n: int, at_least: int, size: int) -> None:
-    """33 % of the rows; at least so many, but then never more than half."""
+    """33 % of the rows; at least so many, but then never more than `at_most` of a site."""
     table = with_(TABLE, split=Split(test=0.33, at_least=at_least, stratify=False))
     train, test = split_rows(np.zeros(n, dtype=np.int64), table, 1, "a")
     assert (len(train), len(test)) == (n - size, size)

@@ -83,10 +83,6 @@ def filled(value: float) -> Callable[[torch.Tensor], torch.Tensor]:
     return change
 
 
-def ends(door: Door) -> dict[str, torch.Tensor]:
-    return {k: torch.ones(shape, dtype=kind) for k, (shape, kind) in door.site.agreed.ends.items()}
-
-
 BAD: dict[str, Callable[[Door], bytes]] = {
     "another agreement": lambda d: Message("hello", {"run": RUN, "format": FORMAT, "agreement": "0" * 24}).pack(),
     "another format": lambda d: (
@@ -120,7 +116,6 @@ BAD: dict[str, Callable[[Door], bytes]] = {
     "scores without end": lambda d: a_round(d, score=["test"] * 10_000),
     "scores that are no words": lambda d: a_round(d, score=[["test"]]),
     "a step nobody knows": lambda d: Message("standardise", {"run": RUN, "step": 3}).pack(),
-    "evidence of no cell": lambda d: Message("evidence", {"run": RUN, "fitted": [10**9]}, ends(d)).pack(),
 }  # fmt: skip
 
 

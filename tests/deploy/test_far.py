@@ -15,11 +15,12 @@ from safetensors.torch import load_file
 
 import vitrail as vt
 from deploy.federation import Here
+from deploy.proofs import prove
 from vitrail.data.datasets import heart_disease, packaged
 from vitrail.deploy.agreement import ANEW, FORMAT, Agreement
 from vitrail.deploy.call import REMOVED, Call, Heard
 from vitrail.deploy.conduct import conduct
-from vitrail.deploy.message import Message
+from vitrail.deploy.message import Message, check_form
 from vitrail.deploy.site import Site
 from vitrail.runs.folder import Folder
 from vitrail.runs.setup import resolve
@@ -41,7 +42,8 @@ def test_same_run(method: str, scale: str, heart: tuple, tmp_path: Path) -> None
         pytest.skip("the scale is found before any method begins")
     study, _ = resolve(heart[0].with_changes(standardise=scale), method, None)
     agreed = Agreement.of(study, None, len(heart[1]))
-    sites = {n: Site(n, frame, agreed, tmp_path / "sites" / n) for n, frame in heart[1].items()}
+    home, names = tmp_path / "sites", list(heart[1])
+    sites = {n: Site(n, f, agreed, home / n, True, prove(n, names, home / n)) for n, f in heart[1].items()}
     folder = Folder(tmp_path / "run", resume=False)
     far = conduct(Call(Here(sites), agreed, list(sites), RUN, len(sites), 60.0), folder, resume=False)
     folder.close()
@@ -244,7 +246,7 @@ def test_nobody_starts_below_what_is_asked_for(four: Study4) -> None:
 
 def test_who_was_away_at_the_end_is_told_by_serving_again(four: Study4) -> None:
     gone = [True]
-    way = Away(four.sites, lambda n, q: n == "va" and gone[0] and q.kind in ("settle", "evidence", "finish"))
+    way = Away(four.sites, lambda n, q: n == "va" and gone[0] and q.kind in ("settle", "finish"))
     run = four.conduct(way)
     assert ("not told", {"sites": ["va"]}) in way.events
     assert not (four.root / "va" / RUN / "model.safetensors").exists()
@@ -258,14 +260,6 @@ def test_who_was_away_at_the_end_is_told_by_serving_again(four: Study4) -> None:
     count = len(way.events)
     four.conduct(way)
     assert not [e for e, _ in way.events[count:] if "wait" in e]
-
-
-def test_without_one_sites_evidence_the_others_are_judged(four: Study4) -> None:
-    way = Away(four.sites, lambda n, q: n == "va" and q.kind == "evidence")
-    table = four.conduct(way).shifts()
-    scored = table.groupby("site").score.apply(lambda s: s.notna().any())
-    assert scored.to_dict() == {"cleveland": True, "hungarian": True, "switzerland": True, "va": False}
-    assert table[table.site == "va"].value.notna().all()  # its layers are shown all the same
 
 
 def test_a_removed_site_is_not_waited_for(four: Study4) -> None:
@@ -345,18 +339,29 @@ def test_a_finished_site_does_not_begin_anew(four: Study4) -> None:
         asked(four.sites["va"], "round", first, down)
 
 
+WELL = ["chol", "unit", True, 2.0, "in another unit", {"factor": 38.67}]
+
+
 @pytest.mark.parametrize(
-    "words",
+    ("word", "said"),
     [
-        {"findings": [], "others": 4},
-        {"findings": [], "others": "3"},
-        {"findings": [["nothing", "shifted", 1.0, 1.0, "x"]], "others": 0},
-        {"findings": [["chol", "shifted", 1.0, 1.0, "\x1b[2J"]], "others": 0},
-        {"findings": [["chol", "shifted", float("nan"), 1.0, "x"]], "others": 0},
-        {"findings": ["chol"], "others": 0},
-        {"findings": {}, "others": 0},
+        ("others", 4),
+        ("others", "3"),
+        ("findings", [["nothing", *WELL[1:]]]),
+        ("findings", [["chol", "evil", *WELL[2:]]]),
+        ("findings", [[*WELL[:4], "\x1b[2J", {}]]),
+        ("findings", [[*WELL[:3], float("nan"), *WELL[4:]]]),
+        ("findings", [[*WELL[:5], {"factor": "\x1b[2J"}]]),
+        ("findings", ["chol"]),
+        ("findings", {}),
+        ("pooled", {"chol": [1.0, float("inf")]}),
+        ("pooled", {"\x1b[2J": 1.0}),
+        ("pooled", {"chol": {"levels": ["\x07"]}}),
     ],
 )
-def test_a_last_word_that_is_none_is_refused(words: dict, four: Study4) -> None:
+def test_a_last_word_that_is_none_is_refused(word: str, said: Any, four: Study4) -> None:
+    well = {"run": RUN, "findings": [WELL], "pooled": {"chol": {"quantiles": [1.0, None]}}, "others": 0}
+    check_form(Message("finish", well), four.agreed.question("finish", well), "to site")
+    bad = {**well, word: said}
     with pytest.raises(vt.VitrailError, match="refused"):
-        asked(four.sites["va"], "finish", words, {})
+        check_form(Message("finish", bad), four.agreed.question("finish", bad), "to site")

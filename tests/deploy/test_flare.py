@@ -160,6 +160,13 @@ def test_the_same_run_as_on_one_machine(federation: Federation, study: vt.Study,
     pdt.assert_frame_equal(one, other, **CLOSE)
     pdt.assert_frame_equal(far.ledger, near.ledger)
     pdt.assert_frame_equal(far.shifts(), near.shifts(), **CLOSE)
+    assert far.screening is not None
+    assert near.screening is not None
+    pdt.assert_frame_equal(far.screening.cells, near.screening.cells, rtol=1e-5)
+    assert [f[:4] for f in far.findings()] == [f[:4] for f in near.findings()]
+    assert not {"total not opened", "not screened"} & {e["event"] for e in federation.events(first)}
+    seen = {federation.home(site) / "others.json" for site in federation.sites}  # whose keys each has seen, itself too
+    assert [sorted(json.loads(file.read_text())) for file in seen] == [sorted(federation.sites)] * len(seen)
     assert far.models == {}  # they stay with the sites
     page = (first / "report.html").read_text()
     assert len(page) > 10_000
@@ -186,7 +193,7 @@ def test_the_outbox_tells_what_left(federation: Federation, first: Path) -> None
         shown = [e for e in left if e.kind == "round" and e.stage == 1]
         assert shown
         assert all(any(p in box.place(e.number).read_bytes() for e in shown) for p in private)
-        training = [e for e in left if e not in shown and e.kind != "evidence"]
+        training = [e for e in left if e not in shown]
         assert not any(p in box.place(e.number).read_bytes() for e in training for p in private)
 
 

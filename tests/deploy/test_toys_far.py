@@ -75,6 +75,9 @@ class Far:
         pdt.assert_series_equal(one, other.loc[one.index], rtol=0, atol=0)
         pdt.assert_frame_equal(far.scores(), near.scores(), check_like=True, rtol=0, atol=0)
         pdt.assert_frame_equal(far.ledger, near.ledger)
+        pdt.assert_frame_equal(far.chance(), near.chance(), rtol=0, atol=0)
+        assert set(far.chance().site) == set(self.sites), "told before the first round, whatever a round is made of"
+        pdt.assert_frame_equal(far.sizes, near.sizes)
 
 
 @pytest.mark.parametrize("method", ["relay", "turns", "some"])
@@ -132,7 +135,7 @@ def test_only_the_invited_are_asked(sites: dict, tmp_path: Path) -> None:
 
 
 def test_who_refuses_between_machines(sites: dict, tmp_path: Path) -> None:
-    """It trains, says nothing of what it refused, is not asked about its rows; and would not answer if it were."""
+    """It trains, and says nothing of what it refused."""
     far = Far(sites, tmp_path, "ifedavg", 3, refuse="va")
     said: list[tuple[str, str]] = []
     real = far.sites["va"].answer
@@ -149,12 +152,6 @@ def test_who_refuses_between_machines(sites: dict, tmp_path: Path) -> None:
     pdt.assert_frame_equal(run.shifts(), near.shifts())
     assert ("publish", "refused") in said
     assert ("publish", "round") not in said
-    assert "evidence" not in {kind for kind, _ in said}
-    layers = far.agreed.ends
-    fit = {k: torch.ones(shape, dtype=kind) for k, (shape, kind) in layers.items()}
-    words = {"fitted": [], "run": RUN}
-    assert far.sites["va"].answer(Message("evidence", words, fit)) == Message("refused", {})
-    assert far.sites["cleveland"].answer(Message("evidence", words, fit)).kind == "evidence"
 
 
 def spoilt(kind: str, told: Message) -> Message:

@@ -30,7 +30,7 @@ def test_as_one_after_the_other(method, absent) -> None:
     task, sites = make_task(), make_sites()
     members = torch.tensor([m for m in itertools.product((False, True), repeat=5) if any(m)])
     stack = Coalitions(task, method, sites, TRAINING, 5, members, absent)
-    made = stack.run()
+    made = stack.train()
     assert len(made) == 31
     for mask, names, coord in zip(members, stack.names, made, strict=True):
         at = mask.nonzero()[:, 0].tolist()

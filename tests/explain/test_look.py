@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
@@ -18,20 +19,21 @@ from vitrail.cli import app
 from vitrail.core.facts import OWN
 from vitrail.data.encode import Encoder, fit_encoders
 from vitrail.data.read import clean
-from vitrail.explain.evidence import LABEL
 from vitrail.explain.look import NOTHING, Look, View, look
 from vitrail.explain.readings import InputLayers
+from vitrail.explain.repair import TAKES
 from vitrail.explain.text import to_text
-from vitrail.runs.fit import ShiftFinding
 from vitrail.runs.look import behind, look_behind
 from vitrail.runs.setup import build_task
+from vitrail.screen.found import LABEL, Finding
 
-STUDY = vt.Study.load(vt.datasets.packaged("heart_disease.toml"))
+HEART = str(vt.datasets.packaged("heart_disease.toml"))
+STUDY = vt.Study.load(HEART)
 SITES = vt.datasets.heart_disease()
 
 
-def finding(feature: str, kind: str) -> ShiftFinding:
-    return ShiftFinding("here", feature, kind, 1.0, 0.99, f"here, {feature}: something")
+def finding(feature: str, kind: str, wrong: bool = True, **numbers: object) -> Finding:
+    return Finding("here", feature, kind, wrong, 1.0, f"here, {feature}: something", numbers)
 
 
 def encoder_of(frame: pd.DataFrame, study: vt.Study = STUDY) -> Encoder:
@@ -53,7 +55,7 @@ def others_model(site: str, encoder: Encoder) -> Callable[[pd.DataFrame], np.nda
     return lambda rows: model.predict_log_proba(encoder.matrix(rows))
 
 
-def seen(site: str, frame: pd.DataFrame, *findings: ShiftFinding, study: vt.Study = STUDY, **given: object) -> View:
+def seen(site: str, frame: pd.DataFrame, *findings: Finding, study: vt.Study = STUDY, **given: object) -> View:
     encoder = encoder_of(frame, study)
     expects = others_model(site, encoder) if study is STUDY else None
     return look(site, frame, study, encoder, findings, expects=expects, **given).views[0]  # type: ignore[arg-type]
@@ -107,62 +109,98 @@ def swapped_label(frame: pd.DataFrame) -> None:
     frame["disease"] = 1 - frame["disease"]
 
 
-# fault: column, the federation's mark, the cause that must come first, what its numbers or repair must say
-PLANTED: dict[Callable[[pd.DataFrame], None], tuple[str, str, str, str]] = {
-    mixed_units: ("chol", "stretched", "unit_mixup", "mg/dL = mmol/L x 38.67"),
-    whole_unit: ("chol", "shifted", "unit_mixup", "303 of 303 values look like mmol/L"),
-    slipped: ("trestbps", "stretched", "unit_mixup", "divide by 10."),
-    coded: ("thalach", "shifted", "disguised_missing", "write missing = [999] for thalach in the study"),
-    clipped: ("thalach", "shifted", "clipped", "values are 140, the largest"),
-    filled: ("trestbps", "uninformative", "filled_in", "values are 133.7"),
-    constant: ("oldpeak", "uninformative", "constant_column", "303 of 303 values are 1"),
-    healthy_unmeasured: ("oldpeak", "shifted", "missing_by_class", "100% in 0, 0% in 1"),
-    turned: ("oldpeak", "reversed", "recoded", "turn it"),
-    swapped_code: ("exang", "reversed", "recoded", "write 0 as 1 and 1 as 0 in the column exang"),
-    recoded: ("cp", "recoded", "recoded", "1 as 4"),  # chest pain of kind 4, which most of the sick have
-    swapped_label: (LABEL, "swapped label", "swapped_label", "write 0 as 1 and 1 as 0 in the column disease"),
+# fault: column, the screening's cause and numbers, what own rows and repair must say, what the file alone shows
+PLANTED: dict[Callable[[pd.DataFrame], None], tuple[str, str, dict[str, object], str, str]] = {
+    mixed_units: ("chol", "unit in part", {"factor": 38.67}, "152 of 303 values change", "unit_mixup"),
+    whole_unit: ("chol", "unit", {"factor": 38.67}, "303 before, 0 after", "unit_mixup"),
+    slipped: ("trestbps", "unit in part", {"factor": 0.1}, "10 times too large", "unit_mixup"),
+    coded: ("thalach", "code", {"code": 999.0}, "25 of 303 cells say 999", "disguised_missing"),
+    clipped: ("thalach", "clipped", {}, "values are 140, the largest", "clipped"),
+    filled: ("trestbps", "code", {"code": 133.7}, "values are 133.7", "filled_in"),
+    constant: ("oldpeak", "constant", {}, "303 of 303 values are 1", "constant_column"),
+    turned: ("oldpeak", "sign", {"offset": 0}, "0 - value", "recoded"),
+    swapped_code: ("exang", "sign", {}, "reading 0 as 1 and 1 as 0", "recoded"),
+    recoded: ("cp", "recoded", {"levels": {"1": "4", "2": "1", "3": "2", "4": "3"}}, "1 becomes 4", "recoded"),
+    swapped_label: (LABEL, "label flip", {}, "from 0 to 1", "swapped_label"),
 }
 
 
 @pytest.mark.parametrize("plant", PLANTED, ids=lambda plant: plant.__name__)
-def test_the_planted_cause_comes_first(plant: Callable[[pd.DataFrame], None]) -> None:
-    feature, kind, cause, words = PLANTED[plant]
+def test_the_screenings_cause_comes_first_with_the_own_rows(
+    plant: Callable[[pd.DataFrame], None], tmp_path: Path
+) -> None:
+    """One list: what the file or the shared model shows of the same is no second cause."""
+    feature, kind, numbers, words, shown = PLANTED[plant]
     frame = SITES["cleveland"].copy()
     plant(frame)
-    view = seen("cleveland", frame, finding(feature, kind))
-    assert [c.kind for c in view.causes][:1] == [cause], view.causes
-    assert words in f"{view.causes[0].numbers}. {view.causes[0].repair}"
+    view = seen("cleveland", frame, finding(feature, kind, **numbers))
+    first = view.causes[0]
+    assert first.kind == kind
+    assert words in f"{first.numbers}. {first.repair}", first
+    assert shown not in [c.kind for c in view.causes[1:]]
+    if kind in TAKES:
+        assert first.count > 0
+        assert f"--cause {shlex.quote(kind)}" in first.command
+        frame.to_csv(tmp_path / "ours.csv", index=False)
+        done = CliRunner().invoke(app, ["repair", HEART, str(tmp_path / "ours.csv"), *shlex.split(first.command)])
+        assert done.exit_code == 0, done.exception
+        assert f"{first.count} of" in done.output
+    else:
+        assert not first.command
 
 
-@pytest.mark.parametrize("feature", sorted({case[0] for case in PLANTED.values()}))
-def test_without_the_fault_the_cause_is_not_named(feature: str) -> None:
-    """What a mark alone must not conjure up; even where the mark asks for it."""
-    kinds = {case[1] for case in PLANTED.values() if case[0] == feature}
-    for kind in kinds:
-        view = seen("cleveland", SITES["cleveland"], finding(feature, kind))
-        assert view.causes == ()
-        assert view.verdict == NOTHING
-        assert view.ask
-
-
-def test_a_swapped_label_is_said_before_the_columns_it_turns() -> None:
+@pytest.mark.parametrize("plant", [*PLANTED, healthy_unmeasured], ids=lambda plant: plant.__name__)
+def test_without_a_finding_the_file_and_the_layers_tell(plant: Callable[[pd.DataFrame], None]) -> None:
     frame = SITES["cleveland"].copy()
-    swapped_label(frame)
-    view = seen("cleveland", frame, finding("exang", "reversed"))
-    assert [c.kind for c in view.causes] == ["swapped_label", "recoded"]
+    plant(frame)
+    feature, shown = (PLANTED[plant][0], PLANTED[plant][4]) if plant in PLANTED else ("oldpeak", "missing_by_class")
+    encoder = encoder_of(frame)
+    views = look("here", frame, STUDY, encoder, [], [feature], expects=others_model("cleveland", encoder)).views
+    assert [c.kind for c in views[0].causes][:1] == [shown]
+
+
+@pytest.mark.parametrize("plant", PLANTED, ids=lambda plant: plant.__name__)
+def test_a_finding_alone_conjures_up_no_repair(plant: Callable[[pd.DataFrame], None]) -> None:
+    """On rows without the fault: either it would fit worse, or what it speaks of is not there."""
+    feature, kind, numbers, _, _ = PLANTED[plant]
+    if kind not in TAKES or feature in ("exang", "cp", LABEL):  # codes that mean something else look like any
+        return
+    view = seen("cleveland", SITES["cleveland"], finding(feature, kind, **numbers))
+    said = f"{view.causes[0].numbers} {view.causes[0].repair}"
+    assert "in this file it is not seen" in said or "cannot be told from the values" in said
+    assert not view.causes[0].command
+
+
+def test_what_may_be_real_is_asked_about_and_not_repaired() -> None:
+    view = seen("cleveland", SITES["cleveland"], finding("chol", "differs", wrong=False))
+    assert view.causes == ()
+    assert view.verdict == NOTHING
+    assert view.judged == "differs, and may be real"
+    assert "ask before anything is changed" in view.ask
+    frame = SITES["cleveland"].copy()
+    clipped(frame)
+    assert seen("cleveland", frame, finding("thalach", "differs", wrong=False)).causes[0].kind == "clipped"
+
+
+@pytest.mark.parametrize("numbers", [{"factor": "x"}, {"factor": None}, {}, {"factor": 0.0}, {"factor": -1e300}])
+def test_a_coordinators_numbers_are_no_command(numbers: dict[str, object]) -> None:
+    view = seen("cleveland", SITES["cleveland"], finding("chol", "unit", **numbers))
+    assert view.causes[0].command == ""
+    other = seen("cleveland", SITES["cleveland"], finding("chol", "swapped", other="$(reboot)"))
+    assert other.causes[0].command == ""
 
 
 def test_declared_codes_are_missing_and_undeclared_ones_a_cause() -> None:
     """Switzerland wrote 0 for every cholesterol."""
-    view = seen("switzerland", SITES["switzerland"], finding("chol", "shifted"))
-    assert [c.kind for c in view.causes] == ["much_missing"]
+    view = seen("switzerland", SITES["switzerland"], finding("chol", "not here", wrong=False))
+    assert [c.kind for c in view.causes] == ["not here"]
     assert "123 cells say 0, which the study reads as missing" in view.causes[0].numbers
     assert all(g.missing == g.rows for g in view.groups)
     undeclared = STUDY.with_changes(features={**STUDY.model_dump()["features"], "chol": CHOL})
-    view = seen("switzerland", SITES["switzerland"], finding("chol", "shifted"), study=undeclared)
-    assert view.causes[0].kind == "disguised_missing"
-    assert "123 of 123 values are 0" in view.causes[0].numbers
-    assert "missing = [0] for chol" in view.causes[0].repair
+    view = seen("switzerland", SITES["switzerland"], finding("chol", "code", code=0), study=undeclared)
+    assert [c.kind for c in view.causes] == ["code"]
+    assert "123 of 123 cells say 0 and are emptied; 123 of 123 values are 0" in view.causes[0].numbers
+    assert view.causes[0].rows == (0, 1, 2, 3, 4)
 
 
 CHOL = {"kind": "numeric", "range": (80.0, 700.0), "unit": "mg/dL"}
@@ -170,18 +208,18 @@ CHOL = {"kind": "numeric", "range": (80.0, 700.0), "unit": "mg/dL"}
 
 def test_the_picture_is_the_sites_rows_by_class() -> None:
     frame = SITES["hungarian"]
-    view = seen("hungarian", frame, finding("chol", "shifted"))
+    view = seen("hungarian", frame, finding("chol", "differs"))
     for group, sick in zip(view.groups, (0, 1), strict=True):
         here = frame[frame.disease == sick].chol.replace(0, np.nan)  # 0 is declared as missing
         assert (group.rows, group.missing) == (len(here), here.isna().sum())
         assert group.counts == tuple(np.histogram(here.dropna(), view.edges)[0])
         assert sum(group.counts) == here.notna().sum(), "nobody falls outside the bins"
-    levels = seen("hungarian", frame, finding("slope", "recoded"))
+    levels = seen("hungarian", frame, finding("slope", "differs"))
     for group, sick in zip(levels.groups, (0, 1), strict=True):
         here = frame[frame.disease == sick].slope
         assert group.counts == tuple((here == k).sum() for k in (1, 2, 3))
     assert levels.causes[0].kind == "missing_by_class", "the slope was measured in the sick"
-    label = seen("hungarian", frame, finding(LABEL, "swapped label"))
+    label = seen("hungarian", frame, finding(LABEL, "label flip"))
     assert label.groups[0].counts == tuple((frame.disease == k).sum() for k in (0, 1))
 
 
@@ -228,12 +266,12 @@ def ends(w: float, others_w: float = 1.0, b: float = 0.0, others: int = 3) -> In
 def test_the_shift_in_words_is_in_the_columns_unit() -> None:
     frame = SITES["cleveland"]
     sd = encoder_of(frame).sd["thalach"]
-    view = seen("cleveland", frame, finding("thalach", "shifted"), ends=ends(2.0, b=-0.5))
+    view = seen("cleveland", frame, finding("thalach", "differs"), ends=ends(2.0, b=-0.5))
     assert f"a shift of {-0.5 * 2 * sd:+.3g} 1/min and a factor of 2 " in view.reading
-    same = seen("cleveland", frame, finding("thalach", "shifted"), ends=ends(1.0, others=1))
+    same = seen("cleveland", frame, finding("thalach", "differs"), ends=ends(1.0, others=1))
     assert same.reading == "The one other site that published would read these values as this site does."
     assert [g.taken for g in same.groups] == [g.counts for g in same.groups]
-    levels = seen("cleveland", frame, finding("exang", "reversed"), ends=ends(-1.0, b=-1.0))
+    levels = seen("cleveland", frame, finding("exang", "sign"), ends=ends(-1.0, b=-1.0))
     assert levels.read_as[0][0] == pytest.approx(1.0), "turned round: 0 counts as 1"
     assert levels.read_as[1][0] == pytest.approx(0.0)
 
@@ -241,7 +279,7 @@ def test_the_shift_in_words_is_in_the_columns_unit() -> None:
 @pytest.mark.parametrize("given", [None, ends(1.0, others_w=0.001)], ids=["nobody published", "switched off"])
 def test_no_outline_where_there_is_nothing_to_hold_it_against(given: InputLayers | None) -> None:
     for feature in ("thalach", "cp", "sex"):
-        view = seen("cleveland", SITES["cleveland"], finding(feature, "shifted"), ends=given)
+        view = seen("cleveland", SITES["cleveland"], finding(feature, "differs"), ends=given)
         assert not any(g.taken for g in view.groups)
         assert view.read_as == ()
         assert ("No other site published" if given is None else "switch this column off") in view.reading
@@ -249,7 +287,7 @@ def test_no_outline_where_there_is_nothing_to_hold_it_against(given: InputLayers
 
 def test_far_off_readings_do_not_squash_the_picture() -> None:
     frame = SITES["cleveland"]
-    view = seen("cleveland", frame, finding("thalach", "stretched"), ends=ends(50.0))
+    view = seen("cleveland", frame, finding("thalach", "differs"), ends=ends(50.0))
     span = frame.thalach.max() - frame.thalach.min()
     assert view.edges[-1] - view.edges[0] < 3.5 * span
     assert view.beyond + sum(sum(g.taken) for g in view.groups) == len(frame)
@@ -297,7 +335,7 @@ def test_a_reading_is_judged_by_the_answers_of_the_loss() -> None:
 def test_text_and_silence(run: vt.Run) -> None:
     frame = SITES["cleveland"]
     share = 100 * np.mean(frame.disease == 1)
-    told = Look("here", "", "disease", 303, True, (seen("cleveland", frame, finding(LABEL, "swapped label")),), ())
+    told = Look("here", "", "disease", 303, True, (seen("cleveland", frame, finding(LABEL, "label flip")),), ())
     assert f"1 {share:.0f} %" in to_text(told)
     assert "is yes written as no?" in to_text(told)
     quiet = to_text(look("here", frame, STUDY, encoder_of(frame)))
@@ -317,9 +355,14 @@ def test_all_mistakes_at_once(run: vt.Run) -> None:
     assert "Did you mean 'chol'" in said[1]
     with pytest.raises(vt.VitrailError, match="does not fit the study"):
         look_behind(run, "cleveland", SITES["cleveland"].drop(columns="age"))
-    plain = vt.federate(run.study, SITES, method="fedavg", rounds=1)
-    with pytest.raises(vt.VitrailError, match="FedAvg learns no private layers"):
-        look_behind(plain, "cleveland", SITES["cleveland"])
+
+
+def test_it_works_for_a_method_without_private_layers() -> None:
+    plain = vt.federate(STUDY, SITES, method="fedavg", rounds=1)
+    told = look_behind(plain, "cleveland", SITES["cleveland"], ["chol"])
+    assert isinstance(told, Look)
+    view = next(v for v in told.views if v.name == "chol")
+    assert view.reading == "", "there is no layer that could read it otherwise"
 
 
 def test_on_the_command_line(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -19,6 +19,7 @@ exact = 1e-12
 OPTIONS: dict[str, list[dict[str, Any]]] = {
     "fedavg": [{}, {"weights": "rows"}, {"invited": 2}],
     "centres": [{"groups": 2, "folds": 2, "starts": 1}, {"folds": 2, "split": "head", "weights": "rows", "invited": 3}],
+    "agreed_mix": [{"inner": "ifedavg:output=each", "folds": 2, "tuned": (1,)}],
     "ditto": [{}, {"invited": 2}],
     "fine_tune": [{"epochs": 2}, {"epochs": 2, "part": "head"}],
     "ifedavg": [{}, {"output": "scalar", "identity": 0.1}],

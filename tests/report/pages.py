@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -13,6 +13,7 @@ from vitrail.data.datasets import packaged
 from vitrail.methods import AnyMethod, FedAvg
 from vitrail.report import Page
 from vitrail.runs.run import HISTORY, Run
+from vitrail.screen.found import LABEL, Finding, Screening
 from vitrail.study import Study
 
 TITLES = {
@@ -212,3 +213,20 @@ def judge(table: pd.DataFrame, sites: Sequence[str], federated: Sequence[str]) -
 
 def long_names(n: int = 30) -> list[str]:
     return [f"University hospital of the {i:02d}th district"[:40].ljust(40, "x") for i in range(n)]
+
+
+def screened(
+    findings: Sequence[Finding] = (),
+    sites: Sequence[str] = HEART,
+    columns: Sequence[str] = ("age", "chol", LABEL),
+    why_not: Mapping[str, str] | None = None,
+) -> Screening:
+    """A screening that nobody made; sites in `why_not` are not judged."""
+    left_out, of = why_not or {}, {(f.site, f.feature): f for f in findings}
+    judged = [s for s in sites if s not in left_out]
+    rows = [(s, c, f.strength if (f := of.get((s, c))) else 0.3, bool(f and f.wrong)) for s in judged for c in columns]
+    cells = pd.DataFrame(rows, columns=["site", "feature", "strength", "wrong"]).assign(kind="")
+    about = [(s, 200 + i, 40, s in judged, left_out.get(s, "")) for i, s in enumerate(sites)]
+    return Screening(
+        list(findings), cells, pd.DataFrame(about, columns=["site", "rows", "numbers", "judged", "why not"]), 0.05
+    )

@@ -159,7 +159,7 @@ def test_a_cell_tells_its_value_under_the_pointer(browser: Browser, tmp_path: Pa
     assert not browser.ask("document.querySelector('.tip').checkVisibility()")
     browser.hover(CELL.format("ward 2, feature 05"))
     told = browser.ask("document.querySelector('.tip').checkVisibility() && document.querySelector('.tip').textContent")
-    assert re.fullmatch(r"ward 2, feature 05: −1\.\d{3}, p < 0\.001, flagged, O of the paper", told)
+    assert re.fullmatch(r"ward 2, feature 05: −1\.\d{3}, likely wrong, O of the paper", told)
     left, right, width = browser.ask(
         "(r => [r.left, r.right, innerWidth])(document.querySelector('.tip').getBoundingClientRect())"
     )
@@ -234,7 +234,7 @@ def test_a_figure_is_kept_as_svg_and_png(browser: Browser, tmp_path: Path, name:
         assert wanted in text
     if name == "b_in":
         assert sum(e.get("r") == "3" for e in drawn) == 2, "the marks"
-        assert "Outlined with a dot: flagged. O and x: marks of the iFedAvg paper." in text
+        assert "Outlined with a dot: likely wrong. O and x: marks of the iFedAvg paper." in text
         assert sum(e.tag.endswith("rect") for e in drawn) > 5 * 24 + 13
     assert browser.says == []
     png = browser.downloads / f"{name}.png"

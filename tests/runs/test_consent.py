@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -15,12 +14,11 @@ import torch
 import vitrail as vt
 from vitrail.core.exchange import Stage
 from vitrail.core.facts import AGREED, Fact, ends_of, in_order, told
-from vitrail.data.encode import class_weights, prepare, split_rows
-from vitrail.explain.evidence import Here
+from vitrail.data.encode import split_rows
 from vitrail.methods.parts import Reveal
-from vitrail.runs.fit import ShiftFinding
 from vitrail.runs.look import behind
-from vitrail.runs.setup import absence, all_rows
+from vitrail.runs.setup import absence
+from vitrail.screen.found import Finding, Screening
 
 ENDS = ("input.shift", "input.scale")
 
@@ -36,24 +34,7 @@ def study() -> vt.Study:
     return agreed.with_changes(training={"rounds": 3}, network={"hidden": [8]})
 
 
-class Asked(Here):
-    """A site that notes that it was asked about its rows."""
-
-    names: list[str] = []  # noqa: RUF012
-
-    def answer(self, *given: Any) -> Any:
-        self.names.append(self.name)
-        return super().answer(*given)
-
-
-@pytest.fixture
-def asked(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    monkeypatch.setattr("vitrail.runs.fit.Here", Asked)
-    monkeypatch.setattr(Asked, "names", [])
-    return Asked.names
-
-
-def test_who_refuses_trains_and_shows_nothing(study, sites, asked) -> None:
+def test_who_refuses_trains_and_shows_nothing(study, sites) -> None:
     run = vt.federate(study, sites, method="ifedavg", refuse=["va"])
     names = sorted(sites)
     at = names.index("va")
@@ -64,26 +45,15 @@ def test_who_refuses_trains_and_shows_nothing(study, sites, asked) -> None:
     assert layers
     assert all(not bool(v[at].any()) for v in layers.values())
     table = run.shifts().set_index("site")
-    assert table.loc["va", ["value", "score", "p_value"]].isna().all(axis=None)
-    assert not table.loc["va", "flagged"].any()
+    assert table.loc["va", "value"].isna().all()
     assert table.drop("va").value.notna().all()
     assert "va" not in {f.site for f in run.findings()}
-    # it is not asked about its rows, and that nobody asked is in the ledger
-    assert set(asked) == set(sites) - {"va"}
-    assert set(run.ledger.query("stage == 'evidence'").site) == set(sites) - {"va"}
     shown = run.ledger.query("stage == 'publish' and direction == 'from site' and messages > 0")
     assert set(shown.site) == set(sites) - {"va"}
     # but it trained: its layers are no longer where all began
     assert not torch.equal(run.models["va"]["params/input.shift"], torch.zeros_like(layers["input.shift"][at]))
     open_ = vt.federate(study, sites, method="ifedavg")
     assert all(torch.equal(v, open_.models["va"][k]) for k, v in run.models["va"].items())
-
-
-def test_of_two_that_published_nobody_is_asked(study, sites, asked) -> None:
-    run = vt.federate(study, sites, method="ifedavg", refuse=["va", "hungarian"])
-    assert asked == []
-    assert run.shifts().score.isna().all()
-    assert "evidence" not in set(run.ledger.stage)
 
 
 def test_whoever_is_asked_by_consent_is_waited_for_and_may_refuse() -> None:
@@ -149,18 +119,6 @@ def test_a_newcomer_starts_at_the_mean_of_those_who_published(study, sites) -> N
         torch.testing.assert_close(grown.models["late"][f"params/{k}"], v.mean(0))
 
 
-def test_rows_behind_the_evidence_weigh_as_in_training(study, sites) -> None:
-    """By the classes among the training rows: hold-out rows say nothing about how often a class comes."""
-    weighted = study.with_changes(training={"class_weights": "inverse"})
-    data = prepare(sites, weighted, 1)
-    rows = all_rows(data, weighted)
-    for site in data:
-        y = np.concatenate([site.train_y, site.test_y]).astype(int)
-        want = class_weights(site.train_y, 2)[y]
-        np.testing.assert_allclose(rows[site.name].w[:, 0].numpy(), want, rtol=1e-6)
-        assert not np.allclose(want, class_weights(y, 2)[y]) or site.name == "switzerland"
-
-
 def test_a_run_is_resumed_with_the_refusals_it_began_with(study, sites, tmp_path) -> None:
     """And who was absent is in the log, by name and round."""
     out = tmp_path / "run"
@@ -186,10 +144,8 @@ def test_a_number_is_scored_in_its_own_unit(sites) -> None:
 def test_a_site_is_told_the_mean_of_the_others(study, sites) -> None:
     """Those who published, without its own; and its own findings only."""
     run = vt.federate(study, sites, method="ifedavg", refuse=["va"])
-    run.alarms = [
-        ShiftFinding(site, "chol", "shifted", 1.0, 1.0, f"about {site}")._asdict()
-        for site in ("cleveland", "hungarian")
-    ]
+    found = [Finding(site, "chol", "offset", True, 1.0, f"about {site}") for site in ("cleveland", "hungarian")]
+    run.screening = Screening(found, pd.DataFrame(), pd.DataFrame(), 0.05)
     for site, others in (
         ("cleveland", ["hungarian", "switzerland"]),
         ("va", ["cleveland", "hungarian", "switzerland"]),

@@ -54,9 +54,8 @@ def test_the_layers_are_published_under_the_pseudonym_only(out, study, sites) ->
     same = shifts.assign(site=shifts.site.replace(back)).merge(plain, on=["site", "feature", "layer"])
     assert len(same) == len(plain)
     assert np.allclose(same.value_x, same.value_y), "each with its own numbers"
-    assert np.allclose(same.score_x, same.score_y)
     files = [p for p in out.rglob("*") if p.is_file() and "sites" not in p.relative_to(out).parts]
-    with_layers = {"shifts.csv", "alarms.json", "facts.safetensors"}
+    with_layers = {"shifts.csv", "facts.safetensors", "screen.json"}
     assert with_layers <= {p.name for p in files}
     for path in files:
         words = set(re.findall(r"[\w-]+", path.read_bytes().decode("latin-1")))
@@ -68,7 +67,6 @@ def test_the_layers_are_published_under_the_pseudonym_only(out, study, sites) ->
     assert set(run.scores().site) == set(sites), "scores are another thing"
     first = run.findings()[0]
     assert (first.site, first.feature) == ("ward-z", "age")
-    assert first.text.startswith("ward-z, age: ")
 
 
 def test_the_order_of_rows_tells_nothing(out, study, sites) -> None:
@@ -154,8 +152,9 @@ def test_mistakes(pseudonyms, refuse, said, study, sites) -> None:
 
 @pytest.mark.parametrize("method", ["fedavg", "local", "weight_erosion", "influence"])
 def test_a_method_that_publishes_nothing_takes_none(method, study, sites) -> None:
+    quiet = study.with_changes(screen={"ask": False})
     with pytest.raises(vt.VitrailError, match="publishes nothing") as caught:
-        vt.federate(study, sites, method=method, rounds=1, pseudonyms={"va": "x", "nobody": "y"})
+        vt.federate(quiet, sites, method=method, rounds=1, pseudonyms={"va": "x", "nobody": "y"})
     assert [p.where for p in caught.value.problems] == ["pseudonyms", "pseudonyms"], "all mistakes at once"
     assert "--method ifedavg" in str(caught.value)
 

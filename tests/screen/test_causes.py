@@ -64,7 +64,8 @@ def test_a_factor_is_told_with_its_conversion(clean_one: tuple[dict[str, pd.Data
     rows, table = clean_one
     found = only(screen(spoil(rows, SITE, sugar=rows[SITE].sugar / 18.02), table).wrong, "sugar")  # type: ignore[arg-type]
     assert found.numbers["factor"] == pytest.approx(18.02)
-    assert "mmol/L" in found.text and found.numbers["unit"] == "mmol/L"
+    assert "mmol/L" in found.text
+    assert found.numbers["unit"] == "mmol/L"
     median = float(rows[SITE].sugar.median() / 18.02)
     assert f"{median:.4g}" in found.text  # what was measured, nothing else
 
@@ -73,7 +74,8 @@ def test_a_code_is_told_with_its_share(clean_one: tuple[dict[str, pd.DataFrame],
     rows, table = clean_one
     bad = spoil(rows, SITE, age=coded(rows[SITE].age))
     found = only(screen(bad, table).wrong, "age")  # type: ignore[arg-type]
-    assert found.numbers["code"] == 999 and found.numbers["share"] == pytest.approx((bad[SITE].age == 999).mean())
+    assert found.numbers["code"] == 999
+    assert found.numbers["share"] == pytest.approx((bad[SITE].age == 999).mean())
 
 
 def test_recoded_levels_are_told_with_what_they_mean(clean_one: tuple[dict[str, pd.DataFrame], object]) -> None:
@@ -112,13 +114,15 @@ def test_a_site_that_does_not_measure_a_column() -> None:
     rows, table = federation()
     result = screen(spoil(rows, SITE, pressure=np.nan, stage=np.nan), table)
     absent = {(f.site, f.feature) for f in result.findings if f.kind == "not here"}
-    assert absent == {(SITE, "pressure"), (SITE, "stage")} and not result.wrong
+    assert absent == {(SITE, "pressure"), (SITE, "stage")}
+    assert not result.wrong
 
 
 def test_no_odds_are_attached_to_a_cell() -> None:
     rows, table = federation()
     text = screen(spoil(rows, SITE, y=1 - rows[SITE].y), table).wrong[0].text
-    assert "million" not in text and "once in" not in text
+    assert "million" not in text
+    assert "once in" not in text
 
 
 def test_two_faulty_sites_are_both_named() -> None:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import sys
 
+import numpy as np
 import pandas as pd
 import pandas.testing as pdt
 import pytest
@@ -25,22 +27,22 @@ def test_comparison_is_tidy_and_resumes(study, tmp_path, monkeypatch) -> None:
     assert list(whole.scores.columns) == ["method", "seed", "site", "split", "metric", "value"]
     assert len(whole.scores) == 2 * 2 * 4 * 2 * 4
     module = sys.modules["vitrail.studies.compare"]  # vitrail.studies.compare is the function
-    real, calls = module.federate, []
+    real, calls = module.cross_validate, []
 
-    def stop_after_three(*args, **kwargs):
+    def stop_after_three(*args):
         if len(calls) == 3:
             raise KeyboardInterrupt
-        calls.append(kwargs["method"])
-        return real(*args, **kwargs)
+        calls.append(args[2])
+        return real(*args)
 
-    monkeypatch.setattr(module, "federate", stop_after_three)
+    monkeypatch.setattr(module, "cross_validate", stop_after_three)
     with pytest.raises(KeyboardInterrupt):
         vt.compare(study, sites, ["local", "fedavg"], [1, 2], out=tmp_path / "c")
     calls.clear()
     again = vt.compare(study, sites, ["local", "fedavg"], [1, 2], out=tmp_path / "c", resume=True)
     assert len(calls) == 1, "only the missing part is run"
     pdt.assert_frame_equal(again.scores, whole.scores)
-    pdt.assert_frame_equal(pd.read_csv(tmp_path / "c" / "comparison.csv"), whole.scores)
+    pdt.assert_frame_equal(pd.read_csv(tmp_path / "c" / "comparison.csv")[whole.scores.columns], whole.scores)
     loaded = load_comparison(tmp_path / "c")
     pdt.assert_frame_equal(loaded.scores, whole.scores)
     pdt.assert_frame_equal(loaded.verdicts(), whole.verdicts())
@@ -109,3 +111,33 @@ def test_no_study_knows_a_method_by_name(study, table, monkeypatch) -> None:
         pdt.assert_frame_equal(one.assign(method="M-" + one.method), two)
     pdt.assert_frame_equal(carried.table, anew.table)
     pdt.assert_frame_equal(chosen, train_together(anew, sites, "top:1", ["va"]))
+
+
+def test_no_more_seeds_than_it_takes(study) -> None:
+    """Where every site's answer is clear after two seeds, no more are trained; with every_seed all are. What is spent
+    on the first look is written down, so that a comparison that was read back gives the same verdicts."""
+    rng = np.random.default_rng(1)
+    x, z = rng.normal(size=(2, 480))
+    table = pd.DataFrame({"x": x, "z": z, "sick": np.where(x > 0, "yes", "no")})
+    flipped = table.assign(sick=np.where(x > 0, "no", "yes"))
+    sites = {"a": table[:160], "b": flipped[160:320], "c": table[320:]}
+    clear = vt.Study.infer(sites, "sick", network={"kind": "linear"}, training={"rounds": 4, "lr": 0.05})
+    early = vt.compare(clear, sites, ["local", "fedavg"], [1, 2, 3])
+    assert (early.seeds, early.look) == ([1, 2], (1, 2))
+    assert set(early.verdicts()["verdict"]) == {"no"}
+    whole = vt.compare(clear, sites, ["local", "fedavg"], [1, 2, 3], every_seed=True)
+    assert (whole.seeds, whole.look) == ([1, 2, 3], (1, 1))
+
+
+def test_a_comparison_by_hold_outs_is_still_read(study, tmp_path) -> None:
+    """Parts that were written before rows were judged out of their folds."""
+    sites = vt.datasets.heart_disease()
+    vt.compare(study, sites, ["local", "fedavg"], [1, 2], out=tmp_path / "c")
+    for part in (tmp_path / "c" / "parts").glob("*.json"):
+        plain = json.loads(part.read_text())
+        kept = {k: v for k, v in plain.items() if k not in ("losses", "lots", "same", "folds", "chance")}
+        part.write_text(json.dumps(kept))
+    old = load_comparison(tmp_path / "c")
+    assert set(old.verdicts()["metric"]) == {study.metrics[0]}
+    assert not set(old.verdicts()["verdict"]) - {"yes", "no", "cannot tell"}
+    assert len(old.summary()) == 2 * len(study.metrics)

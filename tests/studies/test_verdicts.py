@@ -12,7 +12,7 @@ import pandas as pd
 import pytest
 
 from vitrail.methods import TABLE, FedAvg
-from vitrail.studies.compare import SCORES, Comparison
+from vitrail.studies.comparison import SCORES, Comparison
 from vitrail.study import Study
 
 SEEDS = (1, 2, 3, 4, 5)
@@ -35,7 +35,8 @@ def compared(scores: Scores, metric: str = "auc", train: int = 67, test: int = 3
     methods = list(dict.fromkeys(m for by_method in scores.values() for m in by_method))
     seeds = list(SEEDS[: max(len(v) for by_method in scores.values() for v in by_method.values())])
     sites = pd.DataFrame({"site": list(scores), "train_rows": train, "test_rows": test})
-    filled: dict[str, Any] = {f.name: None for f in dataclasses.fields(Comparison)}
+    needed = [f.name for f in dataclasses.fields(Comparison) if f.default_factory is f.default is dataclasses.MISSING]
+    filled: dict[str, Any] = dict.fromkeys(needed)
     filled |= {"study": study, "methods": methods, "seeds": seeds, "sites": sites, "info": {}}
     filled["scores"] = pd.DataFrame(rows, columns=SCORES)
     filled |= {k: pd.DataFrame() for k, v in filled.items() if v is None}

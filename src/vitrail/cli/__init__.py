@@ -7,7 +7,7 @@ from typing import Annotated, NoReturn
 
 import typer
 
-from vitrail.cli import coordinator, parties, runs, site, studies
+from vitrail.cli import coordinator, own, parties, runs, site, studies
 from vitrail.core.problems import VitrailError
 
 app = typer.Typer(
@@ -23,6 +23,7 @@ VERBS = {  # by who uses them, in the order of --help
         studies.demo,
         runs.init,
         parties.match,
+        runs.screen,
         runs.run,
         runs.report,
         runs.ui,
@@ -32,12 +33,13 @@ VERBS = {  # by who uses them, in the order of --help
     ),
     "With all tables at hand: many runs": (studies.compare, studies.tune, studies.transfer, studies.contribution),
     "At a site, with its own rows": (
-        site.check,
+        own.check,
         site.request,
         site.join,
         site.outbox,
         site.predict,
-        site.look,
+        own.look,
+        own.repair,
         site.explain,
         site.leave,
         site.doctor,

@@ -23,9 +23,9 @@ Workers = Annotated[int, typer.Option(min=0, help="Processes; 0: as many as ther
 Resume = Annotated[bool, typer.Option("--resume", help="Continue what is in --out.")]
 
 
-def parse_methods(given: str | None) -> list[str]:
+def parse_methods(given: str | None, study: object = "STUDY", data: object = "DATA") -> list[str]:
     """Names separated by commas; without any, a short comparison. `all`: those that can be compared by their defaults;
-    the others are told."""
+    the others are told, with the command that tunes them."""
     from vitrail.methods import DEFAULT, TABLE, named
 
     if given is None:
@@ -35,7 +35,8 @@ def parse_methods(given: str | None) -> list[str]:
         return [name.strip() for name in given.split(",") if name.strip()]
     if left_out := named(lambda kind: kind.tune_first):
         titles = ", ".join(TABLE[name].title for name in left_out)
-        print(f"Left out: {titles}. Their defaults are no use before `vitrail tune`.")
+        print(f"Left out: {titles}. Their defaults are no use before tuning:")
+        print("\n".join(f"  vitrail tune {study} --data {data} --method {name}" for name in left_out))
         print(f"To have them all the same, name them: --methods {','.join(left_out)}\n")
     if apart := named(lambda kind: bool(kind.needs)):
         print(f"Left out, for the network that they need: {', '.join(TABLE[name].title for name in apart)}.\n")

@@ -77,9 +77,11 @@ def run(
     device: Device = "cpu",
     dropout_rate: Annotated[float, typer.Option(help="Chance that a site is absent in a round.")] = 0.0,
     away: Annotated[list[str] | None, typer.Option(help="A planned absence, SITE:FIRST-LAST rounds.")] = None,
-    refuse: Annotated[list[str] | None, typer.Option(help="A site that does not publish its private layers.")] = None,
+    refuse: Annotated[
+        list[str] | None, typer.Option(help="A site that publishes nothing of its columns, nor its private layers.")
+    ] = None,
     pseudonym: Annotated[
-        list[str] | None, typer.Option(help="The name a site publishes its layers under: SITE=PSEUDONYM.")
+        list[str] | None, typer.Option(help="The name a site publishes under: SITE=PSEUDONYM.")
     ] = None,
     keep_updates: Annotated[
         bool, typer.Option("--keep-updates", help="Keep what each site reports in each round, for `contribution`.")
@@ -136,6 +138,32 @@ def run(
     print(f"\nRun:  {out.resolve()}\nPage: {write_report(result, out / 'report.html').resolve()}")
 
 
+def screen(
+    study: StudyFile,
+    data: Data,
+    out: Annotated[Path | None, typer.Option(help="A folder for screen.html and screen.json.")] = None,
+) -> None:
+    """Before any training: whose data does not fit the others', where, and why? Exit code 0 nothing likely wrong, 1
+    something is, 2 cannot be read."""
+    from vitrail.data.read import read_sites
+    from vitrail.report.screened import published, write_screen
+    from vitrail.runs.screened import SCREEN, save_screening, screen_sites
+    from vitrail.screen.words import to_text
+    from vitrail.study import Study
+
+    agreed = Study.load(study)
+    told = screen_sites(agreed, read_sites(data, agreed))
+    if out is not None:
+        out.mkdir(parents=True, exist_ok=True)
+        page = write_screen(agreed, told, out / "screen.html")
+        save_screening(out / SCREEN, told)
+    print(f"{to_text(told)}\n\nWhat each site publishes for this: numbers in all, and of a column at most\n")
+    print_table(["site", "rows", "numbers", "of a column", "judged"], published(agreed, told))
+    if out is not None:
+        print(f"\nPage: {page.resolve()}")
+    raise typer.Exit(1 if told.wrong else 0)
+
+
 def wire(
     method: Annotated[str, typer.Argument(help="The method.")],
     study: Annotated[Path | None, typer.Argument(help="The study file; without it, the heart disease study.")] = None,
@@ -146,6 +174,7 @@ def wire(
     from vitrail.data.datasets import packaged
     from vitrail.methods import PARTIES, build
     from vitrail.runs import wire_lines
+    from vitrail.runs.screened import SCREENING
     from vitrail.study import Study
 
     agreed = Study.load(study or packaged("heart_disease.toml"))
@@ -187,6 +216,10 @@ def wire(
     if rows_too := sum(x.bytes for x in lines if x.per_row):
         words = f"for every training {one}: THE {one.upper()}S THEMSELVES LEAVE. A yardstick, not for use."
         print(f"And {rows_too} bytes {words}")
+    if told := [x for x in lines if x.stage.startswith(SCREENING)]:
+        print("\nBefore the first round, where a site agrees: whose data does not fit ([screen] in the study)")
+        print("\n".join(f"  {x.stage}, {x.direction}, {x.name}: {x.words}" for x in told))
+        print()
     print("seen = sum: the coordinator needs only the total over sites; each: it sees every site's own.")
     print(f"This table says what travels, not what could be learned from it about the {one}s behind it.")
     if method == "ndoye":

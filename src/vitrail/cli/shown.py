@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import math
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from vitrail.core.table import print_table
 
 if TYPE_CHECKING:
+    import pandas as pd
+
     from vitrail.runs import Run
+    from vitrail.screen.found import Screening
     from vitrail.studies import Comparison
 
 
@@ -32,17 +36,27 @@ def print_run(result: Run) -> None:
     from vitrail.explain.prototype_words import labels_of, to_text
     from vitrail.explain.prototypes import read_standing
     from vitrail.explain.trust import read_trust
-    from vitrail.report.findings import no_shifts
+    from vitrail.report.figures import marked
+    from vitrail.report.words import why_not
 
+    if result.screening is not None:
+        print_screening(result.screening)
+    if not result.trained:
+        print("Nothing was trained: no site took part in any round. These are the scores of the start.\n")
+    study, few = result.study, few_of(result.sizes)
     table = result.scores().pivot(index="site", columns="metric", values="value").loc[result.sites]
-    print_table(
-        ["site", *result.study.metrics],
-        [[s, *(table.loc[s, m] for m in result.study.metrics)] for s in table.index],
-    )
-    if result.shift_table is not None:
-        print("\nWhose data does not fit?")
-        found = result.findings()
-        print("\n".join(f"  - {f.text}" for f in found) or f"  {no_shifts(result.shifts(), result.study.row_word)}")
+    same = result.chance().pivot(index="site", columns="metric", values="value").reindex(result.sites)
+    held = dict(zip(result.sizes.site, result.sizes.test_rows, strict=True))
+    rows, why = [], []
+    for site in table.index:
+        row: list[Any] = [marked(site, few)]
+        for m in study.metrics:
+            row += [defined(table.loc[site, m]), *([defined(same.loc[site, m])] if m in same else [])]
+            if m in same and math.isnan(same.loc[site, m]):
+                why.append(f"{m} at {site} is not defined: {why_not(m, int(held[site]), study.row_word)}")
+        rows.append(row)
+    print_table(["site", *(head for m in study.metrics for head in ([m, "same"] if m in same else [m]))], rows)
+    print_notes(few, why, study.row_word, len(same.columns) > 0)
     if standing := read_standing(result.facts):
         labels = labels_of(result.study.target.levels, standing)
         print(f"\nWhose class stands out?\n{to_text(standing, result.sites, labels)}")
@@ -55,25 +69,79 @@ def print_run(result: Run) -> None:
         print_table(["user", *trust.sites], [[u, *map(float, a)] for u, a in zip(trust.sites, shown, strict=True)])
 
 
+def print_screening(told: Screening) -> None:
+    """What is likely wrong; of what differs and may be real only how much, the page has it."""
+    from vitrail.screen.words import calm, sentence
+
+    print("Whose data does not fit?" + " Likely wrong:" * bool(told.wrong))
+    print("\n".join(f"  - {sentence(f)}" for f in told.wrong) or f"  {calm(told)}")
+    if maybe := len(told.findings) - len(told.wrong):
+        print(f"  {maybe}{' more' * bool(told.wrong)} differ{'s' * (maybe == 1)}, and may be real: on the page.")
+    print()
+
+
 def print_comparison(result: Comparison) -> None:
-    """Method x site, worst site named; then the verdicts."""
+    """Whose data does not fit; method x site, worst site named; then the verdicts."""
+    from vitrail.report.build import page_of
+    from vitrail.report.figures import marked
+    from vitrail.report.words import SAME
+
+    if result.screening is not None:
+        print_screening(result.screening)
     metric = result.study.metrics[0]
     mean = result.means(metric)
     summary = {row["method"]: row for row in result.summary().to_dict("records") if row["metric"] == metric}
     sites = list(result.sites.site)
     shown = sites if len(sites) <= 8 else []  # more do not fit a line; the page has them all
+    few, page = few_of(result.sites), page_of(result)
     rows, worst = [], []
     for method, title in titles_of(result).items():
         row = summary[method]
-        rows.append([title, *(mean[method, s] for s in shown), row["mean"], row["worst"], row["worst_site"]])
+        ends = [row["mean"], row["worst"], marked(row["worst_site"], few)]
+        rows.append([title, *(defined(mean[method, s]) for s in shown), *map(defined, ends)])
         worst.append(1 + shown.index(row["worst_site"]) if row["worst_site"] in shown else -1)
-    where = f"on each site's own hold-out {result.study.row_word}s"
+    if page.table.chance:
+        same = [defined(page.table.chance.get(s, math.nan)) for s in shown]
+        rows.append([SAME, *same, defined(page.table.chance_mean), "", ""])
+        worst.append(-1)
+    where = f"on each site's own {result.study.row_word}s, each judged by a model not trained on it"
     print(f"{metric.replace('_', ' ')} {where}, mean over {len(result.seeds)} seed(s)\n")
-    print_table(["method", *shown, "mean", "worst", "worst site"], rows, lambda r, c: c == worst[r])
+    heads = [marked(s, few) for s in shown]
+    print_table(["method", *heads, "mean", "worst", "worst site"], rows, lambda r, c: c == worst[r])
+    why = [f"Not defined: {line.striptags()}" for line in page.table.why]
+    print_notes(few if not shown or set(shown) & set(few) else {}, why, result.study.row_word, False)
     verdicts = result.verdicts()
     if len(verdicts):
-        print("\nIs joining worth it? (best federated method against training alone)\n")
-        print_table(["site", "verdict", "why"], verdicts[["site", "verdict", "why"]].to_numpy().tolist())
+        print(f"\nIs joining worth it? (a federated method against training alone, {words_of(result)})\n")
+        told = verdicts.assign(site=[marked(s, few) for s in verdicts["site"]])
+        print_table(["site", "verdict", "why"], told[["site", "verdict", "why"]].to_numpy().tolist())
+
+
+def few_of(sizes: pd.DataFrame) -> dict[str, str]:
+    """Sites whose scores stand on few hold-out rows -> how many."""
+    told = zip(sizes["site"], sizes.get("few_rows", [""] * len(sizes)), strict=True)
+    return {str(site): str(words) for site, words in told if words}
+
+
+def defined(value: Any) -> Any:
+    return "not defined" if isinstance(value, float) and math.isnan(value) else value
+
+
+def print_notes(few: dict[str, str], why: Sequence[str], word: str, same: bool) -> None:
+    """What marks and columns of a table of scores mean, and why a score is not there."""
+    from vitrail.report.words import SAME, few_words
+
+    lines = [f"same: {SAME}, the most common one or the mean of the site's own hold-out {word}s."] if same else []
+    lines += [*why, *([few_words(few, word).striptags()] if few else [])]
+    print("\n".join(["", *lines]) if lines else "", end="\n" if lines else "")
+
+
+def words_of(result: Comparison) -> str:
+    from vitrail.report.words import metric_words
+
+    if not result.rows.losses:
+        return "the best over seeds"
+    return f"the one that does best at the other sites; {metric_words(result.yardstick)}; a gain is a loss saved"
 
 
 def titles_of(result: Comparison) -> dict[str, str]:

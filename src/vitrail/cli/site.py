@@ -2,53 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from vitrail.cli.given import StudyFile
 from vitrail.core.problems import Problem, VitrailError
 from vitrail.core.table import print_table
 
 if TYPE_CHECKING:
     from vitrail.runs import Run
-
-
-def check(
-    study: StudyFile,
-    files: Annotated[
-        list[Path],
-        typer.Argument(
-            metavar="FILE...", help="The site's own table, or its pictures; several sites, to compare pictures."
-        ),
-    ],
-    json: Annotated[
-        bool, typer.Option("--json", help="Findings as JSON; a list of them where several files are given.")
-    ] = False,
-    party: Annotated[str, typer.Option(help="Whose table it is, in a study with parties; the host's otherwise.")] = "",
-) -> None:
-    """Check a site's file or pictures against the study, alone and offline. Exit code 0 fine, 1 findings, 2 cannot
-    read."""
-    from vitrail.data.check import check_sites, to_json, to_text
-    from vitrail.study import Study
-
-    agreed = Study.load(study)
-    if agreed.parties:
-        from vitrail.vertical.tables import check_files
-
-        checked = check_files(files, agreed, party or agreed.host)
-    elif party:
-        what = "the study has no parties."
-        raise VitrailError("cannot check", [Problem("--party", what, "Leave it out.")])
-    else:
-        checked = check_sites(files, agreed)
-    told = [
-        to_json(found, file.name, rows) if json else to_text(found, file.name, rows, agreed.row_word)
-        for file, (found, rows) in checked.items()
-    ]
-    print(told[0] if len(told) == 1 else f"[{', '.join(told)}]" if json else "\n\n".join(told))
-    raise typer.Exit(1 if any(found for found, _ in checked.values()) else 0)
 
 
 def request(
@@ -103,6 +67,7 @@ def join(
     from vitrail.deploy.doctor import need_transport
     from vitrail.deploy.join import Door, agree
     from vitrail.deploy.personal import check_not_left, load_model
+    from vitrail.deploy.proof import Proof
     from vitrail.deploy.site import Site
     from vitrail.report.private import write_look
 
@@ -118,7 +83,7 @@ def join(
         print(f"The study is finished. What this party keeps of it is in {home}.")
         return
     agreement, frame = agree(own, data, accept, publish)
-    site = Site(own.site, frame, agreement, own.home, publish)
+    site = Site(own.site, frame, agreement, own.home, publish, Proof.of(own))
     door = Door(own, site, lambda text: print(f"  {text}", flush=True), keep)
     print(
         f"{own.site} takes part; coordinator at {own.address}. Stop with Ctrl-C and join again at any time.", flush=True
@@ -172,6 +137,9 @@ def predict(
     site: Annotated[str, typer.Option(help="The site whose model, where it is a run folder.")] = "",
     out: Annotated[Path | None, typer.Option(help="The CSV file to write; without it, on the screen.")] = None,
     run: Annotated[str | None, typer.Option(help="The run whose model; without it, the one that ended last.")] = None,
+    keep: Annotated[
+        str, typer.Option(help="Instead of what was agreed, the model trained on this site's rows alone: its method.")
+    ] = "",
     without: Annotated[list[str] | None, typer.Option(help="A guest that is away: its median answer stands.")] = None,
     blind: Annotated[
         bool, typer.Option("--blind", help="Guests look people up without learning whom; counted by their ration.")
@@ -181,16 +149,18 @@ def predict(
     ] = None,
 ) -> None:
     """Site: its own model on new rows, as CSV: line or picture, a probability for each class, how unsure it is."""
-    from vitrail.cli.parties import host_run_of, predict_parties, write_new
+    from vitrail.cli.parties import host_run_of, predict_parties, refuse_others, write_new
     from vitrail.data.read import read_table
     from vitrail.deploy import enrol
     from vitrail.deploy.personal import Personal, load_model
     from vitrail.runs import Run
+    from vitrail.runs.keep import kept_alone
     from vitrail.runs.together import is_together
 
     if of_host := host_run_of(kit, run):
         kit, new, data = of_host, new or data, None
     if is_together(kit):
+        refuse_others({"--keep": keep})
         predict_parties(kit, new, without or [], data, blind, today or [], out)
         return
     rows, both = new or data, new is not None and data is not None
@@ -202,6 +172,10 @@ def predict(
         mine = Personal(site, kit.name, Run.load(kit).model_of(site))
     else:
         mine = load_model(enrol.load_kit(kit), run)
+    if keep:
+        kept, rests = kept_alone(mine.model, keep)
+        mine = replace(mine, model=kept)
+        typer.echo(rests, err=True)  # not among the rows
     study = mine.model.study
     told = mine.model.predict(read_table(rows, study)).to_csv(index_label="picture" if study.images else "line")
     if out is None:
@@ -214,42 +188,6 @@ def predict(
     print(f"{out.resolve()}: {count}, with the model of {mine.site} from run {mine.run}.")
     if mine.model.note:
         print(mine.model.note)
-
-
-def look(
-    data: Annotated[Path, typer.Option("--data", help="The site's own file, or its pictures.")],
-    run: Annotated[
-        Path | None,
-        typer.Argument(help="The folder of a run: with private layers, or of pictures; not with --kit."),
-    ] = None,
-    site: Annotated[str, typer.Option(help="The site whose own eyes these are.")] = "",
-    kit: Annotated[Path | None, typer.Option(help="The site's kit, where it took part between machines.")] = None,
-    feature: Annotated[list[str] | None, typer.Option(help="A column to look at besides the findings'.")] = None,
-    picture: Annotated[list[str] | None, typer.Option(help="A picture of --data to be taken apart.")] = None,
-    out: Annotated[Path | None, typer.Option(help="The HTML file; without it, look-SITE.html here.")] = None,
-) -> None:
-    """At a site, alone: its own rows behind each of its marks, or its pictures beside the model. Nothing leaves."""
-    from vitrail.data.read import read_table
-    from vitrail.explain.text import to_text
-    from vitrail.report.private import write_look
-    from vitrail.runs import Run
-    from vitrail.runs.folder import site_folder
-    from vitrail.runs.look import look_behind
-
-    if (run is None) == (kit is None):
-        what = "expected one of them: a run folder with --site, or --kit where the site took part between machines."
-        raise VitrailError("cannot look", [Problem("RUN or --kit", what)])
-    if kit is not None:
-        from vitrail.deploy import enrol, personal
-
-        mine = personal.load_model(enrol.load_kit(kit))
-        seen = mine.look(read_table(data, mine.model.study), feature or [], picture or [])
-    else:
-        assert run is not None
-        told = Run.load(run)
-        seen = look_behind(told, site, read_table(data, told.study), feature or [], picture or [])
-    page = write_look(seen, out or Path(f"look-{site_folder(seen.site)}.html"))
-    print(f"{to_text(seen)}\n\nPage: {page.resolve()}")
 
 
 def explain(

@@ -116,14 +116,28 @@ def compare(
             "did well."
         ),
     ] = None,
-    seeds: Annotated[int, typer.Option(min=1, help="How many seeds.")] = 5,
+    seeds: Annotated[
+        int,
+        typer.Option(
+            min=1,
+            help="How many seeds at most: each cuts every site's rows into folds anew. If after two of them every "
+            "site's answer is clear, no more are trained.",
+        ),
+    ] = 5,
+    folds: Annotated[int, typer.Option(min=2, help="Folds of each site's rows; each is held out once.")] = 10,
+    harm: Annotated[
+        float,
+        typer.Option(min=0, max=0.99, help="What a site may lose without harm: a share of what a guess would lose."),
+    ] = 0.03,
+    every_seed: Annotated[bool, typer.Option("--every-seed", help="Train all seeds, also where it is clear.")] = False,
     rounds: Rounds = None,
     engine: Engine = "vectorised",
     device: Device = "cpu",
     workers: Workers = 0,
     resume: Resume = False,
 ) -> None:
-    """Compare methods over seeds: mean and worst site with intervals, and for each site whether joining is worth it."""
+    """Compare methods by cross-validation within each site's rows: mean and worst site with intervals, and for each
+    site whether joining is worth it."""
     from vitrail.data.read import read_sites
     from vitrail.report.build import write_report
     from vitrail.studies.compare import compare as side_by_side
@@ -131,7 +145,7 @@ def compare(
     from vitrail.study import Study
 
     agreed = Study.load(study)
-    names = parse_methods(methods)
+    names = parse_methods(methods, study, data)
     with show_progress() as step:
         result = side_by_side(
             agreed,
@@ -139,6 +153,9 @@ def compare(
             names,
             seeds_of(agreed, seeds),
             rounds=rounds,
+            folds=folds,
+            harm=harm,
+            every_seed=every_seed,
             engine=engine,
             device=device,
             out=out,

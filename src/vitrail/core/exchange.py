@@ -78,6 +78,7 @@ class Exchange(ABC, Generic[State, Coord, Work, Down, Up]):
     places: ClassVar[bool] = False  # whether a batch says which rows it holds (Batch.at)
     consent: str = ""  # what a site shows, once, in words that follow "you agree to show"; it may refuse
     unsure: ClassVar[frozenset[str]] = frozenset()  # tensors of a report that may hold what is no number
+    counts: ClassVar[frozenset[str]] = frozenset()  # fields of a report that say how much it counts, and no change
     holds_out: ClassVar[bool] = False  # whether a site counts on its hold-out rows (Rows.held)
     settles: ClassVar[frozenset[str]] = frozenset()  # fields of its word that `settle` looks at; none named: all
 
@@ -172,6 +173,10 @@ class Method(Exchange[State, Coord, Work, Down, Up]):
     def predict(self, task: Task, state: State, x: Tensor) -> Tensor:
         """A settled site's scores for rows x: [site, row, output]."""
         return task.output(self.models(task, state)[OWN], x)
+
+    def knows(self, state: State) -> dict[str, Tensor]:
+        """What a settled site found out about itself, [site] by what it means (core/facts.py)."""
+        return {}
 
     def shared(self, coord: Coord) -> Params:
         """The model that all sites share, where the coordinator holds one."""

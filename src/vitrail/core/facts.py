@@ -51,6 +51,8 @@ CHOSEN = "whose models were mixed into those that sites were given"  # [site] bo
 SURE = "which sites were of the surer half, and chosen for it"  # [site] bool
 SIMILARITY = "how alike the models of two sites are: the cosine of their parameters"  # [user, site]
 
+OUTLYING = "how many times as far from the centre of all reports a site's lies as the median report"  # [site]
+
 GROUP = "the group a site is in"  # [site] int; a number stands for the same group in all rounds in which it is used
 GROUP_SPLIT = "the group that a site was in was split in this round"  # [site] bool
 GROUP_MOVED = "how long the mean update of the site's group is"  # [site], before a split
@@ -63,6 +65,12 @@ ALONE_LEFT_OUT = "that of a model trained alone, on rows that were left out"  # 
 CHOICE = "what all sites together chose: groups, constants of one's own, the share of one's own model"  # [3]
 COSTS = "the loss per row of each alternative, on rows that were left out"  # [groups, constants, own share]
 TRIED = "the shares of one's own model that were tried"  # [own share]
+MIX = "what all sites agreed to mix: epochs of tuning the shared model, the share of one's own"  # [2]
+MIX_COSTS = "the loss per row of each mix, on rows that were left out"  # [epochs, own share]
+MIX_EPOCHS = "the epochs of tuning that were tried"  # [epochs]
+AGAINST_ALONE = "of each mix less alone, per row left out, over sites: how many, sum, squares, squared errors"
+# [4, epochs, own share]
+ERROR_LEFT_OUT = "the error of the difference of a site's loss to that of a model trained alone"  # [site]
 
 ALONE_WEIGHT = "weights of a linear model trained alone"  # [site, input, output]
 ALONE_BIAS = "constants of a linear model trained alone"  # [site, output]

@@ -17,6 +17,7 @@ NAN = float("nan")
 SUREST = tuple(range(100, 0, -10))  # per cent of a site's rows, those of which its model is surest
 FEWEST = 10  # rows behind a number about doubt, or the difference of two: fewer would be about single rows
 STEPS = (10, 20, 40, 80)  # between the shares of which a site tells; all of a coarser step are shares of a finer one
+FEW, RARE = 50, 10  # fewer hold-out rows, or fewer of their rarest class: scores stand on few rows
 DOUBT = (*(f"accuracy@{share}" for share in SUREST), "doubt", "auroc")  # what `score_doubt` tells
 
 
@@ -200,3 +201,35 @@ def score(names: tuple[str, ...], y: NDArray[np.generic], p: Floats) -> dict[str
     """The named metrics of one site."""
     found = score_all(names, y[None], p[None], np.ones((1, len(y)), dtype=bool))
     return {n: float(v[0]) for n, v in found.items()}
+
+
+def chance(names: tuple[str, ...], y: NDArray[Any], classes: int) -> dict[str, float]:
+    """What always giving the same answer comes to on these rows: the share of each class among them, so that the most
+    common one is named; or their mean, where there are no classes.
+
+    >>> chance(("accuracy", "balanced_accuracy", "auc"), np.array([0, 0, 0, 1]), 2)
+    {'accuracy': 0.75, 'balanced_accuracy': 0.5, 'auc': 0.5}
+    >>> chance(("rmse", "r2"), np.array([1.0, 3.0]), 0)
+    {'rmse': 1.0, 'r2': 0.0}
+    """
+    share = np.bincount(y, minlength=classes) if classes else np.array([y.sum()])
+    return score(names, y, np.tile(share / max(len(y), 1), (len(y), 1)))
+
+
+def rarest(y: Ints) -> int:
+    """Rows of the class that is rarest among those that occur."""
+    return int(np.unique(y, return_counts=True)[1].min(initial=len(y)))
+
+
+def few_rows(rows: int, rare: int | None = None, word: str = "row") -> str:
+    """Of so many hold-out rows, of classes so many of the rarest one: nothing, or on how few a score stands.
+
+    >>> few_rows(46, 3), few_rows(80, 9), few_rows(80, 10), few_rows(13, 13), few_rows(13)
+    ('46 rows, 3 of the rarest class', '80 rows, 9 of the rarest class', '', '13 rows, all of one class', '13 rows')
+    """
+    if rows >= FEW and (rare is None or rare >= RARE):
+        return ""
+    said = f"{rows} {word}{'s' * (rows != 1)}"
+    if rare is None or not rows:
+        return said
+    return f"{said}, all of one class" if rare == rows else f"{said}, {rare} of the rarest class"

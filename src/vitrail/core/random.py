@@ -41,6 +41,12 @@ def bits(keys: Tensor, count: int) -> Tensor:
     return mixed(keys[:, None], torch.arange(1, count + 1, device=keys.device))
 
 
+def normals(keys: Tensor, count: int) -> Tensor:
+    """[site] keys -> [site, count] double, standard normal (Box and Muller)."""
+    u = (_shifted(bits(keys, 2 * count), 11).double() + 0.5) * 2.0**-53
+    return (-2 * u[:, :count].log()).sqrt() * (2 * torch.pi * u[:, count:]).cos()
+
+
 def orders(keys: Tensor, sizes: Tensor, longest: int) -> Tensor:
     """[site] keys -> [site, longest]: each site's rows 0..size-1 shuffled, then the numbers that are no rows."""
     draw = bits(keys, longest)

@@ -20,6 +20,7 @@ class Batch(NamedTuple):
     w: Tensor  # [site, row, 1]: weight in the loss; 0 marks padding
     keep: tuple[Tensor, ...] = ()  # [site, row, unit] int32 for each layer: which units stay, when there is dropout
     at: Tensor | None = None  # [site, row]: place of the row among the site's own, for what is computed once per row
+    lots: Any = None  # for draws in this step: what a task that adds noise to gradients draws from
 
 
 class Out(NamedTuple):

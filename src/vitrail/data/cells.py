@@ -73,6 +73,23 @@ def _tidy(value: object) -> str:
     return re.sub("(?<=[0-9])[\u00a0\u202f'](?=[0-9]{3})", "", str(value).strip().replace("\u2212", "-"))
 
 
+def has_decimal_comma(column: pd.Series) -> bool | None:
+    """Whether the column's numbers are written 3,5 rather than 3.5; None where nothing tells.
+
+    >>> [has_decimal_comma(pd.Series(cells)) for cells in (["3,5", "4"], ["3.5", None], ["3", "4"])]
+    [True, False, None]
+    """
+    written = [_tidy(cell) for cell in column.dropna().unique() if not isinstance(cell, NUMBER)]
+    points, commas = _count_styles(written)
+    return None if points == commas else commas > points
+
+
+def _count_styles(texts: list[str]) -> tuple[int, int]:
+    """How many are numbers with a decimal point, and with a decimal comma; plain whole numbers are both."""
+    points, commas = (sum(1 for _ in filter(style.fullmatch, texts)) for style in (POINT, _COMMA))
+    return points, commas
+
+
 def _parse_numbers(values: list[Any]) -> list[float]:
     if all(type(value) is str for value in values):  # the usual column, quickly
         plain = pd.to_numeric(pd.Series(values, dtype=object), errors="coerce").to_numpy(float)
@@ -80,7 +97,7 @@ def _parse_numbers(values: list[Any]) -> list[float]:
             return list(plain)
     texts = [_tidy(value) for value in values]
     written = [text for text, value in zip(texts, values, strict=True) if not isinstance(value, NUMBER)]
-    points, commas = (sum(1 for _ in filter(style.fullmatch, written)) for style in (POINT, _COMMA))
+    points, commas = _count_styles(written)
 
     def parse(value: Any, text: str) -> float:
         if text.casefold() in MISSING_WORDS:

@@ -105,6 +105,13 @@ def columns(table: Table) -> list[str]:
     return out
 
 
+def owners(table: Table) -> list[str]:
+    """For each of these columns the feature that it is of."""
+    if table.images:
+        return table.images.names
+    return [n for n, f in table.features.items() for _ in (f.levels if f.kind == "categorical" else (n,))]
+
+
 def numeric(table: Table) -> list[str]:
     return [n for n, f in table.features.items() if f.kind == "numeric"]
 
@@ -124,12 +131,9 @@ class SiteData(NamedTuple):
 def split_rows(
     y: NDArray[np.generic], table: Table, seed: int, site: str
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Row numbers to train on and to test on; depends on (seed, site) alone.
-
-    At least `split.at_least` test rows, but never more than half of the site.
-    """
+    """Row numbers to train on and to test on; depends on (seed, site) alone."""
     n, rule = len(y), table.split
-    want = min(max(round(rule.test * n), min(rule.at_least, n // 2)), n - 1)
+    want = rule.count(n)
     order = np.random.default_rng(key(seed, site, "split")).permutation(n)
     if not (rule.stratify and table.target.kind == "classes"):
         return np.sort(order[want:]), np.sort(order[:want])
@@ -145,6 +149,10 @@ def split_rows(
 
 def prepare(sites: Mapping[str, pd.DataFrame], table: Table, seed: int, known: Encoder | None = None) -> list[SiteData]:
     """Clean, split and encode every site's table; the problems of all sites at once. `known`: fitted before."""
+    return encode_sites(clean_sites(sites, table), table, seed, known)
+
+
+def clean_sites(sites: Mapping[str, pd.DataFrame], table: Table) -> dict[str, pd.DataFrame]:
     cleaned: dict[str, pd.DataFrame] = {}
     problems: list[Problem] = []
     for name, frame in sites.items():
@@ -160,6 +168,13 @@ def prepare(sites: Mapping[str, pd.DataFrame], table: Table, seed: int, known: E
         problems.append(Problem("data", "there are no sites.", "Give one table per site."))
     if problems:
         raise VitrailError("the data does not fit the study", problems)
+    return cleaned
+
+
+def encode_sites(
+    cleaned: Mapping[str, pd.DataFrame], table: Table, seed: int, known: Encoder | None = None
+) -> list[SiteData]:
+    """Split and encode rows that `clean` gave."""
     target = table.target
     splits = {n: split_rows(f[target.column].to_numpy(), table, seed, n) for n, f in cleaned.items()}
     train = {n: f.iloc[splits[n][0]] for n, f in cleaned.items()}

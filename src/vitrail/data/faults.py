@@ -6,18 +6,22 @@ import difflib
 import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Literal, NamedTuple
 
 import numpy as np
 import pandas as pd
 
 from vitrail.data.cells import as_described
+from vitrail.data.codes import CODES, spot_codes
 from vitrail.data.read import COMPARED, describe_misfit, pick_rows
+from vitrail.data.repair_words import TO_TRY, say_flags
 from vitrail.data.schema import Feature, Table
-from vitrail.data.units import FEW_ROWS, choose_conversions, is_outside, spot_unit
+from vitrail.data.units import FEW_ROWS, SLIPPED, is_outside, spot_unit
 
 FEW_OF_A_CLASS = 5
-CODES = (0, -1, -9, -99, -999, -9999, 99, 999, 9999, 888, 8888)  # what people type for "not measured"
+FEW_ODD = 0.05  # of the cells need not fit where two columns are told to have changed places
+RARE = 0.03  # a yes in so few rows: that a small site has none is no wonder
 
 
 class Finding(NamedTuple):
@@ -50,9 +54,29 @@ class Seen:
         return self.values[name].isna() & ~self.wrong[name]
 
     def numeric(self) -> Iterator[tuple[str, Feature, pd.Series]]:
+        """Without those that seem to stand in another's place: what is odd about them has that reason."""
         for name, feature in self.table.features.items():
-            if feature.kind == "numeric" and name in self.values:
+            if feature.kind == "numeric" and name in self.values and name not in self.swapped:
                 yield name, feature, self.values[name]
+
+    @cached_property
+    def swapped(self) -> dict[str, str]:
+        """Columns that seem to have changed places, each with the other: they fit one another's description."""
+        there = {n: f for n, f in self.table.features.items() if n in self.columns and not self.absent(n).all()}
+        fits = {n: _fit(self.columns[n], f) for n, f in there.items()}
+        odd = [n for n, fit in fits.items() if fit < 1 - SLIPPED]
+        out: dict[str, str] = {}
+        for name in odd[: COMPARED // (1 + len(there))]:
+            rivals = [n for n in there if n != name and (n in odd or not self._is_unit(name)) and n not in out]
+            for other in sorted(rivals, key=fits.__getitem__):
+                pairs = ((self.columns[name], there[other]), (self.columns[other], there[name]))
+                if name not in out and all(_fit(cells, feature) >= 1 - FEW_ODD for cells, feature in pairs):
+                    out |= {name: other, other: name}
+        return out
+
+    def _is_unit(self, name: str) -> bool:
+        feature = self.table.features[name]
+        return feature.kind == "numeric" and spot_unit(self.values[name], name, feature) is not None
 
     def classes(self) -> pd.Series:
         """The class of each row, or nothing where the target is a number or not there."""
@@ -126,7 +150,7 @@ def find_extra_column(seen: Seen) -> Iterator[Finding]:
 def _find_misfits(seen: Seen, kind: str, described_as: tuple[str, ...]) -> Iterator[Finding]:
     for name, wrong in seen.wrong.items():
         what = seen.table.target if name == seen.table.target.column else seen.table.features[name]
-        if wrong.any() and what.kind in described_as:
+        if wrong.any() and what.kind in described_as and name not in seen.swapped:
             problem = describe_misfit(name, seen.columns[name], wrong, what)
             text, hint = problem.what.rstrip("."), problem.hint
             yield Finding(kind, "error", name, seen.rows(wrong), int(wrong.sum()), text, hint)
@@ -146,7 +170,7 @@ def find_unknown_class(seen: Seen) -> Iterator[Finding]:
 
 def find_out_of_range(seen: Seen) -> Iterator[Finding]:
     for name, feature, values in seen.numeric():
-        told = values.isin(_spot_codes(values, name, feature))  # these are told with a better reason
+        told = values.isin(spot_codes(values, name, feature))  # these are told with a better reason
         mixup = spot_unit(values.mask(told), name, feature)
         outside = is_outside(values, feature) & ~told & ~(mixup[1] if mixup else told)
         if outside.any():
@@ -157,9 +181,29 @@ def find_out_of_range(seen: Seen) -> Iterator[Finding]:
             yield Finding("out_of_range", "warning", name, seen.rows(outside), int(outside.sum()), text, hint)
 
 
+def find_swapped_columns(seen: Seen) -> Iterator[Finding]:
+    for name, other in seen.swapped.items():
+        what, there = seen.table.features[name], seen.table.features[other]
+        text = f"it looks swapped with {other!r}: {_fit(seen.columns[name], what):.0%} of its cells fit its description"
+        text += f" ({_say_description(what)}), and {_fit(seen.columns[name], there):.0%} that of {other!r}"
+        hint = f"See whether the export mixed up the two. {_say_repair(name, 'swapped', other=other)}"
+        yield Finding("swapped_columns", "error", name, (), len(seen.index), text, hint)
+
+
+def _say_description(feature: Feature) -> str:
+    if feature.kind == "numeric":
+        return _say_range(feature) if feature.range else "numbers"
+    return f"one of {', '.join(feature.levels)}"
+
+
+def _say_repair(name: str, cause: str, **numbers: object) -> str:
+    """The command that shows what a repair would change."""
+    return f"{TO_TRY}{say_flags(name, cause, numbers)}"
+
+
 def find_unit_mixup(seen: Seen) -> Iterator[Finding]:
     for name, feature, values in seen.numeric():
-        mixup = spot_unit(values.mask(values.isin(_spot_codes(values, name, feature))), name, feature)
+        mixup = spot_unit(values.mask(values.isin(spot_codes(values, name, feature))), name, feature)
         if mixup:
             conversion, which = mixup
             some, factor = values[which.to_numpy()], conversion.factor
@@ -172,61 +216,30 @@ def find_unit_mixup(seen: Seen) -> Iterator[Finding]:
             text += (
                 f"{some.max():.4g}; their median {some.median():.4g} becomes {conversion.convert(some.median()):.4g})"
             )
-            hint = f"Convert them: {conversion.formula()}."
+            whole = which.sum() == values.notna().sum()
+            numbers = {"factor": factor, "offset": conversion.offset} if conversion.offset else {"factor": factor}
+            slip = "" if conversion.other else "A decimal point that slipped, or another unit. "
+            hint = f"{slip}Convert them: {conversion.formula()}. "
+            hint += _say_repair(name, "unit" if whole else "unit in part", **numbers)
             severity: Literal["error", "warning"] = "error" if agreed else "warning"
             yield Finding("unit_mixup", severity, name, seen.rows(which), int(which.sum()), text, hint)
 
 
 def find_disguised_missing(seen: Seen) -> Iterator[Finding]:
     for name, feature, values in seen.numeric():
-        for code in _spot_codes(values, name, feature):
+        for code in spot_codes(values, name, feature):
             which = values == code
             inside = not is_outside(values[which.to_numpy()], feature).any()
             text = f"{which.sum()} of {values.notna().sum()} values are {_plain(code)}"
             text += ", apart from all others" if inside else f", outside {_say_range(feature)}"
-            hint = f"If {_plain(code)} means 'not measured', {_say_code(name, code)}"
+            hint = f"If {_plain(code)} means 'not measured', {_say_code(name, code)} "
+            hint += _say_repair(name, "code", code=code)
             severity: Literal["error", "warning"] = "warning" if inside else "error"
             yield Finding("disguised_missing", severity, name, seen.rows(which), int(which.sum()), text, hint)
 
 
 def _say_code(name: str, code: float) -> str:
     return f"empty those cells, or write missing = [{_plain(code)}] for {name} in the study."
-
-
-def _spot_codes(values: pd.Series, name: str, feature: Feature) -> list[float]:
-    """Constants that stand for "not measured": a heap of one value where no measured value would be."""
-    counts = values.value_counts()
-    outside = is_outside(counts.index.to_series(), feature).to_numpy()
-    likely = counts.index.isin(CODES)
-    for part in (np.full(len(counts), True), outside):  # and the highest heap: of all, and of those outside
-        likely |= part & (counts.to_numpy() == counts.to_numpy()[part].max(initial=0))
-    found = [float(code) for code in counts.index[likely & (counts.to_numpy() > 1)]]
-    codes = [code for code in found if _is_code(code, counts, len(values), feature)]
-    return [code for code in codes if code in CODES or not _converts(code, name, feature)]
-
-
-def _converts(value: float, name: str, feature: Feature) -> bool:
-    """A measured value in another unit can repeat as well."""
-    low, high = feature.range or (np.inf, -np.inf)
-    return any(low <= c.convert(value) <= high for c in choose_conversions(name, feature))
-
-
-def _is_code(code: float, counts: pd.Series, rows: int, feature: Feature) -> bool:
-    low, high = feature.range or (-np.inf, np.inf)
-    count, rest = counts[code], counts[~counts.index.isin([*CODES, code])]
-    heap = not len(rest) or count >= 3 * rest.max()
-    spread = np.subtract(*np.quantile(rest.index, [0.75, 0.25])) if len(rest) else 0.0
-    apart = not len(rest) or np.abs(rest.index.to_numpy() - code).min() > spread / 2
-    if not low <= code <= high:
-        rivals = rest[is_outside(rest.index.to_series(), feature).to_numpy()]
-        lonely = not len(rivals) or count >= 3 * rivals.max()
-        if code in CODES:  # -1 lies next to 0, and a high heap may touch the rest
-            return bool(lonely and (apart or heap or code < 0 <= low))
-        return bool(lonely and apart and count >= max(3, 0.01 * rows))
-    if feature.range and (code == 0 or not len(rest)):
-        return False  # by the study's own words this is a value: a heap of 0 is natural for counts
-    continuous, often = len(rest) >= 10 or not len(rest), code in CODES or count >= 0.3 * rows
-    return bool(count >= 3 and heap and apart and continuous and often)
 
 
 def _heaps(seen: Seen) -> Iterator[tuple[str, Feature, pd.Series, float, str]]:
@@ -236,7 +249,7 @@ def _heaps(seen: Seen) -> Iterator[tuple[str, Feature, pd.Series, float, str]]:
         if len(counts) <= 10 or counts.iloc[0] < max(10, 0.1 * counts.sum(), 4 * counts.iloc[1]):
             continue
         heap = float(counts.index[0])
-        if heap not in CODES and heap not in _spot_codes(values, name, feature):
+        if heap not in CODES and heap not in spot_codes(values, name, feature):
             times = f"{counts.iloc[0]} of {counts.sum()} values are {_plain(heap)}"
             yield name, feature, values, heap, f"{times}; no other comes more than {counts.iloc[1]} times"
 
@@ -298,7 +311,9 @@ def find_constant_column(seen: Seen) -> Iterator[Finding]:
         if len(values) > 1 and values.nunique() == 1 and not seen.wrong[name].any():
             cell = str(seen.columns[name][seen.values[name].notna().to_numpy()].iloc[0])
             text = f"{len(values)} of {len(values)} values are {cell}"
-            yield Finding("constant_column", "warning", name, (), len(values), text, "It tells nothing here.")
+            feature = seen.table.features.get(name)
+            if not (feature and feature.kind == "binary" and (1 - RARE) ** len(values) > 0.05):
+                yield Finding("constant_column", "warning", name, (), len(values), text, "It tells nothing here.")
 
 
 def find_one_class(seen: Seen) -> Iterator[Finding]:
@@ -344,6 +359,7 @@ CHECKS: tuple[Callable[[Seen], Iterator[Finding]], ...] = (
     find_wrong_type,
     find_unknown_category,
     find_unknown_class,
+    find_swapped_columns,
     find_unit_mixup,
     find_disguised_missing,
     find_out_of_range,

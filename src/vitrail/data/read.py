@@ -2,15 +2,10 @@
 
 from __future__ import annotations
 
-import csv
-import gzip
 import io
 import re
-import zlib
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from contextlib import suppress
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -22,12 +17,12 @@ from vitrail.data.cells import MISSING_WORDS, POINT, codes_of, find_values, is_p
 from vitrail.data.picture_files import NO_SITE, read_pictures, site_name, site_places
 from vitrail.data.pictures import fit_column
 from vitrail.data.schema import Feature, Table, Target, canon
+from vitrail.data.text import decode, lines_of, load_bytes, read_records, refuse_file, sniff
 
 Parsed = tuple[list[str], list[list[Any]], list[int]]  # header, columns, line numbers
 ENDING = re.compile(r"\.(?:(?:csv|tsv|data|txt)(?:\.gz)?|(?P<parquet>parquet|pq))$", re.IGNORECASE)
 ENDINGS = ".csv, .tsv, .data or .txt (also .gz), .parquet or .pq"
 COMPARED = 20_000  # names looked through at most to tell which ones may be meant by those that are not there
-SPLIT = partial(csv.reader, skipinitialspace=True, strict=True)
 
 
 def read_table(path: Path, table: Table | None = None) -> pd.DataFrame:
@@ -39,34 +34,22 @@ def read_table(path: Path, table: Table | None = None) -> pd.DataFrame:
     path = Path(path)
     if table and table.images:
         return read_pictures(path, table)
-    raw, ending = _load(path), ENDING.search(path.name)
+    return parse_table(path, load_bytes(path), table)
+
+
+def parse_table(path: Path, raw: bytes, table: Table | None = None) -> pd.DataFrame:
+    """The table in these bytes, as a file of this name holds them, unpacked."""
+    ending = ENDING.search(path.name)
     if not ending:
-        raise _refusal(path, f"expected a table ending in {ENDINGS}, got {path.name!r}.", "Export it as CSV.")
+        raise refuse_file(path, f"expected a table ending in {ENDINGS}, got {path.name!r}.", "Export it as CSV.")
     header, columns, lines = _parse_parquet(path, raw) if ending["parquet"] else _parse_text(path, raw, table)
     _require_names(path, header, table)
     if not lines:
-        raise _refusal(path, "expected rows below the header, got none.", "Export the table with its rows.")
+        raise refuse_file(path, "expected rows below the header, got none.", "Export the table with its rows.")
     cells = {n: _settle(c, n, table) for n, c in zip(header, columns, strict=True)}
     frame = pd.DataFrame(cells, index=pd.Index(lines, dtype="int64"), dtype=object)
     frame.attrs["file"] = path.name  # so that later problems can say where
     return frame
-
-
-def _refusal(path: Path, what: str, hint: str, at: str = "") -> VitrailError:
-    return VitrailError(f"cannot read {path.name}", [Problem(f"{path}, {at}".rstrip(", "), what, hint)])
-
-
-def _load(path: Path) -> bytes:
-    """The bytes of the file, unpacked; everything the file system can refuse is said here."""
-    try:
-        if not path.is_file():
-            what = f"expected a file, {'got a folder' if path.is_dir() else 'there is none'}."
-            raise _refusal(path, what, "Check the path.")
-        raw = path.read_bytes()
-        raw = gzip.decompress(raw) if path.name.casefold().endswith(".gz") else raw
-    except (OSError, EOFError, zlib.error, ValueError) as error:
-        raise _refusal(path, f"the file cannot be read: {error}.", "Check its permissions.") from None
-    return raw
 
 
 def _parse_parquet(path: Path, raw: bytes) -> Parsed:
@@ -79,62 +62,24 @@ def _parse_parquet(path: Path, raw: bytes) -> Parsed:
         columns = [data.column(i).to_pylist() for i in kept]
     except Exception as error:  # the decoder may raise anything on a damaged file, and none of it is ours
         what = f"expected a Parquet file, got something else ({type(error).__name__})."
-        raise _refusal(path, what, "Export it again.") from None
+        raise refuse_file(path, what, "Export it again.") from None
     return list(kept.values()), columns, list(range(2, data.num_rows + 2))
 
 
 def _parse_text(path: Path, raw: bytes, table: Table | None) -> Parsed:
-    text = _decode(path, raw)
+    text = decode(path, raw).text
     names = {table.target.column, table.site_column, *table.features} if table else set()
-    reader = SPLIT(io.StringIO(text, newline=""), delimiter=_sniff(text, names))
-    records, lines, last = [], [], 0
-    try:
-        for record in reader:
-            if any(map(str.strip, record)):  # a row of nothing is no row, but its line still counts
-                records.append(record)
-                lines.append(last + 1)
-            last = reader.line_num
-    except csv.Error as error:
-        hint = 'Close every " that opens, and double it inside a field.'
-        raise _refusal(path, f"expected quoted fields to end ({error}).", hint, f"row {last + 1}") from None
+    records = list(read_records(path, lines_of(text), sniff(text, names)))
     if not records or not text.strip(' \r\n",;\t|'):  # other delimiters make cells of lone commas
-        raise _refusal(path, "expected a table, got an empty file.", "Export the table again.")
-    header, rows, lines = [name.strip() for name in records[0]], records[1:], lines[1:]
-    uneven = {line: len(row) for line, row in zip(lines, rows, strict=True) if len(row) != len(header)}
+        raise refuse_file(path, "expected a table, got an empty file.", "Export the table again.")
+    header, rows = [name.strip() for name in records[0].cells], records[1:]
+    uneven = {r.line: len(r.cells) for r in rows if len(r.cells) != len(header)}
     if uneven:
         what = f"expected {len(header)} fields as in the header, got {_join(uneven.values())}."
         hint = "Quote fields that hold the delimiter, and give every row one field per column."
-        raise _refusal(path, what, hint, name_rows(list(uneven)))
-    return header, [list(column) for column in zip(*rows, strict=True)] or [[] for _ in header], lines
-
-
-def _decode(path: Path, raw: bytes) -> str:
-    marked = raw[:2] in (b"\xff\xfe", b"\xfe\xff")
-    for encoding in ("utf-16",) if marked else ("utf-8-sig", "cp1252", "latin-1"):
-        with suppress(UnicodeDecodeError):
-            text = raw.decode(encoding).rstrip("\x1a")  # DOS programs end a file with Ctrl-Z
-            if not re.search("[\x00-\x08\x0e-\x1f\x7f]", text):
-                return text
-            break
-    raise _refusal(path, "expected text, got binary data.", "Save it as CSV (an Excel file is not text).")
-
-
-def _sniff(text: str, known: set[str]) -> str:
-    """The delimiter that gives known names, even rows and no torn quotes; comma when all are equal."""
-
-    def score(delimiter: str) -> tuple[float, ...]:
-        reader = SPLIT(io.StringIO(text, newline=""), delimiter=delimiter)
-        records: list[list[str]] = []
-        with suppress(csv.Error, StopIteration):  # what came before a broken quote still tells
-            while len(records) < 200:
-                records.append(next(reader))
-        records = [record for record in records if any(map(str.strip, record))]
-        header = [name.strip() for name in records[0]] if records else []
-        even = sum(len(r) == len(header) for r in records) / max(len(records), 1)
-        torn = sum(c.strip().startswith('"') != c.strip().endswith('"') for r in records for c in r)
-        return (len(known & set(header)), len(header) > 1, even, -torn, len(header))
-
-    return max(",;\t|", key=score)
+        raise refuse_file(path, what, hint, name_rows(list(uneven)))
+    columns = [list(column) for column in zip(*(r.cells for r in rows), strict=True)] or [[] for _ in header]
+    return header, columns, [r.line for r in rows]
 
 
 def _require_names(path: Path, header: list[str], table: Table | None) -> None:
@@ -143,11 +88,11 @@ def _require_names(path: Path, header: list[str], table: Table | None) -> None:
     numbers = [name for name in header if POINT.fullmatch(name) or name in MISSING_WORDS - {""}]
     if numbers == header and not (table and set(table.features) & set(header)):
         what = f"expected column names, got numbers ({_join(header)})."
-        raise _refusal(path, what, "Add a line with the column names.", "header")
+        raise refuse_file(path, what, "Add a line with the column names.", "header")
     if unclear:
         what = f"expected one name for each column, got {_join(unclear)} for {len(unclear)}."
         hint = "Rename or remove them (row labels and trailing delimiters have no name)."
-        raise _refusal(path, what, hint, "header")
+        raise refuse_file(path, what, hint, "header")
 
 
 def _settle(cells: Sequence[Any], name: str, table: Table | None) -> list[str | None]:
@@ -187,7 +132,7 @@ def read_sites(path: Path, table: Table) -> dict[str, pd.DataFrame]:
 def _site_files(path: Path) -> list[Path]:
     files = sorted(p for p in path.glob("*") if not p.is_dir() and not NO_SITE.fullmatch(p.name))
     if not files:
-        raise _refusal(path, f"expected one table per site ({ENDINGS}), can see none.", "Put them here.")
+        raise refuse_file(path, f"expected one table per site ({ENDINGS}), can see none.", "Put them here.")
     return files
 
 
@@ -199,11 +144,11 @@ def part_sites(path: Path, frame: pd.DataFrame, column: str) -> dict[str, pd.Dat
     """A frame of all sites, by the column that names them."""
     if column not in frame.columns:
         hint = nearest(column, frame.columns) if column else 'Write site_column = "..." in the study.'
-        raise _refusal(path, f"expected a column that names the site ({column!r}), there is none.", hint)
+        raise refuse_file(path, f"expected a column that names the site ({column!r}), there is none.", hint)
     empty = frame[column].isna()
     if empty.any():
         at = f"column {column}, {name_rows(pick_rows(frame.index, empty))}"
-        raise _refusal(path, f"expected a site in every row, {empty.sum()} have none.", "Fill them in.", at)
+        raise refuse_file(path, f"expected a site in every row, {empty.sum()} have none.", "Fill them in.", at)
     return {str(name): rows for name, rows in frame.groupby(frame[column].map(canon))}
 
 

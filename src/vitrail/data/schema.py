@@ -74,8 +74,17 @@ class Split(Strict):
     """How each site sets rows aside to test on; they are never trained on."""
 
     test: float = Field(default=0.33, gt=0, lt=1)
-    at_least: int = Field(default=100, ge=0)  # test rows, where the site has twice as many
+    at_least: int = Field(default=100, ge=0)  # test rows, where they are no more than this share of the site:
+    at_most: float = Field(default=0.33, gt=0, lt=1)
     stratify: bool = True
+
+    def count(self, rows: int) -> int:
+        """How many of a site's rows are tested. `at_least` may ask for more than `test`, but not of a small site.
+
+        >>> Split().count(167), Split(test=0.1).count(400), Split(test=0.1).count(60), Split(test=0.1).count(2000)
+        (55, 100, 19, 200)
+        """
+        return min(max(round(self.test * rows), min(self.at_least, int(self.at_most * rows))), rows - 1)
 
 
 class Images(Strict):

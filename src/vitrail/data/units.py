@@ -11,6 +11,8 @@ import pandas as pd
 from vitrail.data.schema import Feature
 
 FEW_ROWS = 20
+SLIPPED = 0.2  # of all values are out of range: no outliers, but the column
+FILLED = 0.25  # of the agreed range is filled by a column whose decimal point is put right
 
 
 class Conversion(NamedTuple):
@@ -78,7 +80,7 @@ def spot_unit(values: pd.Series, name: str, feature: Feature) -> tuple[Conversio
     """
     present, outside = values.notna(), is_outside(values, feature)
     agreed = bool(outside.any())
-    outside = outside if agreed else _apart(values)
+    outside = outside if agreed else apart(values)
     rest = values[present & ~outside]
     low, high = feature.range if agreed and feature.range else (rest.min(), rest.max())
     most = outside.sum() > present.sum() / 2
@@ -99,7 +101,21 @@ def spot_unit(values: pd.Series, name: str, feature: Feature) -> tuple[Conversio
         # values just past the end of the range are outliers: another unit must bring them closer to the rest
         if explained >= min(3, present.sum()) and explained > outside.sum() / 2 and after < before:
             ranked.append((bool(conversion.other), explained, -after, conversion, which))
-    return max(ranked, key=lambda r: r[:3])[3:] if ranked else None
+    return max(ranked, key=lambda r: r[:3])[3:] if ranked else _spot_slip(values, feature)
+
+
+def _spot_slip(values: pd.Series, feature: Feature) -> tuple[Conversion, pd.Series] | None:
+    """A decimal point that slipped in the whole column: the smallest move that brings all of it into the agreed range.
+    Where a larger one does so as well, as with ranges from 0 on, it must then fill a good part of the range."""
+    present = values.notna()
+    if not feature.range or is_outside(values, feature).sum() < max(3, SLIPPED * present.sum()):
+        return None
+    moved = {slip: slip.convert(values[present]) for slip in sorted(SLIPS, key=lambda c: abs(np.log(c.factor)))}
+    fits = {slip: to for slip, to in moved.items() if is_outside(to, feature).mean() <= 0.02}
+    for slip, to in fits.items():
+        wide = np.ptp(to.quantile([0.02, 0.98])) > FILLED * np.ptp(feature.range)
+        return (slip, present) if wide or len(fits) == 1 else None
+    return None
 
 
 def _far_apart(some: pd.Series, rest: pd.Series) -> bool:
@@ -107,7 +123,7 @@ def _far_apart(some: pd.Series, rest: pd.Series) -> bool:
     return bool(high[0] > 1.5 * low[1])
 
 
-def _apart(values: pd.Series) -> pd.Series:
+def apart(values: pd.Series) -> pd.Series:
     """The smaller of two groups with a wide gap between them; nobody where there is no such gap."""
     known, none = np.sort(values.dropna().to_numpy()), pd.Series(False, index=values.index)
     if len(known) < FEW_ROWS or known[0] <= 0:

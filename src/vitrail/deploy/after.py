@@ -7,6 +7,7 @@ A guest that is away is gone on without, and the run says so. Nothing of this re
 from __future__ import annotations
 
 import json
+import math
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
@@ -157,8 +158,9 @@ class Asks:
         for name in run.info["away"]:
             self.say(f"Without {name}: {AWAY}.")
         first = run.scores[run.scores.metric == self.study.metrics[0]]
-        for row in first.itertuples():
-            self.say(f"{row.model}: {row.metric} {row.value:.3f} [{row.low:.3f}, {row.high:.3f}]")
+        for row in first.to_dict("records"):
+            within = "" if math.isnan(row["low"]) else f" [{row['low']:.3f}, {row['high']:.3f}]"
+            self.say(f"{row['model']}: {row['metric']} {row['value']:.3f}{within}")
 
     def _write(self, run: Together, home: Path) -> None:
         """run.json last, since it says that all is there."""

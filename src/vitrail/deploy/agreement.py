@@ -20,19 +20,25 @@ from vitrail.core.facts import ENDS
 from vitrail.core.metrics import DOUBT
 from vitrail.core.problems import Problem, VitrailError
 from vitrail.core.task import Task
-from vitrail.data.encode import columns, numeric
+from vitrail.data.encode import numeric
 from vitrail.deploy.message import MOST_WORDS, Form
 from vitrail.engines.wire import Contract, Line, Rehearsal, Spec, beside_of, contracts_of, rehearse
-from vitrail.explain.evidence import LABEL, Variable
 from vitrail.methods import AnyMethod
 from vitrail.nets import ProtoNet
-from vitrail.runs.fit import AGAIN, ShiftFinding, variables_of
-from vitrail.runs.setup import COVERAGE, MAJORITY, build_task, is_evaluated, last_splits, wire_lines
-from vitrail.study import Study
+from vitrail.protect.masks import LEAST, ZERO, ZEROS, Terms
+from vitrail.runs.judge import chance_metrics
+from vitrail.runs.screened import screen_lines, screens
+from vitrail.runs.setup import COVERAGE, build_task, is_evaluated, last_splits, wire_lines
+from vitrail.screen import parts
+from vitrail.screen.found import CAUSES, LABEL, Finding, Part
+from vitrail.study import Protect, Study
 
-FORMAT = 4  # of the messages
+FORMAT = 5  # of the messages
 ANEW = 20  # in a run, questions that differ from the one that was answered before: a coordinator may be put back
 WHERE = {"stage": int, "round": int, "place": int}  # place: of the exchange in its stage
+LEGS = ("sketch", "counts", "total", "ties")  # of a screening, in the order of time
+KEY = ("key", "signature", "certificate")  # what a site says of itself to be in a masked sum
+LARGEST = 1e7  # in a masked sum: what one site's products of columns, at most its rows, stay below
 LAST = "settle"  # in a question, before the names of what comes from the word that would end the stage now
 
 
@@ -48,6 +54,11 @@ class Agreement:
         if found.method.pools_rows:
             what = f"{found.method.title} takes every site's {study.row_word}s to one place."
             raise VitrailError("this does not leave a house", [Problem("method", what, "Use another method.")])
+        if study.protect != Protect():
+            what = "guards work in simulation so far, and not between machines."
+            raise VitrailError(
+                "this cannot be promised", [Problem("protect", what, "Take [protect] out of the study.")]
+            )
         return found
 
     @property
@@ -72,10 +83,6 @@ class Agreement:
         return [contracts_of(t) for t in self.stages]
 
     @cached_property
-    def variables(self) -> list[Variable]:
-        return variables_of(self.study)
-
-    @cached_property
     def lines(self) -> list[Line]:
         """Every tensor that may cross. A run on one machine does not name what its coordinator knows anyway."""
         own = [
@@ -83,9 +90,9 @@ class Agreement:
             for name, (shape, dtype) in self.answer("prepare", {}).tensors.items()
         ]
         # updates are not kept, but the coordinator is sent each report, also where it needs only the total
-        lines = own + wire_lines(self.study, self.method, keep_updates=True, sites=self.sites)
-        if times := sum(x.rounds for x in lines if x.name in ("how badly it fits", AGAIN)):
-            lines.append(Line("evidence", "from site", "how many rows there are", (), "float64", 8, times, "each"))
+        lines = wire_lines(self.study, self.method, keep_updates=True, sites=self.sites)
+        legs = {line.stage for line in screen_lines(self.study)}
+        lines = own + self._published() + [x for x in lines if x.stage not in legs]
         train = [f"{metric}, {split}" for split, metric in self.scored(0, 1, ["train"])]
         lines += [Line("scores", "from site", name, (), "float64", 8, 1, "each") for name in train]
         told, lines = self.others.items(), lines + self._to_score()
@@ -118,8 +125,8 @@ class Agreement:
         names = []
         for split in splits:
             names.append(split)
-            if split == "test" and (beside := self.beside):
-                names += [f"test:{k}" for k in beside] + ([] if stage or round_ else [f"test:{MAJORITY}"])
+            if split == "test":
+                names += [f"test:{k}" for k in self.beside]
         return [(name, metric) for name in names for metric in (DOUBT if name == COVERAGE else self.study.metrics)]
 
     def is_first(self, s: int, round_: int, place: int) -> bool:
@@ -171,42 +178,39 @@ class Agreement:
             down = {"mean": self.numbers} if words.get("step") == 2 else {}
         elif kind == "prepare":
             down = {"mean": self.numbers, "sd": self.numbers} if self.shared_scale else {}
-        elif kind == "evidence":
-            fitted, known = words.get("fitted"), range(len(self.variables))
-            if not isinstance(fitted, list) or not all(isinstance(c, int) and c in known for c in fitted):
-                raise _none("fitted", fitted)
-            down = self.ends
+        elif kind == "screen":
+            return self._screen(words)[0]
         elif kind == "finish":
             self.findings(words)
+            if not _harmless(words.get("pooled")):
+                raise _none("pooled", words.get("pooled"))
             others = words.get("others")
             if not isinstance(others, int) or not 0 <= others < self.sites:
                 raise _none("others", others)
             down = self.others if others else {}
         return Form(QUESTIONS[kind], down)
 
-    def findings(self, words: dict[str, Any], site: str = "") -> list[ShiftFinding]:
+    def findings(self, words: dict[str, Any], site: str = "") -> list[Finding]:
         """What a site is told about itself at the end, as the words of that message say it."""
         try:
-            told = [ShiftFinding(site, *said) for said in words["findings"]]
+            told = [Finding(site, *said) for said in words["findings"]]
             known = {*self.study.features, LABEL}
             for found in told:
-                texts, numbers = (found.feature, found.kind, found.text), (found.strength, found.confidence)
-                well = found.feature in known and all(isinstance(v, str) and v.isprintable() for v in texts)
-                if not well or not all(isinstance(v, float) and math.isfinite(v) for v in numbers):
+                well = found.feature in known and found.kind in CAUSES and isinstance(found.wrong, bool)
+                well = well and isinstance(found.text, str) and found.text.isprintable()
+                well = well and isinstance(found.strength, float) and math.isfinite(found.strength)
+                if not well or not _harmless(found.numbers):
                     raise ValueError
         except (KeyError, TypeError, ValueError):
             raise _none("findings", words.get("findings")) from None
         return told
 
-    def most(self, kind: str) -> int:
-        """Of one kind without rounds, how many different questions a site may be asked in a run."""
-        return next(x.rounds for x in self.lines if x.name == AGAIN) + 1 if kind == "evidence" else 1
-
     @cached_property
     def longest(self) -> int:
         """Bytes that no question is longer than."""
         told = [c.down | self.settling(s, i) for s, stage in enumerate(self.contracts) for i, c in enumerate(stage)]
-        sent = [self.others, self.ends, *told, dict.fromkeys(("mean", "sd"), self.numbers)]
+        legs = [self.question("screen", {"leg": leg}).tensors for leg in LEGS if self.parts]
+        sent = [self.others, *told, *legs, dict.fromkeys(("mean", "sd"), self.numbers)]
         return MOST_WORDS + max(sum(math.prod(s) * t.itemsize for s, t in spec.values()) for spec in sent)
 
     def answer(self, kind: str, words: dict[str, Any]) -> Form:
@@ -221,14 +225,50 @@ class Agreement:
         if kind == "standardise":
             spec = {"rows": self.numbers, "total": self.numbers}
         elif kind == "prepare":
-            spec = {"rows": ((2,), torch.int64), "target": ((max(1, len(self.study.target.levels)),), double)}
-            return Form({"fingerprint": str, "versions": dict}, spec)
-        elif kind == "evidence":
-            sizes = [variable.size(max(1, len(self.study.target.levels))) for variable in self.variables]
-            spec = {"mean": ((sum(sizes),), double), "cov": ((sum(q * q for q in sizes),), double)}
-            spec |= {k: ((len(sizes),), double) for k in ("carriers", "varies")}
-            spec |= {"rows": ((), double), "misfit": ((), double), **self.ends}
+            classes = len(self.study.target.levels)
+            spec = {"rows": ((3 if classes else 2,), torch.int64), "target": ((max(1, classes),), double)}
+            spec["chance"] = ((len(chance_metrics(self.study)),), double)
+            return Form({"fingerprint": str, "versions": dict}, spec, frozenset({"chance"}))
+        elif kind == "screen":
+            return self._screen(words)[1]
         return Form({}, spec)
+
+    @cached_property
+    def parts(self) -> list[Part]:
+        """What is published before the first round so that it can be said whose data does not fit; none of pictures,
+        and none where so few take part that nobody is judged."""
+        return parts(self.study) if screens(self.study) and self.sites >= LEAST else []
+
+    def summed(self, run: str) -> Terms:
+        """Of a screening, what is added up over sites under masks."""
+        shapes = {p.name: p.shape for p in self.parts if p.total}
+        return Terms(f"{self.hash} {run} screen", shapes, dict.fromkeys(shapes, LARGEST), self.sites)
+
+    def _published(self) -> list[Line]:
+        """What crosses in a screening; what only the total is wanted of, as it leaves."""
+        lines = [x for x in screen_lines(self.study) if self.parts and x.seen != "sum"]
+        words = {p.name: p.means for p in self.parts if p.total} | {ZERO: "zeros, to see whether the masks cancel"}
+        for name, (shape, kind) in self.answer("screen", {"leg": "total"}).tensors.items() if self.parts else ():
+            about = name, shape, _kind(kind), 8 * math.prod(shape), 1, "masked"
+            lines.append(Line("screen: total", "from site", *about, words=words[name], asks=True))
+        return lines
+
+    def _screen(self, words: dict[str, Any]) -> tuple[Form, Form]:
+        """Question and answer of one leg; NaN is what a site does not publish."""
+        leg = words.get("leg")
+        if leg not in LEGS or not self.parts:
+            raise _none("leg", leg)
+        asked: dict[str, Any] = {**RUN, "leg": str}
+        if leg == "total":
+            masked = {p.name: p.shape for p in self.parts if p.total} | {ZERO: (ZEROS,)}
+            said: Spec = {k: (shape, torch.int64) for k, shape in masked.items()}
+            return Form({**asked, "offers": dict}, {}), Form({}, said)
+        down, up = (
+            {p.name: (p.shape, torch.float64) for p in self.parts if (p.leg, p.direction, p.total) == (leg, way, False)}
+            for way in ("to site", "from site")
+        )
+        words_: dict[str, Any] = dict.fromkeys(KEY, str) if leg == "counts" else {}
+        return Form(asked, down, frozenset(down)), Form(words_, up, frozenset(up))
 
     def stage(self, words: dict[str, Any]) -> int:
         s = words.get("stage")
@@ -250,10 +290,16 @@ class Agreement:
         told = [f for t in self.stages for turn in t.turns for f in turn.facts.values() if f.means in ENDS]
         return {f"others/{ENDS[f.means]}": ((f.value[0].numel(),), torch.float64) for f in told}
 
-    @property
-    def ends(self) -> Spec:
-        width, outputs = len(columns(self.study)), self.task.net.outputs
-        return {k: ((outputs if k.startswith("out") else width,), torch.float64) for k in ("b", "w", "out_b", "out_w")}
+
+def _harmless(numbers: Any) -> bool:
+    """What a repair needs: numbers, short texts and lists of them under names; nothing that a terminal would obey."""
+    if isinstance(numbers, dict):
+        return all(isinstance(k, str) and k.isprintable() for k in numbers) and _harmless([*numbers.values()])
+    if isinstance(numbers, list):
+        return all(_harmless(v) for v in numbers)
+    if isinstance(numbers, str):
+        return numbers.isprintable()
+    return numbers is None or (isinstance(numbers, int | float) and math.isfinite(numbers))
 
 
 def _none(word: str, said: Any) -> VitrailError:
@@ -266,10 +312,10 @@ QUESTIONS: dict[str, dict[str, Any]] = {
     "hello": {**RUN, "format": int, "agreement": str},
     "standardise": {**RUN, "step": int},
     "prepare": RUN,
+    "screen": {**RUN, "leg": str},
     "round": {**RUN, **WHERE, "score": list},
     "settle": {**RUN, **WHERE, "score": list},
-    "evidence": {**RUN, "fitted": list},
-    "finish": {**RUN, "findings": list, "others": int},
+    "finish": {**RUN, "findings": list, "pooled": dict, "others": int},
 }
 
 

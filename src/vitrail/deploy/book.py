@@ -69,7 +69,8 @@ class Book:
         for name in sorted(heard):
             tensors, words = heard[name].tensors, heard[name].words
             target = target_words(study, tensors["target"].numpy())
-            found[name] = {"rows": tensors["rows"].tolist(), "target": target, "first": first, **words}
+            numbers = {k: tensors[k].tolist() for k in ("rows", "chance")}
+            found[name] = {**numbers, "target": target, "first": first, **words}
         return found
 
     def _keep(self, found: dict[str, dict[str, Any]]) -> None:

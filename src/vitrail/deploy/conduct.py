@@ -11,12 +11,13 @@ from vitrail.core.tensors import filled
 from vitrail.deploy.book import ENTERED, Book
 from vitrail.deploy.call import Call
 from vitrail.deploy.far import FarRounds, FarSites
-from vitrail.deploy.message import Message
+from vitrail.deploy.message import MOST_WORDS, Message
 from vitrail.runs.folder import Folder, is_finished, write_atomically
-from vitrail.runs.look import Behind, behind
+from vitrail.runs.look import behind
 from vitrail.runs.run import Run
 from vitrail.runs.train import describe_run, train
 
+MOST_POOLED = MOST_WORDS // 2  # of a last word, as text in a header
 TOLD = "told.json"  # in a run folder: the sites that have heard their last word
 
 
@@ -47,7 +48,9 @@ def conduct(
         run = Run.load(folder.path)
     else:
         resume = resume and (folder.path / "run.json").exists()
-        run = train(rounds, agreed.study, agreed.seed, FarSites(rounds), info, {}, folder, resume, progress, 0.0)
+        sites = FarSites(rounds, folder.path)
+        run = train(rounds, agreed.study, agreed.seed, sites, info, {}, folder, resume, progress, 0.0)
+        sites.asking.forget()
     if written is not None:
         written(run)
     _farewell(call, rounds, run, folder.path / TOLD)
@@ -75,7 +78,12 @@ def _farewell(call: Call, rounds: FarRounds, run: Run, kept: Path) -> None:
 
 
 def _last_word(run: Run, site: str) -> Message:
-    told = Behind([]) if run.shift_table is None else behind(run, site)
+    """What was found about this site, what the sites publish together, and the others' mean layers."""
+    told = behind(run, site)
     findings = [list(found[1:]) for found in told.findings]
     layers = {f"others/{k}": v for k, v in told.layers.items()}
-    return Message("finish", {"findings": findings, "others": told.others}, layers)
+    pooled = run.screening.pooled if run.screening else {}
+    said = Message("finish", {"findings": findings, "pooled": pooled, "others": told.others}, layers)
+    if len(json.dumps(said.words)) > MOST_POOLED:  # a site reads no longer header
+        said.words["pooled"] = {}
+    return said

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import pandas as pd
@@ -12,20 +13,18 @@ from torch import Tensor
 
 from vitrail.core.exchange import Nothing, Roster
 from vitrail.core.facts import Facts
-from vitrail.core.tensors import filled, tensors
+from vitrail.core.tensors import each, filled, tensors
 from vitrail.data.encode import Encoder
 from vitrail.deploy.agreement import LAST, Agreement
 from vitrail.deploy.book import Book
 from vitrail.deploy.call import Call
 from vitrail.deploy.message import Message
+from vitrail.deploy.screen_far import FarScreen
 from vitrail.engines.rounds import Moment, Rounds
 from vitrail.engines.wire import check
-from vitrail.explain.evidence import Answer, Evidence, Fit, Variable
-from vitrail.runs.fit import Ask, SilentError
-from vitrail.runs.judge import SIZES
+from vitrail.runs.judge import SIZES, chance_rows, size_row
 from vitrail.runs.setup import training_of
-
-PATIENCE = 3  # deadlines after which a site is no longer asked about its rows
+from vitrail.screen import Screening
 
 
 class FarRounds(Rounds):
@@ -67,7 +66,9 @@ class FarRounds(Rounds):
         for i, name in enumerate(self.names):
             if name in said:
                 up = filled(shape, {k: said[name].tensors[k][None] for k in contract.up})
+                up = self.judged(ex, up, each(lambda t: t[i : i + 1], down), [i])  # noqa: B023
                 parts.append((slice(i, i + 1), self.taken(ex, up)))
+        here = self.answered(ex, here)
         coord, facts = self.heard(ex, coord, parts, roster._replace(present=here))
         return coord, facts, self.everyone if bool(here.all()) else here
 
@@ -136,13 +137,15 @@ class FarRounds(Rounds):
 class FarSites:
     """The sites of a run as `runs.run.train` meets them. Their models stay with them."""
 
-    def __init__(self, rounds: FarRounds) -> None:
+    def __init__(self, rounds: FarRounds, folder: Path) -> None:
         self.rounds, self.book = rounds, rounds.book
+        self.asking = FarScreen(rounds.call, rounds.book.names(), folder)
 
     @property
     def sizes(self) -> pd.DataFrame:
-        sites = self.book.sites
-        return pd.DataFrame([(n, *sites[n]["rows"], sites[n]["target"]) for n in self.book.names()], columns=SIZES)
+        study, sites = self.rounds.agreed.study, self.book.sites
+        told = [size_row(study, n, sites[n]["rows"], sites[n]["target"]) for n in self.book.names()]
+        return pd.DataFrame(told, columns=SIZES)
 
     @property
     def at(self) -> list[int]:
@@ -156,35 +159,15 @@ class FarSites:
         told, self.rounds.scored = self.rounds.scored, []
         return told
 
+    def screen(self) -> Screening | None:
+        return self.asking.run() if self.rounds.agreed.parts else None
+
+    def chance(self) -> list[tuple[Any, ...]]:
+        study, sites = self.rounds.agreed.study, self.book.sites
+        return [row for n in self.book.names() for row in chance_rows(study, n, sites[n]["chance"])]
+
     def models(self, moment: Moment) -> dict[str, dict[str, Tensor]]:
         return {}
 
     def encoders(self) -> dict[str, Encoder]:
         return {}
-
-    def ask(self) -> Ask:
-        return lambda site, known, shared, of: _FarWitness(self.rounds.call, site, known, of, self.rounds.agreed)
-
-
-class _FarWitness:
-    """A site that is asked by message what its rows say about the layers."""
-
-    def __init__(self, call: Call, site: str, known: str, variables: Sequence[Variable], agreed: Agreement) -> None:
-        self.call, self.site, self.name, self.variables, self.agreed = call, site, known, variables, agreed
-
-    def answer(self, fit: Fit, fitted: Sequence[int]) -> Answer:
-        asked = Message("evidence", {"fitted": [int(c) for c in fitted]}, fit._asdict())
-        heard = self.call.all(lambda n: asked if n == self.site else None, 1, PATIENCE * self.call.deadline)
-        if self.site not in heard or heard[self.site].kind == "refused":
-            self.call.way.log("not asked further", site=self.site)
-            raise SilentError(self.name)
-        said = heard[self.site].tensors
-        sizes, mean, cov = [c.size(self.agreed.task.net.outputs) for c in self.variables], [], []
-        a = b = 0
-        for q in sizes:
-            mean.append(said["mean"][a : a + q].numpy())
-            cov.append(said["cov"][b : b + q * q].view(q, q).numpy())
-            a, b = a + q, b + q * q
-        varies = [bool(v) for v in said["varies"]]
-        evidence = Evidence(int(said["rows"]), mean, cov, said["carriers"].tolist(), varies)
-        return Answer(Fit(*(said[k] for k in Fit._fields)), evidence, float(said["misfit"]))

@@ -35,6 +35,7 @@ from vitrail.runs.folder import write_atomically
 PUBLIC = (
     *("a message was refused", "this is not what the site agreed to", "the coordinator went back too far"),
     *("a sealed letter was refused", "no places without consent", "no more matches"),
+    *("a masked sum was refused", "another site's key was refused", "a certificate cannot be read"),
 )
 LINGER = 3.0  # seconds after the last answer, so that it arrives
 # signs of trouble in what FLARE's process writes
@@ -50,7 +51,7 @@ def agree(kit: Kit, data: Path, accept: str, publishes: bool) -> tuple[Agreement
     agreement = Agreement.of(kit.study, kit.seed, len(kit.sites))
     frame = read_table(data, kit.study)
     print(to_text(find_faults(frame, kit.study), data.name, len(frame), kit.study.row_word))
-    print(contract_words(agreement, kit.site, kit.sites, publishes))
+    print(contract_words(agreement, kit.site, kit.sites, publishes, len(frame)))
     agreed_to(kit, agreement.hash, {"agreement": agreement.hash, "publishes": publishes}, accept)
     return agreement, frame
 

@@ -44,13 +44,13 @@ class Personal:
 
     @property
     def sights(self) -> bool:
-        """Whether there is anything to look at: pictures, or what the coordinator said about private layers."""
+        """Whether there is anything to look at: pictures, or what the coordinator said about this site."""
         return self.model.study.images is not None or self.behind is not None
 
     def look(self, frame: pd.DataFrame, features: Sequence[str] = (), pictures: Sequence[str] = ()) -> Look | Album:
         """What was found about this site, with its own rows behind it; or what its model says of its pictures."""
         if not self.sights:
-            what = "the coordinator has told nothing about private layers: another method, or the run has not ended."
+            what = "the coordinator has told nothing about this site: it asked nobody, or the run has not ended."
             raise VitrailError("there is nothing to look behind", [Problem(f"run {self.run}", what)])
         if problems := unknown(self.model.study, features, pictures):
             raise VitrailError("cannot look", problems)

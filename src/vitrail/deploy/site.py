@@ -12,27 +12,27 @@ import re
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pandas as pd
 import torch
 from safetensors.torch import load_file
 from torch import Tensor
 
-from vitrail.core.facts import ENDS, OWN
 from vitrail.core.problems import Problem, VitrailError
 from vitrail.core.tensors import each, filled, tensors
 from vitrail.data.encode import Encoder, SiteData, moments, numeric, prepare, split_rows
 from vitrail.data.read import clean
 from vitrail.deploy.agreement import ANEW, FORMAT, LAST, WHERE, Agreement
 from vitrail.deploy.message import Message, check_form
+from vitrail.deploy.proof import Proof
+from vitrail.deploy.screen_site import SiteScreen
 from vitrail.engines.local import Engine
-from vitrail.explain.evidence import Fit, Here
 from vitrail.runs.features import as_rows
 from vitrail.runs.folder import save_tensors, versions, write_atomically
-from vitrail.runs.judge import Judge, target_share
-from vitrail.runs.setup import all_rows, held_rows, training_of, training_rows
+from vitrail.runs.judge import Judge, chance_of, counts_of, target_share
+from vitrail.runs.setup import held_rows, training_of, training_rows
 
 BEHIND = "behind.safetensors"  # what a site was told about itself at the end
+POOLED = "pooled.json"  # and about all sites together: for vitrail check --pooled
 ROWS = "rows.txt"  # the fingerprint of the rows that a run saw
 KEPT = 4  # rounds whose outcome a site keeps
 RECENT = 4 * KEPT  # questions about rounds that it remembers; older rounds cannot be asked for
@@ -43,9 +43,17 @@ class Site:
     process: what it keeps between rounds, its scale, and its model at the end."""
 
     def __init__(
-        self, name: str, frame: pd.DataFrame, agreement: Agreement, base: Path, publishes: bool = True
+        self,
+        name: str,
+        frame: pd.DataFrame,
+        agreement: Agreement,
+        base: Path,
+        publishes: bool = True,
+        proof: Proof | None = None,
     ) -> None:
+        """`publishes`: whether it shows what it may refuse to show; `proof`: of who it is, to the other sites."""
         self.name, self.frame, self.agreed, self.base, self.publishes = name, frame, agreement, base, publishes
+        self.proof = proof
         self.rows = clean(frame, agreement.study)
         self.home, self.begun = base, ""  # the run at hand, and the one that was begun by this process
         self.data: SiteData | None = None
@@ -57,7 +65,7 @@ class Site:
             raise VitrailError("a message was refused", [Problem("message", f"kind {kind!r} is unknown.", "Dropped.")])
         check_form(question, self.agreed.question(kind, words), "to site")
         self._enter(words["run"])
-        if self.data is None and kind in ("round", "settle", "evidence", "finish"):
+        if self.data is None and kind in ("round", "settle", "finish"):
             raise VitrailError("a message was refused", [Problem("message", "nothing is prepared.", "It was dropped.")])
         self._count(question)
         said: Message = getattr(self, f"on_{kind}")(question)
@@ -87,9 +95,16 @@ class Site:
         )
         write_atomically(self.home / ROWS, self.data.fingerprint + "\n")
         share = torch.from_numpy(target_share(self.agreed.study, self.data))
-        rows = torch.tensor([len(self.data.train_y), len(self.data.test_y)])
+        said = torch.tensor(chance_of(self.agreed.study, self.data), dtype=torch.float64)
+        rows = torch.tensor(counts_of(self.agreed.study, self.data))
         words = {"fingerprint": self.data.fingerprint, "versions": versions()}
-        return Message("prepare", words, {"rows": rows, "target": share})
+        return Message("prepare", words, {"rows": rows, "target": share, "chance": said})
+
+    def on_screen(self, asked: Message) -> Message:
+        """What is published of the rows, so that it can be said whose data does not fit."""
+        if not self.publishes:
+            return Message("refused", {})
+        return SiteScreen(self.name, self.rows, self.agreed, self.home, self.proof).answer(asked)
 
     def on_round(self, asked: Message) -> Message:
         s, r, place = (asked.words[k] for k in WHERE)
@@ -124,27 +139,12 @@ class Site:
             save_tensors(self.home / "model.safetensors", {k: v[0] for k, v in tensors(settled)})
         return Message("settle", _where(asked), scores)
 
-    def on_evidence(self, asked: Message) -> Message:
-        """What the rows say about the layers; only a site that published its own is asked."""
-        if not self.publishes:
-            return Message("refused", {})
-        task, agreed = self.agreed.task, self.agreed
-        own = agreed.method.models(task, self._state(len(agreed.stages), 0, 0))[OWN]
-        shared = {k: v[0] for k, v in own.items() if k not in ENDS.values()}
-        assert self.data is not None
-        here = Here(task, shared, all_rows([self.data], agreed.study)[self.name], agreed.variables)
-        told = here.answer(Fit(**asked.tensors), [int(c) for c in asked.words["fitted"]])
-        said = told.said
-        numbers = {"mean": np.concatenate(said.mean), "cov": np.concatenate([c.ravel() for c in said.cov])}
-        numbers |= {"carriers": np.array(said.carriers), "varies": np.array(said.varies, dtype=np.float64)}
-        numbers |= {"rows": np.array(float(said.rows)), "misfit": np.array(told.misfit)}
-        fitted = {k: v.detach() for k, v in told.fit._asdict().items()}
-        return Message("evidence", {}, {k: torch.from_numpy(v) for k, v in numbers.items()} | fitted)
-
     def on_finish(self, asked: Message) -> Message:
         """What was found about this site is kept beside its model; of its states the last, so that none begins anew."""
         assert self.data is not None
-        if self.agreed.others:
+        if self.agreed.parts:
+            write_atomically(self.home / POOLED, json.dumps(asked.words["pooled"]))
+        if self.agreed.others or self.agreed.parts:
             told = {k: asked.words[k] for k in ("findings", "others")} | {"fingerprint": self.data.fingerprint}
             save_tensors(self.home / BEHIND, asked.tensors, {"told": json.dumps(told)})
         for old in self._versions()[:-1]:
@@ -157,13 +157,15 @@ class Site:
         words, where = asked.words, asked.kind
         if where in ("hello", "finish") or (where == "settle" and not words["score"]):
             return  # nothing about rows is said
+        if where == "screen":
+            return  # it has a memory of its own, which lets nothing be asked otherwise
         where += "".join(f" {words[k]}" for k in (*WHERE, "step") if k in words)
         place, mark = self.home / "asked.json", hashlib.sha256(asked.pack()).hexdigest()[:32]
         known: dict[str, Any] = json.loads(place.read_text()) if place.exists() else {"anew": 0, "marks": {}}
         marks = known["marks"].setdefault(where, [])
         if mark in marks:
             return
-        if len(marks) >= self.agreed.most(asked.kind):
+        if marks:
             known["anew"] += 1
         if known["anew"] > ANEW:
             what = f"it was answered before, and this is the {ANEW + 1}st time that something is asked otherwise."

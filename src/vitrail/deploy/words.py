@@ -16,22 +16,29 @@ from vitrail.core.facts import ALONE, RECEIVED, SHARED
 from vitrail.core.metrics import FEWEST
 from vitrail.core.tensors import tensors
 from vitrail.deploy.agreement import ANEW, Agreement
+from vitrail.deploy.screen_words import HEADINGS, comes_in, in_words, what_remains, who_sees
 from vitrail.engines.wire import Line, sentences
 from vitrail.methods import AnyMethod
 from vitrail.report.words import several, size
-from vitrail.runs.setup import COVERAGE, MAJORITY, last_splits
+from vitrail.runs.setup import COVERAGE, last_splits
 
 WIDTH = 96
 
 STAGES = {  # what happens round a method's own stages: when, as a heading and in a list
     "prepare": ("Before the first round", "counts"),
     "standardise": ("Before the first round, for a scale that all sites share", "the common scale"),
-    "evidence": ("After that: how surely your rows speak for your private layers", "evidence"),
     "scores": ("Scores, every few rounds and at the end", "scores"),
     "finish": ("At the end", "findings"),
+    **HEADINGS,
 }
 OUT = {  # and what crosses there
-    "rows": "how many rows you train on, and how many are held out for testing",
+    "rows": "how many rows you train on, how many are held out for testing, and how many of these are of their rarest "
+    "class",
+    "rows of numbers": "how many rows you train on, and how many are held out for testing",
+    "chance": "how good always giving the same answer would be on your held-out rows: it tells the share of each class "
+    "among them",
+    "chance of numbers": "how good always giving the same answer would be on your held-out rows: it tells how far the "
+    "target spreads among them",
     "target": "the share of each class among your rows",
     "mean of target": "the mean of the target over your rows",
     "count": "how many of your training rows have a value, for each numeric column",
@@ -42,7 +49,6 @@ OUT = {  # and what crosses there
     f"scores, {ALONE}": "the same for the model trained on your rows alone",
     f"scores, {RECEIVED}": "the same for the model that you were given, before you trained it",
     "scores, train": "at the end the same on your training rows",
-    f"scores, {MAJORITY}": "the same for always giving the most common answer",
     f"scores, {COVERAGE}": "at the end how unsure your model is on the held-out rows, how well that tells its "
     f"mistakes, and how often it is right in those it is surest of; no number about fewer than {FEWEST} rows, and no "
     "two that differ by fewer",
@@ -89,8 +95,11 @@ class Item(NamedTuple):
         return f"{head} ({'tensors' if len(names) > 1 else 'tensor'} {', '.join(names)})"
 
 
-def contract_words(agreement: Agreement, site: str, sites: Sequence[str], publishes: bool) -> str:
-    """What this site would agree to; `publishes`: whether it shows what it may refuse to show."""
+def contract_words(
+    agreement: Agreement, site: str, sites: Sequence[str], publishes: bool, rows: int | None = None
+) -> str:
+    """What this site would agree to; `publishes`: whether it shows what it may refuse to show; `rows`: how many it has,
+    where they are known."""
     study, method = agreement.study, agreement.method
     out, came = declared(agreement, publishes)
     others = [s for s in sites if s != site]
@@ -107,19 +116,20 @@ def contract_words(agreement: Agreement, site: str, sites: Sequence[str], publis
         *(wrapped(_read(agreement)) if agreement.weights else ()),
         "",
         "WHAT LEAVES THIS HOUSE",
-        *_stages(agreement, out),
+        *_stages(agreement, out, rows),
         "",
         *wrapped(
             f"In all up to {volume(total)} of numbers, if no round is repeated; and their names, and a few words. "
             f"Asked the same again, this site answers the same; asked otherwise about what it answered before, at most "
-            f"{ANEW} times in a run. It takes part in one run, until somebody here joins again."
+            f"{ANEW} times in a run, and never about what it publishes. It takes part in one run, until somebody here "
+            "joins again."
         ),
         "",
         "WHO SEES IT",
         *bullets(_seen(agreement, out)),
         "",
         "WHAT COMES IN",
-        *bullets(item.text() for item in items(agreement, came)),
+        *bullets([*(item.text() for item in items(agreement, came)), *comes_in(came)]),
         *wrapped(f"In all about {volume(reach)}. No code: a message that is not declared here is refused."),
         "",
         "WHAT NEVER LEAVES",
@@ -171,8 +181,8 @@ def phrase(agreement: Agreement, line: Line) -> str:
     words, name = (OUT, line.name) if line.direction == "from site" else (IN, line.name)
     if line.stage == "scores":
         name = "scores" + name[len(name.split(", ")[0]) :]
-    elif line.stage == "prepare" and name == "target" and agreement.study.target.kind == "number":
-        name = "mean of target"
+    elif line.stage == "prepare" and agreement.study.target.kind == "number":
+        name = {"target": "mean of target"}.get(name, f"{name} of numbers")
     return _of(agreement, words.get(name if name in words else name.split("/")[0], name))
 
 
@@ -192,15 +202,16 @@ def volume(count: int) -> str:
     return several(count, "byte") if count < 1000 else size(count)
 
 
-def _stages(agreement: Agreement, lines: Sequence[Line]) -> list[str]:
+def _stages(agreement: Agreement, lines: Sequence[Line], rows: int | None) -> list[str]:
     """By stage, in the order of time."""
-    order = ["prepare", "standardise", *(c.stage for stage in agreement.contracts for c in stage), "evidence", "scores"]
+    order = ["standardise", "prepare", *HEADINGS, *(c.stage for stage in agreement.contracts for c in stage), "scores"]
     titles, out = _titles(agreement), []
     for stage in [s for s in order if any(x.stage == s for x in lines)]:
         told = [item.text() for item in items(agreement, [x for x in lines if x.stage == stage])]
         if stage == "prepare":
             words = (_of(agreement, WORDS.get(k, k)) for k in agreement.answer("prepare", {}).words)
             told.append(f"in words: {', '.join(words)}")
+        told += in_words(agreement, stage, rows)
         out += wrapped(titles[stage][0]) + bullets(told, "    ")
     note = "short notes without data: that a question was understood or refused, or in a few words what went wrong"
     return [*out, "  At any time", *bullets([note], "    ")]
@@ -227,8 +238,9 @@ def _seen(agreement: Agreement, lines: Sequence[Line]) -> list[str]:
     """Of what the coordinator needs each report, and of what only the sum; and where a report goes from there."""
     contracts, titles = [c for stage in agreement.contracts for c in stage], _titles(agreement)
     summed = {c.stage for c in contracts if c.sees == "sum"} | {x.stage for x in lines if x.seen == "sum"}
+    read = [x for x in lines if x.seen != "masked"]
     sums, each = (
-        ", ".join(dict.fromkeys(titles.get(x.stage, ("", x.stage))[1] for x in lines if (x.stage in summed) == wanted))
+        ", ".join(dict.fromkeys(titles.get(x.stage, ("", x.stage))[1] for x in read if (x.stage in summed) == wanted))
         for wanted in (True, False)
     )
     out = [f"Each report ({each}): the coordinator sees this site's own numbers."] if each else []
@@ -237,6 +249,7 @@ def _seen(agreement: Agreement, lines: Sequence[Line]) -> list[str]:
             f"Only the sum over the sites is used ({sums}). Each report reaches the coordinator's machine all the same "
             "and could be read there; the program adds it to the others' and keeps the sum alone."
         )
+    out += who_sees(lines)
     shown = {titles[c.stage][1] for c in contracts if c.consent} & {titles[x.stage][1] for x in lines if x.asks}
     if agreement.others and shown:
         out.append(
@@ -245,7 +258,8 @@ def _seen(agreement: Agreement, lines: Sequence[Line]) -> list[str]:
         )
     if agreement.method.grows:
         out.append("Every site is sent the models of all sites. What yours sends goes into them, or is one of them.")
-    report = ["how many rows", "the target's shares", "the scores", *sorted(shown)]
+    found = ["what was found about your columns"] if any(x.stage in HEADINGS for x in lines) else []
+    report = ["how many rows", "the target's shares", "the scores", *sorted(shown), *found]
     out.append(f"In the run's report, which the coordinator may pass on: {', '.join(report)}, under this site's name.")
     out.append("Nobody on the way: messages are encrypted between this machine and the coordinator's.")
     return [_of(agreement, text) for text in out]
@@ -256,7 +270,8 @@ def _kept(agreement: Agreement, lines: Sequence[Line], publishes: bool) -> list[
     if agreement.study.images:
         file = "their files, names and places"
     out = [_of(agreement, f"your rows as such, {file}")]
-    if agreement.study.standardise == "local" and not agreement.study.images:
+    published = any(x.stage in HEADINGS for x in lines)  # quantiles tell about as much
+    if agreement.study.standardise == "local" and not agreement.study.images and not published:
         out.append("the mean and the standard deviation of each column, by which your values are scaled")
     leaving, kept = {x.name.split("/")[-1] for x in lines}, set()
     for group, names in agreement.task.net.groups.items():
@@ -265,7 +280,7 @@ def _kept(agreement: Agreement, lines: Sequence[Line], publishes: bool) -> list[
             kept |= set(names)
     out += [_of(agreement, words) for words in _held(agreement, kept, publishes)]
     if not publishes and any(x.asks for x in agreement.lines):
-        out.append("what a site may publish after training: this site does not, and is marked as not published")
+        out.append("what a site may publish: this site does not, and is marked as not published")
     return [*out, "the private key with which this site proves who it is"]
 
 
@@ -302,7 +317,7 @@ def _risks(agreement: Agreement, lines: Sequence[Line]) -> list[str]:
                 "Pictures have been rebuilt, near to the pixel, from what one small batch of them changed in a model. "
                 "Larger batches, more steps in a round and more pictures make it harder, not impossible."
             )
-    if stages & {"standardise", "evidence"} or any(x.asks for x in lines):
+    if "standardise" in stages or any(x.asks for x in lines):
         out.append(
             "Sums, means and private layers describe this site's rows as a group: how they differ from others', "
             "and where a column is coded otherwise. Of a few rows they tell much, of one row all."
@@ -312,6 +327,7 @@ def _risks(agreement: Agreement, lines: Sequence[Line]) -> list[str]:
             "Two neighbouring numbers about the surest rows tell together how many mistakes are among the held-out "
             f"rows that lie between them, which are {FEWEST} or more."
         )
+    out += what_remains(lines)
     out.append("Counts, the target's shares and scores tell how many rows there are and how often each outcome occurs.")
     return [_of(agreement, text) for text in out]
 

@@ -22,7 +22,7 @@ from torch import Tensor
 
 from vitrail.core.exchange import AnyExchange, Roster, Rows
 from vitrail.core.facts import Facts
-from vitrail.core.random import keep_mask
+from vitrail.core.random import keep_mask, mixed, normals
 from vitrail.core.rules import Rule
 from vitrail.core.task import Batch, Task
 from vitrail.core.tensors import each, forget_memory, reused_memory, scratch, tensors
@@ -30,8 +30,13 @@ from vitrail.engines.augment import augmented
 from vitrail.engines.rounds import AnyMethod, Moment, Rounds, Training, clock_of, owned
 from vitrail.engines.sites import Draw, Drawer, Sites, among, set_aside, stacked
 from vitrail.engines.wire import Contract, check
+from vitrail.protect.guards import AT_REST, Guards
+from vitrail.protect.rows import Lots, PrivateTask
 
 CHUNK_BYTES = 12 << 20  # parameters, velocity and batch of a chunk: a share of the last-level cache
+
+
+Lies = Callable[[tuple[str, ...], AnyExchange, Any], Any]  # names of sites, what they would report -> what they say
 
 
 class Engine(Rounds):
@@ -50,16 +55,20 @@ class Engine(Rounds):
         absent: Callable[[int, int], Tensor] | None = None,
         keep_reports: bool = False,
         held: Sites | None = None,
+        guards: Guards = AT_REST,
+        lies: Lies | None = None,
     ) -> None:
         """`absent(stage, round)` gives [site] bool in the order of sites.names: who does not answer. `held`: hold-out
         rows, for exchanges that count on them; none of them is ever in a batch.
 
         With `keep_reports`, `reports` holds each site's own report of the last round, stacked; absent sites' are zero.
+        `lies`: what sites say in place of their reports, for research on what guards hold.
         """
         self.aside: Batch | None = None
         if share := method.aside():
             sites, self.aside = set_aside(sites, share, seed)
-        super().__init__(task, method, sites.names, training, seed)
+        super().__init__(task, method, sites.names, training, seed, guards)
+        self.lies = lies
         self.sites, self.seed, self.device = sites, seed, sites.x.device
         self.held = None if held is None else stacked(held, sites.names)
         self.absent, self.keep_reports = absent, keep_reports
@@ -119,7 +128,13 @@ class Engine(Rounds):
             return coord, {}, here
         self.drawer.set(s, r, place)
         ex, task, rule = self.stages[s].exchanges[place], self.task_at(s, r), self.rule(s, r)
-        if self.device.type == "cuda" and ex.trains and here is self.everyone and not self.keep_reports:
+        plain = (
+            not isinstance(self.task, PrivateTask)
+            and not self.keep_reports
+            and not self.guards.guard(ex)
+            and self.lies is None
+        )
+        if self.device.type == "cuda" and ex.trains and here is self.everyone and plain:
             graph = self.graphs.get((s, place))
             if graph is None or not graph.fits(task, rule, coord, state):
                 graph = self.graphs[s, place] = _Graph(self, (s, place), coord, state, roster, task, rule)
@@ -144,6 +159,7 @@ class Engine(Rounds):
         check(down, contract.down, contract.stage, "to site")
         who = None if here is self.everyone or bool(here.all()) else here.nonzero()[:, 0].tolist()
         parts = self.answers(ex, contract, state, down, who, task, rule, feed)
+        here = here if self.device.type == "cuda" else self.answered(ex, here)
         return self.heard(ex, coord, parts, roster._replace(present=here))
 
     def answers(
@@ -180,10 +196,20 @@ class Engine(Rounds):
             check(up, contract.up, contract.stage, "from site")
             for (_, old), (_, new) in zip(tensors(state), tensors(kept), strict=True):
                 old[at] = new
+            if self.lies is not None:
+                up = self.lies(tuple(self.names[i] for i in place), ex, up)
+            up = self.guards.leave(ex, up, lambda count: self.normals(place, count), len(self.names))
+            if self.device.type != "cuda":  # a captured graph cannot stop to look
+                up = self.judged(ex, up, told, place)
             return at, self.taken(ex, up)
 
         places = range(0, len(here), self.chunk)
         return list(self.pool.map(visit, places) if self.pool and len(places) > 1 else map(visit, places))
+
+    def normals(self, place: Sequence[int], count: int) -> Tensor:
+        """[site, number]: this exchange's noise of these sites."""
+        keys = mixed(self.drawer.noise_keys[list(place)], self.drawer.clock)
+        return normals(keys, count)
 
     def feed(self, who: Tensor | None = None) -> Feed:
         """This round's batches. On a GPU the rows of the whole round are gathered at once: fewer, larger kernels."""
@@ -225,7 +251,11 @@ class Engine(Rounds):
             if feed.draw.lots is not None:
                 x = augmented(x, feed.draw.lots[t, at][:busy], self.training.augment)
             which = None if places is None else places[t, :busy]
-            ex.step(task, work, Batch(x, y[t, :busy], w[t, :busy], keep, which), rule)
+            lots = None
+            if isinstance(task, PrivateTask):  # every step of every exchange has its own
+                mine = self.drawer.noise_keys[list(place)[:busy]]
+                lots = Lots(mixed(mixed(mine, self.drawer.clock), torch.tensor(t + (1 << 40))))
+            ex.step(task, work, Batch(x, y[t, :busy], w[t, :busy], keep, which, lots), rule)
 
     def _masks(self, rows: Tensor, units: Tensor) -> tuple[Tensor, ...]:
         """Which units each layer keeps, for each row."""

@@ -16,10 +16,12 @@ from vitrail.core.problems import Problem, VitrailError, nearest
 from vitrail.core.random import key
 from vitrail.core.rules import SGD, Adam, Rule
 from vitrail.core.task import Net, Task
-from vitrail.core.tensors import each, tensors
+from vitrail.core.tensors import each, per_site, tensors
 from vitrail.engines.wire import Contract, Ledger, trace
+from vitrail.protect.guards import AT_REST, Guards, sound
 
 AnyMethod = Method[Any, Any, Any, Any, Any]
+UNUSUAL = 10  # times as long as the median change, or as the site's own last one: told
 
 
 @dataclass(frozen=True)
@@ -80,7 +82,16 @@ class Moment(NamedTuple):
 class Rounds(ABC):
     """Runs one method; who plays the sites' part is the subclass's business."""
 
-    def __init__(self, task: Task, method: AnyMethod, names: tuple[str, ...], training: Training, seed: int) -> None:
+    def __init__(
+        self,
+        task: Task,
+        method: AnyMethod,
+        names: tuple[str, ...],
+        training: Training,
+        seed: int,
+        guards: Guards = AT_REST,
+    ) -> None:
+        self.guards = guards
         self.task, self.method, self.names, self.training = training.applied(task, method), method, names, training
         self.stages = method.plan(training.rounds)
         self.contracts: list[list[Contract]] = trace(self.task, method, training.rounds, len(names))
@@ -92,6 +103,11 @@ class Rounds(ABC):
         self.keys = torch.tensor([key(seed, name, "coordinator") for name in names], device=device)
         self.keep_reports = False
         self.reports: Any = None  # with keep_reports: each site's own report of the last round
+        self.outcasts: dict[str, str] = {}  # sites that are no longer asked, and why
+        self.unusual: dict[str, int] = {}  # sites with a change far longer than the others', and in how many rounds
+        self.news: list[dict[str, Any]] = []  # events that nobody has written down yet
+        self._sizes = torch.full((len(names),), torch.nan, dtype=torch.double)  # of this exchange's changes
+        self._before: dict[type[AnyExchange], Tensor] = {}  # of each kind of exchange, the last one's
 
     @abstractmethod
     def start(self) -> Moment:
@@ -133,6 +149,8 @@ class Rounds(ABC):
             ex = self.stages[s].exchanges[place]
             all_of_them = self.roster(self.everyone, s, r, place)
             asked = ex.invite(self.task, coord, all_of_them)
+            if self.outcasts:
+                asked = asked & torch.tensor([n not in self.outcasts for n in self.names], device=asked.device)
             asked = self.everyone if asked is self.everyone or bool(asked.all()) else asked
             coord, told, here = self.ask(s, r, place, coord, state, all_of_them._replace(present=asked))
             facts |= told
@@ -144,16 +162,58 @@ class Rounds(ABC):
     def roster(self, present: Tensor, s: int, r: int, place: int) -> Roster:
         return Roster(self.names, present, self.keys, torch.tensor(clock_of(s, r, place)))
 
+    def judged(self, ex: AnyExchange, up: Any, down: Any, places: Sequence[int]) -> Any:
+        """The reports of the sites at these places, before anything is made of them. What cannot be a report becomes
+        none: its site is named, and not asked again."""
+        if not any(True for _ in tensors(up)):
+            return up
+        good, size = sound(ex, up, down)
+        for place, fine, length in zip(places, good.tolist(), size.tolist(), strict=True):
+            self._sizes[place] = length if fine and ex.trains else torch.nan
+            if not fine:
+                why = (
+                    f"its report is no report: {'no finite number' if not length < torch.inf else f'{length:.3g} long'}"
+                )
+                self.outcasts[self.names[place]] = why
+                self.news.append({"event": "set aside", "site": self.names[place], "why": why})
+        return up if bool(good.all()) else each(lambda t: torch.where(per_site(good, t), t, torch.zeros_like(t)), up)
+
+    def answered(self, ex: AnyExchange, here: Tensor) -> Tensor:
+        """Of those who answered, those whose answer was a report. Who went far further than the others, or than it did
+        itself the last time, is told."""
+        sizes, self._sizes = self._sizes, torch.full_like(self._sizes, torch.nan)
+        known = sizes[sizes.isfinite()]
+        usual = torch.full_like(sizes, float(known.median()) if len(known) > 3 else torch.nan)
+        before = self._before.get(type(ex), torch.full_like(sizes, torch.nan))
+        for place in ((sizes > UNUSUAL * usual) | (sizes > UNUSUAL * before)).nonzero()[:, 0].tolist():
+            name = self.names[place]
+            self.unusual[name] = self.unusual.get(name, 0) + 1
+            if self.unusual[name] == 1:
+                by = torch.stack([usual[place], before[place]]).nan_to_num(torch.inf).min().clamp(min=1e-300)
+                self.news.append({"event": "unusual", "site": name, "times": round(float(sizes[place] / by), 1)})
+        self._before[type(ex)] = torch.where(sizes.isfinite(), sizes, before)
+        if not self.outcasts:
+            return here
+        return here & torch.tensor([n not in self.outcasts for n in self.names], device=here.device)
+
     def taken(self, ex: AnyExchange, up: Any) -> Any:
         """What is held of some sites' reports, [site, ...], until all have answered: their total, where that is all
         that anybody will look at; else copies, since a report may lie in memory that is used again."""
-        if ex.sees == "sum" and not self.keep_reports:
+        if ex.sees == "sum" and not self.keep_reports and not self.guards.needs_each(ex):
             return each(lambda t: t.sum(0), up)
         return each(owned, up)
 
     def heard(self, ex: AnyExchange, coord: Any, parts: Sequence[tuple[Any, Any]], roster: Roster) -> tuple[Any, Facts]:
         """The one place where reports become what the coordinator sees. `parts`: (which sites, what `taken` holds)."""
         told = [part for _, part in parts]
+        if not bool(roster.present.any()):
+            return coord, {}
+        if self.guards.needs_each(ex):
+            said = spread(parts, len(self.names))
+            self.reports = said if self.keep_reports else None
+            total, facts = self.guards.total(ex, said, roster.present)
+            coord, more = ex.merge(self.task, coord, total, roster)
+            return coord, facts | more
         if self.keep_reports:
             self.reports = spread(parts, len(self.names))
             told = [each(lambda t: t.sum(0), part) for part in told] if ex.sees == "sum" else told

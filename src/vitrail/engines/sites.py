@@ -117,8 +117,9 @@ def set_aside(sites: Sites, share: float, seed: int) -> tuple[Sites, Batch]:
 
 def stacked(sites: Sites, names: Sequence[str]) -> Batch:
     """All rows of these sites, in this order: [site, row, ...], padded with weight 0; pictures stay uint8."""
-    device, spans = sites.x.device, dict(zip(sites.names, zip(sites.starts, sites.sizes, strict=True), strict=True))
-    starts, sizes = torch.tensor([spans[name] for name in names], device=device).unsqueeze(-1).unbind(1)
+    device = sites.x.device
+    order = range(len(names)) if sites.names == tuple(names) else [sites.names.index(name) for name in names]
+    starts, sizes = sites.spans[list(order)].unsqueeze(-1).unbind(1)
     place = torch.arange(max(1, int(sizes.max())), device=device)
     real = place < sizes
     at = torch.where(real, place + starts, 0)
@@ -149,6 +150,7 @@ class Drawer:
         ]  # batches of each site, never more than of the one before
         self.steps = [n * epochs for n in self.per_epoch]
         self.site_keys = torch.tensor([key(seed, name) for name in sites.names], device=device)
+        self.noise_keys = torch.tensor([key(seed, name, "noise") for name in sites.names], device=device)
         self.unit_keys = torch.tensor([key(seed, "units")], device=device)
         self.clock = torch.zeros(1, dtype=torch.int64, device=device)
 

@@ -17,8 +17,10 @@ from scipy.optimize import linear_sum_assignment
 from vitrail.data.check import find_faults
 from vitrail.data.encode import Encoder
 from vitrail.data.read import take_columns
+from vitrail.data.repair_words import TO_TRY, say_flags
 from vitrail.data.schema import Feature, Table, canon
-from vitrail.explain.evidence import LABEL, Floats
+from vitrail.explain.readings import Floats
+from vitrail.screen.found import LABEL
 
 MOST_ROWS = 20_000  # enough to tell which reading fits
 CLEAR, LIKELY = 8.0, 2.0  # how much log-likelihood a turned code must gain: unasked, and where a finding asks
@@ -27,6 +29,7 @@ TURNED = 3  # so many columns that seem turned round, each by itself, point to t
 # the most telling first: what it is, and the repair where `check` has no better
 CAUSES: dict[str, tuple[str, str]] = {
     "swapped_label": ("the outcome is coded the other way round", ""),
+    "swapped_columns": ("swapped with another column", ""),
     "disguised_missing": ("missing values coded as a number", ""),
     "unit_mixup": ("values in another unit", ""),
     "recoded": ("its codes mean something else here", ""),
@@ -43,22 +46,16 @@ CAUSES: dict[str, tuple[str, str]] = {
     ),
     "out_of_range": ("values out of the agreed range", ""),
 }
-ASK = {
-    "reversed": "Compare the coding with the study's: is low written as high, or 0 as 1?",
-    "recoded": "Compare each category's meaning with the study's code book.",
-    "uninformative": "See whether the column was filled in by default, or belongs to other patients.",
-    "stretched": "See whether the unit, the way of measuring or the patients differ from the study's.",
-    "shifted": "See whether values are cut off, offset, or coded when missing.",
-    "not measured": "See whether it was measured at all, and whether a code for missing was read as a number.",
-    "swapped label": "Compare the outcome's coding with the study's: is yes written as no?",
-}
 
 
 class Cause(NamedTuple):
-    kind: str
+    kind: str  # of CAUSES here, or of a screening's
     what: str
     numbers: str
     repair: str
+    rows: tuple[int, ...] = ()  # the first five, as the file counts them
+    count: int = 0  # type: ignore[assignment]  # of such rows; tuple.count is not needed here
+    command: str = ""  # the flags of `vitrail repair`, where a repair is possible
 
 
 # Cleaned rows -> what the shared model says of them, read as the others would: [row, class] the logarithm of each
@@ -89,7 +86,8 @@ def find_causes(
                 if fault.column == name and fault.kind in CAUSES:
                     what, repair = CAUSES[fault.kind]
                     text = fault.text + _declared(frame, table.features[name], name, fault.kind)
-                    found.append(Cause(fault.kind, what, text, repair or fault.hint))
+                    hint, _, flags = fault.hint.partition(TO_TRY)
+                    found.append(Cause(fault.kind, what, text, repair or hint.strip(), fault.rows, fault.count, flags))
         out[name] = tuple(sorted(found, key=lambda c: list(CAUSES).index(c.kind)))
     return out
 
@@ -184,11 +182,12 @@ def _label_cause(table: Table, trials: dict[str, Recoding], turned: Sequence[str
     repair += f"{_write(codes, target.levels, 'as')} in the column {target.column}."
     if not codes:
         repair = f"Compare the codes of {target.column} with the study's first: {', '.join(target.levels)}."
-    return Cause("swapped_label", CAUSES["swapped_label"][0], numbers, repair)
+    flags = say_flags(target.column, "label flip", {}, _moves(codes, target.levels)) if codes else ""
+    return Cause("swapped_label", CAUSES["swapped_label"][0], numbers, repair, command=flags)
 
 
 def _code_cause(table: Table, name: str, trial: Recoding | None, trouble: str) -> Cause | None:
-    doubted = trouble in ("reversed", "recoded")
+    doubted = trouble in ("sign", "recoded")
     feature = table.features[name]
     ways = math.lgamma(len(feature.levels or (0, 1)) + 1)  # the best of many gains a little by chance
     if trial is None or trial.gain <= (LIKELY if doubted else CLEAR) + ways:
@@ -200,11 +199,16 @@ def _code_cause(table: Table, name: str, trial: Recoding | None, trouble: str) -
         return Cause("recoded", "low is written as high", f"turned round, {fall}", repair)
     change = _write(trial.codes, feature.levels, "as")
     repair = f"If the code book agrees, write {change} in the column {name}."
-    return Cause("recoded", CAUSES["recoded"][0], f"reading {change}, {fall}", repair)
+    flags = say_flags(name, "recoded", {}, _moves(trial.codes, feature.levels))
+    return Cause("recoded", CAUSES["recoded"][0], f"reading {change}, {fall}", repair, command=flags)
+
+
+def _moves(codes: Sequence[int], levels: Sequence[str]) -> dict[str, str]:
+    return {levels[k]: levels[j] for k, j in enumerate(codes) if k != j}
 
 
 def _write(codes: Sequence[int], levels: Sequence[str], word: str) -> str:
-    moved = [f"{levels[k]} {word} {levels[j]}" for k, j in enumerate(codes) if k != j]
+    moved = [f"{a} {word} {b}" for a, b in _moves(codes, levels).items()]
     return ", ".join(moved[:-1]) + (" and " if len(moved) > 1 else "") + "".join(moved[-1:])
 
 

@@ -1,29 +1,34 @@
-"""Phase C, at the site alone: its own rows behind each mark. Nothing of it leaves.
+"""Phase C, at the site alone: its own rows behind each finding. Nothing of it leaves.
 
-For each finding about this site: its own values by class, in their own unit; what the shared model takes them for
-(readings.py); the likely causes with the numbers behind them, and a repair to try (causes.py). `look` works the facts
-out once; text.py and report/private show them.
+For each finding about this site: its own values by class, in their own unit; the likely cause with the rows behind it,
+and a repair to try (own_rows.py, causes.py); where a method learns private layers, what the shared model takes them for
+(readings.py). `look` works the facts out once; text.py and report/private show them.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
 
 from vitrail.data.encode import Encoder, columns
 from vitrail.data.read import clean
+from vitrail.data.repair_words import COMMAND
 from vitrail.data.schema import Feature, Table
-from vitrail.explain.causes import ASK, Cause, Expects, find_causes
-from vitrail.explain.evidence import LABEL
+from vitrail.explain.causes import Cause, Expects, find_causes
+from vitrail.explain.own_rows import join_causes
 from vitrail.explain.readings import InputLayers, read_levels, read_number
+from vitrail.explain.repair import ASKS
+from vitrail.screen.found import CAUSES, LABEL, Finding
 
 BINS = 40  # at most
 CLASSES = 6  # so many are drawn, the largest
-NO_MARK = "No mark concerns this site: its data fits as well as chance allows."
+NO_MARK = "No finding concerns this site: its data fits as well as chance allows."
+MAY_BE_REAL = "Nothing at this site is likely wrong; where it differs, that may be real."
+NOT_ASKED = "The run did not compare the sites' data, or not this site's: here is only what the file shows."
 NOTHING = "nothing that the file alone shows"
 
 
@@ -44,7 +49,9 @@ class View(NamedTuple):
     kind: str  # numeric, binary, categorical, label
     about: str  # the study's description
     unit: str
-    trouble: str = ""  # the finding's kind; empty where somebody only asked
+    trouble: str = ""  # the finding's cause in words; empty where somebody only asked
+    wrong: bool = False  # likely wrong; else it differs, and may be real
+    brief: bool = False  # it may be real, nothing in the file speaks against that, and nobody asked: told in short
     said: str = ""  # the finding's text
     edges: tuple[float, ...] = ()  # of the bins, when numeric
     levels: tuple[str, ...] = ()
@@ -67,6 +74,11 @@ class View(NamedTuple):
         """The first cause in words."""
         return self.causes[0].what if self.causes else NOTHING if self.trouble else "nothing that stands out"
 
+    @property
+    def judged(self) -> str:
+        """How sure the federation is."""
+        return ("likely wrong" if self.wrong else "differs, and may be real") if self.trouble else ""
+
 
 class Look(NamedTuple):
     """All that a site sees of itself."""
@@ -78,6 +90,22 @@ class Look(NamedTuple):
     same: bool  # these rows are those that the run saw
     views: tuple[View, ...]
     columns: tuple[str, ...]  # what could be looked at
+    command: str = COMMAND  # before a cause's own flags
+    judged: bool = True  # whether the site was compared with the others at all
+    together: str = ""  # the command of all repairs at once, where there are several
+
+    @property
+    def repairs(self) -> int:
+        """How many of the likely wrong columns have a repair."""
+        return sum(v.wrong and bool(v.causes and v.causes[0].command) for v in self.views)
+
+    @property
+    def lead(self) -> str:
+        if any(v.wrong for v in self.views):
+            return f"What is behind the federation's findings about this site, seen in its own {self.rows} rows."
+        if not self.judged:
+            return NOT_ASKED
+        return MAY_BE_REAL if any(v.trouble for v in self.views) else NO_MARK
 
 
 def look(
@@ -85,33 +113,42 @@ def look(
     frame: pd.DataFrame,
     table: Table,
     encoder: Encoder,
-    findings: Sequence[Any] = (),
+    findings: Sequence[Finding] = (),
     asked: Sequence[str] = (),
     *,
     ends: InputLayers | None = None,
     expects: Expects | None = None,
     same: bool = True,
     study: str = "",
+    private: bool = True,
+    judged: bool = True,
 ) -> Look:
-    """`findings` are those about this site; `asked` names further columns, or the target."""
+    """`findings` are those about this site; `asked` names further columns, or the target. `private`: the method learns
+    layers of the site's own, whether or not the others published theirs. `judged`: it was compared with them."""
     rows = clean(frame, table).reset_index(drop=True)  # labels may repeat, positions do not
-    wanted = {f.feature: f for f in findings}
-    names = dict.fromkeys([*wanted, *(LABEL if a in (LABEL, table.target.column) else a for a in asked)])
-    troubles = {name: wanted[name].kind if name in wanted else "" for name in names}
-    causes = find_causes(frame, rows, table, encoder, expects, troubles)
+    wanted = {f.feature: f for f in reversed(findings)}  # of several about one column the first
+    wanted = {f.feature: wanted[f.feature] for f in findings}
+    also = [LABEL if a in (LABEL, table.target.column) else a for a in asked]
+    names = dict.fromkeys([*(n for n, f in wanted.items() if f.wrong), *also, *wanted])
+    kinds = {name: wanted[name].kind if name in wanted else "" for name in names}
+    causes = find_causes(frame, rows, table, encoder, expects, kinds)
     views = []
-    for name, trouble in troubles.items():
-        picture = _label_view(rows, table) if name == LABEL else _view(rows, table, encoder, name, ends)
-        views.append(
-            picture._replace(
-                trouble=trouble,
-                said=wanted[name].text if name in wanted else "",
-                causes=causes[name],
-                ask=ASK.get(trouble, "Ask whoever exported the column how it was measured.") if trouble else "",
+    for name in names:
+        view = _label_view(rows, table) if name == LABEL else _view(rows, table, encoder, name, ends)
+        view = view._replace(causes=causes[name], reading=view.reading if private else "")
+        if found := wanted.get(name):
+            view = view._replace(
+                trouble=CAUSES[found.kind],
+                wrong=found.wrong,
+                said=found.text,
+                causes=join_causes(found, causes[name], frame, table),
+                ask=ASKS[found.kind],
             )
-        )
+            view = view._replace(brief=not (found.wrong or name in also or any(c.command for c in view.causes)))
+        views.append(view)
+    views.sort(key=lambda view: view.brief)  # stable
     offered = (*table.features, table.target.column)
-    return Look(site, study, table.target.column, len(rows), same, tuple(views), offered)
+    return Look(site, study, table.target.column, len(rows), same, tuple(views), offered, judged=judged)
 
 
 def _view(rows: pd.DataFrame, table: Table, encoder: Encoder, name: str, ends: InputLayers | None) -> View:

@@ -13,10 +13,11 @@ from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
+from numpy.typing import NDArray
 
 from vitrail.data.schema import Feature
-from vitrail.explain.evidence import Floats
 
+Floats = NDArray[np.float64]
 OFF = 0.05  # a layer that multiplies by less switches the feature off
 NOBODY = "No other site published its layers, so that there is nothing to hold this against."
 SWITCHED_OFF = "The other sites' layers all but switch this column off: no value of theirs would be read like these."

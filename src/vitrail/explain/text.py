@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from vitrail.data.read import name_rows
 from vitrail.explain.album import Album
 from vitrail.explain.album import to_text as album_text
-from vitrail.explain.look import NO_MARK, Look, View
+from vitrail.explain.causes import Cause
+from vitrail.explain.look import Look, View
 
 BARS = "▁▂▃▄▅▆▇█"
 
@@ -18,20 +20,35 @@ def to_text(told: Look | Album) -> str:
     lines = [f"This stays at {told.site}.", ""]
     if not told.same:
         lines += ["These rows are not those that the run saw: what follows mixes the two.", ""]
-    if not any(v.trouble for v in told.views):
-        lines += [f"{NO_MARK} Any column can be looked at: --feature NAME.", ""]
+    if not any(v.wrong for v in told.views):
+        lines += [f"{told.lead} Any column can be looked at: --feature NAME.", ""]
     for view in told.views:
-        lines.append(f"{view.name}: {view.trouble}" if view.trouble else view.name)
+        if view.brief:
+            continue
+        lines.append(f"{view.name}: {view.judged}: {view.trouble}" if view.trouble else view.name)
         lines += [f"  {view.said}"] if view.said else []
         lines += [f"  {line}" for line in _bars_in_text(view)]
         lines += [f"  {view.reading}"] if view.reading else []
         for i, cause in enumerate(view.causes):
-            lines.append(f"  {view.rank(i)}: {cause.what}: {cause.numbers}.")
-            lines.append(f"    To try: {cause.repair}")
+            lines.append(f"  {view.rank(i)}: {cause.what}: {cause.numbers}. {rows_of(cause)}".rstrip())
+            lines.append(f"    To do: {cause.repair}")
+            lines += [f"    To try: {told.command} {cause.command}"] if cause.command else []
         lines += [] if view.causes else [f"  {view.rank(0)}: {view.verdict}."]
         lines += [f"    To ask: {view.ask}"] if view.ask and not view.causes else []
         lines.append("")
+    if told.repairs > 1 and told.together:
+        lines += [f"All repairs at once: {told.together}", ""]
+    if brief := [view.name for view in told.views if view.brief]:
+        lines += ["Differs, and may be real (look at one: --feature NAME):", f"  {', '.join(brief)}"]
     return "\n".join(lines).rstrip()
+
+
+def rows_of(cause: Cause) -> str:
+    """Which rows of the file these are, as examples."""
+    if not cause.rows:
+        return ""
+    more = cause.count - len(cause.rows)
+    return f"{name_rows(cause.rows).capitalize()}{f' and {more} more' if more > 0 else ''}."
 
 
 def _bars_in_text(view: View) -> Iterable[str]:

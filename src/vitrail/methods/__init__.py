@@ -14,6 +14,7 @@ from typing import Any, get_args, get_origin, get_type_hints
 from vitrail.core.exchange import Method
 from vitrail.core.problems import Problem, VitrailError, nearest
 from vitrail.core.toml import read_value
+from vitrail.methods.agreed_mix import AgreedMix
 from vitrail.methods.apfl import APFL
 from vitrail.methods.apple import APPLE
 from vitrail.methods.centralized import Centralized
@@ -93,6 +94,7 @@ TABLE = _Methods(
         "cfl": CFL,
         "ripfl": RIPFL,
         "centres": Centres,
+        "agreed_mix": AgreedMix,
         "indisco": InDISCO,
         "indisco_central": InDISCOCentral,
     }

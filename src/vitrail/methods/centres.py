@@ -35,12 +35,11 @@ from torch import Tensor
 
 from vitrail.core.exchange import Exchange, Method, Roster, Rows, Stage, training
 from vitrail.core.facts import ALONE, ALONE_LEFT_OUT, GROUP, LEFT_OUT, OWN, SHARED, Facts
-from vitrail.core.random import mixed
 from vitrail.core.rules import Rule
 from vitrail.core.task import Batch, Task, carried
 from vitrail.core.tensors import Params, blended, copied, less, moved, scaled, to_all
-from vitrail.methods.choice import Choose, Coord, State, centres_of, lot_of
-from vitrail.methods.copies import apart, copies, flat, joined, last, picked, repeated
+from vitrail.methods.choice import Choose, Coord, State, centres_of
+from vitrail.methods.copies import apart, copies, flat, fold_of, joined, last, lot_of, picked, repeated
 from vitrail.methods.fedavg import Averages, Shared
 from vitrail.methods.parts import Reveal
 
@@ -66,6 +65,7 @@ class Centres(Method[State, Coord, Work, Down, Up]):
     title: ClassVar[str] = "Centres"
     name: ClassVar[str] = "all sites"
     sees = "sum"
+    counts: ClassVar[frozenset[str]] = frozenset({"weight"})
     places: ClassVar[bool] = True
     told: ClassVar[frozenset[str]] = frozenset({"groups", "group", "losses", "alone", "loss"})
     groups: int = 3
@@ -183,15 +183,16 @@ class Centres(Method[State, Coord, Work, Down, Up]):
             own["head.bias"] = own["head.bias"] + (1 - state.alpha)[:, None] * state.constant
         return {OWN: own, SHARED: state.shared, ALONE: alone}
 
+    def knows(self, state: State) -> dict[str, Tensor]:
+        return {LEFT_OUT: state.loss, ALONE_LEFT_OUT: state.alone}
+
     def predict(self, task: Task, state: State, x: Tensor) -> Tensor:
         mine, theirs = task.output(last(state.own), x), task.output(state.params, x) + state.constant[:, None]
         a = state.alpha[:, None, None]  # at the ends the other is not looked at, whatever became of it
         return torch.where(a == 0, theirs, torch.where(a == 1, mine, torch.lerp(theirs, mine, a)))
 
     def fold(self, batch: Batch, lot: Tensor) -> Tensor:
-        """[site, row]: by lot, from the place of the row."""
-        assert batch.at is not None
-        return mixed(lot[:, None], batch.at + 1) % self.folds
+        return fold_of(batch, lot, self.folds)
 
     def counted(self, batch: Batch, lot: Tensor) -> Tensor:
         """[site, version, row, 1]: a row counts in every version but that without its fold."""
@@ -234,6 +235,7 @@ class Split(Exchange[State, Coord, Hand, Centred, Blocks]):
 
     name: ClassVar[str] = "groups"
     sees = "sum"
+    counts: ClassVar[frozenset[str]] = frozenset({"weight"})
     places: ClassVar[bool] = True
     unsure: ClassVar[frozenset[str]] = frozenset({"fit"})
     settles: ClassVar[frozenset[str]] = frozenset({"params"})

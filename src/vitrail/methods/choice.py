@@ -16,7 +16,7 @@ from vitrail.core.random import mixed
 from vitrail.core.rules import Rule
 from vitrail.core.task import Batch, Task
 from vitrail.core.tensors import Params, to_all
-from vitrail.methods.copies import copies, fitted, flat, last, loss, mix, picked
+from vitrail.methods.copies import copies, fitted, flat, last, loss, lot_of, mix, picked
 
 if TYPE_CHECKING:
     from vitrail.methods.centres import Centres
@@ -69,6 +69,7 @@ class Choose(Exchange[State, Coord, Offer, Offer, Costs]):
 
     sees = "sum"
     trains: ClassVar[bool] = False
+    counts: ClassVar[frozenset[str]] = frozenset({"rows"})
     unsure: ClassVar[frozenset[str]] = frozenset({"costs"})
     of: Centres
 
@@ -177,8 +178,3 @@ def centres_of(coord: Coord, roster: Roster) -> Params:
             length = math.prod(v.shape[3:-1]) ** 0.5
             out[k] += (JITTER / length * (numbers.to(v.dtype) / 2**63)).view(v.shape[1:])
     return out
-
-
-def lot_of(roster: Roster) -> Tensor:
-    """The same for all sites: rows of the same place are in the same fold."""
-    return roster.seeds.sum().expand(len(roster.names))

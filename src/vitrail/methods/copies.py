@@ -8,6 +8,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from vitrail.core.exchange import Roster
+from vitrail.core.random import mixed
 from vitrail.core.task import Batch, Out, Task
 from vitrail.core.tensors import Params, tmap
 
@@ -43,6 +45,17 @@ def copies(batch: Batch, w: Tensor) -> Batch:
         return t[:, None].expand(-1, w.shape[1], *t.shape[1:]).contiguous().flatten(0, 1)
 
     return Batch(wide(batch.x), wide(batch.y), w.flatten(0, 1), tuple(wide(k) for k in batch.keep))
+
+
+def lot_of(roster: Roster) -> Tensor:
+    """The same for all sites: rows of the same place are in the same fold."""
+    return roster.seeds.sum().expand(len(roster.names))
+
+
+def fold_of(batch: Batch, lot: Tensor, folds: int) -> Tensor:
+    """[site, row]: by lot, from the place of the row."""
+    assert batch.at is not None
+    return mixed(lot[:, None], batch.at + 1) % folds
 
 
 def picked(tensor: Tensor, place: Tensor, axis: int = 3) -> Tensor:

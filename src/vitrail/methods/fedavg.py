@@ -48,6 +48,7 @@ class Averages:
     """The coordinator's half, for every method whose coordinator averages models."""
 
     sees: ClassVar[Literal["sum", "each"]] = "sum"
+    counts: ClassVar[frozenset[str]] = frozenset({"weight"})
     personal: ClassVar[tuple[str, ...]] = ()  # parameter groups that stay at the site
     weights: Literal["uniform", "rows"] = "uniform"
     invited: int | None = None

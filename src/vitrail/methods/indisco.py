@@ -90,6 +90,7 @@ class Work(NamedTuple):
 class InDISCO(Method[State, Coord, Work, Shared, Any]):
     title: ClassVar[str] = "inDISCO"
     sees: ClassVar[Literal["sum", "each"]] = "each"  # of models that go round; while training the sum (Joint)
+    counts: ClassVar[frozenset[str]] = frozenset({"weight"})
     needs: ClassVar[str] = "prototypes"
     still: ClassVar[tuple[str, ...]] = ()  # groups that do not move
     lr: float | None = 3e-3

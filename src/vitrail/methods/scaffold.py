@@ -51,6 +51,7 @@ class Work(NamedTuple):
 class Scaffold(Method[State, Coord, Work, Coord, Up]):
     title: ClassVar[str] = "SCAFFOLD"
     sees = "sum"
+    counts: ClassVar[frozenset[str]] = frozenset({"answers"})
     told: ClassVar[frozenset[str]] = frozenset({"control"})  # from zero, so that its changes add up to it
     momentum: float | None = 0.0
     server_lr: float = 1.0

@@ -180,16 +180,31 @@ class MLP:
         if step:
             add_({k: v for k, v in params.items() if k not in done}, into)
 
+    def row_norms(self, params: Params, tape: Tape, slope: Tensor) -> Tensor:
+        """[site, row]: how long each row's gradient is. That of a linear layer is an outer product, whose length is the
+        product of two."""
+        rescale = 1 / (1 - self.dropout) if tape.keep else 1.0
+        total = torch.zeros_like(slope[..., 0])
+        if self.affine_out != "no":
+            stretch = (tape.z + params["output.shift"].unsqueeze(1)) * slope
+            slope = slope * params["output.scale"].unsqueeze(1)
+            total = total + slope.square().sum(2)
+            total = total + (stretch.sum(2).square() if self.affine_out == "scalar" else stretch.square().sum(2))
+        for i in reversed(range(len(self.layers))):
+            h = tape.inputs[i]
+            total = total + (rescale**2 * h.square().sum(2) + 1) * slope.square().sum(2)
+            back = params[f"{self.layers[i]}.weight"].transpose(1, 2)
+            if i > 0:
+                slope = through_tanh(rescale * slope @ back, h, tape.keep[i] if tape.keep else None)
+            elif self.affine_in:
+                before = rescale * slope @ back
+                if tape.keep:
+                    dropped_(before, tape.keep[0])
+                total = total + (before * params["input.scale"].unsqueeze(1)).square().sum(2)
+                total = total + (before * (tape.x + params["input.shift"].unsqueeze(1))).square().sum(2)
+        return total.sqrt()
+
 
 @cache
 def _ones(sites: int, rows: int, dtype: torch.dtype, device: torch.device) -> Tensor:
     return torch.ones(sites, 1, rows, dtype=dtype, device=device)
-
-
-def replaced(net: MLP, params: Params, x: Tensor, columns: list[int], values: Tensor) -> Tensor:
-    """[column, row, output]: one site's scores of x [row, column] with each of these columns replaced in turn."""
-    w, b = params[f"{net.layers[0]}.weight"][0], params[f"{net.layers[0]}.bias"][0]
-    h = (x @ w + b) + (values - x[:, columns]).T[:, :, None] * w[columns][:, None, :]
-    for name in net.layers[1:]:
-        h = h.tanh() @ params[f"{name}.weight"][0] + params[f"{name}.bias"][0]
-    return h

@@ -14,8 +14,10 @@ from vitrail.methods import TABLE, build, name_of
 from vitrail.report.page import Page, render
 from vitrail.runs.newcomer import gains
 from vitrail.runs.run import Run
+from vitrail.runs.screened import unscreened
 from vitrail.runs.setup import wire_lines
-from vitrail.studies.compare import Comparison, load_comparison
+from vitrail.studies.compare import load_comparison
+from vitrail.studies.comparison import Comparison
 from vitrail.study import LOWER_IS_BETTER, Study
 
 
@@ -51,11 +53,19 @@ def page_of(source: Run | Comparison) -> Page:
     study, kept = whole.study, bool(whole.info.get("keep_updates"))
     late = [] if run is None else run.info.get("newcomers", [])
     notes = [f"Scores are of each site's own model on {study.row_word}s of that site that no training saw."]
+    if len(whole.spread):
+        notes = [
+            f"Scores are of each site's own {study.row_word}s, each judged by a model that was not trained on it: "
+            f"all are held out in turn, at every site at once."
+        ]
     notes[:0] = [said for name, said in ATTRIBUTIONS.items() if study.name.startswith(name)]
     notes += [_newcomer_note(run, name) for name in late if run]
     if kept:
         notes.append("This run kept its updates: the coordinator saw each site's own report of each round.")
-    wire = pd.concat([_wire(study, m, len(whole.sites), kept) for m in whole.methods], ignore_index=True)
+    asked = study if run is not None and run.screening else unscreened(study)  # of many runs it is no part of any
+    wire = pd.concat([_wire(asked, m, len(whole.sites), kept) for m in whole.methods], ignore_index=True)
+    if whole.screening is None and not study.images and not study.screen.ask:
+        notes.append("The study asks for no screening (screen.ask = false): whose data does not fit is not told.")
     here = [m for m in TABLE if m in whole.methods]  # in the order of the table of methods
     return Page(
         title=study.name,
@@ -77,9 +87,12 @@ def page_of(source: Run | Comparison) -> Page:
         wire=wire,
         sites=whole.sites,
         notes=notes,
+        chance=whole.chance.groupby(["site", "metric"], sort=False)["value"].mean().reset_index(),
+        folds=whole.spread,
         row_word=study.row_word,
         newcomers=late,
         run=run,
+        screening=whole.screening,
     )
 
 
@@ -95,7 +108,7 @@ def _about(whole: Comparison, run: Run | None) -> list[tuple[str, str]]:
     about = [
         ("Study", whole.study.name),
         ("Methods", ", ".join(TABLE[m].title for m in whole.methods)),
-        ("Seeds", ", ".join(map(str, whole.seeds))),
+        ("Seeds", ", ".join(map(str, whole.seeds)) + _cut(whole)),
         ("Rounds", f"{training.rounds}, with {training.epochs} local epoch(s) each, batches of {training.batch}"),
         ("Network", f"{network.kind}{layers}"),
         ("Pictures", images.words) if images else ("Standardised", whole.study.standardise),
@@ -108,15 +121,22 @@ def _about(whole: Comparison, run: Run | None) -> list[tuple[str, str]]:
     return about
 
 
+def _cut(whole: Comparison) -> str:
+    """How rows were held out, and whether it ended early."""
+    if whole.spread.empty:
+        return ""
+    early = "; more were not needed, since every site's answer was clear" if whole.look[0] < whole.look[1] else ""
+    return f"; {int(whole.spread['fold'].max()) + 1} folds each{early}"
+
+
 def _newcomer_note(run: Run, name: str) -> str:
     rows, metric = gains(run), run.study.metrics[0]
     before, after = rows[(rows.site == name) & (rows.metric == metric)][["before", "after"]].to_numpy()[0]
     return (
         f"{name} came after training: the shared model stood still and only {name}'s private layers were fitted. "
         f"Its {metric.replace('_', ' ')} was {before:.3f} with the shared model and the others' mean layers, and is "
-        f"{after:.3f} with its own. No test of its data was made: that needs what the other sites say of their "
-        f"{run.study.row_word}s, which a run does not keep. The paper's marks are over the layers of all who "
-        "published, its own among them."
+        f"{after:.3f} with its own. Its data was not screened: sites are, together, before the first round. "
+        "The paper's marks are over the layers of all who published, its own among them."
     )
 
 
@@ -131,7 +151,7 @@ def _comparison_of(run: Run) -> Comparison:
     """A run as a comparison of one."""
     name = name_of(run.method)
     scores = [run.scores(split).assign(method=name, seed=run.seed, split=split) for split in ("test", "train")]
-    curves = run.curve().assign(method=name, seed=run.seed)
+    curves, chance = run.curve().assign(method=name, seed=run.seed), run.chance().assign(seed=run.seed)
     info: dict[str, Any] = json.loads(json.dumps(run.info))
     return Comparison(
         run.study,
@@ -142,4 +162,6 @@ def _comparison_of(run: Run) -> Comparison:
         run.ledger.assign(method=name),
         run.sizes,
         info,
+        chance,
+        run.screening,
     )

@@ -130,10 +130,33 @@ def _groups(found: Choice) -> list[Markup]:
 
 
 def _lines(found: Choice, width: int) -> Markup:
-    """Loss per row over the share of the group: a line for each number of groups, with constants and without."""
+    """A line for each number of groups, with constants and without."""
+    known = [(k, b) for k, b in np.ndindex(found.costs.shape[:2])]
+    lines = [
+        Line(
+            _alternative(k + 1, bool(b)),
+            found.costs[k, b],
+            f"{draw.colour(k)}{' again' if b else ''}",
+            (k + 1, bool(b)) == (found.groups, found.constants),
+        )
+        for k, b in known
+    ]
+    return cost_lines(width, found.tried, lines, (found.own, found.cost), "the model of the group")
+
+
+class Line(NamedTuple):
+    """What an alternative costs, for each share of one's own model."""
+
+    words: str
+    costs: np.ndarray
+    kind: str
+    chosen: bool
+
+
+def cost_lines(width: int, tried: list[float], lines: list[Line], choice: tuple[float, float], shared: str) -> Markup:
+    """Loss per row over the share of what is `shared`, from alone to that only; a dot at the choice."""
     narrow = draw.is_narrow(width)
-    finite = found.costs[np.isfinite(found.costs)]
-    low, high = draw.domain(finite.tolist())
+    low, high = draw.domain([float(c) for line in lines for c in line.costs if np.isfinite(c)])
     left, right = 46.0, width - (8.0 if narrow else 230.0)
     top, bottom = draw.ABOVE, draw.ABOVE + 220.0
     x, y = draw.Scale(0.0, 1.0, left, right), draw.Scale(low, high, bottom, top)
@@ -141,23 +164,19 @@ def _lines(found: Choice, width: int) -> Markup:
     parts += draw.axis_left(x, y, draw.written(draw.ticks(low, high, 5)))
     for part in (0.0, 0.5, 1.0):
         parts.append(draw.text(x(part), bottom + 16, share(part), "tick", "middle"))
-    parts.append(
-        draw.text(x.middle, bottom + 33, "share of the model of the group (the rest: one's own)", "axis", "middle")
-    )
-    known = [(k, b) for k, b in np.ndindex(found.costs.shape[:2]) if np.isfinite(found.costs[k, b]).all()]
-    places = draw.place_labels([y(found.costs[k, b, 0]) for k, b in known], 14, top, bottom)
+    parts.append(draw.text(x.middle, bottom + 33, f"share of {shared} (the rest: one's own)", "axis", "middle"))
+    known = [line for line in lines if np.isfinite(line.costs).all()]
+    places = draw.place_labels([y(line.costs[0]) for line in known], 14, top, bottom)
     said = []
-    for (k, b), place in zip(known, places, strict=True):
-        points = [(x(1 - a), y(v)) for a, v in zip(found.tried, found.costs[k, b], strict=True)]
-        words, is_it = _alternative(k + 1, bool(b)), (k + 1, bool(b)) == (found.groups, found.constants)
-        said.append(f"{words}: lowest {number(float(found.costs[k, b].min()), 4)}")
+    for line, place in zip(known, places, strict=True):
+        points = [(x(1 - a), y(v)) for a, v in zip(tried, line.costs, strict=True)]
+        said.append(f"{line.words}: lowest {number(float(line.costs.min()), 4)}")
         drawn = [draw.tip(said[-1]), draw.path(points, kind="line")]
         if not narrow:
             leader = [points[0], (right + 8, place), (right + 14, place)]
-            drawn += [draw.path(leader, kind="leader"), draw.text(right + 17, place + 4, words, "label")]
-        kind = f"series {'strong ' if is_it else ''}{draw.colour(k)}{' again' if b else ''}"
-        parts.append(draw.tag("g", *drawn, class_=kind))
-    at = (x(1 - found.own), y(found.cost))
-    mark = draw.tag("circle", draw.tip(f"the choice: {number(found.cost, 4)}"), cx=at[0], cy=at[1], r=6, class_="dot")
+            drawn += [draw.path(leader, kind="leader"), draw.text(right + 17, place + 4, line.words, "label")]
+        parts.append(draw.tag("g", *drawn, class_=f"series {'strong ' if line.chosen else ''}{line.kind}"))
+    own, cost = choice
+    mark = draw.tag("circle", draw.tip(f"the choice: {number(cost, 4)}"), cx=x(1 - own), cy=y(cost), r=6, class_="dot")
     parts.append(draw.tag("g", mark, class_="verdict gain"))
     return draw.plot(width, bottom + 40, "What each alternative would have cost", "; ".join(said) + ".", parts)

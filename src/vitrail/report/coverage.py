@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Container, Hashable, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
 import pandas as pd
@@ -12,11 +13,14 @@ from vitrail.core.losses import Doubts
 from vitrail.core.metrics import FEWEST, SUREST
 from vitrail.explain.coverage import HANDED, Gain, gain, kept_share, together
 from vitrail.report import draw
-from vitrail.report.words import listed, name, number, percent, several, shorten_all, signed
+from vitrail.report.draw import line
+from vitrail.report.figures import marked
+from vitrail.report.words import SAME, listed, name, number, percent, several, shorten_all, signed
 from vitrail.runs.run import Run
 from vitrail.runs.setup import COVERAGE, loss_of
 
 ALL = "all sites"
+NONE: Mapping[str, float] = MappingProxyType({})
 APART = 6  # so many sites are told apart by colour and name
 
 
@@ -27,7 +31,9 @@ def is_told(run: Run) -> bool:
     return bool(told["value"].notna().any())
 
 
-def contents(run: Run) -> dict[str, Any]:
+def contents(run: Run, chance: Mapping[str, float] = NONE, few: Container[str] = ()) -> dict[str, Any]:
+    """What the template is given; `chance`: site -> share of its hold-out cases in the most common class. Sites of
+    `few` stand on few rows."""
     table, curves = run.uncertainty(), run.coverage()
     share = kept_share(curves)
     gains = {site: gain(curve, share) for site, curve in curves.groupby("site", sort=False)}
@@ -36,13 +42,20 @@ def contents(run: Run) -> dict[str, Any]:
     whole, loss = gain(pooled, share), loss_of(run.study)
     assert whole is not None
     assert isinstance(loss, Doubts)
+    counts = {s: g.rows for s, g in known.items() if s in chance}
+    same = (
+        sum(chance[s] * n for s, n in counts.items()) / sum(counts.values())
+        if counts and len(counts) == len(known)
+        else None
+    )
     return {
         "sentences": [_whole(whole, len(known), HANDED[share]), *_sites(known)],
         "handed": HANDED[share],
         "means": loss.doubt_means,
         "auroc": float(table["auroc"].mean()),
-        "figure": draw.twice(lambda width: _figure(curves, pooled, list(known), width)),
-        "rows": [_row(r, known.get(r["site"])) for r in table.to_dict("records")],
+        "figure": draw.twice(lambda width: _figure(curves, pooled, list(known), same, width)),
+        "rows": [_row(r, known.get(r["site"]), chance, few) for r in table.to_dict("records")],
+        "same": same,
         "out": listed([s for s in table.site if s not in known]),
         "fewest": FEWEST,
         "many": len(known) > 1,
@@ -69,14 +82,15 @@ def _whole(found: Gain, sites: int, handed: str) -> Markup:
     return Markup(text).format(name(percent(found.after)), percent(found.before), *_points(found)) + counted
 
 
-def _row(told: dict[Hashable, Any], found: Gain | None) -> list[str]:
+def _row(told: dict[Hashable, Any], found: Gain | None, chance: Mapping[str, float], few: Container[str]) -> list[str]:
     """A site's row in the table."""
     numbers = [number(told[k], 2) for k in ("doubt", "auroc")]
     shares = [percent(told[k]) for k in ("accuracy", "accuracy_kept")]
     return [
-        told["site"],
+        marked(told["site"], few),
         str(told["rows"]),
         *numbers,
+        percent(chance[told["site"]]) if told["site"] in chance else "",
         *shares,
         "{} ({} to {})".format(*_points(found)) if found else "",
     ]
@@ -98,8 +112,9 @@ def _sites(gains: dict[str, Gain]) -> list[Markup]:
     return [Markup("The gain is largest at {} and smallest at {}.{}").format(*told, more)]
 
 
-def _figure(curves: pd.DataFrame, pooled: pd.DataFrame, sites: Sequence[str], width: int) -> Markup:
-    """A line for each site, all of them together on top with its interval; the surest cases on the left."""
+def _figure(curves: pd.DataFrame, pooled: pd.DataFrame, sites: Sequence[str], same: float | None, width: int) -> Markup:
+    """A line for each site, all of them together on top with its interval; the surest cases on the left.
+    Dashed: `same`, what always giving the most common answer comes to over all cases."""
     narrow, few = draw.is_narrow(width), len(sites) <= APART
     short = shorten_all(sites, 14 if narrow else 24)
     series = []
@@ -110,16 +125,24 @@ def _figure(curves: pd.DataFrame, pooled: pd.DataFrame, sites: Sequence[str], wi
     title, label = (ALL, ALL) if len(sites) > 1 else (sites[0], short[sites[0]])
     low, high = ((100 * pooled[end]).tolist() for end in ("low", "high"))
     series.append(_series(title, label, "series strong m6", pooled)._replace(band=(low, high)))
-    left, top, room = 40.0, draw.ABOVE, max(len(s.label) for s in series)
+    level = None if same is None else 100 * same
+    left, top, room = 40.0, draw.ABOVE + 18 * (level is not None), max(len(s.label) for s in series)
     bottom = top + (190.0 if narrow else 230.0)
     x = draw.Scale(10, 100, left, width - 22 - 6.6 * room)
-    y = draw.Scale(*draw.domain([v for s in series for v in s.y] + low + high), bottom, top)
+    y = draw.Scale(
+        *draw.domain([v for s in series for v in s.y] + low + high + [level] * (level is not None)), bottom, top
+    )
     axis = "share that the model answers (%)" if narrow else "share of the cases that the model answers itself (%)"
     parts = [draw.text(0, 12, "right answers among them (%)", "axis")]
     parts += draw.axis_left(x, y, draw.written(draw.ticks(y.low, y.high, 5)))
     parts += draw.axis_below(x, range(10, 101, 30 if narrow else 10), top, bottom, axis, number)
+    if level is not None:
+        words = f"{SAME}, over all cases"
+        parts += [line(x.start, y(level), x.end, y(level), "level"), line(0, 26, 26, 26, "level key")]
+        parts.append(draw.text(32, 30, f"{words}: {number(level, 1)} %", "label level"))
     parts += draw.lines(series, x, y)
     said = "; ".join(s.said for s in series if s.label)
+    said += "" if level is None else f"; {SAME}: {number(level, 1)} %"
     return draw.plot(width, bottom + 40, "Right answers against the share that the model answers", f"{said}.", parts)
 
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -13,8 +14,9 @@ from markupsafe import Markup
 
 from vitrail.explain.doubt import Choice, Correlation, Doubt, rank_correlation
 from vitrail.report import draw
-from vitrail.report.words import Interval, listed, name, number, several, shorten_all, spoken
+from vitrail.report.words import SAME, Interval, listed, name, number, several, shorten_all, spoken
 
+NONE: Mapping[str, float] = MappingProxyType({})
 NAMED = 12  # sites whose names a figure has room for; of more, those at the ends
 SPANS = {True: 30, False: 75}  # of rounds in the strip, on a telephone and else
 
@@ -47,13 +49,16 @@ def against(doubt: Doubt, curve: pd.DataFrame) -> Both:
     return Both(doubt.sites, np.array(at), unsure.loc[at].to_numpy(float), score.loc[at].to_numpy(float))
 
 
-def contents(doubt: Doubt, curve: pd.DataFrame, words: str, lower: bool) -> dict[str, Any]:
-    """What the template is given; `words` of the metric, of which less is better where `lower`."""
+def contents(
+    doubt: Doubt, curve: pd.DataFrame, words: str, lower: bool, chance: Mapping[str, float] = NONE
+) -> dict[str, Any]:
+    """What the template is given; `words` of the metric, of which less is better where `lower`. `chance`: site -> of
+    always the same answer."""
     both = against(doubt, curve)
     scored = len(both.rounds) > 0 and bool(both.dots())
     return {
         "said": _said(both, words, lower) if scored else [],
-        "scatter": draw.twice(partial(_scatter, both, words)) if scored else Markup(),
+        "scatter": draw.twice(partial(_scatter, both, words, chance)) if scored else Markup(),
         "rounds": draw.twice(partial(_rounds, doubt, both, words)),
         "last": int(both.rounds[-1]) if scored else 0,
         "words": words,
@@ -87,8 +92,8 @@ def _said(both: Both, words: str, lower: bool) -> list[Markup]:
     return [Markup("{} {}").format(head, rest), Markup("Surest is {} ({}), least sure {} ({}).").format(*ends)]
 
 
-def _scatter(both: Both, words: str, width: int) -> Markup:
-    """A dot for each site: uncertainty across, score up."""
+def _scatter(both: Both, words: str, chance: Mapping[str, float], width: int) -> Markup:
+    """A dot for each site: uncertainty across, score up; level with it, dashed, always the same answer."""
     narrow, top, dots = draw.is_narrow(width), draw.ABOVE, both.dots()
     short = shorten_all([site for site, *_ in dots], 14 if narrow else 24)
     shown = set(short) if len(dots) <= NAMED else _ends(dots)
@@ -96,12 +101,16 @@ def _scatter(both: Both, words: str, width: int) -> Markup:
     low, high = draw.domain(unsure for _, unsure, _ in dots)
     bottom = top + (230.0 if narrow else 290.0)
     x = draw.Scale(low, high, 36, width - room)
-    y = draw.Scale(*draw.domain(score for *_, score in dots), bottom, top)
+    same = {site: chance.get(site, math.nan) for site, *_ in dots}
+    y = draw.Scale(*draw.domain([*(score for *_, score in dots), *same.values()]), bottom, top)
     parts = [draw.text(0, top - 12, words, "axis")]
     parts += draw.axis_below(x, draw.ticks(low, high, 4 if narrow else 7), top, bottom, "uncertainty", number)
     parts += draw.axis_left(x, y, draw.written(draw.ticks(y.low, y.high, 5)))
     for site, unsure, score in dots:
         told = f"{site}: uncertainty {number(unsure)}, {words} {number(score)}"
+        if math.isfinite(same[site]):
+            level = draw.line(x(unsure) - 7, y(same[site]), x(unsure) + 7, y(same[site]), "level short")
+            parts.append(draw.tag("g", draw.tip(f"{site}, {SAME}: {number(same[site])}"), level))
         parts.append(draw.tag("circle", draw.tip(told), cx=x(unsure), cy=y(score), r=5, class_="of-own"))
     places = {site: (x(unsure), y(score)) for site, unsure, score in dots}
     parts += [

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Container, Mapping, Sequence
+from types import MappingProxyType
 from typing import NamedTuple
 
 import numpy as np
@@ -11,7 +12,18 @@ import pandas as pd
 from markupsafe import Markup
 
 from vitrail.report import draw
-from vitrail.report.words import ANSWERS, VERDICT_CLASS, Interval, number, shorten, shorten_all, signed, spoken
+from vitrail.report.words import (
+    ANSWERS,
+    FEW_MARK,
+    SAME,
+    VERDICT_CLASS,
+    Interval,
+    number,
+    shorten,
+    shorten_all,
+    signed,
+    spoken,
+)
 
 PANELS = 12  # learning curves are drawn for so many sites
 
@@ -32,7 +44,8 @@ class Gain(NamedTuple):
     site: str
     method: str
     gain: Interval
-    verdict: str  # yes, no, cannot tell
+    verdict: str  # yes, no, no harm, cannot tell
+    harm: float = 0.0  # what may be lost without harm
 
 
 # figure 1: learning curves
@@ -45,8 +58,11 @@ def curves_figure(
     yardsticks: Sequence[str],
     axis: str,
     banded: Sequence[str],
+    chance: Mapping[str, float] = MappingProxyType({}),
+    few: Mapping[str, str] = MappingProxyType({}),
 ) -> Markup:
     """One panel per site, in the order given; a line per method, labelled where it ends; axes are shared.
+    Dashed: what always giving the same answer comes to at the site. Those of `few` stand on few rows.
 
     `curves`: method, seed, round, site, value. The methods in `banded` get a stronger line and the spread
     over seeds; nine bands over one another would show nothing.
@@ -57,7 +73,8 @@ def curves_figure(
     values = curves.groupby(["site", "method", "round"], sort=True)["value"].agg(["mean", "min", "max"])
     classes = method_classes(titles, yardsticks)
     bands = values[values.index.get_level_values("method").isin(list(banded))]
-    low, high = draw.domain([*values["mean"], *bands["min"], *bands["max"]])
+    levels = {site: chance[site] for site in sites if math.isfinite(chance.get(site, math.nan))}
+    low, high = draw.domain([*values["mean"], *bands["min"], *bands["max"], *levels.values()])
     ends = float(curves["round"].min()), float(curves["round"].max())
     panels = []
     for site in (s for s in sites if s in values.index.get_level_values("site")):
@@ -66,9 +83,19 @@ def curves_figure(
         series = [
             _series(site, titles[m], pd.DataFrame(here.loc[m]), classes[m], m in banded) for m in titles if m in there
         ]
-        svg = _curves(site, draw.Panel(axis, series, low, high), ends)
-        panels.append(draw.tag("div", draw.tag("h3", site), svg, class_="panel"))
+        level = (SAME, levels[site]) if site in levels else None
+        svg = _curves(site, draw.Panel(axis, series, low, high, level), ends)
+        panels.append(draw.tag("div", draw.tag("h3", marked(site, few), *_told(site, few)), svg, class_="panel"))
     return draw.tag("div", *panels, class_="panels")
+
+
+def marked(site: str, few: Container[str], short: str = "") -> str:
+    """The name, or its short form, with the mark of those that stand on few rows."""
+    return f"{short or site}{f' {FEW_MARK}' if site in few else ''}"
+
+
+def _told(site: str, few: Mapping[str, str]) -> list[Markup]:
+    return [draw.tag("small", f"few hold-out rows: {few[site]}")] if site in few else []
 
 
 def method_classes(titles: dict[str, str], yardsticks: Sequence[str]) -> dict[str, str]:
@@ -92,30 +119,35 @@ def _series(site: str, title: str, frame: pd.DataFrame, kind: str, banded: bool)
 def _curves(site: str, panel: draw.Panel, ends: tuple[float, float]) -> Markup:
     width = 350.0
     right = width - 24 - 6.5 * max(len(s.label) for s in panel.series)
-    bottom = draw.ABOVE + max(150.0, 13.0 * len(panel.series))
+    bottom = panel.head + max(150.0, 13.0 * len(panel.series))
     x = draw.Scale(*(ends if ends[1] > ends[0] else (ends[0] - 1, ends[0] + 1)), 34.0, right)
-    parts = draw.panel_parts(panel, x, draw.ABOVE, bottom, ends, 2)
+    parts = draw.panel_parts(panel, x, panel.head, bottom, ends, 2)
     parts.append(draw.text(x.middle, bottom + 31, "round", "axis", "middle"))
     named = [s._replace(name=s.name.removesuffix(f", {site}")) for s in panel.series]
     desc = f"{panel.axis} at {site} after the last round: {draw.last_values(named)}."
+    desc += f" {panel.level[0]}: {number(panel.level[1])}." if panel.level else ""
     return draw.plot(width, bottom + 38, f"Learning curves at {site}", desc, parts, "plot")
 
 
 # figure 2: spread over sites
 
 
-def spread_figure(rows: Sequence[Spread], axis: str, lower_is_better: bool) -> Markup:
-    """One row per method, a dot per site, the worst site named; rows in the order given."""
+def spread_figure(
+    rows: Sequence[Spread], axis: str, lower_is_better: bool, few: Mapping[str, str] = MappingProxyType({})
+) -> Markup:
+    """One row per method, a dot per site, the worst site named; rows in the order given. Hollow dots: sites of `few`,
+    which stand on few rows."""
     rows = [r for r in rows if r.dots]
-    return draw.twice(lambda width: _spread(rows, axis, lower_is_better, width)) if rows else Markup()
+    return draw.twice(lambda width: _spread(rows, axis, lower_is_better, few, width)) if rows else Markup()
 
 
-def _spread(rows: Sequence[Spread], axis: str, lower_is_better: bool, width: int) -> Markup:
+def _spread(rows: Sequence[Spread], axis: str, lower_is_better: bool, few: Mapping[str, str], width: int) -> Markup:
     narrow, radius = draw.is_narrow(width), 4.5
     height, top = (54.0, 20.0) if narrow else (40.0, 20.0)
     left = 8.0 if narrow else 20 + 7.0 * max(len(shorten(r.title, 22)) for r in rows)
     right = width - 8.0
     short = shorten_all([site for site, _ in rows[0].dots] + [r.worst for r in rows if r.worst], 18 if narrow else 22)
+    short = {site: marked(site, few, said) for site, said in short.items()}
     room = 0.0 if narrow else 14 + 7.0 * max(len(short.get(r.worst or "", "")) for r in rows)
     ends = [e for r in rows for e in (r.interval.low, r.interval.high)]
     low, high = draw.domain([v for r in rows for _, v in r.dots] + ends)
@@ -139,12 +171,18 @@ def _spread(rows: Sequence[Spread], axis: str, lower_is_better: bool, width: int
         xs = [x(v) for _, v in row.dots]
         for (site, value), cx, off in zip(row.dots, xs, draw.swarm(xs, 2 * radius, height * 0.3), strict=True):
             said_here = f"{row.title}, {site}: {number(value)}"
+            said_here += f" (few hold-out rows: {few[site]})" if site in few else ""
+            hollow = " few" if site in few else ""
             if site == row.worst:
                 worst_words = f"worst: {spoken(row.interval)}" if row.interval.known else "the worst site"
                 diamond = [(cx + a, base + off + b) for a, b in ((0, -7), (7, 0), (0, 7), (-7, 0))]
-                parts.append(draw.path(diamond, draw.tip(f"{said_here}; {worst_words}"), kind="worst", close=True))
+                parts.append(
+                    draw.path(diamond, draw.tip(f"{said_here}; {worst_words}"), kind=f"worst{hollow}", close=True)
+                )
             else:
-                parts.append(draw.tag("circle", draw.tip(said_here), cx=cx, cy=base + off, r=radius, class_="dot"))
+                parts.append(
+                    draw.tag("circle", draw.tip(said_here), cx=cx, cy=base + off, r=radius, class_=f"dot{hollow}")
+                )
         tip = draw.tip(f"{row.title}, median site: {number(mid)}")
         parts.append(draw.tag("g", tip, draw.line(x(mid), base - 12, x(mid), base + 12, "median")))
         if row.worst is not None:
@@ -164,18 +202,20 @@ def _spread(rows: Sequence[Spread], axis: str, lower_is_better: bool, width: int
 # figure 3: verdicts
 
 
-def verdict_figure(rows: Sequence[Gain], axis: str) -> Markup:
-    """One row per site: what it gains by joining, its interval, the zero line and the verdict in words."""
-    return draw.twice(lambda width: _verdicts(rows, axis, width)) if rows else Markup()
+def verdict_figure(rows: Sequence[Gain], axis: str, few: Container[str] = ()) -> Markup:
+    """One row per site: what it gains by joining, its interval, the zero line and the verdict in words. Marked: those
+    of `few`, which stand on few rows."""
+    return draw.twice(lambda width: _verdicts(rows, axis, few, width)) if rows else Markup()
 
 
-def _verdicts(rows: Sequence[Gain], axis: str, width: int) -> Markup:
+def _verdicts(rows: Sequence[Gain], axis: str, few: Container[str], width: int) -> Markup:
     narrow = draw.is_narrow(width)
     height, top = (48.0, 24.0) if narrow else (32.0, 24.0)
     short = shorten_all([r.site for r in rows], 20 if narrow else 26)
+    short = {site: marked(site, few, said) for site, said in short.items()}
     left = 6.0 if narrow else 20 + 7.0 * max(map(len, short.values()))
     right = width - (6.0 if narrow else 190.0)
-    far = max((abs(v) for r in rows for v in r.gain if math.isfinite(v)), default=0.0) * 1.06 or 0.1
+    far = max((abs(v) for r in rows for v in (*r.gain, r.harm) if math.isfinite(v)), default=0.0) * 1.06 or 0.1
     x = draw.Scale(-far, far, left, right)
     bottom = top + height * len(rows)
     marks = [t for t in draw.ticks(-far, far, 4 if narrow else 6) if left + 8 < x(t) < right - 8]
@@ -192,6 +232,8 @@ def _verdicts(rows: Sequence[Gain], axis: str, width: int) -> Markup:
         label = base - 17 if narrow else base + 4
         parts.append(draw.text(0, label, short[row.site], "name", full=row.site))
         mark = [draw.tip(f"{words}; together with {row.method}")]
+        if row.harm:
+            mark.append(draw.line(x(-row.harm), base - 9, x(-row.harm), base + 9, "harm"))
         if row.gain.known:
             mark.append(draw.line(x(row.gain.low), base, x(row.gain.high), base, "interval"))
         if math.isfinite(row.gain.value):

@@ -7,18 +7,14 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
-import pandas as pd
 from markupsafe import Markup
 
 from vitrail.methods import TABLE
-from vitrail.report.tables import ScoreTable, lead_method, methods_of, sites_of, traffic, where
-from vitrail.report.words import LAYERS, Interval, listed, metric_words, name, number, several, signed, size, spoken
-from vitrail.runs.fit import ALPHA, ShiftFinding
+from vitrail.report.tables import ScoreTable, lead_method, methods_of, sites_of, traffic
+from vitrail.report.words import SAME, Interval, listed, metric_words, name, number, several, signed, size, spoken
 
 if TYPE_CHECKING:
     from vitrail.report.page import Page
-
-PROMISE = f"at most {100 * ALPHA:.0f} in 100 runs without any fault raise an alarm"
 
 
 def headline(page: Page) -> str:
@@ -31,6 +27,8 @@ def headline(page: Page) -> str:
     many = several(count, "site")
     if not methods:
         return "Nothing has been scored yet."
+    if not was_trained(page):
+        return f"Nothing was trained: each of {many} was absent in every round."
     if federated:
         by = page.titles[federated[0]] if len(federated) == 1 else several(len(federated), "method")
         what = f"{many} trained {'together ' if count > 1 else ''}with {by}"
@@ -43,11 +41,19 @@ def headline(page: Page) -> str:
     return f"{what}: {several(page.seeds, 'seed')}{rounds}{after}"
 
 
+def was_trained(page: Page) -> bool:
+    return page.run is None or page.run.trained
+
+
 def findings(page: Page, table: ScoreTable) -> list[Markup]:
     """The page in a few sentences, each computed from its tables."""
     federated = [m for m in table.methods if m in page.federated]
     words = metric_words(page.metric)
     out: list[Markup] = []
+    if not was_trained(page):
+        loud = Markup('<strong class="warn">Nothing was trained.</strong> ')
+        rest = "No site took part in any round: all scores on this page are those of the model that everybody started "
+        out.append(loud + rest + "from, and say nothing about the method.")
     if len(table.rows) == 1 and table.methods:
         site, scores = table.rows[0]
         said = [f"{page.titles[m]} {number(c.value)}" for m, c in zip(table.methods, scores, strict=True)]
@@ -60,84 +66,10 @@ def findings(page: Page, table: ScoreTable) -> list[Markup]:
         said = [name(page.titles[best]), name(str(worst_site)), spoken(interval), words]
         text = Markup("Best for the site served worst: {}. Its worst site, {}, reaches {} in {}.").format(*said)
         out.append(text + _rivals(table, best, federated))
+    out += _chance_sentences(page, table)
     joining, worst = _joining(page), _worst_sentence(page, table)
     out += worst + joining if page.kind == "run" else joining + worst
     out += _traffic_sentences(page, federated)
-    return out
-
-
-def strongest_first(found: Sequence[ShiftFinding]) -> list[ShiftFinding]:
-    return sorted(found, key=lambda f: math.inf if math.isnan(f.strength) else -f.strength)
-
-
-def shift_sentence(finding: ShiftFinding) -> Markup:
-    """The finding's own words, its site and feature in bold."""
-    for who in (f"{finding.site}, {finding.feature}", finding.site):
-        if finding.site and finding.text.startswith(who):
-            return Markup("{}{}").format(name(who), finding.text.removeprefix(who))
-    return Markup("{}").format(finding.text)
-
-
-def no_shifts(shifts: pd.DataFrame, word: str = "row") -> str:
-    """What an empty list of findings means; `word`: what a row is."""
-    if shifts["value"].isna().all():
-        return "No site published its own layers, so that nothing can be said about whose data does not fit."
-    if word == "picture":
-        return (
-            "Not tested for pictures: the test compares tables column by column. What each site learned for "
-            "itself is on the page; a site can look at its own pictures: vitrail look."
-        )
-    if shifts["score"].isna().all():
-        return "Fewer than three sites published their own layers: of two that differ nobody can say which is odd."
-    return f"No site's data stands out: every difference is within what chance gives ({PROMISE})."
-
-
-def next_step(found: Sequence[ShiftFinding], deployed: bool) -> Markup:
-    """Whom to ask, and how the site sees its own rows behind a finding; where it took part from its own machine, it has
-    its page already."""
-    one = len(found) == 1
-    ask = "This is a question to the site, not a verdict" if one else "These are questions to the sites, not verdicts"
-    behind = f"its own rows behind {'it' if one else 'them'}"
-    look = f"A site can look at {behind}, and nothing leaves the site:"
-    how = "vitrail look RUN --site NAME --data FILE"
-    if deployed:
-        look = f"Each site has a page of its own with {behind}, made there (look.html in its home); other columns:"
-        how = "vitrail look --kit KIT --data FILE --feature NAME"
-    return Markup("{} ({}). {} <code>{}</code>").format(ask, PROMISE, look, how)
-
-
-def pseudonymous(shifts: pd.DataFrame, pseudonyms: Sequence[str]) -> list[Markup]:
-    """What a pseudonym hides here, and what it cannot."""
-    if not pseudonyms:
-        return []
-    many, of = len(pseudonyms), several(shifts["site"].nunique(), "site")
-    if many == 1:
-        said = f"1 of {of} published its layers under a pseudonym: being the only one, it can be told by elimination."
-    else:
-        said = f"{many} of {of} published their layers under pseudonyms: "
-        said += "these cannot be matched to the scores except by who knows the mapping; "
-        said += "in a small federation one may still guess."
-    return [Markup("{}").format(said)]
-
-
-def refusals(shifts: pd.DataFrame) -> list[Markup]:
-    """Who did not publish, and which layers where others were published."""
-    if shifts.empty:
-        return []
-    silent = shifts["value"].isna().groupby([shifts["site"], shifts["layer"]], sort=False).all().unstack()
-    silent = silent[[layer for layer in LAYERS if layer in silent]].eq(True)
-    same: dict[tuple[str, ...], list[Markup]] = {}
-    for site, row in silent.iterrows():
-        same.setdefault(tuple(row.index[row]), []).append(name(str(site)))
-    out = []
-    for layers, sites in same.items():
-        its = "its" if len(sites) == 1 else "their"
-        if len(layers) == len(silent.columns):
-            text = Markup("{} did not publish {} own layers: nothing is said about {} data.")
-            out.append(text.format(listed(sites, len(sites)), its, its))
-        elif layers:
-            what = listed([f"the {LAYERS[layer].title} ({layer})" for layer in layers])
-            out.append(Markup("{} did not publish {}.").format(listed(sites, len(sites)), what))
     return out
 
 
@@ -155,6 +87,8 @@ def _rivals(table: ScoreTable, best: str, federated: list[str]) -> str:
     """How many methods cannot be told from the best one."""
     worst = _worst_of(table, federated)
     interval, others = worst[best], len(worst) - 1
+    if not interval.known and others:
+        return " Without an interval, this order may be chance."
     near = sum(interval.low <= w.value <= interval.high for m, w in worst.items() if m != best)
     if not near:
         return ""
@@ -176,6 +110,27 @@ def _scores_sentence(page: Page, table: ScoreTable, column: int) -> Markup:
     )
 
 
+def _chance_sentences(page: Page, table: ScoreTable) -> list[Markup]:
+    """What somebody reaches who knows nothing, who is no better than that, and which sites are small."""
+    known = {site: v for site, v in table.chance.items() if math.isfinite(v)}
+    out = []
+    if known and (lead := lead_method(page, table.methods)) is not None:
+        low, high, column = min(known.values()), max(known.values()), table.methods.index(lead)
+        reach = number(low) if number(low) == number(high) else f"from {number(low)} to {number(high)}, by site"
+        sign = -1 if page.lower_is_better else 1
+        scores = {site: cells[column].value for site, cells in table.rows if site in known}
+        behind = [site for site, value in scores.items() if sign * (value - known[site]) <= 0]
+        text = Markup("{} would reach {}.").format(SAME.capitalize(), reach)
+        if behind:
+            who = listed([Markup("{} ({})").format(name(site), number(scores[site])) for site in behind])
+            text += Markup(" {} is no better than that at {}.").format(page.titles[lead], who)
+        out.append(text)
+    few = [Markup("{} ({})").format(name(site), rows) for site, rows in page.few.items()]
+    if few:
+        out.append(Markup("On few hold-out {}s stand the scores of {}.").format(page.row_word, listed(few)))
+    return out
+
+
 def alone_title() -> str:
     """The method to compare with, to know what joining is worth."""
     return " or ".join(kind.title for kind in TABLE.values() if kind.alone)
@@ -183,18 +138,19 @@ def alone_title() -> str:
 
 def _joining(page: Page) -> list[Markup]:
     """For whom joining is worth it."""
-    verdicts = where(page.verdicts, metric=page.metric)
+    verdicts = page.verdicts
     if verdicts.empty:
         one = page.seeds == 1
         if page.kind == "run":
             start = "One seed" if one else "A run of one method"
-            tail = "`vitrail compare` can: it also trains every site alone, over several seeds."
+            tail = "`vitrail compare` can: it also trains every site alone, and judges every row out of its fold."
         else:
             start = "One seed" if one else "This page"
             tail = f"It takes {alone_title()} among the methods, several seeds, and a metric defined in them."
         return [Markup("{} cannot tell whether joining is worth it. {}").format(start, _code(tail))]
     said: list[Markup] = []
-    for verdict, words in (("yes", "gain"), ("no", "lose"), ("cannot tell", "")):
+    ways = (("yes", "gain{}"), ("no", "lose{}"), ("no harm", "come{} to no harm"), ("cannot tell", ""))
+    for verdict, words in ways:
         rows = verdicts[verdicts["verdict"] == verdict]
         rows = rows.reindex(rows["gain"].abs().sort_values(ascending=False, kind="stable").index)
         if rows.empty:
@@ -209,8 +165,9 @@ def _joining(page: Page) -> list[Markup]:
         if verdict == "cannot tell":
             said.append(Markup("for {} it cannot be told").format(who))
         else:
-            said.append(Markup("{} {}").format(who, words + ("s" if len(sites) == 1 else "")))
-    return [Markup("By joining, {}.").format(Markup("; ").join(said))]
+            said.append(Markup("{} {}").format(who, words.format("s" if len(sites) == 1 else "")))
+    unit = f" (saved {metric_words(page.yardstick)})" if page.crossed else ""
+    return [Markup("By joining, {}{}.").format(Markup("; ").join(said), unit)]
 
 
 def _worst_sentence(page: Page, table: ScoreTable) -> list[Markup]:

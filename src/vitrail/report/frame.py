@@ -11,7 +11,7 @@ from jinja2 import Environment, FunctionLoader, StrictUndefined
 from markupsafe import Markup
 
 from vitrail.core.problems import Problem, VitrailError
-from vitrail.report.words import metric_words, number, p_words, signed, size, why_undefined
+from vitrail.report.words import FEW_MARK, SAME, few_words, metric_words, number, p_words, signed, size, why_undefined
 
 HEAT_STYLES = "/* only on pages with heatmaps */"  # in page.css, between the styles of every page and the others
 
@@ -27,6 +27,7 @@ def templates() -> Environment:
         loader=FunctionLoader(part), autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )
     env.filters.update(number=number, signed=signed, size=size, p_words=p_words, metric=metric_words)
+    env.globals.update(SAME=SAME, FEW_MARK=FEW_MARK, few_words=few_words)
     env.filters["why_undefined"] = why_undefined
     env.filters["capitalize_first"] = lambda text: text[:1].upper() + text[1:]
     return env

@@ -1,7 +1,8 @@
-"""Whose data does not fit: the layers that sites kept for themselves, published as site x feature heatmaps.
+"""Site x feature heatmaps: the layers that sites kept for themselves and published, and how far a screening finds
+each cell off.
 
-Rows are sites, columns features; the colour is the value less "no shift" (0 for b, 1 for w). A cell that the
-calibrated rule flags is outlined and has a dot, so that no message hangs on colour alone; the paper's marks are a
+Rows are sites, columns features; the colour is the value less "no shift" (0 for b, 1 for w). A cell whose data is
+likely wrong is outlined and has a dot, so that no message hangs on colour alone; the paper's marks are a
 thin O in the cell and an x above the column. Names of sites are a drawing of their own that stays in view while
 the cells scroll beside it. Colours are classes of page.css.
 """
@@ -18,11 +19,24 @@ from markupsafe import Markup
 
 from vitrail.explain.groups import joined
 from vitrail.report import draw
-from vitrail.report.words import LAYERS, number, p_words, several, shorten_all, signed
+from vitrail.report.words import LAYERS, LayerWords, number, several, shorten_all, signed
 
+LIKELY = "likely wrong"
 SHOWN, SLACK = 24, 30  # features in the main figure; so many are not worth folding
 BLOCK = 60  # features in each folded figure
 LEAST = 0.05  # the scale ends here at the earliest, so that small differences stay pale
+
+
+STRENGTH = "strength"
+MOST = 4.0  # times the bar: where the colours of a strength end
+OFF = LayerWords(
+    "how far each cell is off",
+    0.0,
+    "column",
+    "The redder, the farther this column of this site is from the other sites’, as a multiple of the bar that chance "
+    "passes anywhere in a few of 100 federations without a fault; grey: as chance gives.",
+    "not judged",
+)
 
 
 class Layer(NamedTuple):
@@ -32,23 +46,25 @@ class Layer(NamedTuple):
     sites: list[str]
     features: list[str]
     values: np.ndarray  # [site, feature], NaN where the site did not publish
-    p_values: np.ndarray  # [site, feature]
-    scores: np.ndarray  # [site, feature]
-    flagged: np.ndarray  # [site, feature]: by the calibrated rule
+    flagged: np.ndarray  # [site, feature]: likely wrong
     circled: np.ndarray  # [site, feature]: the paper's O
     crossed: np.ndarray  # [feature]: the paper's x
     clip: float  # the colours end here, on both sides of no shift
 
     @property
+    def words(self) -> LayerWords:
+        return LAYERS.get(self.name, OFF)
+
+    @property
     def neutral(self) -> float:
-        return LAYERS[self.name].neutral
+        return self.words.neutral
 
     def shades(self) -> np.ndarray:
         """Deviation from no shift, from -1 to 1; 0 where nothing was published. [site, feature]"""
         return np.nan_to_num(np.clip((self.values - self.neutral) / self.clip, -1, 1))
 
     def take(self, sites: Sequence[int], features: Sequence[int]) -> Layer:
-        matrices = ("values", "p_values", "scores", "flagged", "circled")
+        matrices = ("values", "flagged", "circled")
         cut: dict[str, Any] = {m: getattr(self, m)[np.ix_(sites, features)] for m in matrices}
         sites_, features_ = [self.sites[i] for i in sites], [self.features[i] for i in features]
         return self._replace(**cut, sites=sites_, features=features_, crossed=self.crossed[list(features)])
@@ -78,6 +94,19 @@ def heatmaps(shifts: pd.DataFrame) -> list[Heatmap]:
     return [_heatmap(layer.take(rows, range(len(layer.features)))) for layer in layers]
 
 
+def strengths(cells: pd.DataFrame, sites: Sequence[str]) -> Heatmap:
+    """How far off each cell of a screening is: the columns that are farthest, sites as they are given."""
+    features = list(dict.fromkeys(cells["feature"]))
+    wide = [
+        cells.pivot(index="site", columns="feature", values=c).reindex(list(sites), columns=features)
+        for c in ("strength", "wrong")
+    ]
+    value, wrong = wide[0].to_numpy(float), wide[1].eq(True).to_numpy()
+    none = np.zeros_like(wrong)
+    layer = Layer(STRENGTH, list(sites), features, value, wrong, none, np.zeros(len(features), bool), MOST)
+    return _heatmap(layer, np.nan_to_num(value).max(0, initial=0.0), fold=False)
+
+
 def read_layers(shifts: pd.DataFrame) -> list[Layer]:
     """The layers of the table, in the order of `LAYERS`."""
     marks = shifts["flagged_paper"].astype(str)
@@ -93,14 +122,12 @@ def read_layers(shifts: pd.DataFrame) -> list[Layer]:
         if here.empty:
             continue
         features = list(dict.fromkeys(here["feature"]))
-        columns = ("value", "p_value", "score", "flagged", "circled", "crossed")
+        columns = ("value", "flagged", "circled", "crossed")
         wide = [here.pivot(index="site", columns="feature", values=c).reindex(sites, columns=features) for c in columns]
-        value, p_value, score = (w.to_numpy(float) for w in wide[:3])
-        flagged, circled, crossed = (w.eq(True).to_numpy() for w in wide[3:])
+        value = wide[0].to_numpy(float)
+        flagged, circled, crossed = (w.eq(True).to_numpy() for w in wide[1:])
         clip = _clip(value - LAYERS[name].neutral)
-        layers.append(
-            Layer(name, sites, features, value, p_value, score, flagged, circled, np.any(crossed, axis=0), clip)
-        )
+        layers.append(Layer(name, sites, features, value, flagged, circled, np.any(crossed, axis=0), clip))
     return layers
 
 
@@ -125,27 +152,32 @@ def seriate(rows: np.ndarray) -> list[int]:
     return order[::-1] if order and squares[order[-1]] > squares[order[0]] else order
 
 
-def _heatmap(layer: Layer) -> Heatmap:
-    """The features that matter most, and the others in folded blocks."""
-    strength = np.where(layer.flagged, np.abs(np.nan_to_num(layer.scores)), 0).max(0)  # [feature]
+def _spread(layer: Layer) -> np.ndarray:
+    """[feature]: how much the sites differ."""
     published = layer.values[~np.isnan(layer.values).all(1)]
-    spread = np.nan_to_num(published, nan=layer.neutral, posinf=1e9, neginf=-1e9).std(0) if len(published) else strength
+    known = np.nan_to_num(published, nan=layer.neutral, posinf=1e9, neginf=-1e9)  # [site, feature]
+    return np.asarray(known.std(0) if len(known) else np.zeros(len(layer.features)))
+
+
+def _heatmap(layer: Layer, most: np.ndarray | None = None, fold: bool = True) -> Heatmap:
+    """The features that matter most (`most`, [feature], or where sites differ), and the others in folded blocks."""
+    spread = _spread(layer) if most is None else most
     marked = np.any(layer.flagged, axis=0)
-    ranked = sorted(range(len(spread)), key=lambda f: (not marked[f], -strength[f], -spread[f], f))
+    ranked = sorted(range(len(spread)), key=lambda f: (not marked[f], -spread[f], f))
     count = len(ranked) if len(ranked) <= SLACK else SHOWN
     main, folded = _arrange(layer, ranked[:count]), []
-    for start in range(count, len(ranked), BLOCK):
+    for start in range(count, len(ranked) if fold else count, BLOCK):
         part = _arrange(layer, ranked[start : start + BLOCK])
         many = int(part.flagged.any(0).sum())
-        words = f"{LAYERS[layer.name].column}s {start + 1} to {start + len(part.features)} of {len(ranked)}"
-        words += f", {many} of them flagged" if many else ""
+        words = f"{layer.words.column}s {start + 1} to {start + len(part.features)} of {len(ranked)}"
+        words += f", {many} of them marked" if many else ""
         folded.append((words, _draw(part, tiny=True), _key(part)))
     legend = _legend(layer).sized("legend")
     return Heatmap(layer, legend, _draw(main, tiny=False), count, folded, _title(main), _key(main))
 
 
 def _arrange(layer: Layer, features: Sequence[int]) -> Layer:
-    """These columns: the flagged ones first, then the others, and in each part similar ones side by side."""
+    """These columns: the marked ones first, then the others, and in each part similar ones side by side."""
     marked, shades, out = np.any(layer.flagged, axis=0), layer.shades(), []
     for wanted in (True, False):
         part = [f for f in features if marked[f] == wanted]
@@ -173,11 +205,11 @@ def _draw(layer: Layer, tiny: bool) -> Markup:
         kind = ("refused" if refused else "name") + " tiny" * tiny
         names.append(draw.text(left - 8, y + high / 2 + (3 if tiny else 4), short[site], kind, "end", site))
         if refused:
-            hover = draw.tip(f"{site} did not publish {LAYERS[layer.name].title} ({layer.name})")
+            hover = draw.tip(f"{site}: {layer.words.silent}, {layer.words.title} ({layer.name})")
             cells.append(draw.tag("rect", hover, x=edge, y=y, width=end - edge - 1, height=high - 1, class_="none"))
             marks.append(draw.tag("path", d=draw.hatch(edge, end - 1, y, high - 1), class_="hatch"))
             if not tiny:
-                marks.append(draw.text(edge + 8, y + high / 2 + 4, "did not publish", "refused"))
+                marks.append(draw.text(edge + 8, y + high / 2 + 4, layer.words.silent, "refused"))
             continue
         for j in range(len(layer.features)):
             x, kind = edge + wide * j, "none" if math.isnan(layer.values[i, j]) else draw.shade(shades[i, j])
@@ -201,11 +233,17 @@ def _draw(layer: Layer, tiny: bool) -> Markup:
 
 def _legend(layer: Layer) -> draw.Drawing:
     """The shades and where they end."""
-    wide, count = 20, 2 * draw.SHADES + 1
-    parts = [draw.tag("rect", x=wide * i, y=2, width=wide, height=12, class_=f"h{i}") for i in range(count)]
+    wide, first = (40, draw.SHADES) if layer.name == STRENGTH else (20, 0)  # a strength is never below nothing
+    count = 2 * draw.SHADES + 1 - first
+    parts = [draw.tag("rect", x=wide * i, y=2, width=wide, height=12, class_=f"h{first + i}") for i in range(count)]
+    if first:
+        bar = 1 / layer.clip
+        ends = ((0.0, "0", "start"), (bar, "1, the bar", "middle"), (1.0, f"{layer.clip:.0f} or more", "end"))
+        parts += [draw.text(wide * count * at, 30, words, "tick", side) for at, words, side in ends]
+        return draw.Drawing(wide * count, 36, parts)
     write = signed if layer.neutral == 0 else number
     low, high = (write(layer.neutral + s * layer.clip, 2).removesuffix("0").removesuffix(".0") for s in (-1, 1))
-    middle = f"{layer.neutral:.0f}, no {LAYERS[layer.name].title.split()[0]}"
+    middle = f"{layer.neutral:.0f}, no {layer.words.title.split()[0]}"
     texts = ((0.0, f"{low} or less", "start"), (0.5, middle, "middle"), (1.0, f"{high} or more", "end"))
     parts += [draw.text(wide * count * at, 30, words, "tick", side) for at, words, side in texts]
     return draw.Drawing(wide * count, 36, parts)
@@ -215,31 +253,31 @@ def _legend(layer: Layer) -> draw.Drawing:
 
 
 def _title(layer: Layer) -> str:
-    sizes = several(len(layer.sites), "site"), several(len(layer.features), LAYERS[layer.name].column)
-    return f"{LAYERS[layer.name].title.capitalize()} ({layer.name}), {' and '.join(sizes)}"
+    sizes = several(len(layer.sites), "site"), several(len(layer.features), layer.words.column)
+    return f"{layer.words.title.capitalize()} ({layer.name}), {' and '.join(sizes)}"
 
 
 def _key(layer: Layer) -> str:
     """The marks that this drawing has."""
     paper = " and ".join(["O"] * bool(layer.circled.any()) + ["x"] * bool(layer.crossed.any()))
-    said = ["Outlined with a dot: flagged."] * bool(layer.flagged.any())
+    said = ["Outlined with a dot: likely wrong."] * bool(layer.flagged.any())
     return " ".join(said + [f"{paper}: marks of the iFedAvg paper."] * bool(paper))
 
 
 def cell_words(layer: Layer, i: int, j: int) -> str:
-    """One cell: va, chol: +1.203, p < 0.001, flagged."""
+    """One cell: va, chol: +1.203, likely wrong."""
     if math.isnan(layer.values[i, j]):
-        return f"{layer.sites[i]}, {layer.features[j]}: did not publish"
-    write = signed if layer.neutral == 0 else number
-    said = [f"{layer.sites[i]}, {layer.features[j]}: {write(layer.values[i, j])}", p_words(layer.p_values[i, j])]
-    said += ["flagged"] * bool(layer.flagged[i, j]) + ["O of the paper"] * bool(layer.circled[i, j])
-    return ", ".join(filter(None, said))
+        return f"{layer.sites[i]}, {layer.features[j]}: {layer.words.silent}"
+    write = signed if layer.neutral == 0 and layer.name != STRENGTH else number
+    said = [f"{layer.sites[i]}, {layer.features[j]}: {write(layer.values[i, j])}"]
+    said += [LIKELY] * bool(layer.flagged[i, j]) + ["O of the paper"] * bool(layer.circled[i, j])
+    return ", ".join(said)
 
 
 def describe_layer(layer: Layer, most: int = 60) -> str:
-    """What there is to see, for those who listen: the flagged cells, and who did not publish."""
-    cells = [cell_words(layer, i, j).removesuffix(", flagged") for i, j in np.argwhere(layer.flagged)]
+    """What there is to see, for those who listen: the marked cells, and who did not publish."""
+    cells = [cell_words(layer, i, j).replace(f", {LIKELY}", "") for i, j in np.argwhere(layer.flagged)]
     rest = f"; and {len(cells) - most} more" if len(cells) > most else ""
-    flagged = f"Flagged: {'; '.join(cells[:most])}{rest}." if cells else "No cell is flagged."
+    flagged = f"Likely wrong: {'; '.join(cells[:most])}{rest}." if cells else "No cell is marked as likely wrong."
     silent = [site for site, row in zip(layer.sites, layer.values, strict=True) if np.isnan(row).all()]
-    return flagged + (f" Did not publish: {', '.join(silent)}." if silent else "")
+    return flagged + (f" {layer.words.silent.capitalize()}: {', '.join(silent)}." if silent else "")

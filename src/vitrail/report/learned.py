@@ -56,7 +56,8 @@ def read_learned(run: Run) -> Learned | None:
         return None
     own = run.curve().assign(model=OWN)
     own = own[own["round"] <= trust.rounds[-1]]  # what comes after trains nothing
-    curves = pd.concat([own, run.beside()], ignore_index=True)
+    same = run.chance().assign(round=0, model=MAJORITY)
+    curves = pd.concat([own, run.beside(), same], ignore_index=True)
     curves = curves[curves["metric"] == run.study.metrics[0]][["round", "site", "model", "value"]]
     agreed = run.told(AGREED)
     refused = [] if agreed is None else [s for s, said in zip(run.sites, agreed.tolist(), strict=True) if not said]

@@ -27,7 +27,7 @@ from vitrail.core.problems import Problem, VitrailError
 from vitrail.report import draw
 from vitrail.report.frame import fill, part
 from vitrail.report.watch import Watch, span
-from vitrail.report.words import listed, metric_words, number, several, shorten_all, size
+from vitrail.report.words import SAME, listed, metric_words, number, several, shorten_all, size
 
 LABELLED = 12  # with more sites only the mean and the worst are named in the figure
 LATEST = 30  # events before the fold
@@ -54,11 +54,15 @@ def _curves(curve: dict[str, Any], width: int) -> Markup:
     if not alone:
         series.append(draw.Series("worst site", f"worst: {short[last]}", "series strong m1", rounds, curve["worst"]))
         series.append(draw.Series("mean of sites", "mean of sites", "series strong m0", rounds, curve["mean"]))
-    axis, bottom = metric_words(curve["metric"]), draw.ABOVE + 230
+    same = list(curve["same"].values())
+    level = (SAME if alone else f"{SAME}, mean of sites", sum(same) / len(same)) if same else None
     reach = (rounds[0], rounds[-1]) if rounds[-1] > rounds[0] else (rounds[0] - 1, rounds[0] + 1)
     x = draw.Scale(*reach, 34.0, width - 24 - 6.5 * max(len(s.label) for s in series))
-    panel = draw.Panel(axis, series, *draw.domain(v for s in series for v in s.y))
-    parts = draw.panel_parts(panel, x, draw.ABOVE, bottom, (rounds[0], rounds[-1]), 3 if narrow else 6)
+    shown = [v for s in series for v in s.y] + ([level[1]] if level else [])
+    axis = metric_words(curve["metric"])
+    panel = draw.Panel(axis, series, *draw.domain(shown), level)
+    bottom = panel.head + 230
+    parts = draw.panel_parts(panel, x, panel.head, bottom, (rounds[0], rounds[-1]), 3 if narrow else 6)
     parts.append(draw.text(x.middle, bottom + 31, "round", "axis", "middle"))
     said = [f"{s.name}: {number(s.y[-1])} after round {rounds[-1]:.0f}" for s in series if s.label]
     return draw.plot(width, bottom + 38, f"{axis} over the rounds", "; ".join(said) + ".", parts)

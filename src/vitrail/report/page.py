@@ -9,7 +9,7 @@ from __future__ import annotations
 import base64
 import hashlib
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Literal
 
@@ -19,8 +19,11 @@ from markupsafe import Markup
 from vitrail.report.findings import headline
 from vitrail.report.frame import fill, fill_part, part
 from vitrail.report.sections import chosen
-from vitrail.report.tables import ScoreTable, score_table, sites_of
+from vitrail.report.tables import ScoreTable, score_table, sites_of, where
 from vitrail.runs.run import Run
+from vitrail.screen.found import Screening
+from vitrail.studies.intervals import LEAST
+from vitrail.study import NUMBER_METRICS
 
 
 @dataclass(frozen=True)
@@ -43,14 +46,19 @@ class Page:
     scores: pd.DataFrame  # method, seed, site, split ("test"/"train"), metric, value
     curves: pd.DataFrame  # method, seed, round, site, metric, value: on each site's own hold-out
     summary: pd.DataFrame  # method, metric, mean, mean_low, mean_high, worst_site, worst, worst_low/high
-    verdicts: pd.DataFrame  # site, metric, method, alone, joined, gain, low, high, verdict, why
+    verdicts: pd.DataFrame  # site, metric, method, alone, joined, gain, low, high, verdict, why, harm, ...
     ledger: pd.DataFrame  # method, site, stage, direction ("to site"/"from site"), messages, bytes
     wire: pd.DataFrame  # method, stage, direction, name, shape, dtype, bytes, rounds, seen ("each"/"sum")
     sites: pd.DataFrame  # site, train_rows, test_rows, then anything as text
     notes: list[str]  # attribution, what the page left out
     row_word: str = "row"  # what a row of a site is called
     newcomers: Sequence[str] = ()  # sites that came after training
+    chance: pd.DataFrame = field(default_factory=pd.DataFrame)  # site, metric, value: of always the same answer
+    folds: pd.DataFrame = field(
+        default_factory=pd.DataFrame
+    )  # method, seed, site, metric, fold, value; empty: hold-out
     run: Run | None = None  # where the page is of one run: its facts, and what was made of them
+    screening: Screening | None = None  # whose data does not fit, where sites were asked
 
     @property
     def yardsticks(self) -> tuple[str, ...]:
@@ -60,6 +68,42 @@ class Page:
     @property
     def seeds(self) -> int:
         return 0 if self.scores.empty else self.scores["seed"].nunique()
+
+    @property
+    def has_intervals(self) -> bool:
+        """Whether there are seeds or folds enough for intervals that say something."""
+        return self.draws >= LEAST
+
+    @property
+    def crossed(self) -> int:
+        """Folds into which each site's rows were cut; 0 where scores are of a hold-out."""
+        return 0 if self.folds.empty else int(self.folds["fold"].max()) + 1
+
+    @property
+    def draws(self) -> int:
+        """How many values an interval is made of."""
+        return self.seeds * (self.crossed or 1)
+
+    @property
+    def yardstick(self) -> str:
+        """What the verdicts are about."""
+        return self.metric if self.verdicts.empty else str(self.verdicts["metric"].iloc[0])
+
+    @property
+    def classes(self) -> bool:
+        """Whether the target is one of some classes, and no number."""
+        return self.metric not in NUMBER_METRICS
+
+    @property
+    def few(self) -> dict[str, str]:
+        """Sites whose scores stand on few hold-out rows -> how many."""
+        told = self.sites.get("few_rows", ())
+        return {site: words for site, words in zip(self.sites.get("site", ()), told, strict=False) if words}
+
+    def chance_in(self, metric: str) -> dict[str, float]:
+        """Site -> what always giving the same answer comes to on its hold-out rows."""
+        told = where(self.chance, metric=metric)
+        return {} if told.empty else dict(zip(told["site"], told["value"].astype(float), strict=True))
 
     @property
     def site_names(self) -> list[str]:

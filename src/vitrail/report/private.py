@@ -13,13 +13,14 @@ from numpy.typing import NDArray
 
 from vitrail.data.pictures import png
 from vitrail.explain.album import Album
-from vitrail.explain.evidence import LABEL
 from vitrail.explain.hidden import Hidden
-from vitrail.explain.look import NO_MARK, Group, Look, View
+from vitrail.explain.look import Group, Look, View
 from vitrail.explain.seen import Box
+from vitrail.explain.text import rows_of
 from vitrail.report import draw
 from vitrail.report.frame import fill, write_page
 from vitrail.report.words import shorten
+from vitrail.screen.found import LABEL
 
 HEAT = (150, 20, 60)  # red, green, blue of what decides
 LARGEST = 256  # pixels of a picture's longer side on the page
@@ -35,8 +36,7 @@ def render_private(told: Look | Album) -> str:
         tools: dict[str, Any] = {"embed": _embedded, "near": _is_small, "warm": _warm, "percent": _percent}
         return fill("album.html", told=told, **tools)
     views = [(view, rows_figure(view)) for view in told.views]
-    marked = any(v.trouble for v in told.views)
-    return fill("private.html", told=told, views=views, marked=marked, no_mark=NO_MARK, label=LABEL)
+    return fill("private.html", told=told, views=views, rows_of=rows_of, label=LABEL)
 
 
 def _embedded(picture: NDArray[np.uint8]) -> str:

@@ -10,30 +10,33 @@ import math
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-import numpy as np
-
 from vitrail.core import facts as means
+from vitrail.data.encode import columns, owners
 from vitrail.explain.doubt import read_choice, read_doubt
 from vitrail.explain.grouping import read_groups
 from vitrail.explain.prototypes import Standing, read_standing
 from vitrail.explain.trust import read_trust
-from vitrail.report import choice, classes, coverage, doubt, figures, grouped, mixed, prototypes, trust
-from vitrail.report.figures import Gain, Spread
-from vitrail.report.findings import (
-    alone_title,
-    best_method,
-    findings,
-    next_step,
-    no_shifts,
-    pseudonymous,
-    refusals,
-    shift_sentence,
-    strongest_first,
+from vitrail.methods import named
+from vitrail.report import (
+    agreed,
+    choice,
+    classes,
+    coverage,
+    doubt,
+    figures,
+    grouped,
+    mixed,
+    protected,
+    prototypes,
+    scored,
+    screened,
+    trust,
 )
 from vitrail.report.heatmap import heatmaps
 from vitrail.report.learned import read_learned
-from vitrail.report.tables import lead_method, methods_of, score_table, traffic, where
-from vitrail.report.words import ANSWERS, LAYERS, VERDICT_CLASS, Interval, metric_words
+from vitrail.report.tables import methods_of, score_table, traffic, where
+from vitrail.report.words import LAYERS, metric_words
+from vitrail.screen.found import LABEL
 
 if TYPE_CHECKING:
     from vitrail.report.page import Page
@@ -80,28 +83,26 @@ def _run(page: Page) -> Run:
     return page.run
 
 
-# what private layers say
+# whose data does not fit, and what private layers do about it
 
 
 def _fit(page: Page) -> Contents:
-    run = _run(page)
-    shifts, found = run.shifts(), run.findings()
-    return {
-        "findings": [shift_sentence(f) for f in strongest_first(found)],
-        "calm": no_shifts(shifts, page.row_word),
-        "said": refusals(shifts) + pseudonymous(shifts, run.info.get("pseudonyms", ())),
-        "next": next_step(found, run.info["engine"] == "deployed"),
-    }
+    assert page.screening is not None, "the section needs a screening"
+    info = page.run.info if page.run else {}
+    return screened.contents(page.screening, info.get("engine") == "deployed", info.get("pseudonyms", ()))
 
 
 def _shifts(page: Page) -> Contents:
-    shifts = _run(page).shifts()
-    marked = shifts[shifts["flagged"].eq(True)]
-    order = marked["score"].abs().sort_values(ascending=False, kind="stable", na_position="last").index
+    run = _run(page)
+    shifts, wrong = run.shifts(), {(f.site, f.feature) for f in run.findings() if f.wrong}
+    of = dict(zip(columns(run.study), owners(run.study), strict=True))
+    places = zip(shifts["layer"], shifts["feature"], strict=True)
+    about = [of.get(c, c) if LAYERS[layer].column == "feature" else LABEL for layer, c in places]
+    cells = zip(shifts["site"], about, strict=True)
     return {
-        "maps": heatmaps(shifts),
+        "maps": heatmaps(shifts.assign(flagged=[cell in wrong for cell in cells])),
         "layers": LAYERS,
-        "marked": marked.loc[order].to_dict("records"),
+        "said": screened.refusals(shifts),
         "paper": bool(shifts["flagged_paper"].astype(str).str.contains("[Ox]").any()),
     }
 
@@ -151,7 +152,8 @@ def _doubt(page: Page) -> Contents:
     run = _run(page)
     told, curve = read_doubt(run.sites, run.facts), run.curve()
     assert told is not None
-    return doubt.contents(told, curve[curve["metric"] == page.metric], metric_words(page.metric), page.lower_is_better)
+    curve, words = curve[curve["metric"] == page.metric], metric_words(page.metric)
+    return doubt.contents(told, curve, words, page.lower_is_better, page.chance_in(page.metric))
 
 
 def _chosen(page: Page) -> Contents:
@@ -195,86 +197,17 @@ def _choice(page: Page) -> Contents:
     return choice.contents(found)
 
 
-# scores
-
-
-def _short(page: Page) -> Contents:
-    return {"findings": findings(page, page.table)}
-
-
-def _scores(page: Page) -> Contents:
-    return {}  # the table is the page's own
-
-
-def _asks_for_joining(page: Page) -> bool:
-    return page.kind == "compare" or len(where(page.verdicts, metric=page.metric)) > 0
-
-
-def _joining(page: Page) -> Contents:
-    verdicts = where(page.verdicts, metric=page.metric)
-    verdicts = verdicts if verdicts.empty else verdicts.sort_values("gain", ascending=False, kind="stable")
-    rows = [{**r, "method": page.titles.get(r["method"], r["method"])} for r in verdicts.to_dict("records")]
-    gains = [Gain(r["site"], r["method"], Interval(r["gain"], r["low"], r["high"]), r["verdict"]) for r in rows]
-    return {
-        "verdicts": rows,
-        "figure": figures.verdict_figure(gains, f"gain in {metric_words(page.metric)}"),
-        "answers": ANSWERS,
-        "verdict_class": VERDICT_CLASS,
-        "alone": alone_title(),
-    }
-
-
-def _has_spread(page: Page) -> bool:
-    """More than one site, and a score."""
-    several = len(page.table.rows) > 1
-    return several and any(math.isfinite(score.value) for _, scores in page.table.rows for score in scores)
-
-
-def _spread(page: Page) -> Contents:
-    """The method with the best worst site first."""
-    table, rows = page.table, []
-    for i, method in enumerate(table.methods):
-        dots = [(site, scores[i].value) for site, scores in table.rows if not math.isnan(scores[i].value)]
-        rows.append(Spread(page.titles[method], method in page.yardsticks, dots, *table.worsts[i]))
-    sign = 1 if page.lower_is_better else -1
-    rows.sort(key=lambda r: sign * r.interval.value if r.worst else 0)
-    return {"figure": figures.spread_figure(rows, metric_words(page.metric), page.lower_is_better)}
-
-
-def _coverage(page: Page) -> Contents:
-    return coverage.contents(_run(page))
-
-
-def _has_curves(page: Page) -> bool:
-    curves = where(page.curves, metric=page.metric)
-    return len(curves) > 0 and bool(np.isfinite(curves["value"].astype(float)).any())
-
-
-def _curves(page: Page) -> Contents:
-    methods, words = page.table.methods, metric_words(page.metric)
-    picked = {lead_method(page, methods), best_method(page, page.table)}
-    banded = [m for m in methods if m in picked or len(methods) <= 3]
-    order, curves = _worst_first(page), where(page.curves, metric=page.metric)
-    drawn = order[: figures.PANELS]
-    return {
-        "figure": figures.curves_figure(curves, drawn, page.titles, page.yardsticks, words, banded),
-        "banded": [page.titles[m] for m in banded] if len(banded) < len(methods) else [],
-        "yards": any(m in page.yardsticks for m in methods),
-        "more_sites": len(order) - len(drawn),
-        "panels": figures.PANELS,
-    }
-
-
-def _worst_first(page: Page) -> list[str]:
-    """Sites from the worst under the leading method to the best; undefined ones last."""
-    if (lead := lead_method(page, page.table.methods)) is None:
-        return []
-    column, sign = page.table.methods.index(lead), -1 if page.lower_is_better else 1
-    values = {site: scores[column].value for site, scores in page.table.rows}
-    return sorted(values, key=lambda s: (math.isnan(values[s]), 0 if math.isnan(values[s]) else sign * values[s]))
+def _agreed(page: Page) -> Contents:
+    found = agreed.read_agreed(_run(page))
+    assert found is not None
+    return agreed.contents(found, named(lambda kind: kind.alone)[0])
 
 
 # the rest
+
+
+def _coverage(page: Page) -> Contents:
+    return coverage.contents(_run(page), page.chance_in("accuracy"), page.few)
 
 
 def _left(page: Page) -> Contents:
@@ -286,21 +219,25 @@ def _more(page: Page) -> Contents:
     pairs = set() if page.scores.empty else set(zip(page.scores["metric"], page.scores["split"], strict=True))
     others = sorted(pairs - {(page.metric, "test")}, key=lambda o: (o[1] != "test", o[0] != page.metric, o[0]))
     columns = [c for c in page.sites.columns if c not in ("site", "train_rows", "test_rows")]
+    rare = {"test_rarest": f"hold-out {page.row_word}s of their rarest class", "few_rows": f"few {page.row_word}s"}
+    columns = [c for c in columns if c != "test_rarest" or page.classes]
+    usual = {m: score_table(page, m).chance_mean for m in set(page.summary.get("metric", ()))}
     return {
         "summary": page.summary.to_dict("records"),
         "others": [score_table(page, m, s) for m, s in others],
         "site_rows": page.sites.to_dict("records"),
         "site_columns": columns,
-        "site_heads": [(c.replace("_", " "), "") for c in columns],
+        "site_heads": [(rare.get(c, c.replace("_", " ")), "") for c in columns],
+        "usual": usual,
         "facts": undrawn(page),
-        "more_sites": max(0, len(_worst_first(page)) - figures.PANELS) if _has_curves(page) else 0,
+        "more_sites": max(0, len(scored.worst_first(page)) - figures.PANELS) if scored.has_curves(page) else 0,
     }
 
 
 SECTIONS = (
-    Section("parts/fit.html", _fit, tells(*means.ENDS), (*means.ENDS, means.AGREED), heat=True),
+    Section("parts/fit.html", _fit, lambda page: page.screening is not None, heat=True),
     Section("parts/stands_out.html", _stands_out, tells(*STANDING), STANDING, heat=True),
-    Section("short.html", _short),
+    Section("short.html", scored.short),
     Section("parts/prototypes.html", _standing, tells(*STANDING), STANDING, heat=True),
     Section(
         "parts/trust.html",
@@ -354,12 +291,24 @@ SECTIONS = (
             means.AGREED,
         ),
     ),
+    Section(
+        "parts/agreed.html",
+        _agreed,
+        tells(means.AGAINST_ALONE),
+        agreed.DRAWS,
+    ),
     Section("parts/shifts.html", _shifts, tells(*means.ENDS), (*means.ENDS, means.AGREED), heat=True),
-    Section("parts/scores.html", _scores),
-    Section("parts/joining.html", _joining, _asks_for_joining),
-    Section("parts/spread.html", _spread, _has_spread),
+    Section("parts/scores.html", lambda page: {}),  # the table is the page's own
+    Section("parts/joining.html", scored.joining, scored.asks_for_joining),
+    Section("parts/spread.html", scored.spread, scored.has_spread),
     Section("parts/coverage.html", _coverage, lambda page: page.run is not None and coverage.is_told(page.run)),
-    Section("parts/curves.html", _curves, _has_curves),
+    Section("parts/curves.html", scored.curves, scored.has_curves),
+    Section(
+        "parts/protected.html",
+        lambda page: protected.contents(_run(page)),
+        lambda page: page.run is not None and protected.has_protection(page.run),
+        (means.ROUND, means.OUTLYING),
+    ),
     Section("parts/left.html", _left),
     Section("parts/more.html", _more),
 )

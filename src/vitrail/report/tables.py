@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import pandas as pd
+from markupsafe import Markup
 
-from vitrail.report.words import Interval
-from vitrail.studies.intervals import interval
+from vitrail.report.words import Interval, listed, name, why_not
+from vitrail.studies.intervals import interval, says_nothing
 from vitrail.study import LOWER_IS_BETTER
 
 if TYPE_CHECKING:
@@ -26,6 +27,7 @@ class Score(NamedTuple):
     value: float
     half: float  # half the width of the interval, NaN with one seed
     missing: int  # seeds in which it is not defined
+    vague: bool = False  # its interval says nothing, and is left out
     worst: bool = False
 
 
@@ -38,6 +40,14 @@ class ScoreTable(NamedTuple):
     rows: list[tuple[str, list[Score]]]
     means: list[Interval]
     worsts: list[tuple[str | None, Interval]]
+    chance: dict[str, float] = {}  # noqa: RUF012  site -> of always the same answer
+    why: Sequence[Markup] = ()  # where a score is not defined, and for what reason
+    vague: bool = False  # some interval says nothing, and is left out
+
+    @property
+    def chance_mean(self) -> float:
+        known = [v for v in self.chance.values() if math.isfinite(v)]
+        return sum(known) / len(known) if known else math.nan
 
     @property
     def turned(self) -> bool:
@@ -64,9 +74,15 @@ def score_table(page: Page, metric: str, split: str = "test") -> ScoreTable:
     found = {key: values.astype(float).tolist() for key, values in groups}
     sizes = {r["site"]: (r["train_rows"], r["test_rows"]) for r in page.sites.to_dict("records")}
     shares = {site: test / (test + train) for site, (train, test) in sizes.items() if train > 0}
+    chance = page.chance_in(metric) if split == "test" else {}
+    best = 0.0 if lower else 1.0
+    folds = _by_fold(page, metric) if split == "test" else {}
     columns, means, worsts = [], [], []
     for method in methods:
-        column = [_score(found.get((method, site), []), shares.get(site, math.nan)) for site in sites]
+        column = []
+        for site in sites:
+            share, same = shares.get(site, math.nan), chance.get(site, math.nan)
+            column.append(_score(found.get((method, site), []), share, same, best, folds.get((method, site), []), page))
         values = [c.value for c in column]
         defined = [v for v in values if not math.isnan(v)]
         known = where(page.summary, method=method, metric=metric) if split == "test" else pd.DataFrame()
@@ -82,13 +98,58 @@ def score_table(page: Page, metric: str, split: str = "test") -> ScoreTable:
         worsts.append(worst)
         columns.append(column)
     rows = [(site, [column[i] for column in columns]) for i, site in enumerate(sites)]
-    return ScoreTable(metric, split, methods, rows, means, worsts)
+    table = ScoreTable(metric, split, methods, rows, means, worsts, {s: chance[s] for s in sites if s in chance})
+    clear = [_kept(m, page.draws, table.chance_mean, best) for m in means]
+    clear_worst = [(s, _kept(w, page.draws, chance.get(s or "", math.nan), best)) for s, w in worsts]
+    before, after = (
+        [m.known for m in (*all_, *(w for _, w in of))] for all_, of in ((means, worsts), (clear, clear_worst))
+    )
+    vague = before != after or any(score.vague for _, scores in rows for score in scores)
+    why = _why(page, table, {key for key, values in found.items() if values})
+    return table._replace(means=clear, worsts=clear_worst, why=why, vague=vague)
 
 
-def _score(values: list[float], test_share: float) -> Score:
+def _kept(told: Interval, seeds: int, chance: float, best: float) -> Interval:
+    """Without its ends where they say nothing."""
+    return Interval(told.value) if says_nothing(told.low, told.high, seeds, chance, best) else told
+
+
+def _by_fold(page: Page, metric: str) -> dict[tuple[str, str], list[float]]:
+    """(method, site) -> what each fold of each seed adds to the score."""
+    mine = where(page.folds, metric=metric)
+    if mine.empty:
+        return {}
+    return {(str(m), str(s)): v.astype(float).tolist() for (m, s), v in mine.groupby(["method", "site"])["value"]}
+
+
+def _score(values: list[float], test_share: float, chance: float, best: float, folds: list[float], page: Page) -> Score:
     defined = [v for v in values if math.isfinite(v)]
     mean, low, high = interval(defined, test_share)
-    return Score(mean, (high - low) / 2, len(values) - len(defined))
+    if folds:
+        middle, low, high = interval(folds, 1 / page.crossed)
+        low, high = mean + (low - middle), mean + (high - middle)
+    vague = says_nothing(low, high, len(folds) or len(defined), chance, best)
+    return Score(mean, math.nan if vague else (high - low) / 2, len(values) - len(defined), vague)
+
+
+def _why(page: Page, table: ScoreTable, told: set[Any]) -> list[Markup]:
+    """Where a score is not defined, and for what reason: one line for a site, or for its methods."""
+    held = {r["site"]: r["test_rows"] for r in page.sites.to_dict("records")}
+    out = []
+    for site, scores in table.rows:
+        missing = [m for m, score in zip(table.methods, scores, strict=True) if math.isnan(score.value)]
+        silent = [m for m in missing if (m, site) not in told]
+        astray = [m for m in missing if m not in silent]
+        if astray and math.isnan(table.chance.get(site, 0.0)):
+            why = why_not(table.metric, int(held.get(site, 0)), page.row_word)
+            out.append(Markup("{}: {}").format(name(site), why))
+        elif astray and site in table.chance:
+            words = "{}, {}: the model gave no numbers as answers, so that nothing could be scored."
+            out.append(Markup(words).format(name(site), listed([page.titles[m] for m in astray])))
+        if silent:
+            words = "{}, {}: the site told no score."
+            out.append(Markup(words).format(name(site), listed([page.titles[m] for m in silent])))
+    return out
 
 
 def _interval(value: float, summary: Any, what: str) -> Interval:

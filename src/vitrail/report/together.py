@@ -17,6 +17,7 @@ from vitrail.report import draw
 from vitrail.report.frame import fill, write_page
 from vitrail.report.words import (
     ANSWERS,
+    SAME,
     VERDICT_CLASS,
     Interval,
     listed,
@@ -28,6 +29,7 @@ from vitrail.report.words import (
     spoken,
 )
 from vitrail.report.words import size as bytes_words
+from vitrail.runs.setup import MAJORITY
 from vitrail.runs.together import Together
 from vitrail.runs.train_together import ALONE, TOGETHER
 from vitrail.vertical import ends, lookup, messages
@@ -98,6 +100,8 @@ def scores_of(run: Together, metric: str) -> list[Score]:
         title = str(r["model"])
         if title == TOGETHER:
             title = f"with {' and '.join(run.study.guests)}"
+        elif title == MAJORITY:
+            title = SAME
         out.append(Score(title, Interval(r["value"], r["low"], r["high"]), gain, verdict(gain)))
     return out
 
@@ -110,7 +114,8 @@ def verdict(gain: Interval) -> str:
 
 def findings(run: Together) -> list[Markup]:
     study, metric = run.study, run.study.metrics[0]
-    alone, whole, *away = scores_of(run, metric)
+    alone, whole, *rest = scores_of(run, metric)
+    away, same = [r for r in rest if r.title != SAME], [r for r in rest if r.title == SAME]
     guests, host, what = listed([name(g) for g in study.guests]), name(study.host), metric_words(metric)
     said = Markup("With {}, {}’s {} on {} is {}; alone it is {}. ").format(
         guests, host, what, several(run.scored, "held-out row"), spoken(whole.value), number(alone.value.value)
@@ -122,6 +127,7 @@ def findings(run: Together) -> list[Markup]:
         "": "What {} gains is {}.",
     }[whole.verdict]
     out = [said + Markup(words).format(host, spoken(whole.gain, signed))]
+    out += [Markup("{} would reach {}.").format(SAME.capitalize(), number(row.value.value)) for row in same]
     for row in away:
         words = "While {} is away, {} for everybody: {}, against {} with it."
         stands = "its median answer stands" if trains(run) else "the distances of its reference stand"

@@ -17,7 +17,7 @@ from vitrail.core.facts import ALONE, OWN, RECEIVED, SHARED
 from vitrail.report import draw
 from vitrail.report.learned import MAJORITY, MODELS, Learned
 from vitrail.report.trust_said import words_of
-from vitrail.report.words import shorten, shorten_all, signed
+from vitrail.report.words import SAME, shorten, shorten_all, signed
 
 STYLES = {OWN: "series strong m6", SHARED: "series yard again", ALONE: "series yard", RECEIVED: "series yard"}
 SHOWN = 26  # features in the figure of weights
@@ -44,7 +44,7 @@ def _scores(learned: Learned, site: str, words: str) -> draw.Panel:
             rounds, values = (of[column].to_numpy(float).tolist() for column in ("round", "value"))
             series.append(draw.Series(learned.called(model), "", STYLES[model], rounds, values))
     constant = here.loc[here["model"] == MAJORITY, "value"]
-    level = ("always the same answer", float(constant.iloc[0])) if len(constant) else None
+    level = (SAME, float(constant.iloc[0])) if constant.notna().any() else None
     shown = [v for s in series for v in s.y] + ([level[1]] if level else [])
     return draw.Panel(f"{words} at {site}", series, *draw.domain(shown), level)
 

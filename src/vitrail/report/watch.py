@@ -21,6 +21,7 @@ from vitrail.core.problems import VitrailError
 from vitrail.report.draw import thin
 from vitrail.report.events import Log, SiteSeen, method_title, words
 from vitrail.runs.run import HISTORY, along, our_table
+from vitrail.runs.setup import MAJORITY
 from vitrail.study import LOWER_IS_BETTER, Study
 
 QUIET = 60.0  # seconds without a word, or ten rounds if they take longer: then the run is called quiet
@@ -86,7 +87,7 @@ class Watch:
             state = "quiet"
         rows = self._read("sites.csv", our_table)
         counts = {} if rows is None else dict(zip(rows.site, rows.train_rows + rows.test_rows, strict=True))
-        last = {} if curve is None else curve["now"]
+        last, same = ({}, {}) if curve is None else (curve["now"], curve["same"])
         sites = [
             {
                 "name": name,
@@ -94,6 +95,7 @@ class Watch:
                 "round": log.site(name).last,
                 "missed": len(log.site(name).missed),
                 "score": last.get(name),
+                "same": same.get(name),
                 "rows": int(counts[name]) if name in counts else None,
                 **{way: traffic[way].get(name) for way in WAYS},
             }
@@ -152,7 +154,7 @@ def _kept(at: dict[str, Any], metric: str, names: list[str]) -> tuple[dict[str, 
         for name, count in zip(at["names"], counts, strict=True):
             if name in names:  # rows that were pooled belong to no site
                 of[name] = of.get(name, 0) + count * at["sizes"].get(place, 0)
-    return curve_of(pd.DataFrame(at["history"], columns=HISTORY), metric, names), out
+    return curve_of(pd.DataFrame([*at["history"], *at.get("chance", ())], columns=HISTORY), metric, names), out
 
 
 def _standing(site: SiteSeen, state: str, deployed: bool, now: float) -> dict[str, Any]:
@@ -178,6 +180,7 @@ def curve_of(history: pd.DataFrame, metric: str, names: Sequence[str]) -> dict[s
     rows = rows[rows["value"].notna()] if len(rows) else rows
     if not len(rows):
         return None
+    usual = history[(history.split == f"test:{MAJORITY}") & (history.metric == metric) & history["value"].notna()]
     table = rows.pivot_table(index="round", columns="site", values="value", aggfunc="last").sort_index().ffill()
     table = table[[n for n in names if n in table]]
     table = table.iloc[thin(len(table))]
@@ -191,6 +194,7 @@ def curve_of(history: pd.DataFrame, metric: str, names: Sequence[str]) -> dict[s
         "worst": [float(v) for v in worst],
         "worst_site": str(who),
         "sites": {str(n): [None if math.isnan(v) else float(v) for v in table[n]] for n in table},
+        "same": {str(s): float(v) for s, v in zip(usual.site, usual.value, strict=True) if s in names},
         "now": {str(n): float(v) for n, v in last.items() if not math.isnan(v)},
     }
 

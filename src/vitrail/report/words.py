@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from itertools import takewhile
 from typing import NamedTuple
 
 from markupsafe import Markup
+
+from vitrail.core.metrics import FEW, RARE
 
 # words and unit; a metric that is not here is written as it is named
 METRICS = {
@@ -16,16 +18,24 @@ METRICS = {
     "f1": ("F1 score", "0 to 1"),
     "auc": ("area under the ROC curve", "0 to 1"),
     "log_loss": ("log loss", "nats"),
+    "balanced_log_loss": ("log loss, classes counted alike", "nats"),
+    "squared_error": ("squared error", "unit of the target, squared"),
     "rmse": ("root mean squared error", "unit of the target"),
     "mae": ("mean absolute error", "unit of the target"),
     "r2": ("variance explained (R²)", "share"),
+}
+SAME = "always the same answer"  # the name, on pages, of whoever knows nothing: the most common class, or the mean
+FEW_MARK = "†"  # behind the name of a site whose scores stand on few rows
+WHY_NOT = {  # of so many rows
+    "auc": "{} of one class, and the area under the ROC curve compares {}s of two.",
+    "r2": "{} with the same target, and R² is about how {}s differ in it.",
 }
 WHY_UNDEFINED = {
     "auc": "the area under the ROC curve needs {}s of at least two classes on the hold-out",
     "r2": "R² needs hold-out {}s that differ in the target",
 }
-ANSWERS = {"yes": "yes: gains", "no": "no: loses", "cannot tell": "cannot tell"}
-VERDICT_CLASS = {"yes": "gain", "no": "loss"}
+ANSWERS = {"yes": "yes: gains", "no": "no: loses", "no harm": "no harm", "cannot tell": "cannot tell"}
+VERDICT_CLASS = {"yes": "gain", "no": "loss", "no harm": "calm"}
 
 
 class LayerWords(NamedTuple):
@@ -35,6 +45,7 @@ class LayerWords(NamedTuple):
     neutral: float  # the value that changes nothing
     column: str
     see: str  # what the colours mean
+    silent: str = "did not publish"  # of a site without values
 
 
 LAYERS = {
@@ -172,6 +183,30 @@ def metric_words(metric: str) -> str:
 def why_undefined(metric: str, word: str) -> str:
     """`word`: what a row is."""
     return WHY_UNDEFINED.get(metric, "the hold-out {}s do not define this metric").format(word)
+
+
+def why_not(metric: str, rows: int, word: str) -> str:
+    """Why these hold-out rows do not define the metric; `word`: what a row is.
+
+    >>> why_not("auc", 7, "row")
+    'it has 7 hold-out rows, all of one class, and the area under the ROC curve compares rows of two.'
+    """
+    if not rows:
+        return f"it has no hold-out {word}s."
+    said = f"it has {several(rows, f'hold-out {word}')}"
+    return WHY_NOT.get(metric, "{}, which do not define this.").format(
+        f"{said}, all" if metric in WHY_NOT else said, word
+    )
+
+
+def few_words(few: Mapping[str, str], word: str) -> Markup:
+    """What the mark behind some sites says, and which they are; nothing without any."""
+    if not few:
+        return Markup()
+    said = [Markup("{} ({})").format(name(site), rows) for site, rows in few.items()]
+    bar = f"fewer than {FEW} hold-out {word}s, or fewer than {RARE} of their rarest class"
+    text = "{} Few {}s: what is said of {} would be otherwise with a few other {}s. The bar: {}."
+    return Markup(text).format(FEW_MARK, word, listed(said), word, bar)
 
 
 def size(count: float) -> str:

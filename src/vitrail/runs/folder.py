@@ -3,6 +3,7 @@
     study.toml                    the study as it was run
     run.json                      method, seed, engine, versions, data fingerprints
     events.jsonl                  append-only log
+    screen.json                   whose data does not fit, from before the first round
     scores.csv, ledger.csv, wire.csv
     checkpoint.json               which round the tensors below belong to; replaced atomically, last
     coordinator/*.safetensors     what the coordinator may see

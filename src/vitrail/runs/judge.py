@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -13,16 +14,16 @@ from torch import Tensor
 
 from vitrail.core.facts import OWN
 from vitrail.core.losses import Doubts
-from vitrail.core.metrics import score_all, score_doubt
+from vitrail.core.metrics import chance, few_rows, rarest, score_all, score_doubt
 from vitrail.core.tensors import each, tensors
 from vitrail.data.encode import Encoder, SiteData
 from vitrail.engines.local import Engine, threads
 from vitrail.engines.rounds import Moment
-from vitrail.runs.fit import Ask, at_hand
-from vitrail.runs.setup import COVERAGE, MAJORITY, all_rows
+from vitrail.runs.screened import Ask
+from vitrail.runs.setup import COVERAGE, MAJORITY
 from vitrail.study import Study
 
-SIZES = ["site", "train_rows", "test_rows", "target"]
+SIZES = ["site", "train_rows", "test_rows", "target", "test_rarest", "few_rows"]
 WASTE = 2  # padded rows may be so many times the real ones
 
 
@@ -37,12 +38,21 @@ class Stack(NamedTuple):
 class Judge:
     """Sites on this machine. Scores every site's own model on its own rows."""
 
-    def __init__(self, runner: Engine, study: Study, data: list[SiteData]) -> None:
-        self.runner, self.study, self.data = runner, study, data
+    def __init__(
+        self,
+        runner: Engine,
+        study: Study,
+        data: list[SiteData],
+        ask: Ask = lambda: None,
+        at: list[int] | None = None,
+    ) -> None:
+        """`ask`: how the sites are screened, where a run does that. `at`: where each site's model is among those of the
+        engine, where names do not say it."""
+        self.runner, self.study, self.data, self.screen = runner, study, data, ask
         self.sizes = sizes_of(study, data)
-        self.at = [0 if runner.method.pools_rows else runner.names.index(site.name) for site in data]
+        self.at = at or [0 if runner.method.pools_rows else runner.names.index(site.name) for site in data]
         self.stacks = {split: self._stacks(split) for split in ("test", "train")}
-        self.truth = {split: _padded([self._target(s, split) for s in data]) for split in ("test", "train")}
+        self.truth = {split: _padded([_truth(study, s, split) for s in data]) for split in ("test", "train")}
         self.stacks[COVERAGE], self.truth[COVERAGE] = self.stacks["test"], self.truth["test"]
 
     def rows(self, moment: Moment, splits: tuple[str, ...]) -> list[tuple[Any, ...]]:
@@ -50,6 +60,9 @@ class Judge:
 
     def late(self) -> list[tuple[Any, ...]]:
         return []
+
+    def chance(self) -> list[tuple[Any, ...]]:
+        return [row for site in self.data for row in chance_rows(self.study, site.name, chance_of(self.study, site))]
 
     def models(self, moment: Moment) -> dict[str, dict[str, Tensor]]:
         states = dict(tensors(self.runner.settled(moment)))
@@ -59,17 +72,12 @@ class Judge:
     def encoders(self) -> dict[str, Encoder]:
         return {site.name: site.encoder for site in self.data}
 
-    def ask(self) -> Ask:
-        return at_hand(self.runner.task, all_rows(self.data, self.study))
-
     @torch.no_grad()
     def scores(self, settled: Any, stage: int, round_: int, splits: tuple[str, ...]) -> list[tuple[Any, ...]]:
         """Rows of HISTORY, for settled sites."""
         out = []
         for split in splits:
-            said = self._answers(settled, split)
-            if len(said) > 1 and not stage and not round_:
-                said[f"test:{MAJORITY}"] = self._majority(said[split])
+            said = self.answers(settled, split)
             y, real = self.truth[split]
             if split == COVERAGE:
                 scored = {split: score_doubt(y, said[split][..., :-1], said[split][..., -1], real)}
@@ -80,8 +88,9 @@ class Judge:
                     out += [(stage, round_, site.name, name, m, float(v[i])) for m, v in metrics.items()]
         return out
 
-    def _answers(self, settled: Any, split: str) -> dict[str, NDArray[np.float64]]:
-        """[site, row, answer] by model: what the site's own says, and on hold-out rows what those beside it say.
+    @torch.no_grad()
+    def answers(self, settled: Any, split: str, others: bool = True) -> dict[str, NDArray[np.float64]]:
+        """[site, row, answer] by model: what the site's own says, and on hold-out rows what the `others` beside it say.
         For COVERAGE the last answer is how unsure it is."""
         task, method, target = self.runner.task, self.runner.method, self.study.target
         count = max(1, len(target.levels)) + (split == COVERAGE)
@@ -94,7 +103,7 @@ class Judge:
                 assert isinstance(task.loss, Doubts)
                 z = found[split].double()
                 return {split: torch.cat((task.loss.answers(z), task.loss.doubt(z)[..., None]), -1)}
-            if split == "test":
+            if split == "test" and others:
                 beside = {k: params for k, params in method.models(task, mine).items() if k != OWN}
                 found |= {f"test:{k}": task.output(params, stack.x) for k, params in beside.items()}
             return {k: task.loss.answers(z.double()) for k, z in found.items()}
@@ -132,21 +141,40 @@ class Judge:
             out.append(Stack(group, slice(first, first + len(group)), x.to(like.device)))
         return out
 
-    def _target(self, site: SiteData, split: str) -> NDArray[Any]:
-        """In the target's own unit."""
-        y, target = getattr(site, f"{split}_y"), self.study.target
-        return np.asarray(y * target.scale + target.center if target.kind == "number" else y.astype(np.int64))
 
-    def _majority(self, like: NDArray[np.float64]) -> NDArray[np.float64]:
-        """The same answer for every row: the mean of the training rows, or the shares of their classes."""
-        out = np.empty_like(like)
-        for i, site in enumerate(self.data):
-            trained = self._target(site, "train")
-            if self.study.target.kind == "number":
-                out[i] = trained.mean()
-            else:
-                out[i] = np.bincount(trained, minlength=like.shape[2]) / len(trained)
-        return out
+def _truth(study: Study, site: SiteData, split: str) -> NDArray[Any]:
+    """In the target's own unit."""
+    y, target = getattr(site, f"{split}_y"), study.target
+    return np.asarray(y * target.scale + target.center if target.kind == "number" else y.astype(np.int64))
+
+
+def chance_metrics(study: Study) -> tuple[str, ...]:
+    """Of which a run keeps what always giving the same answer comes to: its own, and accuracy, of which doubt tells."""
+    return tuple(dict.fromkeys((*study.metrics, *(("accuracy",) if study.target.levels else ()))))
+
+
+def chance_of(study: Study, site: SiteData) -> list[float]:
+    """What always giving the same answer comes to on a site's hold-out rows, in each of `chance_metrics`."""
+    return list(chance(chance_metrics(study), _truth(study, site, "test"), len(study.target.levels)).values())
+
+
+def chance_rows(study: Study, site: str, said: Sequence[float]) -> list[tuple[Any, ...]]:
+    """Rows of HISTORY; `said`: as `chance_of` tells it."""
+    return [(0, 0, site, f"test:{MAJORITY}", m, float(v)) for m, v in zip(chance_metrics(study), said, strict=True)]
+
+
+def counts_of(study: Study, site: SiteData) -> list[int]:
+    """Training rows, hold-out rows, and of classes how many of these are of their rarest one."""
+    classes = len(study.target.levels)
+    rare = [rarest(_truth(study, site, "test"))] if classes else []
+    return [len(site.train_y), len(site.test_y), *rare]
+
+
+def size_row(study: Study, site: str, counts: Sequence[int], target: str) -> tuple[Any, ...]:
+    """A row of SIZES."""
+    train, test = counts[:2]
+    rare = counts[2] if study.target.levels else None
+    return site, train, test, target, test if rare is None else rare, few_rows(test, rare, study.row_word)
 
 
 def _padded(ragged: list[NDArray[Any]]) -> tuple[NDArray[Any], NDArray[np.bool_]]:
@@ -160,7 +188,8 @@ def _padded(ragged: list[NDArray[Any]]) -> tuple[NDArray[Any], NDArray[np.bool_]
 
 
 def sizes_of(study: Study, data: list[SiteData]) -> pd.DataFrame:
-    told = [(s.name, len(s.train_y), len(s.test_y), target_words(study, target_share(study, s))) for s in data]
+    said = [target_words(study, target_share(study, s)) for s in data]
+    told = [size_row(study, s.name, counts_of(study, s), words) for s, words in zip(data, said, strict=True)]
     return pd.DataFrame(told, columns=SIZES)
 
 

@@ -17,43 +17,45 @@ from vitrail.core.problems import Problem, VitrailError, nearest
 from vitrail.data.encode import fingerprint_rows, split_rows
 from vitrail.data.read import clean
 from vitrail.explain.album import Album, called, make_album
-from vitrail.explain.evidence import LABEL
 from vitrail.explain.look import Look, look
 from vitrail.explain.readings import InputLayers
 from vitrail.explain.seen import Sight, make_seen
-from vitrail.runs.fit import SYMBOLS, ShiftFinding
+from vitrail.runs.fit import SYMBOLS
 from vitrail.runs.run import Model, Run
 from vitrail.runs.setup import build_task
+from vitrail.screen.found import LABEL, Finding
 from vitrail.study import Study
 
 
 class Behind(NamedTuple):
     """What a coordinator can tell one site about itself: enough for the site to look, and nothing of one other site."""
 
-    findings: list[ShiftFinding]
+    findings: list[Finding]
     layers: dict[str, Tensor] = {}  # noqa: RUF012  the mean of the layers that the others published; empty without any
     others: int = 0  # how many did
+    judged: bool = True  # whether the site was compared with the others at all
 
 
 def behind(run: Run, site: str) -> Behind:
-    known, table = run.known_as(site), run.shifts()  # says so where the method learns no private layers
+    known, table = run.known_as(site), run.shift_table
     means, others = dict[str, Tensor](), 0
-    for key, layer in SYMBOLS.items():
+    for key, layer in SYMBOLS.items() if table is not None and len(table) else ():
+        assert table is not None
         there = table[(table.layer == layer) & (table.site != known)]
         if len(there):
             wide = there.pivot(index="site", columns="feature", values="value")
             told = wide[list(dict.fromkeys(there.feature))].dropna().to_numpy(dtype=np.float64)
             if others := len(told):
                 means[key] = torch.from_numpy(told.mean(0))
-    return Behind([f for f in run.findings() if f.site == known], means, others)
+    sites = run.screening.sites if run.screening else None
+    judged = sites is not None and bool(sites.loc[sites["site"] == known, "judged"].eq(True).any())
+    return Behind([f for f in run.findings() if f.site == known], means, others, judged)
 
 
 def look_behind(
     run: Run, site: str, frame: pd.DataFrame, features: Sequence[str] = (), pictures: Sequence[str] = ()
 ) -> Look | Album:
     """The facts about this site's findings and about the columns it names, from its own table; or its pictures."""
-    if not run.study.images:
-        run.shifts()
     problems = []
     if site not in run.sites:
         problems.append(Problem("--site", f"there is no site {site!r}.", nearest(site, run.sites)))
@@ -84,8 +86,8 @@ def look_at(
 ) -> Look:
     """`seen`: the fingerprint of the rows that the run saw, where it is known."""
     study, ends = mine.study, None
+    own, sides = mine.models()[OWN], [ENDS[what] for what in (INPUT_SHIFT, INPUT_FACTOR)]
     if told.layers:
-        own, sides = mine.models()[OWN], [ENDS[what] for what in (INPUT_SHIFT, INPUT_FACTOR)]
         (b, w), (b_others, w_others) = (
             [layers[k].double().numpy().ravel() for k in sides] for layers in (own, told.layers)
         )
@@ -101,6 +103,8 @@ def look_at(
         expects=_Expects(mine, told.layers) if told.layers else None,
         same=seen in (None, fingerprint_rows(clean(frame, study))),
         study=study.name,
+        private=sides[0] in own,
+        judged=told.judged,
     )
 
 

@@ -2,8 +2,7 @@
 own on its own rows, and shows them: a model of its own, its scores, and its row in the heatmap. Nothing of the other
 sites changes, and none of their rows is needed.
 
-What it does not get is a verdict of the calibrated rule: that compares row gradients with those of the other sites,
-which a run does not keep.
+What it does not get is a verdict on its data: sites are screened together, before the first round.
 """
 
 from __future__ import annotations
@@ -72,7 +71,7 @@ def adopt(run: Run, name: str, frame: pd.DataFrame) -> Run:
             "fingerprints": {**run.info["fingerprints"], name: data.fingerprint},
             "newcomers": [*run.info.get("newcomers", []), name],
         },
-        history=pd.concat([run.history, pd.DataFrame(history, columns=HISTORY)], ignore_index=True),
+        history=pd.concat([run.history, pd.DataFrame(history + judge.chance(), columns=HISTORY)], ignore_index=True),
         ledger=pd.concat([run.ledger, _ledger(run, name, history)], ignore_index=True),
         models={**run.models, name: model},
         encoders={**run.encoders, name: data.encoder},
@@ -133,14 +132,14 @@ def _with_row(run: Run, name: str, own: Params) -> tuple[pd.DataFrame, Facts]:
             known: Any = part.set_index("site").reindex(names)
             marks = [("O" if mark else "") + ("x" if x[j] else "") for mark in o[:, j]]
             known = known.assign(feature=feature, layer=layer, value=shown[:, j], flagged_paper=marks)
-            frames.append(known.assign(flagged=known.flagged.fillna(False).astype(bool)).reset_index(names="site"))
+            frames.append(known.reset_index(names="site"))
     return pd.concat(frames, ignore_index=True)[list(run.shift_table.columns)], facts
 
 
 def _ledger(run: Run, name: str, history: list[tuple[Any, ...]]) -> pd.DataFrame:
     """What crossed for the newcomer: told once, said once; and its scores."""
     training, *later = run.method.plan(1)
-    told = ((stage, "to site") for stage in ("standardise", training.name, "evidence"))
+    told = ((stage, "to site") for stage in ("standardise", training.name))
     said = ((stage, "from site") for stage in (*(s.name for s in later if asks(s)), "scores"))
     lines = pd.DataFrame([line._asdict() for line in wire_lines(run.study, run.method)])
     sums = lines.groupby(["stage", "direction"], sort=False)["bytes"].sum()

@@ -21,19 +21,21 @@ from vitrail.core.task import Task
 from vitrail.core.tensors import Params, filled
 from vitrail.data.encode import Encoder
 from vitrail.data.read import clean
-from vitrail.engines.wire import settled_shape
+from vitrail.engines.wire import Line, settled_shape
 from vitrail.explain.coverage import coverage, uncertainty
 from vitrail.explain.rows import Explanation
 from vitrail.explain.trust import Trust, read_trust
 from vitrail.methods import AnyMethod
-from vitrail.runs.fit import ShiftFinding
 from vitrail.runs.folder import Folder, check_sites, load_facts, save_facts, save_tensors, site_folder, write_atomically
-from vitrail.runs.setup import COVERAGE, build_task, loss_of, wire_lines, with_ends, with_facts
+from vitrail.runs.screened import SCREEN, load_screening, save_screening, unscreened
+from vitrail.runs.setup import COVERAGE, MAJORITY, build_task, loss_of, wire_lines, with_ends, with_facts
+from vitrail.screen.found import Finding, Screening
 from vitrail.study import Study
 
 # split: test or train, of the site's own model; test:NAME of a model carried beside it
 # coverage: what the doubt of the site's own model is worth on the hold-out rows
 HISTORY = ["stage", "round", "site", "split", "metric", "value"]
+SHIFTS = ["site", "feature", "layer", "value", "flagged_paper"]
 UNSURE = "unsure"  # the column beside those of the classes
 
 
@@ -45,6 +47,7 @@ class Model(NamedTuple):
     seed: int
     tensors: dict[str, Tensor]  # its settled state
     encoder: Encoder
+    keep: str = ""  # the model beside its own that it predicts with instead (core/facts.py; runs/keep.py)
 
     def predict(self, frame: pd.DataFrame) -> pd.DataFrame:
         """On raw rows: a probability for each class and how unsure the model is, or a number."""
@@ -88,9 +91,17 @@ class Model(NamedTuple):
 
         def scores(x: Tensor) -> Tensor:
             with torch.no_grad():
+                if self.keep:
+                    return task.output(self.method.models(task, state)[self.keep], x[None])[0]
                 return self.method.predict(task, state, x[None])[0]
 
         return task, scores
+
+    def knows(self) -> dict[str, float]:
+        """What the site found out about itself, by what it means (core/facts.py)."""
+        task = build_task(self.study, self.method, self.seed)
+        state = filled(settled_shape(task, self.method), {k: v[None] for k, v in self.tensors.items()})
+        return {means: float(value[0]) for means, value in self.method.knows(state).items()}
 
     def models(self) -> dict[str, Params]:
         """The models that the site holds, by what each is to it (core/facts.py)."""
@@ -115,8 +126,8 @@ class Run:
     facts: Facts = field(default_factory=dict)
     shared: dict[str, Tensor] = field(default_factory=dict)  # what the coordinator holds at the end
     shift_table: pd.DataFrame | None = None  # of a run with private layers: see `shifts`
-    alarms: list[dict[str, Any]] = field(default_factory=list)
     pseudonyms: dict[str, str] = field(default_factory=dict)  # site -> the name its layers go by; each knows its own
+    screening: Screening | None = None  # whose data does not fit, from before the first round
 
     @property
     def sites(self) -> list[str]:
@@ -128,6 +139,17 @@ class Run:
         last = last[last.stage == last.stage.max()]
         last = last[last["round"] == last["round"].max()]
         return pd.DataFrame(last[["site", "metric", "value"]]).reset_index(drop=True)
+
+    def chance(self) -> pd.DataFrame:
+        """site, metric, value: what always giving the same answer comes to on each site's own hold-out rows (the most
+        common class, or the mean). Nothing of a run made before Vitrail kept it."""
+        rows = self.history[self.history.split == f"test:{MAJORITY}"]
+        return rows[["site", "metric", "value"]].reset_index(drop=True)
+
+    @property
+    def trained(self) -> bool:
+        """Whether any site took part in any round of training."""
+        return any(self.info.get("took_part", {"": 1}).values())
 
     def uncertainty(self) -> pd.DataFrame:
         """site, rows, doubt, auroc, accuracy, kept, accuracy_kept: how unsure each site's model is in the end, on the
@@ -158,20 +180,24 @@ class Run:
         return along(self.history)
 
     def shifts(self) -> pd.DataFrame:
-        """site, feature, layer, value, score, p_value, flagged_paper, flagged: private layers and their marks.
+        """site, feature, layer, value, flagged_paper: private layers, and the iFedAvg paper's marks (O, x) on them.
 
-        `value` is missing where a site refused to publish. `flagged_paper` holds the iFedAvg paper's marks (O, x),
-        `flagged` those of the calibrated rule (explain/shifts.py).
+        `value` is missing where a site refused to publish. What the shared model does about a difference is here;
+        whose data does not fit, in `findings`.
         """
         if self.shift_table is None:
             what = f"{self.method.title} learns no private layers."
             raise VitrailError("there are no shifts", [Problem("method", what, f"Run it with --method {with_ends()}.")])
         return self.shift_table
 
-    def findings(self) -> list[ShiftFinding]:
-        """Whose data does not fit, strongest first."""
-        self.shifts()
-        return [ShiftFinding(**alarm) for alarm in self.alarms]
+    def findings(self) -> list[Finding]:
+        """Whose data does not fit, the likely wrong first; nothing where the run did not screen."""
+        return list(self.screening.findings) if self.screening else []
+
+    def wire(self) -> list[Line]:
+        """Every tensor that left a site or came in."""
+        study = self.study if self.screening else unscreened(self.study)
+        return wire_lines(study, self.method, bool(self.info.get("keep_updates")), len(self.sites))
 
     def told(self, means: str) -> Tensor | None:
         """The fact of this run that means this (core/facts.py), if there is one."""
@@ -199,6 +225,7 @@ class Run:
     def beside(self) -> pd.DataFrame:
         """round, site, model, metric, value: of the models carried beside each site's own, on its hold-out rows."""
         rows = self.history[(self.history.stage == 0) & self.history.split.str.startswith("test:")]
+        rows = rows[rows.split != f"test:{MAJORITY}"]  # nobody carries that: see `chance`
         rows = rows.assign(model=rows.split.str.removeprefix("test:"))
         return rows[["round", "site", "model", "metric", "value"]].reset_index(drop=True)
 
@@ -297,16 +324,16 @@ class Run:
             methods.build(info["method"]["name"], {k: v for k, v in info["method"].items() if k != "name"}),
             info["seed"],
             info,
-            our_table(path / "scores.csv"),
+            our_table(path / "scores.csv")[HISTORY],
             our_table(path / "ledger.csv"),
             models,
             encoders,
             our_table(path / "sites.csv"),
             facts,
             shared,
-            our_table(path / "shifts.csv") if (path / "shifts.csv").exists() else None,
-            json.loads((path / "alarms.json").read_text()) if (path / "alarms.json").exists() else [],
+            our_table(path / "shifts.csv")[SHIFTS] if (path / "shifts.csv").exists() else None,
             pseudonyms_of(path, info["sites"]),
+            load_screening(path / SCREEN),
         )
 
 
@@ -316,6 +343,12 @@ def along(history: pd.DataFrame) -> pd.DataFrame:
     ends = test.groupby("stage")["round"].max()
     before = test.stage.map(lambda s: int(ends[ends.index < s].sum()))
     return test.assign(round=test["round"] + before)[["round", "site", "metric", "value"]].reset_index(drop=True)
+
+
+def mark_few(frame: pd.DataFrame, sizes: pd.DataFrame, by: str = "site") -> pd.DataFrame:
+    """A table of results with the column `few_rows`: on how few hold-out rows the site's scores stand, else nothing."""
+    known = dict(zip(sizes["site"], sizes["few_rows"], strict=True)) if "few_rows" in sizes else {}
+    return frame.assign(few_rows=[known.get(site, "") for site in frame[by]])
 
 
 def pseudonyms_of(path: Path, sites: Sequence[str]) -> dict[str, str]:
@@ -333,9 +366,7 @@ def write_pseudonyms(folder: Folder, pseudonyms: dict[str, str]) -> None:
 
 def our_table(path: Path) -> pd.DataFrame:
     """A table of ours; a site named NA or 007 keeps its name."""
-    return pd.read_csv(
-        path, dtype={"site": str}, keep_default_na=False, na_values={k: [""] for k in ("value", "score", "p_value")}
-    )
+    return pd.read_csv(path, dtype={"site": str}, keep_default_na=False, na_values={"value": [""]})
 
 
 def _tensors_if_any(path: Path) -> dict[str, Tensor]:
@@ -346,11 +377,11 @@ def write_run(folder: Folder, run: Run) -> None:
     """The finished run; run.json last, since it says so."""
     path = folder.path
     write_atomically(path / "study.toml", run.study.to_toml())
-    for name, frame in (("scores", run.history), ("ledger", run.ledger), ("sites", run.sizes)):
+    for name, frame in (("scores", mark_few(run.history, run.sizes)), ("ledger", run.ledger), ("sites", run.sizes)):
         write_atomically(path / f"{name}.csv", frame.to_csv(index=False))
-    kept = run.info.get("keep_updates", False)
-    lines = [line._asdict() for line in wire_lines(run.study, run.method, kept, len(run.sites))]
-    write_atomically(path / "wire.csv", pd.DataFrame(lines).to_csv(index=False))
+    write_atomically(path / "wire.csv", pd.DataFrame([x._asdict() for x in run.wire()]).to_csv(index=False))
+    if run.screening:
+        save_screening(path / SCREEN, run.screening)
     for site, model in run.models.items():
         place = path / "sites" / site_folder(site)
         save_tensors(place / "model.safetensors", model)
@@ -359,7 +390,6 @@ def write_run(folder: Folder, run: Run) -> None:
     write_pseudonyms(folder, run.pseudonyms)
     if run.shift_table is not None:
         write_atomically(path / "shifts.csv", run.shift_table.to_csv(index=False))
-        write_atomically(path / "alarms.json", json.dumps(run.alarms, indent=1))
     if run.facts:
         save_facts(path / "coordinator" / "facts.safetensors", run.facts)
     if run.shared:

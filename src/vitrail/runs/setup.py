@@ -24,15 +24,14 @@ from vitrail.data.encode import SiteData, class_weights, columns, numeric
 from vitrail.engines.rounds import Training
 from vitrail.engines.sites import Sites, gather_sites
 from vitrail.engines.wire import Line, beside_of, meanings, trace
-from vitrail.explain.evidence import SiteRows
 from vitrail.methods import AnyMethod
 from vitrail.nets import MLP, Module
-from vitrail.runs.fit import evidence_lines
+from vitrail.runs.screened import screen_lines
 from vitrail.study import Study
 
 Away = Mapping[str, Sequence[tuple[int, int]]]  # site -> rounds it is absent, first to last, counted from 1
 CURVE_POINTS = 40  # evaluations along a run
-MAJORITY = "majority"  # the name of the model that always gives the most common answer
+MAJORITY = "majority"  # the name of the model that always gives the same answer: the most common, or the mean
 COVERAGE = "coverage"  # the split under which stands what doubt is worth on the hold-out rows
 
 
@@ -83,7 +82,7 @@ def wire_lines(study: Study, method: AnyMethod, keep_updates: bool = False, site
     How many `sites` there are matters only where messages grow with them.
     """
     task = build_task(study, method, 0)
-    lines, rounds = standardise_lines(study), study.training.rounds
+    lines, rounds = [*screen_lines(study), *standardise_lines(study)], study.training.rounds
     total = sum(stage.rounds for stage in method.plan(rounds))
     evaluations = 1 + sum(is_evaluated(done, total) for done in range(1, total + 1))
     if method.pools_rows:
@@ -101,12 +100,10 @@ def wire_lines(study: Study, method: AnyMethod, keep_updates: bool = False, site
     else:
         for contract in (c for stage in trace(task, method, rounds, sites) for c in stage):
             lines += [x._replace(seen="each") if keep_updates else x for x in contract.lines()]
-    if publishes(task, method):
-        lines += evidence_lines(study)
     lines += [Line("scores", "from site", m, (), "float64", 8, evaluations, "each") for m in study.metrics]
-    beside = beside_of(task, method)
-    for model, times in [(name, evaluations) for name in beside] + [(MAJORITY, 1)] * bool(beside):
-        lines += [Line("scores", "from site", f"{m}, {model}", (), "float64", 8, times, "each") for m in study.metrics]
+    for model in beside_of(task, method):
+        names = [f"{m}, {model}" for m in study.metrics]
+        lines += [Line("scores", "from site", name, (), "float64", 8, evaluations, "each") for name in names]
     if COVERAGE in last_splits(task):
         first, *_, last = points = [m for m in DOUBT if "@" in m]
         told = {f"{first} to {last}": (len(points),)} | {m: () for m in DOUBT if m not in points}
@@ -193,6 +190,7 @@ def check_options(
     seed: int,
     task: Task,
     method: AnyMethod,
+    screened: bool,
 ) -> None:
     problems = []
     if engine not in ("vectorised", "looped"):
@@ -206,10 +204,10 @@ def check_options(
         problems.append(Problem("dropout_rate", f"expected a share from 0 to below 1, got {rate}.", "Correct it."))
     problems += [Problem("refuse", f"there is no site {s!r}.", nearest(s, names)) for s in refuse if s not in names]
     problems += _bad_pseudonyms(pseudonyms, refuse, names)
-    if refuse and not any(asks(stage) for stage in method.plan(1)):
+    if refuse and not screened and not any(asks(stage) for stage in method.plan(1)):
         what = f"{method.title} asks no site to publish anything, so that there is nothing to refuse."
         problems.append(Problem("refuse", what, f"Leave --refuse out, or run --method {with_consent()}."))
-    if pseudonyms and not publishes(task, method):
+    if pseudonyms and not screened and not publishes(task, method):
         what = f"{method.title} publishes nothing of a single site, so that there is nothing to go by another name."
         problems.append(Problem("pseudonyms", what, f"Leave --pseudonym out, or run --method {with_ends()}."))
     for site, spans in away.items():
@@ -286,15 +284,6 @@ def held_rows(data: list[SiteData], study: Study, method: AnyMethod, device: str
     if not any(ex.holds_out for stage in method.plan(study.training.rounds) for ex in stage.exchanges):
         return None
     return gather_sites([(s.name, *_as_tensors(study, s.test_x, s.test_y, s.train_y)) for s in data]).to(device)
-
-
-def all_rows(data: list[SiteData], study: Study) -> dict[str, SiteRows]:
-    """Training rows and those held out, each site's under its own name."""
-    out = {}
-    for s in data:
-        x, y = np.concatenate([s.train_x, s.test_x]), np.concatenate([s.train_y, s.test_y])
-        out[s.name] = SiteRows(s.name, *_as_tensors(study, x, y, s.train_y))
-    return out
 
 
 def _as_tensors(study: Study, x: Any, y: Any, trained: Any) -> tuple[Tensor, Tensor, Tensor]:

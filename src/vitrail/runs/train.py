@@ -15,18 +15,31 @@ from torch import Tensor
 from vitrail.core.facts import ENDS, ROUND, Fact, Facts, in_order
 from vitrail.core.problems import Problem, VitrailError
 from vitrail.core.tensors import tensors
-from vitrail.data.encode import Encoder, prepare
+from vitrail.data.encode import Encoder, clean_sites, encode_sites
 from vitrail.engines.local import Engine
 from vitrail.engines.rounds import Moment, Rounds
+from vitrail.engines.wire import Ledger
 from vitrail.methods import AnyMethod
 from vitrail.runs.features import as_rows
-from vitrail.runs.fit import AGAIN, Ask, evidence_told, find_shifts
+from vitrail.runs.fit import read_shifts
 from vitrail.runs.folder import Folder, is_finished, versions, write_atomically
 from vitrail.runs.judge import Judge
+from vitrail.runs.protection import check_protection, guards_of, private
 from vitrail.runs.run import HISTORY, Run, pseudonyms_of, write_pseudonyms, write_run
+from vitrail.runs.screened import (
+    REFUSED,
+    SCREEN,
+    as_kept,
+    load_screening,
+    save_screening,
+    screen_lines,
+    screen_rows,
+    screens,
+)
 from vitrail.runs.setup import (
     Away,
     absence,
+    asks,
     build_task,
     check_keeping,
     check_options,
@@ -38,6 +51,7 @@ from vitrail.runs.setup import (
     training_rows,
     wire_lines,
 )
+from vitrail.screen.found import Screening
 from vitrail.study import Study
 
 CHECKPOINT_SECONDS = 5.0
@@ -63,29 +77,34 @@ def federate(
     progress: Callable[[int, int], None] | None = None,
     checkpoint_seconds: float = CHECKPOINT_SECONDS,
 ) -> Run:
-    """Train `method` over the sites' tables and score every site's own model on its own hold-out rows.
+    """Train `method` over the sites' tables and score every site's own model on its own hold-out rows. Before the first
+    round they are screened for data that does not fit, unless the study says `screen.ask = false`.
 
-    `refuse` names sites that do not publish their private layers; they train all the same. `pseudonyms`
-    maps a site to the name its published layers go by; scores stay under the sites' own names. `keep_updates` writes
-    what each site reports in each round, so that studies/contribution.py can rebuild any coalition's model; the
-    coordinator then sees each report, also where the method needs only their total.
+    `refuse` names sites that publish neither what screening asks of their columns nor private layers; they train all
+    the same. `pseudonyms` maps a site to the name it publishes under; scores stay under the sites' own names.
+    `keep_updates` writes what each site reports in each round, so that studies/contribution.py can rebuild any
+    coalition's model; the coordinator then sees each report, also where the method needs only their total.
     """
     study, chosen = resolve(study, method, rounds)
     seed = study.seeds[0] if seed is None else seed
     pseudonyms = dict(pseudonyms or {})
     plain = build_task(study, chosen, 0)
-    check_options(engine, device, dropout_rate, away or {}, refuse, pseudonyms, list(sites), seed, plain, chosen)
-    task = build_task(study, chosen, seed, device)
-    data = as_rows(prepare(sites, study, seed), task.net, device)
+    asked, names = screens(study), list(sites)
+    check_options(engine, device, dropout_rate, away or {}, refuse, pseudonyms, names, seed, plain, chosen, asked)
+    task = private(build_task(study, chosen, seed, device), study, chosen)
+    cleaned = clean_sites(sites, study)
+    data = as_rows(encode_sites(cleaned, study, seed), task.net, device)
     if keep_updates:
         check_keeping(task, chosen, out)
     rows = training_rows(data, study, chosen, device)
+    check_protection(study, chosen, {site.name: len(site.train_y) for site in data})
     stages, plan = chosen.plan(study.training.rounds), (dropout_rate, away or {}, refuse)
     absent = None if chosen.pools_rows else absence(rows.names, seed, *plan, stages)
     looped, held = engine == "looped", held_rows(data, study, chosen, device)
     given = task, chosen, rows, training_of(study), seed
-    runner = Engine(*given, looped=looped, absent=absent, keep_reports=keep_updates, held=held)
-    judge = Judge(runner, study, data)
+    guards = guards_of(study)
+    runner = Engine(*given, looped=looped, absent=absent, keep_reports=keep_updates, held=held, guards=guards)
+    judge = Judge(runner, study, data, lambda: screen_rows(study, cleaned, refuse, pseudonyms) if asked else None)
     info = describe_run(study, seed, engine, device, {site.name: site.fingerprint for site in data})
     info |= {"dropout_rate": dropout_rate, "away": {k: [list(s) for s in v] for k, v in (away or {}).items()}}
     info |= {"keep_updates": True} if keep_updates else {}
@@ -113,13 +132,16 @@ class RunSites(Protocol):
 
     def late(self) -> list[tuple[Any, ...]]: ...
 
+    def screen(self) -> Screening | None:
+        """Whose data does not fit, asked before the first round; None where it is not asked."""
+
+    def chance(self) -> list[tuple[Any, ...]]:
+        """What always giving the same answer would come to at every site, as rows of HISTORY."""
+
     def models(self, moment: Moment) -> dict[str, dict[str, Tensor]]:
         """Each site's settled state, where it is at hand."""
 
     def encoders(self) -> dict[str, Encoder]: ...
-
-    def ask(self) -> Ask:
-        """How a site is asked what its rows say about the layers."""
 
 
 def train(
@@ -139,6 +161,7 @@ def train(
     total = sum(stage.rounds for stage in runner.stages)
     history: list[tuple[Any, ...]] = []
     paths: dict[str, list[Fact]] = {}  # facts of every round
+    took_part = [0] * len(runner.names)  # rounds of training
     moment = None
     if folder:
         if resume:
@@ -146,7 +169,7 @@ def train(
             if is_finished(folder.path):
                 return Run.load(folder.path)
             if back := _restore(folder, runner):
-                moment, history, before = back
+                moment, history, before, took_part = back
                 paths = {k: [f._replace(value=v) for v in f.value] for k, f in before.items()}
                 folder.log("resumed", stage=moment.stage, round=moment.round)
         else:
@@ -154,6 +177,7 @@ def train(
             write_pseudonyms(folder, pseudonyms)
             write_atomically(folder.path / "run.json", json.dumps(info, indent=1))
             folder.log("started", method=info["method"], seed=seed)
+    screening = _screened(sites, folder)
     began = saved = time.monotonic()
     told = began - ROUND_SECONDS  # the first round is told at once
     done = sum(s.rounds for s in runner.stages[: moment.stage]) + moment.round if moment else 0
@@ -162,6 +186,8 @@ def train(
         history += sites.rows(last, ("test",))
     for last in runner.run(moment):
         done += 1
+        if not asks(runner.stages[last.stage]):
+            took_part = [n + here for n, here in zip(took_part, last.present.tolist(), strict=True)]
         if kept := {k: f._replace(value=f.value.cpu()) for k, f in last.facts.items() if f.every}:
             number = Fact(torch.tensor(last.round), (), ROUND, every=True)
             for k, f in ({ROUND: number} | kept).items():
@@ -169,6 +195,10 @@ def train(
         history += sites.late()
         if is_evaluated(done, total):
             history += sites.rows(last, last_splits(runner.task) if done == total else ("test",))
+        news, runner.news = runner.news, []
+        if folder:
+            for event in news:
+                folder.log(event.pop("event"), stage=last.stage, round=last.round, **event)
         gone: list[str] = []
         if folder and not bool(last.present.all()):
             gone = [n for n, here in zip(runner.names, last.present.tolist(), strict=True) if not here]
@@ -180,31 +210,36 @@ def train(
         if folder and runner.keep_reports and last.stage == 0:  # later stages publish, or train alone
             folder.keep_updates(runner.names, last, runner.reports)
         if folder and done < total and time.monotonic() - saved >= checkpoint_seconds:
-            extra = {"history": history, "ledger": runner.ledger.counts}
+            extra: dict[str, Any] = {"history": history, "ledger": runner.ledger.counts}
+            extra |= {"outcasts": runner.outcasts, "unusual": runner.unusual}
             extra |= {"names": runner.names, "sizes": runner.ledger.sizes}  # of a message: for those who look on
+            extra |= {"took_part": took_part, "chance": sites.chance()}
             folder.checkpoint(runner.names, last, extra, _stacked(paths))
             folder.log("checkpoint", stage=last.stage, round=last.round)
             saved = time.monotonic()
         if progress:
             progress(done, total)
+    info |= {"outcasts": runner.outcasts, "unusual": runner.unusual} if runner.outcasts or runner.unusual else {}
     info = {**info, "finished": True, "seconds": round(time.monotonic() - began, 3)}
-    history += sites.late()
+    info["took_part"] = dict(zip(runner.names, took_part, strict=True))
+    history += sites.late() + sites.chance()
     run = Run(
         study,
         method,
         seed,
         info,
         pd.DataFrame(history, columns=HISTORY),
-        _ledger(runner, study, method, sites.sizes, evidence_told(last, runner.names)),
+        ledger_of(runner.ledger, study, method, sites.sizes, screening, pseudonyms),
         sites.models(last),
         sites.encoders(),
         sites.sizes,
         facts_of(runner, last, _stacked(paths), sites.at),
         {k: v.cpu().clone() for k, v in tensors(last.coord)},
         pseudonyms=pseudonyms,
+        screening=screening,
     )
     if any(f.means in ENDS for f in last.facts.values()):
-        run.shift_table, run.alarms, run.facts = find_shifts(runner, study, last, sites.ask(), pseudonyms)
+        run.shift_table, run.facts = read_shifts(runner, study, last, pseudonyms)
     if folder:
         write_run(folder, run)
         folder.drop_checkpoints()
@@ -257,23 +292,46 @@ def facts_of(runner: Rounds, last: Moment, paths: Facts, at: list[int]) -> Facts
     return {k: in_order(f, order) for k, f in ends.items()} | {k: in_order(f, order, 1) for k, f in paths.items()}
 
 
-def _restore(folder: Folder, runner: Rounds) -> tuple[Moment, list[tuple[Any, ...]], Facts] | None:
+def _restore(folder: Folder, runner: Rounds) -> tuple[Moment, list[tuple[Any, ...]], Facts, list[int]] | None:
     back = folder.restore(runner.names, runner.shape_at)
     if back is None:
         return None
     moment, at, paths = back
     runner.ledger.counts.update(at["ledger"])
-    return moment, [tuple(row) for row in at["history"]], paths
+    runner.outcasts.update(at.get("outcasts", {}))
+    runner.unusual.update(at.get("unusual", {}))
+    return moment, [tuple(row) for row in at["history"]], paths, at["took_part"]
 
 
-def _ledger(runner: Rounds, study: Study, method: AnyMethod, sizes: pd.DataFrame, asked: list[str]) -> pd.DataFrame:
-    """Messages and bytes of each site. What a site says again about a finding is not counted: it would tell whose
-    pseudonym the finding is about."""
-    rows = [] if method.pools_rows else runner.ledger.rows()
+def _screened(sites: RunSites, folder: Folder | None) -> Screening | None:
+    """Asked once in a run: one that was stopped after that is not asked again."""
+    if folder and (folder.path / SCREEN).exists():
+        return load_screening(folder.path / SCREEN)
+    began = time.monotonic()
+    found = sites.screen()
+    found = found._replace(findings=as_kept(found.findings)) if found else None
+    if folder and found:
+        save_screening(folder.path / SCREEN, found)
+        folder.log("screened", wrong=len(found.wrong), seconds=round(time.monotonic() - began, 3))
+    return found
+
+
+def ledger_of(
+    ledger: Ledger,
+    study: Study,
+    method: AnyMethod,
+    sizes: pd.DataFrame,
+    screening: Screening | None,
+    pseudonyms: Mapping[str, str],
+) -> pd.DataFrame:
+    """Messages and bytes of each site."""
+    rows = [] if method.pools_rows else ledger.rows()
+    shown = set() if screening is None else set(screening.sites.site[screening.sites["why not"] != REFUSED])
+    asked = {line.stage for line in screen_lines(study)}
     for line in wire_lines(study, method):
-        if line.stage in ("standardise", "pool", "scores", "evidence") and line.name != AGAIN:
+        if line.stage in asked or line.stage in ("standardise", "pool", "scores"):
             for site, count in zip(sizes.site, sizes.train_rows, strict=True):
-                if line.stage == "evidence" and site not in asked:
+                if line.stage in asked and pseudonyms.get(site, site) not in shown:
                     continue
                 times = int(count) if line.per_row else line.rounds
                 rows.append(

@@ -12,8 +12,9 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from vitrail.core.metrics import score_all
+from vitrail.core.metrics import chance, score_all
 from vitrail.core.random import key
+from vitrail.runs.setup import MAJORITY
 from vitrail.study import LOWER_IS_BETTER, Study
 
 DRAWS, AT_ONCE = 1000, 50
@@ -23,7 +24,8 @@ WORTH = ["model", "metric", "value", "low", "high", "gain", "gain_low", "gain_hi
 def worth(
     study: Study, y: NDArray[np.float64], said: Mapping[str, NDArray[np.float64]], seed: int, draws: int = DRAWS
 ) -> pd.DataFrame:
-    """y [row], said: model -> [row, class]; the first model is what the others gain over. A gain above 0 is better."""
+    """y [row], said: model -> [row, class]; the first model is what the others gain over. A gain above 0 is better.
+    Last comes what always giving the same answer comes to."""
     truth = y if study.target.kind == "number" else y.astype(np.int64)
     rng, n = np.random.default_rng(key(seed, "worth")), len(y)
     picked = [np.arange(n)[None]] + [rng.integers(n, size=(k, n)) for k in _chunks(draws)]
@@ -38,6 +40,8 @@ def worth(
             gain = (v - found[first][m]) * (-1 if m in LOWER_IS_BETTER else 1)
             gains = (np.nan,) * 3 if name == first else _told(gain)
             rows.append((name, m, *_told(v), *gains))
+    usual = chance(study.metrics, truth, len(study.target.levels))
+    rows += [(MAJORITY, m, v, *(np.nan,) * 5) for m, v in usual.items()]
     return pd.DataFrame(rows, columns=WORTH)
 
 

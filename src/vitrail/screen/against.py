@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from vitrail.data.faults import CODES
+from vitrail.data.codes import CODES
 from vitrail.data.schema import Table
 from vitrail.screen.chance import compare_counts, median_known
 from vitrail.screen.found import Finding

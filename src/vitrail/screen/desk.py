@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 import pandas as pd
@@ -12,11 +12,11 @@ from vitrail.data.schema import Table
 from vitrail.screen.against import pool
 from vitrail.screen.chance import median_known
 from vitrail.screen.found import Screening
-from vitrail.screen.heard import require
+from vitrail.screen.heard import require, require_total
 from vitrail.screen.judge import judge
 from vitrail.screen.layout import CUTS, RELATED, VALUES, Layout, Numbers, Said, shares
 from vitrail.screen.published import Published
-from vitrail.screen.seat import Seat
+from vitrail.screen.seat import Seat, sizes_of
 
 LEAST = 3  # sites; two that differ cannot tell who is wrong
 TIED = 0.15  # columns that go together less are not compared
@@ -27,6 +27,19 @@ class Desk:
         self.layout, self.alpha = Layout(table), alpha
         self.said: dict[str, dict[str, Said]] = {}
         self.asked: dict[str, Said] = {}
+
+    def check(self, leg: str, site: str, said: Said) -> None:
+        """Refuse what cannot be, in words that name the site."""
+        require(self.layout, leg, site, said, self.said.get("sketch", {}).get(site), self.asked.get(leg))
+
+    def check_total(self, total: Said, sites: Sequence[str]) -> None:
+        """Refuse a total that these sites' rows cannot add up to; whose part spoils it, nobody sees."""
+        require_total(total, sum(float(self.said["sketch"][s]["rows"][0]) for s in sites))
+
+    def leave_out(self, site: str) -> None:
+        """It is not judged, whatever it has said; the others are."""
+        for said in self.said.values():
+            said.pop(site, None)
 
     @property
     def sites(self) -> list[str]:
@@ -65,7 +78,7 @@ class Desk:
             what = "expected finite numbers of the agreed shape: one of the sites sent others."
             raise VitrailError("the total of products cannot be used", [Problem("screening, products", what)])
         d = at.wide
-        size = np.sqrt(np.maximum(np.diag(products), 1e-9))
+        size = sizes_of(products)
         r = np.abs(products / size[:, None] / size)[:d, :d]
         chosen = at.inputs[self.asked["counts"]["chosen"].astype(np.int64)]
         r[at.column[chosen][:, None] == at.column[chosen]] = 0.0

@@ -53,6 +53,11 @@ class Screening(NamedTuple):
     def wrong(self) -> list[Finding]:
         return [f for f in self.findings if f.wrong]
 
+    def __repr__(self) -> str:
+        from vitrail.screen.words import to_text
+
+        return to_text(self)
+
 
 class Part(NamedTuple):
     """A tensor that crosses in a leg."""

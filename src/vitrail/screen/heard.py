@@ -38,6 +38,15 @@ def require(layout: Layout, leg: str, site: str, said: Said, sketch: Said | None
         raise VitrailError(f"what {site} published cannot be used", problems)
 
 
+def require_total(total: Said, rows: float) -> None:
+    """Scores have spread 1: a column's product with itself is at most the rows, and no product is larger."""
+    size = np.diag(total["products"])
+    most = np.sqrt(np.outer(size.clip(min=0), size.clip(min=0))) + 1e-6 * (1 + rows)
+    if not _within(size, -1e-6 * (1 + rows), rows * (1 + 1e-6)) or not _within(total["products"], -most, most):
+        what = f"expected products of columns over {rows:g} rows, got larger ones."
+        raise VitrailError("the total cannot be used", [Problem("products", what, "Whose part it is nobody sees.")])
+
+
 def _within(x: Numbers, low: Numbers | float, high: Numbers | float) -> bool:
     """NaN is within: it is not published."""
     with np.errstate(invalid="ignore"):

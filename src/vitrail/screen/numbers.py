@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from vitrail.data.faults import CODES
+from vitrail.data.codes import CODES
 from vitrail.data.schema import Feature
 from vitrail.data.units import SLIPS, Conversion, choose_conversions
 from vitrail.screen.cell import Cell, Told, short, tell, tell_shuffled

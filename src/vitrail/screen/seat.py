@@ -8,6 +8,7 @@ from scipy.special import ndtri
 from scipy.stats import rankdata
 
 from vitrail.data.schema import Table
+from vitrail.screen.asked import rare_answers, rows_below, rows_with, tame
 from vitrail.screen.layout import (
     CUTS,
     FENCES,
@@ -27,6 +28,7 @@ from vitrail.screen.layout import (
 
 STEPS = np.array([m * 10.0**e for e in range(4, -7, -1) for m in (5, 2, 1)])  # how coarsely a number may be written
 RIDGE = 0.02
+SOME = 0.5  # of a column's product with itself, which is as many as have a value
 
 
 class Seat:
@@ -44,6 +46,8 @@ class Seat:
         self.share = shares(at, self.n)
         self.silent = all(s.numbers == 0 for s in self.share)
         self.scores = score_rows(self.values, at.is_number)
+        self.rare = rare_answers(self.values, at.is_number)
+        self.scores[:, self.rare] = np.nan  # what goes with it would be told of one or two people
 
     def sketch(self) -> Said:
         at = self.layout
@@ -78,12 +82,11 @@ class Seat:
             x = np.sort(self.values[:, v][np.isfinite(self.values[:, v])])
             share = self.share[at.column[v]]
             cuts, seen = asked["cuts"][i], asked["values"][i]
-            below = np.searchsorted(x, cuts, side="right").astype(float)
+            below = rows_below(x, cuts)
             which = [at_ for at_ in _cuts_of(share.counts) if np.isfinite(cuts[at_])]
             out["below"][i, which] = below[which]
             if share.values >= 3:
-                same = np.searchsorted(x, seen, "right") - np.searchsorted(x, seen, "left")
-                out["same"][i] = np.where(np.isfinite(seen), same, np.nan)
+                out["same"][i] = rows_with(x, seen)
         z = self._predictors(asked["chosen"])
         total["products"] = z.T @ z
         return out, total
@@ -200,6 +203,7 @@ def tie_pairs(seat: Seat, a: Places, b: Places) -> Numbers:
         x, y, here = seat.values[:, a[both]], seat.values[:, b[both]], ok[:, both]
         yes, too = np.where(here, x, 0.0), np.where(here, y, 0.0)
         out[both, 1:] = np.stack([yes.sum(0), too.sum(0), (yes * too).sum(0)], 1)
+    out[seat.rare[a] | seat.rare[b]] = np.nan
     return out
 
 
@@ -218,10 +222,17 @@ def correlate(u: Numbers, w: Numbers, ok: Flags) -> tuple[Numbers, Numbers]:
     return r, (influence**2).sum(0) / n / (1 - r * r) ** 2
 
 
+def sizes_of(products: Numbers) -> Numbers:
+    """[variable]: by what products are divided so that they are correlations. A column that nobody has is taken out:
+    a total that went under masks holds there what rounding left, not 0."""
+    square = np.diag(products)
+    return np.where(square > SOME, np.sqrt(np.maximum(square, SOME)), np.inf)
+
+
 def solve(products: Numbers, outcomes: int) -> Numbers:
     """[input, outcome]: weights by which the rows behind the products predict the outcome, by ridge regression."""
     d = len(products) - outcomes
-    size = np.sqrt(np.maximum(np.diag(products), 1e-9))
+    size = sizes_of(products)
     r = products / size[:, None] / size
     rows = max(1.0, float(np.diag(products).max(initial=1.0)))
     return np.linalg.solve(r[:d, :d] + np.eye(d) * (RIDGE + 0.6 * d / rows), r[:d, d:]) / size[:d, None] * np.sqrt(rows)
@@ -233,7 +244,7 @@ def predict_left_out(z: Numbers, total: Numbers, outcomes: int) -> Numbers:
     if d == 0:
         return np.full((outcomes, 2), np.nan)
     others = total - z.T @ z
-    told = z[:, :d] @ solve(others, outcomes)
+    told = tame(z[:, :d] @ solve(others, outcomes))
     here = z[:, d:]
     r, scatter = correlate(told, here, np.ones(here.shape, bool))
     return np.stack([r, scatter], 1)

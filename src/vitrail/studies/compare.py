@@ -1,136 +1,33 @@
-"""Many runs side by side: methods x seeds on the same splits, and for each site whether joining is worth it."""
+"""Many trainings side by side: methods x seeds, each cross-validated within every site's own rows."""
 
 from __future__ import annotations
 
 import json
-import math
 import tomllib
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import numpy as np
 import pandas as pd
 
 from vitrail import methods
 from vitrail.core.problems import Problem, VitrailError
 from vitrail.core.random import key
-from vitrail.data.encode import fingerprint_rows
-from vitrail.data.read import clean
+from vitrail.data.encode import clean_sites, fingerprint_rows
 from vitrail.methods import TABLE
 from vitrail.runs.folder import Folder, write_atomically
+from vitrail.runs.run import mark_few
+from vitrail.runs.screened import SCREEN, load_screening, save_screening, screen_rows, screens
 from vitrail.runs.setup import check_trainable, resolve
-from vitrail.runs.train import federate
-from vitrail.studies.intervals import interval
+from vitrail.studies.comparison import CHANCE, SCORES, SPREAD, Comparison, OutOfFold
+from vitrail.studies.crossed import cross_validate
+from vitrail.studies.joining import HARM
 from vitrail.studies.pool import Step, done
-from vitrail.study import LOWER_IS_BETTER, SHARES, Study
+from vitrail.study import Study
 
-SCORES = ["method", "seed", "site", "split", "metric", "value"]
-VERDICTS = ["site", "metric", "method", "alone", "joined", "gain", "low", "high", "verdict", "why"]
-
-
-@dataclass
-class Comparison:
-    """Tidy tables; `scores` is comparison.csv."""
-
-    study: Study
-    methods: list[str]
-    seeds: list[int]
-    scores: pd.DataFrame  # method, seed, site, split, metric, value
-    curves: pd.DataFrame  # method, seed, round, site, metric, value
-    ledger: pd.DataFrame  # method, site, stage, direction, messages, bytes
-    sites: pd.DataFrame
-    info: dict[str, Any]
-
-    def summary(self) -> pd.DataFrame:
-        """For each method and metric: mean over sites and worst site, with intervals over seeds."""
-        rows = []
-        test = self.scores[self.scores.split == "test"]
-        for (method, metric), part in test.groupby(["method", "metric"], sort=False):
-            table = part.pivot(index="seed", columns="site", values="value")
-            down = metric in LOWER_IS_BETTER
-            within = (0.0, 1.0) if metric in SHARES else (-math.inf, math.inf)
-            mean, low, high = interval(table.mean(axis=1).tolist(), self._share, within)
-            by_site = table.mean(axis=0)
-            worst_site = (by_site.idxmax() if down else by_site.idxmin()) if by_site.notna().any() else ""
-            of_worst = table[worst_site].tolist() if worst_site in table else [math.nan]
-            rows.append((method, metric, mean, low, high, worst_site, *interval(of_worst, self._share, within)))
-        columns = [
-            "method",
-            "metric",
-            "mean",
-            "mean_low",
-            "mean_high",
-            "worst_site",
-            "worst",
-            "worst_low",
-            "worst_high",
-        ]
-        return pd.DataFrame(rows, columns=columns)
-
-    def means(self, metric: str) -> dict[tuple[str, str], float]:
-        """(method, site) -> mean over seeds on the hold-out rows."""
-        test = self.scores[(self.scores.split == "test") & (self.scores.metric == metric)]
-        return {(str(m), str(s)): float(part.value.mean()) for (m, s), part in test.groupby(["method", "site"])}
-
-    @property
-    def _share(self) -> float:
-        return float(self.sites.test_rows.sum() / (self.sites.test_rows.sum() + self.sites.train_rows.sum()))
-
-    def verdicts(self) -> pd.DataFrame:
-        """Is joining worth it, for each site? Its best federated method against training alone, over seeds.
-
-        The method for a seed is chosen by the site's scores under the other seeds, so that a lucky draw is not counted
-        as a gain. The interval is widened for seeds that share rows.
-        """
-        federated = [m for m in self.methods if TABLE[m].federated]
-        alone = next((m for m in self.methods if TABLE[m].alone), None)
-        if alone is None or not federated:
-            return pd.DataFrame(columns=VERDICTS)
-        metric = self.study.metrics[0]
-        sign = -1 if metric in LOWER_IS_BETTER else 1
-        test = self.scores[(self.scores.split == "test") & (self.scores.metric == metric)]
-        rows = []
-        for site, part in test.groupby("site", sort=False):
-            table = part.pivot(index="seed", columns="method", values="value")
-            size = self.sites[self.sites.site == site].iloc[0]
-            scores, word = (table[federated], table[alone].tolist()), self.study.row_word
-            rows.append(_verdict(str(site), metric, sign, *scores, size, word))
-        return pd.DataFrame(rows, columns=VERDICTS)
-
-
-def _verdict(
-    site: str, metric: str, sign: int, federated: pd.DataFrame, alone: list[float], size: Any, word: str
-) -> tuple[Any, ...]:
-    """federated: [seed, method]; alone: [seed]"""
-    best = str((sign * federated.mean()).fillna(-math.inf).idxmax())
-    joined = []
-    for seed in federated.index:
-        others = federated.drop(index=seed) if len(federated) > 1 else federated
-        chosen = (sign * others.mean()).fillna(-math.inf).idxmax()
-        joined.append(float(federated[chosen][seed]))
-    gains = [sign * (j - a) for j, a in zip(joined, alone, strict=True)]
-    share = float(size.test_rows / (size.test_rows + size.train_rows))
-    gain, low, high = interval(gains, share)
-    words = metric.replace("_", " ")
-    title = TABLE[best].title
-    if math.isnan(gain):
-        verdict, why = "cannot tell", f"No {words} is defined here."
-    elif math.isnan(low):
-        verdict, why = "cannot tell", "One seed has no spread: compare over several seeds."
-    elif low > 0:
-        verdict, why = "yes", f"{title} lifts {words} by {gain:.3f}, at least by {low:.3f}, over {len(gains)} seeds."
-    elif high < 0:
-        verdict, why = (
-            "no",
-            f"Even {title} loses {-gain:.3f} of {words}, at least {-high:.3f}, over {len(gains)} seeds.",
-        )
-    else:
-        verdict = "cannot tell"
-        why = f"With {title} the change of {gain:+.3f} lies between {low:+.3f} and {high:+.3f}: "
-        why += f"too near to nothing for {size.test_rows} test {word}s."
-    means = sum(alone) / len(alone), sum(joined) / len(joined)
-    return site, metric, best, *means, gain, low, high, verdict, why
+FOLDS = 10
+FIRST_LOOK = 2  # seeds, where more are asked for: if every site's answer is clear by then, no more are trained
 
 
 def load_comparison(path: Path) -> Comparison:
@@ -151,7 +48,10 @@ def load_comparison(path: Path) -> Comparison:
     order = json.loads((path / "order.json").read_text(encoding="utf-8"))
     ranked = [p for s in order["seeds"] for m in order["methods"] for p in parts if (p["method"], p["seed"]) == (m, s)]
     study = Study.parse(tomllib.loads(about["study"]))
-    return _gathered(study, order["methods"], order["seeds"], ranked, about["fingerprints"])
+    found = _gathered(study, order["methods"], order["seeds"], ranked, about["fingerprints"])
+    found.screening = load_screening(path / SCREEN)
+    found.harm, found.look = order.get("harm", HARM), tuple(order.get("look", (1, 1)))
+    return found
 
 
 def seeds_of(study: Study, count: int) -> list[int]:
@@ -169,6 +69,9 @@ def compare(
     seeds: Sequence[int],
     *,
     rounds: int | None = None,
+    folds: int = FOLDS,
+    harm: float = HARM,
+    every_seed: bool = False,
     engine: str = "vectorised",
     device: str = "cpu",
     out: str | Path | None = None,
@@ -178,47 +81,68 @@ def compare(
 ) -> Comparison:
     """Every method under every seed; finished parts in `out` are kept when resumed.
 
-    `workers` processes share the work: the numbers are the same, and small networks, whose engine uses one core,
-    are done sooner. progress(what, done, of) is called as it goes.
+    A seed cuts each site's rows into `folds`, each held out once. After FIRST_LOOK of several seeds no more are trained
+    if it is clear for every site whether joining is worth it; with `every_seed` all are. `harm`: what a site may lose
+    without harm, as a share of the loss of one answer to every row. `workers` processes share the work: the numbers are
+    the same, and small networks, whose engine uses one core, are done sooner. progress(what, done, of) is called as it
+    goes.
     """
     names, seeds = list(dict.fromkeys(names)), list(dict.fromkeys(seeds))
     problems = [p for n in names for p in methods.problems(n, {}, "methods")]
     if not names or not seeds:
         problems.append(Problem("methods and seeds", "expected at least one of each.", "Name them."))
+    if not 0 <= harm < 1:
+        problems.append(Problem("harm", f"expected a share from 0 to below 1, got {harm}.", "Use 0.03."))
     if problems:
         raise VitrailError("cannot compare", problems)
     if rounds is not None:
         study = study.with_changes(training={"rounds": rounds})
     check_trainable(resolve(study, name, None) for name in names)
-    marks = {n: fingerprint_rows(clean(f, study)) for n, f in sites.items()}
-    folder = _open(out, resume, study, marks, engine, device) if out is not None else None
-    jobs = [
-        _Job(study, name, seed, engine, device, folder.path if folder else None) for seed in seeds for name in names
-    ]
+    cleaned = clean_sites(sites, study)
+    marks = {n: fingerprint_rows(f) for n, f in cleaned.items()}
+    folder = _open(out, resume, study, marks, engine, device, folds) if out is not None else None
+    place = folder.path if folder else None
+    jobs = [_Job(study, name, seed, folds, engine, device, place) for seed in seeds for name in names]
+    looks = [len(seeds)] if every_seed or len(seeds) <= FIRST_LOOK else [FIRST_LOOK, len(seeds)]
     of = study.training.rounds
+    parts: list[dict[str, Any]] = []
 
     def tell(job: _Job, so_far: float) -> None:
         if progress:
-            progress(job.words, round(so_far * of), len(jobs) * of)
+            progress(job.words, round((len(parts) + so_far) * of), len(jobs) * of)
 
     try:
-        parts = done(jobs, _part, dict(sites), workers, tell, _Job.known)
-        result = _gathered(study, names, seeds, parts, marks)
+        screening = screen_rows(study, cleaned) if screens(study) else None
+        if folder and screening:
+            save_screening(folder.path / SCREEN, screening)
+        for look, trained in enumerate(looks, 1):
+            part = jobs[len(parts) : trained * len(names)]
+            parts += done(part, _part, cleaned, workers, tell, _Job.known)
+            result = _gathered(study, names, seeds[:trained], parts, marks)
+            result.harm, result.look, result.screening = harm, (look, len(looks)), screening
+            if result.settled():
+                break
         if folder:
-            write_atomically(folder.path / "comparison.csv", result.scores.to_csv(index=False))
-            write_atomically(folder.path / "summary.csv", result.summary().to_csv(index=False))
-            write_atomically(folder.path / "verdicts.csv", result.verdicts().to_csv(index=False))
-            write_atomically(folder.path / "order.json", json.dumps({"methods": names, "seeds": seeds}))
-            folder.log("finished", methods=names, seeds=seeds)
+            about = {"methods": names, "seeds": result.seeds, "harm": harm, "look": result.look}
+            for name, table in (
+                ("comparison", result.results()),
+                ("summary", mark_few(result.summary(), result.sites, "worst_site")),
+                ("verdicts", mark_few(result.verdicts(), result.sites)),
+            ):
+                write_atomically(folder.path / f"{name}.csv", table.to_csv(index=False))
+            write_atomically(folder.path / "order.json", json.dumps(about))
+            folder.log("finished", methods=names, seeds=result.seeds)
     finally:
         if folder:
             folder.close()
     return result
 
 
-def _open(out: str | Path, resume: bool, study: Study, marks: dict[str, str], engine: str, device: str) -> Folder:
+def _open(
+    out: str | Path, resume: bool, study: Study, marks: dict[str, str], engine: str, device: str, folds: int
+) -> Folder:
     folder = Folder(Path(out), resume=resume)
-    about = {"study": study.to_toml(), "fingerprints": marks, "engine": engine, "device": device}
+    about = {"study": study.to_toml(), "fingerprints": marks, "engine": engine, "device": device, "folds": folds}
     place = folder.path / "run.json"
     if resume and json.loads(place.read_text(encoding="utf-8")) != about:
         folder.close()
@@ -237,6 +161,7 @@ class _Job(NamedTuple):
     study: Study
     name: str
     seed: int
+    folds: int
     engine: str
     device: str
     folder: Path | None
@@ -258,26 +183,9 @@ class _Job(NamedTuple):
         return part
 
 
-def _part(job: _Job, sites: Mapping[str, pd.DataFrame], step: Step) -> dict[str, Any]:
-    run = federate(
-        job.study,
-        sites,
-        method=job.name,
-        seed=job.seed,
-        engine=job.engine,
-        device=job.device,
-        progress=step,
-    )
-    scores = pd.concat([run.scores(split).assign(split=split) for split in ("test", "train")])
-    part = {
-        "method": job.name,
-        "seed": job.seed,
-        "scores": scores.to_numpy().tolist(),
-        "curve": run.curve()[["round", "site", "metric", "value"]].to_numpy().tolist(),
-        "ledger": run.ledger.to_dict("records"),
-        "sites": run.sizes.to_dict("records"),
-        "versions": run.info["versions"],
-    }
+def _part(job: _Job, cleaned: Mapping[str, pd.DataFrame], step: Step) -> dict[str, Any]:
+    given = job.study, cleaned, job.name, job.seed, job.folds, job.engine, job.device, step
+    part = {"method": job.name, **cross_validate(*given)}
     if job.place:
         write_atomically(job.place, json.dumps(part))
     return part
@@ -293,6 +201,10 @@ def _gathered(
     ]
     curves = [(p["method"], p["seed"], *row) for p in parts for row in p["curve"]]
     ledger = [{"method": p["method"], **row} for p in parts if p["seed"] == seeds[0] for row in p["ledger"]]
+    spread = [(p["method"], p["seed"], *row) for p in parts for row in p.get("folds", ())]
+    told = {p["seed"]: p.get("chance", []) for p in parts}  # the same under every method
+    chance = [(seed, *row) for seed, rows in told.items() for row in rows]
+    crossed = [p for p in parts if "losses" in p]  # none in what was compared before by a hold-out
     return Comparison(
         study,
         names,
@@ -302,4 +214,12 @@ def _gathered(
         pd.DataFrame(ledger),
         pd.DataFrame(parts[0]["sites"]),
         {"fingerprints": marks, "versions": parts[0]["versions"]},
+        pd.DataFrame(chance, columns=CHANCE),
+        None,
+        pd.DataFrame(spread, columns=SPREAD),
+        OutOfFold(
+            {(p["method"], p["seed"]): {s: np.array(v, float) for s, v in p["losses"].items()} for p in crossed},
+            {p["seed"]: {s: np.array(v) for s, v in p["lots"].items()} for p in crossed},
+            crossed[0]["same"] if crossed else {},
+        ),
     )

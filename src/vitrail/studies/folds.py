@@ -1,8 +1,10 @@
-"""Cross-validation within each site's training rows. Hold-out rows take no part, not even in standardising."""
+"""Cross-validation within each site's own rows: its training rows (`folds_of`: hold-out rows take no part, not even in
+standardising), or all of them (`whole_folds`: every row is held out once)."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -27,7 +29,7 @@ def folds_of(sites: Mapping[str, pd.DataFrame], table: Table, seed: int, folds: 
     for name, frame in sites.items():
         rows = clean(frame, table)
         mine = rows.iloc[split_rows(rows[column].to_numpy(), table, seed, name)[0]]
-        train[name], lot[name] = mine, _lots(mine[column].to_numpy(), table, key(seed, name, "folds"), folds)
+        train[name], lot[name] = mine, cut_folds(mine[column].to_numpy(), table, key(seed, name, "folds"), folds)
     few = {name: len(frame) for name, frame in train.items() if len(frame) < folds}
     if few:
         hint = "Use fewer folds, or leave the site out."
@@ -36,20 +38,52 @@ def folds_of(sites: Mapping[str, pd.DataFrame], table: Table, seed: int, folds: 
             for n, k in few.items()
         ]
         raise VitrailError("cannot cross-validate", problems)
+    return [_fold(train, lot, table, k) for k in range(folds)]
+
+
+class Cut(NamedTuple):
+    """All rows of every site, cut into folds."""
+
+    folds: int
+    lots: dict[str, NDArray[np.int64]]  # site -> [row]: its fold
+    cleaned: dict[str, pd.DataFrame]
+    table: Table
+
+    def fold(self, k: int) -> list[SiteData]:
+        """All sites: `train` the rows outside it, `test` those in it, in their order. Standardised anew."""
+        return _fold(self.cleaned, self.lots, self.table, k)
+
+
+def whole_folds(cleaned: Mapping[str, pd.DataFrame], table: Table, seed: int, folds: int) -> Cut:
+    """The same number of folds at every site, fewer where a site has fewer rows: none is without rows."""
+    count = min(folds, *map(len, cleaned.values()))
+    if count < 2:
+        problems = [
+            Problem(n, f"expected at least 2 {table.row_word}s, got {len(f)}.", "Leave the site out.")
+            for n, f in cleaned.items()
+            if len(f) < 2
+        ]
+        problems = problems or [Problem("folds", f"expected at least 2, got {folds}.", "Use 10.")]
+        raise VitrailError("cannot cross-validate", problems)
+    target = table.target.column
+    lots = {n: cut_folds(f[target].to_numpy(), table, key(seed, n, "whole folds"), count) for n, f in cleaned.items()}
+    return Cut(count, lots, dict(cleaned), table)
+
+
+def _fold(
+    frames: Mapping[str, pd.DataFrame], lots: Mapping[str, NDArray[np.int64]], table: Table, k: int
+) -> list[SiteData]:
+    part = {name: frame[lots[name] != k] for name, frame in frames.items()}
+    encoders = fit_encoders(part, table)
     out = []
-    for k in range(folds):
-        part = {name: frame[lot[name] != k] for name, frame in train.items()}
-        encoders = fit_encoders(part, table)
-        fold = []
-        for name, frame in train.items():
-            e = encoders[name]
-            fold.append(SiteData(name, e, *_encoded(e, part[name]), *_encoded(e, frame[lot[name] == k]), ""))
-        out.append(fold)
+    for name, frame in frames.items():
+        e = encoders[name]
+        out.append(SiteData(name, e, *_encoded(e, part[name]), *_encoded(e, frame[lots[name] == k]), ""))
     return out
 
 
-def _lots(y: NDArray[np.generic], table: Table, seed: int, folds: int) -> NDArray[np.int64]:
-    """The fold of each row."""
+def cut_folds(y: NDArray[np.generic], table: Table, seed: int, folds: int) -> NDArray[np.int64]:
+    """The fold of each row; classes are spread evenly where the study stratifies."""
     order = np.random.default_rng(seed).permutation(len(y))
     if table.split.stratify and table.target.kind == "classes":
         order = order[np.argsort(y[order], kind="stable")]

@@ -170,7 +170,7 @@ class Record(Tested):
                 v += per_site(some.to(v), v) * (told[k] - then[k] + own[k] - own[k][-1:])
             return [filled(c, {k: v[i] for k, v in at.items()}) for i, c in enumerate(now)]
 
-        stack.run(lambda done, total: tell("rounds, at the user", done, total), after)
+        stack.train(lambda done, total: tell("rounds, at the user", done, total), after)
         return [filled(self.start, {k: v[i] for k, v in at.items()}) for i in range(len(masks))]
 
 

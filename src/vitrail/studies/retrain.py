@@ -53,7 +53,7 @@ class Retrained(Tested):
             part = some[i : i + self.at_once]
             members = torch.from_numpy(masks[part])
             stack = Coalitions(task, run.method, self.rows, training, seed, members, self.absent)
-            made = stack.run(lambda done, total: tell(f"rounds of seed {seed}", done, total))
+            made = stack.train(lambda done, total: tell(f"rounds of seed {seed}", done, total))
             for c, coord in zip(part, made, strict=True):
                 out[c] = coord
         return [each(lambda t: t.double() if t.is_floating_point() else t, coord) for coord in out]

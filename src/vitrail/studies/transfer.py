@@ -40,6 +40,7 @@ from vitrail.engines.local import Engine
 from vitrail.engines.wire import Line
 from vitrail.methods import AnyMethod
 from vitrail.runs.folder import write_atomically
+from vitrail.runs.screened import unscreened
 from vitrail.runs.setup import build_task, resolve, standardise_lines, training_of, training_rows
 from vitrail.runs.train import federate
 from vitrail.studies.folds import folds_of
@@ -232,7 +233,8 @@ class _Job(NamedTuple):
 
 def _trained(job: _Job, held: tuple[Study, int, dict[str, pd.DataFrame]], step: Step) -> pd.DataFrame:
     study, seed, tables = held
-    return federate(study, {n: tables[n] for n in job.sites}, method=job.method, seed=seed, progress=step).scores()
+    here = {n: tables[n] for n in job.sites}
+    return federate(unscreened(study), here, method=job.method, seed=seed, progress=step).scores()
 
 
 def _alone() -> AnyMethod:

@@ -103,8 +103,7 @@ def offer_of(study: Study, rows: OwnRows) -> Offer:
 
 def agree(study: Study, common: int, offers: Sequence[Offer], seed: int) -> Terms:
     """The same at every end. Refuses what the rations do not allow, before anything crosses."""
-    rule, method = study.split, method_of(study)
-    held = min(max(round(rule.test * common), min(rule.at_least, common // 2)), common - 1)
+    held, method = study.split.count(common), method_of(study)
     if problems := _fitting(study, method):
         raise VitrailError("the parties cannot train on these terms", problems)
     given: dict[str, Any] = {"seed": seed, "held_out": held / common}

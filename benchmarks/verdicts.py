@@ -1,0 +1,253 @@
+"""Is joining worth it? How often the verdict is right where the truth is known, and what it says of real tables.
+
+    python benchmarks/verdicts.py worlds   # made-up hospitals (verdict_worlds.py); what was stopped goes on
+    python benchmarks/verdicts.py tables   # heart, GUSTO, HAR, Titanic: before and after; needs VITRAIL_DATA
+    python benchmarks/verdicts.py time     # the demo's study: five hold-outs against five times ten folds, one thread
+    python benchmarks/verdicts.py report   # results/verdicts.md from results/verdicts/*.csv
+
+Before: five hold-outs of a third of the rows, balanced accuracy, an interval over the five. After: what `vt.compare`
+does. Both by the product's own code (studies/joining.py, studies/intervals.py). In the made-up worlds linear models
+stand for networks. The rule was chosen on data sets of seeds 5, 1000 and 2000 and on; those here are of seeds from
+4000 on. Beside them a
+simple rival with the same losses: a t test over rows, as if they were judged by independent models.
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import torch
+from scipy import stats
+from verdict_worlds import CASES, Case, draw, held_out, of_all_rows, out_of_fold, truth
+
+import vitrail as vt
+from vitrail.studies.compare import FIRST_LOOK, FOLDS
+from vitrail.studies.comparison import SCORES, Comparison
+from vitrail.studies.intervals import LEVEL, level_of
+from vitrail.studies.joining import HARM, NO, UNSURE, YES, Losses, decide
+
+RESULTS = Path(__file__).parent / "results"
+CACHE = RESULTS / "verdicts"
+SETS, SEEDS, AT_ONCE = 400, 5, 100
+RULES = {"before": "before: 5 hold-outs", "after": "after: 5 x 10 folds", "rows": "rival: t test over rows"}
+
+
+# made-up hospitals
+
+
+def judge_sets(case: Case, first: int, sets: int) -> list[dict[str, Any]]:
+    """A line for each data set."""
+    world = draw(case, sets, 4000 + first)
+    whole = of_all_rows(world, case.kind)
+    accuracy, loss = truth(world, whole)
+    repeats = [out_of_fold(world, case.kind, whole, FOLDS, 7919 * (first + 1) + 100 * r) for r in range(SEEDS)]
+    holds = [held_out(world, case.kind, whole, 104729 * (first + 1) + 100 * s) for s in range(SEEDS)]
+    out = []
+    for b in range(sets):
+        alone, joined, fold = (np.stack([r[i][b] for r in repeats], int(i == 1)) for i in range(3))
+        losses = Losses(alone, joined, fold, 1 / FOLDS, np.mean([r[3][b] for r in repeats], 0))
+        share = float(world.y[b].mean())
+        harm = -HARM * (share * math.log(share) + (1 - share) * math.log(1 - share))
+        looks = (FIRST_LOOK, SEEDS)
+        for look, used in enumerate(looks, 1):
+            after = decide(losses.first(used), harm, level_of(look, len(looks)))
+            if after.settled(harm):
+                break
+        own = -np.array([[alone for alone, _ in holds]])[..., b]
+        both = -np.stack([joined[b] for _, joined in holds], 1)[:, None]
+        before = decide(Losses(own, both, np.arange(SEEDS)[None], 1 / 3))
+        best = losses.joined.mean((1, 2)).argmin()
+        t = stats.ttest_1samp((losses.alone - losses.joined[best]).mean(0), 0.0)
+        rival = UNSURE if t.pvalue > LEVEL else YES if t.statistic > 0 else NO
+        line = {"kind": case.kind, "n": case.rows, "set": first + b, "accuracy": float(accuracy[b])}
+        line |= {"loss": float(loss[b]), "before": before.verdict, "after": after.verdict, "rows": rival}
+        out.append(line | {"seeds": used, "low": after.low, "high": after.high, "harm": harm})
+    return out
+
+
+def worlds() -> None:
+    CACHE.mkdir(exist_ok=True)
+    place = CACHE / "worlds.csv"
+    lines = pd.read_csv(place).to_dict("records") if place.exists() else []
+    for first in range(0, SETS, AT_ONCE):
+        for case in CASES:
+            if any((x["kind"], x["n"], x["set"]) == (*case, first) for x in lines):
+                continue
+            began = time.process_time()
+            lines += judge_sets(case, first, AT_ONCE)
+            pd.DataFrame(lines).to_csv(place, index=False, float_format="%.5f")
+            print(*case, first, f"{time.process_time() - began:.0f} s", flush=True)
+
+
+# real tables
+
+ROUNDS = {"heart": 60, "titanic": 40, "har": 8, "gusto": 6}
+SEVERAL, ONE = ["local", "fedavg", "fedper"], ["local", "fedavg"]
+METHODS = {"heart": SEVERAL, "titanic": SEVERAL, "har": ONE, "gusto": ONE}
+
+
+def table(name: str) -> tuple[vt.Study, dict[str, pd.DataFrame]]:
+    if name == "heart":
+        sites, study = vt.datasets.heart_disease(), vt.Study.load(vt.datasets.packaged("heart_disease.toml"))
+    elif name == "titanic":
+        one = vt.datasets.titanic()
+        sites = {str(port): part.drop(columns="embarked") for port, part in one.groupby("embarked")}
+        study = vt.Study.infer(sites, "survived")
+    else:
+        sites = {"gusto": vt.datasets.gusto, "har": vt.datasets.har}[name]()
+        study = vt.Study.infer(sites, {"gusto": "day30", "har": "activity"}[name])
+    return study.with_changes(training={"rounds": ROUNDS[name]}), sites
+
+
+def before_of(study: vt.Study, sites: Mapping[str, pd.DataFrame], methods: list[str]) -> Comparison:
+    """What `vt.compare` was: a hold-out for each seed."""
+    study, scores, sizes = study.with_changes(split={"at_most": 0.5}), [], pd.DataFrame()
+    for seed in study.seeds[:SEEDS]:
+        for method in methods:
+            run = vt.federate(study, sites, method, seed=seed)
+            scores.append(run.scores().assign(method=method, seed=seed, split="test"))
+            sizes = run.sizes
+    none = pd.DataFrame()
+    return Comparison(study, methods, list(study.seeds[:SEEDS]), pd.concat(scores)[SCORES], none, none, sizes, {})
+
+
+def tables() -> None:
+    CACHE.mkdir(exist_ok=True)
+    for name in ROUNDS:
+        place = CACHE / f"{name}.csv"
+        if place.exists():
+            continue
+        study, sites = table(name)
+        began = time.process_time()
+        before = before_of(study, sites, METHODS[name]).verdicts()
+        middle = time.process_time()
+        after = vt.compare(study, sites, METHODS[name], study.seeds[:SEEDS])
+        found = after.verdicts().merge(before, on="site", suffixes=("", "_before"))
+        seconds = {"seconds": time.process_time() - middle, "seconds_before": middle - began}
+        told = found.assign(table=name, seeds=len(after.seeds), **seconds).drop(columns=["why", "why_before"])
+        told.to_csv(place, index=False, float_format="%.5f")
+        print(name, seconds, flush=True)
+
+
+# time
+
+
+def clock() -> None:
+    """CPU seconds, one thread: what `vt.compare` was and is, of the methods of the demo, without the early look."""
+    study, sites = vt.Study.load(vt.datasets.packaged("heart_disease.toml")), vt.datasets.heart_disease()
+    names = vt.methods.named(lambda kind: not kind.tune_first and not kind.needs)
+    lines = []
+    for name in names:
+        began = time.process_time()
+        for seed in study.seeds[:SEEDS]:
+            vt.federate(study, sites, name, seed=seed)
+        middle = time.process_time()
+        vt.compare(study, sites, [name], study.seeds[:SEEDS], every_seed=True)
+        lines.append((name, middle - began, time.process_time() - middle))
+        pd.DataFrame(lines, columns=["method", "before", "after"]).to_csv(CACHE / "time.csv", index=False)
+        print(lines[-1], flush=True)
+
+
+# the report
+
+
+def rate(hits: int, of: int) -> str:
+    """A share with its 95 % interval (Clopper and Pearson)."""
+    ends = stats.binomtest(hits, of).proportion_ci()
+    return f"{100 * hits / of:.1f} % ({100 * ends.low:.1f} to {100 * ends.high:.1f})"
+
+
+def worlds_report(told: pd.DataFrame) -> list[str]:
+    right = {"gain": YES, "loss": NO}
+    out = ["| case | rows | true gain: balanced accuracy, nats | " + " | ".join(RULES.values()) + " |"]
+    out.append("| --- | --- | --- | " + " | ".join("---" for _ in RULES) + " |")
+    for kind, n in told[["kind", "n"]].drop_duplicates().itertuples(index=False):
+        part = told[(told.kind == kind) & (told.n == n)]
+        cells = []
+        for rule in RULES:
+            yes, no = (int((part[rule] == side).sum()) for side in (YES, NO))
+            if kind in right:
+                hits, wrong = (yes, no) if kind == "gain" else (no, yes)
+                cells.append(f"right {rate(hits, len(part))}; wrong {100 * wrong / len(part):.1f} %")
+            else:
+                cells.append(f"yes {rate(yes, len(part))}; no {rate(no, len(part))}")
+        out.append(f"| {kind} | {n} | {part.accuracy.mean():+.3f}, {part.loss.mean():+.3f} | {' | '.join(cells)} |")
+    return out
+
+
+def report() -> None:
+    worlds = pd.read_csv(CACHE / "worlds.csv")
+    sets = worlds.groupby(["kind", "n"]).size()
+    nothing = worlds[worlds.kind.isin(["nothing", "trade"])]
+    out = [
+        "# Is joining worth it: how often the verdict is right",
+        "",
+        f"Printed by `{Path(__file__).name} report`.",
+        "",
+    ]
+    out += [
+        f"Made-up hospitals (verdict_worlds.py), {sets.min()} to {sets.max()} data sets a case. Right: it says so.",
+        "",
+    ]
+    out += worlds_report(worlds)
+    early = (worlds.seeds < SEEDS).groupby(worlds.kind).mean()
+    harm = worlds[worlds.kind == "loss"]
+    small = nothing[nothing.after == "no harm"]
+    out += [
+        "",
+        f"All cases without a difference together ({len(nothing)} data sets), after: "
+        f"yes {rate(int((nothing.after == YES).sum()), len(nothing))}, "
+        f"no {rate(int((nothing.after == NO).sum()), len(nothing))}; "
+        f"t test over rows: yes {rate(int((nothing['rows'] == YES).sum()), len(nothing))}, "
+        f"no {rate(int((nothing['rows'] == NO).sum()), len(nothing))}.",
+        "",
+        f'"No harm" (harm: {100 * HARM:.0f} % of what a guess would lose): said of {len(small)} of the {len(nothing)} '
+        f"without a difference, and of {int((harm.after == 'no harm').sum())} of the {len(harm)} that lose.",
+        "",
+        "Ended after two of five seeds: "
+        + ", ".join(f"{kind} {100 * share:.0f} %" for kind, share in early.items())
+        + " of the data sets.",
+    ]
+    for name in ROUNDS:
+        place = CACHE / f"{name}.csv"
+        if not place.exists():
+            out += ["", f"## {name}", "", "Not run."]
+            continue
+        t = pd.read_csv(place)
+        counts = [t[c].value_counts() for c in ("verdict_before", "verdict")]
+        words = ["; ".join(f"{k} {v}" for k, v in c.items()) for c in counts]
+        first = t.iloc[0]
+        out += ["", f"## {name}: {len(t)} sites, {ROUNDS[name]} rounds, {', '.join(METHODS[name])}", ""]
+        out += [f"Before: {words[0]}. After: {words[1]}, with {first.seeds} seeds."]
+        out += [f"CPU seconds: {first.seconds_before:.0f} before, {first.seconds:.0f} after.", ""]
+        out += [
+            "| site | rows | before: gain in " + first.metric_before.replace("_", " ") + " | after: saved nats | harm |"
+        ]
+        out += ["| --- | --- | --- | --- | --- |"]
+        for r in t.itertuples():
+            was = f"{r.verdict_before}, {r.gain_before:+.3f} ({r.low_before:+.3f} to {r.high_before:+.3f})"
+            now = f"{r.verdict}, {r.gain:+.3f} ({r.low:+.3f} to {r.high:+.3f})"
+            out.append(f"| {r.site} | {r.rows} | {was} | {now} | {r.harm:.3f} |")
+    if (CACHE / "time.csv").exists():
+        t = pd.read_csv(CACHE / "time.csv")
+        ratio = t.after.sum() / t.before.sum()
+        out += ["", "## Time", "", "The demo's study, CPU seconds of one thread, no early end.", ""]
+        out += ["| method | 5 hold-outs | 5 x 10 folds | ratio |", "| --- | --- | --- | --- |"]
+        out += [f"| {r.method} | {r.before:.1f} | {r.after:.1f} | {r.after / r.before:.1f} |" for r in t.itertuples()]
+        out += [f"| all | {t.before.sum():.1f} | {t.after.sum():.1f} | {ratio:.2f} |"]
+    (RESULTS / "verdicts.md").write_text("\n".join(out) + "\n", encoding="utf-8")
+    print("\n".join(out))
+
+
+if __name__ == "__main__":
+    torch.set_num_threads(1)
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("verb", choices=("worlds", "tables", "time", "report"))
+    {"worlds": worlds, "tables": tables, "time": clock, "report": report}[parser.parse_args().verb]()

@@ -1,0 +1,97 @@
+"""A site's text table, written again with a few cells changed: everything else stays as it stands in the file."""
+
+from __future__ import annotations
+
+import gzip
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import NamedTuple
+
+import pandas as pd
+
+from vitrail.core.problems import Problem, VitrailError
+from vitrail.data.cells import has_decimal_comma
+from vitrail.data.read import ENDING, place_columns, read_table
+from vitrail.data.schema import Table
+from vitrail.data.text import Text, decode, lines_of, load_bytes, read_records, sniff
+
+Changes = Mapping[str, Mapping[int, str]]  # column -> the row's line -> what the cell says instead
+
+
+class Sheet(NamedTuple):
+    """The file as it is written, and the frame that `read_table` makes of it."""
+
+    path: Path
+    frame: pd.DataFrame
+    whole: Text
+    delimiter: str
+
+    def comma(self, column: str) -> bool:
+        """Whether a number in this column is written with a decimal comma; where it has none, as the rest of the file
+        does."""
+        own = has_decimal_comma(self.frame[column])
+        if own is not None:
+            return own
+        others = [has_decimal_comma(cells) for _, cells in self.frame.items()]
+        return sum(o is True for o in others) > sum(o is False for o in others)
+
+    def with_cells(self, changes: Changes) -> bytes:
+        """The file's bytes with these cells changed, unpacked; cells keep their quotes and the spaces around them."""
+        lines, at = lines_of(self.whole.text), place_columns(self.frame)[0]
+        touched = {line for cells in changes.values() for line in cells}
+        for record in read_records(self.path, list(lines), self.delimiter):
+            if record.line not in touched:
+                continue
+            span = slice(record.line - 1, record.past - 1)
+            pieces, end = cut("".join(lines[span]), self.delimiter)
+            assert len(pieces) == len(record.cells)
+            for column, cells in changes.items():
+                if record.line in cells:
+                    pieces[at[column]] = _replace(pieces[at[column]], cells[record.line], self.delimiter)
+            lines[span] = [self.delimiter.join(pieces) + end] + [""] * (record.past - record.line - 1)
+        return self.whole.encode("".join(lines))
+
+
+def load_sheet(path: Path, table: Table) -> Sheet:
+    """Only of text: a Parquet file has types, which a correction may change."""
+    ending = ENDING.search(path.name)
+    if ending and ending["parquet"]:
+        what = "expected a text table, got Parquet."
+        raise VitrailError(
+            "cannot repair", [Problem(str(path), what, "Export it as CSV, or correct it where it is made.")]
+        )
+    frame = read_table(path, table)
+    whole = decode(path, load_bytes(path))
+    names = {table.target.column, table.site_column, *table.features}
+    return Sheet(path, frame, whole, sniff(whole.text, names))
+
+
+def pack(raw: bytes, path: Path) -> bytes:
+    """As a file of this name holds them."""
+    return gzip.compress(raw, mtime=0) if path.name.casefold().endswith(".gz") else raw
+
+
+def cut(raw: str, delimiter: str) -> tuple[list[str], str]:
+    r"""A row's pieces as they are written, and its end.
+
+    >>> cut('1; "a;b" ;2,5\r\n', ";")
+    (['1', ' "a;b" ', '2,5'], '\r\n')
+    """
+    field = re.compile(rf' *"(?:[^"]|"")*"[^{re.escape(delimiter)}\r\n]*|[^{re.escape(delimiter)}\r\n]*')
+    pieces, at = [], 0
+    while found := field.match(raw, at):
+        pieces.append(found.group())
+        at = found.end()
+        if raw[at : at + 1] != delimiter:
+            break
+        at += 1
+    return pieces, raw[at:]
+
+
+def _replace(piece: str, text: str, delimiter: str) -> str:
+    core = piece.strip(" ")
+    before, _, after = piece.partition(core) if core else (piece, "", "")
+    if core.startswith('"') or any(mark in text for mark in (delimiter, '"', "\r", "\n")):
+        text = '"' + text.replace('"', '""') + '"'
+    return before + text + after

@@ -1,0 +1,71 @@
+"""A screening in the words of the consent form."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from vitrail.deploy.agreement import Agreement
+from vitrail.engines.wire import Line
+from vitrail.protect.masks import LEAST
+from vitrail.report.words import several
+from vitrail.screen import budget
+from vitrail.screen.asked import FEWEST
+
+PUBLISHED = "what is published of your columns"
+HEADINGS = {  # when each leg is, as a heading and in a list
+    "screen: sketch": ("Before the first round, to find out whose data does not fit: you agree to publish", PUBLISHED),
+    "screen: counts": ("Then, of values that all sites are asked about alike", PUBLISHED),
+    "screen: total": ("Then, under masks, so that only the sum over the sites can be read", "the products of columns"),
+    "screen: ties": ("Then, when that sum is known", PUBLISHED),
+}
+
+
+def in_words(agreement: Agreement, stage: str, rows: int | None) -> list[str]:
+    """What is said of a leg beside its tensors."""
+    first, second, *_ = HEADINGS
+    if stage == second:
+        return ["in words: a key for the sum that follows, signed by this site, and this site's certificate"]
+    return how_many(agreement, rows) if stage == first else []
+
+
+def how_many(agreement: Agreement, rows: int | None) -> list[str]:
+    """How many numbers a site publishes of a column, against how many rows it has."""
+    if rows is None:
+        return ["of a column never more than one number for every two rows that you have; the rest is left empty"]
+    each = budget(agreement.study, rows)
+    most = max(each.values())
+    if not most:
+        return [f"you have {several(rows, 'row')}, which is too few: nothing but how many they are is published"]
+    widest = next(name for name, numbers in each.items() if numbers == most)
+    few = f"of a column at most {several(most, 'number')} ({widest}), against the {several(rows, 'row')} that you have"
+    return [f"{few}, and never more than one for every two rows; the rest is left empty"]
+
+
+def who_sees(lines: Sequence[Line]) -> list[str]:
+    if not any(line.seen == "masked" for line in lines):
+        return []
+    return [
+        "Of the products of columns nobody can read this site's own: they leave under masks that cancel in the sum "
+        f"over all sites that take part in it, {LEAST} or more, and in no other. The keys of the masks are drawn for "
+        "this one sum and signed by the sites. A coordinator that issued itself second certificates in the other "
+        "sites' names could read them: the keys that came are in others.json in this site's home, for people to "
+        "compare by phone.",
+        "Every site is sent, at the end, what all sites published together, pooled.",
+    ]
+
+
+def what_remains(lines: Sequence[Line]) -> list[str]:
+    """What could still be learned."""
+    if not any(line.stage in HEADINGS for line in lines):
+        return []
+    return [
+        "Counts, quantiles and correlations that are published describe this site's rows column by column. Who knows "
+        "all of a person's values can guess better than by chance whether that person is among few rows. A coordinator "
+        f"that asks about values of its own choosing is not told of fewer than {FEWEST} rows with one value, and is "
+        "answered once."
+    ]
+
+
+def comes_in(lines: Sequence[Line]) -> list[str]:
+    told = "at the end, in words: what was found about this site, and what all sites published together"
+    return [told] if any(line.stage in HEADINGS for line in lines) else []

@@ -1,0 +1,229 @@
+"""Agreed mix: any method with a shared model, and how much of it each site uses, agreed by all. Vitrail's own.
+
+    1. the method `inner`, as it is; beside it f_i, trained on the site's rows alone
+    2. with `tuned`: from what `inner` gave the site, so many epochs on its own rows
+    3. the site predicts by the scores      alpha f_i(x) + (1 - alpha) g_i(x)      g_i: of `inner`, tuned or not
+    4. (epochs of tuning, alpha) is one choice for all sites: the lowest sum over sites of losses on rows left out. Of
+       those that cost at most `slack` of it more, the one that serves fewest sites worse than alone, as far as the same
+       rows tell. Rows fall into `folds` by lot; all of 1 and 2 is there once for all rows and once without each fold.
+
+Nothing tuned and alpha = 0 is `inner`, alpha = 1 is Local. A site has too few rows to choose for itself; one choice,
+made of sums, is lower in every world that was tried (docs/decisions/026-one-mix-for-all.md, also on what it is not
+worth). `inner` is FedAvg, or a method of the table (NAME, or NAME:KEY=VALUE) whose rounds are one sum.
+
+What crosses: what `inner` sends, folds + 1 times, and at the end one table of losses on rows left out, with what each
+mix costs per row more than alone, that squared, and its squared error. The coordinator needs their totals only. All
+trust the losses that are reported.
+
+Cost, in trainings of `inner`: folds + 1, as many of Local, and `tuned` epochs of each at home.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass
+from functools import cache
+from typing import Any, ClassVar, Literal
+
+import torch
+from torch import Tensor
+
+from vitrail.core.exchange import AnyExchange, Ends, Exchange, Method, Stage
+from vitrail.core.facts import ALONE, OWN
+from vitrail.core.losses import Loss
+from vitrail.core.rules import Rule
+from vitrail.core.task import Net, Task
+from vitrail.core.tensors import Params, blended, copied, per_site, to_all
+from vitrail.methods.copies import apart, flat, last
+from vitrail.methods.fedavg import FedAvg
+from vitrail.methods.mixing import MEANS, Choose, State, Tune
+from vitrail.methods.parts import Reveal
+from vitrail.methods.versions import Kept, OfLast, Said, Versioned, Work, merged, parted, stacked, version
+
+AnyMethod = Method[Any, Any, Any, Any, Any]
+ALPHAS = tuple(i / 10 for i in range(11))
+
+
+@dataclass(frozen=True)
+class AgreedMix(Versioned, Method[State, Kept, Work, Said, Any]):
+    title: ClassVar[str] = "Agreed mix"
+    sees = "sum"
+    places: ClassVar[bool] = True
+    beside: ClassVar[bool] = True  # type: ignore[misc]
+    inner: str | None = None  # None: FedAvg
+    folds: int = 5
+    tuned: tuple[int, ...] = (1, 3, 10, 30)
+    own_rate: float = 1.0
+    slack: float = 0.002
+    alpha: float | None = None
+
+    def __post_init__(self) -> None:
+        if self.folds < 2:
+            raise ValueError("folds must be at least 2: what is left out is judged by a model of the rest")
+        if (self.alpha or 0) > 1:
+            raise ValueError("alpha is a share, from 0 to 1")
+        if list(self.tuned) != sorted(set(self.tuned)):
+            raise ValueError("tuned is a list of epochs, each more than the one before")
+        if why := unfit(self.inner):
+            raise ValueError(f"inner = {self.inner!r}: {why}")
+
+    @property
+    def method(self) -> AnyMethod:
+        return built(self.inner)
+
+    @property
+    def ex(self) -> AnyExchange:  # type: ignore[override]
+        return self.method.plan(1)[0].last
+
+    @property
+    def told(self) -> frozenset[str]:  # type: ignore[override]
+        return frozenset({"losses", "errors", "alone", "loss", "error"}) | ({"of"} if self.method.told else set())
+
+    @property
+    def alphas(self) -> tuple[float, ...]:
+        return ALPHAS if self.alpha is None else (self.alpha,)
+
+    @property
+    def table(self) -> tuple[int, int]:
+        """Epochs of tuning, alpha: the first alternative is the shared model as it is."""
+        return 1 + len(self.tuned), len(self.alphas)
+
+    def plan(self, rounds: int) -> tuple[Stage, ...]:
+        what = "your loss per row on rows left out, by what was agreed and alone, and how sure their difference is"
+        shown: list[AnyExchange] = [
+            Reveal(lambda task, state: {k: getattr(state, k) for k in MEANS}, MEANS.__getitem__, what)
+        ]
+        stages = []
+        for s, stage in enumerate(self.method.plan(rounds)):
+            shows = [ex for ex in stage.exchanges if ex.consent]
+            shown += [OfLast(self, ex, ex.consent) for ex in shows]
+            if not shows:
+                held = tuple(self if s == 0 else Versions(self, ex) for ex in stage.exchanges)
+                stages.append(stage._replace(exchanges=held, when=f"{stage.when}, with all rows and without each fold"))
+        if self.tuned:
+            stages.append(Stage("tune", (Tune(self),), self.tuned[-1], "training alone", "Then, alone"))
+        choose = Stage("choose", (Choose(self),), 1, "choice", "After training, once")
+        return *stages, choose, Stage("show", tuple(shown), 1, "losses on rows left out", "Last, once")
+
+    def ends(self) -> Ends:
+        return self.method.ends()
+
+    def judged_by(self, loss: Loss) -> Loss:
+        return self.method.judged_by(loss)
+
+    def ruled_by(self, rule: Rule, net: Net) -> Rule:
+        """As the method has it, where nothing else is said here."""
+        asked = {k: v for k in ("lr", "momentum") if (v := getattr(self.method, k)) is not None}
+        asked = {k: v for k, v in asked.items() if getattr(self, k) is None and hasattr(rule, k)}
+        return self.method.ruled_by(dataclasses.replace(rule, **asked) if asked else rule, net)  # type: ignore[type-var]
+
+    def clashes(self, task: Task) -> tuple[str, ...]:
+        return self.method.clashes(task)
+
+    def state(self, task: Task, sites: int) -> State:
+        own, none = copied(to_all(to_all(task.start, self.folds + 1), sites)), task.like.new_zeros(sites)
+        of = parted(self.method.state(task, sites * (self.folds + 1)), sites)
+        table, epochs, memory = none.new_zeros(sites, *self.table), none.to(torch.int64), task.remembered(flat(own))
+        found = (table, table.clone(), none, epochs.clone(), none.clone(), none.clone())
+        return State(of, own, {}, epochs, *found, apart(memory, sites))
+
+    def coord(self, task: Task, sites: int) -> Kept:
+        each_its_own = [self.method.coord(task, sites) for _ in range(self.folds + 1)]
+        return Kept(stacked(each_its_own), task.like.new_zeros((), dtype=torch.int64))
+
+    def shared(self, coord: Kept) -> Params:
+        return self.method.shared(version(coord.of, -1))
+
+    def settle(self, task: Task, state: State, down: Said) -> State:
+        return self.ready(task, super().settle(task, state, down)._replace(memory={}))
+
+    def ready(self, task: Task, state: State) -> State:
+        """To be tuned: from the model that the method gave, in every version, none of which is shared any more."""
+        if not self.tuned:
+            return state
+        n = len(state.choice)
+        held = self.method.models(task, merged(state.of))[OWN]
+        start = apart({k: held[k] for k in task.start}, n)
+        tuned = {k: v[:, None].expand(-1, len(self.tuned), *v.shape[1:]) for k, v in start.items()}
+        return state._replace(tuned=tuned, memory=apart(task.remembered(flat(start)), n))
+
+    def models(self, task: Task, state: State) -> dict[str, Params]:
+        """A mix of scores is one model only where scores are a weighted sum; else the own is what is mixed in, and
+        `predict` mixes."""
+        held, (start, a) = self.method.models(task, version(state.of, -1, 1)), self.chosen(state)
+        own, alone = {k: held[OWN][k] for k in task.start}, last(state.own)
+        if self.tuned:
+            tuned = self.as_tuned(state)
+            own = {k: torch.where(per_site(start > 0, v), tuned[k], v) for k, v in own.items()}
+        plain = type(self.method).predict is Method.predict
+        if plain and task.net.linear and not {"input", "output"} & set(task.net.groups):
+            own = blended(a, alone, own)
+        return {**held, OWN: own, ALONE: alone}
+
+    def knows(self, state: State) -> dict[str, Tensor]:
+        return {means: getattr(state, k) for k, (_, means) in MEANS.items()}
+
+    def chosen(self, state: State) -> tuple[Tensor, Tensor]:
+        """[site]: which start, and alpha."""
+        start, a = torch.unravel_index(state.choice, self.table)
+        return start, state.losses.new_tensor(self.alphas)[a]
+
+    def as_tuned(self, state: State) -> Params:
+        """As the choice has it; all of them are there until it is settled."""
+        some = next(iter(state.tuned.values()))
+        if some.dim() == next(iter(state.own.values())).dim() - 1:
+            return state.tuned
+        site, (start, _) = torch.arange(len(some), device=some.device), self.chosen(state)
+        return {k: v[site, (start - 1).clamp(min=0), -1] for k, v in state.tuned.items()}
+
+    def predict(self, task: Task, state: State, x: Tensor) -> Tensor:
+        start, a = (v[:, None, None] for v in self.chosen(state))
+        theirs = self.method.predict(task, version(state.of, -1, 1), x)
+        if self.tuned:
+            theirs = torch.where(start > 0, task.output(self.as_tuned(state), x), theirs)
+        mine = task.output(last(state.own), x)  # at the ends the other is not looked at, whatever became of it
+        return torch.where(a == 0, theirs, torch.where(a == 1, mine, torch.lerp(theirs, mine, a)))
+
+
+def unfit(name: str | None) -> str:
+    """Why that method cannot be mixed like this; nothing where it can."""
+    from vitrail.methods import problems  # the table lists this method too
+
+    if name is not None and (found := problems(name, {}, "inner")):
+        return " ".join(f"{p.what} {p.hint}".strip() for p in found).rstrip(".")
+    stages = (made := built(name)).plan(2)
+    one, *more = stages[0].exchanges
+    if not made.federated or more or one.sees != "sum" or type(made).shared is Method.shared:
+        return "its rounds are not one sum that makes a shared model, which every site could mix with its own"
+    if any(ex.places for stage in stages for ex in stage.exchanges):
+        return "it looks at which rows a batch holds, as this one does: it chooses by itself"
+    return ""
+
+
+@cache
+def built(name: str | None) -> AnyMethod:
+    from vitrail.methods import build, parsed
+
+    return FedAvg() if name is None else build(*parsed(name))
+
+
+@dataclass(frozen=True)
+class Versions(Versioned, Exchange[State, Kept, Work, Said, Any]):
+    """A later stage of the method (it may train alone in it), in the same versions."""
+
+    of: AgreedMix
+    ex: AnyExchange
+    places: ClassVar[bool] = True
+    beside: ClassVar[bool] = False  # type: ignore[misc]
+    own_rate: ClassVar[float] = 1.0  # type: ignore[misc]
+
+    @property
+    def folds(self) -> int:  # type: ignore[override]
+        return self.of.folds
+
+    @property
+    def sees(self) -> Literal["sum", "each"]:  # type: ignore[override]
+        return self.ex.sees
+
+    def settle(self, task: Task, state: State, down: Said) -> State:
+        return self.of.ready(task, super().settle(task, state, down))

@@ -1,0 +1,81 @@
+"""Row-level privacy: in every step the gradient of each row is clipped, and noise is added to their sum.
+
+    g = sum over rows r of  g_r min(1, c / |g_r|)  +  N(0, (z c)^2)
+
+Whatever a method makes of such gradients tells no more about a row (protect/budget.py). It holds for rows whose numbers
+are taken away; how many there are is told. Exact lengths |g_r| come from the forward and backward pass that is made
+anyway: the gradient of a linear layer is an outer product, its length the product of two (`row_norms` of a network).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Protocol, runtime_checkable
+
+import torch
+from torch import Tensor
+
+from vitrail.core.random import mixed, normals
+from vitrail.core.task import Batch, Out, Task
+from vitrail.core.tensors import Params, add_
+
+
+@runtime_checkable
+class ByRow(Protocol):
+    """A network that knows how long each row's gradient is."""
+
+    def row_norms(self, params: Params, tape: Any, slope: Tensor) -> Tensor:
+        """[site, row]"""
+
+
+class Lots:
+    """The noise of one step at each site; what is asked for later in the step is drawn anew."""
+
+    def __init__(self, keys: Tensor) -> None:
+        self.keys, self.asked = keys, 0  # [site]
+
+    def draw(self, like: Tensor) -> Tensor:
+        """Standard normal, for a tensor [site, ...]; or [site * model, ...] where a site trains several at once."""
+        self.asked += 1
+        times = len(like) // len(self.keys)
+        keys = mixed(self.keys[:, None], torch.arange(1, times + 1, device=self.keys.device) + (self.asked << 20))
+        return normals(keys.reshape(-1), like[0].numel()).view(like.shape).to(like)
+
+
+@dataclass(frozen=True)
+class PrivateTask(Task):
+    clip: float = 1.0
+    noise: float = 0.0  # z
+
+    def accumulate(
+        self, params: Params, batch: Batch, into: Params, times: float, scale: float, *, step: bool = False
+    ) -> None:
+        out = self.net.forward(params, batch.x, batch.keep)
+        self.net.backward(params, out.tape, self._clipped(params, out, batch), into, times, scale)
+        self._stir(into, batch, scale)
+        if step:
+            add_(params, into)
+
+    def grad(self, params: Params, batch: Batch) -> Params:
+        out = self.net.forward(params, batch.x, batch.keep)
+        slope = self._clipped(params, out, batch)
+        into = {k: torch.empty_like(v) for k, v in params.items()}
+        self.net.backward(params, out.tape, slope, into, 0.0, 1.0)
+        self._stir(into, batch, 1.0)
+        return into
+
+    def through(self, params: Params, out: Out, slope: Tensor, features: Tensor | None = None) -> Params:
+        raise NotImplementedError("a gradient from elsewhere than the loss has no row-level privacy")
+
+    def _clipped(self, params: Params, out: Out, batch: Batch) -> Tensor:
+        assert isinstance(self.net, ByRow)
+        slope = self.loss.slope(out, batch)
+        size = self.net.row_norms(params, out.tape, slope)
+        return slope * (self.clip / size.clamp(min=1e-12)).clamp(max=1)[..., None]
+
+    def _stir(self, into: Params, batch: Batch, scale: float) -> None:
+        if not self.noise or not bool(batch.w.any()):  # rows of no weight: a rehearsal
+            return
+        assert isinstance(batch.lots, Lots), "noise has to be drawn from something"
+        for v in into.values():
+            v.add_(batch.lots.draw(v), alpha=scale * self.noise * self.clip)

@@ -1,0 +1,96 @@
+"""What a page says of scores: in short, whether joining is worth it, who is worst under each method, and the curves."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from vitrail.report import figures
+from vitrail.report.figures import Gain, Spread
+from vitrail.report.findings import alone_title, best_method, findings
+from vitrail.report.tables import lead_method, where
+from vitrail.report.words import ANSWERS, SAME, VERDICT_CLASS, Interval, metric_words
+
+if TYPE_CHECKING:
+    from vitrail.report.page import Page
+
+Contents = dict[str, Any]
+
+
+def short(page: Page) -> Contents:
+    return {"findings": findings(page, page.table)}
+
+
+def asks_for_joining(page: Page) -> bool:
+    return page.kind == "compare" or len(page.verdicts) > 0
+
+
+def joining(page: Page) -> Contents:
+    verdicts = page.verdicts
+    verdicts = verdicts if verdicts.empty else verdicts.sort_values("gain", ascending=False, kind="stable")
+    rows = [{**r, "method": page.titles.get(r["method"], r["method"])} for r in verdicts.to_dict("records")]
+    ends = ("low", "high") if page.has_intervals else ()  # two seeds allow none that says something
+    gains = [
+        Gain(r["site"], r["method"], Interval(r["gain"], *(r[e] for e in ends)), r["verdict"], r.get("harm", 0.0))
+        for r in rows
+    ]
+    saved = "saved " if page.crossed else "gain in "
+    return {
+        "verdicts": rows,
+        "figure": figures.verdict_figure(gains, f"{saved}{metric_words(page.yardstick)}", page.few),
+        "answers": ANSWERS,
+        "verdict_class": VERDICT_CLASS,
+        "alone": alone_title(),
+    }
+
+
+def has_spread(page: Page) -> bool:
+    """More than one site, and a score."""
+    several = len(page.table.rows) > 1
+    return several and any(math.isfinite(score.value) for _, scores in page.table.rows for score in scores)
+
+
+def spread(page: Page) -> Contents:
+    """The method with the best worst site first."""
+    table, rows = page.table, []
+    for i, method in enumerate(table.methods):
+        dots = [(site, scores[i].value) for site, scores in table.rows if not math.isnan(scores[i].value)]
+        rows.append(Spread(page.titles[method], method in page.yardsticks, dots, *table.worsts[i]))
+    sign = 1 if page.lower_is_better else -1
+    rows.sort(key=lambda r: sign * r.interval.value if r.worst else 0)
+    same = [(site, value) for site, value in table.chance.items() if math.isfinite(value)]
+    rows.append(Spread(SAME, True, same, None, Interval(math.nan)))
+    return {"figure": figures.spread_figure(rows, metric_words(page.metric), page.lower_is_better, page.few)}
+
+
+def has_curves(page: Page) -> bool:
+    curves = where(page.curves, metric=page.metric)
+    return len(curves) > 0 and bool(np.isfinite(curves["value"].astype(float)).any())
+
+
+def curves(page: Page) -> Contents:
+    methods, words = page.table.methods, metric_words(page.metric)
+    picked = {lead_method(page, methods), best_method(page, page.table)}
+    banded = [m for m in methods if m in picked or len(methods) <= 3]
+    order, curves = worst_first(page), where(page.curves, metric=page.metric)
+    drawn = order[: figures.PANELS]
+    return {
+        "figure": figures.curves_figure(
+            curves, drawn, page.titles, page.yardsticks, words, banded, page.table.chance, page.few
+        ),
+        "banded": [page.titles[m] for m in banded] if len(banded) < len(methods) else [],
+        "yards": any(m in page.yardsticks for m in methods),
+        "more_sites": len(order) - len(drawn),
+        "panels": figures.PANELS,
+    }
+
+
+def worst_first(page: Page) -> list[str]:
+    """Sites from the worst under the leading method to the best; undefined ones last."""
+    if (lead := lead_method(page, page.table.methods)) is None:
+        return []
+    column, sign = page.table.methods.index(lead), -1 if page.lower_is_better else 1
+    values = {site: scores[column].value for site, scores in page.table.rows}
+    return sorted(values, key=lambda s: (math.isnan(values[s]), 0 if math.isnan(values[s]) else sign * values[s]))

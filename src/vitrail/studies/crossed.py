@@ -1,0 +1,230 @@
+"""One method, one seed: every row of every site judged by a model that was not trained on it.
+
+Each site's rows are cut into folds; for every fold a federation is trained in which all sites hold that fold out at
+once, all of them in one stack (engines/federations.py). The seed draws the cut, the first model and the batches.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from itertools import chain, product
+from typing import Any, NamedTuple
+
+import numpy as np
+import pandas as pd
+import torch
+from numpy.typing import NDArray
+
+from vitrail.core.metrics import chance, rarest, score_all
+from vitrail.data.encode import class_weights
+from vitrail.engines.federations import Federations, beside
+from vitrail.engines.local import Engine
+from vitrail.engines.sites import Sites
+from vitrail.engines.wire import Ledger
+from vitrail.methods import AnyMethod
+from vitrail.runs.features import as_rows
+from vitrail.runs.folder import versions
+from vitrail.runs.judge import SIZES, Judge, size_row, target_words
+from vitrail.runs.setup import build_task, held_rows, is_evaluated, resolve, training_of, training_rows
+from vitrail.runs.train import ledger_of
+from vitrail.studies.folds import Cut, whole_folds
+from vitrail.studies.joining import Floats
+from vitrail.studies.pool import Step
+from vitrail.study import Study
+
+HELD = 1 << 30  # bytes of rows and models that are held at once; folds beyond that come after
+SMALLEST = 1e-15  # share of a class, so that its logarithm is a number
+
+
+class Judged(NamedTuple):
+    """What came of the trainings of all folds."""
+
+    said: dict[int, list[Floats]]  # rounds done -> for each site [row, answer], by models not trained on the row
+    trained: dict[str, Floats]  # metric -> [site]: on the rows trained on, mean over folds
+    ledger: Ledger  # of one fold's training
+
+    @property
+    def last(self) -> list[Floats]:
+        return self.said[max(self.said)]
+
+
+def cross_validate(
+    study: Study,
+    cleaned: Mapping[str, pd.DataFrame],
+    method: str | AnyMethod,
+    seed: int,
+    folds: int,
+    engine: str = "vectorised",
+    device: str = "cpu",
+    step: Step = lambda done, of: None,
+) -> dict[str, Any]:
+    """Plain values, ready for a file: scores, curve, losses of every row and its fold. `cleaned`: by data/read.py."""
+    study, chosen = resolve(study, method, None)
+    cut = whole_folds(cleaned, study, seed, folds)
+    names, truth = list(cleaned), [f[study.target.column].to_numpy() for f in cleaned.values()]
+    judged = train_folds(study, chosen, cut, seed, engine, device, step)
+    test, spread = _scored(study, truth, judged.last), _spread(study, truth, judged.last, cut)
+    curve = [(done, m, v) for done, said in judged.said.items() for m, v in _scored(study, truth, said).items()]
+    split = {"test": test, "train": judged.trained}
+    sizes = _sizes(study, cut)
+    return {
+        "seed": seed,
+        "scores": [[n, m, float(v[j]), k] for k in split for j, n in enumerate(names) for m, v in split[k].items()],
+        "curve": [[done, n, m, float(v[j])] for done, m, v in curve for j, n in enumerate(names)],
+        "folds": [
+            [n, m, k, float(x)]
+            for m, v in spread.items()
+            for n, of in zip(names, v, strict=True)
+            for k, x in enumerate(of)
+        ],
+        "chance": [[n, m, v] for n, y in zip(names, truth, strict=True) for m, v in _chance(study, y).items()],
+        "losses": {n: row_losses(study, y, p).tolist() for n, y, p in zip(names, truth, judged.last, strict=True)},
+        "lots": {n: lots.tolist() for n, lots in cut.lots.items()},
+        "same": {n: same_loss(study, y) for n, y in zip(names, truth, strict=True)},
+        "ledger": ledger_of(judged.ledger, study, chosen, sizes, None, {}).to_dict("records"),
+        "sites": sizes.to_dict("records"),
+        "versions": versions(),
+    }
+
+
+def train_folds(study: Study, method: AnyMethod, cut: Cut, seed: int, engine: str, device: str, step: Step) -> Judged:
+    """A federation for each fold, as many at once as are held."""
+    task, sites = build_task(study, method, seed, device), len(cut.cleaned)
+    model = sum(v.numel() * v.element_size() for v in task.start.values())
+    at_once = max(1, HELD // (2 * _bytes(study, cut.cleaned) + 4 * model * sites))
+    outputs = max(1, len(study.target.levels))
+    said: dict[int, list[Floats]] = {}
+    trained: list[dict[str, Floats]] = []
+    for first in range(0, cut.folds, at_once):
+        some = range(first, min(first + at_once, cut.folds))
+        stack, judge = _stacked(study, method, cut, some, seed, engine, device)
+        total = sum(stage.rounds for stage in stack.engine.stages)
+        for done, now in enumerate(chain([stack.start()], stack.run())):
+            if done and not is_evaluated(done, total):
+                continue
+            settled = stack.settled(now)
+            told = judge.answers(settled, "test", others=False)["test"]  # [fold x site, row, answer]
+            whole = said.setdefault(done, [np.full((len(f), outputs), math.nan) for f in cut.cleaned.values()])
+            for i, (k, (j, lots)) in enumerate(product(some, enumerate(cut.lots.values()))):
+                mine = np.flatnonzero(lots == k)
+                whole[j][mine] = told[i, : len(mine)]
+            step(first * total + len(some) * done, cut.folds * total)
+        y, real = judge.truth["train"]
+        trained.append(score_all(study.metrics, y, judge.answers(settled, "train")["train"], real))
+    mean = {m: np.concatenate([t[m].reshape(-1, sites) for t in trained]).mean(0) for m in study.metrics}
+    return Judged(said, mean, stack.ledger)
+
+
+def _stacked(
+    study: Study, method: AnyMethod, cut: Cut, some: range, seed: int, engine: str, device: str
+) -> tuple[Federations, Judge]:
+    """The federations of some folds, and who judges all their lanes: fold after fold, the sites in their order."""
+    task = build_task(study, method, seed, device)
+    data = [as_rows(cut.fold(k), task.net, device) for k in some]
+    sites, lanes = beside([training_rows(fold, study, method, device) for fold in data])
+    held = [held_rows(fold, study, method, device) for fold in data]
+    given = task, method, sites, training_of(study), seed
+    runner = Engine(*given, looped=engine == "looped", held=_in_order([h for h in held if h is not None], sites, lanes))
+    stack = Federations(runner, lanes)
+    at = []
+    for fold, names, mine in zip(data, stack.names, lanes, strict=True):
+        place = dict(zip(names, mine.tolist(), strict=True))
+        at += [int(mine[0]) if method.pools_rows else place[site.name] for site in fold]
+    return stack, Judge(runner, study, [site for fold in data for site in fold], at=at)
+
+
+def _in_order(held: list[Sites], sites: Sites, lanes: list[torch.Tensor]) -> Sites | None:
+    """Hold-out rows, the lanes in the engine's order."""
+    if not held:
+        return None
+    spans: dict[int, tuple[int, int]] = {}
+    first = 0
+    for part, mine in zip(held, lanes, strict=True):
+        at = {name: (first + a, n) for name, a, n in zip(part.names, part.starts, part.sizes, strict=True)}
+        spans |= {lane: at[sites.names[lane]] for lane in mine.tolist()}
+        first += len(part.x)
+    x, y, w = (torch.cat([getattr(part, k) for part in held]) for k in ("x", "y", "w"))
+    starts, sizes = zip(*(spans[i] for i in range(len(sites.names))), strict=True)
+    return Sites(sites.names, x, y, w, sizes, starts)
+
+
+def row_losses(study: Study, y: NDArray[Any], p: Floats) -> Floats:
+    """[row]: what a verdict is about. Of classes the log loss of what the model answers, classes counted as in
+    training; of numbers the squared error. NaN where the model diverged."""
+    if study.target.kind == "number":
+        return np.asarray((p[:, 0] - y) ** 2, np.float64)
+    of = y.astype(np.int64)
+    return np.asarray(-np.log(p[np.arange(len(of)), of].clip(SMALLEST, 1)) * _weights(study, of), np.float64)
+
+
+def same_loss(study: Study, y: NDArray[Any]) -> float:
+    """The loss of the best single answer to all of these rows: what there is to gain."""
+    if study.target.kind == "number":
+        return float(y.var())
+    of = y.astype(np.int64)
+    share = np.bincount(of, _weights(study, of), len(study.target.levels))
+    share = share / share.sum()
+    return float(-np.sum(share * np.log(share.clip(SMALLEST, 1))))
+
+
+def _weights(study: Study, y: NDArray[np.int64]) -> Floats:
+    """[row], 1 on average."""
+    if study.training.class_weights != "inverse":
+        return np.ones(len(y))
+    w = class_weights(y, len(study.target.levels))[y]
+    return np.asarray(w / w.mean(), np.float64)
+
+
+def _scored(study: Study, truth: list[NDArray[Any]], answers: list[Floats]) -> dict[str, Floats]:
+    """Metric -> [site], of the rows of all folds together."""
+    every = [np.ones((1, len(y)), dtype=bool) for y in truth]
+    return {m: v[:, 0] for m, v in _over(study, truth, answers, every).items()}
+
+
+def _spread(study: Study, truth: list[NDArray[Any]], answers: list[Floats], cut: Cut) -> dict[str, Floats]:
+    """Metric -> [site, fold]: what each fold adds to the score (a jackknife's pseudo-values), for intervals. A fold may
+    be too small for a score of its own."""
+    k = cut.folds
+    outside = [lots != np.arange(k)[:, None] for lots in cut.lots.values()]
+    without, whole = _over(study, truth, answers, outside), _scored(study, truth, answers)
+    return {m: k * whole[m][:, None] - (k - 1) * v for m, v in without.items()}
+
+
+def _over(
+    study: Study, truth: list[NDArray[Any]], answers: list[Floats], which: list[NDArray[np.bool_]]
+) -> dict[str, Floats]:
+    """Metric -> [site, set], over sets of each site's rows: which [set, row]."""
+    sets, longest = len(which[0]), max(map(len, truth))
+    y = np.zeros((len(truth), sets, longest), np.int64 if study.target.kind == "classes" else np.float64)
+    p, real = np.zeros((*y.shape, answers[0].shape[1])), np.zeros(y.shape, dtype=bool)
+    for j, (own, said, rows) in enumerate(zip(truth, answers, which, strict=True)):
+        y[j, :, : len(own)], p[j, :, : len(own)], real[j, :, : len(own)] = own, said, rows
+    flat = len(truth) * sets
+    found = score_all(study.metrics, y.reshape(flat, -1), p.reshape(flat, longest, -1), real.reshape(flat, -1))
+    return {m: v.reshape(len(truth), sets) for m, v in found.items()}
+
+
+def _sizes(study: Study, cut: Cut) -> pd.DataFrame:
+    """Every row is tested once; trained on are those outside a fold."""
+    column, out = study.target.column, []
+    for name, lots in cut.lots.items():
+        y = _plain(study, cut.cleaned[name][column].to_numpy())
+        rare = [rarest(y)] if study.target.levels else []
+        share = np.bincount(y, minlength=len(study.target.levels)) / len(y) if rare else np.array([y.mean()])
+        out.append(size_row(study, name, [int((lots != 0).sum()), len(y), *rare], target_words(study, share)))
+    return pd.DataFrame(out, columns=SIZES)
+
+
+def _chance(study: Study, y: NDArray[Any]) -> dict[str, float]:
+    """What always giving the same answer comes to on these rows."""
+    return chance(study.metrics, _plain(study, y), len(study.target.levels))
+
+
+def _plain(study: Study, y: NDArray[Any]) -> NDArray[Any]:
+    return y.astype(np.int64) if study.target.levels else y.astype(np.float64)
+
+
+def _bytes(study: Study, cleaned: Mapping[str, pd.DataFrame]) -> int:
+    rows = sum(map(len, cleaned.values()))
+    return rows * (math.prod(study.images.shape) if study.images else 4 * len(study.features))
