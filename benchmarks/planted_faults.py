@@ -313,8 +313,9 @@ def pack(folder: Path) -> None:
     RESULTS.mkdir(parents=True, exist_ok=True)
     for stage in STAGES:
         found = load(folder, stage)
-        if stage == "screen":  # another rule's verdicts are not this one's
-            found = {t: d for t, d in found.items() if d["judge"] == judge()}
+        if stage == "screen" and found:  # one version of the rule: that which judged the most
+            most = Counter(d["judge"] for d in found.values()).most_common(1)[0][0]
+            found = {t: d for t, d in found.items() if d["judge"] == most}
         if found:
             text = "".join(json.dumps({"tag": t} | d) + "\n" for t, d in sorted(found.items()))
             (RESULTS / f"{stage}.jsonl.gz").write_bytes(gzip.compress(text.encode(), mtime=0))
