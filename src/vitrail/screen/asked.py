@@ -33,8 +33,8 @@ FARTHEST = 2.5
 def check_asked(table: Table, leg: str, asked: Said) -> None:
     """Refuse what does not follow from what sites published."""
     layout = Layout(table)
-    wrong = {"counts": _wrong_counts, "ties": _wrong_ties}.get(leg, lambda layout, asked: [])(layout, asked)
-    if wrong:
+    checks = {"counts": _wrong_counts, "ties": _wrong_ties}
+    if wrong := checks[leg](layout, asked) if leg in checks else []:
         hint = "Nothing was sent. The coordinator does not keep to the rules, or runs another version."
         raise VitrailError("a message was refused", [Problem(f"screening, {leg}, {k}", v, hint) for k, v in wrong])
 
@@ -106,4 +106,4 @@ def tame(told: Numbers) -> Numbers:
 def rare_answers(values: Numbers, is_number: NDArray[np.bool_]) -> NDArray[np.bool_]:
     """[variable]: yes or no, and one of the two given by fewer than FEWEST rows."""
     yes, known = np.nansum(values, axis=0), np.isfinite(values).sum(0)
-    return ~is_number & (np.minimum(yes, known - yes) < FEWEST)
+    return np.asarray(~is_number & (np.minimum(yes, known - yes) < FEWEST))
