@@ -326,7 +326,7 @@ def report(stages: Stages, kinds: dict[str, Kind], judges: dict[str, int], more:
     if sample:
         said = "A sample of the harmful cases by lot, for training takes its time; the two last rules train iFedAvg."
         section(
-            "With the rules that need training", said, compare(stages, kinds, lambda c: c.tag in sample, trained, True)
+            "With the rules that need training", said, compare(stages, kinds, lambda c: c.tag in sample, trained, False)
         )
     said = "For completeness, some of the faults that cost their site less than the bound."
     pick_all: Pick = lambda c: c.cut == "lot" and not harmful(c) and bool(c.harm)  # noqa: E731
