@@ -326,11 +326,11 @@ def report(stages: Stages, kinds: dict[str, Kind], judges: dict[str, int], more:
     if sample:
         said = "A sample of the harmful cases by lot, for training takes its time; the two last rules train iFedAvg."
         section(
-            "With the rules that need training", said, compare(stages, kinds, lambda c: c.tag in sample, trained, True)
+            "With the rules that need training", said, compare(stages, kinds, lambda c: c.tag in sample, trained, False)
         )
     said = "For completeness, some of the faults that cost their site less than the bound."
     pick_all: Pick = lambda c: c.cut == "lot" and not harmful(c) and bool(c.harm)  # noqa: E731
-    section("Harmless faults", said, compare(stages, kinds, pick_all, rules, True))
+    section("Harmless faults", said, compare(stages, kinds, pick_all, rules, False))
     section("Two faulty sites, both faults harmful, kinds known", "", two_faults(stages, kinds, rules))
     section("Clean federations by lot", "", clean_rows(stages, rules), clean_alarms(stages))
     said = "Sites as they are in the data. `test`: federations that the rule's author did not have."
