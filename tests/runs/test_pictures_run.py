@@ -140,7 +140,8 @@ def test_private_layers_are_shown_and_not_tested() -> None:
     assert set(run.shifts().feature) == {"grey"}
     assert run.findings() == []
     html = render(page_of(run))
-    assert "Not tested for pictures" in html
+    assert run.screening is None, "pictures have no columns to compare"
+    assert "Whose data does not fit" not in html
     assert "Fewer than three sites" not in html
     assert "brighter or darker" in html
 
@@ -175,7 +176,7 @@ def test_compare(place: Path) -> None:
     words = ["compare", place / "study.toml", "--data", place / "data", "--rounds", 1, "--seeds", 2, "--workers", 1]
     told = do(*words, "--out", place / "compared")
     assert "hold-out pictures" in told
-    assert "test pictures" in told
+    assert "own pictures" in told
     html = of_pictures((place / "compared" / "report.html").read_text())
     assert "moves the training pictures of every site, 63 pictures in all, to one place" in html
 

@@ -62,6 +62,7 @@ class AgreedMix(Versioned, Method[State, Kept, Work, Said, Any]):
             raise ValueError("folds must be at least 2: what is left out is judged by a model of the rest")
         if (self.alpha or 0) > 1:
             raise ValueError("alpha is a share, from 0 to 1")
+        object.__setattr__(self, "tuned", tuple(self.tuned))  # files have lists
         if list(self.tuned) != sorted(set(self.tuned)):
             raise ValueError("tuned is a list of epochs, each more than the one before")
         if why := unfit(self.inner):

@@ -95,7 +95,7 @@ def marked(site: str, few: Container[str], short: str = "") -> str:
 
 
 def _told(site: str, few: Mapping[str, str]) -> list[Markup]:
-    return [draw.tag("small", f"few hold-out rows: {few[site]}")] if site in few else []
+    return [draw.tag("small", f"few held out: {few[site]}")] if site in few else []
 
 
 def method_classes(titles: dict[str, str], yardsticks: Sequence[str]) -> dict[str, str]:
@@ -171,7 +171,7 @@ def _spread(rows: Sequence[Spread], axis: str, lower_is_better: bool, few: Mappi
         xs = [x(v) for _, v in row.dots]
         for (site, value), cx, off in zip(row.dots, xs, draw.swarm(xs, 2 * radius, height * 0.3), strict=True):
             said_here = f"{row.title}, {site}: {number(value)}"
-            said_here += f" (few hold-out rows: {few[site]})" if site in few else ""
+            said_here += f" (few held out: {few[site]})" if site in few else ""
             hollow = " few" if site in few else ""
             if site == row.worst:
                 worst_words = f"worst: {spoken(row.interval)}" if row.interval.known else "the worst site"

@@ -182,7 +182,8 @@ def screen(rows: Mapping[str, pd.DataFrame], table: Table, alpha: float = 0.05) 
     desk, seats = Desk(table, alpha), {name: Seat(frame, table) for name, frame in rows.items()}
     asked = desk.hear_sketch({name: seat.sketch() for name, seat in seats.items()})
     said = {name: seat.counts(asked) for name, seat in seats.items()}
-    products = sum((total["products"] for _, total in said.values()), np.zeros((1, 1)))
-    asked = desk.hear_counts({name: own for name, (own, _) in said.items()}, {"products": products})
+    products = sum(total["products"] for _, total in said.values())
+    total = {"products": np.asarray(products)} if said else None  # where nobody publishes
+    asked = desk.hear_counts({name: own for name, (own, _) in said.items()}, total)
     desk.hear_ties({name: seat.ties(asked) for name, seat in seats.items()})
     return desk.judge()
