@@ -312,7 +312,11 @@ def pack(folder: Path) -> None:
     """Into what is committed: the last line of each case, the same bytes each time."""
     RESULTS.mkdir(parents=True, exist_ok=True)
     for stage in STAGES:
-        if found := load(folder, stage):
+        found = load(folder, stage)
+        if stage == "screen" and found:  # one version of the rule: that which judged the most
+            most = Counter(d["judge"] for d in found.values()).most_common(1)[0][0]
+            found = {t: d for t, d in found.items() if d["judge"] == most}
+        if found:
             text = "".join(json.dumps({"tag": t} | d) + "\n" for t, d in sorted(found.items()))
             (RESULTS / f"{stage}.jsonl.gz").write_bytes(gzip.compress(text.encode(), mtime=0))
 

@@ -219,7 +219,7 @@ def goals(stages: Stages, kinds: dict[str, Kind]) -> list[str]:
             cases = [c for c in every if c.part == part and pick(c)]
             got = value(cases) if cases else float("nan")
             good = got >= least - 1e-9 if least is not None else got <= (most or 0) + 1e-9
-            cells.append("-" if not cases else f"{got:.2f} of {len(cases)}: {'holds' if good else '**does not hold**'}")
+            cells.append("-" if not cases else f"{got:.3f} of {len(cases)}: {'holds' if good else '**does not hold**'}")
         rows.append([words, f">= {least}" if least is not None else f"<= {most}", *cells])
 
     def mean(what: Callable[[Case], Any]) -> Callable[[list[Case]], float]:

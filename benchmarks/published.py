@@ -7,7 +7,7 @@ person's outcome?* Whoever knows the values of a person who is there sends a mad
 singles that person out. Sites are drawn from all heart patients; half of the persons asked about are there. AUC over
 persons, with twice its standard error (Hanley and McNeil).
 
-python benchmarks/published.py [--persons 300] [--seeds 6]
+python benchmarks/published.py [--persons 300] [--seeds 6] [--only there|outcome|price]
 """
 
 from __future__ import annotations
@@ -207,20 +207,29 @@ def main() -> None:
     given = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     given.add_argument("--persons", type=int, default=300)
     given.add_argument("--seeds", type=int, default=6)
-    persons, seeds = (given.parse_args().__dict__[k] for k in ("persons", "seeds"))
+    given.add_argument("--only", choices=("there", "outcome", "price"))
+    asked = given.parse_args()
     study = vt.Study.load(packaged("heart_disease.toml"))
     frame = pd.concat([clean(f, study) for f in heart_disease().values()], ignore_index=True)
-    there = [[n, *membership(study, frame, n, persons)] for n in SIZES]
-    print("Is this person among the rows?")
-    print_table(["rows", "questions as they follow", "chosen, no guard", "chosen, guard"], there)
-    told = [[n, *outcomes(study, frame, n, persons)] for n in SIZES]
-    print("What is this person's outcome, from a made-up total?")
-    print_table(["rows", "there, no guard", "there, guard", "not there", "from the population alone"], told)
-    print(
-        "What the guard costs: screenings in which the faulty cell is found, and other cells, without guard and with it"
-    )
-    header = ["fault", "screenings", "found, no guard", "found, guard", "other cells, no guard", "other cells, guard"]
-    print_table(header, price(study, frame, seeds))
+    if asked.only in (None, "there"):
+        there = [[n, *membership(study, frame, n, asked.persons)] for n in SIZES]
+        print("Is this person among the rows?")
+        print_table(["rows", "questions as they follow", "chosen, no guard", "chosen, guard"], there)
+    if asked.only in (None, "outcome"):
+        told = [[n, *outcomes(study, frame, n, asked.persons)] for n in SIZES]
+        print("What is this person's outcome, from a made-up total?")
+        print_table(["rows", "there, no guard", "there, guard", "not there", "from the population alone"], told)
+    if asked.only in (None, "price"):
+        print("What the guard costs: screenings with the faulty cell found, and other cells, without guard and with it")
+        header = [
+            "fault",
+            "screenings",
+            "found, no guard",
+            "found, guard",
+            "other cells, no guard",
+            "other cells, guard",
+        ]
+        print_table(header, price(study, frame, asked.seeds))
 
 
 if __name__ == "__main__":

@@ -10,7 +10,9 @@ import numpy as np
 import pandas as pd
 import pytest
 
+import vitrail as vt
 from scripts import PLACE, load_script
+from vitrail.data.read import clean
 from vitrail.screen.found import CAUSES, LABEL
 
 tables = load_script("fault_tables")
@@ -29,8 +31,9 @@ def site(kind: str, seed: int = 3) -> Any:
     name = "heart" if what.on != "categorical" else "titanic"
     table, rows = tables.study_of(name), tables.by_lot(name, seed)["site-02"]
     if "label number" in what.on and "classes" not in what.on:
-        table = table.with_changes(target={"column": "oldpeak", "kind": "number", "classes": [], "positive": None})
-        rows = rows.fillna({"oldpeak": 0.0})
+        whole = tables.whole("heart").drop(columns="_site").head(100)
+        table = vt.Study.infer({"all": whole}, "oldpeak")
+        rows = clean(whole, table)
     column = bench.fitting(what, table)[0]
     return design.Site(rows, column, table, np.random.default_rng(seed))
 

@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable
-from pathlib import Path
 
 import numpy as np
 import pandas as pd
 import pytest
 
+from screened import federation, spoil
 from vitrail.screen import LABEL, Finding, screen
-
-sys.path.insert(0, str(Path(__file__).parent))
-from federation import federation, spoil
 
 SITE = "site-2"
 

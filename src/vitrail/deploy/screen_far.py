@@ -86,8 +86,8 @@ class FarScreen:
                 out[name] = said
         return out
 
-    def _total(self, words: Mapping[str, Mapping[str, str]]) -> Said:
-        """What the sites' parts add up to; NaN where it cannot be opened, and then nobody sees a part of it."""
+    def _total(self, words: Mapping[str, Mapping[str, str]]) -> Said | None:
+        """What the sites' parts add up to; None where it cannot be opened, and then nobody sees a part of it."""
         terms = self.agreed.summed(self.call.run)
         offers = {n: {k: said[k] for k in KEY} for n, said in words.items() if said["key"]}
         try:
@@ -102,7 +102,7 @@ class FarScreen:
         except VitrailError as error:
             why = "; ".join([error.title, *(p.what for p in error.problems)])
             self.call.way.log("total not opened", why=why)
-            return {k: np.full(shape, np.nan) for k, shape in terms.shapes.items()}
+            return None
         return total
 
     def _leave_out(self, name: str, why: str) -> None:

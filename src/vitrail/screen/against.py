@@ -88,7 +88,7 @@ def _number_against(site: str, name: str, table: Table, x: Numbers, said: Mappin
     if told is None:
         return []
     gap = abs(float(np.quantile(x, 0.5)) - usual[9]) / wide
-    stretched = abs(np.log(max(width_of(alone.q), 1e-12) / wide))
+    stretched = abs(float(np.log(max(float(width_of(alone.q)), 1e-12) / wide)))
     if max(gap, stretched) < 1.5:  # sites differ by less
         return []
     return [Finding(site, name, told.kind, True, round(max(gap, stretched), 3), told.text, told.numbers)]

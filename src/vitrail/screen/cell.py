@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from vitrail.screen.chance import median_known
-from vitrail.screen.layout import Flags, Numbers
+from vitrail.screen.layout import Numbers
 from vitrail.screen.published import FAMILIES, OUTCOME, PREDICTED, RELATED_TO
 from vitrail.screen.weigh import Weighed
 
@@ -30,7 +30,7 @@ class Cell:
         fair[site] = False
         self.others = np.flatnonzero(fair)
         self.known = float(np.nan_to_num(p.known[site, column]))
-        self.own = np.flatnonzero(self._own())
+        self.own = np.flatnonzero(weighed.tests_of(site, column))
         beyond, family = weighed.beyond[site, self.own], weighed.family[self.own]
         self.loud = {f: float(beyond[family == f].max(initial=0.0)) for f in FAMILIES}
         self.counted = float(beyond[weighed.marginal[self.own]].max(initial=0.0))
@@ -39,12 +39,6 @@ class Cell:
         self.feature = p.layout.table.features.get(self.name)
         if self.kind == "numeric":
             self._read_number()
-
-    def _own(self) -> Flags:
-        """[test]: its own, but for ties with columns of this site that are accused."""
-        w, bad = self.weighed, [c for c in np.flatnonzero(self.weighed.accused[self.site]) if c != self.column]
-        own = (w.first == self.column) | (w.second == self.column)
-        return own & ~np.isin(w.first, bad) & ~np.isin(w.second, bad)
 
     def _read_number(self) -> None:
         p, i = self.p, int(np.searchsorted(self.p.layout.column[self.p.layout.numbers], self.column))

@@ -19,7 +19,7 @@ def as_z(p: Numbers, large: Numbers) -> Numbers:
     """A two-sided probability as |z|; `large` where it is too small to be told from nothing."""
     p = np.clip(p, 0.0, 1.0)
     z = -ndtri(np.maximum(p, 1e-15) / 2)
-    return np.where(p < 1e-14, np.maximum(large, z), z)
+    return np.asarray(np.where(p < 1e-14, np.maximum(large, z), z))
 
 
 def t_as_z(t: Numbers, df: Numbers) -> Numbers:
@@ -85,7 +85,7 @@ def compare_odds(mine: Numbers, others: Numbers) -> float:
     x = np.arange(low, high + 1)
 
     def choose(k: float, y: Numbers) -> Numbers:
-        return -betaln(y + 1, k - y + 1) - np.log(k + 1)
+        return np.asarray(-betaln(y + 1, k - y + 1) - np.log(k + 1))
 
     log = choose(c, x) + choose(n - c, r - x) + choose(q, both - x) + choose(m - q, p - both + x)
     weight = np.exp(log - log.max())

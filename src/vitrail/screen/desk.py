@@ -69,12 +69,14 @@ class Desk:
         self.asked["counts"] = {"cuts": cuts, "values": values, "chosen": chosen}
         return self.asked["counts"]
 
-    def hear_counts(self, said: Mapping[str, Said], total: Said) -> Said:
-        """-> the products of all columns over all sites, and which columns go together."""
+    def hear_counts(self, said: Mapping[str, Said], total: Said | None) -> Said:
+        """-> the products of all columns over all sites, and which columns go together. `total`: None where it could
+        not be opened, between machines; what rests on it is not judged then."""
         self._keep("counts", said)
         at = self.layout
-        products = np.asarray(total["products"], np.float64)
-        if products.shape != (at.wide + len(at.outcome),) * 2 or not np.isfinite(products).all():
+        shape = (at.wide + len(at.outcome),) * 2
+        products = np.full(shape, np.nan) if total is None else np.asarray(total["products"], np.float64)
+        if total is not None and (products.shape != shape or not np.isfinite(products).all()):
             what = "expected finite numbers of the agreed shape: one of the sites sent others."
             raise VitrailError("the total of products cannot be used", [Problem("screening, products", what)])
         d = at.wide
@@ -120,8 +122,7 @@ class Desk:
 
     def _keep(self, leg: str, said: Mapping[str, Said]) -> None:
         for site, arrays in said.items():
-            earlier = self.said.get("sketch", {}).get(site)
-            require(self.layout, leg, site, arrays, earlier, self.asked.get(leg))
+            self.check(leg, site, arrays)
         self.said[leg] = {s: {k: np.asarray(v, np.float64) for k, v in a.items()} for s, a in said.items()}
 
     def _strength(self, here: list[Said]) -> Numbers:
@@ -129,7 +130,7 @@ class Desk:
         at = self.layout
         both = ~at.is_number[at.inputs][:, None] & ~at.is_number[at.outcome]
         r = np.where(both, 0.0, np.stack([s["outcome"][..., 0] for s in here]))
-        return np.nan_to_num(np.abs(np.nanmean(r, 0))).max(1)
+        return np.asarray(np.nan_to_num(np.abs(np.nanmean(r, 0))).max(1))
 
 
 def choose_cuts(quantiles: Numbers) -> Numbers:
@@ -154,7 +155,8 @@ def _second(low: Numbers) -> Numbers:
     """[number]: the second smallest over sites (of three: the middle one)."""
     low = np.sort(low, axis=0)  # NaN last
     known = np.isfinite(low).sum(0)
-    return np.where(known > 1, np.take_along_axis(low, np.minimum(1, known - 1)[None].clip(min=0), 0)[0], low[0])
+    second = np.take_along_axis(low, np.minimum(1, known - 1)[None].clip(min=0), 0)[0]
+    return np.asarray(np.where(known > 1, second, low[0]))
 
 
 def choose_values(held: Numbers, known: Numbers) -> Numbers:

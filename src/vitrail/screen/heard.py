@@ -88,7 +88,7 @@ def _bound_sketch(layout: Layout, said: Said, sketch: Said, asked: Said) -> list
 def _bound_levels(layout: Layout, said: Said) -> list[tuple[str, str]]:
     """The levels of a column are no more than the rows that have one."""
     of = layout.column[layout.yesno]
-    total = np.bincount(of, np.nan_to_num(said["levels"]), len(layout.columns))
+    total = np.asarray(np.bincount(of, np.nan_to_num(said["levels"]), len(layout.columns)), np.float64)
     fine = _within(total, 0.0, np.nan_to_num(said["known"], nan=0.0))
     return [] if fine else [("levels", "expected levels that add up to no more than the rows with a value.")]
 

@@ -68,7 +68,7 @@ def find_clear(weighed: Weighed) -> list[Finding]:
     """Where sites differ: cells beyond chance where a cause is seen here and nowhere else; the loudest first."""
     out: list[Finding] = []
     for strength, site, column in suspects_of(weighed, loud_cells(weighed)):
-        over = np.where(fresh(weighed, site, column), weighed.z[site] / weighed.bar, 0.0)
+        over = np.where(weighed.tests_of(site, column), weighed.z[site] / weighed.bar, 0.0)
         if over.max() <= 1:  # it was for a cell that has been accused since
             continue
         cell = Cell(weighed, site, column)
@@ -79,17 +79,6 @@ def find_clear(weighed: Weighed) -> list[Finding]:
             if column != weighed.outcome:
                 weighed.predict_without(site, [*weighed.without.get(site, []), column])
     return out
-
-
-def fresh(weighed: Weighed, site: int, column: int) -> Flags:
-    """[test]: those of a cell that no accused cell of the same site is part of."""
-    bad = np.flatnonzero(weighed.accused[site])
-    own = (weighed.first == column) | (weighed.second == column)
-    return (
-        own
-        & ~(np.isin(weighed.first, bad) & (weighed.first != column))
-        & ~np.isin(weighed.second, [c for c in bad if c != column])
-    )
 
 
 def suspects_of(weighed: Weighed, cells: list[tuple[float, int, int]]) -> list[tuple[float, int, int]]:

@@ -185,7 +185,7 @@ class Published:
         place = np.full(len(at.column), -1)
         place[at.inputs] = np.arange(len(at.inputs))
         r = self.ties.r[:, : len(at.inputs) * k].reshape(len(self.sites), -1, k)[:, place[self.chosen[keep]]]
-        return np.clip(np.einsum("sik,ik->sk", r, weight) / spread, -0.98, 0.98)
+        return np.asarray(np.clip(np.einsum("sik,ik->sk", r, weight) / spread, -0.98, 0.98))
 
 
 def width_of(q: Numbers) -> Numbers:

@@ -120,7 +120,7 @@ class Seat:
 
     def _describe_numbers(self, out: Said) -> None:
         at = self.layout
-        full = np.isfinite(self.values[:, at.numbers]).all(0)
+        full: Flags = np.asarray(np.isfinite(self.values[:, at.numbers]).all(0))
         ordered = np.sort(self.values[:, at.numbers], axis=0)  # NaN last
         wanted = {0: np.zeros(0, np.int64), 3: QUARTILES, 7: OUTER, 19: np.arange(len(QUANTILES))}
         for which in {s.quantiles for s in self.share} - {0}:
@@ -235,7 +235,8 @@ def solve(products: Numbers, outcomes: int) -> Numbers:
     size = sizes_of(products)
     r = products / size[:, None] / size
     rows = max(1.0, float(np.diag(products).max(initial=1.0)))
-    return np.linalg.solve(r[:d, :d] + np.eye(d) * (RIDGE + 0.6 * d / rows), r[:d, d:]) / size[:d, None] * np.sqrt(rows)
+    weight = np.linalg.solve(r[:d, :d] + np.eye(d) * (RIDGE + 0.6 * d / rows), r[:d, d:])
+    return np.asarray(weight / size[:d, None] * np.sqrt(rows))
 
 
 def predict_left_out(z: Numbers, total: Numbers, outcomes: int) -> Numbers:

@@ -98,6 +98,12 @@ class Weighed:
         near = np.isin(self.first, np.unique([self.first[again], self.second[again]])) & (self.family == KEPT)
         self.weigh(np.flatnonzero(again | near))
 
+    def tests_of(self, site: int, column: int) -> Flags:
+        """[test]: those of a cell, but for ties with accused cells of the same site."""
+        bad = [c for c in np.flatnonzero(self.accused[site]) if c != column]
+        own = (self.first == column) | (self.second == column)
+        return np.asarray(own & ~np.isin(self.first, bad) & ~np.isin(self.second, bad))
+
     def set_aside(self, sites: Places, column: int, tests: Flags, measuring: int) -> None:
         """Sites that do not measure a column are no yardstick for it, and are not judged by it."""
         self.accused[sites, column] = True

@@ -27,7 +27,7 @@ def draw(rows: int, seed: int, number: bool = False) -> pd.DataFrame:
             "sugar": sugar,
             "pulse": np.round(pulse, 1),
             "smoker": smoker,
-            "stage": [("none", "mild", "middle", "severe")[k] for k in stage],
+            "stage": [("low", "mild", "middle", "severe")[k] for k in stage],
             "y": outcome.astype(float) if number else outcome.astype(int),
         }
     )
