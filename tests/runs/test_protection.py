@@ -120,3 +120,8 @@ def test_a_restart_finds_the_site_set_aside(tmp_path: Path, monkeypatch: pytest.
     assert run.scores().value.notna().all()
     assert "set aside" in (tmp_path / "run" / "events.jsonl").read_text()
     assert "west" in page(tmp_path / "run")
+
+
+def test_comparisons_do_not_claim_guards_that_they_have_not() -> None:
+    with pytest.raises(VitrailError, match="guards are for single runs"):
+        vt.compare(study(robust="median"), SITES, ["local", "fedavg"], seeds=[1, 2], rounds=1)

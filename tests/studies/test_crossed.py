@@ -124,7 +124,7 @@ def test_folds_that_do_not_fit_memory_come_after(monkeypatch: pytest.MonkeyPatch
 
 
 def test_ledger_is_of_one_training() -> None:
-    agreed, sites = study(), tables()
+    agreed, sites = study(screen={"ask": False}), tables()
     part = crossed_of(agreed, sites)
     run = vt.federate(agreed, sites, "fedavg")
     columns = ["site", "stage", "direction", "messages", "bytes"]

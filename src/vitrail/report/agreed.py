@@ -132,9 +132,9 @@ def _agreed(found: Agreed) -> Markup:
         what = Markup("on {}").format(
             name(f"{share(found.own)} their own model, {share(1 - found.own)} the shared one")
         )
-        how = f"a site's scores are so much of a model of its rows alone, and of {theirs}"
+        how = f"a site's scores are so much of a model of its cases alone, and of {theirs}"
         if found.epochs:
-            how += " on its own rows"
+            how += " on its own cases"
     lowest = float(found.costs[np.isfinite(found.costs)].min(initial=found.cost))
     if found.cost <= lowest:
         why = Markup("This had the lowest loss on cases that were left out, {} per case.").format(number(found.cost, 4))

@@ -143,7 +143,8 @@ def _joining(page: Page) -> list[Markup]:
         one = page.seeds == 1
         if page.kind == "run":
             start = "One seed" if one else "A run of one method"
-            tail = f"`vitrail compare` can: it also trains every site alone, and judges every {page.row_word} out of its fold."
+            tail = "`vitrail compare` can: it also trains every site alone, and judges every "
+            tail += f"{page.row_word} out of its fold."
         else:
             start = "One seed" if one else "This page"
             tail = f"It takes {alone_title()} among the methods, several seeds, and a metric defined in them."

@@ -67,12 +67,21 @@ def check_trainable(wanted: Iterable[tuple[Study, AnyMethod]]) -> None:
     """Before many runs begin: all that keeps one of these methods from training as its study says, told at once."""
     errors = []
     for study, method in wanted:
+        if problems := unguarded(study):
+            errors.append(VitrailError("guards are for single runs", problems))
         try:
             build_task(study, method, 0)
         except VitrailError as error:
             errors.append(error)
     if errors:
         raise VitrailError(errors[0].title, dict.fromkeys(p for error in errors for p in error.problems))
+
+
+def unguarded(study: Study) -> list[Problem]:
+    """Why many federations in one stack would not be what the study says: they know no guards."""
+    if study.protect == type(study.protect)():
+        return []
+    return [Problem("protect", "runs in one stack are not guarded.", "Take [protect] out, or use vitrail run.")]
 
 
 def wire_lines(study: Study, method: AnyMethod, keep_updates: bool = False, sites: int = 1) -> list[Line]:

@@ -38,7 +38,7 @@ from vitrail.core.random import key
 from vitrail.explain.shapley import Floats, Values, Worth, exact, leave_one_out, paired_mean
 from vitrail.runs.folder import write_atomically
 from vitrail.runs.run import Run
-from vitrail.runs.setup import build_task, check_keeping
+from vitrail.runs.setup import build_task, check_keeping, unguarded
 from vitrail.studies.record import Record
 from vitrail.studies.retrain import Retrained
 from vitrail.studies.strain import AS_GIVEN, SEED_NOISE, SPOT, STRAIN, Rule, spot, strain
@@ -212,7 +212,7 @@ def cannot_retrain(run: Run, frames: Mapping[str, pd.DataFrame]) -> list[Problem
         check_keeping(build_task(run.study, run.method, run.seed), run.method, "")
     except VitrailError as error:
         return list(error.problems)
-    return []
+    return unguarded(run.study)
 
 
 def credits_of(values: Floats) -> Floats:
