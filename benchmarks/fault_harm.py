@@ -4,8 +4,8 @@ Balanced accuracy (for numbers R^2, not below -1) of the site's own held-out row
 model that learned from all sites' training rows: with the fault, against the same split without it; mean over SPLITS.
 The model stands in for FedAvg, which is too slow for a thousand cases: logistic regression with balanced classes (one
 against the rest), for numbers and for more than 50 columns ridge regression, on the rows as Vitrail encodes them,
-standardised over all sites. `under_fedavg` does the same by FedAvg itself, for a sample: how well the two agree is in
-the report.
+standardised over all sites. `under_fedavg` does the same by FedAvg itself, for a sample (--stage fedavg); how well the
+two agree has not been measured yet.
 """
 
 from __future__ import annotations

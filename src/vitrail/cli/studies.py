@@ -33,23 +33,22 @@ def demo(
         ),
     ] = "heart",
     out: Annotated[Path, typer.Option(help="Where to write.")] = Path("runs/demo"),
-    seeds: Annotated[int, typer.Option(min=1, help="Seeds for each method.")] = 5,
+    seeds: Annotated[int | None, typer.Option(min=1, help="Seeds for each method; else 5, of pictures 2.")] = None,
 ) -> None:
     """Federate real data that is shipped, offline, and write a page about it: tables, pictures, or pictures of which
     one site's have a mark."""
     from vitrail.data import datasets
-    from vitrail.methods import named
     from vitrail.report.build import write_report
     from vitrail.studies.compare import compare, seeds_of
     from vitrail.study import Study
 
     if what == "heart":
         file, sites = "heart_disease.toml", datasets.heart_disease()
-        names = named(lambda kind: not kind.tune_first and not kind.needs)
+        folds = 10
         print("Four hospitals, 920 patients. Is a coronary artery narrowed? Each hospital keeps its rows.")
     elif what == "pictures":
         file, sites = "pneumonia.toml", datasets.pneumonia()
-        names = parse_methods(None)
+        folds, seeds = 3, seeds or 2  # a model of pictures takes minutes
         print("Four sites, 1560 chest X-rays of children. Is it pneumonia? Each site keeps its pictures.")
     elif what == "prototypes":
         _demo_prototypes(out)
@@ -57,7 +56,7 @@ def demo(
     elif what == "vertical":
         from vitrail.cli.parties import demo_vertical
 
-        demo_vertical(free_folder(out), seeds)
+        demo_vertical(free_folder(out), seeds or 5)
         return
     else:
         hint = nearest(what, ("heart", "vertical", "pictures", "prototypes"))
@@ -69,8 +68,9 @@ def demo(
         result = compare(
             study,
             sites,
-            names,
-            seeds_of(study, seeds),
+            parse_methods(None),
+            seeds_of(study, seeds or 5),
+            folds=folds,
             out=target,
             workers=cores(),
             progress=step,
