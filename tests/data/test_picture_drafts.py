@@ -57,7 +57,7 @@ def test_the_drafted_training_learns() -> None:
     study = vt.Study.infer({"a": frame_of(x[:60]), "b": frame_of(x[60:])}, target="class")
     run = vt.federate(study, {"a": frame_of(x[:60]), "b": frame_of(x[60:])}, method="fedavg", rounds=15)
     scores = run.scores()
-    assert scores[scores.metric == "accuracy"].value.min() > 0.85
+    assert scores[scores.metric == "accuracy"].value.min() > 0.8
 
 
 def test_one_site_and_several_given_by_name(tmp_path: Path, say: Any) -> None:

@@ -103,7 +103,7 @@ def test_the_consent_form_speaks_of_pictures() -> None:
         assert "Pictures have been rebuilt" in form
         assert "the standard deviation of each column" not in form
         assert "0 columns" not in form
-        assert "(tensor rows 2)" in form  # a name is not a word
+        assert "(tensor rows 3)" in form  # a name is not a word
         assert 'with weights = "rows"' in form
     alone = contract_words(
         Agreement.of(STUDY.with_changes(method={"name": "local"}), None, 3), "north", ["north"], True

@@ -144,7 +144,7 @@ def run_page(folder: Path, **given: Any) -> Path:
     return path
 
 
-CELL = "[...document.querySelectorAll('.cells rect')].find(r => r.textContent.startsWith('{}'))"
+CELL = "[...document.querySelectorAll('.cells rect')].find(r => r.checkVisibility() && r.textContent.startsWith('{}'))"
 SAVE = "document.querySelector('[data-figure=\"{}\"] > .keep button:nth-child({})')"
 
 

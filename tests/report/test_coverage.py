@@ -55,7 +55,7 @@ def filled(run: vt.Run) -> str:
 def test_the_sentence_has_the_numbers_of_the_run(loss: str) -> None:
     seen = set()
     for seed in (1, 2):
-        tables = opposed_tables({"small": 120, "large": 180, "tiny": 12})
+        tables = opposed_tables({"small": 185, "large": 275, "tiny": 12})
         study = vt.Study.infer(tables, target="sick").with_changes(training={"rounds": 4, "loss": loss})
         run = vt.federate(study, tables, "fedavg", seed=seed)
         told = words(section(render(page_of(run))))

@@ -60,7 +60,7 @@ def test_a_number_is_measured_against_its_mean(tables: dict[str, pd.DataFrame]) 
         assert level(run, "rmse")[site.name] == pytest.approx(truth.std())
         assert level(run, "r2")[site.name] == pytest.approx(0, abs=1e-9)
         assert level(run, "mae")[site.name] == pytest.approx(np.abs(truth - truth.mean()).mean())
-    assert run.sizes.set_index("site").few_rows["tiny"] == "12 rows", "a number has no rarest class"
+    assert run.sizes.set_index("site").few_rows["tiny"] == "8 rows", "a number has no rarest class"
     assert "says the mean of the site’s own hold-out rows" in render(page_of(run))
 
 
@@ -77,7 +77,7 @@ def test_it_is_on_the_page_and_on_the_terminal(
     assert drawn.count(f"<title>{SAME}: 0.500</title>") == len(SIZES), "in the panel of every site"
     print_run(run)
     shown = capsys.readouterr().out
-    assert shown.splitlines()[0].split()[1:3] == ["auc", "same"]
+    assert ["auc", "same"] in [line.split()[1:3] for line in shown.splitlines()]
     assert f"same: {SAME}" in shown
 
 
@@ -90,11 +90,11 @@ def test_few_rows_are_marked_in_files_and_on_pages(
             pd.read_csv(tmp_path / "run" / f"{name}.csv", keep_default_na=False).groupby("site")["few_rows"].first()
         )
         assert marked["large"] == marked["middle"] == ""
-        assert marked["tiny"].startswith("12 rows, ")
+        assert marked["tiny"].startswith("8 rows, ")
     back = vt.Run.load(tmp_path / "run")
     assert list(back.history.columns) == list(run.history.columns)
     html = render(page_of(back))
-    assert f"{FEW_MARK} Few rows: what is said of <b>tiny</b> (12 rows, " in html
+    assert f"{FEW_MARK} Few rows: what is said of <b>tiny</b> (8 rows, " in html
     assert f"fewer than {FEW} hold-out rows, or fewer than {RARE} of their rarest class" in html
     assert 'large&nbsp;<span class="few-mark"' not in html
     print_run(back)
@@ -115,13 +115,13 @@ def test_one_class_in_the_hold_out_is_told_in_words(
     run = vt.federate(study, one, "fedavg", seed=3, out=tmp_path / "run")
     kept = pd.read_csv(tmp_path / "run" / "scores.csv")
     assert kept[(kept.site == "tiny") & (kept.metric == "auc")]["value"].isna().all()
-    why = "it has 12 hold-out rows, all of one class, and the area under the ROC curve compares rows of two."
+    why = "it has 8 hold-out rows, all of one class, and the area under the ROC curve compares rows of two."
     assert f"<b>tiny</b>: {why}" in render(page_of(run))
     print_run(run)
     told = capsys.readouterr().out
     assert f"auc at tiny is not defined: {why}" in told
     assert "not defined" in next(line for line in told.splitlines() if line.startswith("tiny"))
-    assert "12 rows, all of one class" in told
+    assert "8 rows, all of one class" in told
 
 
 def test_a_model_without_numbers_is_not_blamed_on_the_rows(study: vt.Study, tables: dict[str, pd.DataFrame]) -> None:
@@ -146,7 +146,7 @@ def test_with_every_site_absent_nothing_was_trained(
     assert "Nothing was trained: each of 3 sites was absent in every round." in html
     assert "are those of the model that everybody started from" in html
     print_run(run)
-    assert capsys.readouterr().out.startswith("Nothing was trained")
+    assert "Nothing was trained" in capsys.readouterr().out
     some = vt.federate(study, tables, "fedavg", seed=3, away={**away, "tiny": [(1, 1)]})
     assert some.trained
     assert some.info["took_part"] == {"large": 0, "middle": 0, "tiny": 1}

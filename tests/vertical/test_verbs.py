@@ -23,7 +23,7 @@ def test_a_guests_columns_are_worth_something_and_it_is_said(finished: Path) -> 
     assert told.index("410 in common (clinic 440, lab 430)") < told.index("host alone")
     assert "The guests’ columns are worth something to clinic" in told
     scores = pd.read_csv(finished / "run" / "scores.csv").set_index(["model", "metric"])
-    assert list(dict.fromkeys(scores.index.get_level_values(0))) == ["host alone", "together", "lab away"]
+    assert list(dict.fromkeys(scores.index.get_level_values(0))) == ["host alone", "together", "lab away", "majority"]
     gain = scores.loc[("together", "auc")]
     assert gain.gain_low > 0.03, gain
     assert gain.low < gain.value < gain.high
@@ -248,7 +248,7 @@ def test_two_guests(place: Path) -> None:
     given = {**raw, "parties": {**raw["parties"], "ward": raw["parties"]["lab"]}}
     told = vt.together(vt.Study.parse(given), {"clinic": tables["clinic"], **parts})
     scores = told.scores[told.scores.metric == "auc"].set_index("model").value
-    assert list(scores.index) == ["host alone", "together", "lab away", "ward away"]
+    assert list(scores.index) == ["host alone", "together", "lab away", "ward away", "majority"]
     assert scores["together"] > scores["ward away"] - 0.02 > scores["lab away"]
     assert told.explain(20).united == ("lab", "ward")
     away = told.predict(tables["clinic"][40:45], without=["ward"])
