@@ -24,6 +24,7 @@ from vitrail.nets import MLP
 
 WINDOW = 4  # consecutive numbers: 16 bytes
 AWAY = "site 2"  # in the first round
+TOLD = "params/output.shift"  # moves by as much as the shared last offset: see the last test
 
 
 def make_task(method: Any) -> Task:
@@ -115,7 +116,7 @@ def search(method: Any) -> tuple[dict[str, int], int]:
     for moment in engine.run():
         kept += [t for t in searchable(moment.state, names) if not windows([t]) & known]
         if moment.stage == 0:  # afterwards nothing is trained, and states hold what the sites were told
-            changes += searchable(less(dict(tensors(moment.state)), dict(tensors(before))), names)
+            changes += searchable(less(dict(tensors(moment.state)), dict(tensors(before))), names - {TOLD})
             before = each(torch.clone, moment.state)
     return {stage: found(sent, kept + changes) for stage, sent in recorder.sent.items()}, len(kept)
 
@@ -161,3 +162,19 @@ def test_the_search_finds_what_is_published_by_consent(output: str) -> None:
     hits, _ = search(IFedAvg(output=output))
     assert hits["train"] == 0
     assert hits["publish"] > 0
+
+
+@pytest.mark.parametrize("output", ["each", "scalar"])
+def test_reports_tell_how_far_an_answers_shift_moved(output: str) -> None:
+    """Both have the same gradient: a property of the method, which its consent text says."""
+    method = IFedAvg(output=output)
+    engine = make_engine(method)
+    recorder = Recorder(engine)
+    run = engine.run()
+    before = each(torch.clone, engine.start().state)
+    moved = less(dict(tensors(next(run).state)), dict(tensors(before)))[TOLD]
+    heard = [torch.frombuffer(bytearray(m), dtype=torch.float32) for m in recorder.sent["train"] if len(m) % 4 == 0]
+    moved = moved[moved.abs().amax(1) > 0]  # who was not away
+    offsets = [m.view(moved.shape) for m in heard if m.numel() == moved.numel()]
+    assert any(torch.allclose(m, moved, atol=1e-6) for m in offsets)
+    assert "can be told before" in method.plan(3)[1].exchanges[0].consent

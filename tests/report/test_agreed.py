@@ -61,7 +61,7 @@ def section(facts: Facts) -> tuple[str, str]:
         ((0, 0.0), "agreed on 0 % their own model, 100 % the shared one: a site's scores are so much of"),
         (
             (3, 0.5),
-            "50 % their own model, 50 % the shared one: a site's scores are so much of a model of its rows alone",
+            "50 % their own model, 50 % the shared one: a site's scores are so much of a model of its cases alone",
         ),
         ((0, 1.0), "agreed to stay alone: every site predicts by its own model"),
     ],
@@ -70,7 +70,7 @@ def test_what_was_agreed_in_words(choice: tuple[int, float], words: str) -> None
     html, text = section(told(choice))
     assert words in text
     assert "left out, 0.4321 per case" in text
-    assert ("the shared model, tuned for 3 epochs on its own rows" in text) == (choice[0] == 3)
+    assert ("the shared model, tuned for 3 epochs on its own cases" in text) == (choice[0] == 3)
     assert ("Nobody is served worse than alone" in text) == (choice[1] == 1.0)
     assert html.count("(agreed)") == 1
     assert html.count("<svg") == 2

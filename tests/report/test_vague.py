@@ -65,11 +65,11 @@ def test_a_comparison_keeps_chance_and_few_rows(tmp_path: Path, capsys: pytest.C
     test, train = kept[kept.split == "test"], kept[kept.split == "train"]
     assert train.chance.isna().all()
     assert (test[test.metric == "auc"].chance == 0.5).all()
-    alone = vt.federate(study, tables, "local", seed=2).chance().set_index(["site", "metric"])["value"]
+    usual = tables["tiny"]["sick"].value_counts(normalize=True).max()  # every row is judged out of its fold
     mine = test[(test.seed == 2) & (test.site == "tiny") & (test.metric == "accuracy")]
-    assert set(mine.chance) == {alone["tiny", "accuracy"]}, "of its own seed, whatever the method"
+    assert mine.chance.to_numpy() == pytest.approx(usual), "whatever the method"
     assert (kept[kept.site == "large"].few_rows == "").all()
-    assert kept[kept.site == "tiny"].few_rows.str.startswith("12 rows, ").all()
+    assert kept[kept.site == "tiny"].few_rows.str.startswith("24 rows, ").all()
     for name in ("verdicts", "summary"):
         assert "few_rows" in pd.read_csv(tmp_path / "c" / f"{name}.csv").columns
     page = page_of(load(tmp_path / "c"))

@@ -145,13 +145,15 @@ def test_a_site_is_told_the_mean_of_the_others(study, sites) -> None:
     """Those who published, without its own; and its own findings only."""
     run = vt.federate(study, sites, method="ifedavg", refuse=["va"])
     found = [Finding(site, "chol", "offset", True, 1.0, f"about {site}") for site in ("cleveland", "hungarian")]
-    run.screening = Screening(found, pd.DataFrame(), pd.DataFrame(), 0.05)
+    judged = pd.DataFrame({"site": list(sites), "judged": [name != "va" for name in sites]})
+    run.screening = Screening(found, pd.DataFrame(), judged, 0.05)
     for site, others in (
         ("cleveland", ["hungarian", "switzerland"]),
         ("va", ["cleveland", "hungarian", "switzerland"]),
     ):
         found = behind(run, site)
         assert found.others == len(others)
+        assert found.judged == (site != "va")
         assert [f.text for f in found.findings] == ([f"about {site}"] if site != "va" else [])
         for k in ENDS:
             mean = torch.stack([run.models[n][f"params/{k}"].double() for n in others]).mean(0)

@@ -12,6 +12,7 @@ from vitrail.core.facts import OWN
 from vitrail.report.build import page_of
 from vitrail.report.learned import read_learned
 from vitrail.report.page import render
+from vitrail.runs.setup import MAJORITY
 
 ROWS = {"small": 60, "large": 150, "middle": 100}
 
@@ -42,7 +43,7 @@ def test_the_page_shows_its_weights(study: vt.Study, tables: dict[str, pd.DataFr
             assert trust.mean[user, odd] < 0.01 < trust.mean[user, 3 - odd - user]
     learned = read_learned(run)
     assert learned is not None
-    assert set(learned.curves["model"]) == {OWN}
+    assert set(learned.curves["model"]) == {OWN, MAJORITY}
     assert learned.weights is not None
     assert set(learned.weights["model"]) == {OWN}
     html = render(page_of(run))

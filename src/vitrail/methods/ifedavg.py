@@ -5,7 +5,8 @@
     f_out(z) = (z + b_out) * w_out         element-wise, one per class; optional (`output`), w_out may be one scalar
 
 f_shared is averaged with equal weights. f_in and f_out are trained with it in the same step and never leave the site
-while training. Afterwards each site may publish them, once, in an exchange of its own that it can refuse; the
+while training; but b_out has the gradient of f_shared's last offset, so that whoever reads a site's report of the
+offset knows how far b_out moved. Afterwards each site may publish them, once, in an exchange of its own that it can refuse; the
 coordinator then sees each site's layers, which is what the heatmaps show.
 
 `identity` (lambda, default 0: the paper) pulls the private layers towards the identity, lambda/2 |f_in - id|^2, so
@@ -50,6 +51,8 @@ class IFedAvg(FedAvg):
 
     def plan(self, rounds: int) -> tuple[Stage, ...]:
         what = "your private layers, which stay here until then: a shift and a factor for each column"
+        if self.output != "no":
+            what += " and answer; an answer's shift can be told before, from the shared last layer's change"
         shown = Reveal(layers, MEANS.__getitem__, what)
         return training(self, rounds), Stage("publish", (shown,), 1, "private layers", "After training, once")
 
