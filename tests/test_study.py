@@ -151,7 +151,7 @@ BROKEN: list[tuple[str, Callable[[str], str], list[str]]] = [
     ("unknown in network", instead("dropout", "dropuot"), [f":{line('dropout')} network.dropuot", "Did you mean 'dropout'?"]),
     ("unknown in training", instead("lr = 0.01", "Lr = 0.01"), [f":{line('lr')} training.Lr", "Did you mean 'lr'?"]),
     ("unknown in feature", instead("unit = ", "units = "), [f":{line('unit')} features.age.units", "Did you mean 'unit'?"]),
-    ("nothing near", instead("unit = ", "zzz = "), [f":{line('unit')} features.age.zzz", "Valid: categories, descr"]),
+    ("nothing near", instead("unit = ", "zzz = "), [f":{line('unit')} features.age.zzz", "Valid: aliases, categories, descr"]),
     ("type's name", at_top("int = 1"), [":1 int", "unknown key 'int'"]),
     # missing sections and keys
     ("no target", without("[target]", "positive"), [" target: 'target' is missing. Add it."]),
@@ -604,7 +604,7 @@ def awkward(n: int = 120) -> pd.DataFrame:
             "odd": rng.choice(["²", "--5", "1" * 5000], n),
             "bmi": rng.normal(25, 4, n),
             " padded ": rng.normal(0, 1, n),
-            "nullable": pd.array([None if i % 9 == 0 else i for i in range(n)], dtype="Int64"),
+            "nullable": pd.array([None if i % 9 == 0 else i * i for i in range(n)], dtype="Int64"),
             "sick": rng.choice(["no", "yes"], n),
         }
     )
@@ -682,7 +682,7 @@ def test_numbers_and_their_texts_are_read_the_same() -> None:
 
 
 def test_infer_number_target() -> None:
-    frame = pd.DataFrame({"x": np.arange(50.0), "cost": np.arange(50.0) * 3 + 0.5})
+    frame = pd.DataFrame({"x": np.arange(50.0) / 4, "cost": np.arange(50.0) * 3 + 0.5})
     study = Study.infer({"a": frame}, "cost")
     assert study.target.kind == "number"
     assert study.target.center == pytest.approx(frame["cost"].mean())

@@ -162,7 +162,7 @@ class Study(Table):
         from vitrail.data.infer import infer_table
 
         drafted = infer_table(sites, target, str(given.get("site_column", "")))
-        return cls.parse({**drafted, **given}, "the inferred study")
+        return cls.parse({**drafted.said, **given}, "the inferred study")
 
     def save(self, path: str | Path) -> None:
         Path(path).write_text(self.to_toml(), encoding="utf-8")

@@ -33,6 +33,11 @@ def inconsistencies(raw: Mapping[str, Any], place: Callable[..., str]) -> Iterab
             yield from _feature_problems(str(name), feature, place)
             if feature.get("kind") == "categorical" and isinstance(feature.get("categories"), list | tuple):
                 dummies |= {f"{name}={canon(c)}" for c in feature["categories"]}
+    known = [str(a) for f in features.values() if isinstance(f, Mapping) for a in _listed(f.get("aliases", ()))]
+    for alias in dict.fromkeys(known):
+        if alias in features or alias == target.get("column") or known.count(alias) > 1:
+            what = f"the alias {alias!r} is a name of more than one column."
+            yield Problem(place("features"), what, "A column has one meaning: remove one of them.")
     for name in dummies & set(features):
         hint = "Rename one of the two."
         yield Problem(place("features", name), "a category of another feature has this name in the model.", hint)
@@ -65,6 +70,10 @@ def inconsistencies(raw: Mapping[str, Any], place: Callable[..., str]) -> Iterab
         if m not in valid:
             aim = "a number" if valid is NUMBER_METRICS else "classes"
             yield Problem(place("metrics"), f"there is no metric {m!r} for {aim}.", nearest(str(m), valid))
+
+
+def _listed(value: object) -> tuple[object, ...]:
+    return tuple(value) if isinstance(value, list | tuple) else ()
 
 
 def _method_problems(raw: Mapping[str, Any], place: Callable[..., str]) -> Iterable[Problem]:

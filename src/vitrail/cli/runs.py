@@ -40,7 +40,7 @@ def init(
     out: Annotated[Path, typer.Option(help="The study file to write.")] = Path("study.toml"),
 ) -> None:
     """Draft a study file from tables or pictures. Kinds, ranges and sizes are guesses: read them before you run."""
-    from vitrail.data.infer import read_drafts
+    from vitrail.data.infer import infer_table, read_drafts
     from vitrail.data.schema import canon
     from vitrail.study import Study
 
@@ -49,8 +49,10 @@ def init(
             "nothing was overwritten", [Problem(str(out), "it exists already.", "Choose another --out.")]
         )
     sites = read_drafts(data, target, site_column)
-    study = Study.infer(sites, target, name=out.stem, **({"site_column": site_column} if site_column else {}))
-    study.save(out)
+    draft = infer_table(sites, target, site_column)
+    given = {"name": out.stem, **({"site_column": site_column} if site_column else {})}
+    study = Study.parse({**draft.said, **given}, "the drafted study")
+    out.write_text("".join(f"# {note}\n" for note in draft.notes) + study.to_toml(), encoding="utf-8")
     if study.images:
         classes = sum((Counter(map(canon, f[target].dropna())) for f in sites.values()), Counter[str]())
         counts = ", ".join(f"{level} {classes[level]}" for level in study.target.levels)
@@ -58,10 +60,8 @@ def init(
         print(study.description)
         print("Read it: size, channels and bits are yours to correct. Then: vitrail check, vitrail run.")
         return
-    skipped = {str(c) for f in sites.values() for c in f.columns} - set(study.features) - {target, site_column}
     print(f"Wrote {out}: {len(study.features)} features, {len(sites)} sites, target {target} ({study.target.kind}).")
-    if skipped:
-        print(f"Left out (constant, empty, free text or identifiers): {', '.join(sorted(skipped))}.")
+    print("".join(f"{note}\n" for note in draft.notes), end="")
     print("Read it: units, ranges and codes for missing values are yours to correct. Then: vitrail check, vitrail run.")
 
 

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from vitrail.data.names import fold
 from vitrail.data.schema import Cell, Feature, Target, canon
 
 Pair = tuple[pd.Series, pd.Series]  # values with NaN for missing, and which cells do not fit
@@ -115,24 +116,24 @@ def _parse_numbers(values: list[Any]) -> list[float]:
 def as_levels(column: pd.Series, levels: Sequence[str], missing: Sequence[Cell]) -> Pair:
     """The index of each cell's level (NaN: missing or unknown), and which cells are present but no level.
 
-    >>> as_levels(pd.Series(["YES", "no", 9, None, "maybe"]), ["no", "yes"], missing=[9])[0].tolist()
+    >>> as_levels(pd.Series(["YÉS", "no", 9, None, "maybe"]), ["no", "yes"], missing=[9])[0].tolist()
     [1.0, 0.0, nan, nan, nan]
     """
     return _part_infinite(_find_levels(column, levels, missing), column.index)
 
 
 def _find_levels(column: pd.Series, levels: Sequence[str], missing: Sequence[Cell]) -> np.ndarray:
-    folded, absent = [level.casefold() for level in levels], [canon(code) for code in missing]
+    folded, absent = [fold(level) for level in levels], [canon(code) for code in missing]
     loose: dict[str, float] = dict.fromkeys(MISSING_WORDS, np.nan)  # what is added later wins
     loose |= {level: i for i, level in enumerate(folded) if folded.count(level) == 1}
-    loose |= {code.casefold(): np.nan for code in absent}
+    loose |= {fold(code): np.nan for code in absent}
     exact = {level: float(i) for i, level in enumerate(levels)} | dict.fromkeys(absent, np.nan)
 
     def place(value: Any) -> float:
         text = canon(value)
         if text not in exact and re.fullmatch(r"[0-9]+,0*", text):
             text = canon(text.replace(",", "."))  # 1,0 is how a decimal-comma file writes the category 1
-        return exact.get(text, loose.get(text.casefold(), np.inf))
+        return exact.get(text, loose.get(fold(text), np.inf))
 
     return _judge_cells(column, lambda values: [place(value) for value in values])
 

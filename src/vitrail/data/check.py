@@ -21,7 +21,7 @@ def find_faults(frame: pd.DataFrame, table: Table) -> list[Finding]:
     """Everything worth saying about this table or these pictures, errors first."""
     if table.images:
         return _errors_first(find_picture_faults(frame, table))
-    columns, repeated = take_columns(frame.reset_index(drop=True))  # labels may repeat, positions do not
+    columns, repeated = take_columns(frame.reset_index(drop=True), table)  # labels may repeat, positions do not
     wanted: dict[str, Feature | Target] = {**table.features, table.target.column: table.target}
     read = {name: as_described(columns[name], what) for name, what in wanted.items() if name in columns}
     values, wrong = {n: pair[0] for n, pair in read.items()}, {n: pair[1] for n, pair in read.items()}

@@ -2,25 +2,42 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Collection, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
 
 from vitrail.core.problems import Problem, VitrailError, nearest
-from vitrail.data.cells import MISSING_WORDS, as_numbers, is_plain
+from vitrail.data.cells import as_numbers, is_plain
+from vitrail.data.drafted import (
+    FEW,
+    UNIQUE,
+    Drafted,
+    draft_feature,
+    find_levels,
+    is_identifier,
+    leak_words,
+    told_by,
+)
+from vitrail.data.names import is_like_name, is_same_name
 from vitrail.data.picture_drafts import draft_pictures, holds_pictures, picture_column, read_picture_drafts
 from vitrail.data.read import part_sites, place_columns, read_sites, read_table
 from vitrail.data.schema import Table, Target, canon
 
-FEW = 6  # whole numbers with at most this many different values are taken for codes, not quantities
+COMPARED = 2000  # columns looked at for leaks, at most
 
 
-def infer_table(sites: Mapping[str, pd.DataFrame], target: str, site_column: str = "") -> dict[str, Any]:
-    """target and features as a study file would write them."""
+class Draft(NamedTuple):
+    """What a study file would say of the tables, and what a person should know who reads it."""
+
+    said: dict[str, Any]
+    notes: list[str] = []  # noqa: RUF012
+
+
+def infer_table(sites: Mapping[str, pd.DataFrame], target: str, site_column: str = "") -> Draft:
+    """Target and features as a study file would write them, and what was left out and why."""
     places = {site: place_columns(frame) for site, frame in sites.items()}
     problems = []
     for site, (found, repeated) in places.items():
@@ -40,24 +57,87 @@ def infer_table(sites: Mapping[str, pd.DataFrame], target: str, site_column: str
     if pictures:
         tidy = {s: frame.set_axis([str(c).strip() for c in frame.columns], axis=1) for s, frame in sites.items()}
         labels = _concat([frame[target] for frame in tidy.values()])
-        return {"target": _classes(target, _levels(labels)), **draft_pictures(tidy, pictures)}
-    said = [_with_points(frame.iloc[:, places[site][0][target]]) for site, frame in sites.items()]
-    return {"target": _target(target, _concat(said)), "features": infer_features(sites, {target, site_column})}
+        return Draft({"target": _classes(target, find_levels(labels)), **draft_pictures(tidy, pictures)})
+    said = _concat([_with_points(frame.iloc[:, places[site][0][target]]) for site, frame in sites.items()])
+    aim = _target(target, said)
+    features, left = draft_features(sites, {target, site_column})
+    notes = _tell_left(left) + _drop_leaks(sites, features, aim)
+    return Draft({"target": aim, "features": features}, notes)
 
 
 def infer_features(sites: Mapping[str, pd.DataFrame], but: Collection[str]) -> dict[str, dict[str, Any]]:
     """Of all columns but these."""
+    return draft_features(sites, but)[0]
+
+
+def draft_features(
+    sites: Mapping[str, pd.DataFrame], but: Collection[str]
+) -> tuple[dict[str, dict[str, Any]], dict[str, str]]:
+    """Of all columns but these: features that every site has, and why the others were left out."""
     at = {site: place_columns(frame)[0] for site, frame in sites.items()}
     quantities = _find_quantities(sites, at)
+    features, left = dict[str, dict[str, Any]](), dict[str, str]()
+    for c, others in _match_names(at, but).items():
+        where = {site: next((n for n in (c, *others) if n in found), None) for site, found in at.items()}
+        parts = [
+            _with_points(sites[site].iloc[:, at[site][name]]) for site, name in where.items() if name is not None
+        ]
+        feature: Drafted = quantities.get(c) or draft_feature(_pool(parts), sum(map(len, parts)))
+        lack = [site for site, name in where.items() if name is None]
+        if isinstance(feature, dict) and c not in quantities and is_identifier(c, parts):
+            feature = "identifiers"
+        if isinstance(feature, str):
+            left[c] = feature
+        elif lack:
+            like = [n for site in lack for n in at[site] if n not in but and is_like_name(c, n)]
+            perhaps = f'; perhaps {like[0]!r} there is the same: then write aliases = ["{like[0]}"]' if like else ""
+            left[c] = f"not at {', '.join(lack)}{perhaps}"
+        else:
+            features[c] = {**feature, **({"aliases": list(others)} if others else {})}
+    return features, left
 
-    def parts(c: str) -> list[pd.Series]:
-        return [_with_points(frame.iloc[:, at[site][c]]) for site, frame in sites.items() if c in at[site]]
 
-    features = {}
-    for c in dict.fromkeys(c for found in at.values() for c in found):
-        if c not in but and (feature := quantities.get(c) or _feature(_pool(parts(c)))):
-            features[c] = feature
-    return features
+def _match_names(at: Mapping[str, Mapping[str, int]], but: Collection[str]) -> dict[str, list[str]]:
+    """Each column once, with the names that surely mean the same at sites that have no column of its name."""
+    every = [c for c in dict.fromkeys(c for found in at.values() for c in found) if c not in but]
+    partly = [c for c in every if any(c not in found for found in at.values())]
+    taken, out = set[str](), dict[str, list[str]]()
+    for c in every:
+        if c in taken:
+            continue
+        out[c] = []
+        for other in partly if c in partly else ():
+            alone = not any(c in found and other in found for found in at.values())
+            if other not in (c, *taken) and alone and is_same_name(c, other):
+                out[c].append(other)
+                taken.add(other)
+    return out
+
+
+def _tell_left(left: Mapping[str, str]) -> list[str]:
+    by: dict[str, list[str]] = {}
+    for name, why in left.items():
+        by.setdefault(why, []).append(name)
+    return [f"Left out ({why}): {', '.join(names)}." for why, names in sorted(by.items())]
+
+
+def _drop_leaks(sites: Mapping[str, pd.DataFrame], features: dict[str, Any], target: dict[str, Any]) -> list[str]:
+    """Takes out what seems to be known only after the outcome, and tells it."""
+    notes = [f"Taken for one: {', '.join([n, *f['aliases']])}." for n, f in features.items() if "aliases" in f]
+    if len(target.get("classes", ())) != 2:
+        return notes
+    positive = canon(target["positive"])
+    whole = {s: frame.set_axis([str(c).strip() for c in frame.columns], axis=1) for s, frame in sites.items()}
+    tell = np.concatenate([(f[target["column"]].map(canon) == positive).to_numpy() for f in whole.values()])
+    for name in [n for n, f in features.items() if f["kind"] == "numeric"][:COMPARED]:
+        names = [name, *features[name].get("aliases", ())]
+        values = _concat([f[next(n for n in names if n in f)] for f in whole.values()])
+        drop, words = leak_words(name, target["column"], told_by(values, tell))
+        if words:
+            notes.append(f"{'Left out' if drop else 'Look at this'}: {words}.")
+        if drop:
+            del features[name]
+    return notes
 
 
 def _find_quantities(
@@ -73,8 +153,18 @@ def _find_quantities(
         values = np.sort(np.concatenate(blocks).T)  # [column, row]
         low, high = np.fmin.reduce(values, 1, initial=np.inf) + 0.0, np.fmax.reduce(values, 1, initial=-np.inf) + 0.0
         several = (values[:, 1:] > values[:, :-1]).sum(1) >= FEW  # missing ones come last and are not more
-        sure = several & (np.abs([low, high]) < 1e308).all(0)
+        numbered = np.logical_and.reduce([_may_number(block) for block in blocks])
+        sure = several & ~numbered & (np.abs([low, high]) < 1e308).all(0)  # others are looked at one by one
         out |= {names[i]: {"kind": "numeric", "range": [float(low[i]), float(high[i])]} for i in np.flatnonzero(sure)}
+    return out
+
+
+def _may_number(block: np.ndarray) -> np.ndarray:
+    """[column]: whether a site's values [row, column] are nearly all different whole numbers."""
+    values = np.sort(block, 0)
+    different = 1 + (values[1:] > values[:-1]).sum(0)  # missing ones come last and are not more
+    whole = (np.isnan(block) | (np.round(block) == block)).all(0)
+    out: np.ndarray = whole & (different >= UNIQUE * (~np.isnan(block)).sum(0))
     return out
 
 
@@ -111,41 +201,8 @@ def _pool(parts: list[pd.Series]) -> pd.Series:
     return _concat(parts)
 
 
-def _levels(values: pd.Series) -> list[Any]:
-    """Different values, numbers in order, as a person would write them."""
-    texts = sorted({canon(v) for v in values.dropna()}, key=_in_order)
-    texts = [t for t in texts if t.casefold() not in MISSING_WORDS]
-    return [int(t) if re.fullmatch(r"-?[0-9]{1,15}", t) and canon(int(t)) == t else t for t in texts]
-
-
-def _in_order(text: str) -> tuple[int, float, str]:
-    try:
-        return (0, float(text), text)
-    except ValueError:
-        return (1, 0.0, text)
-
-
-def _feature(values: pd.Series) -> dict[str, Any] | None:
-    numbers, bad = as_numbers(values)
-    found = numbers.dropna().to_numpy(dtype=np.float64)
-    if bad.any() or len(pd.unique(found)) <= FEW:  # else there are as many levels or more: no need to spell them
-        levels = _levels(values)
-        if len(levels) < 2:
-            return None  # constant or empty: nothing to learn from
-        if len(levels) == 2:
-            return {"kind": "binary", "categories": levels}
-        if bad.any():
-            if len(levels) > max(20, 0.2 * len(values)):
-                return None  # free text or identifiers
-            return {"kind": "categorical", "categories": levels}
-        if len(levels) <= FEW and (found == np.round(found)).all():
-            return {"kind": "categorical", "categories": levels}
-    low, high = float(found.min()), float(found.max())
-    return {"kind": "numeric", "range": [low, high]} if low < high else None  # "1,0", "1,00" are one number
-
-
 def _target(name: str, values: pd.Series) -> dict[str, Any]:
-    levels = _levels(values)
+    levels = find_levels(values)
     numbers, bad = as_numbers(values)
     if len(levels) > 20 and not bad.any():
         found = numbers.dropna().to_numpy(dtype=np.float64)

@@ -43,6 +43,7 @@ def parse_table(path: Path, raw: bytes, table: Table | None = None) -> pd.DataFr
     if not ending:
         raise refuse_file(path, f"expected a table ending in {ENDINGS}, got {path.name!r}.", "Export it as CSV.")
     header, columns, lines = _parse_parquet(path, raw) if ending["parquet"] else _parse_text(path, raw, table)
+    header = agreed_names(header, table)
     _require_names(path, header, table)
     if not lines:
         raise refuse_file(path, "expected rows below the header, got none.", "Export the table with its rows.")
@@ -68,7 +69,8 @@ def _parse_parquet(path: Path, raw: bytes) -> Parsed:
 
 def _parse_text(path: Path, raw: bytes, table: Table | None) -> Parsed:
     text = decode(path, raw).text
-    names = {table.target.column, table.site_column, *table.features} if table else set()
+    known = [alias for f in table.features.values() for alias in f.aliases] if table else []
+    names = {table.target.column, table.site_column, *table.features, *known} if table else set()
     records = list(read_records(path, lines_of(text), sniff(text, names)))
     if not records or not text.strip(' \r\n",;\t|'):  # other delimiters make cells of lone commas
         raise refuse_file(path, "expected a table, got an empty file.", "Export the table again.")
@@ -152,16 +154,23 @@ def part_sites(path: Path, frame: pd.DataFrame, column: str) -> dict[str, pd.Dat
     return {str(name): rows for name, rows in frame.groupby(frame[column].map(canon))}
 
 
-def take_columns(frame: pd.DataFrame) -> tuple[dict[str, pd.Series], list[str]]:
+def agreed_names(names: list[str], table: Table | None) -> list[str]:
+    """These names, or those that the study has for them."""
+    known = {alias: name for name, f in table.features.items() for alias in f.aliases} if table else {}
+    return [known.get(name, name) for name in names] if known else names
+
+
+def take_columns(frame: pd.DataFrame, table: Table | None = None) -> tuple[dict[str, pd.Series], list[str]]:
     """Columns by stripped name (the first of each), and the names that come more than once."""
-    places, repeated = place_columns(frame)
+    places, repeated = place_columns(frame, table)
     columns = [column for _, column in frame.items()]
     return {name: columns[at] for name, at in places.items()}, repeated
 
 
-def place_columns(frame: pd.DataFrame) -> tuple[dict[str, int], list[str]]:
-    """Where each column is by stripped name (the first of each), and the names that come more than once."""
-    names = [str(name).strip() for name in frame.columns]
+def place_columns(frame: pd.DataFrame, table: Table | None = None) -> tuple[dict[str, int], list[str]]:
+    """Where each column is by stripped name (the first of each), and the names that come more than once. With `table`
+    by the study's names, whatever a site calls them."""
+    names = agreed_names([str(name).strip() for name in frame.columns], table)
     places: dict[str, int] = {}
     for at, name in enumerate(names):
         places.setdefault(name, at)
@@ -202,7 +211,7 @@ def clean(frame: pd.DataFrame, table: Table, need_target: bool = True) -> pd.Dat
     target, file = table.target.column, str(frame.attrs.get("file", "table"))
     wanted: dict[str, Feature | Target] = {n: f for n, f in table.features.items() if n != target}
     wanted[target] = table.target  # the last
-    places, repeated = place_columns(frame)
+    places, repeated = place_columns(frame, table)
     there = [None if name in repeated else places.get(name) for name in wanted]
     cells = _find_cells(frame, there, list(wanted.values()))
     bad, unused, problems = np.isinf(cells), places.keys() - wanted.keys(), []

@@ -43,6 +43,7 @@ class Feature(Strict):
     range: tuple[float, float] | None = None  # numeric: values outside are reported by `check`
     categories: tuple[Cell, ...] = ()  # binary: (the one encoded 0, the one encoded 1)
     missing: tuple[Cell, ...] = ()  # codes that mean "not measured", e.g. 0 for cholesterol
+    aliases: tuple[str, ...] = ()  # what the column is called at other sites
     description: str = ""
 
     @property
