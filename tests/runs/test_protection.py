@@ -12,7 +12,7 @@ import vitrail as vt
 from small import opposed_tables
 from vitrail.core.problems import VitrailError
 from vitrail.report.build import load, write_report
-from vitrail.runs.protection import spent_by
+from vitrail.runs.budgets import spent_by
 from vitrail.study import Study
 
 SITES = opposed_tables({"north": 60, "south": 50, "west": 44, "east": 40, "centre": 36})
@@ -49,7 +49,7 @@ def test_what_does_not_go_together_is_refused_at_once() -> None:
         training={"class_weights": "inverse"}, network={"kind": "mlp", "hidden": (8,)}
     )
     said = " ".join(refused(found, "moon"))
-    for words in ("rows_least", "east has", "centre has", "weights of classes", "by more than their gradients"):
+    for words in ("rows_least", "east has", "centre has", "by more than their gradients"):
         assert words in said, words
 
 
@@ -125,13 +125,3 @@ def test_a_restart_finds_the_site_set_aside(tmp_path: Path, monkeypatch: pytest.
 def test_comparisons_do_not_claim_guards_that_they_have_not() -> None:
     with pytest.raises(VitrailError, match="guards are for single runs"):
         vt.compare(study(robust="median"), SITES, ["local", "fedavg"], seeds=[1, 2], rounds=1)
-
-
-@pytest.mark.parametrize(
-    "said",
-    [{"sum": "masked"}, {"sum": "groups"}, {"sum": "two servers"}, {"sites": {"epsilon": 1.0}}, {"compress": "int8"}],
-)
-def test_what_is_not_built_yet_is_refused(said: dict[str, Any]) -> None:
-    found = study(**said)
-    assert Study.parse(tomllib.loads(found.to_toml())) == found
-    assert f"protect.{next(iter(said))} this is not built yet." in refused(found, "fedavg")

@@ -25,7 +25,7 @@ from vitrail.core.facts import Facts
 from vitrail.core.random import keep_mask, mixed, normals
 from vitrail.core.rules import Rule
 from vitrail.core.task import Batch, Task
-from vitrail.core.tensors import each, forget_memory, reused_memory, scratch, tensors
+from vitrail.core.tensors import Params, each, forget_memory, reused_memory, scratch, tensors
 from vitrail.engines.augment import augmented
 from vitrail.engines.rounds import AnyMethod, Moment, Rounds, Training, clock_of, owned
 from vitrail.engines.sites import Draw, Drawer, Sites, among, set_aside, stacked
@@ -78,6 +78,7 @@ class Engine(Rounds):
         self.chunk = 1 if looped else chunk or self._chunk_size()
         self.pool: ThreadPoolExecutor | None = None
         self.graphs: dict[tuple[int, int], _Graph] = {}
+        self.crossed: Params = {}  # of the last site that was visited, in place of its report
 
     def _chunk_size(self) -> int:
         n = len(self.sites.names)
@@ -176,6 +177,7 @@ class Engine(Rounds):
         """The sites' part of a round: (which sites, what is held of what they say) chunk by chunk. `who`: their places
         in order, None for all. `state` is overwritten."""
         here = range(len(self.names)) if who is None else who
+        beside = self.remembered(ex, contract)
         if feed is None and ex.trains:
             feed = self.feed(None if who is None else torch.tensor(who, device=self.device))
 
@@ -196,15 +198,26 @@ class Engine(Rounds):
             check(up, contract.up, contract.stage, "from site")
             for (_, old), (_, new) in zip(tensors(state), tensors(kept), strict=True):
                 old[at] = new
-            if self.lies is not None:
+            up = self.guards.leave(ex, up, lambda count: self.normals(place, count))
+            up, self.crossed, after = self.guards.written(ex, up, {k: v[at] for k, v in beside.items()})
+            for k, v in after.items():
+                beside[k][at] = v
+            if self.lies is not None:  # whoever lies keeps to no guard of its own
                 up = self.lies(tuple(self.names[i] for i in place), ex, up)
-            up = self.guards.leave(ex, up, lambda count: self.normals(place, count), len(self.names))
             if self.lies is not None:  # sites of a simulation do not lie: what diverges shall be seen
                 up = self.judged(ex, up, told, place)
             return at, self.taken(ex, up)
 
         places = range(0, len(here), self.chunk)
         return list(self.pool.map(visit, places) if self.pool and len(places) > 1 else map(visit, places))
+
+    def remembered(self, ex: AnyExchange, contract: Contract) -> Params:
+        """What guards keep at the sites between this exchange's reports."""
+        stage = f"{contract.stage}/"
+        if not any(k.startswith(stage) for k in self.beside):
+            first = self.guards.memory(ex, contract.up, len(self.names), self.task.like)
+            self.beside |= {stage + k: v for k, v in first.items()}
+        return {k.removeprefix(stage): v for k, v in self.beside.items() if k.startswith(stage)}
 
     def normals(self, place: Sequence[int], count: int) -> Tensor:
         """[site, number]: this exchange's noise of these sites."""

@@ -17,6 +17,7 @@ from vitrail.core.facts import OWN, Facts
 from vitrail.core.problems import Problem, VitrailError
 from vitrail.core.task import Batch, Task
 from vitrail.core.tensors import each, tensors
+from vitrail.protect.guards import Guards
 
 Direction = Literal["to site", "from site"]
 
@@ -159,6 +160,17 @@ def contracts_of(t: Rehearsal) -> list[Contract]:
         said = (name, spec_of(down), spec_of(up), ex.sees, stage.times(i), ends, ex.consent, words)
         out.append(Contract(*said))
     return out
+
+
+def guarded(contract: Contract, ex: AnyExchange, guards: Guards) -> Contract:
+    """The contract of what crosses where guards stand between a report and the wire."""
+    up = guards.crosses(ex, contract.up)
+    if up == contract.up:
+        return contract
+    first = "from site/"
+    words = {first + k: contract.words.get(first + k.rpartition("/")[0], "") for k in up if k not in contract.up}
+    words = {k: f"{said}; shortened" if said else "" for k, said in words.items()}
+    return contract._replace(up=up, words={**contract.words, **words})
 
 
 def trace(task: Task, method: Method[Any, Any, Any, Any, Any], rounds: int, sites: int = 1) -> list[list[Contract]]:

@@ -10,7 +10,7 @@ from markupsafe import Markup
 from vitrail.core.facts import OUTLYING
 from vitrail.report import draw
 from vitrail.report.words import listed, name, number, several
-from vitrail.runs.protection import Spent, spent_by
+from vitrail.runs.budgets import Spent, spent_by
 from vitrail.runs.run import Run
 
 NAMED = 3.0  # times as far off as the median site, and furthest in most rounds: then a site is named

@@ -23,9 +23,10 @@ from vitrail.core.tensors import each, tensors
 from vitrail.data.encode import SiteData, class_weights, columns, numeric
 from vitrail.engines.rounds import Training
 from vitrail.engines.sites import Sites, gather_sites
-from vitrail.engines.wire import Line, beside_of, meanings, trace
+from vitrail.engines.wire import Line, beside_of, guarded, meanings, trace
 from vitrail.methods import AnyMethod
 from vitrail.nets import MLP, Module
+from vitrail.runs.budgets import guards_of
 from vitrail.runs.screened import screen_lines
 from vitrail.study import Study
 
@@ -107,7 +108,9 @@ def wire_lines(study: Study, method: AnyMethod, keep_updates: bool = False, site
             for name, v in tensors(task.start)
         ]
     else:
-        for contract in (c for stage in trace(task, method, rounds, sites) for c in stage):
+        guards, stages = guards_of(study), zip(method.plan(rounds), trace(task, method, rounds, sites), strict=True)
+        pairs = [p for stage, said in stages for p in zip(stage.exchanges, said, strict=True)]
+        for contract in (guarded(contract, ex, guards) for ex, contract in pairs):
             lines += [x._replace(seen="each") if keep_updates else x for x in contract.lines()]
     lines += [Line("scores", "from site", m, (), "float64", 8, evaluations, "each") for m in study.metrics]
     for model in beside_of(task, method):
@@ -282,7 +285,7 @@ def training_of(study: Study) -> Training:
 
 
 def training_rows(data: list[SiteData], study: Study, method: AnyMethod, device: str) -> Sites:
-    sites = gather_sites([(s.name, *_as_tensors(study, s.train_x, s.train_y, s.train_y)) for s in data])
+    sites = gather_sites([(s.name, *_as_tensors(study, s.train_x, s.train_y, s)) for s in data])
     if method.pools_rows:
         sites = sites.pooled(_row_weights(study, sites.y.argmax(1).numpy(), sites.y.argmax(1).numpy()))
     return sites.to(device)
@@ -292,22 +295,22 @@ def held_rows(data: list[SiteData], study: Study, method: AnyMethod, device: str
     """The hold-out rows, where an exchange of the method counts on them."""
     if not any(ex.holds_out for stage in method.plan(study.training.rounds) for ex in stage.exchanges):
         return None
-    return gather_sites([(s.name, *_as_tensors(study, s.test_x, s.test_y, s.train_y)) for s in data]).to(device)
+    return gather_sites([(s.name, *_as_tensors(study, s.test_x, s.test_y, s)) for s in data]).to(device)
 
 
-def _as_tensors(study: Study, x: Any, y: Any, trained: Any) -> tuple[Tensor, Tensor, Tensor]:
-    """Features, target and weights; the weights are those of the classes among the training rows."""
+def _as_tensors(study: Study, x: Any, y: Any, site: SiteData) -> tuple[Tensor, Tensor, Tensor]:
+    """Features, target and weights; the weights are those of the classes among the site's training rows."""
     target = torch.from_numpy(np.ascontiguousarray(y))
     number = study.target.kind == "number"
     target = target[:, None] if number else torch.nn.functional.one_hot(target.long(), len(study.target.levels))
     rows = torch.from_numpy(x)
-    return rows if study.images else rows.float(), target.float(), _row_weights(study, y, trained)
+    return rows if study.images else rows.float(), target.float(), _row_weights(study, y, site.train_y, site.counts)
 
 
-def _row_weights(study: Study, y: Any, trained: Any) -> Tensor:
+def _row_weights(study: Study, y: Any, trained: Any, counts: Any = None) -> Tensor:
     if study.target.kind == "number" or study.training.class_weights != "inverse":
         return torch.ones(len(y), 1)
-    by_class = class_weights(trained, len(study.target.levels))
+    by_class = class_weights(trained, len(study.target.levels), counts)
     return torch.from_numpy(by_class[y.astype(np.int64)]).float()[:, None]
 
 

@@ -15,16 +15,18 @@ from torch import Tensor
 from vitrail.core.facts import ENDS, ROUND, Fact, Facts, in_order
 from vitrail.core.problems import Problem, VitrailError
 from vitrail.core.tensors import tensors
-from vitrail.data.encode import Encoder, clean_sites, encode_sites
+from vitrail.data.encode import Encoder, clean_sites
 from vitrail.engines.local import Engine
 from vitrail.engines.rounds import Moment, Rounds
 from vitrail.engines.wire import Ledger
 from vitrail.methods import AnyMethod
+from vitrail.runs.budgets import guards_of, private, spent_after
 from vitrail.runs.features import as_rows
 from vitrail.runs.fit import read_shifts
 from vitrail.runs.folder import Folder, is_finished, versions, write_atomically
 from vitrail.runs.judge import Judge
-from vitrail.runs.protection import check_protection, guards_of, private
+from vitrail.runs.noisy import encoded, training_sizes
+from vitrail.runs.protection import check_protection
 from vitrail.runs.run import HISTORY, Run, pseudonyms_of, write_pseudonyms, write_run
 from vitrail.runs.screened import (
     REFUSED,
@@ -93,11 +95,11 @@ def federate(
     check_options(engine, device, dropout_rate, away or {}, refuse, pseudonyms, names, seed, plain, chosen, asked)
     task = private(build_task(study, chosen, seed, device), study, chosen)
     cleaned = clean_sites(sites, study)
-    data = as_rows(encode_sites(cleaned, study, seed), task.net, device)
+    check_protection(study, chosen, training_sizes(cleaned, study, seed))
+    data = as_rows(encoded(cleaned, study, seed), task.net, device)
     if keep_updates:
         check_keeping(task, chosen, out)
     rows = training_rows(data, study, chosen, device)
-    check_protection(study, chosen, {site.name: len(site.train_y) for site in data})
     stages, plan = chosen.plan(study.training.rounds), (dropout_rate, away or {}, refuse)
     absent = None if chosen.pools_rows else absence(rows.names, seed, *plan, stages)
     looped, held = engine == "looped", held_rows(data, study, chosen, device)
@@ -222,6 +224,8 @@ def train(
     info |= {"outcasts": runner.outcasts, "unusual": runner.unusual} if runner.outcasts or runner.unusual else {}
     info = {**info, "finished": True, "seconds": round(time.monotonic() - began, 3)}
     info["took_part"] = dict(zip(runner.names, took_part, strict=True))
+    if study.protect.rows or study.protect.sites:
+        info["spent"] = {k: round(spent_after(study, method, n), 6) for k, n in info["took_part"].items()}
     history += sites.late() + sites.chance()
     run = Run(
         study,
