@@ -56,22 +56,30 @@ def encoder_of(train: pd.DataFrame, study: Study, noise: float, lot: NDArray[np.
     """Means and spreads from noisy sums. A spread is no smaller than its noise would make it, so that no column is
     blown up by what is not there."""
     names = numeric(study)
-    ends = np.array([study.features[n].range for n in names], dtype=np.float64)  # [column, 2]
-    middle, half = ends.mean(1), (ends[:, 1] - ends[:, 0]).clip(min=1e-12) / 2
-    u = ((train[names].to_numpy(np.float64) - middle) / half).clip(-1, 1)  # [row, column]
-    there = ~np.isnan(u)
-    u = np.where(there, u, 0.0)
+    middle, half = _ranges(study)
     sd = noise * np.sqrt(3 * len(names))
-    count, total, square = (
-        s + sd * lot[i * len(names) : (i + 1) * len(names)]
-        for i, s in enumerate((there.sum(0), u.sum(0), (u * u).sum(0)))
-    )
+    count, total, square = sums_of(train, study) + sd * lot[: 3 * len(names)].reshape(3, -1)
     count = count.clip(min=1.0)
     mean = (total / count).clip(-1, 1)
     variance = np.maximum(square / count - mean**2, 2 * sd / count).clip(SMALLEST**2, 1.0)
     spread = np.sqrt(variance)
     told = (dict(zip(names, v.tolist(), strict=True)) for v in (middle + half * mean, half * spread))
     return Encoder(study, *told)
+
+
+def sums_of(train: pd.DataFrame, study: Study) -> NDArray[np.float64]:
+    """[3, column]: how many have a value, their sum and that of their squares, a range being [-1, 1]."""
+    middle, half = _ranges(study)
+    u = ((train[numeric(study)].to_numpy(np.float64) - middle) / half).clip(-1, 1)  # [row, column]
+    there = ~np.isnan(u)
+    u = np.where(there, u, 0.0)
+    return np.stack([there.sum(0), u.sum(0), (u * u).sum(0)]).astype(np.float64)
+
+
+def _ranges(study: Study) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """[column]: the middle of the agreed range, and half its width."""
+    ends = np.array([study.features[n].range for n in numeric(study)], dtype=np.float64)
+    return ends.mean(1), (ends[:, 1] - ends[:, 0]).clip(min=1e-12) / 2
 
 
 def without_range(study: Study) -> list[str]:
