@@ -22,6 +22,7 @@ from vitrail.core.tensors import each, filled, tensors
 from vitrail.data.encode import Encoder, SiteData, moments, numeric, prepare, split_rows
 from vitrail.data.read import clean
 from vitrail.deploy.agreement import ANEW, FORMAT, LAST, WHERE, Agreement
+from vitrail.deploy.draws import draws_of
 from vitrail.deploy.message import Message, check_form
 from vitrail.deploy.proof import Proof
 from vitrail.deploy.screen_site import SiteScreen
@@ -204,7 +205,8 @@ class Site:
         rows = training_rows([self.data], study, method, "cpu")
         held = held_rows([self.data], study, method, "cpu")
         given = self.agreed.task, method, rows, training_of(study), self.agreed.seed
-        self.engine = Engine(*given, keep_reports=True, held=held)
+        own = {self.name: draws_of(self.base, self.home.name)}
+        self.engine = Engine(*given, keep_reports=True, held=held, secrets=own)
         self.judge = Judge(self.engine, study, [self.data])
 
     def _scores(self, s: int, r: int, state: Any, asked: Message) -> dict[str, Tensor]:

@@ -12,7 +12,7 @@ from __future__ import annotations
 import gc
 import os
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache
 from typing import Any, NamedTuple
@@ -57,12 +57,14 @@ class Engine(Rounds):
         held: Sites | None = None,
         guards: Guards = AT_REST,
         lies: Lies | None = None,
+        secrets: Mapping[str, str] | None = None,
     ) -> None:
         """`absent(stage, round)` gives [site] bool in the order of sites.names: who does not answer. `held`: hold-out
         rows, for exchanges that count on them; none of them is ever in a batch.
 
         With `keep_reports`, `reports` holds each site's own report of the last round, stacked; absent sites' are zero.
-        `lies`: what sites say in place of their reports, for research on what guards hold.
+        `lies`: what sites say in place of their reports, for research on what guards hold. `secrets`: of sites that
+        draw batches, dropout and noise from one of their own, as they do between machines.
         """
         self.aside: Batch | None = None
         if share := method.aside():
@@ -73,7 +75,8 @@ class Engine(Rounds):
         self.held = None if held is None else stacked(held, sites.names)
         self.absent, self.keep_reports = absent, keep_reports
         self.units = sum(task.net.units)
-        self.drawer = Drawer(sites, training.batch, training.epochs, seed, self.units, bool(training.augment))
+        lots = bool(training.augment)
+        self.drawer = Drawer(sites, training.batch, training.epochs, seed, self.units, lots, secrets)
         self.counts = torch.tensor(sites.sizes, device=self.device, dtype=self.task.like.dtype)
         self.chunk = 1 if looped else chunk or self._chunk_size()
         self.pool: ThreadPoolExecutor | None = None
