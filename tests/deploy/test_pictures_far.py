@@ -23,8 +23,8 @@ from vitrail.deploy import enrol
 from vitrail.deploy.agreement import Agreement
 from vitrail.deploy.call import Call, Heard
 from vitrail.deploy.conduct import conduct
-from vitrail.deploy.draws import draws_of
 from vitrail.deploy.doctor import at_site
+from vitrail.deploy.draws import draws_of
 from vitrail.deploy.join import Door
 from vitrail.deploy.message import Message, unpack
 from vitrail.deploy.outbox import Outbox

@@ -25,7 +25,8 @@ from vitrail.deploy.message import MOST_WORDS, Form
 from vitrail.engines.wire import Contract, Line, Rehearsal, Spec, beside_of, contracts_of, rehearse
 from vitrail.methods import AnyMethod
 from vitrail.nets import ProtoNet
-from vitrail.protect.masks import LEAST, ZERO, ZEROS, Terms
+from vitrail.protect.fixed import ZERO, ZEROS
+from vitrail.protect.masks import LEAST, Terms
 from vitrail.runs.judge import chance_metrics
 from vitrail.runs.screened import screen_lines, screens
 from vitrail.runs.setup import COVERAGE, build_task, is_evaluated, last_splits, wire_lines

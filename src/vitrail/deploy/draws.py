@@ -14,7 +14,7 @@ from pathlib import Path
 
 from vitrail.core.disk import private_folder, write_atomically
 
-SECRET = "secret.key"  # in a site's home  # noqa: S105
+SECRET = "secret.key"  # in a site's home
 
 
 def draws_of(home: Path, run: str) -> str:

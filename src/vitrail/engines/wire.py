@@ -17,6 +17,7 @@ from vitrail.core.facts import OWN, Facts
 from vitrail.core.problems import Problem, VitrailError
 from vitrail.core.task import Batch, Task
 from vitrail.core.tensors import each, tensors
+from vitrail.protect.fixed import ZERO, ZEROS
 
 Direction = Literal["to site", "from site"]
 
@@ -51,11 +52,14 @@ class Contract(NamedTuple):
     ends: bool = True  # whether the stage ends with its word: every site is told once more
     consent: str = ""  # what a site agrees to show; it may refuse
     words: dict[str, str] = {}  # noqa: RUF012  sentence for each tensor, "to site/NAME" or "from site/NAME"
+    crosses: Spec | None = None  # what leaves under masks in place of `up`
 
     def lines(self) -> list[Line]:
         out = []
-        sides: tuple[tuple[Direction, Spec], ...] = (("to site", self.down), ("from site", self.up))
+        leaves = self.up if self.crosses is None else self.crosses
+        sides: tuple[tuple[Direction, Spec], ...] = (("to site", self.down), ("from site", leaves))
         for direction, spec in sides:
+            seen = "masked" if direction == "from site" and self.crosses is not None else self.sees
             for name, (shape, dtype) in spec.items():
                 size = torch.empty(0, dtype=dtype).element_size()
                 count = int(torch.Size(shape).numel()) * size
@@ -63,13 +67,25 @@ class Contract(NamedTuple):
                 kind = str(dtype).removeprefix("torch.")
                 words = self.words.get(f"{direction}/{name}", "")
                 asks = bool(self.consent)
-                out.append(
-                    Line(self.stage, direction, name, shape, kind, count, times, self.sees, words=words, asks=asks)
-                )
+                out.append(Line(self.stage, direction, name, shape, kind, count, times, seen, words=words, asks=asks))
         return out
 
     def size(self, direction: Direction) -> int:
         return sum(line.bytes for line in self.lines() if line.direction == direction)
+
+
+def masked(contract: Contract, ex: AnyExchange) -> Contract:
+    """The same with what leaves under masks: numbers mod 2^64; beside what may be no number, whether it is; zeros."""
+    crosses: Spec = {k: (shape, torch.int64) for k, (shape, _) in contract.up.items()}
+    said = {}
+    for name in [k for k in crosses if k.split("/")[0] in ex.unsure]:
+        crosses[f"{name}?"] = crosses[name]
+        said[f"from site/{name}?"] = "where the numbers before are none, a 1"
+    if not crosses:  # nothing is reported
+        return contract
+    crosses[ZERO] = (ZEROS,), torch.int64
+    said[f"from site/{ZERO}"] = "zeros, to see whether the masks cancel"
+    return contract._replace(crosses=crosses, words=contract.words | said)
 
 
 def spec_of(message: Any) -> Spec:

@@ -32,6 +32,8 @@ class Guards:
     clip: float | None = None  # the length that no change exceeds
     noise: float = 0.0  # of the total: standard deviation, in clips
     robust: Kind | None = None
+    masked: bool = False  # totals are of numbers as they are under masks (protect/fixed.py)
+    least: int = 3  # sites in such a total
 
     @property
     def at_rest(self) -> bool:
@@ -40,6 +42,10 @@ class Guards:
     def guard(self, ex: AnyExchange) -> bool:
         """Whether this exchange is theirs."""
         return not self.at_rest and ex.trains and not ex.consent
+
+    def masks(self, ex: AnyExchange) -> bool:
+        """Whether the reports of this exchange leave under masks."""
+        return self.masked and ex.sees == "sum" and not ex.consent
 
     def leave(self, ex: AnyExchange, up: Any, normals: Normals, sites: int) -> Any:
         """At the site, the last thing that is done to a report. The noise of a total is shared by `sites`."""

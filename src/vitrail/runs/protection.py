@@ -16,9 +16,10 @@ from vitrail.methods import AnyMethod
 from vitrail.protect.budget import Budget, noise_for, spent
 from vitrail.protect.guards import Guards
 from vitrail.protect.rows import ByRow, Lots, PrivateTask
+from vitrail.runs.masking import not_masked
 from vitrail.study import Study
 
-NOT_YET = {"sum": ("masked", "groups", "two servers"), "sites": None, "compress": ("int8", "rank")}  # key -> values
+NOT_YET = {"sum": ("groups", "two servers"), "sites": None, "compress": ("int8", "rank")}  # key -> values
 PROBE = 1e-9  # a row's gradient clipped to this length tells nothing
 
 
@@ -36,7 +37,8 @@ class Spent(NamedTuple):
 
 def guards_of(study: Study) -> Guards:
     p = study.protect
-    return Guards(None if p.rows else p.clip, 0.0, None if p.robust == "no" else p.robust)
+    robust = None if p.robust == "no" else p.robust
+    return Guards(None if p.rows else p.clip, 0.0, robust, masked=p.sum == "masked", least=p.least)
 
 
 def looks_of(study: Study, method: AnyMethod) -> int:
@@ -95,6 +97,8 @@ def check_protection(study: Study, method: AnyMethod, sizes: dict[str, int]) -> 
         reports = [(turn.exchange, turn.up) for t in rehearse(plain, method, 1) for turn in t.turns]
         clashes = guards_of(study).clashes(method.title, reports, len(sizes))
         found += [(key, why, "Leave it out, or choose another method.") for key, why in clashes]
+    if p.sum == "masked":
+        found += [("sum", why, hint) for why, hint in not_masked(study, method, len(sizes))]
     if p.rows is not None:
         found += [("rows", why, hint) for why, hint in _not_private(study, method)]
     if found:

@@ -97,7 +97,7 @@ def federate(
     cleaned = clean_sites(sites, study)
     data = as_rows(encode_sites(cleaned, study, seed), task.net, device)
     if keep_updates:
-        check_keeping(task, chosen, out)
+        check_keeping(task, chosen, out, study.protect.sum == "masked")
     rows = training_rows(data, study, chosen, device)
     check_protection(study, chosen, {site.name: len(site.train_y) for site in data})
     stages, plan = chosen.plan(study.training.rounds), (dropout_rate, away or {}, refuse)
