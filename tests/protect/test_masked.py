@@ -264,5 +264,3 @@ def test_fewer_shares_than_needed_tell_nothing() -> None:
     # with one share less than needed every secret is possible: another fourth share fits each of them
     others = {join({1: shares[1], 3: shares[3], 6: shares[6], 7: (y % P).to_bytes(33, "big")}) for y in range(50)}
     assert len(others) == 50
-
-

@@ -124,9 +124,12 @@ class Rehearsal(NamedTuple):
     last: Any  # the word that ends it
 
 
-def rehearse(task: Task, method: Method[Any, Any, Any, Any, Any], rounds: int, sites: int = 1) -> Iterator[Rehearsal]:
-    """One round of every stage on rows of zeros; how many `sites` matters only where messages grow with them."""
-    some, n = task.like, sites if method.grows else 1
+def rehearse(
+    task: Task, method: Method[Any, Any, Any, Any, Any], rounds: int, sites: int = 1, whole: bool = False
+) -> Iterator[Rehearsal]:
+    """One round of every stage on rows of zeros; how many `sites` matters only where messages grow with them, and one
+    is taken elsewhere, unless `whole`."""
+    some, n = task.like, sites if method.grows or whole else 1
     present = torch.ones(n, dtype=torch.bool, device=some.device)
     roster = Roster(("site",) * n, present, torch.arange(n, device=some.device), torch.tensor(1))
     state, coord = method.state(task, n), method.coord(task, n)

@@ -1,9 +1,10 @@
 """The sum of one round under masks, opened also where sites fall silent (Bonawitz et al. 2017).
 
     site i       draws x_i (X25519) and b_i for this one sum, and gives every neighbour a share of both, sealed
-    report i     v_i 2^p + PRG(b_i) + sum_{j after i} r_ij - sum_{j before i} r_ij    mod 2^64, r_ij from X25519(x_i, x_j)
+    r_ij         ChaCha20 under what x_i and x_j agree on; the same at both ends
+    report i     v_i 2^p + ChaCha20(b_i) + sum_{j after i} r_ij - sum_{j before i} r_ij    mod 2^64
     opening      of who reported, its neighbours tell their shares of b_i; of who did not, those of x_i
-    the sum      of the reports, less PRG(b_i) and less what was added towards those who did not report
+    the sum      of the reports, less ChaCha20(b_i) and less what was added towards those who did not report
 
 `names` is the list that shares were made for, `roster` those of them with a key, `said` those who reported. So many
 shares are needed, more than half of a site's group and never fewer than `least`, that no coordinator gets both x_i and
@@ -56,7 +57,7 @@ class Drawn(NamedTuple):
 
 
 def groups(about: str, names: Iterable[str]) -> dict[str, list[str]]:
-    """Each site's group: itself and its neighbours. Among many they stand in a ring, in an order that nobody chooses."""
+    """Each site's group: itself and its neighbours. Many stand in a ring, in an order that nobody chooses."""
     ranked = sorted(names, key=lambda n: hashlib.sha256(f"{about}\0{n}".encode()).digest())
     if len(ranked) <= ALL_PAIRS:
         return {n: sorted(ranked) for n in ranked}
