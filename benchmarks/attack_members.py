@@ -127,7 +127,7 @@ def labels(seed: int, rounds: int = 30) -> dict[str, Any]:
             totals.append(said[r, group == g].sum() - said[r].mean() * (group == g).sum())
     out["groups drawn anew"] = np.linalg.lstsq(np.array(equations, float), np.array(totals), rcond=None)[0]
     found = {k: _like(v[order], true) for k, v in out.items()}
-    return found | {"a guess": _like(np.random.default_rng(seed).permutation(n).astype(float), true)}
+    return found | {"a guess": _like(np.random.default_rng([seed, 1]).permutation(n).astype(float), true)}
 
 
 def vt_concat(parts: list[Any], seed: int) -> Any:

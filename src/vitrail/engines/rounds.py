@@ -17,7 +17,8 @@ from vitrail.core.random import key
 from vitrail.core.rules import SGD, Adam, Rule
 from vitrail.core.task import Net, Task
 from vitrail.core.tensors import Params, each, per_site, tensors
-from vitrail.engines.wire import Contract, Ledger, guarded, trace
+from vitrail.engines.wire import Contract, Ledger, Spec, guarded, trace
+from vitrail.protect.fixed import as_told, rounded
 from vitrail.protect.guards import AT_REST, Guards, sound
 
 AnyMethod = Method[Any, Any, Any, Any, Any]
@@ -95,11 +96,13 @@ class Rounds(ABC):
         self.guards = guards
         self.task, self.method, self.names, self.training = training.applied(task, method), method, names, training
         self.stages = method.plan(training.rounds)
-        self.contracts: list[list[Contract]] = trace(self.task, method, training.rounds, len(names))
+        self.contracts: list[list[Contract]] = [
+            [guarded(c, ex, guards) for c, ex in zip(contracts, stage.exchanges, strict=True)]
+            for contracts, stage in zip(trace(self.task, method, training.rounds, len(names)), self.stages, strict=True)
+        ]
         self.ledger = Ledger(names)
-        for stage, contracts in zip(self.stages, self.contracts, strict=True):
-            for ex, contract in zip(stage.exchanges, contracts, strict=True):
-                self.ledger.declare(guarded(contract, ex, guards))
+        for contract in (c for stage in self.contracts for c in stage):
+            self.ledger.declare(contract)
         device = self.task.like.device
         self.everyone = torch.ones(len(names), dtype=torch.bool, device=device)
         self.keys = torch.tensor([key(seed, name, "coordinator") for name in names], device=device)
@@ -204,6 +207,7 @@ class Rounds(ABC):
         """What is held of some sites' reports, [site, ...], until all have answered: their total, where that is all
         that anybody will look at; else copies, since a report may lie in memory that is used again."""
         if ex.sees == "sum" and not self.keep_reports and not self.guards.needs_each(ex):
+            up = rounded(ex, up, len(self.names)) if self.guards.masks(ex) else up
             return each(lambda t: t.sum(0), up)
         return each(owned, up)
 
@@ -221,7 +225,15 @@ class Rounds(ABC):
         if self.keep_reports:
             self.reports = spread(parts, len(self.names))
             told = [each(lambda t: t.sum(0), part) for part in told] if ex.sees == "sum" else told
+        if self.guards.masks(ex) and not self.keep_reports:
+            return ex.merge(self.task, coord, as_told(_summed(told), self._reported(ex)), roster)
         return ex.merge(self.task, coord, _summed(told) if ex.sees == "sum" else self._stacked(parts), roster)
+
+    def _reported(self, ex: AnyExchange) -> Spec:
+        """Shapes and types of that exchange's reports."""
+        places = ((s, i) for s, stage in enumerate(self.stages) for i, one in enumerate(stage.exchanges) if one is ex)
+        s, i = next(places)
+        return self.contracts[s][i].up
 
     def _stacked(self, parts: Sequence[tuple[Any, Any]]) -> Any:
         return self.reports if self.keep_reports else spread(parts, len(self.names))

@@ -28,7 +28,7 @@ from vitrail.protect.two_servers import PLACES, chosen_by
 
 FAR = 1e4  # times as long as the model that was sent: no training moves so far
 Normals = Callable[[int], Tensor]  # so many for each site, [site, number]
-Sum = Literal["plain", "masked", "groups", "two servers"]
+Sum = Literal["one", "groups", "two servers"]
 
 
 @dataclass(frozen=True)
@@ -36,8 +36,9 @@ class Guards:
     clip: float | None = None  # the length that no change exceeds
     noise: float = 0.0  # that each site adds: standard deviation, in clips
     robust: Kind | None = None
-    sum: Sum = "plain"
-    least: int = 0  # a total of fewer is not opened
+    sum: Sum = "one"  # whose totals are read: of all, of groups, of those that two servers choose
+    masked: bool = False  # totals are of numbers as they are under masks (protect/fixed.py)
+    least: int = 3  # sites in a total that is masked, of a group, or given noise: of fewer none is opened
     compress: squeeze.Short | None = None
 
     @property
@@ -47,6 +48,10 @@ class Guards:
     def guard(self, ex: AnyExchange) -> bool:
         """Whether this exchange is theirs."""
         return not self.at_rest and ex.trains and not ex.consent
+
+    def masks(self, ex: AnyExchange) -> bool:
+        """Whether the reports of this exchange leave under masks."""
+        return self.masked and ex.sees == "sum" and not ex.consent
 
     def leave(self, ex: AnyExchange, up: Any, normals: Normals) -> Any:
         """At the site, the last thing that is done to the numbers of a report."""
@@ -88,7 +93,8 @@ class Guards:
 
     def opens(self, ex: AnyExchange, here: Tensor) -> bool:
         """Whether a total of those who are `here` may be read at all."""
-        return not self.guard(ex) or not self.least or int(here.sum()) >= self.least
+        minds = self.sum != "one" or self.masked or self.noise > 0
+        return not (minds and self.guard(ex)) or int(here.sum()) >= self.least
 
     def total(self, ex: AnyExchange, up: Any, here: Tensor, seeds: Tensor) -> tuple[Any, Facts]:
         """At the coordinator, of reports [site, ...] of which those `here` are reports: their total, of which a few
@@ -99,9 +105,9 @@ class Guards:
             parts = opened(groups_of(seeds, self.least), here, self.least)
             here = parts.any(0)
         added = {k: v[here].sum(0) for k, v in tensors(up)}
-        fewest = FEWEST if self.sum == "plain" else GROUPS
+        fewest = FEWEST if self.sum == "one" else GROUPS
         if len(parts) < fewest:  # nobody can be outvoted: nothing is made of them where a sum would be trusted blindly
-            blind = self.sum != "plain"
+            blind = self.sum != "one"
             held = changes(ex, up) if blind else {}
             added |= {k: torch.zeros_like(v[0]) for k, v in held.items()}
             return filled(_one(up), added), {"outlying": Fact(far, ("site",), OUTLYING, every=True)}
@@ -134,17 +140,15 @@ class Guards:
     def clashes(self, title: str, reports: Sequence[tuple[AnyExchange, Any]], sites: int) -> list[tuple[str, str]]:
         """(key, why not) for a method of that title, whose exchanges report like this, and so many sites."""
         out, trained = [], [(ex, up) for ex, up in reports if ex.trains and not ex.consent and changes(ex, up)]
-        key = "robust" if self.robust and self.sum == "plain" else "sum"
+        key = "robust" if self.robust and self.sum == "one" else "sum"
         chooses = self.robust is not None or self.sum in ("groups", "two servers")
         each = any(ex.sees == "each" for ex, _ in trained)
-        if (chooses or self.sum == "masked") and each:
+        if chooses and each:
             out.append((key, f"{title} looks at each report itself, and makes no total of them"))
         if chooses and any(counted(ex, up) is None for ex, up in trained if ex.sees == "sum"):
             out.append((key, f"with {title} each site reports on another part of what is shared"))
-        if self.robust and self.sum == "plain" and sites < FEWEST:
+        if self.robust and self.sum == "one" and not self.masked and sites < FEWEST:
             out.append(("robust", f"of fewer than {FEWEST} sites nobody can say who lies, and there are {sites}"))
-        if self.robust and self.sum == "masked":
-            out.append(("robust", "under masks there is one total, and no reports of which a centre could be taken"))
         if self.sum == "groups" and sites < GROUPS * self.least:
             why = f"{GROUPS} groups of {self.least} are the fewest of which one can be outvoted"
             out.append(("sum", f"{why}, and there are {sites} sites"))
@@ -154,9 +158,9 @@ class Guards:
             out.append(("robust", "two servers open the distances between reports, and can only choose by Multi-Krum"))
         if self.sum == "two servers" and self.clip is None:
             out.append(("sum", "two servers count in parts of a length that no change exceeds: it needs clip"))
-        if self.sum in ("masked", "two servers") and sites < self.least:
+        if self.sum == "two servers" and sites < self.least:
             out.append(("least", f"no total of fewer than {self.least} is opened, and there are {sites} sites"))
-        if self.compress and self.sum != "plain":
+        if self.compress and (self.masked or self.sum != "one"):
             out.append(("compress", "numbers under masks or in shares cannot be shortened, each by its own measure"))
         if self.noise and self.clip is None:
             out.append(("sites", "noise is measured against a length that no change exceeds: it needs clip"))

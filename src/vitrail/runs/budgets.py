@@ -15,7 +15,7 @@ from vitrail.core.task import Task
 from vitrail.data.encode import numeric
 from vitrail.methods import AnyMethod
 from vitrail.protect.budget import Budget, noise_for, spent
-from vitrail.protect.guards import Guards
+from vitrail.protect.guards import Guards, Sum
 from vitrail.protect.rows import PrivateTask
 from vitrail.study import Study
 
@@ -43,9 +43,9 @@ def guards_of(study: Study) -> Guards:
     if p.sites:  # a site knows its own noise, so that of the fewest in a total all but one have to make up for it
         noise = noise_for(Budget(p.sites.epsilon, p.sites.delta), reports_of(study)) / math.sqrt(p.least - 1)
     robust = None if p.robust == "no" else p.robust
-    least = 0 if p.sum == "plain" and not p.sites else p.least
     compress = None if p.compress == "no" else p.compress
-    return Guards(None if p.rows else p.clip, noise, robust, p.sum, least, compress)
+    over: Sum = p.sum if p.sum in ("groups", "two servers") else "one"
+    return Guards(None if p.rows else p.clip, noise, robust, over, p.sum == "masked", p.least, compress)
 
 
 def looks_of(study: Study, method: AnyMethod) -> int:

@@ -62,6 +62,11 @@ def save_tensors(path: Path, named: dict[str, Tensor], words: dict[str, str] | N
     os.replace(temporary, path)
 
 
+def beside_in(kept: dict[str, Tensor]) -> dict[str, Tensor]:
+    """Of what is kept as a site's state, what guards remember there."""
+    return {k.removeprefix(f"{BESIDE}/"): v for k, v in kept.items() if k.startswith(f"{BESIDE}/")}
+
+
 def save_facts(path: Path, facts: Facts) -> None:
     """With what each of them is."""
     about = {k: [f.axes, f.means, f.every] for k, f in facts.items()}
@@ -192,7 +197,7 @@ class Folder:
             round=at["round"],
             coord=filled(start.coord, coord),
             state=filled(start.state, state),
-            beside={k.removeprefix(f"{BESIDE}/"): v for k, v in state.items() if k.startswith(f"{BESIDE}/")},
+            beside=beside_in(state),
         )
         return moment, at, load_facts(self.path / "coordinator" / f"paths-{tag}.safetensors")
 

@@ -17,11 +17,11 @@ from vitrail.methods import AnyMethod
 from vitrail.protect.reports import counted
 from vitrail.protect.rows import ByRow, Lots, PrivateTask
 from vitrail.runs.budgets import guards_of
+from vitrail.runs.masking import not_masked
 from vitrail.runs.noisy import without_range
 from vitrail.runs.setup import build_task
 from vitrail.study import Protect, Study
 
-NOT_YET = {"sum": ("masked",)}  # key -> values that are not built
 PROBE = 1e-9  # a row's gradient clipped to this length tells nothing
 
 
@@ -36,18 +36,18 @@ def check_protection(study: Study, method: AnyMethod, sizes: dict[str, int]) -> 
 def clashes_of(study: Study, method: AnyMethod, sizes: dict[str, int]) -> list[tuple[str, str, str]]:
     """(key, why not, what to do)"""
     p, usual, found = study.protect, Protect(), list[tuple[str, str, str]]()
-    for key, values in NOT_YET.items():
-        if getattr(p, key) in values:
-            found.append((key, "this is not built yet", "Leave it out."))
     for name, rows in sizes.items():
         if rows < p.rows_least:
             why = f"{name} has {rows} training rows, and {p.rows_least} are asked for"
             found.append(("rows_least", why, "Leave that site out."))
     asked = [key for key in ("sum", "robust", "sites", "compress") if getattr(p, key) != getattr(usual, key)]
     if not method.federated:
+        asked = [key for key in asked if getattr(p, key) != "masked"]  # said below, where masks are
         found += [(key, f"{method.title} makes no total of reports", "Leave it out.") for key in asked]
     elif asked:
         found += _not_guarded(study, method, len(sizes))
+    if p.sum == "masked":
+        found += [("sum", why, hint) for why, hint in not_masked(study, method, len(sizes))]
     if p.rows is not None:
         found += [("rows", why, hint) for why, hint in _not_private(study, method)]
     return found

@@ -78,6 +78,7 @@ def federate(
     keep_updates: bool = False,
     progress: Callable[[int, int], None] | None = None,
     checkpoint_seconds: float = CHECKPOINT_SECONDS,
+    secrets: Mapping[str, str] | None = None,
 ) -> Run:
     """Train `method` over the sites' tables and score every site's own model on its own hold-out rows. Before the first
     round they are screened for data that does not fit, unless the study says `screen.ask = false`.
@@ -85,7 +86,8 @@ def federate(
     `refuse` names sites that publish neither what screening asks of their columns nor private layers; they train all
     the same. `pseudonyms` maps a site to the name it publishes under; scores stay under the sites' own names.
     `keep_updates` writes what each site reports in each round, so that studies/contribution.py can rebuild any
-    coalition's model; the coordinator then sees each report, also where the method needs only their total.
+    coalition's model; the coordinator then sees each report, also where the method needs only their total. `secrets`:
+    what sites drew from in a run between machines, so that this one draws the same.
     """
     study, chosen = resolve(study, method, rounds)
     seed = study.seeds[0] if seed is None else seed
@@ -98,14 +100,14 @@ def federate(
     check_protection(study, chosen, training_sizes(cleaned, study, seed))
     data = as_rows(encoded(cleaned, study, seed), task.net, device)
     if keep_updates:
-        check_keeping(task, chosen, out)
+        check_keeping(task, chosen, out, study.protect.sum == "masked")
     rows = training_rows(data, study, chosen, device)
     stages, plan = chosen.plan(study.training.rounds), (dropout_rate, away or {}, refuse)
     absent = None if chosen.pools_rows else absence(rows.names, seed, *plan, stages)
     looped, held = engine == "looped", held_rows(data, study, chosen, device)
     given = task, chosen, rows, training_of(study), seed
-    guards = guards_of(study)
-    runner = Engine(*given, looped=looped, absent=absent, keep_reports=keep_updates, held=held, guards=guards)
+    how: dict[str, Any] = {"looped": looped, "absent": absent, "held": held, "secrets": secrets}
+    runner = Engine(*given, **how, keep_reports=keep_updates, guards=guards_of(study))
     judge = Judge(runner, study, data, lambda: screen_rows(study, cleaned, refuse, pseudonyms) if asked else None)
     info = describe_run(study, seed, engine, device, {site.name: site.fingerprint for site in data})
     info |= {"dropout_rate": dropout_rate, "away": {k: [list(s) for s in v] for k, v in (away or {}).items()}}
