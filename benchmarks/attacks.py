@@ -25,15 +25,15 @@ from guard_worlds import WORLDS, at_most, interval
 
 RESULTS = Path(__file__).parent / "results"
 Cases = dict[str, dict[str, Any]]
-HONEST = (  # guard, draws, how many draws of patients, seconds
-    ("plain", "known", 4, 40),
-    ("plain", "secret", 3, 30),
-    ("int8", "known", 1, 40),
-    ("rank", "known", 1, 40),
-    ("rows 10", "known", 1, 30),
-    ("rows 3", "known", 1, 30),
-    ("total of three", "known", 1, 120),
-    ("total of three", "secret", 1, 60),
+HONEST = (  # guard, draws, which draws of patients: guards are tried where the attack works without them
+    ("plain", "known", (1, 3, 0, 2)),
+    ("plain", "secret", (1, 3)),
+    ("int8", "known", (1, 3)),
+    ("rank", "known", (1, 3)),
+    ("rows 10", "known", (1, 3)),
+    ("rows 3", "known", (1, 3)),
+    ("total of three", "known", (1,)),
+    ("total of three", "secret", (1,)),
 )
 CRAFT = ("plain", "clip", "int8", "total of four", "rows 10", "rows 3")
 MEMBERS = (("plain", "usual"), ("plain", "long"), ("rows 3", "long"))
@@ -43,10 +43,11 @@ NAMING = [r for r in RULES if r not in ("sum", "groups")]
 def wanted(stage: str, seeds: int) -> Iterator[tuple[str, Callable[[], dict[str, Any]]]]:
     """The cases of a stage: what each is called, and how it is had."""
     if stage == "honest":
-        for guard, draws, count, seconds in HONEST:
-            for d in range(count):
-                made = lambda g=guard, w=draws, i=d: attack_rebuild.case_of(g, w, i)  # noqa: E731
-                yield f"honest|{guard}, draws {draws}|{d}", lambda m=made, s=seconds: attack_rebuild.rebuild(m(), s)
+        for turn in range(4):  # a first draw under every guard, then more
+            for guard, draws, patients in HONEST:
+                for d in patients[turn : turn + 1]:
+                    made = lambda g=guard, w=draws, i=d: attack_rebuild.case_of(g, w, i)  # noqa: E731
+                    yield f"honest|{guard}, draws {draws}|{d}", lambda m=made: attack_rebuild.rebuild(m())
     elif stage == "craft":
         for seed in range(1, 1 + seeds):
             for dropout in (0.0, 0.2):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import tomllib
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ import vitrail as vt
 from small import opposed_tables
 from vitrail.core.problems import VitrailError
 from vitrail.report.build import load, write_report
+from vitrail.report.protected import HONEST, sure
 from vitrail.runs.budgets import spent_by
 from vitrail.study import Study
 
@@ -70,6 +72,11 @@ def test_the_budget_is_spent_and_told(tmp_path: Path) -> None:
     text = page(tmp_path / "run")
     assert "The privacy budget of each row" in text
     assert "4.00 (epsilon)" in text
+    assert "Spent by each site" in text
+    assert run.info["spent"]["north"] == pytest.approx(4.0, abs=1e-3)
+    gone = vt.federate(found, SITES, method="fedavg", away={"north": [(2, 3)]})
+    assert gone.info["spent"]["north"] < 3.0
+    assert gone.info["spent"]["south"] == pytest.approx(4.0, abs=1e-3)
     plain = vt.federate(study(), SITES, method="fedavg")
     assert spent_by(plain.study, plain.method) is None
     one, other = (r.models["north"] for r in (run, plain))
@@ -125,3 +132,11 @@ def test_a_restart_finds_the_site_set_aside(tmp_path: Path, monkeypatch: pytest.
 def test_comparisons_do_not_claim_guards_that_they_have_not() -> None:
     with pytest.raises(VitrailError, match="guards are for single runs"):
         vt.compare(study(robust="median"), SITES, ["local", "fedavg"], seeds=[1, 2], rounds=1)
+
+
+def test_how_sure_the_page_is_was_counted() -> None:
+    """The runs without a liar of benchmarks/attacks.py, and what the page makes of them."""
+    cases = json.loads((Path(__file__).parents[2] / "benchmarks" / "results" / "attacks.json").read_text())
+    honest = [case["named"] for key, case in cases.items() if key.startswith("names|")]
+    assert (sum(named > 0 for named in honest), len(honest)) == HONEST
+    assert f"in at most {100 * (1 - 0.05 ** (1 / len(honest))):.0f} of 100" in sure()

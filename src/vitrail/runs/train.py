@@ -14,6 +14,7 @@ from torch import Tensor
 
 from vitrail.core.facts import ENDS, ROUND, Fact, Facts, in_order
 from vitrail.core.problems import Problem, VitrailError
+from vitrail.core.random import key
 from vitrail.core.tensors import tensors
 from vitrail.data.encode import Encoder, clean_sites
 from vitrail.engines.local import Engine
@@ -98,7 +99,8 @@ def federate(
     task = private(build_task(study, chosen, seed, device), study, chosen)
     cleaned = clean_sites(sites, study)
     check_protection(study, chosen, training_sizes(cleaned, study, seed))
-    data = as_rows(encoded(cleaned, study, seed), task.net, device)
+    own = (lambda site: key(secrets[site], "counts")) if secrets else None
+    data = as_rows(encoded(cleaned, study, seed, own), task.net, device)
     if keep_updates:
         check_keeping(task, chosen, out, study.protect.sum == "masked")
     rows = training_rows(data, study, chosen, device)
