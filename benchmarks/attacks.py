@@ -1,160 +1,197 @@
-"""What one site that lies does to the others, and who names it: poisoning under every way of making a total.
+"""Attacks on a federation, undefended and under each guard: rebuilding rows, membership, labels of groups, poisoning.
 
-    VITRAIL_DATA=... python benchmarks/attacks.py            # resumes; finished cases lie in --cache
-    python benchmarks/attacks.py --report                    # the table from what is there
+    VITRAIL_DATA=... python benchmarks/attacks.py                      # all; resumes: finished cases lie in --cache
+    VITRAIL_DATA=... python benchmarks/attacks.py --stage craft honest
+    python benchmarks/attacks.py --report                              # the tables from what is there
 
-GUSTO, the ten largest regions with 400 patients each, FedAvg; the largest region lies. `sign`: ten times the negative
-of its change; `scale`: a hundred times its change; `labels`: its outcomes are turned round, and its change is sent ten
-times as long; `backdoor`: its patients with a mark in one column are called well, and its change is sent ten times as
-long; `within`: each number of its report one standard deviation of the honest sites' to the wrong side of their mean,
-which no rule that looks at one round can tell from a site that differs (it sees the others' reports: the worst case).
-
-Honest sites' AUC on their own hold-out rows: mean and worst. `named`: the liar, as the page of a run names it
-(report/protected.py); `others`: honest sites named. Without an attack `others` is the rate of being wrong.
+What each attack does is said in attack_rebuild.py, attack_members.py and attack_poison.py, and in the report.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import attack_members
+import attack_poison
+import attack_rebuild
 import numpy as np
 import torch
-from torch import Tensor
+from attack_poison import ATTACKS, RULES
+from guard_worlds import WORLDS, at_most, interval
 
-import vitrail as vt
-from vitrail import methods
-from vitrail.core.facts import OUTLYING
-from vitrail.core.metrics import score_all
-from vitrail.core.tensors import each
-from vitrail.data.encode import columns, prepare
-from vitrail.engines.local import Engine
-from vitrail.protect import Guards
-from vitrail.report.protected import outlying
-from vitrail.runs.setup import build_task, training_of, training_rows
-
-RULES = ("sum", "median", "trimmed", "multikrum", "clipping")
-ATTACKS = ("none", "sign", "scale", "labels", "backdoor", "within")
-REGIONS, ROWS, ROUNDS, LR = 10, 400, 30, 0.004
 RESULTS = Path(__file__).parent / "results"
-MARK = 4.0  # standard deviations
+Cases = dict[str, dict[str, Any]]
+HONEST = (  # guard, draws, which draws of patients: guards are tried where the attack works without them
+    ("plain", "known", (1, 3, 0, 2)),
+    ("plain", "secret", (1, 3)),
+    ("int8", "known", (1, 3)),
+    ("rank", "known", (1, 3)),
+    ("rows 10", "known", (1, 3)),
+    ("rows 3", "known", (1, 3)),
+    ("total of three", "known", (1,)),
+    ("total of three", "secret", (1,)),
+)
+CRAFT = ("plain", "clip", "int8", "total of four", "rows 10", "rows 3")
+MEMBERS = (("plain", "usual"), ("plain", "long"), ("rows 3", "long"))
+NAMING = [r for r in RULES if r not in ("sum", "groups")]
 
 
-def tables(seed: int) -> tuple[vt.Study, dict[str, Any]]:
-    frames = dict(sorted(vt.datasets.gusto().items(), key=lambda kv: -len(kv[1]))[:REGIONS])
-    frames = {n: f.sample(ROWS, random_state=seed).reset_index(drop=True) for n, f in frames.items()}
-    study = vt.Study.infer(frames, "day30", name="gusto")
-    return study.with_changes(training={"rounds": ROUNDS, "lr": LR}), frames
+def wanted(stage: str, seeds: int) -> Iterator[tuple[str, Callable[[], dict[str, Any]]]]:
+    """The cases of a stage: what each is called, and how it is had."""
+    if stage == "honest":
+        for turn in range(4):  # a first draw under every guard, then more
+            for guard, draws, patients in HONEST:
+                for d in patients[turn : turn + 1]:
+                    made = lambda g=guard, w=draws, i=d: attack_rebuild.case_of(g, w, i)  # noqa: E731
+                    yield f"honest|{guard}, draws {draws}|{d}", lambda m=made: attack_rebuild.rebuild(m())
+    elif stage == "craft":
+        for seed in range(1, 1 + seeds):
+            for dropout in (0.0, 0.2):
+                for guard in CRAFT:
+                    key = f"craft|{guard}, {'dropout 0.2' if dropout else 'no dropout'}|{seed}"
+                    yield key, lambda g=guard, p=dropout, s=seed: attack_rebuild.crafting(g, p, s)
+    elif stage == "labels":
+        for seed in range(1, 1 + 2 * seeds):
+            yield f"labels|all|{seed}", lambda s=seed: attack_members.labels(s)
+    elif stage == "poison":
+        for seed in range(1, 1 + seeds):
+            for rule in RULES:
+                for attack in ATTACKS:
+                    key = f"poison|{rule}|{attack}|{seed}"
+                    yield key, lambda r=rule, a=attack, s=seed: attack_poison.case(r, a, s)
+    elif stage == "names":
+        for seed in range(1, 1 + seeds):
+            for world in WORLDS:
+                for rule in NAMING:
+                    yield f"names|{world}|{rule}|{seed}", lambda w=world, r=rule, s=seed: attack_poison.honest(w, r, s)
+    elif stage == "members":
+        for guard, network in MEMBERS:
+            yield (
+                f"members|{guard}, {network} training|1",
+                lambda g=guard, n=network: attack_members.membership(g, n, 1),
+            )
 
 
-class Lie:
-    def __init__(self, attack: str, liar: str) -> None:
-        self.attack, self.liar = attack, liar
-
-    def __call__(self, names: tuple[str, ...], ex: Any, up: Any) -> Any:
-        if self.attack == "none" or self.liar not in names:
-            return up
-        at = names.index(self.liar)
-        others = [i for i in range(len(names)) if i != at]
-        by = {"sign": -10.0, "scale": 100.0, "labels": 10.0, "backdoor": 10.0}.get(self.attack)
-
-        def turned(t: Tensor) -> Tensor:
-            if t.dim() < 2:  # what it counts
-                return t
-            t = t.clone()
-            mean, sd = t[others].mean(0), t[others].std(0)
-            t[at] = t[at] * by if by is not None else mean - sd * mean.sign()
-            return t
-
-        return each(turned, up)
+STAGES = ("craft", "honest", "labels", "poison", "names", "members")
 
 
-def case(rule: str, attack: str, seed: int) -> dict[str, Any]:
-    study, frames = tables(seed)
-    liar, method = next(iter(frames)), methods.build("fedavg")
-    data = prepare(frames, study, seed)
-    mark = next(i for i, c in enumerate(columns(study)) if c == "pulse")
-    for site in data:
-        if site.name == liar and attack == "labels":
-            site.train_y[:] = 1 - site.train_y
-        if site.name == liar and attack == "backdoor":
-            site.train_x[:, mark], site.train_y[:] = MARK, 0
-    guards = Guards(robust=None if rule == "sum" else rule)  # type: ignore[arg-type]
-    rows = training_rows(data, study, method, "cpu")
-    task = build_task(study, method, seed)
-    given = {"guards": guards, "lies": Lie(attack, liar), "chunk": len(frames)}
-    engine = Engine(task, method, rows, training_of(study), seed, **given)
-    path = []
-    for last in engine.run():
-        path += [f.value.numpy() for f in last.facts.values() if f.means == OUTLYING]
-    settled, aucs, fooled = engine.settled(last), [], []
-    for site in data:
-        if site.name == liar:
-            continue
-        i = engine.names.index(site.name)
-        mine = each(lambda t: t[i : i + 1], settled)  # noqa: B023
-
-        def said(x: Any, mine: Any = mine) -> Any:
-            z = method.predict(engine.task, mine, torch.from_numpy(x).float()[None])
-            return engine.task.loss.answers(z.double()).numpy()
-
-        y = site.test_y.astype(np.int64)
-        aucs.append(float(score_all(["auc"], y[None], said(site.test_x), np.ones((1, len(y)), bool))["auc"][0]))
-        ill = site.test_x[y == 1].copy()
-        if len(ill):
-            ill[:, mark] = MARK
-            fooled.append(float((said(ill)[0].argmax(1) == 0).mean()))
-    named = {engine.names[i] for i in outlying(np.array(path))} if path else set()
-    named |= set(engine.outcasts)
-    told = {"mean": float(np.mean(aucs)), "worst": float(np.min(aucs)), "fooled": float(np.mean(fooled))}
-    return told | {"named": liar in named, "others": len(named - {liar}), "event": liar in engine.unusual}
+def of(cases: Cases, stage: str) -> dict[str, list[dict[str, Any]]]:
+    """The cases of a stage by what they are about, without the seed."""
+    out: dict[str, list[dict[str, Any]]] = {}
+    for key, case in cases.items():
+        if key.startswith(f"{stage}|"):
+            out.setdefault(key.split("|", 1)[1].rpartition("|")[0], []).append(case)
+    return out
 
 
-def report(cases: dict[str, dict[str, Any]], seeds: int) -> str:
-    out = ["# One site that lies", "", (__doc__ or "").split("\n\n", 2)[2].strip(), ""]
-    out.append(
-        f"{ROUNDS} rounds, {seeds} seeds (other patients, starts and splits). Printed by `benchmarks/attacks.py`."
-    )
-    out += [
-        "",
-        "| total | attack | AUC mean | AUC worst | called well with the mark | liar named | others named a run |",
+def rebuilt_table(cases: Cases) -> list[str]:
+    out = [
+        "| guard | reports | rows rebuilt | of | cells within 0.1 | best guess |",
+        "| --- | ---: | ---: | ---: | ---: | ---: |",
     ]
+    for stage in ("honest", "craft"):
+        for about, found in of(cases, stage).items():
+            rows, rebuilt = sum(c["rows"] for c in found), sum(c["rebuilt"] for c in found)
+            cells, guess = (np.mean([c[k] for c in found]) for k in ("cells", "guess"))
+            told = "- | -" if np.isnan(cells) else f"{cells:.2f} | {guess:.2f}"
+            each = f" ({', '.join(str(c['rebuilt']) for c in found)})"
+            name = {"honest": "keeps to the rules", "craft": "crafts"}[stage]
+            out.append(f"| {name}: {about} | {len(found)} | {rebuilt}{each} | {rows} | {told} |")
+    return out
+
+
+def poison_table(cases: Cases) -> list[str]:
+    out = ["| total | attack | AUC mean | AUC worst | called well with the mark | liar named | others named a run |"]
     out += ["| --- | --- | ---: | ---: | ---: | ---: | ---: |"]
+    told = of(cases, "poison")
     for rule in RULES:
         for attack in ATTACKS:
-            found = [c for k, c in cases.items() if k.startswith(f"{rule}|{attack}|")]
-            if not found:
+            if not (found := told.get(f"{rule}|{attack}")):
                 continue
-            mean = {k: np.array([float(c[k]) for c in found]) for k in found[0]}
-            numbers = f"{mean['mean'].mean():.3f} | {mean['worst'].mean():.3f} | {mean['fooled'].mean():.2f}"
-            named = "-" if rule == "sum" or attack == "none" else f"{mean['named'].sum():.0f} of {len(found)}"
-            others = (
-                "-" if rule == "sum" else f"{mean['others'].mean() + (attack == 'none') * mean['named'].mean():.2f}"
+            numbers = f"{interval([c['mean'] for c in found])} | {interval([c['worst'] for c in found])}"
+            numbers += f" | {np.mean([c['fooled'] for c in found]):.2f}"
+            named = "-" if rule == "sum" or attack == "none" else f"{sum(c['named'] for c in found)} of {len(found)}"
+            wrong = [c["others"] + (attack == "none") * c["named"] for c in found]
+            out.append(
+                f"| {rule} | {attack} | {numbers} | {named} | {'-' if rule == 'sum' else f'{np.mean(wrong):.2f}'} |"
             )
-            out.append(f"| {rule} | {attack} | {numbers} | {named} | {others} |")
-    plain = {a: [c["event"] for k, c in cases.items() if k.startswith(f"sum|{a}|")] for a in ATTACKS}
-    told = ", ".join(f"{a} {sum(v)} of {len(v)}" for a, v in plain.items() if v)
-    out += ["", f"Under the plain sum, runs in which a change more than 10 times the median left an event: {told}.", ""]
-    return "\n".join(out)
+    events = {a: [c["event"] for c in told.get(f"sum|{a}", [])] for a in ATTACKS}
+    said = ", ".join(f"{a} {sum(v)} of {len(v)}" for a, v in events.items() if v)
+    return [
+        *out,
+        "",
+        f"Under the plain sum, runs in which a change more than 10 times the median left an event: {said}.",
+    ]
+
+
+def names_table(cases: Cases) -> list[str]:
+    found = of(cases, "names")
+    out = [
+        "| federation | rule | runs | with an honest site named | sites named, of all |",
+        "| --- | --- | ---: | ---: | ---: |",
+    ]
+    runs = wrong = 0
+    for about, told in found.items():
+        world, rule = about.split("|")
+        bad = sum(c["named"] > 0 for c in told)
+        runs, wrong = runs + len(told), wrong + bad
+        named, sites = (sum(c[k] for c in told) for k in ("named", "sites"))
+        out.append(f"| {world} | {rule} | {len(told)} | {bad} | {named} of {sites} |")
+    if runs:
+        out += [
+            "",
+            f"In {wrong} of {runs} runs without a liar somebody is named: at most {at_most(wrong, runs):.3f} (95 %).",
+        ]
+    return out
+
+
+def report(cases: Cases) -> str:
+    def words(module: Any) -> str:
+        return str(module.__doc__).strip()
+
+    out = ["# Attacks, undefended and under each guard", "", "Printed by `benchmarks/attacks.py`."]
+    out += ["", "## Rebuilding rows", "", words(attack_rebuild), "", *rebuilt_table(cases)]
+    out += ["", "## Membership, and labels of groups", "", words(attack_members), ""]
+    out += ["| membership | attacked | AUC, LiRA | AUC, loss |", "| --- | ---: | ---: | ---: |"]
+    for about, found in of(cases, "members").items():
+        numbers = " | ".join(interval([c[k] for c in found]) for k in ("lira", "loss"))
+        out.append(f"| {about} | {attack_members.VICTIMS * len(found)} | {numbers} |")
+    for found in of(cases, "labels").values():
+        out += [
+            "",
+            f"| labels: what is read, {len(found)} federations | correlation with the true shares |",
+            "| --- | ---: |",
+        ]
+        out += [f"| {k} | {interval([c[k] for c in found])} |" for k in found[0]]
+    out += ["", "## Poisoning, and who is named", "", words(attack_poison), ""]
+    seeds = {k.rpartition("|")[2] for k in cases if k.startswith("poison|")}
+    out += [f"{attack_poison.ROUNDS} rounds, {len(seeds)} seeds (other patients, starts and splits).", ""]
+    out += [*poison_table(cases), "", *names_table(cases)]
+    missing = [s for s in STAGES if not of(cases, s)]
+    out += ["", f"Not run: {', '.join(missing)}."] if missing else []
+    return "\n".join(out) + "\n"
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--cache", type=Path, default=RESULTS / "attacks.json")
-    parser.add_argument("--seeds", type=int, default=5)
+    parser.add_argument("--stage", nargs="*", default=STAGES, choices=STAGES)
+    parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--report", action="store_true")
     given = parser.parse_args()
-    cases: dict[str, dict[str, Any]] = json.loads(given.cache.read_text()) if given.cache.exists() else {}
-    for seed in range(1, 1 + given.seeds) if not given.report else ():
-        for rule in RULES:
-            for attack in ATTACKS:
-                if (key := f"{rule}|{attack}|{seed}") not in cases:
-                    cases[key] = case(rule, attack, seed)
-                    print(key, cases[key], flush=True)
-                    given.cache.write_text(json.dumps(cases, indent=0))
-    text = report(cases, len({k.split("|")[2] for k in cases}))
+    torch.set_num_threads(1)
+    cases: Cases = json.loads(given.cache.read_text()) if given.cache.exists() else {}
+    for stage in () if given.report else given.stage:
+        for key, attack in wanted(stage, given.seeds):
+            if key not in cases:
+                cases[key] = attack()
+                print(key, cases[key], flush=True)
+                given.cache.write_text(json.dumps(cases, indent=0))
+    text = report(cases)
     (RESULTS / "attacks.md").write_text(text, encoding="utf-8")
     print(text)
 

@@ -33,6 +33,7 @@ from safetensors.torch import load_file
 from vitrail import Run, Study, federate, methods
 from vitrail.data.datasets import heart_disease, packaged
 from vitrail.deploy import enrol, kits
+from vitrail.deploy.draws import draws_of
 from vitrail.deploy.keeper import children_of
 from vitrail.deploy.message import Message
 from vitrail.deploy.way import FlareWay
@@ -210,9 +211,10 @@ def equality(out: Path, rounds: int) -> None:
     ]
     for method in (name for name, kind in methods.TABLE.items() if not kind.pools_rows):
         study, began = heart(method, rounds), time.perf_counter()
-        near = federate(study, heart_disease(), engine="looped")
         with real(study) as (place, folder, _):
-            far = Run.load(folder)
+            far, named = Run.load(folder), json.loads((folder / "deployed.json").read_text())["run"]
+            own = {site: draws_of(place / f"{site}.home", named) for site in heart_disease()}
+            near = federate(study, heart_disease(), engine="looped", secrets=own)
             worst = [0.0, 0.0, 0.0]
             for site, model in near.models.items():
                 (file,) = (place / f"{site}.home").glob("*/model.safetensors")

@@ -27,8 +27,9 @@ from speed_modules import CLASSES, SHAPE, STEPS, make_sites, plain_loop, wait
 
 from vitrail.core.losses import CrossEntropy, Evidence
 from vitrail.core.task import Task
-from vitrail.engines.local import Engine, Training, threads
+from vitrail.engines.local import Engine, Training
 from vitrail.engines.sites import Sites, gather_sites
+from vitrail.engines.threads import threads
 from vitrail.methods import build
 from vitrail.nets import Module, cnn
 

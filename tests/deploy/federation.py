@@ -13,7 +13,7 @@ import ssl
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +25,7 @@ from vitrail.cli import app
 from vitrail.core.problems import VitrailError
 from vitrail.deploy import enrol, keeper, kits
 from vitrail.deploy.call import Heard
+from vitrail.deploy.draws import draws_of
 from vitrail.deploy.message import Message, unpack
 from vitrail.deploy.site import Site
 from vitrail.study import Study
@@ -65,6 +66,10 @@ class Federation:
 
     def kit(self, site: str) -> Path:
         return self.root / site / f"{site}.kit"
+
+    def secrets(self, run: str) -> dict[str, str]:
+        """From what the sites drew in it."""
+        return {site: draws_of(self.home(site), run) for site in self.sites}
 
     def home(self, site: str) -> Path:
         return self.root / site / f"{site}.home"
@@ -227,6 +232,11 @@ class Hostile:
 
     def wait_event(self, event: str, site: str) -> dict[str, Any]:
         return self.wait(event, lambda: next((t for e, t in self.events if e == event and t.get("site") == site), None))
+
+
+def drawn(homes: Path, names: Iterable[str], run: str) -> dict[str, str]:
+    """From what each site drew in that run, so that a simulation draws the same; homes lie in one folder, by name."""
+    return {name: draws_of(homes / name, run) for name in names}
 
 
 class Here:

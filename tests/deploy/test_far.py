@@ -14,7 +14,7 @@ import torch
 from safetensors.torch import load_file
 
 import vitrail as vt
-from deploy.federation import Here
+from deploy.federation import Here, drawn
 from deploy.proofs import prove
 from vitrail.data.datasets import heart_disease, packaged
 from vitrail.deploy.agreement import ANEW, FORMAT, Agreement
@@ -47,7 +47,7 @@ def test_same_run(method: str, scale: str, heart: tuple, tmp_path: Path) -> None
     folder = Folder(tmp_path / "run", resume=False)
     far = conduct(Call(Here(sites), agreed, list(sites), RUN, len(sites), 60.0), folder, resume=False)
     folder.close()
-    near = vt.federate(study, heart[1], engine="looped")
+    near = vt.federate(study, heart[1], engine="looped", secrets=drawn(tmp_path / "sites", heart[1], RUN))
     # the rows a site judges by are padded to the longest, which rounds sums differently
     close = {"rtol": 0, "atol": 1e-6 if method == "influence" else 0}
     for name in sites:
@@ -77,7 +77,7 @@ def test_how_unsure_models_are_is_told_as_on_one_machine(heart: tuple, tmp_path:
     folder = Folder(tmp_path / "run", resume=False)
     far = conduct(Call(Here(sites), agreed, list(sites), RUN, len(sites), 60.0), folder, resume=False)
     folder.close()
-    near = vt.federate(study, few, engine="looped")
+    near = vt.federate(study, few, engine="looped", secrets=drawn(tmp_path / "sites", few, RUN))
     pdt.assert_frame_equal(far.uncertainty(), near.uncertainty(), rtol=0, atol=0)
     pdt.assert_frame_equal(far.coverage(), near.coverage(), rtol=0, atol=0)
     pdt.assert_frame_equal(far.ledger, near.ledger)
@@ -141,7 +141,7 @@ def test_nothing_is_lost_or_counted_twice(method: str, heart: tuple, tmp_path: P
             folder.close()
     assert far is not None
     assert min(way.lost.values()) > 2, "too little happened"
-    near = vt.federate(study, heart[1], engine="looped")
+    near = vt.federate(study, heart[1], engine="looped", secrets=drawn(tmp_path / "sites", heart[1], RUN))
     for name in heart[1]:
         mine = load_file(tmp_path / "sites" / name / RUN / "model.safetensors")
         torch.testing.assert_close(mine, near.models[name], rtol=0, atol=0)

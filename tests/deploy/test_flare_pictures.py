@@ -31,7 +31,7 @@ def test_pictures_and_a_large_model_between_machines(tmp_path: Path) -> None:
         federation.wait("all sites end", lambda: not federation.processes())
         (run,) = federation.runs()
         named = json.loads((run / "deployed.json").read_text())["run"]
-        near = vt.federate(BIG, SITES, engine="looped")
+        near = vt.federate(BIG, SITES, engine="looped", secrets=federation.secrets(named))
         assert sum(v.numel() * v.itemsize for v in near.shared.values()) > 20_000_000
         for site in SITES:
             mine = load_file(federation.home(site) / named / "model.safetensors")

@@ -43,7 +43,8 @@ def test_prototypes_between_machines(tmp_path: Path) -> None:
         federation.wait("all sites end", lambda: not federation.processes())
         (run,) = federation.runs()
         named = json.loads((run / "deployed.json").read_text())["run"]
-        near, far = vt.federate(study, SITES, engine="looped"), vt.Run.load(run)
+        near = vt.federate(study, SITES, engine="looped", secrets=federation.secrets(named))
+        far = vt.Run.load(run)
         for site, frame in SITES.items():
             home = federation.home(site)
             mine = load_file(home / named / "model.safetensors")

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 import vitrail as vt
-from deploy.federation import Here
+from deploy.federation import Here, drawn
 from vitrail.data.datasets import heart_disease, packaged
 from vitrail.deploy.agreement import Agreement
 from vitrail.deploy.call import Call, Heard
@@ -64,7 +64,8 @@ def test_a_lie_ends_nothing_for_the_others(by: float, tmp_path: Path) -> None:
     assert rounds[LIAR] == [0, 1, FROM]
     assert all(rounds[name] == list(range(5)) for name in sites if name != LIAR)
     assert all(bool(v.isfinite().all()) for v in run.shared.values())
-    near = vt.federate(study, tables, engine="looped", away={LIAR: [(FROM + 1, 99)]})
+    own = drawn(tmp_path / "sites", tables, RUN)
+    near = vt.federate(study, tables, engine="looped", away={LIAR: [(FROM + 1, 99)]}, secrets=own)
     torch.testing.assert_close(run.shared, near.shared, rtol=0, atol=0)
 
 

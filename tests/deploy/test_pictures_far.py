@@ -15,7 +15,7 @@ from safetensors.torch import load_file
 from typer.testing import CliRunner
 
 import vitrail as vt
-from deploy.federation import Here
+from deploy.federation import Here, drawn
 from stripes import STUDY, stripes, write_folders
 from vitrail.cli import app
 from vitrail.data.read import read_table
@@ -24,6 +24,7 @@ from vitrail.deploy.agreement import Agreement
 from vitrail.deploy.call import Call, Heard
 from vitrail.deploy.conduct import conduct
 from vitrail.deploy.doctor import at_site
+from vitrail.deploy.draws import draws_of
 from vitrail.deploy.join import Door
 from vitrail.deploy.message import Message, unpack
 from vitrail.deploy.outbox import Outbox
@@ -50,7 +51,7 @@ def far_run(study: vt.Study, place: Path, kind: type[Here] = Here) -> tuple[vt.R
 def test_same_run(method: str, tmp_path: Path) -> None:
     study, _ = resolve(STUDY, method, None)
     far, sites = far_run(study, tmp_path)
-    near = vt.federate(study, SITES, engine="looped")
+    near = vt.federate(study, SITES, engine="looped", secrets=drawn(tmp_path / "sites", SITES, RUN))
     for name in sites:
         mine = load_file(tmp_path / "sites" / name / RUN / "model.safetensors")
         torch.testing.assert_close(mine, near.models[name], rtol=0, atol=0)
@@ -89,7 +90,7 @@ def test_a_model_of_20_megabytes_passes_every_limit(tmp_path: Path) -> None:
     far, _ = far_run(study, tmp_path, Doors)
     size = sum(v.numel() * 4 for v in far.shared.values())
     assert 20_000_000 < size < Doors.longest < Agreement.of(study, None, 3).longest
-    near = vt.federate(study, SITES, engine="looped")
+    near = vt.federate(study, SITES, engine="looped", secrets=drawn(tmp_path / "sites", SITES, RUN))
     torch.testing.assert_close(far.shared, near.shared, rtol=0, atol=0)
     assert (far.ledger[far.ledger.stage == "train"].bytes > 20_000_000).all()
 
@@ -145,7 +146,9 @@ def test_a_site_predicts_by_its_kit(kit: enrol.Kit, tmp_path: Path) -> None:
     new = kit.folder.parent / "new"
     told = pd.read_csv(io.StringIO(CliRunner().invoke(app, ["predict", str(kit.folder), "--data", str(new)]).stdout))
     assert list(told.picture) == [f"{i:03d}.png" for i in range(12, 18)]
-    near = vt.federate(STUDY, SITES, engine="looped").predict("north", read_table(new, STUDY))
+    homes = {n: kit.home if n == "north" else kit.home.parent / "homes" / n for n in SITES}
+    own = {n: draws_of(home, RUN) for n, home in homes.items()}
+    near = vt.federate(STUDY, SITES, engine="looped", secrets=own).predict("north", read_table(new, STUDY))
     np.testing.assert_allclose(told[["plain", "stripes"]], near[["plain", "stripes"]], atol=1e-6)
 
 

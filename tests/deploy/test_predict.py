@@ -21,6 +21,7 @@ from vitrail.deploy import enrol
 from vitrail.deploy.agreement import Agreement
 from vitrail.deploy.call import Call
 from vitrail.deploy.conduct import conduct
+from vitrail.deploy.draws import draws_of
 from vitrail.deploy.message import unpack
 from vitrail.deploy.outbox import Outbox
 from vitrail.deploy.personal import check_not_left, load_model
@@ -88,9 +89,10 @@ def done(ran: Path) -> vt.Run:
 
 
 @pytest.fixture(scope="module")
-def near(heart: tuple) -> vt.Run:
+def near(heart: tuple, ran: Path) -> vt.Run:
     """The same study on one machine."""
-    return vt.federate(*heart, engine="looped")
+    homes = {n: ran / "va.home" if n == MINE else ran / "homes" / n for n in heart[1]}
+    return vt.federate(*heart, engine="looped", secrets={n: draws_of(home, RUN) for n, home in homes.items()})
 
 
 def new_rows(frame: pd.DataFrame, path: Path, study: vt.Study) -> Path:

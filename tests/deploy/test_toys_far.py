@@ -13,7 +13,7 @@ import torch
 from safetensors.torch import load_file
 
 import vitrail as vt
-from deploy.federation import Here
+from deploy.federation import Here, drawn
 from toys import Relay, Shy, Turns
 from vitrail.data.datasets import heart_disease, packaged
 from vitrail.deploy.agreement import FORMAT, LAST, Agreement
@@ -58,6 +58,10 @@ class Far:
         finally:
             folder.close()
 
+    @property
+    def secrets(self) -> dict[str, str]:
+        return drawn(self.root, self.sites, RUN)
+
     def same_as(self, near: vt.Run, far: vt.Run, partly: bool = False) -> None:
         """`partly`: a far site is not scored in rounds that it is not asked in."""
         for name in self.sites:
@@ -84,7 +88,7 @@ class Far:
 def test_the_same_between_machines(method: str, sites: dict, tmp_path: Path) -> None:
     far = Far(sites, tmp_path, method, rounds=5)
     run = far.conduct()
-    near = vt.federate(far.study, sites, engine="looped")
+    near = vt.federate(far.study, sites, engine="looped", secrets=far.secrets)
     far.same_as(near, run, partly=method == "some")
     if method == "some":
         sent = run.ledger.query("stage == 'train' and direction == 'from site'").messages
@@ -113,7 +117,7 @@ def test_what_settles_a_model_comes_with_the_first_word(
     said = [x for x in far.agreed.lines if x.stage == "scores" and x.direction == "to site"]
     assert {x.name: x.bytes * x.rounds for x in said} == {k: v for k, v in came.items() if v}
     assert {x.rounds for x in said} == ({often} if often else set())
-    near = vt.federate(far.study, sites, engine="looped")
+    near = vt.federate(far.study, sites, engine="looped", secrets=far.secrets)
     key = ["stage", "round", "site", "split", "metric"]
     one, other = (r.history.set_index(key).value.sort_index() for r in (run, near))
     pdt.assert_series_equal(one, other, rtol=0, atol=0)
@@ -147,7 +151,7 @@ def test_who_refuses_between_machines(sites: dict, tmp_path: Path) -> None:
 
     far.sites["va"].answer = answer  # type: ignore[method-assign]
     run = far.conduct()
-    near = vt.federate(far.study, sites, engine="looped", refuse=["va"])
+    near = vt.federate(far.study, sites, engine="looped", secrets=far.secrets, refuse=["va"])
     far.same_as(near, run)
     pdt.assert_frame_equal(run.shifts(), near.shifts())
     assert ("publish", "refused") in said
@@ -221,7 +225,7 @@ def test_the_coordinator_uses_no_answer_that_was_not_agreed(kind: str, sites: di
     run = far.conduct(quorum=3)
     sent = run.ledger.query("stage == 'train' and direction == 'from site'").set_index("site").messages
     assert sent.to_dict() == {"cleveland": 2, "hungarian": 2, "switzerland": 2, "va": 0}
-    near = vt.federate(far.study, sites, engine="looped", away={"va": [(1, 2)]})
+    near = vt.federate(far.study, sites, engine="looped", secrets=far.secrets, away={"va": [(1, 2)]})
     torch.testing.assert_close(run.shared, near.shared, rtol=0, atol=0)
 
 

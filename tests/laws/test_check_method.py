@@ -207,6 +207,17 @@ class SaysItNeedsNothing(OneNetwork, FedAvg):
     settles: ClassVar[frozenset[str]] = frozenset({"lot"})
 
 
+class ReportsInSmallCoin(OneNetwork, FedAvg):
+    """Numbers so small that of their sum under masks nothing is left."""
+
+    def say(self, params, down, rows):
+        change, weight = super().say(params, down, rows)
+        return Up({k: v * 1e-13 for k, v in change.items()}, weight)
+
+    def merge(self, task, coord, up, roster):
+        return super().merge(task, coord, Up({k: v * 1e13 for k, v in up.change.items()}, up.weight), roster)
+
+
 BREAKS = [
     (SaysUndeclared, {laws.only_declared_tensors_travel}),
     (MixesSites, {laws.engines_agree}),
@@ -226,6 +237,7 @@ BREAKS = [
     (AsksAgain, {laws.a_refusal_is_kept, laws.nothing_private_travels}),
     (MislabelsFacts, {laws.facts_fit_their_axes}),
     (ChangesItsFacts, {laws.facts_fit_their_axes}),
+    (ReportsInSmallCoin, {laws.under_masks_the_same_is_learned}),
     (SaysItNeedsNothing, {laws.settling_looks_only_at_what_it_says}),
 ]
 

@@ -149,10 +149,10 @@ def test_engines_agree_under_guards() -> None:
 
 
 def test_noise_is_what_it_says() -> None:
-    """Of the total: noise times clip, whatever the number of sites."""
+    """Each site adds its own: noise times clip."""
     still = Training(rounds=1, lr=1e-12)
     task = make_task(hidden=(30, 30))
     engine, last = train(methods.build("fedavg"), task, sites(), still, guards=Guards(clip=2.0, noise=3.0))
     got = torch.cat([v.flatten() for v in moved(engine, last).values()]) * len(SIZES)
-    assert float(got.std()) == pytest.approx(6.0, rel=0.1)
-    assert abs(float(got.mean())) < 6 * 4 / len(got) ** 0.5
+    assert float(got.std()) == pytest.approx(6.0 * len(SIZES) ** 0.5, rel=0.1)
+    assert abs(float(got.mean())) < 6 * 4 * len(SIZES) ** 0.5 / len(got) ** 0.5

@@ -6,6 +6,7 @@ import math
 from dataclasses import fields
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
@@ -100,6 +101,37 @@ def test_what_a_budget_comes_to() -> None:
     assert spent(noise_for(Budget(3.0, 1e-5), 40), 40, 1e-5) == pytest.approx(3.0, abs=1e-6)
     assert spent(0.0, 5, 1e-5) == math.inf
     assert spent(1.0, 0, 1e-5) == 0.0
+
+
+LOOKS = ((1.0, 1, 1e-5), (4.0, 20, 1e-4), (30.0, 100, 1e-6), (2.0, 7, 1e-3))
+
+
+@pytest.mark.parametrize(("z", "looks", "delta"), LOOKS)
+def test_the_budget_is_that_of_the_losses_added_up(z: float, looks: int, delta: float) -> None:
+    """By another way: the distribution of the privacy loss of one look on a grid, convolved with itself."""
+    step, sd, mean = 0.002 / z, 1 / z, 1 / (2 * z * z)
+    far = looks * mean + 12 * sd * math.sqrt(looks)
+    grid = np.arange(-far, far, step)
+    size = 1 << math.ceil(math.log2(2 * len(grid) * 2))
+    one = np.exp(-(((grid - mean) / sd) ** 2) / 2)
+    power = np.fft.rfft(one / one.sum(), size) ** looks
+    whole = np.fft.irfft(power, size)
+    start = looks * grid[0]  # the loss that place 0 stands for; places wrap round after `size`
+    places = (start + step * np.arange(size) + far) % (size * step) - far
+    epsilon = spent(z, looks, delta)
+    gain = float((whole * np.clip(1 - np.exp(epsilon - places), 0, None)).sum())
+    assert gain == pytest.approx(delta, rel=0.02)
+
+
+@pytest.mark.parametrize(("z", "looks", "delta"), LOOKS)
+def test_the_budget_is_that_of_dp_accounting(z: float, looks: int, delta: float) -> None:
+    """Google's library, where it is installed: its pins do not go with ours (attrs), so that CI has the test above."""
+    library = pytest.importorskip("dp_accounting")
+    from dp_accounting import pld
+
+    accountant = pld.PLDAccountant()
+    accountant.compose(library.GaussianDpEvent(z), looks)
+    assert spent(z, looks, delta) == pytest.approx(accountant.get_epsilon(delta), abs=1e-4)
 
 
 @pytest.mark.parametrize("name", ["fedavg", "fedprox", "scaffold", "fedper", "ifedavg", "ditto", "apfl"])

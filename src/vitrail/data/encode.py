@@ -126,6 +126,7 @@ class SiteData(NamedTuple):
     test_x: NDArray[Any]
     test_y: NDArray[np.generic]
     fingerprint: str  # of the cleaned rows
+    counts: Matrix | None = None  # of classes, where they are weighted by others than those of the training rows
 
 
 def split_rows(
@@ -172,13 +173,18 @@ def clean_sites(sites: Mapping[str, pd.DataFrame], table: Table) -> dict[str, pd
 
 
 def encode_sites(
-    cleaned: Mapping[str, pd.DataFrame], table: Table, seed: int, known: Encoder | None = None
+    cleaned: Mapping[str, pd.DataFrame],
+    table: Table,
+    seed: int,
+    known: Encoder | Mapping[str, Encoder] | None = None,
 ) -> list[SiteData]:
-    """Split and encode rows that `clean` gave."""
+    """Split and encode rows that `clean` gave. `known`: fitted before, one for all or for each site its own."""
     target = table.target
     splits = {n: split_rows(f[target.column].to_numpy(), table, seed, n) for n, f in cleaned.items()}
     train = {n: f.iloc[splits[n][0]] for n, f in cleaned.items()}
-    encoders = fit_encoders(train, table) if known is None else dict.fromkeys(train, known)
+    if isinstance(known, Encoder):
+        known = dict.fromkeys(train, known)
+    encoders = fit_encoders(train, table) if known is None else known
     out = []
     for name, frame in cleaned.items():
         y = frame[target.column].to_numpy()
@@ -246,9 +252,10 @@ def written_rows(cleaned: pd.DataFrame, table: Table) -> NDArray[np.object_]:
     return out
 
 
-def class_weights(y: NDArray[np.generic], classes: int) -> Matrix:
-    """Inverse prevalence, scaled to sum to the number of classes that occur; 1 for a class that does not."""
-    count = np.bincount(y.astype(np.int64), minlength=classes).astype(np.float64)
+def class_weights(y: NDArray[np.generic], classes: int, counts: Matrix | None = None) -> Matrix:
+    """Inverse prevalence, scaled to sum to the number of classes that occur; 1 for a class that does not. `counts`: in
+    place of those of `y`."""
+    count = np.bincount(y.astype(np.int64), minlength=classes).astype(np.float64) if counts is None else counts
     inverse = np.where(count > 0, 1 / count.clip(min=1), 0.0)
     return np.where(count > 0, inverse * (count > 0).sum() / inverse.sum(), 1.0)
 

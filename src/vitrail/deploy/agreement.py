@@ -20,25 +20,31 @@ from vitrail.core.facts import ENDS
 from vitrail.core.metrics import DOUBT
 from vitrail.core.problems import Problem, VitrailError
 from vitrail.core.task import Task
+from vitrail.core.tensors import tensors
 from vitrail.data.encode import numeric
+from vitrail.deploy import sums
 from vitrail.deploy.message import MOST_WORDS, Form
-from vitrail.engines.wire import Contract, Line, Rehearsal, Spec, beside_of, contracts_of, rehearse
+from vitrail.engines.wire import Contract, Line, Rehearsal, Spec, beside_of, contracts_of, guarded, rehearse
 from vitrail.methods import AnyMethod
 from vitrail.nets import ProtoNet
-from vitrail.protect.masks import LEAST, ZERO, ZEROS, Terms
+from vitrail.protect.fixed import ZERO, ZEROS
+from vitrail.protect.masks import LEAST, Terms
+from vitrail.runs.budgets import guards_of
 from vitrail.runs.judge import chance_metrics
+from vitrail.runs.protection import check_protection
 from vitrail.runs.screened import screen_lines, screens
 from vitrail.runs.setup import COVERAGE, build_task, is_evaluated, last_splits, wire_lines
 from vitrail.screen import parts
 from vitrail.screen.found import CAUSES, LABEL, Finding, Part
 from vitrail.study import Protect, Study
 
-FORMAT = 5  # of the messages
+FORMAT = 6  # of the messages
 ANEW = 20  # in a run, questions that differ from the one that was answered before: a coordinator may be put back
 WHERE = {"stage": int, "round": int, "place": int}  # place: of the exchange in its stage
 LEGS = ("sketch", "counts", "total", "ties")  # of a screening, in the order of time
 KEY = ("key", "signature", "certificate")  # what a site says of itself to be in a masked sum
 LARGEST = 1e7  # in a masked sum: what one site's products of columns, at most its rows, stay below
+FAR = ("sum", "least", "robust", "clip", "rows", "rows_least", "sites", "compress")  # guards that work between machines
 LAST = "settle"  # in a question, before the names of what comes from the word that would end the stage now
 
 
@@ -54,11 +60,12 @@ class Agreement:
         if found.method.pools_rows:
             what = f"{found.method.title} takes every site's {study.row_word}s to one place."
             raise VitrailError("this does not leave a house", [Problem("method", what, "Use another method.")])
-        if study.protect != Protect():
-            what = "guards work in simulation so far, and not between machines."
-            raise VitrailError(
-                "this cannot be promised", [Problem("protect", what, "Take [protect] out of the study.")]
-            )
+        here = {k: v for k, v in study.protect if v != getattr(Protect(), k) and k not in FAR}
+        here |= {"sum": study.protect.sum} if study.protect.sum not in ("plain", "masked") else {}
+        if here:
+            what, hint = "this guard works in simulation so far, and not between machines.", "Take it out of the study."
+            raise VitrailError("this cannot be promised", [Problem(f"protect.{k}", what, hint) for k in here])
+        check_protection(study, found.method, dict.fromkeys(map(str, range(sites)), 1 << 62))
         return found
 
     @property
@@ -80,7 +87,32 @@ class Agreement:
 
     @cached_property
     def contracts(self) -> list[list[Contract]]:
-        return [contracts_of(t) for t in self.stages]
+        guards = guards_of(self.study)
+        told = [list(zip(contracts_of(t), t.turns, strict=True)) for t in self.stages]
+        return [[guarded(c, turn.exchange, guards) for c, turn in stage] for stage in told]
+
+    def masked(self, s: int, place: int) -> bool:
+        """Whether the reports of that exchange leave under masks."""
+        return self.contracts[s][place].read == "masked"
+
+    def alike(self, s: int, place: int) -> bool:
+        """Whether every site is told the same there: a view of one message, whatever the coordinator holds."""
+        return (s, place) in self._alike
+
+    @cached_property
+    def _alike(self) -> set[tuple[int, int]]:
+        two = rehearse(self.task, self.method, self.study.training.rounds, 2, whole=True)
+        turns = [(s, place, turn) for s, t in enumerate(two) for place, turn in enumerate(t.turns)]
+        return {(s, place) for s, place, turn in turns if all(v.stride(0) == 0 for _, v in tensors(turn.down))}
+
+    def check_sum(self, words: dict[str, Any]) -> None:
+        """Whether there is such an exchange in such a round, and its reports leave under masks."""
+        s, r, place = self.stage(words), words.get("round"), words.get("place")
+        stage = self.stages[s].stage
+        if type(r) is not int or not 0 <= r < stage.rounds:
+            raise _none("round", r)
+        if type(place) is not int or place not in stage.turns(r) or not self.masked(s, place):
+            raise _none("place", place)
 
     @cached_property
     def lines(self) -> list[Line]:
@@ -172,6 +204,8 @@ class Agreement:
             if splits not in ([], *scored):
                 raise _none("score", splits)
             down = self.contracts[s][place].down | (self.settling(s, place) if splits else {})
+            if kind == "round" and self.masked(s, place):
+                return Form({**QUESTIONS[kind], "sum": dict}, down)
         elif kind == "standardise":
             if words.get("step") not in (1, 2):
                 raise _none("step", words.get("step"))
@@ -180,6 +214,12 @@ class Agreement:
             down = {"mean": self.numbers, "sd": self.numbers} if self.shared_scale else {}
         elif kind == "screen":
             return self._screen(words)[0]
+        elif kind == "mask":
+            if (leg := words.get("leg")) not in sums.WORDS or not self.masks:
+                raise _none("leg", leg)
+            if leg != "ring":
+                self.check_sum(words)
+            return Form({**RUN, "leg": str, **sums.WORDS[leg]}, {})
         elif kind == "finish":
             self.findings(words)
             if not _harmless(words.get("pooled")):
@@ -217,7 +257,8 @@ class Agreement:
         """What a site may say to that question."""
         if kind in ("round", "settle"):
             s, place = self.stage(words), words["place"]
-            up = dict(self.contracts[s][place].up) if kind == "round" else {}
+            contract = self.contracts[s][place]
+            up = dict(contract.up if contract.crosses is None else contract.crosses) if kind == "round" else {}
             if count := len(self.scored(words["stage"], words["round"], words["score"])):
                 up["scores"] = ((count,), torch.float64)
             return Form(dict(WHERE), up, self.stages[s].stage.exchanges[place].unsure | {"scores"})
@@ -231,7 +272,14 @@ class Agreement:
             return Form({"fingerprint": str, "versions": dict}, spec, frozenset({"chance"}))
         elif kind == "screen":
             return self._screen(words)[1]
+        elif kind == "mask":
+            return Form(sums.TOLD[words["leg"]], {})
         return Form({}, spec)
+
+    @cached_property
+    def masks(self) -> bool:
+        """Whether any reports leave under masks."""
+        return any(c.read == "masked" for stage in self.contracts for c in stage)
 
     @cached_property
     def parts(self) -> list[Part]:
@@ -260,8 +308,8 @@ class Agreement:
             raise _none("leg", leg)
         asked: dict[str, Any] = {**RUN, "leg": str}
         if leg == "total":
-            masked = {p.name: p.shape for p in self.parts if p.total} | {ZERO: (ZEROS,)}
-            said: Spec = {k: (shape, torch.int64) for k, shape in masked.items()}
+            summed = {p.name: p.shape for p in self.parts if p.total} | {ZERO: (ZEROS,)}
+            said: Spec = {k: (shape, torch.int64) for k, shape in summed.items()}
             return Form({**asked, "offers": dict}, {}), Form({}, said)
         down, up = (
             {p.name: (p.shape, torch.float64) for p in self.parts if (p.leg, p.direction, p.total) == (leg, way, False)}
@@ -313,6 +361,7 @@ QUESTIONS: dict[str, dict[str, Any]] = {
     "standardise": {**RUN, "step": int},
     "prepare": RUN,
     "screen": {**RUN, "leg": str},
+    "mask": {**RUN, "leg": str},
     "round": {**RUN, **WHERE, "score": list},
     "settle": {**RUN, **WHERE, "score": list},
     "finish": {**RUN, "findings": list, "pooled": dict, "others": int},

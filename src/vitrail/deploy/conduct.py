@@ -42,7 +42,7 @@ def conduct(
         book.open(len(call.names) if start is None else start, gone)
     prints = {n: book.sites[n]["fingerprint"] for n in book.first}
     info = describe_run(agreed.study, agreed.seed, "deployed", "cpu", prints)
-    rounds = FarRounds(call, agreed, book, info)
+    rounds = FarRounds(call, agreed, book, info, folder.path)
     info |= {"dropout_rate": 0.0, "away": {}, "refuse": [], "pseudonyms": []}  # in simulation these are planned
     if is_finished(folder.path):
         run = Run.load(folder.path)
@@ -51,6 +51,7 @@ def conduct(
         sites = FarSites(rounds, folder.path)
         run = train(rounds, agreed.study, agreed.seed, sites, info, {}, folder, resume, progress, 0.0)
         sites.asking.forget()
+        rounds.sums.forget()
     if written is not None:
         written(run)
     _farewell(call, rounds, run, folder.path / TOLD)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,8 +20,12 @@ from vitrail.deploy.book import Book
 from vitrail.deploy.call import Call
 from vitrail.deploy.message import Message
 from vitrail.deploy.screen_far import FarScreen
+from vitrail.deploy.sum_far import FarSums
+from vitrail.deploy.sums import Where, told_mark
 from vitrail.engines.rounds import Moment, Rounds
 from vitrail.engines.wire import check
+from vitrail.protect.guards import sound
+from vitrail.runs.budgets import guards_of
 from vitrail.runs.judge import SIZES, chance_rows, size_row
 from vitrail.runs.setup import training_of
 from vitrail.screen import Screening
@@ -30,9 +34,11 @@ from vitrail.screen import Screening
 class FarRounds(Rounds):
     """One method over sites that are elsewhere; the coordinator holds no state of theirs."""
 
-    def __init__(self, call: Call, agreement: Agreement, book: Book, info: dict[str, Any]) -> None:
-        training = training_of(agreement.study)
-        super().__init__(agreement.task, agreement.method, tuple(book.order), training, agreement.seed)
+    def __init__(self, call: Call, agreement: Agreement, book: Book, info: dict[str, Any], path: Path) -> None:
+        """`path`: the run's folder."""
+        training, guards = training_of(agreement.study), guards_of(agreement.study)
+        super().__init__(agreement.task, agreement.method, tuple(book.order), training, agreement.seed, guards)
+        self.sums = FarSums(call, path)
         self.call, self.agreed, self.book, self.info = call, agreement, book, info
         self.settled: dict[str, int] = {}  # how many stages' outcome a site has been told
         self.wish: tuple[int, int, list[str]] | None = None  # scores to ask for: stage, round, splits
@@ -57,6 +63,8 @@ class FarRounds(Rounds):
         self._catch_up(s, coord)
         asked = {n for n, wanted in zip(self.names, roster.present.tolist(), strict=True) if wanted}
         ready = [n for n in self.book.names() if self.settled.get(n, 0) >= s and n in asked]
+        if self.agreed.masked(s, place):
+            return self._ask_masked((s, r, place), coord, down, ready, roster)
         heard = self._tell("round", s, r, place, down, ready, coord=coord)
         said = {n: m for n, m in heard.items() if m.kind != "refused"}
         here = torch.tensor([n in said for n in self.names])
@@ -65,12 +73,44 @@ class FarRounds(Rounds):
         shape, parts = self.agreed.stages[s].turns[place].up, []
         for i, name in enumerate(self.names):
             if name in said:
-                up = filled(shape, {k: said[name].tensors[k][None] for k in contract.up})
+                crossed = contract.up if contract.crosses is None else contract.crosses
+                up = self.guards.read(ex, shape, {k: said[name].tensors[k][None] for k in crossed})
                 up = self.judged(ex, up, each(lambda t: t[i : i + 1], down), [i])  # noqa: B023
                 parts.append((slice(i, i + 1), self.taken(ex, up)))
         here = self.answered(ex, here)
         coord, facts = self.heard(ex, coord, parts, roster._replace(present=here))
         return coord, facts, self.everyone if bool(here.all()) else here
+
+    def _ask_masked(
+        self, where: Where, coord: Any, down: Any, ready: Sequence[str], roster: Roster
+    ) -> tuple[Any, Facts, Tensor]:
+        """The same, of reports that nobody can read one by one."""
+        s, r, place = where
+        ex, flat = self.stages[s].exchanges[place], {k: v[0] for k, v in tensors(down)}
+
+        def tell(names: Sequence[str], words: Mapping[str, Any], quorum: int) -> dict[str, Message]:
+            return self._tell("round", s, r, place, down, names, quorum, coord, words)
+
+        found = self.sums.hear(where, ready, told_mark(self.agreed, where, flat), tell, self._following(where))
+        if found is None:
+            return coord, {}, torch.zeros_like(self.everyone)
+        total, said = found
+        here = torch.tensor([n in said for n in self.names])
+        up = filled(self.agreed.stages[s].turns[place].up, {k: v[None] for k, v in total.items()})
+        good, size = sound(ex, up, each(lambda t: t[:1], down))
+        if not bool(good.all()):  # whose it was cannot be told
+            self.news.append({"event": "sum not used", "why": f"what reports add up to is {float(size[0]):.3g} long"})
+            return coord, {}, torch.zeros_like(self.everyone)
+        coord, facts = ex.merge(self.task, coord, each(lambda t: t[0], up), roster._replace(present=here))
+        return coord, facts, self.everyone if bool(here.all()) else here
+
+    def _following(self, where: Where) -> Where | None:
+        """The next sum under masks of this stage."""
+        s, r, _ = where
+        stage = self.stages[s]
+        turns = [(s, n, i) for n in range(r, min(r + 2, stage.rounds)) for i in stage.turns(n)]
+        later = [w for w in turns[turns.index(where) + 1 :] if self.agreed.masked(s, w[2])]
+        return later[0] if later else None
 
     def last_word(self, moment: Moment) -> Any:
         self.settle(moment.stage, moment.round, moment.coord, None)
@@ -108,9 +148,10 @@ class FarRounds(Rounds):
         names: Sequence[str],
         quorum: int | None = None,
         coord: Any = None,
+        more: Mapping[str, Any] | None = None,
     ) -> dict[str, Message]:
-        """Each of these sites its part of `down`. Before a round and after a stage their scores are asked for, with
-        what of the last word settles a model."""
+        """Each of these sites its part of `down`, and `more` words. Before a round and after a stage their scores are
+        asked for, with what of the last word settles a model."""
         now = self.wish is not None and self.wish[:2] == (s, r)
         now = now and (kind == "settle" or self.agreed.is_first(s, r, place))
         splits = self.wish[2] if self.wish and now else []
@@ -122,7 +163,7 @@ class FarRounds(Rounds):
         def make(name: str) -> Message | None:
             i = self.names.index(name)
             told = {k: v[i] for k, v in flat.items()}
-            words = {"stage": s, "round": r, "place": place, "score": splits}
+            words = {"stage": s, "round": r, "place": place, "score": splits, **(more or {}).get(name, {})}
             return Message(kind, words, told) if name in names else None
 
         heard = self.call.all(make, quorum)

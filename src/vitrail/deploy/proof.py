@@ -66,6 +66,8 @@ class Proof:
         """The key by which the site was known before, or is from now on."""
         place = self.home / OTHERS
         known = json.loads(place.read_text(encoding="utf-8")) if place.exists() else {}
+        if known.get(site) == mark:
+            return
         if known.setdefault(site, mark) != mark:
             what = f"it was known by the key {known[site]}, and now shows {mark}."
             raise _refusal(site, f"{what} The coordinator can issue a second certificate: call that site.")

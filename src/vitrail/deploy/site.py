@@ -18,17 +18,23 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 from vitrail.core.problems import Problem, VitrailError
+from vitrail.core.random import key
 from vitrail.core.tensors import each, filled, tensors
 from vitrail.data.encode import Encoder, SiteData, moments, numeric, prepare, split_rows
 from vitrail.data.read import clean
 from vitrail.deploy.agreement import ANEW, FORMAT, LAST, WHERE, Agreement
+from vitrail.deploy.draws import draws_of
 from vitrail.deploy.message import Message, check_form
 from vitrail.deploy.proof import Proof
 from vitrail.deploy.screen_site import SiteScreen
+from vitrail.deploy.sum_site import SiteSums
 from vitrail.engines.local import Engine
+from vitrail.protect.guards import Guards
+from vitrail.runs.budgets import guards_of, private
 from vitrail.runs.features import as_rows
-from vitrail.runs.folder import save_tensors, versions, write_atomically
+from vitrail.runs.folder import BESIDE, beside_in, save_tensors, versions, write_atomically
 from vitrail.runs.judge import Judge, chance_of, counts_of, target_share
+from vitrail.runs.noisy import encoded
 from vitrail.runs.setup import held_rows, training_of, training_rows
 
 BEHIND = "behind.safetensors"  # what a site was told about itself at the end
@@ -65,7 +71,7 @@ class Site:
             raise VitrailError("a message was refused", [Problem("message", f"kind {kind!r} is unknown.", "Dropped.")])
         check_form(question, self.agreed.question(kind, words), "to site")
         self._enter(words["run"])
-        if self.data is None and kind in ("round", "settle", "finish"):
+        if self.data is None and kind in ("round", "mask", "settle", "finish"):
             raise VitrailError("a message was refused", [Problem("message", "nothing is prepared.", "It was dropped.")])
         self._count(question)
         said: Message = getattr(self, f"on_{kind}")(question)
@@ -115,13 +121,26 @@ class Site:
         turn = turns.index(place)
         state, down = self._state(s, r, turn), filled(self.agreed.stages[s].turns[place].down, _stacked(asked.tensors))
         scores = self._scores(s, r, state, asked)
-        self.engine.drawer.set(s, r, place)
-        contract = self.agreed.contracts[s][place]
-        task, rule = self.engine.task_at(s, r), self.engine.rule(s, r)
-        ((_, up),) = self.engine.answers(ex, contract, state, down, [0], task, rule)
-        after = (r, turn + 1) if turn + 1 < len(turns) else (r + 1, 0)
-        self._keep(s, after[0], after[1], state)
-        return Message("round", _where(asked), {k: v[0] for k, v in tensors(up)} | scores)
+
+        def up() -> dict[str, Tensor]:
+            self.engine.drawer.set(s, r, place)
+            contract = self.agreed.contracts[s][place]
+            task, rule = self.engine.task_at(s, r), self.engine.rule(s, r)
+            ((_, said),) = self.engine.answers(ex, contract, state, down, [0], task, rule)
+            after = (r, turn + 1) if turn + 1 < len(turns) else (r + 1, 0)
+            self._keep(s, after[0], after[1], state)
+            return {k: v[0] for k, v in (self.engine.crossed or dict(tensors(said))).items()}
+
+        report = self._sums.report(asked, up) if self.agreed.masked(s, place) else up()
+        return Message("round", _where(asked), report | scores)
+
+    def on_mask(self, asked: Message) -> Message:
+        """Keys and shares for reports under masks."""
+        return self._sums.answer(asked)
+
+    @property
+    def _sums(self) -> SiteSums:
+        return SiteSums(self.name, self.agreed, self.home, self.proof)
 
     def on_settle(self, asked: Message) -> Message:
         s, r = asked.words["stage"], asked.words["round"]
@@ -157,8 +176,8 @@ class Site:
         words, where = asked.words, asked.kind
         if where in ("hello", "finish") or (where == "settle" and not words["score"]):
             return  # nothing about rows is said
-        if where == "screen":
-            return  # it has a memory of its own, which lets nothing be asked otherwise
+        if where in ("screen", "mask"):
+            return  # they have memories of their own, which let nothing be asked otherwise
         where += "".join(f" {words[k]}" for k in (*WHERE, "step") if k in words)
         place, mark = self.home / "asked.json", hashlib.sha256(asked.pack()).hexdigest()[:32]
         known: dict[str, Any] = json.loads(place.read_text()) if place.exists() else {"anew": 0, "marks": {}}
@@ -200,11 +219,22 @@ class Site:
 
     def _prepare(self, known: Encoder | None) -> None:
         study, method = self.agreed.study, self.agreed.method
-        (self.data,) = as_rows(prepare({self.name: self.frame}, study, self.agreed.seed, known), self.agreed.task.net)
+        secret = draws_of(self.base, self.home.name)
+        if study.protect.rows:  # counted under noise, and on a restart again under the same
+            found = encoded({self.name: self.rows}, study, self.agreed.seed, lambda _: key(secret, "counts"))
+        else:
+            found = prepare({self.name: self.frame}, study, self.agreed.seed, known)
+        (self.data,) = as_rows(found, self.agreed.task.net)
         rows = training_rows([self.data], study, method, "cpu")
         held = held_rows([self.data], study, method, "cpu")
-        given = self.agreed.task, method, rows, training_of(study), self.agreed.seed
-        self.engine = Engine(*given, keep_reports=True, held=held)
+        task = private(self.agreed.task, study, method)
+        given = task, method, rows, training_of(study), self.agreed.seed
+        # masks come later, and a centre of reports is the coordinator's: what it does itself is to clip, to add noise
+        # and to write its report in fewer bytes
+        guards = guards_of(study)
+        own = Guards(guards.clip, guards.noise, compress=guards.compress)
+        how = {"secrets": {self.name: secret}, "guards": own}
+        self.engine = Engine(*given, keep_reports=True, held=held, **how)  # type: ignore[arg-type]
         self.judge = Judge(self.engine, study, [self.data])
 
     def _scores(self, s: int, r: int, state: Any, asked: Message) -> dict[str, Tensor]:
@@ -238,16 +268,19 @@ class Site:
                 what = f"stage {s} is asked for, and how stage {stage} ended was never told."
                 raise VitrailError("a message was refused", [Problem("stage", what, "It was dropped.")])
             shape = stages[stage].state if stage < len(stages) else stages[-1].settled
-            return filled(shape, {k: v[None] for k, v in load_file(self._place(*known[-1])).items()})
+            kept = {k: v[None] for k, v in load_file(self._place(*known[-1])).items()}
+            self.engine.beside = beside_in(kept)
+            return filled(shape, kept)
         if found:
             what = f"round {r} of stage {s} is asked for, and this site is further than {KEPT} rounds after it."
             raise VitrailError("the coordinator went back too far", [Problem("round", what, "Start the study anew.")])
-        start = each(lambda t: t[:1].clone(), stages[0].state)
+        start, self.engine.beside = each(lambda t: t[:1].clone(), stages[0].state), {}
         self._keep(0, 0, 0, start)
         return start
 
     def _keep(self, s: int, r: int, turn: int, state: Any) -> None:
-        save_tensors(self._place(s, r, turn), {k: v[0] for k, v in tensors(state)})
+        beside = {f"{BESIDE}/{k}": v[0] for k, v in self.engine.beside.items()}
+        save_tensors(self._place(s, r, turn), {k: v[0] for k, v in tensors(state)} | beside)
         found, here = self._versions(), (s, r, turn)
         for old in [v for v in found if v > here] + [v for v in found if v <= here][:-KEPT]:
             self._place(*old).unlink(missing_ok=True)

@@ -12,9 +12,10 @@ from torch import Tensor
 
 from vitrail.core.task import Task
 from vitrail.engines.federations import Federations
-from vitrail.engines.local import Engine, quiet_torch
+from vitrail.engines.local import Engine
 from vitrail.engines.rounds import AnyMethod, Training
 from vitrail.engines.sites import Sites
+from vitrail.engines.threads import quiet_torch
 
 Tell = Callable[[int, int], None]  # rounds done, of how many
 After = Callable[[int, list[Any], list[Any]], list[Any]]  # round, coordinators before and after it

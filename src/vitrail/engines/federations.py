@@ -14,9 +14,10 @@ from torch import Tensor
 
 from vitrail.core.exchange import Roster
 from vitrail.core.tensors import each, tensors
-from vitrail.engines.local import Engine, quiet_torch
+from vitrail.engines.local import Engine
 from vitrail.engines.rounds import clock_of, owned, spread
 from vitrail.engines.sites import Sites
+from vitrail.engines.threads import quiet_torch
 from vitrail.engines.wire import Ledger, trace
 
 

@@ -10,11 +10,9 @@ CUDA: all sites are one chunk; a round without absent sites is captured once as 
 from __future__ import annotations
 
 import gc
-import os
-import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from functools import cache
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import torch
@@ -22,14 +20,17 @@ from torch import Tensor
 
 from vitrail.core.exchange import AnyExchange, Roster, Rows
 from vitrail.core.facts import Facts
+from vitrail.core.problems import Problem, VitrailError
 from vitrail.core.random import keep_mask, mixed, normals
 from vitrail.core.rules import Rule
 from vitrail.core.task import Batch, Task
-from vitrail.core.tensors import each, forget_memory, reused_memory, scratch, tensors
+from vitrail.core.tensors import Params, each, reused_memory, scratch, tensors
 from vitrail.engines.augment import augmented
 from vitrail.engines.rounds import AnyMethod, Moment, Rounds, Training, clock_of, owned
 from vitrail.engines.sites import Draw, Drawer, Sites, among, set_aside, stacked
+from vitrail.engines.threads import quiet_torch, threads
 from vitrail.engines.wire import Contract, check
+from vitrail.protect.fixed import LIMIT, beyond
 from vitrail.protect.guards import AT_REST, Guards
 from vitrail.protect.rows import Lots, PrivateTask
 
@@ -57,12 +58,14 @@ class Engine(Rounds):
         held: Sites | None = None,
         guards: Guards = AT_REST,
         lies: Lies | None = None,
+        secrets: Mapping[str, str] | None = None,
     ) -> None:
         """`absent(stage, round)` gives [site] bool in the order of sites.names: who does not answer. `held`: hold-out
         rows, for exchanges that count on them; none of them is ever in a batch.
 
         With `keep_reports`, `reports` holds each site's own report of the last round, stacked; absent sites' are zero.
-        `lies`: what sites say in place of their reports, for research on what guards hold.
+        `lies`: what sites say in place of their reports, for research on what guards hold. `secrets`: of sites that
+        draw batches, dropout and noise from one of their own, as they do between machines.
         """
         self.aside: Batch | None = None
         if share := method.aside():
@@ -73,11 +76,14 @@ class Engine(Rounds):
         self.held = None if held is None else stacked(held, sites.names)
         self.absent, self.keep_reports = absent, keep_reports
         self.units = sum(task.net.units)
-        self.drawer = Drawer(sites, training.batch, training.epochs, seed, self.units, bool(training.augment))
+        lots = bool(training.augment)
+        self.drawer = Drawer(sites, training.batch, training.epochs, seed, self.units, lots, secrets)
         self.counts = torch.tensor(sites.sizes, device=self.device, dtype=self.task.like.dtype)
         self.chunk = 1 if looped else chunk or self._chunk_size()
         self.pool: ThreadPoolExecutor | None = None
+        self.beyond = torch.zeros(1, dtype=torch.bool, device=self.device)  # on a GPU, where nobody waits to be asked
         self.graphs: dict[tuple[int, int], _Graph] = {}
+        self.crossed: Params = {}  # of the last site that was visited, in place of its report
 
     def _chunk_size(self) -> int:
         n = len(self.sites.names)
@@ -124,21 +130,26 @@ class Engine(Rounds):
     def ask(self, s: int, r: int, place: int, coord: Any, state: Any, roster: Roster) -> tuple[Any, Facts, Tensor]:
         asked, self.reports = roster.present, None
         here = asked if self.absent is None else asked & ~self.absent(s, r).to(self.device)
+        ex, task, rule = self.stages[s].exchanges[place], self.task_at(s, r), self.rule(s, r)
+        if self.guards.masks(ex) and int(here.sum()) < self.guards.least:  # of so few nothing would be opened
+            here = torch.zeros_like(here)
         if here is not self.everyone and not bool(here.any()):
             return coord, {}, here
         self.drawer.set(s, r, place)
-        ex, task, rule = self.stages[s].exchanges[place], self.task_at(s, r), self.rule(s, r)
         plain = (
             not isinstance(self.task, PrivateTask)
             and not self.keep_reports
-            and not self.guards.guard(ex)
+            and not replace(self.guards, masked=False, least=AT_REST.least).guard(ex)
             and self.lies is None
         )
         if self.device.type == "cuda" and ex.trains and here is self.everyone and plain:
             graph = self.graphs.get((s, place))
             if graph is None or not graph.fits(task, rule, coord, state):
                 graph = self.graphs[s, place] = _Graph(self, (s, place), coord, state, roster, task, rule)
-            return *graph.replay(self, clock_of(s, r, place)), here
+            coord, facts = graph.replay(self, clock_of(s, r, place))
+            if self.guards.masks(ex) and bool(self.beyond):
+                raise _beyond("a site", "its report")
+            return coord, facts, here
         coord, facts = self.exchange((s, place), coord, state, roster, here, task, rule)
         return coord, facts, here
 
@@ -176,6 +187,7 @@ class Engine(Rounds):
         """The sites' part of a round: (which sites, what is held of what they say) chunk by chunk. `who`: their places
         in order, None for all. `state` is overwritten."""
         here = range(len(self.names)) if who is None else who
+        beside = self.remembered(ex, contract)
         if feed is None and ex.trains:
             feed = self.feed(None if who is None else torch.tensor(who, device=self.device))
 
@@ -196,15 +208,36 @@ class Engine(Rounds):
             check(up, contract.up, contract.stage, "from site")
             for (_, old), (_, new) in zip(tensors(state), tensors(kept), strict=True):
                 old[at] = new
-            if self.lies is not None:
+            up = self.guards.leave(ex, up, lambda count: self.normals(place, count))
+            up, self.crossed, after = self.guards.written(ex, up, {k: v[at] for k, v in beside.items()})
+            for k, v in after.items():
+                beside[k][at] = v
+            if self.lies is not None:  # whoever lies keeps to no guard of its own
                 up = self.lies(tuple(self.names[i] for i in place), ex, up)
-            up = self.guards.leave(ex, up, lambda count: self.normals(place, count), len(self.names))
             if self.lies is not None:  # sites of a simulation do not lie: what diverges shall be seen
                 up = self.judged(ex, up, told, place)
+            if self.guards.masks(ex):
+                self._within(ex, up, place)
             return at, self.taken(ex, up)
 
         places = range(0, len(here), self.chunk)
         return list(self.pool.map(visit, places) if self.pool and len(places) > 1 else map(visit, places))
+
+    def remembered(self, ex: AnyExchange, contract: Contract) -> Params:
+        """What guards keep at the sites between this exchange's reports."""
+        stage = f"{contract.stage}/"
+        if not any(k.startswith(stage) for k in self.beside):
+            first = self.guards.memory(ex, contract.up, len(self.names), self.task.like)
+            self.beside |= {stage + k: v for k, v in first.items()}
+        return {k.removeprefix(stage): v for k, v in self.beside.items() if k.startswith(stage)}
+
+    def _within(self, ex: AnyExchange, up: Any, place: Sequence[int]) -> None:
+        """Under masks a number beyond the limit would wrap round, and spoil the sum for all: the site sends none."""
+        for name, bad in beyond(ex, up).items():
+            if self.device.type == "cuda":
+                self.beyond.logical_or_(bad.any())
+            elif bool(bad.any()):
+                raise _beyond(self.names[place[int(bad.nonzero()[0, 0])]], name)
 
     def normals(self, place: Sequence[int], count: int) -> Tensor:
         """[site, number]: this exchange's noise of these sites."""
@@ -264,6 +297,12 @@ class Engine(Rounds):
         out = scratch("keep", (*rows.shape, len(units)), units)
         net = self.task.net
         return torch.split(keep_mask(rows, units, net.dropout, out), list(net.units), -1)
+
+
+def _beyond(site: str, name: str) -> VitrailError:
+    what = f"a number is beyond {LIMIT:g}, or none at all."
+    hint = "Lower the learning rate, or give [protect] a clip."
+    return VitrailError("a masked sum was refused", [Problem(f"{site}, {name}", what, hint)])
 
 
 class Feed(NamedTuple):
@@ -333,33 +372,3 @@ class _Graph:
         self.graph.replay()
         self.drawn = clock + 1
         return self.coord, {k: f._replace(value=f.value.clone()) for k, f in self.facts.items()}
-
-
-@cache
-def threads() -> int:
-    """Cores that this process may use."""
-    return len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count() or 1
-
-
-class quiet_torch:  # noqa: N801
-    """A pool of threads with one torch thread each, while inside; torch's own setting is put back after."""
-
-    def __init__(self, device: torch.device) -> None:
-        self.pool: ThreadPoolExecutor | None = None
-        self.cpu = device.type == "cpu"
-
-    def __enter__(self) -> ThreadPoolExecutor | None:
-        if self.cpu:
-            # glibc gives back what is free beyond twice the largest block that it has seen freed (32 MiB at most): show
-            # it one, or every step on pictures faults its memory in again, a seventh of its time
-            torch.empty(31 << 20, dtype=torch.uint8)
-            self.before = torch.get_num_threads()
-            torch.set_num_threads(1)
-            self.pool = ThreadPoolExecutor(threads(), initializer=torch.set_num_threads, initargs=(1,))
-        return self.pool
-
-    def __exit__(self, *_: object) -> None:
-        if self.pool:
-            self.pool.shutdown()
-            torch.set_num_threads(self.before)
-            forget_memory()

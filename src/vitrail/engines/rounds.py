@@ -16,8 +16,9 @@ from vitrail.core.problems import Problem, VitrailError, nearest
 from vitrail.core.random import key
 from vitrail.core.rules import SGD, Adam, Rule
 from vitrail.core.task import Net, Task
-from vitrail.core.tensors import each, per_site, tensors
-from vitrail.engines.wire import Contract, Ledger, trace
+from vitrail.core.tensors import Params, each, per_site, tensors
+from vitrail.engines.wire import Contract, Ledger, Spec, guarded, trace
+from vitrail.protect.fixed import as_told, rounded
 from vitrail.protect.guards import AT_REST, Guards, sound
 
 AnyMethod = Method[Any, Any, Any, Any, Any]
@@ -77,6 +78,7 @@ class Moment(NamedTuple):
     state: Any  # stacked over sites, in the engine's order; overwritten by the next round
     facts: Facts
     present: Tensor
+    beside: Params = {}  # noqa: RUF012  what guards remember at the sites, stacked; overwritten by the next round
 
 
 class Rounds(ABC):
@@ -94,7 +96,10 @@ class Rounds(ABC):
         self.guards = guards
         self.task, self.method, self.names, self.training = training.applied(task, method), method, names, training
         self.stages = method.plan(training.rounds)
-        self.contracts: list[list[Contract]] = trace(self.task, method, training.rounds, len(names))
+        self.contracts: list[list[Contract]] = [
+            [guarded(c, ex, guards) for c, ex in zip(contracts, stage.exchanges, strict=True)]
+            for contracts, stage in zip(trace(self.task, method, training.rounds, len(names)), self.stages, strict=True)
+        ]
         self.ledger = Ledger(names)
         for contract in (c for stage in self.contracts for c in stage):
             self.ledger.declare(contract)
@@ -105,6 +110,7 @@ class Rounds(ABC):
         self.reports: Any = None  # with keep_reports: each site's own report of the last round
         self.outcasts: dict[str, str] = {}  # sites that are no longer asked, and why
         self.unusual: dict[str, int] = {}  # sites with a change far longer than the others', and in how many rounds
+        self.beside: Params = {}  # what guards remember at each site, [site, ...] by exchange and name
         self.news: list[dict[str, Any]] = []  # events that nobody has written down yet
         self._sizes = torch.full((len(names),), torch.nan, dtype=torch.double)  # of this exchange's changes
         self._before: dict[type[AnyExchange], Tensor] = {}  # of each kind of exchange, the last one's
@@ -129,13 +135,14 @@ class Rounds(ABC):
     def run(self, moment: Moment | None = None) -> Iterator[Moment]:
         """Every round after `moment` (or all), yielding the federation after each."""
         moment = moment or self.start()
+        self.beside = dict(moment.beside)
         for s, stage in enumerate(self.stages):
             if s < moment.stage:
                 continue
             state, coord = moment.state, moment.coord
             for r in range(moment.round, stage.rounds):
                 coord, facts, present = self.turn(s, r, coord, state)
-                moment = Moment(s, r + 1, coord, state, facts, present)
+                moment = Moment(s, r + 1, coord, state, facts, present, self.beside)
                 yield moment
             told = self.last_word(moment)
             self.ledger.enter(self.contracts[s][-1], "to site", None)
@@ -200,24 +207,33 @@ class Rounds(ABC):
         """What is held of some sites' reports, [site, ...], until all have answered: their total, where that is all
         that anybody will look at; else copies, since a report may lie in memory that is used again."""
         if ex.sees == "sum" and not self.keep_reports and not self.guards.needs_each(ex):
+            up = rounded(ex, up, len(self.names)) if self.guards.masks(ex) else up
             return each(lambda t: t.sum(0), up)
         return each(owned, up)
 
     def heard(self, ex: AnyExchange, coord: Any, parts: Sequence[tuple[Any, Any]], roster: Roster) -> tuple[Any, Facts]:
         """The one place where reports become what the coordinator sees. `parts`: (which sites, what `taken` holds)."""
         told = [part for _, part in parts]
-        if not bool(roster.present.any()):
+        if not bool(roster.present.any()) or not self.guards.opens(ex, roster.present):
             return coord, {}
         if self.guards.needs_each(ex):
             said = spread(parts, len(self.names))
             self.reports = said if self.keep_reports else None
-            total, facts = self.guards.total(ex, said, roster.present)
+            total, facts = self.guards.total(ex, said, roster.present, roster.seeds)
             coord, more = ex.merge(self.task, coord, total, roster)
             return coord, facts | more
         if self.keep_reports:
             self.reports = spread(parts, len(self.names))
             told = [each(lambda t: t.sum(0), part) for part in told] if ex.sees == "sum" else told
+        if self.guards.masks(ex) and not self.keep_reports:
+            return ex.merge(self.task, coord, as_told(_summed(told), self._reported(ex)), roster)
         return ex.merge(self.task, coord, _summed(told) if ex.sees == "sum" else self._stacked(parts), roster)
+
+    def _reported(self, ex: AnyExchange) -> Spec:
+        """Shapes and types of that exchange's reports."""
+        places = ((s, i) for s, stage in enumerate(self.stages) for i, one in enumerate(stage.exchanges) if one is ex)
+        s, i = next(places)
+        return self.contracts[s][i].up
 
     def _stacked(self, parts: Sequence[tuple[Any, Any]]) -> Any:
         return self.reports if self.keep_reports else spread(parts, len(self.names))

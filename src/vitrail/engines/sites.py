@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import accumulate
@@ -137,9 +137,20 @@ class Draw(NamedTuple):
 
 
 class Drawer:
-    """Draws from (seed, site, stage, round); knows nothing of engines or devices."""
+    """Draws from (seed, site, stage, round); knows nothing of engines or devices. A site with a secret of its own draws
+    from that in place of the seed: whoever knows its batches can rebuild rows from what it reports."""
 
-    def __init__(self, sites: Sites, batch: int, epochs: int, seed: int, units: int, lots: bool = False) -> None:
+    def __init__(
+        self,
+        sites: Sites,
+        batch: int,
+        epochs: int,
+        seed: int,
+        units: int,
+        lots: bool = False,
+        secrets: Mapping[str, str] | None = None,
+    ) -> None:
+        own = secrets or {}
         device = sites.x.device
         self.batch, self.epochs, self.units, self.lots = batch, epochs, units, lots
         self.like = sites.y
@@ -149,8 +160,9 @@ class Drawer:
             -(-n // batch) for n in sites.sizes
         ]  # batches of each site, never more than of the one before
         self.steps = [n * epochs for n in self.per_epoch]
-        self.site_keys = torch.tensor([key(seed, name) for name in sites.names], device=device)
-        self.noise_keys = torch.tensor([key(seed, name, "noise") for name in sites.names], device=device)
+        self.site_keys = torch.tensor([key(own.get(name, seed), name) for name in sites.names], device=device)
+        noise = [key(own.get(name, seed), name, "noise") for name in sites.names]
+        self.noise_keys = torch.tensor(noise, device=device)
         self.unit_keys = torch.tensor([key(seed, "units")], device=device)
         self.clock = torch.zeros(1, dtype=torch.int64, device=device)
 

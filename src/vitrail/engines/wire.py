@@ -17,6 +17,8 @@ from vitrail.core.facts import OWN, Facts
 from vitrail.core.problems import Problem, VitrailError
 from vitrail.core.task import Batch, Task
 from vitrail.core.tensors import each, tensors
+from vitrail.protect.fixed import ZERO, ZEROS
+from vitrail.protect.guards import Guards
 
 Direction = Literal["to site", "from site"]
 
@@ -51,11 +53,15 @@ class Contract(NamedTuple):
     ends: bool = True  # whether the stage ends with its word: every site is told once more
     consent: str = ""  # what a site agrees to show; it may refuse
     words: dict[str, str] = {}  # noqa: RUF012  sentence for each tensor, "to site/NAME" or "from site/NAME"
+    crosses: Spec | None = None  # what leaves under guards in place of `up`
+    read: str = ""  # what can be read of it under guards: "masked", "groups", "two servers"; else as `sees`
 
     def lines(self) -> list[Line]:
         out = []
-        sides: tuple[tuple[Direction, Spec], ...] = (("to site", self.down), ("from site", self.up))
+        leaves = self.up if self.crosses is None else self.crosses
+        sides: tuple[tuple[Direction, Spec], ...] = (("to site", self.down), ("from site", leaves))
         for direction, spec in sides:
+            seen = (self.read if direction == "from site" else "") or self.sees
             for name, (shape, dtype) in spec.items():
                 size = torch.empty(0, dtype=dtype).element_size()
                 count = int(torch.Size(shape).numel()) * size
@@ -63,13 +69,40 @@ class Contract(NamedTuple):
                 kind = str(dtype).removeprefix("torch.")
                 words = self.words.get(f"{direction}/{name}", "")
                 asks = bool(self.consent)
-                out.append(
-                    Line(self.stage, direction, name, shape, kind, count, times, self.sees, words=words, asks=asks)
-                )
+                out.append(Line(self.stage, direction, name, shape, kind, count, times, seen, words=words, asks=asks))
         return out
 
     def size(self, direction: Direction) -> int:
         return sum(line.bytes for line in self.lines() if line.direction == direction)
+
+
+def masked(contract: Contract, ex: AnyExchange) -> Contract:
+    """The same with what leaves under masks: numbers mod 2^64; beside what may be no number, whether it is; zeros."""
+    crosses: Spec = {k: (shape, torch.int64) for k, (shape, _) in contract.up.items()}
+    said = {}
+    for name in [k for k in crosses if k.split("/")[0] in ex.unsure]:
+        crosses[f"{name}?"] = crosses[name]
+        said[f"from site/{name}?"] = "where the numbers before are none, a 1"
+    if not crosses:  # nothing is reported
+        return contract
+    crosses[ZERO] = (ZEROS,), torch.int64
+    said[f"from site/{ZERO}"] = "zeros, to see whether the masks cancel"
+    return contract._replace(crosses=crosses, words=contract.words | said, read="masked")
+
+
+def guarded(contract: Contract, ex: AnyExchange, guards: Guards) -> Contract:
+    """The same with what crosses, and who can read it, where guards stand between a report and the wire."""
+    if guards.masks(ex):
+        return masked(contract, ex)
+    read = guards.sum if guards.needs_each(ex) and guards.sum != "one" else ""
+    up = guards.crosses(ex, contract.up)
+    if up == contract.up:
+        return contract._replace(read=read)
+    first, words = "from site/", dict(contract.words)
+    for name in (k for k in up if k not in contract.up):
+        said = contract.words.get(first + name.rpartition("/")[0], "")
+        words[first + name] = f"{said}; in fewer bytes" if said else ""
+    return contract._replace(crosses=up, words=words, read=read)
 
 
 def spec_of(message: Any) -> Spec:
@@ -108,9 +141,12 @@ class Rehearsal(NamedTuple):
     last: Any  # the word that ends it
 
 
-def rehearse(task: Task, method: Method[Any, Any, Any, Any, Any], rounds: int, sites: int = 1) -> Iterator[Rehearsal]:
-    """One round of every stage on rows of zeros; how many `sites` matters only where messages grow with them."""
-    some, n = task.like, sites if method.grows else 1
+def rehearse(
+    task: Task, method: Method[Any, Any, Any, Any, Any], rounds: int, sites: int = 1, whole: bool = False
+) -> Iterator[Rehearsal]:
+    """One round of every stage on rows of zeros; how many `sites` matters only where messages grow with them, and one
+    is taken elsewhere, unless `whole`."""
+    some, n = task.like, sites if method.grows or whole else 1
     present = torch.ones(n, dtype=torch.bool, device=some.device)
     roster = Roster(("site",) * n, present, torch.arange(n, device=some.device), torch.tensor(1))
     state, coord = method.state(task, n), method.coord(task, n)

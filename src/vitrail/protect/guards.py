@@ -1,6 +1,6 @@
 """Guards between a report and its merge, the same for every method.
 
-    at the site        leave    the change is clipped to a length, then given noise
+    at the site        leave    the change is clipped to a length, then given noise, then made shorter to write
     at the coordinator sound    what cannot be a report is no report: its site is named and set aside
                        total    the sum; or, where a few may lie, n times a centre that they cannot move far
 
@@ -12,26 +12,34 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
 
 from vitrail.core.exchange import AnyExchange
 from vitrail.core.facts import OUTLYING, Fact, Facts
-from vitrail.core.tensors import filled, tensors
+from vitrail.core.tensors import Params, filled, tensors
+from vitrail.protect import squeeze
+from vitrail.protect.groups import GROUPS, groups_of, opened
 from vitrail.protect.reports import changes, counted, flat, lengths, with_changes
 from vitrail.protect.robust import FEWEST, Kind, apart, centre
+from vitrail.protect.two_servers import PLACES, chosen_by
 
 FAR = 1e4  # times as long as the model that was sent: no training moves so far
 Normals = Callable[[int], Tensor]  # so many for each site, [site, number]
+Sum = Literal["one", "groups", "two servers"]
 
 
 @dataclass(frozen=True)
 class Guards:
     clip: float | None = None  # the length that no change exceeds
-    noise: float = 0.0  # of the total: standard deviation, in clips
+    noise: float = 0.0  # that each site adds: standard deviation, in clips
     robust: Kind | None = None
+    sum: Sum = "one"  # whose totals are read: of all, of groups, of those that two servers choose
+    masked: bool = False  # totals are of numbers as they are under masks (protect/fixed.py)
+    least: int = 3  # sites in a total that is masked, of a group, or given noise: of fewer none is opened
+    compress: squeeze.Short | None = None
 
     @property
     def at_rest(self) -> bool:
@@ -41,8 +49,12 @@ class Guards:
         """Whether this exchange is theirs."""
         return not self.at_rest and ex.trains and not ex.consent
 
-    def leave(self, ex: AnyExchange, up: Any, normals: Normals, sites: int) -> Any:
-        """At the site, the last thing that is done to a report. The noise of a total is shared by `sites`."""
+    def masks(self, ex: AnyExchange) -> bool:
+        """Whether the reports of this exchange leave under masks."""
+        return self.masked and ex.sees == "sum" and not ex.consent
+
+    def leave(self, ex: AnyExchange, up: Any, normals: Normals) -> Any:
+        """At the site, the last thing that is done to the numbers of a report."""
         if self.clip is None or not self.guard(ex) or not changes(ex, up):
             return up
         by = counted(ex, up)
@@ -50,42 +62,114 @@ class Guards:
         size = per_unit.double().norm(dim=1, keepdim=True)
         rows = per_unit * (self.clip / size.clamp(min=1e-30)).clamp(max=1).to(per_unit)
         if self.noise:
-            rows = rows + normals(rows.shape[1]).to(rows) * (self.noise * self.clip / sites**0.5)
+            rows = rows + normals(rows.shape[1]).to(rows) * (self.noise * self.clip)
         return with_changes(ex, up, rows if by is None else rows * by[:, None])
+
+    def crosses(self, ex: AnyExchange, report: squeeze.Shapes) -> squeeze.Shapes:
+        """Names, shapes and types of what crosses in place of a report."""
+        return squeeze.crosses(ex, report, self.compress) if self.compress and self.guard(ex) else report
+
+    def memory(self, ex: AnyExchange, report: squeeze.Shapes, sites: int, like: Tensor) -> Params:
+        """What sites remember of their reports from one to the next, at first."""
+        return squeeze.memory(ex, report, self.compress, sites, like) if self.compress and self.guard(ex) else {}
+
+    def written(self, ex: AnyExchange, up: Any, kept: Params) -> tuple[Any, Params, Params]:
+        """At the site: the report as it will be read, as it crosses, and what is remembered."""
+        if not self.compress or not self.guard(ex):
+            return up, {}, {}
+        crossed, after = squeeze.shortened(up, kept, self.compress)
+        return squeeze.restored(up, crossed, self.compress), crossed, after
+
+    def read(self, ex: AnyExchange, up: Any, crossed: Params) -> Any:
+        """At the coordinator: what crossed, as a report in the shape of `up`."""
+        if not self.compress or not self.guard(ex):
+            return filled(up, crossed)
+        return squeeze.restored(up, crossed, self.compress)
 
     def needs_each(self, ex: AnyExchange) -> bool:
         """Whether reports must be held one by one until all have answered."""
-        return self.robust is not None and self.guard(ex) and ex.sees == "sum"
+        chooses = self.robust is not None or self.sum in ("groups", "two servers")
+        return chooses and self.guard(ex) and ex.sees == "sum"
 
-    def total(self, ex: AnyExchange, up: Any, here: Tensor) -> tuple[Any, Facts]:
+    def opens(self, ex: AnyExchange, here: Tensor) -> bool:
+        """Whether a total of those who are `here` may be read at all."""
+        minds = self.sum != "one" or self.masked or self.noise > 0
+        return not (minds and self.guard(ex)) or int(here.sum()) >= self.least
+
+    def total(self, ex: AnyExchange, up: Any, here: Tensor, seeds: Tensor) -> tuple[Any, Facts]:
         """At the coordinator, of reports [site, ...] of which those `here` are reports: their total, of which a few
-        liars decide little, and how far off each lay."""
-        n, by = int(here.sum()), counted(ex, up)
-        added = {k: v[here].sum(0) for k, v in tensors(up)}
+        liars decide little, and how far off each lay. `seeds` [site]: from the sites' names."""
         far = torch.full((len(here),), torch.nan, dtype=torch.double, device=here.device)
-        if self.robust is None or n < FEWEST:
+        parts = torch.eye(len(here), dtype=torch.bool, device=here.device)[here]  # [part, site]: whose totals are read
+        if self.sum == "groups":
+            parts = opened(groups_of(seeds, self.least), here, self.least)
+            here = parts.any(0)
+        added = {k: v[here].sum(0) for k, v in tensors(up)}
+        fewest = FEWEST if self.sum == "one" else GROUPS
+        if len(parts) < fewest:  # nobody can be outvoted: nothing is made of them where a sum would be trusted blindly
+            blind = self.sum != "one"
+            held = changes(ex, up) if blind else {}
+            added |= {k: torch.zeros_like(v[0]) for k, v in held.items()}
             return filled(_one(up), added), {"outlying": Fact(far, ("site",), OUTLYING, every=True)}
-        rows = flat(ex, up)[here]
-        weight = torch.ones_like(rows[:, 0]) if by is None else by[here]
-        rows = rows / weight[:, None].clamp(min=1e-12)
-        middle = centre(rows, self.robust)
-        far[here] = apart(rows, middle)
-        whole = with_changes(ex, up, middle * weight.sum())
-        held = changes(ex, up)
-        added |= {k: v for k, v in tensors(whole) if k in held}
+        by = counted(ex, up)
+        weight = torch.ones(len(here), dtype=far.dtype, device=far.device) if by is None else by.double()
+        each = flat(ex, up)
+        rows = torch.stack([each[part].sum(0) for part in parts])  # [part, number]
+        weights = torch.stack([weight[part].sum() for part in parts])
+        rows = rows / weights[:, None].to(rows).clamp(min=1e-12)
+        middle, off = self._middle(rows)
+        for part, how_far in zip(parts, off.tolist(), strict=True):
+            far[part] = how_far
+        whole = with_changes(ex, up, middle * weights.sum().to(middle))
+        added |= {k: v for k, v in tensors(whole) if k in changes(ex, up)}
         return filled(_one(up), added), {"outlying": Fact(far, ("site",), OUTLYING, every=True)}
+
+    def _middle(self, rows: Tensor) -> tuple[Tensor, Tensor]:
+        """[part, number] -> their centre [number], and how far each is from it."""
+        if self.sum != "two servers":
+            middle = centre(rows, self.robust or "median")
+            return middle, apart(rows, middle)
+        assert self.clip is not None
+        step = self.clip / 2.0**PLACES
+        exact = (rows.double() / step).round() * step
+        products = (exact @ exact.T).cpu().numpy()
+        chosen = chosen_by(products, exact.isfinite().all(1).cpu().numpy(), self.clip)
+        middle = exact[chosen].mean(0) if chosen else torch.zeros_like(exact[0])
+        return middle.to(rows), apart(exact, middle)
 
     def clashes(self, title: str, reports: Sequence[tuple[AnyExchange, Any]], sites: int) -> list[tuple[str, str]]:
         """(key, why not) for a method of that title, whose exchanges report like this, and so many sites."""
         out, trained = [], [(ex, up) for ex, up in reports if ex.trains and not ex.consent and changes(ex, up)]
-        if self.robust and any(ex.sees == "each" for ex, _ in trained):
-            out.append(("robust", f"{title} looks at each report itself, and makes no total of them"))
-        if self.robust and any(counted(ex, up) is None for ex, up in trained if ex.sees == "sum"):
-            out.append(("robust", f"with {title} each site reports on another part of what is shared"))
-        if self.robust and sites < FEWEST:
+        key = "robust" if self.robust and self.sum == "one" else "sum"
+        chooses = self.robust is not None or self.sum in ("groups", "two servers")
+        each = any(ex.sees == "each" for ex, _ in trained)
+        if chooses and each:
+            out.append((key, f"{title} looks at each report itself, and makes no total of them"))
+        if chooses and any(counted(ex, up) is None for ex, up in trained if ex.sees == "sum"):
+            out.append((key, f"with {title} each site reports on another part of what is shared"))
+        if self.robust and self.sum == "one" and not self.masked and sites < FEWEST:
             out.append(("robust", f"of fewer than {FEWEST} sites nobody can say who lies, and there are {sites}"))
+        if self.sum == "groups" and sites < GROUPS * self.least:
+            why = f"{GROUPS} groups of {self.least} are the fewest of which one can be outvoted"
+            out.append(("sum", f"{why}, and there are {sites} sites"))
+        if self.sum == "groups" and self.robust == "multikrum" and sites < FEWEST * self.least:
+            out.append(("robust", f"of fewer than {FEWEST} groups Multi-Krum can choose none"))
+        if self.sum == "two servers" and self.robust not in (None, "multikrum"):
+            out.append(("robust", "two servers open the distances between reports, and can only choose by Multi-Krum"))
+        if self.sum == "two servers" and self.clip is None:
+            out.append(("sum", "two servers count in parts of a length that no change exceeds: it needs clip"))
+        if self.sum == "two servers" and sites < self.least:
+            out.append(("least", f"no total of fewer than {self.least} is opened, and there are {sites} sites"))
+        if self.compress and (self.masked or self.sum != "one"):
+            out.append(("compress", "numbers under masks or in shares cannot be shortened, each by its own measure"))
         if self.noise and self.clip is None:
             out.append(("sites", "noise is measured against a length that no change exceeds: it needs clip"))
+        if self.noise and each:
+            out.append(("sites", f"{title} looks at each report itself, and noise for sites is that of a total"))
+        if self.noise and chooses:
+            out.append(("sites", "the noise is measured for a sum, and not for a centre"))
+        if self.noise and sites < self.least:
+            out.append(("least", f"no total of fewer than {self.least} is opened, and there are {sites} sites"))
         return out
 
 

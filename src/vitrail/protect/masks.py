@@ -36,15 +36,13 @@ from numpy.typing import NDArray
 
 from vitrail.core.disk import private_folder, write_atomically
 from vitrail.core.problems import Problem, VitrailError
+from vitrail.protect.fixed import ZERO, ZEROS, places
 
 LEAST = 3  # sites in a sum: of two, each knows the other's part
-BITS = 62  # that hold all sites at their clip, with one for the sign
-ZEROS = 4  # numbers that are summed to see whether the masks cancel
 DRAWN, SAID = "drawn.json", "said.npz"  # in a site's folder of one sum
 
 Values = dict[str, NDArray[np.float64]]
 Masked = dict[str, NDArray[np.uint64]]
-ZERO = "zeros"  # beside the values' names
 
 
 class Offer(NamedTuple):
@@ -62,9 +60,10 @@ class Terms:
     shapes: Mapping[str, tuple[int, ...]]
     clip: Mapping[str, float]  # of one site's values, by name
     most: int
+    least: int = LEAST
 
     def places(self, name: str) -> int:
-        return BITS - math.ceil(math.log2(self.most * self.clip[name]))
+        return places(self.most, self.clip[name])
 
     def text(self, site: str, key: bytes) -> bytes:
         """What a site signs of its key."""
@@ -112,13 +111,13 @@ class Adder:
             with np.load(self.folder / SAID, allow_pickle=False) as kept:
                 if bytes(kept["roster"]).hex() != roster:
                     what = "this site has added its numbers to the sum of another list of sites."
-                    raise _refusal(
+                    raise refusal(
                         self.site, f"{what} The difference of two such sums would tell what a single site has."
                     )
                 return self.terms.apart(kept["said"])
         if known is None or "private" not in known:
-            raise _refusal(self.site, "no key was drawn for this sum.")
-        problems = [*self._wrong_list(offers, bytes.fromhex(known["public"])), *self._wrong_values(values)]
+            raise refusal(self.site, "no key was drawn for this sum.")
+        problems = [*self._wrong_list(offers, bytes.fromhex(known["public"])), *wrong_values(self.terms, values)]
         if problems:
             raise VitrailError(TITLE, problems)
         for other, offer in offers.items():
@@ -142,25 +141,13 @@ class Adder:
             out.append(Problem("keys", "two sites have the same key.", "Nothing was sent."))
         return out
 
-    def _wrong_values(self, values: Mapping[str, NDArray[np.float64]]) -> list[Problem]:
-        out = []
-        for name in sorted(values.keys() | self.terms.shapes.keys()):
-            found, shape = values.get(name), self.terms.shapes.get(name)
-            if found is None or shape is None or np.shape(found) != shape:
-                what = f"agreed as {shape}, and here is {None if found is None else np.shape(found)}."
-                out.append(Problem(name, what))
-            elif not np.isfinite(found).all() or np.abs(found).max(initial=0.0) > self.terms.clip[name]:
-                what = f"a value is larger than the agreed {self.terms.clip[name]:g}, or no number."
-                out.append(Problem(name, what, "It would wrap round and spoil the sum: nothing was sent."))
-        return out
-
     def _mask(self, own: X25519PrivateKey, offers: Mapping[str, Offer], roster: str) -> NDArray[np.uint64]:
         total = np.zeros(sum(map(math.prod, self.terms.summed().values())), dtype=np.uint64)
         for other in sorted(offers.keys() - {self.site}):
             try:
                 secret = own.exchange(X25519PublicKey.from_public_bytes(offers[other].key))
             except ValueError:  # not 32 bytes, or a point that gives every partner the same secret
-                raise _refusal(other, "expected a public key of 32 bytes.") from None
+                raise refusal(other, "expected a public key of 32 bytes.") from None
             pair = "\0".join(("vitrail masks 1", self.terms.about, roster, *sorted((self.site, other)))).encode()
             stream = draw(HKDF(hashes.SHA256(), 32, None, pair).derive(secret), len(total))
             total = total + stream if self.site < other else total - stream
@@ -182,6 +169,20 @@ class Adder:
         write_atomically(self.folder / DRAWN, json.dumps(kept), private=True)
 
 
+def wrong_values(terms: Terms, values: Mapping[str, NDArray[np.float64]]) -> list[Problem]:
+    """All that cannot be summed: other names or shapes, no number, or beyond the clip."""
+    out = []
+    for name in sorted(values.keys() | terms.shapes.keys()):
+        found, shape = values.get(name), terms.shapes.get(name)
+        if found is None or shape is None or np.shape(found) != shape:
+            what = f"agreed as {shape}, and here is {None if found is None else np.shape(found)}."
+            out.append(Problem(name, what))
+        elif not np.isfinite(found).all() or np.abs(found).max(initial=0.0) > terms.clip[name]:
+            what = f"a value is larger than the agreed {terms.clip[name]:g}, or no number."
+            out.append(Problem(name, what, "It would wrap round and spoil the sum: nothing was sent."))
+    return out
+
+
 def draw(key: bytes, count: int) -> NDArray[np.uint64]:
     """Uniform numbers mod 2^64."""
     stream = Cipher(algorithms.ChaCha20(key, bytes(16)), None).encryptor()
@@ -197,22 +198,22 @@ def roster_of(offers: Mapping[str, Offer]) -> str:
 def open_sum(reports: Mapping[str, Mapping[str, NDArray[np.uint64]]], terms: Terms) -> Values:
     """What the values of all sites in the list add up to; all of them, or nothing is opened."""
     if len(reports) < LEAST:
-        raise _refusal("sites", f"{len(reports)} reports came, and {LEAST} are needed.")
+        raise refusal("sites", f"{len(reports)} reports came, and {LEAST} are needed.")
     flat = np.zeros(sum(map(math.prod, terms.summed().values())), dtype=np.uint64)
     for site, said in reports.items():
         told = {k: (v.shape, v.dtype) for k, v in said.items()}
         if told != {k: (shape, np.dtype(np.uint64)) for k, shape in terms.summed().items()}:
-            raise _refusal(site, "its report has other names or shapes than were agreed on.")
+            raise refusal(site, "its report has other names or shapes than were agreed on.")
         flat += np.concatenate([np.ravel(said[k]) for k in terms.summed()])
     total = terms.apart(flat)
     if total.pop(ZERO).any():
         what = "the masks do not cancel: a report is missing or was changed, or sites were told different keys."
-        raise _refusal("sum", what)
+        raise refusal("sum", what)
     return {k: v.view(np.int64) / 2.0 ** terms.places(k) for k, v in total.items()}
 
 
 TITLE = "a masked sum was refused"
 
 
-def _refusal(where: str, what: str) -> VitrailError:
+def refusal(where: str, what: str) -> VitrailError:
     return VitrailError(TITLE, [Problem(where, what, "Nothing was opened.")])

@@ -15,9 +15,14 @@ from vitrail.core.exchange import AnyExchange
 from vitrail.core.tensors import filled, tensors
 
 
+def is_change(ex: AnyExchange, name: str) -> bool:
+    """Whether the tensor of that name says a change."""
+    return name.split("/")[0] not in ex.counts and name not in ex.unsure
+
+
 def changes(ex: AnyExchange, up: Any) -> dict[str, Tensor]:
     """The tensors of a report that say a change, by name."""
-    return {k: v for k, v in tensors(up) if k.split("/")[0] not in ex.counts and k not in ex.unsure}
+    return {k: v for k, v in tensors(up) if is_change(ex, k)}
 
 
 def counted(ex: AnyExchange, up: Any) -> Tensor | None:

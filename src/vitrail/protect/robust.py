@@ -44,8 +44,12 @@ def centre(rows: Tensor, kind: Kind) -> Tensor:
 
 def krum(rows: Tensor, f: int) -> Tensor:
     """[report]: how far the n - f - 2 nearest others are, squared and added up."""
-    square: Tensor = torch.cdist(rows.double(), rows.double()).square()
-    return square.sort(1).values[:, 1 : max(2, len(rows) - f - 1)].sum(1)
+    return krum_of(torch.cdist(rows.double(), rows.double()).square(), f)
+
+
+def krum_of(square: Tensor, f: int) -> Tensor:
+    """The same from [report, report] distances, squared."""
+    return square.sort(1).values[:, 1 : max(2, len(square) - f - 1)].sum(1)
 
 
 def apart(rows: Tensor, middle: Tensor) -> Tensor:

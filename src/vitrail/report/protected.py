@@ -6,19 +6,34 @@ from typing import Any
 
 import numpy as np
 from markupsafe import Markup
+from scipy.stats import beta
 
 from vitrail.core.facts import OUTLYING
 from vitrail.report import draw
 from vitrail.report.words import listed, name, number, several
-from vitrail.runs.protection import Spent, spent_by
+from vitrail.runs.budgets import Spent, spent_after, spent_by
 from vitrail.runs.run import Run
 
 NAMED = 3.0  # times as far off as the median site, and furthest in most rounds: then a site is named
+HONEST = (0, 40)  # runs without a liar in which somebody is named all the same, of how many: benchmarks/attacks.py
 ROBUST = {
     "median": "the median of each number",
     "trimmed": "the mean of each number without its ends",
     "multikrum": "the mean of those reports that lie nearest to each other",
     "clipping": "a centre to which each report is pulled",
+}
+SUMS = {
+    "plain": "",
+    "masked": "The coordinator read the total of all reports in each round, and no single one.",
+    "groups": "Sites were put into groups, the same in every round; the coordinator read the total of each group, and "
+    "no single report. Of the groups’ means it took {}, which one group with a liar in it can hardly move.",
+    "two servers": "Each report was split between two servers, neither of which could read it. They found how far "
+    "apart reports lie, took those that lie nearest to each other, and opened the total of these.",
+}
+SHORT = {
+    "no": "",
+    "int8": "Each report crossed in whole numbers of one byte; what that loses was said in the next one.",
+    "rank": "Each matrix of a report crossed as two thin ones; what that loses was said in the next one.",
 }
 
 
@@ -32,8 +47,14 @@ def contents(run: Run) -> dict[str, Any]:
     rows = np.empty((0, len(run.sites))) if far is None else far.double().numpy()
     rows = rows[np.isfinite(rows).any(1)]
     named = outlying(rows)
+    said, several_names = run.study.protect, [run.sites[i] for i in named]
+    together = said.sum == "groups" and len(named) > 0
     return {
-        "how": ROBUST.get(run.study.protect.robust, ""),
+        "how": ROBUST.get(said.robust, "") if said.sum == "plain" else "",
+        "words": [
+            w for w in (SUMS[said.sum].format(ROBUST.get(said.robust, ROBUST["median"])), SHORT[said.compress]) if w
+        ],
+        "sure": sure() if len(rows) else "",
         "aside": [
             Markup("{} was set aside: {}. The others went on without it.").format(name(site), why)
             for site, why in run.info.get("outcasts", {}).items()
@@ -44,9 +65,11 @@ def contents(run: Run) -> dict[str, Any]:
             ).format(name(site), several(rounds, "round"))
             for site, rounds in run.info.get("unusual", {}).items()
         ],
-        "named": [_said(run.sites[i], rows[:, i], rows) for i in named],
+        "named": [_said(several_names, rows[:, named[0]], rows)]
+        if together
+        else [_said([run.sites[i]], rows[:, i], rows) for i in named],
         "figure": draw.twice(lambda width: _bars(run.sites, rows, named, width)) if len(rows) else "",
-        "budget": _budget(spent_by(run.study, run.method)),
+        "budget": _budget(run, spent_by(run.study, run.method)),
     }
 
 
@@ -59,25 +82,76 @@ def outlying(rows: np.ndarray) -> list[int]:
     return [int(i) for i in np.argsort(-middle, kind="stable") if middle[i] > NAMED and first[i] > 0.5]
 
 
-def _said(site: str, mine: np.ndarray, rows: np.ndarray) -> Markup:
+def sure() -> str:
+    """How often the rule names somebody although nobody lies."""
+    wrong, runs = HONEST
+    most = float(beta.ppf(0.95, wrong + 1, runs - wrong))
+    said = (
+        f"How sure that is: of {several(runs, 'run')} in which nobody lied, this rule named somebody all the same in "
+    )
+    return f"{said}{wrong}, so that it does so in at most {100 * most:.0f} of 100 such runs (with 95 % certainty)."
+
+
+def _said(sites: list[str], mine: np.ndarray, rows: np.ndarray) -> Markup:
     first = int((mine == np.nanmax(rows, 1)).sum())
-    told = "{} lay furthest from the centre of all reports in {} of {} rounds, in the median {} times as far as the "
-    told += "median site: it lies, or its rows differ much from the others’. Ask what it trained on."
-    return Markup(told).format(name(site), first, len(rows), number(float(np.nanmedian(mine)), 1))
+    one = len(sites) == 1
+    who = (
+        Markup("{}").format(name(sites[0]))
+        if one
+        else Markup("The group of {}").format(listed(list(map(name, sites)), 9))
+    )
+    told = (
+        "{} lay furthest from the centre of all {} in {} of {} rounds, in the median {} times as far as the median {}: "
+    )
+    told += (
+        "it lies, or its rows differ much from the others’. Ask what it trained on." if one else "one of them lies, or "
+    )
+    told += "" if one else "their rows differ much from the others’; which of them cannot be told from a total."
+    times = number(float(np.nanmedian(mine)), 1)
+    what = ("reports", "site") if one else ("groups", "group")
+    return Markup(told).format(who, what[0], first, len(rows), times, what[1])
 
 
-def _budget(spent: Spent | None) -> dict[str, Any] | None:
+def _budget(run: Run, spent: Spent | None) -> dict[str, Any] | None:
     if spent is None:
         return None
-    said = "Each row’s gradient was cut to a length of {} and noise of {} times that was added in every step; each "
-    said += "row was looked at {} times. By that no row changes the probability of anything that follows from the "
-    said += "reports by more than a factor e to the {} (epsilon), but for a chance of {} (delta)."
+    if spent.of == "row":
+        said = "Each row’s gradient was cut to a length of {} and noise of {} times that was added in every step; each "
+        said += "row was looked at {} times. By that no row changes the probability of anything that follows from the "
+        said += "reports by more than a factor e to the {} (epsilon), but for a chance of {} (delta)."
+    else:
+        said = "Each site’s change was cut to a length of {}, and the sites together added noise of at least {} times "
+        said += "that to the total, in {} rounds. By that no site changes the probability of anything that follows "
+        said += "from the totals by more than a factor e to the {} (epsilon), but for a chance of {} (delta)."
     numbers = number(spent.clip, 2), number(spent.noise, 2), spent.looks, number(spent.epsilon, 2), f"{spent.delta:g}"
+    took = run.info.get("took_part", {})
+    rounds = max([1, *took.values()])
+    path = [(r, spent_after(run.study, run.method, r)) for r in sorted({round(rounds * k / 40) for k in range(41)})]
     return {
+        "of": spent.of,
         "said": Markup(said).format(*numbers),
         "covers": listed([Markup.escape(c) for c in spent.covers], 9),
         "leaves_out": listed([Markup.escape(c) for c in spent.leaves_out], 9),
+        "sites": [(site, n, number(spent_after(run.study, run.method, n), 2)) for site, n in took.items()],
+        "figure": draw.twice(lambda width: _spending(path, width)),
     }
+
+
+def _spending(path: list[tuple[int, float]], width: int) -> Markup:
+    """Epsilon against rounds."""
+    left, right, top, bottom = 44.0, width - 20.0, draw.ABOVE, draw.ABOVE + 130.0
+    x = draw.Scale(0.0, float(max(1, path[-1][0])), left, right)
+    y = draw.Scale(0.0, max(e for _, e in path) * 1.1 or 1.0, bottom, top)
+    marks = [(v, number(v, 1)) for v in draw.ticks(0.0, max(e for _, e in path), 4)]
+    parts = [draw.text(0, top - 10, "epsilon spent", "axis"), *draw.axis_left(x, y, marks)]
+    curve = draw.path([(x(float(r)), y(e)) for r, e in path], kind="line")
+    parts.append(draw.tag("g", curve, class_="verdict calm strong"))
+    for r in (path[0][0], path[-1][0]):
+        parts.append(draw.text(x(float(r)), bottom + 16, str(r), "tick", "middle"))
+    parts.append(draw.text((left + right) / 2, bottom + 16, "rounds in which a site took part", "axis", "middle"))
+    first, middle, last = (e for _, e in (path[0], path[len(path) // 2], path[-1]))
+    said = f"Epsilon {first:.2f} before the first round, {middle:.2f} half-way, {last:.2f} at the end."
+    return draw.plot(width, bottom + 26, "What of the privacy budget is spent after how many rounds", said, parts)
 
 
 def _bars(sites: list[str], rows: np.ndarray, named: list[int], width: int) -> Markup:
@@ -95,9 +169,9 @@ def _bars(sites: list[str], rows: np.ndarray, named: list[int], width: int) -> M
     for k, i in enumerate(order):
         y, words = top + step * (k + 0.5), f"{sites[i]}: {middle[i]:.1f} ({low[i]:.1f} to {high[i]:.1f})"
         said.append(words)
-        kind = "verdict loss" if int(i) in named else "verdict"
+        kind = "verdict loss" if int(i) in named else "verdict calm"
         dot = draw.tag("circle", draw.tip(words), cx=x(float(middle[i])), cy=y, r=4, class_="dot")
-        line = draw.path([(x(float(low[i])), y), (x(float(high[i])), y)], kind="line")
+        line = draw.path([(x(float(low[i])), y), (x(float(high[i])), y)], kind="interval")
         parts.append(draw.tag("g", line, dot, class_=kind))
         parts.append(draw.text(left - 10, y + 4, sites[i][:18], "label", "end"))
     return draw.plot(

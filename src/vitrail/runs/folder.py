@@ -40,6 +40,7 @@ from vitrail.core.tensors import filled, tensors
 from vitrail.engines.rounds import Moment
 
 UPDATES = Path("coordinator") / "updates"
+BESIDE = "beside"  # before the names of what guards remember at a site, in the file of its state
 
 
 def site_folder(name: str) -> str:
@@ -59,6 +60,11 @@ def save_tensors(path: Path, named: dict[str, Tensor], words: dict[str, str] | N
     with temporary.open("rb") as file:
         os.fsync(file.fileno())
     os.replace(temporary, path)
+
+
+def beside_in(kept: dict[str, Tensor]) -> dict[str, Tensor]:
+    """Of what is kept as a site's state, what guards remember there."""
+    return {k.removeprefix(f"{BESIDE}/"): v for k, v in kept.items() if k.startswith(f"{BESIDE}/")}
 
 
 def save_facts(path: Path, facts: Facts) -> None:
@@ -150,11 +156,11 @@ class Folder:
         tag = f"{moment.stage}-{moment.round:06d}"
         save_tensors(self.path / "coordinator" / f"{tag}.safetensors", dict(tensors(moment.coord)))
         save_facts(self.path / "coordinator" / f"paths-{tag}.safetensors", paths)
-        flat = dict(tensors(moment.state))
+        flat = dict(tensors(moment.state)) | {f"{BESIDE}/{k}": v for k, v in moment.beside.items()}
         for i, name in enumerate(names if flat else ()):  # sites on other machines keep their own
             place = self.path / "sites" / site_folder(name) / f"state-{tag}.safetensors"
             save_tensors(place, {k: v[i] for k, v in flat.items()})
-        at = {"stage": moment.stage, "round": moment.round, **extra}
+        at = {"stage": moment.stage, "round": moment.round, "beside": bool(moment.beside), **extra}
         write_atomically(self.path / "checkpoint.json", json.dumps(at))
         for old in [
             *self.path.glob("coordinator/*.safetensors"),
@@ -183,7 +189,7 @@ class Folder:
         tag = f"{at['stage']}-{at['round']:06d}"
         coord = load_file(self.path / "coordinator" / f"{tag}.safetensors")
         start = shape_at(at["stage"])
-        kept = names if any(True for _ in tensors(start.state)) else ()
+        kept = names if at.get("beside") or any(True for _ in tensors(start.state)) else ()
         sites = [load_file(self.path / "sites" / site_folder(n) / f"state-{tag}.safetensors") for n in kept]
         state = {k: torch.stack([s[k] for s in sites]) for k in sites[0]} if sites else {}
         moment = start._replace(
@@ -191,6 +197,7 @@ class Folder:
             round=at["round"],
             coord=filled(start.coord, coord),
             state=filled(start.state, state),
+            beside=beside_in(state),
         )
         return moment, at, load_facts(self.path / "coordinator" / f"paths-{tag}.safetensors")
 

@@ -17,8 +17,9 @@ from vitrail.core.losses import Doubts
 from vitrail.core.metrics import chance, few_rows, rarest, score_all, score_doubt
 from vitrail.core.tensors import each, tensors
 from vitrail.data.encode import Encoder, SiteData
-from vitrail.engines.local import Engine, threads
+from vitrail.engines.local import Engine
 from vitrail.engines.rounds import Moment
+from vitrail.engines.threads import threads
 from vitrail.runs.screened import Ask
 from vitrail.runs.setup import COVERAGE, MAJORITY
 from vitrail.study import Study

@@ -1,114 +1,99 @@
-"""What a study's [protect] comes to: guards for the engine, a task with noise in its steps, and what is refused."""
+"""What of a study's [protect] does not go together, with itself, the method, the network or the sites."""
 
 from __future__ import annotations
 
 from dataclasses import fields
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 
-from vitrail.core.exchange import Roster, Rows
+from vitrail.core.exchange import AnyExchange, Roster, Rows
 from vitrail.core.problems import Problem, VitrailError
 from vitrail.core.task import Batch, Task
 from vitrail.core.tensors import tensors
+from vitrail.data.encode import numeric
 from vitrail.engines.wire import rehearse, total
 from vitrail.methods import AnyMethod
-from vitrail.protect.budget import Budget, noise_for, spent
-from vitrail.protect.guards import Guards
+from vitrail.protect.reports import counted
 from vitrail.protect.rows import ByRow, Lots, PrivateTask
-from vitrail.study import Study
+from vitrail.runs.budgets import guards_of
+from vitrail.runs.masking import not_masked
+from vitrail.runs.noisy import without_range
+from vitrail.runs.setup import build_task
+from vitrail.study import Protect, Study
 
-NOT_YET = {"sum": ("masked", "groups", "two servers"), "sites": None, "compress": ("int8", "rank")}  # key -> values
 PROBE = 1e-9  # a row's gradient clipped to this length tells nothing
-
-
-class Spent(NamedTuple):
-    """The privacy budget of a run, for a page."""
-
-    epsilon: float
-    delta: float
-    noise: float  # z
-    clip: float
-    looks: int  # at each row, in the whole run
-    covers: tuple[str, ...]
-    leaves_out: tuple[str, ...]
-
-
-def guards_of(study: Study) -> Guards:
-    p = study.protect
-    return Guards(None if p.rows else p.clip, 0.0, None if p.robust == "no" else p.robust)
-
-
-def looks_of(study: Study, method: AnyMethod) -> int:
-    """How often each row is looked at: once an epoch in every round that trains."""
-    rounds = sum(
-        stage.rounds for stage in method.plan(study.training.rounds) if any(ex.trains for ex in stage.exchanges)
-    )
-    return rounds * study.training.epochs
-
-
-def private(task: Task, study: Study, method: AnyMethod) -> Task:
-    """The same with clipped gradients and noise, where the study says so."""
-    if study.protect.rows is None:
-        return task
-    budget = Budget(study.protect.rows.epsilon, study.protect.rows.delta)
-    noise = noise_for(budget, looks_of(study, method))
-    given = {f.name: getattr(task, f.name) for f in fields(Task)}
-    return PrivateTask(**given, clip=study.protect.clip or 1.0, noise=noise)
-
-
-def spent_by(study: Study, method: AnyMethod) -> Spent | None:
-    if study.protect.rows is None:
-        return None
-    looks, delta, clip = looks_of(study, method), study.protect.rows.delta, study.protect.clip or 1.0
-    noise = noise_for(Budget(study.protect.rows.epsilon, delta), looks)
-    covers = ("the reports of every round, and the models that are made of them",)
-    out = ["how many rows a site has", "its scores, which are counted on rows that are held out"]
-    if study.standardise != "none":
-        out.append("the means and spreads by which columns are standardised")
-    out.append("what sites publish of their columns before the first round, where they agree to")
-    return Spent(spent(noise, looks, delta), delta, noise, clip, looks, covers, tuple(out))
 
 
 def check_protection(study: Study, method: AnyMethod, sizes: dict[str, int]) -> None:
     """All that does not go together, before the first round. `sizes`: training rows of each site."""
-    p, found = study.protect, list[tuple[str, str, str]]()
-    for key, values in NOT_YET.items():
-        said = getattr(p, key)
-        if said in values if values else said is not None:
-            found.append((key, "this is not built yet", "Leave it out."))
-    few = [name for name, rows in sizes.items() if rows < p.rows_least]
-    found += [
-        (
-            "rows_least",
-            f"{name} has {sizes[name]} training rows, and {p.rows_least} are asked for",
-            "Leave that site out.",
-        )
-        for name in few
-    ]
-    if not method.federated and p.robust != "no":
-        found.append(("robust", f"{method.title} makes no total of reports", 'Write robust = "no".'))
-    elif p.robust != "no":
-        from vitrail.runs.setup import build_task
-
-        plain = build_task(study.with_changes(protect={"rows": None}), method, 0)
-        reports = [(turn.exchange, turn.up) for t in rehearse(plain, method, 1) for turn in t.turns]
-        clashes = guards_of(study).clashes(method.title, reports, len(sizes))
-        found += [(key, why, "Leave it out, or choose another method.") for key, why in clashes]
-    if p.rows is not None:
-        found += [("rows", why, hint) for why, hint in _not_private(study, method)]
+    found = clashes_of(study, method, sizes)
     if found:
         problems = [Problem(f"protect.{key}", f"{why}.", hint) for key, why, hint in dict.fromkeys(found)]
         raise VitrailError("this cannot be protected so", problems)
 
 
-def _not_private(study: Study, method: AnyMethod) -> list[tuple[str, str]]:
-    from vitrail.runs.setup import build_task
+def clashes_of(study: Study, method: AnyMethod, sizes: dict[str, int]) -> list[tuple[str, str, str]]:
+    """(key, why not, what to do)"""
+    p, usual, found = study.protect, Protect(), list[tuple[str, str, str]]()
+    for name, rows in sizes.items():
+        if rows < p.rows_least:
+            why = f"{name} has {rows} training rows, and {p.rows_least} are asked for"
+            found.append(("rows_least", why, "Leave that site out."))
+    asked = [key for key in ("sum", "robust", "sites", "compress") if getattr(p, key) != getattr(usual, key)]
+    if not method.federated:
+        asked = [key for key in asked if getattr(p, key) != "masked"]  # said below, where masks are
+        found += [(key, f"{method.title} makes no total of reports", "Leave it out.") for key in asked]
+    elif asked:
+        found += _not_guarded(study, method, len(sizes))
+    if p.sum == "masked":
+        found += [("sum", why, hint) for why, hint in not_masked(study, method, len(sizes))]
+    if p.rows is not None:
+        found += [("rows", why, hint) for why, hint in _not_private(study, method)]
+    return found
 
+
+def _not_guarded(study: Study, method: AnyMethod, sites: int) -> list[tuple[str, str, str]]:
+    p, out = study.protect, list[tuple[str, str, str]]()
+    plain = build_task(study.with_changes(protect={"rows": None, "sites": None}), method, 0)
+    turns = [turn for t in rehearse(plain, method, 1) for turn in t.turns]
+    guards = guards_of(study)
+    found = guards.clashes(method.title, [(turn.exchange, turn.up) for turn in turns], sites)
+    if p.rows and p.sum == "two servers":
+        found = [(key, why) for key, why in found if "needs clip" not in why]
+        why = "with rows, clip is the length of one row's gradient, and two servers need that of a report"
+        out.append(("sum", why, "Leave one of the two out."))
+    if p.rows and p.sites:
+        found = [(key, why) for key, why in found if "needs clip" not in why]
+        why = "with rows, clip is the length of one row's gradient, and noise for sites needs that of a report"
+        out.append(("sites", why, "Leave one of the two out."))
+    out += [(key, why, "Leave it out, or choose another method.") for key, why in found]
+    if p.sites:
+        silent = [turn.exchange for turn in turns if not turn.exchange.trains and not turn.exchange.consent]
+        if any(True for ex in silent for turn in turns if turn.exchange is ex for _ in tensors(turn.up)):
+            why = f"{method.title} also asks for what no training made, which is given no noise"
+            out.append(("sites", why, "Choose another method, as fedavg."))
+        if unequal(plain, method):
+            why = f"with {method.title} some sites count more than others, and noise is measured for sites that do not"
+            out.append(("sites", why, "Let every site count the same."))
+    return out
+
+
+def unequal(task: Task, method: AnyMethod) -> bool:
+    """Whether a site with more rows counts more: tried out, with sites of which one has ten times as many."""
+    said = _reports(task, method, 1, more=10)
+    return said is None or any(len(set(v.reshape(len(v), -1)[:, 0].tolist())) > 1 for v in said[1].values())
+
+
+def _not_private(study: Study, method: AnyMethod) -> list[tuple[str, str]]:
     out = []
-    if study.target.kind == "classes" and study.training.class_weights != "none":
-        why = "the weights of classes are counted from all rows, so that one row changes what others weigh"
-        out.append((why, 'Write class_weights = "none" under [training].'))
+    if study.standardise == "global" and numeric(study):
+        why = "columns are standardised by sums over all sites, which are said without noise"
+        out.append((why, 'Write standardise = "local" or "none".'))
+    elif study.standardise == "local" and (open_ended := without_range(study)):
+        shown = ", ".join(open_ended[:5]) + (f" and {len(open_ended) - 5} more" if len(open_ended) > 5 else "")
+        why = f"means are counted under noise, and of {shown} nobody agreed how large a value can be"
+        out.append((why, 'Write a range for each, or standardise = "none".'))
     plain = build_task(study.with_changes(protect={"rows": None}), method, 0)
     if not isinstance(plain.net, ByRow):
         out.append(("this network does not know how long the gradient of each row is", "Use an MLP or a linear model."))
@@ -128,14 +113,15 @@ def tells_rows(task: Task, method: AnyMethod) -> list[str]:
     said = [_reports(blind, method, seed) for seed in (1, 2)]
     if None in said:
         return ["a gradient of its own"]
-    one, other = said
-    assert one is not None
-    assert other is not None
+    one, other = (told[0] for told in said if told is not None)
     return sorted({k for k, v in one.items() if not torch.allclose(v, other[k], atol=1e-5, rtol=1e-5, equal_nan=True)})
 
 
-def _reports(task: Task, method: AnyMethod, seed: int, sites: int = 2, rows: int = 12) -> dict[str, Any] | None:
-    """One round of every stage on made-up rows; None where a method takes a gradient by a way that noise does not."""
+def _reports(
+    task: Task, method: AnyMethod, seed: int, sites: int = 2, rows: int = 12, more: int = 1
+) -> tuple[dict[str, Any], dict[str, Any]] | None:
+    """One round of every stage on made-up rows: what sites report, and how much of it counts; None where a method takes
+    a gradient by a way that noise does not. The first site says that it has `more` times as many rows."""
     some, g = task.like, torch.Generator().manual_seed(seed)
     x = torch.randn(sites, rows, *task.net.shape, generator=g).to(some)
     y = torch.nn.functional.one_hot(torch.randint(task.net.outputs, (sites, rows), generator=g), task.net.outputs)
@@ -145,9 +131,11 @@ def _reports(task: Task, method: AnyMethod, seed: int, sites: int = 2, rows: int
     batch = Batch(x, y, torch.ones(sites, rows, 1).to(some), at=at, lots=lots)
     everyone = torch.ones(sites, dtype=torch.bool)
     roster = Roster(tuple("ab"), everyone, torch.arange(sites), torch.tensor(1))
-    held = Rows(some.new_full((sites,), rows), batch if method.aside() else None, lambda: iter((batch,)), batch)
+    total_rows = some.new_full((sites,), rows)
+    total_rows[0] *= more
+    held = Rows(total_rows, batch if method.aside() else None, lambda: iter((batch,)), batch)
     state, coord = method.state(task, sites), method.coord(task, sites)
-    out: dict[str, Any] = {}
+    out, counts = dict[str, Any](), dict[str, Any]()
     try:
         for stage in method.plan(1):
             for i, ex in enumerate(stage.exchanges):
@@ -158,9 +146,15 @@ def _reports(task: Task, method: AnyMethod, seed: int, sites: int = 2, rows: int
                 state, up = ex.report(task, state, work, down, held, task.rule)
                 if not ex.consent:  # what a site shows, it has agreed to show
                     out |= {f"{stage.name} {i}, {k}": v.clone() for k, v in tensors(up)}
+                    counts |= _counts(f"{stage.name} {i}", ex, up)
                 coord, _ = ex.merge(task, coord, total(up) if ex.sees == "sum" else up, roster)
             last = stage.last.send(task, coord, roster)
             state = stage.last.settle(task, state, last)
     except (NotImplementedError, AssertionError):
         return None
-    return out
+    return out, counts
+
+
+def _counts(name: str, ex: AnyExchange, up: Any) -> dict[str, Any]:
+    by = counted(ex, up) if ex.trains else None
+    return {} if by is None else {name: by.clone()}

@@ -23,9 +23,10 @@ from vitrail.core.tensors import each, tensors
 from vitrail.data.encode import SiteData, class_weights, columns, numeric
 from vitrail.engines.rounds import Training
 from vitrail.engines.sites import Sites, gather_sites
-from vitrail.engines.wire import Line, beside_of, meanings, trace
+from vitrail.engines.wire import Contract, Line, beside_of, guarded, meanings, trace
 from vitrail.methods import AnyMethod
 from vitrail.nets import MLP, Module
+from vitrail.runs.budgets import guards_of
 from vitrail.runs.screened import screen_lines
 from vitrail.study import Study
 
@@ -79,8 +80,8 @@ def check_trainable(wanted: Iterable[tuple[Study, AnyMethod]]) -> None:
 
 def unguarded(study: Study) -> list[Problem]:
     """Why many federations in one stack would not be what the study says: they know no guards."""
-    if study.protect == type(study.protect)():
-        return []
+    if study.with_changes(protect={"sum": "plain", "least": 3}).protect == type(study.protect)():
+        return []  # masks change no number; who could read which is no matter where all is on one machine
     return [Problem("protect", "runs in one stack are not guarded.", "Take [protect] out, or use vitrail run.")]
 
 
@@ -107,8 +108,8 @@ def wire_lines(study: Study, method: AnyMethod, keep_updates: bool = False, site
             for name, v in tensors(task.start)
         ]
     else:
-        for contract in (c for stage in trace(task, method, rounds, sites) for c in stage):
-            lines += [x._replace(seen="each") if keep_updates else x for x in contract.lines()]
+        for contract in guarded_contracts(study, method, trace(task, method, rounds, sites)):
+            lines += [x._replace(seen="each") if keep_updates and x.seen == "sum" else x for x in contract.lines()]
     lines += [Line("scores", "from site", m, (), "float64", 8, evaluations, "each") for m in study.metrics]
     for model in beside_of(task, method):
         names = [f"{m}, {model}" for m in study.metrics]
@@ -120,6 +121,13 @@ def wire_lines(study: Study, method: AnyMethod, keep_updates: bool = False, site
             size = 8 * math.prod(shape)
             lines.append(Line("scores", "from site", f"{name}, {COVERAGE}", shape, "float64", size, 1, "each"))
     return lines
+
+
+def guarded_contracts(study: Study, method: AnyMethod, traced: Sequence[Sequence[Contract]]) -> list[Contract]:
+    """One after the other, with what crosses under the study's guards."""
+    exchanges = [ex for stage in method.plan(study.training.rounds) for ex in stage.exchanges]
+    contracts, guards = [c for stage in traced for c in stage], guards_of(study)
+    return [guarded(c, ex, guards) for c, ex in zip(contracts, exchanges, strict=True)]
 
 
 def last_splits(task: Task) -> tuple[str, ...]:
@@ -233,7 +241,7 @@ def check_options(
         raise VitrailError("the run cannot start", problems)
 
 
-def check_keeping(task: Task, method: AnyMethod, out: object) -> None:
+def check_keeping(task: Task, method: AnyMethod, out: object, hidden: bool = False) -> None:
     """Reports are kept only where there are some, and where all sites' models are made of one that they make up."""
     ex, what = method.plan(1)[0].last, ""
     if method.pools_rows:
@@ -250,6 +258,9 @@ def check_keeping(task: Task, method: AnyMethod, out: object) -> None:
         if all(torch.equal(v, other[k]) for k, v in one.items()):
             what = "a site predicts with a model of its own, into which the shared one does not enter."
     problems = [Problem(f"method {method.title}", what, "Keep updates of one that shares a model.")] if what else []
+    if hidden:
+        what, hint = "under masks nobody sees a site's report.", 'Write sum = "plain" under [protect].'
+        problems.append(Problem("keep_updates", what, hint))
     if out is None:
         problems.append(Problem("keep_updates", "there is no folder to keep them in.", "Give one: out, or --out."))
     if problems:
@@ -282,7 +293,7 @@ def training_of(study: Study) -> Training:
 
 
 def training_rows(data: list[SiteData], study: Study, method: AnyMethod, device: str) -> Sites:
-    sites = gather_sites([(s.name, *_as_tensors(study, s.train_x, s.train_y, s.train_y)) for s in data])
+    sites = gather_sites([(s.name, *_as_tensors(study, s.train_x, s.train_y, s)) for s in data])
     if method.pools_rows:
         sites = sites.pooled(_row_weights(study, sites.y.argmax(1).numpy(), sites.y.argmax(1).numpy()))
     return sites.to(device)
@@ -292,22 +303,22 @@ def held_rows(data: list[SiteData], study: Study, method: AnyMethod, device: str
     """The hold-out rows, where an exchange of the method counts on them."""
     if not any(ex.holds_out for stage in method.plan(study.training.rounds) for ex in stage.exchanges):
         return None
-    return gather_sites([(s.name, *_as_tensors(study, s.test_x, s.test_y, s.train_y)) for s in data]).to(device)
+    return gather_sites([(s.name, *_as_tensors(study, s.test_x, s.test_y, s)) for s in data]).to(device)
 
 
-def _as_tensors(study: Study, x: Any, y: Any, trained: Any) -> tuple[Tensor, Tensor, Tensor]:
-    """Features, target and weights; the weights are those of the classes among the training rows."""
+def _as_tensors(study: Study, x: Any, y: Any, site: SiteData) -> tuple[Tensor, Tensor, Tensor]:
+    """Features, target and weights; the weights are those of the classes among the site's training rows."""
     target = torch.from_numpy(np.ascontiguousarray(y))
     number = study.target.kind == "number"
     target = target[:, None] if number else torch.nn.functional.one_hot(target.long(), len(study.target.levels))
     rows = torch.from_numpy(x)
-    return rows if study.images else rows.float(), target.float(), _row_weights(study, y, trained)
+    return rows if study.images else rows.float(), target.float(), _row_weights(study, y, site.train_y, site.counts)
 
 
-def _row_weights(study: Study, y: Any, trained: Any) -> Tensor:
+def _row_weights(study: Study, y: Any, trained: Any, counts: Any = None) -> Tensor:
     if study.target.kind == "number" or study.training.class_weights != "inverse":
         return torch.ones(len(y), 1)
-    by_class = class_weights(trained, len(study.target.levels))
+    by_class = class_weights(trained, len(study.target.levels), counts)
     return torch.from_numpy(by_class[y.astype(np.int64)]).float()[:, None]
 
 

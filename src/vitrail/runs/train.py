@@ -14,17 +14,20 @@ from torch import Tensor
 
 from vitrail.core.facts import ENDS, ROUND, Fact, Facts, in_order
 from vitrail.core.problems import Problem, VitrailError
+from vitrail.core.random import key
 from vitrail.core.tensors import tensors
-from vitrail.data.encode import Encoder, clean_sites, encode_sites
+from vitrail.data.encode import Encoder, clean_sites
 from vitrail.engines.local import Engine
 from vitrail.engines.rounds import Moment, Rounds
 from vitrail.engines.wire import Ledger
 from vitrail.methods import AnyMethod
+from vitrail.runs.budgets import guards_of, private, spent_after
 from vitrail.runs.features import as_rows
 from vitrail.runs.fit import read_shifts
 from vitrail.runs.folder import Folder, is_finished, versions, write_atomically
 from vitrail.runs.judge import Judge
-from vitrail.runs.protection import check_protection, guards_of, private
+from vitrail.runs.noisy import encoded, training_sizes
+from vitrail.runs.protection import check_protection
 from vitrail.runs.run import HISTORY, Run, pseudonyms_of, write_pseudonyms, write_run
 from vitrail.runs.screened import (
     REFUSED,
@@ -76,6 +79,7 @@ def federate(
     keep_updates: bool = False,
     progress: Callable[[int, int], None] | None = None,
     checkpoint_seconds: float = CHECKPOINT_SECONDS,
+    secrets: Mapping[str, str] | None = None,
 ) -> Run:
     """Train `method` over the sites' tables and score every site's own model on its own hold-out rows. Before the first
     round they are screened for data that does not fit, unless the study says `screen.ask = false`.
@@ -83,7 +87,8 @@ def federate(
     `refuse` names sites that publish neither what screening asks of their columns nor private layers; they train all
     the same. `pseudonyms` maps a site to the name it publishes under; scores stay under the sites' own names.
     `keep_updates` writes what each site reports in each round, so that studies/contribution.py can rebuild any
-    coalition's model; the coordinator then sees each report, also where the method needs only their total.
+    coalition's model; the coordinator then sees each report, also where the method needs only their total. `secrets`:
+    what sites drew from in a run between machines, so that this one draws the same.
     """
     study, chosen = resolve(study, method, rounds)
     seed = study.seeds[0] if seed is None else seed
@@ -93,17 +98,18 @@ def federate(
     check_options(engine, device, dropout_rate, away or {}, refuse, pseudonyms, names, seed, plain, chosen, asked)
     task = private(build_task(study, chosen, seed, device), study, chosen)
     cleaned = clean_sites(sites, study)
-    data = as_rows(encode_sites(cleaned, study, seed), task.net, device)
+    check_protection(study, chosen, training_sizes(cleaned, study, seed))
+    own = (lambda site: key(secrets[site], "counts")) if secrets else None
+    data = as_rows(encoded(cleaned, study, seed, own), task.net, device)
     if keep_updates:
-        check_keeping(task, chosen, out)
+        check_keeping(task, chosen, out, study.protect.sum == "masked")
     rows = training_rows(data, study, chosen, device)
-    check_protection(study, chosen, {site.name: len(site.train_y) for site in data})
     stages, plan = chosen.plan(study.training.rounds), (dropout_rate, away or {}, refuse)
     absent = None if chosen.pools_rows else absence(rows.names, seed, *plan, stages)
     looped, held = engine == "looped", held_rows(data, study, chosen, device)
     given = task, chosen, rows, training_of(study), seed
-    guards = guards_of(study)
-    runner = Engine(*given, looped=looped, absent=absent, keep_reports=keep_updates, held=held, guards=guards)
+    how: dict[str, Any] = {"looped": looped, "absent": absent, "held": held, "secrets": secrets}
+    runner = Engine(*given, **how, keep_reports=keep_updates, guards=guards_of(study))
     judge = Judge(runner, study, data, lambda: screen_rows(study, cleaned, refuse, pseudonyms) if asked else None)
     info = describe_run(study, seed, engine, device, {site.name: site.fingerprint for site in data})
     info |= {"dropout_rate": dropout_rate, "away": {k: [list(s) for s in v] for k, v in (away or {}).items()}}
@@ -222,6 +228,8 @@ def train(
     info |= {"outcasts": runner.outcasts, "unusual": runner.unusual} if runner.outcasts or runner.unusual else {}
     info = {**info, "finished": True, "seconds": round(time.monotonic() - began, 3)}
     info["took_part"] = dict(zip(runner.names, took_part, strict=True))
+    if study.protect.rows or study.protect.sites:
+        info["spent"] = {k: round(spent_after(study, method, n), 6) for k, n in info["took_part"].items()}
     history += sites.late() + sites.chance()
     run = Run(
         study,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import itertools
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -16,11 +16,14 @@ from vitrail.core.facts import AGREED, SITES, Fact
 from vitrail.core.tensors import each, filled, tensors
 from vitrail.engines.rounds import Moment
 from vitrail.engines.wire import rehearse, spec_of
+from vitrail.protect.guards import Guards
 from vitrail.testing.federation import make_rows, worst
+from vitrail.testing.numbers import Numbers
 from vitrail.testing.trial import Merge, Message, Ran, Trial, axes_fit, come_and_go, kept, when
 
 EXACT = 1e-12  # sums in another order
 ADAM = 1e-9  # divides by a root to which rounding may be large
+MASKED = 1e-6  # numbers are rounded before they are added up under masks
 SEED = 1e-5  # by which another seed changes a model at least
 
 Law = Callable[[Trial], None]
@@ -126,16 +129,16 @@ def nothing_private_travels(trial: Trial) -> None:
     numbers that holds it. What the site started with or was told is no secret, nor are whole numbers. What the method
     itself says that its reports tell (Method.told) is left out."""
     run = trial.whole
-    stages, known = run.engine.stages, _Numbers(t for _, t in tensors(run.engine.start().state))
+    stages, known = run.engine.stages, Numbers(t for _, t in tensors(run.engine.start().state))
     shown = [m for m in run.messages if m.way == "from site" and not stages[m.stage].exchanges[m.place].consent]
-    reports = _Numbers(t for m in shown for _, t in tensors(m.said))
+    reports = Numbers(t for m in shown for _, t in tensors(m.said))
     for at, here in enumerate(run.heard):
         if isinstance(here, Message) and here.way == "to site":
             known.add(t for _, t in tensors(here.said))
         if not isinstance(here, Moment):
             continue
         later = [m for m in run.heard[at:] if isinstance(m, Message) and m.way == "to site"]
-        downs = _Numbers(t for m in later for _, t in tensors(m.said))
+        downs = Numbers(t for m in later for _, t in tensors(m.said))
         for name, value in tensors(here.state):
             if name.split("/")[0] in trial.method.told:
                 continue
@@ -145,27 +148,6 @@ def nothing_private_travels(trial: Trial) -> None:
                 what = f"{name}, which {run.engine.names[i]} keeps after {when(here.stage, here.round - 1)}, is in"
                 _hold(not reports.hold(mine), f"{what} a report, number for number")
                 _hold(not downs.hold(mine), f"{what} what sites are told, number for number")
-
-
-class _Numbers:
-    """All numbers of some tensors, one tensor after the other."""
-
-    def __init__(self, some: Iterable[Tensor]) -> None:
-        self.flat = torch.empty(0, dtype=torch.double)
-        self.add(some)
-
-    def add(self, some: Iterable[Tensor]) -> None:
-        self.flat = torch.cat([self.flat, *(t.detach().cpu().double().flatten() for t in some)])
-
-    def hold(self, value: Tensor) -> bool:
-        """Whether this stretch of numbers is among them."""
-        wanted = value.cpu().double().flatten()
-        at = _close(self.flat[: len(self.flat) - len(wanted) + 1], wanted[0]).nonzero()[:, 0]
-        return bool(_close(self.flat[at[:, None] + torch.arange(len(wanted))], wanted).all(1).any())
-
-
-def _close(one: Tensor, other: Tensor) -> Tensor:
-    return torch.isclose(one, other, rtol=1e-9, atol=0)
 
 
 def _says_something(value: Tensor) -> bool:
@@ -305,8 +287,8 @@ def a_refusal_is_kept(trial: Trial) -> None:
     who, names = 1, [name for name, *_ in trial.rows]
     run = trial.run(absent=lambda s, r, place: [(s, place) in asking and i == who for i in range(trial.sites)])
     downs = [m for m in trial.whole.messages if m.way == "to site"]
-    known = _Numbers(t for m in downs for _, t in tensors(m.said))
-    said = _Numbers(t for m in run.messages for _, t in tensors(m.said))
+    known = Numbers(t for m in downs for _, t in tensors(m.said))
+    said = Numbers(t for m in run.messages for _, t in tensors(m.said))
     said.add(f.value for m in run.moments for f in m.facts.values())
     for m in trial.whole.messages:
         if (m.stage, m.place) in asking and m.way == "from site":
@@ -349,6 +331,16 @@ def facts_fit_their_axes(trial: Trial) -> None:
 
 
 @law
+def under_masks_the_same_is_learned(trial: Trial) -> None:
+    """Where only totals are looked at: of numbers as they are under masks, below a limit and multiples of a small one;
+    also with sites absent."""
+    hides = Guards(masked=True, least=1)
+    if trial.optimiser == "sgd" and any(hides.masks(ex) for ex in _exchanges(trial).values()):
+        got = trial.run(absent=come_and_go(trial.sites), guards=hides)
+        _same(trial.ragged.results, got.results, MASKED, "the federation under masks")
+
+
+@law
 def settling_looks_only_at_what_it_says(trial: Trial) -> None:
     """Where an exchange names what of its word settles a model, the rest of it changes nothing."""
     for t in rehearse(trial.task, trial.method, 1, trial.sites):
@@ -372,5 +364,6 @@ LAWS: tuple[Law, ...] = (
     a_coordinator_sees_no_more_than_it_needs,
     a_refusal_is_kept,
     facts_fit_their_axes,
+    under_masks_the_same_is_learned,
     settling_looks_only_at_what_it_says,
 )

@@ -20,6 +20,7 @@ from vitrail.engines.rounds import AnyMethod, Moment, Training
 from vitrail.engines.sites import Sites
 from vitrail.engines.wire import Direction
 from vitrail.nets import MLP, prototypes
+from vitrail.protect.guards import AT_REST, Guards
 from vitrail.testing.federation import LOSSES, PICTURE, Row, in_this_order, make_rows, pooled, small_cnn, task_of
 
 Absent = Callable[[int, int, int], Sequence[bool]]  # (stage, round, place of the exchange) -> who does not answer
@@ -164,13 +165,14 @@ class Trial:
         method: AnyMethod | None = None,
         seed: int | None = None,
         chunk: int | None = None,
+        guards: Guards = AT_REST,
     ) -> _Watched:
         method = method or self.method
         sites = pooled(method, in_this_order(rows or self.rows)).to(self.device)
         absent = None if method.pools_rows else absent  # all rows are in one place: nobody can be absent
         given = task or self.task, method, sites, training or self.training, self.seed if seed is None else seed
         held = None if method.pools_rows else self.held(rows or self.rows).to(self.device)
-        return _Watched(*given, chunk=chunk or len(sites.names), who=absent, held=held)
+        return _Watched(*given, chunk=chunk or len(sites.names), who=absent, held=held, guards=guards)
 
     def held(self, rows: Sequence[Row]) -> Sites:
         """Hold-out rows: each site's own, from the other end."""
@@ -196,8 +198,8 @@ def kept(moment: Moment) -> Moment:
 class _Watched(Engine):
     """An engine that keeps what is said, and in which a site can be absent from one exchange only."""
 
-    def __init__(self, *given: Any, chunk: int, who: Absent | None, held: Sites | None) -> None:
-        super().__init__(*given, chunk=chunk, held=held)
+    def __init__(self, *given: Any, chunk: int, who: Absent | None, held: Sites | None, guards: Guards) -> None:
+        super().__init__(*given, chunk=chunk, held=held, guards=guards)
         self.overheard: list[Message | Merge | Moment] = []
         self.place = 0
         if who is not None:

@@ -1,0 +1,149 @@
+"""A site's side of masked reports: its keys, its shares, and a memory that outlives it.
+
+A folder for each sum (sums/STAGE-ROUND-TURN): what was drawn, said and opened. The oldest are deleted, and no sum that
+is older than one that was deleted is ever drawn for again.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
+from torch import Tensor
+
+from vitrail.core.disk import private_folder, write_atomically
+from vitrail.deploy.agreement import WHERE, Agreement
+from vitrail.deploy.message import Message
+from vitrail.deploy.proof import Proof
+from vitrail.deploy.sums import (
+    Where,
+    drawn_words,
+    read_bytes,
+    read_drawn,
+    refused,
+    ring_text,
+    terms_of,
+    to_values,
+    told_mark,
+)
+from vitrail.protect.masked import Party
+
+PLACE, OWN, RING, FLOOR = "sums", "ring.key", "ring.json", "floor.json"
+KEPT = 6  # sums that a site keeps
+
+
+class SiteSums:
+    """`home`: the site's folder of this run."""
+
+    def __init__(self, site: str, agreed: Agreement, home: Path, proof: Proof | None) -> None:
+        self.site, self.agreed, self.run, self.place = site, agreed, home.name, home / PLACE
+        self._proof = proof
+
+    @property
+    def proof(self) -> Proof:
+        if self._proof is None:
+            raise refused(self.site, "this site cannot prove who it is, and adds to no sum.")
+        return self._proof
+
+    def answer(self, asked: Message) -> Message:
+        words = asked.words
+        if words["leg"] == "ring":
+            return Message("mask", self._ring())
+        where = (words["stage"], words["round"], words["place"])
+        if words["leg"] == "keys":
+            return Message("mask", self._draw(where, words["names"], words["ring"]))
+        shares = self._party(where).open(_names(words["said"]), read_bytes(words["sealed"]))
+        following, said = words["next"], {}
+        if following:  # keys for the sum that comes next, so that nobody has to ask for them
+            told = tuple(following.get(k) for k in (*WHERE, "names", "ring"))
+            self.agreed.check_sum(dict(zip(WHERE, told[:3], strict=True)))
+            said = self._draw((told[0], told[1], told[2]), told[3], told[4])
+        return Message("mask", {"shares": {n: v.hex() for n, v in shares.items()}, "next": said})
+
+    def report(self, asked: Message, up: Callable[[], Mapping[str, Tensor]]) -> dict[str, Tensor]:
+        """To a round's question: the report under masks. `up` is worked out where it was not said before."""
+        words, party = asked.words["sum"], self._party(where := tuple(asked.words[k] for k in WHERE))  # type: ignore[arg-type]
+        roster, drawn = _names(words.get("roster")), words.get("drawn")
+        if not isinstance(drawn, dict):
+            raise refused("keys", "expected what the others drew, by site.")
+        ring, proof = self._known(), self.proof
+
+        def check(other: str, text: bytes, signature: bytes) -> None:
+            proof.check(other, ring[other][1], text, signature)
+
+        given = roster, told_mark(self.agreed, where, asked.tensors), {n: read_drawn(v) for n, v in drawn.items()}  # type: ignore[arg-type]
+        said = party.report(lambda: to_values(party.terms, up()), *given, check)
+        return {k: torch.from_numpy(v.view(np.int64).copy()) for k, v in said.items()}
+
+    def _ring(self) -> dict[str, str]:
+        public = self._own().public_key().public_bytes_raw()
+        signature = self.proof.sign(ring_text(self.agreed, self.run, self.site, public))
+        return {"key": public.hex(), "signature": signature.hex(), "certificate": self.proof.certificate}
+
+    def _draw(self, where: Where, names: Any, ring: Any) -> dict[str, Any]:
+        self._learn(ring)
+        self._forget()
+        floor = self.place / FLOOR
+        if floor.exists() and list(self._order(where)) <= json.loads(floor.read_text()):
+            raise refused(self.site, "the coordinator went back further than this site remembers.")
+        return drawn_words(self._party(where).draw(_names(names)))
+
+    def _party(self, where: Where) -> Party:
+        folder = self.place / "-".join(f"{n:06d}" for n in self._order(where))
+        others = {n: bytes.fromhex(key) for n, (key, _) in self._known().items()}
+        terms = terms_of(self.agreed, self.run, where)
+        return Party(self.site, terms, folder, self.proof.sign, self._own(), others)
+
+    def _order(self, where: Where) -> tuple[int, int, int]:
+        """Stage, round and turn: in the order of time."""
+        s, r, place = where
+        return s, r, self.agreed.stages[s].stage.turns(r).index(place)
+
+    def _own(self) -> X25519PrivateKey:
+        place = private_folder(self.place) / OWN
+        if not place.exists():
+            write_atomically(place, X25519PrivateKey.generate().private_bytes_raw(), private=True)
+        return X25519PrivateKey.from_private_bytes(place.read_bytes())
+
+    def _known(self) -> dict[str, list[str]]:
+        """Other sites' keys for shares, and certificates, as they were found to be signed."""
+        place = self.place / RING
+        known: dict[str, list[str]] = json.loads(place.read_text()) if place.exists() else {}
+        return known
+
+    def _learn(self, ring: Any) -> None:
+        if not isinstance(ring, dict):
+            raise refused("ring", "expected the keys of sites.")
+        known = self._known()
+        for name, told in ring.items():
+            try:
+                key, signature, certificate = (told[k] for k in ("key", "signature", "certificate"))
+                raw, signed = bytes.fromhex(key), bytes.fromhex(signature)
+            except (KeyError, TypeError, ValueError):
+                raise refused(str(name)[:40], "expected a key, a signature and a certificate.") from None
+            if known.get(name, [key])[0] != key:
+                raise refused(name, "it had another key for shares in this run.")
+            if name not in known:
+                self.proof.check(name, certificate, ring_text(self.agreed, self.run, name, raw), signed)
+                known[name] = [key, certificate]
+        write_atomically(private_folder(self.place) / RING, json.dumps(known), private=True)
+
+    def _forget(self) -> None:
+        """The oldest sums; that they were, is remembered."""
+        found = sorted(f for f in self.place.iterdir() if f.is_dir())
+        for old in found[: -KEPT or None]:
+            floor = [int(n) for n in old.name.split("-")]
+            write_atomically(self.place / FLOOR, json.dumps(floor), private=True)
+            shutil.rmtree(old)
+
+
+def _names(said: Any) -> list[str]:
+    if not isinstance(said, list) or not all(isinstance(n, str) for n in said):
+        raise refused("sites", "expected a list of names.")
+    return said

@@ -1,0 +1,91 @@
+"""What is counted from rows before the first round, under noise where rows are private: classes, means and spreads.
+
+A row adds 1 to the count of one class. Of every numeric column, with its agreed range as [-1, 1], it adds 1, u and u^2
+to three sums: of d columns together no more than sqrt(3 d). Noise of z times that is added once to each sum, at the
+site, and what is made of the sums tells no more than they do.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import torch
+from numpy.typing import NDArray
+
+from vitrail.core.random import key, normals
+from vitrail.data.encode import Encoder, SiteData, encode_sites, numeric, split_rows
+from vitrail.runs.budgets import start_noise
+from vitrail.study import Study
+
+SMALLEST = 0.01  # of half a range: no spread is taken for less
+Draws = Callable[[str], int]  # a site's name -> what its noise is drawn from
+
+
+def encoded(cleaned: Mapping[str, pd.DataFrame], study: Study, seed: int, draws: Draws | None = None) -> list[SiteData]:
+    """Rows that `clean` gave, split and encoded; where rows are private, by noisy means, with noisy counts of classes.
+    `draws`: of the sites' own; else from the seed, as all of a simulation."""
+    noise = start_noise(study)
+    if not noise:
+        return encode_sites(cleaned, study, seed)
+    of = draws or (lambda site: key(seed, site, "counts"))
+    known, counts = {}, {}
+    for name, frame in cleaned.items():
+        y = frame[study.target.column].to_numpy()
+        rows = split_rows(y, study, seed, name)[0]
+        lot = _lots(of(name), 3 * len(numeric(study)) + len(study.target.levels))
+        known[name] = encoder_of(frame.iloc[rows], study, noise["columns"], lot) if "columns" in noise else None
+        if "classes" in noise:
+            plain = np.bincount(y[rows].astype(np.int64), minlength=len(study.target.levels))
+            counts[name] = (plain + noise["classes"] * lot[-len(plain) :]).clip(min=1.0)
+    encoders = {k: v for k, v in known.items() if v is not None}
+    return [
+        site._replace(counts=counts.get(site.name)) for site in encode_sites(cleaned, study, seed, encoders or None)
+    ]
+
+
+def training_sizes(cleaned: Mapping[str, pd.DataFrame], study: Study, seed: int) -> dict[str, int]:
+    """How many rows each site will train on."""
+    column = study.target.column
+    return {n: len(split_rows(f[column].to_numpy(), study, seed, n)[0]) for n, f in cleaned.items()}
+
+
+def encoder_of(train: pd.DataFrame, study: Study, noise: float, lot: NDArray[np.float64]) -> Encoder:
+    """Means and spreads from noisy sums. A spread is no smaller than its noise would make it, so that no column is
+    blown up by what is not there."""
+    names = numeric(study)
+    middle, half = _ranges(study)
+    sd = noise * np.sqrt(3 * len(names))
+    count, total, square = sums_of(train, study) + sd * lot[: 3 * len(names)].reshape(3, -1)
+    count = count.clip(min=1.0)
+    mean = (total / count).clip(-1, 1)
+    variance = np.maximum(square / count - mean**2, 2 * sd / count).clip(SMALLEST**2, 1.0)
+    spread = np.sqrt(variance)
+    told = (dict(zip(names, v.tolist(), strict=True)) for v in (middle + half * mean, half * spread))
+    return Encoder(study, *told)
+
+
+def sums_of(train: pd.DataFrame, study: Study) -> NDArray[np.float64]:
+    """[3, column]: how many have a value, their sum and that of their squares, a range being [-1, 1]."""
+    middle, half = _ranges(study)
+    u = ((train[numeric(study)].to_numpy(np.float64) - middle) / half).clip(-1, 1)  # [row, column]
+    there = ~np.isnan(u)
+    u = np.where(there, u, 0.0)
+    return np.stack([there.sum(0), u.sum(0), (u * u).sum(0)]).astype(np.float64)
+
+
+def _ranges(study: Study) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """[column]: the middle of the agreed range, and half its width."""
+    ends = np.array([study.features[n].range for n in numeric(study)], dtype=np.float64)
+    return ends.mean(1), (ends[:, 1] - ends[:, 0]).clip(min=1e-12) / 2
+
+
+def without_range(study: Study) -> list[str]:
+    """Numeric columns of which nobody agreed how large a value can be."""
+    return [n for n in numeric(study) if study.features[n].range is None]
+
+
+def _lots(seed: int, count: int) -> Any:
+    return normals(torch.tensor([seed]), count)[0].numpy()

@@ -1,0 +1,335 @@
+"""Masked reports by message: the same model as in the open; sites that fall silent at any leg; nothing opened twice."""
+
+from __future__ import annotations
+
+import json
+import random
+from collections.abc import Callable
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from safetensors.torch import load_file
+
+import vitrail as vt
+from deploy.federation import Here, drawn
+from deploy.proofs import prove
+from vitrail.core.problems import VitrailError
+from vitrail.data.datasets import heart_disease, packaged
+from vitrail.deploy.agreement import Agreement
+from vitrail.deploy.call import Call, Heard
+from vitrail.deploy.conduct import conduct
+from vitrail.deploy.message import Message, unpack
+from vitrail.deploy.site import Site
+from vitrail.runs.folder import Folder
+from vitrail.runs.setup import resolve
+
+RUN = "0123456789abcdef"
+FRAMES = heart_disease()
+NAMES = list(FRAMES)
+CLOSE = {"rtol": 0, "atol": 1e-6}
+
+
+@cache
+def agreement(method: str = "fedavg", rounds: int = 3, sites: int = 4, **protect: Any) -> Agreement:
+    study = vt.Study.load(packaged("heart_disease.toml"))
+    changed = study.with_changes(
+        training={"rounds": rounds}, screen={"ask": False}, protect={"sum": "masked", **protect}
+    )
+    return Agreement.of(resolve(changed, method, None)[0], None, sites)
+
+
+class Masked(Here):
+    """`away(site, question)`: who is not there for it. Keeps all that sites said."""
+
+    def __init__(self, root: Path, agreed: Agreement, frames: dict[str, pd.DataFrame] = FRAMES) -> None:
+        self.root, self.agreed, self.frames = root, agreed, frames
+        super().__init__({n: self.fresh(n) for n in frames})
+        self.away: Callable[[str, Message], bool] = lambda name, question: False
+        self.said = list[tuple[str, Message, Message]]()
+
+    def fresh(self, name: str) -> Site:
+        proof = prove(name, list(self.frames), self.root / "sites" / name)
+        return Site(name, self.frames[name], self.agreed, self.root / "sites" / name, True, proof)
+
+    def ask(self, questions: dict[str, Message], deadline: float) -> Heard:
+        here = {n: q for n, q in questions.items() if not self.away(n, q)}
+        heard = super().ask(here, deadline)
+        self.said += [(n, questions[n], said) for n, said in heard.answers.items()]
+        return Heard(heard.answers, heard.trouble | dict.fromkeys(questions.keys() - here.keys(), "it is not there"))
+
+    def conduct(self, quorum: int = 3, deadline: float = 0.01) -> vt.Run:
+        folder = Folder(self.root / "run", resume=(self.root / "run").exists(), about=".lock")
+        try:
+            call = Call(self, self.agreed, list(self.sites), RUN, quorum, deadline)
+            return conduct(call, folder, resume=True)
+        finally:
+            folder.close()
+
+    def near(self, plain: bool = False, **given: Any) -> vt.Run:
+        study = self.agreed.study.with_changes(protect={"sum": "plain"}) if plain else self.agreed.study
+        own = drawn(self.root / "sites", self.frames, RUN)
+        return vt.federate(study, self.frames, engine="looped", secrets=own, **given)
+
+    def model(self, name: str) -> dict[str, torch.Tensor]:
+        return load_file(self.root / "sites" / name / RUN / "model.safetensors")
+
+
+@pytest.fixture(autouse=True)
+def no_sleep(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("time.sleep", lambda _: None)
+
+
+METHODS = ["fedavg", "scaffold", "centres"]  # every kind of report; all methods are in tests/laws
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_the_same_model_as_in_the_open(method: str, tmp_path: Path) -> None:
+    way = Masked(tmp_path, agreement(method, 2))
+    far, near = way.conduct(quorum=4), way.near()
+    for name in NAMES:
+        torch.testing.assert_close(way.model(name), near.models[name], **CLOSE)
+    torch.testing.assert_close(far.shared, near.shared, **CLOSE)
+    if method == "fedavg":  # elsewhere roundings grow; tests/laws has them all, in double
+        torch.testing.assert_close(far.shared, way.near(plain=True).shared, **CLOSE)
+    pd.testing.assert_frame_equal(far.ledger, near.ledger)
+    key = ["stage", "round", "site", "split", "metric"]
+    one, other = (r.history.sort_values(key, ignore_index=True) for r in (far, near))
+    pd.testing.assert_frame_equal(one, other, rtol=0, atol=1e-5)
+    assert not any(event == "sum not opened" for event, _ in way.events)
+
+
+def legs(way: Masked) -> dict[str, int]:
+    out: dict[str, int] = {}
+    for _, asked, _ in way.said:
+        leg = asked.words.get("leg", asked.kind)
+        out[leg] = out.get(leg, 0) + 1
+    return out
+
+
+def test_two_legs_a_round(tmp_path: Path) -> None:
+    """Keys come with the opening of the sum before, but for the first."""
+    way = Masked(tmp_path, agreement(rounds=5))
+    way.conduct(quorum=4)
+    assert {k: v for k, v in legs(way).items() if k in ("ring", "keys", "round", "open")} == {
+        "ring": 4, "keys": 4, "round": 20, "open": 20}  # fmt: skip
+
+
+LEGS = {"before": ("mask", "keys"), "between": ("round", ""), "after": ("mask", "open")}
+
+
+@pytest.mark.parametrize(("when", "long", "missed"), [
+    ("before", False, (3, 3)),
+    ("before", True, (3, 5)),
+    ("between", False, (3, 3)),
+    ("between", True, (3, 5)),
+    ("after", False, None),
+    ("after", True, (4, 5)),
+])  # fmt: skip
+def test_a_site_that_falls_silent(when: str, long: bool, missed: tuple[int, int] | None, tmp_path: Path) -> None:
+    """In the third round, for that leg only, or until the last round."""
+    way, (kind, leg) = Masked(tmp_path, agreement(rounds=6)), LEGS[when]
+
+    def away(name: str, asked: Message) -> bool:
+        if name != "va" or asked.kind not in ("round", "mask"):
+            return False
+        r, here = asked.words.get("round", 0), (asked.kind, asked.words.get("leg", ""))
+        if when == "before" and r == 1 and here == ("mask", "open"):  # its keys would come with it
+            return True
+        return (r == 2 and here == (kind, leg)) or (long and 2 < r < 5)
+
+    way.away = away
+    far = way.conduct(quorum=3)
+    near = way.near(away={"va": [missed]} if missed else None)
+    torch.testing.assert_close(far.shared, near.shared, **CLOSE)
+    for name in NAMES:
+        torch.testing.assert_close(way.model(name), near.models[name], **CLOSE)
+    assert not any(event == "sum not opened" for event, _ in way.events)
+
+
+class KilledError(Exception):
+    """The coordinator is killed."""
+
+
+class Bad(Masked):
+    """Answers are lost, sites start anew, the coordinator is killed."""
+
+    def __init__(self, *given: Any) -> None:
+        super().__init__(*given)
+        self.luck, self.lost = random.Random(5), {"answer": 0, "site": 0, "coordinator": 0}
+
+    def ask(self, questions: dict[str, Message], deadline: float) -> Heard:
+        heard = super().ask(questions, deadline)
+        for name in list(heard.answers):
+            if self.luck.random() < 0.12:
+                del heard.answers[name]
+                heard.trouble[name] = "no answer"
+                self.lost["answer"] += 1
+            if self.luck.random() < 0.08:
+                self.sites[name] = self.fresh(name)
+                self.lost["site"] += 1
+        if self.luck.random() < 0.25:
+            self.lost["coordinator"] += 1
+            raise KilledError
+        return heard
+
+
+def test_nothing_is_lost_or_opened_twice(tmp_path: Path) -> None:
+    way = Bad(tmp_path, agreement(rounds=8))
+    for _ in range(80):
+        try:
+            far = way.conduct(quorum=4)
+            break
+        except KilledError:
+            continue
+    assert min(way.lost.values()) > 3, "too little happened"
+    near = way.near()
+    torch.testing.assert_close(far.shared, near.shared, **CLOSE)
+    assert not any(event == "sum not opened" for event, _ in way.events)
+    opened: dict[tuple[str, int], set[str]] = {}
+    for name, asked, said in way.said:
+        if asked.words.get("leg") == "open":
+            opened.setdefault((name, asked.words["round"]), set()).add(json.dumps(said.words["shares"], sort_keys=True))
+    assert {len(v) for v in opened.values()} == {1}, "asked again, a site tells the same shares"
+    reports: dict[tuple[str, int], set[bytes]] = {}
+    for name, asked, said in way.said:
+        if asked.kind == "round":
+            reports.setdefault((name, asked.words["round"]), set()).add(said.tensors["zeros"].numpy().tobytes())
+    assert {len(v) for v in reports.values()} == {1}, "and the same report"
+
+
+def test_no_single_report_can_be_read(tmp_path: Path) -> None:
+    way = Masked(tmp_path, agreement(rounds=1))
+    way.conduct(quorum=4)
+    plain = Masked(tmp_path / "plain", Agreement.of(way.agreed.study.with_changes(protect={"sum": "plain"}), None, 4))
+    plain.conduct(quorum=4)
+
+    def numbers(some: Masked) -> dict[str, np.ndarray]:
+        told = [(n, m) for n, asked, m in some.said if asked.kind == "round"]
+        return {n: np.concatenate([v.numpy().ravel() for k, v in m.tensors.items() if "change" in k]) for n, m in told}
+
+    open_, hidden = numbers(plain), numbers(way)
+    for name in NAMES:
+        assert open_[name].std() > 0  # the control: in the open it is the change itself
+        scaled = hidden[name].astype(float)
+        assert abs(np.corrcoef(scaled, open_[name])[0, 1]) < 0.15
+        assert 0.5 < np.abs(scaled).mean() / 2.0**62 < 1.5  # uniform over all 64 bits
+    kinds = {
+        str(v.dtype) for _, asked, m in way.said if asked.kind == "round" for k, v in m.tensors.items() if k != "scores"
+    }
+    assert kinds == {"torch.int64"}
+
+
+def asked_of(way: Masked, leg: str, round_: int) -> dict[str, Message]:
+    return {
+        n: asked
+        for n, asked, _ in way.said
+        if asked.words.get("leg", asked.kind) == leg and asked.words["round"] == round_
+    }
+
+
+def test_a_coordinator_that_asks_for_more_is_refused(tmp_path: Path) -> None:
+    way = Masked(tmp_path, agreement(rounds=3))
+
+    def killed(name: str, asked: Message) -> bool:
+        if asked.kind == "round" and asked.words["round"] == 2:
+            raise KilledError
+        return False
+
+    way.away = killed
+    with pytest.raises(KilledError):
+        way.conduct(quorum=4)
+    site = way.sites["va"]
+    asked = asked_of(way, "round", 1)["va"]
+    less = {"roster": ["cleveland", "hungarian", "va"], "drawn": asked.words["sum"]["drawn"]}
+    with pytest.raises(VitrailError, match="another list of sites"):
+        site.answer(unpack(asked._replace(words={**asked.words, "sum": less}).pack()))
+    other = {k: v + 1e-3 for k, v in asked.tensors.items()}
+    with pytest.raises(VitrailError, match="to another word"):
+        site.answer(unpack(asked._replace(tensors=other).pack()))
+    opened = asked_of(way, "open", 1)["va"]
+    said = [n for n in opened.words["said"] if n != "cleveland"]
+    with pytest.raises(VitrailError, match="another list of who reported"):
+        site.answer(unpack(opened._replace(words={**opened.words, "said": said}).pack()))
+    keys = asked_of(way, "keys", 0)["va"]
+    fewer = {**keys.words, "round": 1, "names": ["cleveland", "hungarian", "va"]}
+    with pytest.raises(VitrailError, match="another list"):
+        site.answer(unpack(keys._replace(words=fewer).pack()))
+    for words in ({"place": 1}, {"round": 3}, {"stage": 1}, {"leg": "secrets"}, {"round": True}):
+        with pytest.raises(VitrailError, match="a message was refused"):
+            site.answer(keys._replace(words={**keys.words, **words}))
+    two = Masked(tmp_path / "other", agreement(rounds=3))
+    with pytest.raises(VitrailError):  # a run that was never begun
+        two.sites["va"].answer(keys)
+
+
+def test_a_site_forgets_no_sum_by_being_asked_for_later_ones(tmp_path: Path) -> None:
+    way = Masked(tmp_path, agreement(rounds=12))
+    way.conduct(quorum=4)
+    site = way.fresh("va")
+    keys = asked_of(way, "keys", 0)["va"]
+    names = ["cleveland", "hungarian", "va"]
+    for r in range(11, -1, -1):
+        with pytest.raises(VitrailError, match="a masked sum was refused"):
+            site.answer(keys._replace(words={**keys.words, "round": r, "names": names}))
+    assert len(list((tmp_path / "sites" / "va" / RUN / "sums").glob("0*"))) <= 8
+
+
+def test_too_few_for_a_sum(tmp_path: Path) -> None:
+    with pytest.raises(VitrailError, match="cannot be protected"):
+        agreement(sites=2)
+    way = Masked(tmp_path, agreement(rounds=2))
+    for name in ("va", "switzerland"):
+        way.sites[name].answer = lambda asked: Message("error", {"text": "broken"})  # type: ignore[method-assign]
+    with pytest.raises(VitrailError, match="cannot go on"):
+        way.conduct(quorum=2)
+
+
+def test_a_sum_that_is_too_long_is_not_used(tmp_path: Path) -> None:
+    """Under masks nobody can say whose it was; the model stays what it was."""
+    way, site = Masked(tmp_path, agreement(rounds=3)), "va"
+    real = way.sites[site].answer
+
+    def lie(asked: Message) -> Message:
+        engine = way.sites[site].engine if way.sites[site].data is not None else None
+        if asked.kind == "round" and asked.words["round"] == 1 and engine is not None:
+            before = engine.answers
+
+            def answers(*given: Any) -> Any:
+                ((at, up),) = before(*given)
+                return [(at, up._replace(change={k: v + 1e7 for k, v in up.change.items()}))]
+
+            engine.answers = answers  # type: ignore[method-assign]
+            try:
+                return real(asked)
+            finally:
+                engine.answers = before  # type: ignore[method-assign]
+        return real(asked)
+
+    way.sites[site].answer = lie  # type: ignore[method-assign]
+    far = way.conduct(quorum=4)
+    assert all(bool(v.abs().max() < 100) for v in far.shared.values())
+    events = [json.loads(line) for line in (tmp_path / "run" / "events.jsonl").read_text().splitlines()]
+    assert [e["round"] for e in events if e["event"] == "sum not used"] == [2]
+
+
+def test_beyond_the_limit_a_site_sends_nothing_and_says_so(tmp_path: Path) -> None:
+    way = Masked(tmp_path, agreement(rounds=3))
+    keep = way.sites["va"]
+
+    def diverged(asked: Message) -> Message:
+        if asked.kind == "round" and keep.data is not None:
+            keep.engine.sites.w.fill_(torch.inf)
+        return Site.answer(keep, asked)
+
+    keep.answer = diverged  # type: ignore[method-assign]
+    far = way.conduct(quorum=3)
+    assert all(bool(v.isfinite().all()) for v in far.shared.values())
+    told = [d["what"] for event, d in way.events if event == "trouble" and d["site"] == "va"]
+    assert any("larger than the agreed" in what for what in told)
+    near = way.near(away={"va": [(1, 3)]})
+    torch.testing.assert_close(far.shared, near.shared, **CLOSE)
