@@ -33,6 +33,8 @@ def contents(run: Run) -> dict[str, Any]:
     rows = rows[np.isfinite(rows).any(1)]
     named = outlying(rows)
     return {
+        "masked": run.study.protect.least if run.study.protect.sum == "masked" else 0,
+        "away": run.info.get("engine") == "deployed",
         "how": ROBUST.get(run.study.protect.robust, ""),
         "aside": [
             Markup("{} was set aside: {}. The others went on without it.").format(name(site), why)
