@@ -22,6 +22,7 @@ from vitrail.core.tensors import each, filled, tensors
 from vitrail.data.encode import Encoder, SiteData, moments, numeric, prepare, split_rows
 from vitrail.data.read import clean
 from vitrail.deploy.agreement import ANEW, FORMAT, LAST, WHERE, Agreement
+from vitrail.deploy.memory import Asked, Runs
 from vitrail.deploy.message import Message, check_form
 from vitrail.deploy.proof import Proof
 from vitrail.deploy.screen_site import SiteScreen
@@ -35,7 +36,6 @@ BEHIND = "behind.safetensors"  # what a site was told about itself at the end
 POOLED = "pooled.json"  # and about all sites together: for vitrail check --pooled
 ROWS = "rows.txt"  # the fingerprint of the rows that a run saw
 KEPT = 4  # rounds whose outcome a site keeps
-RECENT = 4 * KEPT  # questions about rounds that it remembers; older rounds cannot be asked for
 
 
 class Site:
@@ -50,12 +50,15 @@ class Site:
         base: Path,
         publishes: bool = True,
         proof: Proof | None = None,
+        another: bool = False,
     ) -> None:
-        """`publishes`: whether it shows what it may refuse to show; `proof`: of who it is, to the other sites."""
+        """`publishes`: whether it shows what it may refuse to show; `proof`: of who it is, to the other sites;
+        `another`: somebody here says that one more run may begin, though the last has not ended."""
         self.name, self.frame, self.agreed, self.base, self.publishes = name, frame, agreement, base, publishes
         self.proof = proof
         self.rows = clean(frame, agreement.study)
-        self.home, self.begun = base, ""  # the run at hand, and the one that was begun by this process
+        self.runs = Runs(base, another)
+        self.home = base  # of the run at hand
         self.data: SiteData | None = None
 
     def answer(self, question: Message) -> Message:
@@ -149,6 +152,7 @@ class Site:
             save_tensors(self.home / BEHIND, asked.tensors, {"told": json.dumps(told)})
         for old in self._versions()[:-1]:
             self._place(*old).unlink(missing_ok=True)
+        Runs.end(self.home)
         return Message("finish", {})
 
     def _count(self, asked: Message) -> None:
@@ -160,36 +164,14 @@ class Site:
         if where == "screen":
             return  # it has a memory of its own, which lets nothing be asked otherwise
         where += "".join(f" {words[k]}" for k in (*WHERE, "step") if k in words)
-        place, mark = self.home / "asked.json", hashlib.sha256(asked.pack()).hexdigest()[:32]
-        known: dict[str, Any] = json.loads(place.read_text()) if place.exists() else {"anew": 0, "marks": {}}
-        marks = known["marks"].setdefault(where, [])
-        if mark in marks:
-            return
-        if marks:
-            known["anew"] += 1
-        if known["anew"] > ANEW:
-            what = f"it was answered before, and this is the {ANEW + 1}st time that something is asked otherwise."
-            raise VitrailError("a message was refused", [Problem(where, what, "Start the study anew.")])
-        marks.append(mark)
-        rounds = [k for k in known["marks"] if k.startswith("round")]
-        for old in rounds[:-RECENT]:
-            del known["marks"][old]
-        write_atomically(place, json.dumps(known))
+        self.asked.note(where, hashlib.sha256(asked.pack()).hexdigest()[:32], ANEW)
 
     def _enter(self, run: str) -> None:
-        """Each run has its own folder; one that was begun before this process started is gone on with."""
-        if not re.fullmatch(r"[0-9a-f]{16}", run):
-            raise VitrailError("a message was refused", [Problem("run", f"{run[:20]!r} is no run.", "Dropped.")])
+        """Each run has its own folder; one that was begun before is gone on with."""
         if self.home == self.base / run:
             return
-        if not (self.base / run).exists():
-            if self.begun:
-                what = f"it has taken part in {self.begun} since it joined, and in one run at a time."
-                hint = "The site has to join again."
-                raise VitrailError("a message was refused", [Problem(f"run {run}", what, hint)])
-            self.begun = run
-        self.home, self.data = self.base / run, None
-        self.home.mkdir(parents=True, exist_ok=True, mode=0o700)
+        self.home, self.data = self.runs.enter(run), None
+        self.asked = Asked(self.home)
         write_atomically(self.home / "study.toml", self.agreed.study.to_toml())
         if (scale := self.home / "encoder.json").exists():
             self._prepare(Encoder(self.agreed.study, **json.loads(scale.read_text())))
