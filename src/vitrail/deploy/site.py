@@ -26,6 +26,7 @@ from vitrail.deploy.memory import Asked, Runs
 from vitrail.deploy.message import Message, check_form
 from vitrail.deploy.proof import Proof
 from vitrail.deploy.screen_site import SiteScreen
+from vitrail.deploy.wary import Wary
 from vitrail.engines.local import Engine
 from vitrail.runs.features import as_rows
 from vitrail.runs.folder import save_tensors, versions, write_atomically
@@ -117,11 +118,14 @@ class Site:
             return Message("refused", {})
         turn = turns.index(place)
         state, down = self._state(s, r, turn), filled(self.agreed.stages[s].turns[place].down, _stacked(asked.tensors))
+        self.wary.told(s, r, place, asked.tensors)
         scores = self._scores(s, r, state, asked)
         self.engine.drawer.set(s, r, place)
         contract = self.agreed.contracts[s][place]
         task, rule = self.engine.task_at(s, r), self.engine.rule(s, r)
         ((_, up),) = self.engine.answers(ex, contract, state, down, [0], task, rule)
+        self.wary.leaves({k: v[0] for k, v in tensors(up)}, self.engine.sites.x)
+        self.wary.heeded(s, r, asked.tensors)
         after = (r, turn + 1) if turn + 1 < len(turns) else (r + 1, 0)
         self._keep(s, after[0], after[1], state)
         return Message("round", _where(asked), {k: v[0] for k, v in tensors(up)} | scores)
@@ -134,6 +138,7 @@ class Site:
             none = {"scores": torch.full((unknown,), torch.nan, dtype=torch.float64)} if unknown else {}
             return Message("settle", _where(asked), none)
         state, down = self._state(s, r, 0), filled(self.agreed.stages[s].last, _stacked(asked.tensors))
+        self.wary.told(s, r, asked.words["place"], asked.tensors)
         scores = self._scores(s, r, state, asked)
         settled = self.agreed.stages[s].stage.last.settle(self.agreed.task, state, down)
         if not any(v > (s + 1, 0, 0) for v in found):
@@ -171,7 +176,7 @@ class Site:
         if self.home == self.base / run:
             return
         self.home, self.data = self.runs.enter(run), None
-        self.asked = Asked(self.home)
+        self.asked, self.wary = Asked(self.home), Wary(self.agreed, self.home)
         write_atomically(self.home / "study.toml", self.agreed.study.to_toml())
         if (scale := self.home / "encoder.json").exists():
             self._prepare(Encoder(self.agreed.study, **json.loads(scale.read_text())))
