@@ -18,12 +18,15 @@ from pathlib import Path
 from typing import Any
 
 import pandas as pd
+from torch import Tensor
 from typer.testing import CliRunner
 
 from stripes import write_folders
 from vitrail.cli import app
 from vitrail.core.problems import VitrailError
+from vitrail.core.tensors import tensors
 from vitrail.deploy import enrol, keeper, kits
+from vitrail.deploy.agreement import Agreement
 from vitrail.deploy.call import Heard
 from vitrail.deploy.message import Message, unpack
 from vitrail.deploy.site import Site
@@ -227,6 +230,11 @@ class Hostile:
 
     def wait_event(self, event: str, site: str) -> dict[str, Any]:
         return self.wait(event, lambda: next((t for e, t in self.events if e == event and t.get("site") == site), None))
+
+
+def first_word(agreed: Agreement) -> dict[str, Tensor]:
+    """What an honest coordinator tells a site in the first round."""
+    return {k: v[0] for k, v in tensors(agreed.stages[0].turns[0].down)}
 
 
 class Here:

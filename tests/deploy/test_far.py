@@ -15,9 +15,8 @@ import torch
 from safetensors.torch import load_file
 
 import vitrail as vt
-from deploy.federation import Here
+from deploy.federation import Here, first_word
 from deploy.proofs import prove
-from vitrail.core.tensors import tensors
 from vitrail.data.datasets import heart_disease, packaged
 from vitrail.deploy.agreement import ANEW, FORMAT, Agreement
 from vitrail.deploy.call import REMOVED, Call, Heard
@@ -295,10 +294,11 @@ def test_asked_otherwise_again_and_again_a_site_stops_answering(four: Study4, tm
     """Its rows would tell more than was agreed on; also a coordinator that lets it start anew gains nothing."""
     site, agreed = four.sites["va"], four.agreed
     asked(site, "standardise", {"step": 1}, {})
-    scale = {k: torch.ones(shape, dtype=kind) for k, (shape, kind) in agreed.question("prepare", {}).tensors.items()}
+    spec = agreed.question("prepare", {}).tensors
+    scale = {k: torch.full(shape, 100.0, dtype=kind) for k, (shape, kind) in spec.items()}
     asked(site, "prepare", {}, scale)
-    where = {"stage": 0, "round": 0, "place": 0, "score": []}
-    down = {k: torch.zeros(shape, dtype=kind) for k, (shape, kind) in agreed.question("round", where).tensors.items()}
+    where = {"stage": 0, "round": 1, "place": 0, "score": []}
+    down = first_word(agreed)
     first = asked(site, "round", where, down)
     for i in range(ANEW):
         asked(site, "round", where, {k: v + (i + 1) / 100 for k, v in down.items()})
@@ -342,9 +342,7 @@ def test_rounds_asked_in_descending_order_are_remembered_like_others(heart: tupl
     """A memory of the last few questions forgot the others: 40 rounds gave 200 answers."""
     site = Study4(heart, tmp_path, rounds=40, scale="local").sites["va"]
     asked(site, "prepare", {}, {})
-    spec = site.agreed.question("round", {"stage": 0, "round": 0, "place": 0, "score": []}).tensors
-    first = {k.split("/", 1)[1]: v for k, v in tensors(site.agreed.stages[0].turns[0].down)}
-    down = {k: first[k.split("/", 1)[1]][0] for k in spec}
+    down = first_word(site.agreed)
     answered = 0
     for r in reversed(range(40)):
         for other in range(5):

@@ -46,7 +46,7 @@ NOT_CHECKED = (
     "Before it trains this site looks at the weights it is told (the agreed start, their size, how far they moved, "
     "copied units, layers that nobody trains) and at its own report (whether rows stand in it almost as they are), and "
     "stops if something is wrong. It does not notice a coordinator that stays within these bounds, that tells false "
-    "scores or findings, or that puts several reports together; nor rows mixed with others in a report; nor pictures "
+    "scores, findings or a false common scale, or that puts several reports together; nor rows mixed with others in a report; nor pictures "
     "in convolutions. A row that is far from all others can stand in an honest report almost as it is."
 )
 
@@ -187,8 +187,9 @@ def rows_told(report: Mapping[str, Tensor], rows: Tensor) -> set[int]:
             v, seen = v[seen.sum(1) >= LONG], seen[seen.sum(1) >= LONG].float()
             size = v.norm(dim=1, keepdim=True) * (seen @ (x**2).T).sqrt()  # [direction, row]
             alike = (v @ x.T).abs() / size.clamp(min=1e-30)
-            if len(v):
-                found |= set((alike.amax(0) > ALIKE).nonzero()[:, 0].tolist())
+            told = alike > ALIKE
+            told &= told.sum(1, keepdim=True) <= TOLD_ROWS  # a direction that many rows have tells of none
+            found |= set(told.any(0).nonzero()[:, 0].tolist())
     return found
 
 
