@@ -214,7 +214,10 @@ def cases() -> Iterator[tuple[str, Any]]:
     for attack in ATTACKS:
         for checks in (False, True) if attack != "honest" else (True,):
             for seed in SEEDS if attack != "honest" else (1,):
-                yield f"attack {attack} {'on' if checks else 'off'} {seed}", lambda a=attack, c=checks, s=seed: attacked(a, c, s)
+                yield (
+                    f"attack {attack} {'on' if checks else 'off'} {seed}",
+                    lambda a=attack, c=checks, s=seed: attacked(a, c, s),
+                )
     for name in [n for n, kind in vt.methods.TABLE.items() if not kind.pools_rows and not kind.needs]:
         yield f"honest heart {name}", lambda n=name: alarms(heart(training={"rounds": 100}), heart_disease(), n)
     try:

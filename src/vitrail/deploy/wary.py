@@ -111,7 +111,11 @@ class Wary:
     def _parts(self, word: Mapping[str, Tensor]) -> Iterator[Part]:
         for name, tensor in word.items():
             start = self.agreed.task.start.get(name.split("/")[-1])
-            if start is None or not tensor.is_floating_point() or tensor.shape[tensor.dim() - start.dim() :] != start.shape:
+            if (
+                start is None
+                or not tensor.is_floating_point()
+                or tensor.shape[tensor.dim() - start.dim() :] != start.shape
+            ):
                 continue
             yield Part(name, start, tensor.reshape(-1, *start.shape))
 
