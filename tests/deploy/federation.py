@@ -18,12 +18,15 @@ from pathlib import Path
 from typing import Any
 
 import pandas as pd
+from torch import Tensor
 from typer.testing import CliRunner
 
 from stripes import write_folders
 from vitrail.cli import app
 from vitrail.core.problems import VitrailError
+from vitrail.core.tensors import tensors
 from vitrail.deploy import enrol, keeper, kits
+from vitrail.deploy.agreement import Agreement
 from vitrail.deploy.call import Heard
 from vitrail.deploy.draws import draws_of
 from vitrail.deploy.message import Message, unpack
@@ -237,6 +240,11 @@ class Hostile:
 def drawn(homes: Path, names: Iterable[str], run: str) -> dict[str, str]:
     """From what each site drew in that run, so that a simulation draws the same; homes lie in one folder, by name."""
     return {name: draws_of(homes / name, run) for name in names}
+
+
+def first_word(agreed: Agreement) -> dict[str, Tensor]:
+    """What an honest coordinator tells a site in the first round."""
+    return {k: v[0] for k, v in tensors(agreed.stages[0].turns[0].down)}
 
 
 class Here:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import random
 import shutil
 from collections.abc import Callable
@@ -14,7 +15,7 @@ import torch
 from safetensors.torch import load_file
 
 import vitrail as vt
-from deploy.federation import Here, drawn
+from deploy.federation import Here, drawn, first_word
 from deploy.proofs import prove
 from vitrail.data.datasets import heart_disease, packaged
 from vitrail.deploy.agreement import ANEW, FORMAT, Agreement
@@ -293,10 +294,11 @@ def test_asked_otherwise_again_and_again_a_site_stops_answering(four: Study4, tm
     """Its rows would tell more than was agreed on; also a coordinator that lets it start anew gains nothing."""
     site, agreed = four.sites["va"], four.agreed
     asked(site, "standardise", {"step": 1}, {})
-    scale = {k: torch.ones(shape, dtype=kind) for k, (shape, kind) in agreed.question("prepare", {}).tensors.items()}
+    spec = agreed.question("prepare", {}).tensors
+    scale = {k: torch.full(shape, 100.0, dtype=kind) for k, (shape, kind) in spec.items()}
     asked(site, "prepare", {}, scale)
-    where = {"stage": 0, "round": 0, "place": 0, "score": []}
-    down = {k: torch.zeros(shape, dtype=kind) for k, (shape, kind) in agreed.question("round", where).tensors.items()}
+    where = {"stage": 0, "round": 1, "place": 0, "score": []}
+    down = first_word(agreed)
     first = asked(site, "round", where, down)
     for i in range(ANEW):
         asked(site, "round", where, {k: v + (i + 1) / 100 for k, v in down.items()})
@@ -312,16 +314,45 @@ def test_asked_otherwise_again_and_again_a_site_stops_answering(four: Study4, tm
 
 
 def test_a_site_takes_part_in_one_run_until_it_joins_again(four: Study4) -> None:
+    """A process that was only started again, by a service or after a crash, is nobody who joins."""
     hello, site = {"format": FORMAT, "agreement": four.agreed.hash}, four.sites["va"]
     asked(site, "hello", hello, {})
     other = "f" * 16
+    started = Site("va", site.frame, four.agreed, site.base)
+    asked(started, "hello", hello, {})  # the first run is gone on with
+    for process in (site, started):
+        with pytest.raises(vt.VitrailError, match=f"takes part in {RUN}, and in one run at a time"):
+            asked(process, "hello", hello, {}, other)
+    joined = Site("va", site.frame, four.agreed, site.base, another=True)
+    asked(joined, "hello", hello, {}, other)
+    for process in (joined, Site("va", site.frame, four.agreed, site.base)):
+        with pytest.raises(vt.VitrailError, match="one run at a time"):
+            asked(process, "hello", hello, {}, "e" * 16)
+
+
+def test_after_the_last_word_whoever_joins_may_take_part_in_another_run(four: Study4) -> None:
+    hello, site = {"format": FORMAT, "agreement": four.agreed.hash}, four.sites["va"]
+    four.conduct(Here(four.sites))
     with pytest.raises(vt.VitrailError, match="one run at a time"):
-        asked(site, "hello", hello, {}, other)
-    again = Site("va", site.frame, four.agreed, site.base)
-    asked(again, "hello", hello, {})  # the first run is gone on with
-    asked(again, "hello", hello, {}, other)
-    with pytest.raises(vt.VitrailError, match="one run at a time"):
-        asked(again, "hello", hello, {}, "e" * 16)
+        asked(site, "hello", hello, {}, "f" * 16)
+    asked(Site("va", site.frame, four.agreed, site.base), "hello", hello, {}, "f" * 16)
+
+
+def test_rounds_asked_in_descending_order_are_remembered_like_others(heart: tuple, tmp_path: Path) -> None:
+    """A memory of the last few questions forgot the others: 40 rounds gave 200 answers."""
+    site = Study4(heart, tmp_path, rounds=40, scale="local").sites["va"]
+    asked(site, "prepare", {}, {})
+    down = first_word(site.agreed)
+    answered = 0
+    for r in reversed(range(40)):
+        for other in range(5):
+            if not other % 2:
+                site = Site("va", site.frame, site.agreed, site.base)
+            told = {k: v * (1 + other / 1000) for k, v in down.items()}
+            with contextlib.suppress(vt.VitrailError):
+                asked(site, "round", {"stage": 0, "round": r, "place": 0, "score": []}, told)
+                answered += 1
+    assert answered == 40 + ANEW
 
 
 def test_a_finished_site_does_not_begin_anew(four: Study4) -> None:

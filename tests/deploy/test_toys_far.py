@@ -13,7 +13,7 @@ import torch
 from safetensors.torch import load_file
 
 import vitrail as vt
-from deploy.federation import Here, drawn
+from deploy.federation import Here, drawn, first_word
 from toys import Relay, Shy, Turns
 from vitrail.data.datasets import heart_disease, packaged
 from vitrail.deploy.agreement import FORMAT, LAST, Agreement
@@ -203,8 +203,7 @@ def test_a_site_answers_only_what_was_agreed(sites: dict, tmp_path: Path) -> Non
             site.answer(Message("hello", {**hello, **other}))
     site.answer(Message("prepare", run))
     where = {**run, "stage": 0, "round": 0, "place": 0, "score": []}
-    form = far.agreed.question("round", where)
-    down = {k: torch.zeros(shape, dtype=kind) for k, (shape, kind) in form.tensors.items()}
+    down = first_word(far.agreed)
     name = next(iter(down))
     bad = [{"x": torch.zeros(3)}, {name: torch.zeros(7)}, {name: torch.full_like(down[name], torch.inf)}]
     for more in bad:

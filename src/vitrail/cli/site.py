@@ -61,6 +61,10 @@ def join(
     look_up: Annotated[
         bool, typer.Option("--look-up", help="A guest: people who are not in common may be looked up blindly.")
     ] = False,
+    another: Annotated[
+        bool,
+        typer.Option("--another-run", help="Another run may begin though the last has not ended; not in a service."),
+    ] = False,
 ) -> None:
     """Site: check the file, read what will leave the house, agree, and take part until the study is finished."""
     from vitrail.deploy import enrol
@@ -79,11 +83,12 @@ def join(
 
         say = lambda text: print(f"  {text}", flush=True)  # noqa: E731
         ration = (ration_training, ration_after)
-        home = take_part(own, data, accept, ration, places, say, keep, explain=explain, ask=ask, look_up=look_up)
+        after = {"explain": explain, "ask": ask, "look_up": look_up, "another": another}
+        home = take_part(own, data, accept, ration, places, say, keep, **after)
         print(f"The study is finished. What this party keeps of it is in {home}.")
         return
     agreement, frame = agree(own, data, accept, publish)
-    site = Site(own.site, frame, agreement, own.home, publish, Proof.of(own))
+    site = Site(own.site, frame, agreement, own.home, publish, Proof.of(own), another)
     door = Door(own, site, lambda text: print(f"  {text}", flush=True), keep)
     print(
         f"{own.site} takes part; coordinator at {own.address}. Stop with Ctrl-C and join again at any time.", flush=True

@@ -12,12 +12,15 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import socket
 import subprocess
 import sys
 import threading
 from collections.abc import Sequence
 from pathlib import Path
+from socketserver import ThreadingUnixStreamServer
 from typing import Any
+from urllib.parse import quote, unquote
 
 from nvflare.apis.controller_spec import ClientTask, Task
 from nvflare.apis.event_type import EventType
@@ -30,6 +33,9 @@ from nvflare.apis.fl_exception import NotAuthenticated
 from nvflare.apis.impl.controller import Controller
 from nvflare.apis.shareable import Shareable, make_reply
 from nvflare.apis.signal import Signal
+from nvflare.fuel.f3.drivers.base_driver import BaseDriver
+from nvflare.fuel.f3.drivers.connector_info import ConnectorInfo
+from nvflare.fuel.f3.drivers.socket_conn import ConnectionHandler, SocketConnection
 from nvflare.private.defs import ClientType
 
 from vitrail.deploy import keeper, pipe
@@ -184,6 +190,52 @@ class Doorkeeper(FLComponent):
                 self.end = pipe.connect(os.environ[pipe.PLACE])
                 self.end.put({"event": "door"})
             self.end.put(head)
+
+
+class PrivateLine(BaseDriver):
+    """Between FLARE's own processes of one machine. FLARE would listen on a port that every user and process of the
+    machine can dial; this is a socket in the folder of ours (deploy/pipe.py), which only this user can open."""
+
+    @staticmethod
+    def supported_transports() -> list[str]:
+        return [pipe.SCHEME]
+
+    @staticmethod
+    def capabilities() -> dict[str, Any]:
+        return {}
+
+    @staticmethod
+    def get_urls(scheme: str, resources: dict[str, Any]) -> tuple[str, str]:
+        place = Path(os.environ[pipe.PLACE]).parent / f"{os.getpid()}"
+        return (f"{scheme}://0{quote(str(place))}",) * 2
+
+    def listen(self, connector: ConnectorInfo) -> None:
+        self.connector = connector
+        place = _place(connector)
+        place.unlink(missing_ok=True)  # of a process that had this number before
+        with ThreadingUnixStreamServer(str(place), ConnectionHandler) as self.server:
+            self.server.daemon_threads = True
+            # what FLARE's handler of a connection looks for
+            self.server.driver, self.server.connector, self.server.ssl_context = self, connector, None  # type: ignore[attr-defined]
+            self.server.serve_forever()
+
+    def connect(self, connector: ConnectorInfo) -> None:
+        self.connector = connector
+        end = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        end.connect(str(_place(connector)))
+        line = SocketConnection(end, connector)
+        self.add_connection(line)
+        line.read_loop()
+        self.close_connection(line)
+
+    def shutdown(self) -> None:
+        self.close_all()
+        if (server := getattr(self, "server", None)) is not None:
+            server.shutdown()
+
+
+def _place(connector: ConnectorInfo) -> Path:
+    return Path(unquote(connector.params["path"]))
 
 
 def start_coordinator(workspace: Path, socket: str) -> subprocess.Popen[bytes]:

@@ -253,6 +253,14 @@ class Agreement:
         sent = [self.others, *told, *legs, dict.fromkeys(("mean", "sd"), self.numbers)]
         return MOST_WORDS + max(sum(math.prod(s) * t.itemsize for s, t in spec.values()) for spec in sent)
 
+    @cached_property
+    def longest_answer(self) -> int:
+        """Bytes that no answer is longer than; twice the reports', which may leave as wider numbers."""
+        said = [c.up for stage in self.contracts for c in stage]
+        said += [self.answer("screen", {"leg": leg}).tensors for leg in LEGS if self.parts]
+        said += [self.answer(kind, {"step": 1}).tensors for kind in ("standardise", "prepare")]
+        return 2 * MOST_WORDS + 2 * max(sum(math.prod(s) * t.itemsize for s, t in spec.values()) for spec in said)
+
     def answer(self, kind: str, words: dict[str, Any]) -> Form:
         """What a site may say to that question."""
         if kind in ("round", "settle"):

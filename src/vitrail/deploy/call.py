@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Sequence, Set
 from typing import Any, NamedTuple, Protocol
 
 from vitrail.core.problems import Problem, VitrailError
 from vitrail.deploy.agreement import Agreement
+from vitrail.deploy.meaning import not_meant
 from vitrail.deploy.message import Message, check_form
 from vitrail.report.words import several
 
 REMOVED = "it was removed"  # what a way says of a site that was
+SILENT = "no answer within"  # how a way begins to say that a site is there and was waited for in vain
 MOST_FAILED = 3  # answers in a row that are errors: then a site is no longer asked
+MOST_MISSED = 3  # deadlines in a row: then a site is asked now and then, and not waited for
+FIRST_PAUSE, MOST_PAUSE = 2, 64  # deadlines until it is asked again: doubled each time
 
 
 class Heard(NamedTuple):
@@ -21,13 +25,15 @@ class Heard(NamedTuple):
 
     answers: dict[str, Message]
     trouble: dict[str, str]
+    awake: frozenset[str] = frozenset()  # sites that gave a sign meanwhile, if only a late answer
 
 
 class Way(Protocol):
     """The way to the sites. Sites that are away come back by themselves."""
 
-    def ask(self, questions: dict[str, Message], deadline: float) -> Heard:
-        """Each site its question; waits for all that can be reached, and at most `deadline` seconds."""
+    def ask(self, questions: dict[str, Message], deadline: float, beside: Set[str] = frozenset()) -> Heard:
+        """Each site its question; waits for all that can be reached but those `beside`, and at most `deadline`
+        seconds."""
 
     def present(self) -> set[str]:
         """Sites that are there at the moment."""
@@ -45,6 +51,8 @@ class Call:
         self.quorum, self.deadline = quorum, deadline
         self.trouble: dict[str, str | None] = {}
         self.failed: dict[str, int] = {}  # times in a row that a site answered with an error
+        self.missed: dict[str, int] = {}  # deadlines in a row that a site let pass
+        self.rests: dict[str, tuple[float, float]] = {}  # who is silent -> when it is asked again, and after how long
 
     def all(
         self, make: Callable[[str], Message | None], quorum: int | None = None, patience: float = math.inf
@@ -62,8 +70,10 @@ class Call:
                 if patience < math.inf:
                     return answers
                 self._give_up(need)
-            heard = self.way.ask(asked, self.deadline)
+            asked, beside = self._now(asked, need - len(answers))
+            heard = self.way.ask(asked, self.deadline, beside) if beside else self.way.ask(asked, self.deadline)
             trouble = dict(heard.trouble)
+            self._note(heard, beside)
             for name, said in heard.answers.items():
                 if (what := self._wrong(name, asked[name], said)) is None:
                     answers[name] = said
@@ -83,6 +93,32 @@ class Call:
             time.sleep(pause)
             pause = min(5.0, 2 * pause)
 
+    def _now(self, asked: dict[str, Message], need: int) -> tuple[dict[str, Message], frozenset[str]]:
+        """Whom to ask at once, and who of them is silent and not waited for; all of them, and waited for, where the
+        others are too few."""
+        quiet = asked.keys() & self.rests.keys()
+        if len(asked) - len(quiet) < need:
+            return asked, frozenset()
+        due = frozenset(n for n in quiet if time.monotonic() >= self.rests[n][0])
+        return {n: q for n, q in asked.items() if n not in quiet - due}, due
+
+    def _note(self, heard: Heard, beside: frozenset[str]) -> None:
+        """Who let a deadline pass, and who is back."""
+        for name in heard.answers.keys() | heard.awake:
+            self.missed.pop(name, None)
+            self.rests.pop(name, None)
+        late = [n for n, what in heard.trouble.items() if what.startswith(SILENT) and n not in heard.awake]
+        for name in late:
+            self.missed[name] = self.missed.get(name, 0) + 1
+            if self.missed[name] < MOST_MISSED:
+                continue
+            _, pause = self.rests.get(name, (0.0, FIRST_PAUSE * self.deadline / 2))
+            pause = min(2 * pause, MOST_PAUSE * self.deadline)
+            if name not in self.rests:
+                self.way.log("silent", site=name, deadlines=self.missed[name])
+            if name not in self.rests or name in beside:
+                self.rests[name] = time.monotonic() + pause, pause
+
     def active(self) -> list[str]:
         """Sites that can still be asked."""
         return [n for n in self.names if self.failed.get(n, 0) < MOST_FAILED and self.trouble.get(n) != REMOVED]
@@ -99,7 +135,7 @@ class Call:
             check_form(said, self.agreed.answer(said.kind, asked.words), f"from {name}")
         except VitrailError as error:
             return "; ".join(f"{p.where}: {p.what}" for p in error.problems)
-        return None
+        return not_meant(self.agreed, asked, said)
 
     def _give_up(self, need: int) -> None:
         lost = {n: f"failed {MOST_FAILED} times in a row" for n in self.names if self.failed.get(n, 0) >= MOST_FAILED}

@@ -73,8 +73,10 @@ def take_part(
     explain: int = 0,
     ask: Path | None = None,
     look_up: bool = False,
+    another: bool = False,
 ) -> Path:
-    """Until the study is finished; this party's folder of the run. `explain`, `ask`: a host's; `look_up`: a guest's."""
+    """Until the study is finished; this party's folder of the run. `explain`, `ask`: a host's; `look_up`: a guest's;
+    `another`: one more run may begin."""
     host = kit.site == kit.study.host
     others = {"--look-up": look_up} if host else {"--explain": explain, "--ask": ask}
     if lost := [name for name, given in others.items() if given]:
@@ -85,7 +87,7 @@ def take_part(
     after = Asks(kit.study, kit.seed, say, explain, new)
     officer = Officer(kit, places, say)
     talk = Talk(kit.study, kit.site, kit.seed, frame, kit.home, officer, mine, after, say, look_up)
-    party = Party(kit.site, pact, cards.sealing_key(kit.folder), kit.home, Outbox(kit.home, keep), talk.run)
+    party = Party(kit.site, pact, cards.sealing_key(kit.folder), kit.home, Outbox(kit.home, keep), talk.run, another)
     door = Door(kit, party, say, keep)
     door.outbox = party.outbox  # one log, one who knows its end
     role = "host" if host else "guest"

@@ -8,7 +8,6 @@ finish   the last word
 from __future__ import annotations
 
 import hashlib
-import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -20,6 +19,7 @@ from torch import Tensor
 from vitrail.core.problems import Problem, VitrailError
 from vitrail.deploy.cards import public
 from vitrail.deploy.line import Letter, Line, Taken, Triple
+from vitrail.deploy.memory import Runs, is_run
 from vitrail.deploy.message import Message
 from vitrail.deploy.outbox import Outbox
 from vitrail.deploy.pact import FORMAT, Pact
@@ -49,9 +49,11 @@ class Party:
         base: Path,
         outbox: Outbox,
         program: Callable[[Line, Path], None],
+        another: bool = False,
     ) -> None:
+        """`another`: somebody here says that one more run may begin, though the last has not ended."""
         self.name, self.pact, self.key, self.base, self.outbox, self.program = name, pact, key, base, outbox, program
-        self.home, self._begun = base, ""  # the run at hand, and the one that was begun since somebody joined
+        self.runs, self.home = Runs(base, another), base  # the home of the run at hand
         self.line: Line | None = None
         self._over: Line | None = None  # of the session before, whose program may still be busy
         self._drawn: X25519PrivateKey | None = None
@@ -69,7 +71,7 @@ class Party:
             raise _refusal("message", f"expected one of {', '.join(FORMS)}, each with its words.")
         if wrong := [k for k, kind in form.items() if type(asked.words[k]) is not kind]:
             raise _refusal("message", f"its words {', '.join(wrong)} are not as agreed.")
-        if not re.fullmatch(r"[0-9a-f]{16}", asked.words["run"]):
+        if not is_run(asked.words["run"]):
             raise _refusal("run", f"{asked.words['run'][:20]!r} is no run.")
         said: Message = getattr(self, f"_on_{asked.kind}")(asked)
         return said
@@ -84,7 +86,6 @@ class Party:
             self.line.end()
             self._over, self.line = self.line, None
         self._enter(words["run"])
-        self.home.mkdir(parents=True, exist_ok=True, mode=0o700)
         self._drawn, self._session, self._last = (
             X25519PrivateKey.generate(),
             words["session"],
@@ -94,12 +95,8 @@ class Party:
 
     def _enter(self, run: str) -> None:
         """One run for each time that somebody here joined; one that was begun before is gone on with."""
-        if self.home != self.base / run and not (self.base / run).exists():
-            if self._begun:
-                what = f"it has taken part in {self._begun} since it joined, and in one run at a time."
-                raise VitrailError("a message was refused", [Problem(f"run {run}", what, "Join again.")])
-            self._begun = run
-        self.home = self.base / run
+        if self.home != self.base / run:
+            self.home = self.runs.enter(run)
 
     def _on_relay(self, asked: Message) -> Message:
         words, number = asked.words, asked.words["number"]
@@ -147,6 +144,7 @@ class Party:
         self.outbox.record(told, told.pack())
 
     def _on_finish(self, asked: Message) -> Message:
+        Runs.end(self.home)
         return Message("finish", {})
 
 

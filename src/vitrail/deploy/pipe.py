@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any, Self
 
 PLACE = "VITRAIL_SOCKET"  # the environment variable that tells a child where
+SCHEME = "vitrail"  # of addresses in the folder of such a socket, which FLARE's own processes dial
 SHORT, PACKET = 1 << 16, 1 << 17  # bytes of a body that goes in one packet with its head, and of such a packet
 
 

@@ -58,7 +58,7 @@ def serve(
 
         if begun is not None:
             begun(place)
-        way = FlareWay(who, log)
+        way = FlareWay(who, log, agreement.longest_answer)
         start = len(names) if quorum is None else quorum
         if is_finished(place):
             left = _untold(place, names)

@@ -24,10 +24,12 @@ from vitrail.data.encode import Encoder, SiteData, moments, numeric, prepare, sp
 from vitrail.data.read import clean
 from vitrail.deploy.agreement import ANEW, FORMAT, LAST, WHERE, Agreement
 from vitrail.deploy.draws import draws_of
+from vitrail.deploy.memory import Asked, Runs
 from vitrail.deploy.message import Message, check_form
 from vitrail.deploy.proof import Proof
 from vitrail.deploy.screen_site import SiteScreen
 from vitrail.deploy.sum_site import SiteSums
+from vitrail.deploy.wary import Wary
 from vitrail.engines.local import Engine
 from vitrail.protect.guards import Guards
 from vitrail.runs.budgets import guards_of, private
@@ -41,7 +43,6 @@ BEHIND = "behind.safetensors"  # what a site was told about itself at the end
 POOLED = "pooled.json"  # and about all sites together: for vitrail check --pooled
 ROWS = "rows.txt"  # the fingerprint of the rows that a run saw
 KEPT = 4  # rounds whose outcome a site keeps
-RECENT = 4 * KEPT  # questions about rounds that it remembers; older rounds cannot be asked for
 
 
 class Site:
@@ -56,12 +57,15 @@ class Site:
         base: Path,
         publishes: bool = True,
         proof: Proof | None = None,
+        another: bool = False,
     ) -> None:
-        """`publishes`: whether it shows what it may refuse to show; `proof`: of who it is, to the other sites."""
+        """`publishes`: whether it shows what it may refuse to show; `proof`: of who it is, to the other sites;
+        `another`: somebody here says that one more run may begin, though the last has not ended."""
         self.name, self.frame, self.agreed, self.base, self.publishes = name, frame, agreement, base, publishes
         self.proof = proof
         self.rows = clean(frame, agreement.study)
-        self.home, self.begun = base, ""  # the run at hand, and the one that was begun by this process
+        self.runs = Runs(base, another)
+        self.home = base  # of the run at hand
         self.data: SiteData | None = None
 
     def answer(self, question: Message) -> Message:
@@ -120,6 +124,7 @@ class Site:
             return Message("refused", {})
         turn = turns.index(place)
         state, down = self._state(s, r, turn), filled(self.agreed.stages[s].turns[place].down, _stacked(asked.tensors))
+        self.wary.told(s, r, place, asked.tensors)
         scores = self._scores(s, r, state, asked)
 
         def up() -> dict[str, Tensor]:
@@ -127,6 +132,8 @@ class Site:
             contract = self.agreed.contracts[s][place]
             task, rule = self.engine.task_at(s, r), self.engine.rule(s, r)
             ((_, said),) = self.engine.answers(ex, contract, state, down, [0], task, rule)
+            self.wary.leaves({k: v[0] for k, v in tensors(said)}, self.engine.sites.x)
+            self.wary.heeded(s, r, asked.tensors)
             after = (r, turn + 1) if turn + 1 < len(turns) else (r + 1, 0)
             self._keep(s, after[0], after[1], state)
             return {k: v[0] for k, v in (self.engine.crossed or dict(tensors(said))).items()}
@@ -150,6 +157,7 @@ class Site:
             none = {"scores": torch.full((unknown,), torch.nan, dtype=torch.float64)} if unknown else {}
             return Message("settle", _where(asked), none)
         state, down = self._state(s, r, 0), filled(self.agreed.stages[s].last, _stacked(asked.tensors))
+        self.wary.told(s, r, asked.words["place"], asked.tensors)
         scores = self._scores(s, r, state, asked)
         settled = self.agreed.stages[s].stage.last.settle(self.agreed.task, state, down)
         if not any(v > (s + 1, 0, 0) for v in found):
@@ -168,6 +176,7 @@ class Site:
             save_tensors(self.home / BEHIND, asked.tensors, {"told": json.dumps(told)})
         for old in self._versions()[:-1]:
             self._place(*old).unlink(missing_ok=True)
+        Runs.end(self.home)
         return Message("finish", {})
 
     def _count(self, asked: Message) -> None:
@@ -179,36 +188,14 @@ class Site:
         if where in ("screen", "mask"):
             return  # they have memories of their own, which let nothing be asked otherwise
         where += "".join(f" {words[k]}" for k in (*WHERE, "step") if k in words)
-        place, mark = self.home / "asked.json", hashlib.sha256(asked.pack()).hexdigest()[:32]
-        known: dict[str, Any] = json.loads(place.read_text()) if place.exists() else {"anew": 0, "marks": {}}
-        marks = known["marks"].setdefault(where, [])
-        if mark in marks:
-            return
-        if marks:
-            known["anew"] += 1
-        if known["anew"] > ANEW:
-            what = f"it was answered before, and this is the {ANEW + 1}st time that something is asked otherwise."
-            raise VitrailError("a message was refused", [Problem(where, what, "Start the study anew.")])
-        marks.append(mark)
-        rounds = [k for k in known["marks"] if k.startswith("round")]
-        for old in rounds[:-RECENT]:
-            del known["marks"][old]
-        write_atomically(place, json.dumps(known))
+        self.asked.note(where, hashlib.sha256(asked.pack()).hexdigest()[:32], ANEW)
 
     def _enter(self, run: str) -> None:
-        """Each run has its own folder; one that was begun before this process started is gone on with."""
-        if not re.fullmatch(r"[0-9a-f]{16}", run):
-            raise VitrailError("a message was refused", [Problem("run", f"{run[:20]!r} is no run.", "Dropped.")])
+        """Each run has its own folder; one that was begun before is gone on with."""
         if self.home == self.base / run:
             return
-        if not (self.base / run).exists():
-            if self.begun:
-                what = f"it has taken part in {self.begun} since it joined, and in one run at a time."
-                hint = "The site has to join again."
-                raise VitrailError("a message was refused", [Problem(f"run {run}", what, hint)])
-            self.begun = run
-        self.home, self.data = self.base / run, None
-        self.home.mkdir(parents=True, exist_ok=True, mode=0o700)
+        self.home, self.data = self.runs.enter(run), None
+        self.asked, self.wary = Asked(self.home), Wary(self.agreed, self.home)
         write_atomically(self.home / "study.toml", self.agreed.study.to_toml())
         if (scale := self.home / "encoder.json").exists():
             self._prepare(Encoder(self.agreed.study, **json.loads(scale.read_text())))

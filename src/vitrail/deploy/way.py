@@ -8,12 +8,12 @@ import queue
 import subprocess
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Set
 from typing import Any
 
 from vitrail.core.problems import VitrailError
 from vitrail.deploy import pipe
-from vitrail.deploy.call import REMOVED, Heard
+from vitrail.deploy.call import REMOVED, SILENT, Heard
 from vitrail.deploy.enrol import Coordinator
 from vitrail.deploy.keeper import stop
 from vitrail.deploy.message import Message, unpack
@@ -28,8 +28,9 @@ class FlareWay:
     """Sites by name; a job of FLARE's carries the messages, and a new one is begun whenever a site that is there is
     not part of it."""
 
-    def __init__(self, who: Coordinator, log: Callable[..., None]) -> None:
-        self.who, self.say = who, log
+    def __init__(self, who: Coordinator, log: Callable[..., None], most: int | None = None) -> None:
+        """`most`: bytes that no answer is longer than; a longer one is not read."""
+        self.who, self.say, self.most = who, log, most
         self.names = {site["identity"]: name for name, site in who.sites.items()}
         self.ids = {name: who_ for who_, name in self.names.items()}
         self.inbox: queue.Queue[tuple[Pipe | None, dict[str, Any], bytes]] = queue.Queue()
@@ -37,6 +38,7 @@ class FlareWay:
         self.relay: Pipe | None = None
         self.job, self.members, self.number = "", set[str](), 0
         self.begun, self.heard = 0.0, set[str]()  # when the job was submitted, and who has answered in it
+        self.awake: set[str] = set()  # sites that gave a sign since the last question
         self.silent: set[str] = set()  # sites that are there and did not answer: their part of the job may be dead
         self.flare: subprocess.Popen[bytes] | None = None
         self.jobs: Any = None
@@ -99,6 +101,7 @@ class FlareWay:
             if event == "entered":
                 self.log("back" if site in self.alive else "joined", site=site)
                 self.members.discard(site)  # whatever job it was in, it is no longer
+                self.awake.add(site)
             self.alive[site] = time.time()
         elif event == "refused":
             self.log("refused", site=site or head["site"], why=head["why"])
@@ -173,12 +176,12 @@ class FlareWay:
         while self.relay is None and time.time() < until:
             self.watch(0.2)
 
-    def ask(self, questions: dict[str, Message], deadline: float) -> Heard:
+    def ask(self, questions: dict[str, Message], deadline: float, beside: Set[str] = frozenset()) -> Heard:
         until, numbers = time.time() + deadline, dict[str, int]()
         answers, trouble = dict[str, Message](), dict[str, str]()
         packed = {name: q.pack() for name, q in questions.items()}
         trouble |= dict.fromkeys(questions.keys() & self.removed, REMOVED)
-        while waiting := set(questions) - answers.keys() - trouble.keys():
+        while (waiting := set(questions) - answers.keys() - trouble.keys()) and not waiting <= beside:
             # a job that has just begun is given time to reach everyone
             if time.time() > (until if waiting <= self.heard else max(until, self.begun + START)):
                 break
@@ -205,10 +208,11 @@ class FlareWay:
                 break  # those who have not answered are not there
         for name in set(questions) - answers.keys() - trouble.keys():
             there = name in self.present()
-            if there:
+            if there and name not in beside:
                 self.silent.add(name)
-            trouble[name] = f"no answer within {deadline:.0f} seconds" if there else "it is not there"
-        return Heard(answers, trouble)
+            trouble[name] = f"{SILENT} {deadline:.0f} seconds" if there else "it is not there"
+        awake, self.awake = frozenset(self.awake), set()
+        return Heard(answers, trouble, awake)
 
     def _take(
         self,
@@ -219,6 +223,7 @@ class FlareWay:
     ) -> None:
         head, body = heard
         name = self.names[head["site"]]
+        self.awake.add(name)
         if numbers.get(name) != head["number"]:
             return  # an answer to an old question
         self.alive[name] = time.time()
@@ -227,6 +232,9 @@ class FlareWay:
         try:
             if head["code"] != "OK" or not body:
                 trouble[name] = f"its machine could not answer ({head['code']})"
+                return
+            if self.most is not None and len(body) > self.most:
+                trouble[name] = f"its answer has {len(body)} bytes, and none is longer than {self.most}"
                 return
             answers[name] = unpack(body)
         except VitrailError:

@@ -170,6 +170,7 @@ def words(kind: str, event: dict[str, Any]) -> str:
         "back": lambda: f"{site} is back.",
         "lost": lambda: f"{site} was lost{because}",
         "set aside": lambda: f"{site} is set aside and no longer asked{because}",
+        "silent": lambda: f"{site} is silent: it let {event['deadlines']} deadlines pass, and is asked now and then.",
         "trouble": lambda: f"{site}{because}",
         "refused": lambda: f"{site} was turned away{because}",
         "waiting": lambda: f"Waiting: {event['answered']} of {several(event['needed'], 'answer')} so far.",

@@ -1,0 +1,74 @@
+"""What an answer may say, beyond its form: counts that can be counts, shares that are shares, scores that a metric can
+give. What cannot be is that site's error, before any of it is used."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from torch import Tensor
+
+from vitrail.deploy.agreement import Agreement
+from vitrail.deploy.message import Message
+from vitrail.runs.judge import chance_metrics
+
+MOST_ROWS = 10**9
+FAR = 1e100  # no mean, sum or error of real data
+LONGEST_WORD = 200  # characters of what a site says of itself
+BOUNDS = {  # what a metric can be; one that is not here is only no larger than FAR
+    **dict.fromkeys(("accuracy", "balanced_accuracy", "f1", "auc"), (0.0, 1.0)),
+    "log_loss": (0.0, 35.0),  # probabilities are held above 1e-15
+    **dict.fromkeys(("rmse", "mae"), (0.0, FAR)),
+    "r2": (-FAR, 1.0),
+}
+
+
+def not_meant(agreed: Agreement, asked: Message, said: Message) -> str | None:
+    """Why an answer of the right form cannot be true, in words; None if it can."""
+    told, out = said.tensors, list[str]()
+    if "scores" in told and asked.kind in ("round", "settle"):
+        words = asked.words
+        metrics = [m for _, m in agreed.scored(words["stage"], words["round"], words["score"])]
+        out += _scores(metrics, told["scores"])
+    if asked.kind == "prepare":
+        out += _scores(list(chance_metrics(agreed.study)), told["chance"])
+        out += _between("rows", told["rows"], 0, MOST_ROWS)
+        out += ["rows: there are none to train on"] if int(told["rows"][0]) < 1 else []
+        if agreed.study.target.levels:
+            out += _between("target", told["target"], 0.0, 1.0)
+            out += ["target: shares do not add up to 1"] if abs(float(told["target"].sum()) - 1) > 1e-6 else []
+        else:
+            out += _between("target", told["target"], -FAR, FAR)
+        out += [f"{name}: no short text" for name, word in said.words.items() if not _short(word)]
+    elif asked.kind == "standardise":
+        out += _between("rows", told["rows"], 0, MOST_ROWS)
+        out += _between("total", told["total"], 0 if asked.words["step"] == 2 else -FAR, FAR)
+    elif asked.kind == "screen":
+        for name, tensor in told.items():
+            if tensor.is_floating_point():
+                out += _between(name, tensor, -FAR, FAR)
+    return "; ".join(out) or None
+
+
+def _scores(metrics: list[str], numbers: Tensor) -> list[str]:
+    out = []
+    for metric, number in zip(metrics, numbers.tolist(), strict=True):
+        low, high = BOUNDS.get(metric, (-FAR, FAR))
+        if not math.isnan(number) and not low - 1e-9 <= number <= high + 1e-9:
+            out.append(f"{metric}: expected a number from {low:g} to {high:g}, got {number:.3g}")
+    return out
+
+
+def _between(name: str, tensor: Tensor, low: float, high: float) -> list[str]:
+    known = tensor[~tensor.isnan()] if tensor.is_floating_point() else tensor
+    if not known.numel() or (bool((known >= low).all()) and bool((known <= high).all())):
+        return []
+    bad = known[(known < low) | (known > high)].flatten()[0]
+    return [f"{name}: expected numbers from {low:g} to {high:g}, got {float(bad):.3g}"]
+
+
+def _short(word: Any) -> bool:
+    """Printable text that is not long, or a few of them under names."""
+    if isinstance(word, dict):
+        return len(word) <= 20 and all(isinstance(k, str) and _short(k) and _short(v) for k, v in word.items())
+    return isinstance(word, str) and len(word) <= LONGEST_WORD and word.isprintable()
