@@ -25,7 +25,7 @@ from vitrail.runs.fit import read_shifts
 from vitrail.runs.folder import Folder, is_finished, versions, write_atomically
 from vitrail.runs.judge import Judge
 from vitrail.runs.protection import check_protection, guards_of, private
-from vitrail.runs.run import HISTORY, Run, pseudonyms_of, write_pseudonyms, write_run
+from vitrail.runs.run import HISTORY, Run
 from vitrail.runs.screened import (
     REFUSED,
     SCREEN,
@@ -51,6 +51,7 @@ from vitrail.runs.setup import (
     training_rows,
     wire_lines,
 )
+from vitrail.runs.written import pseudonyms_of, write_pseudonyms, write_run
 from vitrail.screen.found import Screening
 from vitrail.study import Study
 
@@ -167,6 +168,7 @@ def train(
         if resume:
             _same_run(folder, info, pseudonyms)
             if is_finished(folder.path):
+                folder.drop_checkpoints()  # it may have been killed before it could
                 return Run.load(folder.path)
             if back := _restore(folder, runner):
                 moment, history, before, took_part = back
@@ -215,7 +217,6 @@ def train(
             extra |= {"names": runner.names, "sizes": runner.ledger.sizes}  # of a message: for those who look on
             extra |= {"took_part": took_part, "chance": sites.chance()}
             folder.checkpoint(runner.names, last, extra, _stacked(paths))
-            folder.log("checkpoint", stage=last.stage, round=last.round)
             saved = time.monotonic()
         if progress:
             progress(done, total)
@@ -241,9 +242,8 @@ def train(
     if any(f.means in ENDS for f in last.facts.values()):
         run.shift_table, run.facts = read_shifts(runner, study, last, pseudonyms)
     if folder:
-        write_run(folder, run)
+        write_run(folder, run, "finished", seconds=info["seconds"])
         folder.drop_checkpoints()
-        folder.log("finished", seconds=info["seconds"])
     return run
 
 
