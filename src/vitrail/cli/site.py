@@ -68,6 +68,7 @@ def join(
     from vitrail.deploy.join import Door, agree
     from vitrail.deploy.personal import check_not_left, load_model
     from vitrail.deploy.proof import Proof
+    from vitrail.deploy.signed import Pen
     from vitrail.deploy.site import Site
     from vitrail.report.private import write_look
 
@@ -84,7 +85,7 @@ def join(
         return
     agreement, frame = agree(own, data, accept, publish)
     site = Site(own.site, frame, agreement, own.home, publish, Proof.of(own))
-    door = Door(own, site, lambda text: print(f"  {text}", flush=True), keep)
+    door = Door(own, site, lambda text: print(f"  {text}", flush=True), keep, Pen.of_site(own))
     print(
         f"{own.site} takes part; coordinator at {own.address}. Stop with Ctrl-C and join again at any time.", flush=True
     )

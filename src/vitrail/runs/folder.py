@@ -273,12 +273,14 @@ class Folder:
     def _passing(self) -> list[Path]:
         """The files of checkpoints."""
         numbered = [*self.path.glob("coordinator/[0-9]*"), *self.path.glob("coordinator/paths-*")]
-        return [self.path / CHECKPOINT, *numbered, *self.path.glob("sites/*/state-*.safetensors")]
+        kept = [*self.path.glob("sites/*/state-*.safetensors"), *self.path.glob("parties/*/step-*.safetensors")]
+        return [self.path / CHECKPOINT, *numbered, *kept]
 
 
-def fit(tree: T, values: dict[str, Tensor]) -> T:
-    """`filled`, where names and shapes are the same; else a ValueError."""
-    wanted, got = dict(tensors(tree)), {k: v.shape for k, v in values.items()}
-    if {k: v.shape for k, v in wanted.items()} != got:
+def fit(tree: T, values: dict[str, Tensor], exact: bool = True) -> T:
+    """`filled`, where names and shapes are the same; else a ValueError. Not `exact`: where sizes grow with sites."""
+    wanted = dict(tensors(tree))
+    known = wanted.keys() == values.keys() and all(v.dim() == values[k].dim() for k, v in wanted.items())
+    if not known or (exact and any(v.shape != values[k].shape for k, v in wanted.items())):
         raise ValueError("other tensors")
     return filled(tree, values)

@@ -98,7 +98,8 @@ class Model(NamedTuple):
     def _state(self, task: Task) -> Any:
         """Its settled state, stacked over this one site."""
         try:
-            return fit(settled_shape(task, self.method), {k: v[None] for k, v in self.tensors.items()})
+            stacked = {k: v[None] for k, v in self.tensors.items()}
+            return fit(settled_shape(task, self.method), stacked, exact=not self.method.grows)
         except ValueError:
             what = "its tensors are not those of this study's network and method."
             hint = "Somebody put another model's file in its place: take it from a copy. vitrail verify tells what."

@@ -13,9 +13,9 @@ import fcntl
 import json
 import secrets
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from vitrail.core.chain import Link, last_mark, line_of, mark_of, mark_of_file, read_chain
 from vitrail.core.disk import PART, append, write_atomically
@@ -48,19 +48,28 @@ def take_marks(path: Path, without: Iterable[Path] = (), ahead: Mapping[str, byt
 
 
 def add_to_chain(file: Path) -> None:
-    """A page or table that a verb wrote into a finished run's folder; nothing where it is none, or being written."""
-    path, log = file.parent, file.parent / LOG
-    if not log.exists() or not (path / "run.json").exists() or not file.exists():
-        return
+    """A page or table that a verb wrote into a finished run's folder; nothing where it is in none."""
+    path = file.parent
+    if (path / LOG).exists() and (path / "run.json").exists() and file.exists():
+        _add(path, "added", lambda: {FILES: {file.name: mark_of_file(file)}}, only_closed=True)
+
+
+def seal_again(path: Path, event: str) -> None:
+    """After some files of a run were written anew, by who has no Folder at hand."""
+    _add(path, event, lambda: {FILES: take_marks(path), WHOLE: True})
+
+
+def _add(path: Path, event: str, told: Callable[[], dict[str, Any]], only_closed: bool = False) -> None:
+    """Nothing where another process holds the folder: it closes it with all that is there."""
     with (path / LOCK).open("w") as lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:  # whoever holds it closes it with all that is there
+        except OSError:
             return
-        text = log.read_bytes()
-        if _latest(read_chain(text)[0]) is not None:
-            told = {"time": now(), "event": "added", FILES: {file.name: mark_of_file(file)}}
-            append(log, line_of(told, last_mark(text)))
+        text = (path / LOG).read_bytes() if (path / LOG).exists() else b""
+        if not only_closed or _latest(read_chain(text)[0]) is not None:
+            line = line_of({"time": now(), "event": event, **told()}, last_mark(text))
+            append(path / LOG, line, sync=True)
 
 
 def verify_folder(path: Path) -> Verified:

@@ -22,7 +22,7 @@ from vitrail.engines.wire import Ledger
 from vitrail.methods import AnyMethod
 from vitrail.runs.features import as_rows
 from vitrail.runs.fit import read_shifts
-from vitrail.runs.folder import Folder, is_finished, versions, write_atomically
+from vitrail.runs.folder import Folder, is_finished, read_told, versions, write_atomically
 from vitrail.runs.judge import Judge
 from vitrail.runs.protection import check_protection, guards_of, private
 from vitrail.runs.run import HISTORY, Run
@@ -266,7 +266,7 @@ def describe_run(study: Study, seed: int, engine: str, device: str, fingerprints
 
 def _same_run(folder: Folder, info: dict[str, Any], pseudonyms: dict[str, str]) -> None:
     """A run is resumed with what it was started with, or not at all."""
-    before = json.loads((folder.path / "run.json").read_text(encoding="utf-8"))
+    before = read_told(folder.path / "run.json")
     problems = []
     same = ("method", "seed", "engine", "device", "dropout_rate", "away", "refuse", "fingerprints", "versions")
     for k in (*same, "keep_updates"):
