@@ -15,6 +15,7 @@ import pytest
 from typer.testing import CliRunner
 
 import vitrail as vt
+from scripts import load_script
 from small import opposed_tables
 from vitrail.cli import app
 from vitrail.core.chain import last_mark, line_of, read_chain
@@ -104,7 +105,8 @@ def test_a_run_that_was_stopped_is_verified_as_far_as_it_is_sealed(place: Path, 
     assert not found.wrong
     assert any("not closed" in note for note in found.notes)
     cut(copy / "half" / "checkpoint.json")
-    assert said(verify(copy / "half")) == ["checkpoint.json: it was changed."]
+    (told,) = said(verify(copy / "half"))
+    assert told.startswith("checkpoint.json: it was changed, or the run was stopped")
 
 
 CHANGES: dict[str, tuple[Callable[[Path], object], str]] = {
@@ -278,3 +280,22 @@ def test_a_full_disk_is_told_and_the_old_file_stays(number: int, tmp_path: Path,
     assert file.read_text() == "old"
     assert log.read_bytes() == b"one\n"
     assert {f.name for f in tmp_path.iterdir()} == {"scores.csv", LOG}  # what there was of it takes no room
+
+
+# writes cut off: all boundaries in benchmarks/cut_writes.py
+
+
+def test_a_checkpoint_cut_off_at_any_byte(tmp_path: Path) -> None:
+    ends = load_script("cut_writes").cut_checkpoints(tmp_path, every=41)
+    assert min(ends["the old one"], ends["the new one"]) > 3
+
+
+def test_a_message_cut_off_at_any_byte(tmp_path: Path) -> None:
+    ends = load_script("cut_writes").cut_outbox(tmp_path, every=17)
+    assert ends["not written down, did not leave"] > 10
+
+
+def test_a_run_cut_off_at_its_end(tmp_path: Path) -> None:
+    ends = load_script("cut_writes").cut_runs(tmp_path, every=400, last_only=True)
+    assert ends["resumed, the same models"] > 3
+    assert not ends["never begun, told so"]

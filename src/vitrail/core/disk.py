@@ -18,10 +18,11 @@ def write_atomically(path: Path, content: str | bytes, *, private: bool = False)
         if private:
             temporary.unlink(missing_ok=True)  # its mode would stay
         opened = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600 if private else 0o666)
-        with os.fdopen(opened, "wb") as file:
-            file.write(content.encode() if isinstance(content, str) else content)
-            file.flush()
-            os.fsync(file.fileno())
+        try:
+            put(opened, content.encode() if isinstance(content, str) else content)
+            os.fsync(opened)
+        finally:
+            os.close(opened)
         os.replace(temporary, path)
     except OSError as error:
         with contextlib.suppress(OSError):  # what there is of it takes room
@@ -29,15 +30,21 @@ def write_atomically(path: Path, content: str | bytes, *, private: bool = False)
         raise unwritable(path, error) from None
 
 
+def put(file: int, data: bytes) -> None:
+    """All of it: the system may take less at a time."""
+    left = memoryview(data)
+    while left:
+        left = left[os.write(file, left) :]
+
+
 def append(path: Path, line: bytes, *, sync: bool = False) -> None:
     """One more line at the end of a log, all of it or nothing. `sync`: on the disk before this returns."""
     try:
         file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o666)
         try:
-            before, left = os.fstat(file).st_size, memoryview(line)
+            before = os.fstat(file).st_size
             try:
-                while left:
-                    left = left[os.write(file, left) :]
+                put(file, line)
                 if sync:
                     os.fsync(file)
             except OSError:

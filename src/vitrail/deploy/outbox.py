@@ -24,7 +24,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from vitrail.core.chain import last_mark, line_of, mark_of, whole
-from vitrail.core.disk import write_atomically
+from vitrail.core.disk import put, write_atomically
 from vitrail.core.problems import Problem, VitrailError
 from vitrail.deploy.message import Message, unpack
 from vitrail.deploy.signed import CERTIFICATE, OUTBOX, SIGNED, Pen, signed_text
@@ -186,7 +186,8 @@ class Outbox:
         line = line_of(told, mark)
         try:
             os.lseek(log, before, os.SEEK_SET)
-            _put(log, line)
+            put(log, line)
+            os.fsync(log)
         except OSError:
             os.ftruncate(log, before)
             raise
@@ -258,18 +259,11 @@ def _now() -> str:
     return datetime.now().astimezone().isoformat(timespec="seconds")
 
 
-def _put(file: int, data: bytes) -> None:
-    """All of it, on the disk."""
-    view = memoryview(data)
-    while view:
-        view = view[os.write(file, view) :]
-    os.fsync(file)
-
-
 def _write(path: Path, data: bytes) -> None:
     file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
     try:
-        _put(file, data)
+        put(file, data)
+        os.fsync(file)
     finally:
         os.close(file)
 

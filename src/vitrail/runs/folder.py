@@ -265,6 +265,11 @@ class Folder:
             raise VitrailError("this is another run", [Problem(str(self.path), what, hint)]) from None
         return moment, at, load_facts(self.path / "coordinator" / f"paths-{tag}.safetensors")
 
+    def resumed(self, moment: Moment) -> None:
+        """The run goes on from its checkpoint, whose line in the log may have been cut off."""
+        where = {"stage": moment.stage, "round": moment.round}
+        self.log("resumed", **where, **{FILES: {CHECKPOINT: mark_of_file(self.path / CHECKPOINT)}})
+
     def drop_checkpoints(self) -> None:
         """After the end only the models remain."""
         for old in self._passing():

@@ -173,7 +173,7 @@ def train(
             if back := _restore(folder, runner):
                 moment, history, before, took_part = back
                 paths = {k: [f._replace(value=v) for v in f.value] for k, f in before.items()}
-                folder.log("resumed", stage=moment.stage, round=moment.round)
+                folder.resumed(moment)
         else:
             write_atomically(folder.path / "study.toml", study.to_toml())
             write_pseudonyms(folder, pseudonyms)
