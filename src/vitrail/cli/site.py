@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -47,6 +48,9 @@ def join(
         int | None,
         typer.Option(min=1, help="Of so many messages the numbers are kept, the last ones; all without it."),
     ] = None,
+    watts: Annotated[
+        float | None, typer.Option(min=0.1, max=10000, help="What one busy core here draws: then energy is told.")
+    ] = None,
     ration_training: Annotated[
         int | None, typer.Option(min=1, help="A guest: times that a row may be asked in training; else the study's.")
     ] = None,
@@ -84,7 +88,7 @@ def join(
         print(f"The study is finished. What this party keeps of it is in {home}.")
         return
     agreement, frame = agree(own, data, accept, publish)
-    site = Site(own.site, frame, agreement, own.home, publish, Proof.of(own))
+    site = Site(own.site, frame, agreement, own.home, publish, Proof.of(own), math.nan if watts is None else watts)
     door = Door(own, site, lambda text: print(f"  {text}", flush=True), keep, Pen.of_site(own))
     print(
         f"{own.site} takes part; coordinator at {own.address}. Stop with Ctrl-C and join again at any time.", flush=True

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from vitrail.core.facts import ENDS, ROUND, Fact, Facts, in_order
+from vitrail.core.footprint import Footprint, cpu_seconds, footprint
 from vitrail.core.problems import Problem, VitrailError
 from vitrail.core.tensors import tensors
 from vitrail.data.encode import Encoder, clean_sites, encode_sites
@@ -144,6 +145,9 @@ class RunSites(Protocol):
 
     def encoders(self) -> dict[str, Encoder]: ...
 
+    def footprints(self) -> dict[str, Footprint]:
+        """What each site's own machine used; nothing of sites on this one."""
+
 
 def train(
     runner: Rounds,
@@ -163,7 +167,7 @@ def train(
     history: list[tuple[Any, ...]] = []
     paths: dict[str, list[Fact]] = {}  # facts of every round
     took_part = [0] * len(runner.names)  # rounds of training
-    moment = None
+    moment, spent = None, 0.0  # seconds of processors, of what was done before this was resumed
     if folder:
         if resume:
             _same_run(folder, info, pseudonyms)
@@ -171,7 +175,7 @@ def train(
                 folder.drop_checkpoints()  # it may have been killed before it could
                 return Run.load(folder.path)
             if back := _restore(folder, runner):
-                moment, history, before, took_part = back
+                moment, history, before, took_part, spent = back
                 paths = {k: [f._replace(value=v) for v in f.value] for k, f in before.items()}
                 folder.resumed(moment)
         else:
@@ -179,6 +183,7 @@ def train(
             write_pseudonyms(folder, pseudonyms)
             write_atomically(folder.path / "run.json", json.dumps(info, indent=1))
             folder.log("started", method=info["method"], seed=seed)
+    used = cpu_seconds() - spent
     screening = _screened(sites, folder)
     began = saved = time.monotonic()
     told = began - ROUND_SECONDS  # the first round is told at once
@@ -215,7 +220,7 @@ def train(
             extra: dict[str, Any] = {"history": history, "ledger": runner.ledger.counts}
             extra |= {"outcasts": runner.outcasts, "unusual": runner.unusual}
             extra |= {"names": runner.names, "sizes": runner.ledger.sizes}  # of a message: for those who look on
-            extra |= {"took_part": took_part, "chance": sites.chance()}
+            extra |= {"took_part": took_part, "chance": sites.chance(), "cpu": cpu_seconds() - used}
             folder.checkpoint(runner.names, last, extra, _stacked(paths))
             saved = time.monotonic()
         if progress:
@@ -223,6 +228,8 @@ def train(
     info |= {"outcasts": runner.outcasts, "unusual": runner.unusual} if runner.outcasts or runner.unusual else {}
     info = {**info, "finished": True, "seconds": round(time.monotonic() - began, 3)}
     info["took_part"] = dict(zip(runner.names, took_part, strict=True))
+    info["footprint"] = footprint(used).plain()
+    info["footprints"] = {name: told.plain() for name, told in sites.footprints().items()}
     history += sites.late() + sites.chance()
     run = Run(
         study,
@@ -292,7 +299,7 @@ def facts_of(runner: Rounds, last: Moment, paths: Facts, at: list[int]) -> Facts
     return {k: in_order(f, order) for k, f in ends.items()} | {k: in_order(f, order, 1) for k, f in paths.items()}
 
 
-def _restore(folder: Folder, runner: Rounds) -> tuple[Moment, list[tuple[Any, ...]], Facts, list[int]] | None:
+def _restore(folder: Folder, runner: Rounds) -> tuple[Moment, list[tuple[Any, ...]], Facts, list[int], float] | None:
     back = folder.restore(runner.names, runner.shape_at)
     if back is None:
         return None
@@ -300,7 +307,7 @@ def _restore(folder: Folder, runner: Rounds) -> tuple[Moment, list[tuple[Any, ..
     runner.ledger.counts.update(at["ledger"])
     runner.outcasts.update(at.get("outcasts", {}))
     runner.unusual.update(at.get("unusual", {}))
-    return moment, [tuple(row) for row in at["history"]], paths, at["took_part"]
+    return moment, [tuple(row) for row in at["history"]], paths, at["took_part"], float(at.get("cpu", 0))
 
 
 def _screened(sites: RunSites, folder: Folder | None) -> Screening | None:
