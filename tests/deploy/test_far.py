@@ -40,7 +40,8 @@ def heart() -> tuple[vt.Study, dict]:
 def test_same_run(method: str, scale: str, heart: tuple, tmp_path: Path) -> None:
     if scale == "global" and method != "ifedavg":
         pytest.skip("the scale is found before any method begins")
-    study, _ = resolve(heart[0].with_changes(standardise=scale), method, None)
+    asked = method == "ifedavg"  # screening comes before any method begins
+    study, _ = resolve(heart[0].with_changes(standardise=scale, screen={"ask": asked}), method, None)
     agreed = Agreement.of(study, None, len(heart[1]))
     home, names = tmp_path / "sites", list(heart[1])
     sites = {n: Site(n, f, agreed, home / n, True, prove(n, names, home / n)) for n, f in heart[1].items()}

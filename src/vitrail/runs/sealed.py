@@ -67,9 +67,10 @@ def _add(path: Path, event: str, told: Callable[[], dict[str, Any]], only_closed
         except OSError:
             return
         text = (path / LOG).read_bytes() if (path / LOG).exists() else b""
-        if not only_closed or _latest(read_chain(text)[0]) is not None:
-            line = line_of({"time": now(), "event": event, **told()}, last_mark(text))
-            append(path / LOG, line, sync=True)
+        links, new = read_chain(text)[0], told()
+        if only_closed and (_latest(links) is None or new[FILES].items() <= marks_in(links).items()):
+            return  # not closed yet, or the same page again
+        append(path / LOG, line_of({"time": now(), "event": event, **new}, last_mark(text)), sync=True)
 
 
 def verify_folder(path: Path) -> Verified:
