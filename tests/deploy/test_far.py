@@ -126,7 +126,8 @@ class Bad(Here):
 @pytest.mark.parametrize("method", ["ifedavg", "scaffold", "weight_erosion", "fine_tune"])
 def test_nothing_is_lost_or_counted_twice(method: str, heart: tuple, tmp_path: Path, monkeypatch: Any) -> None:
     monkeypatch.setattr("vitrail.deploy.far.time.sleep", lambda _: None)
-    study, _ = resolve(heart[0].with_changes(standardise="global", training={"rounds": 15}), method, None)
+    changes = {"standardise": "global", "training": {"rounds": 15}, "screen": {"ask": method == "ifedavg"}}
+    study, _ = resolve(heart[0].with_changes(**changes), method, None)
     agreed = Agreement.of(study, None, len(heart[1]))
     fresh = lambda name: Site(name, heart[1][name], agreed, tmp_path / "sites" / name)  # noqa: E731
     way = Bad({n: fresh(n) for n in heart[1]}, fresh, seed=3)
