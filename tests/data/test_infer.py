@@ -47,7 +47,14 @@ def test_numbers_of_people_are_left_out(name: str, values: np.ndarray, left: boo
 
 
 def test_spellings_are_one_category() -> None:
-    cases = ["Évolution favorable", "evolution  favorable", "EVOLUTION FAVORABLE", "Évolution favorable", "stable", "mort"]
+    cases = [
+        "Évolution favorable",
+        "evolution  favorable",
+        "EVOLUTION FAVORABLE",
+        "Évolution favorable",
+        "stable",
+        "mort",
+    ]
     frame = clinic(1, course=np.resize(cases, N), grade=np.resize(["Yes", "YES", "yes ", "no"], N))
     draft = infer_table({"a": frame}, "sick")
     assert draft.said["features"]["course"]["categories"] == ["mort", "stable", "Évolution favorable"]

@@ -41,7 +41,8 @@ def heart() -> tuple[vt.Study, dict]:
 def test_same_run(method: str, scale: str, heart: tuple, tmp_path: Path) -> None:
     if scale == "global" and method != "ifedavg":
         pytest.skip("the scale is found before any method begins")
-    study, _ = resolve(heart[0].with_changes(standardise=scale), method, None)
+    asked = method == "ifedavg"  # screening comes before any method begins
+    study, _ = resolve(heart[0].with_changes(standardise=scale, screen={"ask": asked}), method, None)
     agreed = Agreement.of(study, None, len(heart[1]))
     home, names = tmp_path / "sites", list(heart[1])
     sites = {n: Site(n, f, agreed, home / n, True, prove(n, names, home / n)) for n, f in heart[1].items()}
@@ -126,7 +127,8 @@ class Bad(Here):
 @pytest.mark.parametrize("method", ["ifedavg", "scaffold", "weight_erosion", "fine_tune"])
 def test_nothing_is_lost_or_counted_twice(method: str, heart: tuple, tmp_path: Path, monkeypatch: Any) -> None:
     monkeypatch.setattr("vitrail.deploy.far.time.sleep", lambda _: None)
-    study, _ = resolve(heart[0].with_changes(standardise="global", training={"rounds": 15}), method, None)
+    changes = {"standardise": "global", "training": {"rounds": 15}, "screen": {"ask": method == "ifedavg"}}
+    study, _ = resolve(heart[0].with_changes(**changes), method, None)
     agreed = Agreement.of(study, None, len(heart[1]))
     fresh = lambda name: Site(name, heart[1][name], agreed, tmp_path / "sites" / name)  # noqa: E731
     way = Bad({n: fresh(n) for n in heart[1]}, fresh, seed=3)

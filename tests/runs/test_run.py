@@ -71,7 +71,8 @@ def test_predictions_give_the_scores(study, sites) -> None:
 
 @pytest.mark.parametrize("method", [name for name, kind in vt.methods.TABLE.items() if not kind.needs])
 def test_every_method_saves_and_loads(method, study, sites, tmp_path) -> None:
-    run = vt.federate(study, sites, method=method, out=tmp_path / "run", dropout_rate=0.2)
+    asked = study.with_changes(screen={"ask": method == vt.methods.DEFAULT})  # the same for every method
+    run = vt.federate(asked, sites, method=method, out=tmp_path / "run", dropout_rate=0.2)
     loaded = vt.Run.load(tmp_path / "run")
     assert same_models(run, loaded)
     pdt.assert_frame_equal(run.scores(), loaded.scores())
@@ -89,7 +90,7 @@ def test_private_files_are_apart(study, sites, tmp_path) -> None:
     assert not any("head" in name for name in run.shared)
     for site in sites:
         private = {p.name for p in (tmp_path / "run" / "sites" / site).iterdir()}
-        assert private == {"model.safetensors", "encoder.json"}
+        assert private == {"model.safetensors", "encoder.json", "marks.json"}
         assert any("head" in name for name in run.models[site])
 
 
@@ -101,7 +102,24 @@ vt.federate(study, vt.datasets.heart_disease(), method=sys.argv[2], out=sys.argv
 """
 
 
-@pytest.mark.parametrize(("method", "rounds"), [("fine_tune", 30), ("scaffold", 40)])
+def test_stopped_and_resumed_is_bit_identical(study, sites, tmp_path) -> None:
+    """In one process: with what sites keep between rounds."""
+    given = {"method": "scaffold", "dropout_rate": 0.3, "rounds": 12}
+    whole = vt.federate(study, sites, **given)
+
+    def stop(done: int, total: int) -> None:
+        if done == 7:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        vt.federate(study, sites, **given, out=tmp_path / "run", checkpoint_seconds=0, progress=stop)
+    back = vt.federate(study, sites, **given, out=tmp_path / "run", checkpoint_seconds=0, resume=True)
+    assert same_models(whole, back)
+    pdt.assert_frame_equal(whole.scores(), back.scores())
+    pdt.assert_frame_equal(whole.ledger, back.ledger)
+
+
+@pytest.mark.parametrize(("method", "rounds"), [("fine_tune", 16)])
 def test_killed_and_resumed_is_bit_identical(method, rounds, study, sites, tmp_path) -> None:
     longer = study.with_changes(training={"rounds": rounds})
     longer.save(tmp_path / "study.toml")
@@ -118,8 +136,8 @@ def test_killed_and_resumed_is_bit_identical(method, rounds, study, sites, tmp_p
             "resume" if attempt else "new",
         ]
         process = subprocess.Popen(command, stderr=subprocess.PIPE)
-        if attempt < 3:  # let it get some way, then kill it without warning
-            wanted, patience = attempt * 6 + 3, time.monotonic() + 60
+        if attempt < 2:  # let it get some way, then kill it without warning
+            wanted, patience = attempt * 5 + 3, time.monotonic() + 60
             while process.poll() is None and time.monotonic() < patience and round_of(out) < wanted:
                 time.sleep(0.002)
             process.send_signal(signal.SIGKILL)
@@ -215,9 +233,10 @@ def test_engines_give_the_same_scores(study, sites) -> None:
 def test_sites_of_any_size(study, sites) -> None:
     """One with fewer rows than a batch, one of a single class, one of two rows."""
     va, swiss = sites["va"], sites["switzerland"]
+    quiet = study.with_changes(screen={"ask": False})  # it is the same for every method: once will do
     odd = {**sites, "tiny": va.head(7), "sick": swiss[swiss.disease == 1], "two": va[va.disease == 0].head(2)}
     for method in vt.methods.named(lambda kind: not kind.needs):
-        run = vt.federate(study, odd, method=method)
+        run = vt.federate(study if method == vt.methods.DEFAULT else quiet, odd, method=method)
         assert all(torch.isfinite(v).all() for model in run.models.values() for v in model.values())
         got = run.scores().pivot(index="site", columns="metric", values="value")
         assert np.isnan(got.loc["sick", "auc"])

@@ -23,7 +23,7 @@ def study() -> vt.Study:
 
 def test_comparison_is_tidy_and_resumes(study, tmp_path, monkeypatch) -> None:
     sites = vt.datasets.heart_disease()
-    whole = vt.compare(study, sites, ["local", "fedavg"], [1, 2])
+    whole = vt.compare(study, sites, ["local", "fedavg"], [1, 2], folds=3)
     assert list(whole.scores.columns) == ["method", "seed", "site", "split", "metric", "value"]
     assert len(whole.scores) == 2 * 2 * 4 * 2 * 4
     module = sys.modules["vitrail.studies.compare"]  # vitrail.studies.compare is the function
@@ -37,9 +37,9 @@ def test_comparison_is_tidy_and_resumes(study, tmp_path, monkeypatch) -> None:
 
     monkeypatch.setattr(module, "cross_validate", stop_after_three)
     with pytest.raises(KeyboardInterrupt):
-        vt.compare(study, sites, ["local", "fedavg"], [1, 2], out=tmp_path / "c")
+        vt.compare(study, sites, ["local", "fedavg"], [1, 2], folds=3, out=tmp_path / "c")
     calls.clear()
-    again = vt.compare(study, sites, ["local", "fedavg"], [1, 2], out=tmp_path / "c", resume=True)
+    again = vt.compare(study, sites, ["local", "fedavg"], [1, 2], folds=3, out=tmp_path / "c", resume=True)
     assert len(calls) == 1, "only the missing part is run"
     pdt.assert_frame_equal(again.scores, whole.scores)
     pdt.assert_frame_equal(pd.read_csv(tmp_path / "c" / "comparison.csv")[whole.scores.columns], whole.scores)
@@ -48,14 +48,6 @@ def test_comparison_is_tidy_and_resumes(study, tmp_path, monkeypatch) -> None:
     pdt.assert_frame_equal(loaded.verdicts(), whole.verdicts())
     with pytest.raises(vt.VitrailError, match="another comparison"):
         vt.compare(study.with_changes(training={"lr": 0.1}), sites, ["local"], [1], out=tmp_path / "c", resume=True)
-
-
-def test_two_processes_give_the_same(study) -> None:
-    sites = vt.datasets.heart_disease()
-    one = vt.compare(study, sites, ["local", "apfl"], [1])
-    two = vt.compare(study, sites, ["local", "apfl"], [1], workers=2)
-    pdt.assert_frame_equal(one.scores, two.scores)
-    pdt.assert_frame_equal(one.curves, two.curves)
 
 
 def test_seeds_are_the_studys_then_derived(study) -> None:
@@ -72,20 +64,19 @@ def test_wrong_names_are_told_together(study) -> None:
     assert "ditto" in str(caught.value)
 
 
-@pytest.mark.parametrize("workers", [1, 2])
-def test_progress_counts_rounds(study, workers) -> None:
-    told: list[tuple[str, int, int]] = []
-    vt.compare(
-        study,
-        vt.datasets.heart_disease(),
-        ["local", "fedavg"],
-        [1],
-        workers=workers,
-        progress=lambda *step: told.append(step),
-    )
-    assert {of for _, _, of in told} == {2 * 3}
-    assert [n for _, n, _ in told] == ([1, 2, 3, 4, 5, 6] if workers == 1 else [3, 6])
-    assert {words for words, _, _ in told} == {"Local, seed 1", "FedAvg, seed 1"}
+def test_two_processes_give_the_same_and_progress_counts_rounds(study) -> None:
+    results, methods = [], ["local", "apfl"]
+    for workers in (1, 2):
+        told: list[tuple[str, int, int]] = []
+        tell = lambda *step, told=told: told.append(step)  # noqa: E731
+        sites = vt.datasets.heart_disease()
+        results.append(vt.compare(study, sites, methods, [1], workers=workers, folds=2, progress=tell))
+        assert {of for _, _, of in told} == {2 * 3}
+        assert [n for _, n, _ in told] == ([1, 2, 3, 4, 5, 6] if workers == 1 else [3, 6])
+        assert {words for words, _, _ in told} == {"Local, seed 1", "APFL, seed 1"}
+    one, two = results
+    pdt.assert_frame_equal(one.scores, two.scores)
+    pdt.assert_frame_equal(one.curves, two.curves)
 
 
 @pytest.fixture
@@ -100,13 +91,16 @@ def table():
 def test_no_study_knows_a_method_by_name(study, table, monkeypatch) -> None:
     """Every method under another name: the same numbers come out."""
     sites = vt.datasets.heart_disease()
-    compared, carried = vt.compare(study, sites, ["local", "fedavg"], [1, 2]), vt.transfer(study, sites, folds=2)
+    compared, carried = (
+        vt.compare(study, sites, ["local", "fedavg"], [1, 2], folds=3),
+        vt.transfer(study, sites, folds=2),
+    )
     verdicts, chosen = compared.verdicts(), train_together(carried, sites, "top:1", ["va"])
     monkeypatch.setattr(vt.methods, "DEFAULT", "M-fedavg")
     for name in list(table):
         table[f"M-{name}"] = table.pop(name)
     other = study.with_changes(method={"name": "M-fedavg"})
-    again, anew = vt.compare(other, sites, ["M-local", "M-fedavg"], [1, 2]), vt.transfer(other, sites, folds=2)
+    again, anew = vt.compare(other, sites, ["M-local", "M-fedavg"], [1, 2], folds=3), vt.transfer(other, sites, folds=2)
     for one, two in ((verdicts, again.verdicts()), (compared.scores, again.scores)):
         pdt.assert_frame_equal(one.assign(method="M-" + one.method), two)
     pdt.assert_frame_equal(carried.table, anew.table)
@@ -132,7 +126,7 @@ def test_no_more_seeds_than_it_takes(study) -> None:
 def test_a_comparison_by_hold_outs_is_still_read(study, tmp_path) -> None:
     """Parts that were written before rows were judged out of their folds."""
     sites = vt.datasets.heart_disease()
-    vt.compare(study, sites, ["local", "fedavg"], [1, 2], out=tmp_path / "c")
+    vt.compare(study, sites, ["local", "fedavg"], [1, 2], folds=2, out=tmp_path / "c")
     for part in (tmp_path / "c" / "parts").glob("*.json"):
         plain = json.loads(part.read_text())
         kept = {k: v for k, v in plain.items() if k not in ("losses", "lots", "same", "folds", "chance")}

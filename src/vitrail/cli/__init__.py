@@ -26,6 +26,7 @@ VERBS = {  # by who uses them, in the order of --help
         runs.screen,
         runs.run,
         runs.report,
+        runs.verify,
         runs.ui,
         runs.adopt,
         runs.wire,

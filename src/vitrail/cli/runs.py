@@ -255,6 +255,28 @@ def report(
     print(write_report(load(run), out or run / "report.html").resolve())
 
 
+def verify(
+    place: Annotated[Path, typer.Argument(help="The folder of a run or comparison; or a site's kit, home or outbox.")],
+    authority: Annotated[
+        Path | None, typer.Option(help="The certificate of the study's authority, or an invitation that holds it.")
+    ] = None,
+) -> None:
+    """Is it as it was written? What was changed, is missing or was added, and who signed it. Exit code 0 all is as it
+    was, 1 something is not, 2 cannot be read."""
+    from vitrail.deploy.verify import verify as look
+    from vitrail.report.words import several
+
+    found = look(place, authority)
+    for problem in found.wrong:
+        print(f"WRONG  {problem}")
+    print(f"fine   {several(found.files, 'file')} as written; {several(len(found.links), 'line')} in the log.")
+    for note in found.notes:
+        print(f"note   {note}")
+    if found.links:
+        print(f"Last hash of the log: {found.links[-1].mark}")
+    raise typer.Exit(1 if found.wrong else 0)
+
+
 def ui(
     run: Annotated[Path, typer.Argument(help="The folder of a run, finished or being written.")],
     port: Annotated[int, typer.Option(help="0: any that is free.")] = 0,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -47,6 +48,9 @@ def join(
         int | None,
         typer.Option(min=1, help="Of so many messages the numbers are kept, the last ones; all without it."),
     ] = None,
+    watts: Annotated[
+        float | None, typer.Option(min=0.1, max=10000, help="What one busy core here draws: then energy is told.")
+    ] = None,
     ration_training: Annotated[
         int | None, typer.Option(min=1, help="A guest: times that a row may be asked in training; else the study's.")
     ] = None,
@@ -72,6 +76,7 @@ def join(
     from vitrail.deploy.join import Door, agree
     from vitrail.deploy.personal import check_not_left, load_model
     from vitrail.deploy.proof import Proof
+    from vitrail.deploy.signed import Pen
     from vitrail.deploy.site import Site
     from vitrail.report.private import write_look
 
@@ -88,8 +93,9 @@ def join(
         print(f"The study is finished. What this party keeps of it is in {home}.")
         return
     agreement, frame = agree(own, data, accept, publish)
-    site = Site(own.site, frame, agreement, own.home, publish, Proof.of(own), another)
-    door = Door(own, site, lambda text: print(f"  {text}", flush=True), keep)
+    drawn = math.nan if watts is None else watts
+    site = Site(own.site, frame, agreement, own.home, publish, Proof.of(own), another, drawn)
+    door = Door(own, site, lambda text: print(f"  {text}", flush=True), keep, Pen.of_site(own))
     print(
         f"{own.site} takes part; coordinator at {own.address}. Stop with Ctrl-C and join again at any time.", flush=True
     )

@@ -16,7 +16,9 @@ from vitrail.data.schema import canon
 
 FEW = 6  # whole numbers with at most this many different values are taken for codes, not quantities
 UNIQUE = 0.98  # of a site's values that differ from all others: identifiers, if whole numbers
-DATE = re.compile(r"\d{4}-\d{1,2}-\d{1,2}([ T].*)?|\d{1,2}([./-])\d{1,2}\2(\d{4}|\d{2})( .*)?|\d{4}([./])\d{1,2}\4\d{1,2}")
+DATE = re.compile(
+    r"\d{4}-\d{1,2}-\d{1,2}([ T].*)?|\d{1,2}([./-])\d{1,2}\2(\d{4}|\d{2})( .*)?|\d{4}([./])\d{1,2}\4\d{1,2}"
+)
 ALONE = 0.95  # the AUC of one column from which it is asked whether it is known before the outcome
 
 Drafted = dict[str, Any] | str  # a feature as a study file would write it, or why there is none

@@ -79,9 +79,7 @@ def draft_features(
     features, left = dict[str, dict[str, Any]](), dict[str, str]()
     for c, others in _match_names(at, but).items():
         where = {site: next((n for n in (c, *others) if n in found), None) for site, found in at.items()}
-        parts = [
-            _with_points(sites[site].iloc[:, at[site][name]]) for site, name in where.items() if name is not None
-        ]
+        parts = [_with_points(sites[site].iloc[:, at[site][name]]) for site, name in where.items() if name is not None]
         feature: Drafted = quantities.get(c) or draft_feature(_pool(parts), sum(map(len, parts)))
         lack = [site for site, name in where.items() if name is None]
         if isinstance(feature, dict) and c not in quantities and is_identifier(c, parts):

@@ -31,7 +31,9 @@ married maritalstatus familienstand etatcivil statocivile estadocivil
 occupation beruf profession professione ocupacion job
 ward station abteilung service reparto servicio
 """
-NUMBERS_PEOPLE = re.compile(r"(^|[^a-z])(id|nr|no|num|number|mrn|pid|key|index|record|case|patient|subject|fall|pat)s?($|[^a-z])")
+NUMBERS_PEOPLE = re.compile(
+    r"(^|[^a-z])(id|nr|no|num|number|mrn|pid|key|index|record|case|patient|subject|fall|pat)s?($|[^a-z])"
+)
 AFTERWARDS = re.compile(
     r"(follow|survi|(^|_)(futime|fu|os|dfs|pfs|rfs|ttd|tte|los)(_|$)|time|days|months|years|zeit|dauer|tage|monate"
     r"|jahre|duree|jours|mois|suivi|tiempo|dias|meses|tempo|giorni|mesi|discharge|entlass)"

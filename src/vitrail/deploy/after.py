@@ -28,6 +28,7 @@ from vitrail.report.explained import write_explained
 from vitrail.report.together import write_together
 from vitrail.report.words import several
 from vitrail.runs.folder import PARTIES, is_finished, versions
+from vitrail.runs.sealed import seal_again
 from vitrail.runs.together import PLACES, Sides, Together, tally
 from vitrail.runs.train_together import score
 from vitrail.runs.worth import WORTH
@@ -100,6 +101,7 @@ class Asks:
             self.say("\n  ".join([*predicted.words, f"Predicted: {place}"]))
         if len(wanted):
             self._explain(run, side, wanted, home)
+        seal_again(home / RUN, "finished")
 
     def _predict(self, run: Together, talk: FarDialogue, new: pd.DataFrame) -> Predicted | None:
         """A guest that refuses is gone on without, like one that is away. None where the rows do not fit."""

@@ -40,11 +40,13 @@ from vitrail.study import Protect, Study
 
 FORMAT = 6  # of the messages
 ANEW = 20  # in a run, questions that differ from the one that was answered before: a coordinator may be put back
+USED = "the processor seconds and the memory that this site's process used, and its watts where somebody stated them"
 WHERE = {"stage": int, "round": int, "place": int}  # place: of the exchange in its stage
 LEGS = ("sketch", "counts", "total", "ties")  # of a screening, in the order of time
 KEY = ("key", "signature", "certificate")  # what a site says of itself to be in a masked sum
 LARGEST = 1e7  # in a masked sum: what one site's products of columns, at most its rows, stay below
 FAR = ("sum", "least", "robust", "clip", "rows", "rows_least", "sites", "compress")  # guards that work between machines
+FOOTPRINT = "footprint"  # what a site's process used: seconds of processors, bytes of memory, watts where it says so
 LAST = "settle"  # in a question, before the names of what comes from the word that would end the stage now
 
 
@@ -127,6 +129,8 @@ class Agreement:
         lines = own + self._published() + [x for x in lines if x.stage not in legs]
         train = [f"{metric}, {split}" for split, metric in self.scored(0, 1, ["train"])]
         lines += [Line("scores", "from site", name, (), "float64", 8, 1, "each") for name in train]
+        about = FOOTPRINT, (3,), "float64", 24, 1, "each"
+        lines.append(Line("scores", "from site", *about, words=f"at the end: {USED}"))
         told, lines = self.others.items(), lines + self._to_score()
         return lines + [
             Line("finish", "to site", name, s, _kind(t), 8 * math.prod(s), 1, "each") for name, (s, t) in told
@@ -269,7 +273,9 @@ class Agreement:
             up = dict(contract.up if contract.crosses is None else contract.crosses) if kind == "round" else {}
             if count := len(self.scored(words["stage"], words["round"], words["score"])):
                 up["scores"] = ((count,), torch.float64)
-            return Form(dict(WHERE), up, self.stages[s].stage.exchanges[place].unsure | {"scores"})
+            if kind == "settle" and s + 1 == len(self.stages):
+                up[FOOTPRINT] = ((3,), torch.float64)
+            return Form(dict(WHERE), up, self.stages[s].stage.exchanges[place].unsure | {"scores", FOOTPRINT})
         double, spec = torch.float64, {}
         if kind == "standardise":
             spec = {"rows": self.numbers, "total": self.numbers}

@@ -13,9 +13,10 @@ from torch import Tensor
 
 from vitrail.core.exchange import Nothing, Roster
 from vitrail.core.facts import Facts
+from vitrail.core.footprint import Footprint, read_footprint
 from vitrail.core.tensors import each, filled, tensors
 from vitrail.data.encode import Encoder
-from vitrail.deploy.agreement import LAST, Agreement
+from vitrail.deploy.agreement import FOOTPRINT, LAST, Agreement
 from vitrail.deploy.book import Book
 from vitrail.deploy.call import Call
 from vitrail.deploy.message import Message
@@ -43,6 +44,7 @@ class FarRounds(Rounds):
         self.settled: dict[str, int] = {}  # how many stages' outcome a site has been told
         self.wish: tuple[int, int, list[str]] | None = None  # scores to ask for: stage, round, splits
         self.scored: list[tuple[Any, ...]] = []
+        self.used: dict[str, Footprint] = {}  # by sites that heard how the last stage ended
 
     def start(self) -> Moment:
         return Moment(0, 0, self.method.coord(self.task, len(self.names)), Nothing(), {}, self.everyone)
@@ -172,6 +174,11 @@ class FarRounds(Rounds):
             numbers = heard[name].tensors.get("scores")
             if numbers is not None:
                 self.scored += [(s, r, name, *what, float(v)) for what, v in zip(metrics, numbers, strict=True)]
+            if (told := heard[name].tensors.get(FOOTPRINT)) is not None:
+                if (found := read_footprint(told.tolist())) is None:
+                    self.call.way.log("trouble", site=name, what="what it says that it used cannot be true")
+                else:
+                    self.used[name] = found
         return heard
 
 
@@ -212,3 +219,6 @@ class FarSites:
 
     def encoders(self) -> dict[str, Encoder]:
         return {}
+
+    def footprints(self) -> dict[str, Footprint]:
+        return {n: self.rounds.used[n] for n in self.book.names() if n in self.rounds.used}

@@ -27,6 +27,7 @@ from vitrail.deploy.message import Message, unpack
 from vitrail.deploy.outbox import Outbox
 from vitrail.deploy.party import Party
 from vitrail.deploy.pipe import Pipe
+from vitrail.deploy.signed import Pen
 from vitrail.deploy.site import Site
 from vitrail.deploy.words import contract_words
 from vitrail.runs.folder import write_atomically
@@ -94,9 +95,17 @@ class Console:
 class Door:
     """Answers what comes through FLARE, one question at a time, and keeps FLARE's process running."""
 
-    def __init__(self, kit: Kit, site: Site | Party, say: Callable[[str], None], keep: int | None = None) -> None:
+    def __init__(
+        self,
+        kit: Kit,
+        site: Site | Party,
+        say: Callable[[str], None],
+        keep: int | None = None,
+        pen: Pen | None = None,
+    ) -> None:
         self.kit, self.site, self.say = kit, site, say
-        self.outbox, self.busy, self.finished = Outbox(kit.home, keep), threading.Lock(), threading.Event()
+        self.outbox = Outbox(kit.home, keep, pen)
+        self.busy, self.finished = threading.Lock(), threading.Event()
         self.lock = (kit.home / ".lock").open("w")
         try:
             fcntl.flock(self.lock, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -23,6 +23,7 @@ from vitrail.deploy.outbox import Outbox
 from vitrail.deploy.pact import Pact
 from vitrail.deploy.pact_words import pact_words
 from vitrail.deploy.party import Party
+from vitrail.deploy.signed import Pen
 from vitrail.deploy.talk import RATION, Talk
 from vitrail.report.words import several
 from vitrail.runs.folder import write_atomically
@@ -87,7 +88,8 @@ def take_part(
     after = Asks(kit.study, kit.seed, say, explain, new)
     officer = Officer(kit, places, say)
     talk = Talk(kit.study, kit.site, kit.seed, frame, kit.home, officer, mine, after, say, look_up)
-    party = Party(kit.site, pact, cards.sealing_key(kit.folder), kit.home, Outbox(kit.home, keep), talk.run, another)
+    outbox = Outbox(kit.home, keep, Pen.of_site(kit))
+    party = Party(kit.site, pact, cards.sealing_key(kit.folder), kit.home, outbox, talk.run, another)
     door = Door(kit, party, say, keep)
     door.outbox = party.outbox  # one log, one who knows its end
     role = "host" if host else "guest"

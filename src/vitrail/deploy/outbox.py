@@ -1,16 +1,17 @@
 """What left the house: every message is written down before it goes; so is what was asked, and what was refused.
 
     HOME/outbox/log.jsonl             one line for each message, in the order of time; kept for ever
+    HOME/outbox/certificate.pem       of the site's key, by which lines are signed (signed.py)
     HOME/outbox/000123.safetensors    message 123, byte for byte as it left
 
 A line is on the disk before its message leaves: a message that stands here may never have arrived, but none left that
-does not stand here. Of what comes in, no tensors are kept.
+does not stand here. Of what comes in, no tensors are kept. Each line holds the hash of the line before it, and each of
+a message that left is signed with the key that the site enrolled with: `vitrail verify KIT` looks whether all is there.
 """
 
 from __future__ import annotations
 
 import fcntl
-import hashlib
 import json
 import math
 import os
@@ -22,11 +23,15 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from vitrail.core.chain import last_mark, line_of, mark_of, whole
+from vitrail.core.disk import put, write_atomically
 from vitrail.core.problems import Problem, VitrailError
 from vitrail.deploy.message import Message, unpack
+from vitrail.deploy.signed import CERTIFICATE, OUTBOX, SIGNED, Pen, signed_text
 from vitrail.deploy.words import printable, volume
 from vitrail.report.words import several, shorten
 
+LOG = "log.jsonl"
 MOST_TEXT = 2000  # characters of what others wrote that a line keeps
 MOST_SHOWN = 60  # numbers of one tensor that are printed
 
@@ -45,6 +50,7 @@ class Entry(NamedTuple):
     bytes: int = 0
     sha256: str = ""
     refused: str = ""  # why nothing was done
+    oldest: int | None = None  # the first message whose bytes were then kept; None: all are
 
     @property
     def what(self) -> str:
@@ -71,12 +77,13 @@ class Entry(NamedTuple):
 
 
 class Outbox:
-    """One site's. `keep`: of so many messages the bytes are kept, the last ones; without it, of all."""
+    """One site's. `keep`: of so many messages the bytes are kept, the last ones; without it, of all. `pen` signs
+    what leaves."""
 
-    def __init__(self, home: Path, keep: int | None = None) -> None:
-        self.folder, self.keep = Path(home) / "outbox", keep
-        self.log = self.folder / "log.jsonl"
-        self.known = -1, 0  # length of the log as this process left it, and the last number in it
+    def __init__(self, home: Path, keep: int | None = None, pen: Pen | None = None) -> None:
+        self.folder, self.keep, self.pen = Path(home) / "outbox", keep, pen
+        self.log = self.folder / LOG
+        self.known = -1, 0, ""  # length of the log as this process left it; the last number in it; its last hash
 
     def record(self, message: Message, data: bytes) -> int:
         """Before a message leaves; its number. Raises where it cannot be written down: then the message must stay."""
@@ -84,11 +91,11 @@ class Outbox:
         entry = Entry(_now(), "out", message.kind, None, *_where(message.words), dict(message.words), named, len(data))
         with self._writing() as log:
             number = self.known[1] + 1
-            place = self.place(number)
+            place, oldest = self.place(number), None if self.keep is None else max(1, number - self.keep + 1)
             try:
                 _write(place, data)
                 _sync(self.folder)
-                self._add(log, entry._replace(number=number, sha256=hashlib.sha256(data).hexdigest()))
+                self._add(log, entry._replace(number=number, sha256=mark_of(data), oldest=oldest))
             except OSError:
                 place.unlink(missing_ok=True)
                 raise
@@ -127,7 +134,7 @@ class Outbox:
         except FileNotFoundError:
             what = f"only its hash is kept, {told[number].sha256}."
             raise VitrailError("nothing to show", [Problem(f"message {number}", what)]) from None
-        if hashlib.sha256(data).hexdigest() != told[number].sha256:
+        if mark_of(data) != told[number].sha256:
             what = "the file is not what left: its hash is another."
             hint = "Somebody changed it, or the disk is damaged."
             raise VitrailError("nothing to show", [Problem(str(self.place(number)), what, hint)])
@@ -146,6 +153,7 @@ class Outbox:
                 fcntl.flock(log, fcntl.LOCK_EX)
                 if os.fstat(log).st_size != self.known[0]:
                     self._learn(log)
+                    self._introduce()
                 yield log
             finally:
                 os.close(log)
@@ -157,23 +165,33 @@ class Outbox:
     def _learn(self, log: int) -> None:
         """The last number; and a last line that was cut off by a crash is taken away: its message did not leave."""
         text = self.log.read_bytes()
-        whole = text.rfind(b"\n") + 1
+        kept = len(whole(text))
         numbers = [e.number for e in _read(text, self.log) if e.number is not None]
-        if whole < len(text):
-            os.ftruncate(log, whole)
+        if kept < len(text):
+            os.ftruncate(log, kept)
             os.fsync(log)
-        self.known = whole, max(numbers, default=0)
+        self.known = kept, max(numbers, default=0), last_mark(text)
+
+    def _introduce(self) -> None:
+        """Whose key signs is told beside the log."""
+        place = self.folder / CERTIFICATE
+        if self.pen is not None and not (place.exists() and place.read_text() == self.pen.certificate):
+            write_atomically(place, self.pen.certificate, private=True)
 
     def _add(self, log: int, entry: Entry) -> None:
         told = {k: v for k, v in entry._asdict().items() if v not in (None, "", {})}
-        line, before = json.dumps(told).encode() + b"\n", self.known[0]
+        before, mark = self.known[0], self.known[2]
+        if self.pen is not None and entry.direction == "out":
+            told[SIGNED] = self.pen.sign(OUTBOX, signed_text(told, mark))
+        line = line_of(told, mark)
         try:
             os.lseek(log, before, os.SEEK_SET)
-            _put(log, line)
+            put(log, line)
+            os.fsync(log)
         except OSError:
             os.ftruncate(log, before)
             raise
-        self.known = before + len(line), entry.number or self.known[1]
+        self.known = before + len(line), entry.number or self.known[1], mark_of(line)
 
 
 def table(entries: list[Entry]) -> tuple[list[str], list[list[Any]]]:
@@ -226,7 +244,7 @@ def _shape(shape: tuple[int, ...]) -> str:
 
 def _read(text: bytes, path: Path) -> list[Entry]:
     out = []
-    for at, line in enumerate(text[: text.rfind(b"\n") + 1].splitlines(), 1):
+    for at, line in enumerate(whole(text).splitlines(), 1):
         try:
             told = {k: v for k, v in json.loads(line).items() if k in Entry._fields}
             named = {n: (tuple(shape), kind) for n, (shape, kind) in told.pop("tensors", {}).items()}
@@ -241,18 +259,11 @@ def _now() -> str:
     return datetime.now().astimezone().isoformat(timespec="seconds")
 
 
-def _put(file: int, data: bytes) -> None:
-    """All of it, on the disk."""
-    view = memoryview(data)
-    while view:
-        view = view[os.write(file, view) :]
-    os.fsync(file)
-
-
 def _write(path: Path, data: bytes) -> None:
     file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
     try:
-        _put(file, data)
+        put(file, data)
+        os.fsync(file)
     finally:
         os.close(file)
 

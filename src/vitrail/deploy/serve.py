@@ -16,6 +16,7 @@ from vitrail.deploy.book import ENTERED
 from vitrail.deploy.call import Call
 from vitrail.deploy.conduct import TOLD, conduct
 from vitrail.deploy.enrol import Coordinator
+from vitrail.deploy.signed import Pen, sign_run
 from vitrail.deploy.way import FlareWay
 from vitrail.runs.folder import Folder, is_finished, write_atomically
 from vitrail.runs.run import Run
@@ -72,6 +73,9 @@ def serve(
     finally:
         if way is not None:
             way.close()
+        if is_finished(place):
+            folder.seal("closed")
+            sign_run(place, Pen.of_coordinator(who))
         folder.close()
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import re
 from pathlib import Path
 from typing import Any
@@ -17,12 +18,13 @@ import torch
 from safetensors.torch import load_file
 from torch import Tensor
 
+from vitrail.core.footprint import cpu_seconds, footprint
 from vitrail.core.problems import Problem, VitrailError
 from vitrail.core.random import key
 from vitrail.core.tensors import each, filled, tensors
 from vitrail.data.encode import Encoder, SiteData, moments, numeric, prepare, split_rows
 from vitrail.data.read import clean
-from vitrail.deploy.agreement import ANEW, FORMAT, LAST, WHERE, Agreement
+from vitrail.deploy.agreement import ANEW, FOOTPRINT, FORMAT, LAST, WHERE, Agreement
 from vitrail.deploy.draws import draws_of
 from vitrail.deploy.memory import Asked, Runs
 from vitrail.deploy.message import Message, check_form
@@ -58,11 +60,13 @@ class Site:
         publishes: bool = True,
         proof: Proof | None = None,
         another: bool = False,
+        watts: float = math.nan,
     ) -> None:
         """`publishes`: whether it shows what it may refuse to show; `proof`: of who it is, to the other sites;
-        `another`: somebody here says that one more run may begin, though the last has not ended."""
+        `another`: somebody here says that one more run may begin, though the last has not ended; `watts`: what one
+        busy core of this machine draws, where somebody here states it."""
         self.name, self.frame, self.agreed, self.base, self.publishes = name, frame, agreement, base, publishes
-        self.proof = proof
+        self.proof, self.watts, self.since = proof, watts, cpu_seconds()
         self.rows = clean(frame, agreement.study)
         self.runs = Runs(base, another)
         self.home = base  # of the run at hand
@@ -155,7 +159,7 @@ class Site:
         if found and found[0] > (s, r, 0):  # long ago, and asked again by a coordinator that was started anew
             unknown = len(self.agreed.scored(s, r, asked.words["score"]))
             none = {"scores": torch.full((unknown,), torch.nan, dtype=torch.float64)} if unknown else {}
-            return Message("settle", _where(asked), none)
+            return Message("settle", _where(asked), none | self._used(s))
         state, down = self._state(s, r, 0), filled(self.agreed.stages[s].last, _stacked(asked.tensors))
         self.wary.told(s, r, asked.words["place"], asked.tensors)
         scores = self._scores(s, r, state, asked)
@@ -164,7 +168,12 @@ class Site:
             self._keep(s + 1, 0, 0, settled)
         if s + 1 == len(self.agreed.stages):
             save_tensors(self.home / "model.safetensors", {k: v[0] for k, v in tensors(settled)})
-        return Message("settle", _where(asked), scores)
+        return Message("settle", _where(asked), scores | self._used(s))
+
+    def _used(self, s: int) -> dict[str, Tensor]:
+        """At the end: what this process used since it joined."""
+        told = footprint(self.since, self.watts)
+        return {FOOTPRINT: torch.tensor(told, dtype=torch.float64)} if s + 1 == len(self.agreed.stages) else {}
 
     def on_finish(self, asked: Message) -> Message:
         """What was found about this site is kept beside its model; of its states the last, so that none begins anew."""

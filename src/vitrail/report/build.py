@@ -8,6 +8,7 @@ from typing import Any
 
 import pandas as pd
 
+from vitrail.core.disk import write_atomically
 from vitrail.core.problems import Problem, VitrailError
 from vitrail.data.datasets import ATTRIBUTIONS
 from vitrail.methods import TABLE, build, name_of
@@ -15,6 +16,7 @@ from vitrail.report.page import Page, render
 from vitrail.runs.newcomer import gains
 from vitrail.runs.run import Run
 from vitrail.runs.screened import unscreened
+from vitrail.runs.sealed import add_to_chain
 from vitrail.runs.setup import wire_lines
 from vitrail.studies.compare import load_comparison
 from vitrail.studies.comparison import Comparison
@@ -24,8 +26,10 @@ from vitrail.study import LOWER_IS_BETTER, Study
 def write_report(source: Run | Comparison, path: str | Path) -> Path:
     """One self-contained HTML file."""
     path = Path(path)
+    html = render(page_of(source))
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(render(page_of(source)), encoding="utf-8")
+    write_atomically(path, html)
+    add_to_chain(path)
     return path
 
 

@@ -166,6 +166,8 @@ def words(kind: str, event: dict[str, Any]) -> str:
         "resumed": lambda: f"The run goes on from what was kept after round {event['round']}.",
         "finished": lambda: "The run is finished.",
         "saved": lambda: "The run was written.",
+        "closed": lambda: "The run folder is closed and signed.",
+        "added": lambda: f"Written into the run folder: {', '.join(event['files'])}.",
         "joined": lambda: f"{site} joined.",
         "back": lambda: f"{site} is back.",
         "lost": lambda: f"{site} was lost{because}",
@@ -195,7 +197,7 @@ def words(kind: str, event: dict[str, Any]) -> str:
     }
     if kind in known:
         return known[kind]()
-    told = [f"{k} {v}" for k, v in event.items() if k not in ("time", "event")]
+    told = [f"{k} {v}" for k, v in event.items() if k not in ("time", "event", "before", "files", "whole")]
     return f"{kind[:1].upper()}{kind[1:]}{': ' if told else ''}{', '.join(told)}."
 
 

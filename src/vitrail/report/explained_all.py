@@ -16,6 +16,7 @@ from vitrail.report.frame import fill, unwritten, write_page
 from vitrail.report.heatmap import seriate
 from vitrail.report.words import decimals, listed, name, number, several, shorten_all
 from vitrail.runs.folder import write_atomically
+from vitrail.runs.sealed import add_to_chain
 
 SIGNS = {"+": "up", "-": "down", "±": "both ways"}
 
@@ -28,6 +29,7 @@ def write_among(told: Among, path: Path, study: str = "", refused: Sequence[str]
         raise unwritten(path, what, "nothing was overwritten")
     page = write_page(render_among(told, study, refused), path, "explain all")
     write_atomically(beside, told.table.to_csv(index=False))
+    add_to_chain(beside)
     return page
 
 

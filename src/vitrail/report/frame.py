@@ -12,6 +12,7 @@ from markupsafe import Markup
 
 from vitrail.core.problems import Problem, VitrailError
 from vitrail.report.words import FEW_MARK, SAME, few_words, metric_words, number, p_words, signed, size, why_undefined
+from vitrail.runs.sealed import add_to_chain
 
 HEAT_STYLES = "/* only on pages with heatmaps */"  # in page.css, between the styles of every page and the others
 
@@ -65,4 +66,5 @@ def write_page(html: str, path: Path, verb: str) -> Path:
         path.write_text(html, encoding="utf-8")
     except OSError as error:
         raise unwritten(path, f"it cannot be written: {error.strerror}.") from None
+    add_to_chain(path)
     return path

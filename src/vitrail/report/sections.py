@@ -21,6 +21,7 @@ from vitrail.report import (
     agreed,
     choice,
     classes,
+    cost,
     coverage,
     doubt,
     figures,
@@ -310,5 +311,6 @@ SECTIONS = (
         (means.ROUND, means.OUTLYING),
     ),
     Section("parts/left.html", _left),
+    Section("parts/cost.html", lambda page: cost.contents(_run(page)), lambda page: cost.has_cost(page.run)),
     Section("parts/more.html", _more),
 )

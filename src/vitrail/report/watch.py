@@ -20,8 +20,9 @@ import pandas as pd
 from vitrail.core.problems import VitrailError
 from vitrail.report.draw import thin
 from vitrail.report.events import Log, SiteSeen, method_title, words
-from vitrail.runs.run import HISTORY, along, our_table
+from vitrail.runs.run import HISTORY, along
 from vitrail.runs.setup import MAJORITY
+from vitrail.runs.written import our_table
 from vitrail.study import LOWER_IS_BETTER, Study
 
 QUIET = 60.0  # seconds without a word, or ten rounds if they take longer: then the run is called quiet

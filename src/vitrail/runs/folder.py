@@ -2,7 +2,7 @@
 
     study.toml                    the study as it was run
     run.json                      method, seed, engine, versions, data fingerprints
-    events.jsonl                  append-only log
+    events.jsonl                  append-only log, whose lines are chained; the last ones name every file (sealed.py)
     screen.json                   whose data does not fit, from before the first round
     scores.csv, ledger.csv, wire.csv
     checkpoint.json               which round the tensors below belong to; replaced atomically, last
@@ -21,26 +21,30 @@ import fcntl
 import json
 import os
 import platform
-import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 from urllib.parse import quote
 
 import torch
-from safetensors import safe_open
-from safetensors.torch import load_file, save_file
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import load_file, save
 from torch import Tensor
 
+from vitrail.core.chain import last_mark, line_of, mark_of, mark_of_file, whole
+from vitrail.core.disk import append, unwritable
 from vitrail.core.disk import write_atomically as write_atomically  # others take it from here
 from vitrail.core.facts import Fact, Facts
 from vitrail.core.problems import Problem, VitrailError
 from vitrail.core.tensors import filled, tensors
 from vitrail.engines.rounds import Moment
+from vitrail.runs.sealed import FILES, LOCK, LOG, WHOLE, clear_parts, now, take_marks
 
+T = TypeVar("T")
 UPDATES = Path("coordinator") / "updates"
 BESIDE = "beside"  # before the names of what guards remember at a site, in the file of its state
+CHECKPOINT = "checkpoint.json"
 
 
 def site_folder(name: str) -> str:
@@ -54,12 +58,37 @@ def site_folder(name: str) -> str:
 
 
 def save_tensors(path: Path, named: dict[str, Tensor], words: dict[str, str] | None = None) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(path.name + ".new")
-    save_file({k: v.detach().cpu().contiguous().clone() for k, v in named.items()}, temporary, words)
-    with temporary.open("rb") as file:
-        os.fsync(file.fileno())
-    os.replace(temporary, path)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise unwritable(path, error) from None
+    write_atomically(path, save({k: v.detach().cpu().contiguous().clone() for k, v in named.items()}, words))
+
+
+def load_tensors(path: Path) -> dict[str, Tensor]:
+    """What `save_tensors` wrote."""
+    try:
+        return load_file(path)
+    except (OSError, SafetensorError, ValueError) as error:
+        raise unreadable(path, error) from None
+
+
+def unreadable(path: Path, error: Exception) -> VitrailError:
+    """A file of a run that is not there, cut short or damaged, in words."""
+    what = "it is not there." if isinstance(error, FileNotFoundError) else "it is cut short, damaged, or none of ours."
+    hint = "Take the folder from a copy, or run it anew with another --out."
+    return VitrailError("a file of the run cannot be read", [Problem(str(path), what, hint)])
+
+
+def read_told(path: Path) -> dict[str, Any]:
+    """A file of ours in JSON."""
+    try:
+        told = json.loads(path.read_text(encoding="utf-8"))
+        if not isinstance(told, dict):
+            raise ValueError
+        return told
+    except (OSError, ValueError, RecursionError) as error:
+        raise unreadable(path, error) from None
 
 
 def beside_in(kept: dict[str, Tensor]) -> dict[str, Tensor]:
@@ -76,9 +105,12 @@ def save_facts(path: Path, facts: Facts) -> None:
 def load_facts(path: Path) -> Facts:
     if not path.exists():
         return {}
-    with safe_open(path, "pt") as file:
-        about = json.loads(file.metadata()["facts"])
-        return {k: Fact(file.get_tensor(k), tuple(axes), means, every) for k, (axes, means, every) in about.items()}
+    try:
+        with safe_open(path, "pt") as file:
+            about = json.loads(file.metadata()["facts"])
+            return {k: Fact(file.get_tensor(k), tuple(axes), means, every) for k, (axes, means, every) in about.items()}
+    except (OSError, SafetensorError, ValueError, KeyError, TypeError) as error:
+        raise unreadable(path, error) from None
 
 
 def versions() -> dict[str, str]:
@@ -129,7 +161,7 @@ class Folder:
             )
         try:
             path.mkdir(parents=True, exist_ok=True)
-            self._lock = (path / ".lock").open("w")
+            self._lock = (path / LOCK).open("w")
         except OSError as error:
             raise VitrailError(
                 "cannot write the run", [Problem(str(path), f"{error.strerror}.", "Choose another --out.")]
@@ -143,25 +175,49 @@ class Folder:
                 [Problem(str(path), "another process holds it.", "Wait for it, or choose another --out.")],
             ) from None
 
+        self._mark = self._take_up()
+
+    def _take_up(self) -> str:
+        """The hash of the log's last line. What a kill left half written, a line or a file, is taken away."""
+        clear_parts(self.path)
+        log = self.path / LOG
+        text = log.read_bytes() if log.exists() else b""
+        if len(whole(text)) < len(text):
+            os.truncate(log, len(whole(text)))
+        return last_mark(text)
+
     def close(self) -> None:
         self._lock.close()
 
     def log(self, event: str, **details: Any) -> None:
-        line = json.dumps({"time": time.strftime("%Y-%m-%dT%H:%M:%S%z"), "event": event, **details})
-        with (self.path / "events.jsonl").open("a", encoding="utf-8") as file:
-            file.write(line + "\n")
-            file.flush()
+        self._add(event, details, sync=False)
+
+    def _add(self, event: str, details: dict[str, Any], sync: bool) -> None:
+        line = line_of({"time": now(), "event": event, **details}, self._mark)
+        append(self.path / LOG, line, sync=sync)
+        self._mark = mark_of(line)
+
+    def seal(self, event: str, ahead: Mapping[str, bytes] | None = None, **details: Any) -> None:
+        """A line that names every file with its hash: none can be changed, taken away or added unseen. `ahead`: files
+        that are written next, as they will be. Checkpoints are not among them: they go."""
+        told = take_marks(self.path, self._passing(), ahead)
+        self._add(event, {**details, FILES: told, WHOLE: True}, sync=True)
 
     def checkpoint(self, names: tuple[str, ...], moment: Moment, extra: dict[str, Any], paths: Facts) -> None:
         tag = f"{moment.stage}-{moment.round:06d}"
-        save_tensors(self.path / "coordinator" / f"{tag}.safetensors", dict(tensors(moment.coord)))
-        save_facts(self.path / "coordinator" / f"paths-{tag}.safetensors", paths)
-        flat = dict(tensors(moment.state)) | {f"{BESIDE}/{k}": v for k, v in moment.beside.items()}
+        held, flat = self.path / "coordinator", dict(tensors(moment.state))
+        flat |= {f"{BESIDE}/{k}": v for k, v in moment.beside.items()}
+        written = [held / f"{tag}.safetensors", held / f"paths-{tag}.safetensors"]
+        save_tensors(written[0], dict(tensors(moment.coord)))
+        save_facts(written[1], paths)
         for i, name in enumerate(names if flat else ()):  # sites on other machines keep their own
-            place = self.path / "sites" / site_folder(name) / f"state-{tag}.safetensors"
-            save_tensors(place, {k: v[i] for k, v in flat.items()})
-        at = {"stage": moment.stage, "round": moment.round, "beside": bool(moment.beside), **extra}
-        write_atomically(self.path / "checkpoint.json", json.dumps(at))
+            written.append(self.path / "sites" / site_folder(name) / f"state-{tag}.safetensors")
+            save_tensors(written[-1], {k: v[i] for k, v in flat.items()})
+        marks = {f.relative_to(self.path).as_posix(): mark_of_file(f) for f in written}
+        where = {"stage": moment.stage, "round": moment.round}
+        at = json.dumps({**where, "beside": bool(moment.beside), **extra, FILES: marks}).encode()
+        write_atomically(self.path / CHECKPOINT, at)
+        self._add("checkpoint", {**where, FILES: {CHECKPOINT: mark_of(at)}}, sync=True)
         for old in [
             *self.path.glob("coordinator/*.safetensors"),
             *self.path.glob("sites/*/state-*.safetensors"),
@@ -182,27 +238,67 @@ class Folder:
     ) -> tuple[Moment, dict[str, Any], Facts] | None:
         """The last whole checkpoint, in the shape the engine has at that stage, and the facts of every round so far;
         None if there is none yet."""
-        try:
-            at = json.loads((self.path / "checkpoint.json").read_text())
-        except FileNotFoundError:
+        if not (self.path / CHECKPOINT).exists():
             return None
-        tag = f"{at['stage']}-{at['round']:06d}"
-        coord = load_file(self.path / "coordinator" / f"{tag}.safetensors")
-        start = shape_at(at["stage"])
+        at = read_told(self.path / CHECKPOINT)
+        problems = []
+        for name, mark in at.get(FILES, {}).items():
+            file = self.path / name
+            if not file.is_file():
+                problems.append(Problem(str(file), "it is missing."))
+            elif mark_of_file(file) != mark:
+                problems.append(Problem(str(file), "it is not as the checkpoint left it: cut short, or changed."))
+        try:
+            tag = f"{at['stage']}-{at['round']:06d}"
+            start = shape_at(at["stage"])
+        except (KeyError, TypeError, ValueError, IndexError):
+            problems.append(Problem(str(self.path / CHECKPOINT), "it does not say which round it is of."))
+        if problems:
+            hint = (
+                "Take the folder from a copy; or remove checkpoint.json, and the run begins again at its first round."
+            )
+            problems[-1] = problems[-1]._replace(hint=hint)
+            raise VitrailError("the checkpoint is damaged", problems)
+        coord = load_tensors(self.path / "coordinator" / f"{tag}.safetensors")
         kept = names if at.get("beside") or any(True for _ in tensors(start.state)) else ()
-        sites = [load_file(self.path / "sites" / site_folder(n) / f"state-{tag}.safetensors") for n in kept]
-        state = {k: torch.stack([s[k] for s in sites]) for k in sites[0]} if sites else {}
-        moment = start._replace(
-            stage=at["stage"],
-            round=at["round"],
-            coord=filled(start.coord, coord),
-            state=filled(start.state, state),
-            beside=beside_in(state),
-        )
+        sites = [load_tensors(self.path / "sites" / site_folder(n) / f"state-{tag}.safetensors") for n in kept]
+        try:
+            state = {k: torch.stack([s[k] for s in sites]) for k in sites[0]} if sites else {}
+            beside = beside_in(state)
+            own = {k: v for k, v in state.items() if not k.startswith(f"{BESIDE}/")}
+            moment = start._replace(
+                stage=at["stage"],
+                round=at["round"],
+                coord=fit(start.coord, coord),
+                state=fit(start.state, own),
+                beside=beside,
+            )
+        except (KeyError, ValueError, RuntimeError):
+            what, hint = "its tensors are of another study, method or network.", "Choose another --out."
+            raise VitrailError("this is another run", [Problem(str(self.path), what, hint)]) from None
         return moment, at, load_facts(self.path / "coordinator" / f"paths-{tag}.safetensors")
+
+    def resumed(self, moment: Moment) -> None:
+        """The run goes on from its checkpoint, whose line in the log may have been cut off."""
+        where = {"stage": moment.stage, "round": moment.round}
+        self.log("resumed", **where, **{FILES: {CHECKPOINT: mark_of_file(self.path / CHECKPOINT)}})
 
     def drop_checkpoints(self) -> None:
         """After the end only the models remain."""
-        numbered = [*self.path.glob("coordinator/[0-9]*"), *self.path.glob("coordinator/paths-*")]
-        for old in [self.path / "checkpoint.json", *numbered, *self.path.glob("sites/*/state-*.safetensors")]:
+        for old in self._passing():
             old.unlink(missing_ok=True)
+
+    def _passing(self) -> list[Path]:
+        """The files of checkpoints."""
+        numbered = [*self.path.glob("coordinator/[0-9]*"), *self.path.glob("coordinator/paths-*")]
+        kept = [*self.path.glob("sites/*/state-*.safetensors"), *self.path.glob("parties/*/step-*.safetensors")]
+        return [self.path / CHECKPOINT, *numbered, *kept]
+
+
+def fit(tree: T, values: dict[str, Tensor], exact: bool = True) -> T:
+    """`filled`, where names and shapes are the same; else a ValueError. Not `exact`: where sizes grow with sites."""
+    wanted = dict(tensors(tree))
+    known = wanted.keys() == values.keys() and all(v.dim() == values[k].dim() for k, v in wanted.items())
+    if not known or (exact and any(v.shape != values[k].shape for k, v in wanted.items())):
+        raise ValueError("other tensors")
+    return filled(tree, values)

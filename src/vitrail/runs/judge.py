@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from vitrail.core.facts import OWN
+from vitrail.core.footprint import Footprint
 from vitrail.core.losses import Doubts
 from vitrail.core.metrics import chance, few_rows, rarest, score_all, score_doubt
 from vitrail.core.tensors import each, tensors
@@ -69,6 +70,9 @@ class Judge:
         states = dict(tensors(self.runner.settled(moment)))
         at = zip(self.data, self.at, strict=True)
         return {s.name: {k: v[i].cpu().clone() for k, v in states.items()} for s, i in at}
+
+    def footprints(self) -> dict[str, Footprint]:
+        return {}  # all sites are this process
 
     def encoders(self) -> dict[str, Encoder]:
         return {site.name: site.encoder for site in self.data}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -10,15 +9,13 @@ from typing import Any, NamedTuple
 
 import pandas as pd
 import torch
-from safetensors.torch import load_file
 from torch import Tensor
 
-from vitrail import methods
 from vitrail.core.facts import SHARE, TRUST, Facts, told
 from vitrail.core.losses import Doubts
 from vitrail.core.problems import Problem, VitrailError, nearest
 from vitrail.core.task import Task
-from vitrail.core.tensors import Params, filled
+from vitrail.core.tensors import Params
 from vitrail.data.encode import Encoder
 from vitrail.data.read import clean
 from vitrail.engines.wire import Line, settled_shape
@@ -26,8 +23,8 @@ from vitrail.explain.coverage import coverage, uncertainty
 from vitrail.explain.rows import Explanation
 from vitrail.explain.trust import Trust, read_trust
 from vitrail.methods import AnyMethod
-from vitrail.runs.folder import Folder, check_sites, load_facts, save_facts, save_tensors, site_folder, write_atomically
-from vitrail.runs.screened import SCREEN, load_screening, save_screening, unscreened
+from vitrail.runs.folder import Folder, fit, site_folder
+from vitrail.runs.screened import unscreened
 from vitrail.runs.setup import COVERAGE, MAJORITY, build_task, loss_of, wire_lines, with_ends, with_facts
 from vitrail.screen.found import Finding, Screening
 from vitrail.study import Study
@@ -36,6 +33,7 @@ from vitrail.study import Study
 # coverage: what the doubt of the site's own model is worth on the hold-out rows
 HISTORY = ["stage", "round", "site", "split", "metric", "value"]
 SHIFTS = ["site", "feature", "layer", "value", "flagged_paper"]
+DEPLOYED = "deployed"  # the engine of a run between machines
 UNSURE = "unsure"  # the column beside those of the classes
 
 
@@ -87,7 +85,7 @@ class Model(NamedTuple):
     def scorer(self) -> tuple[Task, Callable[[Tensor], Tensor]]:
         """The task, and what gives the scores of rows in the form that the network takes."""
         task = build_task(self.study, self.method, self.seed)
-        state = filled(settled_shape(task, self.method), {k: v[None] for k, v in self.tensors.items()})
+        state = self._state(task)
 
         def scores(x: Tensor) -> Tensor:
             with torch.no_grad():
@@ -97,16 +95,26 @@ class Model(NamedTuple):
 
         return task, scores
 
+    def _state(self, task: Task) -> Any:
+        """Its settled state, stacked over this one site."""
+        try:
+            stacked = {k: v[None] for k, v in self.tensors.items()}
+            return fit(settled_shape(task, self.method), stacked, exact=not self.method.grows)
+        except ValueError:
+            what = "its tensors are not those of this study's network and method."
+            hint = "Somebody put another model's file in its place: take it from a copy. vitrail verify tells what."
+            raise VitrailError("the model is of another study", [Problem("model.safetensors", what, hint)]) from None
+
     def knows(self) -> dict[str, float]:
         """What the site found out about itself, by what it means (core/facts.py)."""
         task = build_task(self.study, self.method, self.seed)
-        state = filled(settled_shape(task, self.method), {k: v[None] for k, v in self.tensors.items()})
+        state = self._state(task)
         return {means: float(value[0]) for means, value in self.method.knows(state).items()}
 
     def models(self) -> dict[str, Params]:
         """The models that the site holds, by what each is to it (core/facts.py)."""
         task = build_task(self.study, self.method, self.seed)
-        state = filled(settled_shape(task, self.method), {k: v[None] for k, v in self.tensors.items()})
+        state = self._state(task)
         return {name: {k: v[0] for k, v in params.items()} for name, params in self.method.models(task, state).items()}
 
 
@@ -259,9 +267,12 @@ class Run:
 
     def model_of(self, site: str, verb: str = "predict") -> Model:
         if site not in self.models:
-            away = site in self.sites
-            what = f"the model of {site!r} is on its own machine." if away else f"there is no site {site!r}."
-            hint = f"{verb.capitalize()} there: vitrail {verb}." if away else nearest(site, self.sites)
+            away, known = self.info.get("engine") == DEPLOYED, site in self.sites
+            what = f"the model of {site!r} is on its own machine." if known else f"there is no site {site!r}."
+            hint = f"{verb.capitalize()} there: vitrail {verb}." if known else nearest(site, self.sites)
+            if known and not away:
+                what = f"sites/{site_folder(site)} with its model is not in the run folder: it was left out or removed."
+                hint = "Take it from a copy of the run."
             raise VitrailError(f"cannot {verb}", [Problem("site", what, hint)])
         return Model(self.study, self.method, self.seed, self.models[site], self.encoders[site])
 
@@ -273,68 +284,19 @@ class Run:
 
     def save(self, path: str | Path) -> None:
         """Write a run folder; refuses to write over anything."""
+        from vitrail.runs.written import write_run
+
         folder = Folder(Path(path), resume=False)
         try:
-            write_run(folder, self)
-            folder.log("saved")
+            write_run(folder, self, "saved")
         finally:
             folder.close()
 
     @classmethod
     def load(cls, path: str | Path) -> Run:
-        path = Path(path)
-        try:
-            info = json.loads((path / "run.json").read_text(encoding="utf-8"))
-        except (OSError, ValueError):
-            raise VitrailError(
-                "cannot load the run",
-                [
-                    Problem(
-                        str(path),
-                        "expected a run folder with run.json.",
-                        "Give the folder that `vitrail run --out` wrote.",
-                    )
-                ],
-            ) from None
-        check_sites(path, info)
-        if not info.get("finished"):
-            raise VitrailError(
-                "the run is not finished",
-                [
-                    Problem(
-                        str(path),
-                        "it was stopped before its last round.",
-                        "Continue it with `vitrail run ... --resume`.",
-                    )
-                ],
-            )
-        study = Study.load(path / "study.toml")
-        models, encoders = {}, {}
-        for site in info["sites"]:
-            place = path / "sites" / site_folder(site)
-            if not (place / "model.safetensors").exists():  # it stayed on the site's own machine
-                continue
-            models[site] = load_file(place / "model.safetensors")
-            plain = json.loads((place / "encoder.json").read_text(encoding="utf-8"))
-            encoders[site] = Encoder(study, plain["mean"], plain["sd"])
-        held = path / "coordinator"
-        facts, shared = load_facts(held / "facts.safetensors"), _tensors_if_any(held / "shared.safetensors")
-        return cls(
-            study,
-            methods.build(info["method"]["name"], {k: v for k, v in info["method"].items() if k != "name"}),
-            info["seed"],
-            info,
-            our_table(path / "scores.csv")[HISTORY],
-            our_table(path / "ledger.csv"),
-            models,
-            encoders,
-            our_table(path / "sites.csv"),
-            facts,
-            shared,
-            our_table(path / "shifts.csv")[SHIFTS] if (path / "shifts.csv").exists() else None,
-            pseudonyms_of(path, info["sites"]),
-            load_screening(path / SCREEN),
-        )
+        from vitrail.runs.written import load_run
+
+        return load_run(Path(path))
 
 
 def along(history: pd.DataFrame) -> pd.DataFrame:
@@ -349,49 +311,3 @@ def mark_few(frame: pd.DataFrame, sizes: pd.DataFrame, by: str = "site") -> pd.D
     """A table of results with the column `few_rows`: on how few hold-out rows the site's scores stand, else nothing."""
     known = dict(zip(sizes["site"], sizes["few_rows"], strict=True)) if "few_rows" in sizes else {}
     return frame.assign(few_rows=[known.get(site, "") for site in frame[by]])
-
-
-def pseudonyms_of(path: Path, sites: Sequence[str]) -> dict[str, str]:
-    """What each site's own folder says it goes by."""
-    files = {site: path / "sites" / site_folder(site) / "pseudonym.txt" for site in sites}
-    return {site: file.read_text(encoding="utf-8").strip() for site, file in files.items() if file.exists()}
-
-
-def write_pseudonyms(folder: Folder, pseudonyms: dict[str, str]) -> None:
-    for site, known in pseudonyms.items():
-        place = folder.path / "sites" / site_folder(site)
-        place.mkdir(parents=True, exist_ok=True)
-        write_atomically(place / "pseudonym.txt", known + "\n")
-
-
-def our_table(path: Path) -> pd.DataFrame:
-    """A table of ours; a site named NA or 007 keeps its name."""
-    return pd.read_csv(path, dtype={"site": str}, keep_default_na=False, na_values={"value": [""]})
-
-
-def _tensors_if_any(path: Path) -> dict[str, Tensor]:
-    return load_file(path) if path.exists() else {}
-
-
-def write_run(folder: Folder, run: Run) -> None:
-    """The finished run; run.json last, since it says so."""
-    path = folder.path
-    write_atomically(path / "study.toml", run.study.to_toml())
-    for name, frame in (("scores", mark_few(run.history, run.sizes)), ("ledger", run.ledger), ("sites", run.sizes)):
-        write_atomically(path / f"{name}.csv", frame.to_csv(index=False))
-    write_atomically(path / "wire.csv", pd.DataFrame([x._asdict() for x in run.wire()]).to_csv(index=False))
-    if run.screening:
-        save_screening(path / SCREEN, run.screening)
-    for site, model in run.models.items():
-        place = path / "sites" / site_folder(site)
-        save_tensors(place / "model.safetensors", model)
-        encoder = {"mean": run.encoders[site].mean, "sd": run.encoders[site].sd}
-        write_atomically(place / "encoder.json", json.dumps(encoder))
-    write_pseudonyms(folder, run.pseudonyms)
-    if run.shift_table is not None:
-        write_atomically(path / "shifts.csv", run.shift_table.to_csv(index=False))
-    if run.facts:
-        save_facts(path / "coordinator" / "facts.safetensors", run.facts)
-    if run.shared:
-        save_tensors(path / "coordinator" / "shared.safetensors", run.shared)
-    write_atomically(path / "run.json", json.dumps({**run.info, "finished": True}, indent=1))

@@ -14,7 +14,7 @@ import pandas as pd
 from vitrail.core.problems import Problem, VitrailError
 from vitrail.data.encode import clean_sites
 from vitrail.engines.wire import Line
-from vitrail.runs.folder import write_atomically
+from vitrail.runs.folder import read_told, unreadable, write_atomically
 from vitrail.screen import parts, screen
 from vitrail.screen.found import Finding, Screening
 from vitrail.study import Study
@@ -112,12 +112,15 @@ def load_screening(path: Path) -> Screening | None:
     """What a run or `vitrail screen` kept; None where there is none."""
     if not path.exists():
         return None
-    said = json.loads(path.read_text(encoding="utf-8"))
-    cells, sites = (pd.DataFrame(said[k]) for k in ("cells", "sites"))
-    for frame, numbers in ((cells, ("strength",)), (sites, ("rows", "numbers"))):
-        for name in numbers:
-            frame[name] = frame[name].astype(float)  # None: unknown
-    return Screening([Finding(**f) for f in said["findings"]], cells, sites, said["alpha"], said["pooled"])
+    said = read_told(path)
+    try:
+        cells, sites = (pd.DataFrame(said[k]) for k in ("cells", "sites"))
+        for frame, numbers in ((cells, ("strength",)), (sites, ("rows", "numbers"))):
+            for name in numbers:
+                frame[name] = frame[name].astype(float)  # None: unknown
+        return Screening([Finding(**f) for f in said["findings"]], cells, sites, said["alpha"], said["pooled"])
+    except (KeyError, TypeError, ValueError) as error:
+        raise unreadable(path, error) from None
 
 
 def _plain(value: Any) -> Any:

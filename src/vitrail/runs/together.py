@@ -27,6 +27,7 @@ from vitrail.explain.rows import Explanation
 from vitrail.runs.folder import PARTIES
 from vitrail.runs.near import Near, explain_guest
 from vitrail.runs.neighbours import NeighbourModel, build_knn
+from vitrail.runs.sealed import seal_again
 from vitrail.study import Study
 from vitrail.vertical.dialogue import Crossed, Dialogue, Way, read_tensors
 from vitrail.vertical.ids import spell, write
@@ -233,6 +234,7 @@ class Together:
             self.model.save(self.path / "parties" / self.study.host)
             write_atomically(self.path / LEDGER_FILE, self.ledger.to_csv(index=False))
             write_atomically(self.path / "run.json", json.dumps(self.info, indent=1))
+            seal_again(self.path, "asked")
 
     @classmethod
     def load(cls, path: str | Path) -> Together:

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from vitrail.core.facts import ENDS, ROUND, Fact, Facts, in_order
+from vitrail.core.footprint import Footprint, cpu_seconds, footprint
 from vitrail.core.problems import Problem, VitrailError
 from vitrail.core.random import key
 from vitrail.core.tensors import tensors
@@ -24,11 +25,11 @@ from vitrail.methods import AnyMethod
 from vitrail.runs.budgets import guards_of, private, spent_after
 from vitrail.runs.features import as_rows
 from vitrail.runs.fit import read_shifts
-from vitrail.runs.folder import Folder, is_finished, versions, write_atomically
+from vitrail.runs.folder import Folder, is_finished, read_told, versions, write_atomically
 from vitrail.runs.judge import Judge
 from vitrail.runs.noisy import encoded, training_sizes
 from vitrail.runs.protection import check_protection
-from vitrail.runs.run import HISTORY, Run, pseudonyms_of, write_pseudonyms, write_run
+from vitrail.runs.run import HISTORY, Run
 from vitrail.runs.screened import (
     REFUSED,
     SCREEN,
@@ -54,6 +55,7 @@ from vitrail.runs.setup import (
     training_rows,
     wire_lines,
 )
+from vitrail.runs.written import pseudonyms_of, write_pseudonyms, write_run
 from vitrail.screen.found import Screening
 from vitrail.study import Study
 
@@ -149,6 +151,9 @@ class RunSites(Protocol):
 
     def encoders(self) -> dict[str, Encoder]: ...
 
+    def footprints(self) -> dict[str, Footprint]:
+        """What each site's own machine used; nothing of sites on this one."""
+
 
 def train(
     runner: Rounds,
@@ -168,21 +173,23 @@ def train(
     history: list[tuple[Any, ...]] = []
     paths: dict[str, list[Fact]] = {}  # facts of every round
     took_part = [0] * len(runner.names)  # rounds of training
-    moment = None
+    moment, spent = None, 0.0  # seconds of processors, of what was done before this was resumed
     if folder:
         if resume:
             _same_run(folder, info, pseudonyms)
             if is_finished(folder.path):
+                folder.drop_checkpoints()  # it may have been killed before it could
                 return Run.load(folder.path)
             if back := _restore(folder, runner):
-                moment, history, before, took_part = back
+                moment, history, before, took_part, spent = back
                 paths = {k: [f._replace(value=v) for v in f.value] for k, f in before.items()}
-                folder.log("resumed", stage=moment.stage, round=moment.round)
+                folder.resumed(moment)
         else:
             write_atomically(folder.path / "study.toml", study.to_toml())
             write_pseudonyms(folder, pseudonyms)
             write_atomically(folder.path / "run.json", json.dumps(info, indent=1))
             folder.log("started", method=info["method"], seed=seed)
+    used = cpu_seconds() - spent
     screening = _screened(sites, folder)
     began = saved = time.monotonic()
     told = began - ROUND_SECONDS  # the first round is told at once
@@ -219,9 +226,8 @@ def train(
             extra: dict[str, Any] = {"history": history, "ledger": runner.ledger.counts}
             extra |= {"outcasts": runner.outcasts, "unusual": runner.unusual}
             extra |= {"names": runner.names, "sizes": runner.ledger.sizes}  # of a message: for those who look on
-            extra |= {"took_part": took_part, "chance": sites.chance()}
+            extra |= {"took_part": took_part, "chance": sites.chance(), "cpu": cpu_seconds() - used}
             folder.checkpoint(runner.names, last, extra, _stacked(paths))
-            folder.log("checkpoint", stage=last.stage, round=last.round)
             saved = time.monotonic()
         if progress:
             progress(done, total)
@@ -230,6 +236,8 @@ def train(
     info["took_part"] = dict(zip(runner.names, took_part, strict=True))
     if study.protect.rows or study.protect.sites:
         info["spent"] = {k: round(spent_after(study, method, n), 6) for k, n in info["took_part"].items()}
+    info["footprint"] = footprint(used).plain()
+    info["footprints"] = {name: told.plain() for name, told in sites.footprints().items()}
     history += sites.late() + sites.chance()
     run = Run(
         study,
@@ -249,9 +257,8 @@ def train(
     if any(f.means in ENDS for f in last.facts.values()):
         run.shift_table, run.facts = read_shifts(runner, study, last, pseudonyms)
     if folder:
-        write_run(folder, run)
+        write_run(folder, run, "finished", seconds=info["seconds"])
         folder.drop_checkpoints()
-        folder.log("finished", seconds=info["seconds"])
     return run
 
 
@@ -274,7 +281,7 @@ def describe_run(study: Study, seed: int, engine: str, device: str, fingerprints
 
 def _same_run(folder: Folder, info: dict[str, Any], pseudonyms: dict[str, str]) -> None:
     """A run is resumed with what it was started with, or not at all."""
-    before = json.loads((folder.path / "run.json").read_text(encoding="utf-8"))
+    before = read_told(folder.path / "run.json")
     problems = []
     same = ("method", "seed", "engine", "device", "dropout_rate", "away", "refuse", "fingerprints", "versions")
     for k in (*same, "keep_updates"):
@@ -300,7 +307,7 @@ def facts_of(runner: Rounds, last: Moment, paths: Facts, at: list[int]) -> Facts
     return {k: in_order(f, order) for k, f in ends.items()} | {k: in_order(f, order, 1) for k, f in paths.items()}
 
 
-def _restore(folder: Folder, runner: Rounds) -> tuple[Moment, list[tuple[Any, ...]], Facts, list[int]] | None:
+def _restore(folder: Folder, runner: Rounds) -> tuple[Moment, list[tuple[Any, ...]], Facts, list[int], float] | None:
     back = folder.restore(runner.names, runner.shape_at)
     if back is None:
         return None
@@ -308,7 +315,7 @@ def _restore(folder: Folder, runner: Rounds) -> tuple[Moment, list[tuple[Any, ..
     runner.ledger.counts.update(at["ledger"])
     runner.outcasts.update(at.get("outcasts", {}))
     runner.unusual.update(at.get("unusual", {}))
-    return moment, [tuple(row) for row in at["history"]], paths, at["took_part"]
+    return moment, [tuple(row) for row in at["history"]], paths, at["took_part"], float(at.get("cpu", 0))
 
 
 def _screened(sites: RunSites, folder: Folder | None) -> Screening | None:

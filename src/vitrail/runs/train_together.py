@@ -212,7 +212,7 @@ def _write_end(folder: Folder, run: Together, sides: Sides) -> None:
     for name, frame in (("scores", run.scores), ("ledger", run.ledger), ("wire", pd.DataFrame(wire))):
         write_atomically(path / f"{name}.csv", frame.to_csv(index=False))
     run.info["finished"] = True
-    write_atomically(path / "run.json", json.dumps(run.info, indent=1))
-    folder.log("finished", common=run.match.common)
-    for old in path.glob("parties/*/step-*.safetensors"):
-        old.unlink(missing_ok=True)
+    said = json.dumps(run.info, indent=1).encode()
+    folder.seal("finished", {"run.json": said}, common=run.match.common)
+    write_atomically(path / "run.json", said)
+    folder.drop_checkpoints()

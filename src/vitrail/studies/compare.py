@@ -16,7 +16,7 @@ from vitrail.core.problems import Problem, VitrailError
 from vitrail.core.random import key
 from vitrail.data.encode import clean_sites, fingerprint_rows
 from vitrail.methods import TABLE
-from vitrail.runs.folder import Folder, write_atomically
+from vitrail.runs.folder import Folder, read_told, unreadable, write_atomically
 from vitrail.runs.run import mark_few
 from vitrail.runs.screened import SCREEN, load_screening, save_screening, screen_rows, screens
 from vitrail.runs.setup import check_trainable, resolve
@@ -27,13 +27,14 @@ from vitrail.studies.pool import Step, done
 from vitrail.study import Study
 
 FOLDS = 10
+PART = ("method", "seed", "scores", "curve", "ledger", "sites", "versions")  # what every part holds
 FIRST_LOOK = 2  # seeds, where more are asked for: if every site's answer is clear by then, no more are trained
 
 
 def load_comparison(path: Path) -> Comparison:
     """A finished comparison from its folder."""
-    about = json.loads((path / "run.json").read_text(encoding="utf-8"))
-    parts = [json.loads(p.read_text(encoding="utf-8")) for p in sorted((path / "parts").glob("*.json"))]
+    about = read_told(path / "run.json")
+    parts = [read_told(p) for p in sorted((path / "parts").glob("*.json"))]
     if not parts or not (path / "comparison.csv").exists():
         raise VitrailError(
             "the comparison is not finished",
@@ -45,10 +46,15 @@ def load_comparison(path: Path) -> Comparison:
                 )
             ],
         )
-    order = json.loads((path / "order.json").read_text(encoding="utf-8"))
-    ranked = [p for s in order["seeds"] for m in order["methods"] for p in parts if (p["method"], p["seed"]) == (m, s)]
-    study = Study.parse(tomllib.loads(about["study"]))
-    found = _gathered(study, order["methods"], order["seeds"], ranked, about["fingerprints"])
+    order = read_told(path / "order.json")
+    try:
+        ranked = [
+            p for s in order["seeds"] for m in order["methods"] for p in parts if (p["method"], p["seed"]) == (m, s)
+        ]
+        study = Study.parse(tomllib.loads(about["study"]))
+        found = _gathered(study, order["methods"], order["seeds"], ranked, about["fingerprints"])
+    except (KeyError, TypeError, ValueError) as error:  # whole, and of something else
+        raise unreadable(path, error) from None
     found.screening = load_screening(path / SCREEN)
     found.harm, found.look = order.get("harm", HARM), tuple(order.get("look", (1, 1)))
     return found
@@ -131,7 +137,7 @@ def compare(
             ):
                 write_atomically(folder.path / f"{name}.csv", table.to_csv(index=False))
             write_atomically(folder.path / "order.json", json.dumps(about))
-            folder.log("finished", methods=names, seeds=result.seeds)
+            folder.seal("finished", methods=names, seeds=result.seeds)
     finally:
         if folder:
             folder.close()
@@ -144,15 +150,24 @@ def _open(
     folder = Folder(Path(out), resume=resume)
     about = {"study": study.to_toml(), "fingerprints": marks, "engine": engine, "device": device, "folds": folds}
     place = folder.path / "run.json"
-    if resume and json.loads(place.read_text(encoding="utf-8")) != about:
+    if resume and _told(folder) != about:
         folder.close()
         raise VitrailError(
             "this is another comparison",
             [Problem(str(out), "study or data are not those it was started with.", "Choose another --out.")],
         )
-    write_atomically(place, json.dumps(about, indent=1))
+    if not resume:
+        write_atomically(place, json.dumps(about, indent=1))
     (folder.path / "parts").mkdir(exist_ok=True)
     return folder
+
+
+def _told(folder: Folder) -> dict[str, Any]:
+    try:
+        return read_told(folder.path / "run.json")
+    except VitrailError:
+        folder.close()
+        raise
 
 
 class _Job(NamedTuple):
@@ -179,7 +194,10 @@ class _Job(NamedTuple):
         """What it came to, where it is finished."""
         if self.place is None or not self.place.exists():
             return None
-        part: dict[str, Any] = json.loads(self.place.read_text(encoding="utf-8"))
+        part = read_told(self.place)
+        if missing := [k for k in PART if k not in part]:
+            what = f"it does not hold {', '.join(missing)}: it was changed, or is of another release."
+            raise VitrailError("a part cannot be read", [Problem(str(self.place), what, "Remove it: it is made anew.")])
         return part
 
 

@@ -35,7 +35,7 @@ from vitrail.core.problems import Problem, VitrailError, nearest
 from vitrail.data.encode import SiteData, prepare
 from vitrail.engines.local import Engine
 from vitrail.methods import AnyMethod
-from vitrail.runs.folder import Folder, versions, write_atomically
+from vitrail.runs.folder import Folder, read_told, versions, write_atomically
 from vitrail.runs.judge import Judge
 from vitrail.runs.setup import build_task, check_trainable, resolve, training_of, training_rows
 from vitrail.studies.folds import folds_of
@@ -141,7 +141,7 @@ def tune(
         found = _ranked(studies, tried, np.array(values).reshape(-1, folds, len(names)), names, metric, seed)
         if folder:
             found.save(folder.path / "tuning.json")
-            folder.log("finished")
+            folder.seal("finished")
     finally:
         if folder:
             folder.close()
@@ -152,7 +152,7 @@ def _open(out: Path, resume: bool, about: dict[str, Any]) -> Folder:
     """All that differs from what the tuning was started with is told at once."""
     folder = Folder(out, resume=resume, about=ABOUT)
     if resume:
-        before = json.loads((out / ABOUT).read_text(encoding="utf-8"))
+        before = read_told(out / ABOUT)
         problems = []
         for k, now in about.items():
             if before.get(k) != now:
@@ -277,7 +277,7 @@ class _Job(NamedTuple):
         """What it came to, where it is finished."""
         if self.place is None or not self.place.exists():
             return None
-        values = json.loads(self.place.read_text(encoding="utf-8"))["values"]
+        values = read_told(self.place)["values"]
         return [math.nan if values[name] is None else values[name] for name in names]
 
     def keep(self, names: list[str], values: list[float]) -> None:

@@ -1,0 +1,46 @@
+"""What a run cost: seconds of processors, memory, bytes; and energy, where somebody stated watts."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from vitrail.core.footprint import Footprint
+from vitrail.report.words import number, size
+from vitrail.runs.run import DEPLOYED, Run
+
+
+def has_cost(run: Run | None) -> bool:
+    return run is not None and "footprint" in run.info
+
+
+def contents(run: Run) -> dict[str, Any]:
+    """A row for each machine that said what it used, and for each site what crossed its wire."""
+    deployed, told = run.info["engine"] == DEPLOYED, run.info.get("footprints", {})
+    whole = "the coordinator" if deployed else "all sites and the coordinator: one process, on one machine"
+    rows = [{"who": whole, **_used(run.info["footprint"]), **_crossed(run, None if deployed else "")}]
+    for site in run.sites if deployed else ():
+        rows.append({"who": site, **_used(told.get(site, {})), **_crossed(run, site)})
+    return {
+        "rows": rows,
+        "silent": [site for site in run.sites if site not in told] if deployed else [],
+        "energy": any(row["energy"] for row in rows),
+        "deployed": deployed,
+    }
+
+
+def _used(said: dict[str, float]) -> dict[str, str]:
+    told = Footprint(**{"cpu": math.nan, "peak": math.nan, **said})
+    return {
+        "cpu": f"{number(told.cpu, 1)} s" if math.isfinite(told.cpu) else "not told",
+        "peak": size(int(told.peak)) if math.isfinite(told.peak) else "not told",
+        "energy": f"{number(told.energy, 2)} Wh at {number(told.watts, 1)} W" if math.isfinite(told.energy) else "",
+    }
+
+
+def _crossed(run: Run, site: str | None) -> dict[str, str]:
+    """Bytes out of and into a site; of all sites together where none is named, and of the coordinator nothing of its
+    own: what leaves a site comes to it."""
+    ledger = run.ledger if not site else run.ledger[run.ledger["site"] == site]
+    out, into = (int(ledger[ledger["direction"] == way]["bytes"].sum()) for way in ("from site", "to site"))
+    return {"out": size(into), "into": size(out)} if site is None else {"out": size(out), "into": size(into)}

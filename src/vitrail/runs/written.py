@@ -1,0 +1,154 @@
+"""A run on disk: every file of it is written here, and read again, or it is said in words why not."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, TypeVar
+
+import pandas as pd
+from torch import Tensor
+
+from vitrail import methods
+from vitrail.core.problems import Problem, VitrailError
+from vitrail.data.encode import Encoder
+from vitrail.runs.folder import (
+    Folder,
+    check_sites,
+    load_facts,
+    load_tensors,
+    read_told,
+    save_facts,
+    save_tensors,
+    site_folder,
+    unreadable,
+    write_atomically,
+)
+from vitrail.runs.run import HISTORY, SHIFTS, Run, mark_few
+from vitrail.runs.screened import SCREEN, load_screening, save_screening
+from vitrail.runs.sealed import altered
+from vitrail.study import Study
+
+T = TypeVar("T")
+MODEL, ENCODER = "model.safetensors", "encoder.json"
+
+
+def load_run(path: Path) -> Run:
+    """A finished run. What is damaged, missing or not as the run wrote it is told, all of it at once."""
+    info = _info(path)
+    names = [f"sites/{site_folder(site)}/{file}" for site in info["sites"] for file in (MODEL, ENCODER)]
+    problems = altered(path, [*names, "coordinator/facts.safetensors", "coordinator/shared.safetensors"])
+    told = {p.where for p in problems}
+
+    def read(name: str, how: Callable[[Path], T]) -> T | None:
+        file = path / name
+        try:
+            return how(file) if str(file) not in told else None
+        except VitrailError as error:
+            problems.extend(error.problems)
+        except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+            problems.extend(unreadable(file, error).problems)
+        return None
+
+    study, models, encoders = read("study.toml", Study.load), {}, {}
+    for site in info["sites"]:
+        place = f"sites/{site_folder(site)}"
+        if not (path / place / MODEL).exists():  # it stayed on the site's own machine
+            continue
+        models[site] = read(f"{place}/{MODEL}", load_tensors)
+        plain = read(f"{place}/{ENCODER}", _scale)
+        encoders[site] = Encoder(study, *plain) if study and plain else None
+    found = (
+        read("run.json", lambda _: methods.build(info["method"]["name"], _settings(info["method"]))),
+        info["seed"],
+        info,
+        read("scores.csv", lambda file: our_table(file)[HISTORY]),
+        read("ledger.csv", our_table),
+        models,
+        encoders,
+        read("sites.csv", our_table),
+        read("coordinator/facts.safetensors", load_facts),
+        read("coordinator/shared.safetensors", _tensors_if_any),
+        read("shifts.csv", lambda file: our_table(file)[SHIFTS]) if (path / "shifts.csv").exists() else None,
+        read("sites", lambda _: pseudonyms_of(path, info["sites"])),
+        read(SCREEN, load_screening),
+    )
+    if problems:
+        raise VitrailError("cannot load the run", problems)
+    return Run(study, *found)  # type: ignore[arg-type]  # nothing is None that may not be: else there are problems
+
+
+def _info(path: Path) -> dict[str, Any]:
+    """What a finished run says of itself."""
+    try:
+        info = read_told(path / "run.json")
+    except VitrailError:
+        what, hint = "expected a run folder with run.json.", "Give the folder that `vitrail run --out` wrote."
+        raise VitrailError("cannot load the run", [Problem(str(path), what, hint)]) from None
+    check_sites(path, info)
+    if not info.get("finished"):
+        what, hint = "it was stopped before its last round.", "Continue it with `vitrail run ... --resume`."
+        raise VitrailError("the run is not finished", [Problem(str(path), what, hint)])
+    missing = [k for k in ("sites", "method", "seed", "engine", "fingerprints", "versions") if k not in info]
+    if missing:
+        what = f"it does not say {', '.join(missing)}: it was changed, or is no run's."
+        raise VitrailError("cannot load the run", [Problem(str(path / "run.json"), what, "Take it from a copy.")])
+    return info
+
+
+def _settings(method: dict[str, Any]) -> dict[str, Any]:
+    return {k: v for k, v in method.items() if k != "name"}
+
+
+def _scale(file: Path) -> tuple[dict[str, float], dict[str, float]]:
+    plain = read_told(file)
+    return dict(plain["mean"]), dict(plain["sd"])
+
+
+def pseudonyms_of(path: Path, sites: Sequence[str]) -> dict[str, str]:
+    """What each site's own folder says it goes by."""
+    files = {site: path / "sites" / site_folder(site) / "pseudonym.txt" for site in sites}
+    return {site: file.read_text(encoding="utf-8").strip() for site, file in files.items() if file.exists()}
+
+
+def write_pseudonyms(folder: Folder, pseudonyms: dict[str, str]) -> None:
+    for site, known in pseudonyms.items():
+        place = folder.path / "sites" / site_folder(site)
+        place.mkdir(parents=True, exist_ok=True)
+        write_atomically(place / "pseudonym.txt", known + "\n")
+
+
+def our_table(path: Path) -> pd.DataFrame:
+    """A table of ours; a site named NA or 007 keeps its name."""
+    return pd.read_csv(path, dtype={"site": str}, keep_default_na=False, na_values={"value": [""]})
+
+
+def _tensors_if_any(path: Path) -> dict[str, Tensor]:
+    return load_tensors(path) if path.exists() else {}
+
+
+def write_run(folder: Folder, run: Run, event: str, **details: Any) -> None:
+    """The finished run, and that event; run.json last, since it says that all is there."""
+    path = folder.path
+    write_atomically(path / "study.toml", run.study.to_toml())
+    for name, frame in (("scores", mark_few(run.history, run.sizes)), ("ledger", run.ledger), ("sites", run.sizes)):
+        write_atomically(path / f"{name}.csv", frame.to_csv(index=False))
+    write_atomically(path / "wire.csv", pd.DataFrame([x._asdict() for x in run.wire()]).to_csv(index=False))
+    if run.screening:
+        save_screening(path / SCREEN, run.screening)
+    for site, model in run.models.items():
+        place = path / "sites" / site_folder(site)
+        save_tensors(place / MODEL, model)
+        encoder = {"mean": run.encoders[site].mean, "sd": run.encoders[site].sd}
+        write_atomically(place / ENCODER, json.dumps(encoder))
+    write_pseudonyms(folder, run.pseudonyms)
+    if run.shift_table is not None:
+        write_atomically(path / "shifts.csv", run.shift_table.to_csv(index=False))
+    if run.facts:
+        save_facts(path / "coordinator" / "facts.safetensors", run.facts)
+    if run.shared:
+        save_tensors(path / "coordinator" / "shared.safetensors", run.shared)
+    said = json.dumps({**run.info, "finished": True}, indent=1).encode()
+    folder.seal(event, {"run.json": said}, **details)
+    write_atomically(path / "run.json", said)

@@ -1,0 +1,73 @@
+"""What a run cost is on its page: of one process, or by each site's own word."""
+
+from __future__ import annotations
+
+import math
+import re
+
+import pandas as pd
+import pytest
+
+import vitrail as vt
+from small import opposed_tables
+from vitrail.core.footprint import Footprint, cpu_seconds, footprint, read_footprint
+from vitrail.report.build import page_of
+from vitrail.report.page import render
+from vitrail.runs.run import Run
+
+
+@pytest.fixture(scope="module")
+def run() -> Run:
+    tables: dict[str, pd.DataFrame] = opposed_tables({"north": 30, "south": 30})
+    study = vt.Study.infer(tables, target="sick").with_changes(training={"rounds": 1}, screen={"ask": False})
+    return vt.federate(study, tables, method="fedavg")
+
+
+def cells(run: Run) -> list[list[str]]:
+    part = render(page_of(run)).split('id="cost"')[1].split("</section>")[0]
+    rows = re.findall(r"<tr>(.*?)</tr>", part, re.S)
+    return [[re.sub(r"<.*?>", "", c).strip() for c in re.findall(r"<t[hd].*?</t[hd]>", row, re.S)] for row in rows]
+
+
+def test_on_one_machine_it_is_one_process(run: Run) -> None:
+    (row,) = [r for r in cells(run) if r[0].startswith("all sites and the coordinator")]
+    assert 0 < run.info["footprint"]["cpu"] < 60
+    assert row[1] == f"{run.info['footprint']['cpu']:.1f} s"
+    assert run.info["footprint"]["peak"] > 5e7  # torch alone takes more
+    page = render(page_of(run))
+    assert "cannot be told apart" in page
+    assert "Energy is not told" in page
+
+
+def test_between_machines_each_site_says_its_own(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    told = {"north": Footprint(7200.0, 5e8, 12.0).plain()}
+    monkeypatch.setattr(run, "info", {**run.info, "engine": "deployed", "footprints": told})
+    rows = {r[0]: r for r in cells(run)}
+    assert rows["north"][1:3] == ["7200.0 s", "500.0 MB"]
+    assert rows["north"][5] == "24.00 Wh at 12.0 W"
+    assert rows["south"][1:3] == ["not told", "not told"]
+    out, into = (int(run.ledger[run.ledger.direction == w]["bytes"].sum()) for w in ("from site", "to site"))
+    assert rows["the coordinator"][3:5] == [
+        f"{into / 1e3:.1f} KB",
+        f"{out / 1e3:.1f} KB",
+    ]
+    assert "south did not say" in render(page_of(run))
+
+
+def test_a_process_knows_what_it_used() -> None:
+    since = cpu_seconds()
+    total = sum(i * i for i in range(200_000))
+    used = footprint(since)
+    assert total > 0
+    assert 0 < used.cpu < 5
+    assert math.isnan(used.energy)
+    assert "watts" not in used.plain()
+    assert footprint(math.inf).cpu == 0
+
+
+@pytest.mark.parametrize(
+    "said", [(-1, 1e8, 1), (1e10, 1e8, 1), (math.nan, 1e8, 1), (1, 0, 1), (1, 1e300, 1), (1, 1e8, -3)]
+)
+def test_what_cannot_be_true_is_not_taken(said: tuple[float, float, float]) -> None:
+    assert read_footprint(said) is None
+    assert read_footprint((1, 1e8, math.nan)) is not None
