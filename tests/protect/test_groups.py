@@ -17,9 +17,10 @@ from vitrail.core.tensors import each
 from vitrail.engines.rounds import Training
 from vitrail.engines.sites import gather_sites
 from vitrail.protect import Guards
+from vitrail.protect.chosen import PLACES, chosen_by
 from vitrail.protect.groups import groups_of, opened
 from vitrail.protect.robust import centre
-from vitrail.protect.two_servers import PLACES, Server, chosen_by, deal, in_words, shared, squares, within
+from vitrail.protect.two_servers import Server, deal, in_words, shared, squares, within
 from vitrail.protect.two_servers import opened as opened_by_two
 
 SIZES = (37, 20, 15, 53, 18, 22, 30, 25, 19, 28)

@@ -42,6 +42,7 @@ def init(
     """Draft a study file from tables or pictures. Kinds, ranges and sizes are guesses: read them before you run."""
     from vitrail.data.infer import read_drafts
     from vitrail.data.schema import canon
+    from vitrail.runs.masking import drafted
     from vitrail.study import Study
 
     if out.exists():
@@ -50,19 +51,27 @@ def init(
         )
     sites = read_drafts(data, target, site_column)
     study = Study.infer(sites, target, name=out.stem, **({"site_column": site_column} if site_column else {}))
+    study = drafted(study, len(sites))
     study.save(out)
     if study.images:
         classes = sum((Counter(map(canon, f[target].dropna())) for f in sites.values()), Counter[str]())
         counts = ", ".join(f"{level} {classes[level]}" for level in study.target.levels)
         print(f"Wrote {out}: pictures, {len(sites)} site{'s' * (len(sites) != 1)}, target {target}: {counts}.")
         print(study.description)
+        _say_masked(study)
         print("Read it: size, channels and bits are yours to correct. Then: vitrail check, vitrail run.")
         return
     skipped = {str(c) for f in sites.values() for c in f.columns} - set(study.features) - {target, site_column}
     print(f"Wrote {out}: {len(study.features)} features, {len(sites)} sites, target {target} ({study.target.kind}).")
     if skipped:
         print(f"Left out (constant, empty, free text or identifiers): {', '.join(sorted(skipped))}.")
+    _say_masked(study)
     print("Read it: units, ranges and codes for missing values are yours to correct. Then: vitrail check, vitrail run.")
+
+
+def _say_masked(study: Any) -> None:
+    if study.protect.sum == "masked":
+        print("Reports leave under masks ([protect] in the study): nobody reads a single site's, only their sum.")
 
 
 def run(
@@ -221,6 +230,10 @@ def wire(
         print("\n".join(f"  {x.stage}, {x.direction}, {x.name}: {x.words}" for x in told))
         print()
     print("seen = sum: the coordinator needs only the total over sites; each: it sees every site's own.")
+    if any(x.seen == "masked" and not x.stage.startswith(SCREENING) for x in lines):
+        least = agreed.protect.least
+        print(f"masked: it can read the total of {least} sites or more, and no site's own ([protect] in the study).")
+        print("Keys and sealed shares go beside each masked report, in words; between machines it is all written down.")
     print(f"This table says what travels, not what could be learned from it about the {one}s behind it.")
     if method == "ndoye":
         print(f"Every site's model goes to every other site, through the coordinator. {on_trust(one)}")

@@ -42,7 +42,7 @@ def how_many(agreement: Agreement, rows: int | None) -> list[str]:
 
 
 def who_sees(lines: Sequence[Line]) -> list[str]:
-    if not any(line.seen == "masked" for line in lines):
+    if not any(line.seen == "masked" and line.stage in HEADINGS for line in lines):
         return []
     return [
         "Of the products of columns nobody can read this site's own: they leave under masks that cancel in the sum "

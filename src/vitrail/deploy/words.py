@@ -16,6 +16,7 @@ from vitrail.core.facts import ALONE, RECEIVED, SHARED
 from vitrail.core.metrics import FEWEST
 from vitrail.core.tensors import tensors
 from vitrail.deploy.agreement import ANEW, Agreement
+from vitrail.deploy.mask_words import noise_and_masks, said_beside, who_reads
 from vitrail.deploy.screen_words import HEADINGS, comes_in, in_words, what_remains, who_sees
 from vitrail.engines.wire import Line, sentences
 from vitrail.methods import AnyMethod
@@ -211,7 +212,7 @@ def _stages(agreement: Agreement, lines: Sequence[Line], rows: int | None) -> li
         if stage == "prepare":
             words = (_of(agreement, WORDS.get(k, k)) for k in agreement.answer("prepare", {}).words)
             told.append(f"in words: {', '.join(words)}")
-        told += in_words(agreement, stage, rows)
+        told += in_words(agreement, stage, rows) + said_beside(agreement, stage)
         out += wrapped(titles[stage][0]) + bullets(told, "    ")
     note = "short notes without data: that a question was understood or refused, or in a few words what went wrong"
     return [*out, "  At any time", *bullets([note], "    ")]
@@ -249,7 +250,7 @@ def _seen(agreement: Agreement, lines: Sequence[Line]) -> list[str]:
             f"Only the sum over the sites is used ({sums}). Each report reaches the coordinator's machine all the same "
             "and could be read there; the program adds it to the others' and keeps the sum alone."
         )
-    out += who_sees(lines)
+    out += who_reads(agreement) + who_sees(lines)
     shown = {titles[c.stage][1] for c in contracts if c.consent} & {titles[x.stage][1] for x in lines if x.asks}
     if agreement.others and shown:
         out.append(
@@ -309,8 +310,7 @@ def _risks(agreement: Agreement, lines: Sequence[Line]) -> list[str]:
         out.append(
             "Numbers that were computed from rows can tell something about them. Who holds what this site sends "
             "may in bad cases find out whether a person they know is among the rows, or guess values that are common "
-            "or unusual here. The fewer the rows, the easier. No noise is added, and the coordinator is not "
-            "kept from reading a single report."
+            "or unusual here. The fewer the rows, the easier. " + noise_and_masks(agreement)
         )
         if agreement.study.images:
             out.append(

@@ -24,7 +24,7 @@ ROBUST = {
 }
 SUMS = {
     "plain": "",
-    "masked": "The coordinator read the total of all reports in each round, and no single one.",
+    "masked": "",  # the page says it itself
     "groups": "Sites were put into groups, the same in every round; the coordinator read the total of each group, and "
     "no single report. Of the groups’ means it took {}, which one group with a liar in it can hardly move.",
     "two servers": "Each report was split between two servers, neither of which could read it. They found how far "
@@ -50,6 +50,8 @@ def contents(run: Run) -> dict[str, Any]:
     said, several_names = run.study.protect, [run.sites[i] for i in named]
     together = said.sum == "groups" and len(named) > 0
     return {
+        "masked": said.least if said.sum == "masked" else 0,
+        "away": run.info.get("engine") == "deployed",
         "how": ROBUST.get(said.robust, "") if said.sum == "plain" else "",
         "words": [
             w for w in (SUMS[said.sum].format(ROBUST.get(said.robust, ROBUST["median"])), SHORT[said.compress]) if w

@@ -39,8 +39,9 @@ def not_masked(study: Study, method: AnyMethod, sites: int) -> list[tuple[str, s
     return out
 
 
-def allows_masks(study: Study, method: AnyMethod, sites: int) -> bool:
-    return not not_masked(study, method, sites)
+def drafted(study: Study, sites: int) -> Study:
+    """A new study, masked where its method and so many sites allow it: the open choice is for somebody to write."""
+    return study if not_masked(study, study.build_method(), sites) else study.with_changes(protect={"sum": "masked"})
 
 
 def _fewest(method: AnyMethod, task: Task, sites: int, least: int) -> int:

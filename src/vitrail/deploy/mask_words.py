@@ -1,0 +1,53 @@
+"""Masked reports in the words of the consent form."""
+
+from __future__ import annotations
+
+from vitrail.deploy.agreement import Agreement
+from vitrail.protect.fixed import LIMIT
+from vitrail.report.words import several
+
+
+def said_beside(agreement: Agreement, stage: str) -> list[str]:
+    """What leaves with masked reports, in words."""
+    contracts = [c for one in agreement.contracts for c in one]
+    if not any(c.stage == stage and c.crosses is not None for c in contracts):
+        return []
+    told = (
+        "in words, in every round: a key drawn for it and signed by this site, sealed shares of what hides this site's "
+        "report, and the shares that it holds of others' (of who reported, of what it added itself; of who fell "
+        "silent, of its key)"
+    )
+    return [told, "once in a run: this site's key for sealed shares, signed, and its certificate"]
+
+
+def who_reads(agreement: Agreement) -> list[str]:
+    if not agreement.masks:
+        return []
+    stages = [t.stage.title or t.stage.name for t in agreement.stages]
+    pairs = zip(stages, agreement.contracts, strict=True)
+    named = ", ".join(dict.fromkeys(name for name, told in pairs if any(c.crosses is not None for c in told)))
+    least = agreement.study.protect.least
+    return [
+        f"Nobody can read this site's own report ({named}): it leaves under masks, and only what "
+        f"{several(least, 'site')} or more report together can be opened, once in a round and for one list of sites. "
+        "Asked for another list, or the same round otherwise, this site refuses. Where every site is told the same, "
+        "masks of sites that were told different things do not cancel.",
+        "The keys of the masks are drawn for every round and signed by the sites. A coordinator that issued itself "
+        "second certificates in other sites' names could read reports; so could it together with all other sites but "
+        "one, or with more than half of those who hold this site's shares. The keys that came are in others.json in "
+        "this site's home, for people to compare by phone.",
+        f"A number beyond {LIMIT:g} is not sent: this site then stops, and says which.",
+    ]
+
+
+def noise_and_masks(agreement: Agreement) -> str:
+    """The end of what is said about reports: what keeps somebody from reading them."""
+    noise = "No noise is added"
+    if (spend := agreement.study.protect.rows) is not None:
+        noise = f"Noise is added at this site in every step (epsilon {spend.epsilon:g}, delta {spend.delta:g})"
+    if not agreement.masks:
+        return f"{noise}, and the coordinator is not kept from reading a single report."
+    return (
+        f"{noise}. The coordinator cannot read a single report, but the sum and the models made of it; a site that "
+        "comes or goes between two rounds can be seen in the difference of their sums, as far as rounds are alike."
+    )
