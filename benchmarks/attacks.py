@@ -171,8 +171,9 @@ def report(cases: Cases) -> str:
     seeds = {k.rpartition("|")[2] for k in cases if k.startswith("poison|")}
     out += [f"{attack_poison.ROUNDS} rounds, {len(seeds)} seeds (other patients, starts and splits).", ""]
     out += [*poison_table(cases), "", *names_table(cases)]
-    missing = [s for s in STAGES if not of(cases, s)]
-    out += ["", f"Not run: {', '.join(missing)}."] if missing else []
+    planned = {key.rpartition("|")[0] for stage in STAGES for key, _ in wanted(stage, 1)}
+    missing = sorted(planned - {key.rpartition("|")[0] for key in cases})
+    out += ["", f"Planned and not run: {'; '.join(m.replace('|', ', ') for m in missing)}."] if missing else []
     return "\n".join(out) + "\n"
 
 

@@ -21,10 +21,10 @@ from vitrail.core.exchange import AnyExchange
 from vitrail.core.facts import OUTLYING, Fact, Facts
 from vitrail.core.tensors import Params, filled, tensors
 from vitrail.protect import squeeze
+from vitrail.protect.chosen import PLACES, chosen_by
 from vitrail.protect.groups import GROUPS, groups_of, opened
 from vitrail.protect.reports import changes, counted, flat, lengths, with_changes
 from vitrail.protect.robust import FEWEST, Kind, apart, centre
-from vitrail.protect.two_servers import PLACES, chosen_by
 
 FAR = 1e4  # times as long as the model that was sent: no training moves so far
 Normals = Callable[[int], Tensor]  # so many for each site, [site, number]

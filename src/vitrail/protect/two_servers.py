@@ -23,15 +23,13 @@ import secrets
 from typing import NamedTuple
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 
 from vitrail.core.problems import Problem, VitrailError
+from vitrail.protect.chosen import PLACES, chosen_by
 from vitrail.protect.masks import draw
-from vitrail.protect.robust import krum_of, liars
 
 Words = NDArray[np.uint64]
-PLACES = 24  # after the point, in units of the clip
 TESTS = 20  # sums of each report with signs drawn by lot: whoever is far longer than the clip passes once in 2^20
 WIDE = 7.0  # clips: no such sum of a report within the clip is so large (6 is one in a thousand million)
 
@@ -131,19 +129,6 @@ def within(one: Words, other: Words) -> NDArray[np.bool_]:
     """[site]: whether all sums of a report are as small as a report's within the clip."""
     small = np.abs((one + other).view(np.int64) / 2.0**PLACES) < WIDE
     return np.asarray(small.all(1), dtype=np.bool_)
-
-
-def chosen_by(products: NDArray[np.float64], sound: NDArray[np.bool_], clip: float) -> list[int]:
-    """Multi-Krum on distances alone; who is longer than the clip is never chosen. Both servers find the same."""
-    size = np.diag(products)
-    fine = np.flatnonzero(sound & (size >= 0) & (size <= (clip * 1.001) ** 2))
-    n = len(fine)
-    if n < 3:
-        return [int(i) for i in fine]
-    inner = products[np.ix_(fine, fine)]
-    square = (np.diag(inner)[:, None] + np.diag(inner)[None] - 2 * inner).clip(min=0)
-    score = krum_of(torch.from_numpy(square), liars(n)).numpy()
-    return [int(fine[i]) for i in np.argsort(score, kind="stable")[: n - liars(n)]]
 
 
 def opened(halves: list[tuple[Words, Words]], clip: float) -> tuple[NDArray[np.float64], list[int]]:

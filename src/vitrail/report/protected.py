@@ -24,7 +24,7 @@ ROBUST = {
 }
 SUMS = {
     "plain": "",
-    "masked": "",  # said by itself, with how many sites at least
+    "masked": "",  # the page says it itself
     "groups": "Sites were put into groups, the same in every round; the coordinator read the total of each group, and "
     "no single report. Of the groups’ means it took {}, which one group with a liar in it can hardly move.",
     "two servers": "Each report was split between two servers, neither of which could read it. They found how far "
