@@ -100,7 +100,8 @@ def models(federation: Federation, run: Path) -> dict[str, dict[str, torch.Tenso
 def stranger(federation: Federation, study: vt.Study) -> Iterator[Federation]:
     """A site of the same name in another study."""
     root = federation.root / "other"
-    made = Federation(root, study.with_changes(name="Another study"), {"va": heart_disease()["va"]})
+    other = study.with_changes(name="Another study", protect={"sum": "plain"})  # one site alone has no sum
+    made = Federation(root, other, {"va": heart_disease()["va"]})
     folder = enrol.invite(made.study, ["va"], federation.who.address)
     asked = enrol.request(Path(shutil.copy(enrol.invitation_of(folder, "va"), root / "va")))
     enrol.accept(asked.kit, enrol.approve(folder, asked.file).file)
