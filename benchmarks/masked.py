@@ -12,9 +12,11 @@ one in the open.
 from __future__ import annotations
 
 import argparse
+import json
 import platform
 import tempfile
 import time
+from itertools import pairwise
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -76,20 +78,13 @@ def enrolled(place: Path, study: vt.Study, names: list[str]) -> dict[str, Proof]
     folder = enrol.invite(place / "study.toml", names, "localhost:8102")
     out = {}
     for name in names:
-        made = enrol.request(
-            folder / "invitations" / f"{name}.invitation", place / f"{name}.kit", place / f"{name}.home"
-        )
-        (made.kit / "certificate.pem").write_text(enrol_certificate(folder, made, name))
+        asked = folder / "invitations" / f"{name}.invitation"
+        made = enrol.request(asked, place / f"{name}.kit", place / f"{name}.home")
+        enrol.approve(folder, made.file)
+        given = json.loads(enrol.approval_of(folder, name).read_text())  # as `vitrail join --approval` takes it
+        (made.kit / "certificate.pem").write_text(given["certificate"])
         out[name] = Proof.of(enrol.load_kit(made.kit))
     return out
-
-
-def enrol_certificate(folder: Path, made: Any, name: str) -> str:
-    """From the coordinator's approval, as `vitrail join --approval` takes it."""
-    enrol.approve(folder, made.file)
-    import json
-
-    return str(json.loads(enrol.approval_of(folder, name).read_text())["certificate"])
 
 
 def measure(sites: int, how: str, rounds: int) -> dict[str, float]:
@@ -104,15 +99,13 @@ def measure(sites: int, how: str, rounds: int) -> dict[str, float]:
         call = Call(way, agreed, list(ends), "0123456789abcdef", sites, 60.0)
         conduct(call, folder, False, lambda done, of: times.append(time.perf_counter()))
         folder.close()
-    each = [b - a for a, b in zip(times[1:], times[2:], strict=False)]  # the first has the whole beginning in it
+    each = [b - a for a, b in pairwise(times[1:])]  # the first has the whole beginning in it
     per = rounds * sites
     return {"seconds": median(each), "up": way.up / per, "down": way.down / per, "legs": way.legs / rounds}
 
 
 def real(how: str, rounds: int) -> float:
     """Seconds of a round over FLARE, of four `vitrail join`."""
-    import json
-
     from deploy import real as between
 
     with between(study_of(how, rounds)) as (_, run, _):
@@ -131,9 +124,10 @@ def main() -> None:
     text = [
         f"# What masked reports cost, {time.strftime('%Y-%m-%d')}",
         "",
-        f"The heart study by FedAvg, {args.rounds} rounds, by messages in one process on one thread of {platform.machine()}",
-        "(`benchmarks/masked.py`): the work of all sites and the coordinator, one after the other, with what they write",
-        "to disk, and no network. Bytes are whole messages of a round, keys and shares among them, per site and round.",
+        f"The heart study by FedAvg, {args.rounds} rounds, by messages in one process on one thread",
+        f"({platform.machine()}, `benchmarks/masked.py`): the work of all sites and the coordinator in turn,",
+        "with what they write to disk, and no network. Bytes are whole messages of a round, keys and shares among them,",
+        "per site and round. Other work ran on the machine: look at the ratio.",
         "",
         "| sites | sum | seconds a round, median | legs a round | bytes from a site | bytes to a site |",
         "| ---: | --- | ---: | ---: | ---: | ---: |",
@@ -141,21 +135,16 @@ def main() -> None:
     for sites in (4, 16):
         found = {how: measure(sites, how, args.rounds) for how in SUMS}
         for how, told in found.items():
-            text.append(
-                f"| {sites} | {how} | {told['seconds']:.3f} | {told['legs']:.2f} | {told['up']:,.0f} | {told['down']:,.0f} |"
-            )
+            cells = [f"{told['seconds']:.3f}", f"{told['legs']:.2f}", f"{told['up']:,.0f}", f"{told['down']:,.0f}"]
+            text.append(f"| {sites} | {how} | {' | '.join(cells)} |")
         ratio = found["masked"]["seconds"] / found["plain"]["seconds"]
         text.append(f"| {sites} | masked against plain | {ratio:.2f}x | | | |")
         print(text[-3:], flush=True)
     if args.real:
         plain, masked = (real(how, args.rounds) for how in SUMS)
-        text += [
-            "",
-            "Over FLARE and TLS, `vitrail serve` and four `vitrail join` on this machine, run from first to last",
-        ]
-        text += [
-            f"divided by {args.rounds} rounds: {plain:.2f} s in the open, {masked:.2f} s under masks, {masked / plain:.2f}x."
-        ]
+        text += ["", "Over FLARE and TLS, `vitrail serve` and four `vitrail join` on this machine, from first to last"]
+        ends = f"{plain:.2f} s in the open, {masked:.2f} s under masks, {masked / plain:.2f}x."
+        text += [f"divided by {args.rounds} rounds: {ends}"]
     (RESULTS / "masked.md").write_text("\n".join(text) + "\n", encoding="utf-8")
 
 
