@@ -333,3 +333,23 @@ def test_beyond_the_limit_a_site_sends_nothing_and_says_so(tmp_path: Path) -> No
     assert any("larger than the agreed" in what for what in told)
     near = way.near(away={"va": [(1, 3)]})
     torch.testing.assert_close(far.shared, near.shared, **CLOSE)
+
+
+@pytest.mark.parametrize("guards", [{"robust": "median"}, {"rows": {"epsilon": 5.0}, "clip": 0.5}])
+def test_other_guards_between_machines(guards: dict[str, Any], tmp_path: Path) -> None:
+    """A centre at the coordinator, of open reports; noise at the site, from its secret."""
+    study = vt.Study.load(packaged("heart_disease.toml"))
+    training = {"rounds": 2, "class_weights": "none"}
+    study = study.with_changes(training=training, screen={"ask": False}, network={"dropout": 0.0}, protect=guards)
+    way = Masked(tmp_path, Agreement.of(resolve(study, "fedavg", None)[0], None, 4))
+    far, near = way.conduct(quorum=4), way.near()
+    torch.testing.assert_close(far.shared, near.shared, **CLOSE)
+    bare = vt.federate(way.agreed.study, FRAMES, engine="looped")
+    assert not torch.allclose(far.shared["params/head.bias"], bare.shared["params/head.bias"])
+
+
+def test_what_works_in_simulation_only_is_refused_between_machines() -> None:
+    for guards in ({"sites": {"epsilon": 1.0}, "clip": 1.0}, {"compress": "int8"}, {"sum": "groups"}):
+        study = vt.Study.load(packaged("heart_disease.toml")).with_changes(protect=guards)
+        with pytest.raises(VitrailError, match="cannot be promised"):
+            Agreement.of(study, None, 4)

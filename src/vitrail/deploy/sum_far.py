@@ -63,7 +63,8 @@ class FarSums:
         if kept["said"] is None:
             enough = self._need(names)
             if len(set(drawn) & set(self.call.active())) < enough:
-                return self._pass_over(where, "too few of those who are in the sum can still be asked")
+                self._pass_over(where, "too few of those who are in the sum can still be asked")
+                return None
             heard = tell(list(drawn), asked, enough)
             said = [n for n in drawn if n in heard and heard[n].kind == "round"]
             reported = _added([heard[n] for n in said], list(self.agreed.contracts[where[0]][where[2]].crosses or {}))
@@ -78,7 +79,8 @@ class FarSums:
             shares = self._shares(opening, where, following)
             total = opening.open(reported, shares)
         except VitrailError as error:
-            return self._pass_over(where, "; ".join([error.title, *(f"{p.where}: {p.what}" for p in error.problems)]))
+            self._pass_over(where, "; ".join([error.title, *(f"{p.where}: {p.what}" for p in error.problems)]))
+            return None
         return to_tensors(total, self.agreed.contracts[where[0]][where[2]].up), said
 
     def forget(self) -> None:

@@ -68,7 +68,7 @@ class SiteSums:
 
     def report(self, asked: Message, up: Callable[[], Mapping[str, Tensor]]) -> dict[str, Tensor]:
         """To a round's question: the report under masks. `up` is worked out where it was not said before."""
-        words, party = asked.words["sum"], self._party(where := tuple(asked.words[k] for k in WHERE))  # type: ignore[arg-type]
+        words, party = asked.words["sum"], self._party(where := tuple(asked.words[k] for k in WHERE))
         roster, drawn = _names(words.get("roster")), words.get("drawn")
         if not isinstance(drawn, dict):
             raise refused("keys", "expected what the others drew, by site.")
@@ -77,7 +77,7 @@ class SiteSums:
         def check(other: str, text: bytes, signature: bytes) -> None:
             proof.check(other, ring[other][1], text, signature)
 
-        given = roster, told_mark(self.agreed, where, asked.tensors), {n: read_drawn(v) for n, v in drawn.items()}  # type: ignore[arg-type]
+        given = roster, told_mark(self.agreed, where, asked.tensors), {n: read_drawn(v) for n, v in drawn.items()}
         said = party.report(lambda: to_values(party.terms, up()), *given, check)
         return {k: torch.from_numpy(v.view(np.int64).copy()) for k, v in said.items()}
 

@@ -1,0 +1,152 @@
+"""What masked reports cost between machines: seconds and bytes of a round, against the same in the open.
+
+    python benchmarks/masked.py           # writes results/masked.md
+    python benchmarks/masked.py --real    # and the heart study by `vitrail serve` and four `vitrail join` over FLARE
+
+The heart study by FedAvg, with 4 sites (its hospitals) and 16 (each cut in four), every message packed to bytes and
+read again, keys enrolled as in a study, all sites one after the other in one process on one thread: so a round's
+seconds are the work of all ends and what they write to disk, and nothing of a network. Two legs a round under masks,
+one in the open.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import platform
+import tempfile
+import time
+from itertools import pairwise
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import pandas as pd
+import torch
+
+import vitrail as vt
+from vitrail.data.datasets import heart_disease, packaged
+from vitrail.deploy import enrol
+from vitrail.deploy.agreement import Agreement
+from vitrail.deploy.call import Call, Heard
+from vitrail.deploy.conduct import conduct
+from vitrail.deploy.message import Message, unpack
+from vitrail.deploy.proof import Proof
+from vitrail.deploy.site import Site
+from vitrail.runs.folder import Folder
+
+RESULTS = Path(__file__).parent / "results"
+SUMS = ("plain", "masked")
+
+
+class Counted:
+    """A way to sites in this process; every message is bytes, and they are counted."""
+
+    def __init__(self, sites: dict[str, Site]) -> None:
+        self.sites, self.up, self.down, self.legs = sites, 0, 0, 0
+
+    def ask(self, questions: dict[str, Message], deadline: float) -> Heard:
+        answers = {}
+        rounds = any(q.kind in ("round", "mask") for q in questions.values())
+        self.legs += rounds
+        for name, question in questions.items():
+            asked = question.pack()
+            said = self.sites[name].answer(unpack(asked)).pack()
+            self.down, self.up = self.down + rounds * len(asked), self.up + rounds * len(said)
+            answers[name] = unpack(said)
+        return Heard(answers, {})
+
+    def present(self) -> set[str]:
+        return set(self.sites)
+
+    def log(self, event: str, **details: Any) -> None:
+        assert event != "sum not opened", details
+
+
+def tables(sites: int) -> dict[str, pd.DataFrame]:
+    whole, parts = heart_disease(), sites // 4
+    return {f"{n}{i}": f.iloc[i::parts].reset_index(drop=True) for n, f in whole.items() for i in range(parts)}
+
+
+def study_of(how: str, rounds: int) -> vt.Study:
+    given = {"method": {"name": "fedavg"}, "training": {"rounds": rounds}, "screen": {"ask": False}}
+    return vt.Study.load(packaged("heart_disease.toml")).with_changes(**given, protect={"sum": how})
+
+
+def enrolled(place: Path, study: vt.Study, names: list[str]) -> dict[str, Proof]:
+    study.save(place / "study.toml")
+    folder = enrol.invite(place / "study.toml", names, "localhost:8102")
+    out = {}
+    for name in names:
+        asked = folder / "invitations" / f"{name}.invitation"
+        made = enrol.request(asked, place / f"{name}.kit", place / f"{name}.home")
+        enrol.approve(folder, made.file)
+        given = json.loads(enrol.approval_of(folder, name).read_text())  # as `vitrail join --approval` takes it
+        (made.kit / "certificate.pem").write_text(given["certificate"])
+        out[name] = Proof.of(enrol.load_kit(made.kit))
+    return out
+
+
+def measure(sites: int, how: str, rounds: int) -> dict[str, float]:
+    frames, study = tables(sites), study_of(how, rounds)
+    with tempfile.TemporaryDirectory(prefix="vitrail-masked-") as made:
+        place = Path(made)
+        proofs = enrolled(place, study, list(frames))
+        agreed = Agreement.of(study, None, sites)
+        ends = {n: Site(n, f, agreed, place / f"{n}.home", True, proofs[n]) for n, f in frames.items()}
+        way, times = Counted(ends), [time.perf_counter()]
+        folder = Folder(place / "run", resume=False)
+        call = Call(way, agreed, list(ends), "0123456789abcdef", sites, 60.0)
+        conduct(call, folder, False, lambda done, of: times.append(time.perf_counter()))
+        folder.close()
+    each = [b - a for a, b in pairwise(times[1:])]  # the first has the whole beginning in it
+    per = rounds * sites
+    return {"seconds": median(each), "up": way.up / per, "down": way.down / per, "legs": way.legs / rounds}
+
+
+def real(how: str, rounds: int) -> float:
+    """Seconds of a round over FLARE, of four `vitrail join`."""
+    from deploy import real as between
+
+    with between(study_of(how, rounds)) as (_, run, _):
+        events = [json.loads(line) for line in (run / "events.jsonl").read_text().splitlines()]
+        info = json.loads((run / "run.json").read_text())
+    assert not any(e["event"] == "sum not opened" for e in events)
+    return float(info["seconds"]) / rounds
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--rounds", type=int, default=20)
+    parser.add_argument("--real", action="store_true")
+    args = parser.parse_args()
+    torch.set_num_threads(1)
+    text = [
+        f"# What masked reports cost, {time.strftime('%Y-%m-%d')}",
+        "",
+        f"The heart study by FedAvg, {args.rounds} rounds, by messages in one process on one thread",
+        f"({platform.machine()}, `benchmarks/masked.py`): the work of all sites and the coordinator in turn,",
+        "with what they write to disk, and no network. Bytes are whole messages of a round, keys and shares among them,",
+        "per site and round. Other work ran on the machine: look at the ratio.",
+        "",
+        "| sites | sum | seconds a round, median | legs a round | bytes from a site | bytes to a site |",
+        "| ---: | --- | ---: | ---: | ---: | ---: |",
+    ]
+    for sites in (4, 16):
+        found = {how: measure(sites, how, args.rounds) for how in SUMS}
+        for how, told in found.items():
+            cells = [f"{told['seconds']:.3f}", f"{told['legs']:.2f}", f"{told['up']:,.0f}", f"{told['down']:,.0f}"]
+            text.append(f"| {sites} | {how} | {' | '.join(cells)} |")
+        ratio = found["masked"]["seconds"] / found["plain"]["seconds"]
+        text.append(f"| {sites} | masked against plain | {ratio:.2f}x | | | |")
+        print(text[-3:], flush=True)
+    if args.real:
+        plain, masked = (real(how, args.rounds) for how in SUMS)
+        text += ["", "Over FLARE and TLS, `vitrail serve` and four `vitrail join` on this machine, from first to last"]
+        ends = f"{plain:.2f} s in the open, {masked:.2f} s under masks, {masked / plain:.2f}x."
+        text += [f"divided by {args.rounds} rounds: {ends}"]
+    (RESULTS / "masked.md").write_text("\n".join(text) + "\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
