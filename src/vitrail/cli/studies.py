@@ -268,10 +268,10 @@ def transfer(
     print(f"\nWhom to learn from, best suited first{also}\n")
     rows = found.table[found.table.user.isin(user or found.sites)].sort_values(["user", "rank"])
     said: list[list[Any]] = []
-    for u, mine in rows.groupby("user"):
+    for name, mine in rows.groupby("user"):
         for r in mine[["user", "site", "transfer", "loss_on_user"]].to_numpy().tolist():
             said.append([*r, *([] if pictures else [found.most_different(r[0], r[1])])])
-        said.append([u, SAME, "", found.same[str(u)], *([] if pictures else [""])])
+        said.append([str(name), SAME, "", found.same[str(name)], *([] if pictures else [""])])
     print_table(["user", "site", "transfer loss", "loss on user", "difference in effect"][: 5 - pictures], said)
     print_notes(found.few, [], word, False)
     print(f"\n{on_trust(word)}")
