@@ -54,6 +54,8 @@ def by_sklearn(name: str, y: np.ndarray, p: np.ndarray) -> float:
             return float(sk.balanced_accuracy_score(y, guess))
         if name == "f1":
             return float(sk.f1_score(y, guess, average="weighted", zero_division=0))
+        if name == "brier":
+            return float(sk.brier_score_loss(y, p, labels=labels, scale_by_half=True))
         if name == "log_loss":
             return float(sk.log_loss(y, p, labels=labels))
         if p.shape[1] == 2:

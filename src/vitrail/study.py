@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
 SHARES = frozenset({"balanced_accuracy", "accuracy", "f1", "auc"})  # between 0 and 1
-LOWER_IS_BETTER = frozenset({"log_loss", "rmse", "mae"})  # 0 is perfect; of all others 1
+LOWER_IS_BETTER = frozenset({"log_loss", "brier", "rmse", "mae"})  # 0 is perfect; of all others 1
 SEEDS = (2934384, 10231938, 8273, 2019231, 62739)  # those of the iFedAvg paper
 DEEPEST = 8  # sections within sections; a study needs four
 

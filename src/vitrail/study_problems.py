@@ -11,7 +11,7 @@ from vitrail import methods, nets
 from vitrail.core.problems import Problem, nearest
 from vitrail.data.schema import GUESTS_OWN, Party, canon
 
-CLASS_METRICS = ("balanced_accuracy", "accuracy", "f1", "auc", "log_loss")
+CLASS_METRICS = ("balanced_accuracy", "accuracy", "f1", "auc", "log_loss", "brier")
 NUMBER_METRICS = ("rmse", "mae", "r2")
 PROTOTYPES = "prototypes"  # the kind of network
 

@@ -95,6 +95,7 @@ def test_its_scores_are_its_models(run, grown, shifted) -> None:
             right = task.output(params, x)[0].argmax(1).numpy() == data.test_y
         worth = gains(grown).set_index("metric")
         assert worth[moment]["accuracy"] == pytest.approx(right.mean())
+        assert worth.same["accuracy"] == pytest.approx(np.bincount(data.test_y).max() / len(data.test_y))
     assert list(grown.sizes.set_index("site").loc["late"][["train_rows", "test_rows"]]) == [
         len(data.train_y),
         len(data.test_y),

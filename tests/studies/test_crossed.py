@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -92,6 +94,20 @@ def test_losses_and_scores_are_of_the_same_answers() -> None:
         assert np.mean(folds) == pytest.approx(score[name], rel=0.05)
     ends = [row for row in part["curve"] if row[0] == 3]
     assert {(n, m): v for _, n, m, v in ends} == {(n, m): v for n, m, v, s in part["scores"] if s == "test"}
+
+
+def test_the_brier_score_stands_beside() -> None:
+    """Of the same answers as the log loss, in the verdicts and in what is kept; none of numbers."""
+    agreed = study(training={"rounds": 3, "batch": 8}, metrics=["brier", "auc"])
+    part = crossed_of(agreed, tables())
+    score = {n: v for n, m, v, split in part["scores"] if (m, split) == ("brier", "test")}
+    assert part["brier"] == pytest.approx(score)
+    told = vt.compare(agreed, tables(), ["local", "fedavg"], [1, 2], folds=3, every_seed=True)
+    for v in told.verdicts().itertuples():
+        for method, found in (("local", v.brier_alone), ("fedavg", v.brier_joined)):
+            assert found == pytest.approx(told.means("brier")[method, v.site])
+    number = study({"column": "y", "kind": "number"}, metrics=["rmse"])
+    assert all(math.isnan(v) for v in crossed_of(number, tables(number=True))["brier"].values())
 
 
 def test_class_weights_count_classes_alike() -> None:

@@ -48,3 +48,11 @@ def test_coverage_over_repeated_splits() -> None:
             held[share] += low <= truth <= high
     assert held[tested / n] / trials > 0.90
     assert held[0.0] / trials < held[tested / n] / trials - 0.05
+
+
+def test_the_level_may_lie_more_on_one_end() -> None:
+    """Of all of it `below` is below the lower end, the rest above the upper one."""
+    scores = [0.1, 0.5, 0.3, 0.2]
+    mean, low, high = interval(scores, 0.0, level=0.05, below=0.4)
+    assert (mean - low) / stats.sem(scores) == pytest.approx(stats.t.ppf(0.98, 3))
+    assert (high - mean) / stats.sem(scores) == pytest.approx(stats.t.ppf(0.97, 3))

@@ -205,7 +205,15 @@ def test_training_with_the_chosen(tmp_path) -> None:
     assert said["ranking"]["b"] == found.ranking("b")
     assert said["matrix"][0][0] is None
     assert "Nobody can check" in said["trust"]
-    pdt.assert_frame_equal(pd.read_csv(tmp_path / "t" / "transfer.csv"), found.table)
+    kept = pd.read_csv(tmp_path / "t" / "transfer.csv")
+    pdt.assert_frame_equal(kept[list(found.table.columns)], found.table)
+    assert set(found.few) == set(SIZES), "each trains on fewer than 50 rows"
+    assert list(kept.few_rows) == [found.few[u] for u in found.table.user]
+    for user, frame in sites.items():  # what one answer to all training rows would lose: they vary about their mean
+        assert found.same[user] == pytest.approx(frame.y.var(), rel=0.4)
+    of_b = vt.federate(study, sites, method="local").chance().query("site == 'b' and metric == 'rmse'").value.iloc[0]
+    assert set(scores[scores.metric == "rmse"].same) == {of_b}
+    assert scores.few_rows.str.contains("row").all()
     assert (tmp_path / "t" / "scores.csv").exists()
 
 

@@ -54,9 +54,12 @@ def test_it_picks_the_obviously_right_learning_rate() -> None:
     assert wild["mean"].isna().all(), "a model that diverged has no score"
     assert list(found.table.index[-2:]) == list(wild.index)
     assert len(found.scores) == 6 * 3 * 3
+    assert found.same.mean > found.table["mean"].min(), "a linear model of a linear relation is better than its mean"
+    assert set(found.few) == set("abc"), "no site has 50 rows"
     better = vt.tune(make_study("classes"), make_sites("classes"), "local", {"lr": [1e-6, 0.05]}, metric="auc")
     assert better.settings == {"lr": 0.05}, "auc: the higher the better"
     assert better.table["mean"].is_monotonic_decreasing
+    assert better.same[:3] == (0.5, 0.0, 0.5), "what ranks all alike ranks nobody"
 
 
 def test_the_score_is_that_of_each_sites_own_model_on_the_fold() -> None:

@@ -21,7 +21,7 @@ from vitrail.cli.given import (
     parse_pseudonyms,
     parse_settings,
 )
-from vitrail.cli.shown import kept_size, print_run, show_progress
+from vitrail.cli.shown import defined, kept_size, print_notes, print_run, show_progress
 from vitrail.core.problems import Problem, VitrailError
 from vitrail.core.table import print_table
 
@@ -317,9 +317,11 @@ def adopt(
     print(
         f"{site}, on its own hold-out {told.study.row_word}s: the shared model as it is, and with layers fitted to it\n"
     )
-    print_table(
-        ["metric", "before", "after"], rows[rows.site == site][["metric", "before", "after"]].to_numpy().tolist()
-    )
+    mine = rows[rows.site == site]
+    columns = ["metric", "before", "after", "same"]
+    print_table(columns, mine[columns].map(defined).to_numpy().tolist())
+    few = mine.few_rows.iloc[0]
+    print_notes({site: few} if few else {}, [], told.study.row_word, True)
     print(f"\nRun:  {out.resolve()}\nPage: {write_report(result, out / 'report.html').resolve()}")
 
 

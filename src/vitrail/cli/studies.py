@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -19,7 +19,7 @@ from vitrail.cli.given import (
     free_folder,
     parse_methods,
 )
-from vitrail.cli.shown import print_comparison, print_run, show_progress
+from vitrail.cli.shown import defined, print_comparison, print_notes, print_run, show_progress
 from vitrail.core.problems import Problem, VitrailError, nearest
 from vitrail.core.table import print_table
 
@@ -33,7 +33,7 @@ def demo(
         ),
     ] = "heart",
     out: Annotated[Path, typer.Option(help="Where to write.")] = Path("runs/demo"),
-    seeds: Annotated[int | None, typer.Option(min=1, help="Seeds for each method; else 5, of pictures 2.")] = None,
+    seeds: Annotated[int | None, typer.Option(min=1, help="Seeds for each method; else 4, of pictures 2.")] = None,
 ) -> None:
     """Federate real data that is shipped, offline, and write a page about it: tables, pictures, or pictures of which
     one site's have a mark."""
@@ -69,7 +69,7 @@ def demo(
             study,
             sites,
             parse_methods(None),
-            seeds_of(study, seeds or 5),
+            seeds_of(study, seeds or 4),
             folds=folds,
             out=target,
             workers=cores(),
@@ -123,7 +123,7 @@ def compare(
             help="How many seeds at most: each cuts every site's rows into folds anew. If after two of them every "
             "site's answer is clear, no more are trained.",
         ),
-    ] = 5,
+    ] = 4,
     folds: Annotated[int, typer.Option(min=2, help="Folds of each site's rows; each is held out once.")] = 10,
     harm: Annotated[
         float,
@@ -186,6 +186,8 @@ def tune(
 ) -> None:
     """Find the best settings by cross-validation within the training rows; test rows are never touched."""
     from vitrail.data.read import read_sites
+    from vitrail.report.figures import marked
+    from vitrail.report.words import SAME
     from vitrail.studies.tune import parse_grid
     from vitrail.studies.tune import tune as search
     from vitrail.study import Study
@@ -209,9 +211,13 @@ def tune(
     judged = f"{found.metric.replace('_', ' ')} over {folds} folds of the training {agreed.row_word}s"
     print(f"{found.title}: {judged}, best first\n")
     keys = list(found.grid)
-    table = found.table[[*keys, "mean", "sd", "worst", "worst_site"]].to_numpy().tolist()
-    shown = [[*map(str, row[: len(keys)]), *row[len(keys) :]] for row in table]
+    table = found.table[[*keys, *found.same._fields]].to_numpy().tolist()
+    table.append([SAME, *[""] * (len(keys) - 1), *found.same])
+    shown = [
+        [*map(str, row[: len(keys)]), *map(defined, row[len(keys) : -1]), marked(row[-1], found.few)] for row in table
+    ]
     print_table([*keys, "mean over sites", "sd over folds", "worst site", "which"], shown)
+    print_notes(found.few, [], agreed.row_word, False)
     print(f"\n# the best, for the study file\n{found.section()}")
     if out:
         print(f"\nWritten: {(out / 'tuning.json').resolve()}")
@@ -233,7 +239,9 @@ def transfer(
 ) -> None:
     """Before any training together: whose model carries over to whose rows (the adapted Ndoye factor)?"""
     from vitrail.data.read import read_sites
+    from vitrail.report.figures import marked
     from vitrail.report.transfer import write_transfer
+    from vitrail.report.words import SAME
     from vitrail.studies.transfer import on_trust, train_together
     from vitrail.studies.transfer import transfer as carry_over
     from vitrail.study import Study
@@ -254,24 +262,29 @@ def transfer(
         f"{agreed.row_word}s, less its cross-validated loss\n"
     )
     shown = found.matrix()
-    print_table(["user", *found.sites], [[u, *map(float, shown.loc[u])] for u in found.sites])
+    print_table(["user", *found.sites], [[marked(u, found.few), *map(float, shown.loc[u])] for u in found.sites])
     pictures, word = agreed.images is not None, agreed.row_word
     also = "" if pictures else "; and the columns their models use most differently"
     print(f"\nWhom to learn from, best suited first{also}\n")
     rows = found.table[found.table.user.isin(user or found.sites)].sort_values(["user", "rank"])
-    said = [
-        [*r, *([] if pictures else [found.most_different(r[0], r[1])])]
-        for r in rows[["user", "site", "transfer", "loss_on_user"]].values
-    ]
+    said: list[list[Any]] = []
+    for name, mine in rows.groupby("user"):
+        for r in mine[["user", "site", "transfer", "loss_on_user"]].to_numpy().tolist():
+            said.append([*r, *([] if pictures else [found.most_different(r[0], r[1])])])
+        said.append([str(name), SAME, "", found.same[str(name)], *([] if pictures else [""])])
     print_table(["user", "site", "transfer loss", "loss on user", "difference in effect"][: 5 - pictures], said)
+    print_notes(found.few, [], word, False)
     print(f"\n{on_trust(word)}")
     if scores is not None:
         first = scores[scores.metric == agreed.metrics[0]]
         print(f"\n{agreed.metrics[0].replace('_', ' ')} on each user's own hold-out {word}s\n")
-        print_table(
-            ["user", "trained", "with", agreed.metrics[0]],
-            first[["user", "trained", "sites", "value"]].to_numpy().tolist(),
-        )
+        few = {str(u): str(w) for u, w in zip(first["user"], first["few_rows"], strict=True) if w}
+        lines = [
+            [marked(u, few), *r]
+            for u, *r in first[["user", "trained", "sites", "value", "same"]].map(defined).to_numpy().tolist()
+        ]
+        print_table(["user", "trained", "with", agreed.metrics[0], "same"], lines)
+        print_notes(few, [], word, True)
     if out:
         print(f"\nTables: {out.resolve()}\nPage:   {write_transfer(found, out, scores).resolve()}")
 

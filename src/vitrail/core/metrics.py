@@ -117,6 +117,11 @@ def log_loss(a: Answers) -> Floats:
     return a.mean(-np.log(np.clip(a.p[np.arange(len(a.y)), a.y], 1e-15, 1)))
 
 
+def brier(a: Answers) -> Floats:
+    """The squared distance of the answer from the truth, half of the sum over classes: of two classes (p - y)^2."""
+    return a.mean(np.square(a.p - np.eye(a.p.shape[1])[a.y]).sum(1) / 2)
+
+
 def rmse(a: Answers) -> Floats:
     return np.sqrt(a.mean((a.p[:, 0] - a.y) ** 2))
 
@@ -132,7 +137,7 @@ def r2(a: Answers) -> Floats:
 
 
 TABLE: dict[str, Callable[[Answers], Floats]] = {
-    f.__name__: f for f in (balanced_accuracy, accuracy, f1, auc, log_loss, rmse, mae, r2)
+    f.__name__: f for f in (balanced_accuracy, accuracy, f1, auc, log_loss, brier, rmse, mae, r2)
 }
 
 

@@ -13,6 +13,7 @@ from vitrail.core.problems import Problem, VitrailError
 from vitrail.data.datasets import ATTRIBUTIONS
 from vitrail.methods import TABLE, build, name_of
 from vitrail.report.page import Page, render
+from vitrail.report.words import SAME
 from vitrail.runs.newcomer import gains
 from vitrail.runs.run import Run
 from vitrail.runs.screened import unscreened
@@ -135,11 +136,12 @@ def _cut(whole: Comparison) -> str:
 
 def _newcomer_note(run: Run, name: str) -> str:
     rows, metric = gains(run), run.study.metrics[0]
-    before, after = rows[(rows.site == name) & (rows.metric == metric)][["before", "after"]].to_numpy()[0]
+    before, after, same = rows[(rows.site == name) & (rows.metric == metric)][["before", "after", "same"]].to_numpy()[0]
+    chance = f" ({SAME} would have {same:.3f})" if same == same else ""
     return (
         f"{name} came after training: the shared model stood still and only {name}'s private layers were fitted. "
         f"Its {metric.replace('_', ' ')} was {before:.3f} with the shared model and the others' mean layers, and is "
-        f"{after:.3f} with its own. Its data was not screened: sites are, together, before the first round. "
+        f"{after:.3f} with its own{chance}. Its data was not screened: sites are, together, before the first round. "
         "The paper's marks are over the layers of all who published, its own among them."
     )
 

@@ -42,6 +42,7 @@ def joining(page: Page) -> Contents:
         "figure": figures.verdict_figure(gains, f"{saved}{metric_words(page.yardstick)}", page.few),
         "answers": ANSWERS,
         "verdict_class": VERDICT_CLASS,
+        "brier": any(math.isfinite(r.get("brier_alone", math.nan)) for r in rows),
         "alone": alone_title(),
     }
 

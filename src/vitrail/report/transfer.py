@@ -12,7 +12,7 @@ from markupsafe import Markup
 
 from vitrail.report.draw import SHADES, shade
 from vitrail.report.frame import fill
-from vitrail.report.words import name, number, signed
+from vitrail.report.words import SAME, name, number, signed
 from vitrail.runs.folder import write_atomically
 from vitrail.studies.transfer import Transfer, on_trust
 
@@ -36,7 +36,11 @@ def render_transfer(found: Transfer, scores: pd.DataFrame | None = None) -> str:
         found=found,
         findings=[_finding(found, user) for user in found.sites],
         matrix=_matrix(found),
-        unit="nats" if target.kind == "classes" else f"the square of {target.unit or 'the unit of ' + target.column}",
+        unit="log loss per case"
+        if target.kind == "classes"
+        else f"the square of {target.unit or 'the unit of ' + target.column}",
+        same=found.same,
+        few=found.few,
         trust=on_trust(found.study.row_word),
         rankings=[(user, _ranking(found, user)) for user in found.sites],
         answer=target.column if target.kind == "number" else log_odds,
@@ -45,6 +49,7 @@ def render_transfer(found: Transfer, scores: pd.DataFrame | None = None) -> str:
         else "mean slopes over the user’s rows, since weights of a network with hidden layers cannot be compared",
         metrics=list(found.study.metrics),
         scores=[] if scores is None else _scores(found, scores),
+        held_few=_held_few(scores),
     )
 
 
@@ -97,9 +102,23 @@ def _ranking(found: Transfer, user: str) -> list[dict[str, Any]]:
 
 
 def _scores(found: Transfer, scores: pd.DataFrame) -> list[dict[str, Any]]:
+    """A row for each way of training, and of each user one more: always the same answer."""
     rows = []
-    for (user, trained), part in scores.groupby(["user", "trained"], sort=False):
-        values = part.set_index("metric").value
-        numbers = [float(values[m]) for m in found.study.metrics]
-        rows.append({"user": user, "trained": trained, "sites": part.sites.iloc[0], "numbers": numbers})
+    for user, mine in scores.groupby("user", sort=False):
+        for trained, part in mine.groupby("trained", sort=False):
+            values = part.set_index("metric").value
+            numbers = [float(values[m]) for m in found.study.metrics]
+            rows.append({"user": user, "trained": trained, "sites": part.sites.iloc[0] or "nobody", "numbers": numbers})
+        if "same" in mine:
+            same = mine.drop_duplicates("metric").set_index("metric").same
+            numbers = [float(same[m]) for m in found.study.metrics]
+            rows.append({"user": user, "trained": SAME, "sites": "", "numbers": numbers})
     return rows
+
+
+def _held_few(scores: pd.DataFrame | None) -> dict[str, str]:
+    """Users whose hold-out rows are few -> how many."""
+    if scores is None or "few_rows" not in scores:
+        return {}
+    told = zip(scores["user"], scores["few_rows"], strict=True)
+    return {str(user): str(words) for user, words in told if words}

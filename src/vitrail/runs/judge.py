@@ -54,7 +54,7 @@ class Judge:
         self.sizes = sizes_of(study, data)
         self.at = at or [0 if runner.method.pools_rows else runner.names.index(site.name) for site in data]
         self.stacks = {split: self._stacks(split) for split in ("test", "train")}
-        self.truth = {split: _padded([_truth(study, s, split) for s in data]) for split in ("test", "train")}
+        self.truth = {split: _padded([truth_of(study, s, split) for s in data]) for split in ("test", "train")}
         self.stacks[COVERAGE], self.truth[COVERAGE] = self.stacks["test"], self.truth["test"]
 
     def rows(self, moment: Moment, splits: tuple[str, ...]) -> list[tuple[Any, ...]]:
@@ -147,7 +147,7 @@ class Judge:
         return out
 
 
-def _truth(study: Study, site: SiteData, split: str) -> NDArray[Any]:
+def truth_of(study: Study, site: SiteData, split: str) -> NDArray[Any]:
     """In the target's own unit."""
     y, target = getattr(site, f"{split}_y"), study.target
     return np.asarray(y * target.scale + target.center if target.kind == "number" else y.astype(np.int64))
@@ -160,7 +160,7 @@ def chance_metrics(study: Study) -> tuple[str, ...]:
 
 def chance_of(study: Study, site: SiteData) -> list[float]:
     """What always giving the same answer comes to on a site's hold-out rows, in each of `chance_metrics`."""
-    return list(chance(chance_metrics(study), _truth(study, site, "test"), len(study.target.levels)).values())
+    return list(chance(chance_metrics(study), truth_of(study, site, "test"), len(study.target.levels)).values())
 
 
 def chance_rows(study: Study, site: str, said: Sequence[float]) -> list[tuple[Any, ...]]:
@@ -171,7 +171,7 @@ def chance_rows(study: Study, site: str, said: Sequence[float]) -> list[tuple[An
 def counts_of(study: Study, site: SiteData) -> list[int]:
     """Training rows, hold-out rows, and of classes how many of these are of their rarest one."""
     classes = len(study.target.levels)
-    rare = [rarest(_truth(study, site, "test"))] if classes else []
+    rare = [rarest(truth_of(study, site, "test"))] if classes else []
     return [len(site.train_y), len(site.test_y), *rare]
 
 
@@ -180,6 +180,18 @@ def size_row(study: Study, site: str, counts: Sequence[int], target: str) -> tup
     train, test = counts[:2]
     rare = counts[2] if study.target.levels else None
     return site, train, test, target, test if rare is None else rare, few_rows(test, rare, study.row_word)
+
+
+def few_over(study: Study, folds: Sequence[Sequence[SiteData]]) -> dict[str, str]:
+    """Sites whose held-out rows are few, those of all folds together -> how many."""
+    held: dict[str, list[NDArray[Any]]] = {}
+    for site in (site for fold in folds for site in fold):
+        held.setdefault(site.name, []).append(truth_of(study, site, "test"))
+    whole = {name: np.concatenate(parts) for name, parts in held.items()}
+    said = {
+        name: few_rows(len(y), rarest(y) if study.target.levels else None, study.row_word) for name, y in whole.items()
+    }
+    return {name: words for name, words in said.items() if words}
 
 
 def _padded(ragged: list[NDArray[Any]]) -> tuple[NDArray[Any], NDArray[np.bool_]]:

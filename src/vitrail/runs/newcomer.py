@@ -82,11 +82,16 @@ def adopt(run: Run, name: str, frame: pd.DataFrame) -> Run:
 
 
 def gains(run: Run) -> pd.DataFrame:
-    """site, metric, before, after: what fitting was worth to each newcomer, on its own hold-out rows."""
+    """site, metric, before, after, same, few_rows: what fitting was worth to each newcomer, on its own hold-out rows;
+    what always giving the same answer comes to there, and whether they are few."""
+    from vitrail.runs.run import mark_few
+
     test = run.history[(run.history.split == "test") & run.history.site.isin(run.info.get("newcomers", []))]
     first = test[(test.stage == 0) & (test["round"] == 0)].set_index(["site", "metric"])["value"]
     last = run.scores().set_index(["site", "metric"])["value"]
-    return pd.DataFrame({"before": first, "after": last.reindex(first.index)}).reset_index()
+    same = run.chance().set_index(["site", "metric"])["value"].reindex(first.index)
+    told = pd.DataFrame({"before": first, "after": last.reindex(first.index), "same": same}).reset_index()
+    return mark_few(told, run.sizes)
 
 
 def _check(run: Run, name: str) -> None:

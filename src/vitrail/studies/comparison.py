@@ -12,7 +12,7 @@ import pandas as pd
 from vitrail.methods import TABLE
 from vitrail.runs.run import mark_few
 from vitrail.screen.found import Screening
-from vitrail.studies.intervals import interval, level_of
+from vitrail.studies.intervals import BELOW, interval, level_of
 from vitrail.studies.joining import HARM, Answer, Floats, Ints, Losses, decide, why
 from vitrail.study import LOWER_IS_BETTER, SHARES, Study
 
@@ -21,6 +21,7 @@ CHANCE = ["seed", "site", "metric", "value"]  # what always giving the same answ
 SPREAD = ["method", "seed", "site", "metric", "fold", "value"]
 VERDICTS = ["site", "metric", "method", "alone", "joined", "gain", "low", "high", "verdict", "why"]
 VERDICTS += ["harm", "least", "rows", "needed", "same", "harm_share"]
+VERDICTS += ["brier_alone", "brier_joined"]  # of classes: beside the yardstick
 
 
 @dataclass(frozen=True)
@@ -30,6 +31,7 @@ class OutOfFold:
     losses: dict[tuple[str, int], dict[str, Floats]] = field(default_factory=dict)  # (method, seed) -> site -> [row]
     lots: dict[int, dict[str, Ints]] = field(default_factory=dict)  # seed -> site -> [row]: its fold
     same: dict[str, float] = field(default_factory=dict)  # site -> the loss of one answer to every row
+    brier: dict[tuple[str, int], dict[str, float]] = field(default_factory=dict)  # (method, seed) -> site -> score
 
 
 @dataclass
@@ -110,7 +112,7 @@ class Comparison:
         """Is joining worth it, for each site? A federated method against training alone (studies/joining.py)."""
         out, word, metric = [], self.study.row_word, self.yardstick
         sign = 1 if self.rows.losses or metric in LOWER_IS_BETTER else -1
-        federated = [m for m in self.methods if TABLE[m].federated]
+        federated, alone = [m for m in self.methods if TABLE[m].federated], self._alone
         for site, answer in self.answers().items():
             rows, harm = self._rows(site), self._harm(site)
             title = TABLE[federated[answer.best]].title
@@ -120,7 +122,8 @@ class Comparison:
             means = sign * answer.alone, sign * answer.joined
             told = answer.gain, answer.low, answer.high, answer.verdict, text, harm, answer.least, rows, answer.needed
             share = self.rows.same.get(site, math.nan), self.harm if self.rows.losses else 0.0
-            out.append((site, metric, federated[answer.best], *means, *told, *share))
+            brier = self._brier(alone, site), self._brier(federated[answer.best], site)
+            out.append((site, metric, federated[answer.best], *means, *told, *share, *brier))
         return pd.DataFrame(out, columns=VERDICTS)
 
     def settled(self) -> bool:
@@ -131,13 +134,22 @@ class Comparison:
     def answers(self) -> dict[str, Answer]:
         """By site; none without a method that trains alone and a federated one."""
         federated = [m for m in self.methods if TABLE[m].federated]
-        alone = next((m for m in self.methods if TABLE[m].alone), None)
+        alone = self._alone
         if alone is None or not federated:
             return {}
-        level = level_of(*self.look)
+        level, below = level_of(*self.look), BELOW if self.rows.losses else 0.5
         of = self._judged if self.rows.losses else self._held_out
         sites = [str(s) for s in self.sites.site]
-        return {site: decide(of(site, alone, federated), self._harm(site), level) for site in sites}
+        return {site: decide(of(site, alone, federated), self._harm(site), level, below) for site in sites}
+
+    @property
+    def _alone(self) -> str | None:
+        return next((m for m in self.methods if TABLE[m].alone), None)
+
+    def _brier(self, method: str | None, site: str) -> float:
+        """Mean over seeds; none of numbers, and of what was compared before there was one."""
+        told = [of.get(site, math.nan) for (m, _), of in self.rows.brier.items() if m == method]
+        return float(np.mean(told)) if told else math.nan
 
     def _judged(self, site: str, alone: str, federated: list[str]) -> Losses:
         losses = self.rows.losses

@@ -16,7 +16,7 @@ import pandas as pd
 import torch
 from numpy.typing import NDArray
 
-from vitrail.core.metrics import chance, rarest, score_all
+from vitrail.core.metrics import chance, rarest, score, score_all
 from vitrail.data.encode import class_weights
 from vitrail.engines.federations import Federations, beside
 from vitrail.engines.local import Engine
@@ -80,6 +80,7 @@ def cross_validate(
         ],
         "chance": [[n, m, v] for n, y in zip(names, truth, strict=True) for m, v in _chance(study, y).items()],
         "losses": {n: row_losses(study, y, p).tolist() for n, y, p in zip(names, truth, judged.last, strict=True)},
+        "brier": dict(zip(names, _brier(study, truth, judged.last), strict=True)),
         "lots": {n: lots.tolist() for n, lots in cut.lots.items()},
         "same": {n: same_loss(study, y) for n, y in zip(names, truth, strict=True)},
         "ledger": ledger_of(judged.ledger, study, chosen, sizes, None, {}).to_dict("records"),
@@ -174,6 +175,13 @@ def _weights(study: Study, y: NDArray[np.int64]) -> Floats:
         return np.ones(len(y))
     w = class_weights(y, len(study.target.levels))[y]
     return np.asarray(w / w.mean(), np.float64)
+
+
+def _brier(study: Study, truth: list[NDArray[Any]], answers: list[Floats]) -> list[float]:
+    """[site]: what stands beside the log loss, for those who read that; none where the target is no class."""
+    if study.target.kind == "number":
+        return [math.nan] * len(truth)
+    return [score(("brier",), y.astype(np.int64), p)["brier"] for y, p in zip(truth, answers, strict=True)]
 
 
 def _scored(study: Study, truth: list[NDArray[Any]], answers: list[Floats]) -> dict[str, Floats]:

@@ -22,7 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import stdtrit
 
-from vitrail.studies.intervals import LEVEL, interval
+from vitrail.studies.intervals import BELOW, LEVEL, interval
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -63,8 +63,9 @@ class Answer(NamedTuple):
         return self.verdict in (YES, NO) or (self.low > -harm and self.high < harm)
 
 
-def decide(losses: Losses, harm: float = 0.0, level: float = LEVEL) -> Answer:
-    """`harm`: the loss that would not matter, in the unit of the losses. `level` of the interval, both sides."""
+def decide(losses: Losses, harm: float = 0.0, level: float = LEVEL, below: float = BELOW) -> Answer:
+    """`harm`: the loss that would not matter, in the unit of the losses. `level` of the interval, both sides; `below`:
+    its part on the lower one."""
     folds = int(losses.fold.max()) + 1
     inside = losses.fold[..., None] == np.arange(folds)  # [repeat, row, fold]
     chosen, best = _choose(losses.joined, inside)
@@ -75,12 +76,12 @@ def decide(losses: Losses, harm: float = 0.0, level: float = LEVEL) -> Answer:
     picked = np.take_along_axis(losses.joined, _by_row(chosen, losses.fold)[None], 0)[0]  # [repeat, row]
     apart = (losses.alone - picked) * (folds / rows)
     gains = np.einsum("ri,rik->rk", apart, inside).ravel()  # [repeat x fold]: their mean is that over all rows
-    gain, low, high = interval(gains.tolist(), losses.test_share, level=level)
+    gain, low, high = interval(gains.tolist(), losses.test_share, level=level, below=below)
     degrees = int(np.isfinite(gains).sum()) - 1
     least = needed = math.nan
     if degrees > 0:
-        t = float(stdtrit(degrees, 1 - level / 2))
-        least = (high - low) / 2 * (1 + float(stdtrit(degrees, SEEN)) / t)
+        t = float(stdtrit(degrees, 1 - level * below))
+        least = (gain - low) * (1 + float(stdtrit(degrees, SEEN)) / t)
         needed = rows * (least / gain) ** 2 if gain else math.inf
     verdict = UNSURE
     if low > 0:

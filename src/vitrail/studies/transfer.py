@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -40,14 +40,17 @@ from vitrail.engines.local import Engine
 from vitrail.engines.wire import Line
 from vitrail.methods import AnyMethod
 from vitrail.runs.folder import write_atomically
+from vitrail.runs.judge import few_over, truth_of
+from vitrail.runs.run import mark_few
 from vitrail.runs.screened import unscreened
 from vitrail.runs.setup import build_task, resolve, standardise_lines, training_of, training_rows
 from vitrail.runs.train import federate
+from vitrail.studies.crossed import same_loss
 from vitrail.studies.folds import folds_of
 from vitrail.studies.pool import Step, done
 from vitrail.study import Study
 
-TABLE = ["user", "site", "loss_on_user", "cv_loss", "transfer", "error", "rank"]
+TABLE = ["user", "site", "loss_on_user", "cv_loss", "transfer", "error", "same", "rank"]
 FEEDBACK = ["user", "site", "column", "output", "user_effect", "site_effect", "difference"]
 
 
@@ -72,6 +75,8 @@ class Transfer:
     table: pd.DataFrame
     feedback: pd.DataFrame
     cv_losses: dict[str, float]
+    same: dict[str, float] = field(default_factory=dict)  # user -> the loss of the best single answer to all its rows
+    few: dict[str, str] = field(default_factory=dict)  # sites with few training rows -> how many
 
     def matrix(self) -> pd.DataFrame:
         """Transfer loss, users down, sites across; nothing on the diagonal."""
@@ -112,7 +117,9 @@ class Transfer:
             what = "there is something here already that `vitrail transfer` did not write."
             raise VitrailError("nothing was overwritten", [Problem(str(path), what, "Choose another --out.")])
         path.mkdir(parents=True, exist_ok=True)
-        write_atomically(path / "transfer.csv", self.table.to_csv(index=False))
+        write_atomically(
+            path / "transfer.csv", self.table.assign(few_rows=self.table.user.map(self.few)).to_csv(index=False)
+        )
         if not self.study.images:
             write_atomically(path / "feedback.csv", self.feedback.to_csv(index=False))
         if scores is not None:
@@ -125,7 +132,13 @@ class Transfer:
             "trust": on_trust(self.study.row_word),
         }
         matrix = [[None if v != v else v for v in row] for row in self.matrix().to_numpy().tolist()]
-        said |= {"cv_losses": self.cv_losses, "matrix": matrix, "ranking": {u: self.ranking(u) for u in self.sites}}
+        said |= {
+            "cv_losses": self.cv_losses,
+            "same": self.same,
+            "few_rows": self.few,
+            "matrix": matrix,
+            "ranking": {u: self.ranking(u) for u in self.sites},
+        }
         write_atomically(path / "transfer.json", json.dumps(said, indent=1))
 
     def _known(self, names: Sequence[str], where: str) -> None:
@@ -167,6 +180,7 @@ def transfer(
     place = {name: i for i, name in enumerate(runner.sites.names)}
     names = [s.name for s in data]
     own = {k: v[[place[n] for n in names]] for k, v in states.items()}  # f_i, in the order of `data`
+    same = {s.name: same_loss(study, truth_of(study, s, "train")) for s in data}
     judged = {s.name: _cross_validated(study, task, states, place, s, parts) for s in data}
     table, feedback = [], []
     for user in data:
@@ -176,13 +190,15 @@ def transfer(
             if name != user.name:
                 there, here = _mean(theirs, weights), judged[name]
                 gap = there.value - here.value
-                table.append((user.name, name, there.value, here.value, gap, float(np.hypot(there.error, here.error))))
+                error = float(np.hypot(there.error, here.error))
+                table.append((user.name, name, there.value, here.value, gap, error, same[user.name]))
         feedback += [] if study.images else _feedback(study, task, own, user, names)
     frame = pd.DataFrame(table, columns=TABLE[:-1])
     by_user = frame.assign(transfer=frame.transfer.fillna(np.inf)).groupby("user", sort=False).transfer
     frame["rank"] = by_user.rank(method="first").astype(int)
     said = {n: m.value for n, m in judged.items()}
-    return Transfer(study, seed, folds, names, frame[TABLE], pd.DataFrame(feedback, columns=FEEDBACK), said)
+    used = pd.DataFrame(feedback, columns=FEEDBACK)
+    return Transfer(study, seed, folds, names, frame[TABLE], used, said, same, few_over(study, parts))
 
 
 def train_together(
@@ -194,7 +210,8 @@ def train_together(
     progress: Callable[[str, int, int], None] | None = None,
     workers: int = 1,
 ) -> pd.DataFrame:
-    """user, trained, sites, metric, value: on each user's own hold-out rows, for a model trained with the chosen sites.
+    """user, trained, sites, metric, value, same (what always giving the same answer comes to), few_rows: on each user's
+    own hold-out rows, for a model trained with the chosen sites.
 
     Beside it the user alone, and all sites by the default method. Without `users`, every site is the user once.
     """
@@ -209,9 +226,9 @@ def train_together(
         if progress:
             progress(job.words, round(so_far * of), len(jobs) * of)
 
-    alone, together, *apart = done(jobs, _trained, (found.study, found.seed, dict(sites)), workers, tell)
+    (alone, about), (together, _), *apart = done(jobs, _trained, (found.study, found.seed, dict(sites)), workers, tell)
     rows = []
-    for u, mine in zip(users, apart, strict=True):
+    for u, (mine, _) in zip(users, apart, strict=True):
         others = [n for n in sites if n != u]
         for words, scores, with_ in (
             ("alone", alone, []),
@@ -220,7 +237,8 @@ def train_together(
         ):
             of_user = scores[scores.site == u]
             rows += [(u, words, ", ".join(with_), m, v) for m, v in zip(of_user.metric, of_user.value, strict=True)]
-    return pd.DataFrame(rows, columns=["user", "trained", "sites", "metric", "value"])
+    told = pd.DataFrame(rows, columns=["user", "trained", "sites", "metric", "value"])
+    return told.merge(about.rename(columns={"site": "user"}), "left", ["user", "metric"])
 
 
 class _Job(NamedTuple):
@@ -231,10 +249,15 @@ class _Job(NamedTuple):
     sites: list[str]
 
 
-def _trained(job: _Job, held: tuple[Study, int, dict[str, pd.DataFrame]], step: Step) -> pd.DataFrame:
+def _trained(
+    job: _Job, held: tuple[Study, int, dict[str, pd.DataFrame]], step: Step
+) -> tuple[pd.DataFrame, pd.DataFrame]:
+    """Scores; and for each site and metric the same answer's, and whether its rows are few."""
     study, seed, tables = held
     here = {n: tables[n] for n in job.sites}
-    return federate(unscreened(study), here, method=job.method, seed=seed, progress=step).scores()
+    run = federate(unscreened(study), here, method=job.method, seed=seed, progress=step)
+    same = run.chance().rename(columns={"value": "same"})[["site", "metric", "same"]]
+    return run.scores(), mark_few(same, run.sizes)
 
 
 def _alone() -> AnyMethod:

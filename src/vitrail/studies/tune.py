@@ -36,7 +36,7 @@ from vitrail.data.encode import SiteData, prepare
 from vitrail.engines.local import Engine
 from vitrail.methods import AnyMethod
 from vitrail.runs.folder import Folder, read_told, versions, write_atomically
-from vitrail.runs.judge import Judge
+from vitrail.runs.judge import Judge, chance_of, few_over
 from vitrail.runs.setup import build_task, check_trainable, resolve, training_of, training_rows
 from vitrail.studies.folds import folds_of
 from vitrail.studies.pool import Step, done
@@ -44,6 +44,15 @@ from vitrail.study import CLASS_METRICS, LOWER_IS_BETTER, NUMBER_METRICS, Networ
 
 Grid = Mapping[str, Sequence[Any]]
 ABOUT, TRIALS = "tune.json", "trials"
+
+
+class Summary(NamedTuple):
+    """Of one setting: over folds the mean of the sites' mean, its spread, and the worst site. NaN where undefined."""
+
+    mean: float = math.nan
+    sd: float = math.nan
+    worst: float = math.nan
+    worst_site: str = ""
 
 
 @dataclass
@@ -58,6 +67,8 @@ class Tuning:
     grid: dict[str, list[Any]]
     table: pd.DataFrame  # a column for each key; mean, sd, worst, worst_site
     scores: pd.DataFrame  # a column for each key; fold, site, value
+    same: Summary  # what always giving the same answer comes to
+    few: dict[str, str]  # sites whose scores stand on few rows -> how many
 
     @property
     def title(self) -> str:
@@ -85,6 +96,8 @@ class Tuning:
             "grid": self.grid,
             "best": self.settings,
             "table": rows,
+            "same": {k: None if v != v else v for k, v in self.same._asdict().items()},
+            "few_rows": self.few,
             "scores": [[None if v != v else v for v in row] for row in self.scores.to_numpy().tolist()],
             "study": self.section(),
         }
@@ -138,7 +151,12 @@ def tune(
 
     try:
         values = done(jobs, _trial, parts, workers, tell, lambda job: job.known(names))
-        found = _ranked(studies, tried, np.array(values).reshape(-1, folds, len(names)), names, metric, seed)
+        asked = study.with_changes(metrics=[metric])
+        same = np.array([[chance_of(asked, site)[0] for site in fold] for fold in parts])  # [fold, site]
+        cells = np.array(values).reshape(-1, folds, len(names))
+        found = _ranked(
+            studies, tried, cells, names, metric, seed, _summed(same, names, metric), few_over(study, parts)
+        )
         if folder:
             found.save(folder.path / "tuning.json")
             folder.seal("finished")
@@ -172,7 +190,14 @@ def _open(out: Path, resume: bool, about: dict[str, Any]) -> Folder:
 
 
 def _ranked(
-    studies: list[Study], tried: dict[str, list[Any]], cells: Floats, names: list[str], metric: str, seed: int
+    studies: list[Study],
+    tried: dict[str, list[Any]],
+    cells: Floats,
+    names: list[str],
+    metric: str,
+    seed: int,
+    same: Summary,
+    few: dict[str, str],
 ) -> Tuning:
     """cells: [setting, fold, site]"""
     folds = cells.shape[1]
@@ -189,7 +214,8 @@ def _ranked(
     ]
     best = studies[at[0]]
     columns = [*tried, "fold", "site", "value"]
-    return Tuning(best, best.build_method(), metric, seed, folds, tried, table, pd.DataFrame(scores, columns=columns))
+    told = pd.DataFrame(scores, columns=columns)
+    return Tuning(best, best.build_method(), metric, seed, folds, tried, table, told, same, few)
 
 
 def parse_grid(given: Sequence[str]) -> dict[str, list[Any]]:
@@ -316,15 +342,20 @@ def _table(grid: Grid, cells: Floats, names: list[str], metric: str) -> pd.DataF
     defined = ~np.isnan(cells).all(0)  # elsewhere a metric has no meaning (AUC of a single class), whatever the setting
     rows = []
     for i, values in enumerate(itertools.product(*grid.values())):
-        mine = pd.DataFrame(cells[i], columns=names)
-        if not defined.any() or np.isnan(cells[i])[defined].any():  # some model diverged
-            rows.append((i, *values, math.nan, math.nan, math.nan, ""))
-            continue
-        folds, by_site = mine.mean(axis=1), mine.mean()
-        worst = str(by_site.idxmax() if down else by_site.idxmin())
-        rows.append((i, *values, float(folds.mean()), float(folds.std()), float(by_site[worst]), worst))
-    frame = pd.DataFrame(rows, columns=["setting", *grid, "mean", "sd", "worst", "worst_site"])
+        diverged = not defined.any() or np.isnan(cells[i])[defined].any()
+        rows.append((i, *values, *(Summary() if diverged else _summed(cells[i], names, metric))))
+    frame = pd.DataFrame(rows, columns=["setting", *grid, *Summary._fields])
     return frame.sort_values("mean", ascending=down, kind="stable", na_position="last").reset_index(drop=True)
+
+
+def _summed(cells: Floats, names: list[str], metric: str) -> Summary:
+    """cells: [fold, site]"""
+    if np.isnan(cells).all():
+        return Summary()
+    mine = pd.DataFrame(cells, columns=names)
+    folds, by_site = mine.mean(axis=1), mine.mean()
+    worst = str(by_site.idxmax() if metric in LOWER_IS_BETTER else by_site.idxmin())
+    return Summary(float(folds.mean()), float(folds.std()), float(by_site[worst]), worst)
 
 
 def _plain(value: Any) -> Any:
