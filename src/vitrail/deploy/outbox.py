@@ -22,9 +22,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from vitrail.core.problems import Problem, VitrailError
+from vitrail.core.problems import Problem, VitrailError, printable
 from vitrail.deploy.message import Message, unpack
-from vitrail.deploy.words import printable, volume
+from vitrail.deploy.words import volume
 from vitrail.report.words import several, shorten
 
 MOST_TEXT = 2000  # characters of what others wrote that a line keeps
