@@ -1,5 +1,5 @@
-"""A coordinator that keeps to every agreed shape and sends weights made for reading rows: what it gets, and how often an
-honest one is taken for it.
+"""A coordinator that keeps to every agreed shape and sends weights made for reading rows: what it gets, and how often
+an honest one is taken for it.
 
     python benchmarks/crafted.py                       # resumes; finished cases lie in --cache
     VITRAIL_DATA=... python benchmarks/crafted.py      # the same, and honest training on GUSTO, kept apart

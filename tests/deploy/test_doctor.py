@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import socket
+import ssl
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import pytest
@@ -60,6 +63,31 @@ def test_somebody_else_listens(place: Path) -> None:
         found = at_site(kit)
         other.kill()
     assert "is not this study's coordinator" in wrong(found)
+
+
+@pytest.mark.parametrize("own", [True, False])
+def test_the_coordinators_certificate_is_known_and_no_sites(own: bool, place: Path) -> None:
+    """A site's certificate is from the same authority, and is not the coordinator's."""
+    kit, folder = enrol.load_kit(joined(place)), enrol.find_coordinator(place / "study.toml")
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    keys = (folder / "keys" / "coordinator.crt", folder / "keys" / "coordinator.key")
+    context.load_cert_chain(*(keys if own else (kit.folder / "certificate.pem", kit.folder / "key.pem")))
+    context.load_verify_locations(folder / "authority" / "cert.pem")
+    context.verify_mode = ssl.CERT_REQUIRED
+
+    def serve(listening: socket.socket) -> None:
+        with contextlib.suppress(OSError), context.wrap_socket(listening.accept()[0], server_side=True) as line:
+            line.recv(1)
+
+    with socket.create_server(("127.0.0.1", int(kit.address.rpartition(":")[2]))) as listening:
+        thread = threading.Thread(target=serve, args=(listening,), daemon=True)
+        thread.start()
+        found = at_site(kit)
+        thread.join(5)
+    told = [f.what for f in found if f.well]
+    assert any("It is the coordinator of this study" in what for what in told) == own
+    assert any("The coordinator's certificate is valid until" in what for what in told) == own
+    assert ("is not this study's coordinator" in wrong(found)) != own
 
 
 def test_not_approved_and_another_agreement(place: Path) -> None:

@@ -37,12 +37,12 @@ class Liar(Here):
                 self.asked.append((name, question.words["round"]))
                 if name == LIAR and question.words["round"] >= FROM and name in heard.answers:
                     said = heard.answers[name]
-                    lied = {k: v * self.by if v.dim() else v for k, v in said.tensors.items()}
+                    lied = {k: v * self.by if v.dim() and k != "scores" else v for k, v in said.tensors.items()}
                     heard.answers[name] = said._replace(tensors=lied)
         return heard
 
 
-@pytest.mark.parametrize("by", [3e38, -20.0])
+@pytest.mark.parametrize("by", [3e38, 1e30, -20.0])
 def test_a_lie_ends_nothing_for_the_others(by: float, tmp_path: Path) -> None:
     study = vt.Study.load(packaged("heart_disease.toml")).with_changes(training={"rounds": 5}, screen={"ask": False})
     study, _ = resolve(study, "fedavg", None)

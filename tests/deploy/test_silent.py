@@ -1,4 +1,4 @@
-"""A site that is silent holds nobody up; answers that cannot be true are its error. By messages, with a clock of ours."""
+"""A silent site holds nobody up; answers that cannot be true are that site's error. By messages, with our own clock."""
 
 from __future__ import annotations
 

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import re
 import sys
-from typing import Annotated, NoReturn
+from typing import Annotated, Any, NoReturn, TextIO
 
 import typer
 
 from vitrail.cli import coordinator, own, parties, runs, site, studies
-from vitrail.core.problems import VitrailError
+from vitrail.core.problems import VitrailError, printable
 
 app = typer.Typer(
     help="Vitrail: federated learning that can be seen through.",
@@ -59,6 +60,8 @@ for _who, _verbs in VERBS.items():
 
 def main() -> None:
     """Entry point: a user's mistake is told in words, never as a traceback."""
+    if {"-h", "--help"}.isdisjoint(sys.argv) and sys.argv[1:]:  # help is our own words alone, and coloured
+        sys.stdout, sys.stderr = Harmless(sys.stdout), Harmless(sys.stderr)
     try:
         app()
     except VitrailError as error:
@@ -68,6 +71,32 @@ def main() -> None:
         sys.exit(130)
     except BrokenPipeError:
         sys.exit(141)
+
+
+class Harmless:
+    """Where a command writes: the one place through which text reaches a terminal. Names come from files that others
+    wrote, and a terminal obeys control characters. To libraries it is no terminal, so that they write no colours."""
+
+    def __init__(self, file: TextIO) -> None:
+        self.file = file
+
+    def write(self, text: str) -> int:
+        self.file.write(harmless(text))
+        return len(text)
+
+    def isatty(self) -> bool:
+        return False
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.file, name)
+
+
+def harmless(text: str) -> str:
+    """
+    >>> harmless("a\x1b[2J\x07")
+    'a?[2J?'
+    """
+    return re.sub(r"[^\n\t]+", lambda words: printable(words[0]), text)
 
 
 def fail(error: VitrailError) -> NoReturn:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from vitrail.core.problems import printable
 from vitrail.core.table import print_table
 
 if TYPE_CHECKING:
@@ -24,11 +26,13 @@ def show_progress() -> Iterator[Callable[[str, int, int], None]]:
     from rich.console import Console
     from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
 
-    console = Console(stderr=True)
+    console = Console(file=sys.__stderr__)  # past what makes text harmless: a bar moves the cursor
     shown = [BarColumn(), TaskProgressColumn(), TimeRemainingColumn(), TextColumn("{task.description}")]
     with Progress(*shown, console=console, disable=not console.is_terminal, transient=True) as progress:
         task = progress.add_task("", total=None)
-        yield lambda words, done, total: progress.update(task, completed=done, total=total, description=words)
+        yield lambda words, done, total: progress.update(
+            task, completed=done, total=total, description=printable(words)
+        )
 
 
 def print_run(result: Run) -> None:

@@ -88,8 +88,9 @@ def join(
 
         say = lambda text: print(f"  {text}", flush=True)  # noqa: E731
         ration = (ration_training, ration_after)
-        after = {"explain": explain, "ask": ask, "look_up": look_up, "another": another}
-        home = take_part(own, data, accept, ration, places, say, keep, **after)
+        home = take_part(
+            own, data, accept, ration, places, say, keep, explain=explain, ask=ask, look_up=look_up, another=another
+        )
         print(f"The study is finished. What this party keeps of it is in {home}.")
         return
     agreement, frame = agree(own, data, accept, publish)

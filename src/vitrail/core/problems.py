@@ -43,3 +43,12 @@ def nearest(name: str, known: Iterable[str]) -> str:
     if close:
         return f"Did you mean {folded[close[0]]!r}?"
     return f"Valid: {', '.join(names)}." if names else ""
+
+
+def printable(text: str) -> str:
+    """What others wrote, harmless on a terminal.
+
+    >>> printable("a\\x1b[2J")
+    'a?[2J'
+    """
+    return "".join(c if c.isprintable() else "?" for c in text)

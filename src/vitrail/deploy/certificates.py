@@ -105,6 +105,12 @@ def x509_name(common: str, org: str = "", role: str = "") -> x509.Name:
     return x509.Name([x509.NameAttribute(oid, text) for oid, text in parts if text])
 
 
+def name_of(certificate: x509.Certificate) -> str:
+    """To whom it was issued; "" where it says no one."""
+    found = certificate.subject.get_attributes_for_oid(NameOID.COMMON_NAME)
+    return str(found[0].value) if found else ""
+
+
 def _alternative(name: str) -> x509.GeneralName:
     try:
         return x509.IPAddress(ipaddress.ip_address(name))

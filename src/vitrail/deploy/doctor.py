@@ -15,16 +15,15 @@ from typing import Any, NamedTuple
 
 from cryptography import x509
 
-from vitrail.core.problems import Problem, VitrailError
+from vitrail.core.problems import Problem, VitrailError, printable
 from vitrail.data.check import find_faults
 from vitrail.data.faults import Finding
 from vitrail.data.read import place_columns, read_table
 from vitrail.deploy import cards
 from vitrail.deploy.book import ENTERED
-from vitrail.deploy.certificates import fingerprint_key
+from vitrail.deploy.certificates import fingerprint_key, name_of
 from vitrail.deploy.enrol import COORDINATOR, Coordinator, Kit
 from vitrail.deploy.pact import agreed_hash
-from vitrail.deploy.words import printable
 from vitrail.runs.folder import versions
 from vitrail.vertical.tables import OWN, check_party, read_party
 
@@ -155,16 +154,17 @@ def _disk(place: Path) -> Examined:
 
 
 def _certificate(path: Path, whose: str) -> list[Examined]:
-    own, now = x509.load_pem_x509_certificate(path.read_bytes()), datetime.datetime.now(datetime.UTC)
+    hint = "Ask the coordinator to approve the same request again."
+    return _valid(x509.load_pem_x509_certificate(path.read_bytes()), whose, hint)
+
+
+def _valid(own: x509.Certificate, whose: str, hint: str) -> list[Examined]:
+    now = datetime.datetime.now(datetime.UTC)
     first, last = own.not_valid_before_utc, own.not_valid_after_utc
     if now < first:
-        hint = "Set the clock: this machine is behind, or the coordinator's is ahead."
-        return [
-            Examined(
-                False, f"By this machine's clock ({now:%Y-%m-%d %H:%M} UTC) {whose} certificate is not valid yet.", hint
-            )
-        ]
-    hint = "Ask the coordinator to approve the same request again."
+        set_it = "Set the clock: this machine is behind, or the coordinator's is ahead."
+        what = f"By this machine's clock ({now:%Y-%m-%d %H:%M} UTC) {whose} certificate is not valid yet."
+        return [Examined(False, what, set_it)]
     return [
         Examined(now < last - SOON, f"{whose[0].upper()}{whose[1:]} certificate is valid until {last:%Y-%m-%d}.", hint)
     ]
@@ -181,10 +181,19 @@ def _reach(kit: Kit, certificate: Path) -> list[Examined]:
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.load_verify_locations(cadata=kit.invitation["authority"])
     context.load_cert_chain(certificate, kit.folder / "key.pem")
+    context.check_hostname = (
+        False  # the study's authority signs for one coordinator, wherever it is: its name is looked at
+    )
+    context.set_alpn_protocols(["h2"])
     try:
-        with plain, context.wrap_socket(plain, server_hostname=COORDINATOR) as line:
-            line.getpeercert()
+        with plain, context.wrap_socket(plain) as line:
+            shown = x509.load_der_x509_certificate(line.getpeercert(binary_form=True) or b"")
+        if name_of(shown) != COORDINATOR:
+            raise ssl.SSLError(f"its certificate is {printable(name_of(shown))!r}'s")
         found.append(Examined(True, f"It is the coordinator of this study (authority {kit.authority_fingerprint})."))
+        found += _valid(
+            shown, "the coordinator's", "Ask the coordinator to invite again, which renews its certificate."
+        )
     except (ssl.SSLError, OSError) as error:
         hint = "Compare the authority's fingerprint by phone; another program, proxy or study may be answering there."
         found.append(Examined(False, f"What answers there is not this study's coordinator ({error}).", hint))

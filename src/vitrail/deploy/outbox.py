@@ -25,10 +25,10 @@ import numpy as np
 
 from vitrail.core.chain import last_mark, line_of, mark_of, whole
 from vitrail.core.disk import put, write_atomically
-from vitrail.core.problems import Problem, VitrailError
+from vitrail.core.problems import Problem, VitrailError, printable
 from vitrail.deploy.message import Message, unpack
 from vitrail.deploy.signed import CERTIFICATE, OUTBOX, SIGNED, Pen, signed_text
-from vitrail.deploy.words import printable, volume
+from vitrail.deploy.words import volume
 from vitrail.report.words import several, shorten
 
 LOG = "log.jsonl"

@@ -46,8 +46,9 @@ NOT_CHECKED = (
     "Before it trains this site looks at the weights it is told (the agreed start, their size, how far they moved, "
     "copied units, layers that nobody trains) and at its own report (whether rows stand in it almost as they are), and "
     "stops if something is wrong. It does not notice a coordinator that stays within these bounds, that tells false "
-    "scores, findings or a false common scale, or that puts several reports together; nor rows mixed with others in a report; nor pictures "
-    "in convolutions. A row that is far from all others can stand in an honest report almost as it is."
+    "scores, findings or a false common scale, or that puts several reports together; nor rows mixed with others in a "
+    "report; nor pictures in convolutions. A row that is far from all others can stand in an honest report almost as "
+    "it is."
 )
 
 
@@ -143,7 +144,7 @@ class Wary:
             usual = max(usual, 1e-6)
             long, far = (float(v.norm(dim=-1).max()) / usual for v in (one, other))
             if not long <= CAP:
-                what = f"expected no unit longer than {CAP:.0f} times the start's longest; one came {long:.3g} times as long."
+                what = f"expected no unit longer than {CAP:.0f} times the start's longest; one came {long:.3g} times."
                 out.append(Problem(name, what, HINT))
             if model and not far <= STEP * max(1, abs(since)):
                 what = (

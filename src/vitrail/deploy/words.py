@@ -14,10 +14,12 @@ from torch import Tensor
 
 from vitrail.core.facts import ALONE, RECEIVED, SHARED
 from vitrail.core.metrics import FEWEST
+from vitrail.core.problems import printable
 from vitrail.core.tensors import tensors
 from vitrail.deploy.agreement import ANEW, Agreement
 from vitrail.deploy.mask_words import noise_and_masks, said_beside, who_reads
 from vitrail.deploy.screen_words import HEADINGS, comes_in, in_words, what_remains, who_sees
+from vitrail.deploy.wary import NOT_CHECKED
 from vitrail.engines.wire import Line, sentences
 from vitrail.methods import AnyMethod
 from vitrail.report.words import several, size
@@ -327,18 +329,10 @@ def _risks(agreement: Agreement, lines: Sequence[Line]) -> list[str]:
             "Two neighbouring numbers about the surest rows tell together how many mistakes are among the held-out "
             f"rows that lie between them, which are {FEWEST} or more."
         )
+    out += [NOT_CHECKED] if out else []
     out += what_remains(lines)
     out.append("Counts, the target's shares and scores tell how many rows there are and how often each outcome occurs.")
     return [_of(agreement, text) for text in out]
-
-
-def printable(text: str) -> str:
-    """What others wrote, harmless on a terminal.
-
-    >>> printable("a\\x1b[2J")
-    'a?[2J'
-    """
-    return "".join(c if c.isprintable() else "?" for c in text)
 
 
 def wrapped(text: str, indent: str = "  ", first: str | None = None) -> list[str]:
