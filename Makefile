@@ -6,7 +6,7 @@ PY := .venv/bin/python
 	.venv/bin/pip install -q -c constraints.txt -e '.[test,dev]'
 	touch $@
 
-.PHONY: demo test lint types bench docs mutants
+.PHONY: demo test lint types bench docs mutants sbom hashes
 demo: .venv/ready
 	.venv/bin/vitrail demo
 
@@ -32,3 +32,10 @@ bench: .venv/ready
 
 docs: .venv/ready
 	$(PY) -m pytest tests/test_docs.py
+
+# What a release consists of (CycloneDX), and the hashes of what it is installed from
+sbom: .venv/ready
+	$(PY) scripts/make_sbom.py sbom.json
+
+hashes: .venv/ready
+	$(PY) scripts/hash_constraints.py
