@@ -133,17 +133,22 @@ def _relations(cell: Cell) -> list[tuple[float, float, Numbers]]:
     return out
 
 
-def _is_mirrored(cell: Cell) -> bool:
-    """Of yes or no: the share of no is as usual, and that of yes far from all others'."""
+def _share_is_far(cell: Cell) -> bool:
+    """Of yes or no: the share of yes is far from all others'."""
     share = cell.p.shares[:, np.flatnonzero(cell.p.layout.column == cell.column)[0]]
-    x, others = float(share[cell.site]), share[cell.others]
+    x, others = share[cell.site], share[cell.others]
     others = others[np.isfinite(others)]
     if len(others) < 2 or not np.isfinite(x):
         return False
-    low, high = float(others.min()), float(others.max())
-    middle = float(np.median(others))
-    gap, widest = (np.abs(arcsine(np.array(v)) - arcsine(np.array(middle))).max() for v in (x, others))
-    return bool(low - 0.05 <= 1 - x <= high + 0.05 and gap > max(WIDER * widest, 0.3))
+    gap, widest = (np.abs(arcsine(v) - arcsine(np.median(others))).max() for v in (x, others))
+    return bool(gap > max(WIDER * widest, 0.3))
+
+
+def _is_mirrored(cell: Cell) -> bool:
+    """Of yes or no: the share of no is as usual, and that of yes far from all others'."""
+    share = cell.p.shares[:, np.flatnonzero(cell.p.layout.column == cell.column)[0]]
+    low, high = np.nanmin(share[cell.others], initial=1.0), np.nanmax(share[cell.others], initial=0.0)
+    return bool(low - 0.05 <= 1 - share[cell.site] <= high + 0.05) and _share_is_far(cell)
 
 
 def _is_reversed(cell: Cell, told: Told) -> bool:
@@ -165,7 +170,7 @@ def _is_swapped(cell: Cell, told: Told) -> bool:
     """Both lie much farther from their own than any other site does."""
     at = cell.p.layout
     other = Cell(cell.weighed, cell.site, at.columns.index(told.numbers["other"]))
-    return all(_is_far(c, told) for c in (cell, other))
+    return all(_is_far(c, told) if c.kind == "numeric" else _share_is_far(c) for c in (cell, other))
 
 
 def _is_other_code(cell: Cell, told: Told) -> bool:

@@ -6,7 +6,7 @@ import numpy as np
 import pandas as pd
 from scipy.special import ndtri
 
-from vitrail.screen.cause import FADED, differs, explain, say_absent
+from vitrail.screen.cause import differs, explain, say_absent
 from vitrail.screen.cell import Cell, Told
 from vitrail.screen.clear import is_clear
 from vitrail.screen.found import Finding
@@ -19,6 +19,7 @@ FURTHER = 1e-3  # a further cell at the same site must be so much less likely
 MOST = 4  # cells at one site
 ALONE, FARTHER = 1.3, 1.5  # without a clear cause, times the bar and times what any other site shows
 HARDLY = 0.05  # of the rows have a value: the column is not measured there
+OFF = 2.5  # z from which a count speaks against a column
 FREE = 4.0  # of a squared deviate: what any test shows by chance
 
 
@@ -132,8 +133,7 @@ def accuse(weighed: Weighed, site: int, rest: float) -> list[Finding]:
         if not gains:
             break
         column = max(gains, key=lambda c: gains[c])
-        if is_the_outcome(weighed, site, column, columns):
-            column = weighed.outcome
+        column = settle(weighed, site, column, columns, live)
         cell = Cell(weighed, site, column)
         told = explain(cell)
         strength = float(over[best])
@@ -152,19 +152,48 @@ def accuse(weighed: Weighed, site: int, rest: float) -> list[Finding]:
     return out
 
 
-def is_the_outcome(weighed: Weighed, site: int, column: int, columns: list[int]) -> bool:
-    """Whether a column is blamed for its tie with the outcome alone, and the outcome is off without it just as well."""
-    if column == weighed.outcome or weighed.outcome in columns:
-        return False
-    own = (weighed.first == column) | (weighed.second == column)
-    if (weighed.beyond[site][own & (weighed.family != OUTCOME)] > 2.5).any():
-        return False
+def settle(weighed: Weighed, site: int, column: int, columns: list[int], live: Flags) -> int:
+    """A column and the outcome go otherwise together: which of the two is it? A wrong column loses its other ties as
+    well, and with a wrong outcome the other columns do not predict it either; whichever fits better."""
+    outcome, counted = weighed.outcome, weighed.beyond[site] * weighed.marginal
+    if outcome in columns:
+        return column
+    tied = live & (weighed.family == OUTCOME)
+    if column == outcome:
+        if (counted[weighed.first == outcome] > OFF).any() or not (tied & (weighed.beyond[site] > OFF)).any():
+            return outcome
+        first = int(weighed.first[np.where(tied, weighed.beyond[site], 0.0).argmax()])
+    else:
+        first = column
+    if (counted[weighed.first == first] > OFF).any():
+        return column
+    own = np.flatnonzero(tied & (weighed.first == first))
+    if not len(own):
+        return column
+    own = own[[weighed.beyond[site, own].argmax()]]
+    lost = float(np.clip((weighed.mine[site, own] / weighed.theirs[site, own])[0], -1.0, 1.0))
+    of_column, of_outcome = kept_by(weighed, site, first), predicted_by(weighed, site, first)
+    speaks = sum(((x - a) ** 2 - (x - b) ** 2) / e**2 for (x, e), a, b in ((of_column, lost, 1.0), (of_outcome, 1.0, lost)))
+    if column == outcome:
+        return first if speaks < -FREE else outcome
+    return outcome if speaks > 0 else column
+
+
+def kept_by(weighed: Weighed, site: int, column: int) -> tuple[float, float]:
+    """How a column keeps to its ties with other columns, and how surely."""
+    kept, v = keeping(weighed.published, weighed.accused)
+    x = float(kept[site, column])
+    return (x, float(np.sqrt(v[site, column]))) if np.isfinite(x) else (1.0, 9.0)
+
+
+def predicted_by(weighed: Weighed, site: int, column: int) -> tuple[float, float]:
+    """How the other columns predict the outcome, as a multiple of how well they do elsewhere, and how surely."""
     place, before = np.flatnonzero(weighed.predicted), weighed.without.get(site, [])
     weighed.predict_without(site, [*before, column])
-    off, mine, usual = (a[site, place] for a in (weighed.reach, weighed.mine, weighed.theirs))
-    found = bool(((off > 2) & (mine * np.sign(usual) < FADED * np.abs(usual))).any())
+    mine, usual, rows = (a[site, place] for a in (weighed.mine, weighed.theirs, weighed.rows))
     weighed.predict_without(site, before)
-    return found
+    size = float((rows * usual**2).sum())
+    return (float((rows * mine * usual).sum()) / size, size**-0.5) if size > 1 else (1.0, 9.0)
 
 
 def blame(weighed: Weighed, site: int, live: Flags) -> dict[int, float]:
