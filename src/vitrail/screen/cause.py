@@ -50,7 +50,7 @@ def differs(weighed: Weighed, site: int, column: int, usual: Numbers) -> Told:
 
 def _explain_outcome(cell: Cell) -> Told:
     lam, error = cell.follows()
-    p, alike = cell.p, agreement(cell.p)
+    p, alike = cell.p, agreement(cell.p, cell.weighed.accused)
     voices = alike[cell.site, cell.others]
     voices = voices[np.isfinite(voices)]
     if not (lam < FLIPPED and error < 0.5) and len(voices) and voices.max() < (FLIPPED if error > 0.35 else REVERSED):

@@ -13,6 +13,7 @@ from vitrail.data.units import CONVERSIONS, SLIPS
 from vitrail.screen.cell import Cell, Told
 from vitrail.screen.chance import arcsine, compare_counts, median_known
 from vitrail.screen.layout import Flags, Numbers, Places
+from vitrail.screen.levels import read_outcome
 from vitrail.screen.shape import agreement, locations, sizes
 
 WIDER = 2.5  # times the widest gap among the others
@@ -185,7 +186,7 @@ def _is_other_code(cell: Cell, told: Told) -> bool:
     mine[meant] = shares[cell.site]
     after, before = np.abs(mine - usual).sum(), np.abs(shares[cell.site] - usual).sum()
     widest = np.abs(shares[cell.others] - usual).sum(1).max()
-    return bool(before > 1.5 * widest and after < max(0.5 * before, 0.0) and after <= 1.2 * widest)
+    return bool(before > WIDER * widest and after < max(0.5 * before, 0.0) and after <= 1.2 * widest)
 
 
 def _is_two(cell: Cell, told: Told) -> bool:
@@ -211,7 +212,8 @@ def _is_two(cell: Cell, told: Told) -> bool:
 
 def _outcome(cell: Cell) -> tuple[float, float, Numbers]:
     """How well the outcome is predicted, as a multiple of how well elsewhere, its error, and the other sites'."""
-    r, rows = cell.p.predicted[..., 0], cell.p.rows
+    told = cell.weighed.predict(tuple(cell.weighed.without.get(cell.site, ())))
+    r, rows = np.where(np.isfinite(cell.p.predicted[..., 0]), told, np.nan), cell.p.rows
     sites = [s for s in cell.others if np.isfinite(r[s]).all() and rows[s] >= 30]
     if len(sites) < 2 or not np.isfinite(r[cell.site]).all():
         return float("nan"), float("nan"), np.zeros(0)
@@ -222,7 +224,9 @@ def _outcome(cell: Cell) -> tuple[float, float, Numbers]:
 
 
 def _is_flipped(cell: Cell, told: Told) -> bool:
-    alike = agreement(cell.p)
+    if "levels" in told.numbers:  # several classes: all others are read best as they are
+        return not any(read_outcome(cell.p, int(s), cell.others[cell.others != s]) for s in cell.others)
+    alike = agreement(cell.p, cell.weighed.accused)
     with_me, among = alike[cell.site, cell.others], alike[np.ix_(cell.others, cell.others)]
     among = among[~np.eye(len(among), dtype=bool)]
     if np.nanmax(with_me, initial=-1.0) < -0.2 and np.nanmin(among, initial=1.0) > 0.2:

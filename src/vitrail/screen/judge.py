@@ -66,9 +66,18 @@ def tell_absent(weighed: Weighed) -> list[Finding]:
 
 
 def find_clear(weighed: Weighed) -> list[Finding]:
-    """Where sites differ: cells beyond chance where a cause is seen here and nowhere else; the loudest first."""
+    """Where sites differ: cells beyond chance where a cause is seen here and nowhere else; the loudest first. An outcome
+    that a column explains is looked at again when that column has been."""
     out: list[Finding] = []
-    for strength, site, column in suspects_of(weighed, loud_cells(weighed)):
+    cells = suspects_of(weighed, loud_cells(weighed))
+    live = np.ones(len(weighed.family), bool)
+    for strength, site, column in list(cells):
+        first = strongest_tie(weighed, site, live) if column == weighed.outcome else -1
+        if first >= 0 and outcome_or(weighed, site, first, live) < -FREE:
+            weighed.doubted[site] = False
+            cells.remove((strength, site, column))
+            cells.append((strength, site, column))
+    for strength, site, column in cells:
         over = np.where(weighed.tests_of(site, column), weighed.z[site] / weighed.bar, 0.0)
         if over.max() <= 1:  # it was for a cell that has been accused since
             continue
@@ -153,30 +162,39 @@ def accuse(weighed: Weighed, site: int, rest: float) -> list[Finding]:
 
 
 def settle(weighed: Weighed, site: int, column: int, columns: list[int], live: Flags) -> int:
-    """A column and the outcome go otherwise together: which of the two is it? A wrong column loses its other ties as
-    well, and with a wrong outcome the other columns do not predict it either; whichever fits better."""
-    outcome, counted = weighed.outcome, weighed.beyond[site] * weighed.marginal
+    """A column and the outcome go otherwise together: which of the two is it? Counts that are off speak against their
+    column, among sites that are alike."""
+    outcome, off = weighed.outcome, weighed.marginal & (weighed.beyond[site] > OFF) & weighed.alike
     if outcome in columns:
         return column
-    tied = live & (weighed.family == OUTCOME)
-    if column == outcome:
-        if (counted[weighed.first == outcome] > OFF).any() or not (tied & (weighed.beyond[site] > OFF)).any():
-            return outcome
-        first = int(weighed.first[np.where(tied, weighed.beyond[site], 0.0).argmax()])
-    else:
-        first = column
-    if (counted[weighed.first == first] > OFF).any():
+    first = column if column != outcome else strongest_tie(weighed, site, live)
+    if first < 0 or (column == outcome and off[weighed.first == outcome].any()):
         return column
-    own = np.flatnonzero(tied & (weighed.first == first))
-    if not len(own):
-        return column
-    own = own[[weighed.beyond[site, own].argmax()]]
-    lost = float(np.clip((weighed.mine[site, own] / weighed.theirs[site, own])[0], -1.0, 1.0))
-    of_column, of_outcome = kept_by(weighed, site, first), predicted_by(weighed, site, first)
-    speaks = sum(((x - a) ** 2 - (x - b) ** 2) / e**2 for (x, e), a, b in ((of_column, lost, 1.0), (of_outcome, 1.0, lost)))
+    if off[weighed.first == first].any():
+        return first
+    speaks = outcome_or(weighed, site, first, live)
     if column == outcome:
         return first if speaks < -FREE else outcome
     return outcome if speaks > 0 else column
+
+
+def strongest_tie(weighed: Weighed, site: int, live: Flags) -> int:
+    """The column whose tie with the outcome is off the most; -1 if none is."""
+    off = np.where(live & (weighed.family == OUTCOME), weighed.beyond[site], 0.0)
+    return int(weighed.first[off.argmax()]) if off.max(initial=0.0) > OFF else -1
+
+
+def outcome_or(weighed: Weighed, site: int, column: int, live: Flags) -> float:
+    """Above 0 where the outcome is likelier wrong than a column, as twice a log likelihood ratio: a wrong column loses
+    its other ties as well, and with a wrong outcome the other columns do not predict it either."""
+    own = np.flatnonzero(live & (weighed.family == OUTCOME) & (weighed.first == column))
+    if not len(own):
+        return 0.0
+    tie = own[weighed.beyond[site, own].argmax()]
+    lost = float(np.clip(weighed.mine[site, tie] / (weighed.theirs[site, tie] or 1e-9), -1.0, 1.0))
+    level = int(tie - np.flatnonzero(weighed.family == OUTCOME)[0]) % int(weighed.predicted.sum())
+    (kept, e), (told, f) = kept_by(weighed, site, column), predicted_by(weighed, site, column, level)
+    return ((kept - lost) ** 2 - (kept - 1) ** 2) / e**2 + ((told - 1) ** 2 - (told - lost) ** 2) / f**2
 
 
 def kept_by(weighed: Weighed, site: int, column: int) -> tuple[float, float]:
@@ -186,14 +204,14 @@ def kept_by(weighed: Weighed, site: int, column: int) -> tuple[float, float]:
     return (x, float(np.sqrt(v[site, column]))) if np.isfinite(x) else (1.0, 9.0)
 
 
-def predicted_by(weighed: Weighed, site: int, column: int) -> tuple[float, float]:
-    """How the other columns predict the outcome, as a multiple of how well they do elsewhere, and how surely."""
-    place, before = np.flatnonzero(weighed.predicted), weighed.without.get(site, [])
+def predicted_by(weighed: Weighed, site: int, column: int, level: int) -> tuple[float, float]:
+    """How well the other columns predict an outcome, as a multiple of how well they do elsewhere, and how surely."""
+    place, before = np.flatnonzero(weighed.predicted)[level], weighed.without.get(site, [])
     weighed.predict_without(site, [*before, column])
-    mine, usual, rows = (a[site, place] for a in (weighed.mine, weighed.theirs, weighed.rows))
+    mine, usual, rows = (float(a[site, place]) for a in (weighed.mine, weighed.theirs, weighed.rows))
     weighed.predict_without(site, before)
-    size = float((rows * usual**2).sum())
-    return (float((rows * mine * usual).sum()) / size, size**-0.5) if size > 1 else (1.0, 9.0)
+    size = rows * usual**2
+    return (mine / usual, size**-0.5) if size > 1 else (1.0, 9.0)
 
 
 def blame(weighed: Weighed, site: int, live: Flags) -> dict[int, float]:

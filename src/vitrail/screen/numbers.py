@@ -78,6 +78,8 @@ def moved(cell: Cell | Alone, lam: float, error: float) -> Told | None:
     if not cell.both.any() or not np.isfinite(cell.wide) or cell.share > 0.5:
         return None
     q, usual = cell.q, cell.usual
+    if len(np.unique(usual[cell.both])) < min(4, cell.both.sum()):  # most rows hold one value: it tells of no scale
+        return None
     before = cell.off(q)
     if before < 0.5:
         return None

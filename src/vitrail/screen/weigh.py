@@ -42,7 +42,7 @@ GATE = {
 GATE_OF_SHARES = 0.10
 LEAST_ROWS = FLOOR
 TO_OUTCOME = 1 / 3  # of what chance may do, for how well the outcome is predicted
-BETTER = 10.0  # outcomes that are predicted better than elsewhere must be so much less likely: few faults do that
+BETTER = 100.0  # outcomes that are predicted better than elsewhere must be so much less likely: few faults do that
 ALIKE = 0.025  # spread of arcsines of shares between sites up to which they count as alike
 
 
@@ -69,6 +69,7 @@ class Weighed:
         self.mine, self.theirs, self.rows, self.reach = (np.zeros(shape) for _ in range(4))
         self._t, self._df, self._v = (np.zeros(shape) for _ in range(3))  # how much the other sites differ, and chance
         self.accused = np.zeros((len(p.sites), len(at.columns)), bool)
+        self.doubted = np.ones(len(p.sites), bool)  # an outcome that is off there is not explained by a column
         self.without: dict[int, list[int]] = {}  # site -> columns that its outcome is not predicted from
         self.silent = np.zeros(shape, bool)  # tests that are told otherwise
         self._usual: dict[str, Numbers] = {}  # family -> [site, 1]: how much the others differ in most columns
@@ -246,7 +247,7 @@ class Weighed:
             fair = np.array([{*self.without.get(s, ())} <= {*columns} for s in range(len(p.sites))])
             sound = ~self.accused[:, self.outcome]
             fair = np.repeat((sound & fair if (sound & fair).sum() > 2 else sound)[:, None], len(place), 1)
-            self._compare(place, self._predicted(columns), rows, p.predicted[..., 1], self._few(rows), fair)
+            self._compare(place, self.predict(columns), rows, p.predicted[..., 1], self._few(rows), fair)
             better = self.mine[:, place] * np.sign(self.theirs[:, place]) > np.abs(self.theirs[:, place])
             less = np.sqrt(np.maximum(0.0, self.z[:, place] ** 2 - 2 * np.log(BETTER)))
             self.z[:, place] = np.where(better, less, self.z[:, place])
@@ -256,7 +257,7 @@ class Weighed:
         for old, now in zip(found, kept, strict=True):
             now[:, place] = old
 
-    def _predicted(self, columns: tuple[int, ...]) -> Numbers:
+    def predict(self, columns: tuple[int, ...]) -> Numbers:
         """[site, outcome]: as published, moved by what the ties say that leaving out accused cells does; without some
         columns, as the ties say."""
         p = self.published
