@@ -12,7 +12,7 @@ from vitrail.screen.published import PREDICTED
 from vitrail.screen.shape import agreement
 from vitrail.screen.weigh import Weighed
 
-FLIPPED, FADED = -0.35, 0.75  # of how the outcome follows the others': 1 as theirs, 0 not at all
+FLIPPED, FADED = -0.35, 0.85  # of how the outcome follows the others': 1 as theirs, 0 not at all
 REVERSED = -0.6  # of how columns go with the outcome, against each other site's
 SURE = 1.6  # errors from 1
 

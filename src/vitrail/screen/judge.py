@@ -26,7 +26,8 @@ FREE = 4.0  # of a squared deviate: what any test shows by chance
 def judge(published: Published, alpha: float) -> tuple[list[Finding], pd.DataFrame]:
     weighed = Weighed(published, alpha)
     absent = tell_absent(weighed)
-    wrong = [] if weighed.alike else find_clear(weighed)
+    clear = [] if weighed.alike else find_clear(weighed)
+    wrong = list(clear)
     done: set[int] = set()
     while len(done) < len(published.sites):
         over = weighed.beyond / weighed.bar
@@ -36,7 +37,7 @@ def judge(published: Published, alpha: float) -> tuple[list[Finding], pd.DataFra
             break
         done.add(site)
         # where sites differ and no cause is clear, one cell at most may be held to be wrong: far beyond all other sites
-        rest = float(np.delete(over.max(1), site).max(initial=0.0)) if len(done) == 1 else float("inf")
+        rest = float(np.delete(over.max(1), site).max(initial=0.0)) if len(done) == 1 and not clear else float("inf")
         wrong += accuse(weighed, site, rest)
     wrong.sort(key=lambda f: -f.strength)
     wrong += absent
@@ -67,28 +68,34 @@ def tell_absent(weighed: Weighed) -> list[Finding]:
 
 def find_clear(weighed: Weighed) -> list[Finding]:
     """Where sites differ: cells beyond chance where a cause is seen here and nowhere else; the loudest first. An outcome
-    that a column explains is looked at again when that column has been."""
+    waits for the columns that might explain it."""
     out: list[Finding] = []
-    cells = suspects_of(weighed, loud_cells(weighed))
-    live = np.ones(len(weighed.family), bool)
-    for strength, site, column in list(cells):
-        first = strongest_tie(weighed, site, live) if column == weighed.outcome else -1
-        if first >= 0 and outcome_or(weighed, site, first, live) < -FREE:
+    cells, last = suspects_of(weighed, loud_cells(weighed)), list[tuple[float, int, int]]()
+    for strength, site, column in [c for c in cells if c[2] == weighed.outcome]:
+        if not explains_itself(weighed, site):
             weighed.doubted[site] = False
             cells.remove((strength, site, column))
-            cells.append((strength, site, column))
-    for strength, site, column in cells:
+            last.append((strength, site, column))
+    for strength, site, column in [*cells, *last]:
         over = np.where(weighed.tests_of(site, column), weighed.z[site] / weighed.bar, 0.0)
         if over.max() <= 1:  # it was for a cell that has been accused since
             continue
         cell = Cell(weighed, site, column)
         told = explain(cell)
-        if told.wrong and is_clear(cell, told):
+        waited = (strength, site, column) in last
+        if told.wrong and is_clear(cell, told) and (not waited or explains_itself(weighed, site)):
             out.append(_finding(weighed, site, column, told, strength))
             weighed.accuse(site, column)
             if column != weighed.outcome:
                 weighed.predict_without(site, [*weighed.without.get(site, []), column])
     return out
+
+
+def explains_itself(weighed: Weighed, site: int) -> bool:
+    """Whether the outcome is likelier off than the column whose tie with it is off the most."""
+    live = ~np.isin(weighed.first, np.flatnonzero(weighed.accused[site]))
+    first = strongest_tie(weighed, site, live)
+    return first >= 0 and outcome_or(weighed, site, first, live) > 0
 
 
 def suspects_of(weighed: Weighed, cells: list[tuple[float, int, int]]) -> list[tuple[float, int, int]]:

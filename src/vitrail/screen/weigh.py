@@ -243,31 +243,37 @@ class Weighed:
         kept = (self.z, self.plain, self.effect, self.mine, self.theirs, self.rows, self._t, self._df, self._v)
         found = [a[:, place].copy() for a in kept]
         for columns in {(), *(tuple(c) for c in self.without.values())}:
+            mine = np.array([tuple(self.without.get(s, ())) == columns for s in range(len(p.sites))])[:, None]
             # a site whose own prediction rests on a column that is wrong there is no yardstick for the others
             fair = np.array([{*self.without.get(s, ())} <= {*columns} for s in range(len(p.sites))])
             sound = ~self.accused[:, self.outcome]
             fair = np.repeat((sound & fair if (sound & fair).sum() > 2 else sound)[:, None], len(place), 1)
-            self._compare(place, self.predict(columns), rows, p.predicted[..., 1], self._few(rows), fair)
-            better = self.mine[:, place] * np.sign(self.theirs[:, place]) > np.abs(self.theirs[:, place])
-            less = np.sqrt(np.maximum(0.0, self.z[:, place] ** 2 - 2 * np.log(BETTER)))
-            self.z[:, place] = np.where(better, less, self.z[:, place])
-            mine = [s for s in range(len(p.sites)) if tuple(self.without.get(s, ())) == columns]
-            for old, now in zip(found, kept, strict=True):
-                old[mine] = now[np.ix_(mine, place)]
+            least = np.full(fair.shape, np.inf)
+            # as published, and without accused cells as reckoned from ties: off is what is off by both
+            for told in self.predict(columns):
+                self._compare(place, told, rows, p.predicted[..., 1], self._few(rows), fair)
+                better = self.mine[:, place] * np.sign(self.theirs[:, place]) > np.abs(self.theirs[:, place])
+                less = np.sqrt(np.maximum(0.0, self.z[:, place] ** 2 - 2 * np.log(BETTER)))
+                self.z[:, place] = np.where(better, less, self.z[:, place])
+                take = mine & (self.z[:, place] < least)
+                least = np.where(take, self.z[:, place], least)
+                for old, now in zip(found, kept, strict=True):
+                    old[take] = now[:, place][take]
         for old, now in zip(found, kept, strict=True):
             now[:, place] = old
 
-    def predict(self, columns: tuple[int, ...]) -> Numbers:
-        """[site, outcome]: as published, moved by what the ties say that leaving out accused cells does; without some
-        columns, as the ties say."""
+    def predict(self, columns: tuple[int, ...]) -> list[Numbers]:
+        """[site, outcome]: as published; and moved by what the ties say that leaving out accused cells does. Without
+        some columns, as the ties say."""
         p = self.published
         told = np.nan_to_num(p.predicted[..., 0])
         if columns:
-            return np.nan_to_num(p.reckon(list(columns), self.accused))
+            return [np.nan_to_num(p.reckon(list(columns), self.accused))]
         if not self.accused.any():
-            return told
+            return [told]
         after, before = p.reckon([], self.accused), p.reckon([], np.zeros_like(self.accused))
-        return np.nan_to_num(np.tanh(np.arctanh(np.clip(told, -0.98, 0.98)) + np.arctanh(after) - np.arctanh(before)))
+        moved = np.arctanh(np.clip(told, -0.98, 0.98)) + np.arctanh(after) - np.arctanh(before)
+        return [told, np.nan_to_num(np.tanh(moved))]
 
     def _few(self, rows: Numbers) -> Numbers:
         share = self.published.shares[:, self.published.layout.outcome]
