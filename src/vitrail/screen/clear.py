@@ -77,10 +77,10 @@ def _is_far(cell: Cell, told: Told) -> bool:
 
 
 def _stands_out(cell: Cell) -> bool:
-    """A quarter of the rows hold one value, and at no other site a fifth as many hold any."""
+    """Many rows hold one value, and at no other site a fifth as many hold any."""
     held, known = cell.p.held[cell.others, cell.number, 0, 1], cell.p.known[cell.others, cell.column]
     most = np.nanmax(np.where(np.isfinite(held), held, HELD - 1) / known, initial=0.0)
-    return bool(cell.share > 0.25 and most < cell.share / 5)
+    return bool(cell.share > 0.3 and most < cell.share / 5)
 
 
 def _is_coarser(cell: Cell, told: Told) -> bool:

@@ -19,6 +19,7 @@ FURTHER = 1e-3  # a further cell at the same site must be so much less likely
 MOST = 4  # cells at one site
 ALONE, FARTHER = 1.3, 1.5  # without a clear cause, times the bar and times what any other site shows
 HARDLY = 0.05  # of the rows have a value: the column is not measured there
+COUNTED = ("constant", "unit", "unit in part", "offset", "code", "clipped", "rounded", "swapped")  # counts show it
 OFF = 2.5  # z from which a count speaks against a column
 FREE = 4.0  # of a squared deviate: what any test shows by chance
 
@@ -67,23 +68,32 @@ def tell_absent(weighed: Weighed) -> list[Finding]:
 
 
 def find_clear(weighed: Weighed) -> list[Finding]:
-    """Where sites differ: cells beyond chance where a cause is seen here and nowhere else; the loudest first. An outcome
-    waits for the columns that might explain it."""
+    """Where sites differ: cells beyond chance where a cause is seen here and nowhere else; the loudest first. What counts
+    show cannot come from a wrong outcome and goes first; an outcome that a column may explain comes last."""
+    cells = suspects_of(weighed, loud_cells(weighed))
+    columns = [c for c in cells if c[2] != weighed.outcome]
+    out = clear_of(weighed, columns, COUNTED)
+    outcomes = [c for c in cells if c[2] == weighed.outcome]
+    first = [c for c in outcomes if explains_itself(weighed, c[1])]
+    for _, site, _ in outcomes:
+        weighed.doubted[site] = site in {c[1] for c in first}
+    out += clear_of(weighed, first, ())
+    out += clear_of(weighed, columns, ())
+    found = {f.site for f in out}
+    last = [c for c in outcomes if c not in first and weighed.published.sites[c[1]] not in found]
+    return out + clear_of(weighed, [c for c in last if explains_itself(weighed, c[1])], ())
+
+
+def clear_of(weighed: Weighed, cells: list[tuple[float, int, int]], kinds: tuple[str, ...]) -> list[Finding]:
+    """Of these cells, those with a clear cause; `kinds`: only such causes."""
     out: list[Finding] = []
-    cells, last = suspects_of(weighed, loud_cells(weighed)), list[tuple[float, int, int]]()
-    for strength, site, column in [c for c in cells if c[2] == weighed.outcome]:
-        if not explains_itself(weighed, site):
-            weighed.doubted[site] = False
-            cells.remove((strength, site, column))
-            last.append((strength, site, column))
-    for strength, site, column in [*cells, *last]:
+    for strength, site, column in cells:
         over = np.where(weighed.tests_of(site, column), weighed.z[site] / weighed.bar, 0.0)
-        if over.max() <= 1:  # it was for a cell that has been accused since
+        if weighed.accused[site, column] or over.max() <= 1:  # it was for a cell that has been accused since
             continue
         cell = Cell(weighed, site, column)
         told = explain(cell)
-        waited = (strength, site, column) in last
-        if told.wrong and is_clear(cell, told) and (not waited or explains_itself(weighed, site)):
+        if told.wrong and (not kinds or told.kind in kinds) and is_clear(cell, told):
             out.append(_finding(weighed, site, column, told, strength))
             weighed.accuse(site, column)
             if column != weighed.outcome:
