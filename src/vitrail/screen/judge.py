@@ -68,8 +68,8 @@ def tell_absent(weighed: Weighed) -> list[Finding]:
 
 
 def find_clear(weighed: Weighed) -> list[Finding]:
-    """Where sites differ: cells beyond chance where a cause is seen here and nowhere else; the loudest first. What counts
-    show cannot come from a wrong outcome and goes first; an outcome that a column may explain comes last."""
+    """Where sites differ: cells beyond chance where a cause is seen here and nowhere else; the loudest first. What
+    counts show cannot come from a wrong outcome and goes first; an outcome that a column may explain comes last."""
     cells = suspects_of(weighed, loud_cells(weighed))
     columns = [c for c in cells if c[2] != weighed.outcome]
     out = clear_of(weighed, columns, COUNTED)

@@ -32,9 +32,10 @@ def explain_number(cell: Cell) -> Told:
     if cell.constant is not None:
         known = cell.usual[np.isfinite(cell.usual)]
         apart = len(known) and not known.min() - cell.wide <= cell.constant <= known.max() + cell.wide
-        ask = "stands for values not measured" if apart and cell.constant in CODES else "was measured at all"
+        code = {"code": cell.constant} if apart and cell.constant in CODES else {}
+        ask = "stands for values not measured" if code else "was measured at all"
         text = f"Every row has {short(cell.constant)}; at the other sites they vary: ask whether it {ask}."
-        return tell("constant", text, value=cell.constant)
+        return tell("constant", text, value=cell.constant, **code)
     lam, error = cell.follows()
     related = max(cell.loud[OUTCOME], cell.loud[RELATED_TO], cell.loud[KEPT])
     counted = max(cell.loud[f] for f in (BELOW, BEYOND, VALUE, LOCATION, SIZE)) > 3
@@ -170,9 +171,9 @@ def _coarse_step(cell: Cell) -> float:
     apart = np.diff(q)
     steps = [cell.grain[1], apart[apart > 0].min(initial=np.inf)]  # 30, 60, 90 also go by 10
     for step in steps if np.isfinite(steps[0]) and np.isfinite(usual) else []:
-        if step >= max(4.9 * usual, 1e-9) and np.allclose(q / step, np.round(q / step), atol=1e-6):
-            if cell.off(np.round(cell.usual / step) * step, cell.q) < CLOSE:
-                return float(step)
+        even = step >= max(4.9 * usual, 1e-9) and np.allclose(q / step, np.round(q / step), atol=1e-6)
+        if even and cell.off(np.round(cell.usual / step) * step, cell.q) < CLOSE:
+            return float(step)
     return 0.0
 
 
