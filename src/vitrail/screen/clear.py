@@ -158,11 +158,11 @@ def _relations(cell: Cell) -> list[tuple[float, float, Numbers]]:
 def _share_is_far(cell: Cell) -> bool:
     """Of yes or no: the share of yes is far from all others'."""
     share = cell.p.shares[:, np.flatnonzero(cell.p.layout.column == cell.column)[0]]
-    x, others = share[cell.site], share[cell.others]
+    mine, others = arcsine(share[[cell.site]]), arcsine(share[cell.others])
     others = others[np.isfinite(others)]
-    if len(others) < 2 or not np.isfinite(x):
+    if len(others) < 2 or not np.isfinite(mine).all():
         return False
-    gap, widest = (np.abs(arcsine(v) - arcsine(np.median(others))).max() for v in (x, others))
+    gap, widest = (np.abs(v - np.median(others)).max() for v in (mine, others))
     return bool(gap > max(WIDER * widest, 0.3))
 
 

@@ -164,7 +164,7 @@ class Published:
         with np.errstate(all="ignore"):
             held = self.held[:, :, 0, 1] / self.known[:, self.layout.column[self.layout.numbers]]
         rare[:, self.layout.numbers] = 1 - held
-        return np.minimum(np.nan_to_num(rare, nan=0.5), 0.5)
+        return np.asarray(np.minimum(np.nan_to_num(rare, nan=0.5), 0.5))
 
     def reckon(self, left_out: list[int], accused: Flags) -> Numbers:
         """[site, outcome]: how well the outcome would be predicted without some columns, and without accused cells in
