@@ -67,10 +67,14 @@ class Spend(Strict):
 class Protect(Strict):
     """What stands between a report and its use, for every method alike."""
 
+    sum: Literal["plain", "masked", "groups", "two servers"] = "plain"  # what the coordinator can read of reports
+    least: int = Field(default=3, ge=3)  # sites in whatever total is opened: of two, each knows the other's part
     robust: Literal["no", "median", "trimmed", "multikrum", "clipping"] = "no"  # a total that a few liars hardly move
     clip: float | None = Field(default=None, gt=0)  # the length that no change of a site exceeds
     rows: Spend | None = None  # noise in every step at the site, so that no row decides; clip is then a row's
     rows_least: int = Field(default=0, ge=0)  # no site with fewer training rows takes part
+    sites: Spend | None = None  # noise on the total of every round, so that no site decides
+    compress: Literal["no", "int8", "rank"] = "no"  # fewer bytes; what is lost is said in the next report
 
 
 class Screen(Strict):

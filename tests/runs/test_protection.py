@@ -125,3 +125,13 @@ def test_a_restart_finds_the_site_set_aside(tmp_path: Path, monkeypatch: pytest.
 def test_comparisons_do_not_claim_guards_that_they_have_not() -> None:
     with pytest.raises(VitrailError, match="guards are for single runs"):
         vt.compare(study(robust="median"), SITES, ["local", "fedavg"], seeds=[1, 2], rounds=1)
+
+
+@pytest.mark.parametrize(
+    "said",
+    [{"sum": "masked"}, {"sum": "groups"}, {"sum": "two servers"}, {"sites": {"epsilon": 1.0}}, {"compress": "int8"}],
+)
+def test_what_is_not_built_yet_is_refused(said: dict[str, Any]) -> None:
+    found = study(**said)
+    assert Study.parse(tomllib.loads(found.to_toml())) == found
+    assert f"protect.{next(iter(said))} this is not built yet." in refused(found, "fedavg")
