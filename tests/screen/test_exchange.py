@@ -224,6 +224,7 @@ def test_our_own_demo_is_told_right() -> None:
     cells = {(f.site, f.feature): f for f in found}
     assert cells["cleveland", "ca"].kind == "only here"
     assert not cells["cleveland", "ca"].wrong
-    assert cells["switzerland", "chol"].kind == "code"
+    assert cells["switzerland", "chol"].kind == "constant"
+    assert "not measured" in cells["switzerland", "chol"].text
     assert cells["switzerland", "chol"].numbers["code"] == 0
     assert sum(f.wrong for f in found) <= 2

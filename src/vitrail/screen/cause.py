@@ -6,13 +6,15 @@ import numpy as np
 
 from vitrail.screen.cell import Cell, Told, short, tell, tell_shuffled
 from vitrail.screen.layout import Numbers
-from vitrail.screen.levels import recode
+from vitrail.screen.levels import read_outcome, recode, swapped_with
 from vitrail.screen.numbers import explain_number
 from vitrail.screen.published import PREDICTED
 from vitrail.screen.shape import agreement
 from vitrail.screen.weigh import Weighed
 
-FLIPPED, FADED = -0.25, 0.75  # of how the outcome follows the others': 1 as theirs, 0 not at all
+FLIPPED, FADED = -0.35, 0.85  # of how the outcome follows the others': 1 as theirs, 0 not at all
+REVERSED = -0.6  # of how columns go with the outcome, against each other site's
+SURE = 1.6  # errors from 1
 
 
 def explain(cell: Cell) -> Told:
@@ -48,10 +50,11 @@ def differs(weighed: Weighed, site: int, column: int, usual: Numbers) -> Told:
 
 def _explain_outcome(cell: Cell) -> Told:
     lam, error = cell.follows()
-    p, alike = cell.p, agreement(cell.p)
+    p, alike = cell.p, agreement(cell.p, cell.weighed.accused)
     voices = alike[cell.site, cell.others]
-    if not (lam < FLIPPED and error < 0.5) and len(voices) and np.nanmax(voices, initial=-1.0) < FLIPPED:
-        lam, error = float(np.nanmean(voices)), 0.0  # whatever the largest site says
+    voices = voices[np.isfinite(voices)]
+    if not (lam < FLIPPED and error < 0.5) and len(voices) and voices.max() < (FLIPPED if error > 0.35 else REVERSED):
+        lam, error = float(voices.mean()), 0.0  # whatever the largest site says
     if lam < FLIPPED and error < 0.5:
         text = (
             f"What predicts the outcome at the other sites predicts its opposite here ({lam:.2f}"
@@ -59,15 +62,21 @@ def _explain_outcome(cell: Cell) -> Told:
             " whether it is coded the other way round."
         )
         return tell("label flip", text, strength=lam)
-    if cell.loud[PREDICTED] >= cell.counted or cell.loud[PREDICTED] > 2.5:
+    meant = read_outcome(p, cell.site, cell.others)
+    if meant:
+        levels = p.layout.levels[-1]
+        words = ", ".join(f"{levels[a]} for {levels[b]}" for a, b in meant.items())
+        text = f"Columns go with its classes as elsewhere if they are read as others ({words}): ask for the code list."
+        return tell("label flip", text, strength=lam, levels={levels[a]: levels[b] for a, b in meant.items()})
+    loud = cell.loud[PREDICTED] >= cell.counted or cell.loud[PREDICTED] > 2.5
+    if lam < FADED and (loud or lam + SURE * error < 1):
         share = float(np.clip((1 - lam) / 2, 0.0, 0.5))
-        if lam < FADED:
-            text = (
-                f"The other sites' rows predict the outcomes here with {max(lam, 0):.2f} of"
-                f" their usual strength, as if about"
-                f" {share:.0%} of them were wrong: ask how the outcome was established."
-            )
-            return tell("label noise", text, share=share)
+        text = (
+            f"The other sites' rows predict the outcomes here with {max(lam, 0):.2f} of"
+            f" their usual strength, as if about"
+            f" {share:.0%} of them were wrong: ask how the outcome was established."
+        )
+        return tell("label noise", text, share=share)
     text = "The outcomes here are spread otherwise than at the other sites."
     if p.layout.table.target.kind == "classes":
         which = p.layout.outcome
@@ -96,6 +105,10 @@ def _explain_levels(cell: Cell) -> Told:
         text = f"Every row has {level}; at the other sites they vary: ask whether it was filled in at all."
         return tell("constant", text, value=level)
     if cell.kind == "binary":
+        other = swapped_with(p, cell.site, cell.column, cell.others)
+        if other:
+            text = f"Its shares and relations are those of {other} at the other sites, and the other way round"
+            return tell("swapped", f"{text}: ask for the order of columns.", other=other)
         a, b = float(here[0]), float(there[0])
         reverse = abs(a - (1 - b)) < 0.5 * abs(a - b)
         if (lam < FLIPPED and error < 0.5) or (reverse and (lam < 0.3 or error > 0.5)):

@@ -35,7 +35,7 @@ class Cell:
         self.loud = {f: float(beyond[family == f].max(initial=0.0)) for f in FAMILIES}
         self.counted = float(beyond[weighed.marginal[self.own]].max(initial=0.0))
         # whether ties with the outcome tell of this column: not where the outcome itself is in doubt
-        self.predictable = bool((weighed.reach[site][weighed.predicted] < 2.5).all())
+        self.predictable = not weighed.doubted[site] or bool((weighed.reach[site][weighed.predicted] < 2.5).all())
         self.feature = p.layout.table.features.get(self.name)
         if self.kind == "numeric":
             self._read_number()

@@ -12,11 +12,13 @@ import numpy as np
 from vitrail.data.units import CONVERSIONS, SLIPS
 from vitrail.screen.cell import Cell, Told
 from vitrail.screen.chance import arcsine, compare_counts, median_known
-from vitrail.screen.layout import Flags, Numbers, Places
+from vitrail.screen.layout import HELD, Flags, Numbers, Places
+from vitrail.screen.levels import read_outcome
 from vitrail.screen.shape import agreement, locations, sizes
 
 WIDER = 2.5  # times the widest gap among the others
 NEAREST = 3.0  # z against the most similar of the other sites
+STEPS = 4.9  # times as coarse, and as few values
 OTHERS_KEEP = 0.2  # of their relations, every other site
 
 
@@ -29,6 +31,7 @@ def is_clear(cell: Cell, told: Told) -> bool:
         "offset": _is_far,
         "code": _is_foreign,
         "clipped": _is_cut,
+        "rounded": _is_coarser,
         "sign": _is_reversed,
         "shuffled": _is_unrelated,
         "swapped": _is_swapped,
@@ -73,11 +76,27 @@ def _is_far(cell: Cell, told: Told) -> bool:
     return bool(any(far))
 
 
+def _stands_out(cell: Cell) -> bool:
+    """Many rows hold one value, and at no other site a fifth as many hold any."""
+    held, known = cell.p.held[cell.others, cell.number, 0, 1], cell.p.known[cell.others, cell.column]
+    most = np.nanmax(np.where(np.isfinite(held), held, HELD - 1) / known, initial=0.0)
+    return bool(cell.share > 0.3 and most < cell.share / 5)
+
+
+def _is_coarser(cell: Cell, told: Told) -> bool:
+    """Every other site's values go by far smaller steps, and are far more."""
+    number, step = cell.p.grain[cell.others, cell.number].T
+    known = np.isfinite(number) & np.isfinite(step)
+    if known.sum() < 2:
+        return False
+    return bool(STEPS * step[known].max() <= told.numbers["step"] and STEPS * cell.grain[0] <= number[known].min())
+
+
 def _is_foreign(cell: Cell, told: Told) -> bool:
     """A value that many rows hold here, that lies outside of all other sites' usual range or stands apart."""
     p, i = cell.p, cell.number
-    if cell.share < 0.05:
-        return False
+    if cell.share < 0.05 or _stands_out(cell):
+        return cell.share >= 0.05
     j = np.flatnonzero(p.values[i] == told.numbers["code"])
     same = p.same[cell.others, i][:, j[0]] / p.known[cell.others, cell.column] if len(j) else np.zeros(len(cell.others))
     free = cell.others[np.nan_to_num(same) < 0.02]  # a site that has it as well is no yardstick, and no excuse
@@ -98,7 +117,8 @@ def _is_cut(cell: Cell, told: Told) -> bool:
     upper = cell.greatest[0] == cell.value
     q = p.quantiles[cell.others, i]
     beyond = (q > cell.value).sum(1) if upper else (q < cell.value).sum(1)
-    return bool((beyond / np.maximum(np.isfinite(q).sum(1), 1)).min() > 0.1)
+    beyond = beyond / np.maximum(np.isfinite(q).sum(1), 1)
+    return bool((np.median(beyond) if _stands_out(cell) else beyond.min()) > 0.1)
 
 
 def _relations(cell: Cell) -> list[tuple[float, float, Numbers]]:
@@ -129,21 +149,28 @@ def _relations(cell: Cell) -> list[tuple[float, float, Numbers]]:
         if left_out >= 0 and not error < 0.35:
             continue  # too little is left to tell
         each = [follow(int(s), cell.others[cell.others != s], used) for s in cell.others]
-        out.append((mine, error, np.array([x for x, e in each if np.isfinite(x) and e < 0.5])))
+        theirs = np.array([x for x, e in each if np.isfinite(x) and e < 0.5])
+        if left_out < 0 or len(theirs) > 1:
+            out.append((mine, error, theirs))
     return out
+
+
+def _share_is_far(cell: Cell) -> bool:
+    """Of yes or no: the share of yes is far from all others'."""
+    share = cell.p.shares[:, np.flatnonzero(cell.p.layout.column == cell.column)[0]]
+    x, others = share[cell.site], share[cell.others]
+    others = others[np.isfinite(others)]
+    if len(others) < 2 or not np.isfinite(x):
+        return False
+    gap, widest = (np.abs(arcsine(v) - arcsine(np.median(others))).max() for v in (x, others))
+    return bool(gap > max(WIDER * widest, 0.3))
 
 
 def _is_mirrored(cell: Cell) -> bool:
     """Of yes or no: the share of no is as usual, and that of yes far from all others'."""
     share = cell.p.shares[:, np.flatnonzero(cell.p.layout.column == cell.column)[0]]
-    x, others = float(share[cell.site]), share[cell.others]
-    others = others[np.isfinite(others)]
-    if len(others) < 2 or not np.isfinite(x):
-        return False
-    low, high = float(others.min()), float(others.max())
-    middle = float(np.median(others))
-    gap, widest = (np.abs(arcsine(np.array(v)) - arcsine(np.array(middle))).max() for v in (x, others))
-    return bool(low - 0.05 <= 1 - x <= high + 0.05 and gap > max(WIDER * widest, 0.3))
+    low, high = np.nanmin(share[cell.others], initial=1.0), np.nanmax(share[cell.others], initial=0.0)
+    return bool(low - 0.05 <= 1 - share[cell.site] <= high + 0.05) and _share_is_far(cell)
 
 
 def _is_reversed(cell: Cell, told: Told) -> bool:
@@ -165,11 +192,14 @@ def _is_swapped(cell: Cell, told: Told) -> bool:
     """Both lie much farther from their own than any other site does."""
     at = cell.p.layout
     other = Cell(cell.weighed, cell.site, at.columns.index(told.numbers["other"]))
-    return all(_is_far(c, told) for c in (cell, other))
+    return all(_is_far(c, told) if c.kind == "numeric" else _share_is_far(c) for c in (cell, other))
 
 
 def _is_other_code(cell: Cell, told: Told) -> bool:
-    """Read as named, the shares are as near to the others' as those of the others are to each other."""
+    """Read as named, the shares are as near to the others' as those of the others are to each other; or, as written,
+    it keeps to no relation that all others keep."""
+    if _is_unrelated(cell, told):
+        return True
     p, at = cell.p, cell.p.layout
     which = np.flatnonzero(at.column == cell.column)
     levels = list(at.levels[cell.column])
@@ -180,7 +210,7 @@ def _is_other_code(cell: Cell, told: Told) -> bool:
     mine[meant] = shares[cell.site]
     after, before = np.abs(mine - usual).sum(), np.abs(shares[cell.site] - usual).sum()
     widest = np.abs(shares[cell.others] - usual).sum(1).max()
-    return bool(before > 1.5 * widest and after < max(0.5 * before, 0.0) and after <= 1.2 * widest)
+    return bool(before > WIDER * widest and after < max(0.5 * before, 0.0) and after <= 1.2 * widest)
 
 
 def _is_two(cell: Cell, told: Told) -> bool:
@@ -206,7 +236,8 @@ def _is_two(cell: Cell, told: Told) -> bool:
 
 def _outcome(cell: Cell) -> tuple[float, float, Numbers]:
     """How well the outcome is predicted, as a multiple of how well elsewhere, its error, and the other sites'."""
-    r, rows = cell.p.predicted[..., 0], cell.p.rows
+    told = cell.weighed.predict(tuple(cell.weighed.without.get(cell.site, ())))[-1]
+    r, rows = np.where(np.isfinite(cell.p.predicted[..., 0]), told, np.nan), cell.p.rows
     sites = [s for s in cell.others if np.isfinite(r[s]).all() and rows[s] >= 30]
     if len(sites) < 2 or not np.isfinite(r[cell.site]).all():
         return float("nan"), float("nan"), np.zeros(0)
@@ -217,7 +248,9 @@ def _outcome(cell: Cell) -> tuple[float, float, Numbers]:
 
 
 def _is_flipped(cell: Cell, told: Told) -> bool:
-    alike = agreement(cell.p)
+    if "levels" in told.numbers:  # several classes: all others are read best as they are
+        return not any(read_outcome(cell.p, int(s), cell.others[cell.others != s]) for s in cell.others)
+    alike = agreement(cell.p, cell.weighed.accused)
     with_me, among = alike[cell.site, cell.others], alike[np.ix_(cell.others, cell.others)]
     among = among[~np.eye(len(among), dtype=bool)]
     if np.nanmax(with_me, initial=-1.0) < -0.2 and np.nanmin(among, initial=1.0) > 0.2:
@@ -228,4 +261,5 @@ def _is_flipped(cell: Cell, told: Told) -> bool:
 
 def _is_faded(cell: Cell, told: Told) -> bool:
     mine, error, theirs = _outcome(cell)
-    return len(theirs) >= 3 and mine < 0.75 and mine + 2 * error < 0.85 * float(theirs.min())
+    most = 0.6 if cell.weighed.without.get(cell.site) else 0.85  # what is reckoned from ties is less exact
+    return len(theirs) >= 3 and mine < 0.75 and mine + 2 * error < most * float(theirs.min())

@@ -6,7 +6,7 @@ import numpy as np
 import pandas as pd
 from scipy.special import ndtri
 
-from vitrail.screen.cause import FADED, differs, explain, say_absent
+from vitrail.screen.cause import differs, explain, say_absent
 from vitrail.screen.cell import Cell, Told
 from vitrail.screen.clear import is_clear
 from vitrail.screen.found import Finding
@@ -19,13 +19,16 @@ FURTHER = 1e-3  # a further cell at the same site must be so much less likely
 MOST = 4  # cells at one site
 ALONE, FARTHER = 1.3, 1.5  # without a clear cause, times the bar and times what any other site shows
 HARDLY = 0.05  # of the rows have a value: the column is not measured there
+COUNTED = ("constant", "unit", "unit in part", "offset", "code", "clipped", "rounded", "swapped")  # counts show it
+OFF = 2.5  # z from which a count speaks against a column
 FREE = 4.0  # of a squared deviate: what any test shows by chance
 
 
 def judge(published: Published, alpha: float) -> tuple[list[Finding], pd.DataFrame]:
     weighed = Weighed(published, alpha)
     absent = tell_absent(weighed)
-    wrong = [] if weighed.alike else find_clear(weighed)
+    clear = [] if weighed.alike else find_clear(weighed)
+    wrong = list(clear)
     done: set[int] = set()
     while len(done) < len(published.sites):
         over = weighed.beyond / weighed.bar
@@ -35,7 +38,7 @@ def judge(published: Published, alpha: float) -> tuple[list[Finding], pd.DataFra
             break
         done.add(site)
         # where sites differ and no cause is clear, one cell at most may be held to be wrong: far beyond all other sites
-        rest = float(np.delete(over.max(1), site).max(initial=0.0)) if len(done) == 1 else float("inf")
+        rest = float(np.delete(over.max(1), site).max(initial=0.0)) if len(done) == 1 and not clear else float("inf")
         wrong += accuse(weighed, site, rest)
     wrong.sort(key=lambda f: -f.strength)
     wrong += absent
@@ -65,20 +68,44 @@ def tell_absent(weighed: Weighed) -> list[Finding]:
 
 
 def find_clear(weighed: Weighed) -> list[Finding]:
-    """Where sites differ: cells beyond chance where a cause is seen here and nowhere else; the loudest first."""
+    """Where sites differ: cells beyond chance where a cause is seen here and nowhere else; the loudest first. What
+    counts show cannot come from a wrong outcome and goes first; an outcome that a column may explain comes last."""
+    cells = suspects_of(weighed, loud_cells(weighed))
+    columns = [c for c in cells if c[2] != weighed.outcome]
+    out = clear_of(weighed, columns, COUNTED)
+    outcomes = [c for c in cells if c[2] == weighed.outcome]
+    first = [c for c in outcomes if explains_itself(weighed, c[1])]
+    for _, site, _ in outcomes:
+        weighed.doubted[site] = site in {c[1] for c in first}
+    out += clear_of(weighed, first, ())
+    out += clear_of(weighed, columns, ())
+    found = {f.site for f in out}
+    last = [c for c in outcomes if c not in first and weighed.published.sites[c[1]] not in found]
+    return out + clear_of(weighed, [c for c in last if explains_itself(weighed, c[1])], ())
+
+
+def clear_of(weighed: Weighed, cells: list[tuple[float, int, int]], kinds: tuple[str, ...]) -> list[Finding]:
+    """Of these cells, those with a clear cause; `kinds`: only such causes."""
     out: list[Finding] = []
-    for strength, site, column in suspects_of(weighed, loud_cells(weighed)):
+    for strength, site, column in cells:
         over = np.where(weighed.tests_of(site, column), weighed.z[site] / weighed.bar, 0.0)
-        if over.max() <= 1:  # it was for a cell that has been accused since
+        if weighed.accused[site, column] or over.max() <= 1:  # it was for a cell that has been accused since
             continue
         cell = Cell(weighed, site, column)
         told = explain(cell)
-        if told.wrong and is_clear(cell, told):
+        if told.wrong and (not kinds or told.kind in kinds) and is_clear(cell, told):
             out.append(_finding(weighed, site, column, told, strength))
             weighed.accuse(site, column)
             if column != weighed.outcome:
                 weighed.predict_without(site, [*weighed.without.get(site, []), column])
     return out
+
+
+def explains_itself(weighed: Weighed, site: int) -> bool:
+    """Whether the outcome is likelier off than the column whose tie with it is off the most."""
+    live = ~np.isin(weighed.first, np.flatnonzero(weighed.accused[site]))
+    first = strongest_tie(weighed, site, live)
+    return first >= 0 and outcome_or(weighed, site, first, live) > 0
 
 
 def suspects_of(weighed: Weighed, cells: list[tuple[float, int, int]]) -> list[tuple[float, int, int]]:
@@ -132,8 +159,7 @@ def accuse(weighed: Weighed, site: int, rest: float) -> list[Finding]:
         if not gains:
             break
         column = max(gains, key=lambda c: gains[c])
-        if is_the_outcome(weighed, site, column, columns):
-            column = weighed.outcome
+        column = settle(weighed, site, column, columns, live)
         cell = Cell(weighed, site, column)
         told = explain(cell)
         strength = float(over[best])
@@ -152,19 +178,57 @@ def accuse(weighed: Weighed, site: int, rest: float) -> list[Finding]:
     return out
 
 
-def is_the_outcome(weighed: Weighed, site: int, column: int, columns: list[int]) -> bool:
-    """Whether a column is blamed for its tie with the outcome alone, and the outcome is off without it just as well."""
-    if column == weighed.outcome or weighed.outcome in columns:
-        return False
-    own = (weighed.first == column) | (weighed.second == column)
-    if (weighed.beyond[site][own & (weighed.family != OUTCOME)] > 2.5).any():
-        return False
-    place, before = np.flatnonzero(weighed.predicted), weighed.without.get(site, [])
+def settle(weighed: Weighed, site: int, column: int, columns: list[int], live: Flags) -> int:
+    """A column and the outcome go otherwise together: which of the two is it? Counts that are off speak against their
+    column, among sites that are alike."""
+    outcome, off = weighed.outcome, weighed.marginal & (weighed.beyond[site] > OFF) & weighed.alike
+    if outcome in columns:
+        return column
+    first = column if column != outcome else strongest_tie(weighed, site, live)
+    if first < 0 or (column == outcome and off[weighed.first == outcome].any()):
+        return column
+    if off[weighed.first == first].any():
+        return first
+    speaks = outcome_or(weighed, site, first, live)
+    if column == outcome:
+        return first if speaks < -FREE else outcome
+    return outcome if speaks > 0 else column
+
+
+def strongest_tie(weighed: Weighed, site: int, live: Flags) -> int:
+    """The column whose tie with the outcome is off the most; -1 if none is."""
+    off = np.where(live & (weighed.family == OUTCOME), weighed.beyond[site], 0.0)
+    return int(weighed.first[off.argmax()]) if off.max(initial=0.0) > OFF else -1
+
+
+def outcome_or(weighed: Weighed, site: int, column: int, live: Flags) -> float:
+    """Above 0 where the outcome is likelier wrong than a column, as twice a log likelihood ratio: a wrong column loses
+    its other ties as well, and with a wrong outcome the other columns do not predict it either."""
+    own = np.flatnonzero(live & (weighed.family == OUTCOME) & (weighed.first == column))
+    if not len(own):
+        return 0.0
+    tie = own[weighed.beyond[site, own].argmax()]
+    lost = float(np.clip(weighed.mine[site, tie] / (weighed.theirs[site, tie] or 1e-9), -1.0, 1.0))
+    level = int(tie - np.flatnonzero(weighed.family == OUTCOME)[0]) % int(weighed.predicted.sum())
+    (kept, e), (told, f) = kept_by(weighed, site, column), predicted_by(weighed, site, column, level)
+    return ((kept - lost) ** 2 - (kept - 1) ** 2) / e**2 + ((told - 1) ** 2 - (told - lost) ** 2) / f**2
+
+
+def kept_by(weighed: Weighed, site: int, column: int) -> tuple[float, float]:
+    """How a column keeps to its ties with other columns, and how surely."""
+    kept, v = keeping(weighed.published, weighed.accused)
+    x = float(kept[site, column])
+    return (x, float(np.sqrt(v[site, column]))) if np.isfinite(x) else (1.0, 9.0)
+
+
+def predicted_by(weighed: Weighed, site: int, column: int, level: int) -> tuple[float, float]:
+    """How well the other columns predict an outcome, as a multiple of how well they do elsewhere, and how surely."""
+    place, before = np.flatnonzero(weighed.predicted)[level], weighed.without.get(site, [])
     weighed.predict_without(site, [*before, column])
-    off, mine, usual = (a[site, place] for a in (weighed.reach, weighed.mine, weighed.theirs))
-    found = bool(((off > 2) & (mine * np.sign(usual) < FADED * np.abs(usual))).any())
+    mine, usual, rows = (float(a[site, place]) for a in (weighed.mine, weighed.theirs, weighed.rows))
     weighed.predict_without(site, before)
-    return found
+    size = rows * usual**2
+    return (mine / usual, size**-0.5) if size > 1 else (1.0, 9.0)
 
 
 def blame(weighed: Weighed, site: int, live: Flags) -> dict[int, float]:

@@ -109,7 +109,7 @@ def share_of(kind: str, levels: int, outcomes: int, is_outcome: bool, rows: floa
     if kind == "numeric":
         steps = [
             (3, {"quantiles": 3}),
-            *([] if is_outcome else [(outcomes, {"ties": 1})]),
+            (2 * outcomes, {"ties": 2}) if is_outcome else (outcomes, {"ties": 1}),
             (2, {"counts": 2}),
             (1, {"counts": 3}),
             (2, {"counts": 5}),
@@ -122,11 +122,8 @@ def share_of(kind: str, levels: int, outcomes: int, is_outcome: bool, rows: floa
             (12, {"quantiles": 19}),
         ]
     else:
-        steps = [(variables, {"counts": 7})]
-        steps += [] if is_outcome else [(2 * variables * outcomes, {"ties": 2})]
-    steps += (
-        [(2 * outcomes, {"ties": 2})] if is_outcome else [(4 * variables, {"related": k + 1}) for k in range(RELATED)]
-    )
+        steps = [(variables, {"counts": 7}), (2 * outcomes * (1 if is_outcome else variables), {"ties": 2})]
+    steps += [] if is_outcome else [(4 * variables, {"related": k + 1}) for k in range(RELATED)]
     for price, what in steps:
         if said.numbers + price > room:
             break

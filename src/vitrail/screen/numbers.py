@@ -9,7 +9,7 @@ from vitrail.data.schema import Feature
 from vitrail.data.units import SLIPS, Conversion, choose_conversions
 from vitrail.screen.cell import Cell, Told, short, tell, tell_shuffled
 from vitrail.screen.chance import median_known
-from vitrail.screen.layout import Numbers
+from vitrail.screen.layout import QUANTILES, Numbers
 from vitrail.screen.published import BELOW, BEYOND, KEPT, LOCATION, OUTCOME, RELATED_TO, SIZE, VALUE
 
 FLIPPED = -0.25  # of how a column follows the others: 1 as theirs, 0 not at all
@@ -31,20 +31,11 @@ class Alone:
 def explain_number(cell: Cell) -> Told:
     if cell.constant is not None:
         known = cell.usual[np.isfinite(cell.usual)]
-        if (
-            cell.constant in CODES
-            and len(known)
-            and not known.min() - cell.wide <= cell.constant <= known.max() + cell.wide
-        ):
-            text = (
-                f"Every row has {short(cell.constant)}, which no other site has: ask whether it"
-                f" stands for values not measured."
-            )
-            return tell("code", text, code=cell.constant, share=1.0)
-        text = (
-            f"Every row has {short(cell.constant)}; at the other sites they vary: ask whether it was measured at all."
-        )
-        return tell("constant", text, value=cell.constant)
+        apart = len(known) and not known.min() - cell.wide <= cell.constant <= known.max() + cell.wide
+        code = {"code": cell.constant} if apart and cell.constant in CODES else {}
+        ask = "stands for values not measured" if code else "was measured at all"
+        text = f"Every row has {short(cell.constant)}; at the other sites they vary: ask whether it {ask}."
+        return tell("constant", text, value=cell.constant, **code)
     lam, error = cell.follows()
     related = max(cell.loud[OUTCOME], cell.loud[RELATED_TO], cell.loud[KEPT])
     counted = max(cell.loud[f] for f in (BELOW, BEYOND, VALUE, LOCATION, SIZE)) > 3
@@ -62,16 +53,15 @@ def explain_number(cell: Cell) -> Told:
             " are swapped, or the sign is lost."
         )
         return tell("sign", text, strength=lam)
-    for cause in (moved, _spiked) if counted else (_spiked,):
+    first = (_spiked, moved) if _is_rest_as_usual(cell) else (moved, _spiked)
+    for cause in first if counted else (_spiked,):
         told = cause(cell, lam, error)
         if told:
             return told
-    told = _rounded(cell)
-    if told:
-        return told
-    part = _moved_in_part(cell)
-    if part:
-        return part
+    for look in (_rounded, _moved_in_part):
+        seen = look(cell)
+        if seen:
+            return seen
     if lam < 0.5 and error < 0.3 and related > 2.5:
         return tell_shuffled(lam)
     if np.isfinite(cell.q[9]) and np.isfinite(cell.usual[9]):
@@ -89,6 +79,8 @@ def moved(cell: Cell | Alone, lam: float, error: float) -> Told | None:
     if not cell.both.any() or not np.isfinite(cell.wide) or cell.share > 0.5:
         return None
     q, usual = cell.q, cell.usual
+    if len(np.unique(usual[cell.both])) < min(4, cell.both.sum()):  # most rows hold one value: it tells of no scale
+        return None
     before = cell.off(q)
     if before < 0.5:
         return None
@@ -136,7 +128,7 @@ def _spiked(cell: Cell, lam: float, error: float) -> Told | None:
     """One value where many rows hold it here and few elsewhere."""
     known = cell.usual[np.isfinite(cell.usual)]
     apart = len(known) and not known.min() - 0.25 * cell.wide <= cell.value <= known.max() + 0.25 * cell.wide
-    if cell.gap < (SPIKE / 2 if apart else SPIKE) or (cell.loud[VALUE] <= 2.5 and not apart) or _is_coarse(cell):
+    if cell.gap < (SPIKE / 2 if apart else SPIKE) or (cell.loud[VALUE] <= 2.5 and not apart) or _coarse_step(cell):
         return None
     value, usual = cell.value, cell.usual
     shares = f"{cell.share:.0%} of the rows have {short(value)}, {cell.share_elsewhere:.0%} at the other sites"
@@ -157,21 +149,44 @@ def _spiked(cell: Cell, lam: float, error: float) -> Told | None:
     return tell("code", text, code=value, share=cell.share)
 
 
-def _is_coarse(cell: Cell) -> bool:
-    step, usual = cell.grain[1], cell.usual_grain[1]
-    return bool(np.isfinite(step) and np.isfinite(usual) and step >= 4.9 * max(usual, 1e-9) and cell.off(cell.q) < 0.6)
+def _is_rest_as_usual(cell: Cell) -> bool:
+    """Whether the rows that do not hold the value that stands out, far from all others', are as the others' rows."""
+    known = np.isfinite(cell.usual)
+    if not known.any() or not SPIKE < cell.gap < 0.9 or not cell.wide > 0:
+        return False
+    low, high = cell.usual[known].min(), cell.usual[known].max()
+    above = cell.value > high + 0.25 * cell.wide
+    if not above and not cell.value < low - 0.25 * cell.wide:
+        return False
+    at = QUANTILES / (1 - cell.share) if above else (QUANTILES - cell.share) / (1 - cell.share)
+    rest = np.isfinite(cell.q) & (cell.q != cell.value) & (at > 0) & (at < 1)
+    usual = np.interp(at, QUANTILES[known], cell.usual[known])
+    return bool(rest.any() and np.abs(cell.q - usual)[rest].mean() < CLOSE * cell.wide)
+
+
+def _coarse_step(cell: Cell) -> float:
+    """By which values go, if the others' rounded to it are as these; 0 where they go as finely as the others'."""
+    usual = cell.usual_grain[1]
+    q = cell.q[cell.both]
+    apart = np.diff(q)
+    steps = [cell.grain[1], apart[apart > 0].min(initial=np.inf)]  # 30, 60, 90 also go by 10
+    for step in steps if np.isfinite(steps[0]) and np.isfinite(usual) else []:
+        even = step >= max(4.9 * usual, 1e-9) and np.allclose(q / step, np.round(q / step), atol=1e-6)
+        if even and cell.off(np.round(cell.usual / step) * step, cell.q) < CLOSE:
+            return float(step)
+    return 0.0
 
 
 def _rounded(cell: Cell) -> Told | None:
-    if not _is_coarse(cell):
+    step, usual = _coarse_step(cell), cell.usual_grain[1]
+    if not step:
         return None
-    step, usual = cell.grain[1], cell.usual_grain[1]
     finer = f"{short(usual)}" if usual else "a finer one"
     text = (
         f"Its values come in steps of {short(step)}, at the other sites of {finer}: ask whether they"
         f" were rounded or grouped."
     )
-    return tell("rounded", text, step=float(step))
+    return tell("rounded", text, step=step)
 
 
 def _moved_in_part(cell: Cell) -> Told | None:

@@ -6,8 +6,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from vitrail.screen.layout import CUTS, VALUES, Layout, Numbers, Places, Said
-from vitrail.screen.seat import solve
+from vitrail.screen.layout import CUTS, VALUES, Flags, Layout, Numbers, Places, Said
+from vitrail.screen.seat import ridge_of, sizes_of
 
 MISSING, SHARE, BELOW, BEYOND, VALUE = "missing", "share", "below", "beyond", "value"
 OUTCOME, RELATED_TO, PREDICTED = "outcome", "related", "predicted"
@@ -35,7 +35,7 @@ class Ties(NamedTuple):
     rows: Numbers  # [site, test]: 0 where not published, or where one does not vary
     r: Numbers  # [site, test]
     scatter: Numbers  # [site, test]: of sqrt(n) atanh(r); NaN where not published
-    few: Numbers  # [site, test]: rows of the rarer answer, where one of the two is yes or no
+    few: Numbers  # [site, test]: rows that tell: fewer where one answer, or one value, is rare
     tables: Numbers  # [site, test, 4]: rows, first, second, both; NaN unless both are yes or no
 
 
@@ -63,7 +63,7 @@ class Published:
         self.products, self.partners = asked["ties"]["products"], asked["ties"]["related"]
         self.widths = width_of(self.quantiles)  # [site, number]
         self.shares = self._shares()  # [site, variable]: of yes-or-no; NaN of numbers
-        self._reckoned: dict[tuple[int, ...], Numbers] = {}
+        self._reckoned: dict[tuple[tuple[int, ...], bytes], Numbers] = {}
         self.margins = self._margins()
         self.ties = self._ties()
 
@@ -152,40 +152,73 @@ class Published:
             phi = (n * xy - x * y) / np.sqrt(x * (n - x) * y * (n - y))
         r = np.where(both, phi, x)
         rows = np.where(np.isfinite(r) & np.isfinite(n), n, 0.0)
-        few = rows.copy()
-        for variable in (first, second):
-            rare = np.minimum(self.shares[:, variable], 1 - self.shares[:, variable])
-            few = np.minimum(few, np.where(np.isfinite(rare), 2 * rare * rows, few))
+        few = rows * np.prod([2 * self._rare()[:, variable] for variable in (first, second)], axis=0)
         r = np.clip(np.where(rows > 0, r, 0.0), -0.98, 0.98)
         scatter = np.where(both, 1.0, y)
         tables = np.where((both & (n > 0))[..., None], said, np.nan)
         return Ties(family, first, second, rows, r, scatter, few, tables)
 
-    def reckon(self, left_out: list[int]) -> Numbers:
-        """[site, outcome]: how well the outcome would be predicted without some columns, from the ties alone."""
-        key = tuple(sorted(left_out))
+    def _rare(self) -> Numbers:
+        """[site, variable]: the share of the rarer answer; of a number, of rows that do not hold its usual value."""
+        rare = np.minimum(self.shares, 1 - self.shares)
+        with np.errstate(all="ignore"):
+            held = self.held[:, :, 0, 1] / self.known[:, self.layout.column[self.layout.numbers]]
+        rare[:, self.layout.numbers] = 1 - held
+        return np.minimum(np.nan_to_num(rare, nan=0.5), 0.5)
+
+    def reckon(self, left_out: list[int], accused: Flags) -> Numbers:
+        """[site, outcome]: how well the outcome would be predicted without some columns, and without accused cells in
+        what is learned from the others: from the total and from the ties that each site published."""
+        key = (tuple(sorted(left_out)), accused.tobytes())
         if key not in self._reckoned:
-            self._reckoned[key] = self._reckon(left_out)
+            self._reckoned[key] = self._reckon(left_out, accused)
         return self._reckoned[key]
 
-    def _reckon(self, left_out: list[int]) -> Numbers:
-        at = self.layout
-        keep = ~np.isin(at.column[self.chosen], left_out)
-        k = len(at.outcome)
-        take = np.concatenate([np.flatnonzero(keep), len(keep) + np.arange(k)])
-        part = self.products[np.ix_(take, take)]
-        out = np.full((len(self.sites), k), np.nan)
-        if not keep.any():
-            return out
-        weight = solve(part, k)
-        size = np.sqrt(np.maximum(np.diag(part), 1e-9))
-        cross = part[: len(take) - k, : len(take) - k] / size[: len(take) - k, None] / size[: len(take) - k]
-        weight = weight * size[: len(take) - k, None]
-        spread = np.sqrt(np.maximum((weight * (cross @ weight)).sum(0), 1e-12))
+    def _reckon(self, left_out: list[int], accused: Flags) -> Numbers:
+        at, s, k = self.layout, len(self.sites), len(self.layout.outcome)
+        keep = np.flatnonzero(~np.isin(at.column[self.chosen], left_out))
         place = np.full(len(at.column), -1)
         place[at.inputs] = np.arange(len(at.inputs))
-        r = self.ties.r[:, : len(at.inputs) * k].reshape(len(self.sites), -1, k)[:, place[self.chosen[keep]]]
-        return np.asarray(np.clip(np.einsum("sik,ik->sk", r, weight) / spread, -0.98, 0.98))
+        own = place[self.chosen[keep]]
+        n, r = (x[:, : len(at.inputs) * k].reshape(s, -1, k)[:, own] for x in (self.ties.rows, self.ties.r))
+        if not len(keep):
+            return np.full((s, k), np.nan)
+        d = len(self.chosen)
+        products = less_accused(self, accused)[np.ix_(keep, keep)]
+        bad = accused[:, at.column[self.chosen[keep]]] | accused[:, [-1]]  # [site, input]
+        each = np.where(bad[..., None], 0.0, n * r)
+        total = self.products[keep][:, d:] - np.where(bad[..., None], n * r, 0.0).sum(0)
+        size = sizes_of(products)
+        cross = products / size[:, None] / size
+        rows = max(1.0, float(np.diag(products).max(initial=1.0)))
+        others = ((total - each) / size[None, :, None]).transpose(1, 0, 2).reshape(len(keep), -1)
+        weight = np.linalg.solve(cross + np.eye(len(keep)) * ridge_of(len(keep), rows), others)
+        spread = np.sqrt(np.maximum((weight * (cross @ weight)).sum(0), 1e-12)).reshape(s, k)
+        told = np.einsum("sik,isk->sk", r, weight.reshape(len(keep), s, k)) / spread
+        return np.asarray(np.clip(told, -0.98, 0.98))
+
+
+def less_accused(p: Published, accused: Flags) -> Numbers:
+    """[input, input]: the total of products of the chosen, less what accused cells put in: by their ties where these
+    were published, else in proportion."""
+    at, d = p.layout, len(p.chosen)
+    out = p.products[:d, :d].copy()
+    column = at.column[p.chosen]
+    whole = np.diag(out).copy()
+    gone = np.where(accused[:, column], np.nan_to_num(p.known[:, column]), 0.0).sum(0)  # [input]: rows
+    if not gone.any():
+        return out
+    left = np.clip(1 - gone / np.maximum(whole, 1.0), 0.0, 1.0)
+    place = np.full(len(at.column), -1)
+    place[p.chosen] = np.arange(d)
+    a, b = place[p.ties.first], place[p.ties.second]
+    told = np.flatnonzero((a >= 0) & (b >= 0) & (p.ties.family == RELATED_TO))
+    bad = accused[:, at.column[p.ties.first[told]]] | accused[:, at.column[p.ties.second[told]]]
+    known = out[a[told], b[told]] - np.where(bad, p.ties.rows[:, told] * p.ties.r[:, told], 0.0).sum(0)
+    out *= np.sqrt(left[:, None] * left)
+    out[a[told], b[told]] = out[b[told], a[told]] = known
+    np.fill_diagonal(out, whole * left)
+    return out
 
 
 def width_of(q: Numbers) -> Numbers:

@@ -229,13 +229,17 @@ def sizes_of(products: Numbers) -> Numbers:
     return np.where(square > SOME, np.sqrt(np.maximum(square, SOME)), np.inf)
 
 
+def ridge_of(inputs: int, rows: float) -> float:
+    return RIDGE + 0.6 * inputs / rows
+
+
 def solve(products: Numbers, outcomes: int) -> Numbers:
     """[input, outcome]: weights by which the rows behind the products predict the outcome, by ridge regression."""
     d = len(products) - outcomes
     size = sizes_of(products)
     r = products / size[:, None] / size
     rows = max(1.0, float(np.diag(products).max(initial=1.0)))
-    weight = np.linalg.solve(r[:d, :d] + np.eye(d) * (RIDGE + 0.6 * d / rows), r[:d, d:])
+    weight = np.linalg.solve(r[:d, :d] + np.eye(d) * ridge_of(d, rows), r[:d, d:])
     return np.asarray(weight / size[:d, None] * np.sqrt(rows))
 
 

@@ -68,12 +68,13 @@ def keeping(p: Published, accused: Flags, with_outcome: bool = False) -> tuple[N
         return np.where(there, top / weight, np.nan), np.where(there, 1 / best, 1.0)
 
 
-def agreement(p: Published) -> Numbers:
+def agreement(p: Published, accused: Flags) -> Numbers:
     """[site, site]: whether columns go with the outcome alike at two sites: 1 alike, -1 the other way round. Sites have
-    one voice each; NaN where there is nothing to compare."""
+    one voice each; accused columns none; NaN where there are no two columns to compare."""
     which = np.flatnonzero(p.ties.family == OUTCOME)
     r = np.where(p.ties.rows[:, which] > 0, p.ties.r[:, which], 0.0)
     r = np.where(np.abs(r) > 2 / np.sqrt(np.maximum(p.ties.rows[:, which], 1)), r, 0.0)  # what is more than chance
-    size = np.sqrt((r * r).sum(1))
+    r = np.where(accused[:, p.layout.column[p.ties.first[which]]], 0.0, r)
+    size = np.where((r != 0).sum(1) > 1, np.sqrt((r * r).sum(1)), np.nan)
     with np.errstate(all="ignore"):
         return np.asarray(r @ r.T / size[:, None] / size)

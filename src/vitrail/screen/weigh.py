@@ -41,6 +41,8 @@ GATE = {
 }  # differences that matter: of atanh(r), or arcsines of shares
 GATE_OF_SHARES = 0.10
 LEAST_ROWS = FLOOR
+TO_OUTCOME = 1 / 3  # of what chance may do, for how well the outcome is predicted
+BETTER = 100.0  # outcomes that are predicted better than elsewhere must be so much less likely: few faults do that
 ALIKE = 0.025  # spread of arcsines of shares between sites up to which they count as alike
 
 
@@ -67,6 +69,7 @@ class Weighed:
         self.mine, self.theirs, self.rows, self.reach = (np.zeros(shape) for _ in range(4))
         self._t, self._df, self._v = (np.zeros(shape) for _ in range(3))  # how much the other sites differ, and chance
         self.accused = np.zeros((len(p.sites), len(at.columns)), bool)
+        self.doubted = np.ones(len(p.sites), bool)  # an outcome that is off there is not explained by a column
         self.without: dict[int, list[int]] = {}  # site -> columns that its outcome is not predicted from
         self.silent = np.zeros(shape, bool)  # tests that are told otherwise
         self._usual: dict[str, Numbers] = {}  # family -> [site, 1]: how much the others differ in most columns
@@ -79,8 +82,10 @@ class Weighed:
         self.alike = bool(spread < max(ALIKE**2, usual / 2))  # sites as if dealt from one pack of rows
 
     def _levels(self) -> Numbers:
-        """[test]: of how much chance it may make use. Each cell has its share; half to counts, half to ties."""
-        per = self.alpha / len(self.published.sites) / len(self.published.layout.columns)
+        """[test]: of how much chance it may make use. A part goes to how well the outcome is predicted, which is one
+        test and the most harmful of faults; of the rest each cell has its share, half to counts, half to ties."""
+        every = self.alpha / len(self.published.sites)
+        per = (1 - TO_OUTCOME) * every / len(self.published.layout.columns)
         out = np.zeros(len(self.family))
         cells = len(self.published.layout.columns)
         for which in (self.marginal, ~self.marginal & ~self.predicted):
@@ -89,7 +94,7 @@ class Weighed:
             share = per / 2 / np.maximum(number, 1)
             mean = (share[self.first] + share[self.second]) / 2
             out = np.where(which, np.where(self.second >= 0, mean, share[self.first]), out)
-        return np.where(self.predicted, per / 2 / max(1, self.predicted.sum()), out)
+        return np.where(self.predicted, TO_OUTCOME * every / max(1, self.predicted.sum()), out)
 
     def accuse(self, site: int, column: int) -> None:
         """Set a cell aside as a yardstick, and weigh again what it was part of."""
@@ -234,18 +239,41 @@ class Weighed:
         place = np.flatnonzero(self.predicted)
         if not len(place):
             return
-        fair = np.repeat(~self.accused[:, [self.outcome]], len(place), 1)
         rows = np.where(np.isfinite(p.predicted[..., 0]), p.rows[:, None], 0.0)
-        self._compare(place, np.nan_to_num(p.predicted[..., 0]), rows, p.predicted[..., 1], self._few(rows), fair)
         kept = (self.z, self.plain, self.effect, self.mine, self.theirs, self.rows, self._t, self._df, self._v)
-        before = [a[:, place].copy() for a in kept]
-        for site, columns in self.without.items():
-            if columns:
-                self._compare(place, np.nan_to_num(p.reckon(columns)), rows, p.predicted[..., 1], self._few(rows), fair)
-                for old, now in zip(before, kept, strict=True):
-                    old[site] = now[site, place]
-        for old, now in zip(before, kept, strict=True):
+        found = [a[:, place].copy() for a in kept]
+        for columns in {(), *(tuple(c) for c in self.without.values())}:
+            mine = np.array([tuple(self.without.get(s, ())) == columns for s in range(len(p.sites))])[:, None]
+            # a site whose own prediction rests on a column that is wrong there is no yardstick for the others
+            fair = np.array([{*self.without.get(s, ())} <= {*columns} for s in range(len(p.sites))])
+            sound = ~self.accused[:, self.outcome]
+            fair = np.repeat((sound & fair if (sound & fair).sum() > 2 else sound)[:, None], len(place), 1)
+            least = np.full(fair.shape, np.inf)
+            # as published, and without accused cells as reckoned from ties: off is what is off by both
+            for told in self.predict(columns):
+                self._compare(place, told, rows, p.predicted[..., 1], self._few(rows), fair)
+                better = self.mine[:, place] * np.sign(self.theirs[:, place]) > np.abs(self.theirs[:, place])
+                less = np.sqrt(np.maximum(0.0, self.z[:, place] ** 2 - 2 * np.log(BETTER)))
+                self.z[:, place] = np.where(better, less, self.z[:, place])
+                take = mine & (self.z[:, place] < least)
+                least = np.where(take, self.z[:, place], least)
+                for old, now in zip(found, kept, strict=True):
+                    old[take] = now[:, place][take]
+        for old, now in zip(found, kept, strict=True):
             now[:, place] = old
+
+    def predict(self, columns: tuple[int, ...]) -> list[Numbers]:
+        """[site, outcome]: as published; and moved by what the ties say that leaving out accused cells does. Without
+        some columns, as the ties say."""
+        p = self.published
+        told = np.nan_to_num(p.predicted[..., 0])
+        if columns:
+            return [np.nan_to_num(p.reckon(list(columns), self.accused))]
+        if not self.accused.any():
+            return [told]
+        after, before = p.reckon([], self.accused), p.reckon([], np.zeros_like(self.accused))
+        moved = np.arctanh(np.clip(told, -0.98, 0.98)) + np.arctanh(after) - np.arctanh(before)
+        return [told, np.nan_to_num(np.tanh(moved))]
 
     def _few(self, rows: Numbers) -> Numbers:
         share = self.published.shares[:, self.published.layout.outcome]
