@@ -4,7 +4,8 @@
 - cell found: the wrong column, or the outcome, is called likely wrong there (a column that is not measured: is told)
 - other cells: called likely wrong, and innocent; in the sites as they are in the data, new ones only
 - cause right: of all cases, found and with the right cause
-Shares come with a 95 % interval (Wilson). A rival's bar: 1 in 20 clean federations of the design tables exceeds it.
+Shares come with a 95 % interval (Wilson), as if cases were independent: those of one table are not quite, so the truth
+is wider. A rival's bar: 1 in 20 clean federations of the design tables exceeds it.
 """
 
 from __future__ import annotations

@@ -266,7 +266,7 @@ def report(stages: Stages, kinds: dict[str, Kind], judges: dict[str, dict[str, i
 
     section("What was asked for", "", goals(stages, kinds, "screen"))
     said = (
-        "Fresh tables by lot: every table or kind with six or more harmful faults of which less than 85 % were found, "
+        "Fresh tables by lot: every table or kind with six or more harmful faults of which less than 85 % were found "
     )
     said += "or with more than 0.2 innocent cells a run."
     section("What speaks against it", said, weak_points(stages, kinds))
@@ -287,6 +287,9 @@ def report(stages: Stages, kinds: dict[str, Kind], judges: dict[str, dict[str, i
             return c.data
 
         name = words[0].upper() + words[1:]
+        if not any(pick(c) or unseen(c) for c in seen(stages, "screen")):
+            section(name, "Not judged again by the second form; the first form's figures stand above.")
+            continue
         section(f"{name}: harmful faults of the kinds known", "", compare(stages, kinds, pick, rules, True))
         section("By kind", "", by_group(stages, kinds, pick, kind, True))
         section("By table", "", by_group(stages, kinds, pick, data, True))
@@ -296,7 +299,7 @@ def report(stages: Stages, kinds: dict[str, Kind], judges: dict[str, dict[str, i
             section("By table", "", by_group(stages, kinds, unseen, data, False))
     section("Case by case against the simplest rival", "", versus(stages, kinds, "summaries"))
     section("Case by case against the first form", "", versus(stages, kinds, "first"))
-    if sample:
+    if sample & {*stages["screen"]}:
         said = "A sample of the harmful cases by lot, for training takes its time; the two last rules train iFedAvg."
         picked: Pick = lambda c: c.tag in sample  # noqa: E731
         section("With the rules that need training", said, compare(stages, kinds, picked, trained, False))
