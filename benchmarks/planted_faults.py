@@ -186,7 +186,7 @@ def load(folder: Path, stage: str) -> dict[str, Job]:
     return out
 
 
-def run(stage: str, folder: Path, minutes: float, only: list[str], again: bool, fresh: bool) -> None:
+def run(stage: str, folder: Path, minutes: float, only: list[str], again: bool, fresh: bool, every: int = 1) -> None:
     began, done = time.time(), load(folder, stage)
     if again:
         done = {t: d for t, d in done.items() if d.get("judge") == judge()}
@@ -195,7 +195,7 @@ def run(stage: str, folder: Path, minutes: float, only: list[str], again: bool, 
         for job in jobs():
             if tag(job) in done or job["data"] in missing or (only and not any(w in tag(job) for w in only)):
                 continue
-            if fresh and job["part"] != "fresh":
+            if (fresh and job["part"] != "fresh") or not chosen(job, every):
                 continue
             if time.time() - began > 60 * minutes:
                 break
@@ -243,6 +243,7 @@ def main() -> None:
     parser.add_argument("--minutes", type=float, default=1e9, help="start nothing after so long; resume later")
     parser.add_argument("--only", default="", help="cases whose name has one of these words: lot|heart,small")
     parser.add_argument("--fresh", action="store_true", help="only the tables and kinds put aside for the second form")
+    parser.add_argument("--every", type=int, default=1, help="only one in so many cases, whatever their results")
     parser.add_argument("--again", action="store_true", help="judge anew what another version of the rule judged")
     parser.add_argument("--rule", default=RULE[0], help="module:function, (rows, table) -> Screening")
     parser.add_argument("--pack", action="store_true", help="write what is in --cache to benchmarks/results")
@@ -252,7 +253,15 @@ def main() -> None:
     RULE[0], CACHE[0] = args.rule, str(args.cache)
     if args.stage:
         args.cache.mkdir(parents=True, exist_ok=True)
-        run(args.stage, args.cache, args.minutes, [w for w in args.only.split(",") if w], args.again, args.fresh)
+        run(
+            args.stage,
+            args.cache,
+            args.minutes,
+            [w for w in args.only.split(",") if w],
+            args.again,
+            args.fresh,
+            args.every,
+        )
     if args.pack:
         pack(args.cache)
     if args.report:

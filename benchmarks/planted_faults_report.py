@@ -147,7 +147,10 @@ def goals(stages: Stages, kinds: dict[str, Kind], rule: str) -> list[str]:
     put("two faulty sites: both first", 0.85, 0, both, lambda c: len(c.kinds) == 2 and harmful(c))
     for cut, words in (("lot", "clean, usual size: with an alarm"), ("small", "clean, small sites: with an alarm")):
         put(words, None, ALARM, lambda c: bool(c.said), lambda c, cut=cut: c.cut == cut and not c.kinds)
-    natural: Pick = lambda c: c.cut == "natural" and len(c.kinds) == 1 and harmful(c) and c.kinds[0] in KINDS  # noqa: E731
+
+    def natural(c: Case) -> bool:  # where it is also known what is said without a fault
+        return c.cut == "natural" and harmful(c) and len(c.kinds) == 1 and c.kinds[0] in KINDS and c.data in base
+
     put("natural: called likely wrong", 0.8, 0, lambda c: c.found(kinds), natural)
     put("natural: new false cells a run", None, 0.2, lambda c: len(c.others(base.get(c.data, ()))), natural)
     alone = {p: [len(c.said) for c in every if c.part == p and c.cut == "natural" and not c.kinds] for p in PARTS}
