@@ -236,7 +236,10 @@ def judged_rows(stages: Stages) -> list[str]:
             both = [{t for t in stages[k] if t.startswith(f"{part}|{cut}|")} for k in ("screen", "first")]
             if any(both):
                 rows.append([words, cut, len(both[0]), len(both[1]), len(both[1] - both[0])])
-    return table("tables | sites | judged by the second form | by the first | by the first only", rows)
+    said = "What only the first form judged was not judged again, for want of time: of the earlier tables, which the "
+    said += "second form's author had seen, there is a sample (--every 10)."
+    more = [said, ""] if any(r[4] for r in rows) else []
+    return table("tables | sites | judged by the second form | by the first | by the first only", rows) + more
 
 
 def report(stages: Stages, kinds: dict[str, Kind], judges: dict[str, dict[str, int]], more: list[str]) -> str:
