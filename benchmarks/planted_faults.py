@@ -2,14 +2,17 @@
 
     VITRAIL_DATA=... python benchmarks/planted_faults.py --stage harm      # what each fault costs; knows no rule
     VITRAIL_DATA=... python benchmarks/planted_faults.py --stage screen    # the rule; --again: after it has changed
+    VITRAIL_DATA=... python benchmarks/planted_faults.py --stage first     # its first form: at commit 2287c49
     VITRAIL_DATA=... python benchmarks/planted_faults.py --stage rivals
     VITRAIL_DATA=... python benchmarks/planted_faults.py --stage fedavg    # harm by FedAvg itself, for a sample
     VITRAIL_DATA=... python benchmarks/planted_faults.py --stage released  # at commit 837ced9, for a sample
     python benchmarks/planted_faults.py --report                           # prints again from what is committed
 
 Every stage resumes: finished cases lie in --cache, one line each. Tables (`fault_tables.py`): those the rule was shaped
-on, and tables kept apart. Faults: `fault_kinds.py`, which its author knew, and `fault_kinds_later.py`, which nobody saw
-before the rule was frozen. Harm: `fault_harm.py`. Rivals: `fault_rivals.py`. What is counted: planted_faults_report.py.
+on, tables kept apart from its first form, and (--fresh) tables kept apart from its second. Faults: `fault_kinds.py`,
+which its authors knew; `fault_kinds_later.py`, which nobody saw before the first form was frozen; and, before the
+second, `fault_kinds_fresh.py`. Cases: `fault_cases.py`. Harm: `fault_harm.py`. Rivals: `fault_rivals.py`. What is
+counted: planted_faults_count.py; what is printed: planted_faults_report.py.
 The column is drawn by how much it tells of the outcome (squared correlations), for most faults elsewhere do no harm.
 """
 
@@ -21,122 +24,23 @@ import hashlib
 import importlib
 import json
 import time
-import zlib
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import cache, lru_cache
 from pathlib import Path
 from typing import Any
 
 import fault_tables as tables
-import numpy as np
-from fault_harm import harm_by_fedavg, is_harmful, measure_harm, tie
-from fault_kinds import KINDS, Kind, Site
+from fault_cases import ALL_KINDS, Job, base_rows, chosen, jobs, plant, tag
+from fault_harm import harm_by_fedavg, is_harmful, measure_harm
 from fault_rivals import RIVALS, STEPS, step_down, trained_rules
-from fault_tables import LABEL, Rows
 
 from vitrail.core.problems import VitrailError
-from vitrail.core.random import key
 
-Job = dict[str, Any]
 RESULTS = Path(__file__).parent / "results" / "planted_faults"
-MOSTLY = ["unit", "offset", "sign", "code", "shuffle", "label flip", "label noise"]
 KEPT = 12  # cells of each rule, the strongest
+EVERY = {True: 12, False: 40}  # of the harmful and of the harmless, one in so many is also run by FedAvg
 SAMPLE = 7  # every so many of the cases are also run by what needs training
-
-
-def all_kinds() -> dict[str, Kind]:
-    """Those made up later are not there before the rule is frozen."""
-    try:
-        return KINDS | importlib.import_module("fault_kinds_later").LATER
-    except ModuleNotFoundError:
-        return KINDS
-
-
-# --- cases -----------------------------------------------------------------------------------------------------------
-
-
-def fitting(kind: Kind, table: Any) -> list[str]:
-    """The columns that such a fault can be planted in."""
-    target, wanted = table.target, kind.on.split(",")
-    said = {"label number"} if target.kind == "number" else {"label of classes"}
-    said |= {"label of two classes"} if len(target.levels) == 2 else set()
-    return [target.column] if said & {*wanted} else [n for n, f in table.features.items() if f.kind in wanted]
-
-
-def jobs() -> Iterator[Job]:
-    """All cases, in an order that does not change when kinds are added."""
-    kinds = all_kinds()
-    later = [k for k in kinds if k not in KINDS]
-    for part, names, seeds in (("design", list(tables.DESIGN), 6), ("test", list(tables.TEST), 3)):
-        for name in names:
-            many = 1 if name == "har" else seeds
-            for seed in range(many):
-                for kind in KINDS:
-                    yield {"part": part, "cut": "lot", "data": name, "seed": 700 + seed, "kinds": [kind]}
-            for seed in range(min(many, 2 if part == "test" else 1)):
-                for kind in later:
-                    yield {"part": part, "cut": "lot", "data": name, "seed": 720 + seed, "kinds": [kind]}
-            for seed in range(2 if name == "har" else 12 if part == "design" else 5):
-                two = np.random.default_rng(key(seed, name, "two")).choice(list(KINDS)[:-1], 2, replace=False)
-                yield {"part": part, "cut": "lot", "data": name, "seed": 740 + seed, "kinds": [str(k) for k in two]}
-            for seed in range(0 if name == "har" else 8):  # of kinds that mostly do harm
-                two = np.random.default_rng(key(seed, name, "two more")).choice(MOSTLY, 2, replace=False)
-                yield {"part": part, "cut": "lot", "data": name, "seed": 760 + seed, "kinds": [str(k) for k in two]}
-            for seed in range(4 if name == "har" else 110 if part == "design" else 24):
-                yield {"part": part, "cut": "lot", "data": name, "seed": 1000 + seed, "kinds": []}
-        for seed in range(330):
-            yield {"part": part, "cut": "small", "data": "", "seed": 2000 + seed, "kinds": []}
-    for part, names in (("design", tables.NATURAL), ("test", tables.NATURAL_TEST)):
-        for name in names:
-            yield {"part": part, "cut": "natural", "data": name, "seed": 0, "kinds": []}
-            for seed in range(1 if name == "har" else 2):
-                for kind in KINDS:
-                    yield {"part": part, "cut": "natural", "data": name, "seed": 800 + seed, "kinds": [kind]}
-            for kind in later if name != "har" else []:
-                yield {"part": part, "cut": "natural", "data": name, "seed": 820, "kinds": [kind]}
-
-
-def tag(job: Job) -> str:
-    return "|".join([job["part"], job["cut"], job["data"], str(job["seed"]), "+".join(job["kinds"])])
-
-
-@lru_cache(4)
-def base_rows(part: str, cut: str, name: str, seed: int) -> tuple[Rows, Any, str]:
-    if cut == "small":
-        return tables.small(part, seed)
-    rows = tables.natural(name) if cut == "natural" else tables.by_lot(name, seed)
-    return rows, tables.study_of(name), name
-
-
-@cache
-def ties_of(name: str) -> dict[str, float]:
-    return tie({"all": tables.cleaned(name)}, tables.study_of(name))
-
-
-def plant(job: Job) -> tuple[Rows, Any, list[tuple[str, list[str], Rows]]] | None:
-    """All rows with all faults; the study; for each fault the site, the wrong columns, the rows with it alone.
-
-    None where the table has no column for such a fault."""
-    rows, table, name = base_rows(job["part"], job["cut"], job["data"], job["seed"])
-    kinds, faults, out = all_kinds(), [], dict(rows)
-    free = sorted(n for n, f in rows.items() if len(f) >= 30)
-    for k in job["kinds"]:
-        rng = np.random.default_rng(key(job["seed"], k, job["data"], job["cut"]))
-        site = str(rng.choice([n for n in free if len(rows[n]) >= 60] or free))
-        columns = [c for c in fitting(kinds[k], table) if c not in table.features or rows[site][c].nunique() > 1]
-        if not columns:
-            return None
-        weights = np.array([(ties_of(name).get(c, 1.0) + 0.02) ** 2 for c in columns])
-        column = str(rng.choice(columns, p=weights / weights.sum()))
-        planted = kinds[k].plant(Site(rows[site], column, table, rng))
-        if planted is None:
-            return None
-        cells = [LABEL if c == table.target.column else c for c in planted[1]]
-        faults.append((site, cells, {**rows, site: planted[0]}))
-        out[site] = planted[0]
-        free.remove(site)
-    return out, table, faults
 
 
 # --- stages: what is kept of each case --------------------------------------------------------------------------------
@@ -164,21 +68,14 @@ def harm_memory(*_: Any) -> dict[Any, float]:
 
 def fedavg_stage(job: Job) -> Job | None:
     """A sample of single faults by lot, of classes: harmful ones more often, for the others are many."""
-    if job["cut"] != "lot" or len(job["kinds"]) != 1 or job["data"] in ("har", "digits", *tables.NUMBERS):
-        return None
-    harm = known_harm().get(tag(job))
-    if harm is None or not chosen(job, 16 if harm["harmful"] else 60):
-        return None
-    if not (made := plant(job)):
+    plain = job["cut"] == "lot" and len(job["kinds"]) == 1 and job["data"] not in ("har", "digits")
+    harm = known_harm().get(tag(job)) if plain and not tables.ALL[job["data"]].number else None
+    if harm is None or not chosen(job, EVERY[harm["harmful"]]) or not (made := plant(job)):
         return None
     before = base_rows(job["part"], job["cut"], job["data"], job["seed"])[0]
     site, _, after = made[2][0]
-    return {"harm": round(harm_by_fedavg(before, after, made[1], site, job["seed"]), 4)}
-
-
-def chosen(job: Job, every: int) -> bool:
-    """A sample that knows nothing of results."""
-    return zlib.crc32(tag(job).encode()) % every == 0
+    loss, se = harm_by_fedavg(before, after, made[1], site, job["seed"])
+    return {"harm": round(loss, 4), "se": round(se, 4), "every": EVERY[harm["harmful"]]}
 
 
 def worth_it(job: Job) -> bool:
@@ -246,6 +143,7 @@ RULE, CACHE = ["vitrail.screen:screen"], [""]  # as the command line says
 STAGES: dict[str, Callable[[Job], Job | None]] = {
     "harm": harm_stage,
     "screen": screen_stage,
+    "first": screen_stage,
     "rivals": rivals_stage,
     "fedavg": fedavg_stage,
     "released": released_stage,
@@ -279,11 +177,16 @@ def load(folder: Path, stage: str) -> dict[str, Job]:
         if packed.exists()
         else ""
     )
-    lines = [json.loads(line) for line in text.splitlines() if line.endswith("}")]
-    return {line.pop("tag"): line for line in lines}
+    out: dict[str, Job] = {}
+    for line in text.splitlines():
+        if line.endswith("}"):  # else it was cut short
+            kept = json.loads(line)
+            out.pop(kept["tag"], None)  # in the order in which they were judged
+            out[kept.pop("tag")] = kept
+    return out
 
 
-def run(stage: str, folder: Path, minutes: float, only: list[str], again: bool) -> None:
+def run(stage: str, folder: Path, minutes: float, only: list[str], again: bool, fresh: bool, every: int = 1) -> None:
     began, done = time.time(), load(folder, stage)
     if again:
         done = {t: d for t, d in done.items() if d.get("judge") == judge()}
@@ -291,6 +194,8 @@ def run(stage: str, folder: Path, minutes: float, only: list[str], again: bool) 
     with (folder / f"{stage}.jsonl").open("a") as file:
         for job in jobs():
             if tag(job) in done or job["data"] in missing or (only and not any(w in tag(job) for w in only)):
+                continue
+            if (fresh and job["part"] != "fresh") or not chosen(job, every):
                 continue
             if time.time() - began > 60 * minutes:
                 break
@@ -313,9 +218,9 @@ def pack(folder: Path) -> None:
     RESULTS.mkdir(parents=True, exist_ok=True)
     for stage in STAGES:
         found = load(folder, stage)
-        if stage == "screen" and found:  # one version of the rule: that which judged the most
-            most = Counter(d["judge"] for d in found.values()).most_common(1)[0][0]
-            found = {t: d for t, d in found.items() if d["judge"] == most}
+        if stage == "screen" and found:  # one version of the rule: that which judged last
+            last = list(found.values())[-1]["judge"]
+            found = {t: d for t, d in found.items() if d["judge"] == last}
         if found:
             text = "".join(json.dumps({"tag": t} | d) + "\n" for t, d in sorted(found.items()))
             (RESULTS / f"{stage}.jsonl.gz").write_bytes(gzip.compress(text.encode(), mtime=0))
@@ -326,9 +231,9 @@ def print_report() -> str:
     from planted_faults_report import report
 
     kept = {stage: load(RESULTS, stage) for stage in STAGES}
-    judges = dict(Counter(d["judge"] for d in kept["screen"].values()))
+    judges = {stage: dict(Counter(d["judge"] for d in kept[stage].values())) for stage in ("screen", "first")}
     more = RESULTS / "leaks.md"  # by benchmarks/fault_leaks.py
-    return report(kept, all_kinds(), judges, more.read_text().splitlines() if more.exists() else [])
+    return report(kept, ALL_KINDS, judges, more.read_text().splitlines() if more.exists() else [])
 
 
 def main() -> None:
@@ -337,6 +242,8 @@ def main() -> None:
     parser.add_argument("--cache", type=Path, default=Path("scratch/planted_faults"))
     parser.add_argument("--minutes", type=float, default=1e9, help="start nothing after so long; resume later")
     parser.add_argument("--only", default="", help="cases whose name has one of these words: lot|heart,small")
+    parser.add_argument("--fresh", action="store_true", help="only the tables and kinds put aside for the second form")
+    parser.add_argument("--every", type=int, default=1, help="only one in so many cases, whatever their results")
     parser.add_argument("--again", action="store_true", help="judge anew what another version of the rule judged")
     parser.add_argument("--rule", default=RULE[0], help="module:function, (rows, table) -> Screening")
     parser.add_argument("--pack", action="store_true", help="write what is in --cache to benchmarks/results")
@@ -346,7 +253,15 @@ def main() -> None:
     RULE[0], CACHE[0] = args.rule, str(args.cache)
     if args.stage:
         args.cache.mkdir(parents=True, exist_ok=True)
-        run(args.stage, args.cache, args.minutes, [w for w in args.only.split(",") if w], args.again)
+        run(
+            args.stage,
+            args.cache,
+            args.minutes,
+            [w for w in args.only.split(",") if w],
+            args.again,
+            args.fresh,
+            args.every,
+        )
     if args.pack:
         pack(args.cache)
     if args.report:
