@@ -126,7 +126,7 @@ def main() -> None:
         "",
         f"The heart study by FedAvg, {args.rounds} rounds, by messages in one process on one thread",
         f"({platform.machine()}, `benchmarks/masked.py`): the work of all sites and the coordinator in turn,",
-        "with what they write to disk, and no network. Bytes are whole messages of a round, keys and shares among them,",
+        "with what they write to disk, and no network. Bytes are whole messages of a round, with keys and shares,",
         "per site and round. Other work ran on the machine: look at the ratio.",
         "",
         "| sites | sum | seconds a round, median | legs a round | bytes from a site | bytes to a site |",

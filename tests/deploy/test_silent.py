@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -81,7 +82,7 @@ def test_a_silent_site_is_set_aside_and_tried_again_at_growing_intervals(silent:
     assert clock.now == 3 * DEADLINE + 1000  # the others at full speed, also while va is tried
     apart = [b - a for a, b in zip(way.tries[2:], way.tries[3:], strict=False)]
     assert len(apart) >= 4
-    assert all(later >= 1.9 * earlier for earlier, later in zip(apart[1:], apart[2:], strict=False))
+    assert all(later >= 1.9 * earlier for earlier, later in pairwise(apart[1:]))
 
 
 def test_a_silent_site_takes_part_again_when_it_gives_a_sign(silent: Any) -> None:

@@ -197,7 +197,11 @@ class Site:
         if where in ("screen", "mask"):
             return  # they have memories of their own, which let nothing be asked otherwise
         where += "".join(f" {words[k]}" for k in (*WHERE, "step") if k in words)
-        self.asked.note(where, hashlib.sha256(asked.pack()).hexdigest()[:32], ANEW)
+        said = self.agreed.study.protect
+        most = (
+            0 if said.rows or said.sites else ANEW
+        )  # the same noise under two answers would be told by their difference
+        self.asked.note(where, hashlib.sha256(asked.pack()).hexdigest()[:32], most)
 
     def _enter(self, run: str) -> None:
         """Each run has its own folder; one that was begun before is gone on with."""

@@ -131,12 +131,19 @@ def _trials(rows: pd.DataFrame, table: Table, encoder: Encoder, expects: Expects
             continue
         if feature.kind == "numeric":
             turned = 2 * encoder.mean.get(name, float(v[known].mean())) - v
-            one, two = (float(score(expects(rows.assign(**{name: w}))).sum()) for w in (v, turned))
+            one, two = (float(score(expects(_with(rows, name, w))).sum()) for w in (v, turned))
             out[name] = Recoding(two - one, -one / n, -two / n, (1, 0))
             continue
-        read = [score(expects(rows.assign(**{name: np.where(known, j, v)}))) for j in range(len(feature.levels))]
+        read = [score(expects(_with(rows, name, np.where(known, j, v)))) for j in range(len(feature.levels))]
         gain = np.array([[s[v == k].sum() for s in read] for k in range(len(feature.levels))])
         out[name] = _best(gain, float(read[0][~known].sum()), n)
+    return out
+
+
+def _with(rows: pd.DataFrame, name: str, values: Floats | pd.Series) -> pd.DataFrame:
+    """A copy with another column; `assign` takes no name such as "self"."""
+    out = rows.copy(deep=False)
+    out[name] = values
     return out
 
 
@@ -160,7 +167,7 @@ def _turned(
         back = 2 * encoder.mean.get(first, float(values.mean())) - values
     else:
         back = values.map(dict(enumerate(codes)))
-    again = _trials(rows.assign(**{first: back}), table, encoder, expects)
+    again = _trials(_with(rows, first, back), table, encoder, expects)
     return [first, *(n for n in found if n != first and again[n].gain > CLEAR)]
 
 

@@ -6,8 +6,8 @@
 
 f_shared is averaged with equal weights. f_in and f_out are trained with it in the same step and never leave the site
 while training; but b_out has the gradient of f_shared's last offset, so that whoever reads a site's report of the
-offset knows how far b_out moved. Afterwards each site may publish them, once, in an exchange of its own that it can refuse; the
-coordinator then sees each site's layers, which is what the heatmaps show.
+offset knows how far b_out moved. Afterwards each site may publish them, once, in an exchange of its own that it can
+refuse; the coordinator then sees each site's layers, which is what the heatmaps show.
 
 `identity` (lambda, default 0: the paper) pulls the private layers towards the identity, lambda/2 |f_in - id|^2, so
 that only necessary shifts are learned.
