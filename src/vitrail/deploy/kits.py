@@ -83,7 +83,8 @@ def build_coordinator(folder: Path) -> None:
         "authorization.json": _permissions(operate="any"),  # to shut a site out while it is connected
         "log_config.json": LOGS,
     }
-    _write(flare / "coordinator", startup=startup, **_private_line(flare / "coordinator", local))
+    line, drivers = _private_line(flare / "coordinator")
+    _write(flare / "coordinator", startup=startup, local={**local, "comm_config.json": line}, drivers=drivers)
     removed = sorted(site["identity"] for site in who.sites.values() if site["removed"])
     write_private(flare / "coordinator" / "disabled_clients.json", json.dumps({"disabled_clients": removed}))
 
@@ -167,16 +168,17 @@ def build_site(kit: Path) -> None:
         "privacy.json": {"scopes": [scope], "default_scope": "study"},
         "log_config.json": LOGS,
     }
-    _write(own.folder / "flare", startup=startup, **_private_line(own.folder.absolute() / "flare", local))
+    line, drivers = _private_line(own.folder.absolute() / "flare")
+    _write(own.folder / "flare", startup=startup, local={**local, "comm_config.json": line}, drivers=drivers)
 
 
-def _private_line(workspace: Path, local: dict[str, Any]) -> dict[str, dict[str, Any]]:
-    """The folder `local`, and one for FLARE to look for our driver in: between themselves FLARE's processes listen
-    where only their user can dial, not on a port."""
+def _private_line(workspace: Path) -> tuple[dict[str, Any], dict[str, str]]:
+    """What FLARE reads of its lines, and the folder in which it looks for our driver: between themselves its processes
+    listen where only their user can dial, not on a port."""
     inner = {"scheme": SCHEME, "resources": {"connection_security": "clear"}}
     told = {"internal": inner, "allow_adhoc_conns": False, "comm_driver_path": str(workspace / "drivers")}
     driver = f"from {ADAPTER} import PrivateLine  # noqa: F401\n"
-    return {"local": {**local, "comm_config.json": told}, "drivers": {"vitrail_line.py": driver}}
+    return told, {"vitrail_line.py": driver}
 
 
 def _permissions(operate: str) -> dict[str, Any]:
