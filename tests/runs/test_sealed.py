@@ -22,6 +22,7 @@ from vitrail.core.chain import last_mark, line_of, read_chain
 from vitrail.core.disk import append, write_atomically
 from vitrail.deploy.verify import verify
 from vitrail.report.build import write_report
+from vitrail.runs.folder import Folder
 from vitrail.runs.sealed import LOG, MARKS
 
 run_cli = CliRunner().invoke
@@ -280,6 +281,17 @@ def test_a_full_disk_is_told_and_the_old_file_stays(number: int, tmp_path: Path,
     assert file.read_text() == "old"
     assert log.read_bytes() == b"one\n"
     assert {f.name for f in tmp_path.iterdir()} == {"scores.csv", LOG}  # what there was of it takes no room
+
+
+def test_a_line_that_was_cut_off_is_taken_away(copy: Path) -> None:
+    with (copy / "half" / LOG).open("ab") as log:
+        log.write(b'{"time": "2026')
+    folder = Folder(copy / "half", resume=True)
+    folder.log("resumed")
+    folder.close()
+    links, wrong = read_chain((copy / "half" / LOG).read_bytes())
+    assert not wrong
+    assert links[-1].told["event"] == "resumed"
 
 
 # writes cut off: all boundaries in benchmarks/cut_writes.py
