@@ -26,6 +26,7 @@ from vitrail.cli import coordinator, site
 from vitrail.data.datasets import packaged
 from vitrail.deploy import enrol, kits
 from vitrail.deploy.agreement import Agreement
+from vitrail.deploy.pipe import SCHEME
 from vitrail.study import Study
 
 
@@ -235,8 +236,14 @@ def test_flares_files_hold_what_the_site_wants(folder: Path, place: Path) -> Non
 
     local, own = kit / "flare" / "local", enrol.load_kit(kit)
     assert {p.name for p in local.iterdir()} == {
-        f"{n}.json" for n in ("resources", "authorization", "privacy", "log_config")
+        f"{n}.json" for n in ("resources", "authorization", "privacy", "log_config", "comm_config")
     }
+    for workspace in (kit / "flare", folder / "flare" / "coordinator"):  # no port for FLARE's own processes
+        line = read(workspace / "local" / "comm_config.json")
+        assert line["internal"]["scheme"] == SCHEME
+        assert line["allow_adhoc_conns"] is False
+        assert Path(line["comm_driver_path"]) == workspace / "drivers"
+        assert "PrivateLine" in (workspace / "drivers" / "vitrail_line.py").read_text()
     resources = read(local / "resources.json")
     assert resources["class_allow_list"] == ["vitrail.deploy.adapter.SiteRelay"]
     assert resources["class_list_enforcement_mode"] == "enforce"
