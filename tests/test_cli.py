@@ -336,3 +336,11 @@ def test_which_methods_are_compared(capsys) -> None:
     assert all(f"vitrail tune STUDY --data DATA --method {name}" in told for name in first)
     assert "--methods weight_erosion,influence,apple,cfl" in told
     assert "network that they need: inDISCO" in told
+
+
+def test_control_characters_in_names_reach_no_terminal() -> None:
+    """A terminal obeys them; names come from files that others wrote."""
+    done = vitrail("check", "\x1b[2Jstudy\x07.toml", "x.csv")
+    assert done.returncode == 2
+    assert "?[2Jstudy?.toml" in done.stderr
+    assert not {"\x1b", "\x07"} & set(done.stdout + done.stderr)

@@ -34,7 +34,7 @@ from vitrail.report.words import several
 from vitrail.runs.folder import save_tensors
 
 CAP = 10.0  # honest on heart: 2.6
-STEP = 2.0  # a round; honest on heart: 0.6
+STEP = 2.0  # a round; honest on heart: 1.2, by RIPFL
 ALIKE, COPIES = 0.99, 4  # the cosine from which two units point the same way, and how many such pairs are no sign
 LONG = 8  # numbers of a unit, or cells of a row, below which two point the same way by chance
 MOST_UNITS = 1024  # of a layer that are compared with each other

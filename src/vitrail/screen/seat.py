@@ -78,13 +78,11 @@ class Seat:
         total = {"products": np.zeros(out.pop("products").shape)}
         if self.silent:
             return out, total
-        for i, v in enumerate(at.numbers):
-            x = np.sort(self.values[:, v][np.isfinite(self.values[:, v])])
+        for i, (v, x) in enumerate(zip(at.numbers, self._ordered(), strict=True)):
             share = self.share[at.column[v]]
             cuts, seen = asked["cuts"][i], asked["values"][i]
-            below = rows_below(x, cuts)
-            which = [at_ for at_ in _cuts_of(share.counts) if np.isfinite(cuts[at_])]
-            out["below"][i, which] = below[which]
+            which = _cuts_of(share.counts)
+            out["below"][i, which] = rows_below(x, cuts)[which]
             if share.values >= 3:
                 out["same"][i] = rows_with(x, seen)
         z = self._predictors(asked["chosen"])
@@ -106,6 +104,11 @@ class Seat:
             out["predicted"][:] = predict_left_out(z, asked["products"], len(at.outcome))
         return out
 
+    def _ordered(self) -> list[Numbers]:
+        """Of each number what is known, in order."""
+        columns = np.ascontiguousarray(np.sort(self.values[:, self.layout.numbers], axis=0).T)  # NaN last
+        return [x[:k] for x, k in zip(columns, np.isfinite(columns).sum(1), strict=True)]
+
     def _predictors(self, chosen: Numbers) -> Numbers:
         """[row, chosen variables, then the outcome's]: scores, 0 where missing."""
         take = np.concatenate([self.layout.inputs[chosen.astype(np.int64)], self.layout.outcome])
@@ -121,16 +124,15 @@ class Seat:
     def _describe_numbers(self, out: Said) -> None:
         at = self.layout
         full: Flags = np.asarray(np.isfinite(self.values[:, at.numbers]).all(0))
-        ordered = np.sort(self.values[:, at.numbers], axis=0)  # NaN last
+        columns = self._ordered()
         wanted = {0: np.zeros(0, np.int64), 3: QUARTILES, 7: OUTER, 19: np.arange(len(QUANTILES))}
         for which in {s.quantiles for s in self.share} - {0}:
             here = full & (self._allowed(at.numbers, "quantiles") == which) & (self.n >= FLOOR)
-            out["quantiles"][np.ix_(here, wanted[which])] = np.quantile(
-                ordered[:, here], QUANTILES[wanted[which]], axis=0
-            ).T
+            ordered = np.array([columns[i] for i in np.flatnonzero(here)]).reshape(-1, self.n)
+            out["quantiles"][np.ix_(here, wanted[which])] = np.quantile(ordered, QUANTILES[wanted[which]], axis=1).T
         for i, v in enumerate(at.numbers):
             share = self.share[at.column[v]]
-            x = ordered[:, i] if full[i] else ordered[np.isfinite(ordered[:, i]), i]
+            x = columns[i]
             if not len(x) or share.numbers == 0:
                 continue
             if not full[i] and len(x) >= FLOOR:
@@ -162,9 +164,17 @@ def nothing(layout: Layout, leg: str) -> Said:
 
 def step_of(values: Numbers) -> float:
     """The coarsest of 1, 2 and 5 times a power of ten that nearly all the different values are multiples of."""
-    scaled = values[:: max(1, len(values) // 200), None] / STEPS  # some tell
-    fits = (np.abs(scaled - np.round(scaled)) < 1e-6 * np.maximum(1, np.abs(scaled))).mean(0) >= 0.95
-    return float(STEPS[int(fits.argmax())]) if fits.any() else 0.0
+    some = values[:: max(1, len(values) // 200)]  # these tell
+    few = some[:: max(1, len(some) // 25)]  # and of these the first look: too many that are no multiples already?
+    steps = STEPS[(~_multiples(few, STEPS)).sum(0) <= 0.05 * len(some) + 1e-9]
+    fits = _multiples(some, steps).mean(0) >= 0.95
+    return float(steps[int(fits.argmax())]) if fits.any() else 0.0
+
+
+def _multiples(values: Numbers, steps: Numbers) -> Flags:
+    """[value, step]"""
+    scaled = values[:, None] / steps
+    return np.asarray(np.abs(scaled - np.round(scaled)) < 1e-6 * np.maximum(1, np.abs(scaled)))
 
 
 def score_rows(values: Numbers, is_number: Flags) -> Numbers:
