@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ from deploy.federation import Here
 from deploy.proofs import prove
 from vitrail.core.tensors import tensors
 from vitrail.data.datasets import heart_disease, packaged
+from vitrail.deploy import tried
 from vitrail.deploy.agreement import FORMAT, LAST, Agreement
 from vitrail.deploy.call import Call
 from vitrail.deploy.conduct import conduct
@@ -24,6 +26,7 @@ from vitrail.deploy.words import GROUPS, IN, OUT, WIDTH, contract_words, declare
 from vitrail.engines.wire import sentences
 from vitrail.runs.folder import Folder
 from vitrail.runs.setup import resolve
+from vitrail.study import Protect
 
 METHODS = [name for name, kind in vt.methods.TABLE.items() if not kind.pools_rows and not kind.needs]
 NAMES = ["cleveland", "hungarian", "switzerland", "va"]
@@ -210,3 +213,25 @@ def _inside(mine: Tensor, sent: Tensor) -> bool:
     windows = sent.flatten().double().unfold(0, n, 1)
     cosine = (windows @ flat).abs() / (windows.norm(dim=1) * flat.norm()).clamp(min=1e-30)
     return bool((cosine > 1 - 1e-9).any())
+
+
+def test_what_was_tried_is_what_the_benchmark_printed() -> None:
+    """One measured sentence for the guards at hand, and its numbers are no others than those of the trials."""
+    found = json.loads((Path(__file__).parents[2] / "benchmarks" / "results" / "attacks.json").read_text())
+    assert found["honest|plain, draws known|1"]["rebuilt"] == tried.KNOWN
+    assert found["honest|plain, draws secret|1"]["rebuilt"] == tried.SECRET
+    assert found["honest|plain, draws known|1"]["rows"] == tried.BATCH
+    for guard, name in (("plain", "plain"), ("masked", "total of four"), ("rows", "rows 10")):
+        cases = [found[f"craft|{name}, no dropout|{seed}"] for seed in (1, 2)]
+        assert tuple(c["rebuilt"] for c in cases) == tried.CRAFTED[guard]
+        assert {c["rows"] for c in cases} == {tried.PATIENTS}
+    said = {
+        "53 of 203 patients were read in 40": Protect(),
+        "11 to 16 of 203 patients were read out of totals": Protect(sum="masked"),
+        "0 of 203 patients were read through noise": Protect(rows={"epsilon": 3.0}),
+    }
+    for words, protect in said.items():
+        assert words in tried.what_was_tried(protect)
+    for protect in ({}, {"sum": "masked"}):
+        text = contract_words(agreed("fedavg", protect=protect), "va", NAMES, True)
+        assert tried.what_was_tried(Protect(**protect)) in " ".join(text.split())

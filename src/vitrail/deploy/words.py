@@ -19,6 +19,7 @@ from vitrail.core.tensors import tensors
 from vitrail.deploy.agreement import ANEW, Agreement
 from vitrail.deploy.mask_words import noise_and_masks, said_beside, who_reads
 from vitrail.deploy.screen_words import HEADINGS, comes_in, in_words, what_remains, who_sees
+from vitrail.deploy.tried import what_was_tried
 from vitrail.deploy.wary import NOT_CHECKED
 from vitrail.engines.wire import Line, sentences
 from vitrail.methods import AnyMethod
@@ -314,7 +315,9 @@ def _risks(agreement: Agreement, lines: Sequence[Line]) -> list[str]:
             "may in bad cases find out whether a person they know is among the rows, or guess values that are common "
             "or unusual here. The fewer the rows, the easier. " + noise_and_masks(agreement)
         )
-        if agreement.study.images:
+        if not agreement.study.images:
+            out.append(what_was_tried(agreement.study.protect))
+        else:
             out.append(
                 "Pictures have been rebuilt, near to the pixel, from what one small batch of them changed in a model. "
                 "Larger batches, more steps in a round and more pictures make it harder, not impossible."
