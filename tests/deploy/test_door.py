@@ -13,7 +13,9 @@ import pytest
 import torch
 
 import vitrail as vt
+from deploy.federation import first_word
 from vitrail.data.datasets import heart_disease, packaged
+from vitrail.data.encode import numeric
 from vitrail.deploy.agreement import FORMAT, Agreement
 from vitrail.deploy.join import Door
 from vitrail.deploy.message import MOST_WORDS, Message, unpack
@@ -47,8 +49,9 @@ def door(study: vt.Study, tmp_path: Path) -> Door:
 def prepared(door: Door) -> Door:
     """As after a good beginning."""
     agreed = door.site.agreed
-    count = agreed.numbers[0]
-    scale = {"mean": torch.zeros(count, dtype=torch.float64), "sd": torch.ones(count, dtype=torch.float64)}
+    known = door.site.rows[numeric(agreed.study)]  # on no common scale its rows would stand in its report
+    mean, sd = (torch.tensor(told.fillna(0).to_numpy()) for told in (known.mean(), known.std()))
+    scale = {"mean": mean, "sd": torch.where(sd > 0, sd, 1.0)}
     for kind, words, tensors in (
         ("hello", {"format": FORMAT, "agreement": agreed.hash}, {}),
         ("prepare", {}, scale),
@@ -60,8 +63,7 @@ def prepared(door: Door) -> Door:
 
 def down(door: Door, **changed: torch.Tensor) -> dict[str, torch.Tensor]:
     """What a round of training may send to a site."""
-    declared = door.site.agreed.contracts[0][0].down
-    return {k: torch.full(shape, 0.01, dtype=kind) for k, (shape, kind) in declared.items()} | changed
+    return first_word(door.site.agreed) | changed
 
 
 def a_round(door: Door, tensors: dict[str, torch.Tensor] | None = None, **words: Any) -> bytes:

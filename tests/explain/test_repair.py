@@ -418,3 +418,9 @@ def test_check_against_what_all_published(tmp_path: Path, monkeypatch: pytest.Mo
 @pytest.mark.parametrize("numbers", [{}, {"factor": "x"}, {"factor": []}, {"factor": None}])
 def test_numbers_that_are_none_are_no_repair(numbers: dict[str, object]) -> None:
     assert repair_of(Finding("here", "chol", "unit", True, 1.0, "", numbers), TABLE) is None
+
+
+def test_a_column_that_holds_a_usual_code_in_every_row_can_be_emptied() -> None:
+    found = Finding("here", "chol", "constant", True, 1.0, "", {"value": 0.0, "code": 0.0})
+    assert repair_of(found, TABLE) == Repair("chol", "code", code="0")
+    assert repair_of(found._replace(numbers={"value": 7.0}), TABLE) is None, "no code: ask"

@@ -103,7 +103,8 @@ class Wary:
         if len(now) > TOLD_ROWS or len(known | now) > most:
             what = (
                 f"{several(len(now), 'row')} of this site would leave almost as they are, after {len(known - now)} "
-                f"others; expected at most {TOLD_ROWS} in a report and {most} in a run."
+                f"others; expected at most {TOLD_ROWS} in a report and {most} in a run. Weights made for it do "
+                "that, and columns without a common scale."
             )
             self._stop([Problem("report", what, HINT)])
         if now - known:

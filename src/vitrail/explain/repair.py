@@ -87,7 +87,9 @@ class Repair(NamedTuple):
 
 def repair_of(finding: Finding, table: Table) -> Repair | None:
     """What a finding asks for, where the column itself can be repaired."""
-    needs = TAKES.get(finding.kind)
+    coded = finding.kind == "constant" and finding.numbers.get("code") is not None  # every row holds a usual code
+    cause = "code" if coded else finding.kind
+    needs = TAKES.get(cause)
     if needs is None or any(finding.numbers.get(name) is None for name in needs[0]):
         return None
     told: dict[str, Any] = {n: finding.numbers[n] for n in (*needs[0], *needs[1]) if finding.numbers.get(n) is not None}
@@ -101,7 +103,7 @@ def repair_of(finding: Finding, table: Table) -> Repair | None:
             told["levels"] = {canon(a): canon(b) for a, b in dict(told["levels"]).items() if canon(a) != canon(b)}
     except (TypeError, ValueError):
         return None
-    return Repair(table.target.column if finding.feature == LABEL else finding.feature, finding.kind, **told)
+    return Repair(table.target.column if finding.feature == LABEL else finding.feature, cause, **told)
 
 
 def wrong_words(repair: Repair, known: Mapping[str, Any], there: Mapping[str, int]) -> list[Problem]:
