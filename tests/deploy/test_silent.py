@@ -13,7 +13,7 @@ import vitrail as vt
 from deploy.federation import Here
 from vitrail.data.datasets import heart_disease, packaged
 from vitrail.deploy import call as calling
-from vitrail.deploy.agreement import Agreement
+from vitrail.deploy.agreement import FOOTPRINT, Agreement
 from vitrail.deploy.call import SILENT, Call, Heard
 from vitrail.deploy.message import Message
 from vitrail.deploy.site import Site
@@ -133,7 +133,7 @@ def test_what_cannot_be_true_is_that_sites_error(
         where = {"stage": 0, "round": 3, "place": 0}
         asked = Message("settle", {**where, "score": ["test"], "run": RUN})
         scores = torch.full((len(agreed.scored(0, 3, ["test"])),), 0.5, dtype=torch.float64)
-        said = Message("settle", where, {"scores": scores})
+        said = Message("settle", where, {"scores": scores, FOOTPRINT: torch.ones(3, dtype=torch.float64)})
     assert call._wrong("va", asked, said) is None
     lied = said.tensors[tensor].clone()
     lied[0] = number

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 import vitrail as vt
-from deploy.federation import Here
+from deploy.federation import Here, first_word
 from deploy.proofs import prove
 from vitrail.core.tensors import tensors
 from vitrail.data.datasets import heart_disease, packaged
@@ -184,7 +184,8 @@ def test_what_is_said_to_stay_does_stay(method: str, tmp_path: Path) -> None:
                 here = {**where, "place": place, "score": ["test"] if a.is_first(s, r, place) else [], "round": r}
                 beside = _down(stage.last, g) if here["score"] else {}
                 beside = {name: v for k, v in beside.items() if (name := f"{LAST}/{k}") in a.settling(s, place)}
-                ask("round", here, _down(stage.turns[place].down, g) | beside)
+                begins = s == r == 0 and place == stage.stage.turns(0)[0]
+                ask("round", here, (first_word(a) if begins else _down(stage.turns[place].down, g)) | beside)
             state = site._state(s, r + 1, 0)
             said = sentences(state)
             own.append({k: v[0] for k, v in tensors(state) if said[k]})

@@ -379,7 +379,7 @@ def test_on_the_command_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     assert "the findings tell it" in ask(*words, "--cause", "unit")
     assert "Did you mean 'here'" in ask(*words[:-1], "her")
     assert "nothing is likely wrong there with 'pain'" in ask(*words, "--feature", "pain")
-    assert "got something else" in ask(*words[:4], "study.toml", "--site", "here")
+    assert "none of ours" in ask(*words[:4], "study.toml", "--site", "here")
     SITES["here"].assign(lab=50.0).to_csv("data/here.csv", index=False)
     save_screening(Path("run/screen.json"), screen_with(SITES["here"].assign(lab=50.0)))
     done = CliRunner().invoke(app, words)

@@ -136,7 +136,7 @@ def test_classes_that_occur_at_both() -> None:
 
 @pytest.mark.parametrize("classes", [["no", "yes"], ["a", "b, 7 % c", "c"], [f"{i} % x" for i in range(9)]])
 def test_what_sites_said_of_their_classes_is_read_back(classes: list[str]) -> None:
-    frames = {"s": pd.DataFrame({"x": np.arange(90.0), "kind": [classes[i % len(classes)] for i in range(90)]})}
+    frames = {"s": pd.DataFrame({"x": np.arange(90.0) / 4, "kind": [classes[i % len(classes)] for i in range(90)]})}
     study = vt.Study.infer(frames, target="kind")
     share = np.arange(1.0, len(classes) + 1) / sum(range(len(classes) + 1))
     assert shares_said(study, target_words(study, share)) == pytest.approx(share, abs=0.00501)

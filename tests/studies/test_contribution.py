@@ -21,6 +21,7 @@ from vitrail.explain.shapley import exact, leave_one_out, paired, paired_mean
 from vitrail.report.build import page_of
 from vitrail.report.contribution import render_contribution, write_contribution
 from vitrail.runs.folder import UPDATES
+from vitrail.runs.sealed import seal_again
 from vitrail.studies.contribution import CARRIED, LOO, ROUND, SHAPLEY, WHOLE, contribution, credits_of
 from vitrail.studies.strain import AS_GIVEN, SPOT, STRAIN
 
@@ -266,6 +267,7 @@ def forge(kept: Path, out: Path, change) -> Path:
             name = k.replace("params", "report/change")
             last[k] = last[k] + after[name].mean(0) - before[name].mean(0)
     save_file(last, out / "coordinator" / "shared.safetensors")
+    seal_again(out, "forged")
     return out
 
 
@@ -291,6 +293,7 @@ def test_who_says_what_the_others_say_on_average_is_not_missed(sites, kept, tmp_
 def test_updates_of_another_run_are_noticed(sites, kept, tmp_path) -> None:
     out = forge(kept, tmp_path / "run", lambda v: v + 1)
     (out / "coordinator" / "shared.safetensors").write_bytes((kept / "coordinator" / "shared.safetensors").read_bytes())
+    seal_again(out, "forged")
     with pytest.raises(vt.VitrailError, match="do not lead to the run's last"):
         contribution(out, "va", sites["va"])
 

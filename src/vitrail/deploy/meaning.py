@@ -1,5 +1,5 @@
 """What an answer may say, beyond its form: counts that can be counts, shares that are shares, scores that a metric can
-give. What cannot be is that site's error, before any of it is used."""
+give. What cannot be is that site's error, before any of it is used. What screening publishes is judged at its desk."""
 
 from __future__ import annotations
 
@@ -43,10 +43,6 @@ def not_meant(agreed: Agreement, asked: Message, said: Message) -> str | None:
     elif asked.kind == "standardise":
         out += _between("rows", told["rows"], 0, MOST_ROWS)
         out += _between("total", told["total"], 0 if asked.words["step"] == 2 else -FAR, FAR)
-    elif asked.kind == "screen":
-        for name, tensor in told.items():
-            if tensor.is_floating_point():
-                out += _between(name, tensor, -FAR, FAR)
     return "; ".join(out) or None
 
 

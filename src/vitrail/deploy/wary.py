@@ -47,9 +47,9 @@ NOT_CHECKED = (
     "copied units, layers that nobody trains) and at its own report (whether rows stand in it almost as they are), and "
     "stops if something is wrong. It does not notice a coordinator that stays within these bounds, that tells false "
     "scores, findings or a false common scale, or that puts several reports together; nor rows mixed with others in a "
-    "report; nor pictures in convolutions. A row that is far from all others can stand in an honest report almost as "
-    "it is."
+    "report. A row that is far from all others can stand in an honest report almost as it is."
 )
+NOT_IN_PICTURES = "Nor does it look for its pictures in what convolutions report."
 
 
 class Part(NamedTuple):

@@ -181,6 +181,8 @@ def words(kind: str, event: dict[str, Any]) -> str:
         "enough": lambda: f"Enough to start: {sites}; {event['seconds']:.0f} seconds for the others.",
         "came late": lambda: f"{site} came late and takes part from now on.",
         "not screened": lambda: f"{site} is not among those whose data was screened{because}",
+        "sum not opened": lambda: f"The sum of a round could not be opened, and changes nothing{because}",
+        "sum not used": lambda: f"The sum of a round was not used{because}",
         "total not opened": lambda: f"What sites added up under masks could not be opened{because}",
         "screened": lambda: f"The sites' data was screened: {several(event['wrong'], 'column')} likely wrong.",
         "last word waits": lambda: f"Waiting for {sites} to take the model.",
