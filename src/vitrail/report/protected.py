@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 from markupsafe import Markup
-from scipy.stats import beta
+from scipy.special import betaincinv
 
 from vitrail.core.facts import OUTLYING
 from vitrail.report import draw
@@ -87,7 +87,7 @@ def outlying(rows: np.ndarray) -> list[int]:
 def sure() -> str:
     """How often the rule names somebody although nobody lies."""
     wrong, runs = HONEST
-    most = float(beta.ppf(0.95, wrong + 1, runs - wrong))
+    most = float(betaincinv(wrong + 1, runs - wrong, 0.95))
     said = (
         f"How sure that is: of {several(runs, 'run')} in which nobody lied, this rule named somebody all the same in "
     )

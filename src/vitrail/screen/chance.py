@@ -8,7 +8,6 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 from scipy.special import betaln, ndtr, ndtri, stdtr
-from scipy.stats import hypergeom
 
 Numbers = NDArray[np.float64]
 Flags = NDArray[np.bool_]
@@ -56,6 +55,8 @@ def compare_counts(a: Numbers, n: Numbers, b: Numbers, m: Numbers) -> Numbers:
     least = np.minimum(np.minimum(n, m) * np.minimum(p, 1 - p), np.inf)
     small = there & (least < EXACT) & (plain > 1.5)
     if small.any():
+        from scipy.stats import hypergeom  # takes a second to load, and few verbs screen
+
         x, k, y, q = a[small], n[small], b[small], m[small]
         tails = np.minimum(hypergeom.sf(x - 1, k + q, x + y, k), hypergeom.cdf(x, k + q, x + y, k))
         z[small] = as_z(np.nan_to_num(2 * tails, nan=1.0), plain[small])
@@ -65,6 +66,8 @@ def compare_counts(a: Numbers, n: Numbers, b: Numbers, m: Numbers) -> Numbers:
 def more_than(a: Numbers, n: Numbers, b: Numbers, m: Numbers, tried: Numbers) -> Numbers:
     """|z| of a of n being more than b of m, where the site chose the best of so many values that it tried."""
     a, n, b, m, tried = (np.asarray(x, np.float64) for x in np.broadcast_arrays(a, n, b, m, tried))
+    from scipy.stats import hypergeom
+
     plain = deviance(a, n, b, m)
     more = (n >= 1) & (m >= 1) & (a * m > b * n) & (plain > 1.5)
     tail = np.ones(a.shape)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import numpy as np
 import pandas as pd
 from scipy.special import ndtri
-from scipy.stats import rankdata
 
 from vitrail.data.schema import Table
 from vitrail.screen.asked import rare_answers, rows_below, rows_with, tame
@@ -179,6 +178,8 @@ def _multiples(values: Numbers, steps: Numbers) -> Flags:
 
 def score_rows(values: Numbers, is_number: Flags) -> Numbers:
     """[row, variable]: numbers by their rank among the site's own, all with mean 0 and spread 1; NaN where missing."""
+    from scipy.stats import rankdata  # takes a second to load, and few verbs screen
+
     out, known = values.copy(), np.isfinite(values)
     full = np.flatnonzero(known.all(0) & is_number)
     for which in ([full] if len(full) else []) + [np.array([v]) for v in np.flatnonzero(~known.all(0) & is_number)]:
