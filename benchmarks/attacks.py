@@ -9,22 +9,17 @@ What each attack does is said in attack_rebuild.py, attack_members.py and attack
 
 from __future__ import annotations
 
-import argparse
-import json
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any
 
 import attack_members
 import attack_poison
 import attack_rebuild
 import numpy as np
-import torch
 from attack_poison import ATTACKS, RULES
 from guard_worlds import WORLDS, at_most, interval
+from kept_cases import Cases, run_cases
 
-RESULTS = Path(__file__).parent / "results"
-Cases = dict[str, dict[str, Any]]
 HONEST = (  # guard, draws, which draws of patients: guards are tried where the attack works without them
     ("plain", "known", (1, 3, 0, 2)),
     ("plain", "secret", (1, 3)),
@@ -177,25 +172,5 @@ def report(cases: Cases) -> str:
     return "\n".join(out) + "\n"
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--cache", type=Path, default=RESULTS / "attacks.json")
-    parser.add_argument("--stage", nargs="*", default=STAGES, choices=STAGES)
-    parser.add_argument("--seeds", type=int, default=3)
-    parser.add_argument("--report", action="store_true")
-    given = parser.parse_args()
-    torch.set_num_threads(1)
-    cases: Cases = json.loads(given.cache.read_text()) if given.cache.exists() else {}
-    for stage in () if given.report else given.stage:
-        for key, attack in wanted(stage, given.seeds):
-            if key not in cases:
-                cases[key] = attack()
-                print(key, cases[key], flush=True)
-                given.cache.write_text(json.dumps(cases, indent=0))
-    text = report(cases)
-    (RESULTS / "attacks.md").write_text(text, encoding="utf-8")
-    print(text)
-
-
 if __name__ == "__main__":
-    main()
+    run_cases("attacks", __doc__, STAGES, 3, wanted, report)

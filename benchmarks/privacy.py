@@ -13,19 +13,14 @@ sites; intervals over seeds.
 
 from __future__ import annotations
 
-import argparse
-import json
-from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 from guard_worlds import WORLDS, interval, world_of
+from kept_cases import Cases, run_cases
 
 import vitrail as vt
 
-RESULTS = Path(__file__).parent / "results"
-Cases = dict[str, dict[str, float]]
 EPSILONS = ("no noise", "10", "3", "1")
 SHORT = ("no", "int8", "rank")
 STAGES = ("epsilon", "compress")
@@ -97,25 +92,5 @@ def report(cases: Cases) -> str:
     return "\n".join(out) + "\n"
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--cache", type=Path, default=RESULTS / "privacy.json")
-    parser.add_argument("--stage", nargs="*", default=STAGES, choices=STAGES)
-    parser.add_argument("--seeds", type=int, default=5)
-    parser.add_argument("--report", action="store_true")
-    given = parser.parse_args()
-    torch.set_num_threads(1)
-    cases: Cases = json.loads(given.cache.read_text()) if given.cache.exists() else {}
-    for stage in () if given.report else given.stage:
-        for key, case in wanted(stage, given.seeds):
-            if key not in cases:
-                cases[key] = case()
-                print(key, cases[key], flush=True)
-                given.cache.write_text(json.dumps(cases, indent=0))
-    text = report(cases)
-    (RESULTS / "privacy.md").write_text(text, encoding="utf-8")
-    print(text)
-
-
 if __name__ == "__main__":
-    main()
+    run_cases("privacy", __doc__, STAGES, 5, wanted, report)
