@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args
 from pydantic import BaseModel, Field, ValidationError
 
 from vitrail import methods, nets
+from vitrail.core import formats
 from vitrail.core.problems import Problem, VitrailError, nearest
 from vitrail.core.toml import key_lines, toml_key, toml_value
 from vitrail.data.schema import GUESTS_OWN, Cell, Feature, Matching, Party, Ration, Split, Strict, Table, Target
@@ -86,6 +87,7 @@ class Screen(Strict):
 class Study(Table):
     """Features, target, split, network, training, method, seeds, metrics."""
 
+    format: str = formats.STUDY  # of this file; what was added since an older one has its default
     name: str = "study"
     description: str = ""
     network: Network = Network()
@@ -114,6 +116,11 @@ class Study(Table):
         problems: list[Problem] = []
         plain = _plain(raw, (), place, problems)
         said = {p.where for p in problems}
+        of = plain.get("format", formats.STUDY)
+        if why := formats.misread(of, formats.STUDY, "study file"):
+            hint = "Install the version of Vitrail that wrote it, or draft it anew."
+            raise VitrailError(f"{source} cannot be read", [Problem(place("format"), why, hint)])
+        plain["format"] = formats.STUDY  # of an older one, too: what it did not know has its default
         _settle(plain)
         study = None
         try:
@@ -124,6 +131,9 @@ class Study(Table):
         said = {p.where for p in problems}
         problems += [p for p in inconsistencies(plain, place) if p.where not in said]
         problems += _unused(study, place) if study is not None and study.parties else []
+        if problems and formats.is_newer(of, formats.STUDY):
+            what = f"it is of format {of}, newer than what this Vitrail reads ({formats.STUDY})."
+            problems.insert(0, Problem(place("format"), what, "Install a newer version: it may know what follows."))
         if problems or study is None:
             raise VitrailError(f"{source} is not a valid study ({len(problems)} to correct)", problems)
         metrics = study.metrics or (CLASS_METRICS[:4] if study.target.kind == "classes" else NUMBER_METRICS)
@@ -170,7 +180,7 @@ class Study(Table):
     def to_toml(self) -> str:
         """The study as a file a person can read; defaults are written out."""
         plain = self.model_dump()
-        out = [f"{k} = {toml_value(plain[k])}" for k in ("name", "description", "seeds", "metrics", "standardise")]
+        out = [f"{k} = {toml_value(plain[k])}" for k in ("format", "name", "description", "seeds", "metrics", "standardise")]
         if self.site_column:
             out.append(f"site_column = {toml_value(self.site_column)}")
         sections = ("target", *["images"] * bool(self.images), "split", "network", "training", "method")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import json
 import secrets
 import sys
@@ -16,6 +15,7 @@ from typing import Any
 import pandas as pd
 import torch
 
+from vitrail.core.disk import hold
 from vitrail.core.problems import Problem, VitrailError
 from vitrail.data.check import find_faults, to_text
 from vitrail.data.read import read_table
@@ -107,11 +107,9 @@ class Door:
         self.outbox = Outbox(kit.home, keep, pen)
         self.busy, self.finished = threading.Lock(), threading.Event()
         self.lock = (kit.home / ".lock").open("w")
-        try:
-            fcntl.flock(self.lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
+        if not hold(self.lock):
             what = "another process of this site is running."
-            raise VitrailError("the site is joined already", [Problem(str(kit.home), what, "Stop that one.")]) from None
+            raise VitrailError("the site is joined already", [Problem(str(kit.home), what, "Stop that one.")])
 
     def stay(self) -> None:
         """Until the study is finished."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import json
 import re
 import shutil
@@ -16,6 +15,7 @@ import pandas as pd
 from safetensors import safe_open
 from safetensors.torch import load_file
 
+from vitrail.core.disk import hold
 from vitrail.core.problems import Problem, VitrailError
 from vitrail.core.tensors import tensors
 from vitrail.data.encode import Encoder
@@ -100,11 +100,9 @@ def _told(mine: Personal, agreed: Agreement, place: Path) -> Personal:
 def leave(folder: Path, home: Path) -> None:
     """No more taking part with this kit: it says so, and its key and certificate are gone. The site's home stays."""
     with contextlib.suppress(FileNotFoundError), (home / ".lock").open("r+") as lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
+        if not hold(lock):
             what, hint = "`vitrail join` is running with this kit.", "Stop it, then leave."
-            raise VitrailError("the site is joined at the moment", [Problem(str(folder), what, hint)]) from None
+            raise VitrailError("the site is joined at the moment", [Problem(str(folder), what, hint)])
     if not has_left(folder):
         write_atomically(folder / LEFT, datetime.now().astimezone().isoformat(timespec="seconds") + "\n")
     for secret in ("key.pem", "certificate.pem", SEALING):
