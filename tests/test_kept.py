@@ -65,7 +65,7 @@ def test_a_run_of_another_kind_is_told(tmp_path: Path) -> None:
     about = json.loads((tmp_path / "run" / "run.json").read_text())
     (tmp_path / "run" / "run.json").write_text(json.dumps({**about, "format": "2.0"}))
     seal_again(tmp_path / "run", "changed")
-    with pytest.raises(vt.VitrailError, match="run folder of format 2.0"):
+    with pytest.raises(vt.VitrailError, match=r"run folder of format 2\.0"):
         vt.Run.load(tmp_path / "run")
 
 

@@ -10,7 +10,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-ELSEWHERE = '''
+ELSEWHERE = """
 import builtins, sys, types
 
 real, locked = builtins.__import__, {}
@@ -39,7 +39,7 @@ for words in SAID:
     except SystemExit as ended:
         print("exit", ended.code or 0, flush=True)
 print("== locked", locked)
-'''
+"""
 
 
 def run_elsewhere(said: list[list[str]], place: Path) -> dict[str, str]:
@@ -78,3 +78,24 @@ def test_all_but_two_verbs_work_without_linux(tmp_path: Path) -> None:
         assert code in ("2" if refused else "01" if words.startswith("check") else "0"), (words, text)
     assert "runs on Linux only" in told["serve study.toml"]
     assert (tmp_path / "r" / "report.html").exists()
+
+
+def test_a_site_can_do_without_pyarrow(tmp_path: Path) -> None:
+    """docs/deploy.md tells who may leave it out; what needs it says so."""
+    (tmp_path / "a.csv").write_text("x,y\n" + "1,a\n2,b\n" * 5)
+    (tmp_path / "b.parquet").write_bytes(b"PAR1")
+    code = """
+import sys
+sys.modules["pyarrow"] = None
+from vitrail.core.problems import VitrailError
+from vitrail.data.read import read_table
+from pathlib import Path
+print(len(read_table(Path("a.csv"))))
+try:
+    read_table(Path("b.parquet"))
+except VitrailError as error:
+    print(error)
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=tmp_path, check=False)
+    assert done.stdout.startswith("10\n"), done.stderr
+    assert "pip install pyarrow" in done.stdout

@@ -180,7 +180,10 @@ class Study(Table):
     def to_toml(self) -> str:
         """The study as a file a person can read; defaults are written out."""
         plain = self.model_dump()
-        out = [f"{k} = {toml_value(plain[k])}" for k in ("format", "name", "description", "seeds", "metrics", "standardise")]
+        out = [
+            f"{k} = {toml_value(plain[k])}"
+            for k in ("format", "name", "description", "seeds", "metrics", "standardise")
+        ]
         if self.site_column:
             out.append(f"site_column = {toml_value(self.site_column)}")
         sections = ("target", *["images"] * bool(self.images), "split", "network", "training", "method")

@@ -10,8 +10,8 @@ from typing import Any, TypeVar
 import pandas as pd
 from torch import Tensor
 
-from vitrail.core import formats
 from vitrail import methods
+from vitrail.core import formats
 from vitrail.core.problems import Problem, VitrailError
 from vitrail.data.encode import Encoder
 from vitrail.runs.folder import (
