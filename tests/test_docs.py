@@ -23,11 +23,11 @@ ROOT = Path(__file__).parent.parent
 BLOCK = re.compile(r"^```(python|sh)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
 
-NOTEBOOK = """import json, sys
-told, sys.stdout = sys.stdout, sys.stderr
-for line in sys.stdin:
-    exec(compile(json.loads(line), "block", "exec"), globals())
-    print("done", file=told, flush=True)"""
+NOTEBOOK = """import json as _json, sys as _sys
+_answer, _sys.stdout = _sys.stdout, _sys.stderr  # names that no block uses
+for _line in _sys.stdin:
+    exec(compile(_json.loads(_line), "block", "exec"), globals())
+    print("done", file=_answer, flush=True)"""
 PLAIN = re.compile(r"vitrail (?P<words>[^|<>&;$`]+?)(?: \|\| test \$\? = (?P<code>\d))?|cat (?P<shown>[\w./ -]+)")
 
 
