@@ -309,6 +309,16 @@ def test_import_costs_little_beside_torch() -> None:
     assert any(seconds < 0.3 for seconds in tries)  # a busy machine may be slow once
 
 
+def test_what_takes_long_to_load_is_loaded_where_it_is_used() -> None:
+    """Each costs every verb that only reads a study a part of a second, and every process of a pool some seconds."""
+    code = "import sys\nimport vitrail.studies.pool\n"
+    code += "assert not {'torch', 'pandas', 'numpy', 'pydantic'} & set(sys.modules), 'the pool'\n"
+    code += "import vitrail.data.check, vitrail.deploy.joining, vitrail.deploy.serve, vitrail.runs\n"
+    code += "heavy = {'scipy.stats', 'scipy.optimize', 'scipy.ndimage'} & set(sys.modules)\nassert not heavy, heavy"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+
+
 def test_small_parsers(tmp_path) -> None:
     assert parse_settings(["mu=0.5", "weights=rows", "adaptive=false"]) == {
         "mu": 0.5,
