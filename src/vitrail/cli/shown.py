@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from vitrail.runs import Run
     from vitrail.screen.found import Screening
-    from vitrail.studies import Comparison
+    from vitrail.studies.comparison import Comparison
 
 
 @contextmanager
