@@ -11,6 +11,7 @@ from vitrail.core.tensors import filled
 from vitrail.deploy.book import ENTERED, Book
 from vitrail.deploy.call import Call
 from vitrail.deploy.far import FarRounds, FarSites
+from vitrail.deploy.fold_far import conduct_folds
 from vitrail.deploy.message import MOST_WORDS, Message
 from vitrail.runs.folder import Folder, is_finished, write_atomically
 from vitrail.runs.look import behind
@@ -54,6 +55,8 @@ def conduct(
         rounds.sums.forget()
     if written is not None:
         written(run)
+    if agreed.study.verdict:
+        conduct_folds(call, book, run, folder.path)
     _farewell(call, rounds, run, folder.path / TOLD)
     return run
 
