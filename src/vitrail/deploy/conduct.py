@@ -6,8 +6,10 @@ import json
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 from vitrail.core.tensors import filled
+from vitrail.deploy.agreement import VERDICT
 from vitrail.deploy.book import ENTERED, Book
 from vitrail.deploy.call import Call
 from vitrail.deploy.far import FarRounds, FarSites
@@ -15,7 +17,7 @@ from vitrail.deploy.fold_far import conduct_folds
 from vitrail.deploy.message import MOST_WORDS, Message
 from vitrail.runs.folder import Folder, is_finished, write_atomically
 from vitrail.runs.look import behind
-from vitrail.runs.run import Run
+from vitrail.runs.run import SHOWN, Run
 from vitrail.runs.train import describe_run, train
 
 MOST_POOLED = MOST_WORDS // 2  # of a last word, as text in a header
@@ -57,13 +59,16 @@ def conduct(
         written(run)
     if agreed.study.verdict:
         conduct_folds(call, book, run, folder.path)
-    _farewell(call, rounds, run, folder.path / TOLD)
+    _farewell(call, rounds, run, folder.path)
+    if written is not None and run.info.get(SHOWN):
+        written(run)  # with what sites showed with their last answer
     return run
 
 
-def _farewell(call: Call, rounds: FarRounds, run: Run, kept: Path) -> None:
+def _farewell(call: Call, rounds: FarRounds, run: Run, path: Path) -> None:
     """Each site its last word and what was found about it. Who is away is waited for no longer than for an answer;
-    started again, this goes on with those who are left."""
+    started again, this goes on with those who are left. `path`: the run's folder."""
+    kept = path / TOLD
     told = set[str](json.loads(kept.read_text()) if kept.exists() else [])
     last, coord = len(rounds.stages) - 1, filled(rounds.start().coord, run.shared)
     rounds.settled |= dict.fromkeys(told, last + 1)
@@ -71,7 +76,9 @@ def _farewell(call: Call, rounds: FarRounds, run: Run, kept: Path) -> None:
     while left := [n for n in call.active() if n in rounds.book.sites and n not in told]:
         rounds.settle(last, rounds.stages[last].rounds, coord, 0)
         here = [n for n in left if rounds.settled.get(n, 0) > last]
-        told |= call.all(lambda n: _last_word(run, n) if n in here else None, 0).keys()  # noqa: B023
+        heard = call.all(lambda n: _last_word(run, n) if n in here else None, 0)  # noqa: B023
+        _show(run, {n: said.words[VERDICT] for n, said in heard.items() if said.words.get(VERDICT)}, path)
+        told |= heard.keys()
         write_atomically(kept, json.dumps(sorted(told)))
         if left := [n for n in left if n not in told]:
             if time.monotonic() > until:
@@ -79,6 +86,13 @@ def _farewell(call: Call, rounds: FarRounds, run: Run, kept: Path) -> None:
                 return
             call.way.log("last word waits", sites=left)
             time.sleep(0.5)
+
+
+def _show(run: Run, shown: dict[str, Any], path: Path) -> None:
+    """What sites let the others know of whether joining is worth it there; kept with what the run says of itself."""
+    if shown:
+        run.info[SHOWN] = {**run.info.get(SHOWN, {}), **shown}
+        write_atomically(path / "run.json", json.dumps(run.info, indent=1))
 
 
 def _last_word(run: Run, site: str) -> Message:

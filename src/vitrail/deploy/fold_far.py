@@ -52,15 +52,14 @@ def _conduct(call: Call, folds: Folds, number: int, book: Book, run: Run, path: 
     try:
         rounds = FarRounds(own, agreed, book, {}, path)
         rounds.outcasts |= run.info.get("outcasts", {})
-        moment = None
-        if back := folder.restore(rounds.names, rounds.shape_at):
-            moment, at, _ = back
-            rounds.ledger.counts.update(at["ledger"])
-            rounds.outcasts |= at["outcasts"]
-        for moment in rounds.run(moment):
-            for event in rounds.news:
+        back = folder.restore(rounds.names, rounds.shape_at)
+        if back:
+            rounds.ledger.counts.update(back[1]["ledger"])
+            rounds.outcasts |= back[1]["outcasts"]
+        for moment in rounds.run(back[0] if back else None):
+            news, rounds.news = rounds.news, []
+            for event in news:
                 way.log(event.pop("event"), fold=number + 1, **event)
-            rounds.news = []
             folder.checkpoint(rounds.names, moment, {"ledger": rounds.ledger.counts, "outcasts": rounds.outcasts}, {})
         bytes_ = dict.fromkeys(rounds.names, 0)
         for row in rounds.ledger.rows():

@@ -20,7 +20,7 @@ from vitrail.core.random import key
 from vitrail.deploy.agreement import Agreement
 from vitrail.deploy.draws import draws_of
 from vitrail.deploy.folds import FOLD, KINDS, Folds, fold_run
-from vitrail.deploy.memory import ENDED, Asked
+from vitrail.deploy.memory import ENDED
 from vitrail.deploy.message import Message
 from vitrail.deploy.site import Site
 from vitrail.deploy.wary import Wary
@@ -32,7 +32,7 @@ from vitrail.runs.folder import load_tensors, save_tensors
 from vitrail.runs.judge import Judge
 from vitrail.runs.setup import build_task, resolve, training_of, training_rows
 from vitrail.studies.folds import Cut, cut_folds
-from vitrail.studies.own_verdict import own_verdict
+from vitrail.studies.own_verdict import explain_verdict, own_verdict
 
 if TYPE_CHECKING:
     from vitrail.data.encode import SiteData
@@ -77,7 +77,7 @@ class SiteFolds:
 
     def _at(self, number: int) -> FoldSite:
         name = fold_run(self.site.home.name, number)
-        if self._now is None or self._now.home.name != name:
+        if self._now is None or self._now.home.name != name or self._now.asked is not self.site.asked:
             self._now = FoldSite(self.site, self.folds.agreement(number), *self.cut(number))
         return self._now
 
@@ -97,7 +97,7 @@ class SiteFolds:
     def judge(self) -> dict[str, Any]:
         """Is joining worth it here? Kept in this site's folder; {} where it cannot be said, and the file says why."""
         site, study = self.site, self.site.agreed.study
-        assert study.verdict is not None and self.site.data is not None
+        assert study.verdict is not None
         self._now = None
         y, lots, told, missing = site.rows[study.target.column].to_numpy(), [], dict[str, list[Any]](), []
         cuts = [self.cut(number) for number in range(len(self.folds))]
@@ -120,8 +120,9 @@ class SiteFolds:
         elif missing:
             why = f"this site was away when these folds ended: {', '.join(map(str, missing))} of {len(cuts)}."
         else:
-            found, why = own_verdict(study, site.agreed.method.title, y, np.stack(lots), **told), ""
-        write_atomically(site.home / FOUND, json.dumps(found or {"why": why}, indent=1), private=True)
+            found, why = own_verdict(study, y, np.stack(lots), **told), ""
+        kept = {**found, "why": explain_verdict(study, found)} if found else {"why": why}
+        write_atomically(site.home / FOUND, json.dumps(kept, indent=1), private=True)
         for old in (site.home / PLACE).glob("*/state-*.safetensors"):
             old.unlink(missing_ok=True)
         return found
@@ -139,8 +140,8 @@ class FoldSite(Site):
             site.watts,
             site.since,
         )
-        self.home = private_folder(site.home / PLACE / name)
-        self.asked, self.wary = Asked(self.home), Wary(agreed, self.home)
+        self.home, self.within = private_folder(site.home / PLACE / name), f"fold {name} "
+        self.asked, self.wary = site.asked, Wary(agreed, self.home)  # of a run's questions all folds' are remembered
         assert site.data is not None
         # a common scale for every fold would tell the sum of its rows
         known = {site.name: site.data.encoder} if agreed.shared_scale else None

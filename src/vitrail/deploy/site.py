@@ -76,7 +76,7 @@ class Site:
         self.proof, self.watts, self.shows, self.since = proof, watts, shows, cpu_seconds()
         self.rows = clean(frame, agreement.study)
         self.runs = Runs(base, another)
-        self.home = base  # of the run at hand
+        self.home, self.within = base, ""  # of the run at hand; of a fold, which
         self.data: SiteData | None = None
 
     def answer(self, question: Message) -> Message:
@@ -220,7 +220,7 @@ class Site:
             return  # nothing about rows is said
         if where in ("screen", "mask"):
             return  # they have memories of their own, which let nothing be asked otherwise
-        where += "".join(f" {words[k]}" for k in (*WHERE, "step") if k in words)
+        where = self.within + where + "".join(f" {words[k]}" for k in (*WHERE, "step") if k in words)
         said = self.agreed.study.protect
         most = (
             0 if said.rows or said.sites else ANEW
