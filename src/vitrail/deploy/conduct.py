@@ -17,7 +17,7 @@ from vitrail.deploy.fold_far import conduct_folds
 from vitrail.deploy.message import MOST_WORDS, Message
 from vitrail.runs.folder import Folder, is_finished, write_atomically
 from vitrail.runs.look import behind
-from vitrail.runs.run import SHOWN, Run
+from vitrail.runs.run import FOLDED, SHOWN, Run
 from vitrail.runs.train import describe_run, train
 
 MOST_POOLED = MOST_WORDS // 2  # of a last word, as text in a header
@@ -58,10 +58,10 @@ def conduct(
     if written is not None:
         written(run)
     if agreed.study.verdict:
-        conduct_folds(call, book, run, folder.path)
+        _say_of(run, FOLDED, conduct_folds(call, book, run, folder.path), folder.path)
     _farewell(call, rounds, run, folder.path)
-    if written is not None and run.info.get(SHOWN):
-        written(run)  # with what sites showed with their last answer
+    if written is not None and agreed.study.verdict:
+        written(run)  # once more, with what crossed in folds and what sites showed with their last answer
     return run
 
 
@@ -77,7 +77,9 @@ def _farewell(call: Call, rounds: FarRounds, run: Run, path: Path) -> None:
         rounds.settle(last, rounds.stages[last].rounds, coord, 0)
         here = [n for n in left if rounds.settled.get(n, 0) > last]
         heard = call.all(lambda n: _last_word(run, n) if n in here else None, 0)  # noqa: B023
-        _show(run, {n: said.words[VERDICT] for n, said in heard.items() if said.words.get(VERDICT)}, path)
+        shown = {n: said.words[VERDICT] for n, said in heard.items() if said.words.get(VERDICT)}
+        if shown:
+            _say_of(run, SHOWN, {**run.info.get(SHOWN, {}), **shown}, path)
         told |= heard.keys()
         write_atomically(kept, json.dumps(sorted(told)))
         if left := [n for n in left if n not in told]:
@@ -88,10 +90,10 @@ def _farewell(call: Call, rounds: FarRounds, run: Run, path: Path) -> None:
             time.sleep(0.5)
 
 
-def _show(run: Run, shown: dict[str, Any], path: Path) -> None:
-    """What sites let the others know of whether joining is worth it there; kept with what the run says of itself."""
-    if shown:
-        run.info[SHOWN] = {**run.info.get(SHOWN, {}), **shown}
+def _say_of(run: Run, what: str, told: dict[str, Any], path: Path) -> None:
+    """What came after the run, with what it says of itself."""
+    if run.info.get(what) != told:
+        run.info[what] = told
         write_atomically(path / "run.json", json.dumps(run.info, indent=1))
 
 

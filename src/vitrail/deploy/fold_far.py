@@ -23,8 +23,9 @@ from vitrail.runs.run import Run
 DONE, PLACE = "folds.json", "folds"
 
 
-def conduct_folds(call: Call, book: Book, run: Run, path: Path) -> None:
-    """After the run, before its last word. `path`: the run's folder."""
+def conduct_folds(call: Call, book: Book, run: Run, path: Path) -> dict[str, Any]:
+    """After the run, before its last word: how many there were, and bytes that crossed, by site. `path`: the run's
+    folder."""
     folds, kept = Folds(call.agreed), path / DONE
     told: dict[str, Any] = json.loads(kept.read_text()) if kept.exists() else {"done": 0, "crossed": {}}
     for number in range(told["done"], len(folds)):
@@ -35,6 +36,7 @@ def conduct_folds(call: Call, book: Book, run: Run, path: Path) -> None:
         told["done"] = number + 1
         write_atomically(kept, json.dumps(told))
         shutil.rmtree(path / PLACE)  # the models of a fold are nobody's
+    return told
 
 
 def _conduct(call: Call, folds: Folds, number: int, book: Book, run: Run, path: Path) -> dict[str, int]:

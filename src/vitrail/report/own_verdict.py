@@ -29,7 +29,7 @@ def verdict_words(told: Mapping[str, Any]) -> str:
 def one_site(site: str, study: Study, told: Mapping[str, Any] | None) -> dict[str, Any] | None:
     """What the section of a site's own page is given."""
     if told is None or "verdict" not in told:
-        return None if told is None else {"why": told["why"], "words": verdict_words(told)}
+        return None if told is None else {"figure": None, "words": verdict_words(told)}
     return {"figure": _figure({site: told}, study), "words": verdict_words(told), **_about(study, told), **told}
 
 
