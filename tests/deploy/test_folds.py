@@ -25,6 +25,7 @@ from vitrail.deploy.draws import draws_of
 from vitrail.deploy.fold_site import ANSWERS, FOUND, SiteFolds
 from vitrail.deploy.folds import Folds, fold_run
 from vitrail.deploy.meaning import not_meant
+from vitrail.deploy.memory import Runs
 from vitrail.deploy.message import Message
 from vitrail.deploy.site import Site
 from vitrail.deploy.words import contract_words
@@ -62,7 +63,12 @@ def tables(sizes: dict[str, int], seed: int = 1) -> dict[str, pd.DataFrame]:
 
 
 def study_of(sites: dict[str, pd.DataFrame], method: str = "fedavg", **changes: Any) -> vt.Study:
-    given = {"verdict": {"folds": FOLDS}, "screen": {"ask": False}, "training": {"rounds": 2, "lr": 0.05}, **changes}
+    given = {
+        "verdict": {"folds": FOLDS, "seeds": 1},
+        "screen": {"ask": False},
+        "training": {"rounds": 2, "lr": 0.05},
+        **changes,
+    }
     drafted = vt.Study.infer(sites, target="sick", network={"hidden": (4,), "dropout": 0.2})
     return resolve(drafted.with_changes(**given), method, None)[0]
 
@@ -169,8 +175,14 @@ def test_the_same_verdicts_as_on_one_machine(whole: Trial) -> None:
 def test_the_same_verdicts_of_other_methods(method: str, changes: dict[str, Any], tmp_path: Path) -> None:
     sites = tables(SIZES)
     trial = Trial(tmp_path, sites, study_of(sites, method, **changes))
-    trial.conduct()
+    run = trial.conduct()
     agree(trial)
+    assert run.info["folds"]["crossed"] == dict.fromkeys(SIZES, declared(trial))  # nothing is shown in a fold
+
+
+def declared(trial: Trial) -> int:
+    """Bytes in folds, as the contract has them."""
+    return sum(x.bytes * x.rounds for x in trial.agreed.lines if x.stage.startswith(FOLD_STAGE))
 
 
 def test_only_who_shows_its_verdict_is_read(whole: Trial) -> None:
@@ -189,11 +201,10 @@ def test_only_who_shows_its_verdict_is_read(whole: Trial) -> None:
 
 
 def test_what_crossed_in_folds_is_counted(whole: Trial) -> None:
-    run, lines = vt.Run.load(whole.root / "run"), whole.agreed.lines
-    declared = sum(x.bytes * x.rounds for x in lines if x.stage.startswith(FOLD_STAGE))
-    assert run.info["folds"] == {"done": FOLDS, "crossed": dict.fromkeys(SIZES, declared)}
+    run = vt.Run.load(whole.root / "run")
+    assert run.info["folds"] == {"done": FOLDS, "crossed": dict.fromkeys(SIZES, declared(whole))}
     ledger = run.ledger[run.ledger.stage == "train"].groupby("site").bytes.sum()
-    assert declared == FOLDS * int(ledger["north"])
+    assert declared(whole) == FOLDS * int(ledger["north"])
     assert "trained 2 times more" in render(page_of(run))
 
 
@@ -295,7 +306,7 @@ def test_who_is_away_in_a_fold(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
 def test_a_small_site_cuts_fewer_folds(tmp_path: Path) -> None:
     """No fold has fewer than ten rows; a site that could cut but one takes part with all its rows, and is told so."""
     sites = tables({"north": 60, "south": 35, "west": 19})
-    trial = Trial(tmp_path, sites, study_of(sites, verdict={"folds": 4}, training={"rounds": 1}))
+    trial = Trial(tmp_path, sites, study_of(sites, verdict={"folds": 4, "seeds": 1}, training={"rounds": 1}))
     run = trial.conduct()
     assert [trial.found(n).get("folds") for n in sites] == [4, 3, None]
     assert "too few" in trial.found("west")["why"]
@@ -355,6 +366,13 @@ def test_what_a_fold_may_not_be_asked(begun: tuple[Site, Message]) -> None:
         site.answer(
             honest._replace(words={**honest.words, "fold": 1}, tensors={k: v + 9 for k, v in honest.tensors.items()})
         )
+
+
+def test_after_the_end_no_fold_is_answered(begun: tuple[Site, Message]) -> None:
+    site, honest = begun
+    Runs.end(site.home)
+    with pytest.raises(vt.VitrailError, match="the run has ended"):
+        site.answer(honest)
 
 
 def test_questions_of_folds_are_among_those_that_a_run_may_repeat(begun: tuple[Site, Message]) -> None:

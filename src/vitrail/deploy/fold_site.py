@@ -110,8 +110,8 @@ class SiteFolds:
                 if not place.exists():
                     missing.append(repeat * study.verdict.folds + k + 1)
                     continue
-                for model, said in load_tensors(place).items():
-                    whole[model][cut.lots[site.name] == k] = said.numpy()
+                for model, answers in load_tensors(place).items():
+                    whole[model][cut.lots[site.name] == k] = answers.numpy()
             for model, said in whole.items():
                 told.setdefault(model, []).append(said)
         found = dict[str, Any]()
@@ -133,13 +133,8 @@ class FoldSite(Site):
 
     def __init__(self, site: Site, agreed: Agreement, cut: Cut, fold: int, name: str) -> None:
         self.name, self.frame, self.rows, self.agreed, self.base = site.name, site.frame, site.rows, agreed, site.base
-        self.publishes, self.shows, self.proof, self.watts, self.since = (
-            False,
-            False,
-            site.proof,
-            site.watts,
-            site.since,
-        )
+        self.publishes, self.shows = False, False
+        self.proof, self.watts, self.since = site.proof, site.watts, site.since
         self.home, self.within = private_folder(site.home / PLACE / name), f"fold {name} "
         self.asked, self.wary = site.asked, Wary(agreed, self.home)  # of a run's questions all folds' are remembered
         assert site.data is not None
@@ -182,9 +177,7 @@ class Alone:
 
     def keep_up(self, rounds: int) -> None:
         while self.done < min(rounds, self.rounds):
-            going = self.engine.run(self._moment)
-            self._moment = next(going)
-            going.close()
+            self._moment = next(self.engine.run(self._moment))
             self.done += 1
 
     def answers(self) -> torch.Tensor:

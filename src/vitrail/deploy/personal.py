@@ -90,8 +90,8 @@ def load_model(kit: Kit, run: str | None = None) -> Personal:
         raise VitrailError("the model does not fit", [Problem(str(place), what, hint)])
     mine = Model(study, method, kit.seed, model, Encoder(study, scale["mean"], scale["sd"]))
     seen = place.with_name(ROWS)
-    known = json.loads(found.read_text()) if (found := place.with_name(FOUND)).exists() else None
-    own = Personal(kit.site, run, mine, rows=seen.read_text().strip() if seen.exists() else None, verdict=known)
+    verdict = json.loads(found.read_text()) if (found := place.with_name(FOUND)).exists() else None
+    own = Personal(kit.site, run, mine, rows=seen.read_text().strip() if seen.exists() else None, verdict=verdict)
     return _told(own, Agreement.of(study, kit.seed, len(kit.sites)), place.parent / BEHIND)
 
 

@@ -37,8 +37,8 @@ def own_verdict(
 def explain_verdict(study: Study, told: Mapping[str, Any]) -> str:
     """The reason of what `own_verdict` gave, with its numbers, in words."""
     number = {k: math.nan if told[k] is None else float(told[k]) for k in NUMBERS}
-    needed = math.inf if told["needed"] is None else number["needed"]
-    answer = Answer(told[VERDICT], 0, *(number[k] for k in NUMBERS[:6]), needed)
+    number["needed"] = math.inf if told["needed"] is None else number["needed"]
+    answer = Answer(verdict=told[VERDICT], best=0, **{k: number[k] for k in Answer._fields if k in number})
     about = study.build_method().title, yardstick(study).replace("_", " "), study.row_word
     return why(answer, *about, told["rows"], number["harm"], told["seeds"], crossed=True)
 
