@@ -23,6 +23,7 @@ from vitrail.deploy.call import Call, Heard
 from vitrail.deploy.conduct import conduct
 from vitrail.deploy.draws import draws_of
 from vitrail.deploy.fold_site import ANSWERS, FOUND, SiteFolds
+from vitrail.deploy.fold_words import TRIED
 from vitrail.deploy.folds import Folds, fold_run
 from vitrail.deploy.meaning import not_meant
 from vitrail.deploy.memory import Runs
@@ -430,6 +431,17 @@ def test_the_consent_form_says_it(whole: Trial) -> None:
     _, never = stay.split("WHAT NEVER LEAVES")
     assert "whether joining is worth it here: this site does not show it" in never
     assert "the verdict and" not in stay
+
+
+def test_what_the_consent_form_says_was_tried_is_what_was_measured(whole: Trial) -> None:
+    told = (Path(__file__).parents[2] / "benchmarks" / "results" / "fold_leaks.md").read_text()
+    for guard, name in (("plain", "10 rows in a fold"), ("masked", "10 rows in a fold, under masks")):
+        (line,) = [x for x in told.splitlines() if x.startswith(f"| {name} |")]
+        numbers = [float(cell.split("+-")[0]) for cell in line.split("|")[4:8]]
+        assert TRIED[guard] == (numbers[0], numbers[2])
+    assert f"right in {100 * TRIED['plain'][0]:.0f} of 100" in " ".join(
+        contract_words(whole.agreed, "north", list(SIZES), publishes=True).split()
+    )
 
 
 def test_a_site_s_own_page(whole: Trial, tmp_path: Path) -> None:
