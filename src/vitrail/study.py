@@ -84,6 +84,14 @@ class Screen(Strict):
     ask: bool = True  # false: nothing of the kind crosses, and no run says whose data does not fit
 
 
+class Verdict(Strict):
+    """Between machines, after the run: each site finds out whether joining is worth it there, from rows held out."""
+
+    folds: int = Field(default=5, ge=2, le=20)  # each is a training of all sites, with as many bytes as the run's
+    seeds: int = Field(default=2, ge=1, le=10)  # so many times over, each with its own cut and first model
+    harm: float = Field(default=0.03, ge=0, lt=1)  # a loss that would not matter: of that of one answer to every row
+
+
 class Study(Table):
     """Features, target, split, network, training, method, seeds, metrics."""
 
@@ -99,6 +107,7 @@ class Study(Table):
     parties: dict[str, Party] = Field(default={})  # where they hold columns of the same people; empty: rows of others
     match: Matching | None = None  # there where there are parties
     protect: Protect = Protect()
+    verdict: Verdict | None = None  # None: nobody finds out between machines; in simulation there is vitrail compare
 
     @property
     def host(self) -> str:
@@ -189,6 +198,7 @@ class Study(Table):
         sections = ("target", *["images"] * bool(self.images), "split", "network", "training", "method")
         sections += () if self.images or self.parties else ("screen",)
         more = [*["match"] * bool(self.match), *["protect"] * (self.protect != Protect())]
+        more += ["verdict"] * bool(self.verdict)
         for section in (*sections, *more):
             out += ["", f"[{section}]"]
             fields = getattr(type(getattr(self, section)), "model_fields", {})  # a method has none
@@ -341,4 +351,5 @@ __all__ = [
     "Table",
     "Target",
     "TrainingSpec",
+    "Verdict",
 ]

@@ -44,16 +44,20 @@ UNTRUSTED = "CERTIFICATE_VERIFY_FAILED"  # the other machine's, found here
 REFUSED = "registration rejected: register_client unauthenticated"  # by our Doorkeeper over there
 
 
-def agree(kit: Kit, data: Path, accept: str, publishes: bool) -> tuple[Agreement, pd.DataFrame]:
+def agree(kit: Kit, data: Path, accept: str, publishes: bool, shows: bool = False) -> tuple[Agreement, pd.DataFrame]:
     """Before anything leaves: the file is checked, the contract is shown, and somebody says yes to exactly that."""
+    if shows and not kit.study.verdict:
+        what, hint = "the study asks for no verdict.", "Leave it out."
+        raise VitrailError("the site cannot join", [Problem("--show-verdict", what, hint)])
     if not kit.approved:
         hint = "Give the coordinator's answer: --approval FILE."
         raise VitrailError("the site cannot join", [Problem(str(kit.folder), "it is not approved yet.", hint)])
     agreement = Agreement.of(kit.study, kit.seed, len(kit.sites))
     frame = read_table(data, kit.study)
     print(to_text(find_faults(frame, kit.study), data.name, len(frame), kit.study.row_word))
-    print(contract_words(agreement, kit.site, kit.sites, publishes, len(frame)))
-    agreed_to(kit, agreement.hash, {"agreement": agreement.hash, "publishes": publishes}, accept)
+    print(contract_words(agreement, kit.site, kit.sites, publishes, len(frame), shows))
+    said = {"agreement": agreement.hash, "publishes": publishes} | ({"shows": True} if shows else {})
+    agreed_to(kit, agreement.hash, said, accept)
     return agreement, frame
 
 

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 from safetensors import safe_open
@@ -22,10 +23,12 @@ from vitrail.data.encode import Encoder
 from vitrail.deploy.agreement import Agreement
 from vitrail.deploy.cards import SEALING
 from vitrail.deploy.enrol import LEFT, Kit
+from vitrail.deploy.fold_site import FOUND
 from vitrail.deploy.site import BEHIND, ROWS
 from vitrail.engines.wire import settled_shape
 from vitrail.explain.album import Album
 from vitrail.explain.look import Look
+from vitrail.report.own_verdict import one_site
 from vitrail.runs.folder import write_atomically
 from vitrail.runs.look import Behind, look_at, look_through, unknown
 from vitrail.runs.run import Model
@@ -41,11 +44,17 @@ class Personal:
     model: Model
     behind: Behind | None = None  # what the coordinator said about this site at the end
     rows: str | None = None  # the fingerprint of the rows it trained on
+    verdict: dict[str, Any] | None = None  # whether joining is worth it here, where the study asks (fold_site.py)
 
     @property
     def sights(self) -> bool:
         """Whether there is anything to look at: pictures, or what the coordinator said about this site."""
         return self.model.study.images is not None or self.behind is not None
+
+    @property
+    def joining(self) -> dict[str, Any] | None:
+        """Whether joining is worth it here, for this site's own page."""
+        return one_site(self.site, self.model.study, self.verdict)
 
     def look(self, frame: pd.DataFrame, features: Sequence[str] = (), pictures: Sequence[str] = ()) -> Look | Album:
         """What was found about this site, with its own rows behind it; or what its model says of its pictures."""
@@ -81,7 +90,8 @@ def load_model(kit: Kit, run: str | None = None) -> Personal:
         raise VitrailError("the model does not fit", [Problem(str(place), what, hint)])
     mine = Model(study, method, kit.seed, model, Encoder(study, scale["mean"], scale["sd"]))
     seen = place.with_name(ROWS)
-    own = Personal(kit.site, run, mine, rows=seen.read_text().strip() if seen.exists() else None)
+    verdict = json.loads(found.read_text()) if (found := place.with_name(FOUND)).exists() else None
+    own = Personal(kit.site, run, mine, rows=seen.read_text().strip() if seen.exists() else None, verdict=verdict)
     return _told(own, Agreement.of(study, kit.seed, len(kit.sites)), place.parent / BEHIND)
 
 
