@@ -95,7 +95,11 @@ def tune(
         str | None, typer.Option(help="Method, instead of the study's.", autocompletion=complete.methods)
     ] = None,
     grid: Annotated[
-        list[str] | None, typer.Option(help="A setting of the method, training or network: KEY=VALUE,VALUE.")
+        list[str] | None,
+        typer.Option(
+            help="A setting of the method, training or network: KEY=VALUE,VALUE; again for another. Without it, the "
+            "values that the method declares, and three learning rates."
+        ),
     ] = None,
     folds: Annotated[int, typer.Option(help="Folds within each site's training rows.")] = 3,
     metric: Annotated[str | None, typer.Option(help="What to judge by, instead of the study's first metric.")] = None,
@@ -119,7 +123,7 @@ def tune(
             agreed,
             read_sites(data, agreed),
             method,
-            parse_grid(grid or []),
+            parse_grid(grid) if grid else None,
             folds,
             seed,
             metric=metric,
