@@ -94,8 +94,9 @@ def read_demo(folder: Path) -> Demo | None:
         told = json.loads((folder / ABOUT).read_text(encoding="utf-8"))
         pages = [Shown(**{k: str(v) for k, v in page.items()}) for page in told["pages"]]
         said = [str(line) for line in told["said"]]
-        demo = Demo(*(str(told[k]) for k in ("kind", "title", "words")), pages, said, str(told["thanks"]))
+        kind, title, words, thanks = (str(told[k]) for k in ("kind", "title", "words", "thanks"))
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
         return None
     inside = folder.resolve()
-    return demo._replace(pages=[p for p in pages if (folder / p.file).resolve().is_relative_to(inside)])
+    kept = [p for p in pages if (folder / p.file).resolve().is_relative_to(inside)]
+    return Demo(kind, title, words, kept, said, thanks)
