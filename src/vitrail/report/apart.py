@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from typing import Any
 
 from vitrail.methods import TABLE
@@ -38,7 +39,7 @@ def why_apart(result: Comparison) -> list[str]:
     return [head, *lines]
 
 
-def _line(row: dict[str, Any], better: float, alone: str, yardstick: str) -> str:
+def _line(row: Mapping[Any, Any], better: float, alone: str, yardstick: str) -> str:
     """One site; nothing where table and verdict say the same. `better`: by how much the method is, in the table."""
     gain, low, high = row["gain"], row["low"], row["high"]
     if not all(map(math.isfinite, (better, gain, low, high))) or abs(better) < LEAST:
