@@ -23,7 +23,7 @@ START = 40.0  # seconds that a job may take to reach everyone
 MOST_FRUITLESS = 2  # jobs in which nobody answers, before the transport is started anew
 ENDING = 2.0  # seconds for a job to end before the next one begins
 UNANSWERED = {  # FLARE's codes in words
-    "EXECUTION_EXCEPTION": "its machine is there, and `vitrail join` on it is not, or could not write down what would leave",
+    "EXECUTION_EXCEPTION": "its machine is there, but `vitrail join` is not, or could not write down what would leave",
     "TASK_ABORTED": "the question was called off before it had answered",
     "BAD_TASK_DATA": "it could not make anything of the question",
     "OK": "its answer was empty",
