@@ -65,6 +65,9 @@ def test_the_demos_index_leads_to_every_page(demo) -> None:
         assert (out / link).is_file(), link
     assert "Stays at hungarian" in html
     assert "likely wrong" in (out / "findings.html").read_text().lower()
+    for page in ("findings.html", "run/report.html"):
+        assert "a mistake that we wrote into it" in (out / page).read_text(), "nobody takes it for their data"
+    assert "a mistake that we wrote" not in (out / "compared" / "report.html").read_text()
     assert "This stays at hungarian" in (out / "look-hungarian.html").read_text()
     assert "Is joining worth it?" in (out / "compared" / "report.html").read_text()
     for other in ("pictures", "prototypes", "vertical"):

@@ -57,7 +57,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     write_folders(root / "data", SITES)
     write_folders(root, {"new": SITES["east"].iloc[8:15]}, labels=False)
     told = do("run", root / "study.toml", "--data", root / "data", "--out", root / "run", "--keep-updates")
-    assert "balanced_accuracy" in told
+    assert "balanced accuracy" in told
     return root
 
 

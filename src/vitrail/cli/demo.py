@@ -89,12 +89,14 @@ def _heart(target: Path, seeds: int) -> Demo:
     unit = study.features[column].unit
     turn = next(c for c in choose_conversions(column, study.features[column]) if c.other == other)
     wrong = {**sites, site: sites[site].assign(**{column: (sites[site][column] / turn.factor).round(2)})}
-    planted = screen_sites(study, wrong)
+    ours = f"In this demo {site}'s {column} is in {other}: a mistake that we wrote into it, and not theirs."
+    false = study.with_changes(description=f"{study.description} {ours}")  # no page may pass it off as their data
+    planted = screen_sites(false, wrong)
     story = f"With a mistake of ours: {site}'s {column} in {other} instead of {unit}. Nobody saw a row of theirs."
     found = [printable(_line(f)) for f in planted.wrong]
     print("\n".join(["", story, *found]), flush=True)
     with show_progress() as step:
-        run = federate(study, wrong, out=target / "run", progress=lambda done, total: step("rounds", done, total))
+        run = federate(false, wrong, out=target / "run", progress=lambda done, total: step("rounds", done, total))
         file = target / f"{site}.csv"
         wrong[site].to_csv(file, index=False)
         seen = look_behind(run, site, wrong[site])
@@ -102,7 +104,7 @@ def _heart(target: Path, seeds: int) -> Demo:
         write_look(
             seen._replace(command=f"vitrail repair {target / 'run'} {file}"), target / f"look-{site}.html"
         )  # before the comparison: whoever stops it has this
-        write_screen(study, planted, target / "findings.html")
+        write_screen(false, planted, target / "findings.html")
         write_report(run, target / "run" / "report.html")
     print(f"\nThe repair, at {site}, in its own file (nothing is changed without --write):")
     print(f"  vitrail repair {target / 'run'} {file} --from {target / 'run'} --site {site}\n")

@@ -81,7 +81,9 @@ def print_run(result: Run) -> None:
             if m in same and math.isnan(same.loc[site, m]):
                 why.append(f"{m} at {site} is not defined: {why_not(m, int(held[site]), study.row_word)}")
         rows.append(row)
-    print_table(["site", *(head for m in study.metrics for head in ([m, "same"] if m in same else [m]))], rows)
+    names = {m: m.replace("_", " ") for m in study.metrics}
+    heads = (head for m, name in names.items() for head in ([name, "same"] if m in same else [name]))
+    print_table(["site", *heads], rows)
     print_notes(few, why, study.row_word, len(same.columns) > 0)
     if standing := read_standing(result.facts):
         labels = labels_of(result.study.target.levels, standing)
@@ -159,7 +161,9 @@ def print_verdicts(result: Comparison) -> None:
         print("Not answered: it takes several seeds, and a metric that is defined in them.")
         return
     word, judged = result.study.row_word, metric_words(result.yardstick)
-    print(f"Training together against training alone, on each site's own {word}s. A gain is in {judged}.\n")
+    what = "answers" if result.study.target.kind == "number" else "probabilities"
+    print(f"Training together against training alone, on each site's own {word}s. A gain is how much less wrong the")
+    print(f"model's {what} are: {judged}.\n")
     print_table(["site", "worth it?", "gain", "95 % interval", "smallest it could have seen"], rows)
     print_notes(few, [], result.study.row_word, False)
 
