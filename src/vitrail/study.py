@@ -27,10 +27,12 @@ DEEPEST = 8  # sections within sections; a study needs four
 
 
 class Network(Strict):
-    kind: str = "mlp"  # of nets.TABLE: mlp, linear; of pictures cnn, resnet18, prototypes
+    """What is trained, at every site alike."""
+
+    kind: str = "mlp"  # or linear; of pictures cnn, resnet18 or prototypes (nets.TABLE)
     hidden: tuple[int, ...] = (128, 64)  # units of the mlp's layers, or of the two between cnn's convolutions and head
     width: int = Field(default=32, ge=1, le=1024)  # channels of the first convolution; of prototypes 16
-    dropout: float = Field(default=0.2, ge=0, lt=1)
+    dropout: float = Field(default=0.2, ge=0, lt=1)  # the share of units left out of each step; of pictures none
     prototypes: int | None = Field(default=None, ge=1, le=1000)  # of each class, where there are any; None: 10
     latent: int | None = Field(default=None, ge=1, le=4096)  # numbers in each; None: 128 with weights, else 16
     weights: str = ""  # a file with those of EfficientNet-Lite0, which every site has; of prototypes
@@ -38,22 +40,24 @@ class Network(Strict):
 
 
 class TrainingSpec(Strict):
-    rounds: int = Field(default=100, ge=1)
-    epochs: int = Field(default=1, ge=1)
-    batch: int = Field(default=16, ge=1)
-    lr: float = Field(default=0.002, gt=0)
-    momentum: float = Field(default=0.5, ge=0, lt=1)
-    decay: float = Field(default=0.9, gt=0, le=1)
-    decays: int = Field(default=50, ge=0)
+    """How it is trained, in every method alike unless it says otherwise."""
+
+    rounds: int = Field(default=100, ge=1)  # times that sites train and their changes are put together
+    epochs: int = Field(default=1, ge=1)  # times that a site goes through its rows in a round
+    batch: int = Field(default=16, ge=1)  # rows in a step
+    lr: float = Field(default=0.002, gt=0)  # the learning rate: how far a step goes
+    momentum: float = Field(default=0.5, ge=0, lt=1)  # how much of the last step the next one keeps
+    decay: float = Field(default=0.9, gt=0, le=1)  # what the learning rate is multiplied by, now and then
+    decays: int = Field(default=50, ge=0)  # how often that is in a run; 0: never
     loss: Literal["likelihood", "evidence"] = (
         "likelihood"  # evidence: of classes, by a model that says how unsure it is
     )
     kl: float = Field(default=0.1, ge=0)  # of evidence: how much of it for wrong classes costs, in the end
     anneal: int = Field(default=10, ge=0)  # epochs until then
     total: Literal["sum", "mean"] = "sum"  # of the losses of a batch's rows
-    class_weights: Literal["inverse", "none"] = "inverse"
+    class_weights: Literal["inverse", "none"] = "inverse"  # inverse: at each site all classes weigh alike
     optimiser: Literal["sgd", "adam"] = "sgd"  # momentum is SGD's
-    weight_decay: float = Field(default=0.0, ge=0)
+    weight_decay: float = Field(default=0.0, ge=0)  # how strongly weights are pulled to zero
     rates: dict[str, Annotated[float, Field(ge=0)]] = Field(default={})  # of lr, for a group of layers: head = 0.1
     memory: Literal["fresh", "own", "kept"] = "own"  # of the optimiser, what outlives a round: none, own layers', all
 
@@ -61,8 +65,8 @@ class TrainingSpec(Strict):
 class Spend(Strict):
     """A privacy budget for the whole run."""
 
-    epsilon: float = Field(gt=0)
-    delta: float = Field(default=1e-5, gt=0, lt=1)
+    epsilon: float = Field(gt=0)  # the smaller, the more noise and the less can be told of one
+    delta: float = Field(default=1e-5, gt=0, lt=1)  # the chance that this promise does not hold
 
 
 class Protect(Strict):
@@ -96,14 +100,14 @@ class Study(Table):
     """Features, target, split, network, training, method, seeds, metrics."""
 
     format: str = formats.STUDY  # of this file; what was added since an older one has its default
-    name: str = "study"
-    description: str = ""
+    name: str = "study"  # on pages and consent forms
+    description: str = ""  # what is asked, of whom; on pages
     network: Network = Network()
     training: TrainingSpec = TrainingSpec()
-    method: dict[str, Any] = Field(default_factory=lambda: {"name": methods.DEFAULT})  # and hyperparameters
+    method: dict[str, Any] = Field(default_factory=lambda: {"name": methods.DEFAULT})  # its name, and its settings
     screen: Screen = Screen()
-    seeds: tuple[int, ...] = SEEDS
-    metrics: tuple[str, ...] = ()
+    seeds: tuple[int, ...] = SEEDS  # of what is drawn by lot; a run takes the first, a comparison as many as asked for
+    metrics: tuple[str, ...] = ()  # scores, the first decides; left out: those usual for the target
     parties: dict[str, Party] = Field(default={})  # where they hold columns of the same people; empty: rows of others
     match: Matching | None = None  # there where there are parties
     protect: Protect = Protect()

@@ -7,9 +7,10 @@ from typing import Annotated, Any
 
 import typer
 
+from vitrail.cli import complete
 from vitrail.core.problems import Problem, VitrailError
 
-StudyFile = Annotated[Path, typer.Argument(help="The study file (TOML).")]
+StudyFile = Annotated[Path, typer.Argument(help="The study file (TOML).", autocompletion=complete.study_files)]
 Data = Annotated[
     Path,
     typer.Option(

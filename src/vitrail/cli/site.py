@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from vitrail.cli import complete
 from vitrail.core.problems import Problem, VitrailError
 from vitrail.core.table import print_table
 
@@ -155,7 +156,9 @@ def predict(
         Path | None,
         typer.Option("--data", help="The new rows, or pictures; with parties, the folder of their tables."),
     ] = None,
-    site: Annotated[str, typer.Option(help="The site whose model, where it is a run folder.")] = "",
+    site: Annotated[
+        str, typer.Option(help="The site whose model, where it is a run folder.", autocompletion=complete.sites)
+    ] = "",
     out: Annotated[Path | None, typer.Option(help="The CSV file to write; without it, on the screen.")] = None,
     run: Annotated[str | None, typer.Option(help="The run whose model; without it, the one that ended last.")] = None,
     keep: Annotated[
@@ -216,7 +219,12 @@ def explain(
     data: Annotated[
         Path | None, typer.Option("--data", help="The site's own file; or without --site, a folder of all.")
     ] = None,
-    site: Annotated[str, typer.Option(help="The site that explains its own model; without it, all of them.")] = "",
+    site: Annotated[
+        str,
+        typer.Option(
+            help="The site that explains its own model; without it, all of them.", autocompletion=complete.sites
+        ),
+    ] = "",
     party: Annotated[str, typer.Option(help="Of a run with parties, whose own page; without it, the host's.")] = "",
     id_: Annotated[list[str] | None, typer.Option("--id", help="With parties: a person to take apart.")] = None,
     rows: Annotated[int, typer.Option(min=1, help="How many rows, by lot where there are more.")] = 1000,
@@ -224,7 +232,10 @@ def explain(
     feature: Annotated[str | None, typer.Option(help="The feature whose dependence is drawn.")] = None,
     outcome: Annotated[str | None, typer.Option(help="The class that is explained, if not the positive one.")] = None,
     reference: Annotated[Path | None, typer.Option(help="The site's own file, where --data holds new rows.")] = None,
-    refuse: Annotated[list[str] | None, typer.Option(help="A site that shows nothing on the page of all.")] = None,
+    refuse: Annotated[
+        list[str] | None,
+        typer.Option(help="A site that shows nothing on the page of all.", autocompletion=complete.sites),
+    ] = None,
     seed: Annotated[int, typer.Option(help="Of the lot.")] = 1,
     out: Annotated[Path | None, typer.Option(help="The HTML file; else explain-SITE.html here, or in the run.")] = None,
 ) -> None:

@@ -7,6 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
+from vitrail.cli import complete
 from vitrail.cli.given import (
     Cluster,
     Data,
@@ -17,93 +18,10 @@ from vitrail.cli.given import (
     StudyFile,
     Workers,
     cores,
-    free_folder,
     parse_methods,
 )
-from vitrail.cli.shown import defined, print_comparison, print_notes, print_run, show_progress
-from vitrail.core.problems import Problem, VitrailError, nearest
+from vitrail.cli.shown import defined, print_comparison, print_notes, show_progress
 from vitrail.core.table import print_table
-
-
-def demo(
-    what: Annotated[
-        str,
-        typer.Argument(
-            help="heart: tables of four hospitals. vertical: a hospital and a laboratory with the same patients. "
-            "pictures: chest X-rays. prototypes: whose have a mark?"
-        ),
-    ] = "heart",
-    out: Annotated[Path, typer.Option(help="Where to write.")] = Path("runs/demo"),
-    seeds: Annotated[int | None, typer.Option(min=1, help="Seeds for each method; else 4, of pictures 2.")] = None,
-) -> None:
-    """Federate real data that is shipped, offline, and write a page about it: tables, pictures, or pictures of which
-    one site's have a mark."""
-    from vitrail.data import datasets
-    from vitrail.report.build import write_report
-    from vitrail.studies.compare import compare, seeds_of
-    from vitrail.study import Study
-
-    if what == "heart":
-        file, sites = "heart_disease.toml", datasets.heart_disease()
-        folds = 10
-        print("Four hospitals, 920 patients. Is a coronary artery narrowed? Each hospital keeps its rows.")
-    elif what == "pictures":
-        file, sites = "pneumonia.toml", datasets.pneumonia()
-        folds, seeds = 3, seeds or 2  # a model of pictures takes minutes
-        print("Four sites, 1560 chest X-rays of children. Is it pneumonia? Each site keeps its pictures.")
-    elif what == "prototypes":
-        _demo_prototypes(out)
-        return
-    elif what == "vertical":
-        from vitrail.cli.parties import demo_vertical
-
-        demo_vertical(free_folder(out), seeds or 5)
-        return
-    else:
-        hint = nearest(what, ("heart", "vertical", "pictures", "prototypes"))
-        raise VitrailError("there is no such demo", [Problem("demo", f"there is none named {what!r}.", hint)])
-    study = Study.load(datasets.packaged(file))
-    print(f"{datasets.ATTRIBUTIONS[study.name]}\n")
-    target = free_folder(out)
-    with show_progress() as step:
-        result = compare(
-            study,
-            sites,
-            parse_methods(None),
-            seeds_of(study, seeds or 4),
-            folds=folds,
-            out=target,
-            workers=cores(),
-            progress=step,
-        )
-    print_comparison(result)
-    print(f"\nPage: {write_report(result, target / 'report.html').resolve()}")
-
-
-def _demo_prototypes(out: Path) -> None:
-    """X-rays of which one site's carry a mark: which site's, the federation's page says; what it is, its own."""
-    from vitrail.data import bias, datasets
-    from vitrail.explain.prototypes import read_standing
-    from vitrail.report.build import write_report
-    from vitrail.report.private import write_look
-    from vitrail.runs import federate
-    from vitrail.runs.look import look_behind
-    from vitrail.study import Study
-
-    study = Study.load(datasets.packaged("prototypes.toml"))
-    marked = bias.text(datasets.pneumonia(), site="referral", label="pneumonia")
-    print("Four sites, 1560 chest X-rays of children. Is it pneumonia? Each site keeps its pictures. Into those of one")
-    print("class at one site we wrote a letter, as a portable machine does. Who finds out, without seeing a picture?")
-    print(f"{datasets.ATTRIBUTIONS[study.name]}\n")
-    target = free_folder(out)
-    with show_progress() as step:
-        run = federate(study, marked.sites, out=target, progress=lambda done, total: step("rounds", done, total))
-    print_run(run)
-    print(f"\nPage: {write_report(run, target / 'report.html').resolve()}")
-    standing = read_standing(run.facts)
-    for name in dict.fromkeys(run.sites[found.site] for found in standing.found) if standing else ():
-        page = write_look(look_behind(run, name, marked.sites[name]), target / f"look-{name}.html")
-        print(f"What {name} sees of itself, and nobody else: {page.resolve()}")
 
 
 def compare(
@@ -114,7 +32,8 @@ def compare(
         str | None,
         typer.Option(
             help="Methods, separated by commas, also NAME:KEY=VALUE; or all. Without it, the yardsticks and a few that "
-            "did well."
+            "did well.",
+            autocompletion=complete.many_methods,
         ),
     ] = None,
     seeds: Annotated[
@@ -175,9 +94,15 @@ def compare(
 def tune(
     study: StudyFile,
     data: Data,
-    method: Annotated[str | None, typer.Option(help="Method, instead of the study's.")] = None,
+    method: Annotated[
+        str | None, typer.Option(help="Method, instead of the study's.", autocompletion=complete.methods)
+    ] = None,
     grid: Annotated[
-        list[str] | None, typer.Option(help="A setting of the method, training or network: KEY=VALUE,VALUE.")
+        list[str] | None,
+        typer.Option(
+            help="A setting of the method, training or network: KEY=VALUE,VALUE; again for another. Without it, the "
+            "values that the method declares, and three learning rates."
+        ),
     ] = None,
     folds: Annotated[int, typer.Option(help="Folds within each site's training rows.")] = 3,
     metric: Annotated[str | None, typer.Option(help="What to judge by, instead of the study's first metric.")] = None,
@@ -202,7 +127,7 @@ def tune(
             agreed,
             read_sites(data, agreed),
             method,
-            parse_grid(grid or []),
+            parse_grid(grid) if grid else None,
             folds,
             seed,
             metric=metric,
@@ -236,8 +161,13 @@ def transfer(
     train_with: Annotated[
         str | None, typer.Option(help="Then train with the best: top:3, below:0.05, or NAME,NAME.")
     ] = None,
-    user: Annotated[list[str] | None, typer.Option(help="For this site; without it, for each.")] = None,
-    method: Annotated[str | None, typer.Option(help="The method to train with, instead of the default one.")] = None,
+    user: Annotated[
+        list[str] | None, typer.Option(help="For this site; without it, for each.", autocompletion=complete.sites)
+    ] = None,
+    method: Annotated[
+        str | None,
+        typer.Option(help="The method to train with, instead of the default one.", autocompletion=complete.methods),
+    ] = None,
     rounds: Rounds = None,
     seed: Annotated[int | None, typer.Option(help="Seed, instead of the study's first.")] = None,
     workers: Workers = 0,
@@ -297,7 +227,9 @@ def transfer(
 
 def contribution(
     run: Annotated[Path, typer.Argument(help="The folder of a run.")],
-    user: Annotated[str, typer.Option(help="The site on whose own test rows the loss is counted.")],
+    user: Annotated[
+        str, typer.Option(help="The site on whose own test rows the loss is counted.", autocompletion=complete.sites)
+    ],
     data: Annotated[Path, typer.Option("--data", help="The user's own file, or a folder or file of all sites.")],
     method: Annotated[str, typer.Option(help="loo (leave-one-out), shapley or all.")] = "all",
     retrain: Annotated[

@@ -27,6 +27,7 @@ from vitrail.deploy.message import Message, unpack
 from vitrail.deploy.outbox import Outbox
 from vitrail.deploy.party import Party
 from vitrail.deploy.pipe import Pipe
+from vitrail.deploy.reach import AWAY, Reach
 from vitrail.deploy.signed import Pen
 from vitrail.deploy.site import Site
 from vitrail.deploy.words import contract_words
@@ -78,7 +79,8 @@ def agreed_to(kit: Kit, mark: str, said: dict[str, Any], accept: str) -> None:
 
 
 class Console:
-    """What FLARE's process writes from now on, and which of the known signs of trouble are in it: each once."""
+    """What FLARE's process writes from now on, and which of the known signs of trouble are in it: each once, but
+    AWAY whenever it is there."""
 
     def __init__(self, path: Path) -> None:
         self.path, self.at, self.seen = path, path.stat().st_size if path.exists() else 0, set[str]()
@@ -91,13 +93,15 @@ class Console:
             new = file.read()
         whole = new[: new.rfind(b"\n") + 1]
         self.at += len(whole)
-        found = [sign for sign in (UNTRUSTED, REFUSED) if sign.encode() in whole and sign not in self.seen]
-        self.seen.update(found)
+        found = [sign for sign in (UNTRUSTED, REFUSED, AWAY) if sign.encode() in whole and sign not in self.seen]
+        self.seen.update(sign for sign in found if sign != AWAY)
         return found
 
 
 class Door:
     """Answers what comes through FLARE, one question at a time, and keeps FLARE's process running."""
+
+    reach: Reach  # while it stays
 
     def __init__(
         self,
@@ -120,6 +124,7 @@ class Door:
         from vitrail.deploy import adapter, kits
 
         kits.build_site(self.kit.folder)
+        self.reach = Reach(self.kit.address, self.say)
         workspace = self.kit.folder / "flare"
         listener = pipe.Listener()
         threading.Thread(target=_warm, daemon=True).start()
@@ -129,13 +134,15 @@ class Door:
             while not self.finished.wait(0.2):
                 for sign in console.signs():
                     self._tell(sign)
+                self.reach.look()
                 if flare is None or flare.poll() is not None:
                     if flare is not None:
-                        self.say("The connection was lost; trying again.")
+                        self.reach.missed()
                         time.sleep(pause)
                         pause = min(60.0, 2 * pause)
                     flare = adapter.start_site(workspace, self.kit.identity, listener.place, self._copy())
                     began = time.time()
+                    self.reach.begun()
                 elif time.time() - began > 60:
                     pause = 1.0
             time.sleep(LINGER)
@@ -145,6 +152,9 @@ class Door:
 
     def _tell(self, sign: str) -> None:
         """In plain words why there is no connection; who is refused stops, since knocking disturbs who is inside."""
+        if sign == AWAY:
+            self.reach.missed()
+            return
         if sign == REFUSED:
             what = "it was removed from the study or never enrolled, or its kit is in use in another place."
             hint = "Stop the other place, or call the coordinator: the screen there says which it is."
@@ -173,6 +183,7 @@ class Door:
     def _serve(self, end: Pipe) -> None:
         with end, contextlib.suppress(EOFError, OSError):
             _, body = end.get()
+            self.reach.asked()
             end.put({}, self.answer(body))
 
     def answer(self, body: bytes) -> bytes:

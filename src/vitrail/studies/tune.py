@@ -44,6 +44,7 @@ from vitrail.study import CLASS_METRICS, LOWER_IS_BETTER, NUMBER_METRICS, Networ
 
 Grid = Mapping[str, Sequence[Any]]
 ABOUT, TRIALS = "tune.json", "trials"
+RATES = (1 / 3, 1.0, 3.0)  # times the learning rate, where nobody says what to try
 
 
 class Summary(NamedTuple):
@@ -108,7 +109,7 @@ def tune(
     study: Study,
     sites: Mapping[str, pd.DataFrame],
     method: str | AnyMethod | None,
-    grid: Grid,
+    grid: Grid | None = None,
     folds: int = 3,
     seed: int | None = None,
     *,
@@ -122,15 +123,16 @@ def tune(
 ) -> Tuning:
     """Every setting of the grid, cross-validated within each site's training rows.
 
-    Keys are the method's hyperparameters, else those of the study's [training] or [network]. Trials that are finished
-    in `out` are not done again when resumed. `workers` and `cluster` as of compare. progress(what, done, of).
+    Without a grid, what the method declares and three learning rates (`usual_grid`). Keys are the method's
+    hyperparameters, else those of the study's [training] or [network]. Trials that are finished in `out` are not done
+    again when resumed. `workers` and `cluster` as of compare. progress(what, done, of).
     """
     if resume and out is None:
         what, to_do = "there is no folder to resume from.", "Name the one that was begun: out, or --out."
         raise VitrailError("cannot resume", [Problem("resume", what, to_do)])
     study, chosen = resolve(study, method, rounds)
     seed, metric = study.seeds[0] if seed is None else seed, metric or study.metrics[0]
-    tried = {k: list(v) for k, v in grid.items()}
+    tried = {k: list(v) for k, v in (usual_grid(study, chosen) if grid is None else grid).items()}
     studies = _settings(study, chosen, tried, metric)
     check_trainable((changed, changed.build_method()) for changed in studies)
     marks = {site.name: site.fingerprint for site in prepare(sites, study, seed)}  # tells what is wrong with the data
@@ -174,6 +176,15 @@ def tune(
         if folder:
             folder.close()
     return found
+
+
+def usual_grid(study: Study, method: AnyMethod) -> dict[str, list[Any]]:
+    """Three learning rates around the one that would be used, and what the method declares; each key's value as it is
+    now comes first."""
+    lr = study.training.lr if method.lr is None else method.lr
+    tries = {"lr": tuple(float(f"{lr * factor:.2g}") for factor in RATES), **method.tries}
+    now = {"lr": lr, **{k: getattr(method, k) for k in method.tries}}
+    return {k: [now[k], *(v for v in values if v != now[k])] for k, values in tries.items()}
 
 
 def _open(out: Path, resume: bool, about: dict[str, Any]) -> Folder:
