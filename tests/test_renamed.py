@@ -41,6 +41,8 @@ Q = "q_"  # before every name
 RUN = "0123456789abcdef"
 OURS = [name for name, kind in TABLE.items() if not kind.needs]  # columns
 STUDY = vt.Study.load(packaged("heart_disease.toml"))  # it names a method
+ROWS = {name: frame.head(60) for name, frame in heart_disease().items()}  # what has a name has it in any row
+SMALL = {"training": {"rounds": 2}, "network": {"kind": "linear"}}
 
 
 @cache
@@ -158,16 +160,20 @@ def plain(text: str) -> str:
     return re.sub(r"\s+", " ", re.sub(r"[-─]{3,}", "", text))
 
 
+def asks(method: str) -> bool:
+    """Whether a site may refuse a part of it."""
+    return any(ex.consent for stage in TABLE[method]().plan(1) for ex in stage.exchanges)
+
+
 def said(folder: Path, methods: list[str], monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
     """What the command line prints, and the pages that it writes."""
     folder.mkdir()
     monkeypatch.chdir(folder)
     (folder / "data").mkdir()
-    for name, frame in heart_disease().items():
+    for name, frame in ROWS.items():
         frame.to_csv(folder / "data" / f"{name}.csv", index=False)
     first = methods[0]
-    small = {"training": {"rounds": 2}, "network": {"kind": "linear"}}
-    study = STUDY.with_changes(**small, method={"name": first})
+    study = STUDY.with_changes(**SMALL, method={"name": first})
     study.save("study.toml")
     out = {}
 
@@ -179,12 +185,12 @@ def said(folder: Path, methods: list[str], monkeypatch: pytest.MonkeyPatch) -> d
     call("methods", "methods")
     for method in methods:
         call(f"wire {method}", "wire", method, "study.toml")
-        refuse = ["--refuse", "va"] if any(ex.consent for s in TABLE[method]().plan(1) for ex in s.exchanges) else []
+        refuse = ["--refuse", "va"] if asks(method) else []
         call(f"run {method}", "run", "study.toml", "--data", "data", "--out", method, "--method", method, *refuse)
         out[f"page of {method}"] = (folder / method / "report.html").read_text(encoding="utf-8")
     alone = [m for m in methods if TABLE[m].alone or TABLE[m].pools_rows or m == methods[2]]
-    words = ["compare", "study.toml", "--data", "data", "--seeds", "2", "--workers", "1", "--out", "compared"]
-    call("compare", *words, "--methods", ",".join(alone))
+    words = ["compare", "study.toml", "--data", "data", "--seeds", "1", "--folds", "2", "--workers", "1"]
+    call("compare", *words, "--out", "compared", "--methods", ",".join(alone))
     out["page of the comparison"] = (folder / "compared" / "report.html").read_text(encoding="utf-8")
     return {k.replace(Q, ""): v for k, v in out.items()}
 
@@ -208,12 +214,10 @@ def test_the_command_line_and_pages_say_the_same(
 def told(method: str, folder: Path) -> tuple[str, Any]:
     """The consent forms of a site that shows and of one that refuses; and the study run by messages."""
     screen = {"ask": method.removeprefix(Q) == "fedavg"}  # screening knows no method: once is enough
-    study = STUDY.with_changes(
-        training={"rounds": 2}, network={"kind": "linear"}, method={"name": method}, screen=screen
-    )
+    study = STUDY.with_changes(**SMALL, method={"name": method}, screen=screen)
     agreed = Agreement.of(resolve(study, method, None)[0], None, 4)
-    forms = [contract_words(agreed, "va", list(heart_disease()), shows) for shows in (True, False)]
-    sites = {n: Site(n, frame, agreed, folder / n, publishes=n != "va") for n, frame in heart_disease().items()}
+    forms = [contract_words(agreed, "va", list(ROWS), shows) for shows in (True, False)]
+    sites = {n: Site(n, frame, agreed, folder / n, publishes=n != "va") for n, frame in ROWS.items()}
     for name in sites:  # the same draws, whatever the method is called
         (folder / name).mkdir(parents=True, exist_ok=True, mode=0o700)
         (folder / name / SECRET).write_bytes(name.encode())
@@ -224,11 +228,12 @@ def told(method: str, folder: Path) -> tuple[str, Any]:
 @pytest.mark.parametrize("method", [m for m in OURS if not TABLE[m].pools_rows])
 def test_between_machines_it_is_the_same(method: str, tmp_path: Path, request: pytest.FixtureRequest) -> None:
     form, run = told(method, tmp_path / "one")
-    page = render(page_of(run))
+    paged = asks(method) or method == OURS[0]  # the others' pages are compared above, as one machine writes them
+    page = render(page_of(run)) if paged else ""
     request.getfixturevalue("other_names")
     other_form, other_run = told(Q + method, tmp_path / "two")
     assert plain(other_form) == plain(form)
-    assert plain(render(page_of(other_run))) == plain(page)
+    assert plain(render(page_of(other_run)) if paged else "") == plain(page)
     key = ["stage", "round", "site", "split", "metric"]
     one, two = (r.history.sort_values(key, ignore_index=True) for r in (run, other_run))
     pdt.assert_frame_equal(one, two)
