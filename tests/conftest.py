@@ -15,7 +15,6 @@ LONGEST = (  # files that take a minute or more: begun last, one of them would k
     "test_flare_parties.py",
     "test_flare_pictures.py",
     "test_renamed.py",
-    "test_flare_prototypes.py",
 )
 
 

@@ -21,6 +21,7 @@ import pandas as pd
 from torch import Tensor
 from typer.testing import CliRunner
 
+from deploy.forked import Forked
 from stripes import write_folders
 from vitrail.cli import app
 from vitrail.core.problems import VitrailError
@@ -41,7 +42,7 @@ class Federation:
 
     def __init__(self, root: Path, study: Study, tables: Mapping[str, pd.DataFrame]) -> None:
         self.root, self.study, self.sites = root.resolve(), self._write(root, study), list(tables)
-        self.pictures = study.images is not None
+        self.pictures, self.forked = study.images is not None, list[Forked]()
         for name, table in tables.items():
             (root / name).mkdir()
             if self.pictures:
@@ -105,12 +106,16 @@ class Federation:
     def serve(self, *words: object) -> subprocess.Popen[bytes]:
         return self.start("serve", "serve", self.study, "--deadline", 60, *words)
 
-    def join(self, site: str, kit: Path | None = None, name: str = "") -> subprocess.Popen[bytes]:
+    def join(self, site: str, kit: Path | None = None, name: str = "") -> Forked:
         """A site's process; the first time with its approval."""
         kit = kit or self.kit(site)
         first = [] if (kit / "certificate.pem").exists() else ["--approval", self.root / site / f"{site}.approval"]
         accept = ["--accept", enrol.load_kit(kit).invitation["agreement"]]
-        return self.start(name or site, "join", kit, "--data", self.data(site), *accept, *first)
+        return self.fork(name or site, "join", kit, "--data", self.data(site), *accept, *first)
+
+    def fork(self, log: str, *words: object) -> Forked:
+        self.forked.append(Forked(words, self.log(log), self.env))
+        return self.forked[-1]
 
     def start(self, log: str, *words: object) -> subprocess.Popen[bytes]:
         with self.log(log).open("ab") as out:
@@ -136,12 +141,13 @@ class Federation:
         """What `found` finds; within so many seconds, or the logs are shown."""
         until = time.monotonic() + seconds
         while time.monotonic() < until:
+            began = time.process_time()
             if got := found():
                 return got
-            time.sleep(0.05)
+            time.sleep(0.05 + 10 * (time.process_time() - began))  # what is dear to look for is looked for less often
         raise AssertionError(f"within {seconds:.0f} seconds: {what}\n{self.logs()}")
 
-    def wait_end(self, process: subprocess.Popen[bytes], what: str, seconds: float = PATIENCE) -> None:
+    def wait_end(self, process: subprocess.Popen[bytes] | Forked, what: str, seconds: float = PATIENCE) -> None:
         self.wait(f"{what} ends", lambda: process.poll() is not None, seconds)
         assert process.returncode == 0, f"{what} ended with {process.returncode}\n{self.logs()}"
 
@@ -170,7 +176,8 @@ class Federation:
                 words = entry.read_bytes()
                 if place in words.replace(b"\0", b"/\0") and int(entry.parent.name) != os.getpid():
                     found[int(entry.parent.name)] = words.replace(b"\0", b" ").decode()
-        return found
+        ours = [one for one in self.forked if one.poll() is None]
+        return found | {one.pid: " ".join(one.words) for one in ours if place.decode() in "/ ".join([*one.words, ""])}
 
     def kill(self, folder: Path | None = None) -> None:
         """kill -9, until nothing is left there."""

@@ -24,6 +24,7 @@ from safetensors.torch import load_file
 import vitrail as vt
 from deploy.capture import Capture, Tshark, found, secrets, start_capture
 from deploy.federation import PATIENCE, Federation, Hostile, knock
+from deploy.forked import Forked
 from vitrail.data.datasets import heart_disease, packaged
 from vitrail.data.read import read_table
 from vitrail.deploy import enrol
@@ -33,7 +34,7 @@ from vitrail.deploy.outbox import Outbox
 from vitrail.runs.setup import resolve
 
 pytest.importorskip("nvflare")
-ROUNDS = 12
+ROUNDS = 9
 RUN = "0123456789abcdef"
 GONE = 10.0  # seconds that processes may take to follow whoever was killed
 CLOSE = {"rtol": 0, "atol": 1e-6}
@@ -245,7 +246,7 @@ def test_nothing_under_the_encryption(federation: Federation, first: Path) -> No
         assert found(secret, shown)["layers"] > 0, "by consent they are published after training"
 
 
-def kill_one(federation: Federation, place: str, ours: subprocess.Popen[bytes], job: str) -> None:
+def kill_one(federation: Federation, place: str, ours: subprocess.Popen[bytes] | Forked, job: str) -> None:
     """kill -9 of our own process at one end and of nothing else: FLARE's and its job's are there, and then are not."""
     there = federation.processes(federation.root / place)
     ours.kill()

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import json
 import shutil
-import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -15,6 +14,7 @@ from typer.testing import CliRunner
 
 from deploy.capture import Capture, Tshark, start_capture
 from deploy.federation import Federation
+from deploy.forked import Forked
 from deploy.talking import study, tables
 from vitrail.cli import app
 from vitrail.data.read import read_table
@@ -42,11 +42,11 @@ class Houses(Federation):
             shutil.copy(enrol.approval_of(self.folder, site), self.root / site)
             enrol.accept(self.kit(site), self.root / site / f"{site}.approval")
 
-    def join(self, site: str, kit: Path | None = None, name: str = "") -> subprocess.Popen[bytes]:
+    def join(self, site: str, kit: Path | None = None, name: str = "") -> Forked:
         accept = pact_of(enrol.load_kit(self.kit(site))).hash
         words = ["join", self.kit(site), "--data", self.data(site), "--accept", accept, "--places"]
         more = ["--explain", EXPLAINED] if site == "clinic" else ["--ration-after", 700]
-        return self.start(name or site, *words, *more, *(self.ask if site == "clinic" else ()))
+        return self.fork(name or site, *words, *more, *(self.ask if site == "clinic" else ()))
 
     def own(self, site: str) -> Path:
         """A party's folder of the run that ended last."""
