@@ -8,6 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from vitrail.cli.given import (
+    PLACE,
     Data,
     Device,
     Engine,
@@ -292,7 +293,9 @@ def transfer(
 def contribution(
     run: Annotated[Path, typer.Argument(help="The folder of a run.")],
     user: Annotated[str, typer.Option(help="The site on whose own test rows the loss is counted.")],
-    data: Annotated[Path, typer.Option("--data", help="The user's own file, or a folder or file of all sites.")],
+    data: Annotated[
+        Path, typer.Option("--data", help="The user's own file, or a folder or file of all sites.", **PLACE)
+    ],
     method: Annotated[str, typer.Option(help="loo (leave-one-out), shapley or all.")] = "all",
     retrain: Annotated[
         bool | None,
