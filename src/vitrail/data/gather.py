@@ -109,17 +109,17 @@ class Gathered:
         frame = pd.DataFrame(block.T, index, [n for n, number in zip(header, kept, strict=True) if number], copy=False)
         if not others:
             return frame
-        rest = {name: pd.Series(_join(others.pop(name), name, table), index) for name in list(others)}
+        rest = {name: _join(others.pop(name), name, table).set_axis(index) for name in list(others)}
         return pd.concat([frame, pd.DataFrame(rest, index=index)], axis=1)[list(header)]
 
 
-def _join(batches: list[Numbers | Texts], name: str, table: Table | None) -> Any:
+def _join(batches: list[Numbers | Texts], name: str, table: Table | None) -> pd.Series:
     """All batches of a column: text, but whole numbers of which the study knows nothing (who a row is of) stay so."""
     known = table is None or name in (table.target.column, table.site_column) or name in table.features
     if not known and all(isinstance(b, Numbers) and b.digits == 0 and not np.isnan(b.values).any() for b in batches):
-        return np.concatenate([b.values for b in batches if isinstance(b, Numbers)]).astype(np.int64)
+        return pd.Series(np.concatenate([b.values for b in batches if isinstance(b, Numbers)]).astype(np.int64))
     texts = [text or "" for b in batches for text in (b.write() if isinstance(b, Numbers) else b)]
-    return pd.array(settle(texts, absent_words(name, table)), dtype=object)
+    return pd.Series(settle(texts, absent_words(name, table)), dtype=object)
 
 
 def _may_be_numbers(name: str, table: Table | None) -> bool:
