@@ -17,7 +17,7 @@ from vitrail.data.schema import Table, canon
 
 BATCH = 2_000_000  # cells that are looked at together; a table of no more is text throughout
 _WHOLE = re.compile(r"(?:-?[1-9][0-9]{0,14}\n|0\n|\n)+", re.ASCII)  # the text of a column, a line for each cell
-_FIXED = re.compile(r"(?:-?(?:0|[1-9][0-9]{0,6})\.[0-9]{1,8}\n|\n)+", re.ASCII)
+_FIXED = [re.compile(rf"(?:-?(?:0|[1-9][0-9]{{0,6}})\.[0-9]{{{digits}}}\n|\n)+", re.ASCII) for digits in range(1, 9)]
 Texts = list[str | None]
 
 
@@ -138,10 +138,11 @@ def _to_numbers(cells: list[Any]) -> Numbers | None:
     lines = "\n".join(tidy) + "\n"
     if _WHOLE.fullmatch(lines):
         return Numbers(_floats(tidy), 0)
-    if not _FIXED.fullmatch(lines):
-        return _exact_numbers(tidy)
-    digits = {len(text) - text.index(".") - 1 for text in tidy if text}
-    return Numbers(_floats(tidy), digits.pop()) if len(digits) == 1 else _exact_numbers(tidy)
+    first = next(text for text in tidy if text)
+    digits = len(first) - first.find(".") - 1
+    if 1 <= digits <= len(_FIXED) and _FIXED[digits - 1].fullmatch(lines):
+        return Numbers(_floats(tidy), digits)
+    return _exact_numbers(tidy)
 
 
 def _exact_numbers(tidy: list[str]) -> Numbers | None:

@@ -25,6 +25,7 @@ from vitrail.data.text import decode, each_line, load_bytes, read_records, refus
 LEFT_BEHIND = re.compile(  # by systems: not worth a word, unless it is called as a table is
     rf"(?!\.[^.].*(?:{ENDING.pattern}))(?:\..*|__macosx|thumbs\.db|desktop\.ini)", re.IGNORECASE | re.DOTALL
 )
+TOGETHER = 4_000_000  # cells of which a copy is made at once
 COMPARED = 20_000  # names looked through at most to tell which ones may be meant by those that are not there
 
 
@@ -311,7 +312,8 @@ def _find_cells(frame: pd.DataFrame, there: list[int | None], wanted: list[Featu
             ready.append((i, at))
         elif at is not None:
             cells[i] = find_values(frame.iloc[:, at], what)
-    if ready:
-        to, of = map(list, zip(*ready, strict=True))
+    step = max(1, TOGETHER // max(len(frame), 1))
+    for some in (ready[at : at + step] for at in range(0, len(ready), step)):
+        to, of = map(list, zip(*some, strict=True))
         cells[to] = one_nan(frame.iloc[:, of].to_numpy(np.float64, copy=True)).T
     return cells

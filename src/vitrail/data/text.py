@@ -18,7 +18,7 @@ from vitrail.core.problems import Problem, VitrailError
 SPLIT = partial(csv.reader, skipinitialspace=True, strict=True)
 DELIMITERS = ",;\t|"
 _LINE = re.compile(r"[^\r\n]*(?:\r\n|\r|\n)|[^\r\n]+")
-SNIFFED = 1_000_000  # fields looked at to tell the delimiter
+SNIFFED = 200_000  # fields looked at to tell the delimiter
 
 
 class Text(NamedTuple):
