@@ -12,6 +12,7 @@ import typer
 
 from vitrail.cli import complete
 from vitrail.cli.given import (
+    PLACE,
     Data,
     Device,
     Engine,
@@ -31,7 +32,8 @@ def init(
     data: Annotated[
         list[Path],
         typer.Argument(
-            help="Tables or folders of pictures, one per site; or a folder of them; or one file of all sites."
+            help="Tables or folders of pictures, one per site; or a folder of them; or one file of all sites.",
+            **PLACE,
         ),
     ],
     target: Annotated[
@@ -311,7 +313,7 @@ def ui(
 def adopt(
     run: Annotated[Path, typer.Argument(help="The folder of a run with private layers.")],
     site: Annotated[str, typer.Option(help="The new site's name.")],
-    data: Annotated[Path, typer.Option("--data", help="The new site's own file.")],
+    data: Annotated[Path, typer.Option("--data", help="The new site's own file.", **PLACE)],
     out: Annotated[Path, typer.Option(help="The run folder to write; the old one is left alone.")],
 ) -> None:
     """Take a new site into a finished run: it fits its own private layers, the shared model stands still."""
