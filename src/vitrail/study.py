@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args
 from pydantic import BaseModel, Field, ValidationError
 
 from vitrail import methods, nets
+from vitrail.core import formats
 from vitrail.core.problems import Problem, VitrailError, nearest
 from vitrail.core.toml import key_lines, toml_key, toml_value
 from vitrail.data.schema import GUESTS_OWN, Cell, Feature, Matching, Party, Ration, Split, Strict, Table, Target
@@ -87,9 +88,18 @@ class Screen(Strict):
     ask: bool = True  # false: nothing of the kind crosses, and no run says whose data does not fit
 
 
+class Verdict(Strict):
+    """Between machines, after the run: each site finds out whether joining is worth it there, from rows held out."""
+
+    folds: int = Field(default=5, ge=2, le=20)  # each is a training of all sites, with as many bytes as the run's
+    seeds: int = Field(default=2, ge=1, le=10)  # so many times over, each with its own cut and first model
+    harm: float = Field(default=0.03, ge=0, lt=1)  # a loss that would not matter: of that of one answer to every row
+
+
 class Study(Table):
     """Features, target, split, network, training, method, seeds, metrics."""
 
+    format: str = formats.STUDY  # of this file; what was added since an older one has its default
     name: str = "study"  # on pages and consent forms
     description: str = ""  # what is asked, of whom; on pages
     network: Network = Network()
@@ -101,6 +111,7 @@ class Study(Table):
     parties: dict[str, Party] = Field(default={})  # where they hold columns of the same people; empty: rows of others
     match: Matching | None = None  # there where there are parties
     protect: Protect = Protect()
+    verdict: Verdict | None = None  # None: nobody finds out between machines; in simulation there is vitrail compare
 
     @property
     def host(self) -> str:
@@ -118,6 +129,11 @@ class Study(Table):
         problems: list[Problem] = []
         plain = _plain(raw, (), place, problems)
         said = {p.where for p in problems}
+        of = plain.get("format", formats.STUDY)
+        if why := formats.misread(of, formats.STUDY, "study file"):
+            hint = "Install the version of Vitrail that wrote it, or draft it anew."
+            raise VitrailError(f"{source} cannot be read", [Problem(place("format"), why, hint)])
+        plain["format"] = formats.STUDY  # of an older one, too: what it did not know has its default
         _settle(plain)
         study = None
         try:
@@ -128,6 +144,9 @@ class Study(Table):
         said = {p.where for p in problems}
         problems += [p for p in inconsistencies(plain, place) if p.where not in said]
         problems += _unused(study, place) if study is not None and study.parties else []
+        if problems and formats.is_newer(of, formats.STUDY):
+            what = f"it is of format {of}, newer than what this Vitrail reads ({formats.STUDY})."
+            problems.insert(0, Problem(place("format"), what, "Install a newer version: it may know what follows."))
         if problems or study is None:
             raise VitrailError(f"{source} is not a valid study ({len(problems)} to correct)", problems)
         metrics = study.metrics or (CLASS_METRICS[:4] if study.target.kind == "classes" else NUMBER_METRICS)
@@ -174,12 +193,16 @@ class Study(Table):
     def to_toml(self) -> str:
         """The study as a file a person can read; defaults are written out."""
         plain = self.model_dump()
-        out = [f"{k} = {toml_value(plain[k])}" for k in ("name", "description", "seeds", "metrics", "standardise")]
+        out = [
+            f"{k} = {toml_value(plain[k])}"
+            for k in ("format", "name", "description", "seeds", "metrics", "standardise")
+        ]
         if self.site_column:
             out.append(f"site_column = {toml_value(self.site_column)}")
         sections = ("target", *["images"] * bool(self.images), "split", "network", "training", "method")
         sections += () if self.images or self.parties else ("screen",)
         more = [*["match"] * bool(self.match), *["protect"] * (self.protect != Protect())]
+        more += ["verdict"] * bool(self.verdict)
         for section in (*sections, *more):
             out += ["", f"[{section}]"]
             fields = getattr(type(getattr(self, section)), "model_fields", {})  # a method has none
@@ -332,4 +355,5 @@ __all__ = [
     "Table",
     "Target",
     "TrainingSpec",
+    "Verdict",
 ]

@@ -116,7 +116,8 @@ def look(
         if run is not None:
             more = ["--from", str(run), "--site", told.known_as(site)]
             seen = seen._replace(together=f"{seen.command} {shlex.join(more)}")
-    page = write_look(seen, out or Path(f"look-{site_folder(seen.site)}.html"))
+    own = mine.joining if kit is not None else None
+    page = write_look(seen, out or Path(f"look-{site_folder(seen.site)}.html"), own)
     print(f"{to_text(seen)}\n\nPage: {page.resolve()}")
 
 

@@ -189,6 +189,7 @@ def wire(
     from vitrail.data.datasets import packaged
     from vitrail.methods import PARTIES, build
     from vitrail.runs import wire_lines
+    from vitrail.runs.fold_lines import FOLDS, fold_count, planned_folds
     from vitrail.runs.screened import SCREENING
     from vitrail.study import Study
 
@@ -206,7 +207,7 @@ def wire(
         )
     else:
         chosen = build(method, parse_settings(set_ or []))
-        lines = wire_lines(agreed, chosen, sites=sites)
+        lines = wire_lines(agreed, chosen, sites=sites) + planned_folds(agreed, chosen, sites)
         title = f"{chosen.title}, {agreed.training.rounds} rounds" + (f", {sites} sites" if chosen.grows else "")
     rows = [
         [
@@ -235,6 +236,9 @@ def wire(
         print("\nBefore the first round, where a site agrees: whose data does not fit ([screen] in the study)")
         print("\n".join(f"  {x.stage}, {x.direction}, {x.name}: {x.words}" for x in told))
         print()
+    if any(x.stage.startswith(FOLDS) for x in lines):
+        print(f"folds: between machines all sites train {fold_count(agreed)} times more after the run, so that each")
+        print("finds out whether joining is worth it there ([verdict] in the study).\n")
     print("seen = sum: the coordinator needs only the total over sites; each: it sees every site's own.")
     if any(x.seen == "masked" and not x.stage.startswith(SCREENING) for x in lines):
         least = agreed.protect.least

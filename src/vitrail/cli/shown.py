@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from vitrail.runs import Run
     from vitrail.screen.found import Screening
-    from vitrail.studies import Comparison
+    from vitrail.studies.comparison import Comparison
 
 
 EVERY = 60.0  # seconds between lines where progress is written to a file

@@ -70,6 +70,9 @@ def join(
         bool,
         typer.Option("--another-run", help="Another run may begin though the last has not ended; not in a service."),
     ] = False,
+    show_verdict: Annotated[
+        bool, typer.Option("--show-verdict", help="Let the others know whether joining is worth it here ([verdict]).")
+    ] = False,
 ) -> None:
     """Site: check the file, read what will leave the house, agree, and take part until the study is finished."""
     from vitrail.deploy import enrol
@@ -79,6 +82,7 @@ def join(
     from vitrail.deploy.proof import Proof
     from vitrail.deploy.signed import Pen
     from vitrail.deploy.site import Site
+    from vitrail.report.own_verdict import verdict_words, write_own_verdict
     from vitrail.report.private import write_look
 
     check_not_left(kit)
@@ -94,9 +98,9 @@ def join(
         )
         print(f"The study is finished. What this party keeps of it is in {home}.")
         return
-    agreement, frame = agree(own, data, accept, publish)
+    agreement, frame = agree(own, data, accept, publish, show_verdict)
     drawn = math.nan if watts is None else watts
-    site = Site(own.site, frame, agreement, own.home, publish, Proof.of(own), another, drawn)
+    site = Site(own.site, frame, agreement, own.home, publish, Proof.of(own), another, drawn, show_verdict)
     door = Door(own, site, lambda text: print(f"  {text}", flush=True), keep, Pen.of_site(own))
     print(
         f"{own.site} takes part; coordinator at {own.address}. Stop with Ctrl-C and join again at any time.", flush=True
@@ -104,8 +108,13 @@ def join(
     door.stay()
     print(f"The study is finished. This site's own model is in {own.home}: vitrail predict {kit} --data FILE")
     mine = load_model(own, site.home.name)
+    if mine.verdict:
+        page = site.home / "verdict.html"
+        write_own_verdict(own.site, own.study, mine.verdict, page)
+        shown = "The others were told." if show_verdict else "That stays here."
+        print(f"Is joining worth it here? {verdict_words(mine.verdict)} {shown} {page.resolve()}")
     if mine.sights:
-        page = write_look(mine.look(frame), site.home / "look.html")
+        page = write_look(mine.look(frame), site.home / "look.html", mine.joining)
         what = "What was found about this site, with its own rows beside it"
         what = "What its model says of its own pictures" if own.study.images else what
         print(f"{what}: {page.resolve()}")

@@ -9,6 +9,7 @@ import typer
 
 from vitrail.cli import complete
 from vitrail.cli.given import (
+    Cluster,
     Data,
     Device,
     Engine,
@@ -53,6 +54,7 @@ def compare(
     engine: Engine = "vectorised",
     device: Device = "cpu",
     workers: Workers = 0,
+    cluster: Cluster = "",
     resume: Resume = False,
 ) -> None:
     """Compare methods by cross-validation within each site's rows: mean and worst site with intervals, and for each
@@ -80,6 +82,7 @@ def compare(
             out=out,
             resume=resume,
             workers=workers or (1 if device != "cpu" else cores()),
+            cluster=cluster,
             progress=step,
         )
     print_comparison(result)
@@ -107,6 +110,7 @@ def tune(
     rounds: Rounds = None,
     seed: Annotated[int | None, typer.Option(help="Seed, instead of the study's first.")] = None,
     workers: Workers = 0,
+    cluster: Cluster = "",
     resume: Resume = False,
 ) -> None:
     """Find the best settings by cross-validation within the training rows; test rows are never touched."""
@@ -131,6 +135,7 @@ def tune(
             out=out,
             resume=resume,
             workers=workers or cores(),
+            cluster=cluster,
             progress=step,
         )
     judged = f"{found.metric.replace('_', ' ')} over {folds} folds of the training {agreed.row_word}s"
@@ -166,6 +171,7 @@ def transfer(
     rounds: Rounds = None,
     seed: Annotated[int | None, typer.Option(help="Seed, instead of the study's first.")] = None,
     workers: Workers = 0,
+    cluster: Cluster = "",
 ) -> None:
     """Before any training together: whose model carries over to whose rows (the adapted Ndoye factor)?"""
     from vitrail.data.read import read_sites
@@ -186,7 +192,7 @@ def transfer(
             found.ranking(u)
         scores = None
         if train_with:
-            scores = train_together(found, tables, train_with, user or (), method, step, workers or cores())
+            scores = train_together(found, tables, train_with, user or (), method, step, workers or cores(), cluster)
     print(
         "Transfer loss: the loss of each site's own model on a user's training "
         f"{agreed.row_word}s, less its cross-validated loss\n"
@@ -238,6 +244,7 @@ def contribution(
     seeds: Annotated[int, typer.Option(help="Seeds to train again from; their noise is in the intervals.")] = 5,
     coalitions: Annotated[int, typer.Option(help="Groups of sites that are drawn where there are more than 10.")] = 512,
     out: Annotated[Path | None, typer.Option(help="The folder to write; without it, contribution-USER here.")] = None,
+    cluster: Cluster = "",
 ) -> None:
     """How much each site's taking part lowered the user's loss, and a ledger of credits: by training every group of
     sites again, or rebuilt from what the sites reported, with a warning where that cannot be relied on."""
@@ -252,7 +259,10 @@ def contribution(
     mine = user_table(data, done, user, asked_wrongly(method, coalitions, seeds))
     tables = {**({} if retrain is False else tables_here(data, done)), user: mine}
     with show_progress() as step:
-        told = count(run, user, tables, method, retrain=retrain, seeds=seeds, coalitions=coalitions, progress=step)
+        told = count(
+            run, user, tables, method,
+            retrain=retrain, seeds=seeds, coalitions=coalitions, progress=step, cluster=cluster,
+        )  # fmt: skip
     page = write_contribution(told, out or Path(f"contribution-{site_folder(user)}"))
     print(to_text(told)[0])
     for words, header, lines in to_text(told)[1]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import json
 import secrets
 import sys
@@ -16,6 +15,7 @@ from typing import Any
 import pandas as pd
 import torch
 
+from vitrail.core.disk import hold
 from vitrail.core.problems import Problem, VitrailError
 from vitrail.data.check import find_faults, to_text
 from vitrail.data.read import read_table
@@ -45,16 +45,20 @@ UNTRUSTED = "CERTIFICATE_VERIFY_FAILED"  # the other machine's, found here
 REFUSED = "registration rejected: register_client unauthenticated"  # by our Doorkeeper over there
 
 
-def agree(kit: Kit, data: Path, accept: str, publishes: bool) -> tuple[Agreement, pd.DataFrame]:
+def agree(kit: Kit, data: Path, accept: str, publishes: bool, shows: bool = False) -> tuple[Agreement, pd.DataFrame]:
     """Before anything leaves: the file is checked, the contract is shown, and somebody says yes to exactly that."""
+    if shows and not kit.study.verdict:
+        what, hint = "the study asks for no verdict.", "Leave it out."
+        raise VitrailError("the site cannot join", [Problem("--show-verdict", what, hint)])
     if not kit.approved:
         hint = "Give the coordinator's answer: --approval FILE."
         raise VitrailError("the site cannot join", [Problem(str(kit.folder), "it is not approved yet.", hint)])
     agreement = Agreement.of(kit.study, kit.seed, len(kit.sites))
     frame = read_table(data, kit.study)
     print(to_text(find_faults(frame, kit.study), data.name, len(frame), kit.study.row_word))
-    print(contract_words(agreement, kit.site, kit.sites, publishes, len(frame)))
-    agreed_to(kit, agreement.hash, {"agreement": agreement.hash, "publishes": publishes}, accept)
+    print(contract_words(agreement, kit.site, kit.sites, publishes, len(frame), shows))
+    said = {"agreement": agreement.hash, "publishes": publishes} | ({"shows": True} if shows else {})
+    agreed_to(kit, agreement.hash, said, accept)
     return agreement, frame
 
 
@@ -111,11 +115,9 @@ class Door:
         self.outbox = Outbox(kit.home, keep, pen)
         self.busy, self.finished = threading.Lock(), threading.Event()
         self.lock = (kit.home / ".lock").open("w")
-        try:
-            fcntl.flock(self.lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
+        if not hold(self.lock):
             what = "another process of this site is running."
-            raise VitrailError("the site is joined already", [Problem(str(kit.home), what, "Stop that one.")]) from None
+            raise VitrailError("the site is joined already", [Problem(str(kit.home), what, "Stop that one.")])
 
     def stay(self) -> None:
         """Until the study is finished."""

@@ -118,13 +118,14 @@ def tune(
     out: str | Path | None = None,
     resume: bool = False,
     workers: int = 1,
+    cluster: str = "",
     progress: Callable[[str, int, int], None] | None = None,
 ) -> Tuning:
     """Every setting of the grid, cross-validated within each site's training rows.
 
     Without a grid, what the method declares and three learning rates (`usual_grid`). Keys are the method's
     hyperparameters, else those of the study's [training] or [network]. Trials that are finished in `out` are not done
-    again when resumed. progress(what, done, of).
+    again when resumed. `workers` and `cluster` as of compare. progress(what, done, of).
     """
     if resume and out is None:
         what, to_do = "there is no folder to resume from.", "Name the one that was begun: out, or --out."
@@ -152,7 +153,16 @@ def tune(
             progress("settings x folds", int(so_far), len(jobs))
 
     try:
-        values = done(jobs, _trial, parts, workers, tell, lambda job: job.known(names))
+        values = done(
+            jobs,
+            _judged,
+            parts,
+            workers,
+            tell,
+            lambda job: job.known(names),
+            lambda job, v: job.keep(names, v),
+            cluster,
+        )
         asked = study.with_changes(metrics=[metric])
         same = np.array([[chance_of(asked, site)[0] for site in fold] for fold in parts])  # [fold, site]
         cells = np.array(values).reshape(-1, folds, len(names))
@@ -324,15 +334,9 @@ class _Job(NamedTuple):
             write_atomically(self.place, json.dumps(said, default=_plain))
 
 
-def _trial(job: _Job, parts: list[list[SiteData]], step: Step) -> list[float]:
-    values = _judged(job, parts[job.fold], step)
-    job.keep([site.name for site in parts[job.fold]], values)
-    return values
-
-
-def _judged(job: _Job, data: list[SiteData], step: Step) -> list[float]:
+def _judged(job: _Job, parts: list[list[SiteData]], step: Step) -> list[float]:
     """The metric of every site's own model on the site's rows of the fold."""
-    method = job.study.build_method()
+    data, method = parts[job.fold], job.study.build_method()
     task = build_task(job.study, method, job.seed)
     rows = training_rows(data, job.study, method, "cpu")
     runner = Engine(task, method, rows, training_of(job.study), job.seed)
