@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from vitrail.report.index import Demo
     from vitrail.screen.found import Finding, Screening
-    from vitrail.studies import Comparison
+    from vitrail.studies.comparison import Comparison
     from vitrail.study import Study
 
 KINDS = {
