@@ -8,7 +8,7 @@ from typing import Annotated, Any, NoReturn, TextIO
 
 import typer
 
-from vitrail.cli import coordinator, own, parties, runs, site, studies
+from vitrail.cli import coordinator, own, parties, runs, site, studies, taken
 from vitrail.core.problems import VitrailError, printable
 
 app = typer.Typer(
@@ -43,6 +43,7 @@ VERBS = {  # by who uses them, in the order of --help
         own.look,
         own.repair,
         site.explain,
+        taken.export,
         site.leave,
         site.doctor,
     ),
