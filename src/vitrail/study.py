@@ -83,6 +83,12 @@ class Screen(Strict):
     ask: bool = True  # false: nothing of the kind crosses, and no run says whose data does not fit
 
 
+class Bedside(Strict):
+    """Whether a model's risks come true, and what acting on them is worth: what sites tell of it, at the end."""
+
+    tell: bool = False  # held-out rows by risk, no group of fewer than 10; else only a site's own card has it
+
+
 class Study(Table):
     """Features, target, split, network, training, method, seeds, metrics."""
 
@@ -92,6 +98,7 @@ class Study(Table):
     training: TrainingSpec = TrainingSpec()
     method: dict[str, Any] = Field(default_factory=lambda: {"name": methods.DEFAULT})  # and hyperparameters
     screen: Screen = Screen()
+    bedside: Bedside = Bedside()
     seeds: tuple[int, ...] = SEEDS
     metrics: tuple[str, ...] = ()
     parties: dict[str, Party] = Field(default={})  # where they hold columns of the same people; empty: rows of others
@@ -176,6 +183,7 @@ class Study(Table):
         sections = ("target", *["images"] * bool(self.images), "split", "network", "training", "method")
         sections += () if self.images or self.parties else ("screen",)
         more = [*["match"] * bool(self.match), *["protect"] * (self.protect != Protect())]
+        more += ["bedside"] * (self.bedside != Bedside())
         for section in (*sections, *more):
             out += ["", f"[{section}]"]
             fields = getattr(type(getattr(self, section)), "model_fields", {})  # a method has none

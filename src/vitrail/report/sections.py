@@ -19,6 +19,7 @@ from vitrail.explain.trust import read_trust
 from vitrail.methods import named
 from vitrail.report import (
     agreed,
+    bedside,
     choice,
     classes,
     cost,
@@ -303,6 +304,7 @@ SECTIONS = (
     Section("parts/joining.html", scored.joining, scored.asks_for_joining),
     Section("parts/spread.html", scored.spread, scored.has_spread),
     Section("parts/coverage.html", _coverage, lambda page: page.run is not None and coverage.is_told(page.run)),
+    Section("parts/bedside.html", lambda page: bedside.contents(_run(page)), lambda page: bedside.is_told(page.run)),
     Section("parts/curves.html", scored.curves, scored.has_curves),
     Section(
         "parts/protected.html",
