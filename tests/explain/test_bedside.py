@@ -49,6 +49,18 @@ def test_intervals_hold_what_they_say() -> None:
     assert 0.9 <= held / 200 <= 0.985
 
 
+def test_a_model_that_knows_nothing_is_seldom_said_to_help() -> None:
+    """In at most 5 of 100 samples, of all thresholds together; one that knows something is, mostly."""
+    wrongly = rightly = 0
+    for seed in range(200):
+        rng = np.random.default_rng(seed)
+        risk = np.clip(rng.normal(0.3, 0.1, 200), 0.01, 0.99)
+        wrongly += net_benefit(counted(risk, rng.random(200) < 0.3, FINE), draws=200).useful is not None
+        rightly += net_benefit(counted(*rows(200, seed), FINE), draws=200).useful is not None
+    assert wrongly <= 0.05 * 200 + 2 * (200 * 0.05 * 0.95) ** 0.5
+    assert rightly >= 190
+
+
 def test_line_is_that_of_a_slow_search() -> None:
     """Against scikit-learn's regression without a penalty."""
     from sklearn.linear_model import LogisticRegression

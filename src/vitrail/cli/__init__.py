@@ -44,6 +44,7 @@ VERBS = {  # by who uses them, in the order of --help
         own.repair,
         site.explain,
         taken.export,
+        taken.card,
         site.leave,
         site.doctor,
     ),

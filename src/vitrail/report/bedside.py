@@ -122,7 +122,7 @@ def calibration_figure(sites: Sequence[tuple[str, Counts]], width: int) -> Marku
                            f"({100 * came.low:.0f} to {100 * came.high:.0f} %)")  # fmt: skip
             at = x(mean)
             parts.append(draw.line(at, y(max(came.low, 0.0)), at, y(min(came.high, 1.0)), "median"))
-            points.append(draw.tag("circle", tip, cx=at, cy=y(came.value), r=4, class_="flag-dot dot-told"))
+            points.append(draw.tag("circle", tip, cx=at, cy=y(came.value), r=4, class_="told"))
             said.append(f"{site}: said {100 * mean:.0f} %, came {100 * came.value:.0f} % of {rows:.0f}")
         parts += points
     return draw.plot(width, total, "How often it came, over the risk that the model says", "; ".join(said) + ".", parts)
