@@ -3,12 +3,14 @@ machines as on one, and no group of few rows."""
 
 from __future__ import annotations
 
+import math
 import tomllib
 from pathlib import Path
 
 import numpy as np
 import pandas.testing as pdt
 import pytest
+import torch
 
 import vitrail as vt
 from deploy.federation import Here, drawn
@@ -20,6 +22,8 @@ from vitrail.core.problems import VitrailError
 from vitrail.deploy.agreement import Agreement
 from vitrail.deploy.call import Call
 from vitrail.deploy.conduct import conduct
+from vitrail.deploy.meaning import not_meant
+from vitrail.deploy.message import Message
 from vitrail.deploy.site import Site
 from vitrail.deploy.words import contract_words
 from vitrail.report.bedside import read_told
@@ -88,6 +92,28 @@ def test_the_consent_form_names_it() -> None:
     assert "of your held-out rows between two risks that your model says" in form
     assert "no group of fewer than 10 rows" in form
     assert agreed.hash != Agreement.of(make_study(), None, 3).hash
+
+
+def test_what_no_rows_can_be_is_that_sites_error() -> None:
+    agreed = Agreement.of(make_study(bedside={"tell": True}), None, 3)
+    words = {"stage": 0, "round": 2, "score": [AT_BEDSIDE]}
+    assert agreed.scored(0, 2, [AT_BEDSIDE]) == [(AT_BEDSIDE, name) for name in BEDSIDE]
+
+    def said(**groups: float) -> str | None:
+        numbers = [groups.get(name.replace("@", "_"), math.nan) for name in BEDSIDE]
+        told = {"scores": torch.tensor(numbers, dtype=torch.float64)}
+        return not_meant(agreed, Message("settle", words), Message("settle", words, told))
+
+    assert said() is None
+    assert said(rows_0=12, events_0=3, expected_0=2.5) is None
+    for wrong in (
+        {"rows_0": 9, "events_0": 3, "expected_0": 2.5},  # fewer than ten
+        {"rows_0": 12, "events_0": 13, "expected_0": 2.5},
+        {"rows_0": 12, "events_0": 3, "expected_0": 13},
+        {"rows_0": 12, "events_0": 3},
+        {"rows_50": 12, "events_50": 3, "expected_50": 8},  # of those below nothing is said
+    ):
+        assert "held-out rows by risk" in str(said(**wrong))
 
 
 def test_of_a_number_there_are_no_risks() -> None:

@@ -145,7 +145,7 @@ def test_what_a_site_tells_is_read_again_and_nonsense_is_not() -> None:
     assert again is not None
     for mine, theirs in zip(found, again, strict=True):
         np.testing.assert_allclose(mine, theirs)
-    for wrong in ({"events@0": 1e9}, {"expected@0": -1.0}, {"rows@0": -5.0}, {"rows@0": np.nan}):
+    for wrong in ({"events@0": 1e9}, {"expected@0": -1.0}, {"rows@0": -5.0}, {"rows@0": np.nan}, {"events@0": np.nan}):
         assert read_counts({**said, **wrong}) is None
     assert read_counts({}) is None
 

@@ -99,6 +99,7 @@ def read_counts(values: dict[str, float]) -> Counts | None:
     ends = np.array([high for _, high in pairwise([*low, 1.0])])
     fine = (rows >= 1) & (events >= 0) & (events <= rows) & (expected >= low * rows - 1e-6)
     fine &= expected <= ends * rows + 1e-6
-    if not used.any() or not fine.all() or low[0] != 0:
+    half = np.isfinite(grid).any(1) != used
+    if not used.any() or half.any() or not fine.all() or low[0] != 0:
         return None
     return Counts(low, rows, events, expected)
