@@ -116,8 +116,8 @@ def fit_line(risk: Floats, event: NDArray[np.bool_]) -> Line | None:
         return None
     (a, a_sd), (b, b_sd) = (one[0][0], one[1][0]), (both[0][1], both[1][1])
     gain = 2 * (_likelihood(both[0][0] + both[0][1] * x, y) - _likelihood(x, y))
-    ends = [Interval(v, v - Z * sd, v + Z * sd) for v, sd in ((a, a_sd), (b, b_sd))]
-    return Line(*ends, float(chi2.sf(max(gain, 0.0), 2)))
+    level, slope = (Interval(v, v - Z * sd, v + Z * sd) for v, sd in ((a, a_sd), (b, b_sd)))
+    return Line(level, slope, float(chi2.sf(max(gain, 0.0), 2)))
 
 
 def _newton(x: Floats, y: Floats, offset: Floats) -> tuple[Floats, Floats] | None:
@@ -175,7 +175,7 @@ def brier_parts(counts: Counts) -> Parts:
 
 
 def judge(counts: Counts, line: Line | None = None) -> str:
-    """In words whether risks come true; a calibrated model is said to be off once in twenty times."""
+    """In words whether risks come true; a calibrated model is said to be off about once in twenty times."""
     if (line.p if line else counts_test(counts)) >= LEVEL:
         return "no sign that its risks are off"
     ratio, said = observed_expected(counts), []

@@ -71,7 +71,7 @@ class Answering(nn.Module):
         answers, target = self.task.loss.answers(z), self.mine.study.target
         if target.kind == "number":
             answers = answers.double() * target.scale + target.center
-        told = (answers,)
+        told: tuple[Tensor, ...] = (answers,)
         if isinstance(self.task.loss, Doubts):
             told += (self.task.loss.doubt(z),)
         if self.scale is None:

@@ -322,25 +322,31 @@ def _convolution(graph: Graph, like: Tensor, args: list[Any], kwargs: dict[str, 
     if transposed:
         raise NotImplementedError("a transposed convolution")
     given = [_named(graph, v, like.dtype) for v in (x, weight, bias) if v is not None]
-    size = {"strides": _pairs(stride), "pads": _pairs(padding) * 2, "dilations": _pairs(dilation)}
+    size: dict[str, Any] = {"strides": _pairs(stride), "pads": _pairs(padding) * 2, "dilations": _pairs(dilation)}
     return graph.add("Conv", *given, group=groups, **size)
+
+
+def _pooling(args: list[Any]) -> tuple[Any, Any, Any, list[Any]]:
+    """Kernel, stride, padding, and what else is asked for."""
+    given = [*args[1:], *[None, 0][len(args) - 2 :]]
+    return given[0], given[1] or given[0], given[2], given[3:]
 
 
 @_step("max_pool2d_with_indices.default")
 def _max_pool(graph: Graph, like: Tensor, args: list[Any], kwargs: dict[str, Any]) -> str:
-    kernel, stride, padding, *more = (*args[1:], *([], 0)[len(args) - 2 :])
+    kernel, stride, padding, more = _pooling(args)
     if any(m not in (1, [1, 1], False) for m in more):
         raise NotImplementedError("a pooling with gaps")
-    size = {"kernel_shape": _pairs(kernel), "strides": _pairs(stride or kernel), "pads": _pairs(padding) * 2}
+    size: dict[str, Any] = {"kernel_shape": _pairs(kernel), "strides": _pairs(stride), "pads": _pairs(padding) * 2}
     return graph.add("MaxPool", args[0].name, **size)
 
 
 @_step("avg_pool2d.default")
 def _avg_pool(graph: Graph, like: Tensor, args: list[Any], kwargs: dict[str, Any]) -> str:
-    kernel, stride, padding, *more = (*args[1:], *([], 0)[len(args) - 2 :])
+    kernel, stride, padding, more = _pooling(args)
     if more or padding not in (0, [0, 0]):
         raise NotImplementedError("a mean pooling over an edge")
-    return graph.add("AveragePool", args[0].name, kernel_shape=_pairs(kernel), strides=_pairs(stride or kernel))
+    return graph.add("AveragePool", args[0].name, kernel_shape=_pairs(kernel), strides=_pairs(stride))
 
 
 @_step("native_group_norm.default")

@@ -91,7 +91,7 @@ def bedside_words(card: Card) -> list[str]:
     if (found := card.bedside) is None:
         return []
     verdict = judge(found.counts, found.line)
-    said = [f"In short: {verdict}. A model whose risks come true is blamed once in twenty times."]
+    said = [f"In short: {verdict}. A model whose risks come true is blamed about once in twenty times; with few cases one that is off is mostly not found."]
     ratio = observed_expected(found.counts)
     said.append(f"For each case that the model expected, {_within(ratio, 2)} came; 1 is right.")
     if line := found.line:
