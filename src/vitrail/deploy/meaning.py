@@ -10,10 +10,11 @@ from torch import Tensor
 
 from vitrail.core.bedside import read_counts
 from vitrail.core.metrics import FEWEST
-from vitrail.deploy.agreement import Agreement
+from vitrail.deploy.agreement import VERDICT, Agreement
 from vitrail.deploy.message import Message
 from vitrail.runs.judge import chance_metrics
 from vitrail.runs.setup import AT_BEDSIDE
+from vitrail.studies.own_verdict import cannot_be
 
 MOST_ROWS = 10**9
 FAR = 1e100  # no mean, sum or error of real data
@@ -48,6 +49,8 @@ def not_meant(agreed: Agreement, asked: Message, said: Message) -> str | None:
     elif asked.kind == "standardise":
         out += _between("rows", told["rows"], 0, MOST_ROWS)
         out += _between("total", told["total"], 0 if asked.words["step"] == 2 else -FAR, FAR)
+    elif asked.kind == "finish" and said.words.get(VERDICT):
+        out += [what] if (what := cannot_be(agreed.study, said.words[VERDICT])) else []
     return "; ".join(out) or None
 
 

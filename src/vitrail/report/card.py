@@ -20,18 +20,19 @@ STAYS = "It is private to the site: it shows shares and scores of its own rows. 
 Table = tuple[str, list[str], list[list[str]]]  # caption, heads, rows
 
 
-def write_card(card: Card, path: Path) -> tuple[Path, Path]:
-    """The page and, beside it, the Markdown; only an earlier card is written over."""
+def write_card(card: Card, path: Path, joining: dict[str, Any] | None = None) -> tuple[Path, Path]:
+    """The page and, beside it, the Markdown; only an earlier card is written over. `joining`: the site's own verdict,
+    for the page alone."""
     plain = path.with_suffix(".md")
     if plain.exists() and not plain.read_text("utf-8", errors="replace").startswith(MARK):
         raise unwritten(plain, "it exists already and is no card of ours.", "nothing was overwritten")
-    write_page(render_card(card), path, "card")
+    write_page(render_card(card, joining), path, "card")
     write_atomically(plain, to_markdown(card))
     return path, plain
 
 
-def render_card(card: Card) -> str:
-    given: dict[str, Any] = {"calibration": "", "benefit": ""}
+def render_card(card: Card, joining: dict[str, Any] | None = None) -> str:
+    given: dict[str, Any] = {"calibration": "", "benefit": "", "joining": joining}
     if found := card.bedside:
         given["calibration"] = draw.twice(lambda width: calibration_figure([(card.site, found.counts)], width))
     if found and (benefit := found.benefit):
@@ -91,7 +92,10 @@ def bedside_words(card: Card) -> list[str]:
     if (found := card.bedside) is None:
         return []
     verdict = judge(found.counts, found.line)
-    said = [f"In short: {verdict}. A model whose risks come true is blamed about once in twenty times; with few cases one that is off is mostly not found."]
+    said = [
+        f"In short: {verdict}. A model whose risks come true is blamed about once in twenty times; with few cases one "
+        "that is off is mostly not found."
+    ]
     ratio = observed_expected(found.counts)
     said.append(f"For each case that the model expected, {_within(ratio, 2)} came; 1 is right.")
     if line := found.line:
