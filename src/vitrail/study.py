@@ -88,6 +88,12 @@ class Screen(Strict):
     ask: bool = True  # false: nothing of the kind crosses, and no run says whose data does not fit
 
 
+class Bedside(Strict):
+    """Whether a model's risks come true, and what acting on them is worth: what sites tell of it, at the end."""
+
+    tell: bool = False  # held-out rows by risk, no group of fewer than 10; else only a site's own card has it
+
+
 class Verdict(Strict):
     """Between machines, after the run: each site finds out whether joining is worth it there, from rows held out."""
 
@@ -106,6 +112,7 @@ class Study(Table):
     training: TrainingSpec = TrainingSpec()
     method: dict[str, Any] = Field(default_factory=lambda: {"name": methods.DEFAULT})  # its name, and its settings
     screen: Screen = Screen()
+    bedside: Bedside = Bedside()
     seeds: tuple[int, ...] = SEEDS  # of what is drawn by lot; a run takes the first, a comparison as many as asked for
     metrics: tuple[str, ...] = ()  # scores, the first decides; left out: those usual for the target
     parties: dict[str, Party] = Field(default={})  # where they hold columns of the same people; empty: rows of others
@@ -202,6 +209,7 @@ class Study(Table):
         sections = ("target", *["images"] * bool(self.images), "split", "network", "training", "method")
         sections += () if self.images or self.parties else ("screen",)
         more = [*["match"] * bool(self.match), *["protect"] * (self.protect != Protect())]
+        more += ["bedside"] * (self.bedside != Bedside())
         more += ["verdict"] * bool(self.verdict)
         for section in (*sections, *more):
             out += ["", f"[{section}]"]

@@ -50,6 +50,11 @@ def inconsistencies(raw: Mapping[str, Any], place: Callable[..., str]) -> Iterab
     hidden = network.get("hidden", (1,)) if isinstance(network, Mapping) else (1,)
     if isinstance(hidden, list | tuple) and any(isinstance(h, int) and h < 1 for h in hidden):
         yield Problem(place("network", "hidden"), f"layers need at least one unit, got {list(hidden)}.", "Correct it.")
+    bedside = raw.get("bedside", {})
+    told = isinstance(bedside, Mapping) and bedside.get("tell") is True
+    if told and (target.get("kind") == "number" or raw.get("parties")):
+        why = "only risks of classes, at sites, are told like this."
+        yield Problem(place("bedside", "tell"), why, "Write tell = false.")
     seeds = raw.get("seeds", (1,))
     if isinstance(seeds, list | tuple):
         if not seeds or len({repr(s) for s in seeds}) < len(seeds):

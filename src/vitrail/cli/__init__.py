@@ -9,7 +9,7 @@ from typing import Annotated, Any, NoReturn, TextIO
 
 import typer
 
-from vitrail.cli import coordinator, demo, own, parties, runs, site, studies
+from vitrail.cli import coordinator, demo, own, parties, runs, site, studies, taken
 from vitrail.cli.examples import examples_of
 from vitrail.core.problems import VitrailError, printable
 from vitrail.data.place import PassedOverWarning
@@ -36,6 +36,8 @@ VERBS = {  # by who uses them, in the order of --help
         site.request,
         site.join,
         site.outbox,
+        taken.export,
+        taken.card,
         site.leave,
         site.doctor,
     ),

@@ -153,7 +153,12 @@ def outbox(
 
 
 def predict(
-    kit: Annotated[Path, typer.Argument(help="This site's kit; or the folder of a run on one machine, with --site.")],
+    kit: Annotated[
+        Path,
+        typer.Argument(
+            help="This site's kit; the folder of a run on one machine, with --site; or what `vitrail export` wrote."
+        ),
+    ],
     new: Annotated[Path | None, typer.Argument(help="The new rows: a table with the study's columns.", **PLACE)] = None,
     data: Annotated[
         Path | None,
@@ -199,7 +204,11 @@ def predict(
         what = "expected one table of new rows." if rows is None or both else "the run has no parties."
         where = "--data" if rows is None or both else "--without, --blind, --today"
         raise VitrailError("cannot predict", [Problem(where, what, "vitrail predict PLACE new.csv")])
-    if (kit / "run.json").exists():
+    if kit.is_file():
+        from vitrail.export.safe_file import read_safe
+
+        mine = Personal(*read_safe(kit)[:3])
+    elif (kit / "run.json").exists():
         mine = Personal(site, kit.name, Run.load(kit).model_of(site))
     else:
         mine = load_model(enrol.load_kit(kit), run)

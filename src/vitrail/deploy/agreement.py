@@ -17,7 +17,6 @@ import torch
 
 from vitrail import methods
 from vitrail.core.facts import ENDS
-from vitrail.core.metrics import DOUBT
 from vitrail.core.problems import Problem, VitrailError
 from vitrail.core.task import Task
 from vitrail.core.tensors import tensors
@@ -34,7 +33,7 @@ from vitrail.runs.fold_lines import fold_lines
 from vitrail.runs.judge import chance_metrics
 from vitrail.runs.protection import check_protection
 from vitrail.runs.screened import screen_lines, screens
-from vitrail.runs.setup import COVERAGE, build_task, is_evaluated, last_splits, wire_lines
+from vitrail.runs.setup import TOLD, build_task, is_evaluated, last_splits, wire_lines
 from vitrail.screen import parts
 from vitrail.screen.found import CAUSES, LABEL, Finding, Part
 from vitrail.study import Protect, Study
@@ -166,7 +165,7 @@ class Agreement:
             names.append(split)
             if split == "test":
                 names += [f"test:{k}" for k in self.beside]
-        return [(name, metric) for name in names for metric in (DOUBT if name == COVERAGE else self.study.metrics)]
+        return [(name, metric) for name in names for metric in TOLD.get(name, self.study.metrics)]
 
     def is_first(self, s: int, round_: int, place: int) -> bool:
         """Whether a site may be asked with that exchange how good its model was before the round: it comes first."""
@@ -207,7 +206,7 @@ class Agreement:
                 raise _none("place", place)
             end = kind == "settle" and s + 1 == len(self.stages)
             scored = [["test"]] if kind == "settle" or self.is_first(s, r, place) else []
-            scored += [list(last_splits(self.task))] if end else []
+            scored += [list(last_splits(self.task, self.study))] if end else []
             if splits not in ([], *scored):
                 raise _none("score", splits)
             down = self.contracts[s][place].down | (self.settling(s, place) if splits else {})

@@ -8,9 +8,12 @@ from typing import Any
 
 from torch import Tensor
 
+from vitrail.core.bedside import read_counts
+from vitrail.core.metrics import FEWEST
 from vitrail.deploy.agreement import VERDICT, Agreement
 from vitrail.deploy.message import Message
 from vitrail.runs.judge import chance_metrics
+from vitrail.runs.setup import AT_BEDSIDE
 from vitrail.studies.own_verdict import cannot_be
 
 MOST_ROWS = 10**9
@@ -29,8 +32,10 @@ def not_meant(agreed: Agreement, asked: Message, said: Message) -> str | None:
     told, out = said.tensors, list[str]()
     if "scores" in told and asked.kind in ("round", "settle"):
         words = asked.words
-        metrics = [m for _, m in agreed.scored(words["stage"], words["round"], words["score"])]
-        out += _scores(metrics, told["scores"])
+        asked_for = agreed.scored(words["stage"], words["round"], words["score"])
+        out += _scores([metric for _, metric in asked_for], told["scores"])
+        numbers = zip(asked_for, told["scores"].tolist(), strict=True)
+        out += _by_risk({metric: number for (split, metric), number in numbers if split == AT_BEDSIDE})
     if asked.kind == "prepare":
         out += _scores(list(chance_metrics(agreed.study)), told["chance"])
         out += _between("rows", told["rows"], 0, MOST_ROWS)
@@ -56,6 +61,16 @@ def _scores(metrics: list[str], numbers: Tensor) -> list[str]:
         if not math.isnan(number) and not low - 1e-9 <= number <= high + 1e-9:
             out.append(f"{metric}: expected a number from {low:g} to {high:g}, got {number:.3g}")
     return out
+
+
+def _by_risk(said: dict[str, float]) -> list[str]:
+    """Held-out rows by risk: groups that rows can make, and none of few."""
+    if all(math.isnan(number) for number in said.values()):
+        return []
+    found = read_counts(said)
+    if found is None or (found.rows < FEWEST).any():
+        return [f"held-out rows by risk: expected groups of {FEWEST} rows or more, with no more events than rows"]
+    return []
 
 
 def _between(name: str, tensor: Tensor, low: float, high: float) -> list[str]:

@@ -26,7 +26,7 @@ from vitrail.engines.wire import Line, sentences
 from vitrail.methods import AnyMethod
 from vitrail.report.words import several, size
 from vitrail.runs.fold_lines import FOLDS
-from vitrail.runs.setup import COVERAGE, last_splits
+from vitrail.runs.setup import AT_BEDSIDE, COVERAGE, last_splits
 
 WIDTH = 96
 
@@ -58,6 +58,8 @@ OUT = {  # and what crosses there
     f"scores, {COVERAGE}": "at the end how unsure your model is on the held-out rows, how well that tells its "
     f"mistakes, and how often it is right in those it is surest of; no number about fewer than {FEWEST} rows, and no "
     "two that differ by fewer",
+    f"scores, {AT_BEDSIDE}": "at the end, of your held-out rows between two risks that your model says: how many there "
+    f"are, how many had the outcome, and how many the model expected; no group of fewer than {FEWEST} rows",
 }
 IN = {
     "mean": "the mean of each numeric column over all sites",
@@ -339,7 +341,13 @@ def _risks(agreement: Agreement, lines: Sequence[Line]) -> list[str]:
             "Sums, means and private layers describe this site's rows as a group: how they differ from others', "
             "and where a column is coded otherwise. Of a few rows they tell much, of one row all."
         )
-    if COVERAGE in last_splits(agreement.task):
+    splits = last_splits(agreement.task, agreement.study)
+    if AT_BEDSIDE in splits:
+        out.append(
+            f"Groups of {FEWEST} or more held-out rows by risk tell how often the outcome came in each: where all rows "
+            "of a group had it, of each of them."
+        )
+    if COVERAGE in splits:
         out.append(
             "Two neighbouring numbers about the surest rows tell together how many mistakes are among the held-out "
             f"rows that lie between them, which are {FEWEST} or more."

@@ -19,6 +19,7 @@ from vitrail.explain.trust import read_trust
 from vitrail.methods import named
 from vitrail.report import (
     agreed,
+    bedside,
     choice,
     classes,
     cost,
@@ -305,6 +306,7 @@ SECTIONS = (
     Section("parts/shown_verdicts.html", own_verdict.shown, own_verdict.is_shown),
     Section("parts/spread.html", scored.spread, scored.has_spread),
     Section("parts/coverage.html", _coverage, lambda page: page.run is not None and coverage.is_told(page.run)),
+    Section("parts/bedside.html", lambda page: bedside.contents(_run(page)), lambda page: bedside.is_told(page.run)),
     Section("parts/curves.html", scored.curves, scored.has_curves),
     Section(
         "parts/protected.html",

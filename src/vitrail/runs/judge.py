@@ -12,6 +12,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from vitrail.core.bedside import score_bedside
 from vitrail.core.facts import OWN
 from vitrail.core.footprint import Footprint
 from vitrail.core.losses import Doubts
@@ -22,7 +23,7 @@ from vitrail.engines.local import Engine
 from vitrail.engines.rounds import Moment
 from vitrail.engines.threads import threads
 from vitrail.runs.screened import Ask
-from vitrail.runs.setup import COVERAGE, MAJORITY
+from vitrail.runs.setup import AT_BEDSIDE, COVERAGE, MAJORITY, TOLD
 from vitrail.study import Study
 
 SIZES = ["site", "train_rows", "test_rows", "target", "test_rarest", "few_rows"]
@@ -55,7 +56,8 @@ class Judge:
         self.at = at or [0 if runner.method.pools_rows else runner.names.index(site.name) for site in data]
         self.stacks = {split: self._stacks(split) for split in ("test", "train")}
         self.truth = {split: _padded([truth_of(study, s, split) for s in data]) for split in ("test", "train")}
-        self.stacks[COVERAGE], self.truth[COVERAGE] = self.stacks["test"], self.truth["test"]
+        for split in TOLD:
+            self.stacks[split], self.truth[split] = self.stacks["test"], self.truth["test"]
 
     def rows(self, moment: Moment, splits: tuple[str, ...]) -> list[tuple[Any, ...]]:
         return self.scores(self.runner.settled(moment), moment.stage, moment.round, splits)
@@ -86,6 +88,8 @@ class Judge:
             y, real = self.truth[split]
             if split == COVERAGE:
                 scored = {split: score_doubt(y, said[split][..., :-1], said[split][..., -1], real)}
+            elif split == AT_BEDSIDE:
+                scored = {split: score_bedside(y, said[split], real)}
             else:
                 scored = {name: score_all(self.study.metrics, y, p, real) for name, p in said.items()}
             for i, site in enumerate(self.data):

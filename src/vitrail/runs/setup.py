@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from vitrail import methods, nets
+from vitrail.core.bedside import BEDSIDE, KINDS
 from vitrail.core.exchange import Roster, Stage
 from vitrail.core.facts import ENDS
 from vitrail.core.losses import CrossEntropy, Doubts, Evidence, Loss, SquaredError
@@ -34,6 +35,8 @@ Away = Mapping[str, Sequence[tuple[int, int]]]  # site -> rounds it is absent, f
 CURVE_POINTS = 40  # evaluations along a run
 MAJORITY = "majority"  # the name of the model that always gives the same answer: the most common, or the mean
 COVERAGE = "coverage"  # the split under which stands what doubt is worth on the hold-out rows
+AT_BEDSIDE = "bedside"  # the split under which stand its hold-out rows by risk, where the study tells them
+TOLD = {COVERAGE: DOUBT, AT_BEDSIDE: BEDSIDE}  # splits that have numbers of their own, and no metrics
 
 
 def build_task(study: Study, method: AnyMethod, seed: int, device: str = "cpu") -> Task:
@@ -114,12 +117,18 @@ def wire_lines(study: Study, method: AnyMethod, keep_updates: bool = False, site
     for model in beside_of(task, method):
         names = [f"{m}, {model}" for m in study.metrics]
         lines += [Line("scores", "from site", name, (), "float64", 8, evaluations, "each") for name in names]
-    if COVERAGE in last_splits(task):
+    splits = last_splits(task, study)
+    if COVERAGE in splits:
         first, *_, last = points = [m for m in DOUBT if "@" in m]
         told = {f"{first} to {last}": (len(points),)} | {m: () for m in DOUBT if m not in points}
         for name, shape in told.items():
             size = 8 * math.prod(shape)
             lines.append(Line("scores", "from site", f"{name}, {COVERAGE}", shape, "float64", size, 1, "each"))
+    if AT_BEDSIDE in splits:
+        groups = len(BEDSIDE) // len(KINDS)
+        for kind in KINDS:
+            name = f"{kind} by risk, {AT_BEDSIDE}"
+            lines.append(Line("scores", "from site", name, (groups,), "float64", 8 * groups, 1, "each"))
     return lines
 
 
@@ -130,9 +139,10 @@ def guarded_contracts(study: Study, method: AnyMethod, traced: Sequence[Sequence
     return [guarded(c, ex, guards) for c, ex in zip(contracts, exchanges, strict=True)]
 
 
-def last_splits(task: Task) -> tuple[str, ...]:
+def last_splits(task: Task, study: Study) -> tuple[str, ...]:
     """What is scored after the last round."""
-    return ("test", "train", COVERAGE) if isinstance(task.loss, Doubts) else ("test", "train")
+    doubts = (COVERAGE,) if isinstance(task.loss, Doubts) else ()
+    return ("test", "train", *doubts, *([AT_BEDSIDE] * study.bedside.tell))
 
 
 def publishes(task: Task, method: AnyMethod) -> bool:
