@@ -29,6 +29,7 @@ from vitrail.deploy.party import Party
 from vitrail.deploy.pipe import Pipe
 from vitrail.deploy.signed import Pen
 from vitrail.deploy.site import Site
+from vitrail.deploy.unscaled import check_first_report
 from vitrail.deploy.words import contract_words
 from vitrail.runs.folder import write_atomically
 
@@ -52,6 +53,7 @@ def agree(kit: Kit, data: Path, accept: str, publishes: bool) -> tuple[Agreement
     agreement = Agreement.of(kit.study, kit.seed, len(kit.sites))
     frame = read_table(data, kit.study)
     print(to_text(find_faults(frame, kit.study), data.name, len(frame), kit.study.row_word))
+    check_first_report(agreement, kit.site, frame)
     print(contract_words(agreement, kit.site, kit.sites, publishes, len(frame)))
     agreed_to(kit, agreement.hash, {"agreement": agreement.hash, "publishes": publishes}, accept)
     return agreement, frame

@@ -31,6 +31,7 @@ from vitrail.deploy.message import Message, check_form
 from vitrail.deploy.proof import Proof
 from vitrail.deploy.screen_site import SiteScreen
 from vitrail.deploy.sum_site import SiteSums
+from vitrail.deploy.unscaled import looks_at_reports
 from vitrail.deploy.wary import Wary
 from vitrail.engines.local import Engine
 from vitrail.protect.guards import Guards
@@ -136,7 +137,8 @@ class Site:
             contract = self.agreed.contracts[s][place]
             task, rule = self.engine.task_at(s, r), self.engine.rule(s, r)
             ((_, said),) = self.engine.answers(ex, contract, state, down, [0], task, rule)
-            self.wary.leaves({k: v[0] for k, v in tensors(said)}, self.engine.sites.x)
+            if looks_at_reports(self.agreed, s, place):
+                self.wary.leaves({k: v[0] for k, v in tensors(said)}, self.engine.sites.x)
             self.wary.heeded(s, r, asked.tensors)
             after = (r, turn + 1) if turn + 1 < len(turns) else (r + 1, 0)
             self._keep(s, after[0], after[1], state)
@@ -212,6 +214,11 @@ class Site:
         write_atomically(self.home / "study.toml", self.agreed.study.to_toml())
         if (scale := self.home / "encoder.json").exists():
             self._prepare(Encoder(self.agreed.study, **json.loads(scale.read_text())))
+
+    def rehearsal(self) -> Engine:
+        """As it would train in a run that stays here."""
+        self._prepare(None)
+        return self.engine
 
     def _split(self) -> Any:
         y = self.rows[self.agreed.study.target.column].to_numpy()

@@ -20,6 +20,7 @@ from vitrail.deploy.agreement import ANEW, Agreement
 from vitrail.deploy.mask_words import noise_and_masks, said_beside, who_reads
 from vitrail.deploy.screen_words import HEADINGS, comes_in, in_words, what_remains, who_sees
 from vitrail.deploy.tried import what_was_tried
+from vitrail.deploy.unscaled import NOT_LOOKED, unscaled
 from vitrail.deploy.wary import NOT_CHECKED, NOT_IN_PICTURES
 from vitrail.engines.wire import Line, sentences
 from vitrail.methods import AnyMethod
@@ -334,6 +335,7 @@ def _risks(agreement: Agreement, lines: Sequence[Line]) -> list[str]:
         )
     if out:
         out.append(f"{NOT_CHECKED} {NOT_IN_PICTURES}" if agreement.study.images else NOT_CHECKED)
+        out += [NOT_LOOKED] if unscaled(agreement.study) and agreement.masks else []
     out += what_remains(lines)
     out.append("Counts, the target's shares and scores tell how many rows there are and how often each outcome occurs.")
     return [_of(agreement, text) for text in out]
