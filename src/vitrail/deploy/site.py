@@ -29,6 +29,7 @@ from vitrail.deploy.draws import draws_of
 from vitrail.deploy.memory import Asked, Runs
 from vitrail.deploy.message import Message, check_form
 from vitrail.deploy.proof import Proof
+from vitrail.deploy.scale_site import SiteScale
 from vitrail.deploy.screen_site import SiteScreen
 from vitrail.deploy.sum_site import SiteSums
 from vitrail.deploy.unscaled import looks_at_reports
@@ -96,6 +97,9 @@ class Site:
         return Message("hello", {})
 
     def on_standardise(self, asked: Message) -> Message:
+        if self.agreed.study.protect.sum == "masked":
+            own = self.rows.iloc[self._split()]
+            return SiteScale(self.name, own, self.agreed, self.home, self.proof).answer(asked)
         mean = asked.tensors["mean"].numpy() if asked.words["step"] == 2 else None
         said = moments(self.rows.iloc[self._split()], numeric(self.agreed.study), mean)
         return Message("standardise", {}, {"rows": torch.from_numpy(said.rows), "total": torch.from_numpy(said.total)})
@@ -196,7 +200,7 @@ class Site:
         words, where = asked.words, asked.kind
         if where in ("hello", "finish") or (where == "settle" and not words["score"]):
             return  # nothing about rows is said
-        if where in ("screen", "mask"):
+        if where in ("screen", "mask") or "leg" in words:
             return  # they have memories of their own, which let nothing be asked otherwise
         where += "".join(f" {words[k]}" for k in (*WHERE, "step") if k in words)
         said = self.agreed.study.protect

@@ -317,7 +317,7 @@ def _risks(agreement: Agreement, lines: Sequence[Line]) -> list[str]:
             "or unusual here. The fewer the rows, the easier. " + noise_and_masks(agreement)
         )
         if not agreement.study.images:
-            out.append(what_was_tried(agreement.study.protect))
+            out.append(what_was_tried(agreement.study.protect, agreement.study.network.dropout > 0))
         else:
             out.append(
                 "Pictures have been rebuilt, near to the pixel, from what one small batch of them changed in a model. "
