@@ -45,7 +45,7 @@ def question_form(words: dict[str, Any], mean: tuple[tuple[int, ...], torch.dtyp
     if words.get("leg") not in LEGS:
         problem = Problem("leg", f"there is none {str(words.get('leg'))[:40]!r}.", "It was dropped.")
         raise VitrailError("a message was refused", [problem])
-    asked = {"run": str, "step": int, "leg": str, "offers": dict}
+    asked: dict[str, Any] = {"run": str, "step": int, "leg": str, "offers": dict}
     return Form(asked, {"mean": mean} if words.get("step") == 2 else {})
 
 
