@@ -21,7 +21,7 @@ from vitrail.core.problems import Problem, VitrailError
 from vitrail.core.task import Task
 from vitrail.core.tensors import tensors
 from vitrail.data.encode import numeric
-from vitrail.deploy import sums
+from vitrail.deploy import scale, sums
 from vitrail.deploy.message import MOST_WORDS, Form
 from vitrail.engines.wire import Contract, Line, Rehearsal, Spec, beside_of, contracts_of, guarded, rehearse
 from vitrail.methods import AnyMethod
@@ -43,7 +43,7 @@ ANEW = 20  # in a run, questions that differ from the one that was answered befo
 USED = "the processor seconds and the memory that this site's process used, and its watts where somebody stated them"
 WHERE = {"stage": int, "round": int, "place": int}  # place: of the exchange in its stage
 LEGS = ("sketch", "counts", "total", "ties")  # of a screening, in the order of time
-KEY = ("key", "signature", "certificate")  # what a site says of itself to be in a masked sum
+KEY = scale.KEY  # what a site says of itself to be in a masked sum
 LARGEST = 1e7  # in a masked sum: what one site's products of columns, at most its rows, stay below
 FAR = ("sum", "least", "robust", "clip", "rows", "rows_least", "sites", "compress")  # guards that work between machines
 FOOTPRINT = "footprint"  # what a site's process used: seconds of processors, bytes of memory, watts where it says so
@@ -215,6 +215,8 @@ class Agreement:
         elif kind == "standardise":
             if words.get("step") not in (1, 2):
                 raise _none("step", words.get("step"))
+            if self.study.protect.sum == "masked":
+                return scale.question_form(words, self.numbers)
             down = {"mean": self.numbers} if words.get("step") == 2 else {}
         elif kind == "prepare":
             down = {"mean": self.numbers, "sd": self.numbers} if self.shared_scale else {}
@@ -279,6 +281,8 @@ class Agreement:
                 up[FOOTPRINT] = ((3,), torch.float64)
             return Form(dict(WHERE), up, self.stages[s].stage.exchanges[place].unsure | {"scores", FOOTPRINT})
         double, spec = torch.float64, {}
+        if kind == "standardise" and self.study.protect.sum == "masked":
+            return scale.answer_form(words, scale.terms_of(self, "", 1, None))
         if kind == "standardise":
             spec = {"rows": self.numbers, "total": self.numbers}
         elif kind == "prepare":

@@ -9,6 +9,8 @@ from vitrail.report.words import several
 
 def said_beside(agreement: Agreement, stage: str) -> list[str]:
     """What leaves with masked reports, in words."""
+    if stage == "standardise" and agreement.study.protect.sum == "masked":
+        return ["in words, for each of two sums: a key drawn for it, signed by this site, and its certificate"]
     contracts = [c for one in agreement.contracts for c in one]
     if not any(c.stage == stage and c.crosses is not None for c in contracts):
         return []

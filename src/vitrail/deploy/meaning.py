@@ -46,7 +46,7 @@ def not_meant(agreed: Agreement, asked: Message, said: Message) -> str | None:
         else:
             out += _between("target", told["target"], -FAR, FAR)
         out += [f"{name}: no short text" for name, word in said.words.items() if not _short(word)]
-    elif asked.kind == "standardise":
+    elif asked.kind == "standardise" and "leg" not in asked.words:
         out += _between("rows", told["rows"], 0, MOST_ROWS)
         out += _between("total", told["total"], 0 if asked.words["step"] == 2 else -FAR, FAR)
     elif asked.kind == "finish" and said.words.get(VERDICT):

@@ -31,8 +31,10 @@ from vitrail.deploy.folds import FOLD
 from vitrail.deploy.memory import Asked, Runs
 from vitrail.deploy.message import Message, check_form
 from vitrail.deploy.proof import Proof
+from vitrail.deploy.scale_site import SiteScale
 from vitrail.deploy.screen_site import SiteScreen
 from vitrail.deploy.sum_site import SiteSums
+from vitrail.deploy.unscaled import looks_at_reports
 from vitrail.deploy.wary import Wary
 from vitrail.engines.local import Engine
 from vitrail.protect.guards import Guards
@@ -104,6 +106,9 @@ class Site:
         return Message("hello", {})
 
     def on_standardise(self, asked: Message) -> Message:
+        if self.agreed.study.protect.sum == "masked":
+            own = self.rows.iloc[self._split()]
+            return SiteScale(self.name, own, self.agreed, self.home, self.proof).answer(asked)
         mean = asked.tensors["mean"].numpy() if asked.words["step"] == 2 else None
         said = moments(self.rows.iloc[self._split()], numeric(self.agreed.study), mean)
         return Message("standardise", {}, {"rows": torch.from_numpy(said.rows), "total": torch.from_numpy(said.total)})
@@ -145,7 +150,8 @@ class Site:
             contract = self.agreed.contracts[s][place]
             task, rule = self.engine.task_at(s, r), self.engine.rule(s, r)
             ((_, said),) = self.engine.answers(ex, contract, state, down, [0], task, rule)
-            self.wary.leaves({k: v[0] for k, v in tensors(said)}, self.engine.sites.x)
+            if looks_at_reports(self.agreed, s, place):
+                self.wary.leaves({k: v[0] for k, v in tensors(said)}, self.engine.sites.x)
             self.wary.heeded(s, r, asked.tensors)
             after = (r, turn + 1) if turn + 1 < len(turns) else (r + 1, 0)
             self._keep(s, after[0], after[1], state)
@@ -218,7 +224,7 @@ class Site:
         words, where = asked.words, asked.kind
         if where in ("hello", "finish") or (where == "settle" and not words["score"]):
             return  # nothing about rows is said
-        if where in ("screen", "mask"):
+        if where in ("screen", "mask") or "leg" in words:
             return  # they have memories of their own, which let nothing be asked otherwise
         where = self.within + where + "".join(f" {words[k]}" for k in (*WHERE, "step") if k in words)
         said = self.agreed.study.protect
@@ -236,6 +242,11 @@ class Site:
         write_atomically(self.home / "study.toml", self.agreed.study.to_toml())
         if (scale := self.home / "encoder.json").exists():
             self._prepare(Encoder(self.agreed.study, **json.loads(scale.read_text())))
+
+    def rehearsal(self) -> Engine:
+        """As it would train in a run that stays here."""
+        self._prepare(None)
+        return self.engine
 
     def _split(self) -> Any:
         y = self.rows[self.agreed.study.target.column].to_numpy()

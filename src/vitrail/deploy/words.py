@@ -21,6 +21,7 @@ from vitrail.deploy.fold_words import fold_titles, what_folds_tell, what_is_foun
 from vitrail.deploy.mask_words import noise_and_masks, said_beside, who_reads
 from vitrail.deploy.screen_words import HEADINGS, comes_in, in_words, what_remains, who_sees
 from vitrail.deploy.tried import what_was_tried
+from vitrail.deploy.unscaled import NOT_LOOKED, unscaled
 from vitrail.deploy.wary import NOT_CHECKED, NOT_IN_PICTURES
 from vitrail.engines.wire import Line, sentences
 from vitrail.methods import AnyMethod
@@ -330,7 +331,7 @@ def _risks(agreement: Agreement, lines: Sequence[Line]) -> list[str]:
             "or unusual here. The fewer the rows, the easier. " + noise_and_masks(agreement)
         )
         if not agreement.study.images:
-            out.append(what_was_tried(agreement.study.protect))
+            out.append(what_was_tried(agreement.study.protect, agreement.study.network.dropout > 0))
         else:
             out.append(
                 "Pictures have been rebuilt, near to the pixel, from what one small batch of them changed in a model. "
@@ -354,6 +355,7 @@ def _risks(agreement: Agreement, lines: Sequence[Line]) -> list[str]:
         )
     if out:
         out.append(f"{NOT_CHECKED} {NOT_IN_PICTURES}" if agreement.study.images else NOT_CHECKED)
+        out += [NOT_LOOKED] if unscaled(agreement.study) and agreement.masks else []
     out += what_remains(lines)
     out.append("Counts, the target's shares and scores tell how many rows there are and how often each outcome occurs.")
     return [_of(agreement, text) for text in out]

@@ -27,6 +27,8 @@ from vitrail.engines.sites import Sites, gather_sites
 from vitrail.engines.wire import Contract, Line, beside_of, guarded, meanings, trace
 from vitrail.methods import AnyMethod
 from vitrail.nets import MLP, Module
+from vitrail.protect.exact import LIMBS
+from vitrail.protect.fixed import ZERO, ZEROS
 from vitrail.runs.budgets import guards_of
 from vitrail.runs.screened import screen_lines
 from vitrail.study import Study
@@ -183,6 +185,13 @@ def standardise_lines(study: Study, times: int = 1) -> list[Line]:
     names, lines = len(numeric(study)), []
     if study.standardise == "global" and names:
         for step in ("sum", "squared distance to the mean"):
+            if study.protect.sum == "masked":
+                about = ("count", (names,)), (step, (names, LIMBS)), (ZERO, (ZEROS,))
+                lines += [
+                    Line("standardise", "from site", name, shape, "int64", 8 * math.prod(shape), times, "masked")
+                    for name, shape in about
+                ]
+                continue
             lines.append(Line("standardise", "from site", "count", (names,), "float64", 8 * names, times, "sum"))
             lines.append(Line("standardise", "from site", step, (names,), "float64", 8 * names, times, "sum"))
         for step in ("mean", "standard deviation"):
