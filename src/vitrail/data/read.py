@@ -14,6 +14,7 @@ import pandas as pd
 
 from vitrail.core.problems import Problem, VitrailError, nearest
 from vitrail.data.cells import MISSING_WORDS, POINT, codes_of, find_values, is_plain, one_nan
+from vitrail.data.outcomes import columns_beside, fold_outcome
 from vitrail.data.picture_files import NO_SITE, read_pictures, site_name, site_places
 from vitrail.data.pictures import fit_column
 from vitrail.data.schema import Feature, Table, Target, canon
@@ -70,7 +71,7 @@ def _parse_parquet(path: Path, raw: bytes) -> Parsed:
 def _parse_text(path: Path, raw: bytes, table: Table | None) -> Parsed:
     text = decode(path, raw).text
     known = [alias for f in table.features.values() for alias in f.aliases] if table else []
-    names = {table.target.column, table.site_column, *table.features, *known} if table else set()
+    names = {table.target.column, table.site_column, *columns_beside(table).features, *known} if table else set()
     records = list(read_records(path, lines_of(text), sniff(text, names)))
     if not records or not text.strip(' \r\n",;\t|'):  # other delimiters make cells of lone commas
         raise refuse_file(path, "expected a table, got an empty file.", "Export the table again.")
@@ -99,7 +100,7 @@ def _require_names(path: Path, header: list[str], table: Table | None) -> None:
 
 def _settle(cells: Sequence[Any], name: str, table: Table | None) -> list[str | None]:
     """Stripped text, None for missing, except for words that the study uses as a category of this column."""
-    levels = table.target.levels if table and name == table.target.column else ()
+    levels = table.target.states if table and name == table.target.column else ()
     levels += table.features[name].levels if table and name in table.features else ()
     absent = MISSING_WORDS - {level.casefold() for level in levels}
     texts = [cell if type(cell) is str else "" if cell is None else str(cell) for cell in cells]
@@ -208,6 +209,15 @@ def clean(frame: pd.DataFrame, table: Table, need_target: bool = True) -> pd.Dat
 
     All problems are told at once. `need_target=False` lets the target be absent or wholly empty.
     """
+    if table.target.kind != "time" and not table.weight_column:
+        return _clean(frame, table, need_target)
+    if not need_target:
+        return _clean(frame, table.model_copy(update={"target": table.plain.target}), need_target)
+    rows = _clean(frame, columns_beside(table), need_target)
+    return fold_outcome(rows, table, str(frame.attrs.get("file", "table")))
+
+
+def _clean(frame: pd.DataFrame, table: Table, need_target: bool) -> pd.DataFrame:
     target, file = table.target.column, str(frame.attrs.get("file", "table"))
     wanted: dict[str, Feature | Target] = {n: f for n, f in table.features.items() if n != target}
     wanted[target] = table.target  # the last

@@ -12,6 +12,7 @@ import pandas as pd
 
 from vitrail.core.problems import Problem, VitrailError
 from vitrail.data.cells import has_decimal_comma
+from vitrail.data.outcomes import columns_beside
 from vitrail.data.read import ENDING, place_columns, read_table
 from vitrail.data.schema import Table
 from vitrail.data.text import Text, decode, lines_of, load_bytes, read_records, sniff
@@ -63,7 +64,7 @@ def load_sheet(path: Path, table: Table) -> Sheet:
         )
     frame = read_table(path, table)
     whole = decode(path, load_bytes(path))
-    names = {table.target.column, table.site_column, *table.features}
+    names = {table.target.column, table.site_column, *columns_beside(table).features}
     return Sheet(path, frame, whole, sniff(whole.text, names))
 
 

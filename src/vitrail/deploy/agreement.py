@@ -280,8 +280,9 @@ class Agreement:
         if kind == "standardise":
             spec = {"rows": self.numbers, "total": self.numbers}
         elif kind == "prepare":
-            classes = len(self.study.target.levels)
-            spec = {"rows": ((3 if classes else 2,), torch.int64), "target": ((max(1, classes),), double)}
+            target = self.study.target
+            counts = 2 if target.kind == "number" else 3
+            spec = {"rows": ((counts,), torch.int64), "target": ((max(1, len(target.levels)),), double)}
             spec["chance"] = ((len(chance_metrics(self.study)),), double)
             return Form({"fingerprint": str, "versions": dict}, spec, frozenset({"chance"}))
         elif kind == "screen":

@@ -16,6 +16,7 @@ from vitrail.core.facts import ALONE, RECEIVED, SHARED
 from vitrail.core.metrics import FEWEST
 from vitrail.core.problems import printable
 from vitrail.core.tensors import tensors
+from vitrail.core.times import end_words
 from vitrail.deploy.agreement import ANEW, Agreement
 from vitrail.deploy.mask_words import noise_and_masks, said_beside, who_reads
 from vitrail.deploy.screen_words import HEADINGS, comes_in, in_words, what_remains, who_sees
@@ -43,6 +44,11 @@ OUT = {  # and what crosses there
     "among them",
     "chance of numbers": "how good always giving the same answer would be on your held-out rows: it tells how far the "
     "target spreads among them",
+    "rows of times": "how many rows you train on, how many are held out for testing, and how many of these had the "
+    "event",
+    "chance of times": "how good always giving the same answer would be on your held-out rows: it tells how soon the "
+    "event comes among them",
+    "target of times": "the share of your rows that had the event until the horizon",
     "target": "the share of each class among your rows",
     "mean of target": "the mean of the target over your rows",
     "count": "how many of your training rows have a value, for each numeric column",
@@ -108,7 +114,10 @@ def contract_words(
     out, came = declared(agreement, publishes)
     others = [s for s in sites if s != site]
     total, reach = sum(x.bytes * x.rounds for x in out), sum(x.bytes * x.rounds for x in came)
-    kind = "a number" if study.target.kind == "number" else f"one of {len(study.target.levels)} classes"
+    target = study.target
+    kind = "a number" if target.kind == "number" else f"one of {len(target.levels)} classes"
+    if target.kind == "time":
+        kind = f"and when, in {several(target.outputs, 'interval')} to {end_words(target.ends, target.unit)[-1]}"
     given = f"pictures ({study.images.words})" if study.images else several(len(study.features), "column")
     parts = [
         "THE STUDY",
@@ -187,6 +196,8 @@ def phrase(agreement: Agreement, line: Line) -> str:
         name = "scores" + name[len(name.split(", ")[0]) :]
     elif line.stage == "prepare" and agreement.study.target.kind == "number":
         name = {"target": "mean of target"}.get(name, f"{name} of numbers")
+    elif line.stage == "prepare" and agreement.study.target.kind == "time":
+        name = f"{name} of times"
     return _of(agreement, words.get(name if name in words else name.split("/")[0], name))
 
 

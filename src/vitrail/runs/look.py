@@ -100,7 +100,8 @@ def look_at(
         told.findings,
         features,
         ends=ends,
-        expects=_Expects(mine, told.layers) if told.layers else None,
+        # what a model expects of times to an event is not read the other way round
+        expects=_Expects(mine, told.layers) if told.layers and study.target.kind != "time" else None,
         same=seen in (None, fingerprint_rows(clean(frame, study))),
         study=study.name,
         private=sides[0] in own,

@@ -1,7 +1,9 @@
 """Which arrays cross in a screening, and how much of them a site of so many rows fills in.
 
-Columns are the study's features and, last, the outcome. A *variable* is a number, or yes or no for a level: one for
-each number and each binary column, one for each level of a categorical one and of an outcome of three or more classes.
+Columns are the study's features and, last, the outcome; of a time to an event whether it was seen until the horizon,
+and how long a row was followed is a column beside the features. A *variable* is a number, or yes or no for a level:
+one for each number and each binary column, one for each level of a categorical one and of an outcome of three or more
+classes.
 """
 
 from __future__ import annotations
@@ -36,7 +38,7 @@ class Layout:
     """Columns and variables of a study, and where they lie in what is published."""
 
     def __init__(self, table: Table) -> None:
-        self.table = table
+        self.table = table = table.plain
         features = list(table.features.items())
         self.columns = [name for name, _ in features] + [LABEL]
         self.kinds: list[str] = [f.kind for _, f in features]

@@ -106,6 +106,8 @@ class Comparison:
             return self.study.metrics[0]
         if self.study.target.kind == "number":
             return "squared_error"
+        if self.study.target.kind == "time":
+            return "time_log_loss"
         return "balanced_log_loss" if self.study.training.class_weights == "inverse" else "log_loss"
 
     def verdicts(self) -> pd.DataFrame:

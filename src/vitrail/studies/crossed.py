@@ -16,7 +16,8 @@ import pandas as pd
 import torch
 from numpy.typing import NDArray
 
-from vitrail.core.metrics import chance, rarest, score, score_all
+from vitrail.core import times
+from vitrail.core.metrics import score, score_all
 from vitrail.data.encode import class_weights
 from vitrail.engines.federations import Federations, beside
 from vitrail.engines.local import Engine
@@ -25,7 +26,7 @@ from vitrail.engines.wire import Ledger
 from vitrail.methods import AnyMethod
 from vitrail.runs.features import as_rows
 from vitrail.runs.folder import versions
-from vitrail.runs.judge import SIZES, Judge, size_row, target_words
+from vitrail.runs.judge import SIZES, Judge, rare_of, same_answer, share_of, size_row, target_words
 from vitrail.runs.setup import build_task, held_rows, is_evaluated, resolve, training_of, training_rows
 from vitrail.runs.train import ledger_of
 from vitrail.studies.folds import Cut, whole_folds
@@ -94,7 +95,7 @@ def train_folds(study: Study, method: AnyMethod, cut: Cut, seed: int, engine: st
     task, sites = build_task(study, method, seed, device), len(cut.cleaned)
     model = sum(v.numel() * v.element_size() for v in task.start.values())
     at_once = max(1, HELD // (2 * _bytes(study, cut.cleaned) + 4 * model * sites))
-    outputs = max(1, len(study.target.levels))
+    outputs = study.target.outputs
     said: dict[int, list[Floats]] = {}
     trained: list[dict[str, Floats]] = []
     for first in range(0, cut.folds, at_once):
@@ -152,9 +153,12 @@ def _in_order(held: list[Sites], sites: Sites, lanes: list[torch.Tensor]) -> Sit
 
 def row_losses(study: Study, y: NDArray[Any], p: Floats) -> Floats:
     """[row]: what a verdict is about. Of classes the log loss of what the model answers, classes counted as in
-    training; of numbers the squared error. NaN where the model diverged."""
+    training; of numbers the squared error; of times to an event minus the logarithm of the likelihood. NaN where the
+    model diverged."""
     if study.target.kind == "number":
         return np.asarray((p[:, 0] - y) ** 2, np.float64)
+    if study.target.kind == "time":
+        return times.losses(y, p)
     of = y.astype(np.int64)
     return np.asarray(-np.log(p[np.arange(len(of)), of].clip(SMALLEST, 1)) * _weights(study, of), np.float64)
 
@@ -163,6 +167,8 @@ def same_loss(study: Study, y: NDArray[Any]) -> float:
     """The loss of the best single answer to all of these rows: what there is to gain."""
     if study.target.kind == "number":
         return float(y.var())
+    if study.target.kind == "time":
+        return float(times.losses(y, np.tile(times.life_table(y, study.target.outputs), (len(y), 1))).mean())
     of = y.astype(np.int64)
     share = np.bincount(of, _weights(study, of), len(study.target.levels))
     share = share / share.sum()
@@ -181,6 +187,8 @@ def _brier(study: Study, truth: list[NDArray[Any]], answers: list[Floats]) -> li
     """[site]: what stands beside the log loss, for those who read that; none where the target is no class."""
     if study.target.kind == "number":
         return [math.nan] * len(truth)
+    if study.target.kind == "time":
+        return [score(("integrated_brier",), y, p)["integrated_brier"] for y, p in zip(truth, answers, strict=True)]
     return [score(("brier",), y.astype(np.int64), p)["brier"] for y, p in zip(truth, answers, strict=True)]
 
 
@@ -218,15 +226,14 @@ def _sizes(study: Study, cut: Cut) -> pd.DataFrame:
     column, out = study.target.column, []
     for name, lots in cut.lots.items():
         y = _plain(study, cut.cleaned[name][column].to_numpy())
-        rare = [rarest(y)] if study.target.levels else []
-        share = np.bincount(y, minlength=len(study.target.levels)) / len(y) if rare else np.array([y.mean()])
-        out.append(size_row(study, name, [int((lots != 0).sum()), len(y), *rare], target_words(study, share)))
+        counts = [int((lots != 0).sum()), len(y), *rare_of(study, y)]
+        out.append(size_row(study, name, counts, target_words(study, share_of(study, y))))
     return pd.DataFrame(out, columns=SIZES)
 
 
 def _chance(study: Study, y: NDArray[Any]) -> dict[str, float]:
     """What always giving the same answer comes to on these rows."""
-    return chance(study.metrics, _plain(study, y), len(study.target.levels))
+    return same_answer(study, study.metrics, _plain(study, y))
 
 
 def _plain(study: Study, y: NDArray[Any]) -> NDArray[Any]:
