@@ -232,6 +232,16 @@ def told_shares(rows: int) -> tuple[int, ...]:
     return shares
 
 
+def score_risk(y: NDArray[np.generic], p: Floats, real: NDArray[np.bool_], weights: Floats | None) -> dict[str, Floats]:
+    """How rows of low, middle and high risk fare at every site, [site], by the names of `times.risk_names`."""
+    used = _usable(p, real)
+    told = []
+    for i, mine in enumerate(used):
+        w = np.ones(int(mine.sum())) if weights is None else weights[i, mine]
+        told.append(times.by_risk(np.asarray(y[i, mine], np.float64), p[i, mine], w, FEWEST))
+    return dict(zip(times.risk_names(p.shape[2]), np.array(told).reshape(len(y), -1).T, strict=True))
+
+
 def _of_the_surest(right: NDArray[np.bool_], unsure: Floats) -> list[float]:
     """Accuracy for each of SUREST. Rows of the same doubt share their hits: their order says nothing."""
     group = np.unique(unsure, return_inverse=True)[1]

@@ -21,6 +21,7 @@ Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 SOON = 1e-9  # intervals: an event at once is one, and has a sign
 SMALLEST = 1e-15  # share, so that its logarithm is a number
+GROUPS = ("low", "middle", "high")  # thirds of a site's rows by risk
 UNKNOWN = -1.0  # in `periods`: of an interval of which nothing is known
 
 
@@ -156,6 +157,30 @@ def _log_left(y: Floats, w: Floats) -> Floats:
     left = _onwards(w)
     rest = np.append(left[1:], 0.0)[: len(w)]
     return np.where((y < 0) & (rest > 0), np.log(np.where(rest > 0, rest, 1.0) / left), 0.0)
+
+
+def risk_names(intervals: int) -> tuple[str, ...]:
+    """Of what `by_risk` tells."""
+    return tuple(f"free@{group}@{k + 1}" for group in GROUPS for k in range(intervals))
+
+
+def by_risk(y: Floats, p: Floats, w: Floats, fewest: int) -> Floats:
+    """[group x interval]: of a site's rows, the third of least, middle and highest risk by the last interval, and how
+    many of each are still free of the event at the end of each interval (Kaplan-Meier). NaN where fewer than so many
+    are still followed, or since the last one told so many have not had the event or left: no number is about fewer
+    rows, and no two differ by fewer."""
+    out = np.full((len(GROUPS), p.shape[1]), np.nan)
+    rank = np.argsort(np.argsort(1 - p[:, -1], kind="stable"), kind="stable")
+    for g in range(len(GROUPS)):
+        mine = rank * len(GROUPS) // max(len(y), 1) == g
+        at, share = survival_curve(y[mine], w[mine])
+        before = int(mine.sum())
+        for k in range(p.shape[1]):
+            still = int((np.abs(y[mine]) > k + 1).sum() + (y[mine] == -(k + 1)).sum())
+            if still >= fewest and before - still >= fewest:
+                out[g, k] = np.append(1.0, share)[np.searchsorted(at, k + 1, "right")]
+                before = still
+    return out.ravel()
 
 
 def end_words(ends: tuple[float, ...], unit: str) -> list[str]:

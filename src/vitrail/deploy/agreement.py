@@ -17,7 +17,6 @@ import torch
 
 from vitrail import methods
 from vitrail.core.facts import ENDS
-from vitrail.core.metrics import DOUBT
 from vitrail.core.problems import Problem, VitrailError
 from vitrail.core.task import Task
 from vitrail.core.tensors import tensors
@@ -33,7 +32,7 @@ from vitrail.runs.budgets import guards_of
 from vitrail.runs.judge import chance_metrics
 from vitrail.runs.protection import check_protection
 from vitrail.runs.screened import screen_lines, screens
-from vitrail.runs.setup import COVERAGE, build_task, is_evaluated, last_splits, wire_lines
+from vitrail.runs.setup import build_task, is_evaluated, last_splits, scored_in, wire_lines
 from vitrail.screen import parts
 from vitrail.screen.found import CAUSES, LABEL, Finding, Part
 from vitrail.study import Protect, Study
@@ -163,7 +162,7 @@ class Agreement:
             names.append(split)
             if split == "test":
                 names += [f"test:{k}" for k in self.beside]
-        return [(name, metric) for name in names for metric in (DOUBT if name == COVERAGE else self.study.metrics)]
+        return [(name, metric) for name in names for metric in scored_in(self.study, name)]
 
     def is_first(self, s: int, round_: int, place: int) -> bool:
         """Whether a site may be asked with that exchange how good its model was before the round: it comes first."""

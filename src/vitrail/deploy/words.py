@@ -25,7 +25,7 @@ from vitrail.deploy.wary import NOT_CHECKED, NOT_IN_PICTURES
 from vitrail.engines.wire import Line, sentences
 from vitrail.methods import AnyMethod
 from vitrail.report.words import several, size
-from vitrail.runs.setup import COVERAGE, last_splits
+from vitrail.runs.setup import COVERAGE, RISK, last_splits
 
 WIDTH = 96
 
@@ -62,6 +62,9 @@ OUT = {  # and what crosses there
     f"scores, {COVERAGE}": "at the end how unsure your model is on the held-out rows, how well that tells its "
     f"mistakes, and how often it is right in those it is surest of; no number about fewer than {FEWEST} rows, and no "
     "two that differ by fewer",
+    f"scores, {RISK}": "at the end how many of the held-out rows of low, middle and high risk, by your model, are free "
+    f"of the event at the end of each interval; no number about fewer than {FEWEST} rows, and no two that differ by "
+    "fewer",
 }
 IN = {
     "mean": "the mean of each numeric column over all sites",
@@ -342,6 +345,11 @@ def _risks(agreement: Agreement, lines: Sequence[Line]) -> list[str]:
         out.append(
             "Two neighbouring numbers about the surest rows tell together how many mistakes are among the held-out "
             f"rows that lie between them, which are {FEWEST} or more."
+        )
+    if RISK in last_splits(agreement.task):
+        out.append(
+            "Two neighbouring numbers about rows of one risk tell together how many of the held-out rows that had the "
+            f"event or left between them had it: these are {FEWEST} or more."
         )
     if out:
         out.append(f"{NOT_CHECKED} {NOT_IN_PICTURES}" if agreement.study.images else NOT_CHECKED)

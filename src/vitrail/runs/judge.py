@@ -15,14 +15,14 @@ from torch import Tensor
 from vitrail.core.facts import OWN
 from vitrail.core.footprint import Footprint
 from vitrail.core.losses import Doubts
-from vitrail.core.metrics import chance, events, few_rows, rarest, score_all, score_doubt
+from vitrail.core.metrics import chance, events, few_rows, rarest, score_all, score_doubt, score_risk
 from vitrail.core.tensors import each, tensors
 from vitrail.data.encode import Encoder, SiteData
 from vitrail.engines.local import Engine
 from vitrail.engines.rounds import Moment
 from vitrail.engines.threads import threads
 from vitrail.runs.screened import Ask
-from vitrail.runs.setup import COVERAGE, MAJORITY
+from vitrail.runs.setup import COVERAGE, MAJORITY, RISK
 from vitrail.study import Study
 
 SIZES = ["site", "train_rows", "test_rows", "target", "test_rarest", "few_rows"]
@@ -55,8 +55,9 @@ class Judge:
         self.at = at or [0 if runner.method.pools_rows else runner.names.index(site.name) for site in data]
         self.stacks = {split: self._stacks(split) for split in ("test", "train")}
         self.truth = {split: _padded([truth_of(study, s, split) for s in data]) for split in ("test", "train")}
-        self.stacks[COVERAGE], self.truth[COVERAGE] = self.stacks["test"], self.truth["test"]
         self.weights = {split: self._weights(split) for split in ("test", "train")}
+        for last in (COVERAGE, RISK):
+            self.stacks[last], self.truth[last] = self.stacks["test"], self.truth["test"]
 
     def rows(self, moment: Moment, splits: tuple[str, ...]) -> list[tuple[Any, ...]]:
         return self.scores(self.runner.settled(moment), moment.stage, moment.round, splits)
@@ -87,6 +88,8 @@ class Judge:
             y, real = self.truth[split]
             if split == COVERAGE:
                 scored = {split: score_doubt(y, said[split][..., :-1], said[split][..., -1], real)}
+            elif split == RISK:
+                scored = {split: score_risk(y, said[split], real, self.weights["test"])}
             else:
                 w = self.weights[split]
                 scored = {name: score_all(self.study.metrics, y, p, real, w) for name, p in said.items()}

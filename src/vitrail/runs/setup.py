@@ -20,7 +20,7 @@ from vitrail.core.problems import Problem, VitrailError, nearest
 from vitrail.core.random import key
 from vitrail.core.task import Task
 from vitrail.core.tensors import each, tensors
-from vitrail.core.times import periods
+from vitrail.core.times import GROUPS, periods, risk_names
 from vitrail.data.encode import SiteData, class_weights, columns, numeric
 from vitrail.engines.rounds import Training
 from vitrail.engines.sites import Sites, gather_sites
@@ -35,6 +35,7 @@ Away = Mapping[str, Sequence[tuple[int, int]]]  # site -> rounds it is absent, f
 CURVE_POINTS = 40  # evaluations along a run
 MAJORITY = "majority"  # the name of the model that always gives the same answer: the most common, or the mean
 COVERAGE = "coverage"  # the split under which stands what doubt is worth on the hold-out rows
+RISK = "risk"  # the split under which stands how hold-out rows of low, middle and high risk fared
 
 
 def build_task(study: Study, method: AnyMethod, seed: int, device: str = "cpu") -> Task:
@@ -120,6 +121,10 @@ def wire_lines(study: Study, method: AnyMethod, keep_updates: bool = False, site
         for name, shape in told.items():
             size = 8 * math.prod(shape)
             lines.append(Line("scores", "from site", f"{name}, {COVERAGE}", shape, "float64", size, 1, "each"))
+    if RISK in last_splits(task):
+        groups, ends = len(GROUPS), study.target.outputs
+        name, size = f"free of the event, {RISK}", 8 * groups * ends
+        lines.append(Line("scores", "from site", name, (groups, ends), "float64", size, 1, "each"))
     return lines
 
 
@@ -132,7 +137,14 @@ def guarded_contracts(study: Study, method: AnyMethod, traced: Sequence[Sequence
 
 def last_splits(task: Task) -> tuple[str, ...]:
     """What is scored after the last round."""
+    if isinstance(task.loss, Hazard):
+        return "test", "train", RISK
     return ("test", "train", COVERAGE) if isinstance(task.loss, Doubts) else ("test", "train")
+
+
+def scored_in(study: Study, split: str) -> tuple[str, ...]:
+    """The names of what is told under a split."""
+    return {COVERAGE: DOUBT, RISK: risk_names(study.target.outputs)}.get(split, study.metrics)
 
 
 def publishes(task: Task, method: AnyMethod) -> bool:
