@@ -13,7 +13,7 @@ gbsg2     German breast cancer study, cut at random into 4 sites
 Every row is judged by models that were not trained on it (5 folds at every site, 2 seeds); columns are standardised by
 each site's own training rows. `Cox, pooled`: proportional hazards on all sites' rows at once, ridge 0.1, Breslow's base
 hazard: the simple rival, which is given what no federation has. `Cox, alone`: the same on each site's own rows. Rate
-and rounds of ours were set once on a made-up federation of another seed, and not tuned on these.
+and rounds of ours were set once, before, and not tuned on these.
 
 Screening: federations like the first one, other seeds; how often anything is held to be wrong where nothing is, and
 whether a site that writes months for days, turns its event round or fills in one time is found.
