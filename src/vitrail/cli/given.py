@@ -7,19 +7,27 @@ from typing import Annotated, Any
 
 import typer
 
+from vitrail.cli import complete
 from vitrail.core.problems import Problem, VitrailError
+from vitrail.data.place import to_place
 
-StudyFile = Annotated[Path, typer.Argument(help="The study file (TOML).")]
+PLACE: Any = {"parser": to_place, "metavar": "PLACE"}  # a file, FILE.xlsx#SHEET, or "duckdb:///FILE?sql=SELECT ..."
+StudyFile = Annotated[Path, typer.Argument(help="The study file (TOML).", autocompletion=complete.study_files)]
 Data = Annotated[
     Path,
     typer.Option(
-        "--data", help="A folder with one CSV or Parquet file, or folder of pictures, per site; or one file of all."
+        "--data",
+        help="A folder with one table, or folder of pictures, per site; or one file or database query of all.",
+        **PLACE,
     ),
 ]
 Engine = Annotated[str, typer.Option(help="vectorised (all sites at once) or looped (one after the other).")]
 Device = Annotated[str, typer.Option(help="cpu or cuda.")]
 Rounds = Annotated[int | None, typer.Option(help="Rounds, instead of the study's.")]
 Workers = Annotated[int, typer.Option(min=0, help="Processes; 0: as many as there are cores.")]
+Cluster = Annotated[
+    str, typer.Option(help="Instead of processes here: machines of a Dask scheduler, tcp://HOST:PORT. Rows go there.")
+]
 Resume = Annotated[bool, typer.Option("--resume", help="Continue what is in --out.")]
 
 

@@ -7,8 +7,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from vitrail.cli.given import StudyFile
+from vitrail.cli import complete
+from vitrail.cli.given import PLACE, StudyFile
 from vitrail.core.problems import Problem, VitrailError, nearest
+from vitrail.data.place import to_place
 
 if TYPE_CHECKING:
     from vitrail.explain.repair import Repair
@@ -20,7 +22,9 @@ def check(
     files: Annotated[
         list[Path],
         typer.Argument(
-            metavar="FILE...", help="The site's own table, or its pictures; several sites, to compare pictures."
+            metavar="FILE...",
+            help="The site's own table, or its pictures; several sites, to compare pictures.",
+            parser=to_place,
         ),
     ],
     json: Annotated[
@@ -75,12 +79,12 @@ def check(
 
 
 def look(
-    data: Annotated[Path, typer.Option("--data", help="The site's own file, or its pictures.")],
+    data: Annotated[Path, typer.Option("--data", help="The site's own file, or its pictures.", **PLACE)],
     run: Annotated[
         Path | None,
         typer.Argument(help="The folder of a run; not with --kit."),
     ] = None,
-    site: Annotated[str, typer.Option(help="The site whose own eyes these are.")] = "",
+    site: Annotated[str, typer.Option(help="The site whose own eyes these are.", autocompletion=complete.sites)] = "",
     kit: Annotated[Path | None, typer.Option(help="The site's kit, where it took part between machines.")] = None,
     feature: Annotated[list[str] | None, typer.Option(help="A column to look at besides the findings'.")] = None,
     picture: Annotated[list[str] | None, typer.Option(help="A picture of --data to be taken apart.")] = None,
@@ -115,13 +119,19 @@ def look(
         if run is not None:
             more = ["--from", str(run), "--site", told.known_as(site)]
             seen = seen._replace(together=f"{seen.command} {shlex.join(more)}")
-    page = write_look(seen, out or Path(f"look-{site_folder(seen.site)}.html"))
+    own = mine.joining if kit is not None else None
+    page = write_look(seen, out or Path(f"look-{site_folder(seen.site)}.html"), own)
     print(f"{to_text(seen)}\n\nPage: {page.resolve()}")
 
 
 def repair(
-    study: Annotated[Path, typer.Argument(help="The study file (TOML), the folder of a run, or this site's kit.")],
-    file: Annotated[Path, typer.Argument(help="The site's own table; it is never changed.")],
+    study: Annotated[
+        Path,
+        typer.Argument(
+            help="The study file (TOML), the folder of a run, or this site's kit.", autocompletion=complete.study_files
+        ),
+    ],
+    file: Annotated[Path, typer.Argument(help="The site's own table; it is never changed.", parser=to_place)],
     feature: Annotated[str, typer.Option(help="The column, or the outcome.")] = "",
     cause: Annotated[str, typer.Option(help="What is wrong with it, in the words of `vitrail look`.")] = "",
     factor: Annotated[float | None, typer.Option(help="unit: what values are multiplied by.")] = None,
@@ -135,7 +145,12 @@ def repair(
         Path | None,
         typer.Option("--from", help="A run's folder or a screen.json: all repairs that its findings ask for."),
     ] = None,
-    site: Annotated[str, typer.Option(help="With --from: which site this is, by the name it published under.")] = "",
+    site: Annotated[
+        str,
+        typer.Option(
+            help="With --from: which site this is, by the name it published under.", autocompletion=complete.sites
+        ),
+    ] = "",
     write: Annotated[Path | None, typer.Option(help="The corrected copy to make; without it, only shown.")] = None,
     word: Annotated[str, typer.Option(help="Who says so, for the note; else the user of this machine.")] = "",
     why: Annotated[str, typer.Option(help="Why, for the note.")] = "",
@@ -145,7 +160,7 @@ def repair(
     import getpass
     import shlex
 
-    from vitrail.data.read import ENDING
+    from vitrail.data.sheet import as_csv
     from vitrail.explain.corrected import correct, to_text, write_copy
     from vitrail.explain.repair import Repair
 
@@ -167,8 +182,7 @@ def repair(
     told = correct(file, agreed, wanted)
     print(to_text(told))
     if write is None:
-        ending = ENDING.search(file.name)
-        copy = file.with_name(f"{ENDING.sub('', file.name)}.repaired{ending[0] if ending else ''}")
+        copy = as_csv(file, ".repaired")
         print(f"\nNothing was written. To make a corrected copy: --write {shlex.quote(str(copy))}")
         return
     made, note = write_copy(told, write, word or getpass.getuser(), why)

@@ -129,9 +129,12 @@ def predict_parties(
     blind: bool,
     today: Sequence[str],
     out: Path | None,
+    id_: str = "",
 ) -> None:
     """`vitrail predict` of a run with parties."""
+    from vitrail.data.place import to_place
     from vitrail.data.read import read_table
+    from vitrail.runs.named import name_rows_by
     from vitrail.runs.together import Together
 
     run = Together.load(place)
@@ -144,11 +147,13 @@ def predict_parties(
         if not equals:
             what = f"expected GUEST=FILE, got {given!r}."
             raise VitrailError("cannot predict", [Problem("--today", what, "Write for example --today lab=lab.csv.")])
-        newer[name] = read_table(Path(file))
+        newer[name] = read_table(to_place(file))
     blind = blind or bool(newer)
     tables = tables_of(run, data) if blind or data is not None else None
-    said = run.predict(read_table(new, run.study), without, tables, blind, newer)
-    told = said.table.to_csv(index_label="line")
+    frame = read_table(new, run.study)
+    named = name_rows_by(id_, frame, run.study)
+    said = run.predict(frame, without, tables, blind, newer)
+    told = named(said.table).to_csv(index_label="line")
     if out is None:
         print(told, end="")
         for line in said.words:
@@ -237,7 +242,7 @@ def explain_host(
     print(f"{to_text(whole, host, shown)}\n\nPage: {page.resolve()}")
 
 
-def demo_vertical(target: Path, seeds: int) -> None:
+def demo_vertical(target: Path, seeds: int) -> Study:
     """A hospital and a laboratory with the same patients: what the laboratory's columns are worth to the hospital."""
     import numpy as np
 
@@ -260,7 +265,7 @@ def demo_vertical(target: Path, seeds: int) -> None:
     study = Study.load(target / "study.toml")
     print("A hospital knows who is ill; a laboratory has ECG and stress test of the same patients. Neither shows its")
     print("columns. What are the laboratory's worth to the hospital? All of it on this machine, nothing is sent.")
-    print(f"{datasets.ATTRIBUTIONS[study.name]}\n")
+    print()
     tables = read_parties(folder, study)
     with show_progress() as step:
         run = together(
@@ -295,6 +300,7 @@ def demo_vertical(target: Path, seeds: int) -> None:
     for whose, page in pages.items():
         print(f"  {whose}: {page.resolve()}")
     print(f"Go on with: vitrail predict {target / 'run'} {target / 'new.csv'} --without lab")
+    return study
 
 
 def print_seeds(

@@ -10,7 +10,9 @@ from typing import Annotated, Any
 
 import typer
 
+from vitrail.cli import complete
 from vitrail.cli.given import (
+    PLACE,
     Data,
     Device,
     Engine,
@@ -30,7 +32,8 @@ def init(
     data: Annotated[
         list[Path],
         typer.Argument(
-            help="Tables or folders of pictures, one per site; or a folder of them; or one file of all sites."
+            help="Tables or folders of pictures, one per site; or a folder of them; or one file of all sites.",
+            **PLACE,
         ),
     ],
     target: Annotated[
@@ -81,7 +84,9 @@ def run(
     study: StudyFile,
     data: Data,
     out: Annotated[Path, typer.Option(help="The run folder to write.")],
-    method: Annotated[str | None, typer.Option(help="Method, instead of the study's.")] = None,
+    method: Annotated[
+        str | None, typer.Option(help="Method, instead of the study's.", autocompletion=complete.methods)
+    ] = None,
     set_: Annotated[list[str] | None, typer.Option("--set", help="Hyperparameter of the method: KEY=VALUE.")] = None,
     rounds: Rounds = None,
     seed: Annotated[int | None, typer.Option(help="Seed, instead of the study's first.")] = None,
@@ -90,7 +95,10 @@ def run(
     dropout_rate: Annotated[float, typer.Option(help="Chance that a site is absent in a round.")] = 0.0,
     away: Annotated[list[str] | None, typer.Option(help="A planned absence, SITE:FIRST-LAST rounds.")] = None,
     refuse: Annotated[
-        list[str] | None, typer.Option(help="A site that publishes nothing of its columns, nor its private layers.")
+        list[str] | None,
+        typer.Option(
+            help="A site that publishes nothing of its columns, nor its private layers.", autocompletion=complete.sites
+        ),
     ] = None,
     pseudonym: Annotated[
         list[str] | None, typer.Option(help="The name a site publishes under: SITE=PSEUDONYM.")
@@ -177,7 +185,7 @@ def screen(
 
 
 def wire(
-    method: Annotated[str, typer.Argument(help="The method.")],
+    method: Annotated[str, typer.Argument(help="The method.", autocompletion=complete.methods)],
     study: Annotated[Path | None, typer.Argument(help="The study file; without it, the heart disease study.")] = None,
     set_: Annotated[list[str] | None, typer.Option("--set", help="Hyperparameter of the method: KEY=VALUE.")] = None,
     sites: Annotated[int, typer.Option(min=1, help="How many sites, where messages grow with them.")] = 4,
@@ -186,6 +194,7 @@ def wire(
     from vitrail.data.datasets import packaged
     from vitrail.methods import PARTIES, build
     from vitrail.runs import wire_lines
+    from vitrail.runs.fold_lines import FOLDS, fold_count, planned_folds
     from vitrail.runs.screened import SCREENING
     from vitrail.study import Study
 
@@ -203,7 +212,7 @@ def wire(
         )
     else:
         chosen = build(method, parse_settings(set_ or []))
-        lines = wire_lines(agreed, chosen, sites=sites)
+        lines = wire_lines(agreed, chosen, sites=sites) + planned_folds(agreed, chosen, sites)
         title = f"{chosen.title}, {agreed.training.rounds} rounds" + (f", {sites} sites" if chosen.grows else "")
     rows = [
         [
@@ -232,6 +241,9 @@ def wire(
         print("\nBefore the first round, where a site agrees: whose data does not fit ([screen] in the study)")
         print("\n".join(f"  {x.stage}, {x.direction}, {x.name}: {x.words}" for x in told))
         print()
+    if any(x.stage.startswith(FOLDS) for x in lines):
+        print(f"folds: between machines all sites train {fold_count(agreed)} times more after the run, so that each")
+        print("finds out whether joining is worth it there ([verdict] in the study).\n")
     print("seen = sum: the coordinator needs only the total over sites; each: it sees every site's own.")
     if any(x.seen == "masked" and not x.stage.startswith(SCREENING) for x in lines):
         least = agreed.protect.least
@@ -304,7 +316,7 @@ def ui(
 def adopt(
     run: Annotated[Path, typer.Argument(help="The folder of a run with private layers.")],
     site: Annotated[str, typer.Option(help="The new site's name.")],
-    data: Annotated[Path, typer.Option("--data", help="The new site's own file.")],
+    data: Annotated[Path, typer.Option("--data", help="The new site's own file.", **PLACE)],
     out: Annotated[Path, typer.Option(help="The run folder to write; the old one is left alone.")],
 ) -> None:
     """Take a new site into a finished run: it fits its own private layers, the shared model stands still."""

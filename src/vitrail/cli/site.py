@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from vitrail.cli import complete
+from vitrail.cli.given import PLACE
 from vitrail.core.problems import Problem, VitrailError
 from vitrail.core.table import print_table
 
@@ -40,7 +42,7 @@ def request(
 
 def join(
     kit: Annotated[Path, typer.Argument(help="This site's kit.")],
-    data: Annotated[Path, typer.Option("--data", help="The site's own file; it stays here.")],
+    data: Annotated[Path, typer.Option("--data", help="The site's own file; it stays here.", **PLACE)],
     approval: Annotated[Path | None, typer.Option(help="The approval, the first time.")] = None,
     accept: Annotated[str, typer.Option(help="The agreement's hash, for unattended use.")] = "",
     publish: Annotated[bool, typer.Option(help="Whether layers and models are shown where the method asks.")] = True,
@@ -61,13 +63,18 @@ def join(
         bool, typer.Option("--places", help="A party: agree beforehand that all learn which rows are in common.")
     ] = False,
     explain: Annotated[int, typer.Option(min=0, help="A host: rows in common to explain after training.")] = 0,
-    ask: Annotated[Path | None, typer.Option(help="A host: rows to predict after training, of anybody.")] = None,
+    ask: Annotated[
+        Path | None, typer.Option(help="A host: rows to predict after training, of anybody.", **PLACE)
+    ] = None,
     look_up: Annotated[
         bool, typer.Option("--look-up", help="A guest: people who are not in common may be looked up blindly.")
     ] = False,
     another: Annotated[
         bool,
         typer.Option("--another-run", help="Another run may begin though the last has not ended; not in a service."),
+    ] = False,
+    show_verdict: Annotated[
+        bool, typer.Option("--show-verdict", help="Let the others know whether joining is worth it here ([verdict]).")
     ] = False,
 ) -> None:
     """Site: check the file, read what will leave the house, agree, and take part until the study is finished."""
@@ -78,6 +85,7 @@ def join(
     from vitrail.deploy.proof import Proof
     from vitrail.deploy.signed import Pen
     from vitrail.deploy.site import Site
+    from vitrail.report.own_verdict import verdict_words, write_own_verdict
     from vitrail.report.private import write_look
 
     check_not_left(kit)
@@ -93,9 +101,9 @@ def join(
         )
         print(f"The study is finished. What this party keeps of it is in {home}.")
         return
-    agreement, frame = agree(own, data, accept, publish)
+    agreement, frame = agree(own, data, accept, publish, show_verdict)
     drawn = math.nan if watts is None else watts
-    site = Site(own.site, frame, agreement, own.home, publish, Proof.of(own), another, drawn)
+    site = Site(own.site, frame, agreement, own.home, publish, Proof.of(own), another, drawn, show_verdict)
     door = Door(own, site, lambda text: print(f"  {text}", flush=True), keep, Pen.of_site(own))
     print(
         f"{own.site} takes part; coordinator at {own.address}. Stop with Ctrl-C and join again at any time.", flush=True
@@ -103,8 +111,13 @@ def join(
     door.stay()
     print(f"The study is finished. This site's own model is in {own.home}: vitrail predict {kit} --data FILE")
     mine = load_model(own, site.home.name)
+    if mine.verdict:
+        page = site.home / "verdict.html"
+        write_own_verdict(own.site, own.study, mine.verdict, page)
+        shown = "The others were told." if show_verdict else "That stays here."
+        print(f"Is joining worth it here? {verdict_words(mine.verdict)} {shown} {page.resolve()}")
     if mine.sights:
-        page = write_look(mine.look(frame), site.home / "look.html")
+        page = write_look(mine.look(frame), site.home / "look.html", mine.joining)
         what = "What was found about this site, with its own rows beside it"
         what = "What its model says of its own pictures" if own.study.images else what
         print(f"{what}: {page.resolve()}")
@@ -141,12 +154,17 @@ def outbox(
 
 def predict(
     kit: Annotated[Path, typer.Argument(help="This site's kit; or the folder of a run on one machine, with --site.")],
-    new: Annotated[Path | None, typer.Argument(help="The new rows: a table with the study's columns.")] = None,
+    new: Annotated[Path | None, typer.Argument(help="The new rows: a table with the study's columns.", **PLACE)] = None,
     data: Annotated[
         Path | None,
-        typer.Option("--data", help="The new rows, or pictures; with parties, the folder of their tables."),
+        typer.Option("--data", help="The new rows, or pictures; with parties, the folder of their tables.", **PLACE),
     ] = None,
-    site: Annotated[str, typer.Option(help="The site whose model, where it is a run folder.")] = "",
+    id_: Annotated[
+        str, typer.Option("--id", help="A column of the new rows to write beside each prediction; it is not used.")
+    ] = "",
+    site: Annotated[
+        str, typer.Option(help="The site whose model, where it is a run folder.", autocompletion=complete.sites)
+    ] = "",
     out: Annotated[Path | None, typer.Option(help="The CSV file to write; without it, on the screen.")] = None,
     run: Annotated[str | None, typer.Option(help="The run whose model; without it, the one that ended last.")] = None,
     keep: Annotated[
@@ -167,13 +185,14 @@ def predict(
     from vitrail.deploy.personal import Personal, load_model
     from vitrail.runs import Run
     from vitrail.runs.keep import kept_alone
+    from vitrail.runs.named import name_rows_by
     from vitrail.runs.together import is_together
 
     if of_host := host_run_of(kit, run):
         kit, new, data = of_host, new or data, None
     if is_together(kit):
         refuse_others({"--keep": keep})
-        predict_parties(kit, new, without or [], data, blind, today or [], out)
+        predict_parties(kit, new, without or [], data, blind, today or [], out, id_)
         return
     rows, both = new or data, new is not None and data is not None
     if rows is None or both or without or blind or today:
@@ -189,7 +208,9 @@ def predict(
         mine = replace(mine, model=kept)
         typer.echo(rests, err=True)  # not among the rows
     study = mine.model.study
-    told = mine.model.predict(read_table(rows, study)).to_csv(index_label="picture" if study.images else "line")
+    frame = read_table(rows, study)
+    named = name_rows_by(id_, frame, study)
+    told = named(mine.model.predict(frame)).to_csv(index_label="picture" if study.images else "line")
     if out is None:
         print(told, end="")
         if mine.model.note:
@@ -205,17 +226,27 @@ def predict(
 def explain(
     place: Annotated[Path, typer.Argument(help="The folder of a run on one machine, or this site's kit.")],
     data: Annotated[
-        Path | None, typer.Option("--data", help="The site's own file; or without --site, a folder of all.")
+        Path | None, typer.Option("--data", help="The site's own file; or without --site, a folder of all.", **PLACE)
     ] = None,
-    site: Annotated[str, typer.Option(help="The site that explains its own model; without it, all of them.")] = "",
+    site: Annotated[
+        str,
+        typer.Option(
+            help="The site that explains its own model; without it, all of them.", autocompletion=complete.sites
+        ),
+    ] = "",
     party: Annotated[str, typer.Option(help="Of a run with parties, whose own page; without it, the host's.")] = "",
     id_: Annotated[list[str] | None, typer.Option("--id", help="With parties: a person to take apart.")] = None,
     rows: Annotated[int, typer.Option(min=1, help="How many rows, by lot where there are more.")] = 1000,
     row: Annotated[list[str] | None, typer.Option(help="A row to take apart: its line in the file.")] = None,
     feature: Annotated[str | None, typer.Option(help="The feature whose dependence is drawn.")] = None,
     outcome: Annotated[str | None, typer.Option(help="The class that is explained, if not the positive one.")] = None,
-    reference: Annotated[Path | None, typer.Option(help="The site's own file, where --data holds new rows.")] = None,
-    refuse: Annotated[list[str] | None, typer.Option(help="A site that shows nothing on the page of all.")] = None,
+    reference: Annotated[
+        Path | None, typer.Option(help="The site's own file, where --data holds new rows.", **PLACE)
+    ] = None,
+    refuse: Annotated[
+        list[str] | None,
+        typer.Option(help="A site that shows nothing on the page of all.", autocompletion=complete.sites),
+    ] = None,
     seed: Annotated[int, typer.Option(help="Of the lot.")] = 1,
     out: Annotated[Path | None, typer.Option(help="The HTML file; else explain-SITE.html here, or in the run.")] = None,
 ) -> None:
@@ -303,7 +334,7 @@ def leave(
 
 def doctor(
     place: Annotated[Path, typer.Argument(help="A site's kit, or the coordinator's study file.")],
-    data: Annotated[Path | None, typer.Option("--data", help="At a site: its own file.")] = None,
+    data: Annotated[Path | None, typer.Option("--data", help="At a site: its own file.", **PLACE)] = None,
 ) -> None:
     """Either end: is everything there to take part? Each finding with what to do. Exit code 1 if something is not."""
     from vitrail.deploy import enrol

@@ -24,7 +24,7 @@ from vitrail.core.problems import Problem, VitrailError
 from vitrail.core.random import key
 from vitrail.data.outcomes import weights_of
 from vitrail.data.pictures import stacked
-from vitrail.data.read import clean
+from vitrail.data.read import TOGETHER, clean
 from vitrail.data.schema import Feature, Table
 
 Matrix = NDArray[np.float64]
@@ -214,10 +214,14 @@ def fit_encoders(train: Mapping[str, pd.DataFrame], table: Table) -> dict[str, E
 
 def moments(frame: pd.DataFrame, names: list[str], mean: Matrix | None = None) -> Moments:
     """What one site says: sums of its values, or with the mean known, of squared distances to it."""
-    v = np.ascontiguousarray(frame[names].to_numpy(dtype=np.float64).T)  # [feature, row]: the order of sums is set
-    known = ~np.isnan(v)
-    values = v if mean is None else (v - mean[:, None]) ** 2
-    return Moments(known.sum(1).astype(np.float64), np.where(known, values, 0.0).sum(1))
+    rows, total = np.empty(len(names)), np.empty(len(names))
+    step = max(1, TOGETHER // max(len(frame), 1))  # features at once: copies of all would be several times the table
+    for some in (slice(at, at + step) for at in range(0, len(names), step)):
+        v = np.ascontiguousarray(frame[names[some]].to_numpy(dtype=np.float64).T)  # [feature, row]: sums keep an order
+        known = ~np.isnan(v)
+        values = v if mean is None else (v - mean[some, None]) ** 2
+        rows[some], total[some] = known.sum(1), np.where(known, values, 0.0).sum(1)
+    return Moments(rows, total)
 
 
 def finish_moments(say: Callable[[Matrix | None], list[Moments]]) -> tuple[Matrix, Matrix]:
@@ -275,5 +279,8 @@ def fingerprint_rows(cleaned: pd.DataFrame) -> str:
     for name in pictures:
         for picture in cleaned[name]:
             hashed.update(np.ascontiguousarray(picture).data)
-    hashed.update(np.ascontiguousarray(cleaned.drop(columns=pictures).to_numpy(dtype=np.float64)).data)
+    numbers = cleaned.drop(columns=pictures) if pictures else cleaned
+    step = max(1, TOGETHER // max(numbers.shape[1], 1))
+    for at in range(0, len(numbers), step):
+        hashed.update(np.ascontiguousarray(numbers.iloc[at : at + step].to_numpy(dtype=np.float64)).data)
     return hashed.hexdigest()[:16]

@@ -185,6 +185,7 @@ def words(kind: str, event: dict[str, Any]) -> str:
         "sum not used": lambda: f"The sum of a round was not used{because}",
         "total not opened": lambda: f"What sites added up under masks could not be opened{because}",
         "screened": lambda: f"The sites' data was screened: {several(event['wrong'], 'column')} likely wrong.",
+        "fold": lambda: f"Is joining worth it? Fold {event['number']} of {event['of']} begins.",
         "last word waits": lambda: f"Waiting for {sites} to take the model.",
         "left to tell": lambda: f"The run is finished; {sites} is to take the model (--new starts another run).",
         "not told": lambda: f"{sites} has not taken the model: start vitrail serve again when it is back.",
