@@ -15,13 +15,15 @@ from vitrail.core import formats
 from vitrail.core.problems import Problem, VitrailError, nearest
 from vitrail.core.toml import key_lines, toml_key, toml_value
 from vitrail.data.schema import GUESTS_OWN, Cell, Feature, Matching, Party, Ration, Split, Strict, Table, Target
-from vitrail.study_problems import CLASS_METRICS, NUMBER_METRICS, inconsistencies
+from vitrail.study_problems import CLASS_METRICS, METRICS, NUMBER_METRICS, TIME_METRICS, inconsistencies
 
 if TYPE_CHECKING:
     import pandas as pd
 
-SHARES = frozenset({"balanced_accuracy", "accuracy", "f1", "auc"})  # between 0 and 1
-LOWER_IS_BETTER = frozenset({"log_loss", "brier", "rmse", "mae"})  # 0 is perfect; of all others 1
+SHARES = frozenset({"balanced_accuracy", "accuracy", "f1", "auc", "c_index", "uno_c"})  # between 0 and 1
+LOWER_IS_BETTER = frozenset(  # 0 is perfect; of all others 1
+    {"log_loss", "brier", "rmse", "mae", "integrated_brier", "time_log_loss"}
+)
 SEEDS = (2934384, 10231938, 8273, 2019231, 62739)  # those of the iFedAvg paper
 DEEPEST = 8  # sections within sections; a study needs four
 
@@ -156,7 +158,8 @@ class Study(Table):
             problems.insert(0, Problem(place("format"), what, "Install a newer version: it may know what follows."))
         if problems or study is None:
             raise VitrailError(f"{source} is not a valid study ({len(problems)} to correct)", problems)
-        metrics = study.metrics or (CLASS_METRICS[:4] if study.target.kind == "classes" else NUMBER_METRICS)
+        usual = CLASS_METRICS[:4] if study.target.kind == "classes" else METRICS[study.target.kind]
+        metrics = study.metrics or usual
         return study.model_copy(update={"metrics": metrics})
 
     @classmethod
@@ -204,8 +207,8 @@ class Study(Table):
             f"{k} = {toml_value(plain[k])}"
             for k in ("format", "name", "description", "seeds", "metrics", "standardise")
         ]
-        if self.site_column:
-            out.append(f"site_column = {toml_value(self.site_column)}")
+        columns = {"site_column": self.site_column, "weight_column": self.weight_column}
+        out += [f"{k} = {toml_value(v)}" for k, v in columns.items() if v]
         sections = ("target", *["images"] * bool(self.images), "split", "network", "training", "method")
         sections += () if self.images or self.parties else ("screen",)
         more = [*["match"] * bool(self.match), *["protect"] * (self.protect != Protect())]
@@ -216,6 +219,7 @@ class Study(Table):
             fields = getattr(type(getattr(self, section)), "model_fields", {})  # a method has none
             empty = {k: f.default for k, f in fields.items() if f.default in (None, "", (), {})}
             said = {k: v for k, v in plain[section].items() if k not in empty or v != empty[k]}
+            said = _without_times(said) if section == "target" else said
             out += [f"{toml_key(k)} = {toml_value(v)}" for k, v in said.items()]
         for name, party in plain["parties"].items():
             out += ["", f"[parties.{toml_key(name)}]"]
@@ -255,8 +259,18 @@ def _unused(study: Study, place: Callable[..., str]) -> list[Problem]:
     return out
 
 
+def _without_times(said: dict[str, Any]) -> dict[str, Any]:
+    """A target as a file says it: each column once, and of intervals only where there are some."""
+    if said["kind"] == "time":
+        unused = ("column", "center", "scale", *["intervals"] * ("cuts" in said))
+        return {k: v for k, v in said.items() if k not in unused}
+    return {k: v for k, v in said.items() if k != "intervals"}
+
+
 def _settle(plain: Any) -> None:
     """Defaults that depend on other sections, and what was spelt otherwise before, in place."""
+    if isinstance(target := plain.get("target"), dict) and target.get("kind") == "time":
+        target.setdefault("column", target.get("event", ""))  # what rows are told by, as any target's
     if isinstance(training := plain.get("training"), dict) and training.get("loss") in ("sum", "mean"):
         training.setdefault("total", training.pop("loss"))
     if isinstance(split := plain.get("split"), dict) and "at_least" in split:
@@ -350,7 +364,9 @@ def _fields_at(path: list[Any]) -> Iterable[str]:
 
 __all__ = [
     "CLASS_METRICS",
+    "METRICS",
     "NUMBER_METRICS",
+    "TIME_METRICS",
     "Cell",
     "Feature",
     "Matching",

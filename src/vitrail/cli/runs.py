@@ -40,6 +40,9 @@ def init(
         str, typer.Option(help="The column to predict; of folders of pictures any name for their class.")
     ],
     site_column: Annotated[str, typer.Option(help="The column that names the site, when one file holds all.")] = "",
+    time: Annotated[
+        str, typer.Option(help="Where the target is an event: the column that says how long each row was followed.")
+    ] = "",
     out: Annotated[Path, typer.Option(help="The study file to write.")] = Path("study.toml"),
 ) -> None:
     """Draft a study file from tables or pictures. Kinds, ranges and sizes are guesses: read them before you run."""
@@ -53,7 +56,7 @@ def init(
             "nothing was overwritten", [Problem(str(out), "it exists already.", "Choose another --out.")]
         )
     sites = read_drafts(data, target, site_column)
-    draft = infer_table(sites, target, site_column)
+    draft = infer_table(sites, target, site_column, time)
     given = {"name": out.stem, **({"site_column": site_column} if site_column else {})}
     study = Study.parse({**draft.said, **given}, "the drafted study")
     study = drafted(study, len(sites))

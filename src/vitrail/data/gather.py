@@ -42,7 +42,7 @@ def settle(cells: Sequence[Any], absent: frozenset[str] = MISSING_WORDS) -> Text
 
 def absent_words(name: str, table: Table | None) -> frozenset[str]:
     """Words for "missing", except those that the study uses as a category of this column."""
-    levels = table.target.levels if table and name == table.target.column else ()
+    levels = table.target.states if table and name == table.target.column else ()
     levels += table.features[name].levels if table and name in table.features else ()
     return MISSING_WORDS - {level.casefold() for level in levels} if levels else MISSING_WORDS
 

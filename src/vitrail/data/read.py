@@ -15,6 +15,7 @@ import pandas as pd
 from vitrail.core.problems import Problem, VitrailError, nearest
 from vitrail.data.cells import MISSING_WORDS, POINT, codes_of, find_values, is_plain, one_nan
 from vitrail.data.gather import Gathered
+from vitrail.data.outcomes import columns_beside, fold_outcome
 from vitrail.data.picture_files import NO_SITE, read_pictures, site_name, site_places
 from vitrail.data.pictures import fit_column
 from vitrail.data.place import ENDING, ENDINGS, Query, tell, to_place
@@ -107,7 +108,7 @@ def _parse_parquet(path: Path, raw: bytes) -> tuple[list[str], Gathered]:
 
 def _parse_text(path: Path, text: str, table: Table | None) -> tuple[list[str], Gathered]:
     known = [alias for f in table.features.values() for alias in f.aliases] if table else []
-    names = {table.target.column, table.site_column, *table.features, *known} if table else set()
+    names = {table.target.column, table.site_column, *columns_beside(table).features, *known} if table else set()
     records = read_records(path, each_line(text), sniff(text, names))
     first = next(records, None)
     if first is None or not text.strip(' \r\n",;\t|'):  # other delimiters make cells of lone commas
@@ -264,6 +265,15 @@ def clean(frame: pd.DataFrame, table: Table, need_target: bool = True) -> pd.Dat
 
     All problems are told at once. `need_target=False` lets the target be absent or wholly empty.
     """
+    if table.target.kind != "time" and not table.weight_column:
+        return _clean(frame, table, need_target)
+    if not need_target:
+        return _clean(frame, table.model_copy(update={"target": table.plain.target}), need_target)
+    rows = _clean(frame, columns_beside(table), need_target)
+    return fold_outcome(rows, table, str(frame.attrs.get("file", "table")))
+
+
+def _clean(frame: pd.DataFrame, table: Table, need_target: bool) -> pd.DataFrame:
     target, file = table.target.column, str(frame.attrs.get("file", "table"))
     wanted: dict[str, Feature | Target] = {n: f for n, f in table.features.items() if n != target}
     wanted[target] = table.target  # the last

@@ -14,6 +14,7 @@ from typing import NamedTuple
 import pandas as pd
 
 from vitrail.data.cells import has_decimal_comma
+from vitrail.data.outcomes import columns_beside
 from vitrail.data.place import ENDING, Query, to_place
 from vitrail.data.read import place_columns, read_table
 from vitrail.data.schema import Table
@@ -63,7 +64,7 @@ def load_sheet(path: Path, table: Table) -> Sheet:
     if not is_text(path):
         return Sheet(Path(f"{as_csv(path).name}"), frame, Text(_to_csv(frame), "utf-8", b"", ""), ",")
     whole = decode(path, load_bytes(path))
-    names = {table.target.column, table.site_column, *table.features}
+    names = {table.target.column, table.site_column, *columns_beside(table).features}
     return Sheet(path, frame, whole, sniff(whole.text, names))
 
 

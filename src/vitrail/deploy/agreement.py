@@ -33,7 +33,7 @@ from vitrail.runs.fold_lines import fold_lines
 from vitrail.runs.judge import chance_metrics
 from vitrail.runs.protection import check_protection
 from vitrail.runs.screened import screen_lines, screens
-from vitrail.runs.setup import TOLD, build_task, is_evaluated, last_splits, wire_lines
+from vitrail.runs.setup import build_task, is_evaluated, last_splits, scored_in, wire_lines
 from vitrail.screen import parts
 from vitrail.screen.found import CAUSES, LABEL, Finding, Part
 from vitrail.study import Protect, Study
@@ -165,7 +165,7 @@ class Agreement:
             names.append(split)
             if split == "test":
                 names += [f"test:{k}" for k in self.beside]
-        return [(name, metric) for name in names for metric in TOLD.get(name, self.study.metrics)]
+        return [(name, metric) for name in names for metric in scored_in(self.study, name)]
 
     def is_first(self, s: int, round_: int, place: int) -> bool:
         """Whether a site may be asked with that exchange how good its model was before the round: it comes first."""
@@ -286,8 +286,9 @@ class Agreement:
         if kind == "standardise":
             spec = {"rows": self.numbers, "total": self.numbers}
         elif kind == "prepare":
-            classes = len(self.study.target.levels)
-            spec = {"rows": ((3 if classes else 2,), torch.int64), "target": ((max(1, classes),), double)}
+            target = self.study.target
+            counts = 2 if target.kind == "number" else 3
+            spec = {"rows": ((counts,), torch.int64), "target": ((max(1, len(target.levels)),), double)}
             spec["chance"] = ((len(chance_metrics(self.study)),), double)
             return Form({"fingerprint": str, "versions": dict}, spec, frozenset({"chance"}))
         elif kind == "screen":

@@ -20,8 +20,9 @@ MOST_ROWS = 10**9
 FAR = 1e100  # no mean, sum or error of real data
 LONGEST_WORD = 200  # characters of what a site says of itself
 BOUNDS = {  # what a metric can be; one that is not here is only no larger than FAR
-    **dict.fromkeys(("accuracy", "balanced_accuracy", "f1", "auc"), (0.0, 1.0)),
-    "log_loss": (0.0, 35.0),  # probabilities are held above 1e-15
+    **dict.fromkeys(("accuracy", "balanced_accuracy", "f1", "auc", "c_index", "uno_c", "free"), (0.0, 1.0)),
+    **dict.fromkeys(("log_loss", "time_log_loss"), (0.0, 35.0)),  # probabilities are held above 1e-15
+    "integrated_brier": (0.0, FAR),  # weighted: a single row may count for many
     **dict.fromkeys(("rmse", "mae"), (0.0, FAR)),
     "r2": (-FAR, 1.0),
 }
@@ -44,7 +45,8 @@ def not_meant(agreed: Agreement, asked: Message, said: Message) -> str | None:
             out += _between("target", told["target"], 0.0, 1.0)
             out += ["target: shares do not add up to 1"] if abs(float(told["target"].sum()) - 1) > 1e-6 else []
         else:
-            out += _between("target", told["target"], -FAR, FAR)
+            timed = agreed.study.target.kind == "time"  # a share; else a mean
+            out += _between("target", told["target"], *((0.0, 1.0) if timed else (-FAR, FAR)))
         out += [f"{name}: no short text" for name, word in said.words.items() if not _short(word)]
     elif asked.kind == "standardise" and "leg" not in asked.words:
         out += _between("rows", told["rows"], 0, MOST_ROWS)
@@ -57,7 +59,7 @@ def not_meant(agreed: Agreement, asked: Message, said: Message) -> str | None:
 def _scores(metrics: list[str], numbers: Tensor) -> list[str]:
     out = []
     for metric, number in zip(metrics, numbers.tolist(), strict=True):
-        low, high = BOUNDS.get(metric, (-FAR, FAR))
+        low, high = BOUNDS.get(metric.split("@")[0], (-FAR, FAR))
         if not math.isnan(number) and not low - 1e-9 <= number <= high + 1e-9:
             out.append(f"{metric}: expected a number from {low:g} to {high:g}, got {number:.3g}")
     return out

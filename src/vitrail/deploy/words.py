@@ -16,6 +16,7 @@ from vitrail.core.facts import ALONE, RECEIVED, SHARED
 from vitrail.core.metrics import FEWEST
 from vitrail.core.problems import printable
 from vitrail.core.tensors import tensors
+from vitrail.core.times import end_words
 from vitrail.deploy.agreement import ANEW, Agreement
 from vitrail.deploy.fold_words import fold_titles, what_folds_tell, what_is_found, what_is_kept
 from vitrail.deploy.mask_words import noise_and_masks, said_beside, who_reads
@@ -27,7 +28,7 @@ from vitrail.engines.wire import Line, sentences
 from vitrail.methods import AnyMethod
 from vitrail.report.words import several, size
 from vitrail.runs.fold_lines import FOLDS
-from vitrail.runs.setup import AT_BEDSIDE, COVERAGE, last_splits
+from vitrail.runs.setup import AT_BEDSIDE, COVERAGE, RISK, last_splits
 
 WIDTH = 96
 
@@ -46,6 +47,11 @@ OUT = {  # and what crosses there
     "among them",
     "chance of numbers": "how good always giving the same answer would be on your held-out rows: it tells how far the "
     "target spreads among them",
+    "rows of times": "how many rows you train on, how many are held out for testing, and how many of these had the "
+    "event",
+    "chance of times": "how good always giving the same answer would be on your held-out rows: it tells how soon the "
+    "event comes among them",
+    "target of times": "the share of your rows that had the event until the horizon",
     "target": "the share of each class among your rows",
     "mean of target": "the mean of the target over your rows",
     "count": "how many of your training rows have a value, for each numeric column",
@@ -61,6 +67,9 @@ OUT = {  # and what crosses there
     "two that differ by fewer",
     f"scores, {AT_BEDSIDE}": "at the end, of your held-out rows between two risks that your model says: how many there "
     f"are, how many had the outcome, and how many the model expected; no group of fewer than {FEWEST} rows",
+    f"scores, {RISK}": "at the end how many of the held-out rows of low, middle and high risk, by your model, are free "
+    f"of the event at the end of each interval; no number about fewer than {FEWEST} rows, and no two that differ by "
+    "fewer",
 }
 IN = {
     "mean": "the mean of each numeric column over all sites",
@@ -118,7 +127,10 @@ def contract_words(
     out, came = declared(agreement, publishes)
     others = [s for s in sites if s != site]
     total, reach = sum(x.bytes * x.rounds for x in out), sum(x.bytes * x.rounds for x in came)
-    kind = "a number" if study.target.kind == "number" else f"one of {len(study.target.levels)} classes"
+    target = study.target
+    kind = "a number" if target.kind == "number" else f"one of {len(target.levels)} classes"
+    if target.kind == "time":
+        kind = f"and when, in {several(target.outputs, 'interval')} to {end_words(target.ends, target.unit)[-1]}"
     given = f"pictures ({study.images.words})" if study.images else several(len(study.features), "column")
     parts = [
         "THE STUDY",
@@ -197,6 +209,8 @@ def phrase(agreement: Agreement, line: Line) -> str:
         name = "scores" + name[len(name.split(", ")[0]) :]
     elif line.stage == "prepare" and agreement.study.target.kind == "number":
         name = {"target": "mean of target"}.get(name, f"{name} of numbers")
+    elif line.stage == "prepare" and agreement.study.target.kind == "time":
+        name = f"{name} of times"
     return _of(agreement, words.get(name if name in words else name.split("/")[0], name))
 
 
@@ -352,6 +366,11 @@ def _risks(agreement: Agreement, lines: Sequence[Line]) -> list[str]:
         out.append(
             "Two neighbouring numbers about the surest rows tell together how many mistakes are among the held-out "
             f"rows that lie between them, which are {FEWEST} or more."
+        )
+    if RISK in splits:
+        out.append(
+            "Two neighbouring numbers about rows of one risk tell together how many of the held-out rows that had the "
+            f"event or left between them had it: these are {FEWEST} or more."
         )
     if out:
         out.append(f"{NOT_CHECKED} {NOT_IN_PICTURES}" if agreement.study.images else NOT_CHECKED)
