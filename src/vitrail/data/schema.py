@@ -55,7 +55,7 @@ class Target(Strict):
     """What is predicted: one of several classes, a number, or the time to an event."""
 
     column: str  # of the time to an event the same as `event`
-    kind: Literal["classes", "number", "time"] = "classes"
+    kind: Literal["classes", "number", "time"] = "classes"  # one of some classes, a number, or the time to an event
     classes: tuple[Cell, ...] = ()  # of the time to an event: how its column says "not seen" and "seen"; else 0 and 1
     positive: Cell | None = None  # the class that scores are about when there are two; the one that is the event
     time: str = ""  # the column that says how long a row was followed: until the event, or until it was last seen
@@ -63,7 +63,7 @@ class Target(Strict):
     horizon: float | None = Field(default=None, gt=0)  # what is asked: the event until then; after it nothing counts
     intervals: int = Field(default=10, ge=1, le=200)  # of equal length until the horizon
     cuts: tuple[float, ...] = ()  # or where they end, as agreed; the last is the horizon
-    unit: str = ""
+    unit: str = ""  # of a number, or of the time
     center: float = 0.0  # a number is learned as (value - center) / scale
     scale: float = Field(default=1.0, gt=0)  # see center
 
