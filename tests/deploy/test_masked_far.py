@@ -349,7 +349,7 @@ def test_other_guards_between_machines(guards: dict[str, Any], tmp_path: Path) -
 
 
 def test_what_works_in_simulation_only_is_refused_between_machines() -> None:
-    for guards in ({"sum": "two servers"}, {"sum": "groups"}):
+    for guards in ({"sum": "two servers"},):
         study = vt.Study.load(packaged("heart_disease.toml")).with_changes(protect=guards)
         with pytest.raises(VitrailError, match="cannot be promised"):
             Agreement.of(study, None, 4)

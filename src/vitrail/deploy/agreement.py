@@ -24,7 +24,7 @@ from vitrail.core.tensors import tensors
 from vitrail.data.encode import numeric
 from vitrail.deploy import sums
 from vitrail.deploy.message import MOST_WORDS, Form
-from vitrail.engines.wire import Contract, Line, Rehearsal, Spec, beside_of, contracts_of, guarded, rehearse
+from vitrail.engines.wire import MASKED, Contract, Line, Rehearsal, Spec, beside_of, contracts_of, guarded, rehearse
 from vitrail.methods import AnyMethod
 from vitrail.nets import ProtoNet
 from vitrail.protect.fixed import ZERO, ZEROS
@@ -63,7 +63,7 @@ class Agreement:
             what = f"{found.method.title} takes every site's {study.row_word}s to one place."
             raise VitrailError("this does not leave a house", [Problem("method", what, "Use another method.")])
         here = {k: v for k, v in study.protect if v != getattr(Protect(), k) and k not in FAR}
-        here |= {"sum": study.protect.sum} if study.protect.sum not in ("plain", "masked") else {}
+        here |= {"sum": study.protect.sum} if study.protect.sum == "two servers" else {}
         if here:
             what, hint = "this guard works in simulation so far, and not between machines.", "Take it out of the study."
             raise VitrailError("this cannot be promised", [Problem(f"protect.{k}", what, hint) for k in here])
@@ -95,7 +95,7 @@ class Agreement:
 
     def masked(self, s: int, place: int) -> bool:
         """Whether the reports of that exchange leave under masks."""
-        return self.contracts[s][place].read == "masked"
+        return self.contracts[s][place].read in MASKED
 
     def alike(self, s: int, place: int) -> bool:
         """Whether every site is told the same there: a view of one message, whatever the coordinator holds."""
@@ -293,7 +293,7 @@ class Agreement:
     @cached_property
     def masks(self) -> bool:
         """Whether any reports leave under masks."""
-        return any(c.read == "masked" for stage in self.contracts for c in stage)
+        return any(c.read in MASKED for stage in self.contracts for c in stage)
 
     @cached_property
     def parts(self) -> list[Part]:

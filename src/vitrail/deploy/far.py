@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from vitrail.core.exchange import Nothing, Roster
-from vitrail.core.facts import Facts
+from vitrail.core.facts import Fact, Facts
 from vitrail.core.footprint import Footprint, read_footprint
 from vitrail.core.tensors import each, filled, tensors
 from vitrail.data.encode import Encoder
@@ -39,7 +39,7 @@ class FarRounds(Rounds):
         """`path`: the run's folder."""
         training, guards = training_of(agreement.study), guards_of(agreement.study)
         super().__init__(agreement.task, agreement.method, tuple(book.order), training, agreement.seed, guards)
-        self.sums = FarSums(call, path)
+        self.sums = FarSums(call, path, self.names)
         self.call, self.agreed, self.book, self.info = call, agreement, book, info
         self.settled: dict[str, int] = {}  # how many stages' outcome a site has been told
         self.wish: tuple[int, int, list[str]] | None = None  # scores to ask for: stage, round, splits
@@ -94,17 +94,25 @@ class FarRounds(Rounds):
             return self._tell("round", s, r, place, down, names, quorum, coord, words)
 
         found = self.sums.hear(where, ready, told_mark(self.agreed, where, flat), tell, self._following(where))
-        if found is None:
-            return coord, {}, torch.zeros_like(self.everyone)
-        total, said = found
-        here = torch.tensor([n in said for n in self.names])
-        up = filled(self.agreed.stages[s].turns[place].up, {k: v[None] for k, v in total.items()})
+        nothing = coord, dict[str, Fact](), torch.zeros_like(self.everyone)
+        if not found:
+            return nothing
+        shape = self.agreed.stages[s].turns[place].up
+        up = filled(shape, {k: torch.stack([o.total[k] for o in found]) for k in found[0].total})
         good, size = sound(ex, up, each(lambda t: t[:1], down))
-        if not bool(good.all()):  # whose it was cannot be told
-            self.news.append({"event": "sum not used", "why": f"what reports add up to is {float(size[0]):.3g} long"})
-            return coord, {}, torch.zeros_like(self.everyone)
-        coord, facts = ex.merge(self.task, coord, each(lambda t: t[0], up), roster._replace(present=here))
-        return coord, facts, self.everyone if bool(here.all()) else here
+        together = self.contracts[s][place].read == "groups"
+        for fine, length, part in zip(good.tolist(), size.tolist(), found, strict=True):
+            if not fine:  # whose it was cannot be told
+                why = f"what reports add up to is {length:.3g} long"
+                self.news.append({"event": "sum not used", "why": why} | ({"sites": part.said} if together else {}))
+        if not bool(good.any()):
+            return nothing
+        said = [part.said for part, fine in zip(found, good.tolist(), strict=True) if fine]
+        parts = torch.tensor([[n in names for n in self.names] for names in said])
+        here, up = parts.any(0), each(lambda t: t[good], up)
+        total, facts = self.guards.of_parts(ex, up, parts) if together else (each(lambda t: t[0], up), {})
+        coord, more = ex.merge(self.task, coord, total, roster._replace(present=here))
+        return coord, facts | more, self.everyone if bool(here.all()) else here
 
     def _following(self, where: Where) -> Where | None:
         """The next sum under masks of this stage."""

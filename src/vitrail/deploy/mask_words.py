@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from vitrail.deploy.agreement import Agreement
+from vitrail.deploy.sums import grouped
 from vitrail.protect.fixed import LIMIT
 from vitrail.report.words import several
 
@@ -37,6 +40,25 @@ def who_reads(agreement: Agreement) -> list[str]:
         "one, or with more than half of those who hold this site's shares. The keys that came are in others.json in "
         "this site's home, for people to compare by phone.",
         f"A number beyond {LIMIT:g} is not sent: this site then stops, and says which.",
+    ]
+
+
+def in_a_group(agreement: Agreement, site: str, sites: Sequence[str]) -> list[str]:
+    """With whom this site's reports are added up, where that is not everybody."""
+    places = ((s, 0, i) for s, told in enumerate(agreement.contracts) for i, c in enumerate(told) if c.read == "groups")
+    where = next(places, None)
+    if where is None or site not in sites:
+        return []
+    mine = next(group for group in grouped(agreement, where, sites).values() if site in group)
+    others = ", ".join(n for n in mine if n != site)
+    return [
+        f"Reports of training are added up in groups, which stay the same. This site's is with {others}: the "
+        "coordinator reads what these report together in every round, and no site's own report. Of the groups' means "
+        "it takes a centre that one group with a liar in it can hardly move; its page may say of a whole group that "
+        "it lay far off, and not of whom in it.",
+        "Groups follow from the study's seed and the sites' names, and the coordinator wrote both: one that works "
+        "with all other sites of this group reads this site's reports. The smaller a group, the more its total tells "
+        "about each in it.",
     ]
 
 

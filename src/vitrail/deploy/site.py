@@ -34,6 +34,7 @@ from vitrail.deploy.sum_site import SiteSums
 from vitrail.deploy.wary import Wary
 from vitrail.engines.local import Engine
 from vitrail.protect.guards import Guards
+from vitrail.protect.masked import LostError
 from vitrail.runs.budgets import guards_of, private
 from vitrail.runs.features import as_rows
 from vitrail.runs.folder import BESIDE, beside_in, save_tensors, versions, write_atomically
@@ -142,12 +143,18 @@ class Site:
             self._keep(s, after[0], after[1], state)
             return {k: v[0] for k, v in (self.engine.crossed or dict(tensors(said))).items()}
 
-        report = self._sums.report(asked, up) if self.agreed.masked(s, place) else up()
+        try:
+            report = self._sums.report(asked, up) if self.agreed.masked(s, place) else up()
+        except LostError:  # this round without this site
+            return Message("refused", {})
         return Message("round", _where(asked), report | scores)
 
     def on_mask(self, asked: Message) -> Message:
         """Keys and shares for reports under masks."""
-        return self._sums.answer(asked)
+        try:
+            return self._sums.answer(asked)
+        except LostError:
+            return Message("refused", {})
 
     @property
     def _sums(self) -> SiteSums:

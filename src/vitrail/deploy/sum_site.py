@@ -24,6 +24,7 @@ from vitrail.deploy.proof import Proof
 from vitrail.deploy.sums import (
     Where,
     drawn_words,
+    grouped,
     read_bytes,
     read_drawn,
     refused,
@@ -92,12 +93,20 @@ class SiteSums:
         floor = self.place / FLOOR
         if floor.exists() and list(self._order(where)) <= json.loads(floor.read_text()):
             raise refused(self.site, "the coordinator went back further than this site remembers.")
-        return drawn_words(self._party(where).draw(_names(names)))
+        _, group = self._group(where)
+        if strangers := sorted(set(_names(names)) - set(group)):
+            raise refused(strangers[0][:40], "it does not add its numbers up with this site.")
+        return drawn_words(self._party(where).draw(names))
+
+    def _group(self, where: Where) -> tuple[str, list[str]]:
+        """Whose reports are added up with this site's, and what they are called."""
+        found = grouped(self.agreed, where, self.proof.sites)
+        return next((name, group) for name, group in found.items() if self.site in group)
 
     def _party(self, where: Where) -> Party:
         folder = self.place / "-".join(f"{n:06d}" for n in self._order(where))
         others = {n: bytes.fromhex(key) for n, (key, _) in self._known().items()}
-        terms = terms_of(self.agreed, self.run, where)
+        terms = terms_of(self.agreed, self.run, where, self._group(where)[0])
         return Party(self.site, terms, folder, self.proof.sign, self._own(), others)
 
     def _order(self, where: Where) -> tuple[int, int, int]:

@@ -17,11 +17,11 @@ from vitrail.core.metrics import FEWEST
 from vitrail.core.problems import printable
 from vitrail.core.tensors import tensors
 from vitrail.deploy.agreement import ANEW, Agreement
-from vitrail.deploy.mask_words import noise_and_masks, said_beside, who_reads
+from vitrail.deploy.mask_words import in_a_group, noise_and_masks, said_beside, who_reads
 from vitrail.deploy.screen_words import HEADINGS, comes_in, in_words, what_remains, who_sees
 from vitrail.deploy.tried import what_was_tried
 from vitrail.deploy.wary import NOT_CHECKED, NOT_IN_PICTURES
-from vitrail.engines.wire import Line, sentences
+from vitrail.engines.wire import MASKED, Line, sentences
 from vitrail.methods import AnyMethod
 from vitrail.report.words import several, size
 from vitrail.runs.setup import COVERAGE, last_splits
@@ -130,7 +130,7 @@ def contract_words(
         ),
         "",
         "WHO SEES IT",
-        *bullets(_seen(agreement, out)),
+        *bullets([*_seen(agreement, out), *in_a_group(agreement, site, sites)]),
         "",
         "WHAT COMES IN",
         *bullets([*(item.text() for item in items(agreement, came)), *comes_in(came)]),
@@ -242,7 +242,7 @@ def _seen(agreement: Agreement, lines: Sequence[Line]) -> list[str]:
     """Of what the coordinator needs each report, and of what only the sum; and where a report goes from there."""
     contracts, titles = [c for stage in agreement.contracts for c in stage], _titles(agreement)
     summed = {c.stage for c in contracts if c.sees == "sum"} | {x.stage for x in lines if x.seen == "sum"}
-    read = [x for x in lines if x.seen != "masked"]
+    read = [x for x in lines if x.seen not in MASKED]
     sums, each = (
         ", ".join(dict.fromkeys(titles.get(x.stage, ("", x.stage))[1] for x in read if (x.stage in summed) == wanted))
         for wanted in (True, False)

@@ -21,6 +21,7 @@ from vitrail.protect.fixed import ZERO, ZEROS
 from vitrail.protect.guards import Guards
 
 Direction = Literal["to site", "from site"]
+MASKED = ("masked", "groups")  # of what only totals can be read, whose reports leave under masks
 
 
 class Line(NamedTuple):
@@ -95,6 +96,8 @@ def guarded(contract: Contract, ex: AnyExchange, guards: Guards) -> Contract:
     if guards.masks(ex):
         return masked(contract, ex)
     read = guards.sum if guards.needs_each(ex) and guards.sum != "one" else ""
+    if read == "groups":  # each group's reports leave under masks of their own
+        return masked(contract, ex)._replace(read=read)
     up = guards.crosses(ex, contract.up)
     if up == contract.up:
         return contract._replace(read=read)
