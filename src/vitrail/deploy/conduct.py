@@ -55,6 +55,8 @@ def conduct(
     if written is not None:
         written(run)
     _farewell(call, rounds, run, folder.path / TOLD)
+    if rounds.two is not None:
+        rounds.two.end()
     return run
 
 

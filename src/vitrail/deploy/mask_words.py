@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from vitrail.deploy import two
 from vitrail.deploy.agreement import Agreement
 from vitrail.deploy.sums import grouped
+from vitrail.engines.wire import MASKED
 from vitrail.protect.fixed import LIMIT
+from vitrail.protect.two_servers import TESTS
 from vitrail.report.words import several
 
 
@@ -14,6 +17,14 @@ def said_beside(agreement: Agreement, stage: str) -> list[str]:
     """What leaves with masked reports, in words."""
     contracts = [c for one in agreement.contracts for c in one]
     if not any(c.stage == stage and c.crosses is not None for c in contracts):
+        return []
+    if any(c.stage == stage and c.read == two.READ for c in contracts):
+        return [
+            "in words, in every round: sealed for the second server, what its half of this site's change is drawn "
+            "from; "
+            "and where the lot falls on this site, numbers made of chance, by which both servers find distances"
+        ]
+    if not any(c.stage == stage and c.read in MASKED for c in contracts):
         return []
     told = (
         "in words, in every round: a key drawn for it and signed by this site, sealed shares of what hides this site's "
@@ -28,7 +39,7 @@ def who_reads(agreement: Agreement) -> list[str]:
         return []
     stages = [t.stage.title or t.stage.name for t in agreement.stages]
     pairs = zip(stages, agreement.contracts, strict=True)
-    named = ", ".join(dict.fromkeys(name for name, told in pairs if any(c.crosses is not None for c in told)))
+    named = ", ".join(dict.fromkeys(name for name, told in pairs if any(c.read in MASKED for c in told)))
     least = agreement.study.protect.least
     return [
         f"Nobody can read this site's own report ({named}): it leaves under masks, and only what "
@@ -40,6 +51,25 @@ def who_reads(agreement: Agreement) -> list[str]:
         "one, or with more than half of those who hold this site's shares. The keys that came are in others.json in "
         "this site's home, for people to compare by phone.",
         f"A number beyond {LIMIT:g} is not sent: this site then stops, and says which.",
+    ]
+
+
+def in_two_halves(agreement: Agreement) -> list[str]:
+    """Who could read a report that leaves in two halves."""
+    if not two.study_has(agreement):
+        return []
+    said = agreement.study.protect
+    return [
+        f"Reports of training leave in two halves, each of which alone is noise: one to the coordinator, one sealed "
+        f"for the second server, {said.second}. Together they find how far reports lie from each other and "
+        f"{TESTS} sums of each report with signs drawn by lot, and open the total of those that lie nearest to each "
+        f"other, never of fewer than {said.least}; how much a report counts is read by the coordinator.",
+        f"If the coordinator and {said.second} put their halves together, every report is read, and nothing here "
+        "prevents it; so does one of them with the site that was drawn to deal in that round. A coordinator that "
+        "changes its own half learns some sums of its choice about a report in each round, and the second cannot "
+        "notice. Halves are signed by the sites, so that it can invent none.",
+        f"The coordinator could issue a second certificate in the name of {said.second}, and read all: compare the "
+        "fingerprint of its key by phone. It is in others.json in this site's home.",
     ]
 
 
@@ -67,6 +97,8 @@ def noise_and_masks(agreement: Agreement) -> str:
     noise = "No noise is added"
     if (spend := agreement.study.protect.rows) is not None:
         noise = f"Noise is added at this site in every step (epsilon {spend.epsilon:g}, delta {spend.delta:g})"
+    if two.study_has(agreement):
+        return f"{noise}. Neither server can read a single report, but both the total of those that are chosen."
     if not agreement.masks:
         return f"{noise}, and the coordinator is not kept from reading a single report."
     return (

@@ -31,6 +31,8 @@ from vitrail.deploy.message import Message, check_form
 from vitrail.deploy.proof import Proof
 from vitrail.deploy.screen_site import SiteScreen
 from vitrail.deploy.sum_site import SiteSums
+from vitrail.deploy.two import READ
+from vitrail.deploy.two_site import SiteTwo
 from vitrail.deploy.wary import Wary
 from vitrail.engines.local import Engine
 from vitrail.protect.guards import Guards
@@ -80,7 +82,7 @@ class Site:
             raise VitrailError("a message was refused", [Problem("message", f"kind {kind!r} is unknown.", "Dropped.")])
         check_form(question, self.agreed.question(kind, words), "to site")
         self._enter(words["run"])
-        if self.data is None and kind in ("round", "mask", "settle", "finish"):
+        if self.data is None and kind in ("round", "mask", "deal", "settle", "finish"):
             raise VitrailError("a message was refused", [Problem("message", "nothing is prepared.", "It was dropped.")])
         self._count(question)
         said: Message = getattr(self, f"on_{kind}")(question)
@@ -143,11 +145,15 @@ class Site:
             self._keep(s, after[0], after[1], state)
             return {k: v[0] for k, v in (self.engine.crossed or dict(tensors(said))).items()}
 
+        words = dict[str, Any]()
         try:
-            report = self._sums.report(asked, up) if self.agreed.masked(s, place) else up()
+            if self.agreed.contracts[s][place].read == READ:
+                report, words = self._two.report(asked, up())
+            else:
+                report = self._sums.report(asked, up) if self.agreed.masked(s, place) else up()
         except LostError:  # this round without this site
             return Message("refused", {})
-        return Message("round", _where(asked), report | scores)
+        return Message("round", _where(asked) | words, report | scores)
 
     def on_mask(self, asked: Message) -> Message:
         """Keys and shares for reports under masks."""
@@ -155,6 +161,14 @@ class Site:
             return self._sums.answer(asked)
         except LostError:
             return Message("refused", {})
+
+    def on_deal(self, asked: Message) -> Message:
+        """What two servers need to find the distances between reports; it is made of chance alone."""
+        return self._two.deal(asked)
+
+    @property
+    def _two(self) -> SiteTwo:
+        return SiteTwo(self.name, self.agreed, self.home, self.proof)
 
     @property
     def _sums(self) -> SiteSums:
@@ -201,8 +215,8 @@ class Site:
         words, where = asked.words, asked.kind
         if where in ("hello", "finish") or (where == "settle" and not words["score"]):
             return  # nothing about rows is said
-        if where in ("screen", "mask"):
-            return  # they have memories of their own, which let nothing be asked otherwise
+        if where in ("screen", "mask", "deal"):
+            return  # they have memories of their own, which let nothing be asked otherwise, or say nothing of rows
         where += "".join(f" {words[k]}" for k in (*WHERE, "step") if k in words)
         said = self.agreed.study.protect
         most = (

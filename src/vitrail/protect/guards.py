@@ -24,7 +24,7 @@ from vitrail.protect import squeeze
 from vitrail.protect.chosen import PLACES, chosen_by
 from vitrail.protect.groups import GROUPS, groups_of, opened
 from vitrail.protect.reports import by_unit, changes, counted, flat, lengths, with_changes
-from vitrail.protect.robust import FEWEST, Kind, apart, centre
+from vitrail.protect.robust import FEWEST, Kind, apart, centre, liars
 
 FAR = 1e4  # times as long as the model that was sent: no training moves so far
 Normals = Callable[[int], Tensor]  # so many for each site, [site, number]
@@ -128,7 +128,8 @@ class Guards:
         exact = (rows.double() / step).round() * step
         products = (exact @ exact.T).cpu().numpy()
         chosen = chosen_by(products, exact.isfinite().all(1).cpu().numpy(), self.clip)
-        middle = exact[chosen].mean(0) if chosen else torch.zeros_like(exact[0])
+        # of fewer than were agreed no total is opened
+        middle = exact[chosen].mean(0) if len(chosen) >= self.least else torch.zeros_like(exact[0])
         return middle.to(rows), apart(exact, middle)
 
     def clashes(self, title: str, reports: Sequence[tuple[AnyExchange, Any]], sites: int) -> list[tuple[str, str]]:
@@ -152,8 +153,9 @@ class Guards:
             out.append(("robust", "two servers open the distances between reports, and can only choose by Multi-Krum"))
         if self.sum == "two servers" and self.clip is None:
             out.append(("sum", "two servers count in parts of a length that no change exceeds: it needs clip"))
-        if self.sum == "two servers" and sites < self.least:
-            out.append(("least", f"no total of fewer than {self.least} is opened, and there are {sites} sites"))
+        if self.sum == "two servers" and sites - liars(sites) < self.least:
+            why = f"of {sites} sites {sites - liars(sites)} are chosen"
+            out.append(("least", f"{why}, and no total of fewer than {self.least} is opened"))
         if self.compress and (self.masked or self.sum != "one"):
             out.append(("compress", "numbers under masks or in shares cannot be shortened, each by its own measure"))
         if self.noise and self.clip is None:
