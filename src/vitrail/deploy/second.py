@@ -135,7 +135,7 @@ class Second:
         if len(chosen) < self.agreement.study.protect.least:
             return Message("refused", {})
         d = two.numbers_of(self.agreement, asked.words["stage"], asked.words["place"])
-        total = np.sum([draw(seeds[i], d) for i in chosen], axis=0, dtype=np.uint64)
+        total: Words = np.add.reduce(np.stack([draw(seeds[i], d) for i in chosen]), axis=0, dtype=np.uint64)
         return Message(two.SECOND, {"chosen": chosen}, {"total": as_tensor(total)})
 
     def _server(self, asked: Message, folder: Path, about: str) -> Server:

@@ -97,7 +97,8 @@ class FarTwo:
         file = io.BytesIO()
         parts = {f"half {n}": _flat([m.tensors[k] for k in spec if is_change(ex, k)]) for n, m in said.items()}
         opens = {f"{k} {n}": m.tensors[k].numpy() for n, m in said.items() for k in spec if not is_change(ex, k)}
-        np.savez(file, **parts, **opens)
+        held: dict[str, Any] = {**parts, **opens}
+        np.savez(file, **held)
         write_atomically(self.path / HALVES, file.getvalue(), private=True)
         letters = {n: {k: m.words[k] for k in two.LETTER} for n, m in said.items()}
         return self._keep({"where": list(where), "names": list(said), "letters": letters, "lot": secrets.token_hex(16)})
