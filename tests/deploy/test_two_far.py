@@ -100,6 +100,9 @@ def test_the_same_model_as_in_a_simulation(tmp_path: Path) -> None:
     way.restart = lambda asked: True
     far, near = way.conduct(quorum=4), way.near(away={"hungarian": [(2, 2)]})
     torch.testing.assert_close(far.shared, near.shared, **CLOSE)
+    start = way.agreed.task.start
+    moved = [float((v - start[k.removeprefix("params/")]).abs().max()) for k, v in far.shared.items()]
+    assert max(moved) > 1e-3, "it learned something"
     for name in FRAMES:
         torch.testing.assert_close(way.model(name), near.models[name], **CLOSE)
     one, other = (next(f.value[-1] for f in run.facts.values() if f.means == OUTLYING) for run in (far, near))
