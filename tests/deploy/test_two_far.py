@@ -196,8 +196,8 @@ def test_what_the_coordinator_makes_up_is_not_believed(tmp_path: Path) -> None:
     letters, about = halves.words["letters"], two.about(way.agreed, RUN, (0, 0, 0))
     fresh = Second(SECOND, way.agreed, tmp_path / "other", prove(SECOND, [*FRAMES, SECOND], tmp_path / "other"))
     key = bytes.fromhex(fresh.answer(Message(two.SECOND, {"leg": "key", "run": RUN})).words["key"])
-    forged = two.seal_for(key, bytes(32), f"half {about} va")
-    made_up = {n: {**letters["va"], "sealed": forged.hex()} for n in FRAMES}
+    forged = {n: two.seal_for(key, bytes(32), f"half {about} {n}").hex() for n in FRAMES}
+    made_up = {n: {**letters[n], "sealed": forged[n]} for n in FRAMES}
     asked = halves._replace(words={**halves.words, "letters": made_up})
     assert fresh.answer(asked).kind == "refused", "nobody signed these halves"
     site = way.sites["va"]
