@@ -6,7 +6,7 @@ PY := .venv/bin/python
 	.venv/bin/pip install -q -c constraints.txt -e '.[test,dev]'
 	touch $@
 
-.PHONY: demo test lint types bench docs mutants sbom hashes
+.PHONY: demo test lint types bench docs mutants sbom hashes wheelhouse release
 demo: .venv/ready
 	.venv/bin/vitrail demo
 
@@ -30,12 +30,21 @@ bench: .venv/ready
 	$(PY) benchmarks/fed_heart.py
 	$(PY) benchmarks/speed.py
 
+# The documentation as a site, build/site/index.html, without a network; every link is looked at
 docs: .venv/ready
-	$(PY) -m pytest tests/test_docs.py
+	$(PY) scripts/make_docs.py
+
+# Wheel and sdist, and the demo from the wheel in an empty folder
+release: .venv/ready
+	bash scripts/try_release.sh
 
 # What a release consists of (CycloneDX), and the hashes of what it is installed from
 sbom: .venv/ready
 	$(PY) scripts/make_sbom.py sbom.json
+
+# All that an installation needs, in one folder, for machines without a network
+wheelhouse: .venv/ready
+	.venv/bin/pip wheel -q -w wheelhouse -c constraints.txt '.[deploy]'
 
 hashes: .venv/ready
 	$(PY) scripts/hash_constraints.py

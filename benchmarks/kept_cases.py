@@ -10,6 +10,8 @@ from typing import Any
 
 import torch
 
+from vitrail.studies.pool import Step, done
+
 RESULTS = Path(__file__).parent / "results"
 Cases = dict[str, dict[str, Any]]
 Wanted = Callable[[str, int], Iterator[tuple[str, Callable[[], dict[str, Any]]]]]
@@ -21,16 +23,26 @@ def run_cases(name: str, about: str | None, stages: Sequence[str], seeds: int, w
     parser.add_argument("--cache", type=Path, default=RESULTS / f"{name}.json")
     parser.add_argument("--stage", nargs="*", default=stages, choices=stages)
     parser.add_argument("--seeds", type=int, default=seeds)
+    cluster = "a Dask scheduler, tcp://HOST:PORT; its workers see this folder (PYTHONPATH) and VITRAIL_DATA"
+    parser.add_argument("--cluster", default="", help=cluster)
     parser.add_argument("--report", action="store_true")
     given = parser.parse_args()
     torch.set_num_threads(1)
     cases: Cases = json.loads(given.cache.read_text()) if given.cache.exists() else {}
+
+    def keep(job: tuple[str, Any], case: dict[str, Any]) -> None:
+        cases[job[0]] = case
+        print(job[0], case, flush=True)
+        given.cache.write_text(json.dumps(cases, indent=0))
+
     for stage in () if given.report else given.stage:
-        for key, case in wanted(stage, given.seeds):
-            if key not in cases:
-                cases[key] = case()
-                print(key, cases[key], flush=True)
-                given.cache.write_text(json.dumps(cases, indent=0))
+        left = [(key, case) for key, case in wanted(stage, given.seeds) if key not in cases]
+        done(left, _have, None, kept=keep, cluster=given.cluster)
     text = report(cases)
     (RESULTS / f"{name}.md").write_text(text, encoding="utf-8")
     print(text)
+
+
+def _have(job: tuple[str, Callable[[], dict[str, Any]]], held: None, step: Step) -> dict[str, Any]:
+    torch.set_num_threads(1)
+    return job[1]()

@@ -9,6 +9,25 @@ import pytest
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # the tests' tensors are small: threads wait for each other, and no more
 sys.path.insert(0, str(Path(__file__).parent))  # small.py: the federation that laws and engines share
 
+LONGEST = (  # files that take a minute or more: begun last, one of them would keep one process at work alone
+    "test_flare.py",
+    "test_docs.py",
+    "test_flare_parties.py",
+    "test_flare_pictures.py",
+    "test_renamed.py",
+    "test_flare_prototypes.py",
+)
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    if hasattr(config.option, "loadscopereorder"):  # pytest-xdist would begin with the files that hold most tests
+        config.option.loadscopereorder = False
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    rank = {name: at for at, name in enumerate(LONGEST)}
+    items.sort(key=lambda item: rank.get(item.path.name, len(rank)))
+
 
 @pytest.fixture(scope="session", autouse=True)
 def _screen_the_same_rows_once() -> Iterator[None]:

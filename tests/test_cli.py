@@ -1,9 +1,8 @@
-"""The command line as a person uses it: in a process of its own, reading what it prints."""
+"""The command line as a person uses it, reading what it prints; mostly in this process, once in one of its own."""
 
 from __future__ import annotations
 
 import json
-import os
 import re
 import subprocess
 import sys
@@ -14,14 +13,10 @@ import pandas as pd
 import pytest
 
 import vitrail as vt
+from command import vitrail
 from vitrail.cli import VERBS, app
 from vitrail.cli.given import free_folder, parse_away, parse_methods, parse_settings
 from vitrail.runs.setup import with_facts
-
-
-def vitrail(*words: object, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "vitrail.cli", *map(str, words)]
-    return subprocess.run(command, capture_output=True, text=True, cwd=cwd, timeout=300)
 
 
 @pytest.fixture(scope="module")
@@ -111,7 +106,7 @@ def test_compare_writes_table_and_page(place) -> None:
         "--seeds",
         2,
     )
-    done = vitrail(*words, "--rounds", 2, "--out", out)
+    done = vitrail(*words, "--rounds", 2, "--out", out, "--workers", 1)
     assert done.returncode == 0, done.stderr
     assert "Is joining worth it?" in done.stdout
     tidy = pd.read_csv(out / "comparison.csv")
@@ -255,6 +250,32 @@ def test_mistakes_are_told_in_words(case, place, tmp_path) -> None:
     assert not (tmp_path / "x").exists(), "a run that cannot start leaves no folder"
 
 
+OFFLINE = """import socket
+def no(*a, **k): raise RuntimeError('network')
+socket.socket.connect = no; socket.getaddrinfo = no
+from vitrail.cli import main; main()"""
+
+
+def test_a_process_of_its_own_does_the_same_and_reaches_for_no_network(place, tmp_path) -> None:
+    """All else here is asked in this process; that one has sockets forbidden for the whole of a run."""
+    words = ["run", place / "study.toml", "--data", place / "data", "--rounds", 1, "--seed", 3, "--out"]
+    here = vitrail(*words, tmp_path / "here")
+    command = [sys.executable, "-c", OFFLINE, *map(str, words), str(tmp_path / "apart")]
+    apart = subprocess.run(command, capture_output=True, text=True)
+    assert (apart.returncode, apart.stdout.replace("apart", "here"), apart.stderr) == here
+    assert here.returncode == 0
+    assert vt.Run.load(tmp_path / "apart").scores().equals(vt.Run.load(tmp_path / "here").scores())
+
+
+def test_a_mistake_ends_a_process_of_its_own_in_words() -> None:
+    """A terminal obeys control characters; names come from files that others wrote."""
+    words = [Path(sys.executable).with_name("vitrail"), "check", "\x1b[2Jstudy\x07.toml", "x.csv"]
+    done = subprocess.run(words, capture_output=True, text=True)
+    assert done.returncode == 2
+    assert "?[2Jstudy?.toml" in done.stderr
+    assert not {"\x1b", "\x07"} & set(done.stdout + done.stderr)
+
+
 def test_help_is_quick_and_needs_no_torch() -> None:
     probe = "import sys, vitrail.cli; sys.argv = ['vitrail', '--help']\n"
     probe += "try:\n vitrail.cli.main()\nexcept SystemExit:\n pass\n"
@@ -284,30 +305,17 @@ def test_public_names() -> None:
 def test_import_costs_little_beside_torch() -> None:
     """`import vitrail` takes no more than torch plus 0.3 s, all of its names loaded plus a second for pandas."""
     code = "import time, torch; t = time.perf_counter(); import vitrail; print(time.perf_counter() - t)"
-    best = min(float(subprocess.check_output([sys.executable, "-c", code], text=True)) for _ in range(3))
-    assert best < 0.3
+    tries = (float(subprocess.check_output([sys.executable, "-c", code], text=True)) for _ in range(3))
+    assert any(seconds < 0.3 for seconds in tries)  # a busy machine may be slow once
 
 
-def test_nothing_reaches_for_the_network(place) -> None:
-    """The whole of a run with sockets forbidden."""
-    code = (
-        "import socket, sys\n"
-        "def no(*a, **k): raise RuntimeError('network')\n"
-        "socket.socket.connect = no; socket.getaddrinfo = no\n"
-        "from vitrail.cli import main; main()"
-    )
-    out = place / "offline"
-    words = [
-        "run",
-        str(place / "study.toml"),
-        "--data",
-        str(place / "data"),
-        "--out",
-        str(out),
-        "--rounds",
-        "1",
-    ]
-    done = subprocess.run([sys.executable, "-c", code, *words], capture_output=True, text=True, env={**os.environ})
+def test_what_takes_long_to_load_is_loaded_where_it_is_used() -> None:
+    """Each costs every verb that only reads a study a part of a second, and every process of a pool some seconds."""
+    code = "import sys\nimport vitrail.studies.pool\n"
+    code += "assert not {'torch', 'pandas', 'numpy', 'pydantic'} & set(sys.modules), 'the pool'\n"
+    code += "import vitrail.data.check, vitrail.deploy.joining, vitrail.deploy.serve, vitrail.runs\n"
+    code += "heavy = {'scipy.stats', 'scipy.optimize', 'scipy.ndimage'} & set(sys.modules)\nassert not heavy, heavy"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
 
 
@@ -336,11 +344,3 @@ def test_which_methods_are_compared(capsys) -> None:
     assert all(f"vitrail tune STUDY --data DATA --method {name}" in told for name in first)
     assert "--methods weight_erosion,influence,apple,cfl" in told
     assert "network that they need: inDISCO" in told
-
-
-def test_control_characters_in_names_reach_no_terminal() -> None:
-    """A terminal obeys them; names come from files that others wrote."""
-    done = vitrail("check", "\x1b[2Jstudy\x07.toml", "x.csv")
-    assert done.returncode == 2
-    assert "?[2Jstudy?.toml" in done.stderr
-    assert not {"\x1b", "\x07"} & set(done.stdout + done.stderr)

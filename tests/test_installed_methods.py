@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
+
+import command
+from command import Done, vitrail
+from vitrail.data.datasets import heart_disease, packaged
+from vitrail.deploy.enrol import folder_of, invitation_of
 
 METHOD = '''"""Timid (a stranger's): FedAvg that goes half of the way."""
 from dataclasses import dataclass
@@ -24,11 +31,6 @@ class Timid(FedAvg):
         new, facts = super().merge(task, coord, up, roster)
         return type(new)(tmap(lambda old, then: old + self.half * (then - old), coord.params, new.params)), facts
 '''
-SITES = """import sys
-from vitrail.data.datasets import heart_disease
-for name, frame in heart_disease().items():
-    frame.to_csv(f"{sys.argv[1]}/{name}.csv", index=False)
-"""
 
 
 def package(folder: Path, version: str, code: str = METHOD, names: str = "timid = stranger:Timid") -> Path:
@@ -41,10 +43,28 @@ def package(folder: Path, version: str, code: str = METHOD, names: str = "timid 
     return folder
 
 
-def vitrail(*words: object, packages: Path | None = None, fails: bool = False) -> str:
-    path = os.pathsep.join(filter(None, [packages and str(packages), *sys.path]))
-    command = [sys.executable, "-m", "vitrail.cli", *map(str, words)]
-    done = subprocess.run(command, capture_output=True, text=True, env={**os.environ, "PYTHONPATH": path})
+ALL = """import json, sys
+from command import vitrail
+for words in json.loads(sys.argv[1]):
+    print(json.dumps(vitrail(*words)))"""
+
+
+def with_packages(folder: Path, *sayings: Sequence[object], fails: int = 0) -> list[str]:
+    """What each came to, all in one process that starts with these packages there; the last so many fail."""
+    path = os.pathsep.join([str(folder), str(Path(command.__file__).parent), *sys.path])
+    words = json.dumps([[str(w) for w in words] for words in sayings])
+    env = {**os.environ, "PYTHONPATH": path}
+    done = subprocess.run([sys.executable, "-c", ALL, words], capture_output=True, text=True, env=env)
+    assert done.returncode == 0, done.stderr
+    told = [Done(*json.loads(line)) for line in done.stdout.splitlines()]
+    return [outcome(one, fails=left <= fails) for left, one in zip(range(len(sayings), 0, -1), told, strict=True)]
+
+
+def without(*words: object, fails: bool = False) -> str:
+    return outcome(vitrail(*words), fails)
+
+
+def outcome(done: Done, fails: bool) -> str:
     assert (done.returncode != 0) == fails, done.stdout + done.stderr
     assert "Traceback" not in done.stderr
     return done.stdout + done.stderr
@@ -56,36 +76,36 @@ def there(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_the_command_line_knows_it(there: Path, tmp_path: Path) -> None:
-    assert "FedAvg that goes half of the way" in vitrail("methods", packages=there)
-    assert "Timid, 40 rounds" in vitrail("wire", "timid", packages=there)
-    assert "there is no method 'timid'" in vitrail("wire", "timid", fails=True)
-    subprocess.run([sys.executable, "-c", SITES, str(tmp_path)], check=True)
-    vitrail("init", tmp_path, "--target", "disease", "--out", tmp_path / "study.toml")
+    assert "there is no method 'timid'" in without("wire", "timid", fails=True)
+    for name, frame in heart_disease().items():
+        frame.to_csv(tmp_path / f"{name}.csv", index=False)
+    without("init", tmp_path, "--target", "disease", "--out", tmp_path / "study.toml")
     words = ["run", tmp_path / "study.toml", "--data", tmp_path, "--rounds", 2, "--method", "timid"]
-    assert "cleveland" in vitrail(*words, "--out", tmp_path / "run", packages=there)
+    sayings = ["methods"], ["wire", "timid"], [*words, "--out", tmp_path / "run"]
+    listed, wire, run = with_packages(there, *sayings)
+    assert "FedAvg that goes half of the way" in listed
+    assert "Timid, 40 rounds" in wire
+    assert "cleveland" in run
 
 
 def test_a_site_without_it_says_so(there: Path, tmp_path: Path) -> None:
-    from vitrail.data.datasets import packaged
-
     text = packaged("heart_disease.toml").read_text().replace('name = "fedavg"', 'name = "timid"')
     study = tmp_path / "study.toml"
     study.write_text(text if "timid" in text else f'{text}\n[method]\nname = "timid"\n')
-    said = ["invite", study, "--site", "a", "--site", "b", "--site", "c", "--address", "localhost:8123"]
-    vitrail(*said, packages=there)
-    (invitation,) = tmp_path.rglob("a.invitation")
-    told = vitrail("request", invitation, "--kit", tmp_path / "kit", fails=True)
+    sites = [word for name in "abc" for word in ("--site", name)]
+    request = ["request", invitation_of(folder_of(study), "a"), "--kit"]
+    with_packages(there, ["invite", study, *sites, "--address", "localhost:8123"], [*request, tmp_path / "has it.kit"])
+    request.append(tmp_path / "kit")
+    told = without(*request, fails=True)
     assert "the method 'timid' comes from the package stranger-fl 1.2, and here is none that brings it" in told
-    other = package(tmp_path / "other", "1.3")
-    told = vitrail("request", invitation, "--kit", tmp_path / "kit", fails=True, packages=other)
+    (told,) = with_packages(package(tmp_path / "other", "1.3"), request, fails=1)
     assert "comes from the package stranger-fl 1.2, and here is stranger-fl 1.3" in told
-    vitrail("request", invitation, "--kit", tmp_path / "kit", packages=there)
 
 
 def test_a_broken_one_is_told_when_it_is_asked_for(tmp_path: Path) -> None:
     names = "timid = stranger:Timid\nlost = stranger:Lost\nfedavg = stranger:Timid"
     there = package(tmp_path, "2.0", names=names)
-    assert "FedAvg (McMahan" in vitrail("methods", packages=there)
-    told = vitrail("wire", "lost", packages=there, fails=True)
+    listed, wire, told = with_packages(there, ["methods"], ["wire", "fedavg"], ["wire", "lost"], fails=1)
+    assert "FedAvg (McMahan" in listed
+    assert "FedAvg, 40 rounds" in wire, "no name is taken twice"
     assert "stranger-fl 2.0 brings it, but: AttributeError" in told
-    assert "FedAvg, 40 rounds" in vitrail("wire", "fedavg", packages=there), "no name is taken twice"

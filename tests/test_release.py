@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import re
 import sys
+import tomllib
 from pathlib import Path
 from types import ModuleType
 
@@ -76,3 +77,40 @@ def test_what_the_threat_model_rests_on_is_there() -> None:
     named = set(re.findall(r"(?:tests|benchmarks|docs)/[\w/.-]+\.(?:py|md)", text))
     assert len(named) > 15
     assert not [path for path in named if not (root / path).exists()]
+
+
+def test_version_changelog_and_citation_agree() -> None:
+    """One version, in pyproject.toml; the others repeat it."""
+    root = PLACE.parent
+    version = tomllib.loads((root / "pyproject.toml").read_text())["project"]["version"]
+    assert re.fullmatch(r"\d+\.\d+\.\d+", version)
+    assert f"\nversion: {version}\n" in (root / "CITATION.cff").read_text()
+    newest = re.search(r"^## (\S+),", (root / "CHANGELOG.md").read_text(), re.M)
+    assert newest is not None
+    assert newest[1] == version
+
+
+def test_a_link_that_leads_nowhere_ends_the_build(tmp_path: Path) -> None:
+    from mkdocs.exceptions import Abort
+
+    docs, pages = script("make_docs"), tmp_path / "pages"
+    (pages / "docs" / "decisions").mkdir(parents=True)
+    (pages / "benchmarks").mkdir()
+    for name in docs.TOP:
+        (pages / name).write_text("# A page\n\n## Here\n\n[fine](SECURITY.md#here)\n")
+    docs.build(pages, tmp_path / "site")
+    assert "fine" in (tmp_path / "site" / "index.html").read_text()
+    for wrong in ("nowhere.md", "SECURITY.md#not-there"):
+        (pages / "README.md").write_text(f"# A page\n\n[wrong]({wrong})\n")
+        with pytest.raises(Abort):
+            docs.build(pages, tmp_path / "site")
+
+
+def test_links_to_what_is_no_page_are_text(tmp_path: Path) -> None:
+    (tmp_path / "pages").mkdir()
+    (tmp_path / "tool.py").touch()
+    page = tmp_path / "pages" / "a.md"
+    page.write_text("[tool](tool.py) [gone](gone.py) [web](https://example.org)")
+    assert script("make_docs").linked(page, tmp_path, tmp_path / "pages") == (
+        "tool [gone](gone.py) [web](https://example.org)"
+    )

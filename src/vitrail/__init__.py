@@ -31,16 +31,16 @@ _PLACES = {
     "cut": "vitrail.data.cut",
     "Study": "vitrail.study",
     "Run": "vitrail.runs",
-    "Comparison": "vitrail.studies",
+    "Comparison": "vitrail.studies.comparison",
     "federate": "vitrail.runs",
     "screen_sites": "vitrail.runs.screened",
     "together": "vitrail.runs.train_together",
     "Together": "vitrail.runs.together",
-    "Transfer": "vitrail.studies",
-    "Tuning": "vitrail.studies",
-    "transfer": "vitrail.studies",
-    "tune": "vitrail.studies",
-    "compare": "vitrail.studies",
+    "Transfer": "vitrail.studies.transfer",
+    "Tuning": "vitrail.studies.tune",
+    "transfer": "vitrail.studies.transfer",
+    "tune": "vitrail.studies.tune",
+    "compare": "vitrail.studies.compare",
     "Match": "vitrail.vertical",
     "match": "vitrail.vertical",
     "Problem": "vitrail.core.problems",
@@ -77,7 +77,7 @@ def __getattr__(name: str) -> Any:
     if name not in _PLACES:
         raise AttributeError(f"vitrail has no {name!r}")
     module = importlib.import_module(_PLACES[name])
-    return module if module.__name__.endswith(f".{name}") else getattr(module, name)
+    return getattr(module, name, module)  # the name of a module itself, or of what is in it
 
 
 def __dir__() -> list[str]:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args
 from pydantic import BaseModel, Field, ValidationError
 
 from vitrail import methods, nets
+from vitrail.core import formats
 from vitrail.core.problems import Problem, VitrailError, nearest
 from vitrail.core.toml import key_lines, toml_key, toml_value
 from vitrail.data.schema import GUESTS_OWN, Cell, Feature, Matching, Party, Ration, Split, Strict, Table, Target
@@ -26,10 +27,12 @@ DEEPEST = 8  # sections within sections; a study needs four
 
 
 class Network(Strict):
-    kind: str = "mlp"  # of nets.TABLE: mlp, linear; of pictures cnn, resnet18, prototypes
+    """What is trained, at every site alike."""
+
+    kind: str = "mlp"  # or linear; of pictures cnn, resnet18 or prototypes (nets.TABLE)
     hidden: tuple[int, ...] = (128, 64)  # units of the mlp's layers, or of the two between cnn's convolutions and head
     width: int = Field(default=32, ge=1, le=1024)  # channels of the first convolution; of prototypes 16
-    dropout: float = Field(default=0.2, ge=0, lt=1)
+    dropout: float = Field(default=0.2, ge=0, lt=1)  # the share of units left out of each step; of pictures none
     prototypes: int | None = Field(default=None, ge=1, le=1000)  # of each class, where there are any; None: 10
     latent: int | None = Field(default=None, ge=1, le=4096)  # numbers in each; None: 128 with weights, else 16
     weights: str = ""  # a file with those of EfficientNet-Lite0, which every site has; of prototypes
@@ -37,22 +40,24 @@ class Network(Strict):
 
 
 class TrainingSpec(Strict):
-    rounds: int = Field(default=100, ge=1)
-    epochs: int = Field(default=1, ge=1)
-    batch: int = Field(default=16, ge=1)
-    lr: float = Field(default=0.002, gt=0)
-    momentum: float = Field(default=0.5, ge=0, lt=1)
-    decay: float = Field(default=0.9, gt=0, le=1)
-    decays: int = Field(default=50, ge=0)
+    """How it is trained, in every method alike unless it says otherwise."""
+
+    rounds: int = Field(default=100, ge=1)  # times that sites train and their changes are put together
+    epochs: int = Field(default=1, ge=1)  # times that a site goes through its rows in a round
+    batch: int = Field(default=16, ge=1)  # rows in a step
+    lr: float = Field(default=0.002, gt=0)  # the learning rate: how far a step goes
+    momentum: float = Field(default=0.5, ge=0, lt=1)  # how much of the last step the next one keeps
+    decay: float = Field(default=0.9, gt=0, le=1)  # what the learning rate is multiplied by, now and then
+    decays: int = Field(default=50, ge=0)  # how often that is in a run; 0: never
     loss: Literal["likelihood", "evidence"] = (
         "likelihood"  # evidence: of classes, by a model that says how unsure it is
     )
     kl: float = Field(default=0.1, ge=0)  # of evidence: how much of it for wrong classes costs, in the end
     anneal: int = Field(default=10, ge=0)  # epochs until then
     total: Literal["sum", "mean"] = "sum"  # of the losses of a batch's rows
-    class_weights: Literal["inverse", "none"] = "inverse"
+    class_weights: Literal["inverse", "none"] = "inverse"  # inverse: at each site all classes weigh alike
     optimiser: Literal["sgd", "adam"] = "sgd"  # momentum is SGD's
-    weight_decay: float = Field(default=0.0, ge=0)
+    weight_decay: float = Field(default=0.0, ge=0)  # how strongly weights are pulled to zero
     rates: dict[str, Annotated[float, Field(ge=0)]] = Field(default={})  # of lr, for a group of layers: head = 0.1
     memory: Literal["fresh", "own", "kept"] = "own"  # of the optimiser, what outlives a round: none, own layers', all
 
@@ -60,8 +65,8 @@ class TrainingSpec(Strict):
 class Spend(Strict):
     """A privacy budget for the whole run."""
 
-    epsilon: float = Field(gt=0)
-    delta: float = Field(default=1e-5, gt=0, lt=1)
+    epsilon: float = Field(gt=0)  # the smaller, the more noise and the less can be told of one
+    delta: float = Field(default=1e-5, gt=0, lt=1)  # the chance that this promise does not hold
 
 
 class Protect(Strict):
@@ -84,20 +89,30 @@ class Screen(Strict):
     ask: bool = True  # false: nothing of the kind crosses, and no run says whose data does not fit
 
 
+class Verdict(Strict):
+    """Between machines, after the run: each site finds out whether joining is worth it there, from rows held out."""
+
+    folds: int = Field(default=5, ge=2, le=20)  # each is a training of all sites, with as many bytes as the run's
+    seeds: int = Field(default=2, ge=1, le=10)  # so many times over, each with its own cut and first model
+    harm: float = Field(default=0.03, ge=0, lt=1)  # a loss that would not matter: of that of one answer to every row
+
+
 class Study(Table):
     """Features, target, split, network, training, method, seeds, metrics."""
 
-    name: str = "study"
-    description: str = ""
+    format: str = formats.STUDY  # of this file; what was added since an older one has its default
+    name: str = "study"  # on pages and consent forms
+    description: str = ""  # what is asked, of whom; on pages
     network: Network = Network()
     training: TrainingSpec = TrainingSpec()
-    method: dict[str, Any] = Field(default_factory=lambda: {"name": methods.DEFAULT})  # and hyperparameters
+    method: dict[str, Any] = Field(default_factory=lambda: {"name": methods.DEFAULT})  # its name, and its settings
     screen: Screen = Screen()
-    seeds: tuple[int, ...] = SEEDS
-    metrics: tuple[str, ...] = ()
+    seeds: tuple[int, ...] = SEEDS  # of what is drawn by lot; a run takes the first, a comparison as many as asked for
+    metrics: tuple[str, ...] = ()  # scores, the first decides; left out: those usual for the target
     parties: dict[str, Party] = Field(default={})  # where they hold columns of the same people; empty: rows of others
     match: Matching | None = None  # there where there are parties
     protect: Protect = Protect()
+    verdict: Verdict | None = None  # None: nobody finds out between machines; in simulation there is vitrail compare
 
     @property
     def host(self) -> str:
@@ -115,6 +130,11 @@ class Study(Table):
         problems: list[Problem] = []
         plain = _plain(raw, (), place, problems)
         said = {p.where for p in problems}
+        of = plain.get("format", formats.STUDY)
+        if why := formats.misread(of, formats.STUDY, "study file"):
+            hint = "Install the version of Vitrail that wrote it, or draft it anew."
+            raise VitrailError(f"{source} cannot be read", [Problem(place("format"), why, hint)])
+        plain["format"] = formats.STUDY  # of an older one, too: what it did not know has its default
         _settle(plain)
         study = None
         try:
@@ -125,6 +145,9 @@ class Study(Table):
         said = {p.where for p in problems}
         problems += [p for p in inconsistencies(plain, place) if p.where not in said]
         problems += _unused(study, place) if study is not None and study.parties else []
+        if problems and formats.is_newer(of, formats.STUDY):
+            what = f"it is of format {of}, newer than what this Vitrail reads ({formats.STUDY})."
+            problems.insert(0, Problem(place("format"), what, "Install a newer version: it may know what follows."))
         if problems or study is None:
             raise VitrailError(f"{source} is not a valid study ({len(problems)} to correct)", problems)
         metrics = study.metrics or (CLASS_METRICS[:4] if study.target.kind == "classes" else NUMBER_METRICS)
@@ -171,12 +194,16 @@ class Study(Table):
     def to_toml(self) -> str:
         """The study as a file a person can read; defaults are written out."""
         plain = self.model_dump()
-        out = [f"{k} = {toml_value(plain[k])}" for k in ("name", "description", "seeds", "metrics", "standardise")]
+        out = [
+            f"{k} = {toml_value(plain[k])}"
+            for k in ("format", "name", "description", "seeds", "metrics", "standardise")
+        ]
         if self.site_column:
             out.append(f"site_column = {toml_value(self.site_column)}")
         sections = ("target", *["images"] * bool(self.images), "split", "network", "training", "method")
         sections += () if self.images or self.parties else ("screen",)
         more = [*["match"] * bool(self.match), *["protect"] * (self.protect != Protect())]
+        more += ["verdict"] * bool(self.verdict)
         for section in (*sections, *more):
             out += ["", f"[{section}]"]
             fields = getattr(type(getattr(self, section)), "model_fields", {})  # a method has none
@@ -329,4 +356,5 @@ __all__ = [
     "Table",
     "Target",
     "TrainingSpec",
+    "Verdict",
 ]

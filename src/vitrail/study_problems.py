@@ -43,6 +43,7 @@ def inconsistencies(raw: Mapping[str, Any], place: Callable[..., str]) -> Iterab
         yield Problem(place("features", name), "a category of another feature has this name in the model.", hint)
     yield from _party_problems(raw, target, features, place)
     yield from _method_problems(raw, place)
+    yield from _verdict_problems(raw, place)
     network = raw.get("network", {})
     if isinstance(network, Mapping):
         yield from _network_problems(network, images, place)
@@ -91,6 +92,23 @@ def _method_problems(raw: Mapping[str, Any], place: Callable[..., str]) -> Itera
     else:
         for p in methods.problems(name, given, "method", table):
             yield p._replace(where=place(*p.where.split(".", 1)))
+
+
+def _verdict_problems(raw: Mapping[str, Any], place: Callable[..., str]) -> Iterable[Problem]:
+    if raw.get("verdict") is None:
+        return
+    if raw.get("parties"):
+        what = "parties hold columns of the same people, and none of them could train alone on another's."
+        yield Problem(place("verdict"), what, "Remove it.")
+    said, method = raw.get("protect", {}), raw.get("method", {})
+    budgets = [k for k in ("rows", "sites") if isinstance(said, Mapping) and said.get(k) is not None]
+    for key in budgets:  # a row is in all folds but one
+        what = f"every fold would spend protect.{key} once more."
+        yield Problem(place("verdict"), what, "Remove one of the two; vitrail compare simulates without noise.")
+    name = method.get("name") if isinstance(method, Mapping) else None
+    kind = methods.TABLE.get(name) if isinstance(name, str) and not raw.get("parties") else None
+    if kind is not None and not kind.federated:
+        yield Problem(place("verdict"), f"with {kind.title} nobody joins anybody.", "Remove it, or change the method.")
 
 
 def _party_problems(

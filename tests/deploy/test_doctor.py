@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from command import vitrail
 from deploy.federation import Here
 from vitrail.data.datasets import heart_disease, packaged
 from vitrail.deploy import enrol
@@ -107,8 +108,7 @@ def test_at_the_coordinator(place: Path) -> None:
 
 
 def test_exit_code(place: Path) -> None:
-    words = [str(Path(sys.executable).with_name("vitrail")), "doctor", str(joined(place))]
-    done = subprocess.run(words, capture_output=True, text=True)
+    done = vitrail("doctor", joined(place))
     assert done.returncode == 1
     assert "WRONG" in done.stdout
     assert "->" in done.stdout

@@ -1,4 +1,4 @@
-"""A tiny study with prototypes between real processes: FLARE, TLS, four sites. The same as on one machine; of the
+"""A tiny study with prototypes between real processes: FLARE, TLS, two sites. The same as on one machine; of the
 pictures, whose patches the prototypes are, no pixel leaves; a private page shows them, the coordinator's none."""
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from stripes import STUDY, stripes
 from vitrail.runs.setup import resolve
 
 pytest.importorskip("nvflare")
-SITES = stripes({"east": 24, "north": 40, "south": 30, "west": 24})
+SITES = stripes({"east": 24, "north": 40})  # more of them are in test_flare.py
 RUN_OF = 6  # pixels in a row: that many alike by chance are none
 
 
@@ -36,7 +36,7 @@ def test_prototypes_between_machines(tmp_path: Path) -> None:
     federation = Federation(tmp_path / "flare", study, SITES)
     try:
         federation.enrol()
-        served = federation.serve("--quorum", 4)
+        served = federation.serve("--quorum", 2)
         for site in SITES:
             federation.join(site)
         federation.wait_end(served, "serve", 2 * PATIENCE)

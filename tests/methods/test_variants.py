@@ -7,7 +7,7 @@ import pytest
 from small import opposed_tables
 from vitrail import methods
 from vitrail.core.problems import VitrailError
-from vitrail.studies import compare
+from vitrail.studies.compare import compare
 from vitrail.study import Study
 
 

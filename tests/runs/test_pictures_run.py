@@ -19,6 +19,7 @@ from vitrail.core.metrics import score
 from vitrail.core.problems import VitrailError
 from vitrail.data.encode import class_weights, split_rows
 from vitrail.data.read import read_sites, read_table
+from vitrail.deploy.verify import verify
 from vitrail.report.build import page_of
 from vitrail.report.page import render
 from vitrail.runs.look import look_behind
@@ -56,7 +57,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     write_folders(root / "data", SITES)
     write_folders(root, {"new": SITES["east"].iloc[8:15]}, labels=False)
     told = do("run", root / "study.toml", "--data", root / "data", "--out", root / "run", "--keep-updates")
-    assert "balanced_accuracy" in told
+    assert "balanced accuracy" in told
     return root
 
 
@@ -303,7 +304,7 @@ def test_a_parquet_file_of_all_sites(tmp_path: Path) -> None:
 
 def test_the_demo(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Short, and in this process: what it shows, not how well it learns."""
-    monkeypatch.setattr("vitrail.cli.studies.cores", lambda: 1)
+    monkeypatch.setattr("vitrail.cli.demo.cores", lambda: 1)
     load, few = vt.Study.load, {name: frame[::6] for name, frame in vt.datasets.pneumonia().items()}
     monkeypatch.setattr(vt.datasets, "pneumonia", lambda: few)
     monkeypatch.setattr(vt.Study, "load", lambda path: load(path).with_changes(training={"rounds": 1}))
@@ -315,7 +316,11 @@ def test_the_demo(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert "the sites are a cut of ours" in html
     shown = [kind for kind in vt.methods.TABLE.values() if not kind.needs and (kind.brief or not kind.federated)]
     assert len(shown) >= 4
-    assert all(kind.title in told for kind in shown)
+    assert all(kind.title in html for kind in shown)
+    index = (tmp_path / "demo" / "index.html").read_text()
+    assert 'href="report.html"' in index
+    assert "vitrail demo prototypes" in index
+    assert verify(tmp_path / "demo").wrong == [], "what a demo adds to the folder of a run is in its log"
     assert "Did you mean 'pictures'" in do("demo", "picture", code=2)
 
 

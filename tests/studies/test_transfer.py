@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 
 import numpy as np
 import pandas as pd
@@ -13,6 +11,7 @@ import pytest
 import torch
 
 import vitrail as vt
+from command import vitrail
 from small import spoil_hold_out
 from vitrail.data.encode import prepare, split_rows
 from vitrail.methods.local import Local
@@ -268,13 +267,8 @@ def test_on_the_command_line(tmp_path) -> None:
         frame.to_csv(tmp_path / "data" / f"{name}.csv", index=False)
     make_study().save(tmp_path / "study.toml")
 
-    def vitrail(*words: str) -> subprocess.CompletedProcess[str]:
-        return subprocess.run(
-            [sys.executable, "-m", "vitrail.cli", *words], cwd=tmp_path, capture_output=True, text=True
-        )
-
     run = ["transfer", "study.toml", "--data", "data", "--out", "t", "--folds", "3", "--train-with", "top:2"]
-    done = vitrail(*run, "--user", "a")
+    done = vitrail(*run, "--user", "a", "--workers", 1, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     assert "Nobody can check" in done.stdout
     lines = [line.replace("†", "").split() for line in done.stdout.splitlines()]
@@ -284,8 +278,8 @@ def test_on_the_command_line(tmp_path) -> None:
         ["a", "all"],
     ]
     assert pd.read_csv(tmp_path / "t" / "transfer.csv").query("user == 'a' and site == 'odd'")["rank"].item() == 3
-    wrong = vitrail(*run, "--user", "zz")
+    wrong = vitrail(*run, "--user", "zz", cwd=tmp_path)
     assert wrong.returncode == 2
     assert "no site 'zz'" in wrong.stderr
     assert "Traceback" not in wrong.stderr
-    assert "reported and trusted" in vitrail("wire", "ndoye", "study.toml", "--sites", "3").stdout
+    assert "reported and trusted" in vitrail("wire", "ndoye", "study.toml", "--sites", "3", cwd=tmp_path).stdout

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import itertools
 import json
-import subprocess
-import sys
 import tomllib
 from pathlib import Path
 from typing import Any
@@ -16,11 +14,13 @@ import pandas.testing as pdt
 import pytest
 
 import vitrail as vt
+from command import vitrail
 from small import spoil_hold_out
 from vitrail.core.metrics import score
 from vitrail.data.encode import split_rows
 from vitrail.engines.local import Engine
 from vitrail.runs.setup import build_task, training_of, training_rows
+from vitrail.studies import tune as module
 from vitrail.studies.folds import folds_of
 from vitrail.studies.tune import Tuning, parse_grid
 
@@ -204,7 +204,6 @@ def test_stop_and_resume_is_as_if_it_had_not_stopped(tmp_path, monkeypatch) -> N
     study, sites, out = make_study(), make_sites(), tmp_path / "tuned"
     whole = vt.tune(study, sites, "fedavg", GRID, folds=2)
     computed: list[tuple[float, int]] = []
-    module = sys.modules["vitrail.studies.tune"]  # vitrail.studies.tune is the function
     judged = module._judged
 
     def counted(job: Any, *given: Any) -> list[float]:
@@ -290,12 +289,12 @@ def test_on_the_command_line(tmp_path) -> None:
     for name, frame in make_sites().items():
         frame.to_csv(tmp_path / "data" / f"{name}.csv", index=False)
     make_study().save(tmp_path / "study.toml")
-    words = [sys.executable, "-m", "vitrail.cli", "tune", "study.toml", "--data", "data", "--method", "fedprox"]
+    words = ["tune", "study.toml", "--data", "data", "--method", "fedprox"]
     words += ["--grid", "lr=0.000001,0.01", "--grid", "mu=0.1", "--folds", "2", "--out", "tuned", "--workers", "1"]
-    done = subprocess.run(words, cwd=tmp_path, capture_output=True, text=True)
+    done = vitrail(*words, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     pasted = tomllib.loads(done.stdout.split("# the best, for the study file")[1].split("Written:")[0])
     assert (pasted["method"]["lr"], pasted["method"]["mu"]) == (0.01, 0.1)
     assert json.loads((tmp_path / "tuned" / "tuning.json").read_text())["best"] == {"lr": 0.01, "mu": 0.1}
-    again = subprocess.run([*words, "--resume"], cwd=tmp_path, capture_output=True, text=True)
+    again = vitrail(*words, "--resume", cwd=tmp_path)
     assert again.stdout == done.stdout

@@ -8,54 +8,57 @@ from typing import Annotated, Any, NoReturn, TextIO
 
 import typer
 
-from vitrail.cli import coordinator, own, parties, runs, site, studies
+from vitrail.cli import coordinator, demo, own, parties, runs, site, studies
+from vitrail.cli.examples import examples_of
 from vitrail.core.problems import VitrailError, printable
 
 app = typer.Typer(
-    help="Vitrail: federated learning that can be seen through.",
+    help="Vitrail: federated learning that can be seen through. Each command has examples: vitrail COMMAND --help.",
     no_args_is_help=True,
-    add_completion=False,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 
 VERBS = {  # by who uses them, in the order of --help
-    "With all tables at hand: one run": (
-        studies.demo,
-        runs.init,
-        parties.match,
-        runs.screen,
-        runs.run,
-        runs.report,
-        runs.verify,
-        runs.ui,
+    "Begin here": (demo.demo,),
+    "Hospital data scientist: one site's own rows, which stay there": (
+        own.check,
+        own.look,
+        own.repair,
+        site.predict,
+        site.explain,
         runs.adopt,
         runs.wire,
-        runs.methods,
-    ),
-    "With all tables at hand: many runs": (studies.compare, studies.tune, studies.transfer, studies.contribution),
-    "At a site, with its own rows": (
-        own.check,
         site.request,
         site.join,
         site.outbox,
-        site.predict,
-        own.look,
-        own.repair,
-        site.explain,
         site.leave,
         site.doctor,
     ),
-    "At the coordinator, without rows": (
+    "Study coordinator: a study from its draft to its page": (
+        runs.init,
+        runs.screen,
+        runs.run,
+        studies.compare,
+        parties.match,
+        runs.report,
+        runs.ui,
+        runs.verify,
         coordinator.invite,
         coordinator.approve,
         coordinator.remove,
         coordinator.serve,
     ),
+    "Researcher: which method, which settings, whom to learn from": (
+        runs.methods,
+        studies.tune,
+        studies.transfer,
+        studies.contribution,
+    ),
 }
 for _who, _verbs in VERBS.items():
     for _verb in _verbs:
-        app.command(rich_help_panel=_who)(_verb)
+        app.command(rich_help_panel=_who, epilog=examples_of(_verb.__name__))(_verb)
 
 
 def main() -> None:

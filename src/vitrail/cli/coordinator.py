@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from vitrail.cli import complete
 from vitrail.core.problems import Problem, VitrailError
 
 if TYPE_CHECKING:
@@ -19,7 +20,7 @@ StudyOf = Annotated[
 
 
 def invite(
-    study: Annotated[Path, typer.Argument(help="The study file (TOML).")],
+    study: Annotated[Path, typer.Argument(help="The study file (TOML).", autocompletion=complete.study_files)],
     site: Annotated[list[str] | None, typer.Option(help="A site's name; once for each site.")] = None,
     address: Annotated[str, typer.Option(help="HOST:PORT of this machine, as the sites reach it.")] = "",
     seed: Annotated[int | None, typer.Option(help="Instead of the study's first seed.")] = None,
@@ -66,7 +67,7 @@ def approve(
 
 
 def remove(
-    site: Annotated[str, typer.Argument(help="The site's name.")],
+    site: Annotated[str, typer.Argument(help="The site's name.", autocompletion=complete.sites)],
     study: StudyOf = None,
     yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
 ) -> None:
@@ -82,7 +83,10 @@ def remove(
 
 
 def serve(
-    study: Annotated[Path, typer.Argument(help="The study file, as it was invited with; with --second, the kit.")],
+    study: Annotated[
+        Path,
+        typer.Argument(help="The study file; with --second, the kit.", autocompletion=complete.study_files),
+    ],
     quorum: Annotated[
         int | None,
         typer.Option(help="Sites needed to start and in each round; otherwise all to start, then more than half."),

@@ -7,9 +7,10 @@ from typing import Annotated, Any
 
 import typer
 
+from vitrail.cli import complete
 from vitrail.core.problems import Problem, VitrailError
 
-StudyFile = Annotated[Path, typer.Argument(help="The study file (TOML).")]
+StudyFile = Annotated[Path, typer.Argument(help="The study file (TOML).", autocompletion=complete.study_files)]
 Data = Annotated[
     Path,
     typer.Option(
@@ -20,6 +21,9 @@ Engine = Annotated[str, typer.Option(help="vectorised (all sites at once) or loo
 Device = Annotated[str, typer.Option(help="cpu or cuda.")]
 Rounds = Annotated[int | None, typer.Option(help="Rounds, instead of the study's.")]
 Workers = Annotated[int, typer.Option(min=0, help="Processes; 0: as many as there are cores.")]
+Cluster = Annotated[
+    str, typer.Option(help="Instead of processes here: machines of a Dask scheduler, tcp://HOST:PORT. Rows go there.")
+]
 Resume = Annotated[bool, typer.Option("--resume", help="Continue what is in --out.")]
 
 

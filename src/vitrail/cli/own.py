@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from vitrail.cli import complete
 from vitrail.cli.given import StudyFile
 from vitrail.core.problems import Problem, VitrailError, nearest
 
@@ -80,7 +81,7 @@ def look(
         Path | None,
         typer.Argument(help="The folder of a run; not with --kit."),
     ] = None,
-    site: Annotated[str, typer.Option(help="The site whose own eyes these are.")] = "",
+    site: Annotated[str, typer.Option(help="The site whose own eyes these are.", autocompletion=complete.sites)] = "",
     kit: Annotated[Path | None, typer.Option(help="The site's kit, where it took part between machines.")] = None,
     feature: Annotated[list[str] | None, typer.Option(help="A column to look at besides the findings'.")] = None,
     picture: Annotated[list[str] | None, typer.Option(help="A picture of --data to be taken apart.")] = None,
@@ -115,12 +116,18 @@ def look(
         if run is not None:
             more = ["--from", str(run), "--site", told.known_as(site)]
             seen = seen._replace(together=f"{seen.command} {shlex.join(more)}")
-    page = write_look(seen, out or Path(f"look-{site_folder(seen.site)}.html"))
+    own = mine.joining if kit is not None else None
+    page = write_look(seen, out or Path(f"look-{site_folder(seen.site)}.html"), own)
     print(f"{to_text(seen)}\n\nPage: {page.resolve()}")
 
 
 def repair(
-    study: Annotated[Path, typer.Argument(help="The study file (TOML), the folder of a run, or this site's kit.")],
+    study: Annotated[
+        Path,
+        typer.Argument(
+            help="The study file (TOML), the folder of a run, or this site's kit.", autocompletion=complete.study_files
+        ),
+    ],
     file: Annotated[Path, typer.Argument(help="The site's own table; it is never changed.")],
     feature: Annotated[str, typer.Option(help="The column, or the outcome.")] = "",
     cause: Annotated[str, typer.Option(help="What is wrong with it, in the words of `vitrail look`.")] = "",
@@ -135,7 +142,12 @@ def repair(
         Path | None,
         typer.Option("--from", help="A run's folder or a screen.json: all repairs that its findings ask for."),
     ] = None,
-    site: Annotated[str, typer.Option(help="With --from: which site this is, by the name it published under.")] = "",
+    site: Annotated[
+        str,
+        typer.Option(
+            help="With --from: which site this is, by the name it published under.", autocompletion=complete.sites
+        ),
+    ] = "",
     write: Annotated[Path | None, typer.Option(help="The corrected copy to make; without it, only shown.")] = None,
     word: Annotated[str, typer.Option(help="Who says so, for the note; else the user of this machine.")] = "",
     why: Annotated[str, typer.Option(help="Why, for the note.")] = "",

@@ -237,7 +237,7 @@ def explain_host(
     print(f"{to_text(whole, host, shown)}\n\nPage: {page.resolve()}")
 
 
-def demo_vertical(target: Path, seeds: int) -> None:
+def demo_vertical(target: Path, seeds: int) -> Study:
     """A hospital and a laboratory with the same patients: what the laboratory's columns are worth to the hospital."""
     import numpy as np
 
@@ -260,7 +260,7 @@ def demo_vertical(target: Path, seeds: int) -> None:
     study = Study.load(target / "study.toml")
     print("A hospital knows who is ill; a laboratory has ECG and stress test of the same patients. Neither shows its")
     print("columns. What are the laboratory's worth to the hospital? All of it on this machine, nothing is sent.")
-    print(f"{datasets.ATTRIBUTIONS[study.name]}\n")
+    print()
     tables = read_parties(folder, study)
     with show_progress() as step:
         run = together(
@@ -295,6 +295,7 @@ def demo_vertical(target: Path, seeds: int) -> None:
     for whose, page in pages.items():
         print(f"  {whose}: {page.resolve()}")
     print(f"Go on with: vitrail predict {target / 'run'} {target / 'new.csv'} --without lab")
+    return study
 
 
 def print_seeds(

@@ -10,6 +10,7 @@ from typing import Annotated, Any
 
 import typer
 
+from vitrail.cli import complete
 from vitrail.cli.given import (
     Data,
     Device,
@@ -78,7 +79,9 @@ def run(
     study: StudyFile,
     data: Data,
     out: Annotated[Path, typer.Option(help="The run folder to write.")],
-    method: Annotated[str | None, typer.Option(help="Method, instead of the study's.")] = None,
+    method: Annotated[
+        str | None, typer.Option(help="Method, instead of the study's.", autocompletion=complete.methods)
+    ] = None,
     set_: Annotated[list[str] | None, typer.Option("--set", help="Hyperparameter of the method: KEY=VALUE.")] = None,
     rounds: Rounds = None,
     seed: Annotated[int | None, typer.Option(help="Seed, instead of the study's first.")] = None,
@@ -87,7 +90,10 @@ def run(
     dropout_rate: Annotated[float, typer.Option(help="Chance that a site is absent in a round.")] = 0.0,
     away: Annotated[list[str] | None, typer.Option(help="A planned absence, SITE:FIRST-LAST rounds.")] = None,
     refuse: Annotated[
-        list[str] | None, typer.Option(help="A site that publishes nothing of its columns, nor its private layers.")
+        list[str] | None,
+        typer.Option(
+            help="A site that publishes nothing of its columns, nor its private layers.", autocompletion=complete.sites
+        ),
     ] = None,
     pseudonym: Annotated[
         list[str] | None, typer.Option(help="The name a site publishes under: SITE=PSEUDONYM.")
@@ -174,7 +180,7 @@ def screen(
 
 
 def wire(
-    method: Annotated[str, typer.Argument(help="The method.")],
+    method: Annotated[str, typer.Argument(help="The method.", autocompletion=complete.methods)],
     study: Annotated[Path | None, typer.Argument(help="The study file; without it, the heart disease study.")] = None,
     set_: Annotated[list[str] | None, typer.Option("--set", help="Hyperparameter of the method: KEY=VALUE.")] = None,
     sites: Annotated[int, typer.Option(min=1, help="How many sites, where messages grow with them.")] = 4,
@@ -183,6 +189,7 @@ def wire(
     from vitrail.data.datasets import packaged
     from vitrail.methods import PARTIES, build
     from vitrail.runs import wire_lines
+    from vitrail.runs.fold_lines import FOLDS, fold_count, planned_folds
     from vitrail.runs.screened import SCREENING
     from vitrail.study import Study
 
@@ -200,7 +207,7 @@ def wire(
         )
     else:
         chosen = build(method, parse_settings(set_ or []))
-        lines = wire_lines(agreed, chosen, sites=sites)
+        lines = wire_lines(agreed, chosen, sites=sites) + planned_folds(agreed, chosen, sites)
         title = f"{chosen.title}, {agreed.training.rounds} rounds" + (f", {sites} sites" if chosen.grows else "")
     rows = [
         [
@@ -229,6 +236,9 @@ def wire(
         print("\nBefore the first round, where a site agrees: whose data does not fit ([screen] in the study)")
         print("\n".join(f"  {x.stage}, {x.direction}, {x.name}: {x.words}" for x in told))
         print()
+    if any(x.stage.startswith(FOLDS) for x in lines):
+        print(f"folds: between machines all sites train {fold_count(agreed)} times more after the run, so that each")
+        print("finds out whether joining is worth it there ([verdict] in the study).\n")
     print("seen = sum: the coordinator needs only the total over sites; each: it sees every site's own.")
     if any(x.seen == "masked" and not x.stage.startswith(SCREENING) for x in lines):
         least = agreed.protect.least

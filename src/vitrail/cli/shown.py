@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import sys
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -17,22 +18,43 @@ if TYPE_CHECKING:
 
     from vitrail.runs import Run
     from vitrail.screen.found import Screening
-    from vitrail.studies import Comparison
+    from vitrail.studies.comparison import Comparison
+
+
+EVERY = 60.0  # seconds between lines where progress is written to a file
 
 
 @contextmanager
 def show_progress() -> Iterator[Callable[[str, int, int], None]]:
-    """A progress bar on the error stream; silent when that is no terminal."""
+    """A progress bar on the error stream; where that is no terminal, a line every minute."""
     from rich.console import Console
-    from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
 
     console = Console(file=sys.__stderr__)  # past what makes text harmless: a bar moves the cursor
+    if not console.is_terminal:
+        yield Lines()
+        return
+    from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
+
     shown = [BarColumn(), TaskProgressColumn(), TimeRemainingColumn(), TextColumn("{task.description}")]
-    with Progress(*shown, console=console, disable=not console.is_terminal, transient=True) as progress:
+    with Progress(*shown, console=console, transient=True) as progress:
         task = progress.add_task("", total=None)
         yield lambda words, done, total: progress.update(
             task, completed=done, total=total, description=printable(words)
         )
+
+
+class Lines:
+    """How far it is, on the error stream: nothing in the first minute, then a line every minute."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self.clock, self.last = clock, clock()
+
+    def __call__(self, words: str, done: int, total: int) -> None:
+        if (now := self.clock()) - self.last < EVERY:
+            return
+        self.last = now
+        share = f" ({100 * done / total:.0f} %)" if total else ""
+        print(f"{time.strftime('%H:%M')}  {words}: {done} of {total}{share}", file=sys.stderr, flush=True)
 
 
 def print_run(result: Run) -> None:
@@ -59,7 +81,9 @@ def print_run(result: Run) -> None:
             if m in same and math.isnan(same.loc[site, m]):
                 why.append(f"{m} at {site} is not defined: {why_not(m, int(held[site]), study.row_word)}")
         rows.append(row)
-    print_table(["site", *(head for m in study.metrics for head in ([m, "same"] if m in same else [m]))], rows)
+    names = {m: m.replace("_", " ") for m in study.metrics}
+    heads = (head for m, name in names.items() for head in ([name, "same"] if m in same else [name]))
+    print_table(["site", *heads], rows)
     print_notes(few, why, study.row_word, len(same.columns) > 0)
     if standing := read_standing(result.facts):
         labels = labels_of(result.study.target.levels, standing)
@@ -116,9 +140,40 @@ def print_comparison(result: Comparison) -> None:
     print_notes(few if not shown or set(shown) & set(few) else {}, why, result.study.row_word, False)
     verdicts = result.verdicts()
     if len(verdicts):
-        print(f"\nIs joining worth it? (a federated method against training alone, {words_of(result)})\n")
+        print(f"\nIs joining worth it? ({yardstick_words(result)})\n")
         told = verdicts.assign(site=[marked(s, few) for s in verdicts["site"]])
         print_table(["site", "verdict", "why"], told[["site", "verdict", "why"]].to_numpy().tolist())
+        print_apart(result)
+
+
+def print_verdicts(result: Comparison) -> None:
+    """Is joining worth it, site by site, without the table of methods."""
+    from vitrail.report.figures import marked
+    from vitrail.report.words import ANSWERS, metric_words, number, signed
+
+    few, rows = few_of(result.sites), []
+    for v in result.verdicts().to_dict("records"):
+        known = math.isfinite(v["low"])
+        between = f"{signed(v['low'])} to {signed(v['high'])}" if known else "one seed has none"
+        seen = number(v["least"]) if known else ""
+        rows.append([marked(v["site"], few), ANSWERS[v["verdict"]], signed(v["gain"]), between, seen])
+    if not rows:
+        print("Not answered: it takes several seeds, and a metric that is defined in them.")
+        return
+    word, judged = result.study.row_word, metric_words(result.yardstick)
+    what = "answers" if result.study.target.kind == "number" else "probabilities"
+    print(f"Training together against training alone, on each site's own {word}s. A gain is how much less wrong the")
+    print(f"model's {what} are: {judged}.\n")
+    print_table(["site", "worth it?", "gain", "95 % interval", "smallest it could have seen"], rows)
+    print_notes(few, [], result.study.row_word, False)
+
+
+def print_apart(result: Comparison) -> None:
+    """Why verdicts differ from the table above them, where they do."""
+    from vitrail.report.apart import why_apart
+
+    if lines := why_apart(result):
+        print("\n".join(["", lines[0], *(f"  {line}" for line in lines[1:])]))
 
 
 def few_of(sizes: pd.DataFrame) -> dict[str, str]:
@@ -140,12 +195,14 @@ def print_notes(few: dict[str, str], why: Sequence[str], word: str, same: bool) 
     print("\n".join(["", *lines]) if lines else "", end="\n" if lines else "")
 
 
-def words_of(result: Comparison) -> str:
+def yardstick_words(result: Comparison) -> str:
+    """What verdicts are about, in a line."""
     from vitrail.report.words import metric_words
 
-    if not result.rows.losses:
-        return "the best over seeds"
-    return f"the one that does best at the other sites; {metric_words(result.yardstick)}; a gain is a loss saved"
+    which = "the best over seeds"
+    if result.rows.losses:
+        which = f"the one that does best at the other sites; {metric_words(result.yardstick)}; a gain is a loss saved"
+    return f"a federated method against training alone, {which}"
 
 
 def titles_of(result: Comparison) -> dict[str, str]:

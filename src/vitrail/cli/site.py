@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from vitrail.cli import complete
 from vitrail.core.problems import Problem, VitrailError
 from vitrail.core.table import print_table
 
@@ -69,6 +70,9 @@ def join(
         bool,
         typer.Option("--another-run", help="Another run may begin though the last has not ended; not in a service."),
     ] = False,
+    show_verdict: Annotated[
+        bool, typer.Option("--show-verdict", help="Let the others know whether joining is worth it here ([verdict]).")
+    ] = False,
 ) -> None:
     """Site: check the file, read what will leave the house, agree, and take part until the study is finished."""
     from vitrail.deploy import enrol
@@ -78,6 +82,7 @@ def join(
     from vitrail.deploy.proof import Proof
     from vitrail.deploy.signed import Pen
     from vitrail.deploy.site import Site
+    from vitrail.report.own_verdict import verdict_words, write_own_verdict
     from vitrail.report.private import write_look
 
     check_not_left(kit)
@@ -93,9 +98,9 @@ def join(
         )
         print(f"The study is finished. What this party keeps of it is in {home}.")
         return
-    agreement, frame = agree(own, data, accept, publish)
+    agreement, frame = agree(own, data, accept, publish, show_verdict)
     drawn = math.nan if watts is None else watts
-    site = Site(own.site, frame, agreement, own.home, publish, Proof.of(own), another, drawn)
+    site = Site(own.site, frame, agreement, own.home, publish, Proof.of(own), another, drawn, show_verdict)
     door = Door(own, site, lambda text: print(f"  {text}", flush=True), keep, Pen.of_site(own))
     print(
         f"{own.site} takes part; coordinator at {own.address}. Stop with Ctrl-C and join again at any time.", flush=True
@@ -103,8 +108,13 @@ def join(
     door.stay()
     print(f"The study is finished. This site's own model is in {own.home}: vitrail predict {kit} --data FILE")
     mine = load_model(own, site.home.name)
+    if mine.verdict:
+        page = site.home / "verdict.html"
+        write_own_verdict(own.site, own.study, mine.verdict, page)
+        shown = "The others were told." if show_verdict else "That stays here."
+        print(f"Is joining worth it here? {verdict_words(mine.verdict)} {shown} {page.resolve()}")
     if mine.sights:
-        page = write_look(mine.look(frame), site.home / "look.html")
+        page = write_look(mine.look(frame), site.home / "look.html", mine.joining)
         what = "What was found about this site, with its own rows beside it"
         what = "What its model says of its own pictures" if own.study.images else what
         print(f"{what}: {page.resolve()}")
@@ -146,7 +156,9 @@ def predict(
         Path | None,
         typer.Option("--data", help="The new rows, or pictures; with parties, the folder of their tables."),
     ] = None,
-    site: Annotated[str, typer.Option(help="The site whose model, where it is a run folder.")] = "",
+    site: Annotated[
+        str, typer.Option(help="The site whose model, where it is a run folder.", autocompletion=complete.sites)
+    ] = "",
     out: Annotated[Path | None, typer.Option(help="The CSV file to write; without it, on the screen.")] = None,
     run: Annotated[str | None, typer.Option(help="The run whose model; without it, the one that ended last.")] = None,
     keep: Annotated[
@@ -207,7 +219,12 @@ def explain(
     data: Annotated[
         Path | None, typer.Option("--data", help="The site's own file; or without --site, a folder of all.")
     ] = None,
-    site: Annotated[str, typer.Option(help="The site that explains its own model; without it, all of them.")] = "",
+    site: Annotated[
+        str,
+        typer.Option(
+            help="The site that explains its own model; without it, all of them.", autocompletion=complete.sites
+        ),
+    ] = "",
     party: Annotated[str, typer.Option(help="Of a run with parties, whose own page; without it, the host's.")] = "",
     id_: Annotated[list[str] | None, typer.Option("--id", help="With parties: a person to take apart.")] = None,
     rows: Annotated[int, typer.Option(min=1, help="How many rows, by lot where there are more.")] = 1000,
@@ -215,7 +232,10 @@ def explain(
     feature: Annotated[str | None, typer.Option(help="The feature whose dependence is drawn.")] = None,
     outcome: Annotated[str | None, typer.Option(help="The class that is explained, if not the positive one.")] = None,
     reference: Annotated[Path | None, typer.Option(help="The site's own file, where --data holds new rows.")] = None,
-    refuse: Annotated[list[str] | None, typer.Option(help="A site that shows nothing on the page of all.")] = None,
+    refuse: Annotated[
+        list[str] | None,
+        typer.Option(help="A site that shows nothing on the page of all.", autocompletion=complete.sites),
+    ] = None,
     seed: Annotated[int, typer.Option(help="Of the lot.")] = 1,
     out: Annotated[Path | None, typer.Option(help="The HTML file; else explain-SITE.html here, or in the run.")] = None,
 ) -> None:

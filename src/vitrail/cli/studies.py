@@ -7,7 +7,9 @@ from typing import Annotated, Any
 
 import typer
 
+from vitrail.cli import complete
 from vitrail.cli.given import (
+    Cluster,
     Data,
     Device,
     Engine,
@@ -16,93 +18,10 @@ from vitrail.cli.given import (
     StudyFile,
     Workers,
     cores,
-    free_folder,
     parse_methods,
 )
-from vitrail.cli.shown import defined, print_comparison, print_notes, print_run, show_progress
-from vitrail.core.problems import Problem, VitrailError, nearest
+from vitrail.cli.shown import defined, print_comparison, print_notes, show_progress
 from vitrail.core.table import print_table
-
-
-def demo(
-    what: Annotated[
-        str,
-        typer.Argument(
-            help="heart: tables of four hospitals. vertical: a hospital and a laboratory with the same patients. "
-            "pictures: chest X-rays. prototypes: whose have a mark?"
-        ),
-    ] = "heart",
-    out: Annotated[Path, typer.Option(help="Where to write.")] = Path("runs/demo"),
-    seeds: Annotated[int | None, typer.Option(min=1, help="Seeds for each method; else 4, of pictures 2.")] = None,
-) -> None:
-    """Federate real data that is shipped, offline, and write a page about it: tables, pictures, or pictures of which
-    one site's have a mark."""
-    from vitrail.data import datasets
-    from vitrail.report.build import write_report
-    from vitrail.studies.compare import compare, seeds_of
-    from vitrail.study import Study
-
-    if what == "heart":
-        file, sites = "heart_disease.toml", datasets.heart_disease()
-        folds = 10
-        print("Four hospitals, 920 patients. Is a coronary artery narrowed? Each hospital keeps its rows.")
-    elif what == "pictures":
-        file, sites = "pneumonia.toml", datasets.pneumonia()
-        folds, seeds = 3, seeds or 2  # a model of pictures takes minutes
-        print("Four sites, 1560 chest X-rays of children. Is it pneumonia? Each site keeps its pictures.")
-    elif what == "prototypes":
-        _demo_prototypes(out)
-        return
-    elif what == "vertical":
-        from vitrail.cli.parties import demo_vertical
-
-        demo_vertical(free_folder(out), seeds or 5)
-        return
-    else:
-        hint = nearest(what, ("heart", "vertical", "pictures", "prototypes"))
-        raise VitrailError("there is no such demo", [Problem("demo", f"there is none named {what!r}.", hint)])
-    study = Study.load(datasets.packaged(file))
-    print(f"{datasets.ATTRIBUTIONS[study.name]}\n")
-    target = free_folder(out)
-    with show_progress() as step:
-        result = compare(
-            study,
-            sites,
-            parse_methods(None),
-            seeds_of(study, seeds or 4),
-            folds=folds,
-            out=target,
-            workers=cores(),
-            progress=step,
-        )
-    print_comparison(result)
-    print(f"\nPage: {write_report(result, target / 'report.html').resolve()}")
-
-
-def _demo_prototypes(out: Path) -> None:
-    """X-rays of which one site's carry a mark: which site's, the federation's page says; what it is, its own."""
-    from vitrail.data import bias, datasets
-    from vitrail.explain.prototypes import read_standing
-    from vitrail.report.build import write_report
-    from vitrail.report.private import write_look
-    from vitrail.runs import federate
-    from vitrail.runs.look import look_behind
-    from vitrail.study import Study
-
-    study = Study.load(datasets.packaged("prototypes.toml"))
-    marked = bias.text(datasets.pneumonia(), site="referral", label="pneumonia")
-    print("Four sites, 1560 chest X-rays of children. Is it pneumonia? Each site keeps its pictures. Into those of one")
-    print("class at one site we wrote a letter, as a portable machine does. Who finds out, without seeing a picture?")
-    print(f"{datasets.ATTRIBUTIONS[study.name]}\n")
-    target = free_folder(out)
-    with show_progress() as step:
-        run = federate(study, marked.sites, out=target, progress=lambda done, total: step("rounds", done, total))
-    print_run(run)
-    print(f"\nPage: {write_report(run, target / 'report.html').resolve()}")
-    standing = read_standing(run.facts)
-    for name in dict.fromkeys(run.sites[found.site] for found in standing.found) if standing else ():
-        page = write_look(look_behind(run, name, marked.sites[name]), target / f"look-{name}.html")
-        print(f"What {name} sees of itself, and nobody else: {page.resolve()}")
 
 
 def compare(
@@ -113,7 +32,8 @@ def compare(
         str | None,
         typer.Option(
             help="Methods, separated by commas, also NAME:KEY=VALUE; or all. Without it, the yardsticks and a few that "
-            "did well."
+            "did well.",
+            autocompletion=complete.many_methods,
         ),
     ] = None,
     seeds: Annotated[
@@ -134,6 +54,7 @@ def compare(
     engine: Engine = "vectorised",
     device: Device = "cpu",
     workers: Workers = 0,
+    cluster: Cluster = "",
     resume: Resume = False,
 ) -> None:
     """Compare methods by cross-validation within each site's rows: mean and worst site with intervals, and for each
@@ -161,6 +82,7 @@ def compare(
             out=out,
             resume=resume,
             workers=workers or (1 if device != "cpu" else cores()),
+            cluster=cluster,
             progress=step,
         )
     print_comparison(result)
@@ -172,9 +94,15 @@ def compare(
 def tune(
     study: StudyFile,
     data: Data,
-    method: Annotated[str | None, typer.Option(help="Method, instead of the study's.")] = None,
+    method: Annotated[
+        str | None, typer.Option(help="Method, instead of the study's.", autocompletion=complete.methods)
+    ] = None,
     grid: Annotated[
-        list[str] | None, typer.Option(help="A setting of the method, training or network: KEY=VALUE,VALUE.")
+        list[str] | None,
+        typer.Option(
+            help="A setting of the method, training or network: KEY=VALUE,VALUE; again for another. Without it, the "
+            "values that the method declares, and three learning rates."
+        ),
     ] = None,
     folds: Annotated[int, typer.Option(help="Folds within each site's training rows.")] = 3,
     metric: Annotated[str | None, typer.Option(help="What to judge by, instead of the study's first metric.")] = None,
@@ -182,6 +110,7 @@ def tune(
     rounds: Rounds = None,
     seed: Annotated[int | None, typer.Option(help="Seed, instead of the study's first.")] = None,
     workers: Workers = 0,
+    cluster: Cluster = "",
     resume: Resume = False,
 ) -> None:
     """Find the best settings by cross-validation within the training rows; test rows are never touched."""
@@ -198,7 +127,7 @@ def tune(
             agreed,
             read_sites(data, agreed),
             method,
-            parse_grid(grid or []),
+            parse_grid(grid) if grid else None,
             folds,
             seed,
             metric=metric,
@@ -206,6 +135,7 @@ def tune(
             out=out,
             resume=resume,
             workers=workers or cores(),
+            cluster=cluster,
             progress=step,
         )
     judged = f"{found.metric.replace('_', ' ')} over {folds} folds of the training {agreed.row_word}s"
@@ -231,11 +161,17 @@ def transfer(
     train_with: Annotated[
         str | None, typer.Option(help="Then train with the best: top:3, below:0.05, or NAME,NAME.")
     ] = None,
-    user: Annotated[list[str] | None, typer.Option(help="For this site; without it, for each.")] = None,
-    method: Annotated[str | None, typer.Option(help="The method to train with, instead of the default one.")] = None,
+    user: Annotated[
+        list[str] | None, typer.Option(help="For this site; without it, for each.", autocompletion=complete.sites)
+    ] = None,
+    method: Annotated[
+        str | None,
+        typer.Option(help="The method to train with, instead of the default one.", autocompletion=complete.methods),
+    ] = None,
     rounds: Rounds = None,
     seed: Annotated[int | None, typer.Option(help="Seed, instead of the study's first.")] = None,
     workers: Workers = 0,
+    cluster: Cluster = "",
 ) -> None:
     """Before any training together: whose model carries over to whose rows (the adapted Ndoye factor)?"""
     from vitrail.data.read import read_sites
@@ -256,7 +192,7 @@ def transfer(
             found.ranking(u)
         scores = None
         if train_with:
-            scores = train_together(found, tables, train_with, user or (), method, step, workers or cores())
+            scores = train_together(found, tables, train_with, user or (), method, step, workers or cores(), cluster)
     print(
         "Transfer loss: the loss of each site's own model on a user's training "
         f"{agreed.row_word}s, less its cross-validated loss\n"
@@ -291,7 +227,9 @@ def transfer(
 
 def contribution(
     run: Annotated[Path, typer.Argument(help="The folder of a run.")],
-    user: Annotated[str, typer.Option(help="The site on whose own test rows the loss is counted.")],
+    user: Annotated[
+        str, typer.Option(help="The site on whose own test rows the loss is counted.", autocompletion=complete.sites)
+    ],
     data: Annotated[Path, typer.Option("--data", help="The user's own file, or a folder or file of all sites.")],
     method: Annotated[str, typer.Option(help="loo (leave-one-out), shapley or all.")] = "all",
     retrain: Annotated[
@@ -306,6 +244,7 @@ def contribution(
     seeds: Annotated[int, typer.Option(help="Seeds to train again from; their noise is in the intervals.")] = 5,
     coalitions: Annotated[int, typer.Option(help="Groups of sites that are drawn where there are more than 10.")] = 512,
     out: Annotated[Path | None, typer.Option(help="The folder to write; without it, contribution-USER here.")] = None,
+    cluster: Cluster = "",
 ) -> None:
     """How much each site's taking part lowered the user's loss, and a ledger of credits: by training every group of
     sites again, or rebuilt from what the sites reported, with a warning where that cannot be relied on."""
@@ -320,7 +259,10 @@ def contribution(
     mine = user_table(data, done, user, asked_wrongly(method, coalitions, seeds))
     tables = {**({} if retrain is False else tables_here(data, done)), user: mine}
     with show_progress() as step:
-        told = count(run, user, tables, method, retrain=retrain, seeds=seeds, coalitions=coalitions, progress=step)
+        told = count(
+            run, user, tables, method,
+            retrain=retrain, seeds=seeds, coalitions=coalitions, progress=step, cluster=cluster,
+        )  # fmt: skip
     page = write_contribution(told, out or Path(f"contribution-{site_folder(user)}"))
     print(to_text(told)[0])
     for words, header, lines in to_text(told)[1]:

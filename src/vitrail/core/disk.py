@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import os
+import sys
 from pathlib import Path
+from typing import IO, Any
 
 from vitrail.core.problems import Problem, VitrailError
 
 PART = ".new"  # at the end of the name of a file that is being written
+AS_IT_IS = getattr(os, "O_BINARY", 0)  # Windows would write other line ends
 
 
 def write_atomically(path: Path, content: str | bytes, *, private: bool = False) -> None:
@@ -17,7 +20,7 @@ def write_atomically(path: Path, content: str | bytes, *, private: bool = False)
     try:
         if private:
             temporary.unlink(missing_ok=True)  # its mode would stay
-        opened = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600 if private else 0o666)
+        opened = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | AS_IT_IS, 0o600 if private else 0o666)
         try:
             put(opened, content.encode() if isinstance(content, str) else content)
             os.fsync(opened)
@@ -40,7 +43,7 @@ def put(file: int, data: bytes) -> None:
 def append(path: Path, line: bytes, *, sync: bool = False) -> None:
     """One more line at the end of a log, all of it or nothing. `sync`: on the disk before this returns."""
     try:
-        file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o666)
+        file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | AS_IT_IS, 0o666)
         try:
             before = os.fstat(file).st_size
             try:
@@ -66,3 +69,19 @@ def private_folder(path: Path) -> Path:
     """A folder that no other user of the machine can look into."""
     path.mkdir(parents=True, exist_ok=True, mode=0o700)
     return path
+
+
+def hold(lock: IO[Any]) -> bool:
+    """Whether this process has the file now, until it closes it; False: another has it."""
+    try:
+        if sys.platform == "win32":
+            import msvcrt
+
+            msvcrt.locking(lock.fileno(), msvcrt.LK_NBLCK, 1)
+        else:
+            import fcntl
+
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        return False
+    return True

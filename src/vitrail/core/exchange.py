@@ -7,7 +7,7 @@ site keeps (State) of which the form shall promise that they never leave.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, Generic, Literal, NamedTuple, Protocol, TypeVar, runtime_checkable
 
@@ -116,6 +116,7 @@ class Exchange(ABC, Generic[State, Coord, Work, Down, Up]):
 
 
 AnyExchange = Exchange[Any, Any, Any, Any, Any]
+Tries = Mapping[str, tuple[Any, ...]]  # hyperparameter -> values
 
 
 class Stage(NamedTuple):
@@ -154,6 +155,7 @@ class Method(Exchange[State, Coord, Work, Down, Up]):
     told: ClassVar[frozenset[str]] = frozenset()  # what of its state a site's reports tell; all else never leaves it
     tune_first: ClassVar[bool] = False  # True where the defaults are no use before `vitrail tune`
     needs: ClassVar[str] = ""  # the kind of network that it is about, where it is about one (nets.TABLE)
+    tries: ClassVar[Tries] = {}  # what `vitrail tune` tries of its hyperparameters, where nobody says
     brief: ClassVar[bool] = False  # True where a short comparison shows it, beside the yardsticks and the default
     lr: float | None = None  # None: the study's
     momentum: float | None = None  # None: the study's

@@ -24,7 +24,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy import ndimage, stats
 
 ALARMS = 0.01  # of sites whose classes have nothing to do with the pixels
 RATIO = 4.0
@@ -167,6 +166,8 @@ def _log_p(
     inside: NDArray[np.int64], total: NDArray[np.int64], size: int, n: int, window: Window
 ) -> NDArray[np.float64]:
     """Of both tests, the larger."""
+    from scipy import stats  # takes half a second to load, and few verbs look at pictures
+
     differ = stats.hypergeom.logsf(inside - 1, n, size, total)
     alike = stats.binom.logsf(inside - 1, size, window.natural)
     return np.asarray(np.maximum(differ, alike))
@@ -187,6 +188,8 @@ def _level(tests: NDArray[np.int64], size: NDArray[np.int64], window: Window) ->
 
 
 def _tell(grey: NDArray[np.int16], y: NDArray[np.int64], c: int, window: Window, hits: list[_Hit], stride: int) -> Mark:
+    from scipy import ndimage
+
     best, (height, width) = hits[0], grey.shape[1:]
     there = np.zeros((height, width), dtype=bool)
     for hit in hits:

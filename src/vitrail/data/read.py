@@ -54,8 +54,11 @@ def parse_table(path: Path, raw: bytes, table: Table | None = None) -> pd.DataFr
 
 
 def _parse_parquet(path: Path, raw: bytes) -> Parsed:
-    import pyarrow.parquet as pq  # slow to import, seldom needed
-
+    try:
+        import pyarrow.parquet as pq  # slow to import, seldom needed
+    except ImportError:
+        hint = "pip install pyarrow, or export it as CSV."
+        raise refuse_file(path, "pyarrow, which reads Parquet files, is not installed.", hint) from None
     try:
         data = pq.read_table(io.BytesIO(raw))
         named = enumerate(data.column_names)

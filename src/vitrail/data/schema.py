@@ -38,13 +38,13 @@ class Strict(BaseModel):
 class Feature(Strict):
     """One column that the model may use."""
 
-    kind: Literal["numeric", "binary", "categorical"]
-    unit: str = ""
+    kind: Literal["numeric", "binary", "categorical"]  # a number, one of two, or one of several
+    unit: str = ""  # as in mg/dL: `check` looks for values in another
     range: tuple[float, float] | None = None  # numeric: values outside are reported by `check`
     categories: tuple[Cell, ...] = ()  # binary: (the one encoded 0, the one encoded 1)
     missing: tuple[Cell, ...] = ()  # codes that mean "not measured", e.g. 0 for cholesterol
     aliases: tuple[str, ...] = ()  # what the column is called at other sites
-    description: str = ""
+    description: str = ""  # what it is, for people
 
     @property
     def levels(self) -> tuple[str, ...]:
@@ -54,13 +54,13 @@ class Feature(Strict):
 class Target(Strict):
     """What is predicted: one of several classes, or a number."""
 
-    column: str
-    kind: Literal["classes", "number"] = "classes"
-    classes: tuple[Cell, ...] = ()
+    column: str  # the outcome's
+    kind: Literal["classes", "number"] = "classes"  # one of some classes, or a number
+    classes: tuple[Cell, ...] = ()  # as the column writes them
     positive: Cell | None = None  # the class that scores are about when there are two
-    unit: str = ""
+    unit: str = ""  # of a number
     center: float = 0.0  # a number is learned as (value - center) / scale
-    scale: float = Field(default=1.0, gt=0)
+    scale: float = Field(default=1.0, gt=0)  # see center
 
     @property
     def levels(self) -> tuple[str, ...]:
@@ -74,10 +74,10 @@ class Target(Strict):
 class Split(Strict):
     """How each site sets rows aside to test on; they are never trained on."""
 
-    test: float = Field(default=0.33, gt=0, lt=1)
-    at_least: int = Field(default=100, ge=0)  # test rows, where they are no more than this share of the site:
-    at_most: float = Field(default=0.33, gt=0, lt=1)
-    stratify: bool = True
+    test: float = Field(default=0.33, gt=0, lt=1)  # the share of a site's rows
+    at_least: int = Field(default=100, ge=0)  # test rows, where they are no more than at_most of the site
+    at_most: float = Field(default=0.33, gt=0, lt=1)  # the share of a small site that at_least may take
+    stratify: bool = True  # classes alike in both parts
 
     def count(self, rows: int) -> int:
         """How many of a site's rows are tested. `at_least` may ask for more than `test`, but not of a small site.
@@ -120,7 +120,7 @@ class Table(Strict):
     target: Target
     features: dict[str, Feature] = Field(default={})
     images: Images | None = None
-    standardise: Literal["local", "global", "none"] = "local"
+    standardise: Literal["local", "global", "none"] = "local"  # numbers by each site's mean and sd, by all sites', not
     site_column: str = ""  # when one file holds all sites
     split: Split = Split()
 
@@ -155,6 +155,6 @@ Form = Literal["exact", "trimmed", "folded", "digits", "number"]
 class Matching(Strict):
     """How the parties find out whom they have in common."""
 
-    form: Form = "trimmed"  # what makes two spellings one id; vertical/ids.py says what each of them does
+    form: Form = "trimmed"  # what counts of an id: all; less outer spaces; letters and digits; digits; less first zeros
     at_least: int = Field(default=100, ge=1)  # rows in common; below, nothing is told but that they are too few
     ratio: float = Field(default=10.0, ge=1)  # one list may be so many times as long as another

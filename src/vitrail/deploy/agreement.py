@@ -32,6 +32,7 @@ from vitrail.nets import ProtoNet
 from vitrail.protect.fixed import ZERO, ZEROS
 from vitrail.protect.masks import LEAST, Terms
 from vitrail.runs.budgets import guards_of
+from vitrail.runs.fold_lines import fold_lines
 from vitrail.runs.judge import chance_metrics
 from vitrail.runs.protection import check_protection
 from vitrail.runs.screened import screen_lines, screens
@@ -50,6 +51,7 @@ LARGEST = 1e7  # in a masked sum: what one site's products of columns, at most i
 # guards that work between machines
 FAR = ("sum", "least", "robust", "clip", "rows", "rows_least", "sites", "compress", "second")
 FOOTPRINT = "footprint"  # what a site's process used: seconds of processors, bytes of memory, watts where it says so
+VERDICT = "verdict"  # in the answer to the last word: what a site found out for itself, where it shows that
 LAST = "settle"  # in a question, before the names of what comes from the word that would end the stage now
 
 
@@ -136,6 +138,7 @@ class Agreement:
         lines += [Line("scores", "from site", name, (), "float64", 8, 1, "each") for name in train]
         about = FOOTPRINT, (3,), "float64", 24, 1, "each"
         lines.append(Line("scores", "from site", *about, words=f"at the end: {USED}"))
+        lines += fold_lines(self.study, [c for stage in self.contracts for c in stage])
         told, lines = self.others.items(), lines + self._to_score()
         return lines + [
             Line("finish", "to site", name, s, _kind(t), 8 * math.prod(s), 1, "each") for name, (s, t) in told
@@ -290,7 +293,7 @@ class Agreement:
             return Form(sums.TOLD[words["leg"]], {})
         elif kind in (two.SECOND, two.DEAL):
             return two.answer(self, kind, words)
-        return Form({}, spec)
+        return Form({VERDICT: dict} if kind == "finish" and self.study.verdict else {}, spec)
 
     @cached_property
     def masks(self) -> bool:

@@ -6,15 +6,18 @@ import json
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 from vitrail.core.tensors import filled
+from vitrail.deploy.agreement import VERDICT
 from vitrail.deploy.book import ENTERED, Book
 from vitrail.deploy.call import Call
 from vitrail.deploy.far import FarRounds, FarSites
+from vitrail.deploy.fold_far import conduct_folds
 from vitrail.deploy.message import MOST_WORDS, Message
 from vitrail.runs.folder import Folder, is_finished, write_atomically
 from vitrail.runs.look import behind
-from vitrail.runs.run import Run
+from vitrail.runs.run import FOLDED, SHOWN, Run
 from vitrail.runs.train import describe_run, train
 
 MOST_POOLED = MOST_WORDS // 2  # of a last word, as text in a header
@@ -54,15 +57,20 @@ def conduct(
         rounds.sums.forget()
     if written is not None:
         written(run)
-    _farewell(call, rounds, run, folder.path / TOLD)
+    if agreed.study.verdict:
+        _say_of(run, FOLDED, conduct_folds(call, book, run, folder.path), folder.path)
+    _farewell(call, rounds, run, folder.path)
     if rounds.two is not None:
         rounds.two.end()
+    if written is not None and agreed.study.verdict:
+        written(run)  # once more, with what crossed in folds and what sites showed with their last answer
     return run
 
 
-def _farewell(call: Call, rounds: FarRounds, run: Run, kept: Path) -> None:
+def _farewell(call: Call, rounds: FarRounds, run: Run, path: Path) -> None:
     """Each site its last word and what was found about it. Who is away is waited for no longer than for an answer;
-    started again, this goes on with those who are left."""
+    started again, this goes on with those who are left. `path`: the run's folder."""
+    kept = path / TOLD
     told = set[str](json.loads(kept.read_text()) if kept.exists() else [])
     last, coord = len(rounds.stages) - 1, filled(rounds.start().coord, run.shared)
     rounds.settled |= dict.fromkeys(told, last + 1)
@@ -70,7 +78,11 @@ def _farewell(call: Call, rounds: FarRounds, run: Run, kept: Path) -> None:
     while left := [n for n in call.active() if n in rounds.book.sites and n not in told]:
         rounds.settle(last, rounds.stages[last].rounds, coord, 0)
         here = [n for n in left if rounds.settled.get(n, 0) > last]
-        told |= call.all(lambda n: _last_word(run, n) if n in here else None, 0).keys()  # noqa: B023
+        heard = call.all(lambda n: _last_word(run, n) if n in here else None, 0)  # noqa: B023
+        shown = {n: said.words[VERDICT] for n, said in heard.items() if said.words.get(VERDICT)}
+        if shown:
+            _say_of(run, SHOWN, {**run.info.get(SHOWN, {}), **shown}, path)
+        told |= heard.keys()
         write_atomically(kept, json.dumps(sorted(told)))
         if left := [n for n in left if n not in told]:
             if time.monotonic() > until:
@@ -78,6 +90,13 @@ def _farewell(call: Call, rounds: FarRounds, run: Run, kept: Path) -> None:
                 return
             call.way.log("last word waits", sites=left)
             time.sleep(0.5)
+
+
+def _say_of(run: Run, what: str, told: dict[str, Any], path: Path) -> None:
+    """What came after the run, with what it says of itself."""
+    if run.info.get(what) != told:
+        run.info[what] = told
+        write_atomically(path / "run.json", json.dumps(run.info, indent=1))
 
 
 def _last_word(run: Run, site: str) -> Message:

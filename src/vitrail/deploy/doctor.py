@@ -5,9 +5,11 @@ from __future__ import annotations
 import contextlib
 import datetime
 import json
+import platform
 import shutil
 import socket
 import ssl
+import sys
 from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
 from pathlib import Path
@@ -141,7 +143,11 @@ def _packages() -> Examined:
 
 
 def need_transport() -> None:
-    """Refuse to go on where FLARE is not installed."""
+    """Refuse to go on where FLARE is not installed, or where it cannot run as we run it."""
+    if sys.platform != "linux":
+        what = f"it runs on Linux only; this is {platform.system() or sys.platform}."
+        hint = "Take part from a Linux machine or container. All that needs no other machine works here."
+        raise VitrailError("this verb talks to other machines", [Problem("vitrail serve, vitrail join", what, hint)])
     if find_spec("nvflare") is None:
         what, hint = "NVIDIA FLARE is not installed here.", "pip install 'vitrail[deploy]'"
         raise VitrailError("this needs the transport between machines", [Problem("nvflare", what, hint)])

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import json
 import secrets
 import sys
@@ -16,6 +15,7 @@ from typing import Any
 import pandas as pd
 import torch
 
+from vitrail.core.disk import hold
 from vitrail.core.problems import Problem, VitrailError
 from vitrail.data.check import find_faults, to_text
 from vitrail.data.read import read_table
@@ -27,6 +27,7 @@ from vitrail.deploy.message import Message, unpack
 from vitrail.deploy.outbox import Outbox
 from vitrail.deploy.party import Party
 from vitrail.deploy.pipe import Pipe
+from vitrail.deploy.reach import AWAY, Reach
 from vitrail.deploy.second import Second
 from vitrail.deploy.signed import Pen
 from vitrail.deploy.site import Site
@@ -46,8 +47,11 @@ UNTRUSTED = "CERTIFICATE_VERIFY_FAILED"  # the other machine's, found here
 REFUSED = "registration rejected: register_client unauthenticated"  # by our Doorkeeper over there
 
 
-def agree(kit: Kit, data: Path, accept: str, publishes: bool) -> tuple[Agreement, pd.DataFrame]:
+def agree(kit: Kit, data: Path, accept: str, publishes: bool, shows: bool = False) -> tuple[Agreement, pd.DataFrame]:
     """Before anything leaves: the file is checked, the contract is shown, and somebody says yes to exactly that."""
+    if shows and not kit.study.verdict:
+        what, hint = "the study asks for no verdict.", "Leave it out."
+        raise VitrailError("the site cannot join", [Problem("--show-verdict", what, hint)])
     if not kit.approved:
         hint = "Give the coordinator's answer: --approval FILE."
         raise VitrailError("the site cannot join", [Problem(str(kit.folder), "it is not approved yet.", hint)])
@@ -57,8 +61,9 @@ def agree(kit: Kit, data: Path, accept: str, publishes: bool) -> tuple[Agreement
     agreement = Agreement.of(kit.study, kit.seed, len(kit.sites))
     frame = read_table(data, kit.study)
     print(to_text(find_faults(frame, kit.study), data.name, len(frame), kit.study.row_word))
-    print(contract_words(agreement, kit.site, kit.sites, publishes, len(frame)))
-    agreed_to(kit, agreement.hash, {"agreement": agreement.hash, "publishes": publishes}, accept)
+    print(contract_words(agreement, kit.site, kit.sites, publishes, len(frame), shows))
+    said = {"agreement": agreement.hash, "publishes": publishes} | ({"shows": True} if shows else {})
+    agreed_to(kit, agreement.hash, said, accept)
     return agreement, frame
 
 
@@ -79,7 +84,8 @@ def agreed_to(kit: Kit, mark: str, said: dict[str, Any], accept: str) -> None:
 
 
 class Console:
-    """What FLARE's process writes from now on, and which of the known signs of trouble are in it: each once."""
+    """What FLARE's process writes from now on, and which of the known signs of trouble are in it: each once, but
+    AWAY whenever it is there."""
 
     def __init__(self, path: Path) -> None:
         self.path, self.at, self.seen = path, path.stat().st_size if path.exists() else 0, set[str]()
@@ -92,13 +98,15 @@ class Console:
             new = file.read()
         whole = new[: new.rfind(b"\n") + 1]
         self.at += len(whole)
-        found = [sign for sign in (UNTRUSTED, REFUSED) if sign.encode() in whole and sign not in self.seen]
-        self.seen.update(found)
+        found = [sign for sign in (UNTRUSTED, REFUSED, AWAY) if sign.encode() in whole and sign not in self.seen]
+        self.seen.update(sign for sign in found if sign != AWAY)
         return found
 
 
 class Door:
     """Answers what comes through FLARE, one question at a time, and keeps FLARE's process running."""
+
+    reach: Reach  # while it stays
 
     def __init__(
         self,
@@ -112,17 +120,16 @@ class Door:
         self.outbox = Outbox(kit.home, keep, pen)
         self.busy, self.finished = threading.Lock(), threading.Event()
         self.lock = (kit.home / ".lock").open("w")
-        try:
-            fcntl.flock(self.lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
+        if not hold(self.lock):
             what = "another process of this site is running."
-            raise VitrailError("the site is joined already", [Problem(str(kit.home), what, "Stop that one.")]) from None
+            raise VitrailError("the site is joined already", [Problem(str(kit.home), what, "Stop that one.")])
 
     def stay(self) -> None:
         """Until the study is finished."""
         from vitrail.deploy import adapter, kits
 
         kits.build_site(self.kit.folder)
+        self.reach = Reach(self.kit.address, self.say)
         workspace = self.kit.folder / "flare"
         listener = pipe.Listener()
         threading.Thread(target=_warm, daemon=True).start()
@@ -132,13 +139,15 @@ class Door:
             while not self.finished.wait(0.2):
                 for sign in console.signs():
                     self._tell(sign)
+                self.reach.look()
                 if flare is None or flare.poll() is not None:
                     if flare is not None:
-                        self.say("The connection was lost; trying again.")
+                        self.reach.missed()
                         time.sleep(pause)
                         pause = min(60.0, 2 * pause)
                     flare = adapter.start_site(workspace, self.kit.identity, listener.place, self._copy())
                     began = time.time()
+                    self.reach.begun()
                 elif time.time() - began > 60:
                     pause = 1.0
             time.sleep(LINGER)
@@ -148,6 +157,9 @@ class Door:
 
     def _tell(self, sign: str) -> None:
         """In plain words why there is no connection; who is refused stops, since knocking disturbs who is inside."""
+        if sign == AWAY:
+            self.reach.missed()
+            return
         if sign == REFUSED:
             what = "it was removed from the study or never enrolled, or its kit is in use in another place."
             hint = "Stop the other place, or call the coordinator: the screen there says which it is."
@@ -176,6 +188,7 @@ class Door:
     def _serve(self, end: Pipe) -> None:
         with end, contextlib.suppress(EOFError, OSError):
             _, body = end.get()
+            self.reach.asked()
             end.put({}, self.answer(body))
 
     def answer(self, body: bytes) -> bytes:

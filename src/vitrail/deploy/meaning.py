@@ -8,9 +8,10 @@ from typing import Any
 
 from torch import Tensor
 
-from vitrail.deploy.agreement import Agreement
+from vitrail.deploy.agreement import VERDICT, Agreement
 from vitrail.deploy.message import Message
 from vitrail.runs.judge import chance_metrics
+from vitrail.studies.own_verdict import cannot_be
 
 MOST_ROWS = 10**9
 FAR = 1e100  # no mean, sum or error of real data
@@ -43,6 +44,8 @@ def not_meant(agreed: Agreement, asked: Message, said: Message) -> str | None:
     elif asked.kind == "standardise":
         out += _between("rows", told["rows"], 0, MOST_ROWS)
         out += _between("total", told["total"], 0 if asked.words["step"] == 2 else -FAR, FAR)
+    elif asked.kind == "finish" and said.words.get(VERDICT):
+        out += [what] if (what := cannot_be(agreed.study, said.words[VERDICT])) else []
     return "; ".join(out) or None
 
 

@@ -11,7 +11,6 @@ a message that left is signed with the key that the site enrolled with: `vitrail
 
 from __future__ import annotations
 
-import fcntl
 import json
 import math
 import os
@@ -146,6 +145,8 @@ class Outbox:
     @contextmanager
     def _writing(self) -> Iterator[int]:
         """The log, held by this process alone and whole to its last line."""
+        import fcntl  # joining is for Linux; who reads an outbox may be elsewhere
+
         try:
             self.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
             log = os.open(self.log, os.O_RDWR | os.O_CREAT, 0o600)

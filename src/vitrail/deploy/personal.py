@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import json
 import re
 import shutil
@@ -11,21 +10,25 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 from safetensors import safe_open
 from safetensors.torch import load_file
 
+from vitrail.core.disk import hold
 from vitrail.core.problems import Problem, VitrailError
 from vitrail.core.tensors import tensors
 from vitrail.data.encode import Encoder
 from vitrail.deploy.agreement import Agreement
 from vitrail.deploy.cards import SEALING
 from vitrail.deploy.enrol import LEFT, Kit
+from vitrail.deploy.fold_site import FOUND
 from vitrail.deploy.site import BEHIND, ROWS
 from vitrail.engines.wire import settled_shape
 from vitrail.explain.album import Album
 from vitrail.explain.look import Look
+from vitrail.report.own_verdict import one_site
 from vitrail.runs.folder import write_atomically
 from vitrail.runs.look import Behind, look_at, look_through, unknown
 from vitrail.runs.run import Model
@@ -41,11 +44,17 @@ class Personal:
     model: Model
     behind: Behind | None = None  # what the coordinator said about this site at the end
     rows: str | None = None  # the fingerprint of the rows it trained on
+    verdict: dict[str, Any] | None = None  # whether joining is worth it here, where the study asks (fold_site.py)
 
     @property
     def sights(self) -> bool:
         """Whether there is anything to look at: pictures, or what the coordinator said about this site."""
         return self.model.study.images is not None or self.behind is not None
+
+    @property
+    def joining(self) -> dict[str, Any] | None:
+        """Whether joining is worth it here, for this site's own page."""
+        return one_site(self.site, self.model.study, self.verdict)
 
     def look(self, frame: pd.DataFrame, features: Sequence[str] = (), pictures: Sequence[str] = ()) -> Look | Album:
         """What was found about this site, with its own rows behind it; or what its model says of its pictures."""
@@ -81,7 +90,8 @@ def load_model(kit: Kit, run: str | None = None) -> Personal:
         raise VitrailError("the model does not fit", [Problem(str(place), what, hint)])
     mine = Model(study, method, kit.seed, model, Encoder(study, scale["mean"], scale["sd"]))
     seen = place.with_name(ROWS)
-    own = Personal(kit.site, run, mine, rows=seen.read_text().strip() if seen.exists() else None)
+    verdict = json.loads(found.read_text()) if (found := place.with_name(FOUND)).exists() else None
+    own = Personal(kit.site, run, mine, rows=seen.read_text().strip() if seen.exists() else None, verdict=verdict)
     return _told(own, Agreement.of(study, kit.seed, len(kit.sites)), place.parent / BEHIND)
 
 
@@ -100,11 +110,9 @@ def _told(mine: Personal, agreed: Agreement, place: Path) -> Personal:
 def leave(folder: Path, home: Path) -> None:
     """No more taking part with this kit: it says so, and its key and certificate are gone. The site's home stays."""
     with contextlib.suppress(FileNotFoundError), (home / ".lock").open("r+") as lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
+        if not hold(lock):
             what, hint = "`vitrail join` is running with this kit.", "Stop it, then leave."
-            raise VitrailError("the site is joined at the moment", [Problem(str(folder), what, hint)]) from None
+            raise VitrailError("the site is joined at the moment", [Problem(str(folder), what, hint)])
     if not has_left(folder):
         write_atomically(folder / LEFT, datetime.now().astimezone().isoformat(timespec="seconds") + "\n")
     for secret in ("key.pem", "certificate.pem", SEALING):

@@ -10,8 +10,9 @@ import hashlib
 import json
 import math
 import re
+from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 import torch
@@ -24,8 +25,9 @@ from vitrail.core.random import key
 from vitrail.core.tensors import each, filled, tensors
 from vitrail.data.encode import Encoder, SiteData, moments, numeric, prepare, split_rows
 from vitrail.data.read import clean
-from vitrail.deploy.agreement import ANEW, FOOTPRINT, FORMAT, LAST, WHERE, Agreement
+from vitrail.deploy.agreement import ANEW, FOOTPRINT, FORMAT, LAST, VERDICT, WHERE, Agreement
 from vitrail.deploy.draws import draws_of
+from vitrail.deploy.folds import FOLD
 from vitrail.deploy.memory import Asked, Runs
 from vitrail.deploy.message import Message, check_form
 from vitrail.deploy.proof import Proof
@@ -43,6 +45,9 @@ from vitrail.runs.folder import BESIDE, beside_in, save_tensors, versions, write
 from vitrail.runs.judge import Judge, chance_of, counts_of, target_share
 from vitrail.runs.noisy import encoded
 from vitrail.runs.setup import held_rows, training_of, training_rows
+
+if TYPE_CHECKING:
+    from vitrail.deploy.fold_site import SiteFolds
 
 BEHIND = "behind.safetensors"  # what a site was told about itself at the end
 POOLED = "pooled.json"  # and about all sites together: for vitrail check --pooled
@@ -64,24 +69,28 @@ class Site:
         proof: Proof | None = None,
         another: bool = False,
         watts: float = math.nan,
+        shows: bool = False,
     ) -> None:
         """`publishes`: whether it shows what it may refuse to show; `proof`: of who it is, to the other sites;
         `another`: somebody here says that one more run may begin, though the last has not ended; `watts`: what one
-        busy core of this machine draws, where somebody here states it."""
+        busy core of this machine draws, where somebody here states it; `shows`: whether the others are told if joining
+        is worth it here."""
         self.name, self.frame, self.agreed, self.base, self.publishes = name, frame, agreement, base, publishes
-        self.proof, self.watts, self.since = proof, watts, cpu_seconds()
+        self.proof, self.watts, self.shows, self.since = proof, watts, shows, cpu_seconds()
         self.rows = clean(frame, agreement.study)
         self.runs = Runs(base, another)
-        self.home = base  # of the run at hand
+        self.home, self.within = base, ""  # of the run at hand; of a fold, which
         self.data: SiteData | None = None
 
     def answer(self, question: Message) -> Message:
         """Check the question, answer it, check the answer."""
         kind, words = question.kind, question.words
+        if self.agreed.study.verdict and FOLD in words:
+            return self.folds.answer(question)
         if kind not in KINDS:
             raise VitrailError("a message was refused", [Problem("message", f"kind {kind!r} is unknown.", "Dropped.")])
         check_form(question, self.agreed.question(kind, words), "to site")
-        self._enter(words["run"])
+        self.enter(words["run"])
         if self.data is None and kind in ("round", "mask", "deal", "settle", "finish"):
             raise VitrailError("a message was refused", [Problem("message", "nothing is prepared.", "It was dropped.")])
         self._count(question)
@@ -188,8 +197,12 @@ class Site:
         if not any(v > (s + 1, 0, 0) for v in found):
             self._keep(s + 1, 0, 0, settled)
         if s + 1 == len(self.agreed.stages):
-            save_tensors(self.home / "model.safetensors", {k: v[0] for k, v in tensors(settled)})
+            self._ended(settled)
         return Message("settle", _where(asked), scores | self._used(s))
+
+    def _ended(self, settled: Any) -> None:
+        """After the last stage; told so again, the same again."""
+        save_tensors(self.home / "model.safetensors", {k: v[0] for k, v in tensors(settled)})
 
     def _used(self, s: int) -> dict[str, Tensor]:
         """At the end: what this process used since it joined."""
@@ -206,8 +219,19 @@ class Site:
             save_tensors(self.home / BEHIND, asked.tensors, {"told": json.dumps(told)})
         for old in self._versions()[:-1]:
             self._place(*old).unlink(missing_ok=True)
+        said: dict[str, Any] = {}
+        if self.agreed.study.verdict:
+            found = self.folds.judge()
+            said = {VERDICT: found if self.shows else {}}
         Runs.end(self.home)
-        return Message("finish", {})
+        return Message("finish", said)
+
+    @cached_property
+    def folds(self) -> SiteFolds:
+        """For whether joining is worth it here."""
+        from vitrail.deploy.fold_site import SiteFolds
+
+        return SiteFolds(self)
 
     def _count(self, asked: Message) -> None:
         """Asked the same again, a site answers the same. Asked otherwise and otherwise, its rows would tell more than
@@ -217,14 +241,14 @@ class Site:
             return  # nothing about rows is said
         if where in ("screen", "mask", "deal"):
             return  # they have memories of their own, which let nothing be asked otherwise, or say nothing of rows
-        where += "".join(f" {words[k]}" for k in (*WHERE, "step") if k in words)
+        where = self.within + where + "".join(f" {words[k]}" for k in (*WHERE, "step") if k in words)
         said = self.agreed.study.protect
         most = (
             0 if said.rows or said.sites else ANEW
         )  # the same noise under two answers would be told by their difference
         self.asked.note(where, hashlib.sha256(asked.pack()).hexdigest()[:32], most)
 
-    def _enter(self, run: str) -> None:
+    def enter(self, run: str) -> None:
         """Each run has its own folder; one that was begun before is gone on with."""
         if self.home == self.base / run:
             return
@@ -239,12 +263,17 @@ class Site:
         return split_rows(y, self.agreed.study, self.agreed.seed, self.name)[0]
 
     def _prepare(self, known: Encoder | None) -> None:
-        study, method = self.agreed.study, self.agreed.method
+        study = self.agreed.study
         secret = draws_of(self.base, self.home.name)
         if study.protect.rows:  # counted under noise, and on a restart again under the same
             found = encoded({self.name: self.rows}, study, self.agreed.seed, lambda _: key(secret, "counts"))
         else:
             found = prepare({self.name: self.frame}, study, self.agreed.seed, known)
+        self._take_up(found, secret)
+
+    def _take_up(self, found: list[SiteData], secret: str) -> None:
+        """Rows to train on and to judge by; `secret`: what is drawn from."""
+        study, method = self.agreed.study, self.agreed.method
         (self.data,) = as_rows(found, self.agreed.task.net)
         rows = training_rows([self.data], study, method, "cpu")
         held = held_rows([self.data], study, method, "cpu")

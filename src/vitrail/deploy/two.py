@@ -65,6 +65,8 @@ def check_second(study: Study) -> None:
     elif said.sum == READ and not said.second:
         what = "between machines somebody apart from the coordinator runs the second server."
         hint = 'Write second = "NAME"; it is invited like a site.'
+    elif said.second and study.verdict:
+        what, hint = "folds of a verdict are not asked of a second server so far.", "Leave [verdict] out, or use masks."
     if what:
         raise VitrailError("this cannot be promised", [Problem("protect.second", what, hint)])
 

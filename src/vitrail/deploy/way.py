@@ -22,6 +22,20 @@ from vitrail.deploy.pipe import Pipe
 START = 40.0  # seconds that a job may take to reach everyone
 MOST_FRUITLESS = 2  # jobs in which nobody answers, before the transport is started anew
 ENDING = 2.0  # seconds for a job to end before the next one begins
+UNANSWERED = {  # FLARE's codes in words
+    "EXECUTION_EXCEPTION": "its machine is there, but `vitrail join` is not, or could not write down what would leave",
+    "TASK_ABORTED": "the question was called off before it had answered",
+    "BAD_TASK_DATA": "it could not make anything of the question",
+    "OK": "its answer was empty",
+}
+
+
+def spelled(code: str) -> str:
+    """
+    >>> spelled("RUN_MISMATCH")
+    'run mismatch'
+    """
+    return str(code)[:40].replace("_", " ").lower()
 
 
 class FlareWay:
@@ -231,7 +245,7 @@ class FlareWay:
         self.fruitless = 0
         try:
             if head["code"] != "OK" or not body:
-                trouble[name] = f"its machine could not answer ({head['code']})"
+                trouble[name] = UNANSWERED.get(head["code"], f"its machine could not answer ({spelled(head['code'])})")
                 return
             if self.most is not None and len(body) > self.most:
                 trouble[name] = f"its answer has {len(body)} bytes, and none is longer than {self.most}"

@@ -17,6 +17,7 @@ from vitrail.core.metrics import FEWEST
 from vitrail.core.problems import printable
 from vitrail.core.tensors import tensors
 from vitrail.deploy.agreement import ANEW, Agreement
+from vitrail.deploy.fold_words import fold_titles, what_folds_tell, what_is_found, what_is_kept
 from vitrail.deploy.mask_words import in_a_group, in_two_halves, noise_and_masks, said_beside, who_reads
 from vitrail.deploy.screen_words import HEADINGS, comes_in, in_words, what_remains, who_sees
 from vitrail.deploy.tried import what_was_tried
@@ -25,6 +26,7 @@ from vitrail.deploy.wary import NOT_CHECKED, NOT_IN_PICTURES
 from vitrail.engines.wire import MASKED, Line, sentences
 from vitrail.methods import AnyMethod
 from vitrail.report.words import several, size
+from vitrail.runs.fold_lines import FOLDS
 from vitrail.runs.setup import COVERAGE, last_splits
 
 WIDTH = 96
@@ -101,10 +103,15 @@ class Item(NamedTuple):
 
 
 def contract_words(
-    agreement: Agreement, site: str, sites: Sequence[str], publishes: bool, rows: int | None = None
+    agreement: Agreement,
+    site: str,
+    sites: Sequence[str],
+    publishes: bool,
+    rows: int | None = None,
+    shows: bool = False,
 ) -> str:
     """What this site would agree to; `publishes`: whether it shows what it may refuse to show; `rows`: how many it has,
-    where they are known."""
+    where they are known; `shows`: whether the others are told if joining is worth it here."""
     study, method = agreement.study, agreement.method
     out, came = declared(agreement, publishes)
     others = [s for s in sites if s not in (site, study.protect.second)]
@@ -122,7 +129,7 @@ def contract_words(
         *(wrapped(_read(agreement)) if agreement.weights else ()),
         "",
         "WHAT LEAVES THIS HOUSE",
-        *_stages(agreement, out, rows),
+        *_stages(agreement, out, rows, shows),
         "",
         *wrapped(
             f"In all up to {volume(total)} of numbers, if no round is repeated; and their names, and a few words. "
@@ -139,10 +146,10 @@ def contract_words(
         *wrapped(f"In all about {volume(reach)}. No code: a message that is not declared here is refused."),
         "",
         "WHAT NEVER LEAVES",
-        *bullets(_kept(agreement, out, publishes)),
+        *bullets([*_kept(agreement, out, publishes), *what_is_kept(agreement, shows)]),
         "",
         "WHAT COULD STILL BE LEARNED",
-        *bullets(_risks(agreement, out)),
+        *bullets([*_risks(agreement, out), *what_folds_tell(agreement, out)]),
         "",
         "TO ACCEPT",
         *wrapped(
@@ -208,17 +215,20 @@ def volume(count: int) -> str:
     return several(count, "byte") if count < 1000 else size(count)
 
 
-def _stages(agreement: Agreement, lines: Sequence[Line], rows: int | None) -> list[str]:
+def _stages(agreement: Agreement, lines: Sequence[Line], rows: int | None, shows: bool) -> list[str]:
     """By stage, in the order of time."""
-    order = ["standardise", "prepare", *HEADINGS, *(c.stage for stage in agreement.contracts for c in stage), "scores"]
+    own = [c.stage for stage in agreement.contracts for c in stage]
+    order = ["standardise", "prepare", *HEADINGS, *own, "scores", *(FOLDS + stage for stage in own)]
     titles, out = _titles(agreement), []
     for stage in [s for s in order if any(x.stage == s for x in lines)]:
         told = [item.text() for item in items(agreement, [x for x in lines if x.stage == stage])]
         if stage == "prepare":
             words = (_of(agreement, WORDS.get(k, k)) for k in agreement.answer("prepare", {}).words)
             told.append(f"in words: {', '.join(words)}")
-        told += in_words(agreement, stage, rows) + said_beside(agreement, stage)
+        told += in_words(agreement, stage, rows) + said_beside(agreement, stage.removeprefix(FOLDS))
         out += wrapped(titles[stage][0]) + bullets(told, "    ")
+    if found := what_is_found(agreement, shows):
+        out += ["  At the end: this site agreed to show it", *bullets(found, "    ")]
     note = "short notes without data: that a question was understood or refused, or in a few words what went wrong"
     return [*out, "  At any time", *bullets([note], "    ")]
 
@@ -231,7 +241,7 @@ def _titles(agreement: Agreement) -> dict[str, tuple[str, str]]:
             when = t.stage.when or t.stage.name
             heading = f"{when}: this site agreed to show it" if contract.consent else when
             own[contract.stage] = heading, t.stage.title or t.stage.name
-    return STAGES | own
+    return STAGES | own | fold_titles(agreement)
 
 
 WORDS = {
@@ -243,7 +253,9 @@ WORDS = {
 def _seen(agreement: Agreement, lines: Sequence[Line]) -> list[str]:
     """Of what the coordinator needs each report, and of what only the sum; and where a report goes from there."""
     contracts, titles = [c for stage in agreement.contracts for c in stage], _titles(agreement)
-    summed = {c.stage for c in contracts if c.sees == "sum"} | {x.stage for x in lines if x.seen == "sum"}
+    summed = {named for c in contracts if c.sees == "sum" for named in (c.stage, FOLDS + c.stage)} | {
+        x.stage for x in lines if x.seen == "sum"
+    }
     read = [x for x in lines if x.seen not in (*MASKED, READ)]
     sums, each = (
         ", ".join(dict.fromkeys(titles.get(x.stage, ("", x.stage))[1] for x in read if (x.stage in summed) == wanted))

@@ -12,7 +12,6 @@ from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
-from scipy.optimize import linear_sum_assignment
 
 from vitrail.data.check import find_faults
 from vitrail.data.encode import Encoder
@@ -149,6 +148,8 @@ def _with(rows: pd.DataFrame, name: str, values: Floats | pd.Series) -> pd.DataF
 
 def _best(score: Floats, rest: float, n: int) -> Recoding:
     """[level as coded, level it may mean] -> the assignment that explains most."""
+    from scipy.optimize import linear_sum_assignment  # takes a third of a second to load
+
     coded, meant = linear_sum_assignment(-score - 1e-6 * np.eye(len(score)))  # a level without rows stays
     before, after = float(np.trace(score)), float(score[coded, meant].sum())
     return Recoding(after - before, -(before + rest) / n, -(after + rest) / n, tuple(int(m) for m in meant))

@@ -19,7 +19,7 @@ from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy import special, stats
+from scipy import special
 
 Floats = NDArray[np.float64]
 
@@ -110,6 +110,8 @@ def _foretell(
 
 def chance_of_log(y: Floats, by: Expected) -> Floats:
     """[site, class]: the chance of a number as small as this."""
+    from scipy import stats  # takes half a second to load, and few verbs ask for it
+
     tail = stats.t.cdf((y[by.cells] - by.mean) / by.spread, HEAVY)
     return by.table((by.weight * tail).sum(0))
 

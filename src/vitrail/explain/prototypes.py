@@ -25,7 +25,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import numpy as np
-from scipy import special, stats
+from scipy import special
 
 from vitrail.core import facts as means
 from vitrail.core.facts import Facts, told
@@ -196,6 +196,8 @@ def _small(log: Floats, size: Floats) -> tuple[Floats, Floats] | None:
 
 def _product(chances: Floats) -> Floats:
     """Of signals that are correlated by RELATED, over the first axis (Brown 1975, with his polynomial)."""
+    from scipy import stats  # takes half a second to load, and few verbs ask for it
+
     known = np.isfinite(chances)
     many = known.sum(0)
     mean, pairs = 2.0 * many, many * (many - 1)

@@ -28,7 +28,7 @@ from typing import Any, ClassVar, Literal
 import torch
 from torch import Tensor
 
-from vitrail.core.exchange import AnyExchange, Ends, Exchange, Method, Stage
+from vitrail.core.exchange import AnyExchange, Ends, Exchange, Method, Stage, Tries
 from vitrail.core.facts import ALONE, OWN
 from vitrail.core.losses import Loss
 from vitrail.core.rules import Rule
@@ -47,6 +47,7 @@ ALPHAS = tuple(i / 10 for i in range(11))
 @dataclass(frozen=True)
 class AgreedMix(Versioned, Method[State, Kept, Work, Said, Any]):
     title: ClassVar[str] = "Agreed mix"
+    tries: ClassVar[Tries] = {"own_rate": (0.3, 1.0, 3.0)}
     sees = "sum"
     places: ClassVar[bool] = True
     beside: ClassVar[bool] = True  # type: ignore[misc]

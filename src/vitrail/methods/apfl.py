@@ -18,7 +18,7 @@ from typing import Annotated, ClassVar, NamedTuple
 import torch
 from torch import Tensor
 
-from vitrail.core.exchange import Method, Rows
+from vitrail.core.exchange import Method, Rows, Tries
 from vitrail.core.facts import OWN
 from vitrail.core.rules import Rule
 from vitrail.core.task import Batch, Task, carried
@@ -45,6 +45,7 @@ class Work(NamedTuple):
 @dataclass(frozen=True)
 class APFL(Averages, Method[State, Shared, Work, Shared, Up]):
     title: ClassVar[str] = "APFL"
+    tries: ClassVar[Tries] = {"alpha": (0.25, 0.5, 0.75)}
     momentum: float | None = 0.0
     alpha: float = 0.5
     adaptive: bool = True

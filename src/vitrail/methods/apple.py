@@ -34,7 +34,7 @@ from typing import Annotated, ClassVar, Literal, NamedTuple
 import torch
 from torch import Tensor
 
-from vitrail.core.exchange import Exchange, Method, Nothing, Roster, Rows, Stage, training
+from vitrail.core.exchange import Exchange, Method, Nothing, Roster, Rows, Stage, Tries, training
 from vitrail.core.facts import MIXED, OWN, Facts
 from vitrail.core.rules import Rule
 from vitrail.core.task import Batch, Task, carried
@@ -90,6 +90,7 @@ class Work(NamedTuple):
 @dataclass(frozen=True)
 class APPLE(Method[State, Coord, Work, Down, Up]):
     title: ClassVar[str] = "APPLE"
+    tries: ClassVar[Tries] = {"mu": (0.01, 0.1, 1.0), "rate": (0.01, 0.1, 1.0)}
     grows: ClassVar[bool] = True
     tune_first: ClassVar[bool] = True
     weights: Literal["uniform", "rows"] = "rows"

@@ -33,7 +33,7 @@ from typing import Annotated, ClassVar, Literal, NamedTuple
 import torch
 from torch import Tensor
 
-from vitrail.core.exchange import Exchange, Method, Roster, Rows, Stage, training
+from vitrail.core.exchange import Exchange, Method, Roster, Rows, Stage, Tries, training
 from vitrail.core.facts import ALONE, ALONE_LEFT_OUT, GROUP, LEFT_OUT, OWN, SHARED, Facts
 from vitrail.core.rules import Rule
 from vitrail.core.task import Batch, Task, carried
@@ -63,6 +63,7 @@ class Work(NamedTuple):
 @dataclass(frozen=True)
 class Centres(Method[State, Coord, Work, Down, Up]):
     title: ClassVar[str] = "Centres"
+    tries: ClassVar[Tries] = {"groups": (2, 3, 5)}
     name: ClassVar[str] = "all sites"
     sees = "sum"
     counts: ClassVar[frozenset[str]] = frozenset({"weight"})

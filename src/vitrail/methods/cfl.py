@@ -34,7 +34,7 @@ from typing import Annotated, ClassVar, Literal, NamedTuple
 import torch
 from torch import Tensor
 
-from vitrail.core.exchange import Method, Roster, Rows
+from vitrail.core.exchange import Method, Roster, Rows, Tries
 from vitrail.core.facts import ALIKE, GROUP, GROUP_LONGEST, GROUP_MOVED, GROUP_SPLIT, OWN, Fact, Facts
 from vitrail.core.rules import Rule
 from vitrail.core.task import Batch, Task, carried
@@ -67,6 +67,7 @@ class Up(NamedTuple):
 @dataclass(frozen=True)
 class CFL(Method[Own, Groups, Work, Down, Up]):
     title: ClassVar[str] = "CFL"
+    tries: ClassVar[Tries] = {"eps1": (0.1, 0.4, 1.6), "eps2": (0.4, 1.6, 6.4)}
     tune_first: ClassVar[bool] = True
     weights: Literal["uniform", "rows"] = "uniform"
     eps1: float = 0.4

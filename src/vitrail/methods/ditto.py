@@ -11,7 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Annotated, ClassVar, NamedTuple
 
-from vitrail.core.exchange import Method, Rows
+from vitrail.core.exchange import Method, Rows, Tries
 from vitrail.core.facts import OWN
 from vitrail.core.rules import Rule
 from vitrail.core.task import Batch, Task, carried
@@ -36,6 +36,7 @@ class Work(NamedTuple):
 @dataclass(frozen=True)
 class Ditto(Averages, Method[State, Shared, Work, Shared, Up]):
     title: ClassVar[str] = "Ditto"
+    tries: ClassVar[Tries] = {"lam": (0.01, 0.1, 1.0)}
     lam: float = 0.1
 
     def state(self, task: Task, sites: int) -> State:

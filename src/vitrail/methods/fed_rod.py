@@ -25,7 +25,7 @@ from typing import Annotated, ClassVar, NamedTuple
 import torch
 from torch import Tensor
 
-from vitrail.core.exchange import Method, Rows
+from vitrail.core.exchange import Method, Rows, Tries
 from vitrail.core.facts import OWN, SHARED
 from vitrail.core.losses import CrossEntropy
 from vitrail.core.rules import Rule
@@ -52,6 +52,7 @@ class Work(NamedTuple):
 @dataclass(frozen=True)
 class FedRoD(Averages, Method[State, Shared, Work, Shared, Up]):
     title: ClassVar[str] = "Fed-RoD"
+    tries: ClassVar[Tries] = {"gamma": (0.0, 0.5, 1.0)}
     gamma: float = 1.0
 
     def clashes(self, task: Task) -> tuple[str, ...]:

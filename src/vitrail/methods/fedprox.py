@@ -11,6 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
+from vitrail.core.exchange import Tries
 from vitrail.core.rules import Rule
 from vitrail.core.task import Batch, Task
 from vitrail.core.tensors import pulled
@@ -20,6 +21,7 @@ from vitrail.methods.fedavg import FedAvg, Work
 @dataclass(frozen=True)
 class FedProx(FedAvg):
     title: ClassVar[str] = "FedProx"
+    tries: ClassVar[Tries] = {"mu": (0.001, 0.01, 0.1, 1.0)}
     mu: float = 0.1
 
     def step(self, task: Task, work: Work, batch: Batch, rule: Rule) -> None:

@@ -11,7 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
-from vitrail.core.exchange import Nothing, Rows, Stage, training
+from vitrail.core.exchange import Nothing, Rows, Stage, Tries, training
 from vitrail.core.rules import Rule
 from vitrail.core.task import Batch, Task
 from vitrail.core.tensors import Params, copied
@@ -36,6 +36,7 @@ class LocalHead(Local):
 @dataclass(frozen=True)
 class FineTune(FedAvg):
     title: ClassVar[str] = "FedAvg + fine-tuning"
+    tries: ClassVar[Tries] = {"epochs": (1, 3, 10), "part": ("all", "head")}
     brief: ClassVar[bool] = True
     epochs: int = 10
     part: Literal["all", "head"] = "all"

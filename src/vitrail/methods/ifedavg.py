@@ -18,7 +18,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
-from vitrail.core.exchange import Ends, Stage, training
+from vitrail.core.exchange import Ends, Stage, Tries, training
 from vitrail.core.facts import INPUT_FACTOR, INPUT_SHIFT, OUTPUT_FACTOR, OUTPUT_SHIFT
 from vitrail.core.rules import Beside, Rule
 from vitrail.core.task import Batch, Task
@@ -42,6 +42,7 @@ def layers(task: Task, state: Own) -> Params:
 @dataclass(frozen=True)
 class IFedAvg(FedAvg):
     title: ClassVar[str] = "iFedAvg"
+    tries: ClassVar[Tries] = {"output": ("no", "each"), "identity": (0.0, 0.01, 0.1)}
     personal: ClassVar[tuple[str, ...]] = PRIVATE
     output: Literal["no", "each", "scalar"] = "no"
     identity: float = 0.0

@@ -43,7 +43,7 @@ from typing import Annotated, Any, ClassVar, Literal, NamedTuple
 import torch
 from torch import Tensor
 
-from vitrail.core.exchange import Exchange, Method, Nothing, Roster, Rows, Stage, training
+from vitrail.core.exchange import Exchange, Method, Nothing, Roster, Rows, Stage, Tries, training
 from vitrail.core.facts import ALONE, OWN, SHARED, Facts
 from vitrail.core.losses import CrossEntropy
 from vitrail.core.rules import SGD, Adam, Rule, of_parameter
@@ -89,6 +89,7 @@ class Work(NamedTuple):
 @dataclass(frozen=True)
 class InDISCO(Method[State, Coord, Work, Shared, Any]):
     title: ClassVar[str] = "inDISCO"
+    tries: ClassVar[Tries] = {"clst": (0.4, 0.8), "sep": (0.08, 0.2)}
     sees: ClassVar[Literal["sum", "each"]] = "each"  # of models that go round; while training the sum (Joint)
     counts: ClassVar[frozenset[str]] = frozenset({"weight"})
     needs: ClassVar[str] = "prototypes"

@@ -27,7 +27,7 @@ from typing import Annotated, ClassVar, NamedTuple
 import torch
 from torch import Tensor
 
-from vitrail.core.exchange import Method, Roster, Rows
+from vitrail.core.exchange import Method, Roster, Rows, Tries
 from vitrail.core.facts import OWN, SHARE, Facts
 from vitrail.core.rules import Rule
 from vitrail.core.task import Batch, Task, carried
@@ -71,6 +71,7 @@ class Work(NamedTuple):
 @dataclass(frozen=True)
 class Influence(Method[State, Models, Work, Down, Up]):
     title: ClassVar[str] = "Influence"
+    tries: ClassVar[Tries] = {"share": (0.1, 0.2, 0.4)}
     grows: ClassVar[bool] = True
     told: ClassVar[frozenset[str]] = frozenset({"params"})
     tune_first: ClassVar[bool] = True

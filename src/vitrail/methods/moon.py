@@ -22,7 +22,7 @@ from typing import Annotated, ClassVar, NamedTuple
 import torch
 from torch import Tensor
 
-from vitrail.core.exchange import Method, Rows
+from vitrail.core.exchange import Method, Rows, Tries
 from vitrail.core.facts import OWN
 from vitrail.core.rules import Rule
 from vitrail.core.task import Batch, Task, carried
@@ -48,6 +48,7 @@ class Work(NamedTuple):
 @dataclass(frozen=True)
 class Moon(Averages, Method[State, Shared, Work, Shared, Up]):
     title: ClassVar[str] = "MOON"
+    tries: ClassVar[Tries] = {"mu": (0.1, 1.0, 5.0, 10.0)}
     told: ClassVar[frozenset[str]] = frozenset({"before"})  # what was sent and what changed add up to it
     mu: float = 1.0
     temperature: float = 0.5

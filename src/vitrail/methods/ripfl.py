@@ -38,7 +38,7 @@ from typing import Annotated, ClassVar, Literal, NamedTuple
 import torch
 from torch import Tensor
 
-from vitrail.core.exchange import Method, Nothing, Roster, Rows, Stage, training
+from vitrail.core.exchange import Method, Nothing, Roster, Rows, Stage, Tries, training
 from vitrail.core.facts import CHOSEN, OWN, RECEIVED, SHARE, SIMILARITY, SURE, UNCERTAINTY, Fact, Facts
 from vitrail.core.losses import CrossEntropy, Doubts, Evidence, Loss
 from vitrail.core.random import mixed
@@ -100,6 +100,7 @@ class Fused:
 @dataclass(frozen=True)
 class RIPFL(Method[State, Coord, Work, Down, Up]):
     title: ClassVar[str] = "RIPFL"
+    tries: ClassVar[Tries] = {"lam": (0.1, 0.3, 1.0), "drawn": (1 / 3, 2 / 3)}
     name: ClassVar[str] = "front"
     places: ClassVar[bool] = True
     told: ClassVar[frozenset[str]] = frozenset({"params"})

@@ -17,7 +17,7 @@ from typing import Annotated, ClassVar, NamedTuple
 import torch
 from torch import Tensor
 
-from vitrail.core.exchange import Method, Roster, Rows
+from vitrail.core.exchange import Method, Roster, Rows, Tries
 from vitrail.core.facts import OWN, Facts
 from vitrail.core.rules import SGD, Rule
 from vitrail.core.task import Batch, Task
@@ -50,6 +50,7 @@ class Work(NamedTuple):
 @dataclass(frozen=True)
 class Scaffold(Method[State, Coord, Work, Coord, Up]):
     title: ClassVar[str] = "SCAFFOLD"
+    tries: ClassVar[Tries] = {"server_lr": (0.5, 1.0)}
     sees = "sum"
     counts: ClassVar[frozenset[str]] = frozenset({"answers"})
     told: ClassVar[frozenset[str]] = frozenset({"control"})  # from zero, so that its changes add up to it

@@ -38,7 +38,7 @@ from typing import ClassVar, Literal, NamedTuple
 import torch
 from torch import Tensor
 
-from vitrail.core.exchange import Roster
+from vitrail.core.exchange import Roster, Tries
 from vitrail.core.facts import DISTANCE, TRUST, VANISHED, Facts
 from vitrail.core.rules import SGD
 from vitrail.core.task import Task
@@ -57,6 +57,7 @@ class Coord(NamedTuple):
 @dataclass(frozen=True)
 class WeightErosion(EveryUser[Coord]):
     title: ClassVar[str] = "Weight Erosion"
+    tries: ClassVar[Tries] = {"p_d": (0.001, 0.01, 0.1, 1.0), "size": ("penalty", "weight")}
     tune_first: ClassVar[bool] = True
     momentum: float | None = 0.0
     p_d: float = 0.01

@@ -13,9 +13,9 @@ from vitrail.core.problems import Problem, VitrailError
 from vitrail.data.datasets import ATTRIBUTIONS
 from vitrail.methods import TABLE, build, name_of
 from vitrail.report.page import Page, render
-from vitrail.report.words import SAME
+from vitrail.report.words import SAME, size
 from vitrail.runs.newcomer import gains
-from vitrail.runs.run import Run
+from vitrail.runs.run import FOLDED, Run
 from vitrail.runs.screened import unscreened
 from vitrail.runs.sealed import add_to_chain
 from vitrail.runs.setup import wire_lines
@@ -65,6 +65,12 @@ def page_of(source: Run | Comparison) -> Page:
         ]
     notes[:0] = [said for name, said in ATTRIBUTIONS.items() if study.name.startswith(name)]
     notes += [_newcomer_note(run, name) for name in late if run]
+    if run is not None and (folds := run.info.get(FOLDED)):
+        notes.append(
+            f"Afterwards all sites trained {folds['done']} times more, in folds, so that each could find out whether "
+            f"joining is worth it there. At a site up to {size(max(folds['crossed'].values()))} crossed in that, which "
+            "are not in the tables of this page."
+        )
     if kept:
         notes.append("This run kept its updates: the coordinator saw each site's own report of each round.")
     asked = study if run is not None and run.screening else unscreened(study)  # of many runs it is no part of any

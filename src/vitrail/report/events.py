@@ -187,6 +187,7 @@ def words(kind: str, event: dict[str, Any]) -> str:
         "half not taken": lambda: f"The second server did not take what {sites} sent it.",
         "total not opened": lambda: f"What sites added up under masks could not be opened{because}",
         "screened": lambda: f"The sites' data was screened: {several(event['wrong'], 'column')} likely wrong.",
+        "fold": lambda: f"Is joining worth it? Fold {event['number']} of {event['of']} begins.",
         "last word waits": lambda: f"Waiting for {sites} to take the model.",
         "left to tell": lambda: f"The run is finished; {sites} is to take the model (--new starts another run).",
         "not told": lambda: f"{sites} has not taken the model: start vitrail serve again when it is back.",

@@ -9,7 +9,6 @@ from typing import Any, NamedTuple
 import numpy as np
 from markupsafe import Markup
 from scipy.special import expit
-from scipy.stats import rankdata
 
 from vitrail.explain.rows import Explanation
 from vitrail.report import draw
@@ -164,6 +163,8 @@ def colours(e: Explanation, feature: int) -> list[str]:
     known = column[~lost].astype(np.float64)
     part = np.zeros(len(e))
     if len(known) and known.min() < known.max():
+        from scipy.stats import rankdata  # takes half a second to load
+
         part[~lost] = 2 * (rankdata(known) - 0.5) / len(known) - 1
     return ["lost" if gone else draw.shade(p) for p, gone in zip(part, lost, strict=True)]
 

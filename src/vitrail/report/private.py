@@ -26,17 +26,18 @@ HEAT = (150, 20, 60)  # red, green, blue of what decides
 LARGEST = 256  # pixels of a picture's longer side on the page
 
 
-def write_look(told: Look | Album, path: Path) -> Path:
-    """Write the page; only an earlier such page is written over."""
-    return write_page(render_private(told), path, "look")
+def write_look(told: Look | Album, path: Path, joining: dict[str, Any] | None = None) -> Path:
+    """Write the page; only an earlier such page is written over. `joining`: whether it is worth it here, as
+    own_verdict.py has it for a page."""
+    return write_page(render_private(told, joining), path, "look")
 
 
-def render_private(told: Look | Album) -> str:
+def render_private(told: Look | Album, joining: dict[str, Any] | None = None) -> str:
     if isinstance(told, Album):
         tools: dict[str, Any] = {"embed": _embedded, "near": _is_small, "warm": _warm, "percent": _percent}
-        return fill("album.html", told=told, **tools)
+        return fill("album.html", told=told, joining=joining, **tools)
     views = [(view, rows_figure(view)) for view in told.views]
-    return fill("private.html", told=told, views=views, rows_of=rows_of, label=LABEL)
+    return fill("private.html", told=told, joining=joining, views=views, rows_of=rows_of, label=LABEL)
 
 
 def _embedded(picture: NDArray[np.uint8]) -> str:

@@ -27,6 +27,7 @@ from vitrail.report import (
     figures,
     grouped,
     mixed,
+    own_verdict,
     protected,
     prototypes,
     scored,
@@ -301,6 +302,7 @@ SECTIONS = (
     Section("parts/shifts.html", _shifts, tells(*means.ENDS), (*means.ENDS, means.AGREED), heat=True),
     Section("parts/scores.html", lambda page: {}),  # the table is the page's own
     Section("parts/joining.html", scored.joining, scored.asks_for_joining),
+    Section("parts/shown_verdicts.html", own_verdict.shown, own_verdict.is_shown),
     Section("parts/spread.html", scored.spread, scored.has_spread),
     Section("parts/coverage.html", _coverage, lambda page: page.run is not None and coverage.is_told(page.run)),
     Section("parts/curves.html", scored.curves, scored.has_curves),

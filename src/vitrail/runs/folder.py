@@ -17,7 +17,6 @@ leaves the previous checkpoint whole.
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import json
 import os
 import platform
@@ -33,7 +32,7 @@ from safetensors.torch import load_file, save
 from torch import Tensor
 
 from vitrail.core.chain import last_mark, line_of, mark_of, mark_of_file, whole
-from vitrail.core.disk import append, unwritable
+from vitrail.core.disk import append, hold, unwritable
 from vitrail.core.disk import write_atomically as write_atomically  # others take it from here
 from vitrail.core.facts import Fact, Facts
 from vitrail.core.problems import Problem, VitrailError
@@ -166,14 +165,12 @@ class Folder:
             raise VitrailError(
                 "cannot write the run", [Problem(str(path), f"{error.strerror}.", "Choose another --out.")]
             ) from None
-        try:
-            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
+        if not hold(self._lock):
             self._lock.close()
             raise VitrailError(
                 "this run is being written",
                 [Problem(str(path), "another process holds it.", "Wait for it, or choose another --out.")],
-            ) from None
+            )
 
         self._mark = self._take_up()
 

@@ -34,6 +34,8 @@ from vitrail.study import Study
 HISTORY = ["stage", "round", "site", "split", "metric", "value"]
 SHIFTS = ["site", "feature", "layer", "value", "flagged_paper"]
 DEPLOYED = "deployed"  # the engine of a run between machines
+FOLDED = "folds"  # in what a run says of itself: how many folds came after it, and what crossed in them, by site
+SHOWN = "shown"  # in what a run says of itself: sites' own verdicts, by site, of those who show theirs
 UNSURE = "unsure"  # the column beside those of the classes
 
 

@@ -9,7 +9,6 @@ of marks.json, which holds a random number, tells nothing.
 
 from __future__ import annotations
 
-import fcntl
 import json
 import secrets
 import time
@@ -18,7 +17,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from vitrail.core.chain import Link, last_mark, line_of, mark_of, mark_of_file, read_chain
-from vitrail.core.disk import PART, append, write_atomically
+from vitrail.core.disk import PART, append, hold, write_atomically
 from vitrail.core.problems import Problem, VitrailError
 
 LOG, LOCK, MARKS, SIGNATURE = "events.jsonl", ".lock", "marks.json", "signature.json"
@@ -62,9 +61,7 @@ def seal_again(path: Path, event: str) -> None:
 def _add(path: Path, event: str, told: Callable[[], dict[str, Any]], only_closed: bool = False) -> None:
     """Nothing where another process holds the folder: it closes it with all that is there."""
     with (path / LOCK).open("w") as lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
+        if not hold(lock):
             return
         text = (path / LOG).read_bytes() if (path / LOG).exists() else b""
         links, new = read_chain(text)[0], told()

@@ -12,6 +12,7 @@ import pandas as pd
 import torch
 from torch import Tensor
 
+from vitrail.core import formats
 from vitrail.core.facts import ENDS, ROUND, Fact, Facts, in_order
 from vitrail.core.footprint import Footprint, cpu_seconds, footprint
 from vitrail.core.problems import Problem, VitrailError
@@ -265,7 +266,7 @@ def train(
 def describe_run(study: Study, seed: int, engine: str, device: str, fingerprints: dict[str, str]) -> dict[str, Any]:
     """What a run says of itself; `fingerprints` of the sites' rows, in the order of the run."""
     return {
-        "format": 1,
+        "format": formats.RUN,
         "finished": False,
         "study": study.name,
         "method": study.method,

@@ -11,6 +11,7 @@ import pandas as pd
 from torch import Tensor
 
 from vitrail import methods
+from vitrail.core import formats
 from vitrail.core.problems import Problem, VitrailError
 from vitrail.data.encode import Encoder
 from vitrail.runs.folder import (
@@ -86,6 +87,9 @@ def _info(path: Path) -> dict[str, Any]:
     except VitrailError:
         what, hint = "expected a run folder with run.json.", "Give the folder that `vitrail run --out` wrote."
         raise VitrailError("cannot load the run", [Problem(str(path), what, hint)]) from None
+    if why := formats.misread(info.get("format", 1), formats.RUN, "run folder"):
+        hint = "Read it with the version of Vitrail that wrote it: run.json says which."
+        raise VitrailError("cannot load the run", [Problem(str(path / "run.json"), why, hint)])
     check_sites(path, info)
     if not info.get("finished"):
         what, hint = "it was stopped before its last round.", "Continue it with `vitrail run ... --resume`."

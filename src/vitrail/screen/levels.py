@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import numpy as np
-from scipy.optimize import linear_sum_assignment
 
 from vitrail.screen.chance import arcsine
 from vitrail.screen.layout import Numbers, Places
@@ -38,6 +37,8 @@ def recode(p: Published, site: int, column: int, others: Places) -> dict[int, in
             r, n = p.ties.r[:, test], p.ties.rows[:, test]
             theirs = (n[others] * r[others]).sum(0) / np.maximum(n[others].sum(0), 1)
             fit -= n[site][:, None] * (r[site][:, None] - theirs[None]) ** 2 / 2 / len(at.outcome)
+    from scipy.optimize import linear_sum_assignment  # takes a third of a second to load, and few verbs screen
+
     rows, meant = linear_sum_assignment(-fit)
     gain = float(fit[rows, meant].sum() - np.trace(fit))
     if gain < CLEARLY:
@@ -53,6 +54,8 @@ def read_outcome(p: Published, site: int, others: Places) -> dict[int, int]:
     rows, r = (x[:, : len(p.layout.inputs) * k].reshape(len(p.sites), -1, k) for x in (p.ties.rows, p.ties.r))
     usual = _usual(rows, r, others)  # [input, class]
     away = (rows[site][:, :, None] * (r[site][:, :, None] - usual[:, None, :]) ** 2).sum(0)  # [as written, as meant]
+    from scipy.optimize import linear_sum_assignment
+
     written, meant = linear_sum_assignment(away)
     before, after = float(np.trace(away)), float(away[written, meant].sum())
     if (before - after) / 2 < CLEARLY or after > 0.5 * before:

@@ -84,6 +84,7 @@ def compare(
     out: str | Path | None = None,
     resume: bool = False,
     workers: int = 1,
+    cluster: str = "",
     progress: Callable[[str, int, int], None] | None = None,
 ) -> Comparison:
     """Every method under every seed; finished parts in `out` are kept when resumed.
@@ -91,8 +92,8 @@ def compare(
     A seed cuts each site's rows into `folds`, each held out once. After FIRST_LOOK of several seeds no more are trained
     if it is clear for every site whether joining is worth it; with `every_seed` all are. `harm`: what a site may lose
     without harm, as a share of the loss of one answer to every row. `workers` processes share the work: the numbers are
-    the same, and small networks, whose engine uses one core, are done sooner. progress(what, done, of) is called as it
-    goes.
+    the same, and small networks, whose engine uses one core, are done sooner; or the machines of a `cluster`, by its
+    scheduler's address. progress(what, done, of) is called as it goes.
     """
     names, seeds = list(dict.fromkeys(names)), list(dict.fromkeys(seeds))
     problems = [p for n in names for p in methods.problems(n, {}, "methods")]
@@ -124,7 +125,7 @@ def compare(
             save_screening(folder.path / SCREEN, screening)
         for look, trained in enumerate(looks, 1):
             part = jobs[len(parts) : trained * len(names)]
-            parts += done(part, _part, cleaned, workers, tell, _Job.known)
+            parts += done(part, _part, cleaned, workers, tell, _Job.known, _Job.keep, cluster)
             result = _gathered(study, names, seeds[:trained], parts, marks)
             result.harm, result.look, result.screening = harm, (look, len(looks)), screening
             if result.settled():
@@ -201,13 +202,14 @@ class _Job(NamedTuple):
             raise VitrailError("a part cannot be read", [Problem(str(self.place), what, "Remove it: it is made anew.")])
         return part
 
+    def keep(self, part: dict[str, Any]) -> None:
+        if self.place:
+            write_atomically(self.place, json.dumps(part))
+
 
 def _part(job: _Job, cleaned: Mapping[str, pd.DataFrame], step: Step) -> dict[str, Any]:
     given = job.study, cleaned, job.name, job.seed, job.folds, job.engine, job.device, step
-    part = {"method": job.name, **cross_validate(*given)}
-    if job.place:
-        write_atomically(job.place, json.dumps(part))
-    return part
+    return {"method": job.name, **cross_validate(*given)}
 
 
 def _gathered(

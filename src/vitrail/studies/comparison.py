@@ -12,6 +12,7 @@ import pandas as pd
 from vitrail.methods import TABLE
 from vitrail.runs.run import mark_few
 from vitrail.screen.found import Screening
+from vitrail.studies.crossed import yardstick
 from vitrail.studies.intervals import BELOW, interval, level_of
 from vitrail.studies.joining import HARM, Answer, Floats, Ints, Losses, decide, why
 from vitrail.study import LOWER_IS_BETTER, SHARES, Study
@@ -104,9 +105,7 @@ class Comparison:
         """What verdicts are about."""
         if not self.rows.losses:
             return self.study.metrics[0]
-        if self.study.target.kind == "number":
-            return "squared_error"
-        return "balanced_log_loss" if self.study.training.class_weights == "inverse" else "log_loss"
+        return yardstick(self.study)
 
     def verdicts(self) -> pd.DataFrame:
         """Is joining worth it, for each site? A federated method against training alone (studies/joining.py)."""

@@ -144,11 +144,13 @@ def contribution(
     seeds: int = SEEDS,
     coalitions: int = COALITIONS,
     progress: Tell | None = None,
+    cluster: str = "",
 ) -> Contribution:
     """Leave-one-out, Shapley or both of the run at `path`, on the test rows of `user`.
 
     `tables`: the user's own, or those of all sites by name. With all of them, coalitions are trained again: in any case
-    where `retrain` says so, else up to 6 sites and an hour. Otherwise the run must have kept its updates."""
+    where `retrain` says so, else up to 6 sites and an hour. Otherwise the run must have kept its updates.
+    `cluster`: the scheduler whose machines train them, up to 10 sites."""
     if problems := asked_wrongly(method, coalitions, seeds):
         raise VitrailError(CANNOT, problems)
     run = Run.load(path)
@@ -172,6 +174,8 @@ def contribution(
     ways = [(LOO, leave_one_out)] * (method != "shapley") + [(SHAPLEY, by_size)] * (method != "loo")
     minutes = run.info["seconds"] * 2 ** (len(run.sites) - 1) * seeds / 60  # one after the other; stacked it is less
     if again and (retrain or (len(run.sites) <= FEW and minutes <= PATIENCE)):
+        if cluster and len(run.sites) <= EXACT:
+            again.train_far(cluster, frames, tell)
         found = [(way, AGAIN, *again.counted(again.by_seed, solve, tell)) for way, solve in ways]
         return _told(again, found, rng, again.ends(), seeds=seeds)
     record = Record(run, Path(path), user, frames[user])

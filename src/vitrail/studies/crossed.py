@@ -7,7 +7,7 @@ once, all of them in one stack (engines/federations.py). The seed draws the cut,
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from itertools import chain, product
 from typing import Any, NamedTuple
 
@@ -17,7 +17,7 @@ import torch
 from numpy.typing import NDArray
 
 from vitrail.core.metrics import chance, rarest, score, score_all
-from vitrail.data.encode import class_weights
+from vitrail.data.encode import Encoder, class_weights
 from vitrail.engines.federations import Federations, beside
 from vitrail.engines.local import Engine
 from vitrail.engines.sites import Sites
@@ -47,6 +47,13 @@ class Judged(NamedTuple):
     @property
     def last(self) -> list[Floats]:
         return self.said[max(self.said)]
+
+
+class Far(NamedTuple):
+    """Of the sites of a run between machines, in one fold: what they drew from, and by what they standardised."""
+
+    secrets: Mapping[str, str] | None = None
+    scales: Mapping[str, Encoder] | None = None
 
 
 def cross_validate(
@@ -89,17 +96,27 @@ def cross_validate(
     }
 
 
-def train_folds(study: Study, method: AnyMethod, cut: Cut, seed: int, engine: str, device: str, step: Step) -> Judged:
-    """A federation for each fold, as many at once as are held."""
+def train_folds(
+    study: Study,
+    method: AnyMethod,
+    cut: Cut,
+    seed: int,
+    engine: str,
+    device: str,
+    step: Step,
+    far: Callable[[int], Far] | None = None,
+) -> Judged:
+    """A federation for each fold, as many at once as are held. `far`: as the sites of a run between machines trained
+    that fold, one fold after the other."""
     task, sites = build_task(study, method, seed, device), len(cut.cleaned)
     model = sum(v.numel() * v.element_size() for v in task.start.values())
-    at_once = max(1, HELD // (2 * _bytes(study, cut.cleaned) + 4 * model * sites))
+    at_once = 1 if far else max(1, HELD // (2 * _bytes(study, cut.cleaned) + 4 * model * sites))
     outputs = max(1, len(study.target.levels))
     said: dict[int, list[Floats]] = {}
     trained: list[dict[str, Floats]] = []
     for first in range(0, cut.folds, at_once):
         some = range(first, min(first + at_once, cut.folds))
-        stack, judge = _stacked(study, method, cut, some, seed, engine, device)
+        stack, judge = _stacked(study, method, cut, some, seed, engine, device, far(first) if far else Far())
         total = sum(stage.rounds for stage in stack.engine.stages)
         for done, now in enumerate(chain([stack.start()], stack.run())):
             if done and not is_evaluated(done, total):
@@ -118,15 +135,16 @@ def train_folds(study: Study, method: AnyMethod, cut: Cut, seed: int, engine: st
 
 
 def _stacked(
-    study: Study, method: AnyMethod, cut: Cut, some: range, seed: int, engine: str, device: str
+    study: Study, method: AnyMethod, cut: Cut, some: range, seed: int, engine: str, device: str, far: Far
 ) -> tuple[Federations, Judge]:
     """The federations of some folds, and who judges all their lanes: fold after fold, the sites in their order."""
     task = build_task(study, method, seed, device)
-    data = [as_rows(cut.fold(k), task.net, device) for k in some]
+    data = [as_rows(cut.fold(k, far.scales), task.net, device) for k in some]
     sites, lanes = beside([training_rows(fold, study, method, device) for fold in data])
     held = [held_rows(fold, study, method, device) for fold in data]
     given = task, method, sites, training_of(study), seed
-    runner = Engine(*given, looped=engine == "looped", held=_in_order([h for h in held if h is not None], sites, lanes))
+    out = _in_order([h for h in held if h is not None], sites, lanes)
+    runner = Engine(*given, looped=engine == "looped", held=out, secrets=far.secrets)
     stack = Federations(runner, lanes)
     at = []
     for fold, names, mine in zip(data, stack.names, lanes, strict=True):
@@ -148,6 +166,13 @@ def _in_order(held: list[Sites], sites: Sites, lanes: list[torch.Tensor]) -> Sit
     x, y, w = (torch.cat([getattr(part, k) for part in held]) for k in ("x", "y", "w"))
     starts, sizes = zip(*(spans[i] for i in range(len(sites.names))), strict=True)
     return Sites(sites.names, x, y, w, sizes, starts)
+
+
+def yardstick(study: Study) -> str:
+    """What verdicts are about: the name of `row_losses`."""
+    if study.target.kind == "number":
+        return "squared_error"
+    return "balanced_log_loss" if study.training.class_weights == "inverse" else "log_loss"
 
 
 def row_losses(study: Study, y: NDArray[Any], p: Floats) -> Floats:

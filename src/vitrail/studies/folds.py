@@ -49,9 +49,10 @@ class Cut(NamedTuple):
     cleaned: dict[str, pd.DataFrame]
     table: Table
 
-    def fold(self, k: int) -> list[SiteData]:
-        """All sites: `train` the rows outside it, `test` those in it, in their order. Standardised anew."""
-        return _fold(self.cleaned, self.lots, self.table, k)
+    def fold(self, k: int, known: Mapping[str, Encoder] | None = None) -> list[SiteData]:
+        """All sites: `train` the rows outside it, `test` those in it, in their order. Standardised anew, unless by
+        what is `known`."""
+        return _fold(self.cleaned, self.lots, self.table, k, known)
 
 
 def whole_folds(cleaned: Mapping[str, pd.DataFrame], table: Table, seed: int, folds: int) -> Cut:
@@ -71,10 +72,14 @@ def whole_folds(cleaned: Mapping[str, pd.DataFrame], table: Table, seed: int, fo
 
 
 def _fold(
-    frames: Mapping[str, pd.DataFrame], lots: Mapping[str, NDArray[np.int64]], table: Table, k: int
+    frames: Mapping[str, pd.DataFrame],
+    lots: Mapping[str, NDArray[np.int64]],
+    table: Table,
+    k: int,
+    known: Mapping[str, Encoder] | None = None,
 ) -> list[SiteData]:
     part = {name: frame[lots[name] != k] for name, frame in frames.items()}
-    encoders = fit_encoders(part, table)
+    encoders = known or fit_encoders(part, table)
     out = []
     for name, frame in frames.items():
         e = encoders[name]

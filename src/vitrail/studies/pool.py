@@ -1,4 +1,4 @@
-"""The one place where many jobs become processes. What runs them can change here without any study knowing.
+"""The one place where many jobs become processes, here or on other machines, without any study knowing.
 
 A job is small and says what to do; `held` is large (the tables) and is sent once to each process. `work` is a function
 of a module, so that a process can find it by name; it calls its `step` after every round, if it has rounds: there the
@@ -32,12 +32,16 @@ def done(
     workers: int = 1,
     progress: Callable[[Job, float], None] | None = None,
     known: Callable[[Job], Result | None] | None = None,
+    kept: Callable[[Job, Result], None] | None = None,
+    cluster: str = "",
 ) -> list[Result]:
     """What every job came to, in the order of the jobs, whoever did them.
 
-    Jobs whose result is `known` already are not done again. progress(job, so far) says how many jobs are done, one that
-    is under way here by its share, whenever there are more. With less than two `workers` all is done in this process.
-    After an error or Ctrl-C no job is begun any more, and those under way in other processes end at their next step.
+    Jobs whose result is `known` already are not done again; kept(job, result) is told each new one as soon as it is
+    here. progress(job, so far) says how many jobs are done, one that is under way here by its share, whenever there are
+    more. With less than two `workers` all is done in this process; `cluster` is the address of a scheduler whose
+    machines do it instead (cluster.py). After an error or Ctrl-C no job is begun any more, and those under way end at
+    their next step.
     """
     before = {i: known(job) for i, job in enumerate(jobs)} if known else {}
     found: dict[int, Result] = {i: result for i, result in before.items() if result is not None}
@@ -52,9 +56,15 @@ def done(
 
     def keep(i: int, result: Result) -> None:
         found[i] = result
+        if kept:
+            kept(jobs[i], result)
         tell(jobs[i], len(found))
 
-    if min(workers, len(left)) > 1:
+    if cluster and left:
+        from vitrail.studies.cluster import spread
+
+        spread(cluster, left, work, held, keep)
+    elif min(workers, len(left)) > 1:
         _spread(left, work, held, min(workers, len(left)), keep)
     else:
         for i, job in left.items():

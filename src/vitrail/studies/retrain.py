@@ -20,10 +20,11 @@ from vitrail.core.problems import VitrailError
 from vitrail.core.tensors import each
 from vitrail.data.encode import prepare
 from vitrail.engines.coalitions import Coalitions
-from vitrail.explain.shapley import Floats, Masks, Values
+from vitrail.explain.shapley import Floats, Masks, Values, every
 from vitrail.runs.features import as_rows
 from vitrail.runs.run import Run
 from vitrail.runs.setup import absence, build_task, training_of, training_rows
+from vitrail.studies.pool import Step, done
 from vitrail.studies.tested import Solve, Tell, Tested, other_rows
 
 
@@ -66,6 +67,14 @@ class Retrained(Tested):
             self._worth |= {(seed, m.tobytes()): row for m, row in zip(new, got, strict=True)}
         return np.array([self._worth[seed, m.tobytes()] for m in masks])
 
+    def train_far(self, cluster: str, frames: Mapping[str, pd.DataFrame], tell: Tell) -> None:
+        """All coalitions of every seed on the machines of a cluster, a seed each; they are known here afterwards."""
+        masks = every(len(self.names))[0]
+        held = self.run, self.user, {name: frames[name] for name in self.run.sites}, masks
+        told = lambda seed, so_far: tell("seeds, on the cluster", int(so_far), len(self.seeds))  # noqa: E731
+        for seed, got in zip(self.seeds, done(self.seeds, _worth_far, held, 1, told, cluster=cluster), strict=True):
+            self._worth |= {(seed, m.tobytes()): row for m, row in zip(masks, got, strict=True)}
+
     def by_seed(self, solve: Solve, tell: Tell) -> Values:
         """The mean of the games of all seeds, and half of its 95 % interval over them; with one seed there is none."""
         got = [solve(partial(self.worth, seed=seed, tell=tell), len(self.names)) for seed in self.seeds]
@@ -78,3 +87,8 @@ class Retrained(Tested):
         """The loss of the model that all started from, and of everybody's; means over rows and seeds."""
         both = np.array([[False] * len(self.names), [True] * len(self.names)])
         return np.asarray(-np.mean([self.worth(both, seed).mean(1) for seed in self.seeds], axis=0))
+
+
+def _worth_far(seed: int, held: tuple[Run, str, dict[str, pd.DataFrame], Masks], step: Step) -> Floats:
+    run, user, frames, masks = held
+    return Retrained(run, user, frames, [seed]).worth(masks, seed, lambda words, part, of: step(part, of))

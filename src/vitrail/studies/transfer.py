@@ -209,6 +209,7 @@ def train_together(
     method: str | None = None,
     progress: Callable[[str, int, int], None] | None = None,
     workers: int = 1,
+    cluster: str = "",
 ) -> pd.DataFrame:
     """user, trained, sites, metric, value, same (what always giving the same answer comes to), few_rows: on each user's
     own hold-out rows, for a model trained with the chosen sites.
@@ -226,7 +227,8 @@ def train_together(
         if progress:
             progress(job.words, round(so_far * of), len(jobs) * of)
 
-    (alone, about), (together, _), *apart = done(jobs, _trained, (found.study, found.seed, dict(sites)), workers, tell)
+    held = (found.study, found.seed, dict(sites))
+    (alone, about), (together, _), *apart = done(jobs, _trained, held, workers, tell, cluster=cluster)
     rows = []
     for u, (mine, _) in zip(users, apart, strict=True):
         others = [n for n in sites if n != u]

@@ -44,6 +44,7 @@ from vitrail.study import CLASS_METRICS, LOWER_IS_BETTER, NUMBER_METRICS, Networ
 
 Grid = Mapping[str, Sequence[Any]]
 ABOUT, TRIALS = "tune.json", "trials"
+RATES = (1 / 3, 1.0, 3.0)  # times the learning rate, where nobody says what to try
 
 
 class Summary(NamedTuple):
@@ -108,7 +109,7 @@ def tune(
     study: Study,
     sites: Mapping[str, pd.DataFrame],
     method: str | AnyMethod | None,
-    grid: Grid,
+    grid: Grid | None = None,
     folds: int = 3,
     seed: int | None = None,
     *,
@@ -117,19 +118,21 @@ def tune(
     out: str | Path | None = None,
     resume: bool = False,
     workers: int = 1,
+    cluster: str = "",
     progress: Callable[[str, int, int], None] | None = None,
 ) -> Tuning:
     """Every setting of the grid, cross-validated within each site's training rows.
 
-    Keys are the method's hyperparameters, else those of the study's [training] or [network]. Trials that are finished
-    in `out` are not done again when resumed. progress(what, done, of).
+    Without a grid, what the method declares and three learning rates (`usual_grid`). Keys are the method's
+    hyperparameters, else those of the study's [training] or [network]. Trials that are finished in `out` are not done
+    again when resumed. `workers` and `cluster` as of compare. progress(what, done, of).
     """
     if resume and out is None:
         what, to_do = "there is no folder to resume from.", "Name the one that was begun: out, or --out."
         raise VitrailError("cannot resume", [Problem("resume", what, to_do)])
     study, chosen = resolve(study, method, rounds)
     seed, metric = study.seeds[0] if seed is None else seed, metric or study.metrics[0]
-    tried = {k: list(v) for k, v in grid.items()}
+    tried = {k: list(v) for k, v in (usual_grid(study, chosen) if grid is None else grid).items()}
     studies = _settings(study, chosen, tried, metric)
     check_trainable((changed, changed.build_method()) for changed in studies)
     marks = {site.name: site.fingerprint for site in prepare(sites, study, seed)}  # tells what is wrong with the data
@@ -150,7 +153,16 @@ def tune(
             progress("settings x folds", int(so_far), len(jobs))
 
     try:
-        values = done(jobs, _trial, parts, workers, tell, lambda job: job.known(names))
+        values = done(
+            jobs,
+            _judged,
+            parts,
+            workers,
+            tell,
+            lambda job: job.known(names),
+            lambda job, v: job.keep(names, v),
+            cluster,
+        )
         asked = study.with_changes(metrics=[metric])
         same = np.array([[chance_of(asked, site)[0] for site in fold] for fold in parts])  # [fold, site]
         cells = np.array(values).reshape(-1, folds, len(names))
@@ -164,6 +176,15 @@ def tune(
         if folder:
             folder.close()
     return found
+
+
+def usual_grid(study: Study, method: AnyMethod) -> dict[str, list[Any]]:
+    """Three learning rates around the one that would be used, and what the method declares; each key's value as it is
+    now comes first."""
+    lr = study.training.lr if method.lr is None else method.lr
+    tries = {"lr": tuple(float(f"{lr * factor:.2g}") for factor in RATES), **method.tries}
+    now = {"lr": lr, **{k: getattr(method, k) for k in method.tries}}
+    return {k: [now[k], *(v for v in values if v != now[k])] for k, values in tries.items()}
 
 
 def _open(out: Path, resume: bool, about: dict[str, Any]) -> Folder:
@@ -313,15 +334,9 @@ class _Job(NamedTuple):
             write_atomically(self.place, json.dumps(said, default=_plain))
 
 
-def _trial(job: _Job, parts: list[list[SiteData]], step: Step) -> list[float]:
-    values = _judged(job, parts[job.fold], step)
-    job.keep([site.name for site in parts[job.fold]], values)
-    return values
-
-
-def _judged(job: _Job, data: list[SiteData], step: Step) -> list[float]:
+def _judged(job: _Job, parts: list[list[SiteData]], step: Step) -> list[float]:
     """The metric of every site's own model on the site's rows of the fold."""
-    method = job.study.build_method()
+    data, method = parts[job.fold], job.study.build_method()
     task = build_task(job.study, method, job.seed)
     rows = training_rows(data, job.study, method, "cpu")
     runner = Engine(task, method, rows, training_of(job.study), job.seed)

@@ -1,0 +1,192 @@
+"""A site's side of folds: its secret cut, a run of its own for each fold, and its verdict, which stays here.
+
+HOME/RUN/folds/FOLD/       what a site keeps of a run (site.py), for each fold
+HOME/RUN/folds/FOLD/answers.safetensors   what the models of the fold say of its rows: [row, answer]
+HOME/RUN/verdict.json      is joining worth it here
+"""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+
+from vitrail.core.disk import private_folder, write_atomically
+from vitrail.core.metrics import FEWEST
+from vitrail.core.problems import Problem, VitrailError
+from vitrail.core.random import key
+from vitrail.deploy.agreement import Agreement
+from vitrail.deploy.draws import draws_of
+from vitrail.deploy.folds import FOLD, KINDS, Folds, fold_run
+from vitrail.deploy.memory import ENDED
+from vitrail.deploy.message import Message
+from vitrail.deploy.site import Site
+from vitrail.deploy.wary import Wary
+from vitrail.engines.local import Engine
+from vitrail.engines.rounds import Moment
+from vitrail.methods import TABLE
+from vitrail.runs.features import as_rows
+from vitrail.runs.folder import load_tensors, save_tensors
+from vitrail.runs.judge import Judge
+from vitrail.runs.setup import build_task, resolve, training_of, training_rows
+from vitrail.studies.folds import Cut, cut_folds
+from vitrail.studies.own_verdict import explain_verdict, own_verdict
+
+if TYPE_CHECKING:
+    from vitrail.data.encode import SiteData
+
+PLACE, ANSWERS, FOUND = "folds", "answers.safetensors", "verdict.json"
+
+
+class SiteFolds:
+    """All folds of the run at hand, one at a time."""
+
+    def __init__(self, site: Site) -> None:
+        self.site, self.folds = site, Folds(site.agreed)
+        self._now: FoldSite | None = None
+
+    def answer(self, question: Message) -> Message:
+        """As the run's own questions are answered, from the rows outside the fold."""
+        number = question.words[FOLD]
+        self._check(question.kind, number, question.words)
+        fold = self._at(number)
+        plain = {k: v for k, v in question.words.items() if k != FOLD}
+        said = fold.answer(question._replace(words={**plain, "run": fold.home.name}))
+        return said if said.kind == "refused" else said._replace(words={**said.words, FOLD: number})
+
+    def _check(self, kind: str, number: Any, words: dict[str, Any]) -> None:
+        site, run, what = self.site, words.get("run"), ""
+        if type(number) is not int or not 0 <= number < len(self.folds):
+            what = f"there is no fold {str(number)[:20]!r}."
+        elif kind not in KINDS:
+            what = f"a fold has no {kind[:20]!r}."
+        elif words.get("score"):  # on a tenth of the rows, and again on another tenth: much could be told from that
+            what = "of a fold no score is told."
+        elif type(run) is not str:
+            what = "it names no run."
+        else:
+            site.enter(run)
+            if (site.home / ENDED).exists():
+                what = "the run has ended."
+            elif site.data is None:
+                what = "nothing is prepared."
+        if what:
+            raise VitrailError("a message was refused", [Problem(FOLD, what, "It was dropped.")])
+
+    def _at(self, number: int) -> FoldSite:
+        name = fold_run(self.site.home.name, number)
+        if self._now is None or self._now.home.name != name or self._now.asked is not self.site.asked:
+            self._now = FoldSite(self.site, self.folds.agreement(number), *self.cut(number))
+        return self._now
+
+    def cut(self, number: int) -> tuple[Cut, int, str]:
+        """This site's rows, the fold that is held out, and the fold's name. No fold has fewer rows than FEWEST: a
+        small site cuts fewer, and holds nothing out in the others."""
+        site, verdict = self.site, self.site.agreed.study.verdict
+        assert verdict is not None
+        repeat, fold = divmod(number, verdict.folds)
+        secret = draws_of(site.base, fold_run(site.home.name, -1 - repeat))
+        count = min(verdict.folds, len(site.rows) // FEWEST)
+        y = site.rows[site.agreed.study.target.column].to_numpy()
+        lots = cut_folds(y, site.agreed.study, key(secret, "folds"), count) if count > 1 else np.full(len(y), -1)
+        named = {site.name: lots}, {site.name: site.rows}
+        return Cut(max(count, 1), *named, site.agreed.study), fold, fold_run(site.home.name, number)
+
+    def judge(self) -> dict[str, Any]:
+        """Is joining worth it here? Kept in this site's folder; {} where it cannot be said, and the file says why."""
+        site, study = self.site, self.site.agreed.study
+        assert study.verdict is not None
+        self._now = None
+        y, lots, told, missing = site.rows[study.target.column].to_numpy(), [], dict[str, list[Any]](), []
+        cuts = [self.cut(number) for number in range(len(self.folds))]
+        for repeat in range(study.verdict.seeds):
+            mine = cuts[repeat * study.verdict.folds :][: study.verdict.folds]
+            lots.append(mine[0][0].lots[site.name])
+            whole = {name: np.full((len(y), max(1, len(study.target.levels))), np.nan) for name in ("joined", "alone")}
+            for cut, k, name in mine[: cuts[0][0].folds]:
+                place = site.home / PLACE / name / ANSWERS
+                if not place.exists():
+                    missing.append(repeat * study.verdict.folds + k + 1)
+                    continue
+                for model, answers in load_tensors(place).items():
+                    whole[model][cut.lots[site.name] == k] = answers.numpy()
+            for model, said in whole.items():
+                told.setdefault(model, []).append(said)
+        found = dict[str, Any]()
+        if cuts[0][0].folds < 2:
+            why = f"{len(y)} {study.row_word}s are too few: it takes two folds of {FEWEST}."
+        elif missing:
+            why = f"this site was away when these folds ended: {', '.join(map(str, missing))} of {len(cuts)}."
+        else:
+            found, why = own_verdict(study, y, np.stack(lots), **told), ""
+        kept = {**found, "why": explain_verdict(study, found)} if found else {"why": why}
+        write_atomically(site.home / FOUND, json.dumps(kept, indent=1), private=True)
+        for old in (site.home / PLACE).glob("*/state-*.safetensors"):
+            old.unlink(missing_ok=True)
+        return found
+
+
+class FoldSite(Site):
+    """This site in one fold. It is asked as in a run; what is not of folds was refused before."""
+
+    def __init__(self, site: Site, agreed: Agreement, cut: Cut, fold: int, name: str) -> None:
+        self.name, self.frame, self.rows, self.agreed, self.base = site.name, site.frame, site.rows, agreed, site.base
+        self.publishes, self.shows = False, False
+        self.proof, self.watts, self.since = site.proof, site.watts, site.since
+        self.home, self.within = private_folder(site.home / PLACE / name), f"fold {name} "
+        self.asked, self.wary = site.asked, Wary(agreed, self.home)  # of a run's questions all folds' are remembered
+        assert site.data is not None
+        # a common scale for every fold would tell the sum of its rows
+        known = {site.name: site.data.encoder} if agreed.shared_scale else None
+        secret = draws_of(self.base, name)
+        found = cut.fold(fold, known)
+        self._take_up(found, secret)
+        self.alone = Alone(agreed, found, secret)
+
+    def enter(self, run: str) -> None:
+        """It is the one that is meant."""
+
+    def on_round(self, asked: Message) -> Message:
+        said = super().on_round(asked)
+        s, r = asked.words["stage"], asked.words["round"]
+        self.alone.keep_up(sum(t.stage.rounds for t in self.agreed.stages[:s]) + r + 1)
+        return said
+
+    def _ended(self, settled: Any) -> None:
+        """Of the fold's own models nothing is kept but what they say of its rows."""
+        said = {"joined": _answers(self.judge, settled), "alone": self.alone.answers()}
+        save_tensors(self.home / ANSWERS, said)
+
+
+class Alone:
+    """The same rows, trained on alone, in step with the rounds: a site that was started again begins with its first
+    round, and comes to the same."""
+
+    def __init__(self, agreed: Agreement, found: list[SiteData], secret: str) -> None:
+        study, method = resolve(agreed.study, next(n for n, kind in TABLE.items() if kind.alone), None)
+        task = build_task(study, method, agreed.seed)
+        data = as_rows(found, task.net)
+        rows = training_rows(data, study, method, "cpu")
+        given = task, method, rows, training_of(study), agreed.seed
+        self.engine = Engine(*given, secrets={rows.names[0]: secret})
+        self.judge = Judge(self.engine, study, data)
+        self.rounds, self.done = sum(stage.rounds for stage in self.engine.stages), 0
+        self._moment: Moment | None = None
+
+    def keep_up(self, rounds: int) -> None:
+        while self.done < min(rounds, self.rounds):
+            self._moment = next(self.engine.run(self._moment))
+            self.done += 1
+
+    def answers(self) -> torch.Tensor:
+        """[row, answer], after all rounds."""
+        self.keep_up(self.rounds)
+        assert self._moment is not None
+        return _answers(self.judge, self.engine.settled(self._moment))
+
+
+def _answers(judge: Judge, settled: Any) -> torch.Tensor:
+    """What a settled site's model says of its held-out rows."""
+    return torch.from_numpy(judge.answers(settled, "test", others=False)["test"][0].copy())
