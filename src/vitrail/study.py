@@ -81,6 +81,7 @@ class Protect(Strict):
     rows: Spend | None = None  # noise in every step at the site, so that no row decides; clip is then a row's
     rows_least: int = Field(default=0, ge=0)  # no site with fewer training rows takes part
     sites: Spend | None = None  # noise on the total of every round, so that no site decides
+    second: str = ""  # between machines, with two servers: who runs the second one
     compress: Literal["no", "int8", "rank"] = "no"  # fewer bytes; what is lost is said in the next report
 
 

@@ -34,10 +34,13 @@ from vitrail.deploy.proof import Proof
 from vitrail.deploy.scale_site import SiteScale
 from vitrail.deploy.screen_site import SiteScreen
 from vitrail.deploy.sum_site import SiteSums
+from vitrail.deploy.two import READ
+from vitrail.deploy.two_site import SiteTwo
 from vitrail.deploy.unscaled import looks_at_reports
 from vitrail.deploy.wary import Wary
 from vitrail.engines.local import Engine
 from vitrail.protect.guards import Guards
+from vitrail.protect.masked import LostError
 from vitrail.runs.budgets import guards_of, private
 from vitrail.runs.features import as_rows
 from vitrail.runs.folder import BESIDE, beside_in, save_tensors, versions, write_atomically
@@ -90,7 +93,7 @@ class Site:
             raise VitrailError("a message was refused", [Problem("message", f"kind {kind!r} is unknown.", "Dropped.")])
         check_form(question, self.agreed.question(kind, words), "to site")
         self.enter(words["run"])
-        if self.data is None and kind in ("round", "mask", "settle", "finish"):
+        if self.data is None and kind in ("round", "mask", "deal", "settle", "finish"):
             raise VitrailError("a message was refused", [Problem("message", "nothing is prepared.", "It was dropped.")])
         self._count(question)
         said: Message = getattr(self, f"on_{kind}")(question)
@@ -157,12 +160,30 @@ class Site:
             self._keep(s, after[0], after[1], state)
             return {k: v[0] for k, v in (self.engine.crossed or dict(tensors(said))).items()}
 
-        report = self._sums.report(asked, up) if self.agreed.masked(s, place) else up()
-        return Message("round", _where(asked), report | scores)
+        words = dict[str, Any]()
+        try:
+            if self.agreed.contracts[s][place].read == READ:
+                report, words = self._two.report(asked, up())
+            else:
+                report = self._sums.report(asked, up) if self.agreed.masked(s, place) else up()
+        except LostError:  # this round without this site
+            return Message("refused", {})
+        return Message("round", _where(asked) | words, report | scores)
 
     def on_mask(self, asked: Message) -> Message:
         """Keys and shares for reports under masks."""
-        return self._sums.answer(asked)
+        try:
+            return self._sums.answer(asked)
+        except LostError:
+            return Message("refused", {})
+
+    def on_deal(self, asked: Message) -> Message:
+        """What two servers need to find the distances between reports; it is made of chance alone."""
+        return self._two.deal(asked)
+
+    @property
+    def _two(self) -> SiteTwo:
+        return SiteTwo(self.name, self.agreed, self.home, self.proof)
 
     @property
     def _sums(self) -> SiteSums:
@@ -224,8 +245,8 @@ class Site:
         words, where = asked.words, asked.kind
         if where in ("hello", "finish") or (where == "settle" and not words["score"]):
             return  # nothing about rows is said
-        if where in ("screen", "mask") or "leg" in words:
-            return  # they have memories of their own, which let nothing be asked otherwise
+        if where in ("screen", "mask", "deal") or "leg" in words:
+            return  # they have memories of their own, which let nothing be asked otherwise, or say nothing of rows
         where = self.within + where + "".join(f" {words[k]}" for k in (*WHERE, "step") if k in words)
         said = self.agreed.study.protect
         most = (

@@ -19,12 +19,13 @@ from vitrail.core.tensors import tensors
 from vitrail.core.times import end_words
 from vitrail.deploy.agreement import ANEW, Agreement
 from vitrail.deploy.fold_words import fold_titles, what_folds_tell, what_is_found, what_is_kept
-from vitrail.deploy.mask_words import noise_and_masks, said_beside, who_reads
+from vitrail.deploy.mask_words import in_a_group, in_two_halves, noise_and_masks, said_beside, who_reads
 from vitrail.deploy.screen_words import HEADINGS, comes_in, in_words, what_remains, who_sees
 from vitrail.deploy.tried import what_was_tried
+from vitrail.deploy.two import READ
 from vitrail.deploy.unscaled import NOT_LOOKED, unscaled
 from vitrail.deploy.wary import NOT_CHECKED, NOT_IN_PICTURES
-from vitrail.engines.wire import Line, sentences
+from vitrail.engines.wire import MASKED, Line, sentences
 from vitrail.methods import AnyMethod
 from vitrail.report.words import several, size
 from vitrail.runs.fold_lines import FOLDS
@@ -125,7 +126,8 @@ def contract_words(
     where they are known; `shows`: whether the others are told if joining is worth it here."""
     study, method = agreement.study, agreement.method
     out, came = declared(agreement, publishes)
-    others = [s for s in sites if s != site]
+    others = [s for s in sites if s not in (site, study.protect.second)]
+    server = f", and {study.protect.second}, the second server" if study.protect.second else ""
     total, reach = sum(x.bytes * x.rounds for x in out), sum(x.bytes * x.rounds for x in came)
     target = study.target
     kind = "a number" if target.kind == "number" else f"one of {len(target.levels)} classes"
@@ -136,7 +138,7 @@ def contract_words(
         "THE STUDY",
         *wrapped(" ".join(filter(None, [f"{study.name}.", study.description]))),
         *wrapped(f"It learns to tell {study.target.column} ({kind}) from {given}."),
-        *wrapped(f"Who takes part: {', '.join([f'{site} (this site)', *others])}; and a coordinator."),
+        *wrapped(f"Who takes part: {', '.join([f'{site} (this site)', *others])}; and a coordinator{server}."),
         *wrapped(f"Method, {several(study.training.rounds, 'round')}: {_of(agreement, about(method))}"),
         *(wrapped(f"The method comes from the package {' '.join(agreement.origin)}.") if agreement.origin else ()),
         *(wrapped(_read(agreement)) if agreement.weights else ()),
@@ -152,7 +154,7 @@ def contract_words(
         ),
         "",
         "WHO SEES IT",
-        *bullets(_seen(agreement, out)),
+        *bullets([*_seen(agreement, out), *in_two_halves(agreement), *in_a_group(agreement, site, sites)]),
         "",
         "WHAT COMES IN",
         *bullets([*(item.text() for item in items(agreement, came)), *comes_in(came)]),
@@ -271,7 +273,7 @@ def _seen(agreement: Agreement, lines: Sequence[Line]) -> list[str]:
     summed = {named for c in contracts if c.sees == "sum" for named in (c.stage, FOLDS + c.stage)} | {
         x.stage for x in lines if x.seen == "sum"
     }
-    read = [x for x in lines if x.seen != "masked"]
+    read = [x for x in lines if x.seen not in (*MASKED, READ)]
     sums, each = (
         ", ".join(dict.fromkeys(titles.get(x.stage, ("", x.stage))[1] for x in read if (x.stage in summed) == wanted))
         for wanted in (True, False)
