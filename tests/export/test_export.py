@@ -127,6 +127,21 @@ def test_onnx_holds_every_kind_of_model(tmp_path) -> None:
         assert answers((tmp_path / f"{method}.onnx").read_bytes(), trial_rows(mine), mine).std() > 0
 
 
+def test_the_time_to_an_event_leaves_as_it_is_predicted(tmp_path) -> None:
+    """The risk first, then every end; and a table of numbers alone, without codes."""
+    rng = np.random.default_rng(1)
+    sites = {n: pd.DataFrame({"x": rng.normal(size=40), "days": rng.uniform(1, 90, 40)}) for n in ("north", "south")}
+    sites = {n: f.assign(died=(f.x > 0).astype(int)) for n, f in sites.items()}
+    target = {"column": "died", "kind": "time", "time": "days", "event": "died", "horizon": 60.0, "intervals": 3}
+    small = {"network": {"kind": "linear"}, "training": {"rounds": 1}}
+    study = vt.Study.parse({"target": target, "features": {"x": {"kind": "numeric"}}, **small})
+    mine = vt.federate(study, sites, method="fedavg").model_of("north")
+    about = describe(mine, "north", "run")
+    assert about["ends"] == [20.0, 40.0, 60.0]
+    assert write_onnx(mine, tmp_path / "m.onnx", about) <= 1e-5
+    assert write_torch(mine, tmp_path / "m.pt2", about) <= 1e-5
+
+
 def test_onnx_is_refused_where_it_answers_otherwise(tmp_path, monkeypatch) -> None:
     wrong = site_model()
     scale = {**wrong.encoder.mean, "age in years": wrong.encoder.mean["age in years"] + 0.01}

@@ -177,9 +177,9 @@ def _site_files(path: Path) -> list[Path]:
     if not files:
         raise refuse_file(path, f"expected one table per site ({ENDINGS}), can see none.", "Put them here.")
     if folders:
-        tell(f"{path.name}: not read, for sites are files here: {_list([p.name for p in folders], 'folder')}.")
+        tell(f"{path.name or path}: not read, for sites are files here: {_list([p.name for p in folders], 'folder')}.")
     if notes := [p.name for p in inside if p not in folders and p not in files]:
-        tell(f"{path.name}: not read, for these are no tables of sites: {_list(notes, 'file')}.")
+        tell(f"{path.name or path}: not read, for these are no tables of sites: {_list(notes, 'file')}.")
     return files
 
 

@@ -24,6 +24,7 @@ def describe(mine: Model, site: str, run: str) -> dict[str, Any]:
         "run": run,
         "method": mine.method.title,
         "target": {"column": target.column, "kind": target.kind, "classes": list(target.levels), "unit": target.unit},
+        "ends": list(target.ends) if target.kind == "time" else [],  # of intervals
         "features": features,
         "pictures": study.images.words if study.images else "",
         "rows": "numbers as float64, NaN where missing; a category as the place of its level, counted from 0",

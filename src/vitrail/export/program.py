@@ -2,7 +2,7 @@
 so that no format knows a network or a method.
 
     rows     [row, feature] float64: numbers in their unit, places of levels; NaN where missing. Or pictures, uint8
-    answers  [row, class] shares, or [row, 1] the number in its unit; NaN where a value is none of the study's
+    answers  [row, class] shares, [row, 1] the number in its unit, or [row, 1 + end] of a time; NaN where a value is none of the study's
     unsure   [row]: from 0, sure, to 1, knows nothing; where the loss says so
 """
 
@@ -71,6 +71,8 @@ class Answering(nn.Module):
         answers, target = self.task.loss.answers(z), self.mine.study.target
         if target.kind == "number":
             answers = answers.double() * target.scale + target.center
+        if target.kind == "time":  # the risk by the last end, then the chance to be free of the event at each
+            answers = torch.cat([1 - answers[:, -1:], answers], 1)
         told: tuple[Tensor, ...] = (answers,)
         if isinstance(self.task.loss, Doubts):
             told += (self.task.loss.doubt(z),)
@@ -108,7 +110,7 @@ def _scale(encoder: Encoder) -> Scale:
     hot, level = np.zeros(len(at.source), bool), np.full(len(at.source), np.nan)
     hot[at.hot], level[at.hot] = True, at.level
     told = [_codes(f.missing) if f.kind == "numeric" else [] for f in features]
-    codes = np.full((max(map(len, told), default=0), len(features)), np.nan)
+    codes = np.full((max(1, *map(len, told)), len(features)), np.nan)  # torch keeps no tensor without numbers
     for i, few in enumerate(told):
         codes[: len(few), i] = few
     levels = np.array([f.kind != "numeric" for f in features])

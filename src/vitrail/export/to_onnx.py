@@ -230,6 +230,16 @@ def _view(graph: Graph, like: Tensor, args: list[Any], kwargs: dict[str, Any]) -
     return graph.add("Reshape", args[0].name, graph.whole(*_shape(like)))
 
 
+@_step("log1p.default")
+def _log1p(graph: Graph, like: Tensor, args: list[Any], kwargs: dict[str, Any]) -> str:
+    return graph.add("Log", graph.add("Add", _named(graph, args[0], like.dtype), graph.hold(1.0, like.dtype)))
+
+
+@_step("cumsum.default")
+def _cumsum(graph: Graph, like: Tensor, args: list[Any], kwargs: dict[str, Any]) -> str:
+    return graph.add("CumSum", _named(graph, args[0], like.dtype), graph.hold(args[1] % like.dim(), torch.int64))
+
+
 @_step("expand.default")
 def _expand(graph: Graph, like: Tensor, args: list[Any], kwargs: dict[str, Any]) -> str:
     before = (1,) * (like.dim() - args[0].like.dim()) + _shape(args[0].like)
