@@ -2,7 +2,8 @@
 so that no format knows a network or a method.
 
     rows     [row, feature] float64: numbers in their unit, places of levels; NaN where missing. Or pictures, uint8
-    answers  [row, class] shares, [row, 1] the number in its unit, or [row, 1 + end] of a time; NaN where a value is none of the study's
+    answers  [row, class] shares, [row, 1] the number in its unit, or [row, 1 + end] of a time;
+             NaN where a value is none of the study's
     unsure   [row]: from 0, sure, to 1, knows nothing; where the loss says so
 """
 
