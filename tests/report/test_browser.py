@@ -17,12 +17,13 @@ import pytest
 
 from report.browser import BROWSER, FLAGS, Browser
 from report.pages import HOSTILE, MORE, SEEDS, TITLES, long_names, make
-from report.test_heatmap import page, shifted
+from report.test_heatmap import found, page, shifted
 from vitrail.report import render
 
 if BROWSER is None and not os.environ.get("CI"):
     pytest.skip("no Chromium found: install it to test the pages in a browser", allow_module_level=True)
 
+WIDE = [f"{'wide_name' * 4}{i}" for i in range(40)]
 PAGES = {
     "compare": lambda: make(rounds=20),
     "run": lambda: make(methods=["fedavg"], seeds=SEEDS[:1], kind="run", rounds=20),
@@ -30,6 +31,7 @@ PAGES = {
     "unbroken": lambda: make(sites=["x" * 40 + str(i) for i in range(3)], rounds=3),
     "hostile": lambda: make(sites=HOSTILE, rounds=3),
     "methods": lambda: make(methods=[*TITLES, *MORE], rounds=3),
+    "wide": lambda: page(shifted(["x" * 40, "b" * 30, "c"], WIDE, odd=((0, 39, 1.0),), refused=["c"]), found(2)),
 }
 
 
