@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
+import vitrail as vt
 from explain.test_album import album
 from report import test_doubt, test_grouped, test_heatmap, test_prototypes, test_trust
 from report.pages import HEART, make, screened
@@ -16,9 +17,11 @@ from report.test_explained import made
 from report.test_live import Story
 from report.test_private import told as looked
 from report.test_transfer_page import make_found
+from runs.test_card import make_table
 from vitrail.data.datasets import packaged
 from vitrail.explain.among import among_sites
 from vitrail.report import live, render
+from vitrail.report.card import render_card
 from vitrail.report.contribution import render_contribution
 from vitrail.report.explained import render_explained
 from vitrail.report.explained_all import render_among
@@ -29,6 +32,7 @@ from vitrail.report.screened import write_screen
 from vitrail.report.together import render_together
 from vitrail.report.transfer import render_transfer
 from vitrail.report.watch import Watch
+from vitrail.runs.card import make_card
 from vitrail.runs.together import Together
 from vitrail.studies.contribution import CARRIED, LOO, SHAPLEY, Contribution
 from vitrail.study import Study
@@ -90,6 +94,15 @@ def own_verdict(folder: Path) -> str:
     told = {"verdict": "yes", "why": "it gains.", "rows": 200, "folds": 5, "seeds": 2, "alone": 0.6, "joined": 0.57}
     told |= {"gain": 0.03, "low": 0.01, "high": 0.05, "least": 0.02, "harm": 0.02, "same": 0.69}
     return write_own_verdict("va", study, told, folder / "own.html").read_text("utf-8")
+
+
+def carded(_: Path) -> str:
+    tables = {"north <b>": make_table(1), "south": make_table(2)}
+    run = vt.federate(vt.Study.infer(tables, target="sick", training={"rounds": 1}), tables)
+    site, seen = "north <b>", run.info["fingerprints"]
+    return render_card(
+        make_card(run.model_of(site), site, "run", tables[site], seen[site], [], ["a sum"], ["No noise."])
+    )
 
 
 def transferred(_: Path) -> str:
@@ -188,6 +201,7 @@ PAGES: dict[str, Callable[[Path], str]] = {
         looks,
         pictures,
         own_verdict,
+        carded,
         transferred,
         contributed,
         explained,

@@ -7,6 +7,7 @@ import hashlib
 import json
 import os
 from collections.abc import Iterator
+from importlib import resources
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ if BROWSER is None and not os.environ.get("CI"):
 
 from report.gallery import PAGES, write_all
 from report.test_browser import pixels
+from vitrail.report.frame import templates
 
 HERE = Path(__file__).parent
 AXE, LOOK = HERE / "axe.min.js", HERE / "look.js"
@@ -33,9 +35,21 @@ KEYS = {"Tab": 9, "Enter": 13, " ": 32, "Escape": 27, "Home": 36, "End": 35}
 KEYS |= {"ArrowLeft": 37, "ArrowUp": 38, "ArrowRight": 39, "ArrowDown": 40}
 
 
+FILLED: set[str] = set()  # templates of the pages that were made
+
+
 @pytest.fixture(scope="module")
 def files(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    return write_all(tmp_path_factory.mktemp("pages"))
+    env = templates()
+    take = env.get_template
+
+    def noted(name: Any, *more: Any, **given: Any) -> Any:
+        FILLED.add(str(name))
+        return take(name, *more, **given)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(env, "get_template", noted)
+        return write_all(tmp_path_factory.mktemp("pages"))
 
 
 @pytest.fixture(scope="module")
@@ -73,6 +87,12 @@ def test_axe_is_the_file_that_we_say_it_is() -> None:
     assert hashlib.sha256(AXE.read_bytes()).hexdigest() in said
     assert AXE.read_text("utf-8").startswith("/*! axe v4.14.0")
     assert "4.14.0" in said
+
+
+def test_no_kind_of_page_is_left_out(files: dict[str, Path]) -> None:
+    parts = [f for f in resources.files("vitrail.report").iterdir() if f.name.endswith(".html")]
+    whole = {f.name for f in parts if "{% extends" in f.read_text("utf-8")}
+    assert {"page.html", "live.html"} <= whole <= FILLED
 
 
 @EVERY
