@@ -16,7 +16,7 @@ from PIL import Image
 
 import vitrail as vt
 from explain.test_album import NAME, album
-from report.test_browser import BROWSER, FLAGS, FRAME, browse
+from report.test_browser import BROWSER, FLAGS
 from vitrail.data.pictures import png
 from vitrail.explain.album import SHOWN, TYPICAL
 from vitrail.report.private import LARGEST, render_private, write_look
@@ -82,12 +82,3 @@ def test_it_opens_without_a_complaint(html: str, tmp_path: Path) -> None:
 
     assert complaints(html) == []
     assert complaints(html.replace("; img-src data:", "", 1)), "or the pictures would not be seen"
-
-
-@pytest.mark.parametrize("width", [360, 1200])
-def test_no_sideways_scrolling(html: str, tmp_path: Path, width: int) -> None:
-    frame = FRAME.replace("WIDTH", str(width)).replace("PAGE", escape(html))
-    dom = browse(tmp_path, frame, "--dump-dom", "--window-size=1300,1000")
-    found = re.search(r"<title>(\d+)/(\d+)</title>", dom)
-    assert found is not None
-    assert found[1] == found[2] == str(width)

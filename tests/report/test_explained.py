@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from dataclasses import replace
-from html import escape
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +12,6 @@ import pytest
 
 from report.browser import Browser
 from report.pages import HOSTILE
-from report.test_browser import FRAME, browse
 from talks import people, talk
 from vitrail.core.problems import VitrailError
 from vitrail.explain.among import among_sites
@@ -209,18 +207,6 @@ def test_where_nobody_has_enough_rows() -> None:
     page = render_among(among_sites({"a": made(20), "b": made(30)}))
     assert "<b>a</b> and <b>b</b>" in page
     assert "<svg" not in page
-
-
-@pytest.mark.parametrize("width", [360, 1200])
-def test_no_sideways_scrolling(html: str, tmp_path: Path, width: int) -> None:
-    every = render_among(among_sites({f"a site with a long name {i}": made(120, i) for i in range(5)}))
-    for page in (html, every):
-        frame = FRAME.replace("WIDTH", str(width)).replace("PAGE", escape(page))
-        found = re.search(
-            r"<title>(\d+)/(\d+)</title>", browse(tmp_path, frame, "--dump-dom", "--window-size=1300,1000")
-        )
-        assert found is not None
-        assert found[1] == found[2] == str(width)
 
 
 def test_a_browser_has_nothing_to_complain_of(html: str, tmp_path: Path) -> None:

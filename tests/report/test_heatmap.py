@@ -283,16 +283,6 @@ def test_hostile_names_stay_text() -> None:
         check_marks(seen, shifts[shifts["layer"] == layer])
 
 
-def test_a_telephone_scrolls_the_figure_not_the_page(tmp_path: Path) -> None:
-    from report.test_browser import measured  # skips where there is no browser
-
-    shifts = shifted(
-        ["x" * 40, "b" * 30, "c"], [f"{'wide_name' * 4}{i}" for i in range(40)], odd=((0, 39, 1.0),), refused=["c"]
-    )
-    for width in (360, 1200):
-        assert measured(tmp_path, page(shifts, found(2)), width) == (width, width)
-
-
 FRAME = """<!doctype html><title>-</title><iframe style="width:360px;height:900px" srcdoc="PAGE"></iframe>
 <script>addEventListener("load", () => {
   const places = [...document.querySelector("iframe").contentDocument.querySelectorAll(".heat")].map(box => {

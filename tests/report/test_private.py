@@ -12,7 +12,7 @@ import pandas as pd
 import pytest
 
 import vitrail as vt
-from report.test_browser import BROWSER, FLAGS, FRAME, browse
+from report.test_browser import BROWSER, FLAGS
 from vitrail.data.encode import fit_encoders
 from vitrail.data.read import clean
 from vitrail.explain.look import Look, look
@@ -92,16 +92,3 @@ def test_it_opens_without_a_complaint(html: str, tmp_path: Path) -> None:
 
     assert complaints(html) == []
     assert complaints(html.replace("<main", "<script>1</script><main", 1)), "or nothing would ever be heard"
-
-
-@pytest.mark.parametrize("width", [360, 1200])
-def test_no_sideways_scrolling(html: str, tmp_path: Path, width: int) -> None:
-    dom = browse(
-        tmp_path,
-        FRAME.replace("WIDTH", str(width)).replace("PAGE", escape(html)),
-        "--dump-dom",
-        "--window-size=1300,1000",
-    )
-    found = re.search(r"<title>(\d+)/(\d+)</title>", dom)
-    assert found is not None
-    assert found[1] == found[2] == str(width)

@@ -35,6 +35,14 @@ def shade(part: float) -> str:
     return f"h{SHADES + round(SHADES * part)}"
 
 
+STRONG = frozenset(shade(end * (SHADES - k) / SHADES) for end in (-1, 1) for k in (0, 1))
+
+
+def ink_on(kind: str) -> str:
+    """The class of words in a cell of this shade: page.css keeps a contrast of 4.5 on each, light and dark."""
+    return "in dark" if kind in STRONG else "in"
+
+
 # markup
 
 

@@ -77,14 +77,13 @@ def heatmap(told: Among) -> Markup:
             if part == part:
                 words = f"{site}, {feature}: {number(one['size'], digits)}, {SIGNS[one['sign']]}"
                 kind = "both" if one["sign"] == "±" else draw.shade(part if one["sign"] == "+" else -part)
-                look = {"fill_opacity": f"{0.08 + 0.5 * part:.2f}"} if kind == "both" else {}
+                look = {"fill_opacity": f"{0.08 + 0.3 * part:.2f}"} if kind == "both" else {}
                 said.append(words)
             box = {"x": x, "y": y, "width": cell - 1, "height": high - 1}
             drawn.append(draw.tag("rect", draw.tip(words), **box, **look, class_=kind))
             if part == part:
-                ink = "in dark" if part > 0.7 and kind != "both" else "in"
                 sign = "−" if one["sign"] == "-" else one["sign"]
-                drawn.append(draw.text(x + cell / 2, y + high / 2 + 4, sign, ink, "middle"))
+                drawn.append(draw.text(x + cell / 2, y + high / 2 + 4, sign, draw.ink_on(kind), "middle"))
     bottom = 4 + high * len(sites)
     drawn += [draw.turned(edge + cell * (j + 0.5), bottom, labels[f], "feature", f) for j, f in enumerate(features)]
     drawing = draw.Drawing(edge + cell * len(features) + 5, bottom + draw.turned_room(across), drawn)

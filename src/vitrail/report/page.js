@@ -124,23 +124,29 @@ addEventListener("DOMContentLoaded", () => {
   const tip = document.createElement("div");
   tip.className = "tip";
   tip.hidden = true;
-  document.body.append(tip);
-  let held = null;
+  tip.setAttribute("role", "status"); // read aloud where a reader goes through a figure by keyboard
+  const ring = document.createElement("div"); // around the shape that keys have reached
+  ring.className = "ring";
+  ring.hidden = true;
+  document.body.append(ring, tip);
+  let held = null; // whose words are shown: by a pointer, or by keys
   const letGo = () => {
-    if (held) held.shape.prepend(held.title);
+    if (held?.title) held.shape.prepend(held.title);
     held = null;
-    tip.hidden = true;
+    tip.hidden = ring.hidden = true;
   };
-  const move = event => {
-    const { offsetWidth: width, offsetHeight: height } = tip, below = event.clientY + 18;
-    tip.style.left = Math.max(6, Math.min(event.clientX + 10, document.documentElement.clientWidth - width - 6)) + "px";
-    tip.style.top = (below + height < innerHeight ? below : event.clientY - height - 10) + "px";
+  const titleOf = shape => [...shape.children].find(child => child.localName === "title");
+  const place = (x, above, below) => {
+    const { offsetWidth: width, offsetHeight: height } = tip;
+    tip.style.left = Math.max(6, Math.min(x, document.documentElement.clientWidth - width - 6)) + "px";
+    tip.style.top = (below + height < innerHeight ? below : above - height) + "px";
   };
+  const move = event => place(event.clientX + 10, event.clientY - 10, event.clientY + 18);
   addEventListener("pointerover", event => {
     letGo();
     let shape = event.target;
     while (shape.closest?.("svg") && shape.localName !== "svg") {
-      const title = [...shape.children].find(child => child.localName === "title");
+      const title = titleOf(shape);
       if (title) {
         held = { shape, title };
         tip.textContent = title.textContent;
@@ -151,7 +157,47 @@ addEventListener("DOMContentLoaded", () => {
       shape = shape.parentNode;
     }
   });
-  addEventListener("pointermove", event => held && move(event));
+  addEventListener("pointermove", event => held && !held.keys && move(event));
   addEventListener("pointerout", event => event.pointerType === "mouse" && letGo());
-  addEventListener("scroll", letGo, true);
+
+  // the same by keyboard: a figure is one stop, arrows go from shape to shape in it, Escape puts the words away
+  const beside = () => {
+    const { left, top, bottom, width, height } = held.shape.getBoundingClientRect();
+    Object.assign(ring.style, { left: left + "px", top: top + "px", width: width + "px", height: height + "px" });
+    place(left, top - 10, bottom + 10);
+  };
+  const middle = shape => (r => [r.x + r.width / 2, r.y + r.height / 2])(shape.getBoundingClientRect());
+  function next(shapes, key) {
+    const at = held?.keys ? shapes.indexOf(held.shape) : -1;
+    if (key === "Home" || at < 0) return shapes[0];
+    if (key === "End") return shapes.at(-1);
+    if (key === "ArrowLeft" || key === "ArrowRight") return shapes[at + (key === "ArrowRight" ? 1 : -1)];
+    const [x, y] = middle(shapes[at]), way = key === "ArrowDown" ? 1 : -1;
+    const far = shape => (([a, b]) => (way * (b - y) > 1 ? way * (b - y) + 4 * Math.abs(a - x) : Infinity))(middle(shape));
+    const nearest = shapes.map(shape => [far(shape), shape]).reduce((a, b) => (b[0] < a[0] ? b : a));
+    return nearest[0] < Infinity ? nearest[1] : undefined;
+  }
+  for (const figure of document.querySelectorAll("svg[role=img]")) {
+    const within = () => [...figure.querySelectorAll(":scope :not(svg) > title")].map(title => title.parentNode);
+    if (!within().length) continue;
+    figure.setAttribute("tabindex", "0");
+    figure.setAttribute("aria-keyshortcuts", "ArrowLeft ArrowRight ArrowUp ArrowDown Home End Escape");
+    figure.addEventListener("blur", () => held?.keys && letGo());
+    figure.addEventListener("keydown", event => {
+      if (event.altKey || event.ctrlKey || event.metaKey) return;
+      if (event.key === "Escape") return letGo();
+      if (!/^(Arrow(Left|Right|Up|Down)|Home|End)$/.test(event.key)) return;
+      event.preventDefault();
+      if (held && !held.keys) letGo(); // its title is back before all are looked for
+      const shape = next(within(), event.key);
+      if (!shape) return;
+      letGo();
+      held = { shape, keys: true };
+      shape.scrollIntoView({ block: "nearest", inline: "nearest" });
+      tip.textContent = titleOf(shape).textContent;
+      tip.hidden = ring.hidden = false;
+      beside();
+    });
+  }
+  addEventListener("scroll", () => (held?.keys ? beside() : letGo()), true);
 });

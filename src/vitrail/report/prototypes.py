@@ -145,12 +145,12 @@ def _map(standing: Standing, sites: Sequence[str], labels: Sequence[str], shown:
             write = percent if how.shares else (lambda v: number(v, digits))
             words = f"{site}, {labels[label]}: "
             words += how.say.format(write(value), write(float(usual[row, label]))) if known else "not told"
-            cells.append(draw.tag("rect", draw.tip(words), **box, class_=draw.shade(part) if known else "none"))
+            tone = draw.shade(part) if known else "none"
+            cells.append(draw.tag("rect", draw.tip(words), **box, class_=tone))
             if known and wide >= 22:
-                ink = "in dark" if abs(part) > 0.7 else "in"
                 text = number(100 * value, 0) if how.shares else number(value, digits)
                 small = " tiny" if 6.6 * len(text) > wide - 4 or high < 20 else ""
-                cells.append(draw.text(x + (wide - 1) / 2, y + high / 2 + 4, text, ink + small, "middle"))
+                cells.append(draw.text(x + (wide - 1) / 2, y + high / 2 + 4, text, draw.ink_on(tone) + small, "middle"))
             if (row, label) in flagged:
                 said.append(f"{words}; stands out")
                 marks.append(draw.tag("rect", **box, class_="halo"))

@@ -44,8 +44,8 @@ def matrix(
             kind = draw.shade(-part) if known and user != site else "none"
             cells.append(draw.tag("rect", draw.tip(words), **box, class_=kind))
             if cell >= 34 and known and (user != site or say.counts_own):
-                dark = "in dark" if kind != "none" and abs(part) > 0.7 else "in"
-                cells.append(draw.text(x + (cell - 1) / 2, y + high / 2 + 4, number(value, 2), dark, "middle"))
+                ink = draw.ink_on(kind)
+                cells.append(draw.text(x + (cell - 1) / 2, y + high / 2 + 4, number(value, 2), ink, "middle"))
     cells += [
         draw.turned(edge + cell * (i + 0.5), bottom, short[label], "feature", label) for i, label in enumerate(sites)
     ]
