@@ -15,7 +15,7 @@ from vitrail.core.facts import SHARE, TRUST, Facts, told
 from vitrail.core.losses import Doubts
 from vitrail.core.problems import Problem, VitrailError, nearest
 from vitrail.core.task import Task
-from vitrail.core.tensors import Params
+from vitrail.core.tensors import Params, each
 from vitrail.data.encode import Encoder
 from vitrail.data.read import clean
 from vitrail.engines.wire import Line, settled_shape
@@ -48,6 +48,7 @@ class Model(NamedTuple):
     tensors: dict[str, Tensor]  # its settled state
     encoder: Encoder
     keep: str = ""  # the model beside its own that it predicts with instead (core/facts.py; runs/keep.py)
+    double: bool = False  # in double precision, where a row's answer must not depend on the rows beside it
 
     def predict(self, frame: pd.DataFrame) -> pd.DataFrame:
         """On raw rows: a probability for each class and how unsure the model is, or a number."""
@@ -82,7 +83,7 @@ class Model(NamedTuple):
         """[row, output] for rows that `clean` gave, and the task whose loss says what they mean."""
         task, scorer = self.scorer()
         x = torch.from_numpy(self.encoder.matrix(rows))
-        return task, scorer(x if self.study.images else x.float())
+        return task, scorer(x if self.study.images else x.double() if self.double else x.float())
 
     def scorer(self) -> tuple[Task, Callable[[Tensor], Tensor]]:
         """The task, and what gives the scores of rows in the form that the network takes."""
@@ -101,7 +102,8 @@ class Model(NamedTuple):
         """Its settled state, stacked over this one site."""
         try:
             stacked = {k: v[None] for k, v in self.tensors.items()}
-            return fit(settled_shape(task, self.method), stacked, exact=not self.method.grows)
+            state = fit(settled_shape(task, self.method), stacked, exact=not self.method.grows)
+            return each(lambda v: v.double() if v.is_floating_point() else v, state) if self.double else state
         except ValueError:
             what = "its tensors are not those of this study's network and method."
             hint = "Somebody put another model's file in its place: take it from a copy. vitrail verify tells what."
