@@ -14,6 +14,7 @@ from torch import Tensor
 from vitrail.core.facts import SHARE, TRUST, Facts, told
 from vitrail.core.losses import Doubts
 from vitrail.core.problems import Problem, VitrailError, nearest
+from vitrail.core.shown import Drawn
 from vitrail.core.task import Task
 from vitrail.core.tensors import Params, each
 from vitrail.data.encode import Encoder
@@ -26,7 +27,7 @@ from vitrail.methods import AnyMethod
 from vitrail.runs.folder import Folder, fit, site_folder
 from vitrail.runs.screened import unscreened
 from vitrail.runs.setup import COVERAGE, MAJORITY, build_task, loss_of, wire_lines, with_ends, with_facts
-from vitrail.screen.found import Finding, Screening
+from vitrail.screen.found import Findings, Screening
 from vitrail.study import Study
 
 # split: test or train, of the site's own model; test:NAME of a model carried beside it
@@ -122,8 +123,8 @@ class Model(NamedTuple):
         return {name: {k: v[0] for k, v in params.items()} for name, params in self.method.models(task, state).items()}
 
 
-@dataclass
-class Run:
+@dataclass(repr=False)
+class Run(Drawn):
     """What came out. `models` holds each site's settled state; it is private to that site."""
 
     study: Study
@@ -140,6 +141,10 @@ class Run:
     shift_table: pd.DataFrame | None = None  # of a run with private layers: see `shifts`
     pseudonyms: dict[str, str] = field(default_factory=dict)  # site -> the name its layers go by; each knows its own
     screening: Screening | None = None  # whose data does not fit, from before the first round
+
+    def __repr__(self) -> str:
+        sites = f"{len(self.sites)} site{'s' * (len(self.sites) != 1)}"
+        return f"<run of {self.study.name}: {self.method.title}, {sites}, seed {self.seed}>"
 
     @property
     def sites(self) -> list[str]:
@@ -202,9 +207,9 @@ class Run:
             raise VitrailError("there are no shifts", [Problem("method", what, f"Run it with --method {with_ends()}.")])
         return self.shift_table
 
-    def findings(self) -> list[Finding]:
+    def findings(self) -> Findings:
         """Whose data does not fit, the likely wrong first; nothing where the run did not screen."""
-        return list(self.screening.findings) if self.screening else []
+        return Findings(self.screening.findings if self.screening else ())
 
     def wire(self) -> list[Line]:
         """Every tensor that left a site or came in."""
