@@ -36,8 +36,9 @@ def run():
 
 
 def test_short_in_one_line(run):
-    assert repr(run).startswith("<run of three")
-    assert repr(run.study).startswith("<study three")
+    assert repr(run).startswith("<run of 'three")
+    assert repr(run.study).startswith("<study 'three")
+    assert str(run.study) == repr(run.study)
     assert all(len(repr(thing).splitlines()) == 1 and len(repr(thing)) < 150 for thing in (run, run.study))
     compared = vt.Comparison(run.study, ["fedavg"], [1], *[pd.DataFrame()] * 3, run.sizes, {})
     assert repr(compared).endswith("fedavg; 3 sites, 1 seed>")

@@ -116,7 +116,9 @@ class Study(Shown, Table):
 
     def __repr__(self) -> str:
         what = "pictures" if self.images else f"{len(self.features)} features"
-        return f"<study {self.name}: {self.target.column} from {what}, {self.method['name']}>"
+        return f"<study {self.name!r}: {self.target.column!r} from {what}, {self.method['name']}>"
+
+    __str__ = __repr__
 
     @property
     def host(self) -> str:

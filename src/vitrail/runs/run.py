@@ -144,7 +144,7 @@ class Run(Drawn):
 
     def __repr__(self) -> str:
         sites = f"{len(self.sites)} site{'s' * (len(self.sites) != 1)}"
-        return f"<run of {self.study.name}: {self.method.title}, {sites}, seed {self.seed}>"
+        return f"<run of {self.study.name!r}: {self.method.title}, {sites}, seed {self.seed}>"
 
     @property
     def sites(self) -> list[str]:

@@ -59,7 +59,7 @@ class Comparison(Drawn):
         sites, seeds = (
             f"{n} {word}{'s' * (n != 1)}" for n, word in ((len(self.sites), "site"), (len(self.seeds), "seed"))
         )
-        return f"<comparison of {self.study.name}: {', '.join(self.methods)}; {sites}, {seeds}>"
+        return f"<comparison of {self.study.name!r}: {', '.join(self.methods)}; {sites}, {seeds}>"
 
     def results(self) -> pd.DataFrame:
         """`scores`, and beside each on rows not trained on what always giving the same answer comes to; `few_rows` says
