@@ -20,16 +20,19 @@ from attack_poison import ATTACKS, RULES
 from guard_worlds import WORLDS, at_most, interval
 from kept_cases import Cases, run_cases
 
-HONEST = (  # guard, draws, which draws of patients: guards are tried where the attack works without them
-    ("plain", "known", (1, 3, 0, 2)),
-    ("plain", "secret", (1, 3)),
-    ("int8", "known", (1, 3)),
-    ("rank", "known", (1, 3)),
-    ("rows 10", "known", (1, 3)),
-    ("rows 3", "known", (1, 3)),
-    ("total of three", "known", (1,)),
-    ("total of three", "secret", (1,)),
+HONEST = (  # guard, draws
+    ("total of three", "secret"),  # as a study is drafted
+    ("plain", "known"),
+    ("plain", "secret"),
+    ("total of three", "known"),
+    ("total of three", "no dropout"),
+    ("plain", "no dropout"),
+    ("int8", "known"),
+    ("rows 10", "known"),
+    ("rows 3", "known"),
+    ("rank", "known"),
 )
+PATIENTS = 5  # draws of patients for each
 CRAFT = ("plain", "clip", "int8", "total of four", "rows 10", "rows 3")
 MEMBERS = (("plain", "usual"), ("plain", "long"), ("rows 3", "long"))
 NAMING = [r for r in RULES if r not in ("sum", "groups")]
@@ -38,11 +41,11 @@ NAMING = [r for r in RULES if r not in ("sum", "groups")]
 def wanted(stage: str, seeds: int) -> Iterator[tuple[str, Callable[[], dict[str, Any]]]]:
     """The cases of a stage: what each is called, and how it is had."""
     if stage == "honest":
-        for turn in range(4):  # a first draw under every guard, then more
-            for guard, draws, patients in HONEST:
-                for d in patients[turn : turn + 1]:
-                    made = lambda g=guard, w=draws, i=d: attack_rebuild.case_of(g, w, i)  # noqa: E731
-                    yield f"honest|{guard}, draws {draws}|{d}", lambda m=made: attack_rebuild.rebuild(m())
+        for d in range(1, 1 + PATIENTS):  # a first draw under every guard, then more
+            for guard, draws in HONEST:
+                made = lambda g=guard, w=draws, i=d: attack_rebuild.case_of(g, w, i)  # noqa: E731
+                about = f"{guard}, {'no dropout' if draws == 'no dropout' else f'draws {draws}'}"
+                yield f"honest|{about}|{d}", lambda m=made: attack_rebuild.rebuild(m())
     elif stage == "craft":
         for seed in range(1, 1 + seeds):
             for dropout in (0.0, 0.2):

@@ -5,6 +5,10 @@ folder is opened again. Three kinds of writing: a checkpoint over an older one, 
 whole run from its first file to its last. Each cut must end in one of two ways: the old state or the new one, whole,
 and nothing that `vitrail verify` would call changed; or, of a run that was never begun, words.
 
+A disk can also lose the end of a file that was written and closed. So every file of a run that was stopped is cut off
+where it lies, at every byte (of larger files the first and the last 512 and one in 61), and the run is resumed: the
+same models, or an error in words that names the file. Every file of a finished run likewise: verify names it.
+
     python benchmarks/cut_writes.py            every boundary of the first two and of a run's last file; of all its
                                                other writes one in 97 (some minutes)
 """
@@ -19,7 +23,7 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -183,6 +187,85 @@ def cut_runs(place: Path, every: int = 1, last_only: bool = False) -> Counter[st
     return ends
 
 
+def cut_stopped(place: Path, every: int = 1) -> Counter[str]:
+    """Each file of a run that was stopped after its second round is cut short, and the run resumed."""
+    study, sites = small()
+
+    def run(out: Path, **given: Any) -> vt.Run:
+        return vt.federate(study, sites, method="ditto", out=out, checkpoint_seconds=0, **given)
+
+    def stop(done: int, total: int) -> None:
+        if done == 2:
+            raise Killed
+
+    whole, base, ends = run(place / "whole"), place / "base", Counter[str]()
+    with contextlib.suppress(Killed):
+        run(base, progress=stop)
+    for name, at in _ends_of(base, every):
+        out = _shortened(base, place / "cut", name, at)
+        before = {f: f.read_bytes() for f in _files(out) if f.name != "events.jsonl"}
+        try:
+            back = run(out, resume=True)
+        except vt.VitrailError as error:
+            told = str(error)
+            assert Path(name).name in told, (name, at, told)
+            assert all(f.read_bytes() == data for f, data in before.items()), (name, at)  # nothing else is lost
+            ends[f"{_sort(name)}: told"] += 1
+        else:
+            same = (torch.equal(back.models[s][k], v) for s in sites for k, v in whole.models[s].items())
+            assert all(same), (name, at)
+            assert not verify(out).wrong, (name, at, verify(out).wrong)
+            ends[f"{_sort(name)}: the same models"] += 1
+        shutil.rmtree(out)
+    return ends
+
+
+def cut_finished(place: Path, every: int = 1) -> Counter[str]:
+    """Each file of a finished run is cut short: verify names it, or says that the run is not closed."""
+    study, sites = small()
+    vt.federate(study, sites, method="ditto", out=place / "base")
+    ends = Counter[str]()
+    for name, at in _ends_of(place / "base", every):
+        out = _shortened(place / "base", place / "cut", name, at)
+        found = verify(out)
+        told = [f"{p.where} {p.what}" for p in found.wrong]
+        log = name == "events.jsonl" and any("not closed" in note for note in found.notes)
+        assert log or any(name in words for words in told), (name, at, told)
+        ends[f"{_sort(name)}: told"] += 1
+        shutil.rmtree(out)
+    return ends
+
+
+NEAR, AMONG = 512, 61  # of a larger file all bytes at both ends, and one in so many between them
+
+
+def _ends_of(base: Path, every: int) -> Iterator[tuple[str, int]]:
+    """File and length, of all lengths that it may be cut to; nothing of locks, which are empty."""
+    for file in _files(base):
+        size = file.stat().st_size
+        lengths = [n for n in range(size) if n < NEAR or n >= size - NEAR or n % AMONG == 0]
+        # with some left out, the last byte is among those that stay
+        yield from ((file.relative_to(base).as_posix(), n) for n in lengths[::-every])
+
+
+def _files(base: Path) -> list[Path]:
+    return sorted(f for f in base.rglob("*") if f.is_file() and f.name != ".lock")
+
+
+def _shortened(base: Path, out: Path, name: str, at: int) -> Path:
+    shutil.copytree(base, out)
+    os.truncate(out / name, at)
+    return out
+
+
+def _sort(name: str) -> str:
+    """What a file is, whosever it is."""
+    kind = Path(name).name
+    for start, word in (("state-", "a site's state"), ("paths-", "facts"), ("0-", "the coordinator's tensors")):
+        kind = word if kind.startswith(start) else kind
+    return kind
+
+
 def _cuts(act: Callable[[Path], object], base: Path, place: Path, every: int) -> range:
     """All places at which this can be cut off."""
     out = Path(shutil.copytree(base, place / "count"))
@@ -201,15 +284,18 @@ def main() -> None:
     given = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
     given.add_argument("--every", type=int, default=1, help="of the last file and of small writes, one cut in so many")
     given.add_argument("--rest", type=int, default=97, help="of all writes of a run, one cut in so many")
+    given.add_argument("--only", default="", help="kinds with this in their name")
     every = given.parse_args()
     jobs: dict[str, Callable[[Path], Counter[str]]] = {
         "a checkpoint over an older one": lambda place: cut_checkpoints(place, every.every),
         "a message in an outbox": lambda place: cut_outbox(place, every.every),
         "a run, its last file": lambda place: cut_runs(place, every.every, last_only=True),
         "a run, all its writes": lambda place: cut_runs(place, every.rest),
+        "a stopped run, each file": lambda place: cut_stopped(place, every.every),
+        "a finished run, each file": lambda place: cut_finished(place, every.every),
     }
     print(f"{'what is written':32} {'cuts':>6} {'seconds':>8}  how it ended")
-    for name, job in jobs.items():
+    for name, job in {k: v for k, v in jobs.items() if every.only in k}.items():
         began = time.monotonic()
         with tempfile.TemporaryDirectory() as place:
             ends = job(Path(place))

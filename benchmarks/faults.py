@@ -1,6 +1,7 @@
 """One long study between machines, and everything that goes wrong in it.
 
     python benchmarks/faults.py --faults 60        # as root, on Linux: it makes its own network namespaces
+    python benchmarks/faults.py --masked           # FedAvg under masks, with three kinds of faults more
 
 The heart study (iFedAvg, four sites, `vitrail serve` and `vitrail join`), each site in a network namespace of its own
 with a small disk. Faults are drawn at random, one after the other, each as soon as the study goes on after the one
@@ -33,6 +34,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
+from fault_sums import between_legs, damage_coordinator, damage_site, told_twice
 
 import vitrail as vt
 from vitrail.data.datasets import heart_disease, packaged
@@ -85,11 +87,13 @@ class Proxy:
 class World:
     """Coordinator here, each site behind its own cable."""
 
-    def __init__(self, place: Path, rounds: int) -> None:
+    def __init__(self, place: Path, rounds: int, masked: bool = False) -> None:
         self.place, self.tables = place, heart_disease()
         self.names = list(self.tables)
         self.study = vt.Study.load(packaged("heart_disease.toml")).with_changes(
-            method={"name": "ifedavg"}, training={"rounds": rounds}
+            method={"name": "fedavg" if masked else "ifedavg"},
+            training={"rounds": rounds},
+            protect={"sum": "masked" if masked else "plain"},
         )
         (place / "study.toml").write_text(self.study.to_toml())
         self.unplug()  # what an earlier run left behind
@@ -302,6 +306,11 @@ KINDS: list[Callable[[World, random.Random], str]] = [
 ]  # fmt: skip
 
 
+SUMS = [lambda w, luck, f=f: f(w, luck, kill) for f in (between_legs, damage_site, damage_coordinator)]
+for _kind, _name in zip(SUMS, ("between_legs", "damage_site", "damage_coordinator"), strict=True):
+    _kind.__name__ = _name
+
+
 def noise(study: vt.Study, tables: dict, seeds: int) -> dict[str, tuple[float, float, float]]:
     """Each site's balanced accuracy undisturbed: with the study's own seed, and mean and SD over other seeds."""
     found: dict[str, list[float]] = {}
@@ -318,17 +327,21 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=450)
     parser.add_argument("--minutes", type=float, default=40, help="no fault after so long; the study then ends")
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--out", type=Path, default=Path(__file__).parent / "results" / "faults.md")
+    parser.add_argument("--masked", action="store_true", help="reports leave under masks, and sums have faults too")
+    parser.add_argument("--out", type=Path)
     args = parser.parse_args()
+    name = "faults_masked.md" if args.masked else "faults.md"
+    args.out = args.out or Path(__file__).parent / "results" / name
+    kinds = KINDS + (SUMS if args.masked else [])
     luck, began, lines = random.Random(args.seed), time.time(), []
     place = Path(tempfile.mkdtemp(prefix="vitrail-faults-"))
-    world, stuck = World(place, args.rounds), ""
+    world, stuck = World(place, args.rounds, args.masked), ""
     try:
         for name in world.names:
             world.start_site(name)
         world.start_serve()
         counts: Counter[str] = Counter()
-        order = [k for _ in range(-(-args.faults // len(KINDS))) for k in luck.sample(KINDS, len(KINDS))]
+        order = [k for _ in range(-(-args.faults // len(kinds))) for k in luck.sample(kinds, len(kinds))]
         goes_on(world, 0)
         for number, kind in enumerate(order[: args.faults], 1):
             at, finished = world.done()
@@ -368,11 +381,12 @@ def goes_on(world: World, before: int) -> float:
 def report(world: World, counts: Counter[str], lines: list[str], stuck: str, seconds: float, args) -> None:
     run = world.run()
     assert run is not None
-    finished = world.done()[1]
+    finished, under = world.done()[1], " under masks" if args.masked else ""
     text = [f"# Faults in one long study, {time.strftime('%Y-%m-%d')}", ""]
     text += [f"{sum(counts.values())} faults ({', '.join(f'{k} {v}' for k, v in sorted(counts.items()))}), seed "]
     text[-1] += (
-        f"{args.seed}; {args.rounds} rounds of iFedAvg, four sites, quorum {QUORUM}, deadline {DEADLINE:.0f} s; "
+        f"{args.seed}; {args.rounds} rounds of {world.study.build_method().title}{under}, four sites, "
+        f"quorum {QUORUM}, deadline {DEADLINE:.0f} s; "
     )
     text[-1] += f"{seconds / 60:.0f} minutes on {len(os.sched_getaffinity(0))} cores."
     text[-1] += "" if FAKETIME else " No libfaketime on this machine: the wrong clock was not tried."
@@ -391,6 +405,12 @@ def report(world: World, counts: Counter[str], lines: list[str], stuck: str, sec
             result.ledger[result.ledger.stage == "train"].groupby("site").messages.min().rsub(args.rounds).sum()
         )
         text += [f"- Rounds that a site missed, over all sites: {missing} of {len(world.names) * args.rounds}."]
+        if args.masked:
+            reports, twice, opened = told_twice(world)
+            lost = Counter(e["round"] for e in rounds if e["event"] == "sum not opened")
+            text += [f"- Reports under masks that left sites: for {reports} sums; of one sum in two ways: {twice}."]
+            text += [f"- Sums whose shares a site told in two ways: {opened}."]
+            text += [f"- Sums that stayed closed, each a round that changed nothing: {len(lost)} of {args.rounds}."]
         usual, mine = noise(world.study, world.tables, 8), result.scores().query("metric == @world.study.metrics[0]")
         text += ["", f"| site | {world.study.metrics[0]} | the same seed undisturbed | difference | within 2 SD |"]
         text[-1] += " 8 seeds undisturbed, mean | SD |"

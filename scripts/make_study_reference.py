@@ -71,8 +71,22 @@ target = {column = "died", classes = ["no", "yes"]}
 features = {age = {kind = "numeric"}}
 parties = {hospital = {role = "host", id = "patient"}, lab = {role = "guest", id = "number"}}
 """
+TIMES = """\
+target = {kind = "time", time = "days", event = "died", cuts = [30, 90, 365]}
+features = {age = {kind = "numeric"}}
+"""
+HORIZON = TIMES.replace("cuts = [30, 90, 365]", "horizon = 365")
 NOISY = WHOLE + "[protect]\nclip = 1.0\nrows = {epsilon = 4.0}\nsites = {epsilon = 8.0}\n"
-BASES = (WHOLE, NUMBER, PICTURES, PROTOTYPES, COMPANIES, NOISY)  # an example must be accepted in one of them
+BASES = (
+    WHOLE,
+    NUMBER,
+    TIMES,
+    HORIZON,
+    PICTURES,
+    PROTOTYPES,
+    COMPANIES,
+    NOISY,
+)  # an example must be accepted in one of them
 
 # by path; where none is given, one is made from the type and the default
 EXAMPLES: dict[str, Any] = {
@@ -81,9 +95,15 @@ EXAMPLES: dict[str, Any] = {
     "seeds": [1, 2, 3],
     "metrics": ["auc", "log_loss"],
     "site_column": "hospital",
+    "weight_column": "stands_for",
     "target.column": "died",
     "target.classes": ["no", "yes"],
     "target.positive": "yes",
+    "target.time": "days_followed",
+    "target.event": "died",
+    "target.horizon": 365.0,
+    "target.intervals": 12,
+    "target.cuts": [30.0, 90.0, 365.0],
     "target.unit": "days",
     "target.center": 7.5,
     "target.scale": 3.0,

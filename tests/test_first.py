@@ -17,6 +17,7 @@ from typer.testing import CliRunner
 
 import vitrail as vt
 from vitrail.cli import VERBS, app, complete
+from vitrail.cli import demo as cli_demo
 from vitrail.cli.examples import EXAMPLES
 from vitrail.cli.shown import EVERY, Lines, print_comparison, show_progress
 from vitrail.report.apart import why_apart
@@ -29,9 +30,10 @@ KINDS = {"one": "the first", "two": "the second"}
 @pytest.fixture(scope="module")
 def demo(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, Path]:
     """What the demo prints, and its folder; short, and in this process."""
-    out, load = tmp_path_factory.mktemp("first") / "demo", vt.Study.load
+    out, load, compared = tmp_path_factory.mktemp("first") / "demo", vt.Study.load, cli_demo._compared
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr("vitrail.cli.demo.cores", lambda: 1)
+        patched.setattr(cli_demo, "_compared", lambda study, sites, seeds, folds, at: compared(study, sites, 1, 2, at))
         patched.setattr("vitrail.cli.demo.parse_methods", lambda given: ["local", "fedavg"])
         quick = {"training": {"rounds": 1}, "network": {"hidden": [4]}}
         patched.setattr(vt.Study, "load", lambda path: load(path).with_changes(**quick))
@@ -58,6 +60,7 @@ def test_the_demos_index_leads_to_every_page(demo) -> None:
     told, out = demo
     assert told.rstrip().endswith(str((out / "index.html").resolve()))
     html = (out / "index.html").read_text()
+    assert "Is joining worth it? " in html
     links = re.findall(r'<a href="([^"#]+)"', html)
     assert links[0] == "findings.html"
     assert {"compared/report.html", "look-hungarian.html"} <= {*links}

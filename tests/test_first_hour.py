@@ -62,6 +62,13 @@ def test_at_most_six_commands(walk: ModuleType) -> None:
     assert [int(n) for n in re.findall(r"^(\d)\. ", before, re.MULTILINE)] == list(range(1, len(commands) + 1))
 
 
+@pytest.mark.parametrize("name", ["first_hour.md", "study.md"])
+def test_links_lead_somewhere(name: str) -> None:
+    page = ROOT / "docs" / name
+    for target in re.findall(r"\]\(([^)#:]+)\)", page.read_text(encoding="utf-8")):
+        assert (page.parent / target).exists(), target
+
+
 def test_the_installation_is_readmes_own(walk: ModuleType) -> None:
     _, install = [block.lines[0][0] for block in walk.blocks() if block.install]
     command = install.removesuffix(" && . .venv/bin/activate")

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import builtins
 import importlib
+import re
 import sys
 import warnings
 from functools import partial
+from pathlib import Path
 from unittest import SkipTest
 
 import numpy as np
@@ -172,3 +174,11 @@ def test_without_scikit_learn_one_is_told_what_to_install(monkeypatch):
     monkeypatch.delitem(sys.modules, "vitrail.sklearn")
     with pytest.raises(vt.VitrailError, match=r"pip install 'vitrail\[sklearn\]'"):
         importlib.import_module("vitrail.sklearn")
+
+
+def test_the_page_about_it_runs():
+    text = (Path(__file__).parent.parent / "docs" / "notebooks.md").read_text(encoding="utf-8")
+    (block,) = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
+    told = {}
+    exec(block, told)
+    assert told["model"].run_.method.mu == 0.1

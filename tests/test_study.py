@@ -207,7 +207,7 @@ BROKEN: list[tuple[str, Callable[[str], str], list[str]]] = [
     ("one rate for all", below("lr", "rates = 0.1"), [":26 training.rates", "expected a section, got 0.1"]),
     # kinds, ranges, categories, missing codes
     ("unknown kind", instead('kind = "numeric"', 'kind = "number"'), [":32 features.age.kind", "expected 'numeric', 'binary' or 'categorical', got 'number'"]),
-    ("unknown target kind", instead('kind = "classes"', 'kind = "class"'), [":10 target.kind", "expected 'classes' or 'number'"]),
+    ("unknown target kind", instead('kind = "classes"', 'kind = "class"'), [":10 target.kind", "expected 'classes', 'number' or 'time'"]),
     ("unknown standardise", instead('"global"', '"all"'), [":5 standardise", "expected 'local', 'global' or 'none', got 'all'"]),
     ("range upside down", instead("[18, 100]", "[100, 18]"), [":34 features.age.range", "low < high, got [100, 18]", "Swap"]),
     ("range of a point", instead("[18, 100]", "[18, 18]"), [":34 features.age.range", "low < high"]),

@@ -48,7 +48,8 @@ def html_of(thing: Any) -> str:
 def _study(study: Study) -> Markup:
     kinds = Counter(f.kind for f in study.features.values())
     said = ", ".join(f"{count} {kind}" for kind, count in kinds.items()) or "none"
-    target = ", ".join(study.target.levels) or study.target.unit or "a number"
+    other = {"number": "a number", "time": "the time until it"}.get(study.target.kind, "")
+    target = ", ".join(study.target.levels) or other
     title = TABLE[study.method["name"]].title if study.method["name"] in TABLE else study.method["name"]
     rows = [
         ("predicted", f"{study.target.column} ({target})"),

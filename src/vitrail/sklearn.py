@@ -197,7 +197,7 @@ class FederatedClassifier(ClassifierMixin, _Federated):
             raise UnfitError("cannot learn", [Problem("y", what, "Give rows of another class too.")])
         names = [canon(value) for value in self.classes_.tolist()]
         words = {name.casefold() for name in names}
-        if len(words) < len(names) or words & MISSING_WORDS or "" in words:
+        if len(words) < len(names) or words & MISSING_WORDS:
             names = [str(i) for i in range(len(names))]  # two would be read as one, or one as missing
         two = {"positive": names[1]} if len(names) == 2 else {}
         return np.array(names, object)[at], {"kind": self.kind, "classes": names, **two}

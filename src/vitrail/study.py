@@ -16,13 +16,15 @@ from vitrail.core.problems import Problem, VitrailError, nearest
 from vitrail.core.shown import Shown
 from vitrail.core.toml import key_lines, toml_key, toml_value
 from vitrail.data.schema import GUESTS_OWN, Cell, Feature, Matching, Party, Ration, Split, Strict, Table, Target
-from vitrail.study_problems import CLASS_METRICS, NUMBER_METRICS, inconsistencies
+from vitrail.study_problems import CLASS_METRICS, METRICS, NUMBER_METRICS, TIME_METRICS, inconsistencies
 
 if TYPE_CHECKING:
     import pandas as pd
 
-SHARES = frozenset({"balanced_accuracy", "accuracy", "f1", "auc"})  # between 0 and 1
-LOWER_IS_BETTER = frozenset({"log_loss", "brier", "rmse", "mae"})  # 0 is perfect; of all others 1
+SHARES = frozenset({"balanced_accuracy", "accuracy", "f1", "auc", "c_index", "uno_c"})  # between 0 and 1
+LOWER_IS_BETTER = frozenset(  # 0 is perfect; of all others 1
+    {"log_loss", "brier", "rmse", "mae", "integrated_brier", "time_log_loss"}
+)
 SEEDS = (2934384, 10231938, 8273, 2019231, 62739)  # those of the iFedAvg paper
 DEEPEST = 8  # sections within sections; a study needs four
 
@@ -80,6 +82,7 @@ class Protect(Strict):
     rows: Spend | None = None  # noise in every step at the site, so that no row decides; clip is then a row's
     rows_least: int = Field(default=0, ge=0)  # no site with fewer training rows takes part
     sites: Spend | None = None  # noise on the total of every round, so that no site decides
+    second: str = ""  # between machines, with two servers: who runs the second one
     compress: Literal["no", "int8", "rank"] = "no"  # fewer bytes; what is lost is said in the next report
 
 
@@ -87,6 +90,12 @@ class Screen(Strict):
     """Whose data does not fit, before the first round: what sites publish of their columns for it."""
 
     ask: bool = True  # false: nothing of the kind crosses, and no run says whose data does not fit
+
+
+class Bedside(Strict):
+    """Whether a model's risks come true, and what acting on them is worth: what sites tell of it, at the end."""
+
+    tell: bool = False  # held-out rows by risk, no group of fewer than 10; else only a site's own card has it
 
 
 class Verdict(Strict):
@@ -107,6 +116,7 @@ class Study(Shown, Table):
     training: TrainingSpec = TrainingSpec()
     method: dict[str, Any] = Field(default_factory=lambda: {"name": methods.DEFAULT})  # its name, and its settings
     screen: Screen = Screen()
+    bedside: Bedside = Bedside()
     seeds: tuple[int, ...] = SEEDS  # of what is drawn by lot; a run takes the first, a comparison as many as asked for
     metrics: tuple[str, ...] = ()  # scores, the first decides; left out: those usual for the target
     parties: dict[str, Party] = Field(default={})  # where they hold columns of the same people; empty: rows of others
@@ -156,7 +166,8 @@ class Study(Shown, Table):
             problems.insert(0, Problem(place("format"), what, "Install a newer version: it may know what follows."))
         if problems or study is None:
             raise VitrailError(f"{source} is not a valid study ({len(problems)} to correct)", problems)
-        metrics = study.metrics or (CLASS_METRICS[:4] if study.target.kind == "classes" else NUMBER_METRICS)
+        usual = CLASS_METRICS[:4] if study.target.kind == "classes" else METRICS[study.target.kind]
+        metrics = study.metrics or usual
         return study.model_copy(update={"metrics": metrics})
 
     @classmethod
@@ -204,17 +215,19 @@ class Study(Shown, Table):
             f"{k} = {toml_value(plain[k])}"
             for k in ("format", "name", "description", "seeds", "metrics", "standardise")
         ]
-        if self.site_column:
-            out.append(f"site_column = {toml_value(self.site_column)}")
+        columns = {"site_column": self.site_column, "weight_column": self.weight_column}
+        out += [f"{k} = {toml_value(v)}" for k, v in columns.items() if v]
         sections = ("target", *["images"] * bool(self.images), "split", "network", "training", "method")
         sections += () if self.images or self.parties else ("screen",)
         more = [*["match"] * bool(self.match), *["protect"] * (self.protect != Protect())]
+        more += ["bedside"] * (self.bedside != Bedside())
         more += ["verdict"] * bool(self.verdict)
         for section in (*sections, *more):
             out += ["", f"[{section}]"]
             fields = getattr(type(getattr(self, section)), "model_fields", {})  # a method has none
             empty = {k: f.default for k, f in fields.items() if f.default in (None, "", (), {})}
             said = {k: v for k, v in plain[section].items() if k not in empty or v != empty[k]}
+            said = _without_times(said) if section == "target" else said
             out += [f"{toml_key(k)} = {toml_value(v)}" for k, v in said.items()]
         for name, party in plain["parties"].items():
             out += ["", f"[parties.{toml_key(name)}]"]
@@ -254,8 +267,18 @@ def _unused(study: Study, place: Callable[..., str]) -> list[Problem]:
     return out
 
 
+def _without_times(said: dict[str, Any]) -> dict[str, Any]:
+    """A target as a file says it: each column once, and of intervals only where there are some."""
+    if said["kind"] == "time":
+        unused = ("column", "center", "scale", *["intervals"] * ("cuts" in said))
+        return {k: v for k, v in said.items() if k not in unused}
+    return {k: v for k, v in said.items() if k != "intervals"}
+
+
 def _settle(plain: Any) -> None:
     """Defaults that depend on other sections, and what was spelt otherwise before, in place."""
+    if isinstance(target := plain.get("target"), dict) and target.get("kind") == "time":
+        target.setdefault("column", target.get("event", ""))  # what rows are told by, as any target's
     if isinstance(training := plain.get("training"), dict) and training.get("loss") in ("sum", "mean"):
         training.setdefault("total", training.pop("loss"))
     if isinstance(split := plain.get("split"), dict) and "at_least" in split:
@@ -349,7 +372,9 @@ def _fields_at(path: list[Any]) -> Iterable[str]:
 
 __all__ = [
     "CLASS_METRICS",
+    "METRICS",
     "NUMBER_METRICS",
+    "TIME_METRICS",
     "Cell",
     "Feature",
     "Matching",

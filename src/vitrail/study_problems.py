@@ -10,9 +10,12 @@ from typing import Any
 from vitrail import methods, nets
 from vitrail.core.problems import Problem, nearest
 from vitrail.data.schema import GUESTS_OWN, Party, canon
+from vitrail.study_outcomes import time_problems, weight_problems
 
 CLASS_METRICS = ("balanced_accuracy", "accuracy", "f1", "auc", "log_loss", "brier")
 NUMBER_METRICS = ("rmse", "mae", "r2")
+TIME_METRICS = ("c_index", "uno_c", "integrated_brier", "time_log_loss")
+METRICS = {"classes": CLASS_METRICS, "number": NUMBER_METRICS, "time": TIME_METRICS}  # by the kind of target
 PROTOTYPES = "prototypes"  # the kind of network
 
 
@@ -50,6 +53,11 @@ def inconsistencies(raw: Mapping[str, Any], place: Callable[..., str]) -> Iterab
     hidden = network.get("hidden", (1,)) if isinstance(network, Mapping) else (1,)
     if isinstance(hidden, list | tuple) and any(isinstance(h, int) and h < 1 for h in hidden):
         yield Problem(place("network", "hidden"), f"layers need at least one unit, got {list(hidden)}.", "Correct it.")
+    bedside = raw.get("bedside", {})
+    told = isinstance(bedside, Mapping) and bedside.get("tell") is True
+    if told and (target.get("kind", "classes") != "classes" or raw.get("parties")):
+        why = "only risks of classes, at sites, are told like this."
+        yield Problem(place("bedside", "tell"), why, "Write tell = false.")
     seeds = raw.get("seeds", (1,))
     if isinstance(seeds, list | tuple):
         if not seeds or len({repr(s) for s in seeds}) < len(seeds):
@@ -57,19 +65,19 @@ def inconsistencies(raw: Mapping[str, Any], place: Callable[..., str]) -> Iterab
         elif any(isinstance(s, int) and not 0 <= s < 2**63 for s in seeds):
             yield Problem(place("seeds"), "expected whole numbers from 0 to 2^63 - 1.", "Correct the list.")
     training = raw.get("training", {})
-    if isinstance(training, Mapping) and training.get("loss") == "evidence" and target.get("kind") == "number":
-        hint = 'Write loss = "likelihood".'
-        yield Problem(place("training", "loss"), "evidence is for classes, and the target is a number.", hint)
-    aims = {"classes": CLASS_METRICS, "number": NUMBER_METRICS}
     kind, metrics = target.get("kind", "classes"), raw.get("metrics", ())
-    if not isinstance(metrics, list | tuple) or kind not in tuple(aims):
+    aims = {"classes": "classes", "number": "a number", "time": "the time to an event"}
+    aim = aims.get(kind, "") if isinstance(kind, str) else ""
+    if isinstance(training, Mapping) and training.get("loss") == "evidence" and aim and kind != "classes":
+        hint = 'Write loss = "likelihood".'
+        yield Problem(place("training", "loss"), f"evidence is for classes, and the target is {aim}.", hint)
+    if not isinstance(metrics, list | tuple) or not aim:
         return
-    valid = aims[kind]
+    valid = METRICS[kind]
     if len({repr(m) for m in metrics}) < len(metrics):
         yield Problem(place("metrics"), f"a metric is listed twice in {list(metrics)}.", "List each once.")
     for m in metrics:
         if m not in valid:
-            aim = "a number" if valid is NUMBER_METRICS else "classes"
             yield Problem(place("metrics"), f"there is no metric {m!r} for {aim}.", nearest(str(m), valid))
 
 
@@ -163,6 +171,8 @@ def _target_problems(
     if site_column and site_column == column:
         yield Problem(place("site_column"), "the site column is the target.", "Name another column.")
     classes, kind = target.get("classes", ()), target.get("kind", "classes")
+    yield from weight_problems(raw, target, features, place)
+    yield from time_problems(target, features, raw, place)
     if not isinstance(classes, list | tuple) or not target:
         return
     if kind == "number":
@@ -217,8 +227,8 @@ def _picture_problems(
 ) -> Iterable[Problem]:
     if features:
         yield Problem(place("features"), "a study of pictures has no columns beside them.", "Remove these sections.")
-    if target.get("kind", "classes") == "number":
-        what = "pictures are told apart by classes, and the target is a number."
+    if target.get("kind", "classes") != "classes":
+        what = f"pictures are told apart by classes, and the target is a {target['kind']}."
         yield Problem(place("target", "kind"), what, 'Write kind = "classes" and list them.')
     if not isinstance(images, Mapping):
         return

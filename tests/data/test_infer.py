@@ -119,9 +119,25 @@ def test_follow_up_time_is_told_as_a_leak() -> None:
     draft = infer_table(tables, "sick")
     assert "fu_months" not in draft.said["features"]
     assert "known only afterwards" in told(draft, "Left out: fu_months")
+    assert "--target sick --time fu_months" in told(draft, "To ask when")
     assert "months_since_onset" in draft.said["features"]
     assert "lactate" in draft.said["features"]
     assert "is it known before the outcome?" in told(draft, "Look at this: lactate")
+
+
+def test_an_event_and_its_time_are_drafted_as_such() -> None:
+    rng = np.random.default_rng(0)
+    tables = {n: clinic(1).assign(sick=rng.integers(0, 2, N), fu_days=rng.integers(0, 1000, N)) for n in "ab"}
+    draft = infer_table(tables, "sick", time="fu_days")
+    target = vt.Study.parse(draft.said).target
+    assert (target.kind, target.time, target.event, target.horizon) == ("time", "fu_days", "sick", 730.0)
+    assert "fu_days" not in draft.said["features"]
+    assert "until 730" in told(draft, "Asked is sick = 1")
+    for column, time, says in (("sick", "age_", "no column 'age_'"), ("age", "fu_days", "seen or not")):
+        with pytest.raises(VitrailError, match=says):
+            infer_table(tables, column, time=time)
+    with pytest.raises(VitrailError, match="in numbers from 0"):
+        infer_table({k: t.assign(fu_days=-t.fu_days) for k, t in tables.items()}, "sick", time="fu_days")
 
 
 @pytest.mark.parametrize("form", ["%Y-%m-%d", "%d.%m.%Y", "%m/%d/%Y", "%Y-%m-%d %H:%M"])

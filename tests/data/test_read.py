@@ -153,7 +153,7 @@ BROKEN = {
     "cut gzip": ("a.csv.gz", gzip.compress(b"a,b\n1,2\n" * 99)[:-9], "cannot be read"),
     "damaged gzip": ("a.csv.gz", gzip.compress(b"a,b\n" * 99)[:12] + b"\xff" * 30, "cannot be read"),
     "empty in gzip": ("a.csv.gz", gzip.compress(b""), "got an empty file"),
-    "xlsx": ("a.xlsx", b"PK\x03\x04", "got 'a.xlsx'. Export it as CSV"),
+    "xlsx": ("a.xlsx", b"PK\x03\x04", "expected an Excel workbook, got something else or part of one"),
     "no ending": ("table", b"a,b\n1,2\n", "expected a table ending in .csv"),
     "gzipped parquet": ("a.parquet.gz", gzip.compress(b"PAR1"), "expected a table ending in"),
     "csv called parquet": ("a.parquet", b"a,b\n1,2\n", "expected a Parquet file"),
@@ -529,7 +529,7 @@ def test_all_files_are_judged_at_once(tmp_path: Path) -> None:
     assert "expected one file per site, got 'a.csv', 'a.tsv' for site 'a'" in said
     assert "b.csv: expected a table, got an empty file" in said
     assert "c.csv, header: expected one name for each column" in said
-    assert "d.xlsx: expected a table ending in" in said
+    assert "d.xlsx: expected an Excel workbook" in said
 
 
 SITES = {

@@ -50,8 +50,9 @@ def test_same_run(method: str, scale: str, heart: tuple, tmp_path: Path) -> None
     far = conduct(Call(Here(sites), agreed, list(sites), RUN, len(sites), 60.0), folder, resume=False)
     folder.close()
     near = vt.federate(study, heart[1], engine="looped", secrets=drawn(tmp_path / "sites", heart[1], RUN))
-    # the rows a site judges by are padded to the longest, which rounds sums differently
-    close = {"rtol": 0, "atol": 1e-6 if method == "influence" else 0}
+    # the rows a site judges by are padded to the longest, which rounds sums differently; how much depends on draws,
+    # which are secrets and others every time: 1.1e-6 was seen
+    close = {"rtol": 0, "atol": 4e-6 if method == "influence" else 0}
     for name in sites:
         mine = load_file(tmp_path / "sites" / name / RUN / "model.safetensors")
         assert mine.keys() == near.models[name].keys()

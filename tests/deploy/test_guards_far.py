@@ -13,7 +13,6 @@ from safetensors.torch import load_file
 import vitrail as vt
 from deploy.federation import Here, drawn
 from deploy.proofs import prove
-from vitrail.core.problems import VitrailError
 from vitrail.data.datasets import heart_disease, packaged
 from vitrail.deploy.agreement import Agreement
 from vitrail.deploy.call import Call, Heard
@@ -71,9 +70,3 @@ def test_the_same_as_in_one_place_also_after_restarts(guard: str, tmp_path: Path
     plain = agreed.study.with_changes(protect={"compress": "no", "sites": None, "rows": None, "clip": None})
     other = vt.federate(plain, FRAMES, engine="looped", secrets=secrets)
     assert any(not torch.equal(v, other.shared[k]) for k, v in far.shared.items()), "the guard did something"
-
-
-@pytest.mark.parametrize("how", ["groups", "two servers"])
-def test_what_works_in_one_place_only_is_not_promised(how: str) -> None:
-    with pytest.raises(VitrailError, match="cannot be promised"):
-        agreement({"sum": how, "clip": 1.0})

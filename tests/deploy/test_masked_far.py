@@ -348,8 +348,8 @@ def test_other_guards_between_machines(guards: dict[str, Any], tmp_path: Path) -
     assert not torch.allclose(far.shared["params/head.bias"], bare.shared["params/head.bias"])
 
 
-def test_what_works_in_simulation_only_is_refused_between_machines() -> None:
-    for guards in ({"sum": "two servers"}, {"sum": "groups"}):
+def test_two_servers_need_a_second_between_machines() -> None:
+    for guards in ({"sum": "two servers"}, {"second": "registry"}):
         study = vt.Study.load(packaged("heart_disease.toml")).with_changes(protect=guards)
         with pytest.raises(VitrailError, match="cannot be promised"):
             Agreement.of(study, None, 4)

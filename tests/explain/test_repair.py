@@ -345,7 +345,11 @@ def test_packed_and_parquet(ours: Path) -> None:
     assert gzip.decompress(copy.read_bytes()) == told.raw
     assert note.name == "copy.note.md"
     SITES["here"].to_parquet(ours.with_suffix(".parquet"))
-    assert "got Parquet" in refused(ours.with_suffix(".parquet"), Repair("lab", "offset", offset=-5.0))
+    typed = correct(ours.with_suffix(".parquet"), TABLE, [Repair("lab", "offset", offset=-5.0)])
+    copy, note = write_copy(typed, ours.with_name("typed.csv"), "me")
+    assert "the table as CSV (SHA-256)" in note.read_text()
+    same = [clean(frame, TABLE).lab.to_numpy() for frame in (read_table(copy, TABLE), SITES["here"])]
+    np.testing.assert_allclose(same[0], same[1] - 5.0, rtol=1e-12)
 
 
 def test_on_the_command_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -311,3 +311,16 @@ def test_a_run_cut_off_at_its_end(tmp_path: Path) -> None:
     ends = load_script("cut_writes").cut_runs(tmp_path, every=400, last_only=True)
     assert ends["resumed, the same models"] > 3
     assert not ends["never begun, told so"]
+
+
+def test_a_stopped_run_resumes_or_tells_which_file_was_cut_short(tmp_path: Path) -> None:
+    ends = load_script("cut_writes").cut_stopped(tmp_path, every=900)
+    for name in ("checkpoint.json", "run.json", "a site's state", "facts", "the coordinator's tensors"):
+        assert ends[f"{name}: told"], name
+        assert not ends[f"{name}: the same models"], name
+    assert ends["events.jsonl: the same models"]
+
+
+def test_verify_names_any_file_that_was_cut_short(tmp_path: Path) -> None:
+    ends = load_script("cut_writes").cut_finished(tmp_path, every=300)
+    assert len(ends) > 8

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import re
 import sys
+import warnings
 from typing import Annotated, Any, NoReturn, TextIO
 
 import typer
 
-from vitrail.cli import coordinator, demo, own, parties, runs, site, studies
+from vitrail.cli import coordinator, demo, own, parties, runs, site, studies, taken
 from vitrail.cli.examples import examples_of
 from vitrail.core.problems import VitrailError, printable
+from vitrail.data.place import PassedOverWarning
+
+_show_warning = warnings.showwarning
 
 app = typer.Typer(
     help="Vitrail: federated learning that can be seen through. Each command has examples: vitrail COMMAND --help.",
@@ -32,6 +36,8 @@ VERBS = {  # by who uses them, in the order of --help
         site.request,
         site.join,
         site.outbox,
+        taken.export,
+        taken.card,
         site.leave,
         site.doctor,
     ),
@@ -65,6 +71,7 @@ def main() -> None:
     """Entry point: a user's mistake is told in words, never as a traceback."""
     if {"-h", "--help"}.isdisjoint(sys.argv) and sys.argv[1:]:  # help is our own words alone, and coloured
         sys.stdout, sys.stderr = Harmless(sys.stdout), Harmless(sys.stderr)
+    warnings.showwarning = show_note
     try:
         app()
     except VitrailError as error:
@@ -100,6 +107,14 @@ def harmless(text: str) -> str:
     'a?[2J?'
     """
     return re.sub(r"[^\n\t]+", lambda words: printable(words[0]), text)
+
+
+def show_note(message: Warning | str, category: type[Warning], *rest: Any, **more: Any) -> None:
+    """What was passed over, in words; warnings of libraries as ever."""
+    if issubclass(category, PassedOverWarning):
+        print(f"note: {message}", file=sys.stderr)
+    else:
+        _show_warning(message, category, *rest, **more)
 
 
 def fail(error: VitrailError) -> NoReturn:

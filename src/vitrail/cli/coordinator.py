@@ -84,7 +84,8 @@ def remove(
 
 def serve(
     study: Annotated[
-        Path, typer.Argument(help="The study file, as it was invited with.", autocompletion=complete.study_files)
+        Path,
+        typer.Argument(help="The study file; with --second, the kit.", autocompletion=complete.study_files),
     ],
     quorum: Annotated[
         int | None,
@@ -96,6 +97,9 @@ def serve(
     again: Annotated[
         bool, typer.Option("--again", help="With parties: the last run once more, for what its host still asks.")
     ] = False,
+    second: Annotated[bool, typer.Option("--second", help="The second of two servers: holds halves, no rows.")] = False,
+    approval: Annotated[Path | None, typer.Option(help="With --second: the approval, the first time.")] = None,
+    accept: Annotated[str, typer.Option(help="With --second: the agreement's hash, for unattended use.")] = "",
 ) -> None:
     """Coordinator: wait for the sites, run the study, write run and page. Started again, it goes on where it was."""
     from vitrail.deploy import enrol
@@ -106,6 +110,11 @@ def serve(
     from vitrail.report.watch import words
 
     need_transport()
+    if second:
+        from vitrail.deploy.seconding import serve_second
+
+        serve_second(study, approval, accept, lambda text: print(f"  {text}", flush=True))
+        return
     who = enrol.load_coordinator(enrol.find_coordinator(study))
     print(f"{who.study.name!r} at {who.address}; stop with Ctrl-C and start again, nothing is lost.", flush=True)
 

@@ -3,6 +3,7 @@ joining is worth; methods and tables are on the pages."""
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -17,8 +18,8 @@ if TYPE_CHECKING:
     import pandas as pd
 
     from vitrail.report.index import Demo
-    from vitrail.screen.found import Screening
-    from vitrail.studies import Comparison
+    from vitrail.screen.found import Finding, Screening
+    from vitrail.studies.comparison import Comparison
     from vitrail.study import Study
 
 KINDS = {
@@ -101,13 +102,12 @@ def _heart(target: Path, seeds: int) -> Demo:
         wrong[site].to_csv(file, index=False)
         seen = look_behind(run, site, wrong[site])
         assert isinstance(seen, Look)
-        write_look(
-            seen._replace(command=f"vitrail repair {target / 'run'} {file}"), target / f"look-{site}.html"
-        )  # before the comparison: whoever stops it has this
+        repair = shlex.join(["vitrail", "repair", str(target / "run"), str(file)])
+        write_look(seen._replace(command=repair), target / f"look-{site}.html")  # whoever stops the rest has this
         write_screen(false, planted, target / "findings.html")
         write_report(run, target / "run" / "report.html")
     print(f"\nThe repair, at {site}, in its own file (nothing is changed without --write):")
-    print(f"  vitrail repair {target / 'run'} {file} --from {target / 'run'} --site {site}\n")
+    print(f"  {repair} {shlex.join(['--from', str(target / 'run'), '--site', site])}\n")
     result = _compared(study, sites, seeds, 10, target / "compared")
     return Demo(
         "heart",
@@ -139,10 +139,10 @@ def _heart(target: Path, seeds: int) -> Demo:
     )
 
 
-def _line(finding: object) -> str:
+def _line(finding: Finding) -> str:
     from vitrail.screen.words import sentence
 
-    return f"  - {sentence(finding)}"  # type: ignore[arg-type]
+    return f"  - {sentence(finding)}"
 
 
 def _first_lines(told: Screening) -> list[str]:
@@ -178,10 +178,13 @@ def _compared(study: Study, sites: Mapping[str, pd.DataFrame], seeds: int, folds
 
 
 def _verdict_lines(result: Comparison) -> list[str]:
-    from vitrail.report.build import page_of
-    from vitrail.report.scored import short
+    from vitrail.report.words import ANSWERS
 
-    return [str(line.striptags()) for line in short(page_of(result))["findings"] if "oining" in line]
+    told: dict[str, list[str]] = {}
+    for verdict in result.verdicts().to_dict("records"):
+        told.setdefault(ANSWERS[verdict["verdict"]], []).append(verdict["site"])
+    said = "; ".join(f"{', '.join(sites)}: {answer}" for answer, sites in told.items())
+    return [f"Is joining worth it? {said}."] if said else []
 
 
 def _pictures(target: Path, seeds: int) -> Demo:

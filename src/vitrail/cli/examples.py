@@ -25,6 +25,14 @@ EXAMPLES = {
         "vitrail explain runs/first --site north --data ours.csv --row 17",
         "vitrail explain runs/first --data data/",
     ),
+    "export": (
+        "vitrail export runs/first --site north --to north.onnx",
+        "vitrail export north.kit --to north.vitrail",
+    ),
+    "card": (
+        "vitrail card runs/first --site north --data ours.csv",
+        "vitrail card north.kit --data ours.csv --out card.html",
+    ),
     "request": ("vitrail request north.invitation", "vitrail request north.invitation --kit north.kit"),
     "join": (
         "vitrail join north.kit --data ours.csv --approval north.approval",

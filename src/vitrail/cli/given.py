@@ -9,12 +9,16 @@ import typer
 
 from vitrail.cli import complete
 from vitrail.core.problems import Problem, VitrailError
+from vitrail.data.place import to_place
 
+PLACE: Any = {"parser": to_place, "metavar": "PLACE"}  # a file, FILE.xlsx#SHEET, or "duckdb:///FILE?sql=SELECT ..."
 StudyFile = Annotated[Path, typer.Argument(help="The study file (TOML).", autocompletion=complete.study_files)]
 Data = Annotated[
     Path,
     typer.Option(
-        "--data", help="A folder with one CSV or Parquet file, or folder of pictures, per site; or one file of all."
+        "--data",
+        help="A folder with one table, or folder of pictures, per site; or one file or database query of all.",
+        **PLACE,
     ),
 ]
 Engine = Annotated[str, typer.Option(help="vectorised (all sites at once) or looped (one after the other).")]

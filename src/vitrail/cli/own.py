@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from vitrail.cli import complete
-from vitrail.cli.given import StudyFile
+from vitrail.cli.given import PLACE, StudyFile
 from vitrail.core.problems import Problem, VitrailError, nearest
+from vitrail.data.place import to_place
 
 if TYPE_CHECKING:
     from vitrail.explain.repair import Repair
@@ -21,7 +22,9 @@ def check(
     files: Annotated[
         list[Path],
         typer.Argument(
-            metavar="FILE...", help="The site's own table, or its pictures; several sites, to compare pictures."
+            metavar="FILE...",
+            help="The site's own table, or its pictures; several sites, to compare pictures.",
+            parser=to_place,
         ),
     ],
     json: Annotated[
@@ -76,7 +79,7 @@ def check(
 
 
 def look(
-    data: Annotated[Path, typer.Option("--data", help="The site's own file, or its pictures.")],
+    data: Annotated[Path, typer.Option("--data", help="The site's own file, or its pictures.", **PLACE)],
     run: Annotated[
         Path | None,
         typer.Argument(help="The folder of a run; not with --kit."),
@@ -128,7 +131,7 @@ def repair(
             help="The study file (TOML), the folder of a run, or this site's kit.", autocompletion=complete.study_files
         ),
     ],
-    file: Annotated[Path, typer.Argument(help="The site's own table; it is never changed.")],
+    file: Annotated[Path, typer.Argument(help="The site's own table; it is never changed.", parser=to_place)],
     feature: Annotated[str, typer.Option(help="The column, or the outcome.")] = "",
     cause: Annotated[str, typer.Option(help="What is wrong with it, in the words of `vitrail look`.")] = "",
     factor: Annotated[float | None, typer.Option(help="unit: what values are multiplied by.")] = None,
@@ -157,7 +160,7 @@ def repair(
     import getpass
     import shlex
 
-    from vitrail.data.read import ENDING
+    from vitrail.data.sheet import as_csv
     from vitrail.explain.corrected import correct, to_text, write_copy
     from vitrail.explain.repair import Repair
 
@@ -179,8 +182,7 @@ def repair(
     told = correct(file, agreed, wanted)
     print(to_text(told))
     if write is None:
-        ending = ENDING.search(file.name)
-        copy = file.with_name(f"{ENDING.sub('', file.name)}.repaired{ending[0] if ending else ''}")
+        copy = as_csv(file, ".repaired")
         print(f"\nNothing was written. To make a corrected copy: --write {shlex.quote(str(copy))}")
         return
     made, note = write_copy(told, write, word or getpass.getuser(), why)

@@ -129,9 +129,12 @@ def predict_parties(
     blind: bool,
     today: Sequence[str],
     out: Path | None,
+    id_: str = "",
 ) -> None:
     """`vitrail predict` of a run with parties."""
+    from vitrail.data.place import to_place
     from vitrail.data.read import read_table
+    from vitrail.runs.named import name_rows_by
     from vitrail.runs.together import Together
 
     run = Together.load(place)
@@ -144,11 +147,13 @@ def predict_parties(
         if not equals:
             what = f"expected GUEST=FILE, got {given!r}."
             raise VitrailError("cannot predict", [Problem("--today", what, "Write for example --today lab=lab.csv.")])
-        newer[name] = read_table(Path(file))
+        newer[name] = read_table(to_place(file))
     blind = blind or bool(newer)
     tables = tables_of(run, data) if blind or data is not None else None
-    said = run.predict(read_table(new, run.study), without, tables, blind, newer)
-    told = said.table.to_csv(index_label="line")
+    frame = read_table(new, run.study)
+    named = name_rows_by(id_, frame, run.study)
+    said = run.predict(frame, without, tables, blind, newer)
+    told = named(said.table).to_csv(index_label="line")
     if out is None:
         print(told, end="")
         for line in said.words:

@@ -12,6 +12,7 @@ import typer
 
 from vitrail.cli import complete
 from vitrail.cli.given import (
+    PLACE,
     Data,
     Device,
     Engine,
@@ -31,13 +32,17 @@ def init(
     data: Annotated[
         list[Path],
         typer.Argument(
-            help="Tables or folders of pictures, one per site; or a folder of them; or one file of all sites."
+            help="Tables or folders of pictures, one per site; or a folder of them; or one file of all sites.",
+            **PLACE,
         ),
     ],
     target: Annotated[
         str, typer.Option(help="The column to predict; of folders of pictures any name for their class.")
     ],
     site_column: Annotated[str, typer.Option(help="The column that names the site, when one file holds all.")] = "",
+    time: Annotated[
+        str, typer.Option(help="Where the target is an event: the column that says how long each row was followed.")
+    ] = "",
     out: Annotated[Path, typer.Option(help="The study file to write.")] = Path("study.toml"),
 ) -> None:
     """Draft a study file from tables or pictures. Kinds, ranges and sizes are guesses: read them before you run."""
@@ -51,7 +56,7 @@ def init(
             "nothing was overwritten", [Problem(str(out), "it exists already.", "Choose another --out.")]
         )
     sites = read_drafts(data, target, site_column)
-    draft = infer_table(sites, target, site_column)
+    draft = infer_table(sites, target, site_column, time)
     given = {"name": out.stem, **({"site_column": site_column} if site_column else {})}
     study = Study.parse({**draft.said, **given}, "the drafted study")
     study = drafted(study, len(sites))
@@ -311,7 +316,7 @@ def ui(
 def adopt(
     run: Annotated[Path, typer.Argument(help="The folder of a run with private layers.")],
     site: Annotated[str, typer.Option(help="The new site's name.")],
-    data: Annotated[Path, typer.Option("--data", help="The new site's own file.")],
+    data: Annotated[Path, typer.Option("--data", help="The new site's own file.", **PLACE)],
     out: Annotated[Path, typer.Option(help="The run folder to write; the old one is left alone.")],
 ) -> None:
     """Take a new site into a finished run: it fits its own private layers, the shared model stands still."""

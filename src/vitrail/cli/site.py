@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from vitrail.cli import complete
+from vitrail.cli.given import PLACE
 from vitrail.core.problems import Problem, VitrailError
 from vitrail.core.table import print_table
 
@@ -41,7 +42,7 @@ def request(
 
 def join(
     kit: Annotated[Path, typer.Argument(help="This site's kit.")],
-    data: Annotated[Path, typer.Option("--data", help="The site's own file; it stays here.")],
+    data: Annotated[Path, typer.Option("--data", help="The site's own file; it stays here.", **PLACE)],
     approval: Annotated[Path | None, typer.Option(help="The approval, the first time.")] = None,
     accept: Annotated[str, typer.Option(help="The agreement's hash, for unattended use.")] = "",
     publish: Annotated[bool, typer.Option(help="Whether layers and models are shown where the method asks.")] = True,
@@ -62,7 +63,9 @@ def join(
         bool, typer.Option("--places", help="A party: agree beforehand that all learn which rows are in common.")
     ] = False,
     explain: Annotated[int, typer.Option(min=0, help="A host: rows in common to explain after training.")] = 0,
-    ask: Annotated[Path | None, typer.Option(help="A host: rows to predict after training, of anybody.")] = None,
+    ask: Annotated[
+        Path | None, typer.Option(help="A host: rows to predict after training, of anybody.", **PLACE)
+    ] = None,
     look_up: Annotated[
         bool, typer.Option("--look-up", help="A guest: people who are not in common may be looked up blindly.")
     ] = False,
@@ -150,12 +153,20 @@ def outbox(
 
 
 def predict(
-    kit: Annotated[Path, typer.Argument(help="This site's kit; or the folder of a run on one machine, with --site.")],
-    new: Annotated[Path | None, typer.Argument(help="The new rows: a table with the study's columns.")] = None,
+    kit: Annotated[
+        Path,
+        typer.Argument(
+            help="This site's kit; the folder of a run on one machine, with --site; or what `vitrail export` wrote."
+        ),
+    ],
+    new: Annotated[Path | None, typer.Argument(help="The new rows: a table with the study's columns.", **PLACE)] = None,
     data: Annotated[
         Path | None,
-        typer.Option("--data", help="The new rows, or pictures; with parties, the folder of their tables."),
+        typer.Option("--data", help="The new rows, or pictures; with parties, the folder of their tables.", **PLACE),
     ] = None,
+    id_: Annotated[
+        str, typer.Option("--id", help="A column of the new rows to write beside each prediction; it is not used.")
+    ] = "",
     site: Annotated[
         str, typer.Option(help="The site whose model, where it is a run folder.", autocompletion=complete.sites)
     ] = "",
@@ -179,20 +190,25 @@ def predict(
     from vitrail.deploy.personal import Personal, load_model
     from vitrail.runs import Run
     from vitrail.runs.keep import kept_alone
+    from vitrail.runs.named import name_rows_by
     from vitrail.runs.together import is_together
 
     if of_host := host_run_of(kit, run):
         kit, new, data = of_host, new or data, None
     if is_together(kit):
         refuse_others({"--keep": keep})
-        predict_parties(kit, new, without or [], data, blind, today or [], out)
+        predict_parties(kit, new, without or [], data, blind, today or [], out, id_)
         return
     rows, both = new or data, new is not None and data is not None
     if rows is None or both or without or blind or today:
         what = "expected one table of new rows." if rows is None or both else "the run has no parties."
         where = "--data" if rows is None or both else "--without, --blind, --today"
         raise VitrailError("cannot predict", [Problem(where, what, "vitrail predict PLACE new.csv")])
-    if (kit / "run.json").exists():
+    if kit.is_file():
+        from vitrail.export.safe_file import read_safe
+
+        mine = Personal(*read_safe(kit)[:3])
+    elif (kit / "run.json").exists():
         mine = Personal(site, kit.name, Run.load(kit).model_of(site))
     else:
         mine = load_model(enrol.load_kit(kit), run)
@@ -201,7 +217,9 @@ def predict(
         mine = replace(mine, model=kept)
         typer.echo(rests, err=True)  # not among the rows
     study = mine.model.study
-    told = mine.model.predict(read_table(rows, study)).to_csv(index_label="picture" if study.images else "line")
+    frame = read_table(rows, study)
+    named = name_rows_by(id_, frame, study)
+    told = named(mine.model.predict(frame)).to_csv(index_label="picture" if study.images else "line")
     if out is None:
         print(told, end="")
         if mine.model.note:
@@ -217,7 +235,7 @@ def predict(
 def explain(
     place: Annotated[Path, typer.Argument(help="The folder of a run on one machine, or this site's kit.")],
     data: Annotated[
-        Path | None, typer.Option("--data", help="The site's own file; or without --site, a folder of all.")
+        Path | None, typer.Option("--data", help="The site's own file; or without --site, a folder of all.", **PLACE)
     ] = None,
     site: Annotated[
         str,
@@ -231,7 +249,9 @@ def explain(
     row: Annotated[list[str] | None, typer.Option(help="A row to take apart: its line in the file.")] = None,
     feature: Annotated[str | None, typer.Option(help="The feature whose dependence is drawn.")] = None,
     outcome: Annotated[str | None, typer.Option(help="The class that is explained, if not the positive one.")] = None,
-    reference: Annotated[Path | None, typer.Option(help="The site's own file, where --data holds new rows.")] = None,
+    reference: Annotated[
+        Path | None, typer.Option(help="The site's own file, where --data holds new rows.", **PLACE)
+    ] = None,
     refuse: Annotated[
         list[str] | None,
         typer.Option(help="A site that shows nothing on the page of all.", autocompletion=complete.sites),
@@ -323,7 +343,7 @@ def leave(
 
 def doctor(
     place: Annotated[Path, typer.Argument(help="A site's kit, or the coordinator's study file.")],
-    data: Annotated[Path | None, typer.Option("--data", help="At a site: its own file.")] = None,
+    data: Annotated[Path | None, typer.Option("--data", help="At a site: its own file.", **PLACE)] = None,
 ) -> None:
     """Either end: is everything there to take part? Each finding with what to do. Exit code 1 if something is not."""
     from vitrail.deploy import enrol

@@ -9,6 +9,7 @@ import typer
 
 from vitrail.cli import complete
 from vitrail.cli.given import (
+    PLACE,
     Cluster,
     Data,
     Device,
@@ -230,7 +231,9 @@ def contribution(
     user: Annotated[
         str, typer.Option(help="The site on whose own test rows the loss is counted.", autocompletion=complete.sites)
     ],
-    data: Annotated[Path, typer.Option("--data", help="The user's own file, or a folder or file of all sites.")],
+    data: Annotated[
+        Path, typer.Option("--data", help="The user's own file, or a folder or file of all sites.", **PLACE)
+    ],
     method: Annotated[str, typer.Option(help="loo (leave-one-out), shapley or all.")] = "all",
     retrain: Annotated[
         bool | None,

@@ -74,6 +74,26 @@ class SquaredError:
 
 
 @dataclass(frozen=True)
+class Hazard:
+    """Of the time to an event, by intervals (core/times.py): -log of the likelihood of what each row showed.
+
+        h_k = sigmoid(z_k);  loss = -sum over the intervals in which the row was seen: log h_k, or log (1 - h_k)
+
+    That is a logistic regression over the intervals that each row lived through. Answers are S_k = prod (1 - h_j).
+    """
+
+    def rows(self, out: Out, batch: Batch) -> Tensor:
+        each = torch.nn.functional.softplus(out.z) - out.z * batch.y
+        return (each * (batch.y >= 0) * batch.w).sum(-1)
+
+    def slope(self, out: Out, batch: Batch) -> Tensor:
+        return (out.z.sigmoid() - batch.y).mul_(batch.y >= 0).mul_(batch.w)
+
+    def answers(self, z: Tensor) -> Tensor:
+        return torch.nn.functional.softplus(z).cumsum(-1).neg().exp()
+
+
+@dataclass(frozen=True)
 class Evidence:
     """Of classes, by networks that say how unsure they are (Sensoy et al. 2018; RIPFL, section 3.2).
 
@@ -126,6 +146,12 @@ class Evidence:
 
     def doubt(self, z: Tensor) -> Tensor:
         return (z.shape[-1] / (self.evidence(z) + 1).sum(-1)).to(z.dtype)
+
+
+def log_hazard(z: Tensor) -> Tensor:
+    """[...]: of what `Hazard` is about, the logarithm of -log of being free of the event to the end: one number, in
+    which a factor on every hazard is a sum."""
+    return torch.nn.functional.softplus(z).sum(-1).log()
 
 
 def log_shares(loss: Loss, z: Tensor) -> Tensor:

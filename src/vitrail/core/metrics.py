@@ -11,6 +11,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from vitrail.core import times
+
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 NAN = float("nan")
@@ -26,18 +28,19 @@ class Answers:
     """The rows of all sites that can be scored, one site after the other: no padding between them, so that a site's
     scores are the same, bit for bit, whoever else is scored."""
 
-    y: NDArray[Any]  # [row]: class or number
+    y: NDArray[Any]  # [row]: class, number, or the time to an event as core/times.py writes it
     p: Floats  # [row, class]
     site: Ints  # [row], never falling
     sites: int
+    weights: Floats | None = None  # [row], more than 0: for how many a row stands; None: each for one
 
     def total(self, values: NDArray[Any]) -> Floats:
         """[row] -> [site]"""
-        return np.asarray(np.bincount(self.site, values, self.sites), np.float64)
+        return np.asarray(np.bincount(self.site, values * self.w, self.sites), np.float64)
 
     def mean(self, values: NDArray[Any]) -> Floats:
         """[row] -> [site]"""
-        return self.total(values) / self.rows
+        return self.total(values) / self.weight
 
     def sort(self, values: Floats) -> Ints:
         """Row numbers, each site's own rows by value. Sites side by side: seven times as fast as np.lexsort."""
@@ -50,12 +53,27 @@ class Answers:
     def count(self, of: NDArray[Any], where: NDArray[np.bool_] | slice = slice(None)) -> Floats:
         """How often each class comes among `of`: [row] -> [site, class]"""
         classes = self.p.shape[1]
-        flat = np.bincount(self.site[where] * classes + of[where], minlength=self.sites * classes)
+        flat = np.bincount(self.site[where] * classes + of[where], self.w[where], self.sites * classes)
         return flat.reshape(self.sites, classes).astype(np.float64)
+
+    def each(self, of: Callable[[Floats, Floats, Floats], float]) -> Floats:
+        """Of every site's own rows, outcomes, answers and weights: -> [site]"""
+        ends = np.searchsorted(self.site, np.arange(self.sites + 1))
+        parts = (slice(a, b) for a, b in pairwise(ends))
+        return np.array([of(self.y[at], self.p[at], self.w[at]) if at.stop > at.start else NAN for at in parts])
 
     @cached_property
     def rows(self) -> Floats:
         return np.bincount(self.site, minlength=self.sites).astype(np.float64)
+
+    @cached_property
+    def w(self) -> Floats:
+        return np.ones(len(self.y)) if self.weights is None else self.weights
+
+    @cached_property
+    def weight(self) -> Floats:
+        """For how many the rows of each site stand."""
+        return np.asarray(np.bincount(self.site, self.w, self.sites), np.float64)
 
     @cached_property
     def guess(self) -> Ints:
@@ -76,25 +94,25 @@ def _over_classes(values: NDArray[Any]) -> Floats:
 
 
 def accuracy(a: Answers) -> Floats:
-    return _over_classes(a.hits) / a.rows
+    return _over_classes(a.hits) / a.weight
 
 
 def balanced_accuracy(a: Answers) -> Floats:
     """Mean recall over the classes that occur."""
-    return _over_classes(a.hits / a.true.clip(min=1)) / _over_classes(a.true > 0)
+    return _over_classes(a.hits / np.where(a.true > 0, a.true, 1)) / _over_classes(a.true > 0)
 
 
 def f1(a: Answers) -> Floats:
     """F1 of each class, weighted by how often it occurs."""
-    each = 2 * a.hits / (a.count(a.guess) + a.true).clip(min=1)
-    return _over_classes(a.true * each) / a.rows
+    named = a.count(a.guess) + a.true
+    return _over_classes(a.true * 2 * a.hits / np.where(named > 0, named, 1)) / a.weight
 
 
 def auc(a: Answers) -> Floats:
     """Area under the ROC curve: the chance that a row of one class scores above a row of another, ties counted half.
     With more than two classes the mean over pairs that occur (one against one), each by both classes' scores."""
     classes, before = a.p.shape[1], a.true.cumsum(0) - a.true  # [site, class]: rows at earlier sites
-    hot, site = np.eye(classes)[a.y], a.site
+    hot, site = np.eye(classes)[a.y] * a.w[:, None], a.site
     total, pairs = np.zeros(a.sites), np.zeros(a.sites)
     for k in range(classes) if classes != 2 else (1,):
         order = a.sort(a.p[:, k])
@@ -136,16 +154,41 @@ def r2(a: Answers) -> Floats:
     return np.where(varied, 1 - a.total((a.p[:, 0] - a.y) ** 2) / spread, NAN)
 
 
-TABLE: dict[str, Callable[[Answers], Floats]] = {
-    f.__name__: f for f in (balanced_accuracy, accuracy, f1, auc, log_loss, brier, rmse, mae, r2)
-}
+def c_index(a: Answers) -> Floats:
+    """Harrell's, of the risk by the last interval."""
+    return a.each(lambda y, p, w: times.concordance(y, 1 - p[:, -1], w))
 
 
-def score_all(names: tuple[str, ...], y: NDArray[np.generic], p: Floats, real: NDArray[np.bool_]) -> dict[str, Floats]:
+def uno_c(a: Answers) -> Floats:
+    return a.each(lambda y, p, w: times.concordance(y, 1 - p[:, -1], w, uno=True))
+
+
+def integrated_brier(a: Answers) -> Floats:
+    return a.each(times.integrated_brier)
+
+
+def time_log_loss(a: Answers) -> Floats:
+    return a.mean(times.losses(a.y, a.p))
+
+
+OF_CLASSES = (balanced_accuracy, accuracy, f1, auc, log_loss, brier)
+OF_NUMBERS = (rmse, mae, r2)
+OF_TIMES = (c_index, uno_c, integrated_brier, time_log_loss)
+TABLE: dict[str, Callable[[Answers], Floats]] = {f.__name__: f for f in (*OF_CLASSES, *OF_NUMBERS, *OF_TIMES)}
+
+
+def score_all(
+    names: tuple[str, ...],
+    y: NDArray[np.generic],
+    p: Floats,
+    real: NDArray[np.bool_],
+    weights: Floats | None = None,
+) -> dict[str, Floats]:
     """The named metrics of every site, [site]; NaN where there are no rows, the model has diverged, or the metric has
-    no meaning (AUC of a single class). y [site, row], p [site, row, class]; padding is where `real` is False."""
+    no meaning (AUC of a single class). y, weights [site, row], p [site, row, class]; padding is where `real` is
+    False."""
     used = _usable(p, real)
-    answers = Answers(y[used], p[used], np.nonzero(used)[0], len(y))
+    answers = Answers(y[used], p[used], np.nonzero(used)[0], len(y), None if weights is None else weights[used])
     with np.errstate(divide="ignore", invalid="ignore"):  # nothing of nothing is NaN
         return {n: TABLE[n](answers) for n in names}
 
@@ -189,6 +232,16 @@ def told_shares(rows: int) -> tuple[int, ...]:
     return shares
 
 
+def score_risk(y: NDArray[np.generic], p: Floats, real: NDArray[np.bool_], weights: Floats | None) -> dict[str, Floats]:
+    """How rows of low, middle and high risk fare at every site, [site], by the names of `times.risk_names`."""
+    used = _usable(p, real)
+    told = []
+    for i, mine in enumerate(used):
+        w = np.ones(int(mine.sum())) if weights is None else weights[i, mine]
+        told.append(times.by_risk(np.asarray(y[i, mine], np.float64), p[i, mine], w, FEWEST))
+    return dict(zip(times.risk_names(p.shape[2]), np.array(told).reshape(len(y), -1).T, strict=True))
+
+
 def _of_the_surest(right: NDArray[np.bool_], unsure: Floats) -> list[float]:
     """Accuracy for each of SUREST. Rows of the same doubt share their hits: their order says nothing."""
     group = np.unique(unsure, return_inverse=True)[1]
@@ -202,23 +255,38 @@ def _usable(p: Floats, real: NDArray[np.bool_]) -> NDArray[np.bool_]:
     return np.asarray(real & (np.isfinite(p).all(2) | ~real).all(1, keepdims=True))
 
 
-def score(names: tuple[str, ...], y: NDArray[np.generic], p: Floats) -> dict[str, float]:
+def score(names: tuple[str, ...], y: NDArray[np.generic], p: Floats, weights: Floats | None = None) -> dict[str, float]:
     """The named metrics of one site."""
-    found = score_all(names, y[None], p[None], np.ones((1, len(y)), dtype=bool))
+    of = None if weights is None else weights[None]
+    found = score_all(names, y[None], p[None], np.ones((1, len(y)), dtype=bool), of)
     return {n: float(v[0]) for n, v in found.items()}
 
 
-def chance(names: tuple[str, ...], y: NDArray[Any], classes: int) -> dict[str, float]:
+def chance(
+    names: tuple[str, ...], y: NDArray[Any], classes: int, weights: Floats | None = None, intervals: int = 0
+) -> dict[str, float]:
     """What always giving the same answer comes to on these rows: the share of each class among them, so that the most
-    common one is named; or their mean, where there are no classes.
+    common one is named; their mean, where there are no classes; their life table, where there are intervals.
 
     >>> chance(("accuracy", "balanced_accuracy", "auc"), np.array([0, 0, 0, 1]), 2)
     {'accuracy': 0.75, 'balanced_accuracy': 0.5, 'auc': 0.5}
     >>> chance(("rmse", "r2"), np.array([1.0, 3.0]), 0)
     {'rmse': 1.0, 'r2': 0.0}
+    >>> chance(("c_index",), np.array([1.0, -2.0, 3.0]), 0, intervals=3)
+    {'c_index': 0.5}
     """
-    share = np.bincount(y, minlength=classes) if classes else np.array([y.sum()])
-    return score(names, y, np.tile(share / max(len(y), 1), (len(y), 1)))
+    w = np.ones(len(y)) if weights is None else weights
+    if intervals:
+        answer = times.life_table(y, intervals, w)
+    else:
+        whole = np.bincount(y, w, classes) if classes else np.array([(y * w).sum()])
+        answer = whole / (w.sum() or 1)
+    return score(names, y, np.tile(answer, (len(y), 1)), weights)
+
+
+def events(y: NDArray[Any]) -> int:
+    """Rows whose event was seen, of times to it."""
+    return int((y > 0).sum())
 
 
 def rarest(y: Ints) -> int:
@@ -226,15 +294,20 @@ def rarest(y: Ints) -> int:
     return int(np.unique(y, return_counts=True)[1].min(initial=len(y)))
 
 
-def few_rows(rows: int, rare: int | None = None, word: str = "row") -> str:
-    """Of so many hold-out rows, of classes so many of the rarest one: nothing, or on how few a score stands.
+def few_rows(rows: int, rare: int | None = None, word: str = "row", event: bool = False) -> str:
+    """Of so many hold-out rows, of classes so many of the rarest one, or with the event: nothing, or on how few a score
+    stands.
 
     >>> few_rows(46, 3), few_rows(80, 9), few_rows(80, 10), few_rows(13, 13), few_rows(13)
     ('46 rows, 3 of the rarest class', '80 rows, 9 of the rarest class', '', '13 rows, all of one class', '13 rows')
+    >>> few_rows(90, 4, event=True), few_rows(13, 13, event=True)
+    ('90 rows, 4 with the event', '13 rows, 13 with the event')
     """
     if rows >= FEW and (rare is None or rare >= RARE):
         return ""
     said = f"{rows} {word}{'s' * (rows != 1)}"
     if rare is None or not rows:
         return said
+    if event:
+        return f"{said}, {rare} with the event"
     return f"{said}, all of one class" if rare == rows else f"{said}, {rare} of the rarest class"

@@ -16,7 +16,7 @@ from vitrail.core.tensors import Params, zeros
 
 class Batch(NamedTuple):
     x: Tensor  # [site, row, ...]: numbers, or pictures
-    y: Tensor  # [site, row, output]: 1 for the class and 0 for the others; or the number itself
+    y: Tensor  # [site, row, output]: 1 for the class and 0 for the others; the number; or `core.times.periods`
     w: Tensor  # [site, row, 1]: weight in the loss; 0 marks padding
     keep: tuple[Tensor, ...] = ()  # [site, row, unit] int32 for each layer: which units stay, when there is dropout
     at: Tensor | None = None  # [site, row]: place of the row among the site's own, for what is computed once per row

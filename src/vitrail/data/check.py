@@ -11,6 +11,8 @@ import pandas as pd
 from vitrail.core.problems import Problem, VitrailError
 from vitrail.data.cells import as_described
 from vitrail.data.faults import CHECKS, Finding, Seen
+from vitrail.data.outcome_faults import find_outcome_faults
+from vitrail.data.outcomes import columns_beside
 from vitrail.data.picture_faults import find_picture_faults, find_shared_pictures
 from vitrail.data.picture_files import read_pictures
 from vitrail.data.read import name_rows, read_table, take_columns
@@ -21,12 +23,14 @@ def find_faults(frame: pd.DataFrame, table: Table) -> list[Finding]:
     """Everything worth saying about this table or these pictures, errors first."""
     if table.images:
         return _errors_first(find_picture_faults(frame, table))
+    own, table = table, columns_beside(table)
     columns, repeated = take_columns(frame.reset_index(drop=True), table)  # labels may repeat, positions do not
     wanted: dict[str, Feature | Target] = {**table.features, table.target.column: table.target}
     read = {name: as_described(columns[name], what) for name, what in wanted.items() if name in columns}
     values, wrong = {n: pair[0] for n, pair in read.items()}, {n: pair[1] for n, pair in read.items()}
     seen = Seen(table, frame.index, columns, repeated, values, wrong)
-    return _errors_first([finding for look in CHECKS for finding in look(seen)])
+    beside = find_outcome_faults(seen, own)
+    return _errors_first([*(finding for look in CHECKS for finding in look(seen)), *beside])
 
 
 def check_sites(files: Sequence[Path], table: Table) -> dict[Path, tuple[list[Finding], int]]:

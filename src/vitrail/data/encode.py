@@ -22,8 +22,9 @@ from numpy.typing import NDArray
 
 from vitrail.core.problems import Problem, VitrailError
 from vitrail.core.random import key
+from vitrail.data.outcomes import weights_of
 from vitrail.data.pictures import stacked
-from vitrail.data.read import clean
+from vitrail.data.read import TOGETHER, clean
 from vitrail.data.schema import Feature, Table
 
 Matrix = NDArray[np.float64]
@@ -127,6 +128,8 @@ class SiteData(NamedTuple):
     test_y: NDArray[np.generic]
     fingerprint: str  # of the cleaned rows
     counts: Matrix | None = None  # of classes, where they are weighted by others than those of the training rows
+    train_w: Matrix | None = None  # for how many each row stands, where the study says so
+    test_w: Matrix | None = None
 
 
 def split_rows(
@@ -136,9 +139,10 @@ def split_rows(
     n, rule = len(y), table.split
     want = rule.count(n)
     order = np.random.default_rng(key(seed, site, "split")).permutation(n)
-    if not (rule.stratify and table.target.kind == "classes"):
+    if not (rule.stratify and table.target.kind != "number"):
         return np.sort(order[want:]), np.sort(order[:want])
-    groups = [order[y[order] == k] for k in np.unique(y)]
+    of = y.astype(np.float64) > 0 if table.target.kind == "time" else y  # whether the event was seen
+    groups = [order[of[order] == k] for k in np.unique(of)]
     share = np.array([len(g) * want / n for g in groups])
     room = np.array([len(g) - 1 for g in groups])  # one of each class is left to learn from
     take = np.minimum(np.floor(share).astype(int), room)
@@ -192,7 +196,9 @@ def encode_sites(
             y = (y - target.center) / target.scale
         x = encoders[name].matrix(frame)
         a, b = splits[name]
-        out.append(SiteData(name, encoders[name], x[a], y[a], x[b], y[b], fingerprint_rows(frame)))
+        w = weights_of(frame, table)
+        told = (None, None) if w is None else (w[a], w[b])
+        out.append(SiteData(name, encoders[name], x[a], y[a], x[b], y[b], fingerprint_rows(frame), None, *told))
     return out
 
 
@@ -208,10 +214,14 @@ def fit_encoders(train: Mapping[str, pd.DataFrame], table: Table) -> dict[str, E
 
 def moments(frame: pd.DataFrame, names: list[str], mean: Matrix | None = None) -> Moments:
     """What one site says: sums of its values, or with the mean known, of squared distances to it."""
-    v = np.ascontiguousarray(frame[names].to_numpy(dtype=np.float64).T)  # [feature, row]: the order of sums is set
-    known = ~np.isnan(v)
-    values = v if mean is None else (v - mean[:, None]) ** 2
-    return Moments(known.sum(1).astype(np.float64), np.where(known, values, 0.0).sum(1))
+    rows, total = np.empty(len(names)), np.empty(len(names))
+    step = max(1, TOGETHER // max(len(frame), 1))  # features at once: copies of all would be several times the table
+    for some in (slice(at, at + step) for at in range(0, len(names), step)):
+        v = np.ascontiguousarray(frame[names[some]].to_numpy(dtype=np.float64).T)  # [feature, row]: sums keep an order
+        known = ~np.isnan(v)
+        values = v if mean is None else (v - mean[some, None]) ** 2
+        rows[some], total[some] = known.sum(1), np.where(known, values, 0.0).sum(1)
+    return Moments(rows, total)
 
 
 def finish_moments(say: Callable[[Matrix | None], list[Moments]]) -> tuple[Matrix, Matrix]:
@@ -252,11 +262,13 @@ def written_rows(cleaned: pd.DataFrame, table: Table) -> NDArray[np.object_]:
     return out
 
 
-def class_weights(y: NDArray[np.generic], classes: int, counts: Matrix | None = None) -> Matrix:
+def class_weights(
+    y: NDArray[np.generic], classes: int, counts: Matrix | None = None, rows: Matrix | None = None
+) -> Matrix:
     """Inverse prevalence, scaled to sum to the number of classes that occur; 1 for a class that does not. `counts`: in
-    place of those of `y`."""
-    count = np.bincount(y.astype(np.int64), minlength=classes).astype(np.float64) if counts is None else counts
-    inverse = np.where(count > 0, 1 / count.clip(min=1), 0.0)
+    place of those of `y`; `rows`: for how many each stands."""
+    count = np.bincount(y.astype(np.int64), rows, classes).astype(np.float64) if counts is None else counts
+    inverse = np.where(count > 0, 1 / np.where(count > 0, count, 1), 0.0)
     return np.where(count > 0, inverse * (count > 0).sum() / inverse.sum(), 1.0)
 
 
@@ -267,5 +279,8 @@ def fingerprint_rows(cleaned: pd.DataFrame) -> str:
     for name in pictures:
         for picture in cleaned[name]:
             hashed.update(np.ascontiguousarray(picture).data)
-    hashed.update(np.ascontiguousarray(cleaned.drop(columns=pictures).to_numpy(dtype=np.float64)).data)
+    numbers = cleaned.drop(columns=pictures) if pictures else cleaned
+    step = max(1, TOGETHER // max(numbers.shape[1], 1))
+    for at in range(0, len(numbers), step):
+        hashed.update(np.ascontiguousarray(numbers.iloc[at : at + step].to_numpy(dtype=np.float64)).data)
     return hashed.hexdigest()[:16]

@@ -17,7 +17,7 @@ from vitrail.data.codes import CODES, spot_codes
 from vitrail.data.read import COMPARED, describe_misfit, pick_rows
 from vitrail.data.repair_words import TO_TRY, say_flags
 from vitrail.data.schema import Feature, Table
-from vitrail.data.units import FEW_ROWS, SLIPPED, is_outside, spot_unit
+from vitrail.data.units import FEW_ROWS, SLIPPED, Conversion, is_outside, spot_unit
 
 FEW_OF_A_CLASS = 5
 FEW_ODD = 0.05  # of the cells need not fit where two columns are told to have changed places
@@ -63,7 +63,7 @@ class Seen:
     def swapped(self) -> dict[str, str]:
         """Columns that seem to have changed places, each with the other: they fit one another's description."""
         there = {n: f for n, f in self.table.features.items() if n in self.columns and not self.absent(n).all()}
-        fits = {n: _fit(self.columns[n], f) for n, f in there.items()}
+        fits = {n: _share(self.values[n], self.wrong[n], f) for n, f in there.items()}
         odd = [n for n, fit in fits.items() if fit < 1 - SLIPPED]
         out: dict[str, str] = {}
         for name in odd[: COMPARED // (1 + len(there))]:
@@ -73,6 +73,17 @@ class Seen:
                 if name not in out and all(_fit(cells, feature) >= 1 - FEW_ODD for cells, feature in pairs):
                     out |= {name: other, other: name}
         return out
+
+    @cached_property
+    def codes(self) -> dict[str, list[float]]:
+        """Of numeric columns: numbers that stand for "not measured"."""
+        return {name: spot_codes(values, name, feature) for name, feature, values in self.numeric()}
+
+    @cached_property
+    def mixups(self) -> dict[str, tuple[Conversion, pd.Series] | None]:
+        """Of numeric columns, without those: the conversion that would explain what is odd, and which rows."""
+        bare = ((n, f, v.mask(v.isin(self.codes[n])) if self.codes[n] else v) for n, f, v in self.numeric())
+        return {name: spot_unit(values, name, feature) for name, feature, values in bare}
 
     def _is_unit(self, name: str) -> bool:
         feature = self.table.features[name]
@@ -133,7 +144,10 @@ def _words(*texts: str) -> set[str]:
 
 def _fit(column: pd.Series, feature: Feature) -> float:
     """The share of present cells that are what the study expects."""
-    values, wrong = as_described(column, feature)
+    return _share(*as_described(column, feature), feature)
+
+
+def _share(values: pd.Series, wrong: pd.Series, feature: Feature) -> float:
     present = values.notna() | wrong
     return float((values.notna() & ~is_outside(values, feature)).sum() / max(present.sum(), 1))
 
@@ -170,8 +184,7 @@ def find_unknown_class(seen: Seen) -> Iterator[Finding]:
 
 def find_out_of_range(seen: Seen) -> Iterator[Finding]:
     for name, feature, values in seen.numeric():
-        told = values.isin(spot_codes(values, name, feature))  # these are told with a better reason
-        mixup = spot_unit(values.mask(told), name, feature)
+        told, mixup = values.isin(seen.codes[name]), seen.mixups[name]  # these are told with a better reason
         outside = is_outside(values, feature) & ~told & ~(mixup[1] if mixup else told)
         if outside.any():
             some = values[outside.to_numpy()]
@@ -203,7 +216,7 @@ def _say_repair(name: str, cause: str, **numbers: object) -> str:
 
 def find_unit_mixup(seen: Seen) -> Iterator[Finding]:
     for name, feature, values in seen.numeric():
-        mixup = spot_unit(values.mask(values.isin(spot_codes(values, name, feature))), name, feature)
+        mixup = seen.mixups[name]
         if mixup:
             conversion, which = mixup
             some, factor = values[which.to_numpy()], conversion.factor
@@ -227,7 +240,7 @@ def find_unit_mixup(seen: Seen) -> Iterator[Finding]:
 
 def find_disguised_missing(seen: Seen) -> Iterator[Finding]:
     for name, feature, values in seen.numeric():
-        for code in spot_codes(values, name, feature):
+        for code in seen.codes[name]:
             which = values == code
             inside = not is_outside(values[which.to_numpy()], feature).any()
             text = f"{which.sum()} of {values.notna().sum()} values are {_plain(code)}"
@@ -249,7 +262,7 @@ def _heaps(seen: Seen) -> Iterator[tuple[str, Feature, pd.Series, float, str]]:
         if len(counts) <= 10 or counts.iloc[0] < max(10, 0.1 * counts.sum(), 4 * counts.iloc[1]):
             continue
         heap = float(counts.index[0])
-        if heap not in CODES and heap not in spot_codes(values, name, feature):
+        if heap not in CODES and heap not in seen.codes[name]:
             times = f"{counts.iloc[0]} of {counts.sum()} values are {_plain(heap)}"
             yield name, feature, values, heap, f"{times}; no other comes more than {counts.iloc[1]} times"
 

@@ -21,6 +21,7 @@ from vitrail.data.drafted import (
     leak_words,
     told_by,
 )
+from vitrail.data.drafted_times import draft_times
 from vitrail.data.names import is_like_name, is_same_name
 from vitrail.data.picture_drafts import draft_pictures, holds_pictures, picture_column, read_picture_drafts
 from vitrail.data.read import part_sites, place_columns, read_sites, read_table
@@ -36,17 +37,22 @@ class Draft(NamedTuple):
     notes: list[str] = []  # noqa: RUF012
 
 
-def infer_table(sites: Mapping[str, pd.DataFrame], target: str, site_column: str = "") -> Draft:
-    """Target and features as a study file would write them, and what was left out and why."""
+def infer_table(sites: Mapping[str, pd.DataFrame], target: str, site_column: str = "", time: str = "") -> Draft:
+    """Target and features as a study file would write them, and what was left out and why. `time`: the column that
+    says how long each row was followed, where the target is an event."""
     places = {site: place_columns(frame) for site, frame in sites.items()}
     problems = []
     for site, (found, repeated) in places.items():
         if target not in found:
             problems.append(Problem(site, f"there is no column {target!r}.", nearest(target, found)))
+        if time and time not in found:
+            problems.append(Problem(site, f"there is no column {time!r}.", nearest(time, found)))
         problems += [Problem(site, f"there is more than one column {c!r}.", "Rename one.") for c in repeated]
     if not sites:
         problems.append(Problem("data", "there are no sites.", "Give one table per site."))
     pictures = picture_column(sites)
+    if pictures and time:
+        problems.append(Problem("--time", "pictures are told apart by classes.", "Leave it out."))
     if pictures:
         lack = [site for site, (found, _) in places.items() if pictures not in found]
         problems += [
@@ -60,8 +66,12 @@ def infer_table(sites: Mapping[str, pd.DataFrame], target: str, site_column: str
         return Draft({"target": _classes(target, find_levels(labels)), **draft_pictures(tidy, pictures)})
     said = _concat([_with_points(frame.iloc[:, places[site][0][target]]) for site, frame in sites.items()])
     aim = _target(target, said)
-    features, left = draft_features(sites, {target, site_column})
+    features, left = draft_features(sites, {target, site_column, time})
     notes = _tell_left(left) + _drop_leaks(sites, features, aim)
+    if time:
+        followed = _concat([_with_points(frame.iloc[:, places[site][0][time]]) for site, frame in sites.items()])
+        aim, note = draft_times(aim, time, followed)
+        notes = [note, *notes]
     return Draft({"target": aim, "features": features}, notes)
 
 
@@ -135,6 +145,9 @@ def _drop_leaks(sites: Mapping[str, pd.DataFrame], features: dict[str, Any], tar
             notes.append(f"{'Left out' if drop else 'Look at this'}: {words}.")
         if drop:
             del features[name]
+            notes.append(
+                f"To ask when, and not only whether: vitrail init ... --target {target['column']} --time {name}."
+            )
     return notes
 
 

@@ -25,7 +25,7 @@ from vitrail.data.picture_files import (
     site_places,
 )
 from vitrail.data.pictures import TOLD, MisfitError, in_threads, pixels_of
-from vitrail.data.read import ENDING
+from vitrail.data.place import ENDING
 
 LOOKED_AT = 500  # of all sites together, spread evenly
 LARGEST, SMALLEST = 64, 16  # pixels a side of what a draft proposes; `cnn` needs as many

@@ -6,85 +6,124 @@ import io
 import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
+from itertools import islice
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pandas as pd
 
 from vitrail.core.problems import Problem, VitrailError, nearest
 from vitrail.data.cells import MISSING_WORDS, POINT, codes_of, find_values, is_plain, one_nan
+from vitrail.data.gather import Gathered
+from vitrail.data.outcomes import columns_beside, fold_outcome
 from vitrail.data.picture_files import NO_SITE, read_pictures, site_name, site_places
 from vitrail.data.pictures import fit_column
+from vitrail.data.place import ENDING, ENDINGS, Query, tell, to_place
+from vitrail.data.query import ask
 from vitrail.data.schema import Feature, Table, Target, canon
-from vitrail.data.text import decode, lines_of, load_bytes, read_records, refuse_file, sniff
+from vitrail.data.text import decode, each_line, load_bytes, read_records, refuse_file, sniff
 
-Parsed = tuple[list[str], list[list[Any]], list[int]]  # header, columns, line numbers
-ENDING = re.compile(r"\.(?:(?:csv|tsv|data|txt)(?:\.gz)?|(?P<parquet>parquet|pq))$", re.IGNORECASE)
-ENDINGS = ".csv, .tsv, .data or .txt (also .gz), .parquet or .pq"
+LEFT_BEHIND = re.compile(  # by systems: not worth a word, unless it is called as a table is
+    rf"(?!\.[^.].*(?:{ENDING.pattern}))(?:\..*|__macosx|thumbs\.db|desktop\.ini)", re.IGNORECASE | re.DOTALL
+)
+TOGETHER = 4_000_000  # cells of which a copy is made at once
 COMPARED = 20_000  # names looked through at most to tell which ones may be meant by those that are not there
 
 
 def read_table(path: Path, table: Table | None = None) -> pd.DataFrame:
     """The file's cells as stripped text, None where missing; the index is the line number in the file.
 
-    The header is line 1; a Parquet file has no lines, its rows count from 2 as if it had a header.
-    With `table`, words such as "None" stay where the study names them as a category.
+    The header is line 1; what has no lines, such as a Parquet file, counts its rows from 2 as if it had a header. With
+    `table`, words such as "None" stay where the study names them as a category. Of a large table (data/gather.py)
+    columns of numbers are numbers.
     """
-    path = Path(path)
+    path = to_place(path)
     if table and table.images:
         return read_pictures(path, table)
-    return parse_table(path, load_bytes(path), table)
+    if isinstance(path, Query):
+        return _finish(path, *ask(path), table)
+    ending = ENDING.search(path.name)
+    if ending and ending["omop"]:
+        from vitrail.data.omop import read_omop
+
+        return _finish(path, *read_omop(path), table)
+    sheet = f"#{ending['sheet']}" if ending and ending["sheet"] else ""
+    return parse_table(path, load_bytes(path.with_name(path.name.removesuffix(sheet))), table)
 
 
 def parse_table(path: Path, raw: bytes, table: Table | None = None) -> pd.DataFrame:
     """The table in these bytes, as a file of this name holds them, unpacked."""
     ending = ENDING.search(path.name)
-    if not ending:
-        raise refuse_file(path, f"expected a table ending in {ENDINGS}, got {path.name!r}.", "Export it as CSV.")
-    header, columns, lines = _parse_parquet(path, raw) if ending["parquet"] else _parse_text(path, raw, table)
+    if not ending or ending["omop"]:
+        old = path.suffix.lower() in (".xls", ".xlsb", ".ods", ".numbers")
+        hint = "Save it as .xlsx, or export it as CSV." if old else "Export it as CSV."
+        raise refuse_file(path, f"expected a table ending in {ENDINGS}, got {path.name!r}.", hint)
+    if ending["parquet"]:
+        parsed = _parse_parquet(path, raw)
+    elif ending["book"]:
+        from vitrail.data.books import read_book
+
+        parsed = read_book(path, raw, ending["sheet"])
+    elif ending["study"]:
+        from vitrail.data.labelled import read_labelled
+
+        parsed = read_labelled(path, raw, ending["study"], table)
+    else:
+        text = decode(path, raw).text
+        del raw  # of a large file the only other copy
+        parsed = _parse_text(path, text, table)
+        del text
+    return _finish(path, *parsed, table)
+
+
+def _finish(path: Path, header: list[str], rows: Gathered, table: Table | None) -> pd.DataFrame:
     header = agreed_names(header, table)
     _require_names(path, header, table)
-    if not lines:
+    if not len(rows):
         raise refuse_file(path, "expected rows below the header, got none.", "Export the table with its rows.")
-    cells = {n: _settle(c, n, table) for n, c in zip(header, columns, strict=True)}
-    frame = pd.DataFrame(cells, index=pd.Index(lines, dtype="int64"), dtype=object)
+    frame = rows.frame(header, table)
     frame.attrs["file"] = path.name  # so that later problems can say where
     return frame
 
 
-def _parse_parquet(path: Path, raw: bytes) -> Parsed:
+def _parse_parquet(path: Path, raw: bytes) -> tuple[list[str], Gathered]:
     try:
         import pyarrow.parquet as pq  # slow to import, seldom needed
     except ImportError:
         hint = "pip install pyarrow, or export it as CSV."
         raise refuse_file(path, "pyarrow, which reads Parquet files, is not installed.", hint) from None
     try:
-        data = pq.read_table(io.BytesIO(raw))
-        named = enumerate(data.column_names)
+        data = pq.ParquetFile(io.BytesIO(raw))
+        named = enumerate(data.schema_arrow.names)
         kept = {i: name.strip() for i, name in named if not name.startswith("__index_level_")}  # pandas' labels
-        columns = [data.column(i).to_pylist() for i in kept]
+        rows = Gathered(len(kept))
+        for some in data.iter_batches(max(1, rows.room)):
+            columns = (some.column(i).to_pylist() for i in kept)
+            rows.add_columns(columns, range(len(rows) + 2, len(rows) + 2 + len(some)))
     except Exception as error:  # the decoder may raise anything on a damaged file, and none of it is ours
         what = f"expected a Parquet file, got something else ({type(error).__name__})."
         raise refuse_file(path, what, "Export it again.") from None
-    return list(kept.values()), columns, list(range(2, data.num_rows + 2))
+    return list(kept.values()), rows
 
 
-def _parse_text(path: Path, raw: bytes, table: Table | None) -> Parsed:
-    text = decode(path, raw).text
+def _parse_text(path: Path, text: str, table: Table | None) -> tuple[list[str], Gathered]:
     known = [alias for f in table.features.values() for alias in f.aliases] if table else []
-    names = {table.target.column, table.site_column, *table.features, *known} if table else set()
-    records = list(read_records(path, lines_of(text), sniff(text, names)))
-    if not records or not text.strip(' \r\n",;\t|'):  # other delimiters make cells of lone commas
+    names = {table.target.column, table.site_column, *columns_beside(table).features, *known} if table else set()
+    records = read_records(path, each_line(text), sniff(text, names))
+    first = next(records, None)
+    if first is None or not text.strip(' \r\n",;\t|'):  # other delimiters make cells of lone commas
         raise refuse_file(path, "expected a table, got an empty file.", "Export the table again.")
-    header, rows = [name.strip() for name in records[0].cells], records[1:]
-    uneven = {r.line: len(r.cells) for r in rows if len(r.cells) != len(header)}
+    header, uneven = [name.strip() for name in first.cells], dict[int, int]()
+    rows = Gathered(len(header))
+    while some := list(islice(records, max(1, rows.room))):
+        uneven |= {r.line: len(r.cells) for r in some if len(r.cells) != len(header)}
+        if not uneven:
+            rows.add([r.cells for r in some], [r.line for r in some])
     if uneven:
         what = f"expected {len(header)} fields as in the header, got {_join(uneven.values())}."
         hint = "Quote fields that hold the delimiter, and give every row one field per column."
         raise refuse_file(path, what, hint, name_rows(list(uneven)))
-    columns = [list(column) for column in zip(*(r.cells for r in rows), strict=True)] or [[] for _ in header]
-    return header, columns, [r.line for r in rows]
+    return header, rows
 
 
 def _require_names(path: Path, header: list[str], table: Table | None) -> None:
@@ -100,19 +139,10 @@ def _require_names(path: Path, header: list[str], table: Table | None) -> None:
         raise refuse_file(path, what, hint, "header")
 
 
-def _settle(cells: Sequence[Any], name: str, table: Table | None) -> list[str | None]:
-    """Stripped text, None for missing, except for words that the study uses as a category of this column."""
-    levels = table.target.levels if table and name == table.target.column else ()
-    levels += table.features[name].levels if table and name in table.features else ()
-    absent = MISSING_WORDS - {level.casefold() for level in levels}
-    texts = [cell if type(cell) is str else "" if cell is None else str(cell) for cell in cells]
-    settled = {t: None if t.strip().casefold() in absent else t.strip() for t in set(texts)}
-    return [settled[t] for t in texts]
-
-
 def read_sites(path: Path, table: Table) -> dict[str, pd.DataFrame]:
     """One frame per site, by name: from a folder with a file (or a folder of pictures) for each, or from one file
     with a site column."""
+    path = to_place(path)
     if not path.is_dir():
         return part_sites(path, read_table(path, table), table.site_column)
     files = site_places(path) if table.images else _site_files(path)
@@ -135,10 +165,34 @@ def read_sites(path: Path, table: Table) -> dict[str, pd.DataFrame]:
 
 
 def _site_files(path: Path) -> list[Path]:
-    files = sorted(p for p in path.glob("*") if not p.is_dir() and not NO_SITE.fullmatch(p.name))
+    """Tables in a folder of sites; what else is there is told, but for what systems leave behind."""
+    inside = [p for p in sorted(path.iterdir()) if not LEFT_BEHIND.fullmatch(p.name)]
+    folders = [p for p in inside if p.is_dir()]
+    if wrong := [p for p in folders if ENDING.search(p.name)]:
+        problems = [
+            Problem(str(p), "expected a table, got a folder of this name.", "Rename or move it.") for p in wrong
+        ]
+        raise VitrailError(f"cannot read the sites in {path}", problems)
+    files = [p for p in inside if p not in folders and _may_be_site(p.name)]
     if not files:
         raise refuse_file(path, f"expected one table per site ({ENDINGS}), can see none.", "Put them here.")
+    if folders:
+        tell(f"{path.name or path}: not read, for sites are files here: {_list([p.name for p in folders], 'folder')}.")
+    if notes := [p.name for p in inside if p not in folders and p not in files]:
+        tell(f"{path.name or path}: not read, for these are no tables of sites: {_list(notes, 'file')}.")
     return files
+
+
+def _may_be_site(name: str) -> bool:
+    ending = ENDING.search(name)
+    beside = NO_SITE.fullmatch(name) or name.startswith("~$")  # of a workbook that is open in Excel
+    return not beside or bool(ending and ending["omop"] and not name.startswith("."))
+
+
+def _list(names: list[str], kind: str) -> str:
+    """The first five: folders a, b, and how many more."""
+    more = f" and {len(names) - 5} more" if len(names) > 5 else ""
+    return f"{kind}{'s' * (len(names) > 1)} {', '.join(names[:5])}{more}"
 
 
 def _table_name(place: Path) -> str:
@@ -211,6 +265,15 @@ def clean(frame: pd.DataFrame, table: Table, need_target: bool = True) -> pd.Dat
 
     All problems are told at once. `need_target=False` lets the target be absent or wholly empty.
     """
+    if table.target.kind != "time" and not table.weight_column:
+        return _clean(frame, table, need_target)
+    if not need_target:
+        return _clean(frame, table.model_copy(update={"target": table.plain.target}), need_target)
+    rows = _clean(frame, columns_beside(table), need_target)
+    return fold_outcome(rows, table, str(frame.attrs.get("file", "table")))
+
+
+def _clean(frame: pd.DataFrame, table: Table, need_target: bool) -> pd.DataFrame:
     target, file = table.target.column, str(frame.attrs.get("file", "table"))
     wanted: dict[str, Feature | Target] = {n: f for n, f in table.features.items() if n != target}
     wanted[target] = table.target  # the last
@@ -262,7 +325,8 @@ def _find_cells(frame: pd.DataFrame, there: list[int | None], wanted: list[Featu
             ready.append((i, at))
         elif at is not None:
             cells[i] = find_values(frame.iloc[:, at], what)
-    if ready:
-        to, of = map(list, zip(*ready, strict=True))
+    step = max(1, TOGETHER // max(len(frame), 1))
+    for some in (ready[at : at + step] for at in range(0, len(ready), step)):
+        to, of = map(list, zip(*some, strict=True))
         cells[to] = one_nan(frame.iloc[:, of].to_numpy(np.float64, copy=True)).T
     return cells

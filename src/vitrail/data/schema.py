@@ -52,20 +52,40 @@ class Feature(Strict):
 
 
 class Target(Strict):
-    """What is predicted: one of several classes, or a number."""
+    """What is predicted: one of several classes, a number, or the time to an event."""
 
-    column: str  # the outcome's
-    kind: Literal["classes", "number"] = "classes"  # one of some classes, or a number
-    classes: tuple[Cell, ...] = ()  # as the column writes them
-    positive: Cell | None = None  # the class that scores are about when there are two
-    unit: str = ""  # of a number
+    column: str  # of the time to an event the same as `event`
+    kind: Literal["classes", "number", "time"] = "classes"  # one of some classes, a number, or the time to an event
+    classes: tuple[Cell, ...] = ()  # of the time to an event: how its column says "not seen" and "seen"; else 0 and 1
+    positive: Cell | None = None  # the class that scores are about when there are two; the one that is the event
+    time: str = ""  # the column that says how long a row was followed: until the event, or until it was last seen
+    event: str = ""  # the column that says whether the event was seen then
+    horizon: float | None = Field(default=None, gt=0)  # what is asked: the event until then; after it nothing counts
+    intervals: int = Field(default=10, ge=1, le=200)  # of equal length until the horizon
+    cuts: tuple[float, ...] = ()  # or where they end, as agreed; the last is the horizon
+    unit: str = ""  # of a number, or of the time
     center: float = 0.0  # a number is learned as (value - center) / scale
     scale: float = Field(default=1.0, gt=0)  # see center
 
     @property
     def levels(self) -> tuple[str, ...]:
-        """Classes in model order; the positive one last when there are two."""
-        names = [canon(c) for c in self.classes]
+        """Classes in model order; the positive one last when there are two. A time has none."""
+        return () if self.kind == "time" else self.states
+
+    @property
+    def ends(self) -> tuple[float, ...]:
+        """Where the intervals of a time to an event end."""
+        return self.cuts or tuple((self.horizon or 1.0) * (k + 1) / self.intervals for k in range(self.intervals))
+
+    @property
+    def outputs(self) -> int:
+        """Numbers that a model answers with."""
+        return {"classes": len(self.levels), "number": 1, "time": len(self.ends)}[self.kind]
+
+    @property
+    def states(self) -> tuple[str, ...]:
+        """How the column writes classes; of an event that it was not seen, and that it was."""
+        names = [canon(c) for c in self.classes or ((0, 1) if self.kind == "time" else ())]
         if self.positive is not None and len(names) == 2:
             names.sort(key=lambda name: name == canon(self.positive))
         return tuple(names)
@@ -122,7 +142,19 @@ class Table(Strict):
     images: Images | None = None
     standardise: Literal["local", "global", "none"] = "local"  # numbers by each site's mean and sd, by all sites', not
     site_column: str = ""  # when one file holds all sites
+    weight_column: str = ""  # for how many a row stands, in training and scores: more than 0; empty: each for one
     split: Split = Split()
+
+    @property
+    def plain(self) -> Table:
+        """As one looks at its columns one by one: of a time to an event, whether it was seen is the outcome, and how
+        long a row was followed a column beside the features."""
+        target = self.target
+        if target.kind != "time":
+            return self
+        followed = Feature(kind="numeric", unit=target.unit)
+        event = Target(column=target.column, classes=target.states, positive=target.states[1])
+        return self.model_copy(update={"target": event, "features": {**self.features, target.time: followed}})
 
     @property
     def row_word(self) -> str:

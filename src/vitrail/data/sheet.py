@@ -1,8 +1,11 @@
-"""A site's text table, written again with a few cells changed: everything else stays as it stands in the file."""
+"""A site's table, written again with a few cells changed. Of a text table everything else stays as it stands in the
+file; what has types, or is in a database, is written as CSV."""
 
 from __future__ import annotations
 
+import csv
 import gzip
+import io
 import re
 from collections.abc import Mapping
 from pathlib import Path
@@ -10,9 +13,10 @@ from typing import NamedTuple
 
 import pandas as pd
 
-from vitrail.core.problems import Problem, VitrailError
 from vitrail.data.cells import has_decimal_comma
-from vitrail.data.read import ENDING, place_columns, read_table
+from vitrail.data.outcomes import columns_beside
+from vitrail.data.place import ENDING, Query, to_place
+from vitrail.data.read import place_columns, read_table
 from vitrail.data.schema import Table
 from vitrail.data.text import Text, decode, lines_of, load_bytes, read_records, sniff
 
@@ -54,17 +58,43 @@ class Sheet(NamedTuple):
 
 
 def load_sheet(path: Path, table: Table) -> Sheet:
-    """Only of text: a Parquet file has types, which a correction may change."""
-    ending = ENDING.search(path.name)
-    if ending and ending["parquet"]:
-        what = "expected a text table, got Parquet."
-        raise VitrailError(
-            "cannot repair", [Problem(str(path), what, "Export it as CSV, or correct it where it is made.")]
-        )
+    """A file that is no text becomes CSV with the same cells in the same lines: a correction may change a type."""
+    path = to_place(path)
     frame = read_table(path, table)
+    if not is_text(path):
+        return Sheet(Path(f"{as_csv(path).name}"), frame, Text(_to_csv(frame), "utf-8", b"", ""), ",")
     whole = decode(path, load_bytes(path))
-    names = {table.target.column, table.site_column, *table.features}
+    names = {table.target.column, table.site_column, *columns_beside(table).features}
     return Sheet(path, frame, whole, sniff(whole.text, names))
+
+
+def is_text(path: Path) -> bool:
+    ending = ENDING.search(path.name)
+    return not isinstance(path, Query) and not (ending and not ending["text"])
+
+
+def as_csv(path: Path, more: str = "") -> Path:
+    """The name of a copy: as the file's own where it is text, else .csv."""
+    if isinstance(path, Query):
+        return Path(f"{path.name.partition(',')[0].replace('.', '_')}{more}.csv")
+    ending = ENDING.search(path.name)
+    return path.with_name(f"{ENDING.sub('', path.name)}{more}{ending[0] if ending and is_text(path) else '.csv'}")
+
+
+def _to_csv(frame: pd.DataFrame) -> str:
+    """Each row in the line that its index says; lines without a row are empty."""
+    out = io.StringIO()
+    writer, line = csv.writer(out, lineterminator="\n"), 1
+    writer.writerow(frame.columns)
+    for at, row in zip(frame.index.tolist(), frame.astype(object).itertuples(index=False), strict=True):
+        out.write("\n" * (at - line - 1))
+        writer.writerow([_one_line(cell) for cell in row])
+        line = at
+    return out.getvalue()
+
+
+def _one_line(cell: object) -> str:
+    return "" if cell is None or cell != cell else re.sub(r"[\r\n]+", " ", str(cell))
 
 
 def pack(raw: bytes, path: Path) -> bytes:

@@ -17,6 +17,8 @@ from vitrail.core.problems import Problem, VitrailError
 
 SPLIT = partial(csv.reader, skipinitialspace=True, strict=True)
 DELIMITERS = ",;\t|"
+_LINE = re.compile(r"[^\r\n]*(?:\r\n|\r|\n)|[^\r\n]+")
+SNIFFED = 200_000  # fields looked at to tell the delimiter
 
 
 class Text(NamedTuple):
@@ -74,6 +76,11 @@ def lines_of(text: str) -> list[str]:
     return list(io.StringIO(text, newline=""))
 
 
+def each_line(text: str) -> Iterator[str]:
+    """The same, one at a time: a large file's lines at once are several times its text."""
+    return (found[0] for found in _LINE.finditer(text))
+
+
 def read_records(path: Path, lines: Iterable[str], delimiter: str) -> Iterator[Record]:
     """Rows with something in them: a row of nothing is no row, but its line still counts."""
     reader, last = SPLIT(iter(lines), delimiter=delimiter), 0
@@ -91,11 +98,13 @@ def sniff(text: str, known: set[str]) -> str:
     """The delimiter that gives known names, even rows and no torn quotes; comma when all are equal."""
 
     def score(delimiter: str) -> tuple[float, ...]:
-        reader = SPLIT(io.StringIO(text, newline=""), delimiter=delimiter)
+        reader = SPLIT(each_line(text), delimiter=delimiter)
         records: list[list[str]] = []
+        fields = 0
         with suppress(csv.Error, StopIteration):  # what came before a broken quote still tells
-            while len(records) < 200:
+            while len(records) < 200 and fields < SNIFFED:
                 records.append(next(reader))
+                fields += len(records[-1])
         records = [record for record in records if any(map(str.strip, record))]
         header = [name.strip() for name in records[0]] if records else []
         even = sum(len(r) == len(header) for r in records) / max(len(records), 1)

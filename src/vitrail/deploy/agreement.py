@@ -9,6 +9,7 @@ import hashlib
 import json
 import math
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -17,14 +18,14 @@ import torch
 
 from vitrail import methods
 from vitrail.core.facts import ENDS
-from vitrail.core.metrics import DOUBT
 from vitrail.core.problems import Problem, VitrailError
 from vitrail.core.task import Task
 from vitrail.core.tensors import tensors
 from vitrail.data.encode import numeric
-from vitrail.deploy import sums
-from vitrail.deploy.message import MOST_WORDS, Form
-from vitrail.engines.wire import Contract, Line, Rehearsal, Spec, beside_of, contracts_of, guarded, rehearse
+from vitrail.deploy import scale, sums, two
+from vitrail.deploy.last_words import harmless, read_findings
+from vitrail.deploy.message import MOST_WORDS, Form, no_such
+from vitrail.engines.wire import MASKED, Contract, Line, Rehearsal, Spec, beside_of, contracts_of, guarded, rehearse
 from vitrail.methods import AnyMethod
 from vitrail.nets import ProtoNet
 from vitrail.protect.fixed import ZERO, ZEROS
@@ -34,9 +35,9 @@ from vitrail.runs.fold_lines import fold_lines
 from vitrail.runs.judge import chance_metrics
 from vitrail.runs.protection import check_protection
 from vitrail.runs.screened import screen_lines, screens
-from vitrail.runs.setup import COVERAGE, build_task, is_evaluated, last_splits, wire_lines
+from vitrail.runs.setup import build_task, is_evaluated, last_splits, scored_in, wire_lines
 from vitrail.screen import parts
-from vitrail.screen.found import CAUSES, LABEL, Finding, Part
+from vitrail.screen.found import Finding, Part
 from vitrail.study import Protect, Study
 
 FORMAT = 6  # of the messages
@@ -44,9 +45,10 @@ ANEW = 20  # in a run, questions that differ from the one that was answered befo
 USED = "the processor seconds and the memory that this site's process used, and its watts where somebody stated them"
 WHERE = {"stage": int, "round": int, "place": int}  # place: of the exchange in its stage
 LEGS = ("sketch", "counts", "total", "ties")  # of a screening, in the order of time
-KEY = ("key", "signature", "certificate")  # what a site says of itself to be in a masked sum
+KEY = scale.KEY  # what a site says of itself to be in a masked sum
 LARGEST = 1e7  # in a masked sum: what one site's products of columns, at most its rows, stay below
-FAR = ("sum", "least", "robust", "clip", "rows", "rows_least", "sites", "compress")  # guards that work between machines
+# guards that work between machines
+FAR = ("sum", "least", "robust", "clip", "rows", "rows_least", "sites", "compress", "second")
 FOOTPRINT = "footprint"  # what a site's process used: seconds of processors, bytes of memory, watts where it says so
 VERDICT = "verdict"  # in the answer to the last word: what a site found out for itself, where it shows that
 LAST = "settle"  # in a question, before the names of what comes from the word that would end the stage now
@@ -60,15 +62,17 @@ class Agreement:
 
     @classmethod
     def of(cls, study: Study, seed: int | None, sites: int) -> Agreement:
+        """`sites`: how many were invited, with the second server where there is one."""
+        sites -= bool(study.protect.second)
         found = cls(study, study.seeds[0] if seed is None else seed, sites)
         if found.method.pools_rows:
             what = f"{found.method.title} takes every site's {study.row_word}s to one place."
             raise VitrailError("this does not leave a house", [Problem("method", what, "Use another method.")])
         here = {k: v for k, v in study.protect if v != getattr(Protect(), k) and k not in FAR}
-        here |= {"sum": study.protect.sum} if study.protect.sum not in ("plain", "masked") else {}
         if here:
             what, hint = "this guard works in simulation so far, and not between machines.", "Take it out of the study."
             raise VitrailError("this cannot be promised", [Problem(f"protect.{k}", what, hint) for k in here])
+        two.check_second(study)
         check_protection(study, found.method, dict.fromkeys(map(str, range(sites)), 1 << 62))
         return found
 
@@ -97,7 +101,7 @@ class Agreement:
 
     def masked(self, s: int, place: int) -> bool:
         """Whether the reports of that exchange leave under masks."""
-        return self.contracts[s][place].read == "masked"
+        return self.contracts[s][place].read in MASKED
 
     def alike(self, s: int, place: int) -> bool:
         """Whether every site is told the same there: a view of one message, whatever the coordinator holds."""
@@ -109,14 +113,14 @@ class Agreement:
         turns = [(s, place, turn) for s, t in enumerate(two) for place, turn in enumerate(t.turns)]
         return {(s, place) for s, place, turn in turns if all(v.stride(0) == 0 for _, v in tensors(turn.down))}
 
-    def check_sum(self, words: dict[str, Any]) -> None:
-        """Whether there is such an exchange in such a round, and its reports leave under masks."""
+    def check_sum(self, words: dict[str, Any], read: Sequence[str] = MASKED) -> None:
+        """Whether there is such an exchange in such a round, whose reports can be read so."""
         s, r, place = self.stage(words), words.get("round"), words.get("place")
         stage = self.stages[s].stage
         if type(r) is not int or not 0 <= r < stage.rounds:
-            raise _none("round", r)
-        if type(place) is not int or place not in stage.turns(r) or not self.masked(s, place):
-            raise _none("place", place)
+            raise no_such("round", r)
+        if type(place) is not int or place not in stage.turns(r) or self.contracts[s][place].read not in read:
+            raise no_such("place", place)
 
     @cached_property
     def lines(self) -> list[Line]:
@@ -166,7 +170,7 @@ class Agreement:
             names.append(split)
             if split == "test":
                 names += [f"test:{k}" for k in self.beside]
-        return [(name, metric) for name in names for metric in (DOUBT if name == COVERAGE else self.study.metrics)]
+        return [(name, metric) for name in names for metric in scored_in(self.study, name)]
 
     def is_first(self, s: int, round_: int, place: int) -> bool:
         """Whether a site may be asked with that exchange how good its model was before the round: it comes first."""
@@ -201,21 +205,25 @@ class Agreement:
             s, r, splits = self.stage(words), words.get("round"), words.get("score")
             stage, place = self.stages[s].stage, words.get("place")
             if not isinstance(r, int) or not 0 <= r <= (stage.rounds if kind == "settle" else stage.rounds - 1):
-                raise _none("round", r)
+                raise no_such("round", r)
             places = (len(stage.exchanges) - 1,) if kind == "settle" else stage.turns(r)
             if not isinstance(place, int) or place not in places:
-                raise _none("place", place)
+                raise no_such("place", place)
             end = kind == "settle" and s + 1 == len(self.stages)
             scored = [["test"]] if kind == "settle" or self.is_first(s, r, place) else []
-            scored += [list(last_splits(self.task))] if end else []
+            scored += [list(last_splits(self.task, self.study))] if end else []
             if splits not in ([], *scored):
-                raise _none("score", splits)
+                raise no_such("score", splits)
             down = self.contracts[s][place].down | (self.settling(s, place) if splits else {})
             if kind == "round" and self.masked(s, place):
                 return Form({**QUESTIONS[kind], "sum": dict}, down)
+            if kind == "round" and self.contracts[s][place].read == two.READ:
+                return Form({**QUESTIONS[kind], "second": dict}, down)
         elif kind == "standardise":
             if words.get("step") not in (1, 2):
-                raise _none("step", words.get("step"))
+                raise no_such("step", words.get("step"))
+            if self.study.protect.sum == "masked":
+                return scale.question_form(words, self.numbers)
             down = {"mean": self.numbers} if words.get("step") == 2 else {}
         elif kind == "prepare":
             down = {"mean": self.numbers, "sd": self.numbers} if self.shared_scale else {}
@@ -223,34 +231,25 @@ class Agreement:
             return self._screen(words)[0]
         elif kind == "mask":
             if (leg := words.get("leg")) not in sums.WORDS or not self.masks:
-                raise _none("leg", leg)
+                raise no_such("leg", leg)
             if leg != "ring":
                 self.check_sum(words)
             return Form({**RUN, "leg": str, **sums.WORDS[leg]}, {})
+        elif kind in (two.SECOND, two.DEAL):
+            return two.question(self, kind, words)
         elif kind == "finish":
             self.findings(words)
-            if not _harmless(words.get("pooled")):
-                raise _none("pooled", words.get("pooled"))
+            if not harmless(words.get("pooled")):
+                raise no_such("pooled", words.get("pooled"))
             others = words.get("others")
             if not isinstance(others, int) or not 0 <= others < self.sites:
-                raise _none("others", others)
+                raise no_such("others", others)
             down = self.others if others else {}
         return Form(QUESTIONS[kind], down)
 
     def findings(self, words: dict[str, Any], site: str = "") -> list[Finding]:
         """What a site is told about itself at the end, as the words of that message say it."""
-        try:
-            told = [Finding(site, *said) for said in words["findings"]]
-            known = {*self.study.features, LABEL}
-            for found in told:
-                well = found.feature in known and found.kind in CAUSES and isinstance(found.wrong, bool)
-                well = well and isinstance(found.text, str) and found.text.isprintable()
-                well = well and isinstance(found.strength, float) and math.isfinite(found.strength)
-                if not well or not _harmless(found.numbers):
-                    raise ValueError
-        except (KeyError, TypeError, ValueError):
-            raise _none("findings", words.get("findings")) from None
-        return told
+        return read_findings(self.study, words, site)
 
     @cached_property
     def longest(self) -> int:
@@ -265,6 +264,7 @@ class Agreement:
         """Bytes that no answer is longer than; twice the reports', which may leave as wider numbers."""
         said = [c.up for stage in self.contracts for c in stage]
         said += [self.answer("screen", {"leg": leg}).tensors for leg in LEGS if self.parts]
+        said += two.longest(self)
         said += [self.answer(kind, {"step": 1}).tensors for kind in ("standardise", "prepare")]
         return 2 * MOST_WORDS + 2 * max(sum(math.prod(s) * t.itemsize for s, t in spec.values()) for spec in said)
 
@@ -278,25 +278,31 @@ class Agreement:
                 up["scores"] = ((count,), torch.float64)
             if kind == "settle" and s + 1 == len(self.stages):
                 up[FOOTPRINT] = ((3,), torch.float64)
-            return Form(dict(WHERE), up, self.stages[s].stage.exchanges[place].unsure | {"scores", FOOTPRINT})
+            said = two.SAID if kind == "round" and contract.read == two.READ else {}
+            return Form({**WHERE, **said}, up, self.stages[s].stage.exchanges[place].unsure | {"scores", FOOTPRINT})
         double, spec = torch.float64, {}
+        if kind == "standardise" and self.study.protect.sum == "masked":
+            return scale.answer_form(words, scale.terms_of(self, "", 1, None))
         if kind == "standardise":
             spec = {"rows": self.numbers, "total": self.numbers}
         elif kind == "prepare":
-            classes = len(self.study.target.levels)
-            spec = {"rows": ((3 if classes else 2,), torch.int64), "target": ((max(1, classes),), double)}
+            target = self.study.target
+            counts = 2 if target.kind == "number" else 3
+            spec = {"rows": ((counts,), torch.int64), "target": ((max(1, len(target.levels)),), double)}
             spec["chance"] = ((len(chance_metrics(self.study)),), double)
             return Form({"fingerprint": str, "versions": dict}, spec, frozenset({"chance"}))
         elif kind == "screen":
             return self._screen(words)[1]
         elif kind == "mask":
             return Form(sums.TOLD[words["leg"]], {})
+        elif kind in (two.SECOND, two.DEAL):
+            return two.answer(self, kind, words)
         return Form({VERDICT: dict} if kind == "finish" and self.study.verdict else {}, spec)
 
     @cached_property
     def masks(self) -> bool:
         """Whether any reports leave under masks."""
-        return any(c.read == "masked" for stage in self.contracts for c in stage)
+        return any(c.read in MASKED for stage in self.contracts for c in stage)
 
     @cached_property
     def parts(self) -> list[Part]:
@@ -322,7 +328,7 @@ class Agreement:
         """Question and answer of one leg; NaN is what a site does not publish."""
         leg = words.get("leg")
         if leg not in LEGS or not self.parts:
-            raise _none("leg", leg)
+            raise no_such("leg", leg)
         asked: dict[str, Any] = {**RUN, "leg": str}
         if leg == "total":
             summed = {p.name: p.shape for p in self.parts if p.total} | {ZERO: (ZEROS,)}
@@ -338,7 +344,7 @@ class Agreement:
     def stage(self, words: dict[str, Any]) -> int:
         s = words.get("stage")
         if not isinstance(s, int) or not 0 <= s < len(self.contracts):
-            raise _none("stage", s)
+            raise no_such("stage", s)
         return s
 
     @property
@@ -354,22 +360,6 @@ class Agreement:
         """At the end: the mean of the private layers that the others published."""
         told = [f for t in self.stages for turn in t.turns for f in turn.facts.values() if f.means in ENDS]
         return {f"others/{ENDS[f.means]}": ((f.value[0].numel(),), torch.float64) for f in told}
-
-
-def _harmless(numbers: Any) -> bool:
-    """What a repair needs: numbers, short texts and lists of them under names; nothing that a terminal would obey."""
-    if isinstance(numbers, dict):
-        return all(isinstance(k, str) and k.isprintable() for k in numbers) and _harmless([*numbers.values()])
-    if isinstance(numbers, list):
-        return all(_harmless(v) for v in numbers)
-    if isinstance(numbers, str):
-        return numbers.isprintable()
-    return numbers is None or (isinstance(numbers, int | float) and math.isfinite(numbers))
-
-
-def _none(word: str, said: Any) -> VitrailError:
-    problem = Problem(word, f"there is none {str(said)[:40]!r}.", "It was dropped.")
-    return VitrailError("a message was refused", [problem])
 
 
 RUN = {"run": str}

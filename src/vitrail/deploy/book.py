@@ -13,6 +13,7 @@ from vitrail.data.encode import Moments, finish_moments
 from vitrail.deploy.agreement import FORMAT
 from vitrail.deploy.call import Call
 from vitrail.deploy.message import Message
+from vitrail.deploy.scale_far import masked_moments
 from vitrail.runs.folder import write_atomically
 from vitrail.runs.judge import target_words
 
@@ -42,7 +43,9 @@ class Book:
                 heard = self.call.all(lambda n: asked if n in names else None, len(names))
                 return [Moments(*(heard[n].tensors[k].numpy() for k in ("rows", "total"))) for n in names]
 
-            self.scale = dict(zip(("mean", "sd"), map(torch.from_numpy, finish_moments(said)), strict=True))
+            masked = self.call.agreed.study.protect.sum == "masked"
+            say = masked_moments(self.call, names, self.path.parent) if masked else said
+            self.scale = dict(zip(("mean", "sd"), map(torch.from_numpy, finish_moments(say)), strict=True))
         found = self._ask(names, len(names), first=True)
         late = sorted({*self.call.names, *gone} - found.keys())
         self.order = [*sorted(found, key=lambda n: (-found[n]["rows"][0], n)), *late]

@@ -128,7 +128,7 @@ class Call:
         if said.kind == "error":
             return f"it says: {str(said.words.get('text', ''))[:500]}"
         if said.kind == "refused":
-            return None if asked.kind in ("round", "screen") else "it refused"
+            return None if asked.kind in ("round", "screen", "mask", "second") else "it refused"
         if said.kind != asked.kind:
             return f"it answered {said.kind[:20]!r} to {asked.kind!r}"
         try:

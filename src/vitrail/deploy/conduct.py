@@ -60,6 +60,8 @@ def conduct(
     if agreed.study.verdict:
         _say_of(run, FOLDED, conduct_folds(call, book, run, folder.path), folder.path)
     _farewell(call, rounds, run, folder.path)
+    if rounds.two is not None:
+        rounds.two.end()
     if written is not None and agreed.study.verdict:
         written(run)  # once more, with what crossed in folds and what sites showed with their last answer
     return run

@@ -130,6 +130,8 @@ def invite(study_file: Path, sites: Sequence[str], address: str, seed: int | Non
     old = load_coordinator(folder) if (folder / "coordinator.json").exists() else None
     known = dict(old.sites) if old else {}
     sites = sites or ([] if known else list(study.parties))
+    if (second := study.protect.second) and second not in {*known, *(given.strip() for given in sites)}:
+        sites = [*sites, second]  # it is enrolled like a site
     problems = list(name_problems(sites, known))
     if old and old.study.name != study.name:
         what = f"it belongs to the study {old.study.name!r}, the file is of {study.name!r}."

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from vitrail.core.exchange import Nothing, Roster
-from vitrail.core.facts import Facts
+from vitrail.core.facts import Fact, Facts
 from vitrail.core.footprint import Footprint, read_footprint
 from vitrail.core.tensors import each, filled, tensors
 from vitrail.data.encode import Encoder
@@ -23,9 +23,13 @@ from vitrail.deploy.message import Message
 from vitrail.deploy.screen_far import FarScreen
 from vitrail.deploy.sum_far import FarSums
 from vitrail.deploy.sums import Where, told_mark
+from vitrail.deploy.two import READ
+from vitrail.deploy.two_far import FarTwo
 from vitrail.engines.rounds import Moment, Rounds
 from vitrail.engines.wire import check
-from vitrail.protect.guards import sound
+from vitrail.protect.guards import outlying, sound, with_middle
+from vitrail.protect.reports import by_unit, is_change
+from vitrail.protect.robust import against_median
 from vitrail.runs.budgets import guards_of
 from vitrail.runs.judge import SIZES, chance_rows, size_row
 from vitrail.runs.setup import training_of
@@ -39,7 +43,8 @@ class FarRounds(Rounds):
         """`path`: the run's folder."""
         training, guards = training_of(agreement.study), guards_of(agreement.study)
         super().__init__(agreement.task, agreement.method, tuple(book.order), training, agreement.seed, guards)
-        self.sums = FarSums(call, path)
+        self.sums = FarSums(call, path, self.names)
+        self.two = FarTwo(call, path) if agreement.study.protect.second else None
         self.call, self.agreed, self.book, self.info = call, agreement, book, info
         self.settled: dict[str, int] = {}  # how many stages' outcome a site has been told
         self.wish: tuple[int, int, list[str]] | None = None  # scores to ask for: stage, round, splits
@@ -67,6 +72,8 @@ class FarRounds(Rounds):
         ready = [n for n in self.book.names() if self.settled.get(n, 0) >= s and n in asked]
         if self.agreed.masked(s, place):
             return self._ask_masked((s, r, place), coord, down, ready, roster)
+        if self.two is not None and contract.read == READ:
+            return self._ask_two((s, r, place), coord, down, ready, roster)
         heard = self._tell("round", s, r, place, down, ready, coord=coord)
         said = {n: m for n, m in heard.items() if m.kind != "refused"}
         here = torch.tensor([n in said for n in self.names])
@@ -94,17 +101,56 @@ class FarRounds(Rounds):
             return self._tell("round", s, r, place, down, names, quorum, coord, words)
 
         found = self.sums.hear(where, ready, told_mark(self.agreed, where, flat), tell, self._following(where))
-        if found is None:
-            return coord, {}, torch.zeros_like(self.everyone)
-        total, said = found
-        here = torch.tensor([n in said for n in self.names])
-        up = filled(self.agreed.stages[s].turns[place].up, {k: v[None] for k, v in total.items()})
+        nothing = coord, dict[str, Fact](), torch.zeros_like(self.everyone)
+        if not found:
+            return nothing
+        shape = self.agreed.stages[s].turns[place].up
+        up = filled(shape, {k: torch.stack([o.total[k] for o in found]) for k in found[0].total})
         good, size = sound(ex, up, each(lambda t: t[:1], down))
-        if not bool(good.all()):  # whose it was cannot be told
-            self.news.append({"event": "sum not used", "why": f"what reports add up to is {float(size[0]):.3g} long"})
+        together = self.contracts[s][place].read == "groups"
+        for fine, length, part in zip(good.tolist(), size.tolist(), found, strict=True):
+            if not fine:  # whose it was cannot be told
+                why = f"what reports add up to is {length:.3g} long"
+                self.news.append({"event": "sum not used", "why": why} | ({"sites": part.said} if together else {}))
+        if not bool(good.any()):
+            return nothing
+        said = [part.said for part, fine in zip(found, good.tolist(), strict=True) if fine]
+        parts = torch.tensor([[n in names for n in self.names] for names in said])
+        here, up = parts.any(0), each(lambda t: t[good], up)
+        total, facts = self.guards.of_parts(ex, up, parts) if together else (each(lambda t: t[0], up), {})
+        coord, more = ex.merge(self.task, coord, total, roster._replace(present=here))
+        return coord, facts | more, self.everyone if bool(here.all()) else here
+
+    def _ask_two(
+        self, where: Where, coord: Any, down: Any, ready: Sequence[str], roster: Roster
+    ) -> tuple[Any, Facts, Tensor]:
+        """The same, of reports of which the second server has the other half."""
+        s, r, place = where
+        ex, shape = self.stages[s].exchanges[place], self.agreed.stages[s].turns[place].up
+
+        def whole(said: Mapping[str, Tensor], sites: int) -> Any:
+            """[site, ...]; what is not in the open, as zeros."""
+            held = {k: v.new_zeros((sites, *v.shape[1:])) for k, v in tensors(shape)}
+            return filled(shape, held | dict(said))
+
+        def fine(name: str, said: Message) -> bool:
+            i = self.names.index(name)
+            told = {k: v[None] for k, v in said.tensors.items() if k in dict(tensors(shape)) and not is_change(ex, k)}
+            self.judged(ex, whole(told, 1), each(lambda t: t[i : i + 1], down), [i])
+            return name not in self.outcasts
+
+        def tell(names: Sequence[str], words: Mapping[str, Any], quorum: int | None) -> dict[str, Message]:
+            return self._tell("round", s, r, place, down, names, quorum, coord, words)
+
+        assert self.two is not None
+        if (found := self.two.hear(where, ready, tell, fine)) is None:
             return coord, {}, torch.zeros_like(self.everyone)
-        coord, facts = ex.merge(self.task, coord, each(lambda t: t[0], up), roster._replace(present=here))
-        return coord, facts, self.everyone if bool(here.all()) else here
+        parts = torch.tensor([[n == name for n in self.names] for name in found.names])
+        here, up = parts.any(0), whole(found.open, len(found.names))
+        total = with_middle(ex, up, found.middle, by_unit(ex, up)[1])
+        facts = outlying(parts, against_median(found.far))
+        coord, more = ex.merge(self.task, coord, total, roster._replace(present=here))
+        return coord, facts | more, self.everyone if bool(here.all()) else here
 
     def _following(self, where: Where) -> Where | None:
         """The next sum under masks of this stage."""

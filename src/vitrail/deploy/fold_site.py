@@ -104,7 +104,7 @@ class SiteFolds:
         for repeat in range(study.verdict.seeds):
             mine = cuts[repeat * study.verdict.folds :][: study.verdict.folds]
             lots.append(mine[0][0].lots[site.name])
-            whole = {name: np.full((len(y), max(1, len(study.target.levels))), np.nan) for name in ("joined", "alone")}
+            whole = {name: np.full((len(y), study.target.outputs), np.nan) for name in ("joined", "alone")}
             for cut, k, name in mine[: cuts[0][0].folds]:
                 place = site.home / PLACE / name / ANSWERS
                 if not place.exists():

@@ -28,8 +28,10 @@ from vitrail.deploy.outbox import Outbox
 from vitrail.deploy.party import Party
 from vitrail.deploy.pipe import Pipe
 from vitrail.deploy.reach import AWAY, Reach
+from vitrail.deploy.second import Second
 from vitrail.deploy.signed import Pen
 from vitrail.deploy.site import Site
+from vitrail.deploy.unscaled import check_first_report
 from vitrail.deploy.words import contract_words
 from vitrail.runs.folder import write_atomically
 
@@ -37,7 +39,8 @@ from vitrail.runs.folder import write_atomically
 PUBLIC = (
     *("a message was refused", "this is not what the site agreed to", "the coordinator went back too far"),
     *("a sealed letter was refused", "no places without consent", "no more matches"),
-    *("a masked sum was refused", "another site's key was refused", "a certificate cannot be read"),
+    *("a masked sum was refused", "a shared sum was refused"),
+    *("another site's key was refused", "a certificate cannot be read"),
 )
 LINGER = 3.0  # seconds after the last answer, so that it arrives
 # signs of trouble in what FLARE's process writes
@@ -53,9 +56,13 @@ def agree(kit: Kit, data: Path, accept: str, publishes: bool, shows: bool = Fals
     if not kit.approved:
         hint = "Give the coordinator's answer: --approval FILE."
         raise VitrailError("the site cannot join", [Problem(str(kit.folder), "it is not approved yet.", hint)])
+    if kit.site == kit.study.protect.second:
+        what, hint = "it is the second server's, which holds no rows.", f"Start it: vitrail serve {kit.folder} --second"
+        raise VitrailError("the site cannot join", [Problem(str(kit.folder), what, hint)])
     agreement = Agreement.of(kit.study, kit.seed, len(kit.sites))
     frame = read_table(data, kit.study)
     print(to_text(find_faults(frame, kit.study), data.name, len(frame), kit.study.row_word))
+    check_first_report(agreement, kit.site, frame)
     print(contract_words(agreement, kit.site, kit.sites, publishes, len(frame), shows))
     said = {"agreement": agreement.hash, "publishes": publishes} | ({"shows": True} if shows else {})
     agreed_to(kit, agreement.hash, said, accept)
@@ -106,7 +113,7 @@ class Door:
     def __init__(
         self,
         kit: Kit,
-        site: Site | Party,
+        site: Site | Party | Second,
         say: Callable[[str], None],
         keep: int | None = None,
         pen: Pen | None = None,

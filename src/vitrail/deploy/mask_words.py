@@ -2,15 +2,31 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
+from vitrail.deploy import two
 from vitrail.deploy.agreement import Agreement
+from vitrail.deploy.sums import grouped
+from vitrail.engines.wire import MASKED
 from vitrail.protect.fixed import LIMIT
+from vitrail.protect.two_servers import TESTS
 from vitrail.report.words import several
 
 
 def said_beside(agreement: Agreement, stage: str) -> list[str]:
     """What leaves with masked reports, in words."""
+    if stage == "standardise" and agreement.study.protect.sum == "masked":
+        return ["in words, for each of two sums: a key drawn for it, signed by this site, and its certificate"]
     contracts = [c for one in agreement.contracts for c in one]
     if not any(c.stage == stage and c.crosses is not None for c in contracts):
+        return []
+    if any(c.stage == stage and c.read == two.READ for c in contracts):
+        return [
+            "in words, in every round: sealed for the second server, what its half of this site's change is drawn "
+            "from; "
+            "and where the lot falls on this site, numbers made of chance, by which both servers find distances"
+        ]
+    if not any(c.stage == stage and c.read in MASKED for c in contracts):
         return []
     told = (
         "in words, in every round: a key drawn for it and signed by this site, sealed shares of what hides this site's "
@@ -25,7 +41,7 @@ def who_reads(agreement: Agreement) -> list[str]:
         return []
     stages = [t.stage.title or t.stage.name for t in agreement.stages]
     pairs = zip(stages, agreement.contracts, strict=True)
-    named = ", ".join(dict.fromkeys(name for name, told in pairs if any(c.crosses is not None for c in told)))
+    named = ", ".join(dict.fromkeys(name for name, told in pairs if any(c.read in MASKED for c in told)))
     least = agreement.study.protect.least
     return [
         f"Nobody can read this site's own report ({named}): it leaves under masks, and only what "
@@ -40,11 +56,51 @@ def who_reads(agreement: Agreement) -> list[str]:
     ]
 
 
+def in_two_halves(agreement: Agreement) -> list[str]:
+    """Who could read a report that leaves in two halves."""
+    if not two.study_has(agreement):
+        return []
+    said = agreement.study.protect
+    return [
+        f"Reports of training leave in two halves, each of which alone is noise: one to the coordinator, one sealed "
+        f"for the second server, {said.second}. Together they find how far reports lie from each other and "
+        f"{TESTS} sums of each report with signs drawn by lot, and open the total of those that lie nearest to each "
+        f"other, never of fewer than {said.least}; how much a report counts is read by the coordinator.",
+        f"If the coordinator and {said.second} put their halves together, every report is read, and nothing here "
+        "prevents it; so does one of them with the site that was drawn to deal in that round. A coordinator that "
+        "changes its own half learns some sums of its choice about a report in each round, and the second cannot "
+        "notice. Halves are signed by the sites, so that it can invent none.",
+        f"The coordinator could issue a second certificate in the name of {said.second}, and read all: compare the "
+        "fingerprint of its key by phone. It is in others.json in this site's home.",
+    ]
+
+
+def in_a_group(agreement: Agreement, site: str, sites: Sequence[str]) -> list[str]:
+    """With whom this site's reports are added up, where that is not everybody."""
+    places = ((s, 0, i) for s, told in enumerate(agreement.contracts) for i, c in enumerate(told) if c.read == "groups")
+    where = next(places, None)
+    if where is None or site not in sites:
+        return []
+    mine = next(group for group in grouped(agreement, where, sites).values() if site in group)
+    others = ", ".join(n for n in mine if n != site)
+    return [
+        f"Reports of training are added up in groups, which stay the same. This site's is with {others}: the "
+        "coordinator reads what these report together in every round, and no site's own report. Of the groups' means "
+        "it takes a centre that one group with a liar in it can hardly move; its page may say of a whole group that "
+        "it lay far off, and not of whom in it.",
+        "Groups follow from the study's seed and the sites' names, and the coordinator wrote both: one that works "
+        "with all other sites of this group reads this site's reports. The smaller a group, the more its total tells "
+        "about each in it.",
+    ]
+
+
 def noise_and_masks(agreement: Agreement) -> str:
     """The end of what is said about reports: what keeps somebody from reading them."""
     noise = "No noise is added"
     if (spend := agreement.study.protect.rows) is not None:
         noise = f"Noise is added at this site in every step (epsilon {spend.epsilon:g}, delta {spend.delta:g})"
+    if two.study_has(agreement):
+        return f"{noise}. Neither server can read a single report, but both the total of those that are chosen."
     if not agreement.masks:
         return f"{noise}, and the coordinator is not kept from reading a single report."
     return (

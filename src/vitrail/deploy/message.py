@@ -77,3 +77,9 @@ def check_form(message: Message, form: Form, where: str) -> None:
             refuse(f"tensor {name}", "it holds what is no finite number.")
     if problems:
         raise VitrailError("a message was refused", problems)
+
+
+def no_such(word: str, said: Any) -> VitrailError:
+    """Of a question about what was never agreed on."""
+    problem = Problem(word, f"there is none {str(said)[:40]!r}.", "It was dropped.")
+    return VitrailError("a message was refused", [problem])

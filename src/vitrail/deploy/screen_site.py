@@ -7,7 +7,6 @@ over sites is wanted, leave under masks (protect/masks.py).
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Mapping
 from functools import cached_property
 from pathlib import Path
@@ -21,7 +20,8 @@ from safetensors.numpy import load, save
 from vitrail.core.disk import private_folder, write_atomically
 from vitrail.core.problems import Problem, VitrailError
 from vitrail.deploy.agreement import KEY, Agreement
-from vitrail.deploy.message import Message, unpack
+from vitrail.deploy.message import Message
+from vitrail.deploy.once import answer_once
 from vitrail.deploy.proof import Proof
 from vitrail.protect.masks import Adder, Offer
 from vitrail.screen import Said, Seat
@@ -44,17 +44,14 @@ class SiteScreen:
 
     def answer(self, asked: Message) -> Message:
         leg: str = asked.words["leg"]
-        kept, mark = self._kept(leg), hashlib.sha256(asked.pack()).digest()
-        if kept.exists():
-            data = kept.read_bytes()
-            if data[: len(mark)] != mark:
-                raise _refusal(leg, "it was asked before in this run, and otherwise: two answers would tell more.")
-            return unpack(data[len(mark) :])
-        told: Said = {k: v.numpy() for k, v in asked.tensors.items()}
-        check_asked(self.agreed.study, leg, told)
-        said: Message = getattr(self, f"_{leg}")(told, asked.words)
-        write_atomically(kept, mark + said.pack(), private=True)
-        return said
+
+        def make() -> Message:
+            told: Said = {k: v.numpy() for k, v in asked.tensors.items()}
+            check_asked(self.agreed.study, leg, told)
+            said: Message = getattr(self, f"_{leg}")(told, asked.words)
+            return said
+
+        return answer_once(self._kept(leg), asked, f"screening, {leg}", make)
 
     def _sketch(self, told: Said, words: Mapping[str, Any]) -> Message:
         return _message(self.seat.sketch())

@@ -39,12 +39,17 @@ def serve(
     from vitrail.deploy import kits
 
     who = replace(who, folder=who.folder.resolve())  # FLARE's processes work elsewhere
-    names = sorted(n for n, site in who.sites.items() if site["approved"] and not site["removed"])
+    second = who.study.protect.second
+    there = sorted(n for n, site in who.sites.items() if site["approved"] and not site["removed"])
+    names = [n for n in there if n != second]
     agreement = Agreement.of(who.study, who.seed, len(who.sites))
     need = len(names) // 2 + 1 if quorum is None else quorum
     if not names or not 1 <= need <= len(names):
         what = f"{len(names)} sites are enrolled, and {need} are needed in each round."
         raise VitrailError("the study cannot start", [Problem("sites", what, "Approve their requests first.")])
+    if second and second not in there:
+        what = "the second server is not enrolled, and without it no report is opened."
+        raise VitrailError("the study cannot start", [Problem(second, what, "Approve its request first.")])
     run, place, resume = _current(who.folder, agreement.hash, [] if new else names)
     kits.build_coordinator(who.folder)
     folder = Folder(place, resume=resume, about="deployed.json")
@@ -68,7 +73,7 @@ def serve(
         else:
             _wait(way, set(names), need if (place / ENTERED).exists() else start)
         call = Call(way, agreement, names, run, need, deadline)
-        gone = sorted(who.sites.keys() - set(names))
+        gone = sorted(who.sites.keys() - {*names, second})
         conduct(call, folder, resume, start=start, gone=gone, written=lambda done: written(done, place))
     finally:
         if way is not None:

@@ -31,11 +31,16 @@ from vitrail.deploy.folds import FOLD
 from vitrail.deploy.memory import Asked, Runs
 from vitrail.deploy.message import Message, check_form
 from vitrail.deploy.proof import Proof
+from vitrail.deploy.scale_site import SiteScale
 from vitrail.deploy.screen_site import SiteScreen
 from vitrail.deploy.sum_site import SiteSums
+from vitrail.deploy.two import READ
+from vitrail.deploy.two_site import SiteTwo
+from vitrail.deploy.unscaled import looks_at_reports
 from vitrail.deploy.wary import Wary
 from vitrail.engines.local import Engine
 from vitrail.protect.guards import Guards
+from vitrail.protect.masked import LostError
 from vitrail.runs.budgets import guards_of, private
 from vitrail.runs.features import as_rows
 from vitrail.runs.folder import BESIDE, beside_in, save_tensors, versions, write_atomically
@@ -88,7 +93,7 @@ class Site:
             raise VitrailError("a message was refused", [Problem("message", f"kind {kind!r} is unknown.", "Dropped.")])
         check_form(question, self.agreed.question(kind, words), "to site")
         self.enter(words["run"])
-        if self.data is None and kind in ("round", "mask", "settle", "finish"):
+        if self.data is None and kind in ("round", "mask", "deal", "settle", "finish"):
             raise VitrailError("a message was refused", [Problem("message", "nothing is prepared.", "It was dropped.")])
         self._count(question)
         said: Message = getattr(self, f"on_{kind}")(question)
@@ -104,6 +109,9 @@ class Site:
         return Message("hello", {})
 
     def on_standardise(self, asked: Message) -> Message:
+        if self.agreed.study.protect.sum == "masked":
+            own = self.rows.iloc[self._split()]
+            return SiteScale(self.name, own, self.agreed, self.home, self.proof).answer(asked)
         mean = asked.tensors["mean"].numpy() if asked.words["step"] == 2 else None
         said = moments(self.rows.iloc[self._split()], numeric(self.agreed.study), mean)
         return Message("standardise", {}, {"rows": torch.from_numpy(said.rows), "total": torch.from_numpy(said.total)})
@@ -145,18 +153,37 @@ class Site:
             contract = self.agreed.contracts[s][place]
             task, rule = self.engine.task_at(s, r), self.engine.rule(s, r)
             ((_, said),) = self.engine.answers(ex, contract, state, down, [0], task, rule)
-            self.wary.leaves({k: v[0] for k, v in tensors(said)}, self.engine.sites.x)
+            if looks_at_reports(self.agreed, s, place):
+                self.wary.leaves({k: v[0] for k, v in tensors(said)}, self.engine.sites.x)
             self.wary.heeded(s, r, asked.tensors)
             after = (r, turn + 1) if turn + 1 < len(turns) else (r + 1, 0)
             self._keep(s, after[0], after[1], state)
             return {k: v[0] for k, v in (self.engine.crossed or dict(tensors(said))).items()}
 
-        report = self._sums.report(asked, up) if self.agreed.masked(s, place) else up()
-        return Message("round", _where(asked), report | scores)
+        words = dict[str, Any]()
+        try:
+            if self.agreed.contracts[s][place].read == READ:
+                report, words = self._two.report(asked, up())
+            else:
+                report = self._sums.report(asked, up) if self.agreed.masked(s, place) else up()
+        except LostError:  # this round without this site
+            return Message("refused", {})
+        return Message("round", _where(asked) | words, report | scores)
 
     def on_mask(self, asked: Message) -> Message:
         """Keys and shares for reports under masks."""
-        return self._sums.answer(asked)
+        try:
+            return self._sums.answer(asked)
+        except LostError:
+            return Message("refused", {})
+
+    def on_deal(self, asked: Message) -> Message:
+        """What two servers need to find the distances between reports; it is made of chance alone."""
+        return self._two.deal(asked)
+
+    @property
+    def _two(self) -> SiteTwo:
+        return SiteTwo(self.name, self.agreed, self.home, self.proof)
 
     @property
     def _sums(self) -> SiteSums:
@@ -218,8 +245,8 @@ class Site:
         words, where = asked.words, asked.kind
         if where in ("hello", "finish") or (where == "settle" and not words["score"]):
             return  # nothing about rows is said
-        if where in ("screen", "mask"):
-            return  # they have memories of their own, which let nothing be asked otherwise
+        if where in ("screen", "mask", "deal") or "leg" in words:
+            return  # they have memories of their own, which let nothing be asked otherwise, or say nothing of rows
         where = self.within + where + "".join(f" {words[k]}" for k in (*WHERE, "step") if k in words)
         said = self.agreed.study.protect
         most = (
@@ -236,6 +263,11 @@ class Site:
         write_atomically(self.home / "study.toml", self.agreed.study.to_toml())
         if (scale := self.home / "encoder.json").exists():
             self._prepare(Encoder(self.agreed.study, **json.loads(scale.read_text())))
+
+    def rehearsal(self) -> Engine:
+        """As it would train in a run that stays here."""
+        self._prepare(None)
+        return self.engine
 
     def _split(self) -> Any:
         y = self.rows[self.agreed.study.target.column].to_numpy()

@@ -1,16 +1,19 @@
 """Masked reports at the coordinator: lists of sites that never change once they were told, and a sum opened once.
 
 What was decided is on disk before it is told (sums.json: for whom keys were drawn, who is in the sum, who reported;
-sums.npy: what the reports come to), so that a coordinator that was started anew goes on with the same lists: sites
+sums.npz: what the reports come to), so that a coordinator that was started anew goes on with the same lists: sites
 answer no others. A sum that cannot be opened any more is passed over, and the round changes nothing.
 """
 
 from __future__ import annotations
 
+import io
 import json
+import math
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
+from zipfile import BadZipFile
 
 import numpy as np
 from torch import Tensor
@@ -19,98 +22,158 @@ from vitrail.core.problems import Problem, VitrailError
 from vitrail.deploy.agreement import WHERE
 from vitrail.deploy.call import Call
 from vitrail.deploy.message import Message
-from vitrail.deploy.sums import Where, drawn_words, read_bytes, read_drawn, terms_of, to_tensors
+from vitrail.deploy.sums import Where, drawn_words, grouped, read_bytes, read_drawn, terms_of, to_tensors
 from vitrail.protect.masked import Drawn, Opening, groups, needed
 from vitrail.runs.folder import write_atomically
 
-KEPT, REPORTED, RING = "sums.json", "sums.npy", "ring.json"  # in the run's folder
+KEPT, REPORTED, RING = "sums.json", "sums.npz", "ring.json"  # in the run's folder
 Tell = Callable[[Sequence[str], Mapping[str, dict[str, Any]], int], dict[str, Message]]
 
 
 class Offered(NamedTuple):
     """Keys for one sum, of those who drew them for this list."""
 
-    where: Where
     names: list[str]
     drawn: dict[str, Drawn]
 
 
-class FarSums:
-    """`path`: the run's folder."""
+class Opened(NamedTuple):
+    """What the reports of `said` add up to."""
 
-    def __init__(self, call: Call, path: Path) -> None:
-        self.call, self.agreed, self.path = call, call.agreed, path
+    total: dict[str, Tensor]
+    said: list[str]
+
+
+class FarSums:
+    """`path`: the run's folder. A sum is of all sites; or there are several at once, of groups (`sums.grouped`)."""
+
+    def __init__(self, call: Call, path: Path, invited: Sequence[str]) -> None:
+        self.call, self.agreed, self.path, self.invited = call, call.agreed, path, invited
         self.least = call.agreed.study.protect.least
         place = path / RING
         self.ring: dict[str, Any] = json.loads(place.read_text()) if place.exists() else {}
         self.knows: dict[str, set[str]] = {}  # whose keys a site was sent, by this process
-        self.early: Offered | None = None  # keys that came with the opening of the sum before
+        self.early: tuple[Where, dict[str, Offered]] | None = None  # keys that came with the opening of the sum before
 
-    def hear(
-        self, where: Where, ready: Sequence[str], told: str, tell: Tell, following: Where | None
-    ) -> tuple[dict[str, Tensor], list[str]] | None:
-        """What the reports of who reported add up to, and who did; None where nothing could be opened. `told`: the
-        mark of what all are told; `tell` asks the round's question; `following`: the sum that comes next."""
+    def hear(self, where: Where, ready: Sequence[str], told: str, tell: Tell, following: Where | None) -> list[Opened]:
+        """Every sum that could be opened. `told`: the mark of what all are told; `tell` asks the round's question;
+        `following`: the exchange whose sums come next."""
         kept = self._kept(where)
         if kept is None:
             offered = self._offered(where, ready)
-            kept = {"where": where, "names": offered.names, "said": None}
-            kept["drawn"] = {n: drawn_words(d) for n, d in offered.drawn.items()}
+            kept = {"where": where, "said": None, "sums": {}}
+            for group, (names, drawn) in offered.items():
+                kept["sums"][group] = {"names": names, "drawn": {n: drawn_words(d) for n, d in drawn.items()}}
             self._keep(kept)  # before any site adds to it: it adds to no other list
-        names, drawn = kept["names"], {n: read_drawn(v) for n, v in kept["drawn"].items()}
-        groups_ = groups(terms_of(self.agreed, self.call.run, where).about, names)
-        asked = {n: {"sum": _told(n, drawn, groups_)} for n in drawn}
+        sums = {
+            g: Offered(v["names"], {n: read_drawn(d) for n, d in v["drawn"].items()}) for g, v in kept["sums"].items()
+        }
+        terms = {g: terms_of(self.agreed, self.call.run, where, g) for g in sums}
+        asked = {
+            n: {"sum": _told(n, drawn, groups(terms[g].about, names))}
+            for g, (names, drawn) in sums.items()
+            for n in drawn
+        }
         if kept["said"] is None:
-            enough = self._need(names)
-            if len(set(drawn) & set(self.call.active())) < enough:
-                self._pass_over(where, "too few of those who are in the sum can still be asked")
-                return None
-            heard = tell(list(drawn), asked, enough)
-            said = [n for n in drawn if n in heard and heard[n].kind == "round"]
-            reported = _added([heard[n] for n in said], list(self.agreed.contracts[where[0]][where[2]].crosses or {}))
-            np.save(self.path / REPORTED, reported)
-            kept["said"] = said
+            live = self._live(where, sums)
+            if not live:
+                return []
+            heard = tell([n for g in live for n in sums[g].drawn], asked, self._need([sums[g].names for g in live]))
+            kept["said"] = said = self._said(where, {g: sums[g] for g in live}, heard)
+            parts = list(self.agreed.contracts[where[0]][where[2]].crosses or {})
+            reported = {g: _added([heard[n] for n in names], parts) for g, names in said.items()}
+            _save(self.path / REPORTED, reported)
             self._keep(kept)  # before any site tells its shares: it tells them for no other list
         else:  # started anew: for their scores
-            said, reported = kept["said"], np.load(self.path / REPORTED, allow_pickle=False)
-            tell(said, {n: asked[n] for n in said}, 0)
-        opening = Opening(terms_of(self.agreed, self.call.run, where), names, drawn, said, told)
+            reported = self._reported(where, kept)
+            said = kept["said"]
+            tell([n for names in said.values() for n in names], asked, 0)
+        openings = {g: Opening(terms[g], sums[g].names, sums[g].drawn, said[g], told) for g in said}
         try:
-            shares = self._shares(opening, where, following)
-            total = opening.open(reported, shares)
+            shares = self._shares(openings, where, following)
         except VitrailError as error:
-            self._pass_over(where, "; ".join([error.title, *(f"{p.where}: {p.what}" for p in error.problems)]))
-            return None
-        return to_tensors(total, self.agreed.contracts[where[0]][where[2]].up), said
+            self._pass_over(where, _words(error))
+            return []
+        out = []
+        for group, opening in openings.items():
+            try:
+                total = opening.open(reported[group], shares)
+            except VitrailError as error:
+                self._pass_over(where, _words(error), opening.said if group else ())
+                continue
+            out.append(Opened(to_tensors(total, self.agreed.contracts[where[0]][where[2]].up), said[group]))
+        return out
 
     def forget(self) -> None:
         """The run is over."""
         for name in (KEPT, REPORTED, RING):
             (self.path / name).unlink(missing_ok=True)
 
-    def _need(self, names: Sequence[str]) -> int:
-        """So many must go on: the study's quorum, and more than half of the list."""
-        return min(len(names), max(self.call.quorum, needed(names, self.least)))
+    def _live(self, where: Where, sums: Mapping[str, Offered]) -> list[str]:
+        """The sums of which enough can still be asked."""
+        active, out = set(self.call.active()), []
+        for group, (names, drawn) in sums.items():
+            if len(set(drawn) & active) >= self._need([names]) or (group and len(set(drawn) & active) >= self.least):
+                out.append(group)
+            else:
+                why = "too few of those who are in the sum can still be asked"
+                self._pass_over(where, why, names if group else ())
+        return out
 
-    def _offered(self, where: Where, ready: Sequence[str]) -> Offered:
-        """Keys for this sum, of those who are there."""
+    def _said(self, where: Where, sums: Mapping[str, Offered], heard: Mapping[str, Message]) -> dict[str, list[str]]:
+        """Who reported, of the groups of which enough did."""
+        out = {g: [n for n in o.drawn if n in heard and heard[n].kind == "round"] for g, o in sums.items()}
+        for group in [g for g, names in out.items() if g and len(names) < self.least]:
+            self._pass_over(where, f"{len(out[group])} of it reported", sums[group].names)
+            del out[group]
+        return out
+
+    def _need(self, lists: Sequence[Sequence[str]]) -> int:
+        """So many must go on: the study's quorum, and more than half of a list."""
+        whole = sum(map(len, lists))
+        return min(whole, max(self.call.quorum, *(needed(names, self.least) for names in lists)))
+
+    def _offered(self, where: Where, ready: Sequence[str]) -> dict[str, Offered]:
+        """Keys for each sum, of those who are there."""
         there = self.call.way.present() & set(self.call.active())
-        here, early = [n for n in ready if n in there], self.early
-        if early and early.where == where and set(here) <= set(early.drawn) and len(early.drawn) >= self._need(here):
-            return early
+        here = [n for n in ready if n in there]
+        among = grouped(self.agreed, where, self.invited)
+        early = self.early[1] if self.early and self.early[0] == where else {}
+        out = {g: o for g, o in early.items() if g in among and self._serves(o, [n for n in here if n in among[g]])}
+        left = {g: names for g, names in among.items() if g not in out}
+        if left == among or any(len(set(here) & set(names)) >= self.least for names in left.values()):
+            wanted = {n for names in left.values() for n in names}
+            out |= self._draw(where, [n for n in ready if n in wanted], there, left)
+        for group in [g for g in among if g not in out]:
+            self._pass_over(where, f"fewer than {self.least} of it are there", among[group])
+        return dict(sorted(out.items()))
+
+    def _serves(self, early: Offered, here: Sequence[str]) -> bool:
+        return set(here) <= set(early.drawn) and len(early.drawn) >= self._need([here or early.names])
+
+    def _draw(
+        self, where: Where, ready: Sequence[str], there: set[str], among: Mapping[str, Sequence[str]]
+    ) -> dict[str, Offered]:
+        here = [n for n in ready if n in there]
         self._meet(here if len(here) >= max(self.call.quorum, self.least) else ready)
         met = [n for n in ready if n in self.ring]
         names = [n for n in met if n in there]
         names = names if len(names) >= max(min(self.call.quorum, len(met)), self.least) else met
-        if len(names) < self.least:
+        lists = {g: [n for n in names if n in group] for g, group in among.items()}
+        lists = {g: found for g, found in lists.items() if len(found) >= self.least}
+        if not lists:
             what = f"{len(names)} sites can add to a sum, and of fewer than {self.least} none is opened."
             raise VitrailError("the study cannot go on", [Problem("protect.least", what, "Wait for more sites.")])
-        asked = {n: self._keys(where, names, n) for n in names}
+        asked = {n: self._keys(where, found, n) for found in lists.values() for n in found}
         words = {n: {"leg": "keys", **told} for n, told in asked.items()}
-        heard = self.call.all(lambda n: Message("mask", words[n]) if n in words else None, self._need(names))
+        heard = self.call.all(
+            lambda n: Message("mask", words[n]) if n in words else None, self._need(list(lists.values()))
+        )
         for n in heard:
             self.knows.setdefault(n, set()).update(asked[n]["ring"])
-        return Offered(where, sorted(names), {n: read_drawn(heard[n].words) for n in sorted(heard)})
+        drew = {n: read_drawn(m.words) for n, m in sorted(heard.items()) if m.kind == "mask"}
+        drawn = {g: {n: drew[n] for n in sorted(found) if n in drew} for g, found in lists.items()}
+        return {g: Offered(sorted(lists[g]), told) for g, told in drawn.items() if len(told) >= self.least}
 
     def _meet(self, names: Sequence[str]) -> None:
         """Everybody's key for shares, once a run."""
@@ -118,7 +181,7 @@ class FarSums:
             need = max(self.call.quorum, self.least) - len(set(names) & self.ring.keys())
             ask = Message("mask", {"leg": "ring"})
             heard = self.call.all(lambda n: ask if n in strangers else None, max(0, need))
-            self.ring |= {n: m.words for n, m in heard.items()}
+            self.ring |= {n: m.words for n, m in heard.items() if m.kind == "mask"}
             write_atomically(self.path / RING, json.dumps(self.ring))
 
     def _keys(self, where: Where, names: Sequence[str], site: str) -> dict[str, Any]:
@@ -127,41 +190,65 @@ class FarSums:
         told = {n: self.ring[n] for n in sorted(new)}
         return dict(zip(WHERE, where, strict=True)) | {"names": sorted(names), "ring": told}
 
-    def _shares(self, opening: Opening, where: Where, following: Where | None) -> dict[str, dict[str, bytes]]:
-        """So many that the sum can be opened. Who is asked for them also draws keys for the next one."""
-        shares, drawn, early = dict[str, dict[str, bytes]](), opening.drawn, dict[str, Drawn]()
-        asked = {n: self._keys(following, opening.said, n) if following else {} for n in opening.said}
+    def _shares(
+        self, openings: Mapping[str, Opening], where: Where, following: Where | None
+    ) -> dict[str, dict[str, bytes]]:
+        """So many that the sums can be opened. Who is asked for them also draws keys for the next ones. One sum is
+        waited for; of several, those that lack shares after a while stay closed."""
+        shares, early = dict[str, dict[str, bytes]](), dict[str, Drawn]()
+        of = {n: opening for opening in openings.values() for n in opening.said}
+        asked = {n: self._keys(following, of[n].said, n) if following else {} for n in of}
 
         def make(name: str) -> Message | None:
             if name not in asked or name in shares:
                 return None
-            sealed = {n: d.sealed[name].hex() for n, d in drawn.items() if name in d.sealed}
-            words = {"leg": "open", **dict(zip(WHERE, where, strict=True)), "said": list(opening.said)}
+            sealed = {n: d.sealed[name].hex() for n, d in of[name].drawn.items() if name in d.sealed}
+            words = {"leg": "open", **dict(zip(WHERE, where, strict=True)), "said": list(of[name].said)}
             return Message("mask", words | {"sealed": sealed, "next": asked[name]})
 
-        while opening.lacks(shares) or not shares:
-            left = len(opening.said) - len(shares)
-            if not left:
-                break  # all have told theirs, and it is not enough: opening says so
-            heard = self.call.all(make, min(left, 1 if shares else self._need(opening.names)))
+        while len(shares) < len(of) and (not shares or any(o.lacks(shares) for o in openings.values())):
+            need = min(len(of) - len(shares), 1 if shares else self._need([o.names for o in openings.values()]))
+            patience = math.inf if len(openings) == 1 or not shares else self.call.deadline
+            heard = self.call.all(make, need, patience)
             for name, said in heard.items():
-                shares[name] = read_bytes(said.words["shares"])
-                if said.words["next"]:
+                shares[name] = read_bytes(said.words["shares"]) if said.kind == "mask" else {}
+                if said.kind == "mask" and said.words["next"]:
                     early[name] = read_drawn(said.words["next"])
                 self.knows.setdefault(name, set()).update(asked[name].get("ring", ()))
-        names = sorted(opening.said)
-        self.early = Offered(following, names, dict(sorted(early.items()))) if following else None
+            if not heard:
+                break
+        self.early = None
+        if following:
+            drawn = {g: {n: early[n] for n in sorted(o.said) if n in early} for g, o in openings.items()}
+            self.early = following, {g: Offered(sorted(openings[g].said), told) for g, told in drawn.items()}
         return shares
 
-    def _pass_over(self, where: Where, why: str) -> None:
-        self.call.way.log("sum not opened", stage=where[0], round=where[1], why=why)
-        self.early = None
-        return
+    def _pass_over(self, where: Where, why: str, sites: Sequence[str] = ()) -> None:
+        more = {"sites": sorted(sites)} if sites else {}
+        self.call.way.log("sum not opened", stage=where[0], round=where[1], why=why, **more)
+        self.early = None if not sites else self.early
 
     def _kept(self, where: Where) -> dict[str, Any] | None:
         place = self.path / KEPT
-        kept = json.loads(place.read_text()) if place.exists() else None
-        return kept if kept and kept["where"] == list(where) else None
+        try:
+            kept = json.loads(place.read_text()) if place.exists() else None
+            return kept if kept and kept["where"] == list(where) else None
+        except (ValueError, KeyError, TypeError):  # which lists were told is not known, and sites answer no others
+            return self._lost(where)
+
+    def _reported(self, where: Where, kept: dict[str, Any]) -> dict[str, Any]:
+        try:
+            return _load(self.path / REPORTED)
+        except (OSError, ValueError, BadZipFile):
+            kept |= self._lost(where)
+            return {}
+
+    def _lost(self, where: Where) -> dict[str, Any]:
+        """Nothing is opened here, nor by a process that comes after this one."""
+        self._pass_over(where, "what this coordinator kept of it cannot be read")
+        kept: dict[str, Any] = {"where": list(where), "said": {}, "sums": {}}
+        self._keep(kept)
+        return kept
 
     def _keep(self, kept: dict[str, Any]) -> None:
         write_atomically(self.path / KEPT, json.dumps(kept))
@@ -178,3 +265,19 @@ def _added(said: Sequence[Message], names: Sequence[str]) -> Any:
     parts = [[m.tensors[k].numpy().view(np.uint64).ravel() for k in names] for m in said]
     flat = [np.concatenate(part) for part in parts]
     return np.add.reduce(np.stack(flat), axis=0, dtype=np.uint64)
+
+
+def _save(place: Path, reported: Mapping[str, Any]) -> None:
+    """By group."""
+    file = io.BytesIO()
+    np.savez(file, **{f"of {g}": v for g, v in reported.items()})
+    write_atomically(place, file.getvalue())
+
+
+def _load(place: Path) -> dict[str, Any]:
+    with np.load(place, allow_pickle=False) as kept:
+        return {name.removeprefix("of "): kept[name] for name in kept.files}
+
+
+def _words(error: VitrailError) -> str:
+    return "; ".join([error.title, *(f"{p.where}: {p.what}" for p in error.problems)])

@@ -1,13 +1,11 @@
 """A site's side of masked reports: its keys, its shares, and a memory that outlives it.
 
-A folder for each sum (sums/STAGE-ROUND-TURN): what was drawn, said and opened. The oldest are deleted, and no sum that
-is older than one that was deleted is ever drawn for again.
+A folder for each sum (sums/STAGE-ROUND-TURN, deploy/places.py): what was drawn, said and opened.
 """
 
 from __future__ import annotations
 
 import json
-import shutil
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -20,10 +18,12 @@ from torch import Tensor
 from vitrail.core.disk import private_folder, write_atomically
 from vitrail.deploy.agreement import WHERE, Agreement
 from vitrail.deploy.message import Message
+from vitrail.deploy.places import Places
 from vitrail.deploy.proof import Proof
 from vitrail.deploy.sums import (
     Where,
     drawn_words,
+    grouped,
     read_bytes,
     read_drawn,
     refused,
@@ -34,8 +34,7 @@ from vitrail.deploy.sums import (
 )
 from vitrail.protect.masked import Party
 
-PLACE, OWN, RING, FLOOR = "sums", "ring.key", "ring.json", "floor.json"
-KEPT = 6  # sums that a site keeps
+PLACE, OWN, RING = "sums", "ring.key", "ring.json"
 
 
 class SiteSums:
@@ -43,7 +42,7 @@ class SiteSums:
 
     def __init__(self, site: str, agreed: Agreement, home: Path, proof: Proof | None) -> None:
         self.site, self.agreed, self.run, self.place = site, agreed, home.name, home / PLACE
-        self._proof = proof
+        self._proof, self.places = proof, Places(self.place, agreed)
 
     @property
     def proof(self) -> Proof:
@@ -88,22 +87,22 @@ class SiteSums:
 
     def _draw(self, where: Where, names: Any, ring: Any) -> dict[str, Any]:
         self._learn(ring)
-        self._forget()
-        floor = self.place / FLOOR
-        if floor.exists() and list(self._order(where)) <= json.loads(floor.read_text()):
+        if self.places.is_past(where):
             raise refused(self.site, "the coordinator went back further than this site remembers.")
-        return drawn_words(self._party(where).draw(_names(names)))
+        _, group = self._group(where)
+        if strangers := sorted(set(_names(names)) - set(group)):
+            raise refused(strangers[0][:40], "it does not add its numbers up with this site.")
+        return drawn_words(self._party(where).draw(names))
+
+    def _group(self, where: Where) -> tuple[str, list[str]]:
+        """Whose reports are added up with this site's, and what they are called."""
+        found = grouped(self.agreed, where, self.proof.sites)
+        return next((name, group) for name, group in found.items() if self.site in group)
 
     def _party(self, where: Where) -> Party:
-        folder = self.place / "-".join(f"{n:06d}" for n in self._order(where))
         others = {n: bytes.fromhex(key) for n, (key, _) in self._known().items()}
-        terms = terms_of(self.agreed, self.run, where)
-        return Party(self.site, terms, folder, self.proof.sign, self._own(), others)
-
-    def _order(self, where: Where) -> tuple[int, int, int]:
-        """Stage, round and turn: in the order of time."""
-        s, r, place = where
-        return s, r, self.agreed.stages[s].stage.turns(r).index(place)
+        terms = terms_of(self.agreed, self.run, where, self._group(where)[0])
+        return Party(self.site, terms, self.places.of(where), self.proof.sign, self._own(), others)
 
     def _own(self) -> X25519PrivateKey:
         place = private_folder(self.place) / OWN
@@ -133,14 +132,6 @@ class SiteSums:
                 self.proof.check(name, certificate, ring_text(self.agreed, self.run, name, raw), signed)
                 known[name] = [key, certificate]
         write_atomically(private_folder(self.place) / RING, json.dumps(known), private=True)
-
-    def _forget(self) -> None:
-        """The oldest sums; that they were, is remembered."""
-        found = sorted(f for f in self.place.iterdir() if f.is_dir())
-        for old in found[: -KEPT or None]:
-            floor = [int(n) for n in old.name.split("-")]
-            write_atomically(self.place / FLOOR, json.dumps(floor), private=True)
-            shutil.rmtree(old)
 
 
 def _names(said: Any) -> list[str]:

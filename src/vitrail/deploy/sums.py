@@ -9,7 +9,7 @@ open     who reported; each site's shares, so that the sum opens although somebo
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -17,7 +17,9 @@ import torch
 from torch import Tensor
 
 from vitrail.core.problems import Problem, VitrailError
+from vitrail.engines.rounds import coordinator_keys
 from vitrail.protect.fixed import LIMIT, ZERO
+from vitrail.protect.groups import groups_of
 from vitrail.protect.masked import Drawn
 from vitrail.protect.masks import Terms, Values
 
@@ -38,11 +40,23 @@ TOLD: dict[str, dict[str, Any]] = {  # of its answer
 SUM = {"roster": list, "drawn": dict}  # of a round's question, under "sum"
 
 
-def terms_of(agreed: Agreement, run: str, where: Where) -> Terms:
-    """Of that exchange of that round, in that run."""
+def grouped(agreed: Agreement, where: Where, invited: Sequence[str]) -> dict[str, list[str]]:
+    """Which of all who were invited add their reports of that exchange up together; by a short name, which is "" where
+    that is everybody. Both ends work it out: nobody is put into a group at will."""
+    if agreed.contracts[where[0]][where[2]].read != "groups":
+        return {"": list(invited)}
+    places = groups_of(coordinator_keys(agreed.seed, invited), agreed.study.protect.least).tolist()
+    out = dict[str, list[str]]()
+    for name, place in sorted(zip(invited, places, strict=True), key=lambda pair: pair[1]):
+        out.setdefault(f"group {place}", []).append(name)
+    return out
+
+
+def terms_of(agreed: Agreement, run: str, where: Where, group: str = "") -> Terms:
+    """Of that exchange of that round, in that run, of that group."""
     crosses = agreed.contracts[where[0]][where[2]].crosses or {}
     shapes = {k: shape for k, (shape, _) in crosses.items() if k != ZERO}
-    about = f"{agreed.hash} {run} {' '.join(map(str, where))}"
+    about = f"{agreed.hash} {run} {' '.join(map(str, where))}" + (f" {group}" if group else "")
     return Terms(about, shapes, dict.fromkeys(shapes, LIMIT), agreed.sites, agreed.study.protect.least)
 
 

@@ -16,17 +16,20 @@ from vitrail.core.facts import ALONE, RECEIVED, SHARED
 from vitrail.core.metrics import FEWEST
 from vitrail.core.problems import printable
 from vitrail.core.tensors import tensors
+from vitrail.core.times import end_words
 from vitrail.deploy.agreement import ANEW, Agreement
 from vitrail.deploy.fold_words import fold_titles, what_folds_tell, what_is_found, what_is_kept
-from vitrail.deploy.mask_words import noise_and_masks, said_beside, who_reads
+from vitrail.deploy.mask_words import in_a_group, in_two_halves, noise_and_masks, said_beside, who_reads
 from vitrail.deploy.screen_words import HEADINGS, comes_in, in_words, what_remains, who_sees
 from vitrail.deploy.tried import what_was_tried
+from vitrail.deploy.two import READ
+from vitrail.deploy.unscaled import NOT_LOOKED, unscaled
 from vitrail.deploy.wary import NOT_CHECKED, NOT_IN_PICTURES
-from vitrail.engines.wire import Line, sentences
+from vitrail.engines.wire import MASKED, Line, sentences
 from vitrail.methods import AnyMethod
 from vitrail.report.words import several, size
 from vitrail.runs.fold_lines import FOLDS
-from vitrail.runs.setup import COVERAGE, last_splits
+from vitrail.runs.setup import AT_BEDSIDE, COVERAGE, RISK, last_splits
 
 WIDTH = 96
 
@@ -45,6 +48,11 @@ OUT = {  # and what crosses there
     "among them",
     "chance of numbers": "how good always giving the same answer would be on your held-out rows: it tells how far the "
     "target spreads among them",
+    "rows of times": "how many rows you train on, how many are held out for testing, and how many of these had the "
+    "event",
+    "chance of times": "how good always giving the same answer would be on your held-out rows: it tells how soon the "
+    "event comes among them",
+    "target of times": "the share of your rows that had the event until the horizon",
     "target": "the share of each class among your rows",
     "mean of target": "the mean of the target over your rows",
     "count": "how many of your training rows have a value, for each numeric column",
@@ -58,6 +66,11 @@ OUT = {  # and what crosses there
     f"scores, {COVERAGE}": "at the end how unsure your model is on the held-out rows, how well that tells its "
     f"mistakes, and how often it is right in those it is surest of; no number about fewer than {FEWEST} rows, and no "
     "two that differ by fewer",
+    f"scores, {AT_BEDSIDE}": "at the end, of your held-out rows between two risks that your model says: how many there "
+    f"are, how many had the outcome, and how many the model expected; no group of fewer than {FEWEST} rows",
+    f"scores, {RISK}": "at the end how many of the held-out rows of low, middle and high risk, by your model, are free "
+    f"of the event at the end of each interval; no number about fewer than {FEWEST} rows, and no two that differ by "
+    "fewer",
 }
 IN = {
     "mean": "the mean of each numeric column over all sites",
@@ -113,15 +126,19 @@ def contract_words(
     where they are known; `shows`: whether the others are told if joining is worth it here."""
     study, method = agreement.study, agreement.method
     out, came = declared(agreement, publishes)
-    others = [s for s in sites if s != site]
+    others = [s for s in sites if s not in (site, study.protect.second)]
+    server = f", and {study.protect.second}, the second server" if study.protect.second else ""
     total, reach = sum(x.bytes * x.rounds for x in out), sum(x.bytes * x.rounds for x in came)
-    kind = "a number" if study.target.kind == "number" else f"one of {len(study.target.levels)} classes"
+    target = study.target
+    kind = "a number" if target.kind == "number" else f"one of {len(target.levels)} classes"
+    if target.kind == "time":
+        kind = f"and when, in {several(target.outputs, 'interval')} to {end_words(target.ends, target.unit)[-1]}"
     given = f"pictures ({study.images.words})" if study.images else several(len(study.features), "column")
     parts = [
         "THE STUDY",
         *wrapped(" ".join(filter(None, [f"{study.name}.", study.description]))),
         *wrapped(f"It learns to tell {study.target.column} ({kind}) from {given}."),
-        *wrapped(f"Who takes part: {', '.join([f'{site} (this site)', *others])}; and a coordinator."),
+        *wrapped(f"Who takes part: {', '.join([f'{site} (this site)', *others])}; and a coordinator{server}."),
         *wrapped(f"Method, {several(study.training.rounds, 'round')}: {_of(agreement, about(method))}"),
         *(wrapped(f"The method comes from the package {' '.join(agreement.origin)}.") if agreement.origin else ()),
         *(wrapped(_read(agreement)) if agreement.weights else ()),
@@ -137,7 +154,7 @@ def contract_words(
         ),
         "",
         "WHO SEES IT",
-        *bullets(_seen(agreement, out)),
+        *bullets([*_seen(agreement, out), *in_two_halves(agreement), *in_a_group(agreement, site, sites)]),
         "",
         "WHAT COMES IN",
         *bullets([*(item.text() for item in items(agreement, came)), *comes_in(came)]),
@@ -194,6 +211,8 @@ def phrase(agreement: Agreement, line: Line) -> str:
         name = "scores" + name[len(name.split(", ")[0]) :]
     elif line.stage == "prepare" and agreement.study.target.kind == "number":
         name = {"target": "mean of target"}.get(name, f"{name} of numbers")
+    elif line.stage == "prepare" and agreement.study.target.kind == "time":
+        name = f"{name} of times"
     return _of(agreement, words.get(name if name in words else name.split("/")[0], name))
 
 
@@ -254,7 +273,7 @@ def _seen(agreement: Agreement, lines: Sequence[Line]) -> list[str]:
     summed = {named for c in contracts if c.sees == "sum" for named in (c.stage, FOLDS + c.stage)} | {
         x.stage for x in lines if x.seen == "sum"
     }
-    read = [x for x in lines if x.seen != "masked"]
+    read = [x for x in lines if x.seen not in (*MASKED, READ)]
     sums, each = (
         ", ".join(dict.fromkeys(titles.get(x.stage, ("", x.stage))[1] for x in read if (x.stage in summed) == wanted))
         for wanted in (True, False)
@@ -328,7 +347,7 @@ def _risks(agreement: Agreement, lines: Sequence[Line]) -> list[str]:
             "or unusual here. The fewer the rows, the easier. " + noise_and_masks(agreement)
         )
         if not agreement.study.images:
-            out.append(what_was_tried(agreement.study.protect))
+            out.append(what_was_tried(agreement.study.protect, agreement.study.network.dropout > 0))
         else:
             out.append(
                 "Pictures have been rebuilt, near to the pixel, from what one small batch of them changed in a model. "
@@ -339,13 +358,25 @@ def _risks(agreement: Agreement, lines: Sequence[Line]) -> list[str]:
             "Sums, means and private layers describe this site's rows as a group: how they differ from others', "
             "and where a column is coded otherwise. Of a few rows they tell much, of one row all."
         )
-    if COVERAGE in last_splits(agreement.task):
+    splits = last_splits(agreement.task, agreement.study)
+    if AT_BEDSIDE in splits:
+        out.append(
+            f"Groups of {FEWEST} or more held-out rows by risk tell how often the outcome came in each: where all rows "
+            "of a group had it, of each of them."
+        )
+    if COVERAGE in splits:
         out.append(
             "Two neighbouring numbers about the surest rows tell together how many mistakes are among the held-out "
             f"rows that lie between them, which are {FEWEST} or more."
         )
+    if RISK in splits:
+        out.append(
+            "Two neighbouring numbers about rows of one risk tell together how many of the held-out rows that had the "
+            f"event or left between them had it: these are {FEWEST} or more."
+        )
     if out:
         out.append(f"{NOT_CHECKED} {NOT_IN_PICTURES}" if agreement.study.images else NOT_CHECKED)
+        out += [NOT_LOOKED] if unscaled(agreement.study) and agreement.masks else []
     out += what_remains(lines)
     out.append("Counts, the target's shares and scores tell how many rows there are and how often each outcome occurs.")
     return [_of(agreement, text) for text in out]

@@ -105,7 +105,7 @@ class Rounds(ABC):
             self.ledger.declare(contract)
         device = self.task.like.device
         self.everyone = torch.ones(len(names), dtype=torch.bool, device=device)
-        self.keys = torch.tensor([key(seed, name, "coordinator") for name in names], device=device)
+        self.keys = coordinator_keys(seed, names).to(device)
         self.keep_reports = False
         self.reports: Any = None  # with keep_reports: each site's own report of the last round
         self.outcasts: dict[str, str] = {}  # sites that are no longer asked, and why
@@ -244,6 +244,11 @@ class Rounds(ABC):
     def task_at(self, s: int, r: int) -> Task:
         """The task as it is in that round."""
         return self.task.at(self.training.epochs * (sum(stage.rounds for stage in self.stages[:s]) + r))
+
+
+def coordinator_keys(seed: int, names: Sequence[str]) -> Tensor:
+    """[site] keys for what the coordinator draws, which everybody who knows the names can work out."""
+    return torch.tensor([key(seed, name, "coordinator") for name in names])
 
 
 def clock_of(stage: int, round_: int, place: int) -> int:

@@ -19,8 +19,10 @@ from vitrail.core.task import Batch, Task
 from vitrail.core.tensors import each, tensors
 from vitrail.protect.fixed import ZERO, ZEROS
 from vitrail.protect.guards import Guards
+from vitrail.protect.reports import is_change
 
 Direction = Literal["to site", "from site"]
+MASKED = ("masked", "groups")  # of what only totals can be read, whose reports leave under masks
 
 
 class Line(NamedTuple):
@@ -95,6 +97,11 @@ def guarded(contract: Contract, ex: AnyExchange, guards: Guards) -> Contract:
     if guards.masks(ex):
         return masked(contract, ex)
     read = guards.sum if guards.needs_each(ex) and guards.sum != "one" else ""
+    if read == "groups":  # each group's reports leave under masks of their own
+        return masked(contract, ex)._replace(read=read)
+    if read == "two servers":  # one half of each change, mod 2^64; the other leaves sealed, in words
+        kinds = {k: torch.int64 if is_change(ex, k) else dtype for k, (_, dtype) in contract.up.items()}
+        return contract._replace(crosses={k: (contract.up[k][0], kinds[k]) for k in kinds}, read=read)
     up = guards.crosses(ex, contract.up)
     if up == contract.up:
         return contract._replace(read=read)

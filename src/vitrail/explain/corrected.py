@@ -14,9 +14,10 @@ import pandas as pd
 
 from vitrail.core.problems import Problem, VitrailError
 from vitrail.data.encode import fingerprint_rows
-from vitrail.data.read import ENDING, clean, parse_table
+from vitrail.data.place import ENDING
+from vitrail.data.read import clean, parse_table
 from vitrail.data.schema import Table
-from vitrail.data.sheet import load_sheet, pack
+from vitrail.data.sheet import is_text, load_sheet, pack
 from vitrail.explain.plan import Change, plan
 from vitrail.explain.repair import Repair
 from vitrail.screen.found import CAUSES
@@ -38,12 +39,13 @@ def correct(path: Path, table: Table, repairs: Sequence[Repair]) -> Corrected:
     changes, meant = plan(repairs, sheet.frame, table, sheet.comma)
     cells = {c.column: dict(zip(c.after.index.tolist(), c.after.tolist(), strict=True)) for c in changes}
     raw = sheet.with_cells(cells)
-    back = parse_table(path, raw, table)
+    back = parse_table(sheet.path, raw, table)
     if not _same(back, meant):  # a file so strange that a cell cannot be replaced alone
         what = "the corrected copy would not be read as it is meant."
         raise VitrailError("cannot repair", [Problem(str(path), what, "Export the table anew as plain CSV.")])
     old = sheet.whole.encode(sheet.whole.text)
-    prints = {"the file (SHA-256)": (hashlib.sha256(old).hexdigest(), hashlib.sha256(raw).hexdigest())}
+    what = "the file (SHA-256)" if is_text(path) else "the table as CSV (SHA-256)"
+    prints = {what: (hashlib.sha256(old).hexdigest(), hashlib.sha256(raw).hexdigest())}
     prints["the rows as the study reads them"] = (_rows_print(sheet.frame, table), _rows_print(back, table))
     return Corrected(path, raw, changes, prints)
 
@@ -88,7 +90,7 @@ def write_copy(told: Corrected, path: Path, word: str, why: str = "", now: datet
     note = path.with_name(f"{ENDING.sub('', path.name)}.note.md")
     problems = [Problem(str(p), "there is something already.", "Choose another --write.") for p in (path, note)
                 if p.exists() or p.is_symlink()]  # fmt: skip
-    if not ENDING.search(path.name) or ENDING.search(path.name)["parquet"]:  # type: ignore[index]
+    if not ENDING.search(path.name) or not is_text(path):
         problems.append(
             Problem(str(path), "a copy of a text table is one.", "Let its name end in .csv, as the file's.")
         )

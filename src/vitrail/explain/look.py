@@ -15,6 +15,7 @@ import numpy as np
 import pandas as pd
 
 from vitrail.data.encode import Encoder, columns
+from vitrail.data.outcomes import as_plain
 from vitrail.data.read import clean
 from vitrail.data.repair_words import COMMAND
 from vitrail.data.schema import Feature, Table
@@ -125,7 +126,8 @@ def look(
 ) -> Look:
     """`findings` are those about this site; `asked` names further columns, or the target. `private`: the method learns
     layers of the site's own, whether or not the others published theirs. `judged`: it was compared with them."""
-    rows = clean(frame, table).reset_index(drop=True)  # labels may repeat, positions do not
+    # labels may repeat, positions do not
+    rows, table, own = as_plain(clean(frame, table), table).reset_index(drop=True), table.plain, table
     wanted = {f.feature: f for f in reversed(findings)}  # of several about one column the first
     wanted = {f.feature: wanted[f.feature] for f in findings}
     also = [LABEL if a in (LABEL, table.target.column) else a for a in asked]
@@ -134,7 +136,8 @@ def look(
     causes = find_causes(frame, rows, table, encoder, expects, kinds)
     views = []
     for name in names:
-        view = _label_view(rows, table) if name == LABEL else _view(rows, table, encoder, name, ends)
+        layers = ends if name in own.features else None  # how long a row was followed goes through none
+        view = _label_view(rows, table) if name == LABEL else _view(rows, table, encoder, name, layers)
         view = view._replace(causes=causes[name], reading=view.reading if private else "")
         if found := wanted.get(name):
             view = view._replace(

@@ -53,6 +53,7 @@ def join_causes(finding: Finding, shown: Sequence[Cause], frame: pd.DataFrame, t
 
 def own_cause(finding: Finding, frame: pd.DataFrame, table: Table) -> tuple[Cause, Repair | None]:
     """Its cause with the site's own numbers; and the repair, where they bear it out."""
+    table = table.plain
     name = table.target.column if finding.feature == LABEL else finding.feature
     what: Feature | Target = table.target if finding.feature == LABEL else table.features[name]
     blank, cells = Cause(finding.kind, CAUSES[finding.kind], "", ASKS[finding.kind]), take_columns(frame)[0]

@@ -42,6 +42,7 @@ def plan(
     """What each repair changes, and the frame afterwards; all problems at once. `comma`: whether numbers are written
     with one where a column does not tell. No two rows of the frame have the same label."""
     changes, problems, unclear, now = list[Change](), list[Problem](), 0, frame.astype(object)
+    table = table.plain
     for repair in repairs:
         try:
             made = _change(repair, frame, table, comma)

@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from scipy.special import stdtrit
 from torch import Tensor
 
-from vitrail.core.losses import Loss, log_shares
+from vitrail.core.losses import Hazard, Loss, log_hazard, log_shares
 from vitrail.core.problems import Problem, VitrailError
 from vitrail.data.encode import written_rows
 from vitrail.data.schema import Table
@@ -249,6 +249,8 @@ def answers_of(
 
     def f(x: NDArray[Any]) -> NDArray[Any]:
         z = scores(torch.from_numpy(x))
+        if isinstance(loss, Hazard):
+            return log_hazard(z).numpy()
         if z.shape[1] == 1:  # a number
             return z[:, 0].numpy()
         if of == "share":

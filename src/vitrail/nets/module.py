@@ -176,6 +176,8 @@ class Module:
     def _in_blocks(self, through: Through, params: Params, x: Tensor, axis: int) -> tuple[Tensor, Tensor]:
         """Scores and features of so many rows at a time; rows lie along this axis."""
         like, size = next(iter(params.values())), math.prod(x.shape[axis + 1 :])
+        if torch.compiler.is_exporting():  # however many rows somebody will give
+            return through(params, numbers(x, like))
         blocks = torch.split(x, max(1, min(ROWS, NUMBERS // size)), axis)
         got = [through(params, numbers(rows, like)) for rows in blocks]
         return torch.cat([z for z, _ in got], axis), torch.cat([f for _, f in got], axis)

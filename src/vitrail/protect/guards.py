@@ -23,8 +23,8 @@ from vitrail.core.tensors import Params, filled, tensors
 from vitrail.protect import squeeze
 from vitrail.protect.chosen import PLACES, chosen_by
 from vitrail.protect.groups import GROUPS, groups_of, opened
-from vitrail.protect.reports import changes, counted, flat, lengths, with_changes
-from vitrail.protect.robust import FEWEST, Kind, apart, centre
+from vitrail.protect.reports import by_unit, changes, counted, flat, lengths, with_changes
+from vitrail.protect.robust import FEWEST, Kind, apart, centre, liars
 
 FAR = 1e4  # times as long as the model that was sent: no training moves so far
 Normals = Callable[[int], Tensor]  # so many for each site, [site, number]
@@ -50,8 +50,9 @@ class Guards:
         return not self.at_rest and ex.trains and not ex.consent
 
     def masks(self, ex: AnyExchange) -> bool:
-        """Whether the reports of this exchange leave under masks."""
-        return self.masked and ex.sees == "sum" and not ex.consent
+        """Whether of this exchange's reports only the total of all sites can be read. Beside groups and two servers,
+        whose centres are of what was trained, it is so for other totals."""
+        return (self.masked or (self.sum != "one" and not ex.trains)) and ex.sees == "sum" and not ex.consent
 
     def leave(self, ex: AnyExchange, up: Any, normals: Normals) -> Any:
         """At the site, the last thing that is done to the numbers of a report."""
@@ -99,30 +100,23 @@ class Guards:
     def total(self, ex: AnyExchange, up: Any, here: Tensor, seeds: Tensor) -> tuple[Any, Facts]:
         """At the coordinator, of reports [site, ...] of which those `here` are reports: their total, of which a few
         liars decide little, and how far off each lay. `seeds` [site]: from the sites' names."""
-        far = torch.full((len(here),), torch.nan, dtype=torch.double, device=here.device)
         parts = torch.eye(len(here), dtype=torch.bool, device=here.device)[here]  # [part, site]: whose totals are read
         if self.sum == "groups":
             parts = opened(groups_of(seeds, self.least), here, self.least)
-            here = parts.any(0)
-        added = {k: v[here].sum(0) for k, v in tensors(up)}
+        return self.of_parts(ex, stacked(up, parts), parts)
+
+    def of_parts(self, ex: AnyExchange, up: Any, parts: Tensor) -> tuple[Any, Facts]:
+        """The same from what each part adds up to, [part, ...]; `parts` [part, site] bool: who is in it."""
+        off = torch.full((len(parts),), torch.nan, dtype=torch.double, device=parts.device)
         fewest = FEWEST if self.sum == "one" else GROUPS
-        if len(parts) < fewest:  # nobody can be outvoted: nothing is made of them where a sum would be trusted blindly
-            blind = self.sum != "one"
-            held = changes(ex, up) if blind else {}
-            added |= {k: torch.zeros_like(v[0]) for k, v in held.items()}
-            return filled(_one(up), added), {"outlying": Fact(far, ("site",), OUTLYING, every=True)}
-        by = counted(ex, up)
-        weight = torch.ones(len(here), dtype=far.dtype, device=far.device) if by is None else by.double()
-        each = flat(ex, up)
-        rows = torch.stack([each[part].sum(0) for part in parts])  # [part, number]
-        weights = torch.stack([weight[part].sum() for part in parts])
-        rows = rows / weights[:, None].to(rows).clamp(min=1e-12)
-        middle, off = self._middle(rows)
-        for part, how_far in zip(parts, off.tolist(), strict=True):
-            far[part] = how_far
-        whole = with_changes(ex, up, middle * weights.sum().to(middle))
-        added |= {k: v for k, v in tensors(whole) if k in changes(ex, up)}
-        return filled(_one(up), added), {"outlying": Fact(far, ("site",), OUTLYING, every=True)}
+        if len(parts) >= fewest:
+            rows, weights = by_unit(ex, up)
+            middle, off = self._middle(rows)
+            return with_middle(ex, up, middle, weights), outlying(parts, off)
+        added = {k: v.sum(0) for k, v in tensors(up)}
+        if self.sum != "one":  # nobody can be outvoted: nothing is made of what would be trusted blindly
+            added |= {k: torch.zeros_like(added[k]) for k in changes(ex, up)}
+        return filled(up, added), outlying(parts, off)
 
     def _middle(self, rows: Tensor) -> tuple[Tensor, Tensor]:
         """[part, number] -> their centre [number], and how far each is from it."""
@@ -134,7 +128,8 @@ class Guards:
         exact = (rows.double() / step).round() * step
         products = (exact @ exact.T).cpu().numpy()
         chosen = chosen_by(products, exact.isfinite().all(1).cpu().numpy(), self.clip)
-        middle = exact[chosen].mean(0) if chosen else torch.zeros_like(exact[0])
+        # of fewer than were agreed no total is opened
+        middle = exact[chosen].mean(0) if len(chosen) >= self.least else torch.zeros_like(exact[0])
         return middle.to(rows), apart(exact, middle)
 
     def clashes(self, title: str, reports: Sequence[tuple[AnyExchange, Any]], sites: int) -> list[tuple[str, str]]:
@@ -158,8 +153,9 @@ class Guards:
             out.append(("robust", "two servers open the distances between reports, and can only choose by Multi-Krum"))
         if self.sum == "two servers" and self.clip is None:
             out.append(("sum", "two servers count in parts of a length that no change exceeds: it needs clip"))
-        if self.sum == "two servers" and sites < self.least:
-            out.append(("least", f"no total of fewer than {self.least} is opened, and there are {sites} sites"))
+        if self.sum == "two servers" and sites - liars(sites) < self.least:
+            why = f"of {sites} sites {sites - liars(sites)} are chosen"
+            out.append(("least", f"{why}, and no total of fewer than {self.least} is opened"))
         if self.compress and (self.masked or self.sum != "one"):
             out.append(("compress", "numbers under masks or in shares cannot be shortened, each by its own measure"))
         if self.noise and self.clip is None:
@@ -192,9 +188,25 @@ def sound(ex: AnyExchange, up: Any, down: Any) -> tuple[Tensor, Tensor]:
     return good, size
 
 
-def _one(up: Any) -> Any:
-    """The report of one site, without the axis of sites."""
-    return filled(up, {k: v[0] for k, v in tensors(up)})
+def stacked(up: Any, parts: Tensor) -> Any:
+    """Reports [site, ...] -> what each part of the sites adds up to, [part, ...]. `parts`: [part, site] bool"""
+    none = {k: v[:0] for k, v in tensors(up)}
+    return filled(up, {k: torch.stack([v[p].sum(0) for p in parts]) for k, v in tensors(up)} if len(parts) else none)
+
+
+def with_middle(ex: AnyExchange, up: Any, middle: Tensor, weights: Tensor) -> Any:
+    """A total whose change is this centre [number], for each unit that the parts [part, ...] count."""
+    added = {k: v.sum(0) for k, v in tensors(up)}
+    found = with_changes(ex, up, middle * weights.sum().to(middle))
+    return filled(up, added | {k: v for k, v in tensors(found) if k in changes(ex, up)})
+
+
+def outlying(parts: Tensor, off: Tensor) -> Facts:
+    """How far off each site's part lay: [part, site] bool, [part]."""
+    far = torch.full((parts.shape[1],), torch.nan, dtype=torch.double, device=parts.device)
+    for part, how_far in zip(parts, off.tolist(), strict=True):
+        far[part] = how_far
+    return {"outlying": Fact(far, ("site",), OUTLYING, every=True)}
 
 
 AT_REST = Guards()

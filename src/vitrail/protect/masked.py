@@ -25,6 +25,7 @@ from dataclasses import dataclass
 from itertools import combinations, islice
 from pathlib import Path
 from typing import Any, NamedTuple
+from zipfile import BadZipFile
 
 import numpy as np
 from cryptography.exceptions import InvalidTag
@@ -35,7 +36,7 @@ from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 from numpy.typing import NDArray
 
 from vitrail.core.disk import private_folder, write_atomically
-from vitrail.core.problems import VitrailError
+from vitrail.core.problems import Problem, VitrailError
 from vitrail.protect.fixed import ZERO, ZEROS
 from vitrail.protect.masks import Masked, Terms, Values, draw, refusal, wrong_values
 from vitrail.protect.shamir import SIZE, join, split
@@ -45,6 +46,10 @@ NEIGHBOURS = 14  # beyond
 MOST_TRIES = 500  # of different holders' shares, where some do not fit
 DRAWN, SAID, OPENED = "drawn.json", "said.npz", "opened.json"  # in a site's folder of one sum
 Flat = NDArray[np.uint64]
+
+
+class LostError(VitrailError):
+    """A site's own files of one sum are damaged."""
 
 
 class Drawn(NamedTuple):
@@ -134,12 +139,11 @@ class Party:
         """The values under their masks. `roster`: who has a key; `drawn`: what its neighbours there drew; `told`: a
         mark of what all were told. `check(site, text, signature)` raises where that site did not sign."""
         known, mark = self._read(DRAWN), hashlib.sha256(json.dumps([sorted(roster), told]).encode()).digest()
-        if (self.folder / SAID).exists():
-            with np.load(self.folder / SAID, allow_pickle=False) as kept:
-                if kept["mark"].tobytes() != mark:
-                    what = "this site has reported to this sum, with another list of sites or to another word."
-                    raise refusal(self.site, f"{what} Two such sums would tell what a single site has.")
-                return self.terms.apart(kept["said"])
+        if (kept := self._kept()) is not None:
+            if kept["mark"].tobytes() != mark:
+                what = "this site has reported to this sum, with another list of sites or to another word."
+                raise refusal(self.site, f"{what} Two such sums would tell what a single site has.")
+            return self.terms.apart(kept["said"])
         if known is None or "private" not in known:
             raise refusal(self.site, "no key was drawn for this sum.")
         names = known["names"]
@@ -177,16 +181,15 @@ class Party:
 
     def open(self, said: Sequence[str], sealed: Mapping[str, bytes]) -> dict[str, bytes]:
         """Its shares: of who reported, of what it added itself; of who did not, of its key. Once, for one list."""
-        known, told = self._read(DRAWN), self._read(OPENED)
-        if known is None or not (self.folder / SAID).exists():
+        known, told, kept = self._read(DRAWN), self._read(OPENED), self._kept()
+        if known is None or kept is None:
             raise refusal(self.site, "this site has added nothing to this sum.")
         if told is not None:
             if told["said"] != sorted(said):
                 what = "it was opened with another list of who reported."
                 raise refusal(self.site, f"{what} Both shares of one site would tell what it reported.")
             return {n: bytes.fromhex(v) for n, v in told["shares"].items()}
-        with np.load(self.folder / SAID, allow_pickle=False) as kept:
-            roster = set(kept["roster"].tobytes().decode().split("\0"))
+        roster = set(kept["roster"].tobytes().decode().split("\0"))
         if not {self.site} <= set(said) <= roster or len(set(said)) < self.terms.least:
             what = f"{len(set(said))} sites would have reported, of {len(roster)} in the sum."
             raise refusal("sites", f"{what} At least {self.terms.least} are needed, this one among them.")
@@ -214,7 +217,26 @@ class Party:
 
     def _read(self, name: str) -> dict[str, Any] | None:
         place = self.folder / name
-        return json.loads(place.read_text(encoding="utf-8")) if place.exists() else None
+        try:
+            return json.loads(place.read_text(encoding="utf-8")) if place.exists() else None
+        except ValueError:
+            raise self._lost(place) from None
+
+    def _kept(self) -> dict[str, Any] | None:
+        """What it said, if it did."""
+        place = self.folder / SAID
+        if not place.exists():
+            return None
+        try:
+            with np.load(place, allow_pickle=False) as kept:
+                return {name: kept[name] for name in ("said", "mark", "roster")}
+        except (ValueError, KeyError, EOFError, BadZipFile):
+            raise self._lost(place) from None
+
+    def _lost(self, place: Path) -> LostError:
+        """Drawn or said anew, it could be otherwise than it was."""
+        what, hint = "it cannot be read, and this site adds nothing more to this sum.", "The next sum has files anew."
+        return LostError("what was kept of a sum is damaged", [Problem(str(place), what, hint)])
 
 
 def signed_text(terms: Terms, site: str, names: Sequence[str], key: bytes, mark: bytes) -> bytes:

@@ -36,6 +36,13 @@ def flat(ex: AnyExchange, up: Any) -> Tensor:
     return torch.cat([v.reshape(len(v), -1) for v in changes(ex, up).values()], 1)
 
 
+def by_unit(ex: AnyExchange, up: Any) -> tuple[Tensor, Tensor]:
+    """[site, number]: changes for each unit of what a report counts; and [site]: how much that is."""
+    by, rows = counted(ex, up), flat(ex, up)
+    weights = torch.ones(len(rows), dtype=torch.double, device=rows.device) if by is None else by.double()
+    return rows / weights[:, None].to(rows).clamp(min=1e-12), weights
+
+
 def with_changes(ex: AnyExchange, up: Any, rows: Tensor) -> Any:
     """The report with its changes taken from [site, number]; or a total of all sites, from [number]."""
     parts, at, lead = dict(tensors(up)), 0, rows.shape[:-1]

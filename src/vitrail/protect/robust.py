@@ -54,7 +54,10 @@ def krum_of(square: Tensor, f: int) -> Tensor:
 
 def apart(rows: Tensor, middle: Tensor) -> Tensor:
     """[report]: how many times as far from the centre as the median report it lies."""
-    size: Tensor = torch.linalg.vector_norm((rows - middle).double(), dim=1)
+    return against_median(torch.linalg.vector_norm((rows - middle).double(), dim=1))
+
+
+def against_median(size: Tensor) -> Tensor:
     return size / _median(size[:, None]).clamp(min=1e-30)
 
 

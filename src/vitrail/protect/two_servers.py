@@ -30,6 +30,7 @@ from vitrail.protect.chosen import PLACES, chosen_by
 from vitrail.protect.masks import draw
 
 Words = NDArray[np.uint64]
+SEED = 32  # bytes that numbers are drawn from
 TESTS = 20  # sums of each report with signs drawn by lot: whoever is far longer than the clip passes once in 2^20
 WIDE = 7.0  # clips: no such sum of a report within the clip is so large (6 is one in a thousand million)
 
@@ -48,12 +49,18 @@ def shared(x: NDArray[np.float64], clip: float) -> tuple[Words, Words]:
     >>> ((one + other).view(np.int64) / 2.0**PLACES).tolist()
     [0.25, -0.5]
     """
+    half, seed = halved(x, clip)
+    return half, draw(seed, len(x))
+
+
+def halved(x: NDArray[np.float64], clip: float) -> tuple[Words, bytes]:
+    """The first server's half, and what the second draws its own from."""
     size = float(np.linalg.norm(x))
     if not size <= clip * (1 + 1e-6):  # false for what is no number
         what = f"the change is {size:.3g} long, and {clip:g} was agreed on."
         raise VitrailError("a report was not shared", [Problem("report", what, "Nothing was sent.")])
-    one = draw(secrets.token_bytes(32), len(x))
-    return one, in_words(x, clip) - one
+    seed = secrets.token_bytes(SEED)
+    return in_words(x, clip) - draw(seed, len(x)), seed
 
 
 def in_words(x: NDArray[np.float64], clip: float) -> Words:
@@ -67,9 +74,22 @@ def out_of_words(x: Words, clip: float) -> NDArray[np.float64]:
 
 def deal(sites: int, numbers: int) -> tuple[Deck, Deck]:
     """At the dealer, who needs to know no more than how many there are."""
-    a, half = (_uniform(sites, numbers) for _ in range(2))
-    table = _uniform(sites, sites)
-    return Deck(half, table), Deck(a - half, a @ a.T - table)
+    one, other, table = dealt(sites, numbers)
+    return deck_of(one, sites, numbers), deck_of(other, sites, numbers, table)
+
+
+def dealt(sites: int, numbers: int) -> tuple[bytes, bytes, Words]:
+    """The same in few bytes: what either server draws its part from, and the second's products."""
+    one, other = secrets.token_bytes(SEED), secrets.token_bytes(SEED)
+    first = deck_of(one, sites, numbers)
+    a = first.a + deck_of(other, sites, numbers).a
+    return one, other, a @ a.T - first.products
+
+
+def deck_of(seed: bytes, sites: int, numbers: int, products: Words | None = None) -> Deck:
+    drawn = draw(seed, sites * (numbers + sites))
+    table = drawn[sites * numbers :].reshape(sites, sites)
+    return Deck(drawn[: sites * numbers].reshape(sites, numbers), table if products is None else products)
 
 
 class Server:
@@ -148,5 +168,8 @@ def opened(halves: list[tuple[Words, Words]], clip: float) -> tuple[NDArray[np.f
     return out_of_words(servers[0].total(chosen) + servers[1].total(chosen), clip) / len(chosen), chosen
 
 
-def _uniform(rows: int, columns: int) -> Words:
-    return draw(secrets.token_bytes(32), rows * columns).reshape(rows, columns)
+def apart_in(products: NDArray[np.float64], chosen: list[int]) -> NDArray[np.float64]:
+    """[site]: how far each report is from the mean of the chosen, from inner products alone."""
+    size, near = np.diag(products), products[:, chosen].mean(1)
+    out: NDArray[np.float64] = np.sqrt((size - 2 * near + near[chosen].mean()).clip(min=0))
+    return out

@@ -74,6 +74,8 @@ def page_of(source: Run | Comparison) -> Page:
     if kept:
         notes.append("This run kept its updates: the coordinator saw each site's own report of each round.")
     asked = study if run is not None and run.screening else unscreened(study)  # of many runs it is no part of any
+    if run is None:
+        asked = asked.model_copy(update={"bedside": type(study.bedside)()})
     wire = pd.concat([_wire(asked, m, len(whole.sites), kept) for m in whole.methods], ignore_index=True)
     if whole.screening is None and not study.images and not study.screen.ask:
         notes.append("The study asks for no screening (screen.ask = false): whose data does not fit is not told.")

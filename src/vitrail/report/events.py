@@ -161,6 +161,7 @@ def words(kind: str, event: dict[str, Any]) -> str:
     """An event as a sentence; one that is not known here is told as it was written."""
     site, why = event.get("site", ""), str(event.get("what") or event.get("why") or "").rstrip(".")
     because, sites = f": {why}." if why else ".", ", ".join(event.get("sites") or ())
+    total = f"The sum of the group {sites}" if sites else "The sum of a round"
     known: dict[str, Callable[[], str]] = {
         "started": lambda: f"The run began: {method_title(event['method'])}, seed {event['seed']}.",
         "resumed": lambda: f"The run goes on from what was kept after round {event['round']}.",
@@ -181,8 +182,9 @@ def words(kind: str, event: dict[str, Any]) -> str:
         "enough": lambda: f"Enough to start: {sites}; {event['seconds']:.0f} seconds for the others.",
         "came late": lambda: f"{site} came late and takes part from now on.",
         "not screened": lambda: f"{site} is not among those whose data was screened{because}",
-        "sum not opened": lambda: f"The sum of a round could not be opened, and changes nothing{because}",
-        "sum not used": lambda: f"The sum of a round was not used{because}",
+        "sum not opened": lambda: f"{total} could not be opened, and changes nothing{because}",
+        "sum not used": lambda: f"{total} was not used{because}",
+        "half not taken": lambda: f"The second server did not take what {sites} sent it.",
         "total not opened": lambda: f"What sites added up under masks could not be opened{because}",
         "screened": lambda: f"The sites' data was screened: {several(event['wrong'], 'column')} likely wrong.",
         "fold": lambda: f"Is joining worth it? Fold {event['number']} of {event['of']} begins.",

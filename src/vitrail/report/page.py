@@ -23,7 +23,7 @@ from vitrail.report.tables import ScoreTable, score_table, sites_of, where
 from vitrail.runs.run import Run
 from vitrail.screen.found import Screening
 from vitrail.studies.intervals import LEAST
-from vitrail.study import NUMBER_METRICS
+from vitrail.study import CLASS_METRICS, TIME_METRICS
 
 
 @dataclass(frozen=True)
@@ -92,7 +92,12 @@ class Page:
     @property
     def classes(self) -> bool:
         """Whether the target is one of some classes, and no number."""
-        return self.metric not in NUMBER_METRICS
+        return self.metric in CLASS_METRICS
+
+    @property
+    def timed(self) -> bool:
+        """Whether it is the time to an event."""
+        return self.metric in TIME_METRICS
 
     @property
     def few(self) -> dict[str, str]:

@@ -19,6 +19,8 @@ from vitrail.explain.trust import read_trust
 from vitrail.methods import named
 from vitrail.report import (
     agreed,
+    bedside,
+    by_risk,
     choice,
     classes,
     cost,
@@ -221,8 +223,9 @@ def _more(page: Page) -> Contents:
     pairs = set() if page.scores.empty else set(zip(page.scores["metric"], page.scores["split"], strict=True))
     others = sorted(pairs - {(page.metric, "test")}, key=lambda o: (o[1] != "test", o[0] != page.metric, o[0]))
     columns = [c for c in page.sites.columns if c not in ("site", "train_rows", "test_rows")]
-    rare = {"test_rarest": f"hold-out {page.row_word}s of their rarest class", "few_rows": f"few {page.row_word}s"}
-    columns = [c for c in columns if c != "test_rarest" or page.classes]
+    of = "with the event" if page.timed else "of their rarest class"
+    rare = {"test_rarest": f"hold-out {page.row_word}s {of}", "few_rows": f"few {page.row_word}s"}
+    columns = [c for c in columns if c != "test_rarest" or page.classes or page.timed]
     usual = {m: score_table(page, m).chance_mean for m in set(page.summary.get("metric", ()))}
     return {
         "summary": page.summary.to_dict("records"),
@@ -305,6 +308,12 @@ SECTIONS = (
     Section("parts/shown_verdicts.html", own_verdict.shown, own_verdict.is_shown),
     Section("parts/spread.html", scored.spread, scored.has_spread),
     Section("parts/coverage.html", _coverage, lambda page: page.run is not None and coverage.is_told(page.run)),
+    Section("parts/bedside.html", lambda page: bedside.contents(_run(page)), lambda page: bedside.is_told(page.run)),
+    Section(
+        "parts/by_risk.html",
+        lambda page: by_risk.contents(_run(page), page.few),
+        lambda page: page.run is not None and by_risk.is_told(page.run),
+    ),
     Section("parts/curves.html", scored.curves, scored.has_curves),
     Section(
         "parts/protected.html",

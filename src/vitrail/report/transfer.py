@@ -30,6 +30,7 @@ def render_transfer(found: Transfer, scores: pd.DataFrame | None = None) -> str:
     target = found.study.target
     linear = found.study.network.kind == "linear" or not found.study.network.hidden
     log_odds = "the log-odds" if len(target.levels) == 2 else "an answer’s score"
+    log_odds = "the log hazard" if target.kind == "time" else log_odds
     return fill(
         "transfer.html",
         heat=True,
@@ -37,7 +38,7 @@ def render_transfer(found: Transfer, scores: pd.DataFrame | None = None) -> str:
         findings=[_finding(found, user) for user in found.sites],
         matrix=_matrix(found),
         unit="log loss per case"
-        if target.kind == "classes"
+        if target.kind != "number"
         else f"the square of {target.unit or 'the unit of ' + target.column}",
         same=found.same,
         few=found.few,

@@ -24,16 +24,25 @@ METRICS = {
     "rmse": ("root mean squared error", "unit of the target"),
     "mae": ("mean absolute error", "unit of the target"),
     "r2": ("variance explained (R²)", "share"),
+    "c_index": ("Harrell’s C, pairs in the right order", "share"),
+    "uno_c": ("Uno’s C, pairs in the right order", "share"),
+    "integrated_brier": ("Brier score, mean over the intervals", "0 to 1"),
+    "time_log_loss": ("log loss of the time to the event", "per case"),
 }
-SAME = "always the same answer"  # the name, on pages, of whoever knows nothing: the most common class, or the mean
+# the name, on pages, of whoever knows nothing: the most common class, the mean, or the life table of all
+SAME = "always the same answer"
 FEW_MARK = "†"  # behind the name of a site whose scores stand on few rows
 WHY_NOT = {  # of so many rows
     "auc": "{} of one class, and the area under the ROC curve compares {}s of two.",
     "r2": "{} with the same target, and R² is about how {}s differ in it.",
+    **dict.fromkeys(
+        ("c_index", "uno_c"), "{} without an event before another’s end, and C is about which of two {}s comes first."
+    ),
 }
 WHY_UNDEFINED = {
     "auc": "the area under the ROC curve needs {}s of at least two classes on the hold-out",
     "r2": "R² needs hold-out {}s that differ in the target",
+    **dict.fromkeys(("c_index", "uno_c"), "C needs an event among the hold-out {}s, before the end of another"),
 }
 ANSWERS = {"yes": "yes: gains", "no": "no: loses", "no harm": "no harm", "cannot tell": "cannot tell"}
 VERDICT_CLASS = {"yes": "gain", "no": "loss", "no harm": "calm"}

@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from vitrail.core.problems import Problem, VitrailError, nearest
+from vitrail.core.times import end_words
 from vitrail.data.encode import fingerprint_rows, split_rows, typical_row, written_rows
 from vitrail.data.read import clean, read_sites
 from vitrail.explain.rows import Explanation, answers_of, columns_of, explain_rows
@@ -46,7 +47,7 @@ def explain_model(
     cleaned = _features_of(frame, study)
     at, problems = _choose(cleaned, rows, seed)
     if outcome is not None and outcome not in target.levels:
-        hint = nearest(outcome, target.levels) if target.levels else "It is a number: leave --outcome out."
+        hint = nearest(outcome, target.levels) if target.levels else f"It is a {target.kind}: leave --outcome out."
         problems.append(Problem("--outcome", f"{target.column} has no class {outcome!r}.", hint))
     back, whose = (
         _training_rows(mine, site, frame, seen) if reference is None else (_features_of(reference, study), NAMED)
@@ -77,9 +78,13 @@ def explain_model(
         seed=seed,
     )
     unit = f" in {target.unit}" if target.unit else ""
+    if target.kind == "time":
+        said = f"how often {target.column} is expected by {end_words(target.ends, target.unit)[-1]} (log hazard)"
+    else:
+        said = f"{target.column}{unit}" if level is None else f"{target.column} = {level}"
     return replace(
         told,
-        answer=f"{target.column}{unit}" if level is None else f"{target.column} = {level}",
+        answer=said,
         odds=level is not None,
         rows=tuple(str(name) for name in cleaned.index[at]),
         columns=columns_of(off, study),

@@ -12,17 +12,18 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from vitrail.core.bedside import score_bedside
 from vitrail.core.facts import OWN
 from vitrail.core.footprint import Footprint
 from vitrail.core.losses import Doubts
-from vitrail.core.metrics import chance, few_rows, rarest, score_all, score_doubt
+from vitrail.core.metrics import chance, events, few_rows, rarest, score_all, score_doubt, score_risk
 from vitrail.core.tensors import each, tensors
 from vitrail.data.encode import Encoder, SiteData
 from vitrail.engines.local import Engine
 from vitrail.engines.rounds import Moment
 from vitrail.engines.threads import threads
 from vitrail.runs.screened import Ask
-from vitrail.runs.setup import COVERAGE, MAJORITY
+from vitrail.runs.setup import AT_BEDSIDE, COVERAGE, MAJORITY, RISK, TOLD
 from vitrail.study import Study
 
 SIZES = ["site", "train_rows", "test_rows", "target", "test_rarest", "few_rows"]
@@ -55,7 +56,9 @@ class Judge:
         self.at = at or [0 if runner.method.pools_rows else runner.names.index(site.name) for site in data]
         self.stacks = {split: self._stacks(split) for split in ("test", "train")}
         self.truth = {split: _padded([truth_of(study, s, split) for s in data]) for split in ("test", "train")}
-        self.stacks[COVERAGE], self.truth[COVERAGE] = self.stacks["test"], self.truth["test"]
+        self.weights = {split: self._weights(split) for split in ("test", "train")}
+        for split in TOLD:
+            self.stacks[split], self.truth[split] = self.stacks["test"], self.truth["test"]
 
     def rows(self, moment: Moment, splits: tuple[str, ...]) -> list[tuple[Any, ...]]:
         return self.scores(self.runner.settled(moment), moment.stage, moment.round, splits)
@@ -86,8 +89,13 @@ class Judge:
             y, real = self.truth[split]
             if split == COVERAGE:
                 scored = {split: score_doubt(y, said[split][..., :-1], said[split][..., -1], real)}
+            elif split == AT_BEDSIDE:
+                scored = {split: score_bedside(y, said[split], real)}
+            elif split == RISK:
+                scored = {split: score_risk(y, said[split], real, self.weights["test"])}
             else:
-                scored = {name: score_all(self.study.metrics, y, p, real) for name, p in said.items()}
+                w = self.weights[split]
+                scored = {name: score_all(self.study.metrics, y, p, real, w) for name, p in said.items()}
             for i, site in enumerate(self.data):
                 for name, metrics in scored.items():
                     out += [(stage, round_, site.name, name, m, float(v[i])) for m, v in metrics.items()]
@@ -98,7 +106,7 @@ class Judge:
         """[site, row, answer] by model: what the site's own says, and on hold-out rows what the `others` beside it say.
         For COVERAGE the last answer is how unsure it is."""
         task, method, target = self.runner.task, self.runner.method, self.study.target
-        count = max(1, len(target.levels)) + (split == COVERAGE)
+        count = target.outputs + (split == COVERAGE)
         y, _ = self.truth[split]
 
         def said(stack: Stack) -> dict[str, Tensor]:
@@ -122,6 +130,11 @@ class Judge:
                 numbers = numbers * target.scale + target.center if target.kind == "number" else numbers
                 whole[stack.sites, : numbers.shape[1]] = numbers.reshape(len(stack.sites), -1, count)
         return out
+
+    def _weights(self, split: str) -> NDArray[np.float64] | None:
+        """[site, row]: for how many each stands, where the study says so."""
+        of = [w for s in self.data if (w := getattr(s, f"{split}_w")) is not None]
+        return _padded(of)[0] if of else None
 
     def _stacks(self, split: str) -> list[Stack]:
         rows = [getattr(site, f"{split}_x") for site in self.data]
@@ -150,6 +163,8 @@ class Judge:
 def truth_of(study: Study, site: SiteData, split: str) -> NDArray[Any]:
     """In the target's own unit."""
     y, target = getattr(site, f"{split}_y"), study.target
+    if target.kind == "time":
+        return np.asarray(y, np.float64)
     return np.asarray(y * target.scale + target.center if target.kind == "number" else y.astype(np.int64))
 
 
@@ -160,7 +175,15 @@ def chance_metrics(study: Study) -> tuple[str, ...]:
 
 def chance_of(study: Study, site: SiteData) -> list[float]:
     """What always giving the same answer comes to on a site's hold-out rows, in each of `chance_metrics`."""
-    return list(chance(chance_metrics(study), truth_of(study, site, "test"), len(study.target.levels)).values())
+    return list(same_answer(study, chance_metrics(study), truth_of(study, site, "test"), site.test_w).values())
+
+
+def same_answer(
+    study: Study, metrics: tuple[str, ...], y: NDArray[Any], w: NDArray[np.float64] | None = None
+) -> dict[str, float]:
+    """What always giving the same answer comes to on these rows."""
+    target = study.target
+    return chance(metrics, y, len(target.levels), w, target.outputs if target.kind == "time" else 0)
 
 
 def chance_rows(study: Study, site: str, said: Sequence[float]) -> list[tuple[Any, ...]]:
@@ -169,17 +192,23 @@ def chance_rows(study: Study, site: str, said: Sequence[float]) -> list[tuple[An
 
 
 def counts_of(study: Study, site: SiteData) -> list[int]:
-    """Training rows, hold-out rows, and of classes how many of these are of their rarest one."""
-    classes = len(study.target.levels)
-    rare = [rarest(truth_of(study, site, "test"))] if classes else []
-    return [len(site.train_y), len(site.test_y), *rare]
+    """Training rows, hold-out rows, and of classes how many of these are of their rarest one; or with the event."""
+    return [len(site.train_y), len(site.test_y), *rare_of(study, truth_of(study, site, "test"))]
+
+
+def rare_of(study: Study, y: NDArray[Any]) -> list[int]:
+    """How many rows are of their rarest class, or had the event; nothing of numbers."""
+    if study.target.kind == "number":
+        return []
+    return [events(y) if study.target.kind == "time" else rarest(y)]
 
 
 def size_row(study: Study, site: str, counts: Sequence[int], target: str) -> tuple[Any, ...]:
     """A row of SIZES."""
     train, test = counts[:2]
-    rare = counts[2] if study.target.levels else None
-    return site, train, test, target, test if rare is None else rare, few_rows(test, rare, study.row_word)
+    rare = counts[2] if len(counts) > 2 else None
+    few = few_rows(test, rare, study.row_word, study.target.kind == "time")
+    return site, train, test, target, test if rare is None else rare, few
 
 
 def few_over(study: Study, folds: Sequence[Sequence[SiteData]]) -> dict[str, str]:
@@ -188,9 +217,9 @@ def few_over(study: Study, folds: Sequence[Sequence[SiteData]]) -> dict[str, str
     for site in (site for fold in folds for site in fold):
         held.setdefault(site.name, []).append(truth_of(study, site, "test"))
     whole = {name: np.concatenate(parts) for name, parts in held.items()}
-    said = {
-        name: few_rows(len(y), rarest(y) if study.target.levels else None, study.row_word) for name, y in whole.items()
-    }
+    counts = {name: next(iter(rare_of(study, y)), None) for name, y in whole.items()}
+    timed = study.target.kind == "time"
+    said = {name: few_rows(len(y), counts[name], study.row_word, timed) for name, y in whole.items()}
     return {name: words for name, words in said.items() if words}
 
 
@@ -211,11 +240,18 @@ def sizes_of(study: Study, data: list[SiteData]) -> pd.DataFrame:
 
 
 def target_share(study: Study, site: SiteData) -> NDArray[np.float64]:
-    """The share of each class among a site's rows; or their mean, in the target's own unit."""
-    y = np.concatenate([site.train_y, site.test_y])
-    if study.target.kind == "number":
-        return np.array([y.mean() * study.target.scale + study.target.center], dtype=np.float64)
-    return np.bincount(y.astype(np.int64), minlength=len(study.target.levels)) / len(y)
+    """The share of each class among a site's rows; their mean, in the target's own unit; the share with the event."""
+    y, w = np.concatenate([site.train_y, site.test_y]), None
+    if site.train_w is not None and site.test_w is not None:
+        w = np.concatenate([site.train_w, site.test_w])
+    return share_of(study, y * study.target.scale + study.target.center if study.target.kind == "number" else y, w)
+
+
+def share_of(study: Study, y: NDArray[Any], w: NDArray[np.float64] | None = None) -> NDArray[np.float64]:
+    """As `target_share`, of these rows."""
+    if study.target.kind != "classes":
+        return np.array([np.average(y > 0 if study.target.kind == "time" else y, weights=w)], dtype=np.float64)
+    return np.bincount(y.astype(np.int64), w, len(study.target.levels)) / (len(y) if w is None else w.sum())
 
 
 def shares_said(study: Study, words: str) -> list[float] | None:
@@ -232,6 +268,8 @@ def shares_said(study: Study, words: str) -> list[float] | None:
 def target_words(study: Study, share: NDArray[np.float64]) -> str:
     if study.target.kind == "number":
         return f"mean {share[0]:.4g} {study.target.unit}".strip()
+    if study.target.kind == "time":
+        return f"{100 * share[0]:.0f} % with {study.target.column}"
     shown = share[1:] if len(share) == 2 else share
     names = study.target.levels[-len(shown) :]
     return ", ".join(f"{100 * s:.0f} % {n}" for n, s in zip(names, shown, strict=True))

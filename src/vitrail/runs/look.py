@@ -76,7 +76,7 @@ def unknown(study: Study, features: Sequence[str], pictures: Sequence[str] = ())
     if study.images and features:
         what = "the study is of pictures, and has no columns."
         return [Problem("--feature", what, "Leave it out: the pictures themselves are shown.")]
-    known = (*study.features, study.target.column, LABEL)
+    known = (*study.plain.features, study.target.column, LABEL)
     bad = [name for name in features if name not in known]
     return [Problem("--feature", f"the study has no column {n!r}.", nearest(n, known[:-1])) for n in bad]
 
@@ -100,7 +100,8 @@ def look_at(
         told.findings,
         features,
         ends=ends,
-        expects=_Expects(mine, told.layers) if told.layers else None,
+        # what a model expects of times to an event is not read the other way round
+        expects=_Expects(mine, told.layers) if told.layers and study.target.kind != "time" else None,
         same=seen in (None, fingerprint_rows(clean(frame, study))),
         study=study.name,
         private=sides[0] in own,

@@ -58,7 +58,7 @@ def adopt(run: Run, name: str, frame: pd.DataFrame) -> Run:
         if is_evaluated(moment.round, total):
             history += judge.rows(moment, ("test",))
     end = len(run.method.plan(1)) - 1, 1  # stage and round where the others' final scores stand
-    history += [(*end, *row[2:]) for row in judge.rows(moment, last_splits(task))]
+    history += [(*end, *row[2:]) for row in judge.rows(moment, last_splits(task, study))]
     settled = runner.settled(moment)
     own = {k: v[0].clone() for k, v in fits.models(task, settled)[OWN].items()}
     model = {k: v[0].clone() for k, v in tensors(settled)}

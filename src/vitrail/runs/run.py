@@ -17,6 +17,7 @@ from vitrail.core.problems import Problem, VitrailError, nearest
 from vitrail.core.shown import Drawn
 from vitrail.core.task import Task
 from vitrail.core.tensors import Params, each
+from vitrail.core.times import end_words
 from vitrail.data.encode import Encoder
 from vitrail.data.read import clean
 from vitrail.engines.wire import Line, settled_shape
@@ -52,7 +53,8 @@ class Model(NamedTuple):
     double: bool = False  # in double precision, where a row's answer must not depend on the rows beside it
 
     def predict(self, frame: pd.DataFrame) -> pd.DataFrame:
-        """On raw rows: a probability for each class and how unsure the model is, or a number."""
+        """On raw rows: a probability for each class and how unsure the model is; a number; or of an event the risk
+        until the horizon, and the chance to be free of it at the end of each interval."""
         # the target is not looked at, so that rows without one are predicted too
         unknown = frame.drop(columns=self.study.target.column, errors="ignore")
         rows, target = clean(unknown, self.study, need_target=False), self.study.target
@@ -62,6 +64,11 @@ class Model(NamedTuple):
             return pd.DataFrame(
                 {target.column: answers[:, 0].double() * target.scale + target.center}, index=rows.index
             )
+        if target.kind == "time":
+            ends = end_words(target.ends, target.unit)
+            free = {f"free of {target.column} at {end}": answers[:, k].double() for k, end in enumerate(ends)}
+            risk = {f"risk of {target.column} by {ends[-1]}": 1 - answers[:, -1].double()}
+            return pd.DataFrame(risk | free, index=rows.index)
         told = pd.DataFrame(answers.numpy(), index=rows.index, columns=list(target.levels))
         return told.assign(**{self.unsure: task.loss.doubt(z).numpy()}) if isinstance(task.loss, Doubts) else told
 

@@ -12,20 +12,24 @@ import torch
 from torch import Tensor
 
 from vitrail import methods, nets
+from vitrail.core.bedside import BEDSIDE, KINDS
 from vitrail.core.exchange import Roster, Stage
 from vitrail.core.facts import ENDS
-from vitrail.core.losses import CrossEntropy, Doubts, Evidence, Loss, SquaredError
+from vitrail.core.losses import CrossEntropy, Doubts, Evidence, Hazard, Loss, SquaredError
 from vitrail.core.metrics import DOUBT
 from vitrail.core.problems import Problem, VitrailError, nearest
 from vitrail.core.random import key
 from vitrail.core.task import Task
 from vitrail.core.tensors import each, tensors
+from vitrail.core.times import GROUPS, periods, risk_names
 from vitrail.data.encode import SiteData, class_weights, columns, numeric
 from vitrail.engines.rounds import Training
 from vitrail.engines.sites import Sites, gather_sites
 from vitrail.engines.wire import Contract, Line, beside_of, guarded, meanings, trace
 from vitrail.methods import AnyMethod
 from vitrail.nets import MLP, Module
+from vitrail.protect.exact import LIMBS
+from vitrail.protect.fixed import ZERO, ZEROS
 from vitrail.runs.budgets import guards_of
 from vitrail.runs.screened import screen_lines
 from vitrail.study import Study
@@ -34,12 +38,14 @@ Away = Mapping[str, Sequence[tuple[int, int]]]  # site -> rounds it is absent, f
 CURVE_POINTS = 40  # evaluations along a run
 MAJORITY = "majority"  # the name of the model that always gives the same answer: the most common, or the mean
 COVERAGE = "coverage"  # the split under which stands what doubt is worth on the hold-out rows
+AT_BEDSIDE = "bedside"  # the split under which stand its hold-out rows by risk, where the study tells them
+RISK = "risk"  # the split under which stands how hold-out rows of low, middle and high risk fared
+TOLD = (COVERAGE, AT_BEDSIDE, RISK)  # splits that have numbers of their own, and no metrics
 
 
 def build_task(study: Study, method: AnyMethod, seed: int, device: str = "cpu") -> Task:
     """The network everyone starts from; under one seed the same for every method, but for the ends it asks for."""
-    outputs = 1 if study.target.kind == "number" else len(study.target.levels)
-    net = build_net(suited(study, method), outputs).framed(method.ends())
+    net = build_net(suited(study, method), study.target.outputs).framed(method.ends())
     start = net.init(torch.Generator().manual_seed(key(seed, "init")))
     task = Task(net, {k: v.to(device) for k, v in start.items()}, loss_of(study))
     return training_of(study).applied(task, method)
@@ -59,8 +65,8 @@ def build_net(study: Study, outputs: int) -> MLP | Module:
 
 
 def loss_of(study: Study) -> Loss:
-    if study.target.kind == "number":
-        return SquaredError()
+    if study.target.kind != "classes":
+        return SquaredError() if study.target.kind == "number" else Hazard()
     return Evidence(study.training.kl, study.training.anneal) if study.training.loss == "evidence" else CrossEntropy()
 
 
@@ -114,12 +120,22 @@ def wire_lines(study: Study, method: AnyMethod, keep_updates: bool = False, site
     for model in beside_of(task, method):
         names = [f"{m}, {model}" for m in study.metrics]
         lines += [Line("scores", "from site", name, (), "float64", 8, evaluations, "each") for name in names]
-    if COVERAGE in last_splits(task):
+    splits = last_splits(task, study)
+    if COVERAGE in splits:
         first, *_, last = points = [m for m in DOUBT if "@" in m]
         told = {f"{first} to {last}": (len(points),)} | {m: () for m in DOUBT if m not in points}
         for name, shape in told.items():
             size = 8 * math.prod(shape)
             lines.append(Line("scores", "from site", f"{name}, {COVERAGE}", shape, "float64", size, 1, "each"))
+    if AT_BEDSIDE in splits:
+        groups = len(BEDSIDE) // len(KINDS)
+        for kind in KINDS:
+            name = f"{kind} by risk, {AT_BEDSIDE}"
+            lines.append(Line("scores", "from site", name, (groups,), "float64", 8 * groups, 1, "each"))
+    if RISK in splits:
+        groups, ends = len(GROUPS), study.target.outputs
+        name, size = f"free of the event, {RISK}", 8 * groups * ends
+        lines.append(Line("scores", "from site", name, (groups, ends), "float64", size, 1, "each"))
     return lines
 
 
@@ -130,9 +146,17 @@ def guarded_contracts(study: Study, method: AnyMethod, traced: Sequence[Sequence
     return [guarded(c, ex, guards) for c, ex in zip(contracts, exchanges, strict=True)]
 
 
-def last_splits(task: Task) -> tuple[str, ...]:
+def last_splits(task: Task, study: Study) -> tuple[str, ...]:
     """What is scored after the last round."""
-    return ("test", "train", COVERAGE) if isinstance(task.loss, Doubts) else ("test", "train")
+    doubts = (COVERAGE,) if isinstance(task.loss, Doubts) else ()
+    times = (RISK,) if isinstance(task.loss, Hazard) else ()
+    return ("test", "train", *doubts, *times, *([AT_BEDSIDE] * study.bedside.tell))
+
+
+def scored_in(study: Study, split: str) -> tuple[str, ...]:
+    """The names of what is told under a split."""
+    own = {COVERAGE: DOUBT, AT_BEDSIDE: BEDSIDE, RISK: risk_names(study.target.outputs)}
+    return own.get(split, study.metrics)
 
 
 def publishes(task: Task, method: AnyMethod) -> bool:
@@ -173,6 +197,13 @@ def standardise_lines(study: Study, times: int = 1) -> list[Line]:
     names, lines = len(numeric(study)), []
     if study.standardise == "global" and names:
         for step in ("sum", "squared distance to the mean"):
+            if study.protect.sum == "masked":
+                about = ("count", (names,)), (step, (names, LIMBS)), (ZERO, (ZEROS,))
+                lines += [
+                    Line("standardise", "from site", name, shape, "int64", 8 * math.prod(shape), times, "masked")
+                    for name, shape in about
+                ]
+                continue
             lines.append(Line("standardise", "from site", "count", (names,), "float64", 8 * names, times, "sum"))
             lines.append(Line("standardise", "from site", step, (names,), "float64", 8 * names, times, "sum"))
         for step in ("mean", "standard deviation"):
@@ -293,9 +324,11 @@ def training_of(study: Study) -> Training:
 
 
 def training_rows(data: list[SiteData], study: Study, method: AnyMethod, device: str) -> Sites:
-    sites = gather_sites([(s.name, *_as_tensors(study, s.train_x, s.train_y, s)) for s in data])
+    sites = gather_sites([(s.name, *_as_tensors(study, s.train_x, s.train_y, s, s.train_w)) for s in data])
     if method.pools_rows:
-        sites = sites.pooled(_row_weights(study, sites.y.argmax(1).numpy(), sites.y.argmax(1).numpy()))
+        y, own = sites.y.argmax(1).numpy(), {s.name: s.train_w for s in data if s.train_w is not None}
+        w = np.concatenate([own[name] for name in sites.names]) if own else None
+        sites = sites.pooled(_row_weights(study, y, y, None, w, w))
     return sites.to(device)
 
 
@@ -303,23 +336,31 @@ def held_rows(data: list[SiteData], study: Study, method: AnyMethod, device: str
     """The hold-out rows, where an exchange of the method counts on them."""
     if not any(ex.holds_out for stage in method.plan(study.training.rounds) for ex in stage.exchanges):
         return None
-    return gather_sites([(s.name, *_as_tensors(study, s.test_x, s.test_y, s)) for s in data]).to(device)
+    return gather_sites([(s.name, *_as_tensors(study, s.test_x, s.test_y, s, s.test_w)) for s in data]).to(device)
 
 
-def _as_tensors(study: Study, x: Any, y: Any, site: SiteData) -> tuple[Tensor, Tensor, Tensor]:
-    """Features, target and weights; the weights are those of the classes among the site's training rows."""
+def _as_tensors(study: Study, x: Any, y: Any, site: SiteData, w: Any) -> tuple[Tensor, Tensor, Tensor]:
+    """Features, target and weights: those of the classes among the site's training rows, times the rows' own."""
+    rows, target = torch.from_numpy(x), as_outputs(study, y)
+    weights = _row_weights(study, y, site.train_y, site.counts, site.train_w, w)
+    return rows if study.images else rows.float(), target, weights
+
+
+def as_outputs(study: Study, y: Any) -> Tensor:
+    """[row, output]: outcomes as a loss takes them."""
+    if study.target.kind == "time":
+        return torch.from_numpy(periods(y, study.target.outputs)).float()
     target = torch.from_numpy(np.ascontiguousarray(y))
     number = study.target.kind == "number"
-    target = target[:, None] if number else torch.nn.functional.one_hot(target.long(), len(study.target.levels))
-    rows = torch.from_numpy(x)
-    return rows if study.images else rows.float(), target.float(), _row_weights(study, y, site.train_y, site.counts)
+    return (target[:, None] if number else torch.nn.functional.one_hot(target.long(), study.target.outputs)).float()
 
 
-def _row_weights(study: Study, y: Any, trained: Any, counts: Any = None) -> Tensor:
-    if study.target.kind == "number" or study.training.class_weights != "inverse":
-        return torch.ones(len(y), 1)
-    by_class = class_weights(trained, len(study.target.levels), counts)
-    return torch.from_numpy(by_class[y.astype(np.int64)]).float()[:, None]
+def _row_weights(study: Study, y: Any, trained: Any, counts: Any = None, stand: Any = None, own: Any = None) -> Tensor:
+    """[row, 1]. `own`: for how many each of these rows stands, `stand`: each of those trained on."""
+    weights = np.ones(len(y)) if own is None else own
+    if study.target.kind == "classes" and study.training.class_weights == "inverse":
+        weights = weights * class_weights(trained, len(study.target.levels), counts, stand)[y.astype(np.int64)]
+    return torch.from_numpy(weights).float()[:, None]
 
 
 def absence(

@@ -210,7 +210,7 @@ def train(
                 paths.setdefault(k, []).append(f)
         history += sites.late()
         if is_evaluated(done, total):
-            history += sites.rows(last, last_splits(runner.task) if done == total else ("test",))
+            history += sites.rows(last, last_splits(runner.task, study) if done == total else ("test",))
         news, runner.news = runner.news, []
         if folder:
             for event in news:

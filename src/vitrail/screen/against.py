@@ -9,6 +9,7 @@ import numpy as np
 import pandas as pd
 
 from vitrail.data.codes import CODES
+from vitrail.data.outcomes import as_plain
 from vitrail.data.schema import Table
 from vitrail.screen.chance import compare_counts, median_known
 from vitrail.screen.found import Finding
@@ -51,6 +52,7 @@ def _number(x: object) -> float:
 def against(rows: pd.DataFrame, table: Table, pooled: Mapping[str, Any], site: str = "") -> list[Finding]:
     """What in one site's cleaned rows does not fit `Screening.pooled`; nothing leaves. Strongest first."""
     layout = Layout(table)
+    rows, table = as_plain(rows, table), layout.table
     out: list[Finding] = []
     for c, name in enumerate(layout.columns[:-1]):
         said = pooled.get(name)

@@ -163,8 +163,10 @@ def accuse(weighed: Weighed, site: int, rest: float) -> list[Finding]:
         cell = Cell(weighed, site, column)
         told = explain(cell)
         strength = float(over[best])
-        sure = weighed.alike or is_clear(cell, told)
-        mix = column == weighed.outcome and told.kind == "other"  # where sites differ, outcomes may be others as well
+        habit = column in weighed.published.layout.by_habit  # differs among sites that are else alike
+        sure = (weighed.alike and not habit) or is_clear(cell, told)
+        # where sites differ, outcomes may be others as well
+        mix = habit or (column == weighed.outcome and told.kind == "other")
         if not sure and (out or mix or strength < max(ALONE, FARTHER * rest)):
             told = differs(weighed, site, column, middle_of_sites(weighed.published))
         out.append(_finding(weighed, site, column, told, strength))

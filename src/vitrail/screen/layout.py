@@ -1,7 +1,9 @@
 """Which arrays cross in a screening, and how much of them a site of so many rows fills in.
 
-Columns are the study's features and, last, the outcome. A *variable* is a number, or yes or no for a level: one for
-each number and each binary column, one for each level of a categorical one and of an outcome of three or more classes.
+Columns are the study's features and, last, the outcome; of a time to an event whether it was seen until the horizon,
+and how long a row was followed is a column beside the features. A *variable* is a number, or yes or no for a level:
+one for each number and each binary column, one for each level of a categorical one and of an outcome of three or more
+classes.
 """
 
 from __future__ import annotations
@@ -36,7 +38,8 @@ class Layout:
     """Columns and variables of a study, and where they lie in what is published."""
 
     def __init__(self, table: Table) -> None:
-        self.table = table
+        whole, self.table = table, table.plain
+        table = self.table
         features = list(table.features.items())
         self.columns = [name for name, _ in features] + [LABEL]
         self.kinds: list[str] = [f.kind for _, f in features]
@@ -44,6 +47,9 @@ class Layout:
         self.levels = [f.levels if f.kind != "numeric" else () for _, f in features] + [table.target.levels]
         if table.target.kind == "classes" and len(table.target.levels) == 2:
             self.kinds[-1] = "binary"
+        # how long rows were followed, and with it how often the event was seen, is each house's own way
+        timed = whole.target.kind == "time"
+        self.by_habit = [len(features) - 1, len(features)] if timed else []
         at: list[tuple[int, int]] = []
         for c, kind in enumerate(self.kinds):
             shown = {"numeric": [-1], "binary": [1]}.get(kind, list(range(len(self.levels[c]))))

@@ -6,6 +6,7 @@ import numpy as np
 import pandas as pd
 from scipy.special import ndtri
 
+from vitrail.data.outcomes import as_plain
 from vitrail.data.schema import Table
 from vitrail.screen.asked import rare_answers, rows_below, rows_with, tame
 from vitrail.screen.layout import (
@@ -36,8 +37,8 @@ class Seat:
     def __init__(self, rows: pd.DataFrame, table: Table) -> None:
         self.layout = Layout(table)
         at = self.layout
-        names = [*table.features, table.target.column]
-        values = rows[names].to_numpy(np.float64)
+        names = [*at.table.features, at.target]
+        values = as_plain(rows, table)[names].to_numpy(np.float64)
         self.n = len(rows)
         whole = values[:, at.column]  # [row, variable]
         level = np.where(whole == at.level, 1.0, 0.0)

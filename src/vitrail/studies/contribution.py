@@ -253,7 +253,7 @@ def _told(
             columns |= {name: part.clip(min=0) for name, part in named}
             ledger = pd.DataFrame(columns).iloc[order].reset_index(drop=True)
     target = run.study.target
-    unit = "log loss per case" if target.kind == "classes" else f"squared error ({target.unit or 'unit'}²)"
+    unit = "log loss per case" if target.kind != "number" else f"squared error ({target.unit or 'unit'}²)"
     return Contribution(
         run.study.name,
         run.method.title,

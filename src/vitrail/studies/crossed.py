@@ -16,8 +16,10 @@ import pandas as pd
 import torch
 from numpy.typing import NDArray
 
-from vitrail.core.metrics import chance, rarest, score, score_all
+from vitrail.core import times
+from vitrail.core.metrics import score, score_all
 from vitrail.data.encode import Encoder, class_weights
+from vitrail.data.outcomes import weights_of
 from vitrail.engines.federations import Federations, beside
 from vitrail.engines.local import Engine
 from vitrail.engines.sites import Sites
@@ -25,7 +27,7 @@ from vitrail.engines.wire import Ledger
 from vitrail.methods import AnyMethod
 from vitrail.runs.features import as_rows
 from vitrail.runs.folder import versions
-from vitrail.runs.judge import SIZES, Judge, size_row, target_words
+from vitrail.runs.judge import SIZES, Judge, rare_of, same_answer, share_of, size_row, target_words
 from vitrail.runs.setup import build_task, held_rows, is_evaluated, resolve, training_of, training_rows
 from vitrail.runs.train import ledger_of
 from vitrail.studies.folds import Cut, whole_folds
@@ -34,6 +36,7 @@ from vitrail.studies.pool import Step
 from vitrail.study import Study
 
 HELD = 1 << 30  # bytes of rows and models that are held at once; folds beyond that come after
+Weights = Floats | None  # [row]: for how many each stands; None: for one
 SMALLEST = 1e-15  # share of a class, so that its logarithm is a number
 
 
@@ -71,8 +74,9 @@ def cross_validate(
     cut = whole_folds(cleaned, study, seed, folds)
     names, truth = list(cleaned), [f[study.target.column].to_numpy() for f in cleaned.values()]
     judged = train_folds(study, chosen, cut, seed, engine, device, step)
-    test, spread = _scored(study, truth, judged.last), _spread(study, truth, judged.last, cut)
-    curve = [(done, m, v) for done, said in judged.said.items() for m, v in _scored(study, truth, said).items()]
+    stand = [weights_of(f, study) for f in cleaned.values()]
+    test, spread = _scored(study, truth, judged.last, stand), _spread(study, truth, judged.last, cut, stand)
+    curve = [(done, m, v) for done, said in judged.said.items() for m, v in _scored(study, truth, said, stand).items()]
     split = {"test": test, "train": judged.trained}
     sizes = _sizes(study, cut)
     return {
@@ -85,11 +89,17 @@ def cross_validate(
             for n, of in zip(names, v, strict=True)
             for k, x in enumerate(of)
         ],
-        "chance": [[n, m, v] for n, y in zip(names, truth, strict=True) for m, v in _chance(study, y).items()],
-        "losses": {n: row_losses(study, y, p).tolist() for n, y, p in zip(names, truth, judged.last, strict=True)},
-        "brier": dict(zip(names, _brier(study, truth, judged.last), strict=True)),
+        "chance": [
+            [n, m, v]
+            for n, y, w in zip(names, truth, stand, strict=True)
+            for m, v in same_answer(study, study.metrics, _plain(study, y), w).items()
+        ],
+        "losses": {
+            n: row_losses(study, y, p, w).tolist() for n, y, p, w in zip(names, truth, judged.last, stand, strict=True)
+        },
+        "brier": dict(zip(names, _brier(study, truth, judged.last, stand), strict=True)),
         "lots": {n: lots.tolist() for n, lots in cut.lots.items()},
-        "same": {n: same_loss(study, y) for n, y in zip(names, truth, strict=True)},
+        "same": {n: same_loss(study, y, w) for n, y, w in zip(names, truth, stand, strict=True)},
         "ledger": ledger_of(judged.ledger, study, chosen, sizes, None, {}).to_dict("records"),
         "sites": sizes.to_dict("records"),
         "versions": versions(),
@@ -111,7 +121,7 @@ def train_folds(
     task, sites = build_task(study, method, seed, device), len(cut.cleaned)
     model = sum(v.numel() * v.element_size() for v in task.start.values())
     at_once = 1 if far else max(1, HELD // (2 * _bytes(study, cut.cleaned) + 4 * model * sites))
-    outputs = max(1, len(study.target.levels))
+    outputs = study.target.outputs
     said: dict[int, list[Floats]] = {}
     trained: list[dict[str, Floats]] = []
     for first in range(0, cut.folds, at_once):
@@ -129,7 +139,9 @@ def train_folds(
                 whole[j][mine] = told[i, : len(mine)]
             step(first * total + len(some) * done, cut.folds * total)
         y, real = judge.truth["train"]
-        trained.append(score_all(study.metrics, y, judge.answers(settled, "train")["train"], real))
+        trained.append(
+            score_all(study.metrics, y, judge.answers(settled, "train")["train"], real, judge.weights["train"])
+        )
     mean = {m: np.concatenate([t[m].reshape(-1, sites) for t in trained]).mean(0) for m in study.metrics}
     return Judged(said, mean, stack.ledger)
 
@@ -172,69 +184,94 @@ def yardstick(study: Study) -> str:
     """What verdicts are about: the name of `row_losses`."""
     if study.target.kind == "number":
         return "squared_error"
+    if study.target.kind == "time":
+        return "time_log_loss"
     return "balanced_log_loss" if study.training.class_weights == "inverse" else "log_loss"
 
 
-def row_losses(study: Study, y: NDArray[Any], p: Floats) -> Floats:
+def row_losses(study: Study, y: NDArray[Any], p: Floats, w: Weights = None) -> Floats:
     """[row]: what a verdict is about. Of classes the log loss of what the model answers, classes counted as in
-    training; of numbers the squared error. NaN where the model diverged."""
+    training; of numbers the squared error; of times to an event minus the logarithm of the likelihood; each times what
+    the row stands for. NaN where the model diverged."""
     if study.target.kind == "number":
-        return np.asarray((p[:, 0] - y) ** 2, np.float64)
+        return np.asarray((p[:, 0] - y) ** 2 * _even(w), np.float64)
+    if study.target.kind == "time":
+        return np.asarray(times.losses(y, p) * _even(w), np.float64)
     of = y.astype(np.int64)
-    return np.asarray(-np.log(p[np.arange(len(of)), of].clip(SMALLEST, 1)) * _weights(study, of), np.float64)
+    return np.asarray(-np.log(p[np.arange(len(of)), of].clip(SMALLEST, 1)) * _weights(study, of, w), np.float64)
 
 
-def same_loss(study: Study, y: NDArray[Any]) -> float:
+def same_loss(study: Study, y: NDArray[Any], w: Weights = None) -> float:
     """The loss of the best single answer to all of these rows: what there is to gain."""
     if study.target.kind == "number":
-        return float(y.var())
+        return float(np.average((y - np.average(y, weights=w)) ** 2, weights=w))
+    if study.target.kind == "time":
+        p = np.tile(times.life_table(y, study.target.outputs, w), (len(y), 1))
+        return float(np.average(times.losses(y, p), weights=w))
     of = y.astype(np.int64)
-    share = np.bincount(of, _weights(study, of), len(study.target.levels))
+    share = np.bincount(of, _weights(study, of, w), len(study.target.levels))
     share = share / share.sum()
     return float(-np.sum(share * np.log(share.clip(SMALLEST, 1))))
 
 
-def _weights(study: Study, y: NDArray[np.int64]) -> Floats:
+def _weights(study: Study, y: NDArray[np.int64], stand: Weights = None) -> Floats:
     """[row], 1 on average."""
+    own = _even(stand)
     if study.training.class_weights != "inverse":
-        return np.ones(len(y))
-    w = class_weights(y, len(study.target.levels))[y]
+        return np.ones(len(y)) * own
+    w = class_weights(y, len(study.target.levels), None, stand)[y] * own
     return np.asarray(w / w.mean(), np.float64)
 
 
-def _brier(study: Study, truth: list[NDArray[Any]], answers: list[Floats]) -> list[float]:
-    """[site]: what stands beside the log loss, for those who read that; none where the target is no class."""
+def _even(w: Weights) -> Floats | float:
+    """What rows stand for, 1 on average."""
+    return 1.0 if w is None else w / w.mean()
+
+
+def _brier(study: Study, truth: list[NDArray[Any]], answers: list[Floats], stand: list[Weights]) -> list[float]:
+    """[site]: what stands beside the log loss, for those who read that; none where the target is a number."""
     if study.target.kind == "number":
         return [math.nan] * len(truth)
-    return [score(("brier",), y.astype(np.int64), p)["brier"] for y, p in zip(truth, answers, strict=True)]
+    name = "integrated_brier" if study.target.kind == "time" else "brier"
+    every = zip(truth, answers, stand, strict=True)
+    return [score((name,), _plain(study, y), p, w)[name] for y, p, w in every]
 
 
-def _scored(study: Study, truth: list[NDArray[Any]], answers: list[Floats]) -> dict[str, Floats]:
+def _scored(study: Study, truth: list[NDArray[Any]], answers: list[Floats], stand: list[Weights]) -> dict[str, Floats]:
     """Metric -> [site], of the rows of all folds together."""
     every = [np.ones((1, len(y)), dtype=bool) for y in truth]
-    return {m: v[:, 0] for m, v in _over(study, truth, answers, every).items()}
+    return {m: v[:, 0] for m, v in _over(study, truth, answers, every, stand).items()}
 
 
-def _spread(study: Study, truth: list[NDArray[Any]], answers: list[Floats], cut: Cut) -> dict[str, Floats]:
+def _spread(
+    study: Study, truth: list[NDArray[Any]], answers: list[Floats], cut: Cut, stand: list[Weights]
+) -> dict[str, Floats]:
     """Metric -> [site, fold]: what each fold adds to the score (a jackknife's pseudo-values), for intervals. A fold may
     be too small for a score of its own."""
     k = cut.folds
     outside = [lots != np.arange(k)[:, None] for lots in cut.lots.values()]
-    without, whole = _over(study, truth, answers, outside), _scored(study, truth, answers)
+    without, whole = _over(study, truth, answers, outside, stand), _scored(study, truth, answers, stand)
     return {m: k * whole[m][:, None] - (k - 1) * v for m, v in without.items()}
 
 
 def _over(
-    study: Study, truth: list[NDArray[Any]], answers: list[Floats], which: list[NDArray[np.bool_]]
+    study: Study,
+    truth: list[NDArray[Any]],
+    answers: list[Floats],
+    which: list[NDArray[np.bool_]],
+    stand: list[Weights],
 ) -> dict[str, Floats]:
     """Metric -> [site, set], over sets of each site's rows: which [set, row]."""
     sets, longest = len(which[0]), max(map(len, truth))
     y = np.zeros((len(truth), sets, longest), np.int64 if study.target.kind == "classes" else np.float64)
     p, real = np.zeros((*y.shape, answers[0].shape[1])), np.zeros(y.shape, dtype=bool)
-    for j, (own, said, rows) in enumerate(zip(truth, answers, which, strict=True)):
+    w = np.ones(y.shape)
+    for j, (own, said, rows, by) in enumerate(zip(truth, answers, which, stand, strict=True)):
         y[j, :, : len(own)], p[j, :, : len(own)], real[j, :, : len(own)] = own, said, rows
+        w[j, :, : len(own)] = 1.0 if by is None else by
     flat = len(truth) * sets
-    found = score_all(study.metrics, y.reshape(flat, -1), p.reshape(flat, longest, -1), real.reshape(flat, -1))
+    parts = y.reshape(flat, -1), p.reshape(flat, longest, -1), real.reshape(flat, -1), w.reshape(flat, -1)
+    found = score_all(study.metrics, *parts)
     return {m: v.reshape(len(truth), sets) for m, v in found.items()}
 
 
@@ -243,15 +280,10 @@ def _sizes(study: Study, cut: Cut) -> pd.DataFrame:
     column, out = study.target.column, []
     for name, lots in cut.lots.items():
         y = _plain(study, cut.cleaned[name][column].to_numpy())
-        rare = [rarest(y)] if study.target.levels else []
-        share = np.bincount(y, minlength=len(study.target.levels)) / len(y) if rare else np.array([y.mean()])
-        out.append(size_row(study, name, [int((lots != 0).sum()), len(y), *rare], target_words(study, share)))
+        counts = [int((lots != 0).sum()), len(y), *rare_of(study, y)]
+        share = share_of(study, y, weights_of(cut.cleaned[name], study))
+        out.append(size_row(study, name, counts, target_words(study, share)))
     return pd.DataFrame(out, columns=SIZES)
-
-
-def _chance(study: Study, y: NDArray[Any]) -> dict[str, float]:
-    """What always giving the same answer comes to on these rows."""
-    return chance(study.metrics, _plain(study, y), len(study.target.levels))
 
 
 def _plain(study: Study, y: NDArray[Any]) -> NDArray[Any]:

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from vitrail.core.problems import Problem, VitrailError
 from vitrail.core.random import key
 from vitrail.data.encode import Encoder, Matrix, SiteData, fit_encoders, split_rows
+from vitrail.data.outcomes import weights_of
 from vitrail.data.read import clean
 from vitrail.data.schema import Table
 
@@ -82,16 +83,18 @@ def _fold(
     encoders = known or fit_encoders(part, table)
     out = []
     for name, frame in frames.items():
-        e = encoders[name]
-        out.append(SiteData(name, e, *_encoded(e, part[name]), *_encoded(e, frame[lots[name] == k]), ""))
+        e, held = encoders[name], frame[lots[name] == k]
+        both = (weights_of(of, table) for of in (part[name], held))
+        out.append(SiteData(name, e, *_encoded(e, part[name]), *_encoded(e, held), "", None, *both))
     return out
 
 
 def cut_folds(y: NDArray[np.generic], table: Table, seed: int, folds: int) -> NDArray[np.int64]:
     """The fold of each row; classes are spread evenly where the study stratifies."""
     order = np.random.default_rng(seed).permutation(len(y))
-    if table.split.stratify and table.target.kind == "classes":
-        order = order[np.argsort(y[order], kind="stable")]
+    if table.split.stratify and table.target.kind != "number":
+        of = y.astype(np.float64) > 0 if table.target.kind == "time" else y  # whether the event was seen
+        order = order[np.argsort(of[order], kind="stable")]
     lots = np.empty(len(y), dtype=np.int64)
     lots[order] = np.arange(len(y)) % folds
     return lots

@@ -8,7 +8,8 @@ from pathlib import Path
 import pandas as pd
 
 from vitrail.core.problems import Problem, VitrailError
-from vitrail.data.read import ENDING, part_sites, read_table
+from vitrail.data.place import ENDING
+from vitrail.data.read import part_sites, read_table
 from vitrail.runs.run import Run
 from vitrail.studies.tested import no_such_user
 

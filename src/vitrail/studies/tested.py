@@ -12,6 +12,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from vitrail.core import times
 from vitrail.core.exchange import Roster
 from vitrail.core.losses import log_shares
 from vitrail.core.problems import Problem, VitrailError, nearest
@@ -81,6 +82,9 @@ class Tested:
         target = self.run.study.target
         if target.kind == "number":
             return ((z[..., 0] - self.y) * target.scale) ** 2
+        if target.kind == "time":
+            y, said = self.data.test_y.astype(np.float64), self.task.loss.answers(z.double()).numpy()
+            return torch.from_numpy(np.stack([times.losses(y, p) for p in said]))
         return -log_shares(self.task.loss, z).gather(2, self.y.long().view(1, -1, 1).expand(len(z), -1, 1))[..., 0]
 
     def same_answer(self) -> float:
@@ -88,6 +92,9 @@ class Tested:
         target, train, test = self.run.study.target, self.data.train_y, self.data.test_y
         if target.kind == "number":
             return float((((test - train.mean()) * target.scale) ** 2).mean())
+        if target.kind == "time":
+            said = times.life_table(train.astype(np.float64), target.outputs)
+            return float(times.losses(test.astype(np.float64), np.tile(said, (len(test), 1))).mean())
         count = np.bincount(train.astype(np.int64), minlength=len(target.levels)) + 0.5  # none is impossible
         return float(-np.log(count / count.sum())[test.astype(np.int64)].mean())
 

@@ -30,11 +30,12 @@ from torch import Tensor
 
 from vitrail import methods
 from vitrail.core.facts import OWN
-from vitrail.core.losses import log_shares
+from vitrail.core.losses import log_hazard, log_shares
 from vitrail.core.metrics import Floats
 from vitrail.core.problems import Problem, VitrailError, nearest
 from vitrail.core.task import Task
 from vitrail.core.tensors import Params
+from vitrail.core.times import losses
 from vitrail.data.encode import SiteData, class_weights, columns, prepare
 from vitrail.engines.local import Engine
 from vitrail.engines.wire import Line
@@ -323,12 +324,14 @@ def _losses(study: Study, task: Task, params: Params, x: Any, y: NDArray[np.gene
         if study.target.kind == "number":
             wrong = (z[..., 0] - torch.from_numpy(y)) * study.target.scale
             return (wrong**2).numpy()
+        if study.target.kind == "time":
+            return np.stack([losses(y.astype(np.float64), p) for p in task.loss.answers(z).numpy()])
         right = torch.from_numpy(y.astype(np.int64)).expand(len(some), -1)[..., None]
         return -log_shares(task.loss, z).gather(2, right)[..., 0].numpy()
 
 
 def _weights(study: Study, y: NDArray[np.generic], trained: NDArray[np.generic]) -> Floats:
-    if study.target.kind == "number" or study.training.class_weights == "none":
+    if study.target.kind != "classes" or study.training.class_weights == "none":
         return np.ones(len(y))
     return class_weights(trained, len(study.target.levels))[y.astype(np.int64)]
 
@@ -379,6 +382,8 @@ def _answers(study: Study, z: Tensor) -> tuple[Tensor, list[str]]:
     target = study.target
     if target.kind == "number":
         return z * target.scale, [target.column]
+    if target.kind == "time":
+        return log_hazard(z)[..., None], [target.column]
     if len(target.levels) == 2:
         return z[..., 1:] - z[..., :1], [target.levels[1]]
     return z - z.mean(2, keepdim=True), list(target.levels)

@@ -40,7 +40,7 @@ from vitrail.runs.judge import Judge, chance_of, few_over
 from vitrail.runs.setup import build_task, check_trainable, resolve, training_of, training_rows
 from vitrail.studies.folds import folds_of
 from vitrail.studies.pool import Step, done
-from vitrail.study import CLASS_METRICS, LOWER_IS_BETTER, NUMBER_METRICS, Network, Study, TrainingSpec
+from vitrail.study import LOWER_IS_BETTER, METRICS, Network, Study, TrainingSpec
 
 Grid = Mapping[str, Sequence[Any]]
 ABOUT, TRIALS = "tune.json", "trials"
@@ -285,7 +285,7 @@ def _changed(study: Study, kind: type[AnyMethod], setting: Mapping[str, Any]) ->
 def _settings(study: Study, method: AnyMethod, grid: dict[str, list[Any]], metric: str) -> list[Study]:
     """The study under every setting; all problems of the grid at once."""
     kind = type(method)
-    valid = CLASS_METRICS if study.target.kind == "classes" else NUMBER_METRICS
+    valid = METRICS[study.target.kind]
     problems = []
     if metric not in valid:
         problems.append(Problem("metric", f"there is no metric {metric!r} for this target.", nearest(metric, valid)))

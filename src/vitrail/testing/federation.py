@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from vitrail.core.exchange import Ends
-from vitrail.core.losses import CrossEntropy, Loss, SquaredError
+from vitrail.core.losses import CrossEntropy, Hazard, Loss, SquaredError
 from vitrail.core.task import Net, Task
 from vitrail.core.tensors import tensors
 from vitrail.engines.local import Engine
@@ -20,12 +20,12 @@ from vitrail.nets import MLP, Module
 Row = tuple[str, Tensor, Tensor, Tensor]  # of one site: its name, x, y and w
 
 SIZES = (37, 20, 5, 53, 8)
-LOSSES: dict[str, Loss] = {"classes": CrossEntropy(), "number": SquaredError()}
+LOSSES: dict[str, Loss] = {"classes": CrossEntropy(), "number": SquaredError(), "time": Hazard()}
 PICTURE = (1, 8, 8)
 
 
 def make_task(kind: str = "classes", hidden: tuple[int, ...] = (9, 7), dropout: float = 0.3, **ends: Any) -> Task:
-    return task_of(MLP(6, 3 if kind == "classes" else 1, hidden, dropout, **ends), LOSSES[kind])
+    return task_of(MLP(6, 1 if kind == "number" else 3, hidden, dropout, **ends), LOSSES[kind])
 
 
 def task_of(net: Net, loss: Loss) -> Task:
@@ -57,6 +57,10 @@ def make_rows(
         y = torch.nn.functional.one_hot(label, 3).double()
         if kind == "number":
             y = x[:, :1] * 2 + torch.randn(n, 1, generator=g, dtype=torch.double)
+        if kind == "time":  # an event in one of three intervals, or in none of those that were seen; site 1 sees none
+            last = torch.randint(0, 4, (n, 1), generator=g)
+            y = torch.where(torch.arange(3) < last, 0.0, torch.where(torch.arange(3) > last, -1.0, 1.0)).double()
+            y = y.clamp(max=0.0) if i == 1 else y
         out.append((f"site {i}", x, y, torch.rand(n, 1, generator=g, dtype=torch.double) + 0.5))
     return out
 

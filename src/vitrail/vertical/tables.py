@@ -15,7 +15,8 @@ from vitrail.core.problems import Problem, VitrailError, nearest
 from vitrail.data.check import find_faults
 from vitrail.data.faults import Finding
 from vitrail.data.infer import infer_features
-from vitrail.data.read import ENDING, read_table, take_columns
+from vitrail.data.place import ENDING
+from vitrail.data.read import read_table, take_columns
 from vitrail.data.schema import Table
 from vitrail.study import Study
 from vitrail.vertical.ids import Seen, look, spell, write

@@ -1,0 +1,149 @@
+"""How time and memory grow with columns and rows: a CSV of one site is read, checked, cleaned, encoded and split, and
+one round is trained (local and FedAvg, two sites of half the rows each; no screening).
+
+    python benchmarks/scale.py                       # all sizes, each in a process of its own; skips what is there
+    python benchmarks/scale.py --one 1000 500        # columns, rows: prints one line of JSON
+
+Memory is what the process held at most in a step, less what it held before the file was read, over the table as numbers
+(8 bytes for each cell). Times are of one thread. Results: benchmarks/results/scale.csv.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gc
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+RESULTS = Path(__file__).parent / "results" / "scale.csv"
+ALL = "check,clean,encode,local,fedavg"
+FEW = "clean,encode"
+SIZES = [(1_000, 50, FEW), (10_000, 50, FEW), (100_000, 50, FEW)]  # columns, rows, steps besides reading
+SIZES += [(5, 50_000, FEW), (5, 500_000, FEW), (5, 5_000_000, FEW)]
+NAMES = ("columns", "rows", "file_mb", "table_mb", "step", "seconds", "peak_mb", "of_table")
+
+
+def held() -> int:
+    with open("/proc/self/statm", encoding="ascii") as file:
+        return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+
+class Watched:
+    """Runs a step, and looks every few milliseconds at what the process holds."""
+
+    def __init__(self) -> None:
+        self.rows: list[dict[str, Any]] = []
+        gc.collect()
+        self.before = held()
+
+    def step(self, name: str, work: Callable[[], Any]) -> Any:
+        peak, done = [held()], threading.Event()
+
+        def look() -> None:
+            while not done.wait(0.005):
+                peak[0] = max(peak[0], held())
+
+        watcher = threading.Thread(target=look)
+        watcher.start()
+        start = time.process_time()
+        try:
+            out = work()
+        finally:
+            seconds = time.process_time() - start
+            done.set()
+            watcher.join()
+        self.rows.append(
+            {"step": name, "seconds": round(seconds, 2), "peak_mb": round((peak[0] - self.before) / 1e6, 1)}
+        )
+        return out
+
+
+def write_table(path: Path, columns: int, rows: int) -> None:
+    """Numbers with three digits behind the point, all different, and a class that two of them tell."""
+    rng = np.random.default_rng(columns + rows)
+    step = max(1, 2_000_000 // columns)
+    with path.open("w", encoding="ascii") as file:
+        file.write(",".join([*(f"c{i}" for i in range(columns)), "y"]) + "\n")
+        for at in range(0, rows, step):
+            x = rng.normal(0, 40, (min(step, rows - at), columns))
+            y = x[:, 0] + x[:, 1] + rng.normal(0, 20, len(x)) > 0
+            for row, told in zip(x.tolist(), y.tolist(), strict=True):
+                file.write(",".join([f"{v:.6f}" for v in row]) + (",yes\n" if told else ",no\n"))
+
+
+def measure(columns: int, rows: int, steps: set[str]) -> list[dict[str, Any]]:
+    import torch
+
+    from vitrail.data.check import find_faults
+    from vitrail.data.encode import prepare
+    from vitrail.data.read import clean, read_table
+    from vitrail.runs import federate
+    from vitrail.study import Study
+
+    torch.set_num_threads(1)
+    features = {f"c{i}": {"kind": "numeric"} for i in range(columns)}
+    said = {
+        "name": "scale",
+        "target": {"column": "y", "classes": ["no", "yes"], "positive": "yes"},
+        "features": features,
+    }
+    said |= {"network": {"kind": "mlp", "hidden": [8]}, "training": {"rounds": 1}, "screen": {"ask": False}}
+    study = Study.parse(said, "scale")
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "a.csv"
+        write_table(path, columns, rows)
+        size = path.stat().st_size
+        watched = Watched()
+        frame = watched.step("read", lambda: read_table(path, study))
+    if "check" in steps:
+        watched.step("check", lambda: find_faults(frame, study))
+    if "clean" in steps:
+        watched.step("clean", lambda: clean(frame, study))
+    half = {"a": frame.iloc[: rows // 2], "b": frame.iloc[rows // 2 :]}
+    if "encode" in steps:
+        watched.step("encode and split", lambda: prepare(half, study, 1))
+    for method in ("local", "fedavg"):
+        if method in steps:
+            watched.step(f"a round of {method}", lambda method=method: federate(study, half, method=method, rounds=1))
+    table = 8 * (columns + 1) * rows / 1e6
+    about = {"columns": columns, "rows": rows, "file_mb": round(size / 1e6, 1), "table_mb": round(table, 1)}
+    return [{**about, **row, "of_table": round(row["peak_mb"] / table, 2)} for row in watched.rows]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--one", nargs=2, type=int, metavar=("COLUMNS", "ROWS"))
+    parser.add_argument("--steps", default=ALL)
+    given = parser.parse_args()
+    if given.one:
+        print(json.dumps(measure(*given.one, set(given.steps.split(",")))))
+        return
+    import pandas as pd
+
+    done = pd.read_csv(RESULTS) if RESULTS.exists() else pd.DataFrame(columns=list(NAMES))
+    for columns, rows, steps in SIZES:
+        if ((done["columns"] == columns) & (done["rows"] == rows)).any():
+            continue
+        words = [sys.executable, __file__, "--one", str(columns), str(rows), "--steps", steps]
+        said = subprocess.run(words, capture_output=True, text=True, check=False)
+        if said.returncode:
+            print(f"{columns} columns, {rows} rows: stopped ({said.returncode}). {said.stderr[-500:]}")
+            continue
+        done = pd.concat([done, pd.DataFrame(json.loads(said.stdout.splitlines()[-1]))])
+        RESULTS.parent.mkdir(exist_ok=True)
+        done.to_csv(RESULTS, index=False)
+    print(done.to_string(index=False))
+
+
+if __name__ == "__main__":
+    main()
