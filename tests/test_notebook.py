@@ -143,7 +143,7 @@ def test_in_a_kernel_there_are_a_bar_sentences_and_figures(tmp_path):
     NotebookClient(book, timeout=120, resources={"metadata": {"path": str(tmp_path)}}).execute()
     htmls = ["".join(out.data.get("text/html", "") for out in cell.outputs if "data" in out) for cell in cells]
     told = "".join(htmls)
-    assert "round 10 of 10" in told
+    assert "round 5 of 5" in told
     found = next(said for said in htmls if "Likely wrong" in said)
     assert "cleveland, thalach: in another unit" in found
     assert any("vitrail-figure" in said and "<svg" in said for said in htmls)

@@ -24,7 +24,7 @@ from sklearn.utils.estimator_checks import estimator_checks_generator
 import vitrail as vt
 from vitrail.report.build import write_report
 
-SMALL = {"rounds": 6, "hidden": (8,), "lr": 0.05, "dropout": 0.0, "screen": False}
+SMALL = {"rounds": 4, "hidden": (8,), "lr": 0.05, "dropout": 0.0, "screen": False}
 NEEDS_A_SETTING = "check_array_api_input"  # asks for SCIPY_ARRAY_API in the environment, whatever the estimator
 Classifier, Regressor = vt.sklearn.FederatedClassifier, vt.sklearn.FederatedRegressor
 
@@ -47,7 +47,7 @@ def apart():
     return Classifier(ALONE, **SMALL | {"rounds": 40}).fit(x, y, sites=sites)
 
 
-@pytest.mark.parametrize(("kind", "lr"), [(Classifier, 0.05), (Regressor, 0.02)])
+@pytest.mark.parametrize(("kind", "lr"), [(Classifier, 0.05), (Regressor, 0.03)])
 def test_the_checks_of_scikit_learn(kind, lr):
     skipped, done = [], 0
     for estimator, check in estimator_checks_generator(kind(**SMALL | {"lr": lr})):
@@ -124,11 +124,14 @@ def test_a_table_with_words_and_gaps():
         model.fit(frame.assign(note=[f"seen on day {i} by Dr {i % 7}" for i in range(80)]), y)
 
 
-def test_classes_that_look_alike_are_kept_apart():
+@pytest.mark.parametrize("names", [("1", "1.0", "true"), ("", " ", "a"), ("Yes", "yes", "nan"), ("?", "-", "NA")])
+def test_classes_that_look_alike_are_kept_apart(names):
     x, _, _ = three_sites()
-    y = np.array(["Yes", "yes", "nan"], object)[np.arange(60) % 3]
-    model = Classifier(**SMALL).fit(x, y)
-    assert model.classes_.tolist() == ["Yes", "nan", "yes"]
+    y = np.array(names, object)[x.argmax(1)]
+    model = Classifier(**SMALL | {"rounds": 20}).fit(x, y)
+    assert model.run_.sizes["train_rows"].sum() == 60  # none was taken for a row without a class
+    assert model.score(x, y) > 0.9
+    assert model.classes_.tolist() == sorted(names)
     assert model.predict_proba(x).shape == (60, 3)
 
 

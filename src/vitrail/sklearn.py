@@ -15,7 +15,6 @@ from numpy.typing import NDArray
 
 from vitrail import methods
 from vitrail.core.problems import Problem, VitrailError, nearest
-from vitrail.data.cells import MISSING_WORDS
 from vitrail.data.infer import draft_features
 from vitrail.data.schema import canon
 from vitrail.runs import federate
@@ -86,7 +85,7 @@ class _Federated(BaseEstimator):
     def fit(self, X: Any, y: Any, sites: Any = None) -> Any:
         """Train over the sites. `sites`: for each row a label that says whose it is; left out, all are of one."""
         named = str(getattr(y, "name", None) or "y").strip()
-        rows, y = self._taken(X, y)
+        rows, y = self._taken(X, y, learn=True)
         whose = _labels(sites, len(rows))
         answers, told = self._learn(y)
         column = named or "y"
@@ -110,10 +109,9 @@ class _Federated(BaseEstimator):
         state = check_random_state(self.random_state)
         return int(self.random_state if isinstance(self.random_state, int | np.integer) else state.randint(2**31 - 1))
 
-    def _taken(self, X: Any, y: Any = None) -> tuple[pd.DataFrame, Any]:
+    def _taken(self, X: Any, y: Any = None, learn: bool = False) -> tuple[pd.DataFrame, Any]:
         """Rows as a table of its own, checked as scikit-learn does; of a table with columns of words those as they are.
         Columns have the names that they came with, or x0, x1, ... where they came without."""
-        learn = y is not None or not hasattr(self, "run_")
         wordy = isinstance(X, pd.DataFrame) and not all(pd.api.types.is_numeric_dtype(kind) for kind in X.dtypes)
         how: dict[str, Any] = {"skip_check_array": True} if wordy else {"ensure_all_finite": "allow-nan"}
         if learn:
@@ -196,8 +194,7 @@ class FederatedClassifier(ClassifierMixin, _Federated):
             what = f"expected at least two classes, all rows are of class {self.classes_[0]!r}."
             raise UnfitError("cannot learn", [Problem("y", what, "Give rows of another class too.")])
         names = [canon(value) for value in self.classes_.tolist()]
-        words = {name.casefold() for name in names}
-        if len(words) < len(names) or words & MISSING_WORDS:
+        if len(set(names)) < len(names) or "" in names:
             names = [str(i) for i in range(len(names))]  # two would be read as one, or one as missing
         two = {"positive": names[1]} if len(names) == 2 else {}
         return np.array(names, object)[at], {"kind": self.kind, "classes": names, **two}
