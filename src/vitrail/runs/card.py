@@ -11,11 +11,12 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from vitrail.core.bedside import Counts, counted, merged, risks
-from vitrail.core.metrics import chance, few_rows, rarest, score_all
+from vitrail.core.metrics import few_rows, score_all
 from vitrail.data.encode import fingerprint_rows, split_rows
 from vitrail.data.read import clean
 from vitrail.explain.bedside import FINE, Benefit, Interval, Line, Parts, brier_parts, fit_line, net_benefit
 from vitrail.runs.folder import versions
+from vitrail.runs.judge import rare_of, same_answer, share_of, target_words
 from vitrail.runs.run import Model
 from vitrail.screen.found import Finding
 from vitrail.study import LOWER_IS_BETTER, Study
@@ -58,7 +59,7 @@ class Card(NamedTuple):
     train: int
     test: int
     shares: list[tuple[str, int]]  # of each class, or nothing: rows
-    target: str  # of a number: mean and spread
+    target: str  # of a number: mean and spread; of a time: how many had the event
     columns: list[Column]
     scores: list[Score]
     bedside: Bedside | None
@@ -100,7 +101,7 @@ def make_card(
         train=len(train),
         test=len(test),
         shares=[(level, int(n)) for level, n in zip(target.levels, counts, strict=True)],
-        target="" if target.levels else f"mean {y.mean():.4g}, SD {y.std():.3g} {target.unit}".strip(),
+        target=_outcome(study, y),
         columns=columns,
         scores=scores,
         bedside=bedside,
@@ -110,6 +111,14 @@ def make_card(
         guards=list(guards),
         versions=versions(),
     )
+
+
+def _outcome(study: Study, y: NDArray[np.float64]) -> str:
+    """Of a number its mean and spread, of a time how often the event was seen; classes stand by themselves."""
+    if study.target.levels or not len(y):
+        return ""
+    spread = f", SD {y.std():.3g}" if study.target.kind == "number" else ""
+    return f"{target_words(study, share_of(study, y))}{spread}"
 
 
 def _answers(mine: Model, rows: pd.DataFrame) -> NDArray[np.float64]:
@@ -128,7 +137,7 @@ def _scores(study: Study, y: NDArray[np.generic], p: NDArray[np.float64], seed: 
     at = np.random.default_rng(seed).integers(0, len(y), (draws, len(y)))
     at = np.concatenate([np.arange(len(y))[None], at])
     found = score_all(study.metrics, y[at], p[at], np.ones(at.shape, bool))
-    same = chance(study.metrics, y, len(study.target.levels))
+    same = same_answer(study, study.metrics, y)
     out = []
     for metric, values in found.items():
         drawn = values[1:][np.isfinite(values[1:])]
@@ -167,7 +176,8 @@ def _limits(
         out.append(
             f"These are not the {word}s that the run saw: all of them are scored, also where it trained on some."
         )
-    if few := few_rows(len(y), rarest(y.astype(np.int64)) if study.target.levels else None, word):
+    rare = next(iter(rare_of(study, y.astype(np.int64) if study.target.levels else y)), None)
+    if few := few_rows(len(y), rare, word, study.target.kind == "time"):
         out.append(f"Scores stand on few {word}s: {few}.")
     if gaps := [f"{c.name} ({100 * c.missing:.0f} %)" for c in columns if c.missing >= OFTEN_MISSING]:
         out.append(f"Often missing here, and then taken as neutral: {', '.join(gaps)}.")
