@@ -6,7 +6,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from vitrail import methods, nets
+    from vitrail import methods, nets, sklearn
     from vitrail.core import facts
     from vitrail.core.problems import Problem, VitrailError
     from vitrail.data import bias, cut, datasets
@@ -34,6 +34,7 @@ _PLACES = {
     "Comparison": "vitrail.studies.comparison",
     "federate": "vitrail.runs",
     "screen_sites": "vitrail.runs.screened",
+    "sklearn": "vitrail.sklearn",
     "together": "vitrail.runs.train_together",
     "Together": "vitrail.runs.together",
     "Transfer": "vitrail.studies.transfer",
@@ -67,6 +68,7 @@ __all__ = [
     "methods",
     "nets",
     "screen_sites",
+    "sklearn",
     "together",
     "transfer",
     "tune",

@@ -13,6 +13,7 @@ from pydantic import BaseModel, Field, ValidationError
 from vitrail import methods, nets
 from vitrail.core import formats
 from vitrail.core.problems import Problem, VitrailError, nearest
+from vitrail.core.shown import Shown
 from vitrail.core.toml import key_lines, toml_key, toml_value
 from vitrail.data.schema import GUESTS_OWN, Cell, Feature, Matching, Party, Ration, Split, Strict, Table, Target
 from vitrail.study_problems import CLASS_METRICS, METRICS, NUMBER_METRICS, TIME_METRICS, inconsistencies
@@ -105,7 +106,7 @@ class Verdict(Strict):
     harm: float = Field(default=0.03, ge=0, lt=1)  # a loss that would not matter: of that of one answer to every row
 
 
-class Study(Table):
+class Study(Shown, Table):
     """Features, target, split, network, training, method, seeds, metrics."""
 
     format: str = formats.STUDY  # of this file; what was added since an older one has its default
@@ -122,6 +123,12 @@ class Study(Table):
     match: Matching | None = None  # there where there are parties
     protect: Protect = Protect()
     verdict: Verdict | None = None  # None: nobody finds out between machines; in simulation there is vitrail compare
+
+    def __repr__(self) -> str:
+        what = "pictures" if self.images else f"{len(self.features)} features"
+        return f"<study {self.name!r}: {self.target.column!r} from {what}, {self.method['name']}>"
+
+    __str__ = __repr__
 
     @property
     def host(self) -> str:

@@ -14,8 +14,9 @@ from torch import Tensor
 from vitrail.core.facts import SHARE, TRUST, Facts, told
 from vitrail.core.losses import Doubts
 from vitrail.core.problems import Problem, VitrailError, nearest
+from vitrail.core.shown import Drawn
 from vitrail.core.task import Task
-from vitrail.core.tensors import Params
+from vitrail.core.tensors import Params, each
 from vitrail.core.times import end_words
 from vitrail.data.encode import Encoder
 from vitrail.data.read import clean
@@ -27,7 +28,7 @@ from vitrail.methods import AnyMethod
 from vitrail.runs.folder import Folder, fit, site_folder
 from vitrail.runs.screened import unscreened
 from vitrail.runs.setup import COVERAGE, MAJORITY, build_task, loss_of, wire_lines, with_ends, with_facts
-from vitrail.screen.found import Finding, Screening
+from vitrail.screen.found import Findings, Screening
 from vitrail.study import Study
 
 # split: test or train, of the site's own model; test:NAME of a model carried beside it
@@ -49,6 +50,7 @@ class Model(NamedTuple):
     tensors: dict[str, Tensor]  # its settled state
     encoder: Encoder
     keep: str = ""  # the model beside its own that it predicts with instead (core/facts.py; runs/keep.py)
+    double: bool = False  # in double precision, where a row's answer must not depend on the rows beside it
 
     def predict(self, frame: pd.DataFrame) -> pd.DataFrame:
         """On raw rows: a probability for each class and how unsure the model is; a number; or of an event the risk
@@ -89,7 +91,7 @@ class Model(NamedTuple):
         """[row, output] for rows that `clean` gave, and the task whose loss says what they mean."""
         task, scorer = self.scorer()
         x = torch.from_numpy(self.encoder.matrix(rows))
-        return task, scorer(x if self.study.images else x.float())
+        return task, scorer(x if self.study.images else x.double() if self.double else x.float())
 
     def scorer(self) -> tuple[Task, Callable[[Tensor], Tensor]]:
         """The task, and what gives the scores of rows in the form that the network takes."""
@@ -108,7 +110,8 @@ class Model(NamedTuple):
         """Its settled state, stacked over this one site."""
         try:
             stacked = {k: v[None] for k, v in self.tensors.items()}
-            return fit(settled_shape(task, self.method), stacked, exact=not self.method.grows)
+            state = fit(settled_shape(task, self.method), stacked, exact=not self.method.grows)
+            return each(lambda v: v.double() if v.is_floating_point() else v, state) if self.double else state
         except ValueError:
             what = "its tensors are not those of this study's network and method."
             hint = "Somebody put another model's file in its place: take it from a copy. vitrail verify tells what."
@@ -127,8 +130,8 @@ class Model(NamedTuple):
         return {name: {k: v[0] for k, v in params.items()} for name, params in self.method.models(task, state).items()}
 
 
-@dataclass
-class Run:
+@dataclass(repr=False)
+class Run(Drawn):
     """What came out. `models` holds each site's settled state; it is private to that site."""
 
     study: Study
@@ -145,6 +148,10 @@ class Run:
     shift_table: pd.DataFrame | None = None  # of a run with private layers: see `shifts`
     pseudonyms: dict[str, str] = field(default_factory=dict)  # site -> the name its layers go by; each knows its own
     screening: Screening | None = None  # whose data does not fit, from before the first round
+
+    def __repr__(self) -> str:
+        sites = f"{len(self.sites)} site{'s' * (len(self.sites) != 1)}"
+        return f"<run of {self.study.name!r}: {self.method.title}, {sites}, seed {self.seed}>"
 
     @property
     def sites(self) -> list[str]:
@@ -207,9 +214,9 @@ class Run:
             raise VitrailError("there are no shifts", [Problem("method", what, f"Run it with --method {with_ends()}.")])
         return self.shift_table
 
-    def findings(self) -> list[Finding]:
+    def findings(self) -> Findings:
         """Whose data does not fit, the likely wrong first; nothing where the run did not screen."""
-        return list(self.screening.findings) if self.screening else []
+        return Findings(self.screening.findings if self.screening else ())
 
     def wire(self) -> list[Line]:
         """Every tensor that left a site or came in."""

@@ -17,6 +17,7 @@ from vitrail.core.facts import ENDS, ROUND, Fact, Facts, in_order
 from vitrail.core.footprint import Footprint, cpu_seconds, footprint
 from vitrail.core.problems import Problem, VitrailError
 from vitrail.core.random import key
+from vitrail.core.shown import notebook_bar
 from vitrail.core.tensors import tensors
 from vitrail.data.encode import Encoder, clean_sites
 from vitrail.engines.local import Engine
@@ -120,7 +121,8 @@ def federate(
     info |= {"refuse": sorted(refuse), "pseudonyms": sorted(pseudonyms.values())}  # not whose: each site knows its own
     folder = Folder(Path(out), resume=resume) if out is not None else None
     try:
-        return train(runner, study, seed, judge, info, pseudonyms, folder, resume, progress, checkpoint_seconds)
+        tell = progress or notebook_bar("round")
+        return train(runner, study, seed, judge, info, pseudonyms, folder, resume, tell, checkpoint_seconds)
     finally:
         if folder:
             folder.close()

@@ -6,6 +6,8 @@ from typing import Any, Literal, NamedTuple
 
 import pandas as pd
 
+from vitrail.core.shown import Shown
+
 LABEL = "(label)"  # in place of a feature: the outcome
 
 # kind of cause -> in words. The last three are no faults that a site could repair.
@@ -42,6 +44,15 @@ class Finding(NamedTuple):
     numbers: dict[str, Any] = {}  # noqa: RUF012  what a repair needs: factor, offset, code, share, other, levels
 
 
+class Findings(Shown, list[Finding]):
+    """A list that says in sentences what is in it."""
+
+    def __repr__(self) -> str:
+        from vitrail.screen.words import sentences
+
+        return "\n".join(sentences(self)) or "no findings"
+
+
 class Screening(NamedTuple):
     findings: list[Finding]  # the likely wrong first, strongest first; pages and `findings()` keep this order
     cells: pd.DataFrame  # site, feature, strength, wrong, kind: every cell that was judged
@@ -52,6 +63,9 @@ class Screening(NamedTuple):
     @property
     def wrong(self) -> list[Finding]:
         return [f for f in self.findings if f.wrong]
+
+    def _repr_html_(self) -> str:
+        return Shown._repr_html_(self)  # type: ignore[arg-type]  # a named tuple has no second parent
 
     def __repr__(self) -> str:
         from vitrail.screen.words import to_text

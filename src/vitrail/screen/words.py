@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from vitrail.screen.found import CAUSES, LABEL, Finding, Screening
 
 SHOWN = 10  # of what differs and may be real
@@ -25,6 +27,11 @@ def calm(told: Screening) -> str:
     if not told.sites["judged"].any():
         return "Fewer than three sites could be compared: of two that differ nobody can say which is wrong."
     return "Nothing is likely wrong: every difference is within what chance and different patients give."
+
+
+def sentences(findings: Iterable[Finding]) -> list[str]:
+    """A line for each, and before it whether it is likely wrong."""
+    return [f"{'likely wrong' if f.wrong else 'may be real'}: {sentence(f)}" for f in findings]
 
 
 def to_text(told: Screening) -> str:

@@ -14,6 +14,7 @@ import pandas as pd
 from vitrail import methods
 from vitrail.core.problems import Problem, VitrailError
 from vitrail.core.random import key
+from vitrail.core.shown import notebook_bar
 from vitrail.data.encode import clean_sites, fingerprint_rows
 from vitrail.methods import TABLE
 from vitrail.runs.folder import Folder, read_told, unreadable, write_atomically
@@ -114,10 +115,14 @@ def compare(
     looks = [len(seeds)] if every_seed or len(seeds) <= FIRST_LOOK else [FIRST_LOOK, len(seeds)]
     of = study.training.rounds
     parts: list[dict[str, Any]] = []
+    bar = notebook_bar("round") if progress is None else None
 
     def tell(job: _Job, so_far: float) -> None:
+        at = round((len(parts) + so_far) * of), len(jobs) * of
         if progress:
-            progress(job.words, round((len(parts) + so_far) * of), len(jobs) * of)
+            progress(job.words, *at)
+        elif bar:
+            bar(*at)
 
     try:
         screening = screen_rows(study, cleaned) if screens(study) else None

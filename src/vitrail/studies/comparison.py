@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from vitrail.core.shown import Drawn
 from vitrail.methods import TABLE
 from vitrail.runs.run import mark_few
 from vitrail.screen.found import Screening
@@ -35,8 +36,8 @@ class OutOfFold:
     brier: dict[tuple[str, int], dict[str, float]] = field(default_factory=dict)  # (method, seed) -> site -> score
 
 
-@dataclass
-class Comparison:
+@dataclass(repr=False)
+class Comparison(Drawn):
     """Tidy tables; `scores` is comparison.csv. A seed is a repeat of the cross-validation."""
 
     study: Study
@@ -53,6 +54,12 @@ class Comparison:
     rows: OutOfFold = field(default_factory=OutOfFold)  # empty: scores are of a hold-out drawn anew for each seed
     harm: float = HARM  # what a site may lose without harm, a share of the loss of one answer to every row
     look: tuple[int, int] = (1, 1)  # which time of how many the verdicts are looked at
+
+    def __repr__(self) -> str:
+        sites, seeds = (
+            f"{n} {word}{'s' * (n != 1)}" for n, word in ((len(self.sites), "site"), (len(self.seeds), "seed"))
+        )
+        return f"<comparison of {self.study.name!r}: {', '.join(self.methods)}; {sites}, {seeds}>"
 
     def results(self) -> pd.DataFrame:
         """`scores`, and beside each on rows not trained on what always giving the same answer comes to; `few_rows` says
