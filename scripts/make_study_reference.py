@@ -370,7 +370,7 @@ def _methods() -> Iterator[str]:
     yield ""
     yield "| `name` | settings, with their defaults |"
     yield "| --- | --- |"
-    for name, kind in {**TABLE, **PARTIES}.items():
+    for name, kind in sorted({**TABLE, **PARTIES}.items()):
         hints = typing.get_type_hints(kind)
         given = [
             f"`{f.name}`: {takes_of(hints[f.name])}" + ("" if f.default is None else f" (`{toml_value(f.default)}`)")

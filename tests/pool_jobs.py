@@ -8,7 +8,8 @@ import sys
 import time
 from pathlib import Path
 
-from vitrail.studies.pool import Step, done
+from vitrail.core.problems import Problem, VitrailError
+from vitrail.studies.pool import Step, Stopped, done
 
 
 def multiply(job: int, held: list[int], step: Step) -> tuple[int, int]:
@@ -34,6 +35,27 @@ def wait(job: str, held: Path, step: Step) -> None:
     while time.monotonic() < end:
         time.sleep(0.01)
         step(0, 1)
+
+
+def wait_far(job: str, held: Path, step: Step) -> None:
+    """One begins, then the other fails, then the first is to stop."""
+    if job == "fails":
+        while not (held / "begun").exists():
+            time.sleep(0.01)
+        raise VitrailError("one fails", [])
+    (held / "begun").touch()
+    try:
+        for _ in range(2000):
+            time.sleep(0.01)
+            step(0, 1)
+        (held / "to the end").touch()
+    except Stopped:
+        (held / "stopped").touch()
+        raise
+
+
+def fail(job: int, held: str, step: Step) -> None:
+    raise VitrailError(held, [Problem("here", "it fails.")])
 
 
 if __name__ == "__main__":

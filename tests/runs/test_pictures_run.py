@@ -160,7 +160,7 @@ def test_report_and_resume(place: Path) -> None:
     do("report", place / "run")
     assert "hold-out pictures" in (place / "run" / "report.html").read_text()
     words = ["run", place / "study.toml", "--data", place / "data", "--out", place / "run", "--keep-updates"]
-    assert "balanced_accuracy" in do(*words, "--resume")
+    assert "balanced accuracy" in do(*words, "--resume")
 
 
 def test_predict_names_the_files(place: Path) -> None:

@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
 
-import cloudpickle
 import pytest
 
+import pool_jobs
 import vitrail as vt
 from vitrail.studies import cluster, pool
 from vitrail.studies.contribution import contribution
-
-cloudpickle.register_pickle_by_value(sys.modules[__name__])  # workers cannot import tests
 
 
 @pytest.fixture(scope="module")
@@ -27,8 +26,12 @@ def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     dask = [sys.executable, "-m", "distributed.cli.dask_{}"]
     quiet = ["--no-dashboard", "--scheduler-file", str(told)]
     who = [["scheduler", "--host", "127.0.0.1", "--port", "0"], *[["worker", "--nthreads", "2", "--no-nanny"]] * 2]
+    paths = [str(Path(pool_jobs.__file__).parent), os.environ.get("PYTHONPATH", "")]
+    env = {**os.environ, "PYTHONPATH": os.pathsep.join(p for p in paths if p)}  # where the jobs of tests are
     started = [
-        subprocess.Popen([*dask[:2], dask[2].format(kind), *more, *quiet], cwd=place, stderr=subprocess.DEVNULL)
+        subprocess.Popen(
+            [*dask[:2], dask[2].format(kind), *more, *quiet], cwd=place, env=env, stderr=subprocess.DEVNULL
+        )
         for kind, *more in who
     ]
     try:
@@ -76,45 +79,24 @@ def test_tuning_and_contribution(address: str, small: tuple[vt.Study, dict], tmp
 
 def test_errors_come_back_in_words(address: str, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(vt.VitrailError, match="no such thing"):
-        pool.done([1, 2], fail, "no such thing", cluster=address)
+        pool.done([1, 2], pool_jobs.fail, "no such thing", cluster=address)
     monkeypatch.setattr(cluster, "WAIT", 0.5)
     with pytest.raises(vt.VitrailError, match="no scheduler answers there"):
-        pool.done([1], fail, "", cluster="tcp://127.0.0.1:9")
+        pool.done([1], pool_jobs.fail, "", cluster="tcp://127.0.0.1:9")
 
 
 def test_another_version_is_refused(address: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cluster, "version", lambda name: "0.0.1")
     with pytest.raises(vt.VitrailError, match=r"it has .*vitrail \S+ \(here 0\.0\.1\)"):
-        pool.done([1], fail, "", cluster=address)
+        pool.done([1], pool_jobs.fail, "", cluster=address)
 
 
 def test_nobody_goes_on_with_what_nobody_waits_for(address: str, tmp_path: Path) -> None:
     with pytest.raises(vt.VitrailError, match="one fails"):
-        pool.done(["long", "fails"], wait, tmp_path, cluster=address)
+        pool.done(["long", "fails"], pool_jobs.wait_far, tmp_path, cluster=address)
     for _ in range(100):
         if (tmp_path / "stopped").exists():
             break
         time.sleep(0.1)
     assert (tmp_path / "stopped").exists()
     assert not (tmp_path / "to the end").exists()
-
-
-def wait(job: str, held: Path, step: pool.Step) -> None:
-    """One begins, then the other fails, then the first is to stop."""
-    if job == "fails":
-        while not (held / "begun").exists():
-            time.sleep(0.01)
-        raise vt.VitrailError("one fails", [])
-    (held / "begun").touch()
-    try:
-        for _ in range(2000):
-            time.sleep(0.01)
-            step(0, 1)
-        (held / "to the end").touch()
-    except pool.Stopped:
-        (held / "stopped").touch()
-        raise
-
-
-def fail(job: int, held: str, step: pool.Step) -> None:
-    raise vt.VitrailError(held, [vt.Problem("here", "it fails.")])

@@ -17,7 +17,7 @@ from vitrail.data.units import apart, is_outside
 from vitrail.explain.repair import Repair, wrong_numbers, wrong_words
 
 DIGITS = Context(prec=12)  # of a repaired number: as many as a measured one can have
-STRAY = 0.02  # of the values: so many may leave the range, whose ends in a draft are extremes of a faulty table
+STRAY = 0.02  # of the values: so many may leave the range by another unit; a draft has its ends from faulty tables
 SCALE = 11  # different whole numbers at most that are taken for a scale, as from 1 to 5 or 0 to 10
 
 
@@ -112,7 +112,8 @@ def _renumber(repair: Repair, cells: pd.Series, what: Feature | Target, comma: C
     if isinstance(what, Feature) and what.range:
         out = [int(is_outside(v, what).sum()) for v in (values, values.where(~which, back))]
         numbers += f"; outside {what.range[0]:g} to {what.range[1]:g}{unit}: {out[0]} before, {out[1]} after"
-        worse = out[1] - out[0] > STRAY * int(values.notna().sum())
+        may = STRAY * int(values.notna().sum()) if repair.cause.startswith("unit") else 0
+        worse = out[1] - out[0] > may
     return Change(repair, repair.column, cells[which], after, numbers, worse)
 
 
