@@ -8,7 +8,8 @@ source=$(cd "$(dirname "$0")/.." && pwd)
 place=$(mktemp -d)
 trap 'rm -rf "$place"' EXIT
 
-git -C "$source" archive HEAD | tar -x -C "$place" --one-top-level=source
+mkdir "$place/source"
+(cd "$source" && tar -c --exclude='*.egg-info' --exclude=__pycache__ pyproject.toml README.md LICENSE src) | tar -x -C "$place/source"
 "$python" -m build -q --outdir "$place/dist" "$place/source"
 "$python" -m pip install -q --no-deps --target "$place/installed" "$place"/dist/*.whl
 mkdir "$place/empty" && cd "$place/empty"
