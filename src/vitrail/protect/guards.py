@@ -92,10 +92,10 @@ class Guards:
         chooses = self.robust is not None or self.sum in ("groups", "two servers")
         return chooses and self.guard(ex) and ex.sees == "sum"
 
-    def opens(self, ex: AnyExchange, here: Tensor) -> bool:
-        """Whether a total of those who are `here` may be read at all."""
+    def opens(self, ex: AnyExchange, here: int) -> bool:
+        """Whether a total of so many sites may be read at all."""
         minds = self.sum != "one" or self.masked or self.noise > 0
-        return not (minds and self.guard(ex)) or int(here.sum()) >= self.least
+        return not (minds and self.guard(ex)) or here >= self.least
 
     def total(self, ex: AnyExchange, up: Any, here: Tensor, seeds: Tensor) -> tuple[Any, Facts]:
         """At the coordinator, of reports [site, ...] of which those `here` are reports: their total, of which a few
@@ -174,8 +174,9 @@ def sound(ex: AnyExchange, up: Any, down: Any) -> tuple[Tensor, Tensor]:
     and the change is not FAR longer than the model that was sent."""
     held = changes(ex, up) if ex.trains else {}
     others = {k: v for k, v in tensors(up) if k not in held and k not in ex.unsure and v.is_floating_point()}
-    sites = len(next(v for _, v in tensors(up)))
-    good, size = torch.ones(sites, dtype=torch.bool), torch.zeros(sites, dtype=torch.double)
+    first = next(v for _, v in tensors(up))
+    sites = len(first)
+    good, size = first.new_ones(sites, dtype=torch.bool), first.new_zeros(sites, dtype=torch.double)
     for name, v in others.items():
         least = 0.0 if name.split("/")[0] in ex.counts else -torch.inf
         good &= (v.isfinite() & (v >= least)).reshape(sites, -1).all(1)
