@@ -19,14 +19,14 @@ from vitrail.core.exchange import AnyExchange
 from vitrail.engines.local import Engine, Training
 from vitrail.protect.guards import AT_REST, Guards
 
-LOOKS = {"_local_scalar_dense", "nonzero", "masked_select", "equal", "is_nonzero", "unique"}
+LOOKS = {"_local_scalar_dense", "nonzero", "masked_select", "equal", "is_nonzero", "unique", "lift_fresh"}
 OURS = str(Path(methods.__file__).parents[1])
 ASKS_THE_DEVICE_FIRST = {"users._descend", "cfl.merge", "local._within"}  # and looks on a CPU only
 METHODS = [name for name in methods.TABLE if not methods.TABLE[name].needs]
 
 
 class Blind(TorchDispatchMode):
-    """No number is looked at, and nothing whose shape hangs on numbers."""
+    """No number is looked at or brought in from outside, and there is nothing whose shape hangs on numbers."""
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         name = func.overloadpacket.__name__
@@ -52,7 +52,7 @@ class Captured(Engine):
         if not (ex.trains and here is self.everyone):
             return super().exchange(at, coord, state, roster, here, *rest)
         self.captured += 1
-        feed = self.feed()  # drawn before, and beside the capture
+        feed, _ = self.feed(), self.sites.spans  # drawn before, and beside the capture; there since the warm-up
         with Blind():
             return super().exchange(at, coord, state, roster, here, *rest, feed)
 
@@ -77,6 +77,13 @@ def test_nor_does_a_masked_one(name: str) -> None:
 
 
 def test_a_look_is_seen() -> None:
-    for look in (bool, float, lambda t: t.nonzero(), lambda t: torch.arange(1)[t > 0]):
+    for look in (
+        lambda t: t.__setitem__(0, 2.0),
+        lambda t: t.new_tensor([3.0]),
+        bool,
+        float,
+        lambda t: t.nonzero(),
+        lambda t: torch.arange(1)[t > 0],
+    ):
         with pytest.raises(AssertionError, match="looks at a number"), Blind():
             look(torch.ones(1))

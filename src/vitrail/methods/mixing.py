@@ -87,7 +87,7 @@ class Tune(Exchange[State, Kept, Tuning, Lot, Nothing]):
     ) -> tuple[State, Nothing]:
         """What was kept earlier stays; a site that was absent has less of each."""
         epochs = state.epochs + 1
-        goes_on = epochs[:, None] <= torch.tensor(self.of.tuned, device=epochs.device)  # [site, step]
+        goes_on = torch.stack([epochs <= last for last in self.of.tuned], -1)  # [site, step]
         tuned = {}
         for k, v in state.tuned.items():
             tuned[k] = torch.where(goes_on.view(*goes_on.shape, *[1] * (v.dim() - 2)), work.params[k][:, None], v)

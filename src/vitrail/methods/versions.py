@@ -139,7 +139,7 @@ def counted(batch: Batch, lot: Tensor, folds: int) -> Tensor:
     fold = fold_of(batch, lot, folds)
     seen = fold[:, None] != torch.arange(folds + 1, device=fold.device)[:, None]
     more = batch.w.new_full((folds + 1,), folds / (folds - 1))
-    more[-1] = 1.0
+    more[-1:].fill_(1.0)  # `= 1.0` would come from outside, which a captured graph may not take
     return batch.w[:, None] * (seen * more[:, None])[..., None]
 
 
