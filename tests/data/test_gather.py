@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 from pathlib import Path
 
 import numpy as np
@@ -10,7 +11,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from vitrail.data import gather
+from vitrail.core.problems import VitrailError
+from vitrail.data import gather, text
 from vitrail.data.cells import as_numbers
 from vitrail.data.read import clean, read_table
 from vitrail.data.schema import Feature, Table, Target
@@ -75,3 +77,54 @@ def test_numbers_of_a_large_table(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
         assert frame.late.tolist() == rows.late.tolist()
         assert frame.code.tolist() == rows.code.tolist()
         assert frame.x.tolist() == rows.x.tolist()
+
+
+@pytest.mark.parametrize("packed", [False, True])
+@pytest.mark.parametrize(
+    ("encoding", "extra"), [("utf-8", ""), ("utf-8-sig", ""), ("cp1252", ""), ("utf-16", ""), ("utf-8", "\x1a")]
+)
+def test_a_large_file_is_read_line_by_line_and_gives_the_same(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, packed: bool, encoding: str, extra: str
+) -> None:
+    rows = "".join(f'{i};"a\r\nb";{i / 7};{"é" if i == 400 else ""}\r\n' for i in range(500))
+    raw = ("id;note;x;ö\r\n" + rows + extra).encode(encoding)
+    path = tmp_path / ("a.csv.gz" if packed else "a.csv")
+    path.write_bytes(gzip.compress(raw) if packed else raw)
+    small = read_table(path)
+    monkeypatch.setattr(text, "LARGE", 8)
+    monkeypatch.setattr(text, "CHUNK", 100)
+    monkeypatch.setattr("vitrail.data.read.load_bytes", lambda path: pytest.fail("it was read whole"))
+    pd.testing.assert_frame_equal(read_table(path), small)
+    assert small["ö"].dropna().tolist() == ["é"]
+    assert small.index[:3].tolist() == [2, 4, 6]  # a quoted cell has two lines
+
+
+def test_a_large_file_that_is_no_text_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(text, "LARGE", 8)
+    monkeypatch.setattr(text, "CHUNK", 10)
+    path = tmp_path / "a.csv"
+    for late in ("1,2\x00,3\n", "\x1a1,2\n"):
+        path.write_text("x,y\n" + "1,2\n" * 20 + late)
+        with pytest.raises(VitrailError, match="binary data"):
+            read_table(path)
+    packed = tmp_path / "b.csv.gz"
+    packed.write_bytes(gzip.compress(("x,y\n" + "1,2\n" * 2000).encode())[:-9])
+    with pytest.raises(VitrailError, match="cannot be read"):
+        read_table(packed)
+
+
+def test_columns_of_numbers_lie_in_one_block(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of a wide table an array for each column would cost more than it holds; text is put beside it, not copied in."""
+    monkeypatch.setattr(gather, "BATCH", 400)
+    wide = pd.DataFrame(np.arange(2000.0).reshape(20, 100) / 8, columns=[f"c{i}" for i in range(100)])
+    wide.insert(3, "word", ["x", "y"] * 10)
+    wide["c7"] = wide["c7"].map(repr)
+    wide.loc[15, "c7"] = "many"  # text, from a later batch on
+    wide.to_csv(tmp_path / "a.csv", index=False)
+    read = read_table(tmp_path / "a.csv")
+    assert list(read.columns) == list(wide.columns)
+    assert read.c7.tolist() == wide.c7.tolist()
+    assert read.word.tolist() == wide.word.tolist()
+    rest = [n for n in wide.columns if n not in ("word", "c7")]
+    np.testing.assert_array_equal(read[rest].to_numpy(), wide[rest].to_numpy())
+    assert read["c0"].to_numpy().base is read["c99"].to_numpy().base is not None

@@ -161,3 +161,19 @@ def find_values(column: pd.Series, what: Feature | Target) -> np.ndarray:
             found[np.isinf(found) & np.isfinite(_find_levels(column, words, ()))] = np.nan
         found[np.isin(found, codes[np.isfinite(codes)])] = np.nan
     return found
+
+
+def as_hashed(column: pd.Series) -> pd.Series:
+    """Cells that can be compared and counted, whatever they are."""
+    return column if is_plain(column.dtype) else column.map(str)
+
+
+def repeats(columns: Sequence[pd.Series], rows: int) -> np.ndarray:
+    """[row]: whether it repeats an earlier one in every column."""
+    alike = np.zeros(rows, np.uint64)  # a number for each row, the same for rows that are
+    for column in columns:
+        alike = alike * np.uint64(0x9E3779B97F4A7C15) + pd.util.hash_array(column.to_numpy(), categorize=False)
+    maybe, again = pd.Series(alike).duplicated(keep=False).to_numpy(), np.zeros(rows, bool)
+    if columns and maybe.any():
+        again[maybe] = pd.DataFrame({i: c[maybe] for i, c in enumerate(columns)}).duplicated().to_numpy()
+    return again

@@ -15,10 +15,12 @@ def spot_codes(values: pd.Series, name: str, feature: Feature) -> list[float]:
     """The codes in this column."""
     counts = values.value_counts()
     outside = is_outside(counts.index.to_series(), feature).to_numpy()
-    likely = counts.index.isin(CODES)
+    usual, heights = counts.index.isin(CODES), counts.to_numpy()
+    likely = usual.copy()
     for part in (np.full(len(counts), True), outside):  # and the highest heap: of all, and of those outside
-        likely |= part & (counts.to_numpy() == counts.to_numpy()[part].max(initial=0))
-    found = [float(code) for code in counts.index[likely & (counts.to_numpy() > 1)]]
+        highest = part & ~usual & (heights == heights[part].max(initial=0))
+        likely |= highest & (highest.sum() == 1)  # of several, each has a rival as high
+    found = [float(code) for code in counts.index[likely & (heights > 1)]]
     codes = [code for code in found if _is_code(code, counts, len(values), feature)]
     return [code for code in codes if code in CODES or not _converts(code, name, feature)]
 

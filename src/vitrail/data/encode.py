@@ -54,18 +54,26 @@ class Encoder:
     def layout(self) -> Layout:
         return _lay_out(self.table.features, self.mean, self.sd)
 
-    def matrix(self, cleaned: pd.DataFrame) -> NDArray[Any]:
-        """Rows of `clean` -> [row, column]; or pictures, [row, channel, height, width] of uint8."""
+    def matrix(self, cleaned: pd.DataFrame, rows: NDArray[np.int64] | None = None) -> NDArray[Any]:
+        """Rows of `clean`, or those at these places -> [row, column]; or pictures, [row, channel, height, width] of
+        uint8."""
         if self.table.images:
-            return stacked(cleaned[self.table.images.column], self.table.images)
-        at = self.layout
-        out = cleaned[list(self.table.features)].to_numpy(np.float64).take(at.source, 1)
-        missing = np.isnan(out)
-        out -= at.mean
-        out /= at.sd
-        if len(at.hot):
-            out[:, at.hot] = out[:, at.hot] == at.level
-        np.copyto(out, at.neutral, where=missing)
+            column = cleaned[self.table.images.column]
+            return stacked(column if rows is None else column.iloc[rows], self.table.images)
+        at, names = self.layout, list(self.table.features)
+        own = list(cleaned.columns[: len(names)]) == names  # as `clean` has them: no copy is made
+        values = (cleaned.iloc[:, : len(names)] if own else cleaned[names]).to_numpy(np.float64)
+        rows = np.arange(len(values)) if rows is None else rows
+        out = np.empty((len(rows), len(at.source)))
+        step = max(1, TOGETHER // max(out.shape[1], 1))
+        for some in (slice(first, first + step) for first in range(0, len(rows), step)):
+            part = np.take(values[rows[some]], at.source, 1, out[some])
+            missing = np.isnan(part)
+            part -= at.mean
+            part /= at.sd
+            if len(at.hot):
+                part[:, at.hot] = part[:, at.hot] == at.level
+            np.copyto(part, at.neutral, where=missing)
         return out
 
 
@@ -185,39 +193,50 @@ def encode_sites(
     """Split and encode rows that `clean` gave. `known`: fitted before, one for all or for each site its own."""
     target = table.target
     splits = {n: split_rows(f[target.column].to_numpy(), table, seed, n) for n, f in cleaned.items()}
-    train = {n: f.iloc[splits[n][0]] for n, f in cleaned.items()}
     if isinstance(known, Encoder):
-        known = dict.fromkeys(train, known)
-    encoders = fit_encoders(train, table) if known is None else known
+        known = dict.fromkeys(cleaned, known)
+    encoders = fit_encoders(cleaned, table, {n: train for n, (train, _) in splits.items()}) if known is None else known
     out = []
     for name, frame in cleaned.items():
         y = frame[target.column].to_numpy()
         if target.kind == "number":
             y = (y - target.center) / target.scale
-        x = encoders[name].matrix(frame)
         a, b = splits[name]
+        train, test = (encoders[name].matrix(frame, rows) for rows in (a, b))
         w = weights_of(frame, table)
         told = (None, None) if w is None else (w[a], w[b])
-        out.append(SiteData(name, encoders[name], x[a], y[a], x[b], y[b], fingerprint_rows(frame), None, *told))
+        out.append(SiteData(name, encoders[name], train, y[a], test, y[b], fingerprint_rows(frame), None, *told))
     return out
 
 
-def fit_encoders(train: Mapping[str, pd.DataFrame], table: Table) -> dict[str, Encoder]:
-    names = numeric(table)
+def fit_encoders(
+    cleaned: Mapping[str, pd.DataFrame], table: Table, rows: Mapping[str, NDArray[np.int64]] | None = None
+) -> dict[str, Encoder]:
+    """From these rows of each site: those it trains on."""
+    names, of = numeric(table), rows or {}
     if table.standardise == "none" or not names:
-        return {site: Encoder(table, {}, {}) for site in train}
-    if table.standardise == "local":
-        return {site: _encoder(table, names, *_finish([frame], names)) for site, frame in train.items()}
-    mean, sd = _finish(list(train.values()), names)
-    return {site: _encoder(table, names, mean, sd) for site in train}
+        return {site: Encoder(table, {}, {}) for site in cleaned}
+
+    def fit(*sites: str) -> Encoder:
+        some = [(cleaned[site], of.get(site)) for site in sites]
+        mean, sd = finish_moments(lambda mean: [moments(f, names, mean, at) for f, at in some])
+        return Encoder(table, dict(zip(names, mean.tolist(), strict=True)), dict(zip(names, sd.tolist(), strict=True)))
+
+    return (
+        {site: fit(site) for site in cleaned} if table.standardise == "local" else dict.fromkeys(cleaned, fit(*cleaned))
+    )
 
 
-def moments(frame: pd.DataFrame, names: list[str], mean: Matrix | None = None) -> Moments:
-    """What one site says: sums of its values, or with the mean known, of squared distances to it."""
+def moments(
+    frame: pd.DataFrame, names: list[str], mean: Matrix | None = None, at: NDArray[np.int64] | None = None
+) -> Moments:
+    """What one site says of its rows, or of those `at` these places: sums of its values, or with the mean known, of
+    squared distances to it."""
     rows, total = np.empty(len(names)), np.empty(len(names))
     step = max(1, TOGETHER // max(len(frame), 1))  # features at once: copies of all would be several times the table
     for some in (slice(at, at + step) for at in range(0, len(names), step)):
-        v = np.ascontiguousarray(frame[names[some]].to_numpy(dtype=np.float64).T)  # [feature, row]: sums keep an order
+        v = frame[names[some]].to_numpy(dtype=np.float64).T
+        v = np.ascontiguousarray(v if at is None else v[:, at])  # [feature, row]: sums keep an order
         known = ~np.isnan(v)
         values = v if mean is None else (v - mean[some, None]) ** 2
         rows[some], total[some] = known.sum(1), np.where(known, values, 0.0).sum(1)
@@ -231,14 +250,6 @@ def finish_moments(say: Callable[[Matrix | None], list[Moments]]) -> tuple[Matri
     mean = np.sum([m.total for m in said], 0) / count
     sd = np.sqrt(np.sum([m.total for m in say(mean)], 0) / count)
     return mean, np.where(sd > 1e-12 * (1 + np.abs(mean)), sd, 1.0)  # a constant column stays where it is
-
-
-def _finish(frames: list[pd.DataFrame], names: list[str]) -> tuple[Matrix, Matrix]:
-    return finish_moments(lambda mean: [moments(f, names, mean) for f in frames])
-
-
-def _encoder(table: Table, names: list[str], mean: Matrix, sd: Matrix) -> Encoder:
-    return Encoder(table, dict(zip(names, mean.tolist(), strict=True)), dict(zip(names, sd.tolist(), strict=True)))
 
 
 def typical_row(cleaned: pd.DataFrame, table: Table) -> pd.DataFrame:

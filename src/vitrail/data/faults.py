@@ -12,7 +12,7 @@ from typing import Literal, NamedTuple
 import numpy as np
 import pandas as pd
 
-from vitrail.data.cells import as_described
+from vitrail.data.cells import as_described, as_hashed, repeats
 from vitrail.data.codes import CODES, spot_codes
 from vitrail.data.read import COMPARED, describe_misfit, pick_rows
 from vitrail.data.repair_words import TO_TRY, say_flags
@@ -51,7 +51,8 @@ class Seen:
         return tuple(pick_rows(self.index, mask)[:5])
 
     def absent(self, name: str) -> pd.Series:
-        return self.values[name].isna() & ~self.wrong[name]
+        values = self.values[name]
+        return pd.Series(np.isnan(values.to_numpy()) & ~self.wrong[name].to_numpy(), index=values.index)
 
     def numeric(self) -> Iterator[tuple[str, Feature, pd.Series]]:
         """Without those that seem to stand in another's place: what is odd about them has that reason."""
@@ -84,6 +85,21 @@ class Seen:
         """Of numeric columns, without those: the conversion that would explain what is odd, and which rows."""
         bare = ((n, f, v.mask(v.isin(self.codes[n])) if self.codes[n] else v) for n, f, v in self.numeric())
         return {name: spot_unit(values, name, feature) for name, feature, values in bare}
+
+    @cached_property
+    def heaps(self) -> list[tuple[str, Feature, pd.Series, float, str]]:
+        """One value that comes far more often than any other, in columns of many values; 0 is often natural."""
+        out = []
+        for name, feature, values in self.numeric():
+            counts = values.value_counts()
+            if len(counts) <= 10 or counts.iloc[0] < max(10, 0.1 * counts.sum(), 4 * counts.iloc[1]):
+                continue
+            heap = float(counts.index[0])
+            if heap not in CODES and heap not in self.codes[name]:
+                times = f"{counts.iloc[0]} of {counts.sum()} values are {_plain(heap)}"
+                text = f"{times}; no other comes more than {counts.iloc[1]} times"
+                out.append((name, feature, values, heap, text))
+        return out
 
     def _is_unit(self, name: str) -> bool:
         feature = self.table.features[name]
@@ -148,8 +164,9 @@ def _fit(column: pd.Series, feature: Feature) -> float:
 
 
 def _share(values: pd.Series, wrong: pd.Series, feature: Feature) -> float:
-    present = values.notna() | wrong
-    return float((values.notna() & ~is_outside(values, feature)).sum() / max(present.sum(), 1))
+    known = ~np.isnan(values.to_numpy())
+    fits = known & ~is_outside(values, feature).to_numpy()
+    return float(fits.sum() / max((known | wrong.to_numpy()).sum(), 1))
 
 
 def find_extra_column(seen: Seen) -> Iterator[Finding]:
@@ -255,20 +272,8 @@ def _say_code(name: str, code: float) -> str:
     return f"empty those cells, or write missing = [{_plain(code)}] for {name} in the study."
 
 
-def _heaps(seen: Seen) -> Iterator[tuple[str, Feature, pd.Series, float, str]]:
-    """One value that comes far more often than any other, in columns of many values; 0 is often natural."""
-    for name, feature, values in seen.numeric():
-        counts = values.value_counts()
-        if len(counts) <= 10 or counts.iloc[0] < max(10, 0.1 * counts.sum(), 4 * counts.iloc[1]):
-            continue
-        heap = float(counts.index[0])
-        if heap not in CODES and heap not in seen.codes[name]:
-            times = f"{counts.iloc[0]} of {counts.sum()} values are {_plain(heap)}"
-            yield name, feature, values, heap, f"{times}; no other comes more than {counts.iloc[1]} times"
-
-
 def find_clipped(seen: Seen) -> Iterator[Finding]:
-    for name, feature, values, heap, text in _heaps(seen):
+    for name, feature, values, heap, text in seen.heaps:
         if heap in (values.min(), values.max()) and heap not in (feature.range or ()):  # a scale may end there
             text = text.replace(";", f", the {'largest' if heap == values.max() else 'smallest'};")
             hint = "They look cut off there: take the uncut values from the source, or agree on the cut in the study."
@@ -277,7 +282,7 @@ def find_clipped(seen: Seen) -> Iterator[Finding]:
 
 
 def find_filled_in(seen: Seen) -> Iterator[Finding]:
-    for name, _, values, heap, text in _heaps(seen):
+    for name, _, values, heap, text in seen.heaps:
         if values.min() < heap < values.max():
             hint = f"If {_plain(heap)} was filled in where nothing was measured, {_say_code(name, heap)}"
             rows, count = seen.rows(values == heap), int((values == heap).sum())
@@ -309,9 +314,9 @@ def find_missing_by_class(seen: Seen) -> Iterator[Finding]:
 
 
 def find_duplicate_rows(seen: Seen) -> Iterator[Finding]:
-    cells = pd.DataFrame({i: column.map(str) for i, column in enumerate(seen.columns.values())})
-    again = cells.duplicated() if len(cells.columns) else pd.Series(dtype=bool)
-    if again.any() and cells.nunique().max() > 10:  # rows of a few coarse answers repeat by chance
+    columns = [as_hashed(column) for column in seen.columns.values()]
+    again = repeats(columns, len(seen.index))
+    if again.any() and any(column.nunique() > 10 for column in columns):  # a few coarse answers repeat by chance
         text = f"{again.sum()} of {len(again)} rows repeat an earlier row in every column"
         hint = "Remove them if it is the same patient: training and testing on one flatters the score."
         yield Finding("duplicate_rows", "warning", "", seen.rows(again), int(again.sum()), text, hint)

@@ -15,9 +15,11 @@ import pandas as pd
 from vitrail.data.cells import MISSING_WORDS, NUMBER
 from vitrail.data.schema import Table, canon
 
-BATCH = 2_000_000  # cells that are looked at together; a table of no more is text throughout
-_WHOLE = re.compile(r"(?:-?[1-9][0-9]{0,14}\n|0\n|\n)+", re.ASCII)  # the text of a column, a line for each cell
-_FIXED = [re.compile(rf"(?:-?(?:0|[1-9][0-9]{{0,6}})\.[0-9]{{{digits}}}\n|\n)+", re.ASCII) for digits in range(1, 9)]
+BATCH = 500_000  # cells that are looked at together; a table of no more is text throughout
+# the text of columns, a line for each cell: each can be written again from its number and how many digits it has; ++,
+# for a way back, of which there is none, would be kept for every cell
+_PLAIN = re.compile(r"(?:-?[1-9][0-9]{0,14}\n|-?(?:0|[1-9][0-9]{0,6})\.[0-9]{1,8}\n|0\n|\n)++", re.ASCII)
+MANY = 64  # columns that are put among the numbers one by one
 Texts = list[str | None]
 
 
@@ -47,6 +49,22 @@ def absent_words(name: str, table: Table | None) -> frozenset[str]:
     return MISSING_WORDS - {level.casefold() for level in levels} if levels else MISSING_WORDS
 
 
+class Batch(NamedTuple):
+    """Rows of all columns. Numbers of many columns lie together: of a wide table each would cost more than it holds."""
+
+    rows: int
+    at: np.ndarray  # columns of numbers, ascending
+    values: np.ndarray  # [column of numbers, row]
+    digits: np.ndarray  # [column of numbers]
+    texts: dict[int, Texts]
+
+    def piece(self, column: int) -> Numbers | Texts:
+        if column in self.texts:
+            return self.texts[column]
+        place = int(np.searchsorted(self.at, column))
+        return Numbers(self.values[place].copy(), int(self.digits[place]))
+
+
 class Gathered:
     """A table's cells by column; rows may be added until they are taken."""
 
@@ -54,8 +72,8 @@ class Gathered:
         self.width = width
         self.lines = array("q")
         self._open: list[list[Any]] = [[] for _ in range(width)]  # cells as they came, of the batch not yet closed
-        self._closed: list[list[Numbers | Texts]] = []  # batches of columns
-        self._numbers = [True] * width  # whether a column may still be numbers
+        self._closed: list[Batch] = []
+        self._numbers = list(range(width))  # columns that may still be numbers
 
     def __len__(self) -> int:
         return len(self.lines)
@@ -76,14 +94,16 @@ class Gathered:
             self._close()
 
     def _close(self) -> None:
-        batch: list[Numbers | Texts] = []
-        for i, cells in enumerate(self._open):
-            found = _to_numbers(cells) if self._numbers[i] else None
-            if found is None:
-                self._numbers[i] = False
-            batch.append(settle(cells, frozenset()) if found is None else found)
-        self._closed.append(batch)
-        self._open = [[] for _ in range(self.width)]
+        cells, self._open = self._open, [[] for _ in range(self.width)]
+        rows = len(cells[0]) if cells else 0
+        several = _plain_numbers([cells[i] for i in self._numbers]) if self._closed and rows else None
+        if several is None:
+            found = {i: n for i in self._numbers if rows and (n := _to_numbers(cells[i])) is not None}
+            self._numbers = list(found)
+            values = np.array([n.values for n in found.values()]).reshape(len(found), rows)
+            several = values, np.array([n.digits for n in found.values()], np.int8)
+        texts = {i: settle(cells[i], frozenset()) for i in set(range(self.width)).difference(self._numbers)}
+        self._closed.append(Batch(rows, np.array(self._numbers, np.int64), *several, texts))
 
     def frame(self, header: Sequence[str], table: Table | None) -> pd.DataFrame:
         """Takes the cells: afterwards nothing is left here."""
@@ -92,25 +112,23 @@ class Gathered:
             cells = {n: settle(c, absent_words(n, table)) for n, c in zip(header, self._open, strict=True)}
             return pd.DataFrame(cells, index=index, dtype=object)
         self._close()
-        kept = [number and _may_be_numbers(name, table) for name, number in zip(header, self._numbers, strict=True)]
-        block = np.empty((sum(kept), len(index)))  # [column of numbers, row]
-        others: dict[str, list[Numbers | Texts]] = {}
-        at = 0
+        kept = np.array([i for i in self._numbers if _may_be_numbers(header[i], table)], np.int64)
+        others: dict[int, list[Numbers | Texts]] = {i: [] for i in sorted({*range(self.width)} - {*kept.tolist()})}
+        block, at = np.empty((len(kept), len(index))), 0  # [column of numbers, row]
         while self._closed:
-            batch, row = self._closed.pop(0), 0
-            past = at + len(batch[0].values if isinstance(batch[0], Numbers) else batch[0])
-            for name, number, piece in zip(header, kept, batch, strict=True):
-                if number and isinstance(piece, Numbers):
-                    block[row, at:past] = piece.values
-                    row += 1
-                else:
-                    others.setdefault(name, []).append(piece)
-            at = past
-        frame = pd.DataFrame(block.T, index, [n for n, number in zip(header, kept, strict=True) if number], copy=False)
-        if not others:
-            return frame
-        rest = {name: _join(others.pop(name), name, table).set_axis(index) for name in list(others)}
-        return pd.concat([frame, pd.DataFrame(rest, index=index)], axis=1)[list(header)]
+            batch = self._closed.pop(0)
+            block[:, at : at + batch.rows] = batch.values[np.searchsorted(batch.at, kept)]
+            for column, pieces in others.items():
+                pieces.append(batch.piece(column))
+            at += batch.rows
+        frame = pd.DataFrame(block.T, index, [header[i] for i in kept.tolist()], copy=False)
+        rest = {i: _join(others.pop(i), header[i], table).set_axis(index) for i in list(others)}
+        if len(rest) > MANY:
+            named = pd.DataFrame({header[i]: column for i, column in rest.items()}, index=index)
+            return pd.concat([frame, named], axis=1)[list(header)]
+        for i, texts in rest.items():  # in their places, one by one: the block of numbers is not copied
+            frame.insert(i, header[i], texts)
+        return frame
 
 
 def _join(batches: list[Numbers | Texts], name: str, table: Table | None) -> pd.Series:
@@ -134,15 +152,22 @@ def _to_numbers(cells: list[Any]) -> Numbers | None:
     """The cells as numbers from which each of them can be written again; None where they are something else."""
     if any(type(cell) is not str for cell in cells):
         return _typed_numbers(cells)
-    tidy = [text.strip() for text in cells]
-    lines = "\n".join(tidy) + "\n"
-    if _WHOLE.fullmatch(lines):
-        return Numbers(_floats(tidy), 0)
-    first = next(text for text in tidy if text)
-    digits = len(first) - first.find(".") - 1
-    if 1 <= digits <= len(_FIXED) and _FIXED[digits - 1].fullmatch(lines):
-        return Numbers(_floats(tidy), digits)
-    return _exact_numbers(tidy)
+    plain = _plain_numbers([cells])
+    return _exact_numbers([text.strip() for text in cells]) if plain is None else Numbers(plain[0][0], int(plain[1][0]))
+
+
+def _plain_numbers(columns: list[list[Any]]) -> tuple[np.ndarray, np.ndarray] | None:
+    """[column, row] and the digits of each column, where every cell is written plainly, and all of a column alike."""
+    if any(type(cell) is not str for column in columns for cell in column):
+        return None
+    tidy = [text.strip() for column in columns for text in column]
+    if not _PLAIN.fullmatch("\n".join(tidy) + "\n"):
+        return None
+    behind = [len(text) - 1 - text.find(".") if "." in text else 0 if text else -1 for text in tidy]
+    digits = np.array(behind, np.int8).reshape(len(columns), -1)
+    most = digits.max(1).clip(min=0)
+    even = ((digits == most[:, None]) | (digits < 0)).all()
+    return (_floats(tidy).reshape(digits.shape), most) if even else None
 
 
 def _exact_numbers(tidy: list[str]) -> Numbers | None:

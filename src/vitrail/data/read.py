@@ -21,7 +21,7 @@ from vitrail.data.pictures import fit_column
 from vitrail.data.place import ENDING, ENDINGS, Query, tell, to_place
 from vitrail.data.query import ask
 from vitrail.data.schema import Feature, Table, Target, canon
-from vitrail.data.text import decode, each_line, load_bytes, read_records, refuse_file, sniff
+from vitrail.data.text import decode, each_line, is_large, load_bytes, read_lines, read_records, refuse_file, sniff
 
 LEFT_BEHIND = re.compile(  # by systems: not worth a word, unless it is called as a table is
     rf"(?!\.[^.].*(?:{ENDING.pattern}))(?:\..*|__macosx|thumbs\.db|desktop\.ini)", re.IGNORECASE | re.DOTALL
@@ -47,6 +47,8 @@ def read_table(path: Path, table: Table | None = None) -> pd.DataFrame:
         from vitrail.data.omop import read_omop
 
         return _finish(path, *read_omop(path), table)
+    if ending and ending["text"] and is_large(path):
+        return _finish(path, *_parse_text(path, *read_lines(path), table), table)
     sheet = f"#{ending['sheet']}" if ending and ending["sheet"] else ""
     return parse_table(path, load_bytes(path.with_name(path.name.removesuffix(sheet))), table)
 
@@ -71,7 +73,7 @@ def parse_table(path: Path, raw: bytes, table: Table | None = None) -> pd.DataFr
     else:
         text = decode(path, raw).text
         del raw  # of a large file the only other copy
-        parsed = _parse_text(path, text, table)
+        parsed = _parse_text(path, text, each_line(text), table)
         del text
     return _finish(path, *parsed, table)
 
@@ -106,10 +108,11 @@ def _parse_parquet(path: Path, raw: bytes) -> tuple[list[str], Gathered]:
     return list(kept.values()), rows
 
 
-def _parse_text(path: Path, text: str, table: Table | None) -> tuple[list[str], Gathered]:
+def _parse_text(path: Path, text: str, lines: Iterable[str], table: Table | None) -> tuple[list[str], Gathered]:
+    """`text`: the beginning of it, as far as it tells what separates the cells."""
     known = [alias for f in table.features.values() for alias in f.aliases] if table else []
     names = {table.target.column, table.site_column, *columns_beside(table).features, *known} if table else set()
-    records = read_records(path, each_line(text), sniff(text, names))
+    records = read_records(path, lines, sniff(text, names))
     first = next(records, None)
     if first is None or not text.strip(' \r\n",;\t|'):  # other delimiters make cells of lone commas
         raise refuse_file(path, "expected a table, got an empty file.", "Export the table again.")

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, TextIO
 
 from vitrail.core.problems import Problem, VitrailError
 
@@ -19,6 +19,9 @@ SPLIT = partial(csv.reader, skipinitialspace=True, strict=True)
 DELIMITERS = ",;\t|"
 _LINE = re.compile(r"[^\r\n]*(?:\r\n|\r|\n)|[^\r\n]+")
 SNIFFED = 200_000  # fields looked at to tell the delimiter
+LARGE = 16_000_000  # bytes of a file that is read line by line, never whole
+CHUNK = 1 << 22  # characters of it that are looked at together
+_BINARY = re.compile("[\x00-\x08\x0e-\x1f\x7f]")
 
 
 class Text(NamedTuple):
@@ -52,7 +55,7 @@ def load_bytes(path: Path) -> bytes:
             what = f"expected a file, {'got a folder' if path.is_dir() else 'there is none'}."
             raise refuse_file(path, what, "Check the path.")
         raw = path.read_bytes()
-        raw = gzip.decompress(raw) if path.name.casefold().endswith(".gz") else raw
+        raw = gzip.decompress(raw) if _is_packed(path) else raw
     except (OSError, EOFError, zlib.error, ValueError) as error:
         raise refuse_file(path, f"the file cannot be read: {error}.", "Check its permissions.") from None
     return raw
@@ -65,10 +68,61 @@ def decode(path: Path, raw: bytes) -> Text:
         with suppress(UnicodeDecodeError):
             whole = raw[len(mark) if encoding in (wide, "utf-8") else 0 :].decode(encoding)
             text = whole.rstrip("\x1a")
-            if not re.search("[\x00-\x08\x0e-\x1f\x7f]", text):
+            if not _BINARY.search(text):
                 return Text(text, encoding, mark if encoding in (wide, "utf-8") else b"", whole[len(text) :])
             break
-    raise refuse_file(path, "expected text, got binary data.", "Save it as CSV (an Excel file is not text).")
+    raise _refuse_binary(path)
+
+
+def is_large(path: Path) -> bool:
+    """Whether it is rather read line by line; packed text is several times as long."""
+    with suppress(OSError):  # told where it is read
+        return path.is_file() and path.stat().st_size > (LARGE // 8 if _is_packed(path) else LARGE)
+    return False
+
+
+def read_lines(path: Path) -> tuple[str, Iterator[str]]:
+    """The beginning of a large file's text, and all its lines with their ends, one at a time."""
+    try:
+        with gzip.open(path) if _is_packed(path) else path.open("rb") as file:
+            wide = file.read(2) in (b"\xff\xfe", b"\xfe\xff")
+        for encoding in ("utf-16",) if wide else ("utf-8-sig", "cp1252", "latin-1"):
+            with suppress(UnicodeDecodeError):
+                return _look_through(path, encoding), _each_line_of(path, encoding)
+    except (OSError, EOFError, zlib.error) as error:
+        raise refuse_file(path, f"the file cannot be read: {error}.", "Check its permissions.") from None
+    raise _refuse_binary(path)
+
+
+def _look_through(path: Path, encoding: str) -> str:
+    """The first lines; an error where anything in the file is no text, as `decode` has it."""
+    head, tail = "", ""
+    with _open_text(path, encoding) as file:
+        while some := file.read(CHUNK):
+            text = some.rstrip("\x1a")
+            if _BINARY.search(text) or (tail and text):
+                raise _refuse_binary(path)
+            head, tail = head or text, tail or some[len(text) :]
+    return head[: head.rfind("\n") + 1] or head
+
+
+def _each_line_of(path: Path, encoding: str) -> Iterator[str]:
+    with _open_text(path, encoding) as file:
+        for line in file:
+            yield line.rstrip("\x1a") if line.endswith("\x1a") else line
+
+
+def _open_text(path: Path, encoding: str) -> TextIO:
+    act = gzip.open if _is_packed(path) else open
+    return act(path, "rt", encoding=encoding, newline="")
+
+
+def _is_packed(path: Path) -> bool:
+    return path.name.casefold().endswith(".gz")
+
+
+def _refuse_binary(path: Path) -> VitrailError:
+    return refuse_file(path, "expected text, got binary data.", "Save it as CSV (an Excel file is not text).")
 
 
 def lines_of(text: str) -> list[str]:

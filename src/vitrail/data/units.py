@@ -70,7 +70,8 @@ SPELLINGS = (  # how else a unit is written, folded
 
 def is_outside(values: pd.Series, feature: Feature) -> pd.Series:
     low, high = feature.range or (-np.inf, np.inf)
-    return (values < low) | (values > high)
+    found = values.to_numpy()  # there may be many thousands of columns, and each step on a series is slow
+    return pd.Series((found < low) | (found > high), index=values.index)
 
 
 def spot_unit(values: pd.Series, name: str, feature: Feature) -> tuple[Conversion, pd.Series] | None:
