@@ -265,8 +265,8 @@ def test_no_password_is_ever_shown(monkeypatch: pytest.MonkeyPatch, tmp_path: Pa
 
 
 def test_driver_is_named() -> None:
-    assert "the driver of this database is not installed here (psycopg" in refused(
-        "postgresql://a:b@host/db?sql=SELECT 1"
+    assert "the driver of this database is not installed here (pymysql" in refused(
+        "mysql+pymysql://a:b@host/db?sql=SELECT 1"
     )
 
 

@@ -113,6 +113,12 @@ def test_a_large_file_that_is_no_text_is_told(tmp_path: Path, monkeypatch: pytes
         read_table(packed)
 
 
+def test_numbers_stay_numbers_where_the_last_batch_is_full(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(gather, "BATCH", 4)
+    (tmp_path / "a.csv").write_text("x,y\n" + "1,2.5\n" * 4)
+    assert read_table(tmp_path / "a.csv").dtypes.map(str).tolist() == ["float64", "float64"]
+
+
 def test_columns_of_numbers_lie_in_one_block(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Of a wide table an array for each column would cost more than it holds; text is put beside it, not copied in."""
     monkeypatch.setattr(gather, "BATCH", 400)

@@ -13,7 +13,8 @@ CODES = (0, -1, -9, -99, -999, -9999, 99, 999, 9999, 888, 8888)  # what people t
 
 def spot_codes(values: pd.Series, name: str, feature: Feature) -> list[float]:
     """The codes in this column."""
-    counts = values.value_counts()
+    distinct, times = np.unique(values.dropna().to_numpy(), return_counts=True)  # a third of what value_counts holds
+    counts = pd.Series(times, index=distinct)
     outside = is_outside(counts.index.to_series(), feature).to_numpy()
     usual, heights = counts.index.isin(CODES), counts.to_numpy()
     likely = usual.copy()
@@ -21,6 +22,7 @@ def spot_codes(values: pd.Series, name: str, feature: Feature) -> list[float]:
         highest = part & ~usual & (heights == heights[part].max(initial=0))
         likely |= highest & (highest.sum() == 1)  # of several, each has a rival as high
     found = [float(code) for code in counts.index[likely & (heights > 1)]]
+    found.sort(key=lambda code: (-counts[code], (values == code).to_numpy().argmax()))  # as often, then as they come
     codes = [code for code in found if _is_code(code, counts, len(values), feature)]
     return [code for code in codes if code in CODES or not _converts(code, name, feature)]
 

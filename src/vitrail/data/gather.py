@@ -4,6 +4,7 @@ later in the column may still make it text."""
 
 from __future__ import annotations
 
+import mmap
 import re
 from array import array
 from collections.abc import Iterable, Sequence
@@ -96,18 +97,21 @@ class Gathered:
     def _close(self) -> None:
         cells, self._open = self._open, [[] for _ in range(self.width)]
         rows = len(cells[0]) if cells else 0
-        several = _plain_numbers([cells[i] for i in self._numbers]) if self._closed and rows else None
+        if not rows:
+            return
+        several = _plain_numbers([cells[i] for i in self._numbers]) if self._closed else None
         if several is None:
-            found = {i: n for i in self._numbers if rows and (n := _to_numbers(cells[i])) is not None}
+            found = {i: n for i in self._numbers if (n := _to_numbers(cells[i])) is not None}
             self._numbers = list(found)
             values = np.array([n.values for n in found.values()]).reshape(len(found), rows)
             several = values, np.array([n.digits for n in found.values()], np.int8)
+        several = _lent(several[0]), several[1]
         texts = {i: settle(cells[i], frozenset()) for i in set(range(self.width)).difference(self._numbers)}
         self._closed.append(Batch(rows, np.array(self._numbers, np.int64), *several, texts))
 
     def frame(self, header: Sequence[str], table: Table | None) -> pd.DataFrame:
         """Takes the cells: afterwards nothing is left here."""
-        index = pd.Index(np.array(self.lines, np.int64))
+        index = pd.Index(np.frombuffer(self.lines, np.int64))
         if not self._closed:
             cells = {n: settle(c, absent_words(n, table)) for n, c in zip(header, self._open, strict=True)}
             return pd.DataFrame(cells, index=index, dtype=object)
@@ -177,6 +181,16 @@ def _exact_numbers(tidy: list[str]) -> Numbers | None:
         return None
     found = Numbers(values, -1)
     return found if found.write() == [text or None for text in tidy] and not np.isinf(values).any() else None
+
+
+def _lent(values: np.ndarray) -> np.ndarray:
+    """A copy in memory of its own, which the system has back at once when it is let go: what is freed among others
+    stays with the process, and a table would be there twice."""
+    if not values.size:
+        return values
+    out = np.frombuffer(mmap.mmap(-1, values.nbytes), values.dtype).reshape(values.shape)
+    out[:] = values
+    return out
 
 
 def _floats(tidy: list[str]) -> np.ndarray:

@@ -107,6 +107,14 @@ def _open_duckdb(query: Query) -> Iterator[Callable[[str], Any]]:
         yield connection.execute
 
 
+class _Answer:
+    """SQLAlchemy's as a driver's own would be; of what it streams it has already taken the first rows."""
+
+    def __init__(self, found: Any) -> None:
+        self.description = [(name,) for name in found.keys()] if found.returns_rows else None  # noqa: SIM118
+        self.fetchmany = found.fetchmany
+
+
 @contextmanager
 def _open_any(query: Query) -> Iterator[Callable[[str], Any]]:
     """Through SQLAlchemy; PostgreSQL promises a transaction that only reads, of others it is rolled back."""
@@ -117,9 +125,11 @@ def _open_any(query: Query) -> Iterator[Callable[[str], Any]]:
         what = f"the driver of this database is not installed here ({error.name})."
         raise _refuse(query, what, f"pip install {error.name}") from None
     reads = {"postgresql_readonly": True} if engine.dialect.name == "postgresql" else {}
+    # a driver that can, holds no more rows than are asked for; and a % is a %, not a place for something
+    reads |= {"stream_results": True, "no_parameters": True}
     try:
         with engine.connect().execution_options(**reads) as connection, connection.begin() as work:
-            yield lambda sql: connection.exec_driver_sql(sql).cursor
+            yield lambda sql: _Answer(connection.exec_driver_sql(sql))
             work.rollback()
     finally:
         engine.dispose()
