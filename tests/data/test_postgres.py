@@ -7,6 +7,7 @@ import re
 import shutil
 import socket
 import subprocess
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -27,13 +28,11 @@ PASSWORD = "p@ss wörd"
 
 
 @pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+def server() -> Iterator[str]:
     """Its address with a password, and a table of patients. It refuses root, so root starts it as its own user."""
-    place = tmp_path_factory.mktemp("pg")
+    place = Path(tempfile.mkdtemp(prefix="vitrail-pg-"))  # not below a folder that only root may enter
     as_user = ["runuser", "-u", "postgres", "--"] if os.geteuid() == 0 else []
     if as_user:
-        for folder in (place, *place.parents[:2]):
-            folder.chmod(0o755)
         shutil.chown(place, "postgres")
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
@@ -53,6 +52,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         yield url
     finally:
         act(f"{BIN}/pg_ctl", "-D", f"{place}/db", "-m", "immediate", "stop")
+        shutil.rmtree(place)
 
 
 def _fill(url: str) -> None:
