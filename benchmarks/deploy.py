@@ -27,6 +27,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
+import pandas as pd
 import torch
 from safetensors.torch import load_file
 
@@ -159,10 +160,10 @@ def measure(count: int, rounds: int) -> dict[str, Any]:
 
 
 @contextlib.contextmanager
-def real(study: Study) -> Iterator[tuple[Path, Path, float]]:
-    """The heart study with `vitrail join` and `vitrail serve`, four processes of sites: the place where it ran (a
-    site's home is SITE.home in it), the run folder, and megabytes of a site's process."""
-    place, tables = Path(tempfile.mkdtemp(prefix="vitrail-bench-")), heart_disease()
+def real(study: Study, tables: dict[str, pd.DataFrame] | None = None) -> Iterator[tuple[Path, Path, float]]:
+    """The heart study with `vitrail join` and `vitrail serve`, a process for each site (its four hospitals, or these):
+    the place where it ran (a site's home is SITE.home in it), the run folder, and megabytes of a site's process."""
+    place, tables = Path(tempfile.mkdtemp(prefix="vitrail-bench-")), tables or heart_disease()
     study.save(place / "study.toml")
     folder = enrol.invite(place / "study.toml", list(tables), f"127.0.0.1:{free_port()}")
     vitrail, sites, serve = str(Path(sys.executable).with_name("vitrail")), [], None

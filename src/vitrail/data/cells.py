@@ -164,8 +164,13 @@ def find_values(column: pd.Series, what: Feature | Target) -> np.ndarray:
 
 
 def as_hashed(column: pd.Series) -> pd.Series:
-    """Cells that can be compared and counted, whatever they are."""
-    return column if is_plain(column.dtype) else column.map(str)
+    """Numbers that are the same where cells are written alike, whatever they are."""
+    if is_plain(column.dtype):
+        return column
+    known: dict[str, int] = {}  # factorize takes memory as if no two cells were alike
+    texts = (cell if type(cell) is str else str(cell) for cell in column.to_numpy(object))
+    codes = np.fromiter((known.setdefault(text, len(known)) for text in texts), np.int64, len(column))
+    return pd.Series(codes, index=column.index)
 
 
 def repeats(columns: Sequence[pd.Series], rows: int) -> np.ndarray:

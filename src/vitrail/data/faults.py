@@ -326,7 +326,7 @@ def find_constant_column(seen: Seen) -> Iterator[Finding]:
     number = [seen.table.target.column] * (seen.table.target.kind == "number")
     for name in [*seen.table.features, *number]:
         values = seen.values[name].dropna() if name in seen.values else pd.Series(dtype=float)
-        if len(values) > 1 and values.nunique() == 1 and not seen.wrong[name].any():
+        if len(values) > 1 and values.min() == values.max() and not seen.wrong[name].any():
             cell = str(seen.columns[name][seen.values[name].notna().to_numpy()].iloc[0])
             text = f"{len(values)} of {len(values)} values are {cell}"
             feature = seen.table.features.get(name)

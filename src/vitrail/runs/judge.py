@@ -24,6 +24,7 @@ from vitrail.engines.rounds import Moment
 from vitrail.engines.threads import threads
 from vitrail.runs.screened import Ask
 from vitrail.runs.setup import AT_BEDSIDE, COVERAGE, MAJORITY, RISK, TOLD
+from vitrail.screen.found import Screening
 from vitrail.study import Study
 
 SIZES = ["site", "train_rows", "test_rows", "target", "test_rarest", "few_rows"]
@@ -46,12 +47,12 @@ class Judge:
         runner: Engine,
         study: Study,
         data: list[SiteData],
-        ask: Ask = lambda: None,
+        ask: Ask | None = None,
         at: list[int] | None = None,
     ) -> None:
         """`ask`: how the sites are screened, where a run does that. `at`: where each site's model is among those of the
         engine, where names do not say it."""
-        self.runner, self.study, self.data, self.screen = runner, study, data, ask
+        self.runner, self.study, self.data, self._ask = runner, study, data, ask
         self.sizes = sizes_of(study, data)
         self.at = at or [0 if runner.method.pools_rows else runner.names.index(site.name) for site in data]
         self.stacks = {split: self._stacks(split) for split in ("test", "train")}
@@ -59,6 +60,13 @@ class Judge:
         self.weights = {split: self._weights(split) for split in ("test", "train")}
         for split in TOLD:
             self.stacks[split], self.truth[split] = self.stacks["test"], self.truth["test"]
+        none = np.empty(0)  # the rows are in the stacks now
+        self.data = [site._replace(train_x=none, test_x=none) for site in data]
+
+    def screen(self) -> Screening | None:
+        """Asked once, and the tables are let go."""
+        ask, self._ask = self._ask, None
+        return ask() if ask else None
 
     def rows(self, moment: Moment, splits: tuple[str, ...]) -> list[tuple[Any, ...]]:
         return self.scores(self.runner.settled(moment), moment.stage, moment.round, splits)

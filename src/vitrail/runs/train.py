@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -114,8 +115,10 @@ def federate(
     given = task, chosen, rows, training_of(study), seed
     how: dict[str, Any] = {"looped": looped, "absent": absent, "held": held, "secrets": secrets}
     runner = Engine(*given, **how, keep_reports=keep_updates, guards=guards_of(study))
-    judge = Judge(runner, study, data, lambda: screen_rows(study, cleaned, refuse, pseudonyms) if asked else None)
+    screen = partial(screen_rows, study, cleaned, refuse, pseudonyms) if asked else None
+    judge = Judge(runner, study, data, screen)
     info = describe_run(study, seed, engine, device, {site.name: site.fingerprint for site in data})
+    del cleaned, data, screen  # of a large table each copy counts; the judge lets go of them when it can
     info |= {"dropout_rate": dropout_rate, "away": {k: [list(s) for s in v] for k, v in (away or {}).items()}}
     info |= {"keep_updates": True} if keep_updates else {}
     info |= {"refuse": sorted(refuse), "pseudonyms": sorted(pseudonyms.values())}  # not whose: each site knows its own
