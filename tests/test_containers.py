@@ -26,7 +26,12 @@ def test_nobody_is_root_and_nothing_else_is_written() -> None:
         assert service["read_only"], name
         assert service["cap_drop"] == ["ALL"], name
         assert "ports" not in service, name  # they meet in a network of their own
-    mounts = {n: {v.split(":")[0] for v in s["volumes"]} for n, s in told["services"].items() if n != "prepare"}
+    root = {n: s for n, s in told["services"].items() if "user" in s or "cap_add" in s}
+    assert list(root) == ["own"]  # which gives new volumes to the user, and does nothing else
+    assert root["own"]["cap_add"] == ["CHOWN"]
+    assert root["own"]["entrypoint"][:2] == ["chown", re.findall(r"^USER (\d+)", last, re.M)[-1]]
+    begin = ("own", "prepare")
+    mounts = {n: {v.split(":")[0] for v in s["volumes"]} for n, s in told["services"].items() if n not in begin}
     assert all(a == b or not mounts[a] & mounts[b] for a in mounts for b in mounts)  # nobody reads another's rows
 
 

@@ -54,7 +54,9 @@ class Encoder:
     def layout(self) -> Layout:
         return _lay_out(self.table.features, self.mean, self.sd)
 
-    def matrix(self, cleaned: pd.DataFrame, rows: NDArray[np.int64] | None = None) -> NDArray[Any]:
+    def matrix(
+        self, cleaned: pd.DataFrame, rows: NDArray[np.int64] | None = None, kind: type[np.floating] = np.float64
+    ) -> NDArray[Any]:
         """Rows of `clean`, or those at these places -> [row, column]; or pictures, [row, channel, height, width] of
         uint8."""
         if self.table.images:
@@ -64,16 +66,17 @@ class Encoder:
         own = list(cleaned.columns[: len(names)]) == names  # as `clean` has them: no copy is made
         values = (cleaned.iloc[:, : len(names)] if own else cleaned[names]).to_numpy(np.float64)
         rows = np.arange(len(values)) if rows is None else rows
-        out = np.empty((len(rows), len(at.source)))
+        out = np.empty((len(rows), len(at.source)), kind)
         step = max(1, TOGETHER // max(out.shape[1], 1))
         for some in (slice(first, first + step) for first in range(0, len(rows), step)):
-            part = np.take(values[rows[some]], at.source, 1, out[some])
+            part = np.take(values[rows[some]], at.source, 1)
             missing = np.isnan(part)
             part -= at.mean
             part /= at.sd
             if len(at.hot):
                 part[:, at.hot] = part[:, at.hot] == at.level
             np.copyto(part, at.neutral, where=missing)
+            out[some] = part
         return out
 
 
@@ -202,7 +205,7 @@ def encode_sites(
         if target.kind == "number":
             y = (y - target.center) / target.scale
         a, b = splits[name]
-        train, test = (encoders[name].matrix(frame, rows) for rows in (a, b))
+        train, test = (encoders[name].matrix(frame, rows, np.float32) for rows in (a, b))  # as networks take them
         w = weights_of(frame, table)
         told = (None, None) if w is None else (w[a], w[b])
         out.append(SiteData(name, encoders[name], train, y[a], test, y[b], fingerprint_rows(frame), None, *told))

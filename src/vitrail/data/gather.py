@@ -16,7 +16,7 @@ import pandas as pd
 from vitrail.data.cells import MISSING_WORDS, NUMBER
 from vitrail.data.schema import Table, canon
 
-BATCH = 500_000  # cells that are looked at together; a table of no more is text throughout
+BATCH = 250_000  # cells that are looked at together; a table of no more is text throughout
 # the text of columns, a line for each cell: each can be written again from its number and how many digits it has; ++,
 # for a way back, of which there is none, would be kept for every cell
 _PLAIN = re.compile(r"(?:-?[1-9][0-9]{0,14}\n|-?(?:0|[1-9][0-9]{0,6})\.[0-9]{1,8}\n|0\n|\n)++", re.ASCII)
