@@ -176,4 +176,4 @@ def report(cases: Cases) -> str:
 
 
 if __name__ == "__main__":
-    run_cases("attacks", __doc__, STAGES, 3, wanted, report)
+    run_cases("attacks", __doc__, STAGES, 5, wanted, report)

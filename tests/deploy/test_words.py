@@ -230,12 +230,12 @@ def test_what_was_tried_is_what_the_benchmark_printed() -> None:
     drafted = [found[f"honest|total of three, draws secret|{draw}"] for draw in range(1, 6)]
     assert all(c["cells"] <= c["guess"] + 0.05 for c in drafted)
     for guard, name in (("plain", "plain"), ("masked", "total of four"), ("rows", "rows 10")):
-        cases = [found[f"craft|{name}, no dropout|{seed}"] for seed in (1, 2)]
+        cases = [found[f"craft|{name}, no dropout|{seed}"] for seed in range(1, 6)]
         assert tuple(c["rebuilt"] for c in cases) == tried.CRAFTED[guard]
         assert {c["rows"] for c in cases} == {tried.PATIENTS}
     said = {
-        "53 of 203 patients were read in 40": Protect(),
-        "11 to 16 of 203 patients were read out of totals": Protect(sum="masked"),
+        "52 to 58 of 203 patients were read in 40": Protect(),
+        "11 to 25 of 203 patients were read out of totals": Protect(sum="masked"),
         "0 of 203 patients were read through noise": Protect(rows={"epsilon": 3.0}),
     }
     for words, protect in said.items():

@@ -15,7 +15,8 @@ REBUILT = {
     "masked": ((0, 0, 0, 0, 0), (1, 1, 1, 1, 0)),
     "rows": ((0, 0, 0, 0, 0), (0, 0, 0, 0, 0)),
 }
-CRAFTED = {"plain": (53, 53), "masked": (16, 11), "rows": (0, 0)}  # of the hospital, in two trials, where nobody checks
+# of the hospital, in five trials, where nobody checks
+CRAFTED = {"plain": (53, 53, 52, 52, 58), "masked": (16, 11, 18, 25, 25), "rows": (0, 0, 0, 0, 0)}
 
 
 def what_was_tried(protect: Protect, dropout: bool) -> str:
