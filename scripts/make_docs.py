@@ -10,6 +10,7 @@ become plain text.
 from __future__ import annotations
 
 import inspect
+import logging
 import re
 import shutil
 import sys
@@ -146,7 +147,8 @@ def navigation(pages: Path) -> list[Any]:
 
 
 def build(pages: Path, site: Path) -> None:
-    """By mkdocs, strictly: a warning is an error."""
+    """By mkdocs, strictly: a warning is an error, and is told."""
+    logging.basicConfig(level=logging.WARNING, format="%(message)s")
     from mkdocs.commands.build import build as made
     from mkdocs.config import load_config
 

@@ -1,4 +1,5 @@
 import os
+import signal
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,6 +17,26 @@ LONGEST = (  # files that take a minute or more: begun last, one of them would k
     "test_flare_pictures.py",
     "test_renamed.py",
 )
+
+
+LONG = 600  # seconds: what takes longer waits for something that will not come
+
+
+@pytest.fixture(autouse=True)
+def _nothing_waits_for_ever() -> Iterator[None]:
+    """A test that hangs says where, and the others go on."""
+
+    def tell(*_: object) -> None:
+        raise TimeoutError(f"still at work after {LONG} seconds")
+
+    if not hasattr(signal, "SIGALRM"):
+        yield
+        return
+    before = signal.signal(signal.SIGALRM, tell)
+    signal.alarm(LONG)
+    yield
+    signal.alarm(0)
+    signal.signal(signal.SIGALRM, before)
 
 
 def pytest_configure(config: pytest.Config) -> None:
