@@ -222,24 +222,24 @@ def fit_encoders(
 
     def fit(*sites: str) -> Encoder:
         some = [(cleaned[site], of.get(site)) for site in sites]
-        mean, sd = finish_moments(lambda mean: [moments(f, names, mean, at) for f, at in some])
+        mean, sd = finish_moments(lambda mean: [moments(f, names, mean, only) for f, only in some])
         return Encoder(table, dict(zip(names, mean.tolist(), strict=True)), dict(zip(names, sd.tolist(), strict=True)))
 
-    return (
-        {site: fit(site) for site in cleaned} if table.standardise == "local" else dict.fromkeys(cleaned, fit(*cleaned))
-    )
+    if table.standardise == "local":
+        return {site: fit(site) for site in cleaned}
+    return dict.fromkeys(cleaned, fit(*cleaned))
 
 
 def moments(
-    frame: pd.DataFrame, names: list[str], mean: Matrix | None = None, at: NDArray[np.int64] | None = None
+    frame: pd.DataFrame, names: list[str], mean: Matrix | None = None, only: NDArray[np.int64] | None = None
 ) -> Moments:
-    """What one site says of its rows, or of those `at` these places: sums of its values, or with the mean known, of
-    squared distances to it."""
+    """What one site says of its rows, or of those at these places `only`: sums of its values, or with the mean known,
+    of squared distances to it."""
     rows, total = np.empty(len(names)), np.empty(len(names))
     step = max(1, TOGETHER // max(len(frame), 1))  # features at once: copies of all would be several times the table
     for some in (slice(at, at + step) for at in range(0, len(names), step)):
         v = frame[names[some]].to_numpy(dtype=np.float64).T
-        v = np.ascontiguousarray(v if at is None else v[:, at])  # [feature, row]: sums keep an order
+        v = np.ascontiguousarray(v if only is None else v[:, only])  # [feature, row]: sums keep an order
         known = ~np.isnan(v)
         values = v if mean is None else (v - mean[some, None]) ** 2
         rows[some], total[some] = known.sum(1), np.where(known, values, 0.0).sum(1)
