@@ -526,3 +526,17 @@ def test_every_event_of_a_study_between_machines_is_told_in_words() -> None:
     told |= {"deadlines": 3, "number": 1, "of": 5}
     for event in events:
         assert not watch_module.words(event, told).startswith(f"{event[:1].upper()}{event[1:]}: site va"), event
+
+
+def test_folds_after_the_last_round_are_told(tmp_path: Path) -> None:
+    """They take several times what the run took: a page that says "finished" would be closed."""
+    story = Story(tmp_path / "run")
+    story.info |= {"finished": "2026-11-17"}
+    story.begin()
+    assert live_module.headline(Watch(story.path).look())[0] == "Finished"
+    story.log("fold", number=3, of=10)
+    word, sentence = live_module.headline(Watch(story.path).look())
+    assert word == "Running"
+    assert "joining is worth it: 3 of 10." in sentence
+    write_atomically(story.path / "run.json", json.dumps(story.info | {"folds": {"done": 10}}))
+    assert live_module.headline(Watch(story.path).look())[0] == "Finished"

@@ -47,6 +47,7 @@ class Log:
         self.waiting: tuple[int, int] | None = None  # answers, needed
         self.resumed = False
         self.opening = False  # the coordinator was started, and its sites are not all there
+        self.fold: tuple[int, int] | None = None  # the one that is trained after the run, and of how many
         self._gone_at = (0, 0)  # stage and round of the last absence
 
     def read(self, names: Sequence[str]) -> None:
@@ -96,6 +97,8 @@ class Log:
             site.since, site.why = site.since or at, str(event.get("what") or event.get("why") or "")
             if site.link != "set aside":
                 site.link = {"trouble": site.link or "joined"}.get(kind, kind)
+        elif kind == "fold":
+            self.fold = int(event["number"]), int(event["of"])
         elif kind == "waiting":
             self.waiting = int(event["answered"]), int(event["needed"])
         elif kind in ("started", "resumed", "finished"):

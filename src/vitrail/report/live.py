@@ -73,7 +73,13 @@ def headline(told: dict[str, Any]) -> tuple[str, Markup]:
     state, at = told["state"], f"round {told['done']} of {told['total']}"
     if state == "finished":
         took = f", in {span(told['seconds'])}" if told["seconds"] is not None else ""
-        return "Finished", Markup("All {} are done{}.").format(several(told["total"], "round"), took)
+        done = Markup("All {} are done{}.").format(several(told["total"], "round"), took)
+        if fold := told.get("fold"):
+            more = Markup(
+                " The sites train once more for each fold, to find out whether joining is worth it: {} of {}."
+            )
+            return "Running", done + more.format(*fold)
+        return "Finished", done
     if state == "waiting":
         whom = [Markup("<b>{}</b>").format(n) for n in told["waiting_for"]]
         answers = told["answered"]
