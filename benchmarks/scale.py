@@ -27,7 +27,8 @@ from typing import Any
 import numpy as np
 
 RESULTS = Path(__file__).parent / "results" / "scale.csv"
-TOGETHER = ("check", "clean,encode", "fedavg")  # steps that one process does after reading: what a person runs
+RUN = "a round of FedAvg, prepared and scored"
+TOGETHER = {"check": "check", "clean,encode": "encode and split", "fedavg": RUN}  # steps of one process, and the last
 SIZES = [(1_000, 50), (10_000, 50), (100_000, 50), (5, 50_000), (5, 500_000), (5, 5_000_000), (30, 1_000_000)]
 NAMES = ("columns", "rows", "file_mb", "table_mb", "step", "seconds", "peak_mb", "of_table")
 
@@ -112,7 +113,7 @@ def measure(columns: int, rows: int, steps: set[str]) -> list[dict[str, Any]]:
     if "encode" in steps:
         watched.step("encode and split", lambda: prepare(half, study, 1))
     if "fedavg" in steps:
-        watched.step("a round of FedAvg, prepared and scored", lambda: federate(study, half, "fedavg", rounds=1))
+        watched.step(RUN, lambda: federate(study, half, "fedavg", rounds=1))
     table = 8 * (columns + 1) * rows / 1e6
     about = {"columns": columns, "rows": rows, "file_mb": round(size / 1e6, 1), "table_mb": round(table, 1)}
     return [{**about, **row, "of_table": round(row["peak_mb"] / table, 2)} for row in watched.rows]
@@ -130,19 +131,21 @@ def main() -> None:
 
     done = pd.read_csv(RESULTS) if RESULTS.exists() else pd.DataFrame(columns=list(NAMES))
     for columns, rows in SIZES:
-        if ((done["columns"] == columns) & (done["rows"] == rows)).any():
-            continue
-        for steps in TOGETHER:
+        for steps, last in TOGETHER.items():
+            if ((done["columns"] == columns) & (done["rows"] == rows) & (done["step"] == last)).any():
+                continue
             words = [sys.executable, __file__, "--one", str(columns), str(rows), "--steps", steps]
             said = subprocess.run(words, capture_output=True, text=True, check=False)
             if said.returncode:
                 print(f"{columns} columns, {rows} rows: stopped ({said.returncode}). {said.stderr[-500:]}")
                 continue
             found = json.loads(said.stdout.splitlines()[-1])
-            done = pd.concat([done, pd.DataFrame(found if steps == TOGETHER[0] else found[1:])])  # it reads once more
+            done = pd.concat([done, pd.DataFrame(found if steps == "check" else found[1:])])  # it reads once more
         RESULTS.parent.mkdir(exist_ok=True)
         done.to_csv(RESULTS, index=False)
-    text = "\n".join(told(done))
+    order = {size: i for i, size in enumerate(SIZES)}
+    done = done.assign(at=[order[size] for size in zip(done["columns"], done["rows"], strict=True)])
+    text = "\n".join(told(done.sort_values("at", kind="stable")))
     RESULTS.with_suffix(".md").write_text(text + "\n", encoding="utf-8")
     print(text)
 

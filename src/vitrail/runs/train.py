@@ -106,6 +106,8 @@ def federate(
     check_protection(study, chosen, training_sizes(cleaned, study, seed))
     own = (lambda site: key(secrets[site], "counts")) if secrets else None
     data = as_rows(encoded(cleaned, study, seed, own), task.net, device)
+    screen = partial(screen_rows, study, cleaned, refuse, pseudonyms) if asked else None
+    del cleaned  # of a large table each copy counts; what is left is let go when the judge has it
     if keep_updates:
         check_keeping(task, chosen, out, study.protect.sum == "masked")
     rows = training_rows(data, study, chosen, device)
@@ -115,10 +117,9 @@ def federate(
     given = task, chosen, rows, training_of(study), seed
     how: dict[str, Any] = {"looped": looped, "absent": absent, "held": held, "secrets": secrets}
     runner = Engine(*given, **how, keep_reports=keep_updates, guards=guards_of(study))
-    screen = partial(screen_rows, study, cleaned, refuse, pseudonyms) if asked else None
     judge = Judge(runner, study, data, screen)
     info = describe_run(study, seed, engine, device, {site.name: site.fingerprint for site in data})
-    del cleaned, data, screen  # of a large table each copy counts; the judge lets go of them when it can
+    del data, screen
     info |= {"dropout_rate": dropout_rate, "away": {k: [list(s) for s in v] for k, v in (away or {}).items()}}
     info |= {"keep_updates": True} if keep_updates else {}
     info |= {"refuse": sorted(refuse), "pseudonyms": sorted(pseudonyms.values())}  # not whose: each site knows its own
