@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from vitrail.data import codes
-from vitrail.data.cells import as_hashed, repeats
+from vitrail.data.cells import repeats
 from vitrail.data.check import find_faults, to_json, to_text
 from vitrail.data.faults import CHECKS, Finding
 from vitrail.data.read import read_table
@@ -667,7 +667,6 @@ def test_many_values_that_come_twice_are_not_each_weighed(monkeypatch: pytest.Mo
 
 @given(st.lists(st.tuples(*[st.sampled_from([1, 2.0, "1", None, "x", (1,), float("nan")])] * 2), max_size=12))
 def test_rows_that_repeat(rows: list[tuple[object, object]]) -> None:
-    columns = [pd.Series([r[i] for r in rows], dtype=object) for i in (0, 1)]
-    found = repeats([as_hashed(c) for c in columns], len(rows))
+    found = repeats({str(i): pd.Series([r[i] for r in rows], dtype=object) for i in (0, 1)}, len(rows))
     seen = [tuple(map(str, r)) for r in rows]
     assert found.tolist() == [r in seen[:i] for i, r in enumerate(seen)]

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -173,12 +174,33 @@ def as_hashed(column: pd.Series) -> pd.Series:
     return pd.Series(codes, index=column.index)
 
 
-def repeats(columns: Sequence[pd.Series], rows: int) -> np.ndarray:
+def repeats(columns: Mapping[str, pd.Series], rows: int) -> np.ndarray:
     """[row]: whether it repeats an earlier one in every column."""
     alike = np.zeros(rows, np.uint64)  # a number for each row, the same for rows that are
-    for column in columns:
-        alike = alike * np.uint64(0x9E3779B97F4A7C15) + pd.util.hash_array(column.to_numpy(), categorize=False)
+    for column in columns.values():
+        hashed = pd.util.hash_array(as_hashed(column).to_numpy(), categorize=False)
+        alike = alike * np.uint64(0x9E3779B97F4A7C15) + hashed
     maybe, again = pd.Series(alike).duplicated(keep=False).to_numpy(), np.zeros(rows, bool)
     if columns and maybe.any():
-        again[maybe] = pd.DataFrame({i: c[maybe] for i, c in enumerate(columns)}).duplicated().to_numpy()
+        some = {i: as_hashed(c)[maybe] for i, c in enumerate(columns.values())}
+        again[maybe] = pd.DataFrame(some).duplicated().to_numpy()
     return again
+
+
+@dataclass(frozen=True)
+class Made(Mapping[str, pd.Series]):
+    """Columns by name, each made when it is asked for."""
+
+    names: Collection[str]
+    make: Callable[[str], pd.Series]
+
+    def __getitem__(self, name: str) -> pd.Series:
+        if name not in self.names:
+            raise KeyError(name)
+        return self.make(name)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.names)
+
+    def __len__(self) -> int:
+        return len(self.names)

@@ -6,16 +6,17 @@ import json
 from collections.abc import Sequence
 from pathlib import Path
 
+import numpy as np
 import pandas as pd
 
 from vitrail.core.problems import Problem, VitrailError
-from vitrail.data.cells import as_described
+from vitrail.data.cells import Made, find_values
 from vitrail.data.faults import CHECKS, Finding, Seen
 from vitrail.data.outcome_faults import find_outcome_faults
 from vitrail.data.outcomes import columns_beside
 from vitrail.data.picture_faults import find_picture_faults, find_shared_pictures
 from vitrail.data.picture_files import read_pictures
-from vitrail.data.read import name_rows, read_table, take_columns
+from vitrail.data.read import name_rows, place_columns, read_table
 from vitrail.data.schema import Feature, Table, Target
 
 
@@ -23,12 +24,22 @@ def find_faults(frame: pd.DataFrame, table: Table) -> list[Finding]:
     """Everything worth saying about this table or these pictures, errors first."""
     if table.images:
         return _errors_first(find_picture_faults(frame, table))
-    own, table = table, columns_beside(table)
-    columns, repeated = take_columns(frame.reset_index(drop=True), table)  # labels may repeat, positions do not
+    own, table, original = table, columns_beside(table), frame
+    frame = frame.reset_index(drop=True)  # labels may repeat, positions do not
+    places, repeated = place_columns(frame, table)
     wanted: dict[str, Feature | Target] = {**table.features, table.target.column: table.target}
-    read = {name: as_described(columns[name], what) for name, what in wanted.items() if name in columns}
-    values, wrong = {n: pair[0] for n, pair in read.items()}, {n: pair[1] for n, pair in read.items()}
-    seen = Seen(table, frame.index, columns, repeated, values, wrong)
+    found = {name: i for i, name in enumerate(name for name in wanted if name in places)}
+    cells = np.empty((len(found), len(frame)))  # of wide tables a series for each column would weigh more than cells
+    for name, i in found.items():
+        cells[i] = find_values(frame.iloc[:, places[name]], wanted[name])
+    seen = Seen(
+        table,
+        original.index,
+        Made(places, lambda name: frame.iloc[:, places[name]]),
+        repeated,
+        Made(found, lambda name: pd.Series(np.where(np.isinf(cells[found[name]]), np.nan, cells[found[name]]))),
+        Made(found, lambda name: pd.Series(np.isinf(cells[found[name]]))),
+    )
     beside = find_outcome_faults(seen, own)
     return _errors_first([*(finding for look in CHECKS for finding in look(seen)), *beside])
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Literal, NamedTuple
@@ -42,10 +42,10 @@ class Seen:
 
     table: Table
     index: pd.Index
-    columns: dict[str, pd.Series]  # as they came
+    columns: Mapping[str, pd.Series]  # as they came
     repeated: list[str]
-    values: dict[str, pd.Series]  # of features and target that are there: NaN where missing or wrong
-    wrong: dict[str, pd.Series]  # cells that do not fit
+    values: Mapping[str, pd.Series]  # of features and target that are there: NaN where missing or wrong
+    wrong: Mapping[str, pd.Series]  # cells that do not fit
 
     def rows(self, mask: np.ndarray | pd.Series) -> tuple[int, ...]:
         return tuple(pick_rows(self.index, mask)[:5])
@@ -314,9 +314,9 @@ def find_missing_by_class(seen: Seen) -> Iterator[Finding]:
 
 
 def find_duplicate_rows(seen: Seen) -> Iterator[Finding]:
-    columns = [as_hashed(column) for column in seen.columns.values()]
-    again = repeats(columns, len(seen.index))
-    if again.any() and any(column.nunique() > 10 for column in columns):  # a few coarse answers repeat by chance
+    again = repeats(seen.columns, len(seen.index))
+    # a few coarse answers repeat by chance
+    if again.any() and any(as_hashed(column).nunique() > 10 for column in seen.columns.values()):
         text = f"{again.sum()} of {len(again)} rows repeat an earlier row in every column"
         hint = "Remove them if it is the same patient: training and testing on one flatters the score."
         yield Finding("duplicate_rows", "warning", "", seen.rows(again), int(again.sum()), text, hint)
