@@ -143,9 +143,11 @@ def main() -> None:
             done = pd.concat([done, pd.DataFrame(found if steps == "check" else found[1:])])  # it reads once more
         RESULTS.parent.mkdir(exist_ok=True)
         done.to_csv(RESULTS, index=False)
-    order = {size: i for i, size in enumerate(SIZES)}
-    done = done.assign(at=[order[size] for size in zip(done["columns"], done["rows"], strict=True)])
-    text = "\n".join(told(done.sort_values("at", kind="stable")))
+    steps = ["read", "check", "clean", "encode and split", RUN]
+    at = [(SIZES.index((r.columns, r.rows)), steps.index(r.step)) for r in done.itertuples()]
+    done = done.iloc[sorted(range(len(done)), key=at.__getitem__)]
+    done.to_csv(RESULTS, index=False)
+    text = "\n".join(told(done))
     RESULTS.with_suffix(".md").write_text(text + "\n", encoding="utf-8")
     print(text)
 
