@@ -192,8 +192,10 @@ def encode_sites(
     table: Table,
     seed: int,
     known: Encoder | Mapping[str, Encoder] | None = None,
+    kind: type[np.floating] = np.float64,
 ) -> list[SiteData]:
-    """Split and encode rows that `clean` gave. `known`: fitted before, one for all or for each site its own."""
+    """Split and encode rows that `clean` gave. `known`: fitted before, one for all or for each site its own. `kind`:
+    of numbers; networks take single precision."""
     target = table.target
     splits = {n: split_rows(f[target.column].to_numpy(), table, seed, n) for n, f in cleaned.items()}
     if isinstance(known, Encoder):
@@ -205,7 +207,7 @@ def encode_sites(
         if target.kind == "number":
             y = (y - target.center) / target.scale
         a, b = splits[name]
-        train, test = (encoders[name].matrix(frame, rows, np.float32) for rows in (a, b))  # as networks take them
+        train, test = (encoders[name].matrix(frame, rows, kind) for rows in (a, b))
         w = weights_of(frame, table)
         told = (None, None) if w is None else (w[a], w[b])
         out.append(SiteData(name, encoders[name], train, y[a], test, y[b], fingerprint_rows(frame), None, *told))

@@ -25,11 +25,11 @@ Draws = Callable[[str], int]  # a site's name -> what its noise is drawn from
 
 
 def encoded(cleaned: Mapping[str, pd.DataFrame], study: Study, seed: int, draws: Draws | None = None) -> list[SiteData]:
-    """Rows that `clean` gave, split and encoded; where rows are private, by noisy means, with noisy counts of classes.
-    `draws`: of the sites' own; else from the seed, as all of a simulation."""
+    """Rows that `clean` gave, split and encoded as networks take them; where rows are private, by noisy means, with
+    noisy counts of classes. `draws`: of the sites' own; else from the seed, as all of a simulation."""
     noise = start_noise(study)
     if not noise:
-        return encode_sites(cleaned, study, seed)
+        return encode_sites(cleaned, study, seed, kind=np.float32)
     of = draws or (lambda site: key(seed, site, "counts"))
     known, counts = {}, {}
     for name, frame in cleaned.items():
@@ -41,9 +41,8 @@ def encoded(cleaned: Mapping[str, pd.DataFrame], study: Study, seed: int, draws:
             plain = np.bincount(y[rows].astype(np.int64), minlength=len(study.target.levels))
             counts[name] = (plain + noise["classes"] * lot[-len(plain) :]).clip(min=1.0)
     encoders = {k: v for k, v in known.items() if v is not None}
-    return [
-        site._replace(counts=counts.get(site.name)) for site in encode_sites(cleaned, study, seed, encoders or None)
-    ]
+    sites = encode_sites(cleaned, study, seed, encoders or None, np.float32)
+    return [site._replace(counts=counts.get(site.name)) for site in sites]
 
 
 def training_sizes(cleaned: Mapping[str, pd.DataFrame], study: Study, seed: int) -> dict[str, int]:
