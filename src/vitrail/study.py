@@ -84,6 +84,7 @@ class Protect(Strict):
     sites: Spend | None = None  # noise on the total of every round, so that no site decides
     second: str = ""  # between machines, with two servers: who runs the second one
     compress: Literal["no", "int8", "rank"] = "no"  # fewer bytes; what is lost is said in the next report
+    scores: Literal["rounded", "exact", "none"] = "rounded"  # between machines: to tens of patients, or as they are
 
 
 class Screen(Strict):

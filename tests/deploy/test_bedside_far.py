@@ -37,6 +37,7 @@ SITES = {"left": 90, "middle": 40, "right": 12}
 
 def make_study(**more: object) -> vt.Study:
     given = {"screen": {"ask": False}, "training": {"rounds": 2}, "network": {"hidden": (4,)}, **more}
+    given["protect"] = {"scores": "exact"}
     return vt.Study.infer(opposed_tables(SITES), target="sick", method={"name": "fedavg"}, **given)
 
 
@@ -97,7 +98,7 @@ def test_the_consent_form_names_it() -> None:
 def test_what_no_rows_can_be_is_that_sites_error() -> None:
     agreed = Agreement.of(make_study(bedside={"tell": True}), None, 3)
     words = {"stage": 0, "round": 2, "score": [AT_BEDSIDE]}
-    assert agreed.scored(0, 2, [AT_BEDSIDE]) == [(AT_BEDSIDE, name) for name in BEDSIDE]
+    assert agreed.scored([AT_BEDSIDE]) == [(AT_BEDSIDE, name) for name in BEDSIDE]
 
     def said(**groups: float) -> str | None:
         numbers = [groups.get(name.replace("@", "_"), math.nan) for name in BEDSIDE]

@@ -132,7 +132,7 @@ def test_what_cannot_be_true_is_that_sites_error(
     if kind == "settle":
         where = {"stage": 0, "round": 3, "place": 0}
         asked = Message("settle", {**where, "score": ["test"], "run": RUN})
-        scores = torch.full((len(agreed.scored(0, 3, ["test"])),), 0.5, dtype=torch.float64)
+        scores = torch.full((len(agreed.scored(["test"])),), 0.5, dtype=torch.float64)
         said = Message("settle", where, {"scores": scores, FOOTPRINT: torch.ones(3, dtype=torch.float64)})
     assert call._wrong("va", asked, said) is None
     lied = said.tensors[tensor].clone()

@@ -21,6 +21,7 @@ from vitrail.deploy.agreement import FORMAT, LAST, Agreement
 from vitrail.deploy.call import Call
 from vitrail.deploy.conduct import conduct
 from vitrail.deploy.message import Message, unpack
+from vitrail.deploy.score_plan import planned
 from vitrail.deploy.site import Site
 from vitrail.deploy.words import GROUPS, IN, OUT, WIDTH, contract_words, declared, phrase
 from vitrail.engines.wire import sentences
@@ -82,11 +83,11 @@ def test_every_tensor_has_plain_words(method: str) -> None:
 def test_who_sees_it() -> None:
     sums, each = (part(contract_words(agreed(m), "va", NAMES, True), "WHO SEES IT") for m in ("fedavg", "influence"))
     assert "Only the sum over the sites is used (training)" in sums
-    assert "Each report (counts, what is published of your columns, scores)" in sums
+    assert "Each report (counts, what is published of your columns, scores in training, scores)" in sums
     assert "reaches the coordinator's machine all the same" in sums  # the sum is made there
     assert "Only the sum" not in each
     assert all("Of the products of columns nobody can read this site's own" in text for text in (sums, each))
-    assert "Each report (counts, what is published of your columns, training, scores)" in each
+    assert "Each report (counts, what is published of your columns, training, scores in training, scores)" in each
     assert "Every site is sent the models of all sites" in each
 
 
@@ -181,7 +182,7 @@ def test_what_is_said_to_stay_does_stay(method: str, tmp_path: Path) -> None:
         where = {"stage": s, "score": ["test"], "place": last}
         for r in range(stage.stage.rounds):
             for place in stage.stage.turns(r):
-                here = {**where, "place": place, "score": ["test"] if a.is_first(s, r, place) else [], "round": r}
+                here = {**where, "place": place, "score": planned(a, "round", s, r, place), "round": r}
                 beside = _down(stage.last, g) if here["score"] else {}
                 beside = {name: v for k, v in beside.items() if (name := f"{LAST}/{k}") in a.settling(s, place)}
                 begins = s == r == 0 and place == stage.stage.turns(0)[0]
@@ -189,6 +190,7 @@ def test_what_is_said_to_stay_does_stay(method: str, tmp_path: Path) -> None:
             state = site._state(s, r + 1, 0)
             said = sentences(state)
             own.append({k: v[0] for k, v in tensors(state) if said[k]})
+        where["score"] = planned(a, "settle", s, stage.stage.rounds, last)
         ask("settle", {**where, "round": stage.stage.rounds}, _down(stage.last, g))
     assert sum(t.numel() for t in left) > 100
     mine = [t for kept in own for t in kept.values() if t.numel() >= 10]  # two may agree by chance

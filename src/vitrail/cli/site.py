@@ -85,6 +85,7 @@ def join(
     from vitrail.deploy.proof import Proof
     from vitrail.deploy.signed import Pen
     from vitrail.deploy.site import Site
+    from vitrail.deploy.site_scores import own_words
     from vitrail.report.own_verdict import verdict_words, write_own_verdict
     from vitrail.report.private import write_look
 
@@ -110,6 +111,8 @@ def join(
     )
     door.stay()
     print(f"The study is finished. This site's own model is in {own.home}: vitrail predict {kit} --data FILE")
+    if worth := own_words(own.study, site.home):
+        print(worth)
     mine = load_model(own, site.home.name)
     if mine.verdict:
         page = site.home / "verdict.html"

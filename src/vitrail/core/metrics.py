@@ -33,6 +33,7 @@ class Answers:
     site: Ints  # [row], never falling
     sites: int
     weights: Floats | None = None  # [row], more than 0: for how many a row stands; None: each for one
+    least: float = 1e-15  # probability: a loss takes no answer to have given less to what came true
 
     def total(self, values: NDArray[Any]) -> Floats:
         """[row] -> [site]"""
@@ -132,7 +133,7 @@ def auc(a: Answers) -> Floats:
 
 
 def log_loss(a: Answers) -> Floats:
-    return a.mean(-np.log(np.clip(a.p[np.arange(len(a.y)), a.y], 1e-15, 1)))
+    return a.mean(-np.log(np.clip(a.p[np.arange(len(a.y)), a.y], a.least, 1)))
 
 
 def brier(a: Answers) -> Floats:
@@ -168,7 +169,7 @@ def integrated_brier(a: Answers) -> Floats:
 
 
 def time_log_loss(a: Answers) -> Floats:
-    return a.mean(times.losses(a.y, a.p))
+    return a.mean(np.minimum(times.losses(a.y, a.p), -np.log(a.least)))
 
 
 OF_CLASSES = (balanced_accuracy, accuracy, f1, auc, log_loss, brier)
@@ -183,12 +184,14 @@ def score_all(
     p: Floats,
     real: NDArray[np.bool_],
     weights: Floats | None = None,
+    least: float = Answers.least,
 ) -> dict[str, Floats]:
     """The named metrics of every site, [site]; NaN where there are no rows, the model has diverged, or the metric has
     no meaning (AUC of a single class). y, weights [site, row], p [site, row, class]; padding is where `real` is
     False."""
     used = _usable(p, real)
-    answers = Answers(y[used], p[used], np.nonzero(used)[0], len(y), None if weights is None else weights[used])
+    mine = None if weights is None else weights[used]
+    answers = Answers(y[used], p[used], np.nonzero(used)[0], len(y), mine, least)
     with np.errstate(divide="ignore", invalid="ignore"):  # nothing of nothing is NaN
         return {n: TABLE[n](answers) for n in names}
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -22,9 +21,10 @@ from vitrail.core.problems import Problem, VitrailError
 from vitrail.core.task import Task
 from vitrail.core.tensors import tensors
 from vitrail.data.encode import numeric
-from vitrail.deploy import scale, sums, two
+from vitrail.deploy import scale, score_plan, sums, two
 from vitrail.deploy.last_words import harmless, read_findings
 from vitrail.deploy.message import MOST_WORDS, Form, no_such
+from vitrail.deploy.score_plan import SUMMED
 from vitrail.engines.wire import MASKED, Contract, Line, Rehearsal, Spec, beside_of, contracts_of, guarded, rehearse
 from vitrail.methods import AnyMethod
 from vitrail.nets import ProtoNet
@@ -35,7 +35,7 @@ from vitrail.runs.fold_lines import fold_lines
 from vitrail.runs.judge import chance_metrics
 from vitrail.runs.protection import check_protection
 from vitrail.runs.screened import screen_lines, screens
-from vitrail.runs.setup import build_task, is_evaluated, last_splits, scored_in, wire_lines
+from vitrail.runs.setup import build_task, scored_in, wire_lines
 from vitrail.screen import parts
 from vitrail.screen.found import Finding, Part
 from vitrail.study import Protect, Study
@@ -48,7 +48,7 @@ LEGS = ("sketch", "counts", "total", "ties")  # of a screening, in the order of 
 KEY = scale.KEY  # what a site says of itself to be in a masked sum
 LARGEST = 1e7  # in a masked sum: what one site's products of columns, at most its rows, stay below
 # guards that work between machines
-FAR = ("sum", "least", "robust", "clip", "rows", "rows_least", "sites", "compress", "second")
+FAR = ("sum", "least", "robust", "clip", "rows", "rows_least", "sites", "compress", "second", "scores")
 FOOTPRINT = "footprint"  # what a site's process used: seconds of processors, bytes of memory, watts where it says so
 VERDICT = "verdict"  # in the answer to the last word: what a site found out for itself, where it shows that
 LAST = "settle"  # in a question, before the names of what comes from the word that would end the stage now
@@ -133,12 +133,11 @@ class Agreement:
         lines = wire_lines(self.study, self.method, keep_updates=True, sites=self.sites)
         legs = {line.stage for line in screen_lines(self.study)}
         lines = own + self._published() + [x for x in lines if x.stage not in legs]
-        train = [f"{metric}, {split}" for split, metric in self.scored(0, 1, ["train"])]
-        lines += [Line("scores", "from site", name, (), "float64", 8, 1, "each") for name in train]
+        lines = [x for x in lines if x.stage != "scores"] + score_plan.score_lines(self)
         about = FOOTPRINT, (3,), "float64", 24, 1, "each"
         lines.append(Line("scores", "from site", *about, words=f"at the end: {USED}"))
         lines += fold_lines(self.study, [c for stage in self.contracts for c in stage])
-        told, lines = self.others.items(), lines + self._to_score()
+        told, lines = self.others.items(), lines + score_plan.settling_lines(self)
         return lines + [
             Line("finish", "to site", name, s, _kind(t), 8 * math.prod(s), 1, "each") for name, (s, t) in told
         ]
@@ -163,7 +162,7 @@ class Agreement:
         """Models that a site carries beside its own."""
         return beside_of(self.task, self.method)
 
-    def scored(self, stage: int, round_: int, splits: list[str]) -> list[tuple[str, str]]:
+    def scored(self, splits: list[str]) -> list[tuple[str, str]]:
         """Split and metric of each number that a site says about itself, in order."""
         names = []
         for split in splits:
@@ -172,31 +171,11 @@ class Agreement:
                 names += [f"test:{k}" for k in self.beside]
         return [(name, metric) for name in names for metric in scored_in(self.study, name)]
 
-    def is_first(self, s: int, round_: int, place: int) -> bool:
-        """Whether a site may be asked with that exchange how good its model was before the round: it comes first."""
-        return place == self.stages[s].stage.turns(round_)[0]
-
     def settling(self, s: int, place: int) -> Spec:
         """What settles a model and is not in the word of that exchange: sent with it where scores are asked for."""
         ex, told, last = self.stages[s].stage.last, self.contracts[s][place].down, self.contracts[s][-1].down
         needed = {k: v for k, v in last.items() if not ex.settles or k.split("/")[0] in ex.settles}
         return {f"{LAST}/{k}": v for k, v in needed.items() if told.get(k) != v}
-
-    def _to_score(self) -> list[Line]:
-        """All of `settling` that comes in during a run."""
-        total, done, out = sum(t.stage.rounds for t in self.stages), 0, []
-        for s, t in enumerate(self.stages):
-            times: Counter[int] = Counter()
-            for r in range(t.stage.rounds):
-                times[t.stage.turns(r)[0]] += is_evaluated(done, total) if r else not s
-                done += 1
-            words = self.contracts[s][-1].words
-            for place, count in times.items():
-                for name, (shape, kind) in self.settling(s, place).items() if count else ():
-                    size, said = math.prod(shape) * kind.itemsize, words.get(f"to site/{name.removeprefix(LAST + '/')}")
-                    said = f"to score your model before a round: {said}" if said else ""
-                    out.append(Line("scores", "to site", name, shape, _kind(kind), size, count, "each", words=said))
-        return out
 
     def question(self, kind: str, words: dict[str, Any]) -> Form:
         """What a site may be asked."""
@@ -204,15 +183,13 @@ class Agreement:
         if kind in ("round", "settle"):
             s, r, splits = self.stage(words), words.get("round"), words.get("score")
             stage, place = self.stages[s].stage, words.get("place")
-            if not isinstance(r, int) or not 0 <= r <= (stage.rounds if kind == "settle" else stage.rounds - 1):
+            rounds = (stage.rounds,) if kind == "settle" else range(stage.rounds)
+            if type(r) is not int or r not in rounds:
                 raise no_such("round", r)
             places = (len(stage.exchanges) - 1,) if kind == "settle" else stage.turns(r)
             if not isinstance(place, int) or place not in places:
                 raise no_such("place", place)
-            end = kind == "settle" and s + 1 == len(self.stages)
-            scored = [["test"]] if kind == "settle" or self.is_first(s, r, place) else []
-            scored += [list(last_splits(self.task, self.study))] if end else []
-            if splits not in ([], *scored):
+            if splits not in ([], score_plan.planned(self, kind, s, r, place)):
                 raise no_such("score", splits)
             down = self.contracts[s][place].down | (self.settling(s, place) if splits else {})
             if kind == "round" and self.masked(s, place):
@@ -273,8 +250,12 @@ class Agreement:
         if kind in ("round", "settle"):
             s, place = self.stage(words), words["place"]
             contract = self.contracts[s][place]
-            up = dict(contract.up if contract.crosses is None else contract.crosses) if kind == "round" else {}
-            if count := len(self.scored(words["stage"], words["round"], words["score"])):
+            up: Spec = {}
+            if kind == "round":
+                up = dict(contract.up)
+                if contract.crosses is not None:
+                    up = dict(score_plan.report_spec(self, s, words["round"], place))
+            if SUMMED not in up and (count := len(self.scored(words["score"]))):
                 up["scores"] = ((count,), torch.float64)
             if kind == "settle" and s + 1 == len(self.stages):
                 up[FOOTPRINT] = ((3,), torch.float64)

@@ -20,6 +20,7 @@ from vitrail.deploy.agreement import FOOTPRINT, LAST, Agreement
 from vitrail.deploy.book import Book
 from vitrail.deploy.call import Call
 from vitrail.deploy.message import Message
+from vitrail.deploy.score_plan import mean_scores, planned
 from vitrail.deploy.screen_far import FarScreen
 from vitrail.deploy.sum_far import FarSums
 from vitrail.deploy.sums import Where, told_mark
@@ -47,7 +48,6 @@ class FarRounds(Rounds):
         self.two = FarTwo(call, path) if agreement.study.protect.second else None
         self.call, self.agreed, self.book, self.info = call, agreement, book, info
         self.settled: dict[str, int] = {}  # how many stages' outcome a site has been told
-        self.wish: tuple[int, int, list[str]] | None = None  # scores to ask for: stage, round, splits
         self.scored: list[tuple[Any, ...]] = []
         self.used: dict[str, Footprint] = {}  # by sites that heard how the last stage ended
 
@@ -104,6 +104,7 @@ class FarRounds(Rounds):
         nothing = coord, dict[str, Fact](), torch.zeros_like(self.everyone)
         if not found:
             return nothing
+        self.scored += mean_scores(self.agreed, s, r, [o.scores for o in found if o.scores is not None])
         shape = self.agreed.stages[s].turns[place].up
         up = filled(shape, {k: torch.stack([o.total[k] for o in found]) for k in found[0].total})
         good, size = sound(ex, up, each(lambda t: t[:1], down))
@@ -198,12 +199,9 @@ class FarRounds(Rounds):
         coord: Any = None,
         more: Mapping[str, Any] | None = None,
     ) -> dict[str, Message]:
-        """Each of these sites its part of `down`, and `more` words. Before a round and after a stage their scores are
-        asked for, with what of the last word settles a model."""
-        now = self.wish is not None and self.wish[:2] == (s, r)
-        now = now and (kind == "settle" or self.agreed.is_first(s, r, place))
-        splits = self.wish[2] if self.wish and now else []
-        flat = dict(tensors(down))
+        """Each of these sites its part of `down`, and `more` words. Where it was agreed their scores are asked for,
+        with what of the last word settles a model."""
+        splits, flat = planned(self.agreed, kind, s, r, place), dict(tensors(down))
         if splits and (wanted := self.agreed.settling(s, place)):
             last = self.stages[s].last.send(self.task, coord, self.roster(self.everyone, s, r, 0))
             flat |= {name: v for k, v in tensors(last) if (name := f"{LAST}/{k}") in wanted}
@@ -215,7 +213,7 @@ class FarRounds(Rounds):
             return Message(kind, words, told) if name in names else None
 
         heard = self.call.all(make, quorum)
-        metrics = self.agreed.scored(s, r, splits)
+        metrics = self.agreed.scored(splits)
         for name in sorted(heard):
             numbers = heard[name].tensors.get("scores")
             if numbers is not None:
@@ -246,8 +244,7 @@ class FarSites:
         return [self.rounds.names.index(n) for n in self.book.names()]
 
     def rows(self, moment: Moment, splits: tuple[str, ...]) -> list[tuple[Any, ...]]:
-        self.rounds.wish = moment.stage, moment.round, list(splits)
-        return []
+        return []  # sites tell them with the answers at which it was agreed
 
     def late(self) -> list[tuple[Any, ...]]:
         told, self.rounds.scored = self.rounds.scored, []

@@ -210,6 +210,14 @@ class Door:
                 self.finished.set()
             return data
 
+    def _show_notices(self) -> None:
+        """What the site noticed while it answered: on the screen, and in the log of what left."""
+        notices = getattr(self.site, "notices", [])
+        while notices:
+            text = notices.pop(0)
+            self.outbox.refused(text)
+            self.say(text)
+
     def _said(self, body: bytes) -> Message:
         try:
             if len(body) > self.site.agreed.longest:
@@ -219,7 +227,9 @@ class Door:
                 raise VitrailError("a message was refused", [Problem("message", what, "It was dropped unread.")])
             question = unpack(body)
             self.outbox.received(question.kind, question.words, len(body))
-            return self.site.answer(question)
+            answer = self.site.answer(question)
+            self._show_notices()
+            return answer
         except VitrailError as error:
             self.outbox.refused(str(error))
             self.say(str(error))

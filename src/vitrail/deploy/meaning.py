@@ -32,8 +32,7 @@ def not_meant(agreed: Agreement, asked: Message, said: Message) -> str | None:
     """Why an answer of the right form cannot be true, in words; None if it can."""
     told, out = said.tensors, list[str]()
     if "scores" in told and asked.kind in ("round", "settle"):
-        words = asked.words
-        asked_for = agreed.scored(words["stage"], words["round"], words["score"])
+        asked_for = agreed.scored(asked.words["score"])
         out += _scores([metric for _, metric in asked_for], told["scores"])
         numbers = zip(asked_for, told["scores"].tolist(), strict=True)
         out += _by_risk({metric: number for (split, metric), number in numbers if split == AT_BEDSIDE})

@@ -32,7 +32,9 @@ from vitrail.deploy.memory import Asked, Runs
 from vitrail.deploy.message import Message, check_form
 from vitrail.deploy.proof import Proof
 from vitrail.deploy.scale_site import SiteScale
+from vitrail.deploy.score_plan import SUMMED, is_summed
 from vitrail.deploy.screen_site import SiteScreen
+from vitrail.deploy.site_scores import SiteScores
 from vitrail.deploy.sum_site import SiteSums
 from vitrail.deploy.two import READ
 from vitrail.deploy.two_site import SiteTwo
@@ -82,6 +84,7 @@ class Site:
         self.rows = clean(frame, agreement.study)
         self.runs = Runs(base, another)
         self.home, self.within = base, ""  # of the run at hand; of a fold, which
+        self.notices: list[str] = []  # for people here, of what was refused or looks odd; whoever shows them, clears it
         self.data: SiteData | None = None
 
     def answer(self, question: Message) -> Message:
@@ -146,7 +149,9 @@ class Site:
         turn = turns.index(place)
         state, down = self._state(s, r, turn), filled(self.agreed.stages[s].turns[place].down, _stacked(asked.tensors))
         self.wary.told(s, r, place, asked.tensors)
-        scores = self._scores(s, r, state, asked)
+        scores, part = self._scores(asked, state), dict[str, Tensor]()
+        if is_summed(self.agreed, s, r, place):
+            part, scores = scores, {}
 
         def up() -> dict[str, Tensor]:
             self.engine.drawer.set(s, r, place)
@@ -158,7 +163,7 @@ class Site:
             self.wary.heeded(s, r, asked.tensors)
             after = (r, turn + 1) if turn + 1 < len(turns) else (r + 1, 0)
             self._keep(s, after[0], after[1], state)
-            return {k: v[0] for k, v in (self.engine.crossed or dict(tensors(said))).items()}
+            return {k: v[0] for k, v in (self.engine.crossed or dict(tensors(said))).items()} | part
 
         words = dict[str, Any]()
         try:
@@ -193,12 +198,11 @@ class Site:
         s, r = asked.words["stage"], asked.words["round"]
         found = self._versions()
         if found and found[0] > (s, r, 0):  # long ago, and asked again by a coordinator that was started anew
-            unknown = len(self.agreed.scored(s, r, asked.words["score"]))
-            none = {"scores": torch.full((unknown,), torch.nan, dtype=torch.float64)} if unknown else {}
+            none = {"scores": self.scores.none(asked.words["score"])} if asked.words["score"] else {}
             return Message("settle", _where(asked), none | self._used(s))
         state, down = self._state(s, r, 0), filled(self.agreed.stages[s].last, _stacked(asked.tensors))
         self.wary.told(s, r, asked.words["place"], asked.tensors)
-        scores = self._scores(s, r, state, asked)
+        scores = self._scores(asked, state)
         settled = self.agreed.stages[s].stage.last.settle(self.agreed.task, state, down)
         if not any(v > (s + 1, 0, 0) for v in found):
             self._keep(s + 1, 0, 0, settled)
@@ -209,6 +213,7 @@ class Site:
     def _ended(self, settled: Any) -> None:
         """After the last stage; told so again, the same again."""
         save_tensors(self.home / "model.safetensors", {k: v[0] for k, v in tensors(settled)})
+        self.scores.keep_own(settled)
 
     def _used(self, s: int) -> dict[str, Tensor]:
         """At the end: what this process used since it joined."""
@@ -297,19 +302,25 @@ class Site:
         how = {"secrets": {self.name: secret}, "guards": own}
         self.engine = Engine(*given, keep_reports=True, held=held, **how)  # type: ignore[arg-type]
         self.judge = Judge(self.engine, study, [self.data])
+        self.scores = SiteScores(self.agreed, self.home, self.judge, secret)
 
-    def _scores(self, s: int, r: int, state: Any, asked: Message) -> dict[str, Tensor]:
+    def _scores(self, asked: Message, state: Any) -> dict[str, Tensor]:
         """Of the model as it was before this round: what the coordinator says now is what it then came to."""
-        splits, last = asked.words["score"], self.agreed.stages[s].last
+        splits, s, r, place = asked.words["score"], *(asked.words[k] for k in WHERE)
+        summed = asked.kind == "round" and is_summed(self.agreed, s, r, place)
         if not splits:
-            return {}
+            return {SUMMED: self.scores.nothing(["test"])} if summed else {}
+        continues = self.wary.continues(s, r, place, asked.tensors)
+        if why := self.scores.refusal(asked.kind, s, r, asked.tensors, continues):
+            self.notices.append(why)
+            return {SUMMED: self.scores.nothing(splits)} if summed else {"scores": self.scores.none(splits)}
+        last = self.agreed.stages[s].last
         word = dict(tensors(each(lambda t: t[:1], last)))  # of what `settle` does not look at, nothing need come
         word |= _stacked(asked.tensors)
         word |= {k.removeprefix(f"{LAST}/"): v for k, v in word.items() if k.startswith(f"{LAST}/")}
         settled = self.agreed.stages[s].stage.last.settle(self.agreed.task, state, filled(last, word))
-        told = self.judge.scores(settled, s, r, tuple(splits))
-        assert [row[3:5] for row in told] == self.agreed.scored(s, r, splits)
-        return {"scores": torch.tensor([row[5] for row in told], dtype=torch.float64)}
+        tell = self.scores.part if summed else self.scores.alone
+        return {SUMMED if summed else "scores": tell(settled, s, r, splits)}
 
     def _versions(self) -> list[tuple[int, int, int]]:
         """Stage, round and turn before which the site's states are kept."""

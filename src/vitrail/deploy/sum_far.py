@@ -22,6 +22,7 @@ from vitrail.core.problems import Problem, VitrailError
 from vitrail.deploy.agreement import WHERE
 from vitrail.deploy.call import Call
 from vitrail.deploy.message import Message
+from vitrail.deploy.score_plan import SUMMED, report_spec
 from vitrail.deploy.sums import Where, drawn_words, grouped, read_bytes, read_drawn, terms_of, to_tensors
 from vitrail.protect.masked import Drawn, Opening, groups, needed
 from vitrail.runs.folder import write_atomically
@@ -38,10 +39,11 @@ class Offered(NamedTuple):
 
 
 class Opened(NamedTuple):
-    """What the reports of `said` add up to."""
+    """What the reports of `said` add up to, and their scores where these are part of it."""
 
     total: dict[str, Tensor]
     said: list[str]
+    scores: Any = None  # [2, number], see deploy/score_plan.py
 
 
 class FarSums:
@@ -80,14 +82,13 @@ class FarSums:
                 return []
             heard = tell([n for g in live for n in sums[g].drawn], asked, self._need([sums[g].names for g in live]))
             kept["said"] = said = self._said(where, {g: sums[g] for g in live}, heard)
-            parts = list(self.agreed.contracts[where[0]][where[2]].crosses or {})
+            parts = list(report_spec(self.agreed, *where))
             reported = {g: _added([heard[n] for n in names], parts) for g, names in said.items()}
             _save(self.path / REPORTED, reported)
             self._keep(kept)  # before any site tells its shares: it tells them for no other list
-        else:  # started anew: for their scores
+        else:
             reported = self._reported(where, kept)
             said = kept["said"]
-            tell([n for names in said.values() for n in names], asked, 0)
         openings = {g: Opening(terms[g], sums[g].names, sums[g].drawn, said[g], told) for g in said}
         try:
             shares = self._shares(openings, where, following)
@@ -101,7 +102,8 @@ class FarSums:
             except VitrailError as error:
                 self._pass_over(where, _words(error), opening.said if group else ())
                 continue
-            out.append(Opened(to_tensors(total, self.agreed.contracts[where[0]][where[2]].up), said[group]))
+            up = self.agreed.contracts[where[0]][where[2]].up
+            out.append(Opened(to_tensors(total, up), said[group], total.get(SUMMED)))
         return out
 
     def forget(self) -> None:

@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 
 from vitrail.core.problems import Problem, VitrailError
+from vitrail.deploy.score_plan import report_spec
 from vitrail.engines.rounds import coordinator_keys
 from vitrail.protect.fixed import LIMIT, ZERO
 from vitrail.protect.groups import groups_of
@@ -54,8 +55,7 @@ def grouped(agreed: Agreement, where: Where, invited: Sequence[str]) -> dict[str
 
 def terms_of(agreed: Agreement, run: str, where: Where, group: str = "") -> Terms:
     """Of that exchange of that round, in that run, of that group."""
-    crosses = agreed.contracts[where[0]][where[2]].crosses or {}
-    shapes = {k: shape for k, (shape, _) in crosses.items() if k != ZERO}
+    shapes = {k: shape for k, (shape, _) in report_spec(agreed, *where).items() if k != ZERO}
     about = f"{agreed.hash} {run} {' '.join(map(str, where))}" + (f" {group}" if group else "")
     return Terms(about, shapes, dict.fromkeys(shapes, LIMIT), agreed.sites, agreed.study.protect.least)
 

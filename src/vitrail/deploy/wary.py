@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping
+from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -29,7 +30,7 @@ from torch import Tensor
 from vitrail.core.disk import write_atomically
 from vitrail.core.problems import Problem, VitrailError
 from vitrail.core.tensors import tensors
-from vitrail.deploy.agreement import Agreement
+from vitrail.deploy.agreement import LAST, Agreement
 from vitrail.report.words import several
 from vitrail.runs.folder import save_tensors
 
@@ -76,7 +77,7 @@ class Wary:
         rehearsed = self.agreed.stages[s].turns[place].down
         begins = (s, r) == (0, 0) and place == self.agreed.stages[0].stage.turns(0)[0]
         found = self._not_first(rehearsed, word) if begins else []
-        still = {name for name, tensor in tensors(rehearsed) if not bool(tensor.any())}  # no model: it starts at zero
+        still = self._still(rehearsed)
         clock = self._clock(s, r)
         for part in self._parts(word):
             found += self._off(part, clock, part.name not in still)
@@ -90,6 +91,24 @@ class Wary:
         self._last = kept | {f"clock/{p.name}": clock for p in self._parts(word)}
         if self._last:
             save_tensors(self.home / TOLD, self._last)
+
+    def continues(self, s: int, r: int, place: int, word: Mapping[str, Tensor]) -> bool:
+        """Whether this word may be scored: it is the agreed start, with which `told` has compared it, or it moved no
+        further than a round can from the one that this site last trained on."""
+        if not self._clock(s, r):
+            return True
+        known, still = self._known(), self._still(self.agreed.stages[s].turns[place].down)
+        for name, start, told in self._parts(word):
+            if name in still:
+                continue
+            last = known.get(name, known.get(name.removeprefix(f"{LAST}/")))
+            if last is None or last.numel() != told.numel():
+                return False
+            for base, moved in zip(_units(start[None]), _units(told - last.reshape_as(told)), strict=True):
+                usual = float(base.norm(dim=-1).max()) if base.shape[-1] > 1 else self._largest
+                if not float(moved.norm(dim=-1).max()) <= STEP * max(usual, 1e-6):
+                    return False
+        return True
 
     def leaves(self, report: Mapping[str, Tensor], rows: Tensor) -> None:
         """What would leave, [...] by name, and this site's training rows, [row, cell]; raises and stops the run where
@@ -109,6 +128,11 @@ class Wary:
             self._stop([Problem("report", what, HINT)])
         if now - known:
             write_atomically(place, json.dumps(sorted(known | now)), private=True)
+
+    @staticmethod
+    def _still(rehearsed: Any) -> set[str]:
+        """What is no model: it starts at zero."""
+        return {name for name, tensor in tensors(rehearsed) if not bool(tensor.any())}
 
     def _parts(self, word: Mapping[str, Tensor]) -> Iterator[Part]:
         for name, tensor in word.items():
@@ -139,9 +163,8 @@ class Wary:
         last = self._known().get(name)
         since = clock - int(self._known()[f"clock/{name}"]) if last is not None else clock + 1
         before = last.reshape_as(told) if last is not None and last.shape.numel() == told.numel() else start
-        largest = max(float(v.abs().max()) for v in self.agreed.task.start.values())
         for one, base, other in zip(_units(told), _units(start[None]), _units(told - before), strict=True):
-            usual = float(base.norm(dim=-1).max()) if base.shape[-1] > 1 else largest
+            usual = float(base.norm(dim=-1).max()) if base.shape[-1] > 1 else self._largest
             usual = max(usual, 1e-6)
             long, far = (float(v.norm(dim=-1).max()) / usual for v in (one, other))
             if not long <= CAP:
@@ -159,6 +182,11 @@ class Wary:
                     what = f"{pairs} pairs of units point the same way; at the start there were {usual_pairs}."
                     out.append(Problem(name, what, HINT))
         return out
+
+    @cached_property
+    def _largest(self) -> float:
+        """Of all numbers of the start."""
+        return max(float(v.abs().max()) for v in self.agreed.task.start.values())
 
     def _known(self) -> dict[str, Tensor]:
         if self._last is None:

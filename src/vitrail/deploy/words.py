@@ -20,6 +20,8 @@ from vitrail.core.times import end_words
 from vitrail.deploy.agreement import ANEW, Agreement
 from vitrail.deploy.fold_words import fold_titles, what_folds_tell, what_is_found, what_is_kept
 from vitrail.deploy.mask_words import in_a_group, in_two_halves, noise_and_masks, said_beside, who_reads
+from vitrail.deploy.score_plan import END, POINTS, TRAINING
+from vitrail.deploy.score_words import scores_leave, what_scores_tell
 from vitrail.deploy.screen_words import HEADINGS, comes_in, in_words, what_remains, who_sees
 from vitrail.deploy.tried import what_was_tried
 from vitrail.deploy.two import READ
@@ -36,7 +38,8 @@ WIDTH = 96
 STAGES = {  # what happens round a method's own stages: when, as a heading and in a list
     "prepare": ("Before the first round", "counts"),
     "standardise": ("Before the first round, for a scale that all sites share", "the common scale"),
-    "scores": ("Scores, every few rounds and at the end", "scores"),
+    TRAINING: (f"Scores, at most {POINTS} times during training", "scores in training"),
+    END: ("Scores, once at the end", "scores"),
     "finish": ("At the end", "findings"),
     **HEADINGS,
 }
@@ -207,7 +210,7 @@ def phrase(agreement: Agreement, line: Line) -> str:
     if line.words:
         return _of(agreement, line.words)
     words, name = (OUT, line.name) if line.direction == "from site" else (IN, line.name)
-    if line.stage == "scores":
+    if line.stage in (END, TRAINING):
         name = "scores" + name[len(name.split(", ")[0]) :]
     elif line.stage == "prepare" and agreement.study.target.kind == "number":
         name = {"target": "mean of target"}.get(name, f"{name} of numbers")
@@ -235,7 +238,7 @@ def volume(count: int) -> str:
 def _stages(agreement: Agreement, lines: Sequence[Line], rows: int | None, shows: bool) -> list[str]:
     """By stage, in the order of time."""
     own = [c.stage for stage in agreement.contracts for c in stage]
-    order = ["standardise", "prepare", *HEADINGS, *own, "scores", *(FOLDS + stage for stage in own)]
+    order = ["standardise", "prepare", *HEADINGS, *own, TRAINING, END, *(FOLDS + stage for stage in own)]
     titles, out = _titles(agreement), []
     for stage in [s for s in order if any(x.stage == s for x in lines)]:
         told = [item.text() for item in items(agreement, [x for x in lines if x.stage == stage])]
@@ -243,6 +246,7 @@ def _stages(agreement: Agreement, lines: Sequence[Line], rows: int | None, shows
             words = (_of(agreement, WORDS.get(k, k)) for k in agreement.answer("prepare", {}).words)
             told.append(f"in words: {', '.join(words)}")
         told += in_words(agreement, stage, rows) + said_beside(agreement, stage.removeprefix(FOLDS))
+        told += scores_leave(agreement, stage)
         out += wrapped(titles[stage][0]) + bullets(told, "    ")
     if found := what_is_found(agreement, shows):
         out += ["  At the end: this site agreed to show it", *bullets(found, "    ")]
@@ -377,7 +381,7 @@ def _risks(agreement: Agreement, lines: Sequence[Line]) -> list[str]:
     if out:
         out.append(f"{NOT_CHECKED} {NOT_IN_PICTURES}" if agreement.study.images else NOT_CHECKED)
         out += [NOT_LOOKED] if unscaled(agreement.study) and agreement.masks else []
-    out += what_remains(lines)
+    out += what_scores_tell(agreement) + what_remains(lines)
     out.append("Counts, the target's shares and scores tell how many rows there are and how often each outcome occurs.")
     return [_of(agreement, text) for text in out]
 

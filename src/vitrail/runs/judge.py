@@ -17,6 +17,7 @@ from vitrail.core.facts import OWN
 from vitrail.core.footprint import Footprint
 from vitrail.core.losses import Doubts
 from vitrail.core.metrics import chance, events, few_rows, rarest, score_all, score_doubt, score_risk
+from vitrail.core.rounding import SMALLEST, bounded
 from vitrail.core.tensors import each, tensors
 from vitrail.data.encode import Encoder, SiteData
 from vitrail.engines.local import Engine
@@ -89,9 +90,13 @@ class Judge:
         return {site.name: site.encoder for site in self.data}
 
     @torch.no_grad()
-    def scores(self, settled: Any, stage: int, round_: int, splits: tuple[str, ...]) -> list[tuple[Any, ...]]:
-        """Rows of HISTORY, for settled sites."""
-        out = []
+    def scores(
+        self, settled: Any, stage: int, round_: int, splits: tuple[str, ...], bound: bool = False
+    ) -> list[tuple[Any, ...]]:
+        """Rows of HISTORY, for settled sites. `bound`: as scores that are rounded have it (core/rounding.py), in which
+        no patient's loss or error counts for more than a stated number."""
+        out, target = [], self.study.target
+        least = {"least": SMALLEST} if bound else {}
         for split in splits:
             said = self.answers(settled, split)
             y, real = self.truth[split]
@@ -103,7 +108,9 @@ class Judge:
                 scored = {split: score_risk(y, said[split], real, self.weights["test"])}
             else:
                 w = self.weights[split]
-                scored = {name: score_all(self.study.metrics, y, p, real, w) for name, p in said.items()}
+                if bound and target.kind == "number":
+                    said = {name: bounded(y, p, target.scale) for name, p in said.items()}
+                scored = {name: score_all(self.study.metrics, y, p, real, w, **least) for name, p in said.items()}
             for i, site in enumerate(self.data):
                 for name, metrics in scored.items():
                     out += [(stage, round_, site.name, name, m, float(v[i])) for m, v in metrics.items()]

@@ -34,6 +34,7 @@ from vitrail.study import Study
 # split: test or train, of the site's own model; test:NAME of a model carried beside it
 # coverage: what the doubt of the site's own model is worth on the hold-out rows
 HISTORY = ["stage", "round", "site", "split", "metric", "value"]
+ALL_SITES = "(all sites)"  # in HISTORY: a mean over all sites' patients, where single sites tell nothing in training
 SHIFTS = ["site", "feature", "layer", "value", "flagged_paper"]
 DEPLOYED = "deployed"  # the engine of a run between machines
 FOLDED = "folds"  # in what a run says of itself: how many folds came after it, and what crossed in them, by site

@@ -1,0 +1,104 @@
+"""Scores that leave a hospital, as counts of patients rounded to a multiple of ten, up or down by chance.
+
+A score is a sum over patients divided by how many of them it counts. One patient can move it by at most one part in
+that number, so that a score times that number is a count of patients. Such a count leaves as a multiple of TEN: 47
+leaves as 50 with probability 0.7 and as 40 otherwise, so that it is right on average, no two different answers are
+fewer than ten patients apart, and one patient more or less changes an answer in one case of ten. Losses that no number
+bounds are bounded first: see `bounded`.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+Floats = NDArray[np.float64]
+TEN = 10  # patients between two answers
+COARSEST = 0.25  # of a score's range: where ten patients are more than that, a single site tells no such score
+SMALLEST = 0.02  # probability that a rounded loss takes an answer to have given to what came true
+LARGEST_LOSS = -math.log(SMALLEST)
+WIDEST = 3.0  # standard deviations of the target: no error of a number counts for more
+
+
+class Rows(NamedTuple):
+    """How many held-out rows a site scores. `rare`: of their rarest class, or with the event; `spread`: the variance of
+    a numeric target among them, in squares of the study's own scale."""
+
+    rows: int
+    rare: int = 0
+    classes: int = 0
+    spread: float = math.nan
+
+
+def patients(metric: str, of: Rows) -> float:
+    """How many patients a score counts: one of them moves it by at most one part in so many. NaN where no such number
+    is known, and then the score does not leave."""
+    loss = of.rows / LARGEST_LOSS
+    known = {
+        "accuracy": of.rows,
+        "balanced_accuracy": of.classes * of.rare,
+        "f1": of.rows / 3,  # one answer moves the F1 of its own class by two parts, and that of another by one
+        "auc": of.rare,
+        "log_loss": loss,
+        "brier": of.rows,
+        "rmse": of.rows,  # rounded as a mean square, in squares of the widest error
+        "mae": of.rows,
+        "r2": of.rows * of.spread / WIDEST**2,
+        "c_index": of.rare / 2,  # a patient is in at most twice its share of the pairs that an event makes
+        "uno_c": math.nan,  # weights by censoring have no bound
+        "integrated_brier": math.nan,  # nor have these
+        "time_log_loss": loss,
+        "doubt": of.rows,
+        "auroc": math.nan,  # of mistakes, whose number is not known to others
+    }
+    name, _, part = metric.partition("@")
+    if name == "accuracy" and part:  # of the surest so many per cent
+        return of.rows * float(part) / 100
+    if name == "free":  # of a third of the rows, by risk
+        return of.rows / 3
+    return float(known.get(metric, math.nan)) or math.nan
+
+
+def to_ten(count: float, chance: float) -> float:
+    """A count of patients as a multiple of ten; `chance`: drawn evenly from 0 to 1.
+
+    >>> to_ten(40, 0.9), to_ten(47, 0.2), to_ten(47, 0.4)
+    (40, 40, 50)
+    """
+    return TEN * math.floor(count / TEN + chance)
+
+
+def is_told(many: float) -> bool:
+    """Whether a single site tells a score of so many patients; of fewer, ten of them would be most of its range."""
+    return many * COARSEST >= TEN
+
+
+def count_of(metric: str, value: float, many: float, scale: float) -> float:
+    """A score of so many patients as a count of them; `scale`: of a numeric target."""
+    if metric == "rmse":
+        return float((value / (WIDEST * scale)) ** 2 * many)
+    return value * many / (WIDEST * scale if metric == "mae" else 1.0)
+
+
+def score_of(metric: str, count: float, many: float, scale: float) -> float:
+    """The score again, of a count that was rounded, or of a sum of such counts over sites; NaN of no patients."""
+    if not many > 0:
+        return math.nan
+    share = count / many
+    if metric in _SHARES or metric.partition("@")[0] in ("accuracy", "free"):
+        return min(max(share, 0.0), 1.0)
+    if metric == "rmse":
+        return WIDEST * scale * math.sqrt(max(share, 0.0))
+    return share * (WIDEST * scale if metric == "mae" else 1.0)
+
+
+_SHARES = ("balanced_accuracy", "f1", "auc", "brier", "c_index", "doubt")
+
+
+def bounded(y: NDArray[np.generic], p: Floats, scale: float) -> Floats:
+    """Answers [..., row, answer] about a number, none further from the truth than an error may count."""
+    truth = np.asarray(y, np.float64)[..., None]
+    return np.asarray(np.clip(p, truth - WIDEST * scale, truth + WIDEST * scale))

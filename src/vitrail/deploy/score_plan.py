@@ -1,0 +1,127 @@
+"""When a site tells how good its model is, between machines; both ends work it out, and a site answers nothing else.
+
+    during training    at most POINTS times, on held-out rows: the agreed start, and then models that continue the one
+                       that the site last trained on. In a study under masks only the sum over sites can be opened.
+                       Where noise is added for rows or sites, and with two servers: never.
+    at the end         once, on held-out and on training rows, of each site
+
+Numbers leave as counts of patients rounded to tens by chance (core/rounding.py), unless the study says
+`scores = "exact"` under [protect].
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+
+from vitrail.core.rounding import score_of
+from vitrail.engines.wire import Line, Spec
+from vitrail.protect.fixed import ZERO
+from vitrail.runs.run import ALL_SITES
+from vitrail.runs.setup import last_splits
+
+if TYPE_CHECKING:
+    from vitrail.deploy.agreement import Agreement
+
+POINTS = 10  # during training
+SUMMED = "summed/scores"  # in a report under masks: [2, number], counts of patients, and of how many patients
+TRAINING, END = "scores in training", "scores"  # stages of what crosses
+
+
+def clock(agreed: Agreement, s: int, r: int) -> int:
+    """Rounds of the whole run before that one."""
+    return sum(t.stage.rounds for t in agreed.stages[:s]) + r
+
+
+def planned(agreed: Agreement, kind: str, s: int, r: int, place: int) -> list[str]:
+    """What is scored with that question: splits, or nothing."""
+    if agreed.study.protect.scores == "none":
+        return []
+    stage, ends = agreed.stages[s].stage, s + 1 == len(agreed.stages)
+    if kind == "settle":
+        if r != stage.rounds:
+            return []
+        return list(last_splits(agreed.task, agreed.study)) if ends else ["test"] * _is_point(agreed, s, r, None)
+    first = place == stage.turns(r)[0] and bool(r or not s)
+    return ["test"] * (first and _is_point(agreed, s, r, place))
+
+
+def is_summed(agreed: Agreement, s: int, r: int, place: int) -> bool:
+    """Whether scores are part of the report under masks of that exchange."""
+    return agreed.masked(s, place) and bool(planned(agreed, "round", s, r, place))
+
+
+def report_spec(agreed: Agreement, s: int, r: int, place: int) -> Spec:
+    """What leaves in that exchange under guards, with the scores where they are part of a masked report."""
+    crosses = agreed.contracts[s][place].crosses or {}
+    if not is_summed(agreed, s, r, place):
+        return crosses
+    scores = (2, len(agreed.scored(["test"]))), torch.int64
+    rest = {k: v for k, v in crosses.items() if k != ZERO}
+    return {**rest, SUMMED: scores, ZERO: crosses[ZERO]}
+
+
+def score_lines(agreed: Agreement) -> list[Line]:
+    """Every score that leaves a site, for the table of what crosses."""
+    during = Counter[str]()
+    for s, t in enumerate(agreed.stages):
+        for r in range(t.stage.rounds):
+            place = t.stage.turns(r)[0]
+            if planned(agreed, "round", s, r, place):
+                during["masked" if agreed.masked(s, place) else "each"] += 1
+        if s + 1 < len(agreed.stages):
+            during["each"] += bool(planned(agreed, "settle", s, t.stage.rounds, 0))
+    out = []
+    for seen, times in during.items():
+        for split, metric in agreed.scored(["test"]) if times else ():
+            name = metric + (f", {split.partition(':')[2]}" if ":" in split else "")
+            size = 16 if seen == "masked" else 8
+            out.append(Line(TRAINING, "from site", name, (2,) * (seen == "masked"), "float64", size, times, seen))
+    for split, metric in agreed.scored(list(last_splits(agreed.task, agreed.study))):
+        name = metric if split == "test" else f"{metric}, {split.removeprefix('test:')}"
+        out.append(Line(END, "from site", name, (), "float64", 8, 1, "each"))
+    return out
+
+
+def mean_scores(agreed: Agreement, s: int, r: int, sums: Sequence[Any]) -> list[tuple[Any, ...]]:
+    """Rows of HISTORY: the mean over all patients of what sites told under masks; `sums`: [2, number] of each sum."""
+    if not sums:
+        return []
+    counts, many = np.sum(sums, axis=0)
+    scored = zip(agreed.scored(["test"]), counts, many, strict=True)
+    scale = float(agreed.study.target.scale)
+    return [(s, r, ALL_SITES, *about, score_of(about[1], float(n), float(of), scale)) for about, n, of in scored]
+
+
+def settling_lines(agreed: Agreement) -> list[Line]:
+    """All that comes in to score a model and is no part of the word of its exchange."""
+    times: Counter[tuple[int, int]] = Counter()
+    for s, t in enumerate(agreed.stages):
+        for r in range(t.stage.rounds):
+            place = t.stage.turns(r)[0]
+            times[s, place] += bool(planned(agreed, "round", s, r, place))
+    out = []
+    for (s, place), count in times.items():
+        words = agreed.contracts[s][-1].words
+        for name, (shape, kind) in agreed.settling(s, place).items() if count else ():
+            sentence = words.get(f"to site/{name.partition('/')[2]}")
+            sentence = f"to score your model before a round: {sentence}" if sentence else ""
+            size, dtype = math.prod(shape) * kind.itemsize, str(kind).removeprefix("torch.")
+            out.append(Line(TRAINING, "to site", name, shape, dtype, size, count, "each", words=sentence))
+    return out
+
+
+def _is_point(agreed: Agreement, s: int, r: int, place: int | None) -> bool:
+    """Whether scores are told after so many rounds; `place`: of the exchange that carries them, where there is one."""
+    protect, total = agreed.study.protect, clock(agreed, len(agreed.stages), 0)
+    if protect.rows or protect.sites or protect.second:
+        return False
+    if protect.sum != "plain" and (place is None or not agreed.masked(s, place)):
+        return False
+    done = clock(agreed, s, r)
+    return done < total and done % max(1, total // POINTS) == 0
