@@ -3,8 +3,9 @@
 A score is a sum over patients divided by how many of them it counts. One patient can move it by at most one part in
 that number, so that a score times that number is a count of patients. Such a count leaves as a multiple of TEN: 47
 leaves as 50 with probability 0.7 and as 40 otherwise, so that it is right on average, no two different answers are
-fewer than ten patients apart, and one patient more or less changes an answer in one case of ten. Losses that no number
-bounds are bounded first: see `bounded`.
+fewer than ten patients apart, and one patient more or less changes an answer in one case of ten. Scores that follow
+from how many patients of each class were told right are worked out from such counts (`of_hits`), so that they tell no
+more together than one of them. Losses that no number bounds are bounded first: see `bounded`.
 """
 
 from __future__ import annotations
@@ -25,10 +26,10 @@ WIDEST = 3.0  # standard deviations of the target: no error of a number counts f
 
 class Rows(NamedTuple):
     """How many held-out rows a site scores. `rare`: of their rarest class, or with the event; `spread`: the variance of
-    a numeric target among them, in squares of the study's own scale."""
+    a numeric target among them, in squares of the study's own scale. Where rows stand for several, all are fewer."""
 
-    rows: int
-    rare: int = 0
+    rows: float
+    rare: float = 0
     classes: int = 0
     spread: float = math.nan
 
@@ -74,6 +75,18 @@ def to_ten(count: float, chance: float) -> float:
 def is_told(many: float) -> bool:
     """Whether a single site tells a score of so many patients; of fewer, ten of them would be most of its range."""
     return many * COARSEST >= TEN
+
+
+def of_hits(hits: Floats, true: Floats) -> dict[str, float]:
+    """Scores of classes, from how many patients of each class were told right, [class], and how many there are."""
+    there, right = true > 0, np.clip(hits, 0, true)
+    out = {"accuracy": float(right.sum() / true.sum())}
+    out["balanced_accuracy"] = float((right[there] / true[there]).mean())
+    if len(true) == 2:
+        named = right + (true - right)[::-1]
+        f1 = np.divide(2 * right, named + true, out=np.zeros(2), where=named + true > 0)
+        out["f1"] = float((true * f1).sum() / true.sum())
+    return out
 
 
 def count_of(metric: str, value: float, many: float, scale: float) -> float:

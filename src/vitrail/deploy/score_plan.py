@@ -1,7 +1,8 @@
 """When a site tells how good its model is, between machines; both ends work it out, and a site answers nothing else.
 
     during training    at most POINTS times, on held-out rows: the agreed start, and then models that continue the one
-                       that the site last trained on. In a study under masks only the sum over sites can be opened.
+                       that the site last trained on. In a study under masks the first metric alone, and only its sum
+                       over sites can be opened.
                        Where noise is added for rows or sites, and with two servers: never.
     at the end         once, on held-out and on training rows, of each site
 
@@ -56,12 +57,17 @@ def is_summed(agreed: Agreement, s: int, r: int, place: int) -> bool:
     return agreed.masked(s, place) and bool(planned(agreed, "round", s, r, place))
 
 
+def summed_scores(agreed: Agreement) -> list[tuple[str, str]]:
+    """Split and metric of what is told under masks during training: the study's first metric, of each model."""
+    return [about for about in agreed.scored(["test"]) if about[1] == agreed.study.metrics[0]]
+
+
 def report_spec(agreed: Agreement, s: int, r: int, place: int) -> Spec:
     """What leaves in that exchange under guards, with the scores where they are part of a masked report."""
     crosses = agreed.contracts[s][place].crosses or {}
     if not is_summed(agreed, s, r, place):
         return crosses
-    scores = (2, len(agreed.scored(["test"]))), torch.int64
+    scores = (2, len(summed_scores(agreed))), torch.int64
     rest = {k: v for k, v in crosses.items() if k != ZERO}
     return {**rest, SUMMED: scores, ZERO: crosses[ZERO]}
 
@@ -77,8 +83,8 @@ def score_lines(agreed: Agreement) -> list[Line]:
         if s + 1 < len(agreed.stages):
             during["each"] += bool(planned(agreed, "settle", s, t.stage.rounds, 0))
     out = []
-    for seen, times in during.items():
-        for split, metric in agreed.scored(["test"]) if times else ():
+    for seen, times in ((seen, times) for seen, times in during.items() if times):
+        for split, metric in summed_scores(agreed) if seen == "masked" else agreed.scored(["test"]):
             name = metric + (f", {split.partition(':')[2]}" if ":" in split else "")
             size = 16 if seen == "masked" else 8
             out.append(Line(TRAINING, "from site", name, (2,) * (seen == "masked"), "float64", size, times, seen))
@@ -93,7 +99,7 @@ def mean_scores(agreed: Agreement, s: int, r: int, sums: Sequence[Any]) -> list[
     if not sums:
         return []
     counts, many = np.sum(sums, axis=0)
-    scored = zip(agreed.scored(["test"]), counts, many, strict=True)
+    scored = zip(summed_scores(agreed), counts, many, strict=True)
     scale = float(agreed.study.target.scale)
     return [(s, r, ALL_SITES, *about, score_of(about[1], float(n), float(of), scale)) for about, n, of in scored]
 

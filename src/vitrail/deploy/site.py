@@ -309,11 +309,11 @@ class Site:
         splits, s, r, place = asked.words["score"], *(asked.words[k] for k in WHERE)
         summed = asked.kind == "round" and is_summed(self.agreed, s, r, place)
         if not splits:
-            return {SUMMED: self.scores.nothing(["test"])} if summed else {}
+            return {SUMMED: self.scores.nothing()} if summed else {}
         continues = self.wary.continues(s, r, place, asked.tensors)
         if why := self.scores.refusal(asked.kind, s, r, asked.tensors, continues):
             self.notices.append(why)
-            return {SUMMED: self.scores.nothing(splits)} if summed else {"scores": self.scores.none(splits)}
+            return {SUMMED: self.scores.nothing()} if summed else {"scores": self.scores.none(splits)}
         last = self.agreed.stages[s].last
         word = dict(tensors(each(lambda t: t[:1], last)))  # of what `settle` does not look at, nothing need come
         word |= _stacked(asked.tensors)

@@ -25,9 +25,9 @@ from torch import Tensor
 from vitrail.core.bedside import BEDSIDE, EDGES, KINDS
 from vitrail.core.disk import write_atomically
 from vitrail.core.random import key
-from vitrail.core.rounding import TEN, Rows, count_of, is_told, patients, score_of, to_ten
+from vitrail.core.rounding import TEN, Rows, count_of, is_told, of_hits, patients, score_of, to_ten
 from vitrail.deploy.agreement import Agreement
-from vitrail.deploy.score_plan import clock
+from vitrail.deploy.score_plan import clock, summed_scores
 from vitrail.report.words import several
 from vitrail.runs.judge import Judge, chance_metrics, chance_of, rare_of
 from vitrail.runs.setup import AT_BEDSIDE
@@ -69,19 +69,18 @@ class SiteScores:
 
     def alone(self, settled: Any, s: int, r: int, splits: list[str]) -> Tensor:
         """This site's own scores, in the order of `Agreement.scored`."""
-        told = self._scores(settled, s, r, splits)
-        out = [self._publish(split, metric, value, s, r) for split, metric, value in told]
-        groups = [i for i, (split, _, _) in enumerate(told) if split == AT_BEDSIDE]
-        if groups and not self.exact:
-            by_risk = self._by_risk([told[i][2] for i in groups], s, r)
-            for i, number in zip(groups, by_risk, strict=True):
-                out[i] = number
+        found = self._scores(settled, s, r, splits)
+        if self.exact:
+            return torch.tensor([value for _, _, value in found], dtype=torch.float64)
+        known = self._of_hits(settled, s, r, splits) | self._by_risk(found, s, r)
+        out = [known.get((split, metric), self._publish(split, metric, v, s, r)) for split, metric, v in found]
         return torch.tensor(out, dtype=torch.float64)
 
     def part(self, settled: Any, s: int, r: int, splits: list[str]) -> Tensor:
         """[2, number]: this site's part of a sum over sites: counts of patients, and of how many patients."""
         out = []
-        for split, metric, value in self._scores(settled, s, r, splits):
+        wanted = summed_scores(self.agreed)
+        for split, metric, value in [x for x in self._scores(settled, s, r, splits) if x[:2] in wanted]:
             many = self._patients(split, metric)
             if math.isnan(value) or math.isnan(many):
                 out.append((0.0, 0.0))
@@ -95,17 +94,17 @@ class SiteScores:
         rows = self.judge.scores(settled, 0, 0, ("test", "train"))
         baseline = chance_of(self.agreed.study, self.judge.data[0])
         same = dict(zip(chance_metrics(self.agreed.study), baseline, strict=True))
-        kept = {"scores": [[row[3], row[4], row[5]] for row in rows], "baseline": same}
-        kept["rows"] = len(self.judge.data[0].test_y)
+        scores = [[row[3], row[4], row[5]] for row in rows]
+        kept = {"scores": scores, "baseline": same, "rows": len(self.judge.data[0].test_y)}
         write_atomically(self.place.with_name(OWN), json.dumps(kept, indent=1), private=True)
 
     def none(self, splits: list[str]) -> Tensor:
         """In place of scores that are not told."""
         return torch.full((len(self.agreed.scored(splits)),), torch.nan, dtype=torch.float64)
 
-    def nothing(self, splits: list[str]) -> Tensor:
+    def nothing(self) -> Tensor:
         """In place of a part of a sum that is not told."""
-        return torch.zeros((2, len(self.agreed.scored(splits))), dtype=torch.float64)
+        return torch.zeros((2, len(summed_scores(self.agreed))), dtype=torch.float64)
 
     @property
     def _scale(self) -> float:
@@ -118,38 +117,64 @@ class SiteScores:
         return told
 
     def _publish(self, split: str, metric: str, value: float, s: int, r: int) -> float:
-        if self.exact:
-            return value
         many = self._patients(split, metric)
-        if math.isnan(value) or math.isnan(many) or not is_told(many):
+        if math.isnan(value) or not is_told(many):
             return math.nan
         count = to_ten(count_of(metric, value, many, self._scale), self._chance(split, metric, s, r))
         return score_of(metric, count, many, self._scale)
 
+    def _rows(self, split: str) -> tuple[Any, Rows]:
+        """Outcomes of a split, and what is known of their numbers."""
+        of = "train" if split == "train" else "test"
+        (y, real), w, study = self.judge.truth[of], self.judge.weights[of], self.agreed.study
+        mine, each = y[0][real[0]], 1.0
+        if w is not None and len(mine):  # a row that stands for more moves a score further
+            each = float(w[0][real[0]].mean() / w[0][real[0]].max())
+        spread = float(np.var(mine / self._scale)) if study.target.kind == "number" else math.nan
+        rare = each * next(iter(rare_of(study, mine)), 0)
+        return mine, Rows(each * len(mine), rare, len(study.target.levels), spread)
+
     def _patients(self, split: str, metric: str) -> float:
         """How many patients a score counts; where scores are exact, as many as there are."""
-        y, real = self.judge.truth["train" if split == "train" else "test"]
-        mine, study = y[0][real[0]], self.agreed.study
-        spread = float(np.var(mine / self._scale)) if study.target.kind == "number" else math.nan
-        of = Rows(len(mine), next(iter(rare_of(study, mine)), 0), len(study.target.levels), spread)
-        many = patients(metric, of)
+        mine, rows = self._rows(split)
+        many = patients(metric, rows)
         return float(len(mine)) if self.exact and math.isnan(many) else many
 
-    def _by_risk(self, values: list[float], s: int, r: int) -> list[float]:
+    def _of_hits(self, settled: Any, s: int, r: int, splits: list[str]) -> dict[tuple[str, str], float]:
+        """What follows from how many patients of each class are told right, by split and metric."""
+        study, out = self.agreed.study, dict[tuple[str, str], float]()
+        for split in splits:
+            if (
+                study.target.kind != "classes"
+                or split not in ("test", "train")
+                or self.judge.weights[split] is not None
+            ):
+                continue
+            y, _ = self._rows(split)
+            true = np.bincount(y, minlength=len(study.target.levels)).astype(np.float64)
+            for name, p in self.judge.answers(settled, split).items():
+                guess = p[0][: len(y)]
+                right = np.bincount(y[guess.argmax(1) == y], minlength=len(true)).astype(np.float64)
+                drawn = [to_ten(n, self._chance(name, "hits", k, s, r)) for k, n in enumerate(right)]
+                scores = of_hits(np.array(drawn), true) if np.isfinite(guess).all() else {}
+                for metric in ("accuracy", "balanced_accuracy", "f1"):
+                    told = metric in scores and is_told(self._patients(split, "accuracy" if metric == "f1" else metric))
+                    out[name, metric] = scores[metric] if told else math.nan
+        return out
+
+    def _by_risk(self, found: list[tuple[str, str, float]], s: int, r: int) -> dict[tuple[str, str], float]:
         """Counts of groups by risk, each to tens, and none that no rows could be."""
-        out = np.full(len(values), math.nan)
-        for i in range(0, len(values), len(KINDS)):
-            if not math.isnan(values[i]):
-                draw = (self._chance(AT_BEDSIDE, BEDSIDE[i + k], s, r) for k in range(len(KINDS)))
-                rows, events, expected = (to_ten(v, u) for v, u in zip(values[i : i + len(KINDS)], draw, strict=True))
-                out[i : i + len(KINDS)] = max(rows, TEN), events, expected
-        used = [i for i in range(0, len(values), len(KINDS)) if not math.isnan(out[i])]
-        edges = (0.0, *EDGES)
-        for i, after in zip(used, [*used[1:], None], strict=True):
-            low, high = edges[i // len(KINDS)], 1.0 if after is None else edges[after // len(KINDS)]
-            out[i + 1] = min(out[i + 1], out[i])
-            out[i + 2] = min(max(out[i + 2], low * out[i]), high * out[i])
-        return [float(v) for v in out]
+        values = {metric: value for split, metric, value in found if split == AT_BEDSIDE}
+        edges, out = (0.0, *EDGES), dict[tuple[str, str], float]()
+        names = [BEDSIDE[i : i + len(KINDS)] for i in range(0, len(BEDSIDE), len(KINDS))]
+        used = [i for i, group in enumerate(names) if not math.isnan(values.get(group[0], math.nan))]
+        for i, after in zip(used, [*used[1:], len(edges)], strict=True):
+            low, high = edges[i], [*edges, 1.0][after]
+            rows, events, expected = (to_ten(values[n], self._chance(AT_BEDSIDE, n, s, r)) for n in names[i])
+            rows = max(rows, TEN)
+            numbers = rows, min(events, rows), min(max(expected, low * rows), high * rows)
+            out |= {(AT_BEDSIDE, name): number for name, number in zip(names[i], numbers, strict=True)}
+        return out
 
     def _chance(self, *about: object) -> float:
         """Evenly from 0 to 1, the same for the same number of the same question; nobody else can work it out."""
