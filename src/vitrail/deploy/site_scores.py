@@ -144,11 +144,8 @@ class SiteScores:
         """What follows from how many patients of each class are told right, by split and metric."""
         study, out = self.agreed.study, dict[tuple[str, str], float]()
         for split in splits:
-            if (
-                study.target.kind != "classes"
-                or split not in ("test", "train")
-                or self.judge.weights[split] is not None
-            ):
+            counted = study.target.kind == "classes" and split in ("test", "train")
+            if not counted or self.judge.weights[split] is not None:
                 continue
             y, _ = self._rows(split)
             true = np.bincount(y, minlength=len(study.target.levels)).astype(np.float64)
@@ -168,7 +165,7 @@ class SiteScores:
         edges, out = (0.0, *EDGES), dict[tuple[str, str], float]()
         names = [BEDSIDE[i : i + len(KINDS)] for i in range(0, len(BEDSIDE), len(KINDS))]
         used = [i for i, group in enumerate(names) if not math.isnan(values.get(group[0], math.nan))]
-        for i, after in zip(used, [*used[1:], len(edges)], strict=True):
+        for i, after in zip(used, [*used[1:], len(edges)], strict=False):
             low, high = edges[i], [*edges, 1.0][after]
             rows, events, expected = (to_ten(values[n], self._chance(AT_BEDSIDE, n, s, r)) for n in names[i])
             rows = max(rows, TEN)
