@@ -1,9 +1,11 @@
-"""Scores that leave a hospital, as counts of patients rounded to a multiple of ten, up or down by chance.
+"""Scores that leave a hospital, as counts of patients rounded to a multiple of ten or more, up or down by chance.
 
 A score is a sum over patients divided by how many of them it counts. One patient can move it by at most one part in
-that number, so that a score times that number is a count of patients. Such a count leaves as a multiple of TEN: 47
-leaves as 50 with probability 0.7 and as 40 otherwise, so that it is right on average, no two different answers are
-fewer than ten patients apart, and one patient more or less changes an answer in one case of ten. Scores that follow
+that number, so that a score times that number is a count of patients. Such a count leaves as a multiple of `step_of`,
+which is TEN, and the square root of twice the number of patients where that is more: about as far as chance moves a
+count anyway. Of 50 patients 47 leaves as 50 with probability 0.7 and as 40 otherwise, so that it is right on average,
+no two different answers are fewer than ten patients apart, and one patient more or less changes an answer in at most
+one case of ten. Scores that follow
 from how many patients of each class were told right are worked out from such counts (`of_hits`), so that they tell no
 more together than one of them. Losses that no number bounds are bounded first: see `bounded`.
 """
@@ -63,18 +65,29 @@ def patients(metric: str, of: Rows) -> float:
     return float(known.get(metric, math.nan)) or math.nan
 
 
-def to_ten(count: float, chance: float) -> float:
-    """A count of patients as a multiple of ten; `chance`: drawn evenly from 0 to 1.
+def step_of(many: float, of: int = 1) -> int:
+    """Patients between two answers about so many of them; `of`: how many numbers the same patients stand behind, of
+    which one patient then changes no more in all than it changes one.
 
-    >>> to_ten(40, 0.9), to_ten(47, 0.2), to_ten(47, 0.4)
+    >>> step_of(20), step_of(50), step_of(200), step_of(5000), step_of(50, 3)
+    (10, 10, 20, 100, 30)
+    """
+    return max(TEN * of, math.ceil(math.sqrt(2 * many)))
+
+
+def rounded(count: float, many: float, chance: float, of: int = 1) -> float:
+    """A count out of so many patients as a multiple of `step_of`; `chance`: drawn evenly from 0 to 1.
+
+    >>> rounded(40, 50, 0.9), rounded(47, 50, 0.2), rounded(47, 50, 0.4)
     (40, 40, 50)
     """
-    return TEN * math.floor(count / TEN + chance)
+    step = step_of(many, of)
+    return step * math.floor(count / step + chance)
 
 
-def is_told(many: float) -> bool:
-    """Whether a single site tells a score of so many patients; of fewer, ten of them would be most of its range."""
-    return many * COARSEST >= TEN
+def is_told(many: float, of: int = 1) -> bool:
+    """Whether a single site tells a score of so many patients; of fewer, one step would be most of its range."""
+    return many * COARSEST >= TEN * of
 
 
 def of_hits(hits: Floats, true: Floats) -> dict[str, float]:

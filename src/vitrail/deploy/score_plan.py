@@ -29,7 +29,7 @@ from vitrail.runs.setup import last_splits
 if TYPE_CHECKING:
     from vitrail.deploy.agreement import Agreement
 
-POINTS = 10  # during training
+POINTS = 5  # during training
 SUMMED = "summed/scores"  # in a report under masks: [2, number], counts of patients, and of how many patients
 TRAINING, END = "scores in training", "scores"  # stages of what crosses
 

@@ -22,8 +22,9 @@ def scores_leave(agreement: Agreement, stage: str) -> list[str]:
         return [*out, "EXACT: this study asks for scores that are not rounded; see below what that can tell"]
     return [
         *out,
-        f"every score leaves as a count of patients that is rounded to a multiple of {TEN}, up or down by chance, so "
-        "that it is right on average; your own page has the exact numbers. A single site tells no score for which "
+        f"every score leaves as a count of patients that is rounded to a multiple of {TEN} or more (of n patients, of "
+        "the square root of 2n), up or down by chance, so that it is right on average; the exact numbers stay in your "
+        "own folder. A single site tells no score for which "
         f"{TEN} patients would be more than {COARSEST:g} of its range, and no patient's loss counts for more than "
         f"{LARGEST_LOSS:.1f}",
     ]
@@ -42,4 +43,6 @@ def what_scores_tell(agreement: Agreement) -> list[str]:
     )
     if protect.scores == "exact":
         return [f"{rule} EXACT SCORES still tell, once in a run, whether one person of its choice is among them."]
-    return [f"{rule} Because of the rounding, one patient more or less changes such a number in one case of {TEN}."]
+    return [
+        f"{rule} Because of the rounding, one patient more or less changes such a number in at most one case of {TEN}."
+    ]

@@ -3,7 +3,7 @@
 Whoever may have any model scored again and again can find out whether a person is among the rows, and read whole rows.
 So a site scores nothing but the agreed start and a model that continues the one it last trained on, in the order of
 rounds, each once; what is asked otherwise gets no number, is counted, and is shown here. Numbers leave as counts of
-patients rounded to tens by chance (core/rounding.py), drawn from the site's own secret.
+patients rounded by chance to multiples of ten or more (core/rounding.py), drawn from the site's own secret.
 
 HOME/RUN/scored.json    rounds whose scores were told, and of which model; questions that got none
 HOME/RUN/scores.json    the exact scores of this site's own model in the end, which stay here
@@ -25,15 +25,17 @@ from torch import Tensor
 from vitrail.core.bedside import BEDSIDE, EDGES, KINDS
 from vitrail.core.disk import write_atomically
 from vitrail.core.random import key
-from vitrail.core.rounding import TEN, Rows, count_of, is_told, of_hits, patients, score_of, to_ten
+from vitrail.core.rounding import TEN, Rows, count_of, is_told, of_hits, patients, rounded, score_of
 from vitrail.deploy.agreement import Agreement
 from vitrail.deploy.score_plan import clock, summed_scores
 from vitrail.report.words import several
 from vitrail.runs.judge import Judge, chance_metrics, chance_of, rare_of
-from vitrail.runs.setup import AT_BEDSIDE
+from vitrail.runs.setup import AT_BEDSIDE, scored_in
 from vitrail.study import Study
 
 SCORED, OWN = "scored.json", "scores.json"
+OF_HITS = ("accuracy", "balanced_accuracy", "f1")  # follow from how many patients of each class are told right
+COARSER = 2  # so many times the usual step: on training rows, of which there are more, and for sums over sites
 
 
 class SiteScores:
@@ -86,7 +88,8 @@ class SiteScores:
                 out.append((0.0, 0.0))
                 continue
             count = count_of(metric, value, many, self._scale)
-            out.append((count if self.exact else to_ten(count, self._chance(split, metric, s, r)), many))
+            drawn = rounded(count, many, self._chance(split, metric, s, r), COARSER)
+            out.append((count if self.exact else drawn, many))
         return torch.tensor(out, dtype=torch.float64).T.contiguous()
 
     def keep_own(self, settled: Any) -> None:
@@ -117,11 +120,18 @@ class SiteScores:
         return told
 
     def _publish(self, split: str, metric: str, value: float, s: int, r: int) -> float:
-        many = self._patients(split, metric)
-        if math.isnan(value) or not is_told(many):
+        many, of = self._patients(split, metric), self._numbers(split)
+        if math.isnan(value) or not is_told(many, of):
             return math.nan
-        count = to_ten(count_of(metric, value, many, self._scale), self._chance(split, metric, s, r))
+        count = rounded(count_of(metric, value, many, self._scale), many, self._chance(split, metric, s, r), of)
         return score_of(metric, count, many, self._scale)
+
+    def _numbers(self, split: str) -> int:
+        """How many numbers the same patients stand behind, beside those that follow from hits."""
+        names = scored_in(self.agreed.study, split)
+        classes = self.agreed.study.target.kind == "classes" and split in ("test", "train")
+        many = len([n for n in names if not (classes and n in OF_HITS)])
+        return max(1, many) * (COARSER if split == "train" else 1)
 
     def _rows(self, split: str) -> tuple[Any, Rows]:
         """Outcomes of a split, and what is known of their numbers."""
@@ -152,10 +162,12 @@ class SiteScores:
             for name, p in self.judge.answers(settled, split).items():
                 guess = p[0][: len(y)]
                 right = np.bincount(y[guess.argmax(1) == y], minlength=len(true)).astype(np.float64)
-                drawn = [to_ten(n, self._chance(name, "hits", k, s, r)) for k, n in enumerate(right)]
+                of = COARSER if split == "train" else 1
+                drawn = [rounded(n, len(y), self._chance(name, "hits", k, s, r), of) for k, n in enumerate(right)]
                 scores = of_hits(np.array(drawn), true) if np.isfinite(guess).all() else {}
-                for metric in ("accuracy", "balanced_accuracy", "f1"):
-                    told = metric in scores and is_told(self._patients(split, "accuracy" if metric == "f1" else metric))
+                for metric in OF_HITS:
+                    behind = self._patients(split, "accuracy" if metric == "f1" else metric)
+                    told = metric in scores and is_told(behind, of)
                     out[name, metric] = scores[metric] if told else math.nan
         return out
 
@@ -167,7 +179,7 @@ class SiteScores:
         used = [i for i, group in enumerate(names) if not math.isnan(values.get(group[0], math.nan))]
         for i, after in zip(used, [*used[1:], len(edges)], strict=False):
             low, high = edges[i], [*edges, 1.0][after]
-            rows, events, expected = (to_ten(values[n], self._chance(AT_BEDSIDE, n, s, r)) for n in names[i])
+            rows, events, expected = (rounded(values[n], 0, self._chance(AT_BEDSIDE, n, s, r)) for n in names[i])
             rows = max(rows, TEN)
             numbers = rows, min(events, rows), min(max(expected, low * rows), high * rows)
             out |= {(AT_BEDSIDE, name): number for name, number in zip(names[i], numbers, strict=True)}

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from markupsafe import Markup
 
+from vitrail.core.rounding import TEN
 from vitrail.methods import TABLE
 from vitrail.report.tables import ScoreTable, lead_method, methods_of, sites_of, traffic
 from vitrail.report.words import SAME, Interval, listed, metric_words, name, number, several, signed, size, spoken
@@ -125,6 +126,13 @@ def _chance_sentences(page: Page, table: ScoreTable) -> list[Markup]:
             who = listed([Markup("{} ({})").format(name(site), number(scores[site])) for site in behind])
             text += Markup(" {} is no better than that at {}.").format(page.titles[lead], who)
         out.append(text)
+    if page.rounded:
+        out.append(
+            Markup(
+                "Each site rounded its scores to multiples of {} {}s or more, up or down by chance, before they left: "
+                "they hardly tell of a single {}. A site with few {}s told none. Each site has its own exact scores."
+            ).format(TEN, page.row_word, page.row_word, page.row_word)
+        )
     few = [Markup("{} ({})").format(name(site), rows) for site, rows in page.few.items()]
     if few:
         out.append(Markup("On few hold-out {}s stand the scores of {}.").format(page.row_word, listed(few)))

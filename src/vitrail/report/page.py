@@ -85,6 +85,12 @@ class Page:
         return self.seeds * (self.crossed or 1)
 
     @property
+    def rounded(self) -> bool:
+        """Whether scores left their sites as counts of patients that were rounded (core/rounding.py)."""
+        run = self.run
+        return run is not None and run.info["engine"] == "deployed" and run.study.protect.scores == "rounded"
+
+    @property
     def yardstick(self) -> str:
         """What the verdicts are about."""
         return self.metric if self.verdicts.empty else str(self.verdicts["metric"].iloc[0])

@@ -145,6 +145,8 @@ def _why(page: Page, table: ScoreTable, told: set[Any]) -> list[Markup]:
             out.append(Markup("{}: {}").format(name(site), why))
         elif astray and site in table.chance:
             words = "{}, {}: the model gave no numbers as answers, so that nothing could be scored."
+            if page.rounded:
+                words = "{}, {}: the site did not tell its score, since it has few held-out patients."
             out.append(Markup(words).format(name(site), listed([page.titles[m] for m in astray])))
         if silent:
             words = "{}, {}: the site told no score."

@@ -20,7 +20,7 @@ import pandas as pd
 from vitrail.core.problems import VitrailError
 from vitrail.report.draw import thin
 from vitrail.report.events import Log, SiteSeen, method_title, words
-from vitrail.runs.run import FOLDED, HISTORY, along
+from vitrail.runs.run import ALL_SITES, FOLDED, HISTORY, along
 from vitrail.runs.setup import MAJORITY
 from vitrail.runs.written import our_table
 from vitrail.study import LOWER_IS_BETTER, Study
@@ -184,7 +184,7 @@ def curve_of(history: pd.DataFrame, metric: str, names: Sequence[str]) -> dict[s
         return None
     usual = history[(history.split == f"test:{MAJORITY}") & (history.metric == metric) & history["value"].notna()]
     table = rows.pivot_table(index="round", columns="site", values="value", aggfunc="last").sort_index().ffill()
-    table = table[[n for n in names if n in table]]
+    table = table[[n for n in (*names, ALL_SITES) if n in table]]
     table = table.iloc[thin(len(table))]
     worst = table.max(axis=1) if metric in LOWER_IS_BETTER else table.min(axis=1)
     last = table.iloc[-1]

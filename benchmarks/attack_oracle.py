@@ -1,0 +1,300 @@
+"""Scores as an oracle: a coordinator chooses models so that their scores tell whether a person it knows is a patient.
+
+    python benchmarks/attack_oracle.py            # about two minutes
+    python benchmarks/attack_oracle.py --targets 40 --seeds 1
+
+Heart disease, four hospitals, the study as it is drafted (FedAvg, 100 rounds, masked sums). Three tenths of each
+hospital's patients are kept out of the study: these are the strangers. The attacker knows every value of a person, the
+scale of each hospital's columns, and how many held-out and training patients of each outcome a hospital has. For each
+person it makes a model that says "disease" of that person alone, within the bounds that sites check, and uses the
+WHOLE study on this one person: all planned scores during training, which it gets as a sum over the sites, and each
+site's scores at the end. It is taken for granted that sites accept the model each time (they refuse one that does not
+continue the last: tests/deploy/test_oracle.py). It then decides by the likelihood of all answers together.
+
+    open      a site that scores any model, exactly, whenever it is asked (as before this defence)
+    exact     the planned questions, scores not rounded ([protect] scores = "exact")
+    rounded   the planned questions, counts rounded by chance to multiples of ten patients or more: the default
+
+The simple rival, with the same information and without any score, guesses: 0.5.
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import torch
+from torch import Tensor
+
+import vitrail as vt
+from vitrail.core.rounding import step_of
+from vitrail.core.tensors import each, filled, tensors
+from vitrail.data.datasets import heart_disease, packaged
+from vitrail.data.encode import columns
+from vitrail.data.read import clean
+from vitrail.deploy.agreement import Agreement
+from vitrail.deploy.message import Message
+from vitrail.deploy.score_plan import planned
+from vitrail.deploy.site import Site
+from vitrail.deploy.site_scores import COARSER
+from vitrail.runs.setup import resolve
+
+RUN, ROUNDS, LONG = "0123456789abcdef", 100, 9.9  # LONG: of the start's longest unit; sites refuse 10
+RESULTS = Path(__file__).parent / "results" / "attack_oracle.md"
+STEEP, WIDE = 6.0, 0.3  # of a unit; standard deviations to each side of a person's value
+KINDS = ("open", "exact", "rounded")
+
+
+def drafted(scores: str = "rounded", rounds: int = ROUNDS) -> Agreement:
+    heart = vt.Study.load(packaged("heart_disease.toml"))
+    study = heart.with_changes(training={"rounds": rounds}, protect={"sum": "masked", "scores": scores})
+    return Agreement.of(resolve(study, "fedavg", None)[0], None, 4)
+
+
+class Crafter:
+    """Makes the model of a person: `scale`: mean and standard deviation of each numeric column at its hospital."""
+
+    def __init__(self, agreed: Agreement, scale: Mapping[str, tuple[float, float]]) -> None:
+        self.study, self.start, self.scale = agreed.study, agreed.task.start, scale
+        self.places: dict[str, list[int]] = {}
+        for j, name in enumerate(columns(self.study)):
+            self.places.setdefault(name.split("=")[0], []).append(j)
+        self.hot = [js for js in self.places.values() if len(js) > 1]
+        self.bias = LONG * max(float(v.abs().max()) for v in self.start.values())
+        self.longest = LONG * float(self.start["body.0.weight"].norm(dim=0).max())
+
+    def word(self, row: Any) -> dict[str, Tensor]:
+        """It says the second class of rows that agree with this one in every value that is known; as steep as the
+        bounds allow that sites check."""
+        self.steep = STEEP
+        while True:
+            made = self._word(row)
+            layer, start = made["params/body.0.weight"], self.start["body.0.weight"]
+            if all(float(layer.norm(dim=d).max()) <= LONG * float(start.norm(dim=d).max()) for d in (0, 1)):
+                return made
+            self.steep *= 0.95
+
+    def _word(self, row: Any) -> dict[str, Tensor]:
+        units, total = [], 0.0
+        for name, feature in self.study.features.items():
+            if pd.isna(row[name]):
+                continue
+            if feature.kind != "numeric":
+                units.append(self._level(name, int(row[name])))
+                total += math.tanh(self.steep / 2) - 0.03
+                continue
+            for sign in (1, -1):
+                unit = self._side(name, row[name] - sign * WIDE * self.scale[name][1], sign)
+                units.append(unit)
+                total += math.tanh(WIDE * abs(unit[0][self.places[name][0]]))
+        return self._assembled(units, total - 0.9)
+
+    def _level(self, name: str, level: int) -> tuple[dict[int, float], float]:
+        js, offset = self.places[name], min(self.steep / 2, self.bias)
+        if len(js) > 1:
+            return {js[level]: self.steep}, -offset
+        sign = 1 if level else -1
+        return {js[0]: sign * self.steep}, -sign * offset
+
+    def _side(self, name: str, at: float, sign: int) -> tuple[dict[int, float], float]:
+        """Above or below a value; an offset beyond the bound goes through columns of which one is always 1."""
+        mean, sd = self.scale[name]
+        j, steep = self.places[name][0], self.steep
+        while True:
+            weights, offset = {j: sign * steep}, -sign * steep * (at - mean) / sd
+            bias = max(-self.bias, min(self.bias, offset))
+            for js in self.hot if abs(offset - bias) > 1e-9 else ():
+                weights |= {k: weights.get(k, 0.0) + (offset - bias) / len(self.hot) for k in js}
+            if math.sqrt(sum(v * v for v in weights.values())) <= self.longest or steep < WIDE:
+                return weights, bias
+            steep *= 0.95
+
+    def _assembled(self, units: list[tuple[dict[int, float], float]], least: float) -> dict[str, Tensor]:
+        w, many = {k: v.clone() for k, v in self.start.items()}, len(units)
+        w["body.0.weight"][:, :many] = 0
+        for k in ("head.weight", "head.bias"):
+            w[k][:] = 0
+        w["body.1.weight"][:, 0] = 0
+        across = self.start["body.1.weight"]
+        each_ = min(LONG * float(across.norm(dim=0).max()) / math.sqrt(many), LONG * float(across.norm(dim=1).max()))
+        for u, (weights, bias) in enumerate(units):
+            for j, value in weights.items():
+                w["body.0.weight"][j, u] = value
+            w["body.0.bias"][u], w["body.1.weight"][u, 0] = bias, each_
+        smaller = min(1.0, self.bias / abs(each_ * least)) if least else 1.0
+        w["body.1.weight"][:, 0] *= smaller
+        w["body.1.bias"][0] = -each_ * least * smaller
+        strong = 0.4 * LONG * float(self.start["head.weight"].norm(dim=1).max())
+        w["head.weight"][0, 1], w["head.weight"][0, 0] = strong, -strong
+        return {f"params/{k}": v for k, v in w.items()}
+
+
+class Hospitals:
+    """The four sites, seven tenths of the patients in each; the others are strangers."""
+
+    def __init__(self, agreed: Agreement, seed: int, place: Path) -> None:
+        self.agreed, tables = agreed, heart_disease()
+        self.strangers, self.sites = dict[str, pd.DataFrame](), dict[str, Site]()
+        for name, frame in tables.items():
+            out = frame.sample(frac=0.3, random_state=seed).index
+            self.strangers[name] = frame.loc[out].reset_index(drop=True)
+            inside = frame.drop(out).reset_index(drop=True)
+            self.sites[name] = Site(name, inside, agreed, place / name)
+            self.sites[name].answer(Message("prepare", {"run": RUN}))
+
+    def settled(self, word: Mapping[str, Tensor]) -> Any:
+        """Every site's model is the word: FedAvg keeps nothing private."""
+        last = self.agreed.stages[0].last
+        full = dict(tensors(each(lambda t: t[:1], last))) | {k: v[None] for k, v in word.items()}
+        state = each(lambda t: t[:1].clone(), self.agreed.stages[0].state)
+        return self.agreed.stages[0].stage.last.settle(self.agreed.task, state, filled(last, full))
+
+    def counts(self, name: str, split: str) -> tuple[int, int]:
+        y = getattr(self.sites[name].data, f"{split}_y").astype(int)
+        zero, one = np.bincount(y, minlength=2).tolist()
+        return zero, one
+
+
+def answers(hospitals: Hospitals, word: Mapping[str, Tensor], kind: str) -> dict[str, list[Any]]:
+    """What the attacker hears of one model in a whole study: `sums` during training; by site at the end [split]."""
+    settled, sites, agreed = hospitals.settled(word), hospitals.sites, hospitals.agreed
+    stage = agreed.stages[0].stage
+    points = [r for r in range(1, stage.rounds) if planned(agreed, "round", 0, r, stage.turns(r)[0])]
+    parts = [[s.scores.part(settled, 0, r, ["test"])[0, 0] for s in sites.values()] for r in points]
+    out: dict[str, list[Any]] = {"sums": [float(sum(p)) for p in parts] if kind != "open" else []}
+    for name, site in sites.items():
+        ends = site.scores.alone(settled, 0, stage.rounds, ["test", "train"])
+        told = dict(zip(agreed.scored(["test", "train"]), ends.tolist(), strict=True))
+        out[name] = [_hits(told, split, hospitals.counts(name, split)) for split in ("test", "train")]
+    return out
+
+
+def _hits(told: Mapping[tuple[str, str], float], split: str, counts: tuple[int, int]) -> tuple[float, float] | None:
+    """Rows of each class that the model told right, from accuracy and balanced accuracy; None where not told."""
+    accuracy, balanced = told[split, "accuracy"], told[split, "balanced_accuracy"]
+    if math.isnan(accuracy) or math.isnan(balanced) or not min(counts) or counts[0] == counts[1]:
+        return None
+    zero, one = counts
+    right = (2 * balanced - accuracy * (zero + one) / zero) / (1 / one - 1 / zero)
+    return accuracy * (zero + one) - right, right
+
+
+def evidence(hospitals: Hospitals, name: str, outcome: int, heard: dict[str, list[Any]], exact: bool) -> float:
+    """The logarithm of how much likelier the answers are if the person is a patient of that hospital."""
+    sites, logs = hospitals.sites, []
+    usual = {n: [hospitals.counts(n, split) for split in ("test", "train")] for n in sites}
+    share = [sum(usual[name][k]) / (sum(usual[name][0]) + sum(usual[name][1])) for k in (0, 1)]
+    for inside in (None, 0, 1):  # in nobody's rows, in its held-out rows, in its training rows
+        log = 0.0
+        for n in sites:
+            for k in (0, 1):
+                if heard[n][k] is None:
+                    continue
+                expected = [float(usual[n][k][0]), 0.0]  # all are called healthy
+                if n == name and inside == k:
+                    expected = [expected[0] - (outcome == 0), float(outcome == 1)]
+                step = step_of(sum(usual[n][k]), COARSER if k else 1)
+                log += sum(_log_chance(seen, c, step, exact) for seen, c in zip(heard[n][k], expected, strict=True))
+        means, steps = [], []
+        for n in sites:
+            zero, one = usual[n][0]
+            mean = 0.5 + (0.5 / one if n == name and inside == 0 and outcome == 1 else 0)
+            mean -= 0.5 / zero if n == name and inside == 0 and outcome == 0 else 0
+            means.append(2 * min(zero, one) * mean)
+            steps.append(step_of(2 * min(zero, one), COARSER))
+        for seen in heard["sums"]:
+            log += _log_sum(seen, means, steps, exact)
+        logs.append(log)
+    best = max(logs[1], logs[2])
+    inside_log = best + math.log(share[0] * math.exp(logs[1] - best) + share[1] * math.exp(logs[2] - best))
+    return inside_log - logs[0]
+
+
+NEVER = math.log(1e-6)  # other patients that the model also fires on, and rounding errors
+
+
+def _log_chance(seen: float, count: float, step: int, exact: bool) -> float:
+    return _log_sum(seen, [count], [step], exact)
+
+
+def _log_sum(seen: float, counts: list[float], steps: list[int], exact: bool) -> float:
+    """Of a sum of counts, each rounded to a multiple of its step by chance."""
+    if exact:
+        return 0.0 if abs(seen - sum(counts)) < 0.25 else NEVER
+    chance = {0.0: 1.0}
+    for count, step in zip(counts, steps, strict=True):
+        low = step * math.floor(count / step + 1e-9)
+        up = (count - low) / step
+        after: dict[float, float] = {}
+        for at, p in chance.items():
+            after[at + low] = after.get(at + low, 0.0) + p * (1 - up)
+            after[at + low + step] = after.get(at + low + step, 0.0) + p * up
+        chance = after
+    return math.log(max(sum(p for at, p in chance.items() if abs(at - seen) < 0.25), math.exp(NEVER)))
+
+
+def attack(kind: str, seed: int, targets: int) -> tuple[list[float], list[float]]:
+    """The evidence for members, and for strangers, of the two largest hospitals."""
+    agreed = drafted("rounded" if kind == "rounded" else "exact")
+    out: tuple[list[float], list[float]] = ([], [])
+    with tempfile.TemporaryDirectory() as place:
+        hospitals = Hospitals(agreed, seed, Path(place))
+        for name in ("cleveland", "hungarian"):
+            site = hospitals.sites[name]
+            assert site.data is not None
+            encoder = site.data.encoder
+            scale = {k: (encoder.mean[k], encoder.sd[k]) for k in encoder.mean}
+            crafter, study = Crafter(agreed, scale), agreed.study
+            groups = (site.rows, clean(hospitals.strangers[name], study))
+            for found, rows in zip(out, groups, strict=True):
+                for i, (_, row) in enumerate(rows.sample(min(targets, len(rows)), random_state=seed).iterrows()):
+                    for other in hospitals.sites.values():  # what is drawn by chance is drawn anew for each study
+                        other.scores.secret = f"{seed} {name} {i} {other.name} {len(found)}"
+                    heard = answers(hospitals, crafter.word(row), kind)
+                    outcome = int(row[study.target.column])
+                    found.append(evidence(hospitals, name, outcome, heard, kind != "rounded"))
+    return out
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--targets", type=int, default=60, help="members and strangers of each hospital")
+    parser.add_argument("--seeds", type=int, default=3)
+    args = parser.parse_args()
+    torch.set_num_threads(1)
+    plan = drafted()
+    stage = plan.stages[0].stage
+    points = sum(bool(planned(plan, "round", 0, r, stage.turns(r)[0])) for r in range(stage.rounds))
+    lines = [
+        "# Scores as an oracle for membership",
+        "",
+        f"Printed by `python benchmarks/attack_oracle.py --targets {args.targets} --seeds {args.seeds}`. A whole study "
+        f"is spent on each person: {points - 1} chosen models during training, seen as a sum over four hospitals, and "
+        "one at the end, seen for each hospital. Decided by the likelihood of all answers together. Guessing: 0.5.",
+        "",
+        "| scores | persons | right | members found | strangers taken for members |",
+        "| --- | --- | --- | --- | --- |",
+    ]
+    for kind in KINDS:
+        inside, outside = list[float](), list[float]()
+        for seed in range(args.seeds):
+            mine, others = attack(kind, seed + 1, args.targets)
+            inside, outside = inside + mine, outside + others
+            print(kind, seed + 1, len(inside), len(outside), flush=True)
+        found, wrong = np.mean(np.array(inside) > 0), np.mean(np.array(outside) > 0)
+        right = (found + 1 - wrong) / 2
+        many = len(inside) + len(outside)
+        error = 1.96 * math.sqrt(0.25 / many)
+        lines.append(f"| {kind} | {many} | {right:.3f} ± {error:.3f} | {found:.3f} | {wrong:.3f} |")
+    RESULTS.write_text("\n".join(lines) + "\n")
+    print("\n".join(lines))
+
+
+if __name__ == "__main__":
+    main()
