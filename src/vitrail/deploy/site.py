@@ -21,7 +21,6 @@ from torch import Tensor
 
 from vitrail.core.footprint import cpu_seconds, footprint
 from vitrail.core.problems import Problem, VitrailError
-from vitrail.core.random import key
 from vitrail.core.tensors import each, filled, tensors
 from vitrail.data.encode import Encoder, SiteData, moments, numeric, prepare, split_rows
 from vitrail.data.read import clean
@@ -277,7 +276,7 @@ class Site:
         study = self.agreed.study
         secret = draws_of(self.base, self.home.name)
         if study.protect.rows:  # counted under noise, and on a restart again under the same
-            found = encoded({self.name: self.rows}, study, self.agreed.seed, lambda _: key(secret, "counts"))
+            found = encoded({self.name: self.rows}, study, self.agreed.seed, {self.name: secret})
         else:
             found = prepare({self.name: self.frame}, study, self.agreed.seed, known)
         self._take_up(found, secret)

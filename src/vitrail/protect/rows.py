@@ -5,10 +5,12 @@
 Whatever a method makes of such gradients tells no more about a row (protect/budget.py). It holds for rows whose numbers
 are taken away; how many there are is told. Exact lengths |g_r| come from the forward and backward pass that is made
 anyway: the gradient of a linear layer is an outer product, its length the product of two (`row_norms` of a network).
+In a simulation the noise is drawn from the seed (Lots); between machines from each site's own generator (StepNoise).
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable
 
@@ -18,6 +20,7 @@ from torch import Tensor
 from vitrail.core.random import mixed, normals
 from vitrail.core.task import Batch, Out, Task
 from vitrail.core.tensors import Params, add_
+from vitrail.protect.noise import Generator, blurred
 
 
 @runtime_checkable
@@ -42,6 +45,25 @@ class Lots:
         return normals(keys.reshape(-1), like[0].numel()).view(like.shape).to(like)
 
 
+class StepNoise:
+    """The noise of one step from the sites' own generators, on a grid; `step`: which step of which exchange."""
+
+    def __init__(self, generators: Sequence[Generator], *step: object) -> None:
+        self.generators, self.step, self.asked = generators, step, 0
+
+    def add_to(self, slope: Params, clip: float, noise: float) -> None:
+        """To gradients [site, ...], or [site * model, ...] where a site trains several at once, in place."""
+        self.asked += 1
+        whole = torch.cat([v.flatten(1) for v in slope.values()], 1)
+        models = len(whole) // len(self.generators)
+        for i, row in enumerate(whole):
+            site, model = divmod(i, models)
+            row.copy_(blurred(row, clip, noise, self.generators[site], "step", *self.step, self.asked, model))
+        sizes = [v[0].numel() for v in slope.values()]
+        for v, part in zip(slope.values(), torch.split(whole, sizes, 1), strict=True):
+            v.copy_(part.view(v.shape))
+
+
 @dataclass(frozen=True)
 class PrivateTask(Task):
     clip: float = 1.0
@@ -51,8 +73,16 @@ class PrivateTask(Task):
         self, params: Params, batch: Batch, into: Params, times: float, scale: float, *, step: bool = False
     ) -> None:
         out = self.net.forward(params, batch.x, batch.keep)
-        self.net.backward(params, out.tape, self._clipped(params, out, batch), into, times, scale)
-        self._stir(into, batch, scale)
+        slope = self._clipped(params, out, batch)
+        if isinstance(batch.lots, StepNoise):  # what was there before is not released again
+            fresh = {k: torch.empty_like(v) for k, v in into.items()}
+            self.net.backward(params, out.tape, slope, fresh, 0.0, 1.0)
+            self._stir(fresh, batch, 1.0)
+            for k, v in into.items():
+                torch.add(v * times if times else torch.zeros_like(v), fresh[k], alpha=scale, out=v)
+        else:
+            self.net.backward(params, out.tape, slope, into, times, scale)
+            self._stir(into, batch, scale)
         if step:
             add_(params, into)
 
@@ -75,6 +105,9 @@ class PrivateTask(Task):
 
     def _stir(self, into: Params, batch: Batch, scale: float) -> None:
         if not self.noise or not bool(batch.w.any()):  # rows of no weight: a rehearsal
+            return
+        if isinstance(batch.lots, StepNoise):
+            batch.lots.add_to(into, self.clip, self.noise)
             return
         assert isinstance(batch.lots, Lots), "noise has to be drawn from something"
         for v in into.values():
