@@ -119,7 +119,8 @@ def loss_after(study: Study, method: AnyMethod, rounds: int, scores: bool | None
     share = min(1.0, rounds / max(1, total))
     before = sum(1 / z**2 for z in start_noise(study, scores).values())
     if p.rows:
-        return before + looks_of(study, method) * share / row_noise(study, method, scores) ** 2
+        looks = looks_of(study, method)
+        return before + (looks * share / row_noise(study, method, scores) ** 2 if looks else 0.0)
     if p.sites:
         noise = guards_of(study, scores).noise * math.sqrt(p.least - 1)
         return before + round(reports_of(study, method) * share) / noise**2
@@ -175,3 +176,16 @@ def spent_by(study: Study, method: AnyMethod, scores: bool | None = None) -> Spe
         given = noise, p.clip or 0.0, reports_of(study, method)
         return Spent("site", removed, replaced, p.sites.delta, *given, tuple(covers), tuple(always))
     return None
+
+
+def budget_words(spent: Spent) -> str:
+    """What the two numbers of a budget mean, for a page, a consent form and a terminal."""
+    one, other = ("row", "another person's row") if spent.of == "row" else ("site", "another hospital's rows")
+    return (
+        f"Privacy budget of each {one}: epsilon {spent.epsilon:.3g} if it is removed and {spent.replaced:.3g} if it is "
+        f"replaced (delta {spent.delta:g}). Removed: with the {one} or with its numbers taken away, nothing that is "
+        f"covered becomes more than e^{spent.epsilon:.3g} times as likely, but for a chance of delta. Replaced: the "
+        f"same with {other} in its place; this is the number to look at where somebody knows that the {one} takes part "
+        f"and asks what its values are. Covered: {'; '.join(spent.covers)}. Not covered: "
+        f"{'; '.join(spent.leaves_out)}."
+    )
