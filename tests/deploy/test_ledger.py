@@ -202,6 +202,16 @@ def test_what_a_crash_cut_off_does_not_count_and_what_is_damaged_is_told(
         greet(site_of(tmp_path, "c", agreement(2.0), va), RUN)
 
 
+def test_a_place_that_cannot_be_written_is_told_before_anything_leaves(
+    tmp_path: Path, va: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv(PLACE, str(tmp_path / "file"))
+    with pytest.raises(VitrailError, match="the ledger cannot be written") as error:
+        site_of(tmp_path, "a", agreement(3.0), va)
+    assert PLACE in error.value.problems[0].hint
+
+
 def test_the_ledger_is_its_owners_alone_and_tells_no_values(tmp_path: Path, va: Path, folder: Path) -> None:
     greet(site_of(tmp_path, "a", agreement(3.0), va), RUN)
     assert stat.S_IMODE(folder.stat().st_mode) == 0o700

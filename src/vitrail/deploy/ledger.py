@@ -26,7 +26,6 @@ from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
-from pandas.api.types import is_numeric_dtype
 
 from vitrail.core.disk import append, hold, private_folder, write_atomically
 from vitrail.core.problems import Problem, VitrailError
@@ -169,7 +168,13 @@ class Ledger:
     @contextlib.contextmanager
     def _held(self) -> Iterator[None]:
         until = time.monotonic() + WAIT
-        with (private_folder(self.folder) / LOCK).open("a") as lock:
+        try:
+            opened = (private_folder(self.folder) / LOCK).open("a")
+        except OSError as error:
+            hint = f"Set {PLACE} to a folder that this user can write to, and that is kept."
+            what = f"what these rows have spent cannot be counted there: {error.strerror or error}."
+            raise VitrailError("the ledger cannot be written", [Problem(str(self.folder), what, hint)]) from None
+        with opened as lock:
             while not hold(lock):
                 if time.monotonic() > until:
                     what = "another process has had it for ten seconds."
@@ -216,17 +221,11 @@ def sketch(rows: pd.DataFrame, key: str) -> list[str]:
     names, lowest = sorted(map(str, rows.columns)), np.empty(0, np.uint64)
     for first in range(0, len(rows), BLOCK):
         block = rows.iloc[first : first + BLOCK].reindex(columns=names)
-        for name in names:
-            if not is_numeric_dtype(block[name]):
-                block[name] = block[name].map(_text)
+        for name in [n for n in names if isinstance(block[n].iloc[0], np.ndarray)]:  # pictures
+            block[name] = block[name].map(lambda cell: hashlib.sha256(cell.tobytes()).hexdigest())
         found = pd.util.hash_pandas_object(block, index=False, categorize=False).to_numpy()
         lowest = np.unique(np.concatenate([lowest, found]))[:SKETCH]
     return [hashlib.blake2b(v.tobytes(), key=key.encode(), digest_size=8).hexdigest() for v in lowest]
-
-
-def _text(cell: object) -> str:
-    """A cell of a table, or a picture."""
-    return hashlib.sha256(cell.tobytes()).hexdigest() if isinstance(cell, np.ndarray) else str(cell)
 
 
 def total_of(losses: Iterable[float], delta: float) -> tuple[float, float]:

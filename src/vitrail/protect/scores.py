@@ -17,6 +17,8 @@ How a site calls it (deploy/site.py, where scores are made; the budget is that o
 refuses. Training rows are scored from the share that SCORES_UNDER_NOISE in runs/budgets.py keeps back: set it, and
 training, page and form reckon with it. Nothing else has to be added up: all answers together cost at most 1/z^2.
 
+Where sites are private and not rows, one site decides the whole of its own score: its reach is the range of the score.
+
 What is no mean (the area under the curve, balanced accuracy, calibration) is better made from counts: of every cell of
 class x (predicted class, or tenth of the predicted risk) how many rows fall into it. A row is in one cell, so that
 `reach=1.0, together=1.0, most=inf`; what is computed from noisy counts costs nothing more.
