@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import fields
+from dataclasses import fields, replace
 from decimal import Context, Decimal, localcontext
 from typing import Any
 
@@ -31,7 +31,7 @@ from vitrail.protect.noise import (
     report_grid,
     upper_tail,
 )
-from vitrail.protect.rows import Lots, PrivateTask, StepNoise
+from vitrail.protect.rows import BLOCK, Lots, PrivateTask, StepNoise, block_of
 
 SECRET = "5e" * 32
 
@@ -115,8 +115,11 @@ def test_all_low_bits_lie_on_the_grid_whatever_the_value() -> None:
 def released(value: float, lots: Lots | StepNoise, count: int = 4000) -> NDArray[np.float64]:
     """A gradient of so many equal numbers, in single precision, as a site would go on with it."""
     slope = {"w": torch.full((1, count), value)}
-    task = private(make_task(), clip=1.0, noise=1.0)
-    task._stir(slope, Batch(torch.zeros(1, 1), torch.zeros(1, 1), torch.ones(1, 1), lots=lots), 1.0)
+    if isinstance(lots, StepNoise):
+        lots.add_to(slope, 1.0, 1.0)
+    else:
+        task = private(make_task(), clip=1.0, noise=1.0)
+        task._stir(slope, Batch(torch.zeros(1, 1), torch.zeros(1, 1), torch.ones(1, 1), lots=lots), 1.0)
     return slope["w"][0].double().numpy()
 
 
@@ -219,3 +222,24 @@ def test_what_a_site_with_a_secret_reports_under_noise_for_sites_lies_on_the_gri
     assert all(on_grid(v.numpy(), step) == 1.0 for k, v in new.items())
     changes = [v.numpy() for k, v in old.items() if k != "weight"]
     assert all(on_grid(v, step) < 0.2 for v in changes), "the control: noise from the seed, in floating point"
+
+
+def test_a_row_changes_the_sum_of_its_own_block_alone_and_blocks_add_up() -> None:
+    """Else the rounding errors of a large batch would move the sum by more than one row may."""
+    task = make_task()
+    task = replace(task, start={k: v.float() for k, v in task.start.items()})
+    params = {k: v[None].clone() for k, v in task.start.items()}
+    rows, g = 3 * BLOCK + 5, torch.Generator().manual_seed(3)
+    x, w = torch.randn(1, rows, *task.net.shape, generator=g), torch.ones(1, rows, 1)
+    y = torch.nn.functional.one_hot(torch.randint(task.net.outputs, (1, rows), generator=g), task.net.outputs).float()
+    other = x.clone()
+    other[0, 10] = 3.0
+    quiet = private(task, clip=0.4)
+    sums = [quiet.grad(params, Batch(v.clone(), y, w)) for v in (x, other)]
+    told = [quiet.grad(params, Batch(v.clone(), y, w, lots=StepNoise([Generator(SECRET)], 1))) for v in (x, other)]
+    for k, v in sums[0].items():
+        torch.testing.assert_close(told[0][k], v, rtol=1e-4, atol=1e-4)
+    late = [private(task, clip=0.4)._sum(params, block_of(Batch(v, y, w), slice(BLOCK, rows))) for v in (x, other)]
+    assert all(torch.equal(late[0][k], late[1][k]) for k in late[0]), "to the last bit"
+    apart = torch.cat([(told[0][k].double() - told[1][k].double()).flatten() for k in told[0]]).norm()
+    assert 0 < float(apart) <= 2 * 0.4 * (1 + ROOM)

@@ -105,7 +105,7 @@ def grid_of(reach: float, count: int) -> float:
 def blurred(values: Tensor, reach: float, noise: float, generator: Generator, *name: object) -> Tensor:
     """[number] -> the same on a grid, in double, with noise of `noise` times `reach`: how far (as a length) one row can
     move them together. ROOM is added twice: for rounding, and for the rounding errors of sums in single precision,
-    which are at most 2 n^2 2^-24 of what a row can move, for n rows in a batch: that is ROOM for 64 rows."""
+    which are at most 2 n^2 2^-24 of what a row can move, for n rows that are added up: that is ROOM for 64 rows."""
     step, count = grid_of(reach, values.numel()), values.numel()
     drawn = generator.whole_normals(noise * reach * (1 + 2 * ROOM) / step, count, *name)
     return ((values.detach().cpu().double().flatten() / step).round() + torch.from_numpy(drawn)).mul_(step)

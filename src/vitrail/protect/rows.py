@@ -22,6 +22,8 @@ from vitrail.core.task import Batch, Out, Task
 from vitrail.core.tensors import Params, add_
 from vitrail.protect.noise import Generator, blurred
 
+BLOCK = 64  # rows whose gradients are added up in single precision
+
 
 @runtime_checkable
 class ByRow(Protocol):
@@ -72,27 +74,41 @@ class PrivateTask(Task):
     def accumulate(
         self, params: Params, batch: Batch, into: Params, times: float, scale: float, *, step: bool = False
     ) -> None:
-        out = self.net.forward(params, batch.x, batch.keep)
-        slope = self._clipped(params, out, batch)
         if isinstance(batch.lots, StepNoise):  # what was there before is not released again
-            fresh = {k: torch.empty_like(v) for k, v in into.items()}
-            self.net.backward(params, out.tape, slope, fresh, 0.0, 1.0)
-            self._stir(fresh, batch, 1.0)
-            for k, v in into.items():
-                torch.add(v * times if times else torch.zeros_like(v), fresh[k], alpha=scale, out=v)
+            for k, v in self._released(params, batch).items():
+                torch.add(into[k] * times if times else torch.zeros_like(v), v, alpha=scale, out=into[k])
         else:
-            self.net.backward(params, out.tape, slope, into, times, scale)
+            out = self.net.forward(params, batch.x, batch.keep)
+            self.net.backward(params, out.tape, self._clipped(params, out, batch), into, times, scale)
             self._stir(into, batch, scale)
         if step:
             add_(params, into)
 
     def grad(self, params: Params, batch: Batch) -> Params:
+        if isinstance(batch.lots, StepNoise):
+            return self._released(params, batch)
+        into = self._sum(params, batch)
+        self._stir(into, batch, 1.0)
+        return into
+
+    def _sum(self, params: Params, batch: Batch) -> Params:
+        """Of the rows' clipped gradients."""
         out = self.net.forward(params, batch.x, batch.keep)
         slope = self._clipped(params, out, batch)
         into = {k: torch.empty_like(v) for k, v in params.items()}
         self.net.backward(params, out.tape, slope, into, 0.0, 1.0)
-        self._stir(into, batch, 1.0)
         return into
+
+    def _released(self, params: Params, batch: Batch) -> Params:
+        """The same under noise of the sites' own, on a grid. Blocks of rows are added up in double precision, so that
+        one row's rounding errors reach no further than its own block (ROOM in protect/noise.py)."""
+        total: Params = {k: torch.zeros_like(v, dtype=torch.double) for k, v in params.items()}
+        for first in range(0, batch.x.shape[1], BLOCK):
+            for k, v in self._sum(params, block_of(batch, slice(first, first + BLOCK))).items():
+                total[k] += v
+        if self.noise and bool(batch.w.any()):  # rows of no weight: a rehearsal
+            batch.lots.add_to(total, self.clip, self.noise)
+        return {k: total[k].to(v) for k, v in params.items()}
 
     def through(self, params: Params, out: Out, slope: Tensor, features: Tensor | None = None) -> Params:
         raise NotImplementedError("a gradient from elsewhere than the loss has no row-level privacy")
@@ -106,9 +122,13 @@ class PrivateTask(Task):
     def _stir(self, into: Params, batch: Batch, scale: float) -> None:
         if not self.noise or not bool(batch.w.any()):  # rows of no weight: a rehearsal
             return
-        if isinstance(batch.lots, StepNoise):
-            batch.lots.add_to(into, self.clip, self.noise)
-            return
         assert isinstance(batch.lots, Lots), "noise has to be drawn from something"
         for v in into.values():
             v.add_(batch.lots.draw(v), alpha=scale * self.noise * self.clip)
+
+
+def block_of(batch: Batch, rows: slice) -> Batch:
+    """Some rows of each site."""
+    x, y, w = (v[:, rows].contiguous() for v in batch[:3])
+    at = None if batch.at is None else batch.at[:, rows]
+    return Batch(x, y, w, tuple(m[:, rows].contiguous() for m in batch.keep), at)
