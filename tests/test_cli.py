@@ -184,7 +184,7 @@ def test_wire_names_what_leaves(place) -> None:
     noisy = quiet.with_changes(protect={"rows": {"epsilon": 4.0}}, standardise="none")
     noisy.save(place / "noisy.toml")
     told = vitrail("wire", "fedavg", place / "noisy.toml").stdout
-    assert "epsilon 4 if it is removed and 9.08 if it is replaced (delta 1e-05)" in " ".join(told.split())
+    assert "epsilon 4 if the row is removed and 9.08 if it is replaced (delta 1e-05)" in " ".join(told.split())
 
 
 WRONG = {

@@ -13,10 +13,11 @@ import pytest
 
 import vitrail as vt
 from command import vitrail
-from deploy.federation import Here, drawn
+from deploy.federation import Federation, Here, drawn
 from vitrail.core.problems import VitrailError
 from vitrail.data.datasets import heart_disease, packaged
 from vitrail.data.read import clean, read_table
+from vitrail.deploy import enrol
 from vitrail.deploy import ledger as ledger_module
 from vitrail.deploy.agreement import FORMAT, Agreement
 from vitrail.deploy.book import Book
@@ -236,23 +237,21 @@ def test_the_form_says_what_was_spent_and_what_it_would_come_to(tmp_path: Path, 
     fresh = site_of(tmp_path, "a", agreement(4.0, "one"), va)
     assert fresh.ledger is not None
     text = " ".join(ledger_words(fresh.ledger))
-    assert "no run of these rows is known" in text
-    assert "epsilon 4 for a removed row, 9.08 for a replaced one (delta 1e-05)" in text
+    assert "none of these rows is known" in text
+    assert "epsilon 4 for a removed row and 9.08 for a replaced one (delta 1e-05)" in text
     greet(fresh, RUN)
     second = site_of(tmp_path, "b", agreement(4.0, "two"), va, most=7.0)
     assert second.ledger is not None
     text = " ".join(ledger_words(second.ledger))
-    assert "1 run of these rows (one, " in text
-    assert "Together epsilon 4 for a removed row" in text
+    assert "Earlier runs: 1 (one, " in text
+    assert "Together they spent epsilon 4 for a removed row" in text
     losses = [row_loss(second.agreed.study, second.agreed.method)] * 2
     removed, replaced = total_of(losses, 1e-5)
-    assert f"With one run of this study: Together epsilon {removed:.3g} for a removed row, {replaced:.3g} for" in text
+    assert f"After one run of this study: epsilon {removed:.3g} for a removed row and {replaced:.3g} for" in text
     assert "Limit: epsilon 7" in text
     going_on = site_of(tmp_path, "a", agreement(4.0, "one"), va)
     assert going_on.ledger is not None
-    assert "no run of these rows is known" in " ".join(ledger_words(going_on.ledger)), (
-        "its own run is what is asked for"
-    )
+    assert "none of these rows is known" in " ".join(ledger_words(going_on.ledger)), "its own run is what is asked for"
 
 
 def test_a_simulation_draws_what_the_site_draws_and_counts_nothing(tmp_path: Path, folder: Path) -> None:
@@ -265,5 +264,25 @@ def test_a_simulation_draws_what_the_site_draws_and_counts_nothing(tmp_path: Pat
     assert not (folder / LEDGER).exists(), "a site that was given no ledger counts nothing"
 
 
-def test_help_names_the_limit() -> None:
-    assert "--most-epsilon" in vitrail("join", "--help").stdout
+def test_join_shows_what_was_spent_and_refuses_what_is_too_much(tmp_path: Path) -> None:
+    """By command: nobody is asked, and no process of FLARE is started."""
+    pytest.importorskip("nvflare")
+    made = Federation(
+        tmp_path / "studies", agreement(4.0).study, {n: FRAMES[n] for n in ("cleveland", "va", "hungarian")}
+    )
+    made.enrol()
+    kit, approval = made.kit("va"), made.root / "va" / "va.approval"
+    accept = enrol.load_kit(kit).invitation["agreement"]
+    greet(site_of(tmp_path, "earlier", agreement(3.0, "an earlier study"), made.data("va")), RUN)
+    given = ("join", kit, "--data", made.data("va"), "--approval", approval, "--accept", accept)
+    done = vitrail(*given, "--most-epsilon", 5)
+    said = " ".join(done.stdout.split())
+    assert "THE PRIVACY BUDGET OF THESE ROWS" in said
+    assert "Earlier runs: 1 (an earlier study, " in said
+    assert "Together they spent epsilon 3 for a removed row" in said
+    assert done.returncode == 2
+    assert SPENT in done.stderr
+    assert "at most 5 was set here" in " ".join(done.stderr.split())
+    assert "Traceback" not in done.stderr
+    again = vitrail(*given)
+    assert SPENT in again.stderr, "the limit is kept"

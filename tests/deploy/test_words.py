@@ -259,7 +259,7 @@ def test_the_form_has_epsilon_for_a_removed_and_for_a_replaced_one(
 ) -> None:
     one = agreed("fedavg", protect=protect)
     text = " ".join(contract_words(one, "va", NAMES, True, spent=["Before: nothing."]).split())
-    for words in (*told, "Removed: with the", "Replaced: the same with another", "Not covered: "):
+    for words in (*told, "Removed: the run is compared", "with another", "It does not cover "):
         assert words in text, words
     assert "THE PRIVACY BUDGET OF THESE ROWS - Before: nothing." in text
     plain = contract_words(agreed("fedavg"), "va", NAMES, True)

@@ -34,33 +34,31 @@ def ledger_words(ledger: Ledger) -> list[str]:
     """What these rows have spent before, and what it would come to."""
     standing, row = ledger.standing(), ledger.agreement.study.row_word
     before, delta = standing.before, standing.delta
-    out = []
+    out = [f"Earlier runs: none of these {row}s is known on this machine."]
     if before:
         named = [f"{entry.study}, {entry.when}" for entry in before[-SHOWN:]]
-        more = f" and {len(before) - SHOWN} earlier" if len(before) > SHOWN else ""
-        said = _said(*total_of((entry.loss for entry in before), delta), delta, row)
-        out.append(f"Before: {several(len(before), 'run')} of these {row}s ({'; '.join(named)}{more}). {said}")
+        more = f"; and {len(before) - SHOWN} before them" if len(before) > SHOWN else ""
+        said = _epsilons(*total_of((entry.loss for entry in before), delta), delta, row)
         if unguarded := sum(math.isinf(entry.loss) for entry in before):
-            out.append(f"{several(unguarded, 'run')} of these added no noise.")
-    else:
-        out.append(f"Before: no run of these {row}s is known on this machine.")
-    after = _said(*total_of([standing.spent, standing.loss], delta), delta, row)
+            said = f"no epsilon, because {several(unguarded, 'run')} added no noise"
+        out = [f"Earlier runs: {len(before)} ({'; '.join(named)}{more}). Together they spent {said}."]
+    after = f"{_epsilons(*total_of([standing.spent, standing.loss], delta), delta, row)} in all"
     if math.isinf(standing.loss):
-        after = "This study adds no noise, so that no epsilon holds for what it tells."
-    out.append(f"With one run of this study: {after} A run counts whole as soon as it begins.")
-    limit = "no limit is set here; --most-epsilon sets one, and this site then refuses a run that would exceed it."
+        after = "no epsilon, because this study adds no noise"
+    out.append(f"After one run of this study: {after}. A run counts in full as soon as it begins.")
+    limit = "none is set. `--most-epsilon X` sets one, and this site then refuses a run that would exceed it"
     if math.isfinite(standing.most):
-        limit = f"epsilon {standing.most:.3g} for a removed {row}; this site refuses a run that would exceed it."
-    out.append(f"Limit: {limit}")
+        limit = f"epsilon {standing.most:.3g} for a removed {row}. This site refuses a run that would exceed it"
+    out.append(f"Limit: {limit}.")
     out.append(
-        f"It is counted in {ledger.folder / LEDGER}: every run of a file with the same place, the same bytes, or one "
-        f"in twenty of its {row}s. What was done with these {row}s on other machines, by other users or without "
-        "vitrail is not in it, nor what epsilon does not cover."
+        f"Runs are counted in {ledger.folder / LEDGER} if their file had the same place or the same bytes, or at least "
+        f"one {row} in twenty in common. What was done with these {row}s on other machines, by other users or without "
+        "vitrail is not counted, nor is what epsilon does not cover."
     )
     return out
 
 
-def _said(removed: float, replaced: float, delta: float, row: str) -> str:
+def _epsilons(removed: float, replaced: float, delta: float, row: str) -> str:
     if math.isinf(removed):
-        return "Together no epsilon holds."
-    return f"Together epsilon {removed:.3g} for a removed {row}, {replaced:.3g} for a replaced one (delta {delta:g})."
+        return "no epsilon, because an earlier run added no noise"
+    return f"epsilon {removed:.3g} for a removed {row} and {replaced:.3g} for a replaced one (delta {delta:g})"

@@ -182,10 +182,11 @@ def budget_words(spent: Spent) -> str:
     """What the two numbers of a budget mean, for a page, a consent form and a terminal."""
     one, other = ("row", "another person's row") if spent.of == "row" else ("site", "another hospital's rows")
     return (
-        f"Privacy budget of each {one}: epsilon {spent.epsilon:.3g} if it is removed and {spent.replaced:.3g} if it is "
-        f"replaced (delta {spent.delta:g}). Removed: with the {one} or with its numbers taken away, nothing that is "
-        f"covered becomes more than e^{spent.epsilon:.3g} times as likely, but for a chance of delta. Replaced: the "
-        f"same with {other} in its place; this is the number to look at where somebody knows that the {one} takes part "
-        f"and asks what its values are. Covered: {'; '.join(spent.covers)}. Not covered: "
+        f"The privacy budget of each {one} is epsilon {spent.epsilon:.3g} if the {one} is removed and "
+        f"{spent.replaced:.3g} if it is replaced (delta {spent.delta:g}). Removed: the run is compared with the same "
+        f"run without the {one}'s values. Nothing that the budget covers is more than e^{spent.epsilon:.3g} times as "
+        "likely in one as in the other, except with probability delta. Replaced: the run is compared with the same run "
+        f"with {other} in its place. This is the number to look at if people know that the {one} takes part and ask "
+        f"what its values are. The budget covers {'; '.join(spent.covers)}. It does not cover "
         f"{'; '.join(spent.leaves_out)}."
     )
