@@ -50,6 +50,14 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 @pytest.fixture(scope="session", autouse=True)
+def _sites_of_tests_count_what_they_spend_elsewhere(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Not in the state folder of who runs the tests."""
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setenv("VITRAIL_LEDGER", str(tmp_path_factory.mktemp("ledger")))
+        yield
+
+
+@pytest.fixture(scope="session", autouse=True)
 def _screen_the_same_rows_once() -> Iterator[None]:
     """Hundreds of tests train on the same four hospitals; what is screened is a function of their rows."""
     from vitrail.data.encode import fingerprint_rows

@@ -68,7 +68,7 @@ class TrainingSpec(Strict):
 class Spend(Strict):
     """A privacy budget for the whole run."""
 
-    epsilon: float = Field(gt=0)  # the smaller, the more noise and the less can be told of one
+    epsilon: float = Field(gt=0)  # of one that is removed; replaced, it has over twice as much; smaller is more noise
     delta: float = Field(default=1e-5, gt=0, lt=1)  # the chance that this promise does not hold
 
 

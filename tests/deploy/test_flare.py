@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import shutil
 import socket
 import subprocess
@@ -29,6 +30,7 @@ from vitrail.data.datasets import heart_disease, packaged
 from vitrail.data.read import read_table
 from vitrail.deploy import enrol
 from vitrail.deploy.agreement import FORMAT, Agreement
+from vitrail.deploy.ledger import LEDGER, PLACE
 from vitrail.deploy.message import Message
 from vitrail.deploy.outbox import Outbox
 from vitrail.runs.setup import resolve
@@ -284,6 +286,11 @@ def test_killed_and_started_again(federation: Federation, study: vt.Study, first
     one, other = (r.history.sort_values(key, ignore_index=True) for r in (vt.Run.load(run), near))
     pdt.assert_frame_equal(one, other, **CLOSE)
     federation.wait("all sites end", lambda: not federation.processes())
+    named = [json.loads((path / "deployed.json").read_text())["run"] for path in (first, run)]
+    counted = [json.loads(line) for line in (Path(os.environ[PLACE]) / LEDGER).read_text().splitlines()]
+    mine = [(e["file"], e["run"]) for e in counted if Path(e["file"]).is_relative_to(federation.root.resolve())]
+    wanted = [(str(federation.data(site).resolve()), name) for site in federation.sites for name in named]
+    assert sorted(mine) == sorted(wanted), "each run once at each site, also at the one that was killed in it"
 
 
 # a hostile coordinator

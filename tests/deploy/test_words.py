@@ -246,3 +246,24 @@ def test_what_was_tried_is_what_the_benchmark_printed() -> None:
         text = contract_words(agreed("fedavg", protect=protect), "va", NAMES, True)
         assert tried.what_was_tried(Protect(**protect), dropout=True) in " ".join(text.split())
     assert "rebuilt 0 to 1 of" in tried.what_was_tried(Protect(sum="masked"), dropout=False)
+
+
+@pytest.mark.parametrize(
+    ("protect", "told"),
+    [
+        ({"rows": {"epsilon": 1.0}}, ("every step", "epsilon 1 for a row", "2.15 for one")),
+        ({"rows": {"epsilon": 8.0}}, ("every step", "epsilon 8 for a row", "19.1 for one")),
+        ({"sites": {"epsilon": 4.0}, "clip": 0.5}, ("total of every round", "epsilon 4 for a site", "9.08 for one")),
+    ],
+)
+def test_the_form_has_epsilon_for_a_removed_and_for_a_replaced_one(
+    protect: dict[str, Any], told: tuple[str, ...]
+) -> None:
+    one = agreed("fedavg", protect=protect)
+    text = " ".join(contract_words(one, "va", NAMES, True, spent=["Before: nothing."]).split())
+    for words in (*told, "Removed: the run is compared", "with another", "It does not cover "):
+        assert words in text, words
+    assert "THE PRIVACY BUDGET OF THESE ROWS - Before: nothing." in text
+    plain = contract_words(agreed("fedavg"), "va", NAMES, True)
+    assert "No noise is added" in plain
+    assert "epsilon" not in plain

@@ -13,7 +13,7 @@ import torch
 from small import gap, make_rows, make_task, models, train
 from vitrail import methods
 from vitrail.core.task import Batch, Task
-from vitrail.protect.budget import Budget, noise_for, spent
+from vitrail.protect.budget import Budget, noise_for, replaced, spent
 from vitrail.protect.rows import Lots, PrivateTask
 from vitrail.runs.protection import tells_rows
 
@@ -132,6 +132,31 @@ def test_the_budget_is_that_of_dp_accounting(z: float, looks: int, delta: float)
     accountant = pld.PLDAccountant()
     accountant.compose(library.GaussianDpEvent(z), looks)
     assert spent(z, looks, delta) == pytest.approx(accountant.get_epsilon(delta), abs=1e-4)
+
+
+@pytest.mark.parametrize(("epsilon", "delta"), [(1.0, 1e-5), (4.0, 1e-5), (8.0, 1e-5), (3.0, 1e-3)])
+def test_a_replaced_row_is_a_row_that_goes_and_one_that_comes(epsilon: float, delta: float) -> None:
+    """Against the definition: one number under noise, of which a row's part is turned round. And below what group
+    privacy says in general of two rows: Renyi's divergence of order a grows four times."""
+    z = noise_for(Budget(epsilon, delta), 1)
+    both = replaced(z, 1, delta)
+    x = torch.linspace(-40 * z, 40 * z, 400_001, dtype=torch.double)
+    one, other = (torch.exp(-(((x - m) / z) ** 2) / 2) / (z * math.sqrt(2 * math.pi)) for m in (1.0, -1.0))
+    gain = float((one - math.exp(both) * other).clamp(min=0).sum() * (x[1] - x[0]))
+    assert gain == pytest.approx(delta, rel=0.02)
+    orders = np.linspace(1.01, 200, 20_000)
+    general = (orders * 4 / (2 * z * z) + math.log(1 / delta) / (orders - 1)).min()
+    assert 2 * epsilon < both < general
+
+
+@pytest.mark.parametrize(("z", "looks", "delta"), LOOKS)
+def test_a_replaced_row_by_dp_accounting(z: float, looks: int, delta: float) -> None:
+    library = pytest.importorskip("dp_accounting")
+    from dp_accounting import pld
+
+    accountant = pld.PLDAccountant(library.NeighboringRelation.REPLACE_ONE)
+    accountant.compose(library.GaussianDpEvent(z), looks)
+    assert replaced(z, looks, delta) == pytest.approx(accountant.get_epsilon(delta), abs=1e-3)
 
 
 @pytest.mark.parametrize("name", ["fedavg", "fedprox", "scaffold", "fedper", "ifedavg", "ditto", "apfl"])

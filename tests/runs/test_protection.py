@@ -72,6 +72,10 @@ def test_the_budget_is_spent_and_told(tmp_path: Path) -> None:
     text = page(tmp_path / "run")
     assert "The privacy budget of each row" in text
     assert "4.00 (epsilon)" in text
+    assert spent.replaced == pytest.approx(9.82, abs=0.01)
+    assert "another person’s row stands in its place" in text
+    assert "epsilon is 9.82" in text
+    assert "epsilon, row replaced" in text
     assert "Spent by each site" in text
     assert run.info["spent"]["north"] == pytest.approx(4.0, abs=1e-3)
     gone = vt.federate(found, SITES, method="fedavg", away={"north": [(2, 3)]})

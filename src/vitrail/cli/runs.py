@@ -194,6 +194,7 @@ def wire(
     from vitrail.data.datasets import packaged
     from vitrail.methods import PARTIES, build
     from vitrail.runs import wire_lines
+    from vitrail.runs.budgets import budget_words, spent_by
     from vitrail.runs.fold_lines import FOLDS, fold_count, planned_folds
     from vitrail.runs.screened import SCREENING
     from vitrail.study import Study
@@ -244,6 +245,8 @@ def wire(
     if any(x.stage.startswith(FOLDS) for x in lines):
         print(f"folds: between machines all sites train {fold_count(agreed)} times more after the run, so that each")
         print("finds out whether joining is worth it there ([verdict] in the study).\n")
+    if method != "ndoye" and (spent := spent_by(agreed, chosen)):
+        print(f"{budget_words(spent)}\n")
     print("seen = sum: the coordinator needs only the total over sites; each: it sees every site's own.")
     if any(x.seen == "masked" and not x.stage.startswith(SCREENING) for x in lines):
         least = agreed.protect.least

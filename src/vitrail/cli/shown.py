@@ -64,6 +64,7 @@ def print_run(result: Run) -> None:
     from vitrail.explain.trust import read_trust
     from vitrail.report.figures import marked
     from vitrail.report.words import why_not
+    from vitrail.runs.budgets import budget_words, spent_by
 
     if result.screening is not None:
         print_screening(result.screening)
@@ -85,6 +86,8 @@ def print_run(result: Run) -> None:
     heads = (head for m, name in names.items() for head in ([name, "same"] if m in same else [name]))
     print_table(["site", *heads], rows)
     print_notes(few, why, study.row_word, len(same.columns) > 0)
+    if spent := spent_by(study, result.method):
+        print(f"\n{budget_words(spent)}")
     if standing := read_standing(result.facts):
         labels = labels_of(result.study.target.levels, standing)
         print(f"\nWhose class stands out?\n{to_text(standing, result.sites, labels)}")

@@ -76,6 +76,10 @@ def join(
     show_verdict: Annotated[
         bool, typer.Option("--show-verdict", help="Let the others know whether joining is worth it here ([verdict]).")
     ] = False,
+    most_epsilon: Annotated[
+        float | None,
+        typer.Option(min=0, help="Refuse a run after which these rows had spent more privacy, over all studies; kept."),
+    ] = None,
 ) -> None:
     """Site: check the file, read what will leave the house, agree, and take part until the study is finished."""
     from vitrail.deploy import enrol
@@ -102,9 +106,9 @@ def join(
         )
         print(f"The study is finished. What this party keeps of it is in {home}.")
         return
-    agreement, frame = agree(own, data, accept, publish, show_verdict)
+    agreement, frame, ledger = agree(own, data, accept, publish, show_verdict, most_epsilon)
     drawn = math.nan if watts is None else watts
-    site = Site(own.site, frame, agreement, own.home, publish, Proof.of(own), another, drawn, show_verdict)
+    site = Site(own.site, frame, agreement, own.home, publish, Proof.of(own), another, drawn, show_verdict, ledger)
     door = Door(own, site, lambda text: print(f"  {text}", flush=True), keep, Pen.of_site(own))
     print(
         f"{own.site} takes part; coordinator at {own.address}. Stop with Ctrl-C and join again at any time.", flush=True

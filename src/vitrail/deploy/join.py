@@ -21,8 +21,10 @@ from vitrail.data.check import find_faults, to_text
 from vitrail.data.read import read_table
 from vitrail.deploy import pipe
 from vitrail.deploy.agreement import Agreement
+from vitrail.deploy.budget_words import ledger_words
 from vitrail.deploy.enrol import Kit
 from vitrail.deploy.keeper import stop
+from vitrail.deploy.ledger import Ledger
 from vitrail.deploy.message import Message, unpack
 from vitrail.deploy.outbox import Outbox
 from vitrail.deploy.party import Party
@@ -48,8 +50,11 @@ UNTRUSTED = "CERTIFICATE_VERIFY_FAILED"  # the other machine's, found here
 REFUSED = "registration rejected: register_client unauthenticated"  # by our Doorkeeper over there
 
 
-def agree(kit: Kit, data: Path, accept: str, publishes: bool, shows: bool = False) -> tuple[Agreement, pd.DataFrame]:
-    """Before anything leaves: the file is checked, the contract is shown, and somebody says yes to exactly that."""
+def agree(
+    kit: Kit, data: Path, accept: str, publishes: bool, shows: bool = False, most_epsilon: float | None = None
+) -> tuple[Agreement, pd.DataFrame, Ledger]:
+    """Before anything leaves: the file is checked, the contract is shown, and somebody says yes to exactly that.
+    `most_epsilon`: what no run of these rows may exceed; without it, what was set before."""
     if shows and not kit.study.verdict:
         what, hint = "the study asks for no verdict.", "Leave it out."
         raise VitrailError("the site cannot join", [Problem("--show-verdict", what, hint)])
@@ -63,10 +68,12 @@ def agree(kit: Kit, data: Path, accept: str, publishes: bool, shows: bool = Fals
     frame = read_table(data, kit.study)
     print(to_text(find_faults(frame, kit.study), data.name, len(frame), kit.study.row_word))
     check_first_report(agreement, kit.site, frame)
-    print(contract_words(agreement, kit.site, kit.sites, publishes, len(frame), shows))
+    ledger = Ledger(kit.home, data, frame, agreement, most_epsilon)
+    print(contract_words(agreement, kit.site, kit.sites, publishes, len(frame), shows, ledger_words(ledger)))
+    ledger.check()
     said = {"agreement": agreement.hash, "publishes": publishes} | ({"shows": True} if shows else {})
     agreed_to(kit, agreement.hash, said, accept)
-    return agreement, frame
+    return agreement, frame, ledger
 
 
 def agreed_to(kit: Kit, mark: str, said: dict[str, Any], accept: str) -> None:

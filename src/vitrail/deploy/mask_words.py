@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from vitrail.deploy import two
 from vitrail.deploy.agreement import Agreement
+from vitrail.deploy.budget_words import noise_words
 from vitrail.deploy.sums import grouped
 from vitrail.engines.wire import MASKED
 from vitrail.protect.fixed import LIMIT
@@ -96,9 +97,7 @@ def in_a_group(agreement: Agreement, site: str, sites: Sequence[str]) -> list[st
 
 def noise_and_masks(agreement: Agreement) -> str:
     """The end of what is said about reports: what keeps somebody from reading them."""
-    noise = "No noise is added"
-    if (spend := agreement.study.protect.rows) is not None:
-        noise = f"Noise is added at this site in every step (epsilon {spend.epsilon:g}, delta {spend.delta:g})"
+    noise = noise_words(agreement)
     if two.study_has(agreement):
         return f"{noise}. Neither server can read a single report, but both the total of those that are chosen."
     if not agreement.masks:

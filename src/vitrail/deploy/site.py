@@ -21,13 +21,13 @@ from torch import Tensor
 
 from vitrail.core.footprint import cpu_seconds, footprint
 from vitrail.core.problems import Problem, VitrailError
-from vitrail.core.random import key
 from vitrail.core.tensors import each, filled, tensors
 from vitrail.data.encode import Encoder, SiteData, moments, numeric, prepare, split_rows
 from vitrail.data.read import clean
 from vitrail.deploy.agreement import ANEW, FOOTPRINT, FORMAT, LAST, VERDICT, WHERE, Agreement
 from vitrail.deploy.draws import draws_of
 from vitrail.deploy.folds import FOLD
+from vitrail.deploy.ledger import Ledger
 from vitrail.deploy.memory import Asked, Runs
 from vitrail.deploy.message import Message, check_form
 from vitrail.deploy.proof import Proof
@@ -74,11 +74,13 @@ class Site:
         another: bool = False,
         watts: float = math.nan,
         shows: bool = False,
+        ledger: Ledger | None = None,
     ) -> None:
         """`publishes`: whether it shows what it may refuse to show; `proof`: of who it is, to the other sites;
         `another`: somebody here says that one more run may begin, though the last has not ended; `watts`: what one
         busy core of this machine draws, where somebody here states it; `shows`: whether the others are told if joining
-        is worth it here."""
+        is worth it here; `ledger`: where it is counted what these rows have spent of their privacy."""
+        self.ledger = ledger
         self.name, self.frame, self.agreed, self.base, self.publishes = name, frame, agreement, base, publishes
         self.proof, self.watts, self.shows, self.since = proof, watts, shows, cpu_seconds()
         self.rows = clean(frame, agreement.study)
@@ -263,7 +265,12 @@ class Site:
         """Each run has its own folder; one that was begun before is gone on with."""
         if self.home == self.base / run:
             return
-        self.home, self.data = self.runs.enter(run), None
+        if self.ledger:
+            self.ledger.check(run)
+        home = self.runs.enter(run)
+        if self.ledger:  # before anything of it leaves
+            self.ledger.begin(run)
+        self.home, self.data = home, None
         self.asked, self.wary = Asked(self.home), Wary(self.agreed, self.home)
         write_atomically(self.home / "study.toml", self.agreed.study.to_toml())
         if (scale := self.home / "encoder.json").exists():
@@ -282,7 +289,7 @@ class Site:
         study = self.agreed.study
         secret = draws_of(self.base, self.home.name)
         if study.protect.rows:  # counted under noise, and on a restart again under the same
-            found = encoded({self.name: self.rows}, study, self.agreed.seed, lambda _: key(secret, "counts"))
+            found = encoded({self.name: self.rows}, study, self.agreed.seed, {self.name: secret})
         else:
             found = prepare({self.name: self.frame}, study, self.agreed.seed, known)
         self._take_up(found, secret)

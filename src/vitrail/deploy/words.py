@@ -18,6 +18,7 @@ from vitrail.core.problems import printable
 from vitrail.core.tensors import tensors
 from vitrail.core.times import end_words
 from vitrail.deploy.agreement import ANEW, Agreement
+from vitrail.deploy.budget_words import budget_meaning
 from vitrail.deploy.fold_words import fold_titles, what_folds_tell, what_is_found, what_is_kept
 from vitrail.deploy.mask_words import in_a_group, in_two_halves, noise_and_masks, said_beside, who_reads
 from vitrail.deploy.score_plan import END, POINTS, TRAINING
@@ -124,9 +125,11 @@ def contract_words(
     publishes: bool,
     rows: int | None = None,
     shows: bool = False,
+    spent: Sequence[str] = (),
 ) -> str:
     """What this site would agree to; `publishes`: whether it shows what it may refuse to show; `rows`: how many it has,
-    where they are known; `shows`: whether the others are told if joining is worth it here."""
+    where they are known; `shows`: whether the others are told if joining is worth it here; `spent`: what these rows
+    have spent of their privacy before."""
     study, method = agreement.study, agreement.method
     out, came = declared(agreement, publishes)
     others = [s for s in sites if s not in (site, study.protect.second)]
@@ -167,8 +170,9 @@ def contract_words(
         *bullets([*_kept(agreement, out, publishes), *what_is_kept(agreement, shows)]),
         "",
         "WHAT COULD STILL BE LEARNED",
-        *bullets([*_risks(agreement, out), *what_folds_tell(agreement, out)]),
+        *bullets([*_risks(agreement, out), *budget_meaning(agreement), *what_folds_tell(agreement, out)]),
         "",
+        *(["THE PRIVACY BUDGET OF THESE ROWS", *bullets(spent), ""] if spent else ()),
         "TO ACCEPT",
         *wrapped(
             f"The hash of this contract is {agreement.hash}. It covers the study, its method, the seed, the number of "

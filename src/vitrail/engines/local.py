@@ -13,6 +13,7 @@ import gc
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from functools import partial
 from typing import Any, NamedTuple
 
 import torch
@@ -32,7 +33,8 @@ from vitrail.engines.threads import quiet_torch, threads
 from vitrail.engines.wire import Contract, check
 from vitrail.protect.fixed import LIMIT, beyond
 from vitrail.protect.guards import AT_REST, Guards
-from vitrail.protect.rows import Lots, PrivateTask
+from vitrail.protect.noise import Generator, blurred_report
+from vitrail.protect.rows import Lots, PrivateTask, StepNoise
 
 CHUNK_BYTES = 12 << 20  # parameters, velocity and batch of a chunk: a share of the last-level cache
 
@@ -78,6 +80,9 @@ class Engine(Rounds):
         self.units = sum(task.net.units)
         lots = bool(training.augment)
         self.drawer = Drawer(sites, training.batch, training.epochs, seed, self.units, lots, secrets)
+        own = secrets or {}
+        # of sites with a secret: their noise cannot be drawn again by others, and is on a grid (protect/noise.py)
+        self.generators = [Generator(own.get(name, f"{seed} {name}")) for name in sites.names] if own else []
         self.counts = torch.tensor(sites.sizes, device=self.device, dtype=self.task.like.dtype)
         self.chunk = 1 if looped else chunk or self._chunk_size()
         self.pool: ThreadPoolExecutor | None = None
@@ -208,7 +213,7 @@ class Engine(Rounds):
             check(up, contract.up, contract.stage, "from site")
             for (_, old), (_, new) in zip(tensors(state), tensors(kept), strict=True):
                 old[at] = new
-            up = self.guards.leave(ex, up, lambda count: self.normals(place, count))
+            up = self.guards.leave(ex, up, partial(self.add_noise, place))
             up, self.crossed, after = self.guards.written(ex, up, {k: v[at] for k, v in beside.items()})
             for k, v in after.items():
                 beside[k][at] = v
@@ -239,10 +244,14 @@ class Engine(Rounds):
             elif bool(bad.any()):
                 raise _beyond(self.names[place[int(bad.nonzero()[0, 0])]], name)
 
-    def normals(self, place: Sequence[int], count: int) -> Tensor:
-        """[site, number]: this exchange's noise of these sites."""
-        keys = mixed(self.drawer.noise_keys[list(place)], self.drawer.clock)
-        return normals(keys, count)
+    def add_noise(self, place: Sequence[int], rows: Tensor, clip: float, noise: float) -> Tensor:
+        """[site, number] of these sites, of at most that length, with this exchange's noise."""
+        if not self.generators:
+            keys = mixed(self.drawer.noise_keys[list(place)], self.drawer.clock)
+            return rows + normals(keys, rows.shape[1]).to(rows) * (noise * clip)
+        name = "report", int(self.drawer.clock)
+        own = [self.generators[i] for i in place]
+        return torch.stack([blurred_report(v, clip, noise, g, *name) for v, g in zip(rows, own, strict=True)]).to(rows)
 
     def feed(self, who: Tensor | None = None) -> Feed:
         """This round's batches. On a GPU the rows of the whole round are gathered at once: fewer, larger kernels."""
@@ -284,8 +293,10 @@ class Engine(Rounds):
             if feed.draw.lots is not None:
                 x = augmented(x, feed.draw.lots[t, at][:busy], self.training.augment)
             which = None if places is None else places[t, :busy]
-            lots = None
-            if isinstance(task, PrivateTask):  # every step of every exchange has its own
+            lots: Lots | StepNoise | None = None
+            if isinstance(task, PrivateTask) and self.generators:  # every step of every exchange has its own
+                lots = StepNoise([self.generators[i] for i in place[:busy]], int(self.drawer.clock), t)
+            elif isinstance(task, PrivateTask):
                 mine = self.drawer.noise_keys[list(place)[:busy]]
                 lots = Lots(mixed(mixed(mine, self.drawer.clock), torch.tensor(t + (1 << 40))))
             ex.step(task, work, Batch(x, y[t, :busy], w[t, :busy], keep, which, lots), rule)

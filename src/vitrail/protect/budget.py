@@ -7,6 +7,13 @@ look under z / sqrt(looks), and of one look (Balle and Wang 2018)
 
 Batches are shuffled and every row is in one batch of an epoch, so that a row is looked at once an epoch: an accountant
 for rows drawn by lot (Poisson) would promise too much, and is not used.
+
+All that is about a row that is removed: its numbers are taken away, and how many rows there are is known. Where a row
+is replaced by another, one goes and one comes, so that a sum moves by up to 2 c: the same formula with s / 2
+(`replaced`).
+
+Losses 1/s^2 of looks under independent noise add up, also over runs and where a later question depends on earlier
+answers (Dong, Roth and Su 2022, corollary 2): `epsilon_of` says what a sum of them comes to.
 """
 
 from __future__ import annotations
@@ -46,6 +53,26 @@ def spent(noise: float, looks: int, delta: float) -> float:
         middle = (low + high) / 2
         low, high = (middle, high) if _delta(s, middle) > delta else (low, middle)
     return high
+
+
+def replaced(noise: float, looks: int, delta: float) -> float:
+    """The same for a row that is replaced by any other row, or a site by any other site.
+
+    >>> [round(replaced(noise_for(Budget(e, 1e-5), 1), 1, 1e-5), 2) for e in (1, 4, 8)]
+    [2.15, 9.08, 19.12]
+    """
+    return spent(noise / 2, looks, delta)
+
+
+def epsilon_of(loss: float, delta: float) -> float:
+    """The epsilon of looks whose 1/s^2 add up to this.
+
+    >>> round(epsilon_of(1 / 4 + 1 / 9, 1e-5), 6) == round(spent(1 / (1 / 4 + 1 / 9) ** 0.5, 1, 1e-5), 6)
+    True
+    """
+    if loss <= 0:
+        return 0.0
+    return spent(1 / math.sqrt(loss), 1, delta) if math.isfinite(loss) else math.inf
 
 
 def noise_for(budget: Budget, looks: int) -> float:

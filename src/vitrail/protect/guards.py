@@ -27,7 +27,7 @@ from vitrail.protect.reports import by_unit, changes, counted, flat, lengths, wi
 from vitrail.protect.robust import FEWEST, Kind, apart, centre, liars
 
 FAR = 1e4  # times as long as the model that was sent: no training moves so far
-Normals = Callable[[int], Tensor]  # so many for each site, [site, number]
+AddNoise = Callable[[Tensor, float, float], Tensor]  # to [site, number] of at most this length, so many times that
 Sum = Literal["one", "groups", "two servers"]
 
 
@@ -54,7 +54,7 @@ class Guards:
         whose centres are of what was trained, it is so for other totals."""
         return (self.masked or (self.sum != "one" and not ex.trains)) and ex.sees == "sum" and not ex.consent
 
-    def leave(self, ex: AnyExchange, up: Any, normals: Normals) -> Any:
+    def leave(self, ex: AnyExchange, up: Any, add_noise: AddNoise) -> Any:
         """At the site, the last thing that is done to the numbers of a report."""
         if self.clip is None or not self.guard(ex) or not changes(ex, up):
             return up
@@ -63,7 +63,7 @@ class Guards:
         size = per_unit.double().norm(dim=1, keepdim=True)
         rows = per_unit * (self.clip / size.clamp(min=1e-30)).clamp(max=1).to(per_unit)
         if self.noise:
-            rows = rows + normals(rows.shape[1]).to(rows) * (self.noise * self.clip)
+            rows = add_noise(rows, self.clip, self.noise)
         return with_changes(ex, up, rows if by is None else rows * by[:, None])
 
     def crosses(self, ex: AnyExchange, report: squeeze.Shapes) -> squeeze.Shapes:

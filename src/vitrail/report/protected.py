@@ -11,7 +11,7 @@ from scipy.special import betaincinv
 from vitrail.core.facts import OUTLYING
 from vitrail.report import draw
 from vitrail.report.words import listed, name, number, several
-from vitrail.runs.budgets import Spent, spent_after, spent_by
+from vitrail.runs.budgets import Spent, replaced_after, spent_after, spent_by
 from vitrail.runs.run import Run
 
 NAMED = 3.0  # times as far off as the median site, and furthest in most rounds: then a site is named
@@ -120,12 +120,20 @@ def _budget(run: Run, spent: Spent | None) -> dict[str, Any] | None:
     if spent.of == "row":
         said = "Each row’s gradient was cut to a length of {} and noise of {} times that was added in every step; each "
         said += "row was looked at {} times. By that no row changes the probability of anything that follows from the "
-        said += "reports by more than a factor e to the {} (epsilon), but for a chance of {} (delta)."
+        said += (
+            "reports by more than a factor e to the {} (epsilon), but for a chance of {} (delta). That compares the "
+        )
+        said += (
+            "run with one in which the row’s numbers are taken away. Where another person’s row stands in its place, "
+        )
+        said += "which is what counts if it is known that the row takes part, epsilon is {}."
     else:
         said = "Each site’s change was cut to a length of {}, and the sites together added noise of at least {} times "
         said += "that to the total, in {} rounds. By that no site changes the probability of anything that follows "
-        said += "from the totals by more than a factor e to the {} (epsilon), but for a chance of {} (delta)."
-    numbers = number(spent.clip, 2), number(spent.noise, 2), spent.looks, number(spent.epsilon, 2), f"{spent.delta:g}"
+        said += "from the totals by more than a factor e to the {} (epsilon), but for a chance of {} (delta). That "
+        said += "compares the run with one without the site; where another site stands in its place, epsilon is {}."
+    both = number(spent.epsilon, 2), f"{spent.delta:g}", number(spent.replaced, 2)
+    numbers = number(spent.clip, 2), number(spent.noise, 2), spent.looks, *both
     took = run.info.get("took_part", {})
     rounds = max([1, *took.values()])
     path = [(r, spent_after(run.study, run.method, r)) for r in sorted({round(rounds * k / 40) for k in range(41)})]
@@ -134,7 +142,10 @@ def _budget(run: Run, spent: Spent | None) -> dict[str, Any] | None:
         "said": Markup(said).format(*numbers),
         "covers": listed([Markup.escape(c) for c in spent.covers], 9),
         "leaves_out": listed([Markup.escape(c) for c in spent.leaves_out], 9),
-        "sites": [(site, n, number(spent_after(run.study, run.method, n), 2)) for site, n in took.items()],
+        "sites": [
+            (site, n, *(number(f(run.study, run.method, n), 2) for f in (spent_after, replaced_after)))
+            for site, n in took.items()
+        ],
         "figure": draw.twice(lambda width: _spending(path, width)),
     }
 

@@ -2,13 +2,13 @@
 
 A row adds 1 to the count of one class. Of every numeric column, with its agreed range as [-1, 1], it adds 1, u and u^2
 to three sums: of d columns together no more than sqrt(3 d). Noise of z times that is added once to each sum, at the
-site, and what is made of the sums tells no more than they do.
+site, and what is made of the sums tells no more than they do. In a simulation the noise is drawn from the seed, between
+machines from the site's own generator, on a grid (protect/noise.py).
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -17,29 +17,32 @@ from numpy.typing import NDArray
 
 from vitrail.core.random import key, normals
 from vitrail.data.encode import Encoder, SiteData, encode_sites, numeric, split_rows
+from vitrail.protect.noise import Generator, blurred
 from vitrail.runs.budgets import start_noise
 from vitrail.study import Study
 
 SMALLEST = 0.01  # of half a range: no spread is taken for less
-Draws = Callable[[str], int]  # a site's name -> what its noise is drawn from
+AddNoise = Callable[[str, NDArray[np.float64], float, float], NDArray[np.float64]]
+"""(what is counted, the numbers, how far one row moves them together, z) -> the numbers under noise"""
 
 
-def encoded(cleaned: Mapping[str, pd.DataFrame], study: Study, seed: int, draws: Draws | None = None) -> list[SiteData]:
+def encoded(
+    cleaned: Mapping[str, pd.DataFrame], study: Study, seed: int, secrets: Mapping[str, str] | None = None
+) -> list[SiteData]:
     """Rows that `clean` gave, split and encoded as networks take them; where rows are private, by noisy means, with
-    noisy counts of classes. `draws`: of the sites' own; else from the seed, as all of a simulation."""
+    noisy counts of classes. `secrets`: of the sites' own, for their noise; else from the seed, as in a simulation."""
     noise = start_noise(study)
     if not noise:
         return encode_sites(cleaned, study, seed, kind=np.float32)
-    of = draws or (lambda site: key(seed, site, "counts"))
     known, counts = {}, {}
     for name, frame in cleaned.items():
         y = frame[study.target.column].to_numpy()
         rows = split_rows(y, study, seed, name)[0]
-        lot = _lots(of(name), 3 * len(numeric(study)) + len(study.target.levels))
-        known[name] = encoder_of(frame.iloc[rows], study, noise["columns"], lot) if "columns" in noise else None
+        add_noise = from_secret(secrets[name]) if secrets else _from_seed(study, key(seed, name, "counts"))
+        known[name] = encoder_of(frame.iloc[rows], study, noise["columns"], add_noise) if "columns" in noise else None
         if "classes" in noise:
-            plain = np.bincount(y[rows].astype(np.int64), minlength=len(study.target.levels))
-            counts[name] = (plain + noise["classes"] * lot[-len(plain) :]).clip(min=1.0)
+            plain = np.bincount(y[rows].astype(np.int64), minlength=len(study.target.levels)).astype(np.float64)
+            counts[name] = add_noise("classes", plain, 1.0, noise["classes"]).clip(min=1.0)
     encoders = {k: v for k, v in known.items() if v is not None}
     sites = encode_sites(cleaned, study, seed, encoders or None, np.float32)
     return [site._replace(counts=counts.get(site.name)) for site in sites]
@@ -51,13 +54,14 @@ def training_sizes(cleaned: Mapping[str, pd.DataFrame], study: Study, seed: int)
     return {n: len(split_rows(f[column].to_numpy(), study, seed, n)[0]) for n, f in cleaned.items()}
 
 
-def encoder_of(train: pd.DataFrame, study: Study, noise: float, lot: NDArray[np.float64]) -> Encoder:
+def encoder_of(train: pd.DataFrame, study: Study, noise: float, add_noise: AddNoise) -> Encoder:
     """Means and spreads from noisy sums. A spread is no smaller than its noise would make it, so that no column is
     blown up by what is not there."""
     names = numeric(study)
     middle, half = _ranges(study)
-    sd = noise * np.sqrt(3 * len(names))
-    count, total, square = sums_of(train, study) + sd * lot[: 3 * len(names)].reshape(3, -1)
+    reach = float(np.sqrt(3 * len(names)))
+    sd = noise * reach
+    count, total, square = add_noise("columns", sums_of(train, study), reach, noise)
     count = count.clip(min=1.0)
     mean = (total / count).clip(-1, 1)
     variance = np.maximum(square / count - mean**2, 2 * sd / count).clip(SMALLEST**2, 1.0)
@@ -86,5 +90,25 @@ def without_range(study: Study) -> list[str]:
     return [n for n in numeric(study) if study.features[n].range is None]
 
 
-def _lots(seed: int, count: int) -> Any:
-    return normals(torch.tensor([seed]), count)[0].numpy()
+def from_secret(secret: str) -> AddNoise:
+    """Noise of a site's own generator."""
+    generator = Generator(secret)
+
+    def add(what: str, numbers: NDArray[np.float64], reach: float, noise: float) -> NDArray[np.float64]:
+        found: NDArray[np.float64] = blurred(torch.from_numpy(numbers), reach, noise, generator, "counts", what).numpy()
+        return found.reshape(numbers.shape)
+
+    return add
+
+
+def _from_seed(study: Study, seed: int) -> AddNoise:
+    """Noise that follows from the seed, for simulations."""
+    sums, levels = 3 * len(numeric(study)), len(study.target.levels)
+    lot = normals(torch.tensor([seed]), sums + levels)[0].numpy()
+    lots = {"columns": lot[:sums], "classes": lot[sums:]}
+
+    def add(what: str, numbers: NDArray[np.float64], reach: float, noise: float) -> NDArray[np.float64]:
+        found: NDArray[np.float64] = numbers + noise * reach * lots[what].reshape(numbers.shape)
+        return found
+
+    return add

@@ -17,7 +17,6 @@ from vitrail.core import formats
 from vitrail.core.facts import ENDS, ROUND, Fact, Facts, in_order
 from vitrail.core.footprint import Footprint, cpu_seconds, footprint
 from vitrail.core.problems import Problem, VitrailError
-from vitrail.core.random import key
 from vitrail.core.shown import notebook_bar
 from vitrail.core.tensors import tensors
 from vitrail.data.encode import Encoder, clean_sites
@@ -104,8 +103,7 @@ def federate(
     task = private(build_task(study, chosen, seed, device), study, chosen)
     cleaned = clean_sites(sites, study)
     check_protection(study, chosen, training_sizes(cleaned, study, seed))
-    own = (lambda site: key(secrets[site], "counts")) if secrets else None
-    data = as_rows(encoded(cleaned, study, seed, own), task.net, device)
+    data = as_rows(encoded(cleaned, study, seed, secrets), task.net, device)
     screen = partial(screen_rows, study, cleaned, refuse, pseudonyms) if asked else None
     del cleaned  # of a large table each copy counts; what is left is let go when the judge has it
     if keep_updates:

@@ -1,0 +1,127 @@
+"""Scores under noise: how large it is, what it costs, and what an attacker who asks for scores is left with."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+
+from small import opposed_tables
+from vitrail import methods
+from vitrail.protect.budget import epsilon_of, noise_for
+from vitrail.protect.noise import Generator
+from vitrail.protect.scores import clipped_mean, noisy_scores
+from vitrail.runs import budgets
+from vitrail.runs.budgets import (
+    guards_of,
+    loss_after,
+    private,
+    row_noise,
+    score_noise,
+    shares_of,
+    spent_after,
+    spent_by,
+)
+from vitrail.runs.setup import build_task
+from vitrail.study import Study
+
+OWN = Generator("a secret")
+
+
+def study(**protect: object) -> Study:
+    found = Study.infer(opposed_tables({"one": 60, "two": 60}), "sick", standardise="local")
+    return found.with_changes(training={"rounds": 4}, protect=protect, method={"name": "fedavg"})
+
+
+ROWS = {"rows": {"epsilon": 4.0, "delta": 1e-5}}
+SITES = {"sites": {"epsilon": 8.0, "delta": 1e-5}, "clip": 0.5}
+
+
+def test_noise_is_that_of_all_answers_together() -> None:
+    drawn = [noisy_scores([0.5, 0.5, 0.5], 1 / 400, 2.0, 6, OWN, "round", i).values - 0.5 for i in range(4000)]
+    told = noisy_scores([0.5, 0.5, 0.5], 1 / 400, 2.0, 6, OWN, "round", 0)
+    wanted = 2.0 * math.sqrt(6) * math.sqrt(3) / 400
+    assert told.deviation == pytest.approx([wanted] * 3)
+    assert np.std(drawn) == pytest.approx(wanted, rel=0.05)
+    assert 6 * told.loss == pytest.approx(1 / 2.0**2), "six answers cost what one look under z costs"
+
+
+def test_numbers_of_different_size_have_noise_of_different_size_and_stay_in_their_range() -> None:
+    told = noisy_scores([0.9, 3.0], [1 / 100, 5 / 100], 1.0, 1, OWN, "x", most=5.0)
+    assert told.deviation[1] == pytest.approx(5 * told.deviation[0])
+    many = [noisy_scores([0.99], 1.0, 3.0, 1, OWN, i).values[0] for i in range(200)]
+    assert min(many) >= 0
+    assert max(many) <= 1
+    cells = noisy_scores([12.0, 3.0, 0.0, 40.0], 1.0, 1.0, 1, OWN, "cells", together=1.0, most=math.inf)
+    assert cells.deviation == pytest.approx([1.0] * 4), "a row is in one cell"
+
+
+def test_the_same_question_has_the_same_answer() -> None:
+    one, again, other = (noisy_scores([0.5], 0.01, 1.0, 1, OWN, "round", r).values for r in (1, 1, 2))
+    assert one == again != other
+
+
+@pytest.mark.parametrize("given", [([math.nan], 0.1, 1.0, 1), ([0.5], 0.0, 1.0, 1), ([0.5], 0.1, 1.0, 0)])
+def test_what_cannot_be_given_noise_is_refused(given: tuple[list[float], float, float, int]) -> None:
+    with pytest.raises(ValueError, match="expected finite scores"):
+        noisy_scores(*given, OWN, "x")
+
+
+def test_a_loss_is_cut_off_so_that_no_row_moves_it_further() -> None:
+    parts = np.array([0.2, 0.4, 50.0, 0.1])
+    for i in range(4):
+        with_row, reach = clipped_mean(parts, 3.0)
+        without, _ = clipped_mean(np.where(np.arange(4) == i, 0.0, parts), 3.0)
+        assert abs(with_row - without) <= reach
+
+
+def test_whether_a_row_is_among_those_scored_is_told_by_plain_scores_and_not_by_noisy_ones() -> None:
+    """The oracle: a model that is right about one row alone. Its accuracy is 1/n or 0."""
+    n, z = 300, score_noise(study(**ROWS), held_out=True)
+    plain = [(1 / n > 0.5 / n), (0.5 / n < 0.0)]
+    assert plain == [True, False], "the control: without noise every question is answered"
+    right = 0
+    for i in range(2000):
+        there = i % 2
+        told = noisy_scores([0.5 + there / n], 1 / n, z, 8, OWN, "oracle", i).values[0]
+        right += (told > 0.5 + 0.5 / n) == bool(there)
+    assert right / 2000 < 0.61, "8 answers of a budget of 4 in all: one tells little more than guessing"
+
+
+@pytest.mark.parametrize("protect", [ROWS, SITES])
+def test_the_reserve_is_part_of_the_budget_and_one_argument_switches_it_on(protect: dict[str, object]) -> None:
+    found, method = study(**protect), methods.build("fedavg")
+    budget = 4.0 if "rows" in protect else 8.0
+    assert "scores" not in shares_of(found), "off as long as scores leave without noise"
+    assert shares_of(found, scores=True)["scores"] == 0.1
+    for scores in (False, True):
+        assert spent_after(found, method, 4, scores) == pytest.approx(budget, abs=1e-6)
+    reserved = 1 / score_noise(found, held_out=False) ** 2
+    whole = loss_after(found, method, 4, scores=True)
+    assert reserved / whole == pytest.approx(0.1)
+    unprotected = loss_after(found, method, 4, scores=True) - reserved
+    assert epsilon_of(unprotected, 1e-5) < budget, "the training alone has spent less"
+    told = spent_by(found, method, scores=True)
+    assert told is not None
+    assert "the scores of its model" in told.covers
+    assert not any("scores" in what for what in told.leaves_out)
+
+
+def test_training_has_more_noise_where_scores_have_a_share(monkeypatch: pytest.MonkeyPatch) -> None:
+    found, method = study(**ROWS), methods.build("fedavg")
+    more = row_noise(found, method, scores=True)
+    assert more / row_noise(found, method) == pytest.approx(math.sqrt(0.85 / 0.75))
+    sites = study(**SITES)
+    assert guards_of(sites, scores=True).noise / guards_of(sites).noise == pytest.approx(math.sqrt(1 / 0.9))
+    monkeypatch.setattr(budgets, "SCORES_UNDER_NOISE", True)  # the one switch for all who ask
+    assert row_noise(found, method) == more
+    assert private(build_task(found, method, 1), found, method).noise == more  # type: ignore[attr-defined]
+
+
+def test_rows_that_are_held_out_have_their_whole_budget_for_scores() -> None:
+    found = study(**ROWS)
+    assert score_noise(found, held_out=True) == pytest.approx(noise_for(budgets.Budget(4.0, 1e-5), 1))
+    assert score_noise(found, held_out=False) == pytest.approx(score_noise(found, held_out=True) / math.sqrt(0.1))
+    sites = study(**SITES)
+    assert score_noise(sites, held_out=True) == score_noise(sites, held_out=False), "a site is a site"
