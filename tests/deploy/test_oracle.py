@@ -23,12 +23,13 @@ from vitrail.core.rounding import TEN, step_of
 from vitrail.data.datasets import heart_disease
 from vitrail.data.read import clean
 from vitrail.deploy import score_plan
-from vitrail.deploy.agreement import Agreement
+from vitrail.deploy.agreement import FOOTPRINT, Agreement
 from vitrail.deploy.message import Message
 from vitrail.deploy.score_plan import POINTS, SUMMED, is_summed, planned
 from vitrail.deploy.site import Site
 from vitrail.deploy.site_scores import COARSER, OWN, SCORED
 from vitrail.engines.wire import MASKED
+from vitrail.runs.budgets import score_noise
 from vitrail.runs.setup import last_splits
 
 RUN, NAME, ROUNDS = "0123456789abcdef", "cleveland", 2 * POINTS  # scores are told before every second round
@@ -181,9 +182,33 @@ def test_under_masks_no_site_tells_its_own_in_training() -> None:
     assert len(lines) == len(score_plan.summed_scores(of)) == 1
 
 
-@pytest.mark.parametrize("more", [{"rows": {"epsilon": 4.0, "delta": 1e-5}}, {"sites": {"epsilon": 4.0}}])
-def test_where_noise_is_added_nothing_is_scored_in_training(more: dict[str, Any]) -> None:
-    study = agreed().study.with_changes(protect={"clip": 1.0, **more})
-    of = Agreement.of(study, None, 4)
-    assert not any(planned(of, "round", 0, r, 0) for r in range(ROUNDS))
-    assert planned(of, "settle", 0, ROUNDS, 0) == list(last_splits(of.task, of.study))
+def noisy(place: Path, **protect: Any) -> Site:
+    study = agreed(rounds=1).study.with_changes(protect={"clip": 1.0, **protect})
+    return a_site(place, Agreement.of(study, None, 4))
+
+
+def test_where_rows_have_a_budget_scores_leave_once_under_its_noise(tmp_path: Path) -> None:
+    """Of held-out rows alone; and as far off as what such a row has of the budget makes them."""
+    site = noisy(tmp_path, rows={"epsilon": 4.0, "delta": 1e-5})
+    of = site.agreed
+    assert not planned(of, "round", 0, 0, 0)
+    splits = planned(of, "settle", 0, 1, 0)
+    state = site._state(0, 0, 0)
+    settled = of.stages[0].stage.last.settle(of.task, state, of.stages[0].last)
+    about, rows, told = of.scored(splits), len(site.data.test_y), list[float]()  # type: ignore[union-attr]
+    for i in range(300):
+        site.scores.secret = f"secret {i}"
+        values = dict(zip(about, site.scores.alone(settled, 0, 1, splits).tolist(), strict=True))
+        told.append(values["test", "accuracy"] * rows)
+        assert all(math.isnan(v) for (split, _), v in values.items() if split != "test")
+    z = score_noise(of.study, held_out=True)
+    together = math.sqrt(2)  # the hits of both classes count for one, and the area under the curve for another
+    assert np.std(told) == pytest.approx(z * together * math.sqrt(2), rel=0.2)  # a sum over two classes
+    site.scores.secret = "secret 0"
+    assert site.scores.alone(settled, 0, 1, splits)[1] * rows == pytest.approx(told[0])
+
+
+def test_where_sites_have_a_budget_no_site_tells_a_score(tmp_path: Path) -> None:
+    of = noisy(tmp_path, sites={"epsilon": 4.0}).agreed
+    assert not planned(of, "settle", 0, 1, 0)
+    assert not any(x.stage in (score_plan.TRAINING, score_plan.END) and x.name != FOOTPRINT for x in of.lines)

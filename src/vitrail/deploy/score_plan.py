@@ -3,8 +3,10 @@
     during training    at most POINTS times, on held-out rows: the agreed start, and then models that continue the one
                        that the site last trained on. In a study under masks the first metric alone, and only its sum
                        over sites can be opened.
-                       Where noise is added for rows or sites, and with two servers: never.
-    at the end         once, on held-out and on training rows, of each site
+                       Where noise is added for rows, and with two servers: never.
+    at the end         once, on held-out and on training rows, of each site. Where noise is added for rows: on held-out
+                       rows, under noise that is part of the budget. Where it is added for sites, a score would tell
+                       all of one site: never.
 
 Numbers leave as counts of patients rounded to tens by chance (core/rounding.py), unless the study says
 `scores = "exact"` under [protect].
@@ -41,7 +43,7 @@ def clock(agreed: Agreement, s: int, r: int) -> int:
 
 def planned(agreed: Agreement, kind: str, s: int, r: int, place: int) -> list[str]:
     """What is scored with that question: splits, or nothing."""
-    if agreed.study.protect.scores == "none":
+    if agreed.study.protect.scores == "none" or agreed.study.protect.sites:
         return []
     stage, ends = agreed.stages[s].stage, s + 1 == len(agreed.stages)
     if kind == "settle":
@@ -88,7 +90,8 @@ def score_lines(agreed: Agreement) -> list[Line]:
             name = metric + (f", {split.partition(':')[2]}" if ":" in split else "")
             size = 16 if seen == "masked" else 8
             out.append(Line(TRAINING, "from site", name, (2,) * (seen == "masked"), "float64", size, times, seen))
-    for split, metric in agreed.scored(list(last_splits(agreed.task, agreed.study))):
+    last = agreed.stages[-1].stage
+    for split, metric in agreed.scored(planned(agreed, "settle", len(agreed.stages) - 1, last.rounds, 0)):
         name = metric if split == "test" else f"{metric}, {split.removeprefix('test:')}"
         out.append(Line(END, "from site", name, (), "float64", 8, 1, "each"))
     return out
@@ -125,7 +128,7 @@ def settling_lines(agreed: Agreement) -> list[Line]:
 def _is_point(agreed: Agreement, s: int, r: int, place: int | None) -> bool:
     """Whether scores are told after so many rounds; `place`: of the exchange that carries them, where there is one."""
     protect, total = agreed.study.protect, clock(agreed, len(agreed.stages), 0)
-    if protect.rows or protect.sites or protect.second:
+    if protect.rows or protect.second:
         return False
     if protect.sum != "plain" and (place is None or not agreed.masked(s, place)):
         return False

@@ -18,6 +18,12 @@ def scores_leave(agreement: Agreement, stage: str) -> list[str]:
             "these scores are part of the masked reports: the coordinator can read their mean over the patients of all "
             "sites, and no site's own"
         )
+    if protect.rows is not None:
+        return [
+            *out,
+            "every score is a count of held-out patients under noise of its own, which spends what such a patient has "
+            f"of the privacy budget (epsilon {protect.rows.epsilon:g}); the exact numbers stay in your own folder",
+        ]
     if protect.scores == "exact":
         return [*out, "EXACT: this study asks for scores that are not rounded; see below what that can tell"]
     return [
@@ -33,7 +39,7 @@ def scores_leave(agreement: Agreement, stage: str) -> list[str]:
 def what_scores_tell(agreement: Agreement) -> list[str]:
     """What could still be learned from them."""
     protect = agreement.study.protect
-    if protect.scores == "none":
+    if protect.scores == "none" or protect.sites:
         return []
     rule = (
         "A coordinator that does not keep to the rules can choose a model so as to find out from its score whether a "
@@ -41,6 +47,8 @@ def what_scores_tell(agreement: Agreement) -> list[str]:
         "continue the one it last trained on, in the order of rounds, each once; whatever else it is asked gets no "
         "number, and this site shows and counts it."
     )
+    if protect.rows is not None:
+        return [f"{rule} What a score under noise tells of a held-out patient is within the privacy budget."]
     if protect.scores == "exact":
         return [f"{rule} EXACT SCORES still tell, once in a run, whether one person of its choice is among them."]
     return [

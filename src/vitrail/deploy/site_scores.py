@@ -28,7 +28,10 @@ from vitrail.core.random import key
 from vitrail.core.rounding import TEN, Rows, count_of, is_told, of_hits, patients, rounded, score_of
 from vitrail.deploy.agreement import Agreement
 from vitrail.deploy.score_plan import clock, summed_scores
+from vitrail.protect.noise import Generator
+from vitrail.protect.scores import noisy_scores
 from vitrail.report.words import several
+from vitrail.runs.budgets import score_noise
 from vitrail.runs.judge import Judge, chance_metrics, chance_of, rare_of
 from vitrail.runs.setup import AT_BEDSIDE, scored_in
 from vitrail.study import Study
@@ -72,6 +75,9 @@ class SiteScores:
     def alone(self, settled: Any, s: int, r: int, splits: list[str]) -> Tensor:
         """This site's own scores, in the order of `Agreement.scored`."""
         found = self._scores(settled, s, r, splits)
+        if self.agreed.study.protect.rows:
+            noisy = self._noisy(settled, found, s, r)
+            return torch.tensor([noisy.get(row[:2], math.nan) for row in found], dtype=torch.float64)
         if self.exact:
             return torch.tensor([value for _, _, value in found], dtype=torch.float64)
         known = self._of_hits(settled, s, r, splits) | self._by_risk(found, s, r)
@@ -152,23 +158,51 @@ class SiteScores:
 
     def _of_hits(self, settled: Any, s: int, r: int, splits: list[str]) -> dict[tuple[str, str], float]:
         """What follows from how many patients of each class are told right, by split and metric."""
-        study, out = self.agreed.study, dict[tuple[str, str], float]()
+        out = dict[tuple[str, str], float]()
         for split in splits:
-            counted = study.target.kind == "classes" and split in ("test", "train")
-            if not counted or self.judge.weights[split] is not None:
-                continue
-            y, _ = self._rows(split)
-            true = np.bincount(y, minlength=len(study.target.levels)).astype(np.float64)
-            for name, p in self.judge.answers(settled, split).items():
-                guess = p[0][: len(y)]
-                right = np.bincount(y[guess.argmax(1) == y], minlength=len(true)).astype(np.float64)
-                of = COARSER if split == "train" else 1
-                drawn = [rounded(n, len(y), self._chance(name, "hits", k, s, r), of) for k, n in enumerate(right)]
-                scores = of_hits(np.array(drawn), true) if np.isfinite(guess).all() else {}
+            of = COARSER if split == "train" else 1
+            for name, (right, true) in self._hits(settled, split).items():
+                rows = int(true.sum())
+                drawn = [rounded(n, rows, self._chance(name, "hits", k, s, r), of) for k, n in enumerate(right)]
+                scores = of_hits(np.array(drawn), true)
                 for metric in OF_HITS:
                     behind = self._patients(split, "accuracy" if metric == "f1" else metric)
                     told = metric in scores and is_told(behind, of)
                     out[name, metric] = scores[metric] if told else math.nan
+        return out
+
+    def _noisy(self, settled: Any, found: list[tuple[str, str, float]], s: int, r: int) -> dict[tuple[str, str], float]:
+        """Where rows have a privacy budget: scores on held-out rows alone, once, as counts of patients under noise that
+        spends what such a row has of it (`score_noise`)."""
+        study, hits = self.agreed.study, self._hits(settled, "test")
+        others = [x for x in found if x[0] == "test" and not (hits and x[1] in OF_HITS) and not math.isnan(x[2])]
+        many = {metric: self._patients("test", metric) for _, metric, _ in others}
+        others = [x for x in others if many[x[1]] > 0]
+        right, true = hits.get("test", (np.empty(0), np.empty(0)))
+        counts = [*right, *(count_of(m, v, many[m], self._scale) for _, m, v in others)]
+        if not counts:
+            return {}
+        z, together = score_noise(study, held_out=True), math.sqrt(bool(len(right)) + len(others))
+        drawn, free = Generator(self.secret), math.inf
+        given = counts, 1.0, z, 1, drawn, "final", s, r
+        told = noisy_scores(*given, together=together, least=-free, most=free).values
+        out = {("test", m): v for m, v in of_hits(told[: len(right)], true).items()} if len(right) else {}
+        pairs = zip(others, told[len(right) :].tolist(), strict=True)
+        return out | {("test", m): score_of(m, count, many[m], self._scale) for (_, m, _), count in pairs}
+
+    def _hits(self, settled: Any, split: str) -> dict[str, tuple[Any, Any]]:
+        """By model, how many patients of each class are told right, and how many there are; nothing where the target is
+        no class, rows stand for several, or a model answers no numbers."""
+        study, out = self.agreed.study, dict[str, tuple[Any, Any]]()
+        counted = study.target.kind == "classes" and split in ("test", "train")
+        if not counted or self.judge.weights[split] is not None:
+            return out
+        y, _ = self._rows(split)
+        true = np.bincount(y, minlength=len(study.target.levels)).astype(np.float64)
+        for name, p in self.judge.answers(settled, split).items():
+            guess = p[0][: len(y)]
+            if np.isfinite(guess).all():
+                out[name] = np.bincount(y[guess.argmax(1) == y], minlength=len(true)).astype(np.float64), true
         return out
 
     def _by_risk(self, found: list[tuple[str, str, float]], s: int, r: int) -> dict[tuple[str, str], float]:
