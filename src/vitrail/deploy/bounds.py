@@ -75,8 +75,10 @@ class Bounds:
 
     def remembered(self, s: int, r: int, word: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """What of a word the next one is held against."""
-        names, clock = [part.name for part in self.parts(word)], torch.tensor(self.clock(s, r))
-        return {name: word[name].clone() for name in names} | {f"{CLOCK}/{name}": clock for name in names}
+        clock, out = self.clock(s, r), dict[str, Tensor]()
+        for part in self.parts(word):
+            out |= entry(part.name, word[part.name].clone(), clock)
+        return out
 
     def clock(self, s: int, r: int) -> int:
         """Rounds before this one in the whole run."""
@@ -120,6 +122,11 @@ class Bounds:
                     what = f"{pairs} pairs of units point the same way; at the start there were {usual_pairs}."
                     out.append(Problem(name, what, HINT))
         return out
+
+
+def entry(name: str, value: Tensor, clock: int) -> dict[str, Tensor]:
+    """One tensor in the memory of words, sent in that round of the run."""
+    return {name: value, f"{CLOCK}/{name}": torch.tensor(clock)}
 
 
 def same(one: Tensor, other: Tensor) -> bool:
