@@ -8,11 +8,11 @@
 with its own folder, checks and keys, the coordinator that of `vitrail serve`, all in one process on one thread.
 Hungarian
 (the second largest hospital) multiplies its change by the factor in every round from the fifth on. Scores: mean over
-the three honest hospitals' own hold-out rows at the end. "check off" is the coordinator before this check, the control.
+the honest sites' own hold-out rows at the end. "check off" is the coordinator before this check, the control.
 Where the coordinator stops because of rounds that were not used, its advice is followed: the liar's process is
 stopped, and `serve` started again. Groups need nine sites: there each hospital is cut in three, and one third of
 Hungarian lies. `bound`: the two servers refuse reports longer than LONGEST times the median length (in the product);
-`bound alone`: they take all others, without Multi-Krum (a trial).
+`bound alone`: they take all others, without Multi-Krum (a trial). Three of eight: each hospital is cut in two.
 
 `lengths`: honest rounds of federations as they are, how many reports are longer than k times the median of their round,
 and how many would be if multiplied. `cost`: the two servers' work for the drafted network, on the same machine.
@@ -54,7 +54,7 @@ from vitrail.runs.setup import build_task, resolve, training_of, training_rows
 
 RUN, ROUNDS, FROM, LIAR, SECOND = "0123456789abcdef", 30, 4, "hungarian", "registry"
 CLIP = 2.0  # twice the longest honest change of the first rounds
-FACTORS = (1, -1, -2, -5, -20, -100)
+FACTORS = (1, -1, -2, -5, -20)
 TWO = {"sum": "two servers", "clip": CLIP, "second": SECOND}
 WAYS: dict[str, dict[str, Any]] = {
     "plain, check off": {},
@@ -67,16 +67,19 @@ WAYS: dict[str, dict[str, Any]] = {
     "two servers, no bound": TWO,
     "two servers": TWO,
     "two servers, bound alone": TWO,
+    "two servers, no bound, 3 of 8 sites lie": TWO,
+    "two servers, 3 of 8 sites lie": TWO,
 }
 TIMES = (2, 3, 5, 10)
+LARGE = "gusto, one site 40 times as large"
 
 
 class Sites:
     """The way to sites in this process. The liar's engine multiplies what it reports."""
 
-    def __init__(self, sites: dict[str, Any], liar: str, by: float) -> None:
+    def __init__(self, sites: dict[str, Any], liars: set[str], by: float) -> None:
         self.sites, self.events, self.away = sites, list[tuple[str, dict[str, Any]]](), set[str]()
-        self.liar, self.by, self.bytes = liar, by, 0
+        self.liars, self.by, self.bytes = liars, by, 0
 
     def ask(self, questions: dict[str, Message], deadline: float, beside: Any = frozenset()) -> Heard:
         answers, gone = {}, {}
@@ -84,7 +87,7 @@ class Sites:
             if name in self.away:
                 gone[name] = "it is not there"
                 continue
-            lies = question.kind == "round" and question.words["round"] >= FROM and name == self.liar
+            lies = question.kind == "round" and question.words["round"] >= FROM and name in self.liars
             try:
                 asked = question.pack()
                 said = self._answer(name, unpack(asked), lies).pack()
@@ -126,7 +129,7 @@ def defended(way: str) -> Iterator[None]:
         if way.endswith("check off"):
             stack.enter_context(patch.object(Outlook, "problems", lambda *_: []))
             stack.enter_context(patch.object(Outlook, "jumps", lambda *_: ""))
-        if way == "two servers, no bound":
+        if way.startswith("two servers, no bound"):
             stack.enter_context(patch.object(chosen, "LONGEST", np.inf))
         if way == "two servers, bound alone":
             for place in ("vitrail.deploy.two_far", "vitrail.deploy.second"):
@@ -144,10 +147,10 @@ def _bounded(products: Any, sound: Any, clip: float) -> list[int]:
 
 
 def study(way: str, by: float, seed: int) -> dict[str, Any]:
-    frames, liar = heart_disease(), LIAR
-    if way.startswith("groups"):
-        frames = {f"{n} {i}": f.iloc[i::3].reset_index(drop=True) for n, f in frames.items() for i in range(3)}
-        liar = f"{LIAR} 0"
+    frames, liars = heart_disease(), {LIAR}
+    if (parts := 3 if way.startswith("groups") else 2 if "of 8" in way else 1) > 1:
+        frames = {f"{n} {i}": f.iloc[i::parts].reset_index(drop=True) for n, f in frames.items() for i in range(parts)}
+        liars = {f"{LIAR} 0"} if parts == 3 else {f"{LIAR} 0", f"{LIAR} 1", "switzerland 0"}
     protect = WAYS[way]
     names = [*frames, *([SECOND] if "second" in protect else [])]
     given = {"training": {"rounds": ROUNDS}, "screen": {"ask": False}, "protect": protect}
@@ -159,7 +162,7 @@ def study(way: str, by: float, seed: int) -> dict[str, Any]:
         ends: dict[str, Any] = {n: Site(n, f, agreed, place / f"{n}.home", True, proofs[n]) for n, f in frames.items()}
         if "second" in protect:
             ends[SECOND] = Second(SECOND, agreed, place / f"{SECOND}.home", proofs[SECOND])
-        way_, stops, run, began = Sites(ends, liar, by), 0, None, time.perf_counter()
+        way_, stops, run, began = Sites(ends, liars, by), 0, None, time.perf_counter()
         for _ in range(2):
             folder = Folder(place / "run", resume=(place / "run").exists(), about=".lock")
             try:
@@ -169,24 +172,32 @@ def study(way: str, by: float, seed: int) -> dict[str, Any]:
             except VitrailError as error:
                 if "were not used" not in str(error):
                     break
-                stops, way_.away = stops + 1, {liar}
+                stops, way_.away = stops + 1, liars
             finally:
                 folder.close()
         seconds = time.perf_counter() - began
-        halted = sum((place / f"{n}.home" / RUN / STOPPED).exists() for n in frames if n != liar)
+        halted = sum((place / f"{n}.home" / RUN / STOPPED).exists() for n in frames if n not in liars)
     unused = {d["round"] for event, d in way_.events if event == EVENT}
     omitted = sum(event == "report not used" for event, _ in way_.events)
     out: dict[str, Any] = {"stopped": halted, "unused": len(unused), "omitted": omitted, "advice": stops}
     out |= {"seconds": seconds / ROUNDS, "bytes": way_.bytes / ROUNDS / len(frames)}
     if run is not None:
         scores = run.scores()
-        scores = scores[~scores.site.str.startswith(LIAR)].groupby("metric").value.mean()
+        scores = scores[~scores.site.isin(liars)].groupby("metric").value.mean()
         out |= {k: float(scores[k]) for k in ("balanced_accuracy", "log_loss")}
     return out
 
 
+def one_large(seed: int) -> tuple[vt.Study, dict[str, Any]]:
+    """GUSTO's largest region with all its patients, and nine others with 100 each."""
+    told, frames = world_of("gusto", seed, most=10**6)
+    whole = next(iter(frames))
+    few = {n: f if n == whole else f.sample(100, random_state=seed).reset_index(drop=True) for n, f in frames.items()}
+    return told, few
+
+
 def lengths(world: str, seed: int) -> dict[str, Any]:
-    told, frames = world_of(world, seed)
+    told, frames = one_large(seed) if world == LARGE else world_of(world, seed)
     told, method = told.with_changes(training={"rounds": ROUNDS}), methods.build("fedavg")
     rows = training_rows(prepare(frames, told, seed), told, method, "cpu")
     engine = Engine(build_task(told, method, seed), method, rows, training_of(told), seed, keep_reports=True)
@@ -258,10 +269,10 @@ def wanted(stage: str, seeds: int) -> Iterator[tuple[str, Callable[[], dict[str,
         for sites in (4, 16):
             yield f"cost|{sites}", lambda n=sites: cost(n)
     elif stage == "lengths":
-        for world in WORLDS:
+        for world in (*WORLDS, LARGE):
             for seed in range(1, 1 + seeds):
                 try:
-                    world_of(world, seed)
+                    world_of(world.split(",")[0], seed)
                 except VitrailError:
                     continue
                 yield f"lengths|{world}|{seed}", lambda w=world, s=seed: lengths(w, s)
@@ -314,7 +325,7 @@ def _lengths(cases: Cases) -> list[str]:
         "| federation | bound, times the median | honest reports refused | caught: x 1 | x 2 | x 5 | x 20 |",
         "| --- " + "| ---: " * 6 + "|",
     ]
-    for world in WORLDS:
+    for world in (*WORLDS, LARGE):
         found = [v for k, v in cases.items() if k.startswith(f"lengths|{world}|")]
         for k in TIMES if found else ():
             n = sum(c["reports"] for c in found)
