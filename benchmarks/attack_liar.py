@@ -42,7 +42,7 @@ from vitrail.deploy.agreement import Agreement
 from vitrail.deploy.call import Call, Heard
 from vitrail.deploy.conduct import conduct
 from vitrail.deploy.message import Message, unpack
-from vitrail.deploy.outlook import EVENT, Outlook
+from vitrail.deploy.outlook import Outlook
 from vitrail.deploy.second import Second
 from vitrail.deploy.site import Site
 from vitrail.deploy.wary import STOPPED
@@ -170,14 +170,14 @@ def study(way: str, by: float, seed: int) -> dict[str, Any]:
                 run = conduct(call, folder, resume=True)
                 break
             except VitrailError as error:
-                if "were not used" not in str(error):
+                if "rounds in a row" not in str(error):
                     break
                 stops, way_.away = stops + 1, liars
             finally:
                 folder.close()
         seconds = time.perf_counter() - began
         halted = sum((place / f"{n}.home" / RUN / STOPPED).exists() for n in frames if n not in liars)
-    unused = {d["round"] for event, d in way_.events if event == EVENT}
+    unused = {d["round"] for event, d in way_.events if event == "round not used"}
     omitted = sum(event == "report not used" for event, _ in way_.events)
     out: dict[str, Any] = {"stopped": halted, "unused": len(unused), "omitted": omitted, "advice": stops}
     out |= {"seconds": seconds / ROUNDS, "bytes": way_.bytes / ROUNDS / len(frames)}

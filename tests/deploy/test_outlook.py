@@ -22,7 +22,7 @@ from vitrail.deploy.bounds import STEP, Bounds, entry
 from vitrail.deploy.call import CANNOT_GO_ON, Call, Heard
 from vitrail.deploy.conduct import conduct
 from vitrail.deploy.message import Message
-from vitrail.deploy.outlook import EVENT, MARGIN, MOST_UNUSED, Outlook
+from vitrail.deploy.outlook import MARGIN, MOST_UNUSED, Outlook
 from vitrail.deploy.serve import _current
 from vitrail.deploy.site import Site
 from vitrail.deploy.wary import STOPPED
@@ -30,7 +30,7 @@ from vitrail.report.events import words
 from vitrail.runs.folder import Folder
 from vitrail.runs.setup import resolve
 
-LIAR, FROM = "va", 4
+LIAR, FROM, EVENT = "va", 4, "round not used"
 HONEST = [n for n in NAMES if n != LIAR]
 
 

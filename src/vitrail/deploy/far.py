@@ -20,7 +20,7 @@ from vitrail.deploy.agreement import FOOTPRINT, LAST, Agreement
 from vitrail.deploy.book import Book
 from vitrail.deploy.call import Call
 from vitrail.deploy.message import Message
-from vitrail.deploy.outlook import OUTSIDE, Outlook
+from vitrail.deploy.outlook import Outlook, reason
 from vitrail.deploy.screen_far import FarScreen
 from vitrail.deploy.sum_far import FarSums
 from vitrail.deploy.sums import Where, told_mark
@@ -99,13 +99,16 @@ class FarRounds(Rounds):
 
     def _merge_open(self, where: Where, coord: Any, reports: Mapping[int, Any], roster: Roster) -> tuple[Any, Facts]:
         """Reports that can be read one by one, [1, ...] by the site's place. Where their total leads outside the
-        sites' bounds, it is made without the longest; whose that was is named, and after a few times set aside."""
+        sites' bounds, it is made without one of them, the longest first, or without the few longest; whose that was is
+        named, and after a few times set aside."""
         ex, present = self.stages[where[0]].exchanges[where[2]], roster.present
         here = [i for i in reports if bool(present[i])]
         measured = ex.trains and all(changes(ex, reports[i]) for i in here)
         ranked = sorted(here, key=lambda i: -float(lengths(ex, reports[i])[0])) if measured else []
-        for count in range(1 + (liars(len(here)) if len(ranked) > MOST_OPEN else 0)):
-            omitted = ranked[:count]
+        tries: list[list[int]] = [[]]
+        if len(ranked) > MOST_OPEN:
+            tries += [[i] for i in ranked] + [ranked[:n] for n in range(2, 1 + liars(len(ranked)))]
+        for omitted in tries:
             parts = [(slice(i, i + 1), self.taken(ex, up)) for i, up in reports.items() if i not in omitted]
             now = present.clone().index_fill_(0, torch.tensor(omitted), False) if omitted else present
             after, facts = self.heard(ex, coord, parts, roster._replace(present=now))
@@ -114,7 +117,7 @@ class FarRounds(Rounds):
                     self._omit(where, self.names[i])
                 self.outlook.use(where)
                 return after, facts
-        self.outlook.pass_over(where, [self.names[i] for i in here], f"{OUTSIDE} ({found[0].where}: {found[0].what})")
+        self.outlook.pass_over(where, [self.names[i] for i in here], reason(found))
         return coord, {}
 
     def _omit(self, where: Where, name: str) -> None:
@@ -199,13 +202,13 @@ class FarRounds(Rounds):
         the sum's change."""
         if found := self.outlook.problems(where, after):
             names = [n for n, was in zip(self.names, here.tolist(), strict=True) if was]
-            return self._pass_over(where, coord, names, f"{OUTSIDE} ({found[0].where}: {found[0].what})")
+            return self._pass_over(where, coord, names, reason(found))
         self.outlook.use(where, length)
         return after, facts, self.everyone if bool(here.all()) else here
 
     def _pass_over(self, where: Where, coord: Any, names: Sequence[str], why: str) -> tuple[Any, Facts, Tensor]:
         """The model stays as it was. Those sites took part all the same: what their reports told was told."""
-        self.outlook.pass_over(where, names, why.rstrip("."))
+        self.outlook.pass_over(where, names, why)
         here = torch.tensor([n in names for n in self.names])
         return coord, {}, self.everyone if bool(here.all()) else here
 

@@ -31,8 +31,6 @@ MARGIN = 0.9  # of the sites' bounds
 MOST_UNUSED = 5  # rounds in a row: then the coordinator stops
 JUMP, RECENT, FEWEST = 2.0, 5, 3  # a sum so many times as long as the longest of the last RECENT, if FEWEST are known
 Where = tuple[int, int, int]  # stage, round, place of the exchange in its stage
-EVENT = "round not used"
-OUTSIDE = "the sum of the reports would have moved the model further than the sites accept"
 
 
 class Sent(NamedTuple):
@@ -95,7 +93,7 @@ class Outlook:
         self.sites |= set(sites)
         self.rounds.unused.append([s, r + 1])
         if why:
-            self.way.log(EVENT, stage=s, round=r + 1, why=why, sites=sorted(sites))
+            self.way.log("round not used", stage=s, round=r + 1, why=why, sites=sorted(sites))
 
     def check(self) -> None:
         """Before a round; raises where too many before it were not used."""
@@ -150,6 +148,12 @@ class Outlook:
             last = stage.last.send(self.rounds.task, coord, self.rounds.roster(self.rounds.everyone, s, r, 0))
             word |= {name: v for k, v in tensors(last) if (name := f"{LAST}/{k}") in wanted}
         return {p.name: _distinct(word[p.name]) for p in self.bounds.parts({k: v[0] for k, v in word.items()})}
+
+
+def reason(found: Sequence[Problem]) -> str:
+    """Why a sum is not used, from what sites would find wrong."""
+    told = f"{found[0].where}: {found[0].what.rstrip('.')}"
+    return f"the sum of the reports would have moved the model further than the sites accept ({told})"
 
 
 def _distinct(value: Tensor) -> Tensor:
