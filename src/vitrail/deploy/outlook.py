@@ -100,9 +100,10 @@ class Outlook:
         for rounds in [v for v in self.unused.values() if len(v) >= MOST_UNUSED]:
             what = (
                 f"{several(len(rounds), 'round')} in a row, {rounds[0]} to {rounds[-1]}, were not used, and the model "
-                f"stays as it was after round {rounds[0] - 1}. Expected: reports whose sum keeps the model within the "
-                f"sites' bounds. One of the sites that took part ({', '.join(sorted(self.sites))}) may send wrong "
-                "reports every time, or the learning rate is too large for this study."
+                f"stays as it was after round {rounds[0] - 1}. Expected: a sum of reports that can be opened and keeps "
+                "the model within the sites' bounds; events.jsonl says of each round what came. One of the sites that "
+                f"took part ({', '.join(sorted(self.sites))}) may send wrong reports every time, or the learning rate "
+                "is too large for this study."
             )
             raise VitrailError(CANNOT_GO_ON, [Problem("rounds", what, self._advice())])
 
@@ -113,7 +114,8 @@ class Outlook:
             "To find the site, ask one site after the other to stop its vitrail join, and start vitrail serve again "
             "each time: it goes on with the next round, and nothing is lost. When rounds are used again, the site that "
             "is away is the one: shut it out with vitrail remove SITE --study STUDY. "
-            f"At least {several(least, 'other site')} must be there. "
+            f"At least {several(least, 'other site')} must be there. Where scores fell before that, wrong reports were "
+            "used: then begin a new run, vitrail serve STUDY --new, and every site joins with --another-run. "
         )
         outvote = (
             'To outvote it, change [protect] in the study: robust = "median" with sum = "plain" (4 sites or more; the '
@@ -124,7 +126,8 @@ class Outlook:
             "Where it is the learning rate, make training.lr smaller. Either is another study: vitrail invite it anew; "
             "every site accepts it anew and joins with --another-run."
         )
-        return find + outvote + other
+        outvotes = protect.sum not in ("plain", "masked") or protect.robust != "no"
+        return find + ("" if outvotes else outvote) + other
 
     def _following(self, where: Where) -> Iterator[Where]:
         """All that is said next from what that exchange comes to: in this round and the next ones, when the stage ends,
