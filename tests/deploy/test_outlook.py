@@ -174,7 +174,7 @@ def test_a_liar_that_goes_on_stops_the_coordinator_whose_advice_works(tmp_path: 
     run = way.conduct()
     assert len(way.told(EVENT)) == before
     assert run.info["took_part"]["hungarian"] > run.info["took_part"][LIAR]
-    assert len(run.info["unused"]) <= 2 * MOST_UNUSED + 1  # keys for one sum were drawn with the site that is away now
+    assert max(r for _, r in run.info["unused"]) < 18  # keys for a sum were drawn with the site that is away now
     assert not way.stopped()
 
 
