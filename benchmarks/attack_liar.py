@@ -373,8 +373,9 @@ about 3.6 ms for each number (64 bits: about 25 ms).
 For {d:,} numbers of {bits} bits: {32 * d:,} bytes of commitments and {size:,} of proof in each report (a masked
 report has {8 * d:,}), and about {3.6 * d / 1000:.1f} seconds of one core at each site and round. For 100,000 numbers:
 3.2 MB and about {3.6 * 100_000 / 60_000:.0f} minutes. Published systems do better: RiseFL (arXiv 2311.15310) checks
-random projections and reports a client 53 times as fast as RoFL's; PINE (an IETF draft) bounds the length of shared vectors with two servers,
-as is done here. Ours costs nothing beyond what two servers open anyway, and needs the second server."""
+random projections and reports a client 53 times as fast as RoFL's; PINE (an IETF draft) bounds the length of shared
+vectors with two servers, as is done here. Ours costs nothing beyond what two servers open anyway, and needs the second
+server."""
     return text.splitlines()
 
 
