@@ -34,7 +34,7 @@ import vitrail as vt
 from vitrail.core.problems import VitrailError
 from vitrail.core.tensors import tensors
 from vitrail.data.datasets import heart_disease, packaged
-from vitrail.deploy import wary
+from vitrail.deploy import bounds, wary
 from vitrail.deploy.agreement import Agreement
 from vitrail.deploy.call import Call, Heard
 from vitrail.deploy.conduct import conduct
@@ -154,9 +154,9 @@ def words(attack: str, agreed: Agreement, seed: int) -> Iterator[dict[str, Tenso
                 for name in goal:
                     if name.split("/")[-1].startswith(LAYER):
                         goal[name] = STEEP * torch.randn(goal[name].shape, generator=generator)
-            goal = bounded(goal, start, 0.99 * wary.CAP)
-            step = bounded({k: goal[k] - told[k] for k in told}, start, 0.99 * wary.STEP)
-            told = bounded({k: told[k] + step[k] for k in told}, start, 0.99 * wary.CAP)
+            goal = bounded(goal, start, 0.99 * bounds.CAP)
+            step = bounded({k: goal[k] - told[k] for k in told}, start, 0.99 * bounds.STEP)
+            told = bounded({k: told[k] + step[k] for k in told}, start, 0.99 * bounds.CAP)
         yield told
 
 

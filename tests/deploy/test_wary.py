@@ -14,9 +14,10 @@ from deploy.federation import first_word
 from vitrail.core.problems import VitrailError
 from vitrail.data.datasets import heart_disease, packaged
 from vitrail.deploy.agreement import Agreement
+from vitrail.deploy.bounds import CAP, STEP
 from vitrail.deploy.message import Message
 from vitrail.deploy.site import Site
-from vitrail.deploy.wary import CAP, FREE_ROWS, ROWS_EACH, STEP, TITLE, Wary, rows_told
+from vitrail.deploy.wary import FREE_ROWS, ROWS_EACH, TITLE, Wary, rows_told
 from vitrail.runs.setup import resolve
 
 RUN = "0123456789abcdef"
@@ -91,7 +92,7 @@ def test_who_was_away_finds_weights_that_moved_further(site: Site, agreed: Agree
 
 def test_layers_that_nobody_trains_stay(agreed: Agreement, tmp_path: Path) -> None:
     wary = Wary(agreed, tmp_path)
-    wary._reported.discard("body.0.bias")
+    wary.bounds.reported.discard("body.0.bias")
     wary.told(0, 1, 0, first_word(agreed))
     with pytest.raises(VitrailError, match="no report ever changes it"):
         wary.told(0, 1, 0, changed(agreed, offset=put(0, 1.01)))

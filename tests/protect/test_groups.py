@@ -16,7 +16,7 @@ from vitrail.core.problems import VitrailError
 from vitrail.core.tensors import each
 from vitrail.engines.rounds import Training
 from vitrail.engines.sites import gather_sites
-from vitrail.protect import Guards
+from vitrail.protect import Guards, chosen
 from vitrail.protect.chosen import PLACES, chosen_by
 from vitrail.protect.groups import groups_of, opened
 from vitrail.protect.robust import centre
@@ -155,6 +155,23 @@ def test_longer_than_the_clip_is_not_shared_and_not_counted() -> None:
     noise = np.zeros(x.shape[1], np.uint64)
     long = [(noise, in_words(v * 4, 2.0) - noise) for v in x]  # whoever lies does not ask how long it is
     assert opened_by_two(long, 2.0)[1] == []
+
+
+def test_more_liars_than_are_reckoned_with_are_too_long(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Three of eight multiply their change by 20 and stay within the clip. Multi-Krum reckons with two."""
+    x, liars = reports() / 100, [1, 4, 6]
+    x[liars] *= -20
+    halves = [shared(v, 2.0) for v in x]
+    assert opened_by_two(halves, 2.0)[1] == [0, 2, 3, 5, 7]
+    monkeypatch.setattr(chosen, "LONGEST", np.inf)  # the control
+    assert set(opened_by_two(halves, 2.0)[1]) & set(liars)
+
+
+def test_who_is_too_long_is_one_of_those_who_may_lie() -> None:
+    """Of four sites one is refused: the three others stay, since of fewer no total is opened."""
+    x = reports(4) / 100
+    x[1] *= -20
+    assert opened_by_two([shared(v, 2.0) for v in x], 2.0)[1] == [0, 2, 3]
 
 
 @pytest.mark.parametrize("power", [32, 40, 63])

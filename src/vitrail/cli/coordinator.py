@@ -93,13 +93,19 @@ def serve(
     ] = None,
     deadline: Annotated[float, typer.Option(help="Seconds that a site has to answer.")] = 600.0,
     page: Annotated[bool, typer.Option("--page", help="A live page for this browser, on 127.0.0.1.")] = False,
-    new: Annotated[bool, typer.Option("--new", help="A new run, though a site has not taken its last one.")] = False,
+    new: Annotated[
+        bool, typer.Option("--new", help="A new run; the last one is left as it is, also unfinished.")
+    ] = False,
     again: Annotated[
         bool, typer.Option("--again", help="With parties: the last run once more, for what its host still asks.")
     ] = False,
     second: Annotated[bool, typer.Option("--second", help="The second of two servers: holds halves, no rows.")] = False,
     approval: Annotated[Path | None, typer.Option(help="With --second: the approval, the first time.")] = None,
     accept: Annotated[str, typer.Option(help="With --second: the agreement's hash, for unattended use.")] = "",
+    another: Annotated[
+        bool,
+        typer.Option("--another-run", help="With --second: another run may begin though the last has not ended."),
+    ] = False,
 ) -> None:
     """Coordinator: wait for the sites, run the study, write run and page. Started again, it goes on where it was."""
     from vitrail.deploy import enrol
@@ -113,7 +119,7 @@ def serve(
     if second:
         from vitrail.deploy.seconding import serve_second
 
-        serve_second(study, approval, accept, lambda text: print(f"  {text}", flush=True))
+        serve_second(study, approval, accept, lambda text: print(f"  {text}", flush=True), another)
         return
     who = enrol.load_coordinator(enrol.find_coordinator(study))
     print(f"{who.study.name!r} at {who.address}; stop with Ctrl-C and start again, nothing is lost.", flush=True)

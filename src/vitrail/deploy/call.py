@@ -11,8 +11,10 @@ from vitrail.core.problems import Problem, VitrailError
 from vitrail.deploy.agreement import Agreement
 from vitrail.deploy.meaning import not_meant
 from vitrail.deploy.message import Message, check_form
+from vitrail.deploy.wary import TITLE
 from vitrail.report.words import several
 
+CANNOT_GO_ON = "the study cannot go on"  # the title of what a coordinator says when it stops
 REMOVED = "it was removed"  # what a way says of a site that was
 SILENT = "no answer within"  # how a way begins to say that a site is there and was waited for in vain
 MOST_FAILED = 3  # answers in a row that are errors: then a site is no longer asked
@@ -141,5 +143,12 @@ class Call:
         lost = {n: f"failed {MOST_FAILED} times in a row" for n in self.names if self.failed.get(n, 0) >= MOST_FAILED}
         lost |= {n: "was removed" for n in self.names if self.trouble.get(n) == REMOVED}
         hint = "See what they say in events.jsonl, have it repaired there, and start again: nothing is lost."
+        if stopped := [n for n in lost if TITLE in (self.trouble.get(n) or "")]:
+            hint = (
+                f"{' and '.join(stopped)} stopped this run for good: what came was outside the bounds on weights, and "
+                "starting again changes nothing. Begin a new run: vitrail serve STUDY --new. Every site stops vitrail "
+                "join and starts it again with --another-run. Where a site may have sent wrong reports, see "
+                "events.jsonl for rounds that were not used."
+            )
         what = f"{several(need, 'site')} needed, and {', '.join(f'{n} {why}' for n, why in lost.items())}."
-        raise VitrailError("the study cannot go on", [Problem("sites", what, hint)])
+        raise VitrailError(CANNOT_GO_ON, [Problem("sites", what, hint)])

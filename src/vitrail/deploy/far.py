@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from vitrail.core.exchange import Nothing, Roster
-from vitrail.core.facts import Fact, Facts
+from vitrail.core.facts import Facts
 from vitrail.core.footprint import Footprint, read_footprint
 from vitrail.core.tensors import each, filled, tensors
 from vitrail.data.encode import Encoder
@@ -20,6 +20,7 @@ from vitrail.deploy.agreement import FOOTPRINT, LAST, Agreement
 from vitrail.deploy.book import Book
 from vitrail.deploy.call import Call
 from vitrail.deploy.message import Message
+from vitrail.deploy.outlook import Outlook, reason
 from vitrail.deploy.score_plan import mean_scores, planned
 from vitrail.deploy.screen_far import FarScreen
 from vitrail.deploy.sum_far import FarSums
@@ -29,12 +30,15 @@ from vitrail.deploy.two_far import FarTwo
 from vitrail.engines.rounds import Moment, Rounds
 from vitrail.engines.wire import check
 from vitrail.protect.guards import outlying, sound, with_middle
-from vitrail.protect.reports import by_unit, is_change
-from vitrail.protect.robust import against_median
+from vitrail.protect.reports import by_unit, changes, is_change, lengths
+from vitrail.protect.robust import against_median, liars
 from vitrail.runs.budgets import guards_of
 from vitrail.runs.judge import SIZES, chance_rows, size_row
 from vitrail.runs.setup import training_of
 from vitrail.screen import Screening
+
+MOST_OMITTED = 3  # reports of a site that were left out of a total: then it is no longer asked
+MOST_OPEN = 2  # of so few sites nobody can say whose report is wrong
 
 
 class FarRounds(Rounds):
@@ -47,6 +51,8 @@ class FarRounds(Rounds):
         self.sums = FarSums(call, path, self.names)
         self.two = FarTwo(call, path) if agreement.study.protect.second else None
         self.call, self.agreed, self.book, self.info = call, agreement, book, info
+        self.outlook = Outlook(agreement, self, call.way)
+        self.omitted: dict[str, int] = {}  # sites whose report was left out of a total, and how often
         self.settled: dict[str, int] = {}  # how many stages' outcome a site has been told
         self.scored: list[tuple[Any, ...]] = []
         self.used: dict[str, Footprint] = {}  # by sites that heard how the last stage ended
@@ -58,6 +64,7 @@ class FarRounds(Rounds):
         return self.start()._replace(stage=stage)
 
     def turn(self, s: int, r: int, coord: Any, state: Any) -> tuple[Any, Facts, Tensor]:
+        self.outlook.check()
         self.book.admit()
         self.info["sites"] = self.book.names()
         self.info["fingerprints"] = {n: self.book.sites[n]["fingerprint"] for n in self.book.names()}
@@ -68,6 +75,7 @@ class FarRounds(Rounds):
         down = ex.send(self.task, coord, roster)
         check(down, contract.down, contract.stage, "to site")
         self._catch_up(s, coord)
+        self.outlook.sent((s, r, place), coord)
         asked = {n for n, wanted in zip(self.names, roster.present.tolist(), strict=True) if wanted}
         ready = [n for n in self.book.names() if self.settled.get(n, 0) >= s and n in asked]
         if self.agreed.masked(s, place):
@@ -79,16 +87,46 @@ class FarRounds(Rounds):
         here = torch.tensor([n in said for n in self.names])
         if not said:
             return coord, {}, here
-        shape, parts = self.agreed.stages[s].turns[place].up, []
+        shape, reports = self.agreed.stages[s].turns[place].up, dict[int, Any]()
         for i, name in enumerate(self.names):
             if name in said:
                 crossed = contract.up if contract.crosses is None else contract.crosses
                 up = self.guards.read(ex, shape, {k: said[name].tensors[k][None] for k in crossed})
-                up = self.judged(ex, up, each(lambda t: t[i : i + 1], down), [i])  # noqa: B023
-                parts.append((slice(i, i + 1), self.taken(ex, up)))
+                reports[i] = self.judged(ex, up, each(lambda t: t[i : i + 1], down), [i])  # noqa: B023
         here = self.answered(ex, here)
-        coord, facts = self.heard(ex, coord, parts, roster._replace(present=here))
-        return coord, facts, self.everyone if bool(here.all()) else here
+        after, facts = self._merge_open((s, r, place), coord, reports, roster._replace(present=here))
+        return after, facts, self.everyone if bool(here.all()) else here
+
+    def _merge_open(self, where: Where, coord: Any, reports: Mapping[int, Any], roster: Roster) -> tuple[Any, Facts]:
+        """Reports that can be read one by one, [1, ...] by the site's place. Where their total leads outside the
+        sites' bounds, it is made without one of them, the longest first, or without the few longest; whose that was is
+        named, and after a few times set aside."""
+        ex, present = self.stages[where[0]].exchanges[where[2]], roster.present
+        here = [i for i in reports if bool(present[i])]
+        measured = ex.trains and all(changes(ex, reports[i]) for i in here)
+        ranked = sorted(here, key=lambda i: -float(lengths(ex, reports[i])[0])) if measured else []
+        tries: list[list[int]] = [[]]
+        if len(ranked) > MOST_OPEN:
+            tries += [[i] for i in ranked] + [ranked[:n] for n in range(2, 1 + liars(len(ranked)))]
+        for omitted in tries:
+            parts = [(slice(i, i + 1), self.taken(ex, up)) for i, up in reports.items() if i not in omitted]
+            now = present.clone().index_fill_(0, torch.tensor(omitted), False) if omitted else present
+            after, facts = self.heard(ex, coord, parts, roster._replace(present=now))
+            if not (found := self.outlook.problems(where, after)):
+                for i in omitted:
+                    self._omit(where, self.names[i])
+                self.outlook.use(where)
+                return after, facts
+        self.outlook.pass_over(where, [self.names[i] for i in here], reason(found))
+        return coord, {}
+
+    def _omit(self, where: Where, name: str) -> None:
+        """That site's report was left out of a total."""
+        self.omitted[name] = self.omitted.get(name, 0) + 1
+        self.call.way.log("report not used", stage=where[0], round=where[1] + 1, site=name)
+        if self.omitted[name] == MOST_OMITTED:
+            self.outcasts[name] = why = f"{MOST_OMITTED} of its reports led outside what the sites accept"
+            self.call.way.log("set aside", site=name, why=why)
 
     def _ask_masked(
         self, where: Where, coord: Any, down: Any, ready: Sequence[str], roster: Roster
@@ -101,26 +139,30 @@ class FarRounds(Rounds):
             return self._tell("round", s, r, place, down, names, quorum, coord, words)
 
         found = self.sums.hear(where, ready, told_mark(self.agreed, where, flat), tell, self._following(where))
-        nothing = coord, dict[str, Fact](), torch.zeros_like(self.everyone)
         if not found:
-            return nothing
+            self.outlook.pass_over(where, ready)
+            return coord, {}, torch.zeros_like(self.everyone)
         self.scored += mean_scores(self.agreed, s, r, [o.scores for o in found if o.scores is not None])
         shape = self.agreed.stages[s].turns[place].up
         up = filled(shape, {k: torch.stack([o.total[k] for o in found]) for k in found[0].total})
         good, size = sound(ex, up, each(lambda t: t[:1], down))
         together = self.contracts[s][place].read == "groups"
+        why = f"the sum of the reports is {float(size.max()):.3g} long"
         for fine, length, part in zip(good.tolist(), size.tolist(), found, strict=True):
-            if not fine:  # whose it was cannot be told
-                why = f"what reports add up to is {length:.3g} long"
-                self.news.append({"event": "sum not used", "why": why} | ({"sites": part.said} if together else {}))
+            if not fine and together:  # whose it was cannot be told
+                told = f"what reports add up to is {length:.3g} long"
+                self.news.append({"event": "sum not used", "why": told, "sites": part.said})
+        if not together and ex.trains and bool(good.any()) and (why := self.outlook.jumps(where, float(size[0]))):
+            good = torch.zeros_like(good)
         if not bool(good.any()):
-            return nothing
+            return self._pass_over(where, coord, [n for part in found for n in part.said], why)
         said = [part.said for part, fine in zip(found, good.tolist(), strict=True) if fine]
         parts = torch.tensor([[n in names for n in self.names] for names in said])
         here, up = parts.any(0), each(lambda t: t[good], up)
         total, facts = self.guards.of_parts(ex, up, parts) if together else (each(lambda t: t[0], up), {})
-        coord, more = ex.merge(self.task, coord, total, roster._replace(present=here))
-        return coord, facts | more, self.everyone if bool(here.all()) else here
+        after, more = ex.merge(self.task, coord, total, roster._replace(present=here))
+        length = None if together or not ex.trains else float(size[0])
+        return self._accept(where, coord, after, facts | more, here, length)
 
     def _ask_two(
         self, where: Where, coord: Any, down: Any, ready: Sequence[str], roster: Roster
@@ -145,13 +187,31 @@ class FarRounds(Rounds):
 
         assert self.two is not None
         if (found := self.two.hear(where, ready, tell, fine)) is None:
+            self.outlook.pass_over(where, ready)
             return coord, {}, torch.zeros_like(self.everyone)
         parts = torch.tensor([[n == name for n in self.names] for name in found.names])
         here, up = parts.any(0), whole(found.open, len(found.names))
         total = with_middle(ex, up, found.middle, by_unit(ex, up)[1])
         facts = outlying(parts, against_median(found.far))
-        coord, more = ex.merge(self.task, coord, total, roster._replace(present=here))
-        return coord, facts | more, self.everyone if bool(here.all()) else here
+        after, more = ex.merge(self.task, coord, total, roster._replace(present=here))
+        return self._accept(where, coord, after, facts | more, here)
+
+    def _accept(
+        self, where: Where, coord: Any, after: Any, facts: Facts, here: Tensor, length: float | None = None
+    ) -> tuple[Any, Facts, Tensor]:
+        """What a sum of reports that nobody read one by one comes to, where sites would go on with it; `length`: of
+        the sum's change."""
+        if found := self.outlook.problems(where, after):
+            names = [n for n, was in zip(self.names, here.tolist(), strict=True) if was]
+            return self._pass_over(where, coord, names, reason(found))
+        self.outlook.use(where, length)
+        return after, facts, self.everyone if bool(here.all()) else here
+
+    def _pass_over(self, where: Where, coord: Any, names: Sequence[str], why: str) -> tuple[Any, Facts, Tensor]:
+        """The model stays as it was. Those sites took part all the same: what their reports told was told."""
+        self.outlook.pass_over(where, names, why)
+        here = torch.tensor([n in names for n in self.names])
+        return coord, {}, self.everyone if bool(here.all()) else here
 
     def _following(self, where: Where) -> Where | None:
         """The next sum under masks of this stage."""

@@ -16,8 +16,10 @@ from vitrail.deploy.words import bullets, wrapped
 from vitrail.protect.two_servers import TESTS
 
 
-def serve_second(kit: Path, approval: Path | None, accept: str, say: Callable[[str], None]) -> None:
-    """Until the study is finished."""
+def serve_second(
+    kit: Path, approval: Path | None, accept: str, say: Callable[[str], None], another: bool = False
+) -> None:
+    """Until the study is finished. `another`: one more run may begin, though the last has not ended."""
     own = enrol.accept(kit, approval) if approval else enrol.load_kit(kit)
     problem = ""
     if own.site != own.study.protect.second:
@@ -31,7 +33,7 @@ def serve_second(kit: Path, approval: Path | None, accept: str, say: Callable[[s
     agreement = Agreement.of(own.study, own.seed, len(own.sites))
     print(second_words(agreement, own))
     agreed_to(own, agreement.hash, {"agreement": agreement.hash}, accept)
-    server = Second(own.site, agreement, own.home, Proof.of(own))
+    server = Second(own.site, agreement, own.home, Proof.of(own), another)
     door = Door(own, server, say, None, Pen.of_site(own))
     say(f"{own.site} is the second server; coordinator at {own.address}. Stop with Ctrl-C and start again at any time.")
     door.stay()

@@ -35,7 +35,8 @@ def serve(
     new: bool = False,
 ) -> None:
     """Wait for the sites, run the study, write the run folder. `begun` is told which, as soon as it is there; `written`
-    when it is whole. With `new`, the run before is over, also where a site has not heard its last word."""
+    when it is whole. With `new`, the run before is over, also where it is not finished, or a site has not heard its
+    last word."""
     from vitrail.deploy import kits
 
     who = replace(who, folder=who.folder.resolve())  # FLARE's processes work elsewhere
@@ -50,7 +51,7 @@ def serve(
     if second and second not in there:
         what = "the second server is not enrolled, and without it no report is opened."
         raise VitrailError("the study cannot start", [Problem(second, what, "Approve its request first.")])
-    run, place, resume = _current(who.folder, agreement.hash, [] if new else names)
+    run, place, resume = _current(who.folder, agreement.hash, names, new)
     kits.build_coordinator(who.folder)
     folder = Folder(place, resume=resume, about="deployed.json")
     way = None
@@ -98,10 +99,10 @@ def _wait(way: FlareWay, names: set[str], enough: int) -> None:
         way.watch(0.5)
 
 
-def _current(folder: Path, agreement: str, names: list[str]) -> tuple[str, Path, bool]:
+def _current(folder: Path, agreement: str, names: list[str], new: bool) -> tuple[str, Path, bool]:
     """The run under way, or of whose end one of these sites has not been told, or a new one; whether it was begun."""
     kept = folder / CURRENT
-    if kept.exists():
+    if kept.exists() and not new:
         told = json.loads(kept.read_text())
         place = folder / "runs" / told["place"]
         if told["agreement"] == agreement and not (is_finished(place) and not _untold(place, names)):

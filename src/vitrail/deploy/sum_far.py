@@ -20,7 +20,7 @@ from torch import Tensor
 
 from vitrail.core.problems import Problem, VitrailError
 from vitrail.deploy.agreement import WHERE
-from vitrail.deploy.call import Call
+from vitrail.deploy.call import CANNOT_GO_ON, Call
 from vitrail.deploy.message import Message
 from vitrail.deploy.score_plan import SUMMED, report_spec
 from vitrail.deploy.sums import Where, drawn_words, grouped, read_bytes, read_drawn, terms_of, to_tensors
@@ -165,7 +165,7 @@ class FarSums:
         lists = {g: found for g, found in lists.items() if len(found) >= self.least}
         if not lists:
             what = f"{len(names)} sites can add to a sum, and of fewer than {self.least} none is opened."
-            raise VitrailError("the study cannot go on", [Problem("protect.least", what, "Wait for more sites.")])
+            raise VitrailError(CANNOT_GO_ON, [Problem("protect.least", what, "Wait for more sites.")])
         asked = {n: self._keys(where, found, n) for found in lists.values() for n in found}
         words = {n: {"leg": "keys", **told} for n, told in asked.items()}
         heard = self.call.all(

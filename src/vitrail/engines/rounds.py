@@ -110,6 +110,7 @@ class Rounds(ABC):
         self.reports: Any = None  # with keep_reports: each site's own report of the last round
         self.outcasts: dict[str, str] = {}  # sites that are no longer asked, and why
         self.unusual: dict[str, int] = {}  # sites with a change far longer than the others', and in how many rounds
+        self.unused: list[list[int]] = []  # stage and round of sums that changed nothing
         self.beside: Params = {}  # what guards remember at each site, [site, ...] by exchange and name
         self.news: list[dict[str, Any]] = []  # events that nobody has written down yet
         self._sizes = torch.full((len(names),), torch.nan, dtype=torch.double)  # of this exchange's changes

@@ -187,6 +187,14 @@ def words(kind: str, event: dict[str, Any]) -> str:
         "not screened": lambda: f"{site} is not among those whose data was screened{because}",
         "sum not opened": lambda: f"{total} could not be opened, and changes nothing{because}",
         "sum not used": lambda: f"{total} was not used{because}",
+        "round not used": lambda: (
+            f"Round {event['round']} was not used{because} The model stays as it was. One of the sites that took part "
+            f"may have sent a wrong report: {sites}."
+        ),
+        "report not used": lambda: (
+            f"Round {event['round']} was made without the report of {site}: with it the model would have moved further "
+            "than the sites accept."
+        ),
         "half not taken": lambda: f"The second server did not take what {sites} sent it.",
         "total not opened": lambda: f"What sites added up under masks could not be opened{because}",
         "screened": lambda: f"The sites' data was screened: {several(event['wrong'], 'column')} likely wrong.",

@@ -39,7 +39,7 @@ SHORT = {
 
 def has_protection(run: Run) -> bool:
     plain = type(run.study.protect)()
-    return run.study.protect != plain or bool(run.info.get("outcasts") or run.info.get("unusual"))
+    return run.study.protect != plain or any(run.info.get(k) for k in ("outcasts", "unusual", "unused"))
 
 
 def contents(run: Run) -> dict[str, Any]:
@@ -61,6 +61,7 @@ def contents(run: Run) -> dict[str, Any]:
             Markup("{} was set aside: {}. The others went on without it.").format(name(site), why)
             for site, why in run.info.get("outcasts", {}).items()
         ],
+        "unused": [_unused(run.info["unused"])] if run.info.get("unused") else [],
         "unusual": [
             Markup(
                 "{} reported a change more than 10 times as long as the median site’s, or as its own last one, in {}."
@@ -73,6 +74,15 @@ def contents(run: Run) -> dict[str, Any]:
         "figure": draw.twice(lambda width: _bars(run.sites, rows, named, width)) if len(rows) else "",
         "budget": _budget(run, spent_by(run.study, run.method)),
     }
+
+
+def _unused(found: list[list[int]]) -> str:
+    """Stage and round of each sum that changed nothing."""
+    rounds = len({tuple(one) for one in found})
+    return (
+        f"{several(rounds, 'round')} changed nothing, because the sum of the reports could not be opened or would have "
+        "moved the model further than the sites accept. One of the sites may have sent wrong reports: see events.jsonl."
+    )
 
 
 def outlying(rows: np.ndarray) -> list[int]:

@@ -229,7 +229,7 @@ def train(
             folder.keep_updates(runner.names, last, runner.reports)
         if folder and done < total and time.monotonic() - saved >= checkpoint_seconds:
             extra: dict[str, Any] = {"history": history, "ledger": runner.ledger.counts}
-            extra |= {"outcasts": runner.outcasts, "unusual": runner.unusual}
+            extra |= {"outcasts": runner.outcasts, "unusual": runner.unusual, "unused": runner.unused}
             extra |= {"names": runner.names, "sizes": runner.ledger.sizes}  # of a message: for those who look on
             extra |= {"took_part": took_part, "chance": sites.chance(), "cpu": cpu_seconds() - used}
             folder.checkpoint(runner.names, last, extra, _stacked(paths))
@@ -237,6 +237,7 @@ def train(
         if progress:
             progress(done, total)
     info |= {"outcasts": runner.outcasts, "unusual": runner.unusual} if runner.outcasts or runner.unusual else {}
+    info |= {"unused": runner.unused} if runner.unused else {}
     info = {**info, "finished": True, "seconds": round(time.monotonic() - began, 3)}
     info["took_part"] = dict(zip(runner.names, took_part, strict=True))
     if study.protect.rows or study.protect.sites:
@@ -320,6 +321,7 @@ def _restore(folder: Folder, runner: Rounds) -> tuple[Moment, list[tuple[Any, ..
     runner.ledger.counts.update(at["ledger"])
     runner.outcasts.update(at.get("outcasts", {}))
     runner.unusual.update(at.get("unusual", {}))
+    runner.unused += at.get("unused", [])
     return moment, [tuple(row) for row in at["history"]], paths, at["took_part"], float(at.get("cpu", 0))
 
 
