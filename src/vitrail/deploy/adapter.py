@@ -33,10 +33,14 @@ from nvflare.apis.fl_exception import NotAuthenticated
 from nvflare.apis.impl.controller import Controller
 from nvflare.apis.shareable import Shareable, make_reply
 from nvflare.apis.signal import Signal
+from nvflare.fuel.f3.cellnet.defs import CellChannel, CellChannelTopic
+from nvflare.fuel.f3.cellnet.defs import ReturnCode as CellReturnCode
+from nvflare.fuel.f3.cellnet.utils import make_reply as make_cellnet_reply
 from nvflare.fuel.f3.drivers.base_driver import BaseDriver
 from nvflare.fuel.f3.drivers.connector_info import ConnectorInfo
 from nvflare.fuel.f3.drivers.socket_conn import ConnectionHandler, SocketConnection
-from nvflare.private.defs import ClientType
+from nvflare.fuel.f3.message import Message as CellMessage
+from nvflare.private.defs import CellMessageHeaderKeys, ClientType, JobFailureMsgKey
 
 from vitrail.deploy import keeper, pipe
 from vitrail.deploy.pipe import Pipe
@@ -152,6 +156,8 @@ class Doorkeeper(FLComponent):
         self.seen: dict[str, str] = {}  # who -> which copy of its kit came first: no other, as long as this runs
 
     def handle_event(self, event_type: str, fl_ctx: FLContext) -> None:
+        if event_type == EventType.SYSTEM_START:
+            self._hear_of_ends(fl_ctx.get_engine())
         if event_type not in (EventType.CLIENT_REGISTER_RECEIVED, EventType.CLIENT_HEARTBEAT_RECEIVED):
             return
         peer = fl_ctx.get_peer_context()
@@ -167,6 +173,29 @@ class Doorkeeper(FLComponent):
         else:  # it was let in before this process was started anew, and FLARE takes it back by its token
             with contextlib.suppress(NotAuthenticated):
                 self._enters(who, copy)
+
+    def _hear_of_ends(self, engine: Any) -> None:
+        """A site that says that its part of a job ended takes itself out of that job. FLARE would end the whole job,
+        for all sites. Who says so is known by the token that it got when it registered, and by nothing it says."""
+        server = engine.server
+
+        def ended(request: CellMessage) -> CellMessage:
+            client = server.client_manager.clients.get(request.get_header(CellMessageHeaderKeys.TOKEN))
+            if client is None:
+                return make_cellnet_reply(CellReturnCode.UNAUTHENTICATED, "", None)
+            report = request.payload if isinstance(request.payload, dict) else {}
+            self._part_ended(engine, str(report.get(JobFailureMsgKey.JOB_ID)), client.name)
+            return make_cellnet_reply(CellReturnCode.OK, "", None)
+
+        server.cell.register_request_cb(
+            channel=CellChannel.SERVER_MAIN, topic=CellChannelTopic.REPORT_JOB_FAILURE, cb=ended
+        )
+        # FLARE's own notice, when a site's signs of life no longer name the job
+        engine.notify_dead_job = lambda job_id, client_name, reason: self._part_ended(engine, job_id, client_name)
+
+    def _part_ended(self, engine: Any, job: str, who: str) -> None:
+        engine.job_runner.resolve_client_outcome(job, who)  # FLARE waits for it before it closes the job
+        self._tell({"event": "part ended", "site": who, "job": job})
 
     def _enters(self, who: str, copy: str) -> None:
         known = json.loads((Path(self.folder) / "coordinator.json").read_text())["sites"].values()

@@ -15,6 +15,7 @@ from vitrail.report.words import several
 
 REMOVED = "it was removed"  # what a way says of a site that was
 SILENT = "no answer within"  # how a way begins to say that a site is there and was waited for in vain
+ENDED = "its connection ended"  # how a way begins to say that a site's part of the transport ended by itself
 MOST_FAILED = 3  # answers in a row that are errors: then a site is no longer asked
 MOST_MISSED = 3  # deadlines in a row: then a site is asked now and then, and not waited for
 FIRST_PAUSE, MOST_PAUSE = 2, 64  # deadlines until it is asked again: doubled each time
@@ -85,11 +86,13 @@ class Call:
                         self.way.log("set aside", site=name, why=what)
             for name in asked:
                 if (what := trouble.get(name)) != self.trouble.get(name):  # said when it changes, not in every round
-                    self.way.log("trouble" if what else "answers again", site=name, what=what or "")
+                    if not (what or "").startswith(ENDED):  # the way has said so
+                        self.way.log("trouble" if what else "answers again", site=name, what=what or "")
                     self.trouble[name] = what
             if len(answers) >= need or time.monotonic() > until:
                 return answers
-            self.way.log("waiting", answered=len(answers), needed=need)
+            missing = {n: trouble.get(n) or self.trouble.get(n) or "" for n in questions if n not in answers}
+            self.way.log("waiting", answered=len(answers), needed=need, missing=missing)
             time.sleep(pause)
             pause = min(5.0, 2 * pause)
 

@@ -179,7 +179,7 @@ def words(kind: str, event: dict[str, Any]) -> str:
         "silent": lambda: f"{site} is silent: it let {event['deadlines']} deadlines pass, and is asked now and then.",
         "trouble": lambda: f"{site}{because}",
         "refused": lambda: f"{site} was turned away{because}",
-        "waiting": lambda: f"Waiting: {event['answered']} of {several(event['needed'], 'answer')} so far.",
+        "waiting": lambda: _waiting_words(event),
         "answers again": lambda: f"{site} answers again.",
         "removed": lambda: f"{site} was removed.",
         "enough": lambda: f"Enough to start: {sites}; {event['seconds']:.0f} seconds for the others.",
@@ -198,6 +198,8 @@ def words(kind: str, event: dict[str, Any]) -> str:
         "without": lambda: f"Going on without {sites}, who is away.",
         "job": lambda: f"Connected with {sites}." if sites else "Connected.",
         "job lost": lambda: "The connection was lost; it is opened again.",
+        "job split": lambda: _split_words(event),
+        "part lost": lambda: _loss_words(site, event),
         "job not begun": lambda: f"The connection could not be opened{because} It is tried again.",
         "transport started": lambda: f"Sites can join at {event['address']}.",
         "transport lost": lambda: "The transport stopped; it is started again.",
@@ -207,6 +209,33 @@ def words(kind: str, event: dict[str, Any]) -> str:
         return known[kind]()
     told = [f"{k} {v}" for k, v in event.items() if k not in ("time", "event", "before", "files", "whole")]
     return f"{kind[:1].upper()}{kind[1:]}{': ' if told else ''}{', '.join(told)}."
+
+
+def _waiting_words(event: dict[str, Any]) -> str:
+    """How many answers there are, who is missing and why."""
+    missing = [f"{site} ({why})" if why else site for site, why in (event.get("missing") or {}).items()]
+    who = f" Missing: {', '.join(missing)}." if missing else ""
+    return f"Waiting: {event['answered']} of {several(event['needed'], 'answer')} so far.{who}"
+
+
+def _loss_words(site: str, event: dict[str, Any]) -> str:
+    """A site's part of the transport ended by itself."""
+    times, rest = int(event["times"]), float(event["seconds"])
+    if not rest:
+        return f"The connection with {site} ended; it is opened again. The others go on."
+    return (
+        f"The connection with {site} ended {times} times. The others go on without it, and it is tried again in "
+        f"{rest:.0f} seconds. Its machine may be short of memory: see what vitrail join says there."
+    )
+
+
+def _split_words(event: dict[str, Any]) -> str:
+    """A job of several sites broke down, and nobody can tell at which."""
+    groups = "; ".join(" and ".join(group) for group in event["groups"])
+    return (
+        f"The connection was lost {event['times']} times. To find out at which site it breaks, sites are now connected "
+        f"in separate groups: {groups}."
+    )
 
 
 def method_title(method: dict[str, Any]) -> str:
