@@ -5,12 +5,9 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
-import subprocess
-import sys
 import threading
 import time
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
@@ -66,14 +63,6 @@ class Killer:
         self.thread.join(10)
 
 
-def serve_weakly(federation: Federation) -> subprocess.Popen[bytes]:
-    """The coordinator without the defence."""
-    script = Path(__file__).with_name("weak_coordinator.py")
-    words = [sys.executable, str(script), "serve", str(federation.study), "--deadline", "10", "--quorum", "2"]
-    with federation.log("weak").open("ab") as out:
-        return subprocess.Popen(words, stdin=subprocess.DEVNULL, stdout=out, stderr=out, env=federation.env)
-
-
 def rounds(federation: Federation) -> int:
     """How many are finished."""
     return max((e["done"] for e in federation.events() if e["event"] == "round"), default=0)
@@ -81,7 +70,7 @@ def rounds(federation: Federation) -> int:
 
 def test_the_others_go_on_without_a_site_whose_job_process_dies(federation: Federation) -> None:
     with Killer(federation, DYING) as killer:
-        weak = serve_weakly(federation)
+        weak = federation.serve_without("parts", "--deadline", 10, "--quorum", 2)
         federation.wait_event("joined", site=DYING)
         time.sleep(WINDOW)
         assert rounds(federation) == 0, "the control: one dying process holds up all"

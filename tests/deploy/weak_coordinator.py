@@ -1,4 +1,4 @@
-"""`vitrail serve` without the defence against job processes that die, as a control: run as a script."""
+"""`vitrail serve` without one of its defences, as a control. Run as a script: weak_coordinator.py DEFENCE serve ..."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from vitrail.cli import main
-from vitrail.deploy import kits
+from vitrail.deploy import adapter, kits
 from vitrail.deploy.adapter import Doorkeeper
 from vitrail.deploy.part_losses import PartLosses
 from vitrail.deploy.way import FlareWay
@@ -21,7 +21,8 @@ class WeakDoorkeeper(Doorkeeper):
         """Nothing is changed in FLARE."""
 
 
-def weaken() -> None:
+def without_parts() -> None:
+    """A job process that dies takes the others' ones with it, and is begun again with all."""
     build = kits.build_coordinator
 
     def built(folder: Path) -> None:
@@ -36,7 +37,13 @@ def weaken() -> None:
     os.environ["PYTHONPATH"] = os.pathsep.join([str(Path(__file__).parent), os.environ.get("PYTHONPATH", "")])
 
 
+def without_limits() -> None:
+    """Answers are put together and unpacked, however long they are."""
+    start = adapter.start_coordinator
+    adapter.start_coordinator = lambda workspace, socket, longest: start(workspace, socket)
+
+
 if __name__ == "__main__":
-    weaken()
+    {"parts": without_parts, "limits": without_limits}[sys.argv.pop(1)]()
     sys.argv[0] = "vitrail"
     main()

@@ -42,13 +42,14 @@ from nvflare.fuel.f3.drivers.socket_conn import ConnectionHandler, SocketConnect
 from nvflare.fuel.f3.message import Message as CellMessage
 from nvflare.private.defs import CellMessageHeaderKeys, ClientType, JobFailureMsgKey
 
-from vitrail.deploy import keeper, pipe
+from vitrail.deploy import flare_limits, keeper, pipe
 from vitrail.deploy.pipe import Pipe
 
 BODY = "vitrail"  # the one key of a message that holds anything
 PERIOD = 0.08  # seconds between looks for something to do; each costs the processor, also while nobody asks
 BEAT = 3.0  # seconds between signs of life of a site
 QUIET = 4 * BEAT  # after so long a site counts as gone
+REFUSED = "REFUSED"  # the code of an answer that was refused before it was read
 COPY = "VITRAIL_COPY"  # which copy of a kit this is: known to the site's home, not to the kit
 
 
@@ -59,7 +60,8 @@ class Relay(Controller):
         super().__init__(task_check_period=PERIOD)
         self.end: Pipe | None = None
         self.lock = threading.Lock()
-        self.standing: dict[str, Task] = {}  # by site
+        self.standing: dict[str, tuple[int, Task]] = {}  # site -> the number of its question, and its task
+        flare_limits.install_from_environment(self._refuse)
 
     def start_controller(self, fl_ctx: FLContext) -> None:
         self.communicator._task_check_period = PERIOD  # FLARE 2.9.0 sets another attribute than it reads
@@ -79,8 +81,7 @@ class Relay(Controller):
                         self._ask(head["site"], head["number"], body, fl_ctx)
 
     def _ask(self, site: str, number: int, body: bytes, fl_ctx: FLContext) -> None:
-        if (old := self.standing.pop(site, None)) and old.completion_status is None:
-            self.cancel_task(old)  # given up
+        self._give_up(site)
         data = Shareable()
         data[BODY] = body
 
@@ -91,8 +92,21 @@ class Relay(Controller):
             client_task.result = None
             self._tell({"site": site, "number": number, "code": str(code)}, answer or b"")
 
-        self.standing[site] = Task(name="ask", data=data, result_received_cb=heard)
-        self.send(self.standing[site], fl_ctx, targets=[site])
+        task = Task(name="ask", data=data, result_received_cb=heard)
+        self.standing[site] = number, task
+        self.send(task, fl_ctx, targets=[site])
+
+    def _give_up(self, site: str) -> None:
+        _, task = self.standing.pop(site, (0, None))
+        if task is not None and task.completion_status is None:
+            self.cancel_task(task)
+
+    def _refuse(self, site: str, size: int) -> None:
+        """What a site sent is longer than any answer, or cannot be unpacked."""
+        if site in self.standing:
+            number, _ = self.standing[site]
+            self._give_up(site)  # or it would send the same again and again
+            self._tell({"site": site, "number": number, "code": REFUSED, "bytes": size})
 
     def _tell(self, head: dict[str, Any], body: bytes = b"") -> None:
         with self.lock, contextlib.suppress(OSError):
@@ -107,6 +121,10 @@ class Relay(Controller):
 
 class SiteRelay(Executor):
     """At a site, in FLARE's job: hands a question to the site's own process and its answer back."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        flare_limits.install_from_environment()
 
     def execute(self, task_name: str, shareable: Shareable, fl_ctx: FLContext, abort_signal: Signal) -> Shareable:
         body = shareable.get(BODY)
@@ -140,6 +158,10 @@ class Outgoing(Filter):
 class Doorbell(FLComponent):
     """At a site: says which copy of the kit is at the door."""
 
+    def __init__(self) -> None:
+        super().__init__()
+        flare_limits.install_from_environment()
+
     def handle_event(self, event_type: str, fl_ctx: FLContext) -> None:
         if event_type == EventType.BEFORE_CLIENT_REGISTER:
             fl_ctx.set_prop(COPY, os.environ.get(COPY, ""), private=False, sticky=True)
@@ -154,6 +176,7 @@ class Doorkeeper(FLComponent):
         self.end: Pipe | None = None
         self.lock = threading.Lock()
         self.seen: dict[str, str] = {}  # who -> which copy of its kit came first: no other, as long as this runs
+        flare_limits.install_from_environment()
 
     def handle_event(self, event_type: str, fl_ctx: FLContext) -> None:
         if event_type == EventType.SYSTEM_START:
@@ -267,17 +290,26 @@ def _place(connector: ConnectorInfo) -> Path:
     return Path(unquote(connector.params["path"]))
 
 
-def start_coordinator(workspace: Path, socket: str) -> subprocess.Popen[bytes]:
-    """FLARE's process at the coordinator."""
+def start_coordinator(workspace: Path, socket: str, longest: int | None = None) -> subprocess.Popen[bytes]:
+    """FLARE's process at the coordinator. `longest`: bytes that no answer is longer than."""
     words = ["-s", "fed_server.json", "--set", "secure_train=true", "org=coordinator", "config_folder=config"]
-    return _start("nvflare.private.fed.app.server.server_train", workspace, words, {pipe.PLACE: socket})
+    return _start(
+        "nvflare.private.fed.app.server.server_train", workspace, words, {pipe.PLACE: socket} | _longest(longest)
+    )
 
 
-def start_site(workspace: Path, who: str, socket: str, copy: str) -> subprocess.Popen[bytes]:
-    """FLARE's process at a site."""
+def start_site(
+    workspace: Path, who: str, socket: str, copy: str, longest: int | None = None
+) -> subprocess.Popen[bytes]:
+    """FLARE's process at a site. `longest`: bytes that no question is longer than."""
     words = ["-s", "fed_client.json", "--set", "secure_train=true", f"uid={who}", "org=site", "config_folder=config"]
     words.append(f"heart_beat_interval={BEAT}")
-    return _start("nvflare.private.fed.app.client.client_train", workspace, words, {pipe.PLACE: socket, COPY: copy})
+    told = {pipe.PLACE: socket, COPY: copy} | _longest(longest)
+    return _start("nvflare.private.fed.app.client.client_train", workspace, words, told)
+
+
+def _longest(count: int | None) -> dict[str, str]:
+    return {} if count is None else {flare_limits.LONGEST: str(count)}
 
 
 def _start(module: str, workspace: Path, words: list[str], told: dict[str, str]) -> subprocess.Popen[bytes]:

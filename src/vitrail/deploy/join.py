@@ -147,7 +147,8 @@ class Door:
                         self.reach.missed()
                         time.sleep(pause)
                         pause = min(60.0, 2 * pause)
-                    flare = adapter.start_site(workspace, self.kit.identity, listener.place, self._copy())
+                    longest = self.site.agreed.longest
+                    flare = adapter.start_site(workspace, self.kit.identity, listener.place, self._copy(), longest)
                     began = time.time()
                     self.reach.begun()
                 elif time.time() - began > 60:

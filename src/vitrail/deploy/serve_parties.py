@@ -19,6 +19,7 @@ from vitrail.core.problems import Problem, VitrailError
 from vitrail.deploy.enrol import Coordinator
 from vitrail.deploy.message import Message
 from vitrail.deploy.pact import Pact
+from vitrail.deploy.party import LONGEST
 from vitrail.deploy.switch import Switch
 from vitrail.deploy.talk import dealer_of
 from vitrail.deploy.way import FlareWay
@@ -57,7 +58,7 @@ def serve_parties(
             folder.log(event, **details)
             say(event, details)
 
-        way = FlareWay(who, log)
+        way = FlareWay(who, log, LONGEST)
         _wait(way, set(who.study.parties), None if not again else deadline)
         switch = Switch(way, pact, run, deadline, lambda told: dealer_of(who.study, who.seed, told), may_miss=again)
         before = _carried(place)

@@ -18,7 +18,7 @@ from typing import Any
 
 from vitrail.core.problems import VitrailError
 from vitrail.deploy import pipe
-from vitrail.deploy.call import ENDED, REMOVED, SILENT, Heard
+from vitrail.deploy.call import ENDED, REMOVED, SILENT, TOO_LONG, Heard
 from vitrail.deploy.enrol import Coordinator
 from vitrail.deploy.keeper import stop
 from vitrail.deploy.message import Message, unpack
@@ -34,6 +34,7 @@ UNANSWERED = {  # FLARE's codes in words
     "TASK_ABORTED": "the question was called off before it had answered",
     "BAD_TASK_DATA": "it could not make anything of the question",
     "OK": "its answer was empty",
+    "REFUSED": "its answer cannot be read",
 }
 
 
@@ -215,7 +216,8 @@ class FlareWay:
             time.sleep(self.pause)
             self.pause = min(30.0, 2 * self.pause)
         self._forget()
-        self.flare = adapter.start_coordinator(self.who.folder / "flare" / "coordinator", self.listener.place)
+        place = self.who.folder / "flare" / "coordinator"
+        self.flare = adapter.start_coordinator(place, self.listener.place, self.most)
         self.log("transport started", address=self.who.address)
 
     def _shut_out(self) -> None:
@@ -360,16 +362,16 @@ class FlareWay:
         self.alive[name] = time.time()
         asked[name][0].heard.add(name)
         self.fruitless = 0
-        try:
-            if head["code"] != "OK" or not body:
-                trouble[name] = UNANSWERED.get(head["code"], f"its machine could not answer ({spelled(head['code'])})")
-                return
-            if self.most is not None and len(body) > self.most:
-                trouble[name] = f"its answer has {len(body)} bytes, and none is longer than {self.most}"
-                return
-            answers[name] = unpack(body)
-        except VitrailError:
-            trouble[name] = "its answer cannot be read"
+        size = head.get("bytes", len(body))
+        if self.most is not None and size > self.most:
+            trouble[name] = f"{TOO_LONG}: it has {size} bytes, and none is longer than {self.most}"
+        elif head["code"] != "OK" or not body:
+            trouble[name] = UNANSWERED.get(head["code"], f"its machine could not answer ({spelled(head['code'])})")
+        else:
+            try:
+                answers[name] = unpack(body)
+            except VitrailError:
+                trouble[name] = UNANSWERED["REFUSED"]
 
     def close(self) -> None:
         if self.jobs is not None and self.open:
