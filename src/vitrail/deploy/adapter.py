@@ -4,7 +4,7 @@
 
 Rows, models and private state are in our processes only. At a site three files of the site's own (deploy/kits.py) let
 FLARE run nothing but SiteRelay, force Outgoing on whatever it answers, and refuse code, shells and log streaming.
-Doorkeeper stands at the coordinator's door: it refuses who was removed, and a kit that is in use elsewhere.
+Doorkeeper stands at the coordinator's door: it refuses who was removed, and a kit that is already running.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ from nvflare.fuel.f3.drivers.socket_conn import ConnectionHandler, SocketConnect
 from nvflare.fuel.f3.message import Message as CellMessage
 from nvflare.private.defs import CellMessageHeaderKeys, ClientType, JobFailureMsgKey
 
-from vitrail.deploy import flare_limits, keeper, pipe
+from vitrail.deploy import flare_limits, flare_log, keeper, pipe
 from vitrail.deploy.pipe import Pipe
 
 BODY = "vitrail"  # the one key of a message that holds anything
@@ -50,7 +50,8 @@ PERIOD = 0.08  # seconds between looks for something to do; each costs the proce
 BEAT = 3.0  # seconds between signs of life of a site
 QUIET = 4 * BEAT  # after so long a site counts as gone
 REFUSED = "REFUSED"  # the code of an answer that was refused before it was read
-COPY = "VITRAIL_COPY"  # which copy of a kit this is: known to the site's home, not to the kit
+COPY = "VITRAIL_COPY"  # HOME.START: which copy of a kit this is, known to the site's home, and which start of it
+RUNNING = "its kit is already running in another place"
 
 
 class Relay(Controller):
@@ -176,6 +177,8 @@ class Doorkeeper(FLComponent):
         self.end: Pipe | None = None
         self.lock = threading.Lock()
         self.seen: dict[str, str] = {}  # who -> which copy of its kit came first: no other, as long as this runs
+        self.starts: dict[str, list[str]] = {}  # who -> its processes that registered, in this order
+        self.seconds: set[str] = set()  # processes of a kit that was running already
         flare_limits.install_from_environment()
 
     def handle_event(self, event_type: str, fl_ctx: FLContext) -> None:
@@ -223,18 +226,32 @@ class Doorkeeper(FLComponent):
     def _enters(self, who: str, copy: str) -> None:
         known = json.loads((Path(self.folder) / "coordinator.json").read_text())["sites"].values()
         mine = [site for site in known if site["identity"] == who]
-        why = ""
+        home, _, start = copy.partition(".")
+        why, new = "", start not in self.starts.get(who, [])
         if not mine or not mine[0]["approved"]:
             why = "it was not enrolled in this study"
         elif mine[0]["removed"]:
             why = "it was removed from this study"
-        elif (self.seen.get(who) or copy) != copy:  # not "unless quiet": whoever knocks cuts the first one's connection
-            why = "its kit is in use elsewhere"
+        elif (self.seen.get(who) or home) != home or self._is_second(who, start):
+            why = RUNNING  # not "unless quiet": whoever knocks cuts the first one's connection
         if why:
             self._tell({"event": "refused", "site": who, "why": why})
             raise NotAuthenticated(f"{who} is refused: {why}")
-        self.seen[who] = copy
-        self._tell({"event": "entered", "site": who})
+        self.seen[who] = home
+        self._tell({"event": "entered", "site": who, "new": new})
+
+    def _is_second(self, who: str, start: str) -> bool:
+        """Whether this process runs beside an earlier one of the same kit and home. A new process may be a restart;
+        when an earlier one comes back after it, both are running, and the later one is not let in again."""
+        starts = self.starts.setdefault(who, [])
+        if start in self.seconds:
+            return True
+        if start not in starts:
+            starts.append(start)
+        later = starts[starts.index(start) + 1 :]
+        self.seconds.update(later)
+        del starts[starts.index(start) + 1 :]
+        return False
 
     def _tell(self, head: dict[str, Any]) -> None:
         with self.lock, contextlib.suppress(OSError):
@@ -352,6 +369,7 @@ class Jobs:
         from nvflare.fuel.flare_api.flare_api import new_secure_session
 
         self.place = place
+        flare_log.redirect(workspace / "log.txt")
         self.session = new_secure_session("lead@coordinator", str(workspace), timeout=20.0)
 
     def submit(self, sites: Sequence[str]) -> str:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import queue
 import subprocess
 import threading
@@ -60,6 +61,7 @@ class FlareWay:
 
     def __init__(self, who: Coordinator, log: Callable[..., None], most: int | None = None) -> None:
         """`most`: bytes that no answer is longer than; a longer one is not read."""
+        os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # of FLARE's part in this process: its lines are no user's
         self.who, self.say, self.most = who, log, most
         self.names = {site["identity"]: name for name, site in who.sites.items()}
         self.ids = {name: who_ for who_, name in self.names.items()}
