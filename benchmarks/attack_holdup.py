@@ -3,7 +3,7 @@
     python benchmarks/attack_holdup.py             # about five minutes; writes results/attack_holdup.md
 
 dying     the job process of one site is killed as soon as there is one, for a minute: rounds finished meanwhile
-long      one site answers every question with 400 MB: the most memory that a process of FLARE's at the coordinator holds
+long      one site answers every question with 400 MB: memory that a process of FLARE's at the coordinator holds
 
 Each once without the defence (the control, which must show the attack at work) and once with it.
 """

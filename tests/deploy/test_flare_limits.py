@@ -4,6 +4,8 @@ test_long_answers.py."""
 from __future__ import annotations
 
 import io
+import threading
+import time
 import tracemalloc
 from collections.abc import Callable
 from typing import Any
@@ -15,7 +17,9 @@ from nvflare.apis.shareable import Shareable
 from nvflare.fuel.f3.cellnet import cell as cells
 from nvflare.fuel.f3.cellnet.defs import Encoding, MessageHeaderKey
 from nvflare.fuel.f3.drivers import aio_conn, grpc_driver, socket_conn
+from nvflare.fuel.f3.drivers.driver_params import DriverParams
 from nvflare.fuel.f3.message import Message
+from nvflare.fuel.f3.sfm.conn_manager import ConnManager
 from nvflare.fuel.f3.streaming.byte_receiver import RxTask
 from nvflare.fuel.f3.streaming.stream_const import StreamDataType, StreamHeaderKey
 from nvflare.fuel.utils import fobs
@@ -45,6 +49,7 @@ def untouched(monkeypatch: pytest.MonkeyPatch) -> None:
         *((module, "MAX_FRAME_SIZE") for module in (socket_conn, aio_conn)),
         *((cells, "_is_server_job_cell"), (cells, "decode_payload"), (datum, "TEN_MEGA")),
         *((RxTask, "process_chunk"), (lobs, "_get_one_section")),
+        *((ConnManager, "process_frame"), (ConnManager, "process_frame_task")),
     ):
         monkeypatch.setattr(place, name, getattr(place, name))
     monkeypatch.setattr(grpc_driver, "GRPC_DEFAULT_OPTIONS", list(grpc_driver.GRPC_DEFAULT_OPTIONS))
@@ -130,6 +135,76 @@ def test_many_messages_one_after_the_other_are_taken(refusals: list[tuple[str, i
         task = RxTask.rx_task_map.pop(("s-va.job", sid), None)
         assert task is None or task.completed
     assert refusals == []
+
+
+class Connection:
+    """One of a site's, by its certificate."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.conn = self
+
+    def get_conn_properties(self) -> dict[str, str]:
+        return {DriverParams.PEER_CN.value: "s-va"}
+
+    def get_name(self) -> str:
+        return self.name
+
+
+class Slow:
+    """FLARE's manager of connections, whose workers are busy: frames wait in its queue."""
+
+    stopped = False
+
+    def __init__(self) -> None:
+        self.queue: list[tuple[Any, Any, Any]] = []
+        self.frame_mgr_executor = self
+
+    def submit(self, task: Any, connection: Any, frame: Any) -> None:
+        self.queue.append((task, connection, frame))
+
+    def process_frame_task(self, connection: Any, frame: Any) -> None:
+        ConnManager.process_frame_task(self, connection, frame)  # type: ignore[arg-type]
+
+
+def flood(manager: Slow) -> list[threading.Thread]:
+    """Frames of one site over four connections, 160 MB in all."""
+
+    def send(connection: Connection) -> None:
+        for _ in range(5):
+            ConnManager.process_frame(manager, connection, bytes(8 << 20))  # type: ignore[arg-type]
+
+    threads = [threading.Thread(target=send, args=(Connection(str(at)),), daemon=True) for at in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(0.5)
+    return threads
+
+
+def test_a_flood_is_not_read_further_than_there_is_room(
+    refusals: list[tuple[str, int]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(flare_limits._ORIGINALS, "process_frame_task", lambda *_: None)
+    manager = Slow()
+    threads = flood(manager)
+    assert sum(len(frame) for _, _, frame in manager.queue) == flare_limits.MOST_WAITING
+    assert any(thread.is_alive() for thread in threads), "its connections are not read"
+    seen, until = 0, time.monotonic() + 20
+    while seen < 20 and time.monotonic() < until:
+        while manager.queue:
+            task, connection, frame = manager.queue.pop()
+            task(connection, frame)
+            seen += 1
+        time.sleep(0.01)
+    assert seen == 20, "nothing is lost"
+
+
+def test_without_the_limit_a_flood_waits_in_memory(untouched: None) -> None:
+    """The control."""
+    manager = Slow()
+    flood(manager)
+    assert sum(len(frame) for _, _, frame in manager.queue) == 160 << 20
 
 
 def load(data: bytes) -> Message:

@@ -19,7 +19,7 @@ from nvflare.private.defs import CellMessageHeaderKeys, JobFailureMsgKey
 from vitrail.deploy import adapter, pipe
 from vitrail.deploy.call import ENDED, Call
 from vitrail.deploy.message import Message, unpack
-from vitrail.deploy.part_losses import FIRST_REST, FORGOTTEN, MOST_REST, PartLosses
+from vitrail.deploy.part_losses import AT_WORK, FIRST_REST, FORGOTTEN, MOST_REST, PartLosses
 from vitrail.deploy.way import FlareWay
 from vitrail.report.watch import words
 
@@ -156,17 +156,26 @@ def test_it_is_tried_again_and_not_waited_for_until_it_answers(made: Made) -> No
     assert len(made.transport.begun) == 3
 
 
-def test_the_rests_grow_and_are_forgotten() -> None:
+def test_the_rests_grow_as_long_as_the_site_is_not_at_work() -> None:
     clock = Clock()
     losses, rests = PartLosses(clock), []
-    for _ in range(9):
+    for _ in range(6):
         rests.append(losses.add("lyon"))
         assert losses.rests("lyon") == bool(rests[-1])
+        assert ("lyon" in losses.trial) == bool(rests[-1])
         clock.now += rests[-1]
         assert not losses.rests("lyon")
-    assert rests == [0.0, 30.0, 60.0, 120.0, 240.0, 480.0, MOST_REST, MOST_REST, MOST_REST]
-    clock.now += FORGOTTEN + 1
+        losses.answered("lyon")  # once, and then it dies again
+        clock.now += 1.0
+    assert rests == [0.0, FIRST_REST, 2 * FIRST_REST, MOST_REST, MOST_REST, MOST_REST]
+    assert MOST_REST == 4 * FIRST_REST
+    clock.now += AT_WORK
     assert losses.add("lyon") == 0.0
+    assert "lyon" in losses.trial, "nobody waits for it, so soon after its last loss"
+    losses.answered("lyon")
+    clock.now += FORGOTTEN
+    assert losses.add("lyon") == 0.0
+    assert not losses.trial
 
 
 def test_two_sites_die_and_both_are_named(made: Made) -> None:

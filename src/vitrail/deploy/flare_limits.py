@@ -7,6 +7,8 @@ it to us: an answer of 400 MB cost 2.75 GB. What is limited here, in FLARE 2.9:
     frame      the unit that a connection reads at once                    drivers, MOST_FRAME instead of 2 GB
     stream     one message's pieces, announced and arrived                 RxTask, `limit` instead of 4 GB
     sender     all streams that a site has under way together              RxTask, 2 x `limit`, instead of anything
+    queue      frames of a sender that wait to be looked at: beyond it     ConnManager, MOST_WAITING instead of
+               its connections are not read, and the network holds it up   anything
     structure  what is unpacked into Python objects, 64 times its size     lobs, MOST_STRUCTURE instead of anything
     elsewhere  parts that would be fetched from another process, or be     lobs, refused: no message of ours has any
                written to a file
@@ -24,6 +26,8 @@ from typing import Any
 from nvflare.fuel.f3.cellnet import cell as cells
 from nvflare.fuel.f3.cellnet.defs import MessageHeaderKey
 from nvflare.fuel.f3.drivers import aio_conn, grpc_driver, socket_conn
+from nvflare.fuel.f3.drivers.driver_params import DriverParams
+from nvflare.fuel.f3.sfm.conn_manager import ConnManager
 from nvflare.fuel.f3.streaming.byte_receiver import RxTask
 from nvflare.fuel.f3.streaming.stream_const import StreamHeaderKey
 from nvflare.fuel.f3.streaming.stream_types import StreamError
@@ -34,6 +38,8 @@ BESIDE = 1 << 20  # bytes that FLARE adds to a message of ours, at most
 MOST_FRAME = 8 << 20
 MOST_STRUCTURE = 1 << 20  # bytes of a message without its long values, which go beside them
 LONG_VALUE = 1 << 16  # bytes of a value that goes beside
+MOST_WAITING = 64 << 20  # bytes of frames of one sender that wait
+LONGEST_WAIT = 30.0  # seconds that a connection is not read, so that nothing stands still for good
 MOST_STREAMS = 64  # that one sender has under way
 UNREADABLE = -1  # instead of a size: it could not be unpacked
 
@@ -68,6 +74,25 @@ class Streams:
             self.sizes.get(sender_of(origin), {}).pop((origin, sid), None)
 
 
+class Queues:
+    """Bytes of frames that were read and not looked at yet, by sender."""
+
+    def __init__(self) -> None:
+        self.room = threading.Condition()
+        self.waiting: dict[str, int] = {}
+
+    def enter(self, sender: str, size: int) -> None:
+        """Waits until there is room."""
+        with self.room:
+            self.room.wait_for(lambda: self.waiting.get(sender, 0) + size <= MOST_WAITING, LONGEST_WAIT)
+            self.waiting[sender] = self.waiting.get(sender, 0) + size
+
+    def leave(self, sender: str, size: int) -> None:
+        with self.room:
+            self.waiting[sender] = max(0, self.waiting.get(sender, 0) - size)
+            self.room.notify_all()
+
+
 def sender_of(origin: str) -> str:
     """Which site or server, of the name of one of its processes.
 
@@ -93,6 +118,7 @@ def install(limit: int, refused: Refused = lambda who, size: None) -> None:
     datum.TEN_MEGA = LONG_VALUE
     cells._is_server_job_cell = lambda my_info: False  # nothing that a site sends ends the process
     RxTask.process_chunk = _limited(streams, _ORIGINALS["process_chunk"])
+    ConnManager.process_frame, ConnManager.process_frame_task = _paced(Queues())
     lobs._get_one_section = _section
     cells.decode_payload = _decoding(streams, _ORIGINALS["decode_payload"])
 
@@ -104,6 +130,8 @@ def install_from_environment(refused: Refused = lambda who, size: None) -> None:
 
 _ORIGINALS: dict[str, Callable[..., Any]] = {
     "process_chunk": RxTask.process_chunk,
+    "process_frame": ConnManager.process_frame,
+    "process_frame_task": ConnManager.process_frame_task,
     "section": lobs._get_one_section,
     "decode_payload": cells.decode_payload,
 }
@@ -127,6 +155,25 @@ def _limited(streams: Streams, original: Callable[..., Any]) -> Callable[[Any, A
         return new
 
     return process_chunk
+
+
+def _paced(queues: Queues) -> tuple[Callable[[Any, Any, Any], None], Callable[[Any, Any, Any], None]]:
+    def sender(connection: Any) -> str:
+        """By its certificate, if it has one: a site may open many connections."""
+        name = (connection.conn.get_conn_properties() or {}).get(DriverParams.PEER_CN.value)
+        return str(name) if name and name != "N/A" else connection.get_name()
+
+    def process_frame(manager: Any, connection: Any, frame: Any) -> None:
+        queues.enter(sender(connection), len(frame))
+        _ORIGINALS["process_frame"](manager, connection, frame)
+
+    def process_frame_task(manager: Any, connection: Any, frame: Any) -> None:
+        try:
+            _ORIGINALS["process_frame_task"](manager, connection, frame)
+        finally:
+            queues.leave(sender(connection), len(frame))
+
+    return process_frame, process_frame_task
 
 
 def _section(stream: Any, expect_datum: bool) -> Any:
