@@ -95,7 +95,7 @@ def announced() -> None:
 def running() -> None:
     """Nothing, or less, was announced."""
     for seq in range(30):
-        send(1, seq, size=PIECE.__len__() if seq == 0 else None)
+        send(1, seq, size=len(PIECE) if seq == 0 else None)
 
 
 def headless() -> None:
@@ -119,6 +119,12 @@ def test_what_is_too_much_is_refused_as_it_comes(attack: Callable[[], None], ref
     before = len(refusals)
     assert send(900, 0, size=2 << 20, origin="s-other.job") is not None
     assert len(refusals) == before, "another site's message is taken"
+
+
+def test_an_announced_size_is_refused_with_the_first_piece(refusals: list[tuple[str, int]]) -> None:
+    send(1, 0, size=400 << 20)
+    assert refusals == [("s-va", 400 << 20)]
+    assert held() == 0
 
 
 @pytest.mark.parametrize("attack", [announced, running, headless, crowd])

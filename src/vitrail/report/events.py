@@ -92,11 +92,12 @@ class Log:
         if kind in ("joined", "back"):
             site = self.site(event["site"])
             site.link, site.seen, site.since, site.why, site.out = "joined", at, None, "", 0
-        elif kind in ("lost", "trouble", "set aside"):
+        elif kind in ("lost", "trouble", "part lost", "set aside"):
             site = self.site(event["site"])
-            site.since, site.why = site.since or at, str(event.get("what") or event.get("why") or "")
+            why = event.get("what") or event.get("why") or ("its connection ended" if kind == "part lost" else "")
+            site.since, site.why = site.since or at, str(why)
             if site.link != "set aside":
-                site.link = {"trouble": site.link or "joined"}.get(kind, kind)
+                site.link = (site.link or "joined") if kind in ("trouble", "part lost") else kind
         elif kind == "fold":
             self.fold = int(event["number"]), int(event["of"])
         elif kind == "waiting":
