@@ -8,9 +8,10 @@ from pathlib import Path
 import pytest
 
 from vitrail.deploy.join import REFUSED, UNTRUSTED, Console, Door
+from vitrail.deploy.open_job import OpenJob
 from vitrail.deploy.part_losses import PartLosses
 from vitrail.deploy.reach import AWAY, BACK, Reach
-from vitrail.deploy.way import UNANSWERED, FlareWay, OpenJob
+from vitrail.deploy.way import UNANSWERED, FlareWay
 
 LINE = f"2026-11-17 09:50:43,131 - CoreCell - WARNING - [ME=:1 D=server TP=heart_beat] {AWAY}\n"
 

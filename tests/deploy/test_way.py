@@ -210,6 +210,26 @@ def test_a_site_that_breaks_whole_jobs_ends_up_alone_and_is_the_only_one_named(m
     assert made.ask() == {"basel", "lyon", "vienna"}
 
 
+def test_sites_that_are_at_work_are_put_together_again(made: Made, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each job is a process at the coordinator: in a long study sites come and go."""
+    monkeypatch.setattr("vitrail.deploy.way.MOST_JOBS", 3)
+
+    def leave(site: str) -> None:
+        job = made.way._job_of(site)
+        assert job is not None
+        made.transport.tell(event="part ended", site=site, job=job.number)
+        made.way.watch(0.3)
+        assert made.ask() == set(SITES)
+
+    assert made.ask() == set(SITES)
+    leave("lyon")
+    leave("turin")
+    assert made.transport.begun == [SITES, ["lyon"], ["turin"]]
+    made.clock.now += AT_WORK + 1
+    leave("vienna")
+    assert sorted(made.transport.begun[3:]) == [["basel", "lyon", "turin"], ["vienna"]], "it was lost just now"
+
+
 def test_nobody_can_say_that_another_sites_part_ended(made: Made) -> None:
     assert made.ask() == set(SITES)
     made.transport.tell(event="part ended", site="lyon", job="another job")

@@ -146,5 +146,5 @@ class Call:
         lost = {n: f"failed {MOST_FAILED} times in a row" for n in self.names if self.failed.get(n, 0) >= MOST_FAILED}
         lost |= {n: "was removed" for n in self.names if self.trouble.get(n) == REMOVED}
         hint = "See what they say in events.jsonl, have it repaired there, and start again: nothing is lost."
-        what = f"{several(need, 'site')} needed, and {', '.join(f'{n} {why}' for n, why in lost.items())}."
+        what = f"{several(need, 'site')} must answer, and too few are left: {', '.join(map(' '.join, lost.items()))}."
         raise VitrailError("the study cannot go on", [Problem("sites", what, hint)])

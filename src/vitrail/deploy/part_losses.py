@@ -38,6 +38,10 @@ class PartLosses:
     def rests(self, site: str) -> bool:
         return self.clock() < self.due.get(site, 0.0)
 
+    def is_calm(self, site: str) -> bool:
+        """No loss, or the site has been at work since."""
+        return site not in self.last or self.clock() - self.answers.get(site, self.clock()) > AT_WORK
+
     def answered(self, site: str) -> None:
         """The site is waited for again."""
         self.trial.discard(site)

@@ -23,12 +23,14 @@ from vitrail.deploy.call import ENDED, REMOVED, SILENT, TOO_LONG, Heard
 from vitrail.deploy.enrol import Coordinator
 from vitrail.deploy.keeper import stop
 from vitrail.deploy.message import Message, unpack
+from vitrail.deploy.open_job import OpenJob
 from vitrail.deploy.part_losses import FORGOTTEN, PartLosses
 from vitrail.deploy.pipe import Pipe
 
 START = 40.0  # seconds that a job may take to reach everyone
 MOST_FRUITLESS = 2  # jobs in which nobody answers, before the transport is started anew
 MOST_BROKEN = 2  # jobs that broke down as a whole, before one is split
+MOST_JOBS = 4  # at once, each a process here, before those whose sites are at work become one again
 ENDING = 2.0  # seconds for a job to end before the next one begins
 UNANSWERED = {  # FLARE's codes in words
     "EXECUTION_EXCEPTION": "its machine is there, but `vitrail join` is not, or could not write down what would leave",
@@ -45,15 +47,6 @@ def spelled(code: str) -> str:
     'run mismatch'
     """
     return str(code)[:40].replace("_", " ").lower()
-
-
-class OpenJob:
-    """A job of FLARE's, with the sites that are still part of it and the pipe to its process on this machine."""
-
-    def __init__(self, number: str, members: Set[str]) -> None:
-        self.number, self.members, self.begun = number, set(members), time.time()
-        self.pipe: Pipe | None = None  # until its process has come up
-        self.heard: set[str] = set()  # sites that have answered in it
 
 
 class FlareWay:
@@ -256,15 +249,28 @@ class FlareWay:
         here = {name for name in self.present() if not self.losses.rests(name)}
         for name in sorted(self.silent & here):
             self._try_anew(name)
-        carried = {name for job in self.open for name in job.members}
-        if not wanted & here - carried:
+        if not wanted & here - self._carried():
             return
+        self._regroup()
         missing: dict[int, set[str]] = {}
-        for name in here - carried:
+        for name in here - self._carried():
             missing.setdefault(self.groups.get(name, 0), set()).add(name)
         for members in missing.values():
             if not self._begin(members):
                 return
+
+    def _carried(self) -> set[str]:
+        return {name for job in self.open for name in job.members}
+
+    def _regroup(self) -> None:
+        """Where there are many jobs, the sites of those in which nothing has happened for a while get one together."""
+        calm = [job for job in self.open if job.pipe is not None and all(map(self.losses.is_calm, job.members))]
+        if len(self.open) < MOST_JOBS or len(calm) < 2 or time.time() - self.broke < FORGOTTEN:
+            return
+        for job in calm:
+            for name in job.members:
+                self.groups.pop(name, None)
+            self._end(job)
 
     def _try_anew(self, silent: str) -> None:
         """A site that is there and did not answer: its part of the job may hang."""
