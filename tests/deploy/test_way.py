@@ -210,6 +210,27 @@ def test_a_site_that_breaks_whole_jobs_ends_up_alone_and_is_the_only_one_named(m
     assert made.ask() == {"basel", "lyon", "vienna"}
 
 
+def test_the_end_of_the_transport_is_no_sites_loss(made: Made, monkeypatch: pytest.MonkeyPatch) -> None:
+    """FLARE's process at the coordinator was killed: its jobs end first, and then it is seen."""
+    made.transport.sites["lyon"] = "dies"
+    made.ask()
+    before = made.named()
+    made.transport.sites = dict.fromkeys(SITES, "breaks")
+    ended = threading.Event()
+    made.way.flare = SimpleNamespace(poll=lambda: 1 if ended.is_set() else None)  # type: ignore[assignment]
+
+    def start(*_: Any) -> SimpleNamespace:
+        made.transport.sites = dict.fromkeys(SITES, "answers")
+        return SimpleNamespace(poll=lambda: None)
+
+    monkeypatch.setattr(adapter, "start_coordinator", start)
+    threading.Timer(0.3, ended.set).start()
+    assert made.ask() >= {"basel", "turin", "vienna"}
+    assert "transport lost" in [event for event, _ in made.events]
+    assert made.named() == before
+    assert not [event for event, _ in made.events if event in ("job lost", "job split")]
+
+
 def test_sites_that_are_at_work_are_put_together_again(made: Made, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each job is a process at the coordinator: in a long study sites come and go."""
     monkeypatch.setattr("vitrail.deploy.way.MOST_JOBS", 3)

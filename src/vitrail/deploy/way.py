@@ -123,12 +123,11 @@ class FlareWay:
                 if job.number == head["job"]:
                     job.pipe, self.pause = end, 0.5
         elif event == "closed" and end is not None:
-            for job in [job for job in self.open if job.pipe is end]:
+            for job in [job for job in self.open if job.pipe is end and self._transport_runs()]:
                 self._break_down(job)
         elif event == "part ended" and site:
-            for job in self.open:
-                if job.number == head["job"]:
-                    self._lose(job, site)
+            for job in [job for job in self.open if job.number == head["job"]]:
+                self._lose(job, site)
         elif event in ("alive", "entered") and site and site not in self.removed:
             if event == "entered":
                 self._enter(site, bool(head.get("new", True)))
@@ -215,6 +214,13 @@ class FlareWay:
         self.flare = adapter.start_coordinator(place, self.listener.place, self.most)
         self.log("transport started", address=self.who.address)
 
+    def _transport_runs(self) -> bool:
+        """Its end takes all jobs with it, and is seen a moment later."""
+        until = time.time() + 0.5
+        while self.flare is not None and self.flare.poll() is None and time.time() < until:
+            time.sleep(0.05)
+        return self.flare is not None and self.flare.poll() is None
+
     def _shut_out(self) -> None:
         """Who was removed while this process runs."""
         book = self.who.folder / "coordinator.json"
@@ -264,7 +270,7 @@ class FlareWay:
 
     def _regroup(self) -> None:
         """Where there are many jobs, the sites of those in which nothing has happened for a while get one together."""
-        calm = [job for job in self.open if job.pipe is not None and all(map(self.losses.is_calm, job.members))]
+        calm = [job for job in self.open if job.members <= job.heard and all(map(self.losses.is_calm, job.members))]
         if len(self.open) < MOST_JOBS or len(calm) < 2 or time.time() - self.broke < FORGOTTEN:
             return
         for job in calm:
