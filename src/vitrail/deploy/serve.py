@@ -103,7 +103,6 @@ def _wait(way: FlareWay, names: set[str], enough: int) -> None:
     """Until enough are there, and then a little for the others."""
     since, missing = None, None
     while not (here := way.present()) >= names:
-        missing = say_who_is_missing(way, names, missing)
         if len(here & names) < enough:
             since = None
         elif since is None:
@@ -112,6 +111,7 @@ def _wait(way: FlareWay, names: set[str], enough: int) -> None:
         elif time.monotonic() - since > GRACE:
             return
         way.watch(0.5)
+        missing = say_who_is_missing(way, names, missing)
 
 
 def _current(folder: Path, agreement: str, names: list[str]) -> tuple[str, Path, bool]:

@@ -75,8 +75,8 @@ def serve_parties(
 def _wait(way: FlareWay, names: set[str], most: float | None) -> None:
     until, missing = None if most is None else time.monotonic() + most, None
     while not way.present() >= names and (until is None or time.monotonic() < until):
-        missing = say_who_is_missing(way, names, missing)
         way.watch(0.5)
+        missing = say_who_is_missing(way, names, missing)
 
 
 def _current(folder: Path, agreement: str, new: bool, again: bool) -> tuple[str, Path, bool]:
