@@ -106,6 +106,21 @@ class Federation:
     def serve(self, *words: object) -> subprocess.Popen[bytes]:
         return self.start("serve", "serve", self.study, "--deadline", 60, *words)
 
+    def serve_without(self, defence: str, *words: object) -> subprocess.Popen[bytes]:
+        """A control: the same without one of its defences."""
+        script = Path(__file__).with_name("weak_coordinator.py")
+        return self.run(f"without {defence}", script, defence, "serve", self.study, *words)
+
+    def run(self, log: str, script: Path, *words: object) -> subprocess.Popen[bytes]:
+        """One of our commands, changed by a script."""
+        return self.begin(log, keeper.tied([sys.executable, str(script), *map(str, words)]))
+
+    def begin(self, log: str, line: list[str]) -> subprocess.Popen[bytes]:
+        with self.log(log).open("ab") as out:
+            return subprocess.Popen(
+                line, stdin=subprocess.DEVNULL, stdout=out, stderr=out, env=self.env, start_new_session=True
+            )
+
     def join(self, site: str, kit: Path | None = None, name: str = "") -> Forked:
         """A site's process; the first time with its approval."""
         kit = kit or self.kit(site)
@@ -118,10 +133,7 @@ class Federation:
         return self.forked[-1]
 
     def start(self, log: str, *words: object) -> subprocess.Popen[bytes]:
-        with self.log(log).open("ab") as out:
-            return subprocess.Popen(
-                command(words), stdin=subprocess.DEVNULL, stdout=out, stderr=out, env=self.env, start_new_session=True
-            )
+        return self.begin(log, command(words))
 
     @property
     def env(self) -> dict[str, str]:

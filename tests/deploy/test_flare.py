@@ -153,7 +153,7 @@ def test_a_copied_kit_is_refused(federation: Federation, waiting: Any) -> None:
     (place / "cleveland.kit" / "home.txt").write_text(f"{place / 'cleveland.home'}\n")
     joined = federation.join("cleveland", place / "cleveland.kit", "copied")
     event = federation.wait_event("refused", site="cleveland")
-    assert event["why"] == "its kit is in use elsewhere"
+    assert event["why"] == "its kit is already running in another place"
     federation.wait("the copy ends", lambda: joined.poll() is not None)
     assert joined.returncode == 2
     assert "in use in another place" in federation.log("copied").read_text()

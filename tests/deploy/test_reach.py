@@ -8,6 +8,8 @@ from pathlib import Path
 import pytest
 
 from vitrail.deploy.join import REFUSED, UNTRUSTED, Console, Door
+from vitrail.deploy.open_job import OpenJob
+from vitrail.deploy.part_losses import PartLosses
 from vitrail.deploy.reach import AWAY, BACK, Reach
 from vitrail.deploy.way import UNANSWERED, FlareWay
 
@@ -99,8 +101,9 @@ def test_the_door_tells(reach: Reach, said: list[str]) -> None:
 @pytest.mark.parametrize("code", [*UNANSWERED, "RUN_MISMATCH"])
 def test_a_code_of_the_transport_is_told_in_words(code: str) -> None:
     way = FlareWay.__new__(FlareWay)
-    way.names, way.awake, way.alive, way.heard, way.most = {"id": "north"}, set(), {}, set(), None
+    way.names, way.awake, way.alive, way.losses, way.most = {"id": "north"}, set(), {}, PartLosses(), None
     trouble: dict[str, str] = {}
-    way._take(({"site": "id", "number": 1, "code": code}, b""), {"north": 1}, {}, trouble)
+    asked = {"north": (OpenJob("1", {"north"}), 1)}
+    way._take(({"site": "id", "number": 1, "code": code}, b""), asked, {}, trouble)
     assert not re.search("[A-Z]{2,}|_", trouble["north"])
     assert len(trouble["north"].split()) >= 4

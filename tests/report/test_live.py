@@ -523,7 +523,7 @@ def test_every_event_of_a_study_between_machines_is_told_in_words() -> None:
     events = set(re.findall(r'\blog\(\s*"([a-z ]+)"', source))
     assert {"trouble", "came late", "not told", "transport started"} <= events
     told = {"site": "va", "sites": ["va", "ab"], "why": "x", "answered": 1, "needed": 2, "seconds": 3, "address": "a:1"}
-    told |= {"deadlines": 3, "number": 1, "of": 5, "round": 7}
+    told |= {"deadlines": 3, "number": 1, "of": 5, "here": 2, "times": 2, "round": 7, "groups": [["va"], ["ab"]]}
     for event in events:
         assert not watch_module.words(event, told).startswith(f"{event[:1].upper()}{event[1:]}: site va"), event
 

@@ -108,12 +108,12 @@ def serve(
     ] = False,
 ) -> None:
     """Coordinator: wait for the sites, run the study, write run and page. Started again, it goes on where it was."""
+    from vitrail.cli.serve_screen import ServeScreen
     from vitrail.deploy import enrol
     from vitrail.deploy.doctor import need_transport
     from vitrail.deploy.serve import serve as begin
     from vitrail.report.build import write_report
     from vitrail.report.live import start
-    from vitrail.report.watch import words
 
     need_transport()
     if second:
@@ -124,23 +124,28 @@ def serve(
     who = enrol.load_coordinator(enrol.find_coordinator(study))
     print(f"{who.study.name!r} at {who.address}; stop with Ctrl-C and start again, nothing is lost.", flush=True)
 
+    screen = ServeScreen()
+
     def show(run: Path) -> None:
         if page:
             print(f"Live: {start(run).url}", flush=True)
 
     def written(result: Run, place: Path) -> None:
+        screen.close()
         print(f"\nRun:  {place.resolve()}\nPage: {write_report(result, place / 'report.html').resolve()}", flush=True)
 
-    say = lambda event, told: print(f"  {words(event, told)}", flush=True)  # noqa: E731
     if who.study.parties:
         from vitrail.deploy.serve_parties import serve_parties
 
         if quorum is not None or page:
             what = "a study with parties needs all of them, and its page is the host's."
             raise VitrailError("cannot serve", [Problem("--quorum, --page", what, "Leave it out.")])
-        place = serve_parties(who, deadline, say, new, again)
+        place = serve_parties(who, deadline, screen, new, again)
         print(f"\nThe parties are done. What was carried, in bytes: {place.resolve() / 'carried.json'}", flush=True)
         return
     if again:
         raise VitrailError("cannot serve", [Problem("--again", "the study has no parties.", "Leave it out.")])
-    begin(who, quorum, deadline, say, show, written, new)
+    try:
+        begin(who, quorum, deadline, screen, show, written, new)
+    finally:
+        screen.close()

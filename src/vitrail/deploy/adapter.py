@@ -4,7 +4,7 @@
 
 Rows, models and private state are in our processes only. At a site three files of the site's own (deploy/kits.py) let
 FLARE run nothing but SiteRelay, force Outgoing on whatever it answers, and refuse code, shells and log streaming.
-Doorkeeper stands at the coordinator's door: it refuses who was removed, and a kit that is in use elsewhere.
+Doorkeeper stands at the coordinator's door: it refuses who was removed, and a kit that is already running.
 """
 
 from __future__ import annotations
@@ -33,19 +33,25 @@ from nvflare.apis.fl_exception import NotAuthenticated
 from nvflare.apis.impl.controller import Controller
 from nvflare.apis.shareable import Shareable, make_reply
 from nvflare.apis.signal import Signal
+from nvflare.fuel.f3.cellnet.defs import CellChannel, CellChannelTopic
+from nvflare.fuel.f3.cellnet.defs import ReturnCode as CellReturnCode
+from nvflare.fuel.f3.cellnet.utils import make_reply as make_cellnet_reply
 from nvflare.fuel.f3.drivers.base_driver import BaseDriver
 from nvflare.fuel.f3.drivers.connector_info import ConnectorInfo
 from nvflare.fuel.f3.drivers.socket_conn import ConnectionHandler, SocketConnection
-from nvflare.private.defs import ClientType
+from nvflare.fuel.f3.message import Message as CellMessage
+from nvflare.private.defs import CellMessageHeaderKeys, ClientType, JobFailureMsgKey
 
-from vitrail.deploy import keeper, pipe
+from vitrail.deploy import flare_limits, flare_log, keeper, pipe
 from vitrail.deploy.pipe import Pipe
 
 BODY = "vitrail"  # the one key of a message that holds anything
 PERIOD = 0.08  # seconds between looks for something to do; each costs the processor, also while nobody asks
 BEAT = 3.0  # seconds between signs of life of a site
 QUIET = 4 * BEAT  # after so long a site counts as gone
-COPY = "VITRAIL_COPY"  # which copy of a kit this is: known to the site's home, not to the kit
+REFUSED = "REFUSED"  # the code of an answer that was refused before it was read
+COPY = "VITRAIL_COPY"  # HOME.START: which copy of a kit this is, known to the site's home, and which start of it
+RUNNING = "its kit is already running in another place"
 
 
 class Relay(Controller):
@@ -55,7 +61,8 @@ class Relay(Controller):
         super().__init__(task_check_period=PERIOD)
         self.end: Pipe | None = None
         self.lock = threading.Lock()
-        self.standing: dict[str, Task] = {}  # by site
+        self.standing: dict[str, tuple[int, Task]] = {}  # site -> the number of its question, and its task
+        flare_limits.install_from_environment(self._refuse)
 
     def start_controller(self, fl_ctx: FLContext) -> None:
         self.communicator._task_check_period = PERIOD  # FLARE 2.9.0 sets another attribute than it reads
@@ -75,8 +82,7 @@ class Relay(Controller):
                         self._ask(head["site"], head["number"], body, fl_ctx)
 
     def _ask(self, site: str, number: int, body: bytes, fl_ctx: FLContext) -> None:
-        if (old := self.standing.pop(site, None)) and old.completion_status is None:
-            self.cancel_task(old)  # given up
+        self._give_up(site)
         data = Shareable()
         data[BODY] = body
 
@@ -87,8 +93,21 @@ class Relay(Controller):
             client_task.result = None
             self._tell({"site": site, "number": number, "code": str(code)}, answer or b"")
 
-        self.standing[site] = Task(name="ask", data=data, result_received_cb=heard)
-        self.send(self.standing[site], fl_ctx, targets=[site])
+        task = Task(name="ask", data=data, result_received_cb=heard)
+        self.standing[site] = number, task
+        self.send(task, fl_ctx, targets=[site])
+
+    def _give_up(self, site: str) -> None:
+        _, task = self.standing.pop(site, (0, None))
+        if task is not None and task.completion_status is None:
+            self.cancel_task(task)
+
+    def _refuse(self, site: str, size: int) -> None:
+        """What a site sent is longer than any answer, or cannot be unpacked."""
+        if site in self.standing:
+            number, _ = self.standing[site]
+            self._give_up(site)  # or it would send the same again and again
+            self._tell({"site": site, "number": number, "code": REFUSED, "bytes": size})
 
     def _tell(self, head: dict[str, Any], body: bytes = b"") -> None:
         with self.lock, contextlib.suppress(OSError):
@@ -103,6 +122,10 @@ class Relay(Controller):
 
 class SiteRelay(Executor):
     """At a site, in FLARE's job: hands a question to the site's own process and its answer back."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        flare_limits.install_from_environment()
 
     def execute(self, task_name: str, shareable: Shareable, fl_ctx: FLContext, abort_signal: Signal) -> Shareable:
         body = shareable.get(BODY)
@@ -136,6 +159,10 @@ class Outgoing(Filter):
 class Doorbell(FLComponent):
     """At a site: says which copy of the kit is at the door."""
 
+    def __init__(self) -> None:
+        super().__init__()
+        flare_limits.install_from_environment()
+
     def handle_event(self, event_type: str, fl_ctx: FLContext) -> None:
         if event_type == EventType.BEFORE_CLIENT_REGISTER:
             fl_ctx.set_prop(COPY, os.environ.get(COPY, ""), private=False, sticky=True)
@@ -150,8 +177,13 @@ class Doorkeeper(FLComponent):
         self.end: Pipe | None = None
         self.lock = threading.Lock()
         self.seen: dict[str, str] = {}  # who -> which copy of its kit came first: no other, as long as this runs
+        self.starts: dict[str, list[str]] = {}  # who -> its processes that registered, in this order
+        self.seconds: set[str] = set()  # processes of a kit that was running already
+        flare_limits.install_from_environment()
 
     def handle_event(self, event_type: str, fl_ctx: FLContext) -> None:
+        if event_type == EventType.SYSTEM_START:
+            self._hear_of_ends(fl_ctx.get_engine())
         if event_type not in (EventType.CLIENT_REGISTER_RECEIVED, EventType.CLIENT_HEARTBEAT_RECEIVED):
             return
         peer = fl_ctx.get_peer_context()
@@ -168,21 +200,58 @@ class Doorkeeper(FLComponent):
             with contextlib.suppress(NotAuthenticated):
                 self._enters(who, copy)
 
+    def _hear_of_ends(self, engine: Any) -> None:
+        """A site that says that its part of a job ended takes itself out of that job. FLARE would end the whole job,
+        for all sites. Who says so is known by the token that it got when it registered, and by nothing it says."""
+        server = engine.server
+
+        def ended(request: CellMessage) -> CellMessage:
+            client = server.client_manager.clients.get(request.get_header(CellMessageHeaderKeys.TOKEN))
+            if client is None:
+                return make_cellnet_reply(CellReturnCode.UNAUTHENTICATED, "", None)
+            report = request.payload if isinstance(request.payload, dict) else {}
+            self._part_ended(engine, str(report.get(JobFailureMsgKey.JOB_ID)), client.name)
+            return make_cellnet_reply(CellReturnCode.OK, "", None)
+
+        server.cell.register_request_cb(
+            channel=CellChannel.SERVER_MAIN, topic=CellChannelTopic.REPORT_JOB_FAILURE, cb=ended
+        )
+        # FLARE's own notice, when a site's signs of life no longer name the job
+        engine.notify_dead_job = lambda job_id, client_name, reason: self._part_ended(engine, job_id, client_name)
+
+    def _part_ended(self, engine: Any, job: str, who: str) -> None:
+        engine.job_runner.resolve_client_outcome(job, who)  # FLARE waits for it before it closes the job
+        self._tell({"event": "part ended", "site": who, "job": job})
+
     def _enters(self, who: str, copy: str) -> None:
         known = json.loads((Path(self.folder) / "coordinator.json").read_text())["sites"].values()
         mine = [site for site in known if site["identity"] == who]
-        why = ""
+        home, _, start = copy.partition(".")
+        why, new = "", start not in self.starts.get(who, [])
         if not mine or not mine[0]["approved"]:
             why = "it was not enrolled in this study"
         elif mine[0]["removed"]:
             why = "it was removed from this study"
-        elif (self.seen.get(who) or copy) != copy:  # not "unless quiet": whoever knocks cuts the first one's connection
-            why = "its kit is in use elsewhere"
+        elif (self.seen.get(who) or home) != home or self._is_second(who, start):
+            why = RUNNING  # not "unless quiet": whoever knocks cuts the first one's connection
         if why:
             self._tell({"event": "refused", "site": who, "why": why})
             raise NotAuthenticated(f"{who} is refused: {why}")
-        self.seen[who] = copy
-        self._tell({"event": "entered", "site": who})
+        self.seen[who] = home
+        self._tell({"event": "entered", "site": who, "new": new})
+
+    def _is_second(self, who: str, start: str) -> bool:
+        """Whether this process runs beside an earlier one of the same kit and home. A new process may be a restart;
+        when an earlier one comes back after it, both are running, and the later one is not let in again."""
+        starts = self.starts.setdefault(who, [])
+        if start in self.seconds:
+            return True
+        if start not in starts:
+            starts.append(start)
+        later = starts[starts.index(start) + 1 :]
+        self.seconds.update(later)
+        del starts[starts.index(start) + 1 :]
+        return False
 
     def _tell(self, head: dict[str, Any]) -> None:
         with self.lock, contextlib.suppress(OSError):
@@ -238,17 +307,26 @@ def _place(connector: ConnectorInfo) -> Path:
     return Path(unquote(connector.params["path"]))
 
 
-def start_coordinator(workspace: Path, socket: str) -> subprocess.Popen[bytes]:
-    """FLARE's process at the coordinator."""
+def start_coordinator(workspace: Path, socket: str, longest: int | None = None) -> subprocess.Popen[bytes]:
+    """FLARE's process at the coordinator. `longest`: bytes that no answer is longer than."""
     words = ["-s", "fed_server.json", "--set", "secure_train=true", "org=coordinator", "config_folder=config"]
-    return _start("nvflare.private.fed.app.server.server_train", workspace, words, {pipe.PLACE: socket})
+    return _start(
+        "nvflare.private.fed.app.server.server_train", workspace, words, {pipe.PLACE: socket} | _longest(longest)
+    )
 
 
-def start_site(workspace: Path, who: str, socket: str, copy: str) -> subprocess.Popen[bytes]:
-    """FLARE's process at a site."""
+def start_site(
+    workspace: Path, who: str, socket: str, copy: str, longest: int | None = None
+) -> subprocess.Popen[bytes]:
+    """FLARE's process at a site. `longest`: bytes that no question is longer than."""
     words = ["-s", "fed_client.json", "--set", "secure_train=true", f"uid={who}", "org=site", "config_folder=config"]
     words.append(f"heart_beat_interval={BEAT}")
-    return _start("nvflare.private.fed.app.client.client_train", workspace, words, {pipe.PLACE: socket, COPY: copy})
+    told = {pipe.PLACE: socket, COPY: copy} | _longest(longest)
+    return _start("nvflare.private.fed.app.client.client_train", workspace, words, told)
+
+
+def _longest(count: int | None) -> dict[str, str]:
+    return {} if count is None else {flare_limits.LONGEST: str(count)}
 
 
 def _start(module: str, workspace: Path, words: list[str], told: dict[str, str]) -> subprocess.Popen[bytes]:
@@ -291,6 +369,7 @@ class Jobs:
         from nvflare.fuel.flare_api.flare_api import new_secure_session
 
         self.place = place
+        flare_log.redirect(workspace / "log.txt")
         self.session = new_secure_session("lead@coordinator", str(workspace), timeout=20.0)
 
     def submit(self, sites: Sequence[str]) -> str:

@@ -17,6 +17,8 @@ from vitrail.report.words import several
 CANNOT_GO_ON = "the study cannot go on"  # the title of what a coordinator says when it stops
 REMOVED = "it was removed"  # what a way says of a site that was
 SILENT = "no answer within"  # how a way begins to say that a site is there and was waited for in vain
+ENDED = "its connection ended"  # how a way begins to say that a site's part of the transport ended by itself
+TOO_LONG = "its answer is too long"  # how a way begins to say that it did not read an answer
 MOST_FAILED = 3  # answers in a row that are errors: then a site is no longer asked
 MOST_MISSED = 3  # deadlines in a row: then a site is asked now and then, and not waited for
 FIRST_PAUSE, MOST_PAUSE = 2, 64  # deadlines until it is asked again: doubled each time
@@ -74,24 +76,27 @@ class Call:
                 self._give_up(need)
             asked, beside = self._now(asked, need - len(answers))
             heard = self.way.ask(asked, self.deadline, beside) if beside else self.way.ask(asked, self.deadline)
-            trouble = dict(heard.trouble)
             self._note(heard, beside)
-            for name, said in heard.answers.items():
-                if (what := self._wrong(name, asked[name], said)) is None:
-                    answers[name] = said
+            wrong = {name: self._wrong(name, asked[name], said) for name, said in heard.answers.items()}
+            wrong |= {name: what for name, what in heard.trouble.items() if what.startswith(TOO_LONG)}
+            trouble = heard.trouble | {name: what for name, what in wrong.items() if what is not None}
+            for name, what in wrong.items():
+                if what is None:
+                    answers[name] = heard.answers[name]
                     self.failed.pop(name, None)
-                else:
-                    trouble[name] = what
-                    self.failed[name] = self.failed.get(name, 0) + 1
-                    if self.failed[name] == MOST_FAILED:
-                        self.way.log("set aside", site=name, why=what)
+                    continue
+                self.failed[name] = self.failed.get(name, 0) + 1
+                if self.failed[name] == MOST_FAILED:
+                    self.way.log("set aside", site=name, why=what)
             for name in asked:
                 if (what := trouble.get(name)) != self.trouble.get(name):  # said when it changes, not in every round
-                    self.way.log("trouble" if what else "answers again", site=name, what=what or "")
+                    if not (what or "").startswith(ENDED):  # the way has said so
+                        self.way.log("trouble" if what else "answers again", site=name, what=what or "")
                     self.trouble[name] = what
             if len(answers) >= need or time.monotonic() > until:
                 return answers
-            self.way.log("waiting", answered=len(answers), needed=need)
+            missing = {n: trouble.get(n) or self.trouble.get(n) or "" for n in questions if n not in answers}
+            self.way.log("waiting", answered=len(answers), needed=need, missing=missing)
             time.sleep(pause)
             pause = min(5.0, 2 * pause)
 
@@ -150,5 +155,5 @@ class Call:
                 "join and starts it again with --another-run. Where a site may have sent wrong reports, see "
                 "events.jsonl for rounds that were not used."
             )
-        what = f"{several(need, 'site')} needed, and {', '.join(f'{n} {why}' for n, why in lost.items())}."
+        what = f"{several(need, 'site')} must answer, and too few are left: {', '.join(map(' '.join, lost.items()))}."
         raise VitrailError(CANNOT_GO_ON, [Problem("sites", what, hint)])

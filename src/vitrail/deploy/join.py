@@ -126,6 +126,7 @@ class Door:
         pen: Pen | None = None,
     ) -> None:
         self.kit, self.site, self.say = kit, site, say
+        self.start = secrets.token_hex(4)  # of this process, among those of one home
         self.outbox = Outbox(kit.home, keep, pen)
         self.busy, self.finished = threading.Lock(), threading.Event()
         self.lock = (kit.home / ".lock").open("w")
@@ -154,7 +155,8 @@ class Door:
                         self.reach.missed()
                         time.sleep(pause)
                         pause = min(60.0, 2 * pause)
-                    flare = adapter.start_site(workspace, self.kit.identity, listener.place, self._copy())
+                    longest = self.site.agreed.longest
+                    flare = adapter.start_site(workspace, self.kit.identity, listener.place, self._copy(), longest)
                     began = time.time()
                     self.reach.begun()
                 elif time.time() - began > 60:
@@ -180,11 +182,12 @@ class Door:
         )
 
     def _copy(self) -> str:
-        """Which copy of the kit this is. A kit that was copied elsewhere has another home."""
+        """Which copy of the kit this is, and which start of it. A kit that was copied elsewhere has another home; where
+        the home was copied too, two processes are told apart by their starts."""
         place = self.kit.home / "copy.txt"
         if not place.exists():
             write_atomically(place, secrets.token_hex(8))
-        return place.read_text().strip()
+        return f"{place.read_text().strip()}.{self.start}"
 
     def _accept(self, listener: pipe.Listener) -> None:
         while True:

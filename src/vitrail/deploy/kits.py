@@ -43,8 +43,9 @@ def build_coordinator(folder: Path) -> None:
         "ssl_root_cert": "rootCA.pem",
         "connection_security": "mtls",
     }
+    most = 8 + 2 * len(who.sites)  # a site may be in a job of its own, and the one before may still be ending
     components = [
-        _component("job_scheduler", f"{FLARE}.job_schedulers.job_scheduler.DefaultJobScheduler", max_jobs=8),
+        _component("job_scheduler", f"{FLARE}.job_schedulers.job_scheduler.DefaultJobScheduler", max_jobs=most),
         _component(
             "job_manager",
             "nvflare.apis.impl.job_def_manager.SimpleJobDefManager",

@@ -147,7 +147,7 @@ class Outlook:
         stage, ends = self.rounds.stages[s], r == self.rounds.stages[s].rounds
         ex = stage.last if ends else stage.exchanges[place]
         word = dict(tensors(ex.send(self.rounds.task, coord, self.rounds.roster(self.rounds.everyone, s, r, place))))
-        if not ends and self.agreed.is_first(s, r, place) and (wanted := self.agreed.settling(s, place)):
+        if not ends and planned(self.agreed, "round", s, r, place) and (wanted := self.agreed.settling(s, place)):
             last = stage.last.send(self.rounds.task, coord, self.rounds.roster(self.rounds.everyone, s, r, 0))
             word |= {name: v for k, v in tensors(last) if (name := f"{LAST}/{k}") in wanted}
         return {p.name: _distinct(word[p.name]) for p in self.bounds.parts({k: v[0] for k, v in word.items()})}

@@ -53,23 +53,18 @@ def serve(
         raise VitrailError("the study cannot start", [Problem(second, what, "Approve its request first.")])
     run, place, resume = _current(who.folder, agreement.hash, names, new)
     kits.build_coordinator(who.folder)
-    folder = Folder(place, resume=resume, about="deployed.json")
+    folder = SpokenFolder(place, resume, say)
     way = None
     try:
         about = {"run": run, "study": who.study.name, "agreement": agreement.hash, "sites": names}
         write_atomically(place / "deployed.json", json.dumps(about))
-
-        def log(event: str, **details: Any) -> None:
-            folder.log(event, **details)
-            say(event, details)
-
         if begun is not None:
             begun(place)
-        way = FlareWay(who, log, agreement.longest_answer)
+        way = FlareWay(who, folder.log, agreement.longest_answer)
         start = len(names) if quorum is None else quorum
         if is_finished(place):
             left = _untold(place, names)
-            log("left to tell", sites=left)
+            folder.log("left to tell", sites=left)
             _wait(way, set(left), 1)
         else:
             _wait(way, set(names), need if (place / ENTERED).exists() else start)
@@ -85,9 +80,29 @@ def serve(
         folder.close()
 
 
+class SpokenFolder(Folder):
+    """A run folder whose events are also said to whoever looks on."""
+
+    def __init__(self, path: Path, resume: bool, say: Callable[[str, dict[str, Any]], None]) -> None:
+        super().__init__(path, resume=resume, about="deployed.json")
+        self.say = say
+
+    def log(self, event: str, **details: Any) -> None:
+        super().log(event, **details)
+        self.say(event, details)
+
+
+def say_who_is_missing(way: FlareWay, names: set[str], before: set[str] | None) -> set[str]:
+    """Before a study starts, whenever that changes: how many sites are there, and who is not."""
+    missing = names - way.present()
+    if missing and missing != before:
+        way.log("missing", sites=sorted(missing), here=len(names - missing), of=len(names))
+    return missing
+
+
 def _wait(way: FlareWay, names: set[str], enough: int) -> None:
     """Until enough are there, and then a little for the others."""
-    since = None
+    since, missing = None, None
     while not (here := way.present()) >= names:
         if len(here & names) < enough:
             since = None
@@ -97,6 +112,7 @@ def _wait(way: FlareWay, names: set[str], enough: int) -> None:
         elif time.monotonic() - since > GRACE:
             return
         way.watch(0.5)
+        missing = say_who_is_missing(way, names, missing)
 
 
 def _current(folder: Path, agreement: str, names: list[str], new: bool) -> tuple[str, Path, bool]:

@@ -19,10 +19,12 @@ from vitrail.core.problems import Problem, VitrailError
 from vitrail.deploy.enrol import Coordinator
 from vitrail.deploy.message import Message
 from vitrail.deploy.pact import Pact
+from vitrail.deploy.party import LONGEST
+from vitrail.deploy.serve import SpokenFolder, say_who_is_missing
 from vitrail.deploy.switch import Switch
 from vitrail.deploy.talk import dealer_of
 from vitrail.deploy.way import FlareWay
-from vitrail.runs.folder import Folder, write_atomically
+from vitrail.runs.folder import write_atomically
 
 CURRENT, CARRIED = "current.json", "carried.json"
 
@@ -47,17 +49,12 @@ def serve_parties(
     pact = Pact(who.study, who.seed, {n: who.sites[n]["card"] for n in who.study.parties})
     run, place, resume = _current(who.folder, pact.hash, new, again)
     kits.build_coordinator(who.folder)
-    folder = Folder(place, resume=resume, about="deployed.json")
+    folder = SpokenFolder(place, resume, say)
     way = None
     try:
         about = {"run": run, "study": who.study.name, "agreement": pact.hash, "sites": list(who.study.parties)}
         write_atomically(place / "deployed.json", json.dumps(about))
-
-        def log(event: str, **details: Any) -> None:
-            folder.log(event, **details)
-            say(event, details)
-
-        way = FlareWay(who, log)
+        way = FlareWay(who, folder.log, LONGEST)
         _wait(way, set(who.study.parties), None if not again else deadline)
         switch = Switch(way, pact, run, deadline, lambda told: dealer_of(who.study, who.seed, told), may_miss=again)
         before = _carried(place)
@@ -76,9 +73,10 @@ def serve_parties(
 
 
 def _wait(way: FlareWay, names: set[str], most: float | None) -> None:
-    until = None if most is None else time.monotonic() + most
+    until, missing = None if most is None else time.monotonic() + most, None
     while not way.present() >= names and (until is None or time.monotonic() < until):
         way.watch(0.5)
+        missing = say_who_is_missing(way, names, missing)
 
 
 def _current(folder: Path, agreement: str, new: bool, again: bool) -> tuple[str, Path, bool]:

@@ -92,11 +92,12 @@ class Log:
         if kind in ("joined", "back"):
             site = self.site(event["site"])
             site.link, site.seen, site.since, site.why, site.out = "joined", at, None, "", 0
-        elif kind in ("lost", "trouble", "set aside"):
+        elif kind in ("lost", "trouble", "part lost", "set aside"):
             site = self.site(event["site"])
-            site.since, site.why = site.since or at, str(event.get("what") or event.get("why") or "")
+            why = event.get("what") or event.get("why") or ("its connection ended" if kind == "part lost" else "")
+            site.since, site.why = site.since or at, str(why)
             if site.link != "set aside":
-                site.link = {"trouble": site.link or "joined"}.get(kind, kind)
+                site.link = (site.link or "joined") if kind in ("trouble", "part lost") else kind
         elif kind == "fold":
             self.fold = int(event["number"]), int(event["of"])
         elif kind == "waiting":
@@ -164,29 +165,34 @@ def words(kind: str, event: dict[str, Any]) -> str:
     """An event as a sentence; one that is not known here is told as it was written."""
     site, why = event.get("site", ""), str(event.get("what") or event.get("why") or "").rstrip(".")
     because, sites = f": {why}." if why else ".", ", ".join(event.get("sites") or ())
-    total = f"The sum of the group {sites}" if sites else "The sum of a round"
+    total = f"The sum of the group {sites}" if sites else "The sum of this round"
     known: dict[str, Callable[[], str]] = {
         "started": lambda: f"The run began: {method_title(event['method'])}, seed {event['seed']}.",
-        "resumed": lambda: f"The run goes on from what was kept after round {event['round']}.",
+        "resumed": lambda: f"The run goes on from the checkpoint after round {event['round']}.",
         "finished": lambda: "The run is finished.",
         "saved": lambda: "The run was written.",
         "closed": lambda: "The run folder is closed and signed.",
         "added": lambda: f"Written into the run folder: {', '.join(event['files'])}.",
         "joined": lambda: f"{site} joined.",
         "back": lambda: f"{site} is back.",
-        "lost": lambda: f"{site} was lost{because}",
+        "lost": lambda: f"{site} is no longer connected{because}",
         "set aside": lambda: f"{site} is set aside and no longer asked{because}",
-        "silent": lambda: f"{site} is silent: it let {event['deadlines']} deadlines pass, and is asked now and then.",
+        "silent": lambda: (
+            f"{site} did not answer within {event['deadlines']} deadlines in a row. The others no longer "
+            "wait for it; it is asked again now and then."
+        ),
         "trouble": lambda: f"{site}{because}",
+        "unusual": lambda: f"The update of {site} is {event['times']} times as long as usual.",
         "refused": lambda: f"{site} was turned away{because}",
-        "waiting": lambda: f"Waiting: {event['answered']} of {several(event['needed'], 'answer')} so far.",
+        "missing": lambda: f"{event['here']} of {several(event['of'], 'site')} joined so far. Missing: {sites}.",
+        "waiting": lambda: _waiting_words(event),
         "answers again": lambda: f"{site} answers again.",
-        "removed": lambda: f"{site} was removed.",
-        "enough": lambda: f"Enough to start: {sites}; {event['seconds']:.0f} seconds for the others.",
-        "came late": lambda: f"{site} came late and takes part from now on.",
-        "not screened": lambda: f"{site} is not among those whose data was screened{because}",
-        "sum not opened": lambda: f"{total} could not be opened, and changes nothing{because}",
-        "sum not used": lambda: f"{total} was not used{because}",
+        "removed": lambda: f"{site} was removed from the study.",
+        "enough": lambda: f"Enough sites to start: {sites}. The others have {event['seconds']:.0f} more seconds.",
+        "came late": lambda: f"{site} joined late and takes part from now on.",
+        "not screened": lambda: f"The data of {site} was not screened{because}",
+        "sum not opened": lambda: f"{total} could not be opened, so the model stays as it was{because}",
+        "sum not used": lambda: f"{total} was not used, so the model stays as it was{because}",
         "round not used": lambda: (
             f"Round {event['round']} was not used{because} The model stays as it was. One of the sites that took part "
             f"may have sent a wrong report: {sites}."
@@ -195,26 +201,57 @@ def words(kind: str, event: dict[str, Any]) -> str:
             f"Round {event['round']} was made without the report of {site}: with it the model would have moved further "
             "than the sites accept."
         ),
-        "half not taken": lambda: f"The second server did not take what {sites} sent it.",
-        "total not opened": lambda: f"What sites added up under masks could not be opened{because}",
+        "half not taken": lambda: f"The second server did not accept what {sites} sent it.",
+        "total not opened": lambda: f"A total of the screening could not be opened{because}",
         "screened": lambda: f"The sites' data was screened: {several(event['wrong'], 'column')} likely wrong.",
         "fold": lambda: f"Is joining worth it? Fold {event['number']} of {event['of']} begins.",
-        "last word waits": lambda: f"Waiting for {sites} to take the model.",
-        "left to tell": lambda: f"The run is finished; {sites} is to take the model (--new starts another run).",
-        "not told": lambda: f"{sites} has not taken the model: start vitrail serve again when it is back.",
-        "new session": lambda: f"{sites} was started anew: all go on from what they kept.",
-        "without": lambda: f"Going on without {sites}, who is away.",
-        "job": lambda: f"Connected with {sites}." if sites else "Connected.",
+        "last word waits": lambda: f"Waiting for {sites} to fetch the final model.",
+        "left to tell": lambda: (
+            f"The run is finished. Still to fetch the final model: {sites}. (To start another run instead: --new.)"
+        ),
+        "not told": lambda: f"Not fetched the final model: {sites}. Start vitrail serve again when they are back.",
+        "new session": lambda: f"{sites} restarted: all parties go on from their last checkpoint.",
+        "without": lambda: f"Going on without {sites}, which cannot be reached.",
+        "job": lambda: f"Opening the connection with {sites}.",
         "job lost": lambda: "The connection was lost; it is opened again.",
-        "job not begun": lambda: f"The connection could not be opened{because} It is tried again.",
+        "job split": lambda: _split_words(event),
+        "part lost": lambda: _loss_words(site, event),
+        "job not begun": lambda: "The connection could not be opened yet; it is tried again.",
         "transport started": lambda: f"Sites can join at {event['address']}.",
-        "transport lost": lambda: "The transport stopped; it is started again.",
-        "transport restarted": lambda: f"The transport is started anew{because}",
+        "transport lost": lambda: f"The transport process stopped; it is started again. Its log: {event.get('see')}.",
+        "transport restarted": lambda: f"The transport is restarted{because}",
     }
     if kind in known:
         return known[kind]()
     told = [f"{k} {v}" for k, v in event.items() if k not in ("time", "event", "before", "files", "whole")]
     return f"{kind[:1].upper()}{kind[1:]}{': ' if told else ''}{', '.join(told)}."
+
+
+def _waiting_words(event: dict[str, Any]) -> str:
+    """How many answers there are, who is missing and why."""
+    missing = [f"{site} ({why})" if why else site for site, why in (event.get("missing") or {}).items()]
+    who = f" Missing: {', '.join(missing)}." if missing else ""
+    return f"Waiting: {event['answered']} of {several(event['needed'], 'answer')} so far.{who}"
+
+
+def _loss_words(site: str, event: dict[str, Any]) -> str:
+    """A site's part of the transport ended by itself."""
+    times, rest = int(event["times"]), float(event["seconds"])
+    if not rest:
+        return f"The connection with {site} ended; it is opened again. The others go on."
+    return (
+        f"The connection with {site} ended {times} times. The others go on without it, and it is tried again in "
+        f"{rest:.0f} seconds. Its machine may be short of memory: see what vitrail join says there."
+    )
+
+
+def _split_words(event: dict[str, Any]) -> str:
+    """A job of several sites broke down, and nobody can tell at which."""
+    groups = "; ".join(" and ".join(group) for group in event["groups"])
+    return (
+        f"The connection was lost {event['times']} times. To find out at which site it breaks, sites are now connected "
+        f"in separate groups: {groups}."
+    )
 
 
 def method_title(method: dict[str, Any]) -> str:
