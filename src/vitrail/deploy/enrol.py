@@ -313,6 +313,10 @@ def request(invitation: Path, kit: Path | None = None, home: Path | None = None)
     problems = []
     if kit.exists() and not (kit / "invitation.json").exists() and (not kit.is_dir() or any(kit.iterdir())):
         problems.append(Problem(str(kit), "it exists and is not a kit.", "Choose another --kit."))
+    elif (kit / LEFT).exists():
+        when = (kit / LEFT).read_text(encoding="utf-8").strip()
+        hint = "To take part again, ask the coordinator to invite this site under another name."
+        problems.append(Problem(str(kit), f"this site left the study with this kit on {when}.", hint))
     elif (kit / "invitation.json").exists():
         old = load_kit(kit)
         if (old.site, old.authority_fingerprint) != (said["site"], authority):

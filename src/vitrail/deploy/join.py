@@ -77,7 +77,7 @@ def agreed_to(kit: Kit, mark: str, said: dict[str, Any], accept: str) -> None:
         raise VitrailError("this is not what was accepted", [Problem("agreement", what, "Read it again.")])
     if not accept and not (place.exists() and json.loads(place.read_text()) == said):
         if not sys.stdin.isatty():
-            hint = f"Read it, then join with --accept {mark}"
+            hint = f"Read it, then run the same command with --accept {mark}"
             raise VitrailError("nobody agreed", [Problem("agreement", "there is nobody to ask.", hint)])
         if input("Do you agree to exactly this? Type yes: ").strip().lower() != "yes":
             raise VitrailError("nobody agreed", [Problem("agreement", "the answer was no.", "Nothing has left.")])
