@@ -5,6 +5,7 @@ RSA, because FLARE signs with it. A private key is made where it is used, and it
 
 from __future__ import annotations
 
+import base64
 import datetime
 import hashlib
 import ipaddress
@@ -16,7 +17,7 @@ from typing import Any
 from cryptography import x509
 from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives import hashes
-from cryptography.hazmat.primitives.asymmetric import rsa
+from cryptography.hazmat.primitives.asymmetric import padding, rsa
 from cryptography.hazmat.primitives.serialization import (
     Encoding,
     NoEncryption,
@@ -171,6 +172,23 @@ def is_issued(signed: x509.Certificate, issuer: x509.Certificate) -> bool:
     try:
         signed.verify_directly_issued_by(issuer)
     except (ValueError, TypeError, InvalidSignature):
+        return False
+    return True
+
+
+def sign_text(key: rsa.RSAPrivateKey, what_for: str, text: bytes) -> str:
+    made = key.sign(what_for.encode() + b"\n" + text, padding.PKCS1v15(), hashes.SHA256())
+    return base64.b64encode(made).decode()
+
+
+def is_signed(certificate: x509.Certificate, what_for: str, text: bytes, signature: Any) -> bool:
+    """Whether the owner of that certificate signed this."""
+    key = certificate.public_key()
+    try:
+        assert isinstance(key, rsa.RSAPublicKey)
+        made = base64.b64decode(signature, validate=True)
+        key.verify(made, what_for.encode() + b"\n" + text, padding.PKCS1v15(), hashes.SHA256())
+    except (InvalidSignature, AssertionError, ValueError, TypeError):
         return False
     return True
 

@@ -10,10 +10,17 @@ from cryptography import x509
 
 from vitrail.core.chain import Link, mark_of_file, read_chain
 from vitrail.core.problems import Problem, VitrailError
-from vitrail.deploy.certificates import fingerprint_key, is_issued, read_authority, read_certificate, x509_name
+from vitrail.deploy.certificates import (
+    fingerprint_key,
+    is_issued,
+    is_signed,
+    read_authority,
+    read_certificate,
+    x509_name,
+)
 from vitrail.deploy.enrol import COORDINATOR, load_kit
 from vitrail.deploy.outbox import LOG as OUTBOX_LOG
-from vitrail.deploy.signed import CERTIFICATE, OUTBOX, SIGNED, is_signed, signed_text, signs_run
+from vitrail.deploy.signed import CERTIFICATE, OUTBOX, SIGNED, signed_text, signs_run
 from vitrail.report.words import several
 from vitrail.runs.sealed import FILES, SIGNATURE, Verified, marks_in, verify_folder
 
