@@ -69,6 +69,10 @@ def join(
     places: Annotated[
         bool, typer.Option("--places", help="A party: agree beforehand that all learn which rows are in common.")
     ] = False,
+    list_ratio: Annotated[
+        float | None,
+        typer.Option(min=1, help="A party: another's list of ids may be so many times as long as yours; else 2."),
+    ] = None,
     explain: Annotated[int, typer.Option(min=0, help="A host: rows in common to explain after training.")] = 0,
     ask: Annotated[
         Path | None, typer.Option(help="A host: rows to predict after training, of anybody.", **PLACE)
@@ -107,8 +111,9 @@ def join(
         say = lambda text: print(f"  {text}", flush=True)  # noqa: E731
         ration = (ration_training, ration_after)
         home = take_part(
-            own, data, accept, ration, places, say, keep, explain=explain, ask=ask, look_up=look_up, another=another
-        )
+            own, data, accept, ration, places, say, keep, explain=explain, ask=ask, look_up=look_up, another=another,
+            ratio=list_ratio,
+        )  # fmt: skip
         print(f"The study is finished. What this party keeps of it is in {home}.")
         return
     agreement, frame = agree(own, data, accept, publish, show_verdict)
@@ -157,9 +162,10 @@ def outbox(
     print(f"{count if left else f'Nothing has left {own.site} so far.'} Log: {box.log}")
     if own.study.parties:
         from vitrail.deploy.joining import ration_left
+        from vitrail.deploy.matches import Matches
 
         sealed = ["Each is shown as it was before it was sealed."] if left else []
-        print("\n".join([*sealed, *ration_left(own)]))
+        print("\n".join([*sealed, *ration_left(own), Matches(own.home).words()]))
     if left:
         print(f"The numbers of one: vitrail outbox {kit} --show {max(left, key=lambda e: e.bytes).number}")
 
