@@ -12,6 +12,7 @@ from pydantic import BaseModel, Field, ValidationError
 
 from vitrail import methods, nets
 from vitrail.core import formats
+from vitrail.core.files import LONGEST_TEXT, read_text
 from vitrail.core.problems import Problem, VitrailError, nearest
 from vitrail.core.shown import Shown
 from vitrail.core.toml import key_lines, toml_key, toml_value
@@ -175,8 +176,8 @@ class Study(Shown, Table):
         """Read a study file."""
         path = Path(path)
         try:
-            text = path.read_text(encoding="utf-8-sig")
-        except (OSError, UnicodeDecodeError, ValueError) as error:
+            text = read_text(path, LONGEST_TEXT, "utf-8-sig")
+        except (OSError, ValueError) as error:
             reason = getattr(error, "strerror", None) or "it is not UTF-8 text"
             what, hint = f"expected a study file, but: {reason}.", "Draft one with `vitrail init DATA --target COLUMN`."
             raise VitrailError("cannot read the study", [Problem(str(path), what, hint)]) from None

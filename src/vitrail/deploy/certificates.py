@@ -27,6 +27,7 @@ from cryptography.hazmat.primitives.serialization import (
 )
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
+from vitrail.core.files import LONGEST_TEXT, read_regular
 from vitrail.core.problems import Problem, VitrailError
 
 BITS = 2048
@@ -136,7 +137,7 @@ def own_key(path: Path) -> rsa.RSAPrivateKey:
 
 def read_key(path: Path) -> rsa.RSAPrivateKey:
     try:
-        key = load_pem_private_key(path.read_bytes(), password=None)
+        key = load_pem_private_key(read_regular(path, LONGEST_TEXT), password=None)
     except (OSError, ValueError, TypeError) as error:
         what = f"expected a private key, but {getattr(error, 'strerror', None) or 'it is not one'}."
         hint = "Restore it from a backup; a site makes a new kit."

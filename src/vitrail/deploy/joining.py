@@ -12,6 +12,7 @@ from typing import Any
 
 import pandas as pd
 
+from vitrail.core.files import LONGEST_TEXT, read_text
 from vitrail.core.problems import Problem, VitrailError
 from vitrail.data.check import to_text
 from vitrail.data.read import read_table
@@ -39,8 +40,8 @@ def pact_of(kit: Kit) -> Pact:
         hint = "Give the coordinator's answer: --approval FILE."
         raise VitrailError("the party cannot join", [Problem(str(kit.folder), "it is not approved yet.", hint)])
     try:
-        said = json.loads(place.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
+        said = json.loads(read_text(place, LONGEST_TEXT))
+    except (OSError, ValueError, RecursionError):
         said = None
     return Pact(kit.study, kit.seed, cards.read_cards(said, kit.study.parties, kit.authority, place))
 

@@ -16,6 +16,7 @@ from typing import Any
 from cryptography.hazmat.primitives.asymmetric import rsa
 
 from vitrail import methods
+from vitrail.core.files import LONGEST_TEXT, read_text
 from vitrail.core.problems import Problem, VitrailError
 from vitrail.deploy.pact import agreed_hash
 from vitrail.runs.folder import site_folder
@@ -23,7 +24,6 @@ from vitrail.study import Study
 
 PAPER_FORMAT = 1  # of every file here
 METHOD = "method"  # in an invitation's versions: package and version that bring the method, where it is none of ours
-LARGEST = 16 * 2**20  # bytes of a file that comes by mail
 LONGEST = 200  # characters of a file name
 
 INVITATION = {
@@ -82,10 +82,7 @@ def read_paper(path: Path, keys: Mapping[str, type], kind: str, hint: str) -> di
     problem = ""
     said: Any = None
     try:
-        if path.stat().st_size > LARGEST:
-            problem = "it is too large"
-        else:
-            said = json.loads(path.read_text(encoding="utf-8"))
+        said = json.loads(read_text(path, LONGEST_TEXT))
     except OSError as error:
         problem = f"{error.strerror}".lower()
     except (ValueError, RecursionError):

@@ -127,7 +127,7 @@ def has_left(folder: Path) -> str:
     """When the site left with this kit; empty where it has not."""
     try:
         return (folder / LEFT).read_text(encoding="utf-8").strip()
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):
         return ""
 
 

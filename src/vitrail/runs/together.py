@@ -22,6 +22,7 @@ import torch
 from torch import Tensor
 
 from vitrail.core.disk import write_atomically
+from vitrail.core.files import read_text
 from vitrail.core.problems import Problem, VitrailError, nearest
 from vitrail.explain.rows import Explanation
 from vitrail.runs.folder import PARTIES
@@ -273,10 +274,10 @@ def terms_from(said: Mapping[str, Any]) -> Terms:
 
 def read_info(path: Path) -> dict[str, Any]:
     try:
-        info: dict[str, Any] = json.loads((path / "run.json").read_text(encoding="utf-8"))
+        info: dict[str, Any] = json.loads(read_text(path / "run.json"))
         if info.get("kind") == PARTIES:
             return info
-    except (OSError, ValueError, AttributeError):
+    except (OSError, ValueError, AttributeError, RecursionError):
         pass
     what, hint = "expected the folder of a run with parties.", "Give the folder that `vitrail run --out` wrote."
     raise VitrailError("cannot load the run", [Problem(str(path), what, hint)])

@@ -16,6 +16,7 @@ import numpy as np
 import pandas as pd
 
 from vitrail.core.disk import write_atomically
+from vitrail.core.files import LONGEST_MODEL, read_text
 from vitrail.core.problems import Problem, VitrailError
 from vitrail.data.read import place_columns
 from vitrail.study import Study
@@ -111,7 +112,7 @@ _KINDS = {"party": str, "host": str, "mark": str, "rows": int, "answered": int, 
 
 def _read(file: Path) -> dict[str, Any]:
     try:
-        said = json.loads(file.read_text(encoding="utf-8"))
+        said = json.loads(read_text(file, LONGEST_MODEL))
         places = said["places"]
         typed = all(type(said[key]) is kind for key, kind in _KINDS.items()) and bytes.fromhex(said["secret"])
         rows = all(type(p) is int and 0 <= p < said["rows"] for p in places) and len(set(places)) == len(places)
