@@ -185,7 +185,7 @@ def test_invitations_that_are_refused(folder: Path, place: Path) -> None:
     for match, said in {
         "contradicts itself": {"agreement": "0" * 24},
         "from its study follows": {"seed": 7},
-        "is not TOML": {"study": "x = ["},
+        "cannot be read as TOML": {"study": "x = ["},
         "not a valid study": {"study": "name = 1"},
         "not among its sites": {"sites": ["Genf"]},
         "no port": {"address": "host"},

@@ -18,7 +18,7 @@ LONGEST_MODEL = 4 * 2**30
 def read_regular(path: Path, most: int) -> bytes:
     """All of it; never more than `most` bytes."""
     file = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0))
-    with os.fdopen(file, "rb") as opened:
+    try:
         about = os.fstat(file)
         if stat.S_ISDIR(about.st_mode):
             raise IsADirectoryError(errno.EISDIR, "it is a folder", str(path))
@@ -26,9 +26,12 @@ def read_regular(path: Path, most: int) -> bytes:
             raise OSError(errno.EINVAL, "it is no regular file, but a pipe or a device", str(path))
         if about.st_size > most:
             raise OSError(errno.EFBIG, f"it is longer than {most / 2**20:g} MiB", str(path))
-        raw = opened.read(about.st_size + 1)
-        if len(raw) > about.st_size:
-            raise OSError(errno.EBUSY, "it grew while it was read", str(path))
+        with os.fdopen(file, "rb", closefd=False) as opened:
+            raw = opened.read(about.st_size + 1)
+    finally:
+        os.close(file)
+    if len(raw) > about.st_size:
+        raise OSError(errno.EBUSY, "it grew while it was read", str(path))
     return raw
 
 
