@@ -203,6 +203,7 @@ def predict(
 ) -> None:
     """Site: its own model on new rows, as CSV: line or picture, a probability for each class, how unsure it is."""
     from vitrail.cli.parties import host_run_of, predict_parties, refuse_others, write_new
+    from vitrail.core.spreadsheet import to_csv
     from vitrail.data.read import read_table
     from vitrail.deploy import enrol
     from vitrail.deploy.personal import Personal, load_model
@@ -237,7 +238,7 @@ def predict(
     study = mine.model.study
     frame = read_table(rows, study)
     named = name_rows_by(id_, frame, study)
-    told = named(mine.model.predict(frame)).to_csv(index_label="picture" if study.images else "line")
+    told = to_csv(named(mine.model.predict(frame)), "picture" if study.images else "line")
     if out is None:
         print(told, end="")
         if mine.model.note:

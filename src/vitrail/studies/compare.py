@@ -15,6 +15,7 @@ from vitrail import methods
 from vitrail.core.problems import Problem, VitrailError
 from vitrail.core.random import key
 from vitrail.core.shown import notebook_bar
+from vitrail.core.spreadsheet import to_csv
 from vitrail.data.encode import clean_sites, fingerprint_rows
 from vitrail.methods import TABLE
 from vitrail.runs.folder import Folder, read_told, unreadable, write_atomically
@@ -142,7 +143,7 @@ def compare(
                 ("summary", mark_few(result.summary(), result.sites, "worst_site")),
                 ("verdicts", mark_few(result.verdicts(), result.sites)),
             ):
-                write_atomically(folder.path / f"{name}.csv", table.to_csv(index=False))
+                write_atomically(folder.path / f"{name}.csv", to_csv(table))
             write_atomically(folder.path / "order.json", json.dumps(about))
             folder.seal("finished", methods=names, seeds=result.seeds)
     finally:

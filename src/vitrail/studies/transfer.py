@@ -33,6 +33,7 @@ from vitrail.core.facts import OWN
 from vitrail.core.losses import log_hazard, log_shares
 from vitrail.core.metrics import Floats
 from vitrail.core.problems import Problem, VitrailError, nearest
+from vitrail.core.spreadsheet import to_csv
 from vitrail.core.task import Task
 from vitrail.core.tensors import Params
 from vitrail.core.times import losses
@@ -118,13 +119,11 @@ class Transfer:
             what = "there is something here already that `vitrail transfer` did not write."
             raise VitrailError("nothing was overwritten", [Problem(str(path), what, "Choose another --out.")])
         path.mkdir(parents=True, exist_ok=True)
-        write_atomically(
-            path / "transfer.csv", self.table.assign(few_rows=self.table.user.map(self.few)).to_csv(index=False)
-        )
+        write_atomically(path / "transfer.csv", to_csv(self.table.assign(few_rows=self.table.user.map(self.few))))
         if not self.study.images:
-            write_atomically(path / "feedback.csv", self.feedback.to_csv(index=False))
+            write_atomically(path / "feedback.csv", to_csv(self.feedback))
         if scores is not None:
-            write_atomically(path / "scores.csv", scores.to_csv(index=False))
+            write_atomically(path / "scores.csv", to_csv(scores))
         said = {
             "study": self.study.name,
             "seed": self.seed,
