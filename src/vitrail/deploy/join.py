@@ -31,6 +31,7 @@ from vitrail.deploy.reach import AWAY, Reach
 from vitrail.deploy.second import Second
 from vitrail.deploy.signed import Pen
 from vitrail.deploy.site import Site
+from vitrail.deploy.summary import contract_summary
 from vitrail.deploy.unscaled import check_first_report
 from vitrail.deploy.words import contract_words
 from vitrail.runs.folder import write_atomically
@@ -63,6 +64,7 @@ def agree(kit: Kit, data: Path, accept: str, publishes: bool, shows: bool = Fals
     frame = read_table(data, kit.study)
     print(to_text(find_faults(frame, kit.study), data.name, len(frame), kit.study.row_word))
     check_first_report(agreement, kit.site, frame)
+    print(contract_summary(agreement, kit.site, kit.sites, publishes))
     print(contract_words(agreement, kit.site, kit.sites, publishes, len(frame), shows))
     said = {"agreement": agreement.hash, "publishes": publishes} | ({"shows": True} if shows else {})
     agreed_to(kit, agreement.hash, said, accept)

@@ -26,6 +26,7 @@ from vitrail.deploy.pact import Pact
 from vitrail.deploy.pact_words import pact_words
 from vitrail.deploy.party import Party
 from vitrail.deploy.signed import Pen
+from vitrail.deploy.summary import pact_summary
 from vitrail.deploy.talk import RATION, Talk
 from vitrail.report.words import several
 from vitrail.runs.folder import write_atomically
@@ -67,6 +68,7 @@ def agree_party(
     print(to_text(check_party(frame, study, kit.site), data.name, len(frame), study.row_word))
     assert study.match is not None
     most, matches = list_ratio(study.match.ratio, ratio), Matches(kit.home)
+    print(pact_summary(pact, kit.site, mine, most, matches.ending))
     print(pact_words(pact, kit.site, mine, look_up, most, matches))
     said = {"agreement": pact.hash, "ration": list(mine), "look_up": look_up, "list_ratio": most}
     agreed_to(kit, pact.hash, said, _accepted(pact.hash, accept, matches))
