@@ -16,8 +16,8 @@ from typer.testing import CliRunner
 import vitrail as vt
 from small import opposed_tables
 from vitrail.cli import app
-from vitrail.core import spreadsheet
-from vitrail.core.spreadsheet import as_written, from_csv, harmless, to_csv
+from vitrail.data import spreadsheet
+from vitrail.data.spreadsheet import as_written, from_csv, harmless, to_csv
 
 NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)(e[+-]?\d+)?", re.IGNORECASE)
 EVIL = "=HYPERLINK(0,1)"

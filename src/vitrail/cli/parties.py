@@ -132,9 +132,9 @@ def predict_parties(
     id_: str = "",
 ) -> None:
     """`vitrail predict` of a run with parties."""
-    from vitrail.core.spreadsheet import to_csv
     from vitrail.data.place import to_place
     from vitrail.data.read import read_table
+    from vitrail.data.spreadsheet import to_csv
     from vitrail.runs.named import name_rows_by
     from vitrail.runs.together import Together
 

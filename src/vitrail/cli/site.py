@@ -203,8 +203,8 @@ def predict(
 ) -> None:
     """Site: its own model on new rows, as CSV: line or picture, a probability for each class, how unsure it is."""
     from vitrail.cli.parties import host_run_of, predict_parties, refuse_others, write_new
-    from vitrail.core.spreadsheet import to_csv
     from vitrail.data.read import read_table
+    from vitrail.data.spreadsheet import to_csv
     from vitrail.deploy import enrol
     from vitrail.deploy.personal import Personal, load_model
     from vitrail.runs import Run

@@ -21,7 +21,7 @@ from torch import Tensor
 
 from vitrail.core.disk import private_folder, write_atomically
 from vitrail.core.problems import Problem, VitrailError
-from vitrail.core.spreadsheet import to_csv
+from vitrail.data.spreadsheet import to_csv
 from vitrail.deploy.enrol import Kit
 from vitrail.deploy.talk import MATCH, FarDialogue
 from vitrail.explain.rows import Explanation

@@ -10,7 +10,7 @@ import numpy as np
 import pandas as pd
 from markupsafe import Markup
 
-from vitrail.core.spreadsheet import to_csv
+from vitrail.data.spreadsheet import to_csv
 from vitrail.explain.among import COLUMNS, LEAST_OTHERS, LEAST_ROWS, Among
 from vitrail.report import draw
 from vitrail.report.frame import fill, unwritten, write_page

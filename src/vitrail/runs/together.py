@@ -24,7 +24,7 @@ from torch import Tensor
 from vitrail.core.disk import write_atomically
 from vitrail.core.files import read_text
 from vitrail.core.problems import Problem, VitrailError, nearest
-from vitrail.core.spreadsheet import from_csv, to_csv
+from vitrail.data.spreadsheet import from_csv, to_csv
 from vitrail.explain.rows import Explanation
 from vitrail.runs.folder import PARTIES
 from vitrail.runs.near import Near, explain_guest

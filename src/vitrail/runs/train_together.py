@@ -17,7 +17,7 @@ from torch import Tensor
 
 from vitrail.core.disk import private_folder, write_atomically
 from vitrail.core.problems import Problem, VitrailError
-from vitrail.core.spreadsheet import to_csv
+from vitrail.data.spreadsheet import to_csv
 from vitrail.runs.folder import PARTIES, Folder, versions
 from vitrail.runs.near import Near
 from vitrail.runs.neighbours import NeighbourModel, knn_of

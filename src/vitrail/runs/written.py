@@ -13,8 +13,8 @@ from torch import Tensor
 from vitrail import methods
 from vitrail.core import formats
 from vitrail.core.problems import Problem, VitrailError
-from vitrail.core.spreadsheet import from_csv, to_csv
 from vitrail.data.encode import Encoder
+from vitrail.data.spreadsheet import from_csv, to_csv
 from vitrail.runs.folder import (
     Folder,
     check_sites,

@@ -15,8 +15,8 @@ from vitrail import methods
 from vitrail.core.problems import Problem, VitrailError
 from vitrail.core.random import key
 from vitrail.core.shown import notebook_bar
-from vitrail.core.spreadsheet import to_csv
 from vitrail.data.encode import clean_sites, fingerprint_rows
+from vitrail.data.spreadsheet import to_csv
 from vitrail.methods import TABLE
 from vitrail.runs.folder import Folder, read_told, unreadable, write_atomically
 from vitrail.runs.run import mark_few

@@ -35,7 +35,7 @@ import pandas as pd
 
 from vitrail.core.problems import Problem, VitrailError
 from vitrail.core.random import key
-from vitrail.core.spreadsheet import to_csv
+from vitrail.data.spreadsheet import to_csv
 from vitrail.explain.shapley import Floats, Values, Worth, exact, leave_one_out, paired_mean
 from vitrail.runs.folder import write_atomically
 from vitrail.runs.run import Run

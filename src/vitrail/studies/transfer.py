@@ -33,11 +33,11 @@ from vitrail.core.facts import OWN
 from vitrail.core.losses import log_hazard, log_shares
 from vitrail.core.metrics import Floats
 from vitrail.core.problems import Problem, VitrailError, nearest
-from vitrail.core.spreadsheet import to_csv
 from vitrail.core.task import Task
 from vitrail.core.tensors import Params
 from vitrail.core.times import losses
 from vitrail.data.encode import SiteData, class_weights, columns, prepare
+from vitrail.data.spreadsheet import to_csv
 from vitrail.engines.local import Engine
 from vitrail.engines.wire import Line
 from vitrail.methods import AnyMethod

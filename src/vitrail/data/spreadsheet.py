@@ -8,10 +8,9 @@ program separates cells by semicolons, it splits a text of ours there: so what f
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-if TYPE_CHECKING:
-    import pandas as pd
+import pandas as pd
 
 _START = r"(?:(?<=[;\t\r\n])|^)"  # of a text, or of what a program may take for a cell of its own
 _MARK = r"'*[=+\-@\t\r\n\uff1d\uff0b\uff0d\uff20]"  # of a formula, also in the wide letters of Asian languages
