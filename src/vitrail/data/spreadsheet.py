@@ -12,11 +12,11 @@ from typing import Any
 
 import pandas as pd
 
-_START = r"(?:(?<=[;\t\r\n])|^)"  # of a text, or of what a program may take for a cell of its own
 _MARK = r"'*[=+\-@\t\r\n\uff1d\uff0b\uff0d\uff20]"  # of a formula, also in the wide letters of Asian languages
-_NUMBER = r"'*[+-]?(?:\d+\.?\d*|\.\d+)(?:e[+-]?\d+)?(?:;|$)"
-_FORMULA = re.compile(rf"{_START}(?={_MARK})(?!{_NUMBER})", re.IGNORECASE)
-_QUOTED = re.compile(rf"{_START}'(?={_MARK})")
+_NUMBER = r"[+-]?(?:\d+\.?\d*|\.\d+)(?:e[+-]?\d+)?"
+_PART = r"(?<=[;\t\r\n])"  # where a program may begin a cell of its own
+_FORMULA = re.compile(rf"^(?={_MARK})(?!{_NUMBER}\Z)|{_PART}(?={_MARK})(?!{_NUMBER}(?:;|\Z))", re.IGNORECASE)
+_QUOTED = re.compile(rf"(?:^|{_PART})'(?={_MARK})")
 
 
 def harmless(cell: Any) -> Any:
