@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
 import re
-import tomllib
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args
@@ -16,6 +16,7 @@ from vitrail.core.problems import Problem, VitrailError, nearest
 from vitrail.core.shown import Shown
 from vitrail.core.toml import key_lines, toml_key, toml_value
 from vitrail.data.schema import GUESTS_OWN, Cell, Feature, Matching, Party, Ration, Split, Strict, Table, Target
+from vitrail.study_limits import MOST_TOLD, count_problems, read_study, size_problems
 from vitrail.study_problems import CLASS_METRICS, METRICS, NUMBER_METRICS, TIME_METRICS, inconsistencies
 
 if TYPE_CHECKING:
@@ -45,22 +46,22 @@ class Network(Strict):
 class TrainingSpec(Strict):
     """How it is trained, in every method alike unless it says otherwise."""
 
-    rounds: int = Field(default=100, ge=1)  # times that sites train and their changes are put together
-    epochs: int = Field(default=1, ge=1)  # times that a site goes through its rows in a round
-    batch: int = Field(default=16, ge=1)  # rows in a step
-    lr: float = Field(default=0.002, gt=0)  # the learning rate: how far a step goes
+    rounds: int = Field(default=100, ge=1, le=1_000_000)  # times that sites train and their changes are put together
+    epochs: int = Field(default=1, ge=1, le=1_000_000)  # times that a site goes through its rows in a round
+    batch: int = Field(default=16, ge=1, le=1_000_000_000)  # rows in a step
+    lr: float = Field(default=0.002, gt=0, le=1e6)  # the learning rate: how far a step goes
     momentum: float = Field(default=0.5, ge=0, lt=1)  # how much of the last step the next one keeps
     decay: float = Field(default=0.9, gt=0, le=1)  # what the learning rate is multiplied by, now and then
-    decays: int = Field(default=50, ge=0)  # how often that is in a run; 0: never
+    decays: int = Field(default=50, ge=0, le=1_000_000)  # how often that is in a run; 0: never
     loss: Literal["likelihood", "evidence"] = (
         "likelihood"  # evidence: of classes, by a model that says how unsure it is
     )
-    kl: float = Field(default=0.1, ge=0)  # of evidence: how much of it for wrong classes costs, in the end
-    anneal: int = Field(default=10, ge=0)  # epochs until then
+    kl: float = Field(default=0.1, ge=0, le=1e6)  # of evidence: how much of it for wrong classes costs, in the end
+    anneal: int = Field(default=10, ge=0, le=1_000_000_000)  # epochs until then
     total: Literal["sum", "mean"] = "sum"  # of the losses of a batch's rows
     class_weights: Literal["inverse", "none"] = "inverse"  # inverse: at each site all classes weigh alike
     optimiser: Literal["sgd", "adam"] = "sgd"  # momentum is SGD's
-    weight_decay: float = Field(default=0.0, ge=0)  # how strongly weights are pulled to zero
+    weight_decay: float = Field(default=0.0, ge=0, le=1e6)  # how strongly weights are pulled to zero
     rates: dict[str, Annotated[float, Field(ge=0)]] = Field(default={})  # of lr, for a group of layers: head = 0.1
     memory: Literal["fresh", "own", "kept"] = "own"  # of the optimiser, what outlives a round: none, own layers', all
 
@@ -68,7 +69,7 @@ class TrainingSpec(Strict):
 class Spend(Strict):
     """A privacy budget for the whole run."""
 
-    epsilon: float = Field(gt=0)  # of one that is removed; replaced, it has over twice as much; smaller is more noise
+    epsilon: float = Field(gt=0, le=1e6)  # of one that is removed; replaced, it has over twice as much
     delta: float = Field(default=1e-5, gt=0, lt=1)  # the chance that this promise does not hold
 
 
@@ -151,17 +152,22 @@ class Study(Shown, Table):
         if why := formats.misread(of, formats.STUDY, "study file"):
             hint = "Install the version of Vitrail that wrote it, or draft it anew."
             raise VitrailError(f"{source} cannot be read", [Problem(place("format"), why, hint)])
+        if absurd := list(itertools.islice(count_problems(plain, place), MOST_TOLD)):
+            raise VitrailError(f"{source} is not a valid study ({len(absurd)} to correct)", absurd)
         plain["format"] = formats.STUDY  # of an older one, too: what it did not know has its default
         _settle(plain)
         study = None
         try:
             study = cls.model_validate(plain)
         except ValidationError as error:
-            found = dict.fromkeys(_explain(e, place) for e in error.errors())  # a union says it more than once
+            errors = error.errors()
+            found = dict.fromkeys(_explain(e, place) for e in errors[:MOST_TOLD])  # a union says it more than once
             problems += [p for p in found if p.where not in said]
         said = {p.where for p in problems}
-        problems += [p for p in inconsistencies(plain, place) if p.where not in said]
+        others = (p for p in inconsistencies(plain, place) if p.where not in said)
+        problems += itertools.islice(others, MOST_TOLD)
         problems += _unused(study, place) if study is not None and study.parties else []
+        problems += size_problems(study, place) if study is not None and not problems else []
         if problems and formats.is_newer(of, formats.STUDY):
             what = f"it is of format {of}, newer than what this Vitrail reads ({formats.STUDY})."
             problems.insert(0, Problem(place("format"), what, "Install a newer version: it may know what follows."))
@@ -175,18 +181,8 @@ class Study(Shown, Table):
     def load(cls, path: str | Path) -> Study:
         """Read a study file."""
         path = Path(path)
-        try:
-            text = path.read_text(encoding="utf-8-sig")
-        except (OSError, UnicodeDecodeError, ValueError) as error:
-            reason = getattr(error, "strerror", None) or "it is not UTF-8 text"
-            what, hint = f"expected a study file, but: {reason}.", "Draft one with `vitrail init DATA --target COLUMN`."
-            raise VitrailError("cannot read the study", [Problem(str(path), what, hint)]) from None
-        try:
-            raw = tomllib.loads(text)
-        except (ValueError, RecursionError) as error:  # numbers of thousands of digits are a plain ValueError
-            what = f"expected TOML: {error}."
-            raise VitrailError(f"{path} is not TOML", [Problem(str(path), what, "Correct that line.")]) from None
-        lines = key_lines(text)
+        text, raw = read_study(path)
+        lines = key_lines(text, DEEPEST)
 
         def where(*keys: str | int) -> str:
             named = [str(k) for k in keys]

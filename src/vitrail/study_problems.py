@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
@@ -36,9 +37,9 @@ def inconsistencies(raw: Mapping[str, Any], place: Callable[..., str]) -> Iterab
             yield from _feature_problems(str(name), feature, place)
             if feature.get("kind") == "categorical" and isinstance(feature.get("categories"), list | tuple):
                 dummies |= {f"{name}={canon(c)}" for c in feature["categories"]}
-    known = [str(a) for f in features.values() if isinstance(f, Mapping) for a in _listed(f.get("aliases", ()))]
-    for alias in dict.fromkeys(known):
-        if alias in features or alias == target.get("column") or known.count(alias) > 1:
+    known = Counter(str(a) for f in features.values() if isinstance(f, Mapping) for a in _listed(f.get("aliases", ())))
+    for alias, times in known.items():
+        if alias in features or alias == target.get("column") or times > 1:
             what = f"the alias {alias!r} is a name of more than one column."
             yield Problem(place("features"), what, "A column has one meaning: remove one of them.")
     for name in dummies & set(features):

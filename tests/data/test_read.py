@@ -210,11 +210,11 @@ def test_no_file_folder_or_permission(tmp_path: Path, monkeypatch: pytest.Monkey
     (tmp_path / "folder.csv").mkdir()
     assert "got a folder" in message(tmp_path / "folder.csv")
 
-    def refuse(self: Path) -> bytes:
+    def refuse(*_: object) -> bytes:
         raise PermissionError(13, "Permission denied")
 
     path = write(tmp_path, GOOD)
-    monkeypatch.setattr(Path, "read_bytes", refuse)
+    monkeypatch.setattr("vitrail.data.text.read_regular", refuse)
     assert "Permission denied" in message(path)
     assert "Check its permissions" in message(path)
 

@@ -62,7 +62,7 @@ def papers(names: tuple[str, ...]) -> tuple[dict[str, dict[str, str]], dict[str,
     """Cards and keys of parties of these names, enrolled once for all tests of a process: RSA keys take long."""
     with tempfile.TemporaryDirectory() as place:
         file = Path(place) / "study.toml"
-        study().save(file)
+        study(parties={name: study().parties[name].model_dump() for name in names}).save(file)
         folder = enrol.invite(file, names, "localhost:8102", SEED)
         made = {party: ask(folder, party, Path(place) / party) for party in names}
         for request in made.values():

@@ -18,6 +18,10 @@ from cryptography.x509.oid import NameOID
 from deploy.enrolment import SITES, ask, certificate, change, enrolled, named, refused
 from vitrail.data.datasets import packaged
 from vitrail.deploy import certificates, enrol, kits
+from vitrail.deploy.certificates import Signer, fingerprint_key, make_authority, read_authority
+from vitrail.deploy.invitation import sign_invitation
+from vitrail.deploy.pact import agreed_hash
+from vitrail.deploy.papers import study_of
 
 
 @pytest.fixture
@@ -136,6 +140,44 @@ def test_an_approval_out_of_its_time(folder: Path, place: Path, monkeypatch: pyt
     refused("it is valid from", enrol.accept, made.kit, approval.file)
 
 
+def changed_on_the_way(folder: Path, place: Path) -> Path:
+    """By somebody who has every paper and no key: another address to call, another seed, and the hash made to fit."""
+    said = json.loads(enrol.invitation_of(folder, "Basel").read_text())
+    said |= {"address": "evil.example.org:443", "seed": 7}
+    said["agreement"] = agreed_hash(study_of(said, place), said["seed"], len(said["sites"]))
+    (place / "changed.invitation").write_text(json.dumps(said))
+    return place / "changed.invitation"
+
+
+def test_an_invitation_that_was_changed_on_the_way(folder: Path, place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The control: without the signature it is taken, and the site would call the attacker."""
+    changed = changed_on_the_way(folder, place)
+    refused("somebody changed it after the study's authority signed it", enrol.request, changed)
+    said = json.loads(changed.read_text())
+    for unsigned in ({**said, "signature": 7}, {k: v for k, v in said.items() if k != "signature"}):
+        changed.write_text(json.dumps(unsigned))
+        refused("the invitation cannot be trusted", enrol.request, changed)
+    enrol.request(enrol.invitation_of(folder, "Basel"), place / "right.kit")
+    assert json.loads((place / "right.kit" / "invitation.json").read_text())["signature"], "it is kept"
+    assert not (place / "Basel.kit").exists()
+    unchecked = lambda said, where: fingerprint_key(read_authority(said["authority"], where).public_key())  # noqa: E731
+    monkeypatch.setattr(enrol, "check_signature", unchecked)
+    changed.write_text(json.dumps(said))
+    assert enrol.load_kit(enrol.request(changed).kit).address == "evil.example.org:443"
+
+
+def test_another_authority_s_signature_is_another_fingerprint(folder: Path, place: Path) -> None:
+    """Who signs with an authority of his own is not found out by the signature, but by the phone call."""
+    (place / "evil").mkdir()
+    make_authority(place / "evil")
+    shutil.copytree(place / "evil", place / "forged" / "authority")
+    evil = Signer(place / "forged")
+    said = json.loads(changed_on_the_way(folder, place).read_text()) | {"authority": evil.pem}
+    (place / "forged.invitation").write_text(json.dumps(sign_invitation(said, evil)))
+    made = enrol.request(place / "forged.invitation", place / "forged.kit")
+    assert made.authority_fingerprint != enrol.load_coordinator(folder).authority_fingerprint
+
+
 def test_invitations_that_are_refused(folder: Path, place: Path) -> None:
     file = enrol.invitation_of(folder, "Basel")
     good = json.loads(file.read_text())
@@ -143,7 +185,7 @@ def test_invitations_that_are_refused(folder: Path, place: Path) -> None:
     for match, said in {
         "contradicts itself": {"agreement": "0" * 24},
         "from its study follows": {"seed": 7},
-        "is not TOML": {"study": "x = ["},
+        "cannot be read as TOML": {"study": "x = ["},
         "not a valid study": {"study": "name = 1"},
         "not among its sites": {"sites": ["Genf"]},
         "no port": {"address": "host"},
@@ -152,7 +194,8 @@ def test_invitations_that_are_refused(folder: Path, place: Path) -> None:
         "format 'new'": {"format": "new"},
         "lacks seed": {"seed": "1"},
     }.items():
-        (place / "bad.invitation").write_text(json.dumps({**good, **said}))
+        signed = sign_invitation({**good, **said}, Signer(folder))  # a coordinator may be wrong too
+        (place / "bad.invitation").write_text(json.dumps(signed))
         refused(match, enrol.request, place / "bad.invitation")
     assert not (place / "Basel.kit").exists()
     (place / "Basel.kit").mkdir()

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import json
 import math
 import random
+import re
 import tomllib
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -35,6 +37,7 @@ from vitrail.report.own_verdict import write_own_verdict
 from vitrail.report.page import render
 from vitrail.runs.fold_lines import FOLDS as FOLD_STAGE
 from vitrail.runs.folder import Folder
+from vitrail.runs.run import FOLDED, SHOWN
 from vitrail.runs.setup import resolve
 from vitrail.studies.crossed import Far, row_losses, same_loss, train_folds
 from vitrail.studies.folds import Cut
@@ -199,6 +202,17 @@ def test_only_who_shows_its_verdict_is_read(whole: Trial) -> None:
         assert not any(gain in text for text in kept), name
         assert whole.found(name)["why"] not in page
     assert not (whole.root / "run" / "folds").exists()  # no model of a fold is kept
+
+
+def test_the_page_does_not_send_people_elsewhere_for_what_sites_found_out(whole: Trial) -> None:
+    """The verdict was asked for: the page says who has it, and does not send anybody to `vitrail compare`."""
+    run = vt.Run.load(whole.root / "run")
+    text = " ".join(re.sub("<[^>]+>", "", render(page_of(run))).split())
+    assert "Each site has found out for itself whether joining is worth it there." in text
+    assert "vitrail compare" not in text
+    bare = dataclasses.replace(run, info={k: v for k, v in run.info.items() if k not in (FOLDED, SHOWN)})
+    simulated = " ".join(re.sub("<[^>]+>", "", render(page_of(bare))).split())
+    assert "in a simulation vitrail compare tells it" in simulated
 
 
 def test_what_crossed_in_folds_is_counted(whole: Trial) -> None:

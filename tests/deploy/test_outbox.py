@@ -188,7 +188,7 @@ def test_the_verb(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     kit = SimpleNamespace(home=tmp_path, site="va")
     monkeypatch.setattr(enrol, "load_kit", lambda _: kit)
     run = CliRunner()
-    assert "0 messages left, nothing" in run.invoke(app, ["outbox", "va.kit"]).output
+    assert "Nothing has left va so far." in run.invoke(app, ["outbox", "va.kit"]).output
     box, m = Outbox(tmp_path), message(2)
     box.received("round", {"stage": 0, "round": 2}, 100)
     box.record(m, m.pack())

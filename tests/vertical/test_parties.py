@@ -43,7 +43,7 @@ def test_defaults_and_a_round_trip(tmp_path: Path) -> None:
     assert (agreed.host, agreed.guests) == ("hospital", ["lab"])
     assert (lab.answer, lab.bits, lab.ration.training, lab.ration.after) == (1, 3, 20, 1000)
     assert agreed.match is not None
-    assert (agreed.match.form, agreed.match.at_least, agreed.match.ratio) == ("trimmed", 100, 10)
+    assert (agreed.match.form, agreed.match.at_least, agreed.match.ratio) == ("trimmed", 100, 2)
     assert agreed.method["name"] in vt.methods.PARTIES
     more = STUDY + 'answer = 3\nbits = 0\nration = { training = 8, after = 50 }\n[match]\nform = "digits"\nratio = 20\n'
     for given in (agreed, load(tmp_path, more)):

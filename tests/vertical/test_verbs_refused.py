@@ -35,7 +35,7 @@ def with_id(frame: pd.DataFrame, row: int, text: str) -> pd.DataFrame:
         ("lab", lambda f: f.assign(sick="no"), ["the target 'sick' is the host's", "Leave it out here"]),
         ("clinic", lambda f: f.drop(columns="sick"), ["the host has no target, 'sick'"]),
         ("lab", lambda f: f.assign(pid=[f"X{i}" for i in range(len(f))]), ["fewer than 100", "440 ids", "430 ids"]),
-        ("lab", lambda f: f[:20], ["clinic has 440 ids and lab 20, over 10 times as many"]),
+        ("lab", lambda f: f[:20], ["clinic has 440 ids and lab 20, over 2 times as many"]),
         ("lab", lambda f: f[["pid"]], ["needs a column that the model can use"]),
         ("clinic", lambda f: f.assign(sick="yes"), ["expected different outcomes", "have the same"]),
         ("clinic", lambda f: f.assign(sick="maybe"), ["column sick", "expected one of no, yes"]),

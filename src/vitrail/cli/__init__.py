@@ -11,7 +11,7 @@ import typer
 
 from vitrail.cli import coordinator, demo, own, parties, runs, site, studies, taken
 from vitrail.cli.examples import examples_of
-from vitrail.core.problems import VitrailError, printable
+from vitrail.core.problems import Problem, VitrailError, printable
 from vitrail.data.place import PassedOverWarning
 
 _show_warning = warnings.showwarning
@@ -76,6 +76,11 @@ def main() -> None:
         app()
     except VitrailError as error:
         fail(error)
+    except (MemoryError, RuntimeError) as error:
+        if isinstance(error, RuntimeError) and "can't allocate memory" not in str(error):
+            raise
+        what = "what was asked for does not fit into this machine's memory."
+        fail(VitrailError("too little memory", [Problem("memory", what, "Use less data or a smaller network.")]))
     except KeyboardInterrupt:
         print("\nStopped. What was finished is kept; continue with --resume.", file=sys.stderr)
         sys.exit(130)

@@ -12,6 +12,8 @@ from typing import Any
 
 import typer
 
+from vitrail.core.files import read_text
+
 LARGEST = 1 << 20  # bytes of a file that is read for names
 HARMLESS = frozenset(" -_.,()+@%=:/")  # beside letters and digits; quotes, $, ` and control characters are not offered
 
@@ -70,9 +72,8 @@ def _of_data(place: Path) -> list[str]:
 
 def _read(file: Path) -> dict[str, Any]:
     with suppress(OSError, ValueError, RecursionError):
-        if file.stat().st_size <= LARGEST:
-            told = json.loads(file.read_text(encoding="utf-8"))
-            return told if isinstance(told, dict) else {}
+        told = json.loads(read_text(file, LARGEST))
+        return told if isinstance(told, dict) else {}
     return {}
 
 

@@ -58,10 +58,12 @@ def approve(
         print("Not approved.")
         raise typer.Exit(1)
     done = enrol.approve(folder, request)
-    print(f"Approved. Send {done.file} to {done.site}: vitrail join takes it.")
     who = enrol.load_coordinator(folder)
+    verb = "vitrail serve KIT --second" if done.site == who.study.protect.second else "vitrail join KIT --data FILE"
+    print(f"Approved. Send {done.file} to {done.site}, who starts with it: {verb} --approval {done.file.name}")
     if left := [n for n in who.study.parties if not who.sites[n]["approved"]]:
-        print(f"Wait with that: it is written anew, with the keys of all parties, when {' and '.join(left)} asked too.")
+        waits = f"{' and '.join(left)} {'is' if len(left) == 1 else 'are'} approved too"
+        print(f"Wait with that until {waits}: it is then written anew, with the keys of all parties.")
     elif who.study.parties:
         print(f"All parties are approved: send each its own from {done.file.parent}.")
 

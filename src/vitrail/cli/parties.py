@@ -134,6 +134,7 @@ def predict_parties(
     """`vitrail predict` of a run with parties."""
     from vitrail.data.place import to_place
     from vitrail.data.read import read_table
+    from vitrail.data.spreadsheet import to_csv
     from vitrail.runs.named import name_rows_by
     from vitrail.runs.together import Together
 
@@ -153,7 +154,7 @@ def predict_parties(
     frame = read_table(new, run.study)
     named = name_rows_by(id_, frame, run.study)
     said = run.predict(frame, without, tables, blind, newer)
-    told = named(said.table).to_csv(index_label="line")
+    told = to_csv(named(said.table), "line")
     if out is None:
         print(told, end="")
         for line in said.words:

@@ -303,11 +303,12 @@ def ui(
     """Follow a run in the browser: sites, rounds, curves, bytes, losses and returns as they happen."""
     import json
 
+    from vitrail.core.files import read_text
     from vitrail.report.live import check_folder, start
     from vitrail.runs.folder import check_sites
 
-    with suppress(OSError, ValueError):
-        check_sites(run, json.loads((run / "run.json").read_text(encoding="utf-8")))
+    with suppress(OSError, ValueError, AttributeError, RecursionError):
+        check_sites(run, json.loads(read_text(run / "run.json")))
     check_folder(run)
     live = start(run, host, port)
     print(f"{live.url}\nCtrl-C ends the page, not the run.", flush=True)

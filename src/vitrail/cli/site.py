@@ -28,16 +28,23 @@ def request(
 
     made = enrol.request(invitation, kit, home)
     own = enrol.load_kit(made.kit)
-    print(f"{own.site}: {own.study.name!r} with {len(own.sites)} sites, coordinator at {own.address}.\n")
+    second, parties = own.study.protect.second, own.study.parties
+    others = f"{len(own.sites)} {'parties' if parties else 'sites'}"
+    if second:
+        others = f"{len(own.sites) - 1} sites and {second}, the second server"
+    print(f"{own.site}: {own.study.name!r} with {others}; coordinator at {own.address}.\n")
     print(f"  kit                      {made.kit} (holds your private key: never send it)")
     print(f"  home                     {own.home} (your models and your outbox)")
-    print(f"  agreement                {made.agreement}")
+    if not parties:
+        print(f"  agreement                {made.agreement}")
     print(f"  your fingerprint         {made.fingerprint}")
     print(f"  authority's fingerprint  {made.authority_fingerprint}\n")
     if own.approved:
         print("This kit is approved already and has the new invitation now.")
         return
     print(f"Send {made.file} to the coordinator, and compare both fingerprints by phone.")
+    if parties:
+        print("The hash to accept depends on the keys of all parties: `vitrail join` shows it with the approval.")
 
 
 def join(
@@ -62,6 +69,10 @@ def join(
     places: Annotated[
         bool, typer.Option("--places", help="A party: agree beforehand that all learn which rows are in common.")
     ] = False,
+    list_ratio: Annotated[
+        float | None,
+        typer.Option(min=1, help="A party: another's list of ids may be so many times as long as yours; else 2."),
+    ] = None,
     explain: Annotated[int, typer.Option(min=0, help="A host: rows in common to explain after training.")] = 0,
     ask: Annotated[
         Path | None, typer.Option(help="A host: rows to predict after training, of anybody.", **PLACE)
@@ -74,7 +85,10 @@ def join(
         typer.Option("--another-run", help="Another run may begin though the last has not ended; not in a service."),
     ] = False,
     show_verdict: Annotated[
-        bool, typer.Option("--show-verdict", help="Let the others know whether joining is worth it here ([verdict]).")
+        bool,
+        typer.Option(
+            "--show-verdict", help="With a verdict in the study: tell the others whether joining is worth it here."
+        ),
     ] = False,
     most_epsilon: Annotated[
         float | None,
@@ -102,8 +116,9 @@ def join(
         say = lambda text: print(f"  {text}", flush=True)  # noqa: E731
         ration = (ration_training, ration_after)
         home = take_part(
-            own, data, accept, ration, places, say, keep, explain=explain, ask=ask, look_up=look_up, another=another
-        )
+            own, data, accept, ration, places, say, keep, explain=explain, ask=ask, look_up=look_up, another=another,
+            ratio=list_ratio,
+        )  # fmt: skip
         print(f"The study is finished. What this party keeps of it is in {home}.")
         return
     agreement, frame, ledger = agree(own, data, accept, publish, show_verdict, most_epsilon)
@@ -150,11 +165,14 @@ def outbox(
     if shown := entries if everything else left:
         print_table(*table(shown))
         print()
-    print(f"{several(len(left), 'message')} left, {size(sum(e.bytes for e in left))}, from {own.site}. {box.log}")
+    count = f"{several(len(left), 'message')} left {own.site}, {size(sum(e.bytes for e in left))} in all."
+    print(f"{count if left else f'Nothing has left {own.site} so far.'} Log: {box.log}")
     if own.study.parties:
         from vitrail.deploy.joining import ration_left
+        from vitrail.deploy.matches import Matches
 
-        print("\n".join(["Each is shown as it was before it was sealed.", *ration_left(own)]))
+        sealed = ["Each is shown as it was before it was sealed."] if left else []
+        print("\n".join([*sealed, *ration_left(own), Matches(own.home).words()]))
     if left:
         print(f"The numbers of one: vitrail outbox {kit} --show {max(left, key=lambda e: e.bytes).number}")
 
@@ -193,6 +211,7 @@ def predict(
     """Site: its own model on new rows, as CSV: line or picture, a probability for each class, how unsure it is."""
     from vitrail.cli.parties import host_run_of, predict_parties, refuse_others, write_new
     from vitrail.data.read import read_table
+    from vitrail.data.spreadsheet import to_csv
     from vitrail.deploy import enrol
     from vitrail.deploy.personal import Personal, load_model
     from vitrail.runs import Run
@@ -226,7 +245,7 @@ def predict(
     study = mine.model.study
     frame = read_table(rows, study)
     named = name_rows_by(id_, frame, study)
-    told = named(mine.model.predict(frame)).to_csv(index_label="picture" if study.images else "line")
+    told = to_csv(named(mine.model.predict(frame)), "picture" if study.images else "line")
     if out is None:
         print(told, end="")
         if mine.model.note:
@@ -339,13 +358,16 @@ def leave(
     from vitrail.deploy import enrol, personal
 
     own = enrol.load_kit(kit)
+    if when := personal.has_left(own.folder):
+        print(f"{own.site} left {own.study.name!r} with this kit on {when}. There is nothing more to do.")
+        return
     print(f"{own.site} leaves {own.study.name!r}: its key and certificate are deleted, and this kit joins no more.")
     print(f"What stays here: {own.home} (models and outbox). What left before cannot be called back.")
     if not yes and not typer.confirm("Leave for good?", default=False):
         print("Nothing was changed.")
         raise typer.Exit(1)
     personal.leave(own.folder, own.home)
-    print("Left. Tell the coordinator, who can shut the name out at that end too: vitrail remove.")
+    print(f"Left. Tell the coordinator, who can shut {own.site} out at that end too: vitrail remove {own.site!r}")
 
 
 def doctor(
@@ -358,6 +380,9 @@ def doctor(
 
     if (place / "invitation.json").exists():
         found = at_site(enrol.load_kit(place), data)
+    elif not place.exists():
+        what, hint = "there is no such file or folder.", "Name a site's kit, or the coordinator's study file."
+        raise VitrailError("cannot examine it", [Problem(str(place), what, hint)])
     else:
         found = at_coordinator(enrol.load_coordinator(enrol.find_coordinator(place)))
     for finding in found:

@@ -17,8 +17,8 @@ _TOKEN = re.compile(  # what hides a line break or a bracket, those themselves, 
 )
 
 
-def key_lines(text: str) -> dict[tuple[str, ...], int]:
-    """The line on which each key of a TOML text stands.
+def key_lines(text: str, deepest: int = 100) -> dict[tuple[str, ...], int]:
+    """The line on which each key of a TOML text stands, down to the sections that lie `deepest`.
 
     >>> key_lines('a = 1\\n[features."x y"]\\nkind = "numeric"')
     {('a',): 1, ('features',): 2, ('features', 'x y'): 2, ('features', 'x y', 'kind'): 3}
@@ -33,7 +33,7 @@ def key_lines(text: str) -> dict[tuple[str, ...], int]:
             table = path
         else:
             path = table + path
-        for n in range(1, len(path) + 1):
+        for n in range(1, min(len(path), deepest) + 1):
             lines.setdefault(path[:n], number)
     return lines
 

@@ -4,7 +4,6 @@ where every code has one."""
 from __future__ import annotations
 
 import io
-import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -13,6 +12,7 @@ import numpy as np
 import pandas as pd
 
 from vitrail.core.problems import VitrailError
+from vitrail.core.scratch import ScratchFolder
 from vitrail.data.gather import Gathered, as_written
 from vitrail.data.place import tell
 from vitrail.data.query import need
@@ -59,8 +59,8 @@ def _load(path: Path, raw: bytes, ending: str) -> tuple[pd.DataFrame, Labels]:
         frame = pd.read_sas(io.BytesIO(raw), **({"encoding": "utf-8"} | given))  # type: ignore[call-overload]
         return frame, {}
     spss = need("pyreadstat", path)
-    with tempfile.TemporaryDirectory() as folder:  # it reads files alone; here none but this user can
-        place = Path(folder) / f"table.{ending}"
+    with ScratchFolder() as folder:  # it reads files alone; here none but this user can
+        place = folder.path / f"table.{ending}"
         place.write_bytes(raw)
         frame, about = spss.read_sav(str(place))
     return frame, about.variable_value_labels

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote, unquote
 
+from vitrail.core.files import LONGEST_TEXT, read_text
 from vitrail.core.problems import Problem, VitrailError
 from vitrail.data.gather import Gathered
 from vitrail.data.place import Query, secrets_in
@@ -57,7 +58,7 @@ def _find_sql(query: Query) -> str:
     sql = query.sql.strip()
     if sql.startswith("@"):
         try:
-            sql = Path(sql[1:]).read_text(encoding="utf-8-sig").strip()
+            sql = read_text(Path(sql[1:]), LONGEST_TEXT, "utf-8-sig").strip()
         except (OSError, ValueError) as error:
             raise _refuse(
                 query, f"the file of the query cannot be read: {type(error).__name__}.", "Check it."

@@ -189,4 +189,4 @@ class Matching(Strict):
 
     form: Form = "trimmed"  # what counts of an id: all; less outer spaces; letters and digits; digits; less first zeros
     at_least: int = Field(default=100, ge=1)  # rows in common; below, nothing is told but that they are too few
-    ratio: float = Field(default=10.0, ge=1)  # one list may be so many times as long as another
+    ratio: float = Field(default=2.0, ge=1)  # one list may be so many times as long as another

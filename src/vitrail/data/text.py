@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import errno
 import gzip
 import io
 import re
@@ -13,6 +14,7 @@ from functools import partial
 from pathlib import Path
 from typing import NamedTuple, TextIO
 
+from vitrail.core.files import read_regular
 from vitrail.core.problems import Problem, VitrailError
 
 SPLIT = partial(csv.reader, skipinitialspace=True, strict=True)
@@ -20,6 +22,7 @@ DELIMITERS = ",;\t|"
 _LINE = re.compile(r"[^\r\n]*(?:\r\n|\r|\n)|[^\r\n]+")
 SNIFFED = 200_000  # fields looked at to tell the delimiter
 LARGE = 16_000_000  # bytes of a file that is read line by line, never whole
+MOST_AT_ONCE = 2 * 2**30  # bytes of a file that is read whole, unpacked
 CHUNK = 1 << 22  # characters of it that are looked at together
 _BINARY = re.compile("[\x00-\x08\x0e-\x1f\x7f]")
 
@@ -54,11 +57,29 @@ def load_bytes(path: Path) -> bytes:
         if not path.is_file():
             what = f"expected a file, {'got a folder' if path.is_dir() else 'there is none'}."
             raise refuse_file(path, what, "Check the path.")
-        raw = path.read_bytes()
-        raw = gzip.decompress(raw) if _is_packed(path) else raw
+        raw = _unpacked(path) if _is_packed(path) else read_regular(path, MOST_AT_ONCE)
+    except MemoryError:
+        what = "it does not fit into this machine's memory."
+        raise refuse_file(path, what, "Give fewer rows or columns, or a machine with more memory.") from None
     except (OSError, EOFError, zlib.error, ValueError) as error:
-        raise refuse_file(path, f"the file cannot be read: {error}.", "Check its permissions.") from None
+        hint = "Check its permissions."
+        if getattr(error, "errno", None) == errno.EFBIG:
+            hint = "Write it as plain text (.csv), which is read line by line, or in several files."
+        why = getattr(error, "strerror", None) or error
+        raise refuse_file(path, f"the file cannot be read: {why}.", hint) from None
     return raw
+
+
+def _unpacked(path: Path) -> bytes:
+    """A few bytes can unpack to very many."""
+    parts, length = list[bytes](), 0
+    with gzip.open(path) as file:
+        while part := file.read(CHUNK):
+            parts.append(part)
+            length += len(part)
+            if length > MOST_AT_ONCE:
+                raise OSError(errno.EFBIG, f"unpacked it is longer than {MOST_AT_ONCE / 2**20:g} MiB")
+    return b"".join(parts)
 
 
 def decode(path: Path, raw: bytes) -> Text:

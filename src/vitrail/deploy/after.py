@@ -21,6 +21,7 @@ from torch import Tensor
 
 from vitrail.core.disk import private_folder, write_atomically
 from vitrail.core.problems import Problem, VitrailError
+from vitrail.data.spreadsheet import to_csv
 from vitrail.deploy.enrol import Kit
 from vitrail.deploy.talk import MATCH, FarDialogue
 from vitrail.explain.rows import Explanation
@@ -97,7 +98,7 @@ class Asks:
         self._write(run, home)
         if predicted is not None:
             place = home / RUN / f"predicted-{time.strftime('%Y%m%d-%H%M%S')}.csv"
-            write_atomically(place, predicted.table.to_csv(index_label="line"), private=True)
+            write_atomically(place, to_csv(predicted.table, "line"), private=True)
             self.say("\n  ".join([*predicted.words, f"Predicted: {place}"]))
         if len(wanted):
             self._explain(run, side, wanted, home)
@@ -171,7 +172,7 @@ class Asks:
         run.model.save(path / "parties" / host)
         write_atomically(path / "study.toml", self.study.to_toml())
         for name, frame in (("scores", run.scores), ("ledger", run.ledger)):
-            write_atomically(path / f"{name}.csv", frame.to_csv(index=False))
+            write_atomically(path / f"{name}.csv", to_csv(frame))
         run.info["finished"] = True
         write_atomically(path / "run.json", json.dumps(run.info, indent=1))
         if len(run.scores):

@@ -5,6 +5,7 @@ RSA, because FLARE signs with it. A private key is made where it is used, and it
 
 from __future__ import annotations
 
+import base64
 import datetime
 import hashlib
 import ipaddress
@@ -16,7 +17,7 @@ from typing import Any
 from cryptography import x509
 from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives import hashes
-from cryptography.hazmat.primitives.asymmetric import rsa
+from cryptography.hazmat.primitives.asymmetric import padding, rsa
 from cryptography.hazmat.primitives.serialization import (
     Encoding,
     NoEncryption,
@@ -26,6 +27,7 @@ from cryptography.hazmat.primitives.serialization import (
 )
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
+from vitrail.core.files import LONGEST_TEXT, read_regular
 from vitrail.core.problems import Problem, VitrailError
 
 BITS = 2048
@@ -135,7 +137,7 @@ def own_key(path: Path) -> rsa.RSAPrivateKey:
 
 def read_key(path: Path) -> rsa.RSAPrivateKey:
     try:
-        key = load_pem_private_key(path.read_bytes(), password=None)
+        key = load_pem_private_key(read_regular(path, LONGEST_TEXT), password=None)
     except (OSError, ValueError, TypeError) as error:
         what = f"expected a private key, but {getattr(error, 'strerror', None) or 'it is not one'}."
         hint = "Restore it from a backup; a site makes a new kit."
@@ -171,6 +173,23 @@ def is_issued(signed: x509.Certificate, issuer: x509.Certificate) -> bool:
     try:
         signed.verify_directly_issued_by(issuer)
     except (ValueError, TypeError, InvalidSignature):
+        return False
+    return True
+
+
+def sign_text(key: rsa.RSAPrivateKey, what_for: str, text: bytes) -> str:
+    made = key.sign(what_for.encode() + b"\n" + text, padding.PKCS1v15(), hashes.SHA256())
+    return base64.b64encode(made).decode()
+
+
+def is_signed(certificate: x509.Certificate, what_for: str, text: bytes, signature: Any) -> bool:
+    """Whether the owner of that certificate signed this."""
+    key = certificate.public_key()
+    try:
+        assert isinstance(key, rsa.RSAPublicKey)
+        made = base64.b64decode(signature, validate=True)
+        key.verify(made, what_for.encode() + b"\n" + text, padding.PKCS1v15(), hashes.SHA256())
+    except (InvalidSignature, AssertionError, ValueError, TypeError):
         return False
     return True
 

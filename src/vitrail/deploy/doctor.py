@@ -209,6 +209,8 @@ def _reach(kit: Kit, certificate: Path) -> list[Examined]:
 def _agreed(kit: Kit) -> Examined:
     mine, theirs = agreed_hash(kit.study, kit.seed, len(kit.sites)), kit.invitation["agreement"]
     hint = "Install the coordinator's version of vitrail, or ask for a new invitation."
-    return Examined(
-        mine == theirs, f"The agreement is {mine}{'' if mine == theirs else f', the invitation says {theirs}'}.", hint
-    )
+    if mine != theirs:
+        return Examined(False, f"The agreement is {mine}, the invitation says {theirs}.", hint)
+    if kit.study.parties:
+        return Examined(True, "The invitation's hash follows from its study; join shows the one to accept.")
+    return Examined(True, f"The agreement is {mine}.")

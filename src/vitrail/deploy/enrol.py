@@ -36,6 +36,7 @@ from vitrail.deploy.certificates import (
     write_private,
     x509_name,
 )
+from vitrail.deploy.invitation import SIGNATURE, check_signature, sign_invitation
 from vitrail.deploy.pact import agreed_hash
 from vitrail.deploy.papers import (
     APPROVAL,
@@ -181,7 +182,7 @@ def invite(study_file: Path, sites: Sequence[str], address: str, seed: int | Non
             "identity": site["identity"], "address": address, "authority": signer.pem, "agreement": agreed,
             "versions": versions() | brought,
         }  # fmt: skip
-        write_private(invitation_of(folder, name), to_text(invitation))
+        write_private(invitation_of(folder, name), to_text(sign_invitation(invitation, signer)))
     return folder
 
 
@@ -306,13 +307,17 @@ def request(invitation: Path, kit: Path | None = None, home: Path | None = None)
     """Make this site's key and a request for its certificate. Again, with a newer invitation: the key stays."""
     invitation = Path(invitation)
     said = read_paper(invitation, INVITATION, "an invitation", "Ask the coordinator to send it again.")
-    authority = fingerprint_key(read_authority(said["authority"], invitation).public_key())
+    authority = check_signature(said, invitation)
     agreed = agreement_of(said, invitation)
     name = site_folder(said["site"])
     kit = Path(kit or invitation.parent / f"{name}.kit").absolute()
     problems = []
     if kit.exists() and not (kit / "invitation.json").exists() and (not kit.is_dir() or any(kit.iterdir())):
         problems.append(Problem(str(kit), "it exists and is not a kit.", "Choose another --kit."))
+    elif (kit / LEFT).exists():
+        when = (kit / LEFT).read_text(encoding="utf-8").strip()
+        hint = "To take part again, ask the coordinator to invite this site under another name."
+        problems.append(Problem(str(kit), f"this site left the study with this kit on {when}.", hint))
     elif (kit / "invitation.json").exists():
         old = load_kit(kit)
         if (old.site, old.authority_fingerprint) != (said["site"], authority):
@@ -331,7 +336,7 @@ def request(invitation: Path, kit: Path | None = None, home: Path | None = None)
     private_folder(home)
     key = own_key(kit / "key.pem")
     write_private(kit / "home.txt", f"{home}\n")
-    write_private(kit / "invitation.json", to_text({k: said[k] for k in INVITATION}))
+    write_private(kit / "invitation.json", to_text({k: said[k] for k in (*INVITATION, SIGNATURE)}))
     csr = x509.CertificateSigningRequestBuilder().subject_name(x509_name(said["identity"])).sign(key, hashes.SHA256())
     answer = {
         "format": PAPER_FORMAT, "site": said["site"], "identity": said["identity"],

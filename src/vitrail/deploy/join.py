@@ -33,6 +33,7 @@ from vitrail.deploy.reach import AWAY, Reach
 from vitrail.deploy.second import Second
 from vitrail.deploy.signed import Pen
 from vitrail.deploy.site import Site
+from vitrail.deploy.summary import contract_summary
 from vitrail.deploy.unscaled import check_first_report
 from vitrail.deploy.words import contract_words
 from vitrail.runs.folder import write_atomically
@@ -69,6 +70,7 @@ def agree(
     print(to_text(find_faults(frame, kit.study), data.name, len(frame), kit.study.row_word))
     check_first_report(agreement, kit.site, frame)
     ledger = Ledger(kit.home, data, frame, agreement, most_epsilon)
+    print(contract_summary(agreement, kit.site, kit.sites, publishes))
     print(contract_words(agreement, kit.site, kit.sites, publishes, len(frame), shows, ledger_words(ledger)))
     ledger.check()
     said = {"agreement": agreement.hash, "publishes": publishes} | ({"shows": True} if shows else {})
@@ -84,7 +86,7 @@ def agreed_to(kit: Kit, mark: str, said: dict[str, Any], accept: str) -> None:
         raise VitrailError("this is not what was accepted", [Problem("agreement", what, "Read it again.")])
     if not accept and not (place.exists() and json.loads(place.read_text()) == said):
         if not sys.stdin.isatty():
-            hint = f"Read it, then join with --accept {mark}"
+            hint = f"Read it, then run the same command with --accept {mark}"
             raise VitrailError("nobody agreed", [Problem("agreement", "there is nobody to ask.", hint)])
         if input("Do you agree to exactly this? Type yes: ").strip().lower() != "yes":
             raise VitrailError("nobody agreed", [Problem("agreement", "the answer was no.", "Nothing has left.")])

@@ -12,6 +12,7 @@ from typing import Any
 
 import pandas as pd
 
+from vitrail.core.files import LONGEST_TEXT, read_text
 from vitrail.core.problems import Problem, VitrailError
 from vitrail.data.check import to_text
 from vitrail.data.read import read_table
@@ -19,11 +20,13 @@ from vitrail.deploy import cards
 from vitrail.deploy.after import Asks
 from vitrail.deploy.enrol import Kit
 from vitrail.deploy.join import Door, agreed_to
+from vitrail.deploy.matches import MOST_MATCHES, RATIO, Matches, list_ratio
 from vitrail.deploy.outbox import Outbox
 from vitrail.deploy.pact import Pact
 from vitrail.deploy.pact_words import pact_words
 from vitrail.deploy.party import Party
 from vitrail.deploy.signed import Pen
+from vitrail.deploy.summary import pact_summary
 from vitrail.deploy.talk import RATION, Talk
 from vitrail.report.words import several
 from vitrail.runs.folder import write_atomically
@@ -38,16 +41,22 @@ def pact_of(kit: Kit) -> Pact:
         hint = "Give the coordinator's answer: --approval FILE."
         raise VitrailError("the party cannot join", [Problem(str(kit.folder), "it is not approved yet.", hint)])
     try:
-        said = json.loads(place.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
+        said = json.loads(read_text(place, LONGEST_TEXT))
+    except (OSError, ValueError, RecursionError):
         said = None
     return Pact(kit.study, kit.seed, cards.read_cards(said, kit.study.parties, kit.authority, place))
 
 
 def agree_party(
-    kit: Kit, data: Path, accept: str, ration: tuple[int | None, int | None], look_up: bool = False
+    kit: Kit,
+    data: Path,
+    accept: str,
+    ration: tuple[int | None, int | None],
+    look_up: bool = False,
+    ratio: float | None = None,
 ) -> tuple[Pact, pd.DataFrame, tuple[int, int]]:
-    """The pact, the table, and the ration that holds."""
+    """The pact, the table, and the ration that holds. `ratio`: how many times as long as this party's list another's
+    may be."""
     pact, study = pact_of(kit), kit.study
     own = study.parties[kit.site]
     if kit.site == study.host and any(n is not None for n in ration):
@@ -57,9 +66,30 @@ def agree_party(
     mine = (asked.training if ration[0] is None else ration[0], asked.after if ration[1] is None else ration[1])
     frame = read_party(data, study, kit.site)
     print(to_text(check_party(frame, study, kit.site), data.name, len(frame), study.row_word))
-    print(pact_words(pact, kit.site, mine, look_up))
-    agreed_to(kit, pact.hash, {"agreement": pact.hash, "ration": list(mine), "look_up": look_up}, accept)
+    assert study.match is not None
+    most, matches = list_ratio(study.match.ratio, ratio), Matches(kit.home)
+    print(pact_summary(pact, kit.site, mine, most, matches.ending))
+    print(pact_words(pact, kit.site, mine, look_up, most, matches))
+    said = {"agreement": pact.hash, "ration": list(mine), "look_up": look_up, "list_ratio": most}
+    agreed_to(kit, pact.hash, said, _accepted(pact.hash, accept, matches))
     return pact, frame, mine
+
+
+def _accepted(mark: str, accept: str, matches: Matches) -> str:
+    """What --accept says of the form itself. Where all matches of the last yes were begun, its ending says yes to more;
+    at a terminal somebody is asked. Without that yes the party joins, and begins no match."""
+    renewed = f"{mark}{matches.ending}"
+    if matches.spent and (accept == renewed or (not accept and sys.stdin.isatty() and _says_yes(MORE))):
+        matches.allow_more()
+    earlier = {f"{mark}-{number}" for number in range(2, matches.allowed // MOST_MATCHES + 1)}
+    return mark if accept in earlier else accept
+
+
+MORE = f"Shall {MOST_MATCHES} more matches be allowed? Each tells the others which ids of theirs are here. Type yes: "
+
+
+def _says_yes(question: str) -> bool:
+    return input(question).strip().lower() == "yes"
 
 
 def take_part(
@@ -75,19 +105,21 @@ def take_part(
     ask: Path | None = None,
     look_up: bool = False,
     another: bool = False,
+    ratio: float | None = None,
 ) -> Path:
     """Until the study is finished; this party's folder of the run. `explain`, `ask`: a host's; `look_up`: a guest's;
-    `another`: one more run may begin."""
+    `another`: one more run may begin; `ratio`: how many times as long as this party's list another's may be."""
     host = kit.site == kit.study.host
     others = {"--look-up": look_up} if host else {"--explain": explain, "--ask": ask}
     if lost := [name for name, given in others.items() if given]:
         what = f"it is not for a {'host' if host else 'guest'}."
         raise VitrailError("cannot join", [Problem(name, what, "Leave it out.") for name in lost])
     new = None if ask is None else read_table(ask, kit.study)
-    pact, frame, mine = agree_party(kit, data, accept, ration, look_up)
+    pact, frame, mine = agree_party(kit, data, accept, ration, look_up, ratio)
     after = Asks(kit.study, kit.seed, say, explain, new)
     officer = Officer(kit, places, say)
     talk = Talk(kit.study, kit.site, kit.seed, frame, kit.home, officer, mine, after, say, look_up)
+    talk.list_ratio = list_ratio(kit.study.match.ratio if kit.study.match else RATIO, ratio)
     outbox = Outbox(kit.home, keep, Pen.of_site(kit))
     party = Party(kit.site, pact, cards.sealing_key(kit.folder), kit.home, outbox, talk.run, another)
     door = Door(kit, party, say, keep)
@@ -138,4 +170,4 @@ class Officer:
     def _asked(self) -> bool:
         if not sys.stdin.isatty():
             return False
-        return input("Shall each party learn which of its rows these are? Type yes: ").strip().lower() == "yes"
+        return _says_yes("Shall each party learn which of its rows these are? Type yes: ")

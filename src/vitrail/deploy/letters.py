@@ -84,7 +84,7 @@ KINDS: dict[str, type[Any]] = {
     kind.__name__: kind
     for kind in (
         *(Have, Begin, Agreed, Offered, Settled, Ask, Keep, Off, Open, Refused, Ended),
-        *(ends.List, ends.Count, ends.Places),
+        *(ends.Length, ends.List, ends.Count, ends.Places),
         *(messages.Levels, messages.Numbers, messages.Wanted, messages.Masked, messages.Slope),
         *(lookup.Table, lookup.Asked, lookup.Told),
     )

@@ -18,12 +18,13 @@ from vitrail.deploy.letters import Agreed
 from vitrail.deploy.line import Line
 from vitrail.study import Study
 from vitrail.vertical.curve import SIZE
-from vitrail.vertical.ends import Count, End, List, Places, path
+from vitrail.vertical.ends import Count, End, Length, List, Places, check_sizes, path
 from vitrail.vertical.ids import look, tell
 from vitrail.vertical.match import Match, domain, fingerprint, too_few
 
 L = TypeVar("L", List, Places)
 Consent = Callable[[int, str, dict[tuple[str, ...], int]], None]  # told number and mark; raises where the answer is no
+Lengths = Callable[[dict[str, int]], None]  # told how many ids each list has; raises where one is too long
 
 
 def kept_match(folder: Path, party: str, frame: pd.DataFrame) -> Match | None:
@@ -35,15 +36,19 @@ def kept_match(folder: Path, party: str, frame: pd.DataFrame) -> Match | None:
     return found
 
 
-def meet(line: Line, study: Study, frame: pd.DataFrame, consent: Consent, folder: Path) -> Match:
-    """This party's rows in the common order, kept in its folder."""
+def meet(line: Line, study: Study, frame: pd.DataFrame, consent: Consent, folder: Path, begin: Lengths) -> Match:
+    """This party's rows in the common order, kept in its folder. `begin` is asked before its list leaves."""
     me, host, guests, rules = line.name, study.host, study.guests, study.match
     assert rules is not None
     seen, findings = look(frame, study, me)
     if (problems := tell(me, frame, findings)) or seen is None:
         raise VitrailError("the table cannot be matched", problems)
     end = End(me, seen.spelled, secrets.token_bytes(SIZE), domain(study), rules)
-    lists = _lists(line, end, study)
+    lengths = _lengths(line, len(seen.spelled), study)
+    for other in lengths.keys() - {me}:
+        check_sizes({me: lengths[me], other: lengths[other]}, rules)
+    begin(lengths)
+    lists = _lists(line, end, study, lengths)
     if me == host:
         count, some = end.count(lists)
         for guest in guests:
@@ -78,14 +83,22 @@ def meet(line: Line, study: Study, frame: pd.DataFrame, consent: Consent, folder
     return found
 
 
-def _lists(line: Line, end: End, study: Study) -> list[List]:
+def _lengths(line: Line, own: int, study: Study) -> dict[str, int]:
+    """Of every party's list, as it says."""
+    others = [party for party in study.parties if party != line.name]
+    for other in others:
+        line.post(other, Length(own))
+    return {line.name: own} | {other: line.get(other, Length).ids for other in others}
+
+
+def _lists(line: Line, end: End, study: Study, lengths: dict[str, int]) -> list[List]:
     """Every list goes its way, one after the other at every party; at the host, all of them with all locks."""
     me, host, guests = line.name, study.host, study.guests
     done = []
     for owner in study.parties:
         way = [*path(owner, host, guests), *[host] * (owner == host)]  # the host's own comes back to it
         at = way.index(me)
-        one = end.own() if me == owner else end.lock(_owned(line.get(way[at - 1], List), owner))
+        one = end.own() if me == owner else end.lock(_as_long(_owned(line.get(way[at - 1], List), owner), lengths))
         if at + 1 < len(way):
             line.post(way[at + 1], one)
         else:
@@ -115,6 +128,14 @@ def _places(line: Line, end: End, study: Study) -> Places:
             mine = opened
     assert mine is not None
     return mine
+
+
+def _as_long(one: List, lengths: dict[str, int]) -> List:
+    """A list with as many ids as its owner said."""
+    if len(one.tokens) != SIZE * lengths[one.owner]:
+        what = f"{one.owner} said {lengths[one.owner]} ids, and its list has {len(one.tokens) // SIZE}."
+        raise VitrailError("a message was refused", [Problem(f"list of {one.owner}", what, "Nothing of it was used.")])
+    return one
 
 
 def _owned(letter: L, owner: str) -> L:

@@ -24,6 +24,7 @@ from vitrail.core.tensors import tensors
 from vitrail.deploy.agreement import LAST, Agreement
 from vitrail.deploy.bounds import Bounds, entry
 from vitrail.deploy.call import CANNOT_GO_ON, Way
+from vitrail.deploy.score_plan import planned
 from vitrail.engines.rounds import Rounds
 from vitrail.report.words import several
 

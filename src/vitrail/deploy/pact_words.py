@@ -5,17 +5,23 @@ from __future__ import annotations
 from typing import Any
 
 from vitrail.deploy.letters import Agreed, Ask, Ended, Have, Keep, Off, Offered, Open, Settled, sentences
+from vitrail.deploy.matches import MOST_MATCHES, RATIO, Matches
 from vitrail.deploy.pact import Pact
 from vitrail.deploy.words import bullets, wrapped
 from vitrail.report.words import several
+from vitrail.study import Study
 from vitrail.vertical.lookup import Asked, Table, Told
 from vitrail.vertical.match import consent
 from vitrail.vertical.messages import Levels, Masked, Numbers, Slope, Wanted
 from vitrail.vertical.party import method_of
 
 
-def pact_words(pact: Pact, party: str, ration: tuple[int, int], look_up: bool = False) -> str:
-    """`ration`: what this party's officer said, of a guest; `look_up`: whether it lets anybody be looked up."""
+def pact_words(
+    pact: Pact, party: str, ration: tuple[int, int], look_up: bool = False, ratio: float = RATIO,
+    matches: Matches | None = None,
+) -> str:  # fmt: skip
+    """`ration`: what this party's officer said, of a guest; `look_up`: whether it lets anybody be looked up; `ratio`:
+    how many times as long as its own another's list may be; `matches`: those begun so far."""
     study, host = pact.study, pact.study.host
     guest, about = party != host, method_of(study)
     others = [name for name in study.parties if name != party]
@@ -35,7 +41,8 @@ def pact_words(pact: Pact, party: str, ration: tuple[int, int], look_up: bool = 
                  "it could have given you its own, and read what you send."),
         "",
         "WHAT LEAVES THIS HOUSE, SEALED",
-        *wrapped("To find the people in common"), *bullets(consent(study, party), "    "),
+        *wrapped("To find the people in common"),
+        *bullets([*consent(study, party, ratio, MOST_MATCHES), *_counted(study, ratio, matches)], "    "),
         *(_of_guest(pact, party, ration, look_up) if guest else _of_host(pact)),
         "",
         "WHO SEES IT",
@@ -51,11 +58,35 @@ def pact_words(pact: Pact, party: str, ration: tuple[int, int], look_up: bool = 
         *wrapped(
             f"The hash of this form is {pact.hash}. It covers the study, the seed, what may cross and the keys of all "
             "parties: if one of them changes, this party stops and says so. Places are told after a second yes, when "
-            "the number in common is known (--places says it beforehand). Unattended:"
+            f"the number in common is known (--places says it beforehand). {_renewal(matches)}Unattended:"
         ),
-        f"  --accept {pact.hash}",
+        f"  --accept {pact.hash}{matches.ending if matches else ''}",
     ]  # fmt: skip
     return "\n".join(parts)
+
+
+def _counted(study: Study, ratio: float, matches: Matches | None) -> list[str]:
+    """How many matches one yes allows, and what the officer may change."""
+    assert study.match is not None
+    out = [
+        f"One yes allows {MOST_MATCHES} matches over all runs, so that one that was interrupted can be begun anew; "
+        "then somebody must say yes again. vitrail outbox shows how many were begun."
+    ]
+    if study.match.ratio > ratio:
+        out.append(
+            f"The study would allow lists {study.match.ratio:g} times as long. If another party must have a longer "
+            f"list than {ratio:g} times yours, join with --list-ratio and the number that you allow."
+        )
+    return [*out, *([matches.words()] if matches and matches.begun else [])]
+
+
+def _renewal(matches: Matches | None) -> str:
+    if matches is None or not matches.spent:
+        return ""
+    return (
+        f"ALL MATCHES OF THE LAST YES WERE BEGUN: the ending {matches.ending} of the hash says yes to {MOST_MATCHES} "
+        "more. Without it this party goes on with the rows that it has, and begins no match. "
+    )
 
 
 def _said(*kinds: type[Any]) -> list[str]:

@@ -16,15 +16,17 @@ from typing import Any
 from cryptography.hazmat.primitives.asymmetric import rsa
 
 from vitrail import methods
+from vitrail.core.files import LONGEST_TEXT, read_text
 from vitrail.core.problems import Problem, VitrailError
 from vitrail.deploy.pact import agreed_hash
 from vitrail.runs.folder import site_folder
 from vitrail.study import Study
+from vitrail.study_limits import text_problem
 
 PAPER_FORMAT = 1  # of every file here
 METHOD = "method"  # in an invitation's versions: package and version that bring the method, where it is none of ours
-LARGEST = 16 * 2**20  # bytes of a file that comes by mail
 LONGEST = 200  # characters of a file name
+MOST_SITES = 10_000  # of a study
 
 INVITATION = {
     "format": int, "study": str, "seed": int, "sites": list, "site": str, "identity": str, "address": str,
@@ -82,10 +84,7 @@ def read_paper(path: Path, keys: Mapping[str, type], kind: str, hint: str) -> di
     problem = ""
     said: Any = None
     try:
-        if path.stat().st_size > LARGEST:
-            problem = "it is too large"
-        else:
-            said = json.loads(path.read_text(encoding="utf-8"))
+        said = json.loads(read_text(path, LONGEST_TEXT))
     except OSError as error:
         problem = f"{error.strerror}".lower()
     except (ValueError, RecursionError):
@@ -105,6 +104,9 @@ def read_paper(path: Path, keys: Mapping[str, type], kind: str, hint: str) -> di
 
 def study_of(said: Mapping[str, Any], where: Path) -> Study:
     names = said["sites"]
+    if len(names) > MOST_SITES or not 0 <= said["seed"] < 2**63 or list(name_problems([said["site"]], {})):
+        what = f"expected at most {MOST_SITES} sites, a seed below 2^63 and a short name of this site."
+        raise VitrailError("cannot read an invitation", [Problem(str(where), what, "Ask the coordinator for another.")])
     if (
         not all(isinstance(n, str) for n in names)
         or said["site"] not in names
@@ -115,12 +117,14 @@ def study_of(said: Mapping[str, Any], where: Path) -> Study:
     if found := list(address_problems(said["address"], str(where))):
         raise VitrailError("cannot read an invitation", found)
     try:
+        if why := text_problem(said["study"]):
+            raise ValueError(why)
         told = tomllib.loads(said["study"])
         if foreign := _foreign_method(told, said, where):
             raise VitrailError("the study's method is not here", [foreign])
         return Study.parse(told, f"the study in {where}")
     except (ValueError, RecursionError) as error:
-        what, hint = f"its study is not TOML: {error}.", "Ask the coordinator to send it again."
+        what, hint = f"its study cannot be read as TOML: {error}.", "Ask the coordinator to send it again."
         raise VitrailError("cannot read an invitation", [Problem(str(where), what, hint)]) from None
 
 
@@ -167,11 +171,11 @@ def name_problems(sites: Iterable[str], known: Mapping[str, Mapping[str, Any]]) 
 def address_problems(address: str, where: str = "--address") -> Iterable[Problem]:
     host, _, port = address.rpartition(":")
     hint = "Write HOST:PORT as the sites can reach it, for example study.hospital.org:8002."
-    if not host or not port.isascii() or not port.isdigit() or not 0 < int(port) < 2**16:
-        yield Problem(where, f"{address!r} has no host or no port from 1 to 65535.", hint)
+    if not host or not port.isascii() or not port.isdigit() or len(port) > 5 or not 0 < int(port) < 2**16:
+        yield Problem(where, f"{address[:60]!r} has no host or no port from 1 to 65535.", hint)
     elif ":" in host:
-        yield Problem(where, f"{address!r}: FLARE takes no such address, nor IPv6 numbers.", hint)
+        yield Problem(where, f"{address[:60]!r}: FLARE takes no such address, nor IPv6 numbers.", hint)
     elif host == "0.0.0.0" or not re.fullmatch(
         r"(?=.{1,253}$)[A-Za-z0-9]([A-Za-z0-9-]*[A-Za-z0-9])?(\.[A-Za-z0-9]([A-Za-z0-9-]*[A-Za-z0-9])?)*", host
     ):
-        yield Problem(where, f"{host!r} is not a machine that a site could call.", hint)
+        yield Problem(where, f"{host[:60]!r} is not a machine that a site could call.", hint)

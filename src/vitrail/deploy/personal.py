@@ -127,12 +127,15 @@ def has_left(folder: Path) -> str:
     """When the site left with this kit; empty where it has not."""
     try:
         return (folder / LEFT).read_text(encoding="utf-8").strip()
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):
         return ""
 
 
 def check_not_left(folder: Path) -> None:
     """Before a site joins."""
     if when := has_left(folder):
-        what, hint = f"this site left the study on {when}.", "To take part again, ask for a new invitation."
+        what, hint = (
+            f"this site left the study on {when}.",
+            "To take part again, ask the coordinator to invite this site under another name.",
+        )
         raise VitrailError("this kit cannot join", [Problem(str(folder), what, hint)])

@@ -9,11 +9,10 @@ import contextlib
 import json
 import os
 import select
-import shutil
 import socket
-import tempfile
-from pathlib import Path
 from typing import Any, Self
+
+from vitrail.core.scratch import ScratchFolder
 
 PLACE = "VITRAIL_SOCKET"  # the environment variable that tells a child where
 SCHEME = "vitrail"  # of addresses in the folder of such a socket, which FLARE's own processes dial
@@ -72,7 +71,8 @@ class Listener:
     """A socket that only this user can reach; its path is short, as sockets' must be."""
 
     def __init__(self) -> None:
-        self.place = str(Path(tempfile.mkdtemp(prefix="vitrail-")) / "s")
+        self.folder = ScratchFolder()
+        self.place = str(self.folder.path / "s")
         self.end = _socket()
         self.end.bind(self.place)
         self.end.listen(64)
@@ -82,7 +82,7 @@ class Listener:
 
     def close(self) -> None:
         Pipe(self.end).close()
-        shutil.rmtree(Path(self.place).parent, ignore_errors=True)
+        self.folder.close()
 
 
 def connect(place: str) -> Pipe:

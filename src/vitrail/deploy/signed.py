@@ -6,20 +6,17 @@ a run or an outbox that was carried elsewhere can be verified there by whoever k
 
 from __future__ import annotations
 
-import base64
 import json
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from cryptography import x509
-from cryptography.exceptions import InvalidSignature
-from cryptography.hazmat.primitives import hashes
-from cryptography.hazmat.primitives.asymmetric import padding, rsa
+from cryptography.hazmat.primitives.asymmetric import rsa
 
 from vitrail.core.chain import BEFORE, last_mark
 from vitrail.core.disk import write_atomically
-from vitrail.deploy.certificates import read_key
+from vitrail.deploy.certificates import is_signed, read_key, sign_text
 from vitrail.deploy.enrol import Coordinator, Kit
 from vitrail.runs.sealed import LOG, SIGNATURE, now
 
@@ -48,20 +45,7 @@ class Pen:
         return cls(read_key(who.folder / "keys" / "coordinator.key"), signed, authority)
 
     def sign(self, what_for: str, text: bytes) -> str:
-        made = self.key.sign(what_for.encode() + b"\n" + text, padding.PKCS1v15(), hashes.SHA256())
-        return base64.b64encode(made).decode()
-
-
-def is_signed(certificate: x509.Certificate, what_for: str, text: bytes, signature: Any) -> bool:
-    """Whether the owner of that certificate signed this."""
-    key = certificate.public_key()
-    try:
-        assert isinstance(key, rsa.RSAPublicKey)
-        made = base64.b64decode(signature, validate=True)
-        key.verify(made, what_for.encode() + b"\n" + text, padding.PKCS1v15(), hashes.SHA256())
-    except (InvalidSignature, AssertionError, ValueError, TypeError):
-        return False
-    return True
+        return sign_text(self.key, what_for, text)
 
 
 def signed_text(told: dict[str, Any], before: str) -> bytes:

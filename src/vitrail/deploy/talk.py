@@ -12,6 +12,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -23,6 +24,7 @@ from vitrail.core.disk import private_folder, write_atomically
 from vitrail.core.problems import Problem, VitrailError
 from vitrail.deploy.letters import Ask, Begin, Ended, Have, Keep, Off, Offered, Open, Refused, Settled
 from vitrail.deploy.line import Line
+from vitrail.deploy.matches import RATIO, Matches, check_lengths
 from vitrail.deploy.meet import Consent, kept_match, meet
 from vitrail.study import Study
 from vitrail.vertical.dialogue import Dialogue, read_tensors, write_tensors
@@ -48,7 +50,6 @@ from vitrail.vertical.shares import Dealer
 from vitrail.vertical.terms import Offer, Terms
 
 MATCH, STEPS, RATION, TRAINED = "match", "steps", "ration.json", "trained"  # in a party's folder of a run
-MOST_MATCHES = 5  # in a run: one that was interrupted is begun anew
 Rations = dict[str, tuple[int, int]]  # guest -> times a row may be asked in training, rows afterwards
 
 
@@ -195,6 +196,7 @@ class Talk:
     after: After | None = None  # at the host, when training is over
     say: Callable[[str], None] = lambda text: None
     looks_up: bool = False  # of a guest: whether people who are not in common may be looked up blindly
+    list_ratio: float = RATIO  # how many times as long as this party's another's list may be
 
     def run(self, line: Line, home: Path) -> None:
         """The program of a session. `home`: of this run."""
@@ -205,20 +207,18 @@ class Talk:
 
     def _match(self, line: Line, home: Path, kept: Match | None, anew: bool) -> OwnRows:
         if anew or kept is None:
-            self._count_match(home)
             for old in [home / TRAINED, *(home / STEPS).glob("*/step-*")]:
                 old.unlink(missing_ok=True)  # of rows in another order
-            kept = meet(line, self.study, self.frame, self.consent, home / MATCH)
+            begin = partial(self._begin, home.name)
+            kept = meet(line, self.study, self.frame, self.consent, home / MATCH, begin)
         return own_rows(self.study, self.party, self.frame, kept)
 
-    def _count_match(self, home: Path) -> None:
-        """Each match lets the others ask about ids of their choice."""
-        place = home / "matches.txt"
-        made = int(place.read_text()) if place.exists() else 0
-        if made >= MOST_MATCHES:
-            what = f"{made} were begun in this run, and each tells which ids of another's list are here."
-            raise VitrailError("no more matches", [Problem("match", what, "Begin a new run: join again.")])
-        write_atomically(place, str(made + 1))
+    def _begin(self, run: str, lengths: dict[str, int]) -> None:
+        """The officer sees how long the lists are; then the match is counted, and this party's list may leave."""
+        others = ", ".join(f"{party} {length}" for party, length in lengths.items() if party != self.party)
+        self.say(f"Ids in the lists: {others}; here {lengths[self.party]}.")
+        check_lengths(self.party, lengths, self.list_ratio)
+        Matches(self.home).begin(run, lengths)
 
     def _host(self, line: Line, home: Path) -> None:
         kept, guests = kept_match(home / MATCH, self.party, self.frame), self.study.guests

@@ -9,12 +9,10 @@ look for rows in it; the weights it is told are checked all the same.
 
 from __future__ import annotations
 
-import tempfile
-from pathlib import Path
-
 import pandas as pd
 
 from vitrail.core.problems import Problem, VitrailError
+from vitrail.core.scratch import ScratchFolder
 from vitrail.core.tensors import each, tensors
 from vitrail.data.encode import numeric
 from vitrail.deploy.agreement import Agreement
@@ -60,8 +58,8 @@ def rows_in_first_report(agreed: Agreement, site: str, frame: pd.DataFrame) -> i
     """Worked out as in a run, in a folder that is deleted."""
     from vitrail.deploy.site import Site
 
-    with tempfile.TemporaryDirectory() as home:
-        engine = Site(site, frame, agreed, Path(home)).rehearsal()
+    with ScratchFolder() as home:
+        engine = Site(site, frame, agreed, home.path).rehearsal()
         stage = agreed.stages[0]
         place = stage.stage.turns(0)[0]
         engine.drawer.set(0, 0, place)

@@ -9,11 +9,19 @@ from pathlib import Path
 from cryptography import x509
 
 from vitrail.core.chain import Link, mark_of_file, read_chain
+from vitrail.core.files import LONGEST_TEXT, read_text
 from vitrail.core.problems import Problem, VitrailError
-from vitrail.deploy.certificates import fingerprint_key, is_issued, read_authority, read_certificate, x509_name
+from vitrail.deploy.certificates import (
+    fingerprint_key,
+    is_issued,
+    is_signed,
+    read_authority,
+    read_certificate,
+    x509_name,
+)
 from vitrail.deploy.enrol import COORDINATOR, load_kit
 from vitrail.deploy.outbox import LOG as OUTBOX_LOG
-from vitrail.deploy.signed import CERTIFICATE, OUTBOX, SIGNED, is_signed, signed_text, signs_run
+from vitrail.deploy.signed import CERTIFICATE, OUTBOX, SIGNED, signed_text, signs_run
 from vitrail.report.words import several
 from vitrail.runs.sealed import FILES, SIGNATURE, Verified, marks_in, verify_folder
 
@@ -56,7 +64,7 @@ def verify_run(path: Path, authority: x509.Certificate | None = None) -> Verifie
 def _signature(path: Path, links: list[Link], authority: x509.Certificate | None) -> tuple[list[Problem], list[str]]:
     where = path / SIGNATURE
     try:
-        told = json.loads(where.read_text(encoding="utf-8"))
+        told = json.loads(read_text(where))
         issuer = read_authority(told["authority"], where)
         certificate = read_certificate(told["certificate"], where)
         line, mark = int(told["line"]), str(told["mark"])
@@ -158,9 +166,11 @@ def _signed_lines(
 
 def _authority(file: Path) -> x509.Certificate:
     try:
-        text = file.read_text(encoding="utf-8")
+        text = read_text(file, LONGEST_TEXT)
         pem = json.loads(text)["authority"] if text.lstrip().startswith("{") else text
-    except (OSError, ValueError, KeyError) as error:
+        if not isinstance(pem, str):
+            raise ValueError
+    except (OSError, ValueError, KeyError, RecursionError) as error:
         what = f"expected a certificate or an invitation, but {getattr(error, 'strerror', None) or 'it is neither'}."
         raise VitrailError("the authority cannot be read", [Problem(str(file), what)]) from None
     return read_authority(pem, file)

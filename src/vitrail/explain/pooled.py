@@ -8,6 +8,7 @@ from typing import Any
 
 import pandas as pd
 
+from vitrail.core.files import read_text
 from vitrail.core.problems import Problem, VitrailError
 from vitrail.data.faults import Finding as Fault
 from vitrail.data.read import clean
@@ -23,13 +24,13 @@ UNLIKE = "unlike_others"
 def read_pooled(path: Path) -> dict[str, Any]:
     """What a coordinator hands out: the pooled summaries, or the whole screening that has them."""
     try:
-        said = json.loads(path.read_text(encoding="utf-8"))
+        said = json.loads(read_text(path))
         pooled = said.get("pooled", said)
         if not isinstance(pooled, dict) or not pooled:
             raise ValueError
     except OSError as error:
         problem = Problem(str(path), f"it cannot be read: {error.strerror}.", "Check the path.")
-    except (ValueError, AttributeError):
+    except (ValueError, AttributeError, RecursionError):
         what = "expected the pooled summaries of a screening, got something else."
         problem = Problem(str(path), what, "Ask the coordinator for the screen.json of `vitrail screen` or of a run.")
     else:

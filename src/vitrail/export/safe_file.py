@@ -15,6 +15,7 @@ from safetensors.torch import load, save
 
 from vitrail import methods
 from vitrail.core.disk import write_atomically
+from vitrail.core.files import LONGEST_MODEL, read_regular
 from vitrail.core.problems import Problem, VitrailError
 from vitrail.data.encode import Encoder
 from vitrail.export.about import FORMAT
@@ -58,7 +59,7 @@ def write_safe(mine: Model, path: Path, about: dict[str, Any]) -> float:
 def read_safe(path: Path) -> Taken:
     """The model in that file, or in words why not."""
     try:
-        raw = path.read_bytes()
+        raw = read_regular(path, LONGEST_MODEL)
     except OSError as error:
         raise _refused(path, f"it cannot be read: {error.strerror}.") from None
     return _read(path, raw)

@@ -100,6 +100,7 @@ TABLE = _Methods(
     }
 )
 
+MOST = 10**9  # of a number among hyperparameters: more is a mistake, or meant to do harm
 DEFAULT = "fedavg"  # of a study that names no method
 
 __all__ = ["DEFAULT", "PARTIES", "PARTIES_DEFAULT", "TABLE", "AnyMethod", *(kind.__name__ for kind in TABLE.values())]
@@ -176,7 +177,7 @@ def problems(
         if k not in fields:
             found.append(Problem(f"{where}.{k}", f"{name} has no hyperparameter {k!r}.", nearest(k, fields)))
         elif not _fits(v, fields[k]):
-            found.append(Problem(f"{where}.{k}", f"expected {_words(fields[k])}, got {v!r}.", f"Correct {k}."))
+            found.append(Problem(f"{where}.{k}", f"expected {_words(fields[k])}, got {_shown(v)}.", f"Correct {k}."))
     if not found:
         try:
             table[name](**given)
@@ -219,14 +220,22 @@ def _fits(value: object, hint: Any) -> bool:
     for choice in _choices(hint):
         if isinstance(choice, type):
             if choice is float and isinstance(value, int | float) and not isinstance(value, bool):
-                return bool(value >= 0) and value == value and abs(value) != float("inf")
+                return 0 <= value <= MOST
             if choice is int and isinstance(value, int) and not isinstance(value, bool):
-                return value >= 1
+                return 1 <= value <= MOST
             if choice in (bool, str) and isinstance(value, choice):
                 return True
         elif value == choice and type(value) is type(choice):
             return True
     return False
+
+
+def _shown(value: object) -> str:
+    """What came, of a long one the beginning; and why a large number is none."""
+    text = repr(value)
+    text = text if len(text) <= 200 else f"{text[:200]}..."
+    large = isinstance(value, int | float) and value > MOST and value != float("inf")
+    return f"{text}, which is more than {MOST:g}" if large else text
 
 
 def _words(hint: Any) -> str:

@@ -10,6 +10,7 @@ import numpy as np
 import pandas as pd
 from markupsafe import Markup
 
+from vitrail.data.spreadsheet import to_csv
 from vitrail.explain.among import COLUMNS, LEAST_OTHERS, LEAST_ROWS, Among
 from vitrail.report import draw
 from vitrail.report.frame import fill, unwritten, write_page
@@ -28,7 +29,7 @@ def write_among(told: Among, path: Path, study: str = "", refused: Sequence[str]
         what = f"{beside.name} beside it is no table of `vitrail explain`."
         raise unwritten(path, what, "nothing was overwritten")
     page = write_page(render_among(told, study, refused), path, "explain all")
-    write_atomically(beside, told.table.to_csv(index=False))
+    write_atomically(beside, to_csv(told.table))
     add_to_chain(beside)
     return page
 

@@ -13,6 +13,7 @@ from vitrail.core.rounding import TEN
 from vitrail.methods import TABLE
 from vitrail.report.tables import ScoreTable, lead_method, methods_of, sites_of, traffic
 from vitrail.report.words import SAME, Interval, listed, metric_words, name, number, several, signed, size, spoken
+from vitrail.runs.run import FOLDED, SHOWN, Run
 
 if TYPE_CHECKING:
     from vitrail.report.page import Page
@@ -149,6 +150,8 @@ def _joining(page: Page) -> list[Markup]:
     verdicts = page.verdicts
     if verdicts.empty:
         one = page.seeds == 1
+        if page.run is not None and page.run.study.verdict is not None:
+            return [_own_verdicts(page.run)]
         if page.kind == "run":
             start = "One seed" if one else "A run of one method"
             tail = "`vitrail compare` can: it also trains every site alone, and judges every "
@@ -177,6 +180,24 @@ def _joining(page: Page) -> list[Markup]:
             said.append(Markup("{} {}").format(who, words.format("s" if len(sites) == 1 else "")))
     unit = f" (saved {metric_words(page.yardstick)})" if page.crossed else ""
     return [Markup("By joining, {}{}.").format(Markup("; ").join(said), unit)]
+
+
+def _own_verdicts(run: Run) -> Markup:
+    """Of a study with [verdict]: who has the answer, and where it is shown."""
+    if FOLDED not in run.info:
+        text = (
+            "Whether joining is worth it, each site finds out for itself after a run between machines, as the study's "
+        )
+        return _code(text + "[verdict] asks; in a simulation `vitrail compare` tells it.")
+    shown, silent = list(run.info.get(SHOWN, ())), [site for site in run.sites if site not in run.info.get(SHOWN, ())]
+    said = Markup("Each site has found out for itself whether joining is worth it there.")
+    if shown:
+        said += Markup(" {} showed the others the answer: see below.").format(listed([name(site) for site in shown]))
+    if silent:
+        said += Markup(" {} kept it: the page {} in the home of a site has it.").format(
+            listed([name(site) for site in silent]), Markup("<code>verdict.html</code>")
+        )
+    return said
 
 
 def _worst_sentence(page: Page, table: ScoreTable) -> list[Markup]:

@@ -35,6 +35,7 @@ from vitrail.core.chain import last_mark, line_of, mark_of, mark_of_file, whole
 from vitrail.core.disk import append, hold, unwritable
 from vitrail.core.disk import write_atomically as write_atomically  # others take it from here
 from vitrail.core.facts import Fact, Facts
+from vitrail.core.files import read_text
 from vitrail.core.problems import Problem, VitrailError
 from vitrail.core.tensors import filled, tensors
 from vitrail.engines.rounds import Moment
@@ -82,7 +83,7 @@ def unreadable(path: Path, error: Exception) -> VitrailError:
 def read_told(path: Path) -> dict[str, Any]:
     """A file of ours in JSON."""
     try:
-        told = json.loads(path.read_text(encoding="utf-8"))
+        told = json.loads(read_text(path))
         if not isinstance(told, dict):
             raise ValueError
         return told
@@ -130,8 +131,8 @@ def check_sites(path: Path, info: dict[str, Any]) -> None:
 def is_finished(path: Path) -> bool:
     """Whether a run folder holds a run that was written to its end."""
     try:
-        return bool(json.loads((path / "run.json").read_text(encoding="utf-8")).get("finished"))
-    except (OSError, ValueError):
+        return bool(json.loads(read_text(path / "run.json")).get("finished"))
+    except (OSError, ValueError, AttributeError, RecursionError):
         return False
 
 

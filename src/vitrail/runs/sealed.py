@@ -18,6 +18,7 @@ from typing import Any, NamedTuple
 
 from vitrail.core.chain import Link, last_mark, line_of, mark_of, mark_of_file, read_chain
 from vitrail.core.disk import PART, append, hold, write_atomically
+from vitrail.core.files import read_text
 from vitrail.core.problems import Problem, VitrailError
 
 LOG, LOCK, MARKS, SIGNATURE = "events.jsonl", ".lock", "marks.json", "signature.json"
@@ -155,9 +156,9 @@ def _compare(path: Path, name: str, mark: str) -> tuple[list[Problem], int]:
 def _inside(place: Path) -> dict[str, str]:
     """What the private folder of a site or party held."""
     try:
-        told = json.loads((place / MARKS).read_text(encoding="utf-8"))[FILES]
+        told = json.loads(read_text(place / MARKS))[FILES]
         return {k: str(v) for k, v in told.items() if (place / k).resolve().is_relative_to(place.resolve())}
-    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
         return {}
 
 

@@ -22,7 +22,9 @@ import torch
 from torch import Tensor
 
 from vitrail.core.disk import write_atomically
+from vitrail.core.files import read_text
 from vitrail.core.problems import Problem, VitrailError, nearest
+from vitrail.data.spreadsheet import from_csv, to_csv
 from vitrail.explain.rows import Explanation
 from vitrail.runs.folder import PARTIES
 from vitrail.runs.near import Near, explain_guest
@@ -232,7 +234,7 @@ class Together:
         self.info["left"] = self.left()
         if self.path is not None:
             self.model.save(self.path / "parties" / self.study.host)
-            write_atomically(self.path / LEDGER_FILE, self.ledger.to_csv(index=False))
+            write_atomically(self.path / LEDGER_FILE, to_csv(self.ledger))
             write_atomically(self.path / "run.json", json.dumps(self.info, indent=1))
             seal_again(self.path, "asked")
 
@@ -248,7 +250,9 @@ class Together:
         found = Match.read([path / "parties" / p / PLACES for p in here], str(path))
         kind = NeighbourModel if method_of(study).joint == "neighbours" else HostModel
         model = kind.load(study, terms, path / "parties" / study.host)
-        return cls(study, info, terms, found, model, pd.read_csv(path / "scores.csv"), read_crossed(path), path)
+        return cls(
+            study, info, terms, found, model, from_csv(pd.read_csv(path / "scores.csv")), read_crossed(path), path
+        )
 
 
 def tally(
@@ -263,7 +267,7 @@ def tally(
 
 
 def read_crossed(path: Path) -> dict[tuple[str, str, str, str], Crossed]:
-    ledger = pd.read_csv(path / LEDGER_FILE, keep_default_na=False)
+    ledger = from_csv(pd.read_csv(path / LEDGER_FILE, keep_default_na=False))
     return {(r[0], r[1], r[2], r[3]): Crossed(*map(int, r[4:])) for r in ledger.to_numpy().tolist()}
 
 
@@ -273,10 +277,10 @@ def terms_from(said: Mapping[str, Any]) -> Terms:
 
 def read_info(path: Path) -> dict[str, Any]:
     try:
-        info: dict[str, Any] = json.loads((path / "run.json").read_text(encoding="utf-8"))
+        info: dict[str, Any] = json.loads(read_text(path / "run.json"))
         if info.get("kind") == PARTIES:
             return info
-    except (OSError, ValueError, AttributeError):
+    except (OSError, ValueError, AttributeError, RecursionError):
         pass
     what, hint = "expected the folder of a run with parties.", "Give the folder that `vitrail run --out` wrote."
     raise VitrailError("cannot load the run", [Problem(str(path), what, hint)])

@@ -17,6 +17,7 @@ from torch import Tensor
 
 from vitrail.core.disk import private_folder, write_atomically
 from vitrail.core.problems import Problem, VitrailError
+from vitrail.data.spreadsheet import to_csv
 from vitrail.runs.folder import PARTIES, Folder, versions
 from vitrail.runs.near import Near
 from vitrail.runs.neighbours import NeighbourModel, knn_of
@@ -131,7 +132,7 @@ def _write_start(folder: Folder, run: Together, sides: Sides, data: str) -> None
     for party in run.study.parties:
         run.match.write(party, private_folder(path / "parties" / party) / PLACES)
     write_atomically(path / "study.toml", run.study.to_toml())
-    write_atomically(path / LEDGER_FILE, run.ledger.to_csv(index=False))
+    write_atomically(path / LEDGER_FILE, to_csv(run.ledger))
     write_atomically(path / "parties" / run.study.host / TABLES_AT, data, private=True)
     write_atomically(path / "run.json", json.dumps(run.info, indent=1))
     folder.log("matched", common=run.match.common)
@@ -151,7 +152,7 @@ def _train(
     def tick(done: int, of: int) -> None:
         tally(run.crossed, "training", talk.wire.ledger)
         if folder is not None:  # what crossed did so, even if this step will be repeated
-            write_atomically(folder.path / LEDGER_FILE, run.ledger.to_csv(index=False))
+            write_atomically(folder.path / LEDGER_FILE, to_csv(run.ledger))
         if progress is not None:
             progress(done, of)
 
@@ -210,7 +211,7 @@ def _write_end(folder: Folder, run: Together, sides: Sides) -> None:
         write_tensors(home / "model.safetensors", side.guest.state())
     wire = [{"party": p, **line._asdict()} for p in run.study.parties for line in lines(sides.talk, p)]
     for name, frame in (("scores", run.scores), ("ledger", run.ledger), ("wire", pd.DataFrame(wire))):
-        write_atomically(path / f"{name}.csv", frame.to_csv(index=False))
+        write_atomically(path / f"{name}.csv", to_csv(frame))
     run.info["finished"] = True
     said = json.dumps(run.info, indent=1).encode()
     folder.seal("finished", {"run.json": said}, common=run.match.common)

@@ -14,6 +14,7 @@ from vitrail import methods
 from vitrail.core import formats
 from vitrail.core.problems import Problem, VitrailError
 from vitrail.data.encode import Encoder
+from vitrail.data.spreadsheet import from_csv, to_csv
 from vitrail.runs.folder import (
     Folder,
     check_sites,
@@ -125,7 +126,7 @@ def write_pseudonyms(folder: Folder, pseudonyms: dict[str, str]) -> None:
 
 def our_table(path: Path) -> pd.DataFrame:
     """A table of ours; a site named NA or 007 keeps its name."""
-    return pd.read_csv(path, dtype={"site": str}, keep_default_na=False, na_values={"value": [""]})
+    return from_csv(pd.read_csv(path, dtype={"site": str}, keep_default_na=False, na_values={"value": [""]}))
 
 
 def _tensors_if_any(path: Path) -> dict[str, Tensor]:
@@ -137,8 +138,8 @@ def write_run(folder: Folder, run: Run, event: str, **details: Any) -> None:
     path = folder.path
     write_atomically(path / "study.toml", run.study.to_toml())
     for name, frame in (("scores", mark_few(run.history, run.sizes)), ("ledger", run.ledger), ("sites", run.sizes)):
-        write_atomically(path / f"{name}.csv", frame.to_csv(index=False))
-    write_atomically(path / "wire.csv", pd.DataFrame([x._asdict() for x in run.wire()]).to_csv(index=False))
+        write_atomically(path / f"{name}.csv", to_csv(frame))
+    write_atomically(path / "wire.csv", to_csv(pd.DataFrame([x._asdict() for x in run.wire()])))
     if run.screening:
         save_screening(path / SCREEN, run.screening)
     for site, model in run.models.items():
@@ -148,7 +149,7 @@ def write_run(folder: Folder, run: Run, event: str, **details: Any) -> None:
         write_atomically(place / ENCODER, json.dumps(encoder))
     write_pseudonyms(folder, run.pseudonyms)
     if run.shift_table is not None:
-        write_atomically(path / "shifts.csv", run.shift_table.to_csv(index=False))
+        write_atomically(path / "shifts.csv", to_csv(run.shift_table))
     if run.facts:
         save_facts(path / "coordinator" / "facts.safetensors", run.facts)
     if run.shared:

@@ -16,6 +16,7 @@ from vitrail.core.problems import Problem, VitrailError
 from vitrail.core.random import key
 from vitrail.core.shown import notebook_bar
 from vitrail.data.encode import clean_sites, fingerprint_rows
+from vitrail.data.spreadsheet import to_csv
 from vitrail.methods import TABLE
 from vitrail.runs.folder import Folder, read_told, unreadable, write_atomically
 from vitrail.runs.run import mark_few
@@ -142,7 +143,7 @@ def compare(
                 ("summary", mark_few(result.summary(), result.sites, "worst_site")),
                 ("verdicts", mark_few(result.verdicts(), result.sites)),
             ):
-                write_atomically(folder.path / f"{name}.csv", table.to_csv(index=False))
+                write_atomically(folder.path / f"{name}.csv", to_csv(table))
             write_atomically(folder.path / "order.json", json.dumps(about))
             folder.seal("finished", methods=names, seeds=result.seeds)
     finally:

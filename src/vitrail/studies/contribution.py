@@ -35,6 +35,7 @@ import pandas as pd
 
 from vitrail.core.problems import Problem, VitrailError
 from vitrail.core.random import key
+from vitrail.data.spreadsheet import to_csv
 from vitrail.explain.shapley import Floats, Values, Worth, exact, leave_one_out, paired_mean
 from vitrail.runs.folder import write_atomically
 from vitrail.runs.run import Run
@@ -308,7 +309,7 @@ def write_tables(told: Contribution, folder: Path) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     for name, table in (("values", told.values), ("costs", told.costs), ("ledger", told.ledger)):
         if len(table):
-            write_atomically(folder / f"{name}.csv", table.to_csv(index=False))
+            write_atomically(folder / f"{name}.csv", to_csv(table))
 
 
 def to_text(told: Contribution) -> tuple[str, list[tuple[str, list[str], list[list[Any]]]]]:

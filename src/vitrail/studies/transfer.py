@@ -37,6 +37,7 @@ from vitrail.core.task import Task
 from vitrail.core.tensors import Params
 from vitrail.core.times import losses
 from vitrail.data.encode import SiteData, class_weights, columns, prepare
+from vitrail.data.spreadsheet import to_csv
 from vitrail.engines.local import Engine
 from vitrail.engines.wire import Line
 from vitrail.methods import AnyMethod
@@ -118,13 +119,11 @@ class Transfer:
             what = "there is something here already that `vitrail transfer` did not write."
             raise VitrailError("nothing was overwritten", [Problem(str(path), what, "Choose another --out.")])
         path.mkdir(parents=True, exist_ok=True)
-        write_atomically(
-            path / "transfer.csv", self.table.assign(few_rows=self.table.user.map(self.few)).to_csv(index=False)
-        )
+        write_atomically(path / "transfer.csv", to_csv(self.table.assign(few_rows=self.table.user.map(self.few))))
         if not self.study.images:
-            write_atomically(path / "feedback.csv", self.feedback.to_csv(index=False))
+            write_atomically(path / "feedback.csv", to_csv(self.feedback))
         if scores is not None:
-            write_atomically(path / "scores.csv", scores.to_csv(index=False))
+            write_atomically(path / "scores.csv", to_csv(scores))
         said = {
             "study": self.study.name,
             "seed": self.seed,

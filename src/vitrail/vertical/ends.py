@@ -3,13 +3,14 @@
 Every end has a key. Every list of ids goes to all ends, and each locks it once more; locks commute, so that an id that
 is in several lists ends as the same token in all of them, and nobody can tell what it was:
 
+    length    each party tells each other how many ids it has; whoever finds another's list too long stops here
     path      a list's owner, then the other guests, then the host; each locks it and passes it on in the order of the
               locked tokens, which is as good as random
     count     the host, who gets all lists in the end, counts the tokens that are in all of them, and tells
     places    after consent: where the common tokens are in each list, in the order of the tokens, goes back along its
               path; each puts it into the order before its own, and the owner has its rows
 
-With one guest: the host's list there, back with the guest's, and the number: three messages; two more to the places.
+With one guest: two lengths, the host's list there, back with the guest's, and the number; two more to the places.
 Of what is not in all lists nobody learns a place, also with several guests. Ends are taken to follow these rules
 (an end that does not can learn no more than by putting ids of its own making into its list).
 """
@@ -28,6 +29,12 @@ from vitrail.vertical.curve import SIZE, lock, points
 
 MOST = 20_000_000  # ids of a list
 Order = np.ndarray  # [place in what was passed on]: place in what came; of the own list, row
+
+
+class Length(NamedTuple):
+    """From each party to each other, before any list."""
+
+    ids: Annotated[int, "how many ids your list has"]
 
 
 class List(NamedTuple):
@@ -53,7 +60,7 @@ class Places(NamedTuple):
     places: Annotated[bytes, "where the ids in common are in a list, by tokens, in an order that tells nothing"]
 
 
-def size(message: List | Count | Places) -> int:
+def size(message: Length | List | Count | Places) -> int:
     """Bytes of what it says."""
     return sum(len(v) if isinstance(v, str | bytes) else 4 for v in message)
 

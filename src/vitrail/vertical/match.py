@@ -8,6 +8,7 @@ import json
 import secrets as random_secrets
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import permutations
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -15,10 +16,11 @@ import numpy as np
 import pandas as pd
 
 from vitrail.core.disk import write_atomically
+from vitrail.core.files import LONGEST_MODEL, read_text
 from vitrail.core.problems import Problem, VitrailError
 from vitrail.data.read import place_columns
 from vitrail.study import Study
-from vitrail.vertical.ends import Count, End, List, Places, check_sizes, path, size
+from vitrail.vertical.ends import Count, End, Length, List, Places, check_sizes, path, size
 from vitrail.vertical.ids import Seen, lacks_check_digit, look, other_forms, shape, tell, write
 
 AGAIN = "Match again: places are row numbers of the table as it was."
@@ -110,7 +112,7 @@ _KINDS = {"party": str, "host": str, "mark": str, "rows": int, "answered": int, 
 
 def _read(file: Path) -> dict[str, Any]:
     try:
-        said = json.loads(file.read_text(encoding="utf-8"))
+        said = json.loads(read_text(file, LONGEST_MODEL))
         places = said["places"]
         typed = all(type(said[key]) is kind for key, kind in _KINDS.items()) and bytes.fromhex(said["secret"])
         rows = all(type(p) is int and 0 <= p < said["rows"] for p in places) and len(set(places)) == len(places)
@@ -152,10 +154,12 @@ def match(
     ends = {party: End(party, ids[party], given[party], domain(study), rules) for party in study.parties}
     host, guests, crossed = study.host, study.guests, list[Crossed]()
 
-    def hand(sender: str, receiver: str, message: List | Count | Places, what: str) -> None:
+    def hand(sender: str, receiver: str, message: Length | List | Count | Places, what: str) -> None:
         if sender != receiver:
             crossed.append(Crossed(sender, receiver, what, size(message)))
 
+    for owner, other in permutations(ends, 2):
+        hand(owner, other, Length(len(ids[owner])), f"length of the list of {owner}")
     lists = []
     for owner in ends:
         holder, one = owner, ends[owner].own()
@@ -237,17 +241,22 @@ def too_few(study: Study, seen: Mapping[str, Seen]) -> VitrailError:
     return VitrailError(f"fewer than {rules.at_least} ids are in common; how many is not told", problems)
 
 
-def consent(study: Study, party: str) -> list[str]:
-    """What a party agrees to, in sentences for its form."""
+def consent(study: Study, party: str, ratio: float | None = None, matches: int = 1) -> list[str]:
+    """What a party agrees to, in sentences for its form. `ratio`: how many times as long as its own another's list may
+    be, where its officer said so; `matches`: how many are begun on one yes."""
     assert study.match is not None
     others, rules = [name for name in study.parties if name != party], study.match
+    most = rules.ratio if ratio is None else ratio
+    over = f" in a match and {matches * most:g} times in the {matches} matches of one yes" if matches > 1 else ""
     out = [
         f"{' and '.join(others)} learn{'s' * (len(others) == 1)} how many ids your list has.",
         f"All learn how many ids are in all lists, if these are at least {rules.at_least}; else that they are too few.",
         "After consent of all, each learns which rows of its own these are, and so that the others hold them too.",
         "Of your other ids nobody learns which they are; the columns of your table take no part.",
+        f"Before your list leaves you see how many ids each other list has. A list more than {most:g} times as long as "
+        "yours is refused, and so is one that is longer than was said.",
         "But who can guess ids (short or consecutive numbers) can put guesses into its own list, at most "
-        f"{rules.ratio:g} times as many as you have, and learns which of them are yours if enough are. Every id of "
+        f"{most:g} times as many as you have{over}, and learns which of them are yours if enough are. Every id of "
         "another's list is counted as such a question, and your file of the match says how many there were.",
     ]
     if len(study.guests) > 1:

@@ -18,6 +18,7 @@ import torch
 from torch import Tensor
 
 from vitrail.core.disk import private_folder, write_atomically
+from vitrail.core.files import read_text
 from vitrail.core.problems import Problem, VitrailError, nearest
 from vitrail.core.tensors import Params
 from vitrail.data.encode import Encoder, written_rows
@@ -93,11 +94,11 @@ class HostModel:
             part, _, name = k.partition("/")
             parts.setdefault(part, {})[name] = v
         try:
-            said = json.loads((folder / "host.json").read_text(encoding="utf-8"))
+            said = json.loads(read_text(folder / "host.json"))
             encoder, ref = Encoder(study, said["mean"], said["sd"]), pd.DataFrame([said["reference"]]).astype(float)
             more = (parts.get(part, {}) for part in ("told", "usual", "off"))
             return cls(study, terms, encoder, parts["params"], ref, said["people"], *more)
-        except (OSError, ValueError, KeyError, TypeError):
+        except (OSError, ValueError, KeyError, TypeError, RecursionError):
             problem = Problem(str(folder), "expected the host's part of a finished run.", "Run the study again.")
             raise VitrailError("the host's model cannot be read", [problem]) from None
 

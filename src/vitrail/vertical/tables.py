@@ -11,6 +11,7 @@ from typing import Any
 
 import pandas as pd
 
+from vitrail.core.files import LONGEST_TEXT, read_text
 from vitrail.core.problems import Problem, VitrailError, nearest
 from vitrail.data.check import find_faults
 from vitrail.data.faults import Finding
@@ -78,7 +79,7 @@ def described(study: Study, party: str, frame: pd.DataFrame) -> Table:
 
 def _read_own(own: Path) -> Any:
     try:
-        said = tomllib.loads(own.read_text(encoding="utf-8-sig"))
+        said = tomllib.loads(read_text(own, LONGEST_TEXT, "utf-8-sig"))
     except (OSError, ValueError, RecursionError) as error:
         raise VitrailError(f"cannot read {own.name}", [Problem(str(own), f"expected TOML: {error}.")]) from None
     if said.keys() != {"features"}:
