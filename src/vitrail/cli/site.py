@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from vitrail.cli import complete
-from vitrail.cli.given import PLACE
+from vitrail.cli.given import PLACE, SANDBOX
 from vitrail.core.problems import Problem, VitrailError
 from vitrail.core.table import print_table
 
@@ -76,10 +76,11 @@ def join(
     show_verdict: Annotated[
         bool, typer.Option("--show-verdict", help="Let the others know whether joining is worth it here ([verdict]).")
     ] = False,
+    sandbox: Annotated[bool, typer.Option("--sandbox/--no-sandbox", help=SANDBOX)] = True,
 ) -> None:
     """Site: check the file, read what will leave the house, agree, and take part until the study is finished."""
     from vitrail.deploy import enrol
-    from vitrail.deploy.doctor import need_transport
+    from vitrail.deploy.doctor import need_sandbox, need_transport
     from vitrail.deploy.join import Door, agree
     from vitrail.deploy.personal import check_not_left, load_model
     from vitrail.deploy.proof import Proof
@@ -90,6 +91,7 @@ def join(
 
     check_not_left(kit)
     need_transport()
+    need_sandbox(sandbox)
     own = enrol.accept(kit, approval) if approval else enrol.load_kit(kit)
     if own.study.parties:
         from vitrail.deploy.joining import take_part
@@ -97,14 +99,15 @@ def join(
         say = lambda text: print(f"  {text}", flush=True)  # noqa: E731
         ration = (ration_training, ration_after)
         home = take_part(
-            own, data, accept, ration, places, say, keep, explain=explain, ask=ask, look_up=look_up, another=another
-        )
+            own, data, accept, ration, places, say, keep,
+            explain=explain, ask=ask, look_up=look_up, another=another, sandbox=sandbox,
+        )  # fmt: skip
         print(f"The study is finished. What this party keeps of it is in {home}.")
         return
-    agreement, frame = agree(own, data, accept, publish, show_verdict)
+    agreement, frame = agree(own, data, accept, publish, show_verdict, sandbox)
     drawn = math.nan if watts is None else watts
     site = Site(own.site, frame, agreement, own.home, publish, Proof.of(own), another, drawn, show_verdict)
-    door = Door(own, site, lambda text: print(f"  {text}", flush=True), keep, Pen.of_site(own))
+    door = Door(own, site, lambda text: print(f"  {text}", flush=True), keep, Pen.of_site(own), sandbox)
     print(
         f"{own.site} takes part; coordinator at {own.address}. Stop with Ctrl-C and join again at any time.", flush=True
     )
@@ -131,6 +134,7 @@ def outbox(
     """Site: every message that ever left this house; with --show, the numbers in it."""
     from vitrail.deploy import enrol
     from vitrail.deploy.outbox import Outbox, numbers, table
+    from vitrail.deploy.pipe import NOT_OURS
     from vitrail.report.words import several, size
 
     own = enrol.load_kit(kit)
@@ -148,6 +152,9 @@ def outbox(
         from vitrail.deploy.joining import ration_left
 
         print("\n".join(["Each is shown as it was before it was sealed.", *ration_left(own)]))
+    if strange := [e for e in entries if e.kind == NOT_OURS]:
+        print(f"{several(len(strange), 'line')} on what came over FLARE's own channels and was refused; the last one:")
+        print(f"  {strange[-1].time}  {strange[-1].what}")
     if left:
         print(f"The numbers of one: vitrail outbox {kit} --show {max(left, key=lambda e: e.bytes).number}")
 

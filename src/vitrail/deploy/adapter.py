@@ -1,9 +1,11 @@
-"""The only file that knows NVIDIA FLARE. Its processes carry bytes between two of ours and look into none of them.
+"""What runs in NVIDIA FLARE's processes, and how they are started (only this file and flare_process.py, flare_guard.py
+know FLARE). They carry bytes between two of ours and look into none of them.
 
     vitrail serve  --socket--  Relay in FLARE's job  ==TLS==  SiteRelay in FLARE's job  --socket--  vitrail join
 
-Rows, models and private state are in our processes only. At a site three files of the site's own (deploy/kits.py) let
-FLARE run nothing but SiteRelay, force Outgoing on whatever it answers, and refuse code, shells and log streaming.
+Rows, models and private state are in our processes only. FLARE's processes are shut in (deploy/sandbox.py), and what
+they receive passes a guard (deploy/flare_guard.py). At a site three files of the site's own (deploy/kits.py) let FLARE
+run nothing but SiteRelay, force Outgoing on whatever it answers, and refuse code, shells and log streaming.
 Doorkeeper stands at the coordinator's door: it refuses who was removed, and a kit that is in use elsewhere.
 """
 
@@ -14,13 +16,12 @@ import json
 import os
 import socket
 import subprocess
-import sys
 import threading
 from collections.abc import Sequence
 from pathlib import Path
 from socketserver import ThreadingUnixStreamServer
 from typing import Any
-from urllib.parse import quote, unquote
+from urllib.parse import quote, unquote, urlsplit
 
 from nvflare.apis.controller_spec import ClientTask, Task
 from nvflare.apis.event_type import EventType
@@ -38,7 +39,7 @@ from nvflare.fuel.f3.drivers.connector_info import ConnectorInfo
 from nvflare.fuel.f3.drivers.socket_conn import ConnectionHandler, SocketConnection
 from nvflare.private.defs import ClientType
 
-from vitrail.deploy import keeper, pipe
+from vitrail.deploy import flare_guard, flare_process, keeper, pipe, sandbox
 from vitrail.deploy.pipe import Pipe
 
 BODY = "vitrail"  # the one key of a message that holds anything
@@ -169,12 +170,11 @@ class Doorkeeper(FLComponent):
                 self._enters(who, copy)
 
     def _enters(self, who: str, copy: str) -> None:
-        known = json.loads((Path(self.folder) / "coordinator.json").read_text())["sites"].values()
-        mine = [site for site in known if site["identity"] == who]
+        mine = json.loads((Path(self.folder) / pipe.MEMBERS).read_text()).get(who)
         why = ""
-        if not mine or not mine[0]["approved"]:
+        if not mine or not mine["approved"]:
             why = "it was not enrolled in this study"
-        elif mine[0]["removed"]:
+        elif mine["removed"]:
             why = "it was removed from this study"
         elif (self.seen.get(who) or copy) != copy:  # not "unless quiet": whoever knocks cuts the first one's connection
             why = "its kit is in use elsewhere"
@@ -238,27 +238,49 @@ def _place(connector: ConnectorInfo) -> Path:
     return Path(unquote(connector.params["path"]))
 
 
-def start_coordinator(workspace: Path, socket: str) -> subprocess.Popen[bytes]:
-    """FLARE's process at the coordinator."""
+def start_coordinator(workspace: Path, socket: str, boxed: bool = True) -> subprocess.Popen[bytes]:
+    """FLARE's process at the coordinator, which listens on the study's port and dials nobody."""
     words = ["-s", "fed_server.json", "--set", "secure_train=true", "org=coordinator", "config_folder=config"]
-    return _start("nvflare.private.fed.app.server.server_train", workspace, words, {pipe.PLACE: socket})
+    port, store = _port(workspace / "startup" / "fed_server.json"), str(workspace.resolve().parent / "store")
+    box = sandbox.Box((), (store,), bind=(port,)) if boxed else None
+    return _start("nvflare.private.fed.app.server.server_train", workspace, words, {pipe.PLACE: socket}, box)
 
 
-def start_site(workspace: Path, who: str, socket: str, copy: str) -> subprocess.Popen[bytes]:
-    """FLARE's process at a site."""
+def start_site(workspace: Path, who: str, socket: str, copy: str, boxed: bool = True) -> subprocess.Popen[bytes]:
+    """FLARE's process at a site, which dials the coordinator's port, or a proxy's, and listens on none."""
     words = ["-s", "fed_client.json", "--set", "secure_train=true", f"uid={who}", "org=site", "config_folder=config"]
     words.append(f"heart_beat_interval={BEAT}")
-    return _start("nvflare.private.fed.app.client.client_train", workspace, words, {pipe.PLACE: socket, COPY: copy})
+    ports = {_port(workspace / "startup" / "fed_client.json"), *_proxies()}
+    box = sandbox.Box((), (), connect=tuple(sorted(ports))) if boxed else None
+    told = {pipe.PLACE: socket, COPY: copy}
+    return _start("nvflare.private.fed.app.client.client_train", workspace, words, told, box)
 
 
-def _start(module: str, workspace: Path, words: list[str], told: dict[str, str]) -> subprocess.Popen[bytes]:
+def _start(
+    module: str, workspace: Path, words: list[str], told: dict[str, str], box: sandbox.Box | None
+) -> subprocess.Popen[bytes]:
     """It ends with this process, and so do its own children; its words go to a file."""
     workspace = workspace.resolve()
     keeper.end_left(workspace)
-    env = {k: v for k, v in os.environ.items() if k in PASSED} | told | SPEED
-    (workspace / "transfer").mkdir(exist_ok=True, mode=0o700)
-    command = [sys.executable, "-u", "-m", module, "-m", str(workspace), *words]
+    transfer = workspace / "transfer"
+    transfer.mkdir(exist_ok=True, mode=0o700)
+    env = {k: v for k, v in os.environ.items() if k in PASSED} | told | SPEED | {"TMPDIR": str(transfer)}
+    command = flare_process.command(module, ["-m", str(workspace), *words])
+    if box is not None:
+        own = str(workspace), str(Path(told[pipe.PLACE]).parent)
+        box = box._replace(read=sandbox.python_places(workspace), write=(*box.write, *own))
+        command = sandbox.command(box, command)
     return keeper.start(command, workspace, env, workspace / "console.txt")
+
+
+def _port(startup: Path) -> int:
+    return int(json.loads(startup.read_text())["servers"][0]["service"]["target"].rpartition(":")[2])
+
+
+def _proxies() -> set[int]:
+    """The ports of the proxies that are passed on."""
+    found = [urlsplit(os.environ[name]) for name in ("http_proxy", "https_proxy") if os.environ.get(name)]
+    return {proxy.port or (443 if proxy.scheme == "https" else 80) for proxy in found}
 
 
 # memory that was had for one message is kept for the next, but not by every thread apart; messages go in larger pieces
@@ -290,6 +312,7 @@ class Jobs:
         """`place`: where job folders are written before they are submitted."""
         from nvflare.fuel.flare_api.flare_api import new_secure_session
 
+        flare_guard.install()
         self.place = place
         self.session = new_secure_session("lead@coordinator", str(workspace), timeout=20.0)
 

@@ -28,6 +28,7 @@ from vitrail.deploy.outbox import Outbox
 from vitrail.deploy.party import Party
 from vitrail.deploy.pipe import Pipe
 from vitrail.deploy.reach import AWAY, Reach
+from vitrail.deploy.refusals import Refusals
 from vitrail.deploy.second import Second
 from vitrail.deploy.signed import Pen
 from vitrail.deploy.site import Site
@@ -42,13 +43,19 @@ PUBLIC = (
     *("a masked sum was refused", "a shared sum was refused"),
     *("another site's key was refused", "a certificate cannot be read"),
 )
+NO_SANDBOX = "no sandbox"  # the kind of the outbox's line
+NO_SANDBOX_WORDS = (
+    "FLARE's processes are not shut in (--no-sandbox): they can read whatever the user that runs `vitrail` can read."
+)
 LINGER = 3.0  # seconds after the last answer, so that it arrives
 # signs of trouble in what FLARE's process writes
 UNTRUSTED = "CERTIFICATE_VERIFY_FAILED"  # the other machine's, found here
 REFUSED = "registration rejected: register_client unauthenticated"  # by our Doorkeeper over there
 
 
-def agree(kit: Kit, data: Path, accept: str, publishes: bool, shows: bool = False) -> tuple[Agreement, pd.DataFrame]:
+def agree(
+    kit: Kit, data: Path, accept: str, publishes: bool, shows: bool = False, sandbox: bool = True
+) -> tuple[Agreement, pd.DataFrame]:
     """Before anything leaves: the file is checked, the contract is shown, and somebody says yes to exactly that."""
     if shows and not kit.study.verdict:
         what, hint = "the study asks for no verdict.", "Leave it out."
@@ -65,6 +72,7 @@ def agree(kit: Kit, data: Path, accept: str, publishes: bool, shows: bool = Fals
     check_first_report(agreement, kit.site, frame)
     print(contract_words(agreement, kit.site, kit.sites, publishes, len(frame), shows))
     said = {"agreement": agreement.hash, "publishes": publishes} | ({"shows": True} if shows else {})
+    said |= {} if sandbox else {"sandbox": False}
     agreed_to(kit, agreement.hash, said, accept)
     return agreement, frame
 
@@ -117,8 +125,11 @@ class Door:
         say: Callable[[str], None],
         keep: int | None = None,
         pen: Pen | None = None,
+        sandbox: bool = True,
     ) -> None:
-        self.kit, self.site, self.say = kit, site, say
+        """`sandbox`: FLARE's processes are shut in."""
+        self.kit, self.site, self.say, self.sandbox = kit, site, say, sandbox
+        self.refusals = Refusals(self._not_ours)
         self.outbox = Outbox(kit.home, keep, pen)
         self.busy, self.finished = threading.Lock(), threading.Event()
         self.lock = (kit.home / ".lock").open("w")
@@ -130,6 +141,9 @@ class Door:
         """Until the study is finished."""
         from vitrail.deploy import adapter, kits
 
+        if not self.sandbox:
+            self.outbox.note(NO_SANDBOX, NO_SANDBOX_WORDS)
+            self.say(NO_SANDBOX_WORDS)
         kits.build_site(self.kit.folder)
         self.reach = Reach(self.kit.address, self.say)
         workspace = self.kit.folder / "flare"
@@ -147,7 +161,7 @@ class Door:
                         self.reach.missed()
                         time.sleep(pause)
                         pause = min(60.0, 2 * pause)
-                    flare = adapter.start_site(workspace, self.kit.identity, listener.place, self._copy())
+                    flare = adapter.start_site(workspace, self.kit.identity, listener.place, self._copy(), self.sandbox)
                     began = time.time()
                     self.reach.begun()
                 elif time.time() - began > 60:
@@ -188,10 +202,19 @@ class Door:
             threading.Thread(target=self._serve, args=(end,), daemon=True).start()
 
     def _serve(self, end: Pipe) -> None:
-        with end, contextlib.suppress(EOFError, OSError):
-            _, body = end.get()
+        """A question, or the guard's report of what it refused."""
+        with end, contextlib.suppress(EOFError, OSError, ValueError):
+            head, body = end.get(self.site.agreed.longest + 1)
+            if head.get("event") == pipe.NOT_OURS:
+                self.refusals.add(head)
+                return
             self.reach.asked()
             end.put({}, self.answer(body))
+
+    def _not_ours(self, text: str) -> None:
+        self.say(text)
+        with contextlib.suppress(VitrailError), self.busy:  # a full disk is told where something would leave
+            self.outbox.note(pipe.NOT_OURS, text)
 
     def answer(self, body: bytes) -> bytes:
         """One question's answer, checked and recorded before it leaves; an error is told without data.
@@ -213,9 +236,7 @@ class Door:
     def _said(self, body: bytes) -> Message:
         try:
             if len(body) > self.site.agreed.longest:
-                what = (
-                    f"it has {len(body)} bytes, and none that was agreed on is longer than {self.site.agreed.longest}."
-                )
+                what = f"it is longer than {self.site.agreed.longest} bytes, the most that was agreed on."
                 raise VitrailError("a message was refused", [Problem("message", what, "It was dropped unread.")])
             question = unpack(body)
             self.outbox.received(question.kind, question.words, len(body))

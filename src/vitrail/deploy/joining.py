@@ -45,7 +45,12 @@ def pact_of(kit: Kit) -> Pact:
 
 
 def agree_party(
-    kit: Kit, data: Path, accept: str, ration: tuple[int | None, int | None], look_up: bool = False
+    kit: Kit,
+    data: Path,
+    accept: str,
+    ration: tuple[int | None, int | None],
+    look_up: bool = False,
+    sandbox: bool = True,
 ) -> tuple[Pact, pd.DataFrame, tuple[int, int]]:
     """The pact, the table, and the ration that holds."""
     pact, study = pact_of(kit), kit.study
@@ -58,7 +63,8 @@ def agree_party(
     frame = read_party(data, study, kit.site)
     print(to_text(check_party(frame, study, kit.site), data.name, len(frame), study.row_word))
     print(pact_words(pact, kit.site, mine, look_up))
-    agreed_to(kit, pact.hash, {"agreement": pact.hash, "ration": list(mine), "look_up": look_up}, accept)
+    said = {"agreement": pact.hash, "ration": list(mine), "look_up": look_up}
+    agreed_to(kit, pact.hash, said | ({} if sandbox else {"sandbox": False}), accept)
     return pact, frame, mine
 
 
@@ -75,6 +81,7 @@ def take_part(
     ask: Path | None = None,
     look_up: bool = False,
     another: bool = False,
+    sandbox: bool = True,
 ) -> Path:
     """Until the study is finished; this party's folder of the run. `explain`, `ask`: a host's; `look_up`: a guest's;
     `another`: one more run may begin."""
@@ -84,13 +91,13 @@ def take_part(
         what = f"it is not for a {'host' if host else 'guest'}."
         raise VitrailError("cannot join", [Problem(name, what, "Leave it out.") for name in lost])
     new = None if ask is None else read_table(ask, kit.study)
-    pact, frame, mine = agree_party(kit, data, accept, ration, look_up)
+    pact, frame, mine = agree_party(kit, data, accept, ration, look_up, sandbox)
     after = Asks(kit.study, kit.seed, say, explain, new)
     officer = Officer(kit, places, say)
     talk = Talk(kit.study, kit.site, kit.seed, frame, kit.home, officer, mine, after, say, look_up)
     outbox = Outbox(kit.home, keep, Pen.of_site(kit))
     party = Party(kit.site, pact, cards.sealing_key(kit.folder), kit.home, outbox, talk.run, another)
-    door = Door(kit, party, say, keep)
+    door = Door(kit, party, say, keep, sandbox=sandbox)
     door.outbox = party.outbox  # one log, one who knows its end
     role = "host" if host else "guest"
     say(f"{kit.site} takes part as {role}; coordinator at {kit.address}. Stop with Ctrl-C and join again at any time.")

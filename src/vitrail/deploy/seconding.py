@@ -16,7 +16,9 @@ from vitrail.deploy.words import bullets, wrapped
 from vitrail.protect.two_servers import TESTS
 
 
-def serve_second(kit: Path, approval: Path | None, accept: str, say: Callable[[str], None]) -> None:
+def serve_second(
+    kit: Path, approval: Path | None, accept: str, say: Callable[[str], None], sandbox: bool = True
+) -> None:
     """Until the study is finished."""
     own = enrol.accept(kit, approval) if approval else enrol.load_kit(kit)
     problem = ""
@@ -30,9 +32,9 @@ def serve_second(kit: Path, approval: Path | None, accept: str, say: Callable[[s
         raise VitrailError("cannot serve", [Problem(str(own.folder), problem, hint)])
     agreement = Agreement.of(own.study, own.seed, len(own.sites))
     print(second_words(agreement, own))
-    agreed_to(own, agreement.hash, {"agreement": agreement.hash}, accept)
+    agreed_to(own, agreement.hash, {"agreement": agreement.hash} | ({} if sandbox else {"sandbox": False}), accept)
     server = Second(own.site, agreement, own.home, Proof.of(own))
-    door = Door(own, server, say, None, Pen.of_site(own))
+    door = Door(own, server, say, None, Pen.of_site(own), sandbox)
     say(f"{own.site} is the second server; coordinator at {own.address}. Stop with Ctrl-C and start again at any time.")
     door.stay()
     say("The study is finished.")

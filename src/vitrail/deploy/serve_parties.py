@@ -33,6 +33,7 @@ def serve_parties(
     say: Callable[[str, dict[str, Any]], None],
     new: bool = False,
     again: bool = False,
+    sandbox: bool = True,
 ) -> Path:
     """The run's folder. `again`: the last run, which is finished, is gone on with: its host may ask once more."""
     from vitrail.deploy import kits
@@ -57,7 +58,7 @@ def serve_parties(
             folder.log(event, **details)
             say(event, details)
 
-        way = FlareWay(who, log)
+        way = FlareWay(who, log, sandbox=sandbox)
         _wait(way, set(who.study.parties), None if not again else deadline)
         switch = Switch(way, pact, run, deadline, lambda told: dealer_of(who.study, who.seed, told), may_miss=again)
         before = _carried(place)

@@ -12,12 +12,13 @@ from collections.abc import Callable, Set
 from typing import Any
 
 from vitrail.core.problems import VitrailError
-from vitrail.deploy import pipe
+from vitrail.deploy import kits, pipe
 from vitrail.deploy.call import REMOVED, SILENT, Heard
-from vitrail.deploy.enrol import Coordinator
+from vitrail.deploy.enrol import Coordinator, load_coordinator
 from vitrail.deploy.keeper import stop
 from vitrail.deploy.message import Message, unpack
 from vitrail.deploy.pipe import Pipe
+from vitrail.deploy.refusals import Refusals
 
 START = 40.0  # seconds that a job may take to reach everyone
 MOST_FRUITLESS = 2  # jobs in which nobody answers, before the transport is started anew
@@ -42,9 +43,12 @@ class FlareWay:
     """Sites by name; a job of FLARE's carries the messages, and a new one is begun whenever a site that is there is
     not part of it."""
 
-    def __init__(self, who: Coordinator, log: Callable[..., None], most: int | None = None) -> None:
-        """`most`: bytes that no answer is longer than; a longer one is not read."""
-        self.who, self.say, self.most = who, log, most
+    def __init__(
+        self, who: Coordinator, log: Callable[..., None], most: int | None = None, sandbox: bool = True
+    ) -> None:
+        """`most`: bytes that no answer is longer than; a longer one is not read. `sandbox`: FLARE is shut in."""
+        self.who, self.say, self.most, self.sandbox = who, log, most, sandbox
+        self.refusals = Refusals(lambda text: self.log(pipe.NOT_OURS, text=text))
         self.names = {site["identity"]: name for name, site in who.sites.items()}
         self.ids = {name: who_ for who_, name in self.names.items()}
         self.inbox: queue.Queue[tuple[Pipe | None, dict[str, Any], bytes]] = queue.Queue()
@@ -75,7 +79,7 @@ class FlareWay:
             threading.Thread(target=self._listen, args=(end,), daemon=True).start()
 
     def _listen(self, end: Pipe) -> None:
-        with contextlib.suppress(EOFError, OSError):
+        with contextlib.suppress(EOFError, OSError, ValueError):
             while True:
                 self.inbox.put((end, *end.get()))
         self.inbox.put((end, {"event": "closed"}, b""))
@@ -117,6 +121,8 @@ class FlareWay:
                 self.members.discard(site)  # whatever job it was in, it is no longer
                 self.awake.add(site)
             self.alive[site] = time.time()
+        elif event == pipe.NOT_OURS:
+            self.refusals.add(head)
         elif event == "refused":
             self.log("refused", site=site or head["site"], why=head["why"])
 
@@ -130,8 +136,9 @@ class FlareWay:
             time.sleep(self.pause)
             self.pause = min(30.0, 2 * self.pause)
         self._forget()
-        self.flare = adapter.start_coordinator(self.who.folder / "flare" / "coordinator", self.listener.place)
-        self.log("transport started", address=self.who.address)
+        workspace = self.who.folder / "flare" / "coordinator"
+        self.flare = adapter.start_coordinator(workspace, self.listener.place, self.sandbox)
+        self.log("transport started", address=self.who.address, sandbox=self.sandbox)
 
     def _shut_out(self) -> None:
         """Who was removed while this process runs."""
@@ -139,6 +146,7 @@ class FlareWay:
         if (changed := book.stat().st_mtime) == self.read:
             return
         self.read = changed
+        kits.write_members(load_coordinator(self.who.folder))
         for name, site in json.loads(book.read_text())["sites"].items():
             if site["removed"] and name not in self.removed:
                 self.removed.add(name)

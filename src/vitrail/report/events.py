@@ -199,7 +199,10 @@ def words(kind: str, event: dict[str, Any]) -> str:
         "job": lambda: f"Connected with {sites}." if sites else "Connected.",
         "job lost": lambda: "The connection was lost; it is opened again.",
         "job not begun": lambda: f"The connection could not be opened{because} It is tried again.",
-        "transport started": lambda: f"Sites can join at {event['address']}.",
+        "transport started": lambda: (
+            f"Sites can join at {event['address']}.{'' if event.get('sandbox', True) else UNBOXED}"
+        ),
+        "not ours": lambda: str(event["text"]),
         "transport lost": lambda: "The transport stopped; it is started again.",
         "transport restarted": lambda: f"The transport is started anew{because}",
     }
@@ -207,6 +210,9 @@ def words(kind: str, event: dict[str, Any]) -> str:
         return known[kind]()
     told = [f"{k} {v}" for k, v in event.items() if k not in ("time", "event", "before", "files", "whole")]
     return f"{kind[:1].upper()}{kind[1:]}{': ' if told else ''}{', '.join(told)}."
+
+
+UNBOXED = " FLARE's processes are not shut in (--no-sandbox): they read whatever this user can read."
 
 
 def method_title(method: dict[str, Any]) -> str:
