@@ -38,6 +38,7 @@ from vitrail.deploy.flare_channels import (
     DATA,
     LEAD_NAME,
     MOST_ADMIN,
+    ROOT,
     STREAM,
     Envelope,
     Line,
@@ -154,7 +155,7 @@ class CheckedDeploy(DeployProcessor):
     def process(self, req: Any, app_ctx: Any) -> Any:
         root = Path(app_ctx.args.workspace) / "startup" / "rootCA.pem"
         if why := app_problem(req.body, root.read_bytes()):
-            REPORTER.add(Envelope("req", "admin", "train.deploy", "", ""), "", why)
+            REPORTER.add(Envelope("req", "admin", "train.deploy", ROOT, ""), ROOT, why)
             return error_reply(why)
         return super().process(req, app_ctx)
 

@@ -23,7 +23,6 @@ from nvflare.app_common.job_launcher.process_launcher import ProcessHandle
 from nvflare.utils.job_launcher_utils import get_client_job_args, get_credential_env, get_server_job_args
 from nvflare.utils.process_utils import spawn_process
 
-
 JOBS = ("nvflare.private.fed.app.client.worker_process", "nvflare.private.fed.app.server.runner_process")
 
 
