@@ -1,4 +1,4 @@
-"""Who may say what to whom over FLARE's own channels, decided without FLARE; apps that are no apps; reports in a flood."""
+"""Who may say what to whom over FLARE's own channels, decided without FLARE; apps that are none; reports in a flood."""
 
 from __future__ import annotations
 
@@ -95,6 +95,43 @@ def test_nobody_needs_a_shell() -> None:
     assert not [topic for topic in topics if topic.startswith("sys.")]
     assert not {pair for pairs in NEEDED.values() for pair in pairs if pair[0] == "_net_manager"}
     assert not [pair for pair in NEEDED if pair[0] == pair[1]]
+
+
+def test_who_knocks_is_whose_connection_it_is(tmp_path: Path) -> None:
+    """A site that calls itself by another's name at the door keeps nobody out, and one that was removed does not come
+    in as another kind of client."""
+    pytest.importorskip("nvflare")
+    from nvflare.apis.event_type import EventType
+    from nvflare.apis.fl_constant import FLContextKey, ReservedKey
+    from nvflare.apis.fl_context import FLContext
+    from nvflare.apis.fl_exception import NotAuthenticated
+
+    from vitrail.deploy.adapter import COPY, Doorkeeper
+    from vitrail.deploy.flare_guard import SENDER
+
+    there = {"approved": True, "removed": False}
+    listed = {"basel": there, "geneva": there, "lyon": {**there, "removed": True}}
+    (tmp_path / pipe.MEMBERS).write_text(json.dumps(listed))
+    door, said = Doorkeeper(str(tmp_path)), list[dict[str, Any]]()
+    door._tell = said.append  # type: ignore[method-assign]
+
+    def knock(sender: str, name: str, kind: str = "regular") -> None:
+        context, peer = FLContext(), FLContext()
+        peer.set_prop(ReservedKey.IDENTITY_NAME, name, private=False, sticky=True)
+        peer.set_prop(COPY, f"copy of {sender}", private=False, sticky=True)
+        context.set_peer_context(peer)
+        context.set_prop(FLContextKey.CLIENT_TYPE, kind, private=False, sticky=False)
+        before = SENDER.set(sender)
+        door.handle_event(EventType.CLIENT_REGISTER_RECEIVED, context)
+        SENDER.reset(before)
+
+    knock("basel", "geneva")
+    knock("geneva", "geneva")
+    assert door.seen == {"basel": "copy of basel", "geneva": "copy of geneva"}
+    with pytest.raises(NotAuthenticated, match="lyon is refused: it was removed"):
+        knock("lyon", "basel", "relay")
+    knock("_admin_1", "lead@coordinator", "admin")
+    assert [event["event"] for event in said] == ["entered", "entered", "refused"]
 
 
 # apps

@@ -28,7 +28,7 @@ from nvflare.apis.event_type import EventType
 from nvflare.apis.executor import Executor
 from nvflare.apis.filter import Filter
 from nvflare.apis.fl_component import FLComponent
-from nvflare.apis.fl_constant import FLContextKey, ReturnCode
+from nvflare.apis.fl_constant import ReturnCode
 from nvflare.apis.fl_context import FLContext
 from nvflare.apis.fl_exception import NotAuthenticated
 from nvflare.apis.impl.controller import Controller
@@ -37,9 +37,9 @@ from nvflare.apis.signal import Signal
 from nvflare.fuel.f3.drivers.base_driver import BaseDriver
 from nvflare.fuel.f3.drivers.connector_info import ConnectorInfo
 from nvflare.fuel.f3.drivers.socket_conn import ConnectionHandler, SocketConnection
-from nvflare.private.defs import ClientType
 
 from vitrail.deploy import flare_guard, flare_process, keeper, pipe, sandbox
+from vitrail.deploy.flare_channels import SITE, role_of
 from vitrail.deploy.pipe import Pipe
 
 BODY = "vitrail"  # the one key of a message that holds anything
@@ -143,7 +143,8 @@ class Doorbell(FLComponent):
 
 
 class Doorkeeper(FLComponent):
-    """At the coordinator, in FLARE's parent process: who may come in, told to `vitrail serve` as it happens."""
+    """At the coordinator, in FLARE's parent process: who may come in, told to `vitrail serve` as it happens. Who knocks
+    is whose connection it is: a name or a kind of client that a message states is not believed."""
 
     def __init__(self, folder: str) -> None:
         super().__init__()
@@ -155,14 +156,12 @@ class Doorkeeper(FLComponent):
     def handle_event(self, event_type: str, fl_ctx: FLContext) -> None:
         if event_type not in (EventType.CLIENT_REGISTER_RECEIVED, EventType.CLIENT_HEARTBEAT_RECEIVED):
             return
-        peer = fl_ctx.get_peer_context()
-        who = peer.get_identity_name() if peer else None
-        if not who:
+        peer, who = fl_ctx.get_peer_context(), flare_guard.SENDER.get()
+        if role_of(who) != SITE:  # not the lead, who logs in by its role
             return
-        copy = str(peer.get_prop(COPY, ""))
+        copy = str(peer.get_prop(COPY, "")) if peer else ""
         if event_type == EventType.CLIENT_REGISTER_RECEIVED:
-            if fl_ctx.get_prop(FLContextKey.CLIENT_TYPE) == ClientType.REGULAR:  # not the lead, who logs in by its role
-                self._enters(who, copy)
+            self._enters(who, copy)
         elif who in self.seen:
             self._tell({"event": "alive", "site": who})
         else:  # it was let in before this process was started anew, and FLARE takes it back by its token

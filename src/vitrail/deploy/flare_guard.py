@@ -16,6 +16,7 @@ import queue
 import threading
 import time
 import zipfile
+from contextvars import ContextVar
 from pathlib import Path, PurePosixPath
 from typing import Any
 
@@ -78,6 +79,8 @@ class Reporter:
 
 
 REPORTER = Reporter()
+# whose message is being handled: the name that fits its connection, not what the message says of itself further in
+SENDER: ContextVar[str] = ContextVar("sender", default="")
 
 
 def install() -> None:
@@ -94,8 +97,12 @@ def install() -> None:
             why = f"it has {len(message.payload)} bytes, and no request about a job has more than {MOST_ADMIN}"
         if why:
             REPORTER.add(sent, line.peer if line else "", why)
-        else:
+            return
+        before = SENDER.set(sent.origin)
+        try:
             receive(self, endpoint, connection, app_id, message)
+        finally:
+            SENDER.reset(before)
 
     CoreCell.process_message = process_message
     # FLARE ends the coordinator's job when a site sends what cannot be decoded, or says that something was too large

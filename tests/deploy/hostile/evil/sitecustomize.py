@@ -20,7 +20,8 @@ if "vitrail.deploy.flare_process" in sys.orig_argv:
 
     from vitrail.deploy import flare_guard
 
-    flare_guard.install = lambda: None
+    flare_guard.problem_of = lambda *_: ""
+    flare_guard._trim_requests = lambda: None
     send = CoreCell._send_to_endpoint
 
     def send_as(self, to_endpoint, message):
