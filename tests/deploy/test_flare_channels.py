@@ -118,7 +118,7 @@ def check_stolen(federation: Federation, stolen: Stolen, bomb_refused: bool) -> 
     assert rows[1] in stolen["open", "sys.shell cat"][1]
     assert "sys.info" in {what for (v, what), (code, _) in stolen.items() if v == "open" and code == "ok"}
     assert "Permission denied" in stolen["boxed", "sys.shell cat"][1]
-    assert stolen["boxed", "sys.info"][0] == "ok"
+    assert stolen["boxed", "sys.report_env"][0] == "ok"
     boxed = [answer for (v, _), (_, answer) in stolen.items() if v == "boxed"]
     assert not any(line in answer for line in federation.data("boxed").read_text().splitlines() for answer in boxed)
     ours = {what: (code, answer) for (v, what), (code, answer) in stolen.items() if v == "St Mary"}

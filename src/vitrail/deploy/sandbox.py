@@ -36,7 +36,7 @@ SETTINGS = (  # what Python, TLS and looking up a name read
     "/etc/passwd", "/etc/mime.types",
 )  # fmt: skip
 DEVICES = ("/dev/null", "/dev/zero", "/dev/urandom", "/dev/random")
-KERNEL = ("/proc/stat", "/proc/meminfo", "/proc/cpuinfo", "/proc/sys/kernel", "/sys/devices/system/cpu")
+KERNEL = ("/proc/stat", "/sys/devices/system/cpu")  # how many processors there are
 
 
 class Box(NamedTuple):
