@@ -147,6 +147,7 @@ def test_what_is_not_shut_in_is_written_down(federation: Federation, waiting: An
     for site in VICTIMS:
         kinds = [e.kind for e in Outbox(federation.home(site)).entries()]
         assert ("no sandbox" in kinds) == (site == "open")
+        assert ("are not shut in (--no-sandbox)" in federation.log(site).read_text()) == (site == "open")
         assert json.loads((federation.home(site) / "accepted.json").read_text()).get("sandbox", True) == (
             site != "open"
         )

@@ -80,6 +80,8 @@ def agree(
 def agreed_to(kit: Kit, mark: str, said: dict[str, Any], accept: str) -> None:
     """Whether somebody says yes to exactly `said`, now or before; `mark`: the hash of what was shown."""
     place = kit.home / "accepted.json"
+    if not said.get("sandbox", True):
+        print(NO_SANDBOX_WORDS)
     if accept and accept != mark:
         what = f"--accept says {accept}, and the agreement is {mark}."
         raise VitrailError("this is not what was accepted", [Problem("agreement", what, "Read it again.")])
@@ -143,7 +145,6 @@ class Door:
 
         if not self.sandbox:
             self.outbox.note(NO_SANDBOX, NO_SANDBOX_WORDS)
-            self.say(NO_SANDBOX_WORDS)
         kits.build_site(self.kit.folder)
         self.reach = Reach(self.kit.address, self.say)
         workspace = self.kit.folder / "flare"
