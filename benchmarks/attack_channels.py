@@ -34,6 +34,8 @@ def outcome(rows: list[str], code: str, answer: str) -> str:
         return "ROWS"
     if code == "timeout":
         return "no answer"
+    if "larger than" in answer or "rejected" in answer:
+        return "refused"
     return "denied" if "denied" in answer else "error" if "exception" in answer else f"answered ({len(answer)} bytes)"
 
 
