@@ -160,9 +160,12 @@ def measure(count: int, rounds: int) -> dict[str, Any]:
 
 
 @contextlib.contextmanager
-def real(study: Study, tables: dict[str, pd.DataFrame] | None = None) -> Iterator[tuple[Path, Path, float]]:
-    """The heart study with `vitrail join` and `vitrail serve`, a process for each site (its four hospitals, or these):
-    the place where it ran (a site's home is SITE.home in it), the run folder, and megabytes of a site's process."""
+def real(
+    study: Study, tables: dict[str, pd.DataFrame] | None = None, more: tuple[str, ...] = ()
+) -> Iterator[tuple[Path, Path, float]]:
+    """The heart study with `vitrail join` and `vitrail serve`, a process for each site (its four hospitals, or these),
+    each with `more` words: the place where it ran (a site's home is SITE.home in it), the run folder, and megabytes of
+    a site's process."""
     place, tables = Path(tempfile.mkdtemp(prefix="vitrail-bench-")), tables or heart_disease()
     study.save(place / "study.toml")
     folder = enrol.invite(place / "study.toml", list(tables), f"127.0.0.1:{free_port()}")
@@ -176,9 +179,10 @@ def real(study: Study, tables: dict[str, pd.DataFrame] | None = None) -> Iterato
             )
             approval = enrol.approve(folder, made.file).file
             words = [vitrail, "join", str(made.kit), "--approval", str(approval), "--data", str(place / f"{name}.csv")]
-            words += ["--accept", made.agreement]
+            words += ["--accept", made.agreement, *more]
             sites.append(subprocess.Popen(words, env=env, stdout=subprocess.DEVNULL, start_new_session=True))
-        serve = subprocess.Popen([vitrail, "serve", str(place / "study.toml")], env=env, stdout=subprocess.DEVNULL)
+        words = [vitrail, "serve", str(place / "study.toml"), *more]
+        serve = subprocess.Popen(words, env=env, stdout=subprocess.DEVNULL)
         used = 0.0
         while serve.poll() is None:
             time.sleep(0.5)

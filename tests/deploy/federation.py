@@ -43,6 +43,7 @@ class Federation:
     def __init__(self, root: Path, study: Study, tables: Mapping[str, pd.DataFrame]) -> None:
         self.root, self.study, self.sites = root.resolve(), self._write(root, study), list(tables)
         self.pictures, self.forked = study.images is not None, list[Forked]()
+        self.ahead = dict[str, Path]()  # log's name -> a folder that its process finds first when it imports
         for name, table in tables.items():
             (root / name).mkdir()
             if self.pictures:
@@ -115,29 +116,35 @@ class Federation:
         """One of our commands, changed by a script."""
         return self.begin(log, keeper.tied([sys.executable, str(script), *map(str, words)]))
 
-    def begin(self, log: str, line: list[str]) -> subprocess.Popen[bytes]:
+    def begin(self, log: str, line: list[str], env: dict[str, str] | None = None) -> subprocess.Popen[bytes]:
+        env = self.env if env is None else env
         with self.log(log).open("ab") as out:
             return subprocess.Popen(
-                line, stdin=subprocess.DEVNULL, stdout=out, stderr=out, env=self.env, start_new_session=True
+                line, stdin=subprocess.DEVNULL, stdout=out, stderr=out, env=env, start_new_session=True
             )
 
-    def join(self, site: str, kit: Path | None = None, name: str = "") -> Forked:
+    def join(self, site: str, kit: Path | None = None, name: str = "", words: tuple[object, ...] = ()) -> Forked:
         """A site's process; the first time with its approval."""
         kit = kit or self.kit(site)
         first = [] if (kit / "certificate.pem").exists() else ["--approval", self.root / site / f"{site}.approval"]
         accept = ["--accept", enrol.load_kit(kit).invitation["agreement"]]
-        return self.fork(name or site, "join", kit, "--data", self.data(site), *accept, *first)
+        return self.fork(name or site, "join", kit, "--data", self.data(site), *accept, *first, *words)
 
     def fork(self, log: str, *words: object) -> Forked:
-        self.forked.append(Forked(words, self.log(log), self.env))
+        self.forked.append(Forked(words, self.log(log), self.env_of(log)))
         return self.forked[-1]
 
     def start(self, log: str, *words: object) -> subprocess.Popen[bytes]:
-        return self.begin(log, command(words))
+        return self.begin(log, command(words), self.env_of(log))
 
     @property
     def env(self) -> dict[str, str]:
         return {**os.environ, "HOME": str(self.root), "OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1"}
+
+    def env_of(self, log: str) -> dict[str, str]:
+        places = [str(self.ahead[log])] if log in self.ahead else []
+        places += [place for place in [os.environ.get("PYTHONPATH")] if place]
+        return {**self.env, "PYTHONPATH": os.pathsep.join(places)} if places else self.env
 
     def runs(self) -> list[Path]:
         return sorted((self.folder / "runs").iterdir())  # named by time

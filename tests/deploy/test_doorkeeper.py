@@ -11,7 +11,7 @@ import pytest
 pytest.importorskip("nvflare")
 from nvflare.apis.fl_exception import NotAuthenticated
 
-from vitrail.deploy.adapter import RUNNING, Doorkeeper
+from vitrail.deploy.doorkeeper import RUNNING, Doorkeeper
 from vitrail.deploy.part_losses import PartLosses
 from vitrail.deploy.way import FlareWay
 

@@ -205,7 +205,7 @@ def test_serve_closes_and_signs(monkeypatch: pytest.MonkeyPatch, place: Path, tm
 
     way = SimpleNamespace(close=lambda: None, present=lambda: set(who.sites))
     monkeypatch.setattr(kits, "build_coordinator", lambda folder: None)
-    monkeypatch.setattr(serve, "FlareWay", lambda who, log, most: way)
+    monkeypatch.setattr(serve, "FlareWay", lambda who, log, most, sandbox: way)
     monkeypatch.setattr(serve, "conduct", conduct)
     serve.serve(who, None, 1.0, lambda event, details: None)
     (run,) = [p for p in (folder / "runs").iterdir() if p.name != "one"]

@@ -16,7 +16,7 @@ import pytest
 pytest.importorskip("nvflare")
 from nvflare.private.defs import CellMessageHeaderKeys, JobFailureMsgKey
 
-from vitrail.deploy import adapter, pipe
+from vitrail.deploy import adapter, doorkeeper, pipe
 from vitrail.deploy.call import ENDED, Call
 from vitrail.deploy.message import Message, unpack
 from vitrail.deploy.part_losses import AT_WORK, FIRST_REST, FORGOTTEN, MOST_REST, PartLosses
@@ -105,7 +105,7 @@ class Made:
 def made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Made]:
     made = Made(tmp_path)
     monkeypatch.setattr(adapter, "Jobs", lambda *_: made.transport)
-    monkeypatch.setattr(adapter, "start_coordinator", lambda *_: SimpleNamespace(poll=lambda: None))
+    monkeypatch.setattr(adapter, "start_coordinator", lambda *_, **__: SimpleNamespace(poll=lambda: None))
     monkeypatch.setattr("vitrail.deploy.way.stop", lambda *_: None)
     monkeypatch.setattr("vitrail.deploy.way.ENDING", 0.0)
     made.way.watch(0.0)  # the transport is started
@@ -219,7 +219,7 @@ def test_the_end_of_the_transport_is_no_sites_loss(made: Made, monkeypatch: pyte
     ended = threading.Event()
     made.way.flare = SimpleNamespace(poll=lambda: 1 if ended.is_set() else None)  # type: ignore[assignment]
 
-    def start(*_: Any) -> SimpleNamespace:
+    def start(*_: Any, **__: Any) -> SimpleNamespace:
         made.transport.sites = dict.fromkeys(SITES, "answers")
         return SimpleNamespace(poll=lambda: None)
 
@@ -295,7 +295,7 @@ class Server:
 @pytest.mark.parametrize("token", ["token-a", "token-b", None])
 def test_who_says_that_its_part_ended_is_known_by_its_token(token: str | None) -> None:
     server, said = Server(), list[dict[str, Any]]()
-    keeper = adapter.Doorkeeper(".")
+    keeper = doorkeeper.Doorkeeper(".")
     keeper._tell = said.append  # type: ignore[method-assign]
     keeper._hear_of_ends(server)
     (handler,) = server.handlers.values()
@@ -309,7 +309,7 @@ def test_who_says_that_its_part_ended_is_known_by_its_token(token: str | None) -
 
 def test_a_part_that_is_no_longer_among_the_signs_of_life_has_ended() -> None:
     server, said = Server(), list[dict[str, Any]]()
-    keeper = adapter.Doorkeeper(".")
+    keeper = doorkeeper.Doorkeeper(".")
     keeper._tell = said.append  # type: ignore[method-assign]
     keeper._hear_of_ends(server)
     server.notify_dead_job("7", "a", "missing job on client")

@@ -9,7 +9,7 @@ from typing import Any
 
 from vitrail.cli import main
 from vitrail.deploy import adapter, kits
-from vitrail.deploy.adapter import Doorkeeper
+from vitrail.deploy.doorkeeper import Doorkeeper
 from vitrail.deploy.part_losses import PartLosses
 from vitrail.deploy.way import FlareWay
 
@@ -29,7 +29,7 @@ def without_parts() -> None:
         build(folder)
         place = folder / "flare" / "coordinator" / "local" / "resources.json"
         weak = f"{Path(__file__).stem}.{WeakDoorkeeper.__name__}"
-        place.write_text(place.read_text().replace("vitrail.deploy.adapter.Doorkeeper", weak))
+        place.write_text(place.read_text().replace("vitrail.deploy.doorkeeper.Doorkeeper", weak))
 
     kits.build_coordinator = built
     FlareWay._set_apart = lambda self, sites: None  # type: ignore[method-assign]

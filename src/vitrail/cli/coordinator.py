@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from vitrail.cli import complete
+from vitrail.cli.given import SANDBOX
 from vitrail.core.problems import Problem, VitrailError
 
 if TYPE_CHECKING:
@@ -108,20 +109,22 @@ def serve(
         bool,
         typer.Option("--another-run", help="With --second: another run may begin though the last has not ended."),
     ] = False,
+    sandbox: Annotated[bool, typer.Option("--sandbox/--no-sandbox", help=SANDBOX)] = True,
 ) -> None:
     """Coordinator: wait for the sites, run the study, write run and page. Started again, it goes on where it was."""
     from vitrail.cli.serve_screen import ServeScreen
     from vitrail.deploy import enrol
-    from vitrail.deploy.doctor import need_transport
+    from vitrail.deploy.doctor import need_sandbox, need_transport
     from vitrail.deploy.serve import serve as begin
     from vitrail.report.build import write_report
     from vitrail.report.live import start
 
     need_transport()
+    need_sandbox(sandbox)
     if second:
         from vitrail.deploy.seconding import serve_second
 
-        serve_second(study, approval, accept, lambda text: print(f"  {text}", flush=True), another)
+        serve_second(study, approval, accept, lambda text: print(f"  {text}", flush=True), another, sandbox)
         return
     who = enrol.load_coordinator(enrol.find_coordinator(study))
     print(f"{who.study.name!r} at {who.address}; stop with Ctrl-C and start again, nothing is lost.", flush=True)
@@ -142,12 +145,12 @@ def serve(
         if quorum is not None or page:
             what = "a study with parties needs all of them, and its page is the host's."
             raise VitrailError("cannot serve", [Problem("--quorum, --page", what, "Leave it out.")])
-        place = serve_parties(who, deadline, screen, new, again)
+        place = serve_parties(who, deadline, screen, new, again, sandbox)
         print(f"\nThe parties are done. What was carried, in bytes: {place.resolve() / 'carried.json'}", flush=True)
         return
     if again:
         raise VitrailError("cannot serve", [Problem("--again", "the study has no parties.", "Leave it out.")])
     try:
-        begin(who, quorum, deadline, screen, show, written, new)
+        begin(who, quorum, deadline, screen, show, written, new, sandbox)
     finally:
         screen.close()

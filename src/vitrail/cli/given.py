@@ -12,6 +12,7 @@ from vitrail.core.problems import Problem, VitrailError
 from vitrail.data.place import to_place
 
 PLACE: Any = {"parser": to_place, "metavar": "PLACE"}  # a file, FILE.xlsx#SHEET, or "duckdb:///FILE?sql=SELECT ..."
+SANDBOX = "Whether FLARE's processes are shut in (Landlock); without it they read what this user can read."
 StudyFile = Annotated[Path, typer.Argument(help="The study file (TOML).", autocompletion=complete.study_files)]
 Data = Annotated[
     Path,

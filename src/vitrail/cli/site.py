@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from vitrail.cli import complete
-from vitrail.cli.given import PLACE
+from vitrail.cli.given import PLACE, SANDBOX
 from vitrail.core.problems import Problem, VitrailError
 from vitrail.core.table import print_table
 
@@ -94,10 +94,11 @@ def join(
         float | None,
         typer.Option(min=0, help="Refuse a run after which these rows had spent more privacy, over all studies; kept."),
     ] = None,
+    sandbox: Annotated[bool, typer.Option("--sandbox/--no-sandbox", help=SANDBOX)] = True,
 ) -> None:
     """Site: check the file, read what will leave the house, agree, and take part until the study is finished."""
     from vitrail.deploy import enrol
-    from vitrail.deploy.doctor import need_transport
+    from vitrail.deploy.doctor import need_sandbox, need_transport
     from vitrail.deploy.join import Door, agree
     from vitrail.deploy.personal import check_not_left, load_model
     from vitrail.deploy.proof import Proof
@@ -109,6 +110,7 @@ def join(
 
     check_not_left(kit)
     need_transport()
+    need_sandbox(sandbox)
     own = enrol.accept(kit, approval) if approval else enrol.load_kit(kit)
     if own.study.parties:
         from vitrail.deploy.joining import take_part
@@ -117,14 +119,14 @@ def join(
         ration = (ration_training, ration_after)
         home = take_part(
             own, data, accept, ration, places, say, keep, explain=explain, ask=ask, look_up=look_up, another=another,
-            ratio=list_ratio,
+            ratio=list_ratio, sandbox=sandbox,
         )  # fmt: skip
         print(f"The study is finished. What this party keeps of it is in {home}.")
         return
-    agreement, frame, ledger = agree(own, data, accept, publish, show_verdict, most_epsilon)
+    agreement, frame, ledger = agree(own, data, accept, publish, show_verdict, most_epsilon, sandbox)
     drawn = math.nan if watts is None else watts
     site = Site(own.site, frame, agreement, own.home, publish, Proof.of(own), another, drawn, show_verdict, ledger)
-    door = Door(own, site, lambda text: print(f"  {text}", flush=True), keep, Pen.of_site(own))
+    door = Door(own, site, lambda text: print(f"  {text}", flush=True), keep, Pen.of_site(own), sandbox)
     print(
         f"{own.site} takes part; coordinator at {own.address}. Stop with Ctrl-C and join again at any time.", flush=True
     )
@@ -153,6 +155,7 @@ def outbox(
     """Site: every message that ever left this house; with --show, the numbers in it."""
     from vitrail.deploy import enrol
     from vitrail.deploy.outbox import Outbox, numbers, table
+    from vitrail.deploy.pipe import NOT_OURS
     from vitrail.report.words import several, size
 
     own = enrol.load_kit(kit)
@@ -173,6 +176,9 @@ def outbox(
 
         sealed = ["Each is shown as it was before it was sealed."] if left else []
         print("\n".join([*sealed, *ration_left(own), Matches(own.home).words()]))
+    if strange := [e for e in entries if e.kind == NOT_OURS]:
+        print(f"{several(len(strange), 'line')} on what came over FLARE's own channels and was refused; the last one:")
+        print(f"  {strange[-1].time}  {strange[-1].what}")
     if left:
         print(f"The numbers of one: vitrail outbox {kit} --show {max(left, key=lambda e: e.bytes).number}")
 

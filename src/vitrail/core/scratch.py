@@ -21,11 +21,11 @@ CAN_SWEEP = hasattr(os, "getuid") and os.open in os.supports_dir_fd  # not on Wi
 
 
 class ScratchFolder:
-    """A new one, for this process alone."""
+    """A new one, for this process alone; `place`: elsewhere than in the system's temporary directory."""
 
-    def __init__(self) -> None:
-        sweep()
-        self.path = Path(tempfile.mkdtemp(prefix=PREFIX))
+    def __init__(self, place: str | None = None) -> None:
+        sweep(place)
+        self.path = Path(tempfile.mkdtemp(prefix=PREFIX, dir=place))
         self._lock = (self.path / f"{LOCK}.new").open("w")
         hold(self._lock)
         if CAN_SWEEP:  # only under its name it counts, and then it is locked
@@ -42,11 +42,11 @@ class ScratchFolder:
         self.close()
 
 
-def sweep() -> None:
+def sweep(place: str | None = None) -> None:
     """Remove this user's folders whose process is gone; what is a link, another user's or without a lock stays."""
     if not CAN_SWEEP:
         return
-    with contextlib.suppress(OSError), os.scandir(tempfile.gettempdir()) as entries:
+    with contextlib.suppress(OSError), os.scandir(place or tempfile.gettempdir()) as entries:
         for entry in entries:
             if entry.name.startswith(PREFIX) and _is_abandoned(entry.path):
                 shutil.rmtree(entry.path, ignore_errors=True)  # it follows no link

@@ -1,10 +1,12 @@
-"""The only file that knows NVIDIA FLARE. Its processes carry bytes between two of ours and look into none of them.
+"""What runs in NVIDIA FLARE's processes, and how they are started (only this file, doorkeeper.py and those called
+flare_* know FLARE). They carry bytes between two of ours and look into none of them.
 
     vitrail serve  --socket--  Relay in FLARE's job  ==TLS==  SiteRelay in FLARE's job  --socket--  vitrail join
 
-Rows, models and private state are in our processes only. At a site three files of the site's own (deploy/kits.py) let
-FLARE run nothing but SiteRelay, force Outgoing on whatever it answers, and refuse code, shells and log streaming.
-Doorkeeper stands at the coordinator's door: it refuses who was removed, and a kit that is already running.
+Rows, models and private state are in our processes only. FLARE's processes are shut in (deploy/sandbox.py), and what
+they receive passes a guard (deploy/flare_guard.py). At a site three files of the site's own (deploy/kits.py) let FLARE
+run nothing but SiteRelay, force Outgoing on whatever it answers, and refuse code, shells and log streaming.
+Doorkeeper (deploy/doorkeeper.py) stands at the coordinator's door.
 """
 
 from __future__ import annotations
@@ -14,35 +16,28 @@ import json
 import os
 import socket
 import subprocess
-import sys
 import threading
 from collections.abc import Sequence
 from pathlib import Path
 from socketserver import ThreadingUnixStreamServer
 from typing import Any
-from urllib.parse import quote, unquote
+from urllib.parse import quote, unquote, urlsplit
 
 from nvflare.apis.controller_spec import ClientTask, Task
 from nvflare.apis.event_type import EventType
 from nvflare.apis.executor import Executor
 from nvflare.apis.filter import Filter
 from nvflare.apis.fl_component import FLComponent
-from nvflare.apis.fl_constant import FLContextKey, ReturnCode
+from nvflare.apis.fl_constant import ReturnCode
 from nvflare.apis.fl_context import FLContext
-from nvflare.apis.fl_exception import NotAuthenticated
 from nvflare.apis.impl.controller import Controller
 from nvflare.apis.shareable import Shareable, make_reply
 from nvflare.apis.signal import Signal
-from nvflare.fuel.f3.cellnet.defs import CellChannel, CellChannelTopic
-from nvflare.fuel.f3.cellnet.defs import ReturnCode as CellReturnCode
-from nvflare.fuel.f3.cellnet.utils import make_reply as make_cellnet_reply
 from nvflare.fuel.f3.drivers.base_driver import BaseDriver
 from nvflare.fuel.f3.drivers.connector_info import ConnectorInfo
 from nvflare.fuel.f3.drivers.socket_conn import ConnectionHandler, SocketConnection
-from nvflare.fuel.f3.message import Message as CellMessage
-from nvflare.private.defs import CellMessageHeaderKeys, ClientType, JobFailureMsgKey
 
-from vitrail.deploy import flare_limits, flare_log, keeper, pipe
+from vitrail.deploy import flare_guard, flare_limits, flare_log, flare_process, keeper, pipe, sandbox
 from vitrail.deploy.pipe import Pipe
 
 BODY = "vitrail"  # the one key of a message that holds anything
@@ -51,7 +46,6 @@ BEAT = 3.0  # seconds between signs of life of a site
 QUIET = 4 * BEAT  # after so long a site counts as gone
 REFUSED = "REFUSED"  # the code of an answer that was refused before it was read
 COPY = "VITRAIL_COPY"  # HOME.START: which copy of a kit this is, known to the site's home, and which start of it
-RUNNING = "its kit is already running in another place"
 
 
 class Relay(Controller):
@@ -168,99 +162,6 @@ class Doorbell(FLComponent):
             fl_ctx.set_prop(COPY, os.environ.get(COPY, ""), private=False, sticky=True)
 
 
-class Doorkeeper(FLComponent):
-    """At the coordinator, in FLARE's parent process: who may come in, told to `vitrail serve` as it happens."""
-
-    def __init__(self, folder: str) -> None:
-        super().__init__()
-        self.folder = folder
-        self.end: Pipe | None = None
-        self.lock = threading.Lock()
-        self.seen: dict[str, str] = {}  # who -> which copy of its kit came first: no other, as long as this runs
-        self.starts: dict[str, list[str]] = {}  # who -> its processes that registered, in this order
-        self.seconds: set[str] = set()  # processes of a kit that was running already
-        flare_limits.install_from_environment()
-
-    def handle_event(self, event_type: str, fl_ctx: FLContext) -> None:
-        if event_type == EventType.SYSTEM_START:
-            self._hear_of_ends(fl_ctx.get_engine())
-        if event_type not in (EventType.CLIENT_REGISTER_RECEIVED, EventType.CLIENT_HEARTBEAT_RECEIVED):
-            return
-        peer = fl_ctx.get_peer_context()
-        who = peer.get_identity_name() if peer else None
-        if not who:
-            return
-        copy = str(peer.get_prop(COPY, ""))
-        if event_type == EventType.CLIENT_REGISTER_RECEIVED:
-            if fl_ctx.get_prop(FLContextKey.CLIENT_TYPE) == ClientType.REGULAR:  # not the lead, who logs in by its role
-                self._enters(who, copy)
-        elif who in self.seen:
-            self._tell({"event": "alive", "site": who})
-        else:  # it was let in before this process was started anew, and FLARE takes it back by its token
-            with contextlib.suppress(NotAuthenticated):
-                self._enters(who, copy)
-
-    def _hear_of_ends(self, engine: Any) -> None:
-        """A site that says that its part of a job ended takes itself out of that job. FLARE would end the whole job,
-        for all sites. Who says so is known by the token that it got when it registered, and by nothing it says."""
-        server = engine.server
-
-        def ended(request: CellMessage) -> CellMessage:
-            client = server.client_manager.clients.get(request.get_header(CellMessageHeaderKeys.TOKEN))
-            if client is None:
-                return make_cellnet_reply(CellReturnCode.UNAUTHENTICATED, "", None)
-            report = request.payload if isinstance(request.payload, dict) else {}
-            self._part_ended(engine, str(report.get(JobFailureMsgKey.JOB_ID)), client.name)
-            return make_cellnet_reply(CellReturnCode.OK, "", None)
-
-        server.cell.register_request_cb(
-            channel=CellChannel.SERVER_MAIN, topic=CellChannelTopic.REPORT_JOB_FAILURE, cb=ended
-        )
-        # FLARE's own notice, when a site's signs of life no longer name the job
-        engine.notify_dead_job = lambda job_id, client_name, reason: self._part_ended(engine, job_id, client_name)
-
-    def _part_ended(self, engine: Any, job: str, who: str) -> None:
-        engine.job_runner.resolve_client_outcome(job, who)  # FLARE waits for it before it closes the job
-        self._tell({"event": "part ended", "site": who, "job": job})
-
-    def _enters(self, who: str, copy: str) -> None:
-        known = json.loads((Path(self.folder) / "coordinator.json").read_text())["sites"].values()
-        mine = [site for site in known if site["identity"] == who]
-        home, _, start = copy.partition(".")
-        why, new = "", start not in self.starts.get(who, [])
-        if not mine or not mine[0]["approved"]:
-            why = "it was not enrolled in this study"
-        elif mine[0]["removed"]:
-            why = "it was removed from this study"
-        elif (self.seen.get(who) or home) != home or self._is_second(who, start):
-            why = RUNNING  # not "unless quiet": whoever knocks cuts the first one's connection
-        if why:
-            self._tell({"event": "refused", "site": who, "why": why})
-            raise NotAuthenticated(f"{who} is refused: {why}")
-        self.seen[who] = home
-        self._tell({"event": "entered", "site": who, "new": new})
-
-    def _is_second(self, who: str, start: str) -> bool:
-        """Whether this process runs beside an earlier one of the same kit and home. A new process may be a restart;
-        when an earlier one comes back after it, both are running, and the later one is not let in again."""
-        starts = self.starts.setdefault(who, [])
-        if start in self.seconds:
-            return True
-        if start not in starts:
-            starts.append(start)
-        later = starts[starts.index(start) + 1 :]
-        self.seconds.update(later)
-        del starts[starts.index(start) + 1 :]
-        return False
-
-    def _tell(self, head: dict[str, Any]) -> None:
-        with self.lock, contextlib.suppress(OSError):
-            if self.end is None:
-                self.end = pipe.connect(os.environ[pipe.PLACE])
-                self.end.put({"event": "door"})
-            self.end.put(head)
-
-
 class PrivateLine(BaseDriver):
     """Between FLARE's own processes of one machine. FLARE would listen on a port that every user and process of the
     machine can dial; this is a socket in the folder of ours (deploy/pipe.py), which only this user can open."""
@@ -307,36 +208,61 @@ def _place(connector: ConnectorInfo) -> Path:
     return Path(unquote(connector.params["path"]))
 
 
-def start_coordinator(workspace: Path, socket: str, longest: int | None = None) -> subprocess.Popen[bytes]:
-    """FLARE's process at the coordinator. `longest`: bytes that no answer is longer than."""
+def start_coordinator(
+    workspace: Path, socket: str, longest: int | None = None, *, boxed: bool = True
+) -> subprocess.Popen[bytes]:
+    """FLARE's process at the coordinator, which listens on the study's port and dials nobody. `longest`: bytes that no
+    answer is longer than."""
     words = ["-s", "fed_server.json", "--set", "secure_train=true", "org=coordinator", "config_folder=config"]
+    port, store = _port(workspace / "startup" / "fed_server.json"), str(workspace.resolve().parent / "store")
+    box = sandbox.Box((), (store,), bind=(port,)) if boxed else None
     return _start(
-        "nvflare.private.fed.app.server.server_train", workspace, words, {pipe.PLACE: socket} | _longest(longest)
+        "nvflare.private.fed.app.server.server_train", workspace, words, {pipe.PLACE: socket} | _longest(longest), box
     )
 
 
 def start_site(
-    workspace: Path, who: str, socket: str, copy: str, longest: int | None = None
+    workspace: Path, who: str, socket: str, copy: str, longest: int | None = None, *, boxed: bool = True
 ) -> subprocess.Popen[bytes]:
-    """FLARE's process at a site. `longest`: bytes that no question is longer than."""
+    """FLARE's process at a site, which dials the coordinator's port, or a proxy's, and listens on none. `longest`:
+    bytes that no question is longer than."""
     words = ["-s", "fed_client.json", "--set", "secure_train=true", f"uid={who}", "org=site", "config_folder=config"]
     words.append(f"heart_beat_interval={BEAT}")
+    ports = {_port(workspace / "startup" / "fed_client.json"), *_proxies()}
+    box = sandbox.Box((), (), connect=tuple(sorted(ports))) if boxed else None
     told = {pipe.PLACE: socket, COPY: copy} | _longest(longest)
-    return _start("nvflare.private.fed.app.client.client_train", workspace, words, told)
+    return _start("nvflare.private.fed.app.client.client_train", workspace, words, told, box)
 
 
 def _longest(count: int | None) -> dict[str, str]:
     return {} if count is None else {flare_limits.LONGEST: str(count)}
 
 
-def _start(module: str, workspace: Path, words: list[str], told: dict[str, str]) -> subprocess.Popen[bytes]:
+def _start(
+    module: str, workspace: Path, words: list[str], told: dict[str, str], box: sandbox.Box | None
+) -> subprocess.Popen[bytes]:
     """It ends with this process, and so do its own children; its words go to a file."""
     workspace = workspace.resolve()
     keeper.end_left(workspace)
-    env = {k: v for k, v in os.environ.items() if k in PASSED} | told | SPEED
-    (workspace / "transfer").mkdir(exist_ok=True, mode=0o700)
-    command = [sys.executable, "-u", "-m", module, "-m", str(workspace), *words]
+    transfer = workspace / "transfer"
+    transfer.mkdir(exist_ok=True, mode=0o700)
+    env = {k: v for k, v in os.environ.items() if k in PASSED} | told | SPEED | {"TMPDIR": str(transfer)}
+    command = flare_process.command(module, ["-m", str(workspace), *words])
+    if box is not None:
+        own = str(workspace), str(Path(told[pipe.PLACE]).parent)
+        box = box._replace(read=sandbox.python_places(workspace), write=(*box.write, *own))
+        command = sandbox.command(box, command)
     return keeper.start(command, workspace, env, workspace / "console.txt")
+
+
+def _port(startup: Path) -> int:
+    return int(json.loads(startup.read_text())["servers"][0]["service"]["target"].rpartition(":")[2])
+
+
+def _proxies() -> set[int]:
+    """The ports of the proxies that are passed on."""
+    found = [urlsplit(os.environ[name]) for name in ("http_proxy", "https_proxy") if os.environ.get(name)]
+    return {proxy.port or (443 if proxy.scheme == "https" else 80) for proxy in found}
 
 
 # memory that was had for one message is kept for the next, but not by every thread apart; messages go in larger pieces
@@ -368,6 +294,7 @@ class Jobs:
         """`place`: where job folders are written before they are submitted."""
         from nvflare.fuel.flare_api.flare_api import new_secure_session
 
+        flare_guard.install()
         self.place = place
         flare_log.redirect(workspace / "log.txt")
         self.session = new_secure_session("lead@coordinator", str(workspace), timeout=20.0)

@@ -21,7 +21,7 @@ from vitrail.core.problems import Problem, VitrailError, printable
 from vitrail.data.check import find_faults
 from vitrail.data.faults import Finding
 from vitrail.data.read import place_columns, read_table
-from vitrail.deploy import cards
+from vitrail.deploy import cards, sandbox
 from vitrail.deploy.book import ENTERED
 from vitrail.deploy.certificates import fingerprint_key, name_of
 from vitrail.deploy.enrol import COORDINATOR, Coordinator, Kit
@@ -41,7 +41,7 @@ class Examined(NamedTuple):
 
 
 def at_site(kit: Kit, data: Path | None = None) -> list[Examined]:
-    found = [_packages(), _disk(kit.home if kit.home.exists() else kit.folder)]
+    found = [_packages(), _sandbox(), _disk(kit.home if kit.home.exists() else kit.folder)]
     certificate = kit.folder / "certificate.pem"
     if not kit.approved:
         found.append(Examined(False, "The kit is not approved yet.", "Join with the coordinator's --approval FILE."))
@@ -103,7 +103,7 @@ def _party(kit: Kit, data: Path | None) -> list[Examined]:
 
 
 def at_coordinator(who: Coordinator) -> list[Examined]:
-    found = [_packages(), _disk(who.folder)]
+    found = [_packages(), _sandbox(), _disk(who.folder)]
     found += _certificate(who.folder / "authority" / "cert.pem", "the authority's")
     for name, site in who.sites.items():
         if not site["approved"] and not site["removed"]:
@@ -151,6 +151,26 @@ def need_transport() -> None:
     if find_spec("nvflare") is None:
         what, hint = "NVIDIA FLARE is not installed here.", "pip install 'vitrail[deploy]'"
         raise VitrailError("this needs the transport between machines", [Problem("nvflare", what, hint)])
+
+
+def need_sandbox(wanted: bool) -> None:
+    """Refuse to go on where FLARE's processes cannot be shut in, unless somebody says that they need not be."""
+    if wanted and not sandbox.abi():
+        what = "the kernel has no Landlock (Linux 5.13 or later), or it is switched off; a container may forbid it."
+        hint = (
+            "Ask for Landlock (`landlock` in the kernel's lsm= list), or start with --no-sandbox: then FLARE's "
+            "processes can read all that this user can read, and that is written down."
+        )
+        raise VitrailError("FLARE's processes cannot be shut in here", [Problem("sandbox", what, hint)])
+
+
+def _sandbox() -> Examined:
+    version = sandbox.abi()
+    if not version:
+        hint = "`join` and `serve` refuse without it, unless --no-sandbox is given. It needs Linux 5.13 or later."
+        return Examined(False, "Landlock is not active: FLARE's processes cannot be shut in.", hint)
+    covered = ["files", *(["ports"] if version >= 4 else []), *(["signals"] if version >= 6 else [])]
+    return Examined(True, f"FLARE's processes are shut in by Landlock, version {version} ({', '.join(covered)}).")
 
 
 def _disk(place: Path) -> Examined:

@@ -30,6 +30,7 @@ from vitrail.deploy.outbox import Outbox
 from vitrail.deploy.party import Party
 from vitrail.deploy.pipe import Pipe
 from vitrail.deploy.reach import AWAY, Reach
+from vitrail.deploy.refusals import Refusals
 from vitrail.deploy.second import Second
 from vitrail.deploy.signed import Pen
 from vitrail.deploy.site import Site
@@ -45,6 +46,10 @@ PUBLIC = (
     *("a masked sum was refused", "a shared sum was refused"),
     *("another site's key was refused", "a certificate cannot be read"),
 )
+NO_SANDBOX = "no sandbox"  # the kind of the outbox's line
+NO_SANDBOX_WORDS = (
+    "FLARE's processes are not shut in (--no-sandbox): they can read whatever the user that runs `vitrail` can read."
+)
 LINGER = 3.0  # seconds after the last answer, so that it arrives
 # signs of trouble in what FLARE's process writes
 UNTRUSTED = "CERTIFICATE_VERIFY_FAILED"  # the other machine's, found here
@@ -52,7 +57,13 @@ REFUSED = "registration rejected: register_client unauthenticated"  # by our Doo
 
 
 def agree(
-    kit: Kit, data: Path, accept: str, publishes: bool, shows: bool = False, most_epsilon: float | None = None
+    kit: Kit,
+    data: Path,
+    accept: str,
+    publishes: bool,
+    shows: bool = False,
+    most_epsilon: float | None = None,
+    sandbox: bool = True,
 ) -> tuple[Agreement, pd.DataFrame, Ledger]:
     """Before anything leaves: the file is checked, the contract is shown, and somebody says yes to exactly that.
     `most_epsilon`: what no run of these rows may exceed; without it, what was set before."""
@@ -74,6 +85,7 @@ def agree(
     print(contract_words(agreement, kit.site, kit.sites, publishes, len(frame), shows, ledger_words(ledger)))
     ledger.check()
     said = {"agreement": agreement.hash, "publishes": publishes} | ({"shows": True} if shows else {})
+    said |= {} if sandbox else {"sandbox": False}
     agreed_to(kit, agreement.hash, said, accept)
     return agreement, frame, ledger
 
@@ -81,6 +93,8 @@ def agree(
 def agreed_to(kit: Kit, mark: str, said: dict[str, Any], accept: str) -> None:
     """Whether somebody says yes to exactly `said`, now or before; `mark`: the hash of what was shown."""
     place = kit.home / "accepted.json"
+    if not said.get("sandbox", True):
+        print(NO_SANDBOX_WORDS)
     if accept and accept != mark:
         what = f"--accept says {accept}, and the agreement is {mark}."
         raise VitrailError("this is not what was accepted", [Problem("agreement", what, "Read it again.")])
@@ -126,8 +140,11 @@ class Door:
         say: Callable[[str], None],
         keep: int | None = None,
         pen: Pen | None = None,
+        sandbox: bool = True,
     ) -> None:
-        self.kit, self.site, self.say = kit, site, say
+        """`sandbox`: FLARE's processes are shut in."""
+        self.kit, self.site, self.say, self.sandbox = kit, site, say, sandbox
+        self.refusals = Refusals(self._not_ours)
         self.start = secrets.token_hex(4)  # of this process, among those of one home
         self.outbox = Outbox(kit.home, keep, pen)
         self.busy, self.finished = threading.Lock(), threading.Event()
@@ -140,6 +157,8 @@ class Door:
         """Until the study is finished."""
         from vitrail.deploy import adapter, kits
 
+        if not self.sandbox:
+            self.outbox.note(NO_SANDBOX, NO_SANDBOX_WORDS)
         kits.build_site(self.kit.folder)
         self.reach = Reach(self.kit.address, self.say)
         workspace = self.kit.folder / "flare"
@@ -158,7 +177,8 @@ class Door:
                         time.sleep(pause)
                         pause = min(60.0, 2 * pause)
                     longest = self.site.agreed.longest
-                    flare = adapter.start_site(workspace, self.kit.identity, listener.place, self._copy(), longest)
+                    given = workspace, self.kit.identity, listener.place, self._copy(), longest
+                    flare = adapter.start_site(*given, boxed=self.sandbox)
                     began = time.time()
                     self.reach.begun()
                 elif time.time() - began > 60:
@@ -200,10 +220,19 @@ class Door:
             threading.Thread(target=self._serve, args=(end,), daemon=True).start()
 
     def _serve(self, end: Pipe) -> None:
-        with end, contextlib.suppress(EOFError, OSError):
-            _, body = end.get()
+        """A question, or the guard's report of what it refused."""
+        with end, contextlib.suppress(EOFError, OSError, ValueError):
+            head, body = end.get(self.site.agreed.longest + 1)
+            if head.get("event") == pipe.NOT_OURS:
+                self.refusals.add(head)
+                return
             self.reach.asked()
             end.put({}, self.answer(body))
+
+    def _not_ours(self, text: str) -> None:
+        self.say(text)
+        with contextlib.suppress(VitrailError), self.busy:  # a full disk is told where something would leave
+            self.outbox.note(pipe.NOT_OURS, text)
 
     def answer(self, body: bytes) -> bytes:
         """One question's answer, checked and recorded before it leaves; an error is told without data.
@@ -233,9 +262,7 @@ class Door:
     def _said(self, body: bytes) -> Message:
         try:
             if len(body) > self.site.agreed.longest:
-                what = (
-                    f"it has {len(body)} bytes, and none that was agreed on is longer than {self.site.agreed.longest}."
-                )
+                what = f"it is longer than {self.site.agreed.longest} bytes, the most that was agreed on."
                 raise VitrailError("a message was refused", [Problem("message", what, "It was dropped unread.")])
             question = unpack(body)
             self.outbox.received(question.kind, question.words, len(body))

@@ -54,6 +54,7 @@ def agree_party(
     ration: tuple[int | None, int | None],
     look_up: bool = False,
     ratio: float | None = None,
+    sandbox: bool = True,
 ) -> tuple[Pact, pd.DataFrame, tuple[int, int]]:
     """The pact, the table, and the ration that holds. `ratio`: how many times as long as this party's list another's
     may be."""
@@ -71,6 +72,7 @@ def agree_party(
     print(pact_summary(pact, kit.site, mine, most, matches.ending))
     print(pact_words(pact, kit.site, mine, look_up, most, matches))
     said = {"agreement": pact.hash, "ration": list(mine), "look_up": look_up, "list_ratio": most}
+    said |= {} if sandbox else {"sandbox": False}
     agreed_to(kit, pact.hash, said, _accepted(pact.hash, accept, matches))
     return pact, frame, mine
 
@@ -106,6 +108,7 @@ def take_part(
     look_up: bool = False,
     another: bool = False,
     ratio: float | None = None,
+    sandbox: bool = True,
 ) -> Path:
     """Until the study is finished; this party's folder of the run. `explain`, `ask`: a host's; `look_up`: a guest's;
     `another`: one more run may begin; `ratio`: how many times as long as this party's list another's may be."""
@@ -115,14 +118,14 @@ def take_part(
         what = f"it is not for a {'host' if host else 'guest'}."
         raise VitrailError("cannot join", [Problem(name, what, "Leave it out.") for name in lost])
     new = None if ask is None else read_table(ask, kit.study)
-    pact, frame, mine = agree_party(kit, data, accept, ration, look_up, ratio)
+    pact, frame, mine = agree_party(kit, data, accept, ration, look_up, ratio, sandbox)
     after = Asks(kit.study, kit.seed, say, explain, new)
     officer = Officer(kit, places, say)
     talk = Talk(kit.study, kit.site, kit.seed, frame, kit.home, officer, mine, after, say, look_up)
     talk.list_ratio = list_ratio(kit.study.match.ratio if kit.study.match else RATIO, ratio)
     outbox = Outbox(kit.home, keep, Pen.of_site(kit))
     party = Party(kit.site, pact, cards.sealing_key(kit.folder), kit.home, outbox, talk.run, another)
-    door = Door(kit, party, say, keep)
+    door = Door(kit, party, say, keep, sandbox=sandbox)
     door.outbox = party.outbox  # one log, one who knows its end
     role = "host" if host else "guest"
     say(f"{kit.site} takes part as {role}; coordinator at {kit.address}. Stop with Ctrl-C and join again at any time.")

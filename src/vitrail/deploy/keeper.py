@@ -4,7 +4,7 @@ FLARE's process starts others, each in a session of its own, so that ending a pr
 ours and FLARE's stands a keeper: this file, run as a script. Its standard input is a pipe that nobody writes to and
 whose other end is ours alone: when it closes, the keeper kills whatever FLARE began. Orphans become the keeper's
 children, so that once it has none, none is left. Should the keeper itself be killed, FLARE's process goes with it, and
-FLARE's own children a second later by FLARE's own means.
+its jobs a second later (flare_process.py).
 
 Elsewhere than on Linux a process group has to do.
 """

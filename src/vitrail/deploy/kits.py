@@ -13,10 +13,10 @@ from typing import Any
 
 from vitrail.core.problems import Problem, VitrailError
 from vitrail.deploy.certificates import private_folder, project, write_private
-from vitrail.deploy.enrol import COORDINATOR, LEAD, check_certificate, load_coordinator, load_kit
-from vitrail.deploy.pipe import SCHEME
+from vitrail.deploy.enrol import COORDINATOR, LEAD, Coordinator, check_certificate, load_coordinator, load_kit
+from vitrail.deploy.pipe import MEMBERS, SCHEME
 
-ADAPTER = "vitrail.deploy.adapter"
+ADAPTER, PROCESS = "vitrail.deploy.adapter", "vitrail.deploy.flare_process"
 FLARE = "nvflare.app_common"
 WAIT = 10.0  # seconds for an answer to a sign of life, which is lost with a coordinator that dies; FLARE would wait 30
 KEYS = {"ssl_private_key": "client.key", "ssl_cert": "client.crt", "ssl_root_cert": "rootCA.pem"}
@@ -53,8 +53,8 @@ def build_coordinator(folder: Path) -> None:
             job_store_id="job_store",
         ),
         _component("job_store", f"{FLARE}.storages.filesystem_storage.FilesystemStorage"),
-        _component("process_launcher", f"{FLARE}.job_launcher.server_process_launcher.ServerProcessJobLauncher"),
-        _component("doorkeeper", f"{ADAPTER}.Doorkeeper", folder=str(who.folder.absolute())),
+        _component("process_launcher", f"{PROCESS}.CoordinatorLauncher"),
+        _component("doorkeeper", "vitrail.deploy.doorkeeper.Doorkeeper", folder=str(flare / "coordinator")),
     ]
     storage = {
         "path": f"{FLARE}.storages.filesystem_storage.FilesystemStorage",
@@ -88,6 +88,7 @@ def build_coordinator(folder: Path) -> None:
     _write(flare / "coordinator", startup=startup, local={**local, "comm_config.json": line}, drivers=drivers)
     removed = sorted(site["identity"] for site in who.sites.values() if site["removed"])
     write_private(flare / "coordinator" / "disabled_clients.json", json.dumps({"disabled_clients": removed}))
+    write_members(who)
 
     admin = {
         "project_name": name,
@@ -115,6 +116,12 @@ def build_coordinator(folder: Path) -> None:
     resources = {"format_version": 1, "admin": {**waits, "prompt": "> "}}
     _write(flare / "lead", startup=startup, local={"resources.json": resources})
     private_folder(flare / "lead" / "transfer")
+
+
+def write_members(who: Coordinator) -> None:
+    """Who may come in, where FLARE's process can read it: it cannot read the coordinator's own folder."""
+    listed = {site["identity"]: {k: site[k] for k in ("approved", "removed")} for site in who.sites.values()}
+    write_private(who.folder / "flare" / "coordinator" / MEMBERS, json.dumps(listed))
 
 
 def build_site(kit: Path) -> None:
@@ -153,7 +160,7 @@ def build_site(kit: Path) -> None:
                 "resource_manager", f"{FLARE}.resource_managers.gpu_resource_manager.GPUResourceManager", **gpus
             ),
             _component("resource_consumer", f"{FLARE}.resource_consumers.gpu_resource_consumer.GPUResourceConsumer"),
-            _component("process_launcher", f"{FLARE}.job_launcher.client_process_launcher.ClientProcessJobLauncher"),
+            _component("process_launcher", f"{PROCESS}.SiteLauncher"),
             _component("doorbell", f"{ADAPTER}.Doorbell"),
         ],
     }

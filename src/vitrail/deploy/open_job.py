@@ -7,6 +7,22 @@ from collections.abc import Set
 
 from vitrail.deploy.pipe import Pipe
 
+UNANSWERED = {  # FLARE's codes in words
+    "EXECUTION_EXCEPTION": "its machine is there, but `vitrail join` is not, or could not write down what would leave",
+    "TASK_ABORTED": "the question was called off before it had answered",
+    "BAD_TASK_DATA": "it could not make anything of the question",
+    "OK": "its answer was empty",
+    "REFUSED": "its answer cannot be read",
+}
+
+
+def spelled(code: str) -> str:
+    """
+    >>> spelled("RUN_MISMATCH")
+    'run mismatch'
+    """
+    return str(code)[:40].replace("_", " ").lower()
+
 
 class OpenJob:
     """Its number, the sites that are still part of it, and the pipe to its process on this machine."""

@@ -115,6 +115,11 @@ class Outbox:
         with self._writing() as log:
             self._add(log, Entry(_now(), "in", "refused", refused=text[:MOST_TEXT]))
 
+    def note(self, kind: str, text: str) -> None:
+        """What happened to this site and is no question of the study's."""
+        with self._writing() as log:
+            self._add(log, Entry(_now(), "in", kind, refused=text[:MOST_TEXT]))
+
     def entries(self) -> list[Entry]:
         """The whole log. A last line that is half written is passed over: its message did not leave."""
         try:

@@ -17,7 +17,12 @@ from vitrail.protect.two_servers import TESTS
 
 
 def serve_second(
-    kit: Path, approval: Path | None, accept: str, say: Callable[[str], None], another: bool = False
+    kit: Path,
+    approval: Path | None,
+    accept: str,
+    say: Callable[[str], None],
+    another: bool = False,
+    sandbox: bool = True,
 ) -> None:
     """Until the study is finished. `another`: one more run may begin, though the last has not ended."""
     own = enrol.accept(kit, approval) if approval else enrol.load_kit(kit)
@@ -32,9 +37,9 @@ def serve_second(
         raise VitrailError("cannot serve", [Problem(str(own.folder), problem, hint)])
     agreement = Agreement.of(own.study, own.seed, len(own.sites))
     print(second_words(agreement, own))
-    agreed_to(own, agreement.hash, {"agreement": agreement.hash}, accept)
+    agreed_to(own, agreement.hash, {"agreement": agreement.hash} | ({} if sandbox else {"sandbox": False}), accept)
     server = Second(own.site, agreement, own.home, Proof.of(own), another)
-    door = Door(own, server, say, None, Pen.of_site(own))
+    door = Door(own, server, say, None, Pen.of_site(own), sandbox)
     say(f"{own.site} is the second server; coordinator at {own.address}. Stop with Ctrl-C and start again at any time.")
     door.stay()
     say("The study is finished.")

@@ -33,6 +33,7 @@ def serve(
     begun: Callable[[Path], None] | None = None,
     written: Callable[[Run, Path], None] = lambda run, place: None,
     new: bool = False,
+    sandbox: bool = True,
 ) -> None:
     """Wait for the sites, run the study, write the run folder. `begun` is told which, as soon as it is there; `written`
     when it is whole. With `new`, the run before is over, also where it is not finished, or a site has not heard its
@@ -60,7 +61,7 @@ def serve(
         write_atomically(place / "deployed.json", json.dumps(about))
         if begun is not None:
             begun(place)
-        way = FlareWay(who, folder.log, agreement.longest_answer)
+        way = FlareWay(who, folder.log, agreement.longest_answer, sandbox)
         start = len(names) if quorum is None else quorum
         if is_finished(place):
             left = _untold(place, names)

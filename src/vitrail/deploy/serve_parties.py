@@ -35,6 +35,7 @@ def serve_parties(
     say: Callable[[str, dict[str, Any]], None],
     new: bool = False,
     again: bool = False,
+    sandbox: bool = True,
 ) -> Path:
     """The run's folder. `again`: the last run, which is finished, is gone on with: its host may ask once more."""
     from vitrail.deploy import kits
@@ -54,7 +55,7 @@ def serve_parties(
     try:
         about = {"run": run, "study": who.study.name, "agreement": pact.hash, "sites": list(who.study.parties)}
         write_atomically(place / "deployed.json", json.dumps(about))
-        way = FlareWay(who, folder.log, LONGEST)
+        way = FlareWay(who, folder.log, LONGEST, sandbox)
         _wait(way, set(who.study.parties), None if not again else deadline)
         switch = Switch(way, pact, run, deadline, lambda told: dealer_of(who.study, who.seed, told), may_miss=again)
         before = _carried(place)

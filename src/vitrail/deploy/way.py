@@ -18,44 +18,33 @@ from collections.abc import Callable, Set
 from typing import Any
 
 from vitrail.core.problems import VitrailError
-from vitrail.deploy import pipe
+from vitrail.deploy import kits, pipe
 from vitrail.deploy.call import ENDED, REMOVED, SILENT, TOO_LONG, Heard
-from vitrail.deploy.enrol import Coordinator
+from vitrail.deploy.enrol import Coordinator, load_coordinator
 from vitrail.deploy.keeper import stop
 from vitrail.deploy.message import Message, unpack
-from vitrail.deploy.open_job import OpenJob
+from vitrail.deploy.open_job import UNANSWERED, OpenJob, spelled
 from vitrail.deploy.part_losses import FORGOTTEN, PartLosses
 from vitrail.deploy.pipe import Pipe
+from vitrail.deploy.refusals import Refusals
 
 START = 40.0  # seconds that a job may take to reach everyone
 MOST_FRUITLESS = 2  # jobs in which nobody answers, before the transport is started anew
 MOST_BROKEN = 2  # jobs that broke down as a whole, before one is split
 MOST_JOBS = 4  # at once, each a process here, before those whose sites are at work become one again
 ENDING = 2.0  # seconds for a job to end before the next one begins
-UNANSWERED = {  # FLARE's codes in words
-    "EXECUTION_EXCEPTION": "its machine is there, but `vitrail join` is not, or could not write down what would leave",
-    "TASK_ABORTED": "the question was called off before it had answered",
-    "BAD_TASK_DATA": "it could not make anything of the question",
-    "OK": "its answer was empty",
-    "REFUSED": "its answer cannot be read",
-}
-
-
-def spelled(code: str) -> str:
-    """
-    >>> spelled("RUN_MISMATCH")
-    'run mismatch'
-    """
-    return str(code)[:40].replace("_", " ").lower()
 
 
 class FlareWay:
     """Sites by name, and the jobs that reach them."""
 
-    def __init__(self, who: Coordinator, log: Callable[..., None], most: int | None = None) -> None:
-        """`most`: bytes that no answer is longer than; a longer one is not read."""
+    def __init__(
+        self, who: Coordinator, log: Callable[..., None], most: int | None = None, sandbox: bool = True
+    ) -> None:
+        """`most`: bytes that no answer is longer than; a longer one is not read. `sandbox`: FLARE is shut in."""
         os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # of FLARE's part in this process: its lines are no user's
-        self.who, self.say, self.most = who, log, most
+        self.who, self.say, self.most, self.sandbox = who, log, most, sandbox
+        self.refusals = Refusals(lambda text: self.log(pipe.NOT_OURS, text=text))
         self.names = {site["identity"]: name for name, site in who.sites.items()}
         self.ids = {name: who_ for who_, name in self.names.items()}
         self.inbox: queue.Queue[tuple[Pipe | None, dict[str, Any], bytes]] = queue.Queue()
@@ -88,7 +77,7 @@ class FlareWay:
             threading.Thread(target=self._listen, args=(end,), daemon=True).start()
 
     def _listen(self, end: Pipe) -> None:
-        with contextlib.suppress(EOFError, OSError):
+        with contextlib.suppress(EOFError, OSError, ValueError):
             while True:
                 self.inbox.put((end, *end.get()))
         self.inbox.put((end, {"event": "closed"}, b""))
@@ -132,6 +121,8 @@ class FlareWay:
             if event == "entered":
                 self._enter(site, bool(head.get("new", True)))
             self.alive[site] = time.time()
+        elif event == pipe.NOT_OURS:
+            self.refusals.add(head)
         elif event == "refused":
             self.log("refused", site=site or head["site"], why=head["why"])
 
@@ -210,9 +201,9 @@ class FlareWay:
             time.sleep(self.pause)
             self.pause = min(30.0, 2 * self.pause)
         self._forget()
-        place = self.who.folder / "flare" / "coordinator"
-        self.flare = adapter.start_coordinator(place, self.listener.place, self.most)
-        self.log("transport started", address=self.who.address)
+        workspace = self.who.folder / "flare" / "coordinator"
+        self.flare = adapter.start_coordinator(workspace, self.listener.place, self.most, boxed=self.sandbox)
+        self.log("transport started", address=self.who.address, sandbox=self.sandbox)
 
     def _transport_runs(self) -> bool:
         """Its end takes all jobs with it, and is seen a moment later."""
@@ -227,6 +218,7 @@ class FlareWay:
         if (changed := book.stat().st_mtime) == self.read:
             return
         self.read = changed
+        kits.write_members(load_coordinator(self.who.folder))
         for name, site in json.loads(book.read_text())["sites"].items():
             if site["removed"] and name not in self.removed:
                 self.removed.add(name)

@@ -217,7 +217,10 @@ def words(kind: str, event: dict[str, Any]) -> str:
         "job split": lambda: _split_words(event),
         "part lost": lambda: _loss_words(site, event),
         "job not begun": lambda: "The connection could not be opened yet; it is tried again.",
-        "transport started": lambda: f"Sites can join at {event['address']}.",
+        "transport started": lambda: (
+            f"Sites can join at {event['address']}.{'' if event.get('sandbox', True) else UNBOXED}"
+        ),
+        "not ours": lambda: str(event["text"]),
         "transport lost": lambda: f"The transport process stopped; it is started again. Its log: {event.get('see')}.",
         "transport restarted": lambda: f"The transport is restarted{because}",
     }
@@ -225,6 +228,9 @@ def words(kind: str, event: dict[str, Any]) -> str:
         return known[kind]()
     told = [f"{k} {v}" for k, v in event.items() if k not in ("time", "event", "before", "files", "whole")]
     return f"{kind[:1].upper()}{kind[1:]}{': ' if told else ''}{', '.join(told)}."
+
+
+UNBOXED = " FLARE's processes are not shut in (--no-sandbox): they read whatever this user can read."
 
 
 def _waiting_words(event: dict[str, Any]) -> str:

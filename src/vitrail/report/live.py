@@ -31,7 +31,7 @@ from vitrail.report.words import SAME, listed, metric_words, number, several, sh
 
 LABELLED = 12  # with more sites only the mean and the worst are named in the figure
 LATEST = 30  # events before the fold
-BAD = ("lost", "trouble", "set aside", "refused", "job lost", "job not begun", "transport lost")
+BAD = ("lost", "trouble", "set aside", "refused", "job lost", "job not begun", "transport lost", "not ours")
 GOOD = ("joined", "back", "finished")
 
 
