@@ -55,7 +55,7 @@ def test_a_killed_process_s_folder_is_removed_and_a_live_one_s_is_not(
         killed.send_signal(signal.SIGKILL)
         killed.wait()
         with monkeypatch.context() as patch:
-            patch.setattr(scratch, "sweep", lambda: None)
+            patch.setattr(scratch, "sweep", lambda place: None)
             ScratchFolder().close()
             assert (left / "rows.csv").exists()
         with ScratchFolder() as mine, ScratchFolder() as second:

@@ -11,6 +11,7 @@ import pytest
 pytest.importorskip("nvflare")
 from nvflare.apis.fl_exception import NotAuthenticated
 
+from vitrail.deploy import pipe
 from vitrail.deploy.doorkeeper import RUNNING, Doorkeeper
 from vitrail.deploy.part_losses import PartLosses
 from vitrail.deploy.way import FlareWay
@@ -20,8 +21,7 @@ class Door:
     """The door, and what `vitrail serve` says of who comes."""
 
     def __init__(self, folder: Path) -> None:
-        sites = {"va": {"identity": "s-va", "approved": True, "removed": False}}
-        (folder / "coordinator.json").write_text(json.dumps({"sites": sites}))
+        (folder / pipe.MEMBERS).write_text(json.dumps({"s-va": {"approved": True, "removed": False}}))
         self.keeper = Doorkeeper(str(folder))
         self.keeper._tell = self._take  # type: ignore[method-assign]
         self.said: list[tuple[str, str]] = []

@@ -84,7 +84,8 @@ class Made:
     """A way, its transport, its clock and what it logged."""
 
     def __init__(self, folder: Path) -> None:
-        sites = {name: {"identity": name, "removed": False} for name in SITES}
+        sites = {name: {"identity": name, "approved": True, "removed": False} for name in SITES}
+        (folder / "flare" / "coordinator").mkdir(parents=True)
         (folder / "coordinator.json").write_text(json.dumps({"sites": sites}))
         who: Any = SimpleNamespace(sites=sites, folder=folder, address="hub:8002")
         self.events = list[tuple[str, dict[str, Any]]]()

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import json
 import shutil
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from vitrail.core.problems import Problem, VitrailError
 from vitrail.deploy.certificates import private_folder, project, write_private
-from vitrail.deploy.enrol import COORDINATOR, LEAD, Coordinator, check_certificate, load_coordinator, load_kit
+from vitrail.deploy.enrol import COORDINATOR, LEAD, check_certificate, load_coordinator, load_kit
 from vitrail.deploy.pipe import MEMBERS, SCHEME
 
 ADAPTER, PROCESS = "vitrail.deploy.adapter", "vitrail.deploy.flare_process"
@@ -88,7 +89,7 @@ def build_coordinator(folder: Path) -> None:
     _write(flare / "coordinator", startup=startup, local={**local, "comm_config.json": line}, drivers=drivers)
     removed = sorted(site["identity"] for site in who.sites.values() if site["removed"])
     write_private(flare / "coordinator" / "disabled_clients.json", json.dumps({"disabled_clients": removed}))
-    write_members(who)
+    write_members(who.folder, who.sites)
 
     admin = {
         "project_name": name,
@@ -118,10 +119,10 @@ def build_coordinator(folder: Path) -> None:
     private_folder(flare / "lead" / "transfer")
 
 
-def write_members(who: Coordinator) -> None:
+def write_members(folder: Path, sites: Mapping[str, Mapping[str, Any]]) -> None:
     """Who may come in, where FLARE's process can read it: it cannot read the coordinator's own folder."""
-    listed = {site["identity"]: {k: site[k] for k in ("approved", "removed")} for site in who.sites.values()}
-    write_private(who.folder / "flare" / "coordinator" / MEMBERS, json.dumps(listed))
+    listed = {site["identity"]: {k: site[k] for k in ("approved", "removed")} for site in sites.values()}
+    write_private(folder / "flare" / "coordinator" / MEMBERS, json.dumps(listed))
 
 
 def build_site(kit: Path) -> None:

@@ -20,7 +20,7 @@ from typing import Any
 from vitrail.core.problems import VitrailError
 from vitrail.deploy import kits, pipe
 from vitrail.deploy.call import ENDED, REMOVED, SILENT, TOO_LONG, Heard
-from vitrail.deploy.enrol import Coordinator, load_coordinator
+from vitrail.deploy.enrol import Coordinator
 from vitrail.deploy.keeper import stop
 from vitrail.deploy.message import Message, unpack
 from vitrail.deploy.open_job import UNANSWERED, OpenJob, spelled
@@ -218,8 +218,9 @@ class FlareWay:
         if (changed := book.stat().st_mtime) == self.read:
             return
         self.read = changed
-        kits.write_members(load_coordinator(self.who.folder))
-        for name, site in json.loads(book.read_text())["sites"].items():
+        sites = json.loads(book.read_text())["sites"]
+        kits.write_members(self.who.folder, sites)
+        for name, site in sites.items():
             if site["removed"] and name not in self.removed:
                 self.removed.add(name)
                 self.alive.pop(name, None)
