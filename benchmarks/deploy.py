@@ -37,6 +37,7 @@ from vitrail.deploy import enrol, kits
 from vitrail.deploy.draws import draws_of
 from vitrail.deploy.keeper import children_of
 from vitrail.deploy.message import Message
+from vitrail.deploy.pact import agreed_hash
 from vitrail.deploy.way import FlareWay
 
 REST = 5.0  # seconds in which nobody asks anything
@@ -174,9 +175,12 @@ def real(study: Study, tables: dict[str, pd.DataFrame] | None = None) -> Iterato
             made = enrol.request(
                 folder / "invitations" / f"{name}.invitation", place / f"{name}.kit", place / f"{name}.home"
             )
-            approval = enrol.approve(folder, made.file).file
-            words = [vitrail, "join", str(made.kit), "--approval", str(approval), "--data", str(place / f"{name}.csv")]
-            words += ["--accept", made.agreement]
+            enrol.approve(folder, made.file)
+        who = enrol.load_coordinator(folder)
+        for name in tables:
+            words = [vitrail, "join", str(place / f"{name}.kit"), "--data", str(place / f"{name}.csv")]
+            words += ["--approval", str(enrol.approval_of(folder, name))]
+            words += ["--accept", agreed_hash(who.study, who.seed, who.roster)]
             sites.append(subprocess.Popen(words, env=env, stdout=subprocess.DEVNULL, start_new_session=True))
         serve = subprocess.Popen([vitrail, "serve", str(place / "study.toml")], env=env, stdout=subprocess.DEVNULL)
         used = 0.0

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +29,14 @@ def enrolled(folder: Path, site: str, where: Path) -> Path:
     made = ask(folder, site, where)
     enrol.accept(made.kit, enrol.approve(folder, made.file).file)
     return made.kit
+
+
+def all_enrolled(folder: Path, where: Path, sites: Sequence[str] = SITES) -> dict[str, enrol.Kit]:
+    """Everybody asks and is approved; then each takes its approval, which names all."""
+    made = {site: ask(folder, site, where) for site in sites}
+    for request in made.values():
+        enrol.approve(folder, request.file)
+    return {site: enrol.accept(request.kit, enrol.approval_of(folder, site)) for site, request in made.items()}
 
 
 def change(path: Path, **said: Any) -> Path:

@@ -31,6 +31,7 @@ from vitrail.deploy.agreement import Agreement
 from vitrail.deploy.call import Heard
 from vitrail.deploy.draws import draws_of
 from vitrail.deploy.message import Message, unpack
+from vitrail.deploy.pact import agreed_hash
 from vitrail.deploy.site import Site
 from vitrail.study import Study
 
@@ -78,6 +79,11 @@ class Federation:
     def home(self, site: str) -> Path:
         return self.root / site / f"{site}.home"
 
+    @property
+    def hash(self) -> str:
+        """Of what everybody accepts."""
+        return agreed_hash(self.who.study, self.who.seed, self.who.roster)
+
     def log(self, name: str) -> Path:
         return self.root / f"{name}.log"
 
@@ -95,6 +101,7 @@ class Federation:
             else:
                 enrol.request(invitation)
                 enrol.approve(self.folder, asked)
+        for site in self.sites:  # when all are approved, each is sent the list of all
             shutil.copy(enrol.approval_of(self.folder, site), self.root / site)
 
     def do(self, *words: object) -> str:
@@ -110,7 +117,7 @@ class Federation:
         """A site's process; the first time with its approval."""
         kit = kit or self.kit(site)
         first = [] if (kit / "certificate.pem").exists() else ["--approval", self.root / site / f"{site}.approval"]
-        accept = ["--accept", enrol.load_kit(kit).invitation["agreement"]]
+        accept = ["--accept", self.hash]
         return self.fork(name or site, "join", kit, "--data", self.data(site), *accept, *first)
 
     def fork(self, log: str, *words: object) -> Forked:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import socket
 import ssl
 import subprocess
@@ -34,10 +35,14 @@ def place(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def joined(place: Path) -> Path:
+def joined(place: Path, whole: bool = True) -> Path:
     folder = enrol.find_coordinator(place / "study.toml")
     made = enrol.request(folder / "invitations" / "va.invitation", place / "va.kit", None)
-    enrol.accept(made.kit, enrol.approve(folder, made.file).file)
+    other = enrol.request(folder / "invitations" / "cleveland.invitation", place / "cleveland.kit", None)
+    enrol.approve(folder, made.file)
+    if whole:
+        enrol.approve(folder, other.file)
+    enrol.accept(made.kit, enrol.approval_of(folder, "va"))
     return made.kit
 
 
@@ -51,6 +56,12 @@ def test_nobody_listens(place: Path) -> None:
     assert "firewall" in wrong(found)
     assert wrong(found).count("\n") == 0, "all else is fine, warnings in the file too"
     assert any("0 errors" in f.what for f in found)
+    assert any("2 participants; the agreement is" in f.what for f in found)
+
+
+def test_somebody_is_not_approved_yet(place: Path) -> None:
+    found = at_site(enrol.load_kit(joined(place, whole=False)))
+    assert "cleveland was invited and not approved yet" in wrong(found)
 
 
 def test_somebody_else_listens(place: Path) -> None:
@@ -96,12 +107,12 @@ def test_not_approved_and_another_agreement(place: Path) -> None:
     made = enrol.request(folder / "invitations" / "va.invitation", place / "va.kit", None)
     assert "not approved" in wrong(at_site(enrol.load_kit(made.kit)))
     told = (made.kit / "invitation.json").read_text()
-    (made.kit / "invitation.json").write_text(told.replace(made.agreement, "0" * 24))
-    assert "the invitation says 000" in wrong(at_site(enrol.load_kit(made.kit)))
+    (made.kit / "invitation.json").write_text(told.replace(json.loads(told)["agreement"], "0" * 24))
+    assert "and says 000" in wrong(at_site(enrol.load_kit(made.kit)))
 
 
 def test_at_the_coordinator(place: Path) -> None:
-    joined(place)
+    joined(place, whole=False)
     found = at_coordinator(enrol.load_coordinator(enrol.find_coordinator(place / "study.toml")))
     assert "cleveland is invited and not approved" in wrong(found)
     assert "va is" not in wrong(found)

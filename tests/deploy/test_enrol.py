@@ -64,14 +64,15 @@ def test_a_site_is_enrolled(folder: Path, place: Path) -> None:
 
     who = enrol.load_coordinator(folder)
     entry = {"identity": kit.identity, "fingerprint": kit.fingerprint, "approved": True, "removed": False}
-    assert who.sites[SITES[1]] == entry
+    assert who.sites[SITES[1]] == entry | {"certificate": (kit.folder / "certificate.pem").read_text()}
     assert not who.sites[SITES[0]]["approved"]
     assert (who.host, who.port, who.seed) == ("127.0.0.1", 18002, who.study.seeds[0])
     assert made.authority_fingerprint == who.authority_fingerprint == kit.authority_fingerprint
     assert made.authority_fingerprint != made.fingerprint
     assert kit.study == who.study == Study.load(place / "heart.toml")
     assert (kit.site, kit.sites, kit.seed, kit.address) == (SITES[1], SITES, who.seed, who.address)
-    assert made.agreement == Agreement.of(who.study, who.seed, len(SITES)).hash
+    assert kit.invitation["agreement"] == Agreement.of(who.study, who.seed, len(SITES)).hash, "before there are keys"
+    assert kit.participants == ({SITES[1]: kit.fingerprint}, [SITES[0]])
 
     signed = certificate(kit.folder / "certificate.pem")
     signed.verify_directly_issued_by(certificate(folder / "authority" / "cert.pem"))

@@ -11,6 +11,7 @@ from vitrail.cli import complete
 from vitrail.core.problems import Problem, VitrailError
 
 if TYPE_CHECKING:
+    from vitrail.deploy.enrol import Coordinator
     from vitrail.runs.run import Run
 
 StudyOf = Annotated[
@@ -38,8 +39,9 @@ def invite(
     print("Send each site its invitation; it answers with a request: vitrail approve REQUEST.")
     if any(entry["approved"] for entry in who.sites.values()):
         print(
-            "Sites that are approved keep their approval. Send them the new invitation too: vitrail request takes it."
+            "Send those who are approved the new invitation too: vitrail request takes it. If somebody was added, all"
         )
+        print("agree anew, to the longer list of participants, with the approvals that `vitrail approve` then writes.")
 
 
 def approve(
@@ -58,12 +60,30 @@ def approve(
         print("Not approved.")
         raise typer.Exit(1)
     done = enrol.approve(folder, request)
-    print(f"Approved. Send {done.file} to {done.site}: vitrail join takes it.")
     who = enrol.load_coordinator(folder)
-    if left := [n for n in who.study.parties if not who.sites[n]["approved"]]:
-        print(f"Wait with that: it is written anew, with the keys of all parties, when {' and '.join(left)} asked too.")
-    elif who.study.parties:
-        print(f"All parties are approved: send each its own from {done.file.parent}.")
+    print(f"{done.site} is approved.")
+    _say_participants(who, done.file.parent)
+
+
+def _say_participants(who: Coordinator, approvals: Path) -> None:
+    """Who is missing; or what everybody accepts now, and what is to be sent."""
+    from vitrail.deploy.pact import agreed_hash
+    from vitrail.deploy.roster import several_names
+
+    roster, missing = who.participants
+    if missing:
+        print(
+            f"Not approved yet: {several_names(missing)}. Approvals name all participants and their keys: when all are"
+        )
+        print("there, send each site its own. Who does not take part after all: vitrail remove NAME.")
+        return
+    print(f"All who were invited are approved: send each its own approval from {approvals}.")
+    if not who.study.parties:
+        second, took = who.study.protect.second, "vitrail join KIT --approval FILE takes it"
+        print(f"{took}; {second}: vitrail serve KIT --second --approval FILE." if second else f"{took}.")
+        print(f"Everybody accepts the agreement {agreed_hash(who.study, who.seed, roster)}, with these keys:")
+        for name, mark in roster.items():
+            print(f"  {name:30s} {mark}{' (removed)' if who.sites[name]['removed'] else ''}")
 
 
 def remove(
@@ -80,6 +100,11 @@ def remove(
         raise typer.Exit(1)
     enrol.remove(folder, site)
     print(f"{site} is removed: its certificate is refused from now on, also after a restart.")
+    who = enrol.load_coordinator(folder)
+    if site in who.roster:
+        print("A run has begun: it keeps its place in the list of participants, and the others need not agree anew.")
+    elif not who.study.parties and any(entry["approved"] and not entry["removed"] for entry in who.sites.values()):
+        _say_participants(who, folder / "approvals")
 
 
 def serve(

@@ -31,13 +31,16 @@ def request(
     print(f"{own.site}: {own.study.name!r} with {len(own.sites)} sites, coordinator at {own.address}.\n")
     print(f"  kit                      {made.kit} (holds your private key: never send it)")
     print(f"  home                     {own.home} (your models and your outbox)")
-    print(f"  agreement                {made.agreement}")
     print(f"  your fingerprint         {made.fingerprint}")
     print(f"  authority's fingerprint  {made.authority_fingerprint}\n")
     if own.approved:
         print("This kit is approved already and has the new invitation now.")
         return
     print(f"Send {made.file} to the coordinator, and compare both fingerprints by phone.")
+    print(
+        "What you agree to, and its hash, is shown when you join: it names all participants and their keys, which are"
+    )
+    print("known when everybody who was invited is approved.")
 
 
 def join(

@@ -134,7 +134,7 @@ class FoldSite(Site):
     def __init__(self, site: Site, agreed: Agreement, cut: Cut, fold: int, name: str) -> None:
         self.name, self.frame, self.rows, self.agreed, self.base = site.name, site.frame, site.rows, agreed, site.base
         self.publishes, self.shows = False, False
-        self.proof, self.watts, self.since = site.proof, site.watts, site.since
+        self.proof, self.watts, self.since, self.news = site.proof, site.watts, site.since, site.news
         self.home, self.within = private_folder(site.home / PLACE / name), f"fold {name} "
         self.asked, self.wary = site.asked, Wary(agreed, self.home)  # of a run's questions all folds' are remembered
         assert site.data is not None

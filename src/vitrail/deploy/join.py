@@ -28,6 +28,7 @@ from vitrail.deploy.outbox import Outbox
 from vitrail.deploy.party import Party
 from vitrail.deploy.pipe import Pipe
 from vitrail.deploy.reach import AWAY, Reach
+from vitrail.deploy.roster import complete
 from vitrail.deploy.second import Second
 from vitrail.deploy.signed import Pen
 from vitrail.deploy.site import Site
@@ -59,11 +60,12 @@ def agree(kit: Kit, data: Path, accept: str, publishes: bool, shows: bool = Fals
     if kit.site == kit.study.protect.second:
         what, hint = "it is the second server's, which holds no rows.", f"Start it: vitrail serve {kit.folder} --second"
         raise VitrailError("the site cannot join", [Problem(str(kit.folder), what, hint)])
-    agreement = Agreement.of(kit.study, kit.seed, len(kit.sites))
+    roster = complete(kit.participants, str(kit.folder))
+    agreement = Agreement.of(kit.study, kit.seed, roster)
     frame = read_table(data, kit.study)
     print(to_text(find_faults(frame, kit.study), data.name, len(frame), kit.study.row_word))
     check_first_report(agreement, kit.site, frame)
-    print(contract_words(agreement, kit.site, kit.sites, publishes, len(frame), shows))
+    print(contract_words(agreement, kit.site, list(roster), publishes, len(frame), shows))
     said = {"agreement": agreement.hash, "publishes": publishes} | ({"shows": True} if shows else {})
     agreed_to(kit, agreement.hash, said, accept)
     return agreement, frame
@@ -201,6 +203,9 @@ class Door:
             try:
                 said = self._said(body)
                 data = said.pack()
+                while self.site.news:  # before the answer leaves
+                    self.outbox.noted(text := self.site.news.pop(0))
+                    self.say(text)
                 if said.kind != "relay":  # sealed letters: each was recorded before it was sealed
                     self.outbox.record(said, data)
             except VitrailError as error:

@@ -41,6 +41,7 @@ class Second:
     def __init__(self, name: str, agreement: Agreement, base: Path, proof: Proof, another: bool = False) -> None:
         self.name, self.agreement, self.base, self.proof = name, agreement, base, proof
         self.runs, self.home = Runs(base, another), base  # of the run at hand
+        self.news = list[str]()
 
     @property
     def agreed(self) -> Second:
@@ -110,7 +111,7 @@ class Second:
                 seeds |= {name: seed.hex()} if len(seed) == SEED else {}
             except VitrailError:
                 continue  # the coordinator is told who is not among the good
-        if len(seeds) < self.agreement.study.protect.least:
+        if len(seeds) < self.agreement.fewest:
             return Message("refused", {})
         write_atomically(private_folder(folder) / SEEDS, json.dumps(seeds), private=True)
         return Message(two.SECOND, {"good": list(seeds), "lot": secrets.token_hex(16)})

@@ -20,6 +20,7 @@ from vitrail.core.times import end_words
 from vitrail.deploy.agreement import ANEW, Agreement
 from vitrail.deploy.fold_words import fold_titles, what_folds_tell, what_is_found, what_is_kept
 from vitrail.deploy.mask_words import in_a_group, in_two_halves, noise_and_masks, said_beside, who_reads
+from vitrail.deploy.roster_words import about_keys, participants, who_must_collude
 from vitrail.deploy.screen_words import HEADINGS, comes_in, in_words, what_remains, who_sees
 from vitrail.deploy.tried import what_was_tried
 from vitrail.deploy.two import READ
@@ -139,6 +140,8 @@ def contract_words(
         *wrapped(" ".join(filter(None, [f"{study.name}.", study.description]))),
         *wrapped(f"It learns to tell {study.target.column} ({kind}) from {given}."),
         *wrapped(f"Who takes part: {', '.join([f'{site} (this site)', *others])}; and a coordinator{server}."),
+        *wrapped(about_keys(agreement)),
+        *bullets(participants(agreement, site)),
         *wrapped(f"Method, {several(study.training.rounds, 'round')}: {_of(agreement, about(method))}"),
         *(wrapped(f"The method comes from the package {' '.join(agreement.origin)}.") if agreement.origin else ()),
         *(wrapped(_read(agreement)) if agreement.weights else ()),
@@ -155,6 +158,7 @@ def contract_words(
         "",
         "WHO SEES IT",
         *bullets([*_seen(agreement, out), *in_two_halves(agreement), *in_a_group(agreement, site, sites)]),
+        *wrapped(" ".join(who_must_collude(agreement, site, sites))),
         "",
         "WHAT COMES IN",
         *bullets([*(item.text() for item in items(agreement, came)), *comes_in(came)]),
@@ -168,8 +172,9 @@ def contract_words(
         "",
         "TO ACCEPT",
         *wrapped(
-            f"The hash of this contract is {agreement.hash}. It covers the study, its method, the seed, the number of "
-            "sites and the table of what crosses: if one of them changes, this site stops and says so. Unattended:"
+            f"The hash of this contract is {agreement.hash}. It covers the study, its method, the seed, the names and "
+            "keys of all participants and the table of what crosses: if one of them changes, this site stops and says "
+            "so. Unattended:"
         ),
         f"  --accept {agreement.hash}",
     ]
@@ -284,7 +289,7 @@ def _seen(agreement: Agreement, lines: Sequence[Line]) -> list[str]:
             f"Only the sum over the sites is used ({sums}). Each report reaches the coordinator's machine all the same "
             "and could be read there; the program adds it to the others' and keeps the sum alone."
         )
-    out += who_reads(agreement) + who_sees(lines)
+    out += who_reads(agreement) + who_sees(agreement, lines)
     shown = {titles[c.stage][1] for c in contracts if c.consent} & {titles[x.stage][1] for x in lines if x.asks}
     if agreement.others and shown:
         out.append(

@@ -52,6 +52,16 @@ class Offer(NamedTuple):
     signature: bytes
 
 
+def fewest_of(sites: int, least: int) -> int:
+    """Of how many sites a sum is at least, where `sites` agreed: two thirds of them, and never fewer than `least`. Two
+    such lists share so many sites that one of the two stays closed.
+
+    >>> [fewest_of(n, 3) for n in (3, 4, 5, 6, 10)]
+    [3, 3, 4, 4, 7]
+    """
+    return max(least, LEAST, -(-2 * sites // 3))
+
+
 @dataclass(frozen=True)
 class Terms:
     """What all ends know before: what is summed, how large it may be, and of how many sites at most."""
@@ -130,9 +140,9 @@ class Adder:
 
     def _wrong_list(self, offers: Mapping[str, Offer], own: bytes) -> list[Problem]:
         out = []
-        if len(offers) < LEAST:
-            what = f"it would be the sum of {len(offers)} sites, from which each could tell the others' part."
-            out.append(Problem("sites", what, f"At least {LEAST} are needed."))
+        if len(offers) < self.terms.least:
+            what = f"it would be the sum of {len(offers)} sites, and {self.terms.least} are the fewest."
+            out.append(Problem("sites", what, "Nothing was sent."))
         if len(offers) > self.terms.most:
             out.append(Problem("sites", f"{len(offers)} are named, and {self.terms.most} were agreed on."))
         if self.site not in offers or offers[self.site].key != own:
@@ -197,8 +207,8 @@ def roster_of(offers: Mapping[str, Offer]) -> str:
 
 def open_sum(reports: Mapping[str, Mapping[str, NDArray[np.uint64]]], terms: Terms) -> Values:
     """What the values of all sites in the list add up to; all of them, or nothing is opened."""
-    if len(reports) < LEAST:
-        raise refusal("sites", f"{len(reports)} reports came, and {LEAST} are needed.")
+    if len(reports) < terms.least:
+        raise refusal("sites", f"{len(reports)} reports came, and {terms.least} are needed.")
     flat = np.zeros(sum(map(math.prod, terms.summed().values())), dtype=np.uint64)
     for site, said in reports.items():
         told = {k: (v.shape, v.dtype) for k, v in said.items()}
