@@ -51,7 +51,9 @@ def test_everyone_has_the_same_keys(asked: tuple[Path, dict[str, enrol.Request]]
         agreed.add(found.hash)
         assert stat.S_IMODE((request.kit / cards.SEALING).stat().st_mode) == 0o600
     assert len(agreed) == 1
-    assert agreed != {enrol.load_kit(made["lab"].kit).invitation["agreement"]}, "with the keys it is another hash than without"
+    assert agreed != {enrol.load_kit(made["lab"].kit).invitation["agreement"]}, (
+        "with the keys it is another hash than without"
+    )
 
 
 def test_the_private_key_is_in_no_paper(asked: tuple[Path, dict[str, enrol.Request]]) -> None:

@@ -15,8 +15,9 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 
 from vitrail.core.problems import Problem, VitrailError
+from vitrail.protect.fixed import fewest_of
 from vitrail.protect.masked import ALL_PAIRS, DRAWN, NEIGHBOURS, SAID, Drawn, Opening, Party, groups, needed
-from vitrail.protect.masks import Terms, fewest_of
+from vitrail.protect.masks import Terms
 from vitrail.protect.shamir import P, join, split
 
 SHAPES = {"change": (30, 4), "weight": ()}

@@ -29,8 +29,8 @@ from vitrail.deploy.message import MOST_WORDS, Form, no_such
 from vitrail.engines.wire import MASKED, Contract, Line, Rehearsal, Spec, beside_of, contracts_of, guarded, rehearse
 from vitrail.methods import AnyMethod
 from vitrail.nets import ProtoNet
-from vitrail.protect.fixed import ZERO, ZEROS
-from vitrail.protect.masks import LEAST, Terms, fewest_of
+from vitrail.protect.fixed import LEAST, ZERO, ZEROS, fewest_of
+from vitrail.protect.masks import Terms
 from vitrail.runs.budgets import guards_of
 from vitrail.runs.fold_lines import fold_lines
 from vitrail.runs.judge import chance_metrics

@@ -8,8 +8,8 @@ from vitrail.deploy import two
 from vitrail.deploy.agreement import Agreement
 from vitrail.deploy.mask_words import grouped_at
 from vitrail.deploy.sums import grouped
+from vitrail.protect.fixed import fewest_of
 from vitrail.protect.masked import groups, needed
-from vitrail.protect.masks import fewest_of
 
 
 def about_keys(agreement: Agreement) -> str:

@@ -24,8 +24,9 @@ from vitrail.deploy.call import Call
 from vitrail.deploy.message import Message
 from vitrail.deploy.roster import are_missing, several_names
 from vitrail.deploy.sums import Where, check_signed, drawn_words, grouped, read_bytes, read_drawn, terms_of, to_tensors
+from vitrail.protect.fixed import fewest_of
 from vitrail.protect.masked import Drawn, Opening, groups, list_mark, list_text
-from vitrail.protect.masks import Terms, fewest_of
+from vitrail.protect.masks import Terms
 from vitrail.runs.folder import write_atomically
 
 KEPT, REPORTED, RING = "sums.json", "sums.npz", "ring.json"  # in the run's folder

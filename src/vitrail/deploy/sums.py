@@ -22,10 +22,10 @@ from torch import Tensor
 
 from vitrail.core.problems import Problem, VitrailError
 from vitrail.engines.rounds import coordinator_keys
-from vitrail.protect.fixed import LIMIT, ZERO
+from vitrail.protect.fixed import LIMIT, ZERO, fewest_of
 from vitrail.protect.groups import groups_of
 from vitrail.protect.masked import Drawn
-from vitrail.protect.masks import Terms, Values, fewest_of
+from vitrail.protect.masks import Terms, Values
 
 if TYPE_CHECKING:
     from vitrail.deploy.agreement import Agreement

@@ -38,8 +38,8 @@ from numpy.typing import NDArray
 
 from vitrail.core.disk import private_folder, write_atomically
 from vitrail.core.problems import Problem, VitrailError
-from vitrail.protect.fixed import ZERO, ZEROS
-from vitrail.protect.masks import LEAST, Masked, Terms, Values, draw, refusal, wrong_values
+from vitrail.protect.fixed import LEAST, ZERO, ZEROS
+from vitrail.protect.masks import Masked, Terms, Values, draw, refusal, wrong_values
 from vitrail.protect.shamir import SIZE, join, split
 
 ALL_PAIRS = 20  # up to so many sites everybody is everybody's neighbour

@@ -36,9 +36,8 @@ from numpy.typing import NDArray
 
 from vitrail.core.disk import private_folder, write_atomically
 from vitrail.core.problems import Problem, VitrailError
-from vitrail.protect.fixed import ZERO, ZEROS, places
+from vitrail.protect.fixed import LEAST, ZERO, ZEROS, places
 
-LEAST = 3  # sites in a sum: of two, each knows the other's part
 DRAWN, SAID = "drawn.json", "said.npz"  # in a site's folder of one sum
 
 Values = dict[str, NDArray[np.float64]]
@@ -50,16 +49,6 @@ class Offer(NamedTuple):
 
     key: bytes
     signature: bytes
-
-
-def fewest_of(sites: int, least: int) -> int:
-    """Of how many sites a sum is at least, where `sites` agreed: two thirds of them, and never fewer than `least`. Two
-    such lists share so many sites that one of the two stays closed.
-
-    >>> [fewest_of(n, 3) for n in (3, 4, 5, 6, 10)]
-    [3, 3, 4, 4, 7]
-    """
-    return max(least, LEAST, -(-2 * sites // 3))
 
 
 @dataclass(frozen=True)
