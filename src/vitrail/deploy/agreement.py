@@ -107,7 +107,7 @@ class Agreement:
 
     @property
     def fewest(self) -> int:
-        """Of how many sites a sum under masks is at least: two thirds of all who accepted."""
+        """Of how many sites a sum under masks is at least: more than two thirds of all who accepted."""
         return fewest_of(self.sites, self.study.protect.least)
 
     def masked(self, s: int, place: int) -> bool:

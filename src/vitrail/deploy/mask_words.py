@@ -63,8 +63,8 @@ def who_reads(agreement: Agreement) -> list[str]:
 
 def _fewest(agreement: Agreement) -> str:
     if any(c.read == "groups" for told in agreement.contracts for c in told):
-        return f"two thirds of a group, and never fewer than {agreement.study.protect.least} sites,"
-    return f"{several(agreement.fewest, 'site')} or more (two thirds of {agreement.sites})"
+        return f"more than two thirds of a group, and never fewer than {agreement.study.protect.least} sites,"
+    return f"{several(agreement.fewest, 'site')} or more (more than two thirds of {agreement.sites})"
 
 
 def grouped_at(agreement: Agreement) -> tuple[int, int, int] | None:
@@ -88,7 +88,7 @@ def in_two_halves(agreement: Agreement) -> list[str]:
         "changes its own half learns some sums of its choice about a report in each round, and the second cannot "
         "notice. Halves are signed by the sites, so that it can invent none.",
         f"The key of {said.second} is listed above: compare its fingerprint by phone. Of fewer than "
-        f"{several(agreement.fewest, 'report')} (two thirds of {agreement.sites}) it opens nothing.",
+        f"{several(agreement.fewest, 'report')} (more than two thirds of {agreement.sites}) it opens nothing.",
     ]
 
 

@@ -28,7 +28,7 @@ def accomplices(sites: int, least: int) -> int:
     coordinator tells the others different stories of who reported (protect/masked.py).
 
     >>> [accomplices(n, 3) for n in (3, 4, 5, 6, 10, 12)]
-    [2, 2, 3, 2, 4, 4]
+    [2, 2, 3, 4, 4, 6]
     """
     fewest = fewest_of(sites, least)
     return min([fewest - 1, *_two_stories(sites, fewest)])

@@ -45,9 +45,9 @@ def who_sees(agreement: Agreement, lines: Sequence[Line]) -> list[str]:
         return []
     return [
         "Of the products of columns nobody can read this site's own: they leave under masks that cancel in the sum "
-        f"over all sites that take part in it, {agreement.fewest} or more (two thirds of {agreement.sites}), and in no "
-        "other. The keys of the masks are drawn for this one sum and signed by the sites that are listed above; nobody "
-        "else is believed.",
+        f"over all sites that take part in it, {agreement.fewest} or more (more than two thirds of {agreement.sites}), "
+        "and in no other. The keys of the masks are drawn for this one sum and signed by the sites that are listed "
+        "above; nobody else is believed.",
         "Every site is sent, at the end, what all sites published together, pooled.",
     ]
 

@@ -62,10 +62,10 @@ def _put(tree: Any, parts: dict[str, Tensor], prefix: str = "") -> Any:
 
 
 def fewest_of(sites: int, least: int) -> int:
-    """Of how many sites a sum is at least, where `sites` agreed: two thirds of them, and never fewer than `least`. Two
-    such lists share so many sites that one of the two stays closed.
+    """Of how many sites a sum is at least, where `sites` agreed: more than two thirds of them, and never fewer than
+    `least`. Two such lists share more than a third: not all of these lie as long as no more than a third do.
 
-    >>> [fewest_of(n, 3) for n in (3, 4, 5, 6, 10)]
-    [3, 3, 4, 4, 7]
+    >>> [fewest_of(n, 3) for n in (3, 4, 5, 6, 9, 10)]
+    [3, 3, 4, 5, 7, 7]
     """
-    return max(least, LEAST, -(-2 * sites // 3))
+    return max(least, LEAST, 2 * sites // 3 + 1)

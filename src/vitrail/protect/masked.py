@@ -74,9 +74,10 @@ def groups(about: str, names: Iterable[str]) -> dict[str, list[str]]:
 
 def needed(group: Sequence[str], names: Sequence[str], least: int) -> int:
     """Shares that tell a secret of who has this group in the list of `names`: as many as a sum has sites at the least,
-    and more than half, so that not both of a site's can be had; two thirds of neighbours, where not all are."""
+    and more than half, so that not both of a site's can be had; more than two thirds of neighbours, where not all
+    are."""
     if len(group) < len(names):
-        return max(LEAST, -(-2 * len(group) // 3))
+        return max(LEAST, 2 * len(group) // 3 + 1)
     return max(least, len(group) // 2 + 1)
 
 
