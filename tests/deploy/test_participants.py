@@ -295,6 +295,7 @@ def test_a_certificate_in_another_name_opens_nothing(tmp_path: Path) -> None:
     way.sites["hungarian"].proof = replace(
         proof, key=key, certificate=authority().sign(key.public_key(), who, "site", [who])
     )
+    way.through_doors()
     with pytest.raises(VitrailError, match="cannot go on"):
         way.conduct(quorum=4)
     told = [d["what"] for event, d in way.events if event == "trouble"]

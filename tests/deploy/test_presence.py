@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 from pathlib import Path
 from types import SimpleNamespace
@@ -32,7 +33,7 @@ def test_the_list_changes_as_often_as_agreed(tmp_path: Path) -> None:
     most = most_changes(agreement(rounds=3))
     assert (most, most_changes(agreement(rounds=400))) == (12, 100)
     for r in range(most):
-        said = of(tmp_path).note(r, LESS if r % 2 == 0 else NAMES, f"{r:064d}")
+        said = of(tmp_path).note(r, LESS if r % 2 == 0 else NAMES, f"{r:02d}" * 32)
         here = "3 of 4 sites; va is missing" if r % 2 == 0 else "all 4 sites again"
         assert said == f"Round {r + 1}: adds to the sum of {here} (change {r + 1} of at most {most} in a run)."
     assert of(tmp_path).note(most, NAMES, "a" * 64) == "", "the list of before is no change"
@@ -87,18 +88,13 @@ def test_a_coordinator_that_leaves_out_one_after_the_other(tmp_path: Path, monke
         monkeypatch.setattr(presence, "FEW_CHANGES", bound)
         way = Masked(place, agreement(rounds=10))
         way.away = lambda name, asked: asked.kind == "round" and name == NAMES[asked.words["round"] % 4]
-        with pytest.raises(VitrailError) if bound < 10 else nothing():
+        way.through_doors()
+        with pytest.raises(VitrailError, match="cannot go on") if bound < 10 else contextlib.nullcontext():
             way.conduct(quorum=3)
         return len({a.words["round"] for _, a, m in way.said if a.words.get("leg") == "open" and m.kind == "mask"})
 
-    assert leave_out(5, tmp_path / "bound") == 5
+    assert 5 <= leave_out(5, tmp_path / "bound") <= 7, "a site counts the changes of sums that it is in: three of four"
     assert leave_out(100, tmp_path / "free") == 10
-
-
-def nothing() -> object:
-    import contextlib
-
-    return contextlib.nullcontext()
 
 
 def test_the_count_outlives_a_restart(tmp_path: Path) -> None:
