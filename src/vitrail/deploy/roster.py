@@ -69,8 +69,10 @@ def load_participants(kit: Path) -> Participants:
 def complete(found: Participants, where: str) -> dict[str, str]:
     """The roster, where nobody is missing."""
     if found.missing or not found.roster:
-        who = several_names(found.missing) or "everybody"
+        who = several_names(found.missing)
         what = f"{who} {'was' if len(found.missing) == 1 else 'were'} invited and not approved yet."
+        if not found.missing:
+            what = "its approval names no participants: it is of a version of Vitrail before this one."
         hint = (
             "What you accept names all participants and their keys. When all are approved, the coordinator sends every "
             "site its approval again: vitrail join KIT --approval FILE."

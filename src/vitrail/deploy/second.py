@@ -75,7 +75,10 @@ class Second:
     def _greet(self, words: dict[str, Any]) -> Message:
         if words["format"] != FORMAT or words["agreement"] != self.agreement.hash:
             what = f"the coordinator's is {words['agreement'][:40]}, this server accepted {self.agreement.hash}."
-            hint = "Ask the coordinator what changed, and join anew with its new invitation."
+            hint = "Ask what changed: the study, or who takes part. Start anew with the new invitation or approval."
+            if words["format"] != FORMAT:
+                what = f"the coordinator's messages have format {words['format']}, this server's {FORMAT}."
+                hint = "Use the same version of Vitrail at both ends."
             raise VitrailError("this is not what the second server agreed to", [Problem("agreement", what, hint)])
         return Message("hello", {})
 

@@ -17,7 +17,7 @@ from vitrail.deploy.book import ENTERED
 from vitrail.deploy.call import Call
 from vitrail.deploy.conduct import TOLD, conduct
 from vitrail.deploy.enrol import CURRENT, Coordinator
-from vitrail.deploy.roster import complete, several_names
+from vitrail.deploy.roster import are_missing, several_names
 from vitrail.deploy.signed import Pen, sign_run
 from vitrail.deploy.way import FlareWay
 from vitrail.runs.folder import Folder, is_finished, write_atomically
@@ -41,7 +41,11 @@ def serve(
 
     who = replace(who, folder=who.folder.resolve())  # FLARE's processes work elsewhere
     second = who.study.protect.second
-    roster = who.roster or complete(who.participants, str(who.folder))
+    roster, missing = (who.roster, []) if who.roster else who.participants
+    if missing:
+        what = f"{are_missing(missing, 'not approved yet')}; what everybody accepts names all who were invited."
+        hint = "Approve their requests, or remove who does not take part: vitrail remove NAME."
+        raise VitrailError("the study cannot start", [Problem("participants", what, hint)])
     names = sorted(n for n in roster if n != second and not who.sites[n]["removed"])
     agreement = Agreement.of(who.study, who.seed, roster)
     fewest = agreement.fewest if agreement.masks or two.study_has(agreement) else 1
