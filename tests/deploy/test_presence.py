@@ -86,6 +86,7 @@ def test_a_coordinator_that_leaves_out_one_after_the_other(tmp_path: Path, monke
 
     def leave_out(bound: int, place: Path) -> int:
         monkeypatch.setattr(presence, "FEW_CHANGES", bound)
+        monkeypatch.setattr("vitrail.deploy.sum_far.most_changes", lambda agreed: 1000)  # an honest one would wait
         way = Masked(place, agreement(rounds=10))
         way.away = lambda name, asked: asked.kind == "round" and name == NAMES[asked.words["round"] % 4]
         way.through_doors()
@@ -95,6 +96,28 @@ def test_a_coordinator_that_leaves_out_one_after_the_other(tmp_path: Path, monke
 
     assert 5 <= leave_out(5, tmp_path / "bound") <= 7, "a site counts the changes of sums that it is in: three of four"
     assert leave_out(100, tmp_path / "free") == 10
+
+
+def test_an_honest_coordinator_waits_when_the_list_may_change_no_more(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """va misses the second round and is back in the third; in the fourth it is slow, and is waited for."""
+    monkeypatch.setattr(presence, "FEW_CHANGES", 2)
+    way, tries = Masked(tmp_path, agreement(rounds=5)), list[int]()
+
+    def away(name: str, asked: Message) -> bool:
+        if name != "va" or asked.kind != "round":
+            return False
+        tries.append(asked.words["round"])
+        return asked.words["round"] == 1 or (asked.words["round"] == 3 and tries.count(3) < 6)
+
+    way.away = away
+    way.conduct(quorum=3)
+    reported = {(n, a.words["round"]) for n, a, m in way.said if a.kind == "round"}
+    assert {r for n, r in reported if n == "va"} == {0, 2, 3, 4}
+    assert tries.count(3) == 6
+    assert not [told for event, told in way.events if event in ("sum not opened", "set aside")]
+    assert len(way.sites["cleveland"].news) == 2
 
 
 def test_the_count_outlives_a_restart(tmp_path: Path) -> None:

@@ -22,6 +22,7 @@ from vitrail.core.problems import Problem, VitrailError
 from vitrail.deploy.agreement import WHERE
 from vitrail.deploy.call import Call
 from vitrail.deploy.message import Message
+from vitrail.deploy.presence import most_changes
 from vitrail.deploy.roster import are_missing, several_names
 from vitrail.deploy.sums import Where, check_signed, drawn_words, grouped, read_bytes, read_drawn, terms_of, to_tensors
 from vitrail.protect.fixed import fewest_of
@@ -29,7 +30,7 @@ from vitrail.protect.masked import Drawn, Opening, groups, list_mark, list_text
 from vitrail.protect.masks import Terms
 from vitrail.runs.folder import write_atomically
 
-KEPT, REPORTED, RING = "sums.json", "sums.npz", "ring.json"  # in the run's folder
+KEPT, REPORTED, RING, LISTS = "sums.json", "sums.npz", "ring.json", "lists.json"  # in the run's folder
 Tell = Callable[[Sequence[str], Mapping[str, dict[str, Any]], int], dict[str, Message]]
 
 
@@ -56,6 +57,8 @@ class FarSums:
         self.ring: dict[str, Any] = json.loads(place.read_text()) if place.exists() else {}
         self.knows: dict[str, set[str]] = {}  # whose keys a site was sent, by this process
         self.fewest: dict[str, int] = {}  # sites that a sum is of, by group
+        place = path / LISTS
+        self.lists: dict[str, list[Any]] = json.loads(place.read_text()) if place.exists() else {}
         self.early: tuple[Where, dict[str, Offered]] | None = None  # keys that came with the opening of the sum before
 
     def hear(self, where: Where, ready: Sequence[str], told: str, tell: Tell, following: Where | None) -> list[Opened]:
@@ -86,6 +89,7 @@ class FarSums:
             signed = {g: self._signed(terms[g], list_mark(list(sums[g].drawn), told), heard) for g in live}
             kept["said"] = said = self._said(where, {g: sums[g] for g in live}, signed)
             kept["lists"] = {n: heard[n].words["list"] for names in said.values() for n in names}
+            self._count(said, among)
             parts = list(self.agreed.contracts[where[0]][where[2]].crosses or {})
             reported = {g: _added([heard[n] for n in names], parts) for g, names in said.items()}
             _save(self.path / REPORTED, reported)
@@ -112,8 +116,20 @@ class FarSums:
 
     def forget(self) -> None:
         """The run is over."""
-        for name in (KEPT, REPORTED, RING):
+        for name in (KEPT, REPORTED, RING, LISTS):
             (self.path / name).unlink(missing_ok=True)
+
+    def _count(self, said: Mapping[str, Sequence[str]], among: Mapping[str, Sequence[str]]) -> None:
+        """Who is in the sums, and how often that has changed: sites count it too, and open no more than agreed."""
+        for group, names in said.items():
+            last, changes = self.lists.get(group, [sorted(among[group]), 0])
+            self.lists[group] = [sorted(names), changes + (sorted(names) != last)]
+        write_atomically(self.path / LISTS, json.dumps(self.lists))
+
+    def _fixed(self, group: str) -> list[str] | None:
+        """The list that must stay, since it has changed as often as agreed: who is in it is waited for."""
+        last, changes = self.lists.get(group, [[], 0])
+        return last if changes >= most_changes(self.agreed) else None
 
     def _live(self, where: Where, sums: Mapping[str, Offered]) -> list[str]:
         """The sums of which enough can still be asked."""
@@ -153,8 +169,10 @@ class FarSums:
         return out
 
     def _need(self, lists: Mapping[str, Sequence[str]]) -> int:
-        """So many must go on: the study's quorum, and the fewest that a sum is of."""
+        """So many must go on: the study's quorum, and the fewest that a sum is of; all where lists must stay."""
         whole = sum(map(len, lists.values()))
+        if any(self._fixed(g) is not None for g in lists):
+            return whole
         return min(whole, max(self.call.quorum, *(self.fewest[g] for g in lists)))
 
     def _offered(self, where: Where, ready: Sequence[str]) -> dict[str, Offered]:
@@ -174,6 +192,8 @@ class FarSums:
         return dict(sorted(out.items()))
 
     def _serves(self, group: str, early: Offered, here: Sequence[str]) -> bool:
+        if (fixed := self._fixed(group)) is not None:
+            return set(early.drawn) == set(fixed)
         return set(here) <= set(early.drawn) and len(early.drawn) >= self._need({group: here or early.names})
 
     def _draw(
@@ -184,7 +204,8 @@ class FarSums:
         met = [n for n in ready if n in self.ring]
         names = [n for n in met if n in there]
         names = names if len(names) >= max(min(self.call.quorum, len(met)), few) else met
-        lists = {g: [n for n in names if n in group] for g, group in among.items()}
+        fixed = {g: self._fixed(g) for g in among}
+        lists = {g: fixed[g] or [n for n in names if n in group] for g, group in among.items()}
         lists = {g: found for g, found in lists.items() if len(found) >= self.fewest[g]}
         if not lists:
             away = are_missing(sorted({n for group in among.values() for n in group} - set(names)))
