@@ -30,7 +30,7 @@ from vitrail.engines.rounds import AnyMethod, Moment, Rounds, Training, clock_of
 from vitrail.engines.sites import Draw, Drawer, Sites, among, set_aside, stacked
 from vitrail.engines.threads import quiet_torch, threads
 from vitrail.engines.wire import Contract, check
-from vitrail.protect.fixed import LIMIT, beyond, fewest_of
+from vitrail.protect.fixed import LIMIT, beyond
 from vitrail.protect.guards import AT_REST, Guards
 from vitrail.protect.rows import Lots, PrivateTask
 
@@ -131,9 +131,8 @@ class Engine(Rounds):
         asked, self.reports = roster.present, None
         here = asked if self.absent is None else asked & ~self.absent(s, r).to(self.device)
         ex, task, rule = self.stages[s].exchanges[place], self.task_at(s, r), self.rule(s, r)
-        if self.guards.masks(ex) and int(here.sum()) < fewest_of(
-            len(here), self.guards.least
-        ):  # of so few nothing is opened
+        few = self.guards.masks(ex) and int(here.sum()) < self.guards.fewest(len(here))
+        if few:  # nothing would be opened
             here = torch.zeros_like(here)
         if here is not self.everyone and not bool(here.any()):
             return coord, {}, here
