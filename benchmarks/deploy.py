@@ -34,9 +34,11 @@ from safetensors.torch import load_file
 from vitrail import Run, Study, federate, methods
 from vitrail.data.datasets import heart_disease, packaged
 from vitrail.deploy import enrol, kits
+from vitrail.deploy.coordinator_folder import approval_of
 from vitrail.deploy.draws import draws_of
 from vitrail.deploy.keeper import children_of
 from vitrail.deploy.message import Message
+from vitrail.deploy.pact import agreed_hash
 from vitrail.deploy.way import FlareWay
 
 REST = 5.0  # seconds in which nobody asks anything
@@ -177,9 +179,12 @@ def real(
             made = enrol.request(
                 folder / "invitations" / f"{name}.invitation", place / f"{name}.kit", place / f"{name}.home"
             )
-            approval = enrol.approve(folder, made.file).file
-            words = [vitrail, "join", str(made.kit), "--approval", str(approval), "--data", str(place / f"{name}.csv")]
-            words += ["--accept", made.agreement, *more]
+            enrol.approve(folder, made.file)
+        who = enrol.load_coordinator(folder)
+        for name in tables:
+            words = [vitrail, "join", str(place / f"{name}.kit"), "--data", str(place / f"{name}.csv")]
+            words += ["--approval", str(approval_of(folder, name))]
+            words += ["--accept", agreed_hash(who.study, who.seed, who.roster), *more]
             sites.append(subprocess.Popen(words, env=env, stdout=subprocess.DEVNULL, start_new_session=True))
         words = [vitrail, "serve", str(place / "study.toml"), *more]
         serve = subprocess.Popen(words, env=env, stdout=subprocess.DEVNULL)

@@ -31,6 +31,7 @@ from vitrail.deploy import enrol
 from vitrail.deploy.agreement import Agreement
 from vitrail.deploy.call import Call, Heard
 from vitrail.deploy.conduct import conduct
+from vitrail.deploy.coordinator_folder import approval_of
 from vitrail.deploy.message import Message, unpack
 from vitrail.deploy.proof import Proof
 from vitrail.deploy.site import Site
@@ -77,15 +78,13 @@ def study_of(how: str, rounds: int) -> vt.Study:
 def enrolled(place: Path, study: vt.Study, names: list[str]) -> dict[str, Proof]:
     study.save(place / "study.toml")
     folder = enrol.invite(place / "study.toml", names, "localhost:8102")
-    out = {}
+    kits = {}
     for name in names:
         asked = folder / "invitations" / f"{name}.invitation"
         made = enrol.request(asked, place / f"{name}.kit", place / f"{name}.home")
         enrol.approve(folder, made.file)
-        given = json.loads(enrol.approval_of(folder, name).read_text())  # as `vitrail join --approval` takes it
-        (made.kit / "certificate.pem").write_text(given["certificate"])
-        out[name] = Proof.of(enrol.load_kit(made.kit))
-    return out
+        kits[name] = made.kit
+    return {name: Proof.of(enrol.accept(kit, approval_of(folder, name))) for name, kit in kits.items()}
 
 
 def measure(sites: int, how: str, rounds: int) -> dict[str, float]:
@@ -93,7 +92,7 @@ def measure(sites: int, how: str, rounds: int) -> dict[str, float]:
     with tempfile.TemporaryDirectory(prefix="vitrail-masked-") as made:
         place = Path(made)
         proofs = enrolled(place, study, list(frames))
-        agreed = Agreement.of(study, None, sites)
+        agreed = Agreement.of(study, None, next(iter(proofs.values())).roster)
         ends = {n: Site(n, f, agreed, place / f"{n}.home", True, proofs[n]) for n, f in frames.items()}
         way, times = Counted(ends), [time.perf_counter()]
         folder = Folder(place / "run", resume=False)

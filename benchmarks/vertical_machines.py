@@ -30,6 +30,7 @@ import torch
 from deploy import free_port
 from vitrail.core.disk import write_atomically
 from vitrail.deploy import enrol, keeper
+from vitrail.deploy.coordinator_folder import approval_of, invitation_of
 from vitrail.deploy.joining import pact_of
 from vitrail.runs.together import Together
 from vitrail.study import Study
@@ -75,12 +76,12 @@ def once(guests: int) -> dict[str, Any]:
         for party, frame in tables(agreed).items():
             (place / party).mkdir()
             frame.to_csv(place / party / f"{party}.csv", index=False)
-            asked[party] = enrol.request(Path(shutil.copy(enrol.invitation_of(folder, party), place / party)))
+            asked[party] = enrol.request(Path(shutil.copy(invitation_of(folder, party), place / party)))
             enrol.approve(folder, asked[party].file)
         began, used = time.time(), resource.getrusage(resource.RUSAGE_CHILDREN)
         running = [start(place / "serve.log", "serve", file, "--deadline", 300)]
         for party, request in asked.items():
-            kit = enrol.accept(request.kit, enrol.approval_of(folder, party))
+            kit = enrol.accept(request.kit, approval_of(folder, party))
             words = ["--data", place / party / f"{party}.csv", "--accept", pact_of(kit).hash, "--places"]
             running.append(start(place / f"{party}.log", "join", kit.folder, *words))
         for process in running:

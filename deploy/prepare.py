@@ -13,6 +13,8 @@ from pathlib import Path
 
 from vitrail.data import datasets
 from vitrail.deploy import enrol
+from vitrail.deploy.coordinator_folder import approval_of, invitation_of
+from vitrail.deploy.pact import agreed_hash
 from vitrail.study import Study
 
 ROUNDS = 10
@@ -32,10 +34,13 @@ def prepare(address: str, sites: Path, coordinator: Path, names: list[str]) -> N
         home = sites / name
         home.mkdir(parents=True, exist_ok=True)
         tables[name].to_csv(home / f"{name}.csv", index=False)
-        made = enrol.request(enrol.invitation_of(folder, name), home / f"{name}.kit", home / f"{name}.home")
-        enrol.accept(made.kit, enrol.approve(folder, made.file).file)
-        (home / "hash").write_text(made.agreement)
+        made = enrol.request(invitation_of(folder, name), home / f"{name}.kit", home / f"{name}.home")
+        enrol.approve(folder, made.file)
         print(f"{name}: {made.fingerprint}")
+    who = enrol.load_coordinator(folder)
+    for name in names:  # the approvals name all participants when the last one is approved
+        enrol.accept(sites / name / f"{name}.kit", approval_of(folder, name))
+        (sites / name / "hash").write_text(agreed_hash(who.study, who.seed, who.roster))
 
 
 if __name__ == "__main__":

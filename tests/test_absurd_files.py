@@ -26,6 +26,7 @@ from vitrail.core import files
 from vitrail.core.problems import VitrailError
 from vitrail.deploy import enrol
 from vitrail.deploy.certificates import Signer
+from vitrail.deploy.coordinator_folder import invitation_of
 from vitrail.deploy.invitation import sign_invitation
 from vitrail.study import Study
 
@@ -69,7 +70,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
         frame.to_csv(place / "data" / f"{name}.csv", index=False)
     Study.infer(sites, "sick").save(place / "study.toml")
     folder = enrol.invite(place / "study.toml", list(sites), "localhost:8102")
-    enrol.request(Path(shutil.copy(enrol.invitation_of(folder, "a"), place)), place / "a.kit", place / "a.home")
+    enrol.request(Path(shutil.copy(invitation_of(folder, "a"), place)), place / "a.kit", place / "a.home")
     os.mkfifo(place / "pipe")
     (place / "folder").mkdir()
     with (place / "endless").open("wb") as file:
@@ -214,7 +215,7 @@ def test_large_but_honest_studies_are_not_refused(tmp_path: Path) -> None:
 def test_absurd_invitations(words: str, said: dict[str, Any], place: Path, tmp_path: Path) -> None:
     """Signed by their authority, which may be the stranger's own."""
     folder = place / "study.coordinator"
-    good = json.loads(enrol.invitation_of(folder, "b").read_text())
+    good = json.loads(invitation_of(folder, "b").read_text())
     (tmp_path / "b.invitation").write_text(json.dumps(sign_invitation({**good, **said}, Signer(folder))))
     refused = outcome("request", tmp_path / "b.invitation")
     assert refused.startswith("refused"), refused
@@ -225,7 +226,7 @@ def test_absurd_invitations(words: str, said: dict[str, Any], place: Path, tmp_p
 def test_invitations_changed_at_random(place: Path, tmp_path: Path) -> None:
     """A seeded handful of changes to values of every kind; each is taken or refused in words."""
     draw, folder = np.random.default_rng(7), place / "study.coordinator"
-    good = json.loads(enrol.invitation_of(folder, "c").read_text())
+    good = json.loads(invitation_of(folder, "c").read_text())
     junk = [
         None,
         -1,

@@ -12,6 +12,7 @@ from pathlib import Path
 import yaml
 
 from vitrail.deploy import enrol
+from vitrail.deploy.coordinator_folder import find_coordinator
 
 PLACE = Path(__file__).parent.parent / "deploy"
 
@@ -45,7 +46,7 @@ def test_compose_prepares_a_study(tmp_path: Path) -> None:
     address, _, _, *names = told["prepare"]["command"]
     (tmp_path / "work").mkdir()
     module.prepare(address, tmp_path / "sites", tmp_path / "work", names)
-    who = enrol.load_coordinator(enrol.find_coordinator(tmp_path / "work" / "study.toml"))
+    who = enrol.load_coordinator(find_coordinator(tmp_path / "work" / "study.toml"))
     assert who.address == address
     assert address.split(":")[0] in told
     assert all(entry["approved"] for entry in who.sites.values())

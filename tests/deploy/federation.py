@@ -29,8 +29,10 @@ from vitrail.core.tensors import tensors
 from vitrail.deploy import enrol, keeper, kits
 from vitrail.deploy.agreement import Agreement
 from vitrail.deploy.call import Heard
+from vitrail.deploy.coordinator_folder import approval_of, folder_of, invitation_of
 from vitrail.deploy.draws import draws_of
 from vitrail.deploy.message import Message, unpack
+from vitrail.deploy.pact import agreed_hash
 from vitrail.deploy.site import Site
 from vitrail.study import Study
 
@@ -60,7 +62,7 @@ class Federation:
 
     @property
     def folder(self) -> Path:
-        return enrol.folder_of(self.study)
+        return folder_of(self.study)
 
     @property
     def who(self) -> enrol.Coordinator:
@@ -79,6 +81,11 @@ class Federation:
     def home(self, site: str) -> Path:
         return self.root / site / f"{site}.home"
 
+    @property
+    def hash(self) -> str:
+        """Of what everybody accepts."""
+        return agreed_hash(self.who.study, self.who.seed, self.who.roster)
+
     def log(self, name: str) -> Path:
         return self.root / f"{name}.log"
 
@@ -88,7 +95,7 @@ class Federation:
         named = [word for site in self.sites for word in ("--site", site)]
         self.do("invite", self.study, *named, "--address", f"127.0.0.1:{free_port()}")
         for site in self.sites:
-            invitation = Path(shutil.copy(enrol.invitation_of(self.folder, site), self.root / site))
+            invitation = Path(shutil.copy(invitation_of(self.folder, site), self.root / site))
             asked = self.root / site / f"{site}.request"
             if site == self.sites[0]:
                 self.do("request", invitation)
@@ -96,7 +103,8 @@ class Federation:
             else:
                 enrol.request(invitation)
                 enrol.approve(self.folder, asked)
-            shutil.copy(enrol.approval_of(self.folder, site), self.root / site)
+        for site in self.sites:  # when all are approved, each is sent the list of all
+            shutil.copy(approval_of(self.folder, site), self.root / site)
 
     def do(self, *words: object) -> str:
         """A command that ends by itself, and well; in this process, since starting one takes seconds."""
@@ -127,7 +135,7 @@ class Federation:
         """A site's process; the first time with its approval."""
         kit = kit or self.kit(site)
         first = [] if (kit / "certificate.pem").exists() else ["--approval", self.root / site / f"{site}.approval"]
-        accept = ["--accept", enrol.load_kit(kit).invitation["agreement"]]
+        accept = ["--accept", self.hash]
         return self.fork(name or site, "join", kit, "--data", self.data(site), *accept, *first, *words)
 
     def fork(self, log: str, *words: object) -> Forked:

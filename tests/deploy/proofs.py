@@ -9,7 +9,7 @@ from pathlib import Path
 
 from cryptography.hazmat.primitives.asymmetric import rsa
 
-from vitrail.deploy.certificates import Signer, make_authority
+from vitrail.deploy.certificates import Signer, fingerprint_key, make_authority
 from vitrail.deploy.papers import identity_of
 from vitrail.deploy.proof import Proof
 
@@ -31,4 +31,8 @@ def enrolled(name: str) -> tuple[rsa.RSAPrivateKey, str]:
 
 def prove(name: str, sites: Sequence[str], home: Path) -> Proof:
     home.mkdir(parents=True, exist_ok=True)
-    return Proof(*enrolled(name), authority().own, tuple(sites), home)
+    return Proof(*enrolled(name), authority().own, roster(sites))
+
+
+def roster(sites: Sequence[str]) -> dict[str, str]:
+    return {site: fingerprint_key(enrolled(site)[0].public_key()) for site in sites}

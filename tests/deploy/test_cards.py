@@ -14,6 +14,7 @@ from deploy.enrolment import ask, change, refused
 from vertical.parties import study
 from vitrail.deploy import cards, enrol
 from vitrail.deploy.certificates import Signer, own_key
+from vitrail.deploy.coordinator_folder import approval_of
 from vitrail.deploy.pact import Pact
 
 PARTIES = ("hospital", "lab", "insurer")
@@ -44,14 +45,16 @@ def test_everyone_has_the_same_keys(asked: tuple[Path, dict[str, enrol.Request]]
     approve_all(folder, made)
     agreed = set()
     for party, request in made.items():
-        enrol.accept(request.kit, enrol.approval_of(folder, party))
+        enrol.accept(request.kit, approval_of(folder, party))
         found = pact(request.kit)
         assert found.keys[party] == cards.public(cards.sealing_key(request.kit))
         assert found.marks[party] == request.fingerprint
         agreed.add(found.hash)
         assert stat.S_IMODE((request.kit / cards.SEALING).stat().st_mode) == 0o600
     assert len(agreed) == 1
-    assert agreed != {made["lab"].agreement}, "with the keys it is another hash than without"
+    assert agreed != {enrol.load_kit(made["lab"].kit).invitation["agreement"]}, (
+        "with the keys it is another hash than without"
+    )
 
 
 def test_the_private_key_is_in_no_paper(asked: tuple[Path, dict[str, enrol.Request]]) -> None:
@@ -86,7 +89,7 @@ def swapped(folder: Path, made: dict[str, enrol.Request], forge: str) -> tuple[P
     """What a coordinator sends the lab to be able to read its letters to the hospital: an approval with another key
     in the hospital's card, by its old signature, or signed by a key that the coordinator certified."""
     approve_all(folder, made)
-    file = enrol.approval_of(folder, "lab")
+    file = approval_of(folder, "lab")
     card = json.loads(file.read_text())["cards"]
     evil = cards.public(X25519PrivateKey.generate()).hex()
     if forge == "key":
@@ -127,7 +130,7 @@ def test_a_made_up_party_is_another_agreement(asked: tuple[Path, dict[str, enrol
     folder, made = asked
     approve_all(folder, made)
     for party in ("lab", "hospital"):
-        enrol.accept(made[party].kit, enrol.approval_of(folder, party))
+        enrol.accept(made[party].kit, approval_of(folder, party))
     accepted = pact(made["lab"].kit)
     assert accepted.hash == pact(made["hospital"].kit).hash
     file, key = swapped(folder, made, "party")

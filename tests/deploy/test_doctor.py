@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import socket
 import ssl
 import subprocess
@@ -19,6 +20,7 @@ from vitrail.deploy import enrol
 from vitrail.deploy.agreement import Agreement
 from vitrail.deploy.call import Call
 from vitrail.deploy.conduct import conduct
+from vitrail.deploy.coordinator_folder import approval_of, find_coordinator
 from vitrail.deploy.doctor import at_coordinator, at_site
 from vitrail.deploy.site import Site
 from vitrail.runs.folder import Folder
@@ -34,10 +36,14 @@ def place(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def joined(place: Path) -> Path:
-    folder = enrol.find_coordinator(place / "study.toml")
+def joined(place: Path, whole: bool = True) -> Path:
+    folder = find_coordinator(place / "study.toml")
     made = enrol.request(folder / "invitations" / "va.invitation", place / "va.kit", None)
-    enrol.accept(made.kit, enrol.approve(folder, made.file).file)
+    other = enrol.request(folder / "invitations" / "cleveland.invitation", place / "cleveland.kit", None)
+    enrol.approve(folder, made.file)
+    if whole:
+        enrol.approve(folder, other.file)
+    enrol.accept(made.kit, approval_of(folder, "va"))
     return made.kit
 
 
@@ -51,6 +57,12 @@ def test_nobody_listens(place: Path) -> None:
     assert "firewall" in wrong(found)
     assert wrong(found).count("\n") == 0, "all else is fine, warnings in the file too"
     assert any("0 errors" in f.what for f in found)
+    assert any("2 participants; the agreement is" in f.what for f in found)
+
+
+def test_somebody_is_not_approved_yet(place: Path) -> None:
+    found = at_site(enrol.load_kit(joined(place, whole=False)))
+    assert "cleveland was invited and not approved yet" in wrong(found)
 
 
 def test_somebody_else_listens(place: Path) -> None:
@@ -69,7 +81,7 @@ def test_somebody_else_listens(place: Path) -> None:
 @pytest.mark.parametrize("own", [True, False])
 def test_the_coordinators_certificate_is_known_and_no_sites(own: bool, place: Path) -> None:
     """A site's certificate is from the same authority, and is not the coordinator's."""
-    kit, folder = enrol.load_kit(joined(place)), enrol.find_coordinator(place / "study.toml")
+    kit, folder = enrol.load_kit(joined(place)), find_coordinator(place / "study.toml")
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     keys = (folder / "keys" / "coordinator.crt", folder / "keys" / "coordinator.key")
     context.load_cert_chain(*(keys if own else (kit.folder / "certificate.pem", kit.folder / "key.pem")))
@@ -92,17 +104,17 @@ def test_the_coordinators_certificate_is_known_and_no_sites(own: bool, place: Pa
 
 
 def test_not_approved_and_another_agreement(place: Path) -> None:
-    folder = enrol.find_coordinator(place / "study.toml")
+    folder = find_coordinator(place / "study.toml")
     made = enrol.request(folder / "invitations" / "va.invitation", place / "va.kit", None)
     assert "not approved" in wrong(at_site(enrol.load_kit(made.kit)))
     told = (made.kit / "invitation.json").read_text()
-    (made.kit / "invitation.json").write_text(told.replace(made.agreement, "0" * 24))
-    assert "the invitation says 000" in wrong(at_site(enrol.load_kit(made.kit)))
+    (made.kit / "invitation.json").write_text(told.replace(json.loads(told)["agreement"], "0" * 24))
+    assert "and says 000" in wrong(at_site(enrol.load_kit(made.kit)))
 
 
 def test_at_the_coordinator(place: Path) -> None:
-    joined(place)
-    found = at_coordinator(enrol.load_coordinator(enrol.find_coordinator(place / "study.toml")))
+    joined(place, whole=False)
+    found = at_coordinator(enrol.load_coordinator(find_coordinator(place / "study.toml")))
     assert "cleveland is invited and not approved" in wrong(found)
     assert "va is" not in wrong(found)
 
@@ -116,7 +128,10 @@ def test_exit_code(place: Path) -> None:
 
 def test_versions_at_both_ends(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """What an invitation and a real study wrote down of the other end, against what is here now."""
-    kit, who = enrol.load_kit(joined(place)), enrol.load_coordinator(enrol.find_coordinator(place / "study.toml"))
+    kit, who = (
+        enrol.load_kit(joined(place)),
+        enrol.load_coordinator(find_coordinator(place / "study.toml")),
+    )
     tables = {n: heart_disease()[n] for n in ("va", "cleveland")}
     agreed = Agreement.of(who.study.with_changes(training={"rounds": 1}), who.seed, len(tables))
     sites = {n: Site(n, table, agreed, place / "homes" / n) for n, table in tables.items()}

@@ -26,6 +26,7 @@ from vitrail.cli import coordinator, site
 from vitrail.data.datasets import packaged
 from vitrail.deploy import enrol, kits
 from vitrail.deploy.agreement import Agreement
+from vitrail.deploy.coordinator_folder import find_coordinator, invitation_of, only_coordinator
 from vitrail.deploy.pipe import SCHEME
 from vitrail.study import Study
 
@@ -64,14 +65,15 @@ def test_a_site_is_enrolled(folder: Path, place: Path) -> None:
 
     who = enrol.load_coordinator(folder)
     entry = {"identity": kit.identity, "fingerprint": kit.fingerprint, "approved": True, "removed": False}
-    assert who.sites[SITES[1]] == entry
+    assert who.sites[SITES[1]] == entry | {"certificate": (kit.folder / "certificate.pem").read_text()}
     assert not who.sites[SITES[0]]["approved"]
     assert (who.host, who.port, who.seed) == ("127.0.0.1", 18002, who.study.seeds[0])
     assert made.authority_fingerprint == who.authority_fingerprint == kit.authority_fingerprint
     assert made.authority_fingerprint != made.fingerprint
     assert kit.study == who.study == Study.load(place / "heart.toml")
     assert (kit.site, kit.sites, kit.seed, kit.address) == (SITES[1], SITES, who.seed, who.address)
-    assert made.agreement == Agreement.of(who.study, who.seed, len(SITES)).hash
+    assert kit.invitation["agreement"] == Agreement.of(who.study, who.seed, len(SITES)).hash, "before there are keys"
+    assert kit.participants == ({SITES[1]: kit.fingerprint}, [SITES[0]])
 
     signed = certificate(kit.folder / "certificate.pem")
     signed.verify_directly_issued_by(certificate(folder / "authority" / "cert.pem"))
@@ -120,14 +122,14 @@ def test_nothing_private_travels(folder: Path, place: Path) -> None:
         numbers = key.private_numbers()
         secrets += [n.to_bytes((n.bit_length() + 7) // 8) for n in (numbers.p, numbers.q, numbers.d)]
     modulus = numbers_of(kit.folder / "key.pem").n.to_bytes(256)
-    for sent in (enrol.invitation_of(folder, "Basel"), made.file, approval.file):
+    for sent in (invitation_of(folder, "Basel"), made.file, approval.file):
         text = sent.read_text()
         assert "PRIVATE" not in text
         assert str(place) not in text, "no path either"
         blocks = re.findall(r"-----BEGIN [A-Z ]+-----([^-]+)-----END", text.replace("\\n", ""))
         raw = b"".join(base64.b64decode(block) for block in blocks)
         assert not any(secret in raw for secret in secrets)
-        assert (modulus in raw) == (sent != enrol.invitation_of(folder, "Basel")), "the search finds what is there"
+        assert (modulus in raw) == (sent != invitation_of(folder, "Basel")), "the search finds what is there"
     assert "PRIVATE" in private[0].read_text()
     for path in place.rglob("site/*.kit/**/*"):
         assert path == kit.folder / "key.pem" or path.is_dir() or "PRIVATE" not in path.read_text()
@@ -145,7 +147,7 @@ def test_files_are_the_owners_only(folder: Path, place: Path) -> None:
 
 
 def test_the_home_lies_outside_the_kit(folder: Path, place: Path) -> None:
-    invitation, kit = enrol.invitation_of(folder, "Basel"), place / "my.kit"
+    invitation, kit = invitation_of(folder, "Basel"), place / "my.kit"
     refused("inside the kit", enrol.request, invitation, kit, kit / "home")
     assert not kit.exists()
     enrol.request(invitation, kit, place / "mine")
@@ -167,7 +169,7 @@ def test_inviting_again_keeps_authority_and_approvals(folder: Path, place: Path)
     dns = names.get_extension_for_class(x509.SubjectAlternativeName).value.get_values_for_type(x509.DNSName)
     assert {"study.example.org", "localhost"} <= set(dns)
 
-    again = enrol.request(enrol.invitation_of(folder, "Basel"), kit)
+    again = enrol.request(invitation_of(folder, "Basel"), kit)
     own = enrol.load_kit(kit)
     assert own.approved
     assert (own.address, own.sites) == (after.address, list(after.sites))
@@ -205,17 +207,17 @@ def test_names_that_clash(folder: Path, place: Path) -> None:
 
 def test_a_study_that_changed_since(folder: Path, place: Path) -> None:
     file = place / "heart.toml"
-    assert enrol.find_coordinator(file) == enrol.find_coordinator(folder) == folder
-    assert enrol.only_coordinator(place) == folder
+    assert find_coordinator(file) == find_coordinator(folder) == folder
+    assert only_coordinator(place) == folder
     study = Study.load(file)
     study.with_changes(training={"rounds": study.training.rounds + 1}).save(file)
-    refused("has changed since", enrol.find_coordinator, file)
+    refused("has changed since", find_coordinator, file)
     enrol.invite(file, [], "")
-    assert enrol.load_coordinator(enrol.find_coordinator(file)).study.training.rounds == study.training.rounds + 1
+    assert enrol.load_coordinator(find_coordinator(file)).study.training.rounds == study.training.rounds + 1
     study.with_changes(name="another").save(file)
     refused("belongs to the study", enrol.invite, file, [], "")
-    refused("coordinator's folder", enrol.find_coordinator, place / "none.toml")
-    refused("found 0", enrol.only_coordinator, place / "nowhere")
+    refused("coordinator's folder", find_coordinator, place / "none.toml")
+    refused("found 0", only_coordinator, place / "nowhere")
 
 
 def test_rows_of_all_in_one_place_is_no_deployed_study(place: Path) -> None:
@@ -290,7 +292,7 @@ def test_the_verbs(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = place / "heart.coordinator"
     root = enrol.load_coordinator(folder).authority_fingerprint
     assert root in told
-    shutil.copy(enrol.invitation_of(folder, "Basel"), "got.invitation")
+    shutil.copy(invitation_of(folder, "Basel"), "got.invitation")
     told = run("request", "got.invitation")
     own = enrol.load_kit(place / "Basel.kit")
     assert root in told

@@ -19,6 +19,7 @@ from deploy.enrolment import SITES, ask, certificate, change, enrolled, named, r
 from vitrail.data.datasets import packaged
 from vitrail.deploy import certificates, enrol, kits
 from vitrail.deploy.certificates import Signer, fingerprint_key, make_authority, read_authority
+from vitrail.deploy.coordinator_folder import invitation_of
 from vitrail.deploy.invitation import sign_invitation
 from vitrail.deploy.pact import agreed_hash
 from vitrail.deploy.papers import study_of
@@ -103,7 +104,7 @@ def test_a_removed_site_stays_out(folder: Path, place: Path) -> None:
     refused("removed", enrol.invite, place / "heart.toml", ["Basel"], "")
     enrol.invite(place / "heart.toml", ["Genf"], "")
     assert enrol.load_coordinator(folder).sites["Basel"]["removed"]
-    assert not enrol.invitation_of(folder, "Basel").exists()
+    assert not invitation_of(folder, "Basel").exists()
     kits.build_coordinator(folder)
     barred = json.loads((folder / "flare" / "coordinator" / "disabled_clients.json").read_text())
     assert barred == {"disabled_clients": [enrol.identity_of("Basel")]}
@@ -142,7 +143,7 @@ def test_an_approval_out_of_its_time(folder: Path, place: Path, monkeypatch: pyt
 
 def changed_on_the_way(folder: Path, place: Path) -> Path:
     """By somebody who has every paper and no key: another address to call, another seed, and the hash made to fit."""
-    said = json.loads(enrol.invitation_of(folder, "Basel").read_text())
+    said = json.loads(invitation_of(folder, "Basel").read_text())
     said |= {"address": "evil.example.org:443", "seed": 7}
     said["agreement"] = agreed_hash(study_of(said, place), said["seed"], len(said["sites"]))
     (place / "changed.invitation").write_text(json.dumps(said))
@@ -157,7 +158,7 @@ def test_an_invitation_that_was_changed_on_the_way(folder: Path, place: Path, mo
     for unsigned in ({**said, "signature": 7}, {k: v for k, v in said.items() if k != "signature"}):
         changed.write_text(json.dumps(unsigned))
         refused("the invitation cannot be trusted", enrol.request, changed)
-    enrol.request(enrol.invitation_of(folder, "Basel"), place / "right.kit")
+    enrol.request(invitation_of(folder, "Basel"), place / "right.kit")
     assert json.loads((place / "right.kit" / "invitation.json").read_text())["signature"], "it is kept"
     assert not (place / "Basel.kit").exists()
     unchecked = lambda said, where: fingerprint_key(read_authority(said["authority"], where).public_key())  # noqa: E731
@@ -179,7 +180,7 @@ def test_another_authority_s_signature_is_another_fingerprint(folder: Path, plac
 
 
 def test_invitations_that_are_refused(folder: Path, place: Path) -> None:
-    file = enrol.invitation_of(folder, "Basel")
+    file = invitation_of(folder, "Basel")
     good = json.loads(file.read_text())
     site = certificate(enrolled(folder, SITES[1], place / "other") / "certificate.pem").public_bytes(Encoding.PEM)
     for match, said in {

@@ -13,6 +13,7 @@ from deploy import talking
 from small import opposed_tables
 from vitrail.cli import app
 from vitrail.deploy import enrol
+from vitrail.deploy.coordinator_folder import invitation_of
 from vitrail.study import Study
 
 
@@ -25,7 +26,7 @@ def printed(*command: Any, code: int = 0) -> str:
 def request(folder: Path, site: str, place: Path) -> str:
     """What `vitrail request` prints, where the invitation came to `place`."""
     place.mkdir(exist_ok=True)
-    return printed("request", shutil.copy(enrol.invitation_of(folder, site), place))
+    return printed("request", shutil.copy(invitation_of(folder, site), place))
 
 
 @pytest.fixture(scope="module")

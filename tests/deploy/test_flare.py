@@ -30,6 +30,7 @@ from vitrail.data.datasets import heart_disease, packaged
 from vitrail.data.read import read_table
 from vitrail.deploy import enrol
 from vitrail.deploy.agreement import FORMAT, Agreement
+from vitrail.deploy.coordinator_folder import invitation_of
 from vitrail.deploy.ledger import LEDGER, PLACE
 from vitrail.deploy.message import Message
 from vitrail.deploy.outbox import Outbox
@@ -115,7 +116,7 @@ def stranger(federation: Federation, study: vt.Study) -> Iterator[Federation]:
     other = study.with_changes(name="Another study", protect={"sum": "plain"})  # one site alone has no sum
     made = Federation(root, other, {"va": heart_disease()["va"]})
     folder = enrol.invite(made.study, ["va"], federation.who.address)
-    asked = enrol.request(Path(shutil.copy(enrol.invitation_of(folder, "va"), root / "va")))
+    asked = enrol.request(Path(shutil.copy(invitation_of(folder, "va"), root / "va")))
     enrol.accept(asked.kit, enrol.approve(folder, asked.file).file)
     yield made
     made.close()
@@ -127,6 +128,8 @@ def test_another_authority_is_refused(federation: Federation, waiting: Any, stra
     shutil.copytree(stranger.kit("va"), place / "va.kit")
     shutil.copy(federation.root / "va" / "va.invitation", place / "va.kit" / "invitation.json")
     (place / "va.kit" / "home.txt").write_text(f"{place / 'va.home'}\n")
+    said = {"roster": federation.who.roster, "missing": []}
+    (place / "va.kit" / "participants.json").write_text(json.dumps(said))
     joined = federation.join("va", place / "va.kit", "forged")
     federation.wait("the forged kit is refused", lambda: joined.poll() is not None)
     said = federation.log("forged").read_text()
@@ -178,8 +181,8 @@ def test_the_same_run_as_on_one_machine(federation: Federation, study: vt.Study,
     pdt.assert_frame_equal(far.screening.cells, near.screening.cells, rtol=1e-5)
     assert [f[:4] for f in far.findings()] == [f[:4] for f in near.findings()]
     assert not {"total not opened", "not screened"} & {e["event"] for e in federation.events(first)}
-    seen = {federation.home(site) / "others.json" for site in federation.sites}  # whose keys each has seen, itself too
-    assert [sorted(json.loads(file.read_text())) for file in seen] == [sorted(federation.sites)] * len(seen)
+    marks = {site: enrol.load_kit(federation.kit(site)).fingerprint for site in federation.sites}
+    assert all(enrol.load_kit(federation.kit(site)).participants == (marks, []) for site in federation.sites)
     assert far.models == {}  # they stay with the sites
     page = (first / "report.html").read_text()
     assert len(page) > 10_000
@@ -368,7 +371,7 @@ def test_jobs_that_a_site_refuses(hostile: Hostile, tmp_path: Path) -> None:
 
 
 def test_questions_that_a_site_refuses_over_the_line(hostile: Hostile, study: vt.Study) -> None:
-    agreed = Agreement.of(study, None, 4)
+    agreed = Agreement.of(study, None, hostile.federation.who.roster)
     box = Outbox(hostile.federation.home("cleveland"))
     before = len(box.entries())
 

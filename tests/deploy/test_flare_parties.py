@@ -20,6 +20,7 @@ from vitrail.cli import app
 from vitrail.data.read import read_table
 from vitrail.deploy import enrol
 from vitrail.deploy.after import RUN
+from vitrail.deploy.coordinator_folder import approval_of
 from vitrail.deploy.joining import pact_of
 from vitrail.deploy.outbox import Outbox
 from vitrail.deploy.talk import MATCH
@@ -39,7 +40,7 @@ class Houses(Federation):
     def enrol(self) -> None:
         super().enrol()
         for site in self.sites:  # written anew when the last party was approved
-            shutil.copy(enrol.approval_of(self.folder, site), self.root / site)
+            shutil.copy(approval_of(self.folder, site), self.root / site)
             enrol.accept(self.kit(site), self.root / site / f"{site}.approval")
 
     def join(self, site: str, kit: Path | None = None, name: str = "") -> Forked:

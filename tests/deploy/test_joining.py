@@ -14,6 +14,7 @@ from deploy.talking import study, tables
 from vitrail.core.problems import VitrailError
 from vitrail.deploy import cards, enrol
 from vitrail.deploy.certificates import Signer, own_key
+from vitrail.deploy.coordinator_folder import approval_of
 from vitrail.deploy.doctor import at_site
 from vitrail.deploy.joining import agree_party, pact_of, ration_left
 from vitrail.deploy.outbox import Outbox
@@ -32,7 +33,7 @@ def enrolled(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
     for request in made.values():
         enrol.approve(folder, request.file)
     for party, frame in tables(300).items():
-        enrol.accept(made[party].kit, enrol.approval_of(folder, party))
+        enrol.accept(made[party].kit, approval_of(folder, party))
         frame.to_csv(place / party / f"{party}.csv", index=False)
     return folder, place
 
@@ -111,7 +112,7 @@ def test_a_party_that_is_swapped_later_is_not_what_was_accepted(enrolled: tuple[
     shutil.copytree(place / "lab", tmp_path / "lab")
     kit, data = kit_of(tmp_path, "lab"), data_of(tmp_path, "lab")
     agree_party(kit, data, pact_of(kit).hash, (None, None))
-    right = enrol.approval_of(folder, "lab")
+    right = approval_of(folder, "lab")
     agree_party(enrol.accept(kit.folder, right), data, "", (None, None))
     key, who = own_key(tmp_path / "key.pem"), enrol.identity_of("clinic")
     cards.sealing_key(tmp_path)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import random
 from collections.abc import Callable
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -63,6 +63,11 @@ class Masked(Here):
         self.said += [(n, questions[n], said) for n, said in heard.answers.items()]
         return Heard(heard.answers, heard.trouble | dict.fromkeys(questions.keys() - here.keys(), "it is not there"))
 
+    def through_doors(self) -> None:
+        """What a site refuses is an answer from now on, as at its door: who refuses three times is set aside."""
+        for site in self.sites.values():
+            site.answer = partial(_as_at_the_door, site)  # type: ignore[method-assign]
+
     def conduct(self, quorum: int = 3, deadline: float = 0.01) -> vt.Run:
         folder = Folder(self.root / "run", resume=(self.root / "run").exists(), about=".lock")
         try:
@@ -78,6 +83,13 @@ class Masked(Here):
 
     def model(self, name: str) -> dict[str, torch.Tensor]:
         return load_file(self.root / "sites" / name / RUN / "model.safetensors")
+
+
+def _as_at_the_door(site: Site, asked: Message) -> Message:
+    try:
+        return Site.answer(site, asked)
+    except VitrailError as error:
+        return Message("error", {"text": "; ".join(p.what for p in error.problems)})
 
 
 @pytest.fixture(autouse=True)

@@ -17,6 +17,7 @@ from vitrail.deploy import enrol
 from vitrail.deploy.agreement import Agreement
 from vitrail.deploy.call import Call
 from vitrail.deploy.conduct import conduct
+from vitrail.deploy.coordinator_folder import invitation_of
 from vitrail.deploy.personal import load_model
 from vitrail.deploy.site import Site
 from vitrail.report.build import page_of
@@ -57,7 +58,7 @@ def test_prototypes_by_message(tmp_path: Path) -> None:
     invited = enrol.invite(tmp_path / "stripes.toml", list(SITES), "localhost:8002")
     kits = {}
     for name in SITES:
-        asked = enrol.request(enrol.invitation_of(invited, name), tmp_path / f"{name}.kit", tmp_path / "homes" / name)
+        asked = enrol.request(invitation_of(invited, name), tmp_path / f"{name}.kit", tmp_path / "homes" / name)
         kits[name] = enrol.load_kit(asked.kit)
     agreed = Agreement.of(study, kits["east"].seed, len(SITES))
     way = Kept({name: Site(name, frame, agreed, kits[name].home) for name, frame in SITES.items()})

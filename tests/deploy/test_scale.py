@@ -134,8 +134,13 @@ def test_a_mean_for_one_site_alone_opens_nothing(agreed: Agreement, tmp_path: Pa
 
 def test_of_fewer_than_agreed_nothing_is_said(agreed: Agreement, tmp_path: Path) -> None:
     more = Agreement(agreed.study.with_changes(protect={"least": 4}), agreed.seed, agreed.sites)
+    way = Way(more, tmp_path)
+    with pytest.raises(VitrailError, match=r"takes 4; \w+ is missing"):
+        finish_moments(masked_moments(way, NAMES[:3], tmp_path))  # type: ignore[arg-type]
+    words = {"run": RUN, "step": 1, "leg": "offer", "offers": dict[str, Any]()}
+    offers = {n: way.site(n).answer(Message("standardise", words)).words for n in NAMES[:3]}
     with pytest.raises(VitrailError, match="4 are the fewest"):
-        finish_moments(masked_moments(Way(more, tmp_path), NAMES[:3], tmp_path))  # type: ignore[arg-type]
+        way.site(NAMES[0]).answer(Message("standardise", {**words, "leg": "sum", "offers": offers}))
     bare = Site("east", FRAMES["east"], agreed, tmp_path / "bare")
     with pytest.raises(VitrailError, match="cannot prove who it is"):
         bare.answer(Message("standardise", {"run": RUN, "step": 1, "leg": "offer", "offers": {}}))

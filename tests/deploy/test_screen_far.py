@@ -206,7 +206,7 @@ def test_the_form_says_all_of_it(four: Four) -> None:
             assert part.means in form
     assert f"against the {len(frame)} rows that you have" in form
     assert "under masks" in form
-    assert "others.json" in form
+    assert "two thirds" in form
     few = " ".join(contract_words(four.agreed, "switzerland", NAMES, True, 8).split())
     assert "you have 8 rows, which is too few" in few
     refused = " ".join(contract_words(four.agreed, "switzerland", NAMES, False, len(frame)).split())

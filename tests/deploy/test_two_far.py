@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 import torch
 
+from deploy.enrolment import all_enrolled
 from deploy.proofs import prove
 from deploy.test_groups_far import lying
 from deploy.test_masked_far import CLOSE, RUN, KilledError, Masked, agreement
@@ -223,12 +224,12 @@ def test_the_second_is_enrolled_like_a_site_and_asked_for_its_yes(tmp_path: Path
     agreed_on(1).study.save(tmp_path / "study.toml")
     folder = enrol.invite(tmp_path / "study.toml", list(FRAMES), "localhost:8102")
     assert list(enrol.load_coordinator(folder).sites) == [*FRAMES, SECOND]
-    kits = []
-    for name in (SECOND, "va"):
-        made = enrol.request(enrol.invitation_of(folder, name), tmp_path / f"{name}.kit")
-        assert made.agreement == agreed_on(1).hash, "the second is no site that counts"
-        kits.append(enrol.accept(made.kit, enrol.approve(folder, made.file).file))
-    said = second_words(agreed_on(1), kits[0])
+    made = all_enrolled(folder, tmp_path / "made", [*FRAMES, SECOND])
+    kits = [made[SECOND], made["va"]]
+    agreed = Agreement.of(kits[0].study, kits[0].seed, kits[0].participants.roster)
+    assert agreed.sites == len(FRAMES), "the second is no site that counts"
+    assert agreed.roster[SECOND] == kits[0].fingerprint, "and its key is accepted with the others"
+    said = second_words(agreed, kits[0])
     assert kits[0].fingerprint in said
     assert "put their halves together" in " ".join(said.split())
     with pytest.raises(VitrailError, match="the second server's"):

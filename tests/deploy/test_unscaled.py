@@ -76,7 +76,7 @@ def test_under_masks_the_site_looks_at_weights_only(tmp_path: Path, monkeypatch:
     site = Site("north", table(raw=True), masked, tmp_path)
     site.answer(Message("prepare", {"run": RUN}))
     monkeypatch.setattr(type(site.wary), "leaves", lambda *_: looked.append("report"))
-    monkeypatch.setattr("vitrail.deploy.sum_site.SiteSums.report", lambda self, asked, up: up())
+    monkeypatch.setattr("vitrail.deploy.sum_site.SiteSums.report", lambda self, asked, up: (up(), {"list": ""}))
     told = {k: torch.as_tensor(v) for k, v in first_word(masked).items()}
     asked = {"run": RUN, "stage": 0, "round": 0, "place": 0, "score": [], "sum": {}}
     site.on_round(Message("round", asked, told))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,8 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 
 from vitrail.core.problems import Problem, VitrailError
-from vitrail.protect.masked import ALL_PAIRS, DRAWN, NEIGHBOURS, Drawn, Opening, Party, groups, needed
+from vitrail.protect.fixed import fewest_of
+from vitrail.protect.masked import ALL_PAIRS, DRAWN, NEIGHBOURS, SAID, Drawn, Opening, Party, groups, needed
 from vitrail.protect.masks import Terms
 from vitrail.protect.shamir import P, join, split
 
@@ -52,7 +54,11 @@ class Round:
 
     def shares(self, drawn: Mapping[str, Drawn], said: Sequence[str], holders: Iterable[str]) -> dict[str, Any]:
         sealed = {h: {n: d.sealed[h] for n, d in drawn.items() if h in d.sealed} for h in holders}
-        return {h: self.ends[h].open(said, sealed[h]) for h in holders}
+        return {h: self.ends[h].open(said, sealed[h], self.lists(said), self.check) for h in holders}
+
+    def lists(self, said: Sequence[str]) -> dict[str, bytes]:
+        """Signatures of those who reported, under the list that they reported to."""
+        return {n: self.ends[n].signed_list() for n in said if (self.root / n / SAID).exists()}
 
     def total(self, said: Iterable[str]) -> dict[str, np.ndarray]:
         return {k: sum(self.values[n][k] for n in said) for k in SHAPES}  # type: ignore[misc]
@@ -148,6 +154,50 @@ def test_two_kinds_of_shares_would_tell_a_report(five: Round) -> None:
     assert np.abs(values - five.values["e"]["change"]).max() < 1e-6
 
 
+@pytest.mark.parametrize(("least", "reads"), [(3, True), (fewest_of(5, 3), False)])
+def test_an_accomplice_and_two_stories(least: int, reads: bool, tmp_path: Path) -> None:
+    """The coordinator says to some that e reported, to others that it fell silent; c tells it both shares. Where more
+    than half of the shares tell a secret, that is enough to read e (the control); with two thirds it is not."""
+    five = Round(tmp_path, list("abcde"), replace(TERMS, least=least))
+    drawn, everyone = five.draw(), list("abcde")
+    for name in everyone:
+        five.report(drawn, name)
+    selves = five.shares(drawn, everyone, "aec")
+    (five.root / "c" / "opened.json").unlink()  # the accomplice forgets
+    keys = five.shares(drawn, list("abcd"), "bdc")
+    whole = (
+        Opening(five.terms, five.names, drawn, everyone, "w"),
+        Opening(five.terms, five.names, drawn, list("abcd"), "w"),
+    )
+    assert ["e" not in one.lacks(told) for one, told in zip(whole, (selves, keys), strict=True)] == [reads, reads]
+
+
+def test_one_list_in_a_round(five: Round) -> None:
+    """No share is told before everybody who is said to have reported signed the very same list."""
+    drawn, everyone = five.draw(), list("abcde")
+    shorter = {n: d for n, d in drawn.items() if n != "e"}
+    for name in "abc":
+        five.report(drawn, name)
+    five.report(shorter, "d")  # another list for d
+    lists, sealed = five.lists("abcd"), {n: d.sealed["a"] for n, d in drawn.items() if "a" in d.sealed}
+    with pytest.raises(VitrailError, match="a key was refused"):
+        five.ends["a"].open(list("abcd"), sealed, lists, five.check)
+    with pytest.raises(VitrailError, match="did not sign the list"):
+        five.ends["a"].open(everyone, sealed, {k: v for k, v in lists.items() if k != "d"}, five.check)
+    with pytest.raises(VitrailError, match="a key was refused"):  # nor one that another site signed
+        five.ends["a"].open(list("abcd"), sealed, {**lists, "d": lists["c"]}, five.check)
+    other = Round(five.root / "later", everyone, replace(TERMS, about="study run 0 4 0"))
+    other.keys = five.keys
+    other.ends = {n: other.end(n) for n in everyone}
+    again = other.draw()
+    for name in everyone:
+        other.report(again, name)
+    with pytest.raises(VitrailError, match="a key was refused"):  # nor that of another round
+        five.ends["a"].open(list("abcd"), sealed, {**lists, "d": other.lists("d")["d"]}, five.check)
+    assert not (five.root / "a" / "opened.json").exists()
+    assert five.ends["a"].open(list("abc"), sealed, lists, five.check), "the control: three signed the same"
+
+
 def test_a_site_reports_once(five: Round) -> None:
     """Two sums of the same values over lists that differ by one site would tell that site's values."""
     drawn = five.draw()
@@ -170,6 +220,9 @@ def test_sites_that_were_told_different_models_have_masks_that_do_not_cancel(fiv
     """Or a model by which all others report nothing would leave one site's report alone in the sum."""
     drawn = five.draw()
     reported = sum(five.report(drawn, n, "x" if n == "b" else "w") for n in "abcde")
+    with pytest.raises(VitrailError, match="a key was refused"):  # nor does anybody open it
+        five.shares(drawn, list("abcde"), "abcde")
+    five.check = lambda *given: None  # type: ignore[method-assign]
     with pytest.raises(VitrailError, match="told different things"):
         Opening(TERMS, five.names, drawn, list("abcde"), "w").open(reported, five.shares(drawn, list("abcde"), "abcde"))
 
@@ -227,9 +280,9 @@ def test_shares_that_were_changed_are_refused_and_false_ones_passed_over(five: R
     spoilt = bytearray(drawn["b"].sealed["a"])
     spoilt[20] ^= 1
     with pytest.raises(VitrailError, match="or were changed"):
-        five.ends["a"].open(everyone, {"b": bytes(spoilt)})
+        five.ends["a"].open(everyone, {"b": bytes(spoilt)}, five.lists(everyone), five.check)
     with pytest.raises(VitrailError, match="not for this site"):
-        five.ends["a"].open(everyone, {"b": drawn["b"].sealed["c"]})
+        five.ends["a"].open(everyone, {"b": drawn["b"].sealed["c"]}, five.lists(everyone), five.check)
     shares = five.shares(drawn, everyone, everyone)
     shares["c"] = {n: bytes(33) for n in shares["c"]}  # a holder that lies
     opening = Opening(TERMS, five.names, drawn, everyone, "w")
@@ -251,8 +304,11 @@ def test_a_report_that_was_changed_is_not_opened(five: Round) -> None:
 def test_so_many_shares_that_nobody_gets_both(sites: int) -> None:
     names = [f"s{i}" for i in range(sites)]
     for group in groups("x", names).values():
-        assert 2 * needed(group, 3) > len(group)
-        assert 3 <= needed(group, 3) <= len(group)
+        for least in (3, fewest_of(sites, 3)):
+            assert 2 * needed(group, names, least) > len(group)
+            assert 3 <= needed(group, names, least) <= len(group)
+        accomplices = 2 * needed(group, names, fewest_of(sites, 3)) - len(group)
+        assert accomplices >= min(len(group) / 3, 5), "so many would have to tell both kinds"
 
 
 def test_fewer_shares_than_needed_tell_nothing() -> None:

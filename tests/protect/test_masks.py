@@ -217,7 +217,7 @@ def test_lists_that_are_none(four: Sites) -> None:
     offers, end, values = four.offers(), four.ends["a"], four.values["a"]
     many = {**offers, **{f"e{i}": Offer(bytes([i]) * 32, b"") for i in range(5)}}
     for bad, match in (
-        ({n: offers[n] for n in "ab"}, "At least 3"),
+        ({n: offers[n] for n in "ab"}, "3 are the fewest"),
         ({n: offers[n] for n in "bcd"}, "the key that this site drew"),
         ({**offers, "a": Offer(bytes(32), b"")}, "the key that this site drew"),
         (many, "were agreed on"),

@@ -112,10 +112,11 @@ def test_a_draft_is_masked_where_it_can_be(tmp_path: Path) -> None:
 def test_wire_and_form_say_who_can_read_what(tmp_path: Path) -> None:
     MASKED.save(tmp_path / "study.toml")
     told = CliRunner().invoke(app, ["wire", "fedavg", str(tmp_path / "study.toml")]).output
-    assert "masked: it can read the total of 3 sites or more, and no site's own" in told
+    assert "it can read the total of more than two thirds of the sites, of 3 or more, and no site's own" in told
     form = " ".join(contract_words(Agreement.of(MASKED, None, 5), "north", list(SITES), True).split())
     assert "Nobody can read this site's own report (training)" in form
-    assert "what 3 sites or more report together can be opened" in form
+    assert "what 4 sites or more (more than two thirds of 5) report together can be opened" in form
+    assert "TO READ THIS SITE'S REPORT IT TAKES: the coordinator and 3 of the 4 other sites" in form
     assert "could be read there" not in form  # as it says in the open
     assert "The coordinator cannot read a single report" in form
     assert "sealed shares of what hides this site's report" in form
@@ -130,5 +131,5 @@ def test_wire_and_form_say_who_can_read_what(tmp_path: Path) -> None:
 def test_the_page_says_it(tmp_path: Path) -> None:
     vt.federate(MASKED, SITES, rounds=1, out=tmp_path / "run")
     page = write_report(load(tmp_path / "run"), tmp_path / "page.html").read_text()
-    assert "the coordinator can read what 3 sites or more report together" in page
+    assert "the coordinator can read what 4 sites or more report together" in page
     assert "only the sum, under masks" in page

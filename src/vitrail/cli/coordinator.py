@@ -12,6 +12,7 @@ from vitrail.cli.given import SANDBOX
 from vitrail.core.problems import Problem, VitrailError
 
 if TYPE_CHECKING:
+    from vitrail.deploy.enrol import Coordinator
     from vitrail.runs.run import Run
 
 StudyOf = Annotated[
@@ -27,20 +28,21 @@ def invite(
     seed: Annotated[int | None, typer.Option(help="Instead of the study's first seed.")] = None,
 ) -> None:
     """Coordinator: make the study's authority and an invitation for each site. Again: add sites, change the address."""
-    from vitrail.deploy import enrol
+    from vitrail.deploy import coordinator_folder, enrol
 
     folder = enrol.invite(study, site or [], address, seed)
     who = enrol.load_coordinator(folder)
     print(f"{folder}: {who.study.name!r} at {who.address}, seed {who.seed}. Keep this folder private and backed up.\n")
     for name, entry in who.sites.items():
         state = "removed" if entry["removed"] else "approved" if entry["approved"] else "invited"
-        print(f"  {name:30s} {state:9s} {'' if entry['removed'] else enrol.invitation_of(folder, name)}")
+        print(f"  {name:30s} {state:9s} {'' if entry['removed'] else coordinator_folder.invitation_of(folder, name)}")
     print(f"\nThe authority's fingerprint: {who.authority_fingerprint}")
     print("Send each site its invitation; it answers with a request: vitrail approve REQUEST.")
     if any(entry["approved"] for entry in who.sites.values()):
         print(
-            "Sites that are approved keep their approval. Send them the new invitation too: vitrail request takes it."
+            "Send those who are approved the new invitation too: vitrail request takes it. If somebody was added, all"
         )
+        print("agree anew, to the longer list of participants, with the approvals that `vitrail approve` then writes.")
 
 
 def approve(
@@ -49,9 +51,9 @@ def approve(
     yes: Annotated[bool, typer.Option("--yes", help="Do not ask: the fingerprint was compared.")] = False,
 ) -> None:
     """Coordinator: sign a site's request, after its fingerprint was compared by phone."""
-    from vitrail.deploy import enrol
+    from vitrail.deploy import coordinator_folder, enrol
 
-    folder = enrol.find_coordinator(study) if study else enrol.only_coordinator(Path())
+    folder = coordinator_folder.find_coordinator(study) if study else coordinator_folder.only_coordinator(Path())
     asked = enrol.read_request(folder, request)
     print(f"{asked.site} asks to take part in {enrol.load_coordinator(folder).study.name!r}.")
     print(f"  its fingerprint          {asked.fingerprint}")
@@ -60,13 +62,29 @@ def approve(
         raise typer.Exit(1)
     done = enrol.approve(folder, request)
     who = enrol.load_coordinator(folder)
-    verb = "vitrail serve KIT --second" if done.site == who.study.protect.second else "vitrail join KIT --data FILE"
-    print(f"Approved. Send {done.file} to {done.site}, who starts with it: {verb} --approval {done.file.name}")
-    if left := [n for n in who.study.parties if not who.sites[n]["approved"]]:
-        waits = f"{' and '.join(left)} {'is' if len(left) == 1 else 'are'} approved too"
-        print(f"Wait with that until {waits}: it is then written anew, with the keys of all parties.")
-    elif who.study.parties:
-        print(f"All parties are approved: send each its own from {done.file.parent}.")
+    print(f"{done.site} is approved.")
+    _say_participants(who, done.file.parent)
+
+
+def _say_participants(who: Coordinator, approvals: Path) -> None:
+    """Who is missing; or what everybody accepts now, and what is to be sent."""
+    from vitrail.deploy.pact import agreed_hash
+    from vitrail.deploy.roster import several_names
+
+    roster, missing = who.participants
+    if missing:
+        print(
+            f"Not approved yet: {several_names(missing)}. Approvals name all participants and their keys: when all are"
+        )
+        print("there, send each site its own. Who does not take part after all: vitrail remove NAME.")
+        return
+    print(f"All who were invited are approved: send each its own approval from {approvals}.")
+    if not who.study.parties:
+        second, took = who.study.protect.second, "vitrail join KIT --approval FILE takes it"
+        print(f"{took}; {second}: vitrail serve KIT --second --approval FILE." if second else f"{took}.")
+        print(f"Everybody accepts the agreement {agreed_hash(who.study, who.seed, roster)}, with these keys:")
+        for name, mark in roster.items():
+            print(f"  {name:30s} {mark}{' (removed)' if who.sites[name]['removed'] else ''}")
 
 
 def remove(
@@ -75,14 +93,19 @@ def remove(
     yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
 ) -> None:
     """Coordinator: shut a site out of the study for good."""
-    from vitrail.deploy import enrol
+    from vitrail.deploy import coordinator_folder, enrol
 
-    folder = enrol.find_coordinator(study) if study else enrol.only_coordinator(Path())
+    folder = coordinator_folder.find_coordinator(study) if study else coordinator_folder.only_coordinator(Path())
     if not yes and not typer.confirm(f"Shut {site} out for good? This cannot be undone.", default=False):
         print("Nothing was changed.")
         raise typer.Exit(1)
     enrol.remove(folder, site)
     print(f"{site} is removed: its certificate is refused from now on, also after a restart.")
+    who = enrol.load_coordinator(folder)
+    if site in who.roster:
+        print("A run has begun: it keeps its place in the list of participants, and the others need not agree anew.")
+    elif not who.study.parties and any(entry["approved"] and not entry["removed"] for entry in who.sites.values()):
+        _say_participants(who, folder / "approvals")
 
 
 def serve(
@@ -113,7 +136,7 @@ def serve(
 ) -> None:
     """Coordinator: wait for the sites, run the study, write run and page. Started again, it goes on where it was."""
     from vitrail.cli.serve_screen import ServeScreen
-    from vitrail.deploy import enrol
+    from vitrail.deploy import coordinator_folder, enrol
     from vitrail.deploy.doctor import need_sandbox, need_transport
     from vitrail.deploy.serve import serve as begin
     from vitrail.report.build import write_report
@@ -126,7 +149,7 @@ def serve(
 
         serve_second(study, approval, accept, lambda text: print(f"  {text}", flush=True), another, sandbox)
         return
-    who = enrol.load_coordinator(enrol.find_coordinator(study))
+    who = enrol.load_coordinator(coordinator_folder.find_coordinator(study))
     print(f"{who.study.name!r} at {who.address}; stop with Ctrl-C and start again, nothing is lost.", flush=True)
 
     screen = ServeScreen()

@@ -250,7 +250,10 @@ def wire(
     print("seen = sum: the coordinator needs only the total over sites; each: it sees every site's own.")
     if any(x.seen == "masked" and not x.stage.startswith(SCREENING) for x in lines):
         least = agreed.protect.least
-        print(f"masked: it can read the total of {least} sites or more, and no site's own ([protect] in the study).")
+        print(
+            f"masked: it can read the total of more than two thirds of the sites, of {least} or more, and no site's own"
+        )
+        print("([protect] in the study).")
         print("Keys and sealed shares go beside each masked report, in words; between machines it is all written down.")
     print(f"This table says what travels, not what could be learned from it about the {one}s behind it.")
     if method == "ndoye":

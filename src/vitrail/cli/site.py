@@ -35,16 +35,16 @@ def request(
     print(f"{own.site}: {own.study.name!r} with {others}; coordinator at {own.address}.\n")
     print(f"  kit                      {made.kit} (holds your private key: never send it)")
     print(f"  home                     {own.home} (your models and your outbox)")
-    if not parties:
-        print(f"  agreement                {made.agreement}")
     print(f"  your fingerprint         {made.fingerprint}")
     print(f"  authority's fingerprint  {made.authority_fingerprint}\n")
     if own.approved:
         print("This kit is approved already and has the new invitation now.")
         return
     print(f"Send {made.file} to the coordinator, and compare both fingerprints by phone.")
-    if parties:
-        print("The hash to accept depends on the keys of all parties: `vitrail join` shows it with the approval.")
+    print(
+        "What you agree to, and its hash, is shown when you join: it names all participants and their keys, which are"
+    )
+    print("known when everybody who was invited is approved.")
 
 
 def join(
@@ -381,7 +381,7 @@ def doctor(
     data: Annotated[Path | None, typer.Option("--data", help="At a site: its own file.", **PLACE)] = None,
 ) -> None:
     """Either end: is everything there to take part? Each finding with what to do. Exit code 1 if something is not."""
-    from vitrail.deploy import enrol
+    from vitrail.deploy import coordinator_folder, enrol
     from vitrail.deploy.doctor import at_coordinator, at_site
 
     if (place / "invitation.json").exists():
@@ -390,7 +390,7 @@ def doctor(
         what, hint = "there is no such file or folder.", "Name a site's kit, or the coordinator's study file."
         raise VitrailError("cannot examine it", [Problem(str(place), what, hint)])
     else:
-        found = at_coordinator(enrol.load_coordinator(enrol.find_coordinator(place)))
+        found = at_coordinator(enrol.load_coordinator(coordinator_folder.find_coordinator(place)))
     for finding in found:
         print(f"{'fine ' if finding.well else 'WRONG'}  {finding.what}")
         if not finding.well and finding.to_do:

@@ -70,7 +70,8 @@ def _left(place: Path, mine: Personal) -> tuple[list[str], list[str]]:
 
     study, seed = mine.model.study, mine.model.seed
     far = (place / "invitation.json").exists()
-    sites = len(enrol.load_kit(place).sites) if far else len(Run.load(place).sites)
+    kit = enrol.load_kit(place) if far else None
+    sites = kit.participants.roster or len(kit.sites) if kit else len(Run.load(place).sites)
     try:
         agreed = Agreement.of(study, seed, sites)
     except VitrailError as error:

@@ -1,6 +1,7 @@
 """What coordinator and sites agreed on, down to the last tensor; both ends work it out for themselves.
 
-Its hash is what a site accepts: it changes with the study, the method, the seed and everything that would cross.
+Its hash is what a site accepts: it changes with the study, the method, the seed, everything that would cross, and with
+the name or the key of any participant.
 """
 
 from __future__ import annotations
@@ -8,8 +9,8 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
@@ -28,8 +29,8 @@ from vitrail.deploy.score_plan import SUMMED
 from vitrail.engines.wire import MASKED, Contract, Line, Rehearsal, Spec, beside_of, contracts_of, guarded, rehearse
 from vitrail.methods import AnyMethod
 from vitrail.nets import ProtoNet
-from vitrail.protect.fixed import ZERO, ZEROS
-from vitrail.protect.masks import LEAST, Terms
+from vitrail.protect.fixed import LEAST, ZERO, ZEROS, fewest_of
+from vitrail.protect.masks import Terms
 from vitrail.runs.budgets import guards_of
 from vitrail.runs.fold_lines import fold_lines
 from vitrail.runs.judge import chance_metrics
@@ -40,7 +41,7 @@ from vitrail.screen import parts
 from vitrail.screen.found import Finding, Part
 from vitrail.study import Protect, Study
 
-FORMAT = 6  # of the messages
+FORMAT = 7  # of the messages
 ANEW = 20  # in a run, questions that differ from the one that was answered before: a coordinator may be put back
 USED = "the processor seconds and the memory that this site's process used, and its watts where somebody stated them"
 WHERE = {"stage": int, "round": int, "place": int}  # place: of the exchange in its stage
@@ -59,12 +60,17 @@ class Agreement:
     study: Study  # with its method and rounds
     seed: int
     sites: int  # how many take part
+    roster: Mapping[str, str] = field(
+        default_factory=dict
+    )  # participant -> its key's fingerprint; none before enrolment
 
     @classmethod
-    def of(cls, study: Study, seed: int | None, sites: int) -> Agreement:
-        """`sites`: how many were invited, with the second server where there is one."""
-        sites -= bool(study.protect.second)
-        found = cls(study, study.seeds[0] if seed is None else seed, sites)
+    def of(cls, study: Study, seed: int | None, participants: int | Mapping[str, str]) -> Agreement:
+        """`participants`: the roster that everybody accepts; or, before the keys are known, how many were invited. The
+        second server is among them where there is one."""
+        roster = {} if isinstance(participants, int) else dict(participants)
+        sites = (len(roster) or int(participants)) - bool(study.protect.second)  # type: ignore[arg-type]
+        found = cls(study, study.seeds[0] if seed is None else seed, sites, roster)
         if found.method.pools_rows:
             what = f"{found.method.title} takes every site's {study.row_word}s to one place."
             raise VitrailError("this does not leave a house", [Problem("method", what, "Use another method.")])
@@ -98,6 +104,11 @@ class Agreement:
         guards = guards_of(self.study)
         told = [list(zip(contracts_of(t), t.turns, strict=True)) for t in self.stages]
         return [[guarded(c, turn.exchange, guards) for c, turn in stage] for stage in told]
+
+    @property
+    def fewest(self) -> int:
+        """Of how many sites a sum under masks is at least: more than two thirds of all who accepted."""
+        return fewest_of(self.sites, self.study.protect.least)
 
     def masked(self, s: int, place: int) -> bool:
         """Whether the reports of that exchange leave under masks."""
@@ -149,6 +160,8 @@ class Agreement:
             said["method"] = self.origin
         if self.weights:
             said["weights"] = self.weights
+        if self.roster:
+            said["participants"] = dict(self.roster)
         text = json.dumps({**said, "wire": [list(line) for line in self.lines]}, sort_keys=True)
         return hashlib.sha256(text.encode()).hexdigest()[:24]
 
@@ -259,7 +272,8 @@ class Agreement:
                 up["scores"] = ((count,), torch.float64)
             if kind == "settle" and s + 1 == len(self.stages):
                 up[FOOTPRINT] = ((3,), torch.float64)
-            said = two.SAID if kind == "round" and contract.read == two.READ else {}
+            halves = kind == "round" and contract.read == two.READ
+            said = two.SAID if halves else sums.SIGNED if kind == "round" and self.masked(s, place) else {}
             return Form({**WHERE, **said}, up, self.stages[s].stage.exchanges[place].unsure | {"scores", FOOTPRINT})
         double, spec = torch.float64, {}
         if kind == "standardise" and self.study.protect.sum == "masked":
@@ -294,7 +308,7 @@ class Agreement:
     def summed(self, run: str) -> Terms:
         """Of a screening, what is added up over sites under masks."""
         shapes = {p.name: p.shape for p in self.parts if p.total}
-        return Terms(f"{self.hash} {run} screen", shapes, dict.fromkeys(shapes, LARGEST), self.sites)
+        return Terms(f"{self.hash} {run} screen", shapes, dict.fromkeys(shapes, LARGEST), self.sites, self.fewest)
 
     def _published(self) -> list[Line]:
         """What crosses in a screening; what only the total is wanted of, as it leaves."""

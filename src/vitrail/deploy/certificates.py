@@ -46,6 +46,17 @@ def project(authority_fingerprint: str) -> str:
     return "vitrail-" + authority_fingerprint.replace(" ", "")[:12]
 
 
+def requested_key(csr: str) -> rsa.RSAPublicKey | None:
+    """The key of a signing request that is signed with it, and long enough."""
+    try:
+        asked = x509.load_pem_x509_csr(csr.encode())
+        key, valid = asked.public_key(), asked.is_signature_valid
+    except (ValueError, InvalidSignature):
+        return None
+    fine = valid and isinstance(key, rsa.RSAPublicKey) and BITS <= key.key_size <= 4 * BITS
+    return key if fine and isinstance(key, rsa.RSAPublicKey) else None
+
+
 class Signer:
     """The study's authority, which signs what is asked of it here."""
 

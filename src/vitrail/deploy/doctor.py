@@ -26,6 +26,7 @@ from vitrail.deploy.book import ENTERED
 from vitrail.deploy.certificates import fingerprint_key, name_of
 from vitrail.deploy.enrol import COORDINATOR, Coordinator, Kit
 from vitrail.deploy.pact import agreed_hash
+from vitrail.deploy.roster import complete
 from vitrail.runs.folder import versions
 from vitrail.vertical.tables import OWN, check_party, read_party
 
@@ -52,6 +53,7 @@ def at_site(kit: Kit, data: Path | None = None) -> list[Examined]:
         found.append(Examined(same, f"Certificate and key {'match' if same else 'do not match'}.", "Request anew."))
         found += _reach(kit, certificate)
     found += [_same_versions("the coordinator, when it invited", kit.invitation["versions"]), _agreed(kit)]
+    found += [_participants(kit)] if kit.approved and not kit.study.parties else []
     found += _party(kit, data) if kit.study.parties else []
     if data is not None:
         try:
@@ -229,8 +231,15 @@ def _reach(kit: Kit, certificate: Path) -> list[Examined]:
 def _agreed(kit: Kit) -> Examined:
     mine, theirs = agreed_hash(kit.study, kit.seed, len(kit.sites)), kit.invitation["agreement"]
     hint = "Install the coordinator's version of vitrail, or ask for a new invitation."
-    if mine != theirs:
-        return Examined(False, f"The agreement is {mine}, the invitation says {theirs}.", hint)
-    if kit.study.parties:
-        return Examined(True, "The invitation's hash follows from its study; join shows the one to accept.")
-    return Examined(True, f"The agreement is {mine}.")
+    same = "The invitation is understood here as it was written."
+    other = f"The invitation is understood here as {mine}, and says {theirs}."
+    return Examined(mine == theirs, same if mine == theirs else other, hint)
+
+
+def _participants(kit: Kit) -> Examined:
+    """Who takes part, and with that what is accepted."""
+    try:
+        roster = complete(kit.participants, str(kit.folder))
+    except VitrailError as error:
+        return Examined(False, "; ".join(p.what for p in error.problems), error.problems[0].hint)
+    return Examined(True, f"{len(roster)} participants; the agreement is {agreed_hash(kit.study, kit.seed, roster)}.")

@@ -7,15 +7,13 @@ may go by mail: people at both ends compare the fingerprints by phone.
 from __future__ import annotations
 
 import datetime
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from cryptography import x509
-from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives import hashes
-from cryptography.hazmat.primitives.asymmetric import rsa
 from cryptography.hazmat.primitives.serialization import Encoding
 
 from vitrail import methods
@@ -33,9 +31,11 @@ from vitrail.deploy.certificates import (
     read_authority,
     read_certificate,
     read_key,
+    requested_key,
     write_private,
     x509_name,
 )
+from vitrail.deploy.coordinator_folder import approval_of, folder_of, invitation_of
 from vitrail.deploy.invitation import SIGNATURE, check_signature, sign_invitation
 from vitrail.deploy.pact import agreed_hash
 from vitrail.deploy.papers import (
@@ -49,19 +49,21 @@ from vitrail.deploy.papers import (
     Asked,
     Request,
     address_problems,
-    agreement_of,
+    check_agreement,
     identity_of,
     name_problems,
     read_paper,
     study_of,
     to_text,
 )
+from vitrail.deploy.roster import FILE, Participants, load_participants, participants_of, read_participants
 from vitrail.runs.folder import site_folder, versions
 from vitrail.study import Study
 
 COORDINATOR = "coordinator"  # its name in certificates
 LEAD = "lead@coordinator"  # who submits FLARE's jobs
 LEFT = "left.txt"  # in a kit whose site left, and whose key is gone: when
+CURRENT = "current.json"  # in the coordinator's folder: which run is under way
 
 
 @dataclass(frozen=True)
@@ -73,6 +75,12 @@ class Coordinator:
     seed: int
     address: str
     sites: dict[str, dict[str, Any]]  # name -> identity, fingerprint, approved, removed
+    roster: dict[str, str] = field(default_factory=dict)  # the list of participants that was complete last
+
+    @property
+    def participants(self) -> Participants:
+        begun = (self.folder / CURRENT).exists()
+        return participants_of(self.sites, self.roster, begun, self.study.protect.second)
 
     @property
     def host(self) -> str:
@@ -107,6 +115,7 @@ class Kit:
     home: Path
     approved: bool
     invitation: dict[str, Any]
+    participants: Participants
 
     @property
     def authority(self) -> x509.Certificate:
@@ -171,7 +180,7 @@ def invite(study_file: Path, sites: Sequence[str], address: str, seed: int | Non
         signed = signer.sign(key.public_key(), subject, COORDINATOR, names, role=role, serves=who == "coordinator")
         write_private(folder / "keys" / f"{who}.crt", signed)
     write_private(folder / "study.toml", study.to_toml())
-    _write_book(folder, study.name, address, seed, known)
+    _write_approvals(Coordinator(folder, study, seed, address, known, old.roster if old else {}))
     origin = methods.origin(study.method["name"])
     brought = {METHOD: " ".join(origin)} if origin else {}
     for name, site in known.items():
@@ -200,12 +209,7 @@ def read_request(folder: Path, request: Path) -> Asked:
     if book["removed"]:
         what = f"the site {site!r} was removed from the study for good."
         raise VitrailError(title, [Problem(where, what, "To let it in again, invite it under another name.")])
-    try:
-        csr = x509.load_pem_x509_csr(said["csr"].encode())
-        key, valid = csr.public_key(), csr.is_signature_valid
-    except (ValueError, InvalidSignature):
-        key, valid = None, False
-    if not valid or not isinstance(key, rsa.RSAPublicKey) or not BITS <= key.key_size <= 4 * BITS:
+    if (key := requested_key(said["csr"])) is None:
         what = f"it holds no valid signing request with an RSA key of {BITS} bits or more."
         raise VitrailError(title, [Problem(where, what, "Ask the site to run `vitrail request` again.")])
     mark = fingerprint_key(key)
@@ -226,19 +230,26 @@ def read_request(folder: Path, request: Path) -> Asked:
 def approve(folder: Path, request: Path) -> Approval:
     """Sign a site's request. Only its key is taken from it: the names are ours."""
     asked, who = read_request(folder, request), load_coordinator(folder)
-    signer = Signer(folder)
-    signed = signer.sign(asked.key, asked.identity, "site", [asked.identity])
-    entry = {**who.sites[asked.site], "fingerprint": asked.fingerprint, "approved": True}
+    signed = Signer(folder).sign(asked.key, asked.identity, "site", [asked.identity])
+    entry = {**who.sites[asked.site], "fingerprint": asked.fingerprint, "approved": True, "certificate": signed}
     if asked.card:
         entry["card"] = {**asked.card, "certificate": signed}
-    sites = {**who.sites, asked.site: entry}
-    _write_book(folder, who.study.name, who.address, who.seed, sites)
-    given = {name: site["card"] for name, site in sites.items() if "card" in site and not site["removed"]}
-    for name in given or [asked.site]:  # every party is given the cards of all, also who was approved before
-        pem = given[name]["certificate"] if given else signed
-        said = {"format": PAPER_FORMAT, "site": name, "certificate": pem, "authority": signer.pem}
-        write_private(approval_of(folder, name), to_text(said | ({"cards": given} if given else {})))
+    _write_approvals(replace(who, sites={**who.sites, asked.site: entry}))
     return Approval(approval_of(folder, asked.site), asked.site, asked.fingerprint)
+
+
+def _write_approvals(who: Coordinator) -> None:
+    """The book, and everybody's approval with the participants, or the parties' cards, as they are known now."""
+    sites, found, pem = who.sites, who.participants, Signer(who.folder).pem
+    roster = who.roster if found.missing else found.roster  # a run goes on with the list that was complete last
+    said = {"study": who.study.name, "address": who.address, "seed": who.seed, "sites": sites, "roster": roster}
+    write_private(who.folder / "coordinator.json", to_text({"format": PAPER_FORMAT, **said}))
+    given = {name: site["card"] for name, site in sites.items() if "card" in site and not site["removed"]}
+    more = {"cards": given} if who.study.parties else found._asdict()
+    for name, site in sites.items():
+        if "certificate" in site and not site["removed"]:
+            own = {"format": PAPER_FORMAT, "site": name, "certificate": site["certificate"], "authority": pem}
+            write_private(approval_of(who.folder, name), to_text(own | more))
 
 
 def remove(folder: Path, site: str) -> None:
@@ -247,57 +258,16 @@ def remove(folder: Path, site: str) -> None:
     if site not in who.sites:
         what = f"there is no site {site!r} in this study."
         raise VitrailError("nobody was removed", [Problem(str(folder), what, nearest(site, who.sites))])
-    _write_book(
-        folder, who.study.name, who.address, who.seed, {**who.sites, site: {**who.sites[site], "removed": True}}
-    )
+    _write_approvals(replace(who, sites={**who.sites, site: {**who.sites[site], "removed": True}}))
     invitation_of(folder, site).unlink(missing_ok=True)
     approval_of(folder, site).unlink(missing_ok=True)
-
-
-def invitation_of(folder: Path, site: str) -> Path:
-    return folder / "invitations" / f"{site_folder(site)}.invitation"
-
-
-def approval_of(folder: Path, site: str) -> Path:
-    return folder / "approvals" / f"{site_folder(site)}.approval"
-
-
-def folder_of(study_file: Path) -> Path:
-    return study_file.parent / f"{study_file.stem}.coordinator"
-
-
-def find_coordinator(study_file: Path) -> Path:
-    """The coordinator's folder beside the study file, or the folder itself."""
-    study_file = Path(study_file)
-    folder = study_file if (study_file / "coordinator.json").exists() else folder_of(study_file)
-    if not (folder / "coordinator.json").exists():
-        what, hint = "there is no coordinator's folder here.", f"Make it: vitrail invite {study_file} --site ... ."
-        raise VitrailError("nobody was invited to this study yet", [Problem(str(folder), what, hint)])
-    if study_file.is_file() and Study.load(study_file) != Study.load(folder / "study.toml"):
-        what = "the file has changed since the sites were invited."
-        hint = "Run `vitrail invite` again and send the new invitations, or undo the change."
-        raise VitrailError("this is not what the sites were invited to", [Problem(str(study_file), what, hint)])
-    return folder
-
-
-def only_coordinator(place: Path) -> Path:
-    """The one coordinator's folder in this place."""
-    found = sorted(path.parent for path in Path(place).glob("*.coordinator/coordinator.json"))
-    if len(found) == 1:
-        return found[0]
-    what = f"expected one coordinator's folder here, found {len(found)}."
-    raise VitrailError("which study?", [Problem(str(place), what, "Name the study file with --study.")])
 
 
 def load_coordinator(folder: Path) -> Coordinator:
     folder = Path(folder)
     book = read_paper(folder / "coordinator.json", BOOK, "a coordinator's folder", "Make it with `vitrail invite`.")
-    return Coordinator(folder, Study.load(folder / "study.toml"), book["seed"], book["address"], book["sites"])
-
-
-def _write_book(folder: Path, study: str, address: str, seed: int, sites: Mapping[str, Any]) -> None:
-    book = {"format": PAPER_FORMAT, "study": study, "address": address, "seed": seed, "sites": sites}
-    write_private(folder / "coordinator.json", to_text(book))
+    given = book["seed"], book["address"], book["sites"], book.get("roster", {})
+    return Coordinator(folder, Study.load(folder / "study.toml"), *given)
 
 
 # the site
@@ -308,7 +278,7 @@ def request(invitation: Path, kit: Path | None = None, home: Path | None = None)
     invitation = Path(invitation)
     said = read_paper(invitation, INVITATION, "an invitation", "Ask the coordinator to send it again.")
     authority = check_signature(said, invitation)
-    agreed = agreement_of(said, invitation)
+    check_agreement(said, invitation)
     name = site_folder(said["site"])
     kit = Path(kit or invitation.parent / f"{name}.kit").absolute()
     problems = []
@@ -346,7 +316,7 @@ def request(invitation: Path, kit: Path | None = None, home: Path | None = None)
         answer["card"] = cards.make_card(kit, said["site"], authority)
     file = kit.parent / f"{name}.request"
     write_private(file, to_text(answer))
-    return Request(kit, file, fingerprint_key(key.public_key()), authority, agreed)
+    return Request(kit, file, fingerprint_key(key.public_key()), authority)
 
 
 def accept(kit: Path, approval: Path) -> Kit:
@@ -362,6 +332,9 @@ def accept(kit: Path, approval: Path) -> Kit:
         given = cards.read_cards(said.get("cards"), own.study.parties, own.authority, approval)
         cards.check_own(given[own.site], own.folder, approval)
         write_private(own.folder / cards.CARDS, to_text(given))
+    else:
+        found = read_participants(said, own.site, own.fingerprint, str(approval))
+        write_private(own.folder / FILE, to_text(found._asdict()))
     write_private(own.folder / "certificate.pem", said["certificate"])
     return load_kit(kit)
 
@@ -394,6 +367,5 @@ def load_kit(kit: Path) -> Kit:
             hint = "Restore it, or make a new kit with `vitrail request`."
             raise VitrailError("the kit is not whole", [Problem(str(path), "it is missing.", hint)])
     where, approved = Path(home.read_text(encoding="utf-8").rstrip("\n")), (kit / "certificate.pem").exists()
-    return Kit(
-        kit, said["site"], said["identity"], study, said["seed"], said["sites"], said["address"], where, approved, said
-    )
+    given = said["identity"], study, said["seed"], said["sites"], said["address"], where, approved, said
+    return Kit(kit, said["site"], *given, load_participants(kit))

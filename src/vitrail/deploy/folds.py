@@ -42,5 +42,5 @@ class Folds:
         if repeat not in self._known:
             study = self.agreed.study.with_changes(verdict=None, screen={"ask": False}, protect={"scores": "none"})
             seeds = seeds_of(study.with_changes(seeds=(self.agreed.seed,)), repeat + 1)
-            self._known[repeat] = Agreement.of(study, seeds[repeat], self.agreed.sites)
+            self._known[repeat] = Agreement.of(study, seeds[repeat], self.agreed.roster or self.agreed.sites)
         return self._known[repeat]

@@ -31,6 +31,7 @@ from vitrail.deploy.party import Party
 from vitrail.deploy.pipe import Pipe
 from vitrail.deploy.reach import AWAY, Reach
 from vitrail.deploy.refusals import Refusals
+from vitrail.deploy.roster import complete
 from vitrail.deploy.second import Second
 from vitrail.deploy.signed import Pen
 from vitrail.deploy.site import Site
@@ -76,13 +77,14 @@ def agree(
     if kit.site == kit.study.protect.second:
         what, hint = "it is the second server's, which holds no rows.", f"Start it: vitrail serve {kit.folder} --second"
         raise VitrailError("the site cannot join", [Problem(str(kit.folder), what, hint)])
-    agreement = Agreement.of(kit.study, kit.seed, len(kit.sites))
+    roster = complete(kit.participants, str(kit.folder))
+    agreement = Agreement.of(kit.study, kit.seed, roster)
     frame = read_table(data, kit.study)
     print(to_text(find_faults(frame, kit.study), data.name, len(frame), kit.study.row_word))
     check_first_report(agreement, kit.site, frame)
     ledger = Ledger(kit.home, data, frame, agreement, most_epsilon)
-    print(contract_summary(agreement, kit.site, kit.sites, publishes))
-    print(contract_words(agreement, kit.site, kit.sites, publishes, len(frame), shows, ledger_words(ledger)))
+    print(contract_summary(agreement, kit.site, list(roster), publishes))
+    print(contract_words(agreement, kit.site, list(roster), publishes, len(frame), shows, ledger_words(ledger)))
     ledger.check()
     said = {"agreement": agreement.hash, "publishes": publishes} | ({"shows": True} if shows else {})
     said |= {} if sandbox else {"sandbox": False}
@@ -242,6 +244,9 @@ class Door:
             try:
                 said = self._said(body)
                 data = said.pack()
+                while self.site.notices:  # before the answer leaves
+                    self.outbox.noted(text := self.site.notices.pop(0))
+                    self.say(text)
                 if said.kind != "relay":  # sealed letters: each was recorded before it was sealed
                     self.outbox.record(said, data)
             except VitrailError as error:
@@ -251,14 +256,6 @@ class Door:
                 self.finished.set()
             return data
 
-    def _show_notices(self) -> None:
-        """What the site noticed while it answered: on the screen, and in the log of what left."""
-        notices = getattr(self.site, "notices", [])
-        while notices:
-            text = notices.pop(0)
-            self.outbox.refused(text)
-            self.say(text)
-
     def _said(self, body: bytes) -> Message:
         try:
             if len(body) > self.site.agreed.longest:
@@ -266,9 +263,7 @@ class Door:
                 raise VitrailError("a message was refused", [Problem("message", what, "It was dropped unread.")])
             question = unpack(body)
             self.outbox.received(question.kind, question.words, len(body))
-            answer = self.site.answer(question)
-            self._show_notices()
-            return answer
+            return self.site.answer(question)
         except VitrailError as error:
             self.outbox.refused(str(error))
             self.say(str(error))

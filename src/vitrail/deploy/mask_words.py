@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from vitrail.deploy import two
 from vitrail.deploy.agreement import Agreement
 from vitrail.deploy.budget_words import noise_words
+from vitrail.deploy.presence import REPEATS, most_changes
 from vitrail.deploy.sums import grouped
 from vitrail.engines.wire import MASKED
 from vitrail.protect.fixed import LIMIT
@@ -34,7 +35,9 @@ def said_beside(agreement: Agreement, stage: str) -> list[str]:
         "report, and the shares that it holds of others' (of who reported, of what it added itself; of who fell "
         "silent, of its key)"
     )
-    return [told, "once in a run: this site's key for sealed shares, signed, and its certificate"]
+    signed = "in words, with every report: a signature under the list of who is in its sum"
+    keys = "once in a run: this site's keys for sealed shares and for signatures, signed, and its certificate"
+    return [told, signed, keys]
 
 
 def who_reads(agreement: Agreement) -> list[str]:
@@ -43,18 +46,32 @@ def who_reads(agreement: Agreement) -> list[str]:
     stages = [t.stage.title or t.stage.name for t in agreement.stages]
     pairs = zip(stages, agreement.contracts, strict=True)
     named = ", ".join(dict.fromkeys(name for name, told in pairs if any(c.read in MASKED for c in told)))
-    least = agreement.study.protect.least
     return [
         f"Nobody can read this site's own report ({named}): it leaves under masks, and only what "
-        f"{several(least, 'site')} or more report together can be opened, once in a round and for one list of sites. "
+        f"{_fewest(agreement)} report together can be opened, once in a round and for one list of sites. Every site "
+        "signs the list when it reports, and helps to open the sum only if all who reported signed the very same one. "
         "Asked for another list, or the same round otherwise, this site refuses. Where every site is told the same, "
         "masks of sites that were told different things do not cancel.",
-        "The keys of the masks are drawn for every round and signed by the sites. A coordinator that issued itself "
-        "second certificates in other sites' names could read reports; so could it together with all other sites but "
-        "one, or with more than half of those who hold this site's shares. The keys that came are in others.json in "
-        "this site's home, for people to compare by phone.",
+        "The keys of the masks are drawn for every round and signed by the sites whose names and keys are listed "
+        "above. Nobody else is believed: a certificate that the coordinator issues in a site's name, or an invented "
+        "site, is refused.",
+        f"The list of who is in the sums may change at most {most_changes(agreement)} times in a run (a site that "
+        f"falls silent and one that comes back are a change each), and at most {REPEATS} times without the model "
+        "having moved; then this site opens no other list. Every change is shown here and stands in the outbox.",
         f"A number beyond {LIMIT:g} is not sent: this site then stops, and says which.",
     ]
+
+
+def _fewest(agreement: Agreement) -> str:
+    if any(c.read == "groups" for told in agreement.contracts for c in told):
+        return f"more than two thirds of a group, and never fewer than {agreement.study.protect.least} sites,"
+    return f"{several(agreement.fewest, 'site')} or more (more than two thirds of {agreement.sites})"
+
+
+def grouped_at(agreement: Agreement) -> tuple[int, int, int] | None:
+    """The first exchange whose reports are added up in groups."""
+    places = ((s, 0, i) for s, told in enumerate(agreement.contracts) for i, c in enumerate(told) if c.read == "groups")
+    return next(places, None)
 
 
 def in_two_halves(agreement: Agreement) -> list[str]:
@@ -71,15 +88,14 @@ def in_two_halves(agreement: Agreement) -> list[str]:
         "prevents it; so does one of them with the site that was drawn to deal in that round. A coordinator that "
         "changes its own half learns some sums of its choice about a report in each round, and the second cannot "
         "notice. Halves are signed by the sites, so that it can invent none.",
-        f"The coordinator could issue a second certificate in the name of {said.second}, and read all: compare the "
-        "fingerprint of its key by phone. It is in others.json in this site's home.",
+        f"The key of {said.second} is listed above: compare its fingerprint by phone. Of fewer than "
+        f"{several(agreement.fewest, 'report')} (more than two thirds of {agreement.sites}) it opens nothing.",
     ]
 
 
 def in_a_group(agreement: Agreement, site: str, sites: Sequence[str]) -> list[str]:
     """With whom this site's reports are added up, where that is not everybody."""
-    places = ((s, 0, i) for s, told in enumerate(agreement.contracts) for i, c in enumerate(told) if c.read == "groups")
-    where = next(places, None)
+    where = grouped_at(agreement)
     if where is None or site not in sites:
         return []
     mine = next(group for group in grouped(agreement, where, sites).values() if site in group)

@@ -120,6 +120,11 @@ class Outbox:
         with self._writing() as log:
             self._add(log, Entry(_now(), "in", kind, refused=text[:MOST_TEXT]))
 
+    def noted(self, text: str) -> None:
+        """What people here should know of the question at hand."""
+        with self._writing() as log:
+            self._add(log, Entry(_now(), "in", "note", words={"text": text[:MOST_TEXT]}))
+
     def entries(self) -> list[Entry]:
         """The whole log. A last line that is half written is passed over: its message did not leave."""
         try:

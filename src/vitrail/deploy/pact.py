@@ -46,9 +46,11 @@ class Pact:
         return hashlib.sha256(text.encode()).hexdigest()[:24]
 
 
-def agreed_hash(study: Study, seed: int, sites: int) -> str:
-    """What an invitation says: of a study with parties, the pact before there are keys."""
+def agreed_hash(study: Study, seed: int, participants: int | Mapping[str, str]) -> str:
+    """What everybody accepts, of a complete roster. With the number of those invited, what an invitation says, before
+    there are keys, so that both ends know that they understand the study alike; nobody accepts that. Of a study with
+    parties, the pact before there are keys."""
     if study.parties and method_of(study).joint == "neighbours":
         what = f"{method_of(study).title} sends distances, which give a guest's columns away."
         raise VitrailError("this does not leave a house", [Problem("method", what, "Use split or vertical_logistic.")])
-    return Pact(study, seed).hash if study.parties else Agreement.of(study, seed, sites).hash
+    return Pact(study, seed).hash if study.parties else Agreement.of(study, seed, participants).hash

@@ -43,7 +43,6 @@ class Request:
     file: Path
     fingerprint: str
     authority_fingerprint: str
-    agreement: str
 
 
 @dataclass(frozen=True)
@@ -140,14 +139,13 @@ def _foreign_method(told: Mapping[str, Any], said: Mapping[str, Any], where: Pat
     return Problem(str(where), what, "Install that version here, if your house trusts it, and try again.")
 
 
-def agreement_of(said: Mapping[str, Any], where: Path) -> str:
-    """Worked out here, not believed."""
+def check_agreement(said: Mapping[str, Any], where: Path) -> None:
+    """What an invitation says is worked out here, not believed."""
     found = agreed_hash(study_of(said, where), said["seed"], len(said["sites"]))
     if found != said["agreement"]:
         what = f"from its study follows the agreement {found}, but it says {said['agreement']}."
         hint = "Use the same version of Vitrail at both ends, or ask for the invitation again."
         raise VitrailError("the invitation contradicts itself", [Problem(str(where), what, hint)])
-    return found
 
 
 def name_problems(sites: Iterable[str], known: Mapping[str, Mapping[str, Any]]) -> Iterable[Problem]:

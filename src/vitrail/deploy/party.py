@@ -54,6 +54,7 @@ class Party:
         """`another`: somebody here says that one more run may begin, though the last has not ended."""
         self.name, self.pact, self.key, self.base, self.outbox, self.program = name, pact, key, base, outbox, program
         self.runs, self.home = Runs(base, another), base  # the home of the run at hand
+        self.notices = list[str]()
         self.line: Line | None = None
         self._over: Line | None = None  # of the session before, whose program may still be busy
         self._drawn: X25519PrivateKey | None = None

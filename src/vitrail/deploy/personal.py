@@ -92,7 +92,7 @@ def load_model(kit: Kit, run: str | None = None) -> Personal:
     seen = place.with_name(ROWS)
     verdict = json.loads(found.read_text()) if (found := place.with_name(FOUND)).exists() else None
     own = Personal(kit.site, run, mine, rows=seen.read_text().strip() if seen.exists() else None, verdict=verdict)
-    return _told(own, Agreement.of(study, kit.seed, len(kit.sites)), place.parent / BEHIND)
+    return _told(own, Agreement.of(study, kit.seed, kit.participants.roster or len(kit.sites)), place.parent / BEHIND)
 
 
 def _told(mine: Personal, agreed: Agreement, place: Path) -> Personal:

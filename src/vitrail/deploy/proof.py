@@ -1,14 +1,14 @@
 """A site's word to the other sites, which the coordinator carries: signed with the key that the site enrolled with.
 
-Its certificate goes with it, and is believed where the study's authority issued it to that name. The coordinator keeps
-the authority, and could so issue a second one: a key that was seen once for a site is the only one that is believed
-from then on, and the fingerprints lie in the site's home (others.json) for people to compare by phone.
+Its certificate goes with it, and is believed where the study's authority issued it to that name, for the key in the
+list of participants that this site accepted (roster.py). The coordinator keeps the authority and could issue others, in
+any name: they are worth nothing here.
 """
 
 from __future__ import annotations
 
 import datetime
-import json
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -17,13 +17,11 @@ from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import padding, rsa
 from cryptography.x509 import Certificate
 
-from vitrail.core.disk import write_atomically
 from vitrail.core.problems import Problem, VitrailError
 from vitrail.deploy.certificates import fingerprint_key, is_issued, read_certificate, read_key, x509_name
 from vitrail.deploy.enrol import Kit
 from vitrail.deploy.papers import identity_of
-
-OTHERS = "others.json"  # in a site's home: site -> fingerprint of the key by which it is known
+from vitrail.deploy.roster import complete
 
 
 @dataclass(frozen=True)
@@ -33,13 +31,12 @@ class Proof:
     key: rsa.RSAPrivateKey
     certificate: str  # as text, to go with what is signed
     authority: Certificate
-    sites: tuple[str, ...]  # that were invited, this one among them
-    home: Path
+    roster: Mapping[str, str]  # of all who take part, this site among them: the fingerprints that were accepted
 
     @classmethod
     def of(cls, kit: Kit) -> Proof:
         signed = (kit.folder / "certificate.pem").read_text(encoding="utf-8")
-        return cls(read_key(kit.folder / "key.pem"), signed, kit.authority, tuple(kit.sites), kit.home)
+        return cls(read_key(kit.folder / "key.pem"), signed, kit.authority, complete(kit.participants, str(kit.folder)))
 
     def sign(self, text: bytes) -> bytes:
         return self.key.sign(text, padding.PKCS1v15(), hashes.SHA256())
@@ -48,8 +45,8 @@ class Proof:
         """Refuse what `site` did not sign."""
         told = read_certificate(certificate, Path(f"from {site}"))
         key, now = told.public_key(), datetime.datetime.now(datetime.UTC)
-        if site not in self.sites:
-            raise _refusal(site, "it was not invited.")
+        if site not in self.roster:
+            raise _refusal(site, "it is not among the participants that this site accepted.")
         if not is_issued(told, self.authority) or told.subject != x509_name(identity_of(site), "site"):
             raise _refusal(site, "its certificate is not from this study's authority, or another site's.")
         if not told.not_valid_before_utc <= now <= told.not_valid_after_utc:
@@ -60,18 +57,9 @@ class Proof:
             key.verify(signature, text, padding.PKCS1v15(), hashes.SHA256())
         except InvalidSignature:
             raise _refusal(site, "it did not sign this: somebody put another key in its place.") from None
-        self._same(site, fingerprint_key(key))
-
-    def _same(self, site: str, mark: str) -> None:
-        """The key by which the site was known before, or is from now on."""
-        place = self.home / OTHERS
-        known = json.loads(place.read_text(encoding="utf-8")) if place.exists() else {}
-        if known.get(site) == mark:
-            return
-        if known.setdefault(site, mark) != mark:
-            what = f"it was known by the key {known[site]}, and now shows {mark}."
+        if (mark := fingerprint_key(key)) != self.roster[site]:
+            what = f"this site accepted it with the key {self.roster[site]}, and now it shows {mark}."
             raise _refusal(site, f"{what} The coordinator can issue a second certificate: call that site.")
-        write_atomically(place, json.dumps(known, indent=1), private=True)
 
 
 def _refusal(site: str, what: str) -> VitrailError:

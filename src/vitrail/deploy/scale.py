@@ -34,10 +34,10 @@ MOST_ROWS = 1e9  # of a site
 
 def terms_of(agreed: Agreement, run: str, step: int, mean: Tensor | None) -> Terms:
     told = "" if mean is None else mark_of(mean.numpy().tobytes())
-    count, least = len(numeric(agreed.study)), agreed.study.protect.least
+    count = len(numeric(agreed.study))
     shapes: dict[str, tuple[int, ...]] = {"rows": (count,), "total": (count, LIMBS)}
     clip = {"rows": MOST_ROWS, "total": LARGEST}
-    return Terms(f"{agreed.hash} {run} scale {step} {told}", shapes, clip, agreed.sites, least)
+    return Terms(f"{agreed.hash} {run} scale {step} {told}", shapes, clip, agreed.sites, agreed.fewest)
 
 
 def question_form(words: dict[str, Any], mean: tuple[tuple[int, ...], torch.dtype]) -> Form:

@@ -14,6 +14,7 @@ from vitrail.core.disk import write_atomically
 from vitrail.data.encode import Matrix, Moments
 from vitrail.deploy.call import Call
 from vitrail.deploy.message import Message
+from vitrail.deploy.roster import are_missing
 from vitrail.deploy.scale import refused, terms_of
 from vitrail.protect.exact import from_limbs
 from vitrail.protect.masks import open_sum
@@ -26,6 +27,9 @@ def masked_moments(call: Call, names: Sequence[str], path: Path) -> Callable[[Ma
     place = path / KEPT
     if place.exists():  # started anew: sites add to no other list
         names = json.loads(place.read_text())
+    if len(names) < (fewest := call.agreed.fewest):
+        away = are_missing([n for n in call.names if n not in names])
+        raise refused("sites", f"{len(names)} can add to the common scale, and it takes {fewest}; {away}.")
     write_atomically(place, json.dumps([*names]))
 
     def say(mean: Matrix | None) -> list[Moments]:

@@ -48,7 +48,7 @@ class SiteScale:
 
     def _sum(self, asked: Message) -> Message:
         offers, certificates = read_offers(asked.words["offers"])
-        if len(offers) < (least := self.agreed.study.protect.least):
+        if len(offers) < (least := self.agreed.fewest):
             raise refused("sites", f"it would be the sum of {len(offers)} sites, and {least} are the fewest.")
         mean = asked.tensors.get("mean")
         said = moments(self.rows, numeric(self.agreed.study), None if mean is None else mean.numpy())

@@ -18,7 +18,8 @@ from vitrail.core.problems import VitrailError
 from vitrail.deploy.agreement import KEY
 from vitrail.deploy.call import Call
 from vitrail.deploy.message import Message, unpack
-from vitrail.protect.masks import LEAST, open_sum
+from vitrail.deploy.roster import are_missing
+from vitrail.protect.masks import open_sum
 from vitrail.runs.folder import write_atomically
 from vitrail.runs.screened import REFUSED, with_silent
 from vitrail.screen import Desk, Said, Screening
@@ -91,8 +92,9 @@ class FarScreen:
         terms = self.agreed.summed(self.call.run)
         offers = {n: {k: said[k] for k in KEY} for n, said in words.items() if said["key"]}
         try:
-            if len(offers) < LEAST:
-                raise VitrailError(f"{len(offers)} sites can add to it, and it takes {LEAST}")
+            if len(offers) < terms.least:
+                away = are_missing([n for n in self.call.names if n not in offers])
+                raise VitrailError(f"{len(offers)} sites can add to it, and it takes {terms.least}; {away}")
             heard = self._heard(Message("screen", {"leg": "total", "offers": offers}), list(offers))
             if silent := sorted(offers.keys() - {n for n, m in heard.items() if m.kind == "screen"}):
                 raise VitrailError(f"{', '.join(silent)} did not add to it")

@@ -6,7 +6,6 @@ from collections.abc import Sequence
 
 from vitrail.deploy.agreement import Agreement
 from vitrail.engines.wire import Line
-from vitrail.protect.masks import LEAST
 from vitrail.report.words import several
 from vitrail.screen import budget
 from vitrail.screen.asked import FEWEST
@@ -41,15 +40,14 @@ def how_many(agreement: Agreement, rows: int | None) -> list[str]:
     return [f"{few}, and never more than one for every two rows; the rest is left empty"]
 
 
-def who_sees(lines: Sequence[Line]) -> list[str]:
+def who_sees(agreement: Agreement, lines: Sequence[Line]) -> list[str]:
     if not any(line.seen == "masked" and line.stage in HEADINGS for line in lines):
         return []
     return [
         "Of the products of columns nobody can read this site's own: they leave under masks that cancel in the sum "
-        f"over all sites that take part in it, {LEAST} or more, and in no other. The keys of the masks are drawn for "
-        "this one sum and signed by the sites. A coordinator that issued itself second certificates in the other "
-        "sites' names could read them: the keys that came are in others.json in this site's home, for people to "
-        "compare by phone.",
+        f"over all sites that take part in it, {agreement.fewest} or more (more than two thirds of {agreement.sites}), "
+        "and in no other. The keys of the masks are drawn for this one sum and signed by the sites that are listed "
+        "above; nobody else is believed.",
         "Every site is sent, at the end, what all sites published together, pooled.",
     ]
 

@@ -41,6 +41,7 @@ class Second:
     def __init__(self, name: str, agreement: Agreement, base: Path, proof: Proof, another: bool = False) -> None:
         self.name, self.agreement, self.base, self.proof = name, agreement, base, proof
         self.runs, self.home = Runs(base, another), base  # of the run at hand
+        self.notices = list[str]()
 
     @property
     def agreed(self) -> Second:
@@ -74,7 +75,10 @@ class Second:
     def _greet(self, words: dict[str, Any]) -> Message:
         if words["format"] != FORMAT or words["agreement"] != self.agreement.hash:
             what = f"the coordinator's is {words['agreement'][:40]}, this server accepted {self.agreement.hash}."
-            hint = "Ask the coordinator what changed, and join anew with its new invitation."
+            hint = "Ask what changed: the study, or who takes part. Start anew with the new invitation or approval."
+            if words["format"] != FORMAT:
+                what = f"the coordinator's messages have format {words['format']}, this server's {FORMAT}."
+                hint = "Use the same version of Vitrail at both ends."
             raise VitrailError("this is not what the second server agreed to", [Problem("agreement", what, hint)])
         return Message("hello", {})
 
@@ -110,7 +114,7 @@ class Second:
                 seeds |= {name: seed.hex()} if len(seed) == SEED else {}
             except VitrailError:
                 continue  # the coordinator is told who is not among the good
-        if len(seeds) < self.agreement.study.protect.least:
+        if len(seeds) < self.agreement.fewest:
             return Message("refused", {})
         write_atomically(private_folder(folder) / SEEDS, json.dumps(seeds), private=True)
         return Message(two.SECOND, {"good": list(seeds), "lot": secrets.token_hex(16)})

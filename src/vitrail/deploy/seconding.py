@@ -10,6 +10,7 @@ from vitrail.deploy import enrol
 from vitrail.deploy.agreement import Agreement
 from vitrail.deploy.join import Door, agreed_to
 from vitrail.deploy.proof import Proof
+from vitrail.deploy.roster import complete
 from vitrail.deploy.second import Second
 from vitrail.deploy.signed import Pen
 from vitrail.deploy.words import bullets, wrapped
@@ -35,7 +36,7 @@ def serve_second(
     if problem:
         hint = "Take the second server's kit, and the first time the coordinator's answer: --approval FILE."
         raise VitrailError("cannot serve", [Problem(str(own.folder), problem, hint)])
-    agreement = Agreement.of(own.study, own.seed, len(own.sites))
+    agreement = Agreement.of(own.study, own.seed, complete(own.participants, str(own.folder)))
     print(second_words(agreement, own))
     agreed_to(own, agreement.hash, {"agreement": agreement.hash} | ({} if sandbox else {"sandbox": False}), accept)
     server = Second(own.site, agreement, own.home, Proof.of(own), another)

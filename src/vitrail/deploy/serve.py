@@ -11,18 +11,19 @@ from pathlib import Path
 from typing import Any
 
 from vitrail.core.problems import Problem, VitrailError
+from vitrail.deploy import two
 from vitrail.deploy.agreement import Agreement
 from vitrail.deploy.book import ENTERED
 from vitrail.deploy.call import Call
 from vitrail.deploy.conduct import TOLD, conduct
-from vitrail.deploy.enrol import Coordinator
+from vitrail.deploy.enrol import CURRENT, Coordinator
+from vitrail.deploy.roster import are_missing, several_names
 from vitrail.deploy.signed import Pen, sign_run
 from vitrail.deploy.way import FlareWay
 from vitrail.runs.folder import Folder, is_finished, write_atomically
 from vitrail.runs.run import Run
 
 GRACE = 30.0  # seconds for the others, once there are enough to start
-CURRENT = "current.json"  # which run is under way
 
 
 def serve(
@@ -42,16 +43,21 @@ def serve(
 
     who = replace(who, folder=who.folder.resolve())  # FLARE's processes work elsewhere
     second = who.study.protect.second
-    there = sorted(n for n, site in who.sites.items() if site["approved"] and not site["removed"])
-    names = [n for n in there if n != second]
-    agreement = Agreement.of(who.study, who.seed, len(who.sites))
-    need = len(names) // 2 + 1 if quorum is None else quorum
-    if not names or not 1 <= need <= len(names):
-        what = f"{len(names)} sites are enrolled, and {need} are needed in each round."
-        raise VitrailError("the study cannot start", [Problem("sites", what, "Approve their requests first.")])
-    if second and second not in there:
-        what = "the second server is not enrolled, and without it no report is opened."
-        raise VitrailError("the study cannot start", [Problem(second, what, "Approve its request first.")])
+    roster, missing = (who.roster, []) if who.roster else who.participants
+    if missing:
+        what = f"{are_missing(missing, 'not approved yet')}; what everybody accepts names all who were invited."
+        hint = "Approve their requests, or remove who does not take part: vitrail remove NAME."
+        raise VitrailError("the study cannot start", [Problem("participants", what, hint)])
+    names = sorted(n for n in roster if n != second and not who.sites[n]["removed"])
+    agreement = Agreement.of(who.study, who.seed, roster)
+    fewest = agreement.fewest if agreement.masks or two.study_has(agreement) else 1
+    need = max(fewest, len(names) // 2 + 1 if quorum is None else quorum)
+    if not 1 <= need <= len(names):
+        gone = sorted(set(roster) - {*names, second})
+        what = f"{len(names)} of {agreement.sites} sites can take part, and {need} are needed in each round."
+        what += f" {several_names(gone)} {'was' if len(gone) == 1 else 'were'} removed." if gone else ""
+        hint = "Begin the study anew with those who stay, in a folder of its own: they agree to a new list."
+        raise VitrailError("the study cannot start", [Problem("sites", what, hint)])
     run, place, resume = _current(who.folder, agreement.hash, names, new)
     kits.build_coordinator(who.folder)
     folder = SpokenFolder(place, resume, say)
@@ -62,7 +68,7 @@ def serve(
         if begun is not None:
             begun(place)
         way = FlareWay(who, folder.log, agreement.longest_answer, sandbox)
-        start = len(names) if quorum is None else quorum
+        start = len(names) if quorum is None else need
         if is_finished(place):
             left = _untold(place, names)
             folder.log("left to tell", sites=left)
@@ -70,7 +76,7 @@ def serve(
         else:
             _wait(way, set(names), need if (place / ENTERED).exists() else start)
         call = Call(way, agreement, names, run, need, deadline)
-        gone = sorted(who.sites.keys() - {*names, second})
+        gone = sorted(roster.keys() - {*names, second})
         conduct(call, folder, resume, start=start, gone=gone, written=lambda done: written(done, place))
     finally:
         if way is not None:

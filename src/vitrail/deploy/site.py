@@ -107,9 +107,13 @@ class Site:
         return said
 
     def on_hello(self, asked: Message) -> Message:
-        if asked.words["format"] != FORMAT or asked.words["agreement"] != self.agreed.hash:
+        if asked.words["format"] != FORMAT:
+            what = f"the coordinator's messages have format {asked.words['format']}, this site's {FORMAT}."
+            hint = "Use the same version of Vitrail at both ends."
+            raise VitrailError("this is not what the site agreed to", [Problem("format", what, hint)])
+        if asked.words["agreement"] != self.agreed.hash:
             what = f"the coordinator's is {asked.words['agreement']}, this site accepted {self.agreed.hash}."
-            hint = "Ask the coordinator what changed, and join anew with its new invitation."
+            hint = "Ask what changed: the study, or who takes part. Join anew with the new invitation or approval."
             raise VitrailError("this is not what the site agreed to", [Problem("agreement", what, hint)])
         return Message("hello", {})
 
@@ -172,7 +176,7 @@ class Site:
             if self.agreed.contracts[s][place].read == READ:
                 report, words = self._two.report(asked, up())
             else:
-                report = self._sums.report(asked, up) if self.agreed.masked(s, place) else up()
+                report, words = self._sums.report(asked, up) if self.agreed.masked(s, place) else (up(), words)
         except LostError:  # this round without this site
             return Message("refused", {})
         return Message("round", _where(asked) | words, report | scores)
@@ -194,7 +198,7 @@ class Site:
 
     @property
     def _sums(self) -> SiteSums:
-        return SiteSums(self.name, self.agreed, self.home, self.proof)
+        return SiteSums(self.name, self.agreed, self.home, self.proof, self.notices)
 
     def on_settle(self, asked: Message) -> Message:
         s, r = asked.words["stage"], asked.words["round"]

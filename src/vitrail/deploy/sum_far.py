@@ -22,12 +22,16 @@ from vitrail.core.problems import Problem, VitrailError
 from vitrail.deploy.agreement import WHERE
 from vitrail.deploy.call import CANNOT_GO_ON, Call
 from vitrail.deploy.message import Message
+from vitrail.deploy.presence import most_changes
+from vitrail.deploy.roster import are_missing, several_names
 from vitrail.deploy.score_plan import SUMMED, report_spec
-from vitrail.deploy.sums import Where, drawn_words, grouped, read_bytes, read_drawn, terms_of, to_tensors
-from vitrail.protect.masked import Drawn, Opening, groups, needed
+from vitrail.deploy.sums import Where, check_signed, drawn_words, grouped, read_bytes, read_drawn, terms_of, to_tensors
+from vitrail.protect.fixed import fewest_of
+from vitrail.protect.masked import Drawn, Opening, groups, list_mark, list_text
+from vitrail.protect.masks import Terms
 from vitrail.runs.folder import write_atomically
 
-KEPT, REPORTED, RING = "sums.json", "sums.npz", "ring.json"  # in the run's folder
+KEPT, REPORTED, RING, LISTS = "sums.json", "sums.npz", "ring.json", "lists.json"  # in the run's folder
 Tell = Callable[[Sequence[str], Mapping[str, dict[str, Any]], int], dict[str, Message]]
 
 
@@ -51,26 +55,29 @@ class FarSums:
 
     def __init__(self, call: Call, path: Path, invited: Sequence[str]) -> None:
         self.call, self.agreed, self.path, self.invited = call, call.agreed, path, invited
-        self.least = call.agreed.study.protect.least
         place = path / RING
         self.ring: dict[str, Any] = json.loads(place.read_text()) if place.exists() else {}
         self.knows: dict[str, set[str]] = {}  # whose keys a site was sent, by this process
+        self.fewest: dict[str, int] = {}  # sites that a sum is of, by group
+        place = path / LISTS
+        self.lists: dict[str, list[Any]] = json.loads(place.read_text()) if place.exists() else {}
         self.early: tuple[Where, dict[str, Offered]] | None = None  # keys that came with the opening of the sum before
 
     def hear(self, where: Where, ready: Sequence[str], told: str, tell: Tell, following: Where | None) -> list[Opened]:
         """Every sum that could be opened. `told`: the mark of what all are told; `tell` asks the round's question;
         `following`: the exchange whose sums come next."""
-        kept = self._kept(where)
+        kept, among = self._kept(where), grouped(self.agreed, where, self.invited)
+        self.fewest = {g: fewest_of(len(m), self.agreed.study.protect.least) for g, m in among.items()}
         if kept is None:
             offered = self._offered(where, ready)
-            kept = {"where": where, "said": None, "sums": {}}
+            kept = {"where": where, "said": None, "lists": {}, "sums": {}}
             for group, (names, drawn) in offered.items():
                 kept["sums"][group] = {"names": names, "drawn": {n: drawn_words(d) for n, d in drawn.items()}}
             self._keep(kept)  # before any site adds to it: it adds to no other list
         sums = {
             g: Offered(v["names"], {n: read_drawn(d) for n, d in v["drawn"].items()}) for g, v in kept["sums"].items()
         }
-        terms = {g: terms_of(self.agreed, self.call.run, where, g) for g in sums}
+        terms = {g: terms_of(self.agreed, self.call.run, where, g, len(among[g])) for g in sums}
         asked = {
             n: {"sum": _told(n, drawn, groups(terms[g].about, names))}
             for g, (names, drawn) in sums.items()
@@ -80,8 +87,11 @@ class FarSums:
             live = self._live(where, sums)
             if not live:
                 return []
-            heard = tell([n for g in live for n in sums[g].drawn], asked, self._need([sums[g].names for g in live]))
-            kept["said"] = said = self._said(where, {g: sums[g] for g in live}, heard)
+            heard = tell([n for g in live for n in sums[g].drawn], asked, self._need({g: sums[g].names for g in live}))
+            signed = {g: self._signed(terms[g], list_mark(list(sums[g].drawn), told), heard) for g in live}
+            kept["said"] = said = self._said(where, {g: sums[g] for g in live}, signed)
+            kept["lists"] = {n: heard[n].words["list"] for names in said.values() for n in names}
+            self._count(said, among)
             parts = list(report_spec(self.agreed, *where))
             reported = {g: _added([heard[n] for n in names], parts) for g, names in said.items()}
             _save(self.path / REPORTED, reported)
@@ -91,7 +101,7 @@ class FarSums:
             said = kept["said"]
         openings = {g: Opening(terms[g], sums[g].names, sums[g].drawn, said[g], told) for g in said}
         try:
-            shares = self._shares(openings, where, following)
+            shares = self._shares(openings, kept["lists"], where, following)
         except VitrailError as error:
             self._pass_over(where, _words(error))
             return []
@@ -108,32 +118,64 @@ class FarSums:
 
     def forget(self) -> None:
         """The run is over."""
-        for name in (KEPT, REPORTED, RING):
+        for name in (KEPT, REPORTED, RING, LISTS):
             (self.path / name).unlink(missing_ok=True)
+
+    def _count(self, said: Mapping[str, Sequence[str]], among: Mapping[str, Sequence[str]]) -> None:
+        """Who is in the sums, and how often that has changed: sites count it too, and open no more than agreed."""
+        for group, names in said.items():
+            last, changes = self.lists.get(group, [sorted(among[group]), 0])
+            self.lists[group] = [sorted(names), changes + (sorted(names) != last)]
+        write_atomically(self.path / LISTS, json.dumps(self.lists))
+
+    def _fixed(self, group: str) -> list[str] | None:
+        """The list that must stay, since it has changed as often as agreed: who is in it is waited for."""
+        last, changes = self.lists.get(group, [[], 0])
+        return last if changes >= most_changes(self.agreed) else None
 
     def _live(self, where: Where, sums: Mapping[str, Offered]) -> list[str]:
         """The sums of which enough can still be asked."""
         active, out = set(self.call.active()), []
         for group, (names, drawn) in sums.items():
-            if len(set(drawn) & active) >= self._need([names]) or (group and len(set(drawn) & active) >= self.least):
+            there = set(drawn) & active
+            if len(there) >= self._need({group: names}) or (group and len(there) >= self.fewest[group]):
                 out.append(group)
             else:
-                why = "too few of those who are in the sum can still be asked"
+                lost = several_names(sorted(set(names) - there))
+                why = f"too few of those who are in the sum can still be asked; {lost} cannot"
                 self._pass_over(where, why, names if group else ())
         return out
 
-    def _said(self, where: Where, sums: Mapping[str, Offered], heard: Mapping[str, Message]) -> dict[str, list[str]]:
+    def _signed(self, terms: Terms, mark: bytes, heard: Mapping[str, Message]) -> set[str]:
+        """Who reported, and signed the list: sites open nothing of a site that did not."""
+        out = set()
+        for name, message in heard.items():
+            if message.kind != "round":
+                continue
+            try:
+                signer, signature = (bytes.fromhex(v) for v in (self.ring[name]["signer"], message.words["list"]))
+                check_signed(name, signer, list_text(terms, name, mark), signature)
+                out.add(name)
+            except (ValueError, VitrailError):
+                self.call.way.log("trouble", site=name, what="it reported, and did not sign the list of the sum")
+        return out
+
+    def _said(self, where: Where, sums: Mapping[str, Offered], signed: Mapping[str, set[str]]) -> dict[str, list[str]]:
         """Who reported, of the groups of which enough did."""
-        out = {g: [n for n in o.drawn if n in heard and heard[n].kind == "round"] for g, o in sums.items()}
-        for group in [g for g, names in out.items() if g and len(names) < self.least]:
-            self._pass_over(where, f"{len(out[group])} of it reported", sums[group].names)
+        out = {g: [n for n in o.drawn if n in signed[g]] for g, o in sums.items()}
+        for group in [g for g, names in out.items() if len(names) < self.fewest[g]]:
+            lost = several_names(sorted(set(sums[group].names) - set(out[group])))
+            why = f"{len(out[group])} of it reported, and {self.fewest[group]} are the fewest; {lost} did not"
+            self._pass_over(where, why, sums[group].names if group else ())
             del out[group]
         return out
 
-    def _need(self, lists: Sequence[Sequence[str]]) -> int:
-        """So many must go on: the study's quorum, and more than half of a list."""
-        whole = sum(map(len, lists))
-        return min(whole, max(self.call.quorum, *(needed(names, self.least) for names in lists)))
+    def _need(self, lists: Mapping[str, Sequence[str]]) -> int:
+        """So many must go on: the study's quorum, and the fewest that a sum is of; all where lists must stay."""
+        whole = sum(map(len, lists.values()))
+        if any(self._fixed(g) is not None for g in lists):
+            return whole
+        return min(whole, max(self.call.quorum, *(self.fewest[g] for g in lists)))
 
     def _offered(self, where: Where, ready: Sequence[str]) -> dict[str, Offered]:
         """Keys for each sum, of those who are there."""
@@ -141,46 +183,49 @@ class FarSums:
         here = [n for n in ready if n in there]
         among = grouped(self.agreed, where, self.invited)
         early = self.early[1] if self.early and self.early[0] == where else {}
-        out = {g: o for g, o in early.items() if g in among and self._serves(o, [n for n in here if n in among[g]])}
+        out = {g: o for g, o in early.items() if g in among and self._serves(g, o, [n for n in here if n in among[g]])}
         left = {g: names for g, names in among.items() if g not in out}
-        if left == among or any(len(set(here) & set(names)) >= self.least for names in left.values()):
+        if left == among or any(len(set(here) & set(names)) >= self.fewest[g] for g, names in left.items()):
             wanted = {n for names in left.values() for n in names}
             out |= self._draw(where, [n for n in ready if n in wanted], there, left)
         for group in [g for g in among if g not in out]:
-            self._pass_over(where, f"fewer than {self.least} of it are there", among[group])
+            away = are_missing(sorted(set(among[group]) - there))
+            self._pass_over(where, f"fewer than {self.fewest[group]} of it are there; {away}", among[group])
         return dict(sorted(out.items()))
 
-    def _serves(self, early: Offered, here: Sequence[str]) -> bool:
-        return set(here) <= set(early.drawn) and len(early.drawn) >= self._need([here or early.names])
+    def _serves(self, group: str, early: Offered, here: Sequence[str]) -> bool:
+        if (fixed := self._fixed(group)) is not None:
+            return set(early.drawn) == set(fixed)
+        return set(here) <= set(early.drawn) and len(early.drawn) >= self._need({group: here or early.names})
 
     def _draw(
         self, where: Where, ready: Sequence[str], there: set[str], among: Mapping[str, Sequence[str]]
     ) -> dict[str, Offered]:
-        here = [n for n in ready if n in there]
-        self._meet(here if len(here) >= max(self.call.quorum, self.least) else ready)
+        here, few = [n for n in ready if n in there], min(self.fewest[g] for g in among)
+        self._meet(here if len(here) >= max(self.call.quorum, few) else ready, few)
         met = [n for n in ready if n in self.ring]
         names = [n for n in met if n in there]
-        names = names if len(names) >= max(min(self.call.quorum, len(met)), self.least) else met
-        lists = {g: [n for n in names if n in group] for g, group in among.items()}
-        lists = {g: found for g, found in lists.items() if len(found) >= self.least}
+        names = names if len(names) >= max(min(self.call.quorum, len(met)), few) else met
+        fixed = {g: self._fixed(g) for g in among}
+        lists = {g: fixed[g] or [n for n in names if n in group] for g, group in among.items()}
+        lists = {g: found for g, found in lists.items() if len(found) >= self.fewest[g]}
         if not lists:
-            what = f"{len(names)} sites can add to a sum, and of fewer than {self.least} none is opened."
-            raise VitrailError(CANNOT_GO_ON, [Problem("protect.least", what, "Wait for more sites.")])
+            away = are_missing(sorted({n for group in among.values() for n in group} - set(names)))
+            what = f"{len(names)} sites can add to a sum, and of fewer than {few} none is opened; {away}."
+            raise VitrailError(CANNOT_GO_ON, [Problem("sites", what, "Wait for more sites.")])
         asked = {n: self._keys(where, found, n) for found in lists.values() for n in found}
         words = {n: {"leg": "keys", **told} for n, told in asked.items()}
-        heard = self.call.all(
-            lambda n: Message("mask", words[n]) if n in words else None, self._need(list(lists.values()))
-        )
+        heard = self.call.all(lambda n: Message("mask", words[n]) if n in words else None, self._need(lists))
         for n in heard:
             self.knows.setdefault(n, set()).update(asked[n]["ring"])
         drew = {n: read_drawn(m.words) for n, m in sorted(heard.items()) if m.kind == "mask"}
         drawn = {g: {n: drew[n] for n in sorted(found) if n in drew} for g, found in lists.items()}
-        return {g: Offered(sorted(lists[g]), told) for g, told in drawn.items() if len(told) >= self.least}
+        return {g: Offered(sorted(lists[g]), told) for g, told in drawn.items() if len(told) >= self.fewest[g]}
 
-    def _meet(self, names: Sequence[str]) -> None:
+    def _meet(self, names: Sequence[str], few: int) -> None:
         """Everybody's key for shares, once a run."""
         if strangers := [n for n in names if n not in self.ring]:
-            need = max(self.call.quorum, self.least) - len(set(names) & self.ring.keys())
+            need = max(self.call.quorum, few) - len(set(names) & self.ring.keys())
             ask = Message("mask", {"leg": "ring"})
             heard = self.call.all(lambda n: ask if n in strangers else None, max(0, need))
             self.ring |= {n: m.words for n, m in heard.items() if m.kind == "mask"}
@@ -193,7 +238,7 @@ class FarSums:
         return dict(zip(WHERE, where, strict=True)) | {"names": sorted(names), "ring": told}
 
     def _shares(
-        self, openings: Mapping[str, Opening], where: Where, following: Where | None
+        self, openings: Mapping[str, Opening], lists: Mapping[str, str], where: Where, following: Where | None
     ) -> dict[str, dict[str, bytes]]:
         """So many that the sums can be opened. Who is asked for them also draws keys for the next ones. One sum is
         waited for; of several, those that lack shares after a while stay closed."""
@@ -206,10 +251,12 @@ class FarSums:
                 return None
             sealed = {n: d.sealed[name].hex() for n, d in of[name].drawn.items() if name in d.sealed}
             words = {"leg": "open", **dict(zip(WHERE, where, strict=True)), "said": list(of[name].said)}
-            return Message("mask", words | {"sealed": sealed, "next": asked[name]})
+            told = {n: lists[n] for n in of[name].said if n != name}
+            return Message("mask", words | {"lists": told, "sealed": sealed, "next": asked[name]})
 
         while len(shares) < len(of) and (not shares or any(o.lacks(shares) for o in openings.values())):
-            need = min(len(of) - len(shares), 1 if shares else self._need([o.names for o in openings.values()]))
+            whole = {g: o.names for g, o in openings.items()}
+            need = min(len(of) - len(shares), 1 if shares else self._need(whole))
             patience = math.inf if len(openings) == 1 or not shares else self.call.deadline
             heard = self.call.all(make, need, patience)
             for name, said in heard.items():
@@ -248,7 +295,7 @@ class FarSums:
     def _lost(self, where: Where) -> dict[str, Any]:
         """Nothing is opened here, nor by a process that comes after this one."""
         self._pass_over(where, "what this coordinator kept of it cannot be read")
-        kept: dict[str, Any] = {"where": list(where), "said": {}, "sums": {}}
+        kept: dict[str, Any] = {"where": list(where), "said": {}, "lists": {}, "sums": {}}
         self._keep(kept)
         return kept
 

@@ -12,16 +12,21 @@ from typing import Any
 
 import numpy as np
 import torch
+from cryptography.hazmat.primitives import hashes
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
+from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 from torch import Tensor
 
 from vitrail.core.disk import private_folder, write_atomically
 from vitrail.deploy.agreement import WHERE, Agreement
 from vitrail.deploy.message import Message
 from vitrail.deploy.places import Places
+from vitrail.deploy.presence import Presence
 from vitrail.deploy.proof import Proof
 from vitrail.deploy.sums import (
     Where,
+    check_signed,
     drawn_words,
     grouped,
     read_bytes,
@@ -40,8 +45,12 @@ PLACE, OWN, RING = "sums", "ring.key", "ring.json"
 class SiteSums:
     """`home`: the site's folder of this run."""
 
-    def __init__(self, site: str, agreed: Agreement, home: Path, proof: Proof | None) -> None:
+    def __init__(
+        self, site: str, agreed: Agreement, home: Path, proof: Proof | None, notices: list[str] | None = None
+    ) -> None:
+        """`notices`: what people here are told, is put there."""
         self.site, self.agreed, self.run, self.place = site, agreed, home.name, home / PLACE
+        self.notices = [] if notices is None else notices
         self._proof, self.places = proof, Places(self.place, agreed)
 
     @property
@@ -57,33 +66,40 @@ class SiteSums:
         where = (words["stage"], words["round"], words["place"])
         if words["leg"] == "keys":
             return Message("mask", self._draw(where, words["names"], words["ring"]))
-        shares = self._party(where).open(_names(words["said"]), read_bytes(words["sealed"]))
-        following, said = words["next"], {}
+        said, group, ring = _names(words["said"]), self._group(where), self._known()
+
+        def agree(told: str) -> None:
+            if text := Presence(self.place, self.agreed, *group).note(where[1], said, told):
+                self.notices.append(text)
+
+        given = read_bytes(words["sealed"]), read_bytes(words["lists"])
+        shares = self._party(where).open(said, *given, _checked(ring), agree)
+        following, drawn = words["next"], {}
         if following:  # keys for the sum that comes next, so that nobody has to ask for them
             told = tuple(following.get(k) for k in (*WHERE, "names", "ring"))
             self.agreed.check_sum(dict(zip(WHERE, told[:3], strict=True)))
-            said = self._draw((told[0], told[1], told[2]), told[3], told[4])
-        return Message("mask", {"shares": {n: v.hex() for n, v in shares.items()}, "next": said})
+            drawn = self._draw((told[0], told[1], told[2]), told[3], told[4])
+        return Message("mask", {"shares": {n: v.hex() for n, v in shares.items()}, "next": drawn})
 
-    def report(self, asked: Message, up: Callable[[], Mapping[str, Tensor]]) -> dict[str, Tensor]:
-        """To a round's question: the report under masks. `up` is worked out where it was not said before."""
+    def report(
+        self, asked: Message, up: Callable[[], Mapping[str, Tensor]]
+    ) -> tuple[dict[str, Tensor], dict[str, str]]:
+        """To a round's question: the report under masks, and a signature under its list. `up` is worked out where it
+        was not said before."""
         words, party = asked.words["sum"], self._party(where := tuple(asked.words[k] for k in WHERE))
         roster, drawn = _names(words.get("roster")), words.get("drawn")
         if not isinstance(drawn, dict):
             raise refused("keys", "expected what the others drew, by site.")
-        ring, proof = self._known(), self.proof
-
-        def check(other: str, text: bytes, signature: bytes) -> None:
-            proof.check(other, ring[other][1], text, signature)
-
         given = roster, told_mark(self.agreed, where, asked.tensors), {n: read_drawn(v) for n, v in drawn.items()}
-        said = party.report(lambda: to_values(party.terms, up()), *given, check)
-        return {k: torch.from_numpy(v.view(np.int64).copy()) for k, v in said.items()}
+        said = party.report(lambda: to_values(party.terms, up()), *given, _checked(self._known()))
+        tensors = {k: torch.from_numpy(v.view(np.int64).copy()) for k, v in said.items()}
+        return tensors, {"list": party.signed_list().hex()}
 
     def _ring(self) -> dict[str, str]:
-        public = self._own().public_key().public_bytes_raw()
-        signature = self.proof.sign(ring_text(self.agreed, self.run, self.site, public))
-        return {"key": public.hex(), "signature": signature.hex(), "certificate": self.proof.certificate}
+        keys = tuple(key.public_key().public_bytes_raw() for key in (self._own(), self._signer()))
+        signature = self.proof.sign(ring_text(self.agreed, self.run, self.site, *keys))
+        told = dict(zip(("key", "signer"), (key.hex() for key in keys), strict=True))
+        return told | {"signature": signature.hex(), "certificate": self.proof.certificate}
 
     def _draw(self, where: Where, names: Any, ring: Any) -> dict[str, Any]:
         self._learn(ring)
@@ -96,13 +112,20 @@ class SiteSums:
 
     def _group(self, where: Where) -> tuple[str, list[str]]:
         """Whose reports are added up with this site's, and what they are called."""
-        found = grouped(self.agreed, where, self.proof.sites)
+        second = self.agreed.study.protect.second
+        found = grouped(self.agreed, where, [n for n in self.proof.roster if n != second])
         return next((name, group) for name, group in found.items() if self.site in group)
 
     def _party(self, where: Where) -> Party:
         others = {n: bytes.fromhex(key) for n, (key, _) in self._known().items()}
-        terms = terms_of(self.agreed, self.run, where, self._group(where)[0])
-        return Party(self.site, terms, self.places.of(where), self.proof.sign, self._own(), others)
+        group, members = self._group(where)
+        terms = terms_of(self.agreed, self.run, where, group, len(members))
+        return Party(self.site, terms, self.places.of(where), self._signer().sign, self._own(), others)
+
+    def _signer(self) -> Ed25519PrivateKey:
+        """For this run: fast, and bound to the enrolment key by what that signs in the ring."""
+        raw = HKDF(hashes.SHA256(), 32, None, b"vitrail run signature 1").derive(self._own().private_bytes_raw())
+        return Ed25519PrivateKey.from_private_bytes(raw)
 
     def _own(self) -> X25519PrivateKey:
         place = private_folder(self.place) / OWN
@@ -111,7 +134,7 @@ class SiteSums:
         return X25519PrivateKey.from_private_bytes(place.read_bytes())
 
     def _known(self) -> dict[str, list[str]]:
-        """Other sites' keys for shares, and certificates, as they were found to be signed."""
+        """Other sites' keys for shares and for signatures in this run, as their enrolment keys signed them."""
         place = self.place / RING
         known: dict[str, list[str]] = json.loads(place.read_text()) if place.exists() else {}
         return known
@@ -122,16 +145,27 @@ class SiteSums:
         known = self._known()
         for name, told in ring.items():
             try:
-                key, signature, certificate = (told[k] for k in ("key", "signature", "certificate"))
-                raw, signed = bytes.fromhex(key), bytes.fromhex(signature)
+                keys, certificate = [str(told[k]) for k in ("key", "signer")], told["certificate"]
+                raw, signed = [bytes.fromhex(key) for key in keys], bytes.fromhex(told["signature"])
             except (KeyError, TypeError, ValueError):
-                raise refused(str(name)[:40], "expected a key, a signature and a certificate.") from None
-            if known.get(name, [key])[0] != key:
-                raise refused(name, "it had another key for shares in this run.")
+                raise refused(str(name)[:40], "expected two keys, a signature and a certificate.") from None
+            if known.get(name, keys) != keys:
+                raise refused(name, "it had another key in this run.")
             if name not in known:
-                self.proof.check(name, certificate, ring_text(self.agreed, self.run, name, raw), signed)
-                known[name] = [key, certificate]
+                self.proof.check(name, certificate, ring_text(self.agreed, self.run, name, *raw), signed)
+                known[name] = keys
         write_atomically(private_folder(self.place) / RING, json.dumps(known), private=True)
+
+
+def _checked(ring: Mapping[str, list[str]]) -> Callable[[str, bytes, bytes], None]:
+    """Checks what a site signed in this run."""
+
+    def check(other: str, text: bytes, signature: bytes) -> None:
+        if other not in ring:
+            raise refused(other[:40], "this site has no key of it.")
+        check_signed(other, bytes.fromhex(ring[other][1]), text, signature)
+
+    return check
 
 
 def _names(said: Any) -> list[str]:

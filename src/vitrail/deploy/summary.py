@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from vitrail.deploy import two
 from vitrail.deploy.agreement import Agreement
 from vitrail.deploy.pact import Pact
+from vitrail.deploy.roster_words import who_must_collude
 from vitrail.deploy.screen_words import HEADINGS
 from vitrail.deploy.words import declared, volume, wrapped
 from vitrail.report.words import several
@@ -35,11 +36,11 @@ def contract_summary(agreement: Agreement, site: str, sites: Sequence[str], publ
             "What leaves": f"changes of a model in {rounds}, scores, counts{summaries}.",
             "How much": f"up to {volume(out)} leave this site in all, about {volume(came)} come in.",
             "Who reads it": _readers(agreement),
-            "Who must collude": colluders(agreement),
+            "Who must collude": colluders(agreement, site, sites),
             "What never leaves": "your rows, your file, its name and its place, and your private key.",
             "Main risk": "numbers made of few rows can tell something about a person among them. "
             + ("Noise bounds it." if study.protect.rows or study.protect.sites else "No noise is added."),
-            "If it changes": "this site stops and says so when study, method, sites' number or wire table change.",
+            "If it changes": "this site stops and says so when study, method, participants or wire table change.",
             "To say yes": f"read on, then type yes at the end; unattended: --accept {agreement.hash}",
         }
     )
@@ -54,16 +55,10 @@ def _readers(agreement: Agreement) -> str:
     return "the coordinator reads each of your reports; the other sites read none."
 
 
-def colluders(agreement: Agreement) -> str:
+def colluders(agreement: Agreement, site: str, sites: Sequence[str]) -> str:
     """Who would have to put together what they have to read this site's own reports of training."""
-    protect = agreement.study.protect
-    if two.study_has(agreement):
-        return f"the coordinator and {protect.second}; or one of them and the site drawn to deal."
-    if not agreement.masks:
-        return "nobody: the coordinator alone can read your reports."
-    if protect.sum == "groups":
-        return "the coordinator and all other sites of your group."
-    return f"the coordinator and {protect.least - 1} other sites, if it asks for the total of these and yours alone."
+    found = who_must_collude(agreement, site, sites)
+    return found[0].partition(": ")[2] if found else "nobody: the coordinator alone can read your reports."
 
 
 def pact_summary(pact: Pact, party: str, ration: tuple[int, int], ratio: float, ending: str = "") -> str:

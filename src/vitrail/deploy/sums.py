@@ -1,9 +1,11 @@
 """Masked reports by message: what both ends know of them. The legs of a sum:
 
-ring     once a run: each site's key for sealed shares, signed by the key that it enrolled with
+ring     once a run: each site's key for sealed shares and its key for signatures in this run, signed by the key that it
+         enrolled with
 keys     a key for this one sum, signed, and sealed shares for the others; or with the opening of the sum before
-(round)  the question of the round with the others' keys; the report under masks
-open     who reported; each site's shares, so that the sum opens although somebody fell silent
+(round)  the question of the round with the others' keys; the report under masks, and a signature under the list
+open     who reported, with their signatures under the list; each site's shares, so that the sum opens although somebody
+         fell silent
 """
 
 from __future__ import annotations
@@ -14,12 +16,14 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
+from cryptography.exceptions import InvalidSignature
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 from torch import Tensor
 
 from vitrail.core.problems import Problem, VitrailError
 from vitrail.deploy.score_plan import report_spec
 from vitrail.engines.rounds import coordinator_keys
-from vitrail.protect.fixed import LIMIT, ZERO
+from vitrail.protect.fixed import LIMIT, ZERO, fewest_of
 from vitrail.protect.groups import groups_of
 from vitrail.protect.masked import Drawn
 from vitrail.protect.masks import Terms, Values
@@ -31,14 +35,14 @@ Where = tuple[int, int, int]  # stage, round, place of the exchange in its stage
 WORDS: dict[str, dict[str, Any]] = {  # of a leg's question, beside run and leg
     "ring": {},
     "keys": {"stage": int, "round": int, "place": int, "names": list, "ring": dict},
-    "open": {"stage": int, "round": int, "place": int, "said": list, "sealed": dict, "next": dict},
+    "open": {"stage": int, "round": int, "place": int, "said": list, "lists": dict, "sealed": dict, "next": dict},
 }
 TOLD: dict[str, dict[str, Any]] = {  # of its answer
-    "ring": {"key": str, "signature": str, "certificate": str},
+    "ring": {"key": str, "signer": str, "signature": str, "certificate": str},
     "keys": {"key": str, "mark": str, "signature": str, "sealed": dict},
     "open": {"shares": dict, "next": dict},
 }
-SUM = {"roster": list, "drawn": dict}  # of a round's question, under "sum"
+SIGNED: dict[str, Any] = {"list": str}  # with a report, beside where it belongs
 
 
 def grouped(agreed: Agreement, where: Where, invited: Sequence[str]) -> dict[str, list[str]]:
@@ -53,16 +57,17 @@ def grouped(agreed: Agreement, where: Where, invited: Sequence[str]) -> dict[str
     return out
 
 
-def terms_of(agreed: Agreement, run: str, where: Where, group: str = "") -> Terms:
-    """Of that exchange of that round, in that run, of that group."""
+def terms_of(agreed: Agreement, run: str, where: Where, group: str = "", members: int = 0) -> Terms:
+    """Of that exchange of that round, in that run, of that group of so many; of all sites without one."""
     shapes = {k: shape for k, (shape, _) in report_spec(agreed, *where).items() if k != ZERO}
+    fewest = fewest_of(members, agreed.study.protect.least) if group else agreed.fewest
     about = f"{agreed.hash} {run} {' '.join(map(str, where))}" + (f" {group}" if group else "")
-    return Terms(about, shapes, dict.fromkeys(shapes, LIMIT), agreed.sites, agreed.study.protect.least)
+    return Terms(about, shapes, dict.fromkeys(shapes, LIMIT), agreed.sites, fewest)
 
 
 def told_mark(agreed: Agreement, where: Where, told: Mapping[str, Tensor]) -> str:
     """Of what all sites are told alike in that exchange; "" where each is told something of its own."""
-    if not agreed.alike(where[0], where[2]):
+    if not agreed.alike(where[0], where[2]) or not agreed.contracts[where[0]][where[2]].down:
         return ""
     mark = hashlib.sha256()
     for name in sorted(agreed.contracts[where[0]][where[2]].down):
@@ -117,9 +122,17 @@ def read_bytes(said: Mapping[str, Any]) -> dict[str, bytes]:
         raise refused("shares", "expected hexadecimal numbers.") from None
 
 
-def ring_text(agreed: Agreement, run: str, site: str, key: bytes) -> bytes:
-    """What a site signs of its key for shares."""
-    return "\0".join(("vitrail ring 1", agreed.hash, run, site, key.hex())).encode()
+def ring_text(agreed: Agreement, run: str, site: str, key: bytes, signer: bytes) -> bytes:
+    """What a site signs of its keys for shares and for signatures."""
+    return "\0".join(("vitrail ring 2", agreed.hash, run, site, key.hex(), signer.hex())).encode()
+
+
+def check_signed(site: str, signer: bytes, text: bytes, signature: bytes) -> None:
+    """Refuse what was not signed with that site's key of this run."""
+    try:
+        Ed25519PublicKey.from_public_bytes(signer).verify(signature, text)
+    except (InvalidSignature, ValueError):
+        raise refused(site, "it did not sign this: the list, the round or the keys are others than it saw.") from None
 
 
 def refused(where: str, what: str) -> VitrailError:

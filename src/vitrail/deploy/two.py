@@ -125,7 +125,7 @@ def _count(agreed: Agreement, words: dict[str, Any]) -> int:
     """How many sites a question is about: different ones, not fewer than agreed, and not more than there are."""
     names = words.get("names")
     fine = isinstance(names, list) and all(isinstance(n, str) for n in names) and len(set(names)) == len(names)
-    if not fine or not agreed.study.protect.least <= len(names or ()) <= agreed.sites:
+    if not fine or not agreed.fewest <= len(names or ()) <= agreed.sites:
         raise no_such("names", names)
     return len(names or ())
 

@@ -22,6 +22,7 @@ from vitrail.deploy import two
 from vitrail.deploy.agreement import FORMAT, WHERE
 from vitrail.deploy.call import Call
 from vitrail.deploy.message import Message
+from vitrail.deploy.roster import are_missing
 from vitrail.deploy.second import as_tensor
 from vitrail.deploy.two import Where
 from vitrail.protect.chosen import chosen_by
@@ -106,8 +107,10 @@ class FarTwo:
     def _opened(self, where: Where, kept: dict[str, Any]) -> Centre:
         at, clip = dict(zip(WHERE, where, strict=True)), self.protect.clip
         assert clip is not None
-        if len(kept["names"]) < self.protect.least:
-            raise _passed(f"{len(kept['names'])} sites reported, and of fewer than {self.protect.least} none is opened")
+        if len(kept["names"]) < (fewest := self.agreed.fewest):
+            away = are_missing([n for n in self.call.names if n not in kept["names"]])
+            what = f"{len(kept['names'])} sites reported, and of fewer than {fewest} none is opened; {away}"
+            raise _passed(what)
         about = {**at, "names": kept["names"], "letters": kept["letters"]}
         halves = self._ask(Message(two.SECOND, {"leg": "halves", **about})).words
         names = [n for n in kept["names"] if n in halves["good"]]

@@ -12,7 +12,6 @@ from typing import NamedTuple
 
 from torch import Tensor
 
-from vitrail.core.facts import ALONE, RECEIVED, SHARED
 from vitrail.core.metrics import FEWEST
 from vitrail.core.problems import printable
 from vitrail.core.tensors import tensors
@@ -20,7 +19,9 @@ from vitrail.core.times import end_words
 from vitrail.deploy.agreement import ANEW, Agreement
 from vitrail.deploy.budget_words import budget_meaning
 from vitrail.deploy.fold_words import fold_titles, what_folds_tell, what_is_found, what_is_kept
+from vitrail.deploy.form_phrases import GROUPS, IN, OUT, WORDS
 from vitrail.deploy.mask_words import in_a_group, in_two_halves, noise_and_masks, said_beside, who_reads
+from vitrail.deploy.roster_words import about_keys, participants, who_must_collude
 from vitrail.deploy.score_plan import END, POINTS, TRAINING
 from vitrail.deploy.score_words import scores_leave, what_scores_tell
 from vitrail.deploy.screen_words import HEADINGS, comes_in, in_words, what_remains, who_sees
@@ -43,54 +44,6 @@ STAGES = {  # what happens round a method's own stages: when, as a heading and i
     END: ("Scores, once at the end", "scores"),
     "finish": ("At the end", "findings"),
     **HEADINGS,
-}
-OUT = {  # and what crosses there
-    "rows": "how many rows you train on, how many are held out for testing, and how many of these are of their rarest "
-    "class",
-    "rows of numbers": "how many rows you train on, and how many are held out for testing",
-    "chance": "how good always giving the same answer would be on your held-out rows: it tells the share of each class "
-    "among them",
-    "chance of numbers": "how good always giving the same answer would be on your held-out rows: it tells how far the "
-    "target spreads among them",
-    "rows of times": "how many rows you train on, how many are held out for testing, and how many of these had the "
-    "event",
-    "chance of times": "how good always giving the same answer would be on your held-out rows: it tells how soon the "
-    "event comes among them",
-    "target of times": "the share of your rows that had the event until the horizon",
-    "target": "the share of each class among your rows",
-    "mean of target": "the mean of the target over your rows",
-    "count": "how many of your training rows have a value, for each numeric column",
-    "sum": "the sum of these values, for each numeric column",
-    "squared distance to the mean": "how far they are from the mean of all sites: a sum of squares for each column",
-    "scores": "how good your model is on your own held-out rows",
-    f"scores, {SHARED}": "the same for the model of all sites",
-    f"scores, {ALONE}": "the same for the model trained on your rows alone",
-    f"scores, {RECEIVED}": "the same for the model that you were given, before you trained it",
-    "scores, train": "at the end the same on your training rows",
-    f"scores, {COVERAGE}": "at the end how unsure your model is on the held-out rows, how well that tells its "
-    f"mistakes, and how often it is right in those it is surest of; no number about fewer than {FEWEST} rows, and no "
-    "two that differ by fewer",
-    f"scores, {AT_BEDSIDE}": "at the end, of your held-out rows between two risks that your model says: how many there "
-    f"are, how many had the outcome, and how many the model expected; no group of fewer than {FEWEST} rows",
-    f"scores, {RISK}": "at the end how many of the held-out rows of low, middle and high risk, by your model, are free "
-    f"of the event at the end of each interval; no number about fewer than {FEWEST} rows, and no two that differ by "
-    "fewer",
-}
-IN = {
-    "mean": "the mean of each numeric column over all sites",
-    "standard deviation": "its standard deviation over all sites",
-    "others": "at the end, with what was found about this site in words: the mean of what the others published",
-}
-GROUPS = {
-    "input": "your private layer at the input: a shift and a factor for each column",
-    "body": "the hidden layers of your model",
-    "front": "the first layers of your model, which see edges and shapes",
-    "rear": "the layers of your model that make features of them",
-    "features": "the convolutions of your model, which make a map of each picture",
-    "add_on": "the layers of your model between that map and its prototypes",
-    "prototypes": "the prototypes of your model",
-    "head": "the last layer of your model",
-    "output": "your private layer at the output: a shift and a factor for the outcome",
 }
 
 
@@ -145,6 +98,8 @@ def contract_words(
         *wrapped(" ".join(filter(None, [f"{study.name}.", study.description]))),
         *wrapped(f"It learns to tell {study.target.column} ({kind}) from {given}."),
         *wrapped(f"Who takes part: {', '.join([f'{site} (this site)', *others])}; and a coordinator{server}."),
+        *wrapped(about_keys(agreement)),
+        *bullets(participants(agreement, site)),
         *wrapped(f"Method, {several(study.training.rounds, 'round')}: {_of(agreement, about(method))}"),
         *(wrapped(f"The method comes from the package {' '.join(agreement.origin)}.") if agreement.origin else ()),
         *(wrapped(_read(agreement)) if agreement.weights else ()),
@@ -161,6 +116,7 @@ def contract_words(
         "",
         "WHO SEES IT",
         *bullets([*_seen(agreement, out), *in_two_halves(agreement), *in_a_group(agreement, site, sites)]),
+        *wrapped(" ".join(who_must_collude(agreement, site, sites))),
         "",
         "WHAT COMES IN",
         *bullets([*(item.text() for item in items(agreement, came)), *comes_in(came)]),
@@ -175,8 +131,9 @@ def contract_words(
         *(["THE PRIVACY BUDGET OF THESE ROWS", *bullets(spent), ""] if spent else ()),
         "TO ACCEPT",
         *wrapped(
-            f"The hash of this contract is {agreement.hash}. It covers the study, its method, the seed, the number of "
-            "sites and the table of what crosses: if one of them changes, this site stops and says so. Unattended:"
+            f"The hash of this contract is {agreement.hash}. It covers the study, its method, the seed, the names and "
+            "keys of all participants and the table of what crosses: if one of them changes, this site stops and says "
+            "so. Unattended:"
         ),
         f"  --accept {agreement.hash}",
     ]
@@ -269,12 +226,6 @@ def _titles(agreement: Agreement) -> dict[str, tuple[str, str]]:
     return STAGES | own | fold_titles(agreement)
 
 
-WORDS = {
-    "fingerprint": "a fingerprint of your rows (16 characters; it changes when a value does, and tells none)",
-    "versions": "the versions of vitrail, torch and Python",
-}
-
-
 def _seen(agreement: Agreement, lines: Sequence[Line]) -> list[str]:
     """Of what the coordinator needs each report, and of what only the sum; and where a report goes from there."""
     contracts, titles = [c for stage in agreement.contracts for c in stage], _titles(agreement)
@@ -292,7 +243,7 @@ def _seen(agreement: Agreement, lines: Sequence[Line]) -> list[str]:
             f"Only the sum over the sites is used ({sums}). Each report reaches the coordinator's machine all the same "
             "and could be read there; the program adds it to the others' and keeps the sum alone."
         )
-    out += who_reads(agreement) + who_sees(lines)
+    out += who_reads(agreement) + who_sees(agreement, lines)
     shown = {titles[c.stage][1] for c in contracts if c.consent} & {titles[x.stage][1] for x in lines if x.asks}
     if agreement.others and shown:
         out.append(

@@ -136,7 +136,8 @@ class Engine(Rounds):
         asked, self.reports = roster.present, None
         here = asked if self.absent is None else asked & ~self.absent(s, r).to(self.device)
         ex, task, rule = self.stages[s].exchanges[place], self.task_at(s, r), self.rule(s, r)
-        if self.guards.masks(ex) and int(here.sum()) < self.guards.least:  # of so few nothing would be opened
+        few = self.guards.masks(ex) and int(here.sum()) < self.guards.fewest(len(here))
+        if few:  # nothing would be opened
             here = torch.zeros_like(here)
         if here is not self.everyone and not bool(here.any()):
             return coord, {}, here

@@ -217,7 +217,7 @@ class Rounds(ABC):
         told = [part for _, part in parts]
         # a graph that is captured may not look at a number, and where all are here there is no need to
         here = len(self.names) if roster.present is self.everyone else int(roster.present.sum())
-        if not here or not self.guards.opens(ex, here):
+        if not here or not self.guards.opens(ex, here, len(self.names)):
             return coord, {}
         if self.guards.needs_each(ex):
             said = spread(parts, len(self.names))

@@ -16,6 +16,7 @@ from vitrail.core.exchange import AnyExchange
 from vitrail.core.tensors import tensors
 
 BITS = 62  # that hold all sites at their limit, with one for the sign
+LEAST = 3  # sites in a sum: of two, each knows the other's part
 LIMIT = 2.0**24  # of a number in a report: beyond it nothing is sent
 ZERO, ZEROS = "zeros", 4  # beside the numbers: some zeros are summed, to see whether the masks cancel
 
@@ -58,3 +59,13 @@ def _put(tree: Any, parts: dict[str, Tensor], prefix: str = "") -> Any:
     items = tree.items() if isinstance(tree, dict) else zip(tree._fields, tree, strict=True)
     inner = {k: _put(v, parts, f"{prefix}/{k}" if prefix else k) for k, v in items}
     return inner if isinstance(tree, dict) else type(tree)(*inner.values())
+
+
+def fewest_of(sites: int, least: int) -> int:
+    """Of how many sites a sum is at least, where `sites` agreed: more than two thirds of them, and never fewer than
+    `least`. Two such lists share more than a third: not all of these lie as long as no more than a third do.
+
+    >>> [fewest_of(n, 3) for n in (3, 4, 5, 6, 9, 10)]
+    [3, 3, 4, 5, 7, 7]
+    """
+    return max(least, LEAST, 2 * sites // 3 + 1)

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from vitrail.core.random import mixed
+from vitrail.protect.fixed import fewest_of
 
 GROUPS = 3  # at least: of two, nobody can say which is moved by a lie
 
@@ -30,5 +31,6 @@ def groups_of(seeds: Tensor, least: int) -> Tensor:
 def opened(group: Tensor, here: Tensor, least: int) -> Tensor:
     """[group, site] bool: who is in the total of each group that is opened."""
     member = group == torch.arange(int(group.max()) + 1, device=group.device)[:, None]
+    fewest = torch.tensor([fewest_of(n, least) for n in member.sum(1).tolist()], device=group.device)
     member = member & here
-    return member[member.sum(1) >= least]
+    return member[member.sum(1) >= fewest]

@@ -22,6 +22,7 @@ from vitrail.core.facts import OUTLYING, Fact, Facts
 from vitrail.core.tensors import Params, filled, tensors
 from vitrail.protect import squeeze
 from vitrail.protect.chosen import PLACES, chosen_by
+from vitrail.protect.fixed import LEAST, fewest_of
 from vitrail.protect.groups import GROUPS, groups_of, opened
 from vitrail.protect.reports import by_unit, changes, counted, flat, lengths, with_changes
 from vitrail.protect.robust import FEWEST, Kind, apart, centre, liars
@@ -92,10 +93,16 @@ class Guards:
         chooses = self.robust is not None or self.sum in ("groups", "two servers")
         return chooses and self.guard(ex) and ex.sees == "sum"
 
-    def opens(self, ex: AnyExchange, here: int) -> bool:
-        """Whether a total of so many sites may be read at all."""
+    def opens(self, ex: AnyExchange, here: int, sites: int) -> bool:
+        """Whether a total of so many of all sites may be read at all."""
         minds = self.sum != "one" or self.masked or self.noise > 0
-        return not (minds and self.guard(ex)) or here >= self.least
+        hidden = self.masked or self.sum == "two servers"
+        return not (minds and self.guard(ex)) or here >= (self.fewest(sites) if hidden else self.least)
+
+    def fewest(self, sites: int) -> int:
+        """Of how many of all sites a total is that nobody may see through; with less than any study asks for, of so
+        many."""
+        return fewest_of(sites, self.least) if self.least >= LEAST else self.least
 
     def total(self, ex: AnyExchange, up: Any, here: Tensor, seeds: Tensor) -> tuple[Any, Facts]:
         """At the coordinator, of reports [site, ...] of which those `here` are reports: their total, of which a few

@@ -7,10 +7,11 @@
     the sum      of the reports, less ChaCha20(b_i) and less what was added towards those who did not report
 
 `names` is the list that shares were made for, `roster` those of them with a key, `said` those who reported. So many
-shares are needed, more than half of a site's group and never fewer than `least`, that no coordinator gets both x_i and
-b_i, whatever it tells to whom: each holder tells one kind, once, and remembers on disk which. A sum is reported to
-once and opened once; what all sites were told goes into the masks, so that sites who were told different things
-have masks that do not cancel. Zeros are summed beside the values (protect/masks.py).
+shares are needed (`needed`) that no coordinator alone gets both x_i and b_i, whatever it tells to whom: each holder
+tells one kind, once, and remembers on disk which. With k holders that tell it both it takes 2 needed - n <= k of n.
+A site that reports signs the list and what all were told; before it tells shares it checks that everybody who reported
+signed the very same (the consistency check): there is one list in a round. A sum is reported to once and opened once.
+Zeros are summed beside the values (protect/masks.py).
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ from numpy.typing import NDArray
 
 from vitrail.core.disk import private_folder, write_atomically
 from vitrail.core.problems import Problem, VitrailError
-from vitrail.protect.fixed import ZERO, ZEROS
+from vitrail.protect.fixed import LEAST, ZERO, ZEROS
 from vitrail.protect.masks import Masked, Terms, Values, draw, refusal, wrong_values
 from vitrail.protect.shamir import SIZE, join, split
 
@@ -71,9 +72,18 @@ def groups(about: str, names: Iterable[str]) -> dict[str, list[str]]:
     return {n: sorted(ring[i : i + 2 * half + 1]) for i, n in enumerate(ranked)}
 
 
-def needed(group: Sequence[str], least: int) -> int:
-    """Shares that tell a secret: more than half, so that not both of a site's can be had."""
+def needed(group: Sequence[str], names: Sequence[str], least: int) -> int:
+    """Shares that tell a secret of who has this group in the list of `names`: as many as a sum has sites at the least,
+    and more than half, so that not both of a site's can be had; more than two thirds of neighbours, where not all
+    are."""
+    if len(group) < len(names):
+        return max(LEAST, 2 * len(group) // 3 + 1)
     return max(least, len(group) // 2 + 1)
+
+
+def list_mark(roster: Sequence[str], told: str) -> bytes:
+    """Of the one list of a sum, and of what all in it were told."""
+    return hashlib.sha256(json.dumps([sorted(roster), told]).encode()).digest()
 
 
 @dataclass(frozen=True)
@@ -112,7 +122,7 @@ class Party:
     def _drawn(self, names: Sequence[str]) -> dict[str, Any]:
         drawn, self_mask = X25519PrivateKey.generate(), secrets.token_bytes(32)
         group = groups(self.terms.about, names)[self.site]
-        places, enough = range(1, len(group) + 1), needed(group, self.terms.least)
+        places, enough = range(1, len(group) + 1), needed(group, names, self.terms.least)
         one, two = (split(s, places, enough) for s in (drawn.private_bytes_raw(), self_mask))
         sealed, mine = {}, ""
         for x, name in zip(places, group, strict=True):
@@ -138,7 +148,7 @@ class Party:
     ) -> Masked:
         """The values under their masks. `roster`: who has a key; `drawn`: what its neighbours there drew; `told`: a
         mark of what all were told. `check(site, text, signature)` raises where that site did not sign."""
-        known, mark = self._read(DRAWN), hashlib.sha256(json.dumps([sorted(roster), told]).encode()).digest()
+        known, mark = self._read(DRAWN), list_mark(roster, told)
         if (kept := self._kept()) is not None:
             if kept["mark"].tobytes() != mark:
                 what = "this site has reported to this sum, with another list of sites or to another word."
@@ -162,11 +172,19 @@ class Party:
             said = _towards(said, private, self.site, other, drawn[other].key, self.terms, roster, told)
         kept_mark, names_mark = np.frombuffer(mark, dtype=np.uint8), "\0".join(sorted(roster)).encode()
         file = io.BytesIO()
-        np.savez(file, said=said, mark=kept_mark, roster=np.frombuffer(names_mark, dtype=np.uint8))
+        word = np.frombuffer(told.encode(), dtype=np.uint8)
+        np.savez(file, said=said, mark=kept_mark, roster=np.frombuffer(names_mark, dtype=np.uint8), told=word)
         write_atomically(self.folder / SAID, file.getvalue(), private=True)
         left = {k: v for k, v in known.items() if k not in ("private", "self")}  # after what was said is on disk
         write_atomically(self.folder / DRAWN, json.dumps(left), private=True)
         return self.terms.apart(said)
+
+    def signed_list(self) -> bytes:
+        """Its signature under the list that it reported to."""
+        kept = self._kept()
+        if kept is None:
+            raise refusal(self.site, "this site has added nothing to this sum.")
+        return self.sign(list_text(self.terms, self.site, kept["mark"].tobytes()))
 
     def _near(self, names: Sequence[str], roster: Sequence[str], drawn: Mapping[str, Drawn]) -> list[str]:
         if not {self.site} <= set(roster) <= set(names) or len(roster) < self.terms.least:
@@ -179,8 +197,16 @@ class Party:
             raise refusal("keys", "two sites have the same key.")
         return near
 
-    def open(self, said: Sequence[str], sealed: Mapping[str, bytes]) -> dict[str, bytes]:
-        """Its shares: of who reported, of what it added itself; of who did not, of its key. Once, for one list."""
+    def open(
+        self,
+        said: Sequence[str],
+        sealed: Mapping[str, bytes],
+        lists: Mapping[str, bytes],
+        check: Callable[[str, bytes, bytes], None],
+        agree: Callable[[str], None] = lambda told: None,
+    ) -> dict[str, bytes]:
+        """Its shares: of who reported, of what it added itself; of who did not, of its key. Once, for one list.
+        `lists`: the others' signatures under the list; `agree(told)` raises where this site opens no such sum."""
         known, told, kept = self._read(DRAWN), self._read(OPENED), self._kept()
         if known is None or kept is None:
             raise refusal(self.site, "this site has added nothing to this sum.")
@@ -193,6 +219,11 @@ class Party:
         if not {self.site} <= set(said) <= roster or len(set(said)) < self.terms.least:
             what = f"{len(set(said))} sites would have reported, of {len(roster)} in the sum."
             raise refusal("sites", f"{what} At least {self.terms.least} are needed, this one among them.")
+        for other in sorted(set(said) - {self.site}):
+            if other not in lists:
+                raise refusal(other, "it is said to have reported, and did not sign the list of this sum.")
+            check(other, list_text(self.terms, other, kept["mark"].tobytes()), lists[other])
+        agree(kept["told"].tobytes().decode())
         shares = {self.site: bytes.fromhex(known["share"])}
         for name in groups(self.terms.about, known["names"])[self.site]:
             if name != self.site and name in roster and name in sealed:
@@ -229,7 +260,7 @@ class Party:
             return None
         try:
             with np.load(place, allow_pickle=False) as kept:
-                return {name: kept[name] for name in ("said", "mark", "roster")}
+                return {name: kept[name] for name in ("said", "mark", "roster", "told")}
         except (ValueError, KeyError, EOFError, BadZipFile):
             raise self._lost(place) from None
 
@@ -242,6 +273,11 @@ class Party:
 def signed_text(terms: Terms, site: str, names: Sequence[str], key: bytes, mark: bytes) -> bytes:
     """What a site signs of what it drew."""
     return terms.text(site, key + mark + hashlib.sha256("\0".join(sorted(names)).encode()).digest())
+
+
+def list_text(terms: Terms, site: str, mark: bytes) -> bytes:
+    """What a site signs of the list that it reports to."""
+    return "\0".join(("vitrail list 1", terms.about, site, mark.hex())).encode()
 
 
 def self_stream(secret: bytes, terms: Terms) -> Flat:
@@ -289,7 +325,7 @@ class Opening:
 
     def lacks(self, shares: Mapping[str, Mapping[str, bytes]]) -> list[str]:
         """Sites of whose secret too few shares are there. `shares`: holder -> site -> share."""
-        return [n for n in self._wanted() if len(self._of(n, shares)) < needed(self._groups[n], self.terms.least)]
+        return [n for n in self._wanted() if len(self._of(n, shares)) < self._needed(n)]
 
     def open(self, reported: Flat, shares: Mapping[str, Mapping[str, bytes]]) -> Values:
         """What the values of all who reported add up to; `reported`: the sum of their reports."""
@@ -313,6 +349,9 @@ class Opening:
     def _groups(self) -> dict[str, list[str]]:
         return groups(self.terms.about, self.names)
 
+    def _needed(self, name: str) -> int:
+        return needed(self._groups[name], self.names, self.terms.least)
+
     def _wanted(self) -> list[str]:
         """Whose secrets are needed: all who reported; of the silent those towards whom somebody added."""
         mine = self._groups
@@ -324,7 +363,7 @@ class Opening:
 
     def _secret(self, name: str, shares: Mapping[str, Mapping[str, bytes]]) -> bytes:
         """From shares that fit what the site said of its secret; a holder whose share does not fit is passed over."""
-        there, enough = self._of(name, shares), needed(self._groups[name], self.terms.least)
+        there, enough = self._of(name, shares), self._needed(name)
         if len(there) < enough:
             raise refusal(name, f"{len(there)} shares of its secret are there, and {enough} are needed.")
         for some in islice(combinations(there, enough), MOST_TRIES):

@@ -36,9 +36,8 @@ from numpy.typing import NDArray
 
 from vitrail.core.disk import private_folder, write_atomically
 from vitrail.core.problems import Problem, VitrailError
-from vitrail.protect.fixed import ZERO, ZEROS, places
+from vitrail.protect.fixed import LEAST, ZERO, ZEROS, places
 
-LEAST = 3  # sites in a sum: of two, each knows the other's part
 DRAWN, SAID = "drawn.json", "said.npz"  # in a site's folder of one sum
 
 Values = dict[str, NDArray[np.float64]]
@@ -130,9 +129,9 @@ class Adder:
 
     def _wrong_list(self, offers: Mapping[str, Offer], own: bytes) -> list[Problem]:
         out = []
-        if len(offers) < LEAST:
-            what = f"it would be the sum of {len(offers)} sites, from which each could tell the others' part."
-            out.append(Problem("sites", what, f"At least {LEAST} are needed."))
+        if len(offers) < self.terms.least:
+            what = f"it would be the sum of {len(offers)} sites, and {self.terms.least} are the fewest."
+            out.append(Problem("sites", what, "Nothing was sent."))
         if len(offers) > self.terms.most:
             out.append(Problem("sites", f"{len(offers)} are named, and {self.terms.most} were agreed on."))
         if self.site not in offers or offers[self.site].key != own:
@@ -197,8 +196,8 @@ def roster_of(offers: Mapping[str, Offer]) -> str:
 
 def open_sum(reports: Mapping[str, Mapping[str, NDArray[np.uint64]]], terms: Terms) -> Values:
     """What the values of all sites in the list add up to; all of them, or nothing is opened."""
-    if len(reports) < LEAST:
-        raise refusal("sites", f"{len(reports)} reports came, and {LEAST} are needed.")
+    if len(reports) < terms.least:
+        raise refusal("sites", f"{len(reports)} reports came, and {terms.least} are needed.")
     flat = np.zeros(sum(map(math.prod, terms.summed().values())), dtype=np.uint64)
     for site, said in reports.items():
         told = {k: (v.shape, v.dtype) for k, v in said.items()}

@@ -9,6 +9,7 @@ from markupsafe import Markup
 from scipy.special import betaincinv
 
 from vitrail.core.facts import OUTLYING
+from vitrail.protect.fixed import fewest_of
 from vitrail.report import draw
 from vitrail.report.words import listed, name, number, several
 from vitrail.runs.budgets import Spent, replaced_after, spent_after, spent_by
@@ -50,7 +51,7 @@ def contents(run: Run) -> dict[str, Any]:
     said, several_names = run.study.protect, [run.sites[i] for i in named]
     together = said.sum == "groups" and len(named) > 0
     return {
-        "masked": said.least if said.sum == "masked" else 0,
+        "masked": fewest_of(len(run.sites), said.least) if said.sum == "masked" else 0,
         "away": run.info.get("engine") == "deployed",
         "how": ROBUST.get(said.robust, "") if said.sum == "plain" else "",
         "words": [

@@ -33,9 +33,9 @@ def not_masked(study: Study, method: AnyMethod, sites: int) -> list[tuple[str, s
         return out  # nothing is reported
     if sites < study.protect.least:
         out.append((f"a total of {study.protect.least} sites or more is opened, and there are {sites}", f"{OPEN}."))
-    elif asked := _fewest(method, task, sites, study.protect.least):
-        why = f"{method.title} asks {asked} of them in a round, and a total of {study.protect.least} or more is opened"
-        out.append((why, f"{OPEN}, or have more asked."))
+    elif (asked := _fewest(method, task, sites)) < sites:
+        why = f"{method.title} asks {asked} of them in a round, others in the next: such totals differ by single sites"
+        out.append((why, f"{OPEN}, or have all asked."))
     return out
 
 
@@ -44,10 +44,10 @@ def drafted(study: Study, sites: int) -> Study:
     return study if not_masked(study, study.build_method(), sites) else study.with_changes(protect={"sum": "masked"})
 
 
-def _fewest(method: AnyMethod, task: Task, sites: int, least: int) -> int:
-    """How many sites are asked at the start, where that is too few; 0 where it is enough."""
+def _fewest(method: AnyMethod, task: Task, sites: int) -> int:
+    """How many sites are asked at the start."""
     everyone = torch.ones(sites, dtype=torch.bool)
     roster = Roster(tuple(map(str, range(sites))), everyone, torch.arange(sites), torch.tensor(1))
     coord = method.coord(task, sites)
     asked = [int(ex.invite(task, coord, roster).sum()) for ex in method.plan(1)[0].exchanges if ex.sees == "sum"]
-    return min([n for n in asked if n < least], default=0)
+    return min(asked, default=sites)
