@@ -43,11 +43,12 @@ def test_the_second_server_is_sent_to_serve(two_servers: Path, tmp_path: Path) -
     words = request(two_servers, "registry", tmp_path / "registry")
     assert "with 5 sites and registry, the second server" in words
     approved = printed("approve", tmp_path / "registry" / "registry.request", "--study", two_servers, "--yes")
-    assert "vitrail serve KIT --second --approval registry.approval" in approved
+    assert "Not approved yet: a, b, c, d and e" in approved
     assert "join" not in approved
-    request(two_servers, "a", tmp_path / "a")
-    approved = printed("approve", tmp_path / "a" / "a.request", "--study", two_servers, "--yes")
-    assert "vitrail join KIT --data FILE --approval a.approval" in approved
+    for site in ("a", "b", "c", "d", "e"):
+        request(two_servers, site, tmp_path / site)
+        approved = printed("approve", tmp_path / site / f"{site}.request", "--study", two_servers, "--yes")
+    assert "vitrail join KIT --approval FILE takes it; registry: vitrail serve KIT --second --approval FILE" in approved
 
 
 def test_a_party_is_given_no_hash_before_there_are_keys(tmp_path: Path) -> None:
@@ -58,10 +59,10 @@ def test_a_party_is_given_no_hash_before_there_are_keys(tmp_path: Path) -> None:
     early = enrol.load_kit(tmp_path / "lab" / "lab.kit").invitation["agreement"]
     assert early not in words
     assert "with 3 parties" in words
-    assert "`vitrail join` shows it with the approval" in words
+    assert "What you agree to, and its hash, is shown when you join" in words
     assert early not in printed("doctor", tmp_path / "lab" / "lab.kit", code=1)
     approved = printed("approve", tmp_path / "lab" / "lab.request", "--study", folder, "--yes")
-    assert "Wait with that until clinic and insurer are approved too" in approved
+    assert "Not approved yet: clinic and insurer" in approved
 
 
 def test_who_left_is_told_so(two_servers: Path, tmp_path: Path) -> None:

@@ -82,7 +82,7 @@ def test_a_site_joins_when_the_list_is_complete(folder: Path, place: Path) -> No
         agreed_hash(kits[0].study, kits[0].seed, enrol.load_coordinator(folder).roster)
     }
     assert hash_of(kits[0]) != kits[0].invitation["agreement"], "the invitation's is nobody's to accept"
-    agreed, _ = agree(kits[NAMES.index("va")], place / "va.csv", hash_of(kits[0]), True)
+    agreed, _, _ = agree(kits[NAMES.index("va")], place / "va.csv", hash_of(kits[0]), True)
     assert agreed.roster == {kit.site: kit.fingerprint for kit in kits}
 
 

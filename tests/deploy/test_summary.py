@@ -14,6 +14,7 @@ from vitrail.deploy.agreement import Agreement
 from vitrail.deploy.enrol import Kit
 from vitrail.deploy.join import agree
 from vitrail.deploy.pact import Pact
+from vitrail.deploy.roster import Participants
 from vitrail.deploy.summary import TITLE, contract_summary, pact_summary
 from vitrail.deploy.words import contract_words, declared, volume
 from vitrail.study import Study
@@ -91,7 +92,8 @@ def test_parties_have_one_too() -> None:
 def test_it_comes_before_the_form(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     agreed = agreement(sum="masked")
     SITES["a"].to_csv(tmp_path / "a.csv", index=False)
-    kit = Kit(tmp_path, "a", "a-1", agreed.study, 1, list(SITES), "h:1", tmp_path / "home", True, {})
+    listed = Participants(dict.fromkeys(SITES, "0000"), [])
+    kit = Kit(tmp_path, "a", "a-1", agreed.study, 1, list(SITES), "h:1", tmp_path / "home", True, {}, listed)
     with pytest.raises(VitrailError, match="nobody agreed"):
         agree(kit, tmp_path / "a.csv", "", True)
     printed = capsys.readouterr().out
