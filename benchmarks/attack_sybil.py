@@ -41,6 +41,7 @@ from vitrail.deploy.coordinator_folder import approval_of, folder_of, invitation
 from vitrail.deploy.draws import SECRET
 from vitrail.deploy.message import Message
 from vitrail.deploy.proof import Proof
+from vitrail.deploy.score_plan import report_spec
 from vitrail.deploy.site import Site
 from vitrail.deploy.sum_site import OWN, SiteSums
 from vitrail.deploy.sums import drawn_words, read_bytes, read_drawn, terms_of, to_tensors, told_mark
@@ -123,7 +124,7 @@ class Coordinator:
             asked[v] = Message("round", {**at, "score": [], "sum": words}, down)
         said = self.ask(asked)
         out |= {v: what for v, what in said.items() if isinstance(what, str)}
-        shapes, opened = self.agreed.contracts[0][place].crosses or {}, {}
+        shapes, opened = report_spec(self.agreed, *where), {}
         for v, report in said.items():
             if isinstance(report, str):
                 continue

@@ -49,7 +49,7 @@ class TrainingSpec(Strict):
     rounds: int = Field(default=100, ge=1, le=1_000_000)  # times that sites train and their changes are put together
     epochs: int = Field(default=1, ge=1, le=1_000_000)  # times that a site goes through its rows in a round
     batch: int = Field(default=16, ge=1, le=1_000_000_000)  # rows in a step
-    lr: float = Field(default=0.002, gt=0, le=1e6)  # the learning rate: how far a step goes
+    lr: float = Field(default=0.002, gt=0, le=1e39)  # the learning rate: how far a step goes
     momentum: float = Field(default=0.5, ge=0, lt=1)  # how much of the last step the next one keeps
     decay: float = Field(default=0.9, gt=0, le=1)  # what the learning rate is multiplied by, now and then
     decays: int = Field(default=50, ge=0, le=1_000_000)  # how often that is in a run; 0: never

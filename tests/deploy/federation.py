@@ -34,6 +34,7 @@ from vitrail.deploy.draws import draws_of
 from vitrail.deploy.message import Message, unpack
 from vitrail.deploy.pact import agreed_hash
 from vitrail.deploy.site import Site
+from vitrail.runs.run import Run
 from vitrail.study import Study
 
 PATIENCE = 90.0  # seconds that anything may take before a test gives up: a loaded machine is slow, not wrong
@@ -274,6 +275,12 @@ class Hostile:
 def drawn(homes: Path, names: Iterable[str], run: str) -> dict[str, str]:
     """From what each site drew in that run, so that a simulation draws the same; homes lie in one folder, by name."""
     return {name: draws_of(homes / name, run) for name in names}
+
+
+def without_scores(run: Run) -> pd.DataFrame:
+    """What crossed, but for scores: between machines they are told less often."""
+    ledger = run.ledger[~run.ledger.stage.str.startswith("scores")]
+    return ledger.reset_index(drop=True)
 
 
 def first_word(agreed: Agreement) -> dict[str, Tensor]:

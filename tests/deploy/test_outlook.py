@@ -84,7 +84,10 @@ class Lying(Masked):
 def study_of(method: str, rounds: int, **protect: Any) -> Agreement:
     study = vt.Study.load(packaged("heart_disease.toml"))
     study = study.with_changes(
-        network={"hidden": (16,)}, training={"rounds": rounds}, screen={"ask": False}, protect=protect
+        network={"hidden": (16,)},
+        training={"rounds": rounds},
+        screen={"ask": False},
+        protect={"scores": "exact", **protect},
     )
     return Agreement.of(resolve(study, method, None)[0], None, len(FRAMES))
 

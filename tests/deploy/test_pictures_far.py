@@ -15,7 +15,7 @@ from safetensors.torch import load_file
 from typer.testing import CliRunner
 
 import vitrail as vt
-from deploy.federation import Here, drawn
+from deploy.federation import Here, drawn, without_scores
 from stripes import STUDY, stripes, write_folders
 from vitrail.cli import app
 from vitrail.data.read import read_table
@@ -49,7 +49,7 @@ def far_run(study: vt.Study, place: Path, kind: type[Here] = Here) -> tuple[vt.R
 
 @pytest.mark.parametrize("method", ["fedavg", "fedper", "fine_tune", "ifedavg", "ditto", "indisco"])
 def test_same_run(method: str, tmp_path: Path) -> None:
-    study, _ = resolve(STUDY, method, None)
+    study, _ = resolve(STUDY.with_changes(protect={"scores": "exact"}), method, None)
     far, sites = far_run(study, tmp_path)
     near = vt.federate(study, SITES, engine="looped", secrets=drawn(tmp_path / "sites", SITES, RUN))
     for name in sites:
@@ -58,8 +58,9 @@ def test_same_run(method: str, tmp_path: Path) -> None:
     torch.testing.assert_close(far.shared, near.shared, rtol=0, atol=0)
     key = ["stage", "round", "site", "split", "metric"]
     one, other = (r.history.sort_values(key, ignore_index=True) for r in (far, near))
+    other = other.merge(one[key])  # between machines scores are told less often
     pdt.assert_frame_equal(one, other, rtol=0, atol=0)
-    pdt.assert_frame_equal(far.ledger, near.ledger)
+    pdt.assert_frame_equal(*map(without_scores, (far, near)))
     pdt.assert_frame_equal(far.sizes, near.sizes)
 
 
@@ -97,7 +98,7 @@ def test_a_model_of_20_megabytes_passes_every_limit(tmp_path: Path) -> None:
 
 def test_the_consent_form_speaks_of_pictures() -> None:
     for method in ("fedper", "ifedavg"):
-        study, _ = resolve(STUDY, method, None)
+        study, _ = resolve(STUDY.with_changes(protect={"scores": "exact"}), method, None)
         form = " ".join(contract_words(Agreement.of(study, None, 3), "north", list(SITES), True).split())
         assert "from pictures (16 x 16 pixels, grey)" in form
         assert "your pictures as such, their files, names and places" in form

@@ -125,7 +125,7 @@ def test_wire_and_form_say_who_can_read_what(tmp_path: Path) -> None:
     assert "Nobody can read this site's own report" not in plain
     noisy = study(rows={"epsilon": 3.0}).with_changes(training={"class_weights": "none"})
     form = " ".join(contract_words(Agreement.of(noisy, None, 5), "north", list(SITES), True).split())
-    assert "Noise is added at this site in every step (epsilon 3, delta 1e-05)" in form
+    assert "Noise is added at this site in every step (epsilon 3 for a row that is removed" in form
 
 
 def test_the_page_says_it(tmp_path: Path) -> None:

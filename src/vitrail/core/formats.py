@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
-STUDY = "1.1"
+STUDY = "1.2"
 RUN = "1.1"
 
 

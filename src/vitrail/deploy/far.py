@@ -21,20 +21,20 @@ from vitrail.deploy.book import Book
 from vitrail.deploy.call import Call
 from vitrail.deploy.message import Message
 from vitrail.deploy.outlook import Outlook, reason
-from vitrail.deploy.score_plan import mean_scores, planned
+from vitrail.deploy.score_plan import END, mean_scores, planned, score_lines
 from vitrail.deploy.screen_far import FarScreen
 from vitrail.deploy.sum_far import FarSums
 from vitrail.deploy.sums import Where, told_mark
 from vitrail.deploy.two import READ
 from vitrail.deploy.two_far import FarTwo
 from vitrail.engines.rounds import Moment, Rounds
-from vitrail.engines.wire import check
+from vitrail.engines.wire import Line, check
 from vitrail.protect.guards import outlying, sound, with_middle
 from vitrail.protect.reports import by_unit, changes, is_change, lengths
 from vitrail.protect.robust import against_median, liars
 from vitrail.runs.budgets import guards_of
 from vitrail.runs.judge import SIZES, chance_rows, size_row
-from vitrail.runs.setup import training_of
+from vitrail.runs.setup import training_of, wire_lines
 from vitrail.screen import Screening
 
 MOST_OMITTED = 3  # reports of a site that were left out of a total: then it is no longer asked
@@ -322,6 +322,12 @@ class FarSites:
 
     def encoders(self) -> dict[str, Encoder]:
         return {}
+
+    def lines(self) -> list[Line]:
+        """Scores that sites add up under masks are part of their reports."""
+        agreed = self.rounds.agreed
+        others = [x for x in wire_lines(agreed.study, agreed.method) if x.stage != END]
+        return others + [x for x in score_lines(agreed) if x.seen != "masked"]
 
     def footprints(self) -> dict[str, Footprint]:
         return {n: self.rounds.used[n] for n in self.book.names() if n in self.rounds.used}

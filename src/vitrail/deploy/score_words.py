@@ -22,15 +22,15 @@ def scores_leave(agreement: Agreement, stage: str) -> list[str]:
         return [
             *out,
             "every score is a count of held-out patients under noise of its own, which spends what such a patient has "
-            f"of the privacy budget (epsilon {protect.rows.epsilon:g}); the exact numbers stay in your own folder",
+            f"of the privacy budget (epsilon {protect.rows.epsilon:g}); the exact numbers stay at this site",
         ]
     if protect.scores == "exact":
         return [*out, "EXACT: this study asks for scores that are not rounded; see below what that can tell"]
     return [
         *out,
         f"every score leaves as a count of patients that is rounded to a multiple of {TEN} or more (of n patients, of "
-        "the square root of 2n), up or down by chance, so that it is right on average; the exact numbers stay in your "
-        "own folder. A single site tells no score for which "
+        "the square root of 2n), up or down by chance, so that it is right on average; the exact numbers stay at "
+        "this site. A single site tells no score for which "
         f"{TEN} patients would be more than {COARSEST:g} of its range, and no patient's loss counts for more than "
         f"{LARGEST_LOSS:.1f}",
     ]

@@ -100,7 +100,7 @@ TABLE = _Methods(
     }
 )
 
-MOST = 10**9  # of a number among hyperparameters: more is a mistake, or meant to do harm
+MOST = 10**9  # of a whole number among hyperparameters: more is a mistake, or meant to do harm
 DEFAULT = "fedavg"  # of a study that names no method
 
 __all__ = ["DEFAULT", "PARTIES", "PARTIES_DEFAULT", "TABLE", "AnyMethod", *(kind.__name__ for kind in TABLE.values())]
@@ -220,7 +220,7 @@ def _fits(value: object, hint: Any) -> bool:
     for choice in _choices(hint):
         if isinstance(choice, type):
             if choice is float and isinstance(value, int | float) and not isinstance(value, bool):
-                return 0 <= value <= MOST
+                return 0 <= value < float("inf")
             if choice is int and isinstance(value, int) and not isinstance(value, bool):
                 return 1 <= value <= MOST
             if choice in (bool, str) and isinstance(value, choice):
@@ -234,7 +234,7 @@ def _shown(value: object) -> str:
     """What came, of a long one the beginning; and why a large number is none."""
     text = repr(value)
     text = text if len(text) <= 200 else f"{text[:200]}..."
-    large = isinstance(value, int | float) and value > MOST and value != float("inf")
+    large = isinstance(value, int) and value > MOST
     return f"{text}, which is more than {MOST:g}" if large else text
 
 

@@ -23,8 +23,9 @@ from vitrail.data.encode import Encoder, SiteData
 from vitrail.engines.local import Engine
 from vitrail.engines.rounds import Moment
 from vitrail.engines.threads import threads
+from vitrail.engines.wire import Line
 from vitrail.runs.screened import Ask
-from vitrail.runs.setup import AT_BEDSIDE, COVERAGE, MAJORITY, RISK, TOLD
+from vitrail.runs.setup import AT_BEDSIDE, COVERAGE, MAJORITY, RISK, TOLD, wire_lines
 from vitrail.screen.found import Screening
 from vitrail.study import Study
 
@@ -82,6 +83,9 @@ class Judge:
         states = dict(tensors(self.runner.settled(moment)))
         at = zip(self.data, self.at, strict=True)
         return {s.name: {k: v[i].cpu().clone() for k, v in states.items()} for s, i in at}
+
+    def lines(self) -> list[Line]:
+        return wire_lines(self.study, self.runner.method)
 
     def footprints(self) -> dict[str, Footprint]:
         return {}  # all sites are this process

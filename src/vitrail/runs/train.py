@@ -22,7 +22,7 @@ from vitrail.core.tensors import tensors
 from vitrail.data.encode import Encoder, clean_sites
 from vitrail.engines.local import Engine
 from vitrail.engines.rounds import Moment, Rounds
-from vitrail.engines.wire import Ledger
+from vitrail.engines.wire import Ledger, Line
 from vitrail.methods import AnyMethod
 from vitrail.runs.budgets import guards_of, private, spent_after
 from vitrail.runs.features import as_rows
@@ -55,13 +55,13 @@ from vitrail.runs.setup import (
     resolve,
     training_of,
     training_rows,
-    wire_lines,
 )
 from vitrail.runs.written import pseudonyms_of, write_pseudonyms, write_run
 from vitrail.screen.found import Screening
 from vitrail.study import Study
 
 CHECKPOINT_SECONDS = 5.0
+SCORES = ("scores", "scores in training")  # stages of the table of what crosses
 ROUND_SECONDS = 1.0  # between two events that say how far a run is
 
 
@@ -159,6 +159,9 @@ class RunSites(Protocol):
     def footprints(self) -> dict[str, Footprint]:
         """What each site's own machine used; nothing of sites on this one."""
 
+    def lines(self) -> list[Line]:
+        """Every tensor that may cross, in as many messages as the study has of it."""
+
 
 def train(
     runner: Rounds,
@@ -251,7 +254,7 @@ def train(
         seed,
         info,
         pd.DataFrame(history, columns=HISTORY),
-        ledger_of(runner.ledger, study, method, sites.sizes, screening, pseudonyms),
+        ledger_of(runner.ledger, study, method, sites.sizes, sites.lines(), screening, pseudonyms),
         sites.models(last),
         sites.encoders(),
         sites.sizes,
@@ -343,15 +346,16 @@ def ledger_of(
     study: Study,
     method: AnyMethod,
     sizes: pd.DataFrame,
+    lines: Sequence[Line],
     screening: Screening | None,
     pseudonyms: Mapping[str, str],
 ) -> pd.DataFrame:
-    """Messages and bytes of each site."""
+    """Messages and bytes of each site; `lines`: of what the engine does not count."""
     rows = [] if method.pools_rows else ledger.rows()
     shown = set() if screening is None else set(screening.sites.site[screening.sites["why not"] != REFUSED])
     asked = {line.stage for line in screen_lines(study)}
-    for line in wire_lines(study, method):
-        if line.stage in asked or line.stage in ("standardise", "pool", "scores"):
+    for line in lines:
+        if line.stage in asked or line.stage in ("standardise", "pool", *SCORES):
             for site, count in zip(sizes.site, sizes.train_rows, strict=True):
                 if line.stage in asked and pseudonyms.get(site, site) not in shown:
                     continue

@@ -28,7 +28,7 @@ from vitrail.methods import AnyMethod
 from vitrail.runs.features import as_rows
 from vitrail.runs.folder import versions
 from vitrail.runs.judge import SIZES, Judge, rare_of, same_answer, share_of, size_row, target_words
-from vitrail.runs.setup import build_task, held_rows, is_evaluated, resolve, training_of, training_rows
+from vitrail.runs.setup import build_task, held_rows, is_evaluated, resolve, training_of, training_rows, wire_lines
 from vitrail.runs.train import ledger_of
 from vitrail.studies.folds import Cut, whole_folds
 from vitrail.studies.joining import Floats
@@ -100,7 +100,9 @@ def cross_validate(
         "brier": dict(zip(names, _brier(study, truth, judged.last, stand), strict=True)),
         "lots": {n: lots.tolist() for n, lots in cut.lots.items()},
         "same": {n: same_loss(study, y, w) for n, y, w in zip(names, truth, stand, strict=True)},
-        "ledger": ledger_of(judged.ledger, study, chosen, sizes, None, {}).to_dict("records"),
+        "ledger": ledger_of(judged.ledger, study, chosen, sizes, wire_lines(study, chosen), None, {}).to_dict(
+            "records"
+        ),
         "sites": sizes.to_dict("records"),
         "versions": versions(),
     }
