@@ -11,7 +11,6 @@ from pathlib import Path
 import vitrail as vt
 from deploy.federation import Federation
 from vitrail.data.datasets import heart_disease, packaged
-from vitrail.deploy import enrol
 from vitrail.runs.setup import resolve
 
 
@@ -27,7 +26,7 @@ def three_hospitals(root: Path, rounds: int) -> Federation:
 def join_with_long_answers(federation: Federation, site: str, count: int) -> None:
     """A site that answers every question with so many bytes."""
     kit, approval = federation.kit(site), federation.root / site / f"{site}.approval"
-    accept = enrol.load_kit(kit).invitation["agreement"]
+    accept = federation.hash
     words = ["join", kit, "--data", federation.data(site), "--accept", accept, "--approval", approval]
     federation.run(site, Path(__file__).with_name("long_answers.py"), count, *words)
 

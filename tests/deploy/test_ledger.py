@@ -17,7 +17,6 @@ from deploy.federation import Federation, Here, drawn
 from vitrail.core.problems import VitrailError
 from vitrail.data.datasets import heart_disease, packaged
 from vitrail.data.read import clean, read_table
-from vitrail.deploy import enrol
 from vitrail.deploy import ledger as ledger_module
 from vitrail.deploy.agreement import FORMAT, Agreement
 from vitrail.deploy.book import Book
@@ -272,7 +271,7 @@ def test_join_shows_what_was_spent_and_refuses_what_is_too_much(tmp_path: Path) 
     )
     made.enrol()
     kit, approval = made.kit("va"), made.root / "va" / "va.approval"
-    accept = enrol.load_kit(kit).invitation["agreement"]
+    accept = made.hash
     greet(site_of(tmp_path, "earlier", agreement(3.0, "an earlier study"), made.data("va")), RUN)
     given = ("join", kit, "--data", made.data("va"), "--approval", approval, "--accept", accept)
     done = vitrail(*given, "--most-epsilon", 5)

@@ -40,7 +40,7 @@ def without_parts() -> None:
 def without_limits() -> None:
     """Answers are put together and unpacked, however long they are."""
     start = adapter.start_coordinator
-    adapter.start_coordinator = lambda workspace, socket, longest: start(workspace, socket)
+    adapter.start_coordinator = lambda workspace, socket, longest, **more: start(workspace, socket, **more)
 
 
 if __name__ == "__main__":

@@ -79,6 +79,7 @@ def cross_validate(
     curve = [(done, m, v) for done, said in judged.said.items() for m, v in _scored(study, truth, said, stand).items()]
     split = {"test": test, "train": judged.trained}
     sizes = _sizes(study, cut)
+    ledger = ledger_of(judged.ledger, study, chosen, sizes, wire_lines(study, chosen), None, {})
     return {
         "seed": seed,
         "scores": [[n, m, float(v[j]), k] for k in split for j, n in enumerate(names) for m, v in split[k].items()],
@@ -100,9 +101,7 @@ def cross_validate(
         "brier": dict(zip(names, _brier(study, truth, judged.last, stand), strict=True)),
         "lots": {n: lots.tolist() for n, lots in cut.lots.items()},
         "same": {n: same_loss(study, y, w) for n, y, w in zip(names, truth, stand, strict=True)},
-        "ledger": ledger_of(judged.ledger, study, chosen, sizes, wire_lines(study, chosen), None, {}).to_dict(
-            "records"
-        ),
+        "ledger": ledger.to_dict("records"),
         "sites": sizes.to_dict("records"),
         "versions": versions(),
     }
