@@ -201,7 +201,7 @@ def test_where_rows_have_a_budget_scores_leave_once_under_its_noise(tmp_path: Pa
         values = dict(zip(about, site.scores.alone(settled, 0, 1, splits).tolist(), strict=True))
         told.append(values["test", "accuracy"] * rows)
         assert all(math.isnan(v) for (split, _), v in values.items() if split != "test")
-    z = score_noise(of.study, held_out=True)
+    z = score_noise(of.study)
     together = math.sqrt(2)  # the hits of both classes count for one, and the area under the curve for another
     assert np.std(told) == pytest.approx(z * together * math.sqrt(2), rel=0.2)  # a sum over two classes
     site.scores.secret = "secret 0"

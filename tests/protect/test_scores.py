@@ -9,21 +9,14 @@ import pytest
 
 from small import opposed_tables
 from vitrail import methods
-from vitrail.protect.budget import epsilon_of, noise_for
+from vitrail.protect.budget import noise_for
 from vitrail.protect.noise import Generator
 from vitrail.protect.scores import clipped_mean, noisy_scores
 from vitrail.runs import budgets
 from vitrail.runs.budgets import (
-    guards_of,
-    loss_after,
-    private,
-    row_noise,
     score_noise,
-    shares_of,
     spent_after,
-    spent_by,
 )
-from vitrail.runs.setup import build_task
 from vitrail.study import Study
 
 OWN = Generator("a secret")
@@ -78,7 +71,7 @@ def test_a_loss_is_cut_off_so_that_no_row_moves_it_further() -> None:
 
 def test_whether_a_row_is_among_those_scored_is_told_by_plain_scores_and_not_by_noisy_ones() -> None:
     """The oracle: a model that is right about one row alone. Its accuracy is 1/n or 0."""
-    n, z = 300, score_noise(study(**ROWS), held_out=True)
+    n, z = 300, score_noise(study(**ROWS))
     plain = [(1 / n > 0.5 / n), (0.5 / n < 0.0)]
     assert plain == [True, False], "the control: without noise every question is answered"
     right = 0
@@ -89,39 +82,7 @@ def test_whether_a_row_is_among_those_scored_is_told_by_plain_scores_and_not_by_
     assert right / 2000 < 0.61, "8 answers of a budget of 4 in all: one tells little more than guessing"
 
 
-@pytest.mark.parametrize("protect", [ROWS, SITES])
-def test_the_reserve_is_part_of_the_budget_and_one_argument_switches_it_on(protect: dict[str, object]) -> None:
-    found, method = study(**protect), methods.build("fedavg")
-    budget = 4.0 if "rows" in protect else 8.0
-    assert "scores" not in shares_of(found), "off as long as scores leave without noise"
-    assert shares_of(found, scores=True)["scores"] == 0.1
-    for scores in (False, True):
-        assert spent_after(found, method, 4, scores) == pytest.approx(budget, abs=1e-6)
-    reserved = 1 / score_noise(found, held_out=False) ** 2
-    whole = loss_after(found, method, 4, scores=True)
-    assert reserved / whole == pytest.approx(0.1)
-    unprotected = loss_after(found, method, 4, scores=True) - reserved
-    assert epsilon_of(unprotected, 1e-5) < budget, "the training alone has spent less"
-    told = spent_by(found, method, scores=True)
-    assert told is not None
-    assert "the scores of its model" in told.covers
-    assert not any("scores" in what for what in told.leaves_out)
-
-
-def test_training_has_more_noise_where_scores_have_a_share(monkeypatch: pytest.MonkeyPatch) -> None:
-    found, method = study(**ROWS), methods.build("fedavg")
-    more = row_noise(found, method, scores=True)
-    assert more / row_noise(found, method) == pytest.approx(math.sqrt(0.85 / 0.75))
-    sites = study(**SITES)
-    assert guards_of(sites, scores=True).noise / guards_of(sites).noise == pytest.approx(math.sqrt(1 / 0.9))
-    monkeypatch.setattr(budgets, "SCORES_UNDER_NOISE", True)  # the one switch for all who ask
-    assert row_noise(found, method) == more
-    assert private(build_task(found, method, 1), found, method).noise == more  # type: ignore[attr-defined]
-
-
 def test_rows_that_are_held_out_have_their_whole_budget_for_scores() -> None:
     found = study(**ROWS)
-    assert score_noise(found, held_out=True) == pytest.approx(noise_for(budgets.Budget(4.0, 1e-5), 1))
-    assert score_noise(found, held_out=False) == pytest.approx(score_noise(found, held_out=True) / math.sqrt(0.1))
-    sites = study(**SITES)
-    assert score_noise(sites, held_out=True) == score_noise(sites, held_out=False), "a site is a site"
+    assert score_noise(found) == pytest.approx(noise_for(budgets.Budget(4.0, 1e-5), 1))
+    assert spent_after(found, methods.build("fedavg"), 4) == pytest.approx(4.0, abs=1e-6), "nothing is kept back"

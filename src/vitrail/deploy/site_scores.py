@@ -182,7 +182,7 @@ class SiteScores:
         counts = [*right, *(count_of(m, v, many[m], self._scale) for _, m, v in others)]
         if not counts:
             return {}
-        z, together = score_noise(study, held_out=True), math.sqrt(bool(len(right)) + len(others))
+        z, together = score_noise(study), math.sqrt(bool(len(right)) + len(others))
         drawn, free = Generator(self.secret), math.inf
         given = counts, 1.0, z, 1, drawn, "final", s, r
         told = noisy_scores(*given, together=together, least=-free, most=free).values

@@ -8,16 +8,13 @@ together, and multiplied again. A run has so many answers, and z is for all of t
 
 How a site calls it (deploy/site.py, where scores are made; the budget is that of runs/budgets.py):
 
-    z = score_noise(study, held_out=True)                        once for each split; for training rows held_out=False
+    z = score_noise(study)
     generator = Generator(draws_of(self.base, self.home.name))   the site's own; after a restart the same noise
     told = noisy_scores(values, 1 / n, z, answers, generator, stage, round, split)
     tensor = torch.from_numpy(told.values)                       leaves; told.deviation is public, and may be shown
 
-`answers` is how often that split is scored in the whole run, as the consent form says; a site that is asked once more
-refuses. Training rows are scored from the share that SCORES_UNDER_NOISE in runs/budgets.py keeps back: set it, and
-training, page and form reckon with it. Nothing else has to be added up: all answers together cost at most 1/z^2.
-
-Where sites are private and not rows, one site decides the whole of its own score: its reach is the range of the score.
+`answers` is how often rows are scored in the whole run, as the consent form says; a site that is asked once more refuses.
+All answers together cost at most 1/z^2. Only held-out rows are scored, which are in no step of the training.
 
 What is no mean (the area under the curve, balanced accuracy, calibration) is better made from counts: of every cell of
 class x (predicted class, or tenth of the predicted risk) how many rows fall into it. A row is in one cell, so that

@@ -1,10 +1,9 @@
 """What [protect] of a study comes to in numbers: guards, noise, and what of a privacy budget is spent when.
 
 Noise adds up: looks under noises z_1, z_2, ... are one look under s with 1/s^2 = 1/z_1^2 + 1/z_2^2 + ... So a budget is
-one number 1/s^2 that is dealt out: to the counts of classes, to the means and spreads of columns (runs/noisy.py), to
-scores where they leave under noise (protect/scores.py), and the rest in equal parts to all looks of the training.
-
-`scores=True` reserves the share of scores; None stands for SCORES_UNDER_NOISE, the one switch for all who ask.
+one number 1/s^2 that is dealt out: to the counts of classes, to the means and spreads of columns (runs/noisy.py), and
+the rest in equal parts to all looks of the training. A row that is held out is in none of these: between machines its
+budget is for the scores that leave (protect/scores.py).
 """
 
 from __future__ import annotations
@@ -21,8 +20,7 @@ from vitrail.protect.guards import Guards, Sum
 from vitrail.protect.rows import PrivateTask
 from vitrail.study import Study
 
-SHARES = {"classes": 0.05, "columns": 0.1, "scores": 0.1}  # of 1/s^2: what is not training
-SCORES_UNDER_NOISE = False  # whether a study with a budget keeps the share of scores back
+SHARES = {"classes": 0.05, "columns": 0.1}  # of 1/s^2: what is not training
 ROW_CLIP = 1.0  # where the study names none
 
 
@@ -40,12 +38,12 @@ class Spent(NamedTuple):
     leaves_out: tuple[str, ...]
 
 
-def guards_of(study: Study, scores: bool | None = None) -> Guards:
+def guards_of(study: Study) -> Guards:
     """What the engine takes; the study's method is the one that is run."""
     p = study.protect
     noise = 0.0
     if p.sites:  # a site knows its own noise, so that of the fewest in a total all but one have to make up for it
-        left = 1 - sum(shares_of(study, scores).values())
+        left = 1 - sum(shares_of(study).values())
         noise = noise_for(Budget(p.sites.epsilon, p.sites.delta), reports_of(study)) / math.sqrt(p.least - 1)
         noise /= math.sqrt(left)
     robust = None if p.robust == "no" else p.robust
@@ -65,7 +63,7 @@ def reports_of(study: Study, method: AnyMethod | None = None) -> int:
     return sum(stage.times(i) for stage in stages for i, ex in enumerate(stage.exchanges) if ex.trains)
 
 
-def shares_of(study: Study, scores: bool | None = None) -> dict[str, float]:
+def shares_of(study: Study) -> dict[str, float]:
     """What of a budget is not for training, and the part of it: what is counted under noise before the first round
     where rows are private, and scores."""
     p = study.protect
@@ -73,7 +71,6 @@ def shares_of(study: Study, scores: bool | None = None) -> dict[str, float]:
     wanted = {
         "classes": counted and study.target.kind == "classes" and study.training.class_weights != "none",
         "columns": counted and study.standardise != "none" and bool(numeric(study)),
-        "scores": (SCORES_UNDER_NOISE if scores is None else scores) and bool(p.rows or p.sites),
     }
     return {k: SHARES[k] for k, yes in wanted.items() if yes}
 
@@ -85,44 +82,42 @@ def whole_noise(study: Study) -> float:
     return noise_for(Budget(spend.epsilon, spend.delta), 1)
 
 
-def start_noise(study: Study, scores: bool | None = None) -> dict[str, float]:
+def start_noise(study: Study) -> dict[str, float]:
     """z of each of these."""
-    shares = shares_of(study, scores)
+    shares = shares_of(study)
     return {k: whole_noise(study) / math.sqrt(share) for k, share in shares.items()} if shares else {}
 
 
-def score_noise(study: Study, held_out: bool) -> float:
-    """z of all scores of a run together, for `noisy_scores`. Where rows are private, a row that is held out is in no
-    step of the training and in no count, so that scores on such rows alone have the whole of its budget; scores on
-    training rows have the share that is kept back for them, and so has everything where sites are private."""
-    share = 1.0 if held_out and study.protect.rows else SHARES["scores"]
-    return whole_noise(study) / math.sqrt(share)
+def score_noise(study: Study) -> float:
+    """z of all scores of a run together, for `noisy_scores`: a row that is held out is in no step of the training and
+    in no count, so that scores on such rows alone have the whole of its budget."""
+    return whole_noise(study)
 
 
-def row_noise(study: Study, method: AnyMethod, scores: bool | None = None) -> float:
+def row_noise(study: Study, method: AnyMethod) -> float:
     """z of every step of the training."""
-    return whole_noise(study) * math.sqrt(looks_of(study, method) / (1 - sum(shares_of(study, scores).values())))
+    return whole_noise(study) * math.sqrt(looks_of(study, method) / (1 - sum(shares_of(study).values())))
 
 
-def private(task: Task, study: Study, method: AnyMethod, scores: bool | None = None) -> Task:
+def private(task: Task, study: Study, method: AnyMethod) -> Task:
     """The same with clipped gradients and noise, where the study says so."""
     if study.protect.rows is None:
         return task
     given = {f.name: getattr(task, f.name) for f in fields(Task)}
-    return PrivateTask(**given, clip=study.protect.clip or ROW_CLIP, noise=row_noise(study, method, scores))
+    return PrivateTask(**given, clip=study.protect.clip or ROW_CLIP, noise=row_noise(study, method))
 
 
-def loss_after(study: Study, method: AnyMethod, rounds: int, scores: bool | None = None) -> float:
+def loss_after(study: Study, method: AnyMethod, rounds: int) -> float:
     """1/s^2 of a row, or a site, that took part in so many rounds of training; infinite where there is no noise."""
     p = study.protect
     total = sum(stage.rounds for stage in method.plan(study.training.rounds) if any(x.trains for x in stage.exchanges))
     share = min(1.0, rounds / max(1, total))
-    before = sum(1 / z**2 for z in start_noise(study, scores).values())
+    before = sum(1 / z**2 for z in start_noise(study).values())
     if p.rows:
         looks = looks_of(study, method)
-        return before + (looks * share / row_noise(study, method, scores) ** 2 if looks else 0.0)
+        return before + (looks * share / row_noise(study, method) ** 2 if looks else 0.0)
     if p.sites:
-        noise = guards_of(study, scores).noise * math.sqrt(p.least - 1)
+        noise = guards_of(study).noise * math.sqrt(p.least - 1)
         return before + round(reports_of(study, method) * share) / noise**2
     return math.inf
 
@@ -137,40 +132,37 @@ def row_loss(study: Study, method: AnyMethod) -> float:
     return 4 * loss * (study.protect.least - 1 if study.protect.sum == "plain" else 1)
 
 
-def spent_after(study: Study, method: AnyMethod, rounds: int, scores: bool | None = None) -> float:
+def spent_after(study: Study, method: AnyMethod, rounds: int) -> float:
     """The epsilon of a row, or a site, that is removed and took part in so many rounds of training."""
     spend = study.protect.rows or study.protect.sites
-    return epsilon_of(loss_after(study, method, rounds, scores), spend.delta) if spend else 0.0
+    return epsilon_of(loss_after(study, method, rounds), spend.delta) if spend else 0.0
 
 
-def replaced_after(study: Study, method: AnyMethod, rounds: int, scores: bool | None = None) -> float:
+def replaced_after(study: Study, method: AnyMethod, rounds: int) -> float:
     """The same where it is replaced by any other: it moves twice as far."""
     spend = study.protect.rows or study.protect.sites
-    return epsilon_of(4 * loss_after(study, method, rounds, scores), spend.delta) if spend else 0.0
+    return epsilon_of(4 * loss_after(study, method, rounds), spend.delta) if spend else 0.0
 
 
-def spent_by(study: Study, method: AnyMethod, scores: bool | None = None) -> Spent | None:
+def spent_by(study: Study, method: AnyMethod) -> Spent | None:
     """Of a site that took part in every round."""
-    p, rounds, kept_back = study.protect, study.training.rounds, "scores" in shares_of(study, scores)
-    removed, replaced = (f(study, method, rounds, scores) for f in (spent_after, replaced_after))
+    p, rounds = study.protect, study.training.rounds
+    removed, replaced = (f(study, method, rounds) for f in (spent_after, replaced_after))
     always = [
         "how many rows a site has",
-        ("its" if kept_back else "its scores and its")
-        + " share of each class, which the coordinator is told as "
-        + ("it is" if kept_back else "they are"),
+        "its share of each class, and in a simulation its scores, which the coordinator is told as they are",
         "what sites publish of their columns before the first round, where they agree to",
     ]
     if p.rows:
         covers = ["the reports of every round, and the models that are made of them"]
         covers += ["the counts of classes by which rows are weighted"] * ("classes" in shares_of(study))
         covers += ["the means and spreads by which columns are standardised"] * ("columns" in shares_of(study))
-        covers += ["the scores of its model"] * kept_back
-        given = row_noise(study, method, scores), p.clip or ROW_CLIP, looks_of(study, method)
+        covers.append("between machines, the scores of its model")
+        given = row_noise(study, method), p.clip or ROW_CLIP, looks_of(study, method)
         return Spent("row", removed, replaced, p.rows.delta, *given, tuple(covers), tuple(always))
     if p.sites:
-        noise = guards_of(study, scores).noise * math.sqrt(p.least - 1)
+        noise = guards_of(study).noise * math.sqrt(p.least - 1)
         covers = ["the total of every round, and the models that are made of it"]
-        covers += ["the scores of its model"] * kept_back
         if p.sum == "plain":
             always.insert(0, "a single report, which the coordinator can read: its noise is a part of the total's")
         given = noise, p.clip or 0.0, reports_of(study, method)
