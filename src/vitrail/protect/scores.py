@@ -13,8 +13,8 @@ How a site calls it (deploy/site.py, where scores are made; the budget is that o
     told = noisy_scores(values, 1 / n, z, answers, generator, stage, round, split)
     tensor = torch.from_numpy(told.values)                       leaves; told.deviation is public, and may be shown
 
-`answers` is how often rows are scored in the whole run, as the consent form says; a site that is asked once more refuses.
-All answers together cost at most 1/z^2. Only held-out rows are scored, which are in no step of the training.
+`answers` is how often rows are scored in the whole run, as the consent form says; a site that is asked once more
+refuses. All answers together cost at most 1/z^2. Only held-out rows are scored, which are in no step of the training.
 
 What is no mean (the area under the curve, balanced accuracy, calibration) is better made from counts: of every cell of
 class x (predicted class, or tenth of the predicted risk) how many rows fall into it. A row is in one cell, so that
