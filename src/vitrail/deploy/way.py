@@ -109,13 +109,13 @@ class FlareWay:
         event, site = head.get("event"), self.names.get(head.get("site", ""))
         if event == "relay":
             for job in self.open:
-                if job.number == head["job"]:
+                if job.number == head.get("job"):
                     job.pipe, self.pause = end, 0.5
         elif event == "closed" and end is not None:
             for job in [job for job in self.open if job.pipe is end and self._transport_runs()]:
                 self._break_down(job)
         elif event == "part ended" and site:
-            for job in [job for job in self.open if job.number == head["job"]]:
+            for job in [job for job in self.open if job.number == head.get("job")]:
                 self._lose(job, site)
         elif event in ("alive", "entered") and site and site not in self.removed:
             if event == "entered":
@@ -124,7 +124,7 @@ class FlareWay:
         elif event == pipe.NOT_OURS:
             self.refusals.add(head)
         elif event == "refused":
-            self.log("refused", site=site or head["site"], why=head["why"])
+            self.log("refused", site=site or str(head.get("site"))[:60], why=str(head.get("why"))[:200])
 
     def _enter(self, site: str, new: bool) -> None:
         """A site registered. `new`: as a process that was not here before, and not only over a new connection."""
@@ -361,19 +361,21 @@ class FlareWay:
         trouble: dict[str, str],
     ) -> None:
         head, body = heard
-        name = self.names[head["site"]]
+        name = self.names.get(str(head.get("site")))
+        if name is None:
+            return  # of whoever speaks through the transport's socket nothing is believed
         self.awake.add(name)
         self.losses.answered(name)
-        if name not in asked or asked[name][1] != head["number"]:
+        if name not in asked or asked[name][1] != head.get("number"):
             return  # an answer to an old question
         self.alive[name] = time.time()
         asked[name][0].heard.add(name)
         self.fruitless = 0
-        size = head.get("bytes", len(body))
+        size = count if isinstance(count := head.get("bytes"), int) else len(body)
         if self.most is not None and size > self.most:
             trouble[name] = f"{TOO_LONG}: it has {size} bytes, and none is longer than {self.most}"
-        elif head["code"] != "OK" or not body:
-            trouble[name] = UNANSWERED.get(head["code"], f"its machine could not answer ({spelled(head['code'])})")
+        elif (code := str(head.get("code"))) != "OK" or not body:
+            trouble[name] = UNANSWERED.get(code, f"its machine could not answer ({spelled(code)})")
         else:
             try:
                 answers[name] = unpack(body)
