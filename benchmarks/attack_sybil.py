@@ -195,7 +195,7 @@ def true_report(name: str, frame: pd.DataFrame, agreed: Agreement, home: Path, r
 
 def error(read: Mapping[str, Tensor], true: Mapping[str, Tensor]) -> float:
     """The largest difference between a number as it was read and as it is."""
-    return max(float((read[k].double() - true[k].double()).abs().max()) for k in true)
+    return max(float((read[k].double() - true[k].double()).abs().max()) for k in read)
 
 
 def study_of(rounds: int = ROUNDS) -> vt.Study:

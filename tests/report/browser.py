@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import fcntl
 import json
 import os
 import select
@@ -27,7 +28,7 @@ class Browser:
         self.downloads = folder / "downloads"
         self.downloads.mkdir(parents=True, exist_ok=True)
         (their_in, self._out), (self._in, their_out) = os.pipe(), os.pipe()
-        high = [os.dup2(fd, 60 + i) for i, fd in enumerate((their_in, their_out))]  # clear of 3 and 4
+        high = [fcntl.fcntl(fd, fcntl.F_DUPFD, 60) for fd in (their_in, their_out)]  # clear of 3 and 4, and nobody's
 
         def connect() -> None:
             for place, fd in zip((3, 4), high, strict=True):
