@@ -11,7 +11,7 @@ from small import opposed_tables
 from vitrail import methods
 from vitrail.protect.budget import noise_for
 from vitrail.protect.noise import Generator
-from vitrail.protect.scores import clipped_mean, noisy_scores
+from vitrail.protect.scores import noisy_scores
 from vitrail.runs import budgets
 from vitrail.runs.budgets import (
     score_noise,
@@ -59,14 +59,6 @@ def test_the_same_question_has_the_same_answer() -> None:
 def test_what_cannot_be_given_noise_is_refused(given: tuple[list[float], float, float, int]) -> None:
     with pytest.raises(ValueError, match="expected finite scores"):
         noisy_scores(*given, OWN, "x")
-
-
-def test_a_loss_is_cut_off_so_that_no_row_moves_it_further() -> None:
-    parts = np.array([0.2, 0.4, 50.0, 0.1])
-    for i in range(4):
-        with_row, reach = clipped_mean(parts, 3.0)
-        without, _ = clipped_mean(np.where(np.arange(4) == i, 0.0, parts), 3.0)
-        assert abs(with_row - without) <= reach
 
 
 def test_whether_a_row_is_among_those_scored_is_told_by_plain_scores_and_not_by_noisy_ones() -> None:

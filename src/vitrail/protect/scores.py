@@ -1,7 +1,7 @@
 """Scores under noise: what a site tells of how good a model is, as a part of the privacy budget.
 
 A score is a mean over rows, and one row moves it by a known amount: accuracy by 1/n, a loss that is cut off at b for
-each row by b/n (`clipped_mean`). All numbers of one answer are divided by what a row can move each, given noise
+each row by b/n. All numbers of one answer are divided by what a row can move each, given noise
 together, and multiplied again. A run has so many answers, and z is for all of them together:
 
     noise of number j = z sqrt(answers) together reach_j            1/s^2 of one answer = 1 / (z^2 answers)
@@ -67,13 +67,3 @@ def noisy_scores(
     z = noise * math.sqrt(answers)
     found = blurred(torch.from_numpy(plain / by), length, z, generator, "scores", *name).numpy()
     return NoisyScores((found * by).clip(least, most), z * length * by, 1 / z**2)
-
-
-def clipped_mean(parts: ArrayLike, bound: float) -> tuple[float, float]:
-    """The mean of what each row adds, cut to 0..bound, and how far one row moves it.
-
-    >>> clipped_mean([0.1, 0.3, 9.0, -1.0], 2.0)
-    (0.6, 0.5)
-    """
-    cut = np.asarray(parts, dtype=np.float64).clip(0.0, bound)
-    return float(cut.mean()), bound / len(cut)
