@@ -14,6 +14,10 @@ continue the last: tests/deploy/test_oracle.py). It then decides by the likeliho
     open      a site that scores any model, exactly, whenever it is asked (as before this defence)
     exact     the planned questions, scores not rounded ([protect] scores = "exact")
     rounded   the planned questions, counts rounded by chance to multiples of ten patients or more: the default
+    mix       no score at all: the one table of losses that each site reports in an agreed mix, in a study whose sums
+              are plain. The attacker chooses the shared model, reads the exact loss of each hospital's training
+              patients by it, and compares it with what it expects from the strangers of that hospital, whom it knows
+    mix, others known    the control: the attacker knows all training patients but this one
 
 The simple rival, with the same information and without any score, guesses: 0.5.
 """
@@ -33,6 +37,7 @@ import torch
 from torch import Tensor
 
 import vitrail as vt
+from vitrail.core.exchange import Rows
 from vitrail.core.rounding import step_of
 from vitrail.core.tensors import each, filled, tensors
 from vitrail.data.datasets import heart_disease, packaged
@@ -43,12 +48,14 @@ from vitrail.deploy.message import Message
 from vitrail.deploy.score_plan import planned
 from vitrail.deploy.site import Site
 from vitrail.deploy.site_scores import COARSER
+from vitrail.methods.agreed_mix import AgreedMix
+from vitrail.methods.mixing import Offer
 from vitrail.runs.setup import resolve
 
 RUN, ROUNDS, LONG = "0123456789abcdef", 100, 9.9  # LONG: of the start's longest unit; sites refuse 10
 RESULTS = Path(__file__).parent / "results" / "attack_oracle.md"
 STEEP, WIDE = 6.0, 0.3  # of a unit; standard deviations to each side of a person's value
-KINDS = ("open", "exact", "rounded")
+KINDS = ("open", "exact", "rounded", "mix", "mix, others known")
 
 
 def drafted(scores: str = "rounded", rounds: int = ROUNDS) -> Agreement:
@@ -239,8 +246,74 @@ def _log_sum(seen: float, counts: list[float], steps: list[int], exact: bool) ->
     return math.log(max(sum(p for at, p in chance.items() if abs(at - seen) < 0.25), math.exp(NEVER)))
 
 
+class Mix:
+    """The agreed mix's table of losses, by the method's own code: a site trains nothing where the shared model is
+    mixed with nothing, so that the entry is the loss of what the coordinator sent."""
+
+    def __init__(self, agreed: Agreement) -> None:
+        self.method, self.task = AgreedMix(tuned=(), alpha=0.0), agreed.task
+        self.choose = next(s for s in self.method.plan(1) if s.name == "choose").last
+
+    def told(self, site: Site, word: Mapping[str, Tensor]) -> float:
+        """What leaves the site: the sum over its training patients."""
+        state, none = self.method.state(self.task, 1), torch.zeros(1, dtype=torch.int64)
+        wide = {k: word[f"params/{k}"].expand(1, self.method.folds + 1, *v.shape) for k, v in self.task.start.items()}
+        state = state._replace(of=state.of._replace(params=wide))
+        rows = Rows(site.engine.counts, None, lambda: site.engine.sites.blocks([0]))
+        given = self.task, state, Offer(none, none), Offer(none, none), rows, None
+        return float(self.choose.report(*given)[1].costs[0, 0, 0])
+
+    def losses(self, site: Site, word: Mapping[str, Tensor], x: Any, y: Any) -> Any:
+        """Of rows that the attacker knows, [row], as they would count at that site: by how many there are of a class,
+        which is public."""
+        params = {k: word[f"params/{k}"][None] for k in self.task.start}
+        z = self.task.output(params, torch.as_tensor(x, dtype=torch.float32)[None])[0]
+        (batch,) = site.engine.sites.blocks([0])
+        counts = torch.stack([batch.w[0, batch.y[0, :, k] > 0, 0].max() for k in (0, 1)])
+        return torch.nn.functional.cross_entropy(z, torch.as_tensor(y), counts, reduction="none").numpy()
+
+
+def attack_mix(seed: int, targets: int, knows_others: bool = False) -> tuple[list[float], list[float]]:
+    """The evidence for members, and for strangers, of the two largest hospitals: how much likelier the reported loss is
+    with the person among the training patients, if the others' losses are drawn like the strangers'; or are known."""
+    agreed = drafted("rounded")
+    mix, study, out = Mix(agreed), agreed.study, (list[float](), list[float]())
+    with tempfile.TemporaryDirectory() as place:
+        hospitals = Hospitals(agreed, seed, Path(place))
+        for name in ("cleveland", "hungarian"):
+            site, strangers = hospitals.sites[name], clean(hospitals.strangers[name], study)
+            assert site.data is not None
+            encoder, trains = site.data.encoder, site.rows.iloc[site._split()]
+            crafter = Crafter(agreed, {k: (encoder.mean[k], encoder.sd[k]) for k in encoder.mean})
+            known_x, known_y = encoder.matrix(strangers), strangers[study.target.column].to_numpy().astype(int)
+            many, trains_y = hospitals.counts(name, "train"), trains[study.target.column].to_numpy().astype(int)
+            for found, rows in zip(out, (trains, strangers), strict=True):
+                for at, row in rows.sample(min(targets, len(rows)), random_state=seed).iterrows():
+                    word, outcome = crafter.word(row), int(row[study.target.column])
+                    others = np.ones(len(strangers), bool)
+                    if rows is strangers:  # nobody is compared with itself
+                        others[strangers.index.get_loc(at)] = False
+                    losses, own = (
+                        mix.losses(site, word, known_x, known_y),
+                        encoder.matrix(row.to_frame().T.infer_objects()),
+                    )
+                    by_class = [losses[others & (known_y == k)] for k in (0, 1)]
+                    mean = sum(n * float(v.mean()) for n, v in zip(many, by_class, strict=True))
+                    spread = math.sqrt(sum(n * float(v.var()) for n, v in zip(many, by_class, strict=True)))
+                    more = float(mix.losses(site, word, own, [outcome])[0]) - float(by_class[outcome].mean())
+                    if knows_others:
+                        all_ = float(mix.losses(site, word, encoder.matrix(trains), trains_y).sum())
+                        more = float(mix.losses(site, word, own, [outcome])[0])
+                        mean, spread = all_ - (more if rows is trains else 0.0), 1.0
+                    off = mix.told(site, word) - mean
+                    found.append((off**2 - (off - more) ** 2) / (2 * spread**2))
+    return out
+
+
 def attack(kind: str, seed: int, targets: int) -> tuple[list[float], list[float]]:
     """The evidence for members, and for strangers, of the two largest hospitals."""
+    if kind.startswith("mix"):
+        return attack_mix(seed, targets, knows_others=kind != "mix")
     agreed = drafted("rounded" if kind == "rounded" else "exact")
     out: tuple[list[float], list[float]] = ([], [])
     with tempfile.TemporaryDirectory() as place:
@@ -276,7 +349,8 @@ def main() -> None:
         "",
         f"Printed by `python benchmarks/attack_oracle.py --targets {args.targets} --seeds {args.seeds}`. A whole study "
         f"is spent on each person: {points - 1} chosen models during training, seen as a sum over four hospitals, and "
-        "one at the end, seen for each hospital. Decided by the likelihood of all answers together. Guessing: 0.5.",
+        "one at the end, seen for each hospital. Decided by the likelihood of all answers together. Guessing: 0.5. "
+        "`mix` is no score: one table of losses of an agreed mix whose sums are plain, spent on one person.",
         "",
         "| scores | persons | right | members found | strangers taken for members |",
         "| --- | --- | --- | --- | --- |",

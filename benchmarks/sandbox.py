@@ -48,7 +48,7 @@ def main() -> None:
         "",
         f"The heart study by FedAvg under masks, {args.rounds} rounds, `vitrail serve` and four `vitrail join`",
         f"over FLARE and TLS on {os.cpu_count()} cores, Landlock version {sandbox.abi()} (`benchmarks/sandbox.py`):",
-        "seconds of a round in each study, in turn with the box and without. Others worked on the machine meanwhile.",
+        "seconds of a round in each study, in turn with the box and without.",
         "",
         "| study | with the box | --no-sandbox |",
         "| ---: | ---: | ---: |",

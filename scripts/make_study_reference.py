@@ -75,6 +75,7 @@ TIMES = """\
 target = {kind = "time", time = "days", event = "died", cuts = [30, 90, 365]}
 features = {age = {kind = "numeric"}}
 """
+DATED = WHOLE + '[split]\nby = "date"\ncolumn = "admitted"\ntest_from = "2020-01-01"\n'
 HORIZON = TIMES.replace("cuts = [30, 90, 365]", "horizon = 365")
 NOISY = WHOLE + "[protect]\nclip = 1.0\nrows = {epsilon = 4.0}\nsites = {epsilon = 8.0}\n"
 BASES = (
@@ -86,16 +87,20 @@ BASES = (
     PROTOTYPES,
     COMPANIES,
     NOISY,
+    DATED,
 )  # an example must be accepted in one of them
 
 # by path; where none is given, one is made from the type and the default
 EXAMPLES: dict[str, Any] = {
+    "target.threshold": 0.1,
+    "paper": "ifedavg",
     "name": "Deaths on the ward",
     "description": "Who dies within 30 days? Five hospitals, 2019 to 2023.",
     "seeds": [1, 2, 3],
     "metrics": ["auc", "log_loss"],
     "site_column": "hospital",
     "weight_column": "stands_for",
+    "person": "patient_id",
     "target.column": "died",
     "target.classes": ["no", "yes"],
     "target.positive": "yes",
@@ -117,9 +122,13 @@ EXAMPLES: dict[str, Any] = {
     "images.column": "file",
     "images.bits": 16,
     "images.augment": ["flip", "shift"],
+    "images.person": "(p[0-9]+)_",
     "split.test": 0.2,
     "split.at_least": 30,
     "split.at_most": 0.25,
+    "split.by": "date",
+    "split.column": "admitted",
+    "split.test_from": "2021-01-01",
     "network.kind": "linear",
     "network.hidden": [32, 16],
     "network.width": 16,

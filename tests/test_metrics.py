@@ -54,6 +54,8 @@ def by_sklearn(name: str, y: np.ndarray, p: np.ndarray) -> float:
             return float(sk.balanced_accuracy_score(y, guess))
         if name == "f1":
             return float(sk.f1_score(y, guess, average="weighted", zero_division=0))
+        if name == "f1_event":
+            return float(sk.f1_score(y, guess, pos_label=1, zero_division=0))
         if name == "brier":
             return float(sk.brier_score_loss(y, p, labels=labels, scale_by_half=True))
         if name == "log_loss":
@@ -69,7 +71,7 @@ def by_sklearn(name: str, y: np.ndarray, p: np.ndarray) -> float:
 def test_class_metrics(name: str, case: tuple[np.ndarray, np.ndarray]) -> None:
     y, p = case
     ours = one(name, y, p)
-    if name == "auc" and len(np.unique(y)) < 2:
+    if (name == "auc" and len(np.unique(y)) < 2) or (name == "f1_event" and (p.shape[1] != 2 or not (y == 1).any())):
         assert math.isnan(ours)
     else:
         assert ours == pytest.approx(by_sklearn(name, y, p), abs=1e-12)
@@ -176,8 +178,11 @@ def test_all_sites_at_once_are_each_alone(classes: int, coarse: bool) -> None:
     sites[7][1][11, 1] = np.nan
     ours = score_all(CLASS_METRICS, *pad(sites, rng))
     same(ours, sites)
+    if classes != 2:
+        assert np.isnan(ours.pop("f1_event")).all(), "of several classes none is the event"
     for name, values in ours.items():
-        defined = [i for i in range(len(sites)) if not (i in (1, 5, 6, 7) or (name == "auc" and i in (2, 3)))]
+        without = {"auc": (2, 3), "f1_event": [i for i, (y, _) in enumerate(sites) if not (y == 1).any()]}.get(name, ())
+        defined = [i for i in range(len(sites)) if i not in (1, 5, 6, 7) and i not in without]
         assert np.flatnonzero(np.isfinite(values)).tolist() == defined, name
         np.testing.assert_allclose(values[defined], [by_sklearn(name, *sites[i]) for i in defined], atol=1e-12)
 

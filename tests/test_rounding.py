@@ -42,7 +42,7 @@ def test_one_patient_changes_one_answer_in_ten_or_fewer(count: int, many: int) -
     assert changed <= 1 / TEN + 1e-3
 
 
-@pytest.mark.parametrize("metric", ["accuracy", "balanced_accuracy", "f1", "auc", "log_loss", "brier"])
+@pytest.mark.parametrize("metric", ["accuracy", "balanced_accuracy", "f1", "f1_event", "auc", "log_loss", "brier"])
 def test_one_patient_moves_a_score_by_no_more_than_it_is_said_to(metric: str) -> None:
     """Any answer about any one patient, over many tables; and some answer comes near the bound."""
     rng, largest = np.random.default_rng(1), 0.0
@@ -77,7 +77,7 @@ def test_scores_from_hits_are_those_of_the_metrics() -> None:
         y, guess = rng.integers(0, 2, 30), rng.integers(0, 2, 30)
         y[:2] = 0, 1
         p = np.eye(2)[guess]
-        names = ("accuracy", "balanced_accuracy", "f1")
+        names = ("accuracy", "balanced_accuracy", "f1", "f1_event")
         exact = score_all(names, y[None], p[None], np.ones((1, 30), bool))
         hits = np.bincount(y[guess == y], minlength=2).astype(float)
         told = of_hits(hits, np.bincount(y, minlength=2).astype(float))

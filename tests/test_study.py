@@ -430,7 +430,8 @@ def studies(draw: Any) -> dict[str, Any]:
             "classes": classes,
             "positive": draw(st.sampled_from([*classes])),
         }
-        out["metrics"] = draw(st.lists(st.sampled_from(CLASS_METRICS), unique=True))
+        metrics = [m for m in CLASS_METRICS if m != "f1_event" or len(out["target"]["classes"]) == 2]
+        out["metrics"] = draw(st.lists(st.sampled_from(metrics), unique=True))
     else:
         out["target"] = {"column": names[0], "kind": "number", "center": draw(numbers), "unit": draw(texts)}
         out["metrics"] = draw(st.lists(st.sampled_from(NUMBER_METRICS), unique=True))
@@ -583,7 +584,9 @@ def test_infer_heart_disease() -> None:
         "oldpeak",
     ]
     ages = pd.concat([f["age"] for f in datasets.heart_disease().values()])
-    assert study.features["age"].range == (ages.min(), ages.max())
+    low, high = study.features["age"].range
+    assert low < ages.min()
+    assert ages.max() < high < ages.max() + 10
     assert study.features["thal"].categories == (3, 6, 7)
 
 
@@ -623,7 +626,9 @@ def test_infer_awkward_columns() -> None:
     for name in ("crp", "bmi", "padded", "nullable"):
         assert found[name][0] == "numeric"
     crp = awkward()["crp"].str.replace(",", ".").astype(float)
-    assert study.features["crp"].range == (crp.min(), crp.max())
+    low, high = study.features["crp"].range
+    assert low == 0
+    assert crp.max() < high < 1.2 * crp.max()
 
 
 def test_infer_fits_the_data_it_came_from() -> None:

@@ -256,7 +256,7 @@ def _labels(sites: Any, rows: int) -> NDArray[np.object_]:
 def _features(rows: pd.DataFrame) -> dict[str, Any]:
     """What a study says of each column: numbers are numbers; of words it says which there are."""
     wordy = [name for name, kind in rows.dtypes.items() if not pd.api.types.is_numeric_dtype(kind)]
-    drafted, left = draft_features({ONE: rows[wordy]}, ()) if wordy else ({}, {})
+    drafted, left = draft_features({ONE: rows[wordy]}, ())[:2] if wordy else ({}, {})
     if left:
         hint = "Leave the column out, or make numbers of it first."
         raise UnfitError(

@@ -2,27 +2,32 @@
 
 from __future__ import annotations
 
+import datetime
 import itertools
 import re
-from collections.abc import Callable, Iterable, Mapping
+import warnings
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import BaseModel, Field, ValidationError
 
 from vitrail import methods, nets
 from vitrail.core import formats
-from vitrail.core.problems import Problem, VitrailError, nearest
+from vitrail.core.problems import Problem, VitrailError
 from vitrail.core.shown import Shown
 from vitrail.core.toml import key_lines, toml_key, toml_value
-from vitrail.data.schema import GUESTS_OWN, Cell, Feature, Matching, Party, Ration, Split, Strict, Table, Target
+from vitrail.data.place import PassedOverWarning
+from vitrail.data.schema import GUESTS_OWN, Cell, Feature, Matching, Party, Split, Strict, Table, Target
+from vitrail.study_defaults import changed_words, fill_in
+from vitrail.study_errors import explain
 from vitrail.study_limits import MOST_TOLD, count_problems, read_study, size_problems
 from vitrail.study_problems import CLASS_METRICS, METRICS, NUMBER_METRICS, TIME_METRICS, inconsistencies
 
 if TYPE_CHECKING:
-    import pandas as pd
+    from vitrail.data.site_frames import Sites
 
-SHARES = frozenset({"balanced_accuracy", "accuracy", "f1", "auc", "c_index", "uno_c"})  # between 0 and 1
+SHARES = frozenset({"balanced_accuracy", "accuracy", "f1", "f1_event", "auc", "c_index", "uno_c"})  # between 0 and 1
 LOWER_IS_BETTER = frozenset(  # 0 is perfect; of all others 1
     {"log_loss", "brier", "rmse", "mae", "integrated_brier", "time_log_loss"}
 )
@@ -36,7 +41,7 @@ class Network(Strict):
     kind: str = "mlp"  # or linear; of pictures cnn, resnet18 or prototypes (nets.TABLE)
     hidden: tuple[int, ...] = (128, 64)  # units of the mlp's layers, or of the two between cnn's convolutions and head
     width: int = Field(default=32, ge=1, le=1024)  # channels of the first convolution; of prototypes 16
-    dropout: float = Field(default=0.2, ge=0, lt=1)  # the share of units left out of each step; of pictures none
+    dropout: float = Field(default=0.0, ge=0, lt=1)  # the share of units left out of each step
     prototypes: int | None = Field(default=None, ge=1, le=1000)  # of each class, where there are any; None: 10
     latent: int | None = Field(default=None, ge=1, le=4096)  # numbers in each; None: 128 with weights, else 16
     weights: str = ""  # a file with those of EfficientNet-Lite0, which every site has; of prototypes
@@ -49,7 +54,7 @@ class TrainingSpec(Strict):
     rounds: int = Field(default=100, ge=1, le=1_000_000)  # times that sites train and their changes are put together
     epochs: int = Field(default=1, ge=1, le=1_000_000)  # times that a site goes through its rows in a round
     batch: int = Field(default=16, ge=1, le=1_000_000_000)  # rows in a step
-    lr: float = Field(default=0.002, gt=0, le=1e39)  # the learning rate: how far a step goes
+    lr: float = Field(default=0.005, gt=0, le=1e39)  # the learning rate: how far a step goes; of pictures 0.002
     momentum: float = Field(default=0.5, ge=0, lt=1)  # how much of the last step the next one keeps
     decay: float = Field(default=0.9, gt=0, le=1)  # what the learning rate is multiplied by, now and then
     decays: int = Field(default=50, ge=0, le=1_000_000)  # how often that is in a run; 0: never
@@ -59,9 +64,9 @@ class TrainingSpec(Strict):
     kl: float = Field(default=0.1, ge=0, le=1e6)  # of evidence: how much of it for wrong classes costs, in the end
     anneal: int = Field(default=10, ge=0, le=1_000_000_000)  # epochs until then
     total: Literal["sum", "mean"] = "sum"  # of the losses of a batch's rows
-    class_weights: Literal["inverse", "none"] = "inverse"  # inverse: at each site all classes weigh alike
+    class_weights: Literal["inverse", "none"] = "none"  # inverse: in training all classes of a site weigh the same
     optimiser: Literal["sgd", "adam"] = "sgd"  # momentum is SGD's
-    weight_decay: float = Field(default=0.0, ge=0, le=1e6)  # how strongly weights are pulled to zero
+    weight_decay: float = Field(default=0.01, ge=0, le=1e6)  # how strongly weights are pulled to zero; of pictures 0
     rates: dict[str, Annotated[float, Field(ge=0)]] = Field(default={})  # of lr, for a group of layers: head = 0.1
     memory: Literal["fresh", "own", "kept"] = "own"  # of the optimiser, what outlives a round: none, own layers', all
 
@@ -113,6 +118,7 @@ class Study(Shown, Table):
 
     format: str = formats.STUDY  # of this file; what was added since an older one has its default
     name: str = "study"  # on pages and consent forms
+    paper: str = ""  # the paper whose protocol fills in what this file leaves out, e.g. ifedavg; empty: our defaults
     description: str = ""  # what is asked, of whom; on pages
     network: Network = Network()
     training: TrainingSpec = TrainingSpec()
@@ -120,7 +126,7 @@ class Study(Shown, Table):
     screen: Screen = Screen()
     bedside: Bedside = Bedside()
     seeds: tuple[int, ...] = SEEDS  # of what is drawn by lot; a run takes the first, a comparison as many as asked for
-    metrics: tuple[str, ...] = ()  # scores, the first decides; left out: those usual for the target
+    metrics: tuple[str, ...] = ()  # scores, the first decides; left out: the usual ones; f1 is weighted over classes
     parties: dict[str, Party] = Field(default={})  # where they hold columns of the same people; empty: rows of others
     match: Matching | None = None  # there where there are parties
     protect: Protect = Protect()
@@ -154,14 +160,15 @@ class Study(Shown, Table):
             raise VitrailError(f"{source} cannot be read", [Problem(place("format"), why, hint)])
         if absurd := list(itertools.islice(count_problems(plain, place), MOST_TOLD)):
             raise VitrailError(f"{source} is not a valid study ({len(absurd)} to correct)", absurd)
-        plain["format"] = formats.STUDY  # of an older one, too: what it did not know has its default
+        fill_in(plain, of)
+        plain["format"] = formats.STUDY
         _settle(plain)
         study = None
         try:
             study = cls.model_validate(plain)
         except ValidationError as error:
             errors = error.errors()
-            found = dict.fromkeys(_explain(e, place) for e in errors[:MOST_TOLD])  # a union says it more than once
+            found = dict.fromkeys(explain(e, place, cls) for e in errors[:MOST_TOLD])  # a union says it more than once
             problems += [p for p in found if p.where not in said]
         said = {p.where for p in problems}
         others = (p for p in inconsistencies(plain, place) if p.where not in said)
@@ -178,10 +185,14 @@ class Study(Shown, Table):
         return study.model_copy(update={"metrics": metrics})
 
     @classmethod
-    def load(cls, path: str | Path) -> Study:
-        """Read a study file."""
+    def load(cls, path: str | Path, kept: bool = False) -> Study:
+        """Read a study file. `kept`: one that a run wrote, of the first format where it states none."""
         path = Path(path)
         text, raw = read_study(path)
+        if kept:
+            raw.setdefault("format", formats.FIRST)
+        elif words := changed_words(raw):
+            warnings.warn(f"{path}: {words}", PassedOverWarning, stacklevel=2)
         lines = key_lines(text, DEEPEST)
 
         def where(*keys: str | int) -> str:
@@ -195,12 +206,12 @@ class Study(Shown, Table):
         return cls.parse(raw, str(path), where)
 
     @classmethod
-    def infer(cls, sites: Mapping[str, pd.DataFrame], target: str, **given: Any) -> Study:
-        """Draft a study from tables: kinds, ranges and categories are guesses to be read by a person."""
-        from vitrail.data.infer import infer_table
+    def infer(cls, sites: Sites, target: str, *, site: str = "", **given: Any) -> Study:
+        """Draft a study from a table for each site, or from one whose column `site` names it: kinds, ranges and
+        categories are guesses to be read by a person. What a person has to decide is told as warnings."""
+        from vitrail.data.infer import infer_told
 
-        drafted = infer_table(sites, target, str(given.get("site_column", "")))
-        return cls.parse({**drafted.said, **given}, "the inferred study")
+        return cls.parse(infer_told(sites, target, site, given), "the inferred study")
 
     def save(self, path: str | Path) -> None:
         Path(path).write_text(self.to_toml(), encoding="utf-8")
@@ -210,9 +221,9 @@ class Study(Shown, Table):
         plain = self.model_dump()
         out = [
             f"{k} = {toml_value(plain[k])}"
-            for k in ("format", "name", "description", "seeds", "metrics", "standardise")
+            for k in ("format", "name", "description", "seeds", "metrics", "standardise", "reference_level")
         ]
-        columns = {"site_column": self.site_column, "weight_column": self.weight_column}
+        columns = {k: plain[k] for k in ("paper", "site_column", "weight_column", "person")}
         out += [f"{k} = {toml_value(v)}" for k, v in columns.items() if v]
         sections = ("target", *["images"] * bool(self.images), "split", "network", "training", "method")
         sections += () if self.images or self.parties else ("screen",)
@@ -280,12 +291,18 @@ def _settle(plain: Any) -> None:
         training.setdefault("total", training.pop("loss"))
     if isinstance(split := plain.get("split"), dict) and "at_least" in split:
         split.setdefault("at_most", 0.5)  # what it was before a file could say it: runs keep their hold-out rows
+    if isinstance(split, dict) and isinstance(day := split.get("test_from"), datetime.date):
+        split["test_from"] = f"{day:%Y-%m-%d}"  # TOML has dates of its own
     if plain.get("images") is not None and isinstance(network := plain.setdefault("network", {}), dict):
-        network.setdefault("dropout", 0.0)
         kind = network.setdefault("kind", "cnn")
         known = nets.TABLE.get(kind) if isinstance(kind, str) else None
         for k, v in known.usual.items() if known else ():
             network.setdefault(k, v)
+    if plain.get("images") is not None or plain.get("parties"):  # tuned on tables of sites
+        training = plain.setdefault("training", {})
+        usual = {"weight_decay": 0.0} | ({"lr": 0.002} if plain.get("images") is not None else {})
+        for key, value in usual.items() if isinstance(training, dict) else ():
+            training.setdefault(key, value)
     if plain.get("parties"):
         plain.setdefault("method", {"name": methods.PARTIES_DEFAULT})
         if plain.get("match") is None:
@@ -311,60 +328,6 @@ def _plain(value: Any, path: tuple[Any, ...], place: Callable[..., str], problem
         problems.append(Problem(place(*path), f"expected Unicode text, got {value!a}.", "Correct it."))
         return "?"
     return value
-
-
-_EXPECTED = {
-    "string_type": "expected a text in quotes",
-    "int_type": "expected a whole number",
-    "int_from_float": "expected a whole number",
-    "float_type": "expected a number",
-    "bool_type": "expected true or false",
-    "dict_type": "expected a section",
-    "model_type": "expected a section",
-    "tuple_type": "expected a list in [ ]",
-    "greater_than": "expected more than {gt}",
-    "greater_than_equal": "expected at least {ge}",
-    "less_than": "expected less than {lt}",
-    "less_than_equal": "expected at most {le}",
-    "literal_error": "expected {expected}",
-    "too_short": "expected {min_length} values",
-    "too_long": "expected {max_length} values",
-    "finite_number": "expected a finite number",
-}
-
-
-def _explain(error: Any, place: Callable[..., str]) -> Problem:
-    """Pydantic's complaint in our words."""
-    path, kind = list(error["loc"]), error["type"]
-    union = path[:-1] == ["target", "positive"] or isinstance(path[-2:][0], int)  # a Cell: its types come last
-    cell = union and path[-1] in ("bool", "int", "float", "str")
-    short = kind == "missing" and isinstance(path[-1], int)  # a range of one number
-    where = place(*(path[:-1] if cell or short else path))
-    if kind == "extra_forbidden":
-        known = _fields_at(path[:-1])
-        return Problem(where, f"unknown key {path[-1]!r}.", nearest(str(path[-1]), known))
-    if kind == "missing" and not short:
-        return Problem(where, f"{path[-1]!r} is missing.", "Add it.")
-    words = _EXPECTED[kind].format(**error.get("ctx", {})) if kind in _EXPECTED else error["msg"]
-    if short:
-        words = "expected more values"
-    elif cell:
-        words = "expected a text, a finite number, true or false"
-    got = repr(list(error["input"]) if isinstance(error["input"], tuple) else error["input"])
-    return Problem(where, f"{words}, got {got if len(got) < 60 else got[:57] + '...'}.", "Correct it.")
-
-
-def _fields_at(path: list[Any]) -> Iterable[str]:
-    model: Any = Study
-    for step in path:
-        if model is Study and step in ("features", "parties"):
-            kind = Feature if step == "features" else Ration if path[2:] else Party
-            return kind.model_fields if len(path) > 1 else ()
-        annotation = model.model_fields[step].annotation if hasattr(model, "model_fields") else None
-        model = next((a for a in (annotation, *get_args(annotation)) if hasattr(a, "model_fields")), None)
-        if model is None:
-            return ()
-    return list(model.model_fields)
 
 
 __all__ = [

@@ -11,9 +11,11 @@ from typing import Any
 from vitrail import methods, nets
 from vitrail.core.problems import Problem, nearest
 from vitrail.data.schema import GUESTS_OWN, Party, canon
+from vitrail.methods.papers import PROTOCOLS
 from vitrail.study_outcomes import time_problems, weight_problems
+from vitrail.study_persons import person_problems, split_problems
 
-CLASS_METRICS = ("balanced_accuracy", "accuracy", "f1", "auc", "log_loss", "brier")
+CLASS_METRICS = ("balanced_accuracy", "accuracy", "f1", "auc", "log_loss", "brier", "f1_event")
 NUMBER_METRICS = ("rmse", "mae", "r2")
 TIME_METRICS = ("c_index", "uno_c", "integrated_brier", "time_log_loss")
 METRICS = {"classes": CLASS_METRICS, "number": NUMBER_METRICS, "time": TIME_METRICS}  # by the kind of target
@@ -65,6 +67,14 @@ def inconsistencies(raw: Mapping[str, Any], place: Callable[..., str]) -> Iterab
             yield Problem(place("seeds"), f"expected different whole numbers, got {list(seeds)}.", "Correct the list.")
         elif any(isinstance(s, int) and not 0 <= s < 2**63 for s in seeds):
             yield Problem(place("seeds"), "expected whole numbers from 0 to 2^63 - 1.", "Correct the list.")
+    paper = raw.get("paper", "")
+    if isinstance(paper, str) and paper and paper not in PROTOCOLS:
+        yield Problem(place("paper"), f"there is no protocol of a paper called {paper!r}.", nearest(paper, PROTOCOLS))
+    if target.get("threshold") is not None and len(_listed(target.get("classes"))) != 2:
+        what = "a threshold is for a target of two classes."
+        yield Problem(
+            place("target", "threshold"), what, "Remove it: then each site's own shares of the classes are used."
+        )
     training = raw.get("training", {})
     kind, metrics = target.get("kind", "classes"), raw.get("metrics", ())
     aims = {"classes": "classes", "number": "a number", "time": "the time to an event"}
@@ -80,6 +90,10 @@ def inconsistencies(raw: Mapping[str, Any], place: Callable[..., str]) -> Iterab
     for m in metrics:
         if m not in valid:
             yield Problem(place("metrics"), f"there is no metric {m!r} for {aim}.", nearest(str(m), valid))
+    classes = _listed(target.get("classes"))
+    if "f1_event" in metrics and kind == "classes" and classes and len(classes) != 2:
+        what = f"f1_event is about one of two classes, and the target has {len(classes)}."
+        yield Problem(place("metrics"), what, "Use f1, which is weighted over all classes.")
 
 
 def _listed(value: object) -> tuple[object, ...]:
@@ -173,6 +187,8 @@ def _target_problems(
         yield Problem(place("site_column"), "the site column is the target.", "Name another column.")
     classes, kind = target.get("classes", ()), target.get("kind", "classes")
     yield from weight_problems(raw, target, features, place)
+    yield from person_problems(raw, target, features, place)
+    yield from split_problems(raw, target, features, place)
     yield from time_problems(target, features, raw, place)
     if not isinstance(classes, list | tuple) or not target:
         return

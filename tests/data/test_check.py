@@ -417,7 +417,7 @@ NEAR: dict[str, tuple[str, Change]] = {
     "mmol/L that repeats": ("disguised_missing", put("chol", 5.2, first(12))),
     "60 missing": ("much_missing", put("lab", None, first(60))),
     "both classes not measured": ("missing_by_class", put("lab", None, first(50))),
-    "30 points": ("missing_by_class", put("lab", None, slice(0, 36, 2))),
+    "five of 60": ("missing_by_class", put("lab", None, slice(0, 10, 2))),
     "too few of a class": (
         "missing_by_class",
         lambda f: f.iloc[:38].assign(lab=f["lab"].where(f["sick"] == "no")),

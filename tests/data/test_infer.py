@@ -37,13 +37,21 @@ def told(draft: Draft, start: str) -> str:
         ("Pat-Nr.", np.r_[np.arange(N - 1) * 13, 0], True),  # nearly unique
         ("platelets", np.random.default_rng(0).choice(90_000, N, replace=False), False),  # unique, and a quantity
         ("pat_nr", np.arange(N) / 4, False),  # no whole numbers
-        ("case_no", np.repeat(np.arange(N // 2), 2), False),  # half of them twice: visits, wards
     ],
 )
 def test_numbers_of_people_are_left_out(name: str, values: np.ndarray, left: bool) -> None:
     draft = infer_table({"a": clinic(1, **{name: values}), "b": clinic(2, **{name: values})}, "sick")
     assert (name not in draft.said["features"]) == left
     assert (f"Left out (identifiers): {name}." in draft.notes) == left
+
+
+def test_ids_that_repeat_are_left_out() -> None:
+    """Each twice: visits of somebody, or wards; nothing else shows whose they are, and an id is no quantity."""
+    twice = np.repeat(np.arange(N // 2), 2)
+    draft = infer_table({"a": clinic(1, case_no=twice), "b": clinic(2, case_no=twice)}, "sick")
+    assert "case_no" not in draft.said["features"]
+    assert "person" not in draft.said
+    assert "Left out (identifiers that repeat): case_no." in draft.notes
 
 
 def test_spellings_are_one_category() -> None:
@@ -95,8 +103,8 @@ def test_columns_of_some_sites_are_told_and_not_used() -> None:
     a, b = clinic(1, creat=np.linspace(0, 1, N), bnp=np.linspace(3, 9, N)), clinic(2, creatinine=np.linspace(1, 2, N))
     draft = infer_table({"a": a, "b": b}, "sick")
     assert list(draft.said["features"]) == ["age"]
-    assert "Left out (not at b): bnp." in draft.notes
-    assert told(draft, "Left out (not at b; perhaps 'creatinine' there is the same").endswith("creat.")
+    assert "Left out (not at b): creat, bnp." in draft.notes
+    assert "'creat' at a and 'creatinine' at b" in told(draft, "Perhaps one column")
     both = a.assign(creatinine=1.0)  # a site that has both says that they are two
     assert "aliases" not in infer_table({"a": both, "b": b}, "sick").said["features"].get("creat", {})
 
@@ -122,7 +130,7 @@ def test_follow_up_time_is_told_as_a_leak() -> None:
     assert "--target sick --time fu_months" in told(draft, "To ask when")
     assert "months_since_onset" in draft.said["features"]
     assert "lactate" in draft.said["features"]
-    assert "is it known before the outcome?" in told(draft, "Look at this: lactate")
+    assert "Is it known before the outcome?" in told(draft, "Look at this: lactate")
 
 
 def test_an_event_and_its_time_are_drafted_as_such() -> None:

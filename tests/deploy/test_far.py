@@ -21,7 +21,9 @@ from vitrail.data.datasets import heart_disease, packaged
 from vitrail.deploy.agreement import ANEW, FORMAT, Agreement
 from vitrail.deploy.call import REMOVED, Call, Heard
 from vitrail.deploy.conduct import conduct
+from vitrail.deploy.digests import SignedLists, points
 from vitrail.deploy.message import Message, check_form
+from vitrail.deploy.notices import COMPARED, kind_of
 from vitrail.deploy.site import Site
 from vitrail.runs.folder import Folder
 from vitrail.runs.setup import resolve
@@ -49,6 +51,8 @@ def test_same_run(method: str, scale: str, heart: tuple, tmp_path: Path) -> None
     folder = Folder(tmp_path / "run", resume=False)
     far = conduct(Call(Here(sites), agreed, list(sites), RUN, len(sites), 60.0), folder, resume=False)
     folder.close()
+    for site in sites.values():  # and all of them scored the same models, where the method sends everybody the same
+        assert [kind_of(text) for text in site.notices] == ([COMPARED] if points(agreed) else [])
     near = vt.federate(study, heart[1], engine="looped", secrets=drawn(tmp_path / "sites", heart[1], RUN))
     # the rows a site judges by are padded to the longest, which rounds sums differently; how much depends on draws,
     # which are secrets and others every time: 1.1e-6 was seen
@@ -397,9 +401,11 @@ WELL = ["chol", "unit", True, 2.0, "in another unit", {"factor": 38.67}]
         ("pooled", {"chol": {"levels": ["\x07"]}}),
     ],
 )
-def test_a_last_word_that_is_none_is_refused(word: str, said: Any, four: Study4) -> None:
+def test_a_last_word_that_is_none_is_refused(word: str, said: Any, four: Study4, tmp_path: Path) -> None:
     well = {"run": RUN, "findings": [WELL], "pooled": {"chol": {"quantiles": [1.0, None]}}, "others": 0}
-    check_form(Message("finish", well), four.agreed.question("finish", well), "to site")
+    lists, digests = SignedLists(four.agreed, tmp_path).last_word()
+    well |= lists
+    check_form(Message("finish", well, digests), four.agreed.question("finish", well), "to site")
     bad = {**well, word: said}
     with pytest.raises(vt.VitrailError, match="refused"):
-        check_form(Message("finish", bad), four.agreed.question("finish", bad), "to site")
+        check_form(Message("finish", bad, digests), four.agreed.question("finish", bad), "to site")

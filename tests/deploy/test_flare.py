@@ -34,6 +34,7 @@ from vitrail.deploy.agreement import FORMAT, Agreement
 from vitrail.deploy.coordinator_folder import invitation_of
 from vitrail.deploy.ledger import LEDGER, PLACE
 from vitrail.deploy.message import Message
+from vitrail.deploy.notices import COMPARED
 from vitrail.deploy.outbox import Outbox
 from vitrail.runs.run import ALL_SITES
 from vitrail.runs.setup import resolve
@@ -202,7 +203,10 @@ def test_the_outbox_tells_what_left(federation: Federation, first: Path) -> None
     for site, model in models(federation, first).items():
         box = Outbox(federation.home(site))
         left = [e for e in box.entries() if e.direction == "out"]
-        asked = [e for e in box.entries() if e.direction == "in"]
+        (compared,) = [e for e in box.entries() if e.kind == COMPARED]
+        assert "No signed list" not in compared.words["text"]
+        assert all(other in compared.words["text"] for other in federation.sites if other != site)
+        asked = [e for e in box.entries() if e.direction == "in" and e.kind != COMPARED]
         assert [e.number for e in left] == list(range(1, len(left) + 1))
         assert len(left) == len(asked)
         assert [e.round for e in left if e.kind == "round" and e.stage == 0] == list(range(ROUNDS))

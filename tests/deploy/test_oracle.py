@@ -24,13 +24,15 @@ from vitrail.data.datasets import heart_disease
 from vitrail.data.read import clean
 from vitrail.deploy import score_plan
 from vitrail.deploy.agreement import FOOTPRINT, Agreement
+from vitrail.deploy.judge_words import what_judging_tells
 from vitrail.deploy.message import Message
 from vitrail.deploy.score_plan import POINTS, SUMMED, is_summed, planned
 from vitrail.deploy.site import Site
 from vitrail.deploy.site_scores import COARSER, OWN, SCORED
 from vitrail.engines.wire import MASKED
+from vitrail.methods.travel import Try
 from vitrail.runs.budgets import score_noise
-from vitrail.runs.setup import last_splits
+from vitrail.runs.setup import last_splits, resolve
 
 RUN, NAME, ROUNDS = "0123456789abcdef", "cleveland", 2 * POINTS  # scores are told before every second round
 attack = load_script("attack_oracle")
@@ -164,6 +166,44 @@ def test_exact_scores_are_for_studies_that_say_so(tmp_path: Path) -> None:
     own = {(split, metric): v for split, metric, v in json.loads((tmp_path / RUN / OWN).read_text())["scores"]}
     assert {k: scores[k] for k in own} == pytest.approx(own)
     assert of.hash != agreed(rounds=1).hash, "it is part of what a site accepts"
+
+
+def test_how_many_rows_travelling_models_tell_right_is_rounded(tmp_path: Path) -> None:
+    """Between machines a method's own counts leave as scores do; of a class of few rows none."""
+    site = a_site(tmp_path, agreed(rounds=1))
+    counts = torch.tensor([[[47.0, 61.0], [20.0, 39.0]]] * 3)  # [model, class, 2]
+    report = {"counts": counts, "rises": torch.ones(3, 2)}
+    told = [site.scores.coarse(Try, report, 0, r, 0)["counts"] for r in range(200)]
+    right = torch.stack([t[:, 0, 0] for t in told])
+    step = step_of(61)
+    assert set((right % step).flatten().tolist()) == {0.0}
+    assert float(right.mean()) == pytest.approx(47, abs=4 * step / 2 / math.sqrt(right.numel()))
+    assert all(t[:, 0, 1].tolist() == [61.0] * 3 for t in told)
+    assert not any(bool(t[:, 1].any()) for t in told)
+    again = site.scores.coarse(Try, report, 0, 0, 0)
+    assert again["counts"].equal(told[0]), "the same question has the same answer"
+    assert again["rises"] is report["rises"]
+    assert float(site.scores.coarse(Try, {"counts": counts.repeat(4, 1, 1)}, 0, 0, 0)["counts"].sum()) == 0, (
+        "twelve models: steps three times as long, of which 61 rows are too few"
+    )
+    site.scores.exact = True
+    assert site.scores.coarse(Try, report, 0, 0, 0)["counts"] is counts
+
+
+def test_the_form_names_every_report_that_judges_models() -> None:
+    """With how often, how many numbers, and whether the coordinator reads them one by one."""
+    study = agreed(rounds=3).study.with_changes(protect={"sum": "plain"})
+    for method, words in {
+        "fedavg": [],
+        "influence": ["judge models (training), 3 times in a run. NOT ROUNDED: 4 numbers each time leave exactly"],
+        "agreed_mix": ["judge models (choice), once in a run. NOT ROUNDED: 275 numbers", "(losses on rows left out)"],
+    }.items():
+        found = what_judging_tells(of := Agreement.of(resolve(study, method, None)[0], None, 4), of.lines)
+        assert len(found) == len(words)
+        assert all(part in text for part, text in zip(words, found, strict=True))
+    masked = study.with_changes(protect={"sum": "masked"})
+    of = Agreement.of(resolve(masked, "agreed_mix", None)[0], None, 4)
+    assert "275 numbers each time leave under masks" in what_judging_tells(of, of.lines)[0]
 
 
 def test_under_masks_no_site_tells_its_own_in_training() -> None:

@@ -181,7 +181,7 @@ def test_the_form_names_all_keys_and_who_would_have_to_collude() -> None:
 def test_an_older_coordinator_is_told_so(tmp_path: Path) -> None:
     way = Masked(tmp_path, agreement(rounds=1))
     words = {"run": "0" * 16, "format": FORMAT - 1, "agreement": way.agreed.hash}
-    with pytest.raises(VitrailError, match=r"format 6, this site's 7.*same version"):
+    with pytest.raises(VitrailError, match=r"format 7, this site's 8.*same version"):
         way.sites["va"].answer(Message("hello", words))
 
 

@@ -53,7 +53,7 @@ class Kept(Here):
 
 
 def test_prototypes_by_message(tmp_path: Path) -> None:
-    study, _ = resolve(STUDY, "indisco", None)
+    study, _ = resolve(STUDY.with_changes(protect={"scores": "exact"}), "indisco", None)
     study.save(tmp_path / "stripes.toml")
     invited = enrol.invite(tmp_path / "stripes.toml", list(SITES), "localhost:8002")
     kits = {}

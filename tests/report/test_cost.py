@@ -4,16 +4,25 @@ from __future__ import annotations
 
 import math
 import re
+from pathlib import Path
 
+import numpy as np
 import pandas as pd
 import pytest
 
 import vitrail as vt
+from command import vitrail
 from small import opposed_tables
 from vitrail.core.footprint import Footprint, cpu_seconds, footprint, read_footprint
+from vitrail.data.datasets import packaged
+from vitrail.methods import TABLE
 from vitrail.report.build import page_of
+from vitrail.report.cost import traffic_words
 from vitrail.report.page import render
+from vitrail.report.words import size
 from vitrail.runs.run import Run
+from vitrail.runs.setup import wire_lines
+from vitrail.study import Study
 
 
 @pytest.fixture(scope="module")
@@ -71,3 +80,36 @@ def test_a_process_knows_what_it_used() -> None:
 def test_what_cannot_be_true_is_not_taken(said: tuple[float, float, float]) -> None:
     assert read_footprint(said) is None
     assert read_footprint((1, 1e8, math.nan)) is not None
+
+
+def test_bytes_are_told_before_training_and_are_those_of_the_wire(tmp_path: Path) -> None:
+    """The sum that `vitrail wire` prints: by `init` for its draft, by `run` for the rounds that it is given."""
+    rng = np.random.default_rng(0)
+    (tmp_path / "data").mkdir()
+    for site in ("a", "b", "c"):
+        x = rng.normal(size=(60, 2))
+        frame = pd.DataFrame(x, columns=["x", "z"]).assign(sick=np.where(x[:, 0] > 0, "yes", "no"))
+        frame.to_csv(tmp_path / "data" / f"{site}.csv", index=False)
+    study = tmp_path / "study.toml"
+    drafted = vitrail("init", tmp_path / "data", "--target", "sick", "--out", study).stdout
+    assert "in 100 rounds" in drafted
+    trained = vitrail("run", study, "--data", tmp_path / "data", "--out", tmp_path / "run", "--rounds", "3").stdout
+    agreed = Study.load(study).with_changes(training={"rounds": 3})
+    lines = wire_lines(agreed, agreed.build_method(), sites=3)
+    out, into = (sum(x.bytes * x.rounds for x in lines if x.direction == way) for way in ("from site", "to site"))
+    words = f"Between machines about {size(out)} would leave each site and {size(into)} reach it, in 3 rounds"
+    assert trained.startswith(words)
+    assert words not in drafted
+    table = vitrail("wire", "fedavg", study).stdout
+    amount = re.search(r"In all ([\d.,]+) MB leaves", table)
+    assert amount is not None
+    assert f"about {float(amount[1]):.1f} MB would leave" in drafted
+
+
+def test_much_traffic_says_how_to_send_less_and_a_pool_that_rows_leave() -> None:
+    study = Study.load(packaged("heart_disease.toml"))
+    assert "send less" not in traffic_words(study, study.build_method(), 4)
+    large = study.with_changes(network={"hidden": [1000, 1000]})
+    assert traffic_words(large, large.build_method(), 4).endswith("A smaller network or fewer rounds send less.")
+    pool = next(kind for kind in TABLE.values() if kind.pools_rows)
+    assert "takes every training row out of its site" in traffic_words(study, pool(), 4)

@@ -16,7 +16,7 @@ from talks import people, talk
 from vitrail.core.problems import VitrailError
 from vitrail.explain.among import among_sites
 from vitrail.explain.rows import Column, Explanation
-from vitrail.report.explained import render_explained, typical_rows, write_explained
+from vitrail.report.explained import render_explained, to_text, typical_rows, write_explained
 from vitrail.report.explained_all import render_among, write_among
 from vitrail.vertical.shap import explain, split_answer
 
@@ -174,22 +174,46 @@ def test_there_is_no_row_on_the_federations_page(tmp_path: Path) -> None:
     for e in told.values():
         assert not any(name in text + table for name in e.rows)
     assert "mg/dL" not in text + table
-    assert text.count("<rect") == 2 * 4
+    assert text.count("<rect") == 3 * 2 * 4, "a cell, and a bar in a wide and a narrow figure"
     assert "Left out, fewer than 100 rows: <b>west</b>." in text
     assert "Left out, refused: <b>east</b>." in text
-    assert table.splitlines()[0] == "site,feature,size,low,high,sign"
+    assert table.splitlines()[0] == "site,feature,size,low,high,sign,moves"
     assert len(table.splitlines()) == 1 + 2 * 4
     assert "west" not in table
 
 
-def test_sizes_and_signs() -> None:
+def test_sizes_and_directions() -> None:
+    """The mean value is above 0 where the effect falls, since the column is skewed."""
     e = made(400)
+    chol = 999 - np.exp(np.random.default_rng(4).normal(5, 0.5, 400))
+    e.data[:, 0], e.values[:, 0] = chol, -0.01 * (chol - np.median(chol))
+    assert e.values[:, 0].mean() > 0
+    e.values[:, 1] = np.where(e.data[:, 1] == "yes", 0.4, 0.0)
+    e.values[:, 2] = [{"a": -0.3, "b": 0.0, "c": 0.2}[v] for v in e.data[:, 2]]
     rows = among_sites({"north": e}).table.set_index("feature")
     assert np.allclose(rows["size"], np.abs(e.values).mean(0))
-    assert rows.loc["chol"].sign == "+"
-    assert rows.loc["ward"].sign == "-"
-    assert rows.loc["smokes"].sign == "±"
     assert (rows.low < rows["size"]).all()
+    assert rows.sign.to_dict() == {"chol": "-", "smokes": "+", "ward": "≠", "lab": ""}
+    assert rows.moves["ward"] == "up for c, down for a, against b"
+    page = render_among(among_sites({"north": e}))
+    assert ", up for c, down for a, against b</title>" in page
+    assert "north, lab: 0.3" in page
+    assert "direction not known" in page
+
+
+def test_the_federations_figure_is_that_of_the_sites_own_page() -> None:
+    e = made(200)
+    title = "How much each feature moves the log odds of sick = yes, and in which direction"
+    own, shared = (figures(page, title) for page in (render_explained(e, "x"), render_among(among_sites({"x": e}))))
+    hidden = re.compile(r'class="(hid|mixed)"|<path[^>]*class="hatch"></path>')  # whose columns they are
+    assert [hidden.sub("", f) for f in own] == [hidden.sub("", f) for f in shared]
+    assert to_text(e, "x").count("no clear direction") >= 1
+
+
+def test_a_table_of_an_earlier_version_is_written_over(tmp_path: Path) -> None:
+    (tmp_path / "e.csv").write_text("site,feature,size,low,high,sign\n")
+    write_among(among_sites({"a": made()}), tmp_path / "e.html")
+    assert "moves" in (tmp_path / "e.csv").read_text()
 
 
 def test_few_rows_that_differ_are_not_told() -> None:

@@ -60,7 +60,8 @@ def test_scores_are_those_of_the_held_out_rows(card: Card, place: Path) -> None:
     y = (table["sick"] == "yes").to_numpy().astype(int)
     _, test = split_rows(y, run.study, run.seed, "north <b>")
     p = run.predict("north <b>", table.iloc[test])[["no", "yes"]].to_numpy(float)
-    assert score(("accuracy",), y[test], p)["accuracy"] == pytest.approx(mine["accuracy"])
+    thresholds = np.array(run.encoders["north <b>"].thresholds)
+    assert score(("accuracy",), y[test], p, None, thresholds)["accuracy"] == pytest.approx(mine["accuracy"])
     assert card.bedside is not None
     assert card.bedside.counts.total == len(test) == card.test
     assert card.bedside.counts.events.sum() == y[test].sum()

@@ -69,7 +69,7 @@ def test_it_is_on_the_page_and_on_the_terminal(
 ) -> None:
     run = vt.federate(study, tables, "fedavg", seed=3)
     html = render(page_of(run))
-    assert f"{SAME.capitalize()} would reach 0.500." in html
+    assert f"Baseline ({SAME}): 0.500." in html
     scores, spread, curves = (html[html.index(f'<h2 id="{part}"') :] for part in ("scores", "spread", "curves"))
     assert SAME in scores[: scores.index("</table>")]
     assert SAME in spread[: spread.index("</figure>")]
@@ -77,8 +77,8 @@ def test_it_is_on_the_page_and_on_the_terminal(
     assert drawn.count(f"<title>{SAME}: 0.500</title>") == len(SIZES), "in the panel of every site"
     print_run(run)
     shown = capsys.readouterr().out
-    assert ["auc", "same"] in [line.split()[1:3] for line in shown.splitlines()]
-    assert f"same: {SAME}" in shown
+    assert ["auc", "baseline"] in [line.split()[1:3] for line in shown.splitlines()]
+    assert f"baseline: {SAME}" in shown
 
 
 def test_few_rows_are_marked_in_files_and_on_pages(

@@ -18,6 +18,7 @@ from talks import naive
 from vitrail.cli import app, main
 from vitrail.data.encode import Encoder, split_rows
 from vitrail.data.read import clean
+from vitrail.explain.among import among_sites
 from vitrail.explain.rows import Explanation
 from vitrail.methods import FedAvg
 from vitrail.runs.explain import GIVEN, NAMED, TRAINED, explain_model, explain_sites
@@ -246,3 +247,37 @@ def test_mistakes_on_the_command_line(
     assert done.value.code == 2
     assert words in capsys.readouterr().err
     assert {p: p.read_bytes() for p in place.rglob("*") if p.is_file()} == before
+
+
+@pytest.mark.parametrize("kind", ["two classes", "three classes", "a number", "a time"])
+def test_one_model_moves_the_answer_in_one_direction_at_all_sites(kind: str) -> None:
+    """A column that is skewed to the right at one site and to the left at the other, a level that is frequent at one
+    and rare at the other: the mean Shapley value has other signs there, and the direction is one."""
+    rng, sites = np.random.default_rng(5), {}
+    for site, way in (("right", 1), ("left", -1)):
+        lab, smokes = way * np.exp(rng.normal(0, 0.9, 400)), rng.random(400) < (0.2 if way > 0 else 0.8)
+        score = lab + 1.5 * smokes + rng.normal(0, 0.5, 400)
+        outcome: dict[str, Any] = {
+            "two classes": {"y": (score > np.median(score)).astype(int)},
+            "three classes": {"y": np.digitize(score, np.quantile(score, [0.4, 0.7]))},
+            "a number": {"y": score},
+            "a time": {"y": 1, "days": rng.exponential(100 * np.exp(-score.clip(-3, 3)))},
+        }[kind]
+        sites[site] = pd.DataFrame({"lab": lab, "smokes": np.where(smokes, "yes", "no"), **outcome})
+    target: dict[str, Any] = {
+        "two classes": {"column": "y", "classes": [0, 1]},
+        "three classes": {"column": "y", "classes": [0, 1, 2]},
+        "a number": {"column": "y", "kind": "number"},
+        "a time": {"kind": "time", "time": "days", "event": "y", "horizon": 300.0, "intervals": 3, "unit": "days"},
+    }[kind]
+    features = {"lab": {"kind": "numeric"}, "smokes": FEATURES["smokes"]}
+    study = vt.Study.parse({"target": target, "features": features, "training": {"rounds": 60}})
+    run = vt.federate(study, sites, method="fedavg")
+    told = {site: run.explain(site, frame) for site, frame in sites.items()}
+    table = among_sites(told).table.set_index(["feature", "site"])
+    assert set(table.sign) == {"+"}
+    means = {site: np.sign(e.values.mean(0)).tolist() for site, e in told.items()}
+    assert means == {"right": [1, 1], "left": [-1, -1]}, "what was shown before"
+    for site, e in told.items():
+        assert [r["sign"] for r in e.importance()] == ["+", "+"]
+        assert table.loc[("lab", site), "moves"] == "up"

@@ -14,6 +14,8 @@ from typer.testing import CliRunner
 
 import vitrail as vt
 from vitrail.cli import app
+from vitrail.core.constants import fit_constant, placed
+from vitrail.core.metrics import decide
 from vitrail.core.problems import VitrailError
 from vitrail.core.tensors import tensors
 from vitrail.data.encode import prepare
@@ -44,7 +46,15 @@ def sites() -> dict[str, pd.DataFrame]:
 def study() -> vt.Study:
     """Standardised together: a site's own standardisation would undo a shift before the model sees it."""
     agreed = vt.Study.load(vt.datasets.packaged("heart_disease.toml"))
-    return agreed.with_changes(training={"rounds": 12}, network={"hidden": [8]}, standardise="global")
+    plain = {n: {**f.model_dump(), "indicator": False} for n, f in agreed.features.items()}
+    training = {"rounds": 12, "class_weights": "inverse", "weight_decay": 0.0}
+    return agreed.with_changes(
+        training=training,
+        network={"hidden": [8], "dropout": 0.2},
+        standardise="global",
+        reference_level=False,
+        features=plain,
+    )
 
 
 @pytest.fixture(scope="module")
@@ -74,7 +84,7 @@ def test_fitting_undoes_a_shift(run, grown, sites) -> None:
     learned = table[(table.feature == COLUMN) & (table.layer == "b_in")].set_index("site").value
     assert learned["late"] < learned.drop("late").min() - 0.05
     worth = gains(grown).set_index("metric")
-    assert worth.after["balanced_accuracy"] > worth.before["balanced_accuracy"] + 0.1
+    assert worth.after["balanced_accuracy"] > worth.before["balanced_accuracy"] + 0.03  # a constant alone does much
     plain = gains(run.adopt("late", sites[LATE])).set_index("metric")  # the same rows, nothing wrong with them
     assert worth.after["balanced_accuracy"] > plain.after["balanced_accuracy"] - 0.1
 
@@ -83,7 +93,8 @@ def test_its_scores_are_its_models(run, grown, shifted) -> None:
     """`gains` says what `predict` does on the hold-out rows; before fitting, with the others' mean layers."""
     encoder = run.encoders["va"]
     (data,) = prepare({"late": shifted}, run.study, run.seed, encoder)
-    assert grown.encoders["late"] == encoder, "the federation's own mean and standard deviation"
+    late = grown.encoders["late"]
+    assert (late.mean, late.sd) == (encoder.mean, encoder.sd), "the federation's own mean and standard deviation"
     assert grown.encoders["late"].mean[COLUMN] < shifted[COLUMN].mean() - 2
     task = build_task(run.study, run.method, run.seed)
     x = torch.from_numpy(data.test_x).float()[None]
@@ -92,7 +103,10 @@ def test_its_scores_are_its_models(run, grown, shifted) -> None:
         if moment == "before":
             params |= {k: run.facts[k].value.mean(0)[None] for k in ("input.shift", "input.scale")}
         with torch.no_grad():
-            right = task.output(params, x)[0].argmax(1).numpy() == data.test_y
+            seen = task.output(params, torch.from_numpy(data.train_x).float()[None])[0]
+            constant = fit_constant(task.loss, seen, np.eye(2)[data.train_y.astype(int)], np.ones(len(seen)))
+            answers = placed(task.loss, torch.from_numpy(constant)).answers(task.output(params, x)[0].double()).numpy()
+        right = decide(answers, np.array(late.thresholds)) == data.test_y
         worth = gains(grown).set_index("metric")
         assert worth[moment]["accuracy"] == pytest.approx(right.mean())
         assert worth.same["accuracy"] == pytest.approx(np.bincount(data.test_y).max() / len(data.test_y))
@@ -109,11 +123,12 @@ def test_nothing_of_the_others_changes(run, grown, tmp_path) -> None:
     assert files(tmp_path / "old") == before
     after = files(tmp_path / "new")
     kept = [k for k in before if k.startswith("sites/") or k == "coordinator/shared.safetensors"]
-    assert len(kept) == 3 * 2 + 1
+    assert len(kept) == 3 * 3 + 1
     assert all(after[k] == before[k] for k in kept)
     assert {k for k in after if k.startswith("sites/")} - set(kept) == {
         "sites/late/model.safetensors",
         "sites/late/encoder.json",
+        "sites/late/held_out.csv",
     }
     shared = {k: v for k, v in grown.models["late"].items() if not k.startswith("params/input")}
     assert shared.keys() == run.shared.keys()

@@ -28,7 +28,7 @@ from vitrail.deploy.site import Site
 from vitrail.deploy.words import contract_words
 from vitrail.report.build import write_report
 from vitrail.runs.folder import Folder
-from vitrail.runs.setup import resolve
+from vitrail.runs.setup import resolve, wire_lines
 from vitrail.studies.crossed import cross_validate
 
 RUN = "0123456789abcdef"
@@ -165,10 +165,13 @@ def test_rows_by_risk_tell_of_no_few(run: vt.Run) -> None:
     assert told["none"].isna().all()
     answers = run.predict("north", made(330, 1)).filter(like="free of").to_numpy()
     y = clean(made(330, 1), study_of())["died"].to_numpy()
-    out = times.by_risk(y, answers, np.ones(330), FEWEST).reshape(3, 5)
+    out, still = times.by_risk(y, answers, np.ones(330), FEWEST).reshape(2, 3, 5)
     rank = np.argsort(np.argsort(1 - answers[:, -1], kind="stable"), kind="stable") * 3 // 330
     for group, shares in enumerate(out):
         mine = y[rank == group]
+        assert (np.isnan(still[group]) == np.isnan(shares)).all()
+        assert np.nanmin(still[group]) >= FEWEST
+        assert (-np.diff([len(mine), *still[group][np.isfinite(shares)]]) >= FEWEST).all()
         left = [len(mine), *((np.abs(mine) > k + 1).sum() for k in range(5) if np.isfinite(shares[k]))]
         assert len(left) > 1
         assert (-np.diff(left) >= FEWEST).all()
@@ -179,10 +182,11 @@ def test_rows_by_risk_tell_of_no_few(run: vt.Run) -> None:
 def test_a_number_about_nine_rows_is_not_told() -> None:
     y = np.repeat([0.5, -1.0, 0.5, -1.0, -1.0], [12, 9, 11, 10, 21])
     p = np.repeat([0.9, 0.5, 0.1], 21)[:, None]
-    low, middle, high = times.by_risk(y, p, np.ones(63), 10)
+    (low, middle, high), still = times.by_risk(y, p, np.ones(63), 10).reshape(2, 3)
     assert np.isnan(low)  # nine are still followed
     assert np.isfinite(middle)
     assert np.isnan(high)  # nobody's event was seen, and nobody left before
+    assert np.array_equal(still, [np.nan, 10, np.nan], equal_nan=True)
 
 
 def test_between_machines_times_are_the_same(sites: dict[str, pd.DataFrame], tmp_path: Path) -> None:
@@ -203,6 +207,27 @@ def test_between_machines_times_are_the_same(sites: dict[str, pd.DataFrame], tmp
         assert said in words
     assert "and when, in 5 intervals to 365 days" in words
     assert f"no number about fewer than {FEWEST} rows, and no two that differ by fewer" in words
+    assert "if the study's scores are exact, how many are still followed then" in words
+    assert "still followed, risk" in {line.name for line in wire_lines(study, agreed.method)}
+
+
+def test_where_scores_are_rounded_no_numbers_at_risk_leave(tmp_path: Path) -> None:
+    """And shares are as coarse as without them: a step of 10 patients for each of 3 shares."""
+    sites = {f"s{i}": made(1500, i, 2000.0) for i in range(3)}
+    target = {**TARGET, "intervals": 1}
+    study, _ = resolve(study_of(target=target, training={"rounds": 2}, split={"test": 0.3}), "fedavg", None)
+    agreed = Agreement.of(study, None, len(sites))
+    there = {n: Site(n, frame, agreed, tmp_path / "sites" / n) for n, frame in sites.items()}
+    folder = Folder(tmp_path / "run", resume=False)
+    run = conduct(Call(Here(there), agreed, list(there), RUN, len(there), 60.0), folder, resume=False)
+    folder.close()
+    told = run.scores("risk")
+    of = {what: told[told.metric.str.startswith(what)].value for what in ("free", "left")}
+    assert of["left"].isna().all()
+    counts = of["free"].dropna() * 150
+    assert len(counts) >= 6
+    assert np.allclose(counts / 30, np.round(counts / 30))
+    assert "numbers at risk" in write_report(run, tmp_path / "page.html").read_text()
 
 
 def test_a_share_that_cannot_be_is_refused() -> None:
@@ -218,7 +243,8 @@ def test_the_page_draws_whether_those_at_high_risk_fared_worse(run: vt.Run, tmp_
     page = write_report(run, tmp_path / "page.html").read_text()
     assert "Whether those at high risk fared worse" in page
     assert "How cases of low, middle and high risk fared at north" in page
-    assert "With too few hold-out cases for a line: " in page
+    assert "With too few hold-out cases for a curve: " in page
+    assert "At north those at high risk had the event more often than those at low risk, beyond chance." in page
     assert "and C is about which of two rows comes first." in page
 
 

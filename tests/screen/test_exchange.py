@@ -16,6 +16,7 @@ from vitrail.data.schema import Feature, Table, Target
 from vitrail.screen import Desk, Said, Seat, against, budget, parts, screen
 from vitrail.screen.layout import FLOOR, HELD
 from vitrail.screen.seat import correlate, solve
+from vitrail.screen.words import to_text, twin_sentences
 
 
 def talk(rows: dict[str, pd.DataFrame], table: Table) -> dict[tuple[str, str], list[Said]]:
@@ -228,3 +229,22 @@ def test_our_own_demo_is_told_right() -> None:
     assert "not measured" in cells["switzerland", "chol"].text
     assert cells["switzerland", "chol"].numbers["code"] == 0
     assert sum(f.wrong for f in found) <= 2
+
+
+def test_the_same_rows_at_two_sites_are_told_by_a_digest() -> None:
+    rows, table = federation()
+    assert twin_sentences(screen(rows, table)) == []
+    twins = {**rows, "again": rows["site-1"].sample(frac=1, random_state=1)}
+    told = screen(twins, table)
+    (words,) = twin_sentences(told)
+    assert words.startswith("site-1 and again hold the same rows")
+    assert words in to_text(told)
+    one, other = (Seat(rows["site-1"], table, run).sketch()["digest"] for run in ("first", "second"))
+    assert (one != other).all()
+    changed = rows["site-1"].copy()
+    changed.iloc[0, 0] += 1
+    assert (Seat(changed, table, "first").sketch()["digest"] != one).all()
+    said = {name: Seat(frame, table).sketch() for name, frame in rows.items()}
+    said["site-0"]["digest"][0] = 0.5
+    with pytest.raises(VitrailError, match="digest"):
+        Desk(table).hear_sketch(said)

@@ -22,7 +22,17 @@ from vitrail.report.build import page_of
 from vitrail.report.contribution import render_contribution, write_contribution
 from vitrail.runs.folder import UPDATES
 from vitrail.runs.sealed import seal_again
-from vitrail.studies.contribution import CARRIED, LOO, ROUND, SHAPLEY, WHOLE, contribution, credits_of
+from vitrail.studies.contribution import (
+    CARRIED,
+    LOO,
+    ROUND,
+    SHAPLEY,
+    WHOLE,
+    contribution,
+    credits_of,
+    to_text,
+    write_tables,
+)
 from vitrail.studies.strain import AS_GIVEN, SPOT, STRAIN
 
 # --- the values of a game ---------------------------------------------------------------------------------------------
@@ -222,7 +232,7 @@ def _words(path: Path) -> str:
 def test_every_method_like_fedavg_sums_to_the_gain(method, study, sites, tmp_path) -> None:
     shy = list(sites) if method == "ifedavg" else []  # publishing would only take time here
     vt.federate(study, sites, method=method, out=tmp_path / "run", keep_updates=True, dropout_rate=0.3, refuse=shy)
-    told = contribution(tmp_path / "run", "va", sites["va"])
+    told = contribution(tmp_path / "run", "cleveland", sites["cleveland"])
     sums = told.values.groupby(["way", "kind"]).value.sum()[SHAPLEY]
     assert set(sums.index) == {ROUND, WHOLE} | ({CARRIED} if told.kind == CARRIED else set())
     assert (told.kind == ROUND) == (method in ("fedper", "apfl", "ifedavg")), "what is its own is nobody else's"
@@ -253,6 +263,34 @@ def test_who_was_away_gets_nothing(study, sites, tmp_path) -> None:
     assert not told.values[told.values.site == "va"].value.any()
     row = told.ledger.set_index("site").loc["va"]
     assert (row.rounds, row.credit) == (0, 0)
+
+
+@pytest.mark.parametrize("learns", [True, False])
+def test_no_credits_for_a_model_that_is_no_better_than_one_answer(learns: bool, tmp_path: Path) -> None:
+    """Outcomes that follow from a column, and outcomes by lot with a learning rate under which the model is wild."""
+    tables = {}
+    for i, site in enumerate(("north", "south", "west")):
+        rng = np.random.default_rng(i)
+        x = rng.normal(size=90)
+        sick = (x if learns else rng.normal(size=90)) + 0.3 * rng.normal(size=90) > 0
+        tables[site] = pd.DataFrame({"x": x, "z": rng.normal(size=90), "sick": np.where(sick, "yes", "no")})
+    training = {"rounds": 5, "lr": 0.02 if learns else 0.5, "class_weights": "none"}
+    study = vt.Study.infer(tables, target="sick", training=training, network={"kind": "linear"})
+    vt.federate(study, tables, out=tmp_path / "run", keep_updates=True)
+    told = contribution(tmp_path / "run", "north", tables["north"], method="shapley")
+    assert (told.end < told.same) == learns
+    assert told.by_shapley
+    assert bool(len(told.ledger)) == learns, "the values are told, the credits are not computed"
+    assert (told.unpaid() == "") == learns
+    html, text = render_contribution(told), to_text(told)[0]
+    assert ("No credits were computed: the model that all trained together" in text) == (not learns)
+    assert ("No credits were computed" in html) == (not learns)
+    assert ("share of credits" in html) == learns
+    assert "on average over all orders" in html, "they are Shapley values, paid or not"
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out" / "ledger.csv").write_text("of before")
+    write_tables(told, tmp_path / "out")
+    assert (tmp_path / "out" / "ledger.csv").exists() == learns
 
 
 def forge(kept: Path, out: Path, change) -> Path:
@@ -388,7 +426,8 @@ def test_on_the_command_line(study, sites, tmp_path, monkeypatch, capsys) -> Non
     said = vitrail("contribution", "run", "--user", "va", "--data", "data", "--no-retrain")
     assert "carried over" in said
     written = {p.name for p in Path("contribution-va").iterdir()}
-    assert written == {"contribution.html", "values.csv", "costs.csv", "ledger.csv"}
+    paid = {"ledger.csv"} if "No credits were computed" not in said else set()
+    assert written == {"contribution.html", "values.csv", "costs.csv"} | paid
     with pytest.raises(vt.VitrailError, match="not the rows"):
         vitrail("contribution", "run", "--user", "va", "--data", "data/cleveland.csv")
     Path("data/va.csv").rename("data/elsewhere.csv")

@@ -48,7 +48,7 @@ def make_study(kind: str = "number", **more: object) -> vt.Study:
 def test_it_picks_the_obviously_right_learning_rate() -> None:
     found = vt.tune(make_study(), make_sites(), "fedavg", {"lr": [1e-6, 0.01, 10.0], "weights": ["uniform", "rows"]})
     assert found.settings["lr"] == 0.01
-    assert list(found.table.columns) == ["lr", "weights", "mean", "sd", "worst", "worst_site"]
+    assert list(found.table.columns) == ["lr", "weights", "mean", "sd", "worst", "worst_site", "worst_baseline"]
     assert found.table["mean"].dropna().is_monotonic_increasing, "rmse: the lower the better, best first"
     wild = found.table[found.table.lr == 10.0]
     assert wild["mean"].isna().all(), "a model that diverged has no score"
@@ -59,7 +59,8 @@ def test_it_picks_the_obviously_right_learning_rate() -> None:
     better = vt.tune(make_study("classes"), make_sites("classes"), "local", {"lr": [1e-6, 0.05]}, metric="auc")
     assert better.settings == {"lr": 0.05}, "auc: the higher the better"
     assert better.table["mean"].is_monotonic_decreasing
-    assert better.same[:3] == (0.5, 0.0, 0.5), "what ranks all alike ranks nobody"
+    assert better.same[:2] == (0.5, 0.0), "what ranks all alike ranks nobody"
+    assert better.same.worst_site == "", "one answer to every row is the baseline itself"
 
 
 def test_the_score_is_that_of_each_sites_own_model_on_the_fold() -> None:
@@ -68,7 +69,7 @@ def test_the_score_is_that_of_each_sites_own_model_on_the_fold() -> None:
     found = vt.tune(study, sites, "ditto", {"lam": [0.5, 2.0], "momentum": [0.0, 0.9]}, folds, seed=4)
     row = found.table[(found.table.lam == 2.0) & (found.table.momentum == 0.9)].iloc[0]
     method = vt.methods.Ditto(lam=2.0, momentum=0.9)
-    told = np.empty((folds, 3))
+    told, baselines = np.empty((folds, 3)), np.empty((folds, 3))
     for k, data in enumerate(folds_of(sites, study, 4, folds)):
         task = build_task(study, method, 4)
         engine = Engine(task, method, training_rows(data, study, method, "cpu"), training_of(study), 4, looped=True)
@@ -77,11 +78,13 @@ def test_the_score_is_that_of_each_sites_own_model_on_the_fold() -> None:
         for j, site in enumerate(data):
             at = engine.sites.names.index(site.name)
             p = site.test_x @ params["head.weight"][at].double().numpy() + params["head.bias"][at].double().numpy()
-            told[k, j] = score(("rmse",), site.test_y, p)["rmse"]
+            told[k, j], baselines[k, j] = score(("rmse",), site.test_y, p)["rmse"], site.test_y.std()
     assert row["mean"] == pytest.approx(told.mean(1).mean(), rel=1e-5)
     assert row["sd"] == pytest.approx(told.mean(1).std(ddof=1), rel=1e-4)
-    assert row["worst"] == pytest.approx(told.mean(0).max(), rel=1e-5)
-    assert row["worst_site"] == "abc"[told.mean(0).argmax()]
+    at = (told.mean(0) / baselines.mean(0)).argmax()
+    assert row["worst_site"] == "abc"[at]
+    assert row["worst"] == pytest.approx(told.mean(0)[at], rel=1e-5)
+    assert row["worst_baseline"] == pytest.approx(baselines.mean(0)[at], rel=1e-5)
 
 
 def test_hold_out_rows_are_not_touched() -> None:

@@ -37,8 +37,8 @@ def init(
         ),
     ],
     target: Annotated[
-        str, typer.Option(help="The column to predict; of folders of pictures any name for their class.")
-    ],
+        str, typer.Option(help="The column to predict. Folders of pictures need none: their names are the classes.")
+    ] = "",
     site_column: Annotated[str, typer.Option(help="The column that names the site, when one file holds all.")] = "",
     time: Annotated[
         str, typer.Option(help="Where the target is an event: the column that says how long each row was followed.")
@@ -46,8 +46,10 @@ def init(
     out: Annotated[Path, typer.Option(help="The study file to write.")] = Path("study.toml"),
 ) -> None:
     """Draft a study file from tables or pictures. Kinds, ranges and sizes are guesses: read them before you run."""
-    from vitrail.data.infer import infer_table, read_drafts
+    from vitrail.data.event import draft_notes
+    from vitrail.data.infer import infer_table, name_target, read_drafts
     from vitrail.data.schema import canon
+    from vitrail.report.cost import traffic_words
     from vitrail.runs.masking import drafted
     from vitrail.study import Study
 
@@ -55,23 +57,27 @@ def init(
         raise VitrailError(
             "nothing was overwritten", [Problem(str(out), "it exists already.", "Choose another --out.")]
         )
+    target = target or name_target(data)
     sites = read_drafts(data, target, site_column)
     draft = infer_table(sites, target, site_column, time)
     given = {"name": out.stem, **({"site_column": site_column} if site_column else {})}
     study = Study.parse({**draft.said, **given}, "the drafted study")
     study = drafted(study, len(sites))
-    out.write_text("".join(f"# {note}\n" for note in draft.notes) + study.to_toml(), encoding="utf-8")
+    notes = [*draft.notes, *draft_notes(study.target)]
+    out.write_text("".join(f"# {note}\n" for note in notes) + study.to_toml(), encoding="utf-8")
     if study.images:
         classes = sum((Counter(map(canon, f[target].dropna())) for f in sites.values()), Counter[str]())
         counts = ", ".join(f"{level} {classes[level]}" for level in study.target.levels)
         print(f"Wrote {out}: pictures, {len(sites)} site{'s' * (len(sites) != 1)}, target {target}: {counts}.")
-        print(study.description)
+        print("\n".join([study.description, *notes]))
         _say_masked(study)
+        print(traffic_words(study, study.build_method(), len(sites)))
         print("Read it: size, channels and bits are yours to correct. Then: vitrail check, vitrail run.")
         return
     print(f"Wrote {out}: {len(study.features)} features, {len(sites)} sites, target {target} ({study.target.kind}).")
-    print("".join(f"{note}\n" for note in draft.notes), end="")
+    print("".join(f"{note}\n" for note in notes), end="")
     _say_masked(study)
+    print(traffic_words(study, study.build_method(), len(sites)))
     print("Read it: units, ranges and codes for missing values are yours to correct. Then: vitrail check, vitrail run.")
 
 
@@ -114,7 +120,9 @@ def run(
     from vitrail.data.read import read_sites
     from vitrail.methods import build
     from vitrail.report.build import write_report
+    from vitrail.report.cost import traffic_words
     from vitrail.runs import federate
+    from vitrail.runs.setup import resolve
     from vitrail.study import Study
 
     agreed = Study.load(study)
@@ -134,10 +142,12 @@ def run(
         name = method or agreed.method["name"]
         given = {k: v for k, v in agreed.method.items() if k != "name"} if name == agreed.method["name"] else {}
         chosen = build(name, {**given, **parse_settings(set_)})
+    tables = read_sites(data, agreed)
+    print(traffic_words(*resolve(agreed, chosen, rounds), len(tables), keep_updates), flush=True)
     with show_progress() as step:
         result = federate(
             agreed,
-            read_sites(data, agreed),
+            tables,
             method=chosen,
             rounds=rounds,
             seed=seed,
@@ -168,7 +178,7 @@ def screen(
     from vitrail.data.read import read_sites
     from vitrail.report.screened import published, write_screen
     from vitrail.runs.screened import SCREEN, save_screening, screen_sites
-    from vitrail.screen.words import to_text
+    from vitrail.screen.words import to_text, twin_sentences
     from vitrail.study import Study
 
     agreed = Study.load(study)
@@ -181,7 +191,7 @@ def screen(
     print_table(["site", "rows", "numbers", "of a column", "judged"], published(agreed, told))
     if out is not None:
         print(f"\nPage: {page.resolve()}")
-    raise typer.Exit(1 if told.wrong else 0)
+    raise typer.Exit(1 if told.wrong or twin_sentences(told) else 0)
 
 
 def wire(
@@ -341,7 +351,7 @@ def adopt(
     )
     mine = rows[rows.site == site]
     columns = ["metric", "before", "after", "same"]
-    print_table(columns, mine[columns].map(defined).to_numpy().tolist())
+    print_table([*columns[:-1], "baseline"], mine[columns].map(defined).to_numpy().tolist())
     few = mine.few_rows.iloc[0]
     print_notes({site: few} if few else {}, [], told.study.row_word, True)
     print(f"\nRun:  {out.resolve()}\nPage: {write_report(result, out / 'report.html').resolve()}")

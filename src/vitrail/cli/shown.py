@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from vitrail.studies.comparison import Comparison
 
 
+WORST = "Worst site: the one whose score is the least improvement over its own baseline."
 EVERY = 60.0  # seconds between lines where progress is written to a file
 
 
@@ -59,10 +60,13 @@ class Lines:
 
 def print_run(result: Run) -> None:
     """The scores, and what the method found out."""
+    from vitrail.core.metrics import metric_name
     from vitrail.explain.prototype_words import labels_of, to_text
     from vitrail.explain.prototypes import read_standing
     from vitrail.explain.trust import read_trust
+    from vitrail.report.build import page_of
     from vitrail.report.figures import marked
+    from vitrail.report.findings import baseline_sentences
     from vitrail.report.words import why_not
     from vitrail.runs.budgets import budget_words, spent_by
 
@@ -80,12 +84,16 @@ def print_run(result: Run) -> None:
         for m in study.metrics:
             row += [defined(table.loc[site, m]), *([defined(same.loc[site, m])] if m in same else [])]
             if m in same and math.isnan(same.loc[site, m]):
-                why.append(f"{m} at {site} is not defined: {why_not(m, int(held[site]), study.row_word)}")
+                why.append(f"{metric_name(m)} at {site} is not defined: {why_not(m, int(held[site]), study.row_word)}")
         rows.append(row)
-    names = {m: m.replace("_", " ") for m in study.metrics}
-    heads = (head for m, name in names.items() for head in ([name, "same"] if m in same else [name]))
+    if study.person_column:
+        print(f"{persons_words(result.sizes, study.row_word)}\n")
+    names = {m: metric_name(m) for m in study.metrics}
+    heads = (head for m, name in names.items() for head in ([name, "baseline"] if m in same else [name]))
     print_table(["site", *heads], rows)
-    print_notes(few, why, study.row_word, len(same.columns) > 0)
+    page = page_of(result)
+    why += [*[page.event] * bool(page.event), *(line.striptags() for line in baseline_sentences(page, page.table))]
+    print_notes(few, why, study.unit_word, len(same.columns) > 0)
     if spent := spent_by(study, result.method):
         print(f"\n{budget_words(spent)}")
     if standing := read_standing(result.facts):
@@ -102,19 +110,33 @@ def print_run(result: Run) -> None:
 
 def print_screening(told: Screening) -> None:
     """What is likely wrong; of what differs and may be real only how much, the page has it."""
-    from vitrail.screen.words import calm, sentence
+    from vitrail.screen.words import calm, sentence, twin_sentences
 
-    print("Whose data does not fit?" + " Likely wrong:" * bool(told.wrong))
-    print("\n".join(f"  - {sentence(f)}" for f in told.wrong) or f"  {calm(told)}")
+    wrong = [*twin_sentences(told), *map(sentence, told.wrong)]
+    print("Whose data does not fit?" + " Likely wrong:" * bool(wrong))
+    print("\n".join(f"  - {text}" for text in wrong) or f"  {calm(told)}")
     if maybe := len(told.findings) - len(told.wrong):
         print(f"  {maybe}{' more' * bool(told.wrong)} differ{'s' * (maybe == 1)}, and may be real: on the page.")
     print()
 
 
+def persons_words(sizes: pd.DataFrame, row: str) -> str:
+    """How many patients and rows are held out, and trained on."""
+    from vitrail.report.words import several
+
+    held, trained = (
+        f"{several(int(sizes[f'{part}_persons'].sum()), 'patient')} ({several(int(sizes[f'{part}_rows'].sum()), row)})"
+        for part in ("test", "train")
+    )
+    return f"Held out: {held}. Trained on: {trained}. No patient is on both sides."
+
+
 def print_comparison(result: Comparison) -> None:
     """Whose data does not fit; method x site, worst site named; then the verdicts."""
+    from vitrail.core.metrics import metric_name
     from vitrail.report.build import page_of
     from vitrail.report.figures import marked
+    from vitrail.report.findings import baseline_sentences
     from vitrail.report.words import SAME
 
     if result.screening is not None:
@@ -135,18 +157,63 @@ def print_comparison(result: Comparison) -> None:
         same = [defined(page.table.chance.get(s, math.nan)) for s in shown]
         rows.append([SAME, *same, defined(page.table.chance_mean), "", ""])
         worst.append(-1)
-    where = f"on each site's own {result.study.row_word}s, each judged by a model not trained on it"
-    print(f"{metric.replace('_', ' ')} {where}, mean over {len(result.seeds)} seed(s)\n")
+    whom = "the patient" if result.study.person_column else "it"
+    where = f"on each site's own {result.study.row_word}s, each judged by a model not trained on {whom}"
+    print(f"{metric_name(metric)} {where}, mean over {len(result.seeds)} seed(s)\n")
     heads = [marked(s, few) for s in shown]
     print_table(["method", *heads, "mean", "worst", "worst site"], rows, lambda r, c: c == worst[r])
     why = [f"Not defined: {line.striptags()}" for line in page.table.why]
-    print_notes(few if not shown or set(shown) & set(few) else {}, why, result.study.row_word, False)
+    why += [
+        *[page.event] * bool(page.event),
+        WORST,
+        *(line.striptags() for line in baseline_sentences(page, page.table)),
+    ]
+    print_notes(few if not shown or set(shown) & set(few) else {}, why, result.study.unit_word, False)
+    if len(result.left_out):
+        print_left_out(result)
     verdicts = result.verdicts()
     if len(verdicts):
         print(f"\nIs joining worth it? ({yardstick_words(result)})\n")
-        told = verdicts.assign(site=[marked(s, few) for s in verdicts["site"]])
-        print_table(["site", "verdict", "why"], told[["site", "verdict", "why"]].to_numpy().tolist())
+        print_verdict_table(result, few)
         print_apart(result)
+
+
+def print_verdict_table(result: Comparison, few: dict[str, str]) -> None:
+    """Each site's verdict with its losses, alone and together, beside those of the baseline."""
+    from vitrail.core.metrics import metric_name
+    from vitrail.report.figures import marked
+    from vitrail.report.words import number
+
+    verdicts = result.verdicts()
+    losses = {metric_name(result.yardstick): ("alone", "joined", "same")}
+    if verdicts["brier_same"].notna().any():
+        losses["Brier score"] = ("brier_alone", "brier_joined", "brier_same")
+    rows = [
+        [
+            marked(v["site"], few),
+            v["verdict"],
+            *(" / ".join(number(v[key]) for key in keys) for keys in losses.values()),
+            v["why"],
+        ]
+        for v in verdicts.to_dict("records")
+    ]
+    print_table(["site", "verdict", *(f"{words} *" for words in losses), "why"], rows)
+    print(f"\n* alone / together / baseline, which is one answer to every {result.study.row_word} of the site")
+
+
+def print_left_out(result: Comparison) -> None:
+    """What a model of all other sites is worth at each site, beside the baseline."""
+    from vitrail.core.metrics import metric_name
+    from vitrail.report.words import SAME
+
+    metric, found = result.study.metrics[0], result.left_out
+    mine = found[found.metric == metric]
+    names, sites = titles_of(result), list(dict.fromkeys(mine.site))
+    wide, same = mine.pivot(index="site", columns="method", values="value"), mine.groupby("site").chance.first()
+    rows = [[s, *(defined(wide.loc[s, m]) for m in names), defined(same[s])] for s in sites]
+    rows.append(["mean", *(defined(wide[m].mean()) for m in names), defined(same.mean())])
+    print(f"\nLeave one site out: {metric_name(metric)} at each site of a model that only the other sites trained\n")
+    print_table(["site left out", *names.values(), SAME], rows)
 
 
 def print_verdicts(result: Comparison) -> None:
@@ -193,7 +260,7 @@ def print_notes(few: dict[str, str], why: Sequence[str], word: str, same: bool) 
     """What marks and columns of a table of scores mean, and why a score is not there."""
     from vitrail.report.words import SAME, few_words
 
-    lines = [f"same: {SAME}, the most common one or the mean of the site's own hold-out {word}s."] if same else []
+    lines = [f"baseline: {SAME}, the most common one or the mean of the site's own hold-out {word}s."] if same else []
     lines += [*why, *([few_words(few, word).striptags()] if few else [])]
     print("\n".join(["", *lines]) if lines else "", end="\n" if lines else "")
 

@@ -251,7 +251,9 @@ def predict(
     study = mine.model.study
     frame = read_table(rows, study)
     named = name_rows_by(id_, frame, study)
-    told = to_csv(named(mine.model.predict(frame)), "picture" if study.images else "line")
+    answers, notes = mine.model.predict_marked(frame)
+    told = to_csv(named(answers), "picture" if study.images else "line")
+    typer.echo("".join(f"note: {note}\n" for note in notes), nl=False, err=True)
     if out is None:
         print(told, end="")
         if mine.model.note:
@@ -341,7 +343,7 @@ def _explain_all(
     told: Run, place: Path, data: Path, rows: int, seed: int, outcome: str | None, refuse: list[str], out: Path | None
 ) -> None:
     from vitrail.explain.among import LEAST_ROWS, among_sites
-    from vitrail.report.explained_all import SIGNS, write_among
+    from vitrail.report.explained_all import write_among
     from vitrail.runs.explain import explain_sites
 
     among = among_sites(explain_sites(told, data, rows, seed, outcome, refuse))
@@ -350,7 +352,7 @@ def _explain_all(
     print(f"Mean size of Shapley values ({among.measure}), the three largest of each site\n")
     shown = top.sort_values(["site", "size"], ascending=[True, False])
     print_table(["site", "feature", "mean size", "moves it"],
-                [[r["site"], r["feature"], r["size"], SIGNS[r["sign"]]] for r in shown.to_dict("records")])  # fmt: skip
+                [[r["site"], r["feature"], r["size"], r["moves"]] for r in shown.to_dict("records")])  # fmt: skip
     if among.small:
         print(f"\nLeft out, fewer than {LEAST_ROWS} rows: {', '.join(among.small)}.")
     print(f"\nPage:  {page.resolve()}\nTable: {page.with_suffix('.csv').resolve()}")

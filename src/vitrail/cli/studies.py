@@ -21,7 +21,7 @@ from vitrail.cli.given import (
     cores,
     parse_methods,
 )
-from vitrail.cli.shown import defined, print_comparison, print_notes, show_progress
+from vitrail.cli.shown import WORST, defined, print_comparison, print_notes, show_progress
 from vitrail.core.table import print_table
 
 
@@ -51,6 +51,12 @@ def compare(
         typer.Option(min=0, max=0.99, help="What a site may lose without harm: a share of what a guess would lose."),
     ] = 0.03,
     every_seed: Annotated[bool, typer.Option("--every-seed", help="Train all seeds, also where it is clear.")] = False,
+    leave_one_site_out: Annotated[
+        bool,
+        typer.Option(
+            "--leave-one-site-out", help="Also test on each site's rows a model that all other sites trained."
+        ),
+    ] = False,
     rounds: Rounds = None,
     engine: Engine = "vectorised",
     device: Device = "cpu",
@@ -78,6 +84,7 @@ def compare(
             folds=folds,
             harm=harm,
             every_seed=every_seed,
+            leave_one_site_out=leave_one_site_out,
             engine=engine,
             device=device,
             out=out,
@@ -115,6 +122,7 @@ def tune(
     resume: Resume = False,
 ) -> None:
     """Find the best settings by cross-validation within the training rows; test rows are never touched."""
+    from vitrail.core.metrics import metric_name
     from vitrail.data.read import read_sites
     from vitrail.report.figures import marked
     from vitrail.report.words import SAME
@@ -139,16 +147,21 @@ def tune(
             cluster=cluster,
             progress=step,
         )
-    judged = f"{found.metric.replace('_', ' ')} over {folds} folds of the training {agreed.row_word}s"
+    judged = f"{metric_name(found.metric)} over {folds} folds of the training {agreed.row_word}s"
     print(f"{found.title}: {judged}, best first\n")
     keys = list(found.grid)
     table = found.table[[*keys, *found.same._fields]].to_numpy().tolist()
     table.append([SAME, *[""] * (len(keys) - 1), *found.same])
-    shown = [
-        [*map(str, row[: len(keys)]), *map(defined, row[len(keys) : -1]), marked(row[-1], found.few)] for row in table
-    ]
-    print_table([*keys, "mean over sites", "sd over folds", "worst site", "which"], shown)
-    print_notes(found.few, [], agreed.row_word, False)
+    shown = []
+    for row in table:
+        *numbers, who, baseline = row[len(keys) :]
+        scores = map(defined, (*numbers, baseline)) if who else [*map(defined, numbers[:2]), "", ""]
+        mean, sd, worst, same = scores
+        shown.append([*map(str, row[: len(keys)]), mean, sd, marked(who, found.few), worst, same])
+    print_table([*keys, "mean over sites", "sd over folds", "worst site", "its score", "its baseline"], shown)
+    print_notes(found.few, [WORST], agreed.row_word, False)
+    if words := found.caution():
+        print(f"\n{words}")
     print(f"\n# the best, for the study file\n{found.section()}")
     if out:
         print(f"\nWritten: {(out / 'tuning.json').resolve()}")
@@ -175,6 +188,7 @@ def transfer(
     cluster: Cluster = "",
 ) -> None:
     """Before any training together: whose model carries over to whose rows (the adapted Ndoye factor)?"""
+    from vitrail.core.metrics import metric_name
     from vitrail.data.read import read_sites
     from vitrail.report.figures import marked
     from vitrail.report.transfer import write_transfer
@@ -214,13 +228,13 @@ def transfer(
     print(f"\n{on_trust(word)}")
     if scores is not None:
         first = scores[scores.metric == agreed.metrics[0]]
-        print(f"\n{agreed.metrics[0].replace('_', ' ')} on each user's own hold-out {word}s\n")
+        print(f"\n{metric_name(agreed.metrics[0])} on each user's own hold-out {word}s\n")
         few = {str(u): str(w) for u, w in zip(first["user"], first["few_rows"], strict=True) if w}
         lines = [
             [marked(u, few), *r]
             for u, *r in first[["user", "trained", "sites", "value", "same"]].map(defined).to_numpy().tolist()
         ]
-        print_table(["user", "trained", "with", agreed.metrics[0], "same"], lines)
+        print_table(["user", "trained", "with", metric_name(agreed.metrics[0]), "baseline"], lines)
         print_notes(few, [], word, True)
     if out:
         print(f"\nTables: {out.resolve()}\nPage:   {write_transfer(found, out, scores).resolve()}")

@@ -9,6 +9,7 @@ What leaves a site is cut at EDGES, of which only those are used between which F
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from itertools import pairwise
 from typing import Any, NamedTuple
 
@@ -34,6 +35,10 @@ class Counts(NamedTuple):
     @property
     def total(self) -> float:
         return float(self.rows.sum())
+
+    def of_persons(self, share: float) -> Counts:
+        """The same shares, with so many persons for each row: several rows of one person say no more than one."""
+        return Counts(self.low, self.rows * share, self.events * share, self.expected * share)
 
     @property
     def share(self) -> float:
@@ -73,13 +78,17 @@ def merged(counts: Counts, least: int = FEWEST) -> Counts:
     return Counts(np.array([counts.low[g[0]] for g in groups], np.float64), *sums)
 
 
-def score_bedside(y: NDArray[Any], p: Floats, real: NDArray[np.bool_]) -> dict[str, Floats]:
-    """[site] for each of BEDSIDE: the counts of the group that begins at that risk; NaN where none begins there."""
+def score_bedside(
+    y: NDArray[Any], p: Floats, real: NDArray[np.bool_], least: Sequence[int] | None = None
+) -> dict[str, Floats]:
+    """[site] for each of BEDSIDE: the counts of the group that begins at that risk; NaN where none begins there.
+    `least` [site]: rows in place of FEWEST."""
     out = np.full((len(y), len(BEDSIDE)), np.nan)
     for i in range(len(y)):
         shares = p[i][real[i]]
         if np.isfinite(shares).all():
-            out[i] = told(merged(counted(*risks(y[i][real[i]], shares), EDGES)))
+            fewest = FEWEST if least is None else least[i]
+            out[i] = told(merged(counted(*risks(y[i][real[i]], shares), EDGES), fewest))
     return dict(zip(BEDSIDE, out.T, strict=True))
 
 

@@ -80,6 +80,8 @@ class Exchange(ABC, Generic[State, Coord, Work, Down, Up]):
     unsure: ClassVar[frozenset[str]] = frozenset()  # tensors of a report that may hold what is no number
     counts: ClassVar[frozenset[str]] = frozenset()  # fields of a report that say how much it counts, and no change
     holds_out: ClassVar[bool] = False  # whether a site counts on its hold-out rows (Rows.held)
+    judges: ClassVar[frozenset[str]] = frozenset()  # fields of a report that say how models do on a site's rows
+    hits: ClassVar[frozenset[str]] = frozenset()  # of these, [..., 2]: how many rows a model tells right, of how many
     settles: ClassVar[frozenset[str]] = frozenset()  # fields of its word that `settle` looks at; none named: all
 
     def batches(self) -> int | None:

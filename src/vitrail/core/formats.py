@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
-STUDY = "1.2"
+STUDY, FIRST = "1.3", "1.0"
 RUN = "1.1"
 
 

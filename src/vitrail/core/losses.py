@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, fields, is_dataclass, replace
 from typing import TYPE_CHECKING, ClassVar, Protocol, runtime_checkable
 
 import torch
@@ -43,6 +43,7 @@ class CrossEntropy:
     """Of classes: -log of the softmax at the true one."""
 
     doubt_means: ClassVar[str] = "how evenly the probability is spread over the classes (its entropy)"
+    constant: Tensor | None = field(default=None, compare=False)  # a site's own (core/constants.py): for answers alone
 
     def rows(self, out: Out, batch: Batch) -> Tensor:
         return (-out.z.log_softmax(-1) * batch.y * batch.w).sum(-1)
@@ -51,17 +52,19 @@ class CrossEntropy:
         return softmax_slope(out.z, batch.y, batch.w)
 
     def answers(self, z: Tensor) -> Tensor:
-        return z.softmax(-1)
+        return with_constant(self, z).softmax(-1)
 
     def doubt(self, z: Tensor) -> Tensor:
         """The entropy of the shares, relative to that of equal ones."""
-        entropy: Tensor = torch.special.entr(z.softmax(-1)).sum(-1)
+        entropy: Tensor = torch.special.entr(self.answers(z)).sum(-1)
         return entropy / math.log(z.shape[-1])
 
 
 @dataclass(frozen=True)
 class SquaredError:
     """Of a number."""
+
+    constant: Tensor | None = field(default=None, compare=False)
 
     def rows(self, out: Out, batch: Batch) -> Tensor:
         return ((out.z - batch.y) ** 2 * batch.w).sum(-1)
@@ -70,7 +73,7 @@ class SquaredError:
         return (out.z - batch.y).mul_(2).mul_(batch.w)
 
     def answers(self, z: Tensor) -> Tensor:
-        return z
+        return with_constant(self, z)
 
 
 @dataclass(frozen=True)
@@ -82,6 +85,8 @@ class Hazard:
     That is a logistic regression over the intervals that each row lived through. Answers are S_k = prod (1 - h_j).
     """
 
+    constant: Tensor | None = field(default=None, compare=False)
+
     def rows(self, out: Out, batch: Batch) -> Tensor:
         each = torch.nn.functional.softplus(out.z) - out.z * batch.y
         return (each * (batch.y >= 0) * batch.w).sum(-1)
@@ -90,7 +95,7 @@ class Hazard:
         return (out.z.sigmoid() - batch.y).mul_(batch.y >= 0).mul_(batch.w)
 
     def answers(self, z: Tensor) -> Tensor:
-        return torch.nn.functional.softplus(z).cumsum(-1).neg().exp()
+        return torch.nn.functional.softplus(with_constant(self, z)).cumsum(-1).neg().exp()
 
 
 @dataclass(frozen=True)
@@ -109,6 +114,7 @@ class Evidence:
     anneal: int = 10
     bound: float = 10.0
     epochs: int = 0  # done so far
+    constant: Tensor | None = field(default=None, compare=False)  # added to the logarithm of shares
 
     def at(self, epochs: int) -> Evidence:
         return replace(self, epochs=min(epochs, self.anneal))
@@ -142,10 +148,22 @@ class Evidence:
 
     def answers(self, z: Tensor) -> Tensor:
         alpha = self.evidence(z) + 1
-        return (alpha / alpha.sum(-1, keepdim=True)).to(z.dtype)
+        shares = (alpha / alpha.sum(-1, keepdim=True)).to(z.dtype)
+        return shares if self.constant is None else with_constant(self, shares.log()).softmax(-1)
 
     def doubt(self, z: Tensor) -> Tensor:
         return (z.shape[-1] / (self.evidence(z) + 1).sum(-1)).to(z.dtype)
+
+
+def with_constant(loss: Loss, z: Tensor) -> Tensor:
+    """Scores with the site's own constant added, where the loss has one."""
+    constant: Tensor | None = getattr(loss, "constant", None)
+    return z if constant is None else z + constant.to(z)
+
+
+def takes_constant(loss: Loss) -> bool:
+    """Whether answers by this loss can have a site's own constant."""
+    return is_dataclass(loss) and any(f.name == "constant" for f in fields(loss))
 
 
 def log_hazard(z: Tensor) -> Tensor:
@@ -156,7 +174,7 @@ def log_hazard(z: Tensor) -> Tensor:
 
 def log_shares(loss: Loss, z: Tensor) -> Tensor:
     """[..., output]: the logarithm of the share of each class."""
-    return z.log_softmax(-1) if isinstance(loss, CrossEntropy) else loss.answers(z).log()
+    return with_constant(loss, z).log_softmax(-1) if isinstance(loss, CrossEntropy) else loss.answers(z).log()
 
 
 def _trigamma(x: Tensor) -> Tensor:

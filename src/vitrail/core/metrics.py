@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
@@ -34,6 +34,7 @@ class Answers:
     sites: int
     weights: Floats | None = None  # [row], more than 0: for how many a row stands; None: each for one
     least: float = 1e-15  # probability: a loss takes no answer to have given less to what came true
+    thresholds: Floats | None = None  # [site, class]: see `decide`; None: the most probable class
 
     def total(self, values: NDArray[Any]) -> Floats:
         """[row] -> [site]"""
@@ -78,7 +79,7 @@ class Answers:
 
     @cached_property
     def guess(self) -> Ints:
-        return np.asarray(self.p.argmax(1), np.int64)
+        return decide(self.p, None if self.thresholds is None else self.thresholds[self.site])
 
     @cached_property
     def true(self) -> Floats:
@@ -87,6 +88,15 @@ class Answers:
     @cached_property
     def hits(self) -> Floats:
         return self.count(self.y, self.guess == self.y)
+
+
+def decide(p: Floats, thresholds: Floats | None = None) -> Ints:
+    """[..., class] -> [...]: the class whose probability exceeds its threshold by the largest factor.
+
+    >>> decide(np.array([[0.9, 0.1], [0.7, 0.3]]), np.array([0.8, 0.2])), decide(np.array([[0.7, 0.3]]))
+    (array([0, 1]), array([0]))
+    """
+    return np.asarray((p if thresholds is None else p / thresholds).argmax(-1), np.int64)
 
 
 def _over_classes(values: NDArray[Any]) -> Floats:
@@ -107,6 +117,14 @@ def f1(a: Answers) -> Floats:
     """F1 of each class, weighted by how often it occurs."""
     named = a.count(a.guess) + a.true
     return _over_classes(a.true * 2 * a.hits / np.where(named > 0, named, 1)) / a.weight
+
+
+def f1_event(a: Answers) -> Floats:
+    """F1 of the event, which is the second of two classes; NaN where nobody had it, or with more classes."""
+    if a.p.shape[1] != 2:
+        return np.full(a.sites, NAN)
+    true = a.true[:, 1]
+    return np.where(true > 0, 2 * a.hits[:, 1] / (a.count(a.guess)[:, 1] + true), NAN)
 
 
 def auc(a: Answers) -> Floats:
@@ -172,10 +190,21 @@ def time_log_loss(a: Answers) -> Floats:
     return a.mean(np.minimum(times.losses(a.y, a.p), -np.log(a.least)))
 
 
-OF_CLASSES = (balanced_accuracy, accuracy, f1, auc, log_loss, brier)
+OF_CLASSES = (balanced_accuracy, accuracy, f1, auc, log_loss, brier, f1_event)
 OF_NUMBERS = (rmse, mae, r2)
 OF_TIMES = (c_index, uno_c, integrated_brier, time_log_loss)
 TABLE: dict[str, Callable[[Answers], Floats]] = {f.__name__: f for f in (*OF_CLASSES, *OF_NUMBERS, *OF_TIMES)}
+
+NAMES = {"f1": "F1 (weighted over classes)", "f1_event": "F1 of the event"}
+
+
+def metric_name(metric: str) -> str:
+    """What a metric is called in a line of text or above a column.
+
+    >>> metric_name("balanced_accuracy"), metric_name("f1"), metric_name("f1_event")
+    ('balanced accuracy', 'F1 (weighted over classes)', 'F1 of the event')
+    """
+    return NAMES.get(metric, metric.replace("_", " "))
 
 
 def score_all(
@@ -185,29 +214,39 @@ def score_all(
     real: NDArray[np.bool_],
     weights: Floats | None = None,
     least: float = Answers.least,
+    thresholds: Floats | None = None,
 ) -> dict[str, Floats]:
     """The named metrics of every site, [site]; NaN where there are no rows, the model has diverged, or the metric has
-    no meaning (AUC of a single class). y, weights [site, row], p [site, row, class]; padding is where `real` is
-    False."""
+    no meaning (AUC of a single class). y, weights [site, row], p [site, row, class], thresholds [site, class]; padding
+    is where `real` is False."""
     used = _usable(p, real)
     mine = None if weights is None else weights[used]
-    answers = Answers(y[used], p[used], np.nonzero(used)[0], len(y), mine, least)
+    answers = Answers(y[used], p[used], np.nonzero(used)[0], len(y), mine, least, thresholds)
     with np.errstate(divide="ignore", invalid="ignore"):  # nothing of nothing is NaN
         return {n: TABLE[n](answers) for n in names}
 
 
-def score_doubt(y: NDArray[np.generic], p: Floats, doubt: Floats, real: NDArray[np.bool_]) -> dict[str, Floats]:
+def score_doubt(
+    y: NDArray[np.generic],
+    p: Floats,
+    doubt: Floats,
+    real: NDArray[np.bool_],
+    thresholds: Floats | None = None,
+    least: Sequence[int] | None = None,
+) -> dict[str, Floats]:
     """What a model's doubt [site, row] is worth at every site, [site]: how often it is right in the surest so many per
     cent of the rows, the mean doubt, and the chance that doubt is larger at a mistake than at a row it got right. NaN
-    where fewer than FEWEST rows stand behind the number, or behind its difference to the next."""
+    where fewer than FEWEST rows stand behind the number, or behind its difference to the next; `least` [site]: rows in
+    place of FEWEST, at a site where a person has several."""
+    fewest = np.full(len(y), FEWEST) if least is None else np.asarray(least)
     used = _usable(np.dstack([p, doubt]), real)
-    a, unsure = Answers(y[used], p[used], np.nonzero(used)[0], len(y)), doubt[used]
+    a, unsure = Answers(y[used], p[used], np.nonzero(used)[0], len(y), thresholds=thresholds), doubt[used]
     right, ends = a.guess == a.y, a.rows.cumsum().astype(np.int64)[:-1]
-    pairs = zip(np.split(right, ends), np.split(unsure, ends), strict=True)
+    pairs = zip(np.split(right, ends), np.split(unsure, ends), fewest.tolist(), strict=True)
     points = np.array([_of_the_surest(*pair) for pair in pairs]).reshape(a.sites, len(SUREST))
     mistakes = Answers((~right).astype(np.int64), np.stack([-unsure, unsure], 1), a.site, a.sites)
     with np.errstate(divide="ignore", invalid="ignore"):
-        both = [np.where(a.rows >= FEWEST, values, NAN) for values in (a.mean(unsure), auc(mistakes))]
+        both = [np.where(a.rows >= fewest, values, NAN) for values in (a.mean(unsure), auc(mistakes))]
     return dict(zip(DOUBT, [*points.T, *both], strict=True))
 
 
@@ -220,36 +259,45 @@ def surest(rows: int, share: int) -> int:
     return -(-rows * share // 100)
 
 
-def told_shares(rows: int) -> tuple[int, ...]:
+def told_shares(rows: int, fewest: int = FEWEST) -> tuple[int, ...]:
     """Those of SUREST of which a site with so many rows tells a number: from 100 down in the finest of STEPS by which
-    two neighbours, and so any two, are FEWEST rows apart.
+    two neighbours, and so any two, are that many rows apart.
 
     >>> told_shares(100) == SUREST, told_shares(61), told_shares(25), told_shares(24), told_shares(9)
     (True, (100, 80, 60, 40, 20), (100, 60), (100,), ())
     """
     for step in STEPS:
-        shares = tuple(share for share in SUREST[:: step // 10] if surest(rows, share) >= FEWEST)
+        shares = tuple(share for share in SUREST[:: step // 10] if surest(rows, share) >= fewest)
         counts = [surest(rows, share) for share in shares]
-        if all(more - fewer >= FEWEST for more, fewer in pairwise(counts)):
+        if all(more - fewer >= fewest for more, fewer in pairwise(counts)):
             break
     return shares
 
 
-def score_risk(y: NDArray[np.generic], p: Floats, real: NDArray[np.bool_], weights: Floats | None) -> dict[str, Floats]:
-    """How rows of low, middle and high risk fare at every site, [site], by the names of `times.risk_names`."""
+def score_risk(
+    y: NDArray[np.generic],
+    p: Floats,
+    real: NDArray[np.bool_],
+    weights: Floats | None,
+    least: Sequence[int] | None = None,
+) -> dict[str, Floats]:
+    """How rows of low, middle and high risk fare at every site, [site], by the names of `times.risk_names`. `least`
+    [site]: rows in place of FEWEST."""
     used = _usable(p, real)
     told = []
     for i, mine in enumerate(used):
         w = np.ones(int(mine.sum())) if weights is None else weights[i, mine]
-        told.append(times.by_risk(np.asarray(y[i, mine], np.float64), p[i, mine], w, FEWEST))
+        told.append(
+            times.by_risk(np.asarray(y[i, mine], np.float64), p[i, mine], w, FEWEST if least is None else least[i])
+        )
     return dict(zip(times.risk_names(p.shape[2]), np.array(told).reshape(len(y), -1).T, strict=True))
 
 
-def _of_the_surest(right: NDArray[np.bool_], unsure: Floats) -> list[float]:
+def _of_the_surest(right: NDArray[np.bool_], unsure: Floats, fewest: int) -> list[float]:
     """Accuracy for each of SUREST. Rows of the same doubt share their hits: their order says nothing."""
     group = np.unique(unsure, return_inverse=True)[1]
     hits = (np.bincount(group, right) / np.bincount(group))[np.sort(group)]
-    told = told_shares(len(right))
+    told = told_shares(len(right), fewest)
     return [float(hits[: surest(len(right), share)].mean()) if share in told else NAN for share in SUREST]
 
 
@@ -258,10 +306,16 @@ def _usable(p: Floats, real: NDArray[np.bool_]) -> NDArray[np.bool_]:
     return np.asarray(real & (np.isfinite(p).all(2) | ~real).all(1, keepdims=True))
 
 
-def score(names: tuple[str, ...], y: NDArray[np.generic], p: Floats, weights: Floats | None = None) -> dict[str, float]:
+def score(
+    names: tuple[str, ...],
+    y: NDArray[np.generic],
+    p: Floats,
+    weights: Floats | None = None,
+    thresholds: Floats | None = None,
+) -> dict[str, float]:
     """The named metrics of one site."""
-    of = None if weights is None else weights[None]
-    found = score_all(names, y[None], p[None], np.ones((1, len(y)), dtype=bool), of)
+    of, cut = (None if values is None else values[None] for values in (weights, thresholds))
+    found = score_all(names, y[None], p[None], np.ones((1, len(y)), dtype=bool), of, thresholds=cut)
     return {n: float(v[0]) for n, v in found.items()}
 
 

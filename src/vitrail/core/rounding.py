@@ -44,6 +44,7 @@ def patients(metric: str, of: Rows) -> float:
         "accuracy": of.rows,
         "balanced_accuracy": of.classes * of.rare,
         "f1": of.rows / 3,  # one answer moves the F1 of its own class by two parts, and that of another by one
+        "f1_event": of.rare / 2,  # one answer moves it by at most two parts of those with the event
         "auc": of.rare,
         "log_loss": loss,
         "brier": of.rows,
@@ -63,6 +64,12 @@ def patients(metric: str, of: Rows) -> float:
     if name == "free":  # of a third of the rows, by risk
         return of.rows / 3
     return float(known.get(metric, math.nan)) or math.nan
+
+
+def leaves(metric: str) -> bool:
+    """Whether a rounded form of it can leave: how many rows are still followed, at so many times, would take steps as
+    large as the number itself."""
+    return not metric.startswith("left@")
 
 
 def step_of(many: float, of: int = 1) -> int:
@@ -99,6 +106,7 @@ def of_hits(hits: Floats, true: Floats) -> dict[str, float]:
         named = right + (true - right)[::-1]
         f1 = np.divide(2 * right, named + true, out=np.zeros(2), where=named + true > 0)
         out["f1"] = float((true * f1).sum() / true.sum())
+        out["f1_event"] = float(f1[1]) if true[1] > 0 else math.nan
     return out
 
 
@@ -121,7 +129,7 @@ def score_of(metric: str, count: float, many: float, scale: float) -> float:
     return share * (WIDEST * scale if metric == "mae" else 1.0)
 
 
-_SHARES = ("balanced_accuracy", "f1", "auc", "brier", "c_index", "doubt")
+_SHARES = ("balanced_accuracy", "f1", "f1_event", "auc", "brier", "c_index", "doubt")
 
 
 def bounded(y: NDArray[np.generic], p: Floats, scale: float) -> Floats:

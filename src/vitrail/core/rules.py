@@ -4,8 +4,8 @@
     Adam   m <- b1 m + (1 - b1) g;  s <- b2 s + (1 - b2) g^2
            w <- w - lr (m / (1 - b1^t)) / (sqrt(s / (1 - b2^t)) + eps)
 
-Both: g + decay w where there is weight decay; lr times a parameter's own factor where it has one. A method's own term
-enters the gradient (`beside`), so that it means the same under every rule.
+Both: g + decay w where there is weight decay (see `decaying`); lr times a parameter's own factor where it has one. A
+method's own term enters the gradient (`beside`), so that it means the same under every rule.
 """
 
 from __future__ import annotations
@@ -50,6 +50,15 @@ def of_parameter(name: str) -> str:
     return name.rpartition("/")[2]
 
 
+def decaying(params: Params) -> Params:
+    """What weight decay pulls to zero: all but the element-wise layers at both ends, of which a factor starts at one.
+
+    >>> list(decaying({"input.scale": torch.ones(1, 1), "head.weight": torch.ones(1, 1)}))
+    ['head.weight']
+    """
+    return {k: v for k, v in params.items() if not k.startswith(("input.", "output."))}
+
+
 @dataclass(frozen=True)
 class SGD:
     lr: float
@@ -76,7 +85,7 @@ class SGD:
         if beside:
             beside(memory, -self.lr)
         if self.decay:
-            add_(memory, params, -self.lr * self.decay)
+            add_({k: memory[k] for k in decaying(params)}, decaying(params), -self.lr * self.decay)
         if more:
             add_(params, memory)
 
@@ -84,7 +93,7 @@ class SGD:
         rate = dict(self.factors)
         for k, v in memory.items():
             v.mul_(self.momentum).add_(slope[k], alpha=-self.lr * rate.get(k, 1.0))
-            if self.decay:
+            if self.decay and k in decaying(params):
                 v.add_(params[k], alpha=-self.lr * rate.get(k, 1.0) * self.decay)
         add_(params, memory)
 
@@ -118,7 +127,7 @@ class Adam:
     def follow(self, params: Params, memory: Params, slope: Params) -> None:
         (a, b), rate = self.betas, dict(self.factors)
         if self.decay:
-            add_(slope, params, self.decay)
+            add_({k: slope[k] for k in decaying(params)}, decaying(params), self.decay)
         torch._foreach_add_([memory[f"steps/{k}"] for k in params], 1)
         mine = {k: [memory[f"{part}/{k}"] for part in self.PARTS] for k in params}
         names = [

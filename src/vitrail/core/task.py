@@ -21,6 +21,7 @@ class Batch(NamedTuple):
     keep: tuple[Tensor, ...] = ()  # [site, row, unit] int32 for each layer: which units stay, when there is dropout
     at: Tensor | None = None  # [site, row]: place of the row among the site's own, for what is computed once per row
     lots: Any = None  # for draws in this step: what a task that adds noise to gradients draws from
+    share: Tensor | None = None  # [site, row]: one part in the number of rows of its person, where persons are named
 
 
 class Out(NamedTuple):

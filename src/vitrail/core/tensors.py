@@ -174,15 +174,19 @@ def filled(tree: T, values: dict[str, Tensor], prefix: str = "") -> T:
     return type(tree)(*got)
 
 
-def pulled(params: Params, towards: Params, strength: float) -> Callable[[Params, float], None] | None:
+def pulled(
+    params: Params, towards: Params, strength: float, times: Tensor | None = None
+) -> Callable[[Params, float], None] | None:
     """The gradient of strength/2 |params - towards|^2 for the names in `towards`: a term of a method's own
-    (core/rules.py); nothing where there is no pull."""
+    (core/rules.py); nothing where there is no pull. `times` [site]: each site's so many times."""
     names = list(towards)
     if not names or not strength:
         return None
 
     def term(into: Params, by: float) -> None:
         difference = torch._foreach_sub([params[k] for k in names], [towards[k] for k in names])
+        if times is not None:
+            difference = [d * per_site(times, d) for d in difference]
         torch._foreach_add_([into[k] for k in names], list(difference), alpha=by * strength)
 
     return term

@@ -22,6 +22,8 @@ Ints = NDArray[np.int64]
 SOON = 1e-9  # intervals: an event at once is one, and has a sign
 SMALLEST = 1e-15  # share, so that its logarithm is a number
 GROUPS = ("low", "middle", "high")  # thirds of a site's rows by risk
+RISK_NUMBERS = ("free", "left")  # what is told of each third: the share without the event, and rows still followed
+NORMAL = 1.959964  # standard errors in half of a 95 % interval
 UNKNOWN = -1.0  # in `periods`: of an interval of which nothing is known
 
 
@@ -161,26 +163,57 @@ def _log_left(y: Floats, w: Floats) -> Floats:
 
 def risk_names(intervals: int) -> tuple[str, ...]:
     """Of what `by_risk` tells."""
-    return tuple(f"free@{group}@{k + 1}" for group in GROUPS for k in range(intervals))
+    return tuple(f"{what}@{group}@{k + 1}" for what in RISK_NUMBERS for group in GROUPS for k in range(intervals))
+
+
+def thirds(rows: int) -> Ints:
+    """[place]: the group of each of so many rows, in the order of their risks."""
+    return np.arange(rows) * len(GROUPS) // max(rows, 1)
 
 
 def by_risk(y: Floats, p: Floats, w: Floats, fewest: int) -> Floats:
-    """[group x interval]: of a site's rows, the third of least, middle and highest risk by the last interval, and how
-    many of each are still free of the event at the end of each interval (Kaplan-Meier). NaN where fewer than so many
-    are still followed, or since the last one told so many have not had the event or left: no number is about fewer
-    rows, and no two differ by fewer."""
-    out = np.full((len(GROUPS), p.shape[1]), np.nan)
-    rank = np.argsort(np.argsort(1 - p[:, -1], kind="stable"), kind="stable")
+    """[number x group x interval]: of a site's rows, the third of least, middle and highest risk by the last interval;
+    which share of each is still free of the event at the end of each interval (Kaplan-Meier), and how many rows are
+    still followed then. NaN where fewer than so many are still followed, or since the last one told so many have not
+    had the event or left: no number is about fewer rows, and no two differ by fewer."""
+    free, left = np.full((2, len(GROUPS), p.shape[1]), np.nan)
+    group = thirds(len(y))[np.argsort(np.argsort(1 - p[:, -1], kind="stable"), kind="stable")]
     for g in range(len(GROUPS)):
-        mine = rank * len(GROUPS) // max(len(y), 1) == g
+        mine = group == g
         at, share = survival_curve(y[mine], w[mine])
         before = int(mine.sum())
         for k in range(p.shape[1]):
             still = int((np.abs(y[mine]) > k + 1).sum() + (y[mine] == -(k + 1)).sum())
             if still >= fewest and before - still >= fewest:
-                out[g, k] = np.append(1.0, share)[np.searchsorted(at, k + 1, "right")]
-                before = still
-    return out.ravel()
+                free[g, k] = np.append(1.0, share)[np.searchsorted(at, k + 1, "right")]
+                before = left[g, k] = still
+    return np.concatenate([free.ravel(), left.ravel()])
+
+
+def limits(share: Floats, left: Floats, rows: int) -> tuple[Floats, Floats]:
+    """[point]: the 95 % interval of a Kaplan-Meier curve from what is known of it at some times: the share free of the
+    event, and how many of so many `rows` are still followed. Greenwood's variance with the events between two times
+    taken as spread over them (as in a life table), on the scale of log(-log); where nobody had the event, the exact
+    binomial limit of those still followed."""
+    share, left = np.asarray(share, np.float64), np.asarray(left, np.float64)
+    part = share / np.append(1.0, share)[:-1] if len(share) else share
+    before = np.append(float(rows), left)[: len(left)]
+    exposed = np.maximum((before + left) / (1 + part), 1.0)  # at risk, on average: who left counts half
+    error = np.sqrt(np.cumsum((1 - part) / (part * exposed)))
+    some = share < 1
+    log = np.log(np.where(some, share, 0.5))
+    half = NORMAL * error / np.abs(log)
+    low = np.where(some, np.exp(log * np.exp(half)), 0.025 ** (1 / np.maximum(left, 1)))
+    return np.asarray(low), np.asarray(np.where(some, np.exp(log * np.exp(-half)), 1.0))
+
+
+def difference(one: tuple[float, float, float], other: tuple[float, float, float]) -> tuple[float, float, float]:
+    """one - other with its 95 % interval, of two estimates with theirs that have nothing to do with each other
+    (Newcombe's hybrid, MOVER): each end of the interval is as far as the ends of the two that lie that way."""
+    gap = one[0] - other[0]
+    down = float(np.hypot(one[0] - one[1], other[2] - other[0]))
+    up = float(np.hypot(one[2] - one[0], other[0] - other[1]))
+    return gap, gap - down, gap + up
 
 
 def end_words(ends: tuple[float, ...], unit: str) -> list[str]:

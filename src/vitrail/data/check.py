@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
@@ -16,8 +17,10 @@ from vitrail.data.outcome_faults import find_outcome_faults
 from vitrail.data.outcomes import columns_beside
 from vitrail.data.picture_faults import find_picture_faults, find_shared_pictures
 from vitrail.data.picture_files import read_pictures
-from vitrail.data.read import name_rows, place_columns, read_table
+from vitrail.data.read import clean, name_rows, place_columns, read_table
+from vitrail.data.repeats import REPEATED, find_repeated_persons
 from vitrail.data.schema import Feature, Table, Target
+from vitrail.data.twins import find_twins
 
 
 def find_faults(frame: pd.DataFrame, table: Table) -> list[Finding]:
@@ -40,8 +43,10 @@ def find_faults(frame: pd.DataFrame, table: Table) -> list[Finding]:
         Made(found, lambda name: pd.Series(np.where(np.isinf(cells[found[name]]), np.nan, cells[found[name]]))),
         Made(found, lambda name: pd.Series(np.isinf(cells[found[name]]))),
     )
-    beside = find_outcome_faults(seen, own)
-    return _errors_first([*(finding for look in CHECKS for finding in look(seen)), *beside])
+    beside = [*find_outcome_faults(seen, own), *find_repeated_persons(original, own)]
+    named = {finding.column for finding in beside if finding.kind == REPEATED}  # not "leave it out if you can"
+    faults = [f for look in CHECKS for f in look(seen) if f.kind != "extra_column" or f.column not in named]
+    return _errors_first([*faults, *beside])
 
 
 def check_sites(files: Sequence[Path], table: Table) -> dict[Path, tuple[list[Finding], int]]:
@@ -55,10 +60,29 @@ def check_sites(files: Sequence[Path], table: Table) -> dict[Path, tuple[list[Fi
     if problems:
         raise VitrailError(title if len(files) == 1 else "cannot read what was given", problems)
     found = {file: find_faults(frame, table) for file, frame in frames.items()}
+    if not table.images and len(frames) > 1:
+        for file, findings in _find_twin_files(frames, table).items():
+            found[file] = found[file] + findings
     if table.images and len(frames) > 1:
         shared = find_shared_pictures({str(file): frame for file, frame in frames.items()}, table)
         found = {file: findings + shared[str(file)] for file, findings in found.items()}
     return {file: (findings, len(frames[file])) for file, findings in found.items()}
+
+
+def _find_twin_files(frames: dict[Path, pd.DataFrame], table: Table) -> dict[Path, list[Finding]]:
+    """Files with the same rows; what cannot be read as the study says has findings enough."""
+    cleaned = dict[str, pd.DataFrame]()
+    for file, frame in frames.items():
+        with suppress(VitrailError):
+            cleaned[str(file)] = clean(frame, table)
+    out: dict[Path, list[Finding]] = {}
+    hint = "Give each site its own file."
+    for pair in find_twins(cleaned):
+        for file in (Path(pair.one), Path(pair.other)):
+            other = next(f for f in frames if str(f) in (pair.one, pair.other) and f != file)
+            text = f"{pair.shared} of {pair.rows} rows are also in {other.name}"
+            out.setdefault(file, []).append(Finding("same_rows", "warning", "", (), pair.shared, text, hint))
+    return out
 
 
 def _errors_first(findings: list[Finding]) -> list[Finding]:

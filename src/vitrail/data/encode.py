@@ -2,7 +2,8 @@
 
 numeric      (value - mean) / sd, missing -> 0
 binary       0 or 1, missing -> 0.5
-categorical  one column per category, 0 or 1, missing -> 1/categories
+categorical  one column per category but the first, which is the reference, 0 or 1, missing -> 1/categories
+indicator    where a feature asks for one: a further column that is 1 where its value is missing, else 0
 
 Mean and sd are those of the site's own training rows (`local`), of all sites' training rows (`global`: an exchange of
 its own, see `Moments`), or 0 and 1 (`none`).
@@ -11,8 +12,8 @@ its own, see `Moments`), or 0 and 1 (`none`).
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, NamedTuple
 
@@ -21,13 +22,16 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from vitrail.core.problems import Problem, VitrailError
-from vitrail.core.random import key
 from vitrail.data.outcomes import weights_of
+from vitrail.data.persons import persons_of
 from vitrail.data.pictures import stacked
-from vitrail.data.read import TOGETHER, clean
+from vitrail.data.read import TOGETHER, clean, row_names
 from vitrail.data.schema import Feature, Table
+from vitrail.data.split import hold_out, split_problems
+from vitrail.data.split import split_rows as split_rows
 
 Matrix = NDArray[np.float64]
+NO_LEVEL = -1  # which no value has: the column of an indicator is 0, unless the value is missing
 
 
 class Moments(NamedTuple):
@@ -44,15 +48,30 @@ class Encoder:
     table: Table
     mean: dict[str, float]
     sd: dict[str, float]
+    constants: dict[str, list[float]] = field(default_factory=dict)  # by model: added to its answer at this site
+    thresholds: Sequence[float] = ()  # by class: the site's own shares, from which on a class is predicted
 
     @property
     def columns(self) -> list[str]:
         """Names of the matrix columns."""
         return columns(self.table)
 
+    @property
+    def plain(self) -> dict[str, Any]:
+        """As a file holds it, beside the study."""
+        return {
+            k: v for k in ("mean", "sd", "constants", "thresholds") if (v := getattr(self, k)) or k in ("mean", "sd")
+        }
+
+    @classmethod
+    def of(cls, table: Table, plain: Mapping[str, Any]) -> Encoder:
+        """Of what `plain` gave; a file of an older version has no constants."""
+        constants = {str(k): [float(n) for n in v] for k, v in plain.get("constants", {}).items()}
+        return cls(table, dict(plain["mean"]), dict(plain["sd"]), constants, list(plain.get("thresholds", ())))
+
     @cached_property
     def layout(self) -> Layout:
-        return _lay_out(self.table.features, self.mean, self.sd)
+        return _lay_out(self.table, self.mean, self.sd)
 
     def matrix(
         self, cleaned: pd.DataFrame, rows: NDArray[np.int64] | None = None, kind: type[np.floating] = np.float64
@@ -91,37 +110,48 @@ class Layout(NamedTuple):
     level: NDArray[np.int64]  # which, for each of those
 
 
-def _lay_out(features: Mapping[str, Feature], means: Mapping[str, float], sds: Mapping[str, float]) -> Layout:
+def _lay_out(table: Table, means: Mapping[str, float], sds: Mapping[str, float]) -> Layout:
     columns: list[tuple[int, float, float, float]] = []
     hot: list[tuple[int, int]] = []
-    for at, (name, feature) in enumerate(features.items()):
+    for at, (name, feature) in enumerate(table.features.items()):
         if feature.kind == "numeric":
             columns.append((at, means.get(name, 0.0), sds.get(name, 1.0), 0.0))
         elif feature.kind == "binary":
             columns.append((at, 0.0, 1.0, 0.5))
         else:
-            levels = len(feature.categories)
-            hot += [(len(columns) + level, level) for level in range(levels)]
-            columns += [(at, 0.0, 1.0, 1 / levels)] * levels
+            for level in shown_levels(table, feature):
+                hot.append((len(columns), level))
+                columns.append((at, 0.0, 1.0, 1 / len(feature.categories)))
+        if feature.indicator:
+            hot.append((len(columns), NO_LEVEL))
+            columns.append((at, 0.0, 1.0, 1.0))
     source, mean, sd, neutral = np.array(columns, np.float64).reshape(-1, 4).T
-    place, level = np.array(hot, np.int64).reshape(-1, 2).T
-    return Layout(source.astype(np.int64), mean, sd, neutral, place, level)
+    place, which = np.array(hot, np.int64).reshape(-1, 2).T
+    return Layout(source.astype(np.int64), mean, sd, neutral, place, which)
+
+
+def shown_levels(table: Table, feature: Feature) -> range:
+    """The levels of a category that have a column: all but the first, where that is the reference."""
+    return range(int(table.reference_level and len(feature.categories) > 1), len(feature.categories))
 
 
 def columns(table: Table) -> list[str]:
-    if table.images:
-        return table.images.names
-    out: list[str] = []
-    for name, f in table.features.items():
-        out += [f"{name}={level}" for level in f.levels] if f.kind == "categorical" else [name]
-    return out
+    return [name for name, _ in _named_columns(table)]
 
 
 def owners(table: Table) -> list[str]:
     """For each of these columns the feature that it is of."""
+    return [owner for _, owner in _named_columns(table)]
+
+
+def _named_columns(table: Table) -> list[tuple[str, str]]:
     if table.images:
-        return table.images.names
-    return [n for n, f in table.features.items() for _ in (f.levels if f.kind == "categorical" else (n,))]
+        return [(name, name) for name in table.images.names]
+    out: list[tuple[str, str]] = []
+    for name, f in table.features.items():
+        levels = [f"{name}={f.levels[k]}" for k in shown_levels(table, f)] if f.kind == "categorical" else [name]
+        out += [(column, name) for column in [*levels, *[f"{name} is missing"] * f.indicator]]
+    return out
 
 
 def numeric(table: Table) -> list[str]:
@@ -141,26 +171,9 @@ class SiteData(NamedTuple):
     counts: Matrix | None = None  # of classes, where they are weighted by others than those of the training rows
     train_w: Matrix | None = None  # for how many each row stands, where the study says so
     test_w: Matrix | None = None
-
-
-def split_rows(
-    y: NDArray[np.generic], table: Table, seed: int, site: str
-) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Row numbers to train on and to test on; depends on (seed, site) alone."""
-    n, rule = len(y), table.split
-    want = rule.count(n)
-    order = np.random.default_rng(key(seed, site, "split")).permutation(n)
-    if not (rule.stratify and table.target.kind != "number"):
-        return np.sort(order[want:]), np.sort(order[:want])
-    of = y.astype(np.float64) > 0 if table.target.kind == "time" else y  # whether the event was seen
-    groups = [order[of[order] == k] for k in np.unique(of)]
-    share = np.array([len(g) * want / n for g in groups])
-    room = np.array([len(g) - 1 for g in groups])  # one of each class is left to learn from
-    take = np.minimum(np.floor(share).astype(int), room)
-    while take.sum() < min(want, room.sum()):  # largest remainder
-        take[np.argmax(np.where(take < room, share - take, -np.inf))] += 1
-    test = np.concatenate([g[:k] for g, k in zip(groups, take, strict=True)])
-    return np.setdiff1d(np.arange(n), test), np.sort(test).astype(np.int64)
+    train_persons: NDArray[np.int64] | None = None  # whose each row is, where the study says so
+    test_persons: NDArray[np.int64] | None = None
+    held_out: tuple[int | str, ...] = ()  # how the site's own table calls the test rows
 
 
 def prepare(sites: Mapping[str, pd.DataFrame], table: Table, seed: int, known: Encoder | None = None) -> list[SiteData]:
@@ -177,6 +190,8 @@ def clean_sites(sites: Mapping[str, pd.DataFrame], table: Table) -> dict[str, pd
             if len(rows) < 2:
                 what = f"expected at least 2 rows with a target, got {len(rows)}."
                 problems.append(Problem(f"{name}, the table", what, "Leave the site out, or give it more rows."))
+            else:
+                problems += split_problems(rows, table, name)
             cleaned[name] = rows
         except VitrailError as error:
             problems += [p._replace(where=f"{name}, {p.where}") for p in error.problems]
@@ -197,7 +212,7 @@ def encode_sites(
     """Split and encode rows that `clean` gave. `known`: fitted before, one for all or for each site its own. `kind`:
     of numbers; networks take single precision."""
     target = table.target
-    splits = {n: split_rows(f[target.column].to_numpy(), table, seed, n) for n, f in cleaned.items()}
+    splits = {n: hold_out(f, table, seed, n) for n, f in cleaned.items()}
     if isinstance(known, Encoder):
         known = dict.fromkeys(cleaned, known)
     encoders = fit_encoders(cleaned, table, {n: train for n, (train, _) in splits.items()}) if known is None else known
@@ -210,7 +225,10 @@ def encode_sites(
         train, test = (encoders[name].matrix(frame, rows, kind) for rows in (a, b))
         w = weights_of(frame, table)
         told = (None, None) if w is None else (w[a], w[b])
-        out.append(SiteData(name, encoders[name], train, y[a], test, y[b], fingerprint_rows(frame), None, *told))
+        site = SiteData(name, encoders[name], train, y[a], test, y[b], fingerprint_rows(frame), None, *told)
+        if (persons := persons_of(frame, table)) is not None:
+            site = site._replace(train_persons=persons[a], test_persons=persons[b])
+        out.append(site._replace(held_out=tuple(row_names(frame.index[b], b))))
     return out
 
 

@@ -14,6 +14,8 @@ import pandas as pd
 
 from vitrail.data.cells import as_described, as_hashed, repeats
 from vitrail.data.codes import CODES, spot_codes
+from vitrail.data.missing_by_class import depends_on_class
+from vitrail.data.persons import key_columns
 from vitrail.data.read import COMPARED, describe_misfit, pick_rows
 from vitrail.data.repair_words import TO_TRY, say_flags
 from vitrail.data.schema import Feature, Table
@@ -115,7 +117,7 @@ class Seen:
         return {level: int((classes == i).sum()) for i, level in enumerate(self.table.target.levels)}
 
     def extra(self) -> list[str]:
-        used = {*self.table.features, self.table.target.column, self.table.site_column}
+        used = {*self.table.features, self.table.target.column, self.table.site_column, *key_columns(self.table)}
         return [name for name in self.columns if name not in used]
 
 
@@ -134,7 +136,9 @@ def find_missing_column(seen: Seen) -> Iterator[Finding]:
     for i, name in enumerate(absent):
         guess = _guess_rename(seen, name, extra) if i <= COMPARED // (1 + len(extra)) else ""
         what = "target" if name == seen.table.target.column else "feature"
-        hint = f"Is it {guess!r}? Rename it to {name!r}." if guess else f"Add the column {name!r}."
+        hint = f"Add the column {name!r}."
+        if guess:
+            hint = f'Is it {guess!r}? Rename it to {name!r}, or write aliases = ["{guess}"] for {name} in the study.'
         text = f"the study's {what} {name!r} is not among the {len(seen.columns)} columns"
         yield Finding("missing_column", "error", name, (), len(seen.index), text, hint)
 
@@ -306,7 +310,7 @@ def find_missing_by_class(seen: Seen) -> Iterator[Finding]:
             continue
         absent = seen.absent(name).to_numpy()
         shares = {level: float(absent[rows].mean()) for level, rows in large.items()}
-        if shares and max(shares.values()) - min(shares.values()) > 0.3:
+        if depends_on_class(absent, large.values(), tests=len(seen.table.features)):
             text = "missing depends on the class: " + ", ".join(f"{s:.0%} in {k}" for k, s in shares.items())
             hint = "The model could learn who was measured; ask why the others were not."
             rows, count = seen.rows(absent), int(absent.sum())

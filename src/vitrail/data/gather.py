@@ -14,7 +14,7 @@ import numpy as np
 import pandas as pd
 
 from vitrail.data.cells import MISSING_WORDS, NUMBER
-from vitrail.data.schema import Table, canon
+from vitrail.data.schema import Table, Unread, canon
 
 BATCH = 250_000  # cells that are looked at together; a table of no more is text throughout
 # the text of columns, a line for each cell: each can be written again from its number and how many digits it has; ++,
@@ -44,7 +44,10 @@ def settle(cells: Sequence[Any], absent: frozenset[str] = MISSING_WORDS) -> Text
 
 
 def absent_words(name: str, table: Table | None) -> frozenset[str]:
-    """Words for "missing", except those that the study uses as a category of this column."""
+    """Words for "missing", except those that the study uses as a category of this column. Before there is a study only
+    an empty cell is missing."""
+    if isinstance(table, Unread) and name != table.site_column:
+        return frozenset({""})
     levels = table.target.states if table and name == table.target.column else ()
     levels += table.features[name].levels if table and name in table.features else ()
     return MISSING_WORDS - {level.casefold() for level in levels} if levels else MISSING_WORDS

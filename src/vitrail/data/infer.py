@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Collection, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -10,31 +12,40 @@ import numpy as np
 import pandas as pd
 
 from vitrail.core.problems import Problem, VitrailError, nearest
-from vitrail.data.cells import as_numbers, is_plain
-from vitrail.data.drafted import (
-    FEW,
-    UNIQUE,
-    Drafted,
-    draft_feature,
-    find_levels,
-    is_identifier,
-    leak_words,
-    told_by,
-)
+from vitrail.data.cells import MISSING_WORDS, as_numbers, is_plain
+from vitrail.data.draft_leaks import find_leaks
+from vitrail.data.draft_numbers import FEW, REACH, is_code_like
+from vitrail.data.draft_words import Events, count_words
+from vitrail.data.drafted import UNIQUE, ColumnDraft, concat, draft_column, find_levels, is_identifier
+from vitrail.data.drafted_persons import Draft, find_keys, with_picture_persons
 from vitrail.data.drafted_times import draft_times
-from vitrail.data.names import is_like_name, is_same_name
+from vitrail.data.indicators import add_indicators, draft_weight_decay
+from vitrail.data.likeness import may_be_same
+from vitrail.data.names import fold, is_same_name
 from vitrail.data.picture_drafts import draft_pictures, holds_pictures, picture_column, read_picture_drafts
+from vitrail.data.place import ENDING, tell
 from vitrail.data.read import part_sites, place_columns, read_sites, read_table
-from vitrail.data.schema import Table, Target, canon
+from vitrail.data.schema import Target, Unread, canon
+from vitrail.data.site_frames import Sites, as_sites
 
-COMPARED = 2000  # columns looked at for leaks, at most
+COMPARED = 2000  # columns looked at one by one, at most; of wider tables, plain quantities are only given a range
 
 
-class Draft(NamedTuple):
-    """What a study file would say of the tables, and what a person should know who reads it."""
+class FeatureDrafts(NamedTuple):
+    """Features as a study file would write them, why other columns were left out, and what a person should know."""
 
-    said: dict[str, Any]
-    notes: list[str] = []  # noqa: RUF012
+    features: dict[str, dict[str, Any]]
+    left: dict[str, str]
+    notes: list[str]
+
+
+def infer_told(sites: Sites, target: str, site: str, given: Mapping[str, Any]) -> dict[str, Any]:
+    """A drafted study with what else is given. What a person has to decide is told as warnings."""
+    column = site or str(given.get("site_column", ""))
+    draft = infer_table(as_sites(sites, site, column), target, column)
+    for question in draft.questions:
+        tell(question)
+    return {**draft.said, **given, **({"site_column": column} if column else {})}
 
 
 def infer_table(sites: Mapping[str, pd.DataFrame], target: str, site_column: str = "", time: str = "") -> Draft:
@@ -62,47 +73,110 @@ def infer_table(sites: Mapping[str, pd.DataFrame], target: str, site_column: str
         raise VitrailError("cannot draft a study", problems)
     if pictures:
         tidy = {s: frame.set_axis([str(c).strip() for c in frame.columns], axis=1) for s, frame in sites.items()}
-        labels = _concat([frame[target] for frame in tidy.values()])
-        return Draft({"target": _classes(target, find_levels(labels)), **draft_pictures(tidy, pictures)})
-    said = _concat([_with_points(frame.iloc[:, places[site][0][target]]) for site, frame in sites.items()])
-    aim = _target(target, said)
-    features, left = draft_features(sites, {target, site_column, time})
-    notes = _tell_left(left) + _drop_leaks(sites, features, aim)
+        labels = concat([frame[target] for frame in tidy.values()])
+        drafted = {"target": _classes(target, find_levels(labels)), **draft_pictures(tidy, pictures)}
+        return with_picture_persons(Draft(drafted), tidy)
+    cells = {site: _with_points(frame.iloc[:, places[site][0][target]]) for site, frame in sites.items()}
+    aim = _target(target, concat(list(cells.values())))
+    classes = _events(cells, aim)
+    events = classes[0] if len(classes) == 1 else None
+    keys = find_keys(sites, {target, site_column, time})
+    features, left, notes = draft_features(sites, {target, site_column, time, *keys.columns}, events)
+    notes = keys.notes + _tell_left(left) + _tell_aliases(features) + notes
+    looked_at = {n: features[n] for n in list(features)[:COMPARED]} if classes else {}
+    drop, leaks = find_leaks(_cells_of(sites, looked_at), looked_at, target, classes)
+    features, notes = {n: f for n, f in features.items() if n not in drop}, notes + leaks
+    add_indicators(sites, features)
     if time:
-        followed = _concat([_with_points(frame.iloc[:, places[site][0][time]]) for site, frame in sites.items()])
+        followed = concat([_with_points(frame.iloc[:, places[site][0][time]]) for site, frame in sites.items()])
         aim, note = draft_times(aim, time, followed)
         notes = [note, *notes]
-    return Draft({"target": aim, "features": features}, notes)
+    training = {"weight_decay": draft_weight_decay(sum(map(len, sites.values())))}
+    drafted = {"target": aim, "features": features, "training": training, **keys.said}
+    return Draft(drafted, [*_tell_lost(cells, target), *notes])
+
+
+def _tell_lost(cells: Mapping[str, pd.Series], target: str) -> list[str]:
+    """Rows without an outcome, which no run can use."""
+    lost = {site: int(_is_absent(column).sum()) for site, column in cells.items()}
+    parts = [f"{n} of {len(cells[site])} rows at {site}" for site, n in lost.items() if n]
+    return [f"No outcome ({target} is missing): {', '.join(parts)}. A run leaves them out."] if parts else []
+
+
+def _is_absent(column: pd.Series) -> np.ndarray:
+    out: np.ndarray = column.map(lambda cell: cell != cell or str(cell).strip().casefold() in MISSING_WORDS).to_numpy(
+        bool, na_value=True
+    )
+    return out
+
+
+def _events(cells: Mapping[str, pd.Series], aim: Mapping[str, Any]) -> list[Events]:
+    """For each class that is asked about, whether each row is of it: of two classes the positive one."""
+    known = {site: (_is_absent(column), [fold(canon(cell)) for cell in column]) for site, column in cells.items()}
+    asked = [aim["positive"]] if "positive" in aim else aim.get("classes", ())
+    return [
+        {
+            site: np.where(absent, np.nan, np.array([level == fold(canon(wanted)) for level in levels], np.float64))
+            for site, (absent, levels) in known.items()
+        }
+        for wanted in asked
+    ]
+
+
+def _cells_of(
+    sites: Mapping[str, pd.DataFrame], features: Mapping[str, Mapping[str, Any]]
+) -> dict[str, dict[str, pd.Series]]:
+    """For each feature the cells of each site, under whatever name it has there; codes for missing values are not."""
+    out: dict[str, dict[str, pd.Series]] = {name: {} for name in features}
+    for site, frame in sites.items():
+        at = place_columns(frame)[0]
+        for name, feature in features.items():
+            called, codes = (name, *feature.get("aliases", ())), feature.get("missing", ())
+            column = _with_points(frame.iloc[:, next(at[n] for n in called if n in at)])
+            out[name][site] = column.mask(column.map(canon).isin([canon(c) for c in codes])) if codes else column
+    return out
 
 
 def infer_features(sites: Mapping[str, pd.DataFrame], but: Collection[str]) -> dict[str, dict[str, Any]]:
     """Of all columns but these."""
-    return draft_features(sites, but)[0]
+    return draft_features(sites, but).features
 
 
 def draft_features(
-    sites: Mapping[str, pd.DataFrame], but: Collection[str]
-) -> tuple[dict[str, dict[str, Any]], dict[str, str]]:
-    """Of all columns but these: features that every site has, and why the others were left out."""
+    sites: Mapping[str, pd.DataFrame], but: Collection[str], events: Events | None = None
+) -> FeatureDrafts:
+    """Of all columns but these: features that every site has, and why the others were left out. `events`: see
+    `draft_column`."""
     at = {site: place_columns(frame)[0] for site, frame in sites.items()}
     quantities = _find_quantities(sites, at)
-    features, left = dict[str, dict[str, Any]](), dict[str, str]()
+    features, left, notes, absent = dict[str, dict[str, Any]](), dict[str, str](), list[str](), Counter[str]()
+    codes: dict[float, list[str]] = {}
+    partly: dict[str, dict[str, pd.Series]] = {}  # columns that some sites have
     for c, others in _match_names(at, but).items():
         where = {site: next((n for n in (c, *others) if n in found), None) for site, found in at.items()}
-        parts = [_with_points(sites[site].iloc[:, at[site][name]]) for site, name in where.items() if name is not None]
-        feature: Drafted = quantities.get(c) or draft_feature(_pool(parts), sum(map(len, parts)))
+        parts = {s: _with_points(sites[s].iloc[:, at[s][name]]) for s, name in where.items() if name is not None}
+        drafted = ColumnDraft(quantities[c]) if c in quantities else draft_column(c, parts, events)
+        feature = drafted.feature
         lack = [site for site, name in where.items() if name is None]
-        if isinstance(feature, dict) and c not in quantities and is_identifier(c, parts):
+        if isinstance(feature, dict) and c not in quantities and is_identifier(c, list(parts.values())):
             feature = "identifiers"
         if isinstance(feature, str):
             left[c] = feature
         elif lack:
-            like = [n for site in lack for n in at[site] if n not in but and is_like_name(c, n)]
-            perhaps = f'; perhaps {like[0]!r} there is the same: then write aliases = ["{like[0]}"]' if like else ""
-            left[c] = f"not at {', '.join(lack)}{perhaps}"
+            left[c], partly[c] = f"not at {', '.join(lack)}", parts
         else:
             features[c] = {**feature, **({"aliases": list(others)} if others else {})}
-    return features, left
+            notes += drafted.notes
+            absent.update(drafted.absent)
+            for code, (times, rows) in drafted.codes.items():
+                codes.setdefault(code, []).append(f"{c} in {times} of {rows} rows")
+    for name, other in may_be_same(partly):
+        at_one, at_other = ", ".join(partly[name]), ", ".join(partly[other])
+        notes.append(
+            f"Perhaps one column: {name!r} at {at_one} and {other!r} at {at_other}. If they are, write a feature "
+            f'{name!r} with aliases = ["{other}"].'
+        )
+    return FeatureDrafts(features, left, [*count_words(absent), *map(_tell_code, codes, codes.values()), *notes])
 
 
 def _match_names(at: Mapping[str, Mapping[str, int]], but: Collection[str]) -> dict[str, list[str]]:
@@ -129,36 +203,28 @@ def _tell_left(left: Mapping[str, str]) -> list[str]:
     return [f"Left out ({why}): {', '.join(names)}." for why, names in sorted(by.items())]
 
 
-def _drop_leaks(sites: Mapping[str, pd.DataFrame], features: dict[str, Any], target: dict[str, Any]) -> list[str]:
-    """Takes out what seems to be known only after the outcome, and tells it."""
-    notes = [f"Taken for one: {', '.join([n, *f['aliases']])}." for n, f in features.items() if "aliases" in f]
-    if len(target.get("classes", ())) != 2:
-        return notes
-    positive = canon(target["positive"])
-    whole = {s: frame.set_axis([str(c).strip() for c in frame.columns], axis=1) for s, frame in sites.items()}
-    tell = np.concatenate([(f[target["column"]].map(canon) == positive).to_numpy() for f in whole.values()])
-    for name in [n for n, f in features.items() if f["kind"] == "numeric"][:COMPARED]:
-        names = [name, *features[name].get("aliases", ())]
-        values = _concat([f[next(n for n in names if n in f)] for f in whole.values()])
-        drop, words = leak_words(name, target["column"], told_by(values, tell))
-        if words:
-            notes.append(f"{'Left out' if drop else 'Look at this'}: {words}.")
-        if drop:
-            del features[name]
-            notes.append(
-                f"To ask when, and not only whether: vitrail init ... --target {target['column']} --time {name}."
-            )
-    return notes
+def _tell_code(code: float, where: list[str]) -> str:
+    number = f"{code:.10g}"
+    return (
+        f"Taken as missing: {number}, far from all other values (missing = [{number}]): {', '.join(where)}. Where it "
+        "is a real value, remove it there, and widen the range or add it to the categories."
+    )
+
+
+def _tell_aliases(features: Mapping[str, Mapping[str, Any]]) -> list[str]:
+    return [f"Taken for one: {', '.join([n, *f['aliases']])}." for n, f in features.items() if "aliases" in f]
 
 
 def _find_quantities(
     sites: Mapping[str, pd.DataFrame], at: Mapping[str, Mapping[str, int]]
 ) -> dict[str, dict[str, Any]]:
-    """What `_feature` says of columns that are numbers at every site and plainly quantities, without a look at each:
-    there may be many thousands."""
+    """Of a wide table: columns that are numbers at every site and plainly quantities, with nothing far from the rest.
+    They are not looked at one by one: there may be many thousands."""
     dtypes = {s: list(frame.dtypes) for s, frame in sites.items()}
     plain = [c for c in next(iter(at.values())) if all(c in at[s] and is_plain(dtypes[s][at[s][c]]) for s in sites)]
     out: dict[str, dict[str, Any]] = {}
+    if len(plain) <= COMPARED:
+        return out
     for names in (plain[i : i + 500] for i in range(0, len(plain), 500)):  # a copy of all at once may be too large
         blocks = [frame.iloc[:, [at[s][c] for c in names]].to_numpy(np.float64) for s, frame in sites.items()]
         values = np.sort(np.concatenate(blocks).T)  # [column, row]
@@ -166,6 +232,9 @@ def _find_quantities(
         several = (values[:, 1:] > values[:, :-1]).sum(1) >= FEW  # missing ones come last and are not more
         numbered = np.logical_and.reduce([_may_number(block) for block in blocks])
         sure = several & ~numbered & (np.abs([low, high]) < 1e308).all(0)  # others are looked at one by one
+        outer, middle, upper = np.nanquantile(values, [0.05, 0.5, 0.95], axis=1)
+        sure &= (low >= middle - REACH * (middle - outer)) & (high <= middle + REACH * (upper - middle))
+        sure &= ~np.array([is_code_like(end) for end in low.tolist()]) & (high > low)
         out |= {names[i]: {"kind": "numeric", "range": [float(low[i]), float(high[i])]} for i in np.flatnonzero(sure)}
     return out
 
@@ -179,16 +248,30 @@ def _may_number(block: np.ndarray) -> np.ndarray:
     return out
 
 
+def name_target(paths: list[Path]) -> str:
+    """What the outcome is called where nobody says: the folders that pictures lie in are its classes. A table has to
+    be told."""
+    if all(path.is_dir() and holds_pictures(path) for path in paths):
+        return "class"
+    first, columns = paths[0], list[str]()
+    with suppress(VitrailError, StopIteration):  # who reads it says why not
+        file = next(p for p in sorted(first.iterdir()) if ENDING.search(p.name)) if first.is_dir() else first
+        columns = [] if holds_pictures(file) else [str(c) for c in read_table(file).columns]
+    what = "expected the column to predict, which only folders of pictures can do without."
+    named = f"; the columns are {', '.join(columns[:20])}{', ...' * (len(columns) > 20)}" if columns else ""
+    raise VitrailError("cannot draft a study", [Problem("--target", what, f"Write --target COLUMN{named}.")])
+
+
 def read_drafts(paths: list[Path], target: str, site_column: str = "") -> dict[str, pd.DataFrame]:
     """Tables or pictures to draft a study from: one per site, or a folder of them, or one that holds all sites."""
     if any(map(holds_pictures, paths)):
         sites = read_picture_drafts(paths, target, site_column)
         whole = list(sites.values()) if site_column else []
         return part_sites(paths[0], whole[0], site_column) if len(whole) == 1 else sites
-    table = Table(target=Target(column=target), features={}, site_column=site_column)
+    table = Unread(target=Target(column=target), features={}, site_column=site_column)
     if len(paths) == 1 and (site_column or paths[0].is_dir()):
         return read_sites(paths[0], table)
-    return {str(p): read_table(p) for p in paths}
+    return {str(p): read_table(p, table) for p in paths}
 
 
 def _with_points(values: pd.Series) -> pd.Series:
@@ -197,19 +280,6 @@ def _with_points(values: pd.Series) -> pd.Series:
         numbers, bad = as_numbers(values)
         return values if bad.any() else numbers
     return values
-
-
-def _concat(parts: list[pd.Series]) -> pd.Series:
-    return pd.concat([part.astype(object) for part in parts], ignore_index=True)
-
-
-def _pool(parts: list[pd.Series]) -> pd.Series:
-    """All sites' values of one feature; where all are numbers already, each different one once."""
-    if all(is_plain(part.dtype) for part in parts):
-        different = pd.unique(np.concatenate([part.to_numpy(np.float64) for part in parts]))
-        if not (np.abs(different) >= 1e308).any():  # infinite or close to it: judged cell by cell
-            return pd.Series(different)
-    return _concat(parts)
 
 
 def _target(name: str, values: pd.Series) -> dict[str, Any]:

@@ -84,11 +84,15 @@ def is_like_name(a: str, b: str) -> bool:
 
     >>> is_like_name("creat", "creatinine"), is_like_name("sodium", "sodum"), is_like_name("age", "wage")
     (True, True, False)
+    >>> is_like_name("maternal age", "age"), is_like_name("Alter der Mutter", "age"), is_like_name("stage", "age")
+    (True, True, False)
     """
     one, two = sorted((bare(a), bare(b)), key=len)
     if len(one) < 3:
         return False
-    return two.startswith(one) or difflib.SequenceMatcher(None, one, two).ratio() >= 0.87
+    if two.startswith(one) or difflib.SequenceMatcher(None, one, two).ratio() >= 0.87:
+        return True
+    return any(is_same_name(one, word) for word in re.findall(r"[^\W_]+", parted(a if bare(a) == two else b)))
 
 
 def numbers_people(name: str) -> bool:
@@ -97,8 +101,12 @@ def numbers_people(name: str) -> bool:
     >>> [numbers_people(n) for n in ("PatientID", "pat_nr", "id", "lipid", "Case No.")]
     [True, True, True, False, True]
     """
-    parted = re.sub(r"(?<=[a-z])(?=[A-Z])", "_", name)
-    return bool(NUMBERS_PEOPLE.search(fold(parted)))
+    return bool(NUMBERS_PEOPLE.search(fold(parted(name))))
+
+
+def parted(name: str) -> str:
+    """Its words apart: PatientID is Patient_ID."""
+    return re.sub(r"(?<=[a-z])(?=[A-Z])", "_", name)
 
 
 def comes_afterwards(name: str) -> bool:

@@ -7,6 +7,7 @@ import pandas as pd
 
 from vitrail.core.problems import Problem, VitrailError
 from vitrail.core.times import in_days, in_intervals
+from vitrail.data.persons import key_problems
 from vitrail.data.schema import Feature, Table
 
 
@@ -22,7 +23,7 @@ def columns_beside(table: Table) -> Table:
 def fold_outcome(rows: pd.DataFrame, table: Table, file: str) -> pd.DataFrame:
     """Rows as they were read -> as a model sees them: of a time to an event its column holds the one number that
     core/times.py describes; rows without a time are dropped."""
-    target, stands, problems = table.target, table.weight_column, []
+    target, stands, problems = table.target, table.weight_column, key_problems(rows, table, file)
     if target.kind == "time":
         time = rows[target.time].to_numpy()
         if bad := int((time < 0).sum()):

@@ -20,7 +20,8 @@ from numpy.typing import NDArray
 from vitrail.data.cells import as_described
 from vitrail.data.faults import Finding, Seen, find_extra_column, find_one_class, find_target_missing, find_too_few_rows
 from vitrail.data.marks import find_marks
-from vitrail.data.picture_files import PASSED, agreed
+from vitrail.data.picture_files import agreed
+from vitrail.data.picture_persons import PASSED
 from vitrail.data.pictures import MisfitError, fit_cells, stacked
 from vitrail.data.read import describe_misfit, pick_rows, take_columns
 from vitrail.data.schema import Table

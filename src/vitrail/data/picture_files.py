@@ -26,6 +26,7 @@ import pandas as pd
 
 from vitrail.core.problems import Problem, VitrailError, nearest
 from vitrail.data.cells import as_levels
+from vitrail.data.picture_persons import PASSED, with_persons
 from vitrail.data.pictures import MisfitError, dicom, fit_cells, fit_column, is_dicom
 from vitrail.data.schema import Images, Table
 
@@ -38,7 +39,6 @@ NO_SITE = re.compile(
 PICTURES = ("picture", "pictures", "image", "images", "x")  # what arrays and columns are called
 LABELS = ("label", "labels", "class", "target", "y")
 PARTS = ("train", "val", "valid", "test")
-PASSED = "passed over"  # of a frame's attrs: names of files that are no pictures
 
 
 class Wanted(NamedTuple):
@@ -48,12 +48,14 @@ class Wanted(NamedTuple):
     target: str
     site: str = ""
     levels: tuple[str, ...] | None = None  # the classes, where they are agreed
+    person: str = ""
 
 
 def read_pictures(path: Path, table: Table, strict: bool = True) -> pd.DataFrame:
     """One site's pictures, fitted. What cannot be used is refused, or stays in the frame to be told (not `strict`)."""
     images = agreed(table)
-    frame = find_pictures(path, Wanted(images.column, table.target.column, table.site_column, table.target.levels))
+    wanted = Wanted(images.column, table.target.column, table.site_column, table.target.levels, table.person)
+    frame = with_persons(find_pictures(path, wanted), path, table)
     if strict:
         column, problems = fit_column(frame[images.column], images, str(path))
         problems = [*_unknown_classes(path, frame, table), *problems]
@@ -303,6 +305,7 @@ def _choose(path: Path, names: list[str], wanted: Wanted, parts: tuple[str, ...]
         wanted.picture: _source(names, [wanted.picture, *PICTURES], parts),
         wanted.target: _source(names, [wanted.target, *LABELS], parts),
         wanted.site: _source(names, [wanted.site], parts),
+        wanted.person: _source(names, [wanted.person], parts),
     }
     if not found[wanted.picture]:
         what = f"expected pictures in {wanted.picture!r}, there are none."

@@ -11,11 +11,13 @@ from pathlib import Path
 
 import numpy as np
 import pandas as pd
+from numpy.typing import NDArray
 
 from vitrail.core.problems import Problem, VitrailError, nearest
 from vitrail.data.cells import MISSING_WORDS, POINT, codes_of, find_values, is_plain, one_nan
 from vitrail.data.gather import Gathered
 from vitrail.data.outcomes import columns_beside, fold_outcome
+from vitrail.data.persons import as_numbers, columns_kept, key_columns
 from vitrail.data.picture_files import NO_SITE, read_pictures, site_name, site_places
 from vitrail.data.pictures import fit_column
 from vitrail.data.place import ENDING, ENDINGS, Query, tell, to_place
@@ -237,6 +239,14 @@ def place_columns(frame: pd.DataFrame, table: Table | None = None) -> tuple[dict
     return places, [name for name, times in Counter(names).items() if times > 1] if len(places) < len(names) else []
 
 
+def row_names(index: pd.Index, places: NDArray[np.int64]) -> list[int | str]:
+    """What a site calls its rows: their line in the file, a picture's path, or the line they would have."""
+    if index.dtype.kind in "iu":
+        return [int(row) for row in index]
+    named = [isinstance(name, str) for name in index]
+    return [str(name) for name in index] if all(named) else [int(place) + 2 for place in places]
+
+
 def pick_rows(index: pd.Index, mask: np.ndarray | pd.Series) -> list[int]:
     """Row numbers: the index where it counts, else the line the row would have below a header."""
     positions = np.flatnonzero(np.asarray(mask))
@@ -268,11 +278,11 @@ def clean(frame: pd.DataFrame, table: Table, need_target: bool = True) -> pd.Dat
 
     All problems are told at once. `need_target=False` lets the target be absent or wholly empty.
     """
-    if table.target.kind != "time" and not table.weight_column:
+    if table.target.kind != "time" and not table.weight_column and not key_columns(table):
         return _clean(frame, table, need_target)
     if not need_target:
         return _clean(frame, table.model_copy(update={"target": table.plain.target}), need_target)
-    rows = _clean(frame, columns_beside(table), need_target)
+    rows = _clean(as_numbers(frame, table), columns_kept(columns_beside(table)), need_target)
     return fold_outcome(rows, table, str(frame.attrs.get("file", "table")))
 
 

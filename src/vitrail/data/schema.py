@@ -43,6 +43,7 @@ class Feature(Strict):
     range: tuple[float, float] | None = None  # numeric: values outside are reported by `check`
     categories: tuple[Cell, ...] = ()  # binary: (the one encoded 0, the one encoded 1)
     missing: tuple[Cell, ...] = ()  # codes that mean "not measured", e.g. 0 for cholesterol
+    indicator: bool = False  # whether the model is also given a column that says where the value is missing
     aliases: tuple[str, ...] = ()  # what the column is called at other sites
     description: str = ""  # what it is, for people
 
@@ -57,7 +58,10 @@ class Target(Strict):
     column: str  # of the time to an event the same as `event`
     kind: Literal["classes", "number", "time"] = "classes"  # one of some classes, a number, or the time to an event
     classes: tuple[Cell, ...] = ()  # of the time to an event: how its column says "not seen" and "seen"; else 0 and 1
-    positive: Cell | None = None  # the class that scores are about when there are two; the one that is the event
+    positive: Cell | None = None  # of two classes the event, which risks and f1_event are about; left out: the last
+    threshold: float | None = Field(
+        default=None, gt=0, lt=1
+    )  # risk from which the event is predicted; or: the site's rate
     time: str = ""  # the column that says how long a row was followed: until the event, or until it was last seen
     event: str = ""  # the column that says whether the event was seen then
     horizon: float | None = Field(default=None, gt=0)  # what is asked: the event until then; after it nothing counts
@@ -97,7 +101,10 @@ class Split(Strict):
     test: float = Field(default=0.33, gt=0, lt=1)  # the share of a site's rows
     at_least: int = Field(default=100, ge=0)  # test rows, where they are no more than at_most of the site
     at_most: float = Field(default=0.33, gt=0, lt=1)  # the share of a small site that at_least may take
-    stratify: bool = True  # classes alike in both parts
+    stratify: bool = True  # classes alike in both parts; of persons, those with any event
+    by: Literal["date"] | None = None  # None: the test rows are drawn by lot; date: rows from test_from on are tested
+    column: str = ""  # by date: the column with each row's date
+    test_from: str = ""  # by date: the first day of the test rows, as 2021-12-31; a person seen before is not tested
 
     def count(self, rows: int) -> int:
         """How many of a site's rows are tested. `at_least` may ask for more than `test`, but not of a small site.
@@ -118,6 +125,7 @@ class Images(Strict):
     fit: Literal["exact", "resize"] = "exact"  # a picture of another size is refused, or brought to this one
     normalise: Literal["unit", "centred", "picture"] = "centred"  # 0 to 1, -1 to 1, or each by its own mean and sd
     augment: tuple[Literal["flip", "shift", "brightness", "affine", "skew"], ...] = ()  # anew for each in each batch
+    person: str = ""  # whose picture it is, in a file's path: a regular expression with one group, as "(p[0-9]+)_"
 
     @property
     def shape(self) -> tuple[int, int, int]:
@@ -140,9 +148,11 @@ class Table(Strict):
     target: Target
     features: dict[str, Feature] = Field(default={})
     images: Images | None = None
-    standardise: Literal["local", "global", "none"] = "local"  # numbers by each site's mean and sd, by all sites', not
+    standardise: Literal["local", "global", "none"] = "global"  # numbers by each site's mean and sd, by all sites', not
+    reference_level: bool = True  # the first category of a feature has no column of its own: others are compared to it
     site_column: str = ""  # when one file holds all sites
     weight_column: str = ""  # for how many a row stands, in training and scores: more than 0; empty: each for one
+    person: str = ""  # the column that says whose row it is, where people have several rows; never a feature
     split: Split = Split()
 
     @property
@@ -157,9 +167,23 @@ class Table(Strict):
         return self.model_copy(update={"target": event, "features": {**self.features, target.time: followed}})
 
     @property
+    def person_column(self) -> str:
+        """The column that says whose row it is; of pictures whose paths say it, one that is made from them."""
+        return self.person or ("person" if self.images and self.images.person else "")
+
+    @property
+    def unit_word(self) -> str:
+        """What is counted and split, in words: a patient, or where the study names none a row."""
+        return "patient" if self.person_column else self.row_word
+
+    @property
     def row_word(self) -> str:
         """What one of a site's rows is, in words."""
         return "picture" if self.images else "row"
+
+
+class Unread(Table):
+    """A table before anybody agreed on its columns: words such as "None" are kept as they stand."""
 
 
 class Ration(Strict):

@@ -12,6 +12,7 @@ from vitrail.data.schema import Feature
 
 FEW_ROWS = 20
 SLIPPED = 0.2  # of all values are out of range: no outliers, but the column
+EMPTY = 12.0  # so many values would be expected in a gap: that none lies there has a chance of exp(-12)
 FILLED = 0.25  # of the agreed range is filled by a column whose decimal point is put right
 
 
@@ -97,7 +98,7 @@ def spot_unit(values: pd.Series, name: str, feature: Feature) -> tuple[Conversio
         guess = not conversion.other or not agreed  # neither unit nor range tell: it must come right home
         if guess and (most or after > 0.5 * (rest.quantile(0.9) - rest.quantile(0.1))):
             continue
-        if not conversion.other and not _far_apart(values[which], rest):  # else a few outliers
+        if guess and not _is_cluster(values[which], rest):  # else a few outliers, or the tail of real values
             continue
         # values just past the end of the range are outliers: another unit must bring them closer to the rest
         if explained >= min(3, present.sum()) and explained > outside.sum() / 2 and after < before:
@@ -119,9 +120,22 @@ def _spot_slip(values: pd.Series, feature: Feature) -> tuple[Conversion, pd.Seri
     return None
 
 
-def _far_apart(some: pd.Series, rest: pd.Series) -> bool:
-    low, high = sorted([(some.abs().min(), some.abs().max()), (rest.abs().min(), rest.abs().max())])
-    return bool(high[0] > 1.5 * low[1])
+def _is_cluster(some: pd.Series, rest: pd.Series) -> bool:
+    """Whether these values are a heap of their own and not the thin end of the others. If they were its end, values
+    would lie in the gap between the two as well, about as densely as among these; that there is none must be so
+    unlikely that it cannot be chance. Newborns of 246 to 435 g are the end of all newborns, and not ten times too
+    light."""
+    one, two = (np.sort(part.dropna().abs().to_numpy()) for part in (some, rest))
+    if not len(one) or not len(two):
+        return False
+    low, high = (one, two) if one[0] < two[0] else (two, one)
+    if not high[0] > 1.5 * low[-1] or low[-1] <= 0:
+        return False
+    gap, width = np.log(high[0] / low[-1]), np.log(one[-1] / max(one[0], 1e-300))
+    below, middle, above = np.log(np.maximum(np.quantile(two, [0.01, 0.5, 0.99]), 1e-300))
+    own, other = (middle - below, above - middle) if low is one else (above - middle, middle - below)
+    needed = EMPTY * max(1.0, own / max(other, 1e-9))  # a tail that is long anyway may have gaps
+    return bool(len(one) * gap > needed * max(width, gap / len(one)))
 
 
 def apart(values: pd.Series) -> pd.Series:

@@ -22,7 +22,7 @@ from vitrail.core.problems import Problem, VitrailError
 from vitrail.core.task import Task
 from vitrail.core.tensors import tensors
 from vitrail.data.encode import numeric
-from vitrail.deploy import scale, score_plan, sums, two
+from vitrail.deploy import digests, scale, score_plan, sums, two
 from vitrail.deploy.last_words import harmless, read_findings
 from vitrail.deploy.message import MOST_WORDS, Form, no_such
 from vitrail.deploy.score_plan import SUMMED
@@ -41,7 +41,7 @@ from vitrail.screen import parts
 from vitrail.screen.found import Finding, Part
 from vitrail.study import Protect, Study
 
-FORMAT = 7  # of the messages
+FORMAT = 8  # of the messages
 ANEW = 20  # in a run, questions that differ from the one that was answered before: a coordinator may be put back
 USED = "the processor seconds and the memory that this site's process used, and its watts where somebody stated them"
 WHERE = {"stage": int, "round": int, "place": int}  # place: of the exchange in its stage
@@ -148,6 +148,7 @@ class Agreement:
         about = FOOTPRINT, (3,), "float64", 24, 1, "each"
         lines.append(Line("scores", "from site", *about, words=f"at the end: {USED}"))
         lines += fold_lines(self.study, [c for stage in self.contracts for c in stage])
+        lines += digests.digest_lines(self)
         told, lines = self.others.items(), lines + score_plan.settling_lines(self)
         return lines + [
             Line("finish", "to site", name, s, _kind(t), 8 * math.prod(s), 1, "each") for name, (s, t) in told
@@ -234,7 +235,8 @@ class Agreement:
             others = words.get("others")
             if not isinstance(others, int) or not 0 <= others < self.sites:
                 raise no_such("others", others)
-            down = self.others if others else {}
+            down = (self.others if others else {}) | digests.lists_spec(self)
+            return Form({**QUESTIONS[kind], **({digests.LISTS: dict} if digests.points(self) else {})}, down)
         return Form(QUESTIONS[kind], down)
 
     def findings(self, words: dict[str, Any], site: str = "") -> list[Finding]:
@@ -246,7 +248,7 @@ class Agreement:
         """Bytes that no question is longer than."""
         told = [c.down | self.settling(s, i) for s, stage in enumerate(self.contracts) for i, c in enumerate(stage)]
         legs = [self.question("screen", {"leg": leg}).tensors for leg in LEGS if self.parts]
-        sent = [self.others, *told, *legs, dict.fromkeys(("mean", "sd"), self.numbers)]
+        sent = [self.others | digests.lists_spec(self), *told, *legs, dict.fromkeys(("mean", "sd"), self.numbers)]
         return MOST_WORDS + max(sum(math.prod(s) * t.itemsize for s, t in spec.values()) for spec in sent)
 
     @cached_property
@@ -271,10 +273,13 @@ class Agreement:
             if SUMMED not in up and (count := len(self.scored(words["score"]))):
                 up["scores"] = ((count,), torch.float64)
             if kind == "settle" and s + 1 == len(self.stages):
-                up[FOOTPRINT] = ((3,), torch.float64)
+                up |= {FOOTPRINT: ((3,), torch.float64), **digests.list_spec(self)}
             halves = kind == "round" and contract.read == two.READ
             said = two.SAID if halves else sums.SIGNED if kind == "round" and self.masked(s, place) else {}
-            return Form({**WHERE, **said}, up, self.stages[s].stage.exchanges[place].unsure | {"scores", FOOTPRINT})
+            signed = digests.SIGNED if digests.DIGESTS in up else {}
+            return Form(
+                {**WHERE, **said, **signed}, up, self.stages[s].stage.exchanges[place].unsure | {"scores", FOOTPRINT}
+            )
         double, spec = torch.float64, {}
         if kind == "standardise" and self.study.protect.sum == "masked":
             return scale.answer_form(words, scale.terms_of(self, "", 1, None))
@@ -282,7 +287,7 @@ class Agreement:
             spec = {"rows": self.numbers, "total": self.numbers}
         elif kind == "prepare":
             target = self.study.target
-            counts = 2 if target.kind == "number" else 3
+            counts = (2 if target.kind == "number" else 3) + 2 * bool(self.study.person_column)
             spec = {"rows": ((counts,), torch.int64), "target": ((max(1, len(target.levels)),), double)}
             spec["chance"] = ((len(chance_metrics(self.study)),), double)
             return Form({"fingerprint": str, "versions": dict}, spec, frozenset({"chance"}))

@@ -17,7 +17,7 @@ def noise_words(agreement: Agreement) -> str:
     spent = spent_by(agreement.study, agreement.method)
     if spent is None:
         return "No noise is added"
-    where = "at this site in every step" if spent.of == "row" else "to the total of every round, a part of it here"
+    where = "at this site in every step" if spent.of != "site" else "to the total of every round, a part of it here"
     told = (
         f"epsilon {spent.epsilon:.3g} for a {spent.of} that is removed, {spent.replaced:.3g} for one that is replaced"
     )

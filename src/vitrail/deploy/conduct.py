@@ -78,7 +78,7 @@ def _farewell(call: Call, rounds: FarRounds, run: Run, path: Path) -> None:
     while left := [n for n in call.active() if n in rounds.book.sites and n not in told]:
         rounds.settle(last, rounds.stages[last].rounds, coord, 0)
         here = [n for n in left if rounds.settled.get(n, 0) > last]
-        heard = call.all(lambda n: _last_word(run, n) if n in here else None, 0)  # noqa: B023
+        heard = call.all(lambda n: _last_word(rounds, run, n) if n in here else None, 0)  # noqa: B023
         shown = {n: said.words[VERDICT] for n, said in heard.items() if said.words.get(VERDICT)}
         if shown:
             _say_of(run, SHOWN, {**run.info.get(SHOWN, {}), **shown}, path)
@@ -99,8 +99,9 @@ def _say_of(run: Run, what: str, told: dict[str, Any], path: Path) -> None:
         write_atomically(path / "run.json", json.dumps(run.info, indent=1))
 
 
-def _last_word(run: Run, site: str) -> Message:
-    """What was found about this site, what the sites publish together, and the others' mean layers."""
+def _last_word(rounds: FarRounds, run: Run, site: str) -> Message:
+    """What was found about this site, what the sites publish together, the others' mean layers, and which models each
+    site signed to have scored."""
     told = behind(run, site)
     findings = [list(found[1:]) for found in told.findings]
     layers = {f"others/{k}": v for k, v in told.layers.items()}
@@ -108,4 +109,5 @@ def _last_word(run: Run, site: str) -> Message:
     said = Message("finish", {"findings": findings, "pooled": pooled, "others": told.others}, layers)
     if len(json.dumps(said.words)) > MOST_POOLED:  # a site reads no longer header
         said.words["pooled"] = {}
-    return said
+    words, digests = rounds.lists.last_word()
+    return said._replace(words=said.words | words, tensors=said.tensors | digests)

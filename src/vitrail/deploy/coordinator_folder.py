@@ -28,7 +28,7 @@ def find_coordinator(study_file: Path) -> Path:
     if not (folder / "coordinator.json").exists():
         what, hint = "there is no coordinator's folder here.", f"Make it: vitrail invite {study_file} --site ... ."
         raise VitrailError("nobody was invited to this study yet", [Problem(str(folder), what, hint)])
-    if study_file.is_file() and Study.load(study_file) != Study.load(folder / "study.toml"):
+    if study_file.is_file() and Study.load(study_file) != Study.load(folder / "study.toml", kept=True):
         what = "the file has changed since the sites were invited."
         hint = "Run `vitrail invite` again and send the new invitations, or undo the change."
         raise VitrailError("this is not what the sites were invited to", [Problem(str(study_file), what, hint)])

@@ -267,7 +267,7 @@ def load_coordinator(folder: Path) -> Coordinator:
     folder = Path(folder)
     book = read_paper(folder / "coordinator.json", BOOK, "a coordinator's folder", "Make it with `vitrail invite`.")
     given = book["seed"], book["address"], book["sites"], book.get("roster", {})
-    return Coordinator(folder, Study.load(folder / "study.toml"), *given)
+    return Coordinator(folder, Study.load(folder / "study.toml", kept=True), *given)
 
 
 # the site

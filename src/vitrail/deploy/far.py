@@ -19,6 +19,7 @@ from vitrail.data.encode import Encoder
 from vitrail.deploy.agreement import FOOTPRINT, LAST, Agreement
 from vitrail.deploy.book import Book
 from vitrail.deploy.call import Call
+from vitrail.deploy.digests import SignedLists
 from vitrail.deploy.message import Message
 from vitrail.deploy.outlook import Outlook, reason
 from vitrail.deploy.score_plan import END, mean_scores, planned, score_lines
@@ -33,7 +34,7 @@ from vitrail.protect.guards import outlying, sound, with_middle
 from vitrail.protect.reports import by_unit, changes, is_change, lengths
 from vitrail.protect.robust import against_median, liars
 from vitrail.runs.budgets import guards_of
-from vitrail.runs.judge import SIZES, chance_rows, size_row
+from vitrail.runs.judge import chance_rows, size_row, sizes_table
 from vitrail.runs.setup import training_of, wire_lines
 from vitrail.screen import Screening
 
@@ -49,6 +50,7 @@ class FarRounds(Rounds):
         training, guards = training_of(agreement.study), guards_of(agreement.study)
         super().__init__(agreement.task, agreement.method, tuple(book.order), training, agreement.seed, guards)
         self.sums = FarSums(call, path, self.names)
+        self.lists = SignedLists(agreement, path)
         self.two = FarTwo(call, path) if agreement.study.protect.second else None
         self.call, self.agreed, self.book, self.info = call, agreement, book, info
         self.outlook = Outlook(agreement, self, call.way)
@@ -278,6 +280,7 @@ class FarRounds(Rounds):
             numbers = heard[name].tensors.get("scores")
             if numbers is not None:
                 self.scored += [(s, r, name, *what, float(v)) for what, v in zip(metrics, numbers, strict=True)]
+            self.lists.take(name, heard[name].words, heard[name].tensors)
             if (told := heard[name].tensors.get(FOOTPRINT)) is not None:
                 if (found := read_footprint(told.tolist())) is None:
                     self.call.way.log("trouble", site=name, what="what it says that it used cannot be true")
@@ -297,7 +300,10 @@ class FarSites:
     def sizes(self) -> pd.DataFrame:
         study, sites = self.rounds.agreed.study, self.book.sites
         told = [size_row(study, n, sites[n]["rows"], sites[n]["target"]) for n in self.book.names()]
-        return pd.DataFrame(told, columns=SIZES)
+        return sizes_table(study, told)
+
+    def held_out(self) -> dict[str, list[int | str]]:
+        return {}  # each site keeps its own list
 
     @property
     def at(self) -> list[int]:
@@ -320,7 +326,7 @@ class FarSites:
     def models(self, moment: Moment) -> dict[str, dict[str, Tensor]]:
         return {}
 
-    def encoders(self) -> dict[str, Encoder]:
+    def encoders(self, moment: Moment) -> dict[str, Encoder]:
         return {}
 
     def lines(self) -> list[Line]:

@@ -17,6 +17,8 @@ from vitrail.core.disk import private_folder, write_atomically
 from vitrail.core.metrics import FEWEST
 from vitrail.core.problems import Problem, VitrailError
 from vitrail.core.random import key
+from vitrail.data.persons import count_persons, persons_of
+from vitrail.data.split import cut_folds
 from vitrail.deploy.agreement import Agreement
 from vitrail.deploy.draws import draws_of
 from vitrail.deploy.folds import FOLD, KINDS, Folds, fold_run
@@ -31,7 +33,7 @@ from vitrail.runs.features import as_rows
 from vitrail.runs.folder import load_tensors, save_tensors
 from vitrail.runs.judge import Judge
 from vitrail.runs.setup import build_task, resolve, training_of, training_rows
-from vitrail.studies.folds import Cut, cut_folds
+from vitrail.studies.folds import Cut
 from vitrail.studies.own_verdict import explain_verdict, own_verdict
 
 if TYPE_CHECKING:
@@ -82,15 +84,16 @@ class SiteFolds:
         return self._now
 
     def cut(self, number: int) -> tuple[Cut, int, str]:
-        """This site's rows, the fold that is held out, and the fold's name. No fold has fewer rows than FEWEST: a
-        small site cuts fewer, and holds nothing out in the others."""
+        """This site's rows, the fold that is held out, and the fold's name. No fold has fewer rows, or patients where
+        the study names them, than FEWEST: a small site cuts fewer, and holds nothing out in the others."""
         site, verdict = self.site, self.site.agreed.study.verdict
         assert verdict is not None
         repeat, fold = divmod(number, verdict.folds)
         secret = draws_of(site.base, fold_run(site.home.name, -1 - repeat))
-        count = min(verdict.folds, len(site.rows) // FEWEST)
-        y = site.rows[site.agreed.study.target.column].to_numpy()
-        lots = cut_folds(y, site.agreed.study, key(secret, "folds"), count) if count > 1 else np.full(len(y), -1)
+        study = site.agreed.study
+        count = min(verdict.folds, count_persons(site.rows, study) // FEWEST)
+        given = site.rows[study.target.column].to_numpy(), study, key(secret, "folds"), count
+        lots = cut_folds(*given, persons_of(site.rows, study)) if count > 1 else np.full(len(site.rows), -1)
         named = {site.name: lots}, {site.name: site.rows}
         return Cut(max(count, 1), *named, site.agreed.study), fold, fold_run(site.home.name, number)
 
@@ -116,11 +119,13 @@ class SiteFolds:
                 told.setdefault(model, []).append(said)
         found = dict[str, Any]()
         if cuts[0][0].folds < 2:
-            why = f"{len(y)} {study.row_word}s are too few: it takes two folds of {FEWEST}."
+            many = count_persons(site.rows, study)
+            why = f"{many} {study.unit_word}s are too few: it takes two folds of {FEWEST}."
         elif missing:
             why = f"this site was away when these folds ended: {', '.join(map(str, missing))} of {len(cuts)}."
         else:
-            found, why = own_verdict(study, y, np.stack(lots), **told), ""
+            units = count_persons(site.rows, study) if study.person_column else None
+            found, why = own_verdict(study, y, np.stack(lots), **told, units=units), ""
         kept = {**found, "why": explain_verdict(study, found)} if found else {"why": why}
         write_atomically(site.home / FOUND, json.dumps(kept, indent=1), private=True)
         for old in (site.home / PLACE).glob("*/state-*.safetensors"):

@@ -35,7 +35,8 @@ OUT = {  # and what crosses there
     f"scores, {AT_BEDSIDE}": "at the end, of your held-out rows between two risks that your model says: how many there "
     f"are, how many had the outcome, and how many the model expected; no group of fewer than {FEWEST} rows",
     f"scores, {RISK}": "at the end how many of the held-out rows of low, middle and high risk, by your model, are free "
-    f"of the event at the end of each interval; no number about fewer than {FEWEST} rows, and no two that differ by "
+    "of the event at the end of each interval, and, if the study's scores are exact, how many are still followed then; "
+    f"no number about fewer than {FEWEST} rows, and no two that differ by "
     "fewer",
 }
 IN = {

@@ -26,6 +26,7 @@ from vitrail.deploy.enrol import Kit
 from vitrail.deploy.keeper import stop
 from vitrail.deploy.ledger import Ledger
 from vitrail.deploy.message import Message, unpack
+from vitrail.deploy.notices import kind_of
 from vitrail.deploy.outbox import Outbox
 from vitrail.deploy.party import Party
 from vitrail.deploy.pipe import Pipe
@@ -245,7 +246,8 @@ class Door:
                 said = self._said(body)
                 data = said.pack()
                 while self.site.notices:  # before the answer leaves
-                    self.outbox.noted(text := self.site.notices.pop(0))
+                    text = self.site.notices.pop(0)
+                    self.outbox.noted(text, kind_of(text))
                     self.say(text)
                 if said.kind != "relay":  # sealed letters: each was recorded before it was sealed
                     self.outbox.record(said, data)

@@ -5,9 +5,9 @@ FOLDER/ledger.key       by which rows are hashed: who has the ledger alone canno
 
 The folder is $VITRAIL_LEDGER, or vitrail in the user's state folder ($XDG_STATE_HOME or ~/.local/state), which all kits
 of the user share; where that cannot be written to, as in a container, it lies beside the site's home. Two files are
-taken for the same data if they have the same place, the same bytes, or one in twenty of their rows in common: a
-registry that was exported anew is still the same patients. A run that is gone on with, by the same home and secret,
-draws the same noise and is not counted twice.
+taken for the same data if they have the same place, the same bytes, or one in twenty of their rows, or of the persons
+that a study names, in common: a registry that was exported anew is still the same patients. A run that is gone on with,
+by the same home and secret, draws the same noise and is not counted twice.
 """
 
 from __future__ import annotations
@@ -57,6 +57,7 @@ class Entry(NamedTuple):
     file: str
     content: str  # sha256, or "" where it is no file
     rows: list[str]  # the lowest hashes of its rows
+    persons: list[str] = []  # noqa: RUF012  # and of its persons, where the study names them
 
 
 class Standing(NamedTuple):
@@ -90,7 +91,9 @@ class Ledger:
         self.delta = spend.delta if spend else 1.0
         self.file = str(data if isinstance(data, Query) else data.resolve())
         self.content = _sha256(data)
-        self.rows = sketch(clean(frame, agreement.study), self._key())
+        rows, person = clean(frame, agreement.study), agreement.study.person_column
+        self.rows = sketch(rows.drop(columns=person) if person else rows, self._key())
+        self.persons = sketch(rows[[person]], self._key()) if person else []
 
     def standing(self, run: str | None = None) -> Standing:
         """Before a run begins; without its name, before the next one that this home would begin."""
@@ -123,9 +126,8 @@ class Ledger:
             if any(entry.mark == mark for entry in self.entries()):
                 return
             when = f"{datetime.datetime.now(datetime.UTC):%Y-%m-%d}"
-            entry = Entry(
-                mark, self.agreement.study.name, run, when, self.loss, self.delta, self.file, self.content, self.rows
-            )
+            about = mark, self.agreement.study.name, run, when, self.loss, self.delta, self.file, self.content
+            entry = Entry(*about, self.rows, self.persons)
             said = entry._asdict() | {"loss": entry.loss if math.isfinite(entry.loss) else None}
             place = self.folder / LEDGER
             if place.exists():
@@ -155,8 +157,7 @@ class Ledger:
     def _is_alike(self, entry: Entry) -> bool:
         if entry.file == self.file or (self.content and entry.content == self.content):
             return True
-        fewest = min(len(entry.rows), len(self.rows))
-        return fewest > 0 and len(set(entry.rows) & set(self.rows)) >= ALIKE * fewest
+        return _share_some(entry.rows, self.rows) or _share_some(entry.persons, self.persons)
 
     def _key(self) -> str:
         place = self.folder / KEY
@@ -181,6 +182,11 @@ class Ledger:
                     raise VitrailError("the ledger is in use", [Problem(str(self.folder), what, "Try again.")])
                 time.sleep(0.05)
             yield
+
+
+def _share_some(one: list[str], other: list[str]) -> bool:
+    fewest = min(len(one), len(other))
+    return fewest > 0 and len(set(one) & set(other)) >= ALIKE * fewest
 
 
 def ledger_folder(home: Path) -> Path:

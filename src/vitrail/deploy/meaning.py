@@ -20,7 +20,8 @@ MOST_ROWS = 10**9
 FAR = 1e100  # no mean, sum or error of real data
 LONGEST_WORD = 200  # characters of what a site says of itself
 BOUNDS = {  # what a metric can be; one that is not here is only no larger than FAR
-    **dict.fromkeys(("accuracy", "balanced_accuracy", "f1", "auc", "c_index", "uno_c", "free"), (0.0, 1.0)),
+    **dict.fromkeys(("accuracy", "balanced_accuracy", "f1", "f1_event", "auc", "c_index", "uno_c", "free"), (0.0, 1.0)),
+    "left": (FEWEST, MOST_ROWS),
     **dict.fromkeys(("log_loss", "time_log_loss"), (0.0, 35.0)),  # probabilities are held above 1e-15
     "integrated_brier": (0.0, FAR),  # weighted: a single row may count for many
     **dict.fromkeys(("rmse", "mae"), (0.0, FAR)),

@@ -26,6 +26,7 @@ from vitrail.core.chain import last_mark, line_of, mark_of, whole
 from vitrail.core.disk import put, write_atomically
 from vitrail.core.problems import Problem, VitrailError, printable
 from vitrail.deploy.message import Message, unpack
+from vitrail.deploy.notices import NOTE
 from vitrail.deploy.signed import CERTIFICATE, OUTBOX, SIGNED, Pen, signed_text
 from vitrail.deploy.words import volume
 from vitrail.report.words import several, shorten
@@ -120,10 +121,10 @@ class Outbox:
         with self._writing() as log:
             self._add(log, Entry(_now(), "in", kind, refused=text[:MOST_TEXT]))
 
-    def noted(self, text: str) -> None:
+    def noted(self, text: str, kind: str = NOTE) -> None:
         """What people here should know of the question at hand."""
         with self._writing() as log:
-            self._add(log, Entry(_now(), "in", "note", words={"text": text[:MOST_TEXT]}))
+            self._add(log, Entry(_now(), "in", kind, words={"text": text[:MOST_TEXT]}))
 
     def entries(self) -> list[Entry]:
         """The whole log. A last line that is half written is passed over: its message did not leave."""

@@ -88,7 +88,7 @@ def load_model(kit: Kit, run: str | None = None) -> Personal:
     if shape != {k: v.shape for k, v in model.items()}:
         what, hint = "it belongs to another study or method than the kit's.", "Use the kit with which the site joined."
         raise VitrailError("the model does not fit", [Problem(str(place), what, hint)])
-    mine = Model(study, method, kit.seed, model, Encoder(study, scale["mean"], scale["sd"]))
+    mine = Model(study, method, kit.seed, model, Encoder.of(study, scale))
     seen = place.with_name(ROWS)
     verdict = json.loads(found.read_text()) if (found := place.with_name(FOUND)).exists() else None
     own = Personal(kit.site, run, mine, rows=seen.read_text().strip() if seen.exists() else None, verdict=verdict)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from vitrail.core.rounding import COARSEST, LARGEST_LOSS, TEN
 from vitrail.deploy.agreement import Agreement
+from vitrail.deploy.digests import points
 from vitrail.deploy.score_plan import END, TRAINING
 
 
@@ -47,6 +48,16 @@ def what_scores_tell(agreement: Agreement) -> list[str]:
         "continue the one it last trained on, in the order of rounds, each once; whatever else it is asked gets no "
         "number, and this site shows and counts it."
     )
+    if points(agreement):
+        rule += (
+            " At the end every site signs which models it scored, and this site says loudly if another one scored "
+            "another model than the one that all should have been sent, or if no list came from a site."
+        )
+    else:
+        rule += (
+            " In this study each site is sent a model of its own or none, so that sites cannot compare which models "
+            "they scored."
+        )
     if protect.rows is not None:
         return [f"{rule} What a score under noise tells of a held-out patient is within the privacy budget."]
     if protect.scores == "exact":

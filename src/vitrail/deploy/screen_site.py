@@ -40,7 +40,7 @@ class SiteScreen:
 
     @cached_property
     def seat(self) -> Seat:
-        return Seat(self.rows, self.agreed.study)
+        return Seat(self.rows, self.agreed.study, self.place.parent.name)
 
     def answer(self, asked: Message) -> Message:
         leg: str = asked.words["leg"]

@@ -60,7 +60,9 @@ def what_remains(lines: Sequence[Line]) -> list[str]:
         "Counts, quantiles and correlations that are published describe this site's rows column by column. Who knows "
         "all of a person's values can guess better than by chance whether that person is among few rows. A coordinator "
         f"that asks about values of its own choosing is not told of fewer than {FEWEST} rows with one value, and is "
-        "answered once."
+        "answered once.",
+        "The digest of all rows is keyed by the run. It shows whether two sites hold the same rows. Somebody who has a "
+        "whole table can find out that it is this site's; of a single row it tells nothing to those who lack others.",
     ]
 
 

@@ -22,9 +22,12 @@ from torch import Tensor
 from vitrail.core.footprint import cpu_seconds, footprint
 from vitrail.core.problems import Problem, VitrailError
 from vitrail.core.tensors import each, filled, tensors
-from vitrail.data.encode import Encoder, SiteData, moments, numeric, prepare, split_rows
+from vitrail.data.encode import Encoder, SiteData, moments, numeric, prepare
+from vitrail.data.lost import describe_lost
 from vitrail.data.read import clean
+from vitrail.data.split import hold_out
 from vitrail.deploy.agreement import ANEW, FOOTPRINT, FORMAT, LAST, VERDICT, WHERE, Agreement
+from vitrail.deploy.digests import DIGESTS
 from vitrail.deploy.draws import draws_of
 from vitrail.deploy.folds import FOLD
 from vitrail.deploy.ledger import Ledger
@@ -34,6 +37,7 @@ from vitrail.deploy.proof import Proof
 from vitrail.deploy.scale_site import SiteScale
 from vitrail.deploy.score_plan import SUMMED, is_summed
 from vitrail.deploy.screen_site import SiteScreen
+from vitrail.deploy.site_digests import SiteDigests
 from vitrail.deploy.site_scores import SiteScores
 from vitrail.deploy.sum_site import SiteSums
 from vitrail.deploy.two import READ
@@ -49,6 +53,7 @@ from vitrail.runs.folder import BESIDE, beside_in, save_tensors, versions, write
 from vitrail.runs.judge import Judge, chance_of, counts_of, target_share
 from vitrail.runs.noisy import encoded
 from vitrail.runs.setup import held_rows, training_of, training_rows
+from vitrail.runs.written import HELD_OUT, held_out_text
 
 if TYPE_CHECKING:
     from vitrail.deploy.fold_site import SiteFolds
@@ -87,6 +92,8 @@ class Site:
         self.runs = Runs(base, another)
         self.home, self.within = base, ""  # of the run at hand; of a fold, which
         self.notices: list[str] = []  # for people here, of what was refused or looks odd; whoever shows them, clears it
+        if lost := len(frame) - len(self.rows):
+            self.notices.append(f"{describe_lost(lost, len(frame), agreement.study)}. Nobody else is told.")
         self.data: SiteData | None = None
 
     def answer(self, question: Message) -> Message:
@@ -130,13 +137,12 @@ class Site:
         scale = {k: dict(zip(names, v.tolist(), strict=True)) for k, v in asked.tensors.items()}
         self._prepare(Encoder(self.agreed.study, scale["mean"], scale["sd"]) if scale else None)
         assert self.data is not None
-        write_atomically(
-            self.home / "encoder.json", json.dumps({"mean": self.data.encoder.mean, "sd": self.data.encoder.sd})
-        )
+        write_atomically(self.home / "encoder.json", json.dumps(self.data.encoder.plain))
         write_atomically(self.home / ROWS, self.data.fingerprint + "\n")
-        share = torch.from_numpy(target_share(self.agreed.study, self.data))
-        said = torch.tensor(chance_of(self.agreed.study, self.data), dtype=torch.float64)
-        rows = torch.tensor(counts_of(self.agreed.study, self.data))
+        write_atomically(self.home / HELD_OUT, held_out_text(self.data.held_out), private=True)
+        study, data = self.agreed.study, self.data
+        share, rows = torch.from_numpy(target_share(study, data)), torch.tensor(counts_of(study, data))
+        said = torch.tensor(chance_of(study, data), dtype=torch.float64)
         words = {"fingerprint": self.data.fingerprint, "versions": versions()}
         return Message("prepare", words, {"rows": rows, "target": share, "chance": said})
 
@@ -169,7 +175,8 @@ class Site:
             self.wary.heeded(s, r, asked.tensors)
             after = (r, turn + 1) if turn + 1 < len(turns) else (r + 1, 0)
             self._keep(s, after[0], after[1], state)
-            return {k: v[0] for k, v in (self.engine.crossed or dict(tensors(said))).items()} | part
+            report = {k: v[0] for k, v in (self.engine.crossed or dict(tensors(said))).items()}
+            return self.scores.coarse(ex, report, s, r, place) | part
 
         words = dict[str, Any]()
         try:
@@ -205,16 +212,27 @@ class Site:
         found = self._versions()
         if found and found[0] > (s, r, 0):  # long ago, and asked again by a coordinator that was started anew
             none = {"scores": self.scores.none(asked.words["score"])} if asked.words["score"] else {}
-            return Message("settle", _where(asked), none | self._used(s))
+            return self._with_list(asked, none)
         state, down = self._state(s, r, 0), filled(self.agreed.stages[s].last, _stacked(asked.tensors))
         self.wary.told(s, r, asked.words["place"], asked.tensors)
+        self._digests.ended(s, r, asked.tensors)
         scores = self._scores(asked, state)
         settled = self.agreed.stages[s].stage.last.settle(self.agreed.task, state, down)
         if not any(v > (s + 1, 0, 0) for v in found):
             self._keep(s + 1, 0, 0, settled)
         if s + 1 == len(self.agreed.stages):
             self._ended(settled)
-        return Message("settle", _where(asked), scores | self._used(s))
+        return self._with_list(asked, scores)
+
+    @property
+    def _digests(self) -> SiteDigests:
+        return SiteDigests(self.name, self.agreed, self.home, self.proof, self.notices)
+
+    def _with_list(self, asked: Message, scores: dict[str, Tensor]) -> Message:
+        """The answer to how a stage ended; after the last one with the signed list of models that were scored."""
+        s = asked.words["stage"]
+        words, digests = self._digests.signed(s)
+        return Message("settle", _where(asked) | words, scores | self._used(s) | digests)
 
     def _ended(self, settled: Any) -> None:
         """After the last stage; told so again, the same again."""
@@ -233,7 +251,9 @@ class Site:
             write_atomically(self.home / POOLED, json.dumps(asked.words["pooled"]))
         if self.agreed.others or self.agreed.parts:
             told = {k: asked.words[k] for k in ("findings", "others")} | {"fingerprint": self.data.fingerprint}
-            save_tensors(self.home / BEHIND, asked.tensors, {"told": json.dumps(told)})
+            layers = {k: v for k, v in asked.tensors.items() if k != DIGESTS}
+            save_tensors(self.home / BEHIND, layers, {"told": json.dumps(told)})
+        self._digests.compare(asked)
         for old in self._versions()[:-1]:
             self._place(*old).unlink(missing_ok=True)
         said: dict[str, Any] = {}
@@ -286,8 +306,7 @@ class Site:
         return self.engine
 
     def _split(self) -> Any:
-        y = self.rows[self.agreed.study.target.column].to_numpy()
-        return split_rows(y, self.agreed.study, self.agreed.seed, self.name)[0]
+        return hold_out(self.rows, self.agreed.study, self.agreed.seed, self.name)[0]
 
     def _prepare(self, known: Encoder | None) -> None:
         study = self.agreed.study

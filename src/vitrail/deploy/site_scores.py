@@ -24,10 +24,13 @@ from torch import Tensor
 
 from vitrail.core.bedside import BEDSIDE, EDGES, KINDS
 from vitrail.core.disk import write_atomically
+from vitrail.core.exchange import AnyExchange
+from vitrail.core.metrics import decide, metric_name
 from vitrail.core.random import key
-from vitrail.core.rounding import TEN, Rows, count_of, is_told, of_hits, patients, rounded, score_of
+from vitrail.core.rounding import TEN, Rows, count_of, is_told, leaves, of_hits, patients, rounded, score_of
+from vitrail.data.persons import how_many
 from vitrail.deploy.agreement import Agreement
-from vitrail.deploy.score_plan import clock, summed_scores
+from vitrail.deploy.score_plan import POINTS, clock, summed_scores
 from vitrail.protect.noise import Generator
 from vitrail.protect.scores import noisy_scores
 from vitrail.report.words import several
@@ -37,7 +40,9 @@ from vitrail.runs.setup import AT_BEDSIDE, scored_in
 from vitrail.study import Study
 
 SCORED, OWN = "scored.json", "scores.json"
-OF_HITS = ("accuracy", "balanced_accuracy", "f1")  # follow from how many patients of each class are told right
+CLOSED = "closed"  # in scored.json: the list of what was scored has left
+OF_HITS = ("accuracy", "balanced_accuracy", "f1", "f1_event")  # follow from hits, by class
+COARSE_AS = {"f1": "accuracy", "f1_event": "auc"}  # made of rounded hits: of all patients, or of the rarer class
 COARSER = 2  # so many times the usual step: on training rows, of which there are more, and for sums over sites
 
 
@@ -56,9 +61,11 @@ class SiteScores:
             memory = json.loads(self.place.read_text())
         where, models = f"{kind} {s} {r}", memory["models"]
         now = [clock(self.agreed, s, r), kind == "settle"]
-        mark, why = _mark(word), ""
+        mark, why = mark_of_model(word), ""
         if where in models:
             why = "" if models[where]["mark"] == mark else "another model was scored at this point"
+        elif memory.get(CLOSED):
+            why = "this site has signed the list of all models that it scored"
         elif any(told["at"] > now for told in models.values()):
             why = "a later model was scored already"
         elif not continues:
@@ -98,13 +105,33 @@ class SiteScores:
             out.append((count if self.exact else drawn, many))
         return torch.tensor(out, dtype=torch.float64).T.contiguous()
 
+    def coarse(self, ex: AnyExchange | type[AnyExchange], report: dict[str, Tensor], *where: int) -> dict[str, Tensor]:
+        """A report in which a method counts how many rows each of several models tells right, with these counts
+        rounded as scores are; of too few rows, none. With more models than training has scores, each step is longer, so
+        that all of them tell no more."""
+        names = [] if self.exact else [k for k in report if k in ex.hits]
+        return report | {k: self._coarse(report[k], *where, k) for k in names}
+
+    def _coarse(self, counts: Tensor, *about: object) -> Tensor:
+        """[model, ..., 2]: told right, and of how many."""
+        out, of = counts.reshape(-1, 2).tolist(), math.ceil(len(counts) / POINTS)
+        for i, (right, many) in enumerate(out):
+            told = is_told(many, of)
+            drawn = rounded(right, many, self._chance("hits of models", i, *about), of)
+            out[i] = [min(drawn, many), many] if told else [0.0, 0.0]
+        return torch.tensor(out, dtype=counts.dtype).reshape(counts.shape)
+
     def keep_own(self, settled: Any) -> None:
-        """The exact scores in the end, for people here."""
+        """The exact scores in the end, for people here; and the site's own constants, beside its scale."""
+        (encoder,) = self.judge.settled_encoders(settled).values()
+        write_atomically(self.place.with_name("encoder.json"), json.dumps(encoder.plain))
         rows = self.judge.scores(settled, 0, 0, ("test", "train"))
         baseline = chance_of(self.agreed.study, self.judge.data[0])
         same = dict(zip(chance_metrics(self.agreed.study), baseline, strict=True))
         scores = [[row[3], row[4], row[5]] for row in rows]
-        kept = {"scores": scores, "baseline": same, "rows": len(self.judge.data[0].test_y)}
+        kept: dict[str, Any] = {"scores": scores, "baseline": same, "rows": len(self.judge.data[0].test_y)}
+        if (persons := self.judge.data[0].test_persons) is not None:
+            kept["persons"] = how_many(persons)
         write_atomically(self.place.with_name(OWN), json.dumps(kept, indent=1), private=True)
 
     def none(self, splits: list[str]) -> Tensor:
@@ -136,8 +163,12 @@ class SiteScores:
         """How many numbers the same patients stand behind, beside those that follow from hits."""
         names = scored_in(self.agreed.study, split)
         classes = self.agreed.study.target.kind == "classes" and split in ("test", "train")
-        many = len([n for n in names if not (classes and n in OF_HITS)])
+        many = len([n for n in names if leaves(n) and not (classes and n in OF_HITS)])
         return max(1, many) * (COARSER if split == "train" else 1)
+
+    def _most(self, split: str) -> int:
+        """The largest number of rows of one patient: so many hits of a score may be one patient's."""
+        return self.judge.most["train" if split == "train" else "test"][0]
 
     def _rows(self, split: str) -> tuple[Any, Rows]:
         """Outcomes of a split, and what is known of their numbers."""
@@ -146,6 +177,7 @@ class SiteScores:
         mine, each = y[0][real[0]], 1.0
         if w is not None and len(mine):  # a row that stands for more moves a score further
             each = float(w[0][real[0]].mean() / w[0][real[0]].max())
+        each /= self._most(split)  # so does a patient with several rows
         spread = float(np.var(mine / self._scale)) if study.target.kind == "number" else math.nan
         rare = each * next(iter(rare_of(study, mine)), 0)
         return mine, Rows(each * len(mine), rare, len(study.target.levels), spread)
@@ -162,11 +194,12 @@ class SiteScores:
         for split in splits:
             of = COARSER if split == "train" else 1
             for name, (right, true) in self._hits(settled, split).items():
-                rows = int(true.sum())
-                drawn = [rounded(n, rows, self._chance(name, "hits", k, s, r), of) for k, n in enumerate(right)]
-                scores = of_hits(np.array(drawn), true)
+                rows, most = int(true.sum()), self._most(split)
+                lots = [self._chance(name, "hits", k, s, r) for k in range(len(right))]
+                drawn = [rounded(n, rows / most, c, of) for n, c in zip(right / most, lots, strict=True)]
+                scores = of_hits(most * np.array(drawn), true)
                 for metric in OF_HITS:
-                    behind = self._patients(split, "accuracy" if metric == "f1" else metric)
+                    behind = self._patients(split, COARSE_AS.get(metric, metric))
                     told = metric in scores and is_told(behind, of)
                     out[name, metric] = scores[metric] if told else math.nan
         return out
@@ -179,14 +212,15 @@ class SiteScores:
         many = {metric: self._patients("test", metric) for _, metric, _ in others}
         others = [x for x in others if many[x[1]] > 0]
         right, true = hits.get("test", (np.empty(0), np.empty(0)))
-        counts = [*right, *(count_of(m, v, many[m], self._scale) for _, m, v in others)]
+        most = self._most("test")
+        counts = [*(right / most), *(count_of(m, v, many[m], self._scale) for _, m, v in others)]
         if not counts:
             return {}
         z, together = score_noise(study), math.sqrt(bool(len(right)) + len(others))
         drawn, free = Generator(self.secret), math.inf
         given = counts, 1.0, z, 1, drawn, "final", s, r
         told = noisy_scores(*given, together=together, least=-free, most=free).values
-        out = {("test", m): v for m, v in of_hits(told[: len(right)], true).items()} if len(right) else {}
+        out = {("test", m): v for m, v in of_hits(most * told[: len(right)], true).items()} if len(right) else {}
         pairs = zip(others, told[len(right) :].tolist(), strict=True)
         return out | {("test", m): score_of(m, count, many[m], self._scale) for (_, m, _), count in pairs}
 
@@ -200,9 +234,10 @@ class SiteScores:
         y, _ = self._rows(split)
         true = np.bincount(y, minlength=len(study.target.levels)).astype(np.float64)
         for name, p in self.judge.answers(settled, split).items():
-            guess = p[0][: len(y)]
-            if np.isfinite(guess).all():
-                out[name] = np.bincount(y[guess.argmax(1) == y], minlength=len(true)).astype(np.float64), true
+            own = p[0][: len(y)]
+            if np.isfinite(own).all():
+                right = y[decide(own, self.judge.thresholds) == y]
+                out[name] = np.bincount(right, minlength=len(true)).astype(np.float64), true
         return out
 
     def _by_risk(self, found: list[tuple[str, str, float]], s: int, r: int) -> dict[tuple[str, str], float]:
@@ -213,8 +248,10 @@ class SiteScores:
         used = [i for i, group in enumerate(names) if not math.isnan(values.get(group[0], math.nan))]
         for i, after in zip(used, [*used[1:], len(edges)], strict=False):
             low, high = edges[i], [*edges, 1.0][after]
-            rows, events, expected = (rounded(values[n], 0, self._chance(AT_BEDSIDE, n, s, r)) for n in names[i])
-            rows = max(rows, TEN)
+            most = self._most("test")
+            lots = [self._chance(AT_BEDSIDE, n, s, r) for n in names[i]]
+            drawn = [most * rounded(values[n] / most, 0, c) for n, c in zip(names[i], lots, strict=True)]
+            rows, events, expected = max(drawn[0], most * TEN), *drawn[1:]
             numbers = rows, min(events, rows), min(max(expected, low * rows), high * rows)
             out |= {(AT_BEDSIDE, name): number for name, number in zip(names[i], numbers, strict=True)}
         return out
@@ -232,13 +269,15 @@ def own_words(study: Study, home: Path) -> str:
     kept, metric = json.loads(place.read_text()), study.metrics[0]
     value = next(v for split, name, v in kept["scores"] if (split, name) == ("test", metric))
     rows = several(kept["rows"], f"held-out {study.row_word}")
+    if "persons" in kept:
+        rows = f"{several(kept['persons'], 'held-out patient')} ({several(kept['rows'], study.row_word)})"
     return (
-        f"On your own {rows} its {metric.replace('_', ' ')} is {value:.3f} (baseline, one answer for all: "
+        f"On your own {rows} its {metric_name(metric)} is {value:.3f} (baseline, one answer for all: "
         f"{kept['baseline'][metric]:.3f}). The exact scores stay here: {place.resolve()}"
     )
 
 
-def _mark(word: Mapping[str, Tensor]) -> str:
+def mark_of_model(word: Mapping[str, Tensor]) -> str:
     """Of a model, as it came."""
     mark = hashlib.sha256()
     for name in sorted(word):

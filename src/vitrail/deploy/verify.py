@@ -10,7 +10,7 @@ from cryptography import x509
 
 from vitrail.core.chain import Link, mark_of_file, read_chain
 from vitrail.core.files import LONGEST_TEXT, read_text
-from vitrail.core.problems import Problem, VitrailError
+from vitrail.core.problems import Problem, VitrailError, printable
 from vitrail.deploy.certificates import (
     fingerprint_key,
     is_issued,
@@ -20,6 +20,7 @@ from vitrail.deploy.certificates import (
     x509_name,
 )
 from vitrail.deploy.enrol import COORDINATOR, load_kit
+from vitrail.deploy.notices import COMPARED, DIFFER
 from vitrail.deploy.outbox import LOG as OUTBOX_LOG
 from vitrail.deploy.signed import CERTIFICATE, OUTBOX, SIGNED, signed_text, signs_run
 from vitrail.report.words import several
@@ -104,7 +105,8 @@ def verify_outbox(folder: Path, authority: x509.Certificate | None = None) -> Ve
     links, broken = read_chain(text)
     wrong = [Problem(f"{OUTBOX_LOG}, line {n}", f"{what}.") for n, what in broken.items()]
     said, notes = _signed_lines(folder, links, authority)
-    wrong += said
+    wrong += said + [Problem(f"{OUTBOX_LOG}, line {x.number}", text) for x, text in _noted(links, DIFFER)]
+    notes += [text for _, text in _noted(links, COMPARED)]
     left = {x.told["number"]: x for x in links if isinstance(x.told.get("number"), int)}
     last, well = max(left, default=0), 0
     if lost := sorted(set(range(1, last + 1)) - left.keys()):
@@ -130,6 +132,14 @@ def verify_outbox(folder: Path, authority: x509.Certificate | None = None) -> Ve
         notes.append("The last line was being written when the site was stopped: its message did not leave.")
     notes.append("Whether lines were cut off at the end shows by the last hash alone, where somebody noted it.")
     return Verified(wrong, notes, links, well)
+
+
+def _noted(links: list[Link], kind: str) -> list[tuple[Link, str]]:
+    """What the site was told of the models that others scored, in lines of that kind."""
+    found = [
+        (x, x.told["words"]) for x in links if x.told.get("kind") == kind and isinstance(x.told.get("words"), dict)
+    ]
+    return [(x, printable(str(words.get("text", "")))) for x, words in found]
 
 
 def _signed_lines(

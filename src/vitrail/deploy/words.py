@@ -20,6 +20,7 @@ from vitrail.deploy.agreement import ANEW, Agreement
 from vitrail.deploy.budget_words import budget_meaning
 from vitrail.deploy.fold_words import fold_titles, what_folds_tell, what_is_found, what_is_kept
 from vitrail.deploy.form_phrases import GROUPS, IN, OUT, WORDS
+from vitrail.deploy.judge_words import what_judging_tells
 from vitrail.deploy.mask_words import in_a_group, in_two_halves, noise_and_masks, said_beside, who_reads
 from vitrail.deploy.roster_words import about_keys, participants, who_must_collude
 from vitrail.deploy.score_plan import END, POINTS, TRAINING
@@ -177,7 +178,9 @@ def phrase(agreement: Agreement, line: Line) -> str:
         name = {"target": "mean of target"}.get(name, f"{name} of numbers")
     elif line.stage == "prepare" and agreement.study.target.kind == "time":
         name = f"{name} of times"
-    return _of(agreement, words.get(name if name in words else name.split("/")[0], name))
+    found = _of(agreement, words.get(name if name in words else name.split("/")[0], name))
+    patients = line.stage == "prepare" and line.name == "rows" and agreement.study.person_column
+    return f"{found} (counted in patients); and of how many patients each of the two are" if patients else found
 
 
 def _of(agreement: Agreement, words: str) -> str:
@@ -336,7 +339,7 @@ def _risks(agreement: Agreement, lines: Sequence[Line]) -> list[str]:
     if out:
         out.append(f"{NOT_CHECKED} {NOT_IN_PICTURES}" if agreement.study.images else NOT_CHECKED)
         out += [NOT_LOOKED] if unscaled(agreement.study) and agreement.masks else []
-    out += what_scores_tell(agreement) + what_remains(lines)
+    out += what_scores_tell(agreement) + what_judging_tells(agreement, lines) + what_remains(lines)
     out.append("Counts, the target's shares and scores tell how many rows there are and how often each outcome occurs.")
     return [_of(agreement, text) for text in out]
 

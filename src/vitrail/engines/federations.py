@@ -16,7 +16,7 @@ from vitrail.core.exchange import Roster
 from vitrail.core.tensors import each, tensors
 from vitrail.engines.local import Engine
 from vitrail.engines.rounds import clock_of, owned, spread
-from vitrail.engines.sites import Sites
+from vitrail.engines.sites import Sites, apart
 from vitrail.engines.threads import quiet_torch
 from vitrail.engines.wire import Ledger, trace
 
@@ -39,7 +39,9 @@ def beside(parts: Sequence[Sites]) -> tuple[Sites, list[Tensor]]:
     places.sort()  # most rows first, as the engine needs it; those of one federation keep their order
     x, y, w = (torch.cat([getattr(part, k) for part in parts]) for k in ("x", "y", "w"))
     sizes, names, whose, starts = zip(*places, strict=True)
-    sites = Sites(tuple(names), x, y, w, tuple(-n for n in sizes), tuple(starts))
+    of = [part.persons for part in parts if part.persons is not None]
+    persons = apart(of) if of else None
+    sites = Sites(tuple(names), x, y, w, tuple(-n for n in sizes), tuple(starts), persons)
     return sites, [torch.tensor([i for i, g in enumerate(whose) if g == f]) for f in range(len(parts))]
 
 

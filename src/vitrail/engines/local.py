@@ -300,7 +300,8 @@ class Engine(Rounds):
             elif isinstance(task, PrivateTask):
                 mine = self.drawer.noise_keys[list(place)[:busy]]
                 lots = Lots(mixed(mixed(mine, self.drawer.clock), torch.tensor(t + (1 << 40))))
-            ex.step(task, work, Batch(x, y[t, :busy], w[t, :busy], keep, which, lots), rule)
+            share = self.sites.share[rows[t, :busy]] if lots and self.sites.share is not None else None
+            ex.step(task, work, Batch(x, y[t, :busy], w[t, :busy], keep, which, lots, share), rule)
 
     def _masks(self, rows: Tensor, units: Tensor) -> tuple[Tensor, ...]:
         """Which units each layer keeps, for each row."""

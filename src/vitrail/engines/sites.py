@@ -32,6 +32,7 @@ class Sites:
     w: Tensor  # [all rows, 1]: class weights
     sizes: tuple[int, ...]
     lent: tuple[int, ...] = ()  # where each site's rows start, where several share theirs
+    persons: Tensor | None = None  # [all rows]: whose each row is, no number at two sites; None: each row is a person
 
     @cached_property
     def starts(self) -> list[int]:
@@ -42,8 +43,16 @@ class Sites:
         """[site, 2]: where each site's rows start, and how many there are."""
         return torch.tensor([self.starts, self.sizes], device=self.x.device).T
 
+    @cached_property
+    def share(self) -> Tensor | None:
+        """[all rows]: one part in the number of rows of its person."""
+        if self.persons is None:
+            return None
+        return (1 / self.persons.bincount().to(self.y.dtype))[self.persons]
+
     def to(self, device: str) -> Sites:
-        return replace(self, x=self.x.to(device), y=self.y.to(device), w=self.w.to(device))
+        persons = None if self.persons is None else self.persons.to(device)
+        return replace(self, x=self.x.to(device), y=self.y.to(device), w=self.w.to(device), persons=persons)
 
     def again(self, at: Sequence[int]) -> Sites:
         """The sites at these places, some of them more than once; their rows are held once."""
@@ -55,7 +64,8 @@ class Sites:
         parts = dict(zip(self.names, zip(self.starts, self.sizes, strict=True), strict=True))
         take = torch.cat([torch.arange(parts[n][0], parts[n][0] + parts[n][1]) for n in sorted(self.names)])
         take = take.to(self.x.device)
-        return Sites(("all sites",), self.x[take], self.y[take], w[take], (len(take),))
+        whose = None if self.persons is None else self.persons[take]
+        return Sites(("all sites",), self.x[take], self.y[take], w[take], (len(take),), persons=whose)
 
     def numbers(self, x: Tensor) -> Tensor:
         """Rows as a network takes them."""
@@ -81,8 +91,11 @@ def among(place: Sequence[int], device: torch.device) -> Any:
     return torch.tensor(place, device=device)
 
 
-def gather_sites(named: Sequence[tuple[str, Tensor, Tensor, Tensor]]) -> Sites:
-    """(name, x, y, w) of each site -> all of them, largest first (by name where equal)."""
+def gather_sites(
+    named: Sequence[tuple[str, Tensor, Tensor, Tensor]], persons: Mapping[str, Tensor] | None = None
+) -> Sites:
+    """(name, x, y, w) of each site -> all of them, largest first (by name where equal). `persons`: of each site, whose
+    each row is."""
     ranked = sorted(named, key=lambda site: (-len(site[1]), site[0]))
     return Sites(
         tuple(name for name, *_ in ranked),
@@ -90,29 +103,58 @@ def gather_sites(named: Sequence[tuple[str, Tensor, Tensor, Tensor]]) -> Sites:
         torch.cat([y for _, _, y, _ in ranked]),
         torch.cat([w for *_, w in ranked]),
         tuple(len(x) for _, x, _, _ in ranked),
+        persons=apart([persons[name] for name, *_ in ranked]) if persons else None,
     )
+
+
+def apart(persons: Sequence[Tensor]) -> Tensor:
+    """One after the other, numbered so that no number is at two places."""
+    firsts = [0, *accumulate(int(p.max()) + 1 if len(p) else 0 for p in persons)]
+    return torch.cat([p + first for p, first in zip(persons, firsts, strict=False)])
 
 
 def set_aside(sites: Sites, share: float, seed: int) -> tuple[Sites, Batch]:
     """The rows to train on, and floor(share * rows) of each site to judge by: [site, row, ...], padded with weight 0.
 
     Which ones is drawn from the seed and the row's own numbers: a patient whom two sites hold is mostly set aside at
-    both, so that no site is judged by rows on which it was trained elsewhere. The order of the sites stays.
+    both, so that no site is judged by rows on which it was trained elsewhere. The order of the sites stays. Where
+    persons are named, all rows of one are set aside or none, which makes them a few less.
     """
     device = sites.x.device
     numbers = (sites.x.flatten(1).double() + 0.0).view(torch.int64)  # -0 is 0
     lots = mixed(numbers, torch.arange(1, numbers.shape[1] + 1, device=device)).sum(1)
+    if sites.persons is not None:  # all rows of a person go by its first one's number
+        first = torch.zeros(int(sites.persons.max()) + 1, dtype=torch.int64, device=device)
+        first.scatter_reduce_(0, sites.persons, lots, "amin", include_self=False)
+        lots = first[sites.persons]
     lots = mixed(lots, torch.tensor(key(seed, "aside"), device=device))
     counts = [int(share * n) for n in sites.sizes]
     spans = zip(sites.starts, sites.sizes, strict=True)
     ranked = [lots[a : a + n].argsort(stable=True) + a for a, n in spans]
+    if sites.persons is not None:
+        ranked = [_together(sites.persons[rows], lots[rows], rows) for rows in ranked]
+        counts = [_whole(sites.persons[rows], k) for rows, k in zip(ranked, counts, strict=True)]
     left = torch.cat([rows[k:].sort().values for rows, k in zip(ranked, counts, strict=True)])
     sizes = tuple(n - k for n, k in zip(sites.sizes, counts, strict=True))
     wide = max(1, *counts)
     at = torch.stack([torch.nn.functional.pad(r[:k], (0, wide - k)) for r, k in zip(ranked, counts, strict=True)])
     real = torch.arange(wide, device=device) < torch.tensor(counts, device=device)[:, None]
-    kept = Sites(sites.names, sites.x[left], sites.y[left], sites.w[left], sizes)
+    whose = None if sites.persons is None else sites.persons[left]
+    kept = Sites(sites.names, sites.x[left], sites.y[left], sites.w[left], sizes, persons=whose)
     return kept, Batch(sites.numbers(sites.x[at]), sites.y[at], sites.w[at] * real[..., None])
+
+
+def _together(persons: Tensor, lots: Tensor, rows: Tensor) -> Tensor:
+    """Rows by lot, those of one person next to each other also where another has the same lot."""
+    order = persons.argsort(stable=True)
+    return rows[order[lots[order].argsort(stable=True)]]
+
+
+def _whole(persons: Tensor, count: int) -> int:
+    """So many of the first rows, or fewer, that no person is cut in two; `persons` lie together."""
+    while 0 < count < len(persons) and persons[count - 1] == persons[count]:
+        count -= 1
+    return count
 
 
 def stacked(sites: Sites, names: Sequence[str]) -> Batch:

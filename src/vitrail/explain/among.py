@@ -1,8 +1,9 @@
 """What sites show each other of their explanations: site x feature, how much a feature moves the site's own model and
-in which direction. Never a row: a dot is a patient.
+in which direction (explain/direction.py). Never a row: a dot is a patient.
 
 A site with fewer than 100 explained rows is left out; so is a feature that fewer than 10 of them have otherwise than
-the site's reference, since its mean would be about those few.
+the site's reference, since its mean would be about those few. Of a level that fewer than 10 rows have, no direction is
+told.
 """
 
 from __future__ import annotations
@@ -12,18 +13,18 @@ from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
-from scipy.special import stdtrit
 
+from vitrail.explain.direction import FEWEST
 from vitrail.explain.rows import Explanation
 
 LEAST_ROWS = 100
-LEAST_OTHERS = 10  # rows in which the feature is not as in the reference
-COLUMNS = ["site", "feature", "size", "low", "high", "sign"]
+LEAST_OTHERS = FEWEST  # rows in which the feature is not as in the reference
+COLUMNS = ["site", "feature", "size", "low", "high", "sign", "moves"]
 
 
 class Among(NamedTuple):
-    """size: mean |value| with its 95 % interval over rows, NaN where too few rows have the feature otherwise. sign: +
-    or -, where the mean value is above or below 0 beyond its own interval; ± where it is not."""
+    """size: mean |value| with its 95 % interval over rows, NaN where too few rows have the feature otherwise. sign
+    and moves: its direction, as a sign and in words."""
 
     table: pd.DataFrame  # COLUMNS
     small: list[str]  # sites with too few rows
@@ -42,15 +43,12 @@ def among_sites(told: Mapping[str, Explanation]) -> Among:
     return Among(pd.DataFrame(rows, columns=COLUMNS), sorted(told.keys() - large.keys()), measure)
 
 
-def _of_site(e: Explanation) -> list[tuple[str, float, float, float, str]]:
-    n, out = len(e), []
-    at = {r["feature"]: r for r in e.importance()}
-    wide = e.values.std(0, ddof=1) / np.sqrt(n) * stdtrit(n - 1, 0.975)
+def _of_site(e: Explanation) -> list[tuple[str, float, float, float, str, str]]:
+    found, out = {r["feature"]: r for r in e.importance()}, []
     for i, name in enumerate(e.feature_names):
-        mean = e.values[:, i].mean()
-        sign = "±" if abs(mean) <= wide[i] else "+" if mean > 0 else "-"
         if (e.values[:, i] != 0).sum() < LEAST_OTHERS:
-            out.append((name, np.nan, np.nan, np.nan, ""))
+            out.append((name, np.nan, np.nan, np.nan, "", ""))
         else:
-            out.append((name, at[name]["size"], at[name]["low"], at[name]["high"], sign))
+            r = found[name]
+            out.append((name, r["size"], r["low"], r["high"], r["sign"], r["moves"]))
     return out

@@ -12,7 +12,8 @@
     Brier's parts     (Murphy 1973) over groups: off = sum n (mean risk - share)^2 / N, told apart = sum n (share -
                       all)^2 / N, left = all (1 - all)
 
-Intervals are of the rows alone: 95 %, by drawing rows again (of counts: counts again, which is the same).
+Intervals are of the rows alone: 95 %, by drawing rows again (of counts: counts again, which is the same). Where persons
+have several rows, counts are brought down to persons before (`Counts.of_persons`).
 """
 
 from __future__ import annotations
@@ -102,8 +103,9 @@ def counts_test(counts: Counts) -> float:
     return float(chi2.sf(off.sum(), len(off)))
 
 
-def fit_line(risk: Floats, event: NDArray[np.bool_]) -> Line | None:
-    """None where all rows have the event, or none, or where risks tell them apart without a mistake."""
+def fit_line(risk: Floats, event: NDArray[np.bool_], share: float = 1.0) -> Line | None:
+    """None where all rows have the event, or none, or where risks tell them apart without a mistake. `share`: how many
+    persons there are for each row; intervals are then as wide as those of so many rows."""
     from scipy.stats import chi2
 
     y = event.astype(np.float64)
@@ -116,8 +118,9 @@ def fit_line(risk: Floats, event: NDArray[np.bool_]) -> Line | None:
         return None
     (a, a_sd), (b, b_sd) = (one[0][0], one[1][0]), (both[0][1], both[1][1])
     gain = 2 * (_likelihood(both[0][0] + both[0][1] * x, y) - _likelihood(x, y))
-    level, slope = (Interval(v, v - Z * sd, v + Z * sd) for v, sd in ((a, a_sd), (b, b_sd)))
-    return Line(level, slope, float(chi2.sf(max(gain, 0.0), 2)))
+    wide = Z / math.sqrt(share)
+    level, slope = (Interval(v, v - wide * sd, v + wide * sd) for v, sd in ((a, a_sd), (b, b_sd)))
+    return Line(level, slope, float(chi2.sf(max(gain * share, 0.0), 2)))
 
 
 def _newton(x: Floats, y: Floats, offset: Floats) -> tuple[Floats, Floats] | None:

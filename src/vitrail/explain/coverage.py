@@ -60,7 +60,10 @@ def coverage(scores: pd.DataFrame, sizes: pd.DataFrame) -> pd.DataFrame:
         value if s in told_shares(n) else math.nan
         for n, s, value in zip(found["test_rows"], share, found["value"], strict=True)
     ]
-    return pd.DataFrame({"site": found["site"], "share": share, "rows": rows, "accuracy": told})
+    curves = pd.DataFrame({"site": found["site"], "share": share, "rows": rows, "accuracy": told})
+    if "test_persons" in found:  # rows of one person say less than as many of others: intervals count persons
+        curves["persons"] = curves["rows"] * found["test_persons"] / found["test_rows"]
+    return curves
 
 
 def kept_share(curves: pd.DataFrame) -> int:
@@ -82,8 +85,11 @@ def together(curves: pd.DataFrame) -> pd.DataFrame:
         if sites and len(part) == len(sites):
             n = int(part["rows"].sum())
             p = float((part["rows"] * part["accuracy"]).sum()) / n
-            rows.append((share, n, p, *wilson(p, n)))
-    return pd.DataFrame(rows, columns=["share", "rows", "accuracy", "low", "high"])
+            many = float(part["persons"].sum()) if "persons" in part else n
+            rows.append((share, n, p, *wilson(p, many), many))
+    columns = ["share", "rows", "accuracy", "low", "high", "persons"]
+    out = pd.DataFrame(rows, columns=columns)
+    return out if "persons" in curves else out[columns[:-1]]
 
 
 def gain(curve: pd.DataFrame, share: int) -> Gain | None:
@@ -95,11 +101,12 @@ def gain(curve: pd.DataFrame, share: int) -> Gain | None:
     (n, before), (k, after) = found[100], found[share]
     m = n - k
     given = min(max((n * before - k * after) / m, 0.0), 1.0)  # accuracy of those handed over
-    low, high = newcombe(after, k, given, m)
+    few = 1.0 if "persons" not in told else float(told["persons"].iloc[0] / told["rows"].iloc[0])
+    low, high = newcombe(after, k * few, given, m * few)
     return Gain(n, k, before, after, m / n * low, m / n * high)
 
 
-def newcombe(p: float, n: int, q: float, m: int) -> tuple[float, float]:
+def newcombe(p: float, n: float, q: float, m: float) -> tuple[float, float]:
     """The 95 % interval of p - q, shares of n and of m.
 
     >>> [round(end, 4) for end in newcombe(56 / 70, 70, 48 / 80, 80)]
@@ -109,7 +116,7 @@ def newcombe(p: float, n: int, q: float, m: int) -> tuple[float, float]:
     return p - q - math.hypot(p - low_p, high_q - q), p - q + math.hypot(high_p - p, q - low_q)
 
 
-def wilson(p: float, n: int) -> tuple[float, float]:
+def wilson(p: float, n: float) -> tuple[float, float]:
     """The 95 % interval of a share p of n (Wilson 1927).
 
     >>> [round(end, 3) for end in wilson(0.5, 10)]

@@ -22,10 +22,11 @@ from numpy.typing import NDArray
 from scipy.special import stdtrit
 from torch import Tensor
 
-from vitrail.core.losses import Hazard, Loss, log_hazard, log_shares
+from vitrail.core.losses import Hazard, Loss, log_hazard, log_shares, with_constant
 from vitrail.core.problems import Problem, VitrailError
 from vitrail.data.encode import written_rows
 from vitrail.data.schema import Table
+from vitrail.explain.direction import Direction, direction
 from vitrail.explain.shapley import Floats, Masks, Worth, exact, paired
 
 MOST_EXACT = 16  # features
@@ -88,13 +89,24 @@ class Explanation:
         """[row]: f of each."""
         return np.asarray(self.base_values + self.values.sum(1))
 
+    def directions(self) -> list[Direction]:
+        """[feature]: in which direction each moves the answer (explain/direction.py); not known of a guest's."""
+        known = (self.column(i) for i in range(len(self.feature_names)))
+        return [
+            direction(self.data[:, i], self.values[:, i], column.levels, column.off) for i, column in enumerate(known)
+        ]
+
     def importance(self) -> list[dict[str, Any]]:
-        """Of each feature: mean |value| with a 95 % interval over rows, and the mean value; the largest first."""
+        """Of each feature: mean |value| with a 95 % interval over rows, the mean value, and the direction as a sign and
+        in words; the largest first."""
         n, size = len(self), np.abs(self.values)
         spread = size.std(0, ddof=1) / np.sqrt(n) * stdtrit(n - 1, 0.975) if n > 1 else np.full(size.shape[1], np.nan)
         rows = [
             {"feature": name, "size": float(s), "low": float(s - h), "high": float(s + h), "mean": float(m)}
-            for name, s, h, m in zip(self.feature_names, size.mean(0), spread, self.values.mean(0), strict=True)
+            | {"sign": found.sign, "moves": found.words}
+            for name, s, h, m, found in zip(
+                self.feature_names, size.mean(0), spread, self.values.mean(0), self.directions(), strict=True
+            )
         ]
         return sorted(rows, key=lambda r: -r["size"])
 
@@ -250,9 +262,9 @@ def answers_of(
     def f(x: NDArray[Any]) -> NDArray[Any]:
         z = scores(torch.from_numpy(x))
         if isinstance(loss, Hazard):
-            return log_hazard(z).numpy()
+            return log_hazard(with_constant(loss, z)).numpy()
         if z.shape[1] == 1:  # a number
-            return z[:, 0].numpy()
+            return with_constant(loss, z)[:, 0].numpy()
         if of == "share":
             return loss.answers(z)[:, output].numpy()
         logs = log_shares(loss, z)

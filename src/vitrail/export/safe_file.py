@@ -45,8 +45,7 @@ def write_safe(mine: Model, path: Path, about: dict[str, Any]) -> float:
         "study": mine.study.to_toml(),
         "method": {"name": methods.name_of(mine.method), "settings": methods.settings(mine.method)},
         "seed": mine.seed,
-        "mean": mine.encoder.mean,
-        "sd": mine.encoder.sd,
+        **mine.encoder.plain,
     }
     words = {"vitrail": json.dumps(said, ensure_ascii=False, sort_keys=True), MARK: NO_MARK}
     raw = save({k: v.detach().cpu().contiguous() for k, v in mine.tensors.items()}, words)
@@ -82,7 +81,7 @@ def _read(path: Path, raw: bytes) -> Taken:
         if study.network.weights:
             raise _refused(path, "its network names a file of this machine, which such a file never does.")
         method = methods.build(said["method"]["name"], said["method"]["settings"])
-        encoder = Encoder(study, dict(said["mean"]), dict(said["sd"]))
+        encoder = Encoder.of(study, said)
         model = Model(study, method, int(said["seed"]), load(raw), encoder)
         model.models()  # tensors of another network are told now
         return Taken(str(about["site"]), str(about["run"]), model, about)

@@ -44,6 +44,10 @@ AnyMethod = Method[Any, Any, Any, Any, Any]
 ALPHAS = tuple(i / 10 for i in range(11))
 
 
+class Losses(Reveal):
+    judges: ClassVar[frozenset[str]] = frozenset({"shown"})
+
+
 @dataclass(frozen=True)
 class AgreedMix(Versioned, Method[State, Kept, Work, Said, Any]):
     title: ClassVar[str] = "Agreed mix"
@@ -93,7 +97,7 @@ class AgreedMix(Versioned, Method[State, Kept, Work, Said, Any]):
     def plan(self, rounds: int) -> tuple[Stage, ...]:
         what = "your loss per row on rows left out, by what was agreed and alone, and how sure their difference is"
         shown: list[AnyExchange] = [
-            Reveal(lambda task, state: {k: getattr(state, k) for k in MEANS}, MEANS.__getitem__, what)
+            Losses(lambda task, state: {k: getattr(state, k) for k in MEANS}, MEANS.__getitem__, what)
         ]
         stages = []
         for s, stage in enumerate(self.method.plan(rounds)):

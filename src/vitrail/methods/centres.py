@@ -239,6 +239,7 @@ class Split(Exchange[State, Coord, Hand, Centred, Blocks]):
     counts: ClassVar[frozenset[str]] = frozenset({"weight"})
     places: ClassVar[bool] = True
     unsure: ClassVar[frozenset[str]] = frozenset({"fit"})
+    judges: ClassVar[frozenset[str]] = frozenset({"fit"})
     settles: ClassVar[frozenset[str]] = frozenset({"params"})
     of: Centres
 

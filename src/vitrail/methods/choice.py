@@ -71,6 +71,7 @@ class Choose(Exchange[State, Coord, Offer, Offer, Costs]):
     trains: ClassVar[bool] = False
     counts: ClassVar[frozenset[str]] = frozenset({"rows"})
     unsure: ClassVar[frozenset[str]] = frozenset({"costs"})
+    judges: ClassVar[frozenset[str]] = frozenset({"costs"})
     of: Centres
 
     def send(self, task: Task, coord: Coord, roster: Roster) -> Offer:

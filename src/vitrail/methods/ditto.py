@@ -3,7 +3,8 @@
     w:   FedAvg
     v_i: minimise  loss_i(v) + lam/2 |v - w_received|^2      v_i never leaves the site
 
-lam = 0 is Local (in the same run as FedAvg). Both models take one step on each batch.
+lam = 0 is Local (in the same run as FedAvg). Both models take one step on each batch. loss_i is the mean over rows; where
+the loss of a batch is their sum, lam counts once for each row too.
 """
 
 from __future__ import annotations
@@ -50,7 +51,8 @@ class Ditto(Averages, Method[State, Shared, Work, Shared, Up]):
 
     def step(self, task: Task, work: Work, batch: Batch, rule: Rule) -> None:
         rule.descend(task, work.params, work.memory, batch)
-        rule.descend(task, work.own, work.own_memory, batch, pulled(work.own, work.received, self.lam))
+        near = pulled(work.own, work.received, self.lam, batch.w.sum((1, 2)))  # scaled as the loss of the batch is
+        rule.descend(task, work.own, work.own_memory, batch, near)
 
     def report(self, task: Task, state: State, work: Work, down: Shared, rows: Rows, rule: Rule) -> tuple[State, Up]:
         memory, own_memory = carried(work.memory, state.memory), carried(work.own_memory, state.own_memory)

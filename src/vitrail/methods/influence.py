@@ -74,6 +74,7 @@ class Influence(Method[State, Models, Work, Down, Up]):
     tries: ClassVar[Tries] = {"share": (0.1, 0.2, 0.4)}
     grows: ClassVar[bool] = True
     told: ClassVar[frozenset[str]] = frozenset({"params"})
+    judges: ClassVar[frozenset[str]] = frozenset({"weights"})
     tune_first: ClassVar[bool] = True
     share: float = 0.2  # of the training rows: those that a site judges by
 

@@ -118,6 +118,7 @@ class Choose(Exchange[State, Kept, Offer, Offer, Costs]):
     sees = "sum"
     trains: ClassVar[bool] = False
     unsure: ClassVar[frozenset[str]] = frozenset({"costs", "against"})
+    judges: ClassVar[frozenset[str]] = frozenset({"costs", "against"})
     of: AgreedMix
 
     def send(self, task: Task, coord: Kept, roster: Roster) -> Offer:

@@ -104,6 +104,7 @@ class RIPFL(Method[State, Coord, Work, Down, Up]):
     name: ClassVar[str] = "front"
     places: ClassVar[bool] = True
     told: ClassVar[frozenset[str]] = frozenset({"params"})
+    judges: ClassVar[frozenset[str]] = frozenset({"doubt"})
     evidence: bool = True
     lam: float = 0.3
     kl: float | None = None  # of wrong evidence; None: the study's where its loss is evidence, else 0.1

@@ -88,6 +88,8 @@ class Offer(_Quiet):
 class Try(_Quiet):
     name: ClassVar[str] = "models tried"
     holds_out: ClassVar[bool] = True
+    judges: ClassVar[frozenset[str]] = frozenset({"counts", "rises"})
+    hits: ClassVar[frozenset[str]] = frozenset({"counts"})
     of: InDISCO
     consent: str = (
         "how many of your hold-out pictures of each class each site's model tells right, of how many, and how far "
@@ -126,6 +128,7 @@ class Distance(Reveal):
 
 class Easy(Reveal):
     name: ClassVar[str] = "loss"
+    judges: ClassVar[frozenset[str]] = frozenset({"shown"})
 
 
 def shows(of: InDISCO) -> tuple[AnyExchange, ...]:

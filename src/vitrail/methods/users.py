@@ -75,6 +75,7 @@ class EveryUser(Method[State, Held, Work, Down, Up], Generic[Held]):
 
     grows: ClassVar[bool] = True
     unsure: ClassVar[frozenset[str]] = frozenset({"loss"})
+    judges: ClassVar[frozenset[str]] = frozenset({"loss"})
     validation: float = 0.0
     patience: int = 20
     beside: bool = True

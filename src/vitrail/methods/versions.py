@@ -150,7 +150,14 @@ def version(tree: Any, which: int, axis: int = 0) -> Any:
 def stacked(trees: Sequence[Any], axis: int = 0) -> Any:
     """Of each version its own -> one with an axis of versions."""
     parts = [dict(tensors(tree)) for tree in trees]
-    return filled(trees[0], {k: torch.stack([p[k] for p in parts], axis) for k in parts[0]})
+    return filled(trees[0], {k: _stack([p[k] for p in parts], axis) for k in parts[0]})
+
+
+def _stack(versions: Sequence[Tensor], axis: int) -> Tensor:
+    """What all sites are told alike stays a view of one message."""
+    if axis == 0 or any(t.stride(0) for t in versions):
+        return torch.stack(list(versions), axis)
+    return torch.stack([t[:1] for t in versions], axis).expand(len(versions[0]), *[-1] * versions[0].dim())
 
 
 def merged(tree: Any) -> Any:

@@ -2,6 +2,11 @@
 
     g = sum over rows r of  g_r min(1, c / |g_r|)  +  N(0, (z c)^2)
 
+Where the study names persons, a row of one with m training rows is clipped to c / m. In an epoch each of the m rows is
+in one step; with k_s of them in step s the person moves that step by at most k_s c / m, and sum k_s^2 <= m^2: over the
+epoch the person costs no more than one row of length c in one step. So the budget is that of a whole person, at the
+same noise, whichever rows fall into one step.
+
 Whatever a method makes of such gradients tells no more about a row (protect/budget.py). It holds for rows whose numbers
 are taken away; how many there are is told. Exact lengths |g_r| come from the forward and backward pass that is made
 anyway: the gradient of a linear layer is an outer product, its length the product of two (`row_norms` of a network).
@@ -117,7 +122,8 @@ class PrivateTask(Task):
         assert isinstance(self.net, ByRow)
         slope = self.loss.slope(out, batch)
         size = self.net.row_norms(params, out.tape, slope)
-        return slope * (self.clip / size.clamp(min=1e-12)).clamp(max=1)[..., None]
+        most = self.clip if batch.share is None else self.clip * batch.share
+        return slope * (most / size.clamp(min=1e-12)).clamp(max=1)[..., None]
 
     def _stir(self, into: Params, batch: Batch, scale: float) -> None:
         if not self.noise or not bool(batch.w.any()):  # rows of no weight: a rehearsal
@@ -131,4 +137,5 @@ def block_of(batch: Batch, rows: slice) -> Batch:
     """Some rows of each site."""
     x, y, w = (v[:, rows].contiguous() for v in batch[:3])
     at = None if batch.at is None else batch.at[:, rows]
-    return Batch(x, y, w, tuple(m[:, rows].contiguous() for m in batch.keep), at)
+    share = None if batch.share is None else batch.share[:, rows]
+    return Batch(x, y, w, tuple(m[:, rows].contiguous() for m in batch.keep), at, share=share)

@@ -19,11 +19,6 @@ from vitrail.runs.run import Run
 from vitrail.runs.setup import AT_BEDSIDE
 
 PANELS = 9  # so many sites are drawn, those farthest off first
-WEIGHED = (
-    'The study weighs classes alike in training (class_weights = "inverse"), so that risks are those of a world in '
-    "which every class is as common: where one is rare, its risks are too high. "
-    'With class_weights = "none" a model learns shares as they are.'
-)
 
 
 def read_told(run: Run) -> dict[str, Counts]:
@@ -34,7 +29,10 @@ def read_told(run: Run) -> dict[str, Counts]:
     found = {
         s: read_counts(dict(zip(r["metric"], r["value"], strict=True))) for s, r in told.groupby("site", sort=False)
     }
-    return {str(site): counts for site, counts in found.items() if counts is not None}
+    each = dict.fromkeys(found, 1.0)  # persons for each row
+    if "test_persons" in run.sizes:
+        each |= dict(zip(run.sizes.site, run.sizes.test_persons / run.sizes.test_rows, strict=True))
+    return {str(site): counts.of_persons(each[site]) for site, counts in found.items() if counts is not None}
 
 
 def is_told(run: Run | None) -> bool:
@@ -59,7 +57,6 @@ def contents(run: Run) -> dict[str, Any]:
         "more": len(order) - len(drawn),
         "silent": [s for s in run.sites if s not in told],
         "fewest": FEWEST,
-        "weighed": WEIGHED if run.study.training.class_weights == "inverse" else "",
     }
 
 

@@ -9,8 +9,11 @@ from typing import Any
 import pandas as pd
 
 from vitrail.core.disk import write_atomically
+from vitrail.core.metrics import metric_name
 from vitrail.core.problems import Problem, VitrailError
 from vitrail.data.datasets import ATTRIBUTIONS
+from vitrail.data.event import decision_sentence, event_sentence
+from vitrail.data.lost import describe_lost
 from vitrail.methods import TABLE, build, name_of
 from vitrail.report.page import Page, render
 from vitrail.report.words import SAME, size
@@ -60,7 +63,8 @@ def page_of(source: Run | Comparison) -> Page:
     notes = [f"Scores are of each site's own model on {study.row_word}s of that site that no training saw."]
     if len(whole.spread):
         notes = [
-            f"Scores are of each site's own {study.row_word}s, each judged by a model that was not trained on it: "
+            f"Scores are of each site's own {study.row_word}s, each judged by a model that was not trained on "
+            f"{'the patient' if study.person_column else 'it'}: "
             f"all are held out in turn, at every site at once."
         ]
     notes[:0] = [said for name, said in ATTRIBUTIONS.items() if study.name.startswith(name)]
@@ -103,10 +107,22 @@ def page_of(source: Run | Comparison) -> Page:
         chance=whole.chance.groupby(["site", "metric"], sort=False)["value"].mean().reset_index(),
         folds=whole.spread,
         row_word=study.row_word,
+        event=" ".join(filter(None, (event_sentence(study.target), decision_sentence(study.target)))),
         newcomers=late,
         run=run,
         screening=whole.screening,
     )
+
+
+def _patients(whole: Comparison) -> list[tuple[str, str]]:
+    """How many patients there are, where the study names them."""
+    if "test_persons" not in whole.sites:
+        return []
+    crossed = bool(len(whole.spread))  # then each row is held out once
+    parts = ["test"] if crossed else ["train", "test"]
+    patients, rows = (int(sum(whole.sites[f"{p}_{what}"].sum() for p in parts)) for what in ("persons", "rows"))
+    held = ", each held out once" if crossed else f", {int(whole.sites.test_persons.sum())} of the patients held out"
+    return [("Patients", f"{patients}, with {rows} {whole.study.row_word}s{held}; all of a patient stay together")]
 
 
 def _about(whole: Comparison, run: Run | None) -> list[tuple[str, str]]:
@@ -124,6 +140,7 @@ def _about(whole: Comparison, run: Run | None) -> list[tuple[str, str]]:
         ("Seeds", ", ".join(map(str, whole.seeds)) + _cut(whole)),
         ("Rounds", f"{training.rounds}, with {training.epochs} local epoch(s) each, batches of {training.batch}"),
         ("Network", f"{network.kind}{layers}"),
+        *_patients(whole),
         ("Pictures", images.words) if images else ("Standardised", whole.study.standardise),
         ("Versions", ", ".join(f"{k} {v}" for k, v in whole.info["versions"].items())),
         *((f"Data of {site}", f"fingerprint {mark}") for site, mark in whole.info["fingerprints"].items()),
@@ -131,6 +148,9 @@ def _about(whole: Comparison, run: Run | None) -> list[tuple[str, str]]:
     if run is not None:
         kept = ("engine", "device", "started", "dropout_rate")
         about += [(k.capitalize().replace("_", " "), str(run.info[k])) for k in kept]
+        rows = dict(zip(run.sizes.site, run.sizes.train_rows + run.sizes.test_rows, strict=True))
+        for site, lost in run.info.get("no_outcome", {}).items():
+            about.append((f"Left out at {site}", describe_lost(lost, lost + int(rows[site]), run.study)))
     return about
 
 
@@ -148,7 +168,7 @@ def _newcomer_note(run: Run, name: str) -> str:
     chance = f" ({SAME} would have {same:.3f})" if same == same else ""
     return (
         f"{name} came after training: the shared model stood still and only {name}'s private layers were fitted. "
-        f"Its {metric.replace('_', ' ')} was {before:.3f} with the shared model and the others' mean layers, and is "
+        f"Its {metric_name(metric)} was {before:.3f} with the shared model and the others' mean layers, and is "
         f"{after:.3f} with its own{chance}. Its data was not screened: sites are, together, before the first round. "
         "The paper's marks are over the layers of all who published, its own among them."
     )

@@ -7,9 +7,10 @@ from pathlib import Path
 from typing import Any
 
 from vitrail.core.disk import write_atomically
+from vitrail.data.event import event_sentence
 from vitrail.explain.bedside import Interval, judge, observed_expected
 from vitrail.report import draw
-from vitrail.report.bedside import WEIGHED, benefit_figure, calibration_figure, event_words, useful_words
+from vitrail.report.bedside import benefit_figure, calibration_figure, event_words, useful_words
 from vitrail.report.frame import fill, unwritten, write_page
 from vitrail.report.words import SAME, metric_words, number
 from vitrail.runs.card import Card
@@ -46,9 +47,10 @@ def render_card(card: Card, joining: dict[str, Any] | None = None) -> str:
 
 def about(card: Card) -> str:
     made = ", ".join(f"{k} {v}" for k, v in card.versions.items())
+    event = f" {event_sentence(card.study.target)}".rstrip()
     return (
         f"The model of {card.site} from run {card.run} of the study {card.study.name}: {card.method}, "
-        f"seed {card.seed}, to predict {card.study.target.column}. Made with {made}."
+        f"seed {card.seed}, to predict {card.study.target.column}.{event} Made with {made}."
     )
 
 
@@ -112,8 +114,6 @@ def bedside_words(card: Card) -> list[str]:
     )
     if found.benefit:
         said.append(f"Risks at which acting on it beats acting on all and on none: {useful_words(found.benefit)}.")
-    if card.study.training.class_weights == "inverse":
-        said.append(WEIGHED)
     return said
 
 

@@ -90,6 +90,8 @@ def _findings(told: Contribution, main: pd.DataFrame) -> list[Markup]:
     if told.doubt():
         out.insert(0, Markup('<b class="warn">Not settled.</b> {}').format(told.doubt()))
     out.append(Markup("{}").format(told.reliance()))
+    if told.unpaid():
+        out.insert(0, Markup('<b class="warn">{}</b>').format(told.unpaid()))
     if len(told.ledger) and not told.doubt():
         paid = told.ledger[told.ledger.credit > 0].sort_values("credit", ascending=False)
         whole = number(float(told.ledger.credit.sum()))

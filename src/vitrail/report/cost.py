@@ -1,4 +1,4 @@
-"""What a run cost: seconds of processors, memory, bytes; and energy, where somebody stated watts."""
+"""What a run costs: bytes, before it begins; then seconds of processors, memory, and energy where watts were stated."""
 
 from __future__ import annotations
 
@@ -6,8 +6,30 @@ import math
 from typing import Any
 
 from vitrail.core.footprint import Footprint
-from vitrail.report.words import number, size
+from vitrail.methods import AnyMethod
+from vitrail.report.words import number, several, size
+from vitrail.runs.fold_lines import planned_folds
 from vitrail.runs.run import DEPLOYED, Run
+from vitrail.runs.setup import wire_lines
+from vitrail.study import Study
+
+MUCH = 100e6  # bytes out of a site from which it is worth saying how to send less
+
+
+def traffic_words(study: Study, method: AnyMethod, sites: int, keep_updates: bool = False) -> str:
+    """What a run between machines would send from each site and to it, from the table of `vitrail wire`."""
+    lines = [*wire_lines(study, method, keep_updates, sites), *planned_folds(study, method, sites)]
+    out, into = (
+        sum(x.bytes * x.rounds for x in lines if x.direction == way and not x.per_row)
+        for way in ("from site", "to site")
+    )
+    rounds = several(sum(stage.rounds for stage in method.plan(study.training.rounds)), "round")
+    after = " and the folds after them" if study.verdict else ""
+    if any(x.per_row for x in lines):
+        return f"{method.title} takes every training {study.row_word} out of its site: it is a yardstick, not for use."
+    text = f"Between machines about {size(out)} would leave each site and {size(into)} reach it, in {rounds}{after}"
+    less = " A smaller network or fewer rounds send less." if out > MUCH else ""
+    return f"{text} (`vitrail wire` lists what).{less}"
 
 
 def has_cost(run: Run | None) -> bool:

@@ -15,6 +15,7 @@ import numpy as np
 from markupsafe import Markup
 
 from vitrail.core.problems import Problem, VitrailError, nearest
+from vitrail.explain.direction import FEWEST
 from vitrail.explain.rows import MOST_EXACT, Explanation
 from vitrail.report import draw
 from vitrail.report import explained_figures as figures
@@ -77,7 +78,7 @@ def render_explained(
         digits=decimals(ranked[0]["size"]) + 1,
         most=figures.MOST,
         drawn=min(len(told), figures.DOTS[draw.WIDE]),
-        bars=draw.twice(lambda width: figures.bars(told, width)) if many else "",
+        bars=draw.twice(lambda width: figures.bars(ranked, told.measure, width, told.united)) if many else "",
         swarm=draw.twice(lambda width: figures.beeswarm(told, width)) if many else "",
         of=None if of is None else told.feature_names[of],
         dependence=draw.twice(lambda width: figures.dependence(told, of, width)) if many and of is not None else "",
@@ -86,6 +87,7 @@ def render_explained(
         keyed=[(told.feature_names[i], c.levels) for i, c in enumerate(told.columns) if len(c.levels) > 2],
         known=bool(told.columns),
         sampled=bool(told.half.any()),
+        fewest=FEWEST,
         exact=MOST_EXACT,
         united=listed([name(u) for u in told.united]),
         base=figures.says_words(told, float(told.base_values[0])),
@@ -137,7 +139,10 @@ def to_text(e: Explanation, site: str, shown: Explanation | None = None) -> str:
     lines = [f"This stays at {site}.", "", f"{len(e)} rows; reference: {e.reference}."]
     lines += [
         f"What moves the {e.measure} most:",
-        *(f"  {r['feature']}: {number(r['size'], digits)} on average" for r in e.importance()[:5]),
+        *(
+            f"  {r['feature']}: {number(r['size'], digits)} on average{', ' * bool(r['moves'])}{r['moves']}"
+            for r in e.importance()[:5]
+        ),
     ]
     for i in range(len(shown) if shown else 0):
         assert shown is not None

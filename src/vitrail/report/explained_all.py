@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -12,20 +13,22 @@ from markupsafe import Markup
 
 from vitrail.data.spreadsheet import to_csv
 from vitrail.explain.among import COLUMNS, LEAST_OTHERS, LEAST_ROWS, Among
+from vitrail.explain.direction import DOWN, FEWEST, UNCLEAR, UP
 from vitrail.report import draw
+from vitrail.report.explained_figures import bars
 from vitrail.report.frame import fill, unwritten, write_page
 from vitrail.report.heatmap import seriate
 from vitrail.report.words import decimals, listed, name, number, several, shorten_all
 from vitrail.runs.folder import write_atomically
 from vitrail.runs.sealed import add_to_chain
 
-SIGNS = {"+": "up", "-": "down", "±": "both ways"}
+SHOWN = 12  # sites whose own figure is drawn
 
 
 def write_among(told: Among, path: Path, study: str = "", refused: Sequence[str] = ()) -> Path:
     """The page, and the table beside it."""
     beside = path.with_suffix(".csv")
-    if beside.exists() and not (beside.is_file() and beside.read_bytes().startswith(",".join(COLUMNS).encode())):
+    if beside.exists() and not (beside.is_file() and beside.read_bytes().startswith(",".join(COLUMNS[:6]).encode())):
         what = f"{beside.name} beside it is no table of `vitrail explain`."
         raise unwritten(path, what, "nothing was overwritten")
     page = write_page(render_among(told, study, refused), path, "explain all")
@@ -46,7 +49,8 @@ def render_among(told: Among, study: str = "", refused: Sequence[str] = ()) -> s
         findings=[_finding(told.table[told.table.site == site], digits) for site in told.sites],
         left=[(why, listed([name(s) for s in sites], 20)) for why, sites in left if sites],
         rows=told.table.sort_values(["site", "size"], ascending=[True, False]).to_dict("records"),
-        signs=SIGNS,
+        sites=[(site, _site_bars(told, site)) for site in told.sites[:SHOWN]],
+        fewest=FEWEST,
         digits=digits,
         least=LEAST_ROWS,
         others=LEAST_OTHERS,
@@ -54,7 +58,7 @@ def render_among(told: Among, study: str = "", refused: Sequence[str] = ()) -> s
 
 
 def heatmap(told: Among) -> Markup:
-    """Red: moves the answer up on the whole; blue: down; grey: both ways. The stronger, the more."""
+    """Red: the answer rises with the value; blue: it falls; grey: neither alone. The stronger, the more."""
     wide = told.table.pivot(index="site", columns="feature", values="size")
     sizes = np.nan_to_num(wide.to_numpy(np.float64))
     sites = [wide.index[i] for i in seriate(sizes)]
@@ -76,14 +80,14 @@ def heatmap(told: Among) -> Markup:
             words = f"{site}, {feature}: not told, too few rows differ"
             kind, look = "none", {}
             if part == part:
-                words = f"{site}, {feature}: {number(one['size'], digits)}, {SIGNS[one['sign']]}"
-                kind = "both" if one["sign"] == "±" else draw.shade(part if one["sign"] == "+" else -part)
+                words = f"{site}, {feature}: {number(one['size'], digits)}, {one['moves'] or 'direction not known'}"
+                kind = draw.shade(part if one["sign"] == UP else -part) if one["sign"] in (UP, DOWN) else "both"
                 look = {"fill_opacity": f"{0.08 + 0.3 * part:.2f}"} if kind == "both" else {}
                 said.append(words)
             box = {"x": x, "y": y, "width": cell - 1, "height": high - 1}
             drawn.append(draw.tag("rect", draw.tip(words), **box, **look, class_=kind))
             if part == part:
-                sign = "−" if one["sign"] == "-" else one["sign"]
+                sign = "−" if one["sign"] == DOWN else one["sign"] or UNCLEAR
                 drawn.append(draw.text(x + cell / 2, y + high / 2 + 4, sign, draw.ink_on(kind), "middle"))
     bottom = 4 + high * len(sites)
     drawn += [draw.turned(edge + cell * (j + 0.5), bottom, labels[f], "feature", f) for j, f in enumerate(features)]
@@ -92,8 +96,25 @@ def heatmap(told: Among) -> Markup:
     return draw.beside(draw.Drawing(left, bottom, names), drawing, title, "; ".join(said) + ".")
 
 
+def _site_bars(told: Among, site: str) -> Markup:
+    """The figure of the site's own page, of what is told here."""
+    rows = _ranked(told.table[told.table.site == site])
+    return draw.twice(lambda width: bars(rows, told.measure, width)) if rows else Markup("Nothing is told.")
+
+
+def _ranked(rows: pd.DataFrame) -> list[dict[str, Any]]:
+    return [
+        {str(k): v for k, v in r.items()}
+        for r in rows.dropna(subset="size").sort_values("size", ascending=False).to_dict("records")
+    ]
+
+
 def _finding(rows: pd.DataFrame, digits: int) -> Markup:
     """The features that count most at a site."""
-    top = rows.dropna(subset="size").sort_values("size", ascending=False)[:3].to_dict("records")
-    most = [Markup("{} ({}, {})").format(name(r["feature"]), number(r["size"], digits), SIGNS[r["sign"]]) for r in top]
+    most = [
+        Markup("{} ({}{})").format(
+            name(r["feature"]), number(r["size"], digits), f"; {r['moves']}" if r["moves"] else ""
+        )
+        for r in _ranked(rows)[:3]
+    ]
     return Markup("{}: most by {}.").format(name(rows.site.iloc[0]), listed(most) if most else "nothing that is told")

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+import textwrap
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 from markupsafe import Markup
 from scipy.special import expit
 
+from vitrail.explain.direction import DOWN, UP
 from vitrail.explain.rows import Explanation
 from vitrail.report import draw
 from vitrail.report.words import decimals, number, percent, several, shorten, signed
@@ -122,30 +124,46 @@ def waterfall(e: Explanation, row: int, width: int) -> Markup:
     return draw.plot(width, lanes.bottom + 40, title, f"{said}.", parts)
 
 
-def bars(e: Explanation, width: int) -> Markup:
-    """Mean size of each feature's value, with its interval over rows."""
-    ranked = e.importance()[: 2 * MOST]
+def bars(ranked: Sequence[Mapping[str, Any]], measure: str, width: int, united: Sequence[str] = ()) -> Markup:
+    """Mean size of each feature's value with its interval over rows, and its direction as colour and in words; `ranked`
+    as `Explanation.importance` gives them, the largest first."""
+    ranked = ranked[: 2 * MOST]
     lanes = Lanes(width, [r["feature"] for r in ranked])
     top = max(max(r["size"], r["high"] if math.isfinite(r["high"]) else 0.0) for r in ranked) or 1.0
-    x = draw.Scale(0.0, top, lanes.left, width - 50.0)
-    axis = f"mean size of the value ({e.measure})"
+    x = draw.Scale(0.0, top, lanes.left, width - (50.0 if lanes.narrow else 250.0))
+    axis = f"mean size of the value ({measure})"
     parts = draw.axis_below(x, draw.ticks(0.0, top, 3 if lanes.narrow else 6), 6, lanes.bottom, axis, number)
     said, digits = [], decimals(top)
     for k, r in enumerate(ranked):
-        y, hidden, end = lanes.middle(k), r["feature"] in e.united, r["size"]
+        y, hidden, end = lanes.middle(k), r["feature"] in united, r["size"]
         words = f"{r['feature']}: {number(r['size'], digits + 1)}"
         box = {"x": x.start, "y": y - 8, "width": x(r["size"]) - x.start, "height": 16}
-        parts += [lanes.name(k), draw.tag("rect", draw.tip(words), **box, class_="hid" if hidden else "size")]
+        kind = "hid" if hidden else {UP: "h10", DOWN: "h2"}.get(r["sign"], "mixed")
+        if math.isfinite(r["low"]):
+            words += f" ({number(r['low'], digits + 1)} to {number(r['high'], digits + 1)})"
+        words += f", {r['moves']}" if r["moves"] else ""
+        parts += [lanes.name(k), draw.tag("rect", draw.tip(words), **box, class_=kind)]
         if hidden:
             parts.append(draw.tag("path", d=draw.hatch(x.start, x(r["size"]), y - 8, 16, 5), class_="hatch"))
         if math.isfinite(r["low"]):
             end = r["high"]
             parts.append(draw.line(x(max(r["low"], 0.0)), y, x(end), y, "doubt"))
-            words += f" ({number(r['low'], digits + 1)} to {number(r['high'], digits + 1)})"
         parts.append(draw.text(x(end) + 5, y + 4, number(r["size"], digits), "tick"))
+        parts += _moves(lanes, k, r["moves"], x.end + 46)
         said.append(words)
-    title = f"How much each feature moves the {e.measure}"
+    title = f"How much each feature moves the {measure}, and in which direction"
     return draw.plot(width, lanes.bottom + 40, title, "; ".join(said) + ".", parts)
+
+
+def _moves(lanes: Lanes, k: int, words: str, left: float) -> list[Markup]:
+    """The direction in words: beside a narrow picture's name, else in one or two lines at the right."""
+    if lanes.narrow:
+        room = max(8, 46 - len(lanes.names[k]))
+        return [draw.text(lanes.width, lanes.middle(k) - 14, shorten(words, room), "moves", "end", words)]
+    first, *more = textwrap.wrap(words, 34) or [""]
+    rows = [first, shorten(" ".join(more), 34)] if more else [first]
+    top = lanes.middle(k) + (4 if len(rows) == 1 else -2)
+    return [draw.text(left, top + 13 * i, row, "moves", full=words) for i, row in enumerate(rows)]
 
 
 def colours(e: Explanation, feature: int) -> list[str]:

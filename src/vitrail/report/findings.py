@@ -10,13 +10,17 @@ import numpy as np
 from markupsafe import Markup
 
 from vitrail.core.rounding import TEN
+from vitrail.core.skill import no_better, standings
 from vitrail.methods import TABLE
-from vitrail.report.tables import ScoreTable, lead_method, methods_of, sites_of, traffic
-from vitrail.report.words import SAME, Interval, listed, metric_words, name, number, several, signed, size, spoken
+from vitrail.report.tables import ScoreTable, lead_method, methods_of, score_table, sites_of, traffic
+from vitrail.report.words import METRICS, SAME, listed, metric_words, name, number, several, signed, size, spoken
 from vitrail.runs.run import FOLDED, SHOWN, Run
 
 if TYPE_CHECKING:
     from vitrail.report.page import Page
+
+RISKS = ("log_loss", "brier", "integrated_brier")  # scores of the risks themselves, and not of their order
+MANY = 4  # with more sites than that, the sites at which a method fails are also counted
 
 
 def headline(page: Page) -> str:
@@ -67,8 +71,8 @@ def findings(page: Page, table: ScoreTable) -> list[Markup]:
         worst_site, interval = table.worsts[table.methods.index(best)]
         said = [name(page.titles[best]), name(str(worst_site)), spoken(interval), words]
         text = Markup("Best for the site served worst: {}. Its worst site, {}, reaches {} in {}.").format(*said)
-        out.append(text + _rivals(table, best, federated))
-    out += _chance_sentences(page, table)
+        out.append(text + _below(table, str(worst_site), interval.value) + _rivals(table, best, federated))
+    out += [*baseline_sentences(page, table), *_caveats(page)]
     joining, worst = _joining(page), _worst_sentence(page, table)
     out += worst + joining if page.kind == "run" else joining + worst
     out += _traffic_sentences(page, federated)
@@ -76,22 +80,36 @@ def findings(page: Page, table: ScoreTable) -> list[Markup]:
 
 
 def best_method(page: Page, table: ScoreTable) -> str | None:
-    """The federated method whose worst site does best."""
-    worst = _worst_of(table, page.federated)
-    return (min if page.lower_is_better else max)(worst, key=lambda m: worst[m].value) if worst else None
+    """The federated method that serves its worst site best: its score there is the largest improvement over the
+    baseline."""
+    served = _served(table, page.federated)
+    return max(served, key=lambda m: served[m]) if served else None
 
 
-def _worst_of(table: ScoreTable, methods: Sequence[str]) -> dict[str, Interval]:
-    return {m: w for m, (site, w) in zip(table.methods, table.worsts, strict=True) if m in methods and site}
+def _served(table: ScoreTable, methods: Sequence[str]) -> dict[str, float]:
+    """By method, how well it serves its worst site; larger is better."""
+    found = {m: table.standings_of(m) for m in table.methods if m in methods}
+    return {m: min(sites.values()) for m, sites in found.items() if len(sites) > 1}
+
+
+def _below(table: ScoreTable, site: str, value: float) -> Markup:
+    """Where even the best method does not beat the baseline at its worst site, so that no other one does."""
+    baseline = table.chance.get(site, math.nan)
+    if not no_better(value, baseline, table.lower):
+        return Markup()
+    loud = Markup(' <strong class="warn">That is no better than the baseline there, which reaches {}: {}.</strong>')
+    return loud.format(number(baseline), "no federated method compared beats the baseline at every site")
 
 
 def _rivals(table: ScoreTable, best: str, federated: list[str]) -> str:
     """How many methods cannot be told from the best one."""
-    worst = _worst_of(table, federated)
-    interval, others = worst[best], len(worst) - 1
-    if not interval.known and others:
+    served, (site, interval) = _served(table, federated), table.worsts[table.methods.index(best)]
+    if not (others := len(served) - 1) or site is None:
+        return ""
+    if not interval.known:
         return " Without an interval, this order may be chance."
-    near = sum(interval.low <= w.value <= interval.high for m, w in worst.items() if m != best)
+    ends = [standings({site: end}, table.chance, table.lower)[site] for end in (interval.low, interval.high)]
+    near = sum(min(ends) <= value <= max(ends) for m, value in served.items() if m != best)
     if not near:
         return ""
     who = f"{near} of the {others} others" if near < others else "All others" if near > 1 else "The other"
@@ -112,21 +130,53 @@ def _scores_sentence(page: Page, table: ScoreTable, column: int) -> Markup:
     )
 
 
-def _chance_sentences(page: Page, table: ScoreTable) -> list[Markup]:
-    """What somebody reaches who knows nothing, who is no better than that, and which sites are small."""
-    known = {site: v for site, v in table.chance.items() if math.isfinite(v)}
+def baseline_sentences(page: Page, table: ScoreTable) -> list[Markup]:
+    """What somebody reaches who knows nothing, and where the methods that the page speaks of are no better: in the
+    page's own metric, and in those that judge the risks themselves."""
+    known = [v for v in table.chance.values() if math.isfinite(v)]
+    leading = (lead_method(page, table.methods), best_method(page, table))
+    methods = [m for m in dict.fromkeys(leading) if m is not None]
+    if not known or not methods:
+        return []
+    low, high = number(min(known)), number(max(known))
+    text = Markup("Baseline ({}): {}.").format(SAME, low if low == high else f"{low} to {high}, by site")
+    for method in methods:
+        if behind := _behind(table, method):
+            text += Markup(" {} is no better than its baseline at {}.").format(page.titles[method], behind)
+    out = [text]
+    metrics = [m for m in RISKS if m != table.metric and m in set(page.scores["metric"])]
+    for risks in (score_table(page, m) for m in metrics):
+        words = METRICS[risks.metric][0]
+        for method in methods:
+            judged = len(risks.standings_of(method)) if risks.chance else 0
+            if behind := _behind(risks, method):
+                said = Markup('<strong class="warn">In {} {} is no better than the baseline</strong> at {}.')
+                out.append(said.format(words, page.titles[method], behind))
+            elif judged and page.timed:
+                every = "the one site" if judged == 1 else f"all {judged} sites"
+                out.append(
+                    Markup("In {} {} is better than the baseline at {}.").format(words, page.titles[method], every)
+                )
+    return out
+
+
+def _behind(table: ScoreTable, method: str) -> Markup:
+    """The sites at which a method is no better than their baseline, with both numbers; nothing without any."""
+    scores = table.scores_of(method)
+    known = [site for site in scores if math.isfinite(scores[site]) and math.isfinite(table.chance.get(site, math.nan))]
+    behind = [site for site in known if no_better(scores[site], table.chance[site], table.lower)]
+    said = [
+        Markup("{} ({} against {})").format(name(site), number(scores[site]), number(table.chance[site]))
+        for site in behind
+    ]
+    if len(known) > MANY and behind:
+        return Markup("{} of {} sites: {}").format(len(behind), len(known), listed(said))
+    return listed(said)
+
+
+def _caveats(page: Page) -> list[Markup]:
+    """How scores were rounded, and which rest on few rows."""
     out = []
-    if known and (lead := lead_method(page, table.methods)) is not None:
-        low, high, column = min(known.values()), max(known.values()), table.methods.index(lead)
-        reach = number(low) if number(low) == number(high) else f"from {number(low)} to {number(high)}, by site"
-        sign = -1 if page.lower_is_better else 1
-        scores = {site: cells[column].value for site, cells in table.rows if site in known}
-        behind = [site for site, value in scores.items() if sign * (value - known[site]) <= 0]
-        text = Markup("{} would reach {}.").format(SAME.capitalize(), reach)
-        if behind:
-            who = listed([Markup("{} ({})").format(name(site), number(scores[site])) for site in behind])
-            text += Markup(" {} is no better than that at {}.").format(page.titles[lead], who)
-        out.append(text)
     if page.rounded:
         out.append(
             Markup(
@@ -136,7 +186,7 @@ def _chance_sentences(page: Page, table: ScoreTable) -> list[Markup]:
         )
     few = [Markup("{} ({})").format(name(site), rows) for site, rows in page.few.items()]
     if few:
-        out.append(Markup("On few hold-out {}s stand the scores of {}.").format(page.row_word, listed(few)))
+        out.append(Markup("On few hold-out {}s stand the scores of {}.").format(page.unit_word, listed(few)))
     return out
 
 

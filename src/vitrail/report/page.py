@@ -52,6 +52,7 @@ class Page:
     sites: pd.DataFrame  # site, train_rows, test_rows, then anything as text
     notes: list[str]  # attribution, what the page left out
     row_word: str = "row"  # what a row of a site is called
+    event: str = ""  # of two classes: a sentence that says which one is the event
     newcomers: Sequence[str] = ()  # sites that came after training
     chance: pd.DataFrame = field(default_factory=pd.DataFrame)  # site, metric, value: of always the same answer
     folds: pd.DataFrame = field(
@@ -104,6 +105,11 @@ class Page:
     def timed(self) -> bool:
         """Whether it is the time to an event."""
         return self.metric in TIME_METRICS
+
+    @property
+    def unit_word(self) -> str:
+        """What is held out and counted: a patient, where the study names them, or a row."""
+        return "patient" if "test_persons" in self.sites else self.row_word
 
     @property
     def few(self) -> dict[str, str]:

@@ -138,6 +138,13 @@ def _budget(run: Run, spent: Spent | None) -> dict[str, Any] | None:
             "run with one in which the row’s numbers are taken away. Where another person’s row stands in its place, "
         )
         said += "which is what counts if it is known that the row takes part, epsilon is {}."
+    elif spent.of == "patient":
+        said = "Each row’s gradient was cut to a length of {}, divided by the number of training rows of its patient, "
+        said += "and noise of {} times the undivided length was added in every step; each row was looked at {} times. "
+        said += "By that no patient, with all rows together, changes the probability of anything that follows from the "
+        said += "reports by more than a factor e to the {} (epsilon), but for a chance of {} (delta). That compares "
+        said += "the run with one in which the patient’s numbers are taken away. Where another patient’s rows stand in "
+        said += "their place, epsilon is {}."
     else:
         said = "Each site’s change was cut to a length of {}, and the sites together added noise of at least {} times "
         said += "that to the total, in {} rounds. By that no site changes the probability of anything that follows "

@@ -54,13 +54,13 @@ def has_spread(page: Page) -> bool:
 
 
 def spread(page: Page) -> Contents:
-    """The method with the best worst site first."""
+    """The method that serves its worst site best comes first."""
     table, rows = page.table, []
     for i, method in enumerate(table.methods):
         dots = [(site, scores[i].value) for site, scores in table.rows if not math.isnan(scores[i].value)]
         rows.append(Spread(page.titles[method], method in page.yardsticks, dots, *table.worsts[i]))
-    sign = 1 if page.lower_is_better else -1
-    rows.sort(key=lambda r: sign * r.interval.value if r.worst else 0)
+    served = {page.titles[m]: min(table.standings_of(m).values(), default=-math.inf) for m in table.methods}
+    rows.sort(key=lambda r: -served[r.title])
     same = [(site, value) for site, value in table.chance.items() if math.isfinite(value)]
     rows.append(Spread(SAME, True, same, None, Interval(math.nan)))
     return {"figure": figures.spread_figure(rows, metric_words(page.metric), page.lower_is_better, page.few)}
@@ -89,9 +89,8 @@ def curves(page: Page) -> Contents:
 
 
 def worst_first(page: Page) -> list[str]:
-    """Sites from the worst under the leading method to the best; undefined ones last."""
+    """Sites from the one served worst under the leading method to the best; those that cannot be ranked last."""
     if (lead := lead_method(page, page.table.methods)) is None:
         return []
-    column, sign = page.table.methods.index(lead), -1 if page.lower_is_better else 1
-    values = {site: scores[column].value for site, scores in page.table.rows}
-    return sorted(values, key=lambda s: (math.isnan(values[s]), 0 if math.isnan(values[s]) else sign * values[s]))
+    served = page.table.standings_of(lead)
+    return sorted(page.table.scores_of(lead), key=lambda site: served.get(site, math.inf))

@@ -14,7 +14,7 @@ from vitrail.report.heatmap import strengths
 from vitrail.report.words import LAYERS, listed, name, several
 from vitrail.screen import budget
 from vitrail.screen.found import LABEL, Finding, Screening
-from vitrail.screen.words import calm, said_of
+from vitrail.screen.words import calm, said_of, twin_sentences
 from vitrail.study import Study
 
 SHOWN = 10  # findings of a kind, before they are folded
@@ -27,7 +27,7 @@ def contents(told: Screening, deployed: bool = False, pseudonyms: Sequence[str] 
     judged = told.sites[told.sites["judged"].eq(True)]
     return {
         "told": told,
-        "wrong": [sentence(f) for f in wrong],
+        "wrong": [*twin_sentences(told), *(sentence(f) for f in wrong)],
         "maybe": [sentence(f) for f in maybe],
         "calm": calm(told),
         "shown": SHOWN,

@@ -224,7 +224,9 @@ def _more(page: Page) -> Contents:
     others = sorted(pairs - {(page.metric, "test")}, key=lambda o: (o[1] != "test", o[0] != page.metric, o[0]))
     columns = [c for c in page.sites.columns if c not in ("site", "train_rows", "test_rows")]
     of = "with the event" if page.timed else "of their rarest class"
-    rare = {"test_rarest": f"hold-out {page.row_word}s {of}", "few_rows": f"few {page.row_word}s"}
+    unit = "patient" if "test_persons" in columns else page.row_word
+    rare = {"test_rarest": f"hold-out {unit}s {of}", "few_rows": f"few {unit}s"}
+    rare |= {"train_persons": "training patients", "test_persons": "hold-out patients"}
     columns = [c for c in columns if c != "test_rarest" or page.classes or page.timed]
     usual = {m: score_table(page, m).chance_mean for m in set(page.summary.get("metric", ()))}
     return {

@@ -10,6 +10,7 @@ import numpy as np
 import pandas as pd
 from markupsafe import Markup
 
+from vitrail.core.skill import standings, worst_site
 from vitrail.report.words import Interval, listed, name, why_not
 from vitrail.studies.intervals import interval, says_nothing
 from vitrail.study import LOWER_IS_BETTER
@@ -43,6 +44,16 @@ class ScoreTable(NamedTuple):
     chance: dict[str, float] = {}  # noqa: RUF012  site -> of always the same answer
     why: Sequence[Markup] = ()  # where a score is not defined, and for what reason
     vague: bool = False  # some interval says nothing, and is left out
+    lower: bool = False  # less is better
+
+    def scores_of(self, method: str) -> dict[str, float]:
+        """By site."""
+        column = self.methods.index(method)
+        return {site: scores[column].value for site, scores in self.rows}
+
+    def standings_of(self, method: str) -> dict[str, float]:
+        """By site, how well it is served with that method; larger is better (core/skill.py)."""
+        return standings(self.scores_of(method), self.chance, self.lower)
 
     @property
     def chance_mean(self) -> float:
@@ -89,16 +100,18 @@ def score_table(page: Page, metric: str, split: str = "test") -> ScoreTable:
         summary = known.iloc[0] if len(known) else None
         means.append(_interval(float(np.mean(defined)) if defined else math.nan, summary, "mean"))
         worst: tuple[str | None, Interval] = (None, Interval(math.nan))
-        if len(defined) > 1:
-            at = values.index((max if lower else min)(defined))
+        served_worst = worst_site(dict(zip(sites, values, strict=True)), chance, lower)
+        if len(defined) > 1 and served_worst is not None:
+            at = sites.index(served_worst)
             lowest = column[at] = column[at]._replace(worst=True)
             own = Interval(lowest.value, lowest.value - lowest.half, lowest.value + lowest.half)
-            same = summary is not None and summary["worst_site"] == sites[at]
-            worst = sites[at], _interval(lowest.value, summary, "worst") if same else own
+            same = summary is not None and summary["worst_site"] == served_worst
+            worst = served_worst, _interval(lowest.value, summary, "worst") if same else own
         worsts.append(worst)
         columns.append(column)
     rows = [(site, [column[i] for column in columns]) for i, site in enumerate(sites)]
-    table = ScoreTable(metric, split, methods, rows, means, worsts, {s: chance[s] for s in sites if s in chance})
+    baselines = {s: chance[s] for s in sites if s in chance}
+    table = ScoreTable(metric, split, methods, rows, means, worsts, baselines, lower=lower)
     clear = [_kept(m, page.draws, table.chance_mean, best) for m in means]
     clear_worst = [(s, _kept(w, page.draws, chance.get(s or "", math.nan), best)) for s, w in worsts]
     before, after = (

@@ -18,6 +18,7 @@ from typing import Any
 import pandas as pd
 
 from vitrail.core.problems import VitrailError
+from vitrail.core.skill import worst_site
 from vitrail.report.draw import thin
 from vitrail.report.events import Log, SiteSeen, method_title, words
 from vitrail.runs.run import ALL_SITES, FOLDED, HISTORY, along
@@ -186,17 +187,18 @@ def curve_of(history: pd.DataFrame, metric: str, names: Sequence[str]) -> dict[s
     table = rows.pivot_table(index="round", columns="site", values="value", aggfunc="last").sort_index().ffill()
     table = table[[n for n in (*names, ALL_SITES) if n in table]]
     table = table.iloc[thin(len(table))]
-    worst = table.max(axis=1) if metric in LOWER_IS_BETTER else table.min(axis=1)
+    same = {str(s): float(v) for s, v in zip(usual.site, usual.value, strict=True) if s in names}
+    by_round: list[dict[str, float]] = table.to_dict("records")  # type: ignore[assignment]
+    worst = [worst_site(scores, same, metric in LOWER_IS_BETTER) or "" for scores in by_round]
     last = table.iloc[-1]
-    who = last.idxmax() if metric in LOWER_IS_BETTER else last.idxmin()
     return {
         "metric": metric,
         "rounds": [int(r) for r in table.index],
         "mean": [float(v) for v in table.mean(axis=1)],
-        "worst": [float(v) for v in worst],
-        "worst_site": str(who),
+        "worst": [scores[site] for site, scores in zip(worst, by_round, strict=True)],
+        "worst_site": worst[-1],
         "sites": {str(n): [None if math.isnan(v) else float(v) for v in table[n]] for n in table},
-        "same": {str(s): float(v) for s, v in zip(usual.site, usual.value, strict=True) if s in names},
+        "same": same,
         "now": {str(n): float(v) for n, v in last.items() if not math.isnan(v)},
     }
 

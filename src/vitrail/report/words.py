@@ -15,7 +15,8 @@ from vitrail.core.metrics import FEW, RARE
 METRICS = {
     "balanced_accuracy": ("balanced accuracy", "share"),
     "accuracy": ("accuracy", "share"),
-    "f1": ("F1 score", "0 to 1"),
+    "f1": ("F1, weighted over classes", "0 to 1"),
+    "f1_event": ("F1 of the event", "0 to 1"),
     "auc": ("area under the ROC curve", "0 to 1"),
     "log_loss": ("log loss", "per case"),
     "balanced_log_loss": ("log loss, classes counted alike", "per case"),
@@ -34,6 +35,7 @@ SAME = "always the same answer"
 FEW_MARK = "†"  # behind the name of a site whose scores stand on few rows
 WHY_NOT = {  # of so many rows
     "auc": "{} of one class, and the area under the ROC curve compares {}s of two.",
+    "f1_event": "{} without the event, and its F1 needs {}s with it.",
     "r2": "{} with the same target, and R² is about how {}s differ in it.",
     **dict.fromkeys(
         ("c_index", "uno_c"), "{} without an event before another’s end, and C is about which of two {}s comes first."
@@ -41,6 +43,7 @@ WHY_NOT = {  # of so many rows
 }
 WHY_UNDEFINED = {
     "auc": "the area under the ROC curve needs {}s of at least two classes on the hold-out",
+    "f1_event": "the F1 of the event needs hold-out {}s with the event",
     "r2": "R² needs hold-out {}s that differ in the target",
     **dict.fromkeys(("c_index", "uno_c"), "C needs an event among the hold-out {}s, before the end of another"),
 }

@@ -27,7 +27,7 @@ ROW_CLIP = 1.0  # where the study names none
 class Spent(NamedTuple):
     """The privacy budget of a run, for a page."""
 
-    of: Literal["row", "site"]
+    of: Literal["row", "patient", "site"]
     epsilon: float  # of a row, or site, that is removed
     replaced: float  # epsilon of one that is replaced by any other
     delta: float
@@ -159,7 +159,9 @@ def spent_by(study: Study, method: AnyMethod) -> Spent | None:
         covers += ["the means and spreads by which columns are standardised"] * ("columns" in shares_of(study))
         covers.append("between machines, the scores of its model")
         given = row_noise(study, method), p.clip or ROW_CLIP, looks_of(study, method)
-        return Spent("row", removed, replaced, p.rows.delta, *given, tuple(covers), tuple(always))
+        of: Literal["row", "patient"] = "patient" if study.person_column else "row"
+        always += ["how many rows each patient has"] * (of == "patient")
+        return Spent(of, removed, replaced, p.rows.delta, *given, tuple(covers), tuple(always))
     if p.sites:
         noise = guards_of(study).noise * math.sqrt(p.least - 1)
         covers = ["the total of every round, and the models that are made of it"]
@@ -172,7 +174,8 @@ def spent_by(study: Study, method: AnyMethod) -> Spent | None:
 
 def budget_words(spent: Spent) -> str:
     """What the two numbers of a budget mean, for a page, a consent form and a terminal."""
-    one, other = ("row", "another person's row") if spent.of == "row" else ("site", "another hospital's rows")
+    others = {"row": "another person's row", "patient": "another patient's rows", "site": "another hospital's rows"}
+    one, other = spent.of, others[spent.of]
     return (
         f"The privacy budget of each {one} is epsilon {spent.epsilon:.3g} if the {one} is removed and "
         f"{spent.replaced:.3g} if it is replaced (delta {spent.delta:g}). Removed: the run is compared with the same "

@@ -19,8 +19,9 @@ from torch import Tensor
 
 from vitrail.core.problems import Problem, VitrailError, nearest
 from vitrail.core.times import end_words
-from vitrail.data.encode import fingerprint_rows, split_rows, typical_row, written_rows
+from vitrail.data.encode import fingerprint_rows, typical_row, written_rows
 from vitrail.data.read import clean, read_sites
+from vitrail.data.split import hold_out
 from vitrail.explain.rows import Explanation, answers_of, columns_of, explain_rows
 from vitrail.runs.run import Model, Run
 from vitrail.study import Study
@@ -140,9 +141,8 @@ def _choose(cleaned: pd.DataFrame, rows: int | Sequence[Any], seed: int) -> tupl
 
 def _training_rows(mine: Model, site: str, frame: pd.DataFrame, seen: str | None) -> tuple[pd.DataFrame, str]:
     """Those that the run trained on, where the file holds them; else all of it."""
-    column = mine.study.target.column
     with suppress(VitrailError):  # rows whose target does not fit the study are explained too
         whole = clean(frame, mine.study)
         if len(whole) > 1 and seen in (None, fingerprint_rows(whole)):
-            return whole.iloc[split_rows(whole[column].to_numpy(), mine.study, mine.seed, site)[0]], TRAINED
+            return whole.iloc[hold_out(whole, mine.study, mine.seed, site)[0]], TRAINED
     return _features_of(frame, mine.study), GIVEN

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -13,23 +14,26 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from vitrail.core.bedside import score_bedside
+from vitrail.core.constants import fit_constant, placed
 from vitrail.core.facts import OWN
 from vitrail.core.footprint import Footprint
 from vitrail.core.losses import Doubts
-from vitrail.core.metrics import chance, events, few_rows, rarest, score_all, score_doubt, score_risk
+from vitrail.core.metrics import FEWEST, chance, events, few_rows, rarest, score_all, score_doubt, score_risk
 from vitrail.core.rounding import SMALLEST, bounded
 from vitrail.core.tensors import each, tensors
 from vitrail.data.encode import Encoder, SiteData
+from vitrail.data.persons import how_many, most_rows, rarest_persons
 from vitrail.engines.local import Engine
 from vitrail.engines.rounds import Moment
 from vitrail.engines.threads import threads
 from vitrail.engines.wire import Line
 from vitrail.runs.screened import Ask
-from vitrail.runs.setup import AT_BEDSIDE, COVERAGE, MAJORITY, RISK, TOLD, wire_lines
+from vitrail.runs.setup import AT_BEDSIDE, COVERAGE, MAJORITY, RISK, TOLD, as_outputs, wire_lines
 from vitrail.screen.found import Screening
 from vitrail.study import Study
 
 SIZES = ["site", "train_rows", "test_rows", "target", "test_rarest", "few_rows"]
+PERSONS = ["train_persons", "test_persons"]  # where the study names them; test_rarest and few_rows then count persons
 WASTE = 2  # padded rows may be so many times the real ones
 
 
@@ -60,8 +64,12 @@ class Judge:
         self.stacks = {split: self._stacks(split) for split in ("test", "train")}
         self.truth = {split: _padded([truth_of(study, s, split) for s in data]) for split in ("test", "train")}
         self.weights = {split: self._weights(split) for split in ("test", "train")}
+        self.thresholds = thresholds_of(study, data)
+        self.most = {k: [most_rows(getattr(s, f"{k}_persons")) for s in data] for k in ("test", "train")}
+        self.least = [FEWEST * most for most in self.most["test"]]  # rows, so that they are of FEWEST persons or more
         for split in TOLD:
             self.stacks[split], self.truth[split] = self.stacks["test"], self.truth["test"]
+        self.outcomes = None if study.protect.rows else [_trained_on(study, site) for site in data]
         none = np.empty(0)  # the rows are in the stacks now
         self.data = [site._replace(train_x=none, test_x=none) for site in data]
 
@@ -90,8 +98,22 @@ class Judge:
     def footprints(self) -> dict[str, Footprint]:
         return {}  # all sites are this process
 
-    def encoders(self) -> dict[str, Encoder]:
-        return {site.name: site.encoder for site in self.data}
+    def held_out(self) -> dict[str, list[int | str]]:
+        return {site.name: list(site.held_out) for site in self.data}
+
+    def encoders(self, moment: Moment) -> dict[str, Encoder]:
+        return self.settled_encoders(self.runner.settled(moment))
+
+    def settled_encoders(self, settled: Any) -> dict[str, Encoder]:
+        """Each site's scale, with its own constants of these models and the thresholds of its decisions."""
+        constants = self.constants(settled)
+        shares = self.thresholds.tolist() if self.thresholds is not None else [[]] * len(self.data)
+        return {
+            site.name: replace(
+                site.encoder, constants={k: c[i].tolist() for k, c in constants.items()}, thresholds=shares[i]
+            )
+            for i, site in enumerate(self.data)
+        }
 
     @torch.no_grad()
     def scores(
@@ -100,21 +122,23 @@ class Judge:
         """Rows of HISTORY, for settled sites. `bound`: as scores that are rounded have it (core/rounding.py), in which
         no patient's loss or error counts for more than a stated number."""
         out, target = [], self.study.target
-        least = {"least": SMALLEST} if bound else {}
+        least: dict[str, Any] = {"least": SMALLEST} if bound else {}
         for split in splits:
             said = self.answers(settled, split)
             y, real = self.truth[split]
             if split == COVERAGE:
-                scored = {split: score_doubt(y, said[split][..., :-1], said[split][..., -1], real)}
+                doubt = said[split][..., -1]
+                scored = {split: score_doubt(y, said[split][..., :-1], doubt, real, self.thresholds, self.least)}
             elif split == AT_BEDSIDE:
-                scored = {split: score_bedside(y, said[split], real)}
+                scored = {split: score_bedside(y, said[split], real, self.least)}
             elif split == RISK:
-                scored = {split: score_risk(y, said[split], real, self.weights["test"])}
+                scored = {split: score_risk(y, said[split], real, self.weights["test"], self.least)}
             else:
                 w = self.weights[split]
                 if bound and target.kind == "number":
                     said = {name: bounded(y, p, target.scale) for name, p in said.items()}
-                scored = {name: score_all(self.study.metrics, y, p, real, w, **least) for name, p in said.items()}
+                how = {**least, "thresholds": self.thresholds}
+                scored = {name: score_all(self.study.metrics, y, p, real, w, **how) for name, p in said.items()}
             for i, site in enumerate(self.data):
                 for name, metrics in scored.items():
                     out += [(stage, round_, site.name, name, m, float(v[i])) for m, v in metrics.items()]
@@ -123,31 +147,54 @@ class Judge:
     @torch.no_grad()
     def answers(self, settled: Any, split: str, others: bool = True) -> dict[str, NDArray[np.float64]]:
         """[site, row, answer] by model: what the site's own says, and on hold-out rows what the `others` beside it say.
-        For COVERAGE the last answer is how unsure it is."""
-        task, method, target = self.runner.task, self.runner.method, self.study.target
-        count = target.outputs + (split == COVERAGE)
+        Each with the site's own constant (core/constants.py). For COVERAGE the last answer is how unsure it is."""
+        task, target = self.runner.task, self.study.target
+        beside = others and split == "test"
+        constants = self.constants(settled, beside)
+        out: dict[str, NDArray[np.float64]] = {}
+        for name, z in self._scores(settled, split, beside).items():
+            loss = placed(task.loss, constants[name][:, None] if name in constants else None)
+            numbers = loss.answers(z)
+            if split == COVERAGE:
+                assert isinstance(loss, Doubts)
+                numbers = torch.cat((numbers, loss.doubt(z)[..., None]), -1)
+            numbers = numbers * target.scale + target.center if target.kind == "number" else numbers
+            out[split if name == OWN else f"test:{name}"] = numbers.numpy()
+        return out
+
+    @torch.no_grad()
+    def constants(self, settled: Any, others: bool = True) -> dict[str, Tensor]:
+        """[site, output] by model, fitted to the rows trained on; none where rows have a privacy budget, which a
+        constant fitted to them would exceed."""
+        if self.outcomes is None:
+            return {}
+        found: dict[str, Tensor] = {}
+        for name, z in self._scores(settled, "train", others).items():
+            pairs = zip(z, self.outcomes, strict=True)
+            fitted = [fit_constant(self.runner.task.loss, own[: len(y)], y, w) for own, (y, w) in pairs]
+            if constants := [c for c in fitted if c is not None]:
+                found[name] = torch.from_numpy(np.stack(constants))
+        return found
+
+    def _scores(self, settled: Any, split: str, others: bool) -> dict[str, Tensor]:
+        """[site, row, output] by model, in double precision; zero where there is no row."""
+        task, method = self.runner.task, self.runner.method
         y, _ = self.truth[split]
 
-        def said(stack: Stack) -> dict[str, Tensor]:
+        def scores(stack: Stack) -> dict[str, Tensor]:
             mine = each(lambda t: t[stack.at], settled)
-            found = {split: method.predict(task, mine, stack.x)}
-            if split == COVERAGE:
-                assert isinstance(task.loss, Doubts)
-                z = found[split].double()
-                return {split: torch.cat((task.loss.answers(z), task.loss.doubt(z)[..., None]), -1)}
-            if split == "test" and others:
-                beside = {k: params for k, params in method.models(task, mine).items() if k != OWN}
-                found |= {f"test:{k}": task.output(params, stack.x) for k, params in beside.items()}
-            return {k: task.loss.answers(z.double()) for k, z in found.items()}
+            found = {OWN: method.predict(task, mine, stack.x)}
+            if others:
+                models = method.models(task, mine).items()
+                found |= {k: task.output(params, stack.x) for k, params in models if k != OWN}
+            return {k: z.double().cpu() for k, z in found.items()}
 
         pool, stacks = self.runner.pool, self.stacks[split]
-        out: dict[str, NDArray[np.float64]] = {}
-        for stack, told in zip(stacks, pool.map(said, stacks) if pool else map(said, stacks), strict=True):
-            for name, z in told.items():
-                whole = out.setdefault(name, np.zeros((*y.shape, count)))
-                numbers = z.cpu().numpy()
-                numbers = numbers * target.scale + target.center if target.kind == "number" else numbers
-                whole[stack.sites, : numbers.shape[1]] = numbers.reshape(len(stack.sites), -1, count)
+        out: dict[str, Tensor] = {}
+        for stack, found in zip(stacks, pool.map(scores, stacks) if pool else map(scores, stacks), strict=True):
+            for name, z in found.items():
+                whole = out.setdefault(name, torch.zeros(*y.shape, self.study.target.outputs, dtype=torch.float64))
+                whole[stack.sites, : z.shape[1]] = z.reshape(len(stack.sites), -1, z.shape[-1])
         return out
 
     def _weights(self, split: str) -> NDArray[np.float64] | None:
@@ -177,6 +224,23 @@ class Judge:
             first = self.at[group[0]]
             out.append(Stack(group, slice(first, first + len(group)), x.to(like.device)))
         return out
+
+
+def thresholds_of(study: Study, data: list[SiteData]) -> NDArray[np.float64] | None:
+    """[site, class]: see `decision_thresholds`. None where the target is no class."""
+    if not study.target.levels:
+        return None
+    return np.stack([decision_thresholds(study, s.train_y, s.train_w) for s in data])
+
+
+def decision_thresholds(study: Study, y: NDArray[Any], w: NDArray[np.float64] | None = None) -> NDArray[np.float64]:
+    """[class]: a row is predicted to be of the class whose probability exceeds its threshold by the largest factor.
+    Of two classes: the event is predicted from that risk on. By default the site's own shares of the classes among
+    these rows; or the threshold that the study states."""
+    if study.target.threshold is not None:
+        return np.array([1 - study.target.threshold, study.target.threshold])
+    counts = np.bincount(y.astype(np.int64), w, len(study.target.levels))
+    return np.asarray((counts + 0.5) / (counts.sum() + len(counts) / 2), np.float64)
 
 
 def truth_of(study: Study, site: SiteData, split: str) -> NDArray[Any]:
@@ -211,35 +275,60 @@ def chance_rows(study: Study, site: str, said: Sequence[float]) -> list[tuple[An
 
 
 def counts_of(study: Study, site: SiteData) -> list[int]:
-    """Training rows, hold-out rows, and of classes how many of these are of their rarest one; or with the event."""
-    return [len(site.train_y), len(site.test_y), *rare_of(study, truth_of(study, site, "test"))]
+    """Training rows, hold-out rows, and of classes how many of these are of their rarest one; or with the event. Where
+    the study names persons, this last number is of persons, and then come those trained on and those held out."""
+    rows = [len(site.train_y), len(site.test_y)]
+    rows += rare_of(study, truth_of(study, site, "test"), site.test_persons)
+    if site.train_persons is None or site.test_persons is None:
+        return rows
+    return [*rows, how_many(site.train_persons), how_many(site.test_persons)]
 
 
-def rare_of(study: Study, y: NDArray[Any]) -> list[int]:
-    """How many rows are of their rarest class, or had the event; nothing of numbers."""
+def rare_of(study: Study, y: NDArray[Any], persons: NDArray[np.int64] | None = None) -> list[int]:
+    """How many rows, or persons, are of their rarest class, or had the event; nothing of numbers."""
     if study.target.kind == "number":
         return []
+    if persons is not None:
+        return [rarest_persons(y, persons, study.target.kind == "time")]
     return [events(y) if study.target.kind == "time" else rarest(y)]
 
 
 def size_row(study: Study, site: str, counts: Sequence[int], target: str) -> tuple[Any, ...]:
     """A row of SIZES."""
     train, test = counts[:2]
-    rare = counts[2] if len(counts) > 2 else None
-    few = few_rows(test, rare, study.row_word, study.target.kind == "time")
-    return site, train, test, target, test if rare is None else rare, few
+    persons = list(counts[-2:]) if study.person_column else []
+    rare = None if study.target.kind == "number" else counts[2]
+    many = persons[1] if persons else test
+    few = few_rows(many, rare, study.unit_word, study.target.kind == "time")
+    return site, train, test, target, many if rare is None else rare, few, *persons
+
+
+def sizes_table(study: Study, rows: Sequence[tuple[Any, ...]]) -> pd.DataFrame:
+    """Of rows of SIZES."""
+    return pd.DataFrame(rows, columns=[*SIZES, *(PERSONS if study.person_column else [])])
 
 
 def few_over(study: Study, folds: Sequence[Sequence[SiteData]]) -> dict[str, str]:
     """Sites whose held-out rows are few, those of all folds together -> how many."""
     held: dict[str, list[NDArray[Any]]] = {}
+    whose: dict[str, list[NDArray[np.int64]]] = {}
     for site in (site for fold in folds for site in fold):
         held.setdefault(site.name, []).append(truth_of(study, site, "test"))
+        if (persons := site.test_persons) is not None:  # nobody is in two folds
+            before = sum(how_many(p) for p in whose.get(site.name, []))
+            whose.setdefault(site.name, []).append(np.unique(persons, return_inverse=True)[1] + before)
     whole = {name: np.concatenate(parts) for name, parts in held.items()}
-    counts = {name: next(iter(rare_of(study, y)), None) for name, y in whole.items()}
-    timed = study.target.kind == "time"
-    said = {name: few_rows(len(y), counts[name], study.row_word, timed) for name, y in whole.items()}
+    people = {name: np.concatenate(parts) for name, parts in whose.items()}
+    counts = {name: next(iter(rare_of(study, y, people.get(name))), None) for name, y in whole.items()}
+    timed, many = study.target.kind == "time", {name: how_many(p) for name, p in people.items()}
+    said = {name: few_rows(many.get(name, len(y)), counts[name], study.unit_word, timed) for name, y in whole.items()}
     return {name: words for name, words in said.items() if words}
+
+
+def _trained_on(study: Study, site: SiteData) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Of the rows trained on: outcomes as a loss takes them, and for how many each row stands."""
+    y = as_outputs(study, site.train_y).double().numpy()
+    return y, np.ones(len(y)) if site.train_w is None else site.train_w
 
 
 def _padded(ragged: list[NDArray[Any]]) -> tuple[NDArray[Any], NDArray[np.bool_]]:
@@ -255,7 +344,7 @@ def _padded(ragged: list[NDArray[Any]]) -> tuple[NDArray[Any], NDArray[np.bool_]
 def sizes_of(study: Study, data: list[SiteData]) -> pd.DataFrame:
     said = [target_words(study, target_share(study, s)) for s in data]
     told = [size_row(study, s.name, counts_of(study, s), words) for s, words in zip(data, said, strict=True)]
-    return pd.DataFrame(told, columns=SIZES)
+    return sizes_table(study, told)
 
 
 def target_share(study: Study, site: SiteData) -> NDArray[np.float64]:

@@ -14,8 +14,9 @@ from torch import Tensor
 from vitrail.core.facts import ALONE, ENDS, INPUT_FACTOR, INPUT_SHIFT, OWN
 from vitrail.core.losses import Doubts, log_shares
 from vitrail.core.problems import Problem, VitrailError, nearest
-from vitrail.data.encode import fingerprint_rows, split_rows
+from vitrail.data.encode import fingerprint_rows
 from vitrail.data.read import clean
+from vitrail.data.split import hold_out
 from vitrail.explain.album import Album, called, make_album
 from vitrail.explain.look import Look, look
 from vitrail.explain.readings import InputLayers
@@ -118,7 +119,7 @@ def look_through(
     y = rows[study.target.column].to_numpy()
     held_out = None
     if fingerprint in (None, fingerprint_rows(rows)):
-        held_out = np.isin(np.arange(len(y)), split_rows(y, study, mine.seed, site)[1])
+        held_out = np.isin(np.arange(len(y)), hold_out(rows, study, mine.seed, site)[1])
     names = [called(n) for n in rows.index]
     if bad := [n for n in pictures if n not in names]:
         problems = [Problem("--picture", f"there is no picture {n!r} in --data.", nearest(n, names)) for n in bad]

@@ -74,10 +74,11 @@ def adopt(run: Run, name: str, frame: pd.DataFrame) -> Run:
         history=pd.concat([run.history, pd.DataFrame(history + judge.chance(), columns=HISTORY)], ignore_index=True),
         ledger=pd.concat([run.ledger, _ledger(run, name, history)], ignore_index=True),
         models={**run.models, name: model},
-        encoders={**run.encoders, name: data.encoder},
+        encoders={**run.encoders, **judge.encoders(moment)},
         sizes=pd.concat([run.sizes, sizes_of(study, [data])], ignore_index=True),
         facts=facts,
         shift_table=table,
+        held={**run.held, name: list(data.held_out)},
     )
 
 

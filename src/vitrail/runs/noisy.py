@@ -1,7 +1,8 @@
 """What is counted from rows before the first round, under noise where rows are private: classes, means and spreads.
 
 A row adds 1 to the count of one class. Of every numeric column, with its agreed range as [-1, 1], it adds 1, u and u^2
-to three sums: of d columns together no more than sqrt(3 d). Noise of z times that is added once to each sum, at the
+to three sums: of d columns together no more than sqrt(3 d). Where the study names persons, each row of one with m rows
+counts for 1/m, so that a person adds no more than a row. Noise of z times that is added once to each sum, at the
 site, and what is made of the sums tells no more than they do. In a simulation the noise is drawn from the seed, between
 machines from the site's own generator, on a grid (protect/noise.py).
 """
@@ -16,7 +17,9 @@ import torch
 from numpy.typing import NDArray
 
 from vitrail.core.random import key, normals
-from vitrail.data.encode import Encoder, SiteData, encode_sites, numeric, split_rows
+from vitrail.data.encode import Encoder, SiteData, encode_sites, numeric
+from vitrail.data.persons import count_persons, persons_of, shares
+from vitrail.data.split import hold_out
 from vitrail.protect.noise import Generator, blurred
 from vitrail.runs.budgets import start_noise
 from vitrail.study import Study
@@ -37,11 +40,12 @@ def encoded(
     known, counts = {}, {}
     for name, frame in cleaned.items():
         y = frame[study.target.column].to_numpy()
-        rows = split_rows(y, study, seed, name)[0]
+        rows = hold_out(frame, study, seed, name)[0]
         add_noise = from_secret(secrets[name]) if secrets else _from_seed(study, key(seed, name, "counts"))
         known[name] = encoder_of(frame.iloc[rows], study, noise["columns"], add_noise) if "columns" in noise else None
         if "classes" in noise:
-            plain = np.bincount(y[rows].astype(np.int64), minlength=len(study.target.levels)).astype(np.float64)
+            part = parts_of(frame.iloc[rows], study)
+            plain = np.bincount(y[rows].astype(np.int64), part, len(study.target.levels)).astype(np.float64)
             counts[name] = add_noise("classes", plain, 1.0, noise["classes"]).clip(min=1.0)
     encoders = {k: v for k, v in known.items() if v is not None}
     sites = encode_sites(cleaned, study, seed, encoders or None, np.float32)
@@ -49,9 +53,14 @@ def encoded(
 
 
 def training_sizes(cleaned: Mapping[str, pd.DataFrame], study: Study, seed: int) -> dict[str, int]:
-    """How many rows each site will train on."""
-    column = study.target.column
-    return {n: len(split_rows(f[column].to_numpy(), study, seed, n)[0]) for n, f in cleaned.items()}
+    """How many rows, or persons where the study names them, each site will train on."""
+    return {n: count_persons(f.iloc[hold_out(f, study, seed, n)[0]], study) for n, f in cleaned.items()}
+
+
+def parts_of(train: pd.DataFrame, study: Study) -> NDArray[np.float64] | None:
+    """[row]: what each row counts for in a sum to which no person may add more than one row's part."""
+    persons = persons_of(train, study)
+    return None if persons is None else shares(persons)
 
 
 def encoder_of(train: pd.DataFrame, study: Study, noise: float, add_noise: AddNoise) -> Encoder:
@@ -66,8 +75,8 @@ def encoder_of(train: pd.DataFrame, study: Study, noise: float, add_noise: AddNo
     mean = (total / count).clip(-1, 1)
     variance = np.maximum(square / count - mean**2, 2 * sd / count).clip(SMALLEST**2, 1.0)
     spread = np.sqrt(variance)
-    told = (dict(zip(names, v.tolist(), strict=True)) for v in (middle + half * mean, half * spread))
-    return Encoder(study, *told)
+    center, scale = (dict(zip(names, v.tolist(), strict=True)) for v in (middle + half * mean, half * spread))
+    return Encoder(study, center, scale)
 
 
 def sums_of(train: pd.DataFrame, study: Study) -> NDArray[np.float64]:
@@ -76,6 +85,8 @@ def sums_of(train: pd.DataFrame, study: Study) -> NDArray[np.float64]:
     u = ((train[numeric(study)].to_numpy(np.float64) - middle) / half).clip(-1, 1)  # [row, column]
     there = ~np.isnan(u)
     u = np.where(there, u, 0.0)
+    if (part := parts_of(train, study)) is not None:
+        return np.stack([part @ there, part @ u, part @ (u * u)])
     return np.stack([there.sum(0), u.sum(0), (u * u).sum(0)]).astype(np.float64)
 
 

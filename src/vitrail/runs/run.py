@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -11,7 +11,8 @@ import pandas as pd
 import torch
 from torch import Tensor
 
-from vitrail.core.facts import SHARE, TRUST, Facts, told
+from vitrail.core.constants import placed
+from vitrail.core.facts import OWN, SHARE, TRUST, Facts, told
 from vitrail.core.losses import Doubts
 from vitrail.core.problems import Problem, VitrailError, nearest
 from vitrail.core.shown import Drawn
@@ -19,6 +20,8 @@ from vitrail.core.task import Task
 from vitrail.core.tensors import Params, each
 from vitrail.core.times import end_words
 from vitrail.data.encode import Encoder
+from vitrail.data.outside import OUTSIDE, empty_unknown, find_strange
+from vitrail.data.place import tell
 from vitrail.data.read import clean
 from vitrail.engines.wire import Line, settled_shape
 from vitrail.explain.coverage import coverage, uncertainty
@@ -73,6 +76,21 @@ class Model(NamedTuple):
         told = pd.DataFrame(answers.numpy(), index=rows.index, columns=list(target.levels))
         return told.assign(**{self.unsure: task.loss.doubt(z).numpy()}) if isinstance(task.loss, Doubts) else told
 
+    def predict_marked(self, frame: pd.DataFrame) -> tuple[pd.DataFrame, list[str]]:
+        """Predictions with a column that names each row's columns outside what the study agreed on, and what to say of
+        them; a category that the study does not name is read as missing. Pictures have no such column."""
+        answers = self.predict(empty_unknown(frame, self.study))
+        if self.study.images:
+            return answers, []
+        strange, name = find_strange(frame, self.study), OUTSIDE
+        while name in answers:
+            name += "_"
+        notes = list[str]()
+        if strange.rows:
+            many = f"{strange.rows} of {len(frame)} rows are unlike what the study agreed on"
+            notes = [f"{many}; column {name!r} names why. Do not rely on their predictions.", *strange.notes]
+        return answers.assign(**{name: strange.columns.to_numpy()}), notes
+
     @property
     def unsure(self) -> str:
         """The column that says how unsure the model is; none of the classes' columns has its name."""
@@ -98,6 +116,8 @@ class Model(NamedTuple):
         """The task, and what gives the scores of rows in the form that the network takes."""
         task = build_task(self.study, self.method, self.seed)
         state = self._state(task)
+        constant = self.encoder.constants.get(self.keep or OWN)
+        task = replace(task, loss=placed(task.loss, None if constant is None else torch.tensor(constant)))
 
         def scores(x: Tensor) -> Tensor:
             with torch.no_grad():
@@ -149,6 +169,7 @@ class Run(Drawn):
     shift_table: pd.DataFrame | None = None  # of a run with private layers: see `shifts`
     pseudonyms: dict[str, str] = field(default_factory=dict)  # site -> the name its layers go by; each knows its own
     screening: Screening | None = None  # whose data does not fit, from before the first round
+    held: dict[str, list[int | str]] = field(default_factory=dict)  # see `held_out`; of sites on this machine
 
     def __repr__(self) -> str:
         sites = f"{len(self.sites)} site{'s' * (len(self.sites) != 1)}"
@@ -170,6 +191,16 @@ class Run(Drawn):
         common class, or the mean). Nothing of a run made before Vitrail kept it."""
         rows = self.history[self.history.split == f"test:{MAJORITY}"]
         return rows[["site", "metric", "value"]].reset_index(drop=True)
+
+    def held_out(self) -> pd.DataFrame:
+        """site, row: which rows of each site's own table were held out and never trained on, by their line in the file
+        (the header is line 1) or a picture's path. Between machines each site has its own list, which stays there."""
+        if not self.held:
+            what = "its sites are on other machines, or it was made before Vitrail kept this."
+            hint = "A site finds its own list in held_out.csv, in the folder of the run in its home."
+            raise VitrailError("it is not known which rows were held out", [Problem("the run", what, hint)])
+        rows = [(site, row) for site, some in self.held.items() for row in some]
+        return pd.DataFrame(rows, columns=["site", "row"])
 
     @property
     def trained(self) -> bool:
@@ -259,8 +290,12 @@ class Run(Drawn):
         return self.pseudonyms.get(site, site)
 
     def predict(self, site: str, frame: pd.DataFrame) -> pd.DataFrame:
-        """That site's own model on raw rows: a probability for each class and how unsure it is, or a number."""
-        return self.model_of(site).predict(frame)
+        """That site's own model on raw rows: a probability for each class and how unsure it is, or a number. Warns of
+        rows unlike what the study agreed on; `model_of(site).predict_marked` names them."""
+        answers, notes = self.model_of(site).predict_marked(frame)
+        for note in notes:
+            tell(note)
+        return answers.drop(columns=answers.columns[-1]) if not self.study.images else answers
 
     def explain(
         self,

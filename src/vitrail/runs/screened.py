@@ -55,7 +55,7 @@ def with_silent(found: Screening, why: Mapping[str, str]) -> Screening:
     silent = [{"site": site, "judged": False, "why not": said} for site, said in why.items() if said]
     sites = pd.concat([found.sites, pd.DataFrame(silent)], ignore_index=True) if silent else found.sites
     sites = sites.set_index("site").reindex(list(why)).reset_index()
-    sites = sites.assign(judged=sites["judged"].eq(True), **{"why not": sites["why not"].fillna("")})
+    sites = sites.assign(judged=sites["judged"].eq(True), **{k: sites[k].fillna("") for k in ("why not", "same rows")})
     return found._replace(sites=sites)
 
 

@@ -134,8 +134,9 @@ def wire_lines(study: Study, method: AnyMethod, keep_updates: bool = False, site
             lines.append(Line("scores", "from site", name, (groups,), "float64", 8 * groups, 1, "each"))
     if RISK in splits:
         groups, ends = len(GROUPS), study.target.outputs
-        name, size = f"free of the event, {RISK}", 8 * groups * ends
-        lines.append(Line("scores", "from site", name, (groups, ends), "float64", size, 1, "each"))
+        for what in ("free of the event", "still followed"):
+            name, size = f"{what}, {RISK}", 8 * groups * ends
+            lines.append(Line("scores", "from site", name, (groups, ends), "float64", size, 1, "each"))
     return lines
 
 
@@ -324,7 +325,8 @@ def training_of(study: Study) -> Training:
 
 
 def training_rows(data: list[SiteData], study: Study, method: AnyMethod, device: str) -> Sites:
-    sites = gather_sites([(s.name, *_as_tensors(study, s.train_x, s.train_y, s, s.train_w)) for s in data])
+    whose = {s.name: torch.from_numpy(s.train_persons) for s in data if s.train_persons is not None}
+    sites = gather_sites([(s.name, *_as_tensors(study, s.train_x, s.train_y, s, s.train_w)) for s in data], whose)
     if method.pools_rows:
         y, own = sites.y.argmax(1).numpy(), {s.name: s.train_w for s in data if s.train_w is not None}
         w = np.concatenate([own[name] for name in sites.names]) if own else None

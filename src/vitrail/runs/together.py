@@ -245,7 +245,7 @@ class Together:
         if not info.get("finished"):
             what, hint = "it was stopped before its end.", "Continue it with `vitrail run ... --resume`."
             raise VitrailError("the run is not finished", [Problem(str(path), what, hint)])
-        study, terms = Study.load(path / "study.toml"), terms_from(info["terms"])
+        study, terms = Study.load(path / "study.toml", kept=True), terms_from(info["terms"])
         here = info.get("here", study.parties)  # between machines, the host alone
         found = Match.read([path / "parties" / p / PLACES for p in here], str(path))
         kind = NeighbourModel if method_of(study).joint == "neighbours" else HostModel

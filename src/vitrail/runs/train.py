@@ -20,6 +20,8 @@ from vitrail.core.problems import Problem, VitrailError
 from vitrail.core.shown import notebook_bar
 from vitrail.core.tensors import tensors
 from vitrail.data.encode import Encoder, clean_sites
+from vitrail.data.lost import count_lost, tell_rows
+from vitrail.data.site_frames import Sites, as_sites
 from vitrail.engines.local import Engine
 from vitrail.engines.rounds import Moment, Rounds
 from vitrail.engines.wire import Ledger, Line
@@ -67,7 +69,7 @@ ROUND_SECONDS = 1.0  # between two events that say how far a run is
 
 def federate(
     study: Study,
-    sites: Mapping[str, pd.DataFrame],
+    sites: Sites,
     method: str | AnyMethod | None = None,
     rounds: int | None = None,
     seed: int | None = None,
@@ -84,9 +86,13 @@ def federate(
     progress: Callable[[int, int], None] | None = None,
     checkpoint_seconds: float = CHECKPOINT_SECONDS,
     secrets: Mapping[str, str] | None = None,
+    site: str = "",
 ) -> Run:
     """Train `method` over the sites' tables and score every site's own model on its own hold-out rows. Before the first
     round they are screened for data that does not fit, unless the study says `screen.ask = false`.
+
+    `sites`: a table for each site by name, or one table of all whose column `site` (or the study's `site_column`) names
+    it.
 
     `refuse` names sites that publish neither what screening asks of their columns nor private layers; they train all
     the same. `pseudonyms` maps a site to the name it publishes under; scores stay under the sites' own names.
@@ -95,6 +101,7 @@ def federate(
     what sites drew from in a run between machines, so that this one draws the same.
     """
     study, chosen = resolve(study, method, rounds)
+    sites = as_sites(sites, site, study.site_column)
     seed = study.seeds[0] if seed is None else seed
     pseudonyms = dict(pseudonyms or {})
     plain = build_task(study, chosen, 0)
@@ -102,6 +109,8 @@ def federate(
     check_options(engine, device, dropout_rate, away or {}, refuse, pseudonyms, names, seed, plain, chosen, asked)
     task = private(build_task(study, chosen, seed, device), study, chosen)
     cleaned = clean_sites(sites, study)
+    tell_rows(sites, cleaned, study)
+    lost = count_lost(sites, cleaned)
     check_protection(study, chosen, training_sizes(cleaned, study, seed))
     data = as_rows(encoded(cleaned, study, seed, secrets), task.net, device)
     screen = partial(screen_rows, study, cleaned, refuse, pseudonyms) if asked else None
@@ -120,6 +129,7 @@ def federate(
     del data, screen
     info |= {"dropout_rate": dropout_rate, "away": {k: [list(s) for s in v] for k, v in (away or {}).items()}}
     info |= {"keep_updates": True} if keep_updates else {}
+    info |= {"no_outcome": lost} if lost else {}
     info |= {"refuse": sorted(refuse), "pseudonyms": sorted(pseudonyms.values())}  # not whose: each site knows its own
     folder = Folder(Path(out), resume=resume) if out is not None else None
     try:
@@ -154,10 +164,14 @@ class RunSites(Protocol):
     def models(self, moment: Moment) -> dict[str, dict[str, Tensor]]:
         """Each site's settled state, where it is at hand."""
 
-    def encoders(self) -> dict[str, Encoder]: ...
+    def encoders(self, moment: Moment) -> dict[str, Encoder]:
+        """Each site's scale and own constants, where they are at hand."""
 
     def footprints(self) -> dict[str, Footprint]:
         """What each site's own machine used; nothing of sites on this one."""
+
+    def held_out(self) -> dict[str, list[int | str]]:
+        """How each site calls its hold-out rows; nothing of sites on other machines."""
 
     def lines(self) -> list[Line]:
         """Every tensor that may cross, in as many messages as the study has of it."""
@@ -256,12 +270,13 @@ def train(
         pd.DataFrame(history, columns=HISTORY),
         ledger_of(runner.ledger, study, method, sites.sizes, sites.lines(), screening, pseudonyms),
         sites.models(last),
-        sites.encoders(),
+        sites.encoders(last),
         sites.sizes,
         facts_of(runner, last, _stacked(paths), sites.at),
         {k: v.cpu().clone() for k, v in tensors(last.coord)},
         pseudonyms=pseudonyms,
         screening=screening,
+        held=sites.held_out(),
     )
     if any(f.means in ENDS for f in last.facts.values()):
         run.shift_table, run.facts = read_shifts(runner, study, last, pseudonyms)

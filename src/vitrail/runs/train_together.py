@@ -19,6 +19,7 @@ from vitrail.core.disk import private_folder, write_atomically
 from vitrail.core.problems import Problem, VitrailError
 from vitrail.data.spreadsheet import to_csv
 from vitrail.runs.folder import PARTIES, Folder, versions
+from vitrail.runs.judge import decision_thresholds
 from vitrail.runs.near import Near
 from vitrail.runs.neighbours import NeighbourModel, knn_of
 from vitrail.runs.together import (
@@ -99,7 +100,7 @@ def together(
 
 def _to_resume(path: Path, study: Study, seed: int) -> dict[str, Any]:
     info = read_info(path)
-    if Study.load(path / "study.toml") != study or info["seed"] != seed:
+    if Study.load(path / "study.toml", kept=True) != study or info["seed"] != seed:
         what, hint = "it was begun with another study or seed.", "Choose another --out."
         raise VitrailError("this is another run", [Problem(str(path), what, hint)])
     return info
@@ -199,7 +200,11 @@ def score(run: Together, sides: Sides, some: Tensor | None = None) -> pd.DataFra
     said = {ALONE: alone.host.scores(alone.host.columns[test]), TOGETHER: model.scores(x, told)}
     for name in model.told:
         said[f"{name} away"] = model.scores(x, told | {name: model.usual[name].expand(len(test), -1)})
-    return worth(run.study, y[known], {name: model.answers(z)[known] for name, z in said.items()}, run.seed)
+    trained = np.delete(rows.outcome[rows.places], test.numpy())
+    levels = run.study.target.levels
+    cut = decision_thresholds(run.study, trained[~np.isnan(trained)]) if levels else None
+    shares = {name: model.answers(z)[known] for name, z in said.items()}
+    return worth(run.study, y[known], shares, run.seed, thresholds=cut)
 
 
 def _write_end(folder: Folder, run: Together, sides: Sides) -> None:

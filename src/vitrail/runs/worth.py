@@ -22,17 +22,31 @@ WORTH = ["model", "metric", "value", "low", "high", "gain", "gain_low", "gain_hi
 
 
 def worth(
-    study: Study, y: NDArray[np.float64], said: Mapping[str, NDArray[np.float64]], seed: int, draws: int = DRAWS
+    study: Study,
+    y: NDArray[np.float64],
+    said: Mapping[str, NDArray[np.float64]],
+    seed: int,
+    draws: int = DRAWS,
+    thresholds: NDArray[np.float64] | None = None,
 ) -> pd.DataFrame:
     """y [row], said: model -> [row, class]; the first model is what the others gain over. A gain above 0 is better.
-    Last comes what always giving the same answer comes to."""
+    Decisions are made at these thresholds [class]. Last comes what always giving the same answer comes to."""
     truth = y if study.target.kind == "number" else y.astype(np.int64)
     rng, n = np.random.default_rng(key(seed, "worth")), len(y)
     picked = [np.arange(n)[None]] + [rng.integers(n, size=(k, n)) for k in _chunks(draws)]
     every = np.ones((max(map(len, picked)), n), dtype=bool)
     found: dict[str, dict[str, NDArray[np.float64]]] = {}
     for name, p in said.items():
-        parts = [score_all(study.metrics, truth[at], p[at], every[: len(at)]) for at in picked]
+        parts = [
+            score_all(
+                study.metrics,
+                truth[at],
+                p[at],
+                every[: len(at)],
+                thresholds=None if thresholds is None else np.tile(thresholds, (len(at), 1)),
+            )
+            for at in picked
+        ]
         found[name] = {m: np.concatenate([part[m] for part in parts]) for m in study.metrics}
     first, rows = next(iter(found)), []
     for name, scores in found.items():

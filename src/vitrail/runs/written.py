@@ -34,6 +34,7 @@ from vitrail.study import Study
 
 T = TypeVar("T")
 MODEL, ENCODER = "model.safetensors", "encoder.json"
+HELD_OUT = "held_out.csv"  # which rows of the site's own table were never trained on
 
 
 def load_run(path: Path) -> Run:
@@ -53,14 +54,13 @@ def load_run(path: Path) -> Run:
             problems.extend(unreadable(file, error).problems)
         return None
 
-    study, models, encoders = read("study.toml", Study.load), {}, {}
+    study, models, encoders = read("study.toml", lambda file: Study.load(file, kept=True)), {}, {}
     for site in info["sites"]:
         place = f"sites/{site_folder(site)}"
         if not (path / place / MODEL).exists():  # it stayed on the site's own machine
             continue
         models[site] = read(f"{place}/{MODEL}", load_tensors)
-        plain = read(f"{place}/{ENCODER}", _scale)
-        encoders[site] = Encoder(study, *plain) if study and plain else None
+        encoders[site] = read(f"{place}/{ENCODER}", lambda file: study and Encoder.of(study, read_told(file)))
     found = (
         read("run.json", lambda _: methods.build(info["method"]["name"], _settings(info["method"]))),
         info["seed"],
@@ -76,9 +76,11 @@ def load_run(path: Path) -> Run:
         read("sites", lambda _: pseudonyms_of(path, info["sites"])),
         read(SCREEN, load_screening),
     )
+    places = {site: f"sites/{site_folder(site)}/{HELD_OUT}" for site in info["sites"]}
+    held = {site: read(place, read_held_out) for site, place in places.items() if (path / place).exists()}
     if problems:
         raise VitrailError("cannot load the run", problems)
-    return Run(study, *found)  # type: ignore[arg-type]  # nothing is None that may not be: else there are problems
+    return Run(study, *found, held)  # type: ignore[arg-type]  # nothing is None that may not be: else there are problems
 
 
 def _info(path: Path) -> dict[str, Any]:
@@ -106,11 +108,6 @@ def _settings(method: dict[str, Any]) -> dict[str, Any]:
     return {k: v for k, v in method.items() if k != "name"}
 
 
-def _scale(file: Path) -> tuple[dict[str, float], dict[str, float]]:
-    plain = read_told(file)
-    return dict(plain["mean"]), dict(plain["sd"])
-
-
 def pseudonyms_of(path: Path, sites: Sequence[str]) -> dict[str, str]:
     """What each site's own folder says it goes by."""
     files = {site: path / "sites" / site_folder(site) / "pseudonym.txt" for site in sites}
@@ -129,6 +126,16 @@ def our_table(path: Path) -> pd.DataFrame:
     return from_csv(pd.read_csv(path, dtype={"site": str}, keep_default_na=False, na_values={"value": [""]}))
 
 
+def held_out_text(rows: Sequence[int | str]) -> str:
+    """One row's line or path below the other."""
+    return to_csv(pd.DataFrame({"row": list(rows)}))
+
+
+def read_held_out(file: Path) -> list[int | str]:
+    rows = from_csv(pd.read_csv(file, dtype=str, keep_default_na=False))["row"]
+    return [int(row) if row.isdigit() else str(row) for row in rows]
+
+
 def _tensors_if_any(path: Path) -> dict[str, Tensor]:
     return load_tensors(path) if path.exists() else {}
 
@@ -145,8 +152,9 @@ def write_run(folder: Folder, run: Run, event: str, **details: Any) -> None:
     for site, model in run.models.items():
         place = path / "sites" / site_folder(site)
         save_tensors(place / MODEL, model)
-        encoder = {"mean": run.encoders[site].mean, "sd": run.encoders[site].sd}
-        write_atomically(place / ENCODER, json.dumps(encoder))
+        write_atomically(place / ENCODER, json.dumps(run.encoders[site].plain))
+        if site in run.held:
+            write_atomically(place / HELD_OUT, held_out_text(run.held[site]))
     write_pseudonyms(folder, run.pseudonyms)
     if run.shift_table is not None:
         write_atomically(path / "shifts.csv", to_csv(run.shift_table))

@@ -103,6 +103,7 @@ class Desk:
                 "site": self.sites,
                 "rows": [int(self.said["sketch"][s]["rows"][0]) for s in self.sites],
                 "numbers": [self._most(s) for s in self.sites],
+                "same rows": [self._same_rows(s) for s in self.sites],
                 "judged": [s in here and len(here) >= LEAST for s in self.sites],
                 "why not": [
                     why[s] or ("" if len(here) >= LEAST else f"only {len(here)} sites publish, and it takes {LEAST}")
@@ -116,6 +117,12 @@ class Desk:
         published = Published(self.layout, here, self.said, self.asked)
         findings, cells = judge(published, self.alpha)
         return Screening(findings, cells, sites, self.alpha, pool(published))
+
+    def _same_rows(self, site: str) -> str:
+        """The first site with the same rows as this one; empty where no other has them."""
+        own = self.said["sketch"][site]["digest"]
+        group = [s for s in self.sites if np.array_equal(self.said["sketch"][s]["digest"], own)]
+        return group[0] if len(group) > 1 else ""
 
     def _most(self, site: str) -> int:
         return max(s.numbers for s in shares(self.layout, float(self.said["sketch"][site]["rows"][0])))

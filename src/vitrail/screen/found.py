@@ -56,7 +56,7 @@ class Findings(Shown, list[Finding]):
 class Screening(NamedTuple):
     findings: list[Finding]  # the likely wrong first, strongest first; pages and `findings()` keep this order
     cells: pd.DataFrame  # site, feature, strength, wrong, kind: every cell that was judged
-    sites: pd.DataFrame  # site, rows, numbers (published of each column), judged, why not
+    sites: pd.DataFrame  # site, rows, numbers (published of each column), same rows (first such site), judged, why not
     alpha: float  # of all clean federations, so many raise an alarm
     pooled: dict[str, Any] = {}  # noqa: RUF012  what all sites together publish: a site may look at its rows against it
 

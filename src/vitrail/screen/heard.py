@@ -80,6 +80,8 @@ def _bound_sketch(layout: Layout, said: Said, sketch: Said, asked: Said) -> list
             break
     out += _counts("held", said["held"][..., 1], known[number][:, None])
     out += _counts("grain", said["grain"][:, 0], known[number])
+    if not (_whole(said["digest"]) and _within(said["digest"], 0.0, 2.0**48 - 1)):
+        out += [("digest", "expected two whole numbers of 48 bits, got others.")]
     if not _within(said["grain"][:, 1], 0.0, np.inf):
         out += [("grain", "expected a step of 0 or more, got one below.")]
     return out + _bound_outcome(layout, said)

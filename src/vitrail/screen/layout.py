@@ -80,6 +80,7 @@ class Layout:
             Part("sketch", "from site", "held", (n, 3, 2), f"most frequent, least, greatest value and its rows, {few}"),
             Part("sketch", "from site", "grain", (n, 2), "of each number, how many different values, and their step"),
             Part("sketch", "from site", "outcome", (v, k, 2), "how each column goes with the outcome"),
+            Part("sketch", "from site", "digest", (2,), "a digest of all rows, to find two sites with the same ones"),
             Part("counts", "to site", "cuts", (n, cuts), "of each number, where the sites' rows are to be parted"),
             Part("counts", "to site", "values", (n, VALUES), "of each number, values that stand out somewhere"),
             Part("counts", "to site", "chosen", (self.wide,), "columns that the outcome is predicted from"),

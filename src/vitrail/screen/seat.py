@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import numpy as np
 import pandas as pd
 from scipy.special import ndtri
 
 from vitrail.data.outcomes import as_plain
 from vitrail.data.schema import Table
+from vitrail.data.twins import mark_table
 from vitrail.screen.asked import rare_answers, rows_below, rows_with, tame
 from vitrail.screen.layout import (
     CUTS,
@@ -32,14 +35,15 @@ SOME = 0.5  # of a column's product with itself, which is as many as have a valu
 
 
 class Seat:
-    """`rows` as `data.read.clean` gives them."""
+    """`rows` as `data.read.clean` gives them; `run`: the name of the run, which keys the digest of all rows."""
 
-    def __init__(self, rows: pd.DataFrame, table: Table) -> None:
+    def __init__(self, rows: pd.DataFrame, table: Table, run: str = "") -> None:
         self.layout = Layout(table)
         at = self.layout
         names = [*at.table.features, at.target]
-        values = as_plain(rows, table)[names].to_numpy(np.float64)
-        self.n = len(rows)
+        plain = as_plain(rows, table)[names]
+        values = plain.to_numpy(np.float64)
+        self.n, self.digest = len(rows), partial(mark_table, plain, run)
         whole = values[:, at.column]  # [row, variable]
         level = np.where(whole == at.level, 1.0, 0.0)
         self.values = np.where(np.isnan(whole), np.nan, np.where(at.is_number, whole, level))
@@ -55,6 +59,7 @@ class Seat:
         out["rows"][:] = self.n
         if self.silent:
             return out
+        out["digest"][:] = self.digest()
         known = np.isfinite(self.values)
         for c, s in enumerate(self.share):
             if s.numbers:

@@ -22,6 +22,18 @@ def said_of(finding: Finding) -> str:
     return f"{CAUSES[finding.kind]}. {finding.text}" if named else finding.text
 
 
+def twin_sentences(told: Screening) -> list[str]:
+    """Sites that published the same digest of all their rows; each group is told once."""
+    if "same rows" not in told.sites:  # screened by an earlier version
+        return []
+    groups = told.sites[told.sites["same rows"].ne("")].groupby("same rows", sort=False)["site"]
+    return [
+        f"{' and '.join(map(str, sites))} hold the same rows: one file was given twice, or one hospital takes part "
+        "under two names. Its patients count twice, and these sites confirm each other."
+        for _, sites in groups
+    ]
+
+
 def calm(told: Screening) -> str:
     """What it means that nothing is likely wrong."""
     if not told.sites["judged"].any():
@@ -37,7 +49,8 @@ def sentences(findings: Iterable[Finding]) -> list[str]:
 def to_text(told: Screening) -> str:
     """The likely wrong first, then what differs and may be real, then who was not judged."""
     wrong, maybe = ([f"  - {sentence(f)}" for f in told.findings if f.wrong is kind] for kind in (True, False))
-    lines = ["Likely wrong", *wrong] if wrong else [calm(told)]
+    twins = [f"  - {text}" for text in twin_sentences(told)]
+    lines = ["Likely wrong", *twins, *wrong] if wrong or twins else [calm(told)]
     if maybe:
         rest = [f"  and {len(maybe) - SHOWN} more, less strong"] * (len(maybe) > SHOWN)
         lines += ["", "Differs, and may be real", *maybe[:SHOWN], *rest]

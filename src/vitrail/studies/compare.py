@@ -16,19 +16,24 @@ from vitrail.core.problems import Problem, VitrailError
 from vitrail.core.random import key
 from vitrail.core.shown import notebook_bar
 from vitrail.data.encode import clean_sites, fingerprint_rows
+from vitrail.data.lost import tell_rows
+from vitrail.data.site_frames import Sites, as_sites
 from vitrail.data.spreadsheet import to_csv
 from vitrail.methods import TABLE
 from vitrail.runs.folder import Folder, read_told, unreadable, write_atomically
 from vitrail.runs.run import mark_few
 from vitrail.runs.screened import SCREEN, load_screening, save_screening, screen_rows, screens
 from vitrail.runs.setup import check_trainable, resolve
+from vitrail.runs.written import our_table
 from vitrail.studies.comparison import CHANCE, SCORES, SPREAD, Comparison, OutOfFold
 from vitrail.studies.crossed import cross_validate
 from vitrail.studies.joining import HARM
+from vitrail.studies.left_out import leave_one_out
 from vitrail.studies.pool import Step, done
 from vitrail.study import Study
 
 FOLDS = 10
+SITES_OUT = "left_out"  # the file of scores at sites that were left out
 PART = ("method", "seed", "scores", "curve", "ledger", "sites", "versions")  # what every part holds
 SEEDS = 4  # that many are enough: a fifth narrows the intervals by hundredths (decision 025)
 FIRST_LOOK = 2  # seeds, where more are asked for: if every site's answer is clear by then, no more are trained
@@ -59,6 +64,8 @@ def load_comparison(path: Path) -> Comparison:
     except (KeyError, TypeError, ValueError) as error:  # whole, and of something else
         raise unreadable(path, error) from None
     found.screening = load_screening(path / SCREEN)
+    if (kept := path / f"{SITES_OUT}.csv").exists():
+        found.left_out = our_table(kept)
     found.harm, found.look = order.get("harm", HARM), tuple(order.get("look", (1, 1)))
     return found
 
@@ -73,7 +80,7 @@ def seeds_of(study: Study, count: int) -> list[int]:
 
 def compare(
     study: Study,
-    sites: Mapping[str, pd.DataFrame],
+    sites: Sites,
     names: Sequence[str],
     seeds: Sequence[int],
     *,
@@ -81,6 +88,7 @@ def compare(
     folds: int = FOLDS,
     harm: float = HARM,
     every_seed: bool = False,
+    leave_one_site_out: bool = False,
     engine: str = "vectorised",
     device: str = "cpu",
     out: str | Path | None = None,
@@ -88,14 +96,19 @@ def compare(
     workers: int = 1,
     cluster: str = "",
     progress: Callable[[str, int, int], None] | None = None,
+    site: str = "",
 ) -> Comparison:
     """Every method under every seed; finished parts in `out` are kept when resumed.
 
+    `sites`: a table for each site by name, or one table of all whose column `site` (or the study's `site_column`) names
+    it.
+
     A seed cuts each site's rows into `folds`, each held out once. After FIRST_LOOK of several seeds no more are trained
     if it is clear for every site whether joining is worth it; with `every_seed` all are. `harm`: what a site may lose
-    without harm, as a share of the loss of one answer to every row. `workers` processes share the work: the numbers are
-    the same, and small networks, whose engine uses one core, are done sooner; or the machines of a `cluster`, by its
-    scheduler's address. progress(what, done, of) is called as it goes.
+    without harm, as a share of the loss of one answer to every row. With `leave_one_site_out`, a model of all other
+    sites is tested on the rows of each site in turn, under the first seed: `left_out` of the result. `workers`
+    processes share the work: the numbers are the same, and small networks, whose engine uses one core, are done sooner;
+    or the machines of a `cluster`, by its scheduler's address. progress(what, done, of) is called as it goes.
     """
     names, seeds = list(dict.fromkeys(names)), list(dict.fromkeys(seeds))
     problems = [p for n in names for p in methods.problems(n, {}, "methods")]
@@ -108,7 +121,9 @@ def compare(
     if rounds is not None:
         study = study.with_changes(training={"rounds": rounds})
     check_trainable(resolve(study, name, None) for name in names)
+    sites = as_sites(sites, site, study.site_column)
     cleaned = clean_sites(sites, study)
+    tell_rows(sites, cleaned, study)
     marks = {n: fingerprint_rows(f) for n, f in cleaned.items()}
     folder = _open(out, resume, study, marks, engine, device, folds) if out is not None else None
     place = folder.path if folder else None
@@ -136,7 +151,13 @@ def compare(
             result.harm, result.look, result.screening = harm, (look, len(looks)), screening
             if result.settled():
                 break
+        if leave_one_site_out:
+            told = progress or (lambda what, at, total: None)
+            given = study, cleaned, names, seeds[0], engine, device
+            result.left_out = leave_one_out(*given, lambda at, total: told("leave one site out", at, total))
         if folder:
+            if len(result.left_out):
+                write_atomically(folder.path / f"{SITES_OUT}.csv", to_csv(result.left_out))
             about = {"methods": names, "seeds": result.seeds, "harm": harm, "look": result.look}
             for name, table in (
                 ("comparison", result.results()),
@@ -249,5 +270,6 @@ def _gathered(
             {p["seed"]: {s: np.array(v) for s, v in p["lots"].items()} for p in crossed},
             crossed[0]["same"] if crossed else {},
             {(p["method"], p["seed"]): p.get("brier", {}) for p in crossed},
+            crossed[0].get("brier_same", {}) if crossed else {},
         ),
     )

@@ -9,13 +9,16 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from vitrail.core.metrics import metric_name
 from vitrail.core.shown import Drawn
+from vitrail.core.skill import no_better, worst_site
 from vitrail.methods import TABLE
 from vitrail.runs.run import mark_few
 from vitrail.screen.found import Screening
 from vitrail.studies.crossed import yardstick
 from vitrail.studies.intervals import BELOW, interval, level_of
-from vitrail.studies.joining import HARM, Answer, Floats, Ints, Losses, decide, why
+from vitrail.studies.joining import HARM, NO_HARM, YES, Answer, Floats, Ints, Losses, decide, why
+from vitrail.studies.left_out import LEFT_OUT
 from vitrail.study import LOWER_IS_BETTER, SHARES, Study
 
 SCORES = ["method", "seed", "site", "split", "metric", "value"]
@@ -23,7 +26,7 @@ CHANCE = ["seed", "site", "metric", "value"]  # what always giving the same answ
 SPREAD = ["method", "seed", "site", "metric", "fold", "value"]
 VERDICTS = ["site", "metric", "method", "alone", "joined", "gain", "low", "high", "verdict", "why"]
 VERDICTS += ["harm", "least", "rows", "needed", "same", "harm_share"]
-VERDICTS += ["brier_alone", "brier_joined"]  # of classes: beside the yardstick
+VERDICTS += ["brier_alone", "brier_joined", "brier_same"]  # of classes and times: beside the yardstick
 
 
 @dataclass(frozen=True)
@@ -34,6 +37,7 @@ class OutOfFold:
     lots: dict[int, dict[str, Ints]] = field(default_factory=dict)  # seed -> site -> [row]: its fold
     same: dict[str, float] = field(default_factory=dict)  # site -> the loss of one answer to every row
     brier: dict[tuple[str, int], dict[str, float]] = field(default_factory=dict)  # (method, seed) -> site -> score
+    same_brier: dict[str, float] = field(default_factory=dict)  # site -> that of one answer to every row
 
 
 @dataclass(repr=False)
@@ -54,6 +58,7 @@ class Comparison(Drawn):
     rows: OutOfFold = field(default_factory=OutOfFold)  # empty: scores are of a hold-out drawn anew for each seed
     harm: float = HARM  # what a site may lose without harm, a share of the loss of one answer to every row
     look: tuple[int, int] = (1, 1)  # which time of how many the verdicts are looked at
+    left_out: pd.DataFrame = field(default_factory=lambda: pd.DataFrame(columns=LEFT_OUT))  # where it was asked for
 
     def __repr__(self) -> str:
         sites, seeds = (
@@ -71,17 +76,17 @@ class Comparison(Drawn):
         return mark_few(wide, self.sites)
 
     def summary(self) -> pd.DataFrame:
-        """For each method and metric: mean over sites and worst site, with intervals."""
+        """For each method and metric: mean over sites, and the site served worst by its skill against its own baseline
+        (core/skill.py), with intervals."""
         out = []
         test = self.scores[self.scores.split == "test"]
         for (method, metric), part in test.groupby(["method", "metric"], sort=False):
             table = part.pivot(index="seed", columns="site", values="value")
-            down = metric in LOWER_IS_BETTER
-            by_site = table.mean(axis=0)
-            worst_site = (by_site.idxmax() if down else by_site.idxmin()) if by_site.notna().any() else ""
+            by_site = {str(site): float(value) for site, value in table.mean(axis=0).items()}
+            who = worst_site(by_site, self.baselines(str(metric)), metric in LOWER_IS_BETTER) or ""
             mean = self.between(str(method), str(metric), table)
-            worst = self.between(str(method), str(metric), table[[worst_site]]) if worst_site else (math.nan,) * 3
-            out.append((method, metric, *mean, worst_site, *worst))
+            worst = self.between(str(method), str(metric), table[[who]]) if who else (math.nan,) * 3
+            out.append((method, metric, *mean, who, *worst))
         columns = ["method", "metric", "mean", "mean_low", "mean_high", "worst_site", "worst", "worst_low"]
         return pd.DataFrame(out, columns=[*columns, "worst_high"])
 
@@ -103,6 +108,11 @@ class Comparison(Drawn):
         test = self.scores[(self.scores.split == "test") & (self.scores.metric == metric)]
         return {(str(m), str(s)): float(part.value.mean()) for (m, s), part in test.groupby(["method", "site"])}
 
+    def baselines(self, metric: str) -> dict[str, float]:
+        """Site -> what one answer to every row comes to, mean over seeds."""
+        mine = self.chance[self.chance.metric == metric]
+        return {str(site): float(part.value.mean()) for site, part in mine.groupby("site")}
+
     @property
     def _share(self) -> float:
         return float(self.sites.test_rows.sum() / (self.sites.test_rows.sum() + self.sites.train_rows.sum()))
@@ -116,20 +126,24 @@ class Comparison(Drawn):
 
     def verdicts(self) -> pd.DataFrame:
         """Is joining worth it, for each site? A federated method against training alone (studies/joining.py)."""
-        out, word, metric = [], self.study.row_word, self.yardstick
+        out, word, metric = [], self.study.unit_word, self.yardstick
         sign = 1 if self.rows.losses or metric in LOWER_IS_BETTER else -1
         federated, alone = [m for m in self.methods if TABLE[m].federated], self._alone
         for site, answer in self.answers().items():
-            rows, harm = self._rows(site), self._harm(site)
+            rows, harm = self._units(site), self._harm(site)
+            if self.study.person_column:
+                answer = answer._replace(needed=answer.needed * rows / self._rows(site))
             title = TABLE[federated[answer.best]].title
-            text = why(
-                answer, title, metric.replace("_", " "), word, rows, harm, len(self.seeds), bool(self.rows.losses)
-            )
+            text = why(answer, title, metric_name(metric), word, rows, harm, len(self.seeds), bool(self.rows.losses))
             means = sign * answer.alone, sign * answer.joined
+            same = self.rows.same.get(site, math.nan)
+            if answer.verdict in (YES, NO_HARM) and no_better(means[1], same, lower=True):
+                text += f" Yet it is no better here than the baseline, one answer to every {word}: {same:.3f}."
             told = answer.gain, answer.low, answer.high, answer.verdict, text, harm, answer.least, rows, answer.needed
-            share = self.rows.same.get(site, math.nan), self.harm if self.rows.losses else 0.0
+            share = same, self.harm if self.rows.losses else 0.0
             brier = self._brier(alone, site), self._brier(federated[answer.best], site)
-            out.append((site, metric, federated[answer.best], *means, *told, *share, *brier))
+            baseline = self.rows.same_brier.get(site, math.nan)
+            out.append((site, metric, federated[answer.best], *means, *told, *share, *brier, baseline))
         return pd.DataFrame(out, columns=VERDICTS)
 
     def settled(self) -> bool:
@@ -186,6 +200,11 @@ class Comparison(Drawn):
 
     def _harm(self, site: str) -> float:
         return self.harm * self.rows.same[site] if self.rows.losses else 0.0
+
+    def _units(self, site: str) -> int:
+        """Rows, or persons where the study names them."""
+        size = self.sites[self.sites.site == site].iloc[0]
+        return int(size.test_persons) if "test_persons" in size else int(size.test_rows)
 
     def _rows(self, site: str) -> int:
         return int(self.sites[self.sites.site == site].iloc[0].test_rows)

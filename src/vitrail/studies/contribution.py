@@ -20,7 +20,9 @@ Players are all sites, the user too. The user's private layers, where it has any
 neither training again nor carrying over is offered: layers of its own would be others under another shared model.
 
 Credits: each site's positive Shapley value, all scaled by one factor so that they sum to the gain; sites of negative
-value are shown and get nothing; where there is no gain there are no credits. Money is not handled.
+value are shown and get nothing; where there is no gain there are no credits. There are none either where the model of
+everybody is no better for the user than one answer to every row: a gain from a bad start is then worth nothing. Money
+is not handled.
 """
 
 from __future__ import annotations
@@ -35,6 +37,7 @@ import pandas as pd
 
 from vitrail.core.problems import Problem, VitrailError
 from vitrail.core.random import key
+from vitrail.core.skill import no_better
 from vitrail.data.spreadsheet import to_csv
 from vitrail.explain.shapley import Floats, Values, Worth, exact, leave_one_out, paired_mean
 from vitrail.runs.folder import write_atomically
@@ -73,7 +76,7 @@ class Contribution:
     same: float  # loss of the one answer to every row that fits the user's training rows best
     values: pd.DataFrame  # site, way, kind, value, low, high, chance: half of the interval that is not the test rows'
     costs: pd.DataFrame  # way, kind, evaluations, how
-    ledger: pd.DataFrame  # site, rounds, value, low, high, credit, credit_low, credit_high; empty without Shapley
+    ledger: pd.DataFrame  # site, rounds, value, low, high, credit, credit_low, credit_high; or empty: see `unpaid`
     notes: list[str]
     seeds: int = 0  # that coalitions were trained again from
     strain: float = 0.0  # see strain.py
@@ -85,13 +88,28 @@ class Contribution:
         return self.start - self.end
 
     @property
+    def by_shapley(self) -> bool:
+        """Whether Shapley values were asked for, which sum to the gain."""
+        return bool((self.values.way == SHAPLEY).any())
+
+    def unpaid(self) -> str:
+        """Why no credits were computed although Shapley values were; "" where they were."""
+        if not self.by_shapley or not no_better(self.end, self.same, lower=True):
+            return ""
+        return (
+            f"No credits were computed: the model that all trained together is no better for {self.user} than the "
+            f"baseline, which is one answer to every {self.row_word} ({self.unit} {self.end:.4f} against "
+            f"{self.same:.4f}). The values say who moved the loss, but there is nothing to pay for."
+        )
+
+    @property
     def kind(self) -> str:
         """How the values that count were had."""
         return next(k for k in (AGAIN, CARRIED, ROUND) if (self.values.kind == k).any())
 
     def main(self, kind: str = "") -> pd.DataFrame:
         """The values that count, by site: Shapley, or leave-one-out where only that was asked for."""
-        way = SHAPLEY if (self.values.way == SHAPLEY).any() else LOO
+        way = SHAPLEY if self.by_shapley else LOO
         return self.values[(self.values.way == way) & (self.values.kind == (kind or self.kind))].set_index("site")
 
     @property
@@ -241,13 +259,13 @@ def _told(
 ) -> Contribution:
     run, names, rows = tested.run, tested.names, tested.x.shape[1]
     draws = rng.multinomial(rows, [1 / rows] * rows, RESAMPLES) / rows  # [resample, row]
-    values, costs, ledger = [], [], pd.DataFrame()
+    values, costs, ledger, same = [], [], pd.DataFrame(), tested.same_answer()
     order = [names.index(s) for s in run.sites if s in names]  # as the run names them
     for way, kind, got, evaluations in found:
         mean, low, high = _between(got.rows.mean(1), draws @ got.rows.T, got.half)
         values += [(names[i], way, kind, mean[i], low[i], high[i], got.half[i]) for i in order]
         costs.append((way, kind, evaluations, _how(way, len(names)) + (f", {seeds} seeds" if seeds else "")))
-        if way == SHAPLEY and kind == found[0][1]:
+        if way == SHAPLEY and kind == found[0][1] and not no_better(float(ends[1]), same, lower=True):
             credit = _between(credits_of(mean), credits_of(draws @ got.rows.T), got.half)
             columns = {"site": names, "rounds": tested.took_part, "value": mean, "low": low, "high": high}
             named = zip(("credit", "credit_low", "credit_high"), credit, strict=True)
@@ -265,7 +283,7 @@ def _told(
         unit,
         float(ends[0]),
         float(ends[1]),
-        tested.same_answer(),
+        same,
         pd.DataFrame(values, columns=["site", "way", "kind", "value", "low", "high", "chance"]),
         pd.DataFrame(costs, columns=["way", "kind", "evaluations", "how"]),
         ledger,
@@ -305,11 +323,13 @@ def _notes(tested: Tested) -> list[str]:
 
 
 def write_tables(told: Contribution, folder: Path) -> None:
-    """values.csv, costs.csv and ledger.csv."""
+    """values.csv, costs.csv and, where there are credits, ledger.csv; one of before is removed."""
     folder.mkdir(parents=True, exist_ok=True)
     for name, table in (("values", told.values), ("costs", told.costs), ("ledger", told.ledger)):
         if len(table):
             write_atomically(folder / f"{name}.csv", to_csv(table))
+        else:
+            (folder / f"{name}.csv").unlink(missing_ok=True)
 
 
 def to_text(told: Contribution) -> tuple[str, list[tuple[str, list[str], list[list[Any]]]]]:
@@ -337,7 +357,7 @@ def to_text(told: Contribution) -> tuple[str, list[tuple[str, list[str], list[li
         rows.append(["sum", "", f"{told.ledger.value.sum():+.4f}", f"{told.ledger.credit.sum():.4f}"])
         words = f"Ledger, {told.kind}: positive Shapley values, scaled to sum to the gain; negative ones are not paid"
         tables.append((words, ["site", "rounds", "value", "credit"], rows))
-    said = "\n".join(words for words in (said, told.doubt(), told.reliance()) if words)
+    said = "\n".join(words for words in (said, told.unpaid(), told.doubt(), told.reliance()) if words)
     lines = [[c.way, c.kind, c.evaluations, c.how] for c in told.costs.itertuples()]
     tables.append(("Cost", ["way", "kind", "model evaluations", "groups of sites"], lines))
     return said, tables

@@ -17,9 +17,10 @@ import torch
 from numpy.typing import NDArray
 
 from vitrail.core import times
-from vitrail.core.metrics import score, score_all
-from vitrail.data.encode import Encoder, class_weights
+from vitrail.core.metrics import Answers, score, score_all
+from vitrail.data.encode import Encoder
 from vitrail.data.outcomes import weights_of
+from vitrail.data.persons import how_many, persons_of
 from vitrail.engines.federations import Federations, beside
 from vitrail.engines.local import Engine
 from vitrail.engines.sites import Sites
@@ -27,7 +28,16 @@ from vitrail.engines.wire import Ledger
 from vitrail.methods import AnyMethod
 from vitrail.runs.features import as_rows
 from vitrail.runs.folder import versions
-from vitrail.runs.judge import SIZES, Judge, rare_of, same_answer, share_of, size_row, target_words
+from vitrail.runs.judge import (
+    Judge,
+    decision_thresholds,
+    rare_of,
+    same_answer,
+    share_of,
+    size_row,
+    sizes_table,
+    target_words,
+)
 from vitrail.runs.setup import build_task, held_rows, is_evaluated, resolve, training_of, training_rows, wire_lines
 from vitrail.runs.train import ledger_of
 from vitrail.studies.folds import Cut, whole_folds
@@ -99,6 +109,7 @@ def cross_validate(
             n: row_losses(study, y, p, w).tolist() for n, y, p, w in zip(names, truth, judged.last, stand, strict=True)
         },
         "brier": dict(zip(names, _brier(study, truth, judged.last, stand), strict=True)),
+        "brier_same": {n: _brier_same(study, y, w) for n, y, w in zip(names, truth, stand, strict=True)},
         "lots": {n: lots.tolist() for n, lots in cut.lots.items()},
         "same": {n: same_loss(study, y, w) for n, y, w in zip(names, truth, stand, strict=True)},
         "ledger": ledger.to_dict("records"),
@@ -140,9 +151,9 @@ def train_folds(
                 whole[j][mine] = told[i, : len(mine)]
             step(first * total + len(some) * done, cut.folds * total)
         y, real = judge.truth["train"]
-        trained.append(
-            score_all(study.metrics, y, judge.answers(settled, "train")["train"], real, judge.weights["train"])
-        )
+        answers = judge.answers(settled, "train", others=False)["train"]
+        how = judge.weights["train"], Answers.least, judge.thresholds
+        trained.append(score_all(study.metrics, y, answers, real, *how))
     mean = {m: np.concatenate([t[m].reshape(-1, sites) for t in trained]).mean(0) for m in study.metrics}
     return Judged(said, mean, stack.ledger)
 
@@ -187,19 +198,19 @@ def yardstick(study: Study) -> str:
         return "squared_error"
     if study.target.kind == "time":
         return "time_log_loss"
-    return "balanced_log_loss" if study.training.class_weights == "inverse" else "log_loss"
+    return "log_loss"
 
 
 def row_losses(study: Study, y: NDArray[Any], p: Floats, w: Weights = None) -> Floats:
-    """[row]: what a verdict is about. Of classes the log loss of what the model answers, classes counted as in
-    training; of numbers the squared error; of times to an event minus the logarithm of the likelihood; each times what
-    the row stands for. NaN where the model diverged."""
+    """[row]: what a verdict is about. Of classes the log loss of the stated risks; of numbers the squared
+    error; of times to an event minus the logarithm of the likelihood; each times what the row stands for. NaN where the
+    model diverged."""
     if study.target.kind == "number":
         return np.asarray((p[:, 0] - y) ** 2 * _even(w), np.float64)
     if study.target.kind == "time":
         return np.asarray(times.losses(y, p) * _even(w), np.float64)
     of = y.astype(np.int64)
-    return np.asarray(-np.log(p[np.arange(len(of)), of].clip(SMALLEST, 1)) * _weights(study, of, w), np.float64)
+    return np.asarray(-np.log(p[np.arange(len(of)), of].clip(SMALLEST, 1)) * _even(w), np.float64)
 
 
 def same_loss(study: Study, y: NDArray[Any], w: Weights = None) -> float:
@@ -210,18 +221,9 @@ def same_loss(study: Study, y: NDArray[Any], w: Weights = None) -> float:
         p = np.tile(times.life_table(y, study.target.outputs, w), (len(y), 1))
         return float(np.average(times.losses(y, p), weights=w))
     of = y.astype(np.int64)
-    share = np.bincount(of, _weights(study, of, w), len(study.target.levels))
+    share = np.bincount(of, w, len(study.target.levels)).astype(np.float64)
     share = share / share.sum()
     return float(-np.sum(share * np.log(share.clip(SMALLEST, 1))))
-
-
-def _weights(study: Study, y: NDArray[np.int64], stand: Weights = None) -> Floats:
-    """[row], 1 on average."""
-    own = _even(stand)
-    if study.training.class_weights != "inverse":
-        return np.ones(len(y)) * own
-    w = class_weights(y, len(study.target.levels), None, stand)[y] * own
-    return np.asarray(w / w.mean(), np.float64)
 
 
 def _even(w: Weights) -> Floats | float:
@@ -233,9 +235,19 @@ def _brier(study: Study, truth: list[NDArray[Any]], answers: list[Floats], stand
     """[site]: what stands beside the log loss, for those who read that; none where the target is a number."""
     if study.target.kind == "number":
         return [math.nan] * len(truth)
-    name = "integrated_brier" if study.target.kind == "time" else "brier"
-    every = zip(truth, answers, stand, strict=True)
+    name, every = _brier_name(study), zip(truth, answers, stand, strict=True)
     return [score((name,), _plain(study, y), p, w)[name] for y, p, w in every]
+
+
+def _brier_same(study: Study, y: NDArray[Any], w: Weights) -> float:
+    """That of one answer to every row: the shares of the classes, or the life table."""
+    if study.target.kind == "number":
+        return math.nan
+    return same_answer(study, (name := _brier_name(study),), _plain(study, y), w)[name]
+
+
+def _brier_name(study: Study) -> str:
+    return "integrated_brier" if study.target.kind == "time" else "brier"
 
 
 def _scored(study: Study, truth: list[NDArray[Any]], answers: list[Floats], stand: list[Weights]) -> dict[str, Floats]:
@@ -272,8 +284,16 @@ def _over(
         w[j, :, : len(own)] = 1.0 if by is None else by
     flat = len(truth) * sets
     parts = y.reshape(flat, -1), p.reshape(flat, longest, -1), real.reshape(flat, -1), w.reshape(flat, -1)
-    found = score_all(study.metrics, *parts)
+    found = score_all(study.metrics, *parts, thresholds=_thresholds(study, truth, stand, sets))
     return {m: v.reshape(len(truth), sets) for m, v in found.items()}
+
+
+def _thresholds(study: Study, truth: list[NDArray[Any]], stand: list[Weights], sets: int) -> Floats | None:
+    """[site x set, class]: at which decisions are made, as in a run; by default each site's own shares of classes."""
+    if not study.target.levels:
+        return None
+    each = [decision_thresholds(study, y, w) for y, w in zip(truth, stand, strict=True)]
+    return np.repeat(np.stack(each), sets, axis=0)
 
 
 def _sizes(study: Study, cut: Cut) -> pd.DataFrame:
@@ -281,10 +301,13 @@ def _sizes(study: Study, cut: Cut) -> pd.DataFrame:
     column, out = study.target.column, []
     for name, lots in cut.lots.items():
         y = _plain(study, cut.cleaned[name][column].to_numpy())
-        counts = [int((lots != 0).sum()), len(y), *rare_of(study, y)]
+        persons = persons_of(cut.cleaned[name], study)
+        counts = [int((lots != 0).sum()), len(y), *rare_of(study, y, persons)]
+        if persons is not None:
+            counts += [how_many(persons[lots != 0]), how_many(persons)]
         share = share_of(study, y, weights_of(cut.cleaned[name], study))
         out.append(size_row(study, name, counts, target_words(study, share)))
-    return pd.DataFrame(out, columns=SIZES)
+    return sizes_table(study, out)
 
 
 def _plain(study: Study, y: NDArray[Any]) -> NDArray[Any]:

@@ -12,10 +12,13 @@ from numpy.typing import NDArray
 
 from vitrail.core.problems import Problem, VitrailError
 from vitrail.core.random import key
-from vitrail.data.encode import Encoder, Matrix, SiteData, fit_encoders, split_rows
+from vitrail.data.encode import Encoder, Matrix, SiteData, fit_encoders
 from vitrail.data.outcomes import weights_of
+from vitrail.data.persons import count_persons, persons_of
 from vitrail.data.read import clean
 from vitrail.data.schema import Table
+from vitrail.data.split import cut_folds as cut_folds
+from vitrail.data.split import hold_out
 
 
 def folds_of(sites: Mapping[str, pd.DataFrame], table: Table, seed: int, folds: int) -> list[list[SiteData]]:
@@ -29,13 +32,14 @@ def folds_of(sites: Mapping[str, pd.DataFrame], table: Table, seed: int, folds: 
     train, lot = {}, {}
     for name, frame in sites.items():
         rows = clean(frame, table)
-        mine = rows.iloc[split_rows(rows[column].to_numpy(), table, seed, name)[0]]
-        train[name], lot[name] = mine, cut_folds(mine[column].to_numpy(), table, key(seed, name, "folds"), folds)
-    few = {name: len(frame) for name, frame in train.items() if len(frame) < folds}
+        mine = rows.iloc[hold_out(rows, table, seed, name)[0]]
+        y, persons = mine[column].to_numpy(), persons_of(mine, table)
+        train[name], lot[name] = mine, cut_folds(y, table, key(seed, name, "folds"), folds, persons)
+    few = {name: n for name, frame in train.items() if (n := count_persons(frame, table)) < folds}
     if few:
         hint = "Use fewer folds, or leave the site out."
         problems = [
-            Problem(n, f"expected a training {table.row_word} for each of {folds} folds, got {k}.", hint)
+            Problem(n, f"expected a training {table.unit_word} for each of {folds} folds, got {k}.", hint)
             for n, k in few.items()
         ]
         raise VitrailError("cannot cross-validate", problems)
@@ -58,17 +62,21 @@ class Cut(NamedTuple):
 
 def whole_folds(cleaned: Mapping[str, pd.DataFrame], table: Table, seed: int, folds: int) -> Cut:
     """The same number of folds at every site, fewer where a site has fewer rows: none is without rows."""
-    count = min(folds, *map(len, cleaned.values()))
+    sizes = {n: count_persons(f, table) for n, f in cleaned.items()}
+    count = min(folds, *sizes.values())
     if count < 2:
         problems = [
-            Problem(n, f"expected at least 2 {table.row_word}s, got {len(f)}.", "Leave the site out.")
-            for n, f in cleaned.items()
-            if len(f) < 2
+            Problem(n, f"expected at least 2 {table.unit_word}s, got {size}.", "Leave the site out.")
+            for n, size in sizes.items()
+            if size < 2
         ]
         problems = problems or [Problem("folds", f"expected at least 2, got {folds}.", "Use 10.")]
         raise VitrailError("cannot cross-validate", problems)
     target = table.target.column
-    lots = {n: cut_folds(f[target].to_numpy(), table, key(seed, n, "whole folds"), count) for n, f in cleaned.items()}
+    lots = {
+        n: cut_folds(f[target].to_numpy(), table, key(seed, n, "whole folds"), count, persons_of(f, table))
+        for n, f in cleaned.items()
+    }
     return Cut(count, lots, dict(cleaned), table)
 
 
@@ -84,20 +92,11 @@ def _fold(
     out = []
     for name, frame in frames.items():
         e, held = encoders[name], frame[lots[name] == k]
-        both = (weights_of(of, table) for of in (part[name], held))
-        out.append(SiteData(name, e, *_encoded(e, part[name]), *_encoded(e, held), "", None, *both))
+        weights = [weights_of(rows, table) for rows in (part[name], held)]
+        train, test = (persons_of(rows, table) for rows in (part[name], held))
+        site = SiteData(name, e, *_encoded(e, part[name]), *_encoded(e, held), "", None, weights[0], weights[1])
+        out.append(site._replace(train_persons=train, test_persons=test))
     return out
-
-
-def cut_folds(y: NDArray[np.generic], table: Table, seed: int, folds: int) -> NDArray[np.int64]:
-    """The fold of each row; classes are spread evenly where the study stratifies."""
-    order = np.random.default_rng(seed).permutation(len(y))
-    if table.split.stratify and table.target.kind != "number":
-        of = y.astype(np.float64) > 0 if table.target.kind == "time" else y  # whether the event was seen
-        order = order[np.argsort(of[order], kind="stable")]
-    lots = np.empty(len(y), dtype=np.int64)
-    lots[order] = np.arange(len(y)) % folds
-    return lots
 
 
 def _encoded(encoder: Encoder, frame: pd.DataFrame) -> tuple[Matrix, NDArray[np.generic]]:

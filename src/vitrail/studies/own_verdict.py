@@ -20,17 +20,26 @@ FAR = 1e100  # no loss of real data
 
 
 def own_verdict(
-    study: Study, y: NDArray[Any], lots: Ints, alone: Sequence[Floats], joined: Sequence[Floats]
+    study: Study,
+    y: NDArray[Any],
+    lots: Ints,
+    alone: Sequence[Floats],
+    joined: Sequence[Floats],
+    units: int | None = None,
 ) -> dict[str, Any]:
-    """Plain values: the verdict and what it rests on; None for a number that there is not. `lots` [repeat, row]: folds;
-    `alone` and `joined`, for each repeat [row, answer]: what models that were not trained on a row say of it."""
+    """Plain values: the verdict and what it rests on; None for a number that there is not. `units`: how many
+    persons these rows are of, where the study names them. `lots` [repeat, row]: folds; `alone` and `joined`, for
+    each repeat [row, answer]: what models that were not trained on a row say of it."""
     assert study.verdict is not None
     lost = [np.stack([row_losses(study, y, said) for said in told]) for told in (alone, joined)]
     folds, same = int(lots.max()) + 1, same_loss(study, y)
     harm = study.verdict.harm * same
     answer = decide(Losses(lost[0], lost[1][None], lots, 1 / folds), harm)
-    numbers = {**answer._asdict(), "harm": harm, "same": same}
-    counts = dict(zip(COUNTS, (len(y), folds, len(lots)), strict=True))
+    rows, needed = len(y), answer.needed
+    if units is not None:
+        rows, needed = units, answer.needed * units / len(y)
+    numbers = {**answer._asdict(), "needed": needed, "harm": harm, "same": same}
+    counts = dict(zip(COUNTS, (rows, folds, len(lots)), strict=True))
     return {VERDICT: answer.verdict} | counts | {k: _finite(numbers[k]) for k in NUMBERS}
 
 
@@ -39,7 +48,7 @@ def explain_verdict(study: Study, told: Mapping[str, Any]) -> str:
     number = {k: math.nan if told[k] is None else float(told[k]) for k in NUMBERS}
     number["needed"] = math.inf if told["needed"] is None else number["needed"]
     answer = Answer(verdict=told[VERDICT], best=0, **{k: number[k] for k in Answer._fields if k in number})
-    about = study.build_method().title, yardstick(study).replace("_", " "), study.row_word
+    about = study.build_method().title, yardstick(study).replace("_", " "), study.unit_word
     return why(answer, *about, told["rows"], number["harm"], told["seeds"], crossed=True)
 
 

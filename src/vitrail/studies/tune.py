@@ -30,14 +30,16 @@ import numpy as np
 import pandas as pd
 
 from vitrail import methods
-from vitrail.core.metrics import Floats
+from vitrail.core.metrics import Floats, metric_name
 from vitrail.core.problems import Problem, VitrailError, nearest
+from vitrail.core.skill import worst_site
 from vitrail.data.encode import SiteData, prepare
 from vitrail.engines.local import Engine
 from vitrail.methods import AnyMethod
 from vitrail.runs.folder import Folder, read_told, versions, write_atomically
 from vitrail.runs.judge import Judge, chance_of, few_over
 from vitrail.runs.setup import build_task, check_trainable, resolve, training_of, training_rows
+from vitrail.studies.caution import setting_caution
 from vitrail.studies.folds import folds_of
 from vitrail.studies.pool import Step, done
 from vitrail.study import LOWER_IS_BETTER, METRICS, Network, Study, TrainingSpec
@@ -48,12 +50,14 @@ RATES = (1 / 3, 1.0, 3.0)  # times the learning rate, where nobody says what to 
 
 
 class Summary(NamedTuple):
-    """Of one setting: over folds the mean of the sites' mean, its spread, and the worst site. NaN where undefined."""
+    """Of one setting: over folds the mean of the sites' mean, its spread, and the site that is served worst, by its
+    skill against its own baseline (core/skill.py), with that baseline. NaN where undefined."""
 
     mean: float = math.nan
     sd: float = math.nan
     worst: float = math.nan
     worst_site: str = ""
+    worst_baseline: float = math.nan
 
 
 @dataclass
@@ -80,6 +84,10 @@ class Tuning:
         """The best ones."""
         return {k: self.table.iloc[0][k] for k in self.grid}
 
+    def caution(self) -> str:
+        """What speaks against the best setting, in a sentence; "" where nothing does."""
+        return setting_caution(self.metric, self.table.iloc[0].to_dict(), self.same.mean)
+
     def section(self) -> str:
         """The sections of the study file that the best setting is in, ready to be pasted."""
         blocks = sections_of(self.best.to_toml())
@@ -99,6 +107,7 @@ class Tuning:
             "table": rows,
             "same": {k: None if v != v else v for k, v in self.same._asdict().items()},
             "few_rows": self.few,
+            "caution": self.caution(),
             "scores": [[None if v != v else v for v in row] for row in self.scores.to_numpy().tolist()],
             "study": self.section(),
         }
@@ -166,9 +175,7 @@ def tune(
         asked = study.with_changes(metrics=[metric])
         same = np.array([[chance_of(asked, site)[0] for site in fold] for fold in parts])  # [fold, site]
         cells = np.array(values).reshape(-1, folds, len(names))
-        found = _ranked(
-            studies, tried, cells, names, metric, seed, _summed(same, names, metric), few_over(study, parts)
-        )
+        found = _ranked(studies, tried, cells, names, metric, seed, same, few_over(study, parts))
         if folder:
             found.save(folder.path / "tuning.json")
             folder.seal("finished")
@@ -217,14 +224,14 @@ def _ranked(
     names: list[str],
     metric: str,
     seed: int,
-    same: Summary,
+    same: Floats,
     few: dict[str, str],
 ) -> Tuning:
-    """cells: [setting, fold, site]"""
+    """cells: [setting, fold, site]; same: [fold, site]"""
     folds = cells.shape[1]
-    table = _table(tried, cells, names, metric)
+    table = _table(tried, cells, names, metric, same)
     if table["mean"].isna().all():
-        what = f"no setting has a {metric.replace('_', ' ')}: every model diverged, or it is not defined on the folds."
+        what = f"no setting has a {metric_name(metric)}: every model diverged, or it is not defined on the folds."
         raise VitrailError("nothing was tuned", [Problem("grid", what, "Try smaller learning rates, or --metric.")])
     at = table.pop("setting").tolist()
     scores = [
@@ -236,7 +243,8 @@ def _ranked(
     best = studies[at[0]]
     columns = [*tried, "fold", "site", "value"]
     told = pd.DataFrame(scores, columns=columns)
-    return Tuning(best, best.build_method(), metric, seed, folds, tried, table, told, same, few)
+    usual = _summed(same, names, metric, same)._replace(worst=math.nan, worst_site="", worst_baseline=math.nan)
+    return Tuning(best, best.build_method(), metric, seed, folds, tried, table, told, usual, few)
 
 
 def parse_grid(given: Sequence[str]) -> dict[str, list[Any]]:
@@ -351,26 +359,28 @@ def _judged(job: _Job, parts: list[list[SiteData]], step: Step) -> list[float]:
     return [value for *_, split, _, value in found if split == "test"]
 
 
-def _table(grid: Grid, cells: Floats, names: list[str], metric: str) -> pd.DataFrame:
-    """One row for each setting, best first; cells: [setting, fold, site]."""
+def _table(grid: Grid, cells: Floats, names: list[str], metric: str, same: Floats) -> pd.DataFrame:
+    """One row for each setting, best first; cells: [setting, fold, site]; same: [fold, site]."""
     down = metric in LOWER_IS_BETTER
     defined = ~np.isnan(cells).all(0)  # elsewhere a metric has no meaning (AUC of a single class), whatever the setting
     rows = []
     for i, values in enumerate(itertools.product(*grid.values())):
         diverged = not defined.any() or np.isnan(cells[i])[defined].any()
-        rows.append((i, *values, *(Summary() if diverged else _summed(cells[i], names, metric))))
+        rows.append((i, *values, *(Summary() if diverged else _summed(cells[i], names, metric, same))))
     frame = pd.DataFrame(rows, columns=["setting", *grid, *Summary._fields])
     return frame.sort_values("mean", ascending=down, kind="stable", na_position="last").reset_index(drop=True)
 
 
-def _summed(cells: Floats, names: list[str], metric: str) -> Summary:
-    """cells: [fold, site]"""
+def _summed(cells: Floats, names: list[str], metric: str, same: Floats) -> Summary:
+    """cells and same: [fold, site]"""
     if np.isnan(cells).all():
         return Summary()
     mine = pd.DataFrame(cells, columns=names)
-    folds, by_site = mine.mean(axis=1), mine.mean()
-    worst = str(by_site.idxmax() if metric in LOWER_IS_BETTER else by_site.idxmin())
-    return Summary(float(folds.mean()), float(folds.std()), float(by_site[worst]), worst)
+    folds, by_site = mine.mean(axis=1), dict(zip(names, mine.mean().tolist(), strict=True))
+    baselines = dict(zip(names, pd.DataFrame(same, columns=names).mean().tolist(), strict=True))
+    worst = worst_site(by_site, baselines, metric in LOWER_IS_BETTER)
+    assert worst is not None, "some site has a score"
+    return Summary(float(folds.mean()), float(folds.std()), by_site[worst], worst, baselines[worst])
 
 
 def _plain(value: Any) -> Any:

@@ -1,0 +1,260 @@
+"""How good the default model's risks are on tables, fold by fold beside what a statistician would use.
+
+    python benchmarks/quality.py                       # writes results/quality.md; about 15 minutes on one core
+    python benchmarks/quality.py --tables heart,titanic --repeats 1
+
+Needs the tables of VITRAIL_DATA (heart and Titanic come with Vitrail). xgboost is used where it is installed; it is no
+part of Vitrail. Twice three folds within each site, the same for everybody; every row is predicted by models that were
+not trained on it. The study is what `vitrail init` drafts, the method that of a study which names none.
+
+    site's own rate      the share of events among the site's training rows, for every patient
+    ridge, alone         logistic regression on the site's own rows, penalty chosen by cross-validation in them
+    ridge, pooled        the same on all sites' rows in one place, with a constant for each site
+    xgboost, pooled      boosted trees on all sites' rows in one place, with the site as a column
+
+Columns: AUC within sites (mean weighted by rows), log loss and Brier score over all held-out rows; calibration alarms:
+sites at which intercept and slope of the calibration line differ from 0 and 1 at the 5 % level; net benefit of acting
+at a risk of 10 %, in rightly treated patients per 1000.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import time
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+
+import vitrail as vt
+from vitrail.core.metrics import score
+from vitrail.data.encode import clean_sites
+from vitrail.explain.bedside import LEVEL, fit_line
+from vitrail.runs.setup import resolve
+from vitrail.studies.crossed import train_folds
+from vitrail.studies.folds import Cut
+
+try:
+    import xgboost
+except ImportError:
+    xgboost = None
+
+Floats = NDArray[np.float64]
+Sites = dict[str, pd.DataFrame]
+FOLDS, SEED, ACT = 3, 1, 0.1
+PENALTIES = (0.3, 1.0, 3.0, 10.0, 30.0, 100.0, 300.0, 1000.0)
+SITE_PENALTY = 1.0  # of a site's constant
+SMALLEST = 1e-6  # risk
+
+
+def outside(name: str) -> pd.DataFrame:
+    return pd.read_csv(Path(os.environ["VITRAIL_DATA"]) / name, keep_default_na=False, na_values=[""])
+
+
+def by_site(frame: pd.DataFrame, column: str, fewest: int = 1) -> Sites:
+    groups = sorted(frame.groupby(column), key=lambda pair: str(pair[0]))
+    return {str(k): f.drop(columns=column).reset_index(drop=True) for k, f in groups if len(f) >= fewest}
+
+
+def ebola() -> tuple[Sites, str]:
+    cases = outside("ebola_sierraleone_2014/ebola_sierraleone_2014.csv.gz")
+    onset, sample = pd.to_datetime(cases.date_of_onset), pd.to_datetime(cases.date_of_sample)
+    cases["onset_day"] = (onset - pd.Timestamp("2014-05-01")).dt.days.astype(float)
+    cases["delay"], cases["weekday"] = (sample - onset).dt.days.astype(float), sample.dt.weekday.astype(float)
+    cases["confirmed"] = (cases.status == "confirmed").astype(int)
+    kept = cases[["age", "sex", "onset_day", "delay", "weekday", "confirmed", "district"]]
+    return by_site(kept, "district"), "confirmed"
+
+
+def impact() -> tuple[Sites, str]:
+    patients = outside("impact_tbi/impact_tbi.csv").drop(columns="type")
+    patients["pupil"] = patients.pupil.replace("None", "neither")  # a level, and not a missing value
+    return by_site(patients, "study"), "mort"
+
+
+def adult() -> tuple[Sites, str]:
+    people = vt.datasets.adult().drop(columns=["fnlwgt", "education", "country"])
+    return by_site(people, "occupation", 601), "target"
+
+
+TABLES: dict[str, Callable[[], tuple[Sites, str]]] = {
+    "heart": lambda: (vt.datasets.heart_disease(), "disease"),
+    "GUSTO": lambda: (vt.datasets.gusto(), "day30"),
+    "Adult by occupation": adult,
+    "Titanic by age": lambda: (vt.cut.age_strict(vt.datasets.titanic()), "survived"),
+    "vehicle": lambda: (vt.datasets.vehicle(), "label"),
+    "Ebola line list": ebola,
+    "IMPACT": impact,
+}
+
+
+def dealt(y: NDArray[Any], folds: int, rng: np.random.Generator) -> NDArray[np.int64]:
+    """[row]: its fold; classes are spread evenly."""
+    order = rng.permutation(len(y))
+    out = np.empty(len(y), np.int64)
+    out[order[np.argsort(y[order], kind="stable")]] = np.arange(len(y)) % folds
+    return out
+
+
+def ridge(x: Floats, y: Floats, penalty: Floats, steps: int = 60) -> Floats:
+    """Logistic regression by Newton's method; penalty: of each column."""
+    beta, loss = np.zeros(x.shape[1]), np.inf
+    for _ in range(steps):
+        z = x @ beta
+        now = float((np.logaddexp(0, z) - y * z).sum() + (penalty * beta**2).sum() / 2)
+        if loss - now < 1e-8 * (1 + abs(now)):
+            break
+        p, loss = 1 / (1 + np.exp(-z.clip(-35, 35))), now
+        bend = (x * np.maximum(p * (1 - p), 1e-8)[:, None]).T @ x + np.diag(penalty)
+        beta = beta - np.linalg.solve(bend, x.T @ (p - y) + penalty * beta)
+    return beta
+
+
+def chosen_ridge(x: Floats, constants: Floats, y: Floats, strata: NDArray[Any]) -> Floats:
+    """Coefficients of `constants` and x; the penalty of x by the log loss of rows left out."""
+    free = np.where(np.arange(constants.shape[1]) == 0, 1e-6, SITE_PENALTY)
+    both, rng = np.c_[constants, x], np.random.default_rng(0)
+    lots = dealt(strata * 2 + y, 5, rng)
+    if min(y.sum(), len(y) - y.sum()) < 5:
+        return ridge(both, y, np.r_[free, np.full(x.shape[1], PENALTIES[-1])])
+    losses = []
+    for amount in PENALTIES:
+        penalty, total = np.r_[free, np.full(x.shape[1], amount)], 0.0
+        for k in range(5):
+            z = both[lots == k] @ ridge(both[lots != k], y[lots != k], penalty)
+            total += float((np.logaddexp(0, z) - y[lots == k] * z).sum())
+        losses.append(total)
+    return ridge(both, y, np.r_[free, np.full(x.shape[1], PENALTIES[int(np.argmin(losses))])])
+
+
+def boosted(x: Floats, y: Floats, new: Floats) -> Floats:
+    """Risks of new rows; depth and number of trees by the log loss of rows left out."""
+    given = {"objective": "binary:logistic", "eta": 0.06, "min_child_weight": 3, "lambda": 2.0, "subsample": 0.8}
+    given |= {"colsample_bytree": 0.7, "tree_method": "hist", "max_bin": 64, "nthread": 1, "seed": 3}
+    whole, best = xgboost.DMatrix(x, y), (np.inf, {}, 0)
+    for depth in (2, 4):
+        found = xgboost.cv(
+            given | {"max_depth": depth}, whole, 400, nfold=3, stratified=True, early_stopping_rounds=25, seed=1
+        )
+        loss = found["test-logloss-mean"]
+        if loss.min() < best[0]:
+            best = float(loss.min()), given | {"max_depth": depth}, int(loss.argmin()) + 1
+    return np.asarray(xgboost.train(best[1], whole, best[2]).predict(xgboost.DMatrix(new)), np.float64)
+
+
+def models(study: vt.Study, cut: Cut) -> Iterator[tuple[str, Floats, float]]:
+    """Name, [row] risks of all sites' rows one after the other, seconds of one fit."""
+    names, sizes = list(cut.cleaned), [len(f) for f in cut.cleaned.values()]
+    lots, site = np.concatenate([cut.lots[n] for n in names]), np.repeat(np.arange(len(names)), sizes)
+    y = np.concatenate([f[study.target.column].to_numpy(float) for f in cut.cleaned.values()])
+    kinds = ["Vitrail's default", "site's own rate", "ridge, alone", "ridge, pooled"] + ["xgboost, pooled"] * bool(
+        xgboost
+    )
+    risks, spent = {k: np.zeros(len(y)) for k in kinds}, dict.fromkeys(kinds, 0.0)
+    began = time.process_time()
+    told = train_folds(*resolve(study, None, None), cut, SEED, "vectorised", "cpu", lambda done, of: None).last
+    risks[kinds[0]], spent[kinds[0]] = np.concatenate([p[:, 1] for p in told]), time.process_time() - began
+    for k in range(FOLDS):
+        data = cut.fold(k)
+        train, test = np.concatenate([s.train_x for s in data]), np.concatenate([s.test_x for s in data])
+        at, aside = np.flatnonzero(lots != k), np.flatnonzero(lots == k)
+        known, where = y[at], site[at]
+        one = np.c_[np.ones(len(y)), np.eye(len(names))[site]]
+        for j in range(len(names)):
+            mine, new = where == j, site[aside] == j
+            risks["site's own rate"][aside[new]] = (known[mine].sum() + 0.5) / (mine.sum() + 1)
+            began = time.process_time()
+            beta = chosen_ridge(train[mine], np.ones((mine.sum(), 1)), known[mine], np.zeros(mine.sum(), int))
+            risks["ridge, alone"][aside[new]] = 1 / (1 + np.exp(-(beta[0] + test[new] @ beta[1:])))
+            spent["ridge, alone"] += time.process_time() - began
+        began = time.process_time()
+        beta = chosen_ridge(train, one[at], known, where)
+        risks["ridge, pooled"][aside] = 1 / (1 + np.exp(-(np.c_[one[aside], test] @ beta)))
+        spent["ridge, pooled"] += time.process_time() - began
+        if xgboost:
+            began = time.process_time()
+            risks["xgboost, pooled"][aside] = boosted(np.c_[train, one[at, 1:]], known, np.c_[test, one[aside, 1:]])
+            spent["xgboost, pooled"] += time.process_time() - began
+    yield from ((k, risks[k].clip(SMALLEST, 1 - SMALLEST), spent[k] / FOLDS) for k in kinds)
+
+
+def judged(y: NDArray[np.int64], risk: Floats, site: NDArray[np.int64]) -> dict[str, float]:
+    both = np.c_[1 - risk, risk]
+    found = score(("log_loss", "brier"), y, both)
+    ranks, rows, alarms = [], [], 0
+    for j in np.unique(site):
+        at = site == j
+        if 0 < y[at].sum() < at.sum():
+            ranks.append(score(("auc",), y[at], both[at])["auc"])
+            rows.append(at.sum())
+            line = fit_line(risk[at], y[at].astype(bool))
+            alarms += int(line is not None and line.p < LEVEL)
+    act = risk >= ACT
+    benefit = (y[act].sum() - (1 - y[act]).sum() * ACT / (1 - ACT)) / len(y)
+    return {"auc": float(np.average(ranks, weights=rows)), **found, "alarms": alarms, "benefit": 1000 * float(benefit)}
+
+
+def one_table(name: str, repeats: int) -> pd.DataFrame:
+    sites, target = TABLES[name]()
+    study = vt.Study.infer(sites, target=target, screen={"ask": False})
+    if name == "heart":
+        chol = {**study.features["chol"].model_dump(), "missing": (0,), "indicator": True}
+        study = study.with_changes(features={**study.model_dump()["features"], "chol": chol})
+    cleaned = clean_sites(sites, study)
+    truth = {n: f[target].to_numpy(np.int64) for n, f in cleaned.items()}
+    y = np.concatenate(list(truth.values()))
+    site = np.repeat(np.arange(len(truth)), [len(v) for v in truth.values()])
+    out = []
+    for r in range(repeats):
+        lots = {n: dealt(v, FOLDS, np.random.default_rng([7, r, i])) for i, (n, v) in enumerate(truth.items())}
+        for model, risk, seconds in models(study, Cut(FOLDS, lots, cleaned, study)):
+            out.append({"model": model, **judged(y, risk, site), "seconds": seconds})
+            print(f"{name}, {r + 1} of {repeats}, {model}: log loss {out[-1]['log_loss']:.4f}", flush=True)
+    return pd.DataFrame(out).groupby("model", sort=False).mean().assign(sites=len(sites), rows=len(y))
+
+
+def lines_of(found: Mapping[str, pd.DataFrame], repeats: int) -> list[str]:
+    lines = [
+        f"# How good the default model's risks are, {time.strftime('%Y-%m-%d')}",
+        "",
+        f"{repeats} x {FOLDS} folds within each site (`benchmarks/quality.py`, which says what the columns are).",
+    ]
+    for name, table in found.items():
+        first = table.iloc[0]
+        lines += ["", f"## {name}: {int(first.sites)} sites, {int(first.rows)} rows", ""]
+        lines += ["| | AUC | log loss | Brier | calibration alarms | net benefit at 10 % | seconds of a fit |"]
+        lines += ["| --- | ---: | ---: | ---: | ---: | ---: | ---: |"]
+        for model, row in table.iterrows():
+            numbers = f"{row.auc:.3f} | {row.log_loss:.4f} | {row.brier:.4f} | {row.alarms:.1f} of {int(row.sites)}"
+            lines.append(f"| {model} | {numbers} | {row.benefit:+.0f} | {row.seconds:.2f} |")
+    lines += ["", "## What was asked", ""]
+    lines += ["| table | beats the site's own rate | beats ridge alone | within .01 of ridge pooled | no more alarms |"]
+    lines += ["| --- | --- | --- | --- | --- |"]
+    for name, table in found.items():
+        loss, ours, pooled = table.log_loss, table.loc["Vitrail's default"], table.loc["ridge, pooled"]
+        beaten = loss["ridge, alone"] > pooled.log_loss
+        alone = "yes" if ours.log_loss < loss["ridge, alone"] else "no" if beaten else "no, nor does ridge pooled"
+        answers = [ours.log_loss < loss["site's own rate"], ours.log_loss < pooled.log_loss + 0.01]
+        own, near = ("yes" if answer else "no" for answer in answers)
+        gap = f"{near} ({ours.log_loss - pooled.log_loss:+.4f})"
+        alarms = f"{'yes' if ours.alarms <= pooled.alarms else 'no'} ({ours.alarms:.1f}, {pooled.alarms:.1f})"
+        lines.append(f"| {name} | {own} | {alone} | {gap} | {alarms} |")
+    return lines
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--tables", default=",".join(TABLES))
+    parser.add_argument("--repeats", type=int, default=2)
+    parser.add_argument("--out", type=Path, default=Path(__file__).parent / "results" / "quality.md")
+    given = parser.parse_args()
+    found = {name: one_table(name, given.repeats) for name in given.tables.split(",")}
+    given.out.write_text("\n".join(lines_of(found, given.repeats)) + "\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,54 @@
+"""What a study file means by what it leaves out: our defaults, a paper's protocol, or what an older format meant."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from vitrail.core import formats
+from vitrail.methods.papers import BEFORE, OWN_SCALE, PROTOCOLS
+
+CHANGED = "1.3"  # the format from which on our defaults are other than the first paper's
+
+
+def fill_in(plain: dict[str, Any], of: Any) -> None:
+    """In place; `of`: the format that the file states."""
+    name = plain.get("paper") or (BEFORE if formats.is_newer(CHANGED, str(of)) else "")
+    for key, value in PROTOCOLS.get(name, {}).items() if isinstance(name, str) else ():
+        if not isinstance(value, dict):
+            plain.setdefault(key, value)
+        elif isinstance(section := plain.setdefault(key, {}), dict):
+            plain[key] = {**value, **section}
+    protect = plain.get("protect")
+    if isinstance(protect, Mapping) and protect.get("rows"):  # sums over sites would need noise of their own
+        plain.setdefault("standardise", OWN_SCALE)
+
+
+def left_to_before(raw: Mapping[str, Any]) -> list[str]:
+    """Keys of which an older file leaves the value to the defaults of its time, where those have changed."""
+    if "format" not in raw or not formats.is_newer(CHANGED, str(raw["format"])) or raw.get("paper"):
+        return []
+    out = []
+    for key, value in PROTOCOLS[BEFORE].items():
+        if not isinstance(value, dict):
+            out += [f"{key} = {_written(value)}"] * (key not in raw)
+            continue
+        section = raw.get(key)
+        known = section if isinstance(section, Mapping) else {}
+        out += [f"{key}.{name} = {_written(v)}" for name, v in value.items() if name not in known]
+    return out
+
+
+def changed_words(raw: Mapping[str, Any]) -> str:
+    """For whoever runs such a file; "" where nothing has changed for it."""
+    kept = left_to_before(raw)
+    if not kept or raw.get("images") or raw.get("parties"):
+        return ""
+    return (
+        f"this study file is of format {raw['format']} and keeps the defaults of that format for {', '.join(kept)}. "
+        f'Defaults have changed since. To use today\'s, write format = "{formats.STUDY}".'
+    )
+
+
+def _written(value: Any) -> str:
+    return str(value).lower() if isinstance(value, bool) else f'"{value}"' if isinstance(value, str) else str(value)
