@@ -90,6 +90,8 @@ def _count(columns: list[pd.Series], named: bool) -> tuple[int, int] | None:
     rows = persons = shared = 0
     for column in columns:
         known = column.dropna()
+        if known.dtype.kind == "f" and bool((known.to_numpy() % 1 > 0).any()):
+            return None  # measured, and seen at once: there may be many thousands of such columns
         texts = known.map(canon).astype(str)
         if len(texts) < ROWS or len(texts) < OFTEN * len(column):
             return None
