@@ -12,6 +12,7 @@ import threading
 from pathlib import Path
 
 import pytest
+from cryptography import x509
 
 from command import vitrail
 from deploy.federation import Here
@@ -144,3 +145,29 @@ def test_versions_at_both_ends(place: Path, monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setattr("vitrail.deploy.doctor.versions", lambda: {"vitrail": "9", "torch": "9", "python": "9"})
     assert wrong(at_site(kit)).count("Versions at the coordinator, when it invited: vitrail") == 1
     assert wrong(at_coordinator(who)).count("(here 9)") == 2 * 3
+
+
+def test_a_certificate_of_another_key_is_seen(place: Path) -> None:
+    kit = joined(place)
+    assert any(f.well and "Certificate and key match" in f.what for f in at_site(enrol.load_kit(kit)))
+    other = enrol.load_kit(place / "cleveland.kit")
+    enrol.accept(other.folder, approval_of(find_coordinator(place / "study.toml"), "cleveland"))
+    (kit / "certificate.pem").write_bytes((other.folder / "certificate.pem").read_bytes())
+    assert "Certificate and key do not match." in wrong(_but_the_line(kit))
+
+
+def _but_the_line(kit: Path) -> list:
+    """A chain that does not fit its key cannot even be loaded for the line to the coordinator."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("vitrail.deploy.doctor._reach", lambda kit, certificate: [])
+        return at_site(enrol.load_kit(kit))
+
+
+def test_no_certificate_that_the_authority_signs_can_sign_another(place: Path) -> None:
+    kit = joined(place)
+    authority = x509.load_pem_x509_certificate(
+        (find_coordinator(place / "study.toml") / "authority" / "cert.pem").read_bytes()
+    )
+    own = x509.load_pem_x509_certificate((kit / "certificate.pem").read_bytes())
+    limits = [c.extensions.get_extension_for_class(x509.BasicConstraints) for c in (authority, own)]
+    assert [(c.value.ca, c.value.path_length, c.critical) for c in limits] == [(True, 0, True), (False, None, True)]

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from types import SimpleNamespace
 
 import numpy as np
 import pandas as pd
 import pytest
 
 from screened import federation, spoil
-from vitrail.screen import LABEL, Finding, screen
+from vitrail.screen import LABEL, Finding, clear, judge, screen
+from vitrail.screen.published import Published
+from vitrail.screen.weigh import Weighed
 
 SITE = "site-2"
 
@@ -139,3 +142,43 @@ def test_case_mix_is_no_fault() -> None:
     result = screen(keep, table)
     assert not result.wrong
     assert any(f.kind == "differs" for f in result.findings)
+
+
+def test_no_more_chance_is_spent_than_was_allowed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Over all tests of all sites the levels add up to alpha at most, and not to a small part of it."""
+    rows, table = federation()
+    kept: list[Weighed] = []
+    weigh = judge.Weighed
+
+    def keep(published: Published, alpha: float) -> Weighed:
+        kept.append(weigh(published, alpha))
+        return kept[-1]
+
+    monkeypatch.setattr(judge, "Weighed", keep)
+    for alpha in (0.05, 0.01):
+        screen(rows, table, alpha)
+        spent = len(kept[-1].published.sites) * kept[-1].level.sum()
+        assert 0.5 * alpha < spent <= alpha * (1 + 1e-9)
+
+
+@pytest.mark.parametrize(("others", "gap", "far"), [(4, 2.4, False), (4, 2.6, True), (2, 4.9, False), (2, 5.1, True)])
+def test_a_gap_is_far_only_beyond_those_of_the_others(
+    others: int, gap: float, far: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two and a half times the widest gap among the others, and with two others, who say little, twice that."""
+    monkeypatch.setattr(clear, "_gaps", lambda cell, measured: np.array([1.0] + [0.5] * (others - 1) + [gap]))
+    cell = SimpleNamespace(others=np.arange(others), site=others)
+    assert clear._is_far(cell, None) is far  # type: ignore[arg-type]
+
+
+def test_a_level_that_every_row_has_is_no_fault_where_another_site_has_it_nearly_as_often() -> None:
+    """Smokers are rare at one site: that nobody smokes at another may be real. Where they are common, it is not."""
+    rows, table = federation(sites=5, rows=250)
+    rng = np.random.default_rng(2)
+    mixed_rates = {
+        name: frame.assign(smoker=(rng.random(len(frame)) < (0.01, 0.4, 0.0, 0.5, 0.3)[k]).astype(float))
+        for k, (name, frame) in enumerate(rows.items())
+    }
+    assert not [f for f in screen(mixed_rates, table).wrong if f.feature == "smoker"]
+    common = spoil(rows, SITE, smoker=0.0)
+    assert [(f.site, f.feature, f.kind) for f in screen(common, table).wrong] == [(SITE, "smoker", "constant")]

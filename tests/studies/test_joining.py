@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 import math
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
 
+import vitrail as vt
+from vitrail.studies.crossed import same_loss
 from vitrail.studies.intervals import LEVEL, interval, level_of
 from vitrail.studies.joining import HARM, NO, NO_HARM, UNSURE, YES, Losses, decide, why
+from vitrail.studies.own_verdict import own_verdict
+from vitrail.studies.tested import Tested
 
 REPEATS, FOLDS, ROWS = 5, 10, 120
 
@@ -146,3 +152,39 @@ def test_reasons_say_the_numbers() -> None:
     assert f"too near to nothing for {ROWS} rows" in unsure
     assert "would have been seen in four of five such studies" in unsure
     assert "takes about" in unsure
+
+
+@pytest.mark.parametrize("share", [0.01, 0.2])
+def test_the_harm_that_is_ruled_out_is_a_part_of_the_baselines_loss(share: float) -> None:
+    """Losses of 20 times the size would otherwise make every loss seem harmless, or none."""
+    rng = np.random.default_rng(1)
+    y = rng.integers(0, 2, 80)
+    lots = np.stack([np.arange(80) % 4])
+    study = vt.Study.parse(
+        {
+            "target": {"column": "y", "classes": [0, 1], "positive": 1},
+            "features": {"a": {"kind": "numeric"}},
+            "verdict": {"folds": 4, "seeds": 1, "harm": share},
+        }
+    )
+    risk = np.full((80, 2), 0.5)
+    told = own_verdict(study, y, lots, [risk], [risk])
+    assert told["harm"] == pytest.approx(share * same_loss(study, y))
+    assert told["same"] == pytest.approx(same_loss(study, y))
+
+
+@pytest.mark.parametrize(
+    ("target", "train", "test", "wanted"),
+    [
+        ({"classes": [0, 1], "positive": 1}, [0] * 9 + [1], [1, 1], -math.log(1.5 / 11)),
+        ({"kind": "number", "scale": 2.0}, [1.0, 3.0], [5.0, 5.0], 36.0),
+    ],
+)
+def test_the_baseline_of_credits_knows_training_rows_alone(
+    target: dict[str, Any], train: list[float], test: list[float], wanted: float
+) -> None:
+    """Held-out rows of one class only would otherwise make it perfect."""
+    study = vt.Study.parse({"target": {"column": "y", **target}, "features": {"a": {"kind": "numeric"}}})
+    data = SimpleNamespace(train_y=np.array(train), test_y=np.array(test))
+    tested: Any = SimpleNamespace(run=SimpleNamespace(study=study), data=data)
+    assert Tested.same_answer(tested) == pytest.approx(wanted)
