@@ -236,9 +236,12 @@ def thresholds_of(study: Study, data: list[SiteData]) -> NDArray[np.float64] | N
 def decision_thresholds(study: Study, y: NDArray[Any], w: NDArray[np.float64] | None = None) -> NDArray[np.float64]:
     """[class]: a row is predicted to be of the class whose probability exceeds its threshold by the largest factor.
     Of two classes: the event is predicted from that risk on. By default the site's own shares of the classes among
-    these rows; or the threshold that the study states."""
+    these rows; or the threshold that the study states. Where rows have a privacy budget, the most probable class is
+    predicted: shares counted without noise would exceed the budget as soon as a score leaves the site."""
     if study.target.threshold is not None:
         return np.array([1 - study.target.threshold, study.target.threshold])
+    if study.protect.rows:
+        return np.full(len(study.target.levels), 1 / len(study.target.levels))
     counts = np.bincount(y.astype(np.int64), w, len(study.target.levels))
     return np.asarray((counts + 0.5) / (counts.sum() + len(counts) / 2), np.float64)
 
