@@ -69,7 +69,7 @@ class Judge:
         self.least = [FEWEST * most for most in self.most["test"]]  # rows, so that they are of FEWEST persons or more
         for split in TOLD:
             self.stacks[split], self.truth[split] = self.stacks["test"], self.truth["test"]
-        self.outcomes = None if study.protect.rows else [_trained_on(study, site) for site in data]
+        self.outcomes = None if study.protect.rows else [trained_on(study, site) for site in data]
         none = np.empty(0)  # the rows are in the stacks now
         self.data = [site._replace(train_x=none, test_x=none) for site in data]
 
@@ -328,7 +328,7 @@ def few_over(study: Study, folds: Sequence[Sequence[SiteData]]) -> dict[str, str
     return {name: words for name, words in said.items() if words}
 
 
-def _trained_on(study: Study, site: SiteData) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+def trained_on(study: Study, site: SiteData) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """Of the rows trained on: outcomes as a loss takes them, and for how many each row stands."""
     y = as_outputs(study, site.train_y).double().numpy()
     return y, np.ones(len(y)) if site.train_w is None else site.train_w
