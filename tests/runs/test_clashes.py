@@ -70,7 +70,8 @@ RUNS: list[tuple[dict[str, Any], str, dict[str, Any]]] = [
 
 def study(protect: dict[str, Any], more: dict[str, Any]) -> Study:
     sections = {k: v for k, v in more.items() if k != "open"}
-    found = Study.infer(TABLES, "sick", **{"training": {"rounds": 2}, **LINEAR, **sections})
+    given = {"training": {"rounds": 2, "class_weights": "inverse"}, "standardise": "local", **LINEAR, **sections}
+    found = Study.infer(TABLES, "sick", **given)
     if more.get("open"):
         found = found.with_changes(features={k: {**f.model_dump(), "range": None} for k, f in found.features.items()})
     return found.with_changes(protect=protect)

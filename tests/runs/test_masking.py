@@ -123,7 +123,7 @@ def test_wire_and_form_say_who_can_read_what(tmp_path: Path) -> None:
     plain = " ".join(contract_words(Agreement.of(study(), None, 5), "north", list(SITES), True).split())
     assert "the coordinator is not kept from reading a single report" in plain
     assert "Nobody can read this site's own report" not in plain
-    noisy = study(rows={"epsilon": 3.0}).with_changes(training={"class_weights": "none"})
+    noisy = study(rows={"epsilon": 3.0}).with_changes(standardise="local")
     form = " ".join(contract_words(Agreement.of(noisy, None, 5), "north", list(SITES), True).split())
     assert "Noise is added at this site in every step (epsilon 3 for a row that is removed" in form
 

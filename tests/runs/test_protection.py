@@ -22,7 +22,7 @@ SITES = opposed_tables({"north": 60, "south": 50, "west": 44, "east": 40, "centr
 
 def study(**protect: Any) -> Study:
     training = {"rounds": 3, "class_weights": "none"}
-    drafted = Study.infer(SITES, "sick", training=training, network={"kind": "linear"})
+    drafted = Study.infer(SITES, "sick", training=training, network={"kind": "linear"}, standardise="local")
     return drafted.with_changes(protect=protect)
 
 

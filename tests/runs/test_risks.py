@@ -13,7 +13,7 @@ import torch
 from scipy.optimize import minimize
 
 import vitrail as vt
-from vitrail.core.constants import PENALTY, fit_constant, placed
+from vitrail.core.constants import INTERVAL_PENALTY, PENALTY, fit_constant, placed
 from vitrail.core.losses import CrossEntropy, Evidence, Hazard, SquaredError
 from vitrail.core.metrics import score
 from vitrail.data.encode import Encoder, columns
@@ -66,17 +66,30 @@ def test_a_constant_brings_the_mean_risk_to_what_is_observed() -> None:
     assert constant[1] - constant[0] == pytest.approx(-2, abs=0.15)
 
 
-def test_numbers_and_times_have_a_constant_too() -> None:
+def test_numbers_have_a_constant_too() -> None:
     rng = np.random.default_rng(3)
     z = torch.from_numpy(rng.normal(size=(400, 1)))
     constant = fit_constant(SquaredError(), z, z.numpy() + 2.5, np.ones(400))
     assert constant == pytest.approx([2.5 * 400 / (400 + PENALTY)])
-    hazards = rng.normal(-1, 0.3, (400, 5))
-    drawn = rng.random((400, 5)) < 1 / (1 + np.exp(-(hazards - 1)))
+
+
+def test_times_have_a_constant_for_each_interval() -> None:
+    """Against a general optimiser, and against what the events were drawn with; rows count for what they stand for."""
+    rng, shifts = np.random.default_rng(3), np.array([-1, -1, -1, -1, 0.5])
+    z, w = rng.normal(-1, 0.3, (4000, 5)), rng.integers(1, 4, 4000).astype(float)
+    drawn = rng.random(z.shape) < 1 / (1 + np.exp(-(z + shifts)))
     y = np.where(np.cumsum(drawn, 1) - drawn > 0, -1.0, drawn.astype(float))  # nothing is seen after the event
-    constant = fit_constant(Hazard(), torch.from_numpy(hazards), y, np.ones(400))
-    assert constant == pytest.approx([-1] * 5, abs=0.2)
-    assert len(set(constant)) == 1
+
+    def penalised(c: np.ndarray) -> float:
+        """c: what all intervals have in common, and what each has beyond that."""
+        moved = z + c[0] + c[1:]
+        loss = ((np.logaddexp(0, moved) - moved * y) * (y >= 0) * w[:, None]).sum()
+        return float(loss + (PENALTY * c[0] ** 2 + INTERVAL_PENALTY * (c[1:] ** 2).sum()) / 2)
+
+    best = minimize(penalised, np.zeros(6), method="BFGS").x
+    constant = fit_constant(Hazard(), torch.from_numpy(z), y, w)
+    assert constant == pytest.approx(best[0] + best[1:], abs=1e-3)
+    assert constant == pytest.approx(shifts, abs=0.2)
 
 
 @pytest.mark.parametrize("events", [0, 1])
@@ -128,10 +141,17 @@ def test_a_saved_run_keeps_its_constants(tmp_path: Path) -> None:
     pd.testing.assert_frame_equal(back.predict("low", sites["low"]), run.predict("low", sites["low"]))
 
 
-def test_rows_with_a_privacy_budget_are_given_no_constant() -> None:
+def test_rows_with_a_privacy_budget_are_given_neither_constant_nor_threshold() -> None:
+    """Both would follow from training rows without noise, and a score that leaves the site would tell of them."""
     sites = federation(rows=200)
-    study = study_of(sites, rounds=2).with_changes(standardise="none", protect={"clip": 1.0, "rows": {"epsilon": 8.0}})
-    assert vt.federate(study, sites, seed=1).encoders["low"].constants == {}
+    plain = study_of(sites, rounds=2).with_changes(standardise="none")
+    study = plain.with_changes(protect={"clip": 1.0, "rows": {"epsilon": 8.0}})
+    encoder = vt.federate(study, sites, seed=1).encoders["low"]
+    assert encoder.constants == {}
+    assert encoder.thresholds == [0.5, 0.5]
+    assert vt.federate(plain, sites, seed=1).encoders["low"].thresholds[1] < 0.3  # the control: the site's own rate
+    stated = study.with_changes(target={"threshold": 0.2})  # which was agreed on, and follows from no row
+    assert vt.federate(stated, sites, seed=1).encoders["low"].thresholds == [0.8, 0.2]
 
 
 def test_decisions_are_made_at_the_sites_own_rate_unless_the_study_states_a_threshold() -> None:

@@ -239,8 +239,13 @@ def test_a_share_that_cannot_be_is_refused() -> None:
         assert not_meant(agreed, asked, Message("prepare", {}, said)) == wrong
 
 
-def test_the_page_draws_whether_those_at_high_risk_fared_worse(run: vt.Run, tmp_path: Path) -> None:
-    page = write_report(run, tmp_path / "page.html").read_text()
+def test_the_page_draws_whether_those_at_high_risk_fared_worse(
+    run: vt.Run, sites: dict[str, pd.DataFrame], tmp_path: Path
+) -> None:
+    few = write_report(run, tmp_path / "few.html").read_text()  # of those at high risk hardly anybody is left
+    assert "At north what the site tells is not enough to judge it." in few
+    many = vt.federate(study_of(), {**sites, "north": made(900, 1)}, method="fedavg")
+    page = write_report(many, tmp_path / "page.html").read_text()
     assert "Whether those at high risk fared worse" in page
     assert "How cases of low, middle and high risk fared at north" in page
     assert "With too few hold-out cases for a curve: " in page
@@ -283,7 +288,7 @@ def test_weights_count_rows_more_than_once() -> None:
     back = pd.DataFrame(x * [*e.sd.values()] + [*e.mean.values()], columns=["a", "b"])
     p = run.predict("here", back).iloc[:, :2].to_numpy(np.float64)
     told = run.scores().set_index("metric").value.to_dict()
-    assert told == pytest.approx(score(study.metrics, y, p), abs=1e-5)
+    assert told == pytest.approx(score(study.metrics, y, p, thresholds=np.array(e.thresholds)), abs=1e-5)
     with pytest.raises(vt.VitrailError, match="for how many it stands"):
         clean(frame.assign(w=0), study)
     assert {f.kind for f in find_faults(frame.assign(w=np.nan), study)} >= {"weight_missing"}

@@ -10,7 +10,7 @@ import pandas.testing as pdt
 import pytest
 
 import vitrail as vt
-from vitrail.core.metrics import DOUBT, SUREST, told_shares
+from vitrail.core.metrics import DOUBT, SUREST, decide, told_shares
 from vitrail.data.encode import split_rows
 from vitrail.explain.coverage import gain, kept_share, together
 from vitrail.runs.run import Model
@@ -22,12 +22,12 @@ LOSSES = ["likelihood", "evidence"]
 
 
 def world(
-    rows: dict[str, int], knows: bool = True, classes: tuple[str, ...] = ("no", "yes")
+    rows: dict[str, int], knows: bool = True, classes: tuple[str, ...] = ("no", "yes"), *draw: int
 ) -> dict[str, pd.DataFrame]:
     """Far from the boundary labels are right, near it they are noise; or they are noise everywhere."""
     out = {}
     for i, (site, n) in enumerate(rows.items()):
-        rng = np.random.default_rng([i, n])
+        rng = np.random.default_rng([i, n, *draw])
         x = rng.uniform(-3, 3, (n, 2))
         place = np.digitize(x[:, 0], np.linspace(-3, 3, len(classes) + 1)[1:-1])
         edge = np.abs(x[:, [0]] - np.linspace(-3, 3, len(classes) + 1)[1:-1]).min(1)
@@ -60,14 +60,18 @@ def test_where_doubt_knows_the_surest_are_right(loss: str) -> None:
 
 @pytest.mark.parametrize("loss", LOSSES)
 def test_where_labels_are_drawn_by_lot_nothing_is_gained(loss: str) -> None:
-    sites = world({"a": 900, "b": 900, "c": 900}, knows=False)
-    run = vt.federate(study_of(sites, loss), sites, method="fedavg")
-    assert run.uncertainty().auroc.to_numpy() == pytest.approx(0.5, abs=0.1)
-    curve = together(run.coverage()).set_index("share").accuracy
-    assert curve[50] == pytest.approx(curve[100], abs=0.05)
-    whole = gain(curve_of(run), kept_share(run.coverage()))
-    assert whole is not None
-    assert whole.low < 0 < whole.high
+    """Of ten intervals of 95 % at most two miss what is true: more would happen once in a hundred times."""
+    missed = 0
+    for draw in range(10):
+        sites = world({"a": 900, "b": 900, "c": 900}, False, ("no", "yes"), draw)
+        run = vt.federate(study_of(sites, loss), sites, method="fedavg")
+        assert run.uncertainty().auroc.to_numpy() == pytest.approx(0.5, abs=0.1)
+        curve = together(run.coverage()).set_index("share").accuracy
+        assert curve[50] == pytest.approx(curve[100], abs=0.05)
+        whole = gain(curve_of(run), kept_share(run.coverage()))
+        assert whole is not None
+        missed += not whole.low < 0 < whole.high
+    assert missed <= 2
 
 
 def curve_of(run: vt.Run) -> pd.DataFrame:
@@ -86,7 +90,8 @@ def test_what_is_told_is_what_predict_says_of_the_hold_out_rows(method: str, los
         y = frame.ill.map(run.study.target.levels.index).to_numpy()
         rows = frame.iloc[split_rows(y, run.study, run.seed, site)[1]]
         told = run.predict(site, rows)
-        right = told.drop(columns="unsure").idxmax(axis=1) == rows.ill
+        shares, levels = told.drop(columns="unsure"), np.array(run.study.target.levels)
+        right = rows.ill == levels[decide(shares.to_numpy(np.float64), np.array(run.encoders[site].thresholds))]
         assert told.unsure.between(0, 1).all()
         assert table.loc[site, "rows"] == len(rows)
         assert table.loc[site, "doubt"] == pytest.approx(told.unsure.mean(), abs=1e-5)

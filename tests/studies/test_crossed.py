@@ -110,14 +110,14 @@ def test_the_brier_score_stands_beside() -> None:
     assert all(math.isnan(v) for v in crossed_of(number, tables(number=True))["brier"].values())
 
 
-def test_class_weights_count_classes_alike() -> None:
-    """A class of a tenth of the rows weighs as much as the other; the same answer to all loses log 2."""
-    agreed, y = study(), np.array([0] * 90 + [1] * 10)
-    half = np.full((100, 2), 0.5)
-    assert same_loss(agreed, y) == pytest.approx(np.log(2))
-    assert crossed.row_losses(agreed, y, half).mean() == pytest.approx(np.log(2))
-    wrong = np.where((y == 1)[:, None], [0.9, 0.1], [0.9, 0.1])
-    assert crossed.row_losses(agreed, y, wrong).mean() == pytest.approx(-(np.log(0.9) + np.log(0.1)) / 2)
+@pytest.mark.parametrize("weights", ["none", "inverse"])
+def test_losses_are_of_stated_risks_also_where_training_weighs_classes(weights: str) -> None:
+    """The best single answer is the share of each class; one half for both loses more."""
+    agreed, y = study(training={"rounds": 3, "class_weights": weights}), np.array([0] * 90 + [1] * 10)
+    entropy = -(0.9 * np.log(0.9) + 0.1 * np.log(0.1))
+    assert same_loss(agreed, y) == pytest.approx(entropy)
+    assert crossed.row_losses(agreed, y, np.tile([0.9, 0.1], (100, 1))).mean() == pytest.approx(entropy)
+    assert crossed.row_losses(agreed, y, np.full((100, 2), 0.5)).mean() == pytest.approx(np.log(2))
 
 
 def test_numbers_are_judged_by_squared_error() -> None:

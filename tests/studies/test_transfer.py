@@ -47,13 +47,15 @@ def make_study(kind: str = "number", network: str = "linear", **training: object
             "network": {"kind": network, "hidden": [5], "dropout": 0.0},
             "training": {"rounds": 12, "batch": 8, "lr": 0.02, **training},
             "split": {"at_least": 5},
+            "standardise": "local",  # as the tables are made: each site has a scale of its own
         }
     )
 
 
 def test_against_plain_gradient_descent() -> None:
     """Linear regression, full batches: every model of every fold again in numpy, one after the other."""
-    study, sites, folds, seed = make_study(batch=64, momentum=0.0, decays=0, lr=0.01), make_sites(), 4, 3
+    study = make_study(batch=64, momentum=0.0, decays=0, lr=0.01, weight_decay=0.0)
+    sites, folds, seed = make_sites(), 4, 3
     found = vt.transfer(study, sites, folds, seed)
     start = {k: v.double().numpy() for k, v in build_task(study, Local(), seed).start.items()}
 
@@ -100,6 +102,16 @@ def test_a_flipped_relation_ranks_last_for_every_honest_user(kind: str, network:
         assert x0.user_effect > 0 > x0.site_effect
         assert found.most_different(user, "odd").startswith("x0 -")
     assert np.isnan(np.diag(found.matrix())).all()
+
+
+def test_the_best_single_answer_is_weighed_as_the_losses_are() -> None:
+    """Where both classes weigh the same, it is one half for each, which loses log 2."""
+    sites = make_sites("classes")
+    for user, same in vt.transfer(make_study("classes", class_weights="inverse"), sites).same.items():
+        assert same == pytest.approx(np.log(2)), user
+    for user, same in vt.transfer(make_study("classes"), sites).same.items():
+        share = float((sites[user].y == "ill").mean())
+        assert same == pytest.approx(-(share * np.log(share) + (1 - share) * np.log(1 - share)), abs=0.02), user
 
 
 def test_a_model_of_evidence_is_judged_by_the_shares_that_it_says() -> None:

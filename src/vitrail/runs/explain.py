@@ -15,7 +15,6 @@ from typing import Any
 import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
-from torch import Tensor
 
 from vitrail.core.problems import Problem, VitrailError, nearest
 from vitrail.core.times import end_words
@@ -63,13 +62,10 @@ def explain_model(
     groups = [np.flatnonzero(source == i).tolist() for i in range(len(study.features))]
     task, scorer = mine.scorer()
     scale, center = (target.scale, target.center) if target.kind == "number" else (1.0, 0.0)
-
-    def scores(x: Tensor) -> Tensor:
-        return scorer(x) * scale + center
-
     level = outcome if outcome is not None else target.levels[-1] if target.levels else None
+    answers = answers_of(scorer, task.loss, target.levels.index(level) if level is not None else 0)
     told = explain_rows(
-        answers_of(scores, task.loss, target.levels.index(level) if level is not None else 0),
+        lambda x: answers(x) * scale + center,
         mine.encoder.matrix(cleaned.iloc[at]).astype(np.float32),
         mine.encoder.matrix(off).astype(np.float32),
         list(study.features),

@@ -69,7 +69,7 @@ class Judge:
         self.least = [FEWEST * most for most in self.most["test"]]  # rows, so that they are of FEWEST persons or more
         for split in TOLD:
             self.stacks[split], self.truth[split] = self.stacks["test"], self.truth["test"]
-        self.outcomes = None if study.protect.rows else [_trained_on(study, site) for site in data]
+        self.outcomes = None if study.protect.rows else [trained_on(study, site) for site in data]
         none = np.empty(0)  # the rows are in the stacks now
         self.data = [site._replace(train_x=none, test_x=none) for site in data]
 
@@ -236,9 +236,12 @@ def thresholds_of(study: Study, data: list[SiteData]) -> NDArray[np.float64] | N
 def decision_thresholds(study: Study, y: NDArray[Any], w: NDArray[np.float64] | None = None) -> NDArray[np.float64]:
     """[class]: a row is predicted to be of the class whose probability exceeds its threshold by the largest factor.
     Of two classes: the event is predicted from that risk on. By default the site's own shares of the classes among
-    these rows; or the threshold that the study states."""
+    these rows; or the threshold that the study states. Where rows have a privacy budget, the most probable class is
+    predicted: shares counted without noise would exceed the budget as soon as a score leaves the site."""
     if study.target.threshold is not None:
         return np.array([1 - study.target.threshold, study.target.threshold])
+    if study.protect.rows:
+        return np.full(len(study.target.levels), 1 / len(study.target.levels))
     counts = np.bincount(y.astype(np.int64), w, len(study.target.levels))
     return np.asarray((counts + 0.5) / (counts.sum() + len(counts) / 2), np.float64)
 
@@ -325,7 +328,7 @@ def few_over(study: Study, folds: Sequence[Sequence[SiteData]]) -> dict[str, str
     return {name: words for name, words in said.items() if words}
 
 
-def _trained_on(study: Study, site: SiteData) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+def trained_on(study: Study, site: SiteData) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """Of the rows trained on: outcomes as a loss takes them, and for how many each row stands."""
     y = as_outputs(study, site.train_y).double().numpy()
     return y, np.ones(len(y)) if site.train_w is None else site.train_w

@@ -1,4 +1,8 @@
-"""The loss of any shared model on one user's own test rows: what a coalition's model is worth is counted here."""
+"""The loss of any shared model on one user's own test rows: what a coalition's model is worth is counted here.
+
+The user would add a constant of its own to whatever model it is given (core/constants.py). So each model is scored with
+the constant that the user's training rows give it, as in a run: nobody is paid for what the user can correct alone.
+"""
 
 from __future__ import annotations
 
@@ -13,8 +17,9 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from vitrail.core import times
+from vitrail.core.constants import fit_constant, placed
 from vitrail.core.exchange import Roster
-from vitrail.core.losses import log_shares
+from vitrail.core.losses import Loss, log_shares
 from vitrail.core.problems import Problem, VitrailError, nearest
 from vitrail.core.random import key
 from vitrail.core.tensors import each, filled, tensors
@@ -22,10 +27,12 @@ from vitrail.data.encode import SiteData, prepare
 from vitrail.engines.rounds import clock_of
 from vitrail.engines.wire import settled_shape
 from vitrail.explain.shapley import Floats, Masks, Values, Worth
+from vitrail.runs.judge import trained_on
 from vitrail.runs.run import Run
 from vitrail.runs.setup import build_task
 
 CHUNK = 64  # coalitions evaluated at once
+ROWS = 512  # on so many rows
 HELD = 1 << 29  # bytes
 Solve = Callable[[Worth, int], Values]  # a game and its number of players -> their values
 Tell = Callable[[str, int, int], None]  # words, done, in all
@@ -53,6 +60,8 @@ class Tested:
         model = {k: v[None].double() for k, v in run.models[user].items()}
         self.state = filled(settled_shape(self.task, run.method), model)
         self.x, self.y = torch.from_numpy(data.test_x)[None], torch.from_numpy(np.ascontiguousarray(data.test_y))
+        self.train_x = torch.from_numpy(data.train_x)[None]
+        self.outcomes = None if run.study.protect.rows else trained_on(run.study, data)  # else they would be told of
         self.start = run.method.coord(self.task, len(self.names))
 
     def roster(self, present: Tensor, round_: int) -> Roster:
@@ -68,8 +77,7 @@ class Tested:
             down = filled(told[0], {k: torch.cat([f[k] for f in flat]) for k in flat[0]})
             n = len(flat)
             state = self.ex.settle(self.task, each(lambda t: t.expand(n, *t.shape[1:]), self.state), down)  # noqa: B023
-            z = self.run.method.predict(self.task, state, self.x.expand(n, *self.x.shape[1:]))
-            out.append(self._loss(z).numpy())
+            out.append(self._loss(self._placed(state, n), self._scores(state, self.x, n)).numpy())
             self.evaluations += n
         got = np.concatenate(out)
         if not np.isfinite(got).all():
@@ -77,15 +85,29 @@ class Tested:
             raise VitrailError("the run diverged", [Problem("the run", what, "Train it with a lower learning rate.")])
         return got
 
-    def _loss(self, z: Tensor) -> Tensor:
+    def _scores(self, state: Any, x: Tensor, n: int) -> Tensor:
+        """[model, row, output] of n models"""
+        parts = (part.expand(n, *part.shape[1:]) for part in torch.split(x, ROWS, 1))
+        return torch.cat([self.run.method.predict(self.task, state, part) for part in parts], 1).double()
+
+    def _placed(self, state: Any, n: int) -> Loss:
+        """The loss with the user's own constant for each of n models."""
+        if self.outcomes is None:
+            return self.task.loss
+        y, w = self.outcomes
+        fitted = [fit_constant(self.task.loss, z, y, w) for z in self._scores(state, self.train_x, n)]
+        constants = [c for c in fitted if c is not None]
+        return placed(self.task.loss, torch.from_numpy(np.stack(constants))[:, None] if constants else None)
+
+    def _loss(self, loss: Loss, z: Tensor) -> Tensor:
         """[model, row]"""
         target = self.run.study.target
         if target.kind == "number":
-            return ((z[..., 0] - self.y) * target.scale) ** 2
+            return ((loss.answers(z)[..., 0] - self.y) * target.scale) ** 2
         if target.kind == "time":
-            y, said = self.data.test_y.astype(np.float64), self.task.loss.answers(z.double()).numpy()
+            y, said = self.data.test_y.astype(np.float64), loss.answers(z).numpy()
             return torch.from_numpy(np.stack([times.losses(y, p) for p in said]))
-        return -log_shares(self.task.loss, z).gather(2, self.y.long().view(1, -1, 1).expand(len(z), -1, 1))[..., 0]
+        return -log_shares(loss, z).gather(2, self.y.long().view(1, -1, 1).expand(len(z), -1, 1))[..., 0]
 
     def same_answer(self) -> float:
         """The loss of one answer to every row: the mean of the user's training rows, or the shares of their classes."""

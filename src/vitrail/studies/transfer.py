@@ -5,7 +5,9 @@
     L_cv         k-fold cross-validation on S_i, so that the number of rows of site i plays no part
 
 L is the loss that is trained (log loss, or squared error in the target's unit), its mean over the rows of a site with
-the study's class weights. The user ranks the others by it, picks some, and trains with those only.
+the study's class weights. The user ranks the others by it, picks some, and trains with those only. Models are judged as
+they were trained, without the constant that a site adds to the answers of a model that it uses (core/constants.py):
+that would undo the class weights, and hide from a user that another site's cases differ from its own.
 
 All models, one for each site and one for each site and fold, are sites of one run of the engine, each by itself.
 
@@ -180,7 +182,7 @@ def transfer(
     place = {name: i for i, name in enumerate(runner.sites.names)}
     names = [s.name for s in data]
     own = {k: v[[place[n] for n in names]] for k, v in states.items()}  # f_i, in the order of `data`
-    same = {s.name: same_loss(study, truth_of(study, s, "train")) for s in data}
+    same = {s.name: same_loss(study, truth_of(study, s, "train"), _weights(study, s.train_y, s.train_y)) for s in data}
     judged = {s.name: _cross_validated(study, task, states, place, s, parts) for s in data}
     table, feedback = [], []
     for user in data:

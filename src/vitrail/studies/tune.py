@@ -86,7 +86,7 @@ class Tuning:
 
     def caution(self) -> str:
         """What speaks against the best setting, in a sentence; "" where nothing does."""
-        return setting_caution(self.metric, self.table.iloc[0].to_dict(), self.same.mean)
+        return setting_caution(self.metric, self.table.iloc[0].to_dict(), self.same.mean, self.best.row_word)
 
     def section(self) -> str:
         """The sections of the study file that the best setting is in, ready to be pasted."""
