@@ -72,6 +72,9 @@ def renamed(kind: type) -> type:
     """The same exchange or method, seen from outside under other names."""
 
     class Renamed(kind):  # type: ignore[misc, valid-type]
+        judges = frozenset(Q + k for k in kind.judges)  # type: ignore[attr-defined]
+        hits = frozenset(Q + k for k in kind.hits)  # type: ignore[attr-defined]
+
         def invite(self, task: Any, coord: Any, roster: Any) -> Any:
             return super().invite(task, back(coord), roster)
 

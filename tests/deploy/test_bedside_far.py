@@ -53,8 +53,13 @@ def both(tmp_path_factory: pytest.TempPathFactory) -> tuple[vt.Run, vt.Run]:
 
 
 def test_the_same_is_told_between_machines(both: tuple[vt.Run, vt.Run]) -> None:
+    """Counts are equal. Expected events are sums of risks, which hold each site's own constant: it is fitted to scores
+    in single precision, whose last digits depend on which sites are computed together."""
     far, near = (r.scores(AT_BEDSIDE).sort_values(["site", "metric"], ignore_index=True) for r in both)
-    pdt.assert_frame_equal(far, near, rtol=0, atol=0)
+    sums = near.metric.str.startswith("expected@")
+    pdt.assert_frame_equal(far[~sums], near[~sums], rtol=0, atol=0)
+    pdt.assert_frame_equal(far[sums], near[sums], rtol=1e-7, atol=0)
+    assert near[sums].value.notna().any()
     assert len(near) == len(SITES) * len(BEDSIDE)
     pdt.assert_frame_equal(*map(without_scores, (both[0], both[1])))
 

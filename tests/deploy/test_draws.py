@@ -28,7 +28,9 @@ FRAMES = heart_disease()
 
 @pytest.fixture(scope="module")
 def agreed() -> Agreement:
-    study = vt.Study.load(packaged("heart_disease.toml")).with_changes(training={"rounds": 2}, screen={"ask": False})
+    study = vt.Study.load(packaged("heart_disease.toml")).with_changes(
+        training={"rounds": 2}, screen={"ask": False}, network={"dropout": 0.2}
+    )
     return Agreement.of(resolve(study, "fedavg", None)[0], None, len(FRAMES))
 
 

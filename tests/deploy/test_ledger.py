@@ -43,7 +43,12 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def agreement(epsilon: float | None, name: str = "heart", delta: float = 1e-5, **protect: Any) -> Agreement:
     said = {"rows": {"epsilon": epsilon, "delta": delta}} if epsilon else protect
     study = vt.Study.load(packaged("heart_disease.toml")).with_changes(
-        name=name, training={"rounds": 2}, screen={"ask": False}, network={"hidden": (12,)}, protect=said
+        name=name,
+        training={"rounds": 2},
+        screen={"ask": False},
+        network={"hidden": (12,)},
+        standardise="local",
+        protect=said,
     )
     return Agreement.of(resolve(study, "fedavg", None)[0], None, 4)
 

@@ -363,9 +363,9 @@ def test_beyond_the_limit_a_site_sends_nothing_and_says_so(tmp_path: Path) -> No
 @pytest.mark.parametrize("guards", [{"robust": "median"}, {"rows": {"epsilon": 5.0}, "clip": 0.5}])
 def test_other_guards_between_machines(guards: dict[str, Any], tmp_path: Path) -> None:
     """A centre at the coordinator, of open reports; noise at the site, from its secret."""
-    study = vt.Study.load(packaged("heart_disease.toml"))
+    study = vt.Study.load(packaged("heart_disease.toml")).with_changes(standardise="local", protect=guards)
     training = {"rounds": 2, "class_weights": "none"}
-    study = study.with_changes(training=training, screen={"ask": False}, network={"dropout": 0.0}, protect=guards)
+    study = study.with_changes(training=training, screen={"ask": False}, network={"dropout": 0.0})
     way = Masked(tmp_path, Agreement.of(resolve(study, "fedavg", None)[0], None, 4))
     far, near = way.conduct(quorum=4), way.near()
     torch.testing.assert_close(far.shared, near.shared, **CLOSE)

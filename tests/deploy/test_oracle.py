@@ -223,7 +223,8 @@ def test_under_masks_no_site_tells_its_own_in_training() -> None:
 
 
 def noisy(place: Path, **protect: Any) -> Site:
-    study = agreed(rounds=1).study.with_changes(protect={"clip": 1.0, **protect})
+    own_scale = {"standardise": "local", "reference_level": True}
+    study = agreed(rounds=1).study.with_changes(**own_scale, protect={"clip": 1.0, **protect})
     return a_site(place, Agreement.of(study, None, 4))
 
 
@@ -235,6 +236,8 @@ def test_where_rows_have_a_budget_scores_leave_once_under_its_noise(tmp_path: Pa
     splits = planned(of, "settle", 0, 1, 0)
     state = site._state(0, 0, 0)
     settled = of.stages[0].stage.last.settle(of.task, state, of.stages[0].last)
+    right, true = site.scores._hits(settled, "test")["test"]
+    assert (np.minimum(right, true - right) > 10).all(), "no noise is cut off at none or all of a class"
     about, rows, told = of.scored(splits), len(site.data.test_y), list[float]()  # type: ignore[union-attr]
     for i in range(300):
         site.scores.secret = f"secret {i}"

@@ -15,6 +15,7 @@ from vitrail.data.datasets import heart_disease, packaged
 from vitrail.deploy import call as calling
 from vitrail.deploy.agreement import FOOTPRINT, Agreement
 from vitrail.deploy.call import SILENT, Call, Heard
+from vitrail.deploy.digests import DIGESTS
 from vitrail.deploy.message import Message
 from vitrail.deploy.site import Site
 from vitrail.runs.setup import resolve
@@ -133,7 +134,10 @@ def test_what_cannot_be_true_is_that_sites_error(
         where = {"stage": 0, "round": 3, "place": 0}
         asked = Message("settle", {**where, "score": ["test"], "run": RUN})
         scores = torch.full((len(agreed.scored(["test"])),), 0.5, dtype=torch.float64)
-        said = Message("settle", where, {"scores": scores, FOOTPRINT: torch.ones(3, dtype=torch.float64)})
+        shape, dtype = agreed.answer("settle", asked.words).tensors[DIGESTS]
+        tensors = {"scores": scores, FOOTPRINT: torch.ones(3, dtype=torch.float64)}
+        tensors[DIGESTS] = torch.zeros(shape, dtype=dtype)
+        said = Message("settle", {**where, "signed": "00", "certificate": "a certificate"}, tensors)
     assert call._wrong("va", asked, said) is None
     lied = said.tensors[tensor].clone()
     lied[0] = number

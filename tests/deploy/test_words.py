@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import re
 from pathlib import Path
@@ -81,8 +82,13 @@ def test_every_tensor_has_plain_words(method: str) -> None:
 
 
 def test_who_sees_it() -> None:
-    sums, each = (part(contract_words(agreed(m), "va", NAMES, True), "WHO SEES IT") for m in ("fedavg", "influence"))
+    def seen(method: str, scale: str) -> str:
+        return part(contract_words(agreed(method, standardise=scale), "va", NAMES, True), "WHO SEES IT")
+
+    sums, each = seen("fedavg", "local"), seen("influence", "local")
     assert "Only the sum over the sites is used (training)" in sums
+    assert "Only the sum over the sites is used (the common scale, training)" in seen("fedavg", "global")
+    assert "Only the sum over the sites is used (the common scale)" in seen("influence", "global")
     assert "Each report (counts, what is published of your columns, scores in training, scores)" in sums
     assert "reaches the coordinator's machine all the same" in sums  # the sum is made there
     assert "Only the sum" not in each
@@ -109,14 +115,14 @@ def test_what_doubt_tells_is_told_of_classes_alone() -> None:
 
 
 def test_private_layers_stay_until_they_are_published() -> None:
-    a = agreed("ifedavg")
+    a = agreed("ifedavg", standardise="local")
     kept = [part(contract_words(a, "va", NAMES, p), "WHAT NEVER LEAVES") for p in (True, False)]
     assert [GROUPS["input"] in k for k in kept] == [False, True]
     assert GROUPS["head"] in part(contract_words(agreed("fedper"), "va", NAMES, True), "WHAT NEVER LEAVES")
     scale = "the mean and the standard deviation of each column"
     assert [scale in k for k in kept] == [False, True]  # quantiles tell about as much
     shared = agreed("ifedavg", standardise="global")
-    assert scale not in part(contract_words(shared, "va", NAMES, True), "WHAT NEVER LEAVES")
+    assert scale not in part(contract_words(shared, "va", NAMES, False), "WHAT NEVER LEAVES")
 
 
 def test_a_model_trained_beside_is_named_only_where_there_is_one() -> None:
@@ -242,9 +248,10 @@ def test_what_was_tried_is_what_the_benchmark_printed() -> None:
     }
     for words, protect in said.items():
         assert words in tried.what_was_tried(protect, dropout=True)
-    for protect in ({}, {"sum": "masked"}):
-        text = contract_words(agreed("fedavg", protect=protect), "va", NAMES, True)
-        assert tried.what_was_tried(Protect(**protect), dropout=True) in " ".join(text.split())
+    for protect, dropout in itertools.product(({}, {"sum": "masked"}), (0.0, 0.2)):
+        form = contract_words(agreed("fedavg", protect=protect, network={"dropout": dropout}), "va", NAMES, True)
+        measured = {kept: tried.what_was_tried(Protect(**protect), dropout=kept) for kept in (True, False)}
+        assert {kept for kept, words in measured.items() if words in " ".join(form.split())} == {dropout > 0}
     assert "rebuilt 0 to 1 of" in tried.what_was_tried(Protect(sum="masked"), dropout=False)
 
 
@@ -259,7 +266,7 @@ def test_what_was_tried_is_what_the_benchmark_printed() -> None:
 def test_the_form_has_epsilon_for_a_removed_and_for_a_replaced_one(
     protect: dict[str, Any], told: tuple[str, ...]
 ) -> None:
-    one = agreed("fedavg", protect=protect)
+    one = agreed("fedavg", protect=protect, standardise="local")
     text = " ".join(contract_words(one, "va", NAMES, True, spent=["Before: nothing."]).split())
     for words in (*told, "Removed: the run is compared", "with another", "It does not cover "):
         assert words in text, words

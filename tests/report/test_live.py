@@ -538,5 +538,13 @@ def test_folds_after_the_last_round_are_told(tmp_path: Path) -> None:
     word, sentence = live_module.headline(Watch(story.path).look())
     assert word == "Running"
     assert "joining is worth it: 3 of 10." in sentence
-    write_atomically(story.path / "run.json", json.dumps(story.info | {"folds": {"done": 10}}))
+    story.log("refit")
+    word, sentence = live_module.headline(Watch(story.path).look())
+    assert word == "Running"
+    assert "once more, on all of their rows." in sentence
+    assert "3 of 10" not in sentence
+    story.info |= {"folds": {"done": 10}}
+    write_atomically(story.path / "run.json", json.dumps(story.info))
+    assert live_module.headline(Watch(story.path).look())[0] == "Running"
+    write_atomically(story.path / "run.json", json.dumps(story.info | {"refit": {"crossed": {}}}))
     assert live_module.headline(Watch(story.path).look())[0] == "Finished"

@@ -48,6 +48,7 @@ class Log:
         self.resumed = False
         self.opening = False  # the coordinator was started, and its sites are not all there
         self.fold: tuple[int, int] | None = None  # the one that is trained after the run, and of how many
+        self.refit = False  # after the run, and after folds, all sites train once more on all of their rows
         self._gone_at = (0, 0)  # stage and round of the last absence
 
     def read(self, names: Sequence[str]) -> None:
@@ -100,6 +101,8 @@ class Log:
                 site.link = (site.link or "joined") if kind in ("trouble", "part lost") else kind
         elif kind == "fold":
             self.fold = int(event["number"]), int(event["of"])
+        elif kind == "refit":
+            self.fold, self.refit = None, True
         elif kind == "waiting":
             self.waiting = int(event["answered"]), int(event["needed"])
         elif kind in ("started", "resumed", "finished"):
@@ -205,6 +208,7 @@ def words(kind: str, event: dict[str, Any]) -> str:
         "total not opened": lambda: f"A total of the screening could not be opened{because}",
         "screened": lambda: f"The sites' data was screened: {several(event['wrong'], 'column')} likely wrong.",
         "fold": lambda: f"Is joining worth it? Fold {event['number']} of {event['of']} begins.",
+        "refit": lambda: "The sites train once more, on all of their rows.",
         "last word waits": lambda: f"Waiting for {sites} to fetch the final model.",
         "left to tell": lambda: (
             f"The run is finished. Still to fetch the final model: {sites}. (To start another run instead: --new.)"

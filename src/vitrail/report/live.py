@@ -79,6 +79,8 @@ def headline(told: dict[str, Any]) -> tuple[str, Markup]:
                 " The sites train once more for each fold, to find out whether joining is worth it: {} of {}."
             )
             return "Running", done + more.format(*fold)
+        if told.get("refit"):
+            return "Running", done + Markup(" The sites train once more, on all of their rows.")
         return "Finished", done
     if state == "waiting":
         whom = [Markup("<b>{}</b>").format(n) for n in told["waiting_for"]]

@@ -21,7 +21,7 @@ from vitrail.core.problems import VitrailError
 from vitrail.core.skill import worst_site
 from vitrail.report.draw import thin
 from vitrail.report.events import Log, SiteSeen, method_title, words
-from vitrail.runs.run import ALL_SITES, FOLDED, HISTORY, along
+from vitrail.runs.run import ALL_SITES, FOLDED, HISTORY, REFITTED, along
 from vitrail.runs.setup import MAJORITY
 from vitrail.runs.written import our_table
 from vitrail.study import LOWER_IS_BETTER, Study
@@ -118,6 +118,7 @@ class Watch:
             "seconds_per_round": each,
             "seconds_left": each * (total - done) if each is not None and state == "running" else None,
             "fold": log.fold if finished and FOLDED not in info else None,
+            "refit": log.refit and finished and REFITTED not in info,
             "quiet": quiet,
             "answered": list(log.waiting) if log.waiting else None,
             "waiting_for": [s["name"] for s in sites if s["mood"] == "away"] if state == "waiting" else [],
