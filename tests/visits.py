@@ -37,6 +37,6 @@ def study_of(**given: Any) -> vt.Study:
         "screen": {"ask": False},
         "metrics": ["auc", "log_loss"],
         "network": {"hidden": [64], "dropout": 0.0},
-        "training": {"rounds": 100, "lr": 0.01, "total": "mean", "optimiser": "adam"},
+        "training": {"rounds": 100, "lr": 0.01, "total": "mean", "optimiser": "adam", "weight_decay": 0.0},
     }
     return vt.Study.parse(usual | given)

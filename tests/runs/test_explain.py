@@ -89,7 +89,8 @@ def test_values_are_those_of_brute_force(run: vt.Run, told: Explanation) -> None
         z = scores(torch.from_numpy(a))
         return (z[:, 1] - z[:, 0]).double().numpy()
 
-    groups = [[0], [1], [2], [3, 4, 5]]
+    groups = [np.flatnonzero(model.encoder.layout.source == i).tolist() for i in range(len(FEATURES))]
+    assert len(groups[3]) == 2, "of three levels the first is the reference"
     for i in (0, 17, 40, 99):
         assert np.allclose(told.values[i], naive(f, x[i], off[0], groups), atol=1e-5)
 
@@ -267,7 +268,7 @@ def test_one_model_moves_the_answer_in_one_direction_at_all_sites(kind: str) -> 
     target: dict[str, Any] = {
         "two classes": {"column": "y", "classes": [0, 1]},
         "three classes": {"column": "y", "classes": [0, 1, 2]},
-        "a number": {"column": "y", "kind": "number"},
+        "a number": {"column": "y", "kind": "number", "scale": 3.0},
         "a time": {"kind": "time", "time": "days", "event": "y", "horizon": 300.0, "intervals": 3, "unit": "days"},
     }[kind]
     features = {"lab": {"kind": "numeric"}, "smokes": FEATURES["smokes"]}
