@@ -93,6 +93,8 @@ def test_explanations_of_all_sites_count_persons() -> None:
     run = vt.federate(PERSONS.with_changes(training={"rounds": 1}), sites, "fedavg", seed=1)
     told = {name: run.explain(name, frame, rows=500) for name, frame in sites.items()}
     assert {name: len(e) for name, e in told.items()} == {"s0": 110, "s1": 60, "s2": 60}
+    assert told["s0"].counted == "110 rows, one of each patient"
+    assert run.explain("s0", sites["s0"], rows=["2", "3"]).counted == "2 rows"
     among = among_sites(told, run.study.unit_word)
     assert (among.sites, among.small, among.unit) == (["s0"], ["s1", "s2"], "patient")
     assert set(among.table.feature) == set(COLUMNS)

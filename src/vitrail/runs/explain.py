@@ -86,6 +86,7 @@ def explain_model(
         odds=level is not None,
         rows=tuple(str(name) for name in cleaned.index[at]),
         columns=columns_of(off, study),
+        each=study.unit_word if study.person_column and isinstance(rows, int) else "",
     )
 
 
