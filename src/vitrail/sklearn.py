@@ -155,7 +155,7 @@ class _Federated(BaseEstimator):
         out = np.empty((len(rows), len(columns)))
         for name in dict.fromkeys(whose):
             mine = np.flatnonzero(whose == name)
-            model = self.run_.model_of(name)._replace(double=True)
+            model = self.run_.final_model(name)._replace(double=True)
             out[mine] = model.predict(rows.iloc[mine])[columns].to_numpy(np.float64)
         return out
 

@@ -69,6 +69,7 @@ class TrainingSpec(Strict):
     weight_decay: float = Field(default=0.01, ge=0, le=1e6)  # how strongly weights are pulled to zero; of pictures 0
     rates: dict[str, Annotated[float, Field(ge=0)]] = Field(default={})  # of lr, for a group of layers: head = 0.1
     memory: Literal["fresh", "own", "kept"] = "own"  # of the optimiser, what outlives a round: none, own layers', all
+    refit: bool = False  # after scoring, train once more on all rows; `predict` and exports use that model
 
 
 class Spend(Strict):

@@ -50,6 +50,7 @@ def inconsistencies(raw: Mapping[str, Any], place: Callable[..., str]) -> Iterab
     yield from _party_problems(raw, target, features, place)
     yield from _method_problems(raw, place)
     yield from _verdict_problems(raw, place)
+    yield from _refit_problems(raw, place)
     network = raw.get("network", {})
     if isinstance(network, Mapping):
         yield from _network_problems(network, images, place)
@@ -132,6 +133,19 @@ def _verdict_problems(raw: Mapping[str, Any], place: Callable[..., str]) -> Iter
     kind = methods.TABLE.get(name) if isinstance(name, str) and not raw.get("parties") else None
     if kind is not None and not kind.federated:
         yield Problem(place("verdict"), f"with {kind.title} nobody joins anybody.", "Remove it, or change the method.")
+
+
+def _refit_problems(raw: Mapping[str, Any], place: Callable[..., str]) -> Iterable[Problem]:
+    training, protect = raw.get("training", {}), raw.get("protect", {})
+    if not isinstance(training, Mapping) or training.get("refit") is not True:
+        return
+    if raw.get("parties"):
+        what = "parties train one model together, and it is not trained again on all people so far."
+        yield Problem(place("training", "refit"), what, "Write refit = false.")
+    for key in ("rows", "sites"):
+        if isinstance(protect, Mapping) and protect.get(key) is not None:
+            what = f"training once more on all rows would spend protect.{key} twice."
+            yield Problem(place("training", "refit"), what, "Write refit = false, or remove the noise.")
 
 
 def _party_problems(

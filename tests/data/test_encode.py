@@ -35,7 +35,7 @@ TABLE = Table(
     },
     split=Split(test=0.33, at_least=0),
 )
-NAMES = ["age", "chol", "sex", "pain=none", "pain=some", "pain=much"]
+NAMES = ["age", "chol", "sex", "pain=some", "pain=much"]  # none is the reference level
 
 
 def make_frame(n: int = 60, seed: int = 0, offset: float = 50.0) -> pd.DataFrame:
@@ -69,11 +69,12 @@ def expected(values: pd.Series, mean: float, sd: float) -> np.ndarray:
 
 def test_column_names() -> None:
     assert columns(TABLE) == NAMES
+    assert columns(with_(TABLE, reference_level=False)) == [*NAMES[:3], "pain=none", *NAMES[3:]]
 
 
 def test_local_standardisation_is_numpys_on_training_rows() -> None:
     sites = {"a": make_frame(60, 1), "b": make_frame(45, 2, offset=90)}
-    for data in prepare(sites, TABLE, seed=3):
+    for data in prepare(sites, with_(TABLE, standardise="local"), seed=3):
         frame = sites[data.name]
         rows = clean(frame, TABLE)
         train, test = split_rows(rows["sick"].to_numpy(), TABLE, 3, data.name)
@@ -146,16 +147,18 @@ def test_moments_count_only_what_is_there() -> None:
 # --- missing and constant ---
 
 
+@pytest.mark.parametrize("reference", [True, False])
 @pytest.mark.parametrize("standardise", ["local", "global"])
-def test_missing_values_are_neutral(standardise: str) -> None:
+def test_missing_values_are_neutral(standardise: str, reference: bool) -> None:
     frame = make_frame()
     frame.loc[0] = [np.nan, 0, None, None, "no"]
-    table = with_(TABLE, standardise=standardise)
+    table = with_(TABLE, standardise=standardise, reference_level=reference)
     rows = clean(frame, table)
     matrix = fit_encoders({"a": rows}, table)["a"].matrix(rows)
-    assert matrix[0].tolist() == [0.0, 0.0, 0.5, 1 / 3, 1 / 3, 1 / 3]
+    assert matrix[0].tolist() == [0.0, 0.0, 0.5, *[1 / 3] * (2 if reference else 3)]
     present = frame["pain"].notna()
-    assert (matrix[present, 3:].sum(1) == 1).all()
+    hot = frame["pain"][present] != "none" if reference else 1
+    assert (matrix[present, 3:].sum(1) == hot).all()
     assert set(matrix[present, 3:].ravel()) == {0.0, 1.0}
     assert matrix[1:, 2].tolist() == [{"f": 0.0, "m": 1.0}[s] for s in frame["sex"][1:]]
 
@@ -276,13 +279,14 @@ def test_sizes(n: int, at_least: int, size: int) -> None:
 
 def test_split_depends_on_seed_and_site_alone() -> None:
     sites = {"a": make_frame(60, 1), "b": make_frame(60, 1)}
-    both = {d.name: d for d in prepare(sites, TABLE, seed=3)}
-    (alone,) = prepare({"b": sites["b"]}, TABLE, seed=3)
+    table = with_(TABLE, standardise="local")  # the scale of all sites does depend on who they are
+    both = {d.name: d for d in prepare(sites, table, seed=3)}
+    (alone,) = prepare({"b": sites["b"]}, table, seed=3)
     assert np.array_equal(alone.train_x, both["b"].train_x)  # another site changes nothing
-    (turned, _) = prepare(dict(reversed(sites.items())), TABLE, seed=3)
+    (turned, _) = prepare(dict(reversed(sites.items())), table, seed=3)
     assert np.array_equal(turned.test_x, both["b"].test_x)  # nor does their order
     assert not np.array_equal(both["a"].test_x, both["b"].test_x)  # same rows, other site: other split
-    (other,) = prepare({"b": sites["b"]}, TABLE, seed=4)
+    (other,) = prepare({"b": sites["b"]}, table, seed=4)
     assert not np.array_equal(other.test_x, alone.test_x)
 
 

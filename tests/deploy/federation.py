@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import pandas as pd
+import torch
 from torch import Tensor
 from typer.testing import CliRunner
 
@@ -26,6 +27,7 @@ from stripes import write_folders
 from vitrail.cli import app
 from vitrail.core.problems import VitrailError
 from vitrail.core.tensors import tensors
+from vitrail.data.encode import finish_moments, moments, numeric
 from vitrail.deploy import enrol, keeper, kits
 from vitrail.deploy.agreement import Agreement
 from vitrail.deploy.call import Heard
@@ -286,6 +288,15 @@ def without_scores(run: Run) -> pd.DataFrame:
 def first_word(agreed: Agreement) -> dict[str, Tensor]:
     """What an honest coordinator tells a site in the first round."""
     return {k: v[0] for k, v in tensors(agreed.stages[0].turns[0].down)}
+
+
+def prepare_question(site: Site, run: str) -> Message:
+    """What an honest coordinator asks before the first round; a common scale is here that of the site's own rows."""
+    if not site.agreed.shared_scale:
+        return Message("prepare", {"run": run})
+    names = numeric(site.agreed.study)
+    mean, sd = finish_moments(lambda mean: [moments(site.rows, names, mean)])
+    return Message("prepare", {"run": run}, {"mean": torch.from_numpy(mean), "sd": torch.from_numpy(sd)})
 
 
 class Here:

@@ -20,13 +20,15 @@ import pytest
 import vitrail as vt
 from deploy.federation import Here
 from deploy.proofs import prove
+from vitrail.core.problems import VitrailError
+from vitrail.data.encode import Encoder
 from vitrail.deploy.agreement import ANEW, Agreement
 from vitrail.deploy.call import Call, Heard
 from vitrail.deploy.conduct import conduct
 from vitrail.deploy.draws import draws_of
 from vitrail.deploy.fold_site import ANSWERS, FOUND, SiteFolds
 from vitrail.deploy.fold_words import TRIED
-from vitrail.deploy.folds import Folds, fold_run
+from vitrail.deploy.folds import FOLD, Folds, fold_run
 from vitrail.deploy.meaning import not_meant
 from vitrail.deploy.memory import Runs
 from vitrail.deploy.message import Message
@@ -36,9 +38,11 @@ from vitrail.report.build import page_of
 from vitrail.report.own_verdict import write_own_verdict
 from vitrail.report.page import render
 from vitrail.runs.fold_lines import FOLDS as FOLD_STAGE
-from vitrail.runs.folder import Folder
+from vitrail.runs.fold_lines import REFIT
+from vitrail.runs.folder import Folder, load_tensors
 from vitrail.runs.run import FOLDED, SHOWN
 from vitrail.runs.setup import resolve
+from vitrail.runs.written import FINAL, FINAL_ENCODER
 from vitrail.studies.crossed import Far, row_losses, same_loss, train_folds
 from vitrail.studies.folds import Cut
 from vitrail.studies.joining import Losses, decide
@@ -466,3 +470,69 @@ def test_a_site_s_own_page(whole: Trial, tmp_path: Path) -> None:
     assert f"{whole.found('north')['least']:.3f}" in page
     none = write_own_verdict("west", study, {"why": "19 rows are too few."}, tmp_path / "none.html").read_text()
     assert "It cannot be said: 19 rows are too few." in none
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"verdict": None},
+        {"verdict": None, "standardise": "local"},
+        {"verdict": None, "protect": {"sum": "masked"}},
+        {},  # after two folds
+    ],
+)
+def test_a_refit_is_the_same_as_on_one_machine(changes: dict[str, Any], tmp_path: Path) -> None:
+    """All sites train once more on all rows; each keeps the model, and the coordinator keeps none."""
+    sites = tables(SIZES)
+    trial = Trial(tmp_path, sites, study_of(sites, **changes))
+    study = trial.agreed.study.with_changes(training={"refit": True})
+    trial = Trial(tmp_path / "refit", sites, study)
+    run = trial.conduct()
+    number = FOLDS if study.verdict else 0
+    secrets = {n: draws_of(trial.root / n, fold_run(RUN, number)) for n in sites}
+    plain = study.with_changes(protect={"sum": "plain"}, verdict=None)
+    local = vt.federate(plain, sites, seed=trial.agreed.seed, secrets=secrets, engine="looped")
+    for name, frame in sites.items():
+        home = trial.root / name / RUN
+        encoder = Encoder.of(study, json.loads((home / FINAL_ENCODER).read_text()))
+        final = local.model_of(name)._replace(tensors=load_tensors(home / FINAL), encoder=encoder)
+        wanted, scored = local.final_model(name).predict(frame), local.model_of(name).predict(frame)
+        assert np.allclose(final.predict(frame), wanted, atol=2e-5)
+        assert np.abs(wanted - scored).to_numpy().max() > 1e-3  # the test could fail
+        assert not list(home.glob("folds/*/state-*"))
+    declared_bytes = sum(x.bytes * x.rounds for x in trial.agreed.lines if x.stage.startswith(REFIT))
+    assert run.info["refit"] == {"crossed": dict.fromkeys(SIZES, declared_bytes)}
+    assert ("folds" in run.info) == bool(study.verdict)
+    assert not any("final" in file.name for file in (trial.root / "run").rglob("*"))
+    assert "once more on all of your rows" in contract_words(trial.agreed, "north", list(SIZES), True)
+
+
+def test_a_coordinator_that_stops_in_a_refit_goes_on_with_it(tmp_path: Path) -> None:
+    sites = tables(SIZES)
+    trial = Trial(tmp_path, sites, study_of(sites, verdict=None, training={"rounds": 3, "lr": 0.05, "refit": True}))
+
+    class Stopping(Here):
+        asks = 2
+
+        def ask(self, questions: dict[str, Message], deadline: float) -> Heard:
+            if any(FOLD in q.words for q in questions.values()):
+                self.asks -= 1
+                if self.asks < 0:
+                    raise KeyboardInterrupt
+            return super().ask(questions, deadline)
+
+    with pytest.raises(KeyboardInterrupt):
+        trial.conduct(Stopping(trial.way.sites))
+    assert not (trial.root / "north" / RUN / FINAL).exists()
+    trial.way = Here({n: trial.fresh(n) for n in sites})
+    run = trial.conduct()
+    assert all((trial.root / n / RUN / FINAL).exists() for n in sites)
+    assert set(run.info["refit"]["crossed"]) == set(SIZES)
+
+
+def test_without_a_refit_a_site_answers_no_such_question(whole: Trial) -> None:
+    """The control of the tests above: the fold after the last one is the refit, where there is one."""
+    site = whole.fresh("north")
+    site.enter(RUN)
+    with pytest.raises(VitrailError, match="refused"):
+        site.answer(Message("round", {"run": RUN, FOLD: FOLDS, "stage": 0, "round": 0, "place": 0, "score": []}))

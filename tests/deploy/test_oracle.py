@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 import vitrail as vt
-from deploy.federation import first_word
+from deploy.federation import first_word, prepare_question
 from scripts import load_script
 from vitrail.core.rounding import TEN, step_of
 from vitrail.data.datasets import heart_disease
@@ -45,7 +45,7 @@ def agreed(scores: str = "rounded", sum_: str = "plain", rounds: int = ROUNDS) -
 
 def a_site(place: Path, of: Agreement) -> Site:
     site = Site(NAME, heart_disease()[NAME], of, place)
-    site.answer(Message("prepare", {"run": RUN}))
+    site.answer(prepare_question(site, RUN))
     return site
 
 

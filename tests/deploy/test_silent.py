@@ -10,7 +10,7 @@ import pytest
 import torch
 
 import vitrail as vt
-from deploy.federation import Here
+from deploy.federation import Here, prepare_question
 from vitrail.data.datasets import heart_disease, packaged
 from vitrail.deploy import call as calling
 from vitrail.deploy.agreement import FOOTPRINT, Agreement
@@ -126,8 +126,8 @@ def test_what_cannot_be_true_is_that_sites_error(
     kind: str, tensor: str, number: float, words: str, agreed: Agreement, tmp_path: Path
 ) -> None:
     site = Site("va", heart_disease()["va"], agreed, tmp_path)
-    said = site.answer(Message("prepare", {"run": RUN}))
-    asked = Message("prepare", {"run": RUN})
+    said = site.answer(prepare_question(site, RUN))
+    asked = prepare_question(site, RUN)
     call = Call(Here({}), agreed, ["va"], RUN, 1, 1.0)
     if kind == "settle":
         where = {"stage": 0, "round": 3, "place": 0}
@@ -142,7 +142,7 @@ def test_what_cannot_be_true_is_that_sites_error(
 
 def test_words_of_a_site_are_short_and_printable(agreed: Agreement, tmp_path: Path) -> None:
     site, call = Site("va", heart_disease()["va"], agreed, tmp_path), Call(Here({}), agreed, ["va"], RUN, 1, 1.0)
-    asked = Message("prepare", {"run": RUN})
+    asked = prepare_question(site, RUN)
     said = site.answer(asked)
     for bad in ({"fingerprint": "\x1b[2J"}, {"fingerprint": "x" * 1000}, {"versions": {"torch": "\x07"}}):
         assert "no short text" in (call._wrong("va", asked, said._replace(words={**said.words, **bad})) or "")
@@ -150,4 +150,4 @@ def test_words_of_a_site_are_short_and_printable(agreed: Agreement, tmp_path: Pa
 
 def test_no_answer_is_longer_than_what_was_agreed_allows(agreed: Agreement, tmp_path: Path) -> None:
     site = Site("va", heart_disease()["va"], agreed, tmp_path)
-    assert len(site.answer(Message("prepare", {"run": RUN})).pack()) < agreed.longest_answer < 10 << 20
+    assert len(site.answer(prepare_question(site, RUN)).pack()) < agreed.longest_answer < 10 << 20

@@ -13,7 +13,7 @@ import torch
 from safetensors.torch import load_file
 
 import vitrail as vt
-from deploy.federation import Here, drawn, first_word, without_scores
+from deploy.federation import Here, drawn, first_word, prepare_question, without_scores
 from toys import Relay, Shy, Turns
 from vitrail.data.datasets import heart_disease, packaged
 from vitrail.deploy.agreement import FORMAT, LAST, Agreement
@@ -207,7 +207,7 @@ def test_a_site_answers_only_what_was_agreed(sites: dict, tmp_path: Path) -> Non
     for other in ({"agreement": "0" * 24}, {"format": FORMAT + 1}):
         with pytest.raises(vt.VitrailError, match="not what the site agreed to"):
             site.answer(Message("hello", {**hello, **other}))
-    site.answer(Message("prepare", run))
+    site.answer(prepare_question(site, RUN))
     where = {**run, "stage": 0, "round": 0, "place": 0, "score": []}
     down = first_word(far.agreed)
     name = next(iter(down))

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 import vitrail as vt
-from deploy.federation import first_word
+from deploy.federation import first_word, prepare_question
 from vitrail.core.problems import VitrailError
 from vitrail.data.datasets import heart_disease, packaged
 from vitrail.deploy.agreement import Agreement
@@ -33,7 +33,7 @@ def agreed() -> Agreement:
 @pytest.fixture
 def site(agreed: Agreement, tmp_path: Path) -> Site:
     made = Site("va", heart_disease()["va"], agreed, tmp_path)
-    made.answer(Message("prepare", {"run": RUN}))
+    made.answer(prepare_question(made, RUN))
     return made
 
 

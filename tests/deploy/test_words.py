@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 import vitrail as vt
-from deploy.federation import Here, first_word
+from deploy.federation import Here, first_word, prepare_question
 from deploy.proofs import prove
 from vitrail.core.tensors import tensors
 from vitrail.data.datasets import heart_disease, packaged
@@ -174,7 +174,7 @@ def test_what_is_said_to_stay_does_stay(method: str, tmp_path: Path) -> None:
         left.extend(said.tensors.values())
 
     ask("hello", {"format": FORMAT, "agreement": a.hash})
-    ask("prepare")
+    ask("prepare", told=prepare_question(site, "0" * 16).tensors)
     g = torch.Generator().manual_seed(1)
     own: list[dict[str, Tensor]] = []
     for s, stage in enumerate(a.stages):

@@ -34,7 +34,7 @@ from vitrail.report import watch as watch_module
 from vitrail.report.live import Live, start
 from vitrail.report.watch import Watch
 from vitrail.runs.folder import Folder, write_atomically
-from vitrail.runs.train import describe_run
+from vitrail.runs.identity import describe_run
 
 
 class Story:

@@ -35,13 +35,13 @@ def test_each_side_is_made_of_its_own(tmp_path: Path) -> None:
     assert set(here.places) == {"clinic"}
     lab = own_rows(AGREED, "lab", tables["lab"], there)
     offer = offer_of(AGREED, lab)
-    assert offer == ("lab", 4, 1, 3, 0.25), "a number and three wards; no names"
+    assert offer == ("lab", 3, 1, 3, 0.25), "a number and two wards beside the reference; no names"
     terms = agree(AGREED, here.common, [offer], 3)
     assert terms == agree(AGREED, there.common, [offer], 3)
     host = make_host(AGREED, own_rows(AGREED, "clinic", tables["clinic"], here), terms)
     guest = make_guest(AGREED, lab, terms, b"s" * 32)
     assert host.rows.known == guest.rows.known, "row by row the same people"
-    assert guest.guest.columns.shape == (410, 4)
+    assert guest.guest.columns.shape == (410, 3)
     assert host.host.columns.shape == (410, 2)
     with pytest.raises(vt.VitrailError, match="lab has no places in this match"):
         own_rows(AGREED, "lab", tables["lab"], here)

@@ -62,7 +62,7 @@ def init(
     draft = infer_table(sites, target, site_column, time)
     given = {"name": out.stem, **({"site_column": site_column} if site_column else {})}
     study = Study.parse({**draft.said, **given}, "the drafted study")
-    study = drafted(study, len(sites))
+    study = drafted(study.with_changes(training={"refit": study.images is None}), len(sites))
     notes = [*draft.notes, *draft_notes(study.target)]
     out.write_text("".join(f"# {note}\n" for note in notes) + study.to_toml(), encoding="utf-8")
     if study.images:
@@ -84,6 +84,10 @@ def init(
 def _say_masked(study: Any) -> None:
     if study.protect.sum == "masked":
         print("Reports leave under masks ([protect] in the study): nobody reads a single site's, only their sum.")
+    if study.training.refit:
+        print(
+            "After scoring, all sites train once more, on all rows, for the model that is used (refit in [training])."
+        )
 
 
 def run(
@@ -205,7 +209,7 @@ def wire(
     from vitrail.methods import PARTIES, build
     from vitrail.runs import wire_lines
     from vitrail.runs.budgets import budget_words, spent_by
-    from vitrail.runs.fold_lines import FOLDS, fold_count, planned_folds
+    from vitrail.runs.fold_lines import FOLDS, REFIT, fold_count, planned_folds
     from vitrail.runs.screened import SCREENING
     from vitrail.study import Study
 
@@ -255,6 +259,11 @@ def wire(
     if any(x.stage.startswith(FOLDS) for x in lines):
         print(f"folds: between machines all sites train {fold_count(agreed)} times more after the run, so that each")
         print("finds out whether joining is worth it there ([verdict] in the study).\n")
+    if any(x.stage.startswith(REFIT) for x in lines):
+        print(
+            "refit: after the run all sites train once more, on all of their rows. `vitrail predict` uses that model;"
+        )
+        print("scores stay those of the run (refit in [training]).\n")
     if method != "ndoye" and (spent := spent_by(agreed, chosen)):
         print(f"{budget_words(spent)}\n")
     print("seen = sum: the coordinator needs only the total over sites; each: it sees every site's own.")

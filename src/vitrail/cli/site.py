@@ -241,9 +241,10 @@ def predict(
 
         mine = Personal(*read_safe(kit)[:3])
     elif (kit / "run.json").exists():
-        mine = Personal(site, kit.name, Run.load(kit).model_of(site))
+        mine = Personal(site, kit.name, Run.load(kit).final_model(site))
     else:
         mine = load_model(enrol.load_kit(kit), run)
+        mine = replace(mine, model=mine.used)
     if keep:
         kept, rests = kept_alone(mine.model, keep)
         mine = replace(mine, model=kept)
@@ -326,10 +327,10 @@ def explain(
         _explain_all(told, place, data, rows, seed, outcome, refuse or [], out)
         return
     if told is not None:
-        mine, seen = told.model_of(site, "explain"), told.info["fingerprints"].get(site)
+        mine, seen = told.final_model(site, "explain"), told.info["fingerprints"].get(site)
     else:
         own = load_model(enrol.load_kit(place))
-        mine, seen, site = own.model, own.rows, own.site
+        mine, seen, site = own.used, own.rows, own.site
     frame = read_table(data, mine.study)
     back = read_table(reference, mine.study) if reference else None
     whole = explain_model(mine, site, frame, seen, rows, seed, outcome, back)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -25,7 +26,7 @@ def export(
     from vitrail.export.write import export_model
 
     mine = _own(place, site)
-    made = export_model(mine.model, mine.site, mine.run, to)
+    made = export_model(mine.used, mine.site, mine.run, to)
     print(f"{made.path.resolve()}: the model of {mine.site} from run {mine.run}.")
     if to.suffix.lower() == ".vitrail":
         print(f"New rows: vitrail predict {to} new.csv")
@@ -92,4 +93,5 @@ def _own(place: Path, site: str) -> Personal:
         return load_model(enrol.load_kit(place))
     run = Run.load(place)
     told = behind(run, site) if site in run.sites else None
-    return Personal(site, place.resolve().name, run.model_of(site), told, run.info["fingerprints"].get(site))
+    mine = Personal(site, place.resolve().name, run.model_of(site), told, run.info["fingerprints"].get(site))
+    return replace(mine, final=run.final_model(site) if site in run.final else None)

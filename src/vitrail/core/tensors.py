@@ -184,9 +184,9 @@ def pulled(
         return None
 
     def term(into: Params, by: float) -> None:
-        difference = torch._foreach_sub([params[k] for k in names], [towards[k] for k in names])
+        difference = list(torch._foreach_sub([params[k] for k in names], [towards[k] for k in names]))
         if times is not None:
             difference = [d * per_site(times, d) for d in difference]
-        torch._foreach_add_([into[k] for k in names], list(difference), alpha=by * strength)
+        torch._foreach_add_([into[k] for k in names], difference, alpha=by * strength)
 
     return term

@@ -208,11 +208,12 @@ def encode_sites(
     seed: int,
     known: Encoder | Mapping[str, Encoder] | None = None,
     kind: type[np.floating] = np.float64,
+    whole: bool = False,
 ) -> list[SiteData]:
     """Split and encode rows that `clean` gave. `known`: fitted before, one for all or for each site its own. `kind`:
-    of numbers; networks take single precision."""
-    target = table.target
-    splits = {n: hold_out(f, table, seed, n) for n, f in cleaned.items()}
+    of numbers; networks take single precision. `whole`: all rows are trained on, and none is held out."""
+    target, none = table.target, np.empty(0, np.int64)
+    splits = {n: (np.arange(len(f)), none) if whole else hold_out(f, table, seed, n) for n, f in cleaned.items()}
     if isinstance(known, Encoder):
         known = dict.fromkeys(cleaned, known)
     encoders = fit_encoders(cleaned, table, {n: train for n, (train, _) in splits.items()}) if known is None else known

@@ -19,7 +19,7 @@ def decision_sentence(target: Target) -> str:
         return ""
     start = "Accuracy, balanced accuracy and F1 count the event as predicted"
     if target.threshold is None:
-        return f"{start} where its risk is at least the site's own event rate among the rows trained on."
+        return f"{start} where its risk is at least the site's own event rate in training."
     return f"{start} where its risk is at least {100 * target.threshold:g} %."
 
 

@@ -94,6 +94,8 @@ def _count(columns: list[pd.Series], named: bool) -> tuple[int, int, int] | None
     rows = persons = shared = large = 0
     for column in columns:
         known = column.dropna()
+        if known.dtype.kind == "f" and bool((known.to_numpy() % 1 > 0).any()):
+            return None  # measured, and seen at once: there may be many thousands of such columns
         texts = known.map(canon).astype(str)
         times = texts.value_counts()
         some = times.index[:200]

@@ -147,7 +147,7 @@ class Agreement:
         lines = [x for x in lines if x.stage != "scores"] + score_plan.score_lines(self)
         about = FOOTPRINT, (3,), "float64", 24, 1, "each"
         lines.append(Line("scores", "from site", *about, words=f"at the end: {USED}"))
-        lines += fold_lines(self.study, [c for stage in self.contracts for c in stage])
+        lines += fold_lines(self.study, self.method, [c for stage in self.contracts for c in stage])
         lines += digests.digest_lines(self)
         told, lines = self.others.items(), lines + score_plan.settling_lines(self)
         return lines + [

@@ -14,11 +14,14 @@ from vitrail.deploy.book import ENTERED, Book
 from vitrail.deploy.call import Call
 from vitrail.deploy.far import FarRounds, FarSites
 from vitrail.deploy.fold_far import conduct_folds
+from vitrail.deploy.folds import Folds
 from vitrail.deploy.message import MOST_WORDS, Message
+from vitrail.runs.fold_lines import fold_count
 from vitrail.runs.folder import Folder, is_finished, write_atomically
+from vitrail.runs.identity import describe_run
 from vitrail.runs.look import behind
-from vitrail.runs.run import FOLDED, SHOWN, Run
-from vitrail.runs.train import describe_run, train
+from vitrail.runs.run import FOLDED, REFITTED, SHOWN, Run
+from vitrail.runs.train import train
 
 MOST_POOLED = MOST_WORDS // 2  # of a last word, as text in a header
 TOLD = "told.json"  # in a run folder: the sites that have heard their last word
@@ -57,12 +60,18 @@ def conduct(
         rounds.sums.forget()
     if written is not None:
         written(run)
-    if agreed.study.verdict:
-        _say_of(run, FOLDED, conduct_folds(call, book, run, folder.path), folder.path)
+    later = len(Folds(agreed)) > 0
+    if later:
+        after = conduct_folds(call, book, run, folder.path)
+        if agreed.study.verdict:
+            folds = {"done": fold_count(agreed.study), "crossed": after["crossed"]}
+            _say_of(run, FOLDED, folds, folder.path)
+        if after[REFITTED]:
+            _say_of(run, REFITTED, {"crossed": after[REFITTED]}, folder.path)
     _farewell(call, rounds, run, folder.path)
     if rounds.two is not None:
         rounds.two.end()
-    if written is not None and agreed.study.verdict:
+    if written is not None and later:
         written(run)  # once more, with what crossed in folds and what sites showed with their last answer
     return run
 

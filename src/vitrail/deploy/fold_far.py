@@ -17,26 +17,30 @@ from vitrail.deploy.call import Call, Heard, Way
 from vitrail.deploy.far import FarRounds
 from vitrail.deploy.folds import FOLD, Folds, fold_run
 from vitrail.deploy.message import Message
+from vitrail.runs.fold_lines import fold_count
 from vitrail.runs.folder import Folder, write_atomically
-from vitrail.runs.run import Run
+from vitrail.runs.run import REFITTED, Run
 
 DONE, PLACE = "folds.json", "folds"
 
 
 def conduct_folds(call: Call, book: Book, run: Run, path: Path) -> dict[str, Any]:
-    """After the run, before its last word: how many there were, and bytes that crossed, by site. `path`: the run's
-    folder."""
+    """After the run, before its last word: how many there were, and bytes that crossed in folds and in the training on
+    all rows, by site. `path`: the run's folder."""
     folds, kept = Folds(call.agreed), path / DONE
-    told: dict[str, Any] = json.loads(kept.read_text()) if kept.exists() else {"done": 0, "crossed": {}}
-    for number in range(told["done"], len(folds)):
-        call.way.log("fold", number=number + 1, of=len(folds))
+    progress: dict[str, Any] = {"done": 0, "crossed": {}, REFITTED: {}}
+    progress |= json.loads(kept.read_text()) if kept.exists() else {}
+    for number in range(progress["done"], len(folds)):
+        refit = folds.is_refit(number)
+        call.way.log("refit") if refit else call.way.log("fold", number=number + 1, of=fold_count(call.agreed.study))
         crossed = _conduct(call, folds, number, book, run, path / PLACE / str(number))
+        total = progress[REFITTED if refit else "crossed"]
         for site, bytes_ in crossed.items():
-            told["crossed"][site] = told["crossed"].get(site, 0) + bytes_
-        told["done"] = number + 1
-        write_atomically(kept, json.dumps(told))
-        shutil.rmtree(path / PLACE)  # the models of a fold are nobody's
-    return told
+            total[site] = total.get(site, 0) + bytes_
+        progress["done"] = number + 1
+        write_atomically(kept, json.dumps(progress))
+        shutil.rmtree(path / PLACE)  # nobody but a site keeps a model of what comes after the run
+    return progress
 
 
 def _conduct(call: Call, folds: Folds, number: int, book: Book, run: Run, path: Path) -> dict[str, int]:

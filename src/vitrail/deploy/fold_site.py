@@ -3,6 +3,7 @@
 HOME/RUN/folds/FOLD/       what a site keeps of a run (site.py), for each fold
 HOME/RUN/folds/FOLD/answers.safetensors   what the models of the fold say of its rows: [row, answer]
 HOME/RUN/verdict.json      is joining worth it here
+HOME/RUN/final.safetensors, final.json    the model of the training on all rows, which this site uses
 """
 
 from __future__ import annotations
@@ -17,6 +18,8 @@ from vitrail.core.disk import private_folder, write_atomically
 from vitrail.core.metrics import FEWEST
 from vitrail.core.problems import Problem, VitrailError
 from vitrail.core.random import key
+from vitrail.core.tensors import tensors
+from vitrail.data.encode import encode_sites
 from vitrail.data.persons import count_persons, persons_of
 from vitrail.data.split import cut_folds
 from vitrail.deploy.agreement import Agreement
@@ -33,6 +36,7 @@ from vitrail.runs.features import as_rows
 from vitrail.runs.folder import load_tensors, save_tensors
 from vitrail.runs.judge import Judge
 from vitrail.runs.setup import build_task, resolve, training_of, training_rows
+from vitrail.runs.written import FINAL, FINAL_ENCODER
 from vitrail.studies.folds import Cut
 from vitrail.studies.own_verdict import explain_verdict, own_verdict
 
@@ -47,7 +51,7 @@ class SiteFolds:
 
     def __init__(self, site: Site) -> None:
         self.site, self.folds = site, Folds(site.agreed)
-        self._now: FoldSite | None = None
+        self._now: LaterSite | None = None
 
     def answer(self, question: Message) -> Message:
         """As the run's own questions are answered, from the rows outside the fold."""
@@ -77,10 +81,12 @@ class SiteFolds:
         if what:
             raise VitrailError("a message was refused", [Problem(FOLD, what, "It was dropped.")])
 
-    def _at(self, number: int) -> FoldSite:
+    def _at(self, number: int) -> LaterSite:
         name = fold_run(self.site.home.name, number)
         if self._now is None or self._now.home.name != name or self._now.asked is not self.site.asked:
-            self._now = FoldSite(self.site, self.folds.agreement(number), *self.cut(number))
+            agreed = self.folds.agreement(number)
+            refit = self.folds.is_refit(number)
+            self._now = RefitSite(self.site, agreed, name) if refit else FoldSite(self.site, agreed, *self.cut(number))
         return self._now
 
     def cut(self, number: int) -> tuple[Cut, int, str]:
@@ -128,15 +134,18 @@ class SiteFolds:
             found, why = own_verdict(study, y, np.stack(lots), **told, units=units), ""
         kept = {**found, "why": explain_verdict(study, found)} if found else {"why": why}
         write_atomically(site.home / FOUND, json.dumps(kept, indent=1), private=True)
-        for old in (site.home / PLACE).glob("*/state-*.safetensors"):
-            old.unlink(missing_ok=True)
         return found
 
+    def forget(self) -> None:
+        """States of trainings that are over."""
+        for old in (self.site.home / PLACE).glob("*/state-*.safetensors"):
+            old.unlink(missing_ok=True)
 
-class FoldSite(Site):
-    """This site in one fold. It is asked as in a run; what is not of folds was refused before."""
 
-    def __init__(self, site: Site, agreed: Agreement, cut: Cut, fold: int, name: str) -> None:
+class LaterSite(Site):
+    """This site in a training after the run. It is asked as in a run; what does not belong there was refused before."""
+
+    def __init__(self, site: Site, agreed: Agreement, name: str) -> None:
         self.name, self.frame, self.rows, self.agreed, self.base = site.name, site.frame, site.rows, agreed, site.base
         self.publishes, self.shows, self.notices = False, False, site.notices
         self.proof, self.watts, self.since = site.proof, site.watts, site.since
@@ -144,14 +153,36 @@ class FoldSite(Site):
         self.asked, self.wary = site.asked, Wary(agreed, self.home)  # of a run's questions all folds' are remembered
         assert site.data is not None
         # a common scale for every fold would tell the sum of its rows
-        known = {site.name: site.data.encoder} if agreed.shared_scale else None
-        secret = draws_of(self.base, name)
-        found = cut.fold(fold, known)
-        self._take_up(found, secret)
-        self.alone = Alone(agreed, found, secret)
+        self.known = {site.name: site.data.encoder} if agreed.shared_scale else None
+        self.secret = draws_of(self.base, name)
 
     def enter(self, run: str) -> None:
         """It is the one that is meant."""
+
+
+class RefitSite(LaterSite):
+    """This site in the training on all rows."""
+
+    def __init__(self, site: Site, agreed: Agreement, name: str) -> None:
+        super().__init__(site, agreed, name)
+        self.final = site.home
+        data = encode_sites({site.name: site.rows}, agreed.study, agreed.seed, self.known, whole=True)
+        self._take_up(data, self.secret)
+
+    def _ended(self, settled: Any) -> None:
+        encoder = self.judge.settled_encoders(settled)[self.name]
+        write_atomically(self.final / FINAL_ENCODER, json.dumps(encoder.plain))
+        save_tensors(self.final / FINAL, {k: v[0] for k, v in tensors(settled)})
+
+
+class FoldSite(LaterSite):
+    """This site in one fold."""
+
+    def __init__(self, site: Site, agreed: Agreement, cut: Cut, fold: int, name: str) -> None:
+        super().__init__(site, agreed, name)
+        rows = cut.fold(fold, self.known)
+        self._take_up(rows, self.secret)
+        self.alone = Alone(agreed, rows, self.secret)
 
     def on_round(self, asked: Message) -> Message:
         said = super().on_round(asked)

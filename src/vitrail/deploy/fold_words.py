@@ -8,7 +8,8 @@ from vitrail.core.metrics import FEWEST
 from vitrail.deploy.agreement import Agreement
 from vitrail.engines.wire import Line
 from vitrail.report.words import several
-from vitrail.runs.fold_lines import FOLDS, fold_count
+from vitrail.runs.fold_lines import FOLDS, REFIT, fold_count
+from vitrail.runs.setup import refits
 from vitrail.studies.own_verdict import NUMBERS
 
 ROWS = 10  # in each fold, where subtracting was tried; the numbers are those of benchmarks/results/fold_leaks.md
@@ -20,9 +21,13 @@ def fold_titles(agreement: Agreement) -> dict[str, tuple[str, str]]:
     count, out = fold_count(agreement.study), {}
     for t, contracts in zip(agreement.stages, agreement.contracts, strict=True):
         name = t.stage.title or t.stage.name
-        for c in contracts if count else ():
-            heading = f"After the run, in {several(count, 'fold')}, to find out whether joining is worth it: {name}"
-            out[FOLDS + c.stage] = heading, f"{name} in folds"
+        for c in contracts:
+            if count:
+                heading = f"After the run, in {several(count, 'fold')}, to find out whether joining is worth it: {name}"
+                out[FOLDS + c.stage] = heading, f"{name} in folds"
+            if refits(agreement.study, agreement.method):
+                heading = f"After the run, once more on all of your rows, for the model that you will use: {name}"
+                out[REFIT + c.stage] = heading, f"{name} on all rows"
     return out
 
 
@@ -44,8 +49,9 @@ def what_is_kept(agreement: Agreement, shows: bool) -> list[str]:
 
 def what_folds_tell(agreement: Agreement, lines: Sequence[Line]) -> list[str]:
     """What could still be learned."""
+    said = _what_a_refit_reveals(agreement) if any(line.stage.startswith(REFIT) for line in lines) else []
     if not any(line.stage.startswith(FOLDS) for line in lines):
-        return []
+        return said
     out = (
         f"Every row is left out of some of the {several(fold_count(agreement.study), 'fold')} and not of the others. "
         "Who reads this site's reports of two folds can subtract them: what is left tells of the rows in which they "
@@ -61,4 +67,12 @@ def what_folds_tell(agreement: Agreement, lines: Sequence[Line]) -> list[str]:
             f"whether the person is there right in {100 * run:.0f} of 100 cases by the run's own report, in "
             f"{100 * folds:.0f} by such differences; guessing has 50."
         )
-    return [out]
+    return [out, *said]
+
+
+def _what_a_refit_reveals(agreement: Agreement) -> list[str]:
+    text = (
+        "The training on all rows includes the rows that the run held out. Whoever compares its reports with those of "
+        "the run learns something about the held-out rows as a group"
+    )
+    return [f"{text}; under masks only about those of all sites together." if agreement.masks else f"{text}."]

@@ -6,15 +6,19 @@ of a run, and less: nothing is screened, no score is asked for, nothing is shown
 same rows. In the end it knows of each of its rows how well it was told by a model that had not seen it, joined and
 alone; that stays there.
 
+Where the study asks for a refit (training.refit), all sites train once more after the folds, on all of their rows: that
+is a fold in which nothing is held out, and each site keeps the model that comes of it.
+
 This is what both ends know of folds. A fold's questions say which run and which fold they are of.
 """
 
 from __future__ import annotations
 
 import hashlib
+from typing import Any
 
 from vitrail.deploy.agreement import Agreement
-from vitrail.runs.fold_lines import fold_count
+from vitrail.runs.fold_lines import fold_count, later_trainings
 from vitrail.studies.compare import seeds_of
 
 FOLD = "fold"  # the word that says which: from 0, the folds of the first seed first
@@ -34,13 +38,18 @@ class Folds:
         self._known: dict[int, Agreement] = {}  # by seed: it takes time to work out
 
     def __len__(self) -> int:
-        return fold_count(self.agreed.study)
+        return sum(later_trainings(self.agreed.study, self.agreed.method).values())
+
+    def is_refit(self, number: int) -> bool:
+        """Whether it is the training on all rows, which comes last."""
+        return number == fold_count(self.agreed.study) < len(self)
 
     def agreement(self, number: int) -> Agreement:
-        assert self.verdict is not None
-        repeat = number // self.verdict.folds
+        """A refit begins as the run did, with the model of the run's own seed."""
+        repeat = 0 if self.is_refit(number) or self.verdict is None else number // self.verdict.folds
         if repeat not in self._known:
-            study = self.agreed.study.with_changes(verdict=None, screen={"ask": False}, protect={"scores": "none"})
+            changes: dict[str, Any] = {"verdict": None, "screen": {"ask": False}, "protect": {"scores": "none"}}
+            study = self.agreed.study.with_changes(**changes, training={"refit": False})
             seeds = seeds_of(study.with_changes(seeds=(self.agreed.seed,)), repeat + 1)
             self._known[repeat] = Agreement.of(study, seeds[repeat], self.agreed.roster or self.agreed.sites)
         return self._known[repeat]

@@ -33,6 +33,7 @@ from vitrail.runs.folder import write_atomically
 from vitrail.runs.look import Behind, look_at, look_through, unknown
 from vitrail.runs.run import Model
 from vitrail.runs.setup import build_task
+from vitrail.runs.written import FINAL, FINAL_ENCODER
 
 
 @dataclass(frozen=True)
@@ -45,6 +46,12 @@ class Personal:
     behind: Behind | None = None  # what the coordinator said about this site at the end
     rows: str | None = None  # the fingerprint of the rows it trained on
     verdict: dict[str, Any] | None = None  # whether joining is worth it here, where the study asks (fold_site.py)
+    final: Model | None = None  # trained on all rows, where the study asks (fold_site.py): used, and never scored
+
+    @property
+    def used(self) -> Model:
+        """The model for new rows."""
+        return self.final or self.model
 
     @property
     def sights(self) -> bool:
@@ -92,6 +99,9 @@ def load_model(kit: Kit, run: str | None = None) -> Personal:
     seen = place.with_name(ROWS)
     verdict = json.loads(found.read_text()) if (found := place.with_name(FOUND)).exists() else None
     own = Personal(kit.site, run, mine, rows=seen.read_text().strip() if seen.exists() else None, verdict=verdict)
+    if (last := place.with_name(FINAL)).exists():
+        encoder = Encoder.of(study, json.loads(place.with_name(FINAL_ENCODER).read_text(encoding="utf-8")))
+        own = replace(own, final=mine._replace(tensors=load_file(last), encoder=encoder))
     return _told(own, Agreement.of(study, kit.seed, kit.participants.roster or len(kit.sites)), place.parent / BEHIND)
 
 

@@ -99,7 +99,7 @@ class Site:
     def answer(self, question: Message) -> Message:
         """Check the question, answer it, check the answer."""
         kind, words = question.kind, question.words
-        if self.agreed.study.verdict and FOLD in words:
+        if FOLD in words and len(self.folds.folds):
             return self.folds.answer(question)
         if kind not in KINDS:
             raise VitrailError("a message was refused", [Problem("message", f"kind {kind!r} is unknown.", "Dropped.")])
@@ -260,6 +260,7 @@ class Site:
         if self.agreed.study.verdict:
             found = self.folds.judge()
             said = {VERDICT: found if self.shows else {}}
+        self.folds.forget()
         Runs.end(self.home)
         return Message("finish", said)
 

@@ -67,6 +67,9 @@ def check_second(study: Study) -> None:
         hint = 'Write second = "NAME"; it is invited like a site.'
     elif said.second and study.verdict:
         what, hint = "folds of a verdict are not asked of a second server so far.", "Leave [verdict] out, or use masks."
+    elif said.second and study.training.refit:
+        what = "training once more on all rows is not asked of a second server so far."
+        hint = "Write refit = false in [training], or use masks."
     if what:
         raise VitrailError("this cannot be promised", [Problem("protect.second", what, hint)])
 

@@ -33,7 +33,7 @@ from vitrail.deploy.wary import NOT_CHECKED, NOT_IN_PICTURES
 from vitrail.engines.wire import MASKED, Line, sentences
 from vitrail.methods import AnyMethod
 from vitrail.report.words import several, size
-from vitrail.runs.fold_lines import FOLDS
+from vitrail.runs.fold_lines import FOLDS, REFIT, plain_stage
 from vitrail.runs.setup import AT_BEDSIDE, COVERAGE, RISK, last_splits
 
 WIDTH = 96
@@ -202,14 +202,15 @@ def volume(count: int) -> str:
 def _stages(agreement: Agreement, lines: Sequence[Line], rows: int | None, shows: bool) -> list[str]:
     """By stage, in the order of time."""
     own = [c.stage for stage in agreement.contracts for c in stage]
-    order = ["standardise", "prepare", *HEADINGS, *own, TRAINING, END, *(FOLDS + stage for stage in own)]
+    order = ["standardise", "prepare", *HEADINGS, *own, TRAINING, END]
+    order += [prefix + stage for prefix in (FOLDS, REFIT) for stage in own]
     titles, out = _titles(agreement), []
     for stage in [s for s in order if any(x.stage == s for x in lines)]:
         told = [item.text() for item in items(agreement, [x for x in lines if x.stage == stage])]
         if stage == "prepare":
             words = (_of(agreement, WORDS.get(k, k)) for k in agreement.answer("prepare", {}).words)
             told.append(f"in words: {', '.join(words)}")
-        told += in_words(agreement, stage, rows) + said_beside(agreement, stage.removeprefix(FOLDS))
+        told += in_words(agreement, stage, rows) + said_beside(agreement, plain_stage(stage))
         told += scores_leave(agreement, stage)
         out += wrapped(titles[stage][0]) + bullets(told, "    ")
     if found := what_is_found(agreement, shows):
@@ -232,9 +233,8 @@ def _titles(agreement: Agreement) -> dict[str, tuple[str, str]]:
 def _seen(agreement: Agreement, lines: Sequence[Line]) -> list[str]:
     """Of what the coordinator needs each report, and of what only the sum; and where a report goes from there."""
     contracts, titles = [c for stage in agreement.contracts for c in stage], _titles(agreement)
-    summed = {named for c in contracts if c.sees == "sum" for named in (c.stage, FOLDS + c.stage)} | {
-        x.stage for x in lines if x.seen == "sum"
-    }
+    shared = {c.stage for c in contracts if c.sees == "sum"}
+    summed = {x.stage for x in lines if x.seen == "sum" or plain_stage(x.stage) in shared}
     read = [x for x in lines if x.seen not in (*MASKED, READ)]
     sums, each = (
         ", ".join(dict.fromkeys(titles.get(x.stage, ("", x.stage))[1] for x in read if (x.stage in summed) == wanted))

@@ -57,7 +57,8 @@ def read_number(
 def read_levels(
     feature: Feature, at: list[int], ends: InputLayers | None
 ) -> tuple[str, tuple[tuple[float, float], ...]]:
-    """In words; and what each level counts as where it is, and where it is not (binary: its 1 and its 0)."""
+    """In words; and what each level counts as where it is, and where it is not (binary: its 1 and its 0). NaN of a
+    reference level, which comes first and has no column: `at` are the columns of the others."""
     if ends is None:
         return NOBODY, ()
     if (np.abs(ends.others_w[at]) < OFF).any():
@@ -69,9 +70,11 @@ def read_levels(
         (one, zero), (no, yes) = read[0], feature.levels
         words = f"Against {_who(ends)}, the federation counts {no} as {zero:.2f} (not 0) and {yes} as {one:.2f}"
         return f"{words} (not 1).", ((zero, math.nan), (one, math.nan))
+    references = len(feature.levels) - len(at)
     far = int(np.abs(factor - 1).argmax())
-    words = f"Against {_who(ends)}, the federation weighs {feature.levels[far]} most differently: times"
-    return f"{words} {factor[far]:.2f}.", tuple(read)
+    level = feature.levels[references + far]
+    words = f"Against {_who(ends)}, the federation weighs {level} most differently: times"
+    return f"{words} {factor[far]:.2f}.", (*[(math.nan, math.nan)] * references, *read)
 
 
 def _who(ends: InputLayers, start: bool = False) -> str:

@@ -18,7 +18,7 @@ from vitrail.methods import TABLE, build, name_of
 from vitrail.report.page import Page, render
 from vitrail.report.words import SAME, size
 from vitrail.runs.newcomer import gains
-from vitrail.runs.run import FOLDED, Run
+from vitrail.runs.run import FOLDED, REFITTED, Run
 from vitrail.runs.screened import unscreened
 from vitrail.runs.sealed import add_to_chain
 from vitrail.runs.setup import wire_lines
@@ -72,6 +72,13 @@ def page_of(source: Run | Comparison) -> Page:
             f"Afterwards all sites trained {folds['done']} times more, in folds, so that each could find out whether "
             f"joining is worth it there. At a site up to {size(max(folds['crossed'].values()))} crossed in that, which "
             "are not in the tables of this page."
+        )
+    if run is not None and (refit := run.info.get(REFITTED)):
+        notes.append(
+            f"The model that `vitrail predict` uses was trained once more on all {study.row_word}s, those held out "
+            "included. No score of that model can be given: scores on this page are of the run's own models. At a site "
+            f"up to {size(max(refit['crossed'].values()))} crossed in that training, which is not in the tables of "
+            "this page."
         )
     if kept:
         notes.append("This run kept its updates: the coordinator saw each site's own report of each round.")

@@ -10,7 +10,7 @@ from vitrail.methods import AnyMethod
 from vitrail.report.words import number, several, size
 from vitrail.runs.fold_lines import planned_folds
 from vitrail.runs.run import DEPLOYED, Run
-from vitrail.runs.setup import wire_lines
+from vitrail.runs.setup import refits, wire_lines
 from vitrail.study import Study
 
 MUCH = 100e6  # bytes out of a site from which it is worth saying how to send less
@@ -24,7 +24,8 @@ def traffic_words(study: Study, method: AnyMethod, sites: int, keep_updates: boo
         for way in ("from site", "to site")
     )
     rounds = several(sum(stage.rounds for stage in method.plan(study.training.rounds)), "round")
-    after = " and the folds after them" if study.verdict else ""
+    later = ["the folds"] * bool(study.verdict) + ["the training on all rows"] * refits(study, method)
+    after = f" and {' and '.join(later)} after them" if later else ""
     if any(x.per_row for x in lines):
         return f"{method.title} takes every training {study.row_word} out of its site: it is a yardstick, not for use."
     text = f"Between machines about {size(out)} would leave each site and {size(into)} reach it, in {rounds}{after}"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pandas as pd
 import torch
@@ -34,6 +34,9 @@ from vitrail.runs.setup import COVERAGE, MAJORITY, build_task, loss_of, wire_lin
 from vitrail.screen.found import Findings, Screening
 from vitrail.study import Study
 
+if TYPE_CHECKING:
+    from vitrail.runs.refit import Final
+
 # split: test or train, of the site's own model; test:NAME of a model carried beside it
 # coverage: what the doubt of the site's own model is worth on the hold-out rows
 HISTORY = ["stage", "round", "site", "split", "metric", "value"]
@@ -41,6 +44,7 @@ ALL_SITES = "(all sites)"  # in HISTORY: a mean over all sites' patients, where 
 SHIFTS = ["site", "feature", "layer", "value", "flagged_paper"]
 DEPLOYED = "deployed"  # the engine of a run between machines
 FOLDED = "folds"  # in what a run says of itself: how many folds came after it, and what crossed in them, by site
+REFITTED = "refit"  # in what a run says of itself: what crossed in the training on all rows, by site
 SHOWN = "shown"  # in what a run says of itself: sites' own verdicts, by site, of those who show theirs
 UNSURE = "unsure"  # the column beside those of the classes
 
@@ -170,6 +174,7 @@ class Run(Drawn):
     pseudonyms: dict[str, str] = field(default_factory=dict)  # site -> the name its layers go by; each knows its own
     screening: Screening | None = None  # whose data does not fit, from before the first round
     held: dict[str, list[int | str]] = field(default_factory=dict)  # see `held_out`; of sites on this machine
+    final: dict[str, Final] = field(default_factory=dict)  # models trained on all rows, which are used and not scored
 
     def __repr__(self) -> str:
         sites = f"{len(self.sites)} site{'s' * (len(self.sites) != 1)}"
@@ -291,8 +296,8 @@ class Run(Drawn):
 
     def predict(self, site: str, frame: pd.DataFrame) -> pd.DataFrame:
         """That site's own model on raw rows: a probability for each class and how unsure it is, or a number. Warns of
-        rows unlike what the study agreed on; `model_of(site).predict_marked` names them."""
-        answers, notes = self.model_of(site).predict_marked(frame)
+        rows unlike what the study agreed on; `final_model(site).predict_marked` names them."""
+        answers, notes = self.final_model(site).predict_marked(frame)
         for note in notes:
             tell(note)
         return answers.drop(columns=answers.columns[-1]) if not self.study.images else answers
@@ -314,10 +319,16 @@ class Run(Drawn):
         """
         from vitrail.runs.explain import explain_model
 
-        mine, seen = self.model_of(site, "explain"), self.info["fingerprints"].get(site)
+        mine, seen = self.final_model(site, "explain"), self.info["fingerprints"].get(site)
         return explain_model(mine, site, frame, seen, rows, seed, outcome, reference)
 
+    def final_model(self, site: str, verb: str = "predict") -> Model:
+        """The model that a site uses: trained on all of its rows, where the study asks for that (training.refit)."""
+        scored = self.model_of(site, verb)
+        return scored._replace(**self.final[site]._asdict()) if site in self.final else scored
+
     def model_of(self, site: str, verb: str = "predict") -> Model:
+        """The model that was scored: it never saw the site's held-out rows."""
         if site not in self.models:
             away, known = self.info.get("engine") == DEPLOYED, site in self.sites
             what = f"the model of {site!r} is on its own machine." if known else f"there is no site {site!r}."

@@ -383,3 +383,9 @@ def absence(
 
 def is_evaluated(done: int, total: int) -> bool:
     return done == total or done % max(1, total // CURVE_POINTS) == 0
+
+
+def refits(study: Study, method: AnyMethod) -> bool:
+    """Whether the sites train once more on all rows; a method that judges models by held-out rows needs these."""
+    stages = method.plan(study.training.rounds)
+    return study.training.refit and not any(ex.holds_out for stage in stages for ex in stage.exchanges)

@@ -13,10 +13,8 @@ import pandas as pd
 import torch
 from torch import Tensor
 
-from vitrail.core import formats
 from vitrail.core.facts import ENDS, ROUND, Fact, Facts, in_order
 from vitrail.core.footprint import Footprint, cpu_seconds, footprint
-from vitrail.core.problems import Problem, VitrailError
 from vitrail.core.shown import notebook_bar
 from vitrail.core.tensors import tensors
 from vitrail.data.encode import Encoder, clean_sites
@@ -29,11 +27,13 @@ from vitrail.methods import AnyMethod
 from vitrail.runs.budgets import guards_of, private, spent_after
 from vitrail.runs.features import as_rows
 from vitrail.runs.fit import read_shifts
-from vitrail.runs.folder import Folder, is_finished, read_told, versions, write_atomically
+from vitrail.runs.folder import Folder, is_finished, write_atomically
+from vitrail.runs.identity import check_same_run, describe_run
 from vitrail.runs.judge import Judge
 from vitrail.runs.noisy import encoded, training_sizes
 from vitrail.runs.protection import check_protection
-from vitrail.runs.run import HISTORY, Run
+from vitrail.runs.refit import Final, Refit, refit
+from vitrail.runs.run import HISTORY, REFITTED, Run
 from vitrail.runs.screened import (
     REFUSED,
     SCREEN,
@@ -54,11 +54,12 @@ from vitrail.runs.setup import (
     held_rows,
     is_evaluated,
     last_splits,
+    refits,
     resolve,
     training_of,
     training_rows,
 )
-from vitrail.runs.written import pseudonyms_of, write_pseudonyms, write_run
+from vitrail.runs.written import write_pseudonyms, write_run
 from vitrail.screen.found import Screening
 from vitrail.study import Study
 
@@ -114,6 +115,7 @@ def federate(
     check_protection(study, chosen, training_sizes(cleaned, study, seed))
     data = as_rows(encoded(cleaned, study, seed, secrets), task.net, device)
     screen = partial(screen_rows, study, cleaned, refuse, pseudonyms) if asked else None
+    kept = cleaned if refits(study, chosen) else None
     del cleaned  # of a large table each copy counts; what is left is let go when the judge has it
     if keep_updates:
         check_keeping(task, chosen, out, study.protect.sum == "masked")
@@ -125,8 +127,12 @@ def federate(
     how: dict[str, Any] = {"looped": looped, "absent": absent, "held": held, "secrets": secrets}
     runner = Engine(*given, **how, keep_reports=keep_updates, guards=guards_of(study))
     judge = Judge(runner, study, data, screen)
+    again = None
+    if kept is not None:
+        scales = {site.name: site.encoder for site in data}
+        again = partial(refit, runner, study, seed, kept, scales, {"looped": looped, "secrets": secrets})
     info = describe_run(study, seed, engine, device, {site.name: site.fingerprint for site in data})
-    del data, screen
+    del data, screen, kept
     info |= {"dropout_rate": dropout_rate, "away": {k: [list(s) for s in v] for k, v in (away or {}).items()}}
     info |= {"keep_updates": True} if keep_updates else {}
     info |= {"no_outcome": lost} if lost else {}
@@ -134,7 +140,7 @@ def federate(
     folder = Folder(Path(out), resume=resume) if out is not None else None
     try:
         tell = progress or notebook_bar("round")
-        return train(runner, study, seed, judge, info, pseudonyms, folder, resume, tell, checkpoint_seconds)
+        return train(runner, study, seed, judge, info, pseudonyms, folder, resume, tell, checkpoint_seconds, again)
     finally:
         if folder:
             folder.close()
@@ -188,17 +194,20 @@ def train(
     resume: bool,
     progress: Callable[[int, int], None] | None = None,
     checkpoint_seconds: float = CHECKPOINT_SECONDS,
+    again: Callable[[Callable[[int], None]], Refit] | None = None,
 ) -> Run:
-    """All rounds of a run and what is written of them, wherever the sites are."""
+    """All rounds of a run and what is written of them, wherever the sites are. `again`: trains once more on all rows,
+    where the study asks for it and the sites are on this machine."""
     method = runner.method
     total = sum(stage.rounds for stage in runner.stages)
+    shown = 2 * total if again else total
     history: list[tuple[Any, ...]] = []
     paths: dict[str, list[Fact]] = {}  # facts of every round
     took_part = [0] * len(runner.names)  # rounds of training
     moment, spent = None, 0.0  # seconds of processors, of what was done before this was resumed
     if folder:
         if resume:
-            _same_run(folder, info, pseudonyms)
+            check_same_run(folder, info, pseudonyms)
             if is_finished(folder.path):
                 folder.drop_checkpoints()  # it may have been killed before it could
                 return Run.load(folder.path)
@@ -252,7 +261,11 @@ def train(
             folder.checkpoint(runner.names, last, extra, _stacked(paths))
             saved = time.monotonic()
         if progress:
-            progress(done, total)
+            progress(done, shown)
+    final: dict[str, Final] = {}
+    if again:
+        final, crossed = again(lambda more: progress(total + more, shown) if progress else None)
+        info |= {REFITTED: {"crossed": crossed}}
     info |= {"outcasts": runner.outcasts, "unusual": runner.unusual} if runner.outcasts or runner.unusual else {}
     info |= {"unused": runner.unused} if runner.unused else {}
     info = {**info, "finished": True, "seconds": round(time.monotonic() - began, 3)}
@@ -277,6 +290,7 @@ def train(
         pseudonyms=pseudonyms,
         screening=screening,
         held=sites.held_out(),
+        final=final,
     )
     if any(f.means in ENDS for f in last.facts.values()):
         run.shift_table, run.facts = read_shifts(runner, study, last, pseudonyms)
@@ -284,39 +298,6 @@ def train(
         write_run(folder, run, "finished", seconds=info["seconds"])
         folder.drop_checkpoints()
     return run
-
-
-def describe_run(study: Study, seed: int, engine: str, device: str, fingerprints: dict[str, str]) -> dict[str, Any]:
-    """What a run says of itself; `fingerprints` of the sites' rows, in the order of the run."""
-    return {
-        "format": formats.RUN,
-        "finished": False,
-        "study": study.name,
-        "method": study.method,
-        "seed": seed,
-        "engine": engine,
-        "device": device,
-        "sites": list(fingerprints),
-        "fingerprints": fingerprints,
-        "versions": versions(),
-        "started": time.strftime("%Y-%m-%d %H:%M:%S"),
-    }
-
-
-def _same_run(folder: Folder, info: dict[str, Any], pseudonyms: dict[str, str]) -> None:
-    """A run is resumed with what it was started with, or not at all."""
-    before = read_told(folder.path / "run.json")
-    problems = []
-    same = ("method", "seed", "engine", "device", "dropout_rate", "away", "refuse", "fingerprints", "versions")
-    for k in (*same, "keep_updates"):
-        if before.get(k) != json.loads(json.dumps(info.get(k))):
-            what = f"was {before.get(k)}, now {info.get(k)}."
-            problems.append(Problem(f"{folder.path}, {k}", what, "Resume with what the run was started with."))
-    if pseudonyms_of(folder.path, info["sites"]) != pseudonyms:
-        what = "the sites went by other pseudonyms."
-        problems.append(Problem(f"{folder.path}, pseudonyms", what, "Resume with what the run was started with."))
-    if problems:
-        raise VitrailError("this is another run", problems)
 
 
 def _stacked(paths: dict[str, list[Fact]]) -> Facts:

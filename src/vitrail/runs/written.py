@@ -27,6 +27,7 @@ from vitrail.runs.folder import (
     unreadable,
     write_atomically,
 )
+from vitrail.runs.refit import Final
 from vitrail.runs.run import HISTORY, SHIFTS, Run, mark_few
 from vitrail.runs.screened import SCREEN, load_screening, save_screening
 from vitrail.runs.sealed import altered
@@ -34,6 +35,7 @@ from vitrail.study import Study
 
 T = TypeVar("T")
 MODEL, ENCODER = "model.safetensors", "encoder.json"
+FINAL, FINAL_ENCODER = "final.safetensors", "final.json"  # trained on all rows: runs/refit.py
 HELD_OUT = "held_out.csv"  # which rows of the site's own table were never trained on
 
 
@@ -55,12 +57,17 @@ def load_run(path: Path) -> Run:
         return None
 
     study, models, encoders = read("study.toml", lambda file: Study.load(file, kept=True)), {}, {}
+    final = dict[str, Final]()
     for site in info["sites"]:
         place = f"sites/{site_folder(site)}"
         if not (path / place / MODEL).exists():  # it stayed on the site's own machine
             continue
         models[site] = read(f"{place}/{MODEL}", load_tensors)
         encoders[site] = read(f"{place}/{ENCODER}", lambda file: study and Encoder.of(study, read_told(file)))
+        if (path / place / FINAL).exists():
+            scale = read(f"{place}/{FINAL_ENCODER}", lambda file: study and Encoder.of(study, read_told(file)))
+            tensors = read(f"{place}/{FINAL}", load_tensors)
+            final |= {site: Final(tensors, scale)} if tensors is not None and scale else {}
     found = (
         read("run.json", lambda _: methods.build(info["method"]["name"], _settings(info["method"]))),
         info["seed"],
@@ -80,7 +87,7 @@ def load_run(path: Path) -> Run:
     held = {site: read(place, read_held_out) for site, place in places.items() if (path / place).exists()}
     if problems:
         raise VitrailError("cannot load the run", problems)
-    return Run(study, *found, held)  # type: ignore[arg-type]  # nothing is None that may not be: else there are problems
+    return Run(study, *found, held, final)  # type: ignore[arg-type]  # nothing is None that may not be: else there are problems
 
 
 def _info(path: Path) -> dict[str, Any]:
@@ -153,6 +160,9 @@ def write_run(folder: Folder, run: Run, event: str, **details: Any) -> None:
         place = path / "sites" / site_folder(site)
         save_tensors(place / MODEL, model)
         write_atomically(place / ENCODER, json.dumps(run.encoders[site].plain))
+        if site in run.final:
+            save_tensors(place / FINAL, run.final[site].tensors)
+            write_atomically(place / FINAL_ENCODER, json.dumps(run.final[site].encoder.plain))
         if site in run.held:
             write_atomically(place / HELD_OUT, held_out_text(run.held[site]))
     write_pseudonyms(folder, run.pseudonyms)

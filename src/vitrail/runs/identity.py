@@ -1,0 +1,46 @@
+"""What a run says of itself, and whether a run that is resumed is the one that was begun."""
+
+from __future__ import annotations
+
+import json
+import time
+from typing import Any
+
+from vitrail.core import formats
+from vitrail.core.problems import Problem, VitrailError
+from vitrail.runs.folder import Folder, read_told, versions
+from vitrail.runs.written import pseudonyms_of
+from vitrail.study import Study
+
+
+def describe_run(study: Study, seed: int, engine: str, device: str, fingerprints: dict[str, str]) -> dict[str, Any]:
+    """What a run says of itself; `fingerprints` of the sites' rows, in the order of the run."""
+    return {
+        "format": formats.RUN,
+        "finished": False,
+        "study": study.name,
+        "method": study.method,
+        "seed": seed,
+        "engine": engine,
+        "device": device,
+        "sites": list(fingerprints),
+        "fingerprints": fingerprints,
+        "versions": versions(),
+        "started": time.strftime("%Y-%m-%d %H:%M:%S"),
+    }
+
+
+def check_same_run(folder: Folder, info: dict[str, Any], pseudonyms: dict[str, str]) -> None:
+    """A run is resumed with what it was started with, or not at all."""
+    before = read_told(folder.path / "run.json")
+    problems = []
+    same = ("method", "seed", "engine", "device", "dropout_rate", "away", "refuse", "fingerprints", "versions")
+    for k in (*same, "keep_updates"):
+        if before.get(k) != json.loads(json.dumps(info.get(k))):
+            what = f"was {before.get(k)}, now {info.get(k)}."
+            problems.append(Problem(f"{folder.path}, {k}", what, "Resume with what the run was started with."))
+    if pseudonyms_of(folder.path, info["sites"]) != pseudonyms:
+        what = "the sites went by other pseudonyms."
+        problems.append(Problem(f"{folder.path}, pseudonyms", what, "Resume with what the run was started with."))
+    if problems:
+        raise VitrailError("this is another run", problems)
