@@ -30,6 +30,7 @@ from vitrail.runs.card import _bedside, draw_persons
 from vitrail.runs.judge import Judge
 from vitrail.runs.noisy import sums_of, training_sizes
 from vitrail.runs.setup import build_task, resolve
+from vitrail.studies.crossed import _thresholds
 from vitrail.studies.folds import folds_of, whole_folds
 
 
@@ -252,6 +253,20 @@ def test_a_comparison_by_date_does_not_see_what_came_later() -> None:
     assert list(found.sites.test_rows) == [240] * 3
     assert len(found.verdicts()) == 3
     assert "rows from 2021-01-01 on, each judged by a model trained on rows before that day" in found.judged_words
+
+
+def test_decisions_on_later_rows_are_made_at_the_earlier_rate() -> None:
+    """Of the earlier rows 1 in 5 has the event, of the later ones 4 in 5: whoever decides at the later rate has looked
+    at what is tested."""
+    split = {"by": "date", "column": "day", "test_from": "2021-01-01"}
+    study, number = study_of(split=split), np.arange(200)
+    frame = pd.DataFrame(np.random.default_rng(0).normal(size=(200, 8)), columns=COLUMNS)
+    late = number >= 100
+    frame = frame.assign(sick=((number % 5 == 0) ^ late).astype(int), day=np.where(late, "2022-01-01", "2018-01-01"))
+    cut = whole_folds(clean_sites({"a": frame, "b": frame}, study), study, 1, 4)
+    found = _thresholds(study, cut)
+    assert found is not None
+    assert found[:, 1] == pytest.approx([0.2, 0.2], abs=0.01)
 
 
 @pytest.mark.parametrize(("day", "what"), [("2030-01-01", "from 2030-01-01 on"), ("2000-01-01", "before 2000-01-01")])
