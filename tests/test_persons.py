@@ -30,6 +30,7 @@ from vitrail.runs.card import _bedside, draw_persons
 from vitrail.runs.judge import Judge
 from vitrail.runs.noisy import sums_of, training_sizes
 from vitrail.runs.setup import build_task, resolve
+from vitrail.studies.crossed import _thresholds
 from vitrail.studies.folds import folds_of, whole_folds
 
 
@@ -160,6 +161,10 @@ def test_one_person_is_no_site() -> None:
         ({"split": {"by": "date", "column": "x1", "test_from": "2021-01-01"}}, "also a feature"),
         ({"split": {"by": "date", "column": "day", "test_from": "soon"}}, "got 'soon'"),
         ({"person": "day", "split": {"by": "date", "column": "day", "test_from": "2021"}}, "names persons"),
+        (
+            {"split": {"by": "date", "column": "day", "test_from": "2021-01-01"}, "verdict": {"folds": 5}},
+            "whatever their date",
+        ),
     ],
 )
 def test_what_a_study_cannot_say(given: dict[str, Any], what: str) -> None:
@@ -201,6 +206,67 @@ def test_a_person_seen_before_the_date_is_not_tested() -> None:
     run = vt.federate(study, dict.fromkeys("abc", frame), "fedavg", seed=1, rounds=1)
     assert set(run.sizes.test_persons) == {20}
     assert set(run.sizes.train_rows) == {40}
+
+
+def test_folds_of_a_comparison_keep_to_the_date() -> None:
+    """Every later row of a new patient is judged once, and no fold trains on a row from that day on."""
+    split = {"by": "date", "column": "day", "test_from": "2021-01-01"}
+    study, sites = study_of(person="patient", split=split), visits()
+    sites["s0"].loc[sites["s0"].patient == "P001", "day"] = ["2016-03-01", "2022-03-01", "2023-03-01", "2024-03-01"]
+    cleaned = clean_sites(sites, study)
+    cut = whole_folds(cleaned, study, 1, 5)
+    tested: dict[str, list[int]] = {name: [] for name in sites}
+    for k in range(cut.folds):
+        for site in cut.fold(k):
+            kept = cut.cleaned[site.name]
+            train, test = (kept.index[mine] for mine in (cut.trained(site.name, k), cut.tested(site.name)))
+            here = test[cut.lots[site.name][cut.tested(site.name)] == k]
+            assert (len(site.train_y), len(site.test_y)) == (len(train), len(here))
+            own = sites[site.name]
+            assert (own.day[train] < "2021").all()
+            assert (own.day[here] >= "2021").all()
+            assert not set(own.patient[train]) & set(own.patient[here])
+            tested[site.name].extend(here)
+    for name, frame in sites.items():
+        new = ~frame.patient.isin(frame.patient[frame.day < "2021"])
+        assert sorted(tested[name]) == list(frame.index[new])
+    assert "P001" not in set(sites["s0"].patient[tested["s0"]])
+
+
+def test_a_comparison_by_date_does_not_see_what_came_later() -> None:
+    """From 2021 on, in most rows, the outcome is the other way round: folds by chance learn that from later rows, and a
+    comparison that keeps to the date is wrong about them, as it would have been then."""
+    sites = {}
+    for s in range(3):
+        r = np.random.default_rng(s)
+        x = r.normal(size=(300, 8))
+        late = np.arange(300) % 5 > 0
+        frame = pd.DataFrame(x, columns=COLUMNS).assign(sick=((x[:, 0] > 0) ^ late).astype(int))
+        sites[f"s{s}"] = frame.assign(day=np.where(late, "2022-01-01", "2018-01-01"))
+    auc = {}
+    for by, split in {"chance": {}, "date": {"by": "date", "column": "day", "test_from": "2021-01-01"}}.items():
+        study = study_of(split=split, training={"rounds": 40, "lr": 0.01, "total": "mean", "optimiser": "adam"})
+        found = vt.compare(study, sites, ["local", "fedavg"], [1], folds=4)
+        auc[by] = found.scores.query("split == 'test' and metric == 'auc'").value.mean()
+    assert auc["chance"] > 0.65
+    assert auc["date"] < 0.2
+    assert list(found.sites.test_rows) == [240] * 3
+    assert len(found.verdicts()) == 3
+    assert "rows from 2021-01-01 on, each judged by a model trained on rows before that day" in found.judged_words
+
+
+def test_decisions_on_later_rows_are_made_at_the_earlier_rate() -> None:
+    """Of the earlier rows 1 in 5 has the event, of the later ones 4 in 5: whoever decides at the later rate has looked
+    at what is tested."""
+    split = {"by": "date", "column": "day", "test_from": "2021-01-01"}
+    study, number = study_of(split=split), np.arange(200)
+    frame = pd.DataFrame(np.random.default_rng(0).normal(size=(200, 8)), columns=COLUMNS)
+    late = number >= 100
+    frame = frame.assign(sick=((number % 5 == 0) ^ late).astype(int), day=np.where(late, "2022-01-01", "2018-01-01"))
+    cut = whole_folds(clean_sites({"a": frame, "b": frame}, study), study, 1, 4)
+    found = _thresholds(study, cut)
+    assert found is not None
+    assert found[:, 1] == pytest.approx([0.2, 0.2], abs=0.01)
 
 
 @pytest.mark.parametrize(("day", "what"), [("2030-01-01", "from 2030-01-01 on"), ("2000-01-01", "before 2000-01-01")])

@@ -63,6 +63,9 @@ def split_problems(
         if raw.get(section):
             what = f"a study with {section} has no dates to split by."
             yield Problem(place("split", "by"), what, "Remove it.")
+    if raw.get("verdict"):
+        what = "its folds are drawn from all rows, whatever their date, and the study splits by date."
+        yield Problem(place("verdict"), what, "Remove [verdict]: `vitrail compare` keeps to the date.")
 
 
 def _column_problems(

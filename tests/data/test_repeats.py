@@ -44,6 +44,36 @@ def test_init_takes_ids_that_repeat_for_persons(name: str) -> None:
     assert f'person = "{name}"' in found[0].hint
 
 
+def test_a_ward_of_few_rows_does_not_hide_ids_that_repeat() -> None:
+    """With one site of 8 rows among the others, the patient's number was drafted as a feature."""
+    sites = {}
+    for k, people in enumerate((50, 50, 3)):
+        frame = longitudinal(k, people)
+        sites[f"s{k}"] = frame.drop(columns="who").assign(subject_id=10_000 + frame.who)
+    assert len(sites["s2"]) < 20
+    draft = infer_table(sites, "died")
+    assert draft.said["person"] == "subject_id"
+    assert "subject_id" not in draft.said["features"]
+
+
+@pytest.mark.parametrize("name", ["patient_id", "mrn", "case_no", "encounter_id", "Fallnummer"])
+@pytest.mark.parametrize("share", [0.0, 0.03, 0.06, 0.5])
+def test_ids_are_no_features_however_often_they_repeat(name: str, share: float) -> None:
+    """Between all different and often the same there was a gap: a number of which one in thirty came twice was drafted
+    as a feature."""
+    sites, come_back = {}, 0
+    for k in range(3):
+        r = np.random.default_rng(k)
+        who = np.where(r.random(300) < share, r.integers(0, 300, 300), np.arange(300))
+        come_back += int(pd.Series(who).duplicated(keep=False).sum())
+        frame = pd.DataFrame({"age": r.integers(20, 90, 300)[who], "hb": r.normal(13, 2, 300).round(1)})
+        sites[f"s{k}"] = frame.assign(died=r.integers(0, 2, 300), **{name: 10_000 + 7 * who})
+    draft = infer_table(sites, "died")
+    assert set(draft.said["features"]) == {"age", "hb"}
+    if name in ("patient_id", "mrn"):  # the name says whose it is: then a few rows are enough
+        assert ("person" in draft.said) == (come_back > 0)
+
+
 def test_check_notices_visits_that_are_nearly_the_same() -> None:
     frame = longitudinal().drop(columns="who")
     study = vt.Study.parse(infer_table({"a": frame, "b": frame}, "died").said)

@@ -14,7 +14,7 @@ from deploy.federation import Here
 from visits import COLUMNS, study_of, visits
 from vitrail.core.problems import VitrailError
 from vitrail.core.rounding import rounded
-from vitrail.data.persons import persons_of
+from vitrail.data.persons import count_units, persons_of
 from vitrail.data.read import clean
 from vitrail.deploy.agreement import Agreement
 from vitrail.deploy.call import Call
@@ -22,6 +22,7 @@ from vitrail.deploy.conduct import conduct
 from vitrail.deploy.draws import draws_of
 from vitrail.deploy.fold_site import FoldSite, SiteFolds
 from vitrail.deploy.ledger import sketch
+from vitrail.deploy.screen_site import SiteScreen
 from vitrail.deploy.site import Site
 from vitrail.deploy.words import contract_words
 from vitrail.runs.folder import Folder
@@ -124,3 +125,21 @@ def test_the_ledger_knows_the_same_patients_in_another_table() -> None:
     assert not set(rows[0]) & set(rows[1])
     plain = sketch(clean(one, study_of()), "key")
     assert plain == rows[0]  # a study that names persons knows what one without them has spent
+
+
+def test_a_screening_between_machines_looks_at_one_row_of_each_patient(tmp_path: Path) -> None:
+    sites = visits(people=30, each=6)
+    study = study_of(person="patient", screen={"ask": True}, training={"rounds": 1, "lr": 0.02, "total": "mean"})
+    trial = Trial(tmp_path, sites, study)
+    seat = SiteScreen("s0", clean(sites["s0"], study), trial.agreed, tmp_path / "alone", None).seat
+    assert seat.n == 30
+    assert max(share.numbers for share in seat.share) <= 15, "never more than one number for every two patients"
+    units = count_units(sites["s0"], study)
+    form = contract_words(trial.agreed, "s0", list(sites), True, units)
+    form = " ".join(form.split())
+    assert "of a patient with several rows, one row is used here" in form
+    assert "against the 30 patients that you have, and never more than one for every two patients" in form
+    plain = resolve(study_of(screen={"ask": True}), "fedavg", None)[0]
+    form = " ".join(contract_words(Agreement.of(plain, None, 3), "s0", list(sites), True, len(sites["s0"])).split())
+    assert "against the 180 rows that you have" in form
+    assert "several rows" not in form

@@ -110,6 +110,9 @@ def test_of_two_levels_the_second_is_told_whichever_is_the_reference() -> None:
     smokes = np.array(["no", "yes"] * 30, object)
     up = {off: np.where(smokes == "yes", 0.5, 0.0) - 0.5 * (off == "yes") for off in ("no", "yes")}
     assert {off: direction(smokes, phi, ("no", "yes"), off).sign for off, phi in up.items()} == {"no": "+", "yes": "+"}
+    for off, phi in up.items():
+        assert direction(smokes, phi, ("no", "yes"), off).words == "up for yes, against no"
+        assert direction(smokes, -phi, ("no", "yes"), off).words == "down for yes, against no"
 
 
 def test_a_category_is_told_level_by_level() -> None:

@@ -89,7 +89,8 @@ def test_values_are_those_of_brute_force(run: vt.Run, told: Explanation) -> None
         z = scores(torch.from_numpy(a))
         return (z[:, 1] - z[:, 0]).double().numpy()
 
-    groups = [[0], [1], [2], [3, 4]]  # the first ward is the reference and has no column
+    groups = [np.flatnonzero(model.encoder.layout.source == i).tolist() for i in range(len(FEATURES))]
+    assert len(groups[3]) == 2, "of three levels the first is the reference"
     for i in (0, 17, 40, 99):
         assert np.allclose(told.values[i], naive(f, x[i], off[0], groups), atol=1e-5)
 

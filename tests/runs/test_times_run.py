@@ -278,7 +278,8 @@ def test_weights_count_rows_more_than_once() -> None:
     """Of classes, with whole weights: a row of weight 2 trains, is scored and is counted as two."""
     rng = np.random.default_rng(5)
     frame = made(60, 6).assign(w=rng.integers(1, 4, 60), sick=lambda f: (f.a > 0).astype(int))
-    said = {"target": {"column": "sick", "classes": (0, 1)}, "metrics": ("auc", "balanced_accuracy", "log_loss")}
+    target = {"column": "sick", "classes": (0, 1), "positive": 1, "threshold": 0.5}  # as `score` decides
+    said = {"target": target, "metrics": ("auc", "balanced_accuracy", "log_loss")}
     study = study_of(**said, weight_column="w", training={"rounds": 2, "batch": 400}, split={"test": 0.3})
     run = vt.federate(study, {"here": frame}, method="local")
     (data,) = prepare({"here": frame}, study, run.seed)

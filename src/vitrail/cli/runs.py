@@ -192,7 +192,7 @@ def screen(
         page = write_screen(agreed, told, out / "screen.html")
         save_screening(out / SCREEN, told)
     print(f"{to_text(told)}\n\nWhat each site publishes for this: numbers in all, and of a column at most\n")
-    print_table(["site", "rows", "numbers", "of a column", "judged"], published(agreed, told))
+    print_table(["site", f"{agreed.unit_word}s", "numbers", "of a column", "judged"], published(agreed, told))
     if out is not None:
         print(f"\nPage: {page.resolve()}")
     raise typer.Exit(1 if told.wrong or twin_sentences(told) else 0)

@@ -137,7 +137,7 @@ def print_comparison(result: Comparison) -> None:
     from vitrail.report.build import page_of
     from vitrail.report.figures import marked
     from vitrail.report.findings import baseline_sentences
-    from vitrail.report.words import SAME
+    from vitrail.report.words import SAME, several
 
     if result.screening is not None:
         print_screening(result.screening)
@@ -157,9 +157,8 @@ def print_comparison(result: Comparison) -> None:
         same = [defined(page.table.chance.get(s, math.nan)) for s in shown]
         rows.append([SAME, *same, defined(page.table.chance_mean), "", ""])
         worst.append(-1)
-    whom = "the patient" if result.study.person_column else "it"
-    where = f"on each site's own {result.study.row_word}s, each judged by a model not trained on {whom}"
-    print(f"{metric_name(metric)} {where}, mean over {len(result.seeds)} seed(s)\n")
+    where = f"on each site's own {result.judged_words}"
+    print(f"{metric_name(metric)} {where}; mean over {several(len(result.seeds), 'seed')}\n")
     heads = [marked(s, few) for s in shown]
     print_table(["method", *heads, "mean", "worst", "worst site"], rows, lambda r, c: c == worst[r])
     why = [f"Not defined: {line.striptags()}" for line in page.table.why]

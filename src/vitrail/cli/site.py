@@ -347,7 +347,7 @@ def _explain_all(
     from vitrail.report.explained_all import write_among
     from vitrail.runs.explain import explain_sites
 
-    among = among_sites(explain_sites(told, data, rows, seed, outcome, refuse))
+    among = among_sites(explain_sites(told, data, rows, seed, outcome, refuse), told.study.unit_word)
     page = write_among(among, out or place / "explain.html", told.study.name, [told.known_as(s) for s in refuse])
     top = among.table.dropna(subset="size").sort_values("size", ascending=False).groupby("site").head(3)
     print(f"Mean size of Shapley values ({among.measure}), the three largest of each site\n")
@@ -355,7 +355,7 @@ def _explain_all(
     print_table(["site", "feature", "mean size", "moves it"],
                 [[r["site"], r["feature"], r["size"], r["moves"]] for r in shown.to_dict("records")])  # fmt: skip
     if among.small:
-        print(f"\nLeft out, fewer than {LEAST_ROWS} rows: {', '.join(among.small)}.")
+        print(f"\nLeft out, fewer than {LEAST_ROWS} {among.unit}s: {', '.join(among.small)}.")
     print(f"\nPage:  {page.resolve()}\nTable: {page.with_suffix('.csv').resolve()}")
 
 

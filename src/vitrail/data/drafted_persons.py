@@ -55,5 +55,4 @@ def with_picture_persons(draft: Draft, sites: Mapping[str, pd.DataFrame]) -> Dra
     note = f"The {pictures} pictures seem to be of {persons} people, by their names (images.person): "
     note += f"{TOGETHER.replace('rows', 'pictures')}. Remove it if it is wrong."
     said = {**draft.said, "images": {**draft.said["images"], "person": pattern}}
-    said["description"] = f"{draft.said['description']} {note}"
     return Draft(said, [*draft.notes, note])

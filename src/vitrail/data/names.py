@@ -32,7 +32,7 @@ occupation beruf profession professione ocupacion job
 ward station abteilung service reparto servicio
 """
 NUMBERS_PEOPLE = re.compile(
-    r"(^|[^a-z])(id|nr|no|num|number|mrn|pid|key|index|record|case|patient|subject|fall|pat)s?($|[^a-z])"
+    r"(^|[^a-z])(id|no|num|number|mrn|pid|key|index|record|case|patient|subject|fall|pat|[a-z]*nr|[a-z]*nummer)s?($|[^a-z])"
 )
 AFTERWARDS = re.compile(
     r"(follow|survi|(^|_)(futime|fu|os|dfs|pfs|rfs|ttd|tte|los)(_|$)|time|days|months|years|zeit|dauer|tage|monate"
@@ -98,8 +98,8 @@ def is_like_name(a: str, b: str) -> bool:
 def numbers_people(name: str) -> bool:
     """Whether a column of this name may number patients or cases.
 
-    >>> [numbers_people(n) for n in ("PatientID", "pat_nr", "id", "lipid", "Case No.")]
-    [True, True, True, False, True]
+    >>> [numbers_people(n) for n in ("PatientID", "pat_nr", "id", "lipid", "Case No.", "Fallnummer")]
+    [True, True, True, False, True, True]
     """
     return bool(NUMBERS_PEOPLE.search(fold(parted(name))))
 

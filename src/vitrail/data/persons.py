@@ -75,6 +75,14 @@ def persons_of(rows: pd.DataFrame, table: Table) -> Ints | None:
     return np.asarray(np.unique(rows[table.person_column].to_numpy(), return_inverse=True)[1], np.int64)
 
 
+def count_units(frame: pd.DataFrame, table: Table) -> int:
+    """Of a table as it was read: how many persons, or rows where the study names none."""
+    names = [str(name).strip() for name in frame.columns]
+    if table.person_column not in names:
+        return len(frame)
+    return len(np.unique(person_numbers(frame.iloc[:, names.index(table.person_column)].dropna())))
+
+
 def count_persons(rows: pd.DataFrame, table: Table) -> int:
     """How many persons these rows are of; without persons, how many rows."""
     persons = persons_of(rows, table)
@@ -83,6 +91,19 @@ def count_persons(rows: pd.DataFrame, table: Table) -> int:
 
 def how_many(persons: Ints) -> int:
     return len(np.unique(persons))
+
+
+def one_row_each(rows: pd.DataFrame, table: Table) -> Ints:
+    """Places of one row of each person, in the order of the file; of all rows where the study names no persons. Which
+    row it is follows from the person's number: neither the first visits nor the last are preferred, and the answer is
+    the same every time."""
+    persons = persons_of(rows, table)
+    if persons is None or not len(persons):
+        return np.arange(len(rows))
+    order = np.argsort(persons, kind="stable")
+    _, starts, counts = np.unique(persons[order], return_index=True, return_counts=True)
+    numbers = np.nan_to_num(rows[table.person_column].to_numpy()[order[starts]]).astype(np.int64)
+    return np.sort(order[starts + numbers % counts])
 
 
 def most_rows(persons: Ints | None) -> int:

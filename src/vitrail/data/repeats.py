@@ -28,11 +28,11 @@ NAMED = re.compile(
     r"(patient|patienten|subject|person|participant|pat|proband|subj|pt)(s|id|ids|nr|no|num|number|nummer|key|code)?"
     r"|mrn|pid"
 )
-IDS = re.compile(r"(^|[^a-z])(id|ids|nr|no|mrn|pid|key)$")  # how ids end: num_children counts something
+IDS = re.compile(r"(^|[^a-z])(id|ids|no|mrn|pid|key|patient|subject|[a-z]*nr|[a-z]*nummer)$")  # not num_children
 CODE = re.compile(r"(?=.*[0-9])[A-Za-z0-9._/-]{4,}")  # P0012, 10432; not 57, not "yes"
 REPEATED = "repeated_persons"  # the kind of finding
 ROWS, PEOPLE = 20, 5  # fewer rows, or fewer different values: nothing is said
-OFTEN = 0.1  # of the rows share their value with another
+OFTEN = 0.1  # of the rows share their value with another; where the name says persons, PEOPLE rows are enough
 SEVERAL = 50.0  # rows of one value, in the mean: more are of a group, not of a person
 STEADY, CHANCE = 0.9, 0.8  # pairs within a value that agree in a column; pairs of any rows, at most
 COMPARED = 40  # other columns that are looked at
@@ -60,11 +60,13 @@ def find_person_column(sites: Mapping[str, pd.DataFrame], but: Collection[str]) 
     for name in (n for n in (places[0] if places else ()) if n not in but and all(n in p for p in places)):
         columns = [f.iloc[:, p[name]] for f, p in zip(sites.values(), places, strict=True)]
         named = bool(NAMED.fullmatch(bare(name)))
-        if (counted := _count(columns, named or numbers_people(name))) is None:
+        counted = _count(columns, named or numbers_people(name))
+        if counted is None or counted[2] < (PEOPLE if named else OFTEN * counted[0]):
             continue
-        steady = min(_count_steady(f, p, name, but) for f, p in zip(sites.values(), places, strict=True))
+        each = [_count_steady(f, p, name, but) for f, p in zip(sites.values(), places, strict=True)]
+        steady = min((count for count in each if count is not None), default=0)
         if named or steady >= (1 if numbers_people(name) else 2):
-            found.append((named, steady, counted[1], Repeats(name, *counted)))
+            found.append((named, steady, counted[1], Repeats(name, *counted[:2])))
     return max(found)[-1] if found else None
 
 
@@ -76,7 +78,7 @@ def repeating_ids(sites: Mapping[str, pd.DataFrame], but: Collection[str]) -> li
     for name in (n for n in names if all(n in p for p in places)):
         columns = [f.iloc[:, p[name]] for f, p in zip(sites.values(), places, strict=True)]
         counted = _count(columns, True)
-        if counted and counted[1] >= max(ROWS, OFTEN * counted[0]):
+        if counted and counted[2] and counted[1] >= max(ROWS, OFTEN * counted[0]):
             out.append(name)
     return out
 
@@ -85,33 +87,39 @@ def _parted(name: str) -> str:
     return re.sub(r"(?<=[a-z])(?=[A-Z])", "_", name.strip(" .")).casefold()
 
 
-def _count(columns: list[pd.Series], named: bool) -> tuple[int, int] | None:
-    """Rows and different values, of whole numbers or texts that repeat a few times; None where it is no such column."""
-    rows = persons = shared = 0
+def _count(columns: list[pd.Series], named: bool) -> tuple[int, int, int] | None:
+    """Rows, different values, and rows that share their value with another, of whole numbers or texts that repeat a few
+    times; None where it is no such column. Sites with few rows, or with few ids, count for the total alone: one small
+    ward must not hide what the others show."""
+    rows = persons = shared = large = 0
     for column in columns:
         known = column.dropna()
         if known.dtype.kind == "f" and bool((known.to_numpy() % 1 > 0).any()):
             return None  # measured, and seen at once: there may be many thousands of such columns
         texts = known.map(canon).astype(str)
-        if len(texts) < ROWS or len(texts) < OFTEN * len(column):
-            return None
         times = texts.value_counts()
         some = times.index[:200]
         fit = [re.fullmatch(r"[^.,]*", t) if named else CODE.fullmatch(t) for t in some]
         if not all(fit) or sum(bool(DATE.fullmatch(t)) for t in some) > 0.5 * len(some):
             return None
+        rows, persons, shared = rows + len(texts), persons + len(times), shared + int(times[times > 1].sum())
+        if len(texts) < ROWS or len(texts) < OFTEN * len(column):
+            continue
+        large += 1
         if len(times) < PEOPLE or times.mean() > SEVERAL or (not named and len(times) < OFTEN * len(texts)):
             return None
-        rows, persons, shared = rows + len(texts), persons + len(times), shared + int(times[times > 1].sum())
-    return (rows, persons) if shared >= OFTEN * rows else None
+    return (rows, persons, shared) if large else None
 
 
-def _count_steady(frame: pd.DataFrame, places: Mapping[str, int], name: str, but: Collection[str]) -> int:
-    """Other columns that hardly change within a value, and often do between any two rows."""
+def _count_steady(frame: pd.DataFrame, places: Mapping[str, int], name: str, but: Collection[str]) -> int | None:
+    """Other columns that hardly change within a value, and often do between any two rows; None where too few rows share
+    a value."""
     values = person_numbers(frame.iloc[:, places[name]])
     order = np.argsort(values, kind="stable")
     order = order[~np.isnan(values[order])]
     within = values[order][1:] == values[order][:-1]
+    if within.sum() < PEOPLE:
+        return None
     mixed = np.random.default_rng(0).permutation(order)
     steady = 0
     for other in [n for n in places if n != name and n not in but][:COMPARED]:

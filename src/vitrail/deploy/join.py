@@ -18,6 +18,7 @@ import torch
 from vitrail.core.disk import hold
 from vitrail.core.problems import Problem, VitrailError
 from vitrail.data.check import find_faults, to_text
+from vitrail.data.persons import count_units
 from vitrail.data.read import read_table
 from vitrail.deploy import pipe
 from vitrail.deploy.agreement import Agreement
@@ -85,7 +86,8 @@ def agree(
     check_first_report(agreement, kit.site, frame)
     ledger = Ledger(kit.home, data, frame, agreement, most_epsilon)
     print(contract_summary(agreement, kit.site, list(roster), publishes))
-    print(contract_words(agreement, kit.site, list(roster), publishes, len(frame), shows, ledger_words(ledger)))
+    units = count_units(frame, kit.study)
+    print(contract_words(agreement, kit.site, list(roster), publishes, units, shows, ledger_words(ledger)))
     ledger.check()
     said = {"agreement": agreement.hash, "publishes": publishes} | ({"shows": True} if shows else {})
     said |= {} if sandbox else {"sandbox": False}

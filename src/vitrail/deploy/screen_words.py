@@ -28,16 +28,20 @@ def in_words(agreement: Agreement, stage: str, rows: int | None) -> list[str]:
 
 
 def how_many(agreement: Agreement, rows: int | None) -> list[str]:
-    """How many numbers a site publishes of a column, against how many rows it has."""
+    """How many numbers a site publishes of a column, against how many rows it has, or patients where the study names
+    them."""
+    word = agreement.study.unit_word
+    one = ["of a patient with several rows, one row is used here"] if agreement.study.person_column else []
     if rows is None:
-        return ["of a column never more than one number for every two rows that you have; the rest is left empty"]
+        never = f"of a column never more than one number for every two {word}s that you have; the rest is left empty"
+        return [*one, never]
     each = budget(agreement.study, rows)
     most = max(each.values())
     if not most:
-        return [f"you have {several(rows, 'row')}, which is too few: nothing but how many they are is published"]
+        return [f"you have {several(rows, word)}, which is too few: nothing but how many they are is published"]
     widest = next(name for name, numbers in each.items() if numbers == most)
-    few = f"of a column at most {several(most, 'number')} ({widest}), against the {several(rows, 'row')} that you have"
-    return [f"{few}, and never more than one for every two rows; the rest is left empty"]
+    few = f"of a column at most {several(most, 'number')} ({widest}), against the {several(rows, word)} that you have"
+    return [*one, f"{few}, and never more than one for every two {word}s; the rest is left empty"]
 
 
 def who_sees(agreement: Agreement, lines: Sequence[Line]) -> list[str]:

@@ -3,7 +3,7 @@ in which direction (explain/direction.py). Never a row: a dot is a patient.
 
 A site with fewer than 100 explained rows is left out; so is a feature that fewer than 10 of them have otherwise than
 the site's reference, since its mean would be about those few. Of a level that fewer than 10 rows have, no direction is
-told.
+told. Where the study names persons, one row of each is explained, so that these are numbers of persons.
 """
 
 from __future__ import annotations
@@ -29,18 +29,19 @@ class Among(NamedTuple):
     table: pd.DataFrame  # COLUMNS
     small: list[str]  # sites with too few rows
     measure: str  # what the values add up to
+    unit: str = "row"  # what an explained row is: a patient, where the study names persons
 
     @property
     def sites(self) -> list[str]:
         return list(dict.fromkeys(self.table.site))
 
 
-def among_sites(told: Mapping[str, Explanation]) -> Among:
-    """By name, so that the order tells nothing."""
+def among_sites(told: Mapping[str, Explanation], unit: str = "row") -> Among:
+    """By name, so that the order tells nothing. `unit`: what one explained row is, in words."""
     large = {s: e for s, e in sorted(told.items()) if len(e) >= LEAST_ROWS}
     rows = [(s, *cells) for s, e in large.items() for cells in _of_site(e)]
     measure = next((e.measure for e in told.values()), "")
-    return Among(pd.DataFrame(rows, columns=COLUMNS), sorted(told.keys() - large.keys()), measure)
+    return Among(pd.DataFrame(rows, columns=COLUMNS), sorted(told.keys() - large.keys()), measure, unit)
 
 
 def _of_site(e: Explanation) -> list[tuple[str, float, float, float, str, str]]:

@@ -38,13 +38,13 @@ SURE = 0.995  # one side of the interval by which a correlation is told from 0
 
 class Direction(NamedTuple):
     sign: str
-    levels: tuple[tuple[str, str], ...] = ()  # of a category: each level that is told, and its sign
+    levels: tuple[tuple[str, str], ...] = ()  # of levels: each that is told, and its sign
     reference: str = ""  # the level against which they are told
 
     @property
     def words(self) -> str:
-        """up; both ways; up for b and c, down for d, against a."""
-        if self.sign != BY_LEVEL:
+        """up; both ways; up for yes, against no; up for b and c, down for d, against a."""
+        if not self.levels:
             return WORDS[self.sign]
         parts = []
         for way in (UP, DOWN):
@@ -69,12 +69,13 @@ def direction(
     held, phi = np.asarray(values, object)[known], phi[known]
     if len(levels) > 2:
         return _by_level(held.astype(str), phi, levels, off)
-    if levels:  # the second against the first, whichever is the reference
+    if levels:  # of two, the second against the first, whichever is the reference
         held = held.astype(str) == levels[1]
     x = held.astype(np.float64)
     if not len(x) or len(x) - np.unique(x, return_counts=True)[1].max() < FEWEST or not phi.any():
         return Direction(UNKNOWN)
-    return Direction(BOTH if _bends(x, phi) else _sign(x, phi))
+    sign = BOTH if _bends(x, phi) else _sign(x, phi)
+    return Direction(sign, ((levels[1], sign),), levels[0]) if levels and sign in (UP, DOWN) else Direction(sign)
 
 
 def _sign(x: Floats, phi: Floats) -> str:

@@ -67,9 +67,15 @@ class Explanation:
     odds: bool = field(default=False, compare=False)  # f is the logarithm of its odds
     rows: tuple[str, ...] = field(default=(), compare=False)  # their names
     columns: tuple[Column, ...] = field(default=(), compare=False)  # [feature]
+    each: str = field(default="", compare=False)  # "patient", where the rows were drawn so that none has two
 
     def __len__(self) -> int:
         return len(self.values)
+
+    @property
+    def counted(self) -> str:
+        """How many rows, in words."""
+        return f"{len(self)} rows" + (f", one of each {self.each}" if self.each else "")
 
     def __getitem__(self, rows: Any) -> Explanation:
         at = np.atleast_1d(np.arange(len(self))[rows])

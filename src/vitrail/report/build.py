@@ -63,9 +63,7 @@ def page_of(source: Run | Comparison) -> Page:
     notes = [f"Scores are of each site's own model on {study.row_word}s of that site that no training saw."]
     if len(whole.spread):
         notes = [
-            f"Scores are of each site's own {study.row_word}s, each judged by a model that was not trained on "
-            f"{'the patient' if study.person_column else 'it'}: "
-            f"all are held out in turn, at every site at once."
+            f"Scores are of each site's own {whole.judged_words}: folds are held out in turn, at every site at once."
         ]
     notes[:0] = [said for name, said in ATTRIBUTIONS.items() if study.name.startswith(name)]
     notes += [_newcomer_note(run, name) for name in late if run]
@@ -118,6 +116,7 @@ def page_of(source: Run | Comparison) -> Page:
         newcomers=late,
         run=run,
         screening=whole.screening,
+        test_from=study.split.test_from if study.split.by == "date" else "",
     )
 
 

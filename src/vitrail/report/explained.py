@@ -136,7 +136,7 @@ def _off(e: Explanation, feature: int) -> str:
 def to_text(e: Explanation, site: str, shown: Explanation | None = None) -> str:
     """For a terminal."""
     digits = decimals(float(np.abs(e.values).max())) + 1
-    lines = [f"This stays at {site}.", "", f"{len(e)} rows; reference: {e.reference}."]
+    lines = [f"This stays at {site}.", "", f"{e.counted}; reference: {e.reference}."]
     lines += [
         f"What moves the {e.measure} most:",
         *(

@@ -39,7 +39,7 @@ def write_among(told: Among, path: Path, study: str = "", refused: Sequence[str]
 
 def render_among(told: Among, study: str = "", refused: Sequence[str] = ()) -> str:
     digits = decimals(told.table["size"].max() if len(told.table) else 0.0) + 1
-    left = [(f"fewer than {LEAST_ROWS} rows", told.small), ("refused", sorted(refused))]
+    left = [(f"fewer than {LEAST_ROWS} {told.unit}s", told.small), ("refused", sorted(refused))]
     return fill(
         "explained_all.html",
         heat=True,
@@ -77,7 +77,7 @@ def heatmap(told: Among) -> Markup:
         for j, feature in enumerate(features):
             one, x = cells[site, feature], edge + cell * j
             part = one["size"] / most
-            words = f"{site}, {feature}: not told, too few rows differ"
+            words = f"{site}, {feature}: not told, too few {told.unit}s differ"
             kind, look = "none", {}
             if part == part:
                 words = f"{site}, {feature}: {number(one['size'], digits)}, {one['moves'] or 'direction not known'}"

@@ -60,6 +60,7 @@ class Page:
     )  # method, seed, site, metric, fold, value; empty: hold-out
     run: Run | None = None  # where the page is of one run: its facts, and what was made of them
     screening: Screening | None = None  # whose data does not fit, where sites were asked
+    test_from: str = ""  # the first day of the test rows, where the study splits by date
 
     @property
     def yardsticks(self) -> tuple[str, ...]:

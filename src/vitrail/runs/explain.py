@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from vitrail.core.problems import Problem, VitrailError, nearest
 from vitrail.core.times import end_words
 from vitrail.data.encode import fingerprint_rows, typical_row, written_rows
+from vitrail.data.persons import as_numbers, one_row_each
 from vitrail.data.read import clean, read_sites
 from vitrail.data.split import hold_out
 from vitrail.explain.rows import Explanation, answers_of, columns_of, explain_rows
@@ -45,7 +46,7 @@ def explain_model(
     study, target = mine.study, mine.study.target
     check_tables(study)
     cleaned = _features_of(frame, study)
-    at, problems = _choose(cleaned, rows, seed)
+    at, problems = _choose(cleaned, one_row_each(as_numbers(frame, study), study), rows, seed)
     if outcome is not None and outcome not in target.levels:
         hint = nearest(outcome, target.levels) if target.levels else f"It is a {target.kind}: leave --outcome out."
         problems.append(Problem("--outcome", f"{target.column} has no class {outcome!r}.", hint))
@@ -65,7 +66,7 @@ def explain_model(
     level = outcome if outcome is not None else target.levels[-1] if target.levels else None
     answers = answers_of(scorer, task.loss, target.levels.index(level) if level is not None else 0)
     told = explain_rows(
-        lambda x: answers(x) * scale + center,
+        lambda x: answers(x) * scale + center,  # the site's constant is in the answers already
         mine.encoder.matrix(cleaned.iloc[at]).astype(np.float32),
         mine.encoder.matrix(off).astype(np.float32),
         list(study.features),
@@ -85,6 +86,7 @@ def explain_model(
         odds=level is not None,
         rows=tuple(str(name) for name in cleaned.index[at]),
         columns=columns_of(off, study),
+        each=study.unit_word if study.person_column and isinstance(rows, int) else "",
     )
 
 
@@ -119,14 +121,16 @@ def _features_of(frame: pd.DataFrame, study: Study) -> pd.DataFrame:
     return clean(frame.drop(columns=study.target.column, errors="ignore"), study, need_target=False)
 
 
-def _choose(cleaned: pd.DataFrame, rows: int | Sequence[Any], seed: int) -> tuple[NDArray[np.int64], list[Problem]]:
-    """Places of the rows to be explained."""
+def _choose(
+    cleaned: pd.DataFrame, each: NDArray[np.int64], rows: int | Sequence[Any], seed: int
+) -> tuple[NDArray[np.int64], list[Problem]]:
+    """Places of the rows to be explained. Where they are drawn, they are drawn from `each`, in which no person has two
+    rows: means, intervals and thresholds are then about persons."""
     if isinstance(rows, int):
         if rows < 1 or not len(cleaned):
             what = "there are no rows." if rows > 0 else f"expected at least 1, got {rows}."
             return np.zeros(0, np.int64), [Problem("--rows", what)]
-        many = np.random.default_rng(seed).permutation(len(cleaned))[:rows]
-        return np.sort(many), []
+        return np.sort(np.random.default_rng(seed).permutation(each)[:rows]), []
     names = {str(name): i for i, name in enumerate(cleaned.index)}
     bad = [r for r in rows if str(r) not in names]
     span = f"They go from {cleaned.index[0]} to {cleaned.index[-1]}." if len(cleaned) else "There are none."

@@ -22,6 +22,7 @@ Flags = NDArray[np.bool_]
 Said = dict[str, Numbers]
 Places = NDArray[np.int64]
 
+# Where a study names persons, one row of each is looked at, so that these numbers of rows are numbers of persons.
 FLOOR = 12  # a site with fewer rows publishes nothing
 HELD = 5  # a single value is published only where so many rows hold it
 WIDEST = 400  # variables in the matrix of products
@@ -72,8 +73,9 @@ class Layout:
         k, d = len(self.outcome), self.wide + len(self.outcome)
         q, cuts = len(QUANTILES), len(CUTS) + 2
         few = f"where at least {HELD} rows hold it"
+        many = "how many patients; of each, one row is used" if self.table.person_column else "how many rows"
         return [
-            Part("sketch", "from site", "rows", (1,), "how many rows"),
+            Part("sketch", "from site", "rows", (1,), many),
             Part("sketch", "from site", "known", (c,), "of each column, how many rows have a value"),
             Part("sketch", "from site", "levels", (b,), "how many rows have each level"),
             Part("sketch", "from site", "quantiles", (n, q), "of each number, the values at 5 %, 10 %, ... 95 %"),

@@ -9,6 +9,7 @@ import pandas as pd
 from scipy.special import ndtri
 
 from vitrail.data.outcomes import as_plain
+from vitrail.data.persons import one_row_each
 from vitrail.data.schema import Table
 from vitrail.data.twins import mark_table
 from vitrail.screen.asked import rare_answers, rows_below, rows_with, tame
@@ -35,15 +36,19 @@ SOME = 0.5  # of a column's product with itself, which is as many as have a valu
 
 
 class Seat:
-    """`rows` as `data.read.clean` gives them; `run`: the name of the run, which keys the digest of all rows."""
+    """`rows` as `data.read.clean` gives them; `run`: the name of the run, which keys the digest of all rows.
+
+    Where the study names persons, one row of each is published and nothing of the others: so every threshold and every
+    test, which count rows, count persons. The digest is of all rows.
+    """
 
     def __init__(self, rows: pd.DataFrame, table: Table, run: str = "") -> None:
         self.layout = Layout(table)
         at = self.layout
         names = [*at.table.features, at.target]
-        plain = as_plain(rows, table)[names]
-        values = plain.to_numpy(np.float64)
-        self.n, self.digest = len(rows), partial(mark_table, plain, run)
+        self.digest = partial(mark_table, as_plain(rows, table)[names], run)
+        values = as_plain(rows.iloc[one_row_each(rows, table)], table)[names].to_numpy(np.float64)
+        self.n = len(values)
         whole = values[:, at.column]  # [row, variable]
         level = np.where(whole == at.level, 1.0, 0.0)
         self.values = np.where(np.isnan(whole), np.nan, np.where(at.is_number, whole, level))

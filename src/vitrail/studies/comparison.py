@@ -146,6 +146,17 @@ class Comparison(Drawn):
             out.append((site, metric, federated[answer.best], *means, *told, *share, *brier, baseline))
         return pd.DataFrame(out, columns=VERDICTS)
 
+    @property
+    def judged_words(self) -> str:
+        """Which rows are scored and by which models, after "each site's own"."""
+        study, day = self.study, self.study.split.test_from
+        if study.split.by == "date" and self.rows.losses:
+            return (
+                f"{study.row_word}s from {day} on, each judged by a model trained on {study.row_word}s before that day"
+            )
+        whom = "the patient" if study.person_column else "it"
+        return f"{study.row_word}s, each judged by a model that was not trained on {whom}"
+
     def settled(self) -> bool:
         """Whether every site's answer is clear, so that more seeds would hardly change it."""
         found = self.answers()

@@ -20,7 +20,7 @@ from vitrail.core import times
 from vitrail.core.metrics import Answers, score, score_all
 from vitrail.data.encode import Encoder
 from vitrail.data.outcomes import weights_of
-from vitrail.data.persons import how_many, persons_of
+from vitrail.data.persons import count_persons, how_many, persons_of
 from vitrail.engines.federations import Federations, beside
 from vitrail.engines.local import Engine
 from vitrail.engines.sites import Sites
@@ -41,7 +41,7 @@ from vitrail.runs.judge import (
 from vitrail.runs.setup import build_task, held_rows, is_evaluated, resolve, training_of, training_rows, wire_lines
 from vitrail.runs.train import ledger_of
 from vitrail.studies.folds import Cut, whole_folds
-from vitrail.studies.joining import Floats
+from vitrail.studies.joining import Floats, Ints
 from vitrail.studies.pool import Step
 from vitrail.study import Study
 
@@ -82,11 +82,15 @@ def cross_validate(
     """Plain values, ready for a file: scores, curve, losses of every row and its fold. `cleaned`: by data/read.py."""
     study, chosen = resolve(study, method, None)
     cut = whole_folds(cleaned, study, seed, folds)
-    names, truth = list(cleaned), [f[study.target.column].to_numpy() for f in cleaned.values()]
+    names, tested = list(cleaned), [cut.tested(n) for n in cleaned]
+    rows = [f[mine] for f, mine in zip(cut.cleaned.values(), tested, strict=True)]
+    lots = [of[mine] for of, mine in zip(cut.lots.values(), tested, strict=True)]
+    truth, stand = [f[study.target.column].to_numpy() for f in rows], [weights_of(f, study) for f in rows]
     judged = train_folds(study, chosen, cut, seed, engine, device, step)
-    stand = [weights_of(f, study) for f in cleaned.values()]
-    test, spread = _scored(study, truth, judged.last, stand), _spread(study, truth, judged.last, cut, stand)
-    curve = [(done, m, v) for done, said in judged.said.items() for m, v in _scored(study, truth, said, stand).items()]
+    said = {done: [p[mine] for p, mine in zip(of, tested, strict=True)] for done, of in judged.said.items()}
+    last, at = said[max(said)], _thresholds(study, cut)
+    test, spread = _scored(study, truth, last, stand, at), _spread(study, truth, last, cut.folds, lots, stand, at)
+    curve = [(done, m, v) for done, of in said.items() for m, v in _scored(study, truth, of, stand, at).items()]
     split = {"test": test, "train": judged.trained}
     sizes = _sizes(study, cut)
     ledger = ledger_of(judged.ledger, study, chosen, sizes, wire_lines(study, chosen), None, {})
@@ -106,11 +110,11 @@ def cross_validate(
             for m, v in same_answer(study, study.metrics, _plain(study, y), w).items()
         ],
         "losses": {
-            n: row_losses(study, y, p, w).tolist() for n, y, p, w in zip(names, truth, judged.last, stand, strict=True)
+            n: row_losses(study, y, p, w).tolist() for n, y, p, w in zip(names, truth, last, stand, strict=True)
         },
-        "brier": dict(zip(names, _brier(study, truth, judged.last, stand), strict=True)),
+        "brier": dict(zip(names, _brier(study, truth, last, stand), strict=True)),
         "brier_same": {n: _brier_same(study, y, w) for n, y, w in zip(names, truth, stand, strict=True)},
-        "lots": {n: lots.tolist() for n, lots in cut.lots.items()},
+        "lots": {n: of.tolist() for n, of in zip(names, lots, strict=True)},
         "same": {n: same_loss(study, y, w) for n, y, w in zip(names, truth, stand, strict=True)},
         "ledger": ledger.to_dict("records"),
         "sites": sizes.to_dict("records"),
@@ -133,7 +137,7 @@ def train_folds(
     task, sites = build_task(study, method, seed, device), len(cut.cleaned)
     model = sum(v.numel() * v.element_size() for v in task.start.values())
     at_once = 1 if far else max(1, HELD // (2 * _bytes(study, cut.cleaned) + 4 * model * sites))
-    outputs = study.target.outputs
+    outputs, tested = study.target.outputs, [cut.tested(n) for n in cut.cleaned]
     said: dict[int, list[Floats]] = {}
     trained: list[dict[str, Floats]] = []
     for first in range(0, cut.folds, at_once):
@@ -147,7 +151,7 @@ def train_folds(
             told = judge.answers(settled, "test", others=False)["test"]  # [fold x site, row, answer]
             whole = said.setdefault(done, [np.full((len(f), outputs), math.nan) for f in cut.cleaned.values()])
             for i, (k, (j, lots)) in enumerate(product(some, enumerate(cut.lots.values()))):
-                mine = np.flatnonzero(lots == k)
+                mine = np.flatnonzero((lots == k) & tested[j])
                 whole[j][mine] = told[i, : len(mine)]
             step(first * total + len(some) * done, cut.folds * total)
         y, real = judge.truth["train"]
@@ -250,20 +254,27 @@ def _brier_name(study: Study) -> str:
     return "integrated_brier" if study.target.kind == "time" else "brier"
 
 
-def _scored(study: Study, truth: list[NDArray[Any]], answers: list[Floats], stand: list[Weights]) -> dict[str, Floats]:
+def _scored(
+    study: Study, truth: list[NDArray[Any]], answers: list[Floats], stand: list[Weights], at: Floats | None
+) -> dict[str, Floats]:
     """Metric -> [site], of the rows of all folds together."""
     every = [np.ones((1, len(y)), dtype=bool) for y in truth]
-    return {m: v[:, 0] for m, v in _over(study, truth, answers, every, stand).items()}
+    return {m: v[:, 0] for m, v in _over(study, truth, answers, every, stand, at).items()}
 
 
 def _spread(
-    study: Study, truth: list[NDArray[Any]], answers: list[Floats], cut: Cut, stand: list[Weights]
+    study: Study,
+    truth: list[NDArray[Any]],
+    answers: list[Floats],
+    k: int,
+    lots: list[Ints],
+    stand: list[Weights],
+    at: Floats | None,
 ) -> dict[str, Floats]:
     """Metric -> [site, fold]: what each fold adds to the score (a jackknife's pseudo-values), for intervals. A fold may
     be too small for a score of its own."""
-    k = cut.folds
-    outside = [lots != np.arange(k)[:, None] for lots in cut.lots.values()]
-    without, whole = _over(study, truth, answers, outside, stand), _scored(study, truth, answers, stand)
+    outside = [of != np.arange(k)[:, None] for of in lots]
+    without, whole = _over(study, truth, answers, outside, stand, at), _scored(study, truth, answers, stand, at)
     return {m: k * whole[m][:, None] - (k - 1) * v for m, v in without.items()}
 
 
@@ -273,8 +284,9 @@ def _over(
     answers: list[Floats],
     which: list[NDArray[np.bool_]],
     stand: list[Weights],
+    at: Floats | None,
 ) -> dict[str, Floats]:
-    """Metric -> [site, set], over sets of each site's rows: which [set, row]."""
+    """Metric -> [site, set], over sets of each site's rows: which [set, row]. `at`: by `_thresholds`."""
     sets, longest = len(which[0]), max(map(len, truth))
     y = np.zeros((len(truth), sets, longest), np.int64 if study.target.kind == "classes" else np.float64)
     p, real = np.zeros((*y.shape, answers[0].shape[1])), np.zeros(y.shape, dtype=bool)
@@ -284,28 +296,30 @@ def _over(
         w[j, :, : len(own)] = 1.0 if by is None else by
     flat = len(truth) * sets
     parts = y.reshape(flat, -1), p.reshape(flat, longest, -1), real.reshape(flat, -1), w.reshape(flat, -1)
-    found = score_all(study.metrics, *parts, thresholds=_thresholds(study, truth, stand, sets))
+    found = score_all(study.metrics, *parts, thresholds=None if at is None else np.repeat(at, sets, axis=0))
     return {m: v.reshape(len(truth), sets) for m, v in found.items()}
 
 
-def _thresholds(study: Study, truth: list[NDArray[Any]], stand: list[Weights], sets: int) -> Floats | None:
-    """[site x set, class]: at which decisions are made, as in a run; by default each site's own shares of classes."""
+def _thresholds(study: Study, cut: Cut) -> Floats | None:
+    """[site, class]: at which decisions are made, as in a run; by default each site's own shares of classes, by date
+    those of the earlier rows."""
     if not study.target.levels:
         return None
-    each = [decision_thresholds(study, y, w) for y, w in zip(truth, stand, strict=True)]
-    return np.repeat(np.stack(each), sets, axis=0)
+    rows = [f if cut.late is None else f[~cut.late[name]] for name, f in cut.cleaned.items()]
+    return np.stack([decision_thresholds(study, f[study.target.column].to_numpy(), weights_of(f, study)) for f in rows])
 
 
 def _sizes(study: Study, cut: Cut) -> pd.DataFrame:
-    """Every row is tested once; trained on are those outside a fold."""
+    """Tested are all rows, or by date the later ones; trained on are those outside a fold."""
     column, out = study.target.column, []
-    for name, lots in cut.lots.items():
-        y = _plain(study, cut.cleaned[name][column].to_numpy())
-        persons = persons_of(cut.cleaned[name], study)
-        counts = [int((lots != 0).sum()), len(y), *rare_of(study, y, persons)]
+    for name, frame in cut.cleaned.items():
+        trained, tested = cut.trained(name, 0), frame[cut.tested(name)]
+        y = _plain(study, tested[column].to_numpy())
+        persons = persons_of(tested, study)
+        counts = [int(trained.sum()), len(y), *rare_of(study, y, persons)]
         if persons is not None:
-            counts += [how_many(persons[lots != 0]), how_many(persons)]
-        share = share_of(study, y, weights_of(cut.cleaned[name], study))
+            counts += [count_persons(frame[trained], study), how_many(persons)]
+        share = share_of(study, y, weights_of(tested, study))
         out.append(size_row(study, name, counts, target_words(study, share)))
     return sizes_table(study, out)
 

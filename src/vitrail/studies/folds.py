@@ -1,5 +1,9 @@
 """Cross-validation within each site's own rows: its training rows (`folds_of`: hold-out rows take no part, not even in
-standardising), or all of them (`whole_folds`: every row is held out once)."""
+standardising), or all of them (`whole_folds`: every row is held out once).
+
+Where a study splits by date, `whole_folds` cuts earlier and later rows apart: a fold trains on the earlier rows outside
+it and tests on the later rows in it. So every later row is judged once, by a model that saw nothing from that day on.
+"""
 
 from __future__ import annotations
 
@@ -19,6 +23,8 @@ from vitrail.data.read import clean
 from vitrail.data.schema import Table
 from vitrail.data.split import cut_folds as cut_folds
 from vitrail.data.split import hold_out
+
+Flags = NDArray[np.bool_]
 
 
 def folds_of(sites: Mapping[str, pd.DataFrame], table: Table, seed: int, folds: int) -> list[list[SiteData]]:
@@ -53,31 +59,69 @@ class Cut(NamedTuple):
     lots: dict[str, NDArray[np.int64]]  # site -> [row]: its fold
     cleaned: dict[str, pd.DataFrame]
     table: Table
+    late: dict[str, Flags] | None = None  # site -> [row]: tested and never trained on, the others the other way round
 
     def fold(self, k: int, known: Mapping[str, Encoder] | None = None) -> list[SiteData]:
         """All sites: `train` the rows outside it, `test` those in it, in their order. Standardised anew, unless by
         what is `known`."""
-        return _fold(self.cleaned, self.lots, self.table, k, known)
+        return _fold(self.cleaned, self.lots, self.table, k, known, self.late)
+
+    def tested(self, site: str) -> Flags:
+        """[row]: whether it is in the test rows of some fold."""
+        return np.ones(len(self.lots[site]), dtype=bool) if self.late is None else self.late[site]
+
+    def trained(self, site: str, k: int) -> Flags:
+        """[row]: whether fold k trains on it."""
+        return _trained(self.lots[site], k, None if self.late is None else self.late[site])
 
 
 def whole_folds(cleaned: Mapping[str, pd.DataFrame], table: Table, seed: int, folds: int) -> Cut:
     """The same number of folds at every site, fewer where a site has fewer rows: none is without rows."""
+    if table.split.by == "date":
+        return _folds_by_date(cleaned, table, seed, folds)
     sizes = {n: count_persons(f, table) for n, f in cleaned.items()}
+    count, lots = _count_folds(sizes, table, folds), {}
+    for n, f in cleaned.items():
+        lots[n] = _cut(f, table, key(seed, n, "whole folds"), count)
+    return Cut(count, lots, dict(cleaned), table)
+
+
+def _folds_by_date(cleaned: Mapping[str, pd.DataFrame], table: Table, seed: int, folds: int) -> Cut:
+    """Rows that the split by date leaves out are left out here too."""
+    parts = {n: hold_out(f, table, seed, n) for n, f in cleaned.items()}
+    sizes = {n: min(count_persons(cleaned[n].iloc[at], table) for at in both) for n, both in parts.items()}
+    count = _count_folds(sizes, table, folds, " on either side of the date")
+    lots, kept, late = {}, {}, {}
+    for n, both in parts.items():
+        at = np.sort(np.concatenate(both))
+        kept[n], late[n] = cleaned[n].iloc[at], np.isin(at, both[1])
+        lots[n] = np.empty(len(at), np.int64)
+        for name, mine in (("early", ~late[n]), ("late", late[n])):
+            lots[n][mine] = _cut(kept[n][mine], table, key(seed, n, f"{name} folds"), count)
+    return Cut(count, lots, kept, table, late)
+
+
+def _cut(rows: pd.DataFrame, table: Table, seed: int, count: int) -> NDArray[np.int64]:
+    return cut_folds(rows[table.target.column].to_numpy(), table, seed, count, persons_of(rows, table))
+
+
+def _count_folds(sizes: Mapping[str, int], table: Table, folds: int, where: str = "") -> int:
+    """As many folds as are wanted and every site has rows for. `sizes`: rows or persons of each site."""
     count = min(folds, *sizes.values())
     if count < 2:
         problems = [
-            Problem(n, f"expected at least 2 {table.unit_word}s, got {size}.", "Leave the site out.")
+            Problem(n, f"expected at least 2 {table.unit_word}s{where}, got {size}.", "Leave the site out.")
             for n, size in sizes.items()
             if size < 2
         ]
         problems = problems or [Problem("folds", f"expected at least 2, got {folds}.", "Use 10.")]
         raise VitrailError("cannot cross-validate", problems)
-    target = table.target.column
-    lots = {
-        n: cut_folds(f[target].to_numpy(), table, key(seed, n, "whole folds"), count, persons_of(f, table))
-        for n, f in cleaned.items()
-    }
-    return Cut(count, lots, dict(cleaned), table)
+    return count
+
+
+def _trained(lots: NDArray[np.int64], k: int, late: Flags | None) -> Flags:
+    outside: Flags = lots != k
+    return outside if late is None else outside & ~late
 
 
 def _fold(
@@ -86,12 +130,14 @@ def _fold(
     table: Table,
     k: int,
     known: Mapping[str, Encoder] | None = None,
+    late: Mapping[str, Flags] | None = None,
 ) -> list[SiteData]:
-    part = {name: frame[lots[name] != k] for name, frame in frames.items()}
+    tested = {name: lots[name] == k if late is None else (lots[name] == k) & late[name] for name in frames}
+    part = {n: frame[_trained(lots[n], k, None if late is None else late[n])] for n, frame in frames.items()}
     encoders = known or fit_encoders(part, table)
     out = []
     for name, frame in frames.items():
-        e, held = encoders[name], frame[lots[name] == k]
+        e, held = encoders[name], frame[tested[name]]
         weights = [weights_of(rows, table) for rows in (part[name], held)]
         train, test = (persons_of(rows, table) for rows in (part[name], held))
         site = SiteData(name, e, *_encoded(e, part[name]), *_encoded(e, held), "", None, weights[0], weights[1])
