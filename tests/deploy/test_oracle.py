@@ -19,6 +19,7 @@ from torch import Tensor
 import vitrail as vt
 from deploy.federation import first_word, prepare_question
 from scripts import load_script
+from vitrail.core.problems import VitrailError
 from vitrail.core.rounding import TEN, step_of
 from vitrail.data.datasets import heart_disease
 from vitrail.data.read import clean
@@ -198,7 +199,8 @@ def test_the_form_names_every_report_that_judges_models() -> None:
         "influence": ["judge models (training), 3 times in a run. NOT ROUNDED: 4 numbers each time leave exactly"],
         "agreed_mix": ["judge models (choice), once in a run. NOT ROUNDED: 275 numbers", "(losses on rows left out)"],
     }.items():
-        found = what_judging_tells(of := Agreement.of(resolve(study, method, None)[0], None, 4), of.lines)
+        plain = study.with_changes(protect={"scores": "exact" if method == "agreed_mix" else "rounded"})
+        found = what_judging_tells(of := Agreement.of(resolve(plain, method, None)[0], None, 4), of.lines)
         assert len(found) == len(words)
         assert all(part in text for part, text in zip(words, found, strict=True))
     masked = study.with_changes(protect={"sum": "masked"})
@@ -236,6 +238,8 @@ def test_where_rows_have_a_budget_scores_leave_once_under_its_noise(tmp_path: Pa
     splits = planned(of, "settle", 0, 1, 0)
     state = site._state(0, 0, 0)
     settled = of.stages[0].stage.last.settle(of.task, state, of.stages[0].last)
+    middle = float(np.median(site.judge.answers(settled, "test")["test"][0, :, 1]))
+    site.judge.thresholds = np.array([[1 - middle, middle]])  # half of the rows count as predicted to have the event
     right, true = site.scores._hits(settled, "test")["test"]
     assert (np.minimum(right, true - right) > 10).all(), "no noise is cut off at none or all of a class"
     about, rows, told = of.scored(splits), len(site.data.test_y), list[float]()  # type: ignore[union-attr]
@@ -255,3 +259,19 @@ def test_where_sites_have_a_budget_no_site_tells_a_score(tmp_path: Path) -> None
     of = noisy(tmp_path, sites={"epsilon": 4.0}).agreed
     assert not planned(of, "settle", 0, 1, 0)
     assert not any(x.stage in (score_plan.TRAINING, score_plan.END) and x.name != FOOTPRINT for x in of.lines)
+
+
+@pytest.mark.parametrize("method", ["agreed_mix", "centres"])
+def test_exact_reports_on_chosen_models_leave_under_masks_or_by_consent(method: str) -> None:
+    """A plain report of what models cost on a site's rows told membership right of 0.999 (attack_oracle.md, mix)."""
+    study = attack.drafted("rounded", ROUNDS).study
+    study = resolve(study.with_changes(protect={"sum": "plain"}), method, None)[0]
+    with pytest.raises(VitrailError, match="whether a given person is among them"):
+        Agreement.of(study, None, 4)
+    for accepted in ({"sum": "masked"}, {"scores": "exact"}):
+        assert Agreement.of(study.with_changes(protect=accepted), None, 4).study.protect.least == 3
+
+
+def test_methods_that_judge_no_models_need_no_masks() -> None:
+    study = attack.drafted("rounded", ROUNDS).study.with_changes(protect={"sum": "plain"})
+    assert Agreement.of(resolve(study, "fedavg", None)[0], None, 4).sites == 4

@@ -80,7 +80,25 @@ class Agreement:
             raise VitrailError("this cannot be promised", [Problem(f"protect.{k}", what, hint) for k in here])
         two.check_second(study)
         check_protection(study, found.method, dict.fromkeys(map(str, range(sites)), 1 << 62))
+        found._check_judging()
         return found
+
+    def _check_judging(self) -> None:
+        """What sites report of how models do on their rows leaves exactly only under masks, where a sum is enough."""
+        open_stages = [
+            t.stage.title or t.stage.name
+            for t, contracts in zip(self.stages, self.contracts, strict=True)
+            for turn, c in zip(t.turns, contracts, strict=True)
+            if turn.exchange.sees == "sum" and turn.exchange.judges - turn.exchange.hits and not c.read
+        ]
+        if open_stages and self.study.protect.scores != "exact":
+            what = (
+                f"{self.method.title} has each site report exactly how models do on its {self.study.row_word}s "
+                f"({', '.join(dict.fromkeys(open_stages))}). Whoever reads a single site's report can find out from it "
+                "whether a given person is among them."
+            )
+            hint = 'Write sum = "masked", so that only sums over sites are read; or scores = "exact", to accept it.'
+            raise VitrailError("this cannot be promised", [Problem("protect.sum", what, hint)])
 
     @property
     def origin(self) -> tuple[str, str] | None:
