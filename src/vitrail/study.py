@@ -19,7 +19,7 @@ from vitrail.core.shown import Shown
 from vitrail.core.toml import key_lines, toml_key, toml_value
 from vitrail.data.place import PassedOverWarning
 from vitrail.data.schema import GUESTS_OWN, Cell, Feature, Matching, Party, Split, Strict, Table, Target
-from vitrail.study_defaults import changed_words, fill_in
+from vitrail.study_defaults import changed_words, fill_in, fill_in_times
 from vitrail.study_errors import explain
 from vitrail.study_limits import MOST_TOLD, count_problems, read_study, size_problems
 from vitrail.study_problems import CLASS_METRICS, METRICS, NUMBER_METRICS, TIME_METRICS, inconsistencies
@@ -45,6 +45,7 @@ class Network(Strict):
     prototypes: int | None = Field(default=None, ge=1, le=1000)  # of each class, where there are any; None: 10
     latent: int | None = Field(default=None, ge=1, le=4096)  # numbers in each; None: 128 with weights, else 16
     weights: str = ""  # a file with those of EfficientNet-Lite0, which every site has; of prototypes
+    hazards: Literal["proportional", "free"] | None = None  # of times; proportional: one score for all intervals
     frozen: bool | None = None  # whether its convolutions stand still, and are computed once for each picture
 
 
@@ -52,7 +53,7 @@ class TrainingSpec(Strict):
     """How it is trained, in every method alike unless it says otherwise."""
 
     rounds: int = Field(default=100, ge=1, le=1_000_000)  # times that sites train and their changes are put together
-    epochs: int = Field(default=1, ge=1, le=1_000_000)  # times that a site goes through its rows in a round
+    epochs: int = Field(default=1, ge=1, le=1_000_000)  # times that a site goes through its rows in a round; of times 4
     batch: int = Field(default=16, ge=1, le=1_000_000_000)  # rows in a step
     lr: float = Field(default=0.005, gt=0, le=1e39)  # the learning rate: how far a step goes; of pictures 0.002
     momentum: float = Field(default=0.5, ge=0, lt=1)  # how much of the last step the next one keeps
@@ -66,7 +67,7 @@ class TrainingSpec(Strict):
     total: Literal["sum", "mean"] = "sum"  # of the losses of a batch's rows
     class_weights: Literal["inverse", "none"] = "none"  # inverse: in training all classes of a site weigh the same
     optimiser: Literal["sgd", "adam"] = "sgd"  # momentum is SGD's
-    weight_decay: float = Field(default=0.01, ge=0, le=1e6)  # how strongly weights are pulled to zero; of pictures 0
+    weight_decay: float = Field(default=0.01, ge=0, le=1e6)  # how strongly weights go to zero; pictures 0, times 0.1
     rates: dict[str, Annotated[float, Field(ge=0)]] = Field(default={})  # of lr, for a group of layers: head = 0.1
     memory: Literal["fresh", "own", "kept"] = "own"  # of the optimiser, what outlives a round: none, own layers', all
     refit: bool = False  # after scoring, train once more on all rows; `predict` and exports use that model
@@ -288,6 +289,8 @@ def _settle(plain: Any) -> None:
     """Defaults that depend on other sections, and what was spelt otherwise before, in place."""
     if isinstance(target := plain.get("target"), dict) and target.get("kind") == "time":
         target.setdefault("column", target.get("event", ""))  # what rows are told by, as any target's
+        if plain.get("images") is None and not plain.get("parties"):
+            fill_in_times(plain)
     if isinstance(training := plain.get("training"), dict) and training.get("loss") in ("sum", "mean"):
         training.setdefault("total", training.pop("loss"))
     if isinstance(split := plain.get("split"), dict) and "at_least" in split:

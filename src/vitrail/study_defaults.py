@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from vitrail.core import formats
-from vitrail.methods.papers import BEFORE, OWN_SCALE, PROTOCOLS
+from vitrail.methods.papers import BEFORE, OF_TIMES, OWN_SCALE, PROTOCOLS
 
 CHANGED = "1.3"  # the format from which on our defaults are other than the first paper's
 
@@ -14,14 +14,39 @@ CHANGED = "1.3"  # the format from which on our defaults are other than the firs
 def fill_in(plain: dict[str, Any], of: Any) -> None:
     """In place; `of`: the format that the file states."""
     name = plain.get("paper") or (BEFORE if formats.is_newer(CHANGED, str(of)) else "")
-    for key, value in PROTOCOLS.get(name, {}).items() if isinstance(name, str) else ():
+    if isinstance(name, str):
+        _set_defaults(plain, _protocol(name, plain))
+    protect = plain.get("protect")
+    if isinstance(protect, Mapping) and protect.get("rows"):  # sums over sites would need noise of their own
+        plain.setdefault("standardise", OWN_SCALE)
+
+
+def fill_in_times(plain: dict[str, Any]) -> None:
+    """What is left out by a study about the time to an event (decision 054), in place. Under row-level privacy every
+    further step costs noise, so a site goes through its rows once."""
+    protect = plain.get("protect")
+    noisy = isinstance(protect, Mapping) and bool(protect.get("rows"))
+    network = plain.get("network")
+    if isinstance(network, Mapping) and network.get("hazards") is None:
+        plain["network"] = {k: v for k, v in network.items() if k != "hazards"}
+    training = {"weight_decay": 0.1} | ({} if noisy else {"epochs": 4})
+    _set_defaults(plain, {"network": {"hazards": "proportional"}, "training": training})
+
+
+def _set_defaults(plain: dict[str, Any], defaults: Mapping[str, Any]) -> None:
+    for key, value in defaults.items():
         if not isinstance(value, dict):
             plain.setdefault(key, value)
         elif isinstance(section := plain.setdefault(key, {}), dict):
             plain[key] = {**value, **section}
-    protect = plain.get("protect")
-    if isinstance(protect, Mapping) and protect.get("rows"):  # sums over sites would need noise of their own
-        plain.setdefault("standardise", OWN_SCALE)
+
+
+def _protocol(name: str, raw: Mapping[str, Any]) -> dict[str, Any]:
+    """What a protocol says to a study with this target."""
+    protocol, target = PROTOCOLS.get(name, {}), raw.get("target")
+    if not protocol or not isinstance(target, Mapping) or target.get("kind") != "time":
+        return protocol
+    return {**protocol, **{key: {**protocol.get(key, {}), **more} for key, more in OF_TIMES.items()}}
 
 
 def left_to_before(raw: Mapping[str, Any]) -> list[str]:
@@ -29,7 +54,7 @@ def left_to_before(raw: Mapping[str, Any]) -> list[str]:
     if "format" not in raw or not formats.is_newer(CHANGED, str(raw["format"])) or raw.get("paper"):
         return []
     out = []
-    for key, value in PROTOCOLS[BEFORE].items():
+    for key, value in _protocol(BEFORE, raw).items():
         if not isinstance(value, dict):
             out += [f"{key} = {_written(value)}"] * (key not in raw)
             continue

@@ -54,6 +54,9 @@ def inconsistencies(raw: Mapping[str, Any], place: Callable[..., str]) -> Iterab
     network = raw.get("network", {})
     if isinstance(network, Mapping):
         yield from _network_problems(network, images, place)
+        if network.get("hazards") and target.get("kind") != "time":
+            what = "hazards are those of times to an event, and the target is of another kind."
+            yield Problem(place("network", "hazards"), what, "Remove it.")
     hidden = network.get("hidden", (1,)) if isinstance(network, Mapping) else (1,)
     if isinstance(hidden, list | tuple) and any(isinstance(h, int) and h < 1 for h in hidden):
         yield Problem(place("network", "hidden"), f"layers need at least one unit, got {list(hidden)}.", "Correct it.")

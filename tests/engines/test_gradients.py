@@ -20,6 +20,7 @@ from vitrail.core.tensors import Params, copied, pulled, to_all
 from vitrail.engines.rounds import Training
 from vitrail.methods import build
 from vitrail.nets import MLP, Module
+from vitrail.nets.mlp import PACE
 
 
 def make_batch(kind: str, task) -> Batch:
@@ -34,14 +35,16 @@ def make_batch(kind: str, task) -> Batch:
     return Batch(x, y, w, keep)
 
 
-@pytest.mark.parametrize("kind", ["classes", "number"])
+@pytest.mark.parametrize("kind", ["classes", "number", "time"])
 @pytest.mark.parametrize("hidden", [(), (9,), (9, 7)])
 @pytest.mark.parametrize(
     ("dropout", "ends_in", "ends_out"),
     list(itertools.product([0.0, 0.3], [False, True], ["no", "each", "scalar"])),
 )
 def test_gradient_is_autograds(kind, hidden, dropout, ends_in, ends_out) -> None:
-    task = make_task(kind, hidden, dropout, affine_in=ends_in, affine_out=ends_out)
+    shared = kind == "time"
+    task = make_task(kind, hidden, dropout, affine_in=ends_in, affine_out=ends_out, proportional=shared)
+    assert task.start["head.weight"].shape[1] == (1 if kind in ("number", "time") else 3)
     batch = make_batch(kind, task)
     params = copied(to_all(task.start, len(batch.x)))
     by_hand = task.grad(params, batch._replace(x=batch.x.clone()))
@@ -59,13 +62,18 @@ def test_gradient_is_autograds(kind, hidden, dropout, ends_in, ends_out) -> None
     if ends_in:
         h = (h + leaves["input.shift"][:, None]) * leaves["input.scale"][:, None]
     for name in task.net.layers:
-        h = thin(h) @ leaves[f"{name}.weight"] + leaves[f"{name}.bias"][:, None]
+        unit = PACE if shared and name == "head" else 1.0
+        h = thin(h) @ leaves[f"{name}.weight"] + unit * leaves[f"{name}.bias"][:, None]
         if name != "head":
             h = h.tanh()
     if ends_out != "no":
         h = (h + leaves["output.shift"][:, None]) * leaves["output.scale"][:, None]
     if kind == "number":
         rows = (h - batch.y) ** 2
+    elif kind == "time":
+        seen = batch.y >= 0
+        rows = torch.nn.functional.binary_cross_entropy_with_logits(h, batch.y * seen, reduction="none") * seen
+        rows = rows.sum(-1, keepdim=True)
     else:
         rows = torch.nn.functional.cross_entropy(h.transpose(1, 2), batch.y.argmax(2), reduction="none")[..., None]
     (rows * batch.w).sum().backward()

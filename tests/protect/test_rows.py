@@ -36,7 +36,15 @@ def copy(batch: Batch) -> Batch:
 
 
 @pytest.mark.parametrize(
-    "ends", [{}, {"affine_in": True}, {"affine_in": True, "affine_out": "each"}, {"affine_out": "scalar"}]
+    "ends",
+    [
+        {},
+        {"affine_in": True},
+        {"affine_in": True, "affine_out": "each"},
+        {"affine_out": "scalar"},
+        {"proportional": True},
+        {"proportional": True, "affine_in": True, "affine_out": "each", "hidden": ()},
+    ],
 )
 @pytest.mark.parametrize("dropout", [0.0, 0.3])
 def test_lengths_of_row_gradients_are_those_of_each_row_by_itself(ends: Any, dropout: float) -> None:

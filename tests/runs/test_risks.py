@@ -13,7 +13,7 @@ import torch
 from scipy.optimize import minimize
 
 import vitrail as vt
-from vitrail.core.constants import INTERVAL_PENALTY, PENALTY, fit_constant, placed
+from vitrail.core.constants import INTERVAL_PENALTY, PENALTY, TIME_PENALTY, fit_constant, placed
 from vitrail.core.losses import CrossEntropy, Evidence, Hazard, SquaredError
 from vitrail.core.metrics import score
 from vitrail.data.encode import Encoder, columns
@@ -84,12 +84,15 @@ def test_times_have_a_constant_for_each_interval() -> None:
         """c: what all intervals have in common, and what each has beyond that."""
         moved = z + c[0] + c[1:]
         loss = ((np.logaddexp(0, moved) - moved * y) * (y >= 0) * w[:, None]).sum()
-        return float(loss + (PENALTY * c[0] ** 2 + INTERVAL_PENALTY * (c[1:] ** 2).sum()) / 2)
+        return float(loss + (TIME_PENALTY * c[0] ** 2 + INTERVAL_PENALTY * (c[1:] ** 2).sum()) / 2)
 
     best = minimize(penalised, np.zeros(6), method="BFGS").x
     constant = fit_constant(Hazard(), torch.from_numpy(z), y, w)
     assert constant == pytest.approx(best[0] + best[1:], abs=1e-3)
     assert constant == pytest.approx(shifts, abs=0.2)
+    few = fit_constant(Hazard(), torch.from_numpy(z[:40]), y[:40], np.ones(40))
+    assert few is not None
+    assert np.ptp(few) < np.ptp(shifts) / 2  # what a small site has in common is fitted before its intervals
 
 
 @pytest.mark.parametrize("events", [0, 1])

@@ -190,7 +190,9 @@ def test_a_number_about_nine_rows_is_not_told() -> None:
 
 
 def test_between_machines_times_are_the_same(sites: dict[str, pd.DataFrame], tmp_path: Path) -> None:
-    study, _ = resolve(study_of(training={"rounds": 2}, protect={"scores": "exact"}), "fedavg", None)
+    changes = {"network": {}, "training": {"rounds": 2}, "protect": {"scores": "exact"}}
+    study, _ = resolve(study_of(**changes), "fedavg", None)
+    assert study.network.hazards == "proportional"
     agreed = Agreement.of(study, None, len(sites))
     there = {n: Site(n, frame, agreed, tmp_path / "sites" / n) for n, frame in sites.items()}
     folder = Folder(tmp_path / "run", resume=False)

@@ -22,7 +22,8 @@ from torch import Tensor
 from vitrail.core.losses import Hazard, Loss, SquaredError, log_shares, takes_constant
 
 PENALTY = 1.0  # as if the site had one more unit of information, which says that its constant is zero
-INTERVAL_PENALTY = 5.0  # of what a single interval has beyond the others
+TIME_PENALTY = 5.0  # of times to an event: of what all intervals of a site have in common
+INTERVAL_PENALTY = 50.0  # of what a single interval has beyond the others
 STEPS, LONGEST, ENOUGH = 50, 2.0, 1e-10  # of Newton's method; how far one step goes; a step that ends it
 Floats = NDArray[np.float64]
 L = TypeVar("L", bound=Loss)
@@ -55,7 +56,7 @@ def _hazard_constants(z: Floats, y: Floats, w: Floats) -> Floats:
     w [row, interval] is 0 where nothing was seen of the row."""
     intervals = z.shape[1]
     parts = np.c_[np.ones(intervals), np.eye(intervals)]  # [interval, parameter]
-    penalty = np.r_[PENALTY, np.full(intervals, INTERVAL_PENALTY)]
+    penalty = np.r_[TIME_PENALTY, np.full(intervals, INTERVAL_PENALTY)]
     found = np.zeros(intervals + 1)
     for _ in range(STEPS):
         h = 1 / (1 + np.exp(-(z + parts @ found).clip(-500, 500)))

@@ -35,6 +35,7 @@ from torch import Tensor
 
 from vitrail.core.exchange import Exchange, Method, Roster, Rows, Stage, Tries, training
 from vitrail.core.facts import ALONE, ALONE_LEFT_OUT, GROUP, LEFT_OUT, OWN, SHARED, Facts
+from vitrail.core.losses import Hazard
 from vitrail.core.rules import Rule
 from vitrail.core.task import Batch, Task, carried
 from vitrail.core.tensors import Params, blended, copied, less, moved, scaled, to_all
@@ -179,7 +180,8 @@ class Centres(Method[State, Coord, Work, Down, Up]):
         """A mix of scores is one model only where scores are a weighted sum; else the own is that of the group, and
         `predict` mixes in what was trained alone."""
         own, alone = state.params, last(state.own)
-        if task.net.linear and not {"input", "output"} & set(task.net.groups):
+        plain = task.net.linear and not isinstance(task.loss, Hazard)  # of times, head.bias has a unit of its own
+        if plain and not {"input", "output"} & set(task.net.groups):
             own = blended(state.alpha, alone, own)
             own["head.bias"] = own["head.bias"] + (1 - state.alpha)[:, None] * state.constant
         return {OWN: own, SHARED: state.shared, ALONE: alone}

@@ -16,4 +16,5 @@ PROTOCOLS: dict[str, dict[str, Any]] = {
         "training": {"class_weights": "inverse", "lr": 0.002, "weight_decay": 0.0},
     }
 }
+OF_TIMES: dict[str, dict[str, Any]] = {"network": {"hazards": "free"}, "training": {"epochs": 1}}  # more, of times
 BEFORE = "ifedavg"  # what a file of format 1.2 or older means by what it leaves out

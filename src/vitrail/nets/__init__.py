@@ -25,9 +25,13 @@ class Kind(NamedTuple):
     usual: Mapping[str, Any] = MappingProxyType({})  # of [network], where it is not said: other than for other kinds
 
 
+def _mlp(shape: tuple[int, ...], outputs: int, given: Any, hidden: tuple[int, ...], dropout: float) -> MLP:
+    return MLP(shape[0], outputs, hidden, dropout, proportional=given.hazards == "proportional")
+
+
 TABLE = {
-    "mlp": Kind(lambda shape, outputs, given: MLP(shape[0], outputs, given.hidden, given.dropout)),
-    "linear": Kind(lambda shape, outputs, given: MLP(shape[0], outputs, ())),
+    "mlp": Kind(lambda shape, outputs, given: _mlp(shape, outputs, given, given.hidden, given.dropout)),
+    "linear": Kind(lambda shape, outputs, given: _mlp(shape, outputs, given, (), 0.0)),
     "cnn": Kind(lambda shape, outputs, given: cnn(shape, outputs, given.width, given.hidden), pictures=True),
     "resnet18": Kind(lambda shape, outputs, given: resnet18(shape, outputs), pictures=True),
     "prototypes": Kind(

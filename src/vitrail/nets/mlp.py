@@ -5,12 +5,21 @@
     z = dropout(h) W + b                                group head
     f_out(z) = (z + shift) * scale                      group output  (optional, element-wise)
 
+A proportional network is for times to an event. It has one score for all intervals and a constant for each interval:
+
+    z_k = dropout(h) w + PACE b_k
+
+The constants start where half of the patients are free of the event at the end, with the same hazard in every interval.
+Events are rare in one interval, so the gradient of its constant is small: PACE makes its steps PACE^2 times as long and
+lets weight decay hardly touch it.
+
 The gradient is written out by hand for all sites at once: it is added straight into the velocity (one batched matrix
 product a layer), which is what makes a round fast. tests/engines/test_gradients.py compares it with autograd.
 """
 
 from __future__ import annotations
 
+import math
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from functools import cache, cached_property
@@ -25,6 +34,8 @@ from vitrail.core.fused import Beside, activated, descend_layer, linear, stretch
 from vitrail.core.random import dropped_
 from vitrail.core.task import Out
 from vitrail.core.tensors import Params, add_, scratch
+
+PACE = 4.0  # of the constants of intervals; see decision 054
 
 
 class Tape(NamedTuple):
@@ -44,6 +55,7 @@ class MLP:
     dropout: float = 0.0
     affine_in: bool = False
     affine_out: Literal["no", "each", "scalar"] = "no"
+    proportional: bool = False  # one score for all outputs, which are intervals
 
     @cached_property
     def layers(self) -> list[str]:
@@ -93,10 +105,13 @@ class MLP:
                 torch.zeros(self.features),
                 torch.ones(self.features),
             )
-        for name, (n, m) in zip(self.layers, pairwise((*self.widths, self.outputs)), strict=True):
+        scores = 1 if self.proportional else self.outputs
+        for name, (n, m) in zip(self.layers, pairwise((*self.widths, scores)), strict=True):
             bound = n**-0.5
             params[f"{name}.weight"] = (torch.rand(n, m, generator=generator) * 2 - 1) * bound
             params[f"{name}.bias"] = (torch.rand(m, generator=generator) * 2 - 1) * bound
+        if self.proportional:
+            params["head.bias"] = torch.full((self.outputs,), math.log(math.expm1(math.log(2) / self.outputs)) / PACE)
         if self.affine_out != "no":
             params["output.shift"] = torch.zeros(self.outputs)
             params["output.scale"] = torch.ones(self.outputs if self.affine_out == "each" else 1)
@@ -120,7 +135,9 @@ class MLP:
                 dropped_(h, keep[0])
             inputs.append(h)
             weight, bias = params[f"{name}.weight"], params[f"{name}.bias"]
-            if name == "head":
+            if name == "head" and self.proportional:
+                h = rescale * torch.bmm(h, weight) + PACE * bias.unsqueeze(1)
+            elif name == "head":
                 h = linear(h, weight, bias, rescale)
             else:
                 h = activated(h, weight, bias, rescale, keep[i + 1] if keep else None)
@@ -154,6 +171,9 @@ class MLP:
                     every = _ones(len(stretch), stretch.shape[1], slope.dtype, slope.device)
                 into["output.scale"].unsqueeze(1).baddbmm_(every, stretch, beta=times, alpha=scale)
         done: list[str] = []  # parameters whose step is made
+        if self.proportional:
+            into["head.bias"].unsqueeze(1).baddbmm_(ones, slope, beta=times, alpha=PACE * scale)
+            slope = slope.sum(-1, keepdim=True)
         for i in reversed(range(len(self.layers))):
             name, h, mask = self.layers[i], tape.inputs[i], tape.keep[i] if tape.keep else None
             weight, bias = f"{name}.weight", f"{name}.bias"
@@ -171,11 +191,13 @@ class MLP:
                 slope = through_tanh(slope, h, mask)
             with side(h, after) if i > 0 else nullcontext():
                 layer, moved = (params[weight], params[bias]), (into[weight], into[bias])
-                if step and descend_layer(h, after, layer, moved, times, scale, rescale):
+                constants = self.proportional and name == "head"  # done above
+                if step and not constants and descend_layer(h, after, layer, moved, times, scale, rescale):
                     done += [weight, bias]
                 else:
                     into[weight].baddbmm_(h.transpose(1, 2), after, beta=times, alpha=rescale * scale)
-                    into[bias].unsqueeze(1).baddbmm_(ones, after, beta=times, alpha=scale)
+                    if not constants:
+                        into[bias].unsqueeze(1).baddbmm_(ones, after, beta=times, alpha=scale)
         side.join()
         if step:
             add_({k: v for k, v in params.items() if k not in done}, into)
@@ -190,9 +212,12 @@ class MLP:
             slope = slope * params["output.scale"].unsqueeze(1)
             total = total + slope.square().sum(2)
             total = total + (stretch.sum(2).square() if self.affine_out == "scalar" else stretch.square().sum(2))
+        if self.proportional:
+            total, slope = total + PACE**2 * slope.square().sum(2), slope.sum(-1, keepdim=True)
         for i in reversed(range(len(self.layers))):
             h = tape.inputs[i]
-            total = total + (rescale**2 * h.square().sum(2) + 1) * slope.square().sum(2)
+            offset = 0 if self.proportional and self.layers[i] == "head" else 1  # constants are counted above
+            total = total + (rescale**2 * h.square().sum(2) + offset) * slope.square().sum(2)
             back = params[f"{self.layers[i]}.weight"].transpose(1, 2)
             if i > 0:
                 slope = through_tanh(rescale * slope @ back, h, tape.keep[i] if tape.keep else None)

@@ -78,7 +78,7 @@ def _weights(run: Run, refused: Sequence[str]) -> pd.DataFrame | None:
         held = run.model_of(site).models() if site in run.models else {}
         seen = {model: effects(task, held[model]) for model in (OWN, SHARED) if model in held}
         if weight is not None and bias is not None and site not in refused:
-            seen[ALONE] = torch.cat([weight[i], bias[i][None]]).double()
+            seen[ALONE] = effects(task, {"head.weight": weight[i], "head.bias": bias[i]})
         for model, both in seen.items():
             speaks = _towards(both, len(target.levels))
             rows += [
