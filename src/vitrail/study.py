@@ -55,7 +55,7 @@ class TrainingSpec(Strict):
     rounds: int = Field(default=100, ge=1, le=1_000_000)  # times that sites train and their changes are put together
     epochs: int = Field(default=1, ge=1, le=1_000_000)  # times that a site goes through its rows in a round; of times 4
     batch: int = Field(default=16, ge=1, le=1_000_000_000)  # rows in a step
-    lr: float = Field(default=0.005, gt=0, le=1e39)  # the learning rate: how far a step goes; of pictures 0.002
+    lr: float = Field(default=0.005, gt=0, le=1e39)  # the learning rate; drafted 0.02 for classes; pictures 0.002
     momentum: float = Field(default=0.5, ge=0, lt=1)  # how much of the last step the next one keeps
     decay: float = Field(default=0.9, gt=0, le=1)  # what the learning rate is multiplied by, now and then
     decays: int = Field(default=50, ge=0, le=1_000_000)  # how often that is in a run; 0: never
@@ -68,6 +68,7 @@ class TrainingSpec(Strict):
     class_weights: Literal["inverse", "none"] = "none"  # inverse: in training all classes of a site weigh the same
     optimiser: Literal["sgd", "adam"] = "sgd"  # momentum is SGD's
     weight_decay: float = Field(default=0.01, ge=0, le=1e6)  # how strongly weights go to zero; pictures 0, times 0.1
+    weight_decay_alone: float | None = Field(default=None, ge=0, le=1e6)  # where a site trains alone; None: the same
     rates: dict[str, Annotated[float, Field(ge=0)]] = Field(default={})  # of lr, for a group of layers: head = 0.1
     memory: Literal["fresh", "own", "kept"] = "own"  # of the optimiser, what outlives a round: none, own layers', all
     refit: bool = False  # after scoring, train once more on all rows; `predict` and exports use that model
@@ -87,7 +88,7 @@ class Protect(Strict):
     least: int = Field(default=3, ge=3)  # sites in whatever total is opened: of two, each knows the other's part
     robust: Literal["no", "median", "trimmed", "multikrum", "clipping"] = "no"  # a total that a few liars hardly move
     clip: float | None = Field(default=None, gt=0)  # the length that no change of a site exceeds
-    rows: Spend | None = None  # noise in every step at the site, so that no row decides; clip is then a row's
+    rows: Spend | None = None  # noise in every step, so that no row decides; clip is then a row's; lr at most 0.005
     rows_least: int = Field(default=0, ge=0)  # no site with fewer training rows takes part
     sites: Spend | None = None  # noise on the total of every round, so that no site decides
     second: str = ""  # between machines, with two servers: who runs the second one

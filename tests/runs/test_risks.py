@@ -20,6 +20,7 @@ from vitrail.data.encode import Encoder, columns
 from vitrail.data.place import PassedOverWarning
 from vitrail.export.safe_file import read_safe
 from vitrail.export.write import export_model
+from vitrail.study import TrainingSpec
 
 RATES = {"low": -2.4, "high": 0.0}  # a site's own log odds, beyond what the columns explain
 
@@ -230,3 +231,68 @@ def test_a_papers_protocol_is_available_by_its_name() -> None:
     assert vt.Study.parse({**bare, "paper": "ifedavg", "training": {"lr": 0.1}}).training.lr == 0.1
     with pytest.raises(vt.VitrailError, match="paper"):
         vt.Study.parse({**bare, "paper": "ifedavgg"})
+
+
+def test_the_drafted_study_states_right_risks_of_a_rare_event() -> None:
+    """As `vitrail init` and `vitrail run` come: risks of new rows, of an event in 4 to 9 of 100 rows."""
+    constants = {"a": -4.0, "b": -3.4, "c": -2.9}
+
+    def drawn(seed: int) -> dict[str, pd.DataFrame]:
+        rng, out = np.random.default_rng(seed), {}
+        for site, constant in constants.items():
+            x = rng.normal(size=(1500, 4))
+            happened = rng.random(1500) < 1 / (1 + np.exp(-(constant + x @ [1.0, -0.8, 0.4, 0.0])))
+            out[site] = pd.DataFrame(x, columns=list("wxyz")).assign(ill=happened.astype(int))
+        return out
+
+    sites, fresh = drawn(1), drawn(2)
+    run = vt.federate(vt.Study.infer(sites, "ill", screen={"ask": False}), sites, seed=1)
+    for site, frame in fresh.items():
+        risk, happened = run.predict(site, frame)["1"].to_numpy(), frame.ill.to_numpy()
+        rate = sites[site].ill.mean()
+        assert 0.02 < rate < 0.12
+        assert happened.mean() / risk.mean() == pytest.approx(1, abs=0.25)
+        loss = score(("log_loss",), happened, np.stack([1 - risk, risk], 1))["log_loss"]
+        own_rate = score(("log_loss",), happened, np.tile([1 - rate, rate], (len(frame), 1)))["log_loss"]
+        assert loss < 0.95 * own_rate
+
+
+def test_training_is_drafted_from_target_and_rows() -> None:
+    """The penalty over all rows is the same whatever their number; what is given stays, and so does a paper's way."""
+    small, large = (study_of(federation(rows=rows)).training for rows in (50, 500))
+    assert small.weight_decay == pytest.approx(10 * large.weight_decay, rel=0.05)
+    assert small.weight_decay_alone == pytest.approx(len(RATES) * small.weight_decay, rel=0.05)
+    assert (small.rounds, small.lr) == (30, large.lr)
+    assert small.lr > TrainingSpec().lr
+    assert study_of(federation(rows=50), lr=0.3).training.lr == 0.3
+    numbers = vt.Study.infer(federation(rows=50), "a", screen={"ask": False}).training
+    assert numbers.lr == TrainingSpec().lr
+    paper = vt.Study.infer(federation(rows=50), "ill", paper="ifedavg").training
+    assert (paper.weight_decay, paper.weight_decay_alone) == (0.0, None)
+    assert paper.lr < TrainingSpec().lr
+
+
+def test_a_site_that_trains_alone_has_the_penalty_of_its_own_rows() -> None:
+    """For every run that trains sites alone; it makes them better there, which is the yardstick of joining."""
+    wards = {f"{s} {i}": f[60 * i : 60 * i + 60] for s, f in federation(rows=300).items() for i in range(5)}
+    study = study_of(wards, rounds=60)
+    same = study.with_changes(training={"weight_decay_alone": None})
+    fresh = federation(seed=2)
+    losses = []
+    for agreed in (study, same):
+        run = vt.federate(agreed, wards, "local", seed=1)
+        new = {ward: fresh[ward.split()[0]] for ward in wards}
+        risks = {ward: run.predict(ward, frame)[["0", "1"]].to_numpy(float) for ward, frame in new.items()}
+        losses.append(np.mean([score(("log_loss",), new[w].ill.to_numpy(), p)["log_loss"] for w, p in risks.items()]))
+    assert losses[0] < losses[1] - 0.02
+
+
+def test_ditto_is_not_local_on_the_shipped_hospitals() -> None:
+    """Its default lambda once had so little weight that both gave the same risks."""
+    sites = vt.datasets.heart_disease()
+    study = vt.Study.infer(sites, "disease", screen={"ask": False}, training={"weight_decay_alone": None})
+    risks = [
+        np.concatenate([run.predict(site, frame)["1"].to_numpy(float) for site, frame in sites.items()])
+        for run in (vt.federate(study, sites, method, seed=1) for method in ("ditto", "local"))
+    ]
+    assert 0.5 < np.corrcoef(*risks)[0, 1] < 0.99

@@ -108,12 +108,13 @@ def tune(
     grid: Annotated[
         list[str] | None,
         typer.Option(
-            help="A setting of the method, training or network: KEY=VALUE,VALUE; again for another. Without it, the "
-            "values that the method declares, and three learning rates."
+            help="A setting of the method, training or network, or standardise: KEY=VALUE,VALUE; again for another; "
+            "every combination is tried. Without it, the network's kind, learning rate, weight decay, rounds, scale "
+            "and the values that the method declares, one after the other: about 10 trainings for each fold."
         ),
     ] = None,
     folds: Annotated[int, typer.Option(help="Folds within each site's training rows.")] = 3,
-    metric: Annotated[str | None, typer.Option(help="What to judge by, instead of the study's first metric.")] = None,
+    metric: Annotated[str | None, typer.Option(help="What to judge by, instead of log loss (numbers: rmse).")] = None,
     out: Annotated[Path | None, typer.Option(help="The folder to write; it keeps each trial as it ends.")] = None,
     rounds: Rounds = None,
     seed: Annotated[int | None, typer.Option(help="Seed, instead of the study's first.")] = None,
@@ -126,7 +127,7 @@ def tune(
     from vitrail.data.read import read_sites
     from vitrail.report.figures import marked
     from vitrail.report.words import SAME
-    from vitrail.studies.tune import parse_grid
+    from vitrail.studies.grid import parse_grid
     from vitrail.studies.tune import tune as search
     from vitrail.study import Study
 
@@ -148,7 +149,8 @@ def tune(
             progress=step,
         )
     judged = f"{metric_name(found.metric)} over {folds} folds of the training {agreed.row_word}s"
-    print(f"{found.title}: {judged}, best first\n")
+    print(f"{found.title}: {judged}, best first")
+    print("" if grid else "One key after the other was tried, with the best values of those before it.\n")
     keys = list(found.grid)
     table = found.table[[*keys, *found.same._fields]].to_numpy().tolist()
     table.append([SAME, *[""] * (len(keys) - 1), *found.same])

@@ -30,6 +30,8 @@ class Rule(Protocol):
     def lr(self) -> float: ...
     @property
     def lasting(self) -> bool: ...  # whether its memory holds anything from one step to the next
+    @property
+    def alone(self) -> Rule: ...  # the same for a model of one site's rows alone
     def at(self, lr: float) -> Rule: ...  # the same with another learning rate
     def memory(self, params: Params, held: Mapping[str, torch.Tensor] | None = None) -> Params:
         """What it remembers of these parameters, by name: zero at first, or what is `held` from before."""
@@ -65,10 +67,15 @@ class SGD:
     momentum: float = 0.0
     decay: float = 0.0
     factors: tuple[tuple[str, float], ...] = ()  # parameter -> factor of the learning rate
+    decay_alone: float | None = None  # of a model of one site's rows alone; None: the same
 
     @property
     def lasting(self) -> bool:
         return self.momentum > 0
+
+    @property
+    def alone(self) -> SGD:
+        return self if self.decay_alone is None else replace(self, decay=self.decay_alone)
 
     def at(self, lr: float) -> SGD:
         return replace(self, lr=lr)
@@ -108,7 +115,12 @@ class Adam:
     eps: float = 1e-8
     decay: float = 0.0
     factors: tuple[tuple[str, float], ...] = ()
+    decay_alone: float | None = None
     lasting: ClassVar[bool] = True
+
+    @property
+    def alone(self) -> Adam:
+        return self if self.decay_alone is None else replace(self, decay=self.decay_alone)
 
     def at(self, lr: float) -> Adam:
         return replace(self, lr=lr)

@@ -1,5 +1,5 @@
-"""What is drafted beside kinds and ranges: indicators, which tell the model where a value is missing, and the weight
-decay that suits the number of rows."""
+"""What is drafted beside kinds and ranges: indicators, which tell the model where a value is missing, and how far and
+how freely a network is trained, which follows from the target and the number of rows."""
 
 from __future__ import annotations
 
@@ -15,7 +15,9 @@ from vitrail.data.schema import Feature
 
 FEWEST, SHARE = 10, 0.005  # so many missing values, and such a share of all rows; of fewer nothing can be learned
 
-RIDGE, BATCH = 4.0, 16  # the penalty, chosen on the tables of benchmarks/quality.py; rows in a step of training
+RIDGE, CLASS_RIDGE = 4.0, 8.0  # the penalty, over all rows; of classes chosen on tables of benchmarks/quality.py
+BATCH = 16  # rows in a step of training
+CLASS_RATE = 0.02  # the learning rate for classes; squared errors have steeper slopes and would diverge
 
 
 def add_indicators(sites: Mapping[str, pd.DataFrame], features: dict[str, dict[str, Any]]) -> None:
@@ -31,13 +33,18 @@ def add_indicators(sites: Mapping[str, pd.DataFrame], features: dict[str, dict[s
             drafted["indicator"] = True
 
 
-def draft_weight_decay(rows: int) -> float:
-    """So that over all rows together it is a ridge penalty of RIDGE, whatever their number; to two digits.
+def draft_training(kind: str, rows: int, sites: int) -> dict[str, float]:
+    """Weight decay that is the same ridge penalty whatever the number of rows, of all sites together or of one of them
+    alone; to two digits.
 
-    >>> draft_weight_decay(920), draft_weight_decay(40830)
-    (0.07, 0.0016)
+    >>> draft_training("classes", 920, 4)
+    {'weight_decay': 0.14, 'weight_decay_alone': 0.56, 'lr': 0.02}
+    >>> draft_training("number", 40830, 16)
+    {'weight_decay': 0.0016, 'weight_decay_alone': 0.025}
     """
-    return float(f"{RIDGE * BATCH / max(rows, 1):.2g}")
+    each = (CLASS_RIDGE if kind == "classes" else RIDGE) * BATCH / max(rows, 1)
+    decay = {"weight_decay": float(f"{each:.2g}"), "weight_decay_alone": float(f"{each * sites:.2g}")}
+    return {**decay, "lr": CLASS_RATE} if kind == "classes" else decay
 
 
 def _frozen(drafted: Mapping[str, Any]) -> dict[str, Any]:

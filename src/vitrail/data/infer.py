@@ -19,7 +19,7 @@ from vitrail.data.draft_words import Events, count_words
 from vitrail.data.drafted import UNIQUE, ColumnDraft, concat, draft_column, find_levels, is_identifier
 from vitrail.data.drafted_persons import Draft, find_keys, with_picture_persons
 from vitrail.data.drafted_times import draft_times
-from vitrail.data.indicators import add_indicators, draft_weight_decay
+from vitrail.data.indicators import add_indicators, draft_training
 from vitrail.data.likeness import may_be_same
 from vitrail.data.names import fold, is_same_name
 from vitrail.data.picture_drafts import draft_pictures, holds_pictures, picture_column, read_picture_drafts
@@ -45,7 +45,10 @@ def infer_told(sites: Sites, target: str, site: str, given: Mapping[str, Any]) -
     draft = infer_table(as_sites(sites, site, column), target, column)
     for question in draft.questions:
         tell(question)
-    return {**draft.said, **given, **({"site_column": column} if column else {})}
+    drafted = {k: v for k, v in draft.said.items() if k != "training" or not given.get("paper")}  # a paper has its own
+    if isinstance(training := given.get("training"), Mapping):
+        given = {**given, "training": {**drafted.get("training", {}), **training}}
+    return {**drafted, **given, **({"site_column": column} if column else {})}
 
 
 def infer_table(sites: Mapping[str, pd.DataFrame], target: str, site_column: str = "", time: str = "") -> Draft:
@@ -91,7 +94,7 @@ def infer_table(sites: Mapping[str, pd.DataFrame], target: str, site_column: str
         followed = concat([_with_points(frame.iloc[:, places[site][0][time]]) for site, frame in sites.items()])
         aim, note = draft_times(aim, time, followed)
         notes = [note, *notes]
-    training = {"weight_decay": draft_weight_decay(sum(map(len, sites.values())))}
+    training = draft_training(aim.get("kind", "classes"), sum(map(len, sites.values())), len(sites))
     drafted = {"target": aim, "features": features, "training": training, **keys.said}
     return Draft(drafted, [*_tell_lost(cells, target), *notes])
 

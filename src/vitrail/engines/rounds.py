@@ -42,14 +42,16 @@ class Training:
     rates: tuple[tuple[str, float], ...] = ()  # group of parameters -> factor of the learning rate
     memory: Literal["fresh", "own", "kept"] = "fresh"  # see Task
     augment: tuple[str, ...] = ()  # of pictures: see engines/augment.py
+    weight_decay_alone: float | None = None  # of a model of one site's rows alone; None: the same
 
     def rule(self, net: Net, method: AnyMethod) -> Rule:
         lr = self.lr if method.lr is None else method.lr
         momentum = self.momentum if method.momentum is None else method.momentum
         factors = tuple((name, by) for group, by in self.rates for name in net.groups.get(group, ()))
         if self.optimiser == "adam":
-            return method.ruled_by(Adam(lr, decay=self.weight_decay, factors=factors), net)
-        return method.ruled_by(SGD(lr, momentum, self.weight_decay, factors), net)
+            adam = Adam(lr, decay=self.weight_decay, factors=factors, decay_alone=self.weight_decay_alone)
+            return method.ruled_by(adam, net)
+        return method.ruled_by(SGD(lr, momentum, self.weight_decay, factors, self.weight_decay_alone), net)
 
     def applied(self, task: Task, method: AnyMethod) -> Task:
         """The task as this method trains it; refused where the two do not go together."""

@@ -3,8 +3,8 @@
     w:   FedAvg
     v_i: minimise  loss_i(v) + lam/2 |v - w_received|^2      v_i never leaves the site
 
-lam = 0 is Local (in the same run as FedAvg). Both models take one step on each batch. loss_i is the mean over rows;
-where the loss of a batch is their sum, lam counts once for each row too.
+lam = 0 is Local (in the same run as FedAvg, with weight_decay instead of weight_decay_alone). Both models take one step
+on each batch. loss_i is the mean over rows; where the loss of a batch is their sum, lam counts once for each row too.
 """
 
 from __future__ import annotations

@@ -34,7 +34,7 @@ class Local(Method[Own, Nothing, Work, Nothing, Nothing]):
         return Work(params, rule.memory(params, state.memory), {})
 
     def step(self, task: Task, work: Work, batch: Batch, rule: Rule) -> None:
-        rule.descend(task, work.params, work.memory, batch)
+        rule.alone.descend(task, work.params, work.memory, batch)
 
     def report(self, task: Task, state: Own, work: Work, down: Nothing, rows: Rows, rule: Rule) -> tuple[Own, Nothing]:
         return Own(work.params, carried(work.memory, state.memory)), Nothing()

@@ -124,7 +124,7 @@ class EveryUser(Method[State, Held, Work, Down, Up], Generic[Held]):
         for (user, model), wanted in zip(work.models.items(), work.wanted.unbind(1), strict=True):
             _descend(task, model, work.memory[user], wanted, batch, rule)
         if self.beside:
-            rule.descend(task, work.local, work.local_memory, batch)
+            rule.alone.descend(task, work.local, work.local_memory, batch)
 
     def update_of(self, work: Work, down: Down) -> Params:
         """[site, user, ...]: what a site says of each model."""

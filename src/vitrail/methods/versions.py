@@ -71,7 +71,7 @@ class Versioned:
         wide = copies(batch, counted(batch, work.lot, self.folds))
         self.ex.step(task, merged(work.of), wide, rule)
         if work.own:
-            rule.at(rule.lr * self.own_rate).descend(task, flat(work.own), flat(work.memory), wide)
+            rule.alone.at(rule.lr * self.own_rate).descend(task, flat(work.own), flat(work.memory), wide)
 
     def report(self, task: Task, state: Any, work: Work, down: Said, rows: Rows, rule: Rule) -> tuple[Any, Any]:
         n, seen = len(down.lot), self.rows(rows, down.lot)

@@ -321,7 +321,9 @@ def training_of(study: Study) -> Training:
     t = study.training
     steps = (t.rounds, t.epochs, t.batch, t.lr, t.momentum, t.decay, t.decays, t.total == "mean")
     augment = study.images.augment if study.images else ()
-    return Training(*steps, t.optimiser, t.weight_decay, tuple(t.rates.items()), t.memory, augment)
+    return Training(
+        *steps, t.optimiser, t.weight_decay, tuple(t.rates.items()), t.memory, augment, t.weight_decay_alone
+    )
 
 
 def training_rows(data: list[SiteData], study: Study, method: AnyMethod, device: str) -> Sites:

@@ -1,11 +1,12 @@
 """Hyper-parameters by cross-validation, nested: test rows are never touched.
 
-    for each setting of the grid, for each fold k
+    for each setting, for each fold k
         every site trains on its training rows outside fold k, together, by the method
         every site's own model is judged on the site's rows of fold k
     score of a setting: the mean over folds of the mean over sites
 
-A setting under which some site's model diverges has no score and comes last.
+A setting under which some site's model diverges has no score and comes last. All settings share the folds. Of a grid
+that is given every combination is tried; without one the usual values, one key after the other (studies/grid.py).
 
 With a folder each trial (one setting, one fold) is kept there as soon as it is finished:
 
@@ -16,12 +17,10 @@ With a folder each trial (one setting, one fold) is kept there as soon as it is 
 
 from __future__ import annotations
 
-import dataclasses
 import itertools
 import json
 import math
-import tomllib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -31,7 +30,7 @@ import pandas as pd
 
 from vitrail import methods
 from vitrail.core.metrics import Floats, metric_name
-from vitrail.core.problems import Problem, VitrailError, nearest
+from vitrail.core.problems import Problem, VitrailError
 from vitrail.core.skill import worst_site
 from vitrail.data.encode import SiteData, prepare
 from vitrail.engines.local import Engine
@@ -41,12 +40,13 @@ from vitrail.runs.judge import Judge, chance_of, few_over
 from vitrail.runs.setup import build_task, check_trainable, resolve, training_of, training_rows
 from vitrail.studies.caution import setting_caution
 from vitrail.studies.folds import folds_of
+from vitrail.studies.grid import METRIC, SCALE, Grid, changed_study, check_grid, section_text, usual_grid
 from vitrail.studies.pool import Step, done
-from vitrail.study import LOWER_IS_BETTER, METRICS, Network, Study, TrainingSpec
+from vitrail.study import LOWER_IS_BETTER, Study
 
-Grid = Mapping[str, Sequence[Any]]
 ABOUT, TRIALS = "tune.json", "trials"
-RATES = (1 / 3, 1.0, 3.0)  # times the learning rate, where nobody says what to try
+Setting = dict[str, Any]
+Parts = dict[str, list[list[SiteData]]]  # how columns are standardised -> fold -> sites
 
 
 class Summary(NamedTuple):
@@ -89,10 +89,8 @@ class Tuning:
         return setting_caution(self.metric, self.table.iloc[0].to_dict(), self.same.mean, self.best.row_word)
 
     def section(self) -> str:
-        """The sections of the study file that the best setting is in, ready to be pasted."""
-        blocks = sections_of(self.best.to_toml())
-        places = {_place(k, type(self.method)) for k in self.grid} | {"method"}
-        return "\n".join(blocks[name] for name in ("network", "training", "method") if name in places)
+        """The parts of the study file that the best setting is in, ready to be pasted."""
+        return section_text(self.best, type(self.method), self.grid)
 
     def save(self, path: str | Path) -> None:
         """One JSON file."""
@@ -130,38 +128,54 @@ def tune(
     cluster: str = "",
     progress: Callable[[str, int, int], None] | None = None,
 ) -> Tuning:
-    """Every setting of the grid, cross-validated within each site's training rows.
+    """Settings, cross-validated within each site's training rows.
 
-    Without a grid, what the method declares and three learning rates (`usual_grid`). Keys are the method's
-    hyperparameters, else those of the study's [training] or [network]. Trials that are finished in `out` are not done
-    again when resumed. `workers` and `cluster` as of compare. progress(what, done, of).
+    With a grid, every combination of its values. Without one, the kind of network, learning rate, weight decay, rounds
+    and scale that usually matter, and what the method declares (`usual_grid`), one key after the other. Keys are the
+    method's hyperparameters, else those of the study's [training] or [network], or `standardise`. Judged by log loss, a
+    number by its root mean squared error and a time by its log loss, unless `metric` names another. Trials that are
+    finished in `out` are not done again when resumed. `workers` and `cluster` as of compare. progress(what, done, of).
     """
     if resume and out is None:
         what, to_do = "there is no folder to resume from.", "Name the one that was begun: out, or --out."
         raise VitrailError("cannot resume", [Problem("resume", what, to_do)])
     study, chosen = resolve(study, method, rounds)
-    seed, metric = study.seeds[0] if seed is None else seed, metric or study.metrics[0]
-    tried = {k: list(v) for k, v in (usual_grid(study, chosen) if grid is None else grid).items()}
-    studies = _settings(study, chosen, tried, metric)
-    check_trainable((changed, changed.build_method()) for changed in studies)
+    seed, metric = study.seeds[0] if seed is None else seed, metric or METRIC[study.target.kind]
+    tried = {k: list(v) for k, v in (usual_grid(study, chosen, rounds) if grid is None else grid).items()}
+    check_grid(study, chosen, tried, metric)
+    every = [] if grid is None else [dict(zip(tried, v, strict=True)) for v in itertools.product(*tried.values())]
+    check_trainable((s, s.build_method()) for s in (changed_study(study, type(chosen), one) for one in every))
     marks = {site.name: site.fingerprint for site in prepare(sites, study, seed)}  # tells what is wrong with the data
-    parts = folds_of(sites, study, seed, folds)
-    names = [site.name for site in parts[0]]
-    about = {"study": study.to_toml(), "grid": tried, "folds": folds, "metric": metric, "seed": seed}
+    parts: Parts = {
+        scale: folds_of(sites, study.with_changes(standardise=scale), seed, folds)
+        for scale in tried.get(SCALE, [study.standardise])
+    }
+    first = next(iter(parts.values()))
+    names = [site.name for site in first[0]]
+    about = {"study": study.to_toml(), "grid": tried, "usual": grid is None}
+    about |= {"folds": folds, "metric": metric, "seed": seed}
     about |= {"fingerprints": marks, "versions": versions()}
     folder = _open(Path(out), resume, json.loads(json.dumps(about, default=_plain))) if out is not None else None
     kept = folder.path / TRIALS if folder else None
-    jobs = [
-        _Job(changed, dict(zip(tried, values, strict=True)), k, seed, metric, kept / f"{i}-{k}.json" if kept else None)
-        for i, (changed, values) in enumerate(zip(studies, itertools.product(*tried.values()), strict=True))
-        for k in range(folds)
-    ]
+    of = folds * (1 + sum(len(v) - 1 for v in tried.values()) if grid is None else len(every))
+    settings: list[Setting] = []
+    cells = np.empty((0, folds, len(names)))  # [setting, fold, site]
 
-    def tell(job: _Job, so_far: float) -> None:
-        if progress:
-            progress("settings x folds", int(so_far), len(jobs))
+    def add(more: list[Setting]) -> None:
+        nonlocal cells
+        before = len(settings)
+        jobs = [
+            _Job(
+                changed_study(study, type(chosen), one), one, k, seed, metric, kept / f"{i}-{k}.json" if kept else None
+            )
+            for i, one in enumerate(more, before)
+            for k in range(folds)
+        ]
 
-    try:
+        def tell(job: _Job, so_far: float) -> None:
+            if progress:
+                progress("settings x folds", before * folds + int(so_far), of)
+
         values = done(
             jobs,
             _judged,
@@ -172,10 +186,20 @@ def tune(
             lambda job, v: job.keep(names, v),
             cluster,
         )
+        settings.extend(more)
+        cells = np.concatenate([cells, np.array(values).reshape(-1, folds, len(names))])
+
+    try:
         asked = study.with_changes(metrics=[metric])
-        same = np.array([[chance_of(asked, site)[0] for site in fold] for fold in parts])  # [fold, site]
-        cells = np.array(values).reshape(-1, folds, len(names))
-        found = _ranked(studies, tried, cells, names, metric, seed, same, few_over(study, parts))
+        same = np.array([[chance_of(asked, site)[0] for site in fold] for fold in first])  # [fold, site]
+        if grid is not None:
+            add(every)
+        else:
+            best = {k: values[0] for k, values in tried.items()}
+            for n, (key, values) in enumerate(tried.items()):
+                add([{**best, key: value} for value in values[bool(n) :]])
+                best = settings[_table(settings, cells, names, metric, same).setting[0]]
+        found = _ranked(study, chosen, tried, settings, cells, names, metric, seed, same, few_over(study, first))
         if folder:
             found.save(folder.path / "tuning.json")
             folder.seal("finished")
@@ -183,15 +207,6 @@ def tune(
         if folder:
             folder.close()
     return found
-
-
-def usual_grid(study: Study, method: AnyMethod) -> dict[str, list[Any]]:
-    """Three learning rates around the one that would be used, and what the method declares; each key's value as it is
-    now comes first."""
-    lr = study.training.lr if method.lr is None else method.lr
-    tries = {"lr": tuple(float(f"{lr * factor:.2g}") for factor in RATES), **method.tries}
-    now = {"lr": lr, **{k: getattr(method, k) for k in method.tries}}
-    return {k: [now[k], *(v for v in values if v != now[k])] for k, values in tries.items()}
 
 
 def _open(out: Path, resume: bool, about: dict[str, Any]) -> Folder:
@@ -218,8 +233,10 @@ def _open(out: Path, resume: bool, about: dict[str, Any]) -> Folder:
 
 
 def _ranked(
-    studies: list[Study],
+    study: Study,
+    method: AnyMethod,
     tried: dict[str, list[Any]],
+    settings: list[Setting],
     cells: Floats,
     names: list[str],
     metric: str,
@@ -229,7 +246,7 @@ def _ranked(
 ) -> Tuning:
     """cells: [setting, fold, site]; same: [fold, site]"""
     folds = cells.shape[1]
-    table = _table(tried, cells, names, metric, same)
+    table = _table(settings, cells, names, metric, same)
     if table["mean"].isna().all():
         what = f"no setting has a {metric_name(metric)}: every model diverged, or it is not defined on the folds."
         raise VitrailError("nothing was tuned", [Problem("grid", what, "Try smaller learning rates, or --metric.")])
@@ -240,89 +257,18 @@ def _ranked(
         for k in range(folds)
         for j, name in enumerate(names)
     ]
-    best = studies[at[0]]
+    best = changed_study(study, type(method), settings[at[0]])
     columns = [*tried, "fold", "site", "value"]
     told = pd.DataFrame(scores, columns=columns)
     usual = _summed(same, names, metric, same)._replace(worst=math.nan, worst_site="", worst_baseline=math.nan)
     return Tuning(best, best.build_method(), metric, seed, folds, tried, table, told, usual, few)
 
 
-def parse_grid(given: Sequence[str]) -> dict[str, list[Any]]:
-    """KEY=VALUE,VALUE with TOML values, texts also without quotes.
-
-    >>> parse_grid(["lr=0.001,0.01", "weights=uniform,rows", "hidden=[8],[8, 4]"])
-    {'lr': [0.001, 0.01], 'weights': ['uniform', 'rows'], 'hidden': [[8], [8, 4]]}
-    """
-    out: dict[str, list[Any]] = {}
-    problems = []
-    for item in given:
-        key, _, text = (part.strip() for part in item.partition("="))
-        if not key or not text or key in out:
-            what = f"{key!r} is given twice." if key in out else f"expected KEY=VALUE,VALUE, got {item!r}."
-            problems.append(Problem("--grid", what, "Write for example --grid lr=0.001,0.01."))
-            continue
-        try:
-            out[key] = tomllib.loads(f"v = [{text}]")["v"]
-        except tomllib.TOMLDecodeError:
-            out[key] = [part.strip() for part in text.split(",")]
-    if problems:
-        raise VitrailError("cannot read --grid", problems)
-    return out
-
-
-def sections_of(toml: str) -> dict[str, str]:
-    """Name -> the text of that section."""
-    blocks = toml.split("\n\n[")[1:]
-    return {block.split("]", 1)[0]: f"[{block}\n" for block in blocks}
-
-
-def _place(key: str, kind: type[AnyMethod]) -> str:
-    """The section of the study in which a key belongs; a method's own lr goes before the study's."""
-    if key in {f.name for f in dataclasses.fields(kind)}:
-        return "method"
-    return "training" if key in TrainingSpec.model_fields else "network" if key in Network.model_fields else ""
-
-
-def _changed(study: Study, kind: type[AnyMethod], setting: Mapping[str, Any]) -> Study:
-    changes: dict[str, dict[str, Any]] = {"method": dict(study.method)}
-    for key, value in setting.items():
-        changes.setdefault(_place(key, kind), {})[key] = value
-    return study.with_changes(**changes)
-
-
-def _settings(study: Study, method: AnyMethod, grid: dict[str, list[Any]], metric: str) -> list[Study]:
-    """The study under every setting; all problems of the grid at once."""
-    kind = type(method)
-    valid = METRICS[study.target.kind]
-    problems = []
-    if metric not in valid:
-        problems.append(Problem("metric", f"there is no metric {metric!r} for this target.", nearest(metric, valid)))
-    if not grid or not all(grid.values()):
-        problems.append(Problem("grid", "there is nothing to try.", "Write for example --grid lr=0.001,0.01."))
-    known = {*(f.name for f in dataclasses.fields(kind)), *TrainingSpec.model_fields, *Network.model_fields}
-    for key, values in grid.items():
-        if key not in known:
-            what = f"neither {methods.name_of(method)} nor training nor network has a setting {key!r}."
-            problems.append(Problem(f"grid.{key}", what, nearest(key, known)))
-            continue
-        if len({repr(v) for v in values}) < len(values):
-            problems.append(Problem(f"grid.{key}", "a value is listed twice.", "List each once."))
-        for value in values:
-            try:
-                _changed(study, kind, {key: value})
-            except VitrailError as error:
-                problems += [p._replace(where=f"grid.{key}") for p in error.problems]
-    if problems:
-        raise VitrailError(f"the grid cannot be tried ({len(problems)} to correct)", problems)
-    whole = itertools.product(*grid.values())
-    return [_changed(study, kind, dict(zip(grid, values, strict=True))) for values in whole]
-
-
 class _Job(NamedTuple):
     """One setting, one fold."""
 
     study: Study
-    setting: dict[str, Any]
+    setting: Setting
     fold: int
     seed: int
     metric: str
@@ -342,9 +288,9 @@ class _Job(NamedTuple):
             write_atomically(self.place, json.dumps(said, default=_plain))
 
 
-def _judged(job: _Job, parts: list[list[SiteData]], step: Step) -> list[float]:
+def _judged(job: _Job, parts: Parts, step: Step) -> list[float]:
     """The metric of every site's own model on the site's rows of the fold."""
-    data, method = parts[job.fold], job.study.build_method()
+    data, method = parts[job.study.standardise][job.fold], job.study.build_method()
     task = build_task(job.study, method, job.seed)
     rows = training_rows(data, job.study, method, "cpu")
     runner = Engine(task, method, rows, training_of(job.study), job.seed)
@@ -359,15 +305,15 @@ def _judged(job: _Job, parts: list[list[SiteData]], step: Step) -> list[float]:
     return [value for *_, split, _, value in found if split == "test"]
 
 
-def _table(grid: Grid, cells: Floats, names: list[str], metric: str, same: Floats) -> pd.DataFrame:
+def _table(settings: list[Setting], cells: Floats, names: list[str], metric: str, same: Floats) -> pd.DataFrame:
     """One row for each setting, best first; cells: [setting, fold, site]; same: [fold, site]."""
     down = metric in LOWER_IS_BETTER
     defined = ~np.isnan(cells).all(0)  # elsewhere a metric has no meaning (AUC of a single class), whatever the setting
     rows = []
-    for i, values in enumerate(itertools.product(*grid.values())):
+    for i, setting in enumerate(settings):
         diverged = not defined.any() or np.isnan(cells[i])[defined].any()
-        rows.append((i, *values, *(Summary() if diverged else _summed(cells[i], names, metric, same))))
-    frame = pd.DataFrame(rows, columns=["setting", *grid, *Summary._fields])
+        rows.append((i, *setting.values(), *(Summary() if diverged else _summed(cells[i], names, metric, same))))
+    frame = pd.DataFrame(rows, columns=["setting", *settings[0], *Summary._fields])
     return frame.sort_values("mean", ascending=down, kind="stable", na_position="last").reset_index(drop=True)
 
 

@@ -39,6 +39,10 @@ class Newton:
     by: Tensor  # P
     lasting: ClassVar[bool] = False
 
+    @property
+    def alone(self) -> Newton:
+        return self
+
     def at(self, lr: float) -> Newton:
         return replace(self, lr=lr)
 
