@@ -5,6 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import pandas as pd
 import pytest
 import torch
 from torch import Tensor
@@ -12,13 +14,17 @@ from torch import Tensor
 import vitrail as vt
 from deploy.federation import first_word, prepare_question
 from vitrail.core.problems import VitrailError
+from vitrail.core.tensors import tensors
 from vitrail.data.datasets import heart_disease, packaged
+from vitrail.data.encode import prepare
 from vitrail.deploy.agreement import Agreement
-from vitrail.deploy.bounds import CAP, STEP
+from vitrail.deploy.bounds import CAP, STEP, Bounds
 from vitrail.deploy.message import Message
 from vitrail.deploy.site import Site
 from vitrail.deploy.wary import FREE_ROWS, ROWS_EACH, TITLE, Wary, rows_told
-from vitrail.runs.setup import resolve
+from vitrail.engines.local import Engine
+from vitrail.runs.features import as_rows
+from vitrail.runs.setup import resolve, training_of, training_rows
 
 RUN = "0123456789abcdef"
 WEIGHT, OFFSET = "params/body.0.weight", "params/body.0.bias"  # [cell, unit], [unit]
@@ -115,3 +121,33 @@ def test_a_report_that_holds_rows_does_not_leave(agreed: Agreement, tmp_path: Pa
     (tmp_path / "other").mkdir()
     with pytest.raises(VitrailError, match="3 rows of this site"):
         Wary(agreed, tmp_path / "other").leaves({"x": rows[:3]}, rows)
+
+
+def test_honest_training_on_many_rows_and_rare_events_keeps_the_bounds(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first round brings the output layer to the event rate, which is far from its start. The control: with the
+    bound of the other layers the study would be stopped."""
+    sites = {}
+    for s in range(3):
+        rng = np.random.default_rng(s)
+        x = rng.normal(size=(4000, 24)).round(3)
+        sick = rng.random(4000) < 1 / (1 + np.exp(3.2 - x[:, :3] @ [0.6, -0.4, 0.2]))
+        sites[f"s{s}"] = pd.DataFrame(x).add_prefix("x").assign(sick=sick.astype(int))
+    drafted = vt.Study.infer(sites, target="sick", screen={"ask": False})
+    study, method = resolve(drafted, "fedavg", 3)
+    agreed = Agreement.of(study, 1, 3)
+    bounds = Bounds(agreed)
+    data = as_rows(prepare(sites, study, 1), agreed.task.net)
+    engine = Engine(agreed.task, method, training_rows(data, study, method, "cpu"), training_of(study), 1)
+
+    def stopped() -> list[str]:
+        memory = bounds.remembered(0, 0, first_word(agreed))
+        out = []
+        for moment in engine.run():
+            word = dict(tensors(moment.coord))
+            out += [str(p) for p in bounds.problems(memory, 0, moment.round, 0, word)]
+            memory = bounds.remembered(0, moment.round, word)
+        return out
+
+    assert stopped() == []
+    monkeypatch.setattr("vitrail.deploy.bounds.HEAD_STEP", STEP)
+    assert any("head.bias" in problem for problem in stopped())
