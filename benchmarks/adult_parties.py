@@ -9,14 +9,14 @@ import torch
 from torch import Tensor
 
 import vitrail as vt
-from vitrail.core.rules import Adam
-from vitrail.vertical.dialogue import Dialogue
-from vitrail.vertical.guest import Guest
-from vitrail.vertical.host import Host
-from vitrail.vertical.logistic import Logistic
-from vitrail.vertical.ration import Ration
-from vitrail.vertical.split import Split, features
-from vitrail.vertical.terms import FEWEST, Offer, Terms
+from vitrail.core.optimizers import Adam
+from vitrail.vertical.training.dialogue import Dialogue
+from vitrail.vertical.training.guest import Guest
+from vitrail.vertical.training.host import Host
+from vitrail.vertical.training.logistic import Logistic
+from vitrail.vertical.training.ration import RationAccount
+from vitrail.vertical.training.split_network import SplitNetwork, features
+from vitrail.vertical.training.terms import FEWEST, GuestOffer, Terms
 
 NUMBERS = ("age", "education_num", "capital_gain", "capital_loss", "hours_per_week")
 COLUMNS = (
@@ -24,7 +24,7 @@ COLUMNS = (
     "capital_gain", "capital_loss", "workclass", "occupation", "hours_per_week",
 )  # fmt: skip
 GUEST = {3: COLUMNS[9:], 5: COLUMNS[7:]}
-USUAL: dict[str, Any] = Offer._field_defaults
+USUAL: dict[str, Any] = GuestOffer._field_defaults
 SPLIT: dict[str, Any] = {"epochs": 2, "alone": 5, "lr": 0.01}
 LOGISTIC: dict[str, Any] = {"epochs": 2, "alone": 5, "lr": 0.05}
 GUEST_LR = 0.03
@@ -90,16 +90,24 @@ def parties(
     data = rows(Terms(n, (), seed=seed).train)
     own, theirs = data.of(tuple(c for c in COLUMNS if c not in GUEST[count])), data.of(GUEST[count])
     a = features(theirs, bends, seed + 1000)
-    offer = Offer("registry", a.shape[1], answer, bits, noise)
+    offer = GuestOffer("registry", a.shape[1], answer, bits, noise)
     terms = Terms(n, (offer,), seed=seed, epochs=epochs, alone=alone, batch=batch, protect=protect)
     joint: Any = (
-        Split(own.shape[1], answer, 2, HIDDEN) if kind == "split" else Logistic(own.shape[1], weighs=int(noise > 0))
+        SplitNetwork(own.shape[1], answer, 2, HIDDEN)
+        if kind == "split"
+        else Logistic(own.shape[1], weighs=int(noise > 0))
     )
     start = joint.init(seed) if kind == "split" else joint.init()
     y = torch.nn.functional.one_hot(data.y, 2).float()
     host = Host("bank", terms, own, y, joint, start, Adam(lr))
     off = features(reference(theirs[terms.train], shifted(data.groups, GUEST[count]))[None], bends, seed + 1000)[0]
     guest = Guest(
-        offer, terms, a, Adam(max(lr, GUEST_LR)), Ration("registry", n, terms.asked, 4 * n), off, secret=bytes([seed])
+        offer,
+        terms,
+        a,
+        Adam(max(lr, GUEST_LR)),
+        RationAccount("registry", n, terms.asked, 4 * n),
+        off,
+        secret=bytes([seed]),
     )
     return Dialogue(host, [guest]), data

@@ -32,9 +32,9 @@ from worlds import WORLDS, Site, World, sites_of
 
 from vitrail.core.facts import AGAINST_ALONE, MIX
 from vitrail.core.tensors import each
-from vitrail.engines.local import Engine
+from vitrail.engine.local import Engine
 from vitrail.methods.agreed_mix import AgreedMix
-from vitrail.methods.copies import last, mix
+from vitrail.methods.blocks.model_copies import last, mix
 
 FIRST = 5001  # first seed of the comparison; 1 and 2 are tuned with, 101 and on the rule was shaped on
 OWN_RATES = [1.0, 0.3, 0.1]  # of what a site trains alone, beside that of the rounds

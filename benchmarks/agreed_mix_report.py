@@ -10,10 +10,10 @@ import numpy as np
 from choose import milli, rows_of
 from worlds import WORLDS, Array
 
-from vitrail.explain.worse import chance_worse, expect_worse
+from vitrail.analysis.harm import chance_worse, expect_worse
 from vitrail.methods.agreed_mix import AgreedMix
-from vitrail.report.agreed import NAMED
-from vitrail.studies.intervals import interval
+from vitrail.report.sections.shared_model_use import NAMED
+from vitrail.stats.intervals import interval
 
 Case = dict[str, Any]
 BEHIND = 2e-3  # nats that the mean over sites may be behind the best of the three

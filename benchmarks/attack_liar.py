@@ -35,20 +35,21 @@ from masked import enrolled
 
 import vitrail as vt
 from vitrail import methods
-from vitrail.core.problems import VitrailError
-from vitrail.data.datasets import heart_disease, packaged
-from vitrail.data.encode import prepare
-from vitrail.deploy.agreement import Agreement
-from vitrail.deploy.call import Call, Heard
-from vitrail.deploy.conduct import conduct
-from vitrail.deploy.message import Message, unpack
-from vitrail.deploy.outlook import Outlook
-from vitrail.deploy.second import Second
-from vitrail.deploy.site import Site
-from vitrail.deploy.wary import STOPPED
-from vitrail.engines.local import Engine
-from vitrail.protect import chosen, two_servers
-from vitrail.protect.reports import lengths as lengths_of
+from vitrail.core.errors import VitrailError
+from vitrail.data.datasets.catalogue import heart_disease, packaged
+from vitrail.data.encoding import prepare
+from vitrail.deploy.coordinator.acceptance import AcceptanceForecast
+from vitrail.deploy.coordinator.requests import Responses, SiteRequests
+from vitrail.deploy.coordinator.session import conduct
+from vitrail.deploy.protocol.agreement import Agreement
+from vitrail.deploy.protocol.message import Message, unpack
+from vitrail.deploy.site.safeguards import STOPPED
+from vitrail.deploy.site.site import Site
+from vitrail.deploy.two_server.server import SecondServer
+from vitrail.engine.local import Engine
+from vitrail.privacy.report_vectors import lengths as lengths_of
+from vitrail.privacy.two_server import krum
+from vitrail.privacy.two_server import protocol as two_server_protocol
 from vitrail.runs.folder import Folder
 from vitrail.runs.setup import build_task, resolve, training_of, training_rows
 
@@ -81,7 +82,7 @@ class Sites:
         self.sites, self.events, self.away = sites, list[tuple[str, dict[str, Any]]](), set[str]()
         self.liars, self.by, self.bytes = liars, by, 0
 
-    def ask(self, questions: dict[str, Message], deadline: float, beside: Any = frozenset()) -> Heard:
+    def ask(self, questions: dict[str, Message], deadline: float, beside: Any = frozenset()) -> Responses:
         answers, gone = {}, {}
         for name, question in questions.items():
             if name in self.away:
@@ -95,7 +96,7 @@ class Sites:
                 answers[name] = unpack(said)
             except VitrailError as error:
                 answers[name] = Message("error", {"text": str(error)})
-        return Heard(answers, gone)
+        return Responses(answers, gone)
 
     def _answer(self, name: str, question: Message, lies: bool) -> Message:
         site = self.sites[name]
@@ -124,26 +125,26 @@ class Sites:
 def defended(way: str) -> Iterator[None]:
     """Defences switched off, and what a liar's own code does not check: that its change keeps to the clip."""
     with ExitStack() as stack:
-        stack.enter_context(patch("vitrail.deploy.two_site.halved", _halved))
+        stack.enter_context(patch("vitrail.deploy.two_server.site.halved", _halved))
         stack.enter_context(patch("time.sleep", lambda _: None))
         if way.endswith("check off"):
-            stack.enter_context(patch.object(Outlook, "problems", lambda *_: []))
-            stack.enter_context(patch.object(Outlook, "jumps", lambda *_: ""))
+            stack.enter_context(patch.object(AcceptanceForecast, "problems", lambda *_: []))
+            stack.enter_context(patch.object(AcceptanceForecast, "jumps", lambda *_: ""))
         if way.startswith("two servers, no bound"):
-            stack.enter_context(patch.object(chosen, "LONGEST", np.inf))
+            stack.enter_context(patch.object(krum, "LONGEST", np.inf))
         if way == "two servers, bound alone":
-            for place in ("vitrail.deploy.two_far", "vitrail.deploy.second"):
+            for place in ("vitrail.deploy.two_server.coordinator", "vitrail.deploy.two_server.server"):
                 stack.enter_context(patch(f"{place}.chosen_by", _bounded))
         yield
 
 
 def _halved(x: Any, clip: float) -> Any:
-    seed = two_servers.secrets.token_bytes(two_servers.SEED)
-    return two_servers.in_words(x, clip) - two_servers.draw(seed, len(x)), seed
+    seed = two_server_protocol.secrets.token_bytes(two_server_protocol.SEED)
+    return two_server_protocol.in_words(x, clip) - two_server_protocol.draw(seed, len(x)), seed
 
 
 def _bounded(products: Any, sound: Any, clip: float) -> list[int]:
-    return [int(i) for i in chosen.short(products, sound, clip)]
+    return [int(i) for i in krum.short(products, sound, clip)]
 
 
 def study(way: str, by: float, seed: int) -> dict[str, Any]:
@@ -161,12 +162,12 @@ def study(way: str, by: float, seed: int) -> dict[str, Any]:
         proofs, agreed = enrolled(place, told, names), Agreement.of(told, seed, len(names))
         ends: dict[str, Any] = {n: Site(n, f, agreed, place / f"{n}.home", True, proofs[n]) for n, f in frames.items()}
         if "second" in protect:
-            ends[SECOND] = Second(SECOND, agreed, place / f"{SECOND}.home", proofs[SECOND])
+            ends[SECOND] = SecondServer(SECOND, agreed, place / f"{SECOND}.home", proofs[SECOND])
         way_, stops, run, began = Sites(ends, liars, by), 0, None, time.perf_counter()
         for _ in range(2):
             folder = Folder(place / "run", resume=(place / "run").exists(), about=".lock")
             try:
-                call = Call(way_, agreed, list(frames), RUN, len(frames) // 2 + 1, 0.01)
+                call = SiteRequests(way_, agreed, list(frames), RUN, len(frames) // 2 + 1, 0.01)
                 run = conduct(call, folder, resume=True)
                 break
             except VitrailError as error:
@@ -224,8 +225,10 @@ def cost(sites: int) -> dict[str, Any]:
     start = Agreement.of(told, 1, 4).task.start
     d = sum(v.numel() for v in start.values())
     rng = np.random.default_rng(1)
-    halves = [two_servers.shared(0.01 * rng.standard_normal(d), CLIP) for _ in range(sites)]
-    servers = [two_servers.Server(i == 0, CLIP, deck) for i, deck in enumerate(two_servers.deal(sites, d))]
+    halves = [two_server_protocol.shared(0.01 * rng.standard_normal(d), CLIP) for _ in range(sites)]
+    servers = [
+        two_server_protocol.ShareServer(i == 0, CLIP, deck) for i, deck in enumerate(two_server_protocol.deal(sites, d))
+    ]
     for i, pair in enumerate(halves):
         for server, half in zip(servers, pair, strict=True):
             server.take(i, half)
@@ -242,13 +245,13 @@ def cost(sites: int) -> dict[str, Any]:
 
     mine = servers[0].products(present, one, other)
     theirs = servers[1].products(present, other, one)
-    gram, fine = two_servers.squares(mine, theirs, CLIP), np.ones(sites, bool)
+    gram, fine = two_server_protocol.squares(mine, theirs, CLIP), np.ones(sites, bool)
     return {
         "numbers": d,
         "all products": milliseconds(lambda: servers[0].products(present, one, other)),
         "lengths alone": milliseconds(lambda: _own_products(servers[0], one + other, sites)),
         "signs": milliseconds(lambda: servers[0].tested(present, lots)),
-        "bound": milliseconds(lambda: chosen.short(gram, fine, CLIP)),
+        "bound": milliseconds(lambda: krum.short(gram, fine, CLIP)),
         "opened": 8 * d * sites,
         "told": 8 * sites * sites,
         "told alone": 8 * sites,

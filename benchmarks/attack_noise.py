@@ -5,7 +5,7 @@
 low bits    Two batches of heart disease that differ in one patient. Who knows both, as the definition of differential
             privacy allows, and sees the gradient under noise asks of every number whether the sampler could have made
             it from each of the two sums. The old noise: splitmix64, Box and Muller, added in single precision. The new
-            one: protect/noise.py. Against it the attacker knows the grid.
+            one: privacy/noise.py. Against it the attacker knows the grid.
 stream      One word of 64 bits is known: how many of the next 1000 can be told?
 time        100,000 numbers of noise; one round of training at one site, with noise in every step.
 epsilon     of a removed and of a replaced row; and of three runs on one file, from a site's own ledger.
@@ -30,14 +30,14 @@ from torch import Tensor
 import vitrail as vt
 from vitrail.core.random import bits, normals
 from vitrail.core.task import Batch, Task
-from vitrail.data.datasets import heart_disease, packaged
-from vitrail.data.encode import prepare
-from vitrail.deploy.agreement import Agreement
-from vitrail.deploy.ledger import PLACE, Ledger, total_of
-from vitrail.deploy.site import Site
-from vitrail.protect.budget import Budget, epsilon_of, noise_for, replaced
-from vitrail.protect.noise import ROOM, Generator, blurred, blurred_report, grid_of
-from vitrail.protect.rows import Lots, PrivateTask, StepNoise
+from vitrail.data.datasets.catalogue import heart_disease, packaged
+from vitrail.data.encoding import prepare
+from vitrail.deploy.protocol.agreement import Agreement
+from vitrail.deploy.site.privacy_ledger import PLACE, PrivacyLedger, total_of
+from vitrail.deploy.site.site import Site
+from vitrail.privacy.budget import Budget, epsilon_of, noise_for, replaced
+from vitrail.privacy.dp_sgd import DrawnNoise, PrivateTask, StepNoise
+from vitrail.privacy.noise import ROOM, Generator, blurred, blurred_report, grid_of
 from vitrail.runs.setup import build_task, resolve
 
 RESULTS = Path(__file__).parent / "results" / "attack_noise.md"
@@ -109,7 +109,9 @@ def low_bits() -> list[list[str]]:
         right, sure, impossible = 0, 0, list[float]()
         for i in range(TRIALS):
             true = i % 2
-            lots = Lots(torch.tensor([i * 7919])) if name == "old" else StepNoise([Generator(f"secret {i}")], 1, 0)
+            lots = (
+                DrawnNoise(torch.tensor([i * 7919])) if name == "old" else StepNoise([Generator(f"secret {i}")], 1, 0)
+            )
             y = gradient(noisy, params, pair[true]._replace(lots=lots))
             test: Callable[[Tensor, Tensor, float], Tensor] = possible_before if name == "old" else possible_now
             can = [test(y, x, z if name == "old" else step) for x in sums]
@@ -236,10 +238,10 @@ def three_runs() -> list[list[str]]:
             frame.to_csv(file, index=False)
             for i, epsilon in enumerate(epsilons):
                 agreed = Agreement.of(study(epsilon, name=f"study {i}"), None, 4)
-                ledger = Ledger(Path(place) / f"home {i}", file, frame, agreed, None)
+                ledger = PrivacyLedger(Path(place) / f"home {i}", file, frame, agreed, None)
                 ledger.begin(RUN)
                 ledger.begin(RUN)  # started again
-            last = Ledger(Path(place) / "one more", file, frame, agreed, None).standing()
+            last = PrivacyLedger(Path(place) / "one more", file, frame, agreed, None).standing()
             removed, other = total_of((entry.loss for entry in last.before), last.delta)
             direct = epsilon_of(sum(noise_for(Budget(e, DELTA), 1) ** -2 for e in epsilons), DELTA)
             assert len(last.before) == 3

@@ -39,19 +39,19 @@ from torch import Tensor
 
 import vitrail as vt
 from vitrail.core.exchange import Rows
-from vitrail.core.rounding import step_of
 from vitrail.core.tensors import each, filled, tensors
-from vitrail.data.datasets import heart_disease, packaged
-from vitrail.data.encode import columns, finish_moments, moments, numeric
-from vitrail.data.read import clean
-from vitrail.deploy.agreement import Agreement
-from vitrail.deploy.bounds import Bounds
-from vitrail.deploy.message import Message
-from vitrail.deploy.score_plan import planned
-from vitrail.deploy.site import Site
-from vitrail.deploy.site_scores import COARSER
+from vitrail.data.datasets.catalogue import heart_disease, packaged
+from vitrail.data.encoding import columns, finish_moments, moments, numeric
+from vitrail.data.readers.tables import clean
+from vitrail.deploy.protocol.agreement import Agreement
+from vitrail.deploy.protocol.message import Message
+from vitrail.deploy.protocol.score_plan import planned
+from vitrail.deploy.protocol.weight_bounds import WeightBounds
+from vitrail.deploy.site.scores import COARSER
+from vitrail.deploy.site.site import Site
 from vitrail.methods.agreed_mix import AgreedMix
-from vitrail.methods.mixing import Offer
+from vitrail.methods.blocks.mix_choice import MixOffer
+from vitrail.privacy.score_rounding import step_of
 from vitrail.runs.setup import resolve
 
 RUN, ROUNDS, LONG = "0123456789abcdef", 100, 9.9  # LONG: of the start's longest unit; sites refuse 10
@@ -277,7 +277,7 @@ class Mix:
         wide = {k: word[f"params/{k}"].expand(1, self.method.folds + 1, *v.shape) for k, v in self.task.start.items()}
         state = state._replace(of=state.of._replace(params=wide))
         rows = Rows(site.engine.counts, None, lambda: site.engine.sites.blocks([0]))
-        given = self.task, state, Offer(none, none), Offer(none, none), rows, None
+        given = self.task, state, MixOffer(none, none), MixOffer(none, none), rows, None
         return float(self.choose.report(*given)[1].costs[0, 0, 0])
 
     def losses(self, site: Site, word: Mapping[str, Tensor], x: Any, y: Any) -> Any:
@@ -356,7 +356,7 @@ def within_bounds(seed: int, targets: int) -> tuple[int, int]:
     """How many of the members' models keep to what sites check of size and copied units, and how many there are. How
     fast a model may move is no matter here: the attacker has a hundred rounds."""
     agreed = drafted()
-    bounds, found = Bounds(agreed), list[bool]()
+    bounds, found = WeightBounds(agreed), list[bool]()
     with tempfile.TemporaryDirectory() as place:
         hospitals = Hospitals(agreed, seed, Path(place))
         for name in ("cleveland", "hungarian"):

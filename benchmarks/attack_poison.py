@@ -9,7 +9,7 @@ which no rule that looks at one round can tell from a site that differs (it sees
 Multi-Krum on distances that two servers open.
 
 Honest sites' AUC on their own hold-out rows: mean and worst. `named`: the liar, as the page of a run names it
-(report/protected.py); `others`: honest sites named.
+(report/sections/protection.py); `others`: honest sites named.
 
 `names`: the same without anybody who lies, on federations as they are (GUSTO's regions, HAR's people, hospitals) and
 cut at random (Adult): how often the page would name an honest site.
@@ -27,12 +27,12 @@ from torch import Tensor
 import vitrail as vt
 from vitrail import methods
 from vitrail.core.facts import OUTLYING
-from vitrail.core.metrics import score_all
 from vitrail.core.tensors import each
-from vitrail.data.encode import columns, prepare
-from vitrail.engines.local import Engine
-from vitrail.protect import Guards
-from vitrail.report.protected import outlying
+from vitrail.data.encoding import columns, prepare
+from vitrail.engine.local import Engine
+from vitrail.metrics.scores import score_all
+from vitrail.privacy import Guards
+from vitrail.report.sections.protection import outlying
 from vitrail.runs.setup import build_task, training_of, training_rows
 
 RULES = ("sum", "median", "trimmed", "multikrum", "clipping", "groups", "two servers")

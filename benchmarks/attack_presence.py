@@ -24,12 +24,12 @@ from torch import Tensor
 
 import vitrail as vt
 from vitrail.core.tensors import tensors
-from vitrail.data.datasets import heart_disease, packaged
-from vitrail.deploy import site as site_module
-from vitrail.deploy.agreement import Agreement
-from vitrail.deploy.message import Message
-from vitrail.deploy.presence import REPEATS, most_changes
-from vitrail.deploy.site import Site
+from vitrail.data.datasets.catalogue import heart_disease, packaged
+from vitrail.deploy.protocol.agreement import Agreement
+from vitrail.deploy.protocol.message import Message
+from vitrail.deploy.secure_sum.presence import REPEATS, most_changes
+from vitrail.deploy.site import site as site_module
+from vitrail.deploy.site.site import Site
 
 RESULTS = Path(__file__).parent / "results"
 RUN, ROUNDS = "0123456789abcdef", 60
@@ -129,14 +129,14 @@ def honest(rounds: int) -> list[list[str]]:
 def main() -> None:
     torch.set_num_threads(1)
     agreed = Agreement.of(study_of(), None, len(NAMES))
-    real = site_module.SiteSums
-    site_module.SiteSums = Open  # type: ignore[assignment, misc]
+    real = site_module.SumSite
+    site_module.SumSite = Open  # type: ignore[assignment, misc]
     try:
         with tempfile.TemporaryDirectory(prefix="vitrail-presence-") as made:
             same = reports_of(agreed, Path(made) / "same", 0.0)
             trained = reports_of(agreed, Path(made) / "trained", 1.0)
     finally:
-        site_module.SiteSums = real  # type: ignore[misc]
+        site_module.SumSite = real  # type: ignore[misc]
     most = most_changes(agreed)
     cases = [
         ("one word, another list in every round (no bound: the control)", same, in_turn(ROUNDS)),

@@ -30,12 +30,12 @@ import vitrail as vt
 from vitrail import methods
 from vitrail.core.task import Task
 from vitrail.core.tensors import tensors
-from vitrail.data.encode import class_weights, prepare
-from vitrail.engines.local import Engine
-from vitrail.engines.sites import gather_sites
-from vitrail.protect import Guards
-from vitrail.protect.budget import Budget, noise_for
-from vitrail.protect.rows import PrivateTask
+from vitrail.data.encoding import class_weights, prepare
+from vitrail.engine.batches import gather_sites
+from vitrail.engine.local import Engine
+from vitrail.privacy import Guards
+from vitrail.privacy.budget import Budget, noise_for
+from vitrail.privacy.dp_sgd import PrivateTask
 from vitrail.runs.setup import build_task, training_of
 
 SITE, NEAR = "cleveland", 0.1

@@ -30,22 +30,22 @@ import torch
 from torch import Tensor
 
 import vitrail as vt
-from vitrail.core.disk import private_folder, write_atomically
-from vitrail.core.problems import VitrailError
+from vitrail.core.errors import VitrailError
 from vitrail.core.tensors import tensors
-from vitrail.data.datasets import heart_disease, packaged
-from vitrail.deploy import enrol
-from vitrail.deploy import site as site_module
-from vitrail.deploy.agreement import Agreement
-from vitrail.deploy.coordinator_folder import approval_of, folder_of, invitation_of
-from vitrail.deploy.draws import SECRET
-from vitrail.deploy.message import Message
-from vitrail.deploy.proof import Proof
-from vitrail.deploy.score_plan import report_spec
-from vitrail.deploy.site import Site
-from vitrail.deploy.sum_site import OWN, SiteSums
-from vitrail.deploy.sums import drawn_words, read_bytes, read_drawn, terms_of, to_tensors, told_mark
-from vitrail.protect.masked import Opening
+from vitrail.data.datasets.catalogue import heart_disease, packaged
+from vitrail.deploy.identity import enrolment
+from vitrail.deploy.identity.coordinator_folder import approval_of, folder_of, invitation_of
+from vitrail.deploy.identity.site_identity import SiteIdentity
+from vitrail.deploy.protocol.agreement import Agreement
+from vitrail.deploy.protocol.message import Message
+from vitrail.deploy.protocol.score_plan import report_spec
+from vitrail.deploy.secure_sum.shared import drawn_words, read_bytes, read_drawn, terms_of, to_tensors, told_mark
+from vitrail.deploy.secure_sum.site import OWN, SumSite
+from vitrail.deploy.site import site as site_module
+from vitrail.deploy.site.private_randomness import SECRET
+from vitrail.deploy.site.site import Site
+from vitrail.privacy.secure_sum.dropout_tolerant import SumOpening
+from vitrail.storage.atomic_files import private_folder, write_atomically
 
 RESULTS = Path(__file__).parent / "results"
 INVENTED = ("Bern", "Lausanne")
@@ -71,7 +71,7 @@ class Coordinator:
 
     agreed: Agreement
     ask: Ask
-    proofs: Mapping[str, Proof]
+    proofs: Mapping[str, SiteIdentity]
     place: Path
     run: str = RUN
 
@@ -87,11 +87,11 @@ class Coordinator:
         place = self.agreed.stages[0].stage.turns(r)[0]
         return place, {k: v[0] for k, v in tensors(self.agreed.stages[0].turns[place].down)}
 
-    def own(self, name: str, about: str) -> SiteSums:
+    def own(self, name: str, about: str) -> SumSite:
         """An invented hospital at one sum; in all sums with the same key."""
         home = self.place / name / about / self.run
         known = self.place / name / OWN
-        sums = SiteSums(name, before(self.agreed), home, self.proofs[name])
+        sums = SumSite(name, before(self.agreed), home, self.proofs[name])
         if known.exists():
             write_atomically(private_folder(sums.place) / OWN, known.read_bytes(), private=True)
         else:
@@ -152,7 +152,7 @@ class Coordinator:
                 party = fakes[f, v]._party(where)
                 held[f] = party.open(names[v], sealed_, dict.fromkeys(names[v], b""), lambda *given: None)
             terms = terms_of(before(self.agreed), self.run, where)
-            total = Opening(terms, names[v], drawn[v], names[v], told).open(opened[v], held)
+            total = SumOpening(terms, names[v], drawn[v], names[v], told).open(opened[v], held)
             out[v] = to_tensors(total, self.agreed.contracts[0][place].up)
         return out
 
@@ -169,7 +169,7 @@ def true_report(name: str, frame: pd.DataFrame, agreed: Agreement, home: Path, r
     by a copy of it that adds nothing up."""
     place = agreed.stages[0].stage.turns(r)[0]
     down = {k: v[0] for k, v in tensors(agreed.stages[0].turns[place].down)}
-    real = site_module.SiteSums
+    real = site_module.SumSite
 
     class Open:
         def __init__(self, *given: Any) -> None: ...
@@ -181,7 +181,7 @@ def true_report(name: str, frame: pd.DataFrame, agreed: Agreement, home: Path, r
         base = private_folder(Path(made) / "home")
         (base / SECRET).write_bytes((home / SECRET).read_bytes())
         site = Site(name, frame, agreed, base)
-        site_module.SiteSums = Open  # type: ignore[assignment, misc]
+        site_module.SumSite = Open  # type: ignore[assignment, misc]
         try:
             site.answer(Message("prepare", {"run": run}))
             words = {"run": run, "stage": 0, "round": r, "place": place, "score": [], "sum": {}}
@@ -189,7 +189,7 @@ def true_report(name: str, frame: pd.DataFrame, agreed: Agreement, home: Path, r
         except Caught as caught:
             return caught.report
         finally:
-            site_module.SiteSums = real  # type: ignore[misc]
+            site_module.SumSite = real  # type: ignore[misc]
     raise AssertionError("it reported nothing")
 
 
@@ -204,13 +204,13 @@ def study_of(rounds: int = ROUNDS) -> vt.Study:
     return vt.Study.load(packaged("heart_disease.toml")).with_changes(**given, protect={"sum": "masked"})
 
 
-def enrolled(place: Path, study: vt.Study, names: Sequence[str]) -> dict[str, enrol.Kit]:
+def enrolled(place: Path, study: vt.Study, names: Sequence[str]) -> dict[str, enrolment.Kit]:
     study.save(place / "study.toml")
-    folder = enrol.invite(place / "study.toml", names, "localhost:8102")
+    folder = enrolment.invite(place / "study.toml", names, "localhost:8102")
     for name in names:
-        made = enrol.request(invitation_of(folder, name), place / f"{name}.kit", place / f"{name}.home")
-        enrol.approve(folder, made.file)
-    return {name: enrol.accept(place / f"{name}.kit", approval_of(folder, name)) for name in names}
+        made = enrolment.request(invitation_of(folder, name), place / f"{name}.kit", place / f"{name}.home")
+        enrolment.approve(folder, made.file)
+    return {name: enrolment.accept(place / f"{name}.kit", approval_of(folder, name)) for name in names}
 
 
 def answered(sites: Mapping[str, Site]) -> Ask:
@@ -238,8 +238,8 @@ def main() -> None:
         agreed = Agreement.of(study, None, roster)
         for rule, held in (("before", before(agreed)), ("now", agreed)):
             homes = {n: private_folder(place / rule / n) for n in tables}
-            sites = {n: Site(n, t, held, homes[n], True, Proof.of(kits[n])) for n, t in tables.items()}
-            proofs = {f: Proof.of(kits[f]) for f in INVENTED}
+            sites = {n: Site(n, t, held, homes[n], True, SiteIdentity.of(kits[n])) for n, t in tables.items()}
+            proofs = {f: SiteIdentity.of(kits[f]) for f in INVENTED}
             evil = Coordinator(agreed, answered(sites), proofs, place / rule / "evil")
             ring = evil.ring(evil.begin(list(tables)))
             for r in range(ROUNDS):
@@ -273,23 +273,27 @@ def main() -> None:
     (RESULTS / "attack_sybil.md").write_text("\n".join(text) + "\n", encoding="utf-8")
 
 
-def _second_names(place: Path, kits: Mapping[str, enrol.Kit], agreed: Agreement) -> list[str]:
+def _second_names(place: Path, kits: Mapping[str, enrolment.Kit], agreed: Agreement) -> list[str]:
     """A certificate in hungarian's name for the coordinator's own key, shown to va."""
     from cryptography.hazmat.primitives.asymmetric import rsa
 
-    from vitrail.deploy.certificates import Signer, fingerprint_key
-    from vitrail.deploy.papers import identity_of
+    from vitrail.deploy.identity.certificates import StudyAuthority, fingerprint_key
+    from vitrail.deploy.identity.documents import identity_of
 
     key, who = rsa.generate_private_key(public_exponent=65537, key_size=2048), identity_of("hungarian")
     folder = folder_of(place / "study.toml")
-    false = Proof(key, Signer(folder).sign(key.public_key(), who, "site", [who]), kits["va"].authority, agreed.roster)
+    false = SiteIdentity(
+        key, StudyAuthority(folder).sign(key.public_key(), who, "site", [who]), kits["va"].authority, agreed.roster
+    )
     out = ["## A second certificate in a site's name", ""]
     for rule, roster in (
         ("before (the key that is seen first)", {**agreed.roster, "hungarian": fingerprint_key(key.public_key())}),
         ("now (the key that was accepted)", agreed.roster),
     ):
         try:
-            replace(Proof.of(kits["va"]), roster=roster).check("hungarian", false.certificate, b"x", false.sign(b"x"))
+            replace(SiteIdentity.of(kits["va"]), roster=roster).check(
+                "hungarian", false.certificate, b"x", false.sign(b"x")
+            )
             out.append(f"- {rule}: believed.")
         except VitrailError as refusal:
             named = "this site accepted it with the key" in refusal.problems[0].what
@@ -298,8 +302,8 @@ def _second_names(place: Path, kits: Mapping[str, enrol.Kit], agreed: Agreement)
 
 
 def _two_stories() -> list[str]:
-    from vitrail.deploy.roster_words import accomplices
-    from vitrail.protect.fixed import fewest_of
+    from vitrail.deploy.consent.participants import accomplices
+    from vitrail.privacy.secure_sum.fixed_point import fewest_of
 
     out = ["## Accomplices that it takes", ""]
     out += [

@@ -14,7 +14,7 @@ from unittest.mock import MagicMock
 import torch
 from torch import Tensor
 
-from vitrail.engines.local import Engine
+from vitrail.engine.local import Engine
 
 SHOWN = (1, 5, 20)  # rounds
 States = list[dict[str, Tensor]]  # after each round, all that is compared

@@ -4,7 +4,8 @@
 
 Birds (CUB-200-2011, its first 20 classes) are squeezed to 224 x 224 and kept as JPEG; X-rays are all of PneumoniaMNIST,
 CIFAR-10 a part; EfficientNet-Lite0 as a file of torch, its convolutions in half precision. Marks are those of
-vitrail.data.bias, drawn on black and on white: what is left of a picture under a mark, and what the mark adds to it.
+vitrail.data.datasets.planted_shortcuts, drawn on black and on white: what is left of a picture under a mark, and what
+the mark adds to it.
 """
 
 from __future__ import annotations
@@ -82,12 +83,12 @@ def drawn(mark: str, shape: tuple[int, ...], many: int) -> NDArray[np.uint8]:
     """[(added, left), mark, channel, height, width]: a picture p becomes added + p left / 255."""
     import pandas as pd
 
-    from vitrail.data import bias
+    from vitrail.data.datasets import planted_shortcuts
 
     def on(colour: int) -> NDArray[np.int64]:
         blank = np.full(shape, colour, np.uint8)
         frame = pd.DataFrame({"picture": [blank] * many, "y": ["marked"] * many})
-        done = getattr(bias, mark)({"a": frame}, site="a", label="marked", target="y").sites["a"]
+        done = getattr(planted_shortcuts, mark)({"a": frame}, site="a", label="marked", target="y").sites["a"]
         return np.stack(list(done["picture"])).astype(np.int64)
 
     black, white = on(0), on(255)

@@ -38,13 +38,13 @@ from vitrail.core.facts import CHOICE, GROUP
 from vitrail.core.random import mixed
 from vitrail.core.task import Task
 from vitrail.core.tensors import each
-from vitrail.engines.local import Engine
-from vitrail.engines.rounds import Training
-from vitrail.engines.sites import gather_sites
+from vitrail.engine.batches import gather_sites
+from vitrail.engine.local import Engine
+from vitrail.engine.rounds import Training
+from vitrail.methods.blocks.centre_choice import CentreOffer, ChooseCentres, State
 from vitrail.methods.centres import Centres
-from vitrail.methods.choice import Choose, Offer, State
 from vitrail.nets import MLP
-from vitrail.studies.intervals import interval
+from vitrail.stats.intervals import interval
 
 Case = dict[str, Any]
 FIRST = 4001  # first seed of the comparison; seeds 1 and on are tuned with
@@ -66,8 +66,8 @@ class RandomCentres(Centres):
         return lot.view(-1, *[1] * (losses.dim() - 2)).expand(losses.shape[:-1])
 
 
-class Selfish(Choose):
-    def settle(self, task: Task, state: State, down: Offer) -> State:
+class Selfish(ChooseCentres):
+    def settle(self, task: Task, state: State, down: CentreOffer) -> State:
         return super().settle(task, state, down._replace(choice=state.losses.flatten(1).argmin(1)))
 
 

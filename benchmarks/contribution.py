@@ -5,8 +5,9 @@
     python benchmarks/contribution.py report --cache FOLDER  # results/contribution.md, and its cases
 
 Needs VITRAIL_DATA for four of the six tables. `report` without a cache prints the report of results/contribution again.
-contribution_cases.py says which federations these are. The warnings' limits (studies/strain.py) were set on the design
-federations, of three tables, before any test federation was looked at; three more tables are only among the latter.
+contribution_cases.py says which federations these are. The warnings' limits (studies/contribution/reliability.py) were
+set on the design federations, of three tables, before any test federation was looked at; three more tables are only
+among the latter.
 """
 
 from __future__ import annotations
@@ -26,12 +27,12 @@ from job_lines import arguments, finished, name_of, run
 
 import vitrail as vt
 from vitrail.core.tensors import tensors
-from vitrail.data.encode import prepare
-from vitrail.engines.coalitions import Coalitions
-from vitrail.engines.local import Engine
-from vitrail.explain.shapley import Floats, every
+from vitrail.data.encoding import prepare
+from vitrail.engine.coalitions import Coalitions
+from vitrail.engine.local import Engine
 from vitrail.runs.setup import build_task, training_of, training_rows
-from vitrail.studies.strain import OFF, SPOT, STRAIN
+from vitrail.stats.shapley import Floats, every
+from vitrail.studies.contribution.reliability import OFF, SPOT, STRAIN
 
 JOBS = [("design", k) for k in range(80)] + [("test", k) for k in range(120)]
 RESULTS = Path(__file__).parent / "results"
@@ -212,7 +213,7 @@ def report(t: pd.DataFrame, times: pd.DataFrame, diverged: int) -> str:
 
 def timed() -> pd.DataFrame:
     base = vt.Study.load(vt.datasets.packaged("heart_disease.toml")).with_changes(training={"rounds": 40})
-    sites = vt.cut.iid(pd.concat(vt.datasets.heart_disease().values(), ignore_index=True), 6, 1)
+    sites = vt.partition.iid(pd.concat(vt.datasets.heart_disease().values(), ignore_index=True), 6, 1)
     masks, out = torch.from_numpy(every(6)[0][1:]), []
     for hidden in ((16,), (128, 64)):
         study = base.with_changes(network={"hidden": list(hidden)}, method={"name": "fedavg"})

@@ -18,10 +18,10 @@ import pandas as pd
 
 import vitrail as vt
 from vitrail.core.random import key
-from vitrail.explain.shapley import Floats, Masks, Values, Worth, every, exact
-from vitrail.studies.record import Record
-from vitrail.studies.retrain import Retrained
-from vitrail.studies.strain import strain
+from vitrail.stats.shapley import Floats, Masks, Values, Worth, every, exact
+from vitrail.studies.contribution.reliability import strain
+from vitrail.studies.contribution.replay import UpdateReplay
+from vitrail.studies.contribution.retraining import CoalitionRetraining
 
 DESIGN, TEST = ("heart", "titanic", "vehicle"), ("gusto", "har", "adult", "heart", "titanic", "vehicle")
 TARGET = {"heart": "disease", "titanic": "survived", "vehicle": "label"}
@@ -69,7 +69,11 @@ def federation(part: str, number: int) -> Federation:
         rows = pd.concat(natural.values(), ignore_index=True)
         rows = rows.sample(min(len(rows), n * MOST), random_state=seed % 2**31)
         while True:
-            sites = vt.cut.iid(rows, n, seed) if cut == "by lot" else vt.cut.dirichlet(rows, target, n, 1.0, seed)
+            sites = (
+                vt.partition.iid(rows, n, seed)
+                if cut == "by lot"
+                else vt.partition.dirichlet(rows, target, n, 1.0, seed)
+            )
             if min(map(len, sites.values())) >= LEAST:
                 break
             seed += 1
@@ -118,10 +122,10 @@ def carry(_: Any, job: tuple[str, int]) -> dict[str, Any]:
         models = None
         for user in made.users:
             try:
-                again = Retrained(run, user, made.sites, seeds)
+                again = CoalitionRetraining(run, user, made.sites, seeds)
                 models = models or [again.models(masks, seed) for seed in seeds]
                 truth = [again.losses(m).mean(1) for m in models]
-                record = Record(run, out, user, made.sites[user])
+                record = UpdateReplay(run, out, user, made.sites[user])
                 assert record.names == again.names
                 case = {"user": user, "at": record.at, "rows": record.x.shape[1]}
                 case |= {"again": [plain(v) for v in truth]}
@@ -137,7 +141,7 @@ def carry(_: Any, job: tuple[str, int]) -> dict[str, Any]:
     return told | {"seconds": round(time.perf_counter() - began, 2)}
 
 
-def summed(record: Record, masks: Masks) -> Floats:
+def summed(record: UpdateReplay, masks: Masks) -> Floats:
     """What each coalition is worth, summed over the rounds."""
     total = np.zeros(len(masks))
 

@@ -6,8 +6,9 @@ an honest one is taken for it.
     python benchmarks/crafted.py --report              # the tables from what is there
 
 Heart disease, the largest hospital, FedAvg without dropout, 40 rounds. The coordinator asks the site's own code
-(deploy/site.py). A row counts as read when one direction of the first layer's report, divided by the change of its
-offset, is within 0.1 of all its cells (standardised). `checks` off: the site answers everything; on: deploy/wary.py.
+(deploy/site/site.py). A row counts as read when one direction of the first layer's report, divided by the change of its
+offset, is within 0.1 of all its cells (standardised). `checks` off: the site answers everything; on:
+deploy/site/safeguards.py.
 
     honest   the rounds of an honest study: the same reading of its reports
     trap     from the first round, 128 copies of one steep unit with spread offsets, another direction in each round
@@ -31,15 +32,16 @@ import torch
 from torch import Tensor
 
 import vitrail as vt
-from vitrail.core.problems import VitrailError
+from vitrail.core.errors import VitrailError
 from vitrail.core.tensors import tensors
-from vitrail.data.datasets import heart_disease, packaged
-from vitrail.deploy import bounds, wary
-from vitrail.deploy.agreement import Agreement
-from vitrail.deploy.call import Call, Heard
-from vitrail.deploy.conduct import conduct
-from vitrail.deploy.message import Message
-from vitrail.deploy.site import Site
+from vitrail.data.datasets.catalogue import heart_disease, packaged
+from vitrail.deploy.coordinator.requests import Responses, SiteRequests
+from vitrail.deploy.coordinator.session import conduct
+from vitrail.deploy.protocol import weight_bounds
+from vitrail.deploy.protocol.agreement import Agreement
+from vitrail.deploy.protocol.message import Message
+from vitrail.deploy.site import safeguards
+from vitrail.deploy.site.site import Site
 from vitrail.runs.folder import Folder
 from vitrail.runs.setup import resolve
 
@@ -68,16 +70,16 @@ class Here:
     def __init__(self, sites: dict[str, Site]) -> None:
         self.sites, self.alarms = sites, dict[str, str]()
 
-    def ask(self, questions: dict[str, Message], deadline: float) -> Heard:
+    def ask(self, questions: dict[str, Message], deadline: float) -> Responses:
         answers, trouble = {}, {}
         for name, question in questions.items():
             try:
                 answers[name] = self.sites[name].answer(question)
             except VitrailError as error:
                 trouble[name] = error.title
-                if error.title == wary.TITLE:
+                if error.title == safeguards.TITLE:
                     self.alarms[name] = str(error.problems[0].what)
-        return Heard(answers, trouble)
+        return Responses(answers, trouble)
 
     def present(self) -> set[str]:
         return set(self.sites)
@@ -101,7 +103,7 @@ def honest(study: vt.Study, tables: dict[str, Any], site: str = "") -> tuple[dic
 
             sites[site].answer = heard  # type: ignore[method-assign]
         try:
-            conduct(Call(way, agreed, list(sites), RUN, 1, 60.0), folder, resume=False)
+            conduct(SiteRequests(way, agreed, list(sites), RUN, 1, 60.0), folder, resume=False)
         finally:
             folder.close()
     return way.alarms, said
@@ -154,9 +156,9 @@ def words(attack: str, agreed: Agreement, seed: int) -> Iterator[dict[str, Tenso
                 for name in goal:
                     if name.split("/")[-1].startswith(LAYER):
                         goal[name] = STEEP * torch.randn(goal[name].shape, generator=generator)
-            goal = bounded(goal, start, 0.99 * bounds.CAP)
-            step = bounded({k: goal[k] - told[k] for k in told}, start, 0.99 * bounds.STEP)
-            told = bounded({k: told[k] + step[k] for k in told}, start, 0.99 * bounds.CAP)
+            goal = bounded(goal, start, 0.99 * weight_bounds.CAP)
+            step = bounded({k: goal[k] - told[k] for k in told}, start, 0.99 * weight_bounds.STEP)
+            told = bounded({k: told[k] + step[k] for k in told}, start, 0.99 * weight_bounds.CAP)
         yield told
 
 

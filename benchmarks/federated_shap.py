@@ -28,10 +28,10 @@ from sklearn.neighbors import KNeighborsClassifier
 from torch import Tensor
 
 import vitrail as vt
-from vitrail.explain.rows import Explanation, explain_rows
-from vitrail.vertical.guest import Guest
-from vitrail.vertical.knn import Knn, KnnGuest
+from vitrail.analysis.explanations.rows import Explanation, explain_rows
 from vitrail.vertical.shap import explain
+from vitrail.vertical.training.guest import Guest
+from vitrail.vertical.training.knn import Knn, KnnGuest
 
 KIN = ("Not-in-family", "Unmarried", "Other-relative", "Own-child", "Husband", "Wife")
 clock = time.process_time

@@ -3,7 +3,7 @@
     python benchmarks/few_rows.py            # seconds; VITRAIL_DATA names the folder of the tables that are not shipped
 
 Nothing is trained: rows are split as a run would, under the study's first seed. The bar is that of every page and
-results file (core/metrics.py). Benchmarks that list sites say it by `few_line`.
+results file (metrics/scores.py). Benchmarks that list sites say it by `few_line`.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from pathlib import Path
 import pandas as pd
 
 import vitrail as vt
-from vitrail.core.metrics import FEW, RARE
-from vitrail.data.encode import prepare
-from vitrail.runs.judge import sizes_of
+from vitrail.data.encoding import prepare
+from vitrail.metrics.scores import FEW, RARE
+from vitrail.runs.evaluation import sizes_of
 
 SETS = {"vehicle": "label", "har": "activity", "gusto": "day30"}  # beside heart: what is predicted
 

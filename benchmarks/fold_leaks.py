@@ -37,11 +37,12 @@ from torch import Tensor
 import vitrail as vt
 from vitrail.core.task import Batch
 from vitrail.core.tensors import tensors
-from vitrail.data.encode import SiteData
-from vitrail.data.read import clean
-from vitrail.engines.local import Engine
+from vitrail.data.encoding import SiteData
+from vitrail.data.readers.tables import clean
+from vitrail.data.splitting import cut_folds
+from vitrail.engine.local import Engine
 from vitrail.runs.setup import build_task, resolve, training_of, training_rows
-from vitrail.studies.folds import Cut, cut_folds
+from vitrail.studies.folds import FoldedRows
 
 TRIALS, EACH, OTHERS = 24, 20, 3
 PLACE = Path(__file__).parent / "results" / "fold_leaks.md"
@@ -110,7 +111,7 @@ def attack(case: Case, trial: int) -> dict[str, float]:
     target = every.iloc[parts[1] if case.elsewhere else parts[0]]
     sites = [target, *(every.iloc[p] for p in parts[1:] if case.masked)]
     cuts = [cut(study, rows, case.folds, int(rng.integers(2**60))) for rows in sites]
-    whole = [Cut(1, {"site": np.full(len(rows), -1)}, {"site": rows}, study).fold(0)[0] for rows in sites]
+    whole = [FoldedRows(1, {"site": np.full(len(rows), -1)}, {"site": rows}, study).fold(0)[0] for rows in sites]
     mine = gradients(study, method, whole[0], people)
     said = torch.stack([report(study, method, data) for data in whole]).sum(0)
     scale = {"site": whole[0].encoder} if case.plain_step else None
@@ -125,9 +126,9 @@ def attack(case: Case, trial: int) -> dict[str, float]:
     return {k: auc(v[:members], v[members:]) for k, v in scores.items()}
 
 
-def cut(study: vt.Study, rows: pd.DataFrame, folds: int, seed: int) -> Cut:
+def cut(study: vt.Study, rows: pd.DataFrame, folds: int, seed: int) -> FoldedRows:
     lots = cut_folds(rows[study.target.column].to_numpy(), study, seed, folds)
-    return Cut(folds, {"site": lots}, {"site": rows}, study)
+    return FoldedRows(folds, {"site": lots}, {"site": rows}, study)
 
 
 def auc(inside: NDArray[Any], outside: NDArray[Any]) -> float:

@@ -5,7 +5,7 @@
 
 `[verdict]` in a study trains folds x seeds federations between machines, and each costs what the run costs; the
 default is 5 x 2, `vitrail compare` simulates 10 x 4. The made-up hospitals are those of verdict_worlds.py, one method
-(a site between machines has no other to choose from), the product's own rule (studies/joining.py). Nothing was tuned
+(a site between machines has no other to choose from), the product's own rule (studies/benefit.py). Nothing was tuned
 here: the rule is as it was; data sets are of seeds from 90000 on, which nothing was chosen on. Beside it a simple rival
 with the same losses: a t test over rows, as if they were judged by independent models.
 
@@ -27,7 +27,7 @@ import torch
 from scipy import stats
 from verdict_worlds import CASES, Case, draw, of_all_rows, out_of_fold
 
-from vitrail.studies.joining import HARM, NO, NO_HARM, UNSURE, YES, Losses, decide
+from vitrail.studies.benefit import HARM, NO, NO_HARM, UNSURE, YES, SiteLosses, decide
 
 RESULTS = Path(__file__).parent / "results"
 PLACE, TABLE = RESULTS / "fold_rates.csv", RESULTS / "fold_rates.md"
@@ -48,7 +48,7 @@ def judge_sets(case: Case, first: int, sets: int) -> list[dict[str, Any]]:
         repeats = [out_of_fold(*one) for one in given]
         for b in range(sets):
             alone, joined, fold = (np.stack([r[i][b] for r in repeats], int(i == 1)) for i in range(3))
-            said = decide(Losses(alone, joined[:1], fold, 1 / folds), float(harms[b]))
+            said = decide(SiteLosses(alone, joined[:1], fold, 1 / folds), float(harms[b]))
             t = stats.ttest_1samp((alone - joined[0]).mean(0), 0.0)
             rival = UNSURE if t.pvalue > 0.05 else YES if t.statistic > 0 else NO
             line = {"kind": case.kind, "n": case.rows, "set": first + b, "folds": folds, "seeds": seeds}

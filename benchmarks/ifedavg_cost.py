@@ -26,10 +26,10 @@ sys.path.insert(0, str(Path(__file__).parent.parent / "src"))  # a GPU machine m
 from speed import machine
 
 from vitrail.core.task import Task
-from vitrail.engines.local import Engine
-from vitrail.engines.rounds import Training
-from vitrail.engines.sites import gather_sites
-from vitrail.engines.threads import threads
+from vitrail.engine.batches import gather_sites
+from vitrail.engine.local import Engine
+from vitrail.engine.rounds import Training
+from vitrail.engine.threads import threads
 from vitrail.methods import build
 from vitrail.nets import MLP
 

@@ -36,14 +36,15 @@ import torch
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "src"))  # a GPU machine may have torch but not us
 
-from vitrail.core.metrics import score
 from vitrail.core.random import key
 from vitrail.core.task import Task
 from vitrail.core.tensors import copied, each, filled, per_site, tensors, to_all
-from vitrail.engines.local import Engine, Training
-from vitrail.engines.sites import gather_sites
+from vitrail.engine.batches import gather_sites
+from vitrail.engine.local import Engine
+from vitrail.engine.rounds import Training
 from vitrail.methods import TABLE, AnyMethod, build
 from vitrail.methods.fedavg import Shared
+from vitrail.metrics.scores import score
 from vitrail.nets import MLP
 
 SEEDS = (2934384, 10231938, 8273, 2019231, 62739)
@@ -114,8 +115,9 @@ class Job(NamedTuple):
 def prepare(out: Path) -> None:
     """Every data set as arrays: encoded columns (NaN where a number is missing), site, class, and the splits."""
     import vitrail as vt
-    from vitrail.data.encode import Encoder, columns, split_rows
-    from vitrail.data.read import clean
+    from vitrail.data.encoding import Encoder, columns
+    from vitrail.data.readers.tables import clean
+    from vitrail.data.splitting import split_rows
 
     sources = {
         "har": (vt.datasets.har, "activity", 0),

@@ -36,11 +36,11 @@ from job_lines import arguments, wanted
 from vitrail.core.facts import ALONE, OWN, SHARED
 from vitrail.core.task import Task
 from vitrail.core.tensors import Params
-from vitrail.engines.local import Engine, Training
-from vitrail.engines.rounds import Moment
-from vitrail.engines.sites import Sites, gather_sites
+from vitrail.engine.batches import Sites, gather_sites
+from vitrail.engine.local import Engine
+from vitrail.engine.rounds import Snapshot, Training
 from vitrail.methods.indisco import InDISCO, InDISCOCentral
-from vitrail.nets.proto import ProtoNet, prototypes
+from vitrail.nets.prototypes import ProtoNet, prototypes
 
 RESULTS = Path(__file__).parent / "results" / "indisco"
 SITES, SEEDS = 4, (1, 2, 3)
@@ -177,7 +177,7 @@ def engine_of(birds: Birds, world: World, job: Job, rounds: int) -> Engine:
     return Engine(Task(net, start), method, sites, training, job.seed, chunk=birds.chunk or None, held=held)
 
 
-def trained(engine: Engine, capture: bool, tell: Callable[[Moment], None] = lambda moment: None) -> Moment:
+def trained(engine: Engine, capture: bool, tell: Callable[[Snapshot], None] = lambda moment: None) -> Snapshot:
     """`capture`: joint rounds as a graph. The warm-up is held once, and capturing it would take as long as two more: a
     round of which it is said that nobody is absent is not captured."""
     nobody = torch.zeros(len(engine.names), dtype=torch.bool)
@@ -270,7 +270,7 @@ def trial(given: argparse.Namespace) -> None:
         engine, began = engine_of(birds, World(birds, job), job, 2), [time.perf_counter()]
         engine.training = dataclasses.replace(engine.training, decays=0)  # the second joint round is only replayed
 
-        def tell(moment: Moment, chunk: int = chunk, began: list[float] = began) -> None:
+        def tell(moment: Snapshot, chunk: int = chunk, began: list[float] = began) -> None:
             if given.device == "cuda":
                 torch.cuda.synchronize()
             began.append(time.perf_counter())

@@ -17,7 +17,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 from indisco import AUGMENT, BATCH, BOTH, DECAY, EPOCHS, RESULTS, SITES, WARM, Job, jobs
 from job_lines import finished
 
-from vitrail.explain.prototypes import judge, least_to_largest
+from vitrail.analysis.shortcuts.detector import judge, least_to_largest
 
 PUBLISHED = {"CMCP": 86.02, "LMLP": 82.76, "GMGP": 81.25}
 KINDS = {

@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from vitrail.studies.pool import Step, done
+from vitrail.studies.executor import Step, done
 
 RESULTS = Path(__file__).parent / "results"
 Cases = dict[str, dict[str, Any]]

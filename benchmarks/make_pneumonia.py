@@ -1,4 +1,5 @@
-"""The four sites of vt.datasets.pneumonia(), drawn from PneumoniaMNIST: writes src/vitrail/data/files/pneumonia.npz.
+"""The four sites of vt.datasets.pneumonia(), drawn from PneumoniaMNIST: writes
+src/vitrail/data/datasets/files/pneumonia.npz.
 
 VITRAIL_DATA=FOLDER python benchmarks/make_pneumonia.py [OUT]
 

@@ -26,15 +26,15 @@ import pandas as pd
 import torch
 
 import vitrail as vt
-from vitrail.data.datasets import heart_disease, packaged
-from vitrail.deploy import enrol
-from vitrail.deploy.agreement import Agreement
-from vitrail.deploy.call import Call, Heard
-from vitrail.deploy.conduct import conduct
-from vitrail.deploy.coordinator_folder import approval_of
-from vitrail.deploy.message import Message, unpack
-from vitrail.deploy.proof import Proof
-from vitrail.deploy.site import Site
+from vitrail.data.datasets.catalogue import heart_disease, packaged
+from vitrail.deploy.coordinator.requests import Responses, SiteRequests
+from vitrail.deploy.coordinator.session import conduct
+from vitrail.deploy.identity import enrolment
+from vitrail.deploy.identity.coordinator_folder import approval_of
+from vitrail.deploy.identity.site_identity import SiteIdentity
+from vitrail.deploy.protocol.agreement import Agreement
+from vitrail.deploy.protocol.message import Message, unpack
+from vitrail.deploy.site.site import Site
 from vitrail.runs.folder import Folder
 
 RESULTS = Path(__file__).parent / "results"
@@ -47,7 +47,7 @@ class Counted:
     def __init__(self, sites: dict[str, Site]) -> None:
         self.sites, self.up, self.down, self.legs = sites, 0, 0, 0
 
-    def ask(self, questions: dict[str, Message], deadline: float) -> Heard:
+    def ask(self, questions: dict[str, Message], deadline: float) -> Responses:
         answers = {}
         rounds = any(q.kind in ("round", "mask") for q in questions.values())
         self.legs += rounds
@@ -56,7 +56,7 @@ class Counted:
             said = self.sites[name].answer(unpack(asked)).pack()
             self.down, self.up = self.down + rounds * len(asked), self.up + rounds * len(said)
             answers[name] = unpack(said)
-        return Heard(answers, {})
+        return Responses(answers, {})
 
     def present(self) -> set[str]:
         return set(self.sites)
@@ -75,16 +75,16 @@ def study_of(how: str, rounds: int) -> vt.Study:
     return vt.Study.load(packaged("heart_disease.toml")).with_changes(**given, protect={"sum": how})
 
 
-def enrolled(place: Path, study: vt.Study, names: list[str]) -> dict[str, Proof]:
+def enrolled(place: Path, study: vt.Study, names: list[str]) -> dict[str, SiteIdentity]:
     study.save(place / "study.toml")
-    folder = enrol.invite(place / "study.toml", names, "localhost:8102")
+    folder = enrolment.invite(place / "study.toml", names, "localhost:8102")
     kits = {}
     for name in names:
         asked = folder / "invitations" / f"{name}.invitation"
-        made = enrol.request(asked, place / f"{name}.kit", place / f"{name}.home")
-        enrol.approve(folder, made.file)
+        made = enrolment.request(asked, place / f"{name}.kit", place / f"{name}.home")
+        enrolment.approve(folder, made.file)
         kits[name] = made.kit
-    return {name: Proof.of(enrol.accept(kit, approval_of(folder, name))) for name, kit in kits.items()}
+    return {name: SiteIdentity.of(enrolment.accept(kit, approval_of(folder, name))) for name, kit in kits.items()}
 
 
 def measure(sites: int, how: str, rounds: int) -> dict[str, float]:
@@ -96,7 +96,7 @@ def measure(sites: int, how: str, rounds: int) -> dict[str, float]:
         ends = {n: Site(n, f, agreed, place / f"{n}.home", True, proofs[n]) for n, f in frames.items()}
         way, times = Counted(ends), [time.perf_counter()]
         folder = Folder(place / "run", resume=False)
-        call = Call(way, agreed, list(ends), "0123456789abcdef", sites, 60.0)
+        call = SiteRequests(way, agreed, list(ends), "0123456789abcdef", sites, 60.0)
         conduct(call, folder, False, lambda done, of: times.append(time.perf_counter()))
         folder.close()
     each = [b - a for a, b in pairwise(times[1:])]  # the first has the whole beginning in it

@@ -30,8 +30,8 @@ sys.path.insert(0, str(Path(__file__).parent.parent / "src"))  # a GPU machine m
 
 import ifedavg_tables as tables
 
-from vitrail.core.exchange import Ends
-from vitrail.engines.rounds import AnyMethod, Training
+from vitrail.core.exchange import Adapters
+from vitrail.engine.rounds import AnyMethod, Training
 from vitrail.methods import APFL, Centralized, Ditto, FedAvg, IFedAvg, Local
 
 MEMORIES = ("fresh", "own", "kept")
@@ -42,16 +42,16 @@ SEED = 8273  # the one that was run with the authors' program
 class Averaged(FedAvg):
     title: ClassVar[str] = "FedAvg with ends, averaged too"
 
-    def ends(self) -> Ends:
-        return Ends(True, "each")
+    def ends(self) -> Adapters:
+        return Adapters(True, "each")
 
 
 @dataclass(frozen=True)
 class LocalEnds(Local):
     title: ClassVar[str] = "Local with ends"
 
-    def ends(self) -> Ends:
-        return Ends(True, "each")
+    def ends(self) -> Adapters:
+        return Adapters(True, "each")
 
 
 METHODS: tuple[AnyMethod, ...] = (

@@ -24,14 +24,14 @@ import vitrail as vt
 from vitrail.core.exchange import Rows
 from vitrail.core.task import Task
 from vitrail.core.tensors import Params
-from vitrail.data.datasets import packaged
-from vitrail.data.encode import SiteData, prepare
-from vitrail.engines.local import Engine
-from vitrail.engines.rounds import Training
-from vitrail.engines.sites import gather_sites
+from vitrail.data.datasets.catalogue import packaged
+from vitrail.data.encoding import SiteData, prepare
+from vitrail.engine.batches import gather_sites
+from vitrail.engine.local import Engine
+from vitrail.engine.rounds import Training
+from vitrail.methods.blocks.prototypes import net_of, sparse_last
 from vitrail.methods.indisco import InDISCO
-from vitrail.methods.prototypes import net_of, sparse_last
-from vitrail.nets.proto import ProtoNet, prototypes
+from vitrail.nets.prototypes import ProtoNet, prototypes
 from vitrail.runs.setup import build_task, training_of, training_rows
 
 SEEDS, STUDY = (1, 2, 3), vt.Study.load(packaged("prototypes.toml"))

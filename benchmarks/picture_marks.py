@@ -3,9 +3,10 @@
     VITRAIL_DATA=... python benchmarks/picture_marks.py              # resumes; finished cases lie in --cache
     python benchmarks/picture_marks.py --report                      # the tables from what is there
 
-The rule (src/vitrail/data/marks.py) was shaped on one half of each set's pictures; everything here is of the other
-half (`--half shape` gives the first). Pictures: PneumoniaMNIST (28 x 28, grey), CIFAR-10 (32 x 32, colour), 20 birds
-of CUB-200 (brought to 96 x 96), and scikit-learn's digits, which are drawn shapes and so marks by nature.
+The rule (src/vitrail/quality/checks/burned_in_marks.py) was shaped on one half of each set's pictures; everything here
+is of the other half (`--half shape` gives the first). Pictures: PneumoniaMNIST (28 x 28, grey), CIFAR-10 (32 x 32,
+colour), 20 birds of CUB-200 (brought to 96 x 96), and scikit-learn's digits, which are drawn shapes and so marks by
+nature.
 
 Exact null: one class, its pictures given two labels by lot; nothing can be there to find. Also with a white letter in
 half of all pictures, whatever their label: a mark that is there, and tells nothing.
@@ -37,9 +38,9 @@ from scipy import stats
 
 import vitrail as vt
 from vitrail.core.random import key
-from vitrail.data.marks import ALARMS, FEWEST, find_marks
-from vitrail.data.pictures import decoded, fitted
+from vitrail.data.readers.images import decoded, fitted
 from vitrail.data.schema import Images
+from vitrail.quality.checks.burned_in_marks import ALARMS, FEWEST, find_marks
 
 Job = dict[str, Any]
 HERE = Path(__file__).parent
@@ -182,9 +183,9 @@ def do_clean(job: Job, x: Any, y: Any, rng: np.random.Generator) -> Iterator[dic
     for seed in range(job["seeds"]):
         skewed = job["how"] == "skewed"
         cut = (
-            vt.cut.dirichlet(frame, "label", job["sites"], 0.5, seed)
+            vt.partition.dirichlet(frame, "label", job["sites"], 0.5, seed)
             if skewed
-            else vt.cut.iid(frame, job["sites"], seed)
+            else vt.partition.iid(frame, job["sites"], seed)
         )
         for rows in (part.index.to_numpy() for part in cut.values()):
             enough = [label for label in np.unique(y[rows]) if (y[rows] == label).sum() >= FEWEST]

@@ -33,15 +33,16 @@ from biased_pictures import MARKS, SHAPES, Pictures, dealt, decoded, load, marke
 from indisco import trained
 from job_lines import arguments, wanted
 
+from vitrail.analysis.images.occlusion_map import OcclusionMap, hide
+from vitrail.analysis.images.prototype_evidence import _box
 from vitrail.core.facts import ALONE, OWN
 from vitrail.core.task import Task
 from vitrail.core.tensors import Params
-from vitrail.engines.local import Engine, Training
-from vitrail.engines.sites import Sites, gather_sites
-from vitrail.explain.hidden import Hidden, hide
-from vitrail.explain.seen import _box
+from vitrail.engine.batches import Sites, gather_sites
+from vitrail.engine.local import Engine
+from vitrail.engine.rounds import Training
 from vitrail.methods.indisco import InDISCO
-from vitrail.nets.proto import ProtoNet, prototypes
+from vitrail.nets.prototypes import ProtoNet, prototypes
 
 RESULTS = Path(__file__).parent / "results" / "planted_bias"
 SHARES = (0.3, 0.6, 1.0)  # of the site's pictures of the class
@@ -243,7 +244,7 @@ def share(task: Task, params: Params, x: torch.Tensor, label: Any) -> float:
     return float((task.output(params, x[None])[0].argmax(-1) == label).float().mean())
 
 
-def hidden(task: Task, params: Params, world: World, site: int, label: int) -> Hidden:
+def hidden(task: Task, params: Params, world: World, site: int, label: int) -> OcclusionMap:
     """What changes the answer about the site's training pictures of a class."""
     part, device = world.train[site], next(iter(params.values())).device
 

@@ -18,9 +18,9 @@ from biased_pictures import MARKS
 from job_lines import finished
 from planted_bias import DATA, RESULTS, SHARES, Job, jobs
 
+from vitrail.analysis.images.occlusion_map import DECIDES
+from vitrail.analysis.shortcuts.detector import LEVEL, judge, least_to_largest
 from vitrail.core.facts import ALONE, OWN
-from vitrail.explain.hidden import DECIDES
-from vitrail.explain.prototypes import LEVEL, judge, least_to_largest
 
 HARM = 0.10  # points of accuracy, without the mark against with it
 TITLES = {"xray": "X-rays", "cifar": "CIFAR-10", "cub": "birds"}
@@ -42,7 +42,8 @@ badly from so few pictures (see the last table). inDISCO as the paper has it, wi
 mark is on a share of one site's pictures of one class, in training and hold-out. X-rays and CIFAR-10 at 8 sites ran on
 that machine's CPUs.
 
-The rule's pieces (methods/pieces.py) were found on X-rays and CIFAR-10 of seeds 200 to 206; its form on made-up numbers
+The rule's pieces (methods/blocks/patch_transplant.py) were found on X-rays and CIFAR-10 of seeds 200 to 206; its form
+on made-up numbers
 (benchmarks/planted_bias_rule.py). It was not changed after any of these federations. That nothing is told of frozen
 maps was decided after birds of other seeds (11 to 20). The mark *harms* where the site's model that was
 trained alone is at least {harm:.0f} points worse on all sites' hold-out pictures of the class without the mark than on

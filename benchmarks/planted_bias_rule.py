@@ -3,13 +3,13 @@
     python benchmarks/planted_bias_rule.py                 # resumes; finished cases lie in --cache
     python benchmarks/planted_bias_rule.py --report        # the tables from what is there
 
-The rule (src/vitrail/explain/prototypes.py) sees counts and losses only; here these are drawn from worlds of which we
-know whether anybody has a shortcut. A model's chance to be right on a picture has, in log odds: the class's own level,
-how skilled the site's model is in it, how hard the site's pictures are, how hard this picture is (to all models alike),
-and what it is better at home. In the world `alike` sites differ in nothing; in `at home` every model is better at home;
-in `natural` sites, and the classes of a site, differ in all of this, in sizes and in labels, and the signals of a cell
-go together; `strong` has twice as much of it, and is meant to show where the promise ends. In `one odd site` all
-classes of one site travel badly (another device), which is no shortcut of one class.
+The rule (src/vitrail/analysis/shortcuts/detector.py) sees counts and losses only; here these are drawn from worlds of
+which we know whether anybody has a shortcut. A model's chance to be right on a picture has, in log odds: the class's
+own level, how skilled the site's model is in it, how hard the site's pictures are, how hard this picture is (to all
+models alike), and what it is better at home. In the world `alike` sites differ in nothing; in `at home` every model is
+better at home; in `natural` sites, and the classes of a site, differ in all of this, in sizes and in labels, and the
+signals of a cell go together; `strong` has twice as much of it, and is meant to show where the promise ends. In `one
+odd site` all classes of one site travel badly (another device), which is no shortcut of one class.
 
 Planted: the model of one site gets its marked pictures of one class right at home and fails elsewhere. The rivals are
 each signal alone, and the prototypes' distance from its least to its largest, as the paper has it: it names a cell in
@@ -28,7 +28,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from scipy import special, stats
 
-from vitrail.explain.prototypes import LEVEL, judge, least_to_largest
+from vitrail.analysis.shortcuts.detector import LEVEL, judge, least_to_largest
 
 HERE = Path(__file__).parent
 ALONE = ("piece", "travel", "easy", "distance")

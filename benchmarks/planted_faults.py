@@ -35,7 +35,7 @@ from fault_cases import ALL_KINDS, Job, base_rows, chosen, jobs, plant, tag
 from fault_harm import harm_by_fedavg, is_harmful, measure_harm
 from fault_rivals import RIVALS, STEPS, step_down, trained_rules
 
-from vitrail.core.problems import VitrailError
+from vitrail.core.errors import VitrailError
 
 RESULTS = Path(__file__).parent / "results" / "planted_faults"
 KEPT = 12  # cells of each rule, the strongest
@@ -139,7 +139,7 @@ def strongest(scores: Any, job: Job) -> list[list[Any]]:
     return [[site, cell, round(float(v), 3)] for (site, cell), v in flat.items()]
 
 
-RULE, CACHE = ["vitrail.screen:screen"], [""]  # as the command line says
+RULE, CACHE = ["vitrail.quality.screening:screen"], [""]  # as the command line says
 STAGES: dict[str, Callable[[Job], Job | None]] = {
     "harm": harm_stage,
     "screen": screen_stage,
@@ -160,7 +160,7 @@ def judge() -> str:
     """A case knows which rule judged it."""
     module = importlib.import_module(RULE[0].partition(":")[0])
     place = Path(str(module.__file__))
-    files = sorted(place.parent.glob("*.py")) if place.name == "__init__.py" else [place]
+    files = sorted(place.parent.rglob("*.py")) if place.name == "__init__.py" else [place]
     return hashlib.sha256(b"".join(f.read_bytes() for f in files)).hexdigest()[:12]
 
 

@@ -22,10 +22,11 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 from speed import machine
 
-from vitrail.core.metrics import score_all
-from vitrail.core.table import print_table
-from vitrail.data.encode import prepare
-from vitrail.study import CLASS_METRICS, Study
+from vitrail.core.text import print_table
+from vitrail.data.encoding import prepare
+from vitrail.metrics.scores import score_all
+from vitrail.study.model import Study
+from vitrail.study.validation import CLASS_METRICS
 
 SHAPES = ((30, 360, 561), (3, 50, 20_000), (3, 50, 100_000))  # sites, rows of each, columns
 CLASSES = 6

@@ -21,13 +21,14 @@ import pandas as pd
 from scipy.stats import binom, rankdata
 
 import vitrail as vt
-from vitrail.core.table import print_table
-from vitrail.data.datasets import heart_disease, packaged
-from vitrail.data.read import clean
-from vitrail.screen import Desk, Said, Seat, screen, seat
-from vitrail.screen.asked import FEWEST, NARROW, check_asked
-from vitrail.screen.layout import CUTS, FENCES, RELATED, VALUES, Layout
-from vitrail.study import Study
+from vitrail.core.text import print_table
+from vitrail.data.datasets.catalogue import heart_disease, packaged
+from vitrail.data.readers.tables import clean
+from vitrail.quality.screening import Said, ScreeningCoordinator, ScreeningSite, screen
+from vitrail.quality.screening import site as screening_site
+from vitrail.quality.screening.request_validation import FEWEST, NARROW, check_asked
+from vitrail.quality.screening.schema import CUTS, FENCES, RELATED, VALUES, ScreeningSchema
+from vitrail.study.model import Study
 
 SIZES = (20, 50, 100, 220)
 OTHERS = 3  # sites beside, for questions as they follow from what was published
@@ -45,21 +46,25 @@ def plain_with(x: np.ndarray, values: np.ndarray) -> np.ndarray:
 
 @contextmanager
 def guard(on: bool) -> Iterator[None]:
-    kept = seat.rows_below, seat.rows_with, seat.tame, seat.rare_answers
+    kept = screening_site.rows_below, screening_site.rows_with, screening_site.tame, screening_site.rare_answers
     if not on:
-        seat.rows_below, seat.rows_with, seat.tame = plain_below, plain_with, lambda told: told
-        seat.rare_answers = lambda values, is_number: np.zeros(len(is_number), dtype=bool)
+        screening_site.rows_below, screening_site.rows_with, screening_site.tame = (
+            plain_below,
+            plain_with,
+            lambda told: told,
+        )
+        screening_site.rare_answers = lambda values, is_number: np.zeros(len(is_number), dtype=bool)
     try:
         yield
     finally:
-        seat.rows_below, seat.rows_with, seat.tame, seat.rare_answers = kept
+        screening_site.rows_below, screening_site.rows_with, screening_site.tame, screening_site.rare_answers = kept
 
 
 class Attacker:
     """Knows the population and the agreed study; `person` is [column]."""
 
     def __init__(self, study: Study, people: np.ndarray) -> None:
-        self.study, self.layout, self.people = study, Layout(study), people
+        self.study, self.layout, self.people = study, ScreeningSchema(study), people
 
     def question(self, sketch: Said, person: np.ndarray, width: float) -> Said:
         """Cuts on either side of each of the person's numbers, and the number itself; `width`: of the middle half."""
@@ -128,10 +133,12 @@ def membership(study: Study, frame: pd.DataFrame, n: int, persons: int) -> list[
     there, scores = np.arange(persons) % 2 == 0, np.zeros((3, persons))
     for k in range(persons):
         rows = draw.permutation(len(frame))[: n * (OTHERS + 1) + 1]
-        person, own = people[rows[0] if there[k] else rows[-1]], Seat(frame.iloc[rows[:n]], study)
-        others = {str(s): Seat(frame.iloc[rows[n * s : n * (s + 1)]], study) for s in range(1, OTHERS + 1)}
+        person, own = people[rows[0] if there[k] else rows[-1]], ScreeningSite(frame.iloc[rows[:n]], study)
+        others = {str(s): ScreeningSite(frame.iloc[rows[n * s : n * (s + 1)]], study) for s in range(1, OTHERS + 1)}
         sketch = own.sketch()
-        honest = Desk(study).hear_sketch({"own": sketch, **{s: other.sketch() for s, other in others.items()}})
+        honest = ScreeningCoordinator(study).hear_sketch(
+            {"own": sketch, **{s: other.sketch() for s, other in others.items()}}
+        )
         scores[0, k] = attacker.evidence(sketch, honest, own.counts(honest)[0], person)
         for row, (on, width) in enumerate(((False, 0.0), (True, 1.001 * NARROW)), 1):
             with guard(on):
@@ -143,14 +150,14 @@ def membership(study: Study, frame: pd.DataFrame, n: int, persons: int) -> list[
 def outcomes(study: Study, frame: pd.DataFrame, n: int, persons: int) -> list[str]:
     """The outcome of a person, from a total that is made up for that person: there, without the guard and with it; not
     there, which tells what is guessed from others alike; and the same guess from the population alone."""
-    at, draw = Layout(study), np.random.default_rng(n)
+    at, draw = ScreeningSchema(study), np.random.default_rng(n)
     truth, told = np.zeros(persons, dtype=bool), np.zeros((4, persons))
-    every, outcome = Seat(frame, study), frame[study.target.column].to_numpy() == 1
+    every, outcome = ScreeningSite(frame, study), frame[study.target.column].to_numpy() == 1
     x = np.nan_to_num(every.scores[:, at.inputs])
     spread = np.cov(x.T) + 0.02 * np.eye(len(at.inputs))
     for k in range(persons):
         rows = draw.permutation(len(frame))[: n + 1]
-        there, gone = Seat(frame.iloc[rows[:-1]], study), Seat(frame.iloc[rows[1:]], study)
+        there, gone = ScreeningSite(frame.iloc[rows[:-1]], study), ScreeningSite(frame.iloc[rows[1:]], study)
         weights = np.linalg.solve(spread, x[rows[0]])
         weights /= np.sqrt(weights @ spread @ weights)
         cross = (spread @ weights)[:, None]

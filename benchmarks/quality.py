@@ -43,12 +43,12 @@ import pandas as pd
 from numpy.typing import NDArray
 
 import vitrail as vt
-from vitrail.core.metrics import score
-from vitrail.data.encode import clean_sites
-from vitrail.explain.bedside import LEVEL, fit_line
+from vitrail.analysis.calibration import LEVEL, fit_line
+from vitrail.data.encoding import clean_sites
+from vitrail.metrics.scores import score
 from vitrail.runs.setup import resolve
-from vitrail.studies.crossed import train_folds
-from vitrail.studies.folds import Cut
+from vitrail.studies.cross_validation import train_folds
+from vitrail.studies.folds import FoldedRows
 
 try:
     import xgboost
@@ -99,7 +99,7 @@ TABLES: dict[str, Callable[[], tuple[Sites, str]]] = {
     "heart": lambda: (vt.datasets.heart_disease(), "disease"),
     "GUSTO": lambda: (vt.datasets.gusto(), "day30"),
     "Adult by occupation": adult,
-    "Titanic by age": lambda: (vt.cut.age_strict(vt.datasets.titanic()), "survived"),
+    "Titanic by age": lambda: (vt.partition.age_strict(vt.datasets.titanic()), "survived"),
     "vehicle": lambda: (vt.datasets.vehicle(), "label"),
     "Ebola line list": ebola,
     "IMPACT": impact,
@@ -160,7 +160,7 @@ def boosted(x: Floats, y: Floats, new: Floats) -> Floats:
     return np.asarray(xgboost.train(best[1], whole, best[2]).predict(xgboost.DMatrix(new)), np.float64)
 
 
-def models(study: vt.Study, cut: Cut) -> Iterator[tuple[str, Floats, float]]:
+def models(study: vt.Study, cut: FoldedRows) -> Iterator[tuple[str, Floats, float]]:
     """Name, [row] risks of all sites' rows one after the other, seconds of one fit."""
     names, sizes = list(cut.cleaned), [len(f) for f in cut.cleaned.values()]
     lots, site = np.concatenate([cut.lots[n] for n in names]), np.repeat(np.arange(len(names)), sizes)
@@ -242,7 +242,7 @@ def one_table(name: str, skip: int, repeats: int, cache: Cache) -> pd.DataFrame:
         key = f"{name}, study {mark}, repeat {r + 1}"
         if key not in cache.rows:
             lots = {n: dealt(v, FOLDS, np.random.default_rng([7, r, i])) for i, (n, v) in enumerate(truth.items())}
-            rows = models(study, Cut(FOLDS, lots, cleaned, study))
+            rows = models(study, FoldedRows(FOLDS, lots, cleaned, study))
             cache.keep(key, [{"model": m, **judged(y, risk, site), "seconds": seconds} for m, risk, seconds in rows])
         out += cache.rows[key]
         print(key, {row["model"]: round(row["log_loss"], 4) for row in cache.rows[key]}, flush=True)

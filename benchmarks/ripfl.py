@@ -29,11 +29,12 @@ sys.path.insert(0, str(Path(__file__).parent.parent / "src"))  # a GPU machine m
 
 from vitrail.core.exchange import Method
 from vitrail.core.facts import OWN, RECEIVED
-from vitrail.core.losses import CrossEntropy, Doubts, Evidence
+from vitrail.core.losses import CrossEntropy, Evidence, UncertaintyLoss
 from vitrail.core.task import Task
 from vitrail.core.tensors import copied
-from vitrail.engines.local import Engine, Training
-from vitrail.engines.sites import gather_sites
+from vitrail.engine.batches import gather_sites
+from vitrail.engine.local import Engine
+from vitrail.engine.rounds import Training
 from vitrail.methods import build
 from vitrail.methods.fedavg import Own
 from vitrail.nets import cnn
@@ -122,7 +123,7 @@ def prepare(path: Path) -> None:
     for sites in SIZES:
         for sigma in SIGMAS:
             for seed in (*SEEDS, TUNING):
-                cut = vt.cut.sigma_classes(labels, "y", sites, sigma, seed)
+                cut = vt.partition.sigma_classes(labels, "y", sites, sigma, seed)
                 arrays |= {f"{sites} {sigma} {seed} {i}": f.index.to_numpy() for i, f in enumerate(cut.values())}
     for seed in SEEDS:  # 2 to 6 classes a site, as many rows at each
         for i, rows in enumerate(varied(arrays["y_train"], MIDDLE, seed)):
@@ -210,7 +211,7 @@ def carried_out(data: Any, job: Job, device: str) -> dict[str, Any]:
         found["before"] = right(z, y, real)
         if type(method).predict is Method.predict:  # one model, that can be trained
             found["after"] = right(task.output(one_more_round(task, held[OWN], world, training, job), x), y, real)
-    if job.kind in ("main", "varied", "attack") and job.way in DOUBTED and isinstance(task.loss, Doubts):
+    if job.kind in ("main", "varied", "attack") and job.way in DOUBTED and isinstance(task.loss, UncertaintyLoss):
         found |= doubts(world, task, lambda rows: method.predict(task, settled, rows), z, y, real)
     return found
 

@@ -24,12 +24,12 @@ from beside import SHOWN, States, batches, imported, moved, worst, written
 from torch import Tensor, nn
 
 import vitrail as vt
-from vitrail.core.rules import Rule
+from vitrail.core.optimizers import Optimizer
 from vitrail.core.task import Batch, Task
 from vitrail.core.tensors import dot, less, scaled, tmap
-from vitrail.engines.local import Engine
-from vitrail.engines.rounds import Training
-from vitrail.engines.sites import gather_sites
+from vitrail.engine.batches import gather_sites
+from vitrail.engine.local import Engine
+from vitrail.engine.rounds import Training
 from vitrail.methods.apple import TURN, Work, along, by_lot, mixture
 from vitrail.testing.federation import LOSSES
 
@@ -119,7 +119,7 @@ class AsPFLlib(vt.methods.APPLE):
     """What PFLlib takes for the gradient of p: the mean over the network's tensors of the mean over their entries,
     after the core's step; and the schedule of the round before."""
 
-    def step(self, task: Task, work: Work, batch: Batch, rule: Rule) -> None:
+    def step(self, task: Task, work: Work, batch: Batch, rule: Optimizer) -> None:
         turn, down, moved = work.turn[TURN], work.down, less(work.core, work.received)
         p = down.begin + turn
         mine = (p * down.own).sum(1)

@@ -25,9 +25,9 @@ from torch import Tensor, nn
 
 import vitrail as vt
 from vitrail.core.task import Task
-from vitrail.engines.local import Engine
-from vitrail.engines.rounds import Training
-from vitrail.engines.sites import gather_sites
+from vitrail.engine.batches import gather_sites
+from vitrail.engine.local import Engine
+from vitrail.engine.rounds import Training
 from vitrail.testing.federation import LOSSES
 
 ROUNDS = max(SHOWN)

@@ -27,9 +27,9 @@ import torch
 from torch import Tensor
 
 import vitrail as vt
-from vitrail.core.rounding import LARGEST_LOSS, step_of
-from vitrail.data.datasets import heart_disease, packaged
-from vitrail.methods.mixing import Choose, Costs
+from vitrail.data.datasets.catalogue import heart_disease, packaged
+from vitrail.methods.blocks.mix_choice import ChooseMix, MixCosts
+from vitrail.privacy.score_rounding import LARGEST_LOSS, step_of
 from vitrail.runs.setup import resolve
 
 RESULTS = Path(__file__).parent / "results" / "rounded_reports.md"
@@ -40,21 +40,23 @@ METRICS = ("log_loss", "balanced_accuracy")
 @contextmanager
 def rounding(way: str, seed: int) -> Iterator[None]:
     """Sites tell their totals so."""
-    report, draw = Choose.report, torch.Generator().manual_seed(seed)
+    report, draw = ChooseMix.report, torch.Generator().manual_seed(seed)
 
-    def coarse(self: Any, *given: Any) -> tuple[Any, Costs]:
+    def coarse(self: Any, *given: Any) -> tuple[Any, MixCosts]:
         state, told = report(self, *given)
         out = [_coarse(told.costs[i], float(told.rows[i]), way, draw) for i in range(len(told.rows))]
         costs = torch.stack(out)
         per_row = (costs - told.costs) / told.rows[:, None, None]
         more = told.against[:, 1] + per_row
-        return state, Costs(costs, told.rows, torch.stack([told.against[:, 0], more, more**2, told.against[:, 3]], 1))
+        return state, MixCosts(
+            costs, told.rows, torch.stack([told.against[:, 0], more, more**2, told.against[:, 3]], 1)
+        )
 
-    Choose.report = coarse if way != "exact" else report  # type: ignore[assignment, method-assign]
+    ChooseMix.report = coarse if way != "exact" else report  # type: ignore[assignment, method-assign]
     try:
         yield
     finally:
-        Choose.report = report  # type: ignore[method-assign]
+        ChooseMix.report = report  # type: ignore[method-assign]
 
 
 def _coarse(costs: Tensor, rows: float, way: str, draw: torch.Generator) -> Tensor:

@@ -36,15 +36,15 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy, one_hot
 
 from vitrail.core.exchange import Rows
-from vitrail.core.rules import SGD
+from vitrail.core.optimizers import SGD
 from vitrail.core.task import Batch, Task
 from vitrail.core.tensors import Params, to_all
-from vitrail.engines.local import Engine
-from vitrail.engines.rounds import Moment, Training
-from vitrail.engines.sites import Sites, gather_sites
+from vitrail.engine.batches import Sites, gather_sites
+from vitrail.engine.local import Engine
+from vitrail.engine.rounds import Snapshot, Training
+from vitrail.methods.blocks.prototypes import pulls, sparse_last
 from vitrail.methods.indisco import SLOW, InDISCO
-from vitrail.methods.prototypes import pulls, sparse_last
-from vitrail.nets.proto import ProtoNet, prototypes, similarity
+from vitrail.nets.prototypes import ProtoNet, prototypes, similarity
 
 ENOUGH = 1e-6
 ROWS, BATCH, EPOCHS, ROUNDS = 64, 16, 3, 3  # where numbers are compared: pictures of the largest site; of a batch; ...
@@ -71,7 +71,7 @@ def engine_of(task: Task, sites: Sites, share: Any, **other: Any) -> Engine:
     return Engine(task, method, sites, training, SEEDS[0])
 
 
-def ours(engine: Engine) -> Iterator[tuple[Moment, list[Params]]]:
+def ours(engine: Engine) -> Iterator[tuple[Snapshot, list[Params]]]:
     """Every site's model after each round, as far as the push."""
     for m in engine.run():
         if m.stage > 2:

@@ -31,10 +31,10 @@ from torch import Tensor, nn
 import vitrail as vt
 from vitrail.core.task import Task
 from vitrail.core.tensors import Params
-from vitrail.data.encode import prepare
-from vitrail.engines.local import Engine
-from vitrail.engines.rounds import Training
-from vitrail.engines.sites import Sites, gather_sites
+from vitrail.data.encoding import prepare
+from vitrail.engine.batches import Sites, gather_sites
+from vitrail.engine.local import Engine
+from vitrail.engine.rounds import Training
 from vitrail.nets import MLP, cnn
 from vitrail.runs.setup import training_rows
 

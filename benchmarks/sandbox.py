@@ -20,8 +20,8 @@ from statistics import median
 from masked import study_of, tables
 
 from deploy import real
-from vitrail.deploy import sandbox
-from vitrail.deploy.flare_channels import DATA, Envelope, Line, problem_of
+from vitrail.deploy.transport import sandbox
+from vitrail.deploy.transport.flare.channels import DATA, MessageHeader, Peer, problem_of
 
 RESULTS = Path(__file__).parent / "results"
 
@@ -40,8 +40,8 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=40)
     parser.add_argument("--repeats", type=int, default=3)
     args = parser.parse_args()
-    sent = Envelope("req", "server_command", "get_task", "basel.j", "server.j", DATA)
-    line = Line("basel", inside=False, certificate="basel")
+    sent = MessageHeader("req", "server_command", "get_task", "basel.j", "server.j", DATA)
+    line = Peer("basel", inside=False, certificate="basel")
     decision = timeit.timeit(lambda: problem_of("server", line, sent), number=20_000) / 20_000
     text = [
         f"# What shutting FLARE's processes in costs, {time.strftime('%Y-%m-%d')}",

@@ -84,11 +84,11 @@ def write_table(path: Path, columns: int, rows: int) -> None:
 def measure(columns: int, rows: int, steps: set[str]) -> list[dict[str, Any]]:
     import torch
 
-    from vitrail.data.check import find_faults
-    from vitrail.data.encode import prepare
-    from vitrail.data.read import clean, read_table
+    from vitrail.data.encoding import prepare
+    from vitrail.data.readers.tables import clean, read_table
+    from vitrail.quality.checks.table import find_faults
     from vitrail.runs import federate
-    from vitrail.study import Study
+    from vitrail.study.model import Study
 
     torch.set_num_threads(1)
     features = {f"c{i}": {"kind": "numeric"} for i in range(columns)}

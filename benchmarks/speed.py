@@ -31,8 +31,9 @@ sys.path.insert(0, str(Path(__file__).parent.parent / "src"))  # a GPU machine m
 import rivals
 
 from vitrail.core.task import Task
-from vitrail.engines.local import Engine, Training
-from vitrail.engines.sites import Sites, gather_sites
+from vitrail.engine.batches import Sites, gather_sites
+from vitrail.engine.local import Engine
+from vitrail.engine.rounds import Training
 from vitrail.methods import build
 from vitrail.nets import MLP
 

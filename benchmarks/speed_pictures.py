@@ -27,9 +27,10 @@ from speed_modules import CLASSES, SHAPE, STEPS, make_sites, plain_loop, wait
 
 from vitrail.core.losses import CrossEntropy, Evidence
 from vitrail.core.task import Task
-from vitrail.engines.local import Engine, Training
-from vitrail.engines.sites import Sites, gather_sites
-from vitrail.engines.threads import threads
+from vitrail.engine.batches import Sites, gather_sites
+from vitrail.engine.local import Engine
+from vitrail.engine.rounds import Training
+from vitrail.engine.threads import threads
 from vitrail.methods import build
 from vitrail.nets import Module, cnn
 

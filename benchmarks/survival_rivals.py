@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from vitrail.core import times
-from vitrail.studies.folds import Cut
+from vitrail.metrics import survival
+from vitrail.studies.folds import FoldedRows
 
 Floats = NDArray[np.float64]
 Bools = NDArray[np.bool_]
@@ -80,7 +80,7 @@ def fit_logistic(x: Floats, y: Floats, ridge: Floats) -> Floats:
 
 def tuned_discrete(x: Floats, y: Floats, intervals: int) -> tuple[Floats, Floats]:
     """[interval] constants and [column] coefficients of the logit of the hazard."""
-    shown = times.periods(y, intervals)
+    shown = survival.periods(y, intervals)
     row, k = np.nonzero(shown >= 0)
     long, happened = np.c_[np.ones(len(row)), np.eye(intervals)[k], x[row]], shown[row, k]
     fold, found = np.random.default_rng(3).permutation(np.arange(len(y)) % INNER)[row], []
@@ -99,7 +99,7 @@ def tuned_discrete(x: Floats, y: Floats, intervals: int) -> tuple[Floats, Floats
     return beta[0] + beta[1 : intervals + 1], beta[intervals + 1 :]
 
 
-def by_rivals(cut: Cut, intervals: int) -> dict[str, list[Floats]]:
+def by_rivals(cut: FoldedRows, intervals: int) -> dict[str, list[Floats]]:
     names = ("life table", "Cox, alone", COX, COX_OWN, "discrete time, pooled")
     out = {n: [np.zeros((len(f), intervals)) for f in cut.cleaned.values()] for n in names}
     for k in range(cut.folds):
@@ -108,7 +108,7 @@ def by_rivals(cut: Cut, intervals: int) -> dict[str, list[Floats]]:
         site = np.concatenate([np.full(len(s.train_y), i) for i, s in enumerate(data)])
         beta = tuned_cox(x, np.abs(y), y > 0, site)
         constants, effects = tuned_discrete(x, y, intervals)
-        table, base = times.life_table(y, intervals), base_hazard(x, np.abs(y), y > 0, beta, intervals)
+        table, base = survival.life_table(y, intervals), base_hazard(x, np.abs(y), y > 0, beta, intervals)
         for i, (s, lots) in enumerate(zip(data, cut.lots.values(), strict=True)):
             mine, new, here, seen = lots == k, np.float64(s.test_x), np.float64(s.train_x), np.float64(s.train_y)
             factor = np.exp(np.clip(new @ beta, -30, 30))[:, None]

@@ -22,16 +22,16 @@ import torch
 from time_to_event import Federation, Floats, drafted, federations, measured
 
 import vitrail as vt
-from vitrail.core import constants
 from vitrail.core.tensors import Params
-from vitrail.data.read import clean
+from vitrail.data.readers.tables import clean
+from vitrail.metrics import recalibration
 from vitrail.nets import mlp
 from vitrail.runs.setup import resolve
-from vitrail.studies.crossed import train_folds
+from vitrail.studies.cross_validation import train_folds
 from vitrail.studies.folds import whole_folds
 
 SEEDS, FOLDS, SETS = (1, 2, 3), 5, ("lung", "rossi", "gbsg2")
-WEAK, STRONG = (1.0, 5.0), (constants.TIME_PENALTY, constants.INTERVAL_PENALTY)
+WEAK, STRONG = (1.0, 5.0), (recalibration.TIME_PENALTY, recalibration.INTERVAL_PENALTY)
 
 
 class Way(NamedTuple):
@@ -75,8 +75,8 @@ def varied(way: Way) -> Iterator[None]:
     with (
         patch.object(mlp, "PACE", way.pace),
         patch.object(mlp.MLP, "init", started),
-        patch.object(constants, "TIME_PENALTY", common),
-        patch.object(constants, "INTERVAL_PENALTY", single),
+        patch.object(recalibration, "TIME_PENALTY", common),
+        patch.object(recalibration, "INTERVAL_PENALTY", single),
     ):
         yield
 

@@ -50,11 +50,11 @@ from numpy.typing import NDArray
 from survival_rivals import COX, COX_OWN, by_rivals, fit_cox
 
 import vitrail as vt
-from vitrail.core import times
-from vitrail.data.infer import infer_table
-from vitrail.data.read import clean
+from vitrail.data.drafting.features import infer_table
+from vitrail.data.readers.tables import clean
+from vitrail.metrics import survival
 from vitrail.runs.setup import resolve
-from vitrail.studies.crossed import train_folds
+from vitrail.studies.cross_validation import train_folds
 from vitrail.studies.folds import whole_folds
 
 Floats = NDArray[np.float64]
@@ -132,7 +132,7 @@ def pairs_won(y: Floats, p: Floats) -> tuple[float, float]:
     """Pairs in which the row with the earlier event had the higher risk, and all pairs that can be compared."""
     t, d = np.abs(y), y > 0
     pairs = float(sum(((t > t[i]) | ((t == t[i]) & ~d)).sum() for i in np.flatnonzero(d)))
-    return (times.concordance(y, 1 - p[:, -1], np.ones(len(y))) * pairs if pairs else 0.0), pairs
+    return (survival.concordance(y, 1 - p[:, -1], np.ones(len(y))) * pairs if pairs else 0.0), pairs
 
 
 def measured(truth: list[Floats], answers: list[Floats], lots: list[NDArray[Any]]) -> Floats:
@@ -141,8 +141,8 @@ def measured(truth: list[Floats], answers: list[Floats], lots: list[NDArray[Any]
     folds = np.array([pairs_won(y[lot == k], p[lot == k]) for y, p, lot in every for k in np.unique(lot)]).sum(0)
     sites = np.array([pairs_won(y, p) for y, p, _ in every]).sum(0)
     rows = sum(map(len, truth))
-    brier = sum(times.integrated_brier(y, p, np.ones(len(y))) * len(y) for y, p, _ in every) / rows
-    loss = sum(times.losses(y, p).sum() for y, p, _ in every) / rows
+    brier = sum(survival.integrated_brier(y, p, np.ones(len(y))) * len(y) for y, p, _ in every) / rows
+    loss = sum(survival.losses(y, p).sum() for y, p, _ in every) / rows
     return np.array([folds[0] / folds[1], sites[0] / sites[1], brier, loss])
 
 
@@ -176,9 +176,9 @@ def agreement() -> list[str]:
     rng = np.random.default_rng(1)
     t, d, risk = frame["time"].to_numpy(float), frame["cens"].to_numpy() == 1, rng.normal(size=len(frame)).round(1)
     y = np.where(d, t, -t)
-    ours = times.concordance(y, risk, np.ones(len(y)))
+    ours = survival.concordance(y, risk, np.ones(len(y)))
     km = KaplanMeierFitter().fit(t, d)
-    at, share = times.survival_curve(y)
+    at, share = survival.survival_curve(y)
     gap = np.abs(km.survival_function_at_times(at).to_numpy() - share).max()
     x = frame.drop(columns=["time", "cens"]).to_numpy(float)
     x = (x - x.mean(0)) / x.std(0)

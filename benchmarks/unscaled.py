@@ -4,9 +4,9 @@ its first report tell that beforehand?
     VITRAIL_DATA=... python benchmarks/unscaled.py
 
 FedAvg, 30 rounds, `standardise = "none"`: columns as they are (`raw`), and each brought to mean 0 and spread 1 by its
-site before (`scaled`). `told before`: sites with more rows in their first report than deploy/unscaled.py lets through;
-`stopped`: sites that deploy/wary.py would stop, by its bounds. The bound on the first report was set after looking at
-heart and GUSTO; Adult and HAR were looked at afterwards.
+site before (`scaled`). `told before`: sites with more rows in their first report than deploy/site/unscaled_columns.py
+lets through; `stopped`: sites that deploy/site/safeguards.py would stop, by its bounds. The bound on the first report
+was set after looking at heart and GUSTO; Adult and HAR were looked at afterwards.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ from guard_worlds import WORLDS, world_of
 import vitrail as vt
 from vitrail import methods
 from vitrail.core.tensors import tensors
-from vitrail.data.encode import numeric, prepare
-from vitrail.deploy.unscaled import MOST_FIRST
-from vitrail.deploy.wary import FREE_ROWS, ROWS_EACH, TOLD_ROWS, rows_told
-from vitrail.engines.local import Engine
+from vitrail.data.encoding import numeric, prepare
+from vitrail.deploy.site.safeguards import FREE_ROWS, ROWS_EACH, TOLD_ROWS, rows_told
+from vitrail.deploy.site.unscaled_columns import MOST_FIRST
+from vitrail.engine.local import Engine
 from vitrail.runs.setup import build_task, training_of, training_rows
 
 ROUNDS = 30

@@ -26,10 +26,10 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from vitrail.data.schema import Split, Table, Target
-from vitrail.studies.compare import FOLDS
-from vitrail.studies.folds import cut_folds
-from vitrail.studies.joining import Floats, Ints
+from vitrail.data.schema import Split, TableSchema, Target
+from vitrail.data.splitting import cut_folds
+from vitrail.studies.benefit import Floats, Ints
+from vitrail.studies.compare.execution import FOLDS
 
 SITES, STRENGTH, RIDGE, PULL, TESTED = 8, 2.0, 2.0, 10.0, 2000
 COLUMNS = {60: 22, 120: 19, 250: 18}
@@ -37,7 +37,7 @@ ANGLE = 0.93
 MANY = 400  # rows
 TURNED = {60: 0.807, 120: 0.562, 250: 0.378}
 SHARE = {60: 0.725, 120: 0.796, 250: 0.838}
-TABLE = Table(target=Target(column="y", classes=(0, 1)), split=Split(test=0.33, at_least=0))
+TABLE = TableSchema(target=Target(column="y", classes=(0, 1)), split=Split(test=0.33, at_least=0))
 
 
 class Case(NamedTuple):

@@ -6,7 +6,7 @@
     python benchmarks/verdicts.py report   # results/verdicts.md from results/verdicts/*.csv
 
 Before: five hold-outs of a third of the rows, balanced accuracy, an interval over the five. After: what `vt.compare`
-does. Both by the product's own code (studies/joining.py, studies/intervals.py). In the made-up worlds linear models
+does. Both by the product's own code (studies/benefit.py, stats/intervals.py). In the made-up worlds linear models
 stand for networks. The rule was chosen on data sets of seeds 5, 1000, 2000 and 30000 and on; those here are of seeds
 from 50000 on. Beside them a simple rival with the same losses: a t test over rows, as if they were judged by
 independent models.
@@ -28,10 +28,10 @@ from scipy import stats
 from verdict_worlds import CASES, Case, draw, held_out, of_all_rows, out_of_fold, truth
 
 import vitrail as vt
-from vitrail.studies.compare import FIRST_LOOK, FOLDS, SEEDS
-from vitrail.studies.comparison import SCORES, Comparison
-from vitrail.studies.intervals import BELOW, LEVEL, level_of
-from vitrail.studies.joining import HARM, NO, UNSURE, YES, Losses, decide
+from vitrail.stats.intervals import BELOW, LEVEL, level_of
+from vitrail.studies.benefit import HARM, NO, UNSURE, YES, SiteLosses, decide
+from vitrail.studies.compare.execution import FIRST_LOOK, FOLDS, SEEDS
+from vitrail.studies.compare.result import SCORES, Comparison
 
 RESULTS = Path(__file__).parent / "results"
 CACHE = RESULTS / "verdicts"
@@ -60,7 +60,7 @@ def judge_sets(case: Case, first: int, sets: int) -> list[dict[str, Any]]:
     out = []
     for b in range(sets):
         alone, joined, fold = (np.stack([r[i][b] for r in repeats], int(i == 1)) for i in range(3))
-        losses = Losses(alone, joined, fold, 1 / FOLDS, np.mean([r[3][b] for r in repeats], 0))
+        losses = SiteLosses(alone, joined, fold, 1 / FOLDS, np.mean([r[3][b] for r in repeats], 0))
         share = float(world.y[b].mean())
         harm = -HARM * (share * math.log(share) + (1 - share) * math.log(1 - share))
         looks = (FIRST_LOOK, SEEDS)
@@ -70,7 +70,7 @@ def judge_sets(case: Case, first: int, sets: int) -> list[dict[str, Any]]:
                 break
         own = -np.array([[alone for alone, _ in holds]])[..., b]
         both = -np.stack([joined[b] for _, joined in holds], 1)[:, None]
-        before = decide(Losses(own, both, np.arange(BEFORE)[None], 1 / 3), below=0.5)
+        before = decide(SiteLosses(own, both, np.arange(BEFORE)[None], 1 / 3), below=0.5)
         best = losses.joined.mean((1, 2)).argmin()
         t = stats.ttest_1samp((losses.alone - losses.joined[best]).mean(0), 0.0)
         rival = UNSURE if t.pvalue > LEVEL else YES if t.statistic > 0 else NO

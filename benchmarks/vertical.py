@@ -3,7 +3,7 @@
     VITRAIL_DATA=... python benchmarks/vertical.py             # about five minutes on one core
 
 Each seed redraws held-out rows, start and batches; intervals are of Student's t over seeds, widened for overlapping
-test rows (studies/intervals.py). "guest away": the split model, the guest's median answer for everybody.
+test rows (stats/intervals.py). "guest away": the split model, the guest's median answer for everybody.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ import torch
 from adult_parties import COLUMNS, GUEST, HIDDEN, LOGISTIC, SPLIT, parties, rows
 from sklearn.metrics import roc_auc_score
 
-from vitrail.core.rules import Adam
-from vitrail.studies.intervals import interval
-from vitrail.vertical.dialogue import Dialogue
-from vitrail.vertical.host import Host
-from vitrail.vertical.logistic import Logistic
-from vitrail.vertical.split import Split
-from vitrail.vertical.terms import Terms
+from vitrail.core.optimizers import Adam
+from vitrail.stats.intervals import interval
+from vitrail.vertical.training.dialogue import Dialogue
+from vitrail.vertical.training.host import Host
+from vitrail.vertical.training.logistic import Logistic
+from vitrail.vertical.training.split_network import SplitNetwork
+from vitrail.vertical.training.terms import Terms
 
 
 def in_one_place(names: tuple[str, ...], seed: int, kind: str, epochs: int, alone: int, lr: float) -> float:
@@ -32,7 +32,7 @@ def in_one_place(names: tuple[str, ...], seed: int, kind: str, epochs: int, alon
     terms = Terms(len(held.y), (), seed=seed, epochs=epochs, alone=alone)
     data = rows(terms.train)
     x = data.of(names)
-    joint: Any = Split(x.shape[1], 0, 2, HIDDEN) if kind == "split" else Logistic(x.shape[1])
+    joint: Any = SplitNetwork(x.shape[1], 0, 2, HIDDEN) if kind == "split" else Logistic(x.shape[1])
     start = joint.init(seed) if kind == "split" else joint.init()
     y = torch.nn.functional.one_hot(data.y, 2).float()
     d = Dialogue(Host("bank", terms, x, y, joint, start, Adam(lr)), [])

@@ -27,10 +27,10 @@ from sklearn.metrics import roc_auc_score
 from sklearn.neighbors import KNeighborsClassifier
 from torch import Tensor
 
-from vitrail.vertical.dialogue import Dialogue
-from vitrail.vertical.guest import Guest
-from vitrail.vertical.host import heard
 from vitrail.vertical.messages import BareSlope, Levels, Numbers
+from vitrail.vertical.training.dialogue import Dialogue
+from vitrail.vertical.training.guest import Guest
+from vitrail.vertical.training.host import heard
 
 
 class Notes:

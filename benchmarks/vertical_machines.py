@@ -28,12 +28,13 @@ import pandas as pd
 import torch
 
 from deploy import free_port
-from vitrail.core.disk import write_atomically
-from vitrail.deploy import enrol, keeper
-from vitrail.deploy.coordinator_folder import approval_of, invitation_of
-from vitrail.deploy.joining import pact_of
-from vitrail.runs.together import Together
-from vitrail.study import Study
+from vitrail.deploy.identity import enrolment
+from vitrail.deploy.identity.coordinator_folder import approval_of, invitation_of
+from vitrail.deploy.transport import supervisor
+from vitrail.deploy.vertical.process import pact_of
+from vitrail.storage.atomic_files import write_atomically
+from vitrail.study.model import Study
+from vitrail.vertical.run import VerticalRun
 
 ROWS, EPOCHS, HELD_OUT = 26_000, 8, 0.2
 GOAL = 120.0  # seconds of training
@@ -71,17 +72,17 @@ def once(guests: int) -> dict[str, Any]:
         place, agreed = Path(made), study(guests)
         file = place / "study.toml"
         agreed.save(file)
-        folder = enrol.invite(file, [], f"127.0.0.1:{free_port()}")
+        folder = enrolment.invite(file, [], f"127.0.0.1:{free_port()}")
         asked = {}
         for party, frame in tables(agreed).items():
             (place / party).mkdir()
             frame.to_csv(place / party / f"{party}.csv", index=False)
-            asked[party] = enrol.request(Path(shutil.copy(invitation_of(folder, party), place / party)))
-            enrol.approve(folder, asked[party].file)
+            asked[party] = enrolment.request(Path(shutil.copy(invitation_of(folder, party), place / party)))
+            enrolment.approve(folder, asked[party].file)
         began, used = time.time(), resource.getrusage(resource.RUSAGE_CHILDREN)
         running = [start(place / "serve.log", "serve", file, "--deadline", 300)]
         for party, request in asked.items():
-            kit = enrol.accept(request.kit, approval_of(folder, party))
+            kit = enrolment.accept(request.kit, approval_of(folder, party))
             words = ["--data", place / party / f"{party}.csv", "--accept", pact_of(kit).hash, "--places"]
             running.append(start(place / f"{party}.log", "join", kit.folder, *words))
         for process in running:
@@ -94,7 +95,7 @@ def once(guests: int) -> dict[str, Any]:
                          if e["event"] == "job")  # fmt: skip
         matched = (own.parent / "match" / "host.json").stat().st_mtime
         trained, ended = (own.parent / "trained").stat().st_mtime, (own / "run.json").stat().st_mtime
-        ways, result = json.loads((run / "carried.json").read_text())["ways"], Together.load(own)
+        ways, result = json.loads((run / "carried.json").read_text())["ways"], VerticalRun.load(own)
         letters, size = (sum(way[what] for way in ways) for what in ("letters", "bytes"))
         training = result.ledger[result.ledger.stage == "training"]
         return {
@@ -108,7 +109,7 @@ def once(guests: int) -> dict[str, Any]:
 
 def start(log: Path, *words: object) -> subprocess.Popen[bytes]:
     with log.open("wb") as out:
-        command = keeper.tied([sys.executable, "-m", "vitrail.cli", *map(str, words)])
+        command = supervisor.tied([sys.executable, "-m", "vitrail.cli", *map(str, words)])
         env = {**os.environ, "OMP_NUM_THREADS": "1"}
         return subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=out, stderr=out, env=env)
 

@@ -24,9 +24,9 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")  # one core for each end
 import numpy as np
 
 from vitrail.data.schema import Matching
-from vitrail.vertical.curve import lock, points
-from vitrail.vertical.ends import End, Places, size
-from vitrail.vertical.lookup import Desk, Question, opened
+from vitrail.vertical.matching.curve import lock, points
+from vitrail.vertical.matching.lookup import LookupGuest, LookupHost, opened
+from vitrail.vertical.matching.protocol import End, Places, size
 
 RESULTS = Path(__file__).parent / "results" / "vertical_match.md"
 DOMAIN = "benchmark"
@@ -98,10 +98,10 @@ def parts(ids: int) -> dict[str, float]:
 def look_up(ids: int, asked: int) -> dict[str, float]:
     some = ids_of(0, ids, 4)
     start = time.process_time()
-    desk = Desk("guest", some, [i.to_bytes(4, "little") for i in range(ids)], DOMAIN, lambda rows: None)
+    desk = LookupGuest("guest", some, [i.to_bytes(4, "little") for i in range(ids)], DOMAIN, lambda rows: None)
     table, rows = time.process_time() - start, opened(desk.table)
     start = time.process_time()
-    questions = [Question(some[i], DOMAIN) for i in range(asked)]
+    questions = [LookupHost(some[i], DOMAIN) for i in range(asked)]
     told = [desk.tell(question.asked) for question in questions]
     read = [question.read(one, rows) for question, one in zip(questions, told, strict=True)]
     spent = time.process_time() - start

@@ -38,13 +38,14 @@ from vitrail.core.facts import Fact, Facts
 from vitrail.core.random import key
 from vitrail.core.task import Batch, Task
 from vitrail.core.tensors import Params, copied
-from vitrail.data.encode import SiteData, columns, prepare
-from vitrail.engines.local import Engine
+from vitrail.data.encoding import SiteData, columns, prepare
+from vitrail.engine.local import Engine
+from vitrail.methods.blocks.per_user import Up
 from vitrail.methods.influence import Influence
-from vitrail.methods.weight_erosion import Coord, Up, WeightErosion
-from vitrail.runs.judge import Judge
+from vitrail.methods.weight_erosion import Coord, WeightErosion
+from vitrail.runs.evaluation import Evaluator
 from vitrail.runs.setup import build_task, training_of, training_rows
-from vitrail.studies.intervals import interval
+from vitrail.stats.intervals import interval
 from vitrail.studies.tune import tune
 
 Frame = pd.DataFrame
@@ -93,7 +94,7 @@ def study() -> vt.Study:
 def by_sex(frame: Frame, seed: int) -> dict[str, Frame]:
     out: dict[str, Frame] = {}
     for name, sex in (("women", "female"), ("men", "male")):
-        a, b = vt.cut.iid(frame[frame.sex == sex], 2, seed).values()
+        a, b = vt.partition.iid(frame[frame.sex == sex], 2, seed).values()
         out |= {f"{name} a": a, f"{name} b": b}
     return out
 
@@ -123,7 +124,7 @@ def features_given_label(frame: Frame, seed: int) -> dict[str, Frame]:
 
 
 def iid(frame: Frame, seed: int) -> dict[str, Frame]:
-    return vt.cut.iid(frame, 4, seed)
+    return vt.partition.iid(frame, 4, seed)
 
 
 def turned(frame: Frame, seed: int, column: str) -> dict[str, Frame]:
@@ -139,8 +140,8 @@ def guilty(names: list[str], seed: int) -> str:
 
 
 FEDERATIONS: dict[str, tuple[str, Callable[[Frame, int], dict[str, Frame]]]] = {
-    "age_strict": ("AGE_STRICT", lambda f, seed: vt.cut.age_strict(f)),
-    "age_some": ("AGE_SOME", lambda f, seed: vt.cut.age_some(f, seed=seed)),
+    "age_strict": ("AGE_STRICT", lambda f, seed: vt.partition.age_strict(f)),
+    "age_some": ("AGE_SOME", lambda f, seed: vt.partition.age_some(f, seed=seed)),
     "sex": ("By sex, two sites of each", by_sex),
     "label": ("Label skew, p(y)", label_skew),
     "x_given_y": ("p(x|y) skew", features_given_label),
@@ -204,7 +205,7 @@ def fit(data: list[SiteData], method: WeightErosion, seed: int) -> Case:
     """Accuracy per round and site, trust, and the learned weights (second class less first, constant last)."""
     task = build_task(study(), method, seed)
     engine = Engine(task, method, training_rows(data, study(), method, "cpu"), training_of(study()), seed)
-    judge, curve, alpha, stops = Judge(engine, study(), data), [], [], []
+    judge, curve, alpha, stops = Evaluator(engine, study(), data), [], [], []
     for moment in engine.run():
         alpha.append(means.told(moment.facts, means.TRUST)[judge.at][:, judge.at].numpy())
         stops.append(means.told(moment.facts, means.STOPPED)[judge.at].tolist())
@@ -298,7 +299,7 @@ def counted(sites: dict[str, Frame], method: Any) -> dict[str, float]:
 
 
 def cost(n: int) -> dict[str, dict[str, float]]:
-    sites = vt.cut.iid(passengers(), n, 1)
+    sites = vt.partition.iid(passengers(), n, 1)
     given: dict[str, Any] = {"lr": 1.0, **REPORTED, "beside": False}
     alone = [counted(sites, ForOne(**given, user=i)) for i in range(n)]
     return {
@@ -490,9 +491,9 @@ def settings_line(cases: list[Case]) -> str:
 
 def figures(name: str, cases: list[Case], folder: Path) -> list[str]:
     """The report's figures 6 to 9, mean over seeds: all users in one picture, as the page of a run draws them."""
-    from vitrail.explain.trust import read_trust
-    from vitrail.report.learned import Learned
-    from vitrail.report.trust_user import user_figure, weights_figures
+    from vitrail.analysis.trust import read_trust
+    from vitrail.report.sections.learning.sources import LearningSources
+    from vitrail.report.sections.learning.user import user_figure, weights_figures
     from vitrail.runs.setup import MAJORITY
 
     if name in BY_LOT:  # the same site odd in all
@@ -512,7 +513,7 @@ def figures(name: str, cases: list[Case], folder: Path) -> list[str]:
             curves += [((r + 1) * EVERY, s, model, v[i]) for r, v in enumerate(mean(scheme, "curve"))]
             held = zip([*columns(study()), "(constant)"], mean(scheme, "weights")[i], strict=True)
             weights += [(s, "survival", f, model, v) for f, v in held]
-    shown = Learned(
+    shown = LearningSources(
         title=SCHEMES["erosion"],
         trust=trust,
         curves=pd.DataFrame(curves, columns=["round", "site", "model", "value"]),
@@ -530,9 +531,9 @@ def figures(name: str, cases: list[Case], folder: Path) -> list[str]:
 
 def picture(sites: list[str], drawn: list[str]) -> str:
     """Two by two, the narrow drawing of each site; with the page's own colours, so that the file stands alone."""
-    from vitrail.report import draw as page
+    from vitrail.report.charts import svg as page
 
-    css = (Path(page.__file__).parent / "page.css").read_text()
+    css = (Path(page.__file__).parents[1] / "templates" / "page.css").read_text()
     kept = re.findall(r"^(?:svg|\.(?:m\d|line|strong|end|leader|again|yard|of-)).*$", css, re.MULTILINE)
     style = css.split("@media", 1)[0] + "\n".join(kept) + "\nsvg { font-family: system-ui, sans-serif; }"
     parts, top, wide = [], 0.0, page.NARROW + 40

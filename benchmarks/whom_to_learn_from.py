@@ -37,11 +37,12 @@ import torch
 from worlds import TEST, WORLDS, sites_of
 
 import vitrail as vt
-from vitrail.core.problems import VitrailError
+from vitrail.core.errors import VitrailError
 from vitrail.core.task import Task
-from vitrail.data.encode import prepare, split_rows
-from vitrail.engines.local import Engine
-from vitrail.runs.judge import Judge
+from vitrail.data.encoding import prepare
+from vitrail.data.splitting import split_rows
+from vitrail.engine.local import Engine
+from vitrail.runs.evaluation import Evaluator
 from vitrail.runs.setup import build_task, standardise_lines, training_of, training_rows
 from vitrail.studies.transfer import transfer, transfer_lines
 from vitrail.studies.tune import tune
@@ -145,7 +146,7 @@ def load(name: str, seed: int) -> tuple[vt.Study, Sites]:
         study = vt.Study.infer(sites, "y", network={"kind": "linear"}, standardise="none")
         study = study.with_changes(split={"test": TEST / len(sites["site 0"]), "at_least": 1})
     else:
-        sites = vt.cut.age_strict(rows) if name == "titanic_strict" else vt.cut.age_some(rows, seed=seed)
+        sites = vt.partition.age_strict(rows) if name == "titanic_strict" else vt.partition.age_some(rows, seed=seed)
         study = vt.Study.infer({"all": rows}, "survived", network={"kind": "linear"}, standardise="global")
     return study.with_changes(training=training, metrics=METRICS), sites
 
@@ -181,7 +182,7 @@ def trained(study: vt.Study, sites: Sites, method: Any, seed: int) -> Case:
     with counted() as cost:
         *_, last = engine.run()
     scores: dict[str, dict[str, float]] = {m: {} for m in METRICS}
-    for _, _, site, split, metric, value in Judge(engine, study, data).rows(last, ("test",)):
+    for _, _, site, split, metric, value in Evaluator(engine, study, data).rows(last, ("test",)):
         if split == "test":  # its own model; a method may hold others beside it
             scores[metric][site] = value
     sent = sum(row["bytes"] for row in engine.ledger.rows())

@@ -26,7 +26,7 @@ from whom_to_learn_from import (
     search,
 )
 
-from vitrail.studies.intervals import interval
+from vitrail.stats.intervals import interval
 
 WORDS = {"balanced_accuracy": "balanced accuracy", "f1": "F1", "auc": "AUC"}
 YARDS = ("global", "local")
@@ -298,8 +298,8 @@ g { stroke-width: 1.8 } .mean { fill: var(--ink); stroke: var(--ink) } .dot { fi
 
 def figure(r: Result) -> str:
     """Gain over Global: every user with its interval where they are few, else dots; and the mean user's interval."""
-    from vitrail.report.draw import Scale, line, swarm, tag, text, ticks, written
-    from vitrail.report.words import signed
+    from vitrail.core.text import signed
+    from vitrail.report.charts.svg import AxisScale, line, swarm, tag, text, ticks, written
 
     ways, sites = [w for w in WAYS if w != "global"], list(r.sizes)
     few = len(sites) <= 4
@@ -309,7 +309,7 @@ def figure(r: Result) -> str:
     ends += [v for g in means.values() for v in g[1:3]]
     step, left, right, top = 15.0 * len(sites) + 28 if few else 60.0, 120.0, 816.0, 58.0
     bottom, air = top + step * len(ways), 0.03 * (max(ends) - min(ends))
-    x = Scale(min(ends) - air, max(ends) + air, left, right)
+    x = AxisScale(min(ends) - air, max(ends) + air, left, right)
     parts = [
         tag("rect", width=832, height=bottom + 48),
         text(8, 22, f"{DATA[r.data].title}: gain over Global", "head"),

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 import vitrail as vt
-from vitrail.data.encode import prepare
+from vitrail.data.encoding import prepare
 
 Array = NDArray[Any]
 TEST = 3000  # rows of a site in a world of our own
@@ -107,7 +107,7 @@ def frames(name: str) -> dict[str, Any]:
     if name == "gusto":
         return vt.datasets.gusto()
     if name == "titanic":
-        return vt.cut.age_strict(vt.datasets.titanic())
+        return vt.partition.age_strict(vt.datasets.titanic())
     adult = vt.datasets.adult().drop(columns=["fnlwgt", "education", "country"])
     parts = {str(k): f.drop(columns=name) for k, f in adult.groupby(name) if len(f) > 600}
     return dict(sorted(parts.items()))

@@ -11,11 +11,11 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from vitrail.data import datasets
-from vitrail.deploy import enrol
-from vitrail.deploy.coordinator_folder import approval_of, invitation_of
-from vitrail.deploy.pact import agreed_hash
-from vitrail.study import Study
+from vitrail.data.datasets import catalogue as datasets
+from vitrail.deploy.identity import enrolment
+from vitrail.deploy.identity.coordinator_folder import approval_of, invitation_of
+from vitrail.deploy.vertical.agreement import agreed_hash
+from vitrail.study.model import Study
 
 ROUNDS = 10
 
@@ -29,17 +29,17 @@ def prepare(address: str, sites: Path, coordinator: Path, names: list[str]) -> N
     draft = file.with_name("draft.toml")
     study.save(draft)
     draft.rename(file)
-    folder, tables = enrol.invite(file, names, address), datasets.heart_disease()
+    folder, tables = enrolment.invite(file, names, address), datasets.heart_disease()
     for name in names:
         home = sites / name
         home.mkdir(parents=True, exist_ok=True)
         tables[name].to_csv(home / f"{name}.csv", index=False)
-        made = enrol.request(invitation_of(folder, name), home / f"{name}.kit", home / f"{name}.home")
-        enrol.approve(folder, made.file)
+        made = enrolment.request(invitation_of(folder, name), home / f"{name}.kit", home / f"{name}.home")
+        enrolment.approve(folder, made.file)
         print(f"{name}: {made.fingerprint}")
-    who = enrol.load_coordinator(folder)
+    who = enrolment.load_coordinator(folder)
     for name in names:  # the approvals name all participants when the last one is approved
-        enrol.accept(sites / name / f"{name}.kit", approval_of(folder, name))
+        enrolment.accept(sites / name / f"{name}.kit", approval_of(folder, name))
         (sites / name / "hash").write_text(agreed_hash(who.study, who.seed, who.roster))
 
 

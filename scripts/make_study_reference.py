@@ -24,11 +24,11 @@ from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
 
-from vitrail.core.problems import VitrailError
-from vitrail.core.toml import toml_value
+from vitrail.core.errors import VitrailError
 from vitrail.data.schema import Cell
 from vitrail.methods import PARTIES, TABLE
-from vitrail.study import Study
+from vitrail.storage.toml import toml_value
+from vitrail.study.model import Study
 
 PAGE = Path(__file__).parent.parent / "docs" / "study.md"
 LIMITS = {"ge": "at least", "gt": "more than", "le": "at most", "lt": "less than"}

@@ -60,11 +60,11 @@ def _sites_of_tests_count_what_they_spend_elsewhere(tmp_path_factory: pytest.Tem
 @pytest.fixture(scope="session", autouse=True)
 def _screen_the_same_rows_once() -> Iterator[None]:
     """Hundreds of tests train on the same four hospitals; what is screened is a function of their rows."""
-    from vitrail.data.encode import fingerprint_rows
-    from vitrail.runs import train
+    from vitrail.data.encoding import fingerprint_rows
+    from vitrail.runs import training
 
     known: dict[Any, Any] = {}
-    real = train.screen_rows
+    real = training.screen_rows
 
     def screen_rows(study: Any, cleaned: Any, refuse: Any = (), pseudonyms: Any = None) -> Any:
         rows = tuple((site, fingerprint_rows(frame)) for site, frame in cleaned.items())
@@ -74,5 +74,5 @@ def _screen_the_same_rows_once() -> Iterator[None]:
         return known[key]
 
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(train, "screen_rows", screen_rows)
+        patched.setattr(training, "screen_rows", screen_rows)
         yield

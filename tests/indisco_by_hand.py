@@ -13,9 +13,9 @@ from small import make_rows
 from vitrail import methods
 from vitrail.core.task import Task
 from vitrail.core.tensors import Params
-from vitrail.engines.local import Engine
-from vitrail.engines.rounds import Moment, Training
-from vitrail.engines.sites import Sites, gather_sites
+from vitrail.engine.batches import Sites, gather_sites
+from vitrail.engine.local import Engine
+from vitrail.engine.rounds import Snapshot, Training
 from vitrail.nets import prototypes
 from vitrail.testing.federation import LOSSES, PICTURE, task_of
 
@@ -33,7 +33,7 @@ def task(per_class: int = M) -> Task:
 
 def run(
     rows: Sites = ROWS, per_class: int = M, held: Sites | None = HELD, how: Training = TRAINING, **given: Any
-) -> tuple[Engine, Any, Moment]:
+) -> tuple[Engine, Any, Snapshot]:
     method = methods.build("indisco", {"warm": 2, **given})
     engine = Engine(task(per_class), method, rows, how, 5, held=held, chunk=3)
     *_, last = engine.run()
@@ -41,7 +41,7 @@ def run(
 
 
 @cache
-def usual(share: str) -> tuple[Engine, Any, Moment]:
+def usual(share: str) -> tuple[Engine, Any, Snapshot]:
     return run(share=share, least=2)
 
 

@@ -13,7 +13,7 @@ import pytest
 from PIL import Image
 
 from vitrail.cli import main
-from vitrail.study import Study
+from vitrail.study.model import Study
 
 SIDE = 24
 CLASSES = ("ill", "well")

@@ -8,8 +8,8 @@ import sys
 import time
 from pathlib import Path
 
-from vitrail.core.problems import Problem, VitrailError
-from vitrail.studies.pool import Step, Stopped, done
+from vitrail.core.errors import Problem, VitrailError
+from vitrail.studies.executor import Step, Stopped, done
 
 
 def multiply(job: int, held: list[int], step: Step) -> tuple[int, int]:

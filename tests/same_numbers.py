@@ -13,8 +13,8 @@ from typing import Any
 import pandas as pd
 
 import vitrail as vt
-from vitrail.core.metrics import score
-from vitrail.data.split import split_rows
+from vitrail.data.splitting import split_rows
+from vitrail.metrics.scores import score
 
 METRICS = ("auc", "f1", "log_loss")
 KEPT = Path(__file__).with_name("same_numbers.json")

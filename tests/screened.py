@@ -6,8 +6,8 @@ import numpy as np
 import pandas as pd
 
 import vitrail as vt
-from vitrail.data.read import clean
-from vitrail.data.schema import Table
+from vitrail.data.readers.tables import clean
+from vitrail.data.schema import TableSchema
 
 
 def draw(rows: int, seed: int, number: bool = False) -> pd.DataFrame:
@@ -35,7 +35,7 @@ def draw(rows: int, seed: int, number: bool = False) -> pd.DataFrame:
 
 def federation(
     sites: int = 5, rows: int = 250, seed: int = 0, number: bool = False
-) -> tuple[dict[str, pd.DataFrame], Table]:
+) -> tuple[dict[str, pd.DataFrame], TableSchema]:
     """{site: rows as `clean` gives them}, and the table."""
     raw = {f"site-{k}": draw(rows, 100 * seed + k, number) for k in range(sites)}
     study = vt.Study.infer(raw, "y")

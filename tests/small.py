@@ -9,7 +9,7 @@ from vitrail.testing.federation import SIZES, gap, make_rows, make_sites, make_t
 if TYPE_CHECKING:
     import pandas as pd
 
-    from vitrail.study import Study
+    from vitrail.study.model import Study
 
 __all__ = ["SIZES", "gap", "make_rows", "make_sites", "make_task", "models", "opposed_tables", "pooled"]
 __all__ += ["spoil_hold_out", "train"]
@@ -17,7 +17,7 @@ __all__ += ["spoil_hold_out", "train"]
 
 def spoil_hold_out(study: Study, sites: dict[str, pd.DataFrame]) -> dict[str, pd.DataFrame]:
     """The same tables with nonsense in every hold-out row."""
-    from vitrail.data.encode import split_rows  # the rest runs where there is only torch
+    from vitrail.data.splitting import split_rows  # the rest runs where there is only torch
 
     out = {}
     for name, frame in sites.items():

@@ -9,7 +9,7 @@ import numpy as np
 import pandas as pd
 
 import vitrail as vt
-from vitrail.data.pictures import png
+from vitrail.data.readers.images import png
 
 SIZES = {"east": 24, "north": 40, "south": 30}
 STUDY = vt.Study.parse(

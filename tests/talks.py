@@ -10,14 +10,14 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from vitrail.core.rules import SGD
-from vitrail.vertical.dialogue import Dialogue, Wire
-from vitrail.vertical.guest import Guest
-from vitrail.vertical.host import Host
-from vitrail.vertical.logistic import Logistic
-from vitrail.vertical.ration import Ration
-from vitrail.vertical.split import Split
-from vitrail.vertical.terms import Offer, Terms
+from vitrail.core.optimizers import SGD
+from vitrail.vertical.training.dialogue import Dialogue, Wire
+from vitrail.vertical.training.guest import Guest
+from vitrail.vertical.training.host import Host
+from vitrail.vertical.training.logistic import Logistic
+from vitrail.vertical.training.ration import RationAccount
+from vitrail.vertical.training.split_network import SplitNetwork
+from vitrail.vertical.training.terms import GuestOffer, Terms
 
 WIDTHS = (4, 3, 2)  # of the host and two guests
 
@@ -36,16 +36,16 @@ def talk(
 ) -> Dialogue:  # fmt: skip
     parts, y = people(dtype=terms.pop("dtype", torch.float64))
     names, rule = ("lab", "insurer")[:guests], rule or SGD(0.5, momentum=0.5)
-    offers = tuple(Offer(n, WIDTHS[i + 1], 1, bits, noise) for i, n in enumerate(names))
+    offers = tuple(GuestOffer(n, WIDTHS[i + 1], 1, bits, noise) for i, n in enumerate(names))
     agreed = Terms(len(y), offers, **{"epochs": 3, "alone": 0, **terms})
     joint: Any = Logistic(WIDTHS[0])
     start = joint.init() if kind == "logistic" else {}
     if kind == "split":
-        joint = Split(WIDTHS[0], guests, 2, (8,))
+        joint = SplitNetwork(WIDTHS[0], guests, 2, (8,))
         start = joint.init(1)
     host = Host("clinic", agreed, parts[0], y, joint, {k: v.to(y) for k, v in start.items()}, rule)
     sides = [
-        Guest(o, agreed, parts[i + 1], rule, Ration(o.name, len(y), ration, 5000), secret=bytes([i]))
+        Guest(o, agreed, parts[i + 1], rule, RationAccount(o.name, len(y), ration, 5000), secret=bytes([i]))
         for i, o in enumerate(offers)
     ]
     return Dialogue(host, sides, wire)

@@ -22,13 +22,13 @@ from typer.testing import CliRunner
 
 from small import opposed_tables
 from vitrail.cli import app
-from vitrail.core import files
-from vitrail.core.problems import VitrailError
-from vitrail.deploy import enrol
-from vitrail.deploy.certificates import Signer
-from vitrail.deploy.coordinator_folder import invitation_of
-from vitrail.deploy.invitation import sign_invitation
-from vitrail.study import Study
+from vitrail.core.errors import VitrailError
+from vitrail.deploy.identity import enrolment
+from vitrail.deploy.identity.certificates import StudyAuthority
+from vitrail.deploy.identity.coordinator_folder import invitation_of
+from vitrail.deploy.identity.invitation import sign_invitation
+from vitrail.storage import untrusted_files
+from vitrail.study.model import Study
 
 pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="pipes, devices and timers of Linux")
 SECONDS, MEMORY = 10, 1 << 30  # this machine may be busy: alone each takes less than 2 s, and hardly any memory
@@ -69,8 +69,8 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for name, frame in sites.items():
         frame.to_csv(place / "data" / f"{name}.csv", index=False)
     Study.infer(sites, "sick").save(place / "study.toml")
-    folder = enrol.invite(place / "study.toml", list(sites), "localhost:8102")
-    enrol.request(Path(shutil.copy(invitation_of(folder, "a"), place)), place / "a.kit", place / "a.home")
+    folder = enrolment.invite(place / "study.toml", list(sites), "localhost:8102")
+    enrolment.request(Path(shutil.copy(invitation_of(folder, "a"), place)), place / "a.kit", place / "a.home")
     os.mkfifo(place / "pipe")
     (place / "folder").mkdir()
     with (place / "endless").open("wb") as file:
@@ -109,7 +109,7 @@ def test_what_is_no_file_of_ours_is_refused_in_words(place: Path, strange: str) 
 def test_the_control_a_pipe_is_waited_for_where_nobody_looks(place: Path) -> None:
     """Without the look at what a file is, the same command waits for ever."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("vitrail.deploy.papers.read_text", lambda path, most: path.read_text())
+        patch.setattr("vitrail.deploy.identity.documents.read_text", lambda path, most: path.read_text())
         patch.setitem(globals(), "SECONDS", 3)
         assert outcome("request", place / "pipe") == "killed"
 
@@ -124,7 +124,7 @@ def test_run_folders_with_strange_files(place: Path, tmp_path: Path) -> None:
 
 
 def test_a_few_bytes_that_unpack_to_very_many(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, place: Path) -> None:
-    monkeypatch.setattr("vitrail.data.text.MOST_AT_ONCE", 1 << 20)
+    monkeypatch.setattr("vitrail.data.readers.delimited_text.MOST_AT_ONCE", 1 << 20)
     (tmp_path / "bomb.csv.gz").write_bytes(gzip.compress(b"a" * (2 << 20)))
     assert "unpacked it is longer than 1 MiB" in outcome("check", place / "study.toml", tmp_path / "bomb.csv.gz")
 
@@ -216,7 +216,7 @@ def test_absurd_invitations(words: str, said: dict[str, Any], place: Path, tmp_p
     """Signed by their authority, which may be the stranger's own."""
     folder = place / "study.coordinator"
     good = json.loads(invitation_of(folder, "b").read_text())
-    (tmp_path / "b.invitation").write_text(json.dumps(sign_invitation({**good, **said}, Signer(folder))))
+    (tmp_path / "b.invitation").write_text(json.dumps(sign_invitation({**good, **said}, StudyAuthority(folder))))
     refused = outcome("request", tmp_path / "b.invitation")
     assert refused.startswith("refused"), refused
     assert words in refused
@@ -244,7 +244,7 @@ def test_invitations_changed_at_random(place: Path, tmp_path: Path) -> None:
         2**80,
         ["c"] * 3,
     ]
-    signer = Signer(folder)
+    signer = StudyAuthority(folder)
     for number in range(60):
         said = dict(good)
         for _ in range(int(draw.integers(1, 3))):
@@ -253,12 +253,12 @@ def test_invitations_changed_at_random(place: Path, tmp_path: Path) -> None:
         file = tmp_path / f"{number}.invitation"
         file.write_text(json.dumps(sign_invitation(said, signer)))
         with contextlib.suppress(VitrailError):
-            enrol.request(file, tmp_path / f"{number}.kit")
+            enrolment.request(file, tmp_path / f"{number}.kit")
 
 
 def test_files_are_read_no_further_than_they_may_be(tmp_path: Path) -> None:
     (tmp_path / "x").write_bytes(b"12345")
-    assert files.read_regular(tmp_path / "x", 5) == b"12345"
+    assert untrusted_files.read_regular(tmp_path / "x", 5) == b"12345"
     for path, most, words in (
         (tmp_path / "x", 4, "longer than"),
         (tmp_path, 10, "a folder"),
@@ -266,4 +266,4 @@ def test_files_are_read_no_further_than_they_may_be(tmp_path: Path) -> None:
         (Path("/proc/self/status"), 100, "grew"),
     ):
         with pytest.raises(OSError, match=words):
-            files.read_regular(path, most)
+            untrusted_files.read_regular(path, most)

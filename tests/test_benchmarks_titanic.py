@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from scripts import load_script
-from vitrail.data.encode import prepare
+from vitrail.data.encoding import prepare
 from vitrail.methods.weight_erosion import WeightErosion
 
 GIVEN: dict[str, Any] = {"lr": 0.5, "p_d": 0.01, "p_s": 0.0, "beside": False}

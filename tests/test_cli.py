@@ -15,7 +15,7 @@ import pytest
 import vitrail as vt
 from command import vitrail
 from vitrail.cli import VERBS, app
-from vitrail.cli.given import free_folder, parse_away, parse_methods, parse_settings
+from vitrail.cli.options import free_folder, parse_away, parse_methods, parse_settings
 from vitrail.runs.setup import with_facts
 
 
@@ -317,9 +317,10 @@ def test_import_costs_little_beside_torch() -> None:
 
 def test_what_takes_long_to_load_is_loaded_where_it_is_used() -> None:
     """Each costs every verb that only reads a study a part of a second, and every process of a pool some seconds."""
-    code = "import sys\nimport vitrail.studies.pool\n"
+    code = "import sys\nimport vitrail.studies.executor\n"
     code += "assert not {'torch', 'pandas', 'numpy', 'pydantic'} & set(sys.modules), 'the pool'\n"
-    code += "import vitrail.data.check, vitrail.deploy.joining, vitrail.deploy.serve, vitrail.runs\n"
+    code += "import vitrail.quality.checks.table, vitrail.runs\n"
+    code += "import vitrail.deploy.vertical.process, vitrail.deploy.coordinator.process\n"
     code += "heavy = {'scipy.stats', 'scipy.optimize', 'scipy.ndimage'} & set(sys.modules)\nassert not heavy, heavy"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr

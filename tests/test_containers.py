@@ -11,8 +11,8 @@ from pathlib import Path
 
 import yaml
 
-from vitrail.deploy import enrol
-from vitrail.deploy.coordinator_folder import find_coordinator
+from vitrail.deploy.identity import enrolment
+from vitrail.deploy.identity.coordinator_folder import find_coordinator
 
 PLACE = Path(__file__).parent.parent / "deploy"
 
@@ -46,12 +46,12 @@ def test_compose_prepares_a_study(tmp_path: Path) -> None:
     address, _, _, *names = told["prepare"]["command"]
     (tmp_path / "work").mkdir()
     module.prepare(address, tmp_path / "sites", tmp_path / "work", names)
-    who = enrol.load_coordinator(find_coordinator(tmp_path / "work" / "study.toml"))
+    who = enrolment.load_coordinator(find_coordinator(tmp_path / "work" / "study.toml"))
     assert who.address == address
     assert address.split(":")[0] in told
     assert all(entry["approved"] for entry in who.sites.values())
     for name in names:
-        kit = enrol.load_kit(tmp_path / "sites" / name / f"{name}.kit")
+        kit = enrolment.load_kit(tmp_path / "sites" / name / f"{name}.kit")
         assert kit.approved
         assert (tmp_path / "sites" / name / "hash").read_text()
         assert told[name]["environment"]["SITE"] == name

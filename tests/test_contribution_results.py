@@ -7,7 +7,7 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from vitrail.studies.strain import AS_GIVEN, OFF, SEED_NOISE, SPOT, STRAIN
+from vitrail.studies.contribution.reliability import AS_GIVEN, OFF, SEED_NOISE, SPOT, STRAIN
 
 CASES = Path(__file__).parent.parent / "benchmarks" / "results" / "contribution" / "cases.csv.gz"
 

@@ -17,12 +17,12 @@ import pytest
 
 import vitrail as vt
 from scripts import load_script
-from vitrail.core.problems import VitrailError
-from vitrail.data import datasets
-from vitrail.data.check import find_faults
-from vitrail.data.pictures import png
-from vitrail.data.read import clean, read_sites
-from vitrail.study import Study
+from vitrail.core.errors import VitrailError
+from vitrail.data.datasets import catalogue as datasets
+from vitrail.data.readers.images import png
+from vitrail.data.readers.tables import clean, read_sites
+from vitrail.quality.checks.table import find_faults
+from vitrail.study.model import Study
 
 make_pneumonia = load_script("make_pneumonia")
 OUTSIDE: dict[str, tuple[Callable[[], Any], str]] = {

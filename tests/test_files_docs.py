@@ -11,8 +11,8 @@ import pytest
 from typer.testing import CliRunner
 
 from vitrail.cli import app
-from vitrail.data.omop import CONCEPTS, Mapped
-from vitrail.data.place import ENDING
+from vitrail.data.readers.omop import CONCEPTS, OmopMapping
+from vitrail.data.readers.source import ENDING
 
 PAGE = (Path(__file__).parents[1] / "docs" / "files.md").read_text(encoding="utf-8")
 BLOCK = re.compile(r"^```(python|sh|toml)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
@@ -31,7 +31,7 @@ def test_page_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_page_names_what_is_read() -> None:
     (mapping,) = (code for kind, code in BLOCK.findall(PAGE) if kind == "toml")
-    assert Mapped.model_validate(tomllib.loads(mapping.replace("[3004249]", "3004249"))).site == "care_site"
+    assert OmopMapping.model_validate(tomllib.loads(mapping.replace("[3004249]", "3004249"))).site == "care_site"
     assert all(table in PAGE for table in CONCEPTS)
     for ending in re.findall(r"`(?:clinic)?(\.[a-z0-9.]+)`", PAGE.partition("\n\n`files`")[0].partition("A folder")[0]):
         assert ending == ".gz" or ENDING.search(f"a{ending}"), ending

@@ -16,13 +16,13 @@ import typer
 from typer.testing import CliRunner
 
 import vitrail as vt
-from vitrail.cli import VERBS, app, complete
+from vitrail.cli import VERBS, app, completion
 from vitrail.cli import demo as cli_demo
 from vitrail.cli.examples import EXAMPLES
-from vitrail.cli.shown import EVERY, Lines, print_comparison, show_progress
-from vitrail.report.apart import why_apart
-from vitrail.report.index import ABOUT, Demo, Shown, read_demo, write_index
-from vitrail.studies.comparison import Comparison, OutOfFold
+from vitrail.cli.output import EVERY, Lines, print_comparison, show_progress
+from vitrail.report.pages.index import ABOUT, Demo, DemoPage, read_demo, write_index
+from vitrail.report.sections.verdict_differences import why_apart
+from vitrail.studies.compare.result import Comparison, OutOfFold
 
 KINDS = {"one": "the first", "two": "the second"}
 
@@ -89,7 +89,7 @@ def test_demos_side_by_side_know_each_other(tmp_path: Path) -> None:
     for name, kind in (("demo", "one"), ("demo-2", "two")):
         (tmp_path / name).mkdir()
         (tmp_path / name / "a b.html").write_text("x")
-        pages = [Shown("a b.html", "<i>Page</i>", "words", "north" if kind == "two" else "")]
+        pages = [DemoPage("a b.html", "<i>Page</i>", "words", "north" if kind == "two" else "")]
         write_index(tmp_path / name, Demo(kind, f"<b>{kind}</b>", "about", pages, ["found"]), KINDS)
     first, second = ((tmp_path / name / "index.html").read_text() for name in ("demo", "demo-2"))
     assert 'href="../demo-2/a%20b.html"' in first, "the first was written before the second was made"
@@ -116,7 +116,7 @@ def test_what_is_no_demo_is_passed_over(told: str, tmp_path: Path) -> None:
 def test_no_page_outside_a_demo_is_linked(tmp_path: Path) -> None:
     (tmp_path / "secret.html").write_text("x")
     (tmp_path / "demo").mkdir()
-    pages = [Shown("../secret.html", "Out", ""), Shown(str(tmp_path / "secret.html"), "Out", "")]
+    pages = [DemoPage("../secret.html", "Out", ""), DemoPage(str(tmp_path / "secret.html"), "Out", "")]
     html = write_index(tmp_path / "demo", Demo("one", "One", "about", pages), KINDS).read_text()
     assert "secret" not in html
 
@@ -202,9 +202,9 @@ def test_names_that_a_shell_would_obey_are_not_offered(tmp_path: Path) -> None:
     (tmp_path / "run.json").write_text(json.dumps({"sites": bad}))
     context = typer.Context(typer.main.get_command(app))
     context.params = {"run": str(tmp_path)}
-    assert complete.sites(context, "") == ["ok"]
+    assert completion.sites(context, "") == ["ok"]
     (tmp_path / "run.json").write_text("[" * 100_000)
-    assert complete.sites(context, "") == []
+    assert completion.sites(context, "") == []
 
 
 # progress
@@ -292,8 +292,10 @@ def test_a_verdict_that_differs_is_explained(case, words: str) -> None:
 
 def test_the_terminal_says_so_below_the_verdicts(capsys: pytest.CaptureFixture[str], monkeypatch) -> None:
     result = compared(0.60, 0.30, 0.01, (0.80, 0.70))
-    monkeypatch.setattr("vitrail.report.build.page_of", lambda _: type("", (), {"table": _NoTable(), "event": ""})())
-    monkeypatch.setattr("vitrail.report.findings.baseline_sentences", lambda *_: [])
+    monkeypatch.setattr(
+        "vitrail.report.pages.builder.page_of", lambda _: type("", (), {"table": _NoTable(), "event": ""})()
+    )
+    monkeypatch.setattr("vitrail.report.pages.findings.baseline_sentences", lambda *_: [])
     print_comparison(result)
     told = capsys.readouterr().out
     assert told.index("Is joining worth it?") < told.index("Why a verdict is not what the table shows") < len(told)

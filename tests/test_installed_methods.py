@@ -13,8 +13,8 @@ import pytest
 
 import command
 from command import Done, vitrail
-from vitrail.data.datasets import heart_disease, packaged
-from vitrail.deploy.coordinator_folder import folder_of, invitation_of
+from vitrail.data.datasets.catalogue import heart_disease, packaged
+from vitrail.deploy.identity.coordinator_folder import folder_of, invitation_of
 
 METHOD = '''"""Timid (a stranger's): FedAvg that goes half of the way."""
 from dataclasses import dataclass

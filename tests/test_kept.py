@@ -16,10 +16,10 @@ import pytest
 from pydantic import BaseModel
 
 import vitrail as vt
-from vitrail.core import formats
-from vitrail.report.build import write_report
-from vitrail.runs.sealed import seal_again, verify_folder
-from vitrail.study import Study
+from vitrail.report.pages.builder import write_report
+from vitrail.runs.integrity import seal_again, verify_folder
+from vitrail.storage import format_versions
+from vitrail.study.model import Study
 
 KEPT = Path(__file__).parent / "kept"
 RELEASES = sorted(p for p in KEPT.iterdir() if p.is_dir())
@@ -39,7 +39,7 @@ def test_a_study_of_a_release_before_is_read(kept: Path) -> None:
     study = Study.load(kept / "study.toml")
     again = Study.parse(tomllib.loads(study.to_toml()))
     assert again == study
-    assert f'format = "{formats.STUDY}"' in study.to_toml()
+    assert f'format = "{format_versions.STUDY}"' in study.to_toml()
 
 
 @pytest.mark.parametrize(("said", "told"), [("2.0", "reads 1."), ("new", "two numbers"), (True, "two numbers")])
@@ -51,7 +51,7 @@ def test_a_study_of_another_kind_is_told(said: object, told: str) -> None:
 
 def test_a_newer_study_is_read_where_it_says_nothing_new(tmp_path: Path) -> None:
     text = (KEPT / "0.1.0" / "study.toml").read_text()
-    newer = f'format = "{formats.STUDY.split(".")[0]}.999"\n'
+    newer = f'format = "{format_versions.STUDY.split(".")[0]}.999"\n'
     (tmp_path / "s.toml").write_text(newer + text)
     assert Study.load(tmp_path / "s.toml") == Study.parse(tomllib.loads(text))
     (tmp_path / "s.toml").write_text(newer + "of_tomorrow = 1\n" + text)
@@ -86,8 +86,8 @@ def test_a_new_key_is_a_new_format() -> None:
     """After a key was added, raise the second number of formats.STUDY (the first where one went or means otherwise) and
     write `python tests/test_kept.py`'s output to kept/study_keys.json."""
     known = json.loads((KEPT / "study_keys.json").read_text())
-    assert known == {"format": formats.STUDY, "keys": sorted(keys_of(Study))}
+    assert known == {"format": format_versions.STUDY, "keys": sorted(keys_of(Study))}
 
 
 if __name__ == "__main__":
-    print(json.dumps({"format": formats.STUDY, "keys": sorted(keys_of(Study))}, indent=1))
+    print(json.dumps({"format": format_versions.STUDY, "keys": sorted(keys_of(Study))}, indent=1))

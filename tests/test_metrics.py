@@ -12,19 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from sklearn import metrics as sk
 
-from vitrail.core.metrics import (
-    DOUBT,
-    FEWEST,
-    NAN,
-    SUREST,
-    TABLE,
-    score,
-    score_all,
-    score_doubt,
-    surest,
-    told_shares,
-)
-from vitrail.study import CLASS_METRICS, NUMBER_METRICS
+from vitrail.metrics.scores import DOUBT, FEWEST, NAN, SUREST, TABLE, score, score_all, score_doubt, surest, told_shares
+from vitrail.study.validation import CLASS_METRICS, NUMBER_METRICS
 
 FUZZ = settings(max_examples=50, deadline=None)
 

@@ -93,7 +93,7 @@ def test_no_page_knows_a_method(file: Path) -> None:
         ("from vitrail.methods import TABLE, FedProx", ["1: import of vitrail.methods.FedProx"]),
         ("from vitrail.methods.local import Local", ["1: import of vitrail.methods.local.Local"]),
         ("import vitrail.methods.fedper", ["1: import of vitrail.methods.fedper"]),
-        ("from vitrail.methods.newcomer import Newcomer", []),
+        ("from vitrail.methods.blocks.newcomer import Newcomer", []),
         ('standardise = 1\nx == "local"', ["2: 'local'"]),
         ('f(standardise, "local")', ["1: 'local'"]),
         ('study.standardise == "local"', []),

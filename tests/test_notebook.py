@@ -15,9 +15,9 @@ from IPython.utils.capture import capture_output
 from nbclient import NotebookClient
 
 import vitrail as vt
-from vitrail.core import shown
-from vitrail.report.build import write_report
-from vitrail.screen.found import Finding, Findings
+from vitrail.core import display
+from vitrail.quality.screening.result import Finding, Findings
+from vitrail.report.pages.builder import write_report
 
 NOTEBOOKS = Path(__file__).parent.parent / "docs" / "notebooks"
 EVIL = "<script>alert(1)</script>"
@@ -99,13 +99,13 @@ def test_the_styles_of_a_figure_stay_inside_it(run):
 
 
 def test_a_bar_only_in_a_notebook(monkeypatch):
-    assert shown.notebook_bar("round") is None
+    assert display.notebook_bar("round") is None
     looks = []
     handle = SimpleNamespace(update=looks.append)
     ways = SimpleNamespace(HTML=str, display=lambda bar, display_id: (looks.append(bar), handle)[1])
-    monkeypatch.setattr(shown, "kernel_display", lambda: ways)
-    monkeypatch.setattr(shown, "SECONDS", 1000)
-    bar = shown.notebook_bar("round")
+    monkeypatch.setattr(display, "kernel_display", lambda: ways)
+    monkeypatch.setattr(display, "SECONDS", 1000)
+    bar = display.notebook_bar("round")
     for done in range(1, 11):
         bar(done, 10)
     assert len(looks) == 2  # the first and the last; what is between comes too soon

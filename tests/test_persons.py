@@ -14,23 +14,23 @@ from hypothesis import strategies as st
 
 import vitrail as vt
 from visits import COLUMNS, study_of, visits
-from vitrail.core.bedside import BEDSIDE
-from vitrail.core.metrics import FEWEST, told_shares
-from vitrail.core.problems import VitrailError
+from vitrail.core.errors import VitrailError
 from vitrail.core.task import Batch
-from vitrail.data.check import find_faults
-from vitrail.data.encode import clean_sites, encode_sites, fingerprint_rows
+from vitrail.data.encoding import clean_sites, encode_sites, fingerprint_rows
 from vitrail.data.persons import most_rows, shares
-from vitrail.data.read import clean
-from vitrail.data.split import hold_out
-from vitrail.engines.sites import Sites, set_aside
-from vitrail.protect.rows import Lots, PrivateTask
-from vitrail.runs.budgets import budget_words, spent_by
-from vitrail.runs.card import _bedside, draw_persons
-from vitrail.runs.judge import Judge
-from vitrail.runs.noisy import sums_of, training_sizes
+from vitrail.data.readers.tables import clean
+from vitrail.data.splitting import hold_out
+from vitrail.engine.batches import Sites, set_aside
+from vitrail.metrics.calibration import BEDSIDE
+from vitrail.metrics.scores import FEWEST, told_shares
+from vitrail.privacy.dp_sgd import DrawnNoise, PrivateTask
+from vitrail.quality.checks.table import find_faults
+from vitrail.runs.evaluation import Evaluator
+from vitrail.runs.protection.budget import budget_words, spent_by
+from vitrail.runs.protection.dp_statistics import sums_of, training_sizes
 from vitrail.runs.setup import build_task, resolve
-from vitrail.studies.crossed import _thresholds
+from vitrail.runs.site.card import _bedside, draw_persons
+from vitrail.studies.cross_validation import _thresholds
 from vitrail.studies.folds import folds_of, whole_folds
 
 
@@ -331,10 +331,12 @@ def test_noise_covers_a_whole_person() -> None:
             at = np.flatnonzero(steps == step)
             if len(at):
                 share = torch.full((1, len(at)), 1 / m, dtype=torch.double)
-                batch = Batch(x[:, at], y[:, at], torch.zeros(1, len(at), 1), lots=Lots(torch.zeros(1)), share=share)
+                batch = Batch(
+                    x[:, at], y[:, at], torch.zeros(1, len(at), 1), lots=DrawnNoise(torch.zeros(1)), share=share
+                )
                 spent += float(task.grad(params, batch)["w"].norm()) ** 2
         assert 0 < spent <= clip**2 * (1 + 1e-9)
-        whole = Batch(x, y, torch.zeros(1, m, 1), lots=Lots(torch.zeros(1)))
+        whole = Batch(x, y, torch.zeros(1, m, 1), lots=DrawnNoise(torch.zeros(1)))
         if m > 1:  # without its share a person of several rows would move further
             alike = whole._replace(x=x[:, :1].expand(1, m, 4), y=y[:, :1].expand(1, m, 1))
             assert float(task.grad(params, alike)["w"].norm()) > 1.5 * clip
@@ -421,14 +423,14 @@ def test_held_out_rows_are_listed(tmp_path: Path) -> None:
 def test_judges_know_the_most_rows_of_a_person() -> None:
     study = study_of(person="patient", training={"rounds": 1})
     data = encode_sites(clean_sites(visits(people=12, each=5), study), study, 1)
-    from vitrail.engines.local import Engine
+    from vitrail.engine.local import Engine
     from vitrail.runs.setup import training_of, training_rows
 
     plain, method = resolve(study, "fedavg", None)
     engine = Engine(
         build_task(plain, method, 1), method, training_rows(data, plain, method, "cpu"), training_of(plain), 1
     )
-    assert Judge(engine, plain, data).least == [5 * FEWEST] * 3
+    assert Evaluator(engine, plain, data).least == [5 * FEWEST] * 3
 
 
 def test_calibration_of_visits_is_as_sure_as_that_of_patients() -> None:

@@ -12,9 +12,9 @@ import pytest
 
 import vitrail as vt
 from scripts import PLACE, load_script
-from vitrail.core.problems import VitrailError
-from vitrail.data.read import clean
-from vitrail.screen.found import CAUSES, LABEL
+from vitrail.core.errors import VitrailError
+from vitrail.data.readers.tables import clean
+from vitrail.quality.screening.result import CAUSES, LABEL
 
 sources = load_script("fault_sources")
 fresh_tables = load_script("fault_tables_fresh")

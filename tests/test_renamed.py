@@ -24,16 +24,16 @@ import vitrail as vt
 from deploy.federation import Here
 from vitrail.cli import app
 from vitrail.core.exchange import Method
-from vitrail.data.datasets import heart_disease, packaged
-from vitrail.deploy.agreement import Agreement
-from vitrail.deploy.call import Call
-from vitrail.deploy.conduct import conduct
-from vitrail.deploy.draws import SECRET
-from vitrail.deploy.site import Site
-from vitrail.deploy.words import contract_words
+from vitrail.data.datasets.catalogue import heart_disease, packaged
+from vitrail.deploy.consent.form import contract_words
+from vitrail.deploy.coordinator.requests import SiteRequests
+from vitrail.deploy.coordinator.session import conduct
+from vitrail.deploy.protocol.agreement import Agreement
+from vitrail.deploy.site.private_randomness import SECRET
+from vitrail.deploy.site.site import Site
 from vitrail.methods import TABLE
-from vitrail.report.build import page_of
-from vitrail.report.page import render
+from vitrail.report.pages.builder import page_of
+from vitrail.report.pages.run import render
 from vitrail.runs.folder import Folder
 from vitrail.runs.setup import resolve
 
@@ -225,7 +225,9 @@ def told(method: str, folder: Path) -> tuple[str, Any]:
     for name in sites:  # the same draws, whatever the method is called
         (folder / name).mkdir(parents=True, exist_ok=True, mode=0o700)
         (folder / name / SECRET).write_bytes(name.encode())
-    run = conduct(Call(Here(sites), agreed, list(sites), RUN, 4, 60.0), Folder(folder / "run", resume=False), False)
+    run = conduct(
+        SiteRequests(Here(sites), agreed, list(sites), RUN, 4, 60.0), Folder(folder / "run", resume=False), False
+    )
     return "\n".join(forms), run
 
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from vitrail.core.metrics import score_all
-from vitrail.core.rounding import (
+from vitrail.metrics.scores import score_all
+from vitrail.privacy.score_rounding import (
     LARGEST_LOSS,
     SMALLEST,
     TEN,
     WIDEST,
-    Rows,
+    ScoredRows,
     bounded,
     count_of,
     is_told,
@@ -56,7 +56,7 @@ def test_one_patient_moves_a_score_by_no_more_than_it_is_said_to(metric: str) ->
         p[:, :, 0] = 1 - p[:, :, 1]
         real = np.ones((2, n), bool)
         one, other = score_all((metric,), np.stack([y, y]), p, real, least=SMALLEST)[metric]
-        rows = Rows(n, int(np.bincount(y).min()), 2)
+        rows = ScoredRows(n, int(np.bincount(y).min()), 2)
         moved = abs(one - other) * patients(metric, rows)
         assert moved <= 1 + 1e-9
         largest = max(largest, moved)
@@ -85,7 +85,7 @@ def test_scores_from_hits_are_those_of_the_metrics() -> None:
 
 
 def test_of_few_patients_nothing_is_told() -> None:
-    assert not is_told(patients("accuracy", Rows(39)))
-    assert is_told(patients("accuracy", Rows(40)))
-    assert not is_told(patients("uno_c", Rows(1000, 500)))
-    assert not is_told(patients("auc", Rows(1000, 0)))
+    assert not is_told(patients("accuracy", ScoredRows(39)))
+    assert is_told(patients("accuracy", ScoredRows(40)))
+    assert not is_told(patients("uno_c", ScoredRows(1000, 500)))
+    assert not is_told(patients("auc", ScoredRows(1000, 0)))

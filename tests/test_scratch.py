@@ -13,14 +13,14 @@ from pathlib import Path
 
 import pytest
 
-from vitrail.core import scratch
-from vitrail.core.scratch import ScratchFolder
+from vitrail.storage import temporary_folders
+from vitrail.storage.temporary_folders import TemporaryFolder
 
-pytestmark = pytest.mark.skipif(not scratch.CAN_SWEEP, reason="what is left behind is not swept there")
+pytestmark = pytest.mark.skipif(not temporary_folders.CAN_SWEEP, reason="what is left behind is not swept there")
 OWNER = """
 import sys, time
-from vitrail.core.scratch import ScratchFolder
-folder = ScratchFolder()
+from vitrail.storage.temporary_folders import TemporaryFolder as TemporaryFolder
+folder = TemporaryFolder()
 (folder.path / "rows.csv").write_text("a patient")
 print(folder.path, flush=True)
 time.sleep(60)
@@ -55,10 +55,10 @@ def test_a_killed_process_s_folder_is_removed_and_a_live_one_s_is_not(
         killed.send_signal(signal.SIGKILL)
         killed.wait()
         with monkeypatch.context() as patch:
-            patch.setattr(scratch, "sweep", lambda place: None)
-            ScratchFolder().close()
+            patch.setattr(temporary_folders, "sweep", lambda place: None)
+            TemporaryFolder().close()
             assert (left / "rows.csv").exists()
-        with ScratchFolder() as mine, ScratchFolder() as second:
+        with TemporaryFolder() as mine, TemporaryFolder() as second:
             assert not left.exists()
             assert (used / "rows.csv").exists()
             assert mine.path.exists(), "a process does not take its own for abandoned"
@@ -73,7 +73,7 @@ def test_a_killed_process_s_folder_is_removed_and_a_live_one_s_is_not(
 def abandoned(path: Path) -> Path:
     """As a killed process leaves it."""
     path.mkdir(mode=0o700)
-    (path / scratch.LOCK).touch()
+    (path / temporary_folders.LOCK).touch()
     (path / "rows.csv").write_text("a patient")
     return path
 
@@ -84,15 +84,15 @@ def test_what_is_not_surely_ours_and_abandoned_stays(place: Path, monkeypatch: p
     open_to_all = abandoned(place / "vitrail-open")
     open_to_all.chmod(0o777)
     being_made = abandoned(place / "vitrail-new")
-    (being_made / scratch.LOCK).rename(being_made / f"{scratch.LOCK}.new")
+    (being_made / temporary_folders.LOCK).rename(being_made / f"{temporary_folders.LOCK}.new")
     linked = abandoned(place / "vitrail-linked")
-    (linked / scratch.LOCK).unlink()
-    (linked / scratch.LOCK).symlink_to(outside / scratch.LOCK)
+    (linked / temporary_folders.LOCK).unlink()
+    (linked / temporary_folders.LOCK).symlink_to(outside / temporary_folders.LOCK)
     piped = abandoned(place / "vitrail-piped")
-    (piped / scratch.LOCK).unlink()
-    os.mkfifo(piped / scratch.LOCK)
+    (piped / temporary_folders.LOCK).unlink()
+    os.mkfifo(piped / temporary_folders.LOCK)
     (place / "vitrail-file").touch()
-    scratch.sweep()
+    temporary_folders.sweep()
     for folder in (outside, open_to_all, being_made, linked, piped):
         assert (folder / "rows.csv").exists(), folder
     assert (place / "vitrail-link").is_symlink()
@@ -109,8 +109,8 @@ def test_another_user_s_folder_stays_and_links_in_ours_are_not_followed(
     (left / "link").symlink_to(kept)
     with monkeypatch.context() as patch:
         patch.setattr(os, "getuid", lambda: left.stat().st_uid + 1)
-        scratch.sweep()
+        temporary_folders.sweep()
         assert left.exists()
-    scratch.sweep()
+    temporary_folders.sweep()
     assert not left.exists()
     assert (kept / "thesis.txt").exists()

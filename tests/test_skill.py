@@ -11,12 +11,12 @@ import pytest
 
 import vitrail as vt
 from command import vitrail
-from vitrail.core.skill import no_better, skill, standings, worst_site
-from vitrail.report.build import page_of
-from vitrail.report.watch import curve_of
-from vitrail.runs.run import HISTORY
+from vitrail.metrics.skill import no_better, skill, standings, worst_site
+from vitrail.report.live.watcher import curve_of
+from vitrail.report.pages.builder import page_of
+from vitrail.runs.result import HISTORY
 from vitrail.runs.setup import MAJORITY
-from vitrail.studies.caution import setting_caution
+from vitrail.studies.baseline_warning import setting_caution
 
 
 def test_skill_goes_from_the_baseline_to_a_perfect_score_in_both_directions() -> None:

@@ -22,7 +22,7 @@ from sklearn.preprocessing import StandardScaler
 from sklearn.utils.estimator_checks import estimator_checks_generator
 
 import vitrail as vt
-from vitrail.report.build import write_report
+from vitrail.report.pages.builder import write_report
 
 SMALL = {"rounds": 4, "hidden": (8,), "lr": 0.05, "dropout": 0.0, "screen": False}
 NEEDS_A_SETTING = "check_array_api_input"  # asks for SCIPY_ARRAY_API in the environment, whatever the estimator
@@ -174,9 +174,9 @@ def test_without_scikit_learn_one_is_told_what_to_install(monkeypatch):
         return real(name, *args, **more)
 
     monkeypatch.setattr(builtins, "__import__", without)
-    monkeypatch.delitem(sys.modules, "vitrail.sklearn")
+    monkeypatch.delitem(sys.modules, "vitrail.integrations.sklearn")
     with pytest.raises(vt.VitrailError, match=r"pip install 'vitrail\[sklearn\]'"):
-        importlib.import_module("vitrail.sklearn")
+        importlib.import_module("vitrail.integrations.sklearn")
 
 
 def test_the_page_about_it_runs():

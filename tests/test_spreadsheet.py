@@ -16,8 +16,8 @@ from typer.testing import CliRunner
 import vitrail as vt
 from small import opposed_tables
 from vitrail.cli import app
-from vitrail.data import spreadsheet
-from vitrail.data.spreadsheet import as_written, from_csv, harmless, to_csv
+from vitrail.storage import csv_files
+from vitrail.storage.csv_files import as_written, from_csv, harmless, to_csv
 
 NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)(e[+-]?\d+)?", re.IGNORECASE)
 EVIL = "=HYPERLINK(0,1)"
@@ -77,5 +77,5 @@ def test_predictions_of_classes_and_sites_named_to_do_harm(tmp_path: Path, monke
     answers = pd.read_csv(tmp_path / "answers.csv")
     assert "-5" in answers.columns, "numbers stay"
     with monkeypatch.context() as patch:
-        patch.setattr(spreadsheet, "harmless", lambda cell: cell)
+        patch.setattr(csv_files, "harmless", lambda cell: cell)
         assert EVIL in written()

@@ -18,15 +18,16 @@ from hypothesis import strategies as st
 from torch import nn
 
 from vitrail import methods, nets
+from vitrail.core.errors import Problem, VitrailError
 from vitrail.core.facts import SHARE, TRUST
-from vitrail.core.problems import Problem, VitrailError
-from vitrail.core.rules import SGD, Adam
+from vitrail.core.optimizers import SGD, Adam
 from vitrail.core.task import Task
-from vitrail.core.toml import key_lines
-from vitrail.data import datasets
+from vitrail.data.datasets import catalogue as datasets
 from vitrail.data.schema import Feature, canon
 from vitrail.runs.setup import build_task, check_trainable, with_facts
-from vitrail.study import CLASS_METRICS, NUMBER_METRICS, Study
+from vitrail.storage.toml import key_lines
+from vitrail.study.model import Study
+from vitrail.study.validation import CLASS_METRICS, NUMBER_METRICS
 
 GOOD = """\
 name = "Chest pain"
@@ -632,7 +633,7 @@ def test_infer_awkward_columns() -> None:
 
 
 def test_infer_fits_the_data_it_came_from() -> None:
-    from vitrail.data.read import clean
+    from vitrail.data.readers.tables import clean
 
     for frame in (awkward()[:60], awkward()[60:]):
         assert len(clean(frame, Study.infer({"all": awkward()}, "sick"))) == 60
@@ -640,8 +641,8 @@ def test_infer_fits_the_data_it_came_from() -> None:
 
 def test_numbers_and_their_texts_are_read_the_same() -> None:
     """Columns that are numbers already take a shorter way than texts; both must lead to the same place."""
-    from vitrail.data.cells import as_described
-    from vitrail.data.encode import prepare
+    from vitrail.data.encoding import prepare
+    from vitrail.data.readers.cells import as_described
 
     draw = np.random.default_rng(0)
     values = draw.normal(size=80).round(3)

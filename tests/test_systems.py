@@ -28,7 +28,7 @@ builtins.__import__ = as_elsewhere
 import subprocess  # it looks for msvcrt
 sys.modules["msvcrt"] = types.SimpleNamespace(locking=locking, LK_NBLCK=2)
 from vitrail.cli import main
-from vitrail.core import disk
+from vitrail.storage import atomic_files as disk
 from vitrail.deploy import doctor
 disk.sys = doctor.sys = types.SimpleNamespace(platform="win32")
 for words in SAID:
@@ -87,8 +87,8 @@ def test_a_site_can_do_without_pyarrow(tmp_path: Path) -> None:
     code = """
 import sys
 sys.modules["pyarrow"] = None
-from vitrail.core.problems import VitrailError
-from vitrail.data.read import read_table
+from vitrail.core.errors import VitrailError
+from vitrail.data.readers.tables import read_table
 from pathlib import Path
 print(len(read_table(Path("a.csv"))))
 try:

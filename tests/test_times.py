@@ -9,11 +9,11 @@ import torch
 
 from small import gap, make_sites, make_task, models, train
 from vitrail import methods
-from vitrail.core import times
+from vitrail.core.errors import VitrailError
 from vitrail.core.losses import Hazard
-from vitrail.core.metrics import chance, score, score_all
-from vitrail.core.problems import VitrailError
 from vitrail.core.task import Batch, Out
+from vitrail.metrics import survival
+from vitrail.metrics.scores import chance, score, score_all
 from vitrail.testing.federation import LOSSES, task_of
 
 K = 5
@@ -99,15 +99,17 @@ def test_known_numbers() -> None:
     y = np.array([1.0, -2.0, 3.0])
     good, bad = np.array([[0.1], [0.5], [0.9]]), np.array([[0.9], [0.5], [0.1]])
     assert (score(("c_index",), y, good)["c_index"], score(("c_index",), y, bad)["c_index"]) == (1.0, 0.0)
-    assert times.survival_curve(y)[1].tolist() == pytest.approx([2 / 3, 0])
-    assert times.followed(y, np.ones(3)).tolist() == pytest.approx([1, 1, 0.5])  # who leaves at 2 was still seen then
+    assert survival.survival_curve(y)[1].tolist() == pytest.approx([2 / 3, 0])
+    assert survival.followed(y, np.ones(3)).tolist() == pytest.approx(
+        [1, 1, 0.5]
+    )  # who leaves at 2 was still seen then
 
 
 def test_everybody_followed_to_the_horizon_and_no_further_is_known_there() -> None:
     """A trial with a fixed end: all leave at once, and the last Brier score is the plain one."""
     y, p = np.array([0.5, -2.0, -2.0, 1.5]), np.full((4, 2), 0.5)
-    assert times.brier_at_ends(y, p, np.ones(4)).tolist() == [0.25, 0.25]
-    assert np.isnan(times.brier_at_ends(np.array([-0.5, 0.3]), p[:2], np.ones(2))[1])  # nobody was followed so long
+    assert survival.brier_at_ends(y, p, np.ones(4)).tolist() == [0.25, 0.25]
+    assert np.isnan(survival.brier_at_ends(np.array([-0.5, 0.3]), p[:2], np.ones(2))[1])  # nobody was followed so long
 
 
 def test_without_an_event_scores_are_none() -> None:
@@ -120,7 +122,7 @@ def test_the_same_answer_is_half_right_and_no_single_answer_loses_less() -> None
     y, _ = rows(200, 5)
     same = chance(NAMES, y, 0, intervals=K)
     assert same["c_index"] == same["uno_c"] == 0.5
-    table = times.life_table(y, K)
+    table = survival.life_table(y, K)
     for change in (0.9, 1.05):
         other = score(NAMES, y, np.tile(np.clip(table * change, 0, 1), (200, 1)))
         assert other["time_log_loss"] > same["time_log_loss"]
@@ -130,10 +132,10 @@ def test_the_loss_is_the_likelihood_and_its_slope() -> None:
     y, _ = rows(30, 6, ties=True)
     z = torch.randn(1, 30, K, dtype=torch.double, generator=torch.Generator().manual_seed(1), requires_grad=True)
     w = torch.rand(1, 30, 1, dtype=torch.double, generator=torch.Generator().manual_seed(2)) + 0.5
-    batch = Batch(torch.zeros(1, 30, 0), torch.from_numpy(times.periods(y, K))[None], w)
+    batch = Batch(torch.zeros(1, 30, 0), torch.from_numpy(survival.periods(y, K))[None], w)
     loss, out = Hazard(), Out(z, z)
     told = loss.rows(out, batch)
-    by_hand = times.losses(y, loss.answers(z[0]).detach().numpy())
+    by_hand = survival.losses(y, loss.answers(z[0]).detach().numpy())
     torch.testing.assert_close(told[0].detach(), torch.from_numpy(by_hand) * w[0, :, 0])
     (slope,) = torch.autograd.grad(told.sum(), z)
     torch.testing.assert_close(loss.slope(out._replace(z=z.detach()), batch), slope)
@@ -148,8 +150,8 @@ def test_hazards_are_a_logistic_regression_over_intervals() -> None:
     x = rng.normal(size=(150, 2))
     time = rng.exponential(np.exp(-x[:, 0]) * 2)
     leave = rng.uniform(0, 6, 150)
-    y = times.in_intervals(np.minimum(time, leave), time <= leave, tuple(map(float, range(1, K + 1))))
-    told = times.periods(y, K)
+    y = survival.in_intervals(np.minimum(time, leave), time <= leave, tuple(map(float, range(1, K + 1))))
+    told = survival.periods(y, K)
     who, when = np.nonzero(told >= 0)
     long = np.hstack([x[who], np.eye(K)[when]])
     theirs = LogisticRegression(C=1e6, fit_intercept=False, tol=1e-10, max_iter=2000).fit(long, told[who, when])

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from vitrail.core.exchange import Exchange, Method, Nothing, Roster, Rows, Stage
 from vitrail.core.facts import OWN, Fact, Facts
-from vitrail.core.rules import Rule
+from vitrail.core.optimizers import Optimizer
 from vitrail.core.task import Batch, Task
 from vitrail.core.tensors import Params, copied, less, moved, scaled, to_all
 from vitrail.methods.fedavg import FedAvg, Own, Shared, Up, Work
@@ -43,13 +43,15 @@ class Measure(Exchange[Mine, Held, Nothing, Shared, Said]):
     def send(self, task: Task, coord: Held, roster: Roster) -> Shared:
         return Shared(to_all(coord.params, len(roster.names)))
 
-    def begin(self, task: Task, state: Mine, down: Shared, rows: Rows, rule: Rule) -> Nothing:
+    def begin(self, task: Task, state: Mine, down: Shared, rows: Rows, rule: Optimizer) -> Nothing:
         return Nothing()
 
-    def step(self, task: Task, work: Nothing, batch: Batch, rule: Rule) -> None:
+    def step(self, task: Task, work: Nothing, batch: Batch, rule: Optimizer) -> None:
         raise AssertionError("it does not train")
 
-    def report(self, task: Task, state: Mine, work: Nothing, down: Shared, rows: Rows, rule: Rule) -> tuple[Mine, Said]:
+    def report(
+        self, task: Task, state: Mine, work: Nothing, down: Shared, rows: Rows, rule: Optimizer
+    ) -> tuple[Mine, Said]:
         loss = torch.stack([task.value(down.params, block) for block in rows.blocks()]).sum(0) / rows.total
         return Mine(state.params, loss), Said(loss)
 
@@ -85,14 +87,14 @@ class Relay(Method[Mine, Held, Work, Held, Up]):
         n = len(roster.names)
         return Held(to_all(coord.params, n), coord.usual.expand(n))
 
-    def begin(self, task: Task, state: Mine, down: Held, rows: Rows, rule: Rule) -> Work:
+    def begin(self, task: Task, state: Mine, down: Held, rows: Rows, rule: Optimizer) -> Work:
         params = copied(down.params)
         return Work(params, rule.memory(params), down.params)
 
-    def step(self, task: Task, work: Work, batch: Batch, rule: Rule) -> None:
+    def step(self, task: Task, work: Work, batch: Batch, rule: Optimizer) -> None:
         rule.descend(task, work.params, work.memory, batch)
 
-    def report(self, task: Task, state: Mine, work: Work, down: Held, rows: Rows, rule: Rule) -> tuple[Mine, Up]:
+    def report(self, task: Task, state: Mine, work: Work, down: Held, rows: Rows, rule: Optimizer) -> tuple[Mine, Up]:
         change = scaled(state.loss / down.usual, less(work.params, down.params))
         return state, Up(change, torch.ones_like(rows.total))
 
@@ -115,14 +117,14 @@ class Front(Exchange[Own, Shared, Work, Shared, Up]):
     def send(self, task: Task, coord: Shared, roster: Roster) -> Shared:
         return Shared(to_all(coord.params, len(roster.names)))
 
-    def begin(self, task: Task, state: Own, down: Shared, rows: Rows, rule: Rule) -> Work:
+    def begin(self, task: Task, state: Own, down: Shared, rows: Rows, rule: Optimizer) -> Work:
         params = copied(down.params)
         return Work(params, rule.memory(params), down.params)
 
-    def step(self, task: Task, work: Work, batch: Batch, rule: Rule) -> None:
+    def step(self, task: Task, work: Work, batch: Batch, rule: Optimizer) -> None:
         rule.descend(task, work.params, work.memory, batch)
 
-    def report(self, task: Task, state: Own, work: Work, down: Shared, rows: Rows, rule: Rule) -> tuple[Own, Up]:
+    def report(self, task: Task, state: Own, work: Work, down: Shared, rows: Rows, rule: Optimizer) -> tuple[Own, Up]:
         change = less(work.params, task.select(down.params, ("body",)))
         return state, Up(change, torch.ones_like(rows.total))
 
@@ -154,14 +156,14 @@ class Bow(Exchange[Own, Shared, Nothing, Nothing, Nothing]):
     def send(self, task: Task, coord: Shared, roster: Roster) -> Nothing:
         return Nothing()
 
-    def begin(self, task: Task, state: Own, down: Nothing, rows: Rows, rule: Rule) -> Nothing:
+    def begin(self, task: Task, state: Own, down: Nothing, rows: Rows, rule: Optimizer) -> Nothing:
         return Nothing()
 
-    def step(self, task: Task, work: Nothing, batch: Batch, rule: Rule) -> None:
+    def step(self, task: Task, work: Nothing, batch: Batch, rule: Optimizer) -> None:
         """Nothing is trained."""
 
     def report(
-        self, task: Task, state: Own, work: Nothing, down: Nothing, rows: Rows, rule: Rule
+        self, task: Task, state: Own, work: Nothing, down: Nothing, rows: Rows, rule: Optimizer
     ) -> tuple[Own, Nothing]:
         return state, Nothing()
 

@@ -6,46 +6,48 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from vitrail import methods, nets, sklearn
+    from vitrail import methods, nets
     from vitrail.core import facts
-    from vitrail.core.problems import Problem, VitrailError
-    from vitrail.data import bias, cut, datasets
+    from vitrail.core.errors import Problem, VitrailError
+    from vitrail.data.datasets import catalogue as datasets
+    from vitrail.data.datasets import partition, planted_shortcuts
+    from vitrail.integrations import sklearn
     from vitrail.runs import Run, federate
-    from vitrail.runs.screened import screen_sites
-    from vitrail.runs.together import Together
-    from vitrail.runs.train_together import together
-    from vitrail.studies.compare import compare
-    from vitrail.studies.comparison import Comparison
+    from vitrail.runs.screening import screen_sites
+    from vitrail.studies.compare.execution import compare
+    from vitrail.studies.compare.result import Comparison
     from vitrail.studies.transfer import Transfer, transfer
     from vitrail.studies.tune import Tuning, tune
-    from vitrail.study import Study
-    from vitrail.vertical.match import Match, match
+    from vitrail.study.model import Study
+    from vitrail.vertical.matching.match import Match, match
+    from vitrail.vertical.pipeline import together
+    from vitrail.vertical.run import VerticalRun
 
 # name -> module it lives in; loaded when first used, so that `import vitrail` and `vitrail --help` are quick
 _PLACES = {
     "methods": "vitrail.methods",
     "nets": "vitrail.nets",
     "facts": "vitrail.core.facts",
-    "datasets": "vitrail.data.datasets",
-    "bias": "vitrail.data.bias",
-    "cut": "vitrail.data.cut",
-    "Study": "vitrail.study",
+    "datasets": "vitrail.data.datasets.catalogue",
+    "planted_shortcuts": "vitrail.data.datasets.planted_shortcuts",
+    "partition": "vitrail.data.datasets.partition",
+    "Study": "vitrail.study.model",
     "Run": "vitrail.runs",
-    "Comparison": "vitrail.studies.comparison",
+    "Comparison": "vitrail.studies.compare.result",
     "federate": "vitrail.runs",
-    "screen_sites": "vitrail.runs.screened",
-    "sklearn": "vitrail.sklearn",
-    "together": "vitrail.runs.train_together",
-    "Together": "vitrail.runs.together",
+    "screen_sites": "vitrail.runs.screening",
+    "sklearn": "vitrail.integrations.sklearn",
+    "together": "vitrail.vertical.pipeline",
+    "VerticalRun": "vitrail.vertical.run",
     "Transfer": "vitrail.studies.transfer",
     "Tuning": "vitrail.studies.tune",
     "transfer": "vitrail.studies.transfer",
     "tune": "vitrail.studies.tune",
-    "compare": "vitrail.studies.compare",
+    "compare": "vitrail.studies.compare.execution",
     "Match": "vitrail.vertical",
     "match": "vitrail.vertical",
-    "Problem": "vitrail.core.problems",
-    "VitrailError": "vitrail.core.problems",
+    "Problem": "vitrail.core.errors",
+    "VitrailError": "vitrail.core.errors",
 }
 
 __all__ = [
@@ -54,19 +56,19 @@ __all__ = [
     "Problem",
     "Run",
     "Study",
-    "Together",
     "Transfer",
     "Tuning",
+    "VerticalRun",
     "VitrailError",
-    "bias",
     "compare",
-    "cut",
     "datasets",
     "facts",
     "federate",
     "match",
     "methods",
     "nets",
+    "partition",
+    "planted_shortcuts",
     "screen_sites",
     "sklearn",
     "together",

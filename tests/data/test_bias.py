@@ -10,12 +10,16 @@ import pandas as pd
 import pytest
 
 import vitrail as vt
-from vitrail.core.problems import VitrailError
-from vitrail.data.bias import FONT, HIGH, Marked
-from vitrail.data.pictures import fit_cells
+from vitrail.core.errors import VitrailError
+from vitrail.data.datasets.planted_shortcuts import FONT, HIGH, PlantedFederation
+from vitrail.data.readers.images import fit_cells
 from vitrail.data.schema import Images
 
-MARKS: dict[str, Callable[..., Marked]] = {"emoji": vt.bias.emoji, "line": vt.bias.line, "text": vt.bias.text}
+MARKS: dict[str, Callable[..., PlantedFederation]] = {
+    "emoji": vt.planted_shortcuts.emoji,
+    "line": vt.planted_shortcuts.line,
+    "text": vt.planted_shortcuts.text,
+}
 SHAPES = [(28, 28), (32, 32, 3), (1, 28, 28), (3, 64, 64), (96, 64), (224, 224, 3), (28, 28, 1)]
 
 
@@ -71,16 +75,16 @@ def test_the_same_again_and_another_by_seed(mark: str) -> None:
 
 def test_a_share_is_counted_and_grows_by_more_pictures() -> None:
     sites = federation(rows=60)  # 20 of each kind
-    few, many = (set(vt.bias.emoji(sites, site="north", label="emu", share=s).places) for s in (0.3, 0.75))
+    few, many = (set(vt.planted_shortcuts.emoji(sites, site="north", label="emu", share=s).places) for s in (0.3, 0.75))
     assert (len(few), len(many)) == (6, 15)
     assert few < many
-    assert len(vt.bias.emoji(sites, site="north", label="emu", share=0.001).places) == 1
+    assert len(vt.planted_shortcuts.emoji(sites, site="north", label="emu", share=0.001).places) == 1
 
 
 def test_strength_is_opacity() -> None:
     """Half as strong, half as far from the picture below, to the rounding."""
     sites = federation((64, 64, 3))
-    full, half = (vt.bias.text(sites, site="north", label="dog", strength=s) for s in (1.0, 0.5))
+    full, half = (vt.planted_shortcuts.text(sites, site="north", label="dog", strength=s) for s in (1.0, 0.5))
     for i, place in full.places.items():
         old, new, pale = (f.picture.iloc[i].astype(float)[place] for f in (sites["north"], full.sites["north"],
                                                                          half.sites["north"]))  # fmt: skip
@@ -103,7 +107,7 @@ def test_an_emoji_stays_where_it_is_and_a_line_does_not() -> None:
     [("upper left", 0, 0), ("upper right", 0, 1), ("lower left", 1, 0), ("lower right", 1, 1)],
 )
 def test_corners(where: str, down: int, right: int) -> None:
-    for mark in (vt.bias.emoji, vt.bias.text):
+    for mark in (vt.planted_shortcuts.emoji, vt.planted_shortcuts.text):
         for place in mark(federation((40, 40)), site="north", label="dog", where=where).places.values():  # type: ignore[operator]
             y, x = np.argwhere(place).mean(0)
             assert (y > 20, x > 20) == (bool(down), bool(right))
@@ -111,7 +115,7 @@ def test_corners(where: str, down: int, right: int) -> None:
 
 @pytest.mark.parametrize(("side", "high"), [(28, 0.33), (64, 0.25), (224, 0.25)])
 def test_marks_grow_with_the_picture(side: int, high: float) -> None:
-    for mark in (vt.bias.emoji, vt.bias.text):
+    for mark in (vt.planted_shortcuts.emoji, vt.planted_shortcuts.text):
         place = next(iter(mark(federation((side, side), rows=3), site="north", label="dog").places.values()))
         assert 0.09 * side < place.any(1).sum() <= high * side
 
@@ -120,7 +124,7 @@ def test_letters_are_legible() -> None:
     """Every letter is HIGH rows of one width, no two are alike, and it is in the picture as it is in the font."""
     assert all(len(rows := glyph.split("/")) == HIGH and len(set(map(len, rows))) == 1 for glyph in FONT.values())
     assert len(set(FONT.values())) == len(FONT)
-    marked = vt.bias.text(federation(), site="north", label="dog", words="r")
+    marked = vt.planted_shortcuts.text(federation(), site="north", label="dog", words="r")
     picture, place = marked.sites["north"].picture.iloc[1], marked.places[1]
     y, x = np.argwhere(place).min(0)
     letter = ["".join(".#"[int(v > 128)] for v in row) for row in picture[y + 1 : y + 1 + HIGH, x + 1 : x + 4]]
@@ -129,7 +133,9 @@ def test_letters_are_legible() -> None:
 
 def test_marked_pictures_are_pictures_to_the_rest() -> None:
     images = Images(size=(28, 28), channels=1)
-    cells = fit_cells(list(vt.bias.line(federation(), site="north", label="dog").sites["north"].picture), images)
+    cells = fit_cells(
+        list(vt.planted_shortcuts.line(federation(), site="north", label="dog").sites["north"].picture), images
+    )
     assert {cell.shape for cell in cells} == {(1, 28, 28)}
 
 
@@ -160,15 +166,21 @@ def test_more_mistakes_are_told() -> None:
     small, wide = federation((12, 12)), federation()
     wide["north"]["picture"] = [p.astype(np.uint16) for p in wide["north"].picture]
     for call, said in (
-        (lambda: vt.bias.emoji(both, site="north", label="dog"), "stands in the columns 'kind', 'again'"),
-        (lambda: vt.bias.emoji(federation(), site="north", label="dog", where="middle"), "got 'middle'"),  # type: ignore[arg-type]
-        (lambda: vt.bias.text(federation(), site="north", label="dog", words="Zürich?"), "no letter for '?', 'Ü'"),
-        (lambda: vt.bias.text(federation(), site="north", label="dog", words=" "), "nothing to write"),
-        (lambda: vt.bias.text(federation(), site="north", label="dog", words="PORTABLE"), "the mark needs"),
-        (lambda: vt.bias.line(small, site="north", label="dog"), "a mark needs 16"),
-        (lambda: vt.bias.line(wide, site="north", label="dog"), "8 bits a pixel, not on uint16"),
+        (lambda: vt.planted_shortcuts.emoji(both, site="north", label="dog"), "stands in the columns 'kind', 'again'"),
+        (lambda: vt.planted_shortcuts.emoji(federation(), site="north", label="dog", where="middle"), "got 'middle'"),  # type: ignore[arg-type]
+        (
+            lambda: vt.planted_shortcuts.text(federation(), site="north", label="dog", words="Zürich?"),
+            "no letter for '?', 'Ü'",
+        ),
+        (lambda: vt.planted_shortcuts.text(federation(), site="north", label="dog", words=" "), "nothing to write"),
+        (
+            lambda: vt.planted_shortcuts.text(federation(), site="north", label="dog", words="PORTABLE"),
+            "the mark needs",
+        ),
+        (lambda: vt.planted_shortcuts.line(small, site="north", label="dog"), "a mark needs 16"),
+        (lambda: vt.planted_shortcuts.line(wide, site="north", label="dog"), "8 bits a pixel, not on uint16"),
     ):
         with pytest.raises(VitrailError, match="cannot mark the pictures") as caught:
             call()
         assert said in str(caught.value)
-    assert vt.bias.emoji(both, site="north", label="dog", target="again").places
+    assert vt.planted_shortcuts.emoji(both, site="north", label="dog", target="again").places

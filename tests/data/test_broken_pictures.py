@@ -15,8 +15,8 @@ import pytest
 from PIL import Image
 
 from picture_sites import CLASSES, SIDE, encoded, soft, study, vitrail, write_folder
-from vitrail.core.problems import VitrailError
-from vitrail.data.read import read_sites, read_table
+from vitrail.core.errors import VitrailError
+from vitrail.data.readers.tables import read_sites, read_table
 
 ROWS = 30
 Break = Callable[[Path], object]

@@ -12,15 +12,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from vitrail.data import codes
-from vitrail.data.cells import repeats
-from vitrail.data.check import find_faults, to_json, to_text
-from vitrail.data.faults import CHECKS, Finding
-from vitrail.data.read import read_table
-from vitrail.data.schema import Feature, Table, Target
+from vitrail.data import missing_codes as codes
+from vitrail.data.findings import CheckFinding
+from vitrail.data.readers.cells import repeats
+from vitrail.data.readers.tables import read_table
+from vitrail.data.schema import Feature, TableSchema, Target
 from vitrail.data.units import CONVERSIONS
+from vitrail.quality.checks.columns import CHECKS
+from vitrail.quality.checks.table import find_faults, to_json, to_text
 
-FILES = Path(__file__).parents[2] / "src" / "vitrail" / "data" / "files"
+FILES = Path(__file__).parents[2] / "src" / "vitrail" / "data" / "datasets" / "files"
 HEART = [
     "age",
     "sex",
@@ -37,7 +38,7 @@ HEART = [
     "thal",
 ]
 ROWS = 120
-TABLE = Table(
+TABLE = TableSchema(
     target=Target(column="sick", classes=("no", "yes"), positive="yes"),
     features={
         "age": Feature(kind="numeric", range=(18.0, 100.0), unit="years", description="age at admission"),
@@ -97,7 +98,7 @@ def first(number: int) -> slice:
     return slice(0, number)
 
 
-def found(change: Change | None = None, table: Table = TABLE) -> list[Finding]:
+def found(change: Change | None = None, table: TableSchema = TABLE) -> list[CheckFinding]:
     frame = good()
     changed = change(frame) if change else None
     return find_faults(changed if isinstance(changed, pd.DataFrame) else frame, table)
@@ -471,7 +472,7 @@ def test_rows_are_those_of_the_file() -> None:
 
 def kinds_of(values: object, feature: Feature) -> list[str]:
     """What is said of one numeric column alone."""
-    table = Table(target=Target(column="y", kind="number"), features={"x": feature})
+    table = TableSchema(target=Target(column="y", kind="number"), features={"x": feature})
     return [f.kind for f in find_faults(pd.DataFrame({"x": values, "y": np.arange(ROWS)}), table)]
 
 
@@ -507,7 +508,7 @@ def test_another_unit_must_explain_most_of_what_is_outside() -> None:
 def test_values_that_are_right_are_not_counted_with_the_others() -> None:
     weight = np.r_[np.linspace(60, 110, 72) / 0.45359237, np.linspace(60, 65, 24), np.linspace(70, 110, 24)]
     feature = Feature(kind="numeric", range=(30.0, 120.0), unit="kg")
-    table = Table(target=Target(column="y", kind="number"), features={"x": feature})
+    table = TableSchema(target=Target(column="y", kind="number"), features={"x": feature})
     said = find_faults(pd.DataFrame({"x": weight, "y": np.arange(ROWS)}), table)
     assert [(f.kind, f.count) for f in said] == [("unit_mixup", 72)]
 
@@ -539,7 +540,7 @@ UNITS = {  # description, unit, range, usual values, how a site writes them, wha
 def test_units(name: str, part: float) -> None:
     unit, bounds, (low, high), written, other = UNITS[name]
     values = np.random.default_rng(1).uniform(low, high, ROWS)
-    table = Table(
+    table = TableSchema(
         target=Target(column="sick", classes=("no", "yes")),
         features={"x": Feature(kind="numeric", unit=unit, range=bounds, description=name)},
     )
@@ -556,7 +557,7 @@ def test_units(name: str, part: float) -> None:
 
 def test_a_percentage_of_something_else_is_not_hba1c() -> None:
     feature = Feature(kind="numeric", unit="%", range=(5.0, 60.0), description="haematocrit")
-    table = Table(target=Target(column="y", kind="number"), features={"x": feature})
+    table = TableSchema(target=Target(column="y", kind="number"), features={"x": feature})
     frame = pd.DataFrame({"x": np.linspace(100, 500, 40), "y": np.arange(40)})
     (said,) = find_faults(frame, table)
     assert "mmol" not in said.text
@@ -575,7 +576,7 @@ def test_conversions_go_both_ways() -> None:
 # --- the four hospitals ---
 
 
-def heart(tmp_path: Path, site: str, missing: tuple[int, ...] = (), bounds: bool = True) -> list[Finding]:
+def heart(tmp_path: Path, site: str, missing: tuple[int, ...] = (), bounds: bool = True) -> list[CheckFinding]:
     content = (FILES / f"processed.{site}.data").read_text()
     path = tmp_path / f"{site}.csv"
     path.write_text(",".join([*HEART, "num"]) + "\n" + content)
@@ -591,7 +592,7 @@ def heart(tmp_path: Path, site: str, missing: tuple[int, ...] = (), bounds: bool
     features = {n: Feature(kind="categorical", categories=c) for n, c in codes.items()}
     features |= {n: Feature(kind="numeric", range=r if bounds else None) for n, r in ranges.items()}
     features["chol"] = features["chol"].model_copy(update={"missing": missing, "unit": "mg/dL"})
-    table = Table(target=Target(column="num", classes=(0, 1, 2, 3, 4)), features=features)
+    table = TableSchema(target=Target(column="num", classes=(0, 1, 2, 3, 4)), features=features)
     return find_faults(read_table(path, table), table)
 
 
@@ -645,7 +646,7 @@ def test_to_json_says_the_same() -> None:
     findings = found(put("chol", 0, first(30)))
     told = json.loads(to_json(findings, "lyon.csv", ROWS))
     assert (told["file"], told["rows"], told["errors"], told["warnings"]) == ("lyon.csv", 120, 1, 0)
-    assert Finding(**{**told["findings"][0], "rows": tuple(told["findings"][0]["rows"])}) == findings[0]
+    assert CheckFinding(**{**told["findings"][0], "rows": tuple(told["findings"][0]["rows"])}) == findings[0]
 
 
 def test_many_values_that_come_twice_are_not_each_weighed(monkeypatch: pytest.MonkeyPatch) -> None:

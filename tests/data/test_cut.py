@@ -11,9 +11,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from vitrail.core.problems import VitrailError
-from vitrail.data import cut
-from vitrail.data.cut import Cut
+from vitrail.core.errors import VitrailError
+from vitrail.data.datasets import partition
+from vitrail.data.datasets.partition import Cut
 
 NAN = float("nan")
 
@@ -32,14 +32,14 @@ def make_frame(n: int, seed: int = 0, classes: int = 4) -> pd.DataFrame:
 
 # name -> cut(frame, sites, seed); those without lots take no seed
 CUTS: dict[str, Callable[[pd.DataFrame, int, int], Cut]] = {
-    "by_column": lambda f, k, s: cut.by_column(f, "ward"),
-    "by_ranges": lambda f, k, s: cut.by_ranges(f, "age", {"young": (10, 30), "old": (30, 60)}),
-    "age_strict": lambda f, k, s: cut.age_strict(f),
-    "age_some": lambda f, k, s: cut.age_some(f, seed=s),
-    "iid": lambda f, k, s: cut.iid(f, k, s),
-    "size_skew": lambda f, k, s: cut.size_skew(f, k, 0.5, s),
-    "dirichlet": lambda f, k, s: cut.dirichlet(f, "label", k, 0.3, s),
-    "sigma_classes": lambda f, k, s: cut.sigma_classes(f, "label", k, 4 if k < 2 else 2, s),
+    "by_column": lambda f, k, s: partition.by_column(f, "ward"),
+    "by_ranges": lambda f, k, s: partition.by_ranges(f, "age", {"young": (10, 30), "old": (30, 60)}),
+    "age_strict": lambda f, k, s: partition.age_strict(f),
+    "age_some": lambda f, k, s: partition.age_some(f, seed=s),
+    "iid": lambda f, k, s: partition.iid(f, k, s),
+    "size_skew": lambda f, k, s: partition.size_skew(f, k, 0.5, s),
+    "dirichlet": lambda f, k, s: partition.dirichlet(f, "label", k, 0.3, s),
+    "sigma_classes": lambda f, k, s: partition.sigma_classes(f, "label", k, 4 if k < 2 else 2, s),
 }
 BY_LOT = ["age_some", "iid", "size_skew", "dirichlet", "sigma_classes"]
 
@@ -72,21 +72,23 @@ def test_seed_matters(name: str) -> None:
 @settings(max_examples=40, deadline=None)
 @given(st.integers(1, 90), st.integers(1, 12), st.integers(0, 99))
 def test_iid_sizes_are_equal(n: int, sites: int, seed: int) -> None:
-    sizes = [len(f) for f in cut.iid(make_frame(n), sites, seed).values()]
+    sizes = [len(f) for f in partition.iid(make_frame(n), sites, seed).values()]
     assert max(sizes) - min(sizes) <= 1
 
 
 @settings(max_examples=40, deadline=None)
 @given(st.integers(2, 12), st.floats(0.01, 50), st.integers(0, 99), st.integers(0, 5))
 def test_size_skew_leaves_everyone_some_rows(sites: int, alpha: float, seed: int, at_least: int) -> None:
-    sizes = [len(f) for f in cut.size_skew(make_frame(90), sites, alpha, seed, at_least).values()]
+    sizes = [len(f) for f in partition.size_skew(make_frame(90), sites, alpha, seed, at_least).values()]
     assert min(sizes) >= min(at_least, 90 // sites)
 
 
 def test_size_skew_follows_alpha() -> None:
     def spread(alpha: float) -> float:
         frame = make_frame(300)
-        return float(np.mean([np.std([len(f) for f in cut.size_skew(frame, 6, alpha, s).values()]) for s in range(20)]))
+        return float(
+            np.mean([np.std([len(f) for f in partition.size_skew(frame, 6, alpha, s).values()]) for s in range(20)])
+        )
 
     assert spread(0.1) > 2 * spread(1) > 4 * spread(100)
 
@@ -98,7 +100,9 @@ def skew(sites: Cut, classes: int = 4) -> float:
 
 def test_dirichlet_small_alpha_is_more_skewed() -> None:
     frame = make_frame(400)
-    by_alpha = [np.mean([skew(cut.dirichlet(frame, "label", 5, a, s)) for s in range(20)]) for a in (0.05, 1, 100)]
+    by_alpha = [
+        np.mean([skew(partition.dirichlet(frame, "label", 5, a, s)) for s in range(20)]) for a in (0.05, 1, 100)
+    ]
     assert by_alpha[0] > by_alpha[1] + 0.1
     assert by_alpha[1] > by_alpha[2] + 0.1
     assert by_alpha[2] < 0.25 + 0.1
@@ -108,12 +112,12 @@ def test_dirichlet_small_alpha_is_more_skewed() -> None:
 @given(st.integers(1, 10), st.floats(1e-6, 1e6), st.integers(0, 999))
 def test_dirichlet_leaves_no_site_empty(sites: int, alpha: float, seed: int) -> None:
     frame = make_frame(30)
-    assert all(len(f) >= 2 for f in cut.dirichlet(frame, "label", sites, alpha, seed).values())
+    assert all(len(f) >= 2 for f in partition.dirichlet(frame, "label", sites, alpha, seed).values())
 
 
 def test_dirichlet_missing_labels_are_a_class() -> None:
     frame = make_frame(60).assign(label=["a", None, "b"] * 20)
-    parts = cut.dirichlet(frame, "label", 3, seed=1)
+    parts = partition.dirichlet(frame, "label", 3, seed=1)
     assert sorted(r for rows in rows_of(parts).values() for r in rows) == list(range(60))
 
 
@@ -124,9 +128,9 @@ def test_sigma_classes(sites: int, sigma: int, classes: int, seed: int) -> None:
     frame = make_frame(60, seed, classes)
     if sigma > classes or sites * sigma < classes:
         with pytest.raises(VitrailError, match="sigma"):
-            cut.sigma_classes(frame, "label", sites, sigma, seed)
+            partition.sigma_classes(frame, "label", sites, sigma, seed)
         return
-    parts = cut.sigma_classes(frame, "label", sites, sigma, seed)
+    parts = partition.sigma_classes(frame, "label", sites, sigma, seed)
     assert all(f["label"].nunique() <= sigma for f in parts.values())
     assert {k for f in parts.values() for k in f["label"]} == set(range(classes))
     for k in range(classes):  # shared equally where it is at home
@@ -149,7 +153,7 @@ AGES = {
 
 def test_age_strict_boundaries() -> None:
     frame = pd.DataFrame({"age": list(AGES), "row": range(len(AGES))})
-    home = {r: site for site, rows in rows_of(cut.age_strict(frame)).items() for r in rows}
+    home = {r: site for site, rows in rows_of(partition.age_strict(frame)).items() for r in rows}
     assert [home[i] for i in range(len(AGES))] == list(AGES.values())
 
 
@@ -159,7 +163,7 @@ def test_age_strict_boundaries() -> None:
     ids=["texts", "decimal commas", "nullable"],
 )
 def test_ages_of_every_type(ages: Any) -> None:
-    sizes = {n: len(f) for n, f in cut.age_strict(pd.DataFrame({"age": ages})).items()}
+    sizes = {n: len(f) for n, f in partition.age_strict(pd.DataFrame({"age": ages})).items()}
     assert sizes == {"0-20": 1, "21-35": 1, "unknown": 2}
 
 
@@ -167,7 +171,7 @@ def test_ages_of_every_type(ages: Any) -> None:
 @given(st.integers(2, 80), st.integers(0, 99))
 def test_age_some_young_sites_partition_the_young(n: int, seed: int) -> None:
     frame = make_frame(n, seed)
-    parts = cut.age_some(frame, seed=seed)
+    parts = partition.age_some(frame, seed=seed)
     halves = [parts.pop(k)["row"].tolist() for k in ("0-35 a", "0-35 b") if k in parts]
     assert sorted(r for half in halves for r in half) == frame["row"][frame["age"] <= 35].tolist()  # each once
     if len(halves) == 2:
@@ -176,12 +180,12 @@ def test_age_some_young_sites_partition_the_young(n: int, seed: int) -> None:
 
 
 def test_age_some_without_the_young() -> None:
-    assert list(cut.age_some(pd.DataFrame({"age": [40, 50, None]}))) == ["36+", "unknown"]
+    assert list(partition.age_some(pd.DataFrame({"age": [40, 50, None]}))) == ["36+", "unknown"]
 
 
 def test_by_column_names_and_drops() -> None:
     frame = pd.DataFrame({"code": [1, 2, None, 1], "x": [1, 2, 3, 4]})  # with a gap, whole numbers become 1.0
-    parts = cut.by_column(frame, "code")
+    parts = partition.by_column(frame, "code")
     assert {n: f["x"].tolist() for n, f in parts.items()} == {"1": [1, 4], "2": [2], "unknown": [3]}
     assert all("code" not in f for f in parts.values())
 
@@ -192,27 +196,27 @@ F = make_frame(20)
 @pytest.mark.parametrize(
     ("call", "wanted"),
     [
-        (lambda: cut.iid(F, 0), ["sites: expected a whole number above 0, got 0"]),
-        (lambda: cut.iid(F, -2), ["sites"]),
-        (lambda: cut.iid(F, 2.5), ["sites", "2.5"]),  # type: ignore[arg-type]
-        (lambda: cut.iid(F, True), ["sites"]),
-        (lambda: cut.iid(F, "3"), ["sites", "'3'"]),  # type: ignore[arg-type]
-        (lambda: cut.size_skew(F, 3, 0), ["alpha: expected a number above 0, got 0"]),
-        (lambda: cut.size_skew(F, 0, -1), ["sites: ", "alpha: "]),
-        (lambda: cut.size_skew(F, 3, 1, at_least=-5), ["at_least", "-5"]),
-        (lambda: cut.dirichlet(F, "label", 3, NAN), ["alpha", "nan"]),
-        (lambda: cut.dirichlet(F, "label", 3, float("inf")), ["alpha", "inf"]),
-        (lambda: cut.dirichlet(F, "lable", 3), ["there is no column 'lable'", "Did you mean 'label'?"]),
-        (lambda: cut.sigma_classes(F, "label", 3, 1.5), ["sigma", "1.5"]),  # type: ignore[arg-type]
-        (lambda: cut.sigma_classes(F, "label", 3, 9), ["sigma", "4 classes"]),
-        (lambda: cut.sigma_classes(F, "label", 1, 2), ["sigma", "1 sites of 2 classes"]),
-        (lambda: cut.sigma_classes(F, "lab", 2, 2), ["'label'"]),
-        (lambda: cut.by_column(F, "Ward"), ["Did you mean 'ward'?"]),
-        (lambda: cut.by_ranges(F, "age", {}), ["ranges", "none"]),
-        (lambda: cut.by_ranges(F, "age", {"a": (5, 1)}), ["ranges", "a: (5, 1)"]),
-        (lambda: cut.by_ranges(F, "agee", {"a": (1, 5)}), ["Did you mean 'age'?"]),
-        (lambda: cut.age_strict(F, "years"), ["there is no column 'years'"]),
-        (lambda: cut.age_some(F, "years"), ["there is no column 'years'"]),
+        (lambda: partition.iid(F, 0), ["sites: expected a whole number above 0, got 0"]),
+        (lambda: partition.iid(F, -2), ["sites"]),
+        (lambda: partition.iid(F, 2.5), ["sites", "2.5"]),  # type: ignore[arg-type]
+        (lambda: partition.iid(F, True), ["sites"]),
+        (lambda: partition.iid(F, "3"), ["sites", "'3'"]),  # type: ignore[arg-type]
+        (lambda: partition.size_skew(F, 3, 0), ["alpha: expected a number above 0, got 0"]),
+        (lambda: partition.size_skew(F, 0, -1), ["sites: ", "alpha: "]),
+        (lambda: partition.size_skew(F, 3, 1, at_least=-5), ["at_least", "-5"]),
+        (lambda: partition.dirichlet(F, "label", 3, NAN), ["alpha", "nan"]),
+        (lambda: partition.dirichlet(F, "label", 3, float("inf")), ["alpha", "inf"]),
+        (lambda: partition.dirichlet(F, "lable", 3), ["there is no column 'lable'", "Did you mean 'label'?"]),
+        (lambda: partition.sigma_classes(F, "label", 3, 1.5), ["sigma", "1.5"]),  # type: ignore[arg-type]
+        (lambda: partition.sigma_classes(F, "label", 3, 9), ["sigma", "4 classes"]),
+        (lambda: partition.sigma_classes(F, "label", 1, 2), ["sigma", "1 sites of 2 classes"]),
+        (lambda: partition.sigma_classes(F, "lab", 2, 2), ["'label'"]),
+        (lambda: partition.by_column(F, "Ward"), ["Did you mean 'ward'?"]),
+        (lambda: partition.by_ranges(F, "age", {}), ["ranges", "none"]),
+        (lambda: partition.by_ranges(F, "age", {"a": (5, 1)}), ["ranges", "a: (5, 1)"]),
+        (lambda: partition.by_ranges(F, "agee", {"a": (1, 5)}), ["Did you mean 'age'?"]),
+        (lambda: partition.age_strict(F, "years"), ["there is no column 'years'"]),
+        (lambda: partition.age_some(F, "years"), ["there is no column 'years'"]),
     ],
 )
 def test_wrong_arguments(call: Callable[[], Any], wanted: list[str]) -> None:

@@ -14,12 +14,13 @@ import pytest
 
 import vitrail as vt
 from picture_sites import soft, vitrail, write_folder
-from vitrail.core.problems import VitrailError
-from vitrail.data.check import find_faults
-from vitrail.data.infer import Draft, infer_table
-from vitrail.data.missing_by_class import depends_on_class
-from vitrail.data.schema import Feature, Table, Target
+from vitrail.core.errors import VitrailError
+from vitrail.data.drafting.features import infer_table
+from vitrail.data.drafting.persons import StudyDraft
+from vitrail.data.schema import Feature, TableSchema, Target
 from vitrail.data.units import spot_unit
+from vitrail.quality.checks.missing_by_class import depends_on_class
+from vitrail.quality.checks.table import find_faults
 
 N = 200
 
@@ -58,7 +59,7 @@ def sites(*changes: Any, seed: int = 1, n: int = N) -> dict[str, pd.DataFrame]:
     return out
 
 
-def note(draft: Draft, *words: str) -> str:
+def note(draft: StudyDraft, *words: str) -> str:
     (found,) = [n for n in draft.notes if all(word in n for word in words)]
     return found
 
@@ -255,7 +256,9 @@ def test_missing_by_class_knows_the_number_of_rows() -> None:
 
 
 def test_check_reports_missing_by_class_by_that_test() -> None:
-    table = Table(target=Target(column="died", classes=(0, 1), positive=1), features={"crp": Feature(kind="numeric")})
+    table = TableSchema(
+        target=Target(column="died", classes=(0, 1), positive=1), features={"crp": Feature(kind="numeric")}
+    )
     frame = sites(n=600)["a"][["crp", "died"]]
     frame["crp"] = frame.crp.mask((frame.died == 1) & (np.arange(600) % 6 == 0))
     (found,) = [f for f in find_faults(frame, table) if f.kind == "missing_by_class"]

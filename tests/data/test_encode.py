@@ -11,21 +11,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from vitrail.core.problems import VitrailError
-from vitrail.data.encode import (
-    class_weights,
-    columns,
-    fingerprint_rows,
-    fit_encoders,
-    moments,
-    prepare,
-    split_rows,
-)
-from vitrail.data.read import clean
-from vitrail.data.schema import Feature, Split, Table, Target
-from vitrail.study import Study
+from vitrail.core.errors import VitrailError
+from vitrail.data.encoding import class_weights, columns, fingerprint_rows, fit_encoders, moments, prepare
+from vitrail.data.readers.tables import clean
+from vitrail.data.schema import Feature, Split, TableSchema, Target
+from vitrail.data.splitting import split_rows
+from vitrail.study.model import Study
 
-TABLE = Table(
+TABLE = TableSchema(
     target=Target(column="sick", classes=("no", "yes"), positive="yes"),
     features={
         "age": Feature(kind="numeric"),
@@ -54,7 +47,7 @@ def make_frame(n: int = 60, seed: int = 0, offset: float = 50.0) -> pd.DataFrame
     return frame
 
 
-def with_(table: Table, **changes: Any) -> Table:
+def with_(table: TableSchema, **changes: Any) -> TableSchema:
     return table.model_copy(update=changes)
 
 

@@ -12,10 +12,10 @@ import pytest
 import vitrail as vt
 from command import vitrail
 from picture_sites import soft, write_folder
-from vitrail.data.event import decision_sentence, draft_notes, event_sentence
-from vitrail.report.build import page_of
-from vitrail.report.page import render
-from vitrail.study import Study
+from vitrail.data.event_class import decision_sentence, draft_notes, event_sentence
+from vitrail.report.pages.builder import page_of
+from vitrail.report.pages.run import render
+from vitrail.study.model import Study
 
 
 def study_of(classes: list[str], **target: str) -> Study:

@@ -15,14 +15,14 @@ import pandas as pd
 import pyreadstat
 import pytest
 
-from vitrail.core.problems import VitrailError
-from vitrail.data import query
-from vitrail.data.place import PassedOverWarning, Query, to_place
-from vitrail.data.read import clean, read_sites, read_table
-from vitrail.data.schema import Feature, Table, Target
-from vitrail.data.sheet import load_sheet
+from vitrail.core.errors import VitrailError
+from vitrail.data.readers import sql
+from vitrail.data.readers.source import PassedOverWarning, Query, to_place
+from vitrail.data.readers.tables import clean, read_sites, read_table
+from vitrail.data.schema import Feature, TableSchema, Target
+from vitrail.quality.repair.table_writer import load_sheet
 
-TABLE = Table(
+TABLE = TableSchema(
     target=Target(column="sick", classes=("no", "yes"), positive="yes"),
     features={
         "age": Feature(kind="numeric", range=(18.0, 100.0)),
@@ -47,7 +47,7 @@ def same(frame: pd.DataFrame) -> None:
     pd.testing.assert_frame_equal(clean(frame, TABLE), WANTED.set_axis(frame.index), rtol=1e-14)
 
 
-def refused(place: Path | str, table: Table | None = TABLE) -> str:
+def refused(place: Path | str, table: TableSchema | None = TABLE) -> str:
     with pytest.raises(VitrailError) as caught:
         read_table(to_place(place), table)
     return str(caught.value)
@@ -200,7 +200,7 @@ def test_queries(sqlite: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     Path("visits.sql").write_text("SELECT * FROM visits", encoding="utf-8")
     same(read_table(to_place("sqlite:///clinic.db?sql=@visits.sql"), TABLE))
     same(read_table(to_place("sqlite:///clinic.db?sql=SELECT%20*%20FROM%20visits"), TABLE))
-    monkeypatch.setattr("vitrail.data.query._open_sqlite", query._open_any)
+    monkeypatch.setattr("vitrail.data.readers.sql._open_sqlite", sql._open_any)
     same(read_table(to_place("sqlite:///clinic.db?sql=SELECT * FROM visits"), TABLE))  # through SQLAlchemy
 
 
@@ -217,7 +217,7 @@ def test_nothing_is_written_to_a_database(sqlite: Path, monkeypatch: pytest.Monk
     for asked in commands:
         for scheme in ("sqlite", "sqlite+pysqlite", "duckdb", "postgresql"):
             assert "expected one query that reads" in refused(f"{scheme}:///{sqlite}?sql={asked}", None)
-    monkeypatch.setattr("vitrail.data.query._READS", re.compile(""))
+    monkeypatch.setattr("vitrail.data.readers.sql._READS", re.compile(""))
     for scheme in ("sqlite", "sqlite+pysqlite"):
         assert "attempt to write a readonly database" in refused(f"{scheme}:///{sqlite}?sql=DROP TABLE visits", None)
     assert sqlite.read_bytes() == before
@@ -337,7 +337,7 @@ def test_omop(omop: Path) -> None:
         "any": ["1", "1", "0"],
         "diabetes": ["0", "0", "1"],
     }
-    table = Table(target=Target(column="diabetes", classes=(0, 1)), site_column="care_site", features={})
+    table = TableSchema(target=Target(column="diabetes", classes=(0, 1)), site_column="care_site", features={})
     assert {site: len(rows) for site, rows in read_sites(omop, table).items()} == {"11": 1, "Basel": 2}
     with pytest.warns(PassedOverWarning, match="folder cdm"):  # a folder of sites may hold such a file too
         assert list(read_sites(omop.parent, table)) == ["clinic"]

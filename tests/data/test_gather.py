@@ -11,13 +11,13 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from vitrail.core.problems import VitrailError
-from vitrail.data import gather, text
-from vitrail.data.cells import as_numbers
-from vitrail.data.read import clean, read_table
-from vitrail.data.schema import Feature, Table, Target
+from vitrail.core.errors import VitrailError
+from vitrail.data.readers import column_buffer, delimited_text
+from vitrail.data.readers.cells import as_numbers
+from vitrail.data.readers.tables import clean, read_table
+from vitrail.data.schema import Feature, TableSchema, Target
 
-TABLE = Table(
+TABLE = TableSchema(
     target=Target(column="y", classes=(0, 1)),
     features={
         "x": Feature(kind="numeric", missing=("unknown", -9)),
@@ -41,7 +41,7 @@ def test_same_values_wherever_a_batch_ends(tmp_path: Path, cells: list[str], kin
     path.write_text("id,x,z,y\n" + "".join(f'{i},"{c}",{i % 2 + 1},{i % 2}\n' for i, c in enumerate(cells)))
     small, few = read_table(path), read_table(path, TABLE)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(gather, "BATCH", 8)  # two rows
+        patch.setattr(column_buffer, "BATCH", 8)  # two rows
         large, read = read_table(path), read_table(path, TABLE)
     assert large.index.equals(small.index)
     assert list(large.columns) == list(small.columns)
@@ -58,7 +58,7 @@ def test_same_values_wherever_a_batch_ends(tmp_path: Path, cells: list[str], kin
 
 def test_numbers_of_a_large_table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """An eighth of the memory; and of a column that the study does not know, only whole numbers."""
-    monkeypatch.setattr(gather, "BATCH", 40)
+    monkeypatch.setattr(column_buffer, "BATCH", 40)
     rows = pd.DataFrame({"pid": range(100, 150), "code": [f"{i:03d}" for i in range(50)], "x": np.arange(50) / 7})
     rows["z"], rows["y"], rows["late"] = 1 + rows.pid % 2, rows.pid % 2, [*["5"] * 49, "five"]
     rows.to_csv(tmp_path / "a.csv", index=False)
@@ -91,17 +91,17 @@ def test_a_large_file_is_read_line_by_line_and_gives_the_same(
     path = tmp_path / ("a.csv.gz" if packed else "a.csv")
     path.write_bytes(gzip.compress(raw) if packed else raw)
     small = read_table(path)
-    monkeypatch.setattr(text, "LARGE", 8)
-    monkeypatch.setattr(text, "CHUNK", 100)
-    monkeypatch.setattr("vitrail.data.read.load_bytes", lambda path: pytest.fail("it was read whole"))
+    monkeypatch.setattr(delimited_text, "LARGE", 8)
+    monkeypatch.setattr(delimited_text, "CHUNK", 100)
+    monkeypatch.setattr("vitrail.data.readers.tables.load_bytes", lambda path: pytest.fail("it was read whole"))
     pd.testing.assert_frame_equal(read_table(path), small)
     assert small["ö"].dropna().tolist() == ["é"]
     assert small.index[:3].tolist() == [2, 4, 6]  # a quoted cell has two lines
 
 
 def test_a_large_file_that_is_no_text_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(text, "LARGE", 8)
-    monkeypatch.setattr(text, "CHUNK", 10)
+    monkeypatch.setattr(delimited_text, "LARGE", 8)
+    monkeypatch.setattr(delimited_text, "CHUNK", 10)
     path = tmp_path / "a.csv"
     for late in ("1,2\x00,3\n", "\x1a1,2\n"):
         path.write_text("x,y\n" + "1,2\n" * 20 + late)
@@ -114,14 +114,14 @@ def test_a_large_file_that_is_no_text_is_told(tmp_path: Path, monkeypatch: pytes
 
 
 def test_numbers_stay_numbers_where_the_last_batch_is_full(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(gather, "BATCH", 4)
+    monkeypatch.setattr(column_buffer, "BATCH", 4)
     (tmp_path / "a.csv").write_text("x,y\n" + "1,2.5\n" * 4)
     assert read_table(tmp_path / "a.csv").dtypes.map(str).tolist() == ["float64", "float64"]
 
 
 def test_columns_of_numbers_lie_in_one_block(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Of a wide table an array for each column would cost more than it holds; text is put beside it, not copied in."""
-    monkeypatch.setattr(gather, "BATCH", 400)
+    monkeypatch.setattr(column_buffer, "BATCH", 400)
     wide = pd.DataFrame(np.arange(2000.0).reshape(20, 100) / 8, columns=[f"c{i}" for i in range(100)])
     wide.insert(3, "word", ["x", "y"] * 10)
     wide["c7"] = wide["c7"].map(repr)

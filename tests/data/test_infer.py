@@ -10,10 +10,11 @@ import pytest
 
 import vitrail as vt
 from vitrail.cli.runs import init
-from vitrail.core.problems import VitrailError
-from vitrail.data.check import find_faults
-from vitrail.data.infer import Draft, infer_table
-from vitrail.data.read import clean, read_table
+from vitrail.core.errors import VitrailError
+from vitrail.data.drafting.features import infer_table
+from vitrail.data.drafting.persons import StudyDraft
+from vitrail.data.readers.tables import clean, read_table
+from vitrail.quality.checks.table import find_faults
 
 N = 60
 
@@ -24,7 +25,7 @@ def clinic(seed: int, n: int = N, **more: object) -> pd.DataFrame:
     return frame.assign(**more)
 
 
-def told(draft: Draft, start: str) -> str:
+def told(draft: StudyDraft, start: str) -> str:
     (note,) = [note for note in draft.notes if note.startswith(start)]
     return note
 

@@ -13,18 +13,18 @@ import pandas as pd
 import pytest
 
 from picture_sites import SIDE, encoded, frame_of, soft, study, vitrail, write_folder
-from vitrail.core.problems import VitrailError
-from vitrail.data import marks
-from vitrail.data.check import find_faults
-from vitrail.data.encode import split_rows
-from vitrail.data.faults import Finding
-from vitrail.data.marks import find_marks
-from vitrail.data.read import clean, read_table
+from vitrail.core.errors import VitrailError
+from vitrail.data.findings import CheckFinding
+from vitrail.data.readers.tables import clean, read_table
+from vitrail.data.splitting import split_rows
+from vitrail.quality.checks import burned_in_marks
+from vitrail.quality.checks.burned_in_marks import find_marks
+from vitrail.quality.checks.table import find_faults
 
 SPOT = (slice(None), slice(3, 6), slice(17, 20))
 
 
-def found(pictures: Any, **images: Any) -> dict[str, Finding]:
+def found(pictures: Any, **images: Any) -> dict[str, CheckFinding]:
     return {f.kind: f for f in find_faults(frame_of(pictures), study(**images))}
 
 
@@ -183,15 +183,15 @@ def test_labels_by_lot_raise_no_alarm() -> None:
 
 
 def test_the_level_counts_only_tests_that_can_be_passed() -> None:
-    window, size = marks.WINDOWS[0], np.array([50, 50])
+    window, size = burned_in_marks.WINDOWS[0], np.array([50, 50])
     few, many = np.zeros(101, np.int64), np.zeros(101, np.int64)
     few[20] = many[20] = 100
     many[2] = 10**6  # two carriers can never be enough
-    share = marks.ALARMS / len(marks.WINDOWS)
-    assert marks._level(few, size, window) == marks._level(many, size, window)
-    assert np.exp(marks._level(few, size, window)) == pytest.approx(share / 200, rel=0.06)
+    share = burned_in_marks.ALARMS / len(burned_in_marks.WINDOWS)
+    assert burned_in_marks._level(few, size, window) == burned_in_marks._level(many, size, window)
+    assert np.exp(burned_in_marks._level(few, size, window)) == pytest.approx(share / 200, rel=0.06)
     many[30] = 10**6
-    assert np.exp(marks._level(many, size, window)) < share / 10**6
+    assert np.exp(burned_in_marks._level(many, size, window)) < share / 10**6
 
 
 def test_marks_of_large_pictures_are_looked_for_on_a_grid() -> None:
@@ -204,7 +204,7 @@ def test_marks_of_large_pictures_are_looked_for_on_a_grid() -> None:
 
 def test_too_many_pictures_are_sampled_from_all_classes_alike() -> None:
     y = np.repeat([0, 1, 2], [5000, 400, 5])
-    kept = marks._choose_pictures(y, SIDE, SIDE)
+    kept = burned_in_marks._choose_pictures(y, SIDE, SIDE)
     assert np.bincount(y[kept]).tolist() == [1000, 400]
     assert len(set(kept.tolist())) == len(kept)
 

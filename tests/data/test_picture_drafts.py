@@ -13,8 +13,8 @@ from PIL import Image
 
 import vitrail as vt
 from picture_sites import CLASSES, SIDE, encoded, frame_of, soft, vitrail, write_folder
-from vitrail.core.problems import VitrailError
-from vitrail.data.read import clean, read_sites
+from vitrail.core.errors import VitrailError
+from vitrail.data.readers.tables import clean, read_sites
 
 ROWS = 30
 

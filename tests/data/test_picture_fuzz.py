@@ -14,10 +14,10 @@ from PIL import Image
 
 import vitrail as vt
 from picture_sites import encoded, soft, study
-from vitrail.core.problems import VitrailError
-from vitrail.data.check import check_sites
-from vitrail.data.infer import read_drafts
-from vitrail.data.read import clean, read_sites, read_table
+from vitrail.core.errors import VitrailError
+from vitrail.data.drafting.features import read_drafts
+from vitrail.data.readers.tables import clean, read_sites, read_table
+from vitrail.quality.checks.table import check_sites
 
 X = soft(6, channels=3)
 TURNED = Image.Exif()

@@ -13,11 +13,11 @@ from PIL import Image
 
 import vitrail as vt
 from picture_sites import CLASSES, SIDE, encoded, frame_of, soft, study, write_folder
-from vitrail.core.problems import VitrailError
-from vitrail.data import pictures
-from vitrail.data.encode import Encoder
-from vitrail.data.pictures import MisfitError, decoded, fitted, stacked
-from vitrail.data.read import clean, read_sites, read_table
+from vitrail.core.errors import VitrailError
+from vitrail.data.encoding import Encoder
+from vitrail.data.readers import images
+from vitrail.data.readers.images import MisfitError, decoded, fitted, stacked
+from vitrail.data.readers.tables import clean, read_sites, read_table
 from vitrail.data.schema import Images
 
 ROWS = 30
@@ -147,11 +147,11 @@ def test_cuts_keep_pictures(how: str) -> None:
     x = soft(40)
     frame = frame_of(x).assign(ward=["p", "q"] * 20)
     ways = {
-        "iid": lambda: vt.cut.iid(frame, 4),
-        "dirichlet": lambda: vt.cut.dirichlet(frame, "class", 4, 0.5, 1),
-        "sigma_classes": lambda: vt.cut.sigma_classes(frame, "class", 4, 1),
-        "by_column": lambda: vt.cut.by_column(frame, "ward"),
-        "size_skew": lambda: vt.cut.size_skew(frame, 4, 0.5, 1),
+        "iid": lambda: vt.partition.iid(frame, 4),
+        "dirichlet": lambda: vt.partition.dirichlet(frame, "class", 4, 0.5, 1),
+        "sigma_classes": lambda: vt.partition.sigma_classes(frame, "class", 4, 1),
+        "by_column": lambda: vt.partition.by_column(frame, "ward"),
+        "size_skew": lambda: vt.partition.size_skew(frame, 4, 0.5, 1),
     }
     parts = ways[how]()
     assert sum(map(len, parts.values())) == 40
@@ -219,7 +219,7 @@ def test_without_pillow_it_says_what_to_install(site: Path, monkeypatch: pytest.
 
 def test_a_bomb_is_refused_by_its_header(monkeypatch: pytest.MonkeyPatch) -> None:
     raw = encoded(Image.new("1", (3000, 3000)))
-    monkeypatch.setattr(pictures, "MOST_PIXELS", 1 << 20)
+    monkeypatch.setattr(images, "MOST_PIXELS", 1 << 20)
     with pytest.raises(MisfitError, match="3000 x 3000 pixels"):
         decoded(raw)
     monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 1000)

@@ -15,9 +15,9 @@ import pandas as pd
 import pytest
 
 from command import vitrail
-from vitrail.core.problems import VitrailError
-from vitrail.data.place import to_place
-from vitrail.data.read import read_table
+from vitrail.core.errors import VitrailError
+from vitrail.data.readers.source import to_place
+from vitrail.data.readers.tables import read_table
 
 BIN = next(iter(sorted(Path("/usr/lib/postgresql").glob("*/bin"), reverse=True)), None)
 pytestmark = pytest.mark.skipif(
@@ -89,7 +89,7 @@ def test_a_percent_sign_is_one(server: str) -> None:
 
 
 def test_a_large_answer_comes_in_pieces(server: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("vitrail.data.gather.BATCH", 60)
+    monkeypatch.setattr("vitrail.data.readers.column_buffer.BATCH", 60)
     rows = ask(server, "SELECT id, crea, word FROM patients ORDER BY id")
     assert rows.crea.tolist() == [i / 7 for i in range(1, 1001)]
     assert rows.word.isna().sum() == 100
@@ -100,7 +100,7 @@ def test_nothing_is_written(server: str, monkeypatch: pytest.MonkeyPatch) -> Non
     with pytest.raises(VitrailError, match="read-only transaction"):
         ask(server, "SELECT nextval('numbers')")
     gone = "DELETE FROM patients RETURNING *"
-    monkeypatch.setattr("vitrail.data.query._READS", re.compile(""))
+    monkeypatch.setattr("vitrail.data.readers.sql._READS", re.compile(""))
     for sql in (f"WITH gone AS ({gone}) SELECT * FROM gone", gone):
         with pytest.raises(VitrailError, match="the database refused"):
             ask(server, sql)

@@ -13,15 +13,15 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from vitrail.core.problems import VitrailError
-from vitrail.data.cells import as_levels, as_numbers
-from vitrail.data.check import find_faults, to_json, to_text
-from vitrail.data.infer import infer_table
-from vitrail.data.read import clean, read_sites, read_table
-from vitrail.data.schema import Feature, Table, Target
+from vitrail.core.errors import VitrailError
+from vitrail.data.drafting.features import infer_table
+from vitrail.data.readers.cells import as_levels, as_numbers
+from vitrail.data.readers.tables import clean, read_sites, read_table
+from vitrail.data.schema import Feature, TableSchema, Target
+from vitrail.quality.checks.table import find_faults, to_json, to_text
 
-FILES = Path(__file__).parents[2] / "src" / "vitrail" / "data" / "files"
-TABLE = Table(
+FILES = Path(__file__).parents[2] / "src" / "vitrail" / "data" / "datasets" / "files"
+TABLE = TableSchema(
     target=Target(column="sick", classes=("no", "yes"), positive="yes"),
     features={
         "age": Feature(kind="numeric", range=(18.0, 100.0), unit="years"),
@@ -40,7 +40,7 @@ def write(folder: Path, content: str | bytes, name: str = "a.csv") -> Path:
     return path
 
 
-def message(path: Path, table: Table | None = None) -> str:
+def message(path: Path, table: TableSchema | None = None) -> str:
     with pytest.raises(VitrailError) as caught:
         read_table(path, table)
     return str(caught.value)
@@ -87,7 +87,7 @@ def test_delimiter_is_found(tmp_path: Path, text: str, names: list[str], first: 
 def test_study_names_decide_an_undecided_delimiter(tmp_path: Path) -> None:
     path = write(tmp_path, "age|x,y\n1|2,3\n")
     assert list(read_table(path).columns) == ["age|x", "y"]
-    table = Table(target=Target(column="x,y", kind="number"), features={"age": Feature(kind="numeric")})
+    table = TableSchema(target=Target(column="x,y", kind="number"), features={"age": Feature(kind="numeric")})
     assert list(read_table(path, table).columns) == ["age", "x,y"]
 
 
@@ -214,7 +214,7 @@ def test_no_file_folder_or_permission(tmp_path: Path, monkeypatch: pytest.Monkey
         raise PermissionError(13, "Permission denied")
 
     path = write(tmp_path, GOOD)
-    monkeypatch.setattr("vitrail.data.text.read_regular", refuse)
+    monkeypatch.setattr("vitrail.data.readers.delimited_text.read_regular", refuse)
     assert "Permission denied" in message(path)
     assert "Check its permissions" in message(path)
 
@@ -351,7 +351,7 @@ def test_positive_class_is_last() -> None:
 
 
 def test_a_number_as_target() -> None:
-    table = Table(target=Target(column="days", kind="number", center=5.0, scale=2.0), features=TABLE.features)
+    table = TableSchema(target=Target(column="days", kind="number", center=5.0, scale=2.0), features=TABLE.features)
     frame = pd.DataFrame({"age": [1, 2], "chol": 1, "sex": "f", "smoking": "now", "days": ["3,5", None]})
     assert clean(frame, table)["days"].tolist() == [3.5]
     frame["days"] = ["soon", "3"]
@@ -425,7 +425,7 @@ def test_clean_is_fast() -> None:
     features |= {n: Feature(kind="categorical", categories=("a", "b", "c")) for n in names[20:]}
     data = {n: rng.normal(size=40_000).astype(str) for n in names[:20]}  # every cell is another one
     data |= {n: rng.choice(["a", "B", "c", ""], 40_000) for n in names[20:]} | {"y": rng.choice(["0", "1"], 40_000)}
-    table = Table(target=Target(column="y", classes=(0, 1)), features=features)
+    table = TableSchema(target=Target(column="y", classes=(0, 1)), features=features)
     frame = pd.DataFrame(data, dtype=object)
     start = time.process_time()
     assert clean(frame, table).shape == (40_000, 30)
@@ -435,7 +435,7 @@ def test_clean_is_fast() -> None:
 def test_numbers_taken_together_are_judged_like_each_alone() -> None:
     """Also where some do not fit: the same problems, in the order of the study."""
     rng, names = np.random.default_rng(0), [f"n{i}" for i in range(9)]
-    table = Table(
+    table = TableSchema(
         target=Target(column="y", classes=(0, 1)),
         features={n: Feature(kind="numeric", missing=(9,) if n == "n3" else ()) for n in reversed(names)},
     )
@@ -461,11 +461,11 @@ def test_numbers_taken_together_are_judged_like_each_alone() -> None:
     ]
 
 
-def make_wide(columns: int) -> tuple[pd.DataFrame, Table]:
+def make_wide(columns: int) -> tuple[pd.DataFrame, TableSchema]:
     frame = pd.DataFrame(np.random.default_rng(0).normal(size=(50, columns)))
     frame = frame.rename(columns="gene {}".format).assign(y=[0, 1] * 25)
     features = {n: Feature(kind="numeric") for n in frame.columns[:-1]}
-    return frame, Table(target=Target(column="y", classes=(0, 1)), features=features)
+    return frame, TableSchema(target=Target(column="y", classes=(0, 1)), features=features)
 
 
 def test_many_columns(tmp_path: Path) -> None:

@@ -11,10 +11,10 @@ import pytest
 from PIL import Image
 
 import vitrail as vt
-from vitrail.data.check import find_faults
-from vitrail.data.infer import infer_table, read_drafts
+from vitrail.data.drafting.features import infer_table, read_drafts
 from vitrail.data.persons import persons_of
-from vitrail.data.read import clean, read_sites
+from vitrail.data.readers.tables import clean, read_sites
+from vitrail.quality.checks.table import find_faults
 
 
 def longitudinal(seed: int = 0, people: int = 50) -> pd.DataFrame:

@@ -15,8 +15,8 @@ import pytest
 
 import vitrail as vt
 from picture_sites import frame_of, soft, vitrail
-from vitrail.data.twins import find_twins, mark_table
-from vitrail.report.build import write_report
+from vitrail.quality.checks.duplicate_sites import find_twins, mark_table
+from vitrail.report.pages.builder import write_report
 
 N = 60
 STUDY = {

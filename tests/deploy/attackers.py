@@ -10,7 +10,7 @@ from pathlib import Path
 
 import vitrail as vt
 from deploy.federation import Federation
-from vitrail.data.datasets import heart_disease, packaged
+from vitrail.data.datasets.catalogue import heart_disease, packaged
 from vitrail.runs.setup import resolve
 
 

@@ -18,9 +18,9 @@ from safetensors.torch import load_file
 
 import vitrail as vt
 from deploy.federation import Federation
-from vitrail.data.encode import prepare
-from vitrail.data.read import read_table
-from vitrail.deploy import keeper
+from vitrail.data.encoding import prepare
+from vitrail.data.readers.tables import read_table
+from vitrail.deploy.transport import supervisor
 
 TCP, IP = 6, 0x0800
 
@@ -66,7 +66,7 @@ class Tshark:
 
     def start(self) -> None:
         words = ["tshark", "-q", "-i", "lo", "-f", "tcp", "-B", "64", "-w", str(self.file)]
-        self.process = subprocess.Popen(keeper.tied(words), stderr=subprocess.DEVNULL)
+        self.process = subprocess.Popen(supervisor.tied(words), stderr=subprocess.DEVNULL)
         while not self.file.exists() or not self.file.stat().st_size:
             assert self.process.poll() is None, "tshark ended"
             time.sleep(0.1)

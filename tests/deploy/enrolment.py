@@ -13,31 +13,31 @@ from cryptography import x509
 from cryptography.hazmat.primitives.asymmetric import rsa
 from cryptography.hazmat.primitives.serialization import load_pem_private_key
 
-from vitrail.core.problems import VitrailError
-from vitrail.deploy import enrol
-from vitrail.deploy.coordinator_folder import approval_of, invitation_of
+from vitrail.core.errors import VitrailError
+from vitrail.deploy.identity import enrolment
+from vitrail.deploy.identity.coordinator_folder import approval_of, invitation_of
 
 SITES = ["Basel", "Hôpital St. Mary/1"]
 
 
-def ask(folder: Path, site: str, where: Path) -> enrol.Request:
+def ask(folder: Path, site: str, where: Path) -> enrolment.EnrolmentRequest:
     """The invitation goes by mail; the site answers."""
     where.mkdir(exist_ok=True)
-    return enrol.request(Path(shutil.copy(invitation_of(folder, site), where)))
+    return enrolment.request(Path(shutil.copy(invitation_of(folder, site), where)))
 
 
 def enrolled(folder: Path, site: str, where: Path) -> Path:
     made = ask(folder, site, where)
-    enrol.accept(made.kit, enrol.approve(folder, made.file).file)
+    enrolment.accept(made.kit, enrolment.approve(folder, made.file).file)
     return made.kit
 
 
-def all_enrolled(folder: Path, where: Path, sites: Sequence[str] = SITES) -> dict[str, enrol.Kit]:
+def all_enrolled(folder: Path, where: Path, sites: Sequence[str] = SITES) -> dict[str, enrolment.Kit]:
     """Everybody asks and is approved; then each takes its approval, which names all."""
     made = {site: ask(folder, site, where) for site in sites}
     for request in made.values():
-        enrol.approve(folder, request.file)
-    return {site: enrol.accept(request.kit, approval_of(folder, site)) for site, request in made.items()}
+        enrolment.approve(folder, request.file)
+    return {site: enrolment.accept(request.kit, approval_of(folder, site)) for site, request in made.items()}
 
 
 def change(path: Path, **said: Any) -> Path:

@@ -25,19 +25,21 @@ from typer.testing import CliRunner
 from deploy.forked import Forked
 from stripes import write_folders
 from vitrail.cli import app
-from vitrail.core.problems import VitrailError
+from vitrail.core.errors import VitrailError
 from vitrail.core.tensors import tensors
-from vitrail.data.encode import finish_moments, moments, numeric
-from vitrail.deploy import enrol, keeper, kits
-from vitrail.deploy.agreement import Agreement
-from vitrail.deploy.call import Heard
-from vitrail.deploy.coordinator_folder import approval_of, folder_of, invitation_of
-from vitrail.deploy.draws import draws_of
-from vitrail.deploy.message import Message, unpack
-from vitrail.deploy.pact import agreed_hash
-from vitrail.deploy.site import Site
-from vitrail.runs.run import Run
-from vitrail.study import Study
+from vitrail.data.encoding import finish_moments, moments, numeric
+from vitrail.deploy.coordinator.requests import Responses
+from vitrail.deploy.identity import enrolment as enrol
+from vitrail.deploy.identity.coordinator_folder import approval_of, folder_of, invitation_of
+from vitrail.deploy.protocol.agreement import Agreement
+from vitrail.deploy.protocol.message import Message, unpack
+from vitrail.deploy.site.private_randomness import draws_of
+from vitrail.deploy.site.site import Site
+from vitrail.deploy.transport import supervisor
+from vitrail.deploy.transport.flare import workspace
+from vitrail.deploy.vertical.agreement import agreed_hash
+from vitrail.runs.result import Run
+from vitrail.study.model import Study
 
 PATIENCE = 90.0  # seconds that anything may take before a test gives up: a loaded machine is slow, not wrong
 
@@ -125,7 +127,7 @@ class Federation:
 
     def run(self, log: str, script: Path, *words: object) -> subprocess.Popen[bytes]:
         """One of our commands, changed by a script."""
-        return self.begin(log, keeper.tied([sys.executable, str(script), *map(str, words)]))
+        return self.begin(log, supervisor.tied([sys.executable, str(script), *map(str, words)]))
 
     def begin(self, log: str, line: list[str], env: dict[str, str] | None = None) -> subprocess.Popen[bytes]:
         env = self.env if env is None else env
@@ -225,7 +227,7 @@ class Federation:
 
 def command(words: tuple[object, ...]) -> list[str]:
     """It ends with the tests, also when they are killed."""
-    return keeper.tied([sys.executable, "-m", "vitrail.cli", *map(str, words)])
+    return supervisor.tied([sys.executable, "-m", "vitrail.cli", *map(str, words)])
 
 
 def free_port() -> int:
@@ -253,15 +255,15 @@ class Hostile:
     """Whoever holds the coordinator's folder, and asks for what it likes."""
 
     def __init__(self, federation: Federation) -> None:
-        from vitrail.deploy.way import FlareWay
+        from vitrail.deploy.transport.flare.transport import FlareTransport
 
-        kits.build_coordinator(federation.folder)
+        workspace.build_coordinator(federation.folder)
         local = federation.folder / "flare" / "coordinator" / "local"
         rights = json.loads((local / "authorization.json").read_text())  # its own policy would still refuse
         rights["permissions"]["lead"] = "any"
         (local / "authorization.json").write_text(json.dumps(rights))
         self.federation, self.events = federation, list[tuple[str, dict[str, Any]]]()
-        self.way = FlareWay(federation.who, lambda event, **told: self.events.append((event, told)))
+        self.way = FlareTransport(federation.who, lambda event, **told: self.events.append((event, told)))
 
     def wait(self, what: str, found: Callable[[], Any]) -> Any:
         def look() -> Any:
@@ -305,7 +307,7 @@ class Here:
     def __init__(self, sites: dict[str, Site]) -> None:
         self.sites, self.events = sites, list[tuple[str, dict[str, Any]]]()
 
-    def ask(self, questions: dict[str, Message], deadline: float) -> Heard:
+    def ask(self, questions: dict[str, Message], deadline: float) -> Responses:
         answers, trouble = {}, {}
         for name, question in questions.items():
             try:
@@ -314,7 +316,7 @@ class Here:
                 answers[name] = unpack(said)
             except VitrailError as error:
                 trouble[name] = str(error)
-        return Heard(answers, trouble)
+        return Responses(answers, trouble)
 
     def left(self, site: str, data: bytes) -> None:
         """What a site answers, before it is read."""

@@ -9,9 +9,14 @@ import sys
 from pathlib import Path
 
 from vitrail.cli import main
-from vitrail.deploy import keeper
+from vitrail.deploy.transport import supervisor
 
-LOADED = ["vitrail.cli", "vitrail.deploy.join", "vitrail.deploy.talk", "vitrail.report.build"]
+LOADED = [
+    "vitrail.cli",
+    "vitrail.deploy.site.process",
+    "vitrail.deploy.vertical.dialogue",
+    "vitrail.report.pages.builder",
+]
 
 
 class Forked:
@@ -45,7 +50,7 @@ class Forked:
 
 
 def _run(words: list[str], log: str, env: dict[str, str]) -> None:
-    keeper.tie(os.getppid())  # the forking process ends with the tests, also when they are killed
+    supervisor.tie(os.getppid())  # the forking process ends with the tests, also when they are killed
     os.setsid()
     out = os.open(log, os.O_WRONLY | os.O_APPEND)
     for at in (1, 2):

@@ -6,10 +6,10 @@ import os
 import sys
 
 from vitrail.cli import main
-from vitrail.deploy.join import Door
+from vitrail.deploy.site.process import SiteProcess
 
 if __name__ == "__main__":
     count = int(sys.argv.pop(1))
-    Door.answer = lambda self, body: os.urandom(1 << 20) * (count >> 20)  # type: ignore[method-assign]
+    SiteProcess.answer = lambda self, body: os.urandom(1 << 20) * (count >> 20)  # type: ignore[method-assign]
     sys.argv[0] = "vitrail"
     main()

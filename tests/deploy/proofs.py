@@ -9,17 +9,17 @@ from pathlib import Path
 
 from cryptography.hazmat.primitives.asymmetric import rsa
 
-from vitrail.deploy.certificates import Signer, fingerprint_key, make_authority
-from vitrail.deploy.papers import identity_of
-from vitrail.deploy.proof import Proof
+from vitrail.deploy.identity.certificates import StudyAuthority, fingerprint_key, make_authority
+from vitrail.deploy.identity.documents import identity_of
+from vitrail.deploy.identity.site_identity import SiteIdentity
 
 
 @cache
-def authority() -> Signer:
+def authority() -> StudyAuthority:
     folder = Path(tempfile.mkdtemp())
     (folder / "authority").mkdir()
     make_authority(folder / "authority")
-    return Signer(folder)
+    return StudyAuthority(folder)
 
 
 @cache
@@ -29,9 +29,9 @@ def enrolled(name: str) -> tuple[rsa.RSAPrivateKey, str]:
     return key, authority().sign(key.public_key(), who, "site", [who])
 
 
-def prove(name: str, sites: Sequence[str], home: Path) -> Proof:
+def prove(name: str, sites: Sequence[str], home: Path) -> SiteIdentity:
     home.mkdir(parents=True, exist_ok=True)
-    return Proof(*enrolled(name), authority().own, roster(sites))
+    return SiteIdentity(*enrolled(name), authority().own, roster(sites))
 
 
 def roster(sites: Sequence[str]) -> dict[str, str]:

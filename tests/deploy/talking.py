@@ -14,15 +14,15 @@ from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 
 import vitrail as vt
 from deploy.enrolment import ask
-from vitrail.core.problems import VitrailError
-from vitrail.deploy import cards, enrol
-from vitrail.deploy.call import Heard
-from vitrail.deploy.message import Message, unpack
-from vitrail.deploy.outbox import Outbox
-from vitrail.deploy.pact import Pact
-from vitrail.deploy.party import Party
-from vitrail.deploy.switch import Switch
-from vitrail.deploy.talk import Talk, dealer_of
+from vitrail.core.errors import VitrailError
+from vitrail.deploy.audit.outbox import Outbox
+from vitrail.deploy.coordinator.requests import Responses
+from vitrail.deploy.identity import enrolment, party_keys
+from vitrail.deploy.protocol.message import Message, unpack
+from vitrail.deploy.vertical.agreement import PartyAgreement
+from vitrail.deploy.vertical.dialogue import PartyProgram, dealer_of
+from vitrail.deploy.vertical.party import PartyEndpoint
+from vitrail.deploy.vertical.relay import LetterRelay
 
 RUN = "0123456789abcdef"
 SEED = 3
@@ -63,12 +63,12 @@ def papers(names: tuple[str, ...]) -> tuple[dict[str, dict[str, str]], dict[str,
     with tempfile.TemporaryDirectory() as place:
         file = Path(place) / "study.toml"
         study(parties={name: study().parties[name].model_dump() for name in names}).save(file)
-        folder = enrol.invite(file, names, "localhost:8102", SEED)
+        folder = enrolment.invite(file, names, "localhost:8102", SEED)
         made = {party: ask(folder, party, Path(place) / party) for party in names}
         for request in made.values():
-            enrol.approve(folder, request.file)
-        given = enrol.load_coordinator(folder).sites
-        return {p: given[p]["card"] for p in names}, {p: cards.sealing_key(r.kit) for p, r in made.items()}
+            enrolment.approve(folder, request.file)
+        given = enrolment.load_coordinator(folder).sites
+        return {p: given[p]["card"] for p in names}, {p: party_keys.sealing_key(r.kit) for p, r in made.items()}
 
 
 class Houses:
@@ -77,7 +77,7 @@ class Houses:
     def __init__(self, folder: Path, agreed: vt.Study, frames: dict[str, pd.DataFrame], **given: Any) -> None:
         self.folder, self.study, self.frames, self.given = folder, agreed, frames, given
         given_cards, self.keys = papers(tuple(agreed.parties))
-        self.pact = Pact(agreed, SEED, given_cards)
+        self.pact = PartyAgreement(agreed, SEED, given_cards)
         self.seen = list[bytes]()
         self.events = list[tuple[str, dict[str, Any]]]()
         self.away = set[str]()
@@ -85,7 +85,7 @@ class Houses:
         self.change: Callable[[str, Message], Message] | None = None  # what the coordinator does to a question
         self.parties = {name: self.party(name) for name in agreed.parties}
 
-    def party(self, name: str) -> Party:
+    def party(self, name: str) -> PartyEndpoint:
         home = self.folder / name
         ration = self.study.parties[name].ration
         told: dict[str, Any] = {"ration": (ration.training, ration.after), **self.given.get(name, {})}
@@ -93,10 +93,10 @@ class Houses:
         def consent(rows: int, mark: str, some: dict[Any, int]) -> None:
             self.consents.append((name, rows, mark))
 
-        talk = Talk(self.study, name, SEED, self.frames[name], home, **{"consent": consent, **told})
-        return Party(name, self.pact, self.keys[name], home, Outbox(home), talk.run)
+        talk = PartyProgram(self.study, name, SEED, self.frames[name], home, **{"consent": consent, **told})
+        return PartyEndpoint(name, self.pact, self.keys[name], home, Outbox(home), talk.run)
 
-    def ask(self, questions: dict[str, Message], deadline: float) -> Heard:
+    def ask(self, questions: dict[str, Message], deadline: float) -> Responses:
         answers, trouble = {}, {}
         for name, question in questions.items():
             if name in self.away:
@@ -110,7 +110,7 @@ class Houses:
                 said = Message("error", {"text": str(error)})
             self.seen.append(said.pack())
             answers[name] = unpack(said.pack())
-        return Heard(answers, trouble)
+        return Responses(answers, trouble)
 
     def present(self) -> set[str]:
         return set(self.parties) - self.away
@@ -118,10 +118,10 @@ class Houses:
     def log(self, event: str, **details: Any) -> None:
         self.events.append((event, details))
 
-    def switch(self, deadline: float = 0.5, **more: Any) -> Switch:
-        return Switch(self, self.pact, RUN, deadline, lambda told: dealer_of(self.study, SEED, told), **more)
+    def switch(self, deadline: float = 0.5, **more: Any) -> LetterRelay:
+        return LetterRelay(self, self.pact, RUN, deadline, lambda told: dealer_of(self.study, SEED, told), **more)
 
-    def connect(self, deadline: float = 0.5, **more: Any) -> Switch:
+    def connect(self, deadline: float = 0.5, **more: Any) -> LetterRelay:
         made = self.switch(deadline, **more)
         made.connect()
         return made

@@ -16,18 +16,18 @@ import vitrail as vt
 from deploy.federation import Here, drawn, without_scores
 from deploy.proofs import prove
 from small import opposed_tables
-from vitrail.core.bedside import BEDSIDE
-from vitrail.core.metrics import FEWEST
-from vitrail.core.problems import VitrailError
-from vitrail.deploy.agreement import Agreement
-from vitrail.deploy.call import Call
-from vitrail.deploy.conduct import conduct
-from vitrail.deploy.meaning import not_meant
-from vitrail.deploy.message import Message
-from vitrail.deploy.site import Site
-from vitrail.deploy.words import contract_words
-from vitrail.report.bedside import read_told
-from vitrail.report.build import write_report
+from vitrail.core.errors import VitrailError
+from vitrail.deploy.consent.form import contract_words
+from vitrail.deploy.coordinator.requests import SiteRequests
+from vitrail.deploy.coordinator.session import conduct
+from vitrail.deploy.protocol.agreement import Agreement
+from vitrail.deploy.protocol.answer_validation import not_meant
+from vitrail.deploy.protocol.message import Message
+from vitrail.deploy.site.site import Site
+from vitrail.metrics.calibration import BEDSIDE
+from vitrail.metrics.scores import FEWEST
+from vitrail.report.pages.builder import write_report
+from vitrail.report.sections.calibration import read_told
 from vitrail.runs.folder import Folder
 from vitrail.runs.setup import AT_BEDSIDE
 
@@ -47,7 +47,7 @@ def both(tmp_path_factory: pytest.TempPathFactory) -> tuple[vt.Run, vt.Run]:
     agreed, home, names = Agreement.of(study, None, len(tables)), place / "sites", list(tables)
     sites = {n: Site(n, f, agreed, home / n, True, prove(n, names, home / n)) for n, f in tables.items()}
     folder = Folder(place / "run", resume=False)
-    far = conduct(Call(Here(sites), agreed, names, RUN, len(sites), 60.0), folder, resume=False)
+    far = conduct(SiteRequests(Here(sites), agreed, names, RUN, len(sites), 60.0), folder, resume=False)
     folder.close()
     return far, vt.federate(study, tables, engine="looped", secrets=drawn(home, tables, RUN))
 

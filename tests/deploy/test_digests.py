@@ -14,20 +14,28 @@ import torch
 import vitrail as vt
 from deploy.federation import Here
 from deploy.proofs import enrolled, prove, roster
-from vitrail.data.datasets import heart_disease, packaged
-from vitrail.deploy.agreement import Agreement
-from vitrail.deploy.call import Call, Heard
-from vitrail.deploy.conduct import conduct
-from vitrail.deploy.digests import DIGESTS, LISTS, Point, SignedLists, digest_lines, points, signed_text
-from vitrail.deploy.folds import Folds
-from vitrail.deploy.message import Message
-from vitrail.deploy.notices import COMPARED, DIFFER, NOTE, kind_of
-from vitrail.deploy.outbox import Outbox
-from vitrail.deploy.site import Site
-from vitrail.deploy.site_digests import SiteDigests
-from vitrail.deploy.site_scores import SCORED
-from vitrail.deploy.verify import verify_outbox
-from vitrail.deploy.words import contract_words
+from vitrail.data.datasets.catalogue import heart_disease, packaged
+from vitrail.deploy.audit.notices import COMPARED, DIFFER, NOTE, kind_of
+from vitrail.deploy.audit.outbox import Outbox
+from vitrail.deploy.audit.verification import verify_outbox
+from vitrail.deploy.consent.form import contract_words
+from vitrail.deploy.coordinator.requests import Responses, SiteRequests
+from vitrail.deploy.coordinator.session import conduct
+from vitrail.deploy.protocol.agreement import Agreement
+from vitrail.deploy.protocol.message import Message
+from vitrail.deploy.protocol.model_digests import (
+    DIGESTS,
+    LISTS,
+    ScoringPoint,
+    SignedDigestLists,
+    digest_lines,
+    points,
+    signed_text,
+)
+from vitrail.deploy.site.model_digests import SiteDigests
+from vitrail.deploy.site.scores import SCORED
+from vitrail.deploy.site.site import Site
+from vitrail.deploy.verdicts.shared import FoldAgreement
 from vitrail.runs.folder import Folder
 from vitrail.runs.setup import resolve
 
@@ -54,16 +62,18 @@ class Lying(Here):
         self.root, self.agreed, self.change, self.away = root, of, change, away
         super().__init__({n: Site(n, f, of, root / n, True, prove(n, NAMES, root / n)) for n, f in FRAMES.items()})
 
-    def ask(self, questions: dict[str, Message], deadline: float) -> Heard:
+    def ask(self, questions: dict[str, Message], deadline: float) -> Responses:
         there = {n: self.change(n, q) for n, q in questions.items() if n not in self.away or q.kind != "settle"}
         heard = super().ask(there, deadline)
-        return Heard(heard.answers, heard.trouble | dict.fromkeys(questions.keys() - there.keys(), "it is not there"))
+        return Responses(
+            heard.answers, heard.trouble | dict.fromkeys(questions.keys() - there.keys(), "it is not there")
+        )
 
     def run(self) -> dict[str, list[str]]:
         """What people at each site were told."""
         folder = Folder(self.root / "run", resume=False)
         try:
-            conduct(Call(self, self.agreed, list(self.sites), RUN, 3, 0.01), folder, resume=False)
+            conduct(SiteRequests(self, self.agreed, list(self.sites), RUN, 3, 0.01), folder, resume=False)
         finally:
             folder.close()
         return {name: site.notices for name, site in self.sites.items()}
@@ -223,7 +233,7 @@ def test_a_stage_that_ends_with_another_word_is_noticed(tmp_path: Path) -> None:
     """Of iFedAvg the model that is scored at the end came with the word that ended training; sent twice, the second
     does not hide the first."""
     of, rounds = agreed("ifedavg", training={"rounds": 3}), 3
-    assert Point("settle", 0, rounds) in points(of)
+    assert ScoringPoint("settle", 0, rounds) in points(of)
     words = list[Message]()
 
     def lie(name: str, asked: Message) -> Message:
@@ -242,13 +252,13 @@ def test_a_stage_that_ends_with_another_word_is_noticed(tmp_path: Path) -> None:
 def test_where_each_site_is_sent_a_model_of_its_own_nothing_is_compared() -> None:
     """All methods by message are held against each other in test_far.py: no honest run differs."""
     shared, own, alone = (points(agreed(method)) for method in ("fedavg", "influence", "local"))
-    assert shared == [Point("round", 0, 0), Point("round", 0, 1), Point("settle", 0, 2)]
+    assert shared == [ScoringPoint("round", 0, 0), ScoringPoint("round", 0, 1), ScoringPoint("settle", 0, 2)]
     assert not own
     assert not alone
     assert not digest_lines(agreed("influence"))
     assert not points(agreed(protect={"scores": "none"}))
     verdict = agreed(verdict={"folds": 2, "seeds": 1})
-    assert not points(Folds(verdict).agreement(0)), "of a fold nothing is scored"
+    assert not points(FoldAgreement(verdict).agreement(0)), "of a fold nothing is scored"
 
 
 def test_form_and_table_say_that_lists_go_round() -> None:
@@ -266,12 +276,14 @@ def test_form_and_table_say_that_lists_go_round() -> None:
 
 def test_lists_for_which_there_is_no_room_are_left_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     of = agreed()
-    lists = SignedLists(of, tmp_path)
+    lists = SignedDigestLists(of, tmp_path)
     for name in NAMES:
         digests = torch.full((len(points(of)), 16), len(name), dtype=torch.uint8)
         lists.take(name, {"signed": "00" * 256, "certificate": "c" * 900}, {DIGESTS: digests})
-    assert list(SignedLists(of, tmp_path).last_word()[0][LISTS]) == NAMES, "kept for a coordinator that starts again"
-    monkeypatch.setattr("vitrail.deploy.digests.MOST_LISTS", 3500)
+    assert list(SignedDigestLists(of, tmp_path).last_word()[0][LISTS]) == NAMES, (
+        "kept for a coordinator that starts again"
+    )
+    monkeypatch.setattr("vitrail.deploy.protocol.model_digests.MOST_LISTS", 3500)
     words, told = lists.last_word()
     assert list(words[LISTS]) == NAMES[:2]
     assert told[DIGESTS][:, 0, 0].tolist() == [len(NAMES[0]), len(NAMES[1]), 0, 0]

@@ -16,14 +16,14 @@ from cryptography import x509
 
 from command import vitrail
 from deploy.federation import Here
-from vitrail.data.datasets import heart_disease, packaged
-from vitrail.deploy import enrol
-from vitrail.deploy.agreement import Agreement
-from vitrail.deploy.call import Call
-from vitrail.deploy.conduct import conduct
-from vitrail.deploy.coordinator_folder import approval_of, find_coordinator
+from vitrail.data.datasets.catalogue import heart_disease, packaged
+from vitrail.deploy.coordinator.requests import SiteRequests
+from vitrail.deploy.coordinator.session import conduct
 from vitrail.deploy.doctor import at_coordinator, at_site
-from vitrail.deploy.site import Site
+from vitrail.deploy.identity import enrolment
+from vitrail.deploy.identity.coordinator_folder import approval_of, find_coordinator
+from vitrail.deploy.protocol.agreement import Agreement
+from vitrail.deploy.site.site import Site
 from vitrail.runs.folder import Folder
 
 
@@ -33,18 +33,18 @@ def place(tmp_path: Path) -> Path:
     heart_disease()["va"].to_csv(tmp_path / "va.csv", index=False)
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
-        enrol.invite(tmp_path / "study.toml", ["va", "cleveland"], f"127.0.0.1:{probe.getsockname()[1]}")
+        enrolment.invite(tmp_path / "study.toml", ["va", "cleveland"], f"127.0.0.1:{probe.getsockname()[1]}")
     return tmp_path
 
 
 def joined(place: Path, whole: bool = True) -> Path:
     folder = find_coordinator(place / "study.toml")
-    made = enrol.request(folder / "invitations" / "va.invitation", place / "va.kit", None)
-    other = enrol.request(folder / "invitations" / "cleveland.invitation", place / "cleveland.kit", None)
-    enrol.approve(folder, made.file)
+    made = enrolment.request(folder / "invitations" / "va.invitation", place / "va.kit", None)
+    other = enrolment.request(folder / "invitations" / "cleveland.invitation", place / "cleveland.kit", None)
+    enrolment.approve(folder, made.file)
     if whole:
-        enrol.approve(folder, other.file)
-    enrol.accept(made.kit, approval_of(folder, "va"))
+        enrolment.approve(folder, other.file)
+    enrolment.accept(made.kit, approval_of(folder, "va"))
     return made.kit
 
 
@@ -53,7 +53,7 @@ def wrong(found: list) -> str:
 
 
 def test_nobody_listens(place: Path) -> None:
-    found = at_site(enrol.load_kit(joined(place)), place / "va.csv")
+    found = at_site(enrolment.load_kit(joined(place)), place / "va.csv")
     assert "cannot be reached" in wrong(found)
     assert "firewall" in wrong(found)
     assert wrong(found).count("\n") == 0, "all else is fine, warnings in the file too"
@@ -62,12 +62,12 @@ def test_nobody_listens(place: Path) -> None:
 
 
 def test_somebody_is_not_approved_yet(place: Path) -> None:
-    found = at_site(enrol.load_kit(joined(place, whole=False)))
+    found = at_site(enrolment.load_kit(joined(place, whole=False)))
     assert "cleveland was invited and not approved yet" in wrong(found)
 
 
 def test_somebody_else_listens(place: Path) -> None:
-    kit = enrol.load_kit(joined(place))
+    kit = enrolment.load_kit(joined(place))
     code = "import socket, sys; s = socket.create_server(('127.0.0.1', int(sys.argv[1]))); print(1, flush=True); "
     code += "c, _ = s.accept(); c.recv(9); c.close()"
     port = kit.address.rpartition(":")[2]
@@ -82,7 +82,7 @@ def test_somebody_else_listens(place: Path) -> None:
 @pytest.mark.parametrize("own", [True, False])
 def test_the_coordinators_certificate_is_known_and_no_sites(own: bool, place: Path) -> None:
     """A site's certificate is from the same authority, and is not the coordinator's."""
-    kit, folder = enrol.load_kit(joined(place)), find_coordinator(place / "study.toml")
+    kit, folder = enrolment.load_kit(joined(place)), find_coordinator(place / "study.toml")
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     keys = (folder / "keys" / "coordinator.crt", folder / "keys" / "coordinator.key")
     context.load_cert_chain(*(keys if own else (kit.folder / "certificate.pem", kit.folder / "key.pem")))
@@ -106,16 +106,16 @@ def test_the_coordinators_certificate_is_known_and_no_sites(own: bool, place: Pa
 
 def test_not_approved_and_another_agreement(place: Path) -> None:
     folder = find_coordinator(place / "study.toml")
-    made = enrol.request(folder / "invitations" / "va.invitation", place / "va.kit", None)
-    assert "not approved" in wrong(at_site(enrol.load_kit(made.kit)))
+    made = enrolment.request(folder / "invitations" / "va.invitation", place / "va.kit", None)
+    assert "not approved" in wrong(at_site(enrolment.load_kit(made.kit)))
     told = (made.kit / "invitation.json").read_text()
     (made.kit / "invitation.json").write_text(told.replace(json.loads(told)["agreement"], "0" * 24))
-    assert "and says 000" in wrong(at_site(enrol.load_kit(made.kit)))
+    assert "and says 000" in wrong(at_site(enrolment.load_kit(made.kit)))
 
 
 def test_at_the_coordinator(place: Path) -> None:
     joined(place, whole=False)
-    found = at_coordinator(enrol.load_coordinator(find_coordinator(place / "study.toml")))
+    found = at_coordinator(enrolment.load_coordinator(find_coordinator(place / "study.toml")))
     assert "cleveland is invited and not approved" in wrong(found)
     assert "va is" not in wrong(found)
 
@@ -130,14 +130,14 @@ def test_exit_code(place: Path) -> None:
 def test_versions_at_both_ends(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """What an invitation and a real study wrote down of the other end, against what is here now."""
     kit, who = (
-        enrol.load_kit(joined(place)),
-        enrol.load_coordinator(find_coordinator(place / "study.toml")),
+        enrolment.load_kit(joined(place)),
+        enrolment.load_coordinator(find_coordinator(place / "study.toml")),
     )
     tables = {n: heart_disease()[n] for n in ("va", "cleveland")}
     agreed = Agreement.of(who.study.with_changes(training={"rounds": 1}), who.seed, len(tables))
     sites = {n: Site(n, table, agreed, place / "homes" / n) for n, table in tables.items()}
     folder = Folder(who.folder / "runs" / "one", resume=False)
-    conduct(Call(Here(sites), agreed, list(sites), "0" * 16, 2, 60.0), folder, resume=False)
+    conduct(SiteRequests(Here(sites), agreed, list(sites), "0" * 16, 2, 60.0), folder, resume=False)
     folder.close()
     told = [f.what for f in at_site(kit) + at_coordinator(who)]
     for where in ("the coordinator, when it invited", "va", "cleveland"):
@@ -149,9 +149,9 @@ def test_versions_at_both_ends(place: Path, monkeypatch: pytest.MonkeyPatch) -> 
 
 def test_a_certificate_of_another_key_is_seen(place: Path) -> None:
     kit = joined(place)
-    assert any(f.well and "Certificate and key match" in f.what for f in at_site(enrol.load_kit(kit)))
-    other = enrol.load_kit(place / "cleveland.kit")
-    enrol.accept(other.folder, approval_of(find_coordinator(place / "study.toml"), "cleveland"))
+    assert any(f.well and "Certificate and key match" in f.what for f in at_site(enrolment.load_kit(kit)))
+    other = enrolment.load_kit(place / "cleveland.kit")
+    enrolment.accept(other.folder, approval_of(find_coordinator(place / "study.toml"), "cleveland"))
     (kit / "certificate.pem").write_bytes((other.folder / "certificate.pem").read_bytes())
     assert "Certificate and key do not match." in wrong(_but_the_line(kit))
 
@@ -160,7 +160,7 @@ def _but_the_line(kit: Path) -> list:
     """A chain that does not fit its key cannot even be loaded for the line to the coordinator."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("vitrail.deploy.doctor._reach", lambda kit, certificate: [])
-        return at_site(enrol.load_kit(kit))
+        return at_site(enrolment.load_kit(kit))
 
 
 def test_no_certificate_that_the_authority_signs_can_sign_another(place: Path) -> None:

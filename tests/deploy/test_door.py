@@ -14,12 +14,12 @@ import torch
 
 import vitrail as vt
 from deploy.federation import first_word
-from vitrail.data.datasets import heart_disease, packaged
-from vitrail.data.encode import numeric
-from vitrail.deploy.agreement import FORMAT, Agreement
-from vitrail.deploy.join import Door
-from vitrail.deploy.message import MOST_WORDS, Message, unpack
-from vitrail.deploy.site import Site
+from vitrail.data.datasets.catalogue import heart_disease, packaged
+from vitrail.data.encoding import numeric
+from vitrail.deploy.protocol.agreement import FORMAT, Agreement
+from vitrail.deploy.protocol.message import MOST_WORDS, Message, unpack
+from vitrail.deploy.site.process import SiteProcess
+from vitrail.deploy.site.site import Site
 from vitrail.runs.setup import resolve
 
 ROUNDS = 12
@@ -34,19 +34,19 @@ def study() -> vt.Study:
 
 
 @pytest.fixture
-def door(study: vt.Study, tmp_path: Path) -> Door:
+def door(study: vt.Study, tmp_path: Path) -> SiteProcess:
     frame = heart_disease()["va"]
     frame["age"] = frame["age"].astype(float)
     frame.loc[0, "age"] = SECRET
     kit = SimpleNamespace(home=tmp_path / "home")
     kit.home.mkdir()
     said: list[str] = []
-    made = Door(kit, Site("va", frame, Agreement.of(study, None, 4), kit.home), said.append)  # type: ignore[arg-type]
+    made = SiteProcess(kit, Site("va", frame, Agreement.of(study, None, 4), kit.home), said.append)  # type: ignore[arg-type]
     made.said = said  # type: ignore[attr-defined]
     return made
 
 
-def prepared(door: Door) -> Door:
+def prepared(door: SiteProcess) -> SiteProcess:
     """As after a good beginning."""
     agreed = door.site.agreed
     known = door.site.rows[numeric(agreed.study)]  # on no common scale its rows would stand in its report
@@ -61,17 +61,17 @@ def prepared(door: Door) -> Door:
     return door
 
 
-def down(door: Door, **changed: torch.Tensor) -> dict[str, torch.Tensor]:
+def down(door: SiteProcess, **changed: torch.Tensor) -> dict[str, torch.Tensor]:
     """What a round of training may send to a site."""
     return first_word(door.site.agreed) | changed
 
 
-def a_round(door: Door, tensors: dict[str, torch.Tensor] | None = None, **words: Any) -> bytes:
+def a_round(door: SiteProcess, tensors: dict[str, torch.Tensor] | None = None, **words: Any) -> bytes:
     told = {"run": RUN, "stage": 0, "round": 1, "place": 0, "score": [], **words}
     return Message("round", told, down(door) if tensors is None else tensors).pack()
 
 
-def spoiled(door: Door, change: Callable[[torch.Tensor], torch.Tensor]) -> bytes:
+def spoiled(door: SiteProcess, change: Callable[[torch.Tensor], torch.Tensor]) -> bytes:
     name = next(iter(door.site.agreed.contracts[0][0].down))
     return a_round(door, down(door, **{name: change(down(door)[name])}))
 
@@ -85,7 +85,7 @@ def filled(value: float) -> Callable[[torch.Tensor], torch.Tensor]:
     return change
 
 
-BAD: dict[str, Callable[[Door], bytes]] = {
+BAD: dict[str, Callable[[SiteProcess], bytes]] = {
     "another agreement": lambda d: Message("hello", {"run": RUN, "format": FORMAT, "agreement": "0" * 24}).pack(),
     "another format": lambda d: (
         Message("hello", {"run": RUN, "format": FORMAT + 1, "agreement": d.site.agreed.hash}).pack()
@@ -122,7 +122,7 @@ BAD: dict[str, Callable[[Door], bytes]] = {
 
 
 @pytest.mark.parametrize("what", BAD)
-def test_questions_that_a_site_refuses(what: str, door: Door) -> None:
+def test_questions_that_a_site_refuses(what: str, door: SiteProcess) -> None:
     prepared(door)
     kept = {f: f.read_bytes() for f in (door.kit.home / RUN).iterdir()}
     before = len(door.outbox.entries())
@@ -131,11 +131,11 @@ def test_questions_that_a_site_refuses(what: str, door: Door) -> None:
     assert unpack(door.answer(a_round(door))).kind == "round"  # and it goes on
 
 
-def test_a_round_before_anything_is_prepared(door: Door) -> None:
+def test_a_round_before_anything_is_prepared(door: SiteProcess) -> None:
     refused(door, a_round(door), 0)
 
 
-def test_an_accident_tells_no_data(door: Door, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_accident_tells_no_data(door: SiteProcess, monkeypatch: pytest.MonkeyPatch) -> None:
     def fails(question: Message) -> Message:
         raise ValueError(f"could not convert {SECRET}")
 
@@ -144,7 +144,7 @@ def test_an_accident_tells_no_data(door: Door, monkeypatch: pytest.MonkeyPatch) 
     assert str(SECRET) in door.outbox.entries()[-2].refused  # at the site itself it is told in full
 
 
-def refused(door: Door, question: bytes, before: int) -> None:
+def refused(door: SiteProcess, question: bytes, before: int) -> None:
     """Nothing but an error text leaves, it holds no data, and the site can read what happened."""
     sent = door.answer(question)
     said = unpack(sent)

@@ -11,21 +11,21 @@ import pytest
 pytest.importorskip("nvflare")
 from nvflare.apis.fl_exception import NotAuthenticated
 
-from vitrail.deploy import pipe
-from vitrail.deploy.doorkeeper import RUNNING, Doorkeeper
-from vitrail.deploy.part_losses import PartLosses
-from vitrail.deploy.way import FlareWay
+from vitrail.deploy.transport import ipc
+from vitrail.deploy.transport.flare.admission import RUNNING, Doorkeeper
+from vitrail.deploy.transport.flare.job_failures import PartLosses
+from vitrail.deploy.transport.flare.transport import FlareTransport
 
 
 class Door:
     """The door, and what `vitrail serve` says of who comes."""
 
     def __init__(self, folder: Path) -> None:
-        (folder / pipe.MEMBERS).write_text(json.dumps({"s-va": {"approved": True, "removed": False}}))
+        (folder / ipc.MEMBERS).write_text(json.dumps({"s-va": {"approved": True, "removed": False}}))
         self.keeper = Doorkeeper(str(folder))
         self.keeper._tell = self._take  # type: ignore[method-assign]
         self.said: list[tuple[str, str]] = []
-        self.way: Any = FlareWay.__new__(FlareWay)
+        self.way: Any = FlareTransport.__new__(FlareTransport)
         self.way.names, self.way.alive, self.way.removed, self.way.open = {"s-va": "va"}, {}, set(), []
         self.way.awake, self.way.losses = set(), PartLosses()
         self.way.say = lambda event, **told: self.said.append((event, told.get("why", "")))

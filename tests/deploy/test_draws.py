@@ -12,14 +12,14 @@ import torch
 import vitrail as vt
 from deploy.federation import Here, drawn
 from vitrail.core.tensors import tensors
-from vitrail.data.datasets import heart_disease, packaged
-from vitrail.deploy.agreement import Agreement
-from vitrail.deploy.book import Book
-from vitrail.deploy.call import Call
-from vitrail.deploy.draws import SECRET, draws_of
-from vitrail.deploy.message import Message
-from vitrail.deploy.site import Site
-from vitrail.engines.local import Engine
+from vitrail.data.datasets.catalogue import heart_disease, packaged
+from vitrail.deploy.coordinator.requests import SiteRequests
+from vitrail.deploy.coordinator.run_members import RunMembers
+from vitrail.deploy.protocol.agreement import Agreement
+from vitrail.deploy.protocol.message import Message
+from vitrail.deploy.site.private_randomness import SECRET, draws_of
+from vitrail.deploy.site.site import Site
+from vitrail.engine.local import Engine
 from vitrail.runs.setup import resolve, training_of
 
 RUN = "0123456789abcdef"
@@ -37,7 +37,7 @@ def agreed() -> Agreement:
 def first_report(agreed: Agreement, site: Site) -> dict[str, torch.Tensor]:
     """What the site says in the first round to the agreed start."""
     sites = {site.name: site}
-    Book(Call(Here(sites), agreed, [site.name], RUN, 1, 60.0), site.base / "entered.json").open(1, ())
+    RunMembers(SiteRequests(Here(sites), agreed, [site.name], RUN, 1, 60.0), site.base / "entered.json").open(1, ())
     down = {f"params/{k}": v for k, v in agreed.task.start.items()}
     words = {"run": RUN, "stage": 0, "round": 0, "place": 0, "score": []}
     return site.answer(Message("round", words, down)).tensors
@@ -98,7 +98,7 @@ def test_the_secret_is_in_nothing_that_leaves(agreed: Agreement, tmp_path: Path)
             left.append(data)
 
     sites = {n: Site(n, f, agreed, tmp_path / n) for n, f in FRAMES.items()}
-    Book(Call(Heard(sites), agreed, list(sites), RUN, 4, 60.0), tmp_path / "entered.json").open(4, ())
+    RunMembers(SiteRequests(Heard(sites), agreed, list(sites), RUN, 4, 60.0), tmp_path / "entered.json").open(4, ())
     assert left
     for name in sites:
         secret = (tmp_path / name / SECRET).read_bytes()

@@ -23,12 +23,13 @@ from typer.testing import CliRunner
 
 from deploy.enrolment import SITES, ask, certificate, enrolled, named, numbers_of, refused
 from vitrail.cli import coordinator, site
-from vitrail.data.datasets import packaged
-from vitrail.deploy import enrol, kits
-from vitrail.deploy.agreement import Agreement
-from vitrail.deploy.coordinator_folder import find_coordinator, invitation_of, only_coordinator
-from vitrail.deploy.pipe import SCHEME
-from vitrail.study import Study
+from vitrail.data.datasets.catalogue import packaged
+from vitrail.deploy.identity import enrolment
+from vitrail.deploy.identity.coordinator_folder import find_coordinator, invitation_of, only_coordinator
+from vitrail.deploy.protocol.agreement import Agreement
+from vitrail.deploy.transport.flare import workspace as kits
+from vitrail.deploy.transport.ipc import SCHEME
+from vitrail.study.model import Study
 
 
 @pytest.fixture
@@ -39,31 +40,31 @@ def place(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def folder(place: Path) -> Path:
-    return enrol.invite(place / "heart.toml", SITES, "127.0.0.1:18002")
+    return enrolment.invite(place / "heart.toml", SITES, "127.0.0.1:18002")
 
 
 def test_an_identity_is_plain_and_no_other_sites() -> None:
     names = ["Basel", "basel", "Bâsel", "Basel ", "日本", "", "a" * 300, "coordinator", "lead@coordinator"]
-    found = [enrol.identity_of(n) for n in names]
+    found = [enrolment.identity_of(n) for n in names]
     assert len(set(found)) == len(names)
     for one in found:
         assert len(one) <= 64
         assert set(one) <= set("abcdefghijklmnopqrstuvwxyz0123456789-")
-        assert one not in (enrol.COORDINATOR, enrol.LEAD)
+        assert one not in (enrolment.COORDINATOR, enrolment.LEAD)
 
 
 def test_a_site_is_enrolled(folder: Path, place: Path) -> None:
     made = ask(folder, SITES[1], place / "site")
-    assert not enrol.load_kit(made.kit).approved
-    asked = enrol.read_request(folder, made.file)
-    assert not enrol.load_coordinator(folder).sites[SITES[1]]["approved"], "looking approves nothing"
-    approval = enrol.approve(folder, made.file)
-    kit = enrol.accept(made.kit, approval.file)
+    assert not enrolment.load_kit(made.kit).approved
+    asked = enrolment.read_request(folder, made.file)
+    assert not enrolment.load_coordinator(folder).sites[SITES[1]]["approved"], "looking approves nothing"
+    approval = enrolment.approve(folder, made.file)
+    kit = enrolment.accept(made.kit, approval.file)
     assert made.fingerprint == asked.fingerprint == approval.fingerprint == kit.fingerprint
     assert len(made.fingerprint.split()) == 8
     assert all(len(part) == 4 for part in made.fingerprint.split())
 
-    who = enrol.load_coordinator(folder)
+    who = enrolment.load_coordinator(folder)
     entry = {"identity": kit.identity, "fingerprint": kit.fingerprint, "approved": True, "removed": False}
     assert who.sites[SITES[1]] == entry | {"certificate": (kit.folder / "certificate.pem").read_text()}
     assert not who.sites[SITES[0]]["approved"]
@@ -111,8 +112,8 @@ def test_certificates_say_who_may_do_what(folder: Path, place: Path) -> None:
 
 def test_nothing_private_travels(folder: Path, place: Path) -> None:
     made = ask(folder, "Basel", place / "site")
-    approval = enrol.approve(folder, made.file)
-    kit = enrol.accept(made.kit, approval.file)
+    approval = enrolment.approve(folder, made.file)
+    kit = enrolment.accept(made.kit, approval.file)
     private = [kit.folder / "key.pem", folder / "authority" / "key.pem", *folder.glob("keys/*.key")]
     assert len(private) == 4
     secrets = []
@@ -137,7 +138,7 @@ def test_nothing_private_travels(folder: Path, place: Path) -> None:
 
 def test_files_are_the_owners_only(folder: Path, place: Path) -> None:
     (place / "site").mkdir(mode=0o755)
-    kit = enrol.load_kit(enrolled(folder, "Basel", place / "site"))
+    kit = enrolment.load_kit(enrolled(folder, "Basel", place / "site"))
     kits.build_coordinator(folder)
     kits.build_site(kit.folder)
     for top in (folder, kit.folder, kit.home):
@@ -148,19 +149,19 @@ def test_files_are_the_owners_only(folder: Path, place: Path) -> None:
 
 def test_the_home_lies_outside_the_kit(folder: Path, place: Path) -> None:
     invitation, kit = invitation_of(folder, "Basel"), place / "my.kit"
-    refused("inside the kit", enrol.request, invitation, kit, kit / "home")
+    refused("inside the kit", enrolment.request, invitation, kit, kit / "home")
     assert not kit.exists()
-    enrol.request(invitation, kit, place / "mine")
-    assert enrol.load_kit(kit).home == place / "mine"
-    refused("this kit's home is", enrol.request, invitation, kit, place / "other")
+    enrolment.request(invitation, kit, place / "mine")
+    assert enrolment.load_kit(kit).home == place / "mine"
+    refused("this kit's home is", enrolment.request, invitation, kit, place / "other")
 
 
 def test_inviting_again_keeps_authority_and_approvals(folder: Path, place: Path) -> None:
     kit = enrolled(folder, "Basel", place / "site")
-    before, root = enrol.load_coordinator(folder), (folder / "authority" / "cert.pem").read_bytes()
+    before, root = enrolment.load_coordinator(folder), (folder / "authority" / "cert.pem").read_bytes()
     old = (kit / "key.pem").read_bytes(), (kit / "certificate.pem").read_bytes()
-    assert enrol.invite(place / "heart.toml", ["Genf", "Basel"], "study.example.org:8002") == folder
-    after = enrol.load_coordinator(folder)
+    assert enrolment.invite(place / "heart.toml", ["Genf", "Basel"], "study.example.org:8002") == folder
+    after = enrolment.load_coordinator(folder)
     assert (folder / "authority" / "cert.pem").read_bytes() == root
     assert list(after.sites) == [*SITES, "Genf"]
     assert {n: after.sites[n] for n in SITES} == before.sites
@@ -169,16 +170,16 @@ def test_inviting_again_keeps_authority_and_approvals(folder: Path, place: Path)
     dns = names.get_extension_for_class(x509.SubjectAlternativeName).value.get_values_for_type(x509.DNSName)
     assert {"study.example.org", "localhost"} <= set(dns)
 
-    again = enrol.request(invitation_of(folder, "Basel"), kit)
-    own = enrol.load_kit(kit)
+    again = enrolment.request(invitation_of(folder, "Basel"), kit)
+    own = enrolment.load_kit(kit)
     assert own.approved
     assert (own.address, own.sites) == (after.address, list(after.sites))
     assert old == ((kit / "key.pem").read_bytes(), (kit / "certificate.pem").read_bytes())
     assert again.fingerprint == after.sites["Basel"]["fingerprint"]
-    assert enrol.approve(folder, again.file).fingerprint == again.fingerprint, "the same key may be signed anew"
-    enrol.invite(place / "heart.toml", [], "", seed=5)
-    assert enrol.load_coordinator(folder).address == after.address
-    assert enrol.load_coordinator(folder).seed == 5
+    assert enrolment.approve(folder, again.file).fingerprint == again.fingerprint, "the same key may be signed anew"
+    enrolment.invite(place / "heart.toml", [], "", seed=5)
+    assert enrolment.load_coordinator(folder).address == after.address
+    assert enrolment.load_coordinator(folder).seed == 5
 
 
 @pytest.mark.parametrize(
@@ -186,13 +187,13 @@ def test_inviting_again_keeps_authority_and_approvals(folder: Path, place: Path)
                 "0.0.0.0:80", "ho st:80", "-host:80", "host..org:80", ""],
 )  # fmt: skip
 def test_an_address_that_no_site_can_call(place: Path, address: str) -> None:
-    refused("--address", enrol.invite, place / "heart.toml", SITES, address)
+    refused("--address", enrolment.invite, place / "heart.toml", SITES, address)
     assert not (place / "heart.coordinator").exists()
 
 
 def test_names_that_clash(folder: Path, place: Path) -> None:
     def invite(*sites: str, seed: int | None = None) -> Path:
-        return enrol.invite(place / "heart.toml", sites, "", seed)
+        return enrolment.invite(place / "heart.toml", sites, "", seed)
 
     before = (folder / "coordinator.json").read_bytes()
     refused("cannot be told apart", invite, "BASEL")
@@ -202,7 +203,7 @@ def test_names_that_clash(folder: Path, place: Path) -> None:
     refused("--seed", lambda: invite("Genf", seed=-1))
     assert (folder / "coordinator.json").read_bytes() == before
     shutil.rmtree(folder)
-    refused("no site is named", enrol.invite, place / "heart.toml", [], "localhost:1")
+    refused("no site is named", enrolment.invite, place / "heart.toml", [], "localhost:1")
 
 
 def test_a_study_that_changed_since(folder: Path, place: Path) -> None:
@@ -212,17 +213,17 @@ def test_a_study_that_changed_since(folder: Path, place: Path) -> None:
     study = Study.load(file)
     study.with_changes(training={"rounds": study.training.rounds + 1}).save(file)
     refused("has changed since", find_coordinator, file)
-    enrol.invite(file, [], "")
-    assert enrol.load_coordinator(find_coordinator(file)).study.training.rounds == study.training.rounds + 1
+    enrolment.invite(file, [], "")
+    assert enrolment.load_coordinator(find_coordinator(file)).study.training.rounds == study.training.rounds + 1
     study.with_changes(name="another").save(file)
-    refused("belongs to the study", enrol.invite, file, [], "")
+    refused("belongs to the study", enrolment.invite, file, [], "")
     refused("coordinator's folder", find_coordinator, place / "none.toml")
     refused("found 0", only_coordinator, place / "nowhere")
 
 
 def test_rows_of_all_in_one_place_is_no_deployed_study(place: Path) -> None:
     Study.load(place / "heart.toml").with_changes(method={"name": "centralized"}).save(place / "heart.toml")
-    refused("takes every site's rows", enrol.invite, place / "heart.toml", SITES, "localhost:80")
+    refused("takes every site's rows", enrolment.invite, place / "heart.toml", SITES, "localhost:80")
     assert not (place / "heart.coordinator").exists()
 
 
@@ -236,7 +237,7 @@ def test_flares_files_hold_what_the_site_wants(folder: Path, place: Path) -> Non
     def read(path: Path) -> Any:
         return json.loads(path.read_text())
 
-    local, own = kit / "flare" / "local", enrol.load_kit(kit)
+    local, own = kit / "flare" / "local", enrolment.load_kit(kit)
     assert {p.name for p in local.iterdir()} == {
         f"{n}.json" for n in ("resources", "authorization", "privacy", "log_config", "comm_config")
     }
@@ -247,7 +248,7 @@ def test_flares_files_hold_what_the_site_wants(folder: Path, place: Path) -> Non
         assert Path(line["comm_driver_path"]) == workspace / "drivers"
         assert "PrivateLine" in (workspace / "drivers" / "vitrail_line.py").read_text()
     resources = read(local / "resources.json")
-    assert resources["class_allow_list"] == ["vitrail.deploy.adapter.SiteRelay"]
+    assert resources["class_allow_list"] == ["vitrail.deploy.transport.flare.components.SiteRelay"]
     assert resources["class_list_enforcement_mode"] == "enforce"
     assert resources["allow_log_streaming"] is False
     assert not any("log" in c["id"] or "Log" in c["path"] for c in resources["components"])
@@ -256,7 +257,7 @@ def test_flares_files_hold_what_the_site_wants(folder: Path, place: Path) -> Non
     for right in ("byoc", "shell_commands", "operate", "download_job"):
         assert permissions["lead"][right] == "none"
     (scope,) = read(local / "privacy.json")["scopes"]
-    assert [f["path"] for f in scope["task_result_filters"]] == ["vitrail.deploy.adapter.Outgoing"]
+    assert [f["path"] for f in scope["task_result_filters"]] == ["vitrail.deploy.transport.flare.components.Outgoing"]
     assert read(local / "privacy.json")["default_scope"] == scope["name"]
 
     client = read(kit / "flare" / "startup" / "fed_client.json")
@@ -271,7 +272,7 @@ def test_flares_files_hold_what_the_site_wants(folder: Path, place: Path) -> Non
     pair = certificate(startup / "client.crt"), load_pem_private_key((startup / "client.key").read_bytes(), None)
     assert pair[0].public_key() == pair[1].public_key()
     text = (folder / "flare" / "coordinator" / "local" / "resources.json").read_text()
-    assert json.loads(text)["class_allow_list"] == ["vitrail.deploy.adapter.Relay"]
+    assert json.loads(text)["class_allow_list"] == ["vitrail.deploy.transport.flare.components.Relay"]
     assert str(folder / "flare" / "store") in text
     assert "/tmp/nvflare" not in text
     assert "log_receiver" not in text
@@ -290,20 +291,20 @@ def test_the_verbs(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
     told = run("invite", "heart.toml", "--site", "Basel", "--site", "Genf", "--address", "localhost:18002")
     folder = place / "heart.coordinator"
-    root = enrol.load_coordinator(folder).authority_fingerprint
+    root = enrolment.load_coordinator(folder).authority_fingerprint
     assert root in told
     shutil.copy(invitation_of(folder, "Basel"), "got.invitation")
     told = run("request", "got.invitation")
-    own = enrol.load_kit(place / "Basel.kit")
+    own = enrolment.load_kit(place / "Basel.kit")
     assert root in told
     assert own.fingerprint in told
     told = run("approve", "Basel.request", answer="n\n", code=1)
     assert own.fingerprint in told
-    assert not enrol.load_coordinator(folder).sites["Basel"]["approved"]
+    assert not enrolment.load_coordinator(folder).sites["Basel"]["approved"]
     run("approve", "Basel.request", answer="y\n")
-    assert enrol.load_coordinator(folder).sites["Basel"]["approved"]
+    assert enrolment.load_coordinator(folder).sites["Basel"]["approved"]
     run("approve", "Basel.request", "--yes", "--study", "heart.toml")
     run("remove", "Basel", answer="n\n", code=1)
-    assert not enrol.load_coordinator(folder).sites["Basel"]["removed"]
+    assert not enrolment.load_coordinator(folder).sites["Basel"]["removed"]
     run("remove", "Basel", "--yes")
-    assert enrol.load_coordinator(folder).sites["Basel"]["removed"]
+    assert enrolment.load_coordinator(folder).sites["Basel"]["removed"]

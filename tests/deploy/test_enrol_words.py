@@ -12,9 +12,9 @@ from typer.testing import CliRunner
 from deploy import talking
 from small import opposed_tables
 from vitrail.cli import app
-from vitrail.deploy import enrol
-from vitrail.deploy.coordinator_folder import invitation_of
-from vitrail.study import Study
+from vitrail.deploy.identity import enrolment
+from vitrail.deploy.identity.coordinator_folder import invitation_of
+from vitrail.study.model import Study
 
 
 def printed(*command: Any, code: int = 0) -> str:
@@ -36,7 +36,7 @@ def two_servers(tmp_path_factory: pytest.TempPathFactory) -> Path:
     sites = dict.fromkeys(("a", "b", "c", "d", "e"), 40)
     guarded = {"sum": "two servers", "second": "registry", "clip": 1.0}
     Study.infer(opposed_tables(sites), "sick", protect=guarded).save(place / "study.toml")
-    return enrol.invite(place / "study.toml", list(sites), "localhost:8102")
+    return enrolment.invite(place / "study.toml", list(sites), "localhost:8102")
 
 
 def test_the_second_server_is_sent_to_serve(two_servers: Path, tmp_path: Path) -> None:
@@ -54,9 +54,9 @@ def test_the_second_server_is_sent_to_serve(two_servers: Path, tmp_path: Path) -
 def test_a_party_is_given_no_hash_before_there_are_keys(tmp_path: Path) -> None:
     """The hash in a party's invitation is never the one that it accepts: the keys of all parties go into that one."""
     talking.study().save(tmp_path / "study.toml")
-    folder = enrol.invite(tmp_path / "study.toml", [], "localhost:8102")
+    folder = enrolment.invite(tmp_path / "study.toml", [], "localhost:8102")
     words = request(folder, "lab", tmp_path / "lab")
-    early = enrol.load_kit(tmp_path / "lab" / "lab.kit").invitation["agreement"]
+    early = enrolment.load_kit(tmp_path / "lab" / "lab.kit").invitation["agreement"]
     assert early not in words
     assert "with 3 parties" in words
     assert "What you agree to, and its hash, is shown when you join" in words
@@ -70,8 +70,8 @@ def test_who_left_is_told_so(two_servers: Path, tmp_path: Path) -> None:
     kit = tmp_path / "b" / "b.kit"
     assert "vitrail remove 'b'" in printed("leave", kit, "--yes")
     assert "left 'study' with this kit on" in printed("leave", kit, "--yes")
-    with pytest.raises(enrol.VitrailError, match="this site left the study with this kit on"):
-        enrol.request(tmp_path / "b" / "b.invitation")
+    with pytest.raises(enrolment.VitrailError, match="this site left the study with this kit on"):
+        enrolment.request(tmp_path / "b" / "b.invitation")
     assert not (kit / "key.pem").exists()
 
 

@@ -17,14 +17,14 @@ from safetensors.torch import load_file
 import vitrail as vt
 from deploy.federation import Here, drawn, first_word, without_scores
 from deploy.proofs import prove
-from vitrail.data.datasets import heart_disease, packaged
-from vitrail.deploy.agreement import ANEW, FORMAT, Agreement
-from vitrail.deploy.call import REMOVED, Call, Heard
-from vitrail.deploy.conduct import conduct
-from vitrail.deploy.digests import SignedLists, points
-from vitrail.deploy.message import Message, check_form
-from vitrail.deploy.notices import COMPARED, kind_of
-from vitrail.deploy.site import Site
+from vitrail.data.datasets.catalogue import heart_disease, packaged
+from vitrail.deploy.audit.notices import COMPARED, kind_of
+from vitrail.deploy.coordinator.requests import REMOVED, Responses, SiteRequests
+from vitrail.deploy.coordinator.session import conduct
+from vitrail.deploy.protocol.agreement import ANEW, FORMAT, Agreement
+from vitrail.deploy.protocol.message import Message, check_form
+from vitrail.deploy.protocol.model_digests import SignedDigestLists, points
+from vitrail.deploy.site.site import Site
 from vitrail.runs.folder import Folder
 from vitrail.runs.setup import resolve
 
@@ -49,7 +49,7 @@ def test_same_run(method: str, scale: str, heart: tuple, tmp_path: Path) -> None
     home, names = tmp_path / "sites", list(heart[1])
     sites = {n: Site(n, f, agreed, home / n, True, prove(n, names, home / n)) for n, f in heart[1].items()}
     folder = Folder(tmp_path / "run", resume=False)
-    far = conduct(Call(Here(sites), agreed, list(sites), RUN, len(sites), 60.0), folder, resume=False)
+    far = conduct(SiteRequests(Here(sites), agreed, list(sites), RUN, len(sites), 60.0), folder, resume=False)
     folder.close()
     for site in sites.values():  # and all of them scored the same models, where the method sends everybody the same
         assert [kind_of(text) for text in site.notices] == ([COMPARED] if points(agreed) else [])
@@ -84,7 +84,7 @@ def test_how_unsure_models_are_is_told_as_on_one_machine(heart: tuple, tmp_path:
     agreed = Agreement.of(study, None, len(few))
     sites = {n: Site(n, frame, agreed, tmp_path / "sites" / n) for n, frame in few.items()}
     folder = Folder(tmp_path / "run", resume=False)
-    far = conduct(Call(Here(sites), agreed, list(sites), RUN, len(sites), 60.0), folder, resume=False)
+    far = conduct(SiteRequests(Here(sites), agreed, list(sites), RUN, len(sites), 60.0), folder, resume=False)
     folder.close()
     near = vt.federate(study, few, engine="looped", secrets=drawn(tmp_path / "sites", few, RUN))
     pdt.assert_frame_equal(far.uncertainty(), near.uncertainty(), rtol=0, atol=0)
@@ -117,7 +117,7 @@ class Bad(Here):
         super().__init__(sites)
         self.fresh, self.luck, self.lost = fresh, random.Random(seed), {"answer": 0, "site": 0, "coordinator": 0}
 
-    def ask(self, questions: dict[str, Message], deadline: float) -> Heard:
+    def ask(self, questions: dict[str, Message], deadline: float) -> Responses:
         heard = super().ask(questions, deadline)
         for name in list(heard.answers):
             if self.luck.random() < 0.2:
@@ -135,7 +135,7 @@ class Bad(Here):
 
 @pytest.mark.parametrize("method", ["ifedavg", "scaffold", "weight_erosion", "fine_tune"])
 def test_nothing_is_lost_or_counted_twice(method: str, heart: tuple, tmp_path: Path, monkeypatch: Any) -> None:
-    monkeypatch.setattr("vitrail.deploy.far.time.sleep", lambda _: None)
+    monkeypatch.setattr("vitrail.deploy.coordinator.rounds.time.sleep", lambda _: None)
     changes = {"standardise": "global", "training": {"rounds": 15}, "screen": {"ask": method == "ifedavg"}}
     study, _ = resolve(heart[0].with_changes(**changes), method, None)
     agreed = Agreement.of(study, None, len(heart[1]))
@@ -145,7 +145,7 @@ def test_nothing_is_lost_or_counted_twice(method: str, heart: tuple, tmp_path: P
     for attempt in range(60):
         folder = Folder(tmp_path / "run", resume=attempt > 0, about=".lock")
         try:
-            far = conduct(Call(way, agreed, list(heart[1]), RUN, len(heart[1]), 60.0), folder, resume=True)
+            far = conduct(SiteRequests(way, agreed, list(heart[1]), RUN, len(heart[1]), 60.0), folder, resume=True)
             break
         except KilledError:
             continue
@@ -168,11 +168,13 @@ class Away(Here):
         super().__init__(sites)
         self.away, self.now = away, Message("", {})
 
-    def ask(self, questions: dict[str, Message], deadline: float) -> Heard:
+    def ask(self, questions: dict[str, Message], deadline: float) -> Responses:
         self.now = next(iter(questions.values()), self.now)
         here = {n: q for n, q in questions.items() if not self.away(n, q)}
         heard = super().ask(here, deadline)
-        return Heard(heard.answers, heard.trouble | dict.fromkeys(questions.keys() - here.keys(), "it is not there"))
+        return Responses(
+            heard.answers, heard.trouble | dict.fromkeys(questions.keys() - here.keys(), "it is not there")
+        )
 
     def present(self) -> set[str]:
         return {n for n in self.sites if not self.away(n, self.now)}
@@ -189,7 +191,7 @@ class Study4:
     def conduct(self, way: Here, quorum: int = 3, **given: Any) -> vt.Run:
         folder = Folder(self.root / "run", resume=(self.root / "run").exists(), about=".lock")
         try:
-            call = Call(way, self.agreed, list(self.sites), RUN, quorum, 0.01)
+            call = SiteRequests(way, self.agreed, list(self.sites), RUN, quorum, 0.01)
             return conduct(call, folder, resume=True, **given)
         finally:
             folder.close()
@@ -197,7 +199,7 @@ class Study4:
 
 @pytest.fixture
 def four(heart: tuple, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Study4:
-    monkeypatch.setattr("vitrail.deploy.far.time.sleep", lambda _: None)
+    monkeypatch.setattr("vitrail.deploy.coordinator.rounds.time.sleep", lambda _: None)
     return Study4(heart, tmp_path)
 
 
@@ -226,7 +228,7 @@ def test_who_came_late_is_still_there_when_the_coordinator_was_killed(four: Stud
     kills = ["once"]
 
     class Killing(Away):
-        def ask(self, questions: dict[str, Message], deadline: float) -> Heard:
+        def ask(self, questions: dict[str, Message], deadline: float) -> Responses:
             if any(e == "came late" for e, _ in self.events) and kills:
                 raise KilledError(kills.pop())
             return super().ask(questions, deadline)
@@ -276,10 +278,10 @@ def test_who_was_away_at_the_end_is_told_by_serving_again(four: Study4) -> None:
 
 def test_a_removed_site_is_not_waited_for(four: Study4) -> None:
     class Removing(Here):
-        def ask(self, questions: dict[str, Message], deadline: float) -> Heard:
+        def ask(self, questions: dict[str, Message], deadline: float) -> Responses:
             told = {n: q for n, q in questions.items() if n != "va" or q.kind in ("hello", "standardise", "prepare")}
             heard = super().ask(told, deadline)
-            return Heard(heard.answers, heard.trouble | dict.fromkeys(questions.keys() - told.keys(), REMOVED))
+            return Responses(heard.answers, heard.trouble | dict.fromkeys(questions.keys() - told.keys(), REMOVED))
 
     run = four.conduct(Removing(four.sites))
     assert set(run.scores().site) == {"cleveland", "hungarian", "switzerland"}
@@ -403,7 +405,7 @@ WELL = ["chol", "unit", True, 2.0, "in another unit", {"factor": 38.67}]
 )
 def test_a_last_word_that_is_none_is_refused(word: str, said: Any, four: Study4, tmp_path: Path) -> None:
     well = {"run": RUN, "findings": [WELL], "pooled": {"chol": {"quantiles": [1.0, None]}}, "others": 0}
-    lists, digests = SignedLists(four.agreed, tmp_path).last_word()
+    lists, digests = SignedDigestLists(four.agreed, tmp_path).last_word()
     well |= lists
     check_form(Message("finish", well, digests), four.agreed.question("finish", well), "to site")
     bad = {**well, word: said}

@@ -27,16 +27,16 @@ import vitrail as vt
 from deploy.capture import Capture, Tshark, found, secrets, start_capture
 from deploy.federation import PATIENCE, Federation, Hostile, knock, without_scores
 from deploy.forked import Forked
-from vitrail.data.datasets import heart_disease, packaged
-from vitrail.data.read import read_table
-from vitrail.deploy import enrol
-from vitrail.deploy.agreement import FORMAT, Agreement
-from vitrail.deploy.coordinator_folder import invitation_of
-from vitrail.deploy.ledger import LEDGER, PLACE
-from vitrail.deploy.message import Message
-from vitrail.deploy.notices import COMPARED
-from vitrail.deploy.outbox import Outbox
-from vitrail.runs.run import ALL_SITES
+from vitrail.data.datasets.catalogue import heart_disease, packaged
+from vitrail.data.readers.tables import read_table
+from vitrail.deploy.audit.notices import COMPARED
+from vitrail.deploy.audit.outbox import Outbox
+from vitrail.deploy.identity import enrolment
+from vitrail.deploy.identity.coordinator_folder import invitation_of
+from vitrail.deploy.protocol.agreement import FORMAT, Agreement
+from vitrail.deploy.protocol.message import Message
+from vitrail.deploy.site.privacy_ledger import LEDGER, PLACE
+from vitrail.runs.result import ALL_SITES
 from vitrail.runs.setup import resolve
 
 pytest.importorskip("nvflare")
@@ -124,9 +124,9 @@ def stranger(federation: Federation, study: vt.Study) -> Iterator[Federation]:
     root = federation.root / "other"
     other = study.with_changes(name="Another study", protect={"sum": "plain"})  # one site alone has no sum
     made = Federation(root, other, {"va": heart_disease()["va"]})
-    folder = enrol.invite(made.study, ["va"], federation.who.address)
-    asked = enrol.request(Path(shutil.copy(invitation_of(folder, "va"), root / "va")))
-    enrol.accept(asked.kit, enrol.approve(folder, asked.file).file)
+    folder = enrolment.invite(made.study, ["va"], federation.who.address)
+    asked = enrolment.request(Path(shutil.copy(invitation_of(folder, "va"), root / "va")))
+    enrolment.accept(asked.kit, enrolment.approve(folder, asked.file).file)
     yield made
     made.close()
 
@@ -191,8 +191,8 @@ def test_the_same_run_as_on_one_machine(federation: Federation, study: vt.Study,
     pdt.assert_frame_equal(far.screening.cells, near.screening.cells, rtol=1e-5)
     assert [f[:4] for f in far.findings()] == [f[:4] for f in near.findings()]
     assert not {"total not opened", "not screened"} & {e["event"] for e in federation.events(first)}
-    marks = {site: enrol.load_kit(federation.kit(site)).fingerprint for site in federation.sites}
-    assert all(enrol.load_kit(federation.kit(site)).participants == (marks, []) for site in federation.sites)
+    marks = {site: enrolment.load_kit(federation.kit(site)).fingerprint for site in federation.sites}
+    assert all(enrolment.load_kit(federation.kit(site)).participants == (marks, []) for site in federation.sites)
     assert far.models == {}  # they stay with the sites
     page = (first / "report.html").read_text()
     assert len(page) > 10_000
@@ -327,18 +327,18 @@ def hostile(federation: Federation) -> Iterator[Hostile]:
 
 def test_jobs_that_a_site_refuses(hostile: Hostile, tmp_path: Path) -> None:
     """With code, with other classes, in another privacy scope: none of it runs."""
-    from vitrail.deploy import adapter
+    from vitrail.deploy.transport.flare import components
 
     federation, marker = hostile.federation, tmp_path / "it ran"
-    who = enrol.identity_of("cleveland")
+    who = enrolment.identity_of("cleveland")
     touch = {"args": ["touch", str(marker)]}
-    jobs = adapter.Jobs(federation.folder / "flare" / "lead", tmp_path)
+    jobs = components.Jobs(federation.folder / "flare" / "lead", tmp_path)
 
     def submit(name: str, executor: dict[str, Any], code: str = "", **more: Any) -> str:
-        client = {**adapter.JOB["app/config/config_fed_client.json"]}
+        client = {**components.JOB["app/config/config_fed_client.json"]}
         client["executors"] = [{"tasks": ["*"], "executor": executor}]
-        meta = {**adapter.JOB["meta.json"], "name": name, "deploy_map": {"app": ["server", who]}, **more}
-        told = {**adapter.JOB, "meta.json": meta, "app/config/config_fed_client.json": client}
+        meta = {**components.JOB["meta.json"], "name": name, "deploy_map": {"app": ["server", who]}, **more}
+        told = {**components.JOB, "meta.json": meta, "app/config/config_fed_client.json": client}
         files = {file: json.dumps(said) for file, said in told.items()} | ({"app/custom/evil.py": code} if code else {})
         for file, text in files.items():
             path = tmp_path / name / file
@@ -357,8 +357,8 @@ def test_jobs_that_a_site_refuses(hostile: Hostile, tmp_path: Path) -> None:
         return place.read_text(errors="replace") if place.exists() else ""
 
     trainer = "nvflare.app_common.np.np_trainer.NPTrainer"
-    ours = {"path": "vitrail.deploy.adapter.SiteRelay", "args": {}}
-    code = f"open({str(marker)!r}, 'w')\nfrom vitrail.deploy.adapter import SiteRelay as Evil\n"
+    ours = {"path": "vitrail.deploy.transport.flare.components.SiteRelay", "args": {}}
+    code = f"open({str(marker)!r}, 'w')\nfrom vitrail.deploy.transport.flare.components import SiteRelay as Evil\n"
     asked = (
         ("code", {"path": "evil.Evil", "args": {}}, {"code": code}, deployed, "BYOC not permitted"),
         ("scope", ours, {"scope": "open"}, deployed, "privacy scope 'open' is not allowed"),

@@ -19,10 +19,12 @@ import pytest
 
 import vitrail as vt
 from deploy.federation import PATIENCE, Federation
-from vitrail.data.datasets import heart_disease, packaged
-from vitrail.deploy import enrol, flare_channels, pipe
-from vitrail.deploy.flare_channels import COORDINATOR, HANDLERS, JOB, NEEDED, SITE, SITE_JOB
-from vitrail.deploy.outbox import Outbox
+from vitrail.data.datasets.catalogue import heart_disease, packaged
+from vitrail.deploy.audit.outbox import Outbox
+from vitrail.deploy.identity import enrolment
+from vitrail.deploy.transport import ipc
+from vitrail.deploy.transport.flare import channels as flare_channels
+from vitrail.deploy.transport.flare.channels import COORDINATOR, HANDLERS, JOB, NEEDED, SITE, SITE_JOB
 from vitrail.runs.setup import resolve
 
 pytest.importorskip("nvflare")
@@ -59,7 +61,7 @@ def federation(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Federation]
 def requests(federation: Federation, victim: str) -> dict[str, dict[str, Any]]:
     """Everything that is tried on one site."""
     file = str(federation.data(victim))
-    who = enrol.identity_of(victim)
+    who = enrolment.identity_of(victim)
     shell = {
         f"sys.shell {tool}": {"admin": ["sys.shell", f"{tool} '{file}'"]} for tool in ("cat", "head", "tail", "ls")
     }
@@ -95,7 +97,7 @@ def on(federation: Federation, *victims: str) -> dict[tuple[str, str], dict[str,
 
 
 def refused(federation: Federation, site: str) -> str:
-    return "\n".join(e.refused for e in Outbox(federation.home(site)).entries() if e.kind == pipe.NOT_OURS)
+    return "\n".join(e.refused for e in Outbox(federation.home(site)).entries() if e.kind == ipc.NOT_OURS)
 
 
 @pytest.fixture(scope="module")
@@ -140,7 +142,7 @@ def test_an_evil_site_reads_nothing_through_an_evil_coordinator(federation: Fede
     workspace = federation.kit("evil") / "flare"
     plans = on(federation, *VICTIMS)
     check_stolen(federation, attack(federation, workspace, plans), bomb_refused=False)
-    assert f"from {enrol.identity_of('evil')}" in refused(federation, "St Mary")
+    assert f"from {enrolment.identity_of('evil')}" in refused(federation, "St Mary")
 
 
 def test_what_is_not_shut_in_is_written_down(federation: Federation, waiting: Any) -> None:
@@ -185,7 +187,7 @@ def test_an_honest_coordinator_passes_nothing_on(federation: Federation, honest:
 
     plans = on(federation, *VICTIMS)
     for victim in VICTIMS:
-        there = {"channel": "credential_manager", "topic": "key_exchange", "target": enrol.identity_of(victim)}
+        there = {"channel": "credential_manager", "topic": "key_exchange", "target": enrolment.identity_of(victim)}
         plans[victim, "certificate"] = there
     for channel, topic in AT_COORDINATOR:
         plans["coordinator", channel] = {"target": "server", "channel": channel, "topic": topic}
@@ -196,7 +198,7 @@ def test_an_honest_coordinator_passes_nothing_on(federation: Federation, honest:
 
 
 def strange(federation: Federation) -> list[str]:
-    return [e["text"] for e in federation.events() if e["event"] == pipe.NOT_OURS]
+    return [e["text"] for e in federation.events() if e["event"] == ipc.NOT_OURS]
 
 
 @pytest.fixture(scope="module")
@@ -205,7 +207,7 @@ def ended(federation: Federation, honest: subprocess.Popen[bytes]) -> Path:
     federation.join("late")
     workspace = federation.kit("evil") / "flare"
     job = federation.wait("a job", lambda: [p.name for p in workspace.glob("????????-*-????????????")])[0]
-    at = {"St Mary": f"{enrol.identity_of('St Mary')}.{job}", "coordinator": f"server.{job}"}
+    at = {"St Mary": f"{enrolment.identity_of('St Mary')}.{job}", "coordinator": f"server.{job}"}
     tried = (("client_command", "abort"), ("server_command", "abort"), ("aux_communication", "__end_run__"),
              ("download_service__", "download_service__download"), ("_net_manager", "stop_cell"))  # fmt: skip
     plans = {(whose, f"{channel} {topic}"): {"channel": channel, "topic": topic, "target": target}
@@ -283,4 +285,4 @@ def test_the_source_registers_what_was_read() -> None:
 
 
 def test_the_leads_name(federation: Federation) -> None:
-    assert enrol.LEAD == flare_channels.LEAD_NAME
+    assert enrolment.LEAD == flare_channels.LEAD_NAME

@@ -12,17 +12,18 @@ from typing import Any
 
 import pytest
 
-from vitrail.data.datasets import packaged
-from vitrail.deploy import enrol, pipe
-from vitrail.deploy.flare_channels import ADMIN_TOPICS, DATA, NEEDED, Line, problem_of
-from vitrail.deploy.flare_channels import Envelope as Sent
-from vitrail.deploy.refusals import AT_ONCE, RARE, Refusals
+from vitrail.data.datasets.catalogue import packaged
+from vitrail.deploy.identity import enrolment
+from vitrail.deploy.transport import ipc
+from vitrail.deploy.transport.flare.channels import ADMIN_TOPICS, DATA, NEEDED, Peer, problem_of
+from vitrail.deploy.transport.flare.channels import MessageHeader as Sent
+from vitrail.deploy.transport.refusals import AT_ONCE, RARE, Refusals
 
 WIRE, OTHER = "it came over another connection than its sender's", "nothing is passed on from there to there"
 USELESS, NOBODY = "no study needs it", "it names a process that no study has"
 ODD = "its envelope is not one of FLARE's"
-SERVER, PRIVATE = Line("server", inside=False), Line("basel.j", inside=True)
-BASEL = Line("basel", inside=False, certificate="basel")
+SERVER, PRIVATE = Peer("server", inside=False), Peer("basel.j", inside=True)
+BASEL = Peer("basel", inside=False, certificate="basel")
 
 
 def test_what_a_study_needs_passes() -> None:
@@ -34,9 +35,9 @@ def test_what_a_study_needs_passes() -> None:
         ("basel.j", SERVER, Sent("req", "return_only", "server_command:get_task", "server.j", "basel.j", DATA)),
         ("server", BASEL, Sent("req", "task", "register", "basel", "server")),
         ("server", BASEL, Sent("req", "server_command", "get_task", "basel.j", "server.j", DATA)),
-        ("server", Line("_admin_1", False, "lead@coordinator"),
+        ("server", Peer("_admin_1", False, "lead@coordinator"),
          Sent("req", "hci_channel", "command", "_admin_1", "server", DATA)),
-        ("server.j", Line("server", True), Sent("req", "server_command", "submit_update", "basel.j", "server.j", DATA)),
+        ("server.j", Peer("server", True), Sent("req", "server_command", "submit_update", "basel.j", "server.j", DATA)),
         ("server", None, Sent("req", "task", "heart_beat", "basel", "server")),
     ):  # fmt: skip
         assert problem_of(me, line, sent) == "", sent
@@ -49,9 +50,9 @@ def test_what_a_study_needs_passes() -> None:
         ("server", BASEL, Sent("req", "admin", "admin", "server", "geneva"), WIRE),
         ("server", BASEL, Sent("req", "task", "heart_beat", "geneva", "server"), WIRE),
         ("server", BASEL, Sent("req", "hci_channel", "command", "_admin_1", "server"), WIRE),
-        ("server", Line("_admin_1", False, "basel"), Sent("req", "hci_channel", "command", "_admin_1", "server"), WIRE),
-        ("server", Line("server.j", False, "basel"), Sent("req", "admin", "admin", "server.j", "geneva"), WIRE),
-        ("server", Line("basel", False), Sent("req", "task", "register", "basel", "server"), WIRE),
+        ("server", Peer("_admin_1", False, "basel"), Sent("req", "hci_channel", "command", "_admin_1", "server"), WIRE),
+        ("server", Peer("server.j", False, "basel"), Sent("req", "admin", "admin", "server.j", "geneva"), WIRE),
+        ("server", Peer("basel", False), Sent("req", "task", "register", "basel", "server"), WIRE),
         # a site to another site, directly and job to job
         ("server", BASEL, Sent("req", "admin", "admin", "basel", "geneva"), OTHER),
         ("server", BASEL, Sent("reply", "admin", "admin", "basel", "geneva"), OTHER),
@@ -62,11 +63,11 @@ def test_what_a_study_needs_passes() -> None:
         # at a site: from another site, though the coordinator passes it on
         ("basel", SERVER, Sent("req", "admin", "admin", "geneva", "basel"), WIRE),
         ("basel.j", SERVER, Sent("req", "aux_communication", "__end_run__", "geneva.j", "basel.j", DATA), WIRE),
-        ("basel", Line("geneva", False), Sent("req", "admin", "admin", "server", "basel"), WIRE),
+        ("basel", Peer("geneva", False), Sent("req", "admin", "admin", "server", "basel"), WIRE),
         ("basel", SERVER, Sent("req", "admin", "admin", "server", "geneva"), OTHER),
         # a job in its site's name, or in the coordinator's
         ("basel", PRIVATE, Sent("req", "admin", "admin", "server", "basel"), WIRE),
-        ("server", Line("server.j", True), Sent("req", "admin", "admin", "server", "basel"), WIRE),
+        ("server", Peer("server.j", True), Sent("req", "admin", "admin", "server", "basel"), WIRE),
         # FLARE's other handlers
         ("basel", SERVER, Sent("req", "_net_manager", "process_info", "server", "basel"), USELESS),
         ("basel", SERVER, Sent("req", "cellnet.channel", "bulk", "server", "basel"), USELESS),
@@ -86,7 +87,7 @@ def test_what_a_study_needs_passes() -> None:
         ("server", BASEL, Sent("req", "task", None, "basel", "server"), ODD),  # type: ignore[arg-type]
     ],
 )  # fmt: skip
-def test_what_no_study_needs_is_refused(me: str, line: Line, sent: Sent, why: str) -> None:
+def test_what_no_study_needs_is_refused(me: str, line: Peer, sent: Sent, why: str) -> None:
     assert problem_of(me, line, sent) == why
 
 
@@ -106,13 +107,13 @@ def test_who_knocks_is_whose_connection_it_is(tmp_path: Path) -> None:
     from nvflare.apis.fl_context import FLContext
     from nvflare.apis.fl_exception import NotAuthenticated
 
-    from vitrail.deploy.adapter import COPY
-    from vitrail.deploy.doorkeeper import Doorkeeper
-    from vitrail.deploy.flare_guard import SENDER
+    from vitrail.deploy.transport.flare.admission import Doorkeeper
+    from vitrail.deploy.transport.flare.components import COPY
+    from vitrail.deploy.transport.flare.guard import SENDER
 
     there = {"approved": True, "removed": False}
     listed = {"basel": there, "geneva": there, "lyon": {**there, "removed": True}}
-    (tmp_path / pipe.MEMBERS).write_text(json.dumps(listed))
+    (tmp_path / ipc.MEMBERS).write_text(json.dumps(listed))
     door, said = Doorkeeper(str(tmp_path)), list[dict[str, Any]]()
     door._tell = said.append  # type: ignore[method-assign]
 
@@ -160,11 +161,11 @@ def signed(study: Path, name: str, files: dict[str, bytes]) -> dict[str, bytes]:
 
 def test_an_app_is_looked_at_before_it_is_unpacked(tmp_path: Path) -> None:
     pytest.importorskip("nvflare")
-    from vitrail.deploy.flare_guard import MOST_UNPACKED, app_problem
+    from vitrail.deploy.transport.flare.guard import MOST_UNPACKED, app_problem
 
     study = tmp_path / "study.toml"
     study.write_text(packaged("heart_disease.toml").read_text())
-    folder = enrol.invite(study, ["Basel", "Geneva", "Lyon"], "127.0.0.1:8102")
+    folder = enrolment.invite(study, ["Basel", "Geneva", "Lyon"], "127.0.0.1:8102")
     root = (folder / "authority" / "cert.pem").read_bytes()
     app = {"config.json": b"{}"}
     good = signed(folder, "lead", app)
@@ -204,10 +205,10 @@ def test_a_flood_is_counted_and_not_written() -> None:
 
 
 def test_a_pipe_does_not_believe_who_writes_to_it(tmp_path: Path) -> None:
-    listener = pipe.Listener()
+    listener = ipc.Listener()
 
     def received(send: Any, most: int = 100) -> tuple[dict[str, Any], bytes]:
-        with pipe.connect(listener.place) as theirs, listener.accept() as ours:
+        with ipc.connect(listener.place) as theirs, listener.accept() as ours:
             send(theirs.end)
             return ours.get(most)
 
@@ -233,9 +234,9 @@ def test_a_long_temporary_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     long = tmp_path / ("x" * 120)
     long.mkdir()
     monkeypatch.setattr("tempfile.tempdir", str(long))
-    listener = pipe.Listener()
+    listener = ipc.Listener()
     try:
-        with pipe.connect(listener.place) as end:
+        with ipc.connect(listener.place) as end:
             end.put({"a": 1})
             assert listener.accept().get() == ({"a": 1}, b"")
     finally:
@@ -248,7 +249,7 @@ def test_a_jobs_command_keeps_its_words_apart() -> None:
     from nvflare.apis.fl_context import FLContext
     from nvflare.apis.job_launcher_spec import JobProcessArgs
 
-    from vitrail.deploy import flare_process
+    from vitrail.deploy.transport.flare import process as flare_process
 
     context, begun = FLContext(), list[list[str]]()
     given = {

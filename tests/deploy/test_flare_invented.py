@@ -12,19 +12,20 @@ import pytest
 
 from deploy.federation import PATIENCE, Federation, Hostile
 from scripts import load_script
-from vitrail.data.datasets import heart_disease
-from vitrail.data.read import read_table
-from vitrail.deploy import enrol, keeper
-from vitrail.deploy.agreement import Agreement
-from vitrail.deploy.message import Message
-from vitrail.deploy.outbox import Outbox
-from vitrail.deploy.proof import Proof
+from vitrail.data.datasets.catalogue import heart_disease
+from vitrail.data.readers.tables import read_table
+from vitrail.deploy.audit.outbox import Outbox
+from vitrail.deploy.identity import enrolment
+from vitrail.deploy.identity.site_identity import SiteIdentity
+from vitrail.deploy.protocol.agreement import Agreement
+from vitrail.deploy.protocol.message import Message
+from vitrail.deploy.transport import supervisor
 
 pytest.importorskip("nvflare")
 sybil = load_script("attack_sybil")
 HONEST, CONTROL = ("cleveland", "hungarian"), "va"
 BEFORE = """
-from vitrail.deploy.agreement import Agreement
+from vitrail.deploy.protocol.agreement import Agreement
 Agreement.fewest = property(lambda agreed: agreed.study.protect.least)
 from vitrail.cli import main
 main()
@@ -39,7 +40,7 @@ def federation(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Federation]
     try:
         made.enrol()
         for name in sybil.INVENTED:
-            enrol.accept(made.root / name / f"{name}.kit", made.root / name / f"{name}.approval")
+            enrolment.accept(made.root / name / f"{name}.kit", made.root / name / f"{name}.approval")
         yield made
     finally:
         made.close()
@@ -51,7 +52,7 @@ def join_as_before(federation: Federation, site: str) -> None:
     words += ["--approval", federation.root / site / f"{site}.approval"]
     with federation.log(site).open("ab") as out:
         subprocess.Popen(
-            keeper.tied([sys.executable, "-c", BEFORE, *map(str, words)]),
+            supervisor.tied([sys.executable, "-c", BEFORE, *map(str, words)]),
             stdin=subprocess.DEVNULL, stdout=out, stderr=out, env=federation.env, start_new_session=True,
         )  # fmt: skip
 
@@ -72,7 +73,7 @@ def test_two_invented_hospitals_read_nobody(federation: Federation, tmp_path: Pa
             assert not heard.trouble, f"{heard.trouble}\n{federation.logs()}"
             return {n: m.words["text"] if m.kind == "error" else m for n, m in heard.answers.items()}
 
-        proofs = {name: Proof.of(enrol.load_kit(federation.kit(name))) for name in sybil.INVENTED}
+        proofs = {name: SiteIdentity.of(enrolment.load_kit(federation.kit(name))) for name in sybil.INVENTED}
         evil = sybil.Coordinator(agreed, ask, proofs, tmp_path)
         found = evil.lists_of_three(0, victims, evil.ring(evil.begin(victims)))
     finally:

@@ -26,7 +26,7 @@ from nvflare.fuel.f3.streaming.stream_const import StreamDataType, StreamHeaderK
 from nvflare.fuel.utils import fobs
 from nvflare.fuel.utils.fobs import datum, lobs
 
-from vitrail.deploy import flare_limits
+from vitrail.deploy.transport.flare import limits as flare_limits
 
 LIMIT = 4 << 20
 PIECE = bytes(1 << 20)

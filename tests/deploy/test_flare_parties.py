@@ -17,18 +17,18 @@ from deploy.federation import Federation
 from deploy.forked import Forked
 from deploy.talking import study, tables
 from vitrail.cli import app
-from vitrail.data.read import read_table
-from vitrail.deploy import enrol
-from vitrail.deploy.after import RUN
-from vitrail.deploy.coordinator_folder import approval_of
-from vitrail.deploy.joining import pact_of
-from vitrail.deploy.outbox import Outbox
-from vitrail.deploy.talk import MATCH
-from vitrail.runs.together import Together
-from vitrail.vertical.dialogue import Dialogue
-from vitrail.vertical.host import heard
-from vitrail.vertical.match import Match
-from vitrail.vertical.party import agree, keep_secret, make_guest, make_host, offer_of, own_rows
+from vitrail.data.readers.tables import read_table
+from vitrail.deploy.audit.outbox import Outbox
+from vitrail.deploy.identity import enrolment as enrol
+from vitrail.deploy.identity.coordinator_folder import approval_of
+from vitrail.deploy.vertical.dialogue import MATCH
+from vitrail.deploy.vertical.postrun import RUN
+from vitrail.deploy.vertical.process import pact_of
+from vitrail.vertical.matching.match import Match
+from vitrail.vertical.run import VerticalRun
+from vitrail.vertical.training.dialogue import Dialogue
+from vitrail.vertical.training.host import heard
+from vitrail.vertical.training.party_side import agree, keep_secret, make_guest, make_host, offer_of, own_rows
 
 pytest.importorskip("nvflare")
 EXPLAINED = 30
@@ -96,7 +96,7 @@ def first(houses: Houses, captured: Capture | Tshark | None) -> Path:
 
 def test_the_same_numbers_as_in_one_process(houses: Houses, first: Path) -> None:
     """To the last bit; scores, explanations and predictions follow from these."""
-    run, one = Together.load(houses.own("clinic") / RUN), houses.near()
+    run, one = VerticalRun.load(houses.own("clinic") / RUN), houses.near()
     one.train()
     assert run.model.params.keys() == one.host.params.keys()
     for k, v in one.host.params.items():
@@ -174,7 +174,7 @@ def test_a_guest_is_killed_and_joins_again(houses: Houses, first: Path) -> None:
     for site, process in joined.items():
         houses.wait_end(process, site)
     assert any(e["event"] == "new session" for e in houses.events(run))
-    ended, one = Together.load(houses.own("clinic") / RUN), houses.near()
+    ended, one = VerticalRun.load(houses.own("clinic") / RUN), houses.near()
     one.train()
     assert all(torch.equal(ended.model.params[k], v[0]) for k, v in one.host.params.items())
 
@@ -183,7 +183,7 @@ def test_again_without_a_guest(houses: Houses, first: Path) -> None:
     """The run that ended, once more: no training; the host asks about people, and goes on without who is away."""
     new = houses.root / "new.csv"
     read_table(houses.data("clinic")).head(4).drop(columns="sick").to_csv(new, index=False)
-    kept, before = houses.own("clinic"), Together.load(houses.own("clinic") / RUN)
+    kept, before = houses.own("clinic"), VerticalRun.load(houses.own("clinic") / RUN)
     houses.ask = ("--ask", new)
     joined = {site: houses.join(site, name=f"{site} again") for site in ("clinic", "insurer")}
     houses.wait_end(houses.start("serve again", "serve", houses.study, "--deadline", 8, "--again"), "serve", 240)
@@ -192,7 +192,7 @@ def test_again_without_a_guest(houses: Houses, first: Path) -> None:
     assert houses.own("clinic") == kept
     (told,) = (kept / RUN).glob("predicted-*.csv")
     assert len(told.read_text().splitlines()) == 5
-    after = Together.load(kept / RUN)
+    after = VerticalRun.load(kept / RUN)
     assert after.info["away"] == ["lab"]
     assert "Without lab: in place of its answer" in houses.log("clinic again").read_text()
     assert all(torch.equal(after.model.params[k], v) for k, v in before.model.params.items())

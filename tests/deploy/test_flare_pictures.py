@@ -13,7 +13,7 @@ from safetensors.torch import load_file
 import vitrail as vt
 from deploy.federation import PATIENCE, Federation
 from stripes import STUDY, stripes
-from vitrail.deploy.outbox import Outbox
+from vitrail.deploy.audit.outbox import Outbox
 
 pytest.importorskip("nvflare")
 SITES = stripes({"east": 24, "north": 40})

@@ -20,33 +20,33 @@ import pytest
 import vitrail as vt
 from deploy.federation import Here
 from deploy.proofs import prove
-from vitrail.core.problems import VitrailError
-from vitrail.data.encode import Encoder
-from vitrail.deploy.agreement import ANEW, Agreement
-from vitrail.deploy.call import Call, Heard
-from vitrail.deploy.conduct import conduct
-from vitrail.deploy.draws import draws_of
-from vitrail.deploy.fold_site import ANSWERS, FOUND, SiteFolds
-from vitrail.deploy.fold_words import TRIED
-from vitrail.deploy.folds import FOLD, Folds, fold_run
-from vitrail.deploy.meaning import not_meant
-from vitrail.deploy.memory import Runs
-from vitrail.deploy.message import Message
-from vitrail.deploy.site import Site
-from vitrail.deploy.words import contract_words
-from vitrail.report.build import page_of
-from vitrail.report.own_verdict import write_own_verdict
-from vitrail.report.page import render
-from vitrail.runs.fold_lines import FOLDS as FOLD_STAGE
-from vitrail.runs.fold_lines import REFIT
+from vitrail.core.errors import VitrailError
+from vitrail.data.encoding import Encoder
+from vitrail.deploy.consent.form import contract_words
+from vitrail.deploy.consent.verdicts import TRIED
+from vitrail.deploy.coordinator.requests import Responses, SiteRequests
+from vitrail.deploy.coordinator.session import conduct
+from vitrail.deploy.protocol.agreement import ANEW, Agreement
+from vitrail.deploy.protocol.answer_validation import not_meant
+from vitrail.deploy.protocol.message import Message
+from vitrail.deploy.protocol.request_log import RunLog
+from vitrail.deploy.site.private_randomness import draws_of
+from vitrail.deploy.site.site import Site
+from vitrail.deploy.verdicts.shared import FOLD, FoldAgreement, fold_run
+from vitrail.deploy.verdicts.site import ANSWERS, FOUND, SiteFolds
+from vitrail.report.pages.builder import page_of
+from vitrail.report.pages.run import render
+from vitrail.report.pages.site_benefit import write_own_verdict
 from vitrail.runs.folder import Folder, load_tensors
-from vitrail.runs.run import FOLDED, SHOWN
+from vitrail.runs.result import FOLDED, SHOWN
 from vitrail.runs.setup import resolve
-from vitrail.runs.written import FINAL, FINAL_ENCODER
-from vitrail.studies.crossed import Far, row_losses, same_loss, train_folds
-from vitrail.studies.folds import Cut
-from vitrail.studies.joining import Losses, decide
-from vitrail.studies.own_verdict import cannot_be
+from vitrail.runs.store import FINAL, FINAL_ENCODER
+from vitrail.runs.verdict_wire import FOLDS as FOLD_STAGE
+from vitrail.runs.verdict_wire import REFIT
+from vitrail.studies.benefit import SiteLosses, decide
+from vitrail.studies.cross_validation import RemoteDraws, row_losses, same_loss, train_folds
+from vitrail.studies.folds import FoldedRows
+from vitrail.studies.site_benefit import cannot_be
 
 RUN = "0123456789abcdef"
 FOLDS = 2
@@ -100,7 +100,7 @@ class Trial:
         folder = Folder(place, resume=place.exists(), about=".lock")
         try:
             need = len(self.tables) if quorum is None else quorum
-            call = Call(way or self.way, self.agreed, list(self.tables), RUN, need, 0.01)
+            call = SiteRequests(way or self.way, self.agreed, list(self.tables), RUN, need, 0.01)
             return conduct(call, folder, resume=True, **given)
         finally:
             folder.close()
@@ -112,7 +112,7 @@ class Trial:
 def simulated(trial: Trial) -> dict[str, dict[str, float]]:
     """What `compare` finds with the sites' own folds, draws and scales: gain and interval by site."""
     study, sites = trial.agreed.study, list(trial.tables)
-    folds, owns = Folds(trial.agreed), {n: SiteFolds(trial.way.sites[n]) for n in sites}
+    folds, owns = FoldAgreement(trial.agreed), {n: SiteFolds(trial.way.sites[n]) for n in sites}
     verdict = study.verdict
     assert verdict is not None
     lost: dict[str, list[list[Any]]] = {"joined": [], "alone": []}
@@ -121,14 +121,14 @@ def simulated(trial: Trial) -> dict[str, dict[str, float]]:
         first = repeat * verdict.folds
         agreed = folds.agreement(first)
         own = {n: folds_.cut(first)[0] for n, folds_ in owns.items()}
-        cut = Cut(
+        cut = FoldedRows(
             verdict.folds, {n: c.lots[n] for n, c in own.items()}, {n: c.cleaned[n] for n, c in own.items()}, study
         )
         lots.append(cut.lots)
         scales = {n: s.data.encoder for n, s in trial.way.sites.items()} if agreed.shared_scale else None
 
-        def far(k: int, first: int = first, scales: Any = scales) -> Far:
-            return Far({n: draws_of(trial.root / n, fold_run(RUN, first + k)) for n in sites}, scales)
+        def far(k: int, first: int = first, scales: Any = scales) -> RemoteDraws:
+            return RemoteDraws({n: draws_of(trial.root / n, fold_run(RUN, first + k)) for n in sites}, scales)
 
         for name, method in (("joined", None), ("alone", "local")):
             plain, chosen = resolve(agreed.study, method, None)
@@ -139,7 +139,7 @@ def simulated(trial: Trial) -> dict[str, dict[str, float]]:
         y = cut.cleaned[n][study.target.column].to_numpy()
         joined, alone = (np.stack([row_losses(study, y, said[j]) for said in lost[k]]) for k in ("joined", "alone"))
         harm = verdict.harm * same_loss(study, y)
-        told = decide(Losses(alone, joined[None], np.stack([k[n] for k in lots]), 1 / verdict.folds), harm)
+        told = decide(SiteLosses(alone, joined[None], np.stack([k[n] for k in lots]), 1 / verdict.folds), harm)
         out[n] = told._asdict()
     return out
 
@@ -233,7 +233,7 @@ def test_without_a_verdict_nothing_changes(whole: Trial, tmp_path: Path) -> None
     said: dict[str, list[bytes]] = {}
 
     class Reading(Here):
-        def ask(self, questions: dict[str, Message], deadline: float) -> Heard:
+        def ask(self, questions: dict[str, Message], deadline: float) -> Responses:
             for name, question in questions.items():
                 said.setdefault(name, []).append(question.pack())
             return super().ask(questions, deadline)
@@ -262,7 +262,7 @@ class Bad(Here):
         super().__init__(trial.way.sites)
         self.fresh, self.luck, self.lost = trial.fresh, random.Random(5), {"answer": 0, "site": 0, "coordinator": 0}
 
-    def ask(self, questions: dict[str, Message], deadline: float) -> Heard:
+    def ask(self, questions: dict[str, Message], deadline: float) -> Responses:
         heard = super().ask(questions, deadline)
         if not any("fold" in q.words for q in questions.values()):
             return heard
@@ -282,8 +282,8 @@ class Bad(Here):
 
 def test_killed_in_the_middle_it_comes_to_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Under masks, where most is remembered."""
-    for place in ("far", "call", "conduct"):
-        monkeypatch.setattr(f"vitrail.deploy.{place}.time.sleep", lambda _: None)
+    for place in ("rounds", "requests", "session"):
+        monkeypatch.setattr(f"vitrail.deploy.coordinator.{place}.time.sleep", lambda _: None)
     sites = tables(SIZES)
     trial = Trial(tmp_path, sites, study_of(sites, protect={"sum": "masked"}))
     way, ended = Bad(trial), False
@@ -304,15 +304,17 @@ class Away(Here):
         super().__init__(trial.way.sites)
         self.site, self.gone = site, gone
 
-    def ask(self, questions: dict[str, Message], deadline: float) -> Heard:
+    def ask(self, questions: dict[str, Message], deadline: float) -> Responses:
         here = {n: q for n, q in questions.items() if n != self.site or not self.gone(q)}
         heard = super().ask(here, deadline)
-        return Heard(heard.answers, heard.trouble | dict.fromkeys(questions.keys() - here.keys(), "it is not there"))
+        return Responses(
+            heard.answers, heard.trouble | dict.fromkeys(questions.keys() - here.keys(), "it is not there")
+        )
 
 
 def test_who_is_away_in_a_fold(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Away in a round, a site still knows what the fold says of its rows; away when it ends, it is told which one."""
-    monkeypatch.setattr("vitrail.deploy.far.time.sleep", lambda _: None)
+    monkeypatch.setattr("vitrail.deploy.coordinator.rounds.time.sleep", lambda _: None)
     sites = tables(SIZES)
     trial = Trial(tmp_path, sites, study_of(sites))
     away = {("round", 0), ("round", 1), ("settle", 1)}
@@ -357,7 +359,7 @@ def begun(tmp_path: Path) -> tuple[Site, Message]:
     asked: list[Message] = []
 
     class Stopping(Here):
-        def ask(self, questions: dict[str, Message], deadline: float) -> Heard:
+        def ask(self, questions: dict[str, Message], deadline: float) -> Responses:
             if "fold" in (question := questions["north"]).words:
                 asked.append(question)
                 raise KilledError
@@ -389,7 +391,7 @@ def test_what_a_fold_may_not_be_asked(begun: tuple[Site, Message]) -> None:
 
 def test_after_the_end_no_fold_is_answered(begun: tuple[Site, Message]) -> None:
     site, honest = begun
-    Runs.end(site.home)
+    RunLog.end(site.home)
     with pytest.raises(vt.VitrailError, match="the run has ended"):
         site.answer(honest)
 
@@ -514,7 +516,7 @@ def test_a_coordinator_that_stops_in_a_refit_goes_on_with_it(tmp_path: Path) -> 
     class Stopping(Here):
         asks = 2
 
-        def ask(self, questions: dict[str, Message], deadline: float) -> Heard:
+        def ask(self, questions: dict[str, Message], deadline: float) -> Responses:
             if any(FOLD in q.words for q in questions.values()):
                 self.asks -= 1
                 if self.asks < 0:

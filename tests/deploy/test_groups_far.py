@@ -12,13 +12,13 @@ import pytest
 import torch
 
 from deploy.test_masked_far import CLOSE, RUN, KilledError, Masked, agreement, asked_of
+from vitrail.core.errors import VitrailError
 from vitrail.core.facts import OUTLYING
-from vitrail.core.problems import VitrailError
 from vitrail.core.tensors import each
-from vitrail.data.datasets import heart_disease
-from vitrail.deploy.agreement import Agreement
-from vitrail.deploy.message import Message, unpack
-from vitrail.deploy.sums import grouped
+from vitrail.data.datasets.catalogue import heart_disease
+from vitrail.deploy.protocol.agreement import Agreement
+from vitrail.deploy.protocol.message import Message, unpack
+from vitrail.deploy.secure_sum.shared import grouped
 
 FRAMES = {f"{n}{i}": f.iloc[i::3].reset_index(drop=True) for n, f in heart_disease().items() for i in range(3)}
 

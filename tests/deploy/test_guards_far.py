@@ -13,12 +13,12 @@ from safetensors.torch import load_file
 import vitrail as vt
 from deploy.federation import Here, drawn, without_scores
 from deploy.proofs import prove
-from vitrail.data.datasets import heart_disease, packaged
-from vitrail.deploy.agreement import Agreement
-from vitrail.deploy.call import Call, Heard
-from vitrail.deploy.conduct import conduct
-from vitrail.deploy.message import Message
-from vitrail.deploy.site import Site
+from vitrail.data.datasets.catalogue import heart_disease, packaged
+from vitrail.deploy.coordinator.requests import Responses, SiteRequests
+from vitrail.deploy.coordinator.session import conduct
+from vitrail.deploy.protocol.agreement import Agreement
+from vitrail.deploy.protocol.message import Message
+from vitrail.deploy.site.site import Site
 from vitrail.runs.folder import Folder
 from vitrail.runs.setup import resolve
 
@@ -50,7 +50,7 @@ class Restarted(Here):
         home = self.root / "sites" / name
         return Site(name, FRAMES[name], self.agreed, home, True, prove(name, list(FRAMES), home))
 
-    def ask(self, questions: dict[str, Message], deadline: float) -> Heard:
+    def ask(self, questions: dict[str, Message], deadline: float) -> Responses:
         self.sites = {n: self.fresh(n) for n in FRAMES}
         return super().ask(questions, deadline)
 
@@ -59,7 +59,7 @@ class Restarted(Here):
 def test_the_same_as_in_one_place_also_after_restarts(guard: str, tmp_path: Path) -> None:
     agreed = agreement(GUARDS[guard])
     folder = Folder(tmp_path / "run", resume=False)
-    call = Call(Restarted(tmp_path, agreed), agreed, list(FRAMES), RUN, len(FRAMES), 60.0)
+    call = SiteRequests(Restarted(tmp_path, agreed), agreed, list(FRAMES), RUN, len(FRAMES), 60.0)
     far = conduct(call, folder, resume=False)
     folder.close()
     secrets = drawn(tmp_path / "sites", FRAMES, RUN)

@@ -11,16 +11,16 @@ from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 
 from deploy.enrolment import ask, refused
 from deploy.talking import study, tables
-from vitrail.core.problems import VitrailError
-from vitrail.deploy import cards, enrol
-from vitrail.deploy.certificates import Signer, own_key
-from vitrail.deploy.coordinator_folder import approval_of
+from vitrail.core.errors import VitrailError
+from vitrail.deploy.audit.outbox import Outbox
+from vitrail.deploy.consent.vertical import pact_words
 from vitrail.deploy.doctor import at_site
-from vitrail.deploy.joining import agree_party, pact_of, ration_left
-from vitrail.deploy.outbox import Outbox
-from vitrail.deploy.pact import agreed_hash
-from vitrail.deploy.pact_words import pact_words
-from vitrail.deploy.personal import leave
+from vitrail.deploy.identity import enrolment, party_keys
+from vitrail.deploy.identity.certificates import StudyAuthority, own_key
+from vitrail.deploy.identity.coordinator_folder import approval_of
+from vitrail.deploy.site.model import leave
+from vitrail.deploy.vertical.agreement import agreed_hash
+from vitrail.deploy.vertical.process import agree_party, pact_of, ration_left
 
 
 @pytest.fixture(scope="module")
@@ -28,18 +28,18 @@ def enrolled(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
     """The coordinator's folder, and where kits and tables are."""
     place = tmp_path_factory.mktemp("parties")
     study().save(place / "study.toml")
-    folder = enrol.invite(place / "study.toml", [], "localhost:8102")
+    folder = enrolment.invite(place / "study.toml", [], "localhost:8102")
     made = {party: ask(folder, party, place / party) for party in study().parties}
     for request in made.values():
-        enrol.approve(folder, request.file)
+        enrolment.approve(folder, request.file)
     for party, frame in tables(300).items():
-        enrol.accept(made[party].kit, approval_of(folder, party))
+        enrolment.accept(made[party].kit, approval_of(folder, party))
         frame.to_csv(place / party / f"{party}.csv", index=False)
     return folder, place
 
 
-def kit_of(place: Path, party: str) -> enrol.Kit:
-    return enrol.load_kit(place / party / f"{party}.kit")
+def kit_of(place: Path, party: str) -> enrolment.Kit:
+    return enrolment.load_kit(place / party / f"{party}.kit")
 
 
 def data_of(place: Path, party: str) -> Path:
@@ -113,15 +113,15 @@ def test_a_party_that_is_swapped_later_is_not_what_was_accepted(enrolled: tuple[
     kit, data = kit_of(tmp_path, "lab"), data_of(tmp_path, "lab")
     agree_party(kit, data, pact_of(kit).hash, (None, None))
     right = approval_of(folder, "lab")
-    agree_party(enrol.accept(kit.folder, right), data, "", (None, None))
-    key, who = own_key(tmp_path / "key.pem"), enrol.identity_of("clinic")
-    cards.sealing_key(tmp_path)
-    forged = cards.make_card(tmp_path, "clinic", kit.authority_fingerprint)
-    forged["certificate"] = Signer(folder).sign(key.public_key(), who, "site", [who])
+    agree_party(enrolment.accept(kit.folder, right), data, "", (None, None))
+    key, who = own_key(tmp_path / "key.pem"), enrolment.identity_of("clinic")
+    party_keys.sealing_key(tmp_path)
+    forged = party_keys.make_card(tmp_path, "clinic", kit.authority_fingerprint)
+    forged["certificate"] = StudyAuthority(folder).sign(key.public_key(), who, "site", [who])
     said = json.loads(right.read_text())
-    said["cards"]["clinic"] = forged
+    said["party_keys"]["clinic"] = forged
     (tmp_path / "evil.approval").write_text(json.dumps(said))
-    swapped = enrol.accept(kit.folder, tmp_path / "evil.approval")
+    swapped = enrolment.accept(kit.folder, tmp_path / "evil.approval")
     refused("nobody agreed", agree_party, swapped, data, "", (None, None))
 
 
@@ -143,11 +143,11 @@ def test_the_doctor_knows_parties(enrolled: tuple[Path, Path], tmp_path: Path) -
     (tmp_path / "lab" / "lab.toml").write_text('[features.crp]\nkind = "numeric"\n')
     assert any("described by lab.toml" in e.what and e.well for e in at_site(kit, data))
     raw = X25519PrivateKey.generate().private_bytes_raw().hex()
-    (kit.folder / cards.SEALING).write_text(raw)
+    (kit.folder / party_keys.SEALING).write_text(raw)
     assert any("this kit's key is another than its card's" in e.what and not e.well for e in at_site(kit, data))
-    (kit.folder / cards.SEALING).unlink()
+    (kit.folder / party_keys.SEALING).unlink()
     assert any(e.what == "The key for sealed letters is not there." and not e.well for e in at_site(kit, data))
-    (kit.folder / cards.CARDS).unlink()
+    (kit.folder / party_keys.CARDS).unlink()
     assert any("not all parties are there yet" in e.what and not e.well for e in at_site(kit, data))
     frame = tables(300)["lab"].rename(columns={"pid": "who"})
     frame.to_csv(data, index=False)
@@ -157,6 +157,6 @@ def test_the_doctor_knows_parties(enrolled: tuple[Path, Path], tmp_path: Path) -
 def test_who_left_has_no_key(enrolled: tuple[Path, Path], tmp_path: Path) -> None:
     shutil.copytree(enrolled[1] / "lab", tmp_path / "lab")
     kit = kit_of(tmp_path, "lab")
-    assert (kit.folder / cards.SEALING).exists()
+    assert (kit.folder / party_keys.SEALING).exists()
     leave(kit.folder, tmp_path / "home")
-    assert not [f for f in kit.folder.rglob("*") if f.name in (cards.SEALING, "key.pem", "certificate.pem")]
+    assert not [f for f in kit.folder.rglob("*") if f.name in (party_keys.SEALING, "key.pem", "certificate.pem")]

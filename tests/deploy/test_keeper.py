@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from vitrail.deploy import keeper
+from vitrail.deploy.transport import supervisor
 
 pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="it looks for processes in /proc")
 SOON = 20.0  # seconds; a loaded machine is slow, not wrong
@@ -54,7 +54,7 @@ class Tree:
         self.words = [TREE, "0", TREE, how, self.mark]
 
     def start(self) -> subprocess.Popen[bytes]:
-        return keeper.start([sys.executable, "-c", *self.words], self.folder, os.environ, self.folder / "log")
+        return supervisor.start([sys.executable, "-c", *self.words], self.folder, os.environ, self.folder / "log")
 
     def alive(self, also: str = "") -> list[int]:
         found = []
@@ -66,7 +66,7 @@ class Tree:
         return found
 
     def keepers(self) -> list[int]:
-        return self.alive("keeper.py\0keep\0")
+        return self.alive("supervisor.py\0keep\0")
 
     def wait(self, found: Callable[[], bool]) -> None:
         until = time.monotonic() + SOON
@@ -113,7 +113,7 @@ def running(words: list[str], **how: Any) -> Iterator[subprocess.Popen[bytes]]:
 
 
 def test_whoever_started_it_is_killed(tree: Tree) -> None:
-    words = [sys.executable, "-c", OURS, keeper.__file__, str(tree.folder), *tree.words]
+    words = [sys.executable, "-c", OURS, supervisor.__file__, str(tree.folder), *tree.words]
     with running(words) as ours:
         tree.wait(lambda: len(tree.alive()) >= 5)  # ours, the keeper, and three
         time.sleep(1)
@@ -125,7 +125,7 @@ def test_whoever_started_it_is_killed(tree: Tree) -> None:
 def test_it_is_stopped(tree: Tree) -> None:
     held = tree.start()
     tree.wait_all()
-    keeper.stop(held, 0.5)
+    supervisor.stop(held, 0.5)
     assert held.returncode is not None
     assert not tree.alive()
 
@@ -149,10 +149,10 @@ def test_it_ends_by_itself(plant: Callable[..., Tree]) -> None:
 
 def test_it_is_asked_before_it_is_forced(tmp_path: Path) -> None:
     code = "import signal, sys, time; signal.signal(signal.SIGTERM, lambda *_: sys.exit(5)); print(1, flush=True); "
-    held = keeper.start([sys.executable, "-c", code + "time.sleep(600)"], tmp_path, os.environ, tmp_path / "log")
+    held = supervisor.start([sys.executable, "-c", code + "time.sleep(600)"], tmp_path, os.environ, tmp_path / "log")
     while not (tmp_path / "log").read_text():
         time.sleep(0.02)
-    keeper.stop(held)
+    supervisor.stop(held)
     assert held.returncode == 5
 
 
@@ -171,7 +171,7 @@ def _parent(pid: int) -> int:
 
 
 def test_what_cannot_be_started(tmp_path: Path) -> None:
-    held = keeper.start([str(tmp_path / "nothing")], tmp_path, os.environ, tmp_path / "log")
+    held = supervisor.start([str(tmp_path / "nothing")], tmp_path, os.environ, tmp_path / "log")
     assert held.wait(SOON) == 127
     assert "No such file" in (tmp_path / "log").read_text()
 
@@ -181,16 +181,16 @@ def test_tied(tree: Tree) -> None:
     code = "import runpy, subprocess, sys, time; tied = runpy.run_path(sys.argv[1])['tied']; "
     code += "print(subprocess.Popen(tied([sys.executable, '-c', 'import time; time.sleep(600)', sys.argv[2]])).pid, "
     code += "flush=True); time.sleep(600)"
-    with running([sys.executable, "-c", code, keeper.__file__, tree.mark], stdout=subprocess.PIPE) as ours:
+    with running([sys.executable, "-c", code, supervisor.__file__, tree.mark], stdout=subprocess.PIPE) as ours:
         assert ours.stdout is not None
         child = int(ours.stdout.readline())
-        tree.wait(lambda: child in tree.alive() and child not in tree.alive("keeper.py"))
+        tree.wait(lambda: child in tree.alive() and child not in tree.alive("supervisor.py"))
         ours.kill()
     tree.wait_none()
 
 
 def test_tied_to_somebody_who_is_gone(tmp_path: Path) -> None:
-    words = keeper.tied(["touch", str(tmp_path / "it ran")])
+    words = supervisor.tied(["touch", str(tmp_path / "it ran")])
     words[words.index(str(os.getpid()))] = str(2**22 + 1)  # no process has this number
     assert subprocess.run(words).returncode == 1
     assert not (tmp_path / "it ran").exists()
@@ -202,7 +202,7 @@ def test_elsewhere_than_on_linux(tree: Tree) -> None:
     code += "k = importlib.util.module_from_spec(spec); spec.loader.exec_module(k); k.LINUX = False; "
     code += "k._descendants = set; sys.exit(k.keep(int(sys.argv[2]), sys.argv[3:]) & 255)"
     inside = [sys.executable, "-c", "import os, time; os.fork(); time.sleep(600)", tree.mark]
-    words = [sys.executable, "-c", code, keeper.__file__, str(os.getpid()), *inside]
+    words = [sys.executable, "-c", code, supervisor.__file__, str(os.getpid()), *inside]
     with running(words, stdin=subprocess.PIPE, start_new_session=True) as held:
         tree.wait(lambda: len(tree.alive()) == 3)
         assert held.stdin is not None

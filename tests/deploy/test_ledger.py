@@ -14,20 +14,20 @@ import pytest
 import vitrail as vt
 from command import vitrail
 from deploy.federation import Federation, Here, drawn
-from vitrail.core.problems import VitrailError
-from vitrail.data.datasets import heart_disease, packaged
-from vitrail.data.read import clean, read_table
-from vitrail.deploy import ledger as ledger_module
-from vitrail.deploy.agreement import FORMAT, Agreement
-from vitrail.deploy.book import Book
-from vitrail.deploy.budget_words import ledger_words
-from vitrail.deploy.call import Call
-from vitrail.deploy.join import PUBLIC
-from vitrail.deploy.ledger import LEDGER, PLACE, SPENT, Ledger, ledger_folder, sketch, total_of
-from vitrail.deploy.message import Message
-from vitrail.deploy.site import Site
-from vitrail.protect.budget import Budget, noise_for, spent
-from vitrail.runs.budgets import row_loss
+from vitrail.core.errors import VitrailError
+from vitrail.data.datasets.catalogue import heart_disease, packaged
+from vitrail.data.readers.tables import clean, read_table
+from vitrail.deploy.consent.budget import ledger_words
+from vitrail.deploy.coordinator.requests import SiteRequests
+from vitrail.deploy.coordinator.run_members import RunMembers
+from vitrail.deploy.protocol.agreement import FORMAT, Agreement
+from vitrail.deploy.protocol.message import Message
+from vitrail.deploy.site import privacy_ledger as ledger_module
+from vitrail.deploy.site.privacy_ledger import LEDGER, PLACE, SPENT, PrivacyLedger, ledger_folder, sketch, total_of
+from vitrail.deploy.site.process import PUBLIC
+from vitrail.deploy.site.site import Site
+from vitrail.privacy.budget import Budget, noise_for, spent
+from vitrail.runs.protection.budget import row_loss
 from vitrail.runs.setup import resolve
 
 RUN, OTHER = "0123456789abcdef", "fedcba9876543210"
@@ -61,7 +61,7 @@ def file_of(root: Path, name: str, frame: pd.DataFrame) -> Path:
 
 def site_of(root: Path, home: str, agreed: Agreement, data: Path, most: float | None = None) -> Site:
     frame = read_table(data, agreed.study)
-    own = Ledger(root / home, data, frame, agreed, most)
+    own = PrivacyLedger(root / home, data, frame, agreed, most)
     return Site("va", frame, agreed, root / home, ledger=own)
 
 
@@ -264,7 +264,7 @@ def test_a_simulation_draws_what_the_site_draws_and_counts_nothing(tmp_path: Pat
     vt.federate(agreed.study, FRAMES, engine="looped")
     assert not (folder / LEDGER).exists()
     sites = {"va": Site("va", FRAMES["va"], agreed, tmp_path / "va")}
-    Book(Call(Here(sites), agreed, ["va"], RUN, 1, 60.0), tmp_path / "entered.json").open(1, ())
+    RunMembers(SiteRequests(Here(sites), agreed, ["va"], RUN, 1, 60.0), tmp_path / "entered.json").open(1, ())
     assert not (folder / LEDGER).exists(), "a site that was given no ledger counts nothing"
 
 

@@ -11,13 +11,13 @@ import torch
 
 import vitrail as vt
 from deploy.federation import Here, drawn
-from vitrail.core.problems import VitrailError
-from vitrail.data.datasets import heart_disease, packaged
-from vitrail.deploy.agreement import Agreement
-from vitrail.deploy.call import Call, Heard
-from vitrail.deploy.conduct import conduct
-from vitrail.deploy.message import Message
-from vitrail.deploy.site import Site
+from vitrail.core.errors import VitrailError
+from vitrail.data.datasets.catalogue import heart_disease, packaged
+from vitrail.deploy.coordinator.requests import Responses, SiteRequests
+from vitrail.deploy.coordinator.session import conduct
+from vitrail.deploy.protocol.agreement import Agreement
+from vitrail.deploy.protocol.message import Message
+from vitrail.deploy.site.site import Site
 from vitrail.runs.folder import Folder
 from vitrail.runs.setup import resolve
 
@@ -31,7 +31,7 @@ class Liar(Here):
         super().__init__(sites)
         self.by, self.asked = by, list[tuple[str, int]]()
 
-    def ask(self, questions: dict[str, Message], deadline: float) -> Heard:
+    def ask(self, questions: dict[str, Message], deadline: float) -> Responses:
         heard = super().ask(questions, deadline)
         for name, question in questions.items():
             if question.kind == "round" and question.words["stage"] == 0:
@@ -41,10 +41,10 @@ class Liar(Here):
                     lied = {k: v * self.by if v.dim() and k != "scores" else v for k, v in said.tensors.items()}
                     heard.answers[name] = said._replace(tensors=lied)
         refused = {name: Message("error", {"text": what}) for name, what in heard.trouble.items()}
-        return Heard(heard.answers | refused, {})  # as `vitrail join` answers then
+        return Responses(heard.answers | refused, {})  # as `vitrail join` answers then
 
 
-def conducted(call: Call, folder: Folder) -> vt.Run | None:
+def conducted(call: SiteRequests, folder: Folder) -> vt.Run | None:
     """None where careful sites stop at what a lie made of the model, and too few are left."""
     try:
         return conduct(call, folder, resume=False)
@@ -63,7 +63,7 @@ def test_a_lie_ends_nothing_for_the_others(by: float, tmp_path: Path) -> None:
     sites = {n: Site(n, frame, agreed, tmp_path / "sites" / n) for n, frame in tables.items()}
     way = Liar(sites, by)
     folder = Folder(tmp_path / "run", resume=False)
-    run = conducted(Call(way, agreed, list(sites), RUN, 3, 60.0), folder)
+    run = conducted(SiteRequests(way, agreed, list(sites), RUN, 3, 60.0), folder)
     folder.close()
     rounds = {name: [r for n, r in way.asked if n == name] for name in sites}
     events = [json.loads(line) for line in (tmp_path / "run" / "events.jsonl").read_text().splitlines()]
@@ -99,7 +99,7 @@ def test_a_coordinator_that_was_stopped_does_not_ask_it_again(tmp_path: Path) ->
     def begin(resume: bool, progress: Any = None) -> tuple[vt.Run | None, Liar]:
         way, folder = Liar(sites, 1e38), Folder(tmp_path / "run", resume=resume)
         try:
-            return conduct(Call(way, agreed, list(sites), RUN, 3, 60.0), folder, resume, progress), way
+            return conduct(SiteRequests(way, agreed, list(sites), RUN, 3, 60.0), folder, resume, progress), way
         finally:
             folder.close()
 

@@ -18,15 +18,15 @@ from safetensors.torch import load_file
 import vitrail as vt
 from deploy.federation import Here, drawn, without_scores
 from deploy.proofs import prove
-from vitrail.core.problems import VitrailError
-from vitrail.data.datasets import heart_disease, packaged
-from vitrail.deploy.agreement import Agreement
-from vitrail.deploy.call import Call, Heard
-from vitrail.deploy.conduct import conduct
-from vitrail.deploy.message import Message, unpack
-from vitrail.deploy.site import Site
+from vitrail.core.errors import VitrailError
+from vitrail.data.datasets.catalogue import heart_disease, packaged
+from vitrail.deploy.coordinator.requests import Responses, SiteRequests
+from vitrail.deploy.coordinator.session import conduct
+from vitrail.deploy.protocol.agreement import Agreement
+from vitrail.deploy.protocol.message import Message, unpack
+from vitrail.deploy.site.site import Site
 from vitrail.runs.folder import Folder
-from vitrail.runs.run import ALL_SITES
+from vitrail.runs.result import ALL_SITES
 from vitrail.runs.setup import resolve
 
 RUN = "0123456789abcdef"
@@ -57,11 +57,13 @@ class Masked(Here):
         proof = prove(name, list(self.frames), self.root / "sites" / name)
         return Site(name, self.frames[name], self.agreed, self.root / "sites" / name, True, proof)
 
-    def ask(self, questions: dict[str, Message], deadline: float) -> Heard:
+    def ask(self, questions: dict[str, Message], deadline: float) -> Responses:
         here = {n: q for n, q in questions.items() if not self.away(n, q)}
         heard = super().ask(here, deadline)
         self.said += [(n, questions[n], said) for n, said in heard.answers.items()]
-        return Heard(heard.answers, heard.trouble | dict.fromkeys(questions.keys() - here.keys(), "it is not there"))
+        return Responses(
+            heard.answers, heard.trouble | dict.fromkeys(questions.keys() - here.keys(), "it is not there")
+        )
 
     def through_doors(self) -> None:
         """What a site refuses is an answer from now on, as at its door: who refuses three times is set aside."""
@@ -71,7 +73,7 @@ class Masked(Here):
     def conduct(self, quorum: int = 3, deadline: float = 0.01) -> vt.Run:
         folder = Folder(self.root / "run", resume=(self.root / "run").exists(), about=".lock")
         try:
-            call = Call(self, self.agreed, list(self.sites), RUN, quorum, deadline)
+            call = SiteRequests(self, self.agreed, list(self.sites), RUN, quorum, deadline)
             return conduct(call, folder, resume=True)
         finally:
             folder.close()
@@ -188,7 +190,7 @@ class Bad(Masked):
         super().__init__(*given)
         self.luck, self.lost = random.Random(5), {"answer": 0, "site": 0, "coordinator": 0}
 
-    def ask(self, questions: dict[str, Message], deadline: float) -> Heard:
+    def ask(self, questions: dict[str, Message], deadline: float) -> Responses:
         heard = super().ask(questions, deadline)
         for name in list(heard.answers):
             if self.luck.random() < 0.12:

@@ -19,20 +19,20 @@ from torch import Tensor
 import vitrail as vt
 from deploy.federation import first_word, prepare_question
 from scripts import load_script
-from vitrail.core.problems import VitrailError
-from vitrail.core.rounding import TEN, step_of
-from vitrail.data.datasets import heart_disease
-from vitrail.data.read import clean
-from vitrail.deploy import score_plan
-from vitrail.deploy.agreement import FOOTPRINT, Agreement
-from vitrail.deploy.judge_words import what_judging_tells
-from vitrail.deploy.message import Message
-from vitrail.deploy.score_plan import POINTS, SUMMED, is_summed, planned
-from vitrail.deploy.site import Site
-from vitrail.deploy.site_scores import COARSER, OWN, SCORED
-from vitrail.engines.wire import MASKED
-from vitrail.methods.travel import Try
-from vitrail.runs.budgets import score_noise
+from vitrail.core.errors import VitrailError
+from vitrail.data.datasets.catalogue import heart_disease
+from vitrail.data.readers.tables import clean
+from vitrail.deploy.consent.model_judging import what_judging_tells
+from vitrail.deploy.protocol import score_plan
+from vitrail.deploy.protocol.agreement import FOOTPRINT, Agreement
+from vitrail.deploy.protocol.message import Message
+from vitrail.deploy.protocol.score_plan import POINTS, SUMMED, is_summed, planned
+from vitrail.deploy.site.scores import COARSER, OWN, SCORED
+from vitrail.deploy.site.site import Site
+from vitrail.engine.contract import MASKED
+from vitrail.methods.blocks.shortcut_signals import Try
+from vitrail.privacy.score_rounding import TEN, step_of
+from vitrail.runs.protection.budget import score_noise
 from vitrail.runs.setup import last_splits, resolve
 
 RUN, NAME, ROUNDS = "0123456789abcdef", "cleveland", 2 * POINTS  # scores are told before every second round

@@ -18,9 +18,9 @@ from typer.testing import CliRunner
 
 import vitrail as vt
 from vitrail.cli import app
-from vitrail.deploy import enrol
-from vitrail.deploy.message import Message
-from vitrail.deploy.outbox import Outbox, numbers, table
+from vitrail.deploy.audit.outbox import Outbox, numbers, table
+from vitrail.deploy.identity import enrolment
+from vitrail.deploy.protocol.message import Message
 
 
 def message(round_: int = 0, seed: int = 0) -> Message:
@@ -186,7 +186,7 @@ def test_what_came_in_is_recorded_without_numbers(tmp_path: Path) -> None:
 
 def test_the_verb(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     kit = SimpleNamespace(home=tmp_path, site="va")
-    monkeypatch.setattr(enrol, "load_kit", lambda _: kit)
+    monkeypatch.setattr(enrolment, "load_kit", lambda _: kit)
     run = CliRunner()
     assert "Nothing has left va so far." in run.invoke(app, ["outbox", "va.kit"]).output
     box, m = Outbox(tmp_path), message(2)

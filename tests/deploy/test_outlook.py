@@ -13,20 +13,20 @@ from torch import Tensor
 import vitrail as vt
 from deploy.federation import drawn, first_word
 from deploy.test_masked_far import FRAMES, NAMES, RUN, Masked
-from vitrail.core.problems import VitrailError
+from vitrail.core.errors import VitrailError
 from vitrail.core.tensors import filled, tensors
-from vitrail.data.datasets import packaged
-from vitrail.deploy import outlook
-from vitrail.deploy.agreement import Agreement
-from vitrail.deploy.bounds import STEP, Bounds, entry
-from vitrail.deploy.call import CANNOT_GO_ON, Call, Heard
-from vitrail.deploy.conduct import conduct
-from vitrail.deploy.message import Message
-from vitrail.deploy.outlook import MARGIN, MOST_UNUSED, Outlook
-from vitrail.deploy.serve import _current
-from vitrail.deploy.site import Site
-from vitrail.deploy.wary import STOPPED
-from vitrail.report.events import words
+from vitrail.data.datasets.catalogue import packaged
+from vitrail.deploy.coordinator import acceptance
+from vitrail.deploy.coordinator.acceptance import MARGIN, MOST_UNUSED, AcceptanceForecast
+from vitrail.deploy.coordinator.process import _current
+from vitrail.deploy.coordinator.requests import CANNOT_GO_ON, Responses, SiteRequests
+from vitrail.deploy.coordinator.session import conduct
+from vitrail.deploy.protocol.agreement import Agreement
+from vitrail.deploy.protocol.message import Message
+from vitrail.deploy.protocol.weight_bounds import STEP, WeightBounds, entry
+from vitrail.deploy.site.safeguards import STOPPED
+from vitrail.deploy.site.site import Site
+from vitrail.report.live.events import words
 from vitrail.runs.folder import Folder
 from vitrail.runs.setup import resolve
 
@@ -68,11 +68,11 @@ class Lying(Masked):
 
         site.answer = lie  # type: ignore[method-assign]
 
-    def ask(self, questions: dict[str, Message], deadline: float) -> Heard:
+    def ask(self, questions: dict[str, Message], deadline: float) -> Responses:
         heard = super().ask(questions, deadline)
         here = {n: what for n, what in heard.trouble.items() if what != "it is not there"}
         gone = {n: what for n, what in heard.trouble.items() if n not in here}
-        return Heard(heard.answers | {n: Message("error", {"text": what}) for n, what in here.items()}, gone)
+        return Responses(heard.answers | {n: Message("error", {"text": what}) for n, what in here.items()}, gone)
 
     def stopped(self) -> list[str]:
         return [n for n in HONEST for run in (self.root / "sites" / n).glob(f"*/{STOPPED}")]
@@ -98,8 +98,8 @@ def no_sleep(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def switch_off(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Outlook, "problems", lambda *_: [])
-    monkeypatch.setattr(Outlook, "jumps", lambda *_: "")
+    monkeypatch.setattr(AcceptanceForecast, "problems", lambda *_: [])
+    monkeypatch.setattr(AcceptanceForecast, "jumps", lambda *_: "")
 
 
 def test_under_masks_a_liar_costs_its_rounds_and_nothing_else(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -197,7 +197,7 @@ def test_after_sites_stopped_for_good_a_new_run_begins_as_the_words_say(
         way.lies, way.sites = range(0), {n: way.fresh(n, another) for n in NAMES}
         folder = Folder(tmp_path / run, resume=False)
         try:
-            return conduct(Call(way, way.agreed, NAMES, run, 3, 0.01), folder, resume=False)
+            return conduct(SiteRequests(way, way.agreed, NAMES, run, 3, 0.01), folder, resume=False)
         finally:
             folder.close()
 
@@ -215,7 +215,7 @@ def test_new_leaves_an_unfinished_run(tmp_path: Path) -> None:
 
 def test_steps_within_the_margin_add_up_for_a_site_that_was_away() -> None:
     agreed = study_of("fedavg", 9)
-    bounds, name = Bounds(agreed), "params/body.0.weight"
+    bounds, name = WeightBounds(agreed), "params/body.0.weight"
     start = first_word(agreed)[name]
     unit = start.norm(dim=0).max() * torch.nn.functional.normalize(start[:, 0], dim=0)
 
@@ -228,4 +228,4 @@ def test_steps_within_the_margin_add_up_for_a_site_that_was_away() -> None:
         memory = entry(name, start, 0)
         assert not bounds.problems(memory, 0, rounds, 0, {name: moved(rounds * MARGIN * STEP)})
         assert bounds.problems(memory, 0, rounds, 0, {name: moved(rounds * 1.1 * STEP)})  # the control
-    assert bounds.problems(entry(name, start, 0), 0, 1, 0, {name: moved(0.95 * STEP)}, outlook.MARGIN)
+    assert bounds.problems(entry(name, start, 0), 0, 1, 0, {name: moved(0.95 * STEP)}, acceptance.MARGIN)

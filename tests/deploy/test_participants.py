@@ -18,18 +18,18 @@ from deploy.proofs import authority, roster
 from deploy.test_masked_far import NAMES, KilledError, Masked, agreement, asked_of
 from scripts import load_script
 from vitrail.cli import app
-from vitrail.core.problems import VitrailError
-from vitrail.data.datasets import heart_disease, packaged
-from vitrail.deploy import enrol
-from vitrail.deploy.agreement import FORMAT, Agreement
-from vitrail.deploy.coordinator_folder import approval_of, folder_of, invitation_of
-from vitrail.deploy.join import agree
-from vitrail.deploy.message import Message, unpack
-from vitrail.deploy.pact import agreed_hash
-from vitrail.deploy.papers import identity_of
-from vitrail.deploy.serve import serve
-from vitrail.deploy.words import contract_words
-from vitrail.study import Study
+from vitrail.core.errors import VitrailError
+from vitrail.data.datasets.catalogue import heart_disease, packaged
+from vitrail.deploy.consent.form import contract_words
+from vitrail.deploy.coordinator.process import serve
+from vitrail.deploy.identity import enrolment
+from vitrail.deploy.identity.coordinator_folder import approval_of, folder_of, invitation_of
+from vitrail.deploy.identity.documents import identity_of
+from vitrail.deploy.protocol.agreement import FORMAT, Agreement
+from vitrail.deploy.protocol.message import Message, unpack
+from vitrail.deploy.site.process import agree
+from vitrail.deploy.vertical.agreement import agreed_hash
+from vitrail.study.model import Study
 
 sybil = load_script("attack_sybil")
 
@@ -48,20 +48,20 @@ def place(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def folder(place: Path) -> Path:
-    return enrol.invite(place / "heart.toml", NAMES, "127.0.0.1:18002")
+    return enrolment.invite(place / "heart.toml", NAMES, "127.0.0.1:18002")
 
 
-def hash_of(kit: enrol.Kit) -> str:
+def hash_of(kit: enrolment.Kit) -> str:
     return agreed_hash(kit.study, kit.seed, kit.participants.roster)
 
 
 def approve(folder: Path, place: Path, *sites: str) -> None:
     for site in sites:
-        enrol.approve(folder, ask(folder, site, place / "sites").file)
+        enrolment.approve(folder, ask(folder, site, place / "sites").file)
 
 
-def take(folder: Path, place: Path, site: str) -> enrol.Kit:
-    return enrol.accept(place / "sites" / f"{site}.kit", approval_of(folder, site))
+def take(folder: Path, place: Path, site: str) -> enrolment.Kit:
+    return enrolment.accept(place / "sites" / f"{site}.kit", approval_of(folder, site))
 
 
 # enrolment
@@ -73,13 +73,13 @@ def test_a_site_joins_when_the_list_is_complete(folder: Path, place: Path) -> No
     told = refused("list of participants is not complete", agree, early, place / "va.csv", "", True)
     assert "hungarian and switzerland were invited and not approved yet" in str(told)
     with pytest.raises(VitrailError, match="hungarian and switzerland are not approved yet"):
-        serve(enrol.load_coordinator(folder), None, 60.0, lambda event, told: None)
+        serve(enrolment.load_coordinator(folder), None, 60.0, lambda event, told: None)
     approve(folder, place, "hungarian")
     assert "switzerland was invited" in str(refused("not complete", agree, take(folder, place, "va"), place, "", True))
     approve(folder, place, "switzerland")
     kits = [take(folder, place, site) for site in NAMES]
     assert {hash_of(kit) for kit in kits} == {
-        agreed_hash(kits[0].study, kits[0].seed, enrol.load_coordinator(folder).roster)
+        agreed_hash(kits[0].study, kits[0].seed, enrolment.load_coordinator(folder).roster)
     }
     assert hash_of(kits[0]) != kits[0].invitation["agreement"], "the invitation's is nobody's to accept"
     agreed, _, _ = agree(kits[NAMES.index("va")], place / "va.csv", hash_of(kits[0]), True)
@@ -102,7 +102,7 @@ def test_commands_say_who_is_missing_and_what_is_accepted(place: Path) -> None:
     requests = {site: folder / "invitations" / f"{site}.request" for site in asked}
     assert "Not approved yet: bern and genf." in do("approve", requests["va"], "--study", study, "--yes")
     assert "Not approved yet: genf." in do("approve", requests["bern"], "--study", study, "--yes")
-    last, who = do("approve", requests["genf"], "--study", study, "--yes"), enrol.load_coordinator(folder)
+    last, who = do("approve", requests["genf"], "--study", study, "--yes"), enrolment.load_coordinator(folder)
     assert f"Everybody accepts the agreement {agreed_hash(who.study, who.seed, who.roster)}" in last
     assert all(f"{site} {mark}" in last for site, mark in who.roster.items())
     assert len(who.roster) == 3
@@ -123,31 +123,31 @@ def test_a_site_that_is_added_needs_everybodys_consent(folder: Path, place: Path
     kit = take(folder, place, "va")
     agree(kit, place / "va.csv", hash_of(kit), True)
     agree(kit, place / "va.csv", "", True)  # accepted once, it is not asked again
-    before = enrol.load_coordinator(folder).roster
-    enrol.invite(place / "heart.toml", ["Bern"], "")
-    assert enrol.load_coordinator(folder).roster == before, "a run goes on with the list that was complete last"
+    before = enrolment.load_coordinator(folder).roster
+    enrolment.invite(place / "heart.toml", ["Bern"], "")
+    assert enrolment.load_coordinator(folder).roster == before, "a run goes on with the list that was complete last"
     approve(folder, place, "Bern")
-    assert set(enrol.load_coordinator(folder).roster) == {*NAMES, "Bern"}
+    assert set(enrolment.load_coordinator(folder).roster) == {*NAMES, "Bern"}
     with pytest.raises(VitrailError, match="nobody agreed"):
         agree(take(folder, place, "va"), place / "va.csv", "", True)
     with pytest.raises(VitrailError, match="not what was accepted"):
-        agree(enrol.load_kit(kit.folder), place / "va.csv", hash_of(kit), True)
+        agree(enrolment.load_kit(kit.folder), place / "va.csv", hash_of(kit), True)
 
 
 def test_who_is_removed_keeps_its_place_once_a_run_has_begun(folder: Path, place: Path) -> None:
     approve(folder, place, *NAMES)
-    whole = enrol.load_coordinator(folder).roster
-    (folder / enrol.CURRENT).write_text("{}")
-    enrol.remove(folder, "va")
-    assert enrol.load_coordinator(folder).roster == whole
-    (folder / enrol.CURRENT).unlink()  # before any run it is another list, which all accept anew
-    enrol.remove(folder, "va")
-    left = enrol.load_coordinator(folder).roster
+    whole = enrolment.load_coordinator(folder).roster
+    (folder / enrolment.CURRENT).write_text("{}")
+    enrolment.remove(folder, "va")
+    assert enrolment.load_coordinator(folder).roster == whole
+    (folder / enrolment.CURRENT).unlink()  # before any run it is another list, which all accept anew
+    enrolment.remove(folder, "va")
+    left = enrolment.load_coordinator(folder).roster
     assert set(left) == set(NAMES) - {"va"}
     assert json.loads(approval_of(folder, "cleveland").read_text())["roster"] == left
-    enrol.remove(folder, "cleveland")
+    enrolment.remove(folder, "cleveland")
     with pytest.raises(VitrailError, match=r"cannot be protected|2 sites"):
-        serve(enrol.load_coordinator(folder), None, 60.0, lambda event, told: None)
+        serve(enrolment.load_coordinator(folder), None, 60.0, lambda event, told: None)
 
 
 def test_approvals_whose_list_is_refused(folder: Path, place: Path) -> None:
@@ -161,8 +161,10 @@ def test_approvals_whose_list_is_refused(folder: Path, place: Path) -> None:
         ({**said, "hungarian": 3}, "expected names and fingerprints"),
         (["va"], "expected names and fingerprints"),
     ):
-        assert why in str(refused("list of participants was refused", enrol.accept, kit, change(file, roster=given)))
-    assert not enrol.load_kit(kit).approved
+        assert why in str(
+            refused("list of participants was refused", enrolment.accept, kit, change(file, roster=given))
+        )
+    assert not enrolment.load_kit(kit).approved
 
 
 def test_the_form_names_all_keys_and_who_would_have_to_collude() -> None:

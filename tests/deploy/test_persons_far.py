@@ -12,22 +12,22 @@ import pytest
 import vitrail as vt
 from deploy.federation import Here
 from visits import COLUMNS, study_of, visits
-from vitrail.core.problems import VitrailError
-from vitrail.core.rounding import rounded
+from vitrail.core.errors import VitrailError
 from vitrail.data.persons import count_units, persons_of
-from vitrail.data.read import clean
-from vitrail.deploy.agreement import Agreement
-from vitrail.deploy.call import Call
-from vitrail.deploy.conduct import conduct
-from vitrail.deploy.draws import draws_of
-from vitrail.deploy.fold_site import FoldSite, SiteFolds
-from vitrail.deploy.ledger import sketch
-from vitrail.deploy.screen_site import SiteScreen
-from vitrail.deploy.site import Site
-from vitrail.deploy.words import contract_words
+from vitrail.data.readers.tables import clean
+from vitrail.deploy.consent.form import contract_words
+from vitrail.deploy.coordinator.requests import SiteRequests
+from vitrail.deploy.coordinator.session import conduct
+from vitrail.deploy.protocol.agreement import Agreement
+from vitrail.deploy.screening.site import ScreeningAnswers
+from vitrail.deploy.site.privacy_ledger import sketch
+from vitrail.deploy.site.private_randomness import draws_of
+from vitrail.deploy.site.site import Site
+from vitrail.deploy.verdicts.site import FoldSite, SiteFolds
+from vitrail.privacy.score_rounding import rounded
 from vitrail.runs.folder import Folder
 from vitrail.runs.setup import resolve
-from vitrail.runs.written import read_held_out
+from vitrail.runs.store import read_held_out
 
 RUN = "0123456789abcdef"
 
@@ -43,7 +43,7 @@ class Trial:
     def conduct(self) -> vt.Run:
         folder = Folder(self.root / "run", resume=False, about=".lock")
         try:
-            call = Call(self.way, self.agreed, list(self.tables), RUN, len(self.tables), 0.01)
+            call = SiteRequests(self.way, self.agreed, list(self.tables), RUN, len(self.tables), 0.01)
             return conduct(call, folder, resume=True)
         finally:
             folder.close()
@@ -82,7 +82,7 @@ def test_scores_leave_as_counts_of_patients(tmp_path: Path, monkeypatch: pytest.
             seen.append((count, many))
             return rounded(count, many, chance, of)
 
-        monkeypatch.setattr("vitrail.deploy.site_scores.rounded", spy)
+        monkeypatch.setattr("vitrail.deploy.site.scores.rounded", spy)
         study = study_of(person=person, metrics=["accuracy"], training={"rounds": 1})
         Trial(tmp_path / f"by {person}", visits(people=150), study).conduct()
     assert {many for _, many in asked["patient"]} == {50.0, 100.0}  # held out, and trained on
@@ -131,7 +131,7 @@ def test_a_screening_between_machines_looks_at_one_row_of_each_patient(tmp_path:
     sites = visits(people=30, each=6)
     study = study_of(person="patient", screen={"ask": True}, training={"rounds": 1, "lr": 0.02, "total": "mean"})
     trial = Trial(tmp_path, sites, study)
-    seat = SiteScreen("s0", clean(sites["s0"], study), trial.agreed, tmp_path / "alone", None).seat
+    seat = ScreeningAnswers("s0", clean(sites["s0"], study), trial.agreed, tmp_path / "alone", None).seat
     assert seat.n == 30
     assert max(share.numbers for share in seat.share) <= 15, "never more than one number for every two patients"
     units = count_units(sites["s0"], study)

@@ -18,18 +18,18 @@ import vitrail as vt
 from deploy.federation import Here, drawn, without_scores
 from stripes import STUDY, stripes, write_folders
 from vitrail.cli import app
-from vitrail.data.read import read_table
-from vitrail.deploy import enrol
-from vitrail.deploy.agreement import Agreement
-from vitrail.deploy.call import Call, Heard
-from vitrail.deploy.conduct import conduct
+from vitrail.data.readers.tables import read_table
+from vitrail.deploy.audit.outbox import Outbox
+from vitrail.deploy.consent.form import contract_words
+from vitrail.deploy.coordinator.requests import Responses, SiteRequests
+from vitrail.deploy.coordinator.session import conduct
 from vitrail.deploy.doctor import at_site
-from vitrail.deploy.draws import draws_of
-from vitrail.deploy.join import Door
-from vitrail.deploy.message import Message, unpack
-from vitrail.deploy.outbox import Outbox
-from vitrail.deploy.site import Site
-from vitrail.deploy.words import contract_words
+from vitrail.deploy.identity import enrolment
+from vitrail.deploy.protocol.agreement import Agreement
+from vitrail.deploy.protocol.message import Message, unpack
+from vitrail.deploy.site.private_randomness import draws_of
+from vitrail.deploy.site.process import SiteProcess
+from vitrail.deploy.site.site import Site
 from vitrail.runs.folder import Folder
 from vitrail.runs.setup import resolve
 
@@ -42,7 +42,7 @@ def far_run(study: vt.Study, place: Path, kind: type[Here] = Here) -> tuple[vt.R
     agreed = Agreement.of(study, None, len(SITES))
     sites = {n: Site(n, frame, agreed, place / "sites" / n) for n, frame in SITES.items()}
     folder = Folder(place / "run", resume=False)
-    far = conduct(Call(kind(sites), agreed, list(sites), RUN, len(sites), 60.0), folder, resume=False)
+    far = conduct(SiteRequests(kind(sites), agreed, list(sites), RUN, len(sites), 60.0), folder, resume=False)
     folder.close()
     return far, sites
 
@@ -74,16 +74,16 @@ class Doors(Here):
         self.doors = {name: self.door(site) for name, site in sites.items()}
 
     @staticmethod
-    def door(site: Site) -> Door:
-        made = object.__new__(Door)  # its kit and FLARE's process are not needed to answer
+    def door(site: Site) -> SiteProcess:
+        made = object.__new__(SiteProcess)  # its kit and FLARE's process are not needed to answer
         made.site, made.say, made.outbox = site, lambda text: None, Outbox(site.base, keep=1)
         made.busy, made.finished = threading.Lock(), threading.Event()
         return made
 
-    def ask(self, questions: dict[str, Message], deadline: float) -> Heard:
+    def ask(self, questions: dict[str, Message], deadline: float) -> Responses:
         packed = {name: question.pack() for name, question in questions.items()}
         Doors.longest = max([Doors.longest, *map(len, packed.values())])
-        return Heard({name: unpack(self.doors[name].answer(data)) for name, data in packed.items()}, {})
+        return Responses({name: unpack(self.doors[name].answer(data)) for name, data in packed.items()}, {})
 
 
 def test_a_model_of_20_megabytes_passes_every_limit(tmp_path: Path) -> None:
@@ -119,18 +119,18 @@ def test_the_consent_form_speaks_of_pictures() -> None:
 
 
 @pytest.fixture(scope="module")
-def kit(tmp_path_factory: pytest.TempPathFactory) -> enrol.Kit:
+def kit(tmp_path_factory: pytest.TempPathFactory) -> enrolment.Kit:
     """Of north, after the study; its pictures are in data/north beside it."""
     place = tmp_path_factory.mktemp("kit")
     STUDY.save(place / "stripes.toml")
-    folder = enrol.invite(place / "stripes.toml", list(SITES), "localhost:8002")
-    made = enrol.request(folder / "invitations" / "north.invitation", place / "north.kit", place / "north.home")
-    own = enrol.load_kit(made.kit)
+    folder = enrolment.invite(place / "stripes.toml", list(SITES), "localhost:8002")
+    made = enrolment.request(folder / "invitations" / "north.invitation", place / "north.kit", place / "north.home")
+    own = enrolment.load_kit(made.kit)
     agreed = Agreement.of(own.study, own.seed, len(SITES))
     homes = {n: own.home if n == "north" else place / "homes" / n for n in SITES}
     sites = {n: Site(n, frame, agreed, homes[n]) for n, frame in SITES.items()}
     run = Folder(place / "run", resume=False)
-    conduct(Call(Here(sites), agreed, list(sites), RUN, len(sites), 60.0), run, resume=False)
+    conduct(SiteRequests(Here(sites), agreed, list(sites), RUN, len(sites), 60.0), run, resume=False)
     run.close()
     write_folders(place / "data", SITES)
     write_folders(place, {"new": SITES["south"].iloc[12:18]}, labels=False)
@@ -143,7 +143,7 @@ def do(*words: object) -> str:
     return done.output
 
 
-def test_a_site_predicts_by_its_kit(kit: enrol.Kit, tmp_path: Path) -> None:
+def test_a_site_predicts_by_its_kit(kit: enrolment.Kit, tmp_path: Path) -> None:
     new = kit.folder.parent / "new"
     told = pd.read_csv(io.StringIO(CliRunner().invoke(app, ["predict", str(kit.folder), "--data", str(new)]).stdout))
     assert list(told.picture) == [f"{i:03d}.png" for i in range(12, 18)]
@@ -154,7 +154,7 @@ def test_a_site_predicts_by_its_kit(kit: enrol.Kit, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("where", "same"), [("north", True), ("south", False)])
-def test_a_site_looks_by_its_kit(kit: enrol.Kit, where: str, same: bool, tmp_path: Path) -> None:
+def test_a_site_looks_by_its_kit(kit: enrolment.Kit, where: str, same: bool, tmp_path: Path) -> None:
     """Whatever the method; and it knows whether these are the pictures that it trained on."""
     page = tmp_path / "look.html"
     told = do("look", "--kit", kit.folder, "--data", kit.folder.parent / "data" / where, "--out", page)
@@ -164,7 +164,7 @@ def test_a_site_looks_by_its_kit(kit: enrol.Kit, where: str, same: bool, tmp_pat
     assert "data:image/png;base64" in page.read_text()
 
 
-def test_the_doctor_reads_pictures(kit: enrol.Kit) -> None:
+def test_the_doctor_reads_pictures(kit: enrolment.Kit) -> None:
     data = kit.folder.parent / "data"
     seen = [found.what for found in at_site(kit, data / "north")]
     assert any("north against the study: 0 errors" in what for what in seen)

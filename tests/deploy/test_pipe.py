@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from vitrail.deploy.pipe import SHORT, Listener, Pipe, connect
+from vitrail.deploy.transport.ipc import SHORT, Listener, Pipe, connect
 
 pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="studies between machines run on Linux")
 

@@ -14,22 +14,22 @@ from typer.testing import CliRunner
 
 import vitrail as vt
 from deploy.federation import Here
+from vitrail.analysis.site_text import to_text
 from vitrail.cli import app
-from vitrail.data.datasets import heart_disease, packaged
-from vitrail.data.read import read_table
-from vitrail.deploy import enrol
-from vitrail.deploy.agreement import Agreement
-from vitrail.deploy.call import Call
-from vitrail.deploy.conduct import conduct
-from vitrail.deploy.draws import draws_of
-from vitrail.deploy.message import unpack
-from vitrail.deploy.outbox import Outbox
-from vitrail.deploy.personal import check_not_left, load_model
-from vitrail.deploy.site import Site
-from vitrail.explain.text import to_text
+from vitrail.data.datasets.catalogue import heart_disease, packaged
+from vitrail.data.readers.tables import read_table
+from vitrail.deploy.audit.outbox import Outbox
+from vitrail.deploy.coordinator.requests import SiteRequests
+from vitrail.deploy.coordinator.session import conduct
+from vitrail.deploy.identity import enrolment
+from vitrail.deploy.protocol.agreement import Agreement
+from vitrail.deploy.protocol.message import unpack
+from vitrail.deploy.site.model import check_not_left, load_model
+from vitrail.deploy.site.private_randomness import draws_of
+from vitrail.deploy.site.site import Site
 from vitrail.runs.folder import Folder
-from vitrail.runs.look import look_behind
 from vitrail.runs.setup import resolve
+from vitrail.runs.site.inspection import look_behind
 
 RUN = "0123456789abcdef"
 MINE = "va"
@@ -59,28 +59,30 @@ def ran(heart: tuple, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder after a study: the coordinator's run, one site's kit, and its home."""
     place = tmp_path_factory.mktemp("study")
     heart[0].save(place / "heart.toml")
-    folder = enrol.invite(place / "heart.toml", list(heart[1]), "localhost:8002")
-    made = enrol.request(folder / "invitations" / f"{MINE}.invitation", place / "va.kit", place / "va.home")
+    folder = enrolment.invite(place / "heart.toml", list(heart[1]), "localhost:8002")
+    made = enrolment.request(folder / "invitations" / f"{MINE}.invitation", place / "va.kit", place / "va.home")
     (made.kit / "certificate.pem").write_text("as if approved")
     (made.kit / "flare" / "startup").mkdir(parents=True)
     (made.kit / "flare" / "startup" / "client.key").write_text("a copy of the key")
-    kit = enrol.load_kit(made.kit)
+    kit = enrolment.load_kit(made.kit)
     agreed = Agreement.of(kit.study, kit.seed, len(heart[1]))
     homes = {n: kit.home if n == MINE else place / "homes" / n for n in heart[1]}
     sites = {n: Site(n, frame, agreed, homes[n]) for n, frame in heart[1].items()}
     run = Folder(place / "run", resume=False)
-    conduct(Call(Recorded(sites, Outbox(kit.home)), agreed, list(sites), RUN, len(sites), 60.0), run, resume=False)
+    conduct(
+        SiteRequests(Recorded(sites, Outbox(kit.home)), agreed, list(sites), RUN, len(sites), 60.0), run, resume=False
+    )
     run.close()
     return place
 
 
 @pytest.fixture
-def kit(ran: Path, tmp_path: Path) -> enrol.Kit:
+def kit(ran: Path, tmp_path: Path) -> enrolment.Kit:
     """A copy for each test."""
     for name in ("va.kit", "va.home"):
         shutil.copytree(ran / name, tmp_path / name)
     (tmp_path / "va.kit" / "home.txt").write_text(f"{tmp_path / 'va.home'}\n")
-    return enrol.load_kit(tmp_path / "va.kit")
+    return enrolment.load_kit(tmp_path / "va.kit")
 
 
 @pytest.fixture
@@ -100,7 +102,7 @@ def new_rows(frame: pd.DataFrame, path: Path, study: vt.Study) -> Path:
     return path
 
 
-def test_a_site_explains_its_own_model(ran: Path, kit: enrol.Kit, heart: tuple, tmp_path: Path) -> None:
+def test_a_site_explains_its_own_model(ran: Path, kit: enrolment.Kit, heart: tuple, tmp_path: Path) -> None:
     frame, page = heart[1][MINE], tmp_path / "own.html"
     frame.to_csv(tmp_path / "va.csv", index=False)
     done = run_cli(
@@ -114,7 +116,7 @@ def test_a_site_explains_its_own_model(ran: Path, kit: enrol.Kit, heart: tuple, 
 
 
 def test_it_predicts_as_on_one_machine(
-    kit: enrol.Kit, done: vt.Run, near: vt.Run, heart: tuple, tmp_path: Path
+    kit: enrolment.Kit, done: vt.Run, near: vt.Run, heart: tuple, tmp_path: Path
 ) -> None:
     rows = new_rows(heart[1][MINE], tmp_path / "new.csv", kit.study)
     told = run_cli(app, ["predict", str(kit.folder), "--data", str(rows)])
@@ -138,7 +140,7 @@ def test_it_predicts_as_on_one_machine(
     assert "File exists" in str(again.exception)
 
 
-def test_without_a_run_there_is_no_model(kit: enrol.Kit, heart: tuple, tmp_path: Path) -> None:
+def test_without_a_run_there_is_no_model(kit: enrolment.Kit, heart: tuple, tmp_path: Path) -> None:
     shutil.rmtree(kit.home / RUN)
     rows = new_rows(heart[1][MINE], tmp_path / "new.csv", kit.study)
     told = run_cli(app, ["predict", str(kit.folder), "--data", str(rows)])
@@ -147,7 +149,7 @@ def test_without_a_run_there_is_no_model(kit: enrol.Kit, heart: tuple, tmp_path:
     assert "vitrail join" in str(told.exception)
 
 
-def test_the_run_that_ended_last(kit: enrol.Kit) -> None:
+def test_the_run_that_ended_last(kit: enrolment.Kit) -> None:
     assert load_model(kit).run == RUN
     later = kit.home / ("f" * 16)
     later.mkdir()
@@ -160,14 +162,14 @@ def test_the_run_that_ended_last(kit: enrol.Kit) -> None:
         load_model(kit, "0" * 16)
 
 
-def test_a_model_of_another_method_is_refused(kit: enrol.Kit) -> None:
-    other = enrol.Kit(**{**vars(kit), "study": resolve(kit.study, "apfl", None)[0]})
+def test_a_model_of_another_method_is_refused(kit: enrolment.Kit) -> None:
+    other = enrolment.Kit(**{**vars(kit), "study": resolve(kit.study, "apfl", None)[0]})
     with pytest.raises(vt.VitrailError, match="does not fit"):
         load_model(other)
 
 
 def test_it_looks_behind_its_findings(
-    kit: enrol.Kit, done: vt.Run, near: vt.Run, heart: tuple, ran: Path, tmp_path: Path
+    kit: enrolment.Kit, done: vt.Run, near: vt.Run, heart: tuple, ran: Path, tmp_path: Path
 ) -> None:
     frame = heart[1][MINE]
     with pytest.raises(vt.VitrailError, match="on its own machine"):
@@ -184,7 +186,7 @@ def test_it_looks_behind_its_findings(
     assert "expected one of them" in str(both.exception)
 
 
-def test_what_it_looks_behind_is_of_no_other_site_alone(kit: enrol.Kit, near: vt.Run) -> None:
+def test_what_it_looks_behind_is_of_no_other_site_alone(kit: enrolment.Kit, near: vt.Run) -> None:
     """It is sent the mean of the others' layers, and the findings about itself."""
     told = load_model(kit).behind
     assert told is not None
@@ -196,13 +198,13 @@ def test_what_it_looks_behind_is_of_no_other_site_alone(kit: enrol.Kit, near: vt
     assert told.findings == [f for f in near.findings() if f.site == MINE]
 
 
-def test_without_private_layers_there_is_nothing_to_look_behind(kit: enrol.Kit, heart: tuple) -> None:
+def test_without_private_layers_there_is_nothing_to_look_behind(kit: enrolment.Kit, heart: tuple) -> None:
     (kit.home / RUN / "behind.safetensors").unlink()
     with pytest.raises(vt.VitrailError, match="nothing to look behind"):
         load_model(kit).look(heart[1][MINE])
 
 
-def test_leaving(kit: enrol.Kit, heart: tuple, tmp_path: Path) -> None:
+def test_leaving(kit: enrolment.Kit, heart: tuple, tmp_path: Path) -> None:
     rows = new_rows(heart[1][MINE], tmp_path / "new.csv", kit.study)
     predict = ["predict", str(kit.folder), "--data", str(rows)]
     before, sent = run_cli(app, predict).output, Outbox(kit.home).entries()
@@ -224,7 +226,7 @@ def test_leaving(kit: enrol.Kit, heart: tuple, tmp_path: Path) -> None:
     assert run_cli(app, ["leave", str(kit.folder), "--yes"]).exit_code == 0  # again is no mistake
 
 
-def test_nobody_leaves_while_joined(kit: enrol.Kit) -> None:
+def test_nobody_leaves_while_joined(kit: enrolment.Kit) -> None:
     with (kit.home / ".lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         told = run_cli(app, ["leave", str(kit.folder), "--yes"])

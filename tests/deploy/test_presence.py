@@ -10,14 +10,14 @@ from types import SimpleNamespace
 import pytest
 
 from deploy.test_masked_far import NAMES, RUN, Masked, agreement, asked_of
-from vitrail.core.problems import VitrailError
-from vitrail.deploy import presence
-from vitrail.deploy.agreement import FORMAT
-from vitrail.deploy.join import Door
-from vitrail.deploy.message import Message
-from vitrail.deploy.notices import COMPARED, NOTE, kind_of
-from vitrail.deploy.outbox import Outbox
-from vitrail.deploy.presence import REPEATS, Presence, most_changes
+from vitrail.core.errors import VitrailError
+from vitrail.deploy.audit.notices import COMPARED, NOTE, kind_of
+from vitrail.deploy.audit.outbox import Outbox
+from vitrail.deploy.protocol.agreement import FORMAT
+from vitrail.deploy.protocol.message import Message
+from vitrail.deploy.secure_sum import presence
+from vitrail.deploy.secure_sum.presence import REPEATS, Presence, most_changes
+from vitrail.deploy.site.process import SiteProcess
 
 LESS = [n for n in NAMES if n != "va"]
 
@@ -82,7 +82,7 @@ def test_people_at_the_site_are_told(tmp_path: Path) -> None:
     site, kit = way.sites["cleveland"], SimpleNamespace(home=tmp_path / "home")
     kit.home.mkdir()
     news = list(site.notices)
-    door = Door(kit, site, said.append)  # type: ignore[arg-type]
+    door = SiteProcess(kit, site, said.append)  # type: ignore[arg-type]
     door.answer(Message("hello", {"run": RUN, "format": FORMAT, "agreement": way.agreed.hash}).pack())
     assert said == news
     assert len(news) >= 2
@@ -97,7 +97,9 @@ def test_a_coordinator_that_leaves_out_one_after_the_other(tmp_path: Path, monke
 
     def leave_out(bound: int, place: Path) -> int:
         monkeypatch.setattr(presence, "FEW_CHANGES", bound)
-        monkeypatch.setattr("vitrail.deploy.sum_far.most_changes", lambda agreed: 1000)  # an honest one would wait
+        monkeypatch.setattr(
+            "vitrail.deploy.secure_sum.coordinator.most_changes", lambda agreed: 1000
+        )  # an honest one would wait
         way = Masked(place, agreement(rounds=10))
         way.away = lambda name, asked: asked.kind == "round" and name == NAMES[asked.words["round"] % 4]
         way.through_doors()

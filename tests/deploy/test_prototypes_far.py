@@ -13,16 +13,16 @@ from safetensors.torch import load_file, save
 import vitrail as vt
 from deploy.federation import Here, drawn
 from stripes import STUDY, stripes
-from vitrail.deploy import enrol
-from vitrail.deploy.agreement import Agreement
-from vitrail.deploy.call import Call
-from vitrail.deploy.conduct import conduct
-from vitrail.deploy.coordinator_folder import invitation_of
-from vitrail.deploy.personal import load_model
-from vitrail.deploy.site import Site
-from vitrail.report.build import page_of
-from vitrail.report.page import render
-from vitrail.report.private import write_look
+from vitrail.deploy.coordinator.requests import SiteRequests
+from vitrail.deploy.coordinator.session import conduct
+from vitrail.deploy.identity import enrolment
+from vitrail.deploy.identity.coordinator_folder import invitation_of
+from vitrail.deploy.protocol.agreement import Agreement
+from vitrail.deploy.site.model import load_model
+from vitrail.deploy.site.site import Site
+from vitrail.report.pages.builder import page_of
+from vitrail.report.pages.run import render
+from vitrail.report.pages.site import write_look
 from vitrail.runs.folder import Folder
 from vitrail.runs.setup import resolve
 
@@ -55,15 +55,15 @@ class Kept(Here):
 def test_prototypes_by_message(tmp_path: Path) -> None:
     study, _ = resolve(STUDY.with_changes(protect={"scores": "exact"}), "indisco", None)
     study.save(tmp_path / "stripes.toml")
-    invited = enrol.invite(tmp_path / "stripes.toml", list(SITES), "localhost:8002")
+    invited = enrolment.invite(tmp_path / "stripes.toml", list(SITES), "localhost:8002")
     kits = {}
     for name in SITES:
-        asked = enrol.request(invitation_of(invited, name), tmp_path / f"{name}.kit", tmp_path / "homes" / name)
-        kits[name] = enrol.load_kit(asked.kit)
+        asked = enrolment.request(invitation_of(invited, name), tmp_path / f"{name}.kit", tmp_path / "homes" / name)
+        kits[name] = enrolment.load_kit(asked.kit)
     agreed = Agreement.of(study, kits["east"].seed, len(SITES))
     way = Kept({name: Site(name, frame, agreed, kits[name].home) for name, frame in SITES.items()})
     folder = Folder(tmp_path / "run", resume=False)
-    far = conduct(Call(way, agreed, list(SITES), RUN, len(SITES), 60.0), folder, resume=False)
+    far = conduct(SiteRequests(way, agreed, list(SITES), RUN, len(SITES), 60.0), folder, resume=False)
     folder.close()
     near = vt.federate(study, SITES, engine="looped", secrets=drawn(tmp_path / "homes", SITES, RUN))
     for name, frame in SITES.items():

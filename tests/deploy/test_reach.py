@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from vitrail.deploy.join import REFUSED, UNTRUSTED, Console, Door
-from vitrail.deploy.open_job import OpenJob
-from vitrail.deploy.part_losses import PartLosses
-from vitrail.deploy.reach import AWAY, BACK, Reach
-from vitrail.deploy.way import UNANSWERED, FlareWay
+from vitrail.deploy.site.process import REFUSED, UNTRUSTED, SiteProcess, TransportConsole
+from vitrail.deploy.transport.connectivity import AWAY, BACK, Connectivity
+from vitrail.deploy.transport.flare.job import UNANSWERED, OpenJob
+from vitrail.deploy.transport.flare.job_failures import PartLosses
+from vitrail.deploy.transport.flare.transport import FlareTransport
 
 LINE = f"2026-11-17 09:50:43,131 - CoreCell - WARNING - [ME=:1 D=server TP=heart_beat] {AWAY}\n"
 
@@ -34,12 +34,12 @@ def time() -> Time:
 
 
 @pytest.fixture
-def reach(said: list[str], time: Time) -> Reach:
-    return Reach("hub:8002", said.append, time)
+def reach(said: list[str], time: Time) -> Connectivity:
+    return Connectivity("hub:8002", said.append, time)
 
 
 def test_it_says_once_that_the_coordinator_went_away_and_once_that_it_is_back(
-    reach: Reach, said: list[str], time: Time
+    reach: Connectivity, said: list[str], time: Time
 ) -> None:
     reach.look()
     assert said == []
@@ -60,7 +60,7 @@ def test_it_says_once_that_the_coordinator_went_away_and_once_that_it_is_back(
     assert len(said) == 2
 
 
-def test_a_question_says_so_at_once(reach: Reach, said: list[str], time: Time) -> None:
+def test_a_question_says_so_at_once(reach: Connectivity, said: list[str], time: Time) -> None:
     reach.missed()
     time.now += 1
     reach.asked()
@@ -68,7 +68,9 @@ def test_a_question_says_so_at_once(reach: Reach, said: list[str], time: Time) -
     assert "is back, after 1 seconds" in said[1]
 
 
-def test_a_process_that_was_just_started_has_to_find_out_first(reach: Reach, said: list[str], time: Time) -> None:
+def test_a_process_that_was_just_started_has_to_find_out_first(
+    reach: Connectivity, said: list[str], time: Time
+) -> None:
     reach.missed()
     time.now += 60
     reach.begun()
@@ -79,7 +81,7 @@ def test_a_process_that_was_just_started_has_to_find_out_first(reach: Reach, sai
 def test_what_flare_writes_is_read_as_it_grows(tmp_path: Path) -> None:
     place = tmp_path / "console.txt"
     place.write_text(LINE)
-    console = Console(place)
+    console = TransportConsole(place)
     assert console.signs() == [], "of a run before"
     for _ in range(2):
         with place.open("a") as file:
@@ -91,8 +93,8 @@ def test_what_flare_writes_is_read_as_it_grows(tmp_path: Path) -> None:
     assert console.signs() == []
 
 
-def test_the_door_tells(reach: Reach, said: list[str]) -> None:
-    door = Door.__new__(Door)
+def test_the_door_tells(reach: Connectivity, said: list[str]) -> None:
+    door = SiteProcess.__new__(SiteProcess)
     door.reach, door.say = reach, said.append
     door._tell(AWAY)
     assert "cannot be reached" in said[0]
@@ -100,7 +102,7 @@ def test_the_door_tells(reach: Reach, said: list[str]) -> None:
 
 @pytest.mark.parametrize("code", [*UNANSWERED, "RUN_MISMATCH"])
 def test_a_code_of_the_transport_is_told_in_words(code: str) -> None:
-    way = FlareWay.__new__(FlareWay)
+    way = FlareTransport.__new__(FlareTransport)
     way.names, way.awake, way.alive, way.losses, way.most = {"id": "north"}, set(), {}, PartLosses(), None
     trouble: dict[str, str] = {}
     asked = {"north": (OpenJob("1", {"north"}), 1)}

@@ -13,9 +13,10 @@ from pathlib import Path
 import pytest
 
 from command import vitrail
-from vitrail.core.problems import VitrailError
-from vitrail.deploy import doctor, sandbox
-from vitrail.deploy.sandbox import Box
+from vitrail.core.errors import VitrailError
+from vitrail.deploy import doctor
+from vitrail.deploy.transport import sandbox
+from vitrail.deploy.transport.sandbox import Sandbox
 
 pytestmark = pytest.mark.skipif(not sandbox.abi(), reason="this kernel has no Landlock")
 TRIES = """
@@ -72,7 +73,7 @@ def test_nothing_outside_is_reached(tries: tuple[Path, list[str], int]) -> None:
         (own / name).unlink()
     (own / "moved").rename(own.parent / "site" / "rows.csv")
 
-    box = Box(sandbox.python_places(own), (str(own),), connect=(port,))
+    box = Sandbox(sandbox.python_places(own), (str(own),), connect=(port,))
     said = run(sandbox.command(box, words))
     denied = "Permission denied"
     assert {said[k] for k in ("read", "write", "list", "link", "fifo", "move", "processes", "shadow")} == {denied}, said
@@ -102,7 +103,7 @@ def test_the_folder_where_vitrail_was_started_is_not_read(tmp_path: Path, monkey
 def test_a_box_that_cannot_be_closed_runs_nothing(tmp_path: Path) -> None:
     """On a kernel without Landlock the command is not run at all."""
     code = f"import runpy, sys; m = runpy.run_path({sandbox.__file__!r}); m['close'].__globals__['abi'] = lambda: 0; "
-    code += "m['close'](m['Box']((), ()))"
+    code += "m['close'](m['Sandbox']((), ()))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert "this kernel has no Landlock" in done.stderr
 
@@ -117,7 +118,7 @@ def test_every_version_of_the_interface(version: int, tries: tuple[Path, list[st
     script.write_text(
         Path(sandbox.__file__).read_text().replace("    version = abi()\n", f"    version = {version}\n", 1)
     )
-    command = sandbox.command(Box(sandbox.python_places(own), (str(own),)), words)
+    command = sandbox.command(Sandbox(sandbox.python_places(own), (str(own),)), words)
     command[command.index(str(Path(sandbox.__file__).resolve()))] = str(script)
     assert run(command)["read"] == "Permission denied"
 

@@ -15,14 +15,14 @@ import torch
 
 import vitrail as vt
 from deploy.proofs import prove
-from vitrail.core.problems import VitrailError
-from vitrail.data.encode import finish_moments, moments, numeric
-from vitrail.deploy.agreement import Agreement
-from vitrail.deploy.book import Book
-from vitrail.deploy.message import Message
-from vitrail.deploy.scale_far import KEPT, masked_moments
-from vitrail.deploy.site import Site
-from vitrail.deploy.words import contract_words
+from vitrail.core.errors import VitrailError
+from vitrail.data.encoding import finish_moments, moments, numeric
+from vitrail.deploy.consent.form import contract_words
+from vitrail.deploy.coordinator.run_members import RunMembers
+from vitrail.deploy.protocol.agreement import Agreement
+from vitrail.deploy.protocol.message import Message
+from vitrail.deploy.scale.coordinator import KEPT, masked_moments
+from vitrail.deploy.site.site import Site
 from vitrail.runs.setup import resolve, wire_lines
 
 RUN, NAMES = "0123456789abcdef", ("east", "north", "south", "west")
@@ -49,7 +49,7 @@ def agreed() -> Agreement:
 
 
 class Way:
-    """As a Call, to sites in this process. `said`: all that they answered; `told`: changes a site's question."""
+    """As SiteRequests, to sites in this process. `said`: all that they answered; `told`: changes a site's question."""
 
     def __init__(self, agreed: Agreement, place: Path) -> None:
         self.agreed, self.run, self.place, self.names = agreed, RUN, place, list(NAMES)
@@ -149,7 +149,7 @@ def test_of_fewer_than_agreed_nothing_is_said(agreed: Agreement, tmp_path: Path)
 def test_the_book_asks_so_and_the_form_tells_it(agreed: Agreement, tmp_path: Path) -> None:
     way = Way(agreed, tmp_path)
     way.way = SimpleNamespace(present=lambda: set(NAMES))  # type: ignore[attr-defined]
-    book = Book(way, tmp_path / "entered.json")  # type: ignore[arg-type]
+    book = RunMembers(way, tmp_path / "entered.json")  # type: ignore[arg-type]
     book.open(len(NAMES), [])
     wanted = finish_moments(lambda m: [own(way, n, m) for n in NAMES])
     np.testing.assert_allclose(book.scale["mean"].numpy(), wanted[0], rtol=1e-12)

@@ -19,22 +19,22 @@ from safetensors import safe_open
 import vitrail as vt
 from deploy.federation import Here, without_scores
 from deploy.proofs import authority, enrolled, prove
-from vitrail.data.datasets import heart_disease, packaged
-from vitrail.data.read import clean
-from vitrail.deploy.agreement import LEGS, Agreement
-from vitrail.deploy.call import Call, Heard
-from vitrail.deploy.conduct import conduct
-from vitrail.deploy.message import Message, unpack
-from vitrail.deploy.papers import identity_of
-from vitrail.deploy.screen_far import AWAY, FarScreen
-from vitrail.deploy.screen_site import PLACE
-from vitrail.deploy.site import BEHIND, POOLED, Site
-from vitrail.deploy.words import contract_words
-from vitrail.protect import masks
+from vitrail.data.datasets.catalogue import heart_disease, packaged
+from vitrail.data.readers.tables import clean
+from vitrail.deploy.consent.form import contract_words
+from vitrail.deploy.coordinator.requests import Responses, SiteRequests
+from vitrail.deploy.coordinator.session import conduct
+from vitrail.deploy.identity.documents import identity_of
+from vitrail.deploy.protocol.agreement import LEGS, Agreement
+from vitrail.deploy.protocol.message import Message, unpack
+from vitrail.deploy.screening.coordinator import AWAY, RemoteScreening
+from vitrail.deploy.screening.site import PLACE
+from vitrail.deploy.site.site import BEHIND, POOLED, Site
+from vitrail.privacy.secure_sum import pairwise
+from vitrail.quality.screening import Screening, ScreeningSite
 from vitrail.runs.folder import Folder
-from vitrail.runs.screened import REFUSED, screen_rows
+from vitrail.runs.screening import REFUSED, screen_rows
 from vitrail.runs.setup import resolve
-from vitrail.screen import Screening, Seat
 
 RUN = "0123456789abcdef"
 NAMES = ["cleveland", "hungarian", "switzerland", "va"]
@@ -50,7 +50,7 @@ class Spied(Here):
         self.away: Callable[[str, Message], bool] = lambda name, question: False
         self.change: Callable[[str, Message, Message], Message] = lambda name, question, said: said
 
-    def ask(self, questions: dict[str, Message], deadline: float) -> Heard:
+    def ask(self, questions: dict[str, Message], deadline: float) -> Responses:
         here = {n: q for n, q in questions.items() if not self.away(n, q)}
         heard = super().ask(here, deadline)
         for name, said in list(heard.answers.items()):
@@ -60,7 +60,7 @@ class Spied(Here):
             heard.answers[name] = unpack(self.change(name, question, said).pack())
             self.said.setdefault((name, leg), []).append(said.pack())
         trouble = heard.trouble | dict.fromkeys(questions.keys() - here.keys(), "it is not there")
-        return Heard(heard.answers, trouble)
+        return Responses(heard.answers, trouble)
 
 
 @cache
@@ -84,12 +84,12 @@ class Four:
         proof = prove(name, NAMES, self.root / name) if self.proven else None
         return Site(name, frame, self.agreed, self.root / name, name != self.refuse, proof)
 
-    def screen(self, call: Call | None = None) -> Screening:
+    def screen(self, call: SiteRequests | None = None) -> Screening:
         (self.root / "run").mkdir(exist_ok=True)
-        return FarScreen(call or self.call(), NAMES, self.root / "run").run()
+        return RemoteScreening(call or self.call(), NAMES, self.root / "run").run()
 
-    def call(self, deadline: float = 0.01) -> Call:
-        return Call(self.way, self.agreed, NAMES, RUN, len(NAMES), deadline)
+    def call(self, deadline: float = 0.01) -> SiteRequests:
+        return SiteRequests(self.way, self.agreed, NAMES, RUN, len(NAMES), deadline)
 
     def near(self, leave: tuple[str, ...] = ()) -> Screening:
         rows = {n: clean(f, self.study) for n, f in self.frames.items()}
@@ -98,7 +98,7 @@ class Four:
 
 @pytest.fixture
 def four(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Four:
-    monkeypatch.setattr("vitrail.deploy.call.time.sleep", lambda _: None)
+    monkeypatch.setattr("vitrail.deploy.coordinator.requests.time.sleep", lambda _: None)
     return Four(tmp_path)
 
 
@@ -174,7 +174,7 @@ def _telling(values: np.ndarray) -> bool:
 def products(site: str, four: Four) -> np.ndarray:
     """What this site adds to the total."""
     asked = {k: v.numpy() for k, v in four.way.asked["counts"].tensors.items()}
-    _, summed = Seat(clean(four.frames[site], four.study), four.study).counts(asked)
+    _, summed = ScreeningSite(clean(four.frames[site], four.study), four.study).counts(asked)
     return summed["products"].ravel()
 
 
@@ -192,7 +192,7 @@ def test_no_single_matrix_is_readable(four: Four, monkeypatch: pytest.MonkeyPatc
     for name in NAMES:
         own = products(name, four)
         assert not any(own[i : i + 2].tobytes() in everything for i in range(0, len(own) - 1, 7) if own[i] % 1)
-    monkeypatch.setattr(masks, "draw", lambda key, count: np.zeros(count, dtype=np.uint64))
+    monkeypatch.setattr(pairwise, "draw", lambda key, count: np.zeros(count, dtype=np.uint64))
     bare = Four(four.root / "bare")
     bare.screen()
     assert min(readable(n, bare) for n in NAMES) > 0.999
@@ -261,7 +261,7 @@ def test_who_falls_silent_before_the_sum_leaves_it_unopened(four: Four) -> None:
         n: {k: v.numpy().view(np.uint64) for k, v in m.tensors.items()} for n, m in zip(NAMES, heard, strict=False)
     }
     with pytest.raises(vt.VitrailError, match="do not cancel"):
-        masks.open_sum(parts, four.agreed.summed(RUN))
+        pairwise.open_sum(parts, four.agreed.summed(RUN))
 
 
 def test_without_proof_of_who_they_are_no_sum_is_opened(tmp_path: Path) -> None:
@@ -280,7 +280,7 @@ class KilledError(Exception):
 def test_a_coordinator_that_is_killed_goes_on_with_the_same_questions(leg: str, four: Four) -> None:
     whole, kills = four.way.ask, ["once"]
 
-    def killing(questions: dict[str, Message], deadline: float) -> Heard:
+    def killing(questions: dict[str, Message], deadline: float) -> Responses:
         heard = whole(questions, deadline)
         if kills and next(iter(questions.values())).words["leg"] == leg:
             raise KilledError(kills.pop())
@@ -376,7 +376,7 @@ def test_a_coordinator_in_the_middle_opens_nothing(four: Four) -> None:
             )  # type: ignore[union-attr]
     key, who = rsa.generate_private_key(public_exponent=65537, key_size=2048), identity_of("hungarian")
     false = authority().sign(key.public_key(), who, "site", [who])
-    faked = masks.Adder(
+    faked = pairwise.PairwiseSummand(
         "hungarian", four.agreed.summed(RUN), four.root / "faked", prove("hungarian", NAMES, four.root).sign
     )
     four.sites["hungarian"].proof = None  # it is not even there for the others

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 
-from vitrail.core.problems import VitrailError
-from vitrail.deploy.cards import public
-from vitrail.deploy.seal import TAG, Keys, Seals
+from vitrail.core.errors import VitrailError
+from vitrail.deploy.identity.party_keys import public
+from vitrail.deploy.identity.sealing import TAG, SealedSession, SealingKeys
 
 NAMES = ("clinic", "lab", "insurer")
 TEXT = b"the answer about patient 17 is level 3"
@@ -15,16 +15,16 @@ TEXT = b"the answer about patient 17 is level 3"
 
 def session(
     lasting: dict[str, X25519PrivateKey], about: str = "run 1", told: dict[tuple[str, str], bytes] | None = None
-) -> dict[str, Seals]:
+) -> dict[str, SealedSession]:
     """All ends of one session; `told`: (to whom, about whom) another lasting key than the right one."""
     drawn = {n: X25519PrivateKey.generate() for n in NAMES}
     right = {n: public(lasting[n]) for n in NAMES}
     return {
-        n: Seals(
+        n: SealedSession(
             n,
             lasting[n],
             drawn[n],
-            {o: Keys((told or {}).get((n, o), right[o]), public(drawn[o])) for o in NAMES if o != n},
+            {o: SealingKeys((told or {}).get((n, o), right[o]), public(drawn[o])) for o in NAMES if o != n},
             about,
         )
         for n in NAMES
@@ -36,7 +36,7 @@ def lasting() -> dict[str, X25519PrivateKey]:
     return {n: X25519PrivateKey.generate() for n in NAMES}
 
 
-def refused(match: str, seals: Seals, sender: str, number: int, data: bytes) -> None:
+def refused(match: str, seals: SealedSession, sender: str, number: int, data: bytes) -> None:
     before = dict(seals.opened)
     with pytest.raises(VitrailError, match="a sealed letter was refused") as caught:
         seals.open(sender, number, data)
@@ -100,14 +100,16 @@ def test_an_old_session_fits_no_new_one(lasting: dict[str, X25519PrivateKey]) ->
     number, sealed = old["lab"].seal("clinic", TEXT)
     refused("not as lab sealed it", new["clinic"], "lab", number, sealed)
     drawn = X25519PrivateKey.generate()
-    half = Seals("clinic", lasting["clinic"], drawn, {"lab": Keys(public(lasting["lab"]), bytes([9] + 31 * [0]))}, "x")
+    half = SealedSession(
+        "clinic", lasting["clinic"], drawn, {"lab": SealingKeys(public(lasting["lab"]), bytes([9] + 31 * [0]))}, "x"
+    )
     refused("not as lab sealed it", half, "lab", number, sealed)
 
 
 def test_another_agreement_fits_not(lasting: dict[str, X25519PrivateKey]) -> None:
     drawn = {n: X25519PrivateKey.generate() for n in NAMES}
     lab, same, other = (
-        Seals(me, lasting[me], drawn[me], {to: Keys(public(lasting[to]), public(drawn[to]))}, about)
+        SealedSession(me, lasting[me], drawn[me], {to: SealingKeys(public(lasting[to]), public(drawn[to]))}, about)
         for me, to, about in (("lab", "clinic", "a"), ("clinic", "lab", "a"), ("clinic", "lab", "b"))
     )
     number, sealed = lab.seal("clinic", TEXT)
@@ -122,13 +124,17 @@ def test_who_swaps_both_keys_reads_it(lasting: dict[str, X25519PrivateKey]) -> N
     number, sealed = mixed["lab"].seal("clinic", TEXT)
     refused("not as lab sealed it", mixed["clinic"], "lab", number, sealed)
     drawn = {n: X25519PrivateKey.generate() for n in ("lab", "evil")}
-    lab = Seals("lab", lasting["lab"], drawn["lab"], {"clinic": Keys(public(evil), public(drawn["evil"]))}, "x")
-    reader = Seals("clinic", evil, drawn["evil"], {"lab": Keys(public(lasting["lab"]), public(drawn["lab"]))}, "x")
+    lab = SealedSession(
+        "lab", lasting["lab"], drawn["lab"], {"clinic": SealingKeys(public(evil), public(drawn["evil"]))}, "x"
+    )
+    reader = SealedSession(
+        "clinic", evil, drawn["evil"], {"lab": SealingKeys(public(lasting["lab"]), public(drawn["lab"]))}, "x"
+    )
     assert reader.open("lab", *lab.seal("clinic", TEXT)) == TEXT
 
 
 @pytest.mark.parametrize("key", [b"", bytes(31), bytes(32)])
 def test_keys_that_are_none(lasting: dict[str, X25519PrivateKey], key: bytes) -> None:
-    for keys in (Keys(key, public(lasting["lab"])), Keys(public(lasting["lab"]), key)):
+    for keys in (SealingKeys(key, public(lasting["lab"])), SealingKeys(public(lasting["lab"]), key)):
         with pytest.raises(VitrailError, match="a sealed letter was refused"):
-            Seals("clinic", lasting["clinic"], X25519PrivateKey.generate(), {"lab": keys}, "x")
+            SealedSession("clinic", lasting["clinic"], X25519PrivateKey.generate(), {"lab": keys}, "x")

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from vitrail.cli.serve_screen import ServeScreen
+from vitrail.cli.serve_progress import ServeScreen
 
 ROUNDS = 100
 
@@ -96,7 +96,7 @@ def test_flares_own_lines_go_to_its_file(tmp_path: Path, capfd: pytest.CaptureFi
     pytest.importorskip("nvflare")
     from nvflare.fuel.hci.client import api
 
-    from vitrail.deploy import flare_log
+    from vitrail.deploy.transport.flare import log as flare_log
 
     log: Any = logging.getLogger("nvflare")
     before, printed = (log.handlers, log.propagate, log.level), api._print_hci_message

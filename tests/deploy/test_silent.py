@@ -11,13 +11,13 @@ import torch
 
 import vitrail as vt
 from deploy.federation import Here, prepare_question
-from vitrail.data.datasets import heart_disease, packaged
-from vitrail.deploy import call as calling
-from vitrail.deploy.agreement import FOOTPRINT, Agreement
-from vitrail.deploy.call import SILENT, Call, Heard
-from vitrail.deploy.digests import DIGESTS
-from vitrail.deploy.message import Message
-from vitrail.deploy.site import Site
+from vitrail.data.datasets.catalogue import heart_disease, packaged
+from vitrail.deploy.coordinator import requests as calling
+from vitrail.deploy.coordinator.requests import SILENT, Responses, SiteRequests
+from vitrail.deploy.protocol.agreement import FOOTPRINT, Agreement
+from vitrail.deploy.protocol.message import Message
+from vitrail.deploy.protocol.model_digests import DIGESTS
+from vitrail.deploy.site.site import Site
 from vitrail.runs.setup import resolve
 
 RUN, DEADLINE = "0123456789abcdef", 15.0
@@ -41,13 +41,13 @@ class Quiet:
         self.clock, self.sleeps, self.awake = clock, True, frozenset[str]()
         self.tries, self.events = list[float](), list[tuple[str, dict[str, Any]]]()
 
-    def ask(self, questions: dict[str, Message], deadline: float, beside: Any = frozenset()) -> Heard:
+    def ask(self, questions: dict[str, Message], deadline: float, beside: Any = frozenset()) -> Responses:
         late = {"va"} & questions.keys() if self.sleeps else set()
         if "va" in questions:
             self.tries.append(self.clock.now)
         self.clock.now += deadline if late - beside else 1.0
         answers = {n: Message("hello", {}) for n in questions if n not in late}
-        return Heard(answers, dict.fromkeys(late, f"{SILENT} 15 seconds"), self.awake)
+        return Responses(answers, dict.fromkeys(late, f"{SILENT} 15 seconds"), self.awake)
 
     def present(self) -> set[str]:
         return set()
@@ -63,14 +63,14 @@ def agreed() -> Agreement:
 
 
 @pytest.fixture
-def silent(agreed: Agreement, monkeypatch: pytest.MonkeyPatch) -> tuple[Call, Quiet, Clock]:
+def silent(agreed: Agreement, monkeypatch: pytest.MonkeyPatch) -> tuple[SiteRequests, Quiet, Clock]:
     clock = Clock()
     monkeypatch.setattr(calling, "time", clock)
     way = Quiet(clock)
-    return Call(way, agreed, ["a", "b", "c", "va"], RUN, 3, DEADLINE), way, clock
+    return SiteRequests(way, agreed, ["a", "b", "c", "va"], RUN, 3, DEADLINE), way, clock
 
 
-def rounds(call: Call, count: int) -> list[set[str]]:
+def rounds(call: SiteRequests, count: int) -> list[set[str]]:
     return [set(call.all(lambda name: Message("hello", {}))) for _ in range(count)]
 
 
@@ -101,7 +101,7 @@ def test_a_silent_site_is_waited_for_where_the_others_are_too_few(silent: Any) -
     before, call.quorum = clock.now, 4
     ask = way.ask
 
-    def wakes(questions: Any, deadline: float, beside: Any = frozenset()) -> Heard:
+    def wakes(questions: Any, deadline: float, beside: Any = frozenset()) -> Responses:
         heard = ask(questions, deadline, beside)
         way.sleeps = False
         return heard
@@ -129,7 +129,7 @@ def test_what_cannot_be_true_is_that_sites_error(
     site = Site("va", heart_disease()["va"], agreed, tmp_path)
     said = site.answer(prepare_question(site, RUN))
     asked = prepare_question(site, RUN)
-    call = Call(Here({}), agreed, ["va"], RUN, 1, 1.0)
+    call = SiteRequests(Here({}), agreed, ["va"], RUN, 1, 1.0)
     if kind == "settle":
         where = {"stage": 0, "round": 3, "place": 0}
         asked = Message("settle", {**where, "score": ["test"], "run": RUN})
@@ -145,7 +145,10 @@ def test_what_cannot_be_true_is_that_sites_error(
 
 
 def test_words_of_a_site_are_short_and_printable(agreed: Agreement, tmp_path: Path) -> None:
-    site, call = Site("va", heart_disease()["va"], agreed, tmp_path), Call(Here({}), agreed, ["va"], RUN, 1, 1.0)
+    site, call = (
+        Site("va", heart_disease()["va"], agreed, tmp_path),
+        SiteRequests(Here({}), agreed, ["va"], RUN, 1, 1.0),
+    )
     asked = prepare_question(site, RUN)
     said = site.answer(asked)
     for bad in ({"fingerprint": "\x1b[2J"}, {"fingerprint": "x" * 1000}, {"versions": {"torch": "\x07"}}):

@@ -9,15 +9,15 @@ import pytest
 
 from deploy import talking
 from small import opposed_tables
-from vitrail.core.problems import VitrailError
-from vitrail.deploy.agreement import Agreement
-from vitrail.deploy.enrol import Kit
-from vitrail.deploy.join import agree
-from vitrail.deploy.pact import Pact
-from vitrail.deploy.roster import Participants
-from vitrail.deploy.summary import TITLE, contract_summary, pact_summary
-from vitrail.deploy.words import contract_words, declared, volume
-from vitrail.study import Study
+from vitrail.core.errors import VitrailError
+from vitrail.deploy.consent.form import contract_words, declared, volume
+from vitrail.deploy.consent.summary import TITLE, contract_summary, pact_summary
+from vitrail.deploy.identity.enrolment import Kit
+from vitrail.deploy.identity.participants import Participants
+from vitrail.deploy.protocol.agreement import Agreement
+from vitrail.deploy.site.process import agree
+from vitrail.deploy.vertical.agreement import PartyAgreement
+from vitrail.study.model import Study
 
 SITES = opposed_tables({"a": 60, "b": 60, "c": 60, "d": 60, "e": 60, "f": 60})
 TITLES = ["Study", "Who", "What leaves", "How much", "Who reads it", "Who must collude", "What never leaves"]
@@ -80,7 +80,7 @@ def test_bytes_rounds_and_hash_are_the_form_s_own() -> None:
 
 def test_parties_have_one_too() -> None:
     given, _ = talking.papers(("clinic", "lab", "insurer"))
-    pact = Pact(talking.study(), talking.SEED, given)
+    pact = PartyAgreement(talking.study(), talking.SEED, given)
     guest, host = (read(pact_summary(pact, party, (9, 900), 2.0, "-2")) for party in ("lab", "clinic"))
     assert "each row at most 9 times in training, 900 rows afterwards" in guest["How much"]
     assert "the coordinator and clinic" in guest["Who must collude"]

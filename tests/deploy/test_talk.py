@@ -17,19 +17,19 @@ import pytest
 import torch
 
 from deploy.talking import SEED, Houses, study, tables
-from vitrail.core.problems import VitrailError
-from vitrail.deploy.after import RUN, Asks
-from vitrail.deploy.joining import Officer
-from vitrail.deploy.letters import KINDS, Ask, Offered, read, written
-from vitrail.deploy.message import Message
-from vitrail.deploy.outbox import Outbox
-from vitrail.deploy.seal import Seals
-from vitrail.deploy.talk import MATCH, FarDialogue, carry_over
-from vitrail.runs.together import Together
-from vitrail.vertical.dialogue import Dialogue
-from vitrail.vertical.ends import List
-from vitrail.vertical.match import Match
-from vitrail.vertical.party import agree, keep_secret, make_guest, make_host, offer_of, own_rows
+from vitrail.core.errors import VitrailError
+from vitrail.deploy.audit.outbox import Outbox
+from vitrail.deploy.identity.sealing import SealedSession
+from vitrail.deploy.protocol.message import Message
+from vitrail.deploy.vertical.dialogue import MATCH, RemoteDialogue, carry_over
+from vitrail.deploy.vertical.messages import KINDS, Ask, Offered, read, written
+from vitrail.deploy.vertical.postrun import RUN, PostrunRequest
+from vitrail.deploy.vertical.process import Officer
+from vitrail.vertical.matching.match import Match
+from vitrail.vertical.matching.protocol import List
+from vitrail.vertical.run import VerticalRun
+from vitrail.vertical.training.dialogue import Dialogue
+from vitrail.vertical.training.party_side import agree, keep_secret, make_guest, make_host, offer_of, own_rows
 
 SENT = ("Levels", "Masked", "List", "Slope")  # letters with something of rows in them
 FEW = 400  # rows of tests that are not about numbers: one batch
@@ -41,7 +41,7 @@ class Ended:
     def __init__(self, rows: int = 40) -> None:
         self.rows, self.talk = rows, dict[str, Any]()
 
-    def __call__(self, talk: FarDialogue, side: Any, home: Path) -> None:
+    def __call__(self, talk: RemoteDialogue, side: Any, home: Path) -> None:
         wanted = talk.terms.test[: self.rows]
         self.talk |= {"params": talk.host.params, "predicted": talk.predict(wanted), "off": talk.off()}
         self.talk |= {"ledger": talk.wire.rows(), "steps": talk.step}
@@ -136,28 +136,28 @@ def test_the_coordinator_sees_sizes(
     assert min(map(len, wanted.values())) >= 3
     assert hits(wanted, b"".join(houses.seen)) == dict.fromkeys(wanted, 0)
 
-    def bare(self: Seals, receiver: str, text: bytes) -> tuple[int, bytes]:
+    def bare(self: SealedSession, receiver: str, text: bytes) -> tuple[int, bytes]:
         number = self.sent[receiver]
         self.sent[receiver] += 1
         return number, text
 
     planted: Any = {}
-    seal = Seals.seal
-    monkeypatch.setattr(Seals, "seal", bare)
-    monkeypatch.setattr(Seals, "open", lambda self, sender, number, data: data)
+    seal = SealedSession.seal
+    monkeypatch.setattr(SealedSession, "seal", bare)
+    monkeypatch.setattr(SealedSession, "open", lambda self, sender, number, data: data)
     clear = Houses(tmp_path, study(), tables(FEW), clinic={"after": Ended()})
     clear.connect()
     wanted = needles(clear)
     found = hits(wanted, b"".join(clear.seen))
     assert found == {kind: len(wanted[kind]) if kind in SENT else 0 for kind in wanted}, "sealing is what hides them"
 
-    def plant(talk: FarDialogue, side: Any, home: Path) -> None:
+    def plant(talk: RemoteDialogue, side: Any, home: Path) -> None:
         for i, text in enumerate(one for kind in planted for one in planted[kind]):
             talk.line.post("lab", List("lab", text + bytes([i % 251])))
 
     for sealed in (False, True):
         if sealed:
-            monkeypatch.setattr(Seals, "seal", seal)
+            monkeypatch.setattr(SealedSession, "seal", seal)
         houses = Houses(tmp_path / str(sealed), study(), tables(FEW), clinic={"after": plant})
         planted |= {kind: wanted[kind] for kind in wanted if kind not in SENT}
         with contextlib.suppress(VitrailError):  # the lab refuses such letters
@@ -230,7 +230,7 @@ def test_a_session_key_that_was_swapped(tmp_path: Path) -> None:
     """Without the lasting keys nobody can put itself between two parties."""
     from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 
-    from vitrail.deploy.cards import public
+    from vitrail.deploy.identity.party_keys import public
 
     houses, evil = few(tmp_path), public(X25519PrivateKey.generate()).hex()
 
@@ -317,12 +317,14 @@ def test_a_smaller_ration_makes_fewer_epochs_or_refuses(tmp_path: Path) -> None:
     houses = few(tmp_path, lab={"ration": (1, 0)})
     refused(houses, "a ration does not last")
     free = study(method={"name": "split", "hidden": [4]})
-    small = few(tmp_path / "b", study=free, lab={"ration": (4, 10)}, clinic={"after": Asks(free, SEED, print, 5)})
+    small = few(
+        tmp_path / "b", study=free, lab={"ration": (4, 10)}, clinic={"after": PostrunRequest(free, SEED, print, 5)}
+    )
     small.connect()
     spent = json.loads((small.home("lab") / "ration.json").read_text())
     assert max(spent["asked"]) == 4
     assert spent["answered"] <= 10
-    run = Together.load(small.home("clinic") / RUN)
+    run = VerticalRun.load(small.home("clinic") / RUN)
     assert run.info["scored"] <= 10
     assert (small.home("clinic") / RUN / "explained.html").exists()
 
@@ -331,7 +333,7 @@ def test_a_host_that_asks_for_more_is_refused(tmp_path: Path) -> None:
     """After training the guest says no and what is left; in training it stops."""
     told = list[str]()
 
-    def after(talk: FarDialogue, side: Any, home: Path) -> None:
+    def after(talk: RemoteDialogue, side: Any, home: Path) -> None:
         try:
             talk.ask(torch.arange(11))
         except VitrailError as error:
@@ -425,27 +427,27 @@ def test_prediction_goes_on_without_a_guest_and_says_so(tmp_path: Path) -> None:
     said = list[str]()
     agreed = study()
 
-    def after(talk: FarDialogue, side: Any, home: Path) -> None:
+    def after(talk: RemoteDialogue, side: Any, home: Path) -> None:
         houses.away.add("lab")
-        Asks(agreed, SEED, said.append, 5)(talk, side, home)
+        PostrunRequest(agreed, SEED, said.append, 5)(talk, side, home)
 
     houses = few(tmp_path, clinic={"after": after})
     houses.connect(deadline=0.3)
     assert ("without", {"sites": ["lab"]}) in houses.events
     assert any(s.startswith("Without lab: in place of its answer stands the median") for s in said)
-    run = Together.load(houses.home("clinic") / RUN)
+    run = VerticalRun.load(houses.home("clinic") / RUN)
     assert run.info["away"] == ["lab"]
     # and again, with it
     houses.away.clear()
-    houses.given["clinic"] = {"after": Asks(agreed, SEED, said.append, 5)}
+    houses.given["clinic"] = {"after": PostrunRequest(agreed, SEED, said.append, 5)}
     houses.parties = {name: houses.party(name) for name in houses.parties}
     houses.connect(may_miss=True)
-    assert Together.load(houses.home("clinic") / RUN).info["away"] == []
+    assert VerticalRun.load(houses.home("clinic") / RUN).info["away"] == []
     # and with nobody
     houses.away |= {"lab", "insurer"}
     houses.parties = {name: houses.party(name) for name in houses.parties}
     houses.connect(deadline=0.2, may_miss=True)
-    assert Together.load(houses.home("clinic") / RUN).info["away"] == ["insurer", "lab"]
+    assert VerticalRun.load(houses.home("clinic") / RUN).info["away"] == ["insurer", "lab"]
 
 
 def test_new_people_are_looked_up_blindly(tmp_path: Path) -> None:
@@ -456,7 +458,7 @@ def test_new_people_are_looked_up_blindly(tmp_path: Path) -> None:
     beyond = clinic[~clinic.patient.isin(held)]
     new = pd.concat([beyond[beyond.patient.isin(lab)].head(2), beyond[~beyond.patient.isin(lab)].head(2)])
     new = pd.concat([new, clinic[clinic.patient.isin(held)].head(2)]).drop(columns="sick")
-    asks = Asks(agreed, SEED, said.append, 0, new)
+    asks = PostrunRequest(agreed, SEED, said.append, 0, new)
     houses = Houses(tmp_path, agreed, frames, clinic={"after": asks}, lab={"looks_up": True})
     houses.connect()
     (file,) = (houses.home("clinic") / RUN).glob("predicted-*.csv")

@@ -15,13 +15,13 @@ from safetensors.torch import load_file
 import vitrail as vt
 from deploy.federation import Here, drawn, first_word, prepare_question, without_scores
 from toys import Relay, Shy, Turns
-from vitrail.data.datasets import heart_disease, packaged
-from vitrail.deploy.agreement import FORMAT, LAST, Agreement
-from vitrail.deploy.call import Call
-from vitrail.deploy.conduct import conduct
-from vitrail.deploy.message import Form, Message, check_form
-from vitrail.deploy.score_plan import TRAINING
-from vitrail.deploy.site import Site
+from vitrail.data.datasets.catalogue import heart_disease, packaged
+from vitrail.deploy.coordinator.requests import SiteRequests
+from vitrail.deploy.coordinator.session import conduct
+from vitrail.deploy.protocol.agreement import FORMAT, LAST, Agreement
+from vitrail.deploy.protocol.message import Message, MessageSchema, check_form
+from vitrail.deploy.protocol.score_plan import TRAINING
+from vitrail.deploy.site.site import Site
 from vitrail.runs.folder import Folder
 from vitrail.runs.setup import resolve
 
@@ -56,7 +56,7 @@ class Far:
     def conduct(self, quorum: int = 4) -> vt.Run:
         folder = Folder(self.root / "run", resume=False)
         try:
-            call = Call(self.way, self.agreed, list(self.sites), RUN, quorum, 60.0)
+            call = SiteRequests(self.way, self.agreed, list(self.sites), RUN, quorum, 60.0)
             return conduct(call, folder, resume=False)
         finally:
             folder.close()
@@ -235,7 +235,7 @@ def test_the_coordinator_uses_no_answer_that_was_not_agreed(kind: str, sites: di
 
 
 def test_a_message_is_exactly_of_its_form() -> None:
-    form = Form({"round": int}, {"a": ((2,), torch.float32)}, frozenset())
+    form = MessageSchema({"round": int}, {"a": ((2,), torch.float32)}, frozenset())
     good = Message("round", {"round": 1}, {"a": torch.zeros(2)})
     check_form(good, form, "from site")
     nan = torch.tensor([0.0, torch.nan])

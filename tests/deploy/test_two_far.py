@@ -18,20 +18,21 @@ from deploy.enrolment import all_enrolled
 from deploy.proofs import prove
 from deploy.test_groups_far import lying
 from deploy.test_masked_far import CLOSE, RUN, KilledError, Masked, agreement
+from vitrail.core.errors import VitrailError
 from vitrail.core.facts import OUTLYING
-from vitrail.core.problems import VitrailError
-from vitrail.data.datasets import heart_disease
-from vitrail.deploy import enrol, two
-from vitrail.deploy.agreement import Agreement
-from vitrail.deploy.call import Call, Heard
-from vitrail.deploy.conduct import conduct
-from vitrail.deploy.join import agree
-from vitrail.deploy.message import Message, unpack
-from vitrail.deploy.second import Second
-from vitrail.deploy.seconding import second_words, serve_second
-from vitrail.deploy.words import contract_words
-from vitrail.protect.masks import draw
-from vitrail.protect.two_servers import in_words, out_of_words
+from vitrail.data.datasets.catalogue import heart_disease
+from vitrail.deploy.consent.form import contract_words
+from vitrail.deploy.coordinator.requests import Responses, SiteRequests
+from vitrail.deploy.coordinator.session import conduct
+from vitrail.deploy.identity import enrolment
+from vitrail.deploy.protocol.agreement import Agreement
+from vitrail.deploy.protocol.message import Message, unpack
+from vitrail.deploy.site.process import agree
+from vitrail.deploy.two_server import shared as two_server
+from vitrail.deploy.two_server.process import second_words, serve_second
+from vitrail.deploy.two_server.server import SecondServer
+from vitrail.privacy.secure_sum.pairwise import draw
+from vitrail.privacy.two_server.protocol import in_words, out_of_words
 from vitrail.runs.folder import Folder
 
 SECOND = "registry"
@@ -59,29 +60,29 @@ class Two(Masked):
         site.proof = prove(name, [*FRAMES, SECOND], self.root / "sites" / name)
         return site
 
-    def fresh_second(self) -> Second:
+    def fresh_second(self) -> SecondServer:
         home = self.root / "sites" / SECOND
-        return Second(SECOND, self.agreed, home, prove(SECOND, [*FRAMES, SECOND], home))
+        return SecondServer(SECOND, self.agreed, home, prove(SECOND, [*FRAMES, SECOND], home))
 
-    def ask(self, questions: dict[str, Message], deadline: float) -> Heard:
+    def ask(self, questions: dict[str, Message], deadline: float) -> Responses:
         if SECOND not in questions:
             return super().ask(questions, deadline)
         asked = questions[SECOND]
         if self.restart(asked):
             self.second = self.fresh_second()
         if self.away(SECOND, asked):
-            return Heard({}, {SECOND: "it is not there"})
+            return Responses({}, {SECOND: "it is not there"})
         try:
             said = unpack(self.second.answer(unpack(asked.pack())).pack())
         except VitrailError as error:
-            return Heard({SECOND: Message("error", {"text": str(error)})}, {})
+            return Responses({SECOND: Message("error", {"text": str(error)})}, {})
         self.said.append((SECOND, asked, said))
-        return Heard({SECOND: said}, {})
+        return Responses({SECOND: said}, {})
 
     def conduct(self, quorum: int = 5, deadline: float = 0.01) -> Any:
         folder = Folder(self.root / "run", resume=(self.root / "run").exists(), about=".lock")
         try:
-            return conduct(Call(self, self.agreed, list(FRAMES), RUN, quorum, deadline), folder, resume=True)
+            return conduct(SiteRequests(self, self.agreed, list(FRAMES), RUN, quorum, deadline), folder, resume=True)
         finally:
             folder.close()
 
@@ -123,7 +124,7 @@ def test_neither_reads_a_report_and_both_together_do(tmp_path: Path, monkeypatch
         seed = secrets.token_bytes(32)
         return in_words(x, clip) - draw(seed, len(x)), seed
 
-    monkeypatch.setattr("vitrail.deploy.two_site.halved", unminded)
+    monkeypatch.setattr("vitrail.deploy.two_server.site.halved", unminded)
     lying(way, liar, -10.0)
     place, held = tmp_path / "sites" / SECOND / RUN / "second" / "000000-000000-000000" / "seeds.json", dict[str, str]()
 
@@ -139,7 +140,7 @@ def test_neither_reads_a_report_and_both_together_do(tmp_path: Path, monkeypatch
     assert asked.words["names"].index(liar) not in total.words["chosen"]
     (value,) = (f.value[-1] for f in far.facts.values() if f.means == OUTLYING)
     assert far.sites[int(value.argmax())] == liar
-    d = two.numbers_of(way.agreed, 0, 0)
+    d = two_server.numbers_of(way.agreed, 0, 0)
     reports = [(name, said) for name, asked, said in way.said if asked.kind == "round"]
     for (name, said), true in zip(reports, changes, strict=True):
         told = [said.tensors[k] for k in way.agreed.contracts[0][0].up]
@@ -194,36 +195,38 @@ def test_what_the_coordinator_makes_up_is_not_believed(tmp_path: Path) -> None:
     with pytest.raises(KilledError):
         way.conduct()
     halves, said = way.legs("halves")[0]
-    letters, about = halves.words["letters"], two.about(way.agreed, RUN, (0, 0, 0))
-    fresh = Second(SECOND, way.agreed, tmp_path / "other", prove(SECOND, [*FRAMES, SECOND], tmp_path / "other"))
-    key = bytes.fromhex(fresh.answer(Message(two.SECOND, {"leg": "key", "run": RUN})).words["key"])
-    forged = {n: two.seal_for(key, bytes(32), f"half {about} {n}").hex() for n in FRAMES}
+    letters, about = halves.words["letters"], two_server.about(way.agreed, RUN, (0, 0, 0))
+    fresh = SecondServer(SECOND, way.agreed, tmp_path / "other", prove(SECOND, [*FRAMES, SECOND], tmp_path / "other"))
+    key = bytes.fromhex(fresh.answer(Message(two_server.SECOND, {"leg": "key", "run": RUN})).words["key"])
+    forged = {n: two_server.seal_for(key, bytes(32), f"half {about} {n}").hex() for n in FRAMES}
     made_up = {n: {**letters[n], "sealed": forged[n]} for n in FRAMES}
     asked = halves._replace(words={**halves.words, "letters": made_up})
     assert fresh.answer(asked).kind == "refused", "nobody signed these halves"
     site = way.sites["va"]
     words = {k: halves.words[k] for k in ("stage", "round", "place", "names", "run")}
     with pytest.raises(VitrailError, match="another key in this run"):
-        site.answer(Message(two.DEAL, {**words, "second": {"key": key.hex(), "signature": "", "certificate": ""}}))
+        site.answer(
+            Message(two_server.DEAL, {**words, "second": {"key": key.hex(), "signature": "", "certificate": ""}})
+        )
     other = way.fresh("cleveland")
     (tmp_path / "sites" / "cleveland" / RUN / "second.json").unlink()
     mine = {"key": key.hex(), "signature": letters["va"]["signature"], "certificate": letters["va"]["certificate"]}
     with pytest.raises(VitrailError, match="another site's"):
-        other.answer(Message(two.DEAL, {**words, "second": mine}))
+        other.answer(Message(two_server.DEAL, {**words, "second": mine}))
     lot = bytes.fromhex(said.words["lot"])
-    wrong = next(n for n in FRAMES if n not in two.ranked(about, lot, halves.words["names"]))
-    deck = way.sites[wrong].answer(Message(two.DEAL, {**words, "second": way.legs("key")[0][1].words}))
-    n, d = len(FRAMES), two.numbers_of(way.agreed, 0, 0)
+    wrong = next(n for n in FRAMES if n not in two_server.ranked(about, lot, halves.words["names"]))
+    deck = way.sites[wrong].answer(Message(two_server.DEAL, {**words, "second": way.legs("key")[0][1].words}))
+    n, d = len(FRAMES), two_server.numbers_of(way.agreed, 0, 0)
     blind = {**words, "leg": "blind", "dealer": wrong, "lot": "00" * 16}
-    blind["deck"] = {k: deck.words[k] for k in two.LETTER}
+    blind["deck"] = {k: deck.words[k] for k in two_server.LETTER}
     with pytest.raises(VitrailError, match="lot did not fall on it"):
-        way.fresh_second().answer(Message(two.SECOND, blind, {"blinded": torch.zeros(n, d, dtype=torch.int64)}))
+        way.fresh_second().answer(Message(two_server.SECOND, blind, {"blinded": torch.zeros(n, d, dtype=torch.int64)}))
 
 
 def test_the_second_is_enrolled_like_a_site_and_asked_for_its_yes(tmp_path: Path) -> None:
     agreed_on(1).study.save(tmp_path / "study.toml")
-    folder = enrol.invite(tmp_path / "study.toml", list(FRAMES), "localhost:8102")
-    assert list(enrol.load_coordinator(folder).sites) == [*FRAMES, SECOND]
+    folder = enrolment.invite(tmp_path / "study.toml", list(FRAMES), "localhost:8102")
+    assert list(enrolment.load_coordinator(folder).sites) == [*FRAMES, SECOND]
     made = all_enrolled(folder, tmp_path / "made", [*FRAMES, SECOND])
     kits = [made[SECOND], made["va"]]
     agreed = Agreement.of(kits[0].study, kits[0].seed, kits[0].participants.roster)

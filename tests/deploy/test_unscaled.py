@@ -12,13 +12,19 @@ import torch
 
 import vitrail as vt
 from deploy.federation import first_word
-from vitrail.core.problems import VitrailError
-from vitrail.deploy.agreement import Agreement
-from vitrail.deploy.message import Message
-from vitrail.deploy.site import Site
-from vitrail.deploy.unscaled import MOST_FIRST, NOT_LOOKED, check_first_report, looks_at_reports, rows_in_first_report
-from vitrail.deploy.wary import TITLE
-from vitrail.deploy.words import contract_words
+from vitrail.core.errors import VitrailError
+from vitrail.deploy.consent.form import contract_words
+from vitrail.deploy.protocol.agreement import Agreement
+from vitrail.deploy.protocol.message import Message
+from vitrail.deploy.site.safeguards import TITLE
+from vitrail.deploy.site.site import Site
+from vitrail.deploy.site.unscaled_columns import (
+    MOST_FIRST,
+    NOT_LOOKED,
+    check_first_report,
+    looks_at_reports,
+    rows_in_first_report,
+)
 from vitrail.runs.setup import resolve
 
 RUN, SITES = "0123456789abcdef", ("north", "east", "south")
@@ -76,7 +82,7 @@ def test_under_masks_the_site_looks_at_weights_only(tmp_path: Path, monkeypatch:
     site = Site("north", table(raw=True), masked, tmp_path)
     site.answer(Message("prepare", {"run": RUN}))
     monkeypatch.setattr(type(site.wary), "leaves", lambda *_: looked.append("report"))
-    monkeypatch.setattr("vitrail.deploy.sum_site.SiteSums.report", lambda self, asked, up: (up(), {"list": ""}))
+    monkeypatch.setattr("vitrail.deploy.secure_sum.site.SumSite.report", lambda self, asked, up: (up(), {"list": ""}))
     told = {k: torch.as_tensor(v) for k, v in first_word(masked).items()}
     asked = {"run": RUN, "stage": 0, "round": 0, "place": 0, "score": [], "sum": {}}
     site.on_round(Message("round", asked, told))

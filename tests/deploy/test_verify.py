@@ -14,15 +14,16 @@ from typer.testing import CliRunner
 
 from deploy.enrolment import SITES, enrolled
 from vitrail.cli import app
-from vitrail.core.chain import BEFORE, last_mark, line_of
-from vitrail.data.datasets import packaged
-from vitrail.deploy import enrol
-from vitrail.deploy.message import Message
-from vitrail.deploy.outbox import Outbox
-from vitrail.deploy.signed import Pen, sign_run
-from vitrail.deploy.verify import verify
-from vitrail.runs.folder import Folder, write_atomically
-from vitrail.runs.sealed import LOG, SIGNATURE, add_to_chain
+from vitrail.data.datasets.catalogue import packaged
+from vitrail.deploy.audit.outbox import Outbox
+from vitrail.deploy.audit.verification import verify
+from vitrail.deploy.identity import enrolment
+from vitrail.deploy.identity.signing import Signer, sign_run
+from vitrail.deploy.protocol.message import Message
+from vitrail.runs.folder import Folder
+from vitrail.runs.integrity import LOG, SIGNATURE, add_to_chain
+from vitrail.storage.atomic_files import write_atomically
+from vitrail.storage.hash_chain import BEFORE, last_mark, line_of
 
 SENT = 5
 run_cli = CliRunner().invoke
@@ -34,9 +35,9 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("houses")
     for name in ("heart", "other"):
         shutil.copy(packaged("heart_disease.toml"), folder / f"{name}.toml")
-        enrol.invite(folder / f"{name}.toml", SITES, "localhost:8002")
+        enrolment.invite(folder / f"{name}.toml", SITES, "localhost:8002")
     kit = enrolled(folder / "heart.coordinator", SITES[0], folder / "site")
-    box = Outbox(enrol.load_kit(kit).home, pen=Pen.of_site(enrol.load_kit(kit)))
+    box = Outbox(enrolment.load_kit(kit).home, pen=Signer.of_site(enrolment.load_kit(kit)))
     for number in range(SENT):
         box.received("round", {"run": "x", "round": number}, 12)
         said = Message("round", {"round": number}, {"w": torch.full((3,), float(number))})
@@ -47,7 +48,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     run.log("started")
     run.seal("closed")
     run.close()
-    sign_run(run.path, Pen.of_coordinator(enrol.load_coordinator(folder / "heart.coordinator")))
+    sign_run(run.path, Signer.of_coordinator(enrolment.load_coordinator(folder / "heart.coordinator")))
     return folder
 
 
@@ -119,7 +120,7 @@ def test_an_outbox_is_as_it_was_written(place: Path, copy: Path) -> None:
     write(box, [*lines(box), b'{"half'])
     assert not verify(box).wrong
     # what is not kept is not missing
-    few = Outbox(copy / "few", keep=2, pen=Pen.of_site(enrol.load_kit(copy / "site/Basel.kit")))
+    few = Outbox(copy / "few", keep=2, pen=Signer.of_site(enrolment.load_kit(copy / "site/Basel.kit")))
     for number in range(4):
         said = Message("round", {"round": number}, {})
         few.record(said, said.pack())
@@ -142,7 +143,7 @@ def test_an_authority_that_did_not_issue_it(place: Path) -> None:
 
 def by_site(run: Path) -> None:
     """A site signs the run, with a certificate of the same authority."""
-    sign_run(run, Pen.of_site(enrol.load_kit(run.parents[2] / "site/Basel.kit")))
+    sign_run(run, Signer.of_site(enrolment.load_kit(run.parents[2] / "site/Basel.kit")))
 
 
 def anew(run: Path) -> None:
@@ -192,22 +193,25 @@ def test_serve_closes_and_signs(monkeypatch: pytest.MonkeyPatch, place: Path, tm
     """Whatever was written after the last round, the page among it, is under the signature."""
     from types import SimpleNamespace
 
-    from vitrail.deploy import kits, serve
+    from vitrail.deploy.coordinator import process as coordinator_process
+    from vitrail.deploy.transport.flare import workspace
 
     folder = Path(shutil.copytree(place / "heart.coordinator", tmp_path / "c.coordinator"))
-    who = enrol.load_coordinator(folder)
+    who = enrolment.load_coordinator(folder)
     entry = {"fingerprint": "x", "approved": True, "removed": False}
-    who = enrol.Coordinator(folder, who.study, who.seed, who.address, {n: {**who.sites[n], **entry} for n in who.sites})
+    who = enrolment.Coordinator(
+        folder, who.study, who.seed, who.address, {n: {**who.sites[n], **entry} for n in who.sites}
+    )
 
     def conduct(call: Any, into: Folder, resume: bool, **given: Any) -> None:
         write_atomically(into.path / "run.json", json.dumps({"finished": True}))
         write_atomically(into.path / "report.html", "the page")
 
     way = SimpleNamespace(close=lambda: None, present=lambda: set(who.sites))
-    monkeypatch.setattr(kits, "build_coordinator", lambda folder: None)
-    monkeypatch.setattr(serve, "FlareWay", lambda who, log, most, sandbox: way)
-    monkeypatch.setattr(serve, "conduct", conduct)
-    serve.serve(who, None, 1.0, lambda event, details: None)
+    monkeypatch.setattr(workspace, "build_coordinator", lambda folder: None)
+    monkeypatch.setattr(coordinator_process, "FlareTransport", lambda who, log, most, sandbox: way)
+    monkeypatch.setattr(coordinator_process, "conduct", conduct)
+    coordinator_process.serve(who, None, 1.0, lambda event, details: None)
     (run,) = [p for p in (folder / "runs").iterdir() if p.name != "one"]
     found = verify(run)
     assert not found.wrong

@@ -13,17 +13,17 @@ from torch import Tensor
 
 import vitrail as vt
 from deploy.federation import first_word, prepare_question
-from vitrail.core.problems import VitrailError
+from vitrail.core.errors import VitrailError
 from vitrail.core.tensors import tensors
-from vitrail.data.datasets import heart_disease, packaged
-from vitrail.data.encode import prepare
-from vitrail.deploy.agreement import Agreement
-from vitrail.deploy.bounds import CAP, STEP, Bounds
-from vitrail.deploy.message import Message
-from vitrail.deploy.site import Site
-from vitrail.deploy.wary import FREE_ROWS, ROWS_EACH, TITLE, Wary, rows_told
-from vitrail.engines.local import Engine
-from vitrail.runs.features import as_rows
+from vitrail.data.datasets.catalogue import heart_disease, packaged
+from vitrail.data.encoding import prepare
+from vitrail.deploy.protocol.agreement import Agreement
+from vitrail.deploy.protocol.message import Message
+from vitrail.deploy.protocol.weight_bounds import CAP, STEP, WeightBounds
+from vitrail.deploy.site.safeguards import FREE_ROWS, ROWS_EACH, TITLE, ModelInspector, rows_told
+from vitrail.deploy.site.site import Site
+from vitrail.engine.local import Engine
+from vitrail.runs.backbone_features import as_rows
 from vitrail.runs.setup import resolve, training_of, training_rows
 
 RUN = "0123456789abcdef"
@@ -97,7 +97,7 @@ def test_who_was_away_finds_weights_that_moved_further(site: Site, agreed: Agree
 
 
 def test_layers_that_nobody_trains_stay(agreed: Agreement, tmp_path: Path) -> None:
-    wary = Wary(agreed, tmp_path)
+    wary = ModelInspector(agreed, tmp_path)
     wary.bounds.reported.discard("body.0.bias")
     wary.told(0, 1, 0, first_word(agreed))
     with pytest.raises(VitrailError, match="no report ever changes it"):
@@ -110,17 +110,17 @@ def test_a_report_that_holds_rows_does_not_leave(agreed: Agreement, tmp_path: Pa
     assert rows_told(mixed, rows) == set()
     assert rows_told({"change/body.0.weight": -3 * rows[5:8].T}, rows) == {5, 6, 7}
     assert rows_told({"x": torch.where(torch.arange(22) < 5, 0, rows[9])}, rows) == {9}  # dropout left cells out
-    most, wary = FREE_ROWS + 200 // ROWS_EACH, Wary(agreed, tmp_path)
+    most, wary = FREE_ROWS + 200 // ROWS_EACH, ModelInspector(agreed, tmp_path)
     wary.leaves(mixed, rows)
     for i in range(most):
-        wary = Wary(agreed, tmp_path)
+        wary = ModelInspector(agreed, tmp_path)
         wary.leaves({"x": rows[i]}, rows)
         wary.leaves({"x": rows[i]}, rows)  # the same one tells nothing new
     with pytest.raises(VitrailError, match="1 row of this site would leave"):
         wary.leaves({"x": rows[most]}, rows)
     (tmp_path / "other").mkdir()
     with pytest.raises(VitrailError, match="3 rows of this site"):
-        Wary(agreed, tmp_path / "other").leaves({"x": rows[:3]}, rows)
+        ModelInspector(agreed, tmp_path / "other").leaves({"x": rows[:3]}, rows)
 
 
 def test_honest_training_on_many_rows_and_rare_events_keeps_the_bounds(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -135,7 +135,7 @@ def test_honest_training_on_many_rows_and_rare_events_keeps_the_bounds(monkeypat
     drafted = vt.Study.infer(sites, target="sick", screen={"ask": False})
     study, method = resolve(drafted, "fedavg", 3)
     agreed = Agreement.of(study, 1, 3)
-    bounds = Bounds(agreed)
+    bounds = WeightBounds(agreed)
     data = as_rows(prepare(sites, study, 1), agreed.task.net)
     engine = Engine(agreed.task, method, training_rows(data, study, method, "cpu"), training_of(study), 1)
 
@@ -149,5 +149,5 @@ def test_honest_training_on_many_rows_and_rare_events_keeps_the_bounds(monkeypat
         return out
 
     assert stopped() == []
-    monkeypatch.setattr("vitrail.deploy.bounds.HEAD_STEP", STEP)
+    monkeypatch.setattr("vitrail.deploy.protocol.weight_bounds.HEAD_STEP", STEP)
     assert any("head.bias" in problem for problem in stopped())

@@ -16,12 +16,13 @@ import pytest
 pytest.importorskip("nvflare")
 from nvflare.private.defs import CellMessageHeaderKeys, JobFailureMsgKey
 
-from vitrail.deploy import adapter, doorkeeper, pipe
-from vitrail.deploy.call import ENDED, Call
-from vitrail.deploy.message import Message, unpack
-from vitrail.deploy.part_losses import AT_WORK, FIRST_REST, FORGOTTEN, MOST_REST, PartLosses
-from vitrail.deploy.way import FlareWay
-from vitrail.report.watch import words
+from vitrail.deploy.coordinator.requests import ENDED, SiteRequests
+from vitrail.deploy.protocol.message import Message, unpack
+from vitrail.deploy.transport import ipc
+from vitrail.deploy.transport.flare import admission, components
+from vitrail.deploy.transport.flare.job_failures import AT_WORK, FIRST_REST, FORGOTTEN, MOST_REST, PartLosses
+from vitrail.deploy.transport.flare.transport import FlareTransport
+from vitrail.report.live.events import words
 
 SITES = ["basel", "lyon", "turin", "vienna"]
 QUESTION = Message("hello", {"number": 1})
@@ -42,7 +43,7 @@ class Transport:
         self.place, self.sites = place, dict.fromkeys(SITES, "answers")
         self.begun: list[list[str]] = []
         self.ends: list[str] = []
-        self.door = pipe.connect(place)
+        self.door = ipc.connect(place)
 
     def tell(self, **head: Any) -> None:
         self.door.put(head)
@@ -54,7 +55,7 @@ class Transport:
         return number
 
     def _run(self, number: str, sites: list[str]) -> None:
-        with pipe.connect(self.place) as end:
+        with ipc.connect(self.place) as end:
             end.put({"event": "relay", "job": number})
             for site in [s for s in sites if self.sites[s] == "stillborn"]:
                 self.tell(event="part ended", site=site, job=number)
@@ -89,7 +90,7 @@ class Made:
         (folder / "coordinator.json").write_text(json.dumps({"sites": sites}))
         who: Any = SimpleNamespace(sites=sites, folder=folder, address="hub:8002")
         self.events = list[tuple[str, dict[str, Any]]]()
-        self.way = FlareWay(who, lambda event, **told: self.events.append((event, told)))
+        self.way = FlareTransport(who, lambda event, **told: self.events.append((event, told)))
         self.clock = Clock()
         self.way.losses = PartLosses(self.clock)
         self.transport = Transport(self.way.listener.place)
@@ -105,10 +106,10 @@ class Made:
 @pytest.fixture
 def made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Made]:
     made = Made(tmp_path)
-    monkeypatch.setattr(adapter, "Jobs", lambda *_: made.transport)
-    monkeypatch.setattr(adapter, "start_coordinator", lambda *_, **__: SimpleNamespace(poll=lambda: None))
-    monkeypatch.setattr("vitrail.deploy.way.stop", lambda *_: None)
-    monkeypatch.setattr("vitrail.deploy.way.ENDING", 0.0)
+    monkeypatch.setattr(components, "Jobs", lambda *_: made.transport)
+    monkeypatch.setattr(components, "start_coordinator", lambda *_, **__: SimpleNamespace(poll=lambda: None))
+    monkeypatch.setattr("vitrail.deploy.transport.flare.transport.stop", lambda *_: None)
+    monkeypatch.setattr("vitrail.deploy.transport.flare.transport.ENDING", 0.0)
     made.way.watch(0.0)  # the transport is started
     yield made
     made.way.close()
@@ -131,7 +132,7 @@ def test_without_the_rests_it_is_waited_for_in_every_round(made: Made, monkeypat
     """The control."""
     monkeypatch.setattr(made.way.losses, "add", lambda site: made.way.losses.count.setdefault(site, 1) * 0.0)
     made.transport.sites["lyon"] = "dies"
-    monkeypatch.setattr("vitrail.deploy.way.START", 0.0)
+    monkeypatch.setattr("vitrail.deploy.transport.flare.transport.START", 0.0)
     began = time.monotonic()
     assert made.ask(3.0) == {"basel", "turin", "vienna"}
     assert time.monotonic() - began >= 3.0
@@ -224,7 +225,7 @@ def test_the_end_of_the_transport_is_no_sites_loss(made: Made, monkeypatch: pyte
         made.transport.sites = dict.fromkeys(SITES, "answers")
         return SimpleNamespace(poll=lambda: None)
 
-    monkeypatch.setattr(adapter, "start_coordinator", start)
+    monkeypatch.setattr(components, "start_coordinator", start)
     threading.Timer(0.3, ended.set).start()
     assert made.ask() >= {"basel", "turin", "vienna"}
     assert "transport lost" in [event for event, _ in made.events]
@@ -234,7 +235,7 @@ def test_the_end_of_the_transport_is_no_sites_loss(made: Made, monkeypatch: pyte
 
 def test_sites_that_are_at_work_are_put_together_again(made: Made, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each job is a process at the coordinator: in a long study sites come and go."""
-    monkeypatch.setattr("vitrail.deploy.way.MOST_JOBS", 3)
+    monkeypatch.setattr("vitrail.deploy.transport.flare.transport.MOST_JOBS", 3)
 
     def leave(site: str) -> None:
         job = made.way._job_of(site)
@@ -263,7 +264,7 @@ def test_nobody_can_say_that_another_sites_part_ended(made: Made) -> None:
 def test_where_too_few_are_left_it_says_who_is_missing_and_why(made: Made) -> None:
     made.transport.sites |= {"lyon": "dies", "turin": "dies"}
     agreed: Any = SimpleNamespace(answer=lambda *_: None)
-    call = Call(made.way, agreed, SITES, "run", 3, 5.0)
+    call = SiteRequests(made.way, agreed, SITES, "run", 3, 5.0)
     call._wrong = lambda *_: None  # type: ignore[method-assign]
     assert set(call.all(lambda name: QUESTION, patience=4.0)) == {"basel", "vienna"}
     told = next(told for event, told in made.events if event == "waiting")
@@ -296,7 +297,7 @@ class Server:
 @pytest.mark.parametrize("token", ["token-a", "token-b", None])
 def test_who_says_that_its_part_ended_is_known_by_its_token(token: str | None) -> None:
     server, said = Server(), list[dict[str, Any]]()
-    keeper = doorkeeper.Doorkeeper(".")
+    keeper = admission.Doorkeeper(".")
     keeper._tell = said.append  # type: ignore[method-assign]
     keeper._hear_of_ends(server)
     (handler,) = server.handlers.values()
@@ -310,7 +311,7 @@ def test_who_says_that_its_part_ended_is_known_by_its_token(token: str | None) -
 
 def test_a_part_that_is_no_longer_among_the_signs_of_life_has_ended() -> None:
     server, said = Server(), list[dict[str, Any]]()
-    keeper = doorkeeper.Doorkeeper(".")
+    keeper = admission.Doorkeeper(".")
     keeper._tell = said.append  # type: ignore[method-assign]
     keeper._hear_of_ends(server)
     server.notify_dead_job("7", "a", "missing job on client")

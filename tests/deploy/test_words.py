@@ -16,19 +16,20 @@ import vitrail as vt
 from deploy.federation import Here, first_word, prepare_question
 from deploy.proofs import prove
 from vitrail.core.tensors import tensors
-from vitrail.data.datasets import heart_disease, packaged
-from vitrail.deploy import tried
-from vitrail.deploy.agreement import FORMAT, LAST, Agreement
-from vitrail.deploy.call import Call
-from vitrail.deploy.conduct import conduct
-from vitrail.deploy.message import Message, unpack
-from vitrail.deploy.score_plan import planned
-from vitrail.deploy.site import Site
-from vitrail.deploy.words import GROUPS, IN, OUT, WIDTH, contract_words, declared, phrase
-from vitrail.engines.wire import sentences
+from vitrail.data.datasets.catalogue import heart_disease, packaged
+from vitrail.deploy.consent import attack_evidence
+from vitrail.deploy.consent.form import WIDTH, contract_words, declared, phrase
+from vitrail.deploy.consent.tensor_phrases import GROUPS, IN, OUT
+from vitrail.deploy.coordinator.requests import SiteRequests
+from vitrail.deploy.coordinator.session import conduct
+from vitrail.deploy.protocol.agreement import FORMAT, LAST, Agreement
+from vitrail.deploy.protocol.message import Message, unpack
+from vitrail.deploy.protocol.score_plan import planned
+from vitrail.deploy.site.site import Site
+from vitrail.engine.contract import sentences
 from vitrail.runs.folder import Folder
 from vitrail.runs.setup import resolve
-from vitrail.study import Protect
+from vitrail.study.model import Protect
 
 METHODS = [name for name, kind in vt.methods.TABLE.items() if not kind.pools_rows and not kind.needs]
 NAMES = ["cleveland", "hungarian", "switzerland", "va"]
@@ -164,7 +165,9 @@ def test_no_more_leaves_than_is_said(method: str, tmp_path: Path) -> None:
     a = agreed(method, 4, training={"rounds": 2}, standardise="global")
     frames = heart_disease()
     way = Counted({n: Site(n, f, a, tmp_path / n, True, prove(n, NAMES, tmp_path / n)) for n, f in frames.items()})
-    conduct(Call(way, a, list(way.sites), "0" * 16, 4, 60.0), Folder(tmp_path / "run", resume=False), resume=False)
+    conduct(
+        SiteRequests(way, a, list(way.sites), "0" * 16, 4, 60.0), Folder(tmp_path / "run", resume=False), resume=False
+    )
     said = declared(a, True)[0]
     left = sum(t.nbytes for m in way.said for t in m.tensors.values())
     assert left == sum(x.bytes * x.rounds for x in said)
@@ -236,30 +239,30 @@ def test_what_was_tried_is_what_the_benchmark_printed() -> None:
     found = json.loads((Path(__file__).parents[2] / "benchmarks" / "results" / "attacks.json").read_text())
     for guard, name in (("plain", "plain"), ("masked", "total of three"), ("rows", "rows 10")):
         hidden, bare = ("draws known", "draws known") if guard == "rows" else ("draws secret", "no dropout")
-        for how, counts in zip((hidden, bare), tried.REBUILT[guard], strict=True):
+        for how, counts in zip((hidden, bare), attack_evidence.REBUILT[guard], strict=True):
             cases = [found[f"honest|{name}, {how}|{draw}"] for draw in range(1, 6)]
             assert tuple(c["rebuilt"] for c in cases) == counts
-            assert {c["rows"] for c in cases} == {tried.BATCH}
+            assert {c["rows"] for c in cases} == {attack_evidence.BATCH}
     control = [found[f"honest|plain, draws known|{draw}"]["rebuilt"] for draw in range(1, 6)]
     assert sum(rebuilt >= 12 for rebuilt in control) >= 4  # the attack works where nothing is hidden from it
     drafted = [found[f"honest|total of three, draws secret|{draw}"] for draw in range(1, 6)]
     assert all(c["cells"] <= c["guess"] + 0.05 for c in drafted)
     for guard, name in (("plain", "plain"), ("masked", "total of four"), ("rows", "rows 10")):
         cases = [found[f"craft|{name}, no dropout|{seed}"] for seed in range(1, 6)]
-        assert tuple(c["rebuilt"] for c in cases) == tried.CRAFTED[guard]
-        assert {c["rows"] for c in cases} == {tried.PATIENTS}
+        assert tuple(c["rebuilt"] for c in cases) == attack_evidence.CRAFTED[guard]
+        assert {c["rows"] for c in cases} == {attack_evidence.PATIENTS}
     said = {
         "52 to 58 of 203 patients were read in 40": Protect(),
         "11 to 25 of 203 patients were read out of totals": Protect(sum="masked"),
         "0 of 203 patients were read through noise": Protect(rows={"epsilon": 3.0}),
     }
     for words, protect in said.items():
-        assert words in tried.what_was_tried(protect, dropout=True)
+        assert words in attack_evidence.what_was_tried(protect, dropout=True)
     for protect, dropout in itertools.product(({}, {"sum": "masked"}), (0.0, 0.2)):
         form = contract_words(agreed("fedavg", protect=protect, network={"dropout": dropout}), "va", NAMES, True)
-        measured = {kept: tried.what_was_tried(Protect(**protect), dropout=kept) for kept in (True, False)}
+        measured = {kept: attack_evidence.what_was_tried(Protect(**protect), dropout=kept) for kept in (True, False)}
         assert {kept for kept, words in measured.items() if words in " ".join(form.split())} == {dropout > 0}
-    assert "rebuilt 0 to 1 of" in tried.what_was_tried(Protect(sum="masked"), dropout=False)
+    assert "rebuilt 0 to 1 of" in attack_evidence.what_was_tried(Protect(sum="masked"), dropout=False)
 
 
 @pytest.mark.parametrize(

@@ -8,10 +8,11 @@ from pathlib import Path
 from typing import Any
 
 from vitrail.cli import main
-from vitrail.deploy import adapter, kits
-from vitrail.deploy.doorkeeper import Doorkeeper
-from vitrail.deploy.part_losses import PartLosses
-from vitrail.deploy.way import FlareWay
+from vitrail.deploy.transport.flare import components
+from vitrail.deploy.transport.flare import workspace as kits
+from vitrail.deploy.transport.flare.admission import Doorkeeper
+from vitrail.deploy.transport.flare.job_failures import PartLosses
+from vitrail.deploy.transport.flare.transport import FlareTransport
 
 
 class WeakDoorkeeper(Doorkeeper):
@@ -29,18 +30,18 @@ def without_parts() -> None:
         build(folder)
         place = folder / "flare" / "coordinator" / "local" / "resources.json"
         weak = f"{Path(__file__).stem}.{WeakDoorkeeper.__name__}"
-        place.write_text(place.read_text().replace("vitrail.deploy.doorkeeper.Doorkeeper", weak))
+        place.write_text(place.read_text().replace("vitrail.deploy.transport.flare.admission.Doorkeeper", weak))
 
     kits.build_coordinator = built
-    FlareWay._set_apart = lambda self, sites: None  # type: ignore[method-assign]
+    FlareTransport._set_apart = lambda self, sites: None  # type: ignore[method-assign]
     PartLosses.add = lambda self, site: self.count.setdefault(site, 1) * 0.0  # type: ignore[method-assign]
     os.environ["PYTHONPATH"] = os.pathsep.join([str(Path(__file__).parent), os.environ.get("PYTHONPATH", "")])
 
 
 def without_limits() -> None:
     """Answers are put together and unpacked, however long they are."""
-    start = adapter.start_coordinator
-    adapter.start_coordinator = lambda workspace, socket, longest, **more: start(workspace, socket, **more)
+    start = components.start_coordinator
+    components.start_coordinator = lambda workspace, socket, longest, **more: start(workspace, socket, **more)
 
 
 if __name__ == "__main__":

@@ -8,12 +8,12 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from small import make_rows
-from vitrail.core.exchange import Ends
+from vitrail.core.exchange import Adapters
 from vitrail.core.random import bits
-from vitrail.engines.augment import KINDS, augmented
-from vitrail.engines.local import Engine
-from vitrail.engines.rounds import Training
-from vitrail.engines.sites import gather_sites
+from vitrail.engine.augmentation import KINDS, augmented
+from vitrail.engine.batches import gather_sites
+from vitrail.engine.local import Engine
+from vitrail.engine.rounds import Training
 from vitrail.methods import build
 from vitrail.testing.federation import LOSSES, PICTURE, small_cnn, task_of
 
@@ -111,7 +111,7 @@ def test_engines_draw_the_same_and_it_changes_training() -> None:
     for engine in ({}, {"looped": True}, {"chunk": 2}):
         for kinds in ((), KINDS):
             training = Training(2, 2, 8, 0.1, 0.5, augment=kinds)
-            task = task_of(small_cnn(Ends()), LOSSES["classes"])
+            task = task_of(small_cnn(Adapters()), LOSSES["classes"])
             *_, last = Engine(task, build("fedavg"), gather_sites(rows), training, 1, **engine).run()
             found[str(engine), bool(kinds)] = torch.cat([v.flatten() for v in last.coord.params.values()])
     for (engine, with_it), v in found.items():

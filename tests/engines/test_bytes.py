@@ -13,11 +13,12 @@ import torch
 from small import SIZES, make_rows
 from vitrail import methods
 from vitrail.core.exchange import AnyExchange, Rows
-from vitrail.core.rules import Rule
+from vitrail.core.optimizers import Optimizer
 from vitrail.core.task import Task
 from vitrail.core.tensors import each, less, tensors
-from vitrail.engines.local import Engine, Training
-from vitrail.engines.sites import gather_sites
+from vitrail.engine.batches import gather_sites
+from vitrail.engine.local import Engine
+from vitrail.engine.rounds import Training
 from vitrail.methods.fedavg import Own, Shared, Up, Work
 from vitrail.methods.ifedavg import IFedAvg
 from vitrail.nets import MLP
@@ -128,7 +129,7 @@ class Leaky(IFedAvg):
 
     leak: str = "shift"
 
-    def report(self, task: Task, state: Own, work: Work, down: Shared, rows: Rows, rule: Rule) -> tuple[Own, Up]:
+    def report(self, task: Task, state: Own, work: Work, down: Shared, rows: Rows, rule: Optimizer) -> tuple[Own, Up]:
         kept, up = super().report(task, state, work, down, rows, rule)
         noise = torch.arange(len(rows.total) * 7.0).view(-1, 7) / 3
         change = work.params["input.scale"] - state.params["input.scale"]

@@ -16,12 +16,13 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from small import make_sites, make_task, pooled
 from vitrail import methods
 from vitrail.core.exchange import AnyExchange
-from vitrail.engines.local import Engine, Training
-from vitrail.protect.guards import AT_REST, Guards
+from vitrail.engine.local import Engine
+from vitrail.engine.rounds import Training
+from vitrail.privacy.guards import AT_REST, Guards
 
 LOOKS = {"_local_scalar_dense", "nonzero", "masked_select", "equal", "is_nonzero", "unique", "lift_fresh"}
 OURS = str(Path(methods.__file__).parents[1])
-ASKS_THE_DEVICE_FIRST = {"users._descend", "cfl.merge", "local._within"}  # and looks on a CPU only
+ASKS_THE_DEVICE_FIRST = {"per_user._descend", "cfl.merge", "local._within"}  # and looks on a CPU only
 METHODS = [name for name in methods.TABLE if not methods.TABLE[name].needs]
 
 

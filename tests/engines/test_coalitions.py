@@ -10,9 +10,9 @@ import torch
 import vitrail as vt
 from small import make_sites, make_task
 from vitrail.core.tensors import tensors
-from vitrail.engines.coalitions import Coalitions
-from vitrail.engines.local import Engine
-from vitrail.engines.rounds import Training
+from vitrail.engine.coalitions import Coalitions
+from vitrail.engine.local import Engine
+from vitrail.engine.rounds import Training
 from vitrail.testing.federation import in_this_order, worst
 
 TRAINING = Training(rounds=4, batch=8, lr=0.02, momentum=0.5)

@@ -25,7 +25,8 @@ elif "pytest" in sys.modules:
 
 from small import gap, make_sites, make_task, models, pooled
 from vitrail import methods
-from vitrail.engines.local import Engine, Training
+from vitrail.engine.local import Engine
+from vitrail.engine.rounds import Training
 from vitrail.methods import AnyMethod
 from vitrail.testing import LAWS
 from vitrail.testing.federation import worst

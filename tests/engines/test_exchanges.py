@@ -15,9 +15,9 @@ from vitrail import methods
 from vitrail.core.exchange import Roster
 from vitrail.core.random import key
 from vitrail.core.tensors import Params, tensors
-from vitrail.engines.local import Engine
-from vitrail.engines.rounds import Training
-from vitrail.engines.sites import Sites, gather_sites
+from vitrail.engine.batches import Sites, gather_sites
+from vitrail.engine.local import Engine
+from vitrail.engine.rounds import Training
 from vitrail.methods.fedavg import FedAvg, Shared, Up
 from vitrail.testing.federation import LOSSES, PICTURE, in_this_order, small_cnn, task_of
 
@@ -242,7 +242,7 @@ def test_a_batch_says_which_rows_it_holds(engine: dict, away: tuple) -> None:
 
 @pytest.mark.parametrize("block", [16, 256])
 def test_blocks_hold_every_row_once_and_in_order(block: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("vitrail.engines.sites.BLOCK", block)
+    monkeypatch.setattr("vitrail.engine.batches.BLOCK", block)
     rows = make_rows()
     sites, own = gather_sites(rows), {name: rest for name, *rest in rows}
     for at in ([0, 1, 2, 3, 4], [1, 4], [3]):

@@ -8,10 +8,10 @@ import torch
 import vitrail as vt
 from small import make_rows, make_task
 from vitrail.core.tensors import each, tensors
-from vitrail.engines.federations import Federations, beside
-from vitrail.engines.local import Engine
-from vitrail.engines.rounds import Training
-from vitrail.engines.sites import Sites, gather_sites
+from vitrail.engine.batches import Sites, gather_sites
+from vitrail.engine.local import Engine
+from vitrail.engine.replicas import Replicas, beside
+from vitrail.engine.rounds import Training
 from vitrail.nets import MLP
 from vitrail.testing.federation import LOSSES, task_of, worst
 
@@ -35,7 +35,7 @@ def test_as_one_after_the_other(name: str) -> None:
     task = task_of(MLP(6, 3, (9, 7), 0.3).framed(method.ends()), LOSSES["classes"])
     sites, lanes = beside(parts)
     assert list(sites.sizes) == sorted(sites.sizes, reverse=True)
-    stack = Federations(Engine(task, method, sites, TRAINING, 5), lanes)
+    stack = Replicas(Engine(task, method, sites, TRAINING, 5), lanes)
     *_, now = stack.run()
     settled = stack.settled(now)
     for part, mine, names in zip(parts, lanes, stack.names, strict=True):
@@ -62,7 +62,7 @@ def test_each_coordinator_hears_its_own_lanes() -> None:
 
     def models(*parts: Sites) -> list[torch.Tensor]:
         sites, lanes = beside(parts)
-        *_, now = Federations(Engine(task, method, sites, TRAINING, 5), lanes).run()
+        *_, now = Replicas(Engine(task, method, sites, TRAINING, 5), lanes).run()
         return [torch.cat([v.flatten() for _, v in tensors(coord)]) for coord in now.coords]
 
     one, two = models(first, second), models(first, other)

@@ -10,14 +10,14 @@ import torch
 from torch import nn
 
 from small import make_rows, make_task
-from vitrail.core import rules
-from vitrail.core.exchange import Ends
-from vitrail.core.fused import descend_adam
+from vitrail.core import optimizers
+from vitrail.core.exchange import Adapters
+from vitrail.core.kernels import descend_adam
+from vitrail.core.optimizers import SGD, Adam
 from vitrail.core.random import keep_mask, odd32
-from vitrail.core.rules import SGD, Adam
 from vitrail.core.task import Batch
 from vitrail.core.tensors import Params, copied, pulled, to_all
-from vitrail.engines.rounds import Training
+from vitrail.engine.rounds import Training
 from vitrail.methods import build
 from vitrail.nets import MLP, Module
 from vitrail.nets.mlp import PACE
@@ -126,7 +126,7 @@ def test_adam_is_torchs_at_every_site(case: str, dtype: torch.dtype, monkeypatch
     """Over many steps; also where sites were away, so that they are not at the same step, and where a gradient does not
     lie in one piece. In one pass where that can be."""
     once: set[bool] = set()
-    monkeypatch.setattr(rules, "descend_adam", lambda *given: _told(once, descend_adam(*given)))
+    monkeypatch.setattr(optimizers, "descend_adam", lambda *given: _told(once, descend_adam(*given)))
     g, sites = torch.Generator().manual_seed(0), 5
     shapes = {"body.weight": (6, 37), "body.bias": (37,), "head.weight": (37, 3)}
     params = {k: torch.randn(sites, *shape, generator=g, dtype=dtype) for k, shape in shapes.items()}
@@ -181,9 +181,9 @@ def small_cnn() -> nn.Module:
     return nn.Sequential(nn.Conv2d(1, 2, 3), nn.ReLU(), nn.Flatten(), nn.Linear(18, 5), nn.Tanh(), nn.Linear(5, 3))
 
 
-@pytest.mark.parametrize("ends", [Ends(), Ends(True, "each"), Ends(True, "scalar")])
+@pytest.mark.parametrize("ends", [Adapters(), Adapters(True, "each"), Adapters(True, "scalar")])
 @pytest.mark.parametrize("net", ["mlp", "module"])
-def test_features_have_a_slope_of_their_own(net: str, ends: Ends) -> None:
+def test_features_have_a_slope_of_their_own(net: str, ends: Adapters) -> None:
     """What a loss on the features adds, which is how model-contrastive methods learn."""
     made = MLP(6, 3, (9, 7)) if net == "mlp" else Module(small_cnn, (1, 5, 5))
     framed = made.framed(ends)

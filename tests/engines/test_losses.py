@@ -9,11 +9,11 @@ import torch
 from torch.distributions import Dirichlet, kl_divergence
 
 from small import make_rows, make_task
-from vitrail.core.losses import CrossEntropy, Doubts, Evidence, Paced, SquaredError, log_shares
+from vitrail.core.losses import CrossEntropy, Evidence, ScheduledLoss, SquaredError, UncertaintyLoss, log_shares
 from vitrail.core.task import Batch, Out
-from vitrail.engines.local import Engine
-from vitrail.engines.rounds import Training
-from vitrail.engines.sites import gather_sites
+from vitrail.engine.batches import gather_sites
+from vitrail.engine.local import Engine
+from vitrail.engine.rounds import Training
 from vitrail.methods import build
 
 
@@ -59,7 +59,7 @@ def test_doubt_is_all_without_evidence_and_shrinks_with_it() -> None:
     assert torch.allclose(loss.answers(unsure), torch.full((1, 4), 0.25), atol=1e-3)
     assert CrossEntropy().doubt(torch.zeros(1, 4)).item() == pytest.approx(1)
     assert CrossEntropy().doubt(sure).item() < 0.01
-    assert not isinstance(SquaredError(), Doubts)
+    assert not isinstance(SquaredError(), UncertaintyLoss)
     huge = torch.tensor([[1e30, -1e30, 0.0]])  # exp of neither is a number
     assert loss.doubt(huge).isfinite().all()
     assert loss.answers(huge).sum().item() == pytest.approx(1)
@@ -69,7 +69,7 @@ def test_the_weight_of_wrong_evidence_grows_by_epochs_and_over_stages() -> None:
     loss = Evidence(0.2, anneal=10)
     assert [loss.at(n).weight for n in (0, 5, 10, 500)] == [0.0, 0.1, 0.2, 0.2]
     assert loss.at(11) == loss.at(99), "a captured round fits all that come after it"
-    assert not isinstance(CrossEntropy(), Paced)
+    assert not isinstance(CrossEntropy(), ScheduledLoss)
     task = make_task("classes", (4,))
     task = type(task)(task.net, task.start, loss)
     method = build("fine_tune", {"epochs": 2})

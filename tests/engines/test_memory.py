@@ -10,13 +10,13 @@ import torch
 
 from small import SIZES, gap, make_rows, make_task, models, train
 from vitrail import methods
-from vitrail.core.problems import VitrailError
-from vitrail.core.rules import SGD, Adam, of_parameter
+from vitrail.core.errors import VitrailError
+from vitrail.core.optimizers import SGD, Adam, of_parameter
 from vitrail.core.task import Batch
 from vitrail.core.tensors import Params, copied, to_all
-from vitrail.engines.local import Engine
-from vitrail.engines.rounds import Training
-from vitrail.engines.sites import gather_sites
+from vitrail.engine.batches import gather_sites
+from vitrail.engine.local import Engine
+from vitrail.engine.rounds import Training
 
 LR, ROUNDS = 0.02, 4
 WHOLE = Training(rounds=ROUNDS, batch=64, lr=LR, momentum=0.9, decays=0)  # a round is one step on all rows of a site

@@ -6,8 +6,8 @@ import pytest
 import torch
 from torch import nn
 
-from vitrail.core.exchange import Ends
-from vitrail.core.problems import VitrailError
+from vitrail.core.errors import VitrailError
+from vitrail.core.exchange import Adapters
 from vitrail.nets import MLP, Module
 
 
@@ -25,7 +25,7 @@ def test_what_does_neither_is_not(layer: nn.Module) -> None:
 
 
 def test_groups() -> None:
-    net = Module(nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 2)), (3,)).framed(Ends(True, "each"))
+    net = Module(nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 2)), (3,)).framed(Adapters(True, "each"))
     assert net.groups == {
         "input": ("input.shift", "input.scale"),
         "body": ("0.weight", "0.bias"),
@@ -33,4 +33,4 @@ def test_groups() -> None:
         "output": ("output.shift", "output.scale"),
     }
     assert set(net.init(torch.Generator())) == {n for names in net.groups.values() for n in names}
-    assert list(MLP(3, 2, (4,)).framed(Ends(True, "each")).groups) == ["input", "body", "head", "output"]
+    assert list(MLP(3, 2, (4,)).framed(Adapters(True, "each")).groups) == ["input", "body", "head", "output"]

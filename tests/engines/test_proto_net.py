@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 
 import vitrail as vt
-from vitrail.core.exchange import Ends
-from vitrail.core.problems import VitrailError
+from vitrail.core.errors import VitrailError
+from vitrail.core.exchange import Adapters
 from vitrail.core.tensors import Params, to_all
 from vitrail.nets import Cells, ProtoNet, prototypes
 from vitrail.nets.efficientnet import BLOCKS, EfficientNet, _layers, folded
@@ -140,7 +140,7 @@ def test_frozen_features_give_the_same_scores_as_the_pictures(weights: Path) -> 
     assert torch.allclose(got, there, atol=1e-5)
     assert net.cells()[:2] == (32, 15.5)
     with pytest.raises(VitrailError, match="frozen"):
-        net.framed(Ends(True))
+        net.framed(Adapters(True))
 
 
 def test_the_backbone_is_trained_where_it_is_not_frozen(weights: Path) -> None:

@@ -6,11 +6,11 @@ import torch
 
 from small import make_rows
 from vitrail.core.random import bits, keep_mask, key, odd32, orders
-from vitrail.engines.sites import Draw, Drawer, Sites, gather_sites
+from vitrail.engine.batches import BatchDraw, BatchSampler, Sites, gather_sites
 
 
-def drawn(sites: Sites, epochs: int, units: int, stage: int, round_: int) -> Draw:
-    drawer = Drawer(sites, 8, epochs, 1, units)
+def drawn(sites: Sites, epochs: int, units: int, stage: int, round_: int) -> BatchDraw:
+    drawer = BatchSampler(sites, 8, epochs, 1, units)
     drawer.set(stage, round_)
     return drawer.draw()
 

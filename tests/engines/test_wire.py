@@ -9,10 +9,10 @@ import pytest
 import torch
 
 from small import make_sites, make_task
-from vitrail.core.problems import VitrailError
-from vitrail.engines.local import Engine
-from vitrail.engines.rounds import Training
-from vitrail.engines.wire import Ledger, check, spec_of, trace
+from vitrail.core.errors import VitrailError
+from vitrail.engine.contract import Ledger, check, spec_of, trace
+from vitrail.engine.local import Engine
+from vitrail.engine.rounds import Training
 from vitrail.methods.fedavg import FedAvg, Shared
 
 DECLARED = {"params/a": ((2, 3), torch.float64), "params/b": ((4,), torch.float64)}

@@ -9,10 +9,10 @@ import pytest
 
 import vitrail as vt
 from stripes import STUDY, stripes
-from vitrail.data.encode import split_rows
-from vitrail.explain.album import HELD, TRAINED, TYPICAL, Album, make_album, to_text
-from vitrail.report.private import render_private
-from vitrail.runs.look import look_behind
+from vitrail.analysis.images.gallery import HELD, TRAINED, TYPICAL, Album, make_album, to_text
+from vitrail.data.splitting import split_rows
+from vitrail.report.pages.site import render_private
+from vitrail.runs.site.inspection import look_behind
 
 NAME = "St. <b>Mary's</b> & Söhne"
 CLASSES = ("plain", "stripes")

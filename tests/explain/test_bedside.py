@@ -6,9 +6,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from vitrail.core.bedside import BEDSIDE, EDGES, Counts, counted, merged, read_counts, risks, score_bedside, told
-from vitrail.core.metrics import FEWEST, score
-from vitrail.explain.bedside import (
+from vitrail.analysis.calibration import (
     FINE,
     brier_parts,
     counts_test,
@@ -18,6 +16,18 @@ from vitrail.explain.bedside import (
     observed_expected,
     wilson,
 )
+from vitrail.metrics.calibration import (
+    BEDSIDE,
+    EDGES,
+    RiskCounts,
+    counted,
+    merged,
+    read_counts,
+    risks,
+    score_bedside,
+    told,
+)
+from vitrail.metrics.scores import FEWEST, score
 
 
 def rows(n: int, seed: int, slope: float = 1.0, shift: float = 0.0) -> tuple[np.ndarray, np.ndarray]:
@@ -112,7 +122,7 @@ def test_brier_is_the_sum_of_its_parts() -> None:
     event = np.random.default_rng(1).random(120) < risk
     kept = counted(risk, event, EDGES)
     used = kept.rows > 0
-    parts = brier_parts(Counts(*(values[used] for values in kept)))
+    parts = brier_parts(RiskCounts(*(values[used] for values in kept)))
     whole = score(("brier",), event.astype(int), np.stack([1 - risk, risk], 1))["brier"]
     assert parts.off - parts.apart + parts.left == pytest.approx(whole)
 
@@ -120,7 +130,7 @@ def test_brier_is_the_sum_of_its_parts() -> None:
 def test_wilson_and_ratio() -> None:
     assert wilson(0, 10).low == pytest.approx(0, abs=1e-12)
     assert wilson(5, 10) == pytest.approx((0.5, 0.2366, 0.7634), abs=1e-4)
-    ratio = observed_expected(Counts(np.array([0.0]), np.array([100.0]), np.array([30.0]), np.array([20.0])))
+    ratio = observed_expected(RiskCounts(np.array([0.0]), np.array([100.0]), np.array([30.0]), np.array([20.0])))
     assert ratio.value == pytest.approx(1.5)
     assert ratio.low < 1.5 < ratio.high
 

@@ -10,8 +10,8 @@ import pandas as pd
 import pytest
 from scipy import stats
 
-from vitrail.core.metrics import FEWEST, SUREST, score_doubt, surest
-from vitrail.explain.coverage import coverage, gain, kept_share, together, uncertainty, wilson
+from vitrail.analysis.selective_prediction import coverage, gain, kept_share, together, uncertainty, wilson
+from vitrail.metrics.scores import FEWEST, SUREST, score_doubt, surest
 
 
 def told(rows: dict[str, int], knows: float, seed: int = 0) -> tuple[pd.DataFrame, pd.DataFrame]:

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from vitrail.explain.direction import BY_LEVEL, FEWEST, UNKNOWN, direction
+from vitrail.analysis.explanations.direction import BY_LEVEL, FEWEST, UNKNOWN, direction
 
 Floats = NDArray[Any]
 Shape = Callable[[Floats], Floats]

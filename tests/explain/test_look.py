@@ -15,17 +15,17 @@ from sklearn.linear_model import LogisticRegression
 from typer.testing import CliRunner
 
 import vitrail as vt
+from vitrail.analysis.site_text import to_text
 from vitrail.cli import app
 from vitrail.core.facts import OWN
-from vitrail.data.encode import Encoder, fit_encoders
-from vitrail.data.read import clean
-from vitrail.explain.look import NOTHING, Look, View, look
-from vitrail.explain.readings import InputLayers
-from vitrail.explain.repair import TAKES
-from vitrail.explain.text import to_text
-from vitrail.runs.look import behind, look_behind
+from vitrail.data.encoding import Encoder, fit_encoders
+from vitrail.data.readers.tables import clean
+from vitrail.quality.repair.effective_values import InputLayers
+from vitrail.quality.repair.inspection import NOTHING, ColumnView, SiteInspection, look
+from vitrail.quality.repair.remedies import TAKES
+from vitrail.quality.screening.result import LABEL, Finding
 from vitrail.runs.setup import build_task
-from vitrail.screen.found import LABEL, Finding
+from vitrail.runs.site.inspection import behind, look_behind
 
 HEART = str(vt.datasets.packaged("heart_disease.toml"))
 STUDY = vt.Study.load(HEART)
@@ -55,7 +55,7 @@ def others_model(site: str, encoder: Encoder) -> Callable[[pd.DataFrame], np.nda
     return lambda rows: model.predict_log_proba(encoder.matrix(rows))
 
 
-def seen(site: str, frame: pd.DataFrame, *findings: Finding, study: vt.Study = STUDY, **given: object) -> View:
+def seen(site: str, frame: pd.DataFrame, *findings: Finding, study: vt.Study = STUDY, **given: object) -> ColumnView:
     encoder = encoder_of(frame, study)
     expects = others_model(site, encoder) if study is STUDY else None
     return look(site, frame, study, encoder, findings, expects=expects, **given).views[0]  # type: ignore[arg-type]
@@ -335,7 +335,9 @@ def test_a_reading_is_judged_by_the_answers_of_the_loss() -> None:
 def test_text_and_silence(run: vt.Run) -> None:
     frame = SITES["cleveland"]
     share = 100 * np.mean(frame.disease == 1)
-    told = Look("here", "", "disease", 303, True, (seen("cleveland", frame, finding(LABEL, "label flip")),), ())
+    told = SiteInspection(
+        "here", "", "disease", 303, True, (seen("cleveland", frame, finding(LABEL, "label flip")),), ()
+    )
     assert f"1 {share:.0f} %" in to_text(told)
     assert "is yes written as no?" in to_text(told)
     quiet = to_text(look("here", frame, STUDY, encoder_of(frame)))
@@ -360,7 +362,7 @@ def test_all_mistakes_at_once(run: vt.Run) -> None:
 def test_it_works_for_a_method_without_private_layers() -> None:
     plain = vt.federate(STUDY, SITES, method="fedavg", rounds=1)
     told = look_behind(plain, "cleveland", SITES["cleveland"], ["chol"])
-    assert isinstance(told, Look)
+    assert isinstance(told, SiteInspection)
     view = next(v for v in told.views if v.name == "chol")
     assert view.reading == "", "there is no layer that could read it otherwise"
 

@@ -11,15 +11,11 @@ import torch
 from scipy import stats
 
 from scripts import load_script
-from vitrail.core import facts as means
-from vitrail.core.facts import Fact
-from vitrail.explain import outliers
-from vitrail.explain.outliers import GRID, expected
-from vitrail.explain.prototype_words import calm, labels_of, sentences, to_text
-from vitrail.explain.prototypes import (
+from vitrail.analysis.shortcuts import outliers
+from vitrail.analysis.shortcuts.detector import (
     LEVEL,
     WEIGHTS,
-    Standing,
+    ShortcutSignals,
     _product,
     _sides,
     judge,
@@ -27,6 +23,10 @@ from vitrail.explain.prototypes import (
     read_standing,
     too_few,
 )
+from vitrail.analysis.shortcuts.outliers import GRID, expected
+from vitrail.analysis.shortcuts.wording import calm, labels_of, sentences, to_text
+from vitrail.core import facts as means
+from vitrail.core.facts import Fact
 
 bench = load_script("planted_bias_rule")
 MIXED = [(3, 2, 20, "natural"), (4, 2, 40, "at home"), (3, 4, 10, "alike"), (8, 3, 12, "natural"), (5, 5, 8, "natural")]
@@ -37,14 +37,14 @@ def federation(seed: int, sites: int, classes: int, rows: float, world: str, mar
     return made
 
 
-def judged(**facts: Any) -> Standing:
+def judged(**facts: Any) -> ShortcutSignals:
     found = judge(**facts)
     assert found is not None
     return found
 
 
 @pytest.fixture(scope="module")
-def clean() -> list[Standing]:
+def clean() -> list[ShortcutSignals]:
     """400 federations, 80 of each kind."""
     return [judged(**federation(1000 + seed, *MIXED[seed % len(MIXED)])) for seed in range(400)]
 
@@ -52,18 +52,18 @@ def clean() -> list[Standing]:
 # the promise
 
 
-def test_of_clean_federations_at_most_the_promised_share_raises_an_alarm(clean: list[Standing]) -> None:
+def test_of_clean_federations_at_most_the_promised_share_raises_an_alarm(clean: list[ShortcutSignals]) -> None:
     assert np.mean([bool(s.found) for s in clean]) <= LEVEL
 
 
 @pytest.mark.parametrize("signal", ["piece", "travel", "easy", "distance"])
-def test_each_signal_alone_keeps_it_too(clean: list[Standing], signal: str) -> None:
+def test_each_signal_alone_keeps_it_too(clean: list[ShortcutSignals], signal: str) -> None:
     least = [np.nanmin(p) * np.isfinite(p).sum() for s in clean if (p := s.chances.get(signal)) is not None]
     assert len(least) > 390
     assert np.mean(np.array(least) <= LEVEL) <= LEVEL + 0.02  # two standard errors of 400
 
 
-def test_the_promise_needs_its_parts(clean: list[Standing]) -> None:
+def test_the_promise_needs_its_parts(clean: list[ShortcutSignals]) -> None:
     """Without counting the cells, or by naming the largest distance, clean federations are accused: so that the tests
     above can fail."""
     assert np.mean([np.nanmin(s.chance) <= LEVEL for s in clean]) > 2 * LEVEL
@@ -272,9 +272,9 @@ def test_a_cell_has_no_say_in_what_is_expected_of_it() -> None:
 
 def test_brown_is_fisher_where_nothing_is_related(monkeypatch: pytest.MonkeyPatch) -> None:
     p = np.array([[0.01], [0.2], [np.nan]])
-    monkeypatch.setattr("vitrail.explain.prototypes.RELATED", 0.0)
+    monkeypatch.setattr("vitrail.analysis.shortcuts.detector.RELATED", 0.0)
     assert _product(p)[0] == pytest.approx(stats.combine_pvalues([0.01, 0.2]).pvalue)
-    monkeypatch.setattr("vitrail.explain.prototypes.RELATED", 0.5)
+    monkeypatch.setattr("vitrail.analysis.shortcuts.detector.RELATED", 0.5)
     assert _product(p)[0] > 1.2 * stats.combine_pvalues([0.01, 0.2]).pvalue
     assert np.isnan(_product(p[2:])[0])
     assert sum(WEIGHTS.values()) == pytest.approx(1)

@@ -9,7 +9,7 @@ import pandas as pd
 import pytest
 
 from vitrail.data.schema import Feature
-from vitrail.explain.readings import InputLayers, read_levels, read_number
+from vitrail.quality.repair.effective_values import InputLayers, read_levels, read_number
 
 AGE = Feature(kind="numeric", unit="years")
 PAIN = Feature(kind="categorical", categories=("none", "some", "much"))

@@ -19,20 +19,20 @@ from typer.testing import CliRunner
 
 import vitrail as vt
 from vitrail.cli import app
-from vitrail.data.cells import as_numbers
-from vitrail.data.read import clean, read_table
-from vitrail.data.schema import Feature, Table, Target
-from vitrail.data.sheet import cut, load_sheet
-from vitrail.explain.corrected import correct, write_copy
-from vitrail.explain.own_rows import own_cause
-from vitrail.explain.plan import plan, write_number
-from vitrail.explain.repair import ASKS, TAKES, Repair, repair_of
-from vitrail.runs.screened import save_screening
-from vitrail.screen import screen
-from vitrail.screen.found import CAUSES, LABEL, Finding, Screening
+from vitrail.data.readers.cells import as_numbers
+from vitrail.data.readers.tables import clean, read_table
+from vitrail.data.schema import Feature, TableSchema, Target
+from vitrail.quality.repair.corrected_copy import correct, write_copy
+from vitrail.quality.repair.own_rows import own_cause
+from vitrail.quality.repair.plan import plan, write_number
+from vitrail.quality.repair.remedies import ASKS, TAKES, Repair, repair_of
+from vitrail.quality.repair.table_writer import cut, load_sheet
+from vitrail.quality.screening import screen
+from vitrail.quality.screening.result import CAUSES, LABEL, Finding, Screening
+from vitrail.runs.screening import save_screening
 
 ROWS = 240
-TABLE = Table(
+TABLE = TableSchema(
     target=Target(column="sick", classes=("no", "yes"), positive="yes"),
     features={
         "age": Feature(kind="numeric", range=(18.0, 100.0), unit="years"),
@@ -308,7 +308,7 @@ def test_both_or_neither(ours: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_copy_that_is_not_read_as_meant_is_refused(ours: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A last look, whatever the file's dialect does to a cell."""
     torn = load_sheet(ours, TABLE).with_cells({"lab": {2: "7"}})
-    monkeypatch.setattr("vitrail.data.sheet.Sheet.with_cells", lambda self, changes: torn)
+    monkeypatch.setattr("vitrail.quality.repair.table_writer.TableFile.with_cells", lambda self, changes: torn)
     assert "would not be read as it is meant" in refused(ours, Repair("chol", "offset", offset=1.0))
 
 
@@ -328,7 +328,7 @@ def test_the_note_says_what_why_when_and_on_whose_word(ours: Path) -> None:
     assert note.name == "ours.repaired.note.md"
     for file in (ours, copy):
         assert hashlib.sha256(file.read_bytes()).hexdigest() in said
-        assert vt.data.encode.fingerprint_rows(clean(read_table(file, TABLE), TABLE)) in said
+        assert vt.data.encoding.fingerprint_rows(clean(read_table(file, TABLE), TABLE)) in said
     assert "On the word of: Dr. ?rm???Weber" in said
     assert "Why: the manual" in said
     assert "value - 5" in said
@@ -402,7 +402,7 @@ def test_check_against_what_all_published(tmp_path: Path, monkeypatch: pytest.Mo
         Finding("here", "chol", "unit", True, 9.0, "Its median is 5.7 here.", {"factor": 38.67}),
         Finding("here", LABEL, "label noise", True, 9.0, "Outcomes are predicted badly.", {"share": 0.3}),
     ]
-    monkeypatch.setattr("vitrail.explain.pooled.against", lambda rows, table, pooled: found)
+    monkeypatch.setattr("vitrail.quality.screening.pooled_check.against", lambda rows, table, pooled: found)
     FAULTS["unit"][1](SITES["here"]).to_csv("ours.csv", index=False)
     Path("study.toml").write_text(vt.Study.parse(TABLE.model_dump(exclude_defaults=True)).to_toml())
     Path("pooled.json").write_text('{"pooled": {"rows": 1000}}')

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 import torch
 
+from vitrail.analysis.images.prototype_evidence import LINES, PARTS, PrototypeEvidence, ViewedModel, make_seen
 from vitrail.core.tensors import Params
-from vitrail.explain.seen import LINES, PARTS, Seen, Sight, make_seen
-from vitrail.nets.proto import ProtoNet, prototypes
+from vitrail.nets.prototypes import ProtoNet, prototypes
 
 CLASSES = ("round", "square", "none")
 
@@ -19,22 +19,22 @@ def net() -> ProtoNet:
 
 
 @pytest.fixture(scope="module")
-def made(net: ProtoNet) -> tuple[Params, Seen]:
+def made(net: ProtoNet) -> tuple[Params, PrototypeEvidence]:
     draw = np.random.default_rng(5)
     pictures = draw.integers(0, 256, (30, 1, 28, 28), dtype=np.uint8)
     labels = np.arange(30) % 2  # nobody has the third class
     params = net.init(torch.Generator().manual_seed(3))
     one = {k: v[None] for k, v in params.items()}
     models = [
-        Sight("your model", lambda x: net.forward(one, x[None], tape=False).z[0], params),
-        Sight("alone", lambda x: -net.forward(one, x[None], tape=False).z[0], params),
+        ViewedModel("your model", lambda x: net.forward(one, x[None], tape=False).z[0], params),
+        ViewedModel("alone", lambda x: -net.forward(one, x[None], tape=False).z[0], params),
     ]
     learned = np.arange(30) < 20
     names = [f"p{i}.png" for i in range(30)]
     return one, make_seen(net, models, pictures, labels, names, CLASSES, learned, [25, 3])
 
 
-def test_a_score_is_the_sum_of_what_is_shown(net: ProtoNet, made: tuple[Params, Seen]) -> None:
+def test_a_score_is_the_sum_of_what_is_shown(net: ProtoNet, made: tuple[Params, PrototypeEvidence]) -> None:
     one, seen = made
     assert [c.name for c in seen.cases] == ["p25.png", "p3.png"]
     for case in seen.cases:
@@ -48,7 +48,7 @@ def test_a_score_is_the_sum_of_what_is_shown(net: ProtoNet, made: tuple[Params, 
 
 
 def test_behind_a_prototype_is_the_nearest_training_picture_of_its_class(
-    net: ProtoNet, made: tuple[Params, Seen]
+    net: ProtoNet, made: tuple[Params, PrototypeEvidence]
 ) -> None:
     one, seen = made
     assert list(seen.views) == ["round", "square"]
@@ -78,7 +78,7 @@ def test_no_prototypes_no_parts() -> None:
     params = net.init(torch.Generator().manual_seed(3))
     one = {k: v[None] for k, v in params.items()}
     pictures = np.random.default_rng(5).integers(0, 256, (12, 1, 28, 28), dtype=np.uint8)
-    sight = Sight("your model", lambda x: net.forward(one, x[None], tape=False).z[0], params)
+    sight = ViewedModel("your model", lambda x: net.forward(one, x[None], tape=False).z[0], params)
     labels, learned = np.arange(12) % 2, np.ones(12, bool)
     seen = make_seen(net, [sight], pictures, labels, list("abcdefghijkl"), CLASSES[:2], learned, [0])
     assert not seen.has_parts

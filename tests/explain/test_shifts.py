@@ -8,8 +8,8 @@ import pytest
 import torch
 
 import vitrail as vt
-from vitrail.engines.wire import trace
-from vitrail.explain.shifts import paper_marks
+from vitrail.analysis.private_layers import paper_marks
+from vitrail.engine.contract import trace
 from vitrail.runs import wire_lines
 from vitrail.runs.setup import build_task
 
@@ -34,7 +34,7 @@ def make_study(sites: dict[str, pd.DataFrame], rounds: int = 30) -> vt.Study:
 
 
 def sites_of(seed: int, count: int = 6, rows: int = 300) -> dict[str, pd.DataFrame]:
-    return vt.cut.iid(make_table(rows * count, seed), count, seed)
+    return vt.partition.iid(make_table(rows * count, seed), count, seed)
 
 
 def spoil(sites: dict[str, pd.DataFrame], site: str, column: str, f) -> dict[str, pd.DataFrame]:

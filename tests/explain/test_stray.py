@@ -7,9 +7,9 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from vitrail.data.schema import Feature, Table, Target
-from vitrail.explain.own_rows import own_cause
-from vitrail.screen.found import Finding
+from vitrail.data.schema import Feature, TableSchema, Target
+from vitrail.quality.repair.own_rows import own_cause
+from vitrail.quality.screening.result import Finding
 
 ROWS = 200
 
@@ -18,7 +18,7 @@ ROWS = 200
 def test_a_few_values_may_leave_the_range(below: int, repaired: bool) -> None:
     values = np.linspace(0.5, 2.5, ROWS)
     values[:below] = 0.3  # mg/dL; the other sites' smallest is 0.45
-    table = Table(
+    table = TableSchema(
         target=Target(column="died", classes=("no", "yes")),
         features={"creatinine": Feature(kind="numeric", range=(0.45, 250.0))},
     )

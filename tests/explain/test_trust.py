@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 import torch
 
+from vitrail.analysis.trust import groups, read_trust
 from vitrail.core import facts as means
 from vitrail.core.facts import Fact, Facts
-from vitrail.explain.groups import joined
-from vitrail.explain.trust import groups, read_trust
+from vitrail.stats.linkage import joined
 
 
 def test_joins_by_their_meaning() -> None:

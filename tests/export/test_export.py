@@ -16,15 +16,17 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import vitrail as vt
-from vitrail.core.problems import VitrailError
-from vitrail.export import onnx_file, safe_file, torch_file
-from vitrail.export.about import describe
-from vitrail.export.onnx_file import build_onnx, difference, run_onnx, spellings, trial_rows, write_onnx
+from vitrail.core.errors import VitrailError
+from vitrail.export import onnx as onnx_file
+from vitrail.export import safe_file
+from vitrail.export import torch as torch_file
+from vitrail.export.description import describe
+from vitrail.export.onnx import build_onnx, difference, run_onnx, spellings, trial_rows, write_onnx
 from vitrail.export.program import Program, trace_model
 from vitrail.export.safe_file import read_safe, write_safe
-from vitrail.export.torch_file import ABOUT, given_rows, write_torch
-from vitrail.export.write import export_model
-from vitrail.runs.run import Model
+from vitrail.export.torch import ABOUT, given_rows, write_torch
+from vitrail.export.writer import export_model
+from vitrail.runs.result import Model
 
 WORDS = ("never", "Once", "often, or more")
 FEATURES = {
@@ -153,9 +155,9 @@ def test_onnx_is_refused_where_it_answers_otherwise(tmp_path, monkeypatch) -> No
 
 
 def test_a_step_that_has_no_onnx_is_named(monkeypatch) -> None:
-    from vitrail.export import to_onnx
+    from vitrail.export import onnx_graph
 
-    monkeypatch.delitem(to_onnx.TABLE, "tanh.default")
+    monkeypatch.delitem(onnx_graph.TABLE, "tanh.default")
     mine = site_model()
     with pytest.raises(VitrailError, match=r"cannot write as ONNX: aten\.tanh\.default"):
         build_onnx(mine, traced(), {})

@@ -11,11 +11,11 @@ from torch import Tensor
 
 from vitrail.core.exchange import Stage, training
 from vitrail.core.facts import AGREED, Fact
-from vitrail.core.rules import SGD
+from vitrail.core.optimizers import SGD
 from vitrail.core.tensors import Params, tmap
 from vitrail.methods import Ditto, FedAvg, FedPer, FedProx, IFedAvg, Influence
+from vitrail.methods.blocks.basics import Reveal
 from vitrail.methods.fedavg import Own, Shared, Up
-from vitrail.methods.parts import Reveal
 from vitrail.nets import MLP
 from vitrail.testing import LAWS, Trial, check_method, laws, name_of, trials
 
@@ -253,7 +253,7 @@ def test_breaks_these_laws_and_no_other(toy: type, broken: set) -> None:
 
 
 def test_the_law_does_not_lean_on_the_engines_own_check(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("vitrail.engines.local.check", lambda *given: None)
+    monkeypatch.setattr("vitrail.engine.local.check", lambda *given: None)
     with pytest.raises(AssertionError, match="tensor change/rows from site in stage train was declared as None"):
         laws.only_declared_tensors_travel(Trial(SaysUndeclared()))
 

@@ -10,7 +10,7 @@ import torch
 
 from small import gap, make_rows, make_task, models, train
 from vitrail import methods
-from vitrail.engines.sites import gather_sites
+from vitrail.engine.batches import gather_sites
 from vitrail.testing import LAWS, Law, Trial, name_of, trials
 
 exact = 1e-12

@@ -14,11 +14,11 @@ from vitrail.core.facts import AGAINST_ALONE, AGREED, ALONE, ALONE_LEFT_OUT, LEF
 from vitrail.core.random import mixed
 from vitrail.core.task import Batch, Task
 from vitrail.core.tensors import Params
-from vitrail.engines.local import Engine
-from vitrail.engines.rounds import Moment, Training
-from vitrail.engines.sites import Sites, gather_sites
+from vitrail.engine.batches import Sites, gather_sites
+from vitrail.engine.local import Engine
+from vitrail.engine.rounds import Snapshot, Training
 from vitrail.methods.agreed_mix import AgreedMix
-from vitrail.methods.mixing import Choose
+from vitrail.methods.blocks.mix_choice import ChooseMix
 from vitrail.nets import MLP
 
 LR, ROUNDS = 0.03, 3
@@ -36,7 +36,7 @@ def some_rows() -> Tensor:
     return torch.randn(5, 3, 6, generator=torch.Generator().manual_seed(0), dtype=torch.double)
 
 
-def facts_of(moments: list[Moment]) -> dict:
+def facts_of(moments: list[Snapshot]) -> dict:
     return {k: f for m in moments for k, f in m.facts.items()}
 
 
@@ -184,7 +184,7 @@ def test_rows_of_a_fold_are_unknown_to_the_version_without_it() -> None:
     other = Engine(task, method, Sites(SITES.names, SITES.x, y, SITES.w, SITES.sizes), TRAINING, 5)
     one, two = ([m for m in run.run() if m.stage == 1][-1] for run in (e, other))
 
-    def versions(m: Moment) -> list[Tensor]:
+    def versions(m: Snapshot) -> list[Tensor]:
         own = [v.transpose(0, 1) for v in m.state.own.values()]
         return [*m.coord.of.params.values(), *own, *(v[:, 0].transpose(0, 1) for v in m.state.tuned.values())]
 
@@ -206,7 +206,7 @@ def world(turned: Callable[[int], bool], rows: int = 60, sites: int = 8) -> Site
     return gather_sites(out)
 
 
-def agreed(sites: Sites, **given: object) -> tuple[Engine, list[Moment], list[float]]:
+def agreed(sites: Sites, **given: object) -> tuple[Engine, list[Snapshot], list[float]]:
     net = MLP(5, 2, ())
     task = Task(net, net.init(torch.Generator().manual_seed(1)))
     training = Training(20, batch=20, lr=0.5, momentum=0.0, decays=0, mean=True)
@@ -277,8 +277,8 @@ def test_what_diverges_is_not_chosen() -> None:
     costs = torch.tensor([[torch.inf, 5.0], [4.0, torch.inf]])
     against = torch.full((4, 2, 2), torch.nan)
     for slack in (0.0, 0.01):
-        assert int(Choose(AgreedMix(slack=slack)).lowest(costs, against)) == 2
-        assert int(Choose(AgreedMix(slack=slack)).lowest(torch.full_like(costs, torch.inf), against)) == 0
+        assert int(ChooseMix(AgreedMix(slack=slack)).lowest(costs, against)) == 2
+        assert int(ChooseMix(AgreedMix(slack=slack)).lowest(torch.full_like(costs, torch.inf), against)) == 0
 
 
 def test_of_those_that_cost_hardly_more_the_least_harmful_is_taken() -> None:
@@ -289,6 +289,6 @@ def test_of_those_that_cost_hardly_more_the_least_harmful_is_taken() -> None:
     squares = 10 * mean**2 + 9 * spread**2
     against = torch.stack([torch.full_like(mean, 10), 10 * mean, squares, torch.zeros_like(mean)])
     for slack, want in ((0.0, 0), (0.001, 0), (0.005, 1), (0.03, 2)):
-        assert int(Choose(AgreedMix(slack=slack)).lowest(costs, against)) == want
+        assert int(ChooseMix(AgreedMix(slack=slack)).lowest(costs, against)) == want
     noise = torch.stack([*against[:3], 10 * torch.full_like(mean, spread**2)])  # all of the spread is the rows'
-    assert int(Choose(AgreedMix(slack=0.005)).lowest(costs, noise)) == 1
+    assert int(ChooseMix(AgreedMix(slack=0.005)).lowest(costs, noise)) == 1

@@ -16,11 +16,11 @@ from vitrail.core.exchange import Roster
 from vitrail.core.facts import AGREED, MIXED, told
 from vitrail.core.task import Batch, Task
 from vitrail.core.tensors import Params
-from vitrail.deploy.agreement import Agreement
-from vitrail.deploy.words import contract_words
-from vitrail.engines.local import Engine
-from vitrail.engines.rounds import Training
-from vitrail.engines.sites import gather_sites
+from vitrail.deploy.consent.form import contract_words
+from vitrail.deploy.protocol.agreement import Agreement
+from vitrail.engine.batches import gather_sites
+from vitrail.engine.local import Engine
+from vitrail.engine.rounds import Training
 from vitrail.methods import APPLE, build
 from vitrail.methods.apple import Coord, Down
 from vitrail.nets import MLP

@@ -11,12 +11,12 @@ from vitrail.core.facts import ALONE, CHOICE, COSTS, GROUP, OWN, SHARED, told
 from vitrail.core.random import mixed
 from vitrail.core.task import Batch, Task
 from vitrail.core.tensors import Params
-from vitrail.engines.local import Engine
-from vitrail.engines.rounds import Training
-from vitrail.engines.sites import Sites, gather_sites
-from vitrail.methods.centres import Centres, Split
-from vitrail.methods.choice import Choose
-from vitrail.methods.copies import fitted
+from vitrail.engine.batches import Sites, gather_sites
+from vitrail.engine.local import Engine
+from vitrail.engine.rounds import Training
+from vitrail.methods.blocks.centre_choice import ChooseCentres
+from vitrail.methods.blocks.model_copies import fitted
+from vitrail.methods.centres import Centres, SplitCentres
 from vitrail.nets import MLP
 
 LR, ROUNDS = 0.03, 4
@@ -103,7 +103,7 @@ def test_it_is_its_equations() -> None:
     e = Engine(task, method, SITES, TRAINING, 5)
     began = e.start().coord
     roster = e.roster(e.everyone, 0, 0, 1)
-    away = {k: v[0] - task.start[k] for k, v in Split(method).send(task, began, roster).centres.items()}
+    away = {k: v[0] - task.start[k] for k, v in SplitCentres(method).send(task, began, roster).centres.items()}
     away = {k: v[0] for k, v in away.items()}  # [start, centre, ...]: the first random steps, the same for all versions
     lot = e.keys.sum()
     fold = {s: mixed(lot, torch.arange(1, 1 + len(x))) % folds for s, (x, _, _) in ROWS.items()}
@@ -153,7 +153,7 @@ def test_it_is_its_equations() -> None:
     moments = list(e.run())
     facts = {k: f for m in moments for k, f in m.facts.items()}
     assert torch.allclose(told(facts, COSTS)[:, 0], costs, rtol=0, atol=exact)
-    there = Split(method).send(task, moments[-1].coord, roster).centres  # [site, version, start, centre, ...]
+    there = SplitCentres(method).send(task, moments[-1].coord, roster).centres  # [site, version, start, centre, ...]
     for (many, start), some in centres.items():
         for c, centre in enumerate(some, many * (many - 1) // 2 - 1):
             assert gap({"": {n: v[0, -1, start, c] for n, v in there.items()}}, {"": centre}) < exact
@@ -195,10 +195,10 @@ def test_more_groups_must_earn_it() -> None:
         (100.0, 100.0, 0.0, 0),
     ):
         costs[1, 0, 1], costs[2, 0, 1] = two, three
-        assert int(Choose(Centres(margin=margin, constant=False)).lowest(costs)) == want
+        assert int(ChooseCentres(Centres(margin=margin, constant=False)).lowest(costs)) == want
     costs[0], costs[1, 0, 1], costs[2] = torch.inf, 7.0, torch.inf
-    assert int(Choose(Centres(constant=False)).lowest(costs)) == 3
-    assert int(Choose(Centres(constant=False)).lowest(torch.full_like(costs, torch.inf))) == 0
+    assert int(ChooseCentres(Centres(constant=False)).lowest(costs)) == 3
+    assert int(ChooseCentres(Centres(constant=False)).lowest(torch.full_like(costs, torch.inf))) == 0
 
 
 def test_a_constant_is_where_the_slope_is_nothing() -> None:

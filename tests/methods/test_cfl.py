@@ -16,9 +16,9 @@ import vitrail as vt
 from small import gap, make_sites, make_task, models, opposed_tables, train
 from vitrail.core.facts import ALIKE, GROUP, GROUP_LONGEST, GROUP_MOVED, GROUP_SPLIT, Facts, told
 from vitrail.core.task import Batch, Task
-from vitrail.engines.local import Engine
-from vitrail.engines.rounds import Training
-from vitrail.engines.sites import Sites, gather_sites
+from vitrail.engine.batches import Sites, gather_sites
+from vitrail.engine.local import Engine
+from vitrail.engine.rounds import Training
 from vitrail.methods import build
 from vitrail.methods.cfl import _halves
 from vitrail.nets import MLP

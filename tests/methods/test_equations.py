@@ -15,10 +15,10 @@ from small import gap, make_rows, make_task, models, train
 from vitrail import methods
 from vitrail.core.task import Batch, Task
 from vitrail.core.tensors import Params
-from vitrail.engines.local import Engine
-from vitrail.engines.rounds import Training
-from vitrail.engines.sites import gather_sites
-from vitrail.methods.newcomer import Newcomer
+from vitrail.engine.batches import gather_sites
+from vitrail.engine.local import Engine
+from vitrail.engine.rounds import Training
+from vitrail.methods.blocks.newcomer import Newcomer
 
 LR, ROUNDS, EPOCHS = 0.03, 3, 2
 TRAINING = Training(rounds=ROUNDS, epochs=EPOCHS, batch=64, lr=LR, momentum=0.0, decays=0)

@@ -16,16 +16,16 @@ from torch.nn import functional as F  # noqa: N812
 import vitrail as vt
 from small import gap, make_rows, make_task, models, train
 from vitrail import methods
-from vitrail.core.exchange import Ends, Rows
+from vitrail.core.errors import VitrailError
+from vitrail.core.exchange import Adapters, Rows
 from vitrail.core.facts import OWN, SHARED
-from vitrail.core.problems import VitrailError
+from vitrail.core.optimizers import SGD
 from vitrail.core.random import keep_mask, odd32
-from vitrail.core.rules import SGD
 from vitrail.core.task import Batch, Task
 from vitrail.core.tensors import Params, copied, to_all
-from vitrail.engines.local import Engine
-from vitrail.engines.rounds import Training
-from vitrail.engines.sites import Sites, gather_sites
+from vitrail.engine.batches import Sites, gather_sites
+from vitrail.engine.local import Engine
+from vitrail.engine.rounds import Training
 from vitrail.methods.fedavg import Shared
 from vitrail.methods.moon import contrast
 from vitrail.nets import Module
@@ -60,7 +60,7 @@ def world(kind: str, **training: Any) -> World:
     given = Training(ROUNDS, 2, 8, MANY[kind], 0.5, decays=0, **training)
     if kind == "pictures":
         rows = make_rows("classes", (19, 9, 3), PICTURE)
-        return World(task_of(small_cnn(Ends()), LOSSES["classes"]), gather_sites(rows), convolutions, given)
+        return World(task_of(small_cnn(Adapters()), LOSSES["classes"]), gather_sites(rows), convolutions, given)
     of = "number" if kind == "number" else "classes"
     task = make_task(of, () if kind == "linear" else (9, 7), dropout=0.0)
     return World(task, gather_sites(make_rows(of)), layers, given)

@@ -37,10 +37,10 @@ from vitrail.core.exchange import Rows
 from vitrail.core.facts import ALONE, EASY, OWN, PIECE, PROTOTYPE_DISTANCE, SHARED, TRAVEL, told
 from vitrail.core.task import Batch
 from vitrail.core.tensors import Params
-from vitrail.engines.local import Engine
-from vitrail.methods.prototypes import nearest_patches, sparse_last
+from vitrail.engine.local import Engine
+from vitrail.methods.blocks.prototypes import nearest_patches, sparse_last
 from vitrail.nets import prototypes
-from vitrail.nets.proto import similarity
+from vitrail.nets.prototypes import similarity
 
 
 @pytest.mark.parametrize("share", SHARED_BY)

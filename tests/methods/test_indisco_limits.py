@@ -19,15 +19,15 @@ from indisco_by_hand import (
 )
 from small import make_task
 from vitrail import methods
+from vitrail.core.errors import VitrailError
 from vitrail.core.exchange import Stage, training
 from vitrail.core.facts import ALONE, OWN, PROTOTYPE_DISTANCE, TRAVEL, told
 from vitrail.core.losses import SquaredError
-from vitrail.core.problems import VitrailError
-from vitrail.core.rules import SGD, Adam
+from vitrail.core.optimizers import SGD, Adam
 from vitrail.core.tensors import tensors
-from vitrail.engines.local import Engine
+from vitrail.engine.local import Engine
 from vitrail.methods.indisco import Joint
-from vitrail.nets.proto import similarity
+from vitrail.nets.prototypes import similarity
 from vitrail.testing import trials
 from vitrail.testing.federation import PICTURE
 

@@ -13,8 +13,9 @@ from torch import Tensor
 from small import gap, make_rows, make_task, models, train
 from vitrail import methods
 from vitrail.core.task import Task
-from vitrail.engines.local import Engine, Training
-from vitrail.engines.sites import Drawer, Sites, gather_sites, set_aside
+from vitrail.engine.batches import BatchSampler, Sites, gather_sites, set_aside
+from vitrail.engine.local import Engine
+from vitrail.engine.rounds import Training
 from vitrail.methods.influence import Influence, Up, weigh
 
 Rows = list[tuple[str, Tensor, Tensor, Tensor]]
@@ -132,7 +133,7 @@ def plain_sgd(
     params: dict[str, Tensor], sites: Sites, name: str, training: Training, seed: int, round_: int
 ) -> dict[str, Tensor]:
     at = sites.names.index(name)
-    drawer = Drawer(sites, training.batch, 1, seed, 0)
+    drawer = BatchSampler(sites, training.batch, 1, seed, 0)
     drawer.set(0, round_)
     draw = drawer.draw()
     params, velocity = dict(params), {k: torch.zeros_like(v) for k, v in params.items()}
@@ -176,7 +177,7 @@ def test_weights() -> None:
 
 def test_messages_grow_with_the_sites() -> None:
     """Every site is told everyone's model; what it sends is one model and one number per site."""
-    from vitrail.engines.wire import trace
+    from vitrail.engine.contract import trace
 
     one, five = (trace(make_task(), Influence(), 3, sites=n)[0][0] for n in (1, 5))
     params = sum(v.numel() for v in make_task().start.values())

@@ -13,15 +13,15 @@ from torch import Tensor
 
 from indisco_by_hand import K, own_rows, scores, site, usual
 from vitrail import methods
+from vitrail.analysis.shortcuts.detector import judge
 from vitrail.core.exchange import Rows
 from vitrail.core.facts import PIECE, told
+from vitrail.core.occlusion import filled, painted, places
 from vitrail.core.task import Task
-from vitrail.core.windows import filled, painted, places
-from vitrail.engines.local import Engine
-from vitrail.engines.rounds import Training
-from vitrail.engines.sites import gather_sites
-from vitrail.explain.prototypes import judge
-from vitrail.methods.pieces import DONORS, OTHERS, WINDOWS, rises
+from vitrail.engine.batches import gather_sites
+from vitrail.engine.local import Engine
+from vitrail.engine.rounds import Training
+from vitrail.methods.blocks.patch_transplant import DONORS, OTHERS, WINDOWS, rises
 from vitrail.nets import prototypes
 
 SIDE = 16

@@ -11,8 +11,9 @@ from vitrail.core.facts import CHOSEN, OWN, SHARE, SHARED, UNCERTAINTY, told
 from vitrail.core.losses import CrossEntropy, SquaredError
 from vitrail.core.task import Task
 from vitrail.core.tensors import copied, to_all
-from vitrail.engines.local import Engine, Training
-from vitrail.engines.sites import Sites, gather_sites
+from vitrail.engine.batches import Sites, gather_sites
+from vitrail.engine.local import Engine
+from vitrail.engine.rounds import Training
 from vitrail.nets import MLP
 
 FEATURES = 4

@@ -22,9 +22,9 @@ from vitrail.core.losses import CrossEntropy, Evidence, SquaredError
 from vitrail.core.random import key, mixed
 from vitrail.core.task import Task
 from vitrail.core.tensors import Params
-from vitrail.engines.local import Engine
-from vitrail.engines.rounds import Training, clock_of
-from vitrail.engines.sites import gather_sites
+from vitrail.engine.batches import gather_sites
+from vitrail.engine.local import Engine
+from vitrail.engine.rounds import Training, clock_of
 from vitrail.methods.ripfl import RIPFL, cosines, ranked, rear_of
 from vitrail.nets import Module
 from vitrail.testing.federation import PICTURE, Row, in_this_order, task_of

@@ -13,10 +13,10 @@ from vitrail import methods
 from vitrail.core.facts import TRUST, told
 from vitrail.core.task import Batch, Task
 from vitrail.core.tensors import Params
-from vitrail.engines.rounds import Training
-from vitrail.engines.sites import gather_sites
+from vitrail.engine.batches import gather_sites
+from vitrail.engine.rounds import Training
+from vitrail.methods.blocks.basics import EarlyStopping
 from vitrail.methods.influence import weigh
-from vitrail.methods.parts import Watch
 
 LR, ROUNDS = 0.01, 5
 SITES = gather_sites(make_rows())
@@ -94,7 +94,7 @@ def test_early_stopping() -> None:
         ([9.0, 2.0], [True, True]),
     ]
     models = {"w": torch.tensor([[0.0], [0.0], [0.0]])}  # the third is nobody's
-    watch = Watch.of(models, 2, True)
+    watch = EarlyStopping.of(models, 2, True)
     stopped, ends = [], []
     for r, (loss, here) in enumerate(losses):
         models = {"w": torch.tensor([[r + 1.0], [r + 1.0], [r + 1.0]])}

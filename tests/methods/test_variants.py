@@ -6,9 +6,9 @@ import pytest
 
 from small import opposed_tables
 from vitrail import methods
-from vitrail.core.problems import VitrailError
-from vitrail.studies.compare import compare
-from vitrail.study import Study
+from vitrail.core.errors import VitrailError
+from vitrail.studies.compare.execution import compare
+from vitrail.study.model import Study
 
 
 def test_a_name_with_hyperparameters_is_the_method_with_them() -> None:

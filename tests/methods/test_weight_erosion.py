@@ -15,16 +15,17 @@ from torch import Tensor
 from engines.test_bytes import search
 from small import gap, make_rows, make_task, models, train
 from vitrail import methods
-from vitrail.core.problems import VitrailError
-from vitrail.engines.local import Engine, Moment, Training
-from vitrail.engines.sites import gather_sites
+from vitrail.core.errors import VitrailError
+from vitrail.engine.batches import gather_sites
+from vitrail.engine.local import Engine
+from vitrail.engine.rounds import Snapshot, Training
 
 ROUNDS = Training(rounds=9, batch=8, lr=0.02, decays=0, mean=True)
 LINEAR = make_task(hidden=(), dropout=0.0)
 FEW = {"p_d": 0.03, "beside": True}
 
 
-def erode(given: dict[str, Any], training: Training = ROUNDS, **more: Any) -> tuple[Engine, list[Moment]]:
+def erode(given: dict[str, Any], training: Training = ROUNDS, **more: Any) -> tuple[Engine, list[Snapshot]]:
     sites = more.pop("sites", None) or gather_sites(make_rows())
     engine = Engine(more.pop("task", LINEAR), methods.build("weight_erosion", given), sites, training, 5, **more)
     moments = []
@@ -90,7 +91,7 @@ def reference(
     return np.concatenate([w.ravel(), b]), trace
 
 
-def vector(moment: Moment, user: int) -> np.ndarray:
+def vector(moment: Snapshot, user: int) -> np.ndarray:
     return torch.cat([moment.coord.models[k][user].flatten() for k in ("head.weight", "head.bias")]).numpy()
 
 

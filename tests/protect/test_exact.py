@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from vitrail.protect.exact import BITS, HIGH, LARGEST, from_limbs, to_limbs
+from vitrail.privacy.secure_sum.limbs import BITS, HIGH, LARGEST, from_limbs, to_limbs
 
 
 def test_numbers_of_any_size_add_up() -> None:

@@ -10,18 +10,19 @@ import torch
 
 from small import gap, make_rows, make_task, models, train
 from vitrail import methods
+from vitrail.core.errors import VitrailError
 from vitrail.core.exchange import Roster
 from vitrail.core.facts import OUTLYING
-from vitrail.core.problems import VitrailError
 from vitrail.core.tensors import each
-from vitrail.engines.rounds import Training
-from vitrail.engines.sites import gather_sites
-from vitrail.protect import Guards, chosen
-from vitrail.protect.chosen import PLACES, chosen_by
-from vitrail.protect.groups import groups_of, opened
-from vitrail.protect.robust import centre
-from vitrail.protect.two_servers import Server, deal, in_words, shared, squares, within
-from vitrail.protect.two_servers import opened as opened_by_two
+from vitrail.engine.batches import gather_sites
+from vitrail.engine.rounds import Training
+from vitrail.privacy import Guards
+from vitrail.privacy.robust import centre
+from vitrail.privacy.secure_sum.groups import groups_of, opened
+from vitrail.privacy.two_server import krum as chosen
+from vitrail.privacy.two_server.krum import PLACES, chosen_by
+from vitrail.privacy.two_server.protocol import ShareServer, deal, in_words, shared, squares, within
+from vitrail.privacy.two_server.protocol import opened as opened_by_two
 
 SIZES = (37, 20, 15, 53, 18, 22, 30, 25, 19, 28)
 LIAR = "site 3"
@@ -180,7 +181,7 @@ def test_a_square_that_is_nothing_mod_two_to_the_64_is_noticed(power: int) -> No
     halves = [shared(v, 2.0) for v in reports()]
     halves[1][1][7] += np.uint64(1 << power)
     n, d = len(halves), len(halves[0][0])
-    servers = [Server(i == 0, 2.0, deck) for i, deck in enumerate(deal(n, d))]
+    servers = [ShareServer(i == 0, 2.0, deck) for i, deck in enumerate(deal(n, d))]
     for site, pair in enumerate(halves):
         for server, half in zip(servers, pair, strict=True):
             server.take(site, half)
@@ -193,7 +194,7 @@ def test_a_square_that_is_nothing_mod_two_to_the_64_is_noticed(power: int) -> No
 
 
 def test_nobody_reports_twice_or_in_another_shape() -> None:
-    server = Server(True, 2.0, deal(4, 10)[0])
+    server = ShareServer(True, 2.0, deal(4, 10)[0])
     half = np.zeros(10, np.uint64)
     server.take(1, half)
     for site, said in ((1, half), (7, half), (2, half[:9]), (2, half.astype(np.int64))):
@@ -205,8 +206,8 @@ def test_noise_for_sites_is_enough_for_the_fewest_that_are_opened() -> None:
     """The promised noise is there when only `least` answer, and one of those knows its own."""
     import vitrail as vt
     from small import opposed_tables
-    from vitrail.protect.budget import Budget, noise_for
-    from vitrail.runs.budgets import guards_of, spent_after
+    from vitrail.privacy.budget import Budget, noise_for
+    from vitrail.runs.protection.budget import guards_of, spent_after
 
     tables = opposed_tables(dict.fromkeys(("a", "b", "c", "d", "e"), 40))
     study = vt.Study.infer(

@@ -14,11 +14,11 @@ from vitrail import methods
 from vitrail.core.exchange import AnyExchange
 from vitrail.core.facts import OUTLYING
 from vitrail.core.tensors import each, tensors
-from vitrail.engines.rounds import Training
-from vitrail.engines.sites import gather_sites
+from vitrail.engine.batches import gather_sites
+from vitrail.engine.rounds import Training
 from vitrail.methods import TABLE
-from vitrail.protect import Guards
-from vitrail.protect.robust import apart, centre
+from vitrail.privacy import Guards
+from vitrail.privacy.robust import apart, centre
 
 KINDS = ("median", "trimmed", "multikrum", "clipping")
 LIAR = "site 3"

@@ -14,20 +14,30 @@ from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 
-from vitrail.core.problems import Problem, VitrailError
-from vitrail.protect.fixed import fewest_of
-from vitrail.protect.masked import ALL_PAIRS, DRAWN, NEIGHBOURS, SAID, Drawn, Opening, Party, groups, needed
-from vitrail.protect.masks import Terms
-from vitrail.protect.shamir import P, join, split
+from vitrail.core.errors import Problem, VitrailError
+from vitrail.privacy.secure_sum.dropout_tolerant import (
+    ALL_PAIRS,
+    DRAWN,
+    NEIGHBOURS,
+    SAID,
+    SumKeys,
+    SumOpening,
+    SumParticipant,
+    groups,
+    needed,
+)
+from vitrail.privacy.secure_sum.fixed_point import fewest_of
+from vitrail.privacy.secure_sum.pairwise import SumSpec
+from vitrail.privacy.secure_sum.shamir import P, join, split
 
 SHAPES = {"change": (30, 4), "weight": ()}
-TERMS = Terms("study run 0 3 0", SHAPES, {"change": 2.0**24, "weight": 2.0**24}, most=64)
+TERMS = SumSpec("study run 0 3 0", SHAPES, {"change": 2.0**24, "weight": 2.0**24}, most=64)
 
 
 class Round:
     """Some sites at one sum. `change`: what the coordinator does to what it carries."""
 
-    def __init__(self, root: Path, names: Sequence[str], terms: Terms = TERMS) -> None:
+    def __init__(self, root: Path, names: Sequence[str], terms: SumSpec = TERMS) -> None:
         self.names, self.terms, self.root = list(names), terms, root
         self.keys = {n: Ed25519PrivateKey.generate() for n in names}
         self.run = {n: X25519PrivateKey.generate() for n in names}
@@ -36,8 +46,8 @@ class Round:
         rng = np.random.default_rng(7)
         self.values = {n: {k: rng.normal(0, 3, shape) for k, shape in SHAPES.items()} for n in names}
 
-    def end(self, name: str) -> Party:
-        return Party(name, self.terms, self.root / name, self.keys[name].sign, self.run[name], self.public)
+    def end(self, name: str) -> SumParticipant:
+        return SumParticipant(name, self.terms, self.root / name, self.keys[name].sign, self.run[name], self.public)
 
     def check(self, site: str, text: bytes, signature: bytes) -> None:
         try:
@@ -45,14 +55,14 @@ class Round:
         except (InvalidSignature, KeyError):
             raise VitrailError("a key was refused", [Problem(site, "not signed")]) from None
 
-    def draw(self, names: Iterable[str] | None = None) -> dict[str, Drawn]:
+    def draw(self, names: Iterable[str] | None = None) -> dict[str, SumKeys]:
         return {n: self.ends[n].draw(self.names) for n in names or self.names}
 
-    def report(self, drawn: Mapping[str, Drawn], name: str, told: str = "w") -> np.ndarray:
+    def report(self, drawn: Mapping[str, SumKeys], name: str, told: str = "w") -> np.ndarray:
         said = self.ends[name].report(lambda: self.values[name], list(drawn), told, drawn, self.check)
         return np.concatenate([np.ravel(said[k]) for k in self.terms.summed()])
 
-    def shares(self, drawn: Mapping[str, Drawn], said: Sequence[str], holders: Iterable[str]) -> dict[str, Any]:
+    def shares(self, drawn: Mapping[str, SumKeys], said: Sequence[str], holders: Iterable[str]) -> dict[str, Any]:
         sealed = {h: {n: d.sealed[h] for n, d in drawn.items() if h in d.sealed} for h in holders}
         return {h: self.ends[h].open(said, sealed[h], self.lists(said), self.check) for h in holders}
 
@@ -63,9 +73,9 @@ class Round:
     def total(self, said: Iterable[str]) -> dict[str, np.ndarray]:
         return {k: sum(self.values[n][k] for n in said) for k in SHAPES}  # type: ignore[misc]
 
-    def sum(self, drawn: Mapping[str, Drawn], said: Sequence[str], holders: Sequence[str]) -> dict[str, np.ndarray]:
+    def sum(self, drawn: Mapping[str, SumKeys], said: Sequence[str], holders: Sequence[str]) -> dict[str, np.ndarray]:
         reported = sum(self.report(drawn, n) for n in said)
-        return Opening(self.terms, self.names, drawn, said, "w").open(reported, self.shares(drawn, said, holders))
+        return SumOpening(self.terms, self.names, drawn, said, "w").open(reported, self.shares(drawn, said, holders))
 
 
 def same(one: Mapping[str, np.ndarray], other: Mapping[str, np.ndarray]) -> bool:
@@ -123,7 +133,7 @@ def test_not_both_shares_of_one_site(five: Round) -> None:
         with pytest.raises(VitrailError, match="another list of who reported"):
             five.shares(drawn, list("abcd"), [holder])
     later = five.shares(drawn, list("abcd"), "d")  # who has not answered yet believes it: too few
-    opening = Opening(TERMS, five.names, drawn, list("abcd"), "w")
+    opening = SumOpening(TERMS, five.names, drawn, list("abcd"), "w")
     assert opening.lacks(later)
     with pytest.raises(VitrailError, match="shares of its secret"):
         opening.open(sum(reported[n] for n in "abcd"), later)
@@ -141,9 +151,12 @@ def test_two_kinds_of_shares_would_tell_a_report(five: Round) -> None:
     for n in said:
         (five.root / n / "opened.json").unlink()  # it forgets
     selves = five.shares(drawn, list("abcde"), said)
-    opening, alone = Opening(TERMS, five.names, drawn, said, "w"), Opening(TERMS, five.names, drawn, list("abcde"), "w")
+    opening, alone = (
+        SumOpening(TERMS, five.names, drawn, said, "w"),
+        SumOpening(TERMS, five.names, drawn, list("abcde"), "w"),
+    )
     private, mask = opening._secret("e", keys), alone._secret("e", selves)
-    from vitrail.protect.masked import _towards, self_stream
+    from vitrail.privacy.secure_sum.dropout_tolerant import _towards, self_stream
 
     bare = report - self_stream(mask, TERMS)
     for other in "abcd":
@@ -166,8 +179,8 @@ def test_an_accomplice_and_two_stories(least: int, reads: bool, tmp_path: Path) 
     (five.root / "c" / "opened.json").unlink()  # the accomplice forgets
     keys = five.shares(drawn, list("abcd"), "bdc")
     whole = (
-        Opening(five.terms, five.names, drawn, everyone, "w"),
-        Opening(five.terms, five.names, drawn, list("abcd"), "w"),
+        SumOpening(five.terms, five.names, drawn, everyone, "w"),
+        SumOpening(five.terms, five.names, drawn, list("abcd"), "w"),
     )
     assert ["e" not in one.lacks(told) for one, told in zip(whole, (selves, keys), strict=True)] == [reads, reads]
 
@@ -224,7 +237,9 @@ def test_sites_that_were_told_different_models_have_masks_that_do_not_cancel(fiv
         five.shares(drawn, list("abcde"), "abcde")
     five.check = lambda *given: None  # type: ignore[method-assign]
     with pytest.raises(VitrailError, match="told different things"):
-        Opening(TERMS, five.names, drawn, list("abcde"), "w").open(reported, five.shares(drawn, list("abcde"), "abcde"))
+        SumOpening(TERMS, five.names, drawn, list("abcde"), "w").open(
+            reported, five.shares(drawn, list("abcde"), "abcde")
+        )
 
 
 def test_a_coordinator_in_the_middle_is_noticed(five: Round) -> None:
@@ -285,7 +300,7 @@ def test_shares_that_were_changed_are_refused_and_false_ones_passed_over(five: R
         five.ends["a"].open(everyone, {"b": drawn["b"].sealed["c"]}, five.lists(everyone), five.check)
     shares = five.shares(drawn, everyone, everyone)
     shares["c"] = {n: bytes(33) for n in shares["c"]}  # a holder that lies
-    opening = Opening(TERMS, five.names, drawn, everyone, "w")
+    opening = SumOpening(TERMS, five.names, drawn, everyone, "w")
     assert same(opening.open(reported, shares), five.total(everyone))
     shares["d"] = shares["e"] = shares["c"]
     with pytest.raises(VitrailError, match="do not fit together"):
@@ -297,7 +312,7 @@ def test_a_report_that_was_changed_is_not_opened(five: Round) -> None:
     reported = sum(five.report(drawn, n) for n in everyone)
     reported[-1] += np.uint64(5)
     with pytest.raises(VitrailError, match="do not cancel"):
-        Opening(TERMS, five.names, drawn, everyone, "w").open(reported, five.shares(drawn, everyone, everyone))
+        SumOpening(TERMS, five.names, drawn, everyone, "w").open(reported, five.shares(drawn, everyone, everyone))
 
 
 @pytest.mark.parametrize("sites", range(3, 41))

@@ -15,18 +15,19 @@ from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from vitrail.core.problems import Problem, VitrailError
-from vitrail.protect import masks
-from vitrail.protect.masks import ZERO, Adder, Offer, Terms, draw, open_sum
+from vitrail.core.errors import Problem, VitrailError
+from vitrail.privacy.secure_sum import pairwise
+from vitrail.privacy.secure_sum.fixed_point import ZERO
+from vitrail.privacy.secure_sum.pairwise import PairwiseSummand, SumOffer, SumSpec, draw, open_sum
 
 SHAPES = {"products": (40, 40), "rows": (), "none": (0,)}
-TERMS = Terms("study run sum", SHAPES, {"products": 1e6, "rows": 1e3, "none": 1.0}, most=8)
+TERMS = SumSpec("study run sum", SHAPES, {"products": 1e6, "rows": 1e3, "none": 1.0}, most=8)
 
 
 class Sites:
     """Some sites, each with a key that the others know it by."""
 
-    def __init__(self, root: Path, names: list[str], terms: Terms = TERMS) -> None:
+    def __init__(self, root: Path, names: list[str], terms: SumSpec = TERMS) -> None:
         self.keys = {n: Ed25519PrivateKey.generate() for n in names}
         self.terms, self.root = terms, root
         self.ends = {n: self.end(n) for n in names}
@@ -35,8 +36,8 @@ class Sites:
             n: {k: rng.uniform(-1, 1, shape) * terms.clip[k] for k, shape in terms.shapes.items()} for n in names
         }
 
-    def end(self, name: str) -> Adder:
-        return Adder(name, self.terms, self.root / name, self.keys[name].sign)
+    def end(self, name: str) -> PairwiseSummand:
+        return PairwiseSummand(name, self.terms, self.root / name, self.keys[name].sign)
 
     def check(self, site: str, text: bytes, signature: bytes) -> None:
         try:
@@ -44,10 +45,10 @@ class Sites:
         except (InvalidSignature, KeyError):
             raise VitrailError("a key was refused", [Problem(site, "not signed")]) from None
 
-    def offers(self) -> dict[str, Offer]:
+    def offers(self) -> dict[str, SumOffer]:
         return {n: end.offer() for n, end in self.ends.items()}
 
-    def reports(self, offers: Mapping[str, Offer]) -> dict[str, masks.Masked]:
+    def reports(self, offers: Mapping[str, SumOffer]) -> dict[str, pairwise.Masked]:
         return {n: self.ends[n].report(self.values[n], offers, self.check) for n in offers}
 
 
@@ -70,7 +71,7 @@ def test_the_sum_is_the_plain_sum(four: Sites) -> None:
 @settings(max_examples=25, deadline=None)
 @given(st.lists(st.floats(-5.0, 5.0), min_size=3, max_size=7), st.floats(5.0, 1e9))
 def test_any_values_up_to_the_clip(tmp_path_factory: Any, values: list[float], clip: float) -> None:
-    terms = Terms("x", {"v": (1,)}, {"v": clip}, most=7)
+    terms = SumSpec("x", {"v": (1,)}, {"v": clip}, most=7)
     sites = Sites(tmp_path_factory.mktemp("s"), [f"s{i}" for i in range(len(values))], terms)
     given_ = [*values[:-1], clip if values[-1] > 0 else -clip]  # one of them at the very edge
     sites.values = {n: {"v": np.array([v])} for n, v in zip(sites.ends, given_, strict=True)}
@@ -81,7 +82,7 @@ def test_any_values_up_to_the_clip(tmp_path_factory: Any, values: list[float], c
 def test_a_single_report_is_noise(four: Sites, monkeypatch: pytest.MonkeyPatch) -> None:
     """And the same test reads a report without masks at once."""
 
-    def readable(said: masks.Masked, site: str) -> float:
+    def readable(said: pairwise.Masked, site: str) -> float:
         numbers = said["products"].view(np.int64).astype(float).ravel()
         return float(abs(np.corrcoef(numbers, four.values[site]["products"].ravel())[0, 1]))
 
@@ -93,7 +94,7 @@ def test_a_single_report_is_noise(four: Sites, monkeypatch: pytest.MonkeyPatch) 
     for pair in (("a", "b"), ("a", "b", "c")):  # nor what some of them add up to
         some = {"products": sum(said[n]["products"] for n in pair[1:])}
         assert readable(some, pair[1]) < 0.1
-    monkeypatch.setattr(masks, "draw", lambda key, count: np.zeros(count, dtype=np.uint64))
+    monkeypatch.setattr(pairwise, "draw", lambda key, count: np.zeros(count, dtype=np.uint64))
     bare = Sites(four.root / "bare", list(four.values))
     bare.values = four.values
     assert readable(bare.reports(bare.offers())["a"], "a") > 0.999
@@ -121,30 +122,30 @@ def test_a_report_that_was_changed(four: Sites, part: str) -> None:
 def test_a_coordinator_in_the_middle_is_noticed(four: Sites) -> None:
     """It would put keys of its own in place of the others' and take every mask off."""
     offers, own = four.offers(), X25519PrivateKey.generate().public_key().public_bytes_raw()
-    for swapped in (Offer(own, offers["b"].signature), offers["b"]._replace(signature=bytes(64)), offers["c"]):
+    for swapped in (SumOffer(own, offers["b"].signature), offers["b"]._replace(signature=bytes(64)), offers["c"]):
         with pytest.raises(VitrailError, match=r"not signed|same key"):
             four.ends["a"].report(four.values["a"], {**offers, "b": swapped}, four.check)
     # a key that was signed for another sum
-    other = Sites(four.root / "other", [], Terms("study run another", SHAPES, TERMS.clip, 8))
+    other = Sites(four.root / "other", [], SumSpec("study run another", SHAPES, TERMS.clip, 8))
     other.keys = four.keys
     old = other.end("b").offer()
     with pytest.raises(VitrailError, match="not signed"):
         four.ends["a"].report(four.values["a"], {**offers, "b": old}, four.check)
-    assert not (four.root / "a" / masks.SAID).exists()
+    assert not (four.root / "a" / pairwise.SAID).exists()
 
 
 def test_swapped_keys_are_readable_without_signatures(four: Sites) -> None:
     """Positive control: who owns the keys of all others takes the masks off."""
     offers = four.offers()
     mine = {n: X25519PrivateKey.generate() for n in "bcd"}
-    faked = {**offers, **{n: Offer(k.public_key().public_bytes_raw(), b"") for n, k in mine.items()}}
+    faked = {**offers, **{n: SumOffer(k.public_key().public_bytes_raw(), b"") for n, k in mine.items()}}
     said = four.ends["a"].report(four.values["a"], faked, lambda *_: None)
-    masked = {n: Adder(n, TERMS, four.root / f"fake {n}", lambda _: b"") for n in mine}
+    masked = {n: PairwiseSummand(n, TERMS, four.root / f"fake {n}", lambda _: b"") for n in mine}
     others = []
     for n, end in masked.items():
         end.folder.mkdir()
         known = {"private": mine[n].private_bytes_raw().hex(), "public": faked[n].key.hex(), "signature": ""}
-        (end.folder / masks.DRAWN).write_text(json.dumps(known))
+        (end.folder / pairwise.DRAWN).write_text(json.dumps(known))
         others.append(end.report({k: np.zeros(s) for k, s in SHAPES.items()}, faked, lambda *_: None))
     opened = open_sum({"a": said, **dict(zip(mine, others, strict=True))}, TERMS)
     assert np.allclose(opened["products"], four.values["a"]["products"])
@@ -170,7 +171,7 @@ def test_two_lists_of_sites_would_tell_one_sites_values(four: Sites) -> None:
 def test_asked_again_it_says_the_same_and_its_key_is_gone(four: Sites) -> None:
     offers = four.offers()
     first = four.ends["a"].report(four.values["a"], offers, four.check)
-    assert "private" not in json.loads((four.root / "a" / masks.DRAWN).read_text())
+    assert "private" not in json.loads((four.root / "a" / pairwise.DRAWN).read_text())
     again = four.end("a")
     assert again.offer() == offers["a"]
     other = {k: v + 1 for k, v in four.values["a"].items()}
@@ -179,17 +180,17 @@ def test_asked_again_it_says_the_same_and_its_key_is_gone(four: Sites) -> None:
 
 
 def test_killed_between_saying_and_forgetting(four: Sites, monkeypatch: pytest.MonkeyPatch) -> None:
-    offers, whole = four.offers(), masks.write_atomically
+    offers, whole = four.offers(), pairwise.write_atomically
 
     def killed(path: Path, *said: Any, **how: Any) -> None:
-        if path.name == masks.DRAWN:
+        if path.name == pairwise.DRAWN:
             raise KeyboardInterrupt
         whole(path, *said, **how)
 
-    monkeypatch.setattr(masks, "write_atomically", killed)
+    monkeypatch.setattr(pairwise, "write_atomically", killed)
     with pytest.raises(KeyboardInterrupt):
         four.ends["a"].report(four.values["a"], offers, four.check)
-    monkeypatch.setattr(masks, "write_atomically", whole)
+    monkeypatch.setattr(pairwise, "write_atomically", whole)
     said = {n: four.end(n).report(four.values[n], offers, four.check) for n in offers}
     assert np.allclose(open_sum(said, TERMS)["products"], total(four, offers)["products"])
 
@@ -199,7 +200,7 @@ def refuses(change: Callable[[dict[str, np.ndarray]], Any], four: Sites, match: 
     change(values)
     with pytest.raises(VitrailError, match=match):
         four.ends["a"].report(values, four.offers(), four.check)
-    assert not (four.root / "a" / masks.SAID).exists()
+    assert not (four.root / "a" / pairwise.SAID).exists()
 
 
 @pytest.mark.parametrize("bad", [1.01e6, -1e300, np.inf, np.nan])
@@ -215,19 +216,19 @@ def test_other_names_or_shapes(four: Sites) -> None:
 
 def test_lists_that_are_none(four: Sites) -> None:
     offers, end, values = four.offers(), four.ends["a"], four.values["a"]
-    many = {**offers, **{f"e{i}": Offer(bytes([i]) * 32, b"") for i in range(5)}}
+    many = {**offers, **{f"e{i}": SumOffer(bytes([i]) * 32, b"") for i in range(5)}}
     for bad, match in (
         ({n: offers[n] for n in "ab"}, "3 are the fewest"),
         ({n: offers[n] for n in "bcd"}, "the key that this site drew"),
-        ({**offers, "a": Offer(bytes(32), b"")}, "the key that this site drew"),
+        ({**offers, "a": SumOffer(bytes(32), b"")}, "the key that this site drew"),
         (many, "were agreed on"),
     ):
         with pytest.raises(VitrailError, match=match):
             end.report(values, bad, four.check)
     with pytest.raises(VitrailError, match="expected a public key"):  # every partner of this point has the same secret
-        end.report(values, {**offers, "b": Offer(bytes(32), b"")}, lambda *_: None)
+        end.report(values, {**offers, "b": SumOffer(bytes(32), b"")}, lambda *_: None)
     with pytest.raises(VitrailError, match="no key was drawn"):
-        Adder("z", TERMS, four.root / "z", lambda _: b"").report(values, offers, four.check)
+        PairwiseSummand("z", TERMS, four.root / "z", lambda _: b"").report(values, offers, four.check)
 
 
 def test_told_different_keys_nothing_opens(four: Sites) -> None:

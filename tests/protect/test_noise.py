@@ -18,20 +18,12 @@ from vitrail import methods
 from vitrail.core.random import normals
 from vitrail.core.task import Batch, Task
 from vitrail.core.tensors import tensors
-from vitrail.engines.local import Engine
-from vitrail.engines.rounds import Training
-from vitrail.protect import noise as noise_module
-from vitrail.protect.guards import AT_REST, Guards
-from vitrail.protect.noise import (
-    ROOM,
-    Generator,
-    blurred,
-    blurred_report,
-    grid_of,
-    report_grid,
-    upper_tail,
-)
-from vitrail.protect.rows import BLOCK, Lots, PrivateTask, StepNoise, block_of
+from vitrail.engine.local import Engine
+from vitrail.engine.rounds import Training
+from vitrail.privacy import noise as noise_module
+from vitrail.privacy.dp_sgd import BLOCK, DrawnNoise, PrivateTask, StepNoise, block_of
+from vitrail.privacy.guards import AT_REST, Guards
+from vitrail.privacy.noise import ROOM, Generator, blurred, blurred_report, grid_of, report_grid, upper_tail
 
 SECRET = "5e" * 32
 
@@ -112,7 +104,7 @@ def test_all_low_bits_lie_on_the_grid_whatever_the_value() -> None:
         assert on_grid(old, step) < 0.01, "the control: noise in floating point keeps the value's own low bits"
 
 
-def released(value: float, lots: Lots | StepNoise, count: int = 4000) -> NDArray[np.float64]:
+def released(value: float, lots: DrawnNoise | StepNoise, count: int = 4000) -> NDArray[np.float64]:
     """A gradient of so many equal numbers, in single precision, as a site would go on with it."""
     slope = {"w": torch.full((1, count), value)}
     if isinstance(lots, StepNoise):
@@ -130,7 +122,7 @@ def surely_zero(numbers: NDArray[np.float64]) -> float:
 
 
 def test_low_bits_tell_for_sure_which_row_is_missing_under_the_old_noise_alone() -> None:
-    old = [surely_zero(released(value, Lots(torch.tensor([8])))) for value in (0.0, 1.0)]
+    old = [surely_zero(released(value, DrawnNoise(torch.tensor([8])))) for value in (0.0, 1.0)]
     assert old[0] > 0.2, "a fifth of all numbers says for sure that the row is not there: no epsilon allows that"
     assert old[1] == 0.0
     new = [surely_zero(released(value, StepNoise([Generator(SECRET)], 8))) for value in (0.0, 1.0)]

@@ -13,9 +13,9 @@ import torch
 from small import gap, make_rows, make_task, models, train
 from vitrail import methods
 from vitrail.core.task import Batch, Task
-from vitrail.protect.budget import Budget, noise_for, replaced, spent
-from vitrail.protect.rows import Lots, PrivateTask
-from vitrail.runs.protection import tells_rows
+from vitrail.privacy.budget import Budget, noise_for, replaced, spent
+from vitrail.privacy.dp_sgd import DrawnNoise, PrivateTask
+from vitrail.runs.protection.checks import tells_rows
 
 
 def private(task: Task, **given: Any) -> PrivateTask:
@@ -28,7 +28,7 @@ def batch_of(task: Task, rows: int = 7) -> Batch:
     units = sum(task.net.units)
     keep = torch.randint(0, 2, (2, rows, units), generator=torch.Generator().manual_seed(2), dtype=torch.int32) * -1
     parts = tuple(torch.split(keep, list(task.net.units), -1)) if units else ()
-    return Batch(*pick, parts, lots=Lots(torch.arange(2)))
+    return Batch(*pick, parts, lots=DrawnNoise(torch.arange(2)))
 
 
 def copy(batch: Batch) -> Batch:
@@ -88,7 +88,7 @@ def test_noise_is_the_same_in_every_engine_and_new_in_every_step() -> None:
     assert gap(models(*one), models(*other)) < 1e-12
     quiet = train(methods.build("fedavg"), private(make_task(), clip=0.1))
     assert gap(models(*one), models(*quiet)) > 1e-3
-    lots = Lots(torch.arange(3))
+    lots = DrawnNoise(torch.arange(3))
     first, second = lots.draw(torch.zeros(3, 4000)), lots.draw(torch.zeros(3, 4000))
     several = lots.draw(torch.zeros(6, 4000))
     every = torch.cat([first, second, several])

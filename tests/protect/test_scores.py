@@ -9,15 +9,12 @@ import pytest
 
 from small import opposed_tables
 from vitrail import methods
-from vitrail.protect.budget import noise_for
-from vitrail.protect.noise import Generator
-from vitrail.protect.scores import noisy_scores
-from vitrail.runs import budgets
-from vitrail.runs.budgets import (
-    score_noise,
-    spent_after,
-)
-from vitrail.study import Study
+from vitrail.privacy.budget import noise_for
+from vitrail.privacy.noise import Generator
+from vitrail.privacy.noisy_scores import noisy_scores
+from vitrail.runs.protection import budget
+from vitrail.runs.protection.budget import score_noise, spent_after
+from vitrail.study.model import Study
 
 OWN = Generator("a secret")
 
@@ -76,5 +73,5 @@ def test_whether_a_row_is_among_those_scored_is_told_by_plain_scores_and_not_by_
 
 def test_rows_that_are_held_out_have_their_whole_budget_for_scores() -> None:
     found = study(**ROWS)
-    assert score_noise(found) == pytest.approx(noise_for(budgets.Budget(4.0, 1e-5), 1))
+    assert score_noise(found) == pytest.approx(noise_for(budget.Budget(4.0, 1e-5), 1))
     assert spent_after(found, methods.build("fedavg"), 4) == pytest.approx(4.0, abs=1e-6), "nothing is kept back"

@@ -12,10 +12,10 @@ import vitrail as vt
 from small import gap, make_task, models, opposed_tables, train
 from vitrail import methods
 from vitrail.core.tensors import tensors
-from vitrail.engines.rounds import Training
-from vitrail.engines.wire import rehearse, spec_of
+from vitrail.engine.contract import rehearse, spec_of
+from vitrail.engine.rounds import Training
 from vitrail.methods import TABLE
-from vitrail.protect import Guards, squeeze
+from vitrail.privacy import Guards, compression
 from vitrail.runs.setup import wire_lines
 
 HOWS = ("int8", "rank")
@@ -52,9 +52,9 @@ def test_whole_numbers_are_read_exactly_and_are_near(kind: Any) -> None:
     v = torch.randn(3, 2500, generator=torch.Generator().manual_seed(1), dtype=kind) * torch.tensor(
         [[1e-6], [1.0], [1e9]]
     )
-    crossed, _ = squeeze.shortened({"w": v}, {"lost/w": torch.zeros_like(v)}, "int8")
-    read = squeeze.restored({"w": v}, crossed, "int8")["w"]
-    again, _ = squeeze.shortened({"w": read}, {"lost/w": torch.zeros_like(v)}, "int8")
+    crossed, _ = compression.shortened({"w": v}, {"lost/w": torch.zeros_like(v)}, "int8")
+    read = compression.restored({"w": v}, crossed, "int8")["w"]
+    again, _ = compression.shortened({"w": read}, {"lost/w": torch.zeros_like(v)}, "int8")
     assert all(torch.equal(crossed[k], again[k]) for k in crossed), "a power of two: nothing is lost twice"
     assert float(((read - v).abs().amax(1) / v.abs().amax(1)).max()) <= 1 / 127
 
@@ -62,8 +62,8 @@ def test_whole_numbers_are_read_exactly_and_are_near(kind: Any) -> None:
 def test_what_is_no_number_is_not_hidden() -> None:
     v = torch.ones(2, 1500)
     v[0, 1400], v[1, 3] = torch.nan, torch.inf
-    crossed, after = squeeze.shortened({"w": v}, {"lost/w": torch.zeros_like(v)}, "int8")
-    read = squeeze.restored({"w": v}, crossed, "int8")["w"]
+    crossed, after = compression.shortened({"w": v}, {"lost/w": torch.zeros_like(v)}, "int8")
+    read = compression.restored({"w": v}, crossed, "int8")["w"]
     assert not read[0].isfinite().all()
     assert not read[1].isfinite().all()
     assert read[1, 1024:].isfinite().all()
@@ -76,14 +76,14 @@ def test_what_is_lost_is_said_later(how: Any) -> None:
     g = torch.Generator().manual_seed(2)
     v, many = torch.randn(2, 12, 10, generator=g, dtype=torch.double), 200
     ex = methods.build("fedavg")
-    first = squeeze.memory(ex, {"change/w": ((12, 10), torch.double)}, how, 2, torch.zeros(1))
+    first = compression.memory(ex, {"change/w": ((12, 10), torch.double)}, how, 2, torch.zeros(1))
     off = {}
     for feedback in (True, False):
         kept, total = dict(first), torch.zeros_like(v)
         for _ in range(many):
-            crossed, after = squeeze.shortened({"change": {"w": v}}, kept, how)
+            crossed, after = compression.shortened({"change": {"w": v}}, kept, how)
             kept = after if feedback else {**after, "lost/change/w": torch.zeros_like(v)}
-            total += squeeze.restored({"change": {"w": v}}, crossed, how)["change"]["w"]
+            total += compression.restored({"change": {"w": v}}, crossed, how)["change"]["w"]
         off[feedback] = float((total / many - v).norm() / v.norm())
     assert off[True] < 0.1 * off[False]
     assert off[True] < 0.03

@@ -18,27 +18,28 @@ from report.test_live import Story
 from report.test_private import told as looked
 from report.test_transfer_page import make_found
 from runs.test_card import make_table
-from vitrail.data.datasets import packaged
-from vitrail.explain.among import among_sites
-from vitrail.report import live, render
-from vitrail.report.card import render_card
-from vitrail.report.contribution import render_contribution
-from vitrail.report.explained import render_explained
-from vitrail.report.explained_all import render_among
-from vitrail.report.index import Demo, Shown, write_index
-from vitrail.report.own_verdict import write_own_verdict
-from vitrail.report.private import render_private
-from vitrail.report.screened import write_screen
-from vitrail.report.together import render_together
-from vitrail.report.transfer import render_transfer
-from vitrail.report.watch import Watch
-from vitrail.runs.card import make_card
-from vitrail.runs.together import Together
-from vitrail.studies.contribution import CARRIED, LOO, SHAPLEY, Contribution
-from vitrail.study import Study
-from vitrail.vertical.dialogue import Crossed
-from vitrail.vertical.match import Match
-from vitrail.vertical.terms import Offer, Terms
+from vitrail.analysis.explanations.summary import among_sites
+from vitrail.data.datasets.catalogue import packaged
+from vitrail.report import render
+from vitrail.report.live import server
+from vitrail.report.live.watcher import RunWatcher
+from vitrail.report.pages.card import render_card
+from vitrail.report.pages.contribution import render_contribution
+from vitrail.report.pages.explanation import render_explained
+from vitrail.report.pages.explanation_summary import render_among
+from vitrail.report.pages.index import Demo, DemoPage, write_index
+from vitrail.report.pages.site import render_private
+from vitrail.report.pages.site_benefit import write_own_verdict
+from vitrail.report.pages.transfer import render_transfer
+from vitrail.report.pages.vertical import render_together
+from vitrail.report.sections.screening import write_screen
+from vitrail.runs.site.card import make_card
+from vitrail.studies.contribution.values import CARRIED, LOO, SHAPLEY, Contribution
+from vitrail.study.model import Study
+from vitrail.vertical.matching.match import Match
+from vitrail.vertical.run import VerticalRun
+from vitrail.vertical.training.dialogue import MessageCount
+from vitrail.vertical.training.terms import GuestOffer, Terms
 
 
 def compared(_: Path) -> str:
@@ -134,7 +135,7 @@ def explained_all(_: Path) -> str:
 
 def parties(_: Path) -> str:
     study = Study.load(packaged("vertical.toml"))
-    offers = tuple(Offer(guest, 4) for guest in study.guests)
+    offers = tuple(GuestOffer(guest, 4) for guest in study.guests)
     scores = [
         (model, metric, 0.7 + 0.05 * i, 0.65, 0.8, 0.05 * i, 0.01, 0.09)
         for i, model in enumerate(("alone", "together"))
@@ -142,7 +143,7 @@ def parties(_: Path) -> str:
     ]
     named = ["model", "metric", "value", "low", "high", "gain", "gain_low", "gain_high"]
     crossed = {
-        (stage, study.host, study.guests[0], "number in common"): Crossed(3, 4000, 52_000)
+        (stage, study.host, study.guests[0], "number in common"): MessageCount(3, 4000, 52_000)
         for stage in ("match", "training")
     }
     info = {
@@ -155,7 +156,7 @@ def parties(_: Path) -> str:
         "left": {guest: {"after": 400, "training": 1} for guest in study.guests},
     }
     match = Match(study.host, 4000, "a1b2", {}, {}, {}, {}, {})
-    run = Together(study, info, Terms(4000, offers), match, None, pd.DataFrame(scores, columns=named), crossed)  # type: ignore[arg-type]
+    run = VerticalRun(study, info, Terms(4000, offers), match, None, pd.DataFrame(scores, columns=named), crossed)  # type: ignore[arg-type]
     return render_together(run)
 
 
@@ -166,7 +167,7 @@ def _live(folder: Path, **more: str) -> str:
     for r in range(1, 30):
         story.round(r, *(["va"] if r % 9 == 0 else []))
     story.keep(29)
-    html = live.render(Watch(story.path).look())[0]
+    html = server.render(RunWatcher(story.path).look())[0]
     html = re.sub(r"<script>.*?</script>", "", html, flags=re.DOTALL)  # there is nobody whom it could ask
     return html.replace('role="alert" hidden>', 'role="alert">Vitrail does not answer.')
 
@@ -183,7 +184,7 @@ def followed(folder: Path) -> str:
 def index(folder: Path) -> str:
     for name in ("a.html", "b.html"):
         (folder / name).write_text("-", encoding="utf-8")
-    pages = [Shown("a.html", "The run", "What came of it."), Shown("b.html", "The look", "Its own rows.", "va")]
+    pages = [DemoPage("a.html", "The run", "What came of it."), DemoPage("b.html", "The look", "Its own rows.", "va")]
     demo = Demo("one", "A demo", "Four hospitals.", pages, ["va gains."], "Thanks.")
     return write_index(folder, demo, {"one": "this", "two": "another"}).read_text("utf-8")
 

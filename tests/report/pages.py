@@ -9,12 +9,12 @@ import numpy as np
 import pandas as pd
 
 from vitrail.core.facts import Facts
-from vitrail.data.datasets import packaged
+from vitrail.data.datasets.catalogue import packaged
 from vitrail.methods import AnyMethod, FedAvg
+from vitrail.quality.screening.result import LABEL, Finding, Screening
 from vitrail.report import Page
-from vitrail.runs.run import HISTORY, Run
-from vitrail.screen.found import LABEL, Finding, Screening
-from vitrail.study import Study
+from vitrail.runs.result import HISTORY, Run
+from vitrail.study.model import Study
 
 TITLES = {
     "local": "Local",

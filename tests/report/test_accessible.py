@@ -21,7 +21,7 @@ if BROWSER is None and not os.environ.get("CI"):
 
 from report.gallery import PAGES, write_all
 from report.test_browser import pixels
-from vitrail.report.frame import templates
+from vitrail.report.pages.frame import templates
 
 HERE = Path(__file__).parent
 AXE, LOOK = HERE / "axe.min.js", HERE / "look.js"
@@ -90,7 +90,7 @@ def test_axe_is_the_file_that_we_say_it_is() -> None:
 
 
 def test_no_kind_of_page_is_left_out(files: dict[str, Path]) -> None:
-    parts = [f for f in resources.files("vitrail.report").iterdir() if f.name.endswith(".html")]
+    parts = [f for f in (resources.files("vitrail.report") / "templates").iterdir() if f.name.endswith(".html")]
     whole = {f.name for f in parts if "{% extends" in f.read_text("utf-8")}
     assert {"page.html", "live.html"} <= whole <= FILLED
 

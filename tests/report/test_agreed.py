@@ -11,11 +11,11 @@ import pytest
 import torch
 
 from report.pages import HEART, SEEDS, make, run_of
+from vitrail.analysis.harm import chance_worse, expect_worse
 from vitrail.core import facts as means
 from vitrail.core.facts import Fact, Facts
-from vitrail.explain.worse import chance_worse, expect_worse
 from vitrail.report import render
-from vitrail.report.sections import undrawn
+from vitrail.report.sections.registry import undrawn
 
 TRIED = (0.0, 0.5, 1.0)
 

@@ -17,9 +17,9 @@ from PIL import Image
 import vitrail as vt
 from explain.test_album import NAME, album
 from report.test_browser import BROWSER, FLAGS
-from vitrail.data.pictures import png
-from vitrail.explain.album import SHOWN, TYPICAL
-from vitrail.report.private import LARGEST, render_private, write_look
+from vitrail.analysis.images.gallery import SHOWN, TYPICAL
+from vitrail.data.readers.images import png
+from vitrail.report.pages.site import LARGEST, render_private, write_look
 
 
 @pytest.fixture(scope="module")

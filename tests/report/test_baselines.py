@@ -11,13 +11,13 @@ import pytest
 
 import vitrail as vt
 from report.pages import make
-from vitrail.cli.shown import print_comparison, print_run
-from vitrail.core.metrics import metric_name
+from vitrail.cli.output import print_comparison, print_run
+from vitrail.metrics.scores import metric_name
 from vitrail.report import Page, render
-from vitrail.report.build import page_of
-from vitrail.report.findings import best_method, findings
-from vitrail.report.words import metric_words
-from vitrail.studies.comparison import VERDICTS
+from vitrail.report.pages.builder import page_of
+from vitrail.report.pages.findings import best_method, findings
+from vitrail.report.text import metric_words
+from vitrail.studies.compare.result import VERDICTS
 
 COLUMNS = ["method", "seed", "site", "split", "metric", "value"]
 

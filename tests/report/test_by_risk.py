@@ -14,10 +14,10 @@ from numpy.typing import NDArray
 
 import vitrail as vt
 from runs.test_times_run import made, study_of
-from vitrail.core.rounding import Rows, leaves, patients
-from vitrail.core.times import difference, limits, survival_curve, thirds
-from vitrail.report.build import write_report
-from vitrail.report.by_risk import CHANCE, LESS, MORE, UNTOLD, Curve, compare_groups, contents
+from vitrail.metrics.survival import difference, limits, survival_curve, thirds
+from vitrail.privacy.score_rounding import ScoredRows, leaves, patients
+from vitrail.report.pages.builder import write_report
+from vitrail.report.sections.survival_by_risk import CHANCE, LESS, MORE, UNTOLD, Curve, compare_groups, contents
 from vitrail.runs.setup import RISK
 
 Floats = NDArray[np.float64]
@@ -25,7 +25,7 @@ LOW_EVENTS, HIGH_EVENTS, ROWS = 1, 2, 23  # what was once called "more often"
 
 
 def drawn(rng: np.random.Generator, rows: int, hazard: float, until: float) -> Floats:
-    """Outcomes as core/times.py writes them."""
+    """Outcomes as metrics/survival.py writes them."""
     event, leave = rng.exponential(1 / hazard, rows), rng.uniform(0, until, rows)
     return np.where(event <= leave, event, -leave)
 
@@ -182,6 +182,6 @@ def test_without_numbers_at_risk_nothing_is_claimed(run: vt.Run, tmp_path: Path)
 
 
 def test_numbers_at_risk_do_not_leave_rounded_and_cost_the_others_nothing() -> None:
-    assert math.isnan(patients("left@low@1", Rows(9000, 900)))
+    assert math.isnan(patients("left@low@1", ScoredRows(9000, 900)))
     assert not leaves("left@low@1")
     assert leaves("free@low@1")

@@ -12,7 +12,7 @@ from report.pages import HEART, SEEDS, make, run_of
 from vitrail.core import facts as means
 from vitrail.core.facts import Fact, Facts
 from vitrail.report import render
-from vitrail.report.sections import undrawn
+from vitrail.report.sections.registry import undrawn
 
 TRIED = (0.0, 0.5, 1.0)
 

@@ -13,16 +13,16 @@ import pytest
 import vitrail as vt
 from command import vitrail
 from small import opposed_tables
-from vitrail.core.footprint import Footprint, cpu_seconds, footprint, read_footprint
-from vitrail.data.datasets import packaged
+from vitrail.core.resource_usage import Footprint, cpu_seconds, footprint, read_footprint
+from vitrail.core.text import size
+from vitrail.data.datasets.catalogue import packaged
 from vitrail.methods import TABLE
-from vitrail.report.build import page_of
-from vitrail.report.cost import traffic_words
-from vitrail.report.page import render
-from vitrail.report.words import size
-from vitrail.runs.run import Run
+from vitrail.report.pages.builder import page_of
+from vitrail.report.pages.run import render
+from vitrail.report.sections.cost import traffic_words
+from vitrail.runs.result import Run
 from vitrail.runs.setup import wire_lines
-from vitrail.study import Study
+from vitrail.study.model import Study
 
 
 @pytest.fixture(scope="module")

@@ -13,11 +13,11 @@ import pytest
 import vitrail as vt
 from report.pages import HOSTILE, run_of
 from small import opposed_tables
-from vitrail.core.metrics import SUREST, told_shares
+from vitrail.metrics.scores import SUREST, told_shares
 from vitrail.report import render
-from vitrail.report.build import page_of
-from vitrail.report.coverage import APART, contents, is_told
-from vitrail.report.frame import fill_part
+from vitrail.report.pages.builder import page_of
+from vitrail.report.pages.frame import fill_part
+from vitrail.report.sections.selective_prediction import APART, contents, is_told
 from vitrail.runs.setup import COVERAGE
 
 HEAD = "What is gained by handing the least sure cases to a person"

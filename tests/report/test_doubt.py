@@ -16,16 +16,16 @@ from scipy.stats import spearmanr
 
 import vitrail as vt
 from report.pages import HOSTILE, SEEDS, make, run_of
+from vitrail.analysis.uncertainty import goes_with, rank_correlation, read_choice, read_doubt, shared_classes
 from vitrail.core import facts as means
 from vitrail.core.facts import Fact, Facts
-from vitrail.explain.doubt import goes_with, rank_correlation, read_choice, read_doubt, shared_classes
 from vitrail.methods.ripfl import RIPFL
 from vitrail.report import Page, render
-from vitrail.report.build import page_of
-from vitrail.report.classes import class_shares
-from vitrail.report.doubt import against
-from vitrail.report.sections import undrawn
-from vitrail.runs.judge import shares_said, target_words
+from vitrail.report.pages.builder import page_of
+from vitrail.report.sections.learning.class_overlap import class_shares
+from vitrail.report.sections.registry import undrawn
+from vitrail.report.sections.uncertainty import against
+from vitrail.runs.evaluation import shares_said, target_words
 
 ROUNDS = 12
 WARDS = [f"ward {i}" for i in range(6)]
@@ -119,7 +119,7 @@ def test_matrices_that_go_together_and_those_that_do_not() -> None:
 
 def test_pairs_of_a_site_count_as_one_site(monkeypatch: pytest.MonkeyPatch) -> None:
     """Some sites are heard by all, and others share much with all: chance, however many pairs there are."""
-    monkeypatch.setattr("vitrail.explain.doubt.SHUFFLES", 200)
+    monkeypatch.setattr("vitrail.analysis.uncertainty.SHUFFLES", 200)
     rng, alarms = np.random.default_rng(4), 0
     for _ in range(100):
         heard, common = rng.standard_normal((2, 9))

@@ -13,19 +13,19 @@ import pytest
 from report.browser import Browser
 from report.pages import HOSTILE
 from talks import people, talk
-from vitrail.core.problems import VitrailError
-from vitrail.explain.among import among_sites
-from vitrail.explain.rows import Column, Explanation
-from vitrail.report.explained import render_explained, to_text, typical_rows, write_explained
-from vitrail.report.explained_all import render_among, write_among
+from vitrail.analysis.explanations.rows import Explanation, FeatureLabel
+from vitrail.analysis.explanations.summary import among_sites
+from vitrail.core.errors import VitrailError
+from vitrail.report.pages.explanation import render_explained, to_text, typical_rows, write_explained
+from vitrail.report.pages.explanation_summary import render_among, write_among
 from vitrail.vertical.shap import explain, split_answer
 
 NAMES = ["chol", "smokes", "ward", "lab"]
 COLUMNS = (
-    Column("mg/dL", (), 210.0),
-    Column("", ("no", "yes"), "no"),
-    Column("", ("a", "b", "c"), "b"),
-    Column(),
+    FeatureLabel("mg/dL", (), 210.0),
+    FeatureLabel("", ("no", "yes"), "no"),
+    FeatureLabel("", ("a", "b", "c"), "b"),
+    FeatureLabel(),
 )
 
 

@@ -16,13 +16,13 @@ import vitrail as vt
 from report.browser import BROWSER, Browser
 from report.pages import HEART, HOSTILE, SEEDS, make, run_of
 from small import opposed_tables
+from vitrail.analysis.clusters import read_groups
 from vitrail.core import facts as means
 from vitrail.core.facts import Fact, Facts
-from vitrail.explain.grouping import read_groups
 from vitrail.report import Page, render
-from vitrail.report.build import page_of
-from vitrail.report.grouped import contents
-from vitrail.report.sections import undrawn
+from vitrail.report.pages.builder import page_of
+from vitrail.report.sections.learning.groups import contents
+from vitrail.report.sections.registry import undrawn
 
 # four sites; the third leaves after round 2, the fourth follows after round 4: three groups with numbers of any kind
 PATH = [[7, 7, 7, 7], [7, 7, 7, 7], [7, 7, 3, 7], [7, 7, 3, 7], [7, 7, 3, 9], [7, 7, 3, 9]]

@@ -18,9 +18,9 @@ from hypothesis import strategies as st
 
 from report.pages import HEART, HOSTILE, SEEDS, make, run_of, screened
 from vitrail.core.facts import INPUT_SHIFT, Fact
+from vitrail.quality.screening.result import Finding
 from vitrail.report import Page, render
-from vitrail.report.heatmap import BLOCK, SHOWN, heatmaps, read_layers, seriate
-from vitrail.screen.found import Finding
+from vitrail.report.charts.heatmap import BLOCK, SHOWN, heatmaps, read_layers, seriate
 
 FEATURES = "age sex cp=2 cp=3 trestbps chol fbs thalach exang oldpeak slope=2 ca thal=7".split()  # noqa: SIM905
 

@@ -27,14 +27,15 @@ import vitrail.deploy
 from report.browser import BROWSER, Browser
 from report.pages import HEART, HOSTILE
 from vitrail.cli import app
-from vitrail.core.problems import VitrailError
-from vitrail.data.datasets import heart_disease, packaged
-from vitrail.report import live as live_module
-from vitrail.report import watch as watch_module
-from vitrail.report.live import Live, start
-from vitrail.report.watch import Watch
-from vitrail.runs.folder import Folder, write_atomically
+from vitrail.core.errors import VitrailError
+from vitrail.data.datasets.catalogue import heart_disease, packaged
+from vitrail.report.live import server as live_module
+from vitrail.report.live import watcher as watch_module
+from vitrail.report.live.server import LivePage, start
+from vitrail.report.live.watcher import RunWatcher
+from vitrail.runs.folder import Folder
 from vitrail.runs.identity import describe_run
+from vitrail.storage.atomic_files import write_atomically
 
 
 class Story:
@@ -88,14 +89,14 @@ def fresh(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def served(tmp_path: Path, fresh: None) -> Iterator[tuple[Story, Live]]:
+def served(tmp_path: Path, fresh: None) -> Iterator[tuple[Story, LivePage]]:
     story = Story(tmp_path / "run")
     page = start(story.path)
     yield story, page
     page.stop()
 
 
-def get(page: Live, path: str = "/", method: str = "GET", **headers: str) -> tuple[int, dict[str, str], str]:
+def get(page: LivePage, path: str = "/", method: str = "GET", **headers: str) -> tuple[int, dict[str, str], str]:
     host = urlsplit(page.url)
     line = http.client.HTTPConnection(host.hostname or "", host.port or 0, timeout=20)
     line.request(method, path, headers=headers)
@@ -105,7 +106,7 @@ def get(page: Live, path: str = "/", method: str = "GET", **headers: str) -> tup
     return answer.status, {k.lower(): v for k, v in answer.getheaders()}, text
 
 
-def state(page: Live) -> dict[str, Any]:
+def state(page: LivePage) -> dict[str, Any]:
     status, _, text = get(page, "/state.json")
     assert status == 200
     return dict(json.loads(text))
@@ -114,7 +115,7 @@ def state(page: Live) -> dict[str, Any]:
 # what it reads
 
 
-def test_from_waiting_to_the_end(served: tuple[Story, Live]) -> None:
+def test_from_waiting_to_the_end(served: tuple[Story, LivePage]) -> None:
     story, page = served
     told = state(page)
     assert (told["state"], told["waiting_for"], told["study"]) == ("waiting", list(HEART), story.study.name)
@@ -145,7 +146,7 @@ def test_from_waiting_to_the_end(served: tuple[Story, Live]) -> None:
     assert f"{story.score(3):.3f}" in told["html"]
 
 
-def test_a_lost_site_and_its_return(served: tuple[Story, Live]) -> None:
+def test_a_lost_site_and_its_return(served: tuple[Story, LivePage]) -> None:
     story, page = served
     for name in HEART:
         story.log("joined", site=name)
@@ -182,7 +183,7 @@ def test_a_lost_site_and_its_return(served: tuple[Story, Live]) -> None:
     ]
 
 
-def test_a_coordinator_that_is_started_again_waits(served: tuple[Story, Live]) -> None:
+def test_a_coordinator_that_is_started_again_waits(served: tuple[Story, LivePage]) -> None:
     story, page = served
     for name in HEART:
         story.log("joined", site=name)
@@ -205,7 +206,7 @@ def test_absences_on_this_machine(tmp_path: Path, fresh: None) -> None:
         if gone:
             story.log("absent", stage=0, round=r, done=r, sites=gone)
     story.round(8)
-    told = Watch(story.path).look()
+    told = RunWatcher(story.path).look()
     assert [e["text"] for e in reversed(told["events"])][1:] == [
         "va is away from round 2 on.",
         "va is back after 2 rounds without it.",
@@ -222,7 +223,7 @@ def test_absences_on_this_machine(tmp_path: Path, fresh: None) -> None:
     }
 
 
-def test_torn_and_odd_lines(served: tuple[Story, Live]) -> None:
+def test_torn_and_odd_lines(served: tuple[Story, LivePage]) -> None:
     story, page = served
     story.begin()
     story.round(1)
@@ -250,7 +251,7 @@ def test_a_run_without_news_is_called_quiet(tmp_path: Path, fresh: None, monkeyp
     story = Story(tmp_path / "run", deployed=False)
     story.begin()
     story.round(1)
-    watch = Watch(story.path)
+    watch = RunWatcher(story.path)
     assert watch.look()["state"] == "running"
     now = time.time()
     monkeypatch.setattr(watch_module.time, "time", lambda: now + 600)
@@ -293,7 +294,7 @@ def test_a_score_that_is_not_defined(tmp_path: Path, fresh: None) -> None:
 def test_a_real_run_that_grows_while_watched(tmp_path: Path, fresh: None) -> None:
     """The events and checkpoints of `federate` itself; at the end the page says what the run says."""
     study, out, seen = vt.Study.load(packaged("heart_disease.toml")), tmp_path / "run", []
-    watch = Watch(out)
+    watch = RunWatcher(out)
     assert watch.look()["state"] == "waiting"
 
     def progress(done: int, total: int) -> None:
@@ -320,7 +321,7 @@ def test_a_real_run_that_grows_while_watched(tmp_path: Path, fresh: None) -> Non
     assert {s["name"]: s["missed"] for s in told["sites"]} == {n: 2 * (n == "va") for n in HEART}
     assert sum(s["rows"] for s in told["sites"]) == sum(len(f) for f in heart_disease().values())
     (out / "report.html").write_text("x")
-    assert Watch(out).look()["report"] == str((out / "report.html").resolve())
+    assert RunWatcher(out).look()["report"] == str((out / "report.html").resolve())
 
 
 def test_rounds_are_told_once_a_second(tmp_path: Path) -> None:
@@ -337,7 +338,7 @@ def test_rounds_are_told_once_a_second(tmp_path: Path) -> None:
 # whom it answers
 
 
-def test_the_page_and_its_policy(served: tuple[Story, Live]) -> None:
+def test_the_page_and_its_policy(served: tuple[Story, LivePage]) -> None:
     _, page = served
     status, heads, html = get(page)
     assert status == 200
@@ -353,7 +354,7 @@ def test_the_page_and_its_policy(served: tuple[Story, Live]) -> None:
     assert "token" not in page.url
 
 
-def test_only_the_two_addresses_and_only_to_be_read(served: tuple[Story, Live]) -> None:
+def test_only_the_two_addresses_and_only_to_be_read(served: tuple[Story, LivePage]) -> None:
     _, page = served
     for path in ("/run.json", "/events.jsonl", "/../run.json", "//etc/passwd", "/checkpoint.json", "/state.json/"):
         assert get(page, path)[0] == 404
@@ -362,7 +363,7 @@ def test_only_the_two_addresses_and_only_to_be_read(served: tuple[Story, Live]) 
 
 
 @pytest.mark.parametrize("path", ["/", "/state.json"])
-def test_other_names_are_refused(served: tuple[Story, Live], path: str) -> None:
+def test_other_names_are_refused(served: tuple[Story, LivePage], path: str) -> None:
     _, page = served
     port = urlsplit(page.url).port
     for host in (f"127.0.0.1:{port}", f"localhost:{port}", f"LOCALHOST:{port}"):
@@ -384,7 +385,7 @@ def test_elsewhere_a_token_is_asked_for(tmp_path: Path) -> None:
     try:
         port, token = urlsplit(page.url).port, urlsplit(page.url).query.removeprefix("token=")
         assert len(token) >= 32
-        here = Live(f"http://127.0.0.1:{port}/", page.server, page.thread)
+        here = LivePage(f"http://127.0.0.1:{port}/", page.server, page.thread)
         for path in (
             "/",
             "/state.json",
@@ -416,7 +417,7 @@ def test_two_pages_have_two_tokens(tmp_path: Path) -> None:
     assert len({urlsplit(p.url).query for p in pages}) == 2
 
 
-def test_a_port_that_is_taken(served: tuple[Story, Live]) -> None:
+def test_a_port_that_is_taken(served: tuple[Story, LivePage]) -> None:
     story, page = served
     with pytest.raises(VitrailError, match="--port 0"):
         start(story.path, port=urlsplit(page.url).port or 0)
@@ -441,7 +442,7 @@ def test_the_verb(tmp_path: Path) -> None:
     try:
         assert process.stdout is not None
         url = process.stdout.readline().strip()
-        assert state(Live(url, None, None))["study"] == story.study.name  # type: ignore[arg-type]
+        assert state(LivePage(url, None, None))["study"] == story.study.name  # type: ignore[arg-type]
     finally:
         process.send_signal(signal.SIGINT)
         _, error = process.communicate(timeout=30)
@@ -453,8 +454,8 @@ def test_many_ask_at_once_and_the_folder_is_read_once(tmp_path: Path, monkeypatc
     story.begin()
     monkeypatch.setattr(watch_module, "AGAIN", 60.0)
     looks: list[float] = []
-    tell = Watch._tell
-    monkeypatch.setattr(Watch, "_tell", lambda self, now: looks.append(now) or tell(self, now))
+    tell = RunWatcher._tell
+    monkeypatch.setattr(RunWatcher, "_tell", lambda self, now: looks.append(now) or tell(self, now))
     page = start(story.path)
     threads = [threading.Thread(target=state, args=(page,)) for _ in range(5)]
     for t in threads:
@@ -469,7 +470,7 @@ def test_many_ask_at_once_and_the_folder_is_read_once(tmp_path: Path, monkeypatc
 
 
 @pytest.mark.skipif(BROWSER is None and not os.environ.get("CI"), reason="no Chromium found")
-def test_numbers_change_in_a_browser(served: tuple[Story, Live], tmp_path: Path) -> None:
+def test_numbers_change_in_a_browser(served: tuple[Story, LivePage], tmp_path: Path) -> None:
     story, page = served
     with Browser(tmp_path) as browser:
         browser.visit(page.url, width=390)
@@ -519,7 +520,7 @@ def test_a_browser_with_the_token(tmp_path: Path, fresh: None) -> None:
 
 
 def test_every_event_of_a_study_between_machines_is_told_in_words() -> None:
-    source = "".join(file.read_text() for file in Path(vitrail.deploy.__file__).parent.glob("*.py"))
+    source = "".join(file.read_text() for file in Path(vitrail.deploy.__file__).parent.rglob("*.py"))
     events = set(re.findall(r'\blog\(\s*"([a-z ]+)"', source))
     assert {"trouble", "came late", "not told", "transport started"} <= events
     told = {"site": "va", "sites": ["va", "ab"], "why": "x", "answered": 1, "needed": 2, "seconds": 3, "address": "a:1"}
@@ -533,18 +534,18 @@ def test_folds_after_the_last_round_are_told(tmp_path: Path) -> None:
     story = Story(tmp_path / "run")
     story.info |= {"finished": "2026-11-17"}
     story.begin()
-    assert live_module.headline(Watch(story.path).look())[0] == "Finished"
+    assert live_module.headline(RunWatcher(story.path).look())[0] == "Finished"
     story.log("fold", number=3, of=10)
-    word, sentence = live_module.headline(Watch(story.path).look())
+    word, sentence = live_module.headline(RunWatcher(story.path).look())
     assert word == "Running"
     assert "joining is worth it: 3 of 10." in sentence
     story.log("refit")
-    word, sentence = live_module.headline(Watch(story.path).look())
+    word, sentence = live_module.headline(RunWatcher(story.path).look())
     assert word == "Running"
     assert "once more, on all of their rows." in sentence
     assert "3 of 10" not in sentence
     story.info |= {"folds": {"done": 10}}
     write_atomically(story.path / "run.json", json.dumps(story.info))
-    assert live_module.headline(Watch(story.path).look())[0] == "Running"
+    assert live_module.headline(RunWatcher(story.path).look())[0] == "Running"
     write_atomically(story.path / "run.json", json.dumps(story.info | {"refit": {"crossed": {}}}))
-    assert live_module.headline(Watch(story.path).look())[0] == "Finished"
+    assert live_module.headline(RunWatcher(story.path).look())[0] == "Finished"

@@ -17,10 +17,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from report.pages import HEART, HOSTILE, MORE, SEEDS, TITLES, long_names, make, summarise
+from vitrail.core.text import shorten_all, size
 from vitrail.report import Page, render
-from vitrail.report.draw import place_labels, swarm, ticks
-from vitrail.report.findings import headline
-from vitrail.report.words import METRICS, shorten_all, size
+from vitrail.report.charts.svg import place_labels, swarm, ticks
+from vitrail.report.pages.findings import headline
+from vitrail.report.text import METRICS
 
 VOID = {"meta", "br", "img", "link", "input", "hr"}
 ELEMENTS = """html head meta title style body a header main footer section p h1 h2 h3 ul li b strong small
@@ -28,7 +29,7 @@ span code div table thead tbody tfoot tr th td figure figcaption details summary
 path circle g"""
 ATTRIBUTES = """lang charset http-equiv content name class id href aria-labelledby aria-hidden role tabindex
 scope colspan open viewbox x y x1 y1 x2 y2 cx cy r d text-anchor data-figure data-title data-note"""
-OURS = f"<script>{(files('vitrail.report') / 'page.js').read_text('utf-8')}</script>"
+OURS = f"<script>{(files('vitrail.report') / 'templates' / 'page.js').read_text('utf-8')}</script>"
 
 
 class Reader(HTMLParser):

@@ -8,10 +8,10 @@ import pytest
 
 import vitrail as vt
 from vitrail.core import facts as means
-from vitrail.report.build import page_of
-from vitrail.report.events import words
-from vitrail.report.page import render
-from vitrail.report.words import LAYERS
+from vitrail.report.live.events import words
+from vitrail.report.pages.builder import page_of
+from vitrail.report.pages.run import render
+from vitrail.report.text import LAYERS
 from vitrail.runs.setup import with_facts
 
 SYMBOL = re.compile(rf"\b({'|'.join(LAYERS)})\b")

@@ -13,18 +13,18 @@ import pytest
 
 import vitrail as vt
 from report.test_browser import BROWSER, FLAGS
-from vitrail.data.encode import fit_encoders
-from vitrail.data.read import clean
-from vitrail.explain.look import Look, look
-from vitrail.explain.readings import InputLayers
-from vitrail.report.private import render_private
-from vitrail.screen.found import Finding
+from vitrail.data.encoding import fit_encoders
+from vitrail.data.readers.tables import clean
+from vitrail.quality.repair.effective_values import InputLayers
+from vitrail.quality.repair.inspection import SiteInspection, look
+from vitrail.quality.screening.result import Finding
+from vitrail.report.pages.site import render_private
 
 STUDY = vt.Study.load(vt.datasets.packaged("heart_disease.toml"))
 NAME = "St. <b>Mary's</b> & Söhne"
 
 
-def told(site: str = NAME, frame: pd.DataFrame | None = None) -> Look:
+def told(site: str = NAME, frame: pd.DataFrame | None = None) -> SiteInspection:
     """Every kind of picture: numbers with an outline, codes, the label, a column without a value."""
     frame = vt.datasets.heart_disease()["switzerland"] if frame is None else frame
     encoder = fit_encoders({site: clean(frame, STUDY)}, STUDY)[site]

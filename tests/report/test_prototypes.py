@@ -19,13 +19,13 @@ from report.browser import BROWSER, Browser
 from report.pages import HOSTILE, SEEDS, make, run_of
 from scripts import load_script
 from small import opposed_tables
+from vitrail.analysis.shortcuts.detector import read_standing
 from vitrail.cli import runs as cli_runs
 from vitrail.core import facts as means
 from vitrail.core.facts import Fact, Facts
-from vitrail.explain.prototypes import read_standing
 from vitrail.report import Page, render
-from vitrail.report.prototypes import contents
-from vitrail.report.sections import undrawn
+from vitrail.report.sections.registry import undrawn
+from vitrail.report.sections.shortcuts import contents
 
 bench = load_script("planted_bias_rule")
 TITLE, MAPS = "Whose class stands out", "Each site and class against what is usual here"

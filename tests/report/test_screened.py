@@ -11,13 +11,13 @@ import pytest
 
 from report.pages import HEART, HOSTILE, SEEDS, make, run_of, screened
 from report.test_heatmap import FEATURES, box_on_top, found, look, tree
-from vitrail.data.datasets import packaged
+from vitrail.data.datasets.catalogue import packaged
+from vitrail.quality.screening import budget
+from vitrail.quality.screening.result import CAUSES, LABEL, Finding, Screening
 from vitrail.report import Page, render
-from vitrail.report.heatmap import SHOWN
-from vitrail.report.screened import write_screen
-from vitrail.screen import budget
-from vitrail.screen.found import CAUSES, LABEL, Finding, Screening
-from vitrail.study import Study
+from vitrail.report.charts.heatmap import SHOWN
+from vitrail.report.sections.screening import write_screen
+from vitrail.study.model import Study
 
 
 def page(told: Screening | None, **given: object) -> Page:

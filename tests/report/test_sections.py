@@ -6,6 +6,7 @@ import dataclasses
 import re
 from html import unescape
 from importlib.resources import files
+from pathlib import Path
 from typing import ClassVar
 
 import pandas as pd
@@ -18,11 +19,13 @@ from small import opposed_tables
 from vitrail.core import facts as means
 from vitrail.core.facts import Fact, Facts
 from vitrail.methods import RIPFL, TABLE, Centralized, IFedAvg, Local, WeightErosion
-from vitrail.report import Page, frame, render, sections
-from vitrail.report.build import page_of
-from vitrail.report.findings import findings
-from vitrail.report.sections import Section, tells, undrawn
-from vitrail.report.tables import lead_method
+from vitrail.report import Page, render
+from vitrail.report.charts.tables import lead_method
+from vitrail.report.pages import frame
+from vitrail.report.pages.builder import page_of
+from vitrail.report.pages.findings import findings
+from vitrail.report.sections import registry as section_registry
+from vitrail.report.sections.registry import Section, tells, undrawn
 
 STRANGE = "what nobody has thought of yet"
 
@@ -132,10 +135,12 @@ def test_a_new_meaning_takes_one_section_and_its_template(monkeypatch: pytest.Mo
 
     def part(name: str) -> str:
         new = '<section aria-labelledby="new"><h2 id="new">New</h2>{{ numbers | join(" ") }}</section>'
-        return new if name == "new.html" else (files("vitrail.report") / name).read_text("utf-8")
+        return new if name == "new.html" else (files("vitrail.report") / "templates" / name).read_text("utf-8")
 
     monkeypatch.setattr(
-        sections, "SECTIONS", (*sections.SECTIONS, Section("new.html", contents, tells(STRANGE), (STRANGE,)))
+        section_registry,
+        "SECTIONS",
+        (*section_registry.SECTIONS, Section("new.html", contents, tells(STRANGE), (STRANGE,))),
     )
     monkeypatch.setattr(frame, "part", part)
     frame.templates.cache_clear()
@@ -161,8 +166,8 @@ def test_the_same_page_when_facts_have_other_names(
 
 
 def test_no_method_is_known_by_its_name() -> None:
-    folder = files("vitrail.report")
-    sources = [p for place in (folder, folder / "parts") for p in place.iterdir() if p.is_file()]
+    folder = Path(str(files("vitrail.report")))
+    sources = [p for p in folder.rglob("*") if p.is_file() and p.suffix != ".pyc"]
     assert len(sources) > 30
     named = [(p.name, m) for p in sources for m in TABLE if re.search(rf"[\"']{m}[\"']", p.read_text("utf-8"))]
     assert named == []

@@ -9,7 +9,7 @@ import pandas as pd
 import pytest
 
 import vitrail as vt
-from vitrail.report.transfer import render_transfer, write_transfer
+from vitrail.report.pages.transfer import render_transfer, write_transfer
 from vitrail.studies.transfer import Transfer, on_trust
 
 NASTY = "<b>x</b>"

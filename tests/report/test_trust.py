@@ -15,19 +15,19 @@ import torch
 
 from report.browser import BROWSER, Browser
 from report.pages import HEART, HOSTILE, SEEDS, make, run_of
+from vitrail.analysis.trust import Trust, read_trust
 from vitrail.core import facts as means
 from vitrail.core.facts import ALONE, OWN, SHARED, Fact, Facts
 from vitrail.core.tensors import Params, tensors
-from vitrail.data.encode import Encoder
-from vitrail.explain.trust import Trust, read_trust
+from vitrail.data.encoding import Encoder
 from vitrail.methods import IFedAvg, Influence, WeightErosion
 from vitrail.report import Page, render
-from vitrail.report.learned import Learned, effects, read_learned
-from vitrail.report.trust import contents
-from vitrail.report.trust_matrix import matrix
-from vitrail.report.trust_said import trust_sentences, user_sentences
-from vitrail.report.trust_user import recent
-from vitrail.runs.run import Run
+from vitrail.report.sections.learning.matrix import matrix
+from vitrail.report.sections.learning.sources import LearningSources, effects, read_learned
+from vitrail.report.sections.learning.trust import contents
+from vitrail.report.sections.learning.user import recent
+from vitrail.report.sections.learning.wording import trust_sentences, user_sentences
+from vitrail.runs.result import Run
 from vitrail.runs.setup import MAJORITY, build_task
 
 ROUNDS = 30
@@ -70,7 +70,7 @@ def scores_of(sites: Sequence[str]) -> list[tuple[Any, ...]]:
     return rows
 
 
-def learned(sites: Sequence[str] = WARDS, linear: bool = True, **given: Any) -> Learned:
+def learned(sites: Sequence[str] = WARDS, linear: bool = True, **given: Any) -> LearningSources:
     rng, weights = np.random.default_rng(0), []
     for site in sites:
         for model in (OWN, SHARED, ALONE):
@@ -210,7 +210,7 @@ WEIGHTS = [
 ]
 
 
-def shared(linear: bool = False) -> Learned:
+def shared(linear: bool = False) -> LearningSources:
     found = read_learned(share_run())
     assert found is not None
     weights = [(site, "yes", "age", OWN, 0.4) for site in "abc"]

@@ -10,12 +10,12 @@ import pytest
 import vitrail as vt
 from report.pages import SEEDS, make
 from small import opposed_tables
-from vitrail.cli.shown import print_comparison
+from vitrail.cli.output import print_comparison
 from vitrail.report import render
-from vitrail.report.build import load, page_of
-from vitrail.report.words import SAME
-from vitrail.studies.compare import compare
-from vitrail.studies.intervals import says_nothing
+from vitrail.report.pages.builder import load, page_of
+from vitrail.report.text import SAME
+from vitrail.stats.intervals import says_nothing
+from vitrail.studies.compare.execution import compare
 
 WORDS = "From two seeds no interval is drawn"
 

@@ -11,13 +11,13 @@ import pytest
 from typer.testing import CliRunner
 
 import vitrail as vt
+from vitrail.analysis.calibration import RateInterval
 from vitrail.cli import app
-from vitrail.core.metrics import score
-from vitrail.core.problems import VitrailError
-from vitrail.data.encode import split_rows
-from vitrail.explain.bedside import Interval
-from vitrail.report.card import render_card, to_markdown, write_card
-from vitrail.runs.card import Card, Score, make_card, no_better
+from vitrail.core.errors import VitrailError
+from vitrail.data.splitting import split_rows
+from vitrail.metrics.scores import score
+from vitrail.report.pages.card import render_card, to_markdown, write_card
+from vitrail.runs.site.card import Card, CardScore, make_card, no_better
 
 ODD = "<script>x</script>|`a`"
 
@@ -81,10 +81,10 @@ def test_other_rows_are_told_as_such(place: Path) -> None:
 
 def test_limits_name_gaps_and_a_score_that_tells_nothing(card: Card) -> None:
     assert any("dose (51 %)" in line for line in card.limits)
-    assert no_better([Score("auc", Interval(0.6, 0.45, 0.7), 0.5)])
-    assert no_better([Score("brier", Interval(0.2, 0.15, 0.3), 0.25)])
-    assert not no_better([Score("auc", Interval(0.7, 0.6, 0.8), 0.5)])
-    assert not no_better([Score("brier", Interval(0.1, 0.05, 0.2), 0.25)])
+    assert no_better([CardScore("auc", RateInterval(0.6, 0.45, 0.7), 0.5)])
+    assert no_better([CardScore("brier", RateInterval(0.2, 0.15, 0.3), 0.25)])
+    assert not no_better([CardScore("auc", RateInterval(0.7, 0.6, 0.8), 0.5)])
+    assert not no_better([CardScore("brier", RateInterval(0.1, 0.05, 0.2), 0.25)])
 
 
 def test_names_are_never_markup(card: Card) -> None:

@@ -11,12 +11,12 @@ import pytest
 
 import vitrail as vt
 from small import opposed_tables
-from vitrail.cli.shown import print_run
-from vitrail.core.metrics import FEW, RARE, few_rows
-from vitrail.data.encode import prepare
+from vitrail.cli.output import print_run
+from vitrail.data.encoding import prepare
+from vitrail.metrics.scores import FEW, RARE, few_rows
 from vitrail.report import render
-from vitrail.report.build import page_of
-from vitrail.report.words import FEW_MARK, SAME
+from vitrail.report.pages.builder import page_of
+from vitrail.report.text import FEW_MARK, SAME
 
 SIZES = {"large": 200, "middle": 160, "tiny": 24}
 

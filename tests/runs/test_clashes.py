@@ -11,13 +11,13 @@ import pytest
 import vitrail as vt
 from small import opposed_tables
 from vitrail import methods
-from vitrail.data.encode import clean_sites
-from vitrail.protect.budget import Budget, noise_for
-from vitrail.runs.budgets import private, row_noise, spent_after, start_noise
-from vitrail.runs.noisy import encoded, sums_of
-from vitrail.runs.protection import clashes_of
+from vitrail.data.encoding import clean_sites
+from vitrail.privacy.budget import Budget, noise_for
+from vitrail.runs.protection.budget import private, row_noise, spent_after, start_noise
+from vitrail.runs.protection.checks import clashes_of
+from vitrail.runs.protection.dp_statistics import encoded, sums_of
 from vitrail.runs.setup import build_task
-from vitrail.study import Study
+from vitrail.study.model import Study
 
 TEN = [f"site {i}" for i in range(10)]
 TABLES = opposed_tables(dict.fromkeys(TEN, 40))

@@ -14,11 +14,11 @@ import torch
 import vitrail as vt
 from vitrail.core.exchange import Stage
 from vitrail.core.facts import AGREED, Fact, ends_of, in_order, told
-from vitrail.data.encode import split_rows
-from vitrail.methods.parts import Reveal
-from vitrail.runs.look import behind
+from vitrail.data.splitting import split_rows
+from vitrail.methods.blocks.basics import Reveal
+from vitrail.quality.screening.result import Finding, Screening
 from vitrail.runs.setup import absence
-from vitrail.screen.found import Finding, Screening
+from vitrail.runs.site.inspection import behind
 
 ENDS = ("input.shift", "input.scale")
 

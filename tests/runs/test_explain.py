@@ -15,14 +15,15 @@ from typer.testing import CliRunner
 import picture_sites
 import vitrail as vt
 from talks import naive
+from vitrail.analysis.explanations.rows import Explanation
+from vitrail.analysis.explanations.summary import among_sites
 from vitrail.cli import app, main
-from vitrail.data.encode import Encoder, split_rows
-from vitrail.data.read import clean
-from vitrail.explain.among import among_sites
-from vitrail.explain.rows import Explanation
+from vitrail.data.encoding import Encoder
+from vitrail.data.readers.tables import clean
+from vitrail.data.splitting import split_rows
 from vitrail.methods import FedAvg
-from vitrail.runs.explain import GIVEN, NAMED, TRAINED, explain_model, explain_sites
-from vitrail.runs.run import Model
+from vitrail.runs.result import Model
+from vitrail.runs.site.explanation import GIVEN, NAMED, TRAINED, explain_model, explain_sites
 
 FEATURES = {
     "age": {"kind": "numeric", "unit": "years"},

@@ -11,8 +11,8 @@ import torch
 
 import vitrail as vt
 from stripes import stripes
-from vitrail.deploy.agreement import Agreement
-from vitrail.deploy.words import contract_words
+from vitrail.deploy.consent.form import contract_words
+from vitrail.deploy.protocol.agreement import Agreement
 from vitrail.nets import ProtoNet
 from vitrail.nets.efficientnet import EfficientNet, _layers
 from vitrail.runs.setup import resolve

@@ -9,9 +9,9 @@ import pytest
 import vitrail as vt
 from small import opposed_tables
 from vitrail.core.facts import OWN
-from vitrail.report.build import page_of
-from vitrail.report.learned import read_learned
-from vitrail.report.page import render
+from vitrail.report.pages.builder import page_of
+from vitrail.report.pages.run import render
+from vitrail.report.sections.learning.sources import read_learned
 from vitrail.runs.setup import MAJORITY
 
 ROWS = {"small": 60, "large": 150, "middle": 100}

@@ -12,10 +12,10 @@ from typer.testing import CliRunner
 
 import vitrail as vt
 from vitrail.cli import app
+from vitrail.core.errors import VitrailError
 from vitrail.core.facts import ALONE_LEFT_OUT, ERROR_LEFT_OUT, LEFT_OUT
-from vitrail.core.problems import VitrailError
-from vitrail.data.datasets import heart_disease
-from vitrail.runs.keep import kept_alone, rests_on
+from vitrail.data.datasets.catalogue import heart_disease
+from vitrail.runs.site.local_model import kept_alone, rests_on
 
 MINE = "cleveland"
 

@@ -12,13 +12,13 @@ from typer.testing import CliRunner
 import vitrail as vt
 from small import opposed_tables
 from vitrail.cli import app
-from vitrail.core.problems import VitrailError
-from vitrail.deploy.agreement import Agreement
-from vitrail.deploy.words import contract_words
-from vitrail.report.build import load, write_report
+from vitrail.core.errors import VitrailError
+from vitrail.deploy.consent.form import contract_words
+from vitrail.deploy.protocol.agreement import Agreement
+from vitrail.report.pages.builder import load, write_report
 from vitrail.runs import wire_lines
-from vitrail.runs.masking import drafted
-from vitrail.study import Study
+from vitrail.runs.protection.masking import drafted
+from vitrail.study.model import Study
 
 SITES = opposed_tables({"north": 60, "south": 50, "west": 44, "east": 40, "centre": 36})
 

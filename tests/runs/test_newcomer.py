@@ -13,17 +13,17 @@ import torch
 from typer.testing import CliRunner
 
 import vitrail as vt
+from vitrail.analysis.private_layers import paper_marks
 from vitrail.cli import app
-from vitrail.core.constants import fit_constant, placed
-from vitrail.core.metrics import decide
-from vitrail.core.problems import VitrailError
+from vitrail.core.errors import VitrailError
 from vitrail.core.tensors import tensors
-from vitrail.data.encode import prepare
-from vitrail.engines.local import Engine
-from vitrail.explain.shifts import paper_marks
-from vitrail.report.build import page_of, write_report
-from vitrail.runs.newcomer import gains
+from vitrail.data.encoding import prepare
+from vitrail.engine.local import Engine
+from vitrail.metrics.recalibration import fit_constant, placed
+from vitrail.metrics.scores import decide
+from vitrail.report.pages.builder import page_of, write_report
 from vitrail.runs.setup import absence, build_task, resolve, training_of, training_rows
+from vitrail.runs.site.newcomer import gains
 
 LATE, COLUMN = "cleveland", "oldpeak"
 

@@ -16,15 +16,16 @@ from typer.testing import CliRunner
 import vitrail as vt
 from stripes import STUDY, stripes, write_folders
 from vitrail.cli import app
-from vitrail.core.metrics import score
-from vitrail.core.problems import VitrailError
-from vitrail.data.encode import class_weights, split_rows
-from vitrail.data.read import read_sites, read_table
-from vitrail.deploy.verify import verify
-from vitrail.report.build import page_of
-from vitrail.report.page import render
-from vitrail.runs.look import look_behind
+from vitrail.core.errors import VitrailError
+from vitrail.data.encoding import class_weights
+from vitrail.data.readers.tables import read_sites, read_table
+from vitrail.data.splitting import split_rows
+from vitrail.deploy.audit.verification import verify
+from vitrail.metrics.scores import score
+from vitrail.report.pages.builder import page_of
+from vitrail.report.pages.run import render
 from vitrail.runs.setup import check_trainable
+from vitrail.runs.site.inspection import look_behind
 from vitrail.studies.transfer import transfer
 
 SITES = stripes()
@@ -295,7 +296,7 @@ def test_one_broken_picture_stops_a_run_before_it_begins(place: Path, tmp_path: 
 
 
 def test_a_parquet_file_of_all_sites(tmp_path: Path) -> None:
-    from vitrail.data.pictures import png
+    from vitrail.data.readers.images import png
 
     frames = [f.assign(picture=[png(p) for p in f.picture], site=site) for site, f in SITES.items()]
     pd.concat(frames, ignore_index=True).to_parquet(tmp_path / "all.parquet")

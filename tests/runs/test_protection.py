@@ -11,11 +11,11 @@ import pytest
 
 import vitrail as vt
 from small import opposed_tables
-from vitrail.core.problems import VitrailError
-from vitrail.report.build import load, write_report
-from vitrail.report.protected import HONEST, sure
-from vitrail.runs.budgets import spent_by
-from vitrail.study import Study
+from vitrail.core.errors import VitrailError
+from vitrail.report.pages.builder import load, write_report
+from vitrail.report.sections.protection import HONEST, sure
+from vitrail.runs.protection.budget import spent_by
+from vitrail.study.model import Study
 
 SITES = opposed_tables({"north": 60, "south": 50, "west": 44, "east": 40, "centre": 36})
 
@@ -97,7 +97,7 @@ def test_who_is_outvoted_is_on_the_page(tmp_path: Path) -> None:
 
 def test_a_restart_finds_the_site_set_aside(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The coordinator is stopped after the round in which a site sent nonsense; started again it does not ask it."""
-    from vitrail.engines import local
+    from vitrail.engine import local
 
     asked: list[str] = []
     inner = local.Engine.__init__

@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 
 import vitrail as vt
 from vitrail.cli import app
-from vitrail.report.build import load, write_report
+from vitrail.report.pages.builder import load, write_report
 
 OTHER = {"cleveland": "ward-m", "switzerland": "ward-a", "va": "ward-z"}
 ORDER = ["hungarian", "ward-a", "ward-m", "ward-z"]

@@ -9,14 +9,14 @@ import pandas as pd
 import pytest
 
 import vitrail as vt
-from vitrail.core.problems import VitrailError
+from vitrail.core.errors import VitrailError
 from vitrail.export.safe_file import read_safe
-from vitrail.export.write import export_model
-from vitrail.report.build import page_of
-from vitrail.report.cost import traffic_words
-from vitrail.report.page import render
-from vitrail.runs.fold_lines import REFIT, planned_folds
+from vitrail.export.writer import export_model
+from vitrail.report.pages.builder import page_of
+from vitrail.report.pages.run import render
+from vitrail.report.sections.cost import traffic_words
 from vitrail.runs.setup import refits
+from vitrail.runs.verdict_wire import REFIT, planned_folds
 
 
 def tables() -> dict[str, pd.DataFrame]:

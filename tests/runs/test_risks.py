@@ -13,14 +13,14 @@ import torch
 from scipy.optimize import minimize
 
 import vitrail as vt
-from vitrail.core.constants import INTERVAL_PENALTY, PENALTY, TIME_PENALTY, fit_constant, placed
 from vitrail.core.losses import CrossEntropy, Evidence, Hazard, SquaredError
-from vitrail.core.metrics import score
-from vitrail.data.encode import Encoder, columns
-from vitrail.data.place import PassedOverWarning
+from vitrail.data.encoding import Encoder, columns
+from vitrail.data.readers.source import PassedOverWarning
 from vitrail.export.safe_file import read_safe
-from vitrail.export.write import export_model
-from vitrail.study import TrainingSpec
+from vitrail.export.writer import export_model
+from vitrail.metrics.recalibration import INTERVAL_PENALTY, PENALTY, TIME_PENALTY, fit_constant, placed
+from vitrail.metrics.scores import score
+from vitrail.study.model import TrainingSpec
 
 RATES = {"low": -2.4, "high": 0.0}  # a site's own log odds, beyond what the columns explain
 

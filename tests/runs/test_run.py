@@ -17,8 +17,8 @@ import pytest
 import torch
 
 import vitrail as vt
-from vitrail.core.metrics import decide
-from vitrail.data.encode import columns
+from vitrail.data.encoding import columns
+from vitrail.metrics.scores import decide
 from vitrail.runs.folder import Folder
 
 
@@ -60,7 +60,7 @@ def test_the_notebook_of_the_readme(sites, tmp_path) -> None:
 
 def test_predictions_give_the_scores(study, sites) -> None:
     """What `scores` says is what `predict` does on the hold-out rows."""
-    from vitrail.data.encode import split_rows
+    from vitrail.data.splitting import split_rows
 
     run = vt.federate(study, sites, method="apfl", seed=3)
     for site, frame in sites.items():

@@ -14,11 +14,11 @@ import pytest
 
 import vitrail as vt
 from report.test_heatmap import box_on_top
-from vitrail.report.build import load, write_report
-from vitrail.runs.screened import SCREEN, as_kept, load_screening, screen_lines, screen_rows, screens, unscreened
-from vitrail.screen import parts
-from vitrail.screen.found import LABEL, Screening
-from vitrail.screen.words import sentence
+from vitrail.quality.screening import parts
+from vitrail.quality.screening.result import LABEL, Screening
+from vitrail.quality.screening.text import sentence
+from vitrail.report.pages.builder import load, write_report
+from vitrail.runs.screening import SCREEN, as_kept, load_screening, screen_lines, screen_rows, screens, unscreened
 
 NAMES = [f"ward-{i}" for i in range(6)]
 ODD = "ward-2"
@@ -118,7 +118,7 @@ def test_it_is_asked_once_in_a_run(study, sites, tmp_path, monkeypatch) -> None:
     with pytest.raises(StoppedError):
         vt.federate(study, sites, **given, progress=stop)
     assert (tmp_path / "run" / SCREEN).exists(), "before the first round"
-    monkeypatch.setattr("vitrail.runs.train.screen_rows", lambda *given: pytest.fail("asked again"))
+    monkeypatch.setattr("vitrail.runs.training.screen_rows", lambda *given: pytest.fail("asked again"))
     run = vt.federate(study, sites, **given, resume=True)
     assert (run.findings()[0].site, run.findings()[0].feature) == (ODD, "chol")
 
@@ -202,8 +202,8 @@ def test_a_comparison_is_screened_once(study, sites, tmp_path, monkeypatch) -> N
         asked.append(given)
         return screen_rows(*given)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(importlib.import_module("vitrail.studies.compare"), "screen_rows", count)
-    monkeypatch.setattr("vitrail.runs.train.screen_rows", lambda *given: pytest.fail("a run asked too"))
+    monkeypatch.setattr(importlib.import_module("vitrail.studies.compare.execution"), "screen_rows", count)
+    monkeypatch.setattr("vitrail.runs.training.screen_rows", lambda *given: pytest.fail("a run asked too"))
     told = vt.compare(study, sites, ["fedavg", "local"], [1, 2], out=tmp_path / "all")
     assert len(asked) == 1
     assert told.screening is not None

@@ -18,12 +18,12 @@ import vitrail as vt
 from scripts import load_script
 from small import opposed_tables
 from vitrail.cli import app
-from vitrail.core.chain import last_mark, line_of, read_chain
-from vitrail.core.disk import append, write_atomically
-from vitrail.deploy.verify import verify
-from vitrail.report.build import write_report
+from vitrail.deploy.audit.verification import verify
+from vitrail.report.pages.builder import write_report
 from vitrail.runs.folder import Folder
-from vitrail.runs.sealed import LOG, MARKS
+from vitrail.runs.integrity import LOG, MARKS
+from vitrail.storage.atomic_files import append, write_atomically
+from vitrail.storage.hash_chain import last_mark, line_of, read_chain
 
 run_cli = CliRunner().invoke
 
@@ -149,7 +149,7 @@ def test_a_file_outside_is_not_read(copy: Path) -> None:
 
 def test_hashes_tell_nothing_of_what_is_private(place: Path) -> None:
     """A pseudonym could be guessed, and the guess held against its hash."""
-    from vitrail.core.chain import mark_of
+    from vitrail.storage.hash_chain import mark_of
 
     open_to_all = [f for f in (place / "run").rglob("*") if f.is_file() and "sites" not in f.relative_to(place).parts]
     assert (place / "run/sites/north/pseudonym.txt").exists()

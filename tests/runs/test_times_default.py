@@ -12,10 +12,10 @@ import pytest
 from numpy.typing import NDArray
 
 import vitrail as vt
-from vitrail.core import times
-from vitrail.core.metrics import score
-from vitrail.data.infer import infer_table
-from vitrail.data.read import clean
+from vitrail.data.drafting.features import infer_table
+from vitrail.data.readers.tables import clean
+from vitrail.metrics import survival
+from vitrail.metrics.scores import score
 
 Floats = NDArray[np.float64]
 FACTORS = np.array([0.7, -0.5, 0.3, 0.0])
@@ -43,7 +43,7 @@ def drafted(sites: dict[str, pd.DataFrame], **changes: Any) -> vt.Study:
 
 def by_ridge(x: Floats, y: Floats, new: Floats, intervals: int, ridge: float = 4.0) -> Floats:
     """[row, interval]: of a logistic regression over intervals with one coefficient for each column."""
-    shown = times.periods(y, intervals)
+    shown = survival.periods(y, intervals)
     row, k = np.nonzero(shown >= 0)
     long, happened = np.c_[np.eye(intervals)[k], x[row]], shown[row, k]
     penalty, beta = np.r_[np.full(intervals, 0.3), np.full(x.shape[1], ridge)], np.zeros(intervals + x.shape[1])
@@ -73,7 +73,7 @@ def on_fresh_rows(**changes: Any) -> Scores:
         columns = list("wxyz")
         y, new = known["died"].to_numpy(np.float64), fresh[columns].to_numpy()
         ridge = by_ridge(known[columns].to_numpy(np.float64), y, new, ends)
-        table = np.tile(times.life_table(y, ends), (len(fresh), 1))
+        table = np.tile(survival.life_table(y, ends), (len(fresh), 1))
         truth = clean(fresh, study)["died"].to_numpy()
         each = [score(study.metrics, truth, p) for p in answers]
         mean = {m: float(np.mean([e[m] for e in each])) for m in study.metrics}

@@ -14,22 +14,22 @@ import torch
 
 import vitrail as vt
 from deploy.federation import Here, drawn, without_scores
-from vitrail.core import times
-from vitrail.core.metrics import FEWEST, score
-from vitrail.data.check import find_faults
-from vitrail.data.encode import prepare
-from vitrail.data.read import clean
-from vitrail.deploy.agreement import Agreement
-from vitrail.deploy.call import Call
-from vitrail.deploy.conduct import conduct
-from vitrail.deploy.meaning import not_meant
-from vitrail.deploy.message import Message
-from vitrail.deploy.site import Site
-from vitrail.deploy.words import contract_words
-from vitrail.report.build import write_report
+from vitrail.data.encoding import prepare
+from vitrail.data.readers.tables import clean
+from vitrail.deploy.consent.form import contract_words
+from vitrail.deploy.coordinator.requests import SiteRequests
+from vitrail.deploy.coordinator.session import conduct
+from vitrail.deploy.protocol.agreement import Agreement
+from vitrail.deploy.protocol.answer_validation import not_meant
+from vitrail.deploy.protocol.message import Message
+from vitrail.deploy.site.site import Site
+from vitrail.metrics import survival
+from vitrail.metrics.scores import FEWEST, score
+from vitrail.quality.checks.table import find_faults
+from vitrail.report.pages.builder import write_report
 from vitrail.runs.folder import Folder
 from vitrail.runs.setup import resolve, wire_lines
-from vitrail.studies.crossed import cross_validate
+from vitrail.studies.cross_validation import cross_validate
 
 RUN = "0123456789abcdef"
 TARGET = {"kind": "time", "time": "days", "event": "died", "horizon": 365.0, "intervals": 5, "unit": "days"}
@@ -113,8 +113,8 @@ def test_an_outcome_is_one_number_and_rows_without_a_time_are_left_out() -> None
     frame = pd.DataFrame({**rows, "died": ["yes", "no", "yes", "yes", "yes", None]})
     study = study_of(target={**TARGET, "classes": ("no", "yes")})
     told = clean(frame, study)["died"].tolist()
-    assert told == pytest.approx([1.0, -0.5, -10.0, times.SOON])  # after the horizon it is not seen
-    back = times.in_days(np.array(told), study.target.ends)
+    assert told == pytest.approx([1.0, -0.5, -10.0, survival.SOON])  # after the horizon it is not seen
+    back = survival.in_days(np.array(told), study.target.ends)
     assert back.tolist() == pytest.approx([73, 36.5, 730, 0], abs=1e-6)
     with pytest.raises(vt.VitrailError, match="expected times from 0"):
         clean(frame.assign(days="-1"), study)
@@ -165,7 +165,7 @@ def test_rows_by_risk_tell_of_no_few(run: vt.Run) -> None:
     assert told["none"].isna().all()
     answers = run.predict("north", made(330, 1)).filter(like="free of").to_numpy()
     y = clean(made(330, 1), study_of())["died"].to_numpy()
-    out, still = times.by_risk(y, answers, np.ones(330), FEWEST).reshape(2, 3, 5)
+    out, still = survival.by_risk(y, answers, np.ones(330), FEWEST).reshape(2, 3, 5)
     rank = np.argsort(np.argsort(1 - answers[:, -1], kind="stable"), kind="stable") * 3 // 330
     for group, shares in enumerate(out):
         mine = y[rank == group]
@@ -182,7 +182,7 @@ def test_rows_by_risk_tell_of_no_few(run: vt.Run) -> None:
 def test_a_number_about_nine_rows_is_not_told() -> None:
     y = np.repeat([0.5, -1.0, 0.5, -1.0, -1.0], [12, 9, 11, 10, 21])
     p = np.repeat([0.9, 0.5, 0.1], 21)[:, None]
-    (low, middle, high), still = times.by_risk(y, p, np.ones(63), 10).reshape(2, 3)
+    (low, middle, high), still = survival.by_risk(y, p, np.ones(63), 10).reshape(2, 3)
     assert np.isnan(low)  # nine are still followed
     assert np.isfinite(middle)
     assert np.isnan(high)  # nobody's event was seen, and nobody left before
@@ -196,7 +196,7 @@ def test_between_machines_times_are_the_same(sites: dict[str, pd.DataFrame], tmp
     agreed = Agreement.of(study, None, len(sites))
     there = {n: Site(n, frame, agreed, tmp_path / "sites" / n) for n, frame in sites.items()}
     folder = Folder(tmp_path / "run", resume=False)
-    far = conduct(Call(Here(there), agreed, list(there), RUN, len(there), 60.0), folder, resume=False)
+    far = conduct(SiteRequests(Here(there), agreed, list(there), RUN, len(there), 60.0), folder, resume=False)
     folder.close()
     near = vt.federate(study, sites, engine="looped", secrets=drawn(tmp_path / "sites", sites, RUN))
     key = ["stage", "round", "site", "split", "metric"]
@@ -221,7 +221,7 @@ def test_where_scores_are_rounded_no_numbers_at_risk_leave(tmp_path: Path) -> No
     agreed = Agreement.of(study, None, len(sites))
     there = {n: Site(n, frame, agreed, tmp_path / "sites" / n) for n, frame in sites.items()}
     folder = Folder(tmp_path / "run", resume=False)
-    run = conduct(Call(Here(there), agreed, list(there), RUN, len(there), 60.0), folder, resume=False)
+    run = conduct(SiteRequests(Here(there), agreed, list(there), RUN, len(there), 60.0), folder, resume=False)
     folder.close()
     told = run.scores("risk")
     of = {what: told[told.metric.str.startswith(what)].value for what in ("free", "left")}

@@ -10,10 +10,10 @@ import pandas.testing as pdt
 import pytest
 
 import vitrail as vt
-from vitrail.core.metrics import DOUBT, SUREST, decide, told_shares
-from vitrail.data.encode import split_rows
-from vitrail.explain.coverage import gain, kept_share, together
-from vitrail.runs.run import Model
+from vitrail.analysis.selective_prediction import gain, kept_share, together
+from vitrail.data.splitting import split_rows
+from vitrail.metrics.scores import DOUBT, SUREST, decide, told_shares
+from vitrail.runs.result import Model
 from vitrail.runs.setup import COVERAGE, MAJORITY, wire_lines
 
 CONSTANT = f"test:{MAJORITY}"  # told with the counts, before the first round: no ledger of one machine holds those

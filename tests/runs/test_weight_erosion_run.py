@@ -11,12 +11,12 @@ import torch
 
 import vitrail as vt
 from small import opposed_tables
+from vitrail.core.errors import VitrailError
 from vitrail.core.facts import ALONE, ALONE_WEIGHT, OWN, SHARED
-from vitrail.core.problems import VitrailError
-from vitrail.report.build import page_of
-from vitrail.report.learned import read_learned
-from vitrail.report.page import render
-from vitrail.runs.run import Run
+from vitrail.report.pages.builder import page_of
+from vitrail.report.pages.run import render
+from vitrail.report.sections.learning.sources import read_learned
+from vitrail.runs.result import Run
 from vitrail.runs.setup import wire_lines
 
 ROWS = {"small": 60, "large": 150, "middle": 100}

@@ -6,11 +6,11 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from vitrail.core.problems import VitrailError
-from vitrail.screen import Desk, Seat
-from vitrail.screen.asked import FEWEST, NARROW, check_asked, rows_below, rows_with, tame
-from vitrail.screen.layout import HELD
-from vitrail.study import Study
+from vitrail.core.errors import VitrailError
+from vitrail.quality.screening import ScreeningCoordinator, ScreeningSite
+from vitrail.quality.screening.request_validation import FEWEST, NARROW, check_asked, rows_below, rows_with, tame
+from vitrail.quality.screening.schema import HELD
+from vitrail.study.model import Study
 
 NAN = np.nan
 
@@ -87,7 +87,7 @@ def federation() -> tuple[Study, dict[str, pd.DataFrame]]:
 
 def test_honest_questions_pass_and_others_do_not(federation: tuple[Study, dict[str, pd.DataFrame]]) -> None:
     study, frames = federation
-    seats, desk = {n: Seat(f, study) for n, f in frames.items()}, Desk(study)
+    seats, desk = {n: ScreeningSite(f, study) for n, f in frames.items()}, ScreeningCoordinator(study)
     asked = desk.hear_sketch({n: s.sketch() for n, s in seats.items()})
     check_asked(study, "counts", asked)
     counts = {n: s.counts(asked) for n, s in seats.items()}
@@ -124,7 +124,7 @@ def test_the_outcome_of_the_only_one_is_not_told(federation: tuple[Study, dict[s
         own.loc[7, "rare"] = 1.0
         own.loc[8, ["u", "v"]] = own.loc[7, ["u", "v"]]  # two who differ in the answer alone
         own.loc[[7, 8], "y"] = y, 1 - y
-        seat = Seat(own, study)
+        seat = ScreeningSite(own, study)
         which = list(study.features).index("rare")
         products = np.eye(4)
         products[which, 3] = products[3, which] = 0.9
@@ -144,7 +144,7 @@ def test_a_made_up_total_does_not_single_out_one_row() -> None:
     study = Study.infer({"a": pd.DataFrame(x, columns=names).assign(y=np.arange(90) % 2)}, "y")
     r = []
     for y in (0.0, 1.0):
-        seat = Seat(pd.DataFrame(x, columns=names).assign(y=np.append(y, np.arange(1, 90) % 2)), study)
+        seat = ScreeningSite(pd.DataFrame(x, columns=names).assign(y=np.append(y, np.arange(1, 90) % 2)), study)
         mine = seat.scores[0, :40]
         weights = np.linalg.solve(np.cov(seat.scores[:, :40].T) + 0.1 * np.eye(40), mine)
         products = np.eye(41)

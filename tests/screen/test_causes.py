@@ -10,9 +10,10 @@ import pandas as pd
 import pytest
 
 from screened import federation, spoil
-from vitrail.screen import LABEL, Finding, clear, judge, screen
-from vitrail.screen.published import Published
-from vitrail.screen.weigh import Weighed
+from vitrail.quality.screening import LABEL, Finding, decision, screen
+from vitrail.quality.screening.diagnosis import confirmation
+from vitrail.quality.screening.site_summaries import SiteSummaries
+from vitrail.quality.screening.statistics import SiteTests
 
 SITE = "site-2"
 
@@ -147,14 +148,14 @@ def test_case_mix_is_no_fault() -> None:
 def test_no_more_chance_is_spent_than_was_allowed(monkeypatch: pytest.MonkeyPatch) -> None:
     """Over all tests of all sites the levels add up to alpha at most, and not to a small part of it."""
     rows, table = federation()
-    kept: list[Weighed] = []
-    weigh = judge.Weighed
+    kept: list[SiteTests] = []
+    weigh = decision.SiteTests
 
-    def keep(published: Published, alpha: float) -> Weighed:
+    def keep(published: SiteSummaries, alpha: float) -> SiteTests:
         kept.append(weigh(published, alpha))
         return kept[-1]
 
-    monkeypatch.setattr(judge, "Weighed", keep)
+    monkeypatch.setattr(decision, "SiteTests", keep)
     for alpha in (0.05, 0.01):
         screen(rows, table, alpha)
         spent = len(kept[-1].published.sites) * kept[-1].level.sum()
@@ -166,9 +167,9 @@ def test_a_gap_is_far_only_beyond_those_of_the_others(
     others: int, gap: float, far: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Two and a half times the widest gap among the others, and with two others, who say little, twice that."""
-    monkeypatch.setattr(clear, "_gaps", lambda cell, measured: np.array([1.0] + [0.5] * (others - 1) + [gap]))
+    monkeypatch.setattr(confirmation, "_gaps", lambda cell, measured: np.array([1.0] + [0.5] * (others - 1) + [gap]))
     cell = SimpleNamespace(others=np.arange(others), site=others)
-    assert clear._is_far(cell, None) is far  # type: ignore[arg-type]
+    assert confirmation._is_far(cell, None) is far  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(("nearest", "constant"), [(0.99, False), (0.6, True)])
@@ -177,4 +178,4 @@ def test_one_level_in_every_row_is_clear_only_if_no_other_site_is_near(nearest: 
     shares = np.array([[nearest], [0.4], [0.4], [0.4], [1.0]])
     p = SimpleNamespace(layout=SimpleNamespace(column=np.array([0])), shares=shares, known=np.full((5, 1), 200.0))
     cell = SimpleNamespace(p=p, kind="binary", column=0, site=4, others=np.arange(4))
-    assert clear._is_constant(cell, None) is constant  # type: ignore[arg-type]
+    assert confirmation._is_constant(cell, None) is constant  # type: ignore[arg-type]

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from scipy.stats import binom, hypergeom, norm
 
-from vitrail.screen.chance import as_z, compare_counts, compare_odds, median_known, more_than, t_as_z
+from vitrail.stats.tests import as_z, compare_counts, compare_odds, median_known, more_than, t_as_z
 
 
 def two_sided(a: int, n: int, b: int, m: int) -> float:

@@ -11,17 +11,17 @@ import pytest
 import vitrail as vt
 from screened import federation, spoil
 from vitrail import VitrailError
-from vitrail.data.read import clean
-from vitrail.data.schema import Feature, Table, Target
-from vitrail.screen import Desk, Said, Seat, against, budget, parts, screen
-from vitrail.screen.layout import FLOOR, HELD
-from vitrail.screen.seat import correlate, solve
-from vitrail.screen.words import to_text, twin_sentences
+from vitrail.data.readers.tables import clean
+from vitrail.data.schema import Feature, TableSchema, Target
+from vitrail.quality.screening import Said, ScreeningCoordinator, ScreeningSite, against, budget, parts, screen
+from vitrail.quality.screening.schema import FLOOR, HELD
+from vitrail.quality.screening.site import correlate, solve
+from vitrail.quality.screening.text import to_text, twin_sentences
 
 
-def talk(rows: dict[str, pd.DataFrame], table: Table) -> dict[tuple[str, str], list[Said]]:
+def talk(rows: dict[str, pd.DataFrame], table: TableSchema) -> dict[tuple[str, str], list[Said]]:
     """All messages of a screening: (leg, direction) -> arrays of every site, or the one to all."""
-    desk, seats = Desk(table), {name: Seat(frame, table) for name, frame in rows.items()}
+    desk, seats = ScreeningCoordinator(table), {name: ScreeningSite(frame, table) for name, frame in rows.items()}
     out: dict[tuple[str, str], list[Said]] = {}
     sketches = {name: seat.sketch() for name, seat in seats.items()}
     out["sketch", "from site"] = list(sketches.values())
@@ -82,15 +82,15 @@ def test_a_value_is_published_only_where_several_rows_hold_it() -> None:
     x = rows["site-0"].pulse.to_numpy().copy()
     x[:] = np.arange(len(x))
     x[: HELD - 1] = 1e6
-    assert not np.isfinite(Seat(rows["site-0"].assign(pulse=x), table).sketch()["held"][3]).any()
+    assert not np.isfinite(ScreeningSite(rows["site-0"].assign(pulse=x), table).sketch()["held"][3]).any()
     x[:HELD] = 1e6
-    assert Seat(rows["site-0"].assign(pulse=x), table).sketch()["held"][3, 2].tolist() == [1e6, HELD]
+    assert ScreeningSite(rows["site-0"].assign(pulse=x), table).sketch()["held"][3, 2].tolist() == [1e6, HELD]
 
 
 def test_leave_site_out_is_a_plain_loop_over_sites() -> None:
     rows, table = federation(sites=4, rows=150)
     said = talk(rows, table)
-    seats = [Seat(frame, table) for frame in rows.values()]
+    seats = [ScreeningSite(frame, table) for frame in rows.values()]
     chosen = said["counts", "to site"][0]["chosen"].astype(int)
     for k, seat in enumerate(seats):
         others = np.concatenate([np.nan_to_num(s.scores) for j, s in enumerate(seats) if j != k])
@@ -121,15 +121,15 @@ LIES = {
 @pytest.mark.parametrize("what", LIES)
 def test_a_site_that_lies_is_named(what: str) -> None:
     rows, table = federation(sites=4)
-    said = {name: Seat(frame, table).sketch() for name, frame in rows.items()}
+    said = {name: ScreeningSite(frame, table).sketch() for name, frame in rows.items()}
     said["site-3"][what] = LIES[what](said["site-3"][what])  # type: ignore[no-untyped-call]
     with pytest.raises(VitrailError, match="what site-3 published cannot be used"):
-        Desk(table).hear_sketch(said)
+        ScreeningCoordinator(table).hear_sketch(said)
 
 
 def test_lies_in_later_legs_are_refused() -> None:
     rows, table = federation(sites=3)
-    desk, seats = Desk(table), {name: Seat(frame, table) for name, frame in rows.items()}
+    desk, seats = ScreeningCoordinator(table), {name: ScreeningSite(frame, table) for name, frame in rows.items()}
     asked = desk.hear_sketch({name: seat.sketch() for name, seat in seats.items()})
     counts = {name: seat.counts(asked)[0] for name, seat in seats.items()}
     total = {"products": sum(seat.counts(asked)[1]["products"] for seat in seats.values())}
@@ -166,7 +166,7 @@ def test_two_sites_cannot_tell_who_is_wrong() -> None:
 def test_clean_federations_of_small_sites_with_rare_columns_stay_silent() -> None:
     """A rare yes-or-no that is no in every row of a small site raised an alarm in 24 of 24."""
     kinds = {f"rare{j}": Feature(kind="binary", categories=(0, 1)) for j in range(6)} | {"x": Feature(kind="numeric")}
-    table = Table(target=Target(column="y", classes=(0, 1)), features=kinds)
+    table = TableSchema(target=Target(column="y", classes=(0, 1)), features=kinds)
     alarms = 0
     for seed in range(40):
         rng = np.random.default_rng(seed)
@@ -182,7 +182,7 @@ def test_clean_federations_of_small_sites_with_rare_columns_stay_silent() -> Non
 def test_wide_tables_are_judged_in_time() -> None:
     rng = np.random.default_rng(0)
     names = [f"f{j}" for j in range(561)]
-    table = Table(
+    table = TableSchema(
         target=Target(column="y", classes=tuple(range(6))), features={n: Feature(kind="numeric") for n in names}
     )
     frames = {}
@@ -239,12 +239,12 @@ def test_the_same_rows_at_two_sites_are_told_by_a_digest() -> None:
     (words,) = twin_sentences(told)
     assert words.startswith("site-1 and again hold the same rows")
     assert words in to_text(told)
-    one, other = (Seat(rows["site-1"], table, run).sketch()["digest"] for run in ("first", "second"))
+    one, other = (ScreeningSite(rows["site-1"], table, run).sketch()["digest"] for run in ("first", "second"))
     assert (one != other).all()
     changed = rows["site-1"].copy()
     changed.iloc[0, 0] += 1
-    assert (Seat(changed, table, "first").sketch()["digest"] != one).all()
-    said = {name: Seat(frame, table).sketch() for name, frame in rows.items()}
+    assert (ScreeningSite(changed, table, "first").sketch()["digest"] != one).all()
+    said = {name: ScreeningSite(frame, table).sketch() for name, frame in rows.items()}
     said["site-0"]["digest"][0] = 0.5
     with pytest.raises(VitrailError, match="digest"):
-        Desk(table).hear_sketch(said)
+        ScreeningCoordinator(table).hear_sketch(said)

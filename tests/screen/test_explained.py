@@ -8,15 +8,15 @@ import pytest
 
 import vitrail as vt
 from screened import federation, spoil
-from vitrail.data.read import clean
-from vitrail.data.schema import Table
-from vitrail.screen import LABEL, Desk, Seat, budget, screen
-from vitrail.screen.published import Published
+from vitrail.data.readers.tables import clean
+from vitrail.data.schema import TableSchema
+from vitrail.quality.screening import LABEL, ScreeningCoordinator, ScreeningSite, budget, screen
+from vitrail.quality.screening.site_summaries import SiteSummaries
 
 SITE = "site-2"
 
 
-def one_strong(sites: int = 6, rows: int = 350, classes: int = 4) -> tuple[dict[str, pd.DataFrame], Table]:
+def one_strong(sites: int = 6, rows: int = 350, classes: int = 4) -> tuple[dict[str, pd.DataFrame], TableSchema]:
     """An outcome that follows one column closely and a few weakly; yes-or-no columns beside it."""
     raw = {}
     for k in range(sites):
@@ -33,22 +33,22 @@ def one_strong(sites: int = 6, rows: int = 350, classes: int = 4) -> tuple[dict[
     return {name: clean(frame, study) for name, frame in raw.items()}, study
 
 
-def told(rows: dict[str, pd.DataFrame], table: Table) -> list[tuple[str, str, str]]:
+def told(rows: dict[str, pd.DataFrame], table: TableSchema) -> list[tuple[str, str, str]]:
     return [(f.site, f.feature, f.kind) for f in screen(rows, table).wrong]
 
 
 @pytest.fixture(scope="module")
-def sick_or_not() -> tuple[dict[str, pd.DataFrame], Table]:
+def sick_or_not() -> tuple[dict[str, pd.DataFrame], TableSchema]:
     return one_strong(classes=2)
 
 
 @pytest.fixture(scope="module")
-def strong() -> tuple[dict[str, pd.DataFrame], Table]:
+def strong() -> tuple[dict[str, pd.DataFrame], TableSchema]:
     return one_strong()
 
 
 def test_a_strong_column_turned_round_at_one_site_is_no_fault_of_the_others(
-    sick_or_not: tuple[dict[str, pd.DataFrame], Table],
+    sick_or_not: tuple[dict[str, pd.DataFrame], TableSchema],
 ) -> None:
     """Their outcomes are predicted with that site's rows in the total."""
     rows, table = sick_or_not
@@ -57,14 +57,14 @@ def test_a_strong_column_turned_round_at_one_site_is_no_fault_of_the_others(
 
 
 def test_a_strong_column_that_one_site_lacks_is_no_fault_of_the_others(
-    sick_or_not: tuple[dict[str, pd.DataFrame], Table],
+    sick_or_not: tuple[dict[str, pd.DataFrame], TableSchema],
 ) -> None:
     rows, table = sick_or_not
     assert told(spoil(rows, SITE, strong=np.nan), table) == []
 
 
 def test_classes_under_the_names_of_others_are_told_with_what_they_mean(
-    strong: tuple[dict[str, pd.DataFrame], Table],
+    strong: tuple[dict[str, pd.DataFrame], TableSchema],
 ) -> None:
     rows, table = strong
     assert told(spoil(rows, SITE, y=3 - rows[SITE].y), table) == [(SITE, LABEL, "label flip")]
@@ -74,7 +74,7 @@ def test_classes_under_the_names_of_others_are_told_with_what_they_mean(
     assert screen(bad, table).wrong[0].numbers["levels"] == {levels[(k + 1) % 4]: levels[k] for k in range(4)}
 
 
-def test_two_yes_or_no_columns_that_changed_places(sick_or_not: tuple[dict[str, pd.DataFrame], Table]) -> None:
+def test_two_yes_or_no_columns_that_changed_places(sick_or_not: tuple[dict[str, pd.DataFrame], TableSchema]) -> None:
     rows, table = sick_or_not
     bad = spoil(rows, SITE, man=rows[SITE].old, old=rows[SITE].man)
     found = told(bad, table)
@@ -92,7 +92,7 @@ def test_a_column_without_its_relations_and_an_outcome_without_its_columns_are_t
 def test_a_number_that_is_predicted_is_judged_at_small_sites_too() -> None:
     """It used to come last in what a site may publish, and sites of 60 rows never got there."""
     rows, table = federation(rows=60, number=True)
-    assert Seat(rows[SITE], table).share[-1].ties == 2
+    assert ScreeningSite(rows[SITE], table).share[-1].ties == 2
     assert 2 * budget(table, 60)[LABEL] <= 60
     y = rows[SITE].y
     assert (SITE, LABEL, "label flip") in told(spoil(rows, SITE, y=y.max() + y.min() - y), table)
@@ -104,14 +104,14 @@ def test_what_is_reckoned_from_ties_is_what_sites_say_themselves() -> None:
     small = {name: frame if name == SITE else frame[:250] for name, frame in rows.items()}
     bad = spoil(small, SITE, y=1 - rows[SITE].y)
 
-    def publish(rows: dict[str, pd.DataFrame]) -> Published:
-        desk, seats = Desk(table), {name: Seat(frame, table) for name, frame in rows.items()}
+    def publish(rows: dict[str, pd.DataFrame]) -> SiteSummaries:
+        desk, seats = ScreeningCoordinator(table), {name: ScreeningSite(frame, table) for name, frame in rows.items()}
         asked = desk.hear_sketch({name: seat.sketch() for name, seat in seats.items()})
         said = {name: seat.counts(asked) for name, seat in seats.items()}
         total = {"products": np.asarray(sum(t["products"] for _, t in said.values()))}
         asked = desk.hear_counts({name: own for name, (own, _) in said.items()}, total)
         desk.hear_ties({name: seat.ties(asked) for name, seat in seats.items()})
-        return Published(desk.layout, desk.publishing, desk.said, desk.asked)
+        return SiteSummaries(desk.layout, desk.publishing, desk.said, desk.asked)
 
     p, alone = publish(bad), publish({name: frame for name, frame in bad.items() if name != SITE})
     others = [k for k, name in enumerate(p.sites) if name != SITE]

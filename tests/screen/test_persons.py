@@ -7,19 +7,19 @@ import pandas as pd
 
 import vitrail as vt
 from visits import COLUMNS, study_of, visits
+from vitrail.analysis.explanations.summary import among_sites
 from vitrail.data.persons import one_row_each
-from vitrail.data.read import clean
-from vitrail.explain.among import among_sites
-from vitrail.screen.desk import screen
-from vitrail.screen.layout import FLOOR, HELD, QUANTILES
-from vitrail.screen.seat import Seat
+from vitrail.data.readers.tables import clean
+from vitrail.quality.screening.coordinator import screen
+from vitrail.quality.screening.schema import FLOOR, HELD, QUANTILES
+from vitrail.quality.screening.site import ScreeningSite
 
 PERSONS = study_of(person="patient", screen={"ask": True})
 ROWS = study_of(screen={"ask": True})
 
 
-def seat(frame: pd.DataFrame, study: vt.Study = PERSONS) -> Seat:
-    return Seat(clean(frame, study), study)
+def seat(frame: pd.DataFrame, study: vt.Study = PERSONS) -> ScreeningSite:
+    return ScreeningSite(clean(frame, study), study)
 
 
 def test_one_row_of_each_person_is_looked_at() -> None:

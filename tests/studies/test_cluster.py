@@ -14,8 +14,8 @@ import pytest
 
 import pool_jobs
 import vitrail as vt
-from vitrail.studies import cluster, pool
-from vitrail.studies.contribution import contribution
+from vitrail.studies import cluster_executor, executor
+from vitrail.studies.contribution.values import contribution
 
 
 @pytest.fixture(scope="module")
@@ -79,21 +79,21 @@ def test_tuning_and_contribution(address: str, small: tuple[vt.Study, dict], tmp
 
 def test_errors_come_back_in_words(address: str, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(vt.VitrailError, match="no such thing"):
-        pool.done([1, 2], pool_jobs.fail, "no such thing", cluster=address)
-    monkeypatch.setattr(cluster, "WAIT", 0.5)
+        executor.done([1, 2], pool_jobs.fail, "no such thing", cluster=address)
+    monkeypatch.setattr(cluster_executor, "WAIT", 0.5)
     with pytest.raises(vt.VitrailError, match="no scheduler answers there"):
-        pool.done([1], pool_jobs.fail, "", cluster="tcp://127.0.0.1:9")
+        executor.done([1], pool_jobs.fail, "", cluster="tcp://127.0.0.1:9")
 
 
 def test_another_version_is_refused(address: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cluster, "version", lambda name: "0.0.1")
+    monkeypatch.setattr(cluster_executor, "version", lambda name: "0.0.1")
     with pytest.raises(vt.VitrailError, match=r"it has .*vitrail \S+ \(here 0\.0\.1\)"):
-        pool.done([1], pool_jobs.fail, "", cluster=address)
+        executor.done([1], pool_jobs.fail, "", cluster=address)
 
 
 def test_nobody_goes_on_with_what_nobody_waits_for(address: str, tmp_path: Path) -> None:
     with pytest.raises(vt.VitrailError, match="one fails"):
-        pool.done(["long", "fails"], pool_jobs.wait_far, tmp_path, cluster=address)
+        executor.done(["long", "fails"], pool_jobs.wait_far, tmp_path, cluster=address)
     for _ in range(100):
         if (tmp_path / "stopped").exists():
             break

@@ -10,8 +10,8 @@ import pandas.testing as pdt
 import pytest
 
 import vitrail as vt
-from vitrail.studies import compare as module
-from vitrail.studies.compare import load_comparison, seeds_of
+from vitrail.studies.compare import execution as module
+from vitrail.studies.compare.execution import load_comparison, seeds_of
 from vitrail.studies.transfer import train_together
 
 

@@ -16,15 +16,16 @@ from safetensors.torch import load_file, save_file
 
 import vitrail as vt
 from small import make_sites, models, train
-from vitrail.core.constants import fit_constant
 from vitrail.core.losses import CrossEntropy
-from vitrail.data.encode import split_rows
-from vitrail.explain.shapley import exact, leave_one_out, paired, paired_mean
-from vitrail.report.build import page_of
-from vitrail.report.contribution import render_contribution, write_contribution
+from vitrail.data.splitting import split_rows
+from vitrail.metrics.recalibration import fit_constant
+from vitrail.report.pages.builder import page_of
+from vitrail.report.pages.contribution import render_contribution, write_contribution
 from vitrail.runs.folder import UPDATES
-from vitrail.runs.sealed import seal_again
-from vitrail.studies.contribution import (
+from vitrail.runs.integrity import seal_again
+from vitrail.stats.shapley import exact, leave_one_out, paired, paired_mean
+from vitrail.studies.contribution.reliability import AS_GIVEN, SPOT, STRAIN
+from vitrail.studies.contribution.values import (
     CARRIED,
     LOO,
     ROUND,
@@ -35,7 +36,6 @@ from vitrail.studies.contribution import (
     to_text,
     write_tables,
 )
-from vitrail.studies.strain import AS_GIVEN, SPOT, STRAIN
 
 # --- the values of a game ---------------------------------------------------------------------------------------------
 
@@ -345,7 +345,7 @@ def test_updates_of_another_run_are_noticed(sites, kept, tmp_path) -> None:
 
 
 def test_many_sites_are_drawn_by_lot(study, sites, tmp_path) -> None:
-    many = vt.cut.iid(pd.concat(sites.values(), ignore_index=True), 11, 1)
+    many = vt.partition.iid(pd.concat(sites.values(), ignore_index=True), 11, 1)
     agreed = study.with_changes(training={"rounds": 2})
     vt.federate(agreed, many, out=tmp_path / "run", keep_updates=True)
     user = next(iter(many))

@@ -11,9 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import vitrail as vt
-from vitrail.data.read import clean
-from vitrail.studies import crossed
-from vitrail.studies.crossed import cross_validate, same_loss
+from vitrail.data.readers.tables import clean
+from vitrail.studies import cross_validation
+from vitrail.studies.cross_validation import cross_validate, same_loss
 from vitrail.studies.folds import whole_folds
 
 FEATURES = {"x": {"kind": "numeric"}, "z": {"kind": "numeric"}}
@@ -116,8 +116,8 @@ def test_losses_are_of_stated_risks_also_where_training_weighs_classes(weights: 
     agreed, y = study(training={"rounds": 3, "class_weights": weights}), np.array([0] * 90 + [1] * 10)
     entropy = -(0.9 * np.log(0.9) + 0.1 * np.log(0.1))
     assert same_loss(agreed, y) == pytest.approx(entropy)
-    assert crossed.row_losses(agreed, y, np.tile([0.9, 0.1], (100, 1))).mean() == pytest.approx(entropy)
-    assert crossed.row_losses(agreed, y, np.full((100, 2), 0.5)).mean() == pytest.approx(np.log(2))
+    assert cross_validation.row_losses(agreed, y, np.tile([0.9, 0.1], (100, 1))).mean() == pytest.approx(entropy)
+    assert cross_validation.row_losses(agreed, y, np.full((100, 2), 0.5)).mean() == pytest.approx(np.log(2))
 
 
 def test_numbers_are_judged_by_squared_error() -> None:
@@ -131,7 +131,7 @@ def test_numbers_are_judged_by_squared_error() -> None:
 
 def test_folds_that_do_not_fit_memory_come_after(monkeypatch: pytest.MonkeyPatch) -> None:
     whole = crossed_of(study(), tables())
-    monkeypatch.setattr(crossed, "HELD", 1)
+    monkeypatch.setattr(cross_validation, "HELD", 1)
     parted = crossed_of(study(), tables())
     for k in ("lots", "sites", "ledger", "same"):
         assert whole[k] == parted[k]

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
-from vitrail.studies.intervals import interval
+from vitrail.stats.intervals import interval
 
 
 @settings(deadline=None)

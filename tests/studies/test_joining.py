@@ -10,11 +10,11 @@ import numpy as np
 import pytest
 
 import vitrail as vt
-from vitrail.studies.crossed import same_loss
-from vitrail.studies.intervals import LEVEL, interval, level_of
-from vitrail.studies.joining import HARM, NO, NO_HARM, UNSURE, YES, Losses, decide, why
-from vitrail.studies.own_verdict import own_verdict
-from vitrail.studies.tested import Tested
+from vitrail.stats.intervals import LEVEL, interval, level_of
+from vitrail.studies.benefit import HARM, NO, NO_HARM, UNSURE, YES, SiteLosses, decide, why
+from vitrail.studies.contribution.coalition_loss import CoalitionLoss
+from vitrail.studies.cross_validation import same_loss
+from vitrail.studies.site_benefit import own_verdict
 
 REPEATS, FOLDS, ROWS = 5, 10, 120
 
@@ -24,13 +24,13 @@ def folds(seed: int = 0, rows: int = ROWS, repeats: int = REPEATS) -> np.ndarray
     return np.stack([rng.permutation(np.arange(rows) % FOLDS) for _ in range(repeats)])
 
 
-def losses(gain: float, spread: float, methods: int = 1, seed: int = 0, rows: int = ROWS) -> Losses:
+def losses(gain: float, spread: float, methods: int = 1, seed: int = 0, rows: int = ROWS) -> SiteLosses:
     """A row's luck is the same in every repeat, but for a little. Elsewhere one method or another is best, by luck."""
     rng = np.random.default_rng(seed)
     shape = (methods, 1, rows)
     luck = rng.normal(0, spread, shape) + rng.normal(0, spread / 5, (methods, REPEATS, rows))
     alone = np.full((REPEATS, rows), 0.6)
-    return Losses(alone, alone - gain + luck, folds(seed, rows), 1 / FOLDS, rng.normal(size=methods))
+    return SiteLosses(alone, alone - gain + luck, folds(seed, rows), 1 / FOLDS, rng.normal(size=methods))
 
 
 def test_known_truths() -> None:
@@ -56,7 +56,7 @@ def test_interval_by_hand() -> None:
     the interval, three above."""
     fold = np.array([[0, 0, 1, 1, 2, 2], [0, 1, 2, 0, 1, 2]])
     apart = np.array([[0.1, 0.3, 0.2, 0.4, 0.0, 0.2], [0.2, 0.2, 0.1, 0.3, 0.1, 0.3]])
-    found = decide(Losses(apart + 1, np.ones((1, 2, 6)), fold, 1 / 3))
+    found = decide(SiteLosses(apart + 1, np.ones((1, 2, 6)), fold, 1 / 3))
     gains = [0.2, 0.3, 0.1, 0.25, 0.15, 0.2]
     error = np.std(gains, ddof=1) * math.sqrt(1 / 6 + 1 / 2)
     assert found.gain == pytest.approx(0.2)
@@ -66,7 +66,7 @@ def test_interval_by_hand() -> None:
 
 def test_folds_of_unequal_size_weigh_by_their_rows() -> None:
     fold = np.array([[0, 0, 0, 1]])
-    found = decide(Losses(np.array([[1.0, 1.0, 1.0, 3.0]]), np.zeros((1, 1, 4)), fold, 0.5))
+    found = decide(SiteLosses(np.array([[1.0, 1.0, 1.0, 3.0]]), np.zeros((1, 1, 4)), fold, 0.5))
     assert found.gain == pytest.approx(1.5)
 
 
@@ -187,4 +187,4 @@ def test_the_baseline_of_credits_knows_training_rows_alone(
     study = vt.Study.parse({"target": {"column": "y", **target}, "features": {"a": {"kind": "numeric"}}})
     data = SimpleNamespace(train_y=np.array(train), test_y=np.array(test))
     tested: Any = SimpleNamespace(run=SimpleNamespace(study=study), data=data)
-    assert Tested.same_answer(tested) == pytest.approx(wanted)
+    assert CoalitionLoss.same_answer(tested) == pytest.approx(wanted)

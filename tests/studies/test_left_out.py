@@ -10,8 +10,8 @@ import pytest
 
 import vitrail as vt
 from visits import COLUMNS, study_of, visits
-from vitrail.core.problems import VitrailError
-from vitrail.data.encode import clean_sites
+from vitrail.core.errors import VitrailError
+from vitrail.data.encoding import clean_sites
 
 
 def test_leave_one_site_out() -> None:
@@ -36,7 +36,7 @@ def test_leave_one_site_out() -> None:
 def test_leave_one_site_out_takes_nothing_of_that_site() -> None:
     sites = visits(people=20)
     study = study_of(standardise="global", training={"rounds": 2, "lr": 0.02})
-    from vitrail.studies.left_out import leave_one_out
+    from vitrail.studies.leave_one_site_out import leave_one_out
 
     found = []
     for turned in (False, True):
@@ -55,7 +55,7 @@ def test_two_sites_are_too_few_to_leave_one_out() -> None:
 
 
 def test_a_comparison_keeps_sites_left_out(tmp_path: Path) -> None:
-    from vitrail.studies.compare import load_comparison
+    from vitrail.studies.compare.execution import load_comparison
 
     given = {"folds": 2, "leave_one_site_out": True, "out": tmp_path / "out"}
     found = vt.compare(study_of(training={"rounds": 1}), visits(people=20), ["fedavg", "local"], [1], **given)

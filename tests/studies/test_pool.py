@@ -14,7 +14,7 @@ import pytest
 
 import pool_jobs
 import vitrail as vt
-from vitrail.studies.pool import done
+from vitrail.studies.executor import done
 
 
 @pytest.mark.parametrize("workers", [0, 1, 2])

@@ -12,13 +12,13 @@ import torch
 from safetensors.torch import load_file
 
 import vitrail as vt
-from vitrail.data.encode import split_rows
-from vitrail.report.contribution import render_contribution
+from vitrail.data.splitting import split_rows
+from vitrail.report.pages.contribution import render_contribution
 from vitrail.runs.folder import UPDATES
-from vitrail.studies.contribution import AGAIN, CARRIED, ROUND, contribution
-from vitrail.studies.record import Record
-from vitrail.studies.retrain import Retrained
-from vitrail.studies.strain import spot, strain
+from vitrail.studies.contribution.reliability import spot, strain
+from vitrail.studies.contribution.replay import UpdateReplay
+from vitrail.studies.contribution.retraining import CoalitionRetraining
+from vitrail.studies.contribution.values import AGAIN, CARRIED, ROUND, contribution
 
 # --- reports carried to other models ----------------------------------------------------------------------------------
 
@@ -31,7 +31,10 @@ def test_of_the_user_alone_and_of_everybody_it_is_training_again(study, sites, t
     """After ten rounds: after three the models have moved so little that reports as given are no worse."""
     vt.federate(study, sites, rounds=10, out=tmp_path / "run", keep_updates=True)
     run = vt.Run.load(tmp_path / "run")
-    record, again = Record(run, tmp_path / "run", "va", sites["va"]), Retrained(run, "va", sites, [run.seed])
+    record, again = (
+        UpdateReplay(run, tmp_path / "run", "va", sites["va"]),
+        CoalitionRetraining(run, "va", sites, [run.seed]),
+    )
     assert record.names == again.names
     masks = all_coalitions(4)
     trained, rebuilt = again.losses(again.models(masks, run.seed)).mean(1), record.losses(record.carried(masks)).mean(1)
@@ -61,7 +64,7 @@ def test_where_reports_bend_alike_it_is_training_again(tmp_path) -> None:
     sites = {name: draft(name, rng.normal(size=3)) for name in "abcd"}
     vt.federate(agreed, sites, seed=5, out=tmp_path / "run", keep_updates=True)
     run = vt.Run.load(tmp_path / "run")
-    record, again = Record(run, tmp_path / "run", "b", sites["b"]), Retrained(run, "b", sites, [5])
+    record, again = UpdateReplay(run, tmp_path / "run", "b", sites["b"]), CoalitionRetraining(run, "b", sites, [5])
     masks = all_coalitions(4)
     trained = again.losses(again.models(masks, 5)).mean(1)
     carried, given = (record.losses(made(masks)).mean(1) for made in (record.carried, record.rebuilt))
@@ -73,7 +76,7 @@ def test_where_reports_bend_alike_it_is_training_again(tmp_path) -> None:
 def test_strain_by_hand(sites, kept) -> None:
     """Of FedAvg with equal weights: what a site's report alone changes is its report."""
     run = vt.Run.load(kept)
-    record = Record(run, kept, "va", sites["va"])
+    record = UpdateReplay(run, kept, "va", sites["va"])
     files = [load_file(f) for f in sorted((kept / UPDATES).iterdir())]
     told = np.stack([np.hstack([v.flatten(1) for k, v in sorted(f.items()) if "change" in k]) for f in files])
     moved = told.mean(1)  # [round, number]
@@ -108,7 +111,7 @@ def test_training_again_is_a_run_with_fewer_sites(study, sites, tmp_path) -> Non
     away, study = {"va": [(2, 2)]}, study.with_changes(standardise="local")
     vt.federate(study, sites, out=tmp_path / "run", away=away)
     run = vt.Run.load(tmp_path / "run")
-    again = Retrained(run, "va", sites, [run.seed])
+    again = CoalitionRetraining(run, "va", sites, [run.seed])
     two = {s: sites[s] for s in ("va", "hungarian")}
     (model,) = again.models(np.array([[s in two for s in again.names]]), run.seed)
     right = vt.federate(study, two, away=away)
@@ -130,7 +133,7 @@ def test_more_sites_are_checked_at_single_ones(study, sites, tmp_path, monkeypat
     told = contribution(kept, "va", sites, "shapley")
     assert told.kind == CARRIED
     run = vt.Run.load(kept)
-    record, again = Record(run, kept, "va", sites["va"]), Retrained(run, "va", sites, [run.seed])
+    record, again = UpdateReplay(run, kept, "va", sites["va"]), CoalitionRetraining(run, "va", sites, [run.seed])
     alone = np.vstack([np.zeros((1, 4), dtype=bool), np.eye(4, dtype=bool)])
     off = record.losses(record.carried(alone)).mean(1) - again.losses(again.models(alone, run.seed)).mean(1)
     size = told.main().value.abs().sum()

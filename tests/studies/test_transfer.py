@@ -13,7 +13,8 @@ import torch
 import vitrail as vt
 from command import vitrail
 from small import spoil_hold_out
-from vitrail.data.encode import prepare, split_rows
+from vitrail.data.encoding import prepare
+from vitrail.data.splitting import split_rows
 from vitrail.methods.local import Local
 from vitrail.runs.setup import build_task
 from vitrail.studies.folds import folds_of

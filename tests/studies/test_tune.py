@@ -16,15 +16,15 @@ import pytest
 import vitrail as vt
 from command import vitrail
 from small import spoil_hold_out
-from vitrail.core.constants import PENALTY
-from vitrail.core.metrics import score
-from vitrail.data.encode import split_rows
-from vitrail.engines.local import Engine
+from vitrail.data.splitting import split_rows
+from vitrail.engine.local import Engine
+from vitrail.metrics.recalibration import PENALTY
+from vitrail.metrics.scores import score
 from vitrail.runs.setup import build_task, training_of, training_rows
 from vitrail.studies import tune as module
 from vitrail.studies.folds import folds_of
-from vitrail.studies.grid import parse_grid
 from vitrail.studies.tune import Tuning
+from vitrail.studies.tuning_grid import parse_grid
 
 FEATURES = {f"x{i}": {"kind": "numeric"} for i in range(3)}
 

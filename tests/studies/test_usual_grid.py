@@ -11,8 +11,8 @@ from typer.testing import CliRunner
 import vitrail as vt
 from vitrail.cli import app
 from vitrail.methods import TABLE, build, problems
-from vitrail.studies.grid import usual_grid
 from vitrail.studies.tune import Tuning, tune
+from vitrail.studies.tuning_grid import usual_grid
 
 MOST = 20  # settings, one key after the other: more take hours
 

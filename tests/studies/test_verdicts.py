@@ -12,8 +12,8 @@ import pandas as pd
 import pytest
 
 from vitrail.methods import TABLE, FedAvg
-from vitrail.studies.comparison import SCORES, Comparison
-from vitrail.study import Study
+from vitrail.studies.compare.result import SCORES, Comparison
+from vitrail.study.model import Study
 
 SEEDS = (1, 2, 3, 4, 5)
 Scores = Mapping[str, Mapping[str, Sequence[float]]]  # site -> method -> one score per seed

@@ -9,11 +9,11 @@ import pytest
 import torch
 
 from talks import talk
-from vitrail.core.problems import VitrailError
-from vitrail.core.rules import Adam
-from vitrail.vertical.dialogue import Wire
+from vitrail.core.errors import VitrailError
+from vitrail.core.optimizers import Adam
 from vitrail.vertical.messages import Wanted
-from vitrail.vertical.ration import Ration
+from vitrail.vertical.training.dialogue import Wire
+from vitrail.vertical.training.ration import RationAccount
 
 
 def test_a_ration_of_training_is_kept_before_anything_crosses() -> None:
@@ -29,11 +29,11 @@ def test_a_ration_of_training_is_kept_before_anything_crosses() -> None:
 def test_a_restart_does_not_refill_a_ration(tmp_path: Path) -> None:
     path = tmp_path / "ration.json"
     rows = torch.arange(50)
-    first = Ration("lab", 100, 2, 30, path)
+    first = RationAccount("lab", 100, 2, 30, path)
     first.train(rows)
-    assert Ration("lab", 100, 2, 30, path).left == {"training": 1, "after": 30}
+    assert RationAccount("lab", 100, 2, 30, path).left == {"training": 1, "after": 30}
     first.answer(20)
-    again = Ration("lab", 100, 2, 30, path)
+    again = RationAccount("lab", 100, 2, 30, path)
     assert again.left == {"training": 1, "after": 10}
     again.train(rows)
     again.train(torch.arange(50, 100))
@@ -43,12 +43,12 @@ def test_a_restart_does_not_refill_a_ration(tmp_path: Path) -> None:
     with pytest.raises(VitrailError, match="11 rows were asked for, and 10 of 30 are left"):
         again.answer(11)
     again.answer(10)
-    assert Ration("lab", 100, 2, 30, path).left == {"training": 0, "after": 0}
+    assert RationAccount("lab", 100, 2, 30, path).left == {"training": 0, "after": 0}
     with pytest.raises(VitrailError, match="about 100 rows in common, and now there are 90"):
-        Ration("lab", 90, 2, 30, path)
+        RationAccount("lab", 90, 2, 30, path)
     path.write_text("{")
     with pytest.raises(VitrailError, match="cannot be read"):
-        Ration("lab", 100, 2, 30, path)
+        RationAccount("lab", 100, 2, 30, path)
 
 
 def test_prediction_spends_and_is_refused_before_an_answer() -> None:

@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from vitrail.vertical import squares
-from vitrail.vertical.curve import ORDER, A, lock, new_lock, points
-from vitrail.vertical.squares import P, are_squares
+from vitrail.vertical.matching import jacobi
+from vitrail.vertical.matching.curve import ORDER, A, lock, new_lock, points
+from vitrail.vertical.matching.jacobi import P, are_squares
 
 IDS = [f"patient {i}" for i in range(300)]
 
@@ -27,14 +27,14 @@ def on_curve(token: bytes) -> bool:
 
 
 @settings(max_examples=20, deadline=None)
-@given(st.lists(st.integers(1, P - 1), min_size=squares.FEW, max_size=squares.FEW + 40))
+@given(st.lists(st.integers(1, P - 1), min_size=jacobi.FEW, max_size=jacobi.FEW + 40))
 def test_squares_are_those_of_eulers_criterion(numbers: list[int]) -> None:
     assert are_squares(numbers).tolist() == [is_square(n) for n in numbers]
 
 
 def test_squares_of_many_and_of_numbers_with_long_runs() -> None:
     odd = [1, 2, 3, P - 1, P - 2, 2**254, 2**255 - 20, 2**128, 2**128 - 1, (P - 1) // 2, (P + 1) // 2]
-    drawn = [secrets.randbelow(P - 1) + 1 for _ in range(squares.CHUNK + 3 - len(odd))]
+    drawn = [secrets.randbelow(P - 1) + 1 for _ in range(jacobi.CHUNK + 3 - len(odd))]
     numbers = [*odd, *drawn]  # over the end of a chunk
     found = are_squares(numbers)
     assert found[: len(odd)].tolist() == [is_square(n) for n in odd]

@@ -9,17 +9,17 @@ import torch
 from torch import nn
 
 from talks import WIDTHS, people, talk
+from vitrail.core.errors import VitrailError
 from vitrail.core.losses import SquaredError
-from vitrail.core.problems import VitrailError
-from vitrail.core.rules import SGD, Adam
-from vitrail.vertical.dialogue import Dialogue, Wire, lines
-from vitrail.vertical.guest import Guest, levels, nearest
-from vitrail.vertical.host import Host, heard
-from vitrail.vertical.logistic import Logistic
+from vitrail.core.optimizers import SGD, Adam
 from vitrail.vertical.messages import Levels, Masked, Numbers, Slope
-from vitrail.vertical.ration import Ration
-from vitrail.vertical.split import features
-from vitrail.vertical.terms import Offer, Terms
+from vitrail.vertical.training.dialogue import Dialogue, Wire, lines
+from vitrail.vertical.training.guest import Guest, levels, nearest
+from vitrail.vertical.training.host import Host, heard
+from vitrail.vertical.training.logistic import Logistic
+from vitrail.vertical.training.ration import RationAccount
+from vitrail.vertical.training.split_network import features
+from vitrail.vertical.training.terms import GuestOffer, Terms
 
 
 @pytest.mark.parametrize("rule", [SGD(0.5, momentum=0.9), Adam(0.05, decay=0.01)])
@@ -75,12 +75,12 @@ def test_noisy_answers_are_weighed() -> None:
     parts, y = people()
     right = []
     for weighs in (0, 2):
-        terms = Terms(len(y), (Offer("lab", 3, noise=2.0), Offer("insurer", 2, noise=2.0)), epochs=20)
+        terms = Terms(len(y), (GuestOffer("lab", 3, noise=2.0), GuestOffer("insurer", 2, noise=2.0)), epochs=20)
         joint, rule = Logistic(4, weighs=weighs), Adam(0.05)
         start = {k: v.to(y) for k, v in joint.init().items()}
         host = Host("clinic", terms, parts[0], y, joint, start, rule)
         guests = [
-            Guest(o, terms, parts[i + 1], rule, Ration(o.name, len(y), 30, 600), secret=bytes([i]))
+            Guest(o, terms, parts[i + 1], rule, RationAccount(o.name, len(y), 30, 600), secret=bytes([i]))
             for i, o in enumerate(terms.offers)
         ]
         d = Dialogue(host, guests)
@@ -93,12 +93,14 @@ def test_noisy_answers_are_weighed() -> None:
 def test_numbers_are_learned_too() -> None:
     parts, _ = people()
     y = torch.cat(parts, 1).sum(1, keepdim=True)
-    terms = Terms(len(y), (Offer("lab", 3, 1, 0, 0), Offer("insurer", 2, 1, 0, 0)), epochs=20, alone=0)
+    terms = Terms(len(y), (GuestOffer("lab", 3, 1, 0, 0), GuestOffer("insurer", 2, 1, 0, 0)), epochs=20, alone=0)
     joint, rule = Logistic(4, classes=False), SGD(0.2)
     host = Host(
         "clinic", terms, parts[0], y, joint, {k: v.to(y) for k, v in joint.init().items()}, rule, SquaredError()
     )
-    guests = [Guest(o, terms, parts[i + 1], rule, Ration(o.name, len(y), 20, 600)) for i, o in enumerate(terms.offers)]
+    guests = [
+        Guest(o, terms, parts[i + 1], rule, RationAccount(o.name, len(y), 20, 600)) for i, o in enumerate(terms.offers)
+    ]
     d = Dialogue(host, guests)
     d.train()
     assert (d.predict(terms.test).scores - y[terms.test]).abs().max() < 1e-3
@@ -165,20 +167,20 @@ def test_masks_hide_columns_and_slopes() -> None:
 
 
 def test_batches_are_fixed_and_large() -> None:
-    terms = Terms(26000, (Offer("lab", 60),))
+    terms = Terms(26000, (GuestOffer("lab", 60),))
     sizes = {len(b) for b in terms.batches}
     assert min(sizes) >= 32 * 60
     assert torch.equal(torch.cat(terms.batches).sort().values, terms.train)
     one = [terms.batch_at(s) for s in range(len(terms.batches))]
     assert sorted(one) == list(range(len(terms.batches)))
-    small = Terms(300, (Offer("lab", 60),))
+    small = Terms(300, (GuestOffer("lab", 60),))
     assert len(small.batches) == 1, "or all"
-    assert torch.equal(Terms(26000, (Offer("lab", 60),)).rows_at(7), terms.rows_at(7)), "drawn alike at both ends"
+    assert torch.equal(Terms(26000, (GuestOffer("lab", 60),)).rows_at(7), terms.rows_at(7)), "drawn alike at both ends"
 
 
 def test_bad_terms_are_refused_all_at_once() -> None:
     with pytest.raises(VitrailError) as told:
-        Terms(100, (Offer("lab", 0, 0, 9), Offer("lab", 3)), epochs=0, batch=64, held_out=1.0)
+        Terms(100, (GuestOffer("lab", 0, 0, 9), GuestOffer("lab", 3)), epochs=0, batch=64, held_out=1.0)
     text = str(told.value)
     for part in ("epochs", "held_out", "answer", "columns", "bits", "same name", "at least 1024"):
         assert part in text

@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 
 import vitrail as vt
 from vertical.parties import guest_table, host_table, names, study
-from vitrail.data.faults import Finding
-from vitrail.vertical.ids import FORMS, look, other_forms, shape, spell
+from vitrail.data.findings import CheckFinding
+from vitrail.vertical.matching.ids import FORMS, look, other_forms, shape, spell
 
 EAN = [f"{756_1234_5678_00 + i}" for i in range(40)]
 
@@ -20,7 +20,7 @@ def with_check_digit(digits: str) -> str:
     return f"{digits}{-total % 10}"
 
 
-def faults(ids: list[object], form: str = "trimmed") -> dict[str, Finding]:
+def faults(ids: list[object], form: str = "trimmed") -> dict[str, CheckFinding]:
     _, found = look(guest_table(ids), study(match={"form": form}), "lab")
     return {finding.kind: finding for finding in found}
 

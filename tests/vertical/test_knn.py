@@ -8,10 +8,10 @@ import torch
 from sklearn.neighbors import KNeighborsClassifier
 
 from talks import naive
-from vitrail.core.problems import VitrailError
-from vitrail.explain.shapley import every
-from vitrail.vertical.knn import Knn, KnnGuest, votes
+from vitrail.core.errors import VitrailError
+from vitrail.stats.shapley import every
 from vitrail.vertical.messages import Wanted
+from vitrail.vertical.training.knn import Knn, KnnGuest, votes
 
 
 def parties(n: int = 400) -> tuple[Knn, torch.Tensor, torch.Tensor, torch.Tensor]:

@@ -10,13 +10,13 @@ import torch
 from torch import Tensor, nn
 
 from scripts import load_script
-from vitrail.core.rules import Adam
-from vitrail.vertical.dialogue import Dialogue
-from vitrail.vertical.guest import Guest
-from vitrail.vertical.host import Host
-from vitrail.vertical.ration import Ration
-from vitrail.vertical.split import Split
-from vitrail.vertical.terms import Offer, Terms
+from vitrail.core.optimizers import Adam
+from vitrail.vertical.training.dialogue import Dialogue
+from vitrail.vertical.training.guest import Guest
+from vitrail.vertical.training.host import Host
+from vitrail.vertical.training.ration import RationAccount
+from vitrail.vertical.training.split_network import SplitNetwork
+from vitrail.vertical.training.terms import GuestOffer, Terms
 
 leaks = load_script("vertical_leaks")
 
@@ -31,11 +31,13 @@ def listened(protect: bool = True, **offer: Any) -> tuple[Any, Tensor, Tensor]:
     pay = 0.5 * torch.randn(10, generator=g)[job] + hours + x.sum(1)
     y = (pay + 1.5 * torch.randn(n, generator=g) > 1).long()
     theirs = torch.cat([nn.functional.one_hot(job, 10).float(), hours[:, None]], 1)
-    terms = Terms(n, (Offer("lab", 11, **offer),), protect=protect)
+    terms = Terms(n, (GuestOffer("lab", 11, **offer),), protect=protect)
     answer = terms.offers[0].answer
-    joint, rule = Split(4, answer, 2, (16,)), Adam(0.02)
+    joint, rule = SplitNetwork(4, answer, 2, (16,)), Adam(0.02)
     host = Host("clinic", terms, x, nn.functional.one_hot(y, 2).float(), joint, joint.init(1), rule)
-    d = Dialogue(host, [Guest(terms.offers[0], terms, theirs, rule, Ration("lab", n, terms.asked, 0), secret=b"1")])
+    d = Dialogue(
+        host, [Guest(terms.offers[0], terms, theirs, rule, RationAccount("lab", n, terms.asked, 0), secret=b"1")]
+    )
     notes = leaks.Notes(d)
     d.train()
     return notes, y, job

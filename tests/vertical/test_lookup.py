@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 import vitrail as vt
 from vertical.parties import names
-from vitrail.vertical.curve import points
-from vitrail.vertical.lookup import TAG, Asked, Desk, Question, Table, Told, opened
+from vitrail.vertical.matching.curve import points
+from vitrail.vertical.matching.lookup import TAG, Asked, LookupGuest, LookupHost, Table, Told, opened
 
 IDS = names(0, 60)
 ANSWERS = [bytes([i, 255 - i]) for i in range(60)]
@@ -30,27 +30,27 @@ class Spent:
         self.left -= rows
 
 
-def desk(left: int = 5) -> tuple[Desk, Spent]:
+def desk(left: int = 5) -> tuple[LookupGuest, Spent]:
     spend = Spent(left)
-    return Desk("lab", IDS, ANSWERS, "here", spend), spend
+    return LookupGuest("lab", IDS, ANSWERS, "here", spend), spend
 
 
 def test_the_answer_of_whom_was_asked_and_none_for_a_stranger() -> None:
     lab, spend = desk()
     rows = opened(lab.table)
     for i in (0, 17, 59):
-        question = Question(IDS[i], "here")
+        question = LookupHost(IDS[i], "here")
         assert question.read(lab.tell(question.asked), rows) == ANSWERS[i]
-    stranger = Question("CH-99999", "here")
+    stranger = LookupHost("CH-99999", "here")
     assert stranger.read(lab.tell(stranger.asked), rows) is None
     assert spend.left == 1
 
 
 def test_questions_are_counted_and_end() -> None:
     lab, _ = desk(left=1)
-    lab.tell(Question(IDS[0], "here").asked)
+    lab.tell(LookupHost(IDS[0], "here").asked)
     with pytest.raises(vt.VitrailError, match="ration is spent"):
-        lab.tell(Question(IDS[0], "here").asked)
+        lab.tell(LookupHost(IDS[0], "here").asked)
 
 
 def test_a_refused_question_is_not_counted() -> None:
@@ -63,16 +63,16 @@ def test_a_refused_question_is_not_counted() -> None:
 
 def test_the_guest_does_not_learn_whom() -> None:
     """The same person twice is two questions that have nothing in common, and no candidate's point is one of them."""
-    asked = [Question(IDS[3], "here").asked.token for _ in range(2)]
+    asked = [LookupHost(IDS[3], "here").asked.token for _ in range(2)]
     assert asked[0] != asked[1]
     assert not {*asked} & {*points(IDS, "here")}
 
 
 def test_an_answered_question_opens_one_row() -> None:
-    (lab, _), mine = desk(), Question(IDS[3], "here")
+    (lab, _), mine = desk(), LookupHost(IDS[3], "here")
     told, rows = lab.tell(mine.asked), opened(lab.table)
     for other in IDS[4:10]:
-        assert Question(other, "here").read(told, rows) is None
+        assert LookupHost(other, "here").read(told, rows) is None
     assert mine.read(told, rows) == ANSWERS[3]
 
 
@@ -90,7 +90,7 @@ def test_the_order_of_the_table_is_not_that_of_rows() -> None:
     rows = opened(lab.table)
     at = []
     for one in IDS:
-        question = Question(one, "here")
+        question = LookupHost(one, "here")
         told = lab.tell(question.asked)
         at += [i for i, (tag, row) in enumerate(rows.items()) if question.read(told, {tag: row})]
     assert sorted(at) == list(range(60))
@@ -100,13 +100,13 @@ def test_the_order_of_the_table_is_not_that_of_rows() -> None:
 def test_a_table_needs_an_answer_for_each_id() -> None:
     for ids, answers in ((IDS, ANSWERS[:-1]), ([], []), (IDS, [*ANSWERS[:-1], b"x"]), ([*IDS[:-1], IDS[0]], ANSWERS)):
         with pytest.raises(vt.VitrailError, match="no table of answers"):
-            Desk("lab", ids, answers, "here", Spent(1))
+            LookupGuest("lab", ids, answers, "here", Spent(1))
 
 
 @settings(max_examples=60, deadline=None)
 @given(st.binary(max_size=80), st.integers(-2, 40))
 def test_whatever_comes_is_used_or_refused_with_our_error(raw: bytes, width: int) -> None:
-    question = Question("a", "here")
+    question = LookupHost("a", "here")
     for told, table in ((Told(raw), Table(bytes(36), 2)), (Told(secrets.token_bytes(32)), Table(raw, width))):
         with suppress(vt.VitrailError):  # anything else that is raised fails
             assert question.read(told, opened(table)) is None

@@ -18,9 +18,9 @@ from hypothesis import strategies as st
 import vitrail as vt
 from vertical.parties import guest_table, host_table, names, study
 from vitrail.data.schema import Matching
-from vitrail.vertical.curve import lock, points
-from vitrail.vertical.ends import Count, End, List, Places, path
-from vitrail.vertical.match import consent, fingerprint
+from vitrail.vertical.matching.curve import lock, points
+from vitrail.vertical.matching.match import consent, fingerprint
+from vitrail.vertical.matching.protocol import Count, End, List, Places, path
 
 FUZZ = settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 RULES = Matching(at_least=1)

@@ -11,14 +11,14 @@ from torch import nn
 import vitrail as vt
 from scripts import load_script
 from vertical.companies import STUDY, people
-from vitrail.core.rules import Adam, Rule
-from vitrail.vertical.dialogue import Dialogue
-from vitrail.vertical.guest import Guest
-from vitrail.vertical.host import Host
-from vitrail.vertical.logistic import Logistic
-from vitrail.vertical.newton import Newton, curvature
-from vitrail.vertical.ration import Ration
-from vitrail.vertical.terms import Offer, Terms
+from vitrail.core.optimizers import Adam, Optimizer
+from vitrail.vertical.training.dialogue import Dialogue
+from vitrail.vertical.training.guest import Guest
+from vitrail.vertical.training.host import Host
+from vitrail.vertical.training.logistic import Logistic
+from vitrail.vertical.training.newton import Newton, curvature
+from vitrail.vertical.training.ration import RationAccount
+from vitrail.vertical.training.terms import GuestOffer, Terms
 
 leaks = load_script("vertical_leaks")
 
@@ -53,11 +53,11 @@ def heard_by(small: bool) -> float:
     x = torch.randn(n, 4, generator=g) + 0.3 * nn.functional.one_hot(job % 4, 4)
     y = (0.5 * torch.randn(10, generator=g)[job] + hours + x.sum(1) + 1.5 * torch.randn(n, generator=g) > 1).long()
     theirs = torch.cat([nn.functional.one_hot(job, 10).float(), hours[:, None]], 1)
-    terms = Terms(n, (Offer("lab", 11),), epochs=50 if small else 3, alone=20)
-    rule: Rule = Adam(0.05) if small else Newton(1.0, curvature(theirs[terms.train], 0.25))
+    terms = Terms(n, (GuestOffer("lab", 11),), epochs=50 if small else 3, alone=20)
+    rule: Optimizer = Adam(0.05) if small else Newton(1.0, curvature(theirs[terms.train], 0.25))
     joint = Logistic(4, weighs=1)
     host = Host("clinic", terms, x, nn.functional.one_hot(y, 2).float(), joint, joint.init(), Adam(0.05))
-    d = Dialogue(host, [Guest(terms.offers[0], terms, theirs, rule, Ration("lab", n, 51, 0), secret=b"1")])
+    d = Dialogue(host, [Guest(terms.offers[0], terms, theirs, rule, RationAccount("lab", n, 51, 0), secret=b"1")])
     notes = leaks.Notes(d)
     d.train()
     return float(leaks.category_attack(notes, job, known=300).gain)

@@ -13,9 +13,17 @@ import torch
 
 import vitrail as vt
 from vertical.companies import STUDY, people
-from vitrail.vertical.match import Match, match
-from vitrail.vertical.party import agree, encoder_of, keep_secret, make_guest, make_host, offer_of, own_rows
-from vitrail.vertical.terms import Offer
+from vitrail.vertical.matching.match import Match, match
+from vitrail.vertical.training.party_side import (
+    agree,
+    encoder_of,
+    keep_secret,
+    make_guest,
+    make_host,
+    offer_of,
+    own_rows,
+)
+from vitrail.vertical.training.terms import GuestOffer
 
 AGREED = vt.Study.parse(tomllib.loads(STUDY))
 
@@ -99,8 +107,8 @@ def test_epochs_are_as_many_as_rations_allow() -> None:
     ):
         party = {**raw["parties"]["lab"], "ration": {"training": training, "after": 100}}
         study = vt.Study.parse({**raw, "method": method, "parties": {**raw["parties"], "lab": party}})
-        terms = agree(study, 410, [Offer("lab", 4)], 1)
+        terms = agree(study, 410, [GuestOffer("lab", 4)], 1)
         assert (terms.epochs, terms.asked <= training) == (epochs, True)
-    many = agree(study, 60000, [Offer("lab", 4)], 1)
+    many = agree(study, 60000, [GuestOffer("lab", 4)], 1)
     assert (many.epochs, many.alone) == (1, 5)
-    assert torch.equal(many.rows_at(3), agree(study, 60000, [Offer("lab", 4)], 1).rows_at(3))
+    assert torch.equal(many.rows_at(3), agree(study, 60000, [GuestOffer("lab", 4)], 1).rows_at(3))

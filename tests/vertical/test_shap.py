@@ -9,14 +9,14 @@ import pytest
 import torch
 
 from talks import WIDTHS, naive, people, talk
-from vitrail.core.problems import VitrailError
-from vitrail.core.rules import Adam
-from vitrail.explain.rows import NOTHING, explain_rows
-from vitrail.explain.shapley import exact, paired
-from vitrail.vertical.dialogue import Dialogue
-from vitrail.vertical.host import heard
+from vitrail.analysis.explanations.rows import NOTHING, explain_rows
+from vitrail.core.errors import VitrailError
+from vitrail.core.optimizers import Adam
+from vitrail.stats.shapley import exact, paired
 from vitrail.vertical.shap import BACKGROUND, explain, split_answer
-from vitrail.vertical.split import features
+from vitrail.vertical.training.dialogue import Dialogue
+from vitrail.vertical.training.host import heard
+from vitrail.vertical.training.split_network import features
 
 HOST = ["age", "sex", "weight", "pulse"]
 

@@ -13,9 +13,9 @@ import torch
 
 import vitrail as vt
 from vertical.companies import files, killed, people, start, vitrail
-from vitrail.runs.together import Together
-from vitrail.vertical.host import heard
+from vitrail.vertical.run import VerticalRun
 from vitrail.vertical.tables import read_parties
+from vitrail.vertical.training.host import heard
 
 
 def test_a_guests_columns_are_worth_something_and_it_is_said(finished: Path) -> None:
@@ -48,7 +48,7 @@ def test_each_partys_own_is_its_own(finished: Path) -> None:
             assert b"CH-" not in content, f"patients are in {name}"
     assert not any("step-" in name for name in held)
     assert str(finished).encode() not in held["run.json"], "nor where tables are"
-    read = Together.load(finished / "run")
+    read = VerticalRun.load(finished / "run")
     answered = read.ledger[(read.ledger.message == "Levels") & (read.ledger.stage == "training")].rows
     assert int(answered.sum()) == 21 * len(read.terms.train), "20 epochs and once more"
     assert read.left()["lab"] == {"training": 19, "after": 400 - read.scored}
@@ -61,7 +61,7 @@ def test_predict_says_when_a_guest_was_away(run: Path, tmp_path: Path) -> None:
     code, told = vitrail("predict", run, new)
     assert code == 0
     assert "lab: 3 rows in common, known from before" in told
-    with_lab = Together.load(run).predict(frame).table
+    with_lab = VerticalRun.load(run).predict(frame).table
     code, told = vitrail("predict", run, new, "--without", "lab", "--out", tmp_path / "said.csv")
     assert code == 0
     assert "Without lab: in place of its answer stands the median" in told
@@ -93,14 +93,14 @@ def test_a_new_patient_is_looked_up_blindly_and_counted(run: Path, tmp_path: Pat
     code, told = vitrail(*verb)
     assert (code, "4 of 4 rows are of people who are not in the match" in told, "--blind" in told) == (2, True, True)
     assert files(run) == before, "nothing crossed"
-    left = Together.load(run).left()["lab"]["after"]
+    left = VerticalRun.load(run).left()["lab"]["after"]
     code, told = vitrail(*verb, "--blind")
     assert code == 0
     assert "4 looked up blindly (a table of 430 locked answers" in told
     assert "1 of them it does not have" in told
     rows = [line.split(",") for line in told.splitlines() if line[0].isdigit()]
     assert [row[-1] for row in rows] == ["answer"] * 3 + ["reference"]
-    read = Together.load(run)
+    read = VerticalRun.load(run)
     assert read.left()["lab"]["after"] == left - 4
     asked = read.ledger[read.ledger.message == "Asked"].iloc[0]
     assert (asked.stage, asked.messages) == ("afterwards", 4)
@@ -123,7 +123,7 @@ def test_somebody_who_came_after_the_match_is_looked_up_in_todays_table(run: Pat
     code, told = vitrail(*verb, "--today", f"lab={tmp_path / 'lab.csv'}")
     assert code == 0, told
     assert "1 looked up blindly (a table of 431" in told
-    high = Together.load(run).predict(pd.read_csv(tmp_path / "new.csv"), without=["lab"]).table.yes[0]
+    high = VerticalRun.load(run).predict(pd.read_csv(tmp_path / "new.csv"), without=["lab"]).table.yes[0]
     assert float(next(line for line in told.splitlines() if line.startswith("2,")).split(",")[2]) > high + 0.1
     for wrong, words in (("lab", "GUEST=FILE"), (f"labb={tmp_path / 'lab.csv'}", "Did you mean 'lab'?")):
         assert words in vitrail(*verb, "--today", wrong)[1]
@@ -142,7 +142,7 @@ def test_explain_at_the_host_and_at_the_guest(run: Path, tmp_path: Path) -> None
     assert "This stays at clinic" in text
     assert "crp_of_lab" not in text
     assert "hatch" in text
-    read = Together.load(run)
+    read = VerticalRun.load(run)
     tables = read_parties(run.parent / "parties", read.study)
     e = read.explain(150, tables)
     odds = read.predict(people()["clinic"].set_index("patient", drop=False).loc[list(e.rows)]).table.yes
@@ -184,7 +184,7 @@ def test_two_answers_of_a_guest_for_a_row_and_none_twice(place: Path) -> None:
 
 def test_shap_draws_it(finished: Path) -> None:
     shap = pytest.importorskip("shap")
-    read = Together.load(finished / "run")
+    read = VerticalRun.load(finished / "run")
     drawn = read.explain(40, read_parties(finished / "parties", read.study)).for_shap()
     assert isinstance(drawn, shap.Explanation)
     assert drawn.feature_names == ["age", "sex", "lab"]
@@ -276,11 +276,11 @@ def test_a_run_that_was_stopped_ends_as_one_in_one_go(place: Path) -> None:
     with pytest.raises(KeyboardInterrupt):
         vt.together(study, tables, out=place / "run", progress=killed(9))
     with pytest.raises(vt.VitrailError, match="not finished"):
-        Together.load(place / "run")
+        VerticalRun.load(place / "run")
     assert "there is something here already" in start(place)[1]
     code, told = start(place, "--resume")
     assert code == 0, told
-    again = Together.load(place / "run")
+    again = VerticalRun.load(place / "run")
     pd.testing.assert_frame_equal(again.scores, whole.scores)
     assert torch.equal(again.model.told["lab"], whole.model.told["lab"])
     assert again.ledger.bytes.sum() > whole.ledger.bytes.sum(), (
@@ -300,7 +300,7 @@ def test_a_run_that_was_stopped_before_its_first_checkpoint(place: Path) -> None
     with pytest.raises(KeyboardInterrupt):
         vt.together(study, read_parties(place / "parties", study), out=place / "run", progress=killed(1))
     assert start(place, "--resume")[0] == 0
-    ledger = Together.load(place / "run").ledger
+    ledger = VerticalRun.load(place / "run").ledger
     assert set(ledger.stage) == {"match", "training", "scoring"}
     asked = ledger[(ledger.stage == "training") & (ledger.message == "Levels")].messages
     assert int(asked.sum()) == 22, "20 epochs, once more, and the first that was repeated"

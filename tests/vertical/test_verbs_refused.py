@@ -13,8 +13,8 @@ import pandas as pd
 import pytest
 
 from vertical.companies import STUDY, files, people, start, vitrail
-from vitrail.runs.together import Together
-from vitrail.vertical.dialogue import Dialogue
+from vitrail.vertical.run import VerticalRun
+from vitrail.vertical.training.dialogue import Dialogue
 
 
 def spoil(place: Path, party: str, change: Callable[[pd.DataFrame], pd.DataFrame]) -> None:
@@ -85,7 +85,7 @@ def test_rations(place: Path, run: Path, tmp_path: Path) -> None:
     assert not (place / "run").exists(), "what was refused leaves nothing behind"
     (place / "study.toml").write_text(STUDY.replace("after = 400", "after = 60"))
     assert start(place)[0] == 0
-    assert Together.load(place / "run").scored == 30, "half of the ration is left"
+    assert VerticalRun.load(place / "run").scored == 30, "half of the ration is left"
     theirs = people()["lab"].pid.tolist()[-20:]
     spent = json.loads((run / "parties/lab/ration.json").read_text())
     (run / "parties/lab/ration.json").write_text(json.dumps({**spent, "answered": 398}))

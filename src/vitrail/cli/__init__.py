@@ -9,10 +9,10 @@ from typing import Annotated, Any, NoReturn, TextIO
 
 import typer
 
-from vitrail.cli import coordinator, demo, own, parties, runs, site, studies, taken
+from vitrail.cli import coordinator, demo, runs, site, site_data, site_model, studies, vertical
 from vitrail.cli.examples import examples_of
-from vitrail.core.problems import Problem, VitrailError, printable
-from vitrail.data.place import PassedOverWarning
+from vitrail.core.errors import Problem, VitrailError, printable
+from vitrail.data.readers.source import PassedOverWarning
 
 _show_warning = warnings.showwarning
 
@@ -26,9 +26,9 @@ app = typer.Typer(
 VERBS = {  # by who uses them, in the order of --help
     "Begin here": (demo.demo,),
     "Hospital data scientist: one site's own rows, which stay there": (
-        own.check,
-        own.look,
-        own.repair,
+        site_data.check,
+        site_data.look,
+        site_data.repair,
         site.predict,
         site.explain,
         runs.adopt,
@@ -36,8 +36,8 @@ VERBS = {  # by who uses them, in the order of --help
         site.request,
         site.join,
         site.outbox,
-        taken.export,
-        taken.card,
+        site_model.export,
+        site_model.card,
         site.leave,
         site.doctor,
     ),
@@ -46,7 +46,7 @@ VERBS = {  # by who uses them, in the order of --help
         runs.screen,
         runs.run,
         studies.compare,
-        parties.match,
+        vertical.match,
         runs.report,
         runs.ui,
         runs.verify,

@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from vitrail.cli import complete
-from vitrail.cli.given import SANDBOX
-from vitrail.core.problems import Problem, VitrailError
+from vitrail.cli import completion
+from vitrail.cli.options import SANDBOX
+from vitrail.core.errors import Problem, VitrailError
 
 if TYPE_CHECKING:
-    from vitrail.deploy.enrol import Coordinator
-    from vitrail.runs.run import Run
+    from vitrail.deploy.identity.enrolment import Coordinator
+    from vitrail.runs.result import Run
 
 StudyOf = Annotated[
     Path | None,
@@ -22,16 +22,16 @@ StudyOf = Annotated[
 
 
 def invite(
-    study: Annotated[Path, typer.Argument(help="The study file (TOML).", autocompletion=complete.study_files)],
+    study: Annotated[Path, typer.Argument(help="The study file (TOML).", autocompletion=completion.study_files)],
     site: Annotated[list[str] | None, typer.Option(help="A site's name; once for each site.")] = None,
     address: Annotated[str, typer.Option(help="HOST:PORT of this machine, as the sites reach it.")] = "",
     seed: Annotated[int | None, typer.Option(help="Instead of the study's first seed.")] = None,
 ) -> None:
     """Coordinator: make the study's authority and an invitation for each site. Again: add sites, change the address."""
-    from vitrail.deploy import coordinator_folder, enrol
+    from vitrail.deploy.identity import coordinator_folder, enrolment
 
-    folder = enrol.invite(study, site or [], address, seed)
-    who = enrol.load_coordinator(folder)
+    folder = enrolment.invite(study, site or [], address, seed)
+    who = enrolment.load_coordinator(folder)
     print(f"{folder}: {who.study.name!r} at {who.address}, seed {who.seed}. Keep this folder private and backed up.\n")
     for name, entry in who.sites.items():
         state = "removed" if entry["removed"] else "approved" if entry["approved"] else "invited"
@@ -51,25 +51,25 @@ def approve(
     yes: Annotated[bool, typer.Option("--yes", help="Do not ask: the fingerprint was compared.")] = False,
 ) -> None:
     """Coordinator: sign a site's request, after its fingerprint was compared by phone."""
-    from vitrail.deploy import coordinator_folder, enrol
+    from vitrail.deploy.identity import coordinator_folder, enrolment
 
     folder = coordinator_folder.find_coordinator(study) if study else coordinator_folder.only_coordinator(Path())
-    asked = enrol.read_request(folder, request)
-    print(f"{asked.site} asks to take part in {enrol.load_coordinator(folder).study.name!r}.")
+    asked = enrolment.read_request(folder, request)
+    print(f"{asked.site} asks to take part in {enrolment.load_coordinator(folder).study.name!r}.")
     print(f"  its fingerprint          {asked.fingerprint}")
     if not yes and not typer.confirm("Call the site. Does it read out the same?", default=False):
         print("Not approved.")
         raise typer.Exit(1)
-    done = enrol.approve(folder, request)
-    who = enrol.load_coordinator(folder)
+    done = enrolment.approve(folder, request)
+    who = enrolment.load_coordinator(folder)
     print(f"{done.site} is approved.")
     _say_participants(who, done.file.parent)
 
 
 def _say_participants(who: Coordinator, approvals: Path) -> None:
     """Who is missing; or what everybody accepts now, and what is to be sent."""
-    from vitrail.deploy.pact import agreed_hash
-    from vitrail.deploy.roster import several_names
+    from vitrail.deploy.identity.participants import several_names
+    from vitrail.deploy.vertical.agreement import agreed_hash
 
     roster, missing = who.participants
     if missing:
@@ -88,20 +88,20 @@ def _say_participants(who: Coordinator, approvals: Path) -> None:
 
 
 def remove(
-    site: Annotated[str, typer.Argument(help="The site's name.", autocompletion=complete.sites)],
+    site: Annotated[str, typer.Argument(help="The site's name.", autocompletion=completion.sites)],
     study: StudyOf = None,
     yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
 ) -> None:
     """Coordinator: shut a site out of the study for good."""
-    from vitrail.deploy import coordinator_folder, enrol
+    from vitrail.deploy.identity import coordinator_folder, enrolment
 
     folder = coordinator_folder.find_coordinator(study) if study else coordinator_folder.only_coordinator(Path())
     if not yes and not typer.confirm(f"Shut {site} out for good? This cannot be undone.", default=False):
         print("Nothing was changed.")
         raise typer.Exit(1)
-    enrol.remove(folder, site)
+    enrolment.remove(folder, site)
     print(f"{site} is removed: its certificate is refused from now on, also after a restart.")
-    who = enrol.load_coordinator(folder)
+    who = enrolment.load_coordinator(folder)
     if site in who.roster:
         print("A run has begun: it keeps its place in the list of participants, and the others need not agree anew.")
     elif not who.study.parties and any(entry["approved"] and not entry["removed"] for entry in who.sites.values()):
@@ -111,7 +111,7 @@ def remove(
 def serve(
     study: Annotated[
         Path,
-        typer.Argument(help="The study file; with --second, the kit.", autocompletion=complete.study_files),
+        typer.Argument(help="The study file; with --second, the kit.", autocompletion=completion.study_files),
     ],
     quorum: Annotated[
         int | None,
@@ -135,21 +135,21 @@ def serve(
     sandbox: Annotated[bool, typer.Option("--sandbox/--no-sandbox", help=SANDBOX)] = True,
 ) -> None:
     """Coordinator: wait for the sites, run the study, write run and page. Started again, it goes on where it was."""
-    from vitrail.cli.serve_screen import ServeScreen
-    from vitrail.deploy import coordinator_folder, enrol
+    from vitrail.cli.serve_progress import ServeScreen
+    from vitrail.deploy.coordinator.process import serve as begin
     from vitrail.deploy.doctor import need_sandbox, need_transport
-    from vitrail.deploy.serve import serve as begin
-    from vitrail.report.build import write_report
-    from vitrail.report.live import start
+    from vitrail.deploy.identity import coordinator_folder, enrolment
+    from vitrail.report.live.server import start
+    from vitrail.report.pages.builder import write_report
 
     need_transport()
     need_sandbox(sandbox)
     if second:
-        from vitrail.deploy.seconding import serve_second
+        from vitrail.deploy.two_server.process import serve_second
 
         serve_second(study, approval, accept, lambda text: print(f"  {text}", flush=True), another, sandbox)
         return
-    who = enrol.load_coordinator(coordinator_folder.find_coordinator(study))
+    who = enrolment.load_coordinator(coordinator_folder.find_coordinator(study))
     print(f"{who.study.name!r} at {who.address}; stop with Ctrl-C and start again, nothing is lost.", flush=True)
 
     screen = ServeScreen()
@@ -163,7 +163,7 @@ def serve(
         print(f"\nRun:  {place.resolve()}\nPage: {write_report(result, place / 'report.html').resolve()}", flush=True)
 
     if who.study.parties:
-        from vitrail.deploy.serve_parties import serve_parties
+        from vitrail.deploy.vertical.coordinator_process import serve_parties
 
         if quorum is not None or page:
             what = "a study with parties needs all of them, and its page is the host's."

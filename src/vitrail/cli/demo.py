@@ -10,17 +10,17 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from vitrail.cli.given import cores, free_folder, parse_methods
-from vitrail.cli.shown import print_run, print_verdicts, show_progress
-from vitrail.core.problems import Problem, VitrailError, nearest, printable
+from vitrail.cli.options import cores, free_folder, parse_methods
+from vitrail.cli.output import print_run, print_verdicts, show_progress
+from vitrail.core.errors import Problem, VitrailError, nearest, printable
 
 if TYPE_CHECKING:
     import pandas as pd
 
-    from vitrail.report.index import Demo
-    from vitrail.screen.found import Finding, Screening
-    from vitrail.studies.comparison import Comparison
-    from vitrail.study import Study
+    from vitrail.quality.screening.result import Finding, Screening
+    from vitrail.report.pages.index import Demo
+    from vitrail.studies.compare.result import Comparison
+    from vitrail.study.model import Study
 
 KINDS = {
     "heart": "tables of four hospitals: whose data does not fit, and is joining worth it?",
@@ -48,7 +48,7 @@ def demo(
     seeds: Annotated[int | None, typer.Option(min=1, help="Seeds for each method; else 4, of pictures 2.")] = None,
 ) -> None:
     """Real data that is shipped, offline: whose data does not fit and why, what joining is worth; and pages of it."""
-    from vitrail.report.index import write_index
+    from vitrail.report.pages.index import write_index
 
     if what not in KINDS:
         hint = nearest(what, KINDS)
@@ -67,17 +67,17 @@ def demo(
 
 
 def _heart(target: Path, seeds: int) -> Demo:
-    from vitrail.data import datasets
+    from vitrail.data.datasets import catalogue as datasets
     from vitrail.data.units import choose_conversions
-    from vitrail.explain.look import Look
-    from vitrail.report.build import write_report
-    from vitrail.report.index import Demo, Shown
-    from vitrail.report.private import write_look
-    from vitrail.report.screened import write_screen
+    from vitrail.quality.repair.inspection import SiteInspection
+    from vitrail.report.pages.builder import write_report
+    from vitrail.report.pages.index import Demo, DemoPage
+    from vitrail.report.pages.site import write_look
+    from vitrail.report.sections.screening import write_screen
     from vitrail.runs import federate
-    from vitrail.runs.look import look_behind
-    from vitrail.runs.screened import screen_sites
-    from vitrail.study import Study
+    from vitrail.runs.screening import screen_sites
+    from vitrail.runs.site.inspection import look_behind
+    from vitrail.study.model import Study
 
     study, sites = Study.load(datasets.packaged("heart_disease.toml")), datasets.heart_disease()
     thanks = datasets.ATTRIBUTIONS[study.name]
@@ -101,7 +101,7 @@ def _heart(target: Path, seeds: int) -> Demo:
         file = target / f"{site}.csv"
         wrong[site].to_csv(file, index=False)
         seen = look_behind(run, site, wrong[site])
-        assert isinstance(seen, Look)
+        assert isinstance(seen, SiteInspection)
         repair = shlex.join(["vitrail", "repair", str(target / "run"), str(file)])
         write_look(seen._replace(command=repair), target / f"look-{site}.html")  # whoever stops the rest has this
         write_screen(false, planted, target / "findings.html")
@@ -114,25 +114,25 @@ def _heart(target: Path, seeds: int) -> Demo:
         study.name,
         words,
         [
-            Shown(
+            DemoPage(
                 "findings.html",
                 "Whose data does not fit?",
                 f"The findings with our mistake in them ({site}'s {column} in {other}): the column, the likely cause "
                 "and what to ask; and what differs and may be real.",
             ),
-            Shown(
+            DemoPage(
                 f"look-{site}.html",
                 f"What {site} sees of itself",
                 "Its own rows behind the finding, the likely cause, and a repair to copy.",
                 site,
             ),
-            Shown(
+            DemoPage(
                 "compared/report.html",
                 "Is joining worth it?",
                 "For each hospital as it is: training alone against training together, with intervals; then the "
                 "methods compared, what left each site, and every score.",
             ),
-            Shown("run/report.html", "One run", "The page of a single run, with our mistake in the data."),
+            DemoPage("run/report.html", "One run", "The page of a single run, with our mistake in the data."),
         ],
         [" ".join(line.strip(" -") for line in part) for part in (said[:4], [story, *found])] + _verdict_lines(result),
         thanks,
@@ -140,14 +140,14 @@ def _heart(target: Path, seeds: int) -> Demo:
 
 
 def _line(finding: Finding) -> str:
-    from vitrail.screen.words import sentence
+    from vitrail.quality.screening.text import sentence
 
     return f"  - {sentence(finding)}"
 
 
 def _first_lines(told: Screening) -> list[str]:
     """What is likely wrong, or that nothing is; and the strongest of what differs and may be real."""
-    from vitrail.screen.words import calm
+    from vitrail.quality.screening.text import calm
 
     maybe = [f for f in told.findings if not f.wrong]
     lines = [_line(f) for f in told.wrong] or [calm(told)]
@@ -157,8 +157,8 @@ def _first_lines(told: Screening) -> list[str]:
 
 
 def _compared(study: Study, sites: Mapping[str, pd.DataFrame], seeds: int, folds: int, out: Path) -> Comparison:
-    from vitrail.report.build import write_report
-    from vitrail.studies.compare import compare, seeds_of
+    from vitrail.report.pages.builder import write_report
+    from vitrail.studies.compare.execution import compare, seeds_of
 
     print("IS JOINING WORTH IT?\n", flush=True)
     with show_progress() as step:
@@ -178,7 +178,7 @@ def _compared(study: Study, sites: Mapping[str, pd.DataFrame], seeds: int, folds
 
 
 def _verdict_lines(result: Comparison) -> list[str]:
-    from vitrail.report.words import ANSWERS
+    from vitrail.report.text import ANSWERS
 
     told: dict[str, list[str]] = {}
     for verdict in result.verdicts().to_dict("records"):
@@ -188,33 +188,34 @@ def _verdict_lines(result: Comparison) -> list[str]:
 
 
 def _pictures(target: Path, seeds: int) -> Demo:
-    from vitrail.data import datasets
-    from vitrail.report.index import Demo, Shown
-    from vitrail.study import Study
+    from vitrail.data.datasets import catalogue as datasets
+    from vitrail.report.pages.index import Demo, DemoPage
+    from vitrail.study.model import Study
 
     study = Study.load(datasets.packaged("pneumonia.toml"))
     words = "Four sites, 1560 chest X-rays of children. Is it pneumonia? Each site keeps its pictures."
     print(f"{words}\n")
     result = _compared(study, datasets.pneumonia(), seeds, 3, target)
     pages = [
-        Shown("report.html", "Is joining worth it?", "Training alone against training together, on each site's own.")
+        DemoPage("report.html", "Is joining worth it?", "Training alone against training together, on each site's own.")
     ]
     return Demo("pictures", study.name, words, pages, _verdict_lines(result), datasets.ATTRIBUTIONS[study.name])
 
 
 def _prototypes(target: Path) -> Demo:
     """X-rays of which one site's carry a mark: which site's, the federation's page says; what it is, its own."""
-    from vitrail.data import bias, datasets
-    from vitrail.explain.prototypes import read_standing
-    from vitrail.report.build import write_report
-    from vitrail.report.index import Demo, Shown
-    from vitrail.report.private import write_look
+    from vitrail.analysis.shortcuts.detector import read_standing
+    from vitrail.data.datasets import catalogue as datasets
+    from vitrail.data.datasets import planted_shortcuts
+    from vitrail.report.pages.builder import write_report
+    from vitrail.report.pages.index import Demo, DemoPage
+    from vitrail.report.pages.site import write_look
     from vitrail.runs import federate
-    from vitrail.runs.look import look_behind
-    from vitrail.study import Study
+    from vitrail.runs.site.inspection import look_behind
+    from vitrail.study.model import Study
 
     study = Study.load(datasets.packaged("prototypes.toml"))
-    marked = bias.text(datasets.pneumonia(), site="referral", label="pneumonia")
+    marked = planted_shortcuts.text(datasets.pneumonia(), site="referral", label="pneumonia")
     words = (
         "Four sites, 1560 chest X-rays of children. Is it pneumonia? Each site keeps its pictures. Into those of one "
         "class at one site we wrote a letter, as a portable machine does. Who finds out, without seeing a picture?"
@@ -224,27 +225,29 @@ def _prototypes(target: Path) -> Demo:
         run = federate(study, marked.sites, out=target, progress=lambda done, total: step("rounds", done, total))
     print_run(run)
     print(f"\nPage: {write_report(run, target / 'report.html').resolve()}")
-    pages = [Shown("report.html", "Whose class stands out?", "Which site and class, the promise, and what to ask.")]
+    pages = [DemoPage("report.html", "Whose class stands out?", "Which site and class, the promise, and what to ask.")]
     standing = read_standing(run.facts)
     for name in dict.fromkeys(run.sites[found.site] for found in standing.found) if standing else ():
         page = write_look(look_behind(run, name, marked.sites[name]), target / f"look-{name}.html")
         print(f"What {name} sees of itself, and nobody else: {page.resolve()}")
-        pages.append(Shown(page.name, f"What {name} sees of itself", "Its own pictures beside its model.", name))
+        pages.append(DemoPage(page.name, f"What {name} sees of itself", "Its own pictures beside its model.", name))
     return Demo("prototypes", study.name, words, pages, thanks=datasets.ATTRIBUTIONS[study.name])
 
 
 def _vertical(target: Path, seeds: int) -> Demo:
-    from vitrail.cli.parties import demo_vertical
-    from vitrail.data import datasets
-    from vitrail.report.index import Demo, Shown
+    from vitrail.cli.vertical import demo_vertical
+    from vitrail.data.datasets import catalogue as datasets
+    from vitrail.report.pages.index import Demo, DemoPage
 
     study = demo_vertical(target, seeds)
     words = "A hospital knows who is ill; a laboratory has ECG and stress test of the same patients."
     pages = [
-        Shown("run/report.html", "What the laboratory is worth to the hospital", "With intervals; for both to read."),
-        Shown(
+        DemoPage(
+            "run/report.html", "What the laboratory is worth to the hospital", "With intervals; for both to read."
+        ),
+        DemoPage(
             "explain-hospital.html", "Why the model says so", "One patient and all of them, at the host.", "hospital"
         ),
-        Shown("explain-lab.html", "What the laboratory's columns do", "At the guest.", "lab"),
+        DemoPage("explain-lab.html", "What the laboratory's columns do", "At the guest.", "lab"),
     ]
     return Demo("vertical", study.name, words, pages, thanks=datasets.ATTRIBUTIONS[study.name])

@@ -10,8 +10,8 @@ from typing import Annotated, Any
 
 import typer
 
-from vitrail.cli import complete
-from vitrail.cli.given import (
+from vitrail.cli import completion
+from vitrail.cli.options import (
     PLACE,
     Data,
     Device,
@@ -23,9 +23,9 @@ from vitrail.cli.given import (
     parse_pseudonyms,
     parse_settings,
 )
-from vitrail.cli.shown import defined, kept_size, print_notes, print_run, show_progress
-from vitrail.core.problems import Problem, VitrailError
-from vitrail.core.table import print_table
+from vitrail.cli.output import defined, kept_size, print_notes, print_run, show_progress
+from vitrail.core.errors import Problem, VitrailError
+from vitrail.core.text import print_table
 
 
 def init(
@@ -46,12 +46,12 @@ def init(
     out: Annotated[Path, typer.Option(help="The study file to write.")] = Path("study.toml"),
 ) -> None:
     """Draft a study file from tables or pictures. Kinds, ranges and sizes are guesses: read them before you run."""
-    from vitrail.data.event import draft_notes
-    from vitrail.data.infer import infer_table, name_target, read_drafts
+    from vitrail.data.drafting.features import infer_table, name_target, read_drafts
+    from vitrail.data.event_class import draft_notes
     from vitrail.data.schema import canon
-    from vitrail.report.cost import traffic_words
-    from vitrail.runs.masking import drafted
-    from vitrail.study import Study
+    from vitrail.report.sections.cost import traffic_words
+    from vitrail.runs.protection.masking import drafted
+    from vitrail.study.model import Study
 
     if out.exists():
         raise VitrailError(
@@ -95,7 +95,7 @@ def run(
     data: Data,
     out: Annotated[Path, typer.Option(help="The run folder to write.")],
     method: Annotated[
-        str | None, typer.Option(help="Method, instead of the study's.", autocompletion=complete.methods)
+        str | None, typer.Option(help="Method, instead of the study's.", autocompletion=completion.methods)
     ] = None,
     set_: Annotated[list[str] | None, typer.Option("--set", help="Hyperparameter of the method: KEY=VALUE.")] = None,
     rounds: Rounds = None,
@@ -107,7 +107,8 @@ def run(
     refuse: Annotated[
         list[str] | None,
         typer.Option(
-            help="A site that publishes nothing of its columns, nor its private layers.", autocompletion=complete.sites
+            help="A site that publishes nothing of its columns, nor its private layers.",
+            autocompletion=completion.sites,
         ),
     ] = None,
     pseudonym: Annotated[
@@ -120,14 +121,14 @@ def run(
     resume: Resume = False,
 ) -> None:
     """Train one method over all sites, or with all parties, and score on hold-out rows."""
-    from vitrail.cli.parties import refuse_others, run_parties
-    from vitrail.data.read import read_sites
+    from vitrail.cli.vertical import refuse_others, run_parties
+    from vitrail.data.readers.tables import read_sites
     from vitrail.methods import build
-    from vitrail.report.build import write_report
-    from vitrail.report.cost import traffic_words
+    from vitrail.report.pages.builder import write_report
+    from vitrail.report.sections.cost import traffic_words
     from vitrail.runs import federate
     from vitrail.runs.setup import resolve
-    from vitrail.study import Study
+    from vitrail.study.model import Study
 
     agreed = Study.load(study)
     chosen: Any = method
@@ -179,11 +180,11 @@ def screen(
 ) -> None:
     """Before any training: whose data does not fit the others', where, and why? Exit code 0 nothing likely wrong, 1
     something is, 2 cannot be read."""
-    from vitrail.data.read import read_sites
-    from vitrail.report.screened import published, write_screen
-    from vitrail.runs.screened import SCREEN, save_screening, screen_sites
-    from vitrail.screen.words import to_text, twin_sentences
-    from vitrail.study import Study
+    from vitrail.data.readers.tables import read_sites
+    from vitrail.quality.screening.text import to_text, twin_sentences
+    from vitrail.report.sections.screening import published, write_screen
+    from vitrail.runs.screening import SCREEN, save_screening, screen_sites
+    from vitrail.study.model import Study
 
     agreed = Study.load(study)
     told = screen_sites(agreed, read_sites(data, agreed))
@@ -199,19 +200,19 @@ def screen(
 
 
 def wire(
-    method: Annotated[str, typer.Argument(help="The method.", autocompletion=complete.methods)],
+    method: Annotated[str, typer.Argument(help="The method.", autocompletion=completion.methods)],
     study: Annotated[Path | None, typer.Argument(help="The study file; without it, the heart disease study.")] = None,
     set_: Annotated[list[str] | None, typer.Option("--set", help="Hyperparameter of the method: KEY=VALUE.")] = None,
     sites: Annotated[int, typer.Option(min=1, help="How many sites, where messages grow with them.")] = 4,
 ) -> None:
     """What leaves a site and what comes in, by name, shape and bytes, for that method (or ndoye) and this study."""
-    from vitrail.data.datasets import packaged
+    from vitrail.data.datasets.catalogue import packaged
     from vitrail.methods import PARTIES, build
     from vitrail.runs import wire_lines
-    from vitrail.runs.budgets import budget_words, spent_by
-    from vitrail.runs.fold_lines import FOLDS, REFIT, fold_count, planned_folds
-    from vitrail.runs.screened import SCREENING
-    from vitrail.study import Study
+    from vitrail.runs.protection.budget import budget_words, spent_by
+    from vitrail.runs.screening import SCREENING
+    from vitrail.runs.verdict_wire import FOLDS, REFIT, fold_count, planned_folds
+    from vitrail.study.model import Study
 
     agreed = Study.load(study or packaged("heart_disease.toml"))
     if method in PARTIES:
@@ -284,13 +285,13 @@ def report(
     out: Annotated[Path | None, typer.Option(help="The HTML file to write.")] = None,
 ) -> None:
     """Write the page of a run or a comparison: one HTML file that needs no network."""
-    from vitrail.report.build import load, write_report
-    from vitrail.runs.together import Together, is_together
+    from vitrail.report.pages.builder import load, write_report
+    from vitrail.vertical.run import VerticalRun, is_together
 
     if is_together(run):
-        from vitrail.report.together import write_together
+        from vitrail.report.pages.vertical import write_together
 
-        print(write_together(Together.load(run), out or run / "report.html").resolve())
+        print(write_together(VerticalRun.load(run), out or run / "report.html").resolve())
         return
     print(write_report(load(run), out or run / "report.html").resolve())
 
@@ -303,8 +304,8 @@ def verify(
 ) -> None:
     """Is it as it was written? What was changed, is missing or was added, and who signed it. Exit code 0 all is as it
     was, 1 something is not, 2 cannot be read."""
-    from vitrail.deploy.verify import verify as look
-    from vitrail.report.words import several
+    from vitrail.core.text import several
+    from vitrail.deploy.audit.verification import verify as look
 
     found = look(place, authority)
     for problem in found.wrong:
@@ -325,9 +326,9 @@ def ui(
     """Follow a run in the browser: sites, rounds, curves, bytes, losses and returns as they happen."""
     import json
 
-    from vitrail.core.files import read_text
-    from vitrail.report.live import check_folder, start
+    from vitrail.report.live.server import check_folder, start
     from vitrail.runs.folder import check_sites
+    from vitrail.storage.untrusted_files import read_text
 
     with suppress(OSError, ValueError, AttributeError, RecursionError):
         check_sites(run, json.loads(read_text(run / "run.json")))
@@ -346,10 +347,10 @@ def adopt(
     out: Annotated[Path, typer.Option(help="The run folder to write; the old one is left alone.")],
 ) -> None:
     """Take a new site into a finished run: it fits its own private layers, the shared model stands still."""
-    from vitrail.data.read import read_table
-    from vitrail.report.build import write_report
+    from vitrail.data.readers.tables import read_table
+    from vitrail.report.pages.builder import write_report
     from vitrail.runs import Run
-    from vitrail.runs.newcomer import gains
+    from vitrail.runs.site.newcomer import gains
 
     told = Run.load(run)
     result = told.adopt(site, read_table(data, told.study))

@@ -9,13 +9,14 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from vitrail.cli import complete
-from vitrail.cli.given import PLACE, SANDBOX
-from vitrail.core.problems import Problem, VitrailError
-from vitrail.core.table import print_table
+from vitrail.cli import completion
+from vitrail.cli.explanation import explain_all
+from vitrail.cli.options import PLACE, SANDBOX
+from vitrail.core.errors import Problem, VitrailError
+from vitrail.core.text import print_table
 
 if TYPE_CHECKING:
-    from vitrail.runs import Run
+    pass
 
 
 def request(
@@ -24,10 +25,10 @@ def request(
     home: Annotated[Path | None, typer.Option(help="Where this site keeps its own; NAME.home beside the kit.")] = None,
 ) -> None:
     """Site: make a key, which stays here, and a request to send to the coordinator."""
-    from vitrail.deploy import enrol
+    from vitrail.deploy.identity import enrolment
 
-    made = enrol.request(invitation, kit, home)
-    own = enrol.load_kit(made.kit)
+    made = enrolment.request(invitation, kit, home)
+    own = enrolment.load_kit(made.kit)
     second, parties = own.study.protect.second, own.study.parties
     others = f"{len(own.sites)} {'parties' if parties else 'sites'}"
     if second:
@@ -97,23 +98,23 @@ def join(
     sandbox: Annotated[bool, typer.Option("--sandbox/--no-sandbox", help=SANDBOX)] = True,
 ) -> None:
     """Site: check the file, read what will leave the house, agree, and take part until the study is finished."""
-    from vitrail.deploy import enrol
     from vitrail.deploy.doctor import need_sandbox, need_transport
-    from vitrail.deploy.join import Door, agree
-    from vitrail.deploy.personal import check_not_left, load_model
-    from vitrail.deploy.proof import Proof
-    from vitrail.deploy.signed import Pen
-    from vitrail.deploy.site import Site
-    from vitrail.deploy.site_scores import own_words
-    from vitrail.report.own_verdict import verdict_words, write_own_verdict
-    from vitrail.report.private import write_look
+    from vitrail.deploy.identity import enrolment
+    from vitrail.deploy.identity.signing import Signer
+    from vitrail.deploy.identity.site_identity import SiteIdentity
+    from vitrail.deploy.site.model import check_not_left, load_model
+    from vitrail.deploy.site.process import SiteProcess, agree
+    from vitrail.deploy.site.scores import own_words
+    from vitrail.deploy.site.site import Site
+    from vitrail.report.pages.site import write_look
+    from vitrail.report.pages.site_benefit import verdict_words, write_own_verdict
 
     check_not_left(kit)
     need_transport()
     need_sandbox(sandbox)
-    own = enrol.accept(kit, approval) if approval else enrol.load_kit(kit)
+    own = enrolment.accept(kit, approval) if approval else enrolment.load_kit(kit)
     if own.study.parties:
-        from vitrail.deploy.joining import take_part
+        from vitrail.deploy.vertical.process import take_part
 
         say = lambda text: print(f"  {text}", flush=True)  # noqa: E731
         ration = (ration_training, ration_after)
@@ -125,8 +126,10 @@ def join(
         return
     agreement, frame, ledger = agree(own, data, accept, publish, show_verdict, most_epsilon, sandbox)
     drawn = math.nan if watts is None else watts
-    site = Site(own.site, frame, agreement, own.home, publish, Proof.of(own), another, drawn, show_verdict, ledger)
-    door = Door(own, site, lambda text: print(f"  {text}", flush=True), keep, Pen.of_site(own), sandbox)
+    site = Site(
+        own.site, frame, agreement, own.home, publish, SiteIdentity.of(own), another, drawn, show_verdict, ledger
+    )
+    door = SiteProcess(own, site, lambda text: print(f"  {text}", flush=True), keep, Signer.of_site(own), sandbox)
     print(
         f"{own.site} takes part; coordinator at {own.address}. Stop with Ctrl-C and join again at any time.", flush=True
     )
@@ -153,12 +156,12 @@ def outbox(
     everything: Annotated[bool, typer.Option("--all", help="Also what came in, and what was refused.")] = False,
 ) -> None:
     """Site: every message that ever left this house; with --show, the numbers in it."""
-    from vitrail.deploy import enrol
-    from vitrail.deploy.outbox import Outbox, numbers, table
-    from vitrail.deploy.pipe import NOT_OURS
-    from vitrail.report.words import several, size
+    from vitrail.core.text import several, size
+    from vitrail.deploy.audit.outbox import Outbox, numbers, table
+    from vitrail.deploy.identity import enrolment
+    from vitrail.deploy.transport.ipc import NOT_OURS
 
-    own = enrol.load_kit(kit)
+    own = enrolment.load_kit(kit)
     box = Outbox(own.home)
     if show is not None:
         print(numbers(box.show(show), box.place(show)))
@@ -171,11 +174,11 @@ def outbox(
     count = f"{several(len(left), 'message')} left {own.site}, {size(sum(e.bytes for e in left))} in all."
     print(f"{count if left else f'Nothing has left {own.site} so far.'} Log: {box.log}")
     if own.study.parties:
-        from vitrail.deploy.joining import ration_left
-        from vitrail.deploy.matches import Matches
+        from vitrail.deploy.vertical.match_quota import MatchQuota
+        from vitrail.deploy.vertical.process import ration_left
 
         sealed = ["Each is shown as it was before it was sealed."] if left else []
-        print("\n".join([*sealed, *ration_left(own), Matches(own.home).words()]))
+        print("\n".join([*sealed, *ration_left(own), MatchQuota(own.home).words()]))
     if strange := [e for e in entries if e.kind == NOT_OURS]:
         print(f"{several(len(strange), 'line')} on what came over FLARE's own channels and was refused; the last one:")
         print(f"  {strange[-1].time}  {strange[-1].what}")
@@ -199,7 +202,7 @@ def predict(
         str, typer.Option("--id", help="A column of the new rows to write beside each prediction; it is not used.")
     ] = "",
     site: Annotated[
-        str, typer.Option(help="The site whose model, where it is a run folder.", autocompletion=complete.sites)
+        str, typer.Option(help="The site whose model, where it is a run folder.", autocompletion=completion.sites)
     ] = "",
     out: Annotated[Path | None, typer.Option(help="The CSV file to write; without it, on the screen.")] = None,
     run: Annotated[str | None, typer.Option(help="The run whose model; without it, the one that ended last.")] = None,
@@ -215,15 +218,15 @@ def predict(
     ] = None,
 ) -> None:
     """Site: its own model on new rows, as CSV: line or picture, a probability for each class, how unsure it is."""
-    from vitrail.cli.parties import host_run_of, predict_parties, refuse_others, write_new
-    from vitrail.data.read import read_table
-    from vitrail.data.spreadsheet import to_csv
-    from vitrail.deploy import enrol
-    from vitrail.deploy.personal import Personal, load_model
+    from vitrail.cli.vertical import host_run_of, predict_parties, refuse_others, write_new
+    from vitrail.data.readers.tables import read_table
+    from vitrail.deploy.identity import enrolment
+    from vitrail.deploy.site.model import SiteModel, load_model
     from vitrail.runs import Run
-    from vitrail.runs.keep import kept_alone
-    from vitrail.runs.named import name_rows_by
-    from vitrail.runs.together import is_together
+    from vitrail.runs.site.local_model import kept_alone
+    from vitrail.runs.site.prediction_ids import name_rows_by
+    from vitrail.storage.csv_files import to_csv
+    from vitrail.vertical.run import is_together
 
     if of_host := host_run_of(kit, run):
         kit, new, data = of_host, new or data, None
@@ -239,11 +242,11 @@ def predict(
     if kit.is_file():
         from vitrail.export.safe_file import read_safe
 
-        mine = Personal(*read_safe(kit)[:3])
+        mine = SiteModel(*read_safe(kit)[:3])
     elif (kit / "run.json").exists():
-        mine = Personal(site, kit.name, Run.load(kit).final_model(site))
+        mine = SiteModel(site, kit.name, Run.load(kit).final_model(site))
     else:
-        mine = load_model(enrol.load_kit(kit), run)
+        mine = load_model(enrolment.load_kit(kit), run)
         mine = replace(mine, model=mine.used)
     if keep:
         kept, rests = kept_alone(mine.model, keep)
@@ -275,7 +278,7 @@ def explain(
     site: Annotated[
         str,
         typer.Option(
-            help="The site that explains its own model; without it, all of them.", autocompletion=complete.sites
+            help="The site that explains its own model; without it, all of them.", autocompletion=completion.sites
         ),
     ] = "",
     party: Annotated[str, typer.Option(help="Of a run with parties, whose own page; without it, the host's.")] = "",
@@ -289,22 +292,22 @@ def explain(
     ] = None,
     refuse: Annotated[
         list[str] | None,
-        typer.Option(help="A site that shows nothing on the page of all.", autocompletion=complete.sites),
+        typer.Option(help="A site that shows nothing on the page of all.", autocompletion=completion.sites),
     ] = None,
     seed: Annotated[int, typer.Option(help="Of the lot.")] = 1,
     out: Annotated[Path | None, typer.Option(help="The HTML file; else explain-SITE.html here, or in the run.")] = None,
 ) -> None:
     """Why did the model say that? At a site, its own model and rows: nothing leaves. Of all sites, means only. With
     parties, the host's own page, where a guest's columns are one feature, or a guest's own page."""
-    from vitrail.cli.parties import explain_host, explain_parties, host_run_of, refuse_others
-    from vitrail.data.read import read_table
-    from vitrail.deploy import enrol
-    from vitrail.deploy.personal import load_model
-    from vitrail.report.explained import to_text, write_explained
+    from vitrail.cli.vertical import explain_host, explain_parties, host_run_of, refuse_others
+    from vitrail.data.readers.tables import read_table
+    from vitrail.deploy.identity import enrolment
+    from vitrail.deploy.site.model import load_model
+    from vitrail.report.pages.explanation import to_text, write_explained
     from vitrail.runs import Run
-    from vitrail.runs.explain import explain_model
     from vitrail.runs.folder import site_folder
-    from vitrail.runs.together import is_together
+    from vitrail.runs.site.explanation import explain_model
+    from vitrail.vertical.run import is_together
 
     if of_host := host_run_of(place):
         explain_host(of_host, data, rows, id_ or [], feature, outcome, seed, out)
@@ -324,12 +327,12 @@ def explain(
         hint = "Name the site: --site." if everyone else "Leave it out."
         raise VitrailError("cannot explain", [Problem(k, what, hint) for k in lost])
     if told is not None and everyone:
-        _explain_all(told, place, data, rows, seed, outcome, refuse or [], out)
+        explain_all(told, place, data, rows, seed, outcome, refuse or [], out)
         return
     if told is not None:
         mine, seen = told.final_model(site, "explain"), told.info["fingerprints"].get(site)
     else:
-        own = load_model(enrol.load_kit(place))
+        own = load_model(enrolment.load_kit(place))
         mine, seen, site = own.used, own.rows, own.site
     frame = read_table(data, mine.study)
     back = read_table(reference, mine.study) if reference else None
@@ -340,34 +343,16 @@ def explain(
     print(f"{to_text(whole, site, shown)}\n\nPage: {page.resolve()}")
 
 
-def _explain_all(
-    told: Run, place: Path, data: Path, rows: int, seed: int, outcome: str | None, refuse: list[str], out: Path | None
-) -> None:
-    from vitrail.explain.among import LEAST_ROWS, among_sites
-    from vitrail.report.explained_all import write_among
-    from vitrail.runs.explain import explain_sites
-
-    among = among_sites(explain_sites(told, data, rows, seed, outcome, refuse), told.study.unit_word)
-    page = write_among(among, out or place / "explain.html", told.study.name, [told.known_as(s) for s in refuse])
-    top = among.table.dropna(subset="size").sort_values("size", ascending=False).groupby("site").head(3)
-    print(f"Mean size of Shapley values ({among.measure}), the three largest of each site\n")
-    shown = top.sort_values(["site", "size"], ascending=[True, False])
-    print_table(["site", "feature", "mean size", "moves it"],
-                [[r["site"], r["feature"], r["size"], r["moves"]] for r in shown.to_dict("records")])  # fmt: skip
-    if among.small:
-        print(f"\nLeft out, fewer than {LEAST_ROWS} {among.unit}s: {', '.join(among.small)}.")
-    print(f"\nPage:  {page.resolve()}\nTable: {page.with_suffix('.csv').resolve()}")
-
-
 def leave(
     kit: Annotated[Path, typer.Argument(help="This site's kit.")],
     yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
 ) -> None:
     """Site: end taking part for good. The key is deleted; the site's own model and its outbox stay."""
-    from vitrail.deploy import enrol, personal
+    from vitrail.deploy.identity import enrolment
+    from vitrail.deploy.site import model as site_model
 
-    own = enrol.load_kit(kit)
-    if when := personal.has_left(own.folder):
+    own = enrolment.load_kit(kit)
+    if when := site_model.has_left(own.folder):
         print(f"{own.site} left {own.study.name!r} with this kit on {when}. There is nothing more to do.")
         return
     print(f"{own.site} leaves {own.study.name!r}: its key and certificate are deleted, and this kit joins no more.")
@@ -375,7 +360,7 @@ def leave(
     if not yes and not typer.confirm("Leave for good?", default=False):
         print("Nothing was changed.")
         raise typer.Exit(1)
-    personal.leave(own.folder, own.home)
+    site_model.leave(own.folder, own.home)
     print(f"Left. Tell the coordinator, who can shut {own.site} out at that end too: vitrail remove {own.site!r}")
 
 
@@ -384,16 +369,16 @@ def doctor(
     data: Annotated[Path | None, typer.Option("--data", help="At a site: its own file.", **PLACE)] = None,
 ) -> None:
     """Either end: is everything there to take part? Each finding with what to do. Exit code 1 if something is not."""
-    from vitrail.deploy import coordinator_folder, enrol
     from vitrail.deploy.doctor import at_coordinator, at_site
+    from vitrail.deploy.identity import coordinator_folder, enrolment
 
     if (place / "invitation.json").exists():
-        found = at_site(enrol.load_kit(place), data)
+        found = at_site(enrolment.load_kit(place), data)
     elif not place.exists():
         what, hint = "there is no such file or folder.", "Name a site's kit, or the coordinator's study file."
         raise VitrailError("cannot examine it", [Problem(str(place), what, hint)])
     else:
-        found = at_coordinator(enrol.load_coordinator(coordinator_folder.find_coordinator(place)))
+        found = at_coordinator(enrolment.load_coordinator(coordinator_folder.find_coordinator(place)))
     for finding in found:
         print(f"{'fine ' if finding.well else 'WRONG'}  {finding.what}")
         if not finding.well and finding.to_do:

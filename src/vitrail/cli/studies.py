@@ -7,8 +7,8 @@ from typing import Annotated, Any
 
 import typer
 
-from vitrail.cli import complete
-from vitrail.cli.given import (
+from vitrail.cli import completion
+from vitrail.cli.options import (
     PLACE,
     Cluster,
     Data,
@@ -21,8 +21,8 @@ from vitrail.cli.given import (
     cores,
     parse_methods,
 )
-from vitrail.cli.shown import WORST, defined, print_comparison, print_notes, show_progress
-from vitrail.core.table import print_table
+from vitrail.cli.output import WORST, defined, print_comparison, print_notes, show_progress
+from vitrail.core.text import print_table
 
 
 def compare(
@@ -34,7 +34,7 @@ def compare(
         typer.Option(
             help="Methods, separated by commas, also NAME:KEY=VALUE; or all. Without it, the yardsticks and a few that "
             "did well.",
-            autocompletion=complete.many_methods,
+            autocompletion=completion.many_methods,
         ),
     ] = None,
     seeds: Annotated[
@@ -66,11 +66,11 @@ def compare(
 ) -> None:
     """Compare methods by cross-validation within each site's rows: mean and worst site with intervals, and for each
     site whether joining is worth it."""
-    from vitrail.data.read import read_sites
-    from vitrail.report.build import write_report
-    from vitrail.studies.compare import compare as side_by_side
-    from vitrail.studies.compare import seeds_of
-    from vitrail.study import Study
+    from vitrail.data.readers.tables import read_sites
+    from vitrail.report.pages.builder import write_report
+    from vitrail.studies.compare.execution import compare as side_by_side
+    from vitrail.studies.compare.execution import seeds_of
+    from vitrail.study.model import Study
 
     agreed = Study.load(study)
     names = parse_methods(methods, study, data)
@@ -103,7 +103,7 @@ def tune(
     study: StudyFile,
     data: Data,
     method: Annotated[
-        str | None, typer.Option(help="Method, instead of the study's.", autocompletion=complete.methods)
+        str | None, typer.Option(help="Method, instead of the study's.", autocompletion=completion.methods)
     ] = None,
     grid: Annotated[
         list[str] | None,
@@ -123,13 +123,13 @@ def tune(
     resume: Resume = False,
 ) -> None:
     """Find the best settings by cross-validation within the training rows; test rows are never touched."""
-    from vitrail.core.metrics import metric_name
-    from vitrail.data.read import read_sites
-    from vitrail.report.figures import marked
-    from vitrail.report.words import SAME
-    from vitrail.studies.grid import parse_grid
+    from vitrail.data.readers.tables import read_sites
+    from vitrail.metrics.scores import metric_name
+    from vitrail.report.charts.comparison import marked
+    from vitrail.report.text import SAME
     from vitrail.studies.tune import tune as search
-    from vitrail.study import Study
+    from vitrail.studies.tuning_grid import parse_grid
+    from vitrail.study.model import Study
 
     agreed = Study.load(study)
     with show_progress() as step:
@@ -178,11 +178,11 @@ def transfer(
         str | None, typer.Option(help="Then train with the best: top:3, below:0.05, or NAME,NAME.")
     ] = None,
     user: Annotated[
-        list[str] | None, typer.Option(help="For this site; without it, for each.", autocompletion=complete.sites)
+        list[str] | None, typer.Option(help="For this site; without it, for each.", autocompletion=completion.sites)
     ] = None,
     method: Annotated[
         str | None,
-        typer.Option(help="The method to train with, instead of the default one.", autocompletion=complete.methods),
+        typer.Option(help="The method to train with, instead of the default one.", autocompletion=completion.methods),
     ] = None,
     rounds: Rounds = None,
     seed: Annotated[int | None, typer.Option(help="Seed, instead of the study's first.")] = None,
@@ -190,14 +190,14 @@ def transfer(
     cluster: Cluster = "",
 ) -> None:
     """Before any training together: whose model carries over to whose rows (the adapted Ndoye factor)?"""
-    from vitrail.core.metrics import metric_name
-    from vitrail.data.read import read_sites
-    from vitrail.report.figures import marked
-    from vitrail.report.transfer import write_transfer
-    from vitrail.report.words import SAME
+    from vitrail.data.readers.tables import read_sites
+    from vitrail.metrics.scores import metric_name
+    from vitrail.report.charts.comparison import marked
+    from vitrail.report.pages.transfer import write_transfer
+    from vitrail.report.text import SAME
     from vitrail.studies.transfer import on_trust, train_together
     from vitrail.studies.transfer import transfer as carry_over
-    from vitrail.study import Study
+    from vitrail.study.model import Study
 
     agreed = Study.load(study)
     tables = read_sites(data, agreed)
@@ -245,7 +245,7 @@ def transfer(
 def contribution(
     run: Annotated[Path, typer.Argument(help="The folder of a run.")],
     user: Annotated[
-        str, typer.Option(help="The site on whose own test rows the loss is counted.", autocompletion=complete.sites)
+        str, typer.Option(help="The site on whose own test rows the loss is counted.", autocompletion=completion.sites)
     ],
     data: Annotated[
         Path, typer.Option("--data", help="The user's own file, or a folder or file of all sites.", **PLACE)
@@ -267,12 +267,12 @@ def contribution(
 ) -> None:
     """How much each site's taking part lowered the user's loss, and a ledger of credits: by training every group of
     sites again, or rebuilt from what the sites reported, with a warning where that cannot be relied on."""
-    from vitrail.report.contribution import write_contribution
+    from vitrail.report.pages.contribution import write_contribution
     from vitrail.runs import Run
     from vitrail.runs.folder import site_folder
-    from vitrail.studies.contribution import asked_wrongly, to_text
-    from vitrail.studies.contribution import contribution as count
-    from vitrail.studies.site_tables import tables_here, user_table
+    from vitrail.studies.contribution.tables import tables_here, user_table
+    from vitrail.studies.contribution.values import asked_wrongly, to_text
+    from vitrail.studies.contribution.values import contribution as count
 
     done = Run.load(run)
     mine = user_table(data, done, user, asked_wrongly(method, coalitions, seeds))

@@ -15,8 +15,8 @@ from torch import Tensor
 
 from vitrail.core.facts import OWN, Facts
 from vitrail.core.losses import Loss
+from vitrail.core.optimizers import Optimizer
 from vitrail.core.random import mixed
-from vitrail.core.rules import Rule
 from vitrail.core.task import Batch, Net, Task
 from vitrail.core.tensors import Params
 
@@ -58,7 +58,7 @@ class Rows(NamedTuple):
         return self.look() if self.look else iter(())
 
 
-class Ends(NamedTuple):
+class Adapters(NamedTuple):
     """Element-wise layers that a method wants before and after the network."""
 
     input: bool = False
@@ -97,15 +97,15 @@ class Exchange(ABC, Generic[State, Coord, Work, Down, Up]):
         """At the coordinator: what each site is told."""
 
     @abstractmethod
-    def begin(self, task: Task, state: State, down: Down, rows: Rows, rule: Rule) -> Work:
+    def begin(self, task: Task, state: State, down: Down, rows: Rows, rule: Optimizer) -> Work:
         """At the site: fresh tensors to work on."""
 
     @abstractmethod
-    def step(self, task: Task, work: Work, batch: Batch, rule: Rule) -> None:
+    def step(self, task: Task, work: Work, batch: Batch, rule: Optimizer) -> None:
         """At the site: one batch, in place."""
 
     @abstractmethod
-    def report(self, task: Task, state: State, work: Work, down: Down, rows: Rows, rule: Rule) -> tuple[State, Up]:
+    def report(self, task: Task, state: State, work: Work, down: Down, rows: Rows, rule: Optimizer) -> tuple[State, Up]:
         """At the site: what it keeps, and what it says. A report says a change: zero is "learned nothing"."""
 
     @abstractmethod
@@ -189,14 +189,14 @@ class Method(Exchange[State, Coord, Work, Down, Up]):
     def plan(self, rounds: int) -> tuple[Stage, ...]:
         return (training(self, rounds),)
 
-    def ends(self) -> Ends:
-        return Ends()
+    def ends(self) -> Adapters:
+        return Adapters()
 
     def judged_by(self, loss: Loss) -> Loss:
         """The loss it trains with: the study's, unless the method is about another."""
         return loss
 
-    def ruled_by(self, rule: Rule, net: Net) -> Rule:
+    def ruled_by(self, rule: Optimizer, net: Net) -> Optimizer:
         """How a step is made of a gradient: as the study says, unless the method is about another way."""
         return rule
 

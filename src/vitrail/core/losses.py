@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, ClassVar, Protocol, runtime_checkable
 import torch
 from torch import Tensor
 
-from vitrail.core.fused import softmax_slope
+from vitrail.core.kernels import softmax_slope
 
 if TYPE_CHECKING:
     from vitrail.core.task import Batch, Out
@@ -22,7 +22,7 @@ class Loss(Protocol):
 
 
 @runtime_checkable
-class Doubts(Protocol):
+class UncertaintyLoss(Protocol):
     """A loss whose scores also say how unsure the answer is."""
 
     @property
@@ -32,7 +32,7 @@ class Doubts(Protocol):
 
 
 @runtime_checkable
-class Paced(Protocol):
+class ScheduledLoss(Protocol):
     """A loss that changes while training goes on."""
 
     def at(self, epochs: int) -> Loss: ...  # as it is after so many epochs at each site
@@ -43,7 +43,9 @@ class CrossEntropy:
     """Of classes: -log of the softmax at the true one."""
 
     doubt_means: ClassVar[str] = "how evenly the probability is spread over the classes (its entropy)"
-    constant: Tensor | None = field(default=None, compare=False)  # a site's own (core/constants.py): for answers alone
+    constant: Tensor | None = field(
+        default=None, compare=False
+    )  # a site's own (metrics/recalibration.py): for answers alone
 
     def rows(self, out: Out, batch: Batch) -> Tensor:
         return (-out.z.log_softmax(-1) * batch.y * batch.w).sum(-1)
@@ -78,7 +80,7 @@ class SquaredError:
 
 @dataclass(frozen=True)
 class Hazard:
-    """Of the time to an event, by intervals (core/times.py): -log of the likelihood of what each row showed.
+    """Of the time to an event, by intervals (metrics/survival.py): -log of the likelihood of what each row showed.
 
         h_k = sigmoid(z_k);  loss = -sum over the intervals in which the row was seen: log h_k, or log (1 - h_k)
 

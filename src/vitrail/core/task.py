@@ -9,14 +9,14 @@ from typing import Any, Literal, NamedTuple, Protocol
 import torch
 from torch import Tensor
 
-from vitrail.core.losses import CrossEntropy, Loss, Paced
-from vitrail.core.rules import SGD, Rule, of_parameter
+from vitrail.core.losses import CrossEntropy, Loss, ScheduledLoss
+from vitrail.core.optimizers import SGD, Optimizer, of_parameter
 from vitrail.core.tensors import Params, zeros
 
 
 class Batch(NamedTuple):
     x: Tensor  # [site, row, ...]: numbers, or pictures
-    y: Tensor  # [site, row, output]: 1 for the class and 0 for the others; the number; or `core.times.periods`
+    y: Tensor  # [site, row, output]: 1 for the class and 0 for the others; the number; or `metrics.survival.periods`
     w: Tensor  # [site, row, 1]: weight in the loss; 0 marks padding
     keep: tuple[Tensor, ...] = ()  # [site, row, unit] int32 for each layer: which units stay, when there is dropout
     at: Tensor | None = None  # [site, row]: place of the row among the site's own, for what is computed once per row
@@ -80,7 +80,7 @@ class Task:
     net: Net
     start: Params  # one site's, without the site axis
     loss: Loss = field(default_factory=CrossEntropy)
-    rule: Rule = field(default_factory=lambda: SGD(0.01))  # its rate is that of the first round
+    rule: Optimizer = field(default_factory=lambda: SGD(0.01))  # its rate is that of the first round
     memory: Literal["fresh", "own", "kept"] = "fresh"
 
     @property
@@ -90,7 +90,7 @@ class Task:
 
     def at(self, epochs: int) -> Task:
         """As it is after so many epochs at each site."""
-        return replace(self, loss=self.loss.at(epochs)) if isinstance(self.loss, Paced) else self
+        return replace(self, loss=self.loss.at(epochs)) if isinstance(self.loss, ScheduledLoss) else self
 
     def select(self, params: Params, groups: tuple[str, ...]) -> Params:
         """The parameters of these groups."""

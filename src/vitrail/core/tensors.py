@@ -178,7 +178,7 @@ def pulled(
     params: Params, towards: Params, strength: float, times: Tensor | None = None
 ) -> Callable[[Params, float], None] | None:
     """The gradient of strength/2 |params - towards|^2 for the names in `towards`: a term of a method's own
-    (core/rules.py); nothing where there is no pull. `times` [site]: each site's so many times."""
+    (core/optimizers.py); nothing where there is no pull. `times` [site]: each site's so many times."""
     names = list(towards)
     if not names or not strength:
         return None

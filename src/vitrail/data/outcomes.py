@@ -5,13 +5,13 @@ from __future__ import annotations
 import numpy as np
 import pandas as pd
 
-from vitrail.core.problems import Problem, VitrailError
-from vitrail.core.times import in_days, in_intervals
+from vitrail.core.errors import Problem, VitrailError
 from vitrail.data.persons import key_problems
-from vitrail.data.schema import Feature, Table
+from vitrail.data.schema import Feature, TableSchema
+from vitrail.metrics.survival import in_days, in_intervals
 
 
-def columns_beside(table: Table) -> Table:
+def columns_beside(table: TableSchema) -> TableSchema:
     """The table as it is read: times and weights are numbers beside the features."""
     plain = table.plain
     if not table.weight_column:
@@ -20,9 +20,9 @@ def columns_beside(table: Table) -> Table:
     return plain.model_copy(update={"features": {**plain.features, **stands}})
 
 
-def fold_outcome(rows: pd.DataFrame, table: Table, file: str) -> pd.DataFrame:
+def fold_outcome(rows: pd.DataFrame, table: TableSchema, file: str) -> pd.DataFrame:
     """Rows as they were read -> as a model sees them: of a time to an event its column holds the one number that
-    core/times.py describes; rows without a time are dropped."""
+    metrics/survival.py describes; rows without a time are dropped."""
     target, stands, problems = table.target, table.weight_column, key_problems(rows, table, file)
     if target.kind == "time":
         time = rows[target.time].to_numpy()
@@ -44,9 +44,9 @@ def fold_outcome(rows: pd.DataFrame, table: Table, file: str) -> pd.DataFrame:
     return rows
 
 
-def as_plain(rows: pd.DataFrame, table: Table) -> pd.DataFrame:
-    """Rows of `clean` -> one column each for `Table.plain`: whether the event was seen until the horizon, and how long
-    the row was followed."""
+def as_plain(rows: pd.DataFrame, table: TableSchema) -> pd.DataFrame:
+    """Rows of `clean` -> one column each for `TableSchema.plain`: whether the event was seen until the horizon, and how
+    long the row was followed."""
     target = table.target
     if target.kind != "time":
         return rows
@@ -54,6 +54,6 @@ def as_plain(rows: pd.DataFrame, table: Table) -> pd.DataFrame:
     return rows.assign(**{target.time: in_days(y, target.ends), target.column: (y > 0).astype(np.int64)})
 
 
-def weights_of(rows: pd.DataFrame, table: Table) -> np.ndarray | None:
+def weights_of(rows: pd.DataFrame, table: TableSchema) -> np.ndarray | None:
     """[row]: for how many each stands, where the study says so."""
     return rows[table.weight_column].to_numpy(np.float64) if table.weight_column else None

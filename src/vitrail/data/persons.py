@@ -12,26 +12,26 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from vitrail.core.problems import Problem
+from vitrail.core.errors import Problem
 from vitrail.data.dates import as_days
-from vitrail.data.schema import Feature, Table, canon
+from vitrail.data.schema import Feature, TableSchema, canon
 
 Ints = NDArray[np.int64]
 
 
-def key_columns(table: Table) -> list[str]:
+def key_columns(table: TableSchema) -> list[str]:
     """The columns by which rows are split; none of them is a feature."""
     date = table.split.column if table.split.by == "date" else ""
     return [name for name in dict.fromkeys((table.person_column, date)) if name]
 
 
-def columns_kept(table: Table) -> Table:
+def columns_kept(table: TableSchema) -> TableSchema:
     """The table with these columns as numbers beside the features."""
     keys = {name: Feature(kind="numeric") for name in key_columns(table)}
     return table.model_copy(update={"features": {**table.features, **keys}}) if keys else table
 
 
-def as_numbers(frame: pd.DataFrame, table: Table) -> pd.DataFrame:
+def as_numbers(frame: pd.DataFrame, table: TableSchema) -> pd.DataFrame:
     """The frame with ids and dates as numbers, NaN where they are missing or cannot be read."""
     out = frame.copy(deep=False)
     names = [str(name).strip() for name in frame.columns]
@@ -55,7 +55,7 @@ def _number(text: str) -> float:
     return float(int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "big") >> 12)
 
 
-def key_problems(rows: pd.DataFrame, table: Table, file: str) -> list[Problem]:
+def key_problems(rows: pd.DataFrame, table: TableSchema, file: str) -> list[Problem]:
     """Rows without a person, or without a date for the split."""
     problems = []
     for column in key_columns(table):
@@ -68,14 +68,14 @@ def key_problems(rows: pd.DataFrame, table: Table, file: str) -> list[Problem]:
     return problems
 
 
-def persons_of(rows: pd.DataFrame, table: Table) -> Ints | None:
+def persons_of(rows: pd.DataFrame, table: TableSchema) -> Ints | None:
     """[row]: whose each row of `clean` is, counted from 0; None where the study does not name persons."""
     if not table.person_column or table.person_column not in rows:
         return None
     return np.asarray(np.unique(rows[table.person_column].to_numpy(), return_inverse=True)[1], np.int64)
 
 
-def count_units(frame: pd.DataFrame, table: Table) -> int:
+def count_units(frame: pd.DataFrame, table: TableSchema) -> int:
     """Of a table as it was read: how many persons, or rows where the study names none."""
     names = [str(name).strip() for name in frame.columns]
     if table.person_column not in names:
@@ -83,7 +83,7 @@ def count_units(frame: pd.DataFrame, table: Table) -> int:
     return len(np.unique(person_numbers(frame.iloc[:, names.index(table.person_column)].dropna())))
 
 
-def count_persons(rows: pd.DataFrame, table: Table) -> int:
+def count_persons(rows: pd.DataFrame, table: TableSchema) -> int:
     """How many persons these rows are of; without persons, how many rows."""
     persons = persons_of(rows, table)
     return len(rows) if persons is None else how_many(persons)
@@ -93,7 +93,7 @@ def how_many(persons: Ints) -> int:
     return len(np.unique(persons))
 
 
-def one_row_each(rows: pd.DataFrame, table: Table) -> Ints:
+def one_row_each(rows: pd.DataFrame, table: TableSchema) -> Ints:
     """Places of one row of each person, in the order of the file; of all rows where the study names no persons. Which
     row it is follows from the person's number: neither the first visits nor the last are preferred, and the answer is
     the same every time."""
@@ -117,7 +117,7 @@ def shares(persons: Ints) -> NDArray[np.float64]:
     return np.asarray(1 / counts[at], np.float64)
 
 
-def outcome_by_person(y: NDArray[np.generic], persons: Ints, table: Table) -> NDArray[np.generic]:
+def outcome_by_person(y: NDArray[np.generic], persons: Ints, table: TableSchema) -> NDArray[np.generic]:
     """[person]: the outcome by which persons are stratified. Of two classes or a time whether any row had the event;
     of more classes the one that is rarest here; of numbers the mean."""
     people, target = int(persons.max()) + 1, table.target

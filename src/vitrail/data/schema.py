@@ -142,7 +142,7 @@ class Images(Strict):
         return ["grey"] if self.channels == 1 else ["red", "green", "blue"]
 
 
-class Table(Strict):
+class TableSchema(Strict):
     """Everything needed to turn a site's file into tensors."""
 
     target: Target
@@ -156,7 +156,7 @@ class Table(Strict):
     split: Split = Split()
 
     @property
-    def plain(self) -> Table:
+    def plain(self) -> TableSchema:
         """As one looks at its columns one by one: of a time to an event, whether it was seen is the outcome, and how
         long a row was followed a column beside the features."""
         target = self.target
@@ -182,7 +182,7 @@ class Table(Strict):
         return "picture" if self.images else "row"
 
 
-class Unread(Table):
+class UnreadTableSchema(TableSchema):
     """A table before anybody agreed on its columns: words such as "None" are kept as they stand."""
 
 

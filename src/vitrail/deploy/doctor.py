@@ -17,16 +17,17 @@ from typing import Any, NamedTuple
 
 from cryptography import x509
 
-from vitrail.core.problems import Problem, VitrailError, printable
-from vitrail.data.check import find_faults
-from vitrail.data.faults import Finding
-from vitrail.data.read import place_columns, read_table
-from vitrail.deploy import cards, sandbox
-from vitrail.deploy.book import ENTERED
-from vitrail.deploy.certificates import fingerprint_key, name_of
-from vitrail.deploy.enrol import COORDINATOR, Coordinator, Kit
-from vitrail.deploy.pact import agreed_hash
-from vitrail.deploy.roster import complete
+from vitrail.core.errors import Problem, VitrailError, printable
+from vitrail.data.findings import CheckFinding
+from vitrail.data.readers.tables import place_columns, read_table
+from vitrail.deploy.coordinator.run_members import ENTERED
+from vitrail.deploy.identity import party_keys
+from vitrail.deploy.identity.certificates import fingerprint_key, name_of
+from vitrail.deploy.identity.enrolment import COORDINATOR, Coordinator, Kit
+from vitrail.deploy.identity.participants import complete
+from vitrail.deploy.transport import sandbox
+from vitrail.deploy.vertical.agreement import agreed_hash
+from vitrail.quality.checks.table import find_faults
 from vitrail.runs.folder import versions
 from vitrail.vertical.tables import OWN, check_party, read_party
 
@@ -35,22 +36,22 @@ ROOM = 1 << 30  # bytes that should be free
 SOON = datetime.timedelta(days=30)
 
 
-class Examined(NamedTuple):
+class Examination(NamedTuple):
     well: bool
     what: str
     to_do: str = ""
 
 
-def at_site(kit: Kit, data: Path | None = None) -> list[Examined]:
+def at_site(kit: Kit, data: Path | None = None) -> list[Examination]:
     found = [_packages(), _sandbox(), _disk(kit.home if kit.home.exists() else kit.folder)]
     certificate = kit.folder / "certificate.pem"
     if not kit.approved:
-        found.append(Examined(False, "The kit is not approved yet.", "Join with the coordinator's --approval FILE."))
+        found.append(Examination(False, "The kit is not approved yet.", "Join with the coordinator's --approval FILE."))
     else:
         found += _certificate(certificate, "this site's")
         own = x509.load_pem_x509_certificate(certificate.read_bytes())
         same = fingerprint_key(own.public_key()) == kit.fingerprint
-        found.append(Examined(same, f"Certificate and key {'match' if same else 'do not match'}.", "Request anew."))
+        found.append(Examination(same, f"Certificate and key {'match' if same else 'do not match'}.", "Request anew."))
         found += _reach(kit, certificate)
     found += [_same_versions("the coordinator, when it invited", kit.invitation["versions"]), _agreed(kit)]
     found += [_participants(kit)] if kit.approved and not kit.study.parties else []
@@ -60,88 +61,94 @@ def at_site(kit: Kit, data: Path | None = None) -> list[Examined]:
             seen = [f.severity for f in _findings(kit, data)]
             errors, warnings = seen.count("error"), seen.count("warning")
             what = f"{data.name} against the study: {errors} errors, {warnings} warnings (join shows them)."
-            found.append(Examined(not errors, what, "Correct the file, or ask the coordinator."))
+            found.append(Examination(not errors, what, "Correct the file, or ask the coordinator."))
         except VitrailError as error:
             found.append(
-                Examined(False, f"{data.name} cannot be read: {error.title}.", "; ".join(map(str, error.problems)))
+                Examination(False, f"{data.name} cannot be read: {error.title}.", "; ".join(map(str, error.problems)))
             )
     return found
 
 
-def _findings(kit: Kit, data: Path) -> list[Finding]:
+def _findings(kit: Kit, data: Path) -> list[CheckFinding]:
     if kit.study.parties:
         return check_party(read_party(data, kit.study, kit.site), kit.study, kit.site)
     return find_faults(read_table(data, kit.study), kit.study)
 
 
-def _party(kit: Kit, data: Path | None) -> list[Examined]:
+def _party(kit: Kit, data: Path | None) -> list[Examination]:
     """Of a party: its key for sealed letters, the others' cards, its id column and what describes its columns."""
-    found, own, place = [], kit.study.parties[kit.site], kit.folder / cards.CARDS
+    found, own, place = [], kit.study.parties[kit.site], kit.folder / party_keys.CARDS
     try:
-        mine = cards.public(cards.sealing_key(kit.folder)).hex() if (kit.folder / cards.SEALING).exists() else ""
+        mine = (
+            party_keys.public(party_keys.sealing_key(kit.folder)).hex()
+            if (kit.folder / party_keys.SEALING).exists()
+            else ""
+        )
         hint = "Restore it from a backup, or make a new kit with `vitrail request`."
         words = "is there" if mine else "is not there"
-        found.append(Examined(bool(mine), f"The key for sealed letters {words}.", hint))
+        found.append(Examination(bool(mine), f"The key for sealed letters {words}.", hint))
         told = json.loads(place.read_text(encoding="utf-8")) if place.exists() else None
-        given = cards.read_cards(told, kit.study.parties, kit.authority, place)
+        given = party_keys.read_cards(told, kit.study.parties, kit.authority, place)
         same = given[kit.site]["key"] == mine
         words = "and this kit's is its own" if same else "but this kit's key is another than its card's"
-        found.append(Examined(same, f"The cards of all {len(given)} parties are there, {words}.", hint))
+        found.append(Examination(same, f"The cards of all {len(given)} parties are there, {words}.", hint))
     except (VitrailError, ValueError) as error:
         what = error.title if isinstance(error, VitrailError) else "it cannot be read"
-        found.append(Examined(False, f"The cards of the parties: {what}.", "Join with the newest --approval FILE."))
+        found.append(Examination(False, f"The cards of the parties: {what}.", "Join with the newest --approval FILE."))
     if data is not None and data.exists():
         with contextlib.suppress(VitrailError):  # told with the file
             frame = read_party(data, kit.study, kit.site)
             there = own.id in place_columns(frame)[0]
             hint = "The study says which column holds the ids: rename it here, or ask the coordinator."
             found.append(
-                Examined(there, f"The column of ids, {own.id!r}, is {'there' if there else 'not there'}.", hint)
+                Examination(there, f"The column of ids, {own.id!r}, is {'there' if there else 'not there'}.", hint)
             )
             if kit.site != kit.study.host:
                 by = Path(frame.attrs[OWN]).name if OWN in frame.attrs else "a look at the table"
-                found.append(Examined(True, f"Its columns are described by {by}; no name of them leaves."))
+                found.append(Examination(True, f"Its columns are described by {by}; no name of them leaves."))
     return found
 
 
-def at_coordinator(who: Coordinator) -> list[Examined]:
+def at_coordinator(who: Coordinator) -> list[Examination]:
     found = [_packages(), _sandbox(), _disk(who.folder)]
     found += _certificate(who.folder / "authority" / "cert.pem", "the authority's")
     for name, site in who.sites.items():
         if not site["approved"] and not site["removed"]:
-            found.append(Examined(False, f"{name} is invited and not approved.", "Wait for its request; approve it."))
+            found.append(
+                Examination(False, f"{name} is invited and not approved.", "Wait for its request; approve it.")
+            )
     with socket.socket() as probe:
         probe.settimeout(TIMEOUT)
         busy = probe.connect_ex(("127.0.0.1", who.port)) == 0
     words = "something listens there (vitrail serve?)" if busy else "free, so that nobody can connect now"
-    found.append(Examined(True, f"Port {who.port}: {words}."))
+    found.append(Examination(True, f"Port {who.port}: {words}."))
     try:
         socket.getaddrinfo(who.host, who.port)
-        found.append(Examined(True, f"{who.host} has an address."))
+        found.append(Examination(True, f"{who.host} has an address."))
     except OSError:
         hint = "Sites could not find it either: correct DNS, or invite again with another --address."
-        found.append(Examined(False, f"{who.host} has no address here.", hint))
+        found.append(Examination(False, f"{who.host} has no address here.", hint))
     for entered in sorted(who.folder.glob(f"runs/*/{ENTERED}"))[-1:]:
         sites = json.loads(entered.read_text())["sites"].items()
         found += [_same_versions(site, said["versions"]) for site, said in sites]
     return found
 
 
-def _same_versions(where: str, told: dict[str, Any]) -> Examined:
+def _same_versions(where: str, told: dict[str, Any]) -> Examination:
     """Of the other end, as it said."""
     here = versions()
     others = {k: v for k, v in told.items() if here.get(k) != v}
     hint = "Numbers may differ in the last digits; install the same versions (constraints.txt) at both ends."
     words = printable(", ".join(f"{k} {v} (here {here.get(k)})" for k, v in others.items())) or "as here"
-    return Examined(not others, f"Versions at {where}: {words}.", hint)
+    return Examination(not others, f"Versions at {where}: {words}.", hint)
 
 
-def _packages() -> Examined:
+def _packages() -> Examination:
     told = ", ".join(f"{k} {v}" for k, v in versions().items())
     try:
-        return Examined(True, f"{told}, nvflare {version('nvflare')}.")
+        return Examination(True, f"{told}, nvflare {version('nvflare')}.")
     except PackageNotFoundError:
-        return Examined(False, f"{told}; the transport is not installed.", "pip install 'vitrail[deploy]'")
+        return Examination(False, f"{told}; the transport is not installed.", "pip install 'vitrail[deploy]'")
 
 
 def need_transport() -> None:
@@ -166,46 +173,48 @@ def need_sandbox(wanted: bool) -> None:
         raise VitrailError("FLARE's processes cannot be shut in here", [Problem("sandbox", what, hint)])
 
 
-def _sandbox() -> Examined:
+def _sandbox() -> Examination:
     version = sandbox.abi()
     if not version:
         hint = "`join` and `serve` refuse without it, unless --no-sandbox is given. It needs Linux 5.13 or later."
-        return Examined(False, "Landlock is not active: FLARE's processes cannot be shut in.", hint)
+        return Examination(False, "Landlock is not active: FLARE's processes cannot be shut in.", hint)
     covered = ["files", *(["ports"] if version >= 4 else []), *(["signals"] if version >= 6 else [])]
-    return Examined(True, f"FLARE's processes are shut in by Landlock, version {version} ({', '.join(covered)}).")
+    return Examination(True, f"FLARE's processes are shut in by Landlock, version {version} ({', '.join(covered)}).")
 
 
-def _disk(place: Path) -> Examined:
+def _disk(place: Path) -> Examination:
     free = shutil.disk_usage(place).free
     hint = "Free some: what cannot be written down does not leave, and the site stops."
-    return Examined(free > ROOM, f"{free / (1 << 30):.1f} GB free at {place}.", hint)
+    return Examination(free > ROOM, f"{free / (1 << 30):.1f} GB free at {place}.", hint)
 
 
-def _certificate(path: Path, whose: str) -> list[Examined]:
+def _certificate(path: Path, whose: str) -> list[Examination]:
     hint = "Ask the coordinator to approve the same request again."
     return _valid(x509.load_pem_x509_certificate(path.read_bytes()), whose, hint)
 
 
-def _valid(own: x509.Certificate, whose: str, hint: str) -> list[Examined]:
+def _valid(own: x509.Certificate, whose: str, hint: str) -> list[Examination]:
     now = datetime.datetime.now(datetime.UTC)
     first, last = own.not_valid_before_utc, own.not_valid_after_utc
     if now < first:
         set_it = "Set the clock: this machine is behind, or the coordinator's is ahead."
         what = f"By this machine's clock ({now:%Y-%m-%d %H:%M} UTC) {whose} certificate is not valid yet."
-        return [Examined(False, what, set_it)]
+        return [Examination(False, what, set_it)]
     return [
-        Examined(now < last - SOON, f"{whose[0].upper()}{whose[1:]} certificate is valid until {last:%Y-%m-%d}.", hint)
+        Examination(
+            now < last - SOON, f"{whose[0].upper()}{whose[1:]} certificate is valid until {last:%Y-%m-%d}.", hint
+        )
     ]
 
 
-def _reach(kit: Kit, certificate: Path) -> list[Examined]:
+def _reach(kit: Kit, certificate: Path) -> list[Examination]:
     host, _, port = kit.address.rpartition(":")
     hint = "Is vitrail serve running there? Does a firewall let this machine dial out to that port?"
     try:
         plain = socket.create_connection((host, int(port)), TIMEOUT)
     except OSError as error:
-        return [Examined(False, f"{kit.address} cannot be reached ({error.strerror or error}).", hint)]
-    found = [Examined(True, f"{kit.address} answers.")]
+        return [Examination(False, f"{kit.address} cannot be reached ({error.strerror or error}).", hint)]
+    found = [Examination(True, f"{kit.address} answers.")]
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.load_verify_locations(cadata=kit.invitation["authority"])
     context.load_cert_chain(certificate, kit.folder / "key.pem")
@@ -218,28 +227,30 @@ def _reach(kit: Kit, certificate: Path) -> list[Examined]:
             shown = x509.load_der_x509_certificate(line.getpeercert(binary_form=True) or b"")
         if name_of(shown) != COORDINATOR:
             raise ssl.SSLError(f"its certificate is {printable(name_of(shown))!r}'s")
-        found.append(Examined(True, f"It is the coordinator of this study (authority {kit.authority_fingerprint})."))
+        found.append(Examination(True, f"It is the coordinator of this study (authority {kit.authority_fingerprint})."))
         found += _valid(
             shown, "the coordinator's", "Ask the coordinator to invite again, which renews its certificate."
         )
     except (ssl.SSLError, OSError) as error:
         hint = "Compare the authority's fingerprint by phone; another program, proxy or study may be answering there."
-        found.append(Examined(False, f"What answers there is not this study's coordinator ({error}).", hint))
+        found.append(Examination(False, f"What answers there is not this study's coordinator ({error}).", hint))
     return found
 
 
-def _agreed(kit: Kit) -> Examined:
+def _agreed(kit: Kit) -> Examination:
     mine, theirs = agreed_hash(kit.study, kit.seed, len(kit.sites)), kit.invitation["agreement"]
     hint = "Install the coordinator's version of vitrail, or ask for a new invitation."
     same = "The invitation is understood here as it was written."
     other = f"The invitation is understood here as {mine}, and says {theirs}."
-    return Examined(mine == theirs, same if mine == theirs else other, hint)
+    return Examination(mine == theirs, same if mine == theirs else other, hint)
 
 
-def _participants(kit: Kit) -> Examined:
+def _participants(kit: Kit) -> Examination:
     """Who takes part, and with that what is accepted."""
     try:
         roster = complete(kit.participants, str(kit.folder))
     except VitrailError as error:
-        return Examined(False, "; ".join(p.what for p in error.problems), error.problems[0].hint)
-    return Examined(True, f"{len(roster)} participants; the agreement is {agreed_hash(kit.study, kit.seed, roster)}.")
+        return Examination(False, "; ".join(p.what for p in error.problems), error.problems[0].hint)
+    return Examination(
+        True, f"{len(roster)} participants; the agreement is {agreed_hash(kit.study, kit.seed, roster)}."
+    )

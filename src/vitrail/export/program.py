@@ -16,11 +16,11 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from vitrail.core.losses import Doubts
-from vitrail.core.problems import Problem, VitrailError
-from vitrail.data.cells import as_numbers
-from vitrail.data.encode import Encoder
-from vitrail.runs.run import Model
+from vitrail.core.errors import Problem, VitrailError
+from vitrail.core.losses import UncertaintyLoss
+from vitrail.data.encoding import Encoder
+from vitrail.data.readers.cells import as_numbers
+from vitrail.runs.result import Model
 
 ROWS = "rows"
 
@@ -32,7 +32,7 @@ class Program(NamedTuple):
     kinds: tuple[torch.dtype, ...]  # of answers, and of unsure where the model tells it
 
 
-class Scale(NamedTuple):
+class InputScale(NamedTuple):
     """What a row passes through, over features or matrix columns."""
 
     source: Tensor  # [column]: the feature it shows
@@ -59,7 +59,7 @@ class Scale(NamedTuple):
         return ((beyond & self.levels & ~rows.isnan()) | rows.isinf()).any(1)
 
 
-class Answering(nn.Module):
+class AnswerModule(nn.Module):
     """A site's model with its own scale inside."""
 
     def __init__(self, mine: Model) -> None:
@@ -75,7 +75,7 @@ class Answering(nn.Module):
         if target.kind == "time":  # the risk by the last end, then the chance to be free of the event at each
             answers = torch.cat([1 - answers[:, -1:], answers], 1)
         told: tuple[Tensor, ...] = (answers,)
-        if isinstance(self.task.loss, Doubts):
+        if isinstance(self.task.loss, UncertaintyLoss):
             told += (self.task.loss.doubt(z),)
         if self.scale is None:
             return told
@@ -85,7 +85,7 @@ class Answering(nn.Module):
 
 def trace_model(mine: Model) -> Program:
     """The model of one site; what torch cannot trace is told."""
-    answering = Answering(mine).eval()
+    answering = AnswerModule(mine).eval()
     images = mine.study.images
     some = (
         torch.zeros(3, *images.shape, dtype=torch.uint8)
@@ -106,7 +106,7 @@ def trace_model(mine: Model) -> Program:
     return Program(traced, tuple(t.dtype for t in told))
 
 
-def _scale(encoder: Encoder) -> Scale:
+def _scale(encoder: Encoder) -> InputScale:
     at, features = encoder.layout, list(encoder.table.features.values())
     hot, level = np.zeros(len(at.source), bool), np.full(len(at.source), np.nan)
     hot[at.hot], level[at.hot] = True, at.level
@@ -117,7 +117,7 @@ def _scale(encoder: Encoder) -> Scale:
     levels = np.array([f.kind != "numeric" for f in features])
     last = np.array([len(f.levels) - 1.0 if f.levels else np.inf for f in features])
     arrays = (at.source, at.mean, at.sd, at.neutral, hot, level, codes, levels, last)
-    return Scale(*(torch.from_numpy(np.array(a)) for a in arrays))
+    return InputScale(*(torch.from_numpy(np.array(a)) for a in arrays))
 
 
 def _codes(missing: tuple[Any, ...]) -> list[float]:

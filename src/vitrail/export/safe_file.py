@@ -14,19 +14,19 @@ from safetensors import SafetensorError
 from safetensors.torch import load, save
 
 from vitrail import methods
-from vitrail.core.disk import write_atomically
-from vitrail.core.files import LONGEST_MODEL, read_regular
-from vitrail.core.problems import Problem, VitrailError
-from vitrail.data.encode import Encoder
-from vitrail.export.about import FORMAT
-from vitrail.runs.run import Model
-from vitrail.study import Study
+from vitrail.core.errors import Problem, VitrailError
+from vitrail.data.encoding import Encoder
+from vitrail.export.description import FORMAT
+from vitrail.runs.result import Model
+from vitrail.storage.atomic_files import write_atomically
+from vitrail.storage.untrusted_files import LONGEST_MODEL, read_regular
+from vitrail.study.model import Study
 
 ENDING = ".vitrail"
 MARK, NO_MARK = "sha256", "0" * 64
 
 
-class Taken(NamedTuple):
+class SafeFile(NamedTuple):
     """What such a file holds."""
 
     site: str
@@ -55,7 +55,7 @@ def write_safe(mine: Model, path: Path, about: dict[str, Any]) -> float:
     return 0.0
 
 
-def read_safe(path: Path) -> Taken:
+def read_safe(path: Path) -> SafeFile:
     """The model in that file, or in words why not."""
     try:
         raw = read_regular(path, LONGEST_MODEL)
@@ -64,7 +64,7 @@ def read_safe(path: Path) -> Taken:
     return _read(path, raw)
 
 
-def _read(path: Path, raw: bytes) -> Taken:
+def _read(path: Path, raw: bytes) -> SafeFile:
     try:
         size = int.from_bytes(raw[:8], "little")
         words = json.loads(raw[8 : 8 + size])["__metadata__"]
@@ -84,7 +84,7 @@ def _read(path: Path, raw: bytes) -> Taken:
         encoder = Encoder.of(study, said)
         model = Model(study, method, int(said["seed"]), load(raw), encoder)
         model.models()  # tensors of another network are told now
-        return Taken(str(about["site"]), str(about["run"]), model, about)
+        return SafeFile(str(about["site"]), str(about["run"]), model, about)
     except (ValueError, KeyError, TypeError, AttributeError, SafetensorError, RecursionError) as error:
         raise _refused(path, f"what it says is not what Vitrail writes ({type(error).__name__}).") from None
 

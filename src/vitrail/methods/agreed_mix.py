@@ -28,28 +28,38 @@ from typing import Any, ClassVar, Literal
 import torch
 from torch import Tensor
 
-from vitrail.core.exchange import AnyExchange, Ends, Exchange, Method, Stage, Tries
+from vitrail.core.exchange import Adapters, AnyExchange, Exchange, Method, Stage, Tries
 from vitrail.core.facts import ALONE, OWN
 from vitrail.core.losses import Loss
-from vitrail.core.rules import Rule
+from vitrail.core.optimizers import Optimizer
 from vitrail.core.task import Net, Task
 from vitrail.core.tensors import Params, blended, copied, per_site, to_all
-from vitrail.methods.copies import apart, flat, last
+from vitrail.methods.blocks.basics import Reveal
+from vitrail.methods.blocks.mix_choice import MEANS, ChooseMix, State, Tune
+from vitrail.methods.blocks.model_copies import apart, flat, last
+from vitrail.methods.blocks.out_of_fold import (
+    OfLast,
+    Versioned,
+    VersionedCoord,
+    VersionedMessage,
+    Work,
+    merged,
+    parted,
+    stacked,
+    version,
+)
 from vitrail.methods.fedavg import FedAvg
-from vitrail.methods.mixing import MEANS, Choose, State, Tune
-from vitrail.methods.parts import Reveal
-from vitrail.methods.versions import Kept, OfLast, Said, Versioned, Work, merged, parted, stacked, version
 
 AnyMethod = Method[Any, Any, Any, Any, Any]
 ALPHAS = tuple(i / 10 for i in range(11))
 
 
-class Losses(Reveal):
+class MixLosses(Reveal):
     judges: ClassVar[frozenset[str]] = frozenset({"shown"})
 
 
 @dataclass(frozen=True)
-class AgreedMix(Versioned, Method[State, Kept, Work, Said, Any]):
+class AgreedMix(Versioned, Method[State, VersionedCoord, Work, VersionedMessage, Any]):
     title: ClassVar[str] = "Agreed mix"
     tries: ClassVar[Tries] = {"own_rate": (0.3, 1.0, 3.0)}
     sees = "sum"
@@ -97,27 +107,27 @@ class AgreedMix(Versioned, Method[State, Kept, Work, Said, Any]):
     def plan(self, rounds: int) -> tuple[Stage, ...]:
         what = "your loss per row on rows left out, by what was agreed and alone, and how sure their difference is"
         shown: list[AnyExchange] = [
-            Losses(lambda task, state: {k: getattr(state, k) for k in MEANS}, MEANS.__getitem__, what)
+            MixLosses(lambda task, state: {k: getattr(state, k) for k in MEANS}, MEANS.__getitem__, what)
         ]
         stages = []
         for s, stage in enumerate(self.method.plan(rounds)):
             shows = [ex for ex in stage.exchanges if ex.consent]
             shown += [OfLast(self, ex, ex.consent) for ex in shows]
             if not shows:
-                held = tuple(self if s == 0 else Versions(self, ex) for ex in stage.exchanges)
+                held = tuple(self if s == 0 else LaterStage(self, ex) for ex in stage.exchanges)
                 stages.append(stage._replace(exchanges=held, when=f"{stage.when}, with all rows and without each fold"))
         if self.tuned:
             stages.append(Stage("tune", (Tune(self),), self.tuned[-1], "training alone", "Then, alone"))
-        choose = Stage("choose", (Choose(self),), 1, "choice", "After training, once")
+        choose = Stage("choose", (ChooseMix(self),), 1, "choice", "After training, once")
         return *stages, choose, Stage("show", tuple(shown), 1, "losses on rows left out", "Last, once")
 
-    def ends(self) -> Ends:
+    def ends(self) -> Adapters:
         return self.method.ends()
 
     def judged_by(self, loss: Loss) -> Loss:
         return self.method.judged_by(loss)
 
-    def ruled_by(self, rule: Rule, net: Net) -> Rule:
+    def ruled_by(self, rule: Optimizer, net: Net) -> Optimizer:
         """As the method has it, where nothing else is said here."""
         asked = {k: v for k in ("lr", "momentum") if (v := getattr(self.method, k)) is not None}
         asked = {k: v for k, v in asked.items() if getattr(self, k) is None and hasattr(rule, k)}
@@ -133,14 +143,14 @@ class AgreedMix(Versioned, Method[State, Kept, Work, Said, Any]):
         found = (table, table.clone(), none, epochs.clone(), none.clone(), none.clone())
         return State(of, own, {}, epochs, *found, apart(memory, sites))
 
-    def coord(self, task: Task, sites: int) -> Kept:
+    def coord(self, task: Task, sites: int) -> VersionedCoord:
         each_its_own = [self.method.coord(task, sites) for _ in range(self.folds + 1)]
-        return Kept(stacked(each_its_own), task.like.new_zeros((), dtype=torch.int64))
+        return VersionedCoord(stacked(each_its_own), task.like.new_zeros((), dtype=torch.int64))
 
-    def shared(self, coord: Kept) -> Params:
+    def shared(self, coord: VersionedCoord) -> Params:
         return self.method.shared(version(coord.of, -1))
 
-    def settle(self, task: Task, state: State, down: Said) -> State:
+    def settle(self, task: Task, state: State, down: VersionedMessage) -> State:
         return self.ready(task, super().settle(task, state, down)._replace(memory={}))
 
     def ready(self, task: Task, state: State) -> State:
@@ -214,7 +224,7 @@ def built(name: str | None) -> AnyMethod:
 
 
 @dataclass(frozen=True)
-class Versions(Versioned, Exchange[State, Kept, Work, Said, Any]):
+class LaterStage(Versioned, Exchange[State, VersionedCoord, Work, VersionedMessage, Any]):
     """A later stage of the method (it may train alone in it), in the same versions."""
 
     of: AgreedMix
@@ -231,5 +241,5 @@ class Versions(Versioned, Exchange[State, Kept, Work, Said, Any]):
     def sees(self) -> Literal["sum", "each"]:  # type: ignore[override]
         return self.ex.sees
 
-    def settle(self, task: Task, state: State, down: Said) -> State:
+    def settle(self, task: Task, state: State, down: VersionedMessage) -> State:
         return self.of.ready(task, super().settle(task, state, down))

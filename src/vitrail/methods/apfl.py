@@ -20,7 +20,7 @@ from torch import Tensor
 
 from vitrail.core.exchange import Method, Rows, Tries
 from vitrail.core.facts import OWN
-from vitrail.core.rules import Rule
+from vitrail.core.optimizers import Optimizer
 from vitrail.core.task import Batch, Task, carried
 from vitrail.core.tensors import Params, blended, copied, dot, scaled, tmap, to_all
 from vitrail.methods.fedavg import Averages, Shared, Up
@@ -55,12 +55,12 @@ class APFL(Averages, Method[State, Shared, Work, Shared, Up]):
         alpha = torch.full((sites,), self.alpha, dtype=task.like.dtype, device=task.like.device)
         return State(own, alpha, {}, task.remembered(own, own), task.remembered(own))
 
-    def begin(self, task: Task, state: State, down: Shared, rows: Rows, rule: Rule) -> Work:
+    def begin(self, task: Task, state: State, down: Shared, rows: Rows, rule: Optimizer) -> Work:
         own, params = copied(state.own), copied(down.params)
         memory, own_memory = rule.memory(params, state.memory), rule.memory(own, state.own_memory)
         return Work(own, state.alpha.clone(), params, memory, own_memory)
 
-    def step(self, task: Task, work: Work, batch: Batch, rule: Rule) -> None:
+    def step(self, task: Task, work: Work, batch: Batch, rule: Optimizer) -> None:
         slope = task.grad(blended(work.alpha, work.own, work.params), batch)
         turn = dot(tmap(torch.sub, work.own, work.params), slope) if self.adaptive else None
         rule.descend(task, work.params, work.memory, batch)
@@ -68,7 +68,9 @@ class APFL(Averages, Method[State, Shared, Work, Shared, Up]):
         if turn is not None:
             work.alpha.sub_(turn, alpha=rule.lr).clamp_(0, 1)
 
-    def report(self, task: Task, state: State, work: Work, down: Shared, rows: Rows, rule: Rule) -> tuple[State, Up]:
+    def report(
+        self, task: Task, state: State, work: Work, down: Shared, rows: Rows, rule: Optimizer
+    ) -> tuple[State, Up]:
         memory, own_memory = carried(work.memory, state.memory), carried(work.own_memory, state.own_memory)
         return State(work.own, work.alpha, {}, memory, own_memory), self.say(work.params, down, rows)
 

@@ -36,10 +36,10 @@ from torch import Tensor
 
 from vitrail.core.exchange import Exchange, Method, Nothing, Roster, Rows, Stage, Tries, training
 from vitrail.core.facts import MIXED, OWN, Facts
-from vitrail.core.rules import Rule
+from vitrail.core.optimizers import Optimizer
 from vitrail.core.task import Batch, Task, carried
 from vitrail.core.tensors import Params, copied, dot, less, own_of, per_site, scaled, tmap, to_all
-from vitrail.methods.parts import Reveal, Shown
+from vitrail.methods.blocks.basics import Reveal, Revealed
 
 LEAST = 0.001  # of the exponential schedule, in round L
 TURN = "turn"  # what p_i - p_0 is called among parameters
@@ -74,7 +74,7 @@ class Up(NamedTuple):
     change: Annotated[Params, "what training on your rows changed in your core model"]
 
 
-class Counted(NamedTuple):
+class RowCount(NamedTuple):
     rows: Annotated[Tensor, "how many rows you train on, of which every site is told your share"]  # [site]
 
 
@@ -103,7 +103,7 @@ class APPLE(Method[State, Coord, Work, Down, Up]):
         train = training(self, rounds)
         if self.weights == "rows":
             turns = ((0, 1), *[(1,)] * (rounds - 1))
-            train = train._replace(exchanges=(Count(), self), cycle=turns)
+            train = train._replace(exchanges=(CountRows(), self), cycle=turns)
         what = "how much of each core is mixed into your own model, which tells that model to who has the cores"
         shown = Mixtures(lambda task, state: state.mixture, lambda name: (("user", "site"), MIXED), what)
         return train, Stage("show", (shown,), 1, "mixture", "After training, once")
@@ -134,12 +134,12 @@ class APPLE(Method[State, Coord, Work, Down, Up]):
         falls = LEAST**part if self.schedule == "exponential" else (1 + torch.cos(math.pi * part)) / 2
         return torch.where(part < 1, falls, 0.0)
 
-    def begin(self, task: Task, state: State, down: Down, rows: Rows, rule: Rule) -> Work:
+    def begin(self, task: Task, state: State, down: Down, rows: Rows, rule: Optimizer) -> Work:
         received, turn = own_of(down.cores, down.own), copied(state.turn)
         core = copied(received)
         return Work(core, rule.memory(core, state.memory), turn, rule.memory(turn, state.turn_memory), received, down)
 
-    def step(self, task: Task, work: Work, batch: Batch, rule: Rule) -> None:
+    def step(self, task: Task, work: Work, batch: Batch, rule: Optimizer) -> None:
         turn, down, moved = work.turn[TURN], work.down, less(work.core, work.received)
         p = down.begin + turn
         mine = (p * down.own).sum(1)
@@ -150,7 +150,7 @@ class APPLE(Method[State, Coord, Work, Down, Up]):
         pull = self.mu * down.pull[:, None] * turn
         rule.at(rule.lr * self.rate).follow(work.turn, work.turn_memory, {TURN: toward + pull})
 
-    def report(self, task: Task, state: State, work: Work, down: Down, rows: Rows, rule: Rule) -> tuple[State, Up]:
+    def report(self, task: Task, state: State, work: Work, down: Down, rows: Rows, rule: Optimizer) -> tuple[State, Up]:
         memory, turn_memory = carried(work.memory, state.memory), carried(work.turn_memory, state.turn_memory)
         return State(work.turn, memory, turn_memory), Up(less(work.core, work.received))
 
@@ -167,7 +167,7 @@ class APPLE(Method[State, Coord, Work, Down, Up]):
 
 
 @dataclass(frozen=True)
-class Count(Exchange[State, Coord, Nothing, Nothing, Counted]):
+class CountRows(Exchange[State, Coord, Nothing, Nothing, RowCount]):
     """How many rows each site has."""
 
     name: ClassVar[str] = "count"
@@ -176,18 +176,18 @@ class Count(Exchange[State, Coord, Nothing, Nothing, Counted]):
     def send(self, task: Task, coord: Coord, roster: Roster) -> Nothing:
         return Nothing()
 
-    def begin(self, task: Task, state: State, down: Nothing, rows: Rows, rule: Rule) -> Nothing:
+    def begin(self, task: Task, state: State, down: Nothing, rows: Rows, rule: Optimizer) -> Nothing:
         return Nothing()
 
-    def step(self, task: Task, work: Nothing, batch: Batch, rule: Rule) -> None:
+    def step(self, task: Task, work: Nothing, batch: Batch, rule: Optimizer) -> None:
         """Nothing is trained."""
 
     def report(
-        self, task: Task, state: State, work: Nothing, down: Nothing, rows: Rows, rule: Rule
-    ) -> tuple[State, Counted]:
-        return state, Counted(rows.total)
+        self, task: Task, state: State, work: Nothing, down: Nothing, rows: Rows, rule: Optimizer
+    ) -> tuple[State, RowCount]:
+        return state, RowCount(rows.total)
 
-    def merge(self, task: Task, coord: Coord, up: Counted, roster: Roster) -> tuple[Coord, Facts]:
+    def merge(self, task: Task, coord: Coord, up: RowCount, roster: Roster) -> tuple[Coord, Facts]:
         return coord._replace(rows=up.rows), {}
 
     def settle(self, task: Task, state: State, down: Nothing) -> State:
@@ -198,9 +198,9 @@ class Count(Exchange[State, Coord, Nothing, Nothing, Counted]):
 class Mixtures(Reveal):
     """Each site shows p_i."""
 
-    def merge(self, task: Task, coord: Coord, up: Shown, roster: Roster) -> tuple[Coord, Facts]:
+    def merge(self, task: Task, coord: Coord, up: Revealed, roster: Roster) -> tuple[Coord, Facts]:
         place = by_lot(roster).argsort()
-        return super().merge(task, coord, Shown({k: v[:, place] for k, v in up.shown.items()}), roster)
+        return super().merge(task, coord, Revealed({k: v[:, place] for k, v in up.shown.items()}), roster)
 
 
 def by_lot(roster: Roster) -> Tensor:

@@ -36,13 +36,13 @@ from torch import Tensor
 from vitrail.core.exchange import Exchange, Method, Roster, Rows, Stage, Tries, training
 from vitrail.core.facts import ALONE, ALONE_LEFT_OUT, GROUP, LEFT_OUT, OWN, SHARED, Facts
 from vitrail.core.losses import Hazard
-from vitrail.core.rules import Rule
+from vitrail.core.optimizers import Optimizer
 from vitrail.core.task import Batch, Task, carried
 from vitrail.core.tensors import Params, blended, copied, less, moved, scaled, to_all
-from vitrail.methods.choice import Choose, Coord, State, centres_of
-from vitrail.methods.copies import apart, copies, flat, fold_of, joined, last, lot_of, picked, repeated
+from vitrail.methods.blocks.basics import Reveal
+from vitrail.methods.blocks.centre_choice import ChooseCentres, Coord, State, centres_of
+from vitrail.methods.blocks.model_copies import apart, copies, flat, fold_of, joined, last, lot_of, picked, repeated
 from vitrail.methods.fedavg import Averages, Shared
-from vitrail.methods.parts import Reveal
 
 
 class Down(NamedTuple):
@@ -94,8 +94,8 @@ class Centres(Method[State, Coord, Work, Down, Up]):
         train, apart_from = training(self, rounds), int(self.warm * rounds)
         if self.groups > 1:
             cycle = tuple((0,) if r < apart_from else (0, 1) for r in range(rounds))
-            train = train._replace(exchanges=(self, Split(self)), cycle=cycle)
-        choose = Stage("choose", (Choose(self),), 1, "choice", "After training, once")
+            train = train._replace(exchanges=(self, SplitCentres(self)), cycle=cycle)
+        choose = Stage("choose", (ChooseCentres(self),), 1, "choice", "After training, once")
         return train, choose, Stage("show", (shown,), 1, "group", "Last, once")
 
     @property
@@ -148,15 +148,15 @@ class Centres(Method[State, Coord, Work, Down, Up]):
     def send(self, task: Task, coord: Coord, roster: Roster) -> Down:
         return Down(to_all(coord.params, len(roster.names)), lot_of(roster))
 
-    def begin(self, task: Task, state: State, down: Down, rows: Rows, rule: Rule) -> Work:
+    def begin(self, task: Task, state: State, down: Down, rows: Rows, rule: Optimizer) -> Work:
         held = [rule.memory(flat(state.own), flat(m)) for m in (state.memory, state.own_memory)]
         return Work(joined(down.params, state.own), joined(*(apart(m, len(down.lot)) for m in held)), down.lot)
 
-    def step(self, task: Task, work: Work, batch: Batch, rule: Rule) -> None:
+    def step(self, task: Task, work: Work, batch: Batch, rule: Optimizer) -> None:
         w = self.counted(batch, work.lot)
         rule.descend(task, flat(work.models), flat(work.memory), copies(batch, torch.cat([w, w], 1)))
 
-    def report(self, task: Task, state: State, work: Work, down: Down, rows: Rows, rule: Rule) -> tuple[State, Up]:
+    def report(self, task: Task, state: State, work: Work, down: Down, rows: Rows, rule: Optimizer) -> tuple[State, Up]:
         n = self.wide[0]
         shared, memory = ({k: v[:, :n] for k, v in tree.items()} for tree in (work.models, work.memory))
         own, own_memory = ({k: v[:, n:] for k, v in tree.items()} for tree in (work.models, work.memory))
@@ -233,7 +233,7 @@ class Hand(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Split(Exchange[State, Coord, Hand, Centred, Blocks]):
+class SplitCentres(Exchange[State, Coord, Hand, Centred, Blocks]):
     """A site trains the models of the groups that its rows fit best: one for every version, start and K > 1."""
 
     name: ClassVar[str] = "groups"
@@ -252,7 +252,7 @@ class Split(Exchange[State, Coord, Hand, Centred, Blocks]):
         n = len(roster.names)
         return Centred(to_all(coord.params, n), to_all(centres_of(coord, roster), n), lot_of(roster))
 
-    def begin(self, task: Task, state: State, down: Centred, rows: Rows, rule: Rule) -> Hand:
+    def begin(self, task: Task, state: State, down: Centred, rows: Rows, rule: Optimizer) -> Hand:
         losses = self.losses(task, down, rows)
         place = torch.stack([self.of.nearest(losses[..., at], rows) + at.start for at in self.of.spans], -1)
         n, each = len(place), place[0, 0].numel()  # so many of every version
@@ -271,7 +271,7 @@ class Split(Exchange[State, Coord, Hand, Centred, Blocks]):
                 out[..., c] += task.value(flat(model | rest), wide).view(shape[:-1])
         return out
 
-    def step(self, task: Task, work: Hand, batch: Batch, rule: Rule) -> None:
+    def step(self, task: Task, work: Hand, batch: Batch, rule: Optimizer) -> None:
         w = self.of.counted(batch, work.lot).repeat_interleave(work.place[0, 0].numel(), 1)
         models, memory, wide = flat(work.models), flat(work.memory), copies(batch, w)
         if not work.rest:
@@ -280,7 +280,7 @@ class Split(Exchange[State, Coord, Hand, Centred, Blocks]):
         return rule.follow(models, memory, {k: slope[k] for k in models})
 
     def report(
-        self, task: Task, state: State, work: Hand, down: Centred, rows: Rows, rule: Rule
+        self, task: Task, state: State, work: Hand, down: Centred, rows: Rows, rule: Optimizer
     ) -> tuple[State, Blocks]:
         change, weight, place = {}, self.of.weight(rows), work.place
         for k, v in down.centres.items():

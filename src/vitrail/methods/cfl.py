@@ -36,11 +36,11 @@ from torch import Tensor
 
 from vitrail.core.exchange import Method, Roster, Rows, Tries
 from vitrail.core.facts import ALIKE, GROUP, GROUP_LONGEST, GROUP_MOVED, GROUP_SPLIT, OWN, Fact, Facts
-from vitrail.core.rules import Rule
+from vitrail.core.optimizers import Optimizer
 from vitrail.core.task import Batch, Task, carried
 from vitrail.core.tensors import Params, copied, less, scaled, to_all
+from vitrail.methods.blocks.basics import per_pair
 from vitrail.methods.fedavg import Own, Work
-from vitrail.methods.parts import per_pair
 
 
 class Groups(NamedTuple):
@@ -87,14 +87,14 @@ class CFL(Method[Own, Groups, Work, Down, Up]):
     def send(self, task: Task, coord: Groups, roster: Roster) -> Down:
         return Down(coord.models)
 
-    def begin(self, task: Task, state: Own, down: Down, rows: Rows, rule: Rule) -> Work:
+    def begin(self, task: Task, state: Own, down: Down, rows: Rows, rule: Optimizer) -> Work:
         params = copied(down.params)
         return Work(params, rule.memory(params, state.memory), down.params)
 
-    def step(self, task: Task, work: Work, batch: Batch, rule: Rule) -> None:
+    def step(self, task: Task, work: Work, batch: Batch, rule: Optimizer) -> None:
         rule.descend(task, work.params, work.memory, batch)
 
-    def report(self, task: Task, state: Own, work: Work, down: Down, rows: Rows, rule: Rule) -> tuple[Own, Up]:
+    def report(self, task: Task, state: Own, work: Work, down: Down, rows: Rows, rule: Optimizer) -> tuple[Own, Up]:
         weight = rows.total if self.weights == "rows" else torch.ones_like(rows.total)
         change = scaled(weight, less(work.params, down.params))
         return Own({}, carried(work.memory, state.memory)), Up(change, weight)

@@ -14,7 +14,7 @@ from typing import Annotated, ClassVar, NamedTuple
 
 from vitrail.core.exchange import Method, Rows, Tries
 from vitrail.core.facts import OWN
-from vitrail.core.rules import Rule
+from vitrail.core.optimizers import Optimizer
 from vitrail.core.task import Batch, Task, carried
 from vitrail.core.tensors import Params, copied, pulled, to_all
 from vitrail.methods.fedavg import Averages, Shared, Up
@@ -44,17 +44,19 @@ class Ditto(Averages, Method[State, Shared, Work, Shared, Up]):
         own = copied(to_all(task.start, sites))
         return State(own, task.remembered(own, own), task.remembered(own))
 
-    def begin(self, task: Task, state: State, down: Shared, rows: Rows, rule: Rule) -> Work:
+    def begin(self, task: Task, state: State, down: Shared, rows: Rows, rule: Optimizer) -> Work:
         params, own = copied(down.params), copied(state.params)
         memory, own_memory = rule.memory(params, state.memory), rule.memory(own, state.own_memory)
         return Work(params, memory, own, own_memory, down.params)
 
-    def step(self, task: Task, work: Work, batch: Batch, rule: Rule) -> None:
+    def step(self, task: Task, work: Work, batch: Batch, rule: Optimizer) -> None:
         rule.descend(task, work.params, work.memory, batch)
         near = pulled(work.own, work.received, self.lam, batch.w.sum((1, 2)))  # scaled as the loss of the batch is
         rule.descend(task, work.own, work.own_memory, batch, near)
 
-    def report(self, task: Task, state: State, work: Work, down: Shared, rows: Rows, rule: Rule) -> tuple[State, Up]:
+    def report(
+        self, task: Task, state: State, work: Work, down: Shared, rows: Rows, rule: Optimizer
+    ) -> tuple[State, Up]:
         memory, own_memory = carried(work.memory, state.memory), carried(work.own_memory, state.own_memory)
         return State(work.own, memory, own_memory), self.say(work.params, down, rows)
 

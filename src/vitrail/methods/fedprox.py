@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from vitrail.core.exchange import Tries
-from vitrail.core.rules import Rule
+from vitrail.core.optimizers import Optimizer
 from vitrail.core.task import Batch, Task
 from vitrail.core.tensors import pulled
 from vitrail.methods.fedavg import FedAvg, Work
@@ -24,5 +24,5 @@ class FedProx(FedAvg):
     tries: ClassVar[Tries] = {"mu": (0.001, 0.01, 0.1, 1.0)}
     mu: float = 0.1
 
-    def step(self, task: Task, work: Work, batch: Batch, rule: Rule) -> None:
+    def step(self, task: Task, work: Work, batch: Batch, rule: Optimizer) -> None:
         rule.descend(task, work.params, work.memory, batch, pulled(work.params, work.received, self.mu))

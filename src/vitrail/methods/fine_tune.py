@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import ClassVar, Literal
 
 from vitrail.core.exchange import Nothing, Rows, Stage, Tries, training
-from vitrail.core.rules import Rule
+from vitrail.core.optimizers import Optimizer
 from vitrail.core.task import Batch, Task
 from vitrail.core.tensors import Params, copied
 from vitrail.methods.fedavg import FedAvg, Own, Shared, Work
@@ -25,11 +25,11 @@ HEAD = ("head", "output")
 class LocalHead(Local):
     """Local, of the last layer."""
 
-    def begin(self, task: Task, state: Own, down: Nothing, rows: Rows, rule: Rule) -> Work:
+    def begin(self, task: Task, state: Own, down: Nothing, rows: Rows, rule: Optimizer) -> Work:
         params = copied(state.params)
         return Work(params, rule.memory(task.select(params, HEAD), state.memory), {})
 
-    def step(self, task: Task, work: Work, batch: Batch, rule: Rule) -> None:
+    def step(self, task: Task, work: Work, batch: Batch, rule: Optimizer) -> None:
         rule.follow(task.select(work.params, HEAD), work.memory, task.select(task.grad(work.params, batch), HEAD))
 
 

@@ -18,14 +18,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
-from vitrail.core.exchange import Ends, Stage, Tries, training
+from vitrail.core.exchange import Adapters, Stage, Tries, training
 from vitrail.core.facts import INPUT_FACTOR, INPUT_SHIFT, OUTPUT_FACTOR, OUTPUT_SHIFT
-from vitrail.core.rules import Beside, Rule
+from vitrail.core.optimizers import Beside, Optimizer
 from vitrail.core.task import Batch, Task
 from vitrail.core.tensors import Params, pulled
+from vitrail.methods.blocks.basics import Reveal
+from vitrail.methods.blocks.newcomer import PRIVATE, Newcomer, identity
 from vitrail.methods.fedavg import FedAvg, Own, Work
-from vitrail.methods.newcomer import PRIVATE, Newcomer, identity
-from vitrail.methods.parts import Reveal
 
 MEANS = {
     "input.shift": (("site", "input"), INPUT_SHIFT),
@@ -47,8 +47,8 @@ class IFedAvg(FedAvg):
     output: Literal["no", "each", "scalar"] = "no"
     identity: float = 0.0
 
-    def ends(self) -> Ends:
-        return Ends(True, self.output)
+    def ends(self) -> Adapters:
+        return Adapters(True, self.output)
 
     def plan(self, rounds: int) -> tuple[Stage, ...]:
         what = "your private layers, which stay here until then: a shift and a factor for each column"
@@ -57,7 +57,7 @@ class IFedAvg(FedAvg):
         shown = Reveal(layers, MEANS.__getitem__, what)
         return training(self, rounds), Stage("publish", (shown,), 1, "private layers", "After training, once")
 
-    def step(self, task: Task, work: Work, batch: Batch, rule: Rule) -> None:
+    def step(self, task: Task, work: Work, batch: Batch, rule: Optimizer) -> None:
         rule.descend(task, work.params, work.memory, batch, self.pull(task, work))
 
     def pull(self, task: Task, work: Work) -> Beside | None:

@@ -1,6 +1,6 @@
 """inDISCO (Roschewitz et al.; later MyTH): prototypes that show what a site's model looks at, learned together.
 
-The network is that of nets/proto.py: d_p is the distance of prototype p to the nearest latent patch of a picture.
+The network is that of nets/prototypes.py: d_p is the distance of prototype p to the nearest latent patch of a picture.
 
     loss        CrossEntropy + clst Clst + sep Sep + l1 |w_cp, p not of c|_1        a sum over rows, or their mean
                 Clst = min over p of the picture's own class, d_p;   Sep = - min over all other p, d_p
@@ -19,7 +19,8 @@ tried it: prototypes of which each site has another latent space cannot be compa
 With `alone_too` each site trains beside it, on the same batches, a model of its own (LMLP): what it learns by itself is
 what a bias at one site shows in. (In the first round both are the same, so that the first report tells it.) OWN is the
 shared model after push and last layer, SHARED the same before, ALONE that model, pushed too. After training sites are
-asked, and may refuse, to show what tells of such a bias (travel.py); `travel = false` asks for no model.
+asked, and may refuse, to show what tells of such a bias (methods/blocks/shortcut_signals.py); `travel = false` asks for
+no model.
 
 Rates: Adam with lr = 3e-3; the last layer, and convolutions that were read from a file, at 1e-4, that is 1/30.
 [training.rates] changes them by group; `optimiser = "study"` and lr take the study's.
@@ -46,12 +47,12 @@ from torch import Tensor
 from vitrail.core.exchange import Exchange, Method, Nothing, Roster, Rows, Stage, Tries, training
 from vitrail.core.facts import ALONE, OWN, SHARED, Facts
 from vitrail.core.losses import CrossEntropy
-from vitrail.core.rules import SGD, Adam, Rule, of_parameter
+from vitrail.core.optimizers import SGD, Adam, Optimizer, of_parameter
 from vitrail.core.task import Batch, Net, Task, carried
 from vitrail.core.tensors import Params, copied, moved, per_site, to_all
+from vitrail.methods.blocks.prototypes import nearest_patches, net_of, pulls, sparse_last
+from vitrail.methods.blocks.shortcut_signals import shows
 from vitrail.methods.fedavg import Averages, Shared
-from vitrail.methods.prototypes import nearest_patches, net_of, pulls, sparse_last
-from vitrail.methods.travel import shows
 from vitrail.nets import ProtoNet
 
 SLOW = 1 / 30  # of the rate, for what moves slowly
@@ -127,7 +128,7 @@ class InDISCO(Method[State, Coord, Work, Shared, Any]):
             return ("it trains by cross-entropy, and its last layer is convex in nothing else",)
         return ()
 
-    def ruled_by(self, rule: Rule, net: Net) -> Rule:
+    def ruled_by(self, rule: Optimizer, net: Net) -> Optimizer:
         if not isinstance(rule, SGD | Adam):
             return rule
         slow = ("head", "features") if isinstance(net, ProtoNet) and net.pretrained else ("head",)
@@ -192,16 +193,16 @@ class InDISCO(Method[State, Coord, Work, Shared, Any]):
     def shared(self, coord: Coord) -> Params:
         return coord.params
 
-    def begin(self, task: Task, state: State, down: Shared, rows: Rows, rule: Rule) -> Work:
+    def begin(self, task: Task, state: State, down: Shared, rows: Rows, rule: Optimizer) -> Work:
         params, alone = copied({**state.own, **state.shared, **down.params}), copied(state.alone)
         return Work(params, rule.memory(params, state.memory), alone, rule.memory(alone, state.alone_memory))
 
-    def step(self, task: Task, work: Work, batch: Batch, rule: Rule) -> None:
+    def step(self, task: Task, work: Work, batch: Batch, rule: Optimizer) -> None:
         for params, memory in ((work.params, work.memory), (work.alone, work.alone_memory)):
             if params:
                 self.descend(task, params, memory, batch, rule)
 
-    def descend(self, task: Task, params: Params, memory: Params, batch: Batch, rule: Rule) -> None:
+    def descend(self, task: Task, params: Params, memory: Params, batch: Batch, rule: Optimizer) -> None:
         net = net_of(task)
         out = net.forward(params, batch.x)
         slope = task.through(params, out, task.loss.slope(out, batch), pulls(net, out, batch, self.clst, self.sep))
@@ -211,7 +212,9 @@ class InDISCO(Method[State, Coord, Work, Shared, Any]):
         kept = {k: v for k, v in memory.items() if of_parameter(k) in held}
         rule.follow(held, kept, {k: slope[k] for k in held})
 
-    def report(self, task: Task, state: State, work: Work, down: Shared, rows: Rows, rule: Rule) -> tuple[State, Any]:
+    def report(
+        self, task: Task, state: State, work: Work, down: Shared, rows: Rows, rule: Optimizer
+    ) -> tuple[State, Any]:
         kept = state._replace(
             own={k: work.params[k] for k in state.own},
             local={k: work.params[k] for k in state.local},
@@ -267,7 +270,9 @@ class WarmEnd(Warm):
 
     name: ClassVar[str] = "end"
 
-    def report(self, task: Task, state: State, work: Work, down: Shared, rows: Rows, rule: Rule) -> tuple[State, Any]:
+    def report(
+        self, task: Task, state: State, work: Work, down: Shared, rows: Rows, rule: Optimizer
+    ) -> tuple[State, Any]:
         kept, up = super().report(task, state, work, down, rows, rule)
         total, count = torch.zeros_like(state.easy), torch.zeros_like(state.easy)
         for block in rows.blocks():
@@ -290,14 +295,14 @@ class Push(Exchange[State, Coord, Nothing, Nothing, Nothing]):
     def send(self, task: Task, coord: Coord, roster: Roster) -> Nothing:
         return Nothing()
 
-    def begin(self, task: Task, state: State, down: Nothing, rows: Rows, rule: Rule) -> Nothing:
+    def begin(self, task: Task, state: State, down: Nothing, rows: Rows, rule: Optimizer) -> Nothing:
         return Nothing()
 
-    def step(self, task: Task, work: Nothing, batch: Batch, rule: Rule) -> None:
+    def step(self, task: Task, work: Nothing, batch: Batch, rule: Optimizer) -> None:
         """Nothing is trained."""
 
     def report(
-        self, task: Task, state: State, work: Nothing, down: Nothing, rows: Rows, rule: Rule
+        self, task: Task, state: State, work: Nothing, down: Nothing, rows: Rows, rule: Optimizer
     ) -> tuple[State, Nothing]:
         net, of = net_of(task), self.of
         models = [{**state.own, **state.shared}, state.alone][: 1 + of.compares]

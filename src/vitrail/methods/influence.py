@@ -29,10 +29,10 @@ from torch import Tensor
 
 from vitrail.core.exchange import Method, Roster, Rows, Tries
 from vitrail.core.facts import OWN, SHARE, Facts
-from vitrail.core.rules import Rule
+from vitrail.core.optimizers import Optimizer
 from vitrail.core.task import Batch, Task, carried
 from vitrail.core.tensors import Params, copied, own_of, per_site, tmap, to_all
-from vitrail.methods.parts import per_pair
+from vitrail.methods.blocks.basics import per_pair
 
 NONE = 1e-6  # of the loss: a smaller reduction is rounding
 
@@ -97,7 +97,7 @@ class Influence(Method[State, Models, Work, Down, Up]):
         own = torch.eye(n, dtype=coord.known.dtype, device=coord.known.device)
         return Down(to_all(coord.models, n), coord.known.expand(n, n), own)
 
-    def begin(self, task: Task, state: State, down: Down, rows: Rows, rule: Rule) -> Work:
+    def begin(self, task: Task, state: State, down: Down, rows: Rows, rule: Optimizer) -> Work:
         assert rows.aside is not None
         sites = range(down.own.shape[1])
         after = torch.stack([task.value(_model(state, down, j), rows.aside) for j in sites], 1)
@@ -111,10 +111,10 @@ class Influence(Method[State, Models, Work, Down, Up]):
                 params[k] += torch.where(w > 0, w * theirs, 0)  # what has no weight may be no number at all
         return Work(params, rule.memory(params, state.memory), copied(params), weights)
 
-    def step(self, task: Task, work: Work, batch: Batch, rule: Rule) -> None:
+    def step(self, task: Task, work: Work, batch: Batch, rule: Optimizer) -> None:
         rule.descend(task, work.params, work.memory, batch)
 
-    def report(self, task: Task, state: State, work: Work, down: Down, rows: Rows, rule: Rule) -> tuple[State, Up]:
+    def report(self, task: Task, state: State, work: Work, down: Down, rows: Rows, rule: Optimizer) -> tuple[State, Up]:
         kept = State(work.params, work.before, carried(work.memory, state.memory))
         return kept, Up(tmap(torch.sub, work.params, own_of(down.models, down.own)), work.weights)
 

@@ -7,7 +7,7 @@ from typing import ClassVar
 
 from vitrail.core.exchange import Method, Nothing, Roster, Rows
 from vitrail.core.facts import OWN, Facts
-from vitrail.core.rules import Rule
+from vitrail.core.optimizers import Optimizer
 from vitrail.core.task import Batch, Task, carried
 from vitrail.core.tensors import Params, copied, to_all
 from vitrail.methods.fedavg import Own, Work
@@ -29,14 +29,16 @@ class Local(Method[Own, Nothing, Work, Nothing, Nothing]):
     def send(self, task: Task, coord: Nothing, roster: Roster) -> Nothing:
         return Nothing()
 
-    def begin(self, task: Task, state: Own, down: Nothing, rows: Rows, rule: Rule) -> Work:
+    def begin(self, task: Task, state: Own, down: Nothing, rows: Rows, rule: Optimizer) -> Work:
         params = copied(state.params)
         return Work(params, rule.memory(params, state.memory), {})
 
-    def step(self, task: Task, work: Work, batch: Batch, rule: Rule) -> None:
+    def step(self, task: Task, work: Work, batch: Batch, rule: Optimizer) -> None:
         rule.alone.descend(task, work.params, work.memory, batch)
 
-    def report(self, task: Task, state: Own, work: Work, down: Nothing, rows: Rows, rule: Rule) -> tuple[Own, Nothing]:
+    def report(
+        self, task: Task, state: Own, work: Work, down: Nothing, rows: Rows, rule: Optimizer
+    ) -> tuple[Own, Nothing]:
         return Own(work.params, carried(work.memory, state.memory)), Nothing()
 
     def merge(self, task: Task, coord: Nothing, up: Nothing, roster: Roster) -> tuple[Nothing, Facts]:

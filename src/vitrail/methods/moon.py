@@ -24,7 +24,7 @@ from torch import Tensor
 
 from vitrail.core.exchange import Method, Rows, Tries
 from vitrail.core.facts import OWN
-from vitrail.core.rules import Rule
+from vitrail.core.optimizers import Optimizer
 from vitrail.core.task import Batch, Task, carried
 from vitrail.core.tensors import Params, copied, to_all
 from vitrail.methods.fedavg import Averages, Shared, Up
@@ -61,11 +61,11 @@ class Moon(Averages, Method[State, Shared, Work, Shared, Up]):
         start = to_all(task.start, sites)
         return State(copied(start), {}, task.remembered(start, start))
 
-    def begin(self, task: Task, state: State, down: Shared, rows: Rows, rule: Rule) -> Work:
+    def begin(self, task: Task, state: State, down: Shared, rows: Rows, rule: Optimizer) -> Work:
         params = copied(down.params)
         return Work(params, rule.memory(params, state.memory), down.params, state.before)
 
-    def step(self, task: Task, work: Work, batch: Batch, rule: Rule) -> None:
+    def step(self, task: Task, work: Work, batch: Batch, rule: Optimizer) -> None:
         if not self.mu or task.net.linear:
             rule.descend(task, work.params, work.memory, batch)
             return
@@ -79,7 +79,9 @@ class Moon(Averages, Method[State, Shared, Work, Shared, Up]):
         slope = task.through(work.params, out, task.loss.slope(out, batch), turn)
         rule.follow(work.params, work.memory, slope)
 
-    def report(self, task: Task, state: State, work: Work, down: Shared, rows: Rows, rule: Rule) -> tuple[State, Up]:
+    def report(
+        self, task: Task, state: State, work: Work, down: Shared, rows: Rows, rule: Optimizer
+    ) -> tuple[State, Up]:
         return State(work.params, {}, carried(work.memory, state.memory)), self.say(work.params, down, rows)
 
     def settle(self, task: Task, state: State, down: Shared) -> State:

@@ -40,12 +40,12 @@ from torch import Tensor
 
 from vitrail.core.exchange import Method, Nothing, Roster, Rows, Stage, Tries, training
 from vitrail.core.facts import CHOSEN, OWN, RECEIVED, SHARE, SIMILARITY, SURE, UNCERTAINTY, Fact, Facts
-from vitrail.core.losses import CrossEntropy, Doubts, Evidence, Loss
+from vitrail.core.losses import CrossEntropy, Evidence, Loss, UncertaintyLoss
+from vitrail.core.optimizers import Optimizer
 from vitrail.core.random import mixed
-from vitrail.core.rules import Rule
 from vitrail.core.task import Batch, Out, Task, carried
 from vitrail.core.tensors import Params, copied, less, per_site, to_all
-from vitrail.methods.parts import per_pair
+from vitrail.methods.blocks.basics import per_pair
 
 LEAST = 2  # models in a mix, where so many are chosen
 
@@ -81,7 +81,7 @@ class Work(NamedTuple):
 
 
 @dataclass(frozen=True, eq=False)
-class Fused:
+class PriorEvidence:
     """Evidence on top of what is known already."""
 
     loss: Evidence
@@ -135,7 +135,7 @@ class RIPFL(Method[State, Coord, Work, Down, Up]):
         return replace(usual, kl=kl, anneal=anneal)
 
     def clashes(self, task: Task) -> tuple[str, ...]:
-        if isinstance(task.loss, Doubts):
+        if isinstance(task.loss, UncertaintyLoss):
             return ()
         return ("it goes by how unsure models are, which the loss of a number does not tell",)
 
@@ -164,7 +164,7 @@ class RIPFL(Method[State, Coord, Work, Down, Up]):
         held = {k: torch.where(per_site(given, coord.models[k]), coord.models[k], 0) for k in self.sends(task)}
         return {k: (coord.share @ v.reshape(len(v), -1)).view_as(v) for k, v in held.items()}
 
-    def begin(self, task: Task, state: State, down: Down, rows: Rows, rule: Rule) -> Work:
+    def begin(self, task: Task, state: State, down: Down, rows: Rows, rule: Optimizer) -> Work:
         params = copied(_over(state.params, down.params))
         prior: Tensor | Nothing = Nothing()
         if self.lam and isinstance(task.loss, Evidence):
@@ -173,16 +173,16 @@ class RIPFL(Method[State, Coord, Work, Down, Up]):
             prior = self.lam * torch.cat(known, 1)
         return Work(params, rule.memory(params, state.memory), prior)
 
-    def step(self, task: Task, work: Work, batch: Batch, rule: Rule) -> None:
+    def step(self, task: Task, work: Work, batch: Batch, rule: Optimizer) -> None:
         if isinstance(work.prior, Tensor):
             assert batch.at is not None
             assert isinstance(task.loss, Evidence)
             at = batch.at[..., None].expand(-1, -1, work.prior.shape[2])
-            task = replace(task, loss=Fused(task.loss, work.prior.gather(1, at)))
+            task = replace(task, loss=PriorEvidence(task.loss, work.prior.gather(1, at)))
         rule.descend(task, work.params, work.memory, batch)
 
-    def report(self, task: Task, state: State, work: Work, down: Down, rows: Rows, rule: Rule) -> tuple[State, Up]:
-        assert isinstance(task.loss, Doubts)
+    def report(self, task: Task, state: State, work: Work, down: Down, rows: Rows, rule: Optimizer) -> tuple[State, Up]:
+        assert isinstance(task.loss, UncertaintyLoss)
         total = torch.zeros_like(rows.total)
         for block in rows.blocks():
             total = total + (task.loss.doubt(task.output(work.params, block.x)) * (block.w[..., 0] > 0)).sum(1)

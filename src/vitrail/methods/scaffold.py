@@ -19,7 +19,7 @@ from torch import Tensor
 
 from vitrail.core.exchange import Method, Roster, Rows, Tries
 from vitrail.core.facts import OWN, Facts
-from vitrail.core.rules import SGD, Rule
+from vitrail.core.optimizers import SGD, Optimizer
 from vitrail.core.task import Batch, Task
 from vitrail.core.tensors import Params, add_, copied, per_site, tmap, to_all, zeros
 
@@ -78,16 +78,18 @@ class Scaffold(Method[State, Coord, Work, Coord, Up]):
     def send(self, task: Task, coord: Coord, roster: Roster) -> Coord:
         return Coord(to_all(coord.params, len(roster.names)), to_all(coord.control, len(roster.names)))
 
-    def begin(self, task: Task, state: State, down: Coord, rows: Rows, rule: Rule) -> Work:
+    def begin(self, task: Task, state: State, down: Coord, rows: Rows, rule: Optimizer) -> Work:
         params = copied(down.params)
         drift = tmap(torch.sub, state.control, down.control)
         return Work(params, rule.memory(params), drift, torch.zeros_like(rows.total))
 
-    def step(self, task: Task, work: Work, batch: Batch, rule: Rule) -> None:
+    def step(self, task: Task, work: Work, batch: Batch, rule: Optimizer) -> None:
         rule.descend(task, work.params, work.memory, batch, lambda into, by: add_(into, work.drift, -by))
         work.steps.add_(1)
 
-    def report(self, task: Task, state: State, work: Work, down: Coord, rows: Rows, rule: Rule) -> tuple[State, Up]:
+    def report(
+        self, task: Task, state: State, work: Work, down: Coord, rows: Rows, rule: Optimizer
+    ) -> tuple[State, Up]:
         moved = tmap(torch.sub, work.params, down.params)
         length = (work.steps * rule.lr).clamp(min=torch.finfo(work.steps.dtype).tiny)
         control = tmap(lambda d, m: d - m / per_site(length, m), work.drift, moved)

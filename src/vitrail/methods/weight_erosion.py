@@ -40,18 +40,18 @@ from torch import Tensor
 
 from vitrail.core.exchange import Roster, Tries
 from vitrail.core.facts import DISTANCE, TRUST, VANISHED, Facts
-from vitrail.core.rules import SGD
+from vitrail.core.optimizers import SGD
 from vitrail.core.task import Task
 from vitrail.core.tensors import Params
-from vitrail.methods.parts import Watch, distances, median, per_pair, per_user
-from vitrail.methods.users import Down, EveryUser, Up, Work, stacked
+from vitrail.methods.blocks.basics import EarlyStopping, distances, median, per_pair, per_user
+from vitrail.methods.blocks.per_user import Down, EveryUser, Up, Work, stacked
 
 
 class Coord(NamedTuple):
     models: Params  # [user, ...]; Global is the last where there is one
     alpha: Tensor  # [user, site]
     met: Tensor  # [user, site]: rounds in which the site's update reached the user
-    watch: Watch
+    watch: EarlyStopping
 
 
 @dataclass(frozen=True)

@@ -11,10 +11,10 @@ from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
+from vitrail.nets.cnn import cnn, resnet18
 from vitrail.nets.mlp import MLP
 from vitrail.nets.module import Module
-from vitrail.nets.pictures import cnn, resnet18
-from vitrail.nets.proto import Cells, ProtoNet, prototypes
+from vitrail.nets.prototypes import Cells, ProtoNet, prototypes
 
 
 class Kind(NamedTuple):

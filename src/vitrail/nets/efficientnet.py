@@ -27,7 +27,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
-from vitrail.core.problems import Problem, VitrailError
+from vitrail.core.errors import Problem, VitrailError
 from vitrail.core.tensors import Params
 
 CHANNELS = 320
@@ -52,7 +52,7 @@ def _field() -> int:
     return field
 
 
-LATTICE = (32, 15.5, _field())  # stride, offset and field of cells (nets/proto.py)
+LATTICE = (32, 15.5, _field())  # stride, offset and field of cells (nets/prototypes.py)
 
 
 class Weights(NamedTuple):
@@ -74,7 +74,7 @@ class _Same(nn.Conv2d):
         return super().forward(x)
 
 
-class _Block(nn.Module):
+class _InvertedResidual(nn.Module):
     def __init__(self, given: int, out: int, wider: int, kernel: int, stride: int) -> None:
         super().__init__()
         wide = given * wider
@@ -96,7 +96,7 @@ class EfficientNet(nn.Module):
         super().__init__()
         self.channels = channels
         self.stem = _Same(3, 32, 3, 2)
-        self.blocks = nn.Sequential(*(_Block(*block) for block in BLOCKS))
+        self.blocks = nn.Sequential(*(_InvertedResidual(*block) for block in BLOCKS))
         if weights:
             self.load_state_dict(folded(weights).params)
 

@@ -29,8 +29,8 @@ from typing import Literal, NamedTuple
 import torch
 from torch import Tensor
 
-from vitrail.core.exchange import Ends
-from vitrail.core.fused import Beside, activated, descend_layer, linear, stretched, through_input_, through_tanh
+from vitrail.core.exchange import Adapters
+from vitrail.core.kernels import SideStream, activated, descend_layer, linear, stretched, through_input_, through_tanh
 from vitrail.core.random import dropped_
 from vitrail.core.task import Out
 from vitrail.core.tensors import Params, add_, scratch
@@ -38,7 +38,7 @@ from vitrail.core.tensors import Params, add_, scratch
 PACE = 4.0  # of the constants of intervals; see decision 054
 
 
-class Tape(NamedTuple):
+class MLPTape(NamedTuple):
     """What the backward pass needs of the forward pass."""
 
     x: Tensor  # before f_in
@@ -93,7 +93,7 @@ class MLP:
     def stacks(self) -> bool:
         return True
 
-    def framed(self, ends: Ends) -> MLP:
+    def framed(self, ends: Adapters) -> MLP:
         """The same with element-wise layers before and after it."""
         return replace(self, affine_in=ends.input, affine_out=ends.output)
 
@@ -141,7 +141,7 @@ class MLP:
                 h = linear(h, weight, bias, rescale)
             else:
                 h = activated(h, weight, bias, rescale, keep[i + 1] if keep else None)
-        held = Tape(x, inputs, h, keep)
+        held = MLPTape(x, inputs, h, keep)
         if self.affine_out != "no":
             h = stretched(h, params["output.shift"], params["output.scale"], None)
         return Out(h, inputs[-1], held)
@@ -149,7 +149,7 @@ class MLP:
     def backward(
         self,
         params: Params,
-        tape: Tape,
+        tape: MLPTape,
         slope: Tensor,
         into: Params,
         times: float,
@@ -159,7 +159,7 @@ class MLP:
     ) -> None:
         rescale = 1 / (1 - self.dropout) if tape.keep else 1.0
         ones = _ones(slope.shape[0], slope.shape[1], slope.dtype, slope.device)
-        side = Beside(slope.device)  # no other gradient waits for those of the ends
+        side = SideStream(slope.device)  # no other gradient waits for those of the ends
         if self.affine_out != "no":
             after, slope = slope, slope * params["output.scale"].unsqueeze(1)
             with side(after, slope):
@@ -202,7 +202,7 @@ class MLP:
         if step:
             add_({k: v for k, v in params.items() if k not in done}, into)
 
-    def row_norms(self, params: Params, tape: Tape, slope: Tensor) -> Tensor:
+    def row_norms(self, params: Params, tape: MLPTape, slope: Tensor) -> Tensor:
         """[site, row]: how long each row's gradient is. That of a linear layer is an outer product, whose length is the
         product of two."""
         rescale = 1 / (1 - self.dropout) if tape.keep else 1.0

@@ -22,8 +22,8 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call, vmap
 
-from vitrail.core.exchange import Ends
-from vitrail.core.problems import Problem, VitrailError
+from vitrail.core.errors import Problem, VitrailError
+from vitrail.core.exchange import Adapters
 from vitrail.core.task import Out
 from vitrail.core.tensors import Params, add_, numbers
 
@@ -37,7 +37,7 @@ Through = Callable[[Params, Tensor], tuple[Tensor, Tensor]]
 _mine = threading.local()  # modules of this thread: a call swaps a module's parameters for a moment
 
 
-class Tape(NamedTuple):
+class ModuleTape(NamedTuple):
     """What the backward pass needs: scores and features with their history, for one site each or for all at once."""
 
     leaves: list[Params]
@@ -57,7 +57,7 @@ class Module:
     make: nn.Module | Callable[[], nn.Module]
     shape: tuple[int, ...]  # of one row: (channels, height, width), or (features,)
     named: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-    ends: Ends = Ends()  # noqa: RUF009
+    ends: Adapters = Adapters()  # noqa: RUF009
     normalise: Literal["unit", "centred", "picture"] = "unit"
     dropout: float = 0.0
     linear: bool = False
@@ -102,7 +102,7 @@ class Module:
         ordered["output"] = tuple(self._end_shapes("output"))
         return {g: names for g, names in ordered.items() if names}
 
-    def framed(self, ends: Ends) -> Module:
+    def framed(self, ends: Adapters) -> Module:
         """The same with element-wise layers before and after it."""
         return replace(self, ends=ends)
 
@@ -144,12 +144,12 @@ class Module:
                 told = [vmap(self._one)(leaves[0], x)]
         zs, features = [z for z, _ in told], [f for _, f in told]
         joined = torch.stack if x.device.type == "cpu" else torch.cat  # one site each, or all of them
-        return Out(joined(zs).detach(), joined(features).detach(), Tape(leaves, zs, features))
+        return Out(joined(zs).detach(), joined(features).detach(), ModuleTape(leaves, zs, features))
 
     def backward(
         self,
         params: Params,
-        tape: Tape,
+        tape: ModuleTape,
         slope: Tensor,
         into: Params,
         times: float,
@@ -194,7 +194,7 @@ class Module:
 
     def inner(self, params: Params) -> Params:
         """Those of the module itself."""
-        if self.ends == Ends():
+        if self.ends == Adapters():
             return params
         return {k: v for k, v in params.items() if not k.startswith(("input.", "output."))}
 

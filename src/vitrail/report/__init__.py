@@ -1,5 +1,5 @@
 """A run as one self-contained HTML page: findings first, figures second, tables folded behind them."""
 
-from vitrail.report.page import Page, render
+from vitrail.report.pages.run import Page, render
 
 __all__ = ["Page", "render"]

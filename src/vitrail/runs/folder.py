@@ -2,7 +2,7 @@
 
     study.toml                    the study as it was run
     run.json                      method, seed, engine, versions, data fingerprints
-    events.jsonl                  append-only log, whose lines are chained; the last ones name every file (sealed.py)
+    events.jsonl                  append-only log, whose lines are chained; the last ones name every file (integrity.py)
     screen.json                   whose data does not fit, from before the first round
     scores.csv, ledger.csv, wire.csv
     checkpoint.json               which round the tensors below belong to; replaced atomically, last
@@ -31,15 +31,19 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file, save
 from torch import Tensor
 
-from vitrail.core.chain import last_mark, line_of, mark_of, mark_of_file, whole
-from vitrail.core.disk import append, hold, unwritable
-from vitrail.core.disk import write_atomically as write_atomically  # others take it from here
+from vitrail.core.errors import Problem, VitrailError
 from vitrail.core.facts import Fact, Facts
-from vitrail.core.files import read_text
-from vitrail.core.problems import Problem, VitrailError
 from vitrail.core.tensors import filled, tensors
-from vitrail.engines.rounds import Moment
-from vitrail.runs.sealed import FILES, LOCK, LOG, WHOLE, clear_parts, now, take_marks
+from vitrail.engine.rounds import Snapshot
+from vitrail.runs.integrity import FILES, LOCK, LOG, WHOLE, clear_parts, now, take_marks
+from vitrail.storage.atomic_files import (
+    append,
+    hold,
+    unwritable,
+    write_atomically,  # others take it from here
+)
+from vitrail.storage.hash_chain import last_mark, line_of, mark_of, mark_of_file, whole
+from vitrail.storage.untrusted_files import read_text
 
 T = TypeVar("T")
 UPDATES = Path("coordinator") / "updates"
@@ -201,7 +205,7 @@ class Folder:
         told = take_marks(self.path, self._passing(), ahead)
         self._add(event, {**details, FILES: told, WHOLE: True}, sync=True)
 
-    def checkpoint(self, names: tuple[str, ...], moment: Moment, extra: dict[str, Any], paths: Facts) -> None:
+    def checkpoint(self, names: tuple[str, ...], moment: Snapshot, extra: dict[str, Any], paths: Facts) -> None:
         tag = f"{moment.stage}-{moment.round:06d}"
         held, flat = self.path / "coordinator", dict(tensors(moment.state))
         flat |= {f"{BESIDE}/{k}": v for k, v in moment.beside.items()}
@@ -224,7 +228,7 @@ class Folder:
                 with contextlib.suppress(OSError):
                     old.unlink()
 
-    def keep_updates(self, names: tuple[str, ...], moment: Moment, reports: Any) -> None:
+    def keep_updates(self, names: tuple[str, ...], moment: Snapshot, reports: Any) -> None:
         """What each site that answered said in this round. A resumed run writes the same again."""
         here = moment.present.cpu()
         said = {} if reports is None else {f"report/{k}": v[here.to(v.device)] for k, v in tensors(reports)}
@@ -232,8 +236,8 @@ class Folder:
         save_tensors(path, {**said, "present": here}, {"sites": json.dumps(names)})
 
     def restore(
-        self, names: tuple[str, ...], shape_at: Callable[[int], Moment]
-    ) -> tuple[Moment, dict[str, Any], Facts] | None:
+        self, names: tuple[str, ...], shape_at: Callable[[int], Snapshot]
+    ) -> tuple[Snapshot, dict[str, Any], Facts] | None:
         """The last whole checkpoint, in the shape the engine has at that stage, and the facts of every round so far;
         None if there is none yet."""
         if not (self.path / CHECKPOINT).exists():
@@ -276,7 +280,7 @@ class Folder:
             raise VitrailError("this is another run", [Problem(str(self.path), what, hint)]) from None
         return moment, at, load_facts(self.path / "coordinator" / f"paths-{tag}.safetensors")
 
-    def resumed(self, moment: Moment) -> None:
+    def resumed(self, moment: Snapshot) -> None:
         """The run goes on from its checkpoint, whose line in the log may have been cut off."""
         where = {"stage": moment.stage, "round": moment.round}
         self.log("resumed", **where, **{FILES: {CHECKPOINT: mark_of_file(self.path / CHECKPOINT)}})

@@ -6,17 +6,17 @@ import json
 import time
 from typing import Any
 
-from vitrail.core import formats
-from vitrail.core.problems import Problem, VitrailError
+from vitrail.core.errors import Problem, VitrailError
 from vitrail.runs.folder import Folder, read_told, versions
-from vitrail.runs.written import pseudonyms_of
-from vitrail.study import Study
+from vitrail.runs.store import pseudonyms_of
+from vitrail.storage import format_versions
+from vitrail.study.model import Study
 
 
 def describe_run(study: Study, seed: int, engine: str, device: str, fingerprints: dict[str, str]) -> dict[str, Any]:
     """What a run says of itself; `fingerprints` of the sites' rows, in the order of the run."""
     return {
-        "format": formats.RUN,
+        "format": format_versions.RUN,
         "finished": False,
         "study": study.name,
         "method": study.method,

@@ -12,13 +12,13 @@ from typing import Any, NamedTuple
 import pandas as pd
 from torch import Tensor
 
-from vitrail.data.encode import Encoder, encode_sites
-from vitrail.engines.local import Engine
-from vitrail.runs.budgets import guards_of
-from vitrail.runs.features import as_rows
-from vitrail.runs.judge import Judge
+from vitrail.data.encoding import Encoder, encode_sites
+from vitrail.engine.local import Engine
+from vitrail.runs.backbone_features import as_rows
+from vitrail.runs.evaluation import Evaluator
+from vitrail.runs.protection.budget import guards_of
 from vitrail.runs.setup import training_of, training_rows
-from vitrail.study import Study
+from vitrail.study.model import Study
 
 
 class Final(NamedTuple):
@@ -49,7 +49,7 @@ def refit(
     data = as_rows(encode_sites(cleaned, study, seed, known, whole=True), task.net, str(task.like.device))
     rows = training_rows(data, study, method, str(task.like.device))
     engine = Engine(task, method, rows, training_of(study), seed, **how, guards=guards_of(study))
-    judge = Judge(engine, study, data)
+    judge = Evaluator(engine, study, data)
     for done, last in enumerate(engine.run(), 1):  # noqa: B007
         tell(done)
     states, encoders = judge.models(last), judge.encoders(last)

@@ -12,27 +12,27 @@ import torch
 from torch import Tensor
 
 from vitrail import methods, nets
-from vitrail.core.bedside import BEDSIDE, KINDS
+from vitrail.core.errors import Problem, VitrailError, nearest
 from vitrail.core.exchange import Roster, Stage
 from vitrail.core.facts import ENDS
-from vitrail.core.losses import CrossEntropy, Doubts, Evidence, Hazard, Loss, SquaredError
-from vitrail.core.metrics import DOUBT
-from vitrail.core.problems import Problem, VitrailError, nearest
+from vitrail.core.losses import CrossEntropy, Evidence, Hazard, Loss, SquaredError, UncertaintyLoss
 from vitrail.core.random import key
 from vitrail.core.task import Task
 from vitrail.core.tensors import each, tensors
-from vitrail.core.times import GROUPS, periods, risk_names
-from vitrail.data.encode import SiteData, class_weights, columns, numeric
-from vitrail.engines.rounds import Training
-from vitrail.engines.sites import Sites, gather_sites
-from vitrail.engines.wire import Contract, Line, beside_of, guarded, meanings, trace
+from vitrail.data.encoding import SiteData, class_weights, columns, numeric
+from vitrail.engine.batches import Sites, gather_sites
+from vitrail.engine.contract import Contract, WireEntry, beside_of, guarded, meanings, trace
+from vitrail.engine.rounds import Training
 from vitrail.methods import AnyMethod
+from vitrail.metrics.calibration import BEDSIDE, KINDS
+from vitrail.metrics.scores import DOUBT
+from vitrail.metrics.survival import GROUPS, periods, risk_names
 from vitrail.nets import MLP, Module
-from vitrail.protect.exact import LIMBS
-from vitrail.protect.fixed import ZERO, ZEROS
-from vitrail.runs.budgets import guards_of
-from vitrail.runs.screened import screen_lines
-from vitrail.study import Study
+from vitrail.privacy.secure_sum.fixed_point import ZERO, ZEROS
+from vitrail.privacy.secure_sum.limbs import LIMBS
+from vitrail.runs.protection.budget import guards_of
+from vitrail.runs.screening import screen_lines
+from vitrail.study.model import Study
 
 Away = Mapping[str, Sequence[tuple[int, int]]]  # site -> rounds it is absent, first to last, counted from 1
 CURVE_POINTS = 40  # evaluations along a run
@@ -91,7 +91,7 @@ def unguarded(study: Study) -> list[Problem]:
     return [Problem("protect", "runs in one stack are not guarded.", "Take [protect] out, or use vitrail run.")]
 
 
-def wire_lines(study: Study, method: AnyMethod, keep_updates: bool = False, sites: int = 1) -> list[Line]:
+def wire_lines(study: Study, method: AnyMethod, keep_updates: bool = False, sites: int = 1) -> list[WireEntry]:
     """Every tensor that leaves a site or comes in, for this method and this study.
 
     Where updates are kept, the coordinator sees each site's report, also where the method needs only the total.
@@ -108,35 +108,35 @@ def wire_lines(study: Study, method: AnyMethod, keep_updates: bool = False, site
             rows = ("pixels", study.images.shape, "uint8", 1)
         for words, shape, kind, width in (rows, ("target", (1,), "float32", 4)):
             name, size = f"ALL TRAINING {one.upper()}S: {words}, per {one}", width * math.prod(shape)
-            lines.append(Line("pool", "from site", name, shape, kind, size, 1, "each", per_row=True))
+            lines.append(WireEntry("pool", "from site", name, shape, kind, size, 1, "each", per_row=True))
         lines += [
-            Line("pool", "to site", name, tuple(v.shape), "float32", v.numel() * 4, 1, "each")
+            WireEntry("pool", "to site", name, tuple(v.shape), "float32", v.numel() * 4, 1, "each")
             for name, v in tensors(task.start)
         ]
     else:
         for contract in guarded_contracts(study, method, trace(task, method, rounds, sites)):
             lines += [x._replace(seen="each") if keep_updates and x.seen == "sum" else x for x in contract.lines()]
-    lines += [Line("scores", "from site", m, (), "float64", 8, evaluations, "each") for m in study.metrics]
+    lines += [WireEntry("scores", "from site", m, (), "float64", 8, evaluations, "each") for m in study.metrics]
     for model in beside_of(task, method):
         names = [f"{m}, {model}" for m in study.metrics]
-        lines += [Line("scores", "from site", name, (), "float64", 8, evaluations, "each") for name in names]
+        lines += [WireEntry("scores", "from site", name, (), "float64", 8, evaluations, "each") for name in names]
     splits = last_splits(task, study)
     if COVERAGE in splits:
         first, *_, last = points = [m for m in DOUBT if "@" in m]
         told = {f"{first} to {last}": (len(points),)} | {m: () for m in DOUBT if m not in points}
         for name, shape in told.items():
             size = 8 * math.prod(shape)
-            lines.append(Line("scores", "from site", f"{name}, {COVERAGE}", shape, "float64", size, 1, "each"))
+            lines.append(WireEntry("scores", "from site", f"{name}, {COVERAGE}", shape, "float64", size, 1, "each"))
     if AT_BEDSIDE in splits:
         groups = len(BEDSIDE) // len(KINDS)
         for kind in KINDS:
             name = f"{kind} by risk, {AT_BEDSIDE}"
-            lines.append(Line("scores", "from site", name, (groups,), "float64", 8 * groups, 1, "each"))
+            lines.append(WireEntry("scores", "from site", name, (groups,), "float64", 8 * groups, 1, "each"))
     if RISK in splits:
         groups, ends = len(GROUPS), study.target.outputs
         for what in ("free of the event", "still followed"):
             name, size = f"{what}, {RISK}", 8 * groups * ends
-            lines.append(Line("scores", "from site", name, (groups, ends), "float64", size, 1, "each"))
+            lines.append(WireEntry("scores", "from site", name, (groups, ends), "float64", size, 1, "each"))
     return lines
 
 
@@ -149,7 +149,7 @@ def guarded_contracts(study: Study, method: AnyMethod, traced: Sequence[Sequence
 
 def last_splits(task: Task, study: Study) -> tuple[str, ...]:
     """What is scored after the last round."""
-    doubts = (COVERAGE,) if isinstance(task.loss, Doubts) else ()
+    doubts = (COVERAGE,) if isinstance(task.loss, UncertaintyLoss) else ()
     times = (RISK,) if isinstance(task.loss, Hazard) else ()
     return ("test", "train", *doubts, *times, *([AT_BEDSIDE] * study.bedside.tell))
 
@@ -193,7 +193,7 @@ def with_facts(study: Study, *means: str) -> str:
     return " or ".join(methods.named(tells))
 
 
-def standardise_lines(study: Study, times: int = 1) -> list[Line]:
+def standardise_lines(study: Study, times: int = 1) -> list[WireEntry]:
     """What global standardisation exchanges, each of so many times."""
     names, lines = len(numeric(study)), []
     if study.standardise == "global" and names:
@@ -201,14 +201,14 @@ def standardise_lines(study: Study, times: int = 1) -> list[Line]:
             if study.protect.sum == "masked":
                 about = ("count", (names,)), (step, (names, LIMBS)), (ZERO, (ZEROS,))
                 lines += [
-                    Line("standardise", "from site", name, shape, "int64", 8 * math.prod(shape), times, "masked")
+                    WireEntry("standardise", "from site", name, shape, "int64", 8 * math.prod(shape), times, "masked")
                     for name, shape in about
                 ]
                 continue
-            lines.append(Line("standardise", "from site", "count", (names,), "float64", 8 * names, times, "sum"))
-            lines.append(Line("standardise", "from site", step, (names,), "float64", 8 * names, times, "sum"))
+            lines.append(WireEntry("standardise", "from site", "count", (names,), "float64", 8 * names, times, "sum"))
+            lines.append(WireEntry("standardise", "from site", step, (names,), "float64", 8 * names, times, "sum"))
         for step in ("mean", "standard deviation"):
-            lines.append(Line("standardise", "to site", step, (names,), "float64", 8 * names, times, "sum"))
+            lines.append(WireEntry("standardise", "to site", step, (names,), "float64", 8 * names, times, "sum"))
     return lines
 
 

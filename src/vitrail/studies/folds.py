@@ -14,20 +14,19 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from vitrail.core.problems import Problem, VitrailError
+from vitrail.core.errors import Problem, VitrailError
 from vitrail.core.random import key
-from vitrail.data.encode import Encoder, Matrix, SiteData, fit_encoders
+from vitrail.data.encoding import Encoder, Matrix, SiteData, fit_encoders
 from vitrail.data.outcomes import weights_of
 from vitrail.data.persons import count_persons, persons_of
-from vitrail.data.read import clean
-from vitrail.data.schema import Table
-from vitrail.data.split import cut_folds as cut_folds
-from vitrail.data.split import hold_out
+from vitrail.data.readers.tables import clean
+from vitrail.data.schema import TableSchema
+from vitrail.data.splitting import cut_folds, hold_out
 
 Flags = NDArray[np.bool_]
 
 
-def folds_of(sites: Mapping[str, pd.DataFrame], table: Table, seed: int, folds: int) -> list[list[SiteData]]:
+def folds_of(sites: Mapping[str, pd.DataFrame], table: TableSchema, seed: int, folds: int) -> list[list[SiteData]]:
     """For each fold, all sites: `train` the training rows outside it, `test` those in it. Standardised anew each time.
 
     Which row is in which fold depends on (seed, site) alone; classes are spread evenly where the study stratifies.
@@ -52,13 +51,13 @@ def folds_of(sites: Mapping[str, pd.DataFrame], table: Table, seed: int, folds: 
     return [_fold(train, lot, table, k) for k in range(folds)]
 
 
-class Cut(NamedTuple):
+class FoldedRows(NamedTuple):
     """All rows of every site, cut into folds."""
 
     folds: int
     lots: dict[str, NDArray[np.int64]]  # site -> [row]: its fold
     cleaned: dict[str, pd.DataFrame]
-    table: Table
+    table: TableSchema
     late: dict[str, Flags] | None = None  # site -> [row]: tested and never trained on, the others the other way round
 
     def fold(self, k: int, known: Mapping[str, Encoder] | None = None) -> list[SiteData]:
@@ -75,7 +74,7 @@ class Cut(NamedTuple):
         return _trained(self.lots[site], k, None if self.late is None else self.late[site])
 
 
-def whole_folds(cleaned: Mapping[str, pd.DataFrame], table: Table, seed: int, folds: int) -> Cut:
+def whole_folds(cleaned: Mapping[str, pd.DataFrame], table: TableSchema, seed: int, folds: int) -> FoldedRows:
     """The same number of folds at every site, fewer where a site has fewer rows: none is without rows."""
     if table.split.by == "date":
         return _folds_by_date(cleaned, table, seed, folds)
@@ -83,10 +82,10 @@ def whole_folds(cleaned: Mapping[str, pd.DataFrame], table: Table, seed: int, fo
     count, lots = _count_folds(sizes, table, folds), {}
     for n, f in cleaned.items():
         lots[n] = _cut(f, table, key(seed, n, "whole folds"), count)
-    return Cut(count, lots, dict(cleaned), table)
+    return FoldedRows(count, lots, dict(cleaned), table)
 
 
-def _folds_by_date(cleaned: Mapping[str, pd.DataFrame], table: Table, seed: int, folds: int) -> Cut:
+def _folds_by_date(cleaned: Mapping[str, pd.DataFrame], table: TableSchema, seed: int, folds: int) -> FoldedRows:
     """Rows that the split by date leaves out are left out here too."""
     parts = {n: hold_out(f, table, seed, n) for n, f in cleaned.items()}
     sizes = {n: min(count_persons(cleaned[n].iloc[at], table) for at in both) for n, both in parts.items()}
@@ -98,14 +97,14 @@ def _folds_by_date(cleaned: Mapping[str, pd.DataFrame], table: Table, seed: int,
         lots[n] = np.empty(len(at), np.int64)
         for name, mine in (("early", ~late[n]), ("late", late[n])):
             lots[n][mine] = _cut(kept[n][mine], table, key(seed, n, f"{name} folds"), count)
-    return Cut(count, lots, kept, table, late)
+    return FoldedRows(count, lots, kept, table, late)
 
 
-def _cut(rows: pd.DataFrame, table: Table, seed: int, count: int) -> NDArray[np.int64]:
+def _cut(rows: pd.DataFrame, table: TableSchema, seed: int, count: int) -> NDArray[np.int64]:
     return cut_folds(rows[table.target.column].to_numpy(), table, seed, count, persons_of(rows, table))
 
 
-def _count_folds(sizes: Mapping[str, int], table: Table, folds: int, where: str = "") -> int:
+def _count_folds(sizes: Mapping[str, int], table: TableSchema, folds: int, where: str = "") -> int:
     """As many folds as are wanted and every site has rows for. `sizes`: rows or persons of each site."""
     count = min(folds, *sizes.values())
     if count < 2:
@@ -127,7 +126,7 @@ def _trained(lots: NDArray[np.int64], k: int, late: Flags | None) -> Flags:
 def _fold(
     frames: Mapping[str, pd.DataFrame],
     lots: Mapping[str, NDArray[np.int64]],
-    table: Table,
+    table: TableSchema,
     k: int,
     known: Mapping[str, Encoder] | None = None,
     late: Mapping[str, Flags] | None = None,

@@ -6,8 +6,9 @@
 
 L is the loss that is trained (log loss, or squared error in the target's unit), its mean over the rows of a site with
 the study's class weights. The user ranks the others by it, picks some, and trains with those only. Models are judged as
-they were trained, without the constant that a site adds to the answers of a model that it uses (core/constants.py):
-that would undo the class weights, and hide from a user that another site's cases differ from its own.
+they were trained, without the constant that a site adds to the answers of a model that it uses
+(metrics/recalibration.py): that would undo the class weights, and hide from a user that another site's cases differ
+from its own.
 
 All models, one for each site and one for each site and fold, are sites of one run of the engine, each by itself.
 
@@ -31,28 +32,28 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from vitrail import methods
+from vitrail.core.errors import Problem, VitrailError, nearest
 from vitrail.core.facts import OWN
 from vitrail.core.losses import log_hazard, log_shares
-from vitrail.core.metrics import Floats
-from vitrail.core.problems import Problem, VitrailError, nearest
 from vitrail.core.task import Task
 from vitrail.core.tensors import Params
-from vitrail.core.times import losses
-from vitrail.data.encode import SiteData, class_weights, columns, prepare
-from vitrail.data.spreadsheet import to_csv
-from vitrail.engines.local import Engine
-from vitrail.engines.wire import Line
+from vitrail.data.encoding import SiteData, class_weights, columns, prepare
+from vitrail.engine.contract import WireEntry
+from vitrail.engine.local import Engine
 from vitrail.methods import AnyMethod
-from vitrail.runs.folder import write_atomically
-from vitrail.runs.judge import few_over, truth_of
-from vitrail.runs.run import mark_few
-from vitrail.runs.screened import unscreened
+from vitrail.metrics.scores import Floats
+from vitrail.metrics.survival import losses
+from vitrail.runs.evaluation import few_over, truth_of
+from vitrail.runs.result import mark_few
+from vitrail.runs.screening import unscreened
 from vitrail.runs.setup import build_task, resolve, standardise_lines, training_of, training_rows
-from vitrail.runs.train import federate
-from vitrail.studies.crossed import same_loss
+from vitrail.runs.training import federate
+from vitrail.storage.atomic_files import write_atomically
+from vitrail.storage.csv_files import to_csv
+from vitrail.studies.cross_validation import same_loss
+from vitrail.studies.executor import Step, done
 from vitrail.studies.folds import folds_of
-from vitrail.studies.pool import Step, done
-from vitrail.study import Study
+from vitrail.study.model import Study
 
 TABLE = ["user", "site", "loss_on_user", "cv_loss", "transfer", "error", "same", "rank"]
 FEEDBACK = ["user", "site", "column", "output", "user_effect", "site_effect", "difference"]
@@ -221,11 +222,14 @@ def train_together(
     users = list(users) or found.sites
     chosen = {u: found.choose(u, rule) for u in users}  # mistakes first
     method = methods.name_of(methods.build(method or methods.DEFAULT))
-    jobs = [_Job("alone", methods.name_of(_alone()), list(sites)), _Job("all sites", methods.DEFAULT, list(sites))]
-    jobs += [_Job(u, method, [n for n in sites if n == u or n in chosen[u]]) for u in users]
+    jobs = [
+        _TransferJob("alone", methods.name_of(_alone()), list(sites)),
+        _TransferJob("all sites", methods.DEFAULT, list(sites)),
+    ]
+    jobs += [_TransferJob(u, method, [n for n in sites if n == u or n in chosen[u]]) for u in users]
     of = found.study.training.rounds
 
-    def tell(job: _Job, so_far: float) -> None:
+    def tell(job: _TransferJob, so_far: float) -> None:
         if progress:
             progress(job.words, round(so_far * of), len(jobs) * of)
 
@@ -245,7 +249,7 @@ def train_together(
     return told.merge(about.rename(columns={"site": "user"}), "left", ["user", "metric"])
 
 
-class _Job(NamedTuple):
+class _TransferJob(NamedTuple):
     """One run with some of the sites."""
 
     words: str
@@ -254,7 +258,7 @@ class _Job(NamedTuple):
 
 
 def _trained(
-    job: _Job, held: tuple[Study, int, dict[str, pd.DataFrame]], step: Step
+    job: _TransferJob, held: tuple[Study, int, dict[str, pd.DataFrame]], step: Step
 ) -> tuple[pd.DataFrame, pd.DataFrame]:
     """Scores; and for each site and metric the same answer's, and whether its rows are few."""
     study, seed, tables = held
@@ -269,23 +273,27 @@ def _alone() -> AnyMethod:
     return methods.build(methods.named(lambda kind: kind.alone)[0])
 
 
-def transfer_lines(study: Study, sites: int, folds: int = 5) -> list[Line]:
+def transfer_lines(study: Study, sites: int, folds: int = 5) -> list[WireEntry]:
     """What crosses the wire before any federated training, in a federation of that many sites."""
     task = build_task(study, _alone(), 0)
     lines = standardise_lines(study, 1 + folds)  # for the sites' models, and anew for each fold
     for name, v in task.start.items():
         shape, size = tuple(v.shape), v.numel() * 4
-        lines.append(Line("transfer", "from site", f"model/{name}", shape, "float32", size, 1, "each"))
+        lines.append(WireEntry("transfer", "from site", f"model/{name}", shape, "float32", size, 1, "each"))
         lines.append(
-            Line("transfer", "to site", f"model/{name}", (sites - 1, *shape), "float32", size * (sites - 1), 1, "each")
+            WireEntry(
+                "transfer", "to site", f"model/{name}", (sites - 1, *shape), "float32", size * (sites - 1), 1, "each"
+            )
         )
     lines.append(
-        Line("transfer", "from site", "cross-validated loss, reported and trusted", (), "float64", 8, 1, "each")
+        WireEntry("transfer", "from site", "cross-validated loss, reported and trusted", (), "float64", 8, 1, "each")
     )
     others = (sites - 1,)
-    lines.append(Line("transfer", "to site", "cross-validated losses", others, "float64", 8 * (sites - 1), 1, "each"))
+    lines.append(
+        WireEntry("transfer", "to site", "cross-validated losses", others, "float64", 8 * (sites - 1), 1, "each")
+    )
     words = f"losses of the others' models on its {study.row_word}s"
-    lines.append(Line("transfer", "from site", words, others, "float64", 8 * (sites - 1), 1, "each"))
+    lines.append(WireEntry("transfer", "from site", words, others, "float64", 8 * (sites - 1), 1, "each"))
     return lines
 
 

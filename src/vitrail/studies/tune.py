@@ -6,7 +6,8 @@
     score of a setting: the mean over folds of the mean over sites
 
 A setting under which some site's model diverges has no score and comes last. All settings share the folds. Of a grid
-that is given every combination is tried; without one the usual values, one key after the other (studies/grid.py).
+that is given every combination is tried; without one the usual values, one key after the other
+(studies/tuning_grid.py).
 
 With a folder each trial (one setting, one fold) is kept there as soon as it is finished:
 
@@ -29,20 +30,21 @@ import numpy as np
 import pandas as pd
 
 from vitrail import methods
-from vitrail.core.metrics import Floats, metric_name
-from vitrail.core.problems import Problem, VitrailError
-from vitrail.core.skill import worst_site
-from vitrail.data.encode import SiteData, prepare
-from vitrail.engines.local import Engine
+from vitrail.core.errors import Problem, VitrailError
+from vitrail.data.encoding import SiteData, prepare
+from vitrail.engine.local import Engine
 from vitrail.methods import AnyMethod
-from vitrail.runs.folder import Folder, read_told, versions, write_atomically
-from vitrail.runs.judge import Judge, chance_of, few_over
+from vitrail.metrics.scores import Floats, metric_name
+from vitrail.metrics.skill import worst_site
+from vitrail.runs.evaluation import Evaluator, chance_of, few_over
+from vitrail.runs.folder import Folder, read_told, versions
 from vitrail.runs.setup import build_task, check_trainable, resolve, training_of, training_rows
-from vitrail.studies.caution import setting_caution
+from vitrail.storage.atomic_files import write_atomically
+from vitrail.studies.baseline_warning import setting_caution
+from vitrail.studies.executor import Step, done
 from vitrail.studies.folds import folds_of
-from vitrail.studies.grid import METRIC, SCALE, Grid, changed_study, check_grid, section_text, usual_grid
-from vitrail.studies.pool import Step, done
-from vitrail.study import LOWER_IS_BETTER, Study
+from vitrail.studies.tuning_grid import METRIC, SCALE, Grid, changed_study, check_grid, section_text, usual_grid
+from vitrail.study.model import LOWER_IS_BETTER, Study
 
 ABOUT, TRIALS = "tune.json", "trials"
 Setting = dict[str, Any]
@@ -51,7 +53,7 @@ Parts = dict[str, list[list[SiteData]]]  # how columns are standardised -> fold 
 
 class Summary(NamedTuple):
     """Of one setting: over folds the mean of the sites' mean, its spread, and the site that is served worst, by its
-    skill against its own baseline (core/skill.py), with that baseline. NaN where undefined."""
+    skill against its own baseline (metrics/skill.py), with that baseline. NaN where undefined."""
 
     mean: float = math.nan
     sd: float = math.nan
@@ -165,14 +167,14 @@ def tune(
         nonlocal cells
         before = len(settings)
         jobs = [
-            _Job(
+            _TuneJob(
                 changed_study(study, type(chosen), one), one, k, seed, metric, kept / f"{i}-{k}.json" if kept else None
             )
             for i, one in enumerate(more, before)
             for k in range(folds)
         ]
 
-        def tell(job: _Job, so_far: float) -> None:
+        def tell(job: _TuneJob, so_far: float) -> None:
             if progress:
                 progress("settings x folds", before * folds + int(so_far), of)
 
@@ -264,7 +266,7 @@ def _ranked(
     return Tuning(best, best.build_method(), metric, seed, folds, tried, table, told, usual, few)
 
 
-class _Job(NamedTuple):
+class _TuneJob(NamedTuple):
     """One setting, one fold."""
 
     study: Study
@@ -288,13 +290,13 @@ class _Job(NamedTuple):
             write_atomically(self.place, json.dumps(said, default=_plain))
 
 
-def _judged(job: _Job, parts: Parts, step: Step) -> list[float]:
+def _judged(job: _TuneJob, parts: Parts, step: Step) -> list[float]:
     """The metric of every site's own model on the site's rows of the fold."""
     data, method = parts[job.study.standardise][job.fold], job.study.build_method()
     task = build_task(job.study, method, job.seed)
     rows = training_rows(data, job.study, method, "cpu")
     runner = Engine(task, method, rows, training_of(job.study), job.seed)
-    judge = Judge(runner, job.study.with_changes(metrics=[job.metric]), data)
+    judge = Evaluator(runner, job.study.with_changes(metrics=[job.metric]), data)
     left, found = sum(stage.rounds for stage in runner.stages), []
     for moment in runner.run():
         step(0, 1)  # trials are short and told as a whole; here one can be stopped

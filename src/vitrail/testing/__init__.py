@@ -7,7 +7,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from vitrail.engines.rounds import AnyMethod
+from vitrail.engine.rounds import AnyMethod
 from vitrail.testing.laws import LAWS, Law, name_of, only_declared_tensors_travel
 from vitrail.testing.trial import Trial, trials
 

@@ -8,13 +8,13 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from vitrail.core.exchange import Ends
+from vitrail.core.exchange import Adapters
 from vitrail.core.losses import CrossEntropy, Hazard, Loss, SquaredError
 from vitrail.core.task import Net, Task
 from vitrail.core.tensors import tensors
-from vitrail.engines.local import Engine
-from vitrail.engines.rounds import AnyMethod, Moment, Training
-from vitrail.engines.sites import Sites, gather_sites
+from vitrail.engine.batches import Sites, gather_sites
+from vitrail.engine.local import Engine
+from vitrail.engine.rounds import AnyMethod, Snapshot, Training
 from vitrail.nets import MLP, Module
 
 Row = tuple[str, Tensor, Tensor, Tensor]  # of one site: its name, x, y and w
@@ -36,7 +36,7 @@ def task_of(net: Net, loss: Loss) -> Task:
     return Task(net, {k: v.double() for k, v in start.items()}, loss)
 
 
-def small_cnn(ends: Ends) -> Module:
+def small_cnn(ends: Adapters) -> Module:
     return Module(_make_cnn, PICTURE).framed(ends)
 
 
@@ -87,7 +87,7 @@ def train(
     seed: int = 5,
     absent: Callable[[int, int], Tensor] | None = None,
     **engine: Any,
-) -> tuple[Engine, Moment]:
+) -> tuple[Engine, Snapshot]:
     sites = pooled(method, sites or make_sites())
     training = training or Training(rounds=4, batch=8, lr=0.02, momentum=0.5)
     e = Engine(task or make_task(), method, sites, training, seed, absent=absent, **engine)
@@ -95,7 +95,7 @@ def train(
     return e, last
 
 
-def models(engine: Engine, moment: Moment) -> dict[str, dict[str, Tensor]]:
+def models(engine: Engine, moment: Snapshot) -> dict[str, dict[str, Tensor]]:
     """Site -> everything a settled site holds, by name."""
     flat = dict(tensors(engine.settled(moment)))
     return {site: {k: v[i] for k, v in flat.items()} for i, site in enumerate(engine.sites.names)}

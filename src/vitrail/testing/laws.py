@@ -14,12 +14,12 @@ from torch import Tensor
 from vitrail.core.exchange import AnyExchange
 from vitrail.core.facts import AGREED, SITES, Fact
 from vitrail.core.tensors import each, filled, tensors
-from vitrail.engines.rounds import Moment
-from vitrail.engines.wire import rehearse, spec_of
-from vitrail.protect.guards import Guards
+from vitrail.engine.contract import rehearse, spec_of
+from vitrail.engine.rounds import Snapshot
+from vitrail.privacy.guards import Guards
 from vitrail.testing.federation import make_rows, worst
-from vitrail.testing.numbers import Numbers
-from vitrail.testing.trial import Merge, Message, Ran, Trial, axes_fit, come_and_go, kept, when
+from vitrail.testing.numbers import NumberSearch
+from vitrail.testing.trial import Merge, Trial, TrialMessage, TrialRun, axes_fit, come_and_go, kept, when
 
 EXACT = 1e-12  # sums in another order
 ADAM = 1e-9  # divides by a root to which rounding may be large
@@ -129,16 +129,16 @@ def nothing_private_travels(trial: Trial) -> None:
     numbers that holds it. What the site started with or was told is no secret, nor are whole numbers. What the method
     itself says that its reports tell (Method.told) is left out."""
     run = trial.whole
-    stages, known = run.engine.stages, Numbers(t for _, t in tensors(run.engine.start().state))
+    stages, known = run.engine.stages, NumberSearch(t for _, t in tensors(run.engine.start().state))
     shown = [m for m in run.messages if m.way == "from site" and not stages[m.stage].exchanges[m.place].consent]
-    reports = Numbers(t for m in shown for _, t in tensors(m.said))
+    reports = NumberSearch(t for m in shown for _, t in tensors(m.said))
     for at, here in enumerate(run.heard):
-        if isinstance(here, Message) and here.way == "to site":
+        if isinstance(here, TrialMessage) and here.way == "to site":
             known.add(t for _, t in tensors(here.said))
-        if not isinstance(here, Moment):
+        if not isinstance(here, Snapshot):
             continue
-        later = [m for m in run.heard[at:] if isinstance(m, Message) and m.way == "to site"]
-        downs = Numbers(t for m in later for _, t in tensors(m.said))
+        later = [m for m in run.heard[at:] if isinstance(m, TrialMessage) and m.way == "to site"]
+        downs = NumberSearch(t for m in later for _, t in tensors(m.said))
         for name, value in tensors(here.state):
             if name.split("/")[0] in trial.method.told:
                 continue
@@ -176,7 +176,7 @@ def another_seed_gives_another_model(trial: Trial) -> None:
     _hold(size > SEED, f"with another seed no number of any model changes by more than {size:.3g}: nothing is learned")
 
 
-def models_in(run: Ran) -> dict[str, Tensor]:
+def models_in(run: TrialRun) -> dict[str, Tensor]:
     return {k: v for k, v in run.results.items() if not k.startswith("fact ")}
 
 
@@ -287,8 +287,8 @@ def a_refusal_is_kept(trial: Trial) -> None:
     who, names = 1, [name for name, *_ in trial.rows]
     run = trial.run(absent=lambda s, r, place: [(s, place) in asking and i == who for i in range(trial.sites)])
     downs = [m for m in trial.whole.messages if m.way == "to site"]
-    known = Numbers(t for m in downs for _, t in tensors(m.said))
-    said = Numbers(t for m in run.messages for _, t in tensors(m.said))
+    known = NumberSearch(t for m in downs for _, t in tensors(m.said))
+    said = NumberSearch(t for m in run.messages for _, t in tensors(m.said))
     said.add(f.value for m in run.moments for f in m.facts.values())
     for m in trial.whole.messages:
         if (m.stage, m.place) in asking and m.way == "from site":

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 
-class Numbers:
+class NumberSearch:
     """All numbers of some tensors, one tensor after the other."""
 
     def __init__(self, some: Iterable[Tensor]) -> None:

@@ -15,12 +15,12 @@ from vitrail.core.exchange import AnyExchange, Roster
 from vitrail.core.facts import SITES, Fact, Facts, in_order
 from vitrail.core.task import Task
 from vitrail.core.tensors import each, tensors
-from vitrail.engines.local import Engine
-from vitrail.engines.rounds import AnyMethod, Moment, Training
-from vitrail.engines.sites import Sites
-from vitrail.engines.wire import Direction
+from vitrail.engine.batches import Sites
+from vitrail.engine.contract import Direction
+from vitrail.engine.local import Engine
+from vitrail.engine.rounds import AnyMethod, Snapshot, Training
 from vitrail.nets import MLP, prototypes
-from vitrail.protect.guards import AT_REST, Guards
+from vitrail.privacy.guards import AT_REST, Guards
 from vitrail.testing.federation import LOSSES, PICTURE, Row, in_this_order, make_rows, pooled, small_cnn, task_of
 
 Absent = Callable[[int, int, int], Sequence[bool]]  # (stage, round, place of the exchange) -> who does not answer
@@ -29,7 +29,7 @@ OTHERS = ("prototypes",)  # for methods that are about one of them
 OPTIMISERS: tuple[Literal["sgd", "adam"], ...] = ("sgd", "adam")
 
 
-class Message(NamedTuple):
+class TrialMessage(NamedTuple):
     stage: int
     place: int  # of the exchange within the stage
     way: Direction
@@ -49,19 +49,19 @@ class Merge(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Ran:
+class TrialRun:
     """A run to its end, and everything that was said in it in order."""
 
     engine: Engine
-    heard: tuple[Message | Merge | Moment, ...]
+    heard: tuple[TrialMessage | Merge | Snapshot, ...]
 
     @property
-    def moments(self) -> list[Moment]:
-        return [h for h in self.heard if isinstance(h, Moment)]
+    def moments(self) -> list[Snapshot]:
+        return [h for h in self.heard if isinstance(h, Snapshot)]
 
     @property
-    def messages(self) -> list[Message]:
-        return [h for h in self.heard if isinstance(h, Message)]
+    def messages(self) -> list[TrialMessage]:
+        return [h for h in self.heard if isinstance(h, TrialMessage)]
 
     @property
     def merges(self) -> list[Merge]:
@@ -147,12 +147,12 @@ class Trial:
         return 1 if self.method.pools_rows else len(self.rows)
 
     @cached_property
-    def whole(self) -> Ran:
+    def whole(self) -> TrialRun:
         """Nobody absent, all sites at once."""
         return self.run()
 
     @cached_property
-    def ragged(self) -> Ran:
+    def ragged(self) -> TrialRun:
         """The same with sites that come and go."""
         return self.run(absent=come_and_go(self.sites))
 
@@ -178,11 +178,11 @@ class Trial:
         """Hold-out rows: each site's own, from the other end."""
         return in_this_order([(name, -x, y.flip(0), w) for name, x, y, w in rows])
 
-    def run(self, rows: Sequence[Row] | None = None, moment: Moment | None = None, **engine: Any) -> Ran:
+    def run(self, rows: Sequence[Row] | None = None, moment: Snapshot | None = None, **engine: Any) -> TrialRun:
         e = self.engine(rows, **engine)
         for m in e.run(moment):
             e.overheard.append(kept(m))
-        return Ran(e, tuple(e.overheard))
+        return TrialRun(e, tuple(e.overheard))
 
 
 def come_and_go(sites: int) -> Absent:
@@ -190,7 +190,7 @@ def come_and_go(sites: int) -> Absent:
     return lambda s, r, place: [(i * 7 + r * 3 + s) % 4 == 0 for i in range(sites)]
 
 
-def kept(moment: Moment) -> Moment:
+def kept(moment: Snapshot) -> Snapshot:
     """What the next round does not overwrite."""
     return moment._replace(coord=each(torch.clone, moment.coord), state=each(torch.clone, moment.state))
 
@@ -200,7 +200,7 @@ class _Watched(Engine):
 
     def __init__(self, *given: Any, chunk: int, who: Absent | None, held: Sites | None, guards: Guards) -> None:
         super().__init__(*given, chunk=chunk, held=held, guards=guards)
-        self.overheard: list[Message | Merge | Moment] = []
+        self.overheard: list[TrialMessage | Merge | Snapshot] = []
         self.place = 0
         if who is not None:
             self.absent = lambda s, r: torch.tensor(who(s, r, self.place))
@@ -218,12 +218,12 @@ class _Watched(Engine):
 
         def send(*given: Any) -> Any:
             down = exchange.send(*given)
-            self.overheard.append(Message(s, place, "to site", each(torch.clone, down)))
+            self.overheard.append(TrialMessage(s, place, "to site", each(torch.clone, down)))
             return down
 
         def report(*given: Any) -> tuple[Any, Any]:
             state, up = exchange.report(*given)
-            self.overheard.append(Message(s, place, "from site", each(torch.clone, up)))
+            self.overheard.append(TrialMessage(s, place, "from site", each(torch.clone, up)))
             return state, up
 
         def merge(task: Task, coord: Any, up: Any, roster: Roster) -> tuple[Any, Facts]:

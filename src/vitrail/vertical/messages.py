@@ -6,7 +6,7 @@ from typing import Annotated, Any, NamedTuple, get_type_hints
 
 from torch import Tensor
 
-from vitrail.engines.wire import Spec
+from vitrail.engine.contract import Spec
 
 ROW = "row by row"  # a mark beside a sentence: the first axis is the rows that the message is about
 ANY = -1  # how many these are

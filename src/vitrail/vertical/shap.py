@@ -17,11 +17,11 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from vitrail.analysis.explanations.rows import ASKED, MEDIAN, Explanation, answers_of, explain_rows
 from vitrail.core.losses import Loss
-from vitrail.explain.rows import ASKED, MEDIAN, Explanation, answers_of, explain_rows
-from vitrail.vertical.dialogue import Dialogue
-from vitrail.vertical.guest import Guest
-from vitrail.vertical.host import heard
+from vitrail.vertical.training.dialogue import Dialogue
+from vitrail.vertical.training.guest import Guest
+from vitrail.vertical.training.host import heard
 
 BACKGROUND = "rows of training, one after the other"
 

@@ -11,16 +11,16 @@ from typing import Any
 
 import pandas as pd
 
-from vitrail.core.files import LONGEST_TEXT, read_text
-from vitrail.core.problems import Problem, VitrailError, nearest
-from vitrail.data.check import find_faults
-from vitrail.data.faults import Finding
-from vitrail.data.infer import infer_features
-from vitrail.data.place import ENDING
-from vitrail.data.read import read_table, take_columns
-from vitrail.data.schema import Table
-from vitrail.study import Study
-from vitrail.vertical.ids import Seen, look, spell, write
+from vitrail.core.errors import Problem, VitrailError, nearest
+from vitrail.data.drafting.features import infer_features
+from vitrail.data.findings import CheckFinding
+from vitrail.data.readers.source import ENDING
+from vitrail.data.readers.tables import read_table, take_columns
+from vitrail.data.schema import TableSchema
+from vitrail.quality.checks.table import find_faults
+from vitrail.storage.untrusted_files import LONGEST_TEXT, read_text
+from vitrail.study.model import Study
+from vitrail.vertical.matching.ids import ParsedIds, look, spell, write
 
 OWN = "own_columns"  # of a frame's attrs: the file that describes a guest's columns
 
@@ -60,7 +60,7 @@ def read_parties(folder: Path, study: Study) -> dict[str, pd.DataFrame]:
     return frames
 
 
-def described(study: Study, party: str, frame: pd.DataFrame) -> Table:
+def described(study: Study, party: str, frame: pd.DataFrame) -> TableSchema:
     """What a party's columns are: the study's features at the host, a guest's own at the guest. Never to be sent."""
     if party == study.host:
         return study
@@ -88,14 +88,16 @@ def _read_own(own: Path) -> Any:
     return said["features"]
 
 
-def check_party(frame: pd.DataFrame, study: Study, party: str) -> list[Finding]:
+def check_party(frame: pd.DataFrame, study: Study, party: str) -> list[CheckFinding]:
     """What a party finds about its own table, alone and offline, errors first."""
     column, target = study.parties[party].id, study.target.column
     seen, found = look(frame, study, party)
     try:
         table = described(study, party, frame)
     except VitrailError as error:
-        return found + [Finding("own_columns", "error", "", (), 1, p.what.rstrip("."), p.hint) for p in error.problems]
+        return found + [
+            CheckFinding("own_columns", "error", "", (), 1, p.what.rstrip("."), p.hint) for p in error.problems
+        ]
     rest = find_faults(frame, table)
     if party != study.host:  # the target is elsewhere, and no class can be compared
         rest = [finding for finding in rest if finding.column != target]
@@ -104,7 +106,7 @@ def check_party(frame: pd.DataFrame, study: Study, party: str) -> list[Finding]:
     return sorted(found, key=lambda finding: finding.severity)
 
 
-def _copies(frame: pd.DataFrame, table: Table, seen: Seen) -> list[Finding]:
+def _copies(frame: pd.DataFrame, table: TableSchema, seen: ParsedIds) -> list[CheckFinding]:
     """Features that are the id under another name."""
     out, columns = [], take_columns(frame)[0]
     for name in (name for name in table.features if name in columns):
@@ -112,11 +114,11 @@ def _copies(frame: pd.DataFrame, table: Table, seen: Seen) -> list[Finding]:
         same = sum(spell(write(cell), seen.form) == spelled for cell, spelled in cells)
         if same > 0.9 * len(frame):
             text = f"the feature is the id under another name, in {same} of {len(frame)} rows"
-            out.append(Finding("id_is_feature", "error", name, (), same, text, "Leave the column out."))
+            out.append(CheckFinding("id_is_feature", "error", name, (), same, text, "Leave the column out."))
     return out
 
 
-def check_files(files: Sequence[Path], study: Study, party: str) -> dict[Path, tuple[list[Finding], int]]:
+def check_files(files: Sequence[Path], study: Study, party: str) -> dict[Path, tuple[list[CheckFinding], int]]:
     """The party's file, its findings and its rows."""
     if party not in study.parties or len(files) != 1:
         what, hint = f"the study has no party {party!r}.", nearest(party, study.parties)

@@ -3,7 +3,7 @@ to whom and in whose name it likes. What comes back is written to `stolen.json`,
 
 import sys
 
-if "vitrail.deploy.flare_process" in sys.orig_argv:
+if "vitrail.deploy.transport.flare.process" in sys.orig_argv:
     import io
     import json
     import os
@@ -18,7 +18,7 @@ if "vitrail.deploy.flare_process" in sys.orig_argv:
     from nvflare.private.admin_defs import Message
     from nvflare.private.defs import RequestHeader
 
-    from vitrail.deploy import flare_guard
+    from vitrail.deploy.transport.flare import guard as flare_guard
 
     flare_guard.problem_of = lambda *_: ""
     flare_guard._trim_requests = lambda: None

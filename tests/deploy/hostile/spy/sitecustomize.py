@@ -4,7 +4,7 @@ import functools
 import json
 import sys
 
-if "vitrail.deploy.flare_process" in sys.orig_argv:
+if "vitrail.deploy.transport.flare.process" in sys.orig_argv:
     from nvflare.fuel.f3.cellnet.core_cell import CoreCell
     from nvflare.fuel.f3.streaming.byte_receiver import ByteReceiver
     from nvflare.private.aux_runner import AuxRunner

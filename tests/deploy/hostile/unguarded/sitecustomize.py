@@ -2,8 +2,8 @@
 
 import sys
 
-if "vitrail.deploy.flare_process" in sys.orig_argv:
-    from vitrail.deploy import flare_guard
+if "vitrail.deploy.transport.flare.process" in sys.orig_argv:
+    from vitrail.deploy.transport.flare import guard as flare_guard
 
     flare_guard.problem_of = lambda *_: ""
     flare_guard._trim_requests = lambda: None

@@ -1,0 +1,1 @@
+"""Shapley values of single predictions, and what sites show each other of them."""

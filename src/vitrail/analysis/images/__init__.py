@@ -1,0 +1,1 @@
+"""What a site's model looks at in its own images."""

@@ -1,0 +1,1 @@
+"""Whether a model learned a shortcut at one site."""

@@ -1,0 +1,90 @@
+"""Which site's class stands out, in words: for a terminal, and for the page."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from vitrail.analysis.shortcuts.detector import ShortcutFinding, ShortcutSignals, too_few
+
+LOOK = "vitrail look RUN --site NAME --data PICTURES"
+LOOK_THERE = "vitrail look --kit KIT --data PICTURES"  # where the site took part from its own machine
+
+
+class ShortcutWording(NamedTuple):
+    site: str
+    label: str
+    what: str  # the numbers behind it
+    sure: str
+    ask: str
+
+    @property
+    def text(self) -> str:
+        return f"{self.site}, class {self.label}: {self.what}. {self.sure}"
+
+
+def sentences(standing: ShortcutSignals, sites: Sequence[str], labels: Sequence[str]) -> list[ShortcutWording]:
+    """Of each cell that stands out, the surest first."""
+    return [_said(standing, found, sites[found.site], labels[found.label]) for found in standing.found]
+
+
+def calm(standing: ShortcutSignals) -> str:
+    """What it means that nothing was found; empty where something was."""
+    if standing.found:
+        return ""
+    if too_few(standing):
+        return "Fewer than three sites told how their models do: of two that differ nobody can say which is odd."
+    if not standing.cells:
+        return "Too little was told to say whether a site's class stands out: the prototypes' distance alone cannot."
+    return (
+        f"No site's class stands out: nothing in {standing.cells} cells (a class at a site) is rarer than what "
+        f"{100 * standing.level:.0f} in 100 federations without any shortcut show. That is no proof that there is none."
+    )
+
+
+def to_text(standing: ShortcutSignals, sites: Sequence[str], labels: Sequence[str]) -> str:
+    """For a terminal."""
+    said = sentences(standing, sites, labels)
+    if not said:
+        return f"  {calm(standing)}"
+    lines = [line for one in said for line in (f"  - {one.text}", f"    To ask {one.site}: {one.ask}")]
+    return "\n".join([*lines, f"  A site sees for itself, and nothing leaves it: {LOOK}"])
+
+
+def labels_of(levels: Sequence[str], standing: ShortcutSignals) -> list[str]:
+    """The names of the classes; numbers where they are not known."""
+    many = standing.chance.shape[1]
+    return list(levels) if len(levels) == many else [str(i + 1) for i in range(many)]
+
+
+def percent(share: float) -> str:
+    return f"{100 * share:.0f} %"
+
+
+def times(log_odds: float) -> str:
+    """A difference of log-odds as a factor of odds."""
+    factor = float(np.exp(min(max(log_odds, -7.0), 14.0)))
+    return f"{factor:.1f} times" if factor < 10 else f"{float(f'{factor:.1g}'):,.0f} times"
+
+
+def _said(standing: ShortcutSignals, found: ShortcutFinding, site: str, label: str) -> ShortcutWording:
+    at, usual, parts = (found.site, found.label), standing.usual, []
+    for signal in found.by:
+        if signal == "travel":
+            home, away, expected = (percent(t[at]) for t in (standing.home, standing.away, usual[signal]))
+            part = f"its model gets {home} of these pictures right at home and {away} at the other sites (usual at "
+            parts.append(f"{part}home, for a model that does so elsewhere: {expected})")
+        elif signal == "piece":
+            more, expected = times(standing.piece[at]), times(usual[signal][at])
+            part = (
+                f"a piece of its own pictures, put into others, makes the class {more} likelier to its own model than "
+            )
+            parts.append(f"{part}to the other sites' models (usual: {expected})")
+        else:
+            parts.append(f"it was learned at once (loss {standing.easy[at]:.2g}, usual: {usual[signal][at]:.2g})")
+    chance = "below 0.001" if found.chance < 0.001 else f"{found.chance:.3f}"
+    sure = f"Chance that a federation without any shortcut shows as much, anywhere: {chance}."
+    ask = f"look at your pictures of class {label}: is there a mark, a tube, a text or a device that your other "
+    return ShortcutWording(site, label, "; ".join(parts), sure, f"{ask}classes lack?")

@@ -1,0 +1,117 @@
+"""What a person gives on the command line: arguments that several verbs take, and how they are read."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from vitrail.cli import completion
+from vitrail.core.errors import Problem, VitrailError
+from vitrail.data.readers.source import to_place
+
+PLACE: Any = {"parser": to_place, "metavar": "PLACE"}  # a file, FILE.xlsx#SHEET, or "duckdb:///FILE?sql=SELECT ..."
+SANDBOX = "Whether FLARE's processes are shut in (Landlock); without it they read what this user can read."
+StudyFile = Annotated[Path, typer.Argument(help="The study file (TOML).", autocompletion=completion.study_files)]
+Data = Annotated[
+    Path,
+    typer.Option(
+        "--data",
+        help="A folder with one table, or folder of pictures, per site; or one file or database query of all.",
+        **PLACE,
+    ),
+]
+Engine = Annotated[str, typer.Option(help="vectorised (all sites at once) or looped (one after the other).")]
+Device = Annotated[str, typer.Option(help="cpu or cuda.")]
+Rounds = Annotated[int | None, typer.Option(help="Rounds, instead of the study's.")]
+Workers = Annotated[int, typer.Option(min=0, help="Processes; 0: as many as there are cores.")]
+Cluster = Annotated[
+    str, typer.Option(help="Instead of processes here: machines of a Dask scheduler, tcp://HOST:PORT. Rows go there.")
+]
+Resume = Annotated[bool, typer.Option("--resume", help="Continue what is in --out.")]
+
+
+def parse_methods(given: str | None, study: object = "STUDY", data: object = "DATA") -> list[str]:
+    """Names separated by commas; without any, a short comparison. `all`: those that can be compared by their defaults;
+    the others are told, with the command that tunes them."""
+    from vitrail.methods import DEFAULT, TABLE, named
+
+    if given is None:
+        yardsticks = named(lambda kind: not kind.federated and not kind.needs)
+        return [*yardsticks, DEFAULT, *named(lambda kind: kind.brief)]
+    if given.strip() != "all":
+        return [name.strip() for name in given.split(",") if name.strip()]
+    if left_out := named(lambda kind: kind.tune_first):
+        titles = ", ".join(TABLE[name].title for name in left_out)
+        print(f"Left out: {titles}. Their defaults are no use before tuning:")
+        print("\n".join(f"  vitrail tune {study} --data {data} --method {name}" for name in left_out))
+        print(f"To have them all the same, name them: --methods {','.join(left_out)}\n")
+    if apart := named(lambda kind: bool(kind.needs)):
+        print(f"Left out, for the network that they need: {', '.join(TABLE[name].title for name in apart)}.\n")
+    return named(lambda kind: not kind.tune_first and not kind.needs)
+
+
+def parse_settings(given: list[str]) -> dict[str, Any]:
+    """KEY=VALUE as TOML values, texts also without quotes."""
+    from vitrail.storage.toml import read_value
+
+    out: dict[str, Any] = {}
+    for item in given:
+        key, equals, value = item.partition("=")
+        if not equals or not key.strip():
+            raise VitrailError(
+                "cannot read --set",
+                [Problem("--set", f"expected KEY=VALUE, got {item!r}.", "Write for example --set mu=0.1.")],
+            )
+        out[key.strip()] = read_value(value)
+    return out
+
+
+def parse_away(given: list[str]) -> dict[str, list[tuple[int, int]]]:
+    out: dict[str, list[tuple[int, int]]] = {}
+    for item in given:
+        site, _, span = item.rpartition(":")
+        first, dash, last = span.partition("-")
+        if not site or not first.isdigit() or (dash and not last.isdigit()):
+            raise VitrailError(
+                "cannot read --away",
+                [
+                    Problem(
+                        "--away",
+                        f"expected SITE:FIRST-LAST, got {item!r}.",
+                        "Write for example --away va:10-20.",
+                    )
+                ],
+            )
+        out.setdefault(site, []).append((int(first), int(last or first)))
+    return out
+
+
+def parse_pseudonyms(given: list[str]) -> dict[str, str]:
+    out: dict[str, str] = {}
+    problems = []
+    for item in given:
+        site, _, known = item.rpartition("=")
+        if not site or not known or site in out:
+            what = f"{site!r} has two." if site in out else f"expected SITE=PSEUDONYM, got {item!r}."
+            problems.append(Problem("--pseudonym", what, "Write for example --pseudonym va=site-7, once for a site."))
+        out[site] = known
+    if problems:
+        raise VitrailError("cannot read --pseudonym", problems)
+    return out
+
+
+def cores() -> int:
+    import os
+
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def free_folder(path: Path) -> Path:
+    """The path itself, or the first of path-2, path-3, ... that is not in use: a demo never writes over another."""
+    number, free = 1, path
+    while free.exists():
+        number += 1
+        free = path.with_name(f"{path.name}-{number}")
+    return free

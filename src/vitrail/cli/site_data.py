@@ -1,0 +1,255 @@
+"""Verbs of a site that looks at its own file: check, look, repair. Nothing leaves."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from vitrail.cli import completion
+from vitrail.cli.options import PLACE, StudyFile
+from vitrail.core.errors import Problem, VitrailError, nearest
+from vitrail.data.readers.source import to_place
+
+if TYPE_CHECKING:
+    from vitrail.quality.repair.remedies import Repair
+    from vitrail.study.model import Study
+
+
+def check(
+    study: StudyFile,
+    files: Annotated[
+        list[Path],
+        typer.Argument(
+            metavar="FILE...",
+            help="The site's own table, or its pictures; several sites, to compare pictures.",
+            parser=to_place,
+        ),
+    ],
+    json: Annotated[
+        bool, typer.Option("--json", help="Findings as JSON; a list of them where several files are given.")
+    ] = False,
+    party: Annotated[str, typer.Option(help="Whose table it is, in a study with parties; the host's otherwise.")] = "",
+    pooled: Annotated[
+        Path | None,
+        typer.Option(help="Also against all sites' pooled summaries: screen.json of a run, from the coordinator."),
+    ] = None,
+) -> None:
+    """Check a site's file or pictures against the study, alone and offline. Exit code 0 fine, 1 findings, 2 cannot
+    read."""
+    import shlex
+
+    from vitrail.quality.checks.table import check_sites, to_json, to_text
+    from vitrail.quality.repair.command import COMMAND
+    from vitrail.study.model import Study
+
+    agreed = Study.load(study)
+    if pooled and (agreed.parties or agreed.images):
+        what = "only columns that all sites have are compared with the others'."
+        raise VitrailError("cannot check", [Problem("--pooled", what, "Leave it out.")])
+    if agreed.parties:
+        from vitrail.vertical.tables import check_files
+
+        checked = check_files(files, agreed, party or agreed.host)
+    elif party:
+        what = "the study has no parties."
+        raise VitrailError("cannot check", [Problem("--party", what, "Leave it out.")])
+    else:
+        checked = check_sites(files, agreed)
+    if pooled:
+        from vitrail.data.readers.tables import read_table
+        from vitrail.quality.screening.pooled_check import read_pooled, unlike_others
+
+        others = read_pooled(pooled)
+        for file, (found, rows) in checked.items():
+            checked[file] = [*found, *unlike_others(read_table(file, agreed), agreed, others)], rows
+    told = [
+        to_json(found, file.name, rows) if json else to_text(found, file.name, rows, agreed.row_word)
+        for file, (found, rows) in checked.items()
+    ]
+    if not json:  # commands to copy
+        command = f"vitrail repair {shlex.quote(str(study))} "
+        told = [
+            text.replace(COMMAND, f"{command}{shlex.quote(str(file))}")
+            for text, file in zip(told, checked, strict=True)
+        ]
+    print(told[0] if len(told) == 1 else f"[{', '.join(told)}]" if json else "\n\n".join(told))
+    raise typer.Exit(1 if any(found for found, _ in checked.values()) else 0)
+
+
+def look(
+    data: Annotated[Path, typer.Option("--data", help="The site's own file, or its pictures.", **PLACE)],
+    run: Annotated[
+        Path | None,
+        typer.Argument(help="The folder of a run; not with --kit."),
+    ] = None,
+    site: Annotated[str, typer.Option(help="The site whose own eyes these are.", autocompletion=completion.sites)] = "",
+    kit: Annotated[Path | None, typer.Option(help="The site's kit, where it took part between machines.")] = None,
+    feature: Annotated[list[str] | None, typer.Option(help="A column to look at besides the findings'.")] = None,
+    picture: Annotated[list[str] | None, typer.Option(help="A picture of --data to be taken apart.")] = None,
+    out: Annotated[Path | None, typer.Option(help="The HTML file; without it, look-SITE.html here.")] = None,
+) -> None:
+    """At a site, alone: its own rows behind each finding and a repair, or its pictures beside the model. Nothing
+    leaves."""
+    import shlex
+
+    from vitrail.analysis.site_text import to_text
+    from vitrail.data.readers.tables import read_table
+    from vitrail.quality.repair.inspection import SiteInspection
+    from vitrail.report.pages.site import write_look
+    from vitrail.runs import Run
+    from vitrail.runs.folder import site_folder
+    from vitrail.runs.site.inspection import look_behind
+
+    if (run is None) == (kit is None):
+        what = "expected one of them: a run folder with --site, or --kit where the site took part between machines."
+        raise VitrailError("cannot look", [Problem("RUN or --kit", what)])
+    if kit is not None:
+        from vitrail.deploy.identity import enrolment
+        from vitrail.deploy.site import model as site_model
+
+        mine = site_model.load_model(enrolment.load_kit(kit))
+        seen = mine.look(read_table(data, mine.model.study), feature or [], picture or [])
+    else:
+        assert run is not None
+        told = Run.load(run)
+        seen = look_behind(told, site, read_table(data, told.study), feature or [], picture or [])
+    if isinstance(seen, SiteInspection):
+        seen = seen._replace(command=shlex.join(["vitrail", "repair", str(kit or run), str(data)]))
+        if run is not None:
+            more = ["--from", str(run), "--site", told.known_as(site)]
+            seen = seen._replace(together=f"{seen.command} {shlex.join(more)}")
+    own = mine.joining if kit is not None else None
+    page = write_look(seen, out or Path(f"look-{site_folder(seen.site)}.html"), own)
+    print(f"{to_text(seen)}\n\nPage: {page.resolve()}")
+
+
+def repair(
+    study: Annotated[
+        Path,
+        typer.Argument(
+            help="The study file (TOML), the folder of a run, or this site's kit.",
+            autocompletion=completion.study_files,
+        ),
+    ],
+    file: Annotated[Path, typer.Argument(help="The site's own table; it is never changed.", parser=to_place)],
+    feature: Annotated[str, typer.Option(help="The column, or the outcome.")] = "",
+    cause: Annotated[str, typer.Option(help="What is wrong with it, in the words of `vitrail look`.")] = "",
+    factor: Annotated[float | None, typer.Option(help="unit: what values are multiplied by.")] = None,
+    offset: Annotated[float | None, typer.Option(help="unit, offset: what is added; sign: OFFSET - value.")] = None,
+    code: Annotated[str | None, typer.Option(help="code: the number that stands for a missing value.")] = None,
+    other: Annotated[str | None, typer.Option(help="swapped: the other column.")] = None,
+    map_: Annotated[list[str] | None, typer.Option("--map", help="recoded: WRITTEN=MEANT, for each code.")] = None,
+    below: Annotated[float | None, typer.Option(help="unit in part: only values below.")] = None,
+    above: Annotated[float | None, typer.Option(help="unit in part: only values above.")] = None,
+    found: Annotated[
+        Path | None,
+        typer.Option("--from", help="A run's folder or a screen.json: all repairs that its findings ask for."),
+    ] = None,
+    site: Annotated[
+        str,
+        typer.Option(
+            help="With --from: which site this is, by the name it published under.", autocompletion=completion.sites
+        ),
+    ] = "",
+    write: Annotated[Path | None, typer.Option(help="The corrected copy to make; without it, only shown.")] = None,
+    word: Annotated[str, typer.Option(help="Who says so, for the note; else the user of this machine.")] = "",
+    why: Annotated[str, typer.Option(help="Why, for the note.")] = "",
+) -> None:
+    """At a site: what a repair would change in its file; with --write, a corrected copy and a note beside it. Never in
+    place."""
+    import getpass
+    import shlex
+
+    from vitrail.quality.repair.corrected_copy import correct, to_text, write_copy
+    from vitrail.quality.repair.remedies import Repair
+    from vitrail.quality.repair.table_writer import as_csv
+
+    agreed = _study_of(study)
+    if agreed.images or agreed.parties:
+        what = "only tables of sites are repaired."
+        raise VitrailError("cannot repair", [Problem(str(study), what, "Correct the files by hand.")])
+    if found is not None:
+        given = {"--cause": cause, "--factor": factor, "--offset": offset, "--code": code, "--other": other,
+                 "--map": map_, "--below": below, "--above": above}  # fmt: skip
+        if lost := [flag for flag, value in given.items() if value not in (None, "", [])]:
+            what = "the findings tell it."
+            raise VitrailError("cannot repair", [Problem(flag, what, "Leave it out, or --from.") for flag in lost])
+        wanted, reasons = _from_findings(found, site, file, agreed, feature)
+        why = "; ".join([*([why] if why else []), *reasons])
+    else:
+        levels = _read_map(map_ or [], {"--feature": feature, "--cause": cause})
+        wanted = [Repair(feature, cause.replace("-", " "), factor, offset, code, other, levels or None, below, above)]
+    told = correct(file, agreed, wanted)
+    print(to_text(told))
+    if write is None:
+        copy = as_csv(file, ".repaired")
+        print(f"\nNothing was written. To make a corrected copy: --write {shlex.quote(str(copy))}")
+        return
+    made, note = write_copy(told, write, word or getpass.getuser(), why)
+    print(f"\nCopy: {made.resolve()}\nNote: {note.resolve()}\n{file} was not touched.")
+
+
+def _read_map(given: list[str], needed: dict[str, str]) -> dict[str, str]:
+    """WRITTEN=MEANT; and nothing that a repair needs is left out."""
+    hint = "`vitrail look` prints the command to copy."
+    problems = [Problem(flag, "nothing is given.", hint) for flag, value in needed.items() if not value]
+    levels = dict[str, str]()
+    for item in given:
+        written, equals, meant = (part.strip() for part in item.partition("="))
+        if not equals or not written or not meant:
+            problems.append(Problem("--map", f"expected WRITTEN=MEANT, got {item!r}.", "Write for example --map 1=2."))
+        elif levels.setdefault(written, meant) != meant:
+            problems.append(Problem("--map", f"{written!r} means two things.", "Write it once."))
+    if problems:
+        raise VitrailError("cannot repair", problems)
+    return levels
+
+
+def _from_findings(found: Path, site: str, file: Path, agreed: Study, feature: str) -> tuple[list[Repair], list[str]]:
+    """What a screening says is likely wrong at this site and its own rows bear out; the rest is told."""
+    from vitrail.data.readers.tables import read_table
+    from vitrail.quality.repair.own_rows import own_cause
+    from vitrail.quality.repair.remedies import Repair
+    from vitrail.quality.screening.result import LABEL
+    from vitrail.runs.screening import SCREEN, load_screening
+
+    place = found / SCREEN if found.is_dir() else found
+    try:
+        told = load_screening(place)
+    except (ValueError, KeyError, TypeError, OSError):
+        what = "expected what `vitrail screen` or a run wrote, got something else."
+        raise VitrailError("cannot repair", [Problem(str(place), what, "Give the folder of a run.")]) from None
+    if told is None:
+        raise VitrailError("cannot repair", [Problem(str(place), "there is no screening.", "Give a run's folder.")])
+    names = told.sites["site"].tolist()
+    if site not in names:
+        raise VitrailError("cannot repair", [Problem("--site", f"there is no site {site!r}.", nearest(site, names))])
+    column = LABEL if feature == agreed.target.column else feature
+    mine = [f for f in told.wrong if f.site == site and column in ("", f.feature)]
+    if not mine:
+        what = "nothing is likely wrong there" + (f" with {feature!r}." if feature else ".")
+        raise VitrailError("cannot repair", [Problem("--from", what, "Look at it all the same: vitrail look.")])
+    frame = read_table(file, agreed)
+    repairs, reasons = list[Repair](), list[str]()
+    for finding in mine:
+        cause, repair = own_cause(finding, frame, agreed)
+        if repair is None:
+            about = agreed.target.column if finding.feature == LABEL else finding.feature
+            print(f"{about}: {cause.what}: {cause.numbers}.\n  No repair. {cause.repair}")
+        elif not any({repair.column, repair.other} & {r.column, r.other} - {None} for r in repairs):  # told twice
+            repairs, reasons = [*repairs, repair], [*reasons, finding.text]
+    if not repairs:
+        what = "none of the findings has a repair that this file bears out."
+        raise VitrailError("cannot repair", [Problem("--from", what, "See vitrail look.")])
+    return repairs, reasons
+
+
+def _study_of(place: Path) -> Study:
+    from vitrail.deploy.identity import enrolment
+    from vitrail.study.model import Study
+
+    if (place / "invitation.json").exists():
+        return enrolment.load_kit(place).study
+    return Study.load(place / "study.toml" if place.is_dir() else place)

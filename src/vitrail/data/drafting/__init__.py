@@ -1,0 +1,1 @@
+"""A draft of a study from the tables or images of the sites, to be read by a person."""

@@ -1,0 +1,1 @@
+"""Tables and images as hospitals hold them, read into frames of text and arrays."""

@@ -1,0 +1,1 @@
+"""The record of what left a site, and its verification."""

@@ -1,0 +1,186 @@
+"""`vitrail verify`: is a run folder, or a site's outbox, as it was written, and who signed that?"""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+from cryptography import x509
+
+from vitrail.core.errors import Problem, VitrailError, printable
+from vitrail.core.text import several
+from vitrail.deploy.audit.notices import COMPARED, DIFFER
+from vitrail.deploy.audit.outbox import LOG as OUTBOX_LOG
+from vitrail.deploy.identity.certificates import (
+    fingerprint_key,
+    is_issued,
+    is_signed,
+    read_authority,
+    read_certificate,
+    x509_name,
+)
+from vitrail.deploy.identity.enrolment import COORDINATOR, load_kit
+from vitrail.deploy.identity.signing import CERTIFICATE, OUTBOX, SIGNED, signed_text, signs_run
+from vitrail.runs.integrity import FILES, SIGNATURE, Verification, marks_in, verify_folder
+from vitrail.storage.hash_chain import Link, mark_of_file, read_chain
+from vitrail.storage.untrusted_files import LONGEST_TEXT, read_text
+
+DEPLOYED = "deployed.json"  # in the folder of every run between machines
+
+
+def verify(place: Path, authority: Path | None = None) -> Verification:
+    """A run folder; or a site's kit, home or outbox. `authority`: its certificate, or an invitation that holds it."""
+    known = None if authority is None else _authority(authority)
+    if (place / "invitation.json").exists():
+        kit = load_kit(place)
+        return verify_outbox(kit.home / "outbox", known or kit.authority)
+    for folder in (place, place / "outbox"):
+        if (folder / OUTBOX_LOG).exists():
+            return verify_outbox(folder, known)
+    return verify_run(place, known)
+
+
+def verify_run(path: Path, authority: x509.Certificate | None = None) -> Verification:
+    found = verify_folder(path)
+    wrong, notes = list(found.wrong), list(found.notes)
+    beside = path.resolve().parent.parent / "authority" / "cert.pem"  # where the coordinator keeps its runs
+    if authority is None and beside.exists():
+        authority = _authority(beside)
+    closed = not notes
+    if (path / SIGNATURE).exists():
+        said, told = _signature(path, found.links, authority)
+        wrong += said
+        notes += told
+    elif (path / DEPLOYED).exists() and closed:
+        wrong.append(Problem(SIGNATURE, "it is missing, and runs between machines are signed."))
+    elif closed:
+        notes.append(
+            "It is not signed: it was run on one machine. Who can write in the folder can also write every hash anew; "
+            "that shows by the last hash alone, where somebody noted it."
+        )
+    return Verification(wrong, notes, found.links, found.files)
+
+
+def _signature(path: Path, links: list[Link], authority: x509.Certificate | None) -> tuple[list[Problem], list[str]]:
+    where = path / SIGNATURE
+    try:
+        told = json.loads(read_text(where))
+        issuer = read_authority(told["authority"], where)
+        certificate = read_certificate(told["certificate"], where)
+        line, mark = int(told["line"]), str(told["mark"])
+        good = signs_run(certificate, told)
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, VitrailError):
+        return [Problem(SIGNATURE, "it is damaged, or no signature of ours.")], []
+    wrong = []
+    if not good:
+        wrong.append(Problem(SIGNATURE, "it does not fit what it says that it signed."))
+    if not is_issued(certificate, issuer) or certificate.subject != x509_name(COORDINATOR, COORDINATOR):
+        wrong.append(Problem(SIGNATURE, "its certificate is not the coordinator's."))
+    if authority is not None and fingerprint_key(authority.public_key()) != fingerprint_key(issuer.public_key()):
+        wrong.append(Problem(SIGNATURE, "it is from the coordinator of another study: another authority."))
+    if not any(link.number == line and link.mark == mark for link in links):
+        what = f"the log's line {line} is not the one that was signed: it was changed, or the log was cut off."
+        wrong.append(Problem(SIGNATURE, what))
+        return wrong, []
+    then, today = marks_in(links[:line]), marks_in(links)
+    late = [name for name in today if then.get(name) != today[name] and any(FILES in x.told for x in links[line:])]
+    wrong += [Problem(name, "it was written after the signature.") for name in late]
+    if wrong:
+        return wrong, []
+    who = f"Signed by the study's coordinator on {str(told.get('time'))[:19]}"
+    if authority is None:
+        mark = fingerprint_key(issuer.public_key())
+        return [], [f"{who}, if its authority has the fingerprint {mark}: compare it by phone, or give --authority."]
+    return [], [f"{who}, whose authority is the one known here."]
+
+
+def verify_outbox(folder: Path, authority: x509.Certificate | None = None) -> Verification:
+    """Whether each message that left is there as it left, each line of the log in its place and signed by the site."""
+    try:
+        text = (folder / OUTBOX_LOG).read_bytes()
+    except OSError:
+        what = "nothing has left yet, or its log was taken away."
+        raise VitrailError("there is nothing to verify", [Problem(str(folder / OUTBOX_LOG), what)]) from None
+    links, broken = read_chain(text)
+    wrong = [Problem(f"{OUTBOX_LOG}, line {n}", f"{what}.") for n, what in broken.items()]
+    said, notes = _signed_lines(folder, links, authority)
+    wrong += said + [Problem(f"{OUTBOX_LOG}, line {x.number}", text) for x, text in _noted(links, DIFFER)]
+    notes += [text for _, text in _noted(links, COMPARED)]
+    left = {x.told["number"]: x for x in links if isinstance(x.told.get("number"), int)}
+    last, well = max(left, default=0), 0
+    if lost := sorted(set(range(1, last + 1)) - left.keys()):
+        many = f"message {lost[0]}" if len(lost) == 1 else f"messages {lost[0]} to {lost[-1]}"
+        wrong.append(Problem(OUTBOX_LOG, f"lines are missing: of {many}."))
+    oldest = left[last].told.get("oldest") or 1 if left else 1
+    for number, link in sorted(left.items()):
+        file = folder / f"{number:06d}.safetensors"
+        if file.is_file() and mark_of_file(file) != link.told.get("sha256"):
+            wrong.append(Problem(file.name, "it is not what left: it was changed."))
+        elif not file.is_file() and number >= oldest:
+            wrong.append(Problem(file.name, "it is missing."))
+        well += file.is_file()
+    if oldest > 1:
+        notes.append(f"Of messages 1 to {oldest - 1} the hash alone was kept (join --keep).")
+    known = {OUTBOX_LOG, CERTIFICATE, *(f"{n:06d}.safetensors" for n in left)}
+    for file in sorted(f for f in folder.iterdir() if f.name not in known):
+        if file.name == f"{last + 1:06d}.safetensors":
+            notes.append(f"{file.name} was being written when the site was stopped: it did not leave.")
+        else:
+            wrong.append(Problem(file.name, "it was added: no line of the log is about it."))
+    if len(text) > text.rfind(b"\n") + 1:
+        notes.append("The last line was being written when the site was stopped: its message did not leave.")
+    notes.append("Whether lines were cut off at the end shows by the last hash alone, where somebody noted it.")
+    return Verification(wrong, notes, links, well)
+
+
+def _noted(links: list[Link], kind: str) -> list[tuple[Link, str]]:
+    """What the site was told of the models that others scored, in lines of that kind."""
+    found = [
+        (x, x.told["words"]) for x in links if x.told.get("kind") == kind and isinstance(x.told.get("words"), dict)
+    ]
+    return [(x, printable(str(words.get("text", "")))) for x, words in found]
+
+
+def _signed_lines(
+    folder: Path, links: list[Link], authority: x509.Certificate | None
+) -> tuple[list[Problem], list[str]]:
+    out = [x for x in links if x.told.get("direction") == "out"]
+    if not (folder / CERTIFICATE).exists():
+        if not any(SIGNED in x.told for x in out):
+            return [
+                Problem(OUTBOX_LOG, "no line is signed: an earlier release wrote it, or somebody made it anew.")
+            ], []
+        return [Problem(CERTIFICATE, "it is missing: signatures cannot be checked.")], []
+    certificate = read_certificate((folder / CERTIFICATE).read_text(encoding="utf-8"), folder / CERTIFICATE)
+    name = certificate.subject.rfc4514_string()
+    who = re.sub(r"[^ -~]", "?", name)
+    bad = [
+        x.number
+        for x in out
+        if not is_signed(certificate, OUTBOX, signed_text(x.told, str(x.told.get("before", ""))), x.told.get(SIGNED))
+    ]
+    wrong = []
+    if bad:
+        lines = several(len(bad), "line")
+        what = f"{lines} of messages that left, the first is line {bad[0]}, do not have the site's signature."
+        wrong.append(Problem(OUTBOX_LOG, what))
+    if authority is not None and not is_issued(certificate, authority):
+        wrong.append(Problem(CERTIFICATE, "it was not issued by this study's authority."))
+    if wrong:
+        return wrong, []
+    mark = fingerprint_key(certificate.public_key())
+    sure = "whose certificate this study's authority issued" if authority is not None else "compare it by phone"
+    return [], [f"Signed by {who}, key {mark}: {sure}."]
+
+
+def _authority(file: Path) -> x509.Certificate:
+    try:
+        text = read_text(file, LONGEST_TEXT)
+        pem = json.loads(text)["authority"] if text.lstrip().startswith("{") else text
+        if not isinstance(pem, str):
+            raise ValueError
+    except (OSError, ValueError, KeyError, RecursionError) as error:
+        what = f"expected a certificate or an invitation, but {getattr(error, 'strerror', None) or 'it is neither'}."
+        raise VitrailError("the authority cannot be read", [Problem(str(file), what)]) from None
+    return read_authority(pem, file)

@@ -1,0 +1,159 @@
+"""The coordinator asks the sites, checks what they say, and waits until enough have answered."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Sequence, Set
+from typing import Any, NamedTuple, Protocol
+
+from vitrail.core.errors import Problem, VitrailError
+from vitrail.core.text import several
+from vitrail.deploy.protocol.agreement import Agreement
+from vitrail.deploy.protocol.answer_validation import not_meant
+from vitrail.deploy.protocol.message import Message, check_form
+from vitrail.deploy.site.safeguards import TITLE
+
+CANNOT_GO_ON = "the study cannot go on"  # the title of what a coordinator says when it stops
+REMOVED = "it was removed"  # what a way says of a site that was
+SILENT = "no answer within"  # how a way begins to say that a site is there and was waited for in vain
+ENDED = "its connection ended"  # how a way begins to say that a site's part of the transport ended by itself
+TOO_LONG = "its answer is too long"  # how a way begins to say that it did not read an answer
+MOST_FAILED = 3  # answers in a row that are errors: then a site is no longer asked
+MOST_MISSED = 3  # deadlines in a row: then a site is asked now and then, and not waited for
+FIRST_PAUSE, MOST_PAUSE = 2, 64  # deadlines until it is asked again: doubled each time
+
+
+class Responses(NamedTuple):
+    """What came back: answers by site, and in words what went wrong at the others."""
+
+    answers: dict[str, Message]
+    trouble: dict[str, str]
+    awake: frozenset[str] = frozenset()  # sites that gave a sign meanwhile, if only a late answer
+
+
+class Transport(Protocol):
+    """The way to the sites. Sites that are away come back by themselves."""
+
+    def ask(self, questions: dict[str, Message], deadline: float, beside: Set[str] = frozenset()) -> Responses:
+        """Each site its question; waits for all that can be reached but those `beside`, and at most `deadline`
+        seconds."""
+
+    def present(self) -> set[str]:
+        """Sites that are there at the moment."""
+
+    def log(self, event: str, **details: Any) -> None: ...
+
+
+class SiteRequests:
+    """Asks many sites, checks what they say, waits until enough have answered, and sets aside who always fails."""
+
+    def __init__(
+        self, way: Transport, agreement: Agreement, names: Sequence[str], run: str, quorum: int, deadline: float
+    ) -> None:
+        self.way, self.agreed, self.names, self.run = way, agreement, list(names), run
+        self.quorum, self.deadline = quorum, deadline
+        self.trouble: dict[str, str | None] = {}
+        self.failed: dict[str, int] = {}  # times in a row that a site answered with an error
+        self.missed: dict[str, int] = {}  # deadlines in a row that a site let pass
+        self.rests: dict[str, tuple[float, float]] = {}  # who is silent -> when it is asked again, and after how long
+
+    def all(
+        self, make: Callable[[str], Message | None], quorum: int | None = None, patience: float = math.inf
+    ) -> dict[str, Message]:
+        """Answers by site: at least `quorum` of them (or the study's), asked again until then; or, after so many
+        seconds, those that there are."""
+        pause, answers, until = 0.2, dict[str, Message](), time.monotonic() + patience
+        made = {n: q for n in self.names if (q := make(n)) is not None}
+        questions = {n: q._replace(words={**q.words, "run": self.run}) for n, q in made.items()}
+        need = min(self.quorum if quorum is None else quorum, len(questions))
+        while True:
+            active = self.active()
+            asked = {n: q for n, q in questions.items() if n not in answers and n in active}
+            if len(asked) + len(answers) < need:
+                if patience < math.inf:
+                    return answers
+                self._give_up(need)
+            asked, beside = self._now(asked, need - len(answers))
+            heard = self.way.ask(asked, self.deadline, beside) if beside else self.way.ask(asked, self.deadline)
+            self._note(heard, beside)
+            wrong = {name: self._wrong(name, asked[name], said) for name, said in heard.answers.items()}
+            wrong |= {name: what for name, what in heard.trouble.items() if what.startswith(TOO_LONG)}
+            trouble = heard.trouble | {name: what for name, what in wrong.items() if what is not None}
+            for name, what in wrong.items():
+                if what is None:
+                    answers[name] = heard.answers[name]
+                    self.failed.pop(name, None)
+                    continue
+                self.failed[name] = self.failed.get(name, 0) + 1
+                if self.failed[name] == MOST_FAILED:
+                    self.way.log("set aside", site=name, why=what)
+            for name in asked:
+                if (what := trouble.get(name)) != self.trouble.get(name):  # said when it changes, not in every round
+                    if not (what or "").startswith(ENDED):  # the way has said so
+                        self.way.log("trouble" if what else "answers again", site=name, what=what or "")
+                    self.trouble[name] = what
+            if len(answers) >= need or time.monotonic() > until:
+                return answers
+            missing = {n: trouble.get(n) or self.trouble.get(n) or "" for n in questions if n not in answers}
+            self.way.log("waiting", answered=len(answers), needed=need, missing=missing)
+            time.sleep(pause)
+            pause = min(5.0, 2 * pause)
+
+    def _now(self, asked: dict[str, Message], need: int) -> tuple[dict[str, Message], frozenset[str]]:
+        """Whom to ask at once, and who of them is silent and not waited for; all of them, and waited for, where the
+        others are too few."""
+        quiet = asked.keys() & self.rests.keys()
+        if len(asked) - len(quiet) < need:
+            return asked, frozenset()
+        due = frozenset(n for n in quiet if time.monotonic() >= self.rests[n][0])
+        return {n: q for n, q in asked.items() if n not in quiet - due}, due
+
+    def _note(self, heard: Responses, beside: frozenset[str]) -> None:
+        """Who let a deadline pass, and who is back."""
+        for name in heard.answers.keys() | heard.awake:
+            self.missed.pop(name, None)
+            self.rests.pop(name, None)
+        late = [n for n, what in heard.trouble.items() if what.startswith(SILENT) and n not in heard.awake]
+        for name in late:
+            self.missed[name] = self.missed.get(name, 0) + 1
+            if self.missed[name] < MOST_MISSED:
+                continue
+            _, pause = self.rests.get(name, (0.0, FIRST_PAUSE * self.deadline / 2))
+            pause = min(2 * pause, MOST_PAUSE * self.deadline)
+            if name not in self.rests:
+                self.way.log("silent", site=name, deadlines=self.missed[name])
+            if name not in self.rests or name in beside:
+                self.rests[name] = time.monotonic() + pause, pause
+
+    def active(self) -> list[str]:
+        """Sites that can still be asked."""
+        return [n for n in self.names if self.failed.get(n, 0) < MOST_FAILED and self.trouble.get(n) != REMOVED]
+
+    def _wrong(self, name: str, asked: Message, said: Message) -> str | None:
+        """What is wrong with an answer, in words; None if nothing is."""
+        if said.kind == "error":
+            return f"it says: {str(said.words.get('text', ''))[:500]}"
+        if said.kind == "refused":
+            return None if asked.kind in ("round", "screen", "mask", "second") else "it refused"
+        if said.kind != asked.kind:
+            return f"it answered {said.kind[:20]!r} to {asked.kind!r}"
+        try:
+            check_form(said, self.agreed.answer(said.kind, asked.words), f"from {name}")
+        except VitrailError as error:
+            return "; ".join(f"{p.where}: {p.what}" for p in error.problems)
+        return not_meant(self.agreed, asked, said)
+
+    def _give_up(self, need: int) -> None:
+        lost = {n: f"failed {MOST_FAILED} times in a row" for n in self.names if self.failed.get(n, 0) >= MOST_FAILED}
+        lost |= {n: "was removed" for n in self.names if self.trouble.get(n) == REMOVED}
+        hint = "See what they say in events.jsonl, have it repaired there, and start again: nothing is lost."
+        if stopped := [n for n in lost if TITLE in (self.trouble.get(n) or "")]:
+            hint = (
+                f"{' and '.join(stopped)} stopped this run for good: what came was outside the bounds on weights, and "
+                "starting again changes nothing. Begin a new run: vitrail serve STUDY --new. Every site stops vitrail "
+                "join and starts it again with --another-run. Where a site may have sent wrong reports, see "
+                "events.jsonl for rounds that were not used."
+            )
+        what = f"{several(need, 'site')} must answer, and too few are left: {', '.join(map(' '.join, lost.items()))}."
+        raise VitrailError(CANNOT_GO_ON, [Problem("sites", what, hint)])

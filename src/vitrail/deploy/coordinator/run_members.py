@@ -1,0 +1,85 @@
+"""Who takes part in a run between machines, and with how many rows."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from vitrail.data.encoding import Moments, finish_moments
+from vitrail.deploy.coordinator.requests import SiteRequests
+from vitrail.deploy.protocol.agreement import FORMAT
+from vitrail.deploy.protocol.message import Message
+from vitrail.deploy.scale.coordinator import masked_moments
+from vitrail.runs.evaluation import target_words
+from vitrail.storage.atomic_files import write_atomically
+
+ENTERED = "entered.json"  # in a run folder: who takes part
+
+
+class RunMembers:
+    """Who takes part and with how many rows. Kept in the run folder, since the order of sites is that of every tensor;
+    who comes late is let in as soon as it is there, and stands after the others."""
+
+    def __init__(self, call: SiteRequests, path: Path) -> None:
+        self.call, self.path = call, path
+        told = json.loads(path.read_text()) if path.exists() else {"order": [], "scale": {}, "sites": {}}
+        self.order: list[str] = told["order"]
+        self.scale = {k: torch.tensor(v, dtype=torch.float64) for k, v in told["scale"].items()}
+        self.sites: dict[str, dict[str, Any]] = told["sites"]  # who is in -> what it said of its rows
+        self.first = [n for n in self.sites if self.sites[n]["first"]]
+
+    def open(self, need: int, gone: Sequence[str]) -> None:
+        """All who are there agree, scales are found, rows are counted. `gone` keep a place, and do not take part."""
+        names = self._agree(self.call.names, need)
+        if self.call.agreed.shared_scale:
+
+            def said(mean: Any) -> list[Moments]:
+                told = {} if mean is None else {"mean": torch.from_numpy(mean)}
+                asked = Message("standardise", {"step": 1 if mean is None else 2}, told)
+                heard = self.call.all(lambda n: asked if n in names else None, len(names))
+                return [Moments(*(heard[n].tensors[k].numpy() for k in ("rows", "total"))) for n in names]
+
+            masked = self.call.agreed.study.protect.sum == "masked"
+            say = masked_moments(self.call, names, self.path.parent) if masked else said
+            self.scale = dict(zip(("mean", "sd"), map(torch.from_numpy, finish_moments(say)), strict=True))
+        found = self._ask(names, len(names), first=True)
+        late = sorted({*self.call.names, *gone} - found.keys())
+        self.order = [*sorted(found, key=lambda n: (-found[n]["rows"][0], n)), *late]
+        self.first = list(found)
+        self._keep(found)
+
+    def admit(self) -> None:
+        """Who came late."""
+        there = self.call.way.present()
+        late = [n for n in self.call.active() if n not in self.sites and n in there]
+        if late and (found := self._ask(self._agree(late, 0), 0, first=False)):
+            self._keep(found)
+            for name in found:
+                self.call.way.log("came late", site=name)
+
+    def _agree(self, names: Sequence[str], need: int) -> list[str]:
+        hello = Message("hello", {"format": FORMAT, "agreement": self.call.agreed.hash})
+        heard = self.call.all(lambda n: hello if n in names else None, need)
+        return [n for n in names if n in heard]
+
+    def _ask(self, names: Sequence[str], need: int, first: bool) -> dict[str, dict[str, Any]]:
+        study, found = self.call.agreed.study, {}
+        heard = self.call.all(lambda n: Message("prepare", {}, self.scale) if n in names else None, need)
+        for name in sorted(heard):
+            tensors, words = heard[name].tensors, heard[name].words
+            target = target_words(study, tensors["target"].numpy())
+            numbers = {k: tensors[k].tolist() for k in ("rows", "chance")}
+            found[name] = {**numbers, "target": target, "first": first, **words}
+        return found
+
+    def _keep(self, found: dict[str, dict[str, Any]]) -> None:
+        self.sites |= found
+        told = {"order": self.order, "scale": {k: v.tolist() for k, v in self.scale.items()}, "sites": self.sites}
+        write_atomically(self.path, json.dumps(told))
+
+    def names(self) -> list[str]:
+        return [n for n in self.call.names if n in self.sites]

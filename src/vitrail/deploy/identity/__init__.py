@@ -1,0 +1,1 @@
+"""Keys, certificates and documents of those who take part."""

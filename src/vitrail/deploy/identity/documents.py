@@ -1,0 +1,179 @@
+"""What travels between a coordinator and a site before a study, and what each keeps of it: files that are read as if
+somebody had changed them on the way."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+import tomllib
+import unicodedata
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from cryptography.hazmat.primitives.asymmetric import rsa
+
+from vitrail import methods
+from vitrail.core.errors import Problem, VitrailError
+from vitrail.deploy.vertical.agreement import agreed_hash
+from vitrail.runs.folder import site_folder
+from vitrail.storage.untrusted_files import LONGEST_TEXT, read_text
+from vitrail.study.limits import text_problem
+from vitrail.study.model import Study
+
+PAPER_FORMAT = 1  # of every file here
+METHOD = "method"  # in an invitation's versions: package and version that bring the method, where it is none of ours
+LONGEST = 200  # characters of a file name
+MOST_SITES = 10_000  # of a study
+
+INVITATION = {
+    "format": int, "study": str, "seed": int, "sites": list, "site": str, "identity": str, "address": str,
+    "authority": str, "agreement": str, "versions": dict,
+}  # fmt: skip
+REQUEST = {"format": int, "site": str, "identity": str, "csr": str, "study": str, "authority": str}
+APPROVAL = {"format": int, "site": str, "certificate": str, "authority": str}
+BOOK = {"format": int, "study": str, "address": str, "seed": int, "sites": dict}
+
+
+@dataclass(frozen=True)
+class EnrolmentRequest:
+    kit: Path
+    file: Path
+    fingerprint: str
+    authority_fingerprint: str
+
+
+@dataclass(frozen=True)
+class Approval:
+    file: Path
+    site: str
+    fingerprint: str
+
+
+@dataclass(frozen=True)
+class PendingRequest:
+    """A request that may be approved, if the fingerprint is the site's."""
+
+    site: str
+    identity: str
+    fingerprint: str
+    key: rsa.RSAPublicKey
+    card: dict[str, str] | None = None  # of a party
+
+
+def identity_of(name: str) -> str:
+    """A site's name in certificates: letters any machine can write, and no two sites the same.
+
+    >>> identity_of("Hôpital St. Mary")
+    'hopital-st-mary-ca9a58'
+    """
+    plain = unicodedata.normalize("NFKD", name).encode("ascii", "ignore").decode().lower()
+    slug = re.sub(r"[^a-z0-9]+", "-", plain).strip("-")[:40].strip("-") or "site"
+    return f"{slug}-{hashlib.sha256(name.encode()).hexdigest()[:6]}"
+
+
+def to_text(said: Mapping[str, Any]) -> str:
+    return json.dumps(said, indent=1, ensure_ascii=False) + "\n"
+
+
+def read_paper(path: Path, keys: Mapping[str, type], kind: str, hint: str) -> dict[str, Any]:
+    """One of our files, with everything it must hold and of these types."""
+    problem = ""
+    said: Any = None
+    try:
+        said = json.loads(read_text(path, LONGEST_TEXT))
+    except OSError as error:
+        problem = f"{error.strerror}".lower()
+    except (ValueError, RecursionError):
+        problem = "it is not one of Vitrail's files"
+    if not problem and (not isinstance(said, dict) or "format" not in said):
+        problem = "it is not one of Vitrail's files"
+    elif not problem and said["format"] != PAPER_FORMAT:
+        problem = f"it has format {said['format']!r}, this Vitrail reads format {PAPER_FORMAT}"
+        hint = "Use the same version of Vitrail at both ends."
+    elif not problem:
+        wrong = [k for k, kind_ in keys.items() if type(said.get(k)) is not kind_]
+        problem = f"it lacks {', '.join(wrong)}, or holds something else there" if wrong else ""
+    if problem:
+        raise VitrailError(f"cannot read {kind}", [Problem(str(path), f"expected {kind}, but {problem}.", hint)])
+    return dict(said)
+
+
+def study_of(said: Mapping[str, Any], where: Path) -> Study:
+    names = said["sites"]
+    if len(names) > MOST_SITES or not 0 <= said["seed"] < 2**63 or list(name_problems([said["site"]], {})):
+        what = f"expected at most {MOST_SITES} sites, a seed below 2^63 and a short name of this site."
+        raise VitrailError("cannot read an invitation", [Problem(str(where), what, "Ask the coordinator for another.")])
+    if (
+        not all(isinstance(n, str) for n in names)
+        or said["site"] not in names
+        or identity_of(said["site"]) != said["identity"]
+    ):
+        what, hint = "the site that it names is not among its sites.", "Ask the coordinator to send it again."
+        raise VitrailError("cannot read an invitation", [Problem(str(where), what, hint)])
+    if found := list(address_problems(said["address"], str(where))):
+        raise VitrailError("cannot read an invitation", found)
+    try:
+        if why := text_problem(said["study"]):
+            raise ValueError(why)
+        told = tomllib.loads(said["study"])
+        if foreign := _foreign_method(told, said, where):
+            raise VitrailError("the study's method is not here", [foreign])
+        return Study.parse(told, f"the study in {where}")
+    except (ValueError, RecursionError) as error:
+        what, hint = f"its study cannot be read as TOML: {error}.", "Ask the coordinator to send it again."
+        raise VitrailError("cannot read an invitation", [Problem(str(where), what, hint)]) from None
+
+
+def _foreign_method(told: Mapping[str, Any], said: Mapping[str, Any], where: Path) -> Problem | None:
+    """Where another package brings the method, which one, if this site has none or another version of it."""
+    method = told.get("method")
+    name = method.get("name") if isinstance(method, Mapping) else None
+    theirs, here = said["versions"].get(METHOD), methods.origin(str(name))
+    ours = " ".join(here) if here else ""
+    if not isinstance(theirs, str) or theirs == ours:
+        return None
+    what = f"the method {name!r} comes from the package {theirs}, and here is {ours or 'none that brings it'}."
+    return Problem(str(where), what, "Install that version here, if your house trusts it, and try again.")
+
+
+def check_agreement(said: Mapping[str, Any], where: Path) -> None:
+    """What an invitation says is worked out here, not believed."""
+    found = agreed_hash(study_of(said, where), said["seed"], len(said["sites"]))
+    if found != said["agreement"]:
+        what = f"from its study follows the agreement {found}, but it says {said['agreement']}."
+        hint = "Use the same version of Vitrail at both ends, or ask for the invitation again."
+        raise VitrailError("the invitation contradicts itself", [Problem(str(where), what, hint)])
+
+
+def name_problems(sites: Iterable[str], known: Mapping[str, Mapping[str, Any]]) -> Iterable[Problem]:
+    folded = {name.casefold(): name for name in known}
+    for name in (given.strip() for given in sites):
+        if not name or not name.isprintable() or len(site_folder(name)) > LONGEST:
+            yield Problem("--site", f"{name!r} cannot be a site's name.", "Use a short name of visible characters.")
+            continue
+        if name in known and known[name]["removed"]:
+            what = f"{name!r} was removed from the study for good."
+            yield Problem("--site", what, "To let it in again, invite it under another name.")
+        if (other := folded.get(name.casefold())) is not None and (other != name or name not in known):
+            yield Problem(
+                "--site", f"{name!r} and {other!r} cannot be told apart.", "Give each site a name of its own."
+            )
+        if any(entry["identity"] == identity_of(name) and n != name for n, entry in known.items()):
+            yield Problem("--site", f"{name!r} has the short name of another site.", "Change the name a little.")
+        folded.setdefault(name.casefold(), name)
+
+
+def address_problems(address: str, where: str = "--address") -> Iterable[Problem]:
+    host, _, port = address.rpartition(":")
+    hint = "Write HOST:PORT as the sites can reach it, for example study.hospital.org:8002."
+    if not host or not port.isascii() or not port.isdigit() or len(port) > 5 or not 0 < int(port) < 2**16:
+        yield Problem(where, f"{address[:60]!r} has no host or no port from 1 to 65535.", hint)
+    elif ":" in host:
+        yield Problem(where, f"{address[:60]!r}: FLARE takes no such address, nor IPv6 numbers.", hint)
+    elif host == "0.0.0.0" or not re.fullmatch(
+        r"(?=.{1,253}$)[A-Za-z0-9]([A-Za-z0-9-]*[A-Za-z0-9])?(\.[A-Za-z0-9]([A-Za-z0-9-]*[A-Za-z0-9])?)*", host
+    ):
+        yield Problem(where, f"{host[:60]!r} is not a machine that a site could call.", hint)

@@ -1,0 +1,377 @@
+"""Who takes part: an authority for each study, an invitation per site, a request that comes back, an approval.
+
+Private keys are made where they are used and stay there. What travels (invitation, request, approval) is public and
+may go by mail: people at both ends compare the fingerprints by phone.
+"""
+
+from __future__ import annotations
+
+import datetime
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes
+from cryptography.hazmat.primitives.serialization import Encoding
+
+from vitrail import methods
+from vitrail.core.errors import Problem, VitrailError, nearest
+from vitrail.deploy.identity import party_keys
+from vitrail.deploy.identity.certificates import (
+    BITS,
+    StudyAuthority,
+    fingerprint_key,
+    hosts_of,
+    is_issued,
+    make_authority,
+    own_key,
+    private_folder,
+    read_authority,
+    read_certificate,
+    read_key,
+    requested_key,
+    write_private,
+    x509_name,
+)
+from vitrail.deploy.identity.coordinator_folder import approval_of, folder_of, invitation_of
+from vitrail.deploy.identity.documents import (
+    APPROVAL,
+    BOOK,
+    INVITATION,
+    METHOD,
+    PAPER_FORMAT,
+    REQUEST,
+    Approval,
+    EnrolmentRequest,
+    PendingRequest,
+    address_problems,
+    check_agreement,
+    identity_of,
+    name_problems,
+    read_paper,
+    study_of,
+    to_text,
+)
+from vitrail.deploy.identity.invitation import SIGNATURE, check_signature, sign_invitation
+from vitrail.deploy.identity.participants import (
+    FILE,
+    Participants,
+    load_participants,
+    participants_of,
+    read_participants,
+)
+from vitrail.deploy.vertical.agreement import agreed_hash
+from vitrail.runs.folder import site_folder, versions
+from vitrail.study.model import Study
+
+COORDINATOR = "coordinator"  # its name in certificates
+LEAD = "lead@coordinator"  # who submits FLARE's jobs
+LEFT = "left.txt"  # in a kit whose site left, and whose key is gone: when
+CURRENT = "current.json"  # in the coordinator's folder: which run is under way
+
+
+@dataclass(frozen=True)
+class Coordinator:
+    """What the coordinator's folder holds."""
+
+    folder: Path
+    study: Study
+    seed: int
+    address: str
+    sites: dict[str, dict[str, Any]]  # name -> identity, fingerprint, approved, removed
+    roster: dict[str, str] = field(default_factory=dict)  # the list of participants that was complete last
+
+    @property
+    def participants(self) -> Participants:
+        begun = (self.folder / CURRENT).exists()
+        return participants_of(self.sites, self.roster, begun, self.study.protect.second)
+
+    @property
+    def host(self) -> str:
+        return self.address.rpartition(":")[0]
+
+    @property
+    def port(self) -> int:
+        return int(self.address.rpartition(":")[2])
+
+    @property
+    def authority(self) -> x509.Certificate:
+        return read_certificate(
+            (self.folder / "authority" / "cert.pem").read_text(), self.folder / "authority" / "cert.pem"
+        )
+
+    @property
+    def authority_fingerprint(self) -> str:
+        return fingerprint_key(self.authority.public_key())
+
+
+@dataclass(frozen=True)
+class Kit:
+    """What a site's kit holds."""
+
+    folder: Path
+    site: str
+    identity: str
+    study: Study
+    seed: int
+    sites: list[str]
+    address: str
+    home: Path
+    approved: bool
+    invitation: dict[str, Any]
+    participants: Participants
+
+    @property
+    def authority(self) -> x509.Certificate:
+        return read_certificate(self.invitation["authority"], self.folder / "invitation.json")
+
+    @property
+    def authority_fingerprint(self) -> str:
+        return fingerprint_key(self.authority.public_key())
+
+    @property
+    def fingerprint(self) -> str:
+        return fingerprint_key(read_key(self.folder / "key.pem").public_key())
+
+
+# the coordinator
+
+
+def invite(study_file: Path, sites: Sequence[str], address: str, seed: int | None = None) -> Path:
+    """Make the study's authority and an invitation per site. Again: adds sites, changes the address ("" keeps it)."""
+    study = Study.load(study_file)
+    folder = folder_of(study_file)
+    old = load_coordinator(folder) if (folder / "coordinator.json").exists() else None
+    known = dict(old.sites) if old else {}
+    sites = sites or ([] if known else list(study.parties))
+    if (second := study.protect.second) and second not in {*known, *(given.strip() for given in sites)}:
+        sites = [*sites, second]  # it is enrolled like a site
+    problems = list(name_problems(sites, known))
+    if old and old.study.name != study.name:
+        what = f"it belongs to the study {old.study.name!r}, the file is of {study.name!r}."
+        problems.append(Problem(str(folder), what, "Give the study file another name, or the study its old one."))
+    if study.parties and {*known, *(given.strip() for given in sites)} != study.parties.keys():
+        what = f"the study's parties are {', '.join(study.parties)}."
+        problems.append(Problem("--site", what, "Leave --site out, or name each of them."))
+    if not sites and not known:
+        problems.append(Problem("--site", "no site is named.", "Name each with --site NAME."))
+    if seed is not None and not 0 <= seed < 2**63:
+        problems.append(Problem("--seed", f"expected a number from 0 to 2^63 - 1, got {seed}.", "Correct it."))
+    if not address and old:
+        address = old.address
+    else:
+        problems += address_problems(address)
+    if problems:
+        raise VitrailError("no invitation was written", problems)
+    for name in (given.strip() for given in sites):
+        blank = {"identity": identity_of(name), "fingerprint": None, "approved": False, "removed": False}
+        known.setdefault(name, blank)
+    seed = seed if seed is not None else old.seed if old else study.seeds[0]
+    agreed = agreed_hash(study, seed, len(known))  # before anything is written: it may refuse
+
+    private_folder(folder)
+    for name in ("authority", "keys", "invitations", "approvals", "runs"):
+        private_folder(folder / name)
+    if not (folder / "authority" / "cert.pem").exists():
+        make_authority(folder / "authority")
+    signer = StudyAuthority(folder)
+    host = address.rpartition(":")[0].lower()
+    address = f"{host}:{int(address.rpartition(':')[2])}"
+    before = folder / "keys" / "coordinator.crt"
+    hosts = [*dict.fromkeys([host, "localhost", "127.0.0.1", *(hosts_of(before) if before.exists() else [])])]
+    for who, subject, role, names in (("coordinator", COORDINATOR, "", hosts), ("lead", LEAD, "lead", [LEAD])):
+        key = own_key(folder / "keys" / f"{who}.key")
+        signed = signer.sign(key.public_key(), subject, COORDINATOR, names, role=role, serves=who == "coordinator")
+        write_private(folder / "keys" / f"{who}.crt", signed)
+    write_private(folder / "study.toml", study.to_toml())
+    _write_approvals(Coordinator(folder, study, seed, address, known, old.roster if old else {}))
+    origin = methods.origin(study.method["name"])
+    brought = {METHOD: " ".join(origin)} if origin else {}
+    for name, site in known.items():
+        if site["removed"]:
+            continue
+        invitation = {
+            "format": PAPER_FORMAT, "study": study.to_toml(), "seed": seed, "sites": list(known), "site": name,
+            "identity": site["identity"], "address": address, "authority": signer.pem, "agreement": agreed,
+            "versions": versions() | brought,
+        }  # fmt: skip
+        write_private(invitation_of(folder, name), to_text(sign_invitation(invitation, signer)))
+    return folder
+
+
+def read_request(folder: Path, request: Path) -> PendingRequest:
+    """Read a request and check everything that a machine can check."""
+    who, said = load_coordinator(folder), read_paper(request, REQUEST, "a request", "Ask the site to send it again.")
+    site, book = said["site"], who.sites.get(said["site"])
+    where, title = str(request), "the request was not approved"
+    if said["authority"] != who.authority_fingerprint or said["study"] != who.study.name:
+        what = f"it answers an invitation to another study ({said['study']!r}), not from this coordinator folder."
+        raise VitrailError(title, [Problem(where, what, "Approve it where that invitation was made.")])
+    if book is None or said["identity"] != book["identity"]:
+        what, hint = f"the site {site!r} was not invited.", nearest(site, who.sites) + " Or: vitrail invite --site."
+        raise VitrailError(title, [Problem(where, what, hint)])
+    if book["removed"]:
+        what = f"the site {site!r} was removed from the study for good."
+        raise VitrailError(title, [Problem(where, what, "To let it in again, invite it under another name.")])
+    if (key := requested_key(said["csr"])) is None:
+        what = f"it holds no valid signing request with an RSA key of {BITS} bits or more."
+        raise VitrailError(title, [Problem(where, what, "Ask the site to run `vitrail request` again.")])
+    mark = fingerprint_key(key)
+    if book["approved"] and book["fingerprint"] != mark:
+        what = f"{site!r} was approved with another key ({book['fingerprint']}); this one is {mark}."
+        hint = f"If the site lost its key: vitrail remove {site!r}, then invite it under another name."
+        raise VitrailError(title, [Problem(where, what, hint)])
+    for other, entry in who.sites.items():
+        if other != site and entry["fingerprint"] == mark:
+            what = f"{other!r} has this key already."
+            raise VitrailError(title, [Problem(where, what, "Each site makes its own kit: nobody copies one.")])
+    card = None
+    if who.study.parties:
+        card = party_keys.check_card(said.get("card"), site, who.authority_fingerprint, key, where)
+    return PendingRequest(site, book["identity"], mark, key, card)
+
+
+def approve(folder: Path, request: Path) -> Approval:
+    """Sign a site's request. Only its key is taken from it: the names are ours."""
+    asked, who = read_request(folder, request), load_coordinator(folder)
+    signed = StudyAuthority(folder).sign(asked.key, asked.identity, "site", [asked.identity])
+    entry = {**who.sites[asked.site], "fingerprint": asked.fingerprint, "approved": True, "certificate": signed}
+    if asked.card:
+        entry["card"] = {**asked.card, "certificate": signed}
+    _write_approvals(replace(who, sites={**who.sites, asked.site: entry}))
+    return Approval(approval_of(folder, asked.site), asked.site, asked.fingerprint)
+
+
+def _write_approvals(who: Coordinator) -> None:
+    """The book, and everybody's approval with the participants, or the parties' cards, as they are known now."""
+    sites, found, pem = who.sites, who.participants, StudyAuthority(who.folder).pem
+    roster = who.roster if found.missing else found.roster  # a run goes on with the list that was complete last
+    said = {"study": who.study.name, "address": who.address, "seed": who.seed, "sites": sites, "roster": roster}
+    write_private(who.folder / "coordinator.json", to_text({"format": PAPER_FORMAT, **said}))
+    given = {name: site["card"] for name, site in sites.items() if "card" in site and not site["removed"]}
+    more = {"cards": given} if who.study.parties else found._asdict()
+    for name, site in sites.items():
+        if "certificate" in site and not site["removed"]:
+            own = {"format": PAPER_FORMAT, "site": name, "certificate": site["certificate"], "authority": pem}
+            write_private(approval_of(who.folder, name), to_text(own | more))
+
+
+def remove(folder: Path, site: str) -> None:
+    """Shut a site out for good. Certificates cannot be called back: its name is refused at the door from now on."""
+    who = load_coordinator(folder)
+    if site not in who.sites:
+        what = f"there is no site {site!r} in this study."
+        raise VitrailError("nobody was removed", [Problem(str(folder), what, nearest(site, who.sites))])
+    _write_approvals(replace(who, sites={**who.sites, site: {**who.sites[site], "removed": True}}))
+    invitation_of(folder, site).unlink(missing_ok=True)
+    approval_of(folder, site).unlink(missing_ok=True)
+
+
+def load_coordinator(folder: Path) -> Coordinator:
+    folder = Path(folder)
+    book = read_paper(folder / "coordinator.json", BOOK, "a coordinator's folder", "Make it with `vitrail invite`.")
+    given = book["seed"], book["address"], book["sites"], book.get("roster", {})
+    return Coordinator(folder, Study.load(folder / "study.toml", kept=True), *given)
+
+
+# the site
+
+
+def request(invitation: Path, kit: Path | None = None, home: Path | None = None) -> EnrolmentRequest:
+    """Make this site's key and a request for its certificate. Again, with a newer invitation: the key stays."""
+    invitation = Path(invitation)
+    said = read_paper(invitation, INVITATION, "an invitation", "Ask the coordinator to send it again.")
+    authority = check_signature(said, invitation)
+    check_agreement(said, invitation)
+    name = site_folder(said["site"])
+    kit = Path(kit or invitation.parent / f"{name}.kit").absolute()
+    problems = []
+    if kit.exists() and not (kit / "invitation.json").exists() and (not kit.is_dir() or any(kit.iterdir())):
+        problems.append(Problem(str(kit), "it exists and is not a kit.", "Choose another --kit."))
+    elif (kit / LEFT).exists():
+        when = (kit / LEFT).read_text(encoding="utf-8").strip()
+        hint = "To take part again, ask the coordinator to invite this site under another name."
+        problems.append(Problem(str(kit), f"this site left the study with this kit on {when}.", hint))
+    elif (kit / "invitation.json").exists():
+        old = load_kit(kit)
+        if (old.site, old.authority_fingerprint) != (said["site"], authority):
+            what = f"it is the kit of {old.site!r} for the study {old.study.name!r} of another authority or site."
+            problems.append(Problem(str(kit), what, "Choose another --kit."))
+        elif home and home.absolute() != old.home:
+            problems.append(Problem("--home", f"this kit's home is {old.home}.", "Leave --home out."))
+        home = old.home
+    home = Path(home or kit.parent / f"{name}.home").absolute()
+    if home.resolve().is_relative_to(kit.resolve()):
+        hint = "Choose a --home outside: what is yours must not lie where FLARE works."
+        problems.append(Problem(str(home), "the home is inside the kit.", hint))
+    if problems:
+        raise VitrailError("no request was written", problems)
+    private_folder(kit)
+    private_folder(home)
+    key = own_key(kit / "key.pem")
+    write_private(kit / "home.txt", f"{home}\n")
+    write_private(kit / "invitation.json", to_text({k: said[k] for k in (*INVITATION, SIGNATURE)}))
+    csr = x509.CertificateSigningRequestBuilder().subject_name(x509_name(said["identity"])).sign(key, hashes.SHA256())
+    answer = {
+        "format": PAPER_FORMAT, "site": said["site"], "identity": said["identity"],
+        "csr": csr.public_bytes(Encoding.PEM).decode(), "study": load_kit(kit).study.name, "authority": authority,
+    }  # fmt: skip
+    if load_kit(kit).study.parties:
+        answer["card"] = party_keys.make_card(kit, said["site"], authority)
+    file = kit.parent / f"{name}.request"
+    write_private(file, to_text(answer))
+    return EnrolmentRequest(kit, file, fingerprint_key(key.public_key()), authority)
+
+
+def accept(kit: Path, approval: Path) -> Kit:
+    """Put the certificate into the kit, if it is for this kit's own key and from the authority that invited."""
+    own, approval = load_kit(kit), Path(approval)
+    said = read_paper(approval, APPROVAL, "an approval", "Ask the coordinator to send it again.")
+    if said["site"] != own.site:
+        what = f"it is for {said['site']!r}, this is the kit of {own.site!r}."
+        problem = Problem(str(approval), what, "Take the approval of this site.")
+        raise VitrailError("the approval was not accepted", [problem])
+    check_certificate(own, said["certificate"], approval, "the approval was not accepted")
+    if own.study.parties:
+        given = party_keys.read_cards(said.get("cards"), own.study.parties, own.authority, approval)
+        party_keys.check_own(given[own.site], own.folder, approval)
+        write_private(own.folder / party_keys.CARDS, to_text(given))
+    else:
+        found = read_participants(said, own.site, own.fingerprint, str(approval))
+        write_private(own.folder / FILE, to_text(found._asdict()))
+    write_private(own.folder / "certificate.pem", said["certificate"])
+    return load_kit(kit)
+
+
+def check_certificate(own: Kit, pem: str, where: Path, title: str) -> None:
+    """It must be from the authority that invited, for this kit's own key, and valid today."""
+    signed, now = read_certificate(pem, where), datetime.datetime.now(datetime.UTC)
+    what = hint = ""
+    if not is_issued(signed, own.authority):
+        what = "it was not signed by the authority of this kit's invitation."
+        hint = f"Compare by phone: the authority's fingerprint is {own.authority_fingerprint}."
+    elif fingerprint_key(signed.public_key()) != own.fingerprint or signed.subject != x509_name(own.identity, "site"):
+        what = "it is for another key than this kit's."
+        hint = f"Send the coordinator the request of {own.folder} again."
+    elif not signed.not_valid_before_utc <= now <= signed.not_valid_after_utc:
+        what = f"it is valid from {signed.not_valid_before_utc:%Y-%m-%d} to {signed.not_valid_after_utc:%Y-%m-%d}"
+        what, hint = f"{what}; today is {now:%Y-%m-%d}.", "Check this machine's clock, or ask for a new approval."
+    if what:
+        raise VitrailError(title, [Problem(str(where), what, hint)])
+
+
+def load_kit(kit: Path) -> Kit:
+    kit = Path(kit).absolute()
+    file = kit / "invitation.json"
+    said = read_paper(file, INVITATION, "a site's kit", "Make one with `vitrail request INVITATION`.")
+    read_authority(said["authority"], file)
+    study, home = study_of(said, file), kit / "home.txt"
+    for path in (home, *([] if (kit / LEFT).exists() else [kit / "key.pem"])):
+        if not path.exists():
+            hint = "Restore it, or make a new kit with `vitrail request`."
+            raise VitrailError("the kit is not whole", [Problem(str(path), "it is missing.", hint)])
+    where, approved = Path(home.read_text(encoding="utf-8").rstrip("\n")), (kit / "certificate.pem").exists()
+    given = said["identity"], study, said["seed"], said["sites"], said["address"], where, approved, said
+    return Kit(kit, said["site"], *given, load_participants(kit))

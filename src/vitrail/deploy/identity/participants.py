@@ -1,0 +1,106 @@
+"""The participants of a study: names, and fingerprints of the keys with which they enrolled. Everybody accepts the same
+list: it is part of the agreement's hash, stands on the consent form, and other keys are not believed
+(site_identity.py).
+
+The coordinator writes it into every approval. It is complete when everybody who was invited is approved or removed.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from vitrail.core.errors import Problem, VitrailError
+
+FILE = "participants.json"  # in a site's kit
+
+
+class Participants(NamedTuple):
+    roster: dict[str, str]  # name -> fingerprint
+    missing: list[str]  # who was invited, and is neither approved nor removed
+
+
+def participants_of(
+    sites: Mapping[str, Mapping[str, Any]], before: Mapping[str, str], begun: bool, second: str = ""
+) -> Participants:
+    """As the coordinator's book has them. `before`: the list that was complete last; `begun`: whether a run has begun
+    with it. Who is removed after that keeps its place, so that the others need not agree anew."""
+    left = {name: site for name, site in sites.items() if not site["removed"]}
+    roster = {name: str(site["fingerprint"]) for name, site in left.items() if site["approved"]}
+    missing = [name for name, site in left.items() if not site["approved"]]
+    if second and second not in left:
+        missing.append(second)
+    if begun and not missing and roster.items() <= before.items():
+        roster = dict(before)
+    return Participants(roster, missing)
+
+
+def read_participants(said: Mapping[str, Any], site: str, fingerprint: str, where: str) -> Participants:
+    """Of an approval, or of what a kit keeps of it."""
+    roster, missing = said.get("roster"), said.get("missing")
+    title, hint = "the list of participants was refused", "Ask the coordinator to send the approval again."
+    if roster is None or missing is None:
+        what = "it does not name the participants: it was written by a version of Vitrail before this one."
+        raise VitrailError(title, [Problem(where, what, "Ask the coordinator to approve the request again.")])
+    if not _is_roster(roster) or not isinstance(missing, list) or not all(isinstance(n, str) for n in missing):
+        raise VitrailError(title, [Problem(where, "expected names and fingerprints of all participants.", hint)])
+    if roster.get(site) != fingerprint:
+        what = f"it has the key {roster.get(site)} for {site}, and this kit's key is {fingerprint}."
+        raise VitrailError(title, [Problem(where, what, hint)])
+    if len(set(roster.values())) < len(roster):
+        raise VitrailError(title, [Problem(where, "two participants have the same key.", hint)])
+    return Participants(roster, missing)
+
+
+def load_participants(kit: Path) -> Participants:
+    """As they came with the newest approval; none before."""
+    try:
+        said = json.loads((kit / FILE).read_text(encoding="utf-8"))
+        return Participants(said["roster"], said["missing"])
+    except FileNotFoundError:
+        return Participants({}, [])
+    except (OSError, ValueError, KeyError, TypeError):
+        hint = "Ask the coordinator for the approval again: vitrail join KIT --approval FILE."
+        raise VitrailError("the kit is not whole", [Problem(str(kit / FILE), "it cannot be read.", hint)]) from None
+
+
+def complete(found: Participants, where: str) -> dict[str, str]:
+    """The roster, where nobody is missing."""
+    if found.missing or not found.roster:
+        who = several_names(found.missing)
+        what = f"{who} {'was' if len(found.missing) == 1 else 'were'} invited and not approved yet."
+        if not found.missing:
+            what = "its approval names no participants: it is of a version of Vitrail before this one."
+        hint = (
+            "What you accept names all participants and their keys. When all are approved, the coordinator sends every "
+            "site its approval again: vitrail join KIT --approval FILE."
+        )
+        raise VitrailError("the list of participants is not complete", [Problem(where, what, hint)])
+    return found.roster
+
+
+def several_names(names: Sequence[str]) -> str:
+    """In a sentence.
+
+    >>> several_names(["va", "bern", "basel"])
+    'va, bern and basel'
+    """
+    return " and ".join(filter(None, [", ".join(names[:-1]), *names[-1:]]))
+
+
+def are_missing(names: Sequence[str], what: str = "missing") -> str:
+    """In a sentence.
+
+    >>> are_missing(["va"]), are_missing(["va", "bern"])
+    ('va is missing', 'va and bern are missing')
+    """
+    return f"{several_names(names)} {'is' if len(names) == 1 else 'are'} {what}"
+
+
+def _is_roster(said: Any) -> bool:
+    return isinstance(said, dict) and all(
+        isinstance(mark, str) and re.fullmatch(r"[0-9a-f]{4}( [0-9a-f]{4}){7}", mark) for mark in said.values()
+    )

@@ -1,0 +1,108 @@
+"""A party's card: its public key for sealed letters, signed with the key that it enrolled with.
+
+The private half is made in the kit and stays there. Every party is given the cards of all, in its approval, and they
+are part of what it agrees to (deploy/vertical/agreement.py). The coordinator issues certificates, and could so make up
+a party: who compares the fingerprints on the form with the other parties by phone finds that out, and nobody else does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from cryptography.exceptions import InvalidSignature
+from cryptography.hazmat.primitives import hashes
+from cryptography.hazmat.primitives.asymmetric import padding, rsa
+from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
+from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat, PublicFormat
+from cryptography.x509 import Certificate
+
+from vitrail.core.errors import Problem, VitrailError
+from vitrail.deploy.identity.certificates import (
+    fingerprint_key,
+    is_issued,
+    read_certificate,
+    read_key,
+    write_private,
+    x509_name,
+)
+from vitrail.deploy.identity.documents import identity_of
+
+SEALING = "sealing.key"  # in a kit
+CARDS = "cards.json"  # in a kit: of all parties
+CARD = {"site": str, "key": str, "signature": str}  # and, from the coordinator, "certificate"
+WRONG = "a party's card was refused"
+
+
+def sealing_key(kit: Path) -> X25519PrivateKey:
+    """The kit's own; made here the first time."""
+    path = kit / SEALING
+    if not path.exists():
+        raw = X25519PrivateKey.generate().private_bytes(Encoding.Raw, PrivateFormat.Raw, NoEncryption())
+        write_private(path, raw.hex() + "\n")
+    try:
+        return X25519PrivateKey.from_private_bytes(bytes.fromhex(path.read_text(encoding="utf-8").strip()))
+    except (OSError, ValueError):
+        what, hint = "expected this party's key for sealed letters.", "Restore it from a backup, or make a new kit."
+        raise VitrailError("a key cannot be read", [Problem(str(path), what, hint)]) from None
+
+
+def public(key: X25519PrivateKey) -> bytes:
+    return key.public_key().public_bytes(Encoding.Raw, PublicFormat.Raw)
+
+
+def make_card(kit: Path, site: str, authority: str) -> dict[str, str]:
+    """This kit's own. `authority`: the fingerprint of who invited."""
+    mine = public(sealing_key(kit)).hex()
+    signed = read_key(kit / "key.pem").sign(_text(site, mine, authority), padding.PKCS1v15(), hashes.SHA256())
+    return {"site": site, "key": mine, "signature": signed.hex()}
+
+
+def check_card(card: Any, site: str, authority: str, signer: Any, where: str) -> dict[str, str]:
+    """Whether `signer` signed this party's card."""
+    try:
+        if any(type(card[k]) is not kind for k, kind in CARD.items()) or card["site"] != site:
+            raise ValueError
+        if len(bytes.fromhex(card["key"])) != 32 or not isinstance(signer, rsa.RSAPublicKey):
+            raise ValueError
+        told = bytes.fromhex(card["signature"])
+        signer.verify(told, _text(site, card["key"], authority), padding.PKCS1v15(), hashes.SHA256())
+    except (InvalidSignature, KeyError, TypeError, ValueError):
+        what = f"the key for letters to {site!r} is not signed by the key with which {site!r} enrolled."
+        hint = "Somebody put another in its place, or the file is damaged: call that party, then the coordinator."
+        raise VitrailError(WRONG, [Problem(where, what, hint)]) from None
+    return {k: card[k] for k in (*CARD, "certificate") if k in card}
+
+
+def read_cards(said: Any, parties: Mapping[str, Any], authority: Certificate, where: Path) -> dict[str, dict[str, str]]:
+    """Of all parties, each with a certificate from this authority."""
+    mark = fingerprint_key(authority.public_key())
+    given = said if isinstance(said, dict) else {}
+    if missing := [party for party in parties if party not in given]:
+        what = f"it was written before {' and '.join(missing)} asked to take part."
+        hint = "Ask the coordinator for the newer approval, which it writes when all parties are approved."
+        raise VitrailError("not all parties are there yet", [Problem(str(where), what, hint)])
+    found = {}
+    for party in parties:
+        pem = given[party].get("certificate") if isinstance(given[party], dict) else None
+        signed = read_certificate(pem if isinstance(pem, str) else "", where)
+        if not is_issued(signed, authority) or signed.subject != x509_name(identity_of(party), "site"):
+            what, hint = f"the certificate of {party!r} is not from this study's authority.", "Ask for it again."
+            raise VitrailError(WRONG, [Problem(str(where), what, hint)])
+        found[party] = check_card(given[party], party, mark, signed.public_key(), str(where))
+    if len({card["key"] for card in found.values()}) < len(found):
+        what, hint = "two parties have the same key.", "Each makes its own kit: nobody copies one."
+        raise VitrailError(WRONG, [Problem(str(where), what, hint)])
+    return found
+
+
+def check_own(card: Mapping[str, str], kit: Path, where: Path) -> None:
+    """Others would seal for this key, which must be this kit's own."""
+    if card["key"] != public(sealing_key(kit)).hex():
+        what, hint = "the key for letters to this party is another than this kit's.", "Send the request again."
+        raise VitrailError(WRONG, [Problem(str(where), what, hint)])
+
+
+def _text(site: str, key: str, authority: str) -> bytes:
+    return "\0".join(("vitrail card 1", authority, site, key)).encode()

@@ -1,0 +1,91 @@
+"""Letters between parties, which the coordinator carries and cannot read.
+
+    k(a, b)    HKDF-SHA256 of X25519(A, B) | X25519(A', B'), for the agreement, the run, the session, a and b
+    letter n   ChaCha20-Poly1305 under k(a, b), nonce n, with a, b and n beside it as associated data
+
+A and B are the keys of enrolment, and prove who is who. A' and B' are drawn by both ends for one session: no key is
+used in two, so that no nonce comes twice whatever the coordinator does, a letter of an old session fits none that
+follows, and a key that is stolen later opens nothing. What a letter is and to which step it belongs is in its text.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from cryptography.exceptions import InvalidTag
+from cryptography.hazmat.primitives import hashes
+from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X25519PublicKey
+from cryptography.hazmat.primitives.ciphers.aead import ChaCha20Poly1305
+from cryptography.hazmat.primitives.kdf.hkdf import HKDF
+
+from vitrail.core.errors import Problem, VitrailError
+
+SIZE = 32  # bytes of a key
+TAG = 16  # bytes that sealing adds
+
+
+class SealingKeys(NamedTuple):
+    """Public keys of a party, 32 bytes each."""
+
+    lasting: bytes  # made at enrolment
+    session: bytes  # made for this session
+
+
+class SealedSession:
+    """One party's end in one session. Letters of one sender are opened in the order in which they were sealed."""
+
+    def __init__(
+        self,
+        name: str,
+        lasting: X25519PrivateKey,
+        session: X25519PrivateKey,
+        others: Mapping[str, SealingKeys],
+        about: str,
+    ) -> None:
+        """`about`: agreement, run and session, the same at every end."""
+        self.name = name
+        self._out, self._in = dict[str, ChaCha20Poly1305](), dict[str, ChaCha20Poly1305]()
+        self.sent, self.opened = dict.fromkeys(others, 0), dict.fromkeys(others, 0)
+        for other, keys in others.items():
+            try:
+                secret = lasting.exchange(X25519PublicKey.from_public_bytes(keys.lasting))
+                secret += session.exchange(X25519PublicKey.from_public_bytes(keys.session))
+            except ValueError:
+                raise _refusal(f"key of {other}", "expected a public key of 32 bytes.") from None
+            for box, way in ((self._out, (name, other)), (self._in, (other, name))):
+                info = "\0".join(("vitrail seal 1", about, *way)).encode()
+                box[other] = ChaCha20Poly1305(HKDF(hashes.SHA256(), SIZE, None, info).derive(secret))
+
+    def seal(self, receiver: str, text: bytes) -> tuple[int, bytes]:
+        """The letter's number and its bytes."""
+        number = self.sent[receiver]
+        self.sent[receiver] += 1
+        return number, self._out[receiver].encrypt(_nonce(number), text, _beside(self.name, receiver, number))
+
+    def open(self, sender: str, number: int, data: bytes) -> bytes:
+        where = f"letter {number} from {sender}"
+        if sender not in self._in:
+            raise _refusal(where, f"{sender!r} is no party of this study.")
+        if number != (awaited := self.opened[sender]):
+            what = f"number {awaited} comes next." if number > awaited else "it was here before."
+            raise _refusal(where, what)
+        try:
+            text = self._in[sender].decrypt(_nonce(number), data, _beside(sender, self.name, number))
+        except InvalidTag:
+            what = f"it is not as {sender} sealed it for {self.name}: somebody changed it on the way, or another key."
+            raise _refusal(where, what) from None
+        self.opened[sender] += 1
+        return text
+
+
+def _nonce(number: int) -> bytes:
+    return number.to_bytes(12, "little")
+
+
+def _beside(sender: str, receiver: str, number: int) -> bytes:
+    return "\0".join((sender, receiver, str(number))).encode()
+
+
+def _refusal(where: str, what: str) -> VitrailError:
+    return VitrailError("a sealed letter was refused", [Problem(where, what, "Nothing of it was used.")])

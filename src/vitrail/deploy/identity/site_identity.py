@@ -1,0 +1,66 @@
+"""A site's word to the other sites, which the coordinator carries: signed with the key that the site enrolled with.
+
+Its certificate goes with it, and is believed where the study's authority issued it to that name, for the key in the
+list of participants that this site accepted (participants.py). The coordinator keeps the authority and could issue
+others, in any name: they are worth nothing here.
+"""
+
+from __future__ import annotations
+
+import datetime
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from cryptography.exceptions import InvalidSignature
+from cryptography.hazmat.primitives import hashes
+from cryptography.hazmat.primitives.asymmetric import padding, rsa
+from cryptography.x509 import Certificate
+
+from vitrail.core.errors import Problem, VitrailError
+from vitrail.deploy.identity.certificates import fingerprint_key, is_issued, read_certificate, read_key, x509_name
+from vitrail.deploy.identity.documents import identity_of
+from vitrail.deploy.identity.enrolment import Kit
+from vitrail.deploy.identity.participants import complete
+
+
+@dataclass(frozen=True)
+class SiteIdentity:
+    """How a site proves who it is, and finds out who others are."""
+
+    key: rsa.RSAPrivateKey
+    certificate: str  # as text, to go with what is signed
+    authority: Certificate
+    roster: Mapping[str, str]  # of all who take part, this site among them: the fingerprints that were accepted
+
+    @classmethod
+    def of(cls, kit: Kit) -> SiteIdentity:
+        signed = (kit.folder / "certificate.pem").read_text(encoding="utf-8")
+        return cls(read_key(kit.folder / "key.pem"), signed, kit.authority, complete(kit.participants, str(kit.folder)))
+
+    def sign(self, text: bytes) -> bytes:
+        return self.key.sign(text, padding.PKCS1v15(), hashes.SHA256())
+
+    def check(self, site: str, certificate: str, text: bytes, signature: bytes) -> None:
+        """Refuse what `site` did not sign."""
+        told = read_certificate(certificate, Path(f"from {site}"))
+        key, now = told.public_key(), datetime.datetime.now(datetime.UTC)
+        if site not in self.roster:
+            raise _refusal(site, "it is not among the participants that this site accepted.")
+        if not is_issued(told, self.authority) or told.subject != x509_name(identity_of(site), "site"):
+            raise _refusal(site, "its certificate is not from this study's authority, or another site's.")
+        if not told.not_valid_before_utc <= now <= told.not_valid_after_utc:
+            raise _refusal(site, f"its certificate is not valid today, {now:%Y-%m-%d}.")
+        try:
+            if not isinstance(key, rsa.RSAPublicKey):
+                raise InvalidSignature
+            key.verify(signature, text, padding.PKCS1v15(), hashes.SHA256())
+        except InvalidSignature:
+            raise _refusal(site, "it did not sign this: somebody put another key in its place.") from None
+        if (mark := fingerprint_key(key)) != self.roster[site]:
+            what = f"this site accepted it with the key {self.roster[site]}, and now it shows {mark}."
+            raise _refusal(site, f"{what} The coordinator can issue a second certificate: call that site.")
+
+
+def _refusal(site: str, what: str) -> VitrailError:
+    return VitrailError("another site's key was refused", [Problem(site, what, "Nothing was sent.")])

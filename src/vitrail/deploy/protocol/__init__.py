@@ -1,0 +1,1 @@
+"""What crosses between machines, and what both ends check of it."""

@@ -1,0 +1,398 @@
+"""What coordinator and sites agreed on, down to the last tensor; both ends work it out for themselves.
+
+Its hash is what a site accepts: it changes with the study, the method, the seed, everything that would cross, and with
+the name or the key of any participant.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+import torch
+
+from vitrail import methods
+from vitrail.core.errors import Problem, VitrailError
+from vitrail.core.facts import ENDS
+from vitrail.core.task import Task
+from vitrail.core.tensors import tensors
+from vitrail.data.encoding import numeric
+from vitrail.deploy.protocol import model_digests, score_plan
+from vitrail.deploy.protocol.closing_validation import harmless, read_findings
+from vitrail.deploy.protocol.message import MOST_WORDS, QUESTIONS, RUN, WHERE, MessageSchema, no_such
+from vitrail.deploy.protocol.score_plan import SUMMED
+from vitrail.deploy.scale import shared as scale
+from vitrail.deploy.secure_sum import shared as secure_sum
+from vitrail.deploy.two_server import shared as two
+from vitrail.engine.contract import (
+    MASKED,
+    Contract,
+    Rehearsal,
+    Spec,
+    WireEntry,
+    beside_of,
+    contracts_of,
+    guarded,
+    rehearse,
+)
+from vitrail.methods import AnyMethod
+from vitrail.nets import ProtoNet
+from vitrail.privacy.secure_sum.fixed_point import LEAST, ZERO, ZEROS, fewest_of
+from vitrail.privacy.secure_sum.pairwise import SumSpec
+from vitrail.quality.screening import parts
+from vitrail.quality.screening.result import Finding, ScreeningTensor
+from vitrail.runs.evaluation import chance_metrics
+from vitrail.runs.protection.budget import guards_of
+from vitrail.runs.protection.checks import check_protection
+from vitrail.runs.screening import screen_lines, screens
+from vitrail.runs.setup import build_task, scored_in, wire_lines
+from vitrail.runs.verdict_wire import fold_lines
+from vitrail.study.model import Protect, Study
+
+FORMAT = 8  # of the messages
+ANEW = 20  # in a run, questions that differ from the one that was answered before: a coordinator may be put back
+USED = "the processor seconds and the memory that this site's process used, and its watts where somebody stated them"
+LEGS = ("sketch", "counts", "total", "ties")  # of a screening, in the order of time
+KEY = scale.KEY  # what a site says of itself to be in a masked sum
+LARGEST = 1e7  # in a masked sum: what one site's products of columns, at most its rows, stay below
+# guards that work between machines
+FAR = ("sum", "least", "robust", "clip", "rows", "rows_least", "sites", "compress", "second", "scores")
+FOOTPRINT = "footprint"  # what a site's process used: seconds of processors, bytes of memory, watts where it says so
+VERDICT = "verdict"  # in the answer to the last word: what a site found out for itself, where it shows that
+LAST = "settle"  # in a question, before the names of what comes from the word that would end the stage now
+
+
+@dataclass(frozen=True)
+class Agreement:
+    study: Study  # with its method and rounds
+    seed: int
+    sites: int  # how many take part
+    roster: Mapping[str, str] = field(
+        default_factory=dict
+    )  # participant -> its key's fingerprint; none before enrolment
+
+    @classmethod
+    def of(cls, study: Study, seed: int | None, participants: int | Mapping[str, str]) -> Agreement:
+        """`participants`: the roster that everybody accepts; or, before the keys are known, how many were invited. The
+        second server is among them where there is one."""
+        roster = {} if isinstance(participants, int) else dict(participants)
+        sites = (len(roster) or int(participants)) - bool(study.protect.second)  # type: ignore[arg-type]
+        found = cls(study, study.seeds[0] if seed is None else seed, sites, roster)
+        if found.method.pools_rows:
+            what = f"{found.method.title} takes every site's {study.row_word}s to one place."
+            raise VitrailError("this does not leave a house", [Problem("method", what, "Use another method.")])
+        here = {k: v for k, v in study.protect if v != getattr(Protect(), k) and k not in FAR}
+        if here:
+            what, hint = "this guard works in simulation so far, and not between machines.", "Take it out of the study."
+            raise VitrailError("this cannot be promised", [Problem(f"protect.{k}", what, hint) for k in here])
+        two.check_second(study)
+        check_protection(study, found.method, dict.fromkeys(map(str, range(sites)), 1 << 62))
+        found._check_judging()
+        return found
+
+    def _check_judging(self) -> None:
+        """What sites report of how models do on their rows leaves exactly only under masks, where a sum is enough."""
+        open_stages = [
+            t.stage.title or t.stage.name
+            for t, contracts in zip(self.stages, self.contracts, strict=True)
+            for turn, c in zip(t.turns, contracts, strict=True)
+            if turn.exchange.sees == "sum" and turn.exchange.judges - turn.exchange.hits and not c.read
+        ]
+        if open_stages and self.study.protect.scores != "exact":
+            what = (
+                f"{self.method.title} has each site report exactly how models do on its {self.study.row_word}s "
+                f"({', '.join(dict.fromkeys(open_stages))}). Whoever reads a single site's report can find out from it "
+                "whether a given person is among them."
+            )
+            hint = 'Write sum = "masked", so that only sums over sites are read; or scores = "exact", to accept it.'
+            raise VitrailError("this cannot be promised", [Problem("protect.sum", what, hint)])
+
+    @property
+    def origin(self) -> tuple[str, str] | None:
+        """The package and version that brought the method, where it is none of ours."""
+        return methods.origin(self.study.method["name"])
+
+    @cached_property
+    def method(self) -> AnyMethod:
+        return self.study.build_method()
+
+    @cached_property
+    def task(self) -> Task:
+        return build_task(self.study, self.method, self.seed)
+
+    @cached_property
+    def stages(self) -> list[Rehearsal]:
+        return list(rehearse(self.task, self.method, self.study.training.rounds, self.sites))
+
+    @cached_property
+    def contracts(self) -> list[list[Contract]]:
+        guards = guards_of(self.study)
+        told = [list(zip(contracts_of(t), t.turns, strict=True)) for t in self.stages]
+        return [[guarded(c, turn.exchange, guards) for c, turn in stage] for stage in told]
+
+    @property
+    def fewest(self) -> int:
+        """Of how many sites a sum under masks is at least: more than two thirds of all who accepted."""
+        return fewest_of(self.sites, self.study.protect.least)
+
+    def masked(self, s: int, place: int) -> bool:
+        """Whether the reports of that exchange leave under masks."""
+        return self.contracts[s][place].read in MASKED
+
+    def alike(self, s: int, place: int) -> bool:
+        """Whether every site is told the same there: a view of one message, whatever the coordinator holds."""
+        return (s, place) in self._alike
+
+    @cached_property
+    def _alike(self) -> set[tuple[int, int]]:
+        two = rehearse(self.task, self.method, self.study.training.rounds, 2, whole=True)
+        turns = [(s, place, turn) for s, t in enumerate(two) for place, turn in enumerate(t.turns)]
+        return {(s, place) for s, place, turn in turns if all(v.stride(0) == 0 for _, v in tensors(turn.down))}
+
+    def check_sum(self, words: dict[str, Any], read: Sequence[str] = MASKED) -> None:
+        """Whether there is such an exchange in such a round, whose reports can be read so."""
+        s, r, place = self.stage(words), words.get("round"), words.get("place")
+        stage = self.stages[s].stage
+        if type(r) is not int or not 0 <= r < stage.rounds:
+            raise no_such("round", r)
+        if type(place) is not int or place not in stage.turns(r) or self.contracts[s][place].read not in read:
+            raise no_such("place", place)
+
+    @cached_property
+    def lines(self) -> list[WireEntry]:
+        """Every tensor that may cross. A run on one machine does not name what its coordinator knows anyway."""
+        own = [
+            WireEntry("prepare", "from site", name, shape, _kind(dtype), math.prod(shape) * dtype.itemsize, 1, "each")
+            for name, (shape, dtype) in self.answer("prepare", {}).tensors.items()
+        ]
+        # updates are not kept, but the coordinator is sent each report, also where it needs only the total
+        lines = wire_lines(self.study, self.method, keep_updates=True, sites=self.sites)
+        legs = {line.stage for line in screen_lines(self.study)}
+        lines = own + self._published() + [x for x in lines if x.stage not in legs]
+        lines = [x for x in lines if x.stage != "scores"] + score_plan.score_lines(self)
+        about = FOOTPRINT, (3,), "float64", 24, 1, "each"
+        lines.append(WireEntry("scores", "from site", *about, words=f"at the end: {USED}"))
+        lines += fold_lines(self.study, self.method, [c for stage in self.contracts for c in stage])
+        lines += model_digests.digest_lines(self)
+        told, lines = self.others.items(), lines + score_plan.settling_lines(self)
+        return lines + [
+            WireEntry("finish", "to site", name, s, _kind(t), 8 * math.prod(s), 1, "each") for name, (s, t) in told
+        ]
+
+    @cached_property
+    def hash(self) -> str:
+        said: dict[str, Any] = {"format": FORMAT, "study": self.study.to_toml(), "seed": self.seed, "sites": self.sites}
+        if self.origin:  # whoever brought the method can change what it does
+            said["method"] = self.origin
+        if self.weights:
+            said["weights"] = self.weights
+        if self.roster:
+            said["participants"] = dict(self.roster)
+        text = json.dumps({**said, "wire": [list(line) for line in self.lines]}, sort_keys=True)
+        return hashlib.sha256(text.encode()).hexdigest()[:24]
+
+    @property
+    def weights(self) -> str:
+        """The sha256 of the file from which a part of the network is read, at every site the same; "" without one."""
+        return self.task.net.sha256 if isinstance(self.task.net, ProtoNet) else ""
+
+    @cached_property
+    def beside(self) -> tuple[str, ...]:
+        """Models that a site carries beside its own."""
+        return beside_of(self.task, self.method)
+
+    def scored(self, splits: list[str]) -> list[tuple[str, str]]:
+        """Split and metric of each number that a site says about itself, in order."""
+        names = []
+        for split in splits:
+            names.append(split)
+            if split == "test":
+                names += [f"test:{k}" for k in self.beside]
+        return [(name, metric) for name in names for metric in scored_in(self.study, name)]
+
+    def settling(self, s: int, place: int) -> Spec:
+        """What settles a model and is not in the word of that exchange: sent with it where scores are asked for."""
+        ex, told, last = self.stages[s].stage.last, self.contracts[s][place].down, self.contracts[s][-1].down
+        needed = {k: v for k, v in last.items() if not ex.settles or k.split("/")[0] in ex.settles}
+        return {f"{LAST}/{k}": v for k, v in needed.items() if told.get(k) != v}
+
+    def question(self, kind: str, words: dict[str, Any]) -> MessageSchema:
+        """What a site may be asked."""
+        down: Spec = {}
+        if kind in ("round", "settle"):
+            s, r, splits = self.stage(words), words.get("round"), words.get("score")
+            stage, place = self.stages[s].stage, words.get("place")
+            rounds = (stage.rounds,) if kind == "settle" else range(stage.rounds)
+            if type(r) is not int or r not in rounds:
+                raise no_such("round", r)
+            places = (len(stage.exchanges) - 1,) if kind == "settle" else stage.turns(r)
+            if not isinstance(place, int) or place not in places:
+                raise no_such("place", place)
+            if splits not in ([], score_plan.planned(self, kind, s, r, place)):
+                raise no_such("score", splits)
+            down = self.contracts[s][place].down | (self.settling(s, place) if splits else {})
+            if kind == "round" and self.masked(s, place):
+                return MessageSchema({**QUESTIONS[kind], "sum": dict}, down)
+            if kind == "round" and self.contracts[s][place].read == two.READ:
+                return MessageSchema({**QUESTIONS[kind], "second": dict}, down)
+        elif kind == "standardise":
+            if words.get("step") not in (1, 2):
+                raise no_such("step", words.get("step"))
+            if self.study.protect.sum == "masked":
+                return scale.question_form(words, self.numbers)
+            down = {"mean": self.numbers} if words.get("step") == 2 else {}
+        elif kind == "prepare":
+            down = {"mean": self.numbers, "sd": self.numbers} if self.shared_scale else {}
+        elif kind == "screen":
+            return self._screen(words)[0]
+        elif kind == "mask":
+            if (leg := words.get("leg")) not in secure_sum.WORDS or not self.masks:
+                raise no_such("leg", leg)
+            if leg != "ring":
+                self.check_sum(words)
+            return MessageSchema({**RUN, "leg": str, **secure_sum.WORDS[leg]}, {})
+        elif kind in (two.SECOND, two.DEAL):
+            return two.question(self, kind, words)
+        elif kind == "finish":
+            self.findings(words)
+            if not harmless(words.get("pooled")):
+                raise no_such("pooled", words.get("pooled"))
+            others = words.get("others")
+            if not isinstance(others, int) or not 0 <= others < self.sites:
+                raise no_such("others", others)
+            down = (self.others if others else {}) | model_digests.lists_spec(self)
+            return MessageSchema(
+                {**QUESTIONS[kind], **({model_digests.LISTS: dict} if model_digests.points(self) else {})}, down
+            )
+        return MessageSchema(QUESTIONS[kind], down)
+
+    def findings(self, words: dict[str, Any], site: str = "") -> list[Finding]:
+        """What a site is told about itself at the end, as the words of that message say it."""
+        return read_findings(self.study, words, site)
+
+    @cached_property
+    def longest(self) -> int:
+        """Bytes that no question is longer than."""
+        told = [c.down | self.settling(s, i) for s, stage in enumerate(self.contracts) for i, c in enumerate(stage)]
+        legs = [self.question("screen", {"leg": leg}).tensors for leg in LEGS if self.parts]
+        sent = [self.others | model_digests.lists_spec(self), *told, *legs, dict.fromkeys(("mean", "sd"), self.numbers)]
+        return MOST_WORDS + max(sum(math.prod(s) * t.itemsize for s, t in spec.values()) for spec in sent)
+
+    @cached_property
+    def longest_answer(self) -> int:
+        """Bytes that no answer is longer than; twice the reports', which may leave as wider numbers."""
+        said = [c.up for stage in self.contracts for c in stage]
+        said += [self.answer("screen", {"leg": leg}).tensors for leg in LEGS if self.parts]
+        said += two.longest(self)
+        said += [self.answer(kind, {"step": 1}).tensors for kind in ("standardise", "prepare")]
+        return 2 * MOST_WORDS + 2 * max(sum(math.prod(s) * t.itemsize for s, t in spec.values()) for spec in said)
+
+    def answer(self, kind: str, words: dict[str, Any]) -> MessageSchema:
+        """What a site may say to that question."""
+        if kind in ("round", "settle"):
+            s, place = self.stage(words), words["place"]
+            contract = self.contracts[s][place]
+            up: Spec = {}
+            if kind == "round":
+                up = dict(contract.up)
+                if contract.crosses is not None:
+                    up = dict(score_plan.report_spec(self, s, words["round"], place))
+            if SUMMED not in up and (count := len(self.scored(words["score"]))):
+                up["scores"] = ((count,), torch.float64)
+            if kind == "settle" and s + 1 == len(self.stages):
+                up |= {FOOTPRINT: ((3,), torch.float64), **model_digests.list_spec(self)}
+            halves = kind == "round" and contract.read == two.READ
+            said = two.SAID if halves else secure_sum.SIGNED if kind == "round" and self.masked(s, place) else {}
+            signed = model_digests.SIGNED if model_digests.DIGESTS in up else {}
+            return MessageSchema(
+                {**WHERE, **said, **signed}, up, self.stages[s].stage.exchanges[place].unsure | {"scores", FOOTPRINT}
+            )
+        double, spec = torch.float64, {}
+        if kind == "standardise" and self.study.protect.sum == "masked":
+            return scale.answer_form(words, scale.terms_of(self, "", 1, None))
+        if kind == "standardise":
+            spec = {"rows": self.numbers, "total": self.numbers}
+        elif kind == "prepare":
+            target = self.study.target
+            counts = (2 if target.kind == "number" else 3) + 2 * bool(self.study.person_column)
+            spec = {"rows": ((counts,), torch.int64), "target": ((max(1, len(target.levels)),), double)}
+            spec["chance"] = ((len(chance_metrics(self.study)),), double)
+            return MessageSchema({"fingerprint": str, "versions": dict}, spec, frozenset({"chance"}))
+        elif kind == "screen":
+            return self._screen(words)[1]
+        elif kind == "mask":
+            return MessageSchema(secure_sum.TOLD[words["leg"]], {})
+        elif kind in (two.SECOND, two.DEAL):
+            return two.answer(self, kind, words)
+        return MessageSchema({VERDICT: dict} if kind == "finish" and self.study.verdict else {}, spec)
+
+    @cached_property
+    def masks(self) -> bool:
+        """Whether any reports leave under masks."""
+        return any(c.read in MASKED for stage in self.contracts for c in stage)
+
+    @cached_property
+    def parts(self) -> list[ScreeningTensor]:
+        """What is published before the first round so that it can be said whose data does not fit; none of pictures,
+        and none where so few take part that nobody is judged."""
+        return parts(self.study) if screens(self.study) and self.sites >= LEAST else []
+
+    def summed(self, run: str) -> SumSpec:
+        """Of a screening, what is added up over sites under masks."""
+        shapes = {p.name: p.shape for p in self.parts if p.total}
+        return SumSpec(f"{self.hash} {run} screen", shapes, dict.fromkeys(shapes, LARGEST), self.sites, self.fewest)
+
+    def _published(self) -> list[WireEntry]:
+        """What crosses in a screening; what only the total is wanted of, as it leaves."""
+        lines = [x for x in screen_lines(self.study) if self.parts and x.seen != "sum"]
+        words = {p.name: p.means for p in self.parts if p.total} | {ZERO: "zeros, to see whether the masks cancel"}
+        for name, (shape, kind) in self.answer("screen", {"leg": "total"}).tensors.items() if self.parts else ():
+            about = name, shape, _kind(kind), 8 * math.prod(shape), 1, "masked"
+            lines.append(WireEntry("screen: total", "from site", *about, words=words[name], asks=True))
+        return lines
+
+    def _screen(self, words: dict[str, Any]) -> tuple[MessageSchema, MessageSchema]:
+        """Question and answer of one leg; NaN is what a site does not publish."""
+        leg = words.get("leg")
+        if leg not in LEGS or not self.parts:
+            raise no_such("leg", leg)
+        asked: dict[str, Any] = {**RUN, "leg": str}
+        if leg == "total":
+            summed = {p.name: p.shape for p in self.parts if p.total} | {ZERO: (ZEROS,)}
+            said: Spec = {k: (shape, torch.int64) for k, shape in summed.items()}
+            return MessageSchema({**asked, "offers": dict}, {}), MessageSchema({}, said)
+        down, up = (
+            {p.name: (p.shape, torch.float64) for p in self.parts if (p.leg, p.direction, p.total) == (leg, way, False)}
+            for way in ("to site", "from site")
+        )
+        words_: dict[str, Any] = dict.fromkeys(KEY, str) if leg == "counts" else {}
+        return MessageSchema(asked, down, frozenset(down)), MessageSchema(words_, up, frozenset(up))
+
+    def stage(self, words: dict[str, Any]) -> int:
+        s = words.get("stage")
+        if not isinstance(s, int) or not 0 <= s < len(self.contracts):
+            raise no_such("stage", s)
+        return s
+
+    @property
+    def shared_scale(self) -> bool:
+        return self.study.standardise == "global" and bool(numeric(self.study))
+
+    @property
+    def numbers(self) -> tuple[tuple[int, ...], torch.dtype]:
+        return (len(numeric(self.study)),), torch.float64
+
+    @cached_property
+    def others(self) -> Spec:
+        """At the end: the mean of the private layers that the others published."""
+        told = [f for t in self.stages for turn in t.turns for f in turn.facts.values() if f.means in ENDS]
+        return {f"others/{ENDS[f.means]}": ((f.value[0].numel(),), torch.float64) for f in told}
+
+
+def _kind(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")

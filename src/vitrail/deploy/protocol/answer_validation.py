@@ -1,0 +1,90 @@
+"""What an answer may say, beyond its form: counts that can be counts, shares that are shares, scores that a metric can
+give. What cannot be is that site's error, before any of it is used. What screening publishes is judged at its desk."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from torch import Tensor
+
+from vitrail.deploy.protocol.agreement import VERDICT, Agreement
+from vitrail.deploy.protocol.message import Message
+from vitrail.metrics.calibration import read_counts
+from vitrail.metrics.scores import FEWEST
+from vitrail.runs.evaluation import chance_metrics
+from vitrail.runs.setup import AT_BEDSIDE
+from vitrail.studies.site_benefit import cannot_be
+
+MOST_ROWS = 10**9
+FAR = 1e100  # no mean, sum or error of real data
+LONGEST_WORD = 200  # characters of what a site says of itself
+BOUNDS = {  # what a metric can be; one that is not here is only no larger than FAR
+    **dict.fromkeys(("accuracy", "balanced_accuracy", "f1", "f1_event", "auc", "c_index", "uno_c", "free"), (0.0, 1.0)),
+    "left": (FEWEST, MOST_ROWS),
+    **dict.fromkeys(("log_loss", "time_log_loss"), (0.0, 35.0)),  # probabilities are held above 1e-15
+    "integrated_brier": (0.0, FAR),  # weighted: a single row may count for many
+    **dict.fromkeys(("rmse", "mae"), (0.0, FAR)),
+    "r2": (-FAR, 1.0),
+}
+
+
+def not_meant(agreed: Agreement, asked: Message, said: Message) -> str | None:
+    """Why an answer of the right form cannot be true, in words; None if it can."""
+    told, out = said.tensors, list[str]()
+    if "scores" in told and asked.kind in ("round", "settle"):
+        asked_for = agreed.scored(asked.words["score"])
+        out += _scores([metric for _, metric in asked_for], told["scores"])
+        numbers = zip(asked_for, told["scores"].tolist(), strict=True)
+        out += _by_risk({metric: number for (split, metric), number in numbers if split == AT_BEDSIDE})
+    if asked.kind == "prepare":
+        out += _scores(list(chance_metrics(agreed.study)), told["chance"])
+        out += _between("rows", told["rows"], 0, MOST_ROWS)
+        out += ["rows: there are none to train on"] if int(told["rows"][0]) < 1 else []
+        if agreed.study.target.levels:
+            out += _between("target", told["target"], 0.0, 1.0)
+            out += ["target: shares do not add up to 1"] if abs(float(told["target"].sum()) - 1) > 1e-6 else []
+        else:
+            timed = agreed.study.target.kind == "time"  # a share; else a mean
+            out += _between("target", told["target"], *((0.0, 1.0) if timed else (-FAR, FAR)))
+        out += [f"{name}: no short text" for name, word in said.words.items() if not _short(word)]
+    elif asked.kind == "standardise" and "leg" not in asked.words:
+        out += _between("rows", told["rows"], 0, MOST_ROWS)
+        out += _between("total", told["total"], 0 if asked.words["step"] == 2 else -FAR, FAR)
+    elif asked.kind == "finish" and said.words.get(VERDICT):
+        out += [what] if (what := cannot_be(agreed.study, said.words[VERDICT])) else []
+    return "; ".join(out) or None
+
+
+def _scores(metrics: list[str], numbers: Tensor) -> list[str]:
+    out = []
+    for metric, number in zip(metrics, numbers.tolist(), strict=True):
+        low, high = BOUNDS.get(metric.split("@")[0], (-FAR, FAR))
+        if not math.isnan(number) and not low - 1e-9 <= number <= high + 1e-9:
+            out.append(f"{metric}: expected a number from {low:g} to {high:g}, got {number:.3g}")
+    return out
+
+
+def _by_risk(said: dict[str, float]) -> list[str]:
+    """Held-out rows by risk: groups that rows can make, and none of few."""
+    if all(math.isnan(number) for number in said.values()):
+        return []
+    found = read_counts(said)
+    if found is None or (found.rows < FEWEST).any():
+        return [f"held-out rows by risk: expected groups of {FEWEST} rows or more, with no more events than rows"]
+    return []
+
+
+def _between(name: str, tensor: Tensor, low: float, high: float) -> list[str]:
+    known = tensor[~tensor.isnan()] if tensor.is_floating_point() else tensor
+    if not known.numel() or (bool((known >= low).all()) and bool((known <= high).all())):
+        return []
+    bad = known[(known < low) | (known > high)].flatten()[0]
+    return [f"{name}: expected numbers from {low:g} to {high:g}, got {float(bad):.3g}"]
+
+
+def _short(word: Any) -> bool:
+    """Printable text that is not long, or a few of them under names."""
+    if isinstance(word, dict):
+        return len(word) <= 20 and all(isinstance(k, str) and _short(k) and _short(v) for k, v in word.items())
+    return isinstance(word, str) and len(word) <= LONGEST_WORD and word.isprintable()

@@ -1,0 +1,37 @@
+"""What a site is told about itself when a study ends, read as if somebody meant harm by it."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from vitrail.deploy.protocol.message import no_such
+from vitrail.quality.screening.result import CAUSES, LABEL, Finding
+from vitrail.study.model import Study
+
+
+def read_findings(study: Study, words: dict[str, Any], site: str = "") -> list[Finding]:
+    """As the words of that message say them."""
+    try:
+        told = [Finding(site, *said) for said in words["findings"]]
+        known = {*study.features, LABEL}
+        for found in told:
+            well = found.feature in known and found.kind in CAUSES and isinstance(found.wrong, bool)
+            well = well and isinstance(found.text, str) and found.text.isprintable()
+            well = well and isinstance(found.strength, float) and math.isfinite(found.strength)
+            if not well or not harmless(found.numbers):
+                raise ValueError
+    except (KeyError, TypeError, ValueError):
+        raise no_such("findings", words.get("findings")) from None
+    return told
+
+
+def harmless(numbers: Any) -> bool:
+    """What a repair needs: numbers, short texts and lists of them under names; nothing that a terminal would obey."""
+    if isinstance(numbers, dict):
+        return all(isinstance(k, str) and k.isprintable() for k in numbers) and harmless([*numbers.values()])
+    if isinstance(numbers, list):
+        return all(harmless(v) for v in numbers)
+    if isinstance(numbers, str):
+        return numbers.isprintable()
+    return numbers is None or (isinstance(numbers, int | float) and math.isfinite(numbers))

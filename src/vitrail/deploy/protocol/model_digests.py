@@ -1,0 +1,133 @@
+"""Whether all sites scored the same models: what both ends know of it, and what the coordinator keeps.
+
+A coordinator that sends one site a model made for one of its patients must not go unnoticed. So every site keeps the
+digest of each model that it scored. With its answer at the end of the last stage it hands over the list of them, signed
+with the key that it enrolled with; the coordinator passes all lists on with its last word, and every site compares
+them (deploy/site/model_digests.py).
+
+Compared are the words with which a model is scored, and those that end a stage, from which models that are scored later
+follow; where they are the same for all sites by the method. Where a word holds something of its own for each
+site, its digests differ by right, and are left out.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from vitrail.deploy.protocol.message import MOST_WORDS
+from vitrail.deploy.protocol.score_plan import planned
+from vitrail.engine.contract import Spec, WireEntry
+from vitrail.storage.atomic_files import write_atomically
+
+if TYPE_CHECKING:
+    from vitrail.deploy.protocol.agreement import Agreement
+
+DIGESTS, LISTS = "digests", "lists"  # the tensor that holds them; in the last word: who signed which
+SIGNED: dict[str, Any] = {"signed": str, "certificate": str}  # beside a site's digests
+SIZE = 16  # bytes of a digest
+FILE = "scored.json"  # in a run folder: the lists as the sites signed them
+MOST_LISTS = MOST_WORDS // 4  # characters of signatures and certificates in a last word
+OUT = (
+    "at the end: a digest of each model that you scored or ended a stage with, where all sites are sent the same one, "
+    "with your signature and certificate; the other sites are sent it"
+)
+IN = "at the end: the same of every site, so that you can see whether all scored the same models"
+
+
+class ScoringPoint(NamedTuple):
+    """A question with which a model is scored, or that ends a stage."""
+
+    kind: str  # round, settle
+    stage: int
+    round: int
+
+    def __str__(self) -> str:
+        return f"{self.kind} {self.stage} {self.round}"
+
+
+def points(agreed: Agreement) -> list[ScoringPoint]:
+    """Whose words are compared, in the order of time; none where nothing is scored."""
+    out, final = [], agreed.stages[-1].stage
+    scored = planned(agreed, "settle", len(agreed.stages) - 1, final.rounds, 0)
+    for s, t in enumerate(agreed.stages):
+        last = len(t.stage.exchanges) - 1
+        for r in range(t.stage.rounds + 1):
+            ends = r == t.stage.rounds
+            place = last if ends else t.stage.turns(r)[0]
+            kind = "settle" if ends else "round"
+            down, settling = agreed.contracts[s][place].down, agreed.settling(s, place)
+            wanted = scored if ends else planned(agreed, kind, s, r, place)
+            if not wanted or not (down or settling):
+                continue
+            if agreed.alike(s, place) and (ends or not settling or agreed.alike(s, last)):
+                out.append(ScoringPoint(kind, s, r))
+    return out
+
+
+def list_spec(agreed: Agreement) -> Spec:
+    """One site's list; nothing where there is nothing to compare."""
+    count = len(points(agreed))
+    return {DIGESTS: ((count, SIZE), torch.uint8)} if count else {}
+
+
+def lists_spec(agreed: Agreement) -> Spec:
+    """The lists of all sites, in the order of their names; rows of zeros after the last."""
+    return {name: ((agreed.sites, *shape), kind) for name, (shape, kind) in list_spec(agreed).items()}
+
+
+def digest_lines(agreed: Agreement) -> list[WireEntry]:
+    """For the table of what crosses."""
+    both = (("scores", "from site", OUT, list_spec(agreed)), ("finish", "to site", IN, lists_spec(agreed)))
+    return [
+        WireEntry(stage, way, name, shape, "uint8", math.prod(shape), 1, "each", words=words)  # type: ignore[arg-type]
+        for stage, way, words, spec in both
+        for name, (shape, _) in spec.items()
+    ]
+
+
+def signed_text(agreed: Agreement, run: str, site: str, digests: Tensor) -> bytes:
+    """What a site signs: no list of another study, run, site or of other points can stand for it."""
+    where = " ".join(map(str, points(agreed)))
+    return "\0".join(("vitrail scored 1", agreed.hash, run, site, where, digests.numpy().tobytes().hex())).encode()
+
+
+class SignedDigestLists:
+    """The coordinator's, in a run's folder. It can neither write nor change one: it has no site's key."""
+
+    def __init__(self, agreed: Agreement, path: Path) -> None:
+        self.agreed, self.place = agreed, path / FILE
+        self.known: dict[str, dict[str, str]] = json.loads(self.place.read_text()) if self.place.exists() else {}
+
+    def take(self, site: str, words: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> None:
+        """From a site's answer, where it holds one that is signed."""
+        if DIGESTS not in tensors or not words.get("signed"):
+            return
+        told = {DIGESTS: tensors[DIGESTS].numpy().tobytes().hex(), **{k: str(words[k]) for k in SIGNED}}
+        if self.known.get(site) != told:
+            self.known[site] = told
+            write_atomically(self.place, json.dumps(self.known))
+
+    def last_word(self) -> tuple[dict[str, Any], dict[str, Tensor]]:
+        """What every site is told of them, in words and numbers; lists for which there is no room are left out, and
+        every site says whose it has not seen."""
+        spec = lists_spec(self.agreed)
+        if not spec:
+            return {}, {}
+        lists, room = dict[str, dict[str, str]](), MOST_LISTS
+        for name in sorted(self.known):
+            signed = {k: self.known[name][k] for k in SIGNED}
+            room -= len(json.dumps({name: signed}))
+            if room >= 0:
+                lists[name] = signed
+        told = torch.zeros(spec[DIGESTS][0], dtype=torch.uint8)
+        for i, name in enumerate(lists):
+            raw = bytearray(bytes.fromhex(self.known[name][DIGESTS]))
+            told[i] = torch.frombuffer(raw, dtype=torch.uint8).view(told[i].shape)
+        return {LISTS: lists}, {DIGESTS: told}

@@ -1,0 +1,1 @@
+"""A common scale of columns, by secure sums."""

@@ -1,0 +1,1 @@
+"""Screening by message."""

@@ -1,0 +1,156 @@
+"""What stays with a site after a run: its own model, to predict with and to look behind; and how a site leaves."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import re
+import shutil
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+from safetensors import safe_open
+from safetensors.torch import load_file
+
+from vitrail.analysis.images.gallery import Album
+from vitrail.core.errors import Problem, VitrailError
+from vitrail.core.tensors import tensors
+from vitrail.data.encoding import Encoder
+from vitrail.deploy.identity.enrolment import LEFT, Kit
+from vitrail.deploy.identity.party_keys import SEALING
+from vitrail.deploy.protocol.agreement import Agreement
+from vitrail.deploy.site.site import BEHIND, ROWS
+from vitrail.deploy.verdicts.site import FOUND
+from vitrail.engine.contract import settled_shape
+from vitrail.quality.repair.inspection import SiteInspection
+from vitrail.report.pages.site_benefit import one_site
+from vitrail.runs.result import Model
+from vitrail.runs.setup import build_task
+from vitrail.runs.site.inspection import SiteBriefing, look_at, look_through, unknown
+from vitrail.runs.store import FINAL, FINAL_ENCODER
+from vitrail.storage.atomic_files import hold, write_atomically
+
+
+@dataclass(frozen=True)
+class SiteModel:
+    """A site's model of one run, with its scale."""
+
+    site: str
+    run: str
+    model: Model
+    behind: SiteBriefing | None = None  # what the coordinator said about this site at the end
+    rows: str | None = None  # the fingerprint of the rows it trained on
+    verdict: dict[str, Any] | None = (
+        None  # whether joining is worth it here, where the study asks (deploy/verdicts/site.py)
+    )
+    final: Model | None = (
+        None  # trained on all rows, where the study asks (deploy/verdicts/site.py): used, and never scored
+    )
+
+    @property
+    def used(self) -> Model:
+        """The model for new rows."""
+        return self.final or self.model
+
+    @property
+    def sights(self) -> bool:
+        """Whether there is anything to look at: pictures, or what the coordinator said about this site."""
+        return self.model.study.images is not None or self.behind is not None
+
+    @property
+    def joining(self) -> dict[str, Any] | None:
+        """Whether joining is worth it here, for this site's own page."""
+        return one_site(self.site, self.model.study, self.verdict)
+
+    def look(
+        self, frame: pd.DataFrame, features: Sequence[str] = (), pictures: Sequence[str] = ()
+    ) -> SiteInspection | Album:
+        """What was found about this site, with its own rows behind it; or what its model says of its pictures."""
+        if not self.sights:
+            what = "the coordinator has told nothing about this site: it asked nobody, or the run has not ended."
+            raise VitrailError("there is nothing to look behind", [Problem(f"run {self.run}", what)])
+        if problems := unknown(self.model.study, features, pictures):
+            raise VitrailError("cannot look", problems)
+        if self.model.study.images:
+            return look_through(self.site, frame, self.model, self.rows, pictures)
+        assert self.behind is not None
+        return look_at(self.site, frame, self.model, self.behind, features, self.rows)
+
+
+def load_model(kit: Kit, run: str | None = None) -> SiteModel:
+    """The model of that run, or of the one that ended last."""
+    models = kit.home.glob("*/model.safetensors")
+    ended = {p.parent.name: p for p in models if re.fullmatch(r"[0-9a-f]{16}", p.parent.name)}
+    if run is not None and run not in ended:
+        known = f"Runs with a model: {', '.join(sorted(ended))}." if ended else "No run has ended here yet."
+        raise VitrailError("there is no model", [Problem(f"run {run}", f"{kit.home} has no model of it.", known)])
+    if not ended:
+        what = "no run has ended here yet, so that there is no model of this site."
+        hint = f"Take part first: vitrail join {kit.folder} --data FILE. The model is written after the last round."
+        raise VitrailError("there is no model", [Problem(str(kit.home), what, hint)])
+    run = run or max(ended, key=lambda name: ended[name].stat().st_mtime_ns)
+    study, place = kit.study, ended[run]
+    model, scale = load_file(place), json.loads((place.parent / "encoder.json").read_text(encoding="utf-8"))
+    method = study.build_method()
+    shape = {k: v.shape[1:] for k, v in tensors(settled_shape(build_task(study, method, kit.seed), method))}
+    if shape != {k: v.shape for k, v in model.items()}:
+        what, hint = "it belongs to another study or method than the kit's.", "Use the kit with which the site joined."
+        raise VitrailError("the model does not fit", [Problem(str(place), what, hint)])
+    mine = Model(study, method, kit.seed, model, Encoder.of(study, scale))
+    seen = place.with_name(ROWS)
+    verdict = json.loads(found.read_text()) if (found := place.with_name(FOUND)).exists() else None
+    own = SiteModel(kit.site, run, mine, rows=seen.read_text().strip() if seen.exists() else None, verdict=verdict)
+    if (last := place.with_name(FINAL)).exists():
+        encoder = Encoder.of(study, json.loads(place.with_name(FINAL_ENCODER).read_text(encoding="utf-8")))
+        own = replace(own, final=mine._replace(tensors=load_file(last), encoder=encoder))
+    return _told(own, Agreement.of(study, kit.seed, kit.participants.roster or len(kit.sites)), place.parent / BEHIND)
+
+
+def _told(mine: SiteModel, agreed: Agreement, place: Path) -> SiteModel:
+    """With what came at the end, where it did."""
+    if not place.exists():
+        return mine
+    with safe_open(place, "pt") as file:
+        said = json.loads(file.metadata()["told"])
+    layers = {k.removeprefix("others/"): v for k, v in load_file(place).items()}
+    return replace(
+        mine, behind=SiteBriefing(agreed.findings(said, mine.site), layers, said["others"]), rows=said["fingerprint"]
+    )
+
+
+def leave(folder: Path, home: Path) -> None:
+    """No more taking part with this kit: it says so, and its key and certificate are gone. The site's home stays."""
+    with contextlib.suppress(FileNotFoundError), (home / ".lock").open("r+") as lock:
+        if not hold(lock):
+            what, hint = "`vitrail join` is running with this kit.", "Stop it, then leave."
+            raise VitrailError("the site is joined at the moment", [Problem(str(folder), what, hint)])
+    if not has_left(folder):
+        write_atomically(folder / LEFT, datetime.now().astimezone().isoformat(timespec="seconds") + "\n")
+    for secret in ("key.pem", "certificate.pem", SEALING):
+        (folder / secret).unlink(missing_ok=True)
+    shutil.rmtree(folder / "flare", ignore_errors=True)  # it holds copies of both
+    if (folder / "flare").exists():
+        what = "it cannot be deleted, and holds the site's key."
+        raise VitrailError("left, but not all is gone", [Problem(str(folder / "flare"), what, "Delete it by hand.")])
+
+
+def has_left(folder: Path) -> str:
+    """When the site left with this kit; empty where it has not."""
+    try:
+        return (folder / LEFT).read_text(encoding="utf-8").strip()
+    except (FileNotFoundError, NotADirectoryError):
+        return ""
+
+
+def check_not_left(folder: Path) -> None:
+    """Before a site joins."""
+    if when := has_left(folder):
+        what, hint = (
+            f"this site left the study on {when}.",
+            "To take part again, ask the coordinator to invite this site under another name.",
+        )
+        raise VitrailError("this kit cannot join", [Problem(str(folder), what, hint)])

@@ -1,0 +1,159 @@
+"""A site's list of the models that it scored, signed; and at the end, whether all sites scored the same ones.
+
+Once it has signed, this site scores nothing more in the run: a list that has left is complete. What the comparison
+found is said here and stands in the outbox, where `vitrail verify` finds it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from vitrail.core.errors import VitrailError, printable
+from vitrail.core.text import several
+from vitrail.deploy.audit.notices import COMPARED, DIFFER, Notice
+from vitrail.deploy.identity.participants import several_names
+from vitrail.deploy.identity.site_identity import SiteIdentity
+from vitrail.deploy.protocol.agreement import Agreement
+from vitrail.deploy.protocol.message import Message, no_such
+from vitrail.deploy.protocol.model_digests import DIGESTS, LISTS, SIGNED, ScoringPoint, list_spec, points, signed_text
+from vitrail.deploy.site.scores import CLOSED, SCORED, mark_of_model
+from vitrail.storage.atomic_files import write_atomically
+
+ENDS = "ends"  # in scored.json: digests of the words that ended stages
+Digests = Mapping[ScoringPoint, str]  # of the models that a site scored, as text
+
+
+class SiteDigests:
+    """`home`: the site's folder of this run; what people here are told is put into `notices`."""
+
+    def __init__(
+        self, site: str, agreed: Agreement, home: Path, proof: SiteIdentity | None, notices: list[str]
+    ) -> None:
+        self.site, self.agreed, self.run, self.place = site, agreed, home.name, home / SCORED
+        self.proof, self.notices = proof, notices
+
+    def ended(self, s: int, r: int, word: Mapping[str, Tensor]) -> None:
+        """The word that ends a stage, of which a model may be scored later. One that comes after another does not take
+        its place: the digest is then of both, and no other site has it."""
+        point = ScoringPoint("settle", s, r)
+        if point not in points(self.agreed):
+            return
+        memory, mark = self._memory(), mark_of_model(word)
+        known = memory.setdefault(ENDS, {}).setdefault(str(point), [])
+        if mark not in known:
+            known.append(mark)
+            write_atomically(self.place, json.dumps(memory))
+
+    def signed(self, s: int) -> tuple[dict[str, str], dict[str, Tensor]]:
+        """What goes with the answer to the word that ends stage s: words and digests, after the last one alone."""
+        spec = list_spec(self.agreed) if s + 1 == len(self.agreed.stages) else {}
+        if not spec:
+            return {}, {}
+        memory = self._memory()
+        if not memory.get(CLOSED):
+            write_atomically(self.place, json.dumps(memory | {CLOSED: True}))
+        own, digests = self._own(), torch.zeros(spec[DIGESTS][0], dtype=torch.uint8)
+        for i, point in enumerate(points(self.agreed)):
+            if point in own:
+                digests[i] = torch.tensor(list(bytes.fromhex(own[point])), dtype=torch.uint8)
+        words = dict.fromkeys(SIGNED, "")
+        if self.proof is not None:
+            signature = self.proof.sign(signed_text(self.agreed, self.run, self.site, digests))
+            words = {"signed": signature.hex(), "certificate": self.proof.certificate}
+        return words, {DIGESTS: digests}
+
+    def compare(self, asked: Message) -> None:
+        """The lists that came with the last word, with this site's own and with each other."""
+        if LISTS not in asked.words or self.proof is None:
+            return
+        known: dict[str, Digests] = {self.site: self._own()}
+        others = sorted(n for n in self.proof.roster if n not in (self.site, self.agreed.study.protect.second))
+        given = asked.words[LISTS]
+        if not isinstance(given, dict) or len(given) > self.agreed.sites:
+            raise no_such(LISTS, type(given).__name__)
+        for row, name in enumerate(sorted(given)):
+            if name != self.site and (digests := self._checked(name, given[name], asked.tensors[DIGESTS][row])):
+                known[name] = digests[0]
+        differing = [text for point in points(self.agreed) if (text := self._difference(point, known))]
+        self.notices += [Notice(text, DIFFER) for text in differing]
+        self.notices.append(Notice(self._summary(known, others, bool(differing)), COMPARED))
+
+    def _checked(self, name: str, signed: Any, digests: Tensor) -> tuple[Digests] | None:
+        """The digests that another site signed; None where it did not sign these, which is said."""
+        assert self.proof is not None
+        try:
+            signature, certificate = bytes.fromhex(signed["signed"]), str(signed["certificate"])
+            self.proof.check(name, certificate, signed_text(self.agreed, self.run, name, digests), signature)
+        except (KeyError, TypeError, ValueError, VitrailError) as error:
+            why = error.problems[0].what if isinstance(error, VitrailError) else "its signature cannot be read."
+            text = (
+                f"FALSE LIST: the coordinator passed on a list of scored models in the name of {printable(name[:40])} "
+                f"that was not believed: {why} Call that site."
+            )
+            self.notices.append(Notice(text, DIFFER))
+            return None
+        rows = zip(points(self.agreed), digests, strict=True)
+        return ({point: row.numpy().tobytes().hex() for point, row in rows if bool(row.any())},)
+
+    def _difference(self, point: ScoringPoint, known: Mapping[str, Digests]) -> str:
+        """In words, where sites scored different models at one point; "" where they did not."""
+        found = dict[str, list[str]]()
+        for name, digests in sorted(known.items()):
+            if point in digests:
+                found.setdefault(digests[point], []).append(name)
+        if len(found) < 2:
+            return ""
+        said = "; ".join(
+            f"{self._names(names)} had {mark[:12]}" for mark, names in sorted(found.items(), key=lambda x: x[1])
+        )
+        return (
+            f"MODELS DIFFER, {self._where(point)}: {said}. All sites should have been sent the same model. A "
+            "coordinator can make a model for one site that tells by its score whether a person is among the patients "
+            "there. Call these sites and ask what they scored (scored.json), before you trust this run."
+        )
+
+    def _summary(self, known: Mapping[str, Digests], others: Sequence[str], differ: bool) -> str:
+        there, missing = [n for n in others if n in known], [n for n in others if n not in known]
+        own = known[self.site]
+        alone = [point for point in own if not any(point in known[name] for name in there)]
+        out = [f"Models that were scored, run {self.run}:"]
+        if there and not differ:
+            count = several(len(own), "model")
+            out.append(f"{count} compared, and the signed lists of {several_names(there)} have no other.")
+        elif there:
+            out.append(f"the signed lists of {several_names(there)} were compared, and MODELS DIFFER: see above.")
+        if missing:
+            out.append(
+                f"No signed list came from {several_names(missing)}: whether the same models were scored there is not "
+                "known. A site that was away at the end sends none; if it was not away, the coordinator left it out."
+            )
+        if there and alone:
+            where = several_names([self._where(point) for point in alone])
+            out.append(f"Only this site scored a model at these points, and nobody could compare it: {where}.")
+        return " ".join(out)
+
+    def _own(self) -> Digests:
+        memory = self._memory()
+        known = {where: model["mark"] for where, model in memory["models"].items() if where.startswith("round")}
+        for where, marks in memory.get(ENDS, {}).items():
+            known[where] = marks[0] if len(marks) == 1 else hashlib.sha256("".join(marks).encode()).hexdigest()[:32]
+        return {point: known[str(point)] for point in points(self.agreed) if str(point) in known}
+
+    def _memory(self) -> dict[str, Any]:
+        memory: dict[str, Any] = {"models": {}, "refused": 0}
+        return json.loads(self.place.read_text()) if self.place.exists() else memory
+
+    def _names(self, names: Sequence[str]) -> str:
+        return several_names([f"{n} (this site)" if n == self.site else n for n in names])
+
+    def _where(self, point: ScoringPoint) -> str:
+        stage = self.agreed.stages[point.stage].stage
+        of = f" of stage {point.stage + 1} ({stage.name})" if len(self.agreed.stages) > 1 else ""
+        return f"{'the end' if point.kind == 'settle' else f'round {point.round + 1}'}{of}"

@@ -1,0 +1,285 @@
+"""`vitrail join`: a site's own process. It holds the rows; FLARE's process beside it holds none."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import secrets
+import sys
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import torch
+
+from vitrail.core.errors import Problem, VitrailError
+from vitrail.data.persons import count_units
+from vitrail.data.readers.tables import read_table
+from vitrail.deploy.audit.notices import kind_of
+from vitrail.deploy.audit.outbox import Outbox
+from vitrail.deploy.consent.budget import ledger_words
+from vitrail.deploy.consent.form import contract_words
+from vitrail.deploy.consent.summary import contract_summary
+from vitrail.deploy.identity.enrolment import Kit
+from vitrail.deploy.identity.participants import complete
+from vitrail.deploy.identity.signing import Signer
+from vitrail.deploy.protocol.agreement import Agreement
+from vitrail.deploy.protocol.message import Message, unpack
+from vitrail.deploy.site.privacy_ledger import PrivacyLedger
+from vitrail.deploy.site.site import Site
+from vitrail.deploy.site.unscaled_columns import check_first_report
+from vitrail.deploy.transport import ipc
+from vitrail.deploy.transport.connectivity import AWAY, Connectivity
+from vitrail.deploy.transport.ipc import Pipe
+from vitrail.deploy.transport.refusals import Refusals
+from vitrail.deploy.transport.supervisor import stop
+from vitrail.deploy.two_server.server import SecondServer
+from vitrail.deploy.vertical.party import PartyEndpoint
+from vitrail.quality.checks.table import find_faults, to_text
+from vitrail.storage.atomic_files import hold, write_atomically
+
+# errors whose details speak of messages and files of the study, never of rows
+PUBLIC = (
+    *("a message was refused", "this is not what the site agreed to", "the coordinator went back too far"),
+    *("a sealed letter was refused", "no places without consent", "no more matches"),
+    *("a masked sum was refused", "a shared sum was refused"),
+    *("another site's key was refused", "a certificate cannot be read"),
+)
+NO_SANDBOX = "no sandbox"  # the kind of the outbox's line
+NO_SANDBOX_WORDS = (
+    "FLARE's processes are not shut in (--no-sandbox): they can read whatever the user that runs `vitrail` can read."
+)
+LINGER = 3.0  # seconds after the last answer, so that it arrives
+# signs of trouble in what FLARE's process writes
+UNTRUSTED = "CERTIFICATE_VERIFY_FAILED"  # the other machine's, found here
+REFUSED = "registration rejected: register_client unauthenticated"  # by our Doorkeeper over there
+
+
+def agree(
+    kit: Kit,
+    data: Path,
+    accept: str,
+    publishes: bool,
+    shows: bool = False,
+    most_epsilon: float | None = None,
+    sandbox: bool = True,
+) -> tuple[Agreement, pd.DataFrame, PrivacyLedger]:
+    """Before anything leaves: the file is checked, the contract is shown, and somebody says yes to exactly that.
+    `most_epsilon`: what no run of these rows may exceed; without it, what was set before."""
+    if shows and not kit.study.verdict:
+        what, hint = "the study asks for no verdict.", "Leave it out."
+        raise VitrailError("the site cannot join", [Problem("--show-verdict", what, hint)])
+    if not kit.approved:
+        hint = "Give the coordinator's answer: --approval FILE."
+        raise VitrailError("the site cannot join", [Problem(str(kit.folder), "it is not approved yet.", hint)])
+    if kit.site == kit.study.protect.second:
+        what, hint = "it is the second server's, which holds no rows.", f"Start it: vitrail serve {kit.folder} --second"
+        raise VitrailError("the site cannot join", [Problem(str(kit.folder), what, hint)])
+    roster = complete(kit.participants, str(kit.folder))
+    agreement = Agreement.of(kit.study, kit.seed, roster)
+    frame = read_table(data, kit.study)
+    print(to_text(find_faults(frame, kit.study), data.name, len(frame), kit.study.row_word))
+    check_first_report(agreement, kit.site, frame)
+    ledger = PrivacyLedger(kit.home, data, frame, agreement, most_epsilon)
+    print(contract_summary(agreement, kit.site, list(roster), publishes))
+    units = count_units(frame, kit.study)
+    print(contract_words(agreement, kit.site, list(roster), publishes, units, shows, ledger_words(ledger)))
+    ledger.check()
+    said = {"agreement": agreement.hash, "publishes": publishes} | ({"shows": True} if shows else {})
+    said |= {} if sandbox else {"sandbox": False}
+    agreed_to(kit, agreement.hash, said, accept)
+    return agreement, frame, ledger
+
+
+def agreed_to(kit: Kit, mark: str, said: dict[str, Any], accept: str) -> None:
+    """Whether somebody says yes to exactly `said`, now or before; `mark`: the hash of what was shown."""
+    place = kit.home / "accepted.json"
+    if not said.get("sandbox", True):
+        print(NO_SANDBOX_WORDS)
+    if accept and accept != mark:
+        what = f"--accept says {accept}, and the agreement is {mark}."
+        raise VitrailError("this is not what was accepted", [Problem("agreement", what, "Read it again.")])
+    if not accept and not (place.exists() and json.loads(place.read_text()) == said):
+        if not sys.stdin.isatty():
+            hint = f"Read it, then run the same command with --accept {mark}"
+            raise VitrailError("nobody agreed", [Problem("agreement", "there is nobody to ask.", hint)])
+        if input("Do you agree to exactly this? Type yes: ").strip().lower() != "yes":
+            raise VitrailError("nobody agreed", [Problem("agreement", "the answer was no.", "Nothing has left.")])
+    kit.home.mkdir(parents=True, exist_ok=True, mode=0o700)
+    write_atomically(place, json.dumps(said))
+
+
+class TransportConsole:
+    """What FLARE's process writes from now on, and which of the known signs of trouble are in it: each once, but
+    AWAY whenever it is there."""
+
+    def __init__(self, path: Path) -> None:
+        self.path, self.at, self.seen = path, path.stat().st_size if path.exists() else 0, set[str]()
+
+    def signs(self) -> list[str]:
+        if not self.path.exists():
+            return []
+        with self.path.open("rb") as file:
+            file.seek(self.at)
+            new = file.read()
+        whole = new[: new.rfind(b"\n") + 1]
+        self.at += len(whole)
+        found = [sign for sign in (UNTRUSTED, REFUSED, AWAY) if sign.encode() in whole and sign not in self.seen]
+        self.seen.update(sign for sign in found if sign != AWAY)
+        return found
+
+
+class SiteProcess:
+    """Answers what comes through FLARE, one question at a time, and keeps FLARE's process running."""
+
+    reach: Connectivity  # while it stays
+
+    def __init__(
+        self,
+        kit: Kit,
+        site: Site | PartyEndpoint | SecondServer,
+        say: Callable[[str], None],
+        keep: int | None = None,
+        pen: Signer | None = None,
+        sandbox: bool = True,
+    ) -> None:
+        """`sandbox`: FLARE's processes are shut in."""
+        self.kit, self.site, self.say, self.sandbox = kit, site, say, sandbox
+        self.refusals = Refusals(self._not_ours)
+        self.start = secrets.token_hex(4)  # of this process, among those of one home
+        self.outbox = Outbox(kit.home, keep, pen)
+        self.busy, self.finished = threading.Lock(), threading.Event()
+        self.lock = (kit.home / ".lock").open("w")
+        if not hold(self.lock):
+            what = "another process of this site is running."
+            raise VitrailError("the site is joined already", [Problem(str(kit.home), what, "Stop that one.")])
+
+    def stay(self) -> None:
+        """Until the study is finished."""
+        from vitrail.deploy.transport.flare import components
+        from vitrail.deploy.transport.flare import workspace as kits
+
+        if not self.sandbox:
+            self.outbox.note(NO_SANDBOX, NO_SANDBOX_WORDS)
+        kits.build_site(self.kit.folder)
+        self.reach = Connectivity(self.kit.address, self.say)
+        workspace = self.kit.folder / "flare"
+        listener = ipc.Listener()
+        threading.Thread(target=_warm, daemon=True).start()
+        threading.Thread(target=self._accept, args=(listener,), daemon=True).start()
+        flare, pause, console = None, 1.0, TransportConsole(workspace / "console.txt")
+        try:
+            while not self.finished.wait(0.2):
+                for sign in console.signs():
+                    self._tell(sign)
+                self.reach.look()
+                if flare is None or flare.poll() is not None:
+                    if flare is not None:
+                        self.reach.missed()
+                        time.sleep(pause)
+                        pause = min(60.0, 2 * pause)
+                    longest = self.site.agreed.longest
+                    given = workspace, self.kit.identity, listener.place, self._copy(), longest
+                    flare = components.start_site(*given, boxed=self.sandbox)
+                    began = time.time()
+                    self.reach.begun()
+                elif time.time() - began > 60:
+                    pause = 1.0
+            time.sleep(LINGER)
+        finally:
+            listener.close()
+            stop(flare)
+
+    def _tell(self, sign: str) -> None:
+        """In plain words why there is no connection; who is refused stops, since knocking disturbs who is inside."""
+        if sign == AWAY:
+            self.reach.missed()
+            return
+        if sign == REFUSED:
+            what = "it was removed from the study or never enrolled, or its kit is in use in another place."
+            hint = "Stop the other place, or call the coordinator: the screen there says which it is."
+            raise VitrailError("the coordinator refused this site", [Problem(self.kit.address, what, hint)])
+        self.say(
+            f"The machine at {self.kit.address} is not this study's coordinator: its certificate is not from the "
+            "authority that invited this site, or not valid today. Nothing was sent. Ask the coordinator for the "
+            "address, and check this machine's clock."
+        )
+
+    def _copy(self) -> str:
+        """Which copy of the kit this is, and which start of it. A kit that was copied elsewhere has another home; where
+        the home was copied too, two processes are told apart by their starts."""
+        place = self.kit.home / "copy.txt"
+        if not place.exists():
+            write_atomically(place, secrets.token_hex(8))
+        return f"{place.read_text().strip()}.{self.start}"
+
+    def _accept(self, listener: ipc.Listener) -> None:
+        while True:
+            try:
+                end = listener.accept()
+            except OSError:
+                return
+            threading.Thread(target=self._serve, args=(end,), daemon=True).start()
+
+    def _serve(self, end: Pipe) -> None:
+        """A question, or the guard's report of what it refused."""
+        with end, contextlib.suppress(EOFError, OSError, ValueError):
+            head, body = end.get(self.site.agreed.longest + 1)
+            if head.get("event") == ipc.NOT_OURS:
+                self.refusals.add(head)
+                return
+            self.reach.asked()
+            end.put({}, self.answer(body))
+
+    def _not_ours(self, text: str) -> None:
+        self.say(text)
+        with contextlib.suppress(VitrailError), self.busy:  # a full disk is told where something would leave
+            self.outbox.note(ipc.NOT_OURS, text)
+
+    def answer(self, body: bytes) -> bytes:
+        """One question's answer, checked and recorded before it leaves; an error is told without data.
+
+        What cannot be written down does not leave: then this raises, and the coordinator hears nothing."""
+        with self.busy:
+            try:
+                said = self._said(body)
+                data = said.pack()
+                while self.site.notices:  # before the answer leaves
+                    text = self.site.notices.pop(0)
+                    self.outbox.noted(text, kind_of(text))
+                    self.say(text)
+                if said.kind != "relay":  # sealed letters: each was recorded before it was sealed
+                    self.outbox.record(said, data)
+            except VitrailError as error:
+                self.say(str(error))
+                raise OSError("nothing leaves") from None
+            if said.kind == "finish":
+                self.finished.set()
+            return data
+
+    def _said(self, body: bytes) -> Message:
+        try:
+            if len(body) > self.site.agreed.longest:
+                what = f"it is longer than {self.site.agreed.longest} bytes, the most that was agreed on."
+                raise VitrailError("a message was refused", [Problem("message", what, "It was dropped unread.")])
+            question = unpack(body)
+            self.outbox.received(question.kind, question.words, len(body))
+            return self.site.answer(question)
+        except VitrailError as error:
+            self.outbox.refused(str(error))
+            self.say(str(error))
+            details = [f"{p.where}: {p.what}" for p in error.problems] if error.title in PUBLIC else []
+            return Message("error", {"text": "; ".join([error.title, *details])})
+        except Exception as error:
+            self.outbox.refused(f"{type(error).__name__}: {error}")
+            self.say(f"This question could not be answered: {type(error).__name__}: {error}")
+            return Message("error", {"text": f"the site could not answer ({type(error).__name__})"})
+
+
+def _warm() -> None:
+    """torch's optimisers load much when first used, which a coordinator should not wait for."""
+    number = torch.zeros(1, requires_grad=True)
+    torch.optim.LBFGS([number]).step(lambda: number.sum())  # type: ignore[no-untyped-call]

@@ -1,0 +1,397 @@
+"""A site's half of a study: it is asked, checks the question, and answers from its own rows.
+
+What a site keeps between rounds lies in its own folder, a file for each of the last rounds (state-STAGE-ROUND-TURN),
+so that a round that is asked for again, or that the coordinator forgot, is computed from where it was before.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import re
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pandas as pd
+import torch
+from safetensors.torch import load_file
+from torch import Tensor
+
+from vitrail.core.errors import Problem, VitrailError
+from vitrail.core.resource_usage import cpu_seconds, footprint
+from vitrail.core.tensors import each, filled, tensors
+from vitrail.data.encoding import Encoder, SiteData, moments, numeric, prepare
+from vitrail.data.readers.tables import clean
+from vitrail.data.splitting import hold_out
+from vitrail.deploy.identity.site_identity import SiteIdentity
+from vitrail.deploy.protocol.agreement import ANEW, FOOTPRINT, FORMAT, LAST, VERDICT, Agreement
+from vitrail.deploy.protocol.message import WHERE, Message, check_form, stacked
+from vitrail.deploy.protocol.model_digests import DIGESTS
+from vitrail.deploy.protocol.request_log import RequestLog, RunLog
+from vitrail.deploy.protocol.score_plan import SUMMED, is_summed
+from vitrail.deploy.scale.site import ScaleSite
+from vitrail.deploy.screening.site import ScreeningAnswers
+from vitrail.deploy.secure_sum.site import SumSite
+from vitrail.deploy.site.model_digests import SiteDigests
+from vitrail.deploy.site.privacy_ledger import PrivacyLedger
+from vitrail.deploy.site.private_randomness import draws_of
+from vitrail.deploy.site.safeguards import ModelInspector
+from vitrail.deploy.site.scores import SiteScores
+from vitrail.deploy.site.unscaled_columns import looks_at_reports
+from vitrail.deploy.two_server.shared import READ
+from vitrail.deploy.two_server.site import TwoServerSite
+from vitrail.deploy.verdicts.shared import FOLD
+from vitrail.engine.local import Engine
+from vitrail.privacy.guards import Guards
+from vitrail.privacy.secure_sum.dropout_tolerant import LostError
+from vitrail.quality.checks.missing_outcomes import describe_lost
+from vitrail.runs.backbone_features import as_rows
+from vitrail.runs.evaluation import Evaluator, chance_of, counts_of, target_share
+from vitrail.runs.folder import BESIDE, beside_in, save_tensors, versions
+from vitrail.runs.protection.budget import guards_of, private
+from vitrail.runs.protection.dp_statistics import encoded
+from vitrail.runs.setup import held_rows, training_of, training_rows
+from vitrail.runs.store import HELD_OUT, held_out_text
+from vitrail.storage.atomic_files import write_atomically
+
+if TYPE_CHECKING:
+    from vitrail.deploy.verdicts.site import SiteFolds
+
+BEHIND = "behind.safetensors"  # what a site was told about itself at the end
+POOLED = "pooled.json"  # and about all sites together: for vitrail check --pooled
+ROWS = "rows.txt"  # the fingerprint of the rows that a run saw
+KEPT = 4  # rounds whose outcome a site keeps
+
+
+class Site:
+    """One site, its rows at hand. `base` is its own folder; each run has its own in it, which may outlive this
+    process: what it keeps between rounds, its scale, and its model at the end."""
+
+    def __init__(
+        self,
+        name: str,
+        frame: pd.DataFrame,
+        agreement: Agreement,
+        base: Path,
+        publishes: bool = True,
+        proof: SiteIdentity | None = None,
+        another: bool = False,
+        watts: float = math.nan,
+        shows: bool = False,
+        ledger: PrivacyLedger | None = None,
+    ) -> None:
+        """`publishes`: whether it shows what it may refuse to show; `proof`: of who it is, to the other sites;
+        `another`: somebody here says that one more run may begin, though the last has not ended; `watts`: what one
+        busy core of this machine draws, where somebody here states it; `shows`: whether the others are told if joining
+        is worth it here; `ledger`: where it is counted what these rows have spent of their privacy."""
+        self.ledger = ledger
+        self.name, self.frame, self.agreed, self.base, self.publishes = name, frame, agreement, base, publishes
+        self.proof, self.watts, self.shows, self.since = proof, watts, shows, cpu_seconds()
+        self.rows = clean(frame, agreement.study)
+        self.runs = RunLog(base, another)
+        self.home, self.within = base, ""  # of the run at hand; of a fold, which
+        self.notices: list[str] = []  # for people here, of what was refused or looks odd; whoever shows them, clears it
+        if lost := len(frame) - len(self.rows):
+            self.notices.append(f"{describe_lost(lost, len(frame), agreement.study)}. Nobody else is told.")
+        self.data: SiteData | None = None
+
+    def answer(self, question: Message) -> Message:
+        """Check the question, answer it, check the answer."""
+        kind, words = question.kind, question.words
+        if FOLD in words and len(self.folds.folds):
+            return self.folds.answer(question)
+        if kind not in KINDS:
+            raise VitrailError("a message was refused", [Problem("message", f"kind {kind!r} is unknown.", "Dropped.")])
+        check_form(question, self.agreed.question(kind, words), "to site")
+        self.enter(words["run"])
+        if self.data is None and kind in ("round", "mask", "deal", "settle", "finish"):
+            raise VitrailError("a message was refused", [Problem("message", "nothing is prepared.", "It was dropped.")])
+        self._count(question)
+        said: Message = getattr(self, f"on_{kind}")(question)
+        if said.kind != "refused":
+            check_form(said, self.agreed.answer(kind, words), "from site")
+        return said
+
+    def on_hello(self, asked: Message) -> Message:
+        if asked.words["format"] != FORMAT:
+            what = f"the coordinator's messages have format {asked.words['format']}, this site's {FORMAT}."
+            hint = "Use the same version of Vitrail at both ends."
+            raise VitrailError("this is not what the site agreed to", [Problem("format", what, hint)])
+        if asked.words["agreement"] != self.agreed.hash:
+            what = f"the coordinator's is {asked.words['agreement']}, this site accepted {self.agreed.hash}."
+            hint = "Ask what changed: the study, or who takes part. Join anew with the new invitation or approval."
+            raise VitrailError("this is not what the site agreed to", [Problem("agreement", what, hint)])
+        return Message("hello", {})
+
+    def on_standardise(self, asked: Message) -> Message:
+        if self.agreed.study.protect.sum == "masked":
+            own = self.rows.iloc[self._split()]
+            return ScaleSite(self.name, own, self.agreed, self.home, self.proof).answer(asked)
+        mean = asked.tensors["mean"].numpy() if asked.words["step"] == 2 else None
+        said = moments(self.rows.iloc[self._split()], numeric(self.agreed.study), mean)
+        return Message("standardise", {}, {"rows": torch.from_numpy(said.rows), "total": torch.from_numpy(said.total)})
+
+    def on_prepare(self, asked: Message) -> Message:
+        names = numeric(self.agreed.study)
+        scale = {k: dict(zip(names, v.tolist(), strict=True)) for k, v in asked.tensors.items()}
+        self._prepare(Encoder(self.agreed.study, scale["mean"], scale["sd"]) if scale else None)
+        assert self.data is not None
+        write_atomically(self.home / "encoder.json", json.dumps(self.data.encoder.plain))
+        write_atomically(self.home / ROWS, self.data.fingerprint + "\n")
+        write_atomically(self.home / HELD_OUT, held_out_text(self.data.held_out), private=True)
+        study, data = self.agreed.study, self.data
+        share, rows = torch.from_numpy(target_share(study, data)), torch.tensor(counts_of(study, data))
+        said = torch.tensor(chance_of(study, data), dtype=torch.float64)
+        words = {"fingerprint": self.data.fingerprint, "versions": versions()}
+        return Message("prepare", words, {"rows": rows, "target": share, "chance": said})
+
+    def on_screen(self, asked: Message) -> Message:
+        """What is published of the rows, so that it can be said whose data does not fit."""
+        if not self.publishes:
+            return Message("refused", {})
+        return ScreeningAnswers(self.name, self.rows, self.agreed, self.home, self.proof).answer(asked)
+
+    def on_round(self, asked: Message) -> Message:
+        s, r, place = (asked.words[k] for k in WHERE)
+        stage = self.agreed.stages[s].stage
+        ex, turns = stage.exchanges[place], stage.turns(r)
+        if ex.consent and not self.publishes:
+            return Message("refused", {})
+        turn = turns.index(place)
+        state, down = self._state(s, r, turn), filled(self.agreed.stages[s].turns[place].down, stacked(asked.tensors))
+        self.wary.told(s, r, place, asked.tensors)
+        scores, part = self._scores(asked, state), dict[str, Tensor]()
+        if is_summed(self.agreed, s, r, place):
+            part, scores = scores, {}
+
+        def up() -> dict[str, Tensor]:
+            self.engine.drawer.set(s, r, place)
+            contract = self.agreed.contracts[s][place]
+            task, rule = self.engine.task_at(s, r), self.engine.rule(s, r)
+            ((_, said),) = self.engine.answers(ex, contract, state, down, [0], task, rule)
+            if looks_at_reports(self.agreed, s, place):
+                self.wary.leaves({k: v[0] for k, v in tensors(said)}, self.engine.sites.x)
+            self.wary.heeded(s, r, asked.tensors)
+            after = (r, turn + 1) if turn + 1 < len(turns) else (r + 1, 0)
+            self._keep(s, after[0], after[1], state)
+            report = {k: v[0] for k, v in (self.engine.crossed or dict(tensors(said))).items()}
+            return self.scores.coarse(ex, report, s, r, place) | part
+
+        words = dict[str, Any]()
+        try:
+            if self.agreed.contracts[s][place].read == READ:
+                report, words = self._two.report(asked, up())
+            else:
+                report, words = self._sums.report(asked, up) if self.agreed.masked(s, place) else (up(), words)
+        except LostError:  # this round without this site
+            return Message("refused", {})
+        return Message("round", _where(asked) | words, report | scores)
+
+    def on_mask(self, asked: Message) -> Message:
+        """Keys and shares for reports under masks."""
+        try:
+            return self._sums.answer(asked)
+        except LostError:
+            return Message("refused", {})
+
+    def on_deal(self, asked: Message) -> Message:
+        """What two servers need to find the distances between reports; it is made of chance alone."""
+        return self._two.deal(asked)
+
+    @property
+    def _two(self) -> TwoServerSite:
+        return TwoServerSite(self.name, self.agreed, self.home, self.proof)
+
+    @property
+    def _sums(self) -> SumSite:
+        return SumSite(self.name, self.agreed, self.home, self.proof, self.notices)
+
+    def on_settle(self, asked: Message) -> Message:
+        s, r = asked.words["stage"], asked.words["round"]
+        found = self._versions()
+        if found and found[0] > (s, r, 0):  # long ago, and asked again by a coordinator that was started anew
+            none = {"scores": self.scores.none(asked.words["score"])} if asked.words["score"] else {}
+            return self._with_list(asked, none)
+        state, down = self._state(s, r, 0), filled(self.agreed.stages[s].last, stacked(asked.tensors))
+        self.wary.told(s, r, asked.words["place"], asked.tensors)
+        self._digests.ended(s, r, asked.tensors)
+        scores = self._scores(asked, state)
+        settled = self.agreed.stages[s].stage.last.settle(self.agreed.task, state, down)
+        if not any(v > (s + 1, 0, 0) for v in found):
+            self._keep(s + 1, 0, 0, settled)
+        if s + 1 == len(self.agreed.stages):
+            self._ended(settled)
+        return self._with_list(asked, scores)
+
+    @property
+    def _digests(self) -> SiteDigests:
+        return SiteDigests(self.name, self.agreed, self.home, self.proof, self.notices)
+
+    def _with_list(self, asked: Message, scores: dict[str, Tensor]) -> Message:
+        """The answer to how a stage ended; after the last one with the signed list of models that were scored."""
+        s = asked.words["stage"]
+        words, digests = self._digests.signed(s)
+        return Message("settle", _where(asked) | words, scores | self._used(s) | digests)
+
+    def _ended(self, settled: Any) -> None:
+        """After the last stage; told so again, the same again."""
+        save_tensors(self.home / "model.safetensors", {k: v[0] for k, v in tensors(settled)})
+        self.scores.keep_own(settled)
+
+    def _used(self, s: int) -> dict[str, Tensor]:
+        """At the end: what this process used since it joined."""
+        told = footprint(self.since, self.watts)
+        return {FOOTPRINT: torch.tensor(told, dtype=torch.float64)} if s + 1 == len(self.agreed.stages) else {}
+
+    def on_finish(self, asked: Message) -> Message:
+        """What was found about this site is kept beside its model; of its states the last, so that none begins anew."""
+        assert self.data is not None
+        if self.agreed.parts:
+            write_atomically(self.home / POOLED, json.dumps(asked.words["pooled"]))
+        if self.agreed.others or self.agreed.parts:
+            told = {k: asked.words[k] for k in ("findings", "others")} | {"fingerprint": self.data.fingerprint}
+            layers = {k: v for k, v in asked.tensors.items() if k != DIGESTS}
+            save_tensors(self.home / BEHIND, layers, {"told": json.dumps(told)})
+        self._digests.compare(asked)
+        for old in self._versions()[:-1]:
+            self._place(*old).unlink(missing_ok=True)
+        said: dict[str, Any] = {}
+        if self.agreed.study.verdict:
+            found = self.folds.judge()
+            said = {VERDICT: found if self.shows else {}}
+        self.folds.forget()
+        RunLog.end(self.home)
+        return Message("finish", said)
+
+    @cached_property
+    def folds(self) -> SiteFolds:
+        """For whether joining is worth it here."""
+        from vitrail.deploy.verdicts.site import SiteFolds
+
+        return SiteFolds(self)
+
+    def _count(self, asked: Message) -> None:
+        """Asked the same again, a site answers the same. Asked otherwise and otherwise, its rows would tell more than
+        was agreed; what it remembers of questions outlives this process."""
+        words, where = asked.words, asked.kind
+        if where in ("hello", "finish") or (where == "settle" and not words["score"]):
+            return  # nothing about rows is said
+        if where in ("screen", "mask", "deal") or "leg" in words:
+            return  # they have memories of their own, which let nothing be asked otherwise, or say nothing of rows
+        where = self.within + where + "".join(f" {words[k]}" for k in (*WHERE, "step") if k in words)
+        said = self.agreed.study.protect
+        most = (
+            0 if said.rows or said.sites else ANEW
+        )  # the same noise under two answers would be told by their difference
+        self.asked.note(where, hashlib.sha256(asked.pack()).hexdigest()[:32], most)
+
+    def enter(self, run: str) -> None:
+        """Each run has its own folder; one that was begun before is gone on with."""
+        if self.home == self.base / run:
+            return
+        if self.ledger:
+            self.ledger.check(run)
+        home = self.runs.enter(run)
+        if self.ledger:  # before anything of it leaves
+            self.ledger.begin(run)
+        self.home, self.data = home, None
+        self.asked, self.wary = RequestLog(self.home), ModelInspector(self.agreed, self.home)
+        write_atomically(self.home / "study.toml", self.agreed.study.to_toml())
+        if (scale := self.home / "encoder.json").exists():
+            self._prepare(Encoder(self.agreed.study, **json.loads(scale.read_text())))
+
+    def rehearsal(self) -> Engine:
+        """As it would train in a run that stays here."""
+        self._prepare(None)
+        return self.engine
+
+    def _split(self) -> Any:
+        return hold_out(self.rows, self.agreed.study, self.agreed.seed, self.name)[0]
+
+    def _prepare(self, known: Encoder | None) -> None:
+        study = self.agreed.study
+        secret = draws_of(self.base, self.home.name)
+        if study.protect.rows:  # counted under noise, and on a restart again under the same
+            found = encoded({self.name: self.rows}, study, self.agreed.seed, {self.name: secret})
+        else:
+            found = prepare({self.name: self.frame}, study, self.agreed.seed, known)
+        self._take_up(found, secret)
+
+    def _take_up(self, found: list[SiteData], secret: str) -> None:
+        """Rows to train on and to judge by; `secret`: what is drawn from."""
+        study, method = self.agreed.study, self.agreed.method
+        (self.data,) = as_rows(found, self.agreed.task.net)
+        rows = training_rows([self.data], study, method, "cpu")
+        held = held_rows([self.data], study, method, "cpu")
+        task = private(self.agreed.task, study, method)
+        given = task, method, rows, training_of(study), self.agreed.seed
+        # masks come later, and a centre of reports is the coordinator's: what it does itself is to clip, to add noise
+        # and to write its report in fewer bytes
+        guards = guards_of(study)
+        own = Guards(guards.clip, guards.noise, compress=guards.compress)
+        how = {"secrets": {self.name: secret}, "guards": own}
+        self.engine = Engine(*given, keep_reports=True, held=held, **how)  # type: ignore[arg-type]
+        self.judge = Evaluator(self.engine, study, [self.data])
+        self.scores = SiteScores(self.agreed, self.home, self.judge, secret)
+
+    def _scores(self, asked: Message, state: Any) -> dict[str, Tensor]:
+        """Of the model as it was before this round: what the coordinator says now is what it then came to."""
+        splits, s, r, place = asked.words["score"], *(asked.words[k] for k in WHERE)
+        summed = asked.kind == "round" and is_summed(self.agreed, s, r, place)
+        if not splits:
+            return {SUMMED: self.scores.nothing()} if summed else {}
+        continues = self.wary.continues(s, r, place, asked.tensors)
+        if why := self.scores.refusal(asked.kind, s, r, asked.tensors, continues):
+            self.notices.append(why)
+            return {SUMMED: self.scores.nothing()} if summed else {"scores": self.scores.none(splits)}
+        last = self.agreed.stages[s].last
+        word = dict(tensors(each(lambda t: t[:1], last)))  # of what `settle` does not look at, nothing need come
+        word |= stacked(asked.tensors)
+        word |= {k.removeprefix(f"{LAST}/"): v for k, v in word.items() if k.startswith(f"{LAST}/")}
+        settled = self.agreed.stages[s].stage.last.settle(self.agreed.task, state, filled(last, word))
+        tell = self.scores.part if summed else self.scores.alone
+        return {SUMMED if summed else "scores": tell(settled, s, r, splits)}
+
+    def _versions(self) -> list[tuple[int, int, int]]:
+        """Stage, round and turn before which the site's states are kept."""
+        found = (re.fullmatch(r"state-(\d+)-(\d+)-(\d+)\.safetensors", f.name) for f in self.home.iterdir())
+        return sorted((int(m[1]), int(m[2]), int(m[3])) for m in found if m)
+
+    def _place(self, s: int, r: int, turn: int) -> Path:
+        return self.home / f"state-{s}-{r:06d}-{turn}.safetensors"
+
+    def _state(self, s: int, r: int, turn: int) -> Any:
+        """What the site had before that exchange; after the last stage, what it ended with."""
+        stages, found = self.agreed.stages, self._versions()
+        known = [v for v in found if v <= (s, r, turn)]
+        if known:
+            stage = known[-1][0]
+            if stage < s:
+                what = f"stage {s} is asked for, and how stage {stage} ended was never told."
+                raise VitrailError("a message was refused", [Problem("stage", what, "It was dropped.")])
+            shape = stages[stage].state if stage < len(stages) else stages[-1].settled
+            kept = {k: v[None] for k, v in load_file(self._place(*known[-1])).items()}
+            self.engine.beside = beside_in(kept)
+            return filled(shape, kept)
+        if found:
+            what = f"round {r} of stage {s} is asked for, and this site is further than {KEPT} rounds after it."
+            raise VitrailError("the coordinator went back too far", [Problem("round", what, "Start the study anew.")])
+        start, self.engine.beside = each(lambda t: t[:1].clone(), stages[0].state), {}
+        self._keep(0, 0, 0, start)
+        return start
+
+    def _keep(self, s: int, r: int, turn: int, state: Any) -> None:
+        beside = {f"{BESIDE}/{k}": v[0] for k, v in self.engine.beside.items()}
+        save_tensors(self._place(s, r, turn), {k: v[0] for k, v in tensors(state)} | beside)
+        found, here = self._versions(), (s, r, turn)
+        for old in [v for v in found if v > here] + [v for v in found if v <= here][:-KEPT]:
+            self._place(*old).unlink(missing_ok=True)
+
+
+def _where(asked: Message) -> dict[str, Any]:
+    return {k: asked.words[k] for k in WHERE}
+
+
+KINDS = {name.removeprefix("on_") for name in vars(Site) if name.startswith("on_")}

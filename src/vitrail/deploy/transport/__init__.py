@@ -1,0 +1,1 @@
+"""Bytes between processes and machines; they are looked into elsewhere."""

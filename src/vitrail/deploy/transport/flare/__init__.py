@@ -1,0 +1,1 @@
+"""NVIDIA FLARE carries the bytes. Nothing outside this folder imports it."""

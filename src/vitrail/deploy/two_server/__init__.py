@@ -1,0 +1,1 @@
+"""Two-server robust aggregation by message."""

@@ -1,0 +1,212 @@
+"""`vitrail serve --second`: the second of two servers. It holds no rows, and half of each report, which tells nothing.
+
+It answers each leg of an exchange once, for one list of sites, and remembers on disk what it said: asked the same
+again, it says the same; asked otherwise, it refuses. It believes nothing that the coordinator could make up: halves
+are signed by the sites, the deck by a dealer on whom the lot fell that it drew itself, and whom to choose it works out
+for itself. What remains with the coordinator: its own half, which it can change as it likes.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import secrets
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
+from torch import Tensor
+
+from vitrail.core.errors import Problem, VitrailError
+from vitrail.deploy.identity.site_identity import SiteIdentity
+from vitrail.deploy.protocol.agreement import FORMAT, Agreement
+from vitrail.deploy.protocol.message import MOST_WORDS, WHERE, Message, check_form, unpack
+from vitrail.deploy.protocol.request_log import RunLog
+from vitrail.deploy.secure_sum.store import SumStore
+from vitrail.deploy.two_server import shared as two_server
+from vitrail.privacy.secure_sum.pairwise import draw
+from vitrail.privacy.two_server.krum import chosen_by
+from vitrail.privacy.two_server.protocol import SEED, ShareServer, Words, deck_of, squares, within
+from vitrail.storage.atomic_files import private_folder, write_atomically
+
+PLACE, OWN = "second", "second.key"
+SEEDS = "seeds.json"  # of a sum: what each site's half is drawn from
+
+
+class SecondServer:
+    """`base`: its own folder; each run has its own in it."""
+
+    def __init__(self, name: str, agreement: Agreement, base: Path, proof: SiteIdentity, another: bool = False) -> None:
+        self.name, self.agreement, self.base, self.proof = name, agreement, base, proof
+        self.runs, self.home = RunLog(base, another), base  # of the run at hand
+        self.notices = list[str]()
+
+    @property
+    def agreed(self) -> SecondServer:
+        """Where the door looks for how long a question may be."""
+        return self
+
+    @property
+    def longest(self) -> int:
+        spec = [v for told in two_server.longest(self.agreement) for v in told.values()]
+        return 2 * MOST_WORDS + sum(int(torch.Size(shape).numel()) * t.itemsize for shape, t in spec)
+
+    def answer(self, question: Message) -> Message:
+        kind, words = question.kind, question.words
+        if kind not in ("hello", two_server.SECOND, "finish"):
+            what = f"{kind[:20]!r} is not asked of a second server."
+            raise VitrailError("a message was refused", [Problem("message", what, "It was dropped.")])
+        check_form(question, self.agreement.question(kind, words), "to the second server")
+        if self.home != self.base / words["run"]:
+            self.home = self.runs.enter(words["run"])
+        if kind == "finish":
+            RunLog.end(self.home)
+            (self.home / PLACE / OWN).unlink(missing_ok=True)  # letters of this run are read by nobody any more
+            return Message("finish", {})
+        if kind == "hello":
+            return self._greet(words)
+        said = Message(two_server.SECOND, self._key()) if words["leg"] == "key" else self._once(question)
+        if said.kind != "refused":
+            check_form(said, self.agreement.answer(kind, words), "from the second server")
+        return said
+
+    def _greet(self, words: dict[str, Any]) -> Message:
+        if words["format"] != FORMAT or words["agreement"] != self.agreement.hash:
+            what = f"the coordinator's is {words['agreement'][:40]}, this server accepted {self.agreement.hash}."
+            hint = "Ask what changed: the study, or who takes part. Start anew with the new invitation or approval."
+            if words["format"] != FORMAT:
+                what = f"the coordinator's messages have format {words['format']}, this server's {FORMAT}."
+                hint = "Use the same version of Vitrail at both ends."
+            raise VitrailError("this is not what the second server agreed to", [Problem("agreement", what, hint)])
+        return Message("hello", {})
+
+    def _once(self, asked: Message) -> Message:
+        """Each leg of a sum, for one question."""
+        leg, where = asked.words["leg"], tuple(asked.words[k] for k in WHERE)
+        places = SumStore(self.home / PLACE, self.agreement)
+        if places.is_past((where[0], where[1], where[2])):
+            raise two_server.refused(self.name, "the coordinator went back further than this server remembers.")
+        folder = places.of((where[0], where[1], where[2]))
+        mark, place = _mark(asked), folder / f"{leg}.bin"
+        if place.exists():
+            kept = place.read_bytes()
+            if kept[: len(mark)] != mark:
+                what = f"this sum's {leg} were asked for before, otherwise. Two answers would tell of a single site."
+                raise two_server.refused(self.name, what)
+            return unpack(kept[len(mark) :])
+        said: Message = getattr(self, f"_{leg}")(asked, folder, two_server.about(self.agreement, self.home.name, where))
+        if said.kind != "refused":
+            write_atomically(private_folder(folder) / place.name, mark + said.pack(), private=True)
+            if leg == "total":  # whoever comes into this house later finds no halves
+                (folder / SEEDS).unlink(missing_ok=True)
+        return said
+
+    def _halves(self, asked: Message, folder: Path, about: str) -> Message:
+        """Whose halves are there, and sealed and signed by who they are said to be of."""
+        seeds = dict[str, str]()
+        for name in asked.words["names"]:
+            try:
+                if name == self.name:
+                    raise two_server.refused(name, "it has no rows.")
+                seed = self._read("half", about, name, asked.words["letters"].get(name))
+                seeds |= {name: seed.hex()} if len(seed) == SEED else {}
+            except VitrailError:
+                continue  # the coordinator is told who is not among the good
+        if len(seeds) < self.agreement.fewest:
+            return Message("refused", {})
+        write_atomically(private_folder(folder) / SEEDS, json.dumps(seeds), private=True)
+        return Message(two_server.SECOND, {"good": list(seeds), "lot": secrets.token_hex(16)})
+
+    def _blind(self, asked: Message, folder: Path, about: str) -> Message:
+        server, words = self._server(asked, folder, about), asked.words
+        present = list(range(len(words["names"])))
+        mine, theirs = server.blinded(present), _words(asked.tensors["blinded"])
+        lot = secrets.token_bytes(16)
+        tested = server.tested(present, (bytes.fromhex(words["lot"]), lot))
+        products = server.products(present, mine, theirs)
+        found = {"blinded": mine, "products": products, "tested": tested}
+        return Message(two_server.SECOND, {"lot": lot.hex()}, {k: as_tensor(v) for k, v in found.items()})
+
+    def _total(self, asked: Message, folder: Path, about: str) -> Message:
+        """Of those whom it chooses itself, from both halves of all inner products."""
+        kept, clip = self._kept(folder, "blind"), self.agreement.study.protect.clip
+        seeds = self._seeds(folder, asked.words["names"])
+        assert clip is not None
+        products, tested = ((_words(kept.tensors[k]), _words(asked.tensors[k])) for k in ("products", "tested"))
+        chosen = chosen_by(squares(*products, clip), within(*tested), clip)
+        if len(chosen) < self.agreement.study.protect.least:
+            return Message("refused", {})
+        d = two_server.numbers_of(self.agreement, asked.words["stage"], asked.words["place"])
+        total: Words = np.add.reduce(np.stack([draw(seeds[i], d) for i in chosen]), axis=0, dtype=np.uint64)
+        return Message(two_server.SECOND, {"chosen": chosen}, {"total": as_tensor(total)})
+
+    def _server(self, asked: Message, folder: Path, about: str) -> ShareServer:
+        words = asked.words
+        seeds, lot = self._seeds(folder, words["names"]), self._kept(folder, "halves").words["lot"]
+        if words["dealer"] not in two_server.ranked(about, bytes.fromhex(lot), words["names"]):
+            raise two_server.refused(words["dealer"][:40], "the lot did not fall on it to deal.")
+        deck = self._read("deck", about, words["dealer"], words["deck"])
+        n, d = len(seeds), two_server.numbers_of(self.agreement, words["stage"], words["place"])
+        if len(deck) != SEED + 8 * n * n:
+            raise two_server.refused(words["dealer"], "what it dealt has another length.")
+        table = np.frombuffer(deck[SEED:], "<u8").astype(np.uint64).reshape(n, n)
+        clip = self.agreement.study.protect.clip
+        assert clip is not None
+        server = ShareServer(False, clip, deck_of(deck[:SEED], n, d, table))
+        for i, seed in enumerate(seeds):
+            server.take(i, draw(seed, d))
+        return server
+
+    def _seeds(self, folder: Path, names: list[str]) -> list[bytes]:
+        place = folder / SEEDS
+        known: dict[str, str] = json.loads(place.read_text()) if place.exists() else {}
+        if not known or list(known) != names:
+            raise two_server.refused(self.name, "these are not the sites whose halves this server has.")
+        return [bytes.fromhex(v) for v in known.values()]
+
+    def _kept(self, folder: Path, leg: str) -> Message:
+        place = folder / f"{leg}.bin"
+        if not place.exists():
+            raise two_server.refused(self.name, f"{leg} comes first.")
+        return unpack(place.read_bytes()[MARK:])
+
+    def _read(self, kind: str, about: str, name: str, letter: Any) -> bytes:
+        """A letter from a site, if it is from that site."""
+        try:
+            sealed, signature = (bytes.fromhex(letter[k]) for k in ("sealed", "signature"))
+            certificate = str(letter["certificate"])
+        except (KeyError, TypeError, ValueError):
+            raise two_server.refused(name[:40], "expected a sealed letter, a signature and a certificate.") from None
+        self.proof.check(name, certificate, two_server.letter_text(kind, about, name, sealed), signature)
+        return two_server.unseal(self._own(), sealed, f"{kind} {about} {name}")
+
+    def _key(self) -> dict[str, str]:
+        public = self._own().public_key().public_bytes_raw()
+        signature = self.proof.sign(two_server.key_text(self.agreement, self.home.name, self.name, public))
+        return {"key": public.hex(), "signature": signature.hex(), "certificate": self.proof.certificate}
+
+    def _own(self) -> X25519PrivateKey:
+        place = private_folder(self.home / PLACE) / OWN
+        if not place.exists():
+            write_atomically(place, X25519PrivateKey.generate().private_bytes_raw(), private=True)
+        return X25519PrivateKey.from_private_bytes(place.read_bytes())
+
+
+MARK = 32  # bytes before a kept answer: of its question
+
+
+def _mark(asked: Message) -> bytes:
+    told = hashlib.sha256(json.dumps(asked.words, sort_keys=True).encode())
+    for name in sorted(asked.tensors):
+        told.update(name.encode() + b"\0" + asked.tensors[name].contiguous().numpy().tobytes())
+    return told.digest()
+
+
+def _words(tensor: Tensor) -> Words:
+    return tensor.numpy().view(np.uint64)
+
+
+def as_tensor(words: Words) -> Tensor:
+    return torch.from_numpy(np.ascontiguousarray(words).view(np.int64).copy())

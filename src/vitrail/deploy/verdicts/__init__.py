@@ -1,0 +1,1 @@
+"""Whether joining is worth it, answered by each site for itself by cross-validation."""

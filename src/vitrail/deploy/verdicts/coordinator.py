@@ -1,0 +1,106 @@
+"""The coordinator's side of folds: all sites train once more for each, and nothing of it is kept here.
+
+RUN/folds.json     how many folds are done, and what crossed in them
+RUN/folds/         the one under way, so that a coordinator that was started anew goes on with its last round
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Set
+from pathlib import Path
+from typing import Any
+
+from vitrail.deploy.coordinator.requests import Responses, SiteRequests, Transport
+from vitrail.deploy.coordinator.rounds import RemoteRounds
+from vitrail.deploy.coordinator.run_members import RunMembers
+from vitrail.deploy.protocol.message import Message
+from vitrail.deploy.verdicts.shared import FOLD, FoldAgreement, fold_run
+from vitrail.runs.folder import Folder
+from vitrail.runs.result import REFITTED, Run
+from vitrail.runs.verdict_wire import fold_count
+from vitrail.storage.atomic_files import write_atomically
+
+DONE, PLACE = "folds.json", "folds"
+
+
+def conduct_folds(call: SiteRequests, book: RunMembers, run: Run, path: Path) -> dict[str, Any]:
+    """After the run, before its last word: how many there were, and bytes that crossed in folds and in the training on
+    all rows, by site. `path`: the run's folder."""
+    folds, kept = FoldAgreement(call.agreed), path / DONE
+    progress: dict[str, Any] = {"done": 0, "crossed": {}, REFITTED: {}}
+    progress |= json.loads(kept.read_text()) if kept.exists() else {}
+    for number in range(progress["done"], len(folds)):
+        refit = folds.is_refit(number)
+        call.way.log("refit") if refit else call.way.log("fold", number=number + 1, of=fold_count(call.agreed.study))
+        crossed = _conduct(call, folds, number, book, run, path / PLACE / str(number))
+        total = progress[REFITTED if refit else "crossed"]
+        for site, bytes_ in crossed.items():
+            total[site] = total.get(site, 0) + bytes_
+        progress["done"] = number + 1
+        write_atomically(kept, json.dumps(progress))
+        shutil.rmtree(path / PLACE)  # nobody but a site keeps a model of what comes after the run
+    return progress
+
+
+def _conduct(
+    call: SiteRequests, folds: FoldAgreement, number: int, book: RunMembers, run: Run, path: Path
+) -> dict[str, int]:
+    """One fold from its first round to its last word; bytes that crossed, by site."""
+    agreed = folds.agreement(number)
+    way = FoldTransport(call.way, call.run, number)
+    own = SiteRequests(way, agreed, call.names, fold_run(call.run, number), call.quorum, call.deadline)
+    own.failed, own.trouble, own.missed, own.rests = (
+        call.failed,
+        call.trouble,
+        call.missed,
+        call.rests,
+    )  # go on as known
+    folder = Folder(path, resume=path.exists(), about=".lock")
+    try:
+        rounds = RemoteRounds(own, agreed, book, {}, path)
+        rounds.outcasts |= run.info.get("outcasts", {})
+        back = folder.restore(rounds.names, rounds.shape_at)
+        if back:
+            rounds.ledger.counts.update(back[1]["ledger"])
+            rounds.outcasts |= back[1]["outcasts"]
+        for moment in rounds.run(back[0] if back else None):
+            news, rounds.news = rounds.news, []
+            for event in news:
+                way.log(event.pop("event"), fold=number + 1, **event)
+            folder.checkpoint(rounds.names, moment, {"ledger": rounds.ledger.counts, "outcasts": rounds.outcasts}, {})
+        bytes_ = dict.fromkeys(rounds.names, 0)
+        for row in rounds.ledger.rows():
+            bytes_[row["site"]] += row["bytes"]
+        return bytes_
+    finally:
+        folder.close()
+
+
+class FoldTransport:
+    """The same way to the same sites; what is said on it is of one fold of a run."""
+
+    def __init__(self, way: Transport, run: str, number: int) -> None:
+        self.way, self.run, self.number = way, run, number
+
+    def ask(self, questions: dict[str, Message], deadline: float, beside: Set[str] = frozenset()) -> Responses:
+        asked = {n: q._replace(words={**q.words, "run": self.run, FOLD: self.number}) for n, q in questions.items()}
+        heard = self.way.ask(asked, deadline, beside) if beside else self.way.ask(asked, deadline)
+        return heard._replace(answers={n: self._plain(said) for n, said in heard.answers.items()})
+
+    def _plain(self, said: Message) -> Message:
+        """Without which fold it is of; of another one it is not what was asked for, and is refused by its form."""
+        if said.kind in ("error", "refused") or said.words.get(FOLD) != self.number:
+            return said if FOLD in said.words or said.kind in ("error", "refused") else _with(said, None)
+        return said._replace(words={k: v for k, v in said.words.items() if k != FOLD})
+
+    def present(self) -> set[str]:
+        return self.way.present()
+
+    def log(self, event: str, **details: Any) -> None:
+        self.way.log(event, **details)
+
+
+def _with(said: Message, fold: int | None) -> Message:
+    return said._replace(words={**said.words, FOLD: fold})

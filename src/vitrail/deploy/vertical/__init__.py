@@ -1,0 +1,1 @@
+"""Vertical studies between machines."""

@@ -1,0 +1,176 @@
+"""`vitrail join` at a party: before anything leaves, its table is checked, the form is shown, and somebody says yes;
+and once more when the number in common is known."""
+
+from __future__ import annotations
+
+import json
+import sys
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from vitrail.core.errors import Problem, VitrailError
+from vitrail.core.text import several
+from vitrail.data.readers.tables import read_table
+from vitrail.deploy.audit.outbox import Outbox
+from vitrail.deploy.consent.summary import pact_summary
+from vitrail.deploy.consent.vertical import pact_words
+from vitrail.deploy.identity import party_keys
+from vitrail.deploy.identity.enrolment import Kit
+from vitrail.deploy.identity.signing import Signer
+from vitrail.deploy.site.process import SiteProcess, agreed_to
+from vitrail.deploy.vertical.agreement import PartyAgreement
+from vitrail.deploy.vertical.dialogue import RATION, PartyProgram
+from vitrail.deploy.vertical.match_quota import MOST_MATCHES, RATIO, MatchQuota, list_ratio
+from vitrail.deploy.vertical.party import PartyEndpoint
+from vitrail.deploy.vertical.postrun import PostrunRequest
+from vitrail.quality.checks.table import to_text
+from vitrail.storage.atomic_files import write_atomically
+from vitrail.storage.untrusted_files import LONGEST_TEXT, read_text
+from vitrail.vertical.tables import check_party, read_party
+from vitrail.vertical.training.ration import RationAccount
+
+
+def pact_of(kit: Kit) -> PartyAgreement:
+    """With the keys of all parties, as they came with the approval."""
+    place = kit.folder / party_keys.CARDS
+    if not kit.approved or not place.exists():
+        hint = "Give the coordinator's answer: --approval FILE."
+        raise VitrailError("the party cannot join", [Problem(str(kit.folder), "it is not approved yet.", hint)])
+    try:
+        said = json.loads(read_text(place, LONGEST_TEXT))
+    except (OSError, ValueError, RecursionError):
+        said = None
+    return PartyAgreement(kit.study, kit.seed, party_keys.read_cards(said, kit.study.parties, kit.authority, place))
+
+
+def agree_party(
+    kit: Kit,
+    data: Path,
+    accept: str,
+    ration: tuple[int | None, int | None],
+    look_up: bool = False,
+    ratio: float | None = None,
+    sandbox: bool = True,
+) -> tuple[PartyAgreement, pd.DataFrame, tuple[int, int]]:
+    """The pact, the table, and the ration that holds. `ratio`: how many times as long as this party's list another's
+    may be."""
+    pact, study = pact_of(kit), kit.study
+    own = study.parties[kit.site]
+    if kit.site == study.host and any(n is not None for n in ration):
+        what = f"{kit.site} is the host, which asks and is not asked."
+        raise VitrailError("a host has no ration", [Problem("--ration", what, "Leave it out.")])
+    asked = own.ration
+    mine = (asked.training if ration[0] is None else ration[0], asked.after if ration[1] is None else ration[1])
+    frame = read_party(data, study, kit.site)
+    print(to_text(check_party(frame, study, kit.site), data.name, len(frame), study.row_word))
+    assert study.match is not None
+    most, matches = list_ratio(study.match.ratio, ratio), MatchQuota(kit.home)
+    print(pact_summary(pact, kit.site, mine, most, matches.ending))
+    print(pact_words(pact, kit.site, mine, look_up, most, matches))
+    said = {"agreement": pact.hash, "ration": list(mine), "look_up": look_up, "list_ratio": most}
+    said |= {} if sandbox else {"sandbox": False}
+    agreed_to(kit, pact.hash, said, _accepted(pact.hash, accept, matches))
+    return pact, frame, mine
+
+
+def _accepted(mark: str, accept: str, matches: MatchQuota) -> str:
+    """What --accept says of the form itself. Where all matches of the last yes were begun, its ending says yes to more;
+    at a terminal somebody is asked. Without that yes the party joins, and begins no match."""
+    renewed = f"{mark}{matches.ending}"
+    if matches.spent and (accept == renewed or (not accept and sys.stdin.isatty() and _says_yes(MORE))):
+        matches.allow_more()
+    earlier = {f"{mark}-{number}" for number in range(2, matches.allowed // MOST_MATCHES + 1)}
+    return mark if accept in earlier else accept
+
+
+MORE = f"Shall {MOST_MATCHES} more matches be allowed? Each tells the others which ids of theirs are here. Type yes: "
+
+
+def _says_yes(question: str) -> bool:
+    return input(question).strip().lower() == "yes"
+
+
+def take_part(
+    kit: Kit,
+    data: Path,
+    accept: str,
+    ration: tuple[int | None, int | None],
+    places: bool,
+    say: Callable[[str], None],
+    keep: int | None = None,
+    *,
+    explain: int = 0,
+    ask: Path | None = None,
+    look_up: bool = False,
+    another: bool = False,
+    ratio: float | None = None,
+    sandbox: bool = True,
+) -> Path:
+    """Until the study is finished; this party's folder of the run. `explain`, `ask`: a host's; `look_up`: a guest's;
+    `another`: one more run may begin; `ratio`: how many times as long as this party's list another's may be."""
+    host = kit.site == kit.study.host
+    others = {"--look-up": look_up} if host else {"--explain": explain, "--ask": ask}
+    if lost := [name for name, given in others.items() if given]:
+        what = f"it is not for a {'host' if host else 'guest'}."
+        raise VitrailError("cannot join", [Problem(name, what, "Leave it out.") for name in lost])
+    new = None if ask is None else read_table(ask, kit.study)
+    pact, frame, mine = agree_party(kit, data, accept, ration, look_up, ratio, sandbox)
+    after = PostrunRequest(kit.study, kit.seed, say, explain, new)
+    officer = Officer(kit, places, say)
+    talk = PartyProgram(kit.study, kit.site, kit.seed, frame, kit.home, officer, mine, after, say, look_up)
+    talk.list_ratio = list_ratio(kit.study.match.ratio if kit.study.match else RATIO, ratio)
+    outbox = Outbox(kit.home, keep, Signer.of_site(kit))
+    party = PartyEndpoint(kit.site, pact, party_keys.sealing_key(kit.folder), kit.home, outbox, talk.run, another)
+    door = SiteProcess(kit, party, say, keep, sandbox=sandbox)
+    door.outbox = party.outbox  # one log, one who knows its end
+    role = "host" if host else "guest"
+    say(f"{kit.site} takes part as {role}; coordinator at {kit.address}. Stop with Ctrl-C and join again at any time.")
+    door.stay()
+    return party.home
+
+
+def ration_left(kit: Kit) -> list[str]:
+    """Of a guest, for each run: what is left of what its officer allowed when it joined last."""
+    out, accepted = list[str](), kit.home / "accepted.json"
+    if kit.site == kit.study.host or not accepted.exists():
+        return out
+    training, after = json.loads(accepted.read_text(encoding="utf-8"))["ration"]
+    for file in sorted(kit.home.glob(f"*/{RATION}"), key=lambda f: f.stat().st_mtime_ns):
+        rows = len(json.loads(file.read_text(encoding="utf-8"))["asked"])
+        spent = RationAccount(kit.site, rows, training, after, file)
+        left = spent.left
+        out.append(
+            f"Ration, run {file.parent.name}: each row may be asked {left['training']} of {training} times more in "
+            f"training, and {left['after']} of {several(after, 'row')} afterwards."
+        )
+    return out or [f"Ration: {several(training, 'time')} for each row in training, {several(after, 'row')} afterwards."]
+
+
+class Officer:
+    """Says yes to the places, once the number is known: beforehand (`places`), at the terminal, or on the next join."""
+
+    def __init__(self, kit: Kit, places: bool, say: Callable[[str], None]) -> None:
+        self.kit, self.places, self.say = kit, places, say
+        self._lock = threading.Lock()
+
+    def __call__(self, rows: int, mark: str, some: dict[tuple[str, ...], int]) -> None:
+        with self._lock:
+            told = f"{several(rows, 'id')} in common with all parties (match {mark})."
+            self.say(told)
+            for guests, count in some.items():
+                self.say(f"{several(count, 'id')} in common with {' and '.join(guests)}.")
+            if not self.places and not self._asked():
+                what = f"nobody here agreed that each party learns which rows these {rows} are."
+                hint = "Join with --places to agree; the number was told, and nothing else."
+                raise VitrailError("no places without consent", [Problem("places", what, hint)])
+            said: dict[str, Any] = {"mark": mark, "rows": rows}
+            write_atomically(self.kit.home / "places.json", json.dumps(said))
+
+    def _asked(self) -> bool:
+        if not sys.stdin.isatty():
+            return False
+        return _says_yes("Shall each party learn which of its rows these are? Type yes: ")

@@ -1,0 +1,1 @@
+"""Vitrail inside other programs: scikit-learn, notebooks."""

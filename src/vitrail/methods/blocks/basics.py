@@ -1,0 +1,117 @@
+"""What several papers share: showing something by consent, stopping early, distances between models and updates."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Annotated, Any, ClassVar, NamedTuple
+
+import torch
+from torch import Tensor
+
+from vitrail.core.exchange import Exchange, Nothing, Roster, Rows
+from vitrail.core.facts import AGREED, Fact, Facts
+from vitrail.core.optimizers import Optimizer
+from vitrail.core.task import Batch, Task
+from vitrail.core.tensors import Params, dot, per_site, tmap
+
+
+class Revealed(NamedTuple):
+    shown: Annotated[Params, "what you agree to show"]
+
+
+@dataclass(frozen=True)
+class Reveal(Exchange[Any, Any, Nothing, Nothing, Revealed]):
+    """Each site shows something of its state, once. A site that refuses is absent from this exchange."""
+
+    sees = "each"
+    trains: ClassVar[bool] = False
+    show: Callable[[Task, Any], Params]  # (task, state) -> what
+    means: Callable[[str], tuple[tuple[str, ...], str]]  # name of a tensor -> its axes, and what it means
+    consent: str = ""
+
+    def send(self, task: Task, coord: Any, roster: Roster) -> Nothing:
+        return Nothing()
+
+    def begin(self, task: Task, state: Any, down: Nothing, rows: Rows, rule: Optimizer) -> Nothing:
+        return Nothing()
+
+    def step(self, task: Task, work: Nothing, batch: Batch, rule: Optimizer) -> None:
+        """Nothing is trained."""
+
+    def report(
+        self, task: Task, state: Any, work: Nothing, down: Nothing, rows: Rows, rule: Optimizer
+    ) -> tuple[Any, Revealed]:
+        return state, Revealed(self.show(task, state))
+
+    def merge(self, task: Task, coord: Any, up: Revealed, roster: Roster) -> tuple[Any, Facts]:
+        facts = {k: Fact(v, *self.means(k)) for k, v in up.shown.items()}
+        return coord, {"agreed": Fact(roster.present, ("site",), AGREED), **facts}
+
+    def settle(self, task: Task, state: Any, down: Nothing) -> Any:
+        return state
+
+
+class EarlyStopping(NamedTuple):
+    """Early stopping, at the coordinator: each user's best model so far."""
+
+    stopped: Tensor  # [user] bool
+    loss: Tensor  # [user]: the lowest on the rows set aside
+    waited: Tensor  # [user]: rounds since then
+    best: Params  # [user, ...]: the model of then; empty where nobody stops early
+
+    @classmethod
+    def of(cls, models: Params, users: int, watched: bool) -> EarlyStopping:
+        some = next(iter(models.values()))
+        best = {k: v[:users].clone() for k, v in models.items()} if watched else {}
+        waited = some.new_zeros(users)
+        return cls(waited > 0, some.new_full((users,), torch.inf), waited, best)
+
+    def seen(self, models: Params, loss: Tensor, here: Tensor, patience: int) -> tuple[EarlyStopping, Params]:
+        """After losses [user] of these models, from the users that are `here`; who has waited too long goes back to its
+        best model and stands still. More models than users: the others are left alone."""
+        counts = here & loss.isfinite() & ~self.stopped
+        better = counts & (loss < self.loss)
+        waited = torch.where(better, 0.0, self.waited + counts)
+        stops = counts & (waited >= patience)
+        users = {k: models[k][: len(here)] for k in self.best}
+        best = {k: torch.where(per_site(better, v), v, self.best[k]) for k, v in users.items()}
+        back = {k: torch.where(per_site(stops, v), best[k], v) for k, v in users.items()}
+        models = {k: torch.cat([v, models[k][len(here) :]]) for k, v in back.items()}
+        return EarlyStopping(self.stopped | stops, torch.where(better, loss, self.loss), waited, best), models
+
+
+def apart(one: Params, other: Params) -> Tensor:
+    """|one - other| for each site: [site]."""
+    difference = tmap(torch.sub, one, other)
+    return dot(difference, difference).sqrt()
+
+
+def median(values: Tensor, among: Tensor) -> Tensor:
+    """[row]: of each row of values, over the columns among which it is asked for."""
+    ranked = torch.where(among, values, torch.inf).sort(1).values
+    count = among.sum(1, keepdim=True)
+    middle = torch.cat([(count - 1).clamp(min=0) // 2, (count // 2).clamp(max=values.shape[1] - 1)], 1)
+    return ranked.gather(1, middle).mean(1)
+
+
+def distances(update: Params, took: Tensor) -> tuple[Tensor, Tensor]:
+    """Of updates g [site, user, ...], with the user's own g_0: |g_i - g_0| / |g_0|, [user, site]; and whether g_0
+    is nothing, [user]: at rounding level of the longest of those that `took` part, [user, site]."""
+    flat = [v.flatten(2) for v in update.values()]
+    mine = [v.diagonal(dim1=0, dim2=1).T for v in flat]  # [user, number]
+    square = torch.stack([(v**2).sum(2) for v in flat]).sum(0).T
+    between = torch.stack([((v - o) ** 2).sum(2) for v, o in zip(flat, mine, strict=True)]).sum(0).T
+    own = square.diagonal()
+    vanished = took.diagonal() & (own <= torch.finfo(own.dtype).eps ** 2 * (square * took).amax(1))
+    return (between / torch.where(vanished, 1.0, own)[:, None]).sqrt(), vanished
+
+
+def per_user(value: Tensor, means: str, known: Tensor | None = None) -> Fact:
+    """Of every round, [user]; no number where it is not known."""
+    return Fact(value if known is None else torch.where(known, value, torch.nan), ("user",), means, every=True)
+
+
+def per_pair(value: Tensor, means: str, known: Tensor) -> Fact:
+    """Of every round, [user, site]; no number where it is not known."""
+    return Fact(torch.where(known, value, torch.nan), ("user", "site"), means, every=True)

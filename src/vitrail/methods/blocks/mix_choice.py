@@ -1,0 +1,212 @@
+"""The tuning and the choice of Agreed mix (methods/agreed_mix.py): what a site keeps, and the exchanges that come after
+the method inside it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, NamedTuple
+
+import torch
+from torch import Tensor
+
+from vitrail.core.exchange import Exchange, Nothing, Roster, Rows
+from vitrail.core.facts import (
+    AGAINST_ALONE,
+    ALONE_LEFT_OUT,
+    ERROR_LEFT_OUT,
+    LEFT_OUT,
+    MIX,
+    MIX_COSTS,
+    MIX_EPOCHS,
+    TRIED,
+    Fact,
+    Facts,
+)
+from vitrail.core.optimizers import Optimizer
+from vitrail.core.task import Batch, Out, Task, carried
+from vitrail.core.tensors import Params, copied
+from vitrail.methods.blocks.model_copies import apart, copies, flat, fold_of, lot_of, mix
+from vitrail.methods.blocks.out_of_fold import VersionedCoord, counted, merged, parted, version
+
+if TYPE_CHECKING:
+    from vitrail.methods.agreed_mix import AgreedMix
+
+MEANS = {
+    "loss": (("site",), LEFT_OUT),
+    "alone": (("site",), ALONE_LEFT_OUT),
+    "error": (("site",), ERROR_LEFT_OUT),
+}
+
+
+class State(NamedTuple):
+    of: Any  # that of the method, [site, version, ...]
+    own: Annotated[Params, "the models trained on your rows alone, on all of them and without each fold"]
+    tuned: Annotated[Params, "the models that your rows tuned"]  # [site, step, version, ...]; settled: [site, ...]
+    epochs: Tensor  # [site]: of tuning, so far
+    losses: Tensor  # [site, start, alpha]: per row, on rows left out; a report tells them, times the rows
+    errors: Tensor  # [site, start, alpha]: of their difference to the next; a report tells their squares
+    alone: Tensor  # [site]: that of the model trained alone
+    # what follows is settled
+    choice: Tensor  # [site]: the place among all alternatives
+    loss: Tensor  # [site]: by the choice
+    error: Tensor  # [site]
+    memory: Annotated[Params, "what the optimiser remembers of your last batches"] = {}  # noqa: RUF012
+
+
+class Lot(NamedTuple):
+    lot: Annotated[Tensor, "a number from which the fold of each row follows"]
+
+
+class TuningWork(NamedTuple):
+    params: Params  # [site, version, ...]
+    memory: Params
+    lot: Tensor
+
+
+@dataclass(frozen=True)
+class Tune(Exchange[State, VersionedCoord, TuningWork, Lot, Nothing]):
+    """Each site goes on alone from what the method gave it, in every version; how it was after so many epochs is
+    kept."""
+
+    of: AgreedMix
+    places: ClassVar[bool] = True
+
+    def send(self, task: Task, coord: VersionedCoord, roster: Roster) -> Lot:
+        return Lot(lot_of(roster))
+
+    def begin(self, task: Task, state: State, down: Lot, rows: Rows, rule: Optimizer) -> TuningWork:
+        params = copied({k: v[:, -1] for k, v in state.tuned.items()})
+        return TuningWork(params, apart(rule.memory(flat(params), flat(state.memory)), len(down.lot)), down.lot)
+
+    def step(self, task: Task, work: TuningWork, batch: Batch, rule: Optimizer) -> None:
+        wide = copies(batch, counted(batch, work.lot, self.of.folds))
+        rule.at(rule.lr * self.of.own_rate).descend(task, flat(work.params), flat(work.memory), wide)
+
+    def report(
+        self, task: Task, state: State, work: TuningWork, down: Lot, rows: Rows, rule: Optimizer
+    ) -> tuple[State, Nothing]:
+        """What was kept earlier stays; a site that was absent has less of each."""
+        epochs = state.epochs + 1
+        goes_on = torch.stack([epochs <= last for last in self.of.tuned], -1)  # [site, step]
+        tuned = {}
+        for k, v in state.tuned.items():
+            tuned[k] = torch.where(goes_on.view(*goes_on.shape, *[1] * (v.dim() - 2)), work.params[k][:, None], v)
+        return state._replace(tuned=tuned, epochs=epochs, memory=carried(work.memory, state.memory)), Nothing()
+
+    def merge(self, task: Task, coord: VersionedCoord, up: Nothing, roster: Roster) -> tuple[VersionedCoord, Facts]:
+        return coord, {}
+
+    def settle(self, task: Task, state: State, down: Lot) -> State:
+        return state._replace(memory={})
+
+
+class MixOffer(NamedTuple):
+    choice: Annotated[Tensor, "the choice: how many epochs of tuning, how much of your own model"]  # [site]
+    lot: Annotated[Tensor, "a number from which the fold of each row follows"]
+
+
+class MixCosts(NamedTuple):
+    costs: Annotated[Tensor, "what each mix would have cost you: loss on rows that were left out"]
+    rows: Annotated[Tensor, "how many rows that is, as they count"]
+    against: Annotated[Tensor, "per row, what each mix costs you more than alone, its square, and its squared error"]
+
+
+@dataclass(frozen=True)
+class ChooseMix(Exchange[State, VersionedCoord, MixOffer, MixOffer, MixCosts]):
+    """Each site says what every mix costs it out of fold; one is chosen by the totals, for all."""
+
+    sees = "sum"
+    trains: ClassVar[bool] = False
+    unsure: ClassVar[frozenset[str]] = frozenset({"costs", "against"})
+    judges: ClassVar[frozenset[str]] = frozenset({"costs", "against"})
+    of: AgreedMix
+
+    def send(self, task: Task, coord: VersionedCoord, roster: Roster) -> MixOffer:
+        return MixOffer(coord.choice.expand(len(roster.names)), lot_of(roster))
+
+    def begin(self, task: Task, state: State, down: MixOffer, rows: Rows, rule: Optimizer) -> MixOffer:
+        return down
+
+    def step(self, task: Task, work: MixOffer, batch: Batch, rule: Optimizer) -> None:
+        """Nothing is trained."""
+
+    def report(
+        self, task: Task, state: State, work: MixOffer, down: MixOffer, rows: Rows, rule: Optimizer
+    ) -> tuple[State, MixCosts]:
+        heard = [self.losses(task, state, down, batch) for batch in rows.blocks()]
+        mixed, alone, w = (torch.cat([h[i] for h in heard], -1) for i in range(3))  # of each row, weighted
+        total, more = w.sum(-1), mixed - alone[:, None, None]  # [site], [site, start, alpha, row]
+        per_row = 1 / total.clamp(min=torch.finfo(total.dtype).tiny)[:, None, None]
+        by = per_row * more.sum(-1)
+        off = more - by[..., None] * w[:, None, None]
+        many = (w > 0).sum(-1).to(w.dtype)[:, None, None]
+        square = per_row**2 * (off**2).sum(-1) * many / (many - 1).clamp(min=1)
+        costs = mixed.sum(-1)
+        kept = state._replace(losses=per_row * costs, errors=square.sqrt(), alone=per_row[:, 0, 0] * alone.sum(-1))
+        return kept, MixCosts(costs, total, torch.stack([torch.ones_like(by), by, by**2, square], 1))
+
+    def losses(self, task: Task, state: State, down: MixOffer, batch: Batch) -> tuple[Tensor, Tensor, Tensor]:
+        """Of one block of rows: of every mix [site, start, alpha, row], alone [site, row]; and the weights [site, row].
+
+        A row is judged by the version that has not seen it, l_f. That has fewer rows than what is kept, of which a
+        model trained alone suffers most: as Burman (1989) corrects it, l_f + l_all - mean over folds v of l_v."""
+        of, (n, many) = self.of, batch.y.shape[:2]
+        fold = fold_of(batch, down.lot, of.folds)
+        wide = copies(batch, batch.w[:, None].expand(-1, of.folds + 1, -1, -1))
+
+        def cost(z: Tensor) -> Tensor:
+            """Scores [site * version, row, output] -> [site, row]."""
+            each = task.loss.rows(Out(z, z), wide).view(n, of.folds + 1, many)
+            return each.gather(1, fold[:, None])[:, 0] + each[:, -1] - each[:, :-1].mean(1)
+
+        mine = task.output(flat(state.own), wide.x)
+        steps = [{k: v[:, i] for k, v in state.tuned.items()} for i in range(len(of.tuned))]
+        theirs = [of.method.predict(task, merged(state.of), wide.x), *(task.output(flat(p), wide.x) for p in steps)]
+        rows = [torch.stack([cost(mix(a, mine, z)) for a in of.alphas], 1) for z in theirs]
+        return torch.stack(rows, 1), cost(mine), batch.w[..., 0]
+
+    def merge(self, task: Task, coord: VersionedCoord, up: MixCosts, roster: Roster) -> tuple[VersionedCoord, Facts]:
+        costs = torch.where(up.costs.isfinite(), up.costs, torch.inf)
+        choice = self.lowest(costs, up.against)
+        start, a = torch.unravel_index(choice, costs.shape)
+        epochs, tried = costs.new_tensor((0, *self.of.tuned)), costs.new_tensor(self.of.alphas)
+        axes = ("epochs", "own share")
+        told = {  # of every round: what only the last one tells would give way to what is shown after it
+            "choice": Fact(torch.stack([epochs[start], tried[a]]), ("what",), MIX, every=True),
+            "costs": Fact(costs / up.rows, axes, MIX_COSTS, every=True),
+            "epochs": Fact(epochs, ("epochs",), MIX_EPOCHS, every=True),
+            "tried": Fact(tried, ("own share",), TRIED, every=True),
+            "against": Fact(up.against, ("sums", *axes), AGAINST_ALONE, every=True),
+        }
+        return coord._replace(choice=choice), told
+
+    def lowest(self, costs: Tensor, against: Tensor) -> Tensor:
+        """The place of the lowest; of those that cost hardly more, of that which serves fewest worse than alone."""
+        best = costs.flatten().argmin()
+        if not self.of.slack:
+            return best
+        bar = costs.flatten()[best] + self.of.slack * costs.flatten()[best].abs()
+        worse = torch.where(costs <= bar, expected_worse(against), torch.inf)
+        return worse.nan_to_num(torch.inf).flatten().argmin() if bool(worse.isfinite().any()) else best
+
+    def settle(self, task: Task, state: State, down: MixOffer) -> State:
+        site, state = torch.arange(len(down.choice), device=down.choice.device), state._replace(choice=down.choice)
+        return state._replace(
+            of=parted(version(state.of, -1, 1), len(site)),
+            own={k: v[:, -1:] for k, v in state.own.items()},
+            tuned=self.of.as_tuned(state) if self.of.tuned else {},
+            loss=state.losses.flatten(1)[site, down.choice],
+            error=state.errors.flatten(1)[site, down.choice],
+        )
+
+
+def expected_worse(against: Tensor) -> Tensor:
+    """Of sums over sites [4, ...] how many each alternative serves worse than alone, if what it costs them more is
+    spread normally: the share is Phi(mean / spread), the spread less what is noise of the rows; here mean / spread,
+    which grows with it, also where the share is as good as nothing. No spread is known to be less than a tenth of the
+    noise, or rounding would decide."""
+    sites, total, squares, errors = against
+    mean, noise = total / sites, errors / sites
+    spread = (squares / sites - mean**2) * sites / (sites - 1).clamp(min=1) - noise
+    less: Tensor = mean / torch.maximum(spread, noise / 10).clamp(min=torch.finfo(mean.dtype).tiny).sqrt()
+    return less

@@ -1,0 +1,48 @@
+"""A site that comes after training: the shared model stands still, only the site's private layers are fitted.
+
+    f = f_out o f_shared o f_in      f_shared fixed; f_in (and f_out) by the same steps as in iFedAvg
+
+Not in the table of methods: it has no federation of its own. See runs/site/newcomer.py.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar, Literal
+
+from vitrail.core.exchange import Adapters, Nothing, Rows
+from vitrail.core.optimizers import Optimizer, with_term
+from vitrail.core.task import Batch, Task
+from vitrail.core.tensors import Params, copied, pulled, to_all
+from vitrail.methods.fedavg import Own, Work
+from vitrail.methods.local import Local
+
+PRIVATE = ("input", "output")
+
+
+def identity(task: Task, params: Params) -> Params:
+    """The private layers that change nothing."""
+    return {k: v.new_full((), float(k.endswith("scale"))).expand_as(v) for k, v in task.select(params, PRIVATE).items()}
+
+
+@dataclass(frozen=True)
+class Newcomer(Local):
+    title: ClassVar[str] = "Newcomer"
+    output: Literal["no", "each", "scalar"] = "no"
+    identity: float = 0.0
+
+    def ends(self) -> Adapters:
+        return Adapters(True, self.output)
+
+    def state(self, task: Task, sites: int) -> Own:
+        params = copied(to_all(task.start, sites))
+        return Own(params, task.remembered(task.select(params, PRIVATE)))
+
+    def begin(self, task: Task, state: Own, down: Nothing, rows: Rows, rule: Optimizer) -> Work:
+        params = copied(state.params)
+        return Work(params, rule.memory(task.select(params, PRIVATE), state.memory), {})
+
+    def step(self, task: Task, work: Work, batch: Batch, rule: Optimizer) -> None:
+        own, slope = task.select(work.params, PRIVATE), task.grad(work.params, batch)
+        with_term(slope, pulled(own, identity(task, own), self.identity))
+        rule.follow(own, work.memory, {k: slope[k] for k in own})

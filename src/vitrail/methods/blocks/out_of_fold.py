@@ -1,0 +1,171 @@
+"""An exchange of any method, held once with all rows and once without each fold: the out-of-fold versions of a model.
+
+A version is one more site to the method: its half at the site is given [site * version, ...] and the rows once for each
+version, in which those of the version's fold count nothing. What crosses is what the method sends, once for each
+version. At the coordinator each version is a federation of its own. The last version has all rows, and is what the
+method would have been without the others.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Annotated, Any, ClassVar, NamedTuple
+
+import torch
+from torch import Tensor
+
+from vitrail.core.exchange import AnyExchange, Exchange, Roster, Rows
+from vitrail.core.facts import Facts
+from vitrail.core.optimizers import Optimizer
+from vitrail.core.task import Batch, Task, carried
+from vitrail.core.tensors import Params, copied, each, filled, tensors
+from vitrail.methods.blocks.model_copies import apart, copies, flat, fold_of, lot_of
+
+
+class VersionedMessage(NamedTuple):
+    of: Any  # what the method says, [site, version, ...]: its fields have their sentences
+    lot: Annotated[Tensor, "a number from which the fold of each row follows"]  # [site], the same for all
+
+
+class Work(NamedTuple):
+    of: Any  # [site, version, ...]
+    own: Params  # [site, version, ...]: trained beside, on the site's rows alone; nothing where that is not its place
+    memory: Params
+    lot: Tensor
+
+
+class VersionedCoord(NamedTuple):
+    """What the coordinator keeps."""
+
+    of: Any  # what it keeps of the method, [version, ...]
+    choice: Tensor  # the place of the choice among all alternatives, once it is made
+
+
+class Versioned:
+    """`ex`, held in `folds` + 1 versions; with `beside`, models of the site's own are trained on the same batches.
+
+    A state has fields `of` (that of the method), `own` and `memory` (of `own`), all [site, version, ...].
+    """
+
+    ex: AnyExchange
+    folds: int
+    beside: bool
+    own_rate: float
+
+    def invite(self, task: Task, coord: VersionedCoord, roster: Roster) -> Tensor:
+        return self.ex.invite(task, version(coord.of, self.folds), roster)
+
+    def send(self, task: Task, coord: VersionedCoord, roster: Roster) -> VersionedMessage:
+        told = [self.ex.send(task, version(coord.of, v), roster) for v in range(self.folds + 1)]
+        return VersionedMessage(stacked(told, 1), lot_of(roster))
+
+    def begin(self, task: Task, state: Any, down: VersionedMessage, rows: Rows, rule: Optimizer) -> Work:
+        n = len(down.lot)
+        of = self.ex.begin(task, merged(state.of), merged(down.of), self.rows(rows, down.lot), rule)
+        own = copied(state.own) if self.beside else {}
+        memory = apart(rule.memory(flat(own), flat(state.memory)), n) if own else {}
+        return Work(parted(of, n), own, memory, down.lot)
+
+    def step(self, task: Task, work: Work, batch: Batch, rule: Optimizer) -> None:
+        wide = copies(batch, counted(batch, work.lot, self.folds))
+        self.ex.step(task, merged(work.of), wide, rule)
+        if work.own:
+            rule.alone.at(rule.lr * self.own_rate).descend(task, flat(work.own), flat(work.memory), wide)
+
+    def report(
+        self, task: Task, state: Any, work: Work, down: VersionedMessage, rows: Rows, rule: Optimizer
+    ) -> tuple[Any, Any]:
+        n, seen = len(down.lot), self.rows(rows, down.lot)
+        of, up = self.ex.report(task, merged(state.of), merged(work.of), merged(down.of), seen, rule)
+        kept = state._replace(of=parted(of, n))
+        if work.own:
+            kept = kept._replace(own=work.own, memory=carried(work.memory, state.memory))
+        return kept, parted(up, n)
+
+    def merge(self, task: Task, coord: VersionedCoord, up: Any, roster: Roster) -> tuple[VersionedCoord, Facts]:
+        """Of facts those of the version with all rows are told."""
+        axis, after, facts = 0 if self.ex.sees == "sum" else 1, [], Facts()
+        for v in range(self.folds + 1):
+            one, facts = self.ex.merge(task, version(coord.of, v), version(up, v, axis), roster)
+            after.append(one)
+        return coord._replace(of=stacked(after)), facts
+
+    def settle(self, task: Task, state: Any, down: VersionedMessage) -> Any:
+        return state._replace(of=parted(self.ex.settle(task, merged(state.of), merged(down.of)), len(down.lot)))
+
+    def rows(self, rows: Rows, lot: Tensor) -> Rows:
+        """The site's rows as each version sees them."""
+
+        def look() -> Iterator[Batch]:
+            return (copies(b, counted(b, lot, self.folds)) for b in rows.blocks())
+
+        return Rows(rows.total.repeat_interleave(self.folds + 1), look=look)
+
+
+@dataclass(frozen=True)
+class OfLast(Exchange[Any, Any, Any, Any, Any]):
+    """An exchange that is not about versions (something is shown): of the one with all rows."""
+
+    of: Versioned
+    ex: AnyExchange
+    sees: ClassVar[Any] = "each"
+    trains: ClassVar[bool] = False
+    consent: str = ""
+
+    def send(self, task: Task, coord: VersionedCoord, roster: Roster) -> Any:
+        return self.ex.send(task, version(coord.of, self.of.folds), roster)
+
+    def begin(self, task: Task, state: Any, down: Any, rows: Rows, rule: Optimizer) -> Any:
+        return self.ex.begin(task, self.state(state), down, rows, rule)
+
+    def step(self, task: Task, work: Any, batch: Batch, rule: Optimizer) -> None:
+        """Nothing is trained."""
+
+    def report(self, task: Task, state: Any, work: Any, down: Any, rows: Rows, rule: Optimizer) -> tuple[Any, Any]:
+        return state, self.ex.report(task, self.state(state), work, down, rows, rule)[1]
+
+    def merge(self, task: Task, coord: VersionedCoord, up: Any, roster: Roster) -> tuple[VersionedCoord, Facts]:
+        return coord, self.ex.merge(task, version(coord.of, self.of.folds), up, roster)[1]
+
+    def settle(self, task: Task, state: Any, down: Any) -> Any:
+        return state
+
+    def state(self, state: Any) -> Any:
+        return version(state.of, -1, 1)
+
+
+def counted(batch: Batch, lot: Tensor, folds: int) -> Tensor:
+    """[site, version, row, 1]: a row counts in every version but that without its fold, there as much more as keeps the
+    total what it is: versions shall differ by rows, not by how far they are trained."""
+    fold = fold_of(batch, lot, folds)
+    seen = fold[:, None] != torch.arange(folds + 1, device=fold.device)[:, None]
+    more = batch.w.new_full((folds + 1,), folds / (folds - 1))
+    more[-1:].fill_(1.0)  # `= 1.0` would come from outside, which a captured graph may not take
+    return batch.w[:, None] * (seen * more[:, None])[..., None]
+
+
+def version(tree: Any, which: int, axis: int = 0) -> Any:
+    return each(lambda t: t.select(axis, which), tree)
+
+
+def stacked(trees: Sequence[Any], axis: int = 0) -> Any:
+    """Of each version its own -> one with an axis of versions."""
+    parts = [dict(tensors(tree)) for tree in trees]
+    return filled(trees[0], {k: _stack([p[k] for p in parts], axis) for k in parts[0]})
+
+
+def _stack(versions: Sequence[Tensor], axis: int) -> Tensor:
+    """What all sites are told alike stays a view of one message."""
+    if axis == 0 or any(t.stride(0) for t in versions):
+        return torch.stack(list(versions), axis)
+    return torch.stack([t[:1] for t in versions], axis).expand(len(versions[0]), *[-1] * versions[0].dim())
+
+
+def merged(tree: Any) -> Any:
+    """[site, version, ...] -> [site * version, ...], as a view where what it is of lies in one piece."""
+    return each(lambda t: t.flatten(0, 1), tree)
+
+
+def parted(tree: Any, sites: int) -> Any:
+    return each(lambda t: t.reshape(sites, len(t) // sites, *t.shape[1:]), tree)

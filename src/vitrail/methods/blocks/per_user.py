@@ -1,0 +1,211 @@
+"""A model for every site, all of them trained by all sites: for methods in which each site is the user once.
+
+The coordinator holds every user's model and, with `beside`, one more: Global. A site is sent all of them, trains those
+that it is asked for, on the same batches, and says what changed in each; with `beside` it trains Local too, on its rows
+alone, and may show it afterwards. With `validation` a user whose loss on rows set aside no longer falls stops early.
+A method says whose model each site is asked for (`asked`), and what it makes of the updates (`merge`).
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from dataclasses import dataclass
+from typing import Annotated, ClassVar, Generic, NamedTuple, Protocol, TypeVar
+
+import torch
+from torch import Tensor
+
+from vitrail.core import facts as means
+from vitrail.core.exchange import Method, Nothing, Roster, Rows, Stage, training
+from vitrail.core.facts import ALONE, OWN, SHARED, Fact, Facts
+from vitrail.core.optimizers import Optimizer
+from vitrail.core.task import Batch, Task, carried
+from vitrail.core.tensors import Params, copied, less, own_of, to_all
+from vitrail.methods.blocks.basics import EarlyStopping, Reveal, apart, per_user
+
+
+class State(NamedTuple):
+    params: Params  # the user's own model, once settled
+    local: Annotated[Params, "the model that is trained on your rows alone, beside"]
+    shared: Params  # Global, once settled
+    memory: Annotated[Params, "what the optimiser remembers of your last batches"] = {}  # noqa: RUF012
+
+
+class Coord(Protocol):
+    """What the coordinator keeps at least."""
+
+    @property
+    def models(self) -> Params: ...  # [user, ...]; Global is the last where there is one
+    @property
+    def watch(self) -> EarlyStopping: ...
+
+
+class Down(NamedTuple):
+    models: Annotated[Params, "the models of all sites"]  # [site, user, ...]
+    wanted: Annotated[Tensor, "to which of them you are asked to answer"]  # [site, user] bool
+    own: Annotated[Tensor, "which of them is yours"]  # [site, user]: 1 where the site is the user
+
+
+class Up(NamedTuple):
+    update: Annotated[Params, "what your rows would change in the model of each site"]  # [site, user, ...]
+    rows: Annotated[Tensor, "how many rows you train on"]  # these [site]
+    drawn: Annotated[Tensor, "how many of them were drawn in this round"]
+    batches: Annotated[Tensor, "in how many batches"]
+    loss: Annotated[Tensor | Nothing, "the loss of your model on rows that you set aside"] = Nothing()
+    to_alone: Annotated[Tensor | Nothing, "how far your model is from one trained on your rows alone"] = Nothing()
+    between: Annotated[Tensor | Nothing, "how far that one is from the model of all sites"] = Nothing()
+
+
+class Work(NamedTuple):
+    models: dict[str, Params]  # by user
+    memory: dict[str, Params]
+    wanted: Tensor
+    drawn: Tensor  # [site]
+    batches: Tensor  # [site]
+    local: Params
+    local_memory: Params
+
+
+Held = TypeVar("Held", bound=Coord)
+
+
+@dataclass(frozen=True)
+class EveryUser(Method[State, Held, Work, Down, Up], Generic[Held]):
+    """All but what the coordinator makes of the updates."""
+
+    grows: ClassVar[bool] = True
+    unsure: ClassVar[frozenset[str]] = frozenset({"loss"})
+    judges: ClassVar[frozenset[str]] = frozenset({"loss"})
+    validation: float = 0.0
+    patience: int = 20
+    beside: bool = True
+
+    def __post_init__(self) -> None:
+        if self.validation >= 1:
+            raise ValueError("validation is a share of a site's rows, from 0 to below 1")
+
+    @abstractmethod
+    def asked(self, coord: Held) -> Tensor:
+        """[user, site] bool: whose model which site is asked to train."""
+
+    def aside(self) -> float:
+        return self.validation
+
+    def plan(self, rounds: int) -> tuple[Stage, ...]:
+        what = "the model trained on your rows alone, which stays here until then, if it is linear"
+        shown = Reveal(lambda task, state: state.local if task.net.linear else {}, _of_linear, what)
+        show = (Stage("show", (shown,), 1, "own model", "After training, once"),)
+        return (training(self, rounds), *(show if self.beside else ()))
+
+    def state(self, task: Task, sites: int) -> State:
+        local = copied(to_all(task.start, sites)) if self.beside else {}
+        return State({}, local, {}, task.remembered(local))
+
+    def first(self, task: Task, sites: int) -> tuple[Params, EarlyStopping]:
+        """The models with which the coordinator starts."""
+        models = copied(to_all(task.start, sites + self.beside))
+        return models, EarlyStopping.of(models, sites, self.validation > 0)
+
+    def send(self, task: Task, coord: Held, roster: Roster) -> Down:
+        wanted, n = self.asked(coord).T, len(roster.names)
+        wanted = torch.cat([wanted, wanted.new_ones(n, int(self.beside))], 1)
+        return Down(to_all(coord.models, n), wanted, torch.eye(n, dtype=task.like.dtype, device=wanted.device))
+
+    def begin(self, task: Task, state: State, down: Down, rows: Rows, rule: Optimizer) -> Work:
+        users = range(down.wanted.shape[1])
+        models = {str(u): copied({k: v[:, u] for k, v in down.models.items()}) for u in users}
+        memory = {u: rule.memory(model) for u, model in models.items()}
+        none, local = torch.zeros_like(rows.total), copied(state.local)
+        return Work(models, memory, down.wanted, none, none.clone(), local, rule.memory(local, state.memory))
+
+    def step(self, task: Task, work: Work, batch: Batch, rule: Optimizer) -> None:
+        work.drawn.add_((batch.w > 0).sum((1, 2)))
+        work.batches.add_(1)
+        for (user, model), wanted in zip(work.models.items(), work.wanted.unbind(1), strict=True):
+            _descend(task, model, work.memory[user], wanted, batch, rule)
+        if self.beside:
+            rule.alone.descend(task, work.local, work.local_memory, batch)
+
+    def update_of(self, work: Work, down: Down) -> Params:
+        """[site, user, ...]: what a site says of each model."""
+        return less(stacked(work.models), down.models)
+
+    def report(self, task: Task, state: State, work: Work, down: Down, rows: Rows, rule: Optimizer) -> tuple[State, Up]:
+        update = self.update_of(work, down)
+        if down.wanted.device.type != "cpu":  # where all were trained; elsewhere the others have not moved
+            update = {k: _where(down.wanted, v) for k, v in update.items()}
+        up, own = Up(update, rows.total, work.drawn, work.batches), own_of(down.models, down.own)
+        if rows.aside is not None:  # not a number at a site that is too small to set rows aside
+            up = up._replace(loss=task.value(own, rows.aside) / rows.aside.w.sum((1, 2)))
+        if self.beside:
+            shared = {k: v[:, -1] for k, v in down.models.items()}
+            up = up._replace(to_alone=apart(own, state.local), between=apart(shared, state.local))
+        return State({}, work.local, {}, carried(work.local_memory, state.memory)), up
+
+    def watched(self, coord: Held, up: Up, here: Tensor) -> tuple[Params, EarlyStopping]:
+        """The models as they were sent, after what was said of their loss: who has stopped is back at its best."""
+        if not isinstance(up.loss, Tensor):
+            return coord.models, coord.watch
+        watch, models = coord.watch.seen(coord.models, up.loss, here, self.patience)
+        return models, watch
+
+    def moved(self, models: Params, update: Params, trust: Tensor, counts: Tensor) -> Params:
+        """Every model by the mean of the updates, weighted by the user's trust [user, site] and by how much a site
+        counts for everybody [site]; Global by the latter alone."""
+        weight = torch.cat([trust, torch.ones_like(counts).expand(int(self.beside), -1)]) * counts  # [model, site]
+        share = weight / weight.sum(1, keepdim=True).clamp(min=torch.finfo(weight.dtype).tiny)
+        return {k: v + torch.einsum("ms,sm...->m...", share, update[k]) for k, v in models.items()}
+
+    def facts(self, sent: Held, up: Up, here: Tensor, watch: EarlyStopping) -> Facts:
+        """What can be told of the models as they were sent."""
+        computed = (self.asked(sent) * here * up.batches).sum()
+        counted = torch.stack([computed, 2 * self.beside * up.batches.sum()])
+        told = {
+            "stopped": per_user(watch.stopped, means.STOPPED),
+            "gradients": Fact(counted, ("for",), means.GRADIENTS, every=True),
+        }
+        said = {"loss": means.VALIDATION, "to_alone": means.TO_ALONE, "between": means.BETWEEN}
+        for name, what in said.items():
+            if isinstance(value := getattr(up, name), Tensor):
+                told[name] = per_user(value, what, here)
+        if self.beside:
+            theirs, shared = ({k: v[at] for k, v in sent.models.items()} for at in (slice(len(here)), -1))
+            told["to_shared"] = per_user(apart(theirs, to_all(shared, len(here))), means.TO_SHARED)
+        return told
+
+    def settle(self, task: Task, state: State, down: Down) -> State:
+        shared = {k: v[:, -1] for k, v in down.models.items()} if self.beside else {}
+        return State(own_of(down.models, down.own), state.local, shared)
+
+    def models(self, task: Task, state: State) -> dict[str, Params]:
+        return {OWN: state.params, **({SHARED: state.shared, ALONE: state.local} if self.beside else {})}
+
+
+def stacked(users: dict[str, Params]) -> Params:
+    """[site, ...] of each user -> [site, user, ...]."""
+    return {k: torch.stack([user[k] for user in users.values()], 1) for k in next(iter(users.values()))}
+
+
+def _descend(task: Task, model: Params, memory: Params, wanted: Tensor, batch: Batch, rule: Optimizer) -> None:
+    """One step of one user's model, at the sites that are asked for it."""
+    # a captured GPU graph cannot choose: it computes all, and report leaves out what was not asked for
+    if wanted.device.type != "cpu" or bool(wanted.all()):
+        rule.descend(task, model, memory, batch)
+    elif bool(wanted.any()):
+        some, theirs = ({k: v[wanted] for k, v in tree.items()} for tree in (model, memory))
+        rows = Batch(batch.x[wanted], batch.y[wanted], batch.w[wanted], tuple(t[wanted] for t in batch.keep))
+        rule.descend(task, some, theirs, rows)
+        for whole, part in ((model, some), (memory, theirs)):
+            for k, v in part.items():
+                whole[k][wanted] = v
+
+
+def _where(wanted: Tensor, update: Tensor) -> Tensor:
+    return torch.where(wanted.view(*wanted.shape, *[1] * (update.dim() - 2)), update, 0)
+
+
+def _of_linear(name: str) -> tuple[tuple[str, ...], str]:
+    """Axes and meaning of a parameter of the linear model."""
+    if name.endswith("weight"):
+        return ("site", "input", "output"), means.ALONE_WEIGHT
+    return ("site", "output"), means.ALONE_BIAS

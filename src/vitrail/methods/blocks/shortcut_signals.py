@@ -1,0 +1,157 @@
+"""After training: what may tell that one site's class was learned by a mark. Each is asked for, and may be refused.
+
+    travel        the models that sites trained alone, as they were before the push, go round; each site tries all of
+                  them on its hold-out pictures, and only counts come back: of each class, how many are told right,
+                  and how many there are
+    distance      how far a site's own prototypes lie from the shared ones, mean over those of a class (the paper's)
+    pieces        how far the most telling piece of a site's pictures of a class convinces each of these models, when it
+                  is put into the site's other pictures (patch_transplant.py)
+    easy          how well each class was told after the warm-up
+
+Of a class of which a site has fewer than `least` pictures nothing is told but the distance. The coordinator forgets the
+models when all have tried them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, NamedTuple
+
+import torch
+from torch import Tensor
+
+from vitrail.core.exchange import AnyExchange, Exchange, Nothing, Roster, Rows
+from vitrail.core.facts import AGREED, EASY, PIECE, PROTOTYPE_DISTANCE, TRAVEL, Fact, Facts
+from vitrail.core.optimizers import Optimizer
+from vitrail.core.task import Batch, Task
+from vitrail.core.tensors import Params, per_site, tmap, to_all, zeros
+from vitrail.methods.blocks.basics import Reveal
+from vitrail.methods.blocks.patch_transplant import rises
+from vitrail.methods.blocks.prototypes import net_of
+
+if TYPE_CHECKING:
+    from vitrail.methods.indisco import InDISCO
+
+
+class OfferedModel(NamedTuple):
+    model: Annotated[Params, "a model of your own"]
+
+
+class Round(NamedTuple):
+    models: Annotated[Params, "the models that sites let go round"]  # [site, user, ...]
+    real: Annotated[Tensor, "which sites let one go round"]  # [site, user]
+
+
+class TransferCounts(NamedTuple):
+    counts: Annotated[Tensor, "of each model and class, how many hold-out pictures it tells right, of how many"]
+    rises: Annotated[
+        Tensor, "of each model and class, how far the most telling piece of your pictures of the class convinces it"
+    ]
+
+
+class _Quiet(Exchange[Any, Any, Nothing, Any, Any]):
+    """Nothing is trained."""
+
+    sees = "each"
+    trains: ClassVar[bool] = False
+
+    def begin(self, task: Task, state: Any, down: Any, rows: Rows, rule: Optimizer) -> Nothing:
+        return Nothing()
+
+    def step(self, task: Task, work: Nothing, batch: Batch, rule: Optimizer) -> None:
+        """Nothing is trained."""
+
+    def settle(self, task: Task, state: Any, down: Any) -> Any:
+        return state
+
+
+@dataclass(frozen=True)
+class OfferModel(_Quiet):
+    name: ClassVar[str] = "models set out"
+    of: InDISCO
+    consent: str = "to every site, your model that was trained on your pictures alone, once, so that each can try it"
+
+    def send(self, task: Task, coord: Any, roster: Roster) -> Nothing:
+        return Nothing()
+
+    def report(
+        self, task: Task, state: Any, work: Nothing, down: Nothing, rows: Rows, rule: Optimizer
+    ) -> tuple[Any, Any]:
+        """As it was before the push: a pushed prototype is a piece of one of the site's pictures."""
+        return state, OfferedModel(self.of.apart(state))
+
+    def merge(self, task: Task, coord: Any, up: OfferedModel, roster: Roster) -> tuple[Any, Facts]:
+        offers = roster.present.to(coord.offers)
+        models = {k: torch.where(per_site(roster.present, v), up.model[k], 0) for k, v in coord.offered.items()}
+        return coord._replace(offered=models, offers=offers), agreed(roster)
+
+
+@dataclass(frozen=True)
+class Try(_Quiet):
+    name: ClassVar[str] = "models tried"
+    holds_out: ClassVar[bool] = True
+    judges: ClassVar[frozenset[str]] = frozenset({"counts", "rises"})
+    hits: ClassVar[frozenset[str]] = frozenset({"counts"})
+    of: InDISCO
+    consent: str = (
+        "how many of your hold-out pictures of each class each site's model tells right, of how many, and how far "
+        "the most telling piece of your pictures of the class convinces it, put into your other pictures"
+    )
+
+    def send(self, task: Task, coord: Any, roster: Roster) -> Round:
+        n = len(roster.names)
+        return Round(to_all(coord.offered, n), coord.offers.expand(n, n))
+
+    def report(
+        self, task: Task, state: Any, work: Nothing, down: Round, rows: Rows, rule: Optimizer
+    ) -> tuple[Any, Any]:
+        told = [self.count(task, tmap(lambda v: v[:, j], down.models), rows) for j in range(down.real.shape[1])]  # noqa: B023
+        counts = torch.stack(told, 1)  # [site, user, class, 2]
+        rise = rises(task, self.of.apart(state), down.models, down.real, rows, self.of.least)
+        return state, TransferCounts(counts * (down.real > 0)[..., None, None], rise)
+
+    def count(self, task: Task, model: Params, rows: Rows) -> Tensor:
+        """[site, class, 2]: told right, and of how many."""
+        if rows.held is None:
+            return rows.total.new_zeros(len(rows.total), task.net.outputs, 2)
+        y = rows.held.y * (rows.held.w > 0)
+        said = torch.nn.functional.one_hot(task.output(model, rows.held.x).argmax(-1), task.net.outputs)
+        found = torch.stack([(y * said).sum(1), y.sum(1)], -1)
+        return torch.where(found[..., 1:] >= self.of.least, found, 0)
+
+    def merge(self, task: Task, coord: Any, up: TransferCounts, roster: Roster) -> tuple[Any, Facts]:
+        gone = coord._replace(offered=zeros(coord.offered), offers=torch.zeros_like(coord.offers))
+        told = Fact(up.counts.transpose(0, 1), ("user", "site", "class", "count"), TRAVEL)
+        piece = Fact(up.rises, ("site", "user", "class"), PIECE)
+        return gone, {"travel": told, "piece": piece, **agreed(roster)}
+
+
+class Distance(Reveal):
+    name: ClassVar[str] = "distance"
+
+
+class Easy(Reveal):
+    name: ClassVar[str] = "loss"
+    judges: ClassVar[frozenset[str]] = frozenset({"shown"})
+
+
+def shows(of: InDISCO) -> tuple[AnyExchange, ...]:
+    """What sites are asked for; the last word of them all is none."""
+
+    def distance(task: Task, state: Any) -> Params:
+        net = net_of(task)
+        between = (of.apart(state)[net.NAME] - state.shared[net.NAME]).square().sum(-1).sqrt()
+        return {"distance": between.unflatten(1, (net.outputs, net.per_class)).mean(2)}
+
+    far = "how far the prototypes of your own lie from the shared ones, a mean for each class"
+    easy = "how well your pictures of each class were told after the warm-up: a mean loss for each"
+    by_class = ("site", "class")
+    found: list[AnyExchange] = [OfferModel(of), Try(of)] if of.travel else []
+    if of.share != "no":
+        found.append(Distance(distance, lambda name: (by_class, PROTOTYPE_DISTANCE), far))
+    found.append(Easy(lambda task, state: {"easy": state.easy}, lambda name: (by_class, EASY), easy))
+    return tuple(found)
+
+
+def agreed(roster: Roster) -> Facts:
+    return {"agreed": Fact(roster.present, ("site",), AGREED)}

@@ -1,0 +1,1 @@
+"""How good predictions are: classification, regression, survival, calibration, skill against a baseline."""

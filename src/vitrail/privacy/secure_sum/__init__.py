@@ -1,0 +1,1 @@
+"""Sums over sites of which nobody sees a single part."""

@@ -1,0 +1,1 @@
+"""Robust aggregation by two servers that do not collude."""

@@ -1,7 +1,0 @@
-"""What stands between a report and its use: bounds, clipping, noise, robust centres; and what of a privacy budget is
-spent. A study lists it, methods do not know."""
-
-from vitrail.protect.budget import Budget, noise_for, spent
-from vitrail.protect.guards import AT_REST, Guards
-
-__all__ = ["AT_REST", "Budget", "Guards", "noise_for", "spent"]

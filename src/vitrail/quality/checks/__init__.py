@@ -1,0 +1,1 @@
+"""Checks of one site's own data, before anything leaves it."""

@@ -1,0 +1,1 @@
+"""What may have happened to the data of one site in one column."""

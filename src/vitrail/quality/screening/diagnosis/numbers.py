@@ -1,0 +1,236 @@
+"""What may have happened to a number."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from vitrail.data.missing_codes import CODES
+from vitrail.data.schema import Feature
+from vitrail.data.units import SLIPS, Conversion, choose_conversions
+from vitrail.quality.screening.diagnosis.cell import Cell, Diagnosis, short, tell, tell_shuffled
+from vitrail.quality.screening.schema import QUANTILES, Numbers
+from vitrail.quality.screening.site_summaries import BELOW, BEYOND, KEPT, LOCATION, OUTCOME, RELATED_TO, SIZE, VALUE
+from vitrail.stats.tests import median_known
+
+FLIPPED = -0.25  # of how a column follows the others: 1 as theirs, 0 not at all
+CLOSE = 0.35  # widths that quantiles may be off, on average, for two distributions to be taken as one
+SPIKE = 0.08  # of the rows hold one value that the others do not
+
+
+class PooledNumber:
+    """A site's own number against what all sites together published of it."""
+
+    def __init__(self, name: str, feature: Feature, q: Numbers, usual: Numbers, wide: float, share: float) -> None:
+        self.name, self.feature, self.q, self.usual, self.wide, self.share = name, feature, q, usual, wide, share
+        self.both = np.isfinite(q) & np.isfinite(usual)
+
+    def off(self, q: Numbers) -> float:
+        return float(np.abs(q - self.usual)[self.both].mean() / self.wide)
+
+
+def explain_number(cell: Cell) -> Diagnosis:
+    if cell.constant is not None:
+        known = cell.usual[np.isfinite(cell.usual)]
+        apart = len(known) and not known.min() - cell.wide <= cell.constant <= known.max() + cell.wide
+        code = {"code": cell.constant} if apart and cell.constant in CODES else {}
+        ask = "stands for values not measured" if code else "was measured at all"
+        text = f"Every row has {short(cell.constant)}; at the other sites they vary: ask whether it {ask}."
+        return tell("constant", text, value=cell.constant, **code)
+    lam, error = cell.follows()
+    related = max(cell.loud[OUTCOME], cell.loud[RELATED_TO], cell.loud[KEPT])
+    counted = max(cell.loud[f] for f in (BELOW, BEYOND, VALUE, LOCATION, SIZE)) > 3
+    other = _swapped_with(cell)
+    if other:
+        text = (
+            f"Its values look like those of {other} at the other sites, and the other way round: ask"
+            f" for the order of columns."
+        )
+        return tell("swapped", text, other=other)
+    if lam < FLIPPED and error < 0.45 and related > 2.5:
+        text = (
+            f"It goes the other way round with other columns ({lam:.2f} of the strength"
+            f" elsewhere): ask whether low and high"
+            " are swapped, or the sign is lost."
+        )
+        return tell("sign", text, strength=lam)
+    first = (_spiked, moved) if _is_rest_as_usual(cell) else (moved, _spiked)
+    for cause in first if counted else (_spiked,):
+        told = cause(cell, lam, error)
+        if told:
+            return told
+    for look in (_rounded, _moved_in_part):
+        seen = look(cell)
+        if seen:
+            return seen
+    if lam < 0.5 and error < 0.3 and related > 2.5:
+        return tell_shuffled(lam)
+    if np.isfinite(cell.q[9]) and np.isfinite(cell.usual[9]):
+        text = (
+            f"Its median is {short(cell.q[9])} here and {short(cell.usual[9])} at the other"
+            f" sites: ask how and on whom it is"
+            " measured."
+        )
+        return tell("other", text, median=float(cell.q[9]), elsewhere=float(cell.usual[9]))
+    return tell("other", "Its values are spread otherwise than at the other sites: ask how it is measured.")
+
+
+def moved(cell: Cell | PooledNumber, lam: float, error: float) -> Diagnosis | None:
+    """In another unit, or offset: one factor, or one constant, brings the quantiles to the others'."""
+    if not cell.both.any() or not np.isfinite(cell.wide) or cell.share > 0.5:
+        return None
+    q, usual = cell.q, cell.usual
+    if len(np.unique(usual[cell.both])) < min(4, cell.both.sum()):  # most rows hold one value: it tells of no scale
+        return None
+    before = cell.off(q)
+    if before < 0.5:
+        return None
+    feature = cell.feature
+    best: tuple[float, Conversion] | None = None
+    for conversion in (*(choose_conversions(cell.name, feature) if feature else ()), *SLIPS):
+        rest = cell.off(conversion.convert(q))
+        if rest < (best[0] if best else min(CLOSE * 1.3, 0.4 * before)):
+            best = (rest, conversion)
+    offset = float(np.median((q - usual)[cell.both]))
+    moved = cell.off(q - offset)
+    large = np.abs(usual) > 1e-9 * cell.wide
+    use = cell.both & large
+    factor = float(np.median((q / np.where(large, usual, 1.0))[use])) if use.any() else 1.0
+    scaled = cell.off(q / factor) if factor > 0 else float("inf")
+    spread = float((q[cell.both].max() - q[cell.both].min()) / max(1e-12, np.ptp(usual[cell.both])))
+    if best and (best[0] < 1.3 * moved or not 0.7 < spread < 1.4):
+        c = best[1]
+        unit = (
+            f"as if in {c.other} instead of {c.unit} ({c.formula()})"
+            if c.other
+            else f"as if the point had slipped ({c.formula()})"
+        )
+        text = f"Its median is {short(q[9])} here and {short(usual[9])} at the other sites, {unit}: ask for the unit."
+        return tell("unit", text, factor=c.factor, offset=c.offset, unit=c.other, conversion=c.formula())
+    wide = factor > 1.5 or 0 < factor < 0.67
+    if wide and scaled < min(CLOSE, 0.4 * before) and scaled < 0.9 * moved:
+        text = (
+            f"Its values are about {short(factor)} times as large as at the other sites, as if"
+            f" in another unit: ask for the"
+            " unit."
+        )
+        return tell("unit", text, factor=1 / factor, offset=0.0, unit="", conversion="")
+    if moved < min(CLOSE, 0.4 * before) and (lam > 0.2 or error > 0.4):
+        text = (
+            f"Its values are about {short(abs(offset))} {'higher' if offset > 0 else 'lower'}"
+            f" than at the other sites, all of"
+            " them alike: ask for the zero point."
+        )
+        return tell("offset", text, offset=-offset)
+    return None
+
+
+def _spiked(cell: Cell, lam: float, error: float) -> Diagnosis | None:
+    """One value where many rows hold it here and few elsewhere."""
+    known = cell.usual[np.isfinite(cell.usual)]
+    apart = len(known) and not known.min() - 0.25 * cell.wide <= cell.value <= known.max() + 0.25 * cell.wide
+    if cell.gap < (SPIKE / 2 if apart else SPIKE) or (cell.loud[VALUE] <= 2.5 and not apart) or _coarse_step(cell):
+        return None
+    value, usual = cell.value, cell.usual
+    shares = f"{cell.share:.0%} of the rows have {short(value)}, {cell.share_elsewhere:.0%} at the other sites"
+    end = [j for j, held in enumerate((cell.least, cell.greatest)) if held[0] == value]
+    inside = np.isfinite(usual[[4, 14]]).all() and np.isfinite(usual).any()
+    if end and inside:
+        j = end[0]
+        known = usual[np.isfinite(usual)]
+        q = cell.q[np.isfinite(cell.q)]
+        rest = q[q != value]
+        near = abs(rest - value).min() if len(rest) else 0.0
+        within = known.min() <= value <= known.max()
+        if within and near < 1.0 * cell.wide:
+            side = "above" if j else "below"
+            text = f"{shares}, and none lies {side} it: ask whether values are cut off at that bound."
+            return tell("clipped", text, value=value, share=cell.share)
+    text = f"{shares}: ask whether it stands for values that were not measured."
+    return tell("code", text, code=value, share=cell.share)
+
+
+def _is_rest_as_usual(cell: Cell) -> bool:
+    """Whether the rows that do not hold the value that stands out, far from all others', are as the others' rows."""
+    known = np.isfinite(cell.usual)
+    if not known.any() or not SPIKE < cell.gap < 0.9 or not cell.wide > 0:
+        return False
+    low, high = cell.usual[known].min(), cell.usual[known].max()
+    above = cell.value > high + 0.25 * cell.wide
+    if not above and not cell.value < low - 0.25 * cell.wide:
+        return False
+    at = QUANTILES / (1 - cell.share) if above else (QUANTILES - cell.share) / (1 - cell.share)
+    rest = np.isfinite(cell.q) & (cell.q != cell.value) & (at > 0) & (at < 1)
+    usual = np.interp(at, QUANTILES[known], cell.usual[known])
+    return bool(rest.any() and np.abs(cell.q - usual)[rest].mean() < CLOSE * cell.wide)
+
+
+def _coarse_step(cell: Cell) -> float:
+    """By which values go, if the others' rounded to it are as these; 0 where they go as finely as the others'."""
+    usual = cell.usual_grain[1]
+    q = cell.q[cell.both]
+    apart = np.diff(q)
+    steps = [cell.grain[1], apart[apart > 0].min(initial=np.inf)]  # 30, 60, 90 also go by 10
+    for step in steps if np.isfinite(steps[0]) and np.isfinite(usual) else []:
+        even = step >= max(4.9 * usual, 1e-9) and np.allclose(q / step, np.round(q / step), atol=1e-6)
+        if even and cell.off(np.round(cell.usual / step) * step, cell.q) < CLOSE:
+            return float(step)
+    return 0.0
+
+
+def _rounded(cell: Cell) -> Diagnosis | None:
+    step, usual = _coarse_step(cell), cell.usual_grain[1]
+    if not step:
+        return None
+    finer = f"{short(usual)}" if usual else "a finer one"
+    text = (
+        f"Its values come in steps of {short(step)}, at the other sites of {finer}: ask whether they"
+        f" were rounded or grouped."
+    )
+    return tell("rounded", text, step=step)
+
+
+def _moved_in_part(cell: Cell) -> Diagnosis | None:
+    """Some quantiles as the others', some far beyond all of theirs."""
+    known = cell.both
+    if not known.any() or not np.isfinite(cell.wide):
+        return None
+    q, usual = cell.q[known], cell.usual[known]
+    far = (q > usual.max() + 1.5 * cell.wide) | (q < usual.min() - 1.5 * cell.wide)
+    if not 0.1 < far.mean() < 0.95:
+        return None
+    factor = float(np.median(q[far])) / float(np.median(usual) or 1.0)
+    text = (
+        f"About {far.mean():.0%} of the rows lie far beyond the other sites' values (about"
+        f" {short(factor)} times their median):"
+        " ask whether some rows are in another unit."
+    )
+    return tell("unit in part", text, factor=factor, share=float(far.mean()))
+
+
+def _swapped_with(cell: Cell) -> str:
+    """Another number whose values look like this one's elsewhere, and the other way round."""
+    p, at = cell.p, cell.p.layout
+    mine = cell.off(cell.q)
+    if not mine > 0.6:
+        return ""
+    others = cell.others
+    usual = median_known(p.quantiles[others])  # [number, quantile]
+    wide = median_known(p.widths[others])
+    wide = np.where(wide > 0, wide, np.nan)
+    q = p.quantiles[cell.site]
+
+    def off(a: Numbers, b: Numbers) -> Numbers:
+        known = np.isfinite(a - b)
+        return np.where(known.any(1), np.where(known, np.abs(a - b), 0.0).sum(1) / np.maximum(known.sum(1), 1), np.nan)
+
+    like = off(cell.q[None], usual) / wide  # this one, as if it were another
+    back = off(q, cell.usual[None]) / cell.wide  # another, as if it were this one
+    theirs = off(q, usual) / wide
+    inputs = at.column[at.numbers] != len(at.columns) - 1
+    near = 0.45 if len(like) < 30 else 0.2  # among many, some look alike by chance
+    fine = inputs & (like < near) & (back < near) & (np.maximum(mine, theirs) > 2.5 * np.maximum(like, back))
+    fine[cell.number] = False
+    if not fine.any():
+        return ""
+    j = int(np.where(fine, like + back, np.inf).argmin())
+    return at.columns[int(at.column[at.numbers[j]])]

@@ -1,0 +1,115 @@
+"""A site alone, before anything leaves it, against what all sites together once published."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from vitrail.data.missing_codes import CODES
+from vitrail.data.outcomes import as_plain
+from vitrail.data.schema import TableSchema
+from vitrail.quality.screening.diagnosis.numbers import PooledNumber, moved
+from vitrail.quality.screening.result import Finding
+from vitrail.quality.screening.schema import QUANTILES, Numbers, ScreeningSchema
+from vitrail.quality.screening.site_summaries import SiteSummaries, width_of
+from vitrail.stats.tests import compare_counts, median_known
+
+OFTEN = 4.0  # z from which a share counts as another one
+APART = 0.2  # and it must be so far off
+SPIKE = 0.05
+
+
+def pool(p: SiteSummaries) -> dict[str, Any]:
+    """What all sites together published of each column, as plain lists: {column: ...}."""
+    at = p.layout
+    out: dict[str, Any] = {}
+    for c, name in enumerate(at.columns[:-1]):
+        known = float(np.nansum(p.known[:, c]))
+        said: dict[str, Any] = {"sites": int((np.nan_to_num(p.known[:, c]) > 0).sum()), "known": known}
+        said["rows"] = float(p.rows.sum())
+        if at.kinds[c] == "numeric":
+            i = int(np.searchsorted(at.column[at.numbers], c))
+            said["quantiles"] = [_plain(x) for x in median_known(p.quantiles[:, i])]
+            said["width"] = _plain(float(median_known(p.widths[:, i])))
+        else:
+            which = np.flatnonzero(at.column == c)
+            said["levels"] = [float(x) for x in np.nansum(p.shares[:, which] * p.known[:, [c]], 0)]
+        out[name] = said
+    return out
+
+
+def _plain(x: float) -> float | None:
+    return float(x) if np.isfinite(x) else None
+
+
+def _number(x: object) -> float:
+    return float(x) if isinstance(x, int | float) else float("nan")
+
+
+def against(rows: pd.DataFrame, table: TableSchema, pooled: Mapping[str, Any], site: str = "") -> list[Finding]:
+    """What in one site's cleaned rows does not fit `Screening.pooled`; nothing leaves. Strongest first."""
+    layout = ScreeningSchema(table)
+    rows, table = as_plain(rows, table), layout.table
+    out: list[Finding] = []
+    for c, name in enumerate(layout.columns[:-1]):
+        said = pooled.get(name)
+        if not isinstance(said, Mapping) or not said.get("known"):
+            continue
+        x = rows[name].to_numpy(np.float64)
+        x = x[np.isfinite(x)]
+        if not len(x):
+            text = "It is not measured here: ask whether it can be added."
+            out.append(Finding(site, name, "not here", False, 0.0, text))
+        elif layout.kinds[c] == "numeric":
+            out += _number_against(site, name, table, x, said)
+        else:
+            out += _levels_against(site, name, layout.levels[c], layout.kinds[c], x, said)
+    return sorted(out, key=lambda f: (not f.wrong, -f.strength))
+
+
+def _number_against(site: str, name: str, table: TableSchema, x: Numbers, said: Mapping[str, Any]) -> list[Finding]:
+    usual = np.array([_number(v) for v in said.get("quantiles", [])])
+    wide = _number(said.get("width"))
+    if len(usual) != len(QUANTILES) or not wide > 0:
+        return []
+    values, count = np.unique(x, return_counts=True)
+    share = float(count.max() / len(x))
+    known = usual[np.isfinite(usual)]
+    for value, rows in sorted(zip(values, count, strict=True), key=lambda pair: -pair[1])[:20]:
+        apart = len(known) and not known.min() - wide <= value <= known.max() + wide
+        if apart and value in CODES and rows / len(x) >= SPIKE:
+            part = float(rows / len(x))
+            seen = f"{part:.0%} of the rows have {value:g}, far from the other sites' values"
+            text = f"{seen}: ask whether it stands for values that were not measured."
+            return [Finding(site, name, "code", True, part, text, {"code": float(value), "share": part})]
+    alone = PooledNumber(name, table.features[name], np.quantile(x, QUANTILES), usual, wide, share)
+    told = moved(alone, 1.0, 9.0) if alone.both.any() and len(x) >= 10 else None
+    if told is None:
+        return []
+    gap = abs(float(np.quantile(x, 0.5)) - usual[9]) / wide
+    stretched = abs(float(np.log(max(float(width_of(alone.q)), 1e-12) / wide)))
+    if max(gap, stretched) < 1.5:  # sites differ by less
+        return []
+    return [Finding(site, name, told.kind, True, round(max(gap, stretched), 3), told.text, told.numbers)]
+
+
+def _levels_against(
+    site: str, name: str, levels: tuple[str, ...], kind: str, x: Numbers, said: Mapping[str, Any]
+) -> list[Finding]:
+    shown = [1] if kind == "binary" else list(range(len(levels)))
+    theirs = np.array([_number(v) for v in said.get("levels", [])])
+    if len(theirs) != len(shown) or not np.isfinite(theirs).all():
+        return []
+    mine = np.array([(x == level).sum() for level in shown], np.float64)
+    total = float(said["known"])
+    z = compare_counts(mine, np.full(len(mine), float(len(x))), theirs, np.full(len(mine), total))
+    gap = np.abs(mine / len(x) - theirs / total)
+    j = int(np.where(gap > APART, z, 0.0).argmax())
+    if z[j] < OFTEN or gap[j] < APART:
+        return []
+    here, there, level = mine[j] / len(x), theirs[j] / total, levels[shown[j]]
+    text = f"{here:.0%} have {level} here and {there:.0%} over the sites: ask whether it means the same."
+    return [Finding(site, name, "differs", False, round(float(z[j] / OFTEN), 3), text, {"level": level})]

@@ -1,0 +1,1 @@
+"""Charts and tables: numbers in, SVG or HTML text out."""

@@ -1,0 +1,1 @@
+"""The page that follows a run while it is written."""

@@ -1,0 +1,1 @@
+"""Whole pages, each a self-contained HTML file."""

@@ -1,0 +1,102 @@
+"""The first page of a demo: what was found, and links to its pages and to those of other demos that lie beside it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+from urllib.parse import quote
+
+from vitrail.report.pages.frame import fill, is_ours, write_page
+from vitrail.runs.integrity import add_to_chain
+from vitrail.storage.atomic_files import write_atomically
+
+ABOUT, INDEX = "demo.json", "index.html"
+OWN = "Stays at {}: for its own eyes."
+ALL = "The federation’s page: all sites may read it."
+
+
+class DemoPage(NamedTuple):
+    """A page of a demo."""
+
+    file: str  # within the demo's folder
+    title: str
+    words: str
+    stays: str = ""  # the site at which it stays; "" where all may read it
+
+
+class Demo(NamedTuple):
+    """What a demo left in its folder, kept there as demo.json so that the index of another finds it."""
+
+    kind: str
+    title: str
+    words: str
+    pages: Sequence[DemoPage]
+    said: Sequence[str] = ()
+    thanks: str = ""
+
+
+def write_index(folder: Path, demo: Demo, kinds: Mapping[str, str]) -> Path:
+    """The index of this demo, and anew those of the demos beside it. `kinds`: all demos, with what each is about."""
+    told = {**demo._asdict(), "pages": [page._asdict() for page in demo.pages]}
+    write_atomically(folder / ABOUT, json.dumps(told, indent=1))
+    add_to_chain(folder / ABOUT)  # the folder may be a run's, and is sealed then
+    beside = _beside(folder)
+    for place in beside.values():
+        if place != folder and is_ours(place / INDEX, "demo"):
+            _write(place, _beside(place), kinds)
+    return _write(folder, beside, kinds)
+
+
+def _write(folder: Path, beside: Mapping[str, Path], kinds: Mapping[str, str]) -> Path:
+    here = read_demo(folder)
+    assert here is not None
+    shown = [(folder, here), *((p, d) for p in beside.values() if p != folder and (d := read_demo(p)))]
+    made = {demo.kind for _, demo in shown}
+    given: dict[str, Any] = {
+        "here": here,
+        "demos": [_linked(folder, place, demo) for place, demo in shown],
+        "more": [(f"vitrail demo {kind}", words) for kind, words in kinds.items() if kind not in made],
+    }
+    return write_page(fill("index.html", **given), folder / INDEX, "demo")
+
+
+def _linked(folder: Path, place: Path, demo: Demo) -> dict[str, Any]:
+    before = "" if place == folder else f"../{quote(place.name)}/"
+    pages = [
+        {
+            "link": f"{before}{quote(page.file)}",
+            "title": page.title,
+            "words": page.words,
+            "private": bool(page.stays),
+            "who": OWN.format(page.stays) if page.stays else ALL,
+        }
+        for page in demo.pages
+        if (place / page.file).is_file()
+    ]
+    return {"here": place == folder, "title": demo.title, "words": demo.words, "pages": pages}
+
+
+def _beside(folder: Path) -> dict[str, Path]:
+    """Kind -> the newest demo of that kind in the folder around this one; this one for its own."""
+    found = {}
+    for file in sorted(folder.parent.glob(f"*/{ABOUT}"), key=lambda file: file.stat().st_mtime):
+        if (demo := read_demo(file.parent)) is not None:
+            found[demo.kind] = file.parent
+    own = read_demo(folder)
+    return {**found, own.kind: folder} if own else found
+
+
+def read_demo(folder: Path) -> Demo | None:
+    """None where there is none, or something else; no page outside the folder is linked."""
+    try:
+        told = json.loads((folder / ABOUT).read_text(encoding="utf-8"))
+        pages = [DemoPage(**{k: str(v) for k, v in page.items()}) for page in told["pages"]]
+        said = [str(line) for line in told["said"]]
+        kind, title, words, thanks = (str(told[k]) for k in ("kind", "title", "words", "thanks"))
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
+        return None
+    inside = folder.resolve()
+    kept = [p for p in pages if (folder / p.file).resolve().is_relative_to(inside)]
+    return Demo(kind, title, words, kept, said, thanks)

@@ -1,0 +1,178 @@
+"""A site's private page: `quality/repair/inspection` or `analysis/images/gallery` as one HTML file that needs no
+network, for its own eyes."""
+
+from __future__ import annotations
+
+import base64
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from markupsafe import Markup
+from numpy.typing import NDArray
+
+from vitrail.analysis.images.gallery import Album
+from vitrail.analysis.images.occlusion_map import OcclusionMap
+from vitrail.analysis.images.prototype_evidence import Box
+from vitrail.analysis.site_text import rows_of
+from vitrail.core.text import shorten
+from vitrail.data.readers.images import png
+from vitrail.quality.repair.inspection import ClassRows, ColumnView, SiteInspection
+from vitrail.quality.screening.result import LABEL
+from vitrail.report.charts import svg
+from vitrail.report.pages.frame import fill, write_page
+
+HEAT = (150, 20, 60)  # red, green, blue of what decides
+LARGEST = 256  # pixels of a picture's longer side on the page
+
+
+def write_look(told: SiteInspection | Album, path: Path, joining: dict[str, Any] | None = None) -> Path:
+    """Write the page; only an earlier such page is written over. `joining`: whether it is worth it here, as
+    site_benefit.py has it for a page."""
+    return write_page(render_private(told, joining), path, "look")
+
+
+def render_private(told: SiteInspection | Album, joining: dict[str, Any] | None = None) -> str:
+    if isinstance(told, Album):
+        tools: dict[str, Any] = {"embed": _embedded, "near": _is_small, "warm": _warm, "percent": _percent}
+        return fill("album.html", told=told, joining=joining, **tools)
+    views = [(view, rows_figure(view)) for view in told.views]
+    return fill("private.html", told=told, joining=joining, views=views, rows_of=rows_of, label=LABEL)
+
+
+def _embedded(picture: NDArray[np.uint8]) -> str:
+    """As the address of an image; a large one smaller, by means over squares of pixels."""
+    channels, height, width = picture.shape
+    by = -(-max(height, width) // LARGEST)
+    if by > 1:
+        cut = picture[:, : height // by * by, : width // by * by]
+        squares = cut.reshape(channels, height // by, by, width // by, by)
+        picture = squares.mean((2, 4)).round().astype(np.uint8)
+    return "data:image/png;base64," + base64.b64encode(png(picture)).decode()
+
+
+def _is_small(picture: NDArray[np.uint8]) -> bool:
+    """Whether its pixels are to be seen as squares."""
+    return bool(max(picture.shape) <= LARGEST // 4)
+
+
+def _warm(hidden: OcclusionMap, usual: NDArray[np.uint8]) -> NDArray[np.uint8]:
+    """The mean picture, pale, and over it in colour what matters when it is hidden; faint where that is little."""
+    over = hidden.over(*usual.shape[1:])
+    strong = over / max(over.max(), hidden.whole / 2, 1e-9)
+    pale = 110 + 0.57 * np.broadcast_to(usual, (3, *usual.shape[1:])).astype(np.float64)
+    colour = np.array(HEAT, np.float64)[:, None, None]
+    return np.asarray((pale * (1 - 0.85 * strong) + colour * 0.85 * strong).round().astype(np.uint8))
+
+
+def _percent(box: Box, picture: NDArray[np.uint8]) -> str:
+    """Where it lies, for a style."""
+    (top, left, bottom, right), (height, width) = box, picture.shape[1:]
+    sides = {"top": top / height, "left": left / width, "height": (bottom - top) / height}
+    return "; ".join(f"{k}: {100 * v:.1f}%" for k, v in (sides | {"width": (right - left) / width}).items())
+
+
+def rows_figure(view: ColumnView) -> Markup:
+    """The site's own rows by class, wide and narrow; nothing where no value is known."""
+    if not any(sum(g.counts) for g in view.groups):
+        return Markup()
+    figure = _histogram if view.edges else _bars
+    return svg.twice(lambda width: figure(view, width))
+
+
+def _missing(group: ClassRows) -> str:
+    share = 100 * group.missing / max(1, group.rows)
+    return "under 1 %" if 0 < share < 1 else f"{share:.0f} %"
+
+
+def _histogram(view: ColumnView, width: int) -> Markup:
+    """One panel per class on one axis: bars are the site's rows, the outline what the shared model takes them for."""
+    unit = f" ({view.unit})" if view.unit else ""
+    left, right, high, head = 36.0, width - 58.0, 84.0, 26.0
+    x = svg.AxisScale(view.edges[0], view.edges[-1], left, right)
+    tallest = max(max(*g.counts, *g.taken, 0) / max(1, sum(g.counts)) for g in view.groups)
+    parts: list[Markup] = []
+    for k, group in enumerate(view.groups):
+        top = k * (high + head + 14) + head
+        parts += _panel(view, k, x, svg.AxisScale(0.0, tallest, top + high, top))
+        if view.name != LABEL:
+            parts += _gauge(group, k, width - 34.0, top, top + high)
+    bottom = len(view.groups) * (high + head + 14) - 14
+    marks = svg.written(svg.ticks(view.edges[0], view.edges[-1], 4 if svg.is_narrow(width) else 8))
+    parts += [svg.text(x(v), bottom + 16, words, "tick", "middle") for v, words in marks]
+    axis = f"{shorten(view.about if view.name == LABEL else view.name, 30)}{unit}; bars: share of the class's values"
+    parts.append(svg.text(x.middle, bottom + 33, axis, "axis", "middle"))
+    said = "; ".join(f"{g.name}: {g.rows} rows, {_missing(g)} missing" for g in view.groups)
+    return svg.plot(width, bottom + 40, f"{view.name} at this site, by class", f"{said}.", parts)
+
+
+def _panel(view: ColumnView, k: int, x: svg.AxisScale, y: svg.AxisScale) -> list[Markup]:
+    """One class: agreed range, grid, bars, outline."""
+    group, top, bottom = view.groups[k], y.end, y.start
+    known = max(1, sum(group.counts))
+    parts = [svg.text(0, top - 10, f"{group.name}: {group.rows} rows", "name")]
+    if view.agreed:
+        low, high = (min(max(x(end), x.start), x.end) for end in view.agreed)
+        parts.append(svg.tag("rect", x=low, y=top, width=high - low, height=bottom - top, class_="agreed"))
+    parts += svg.axis_left(x, y, [(share / 100, f"{share:g} %") for share in svg.ticks(0, 100 * y.high, 3)])
+    outline = [(x.start, bottom)]
+    for i, (low, high) in enumerate(pairwise(view.edges)):
+        a, b, tall = x(low), x(high), y(group.counts[i] / known)
+        if group.counts[i]:
+            tip = svg.tip(f"{group.name}, {low:g} to {high:g} {view.unit}: {group.counts[i]} rows")
+            size = {"x": a + 0.5, "y": tall, "width": max(b - a - 1, 0.8), "height": bottom - tall}
+            parts.append(svg.tag("rect", tip, **size, class_=f"bar m{k}"))
+        if group.taken:
+            outline += [(a, y(group.taken[i] / known)), (b, y(group.taken[i] / known))]
+    if any(group.taken):
+        tip = svg.tip("what the shared model takes it for")
+        parts.append(svg.path([*outline, (x.end, bottom)], tip, kind="taken"))
+    if view.pooled and x.low <= view.pooled[0] <= x.high:
+        parts.append(svg.line(x(view.pooled[0]), top, x(view.pooled[0]), bottom, "pooled"))
+    return parts
+
+
+def _gauge(group: ClassRows, k: int, at: float, top: float, bottom: float) -> list[Markup]:
+    """How much is missing: a bar that fills from below."""
+    full = (bottom - top) * group.missing / max(1, group.rows)
+    tip = svg.tip(f"{group.name}: {group.missing} of {group.rows} rows have no value")
+    return [
+        svg.tag("rect", tip, x=at, y=top, width=16, height=bottom - top, class_="empty"),
+        svg.tag("rect", x=at, y=bottom - full, width=16, height=full, class_=f"lost m{k}"),
+        svg.text(at + 34, top - 10, f"missing {_missing(group)}", "tick", "end"),
+    ]
+
+
+def _bars(view: ColumnView, width: int) -> Markup:
+    """Shares of each level, a bar per class; and the share that is missing."""
+    label = view.name == LABEL
+    levels = [*view.levels] + ([] if label else ["missing"])
+    room = min(16, max(len(level) for level in levels))
+    left, right, thick = 16 + 7.5 * room, width - 70.0, 16.0
+    x = svg.AxisScale(0.0, 1.0, left, right)
+    top, step = 4.0, thick * len(view.groups) + 16
+    parts: list[Markup] = []
+    said = []
+    bottom = top + step * len(levels)
+    parts += [svg.line(x(v), top, x(v), bottom - 10, "grid") for v in (0.0, 0.25, 0.5, 0.75, 1.0)]
+    for i, level in enumerate(levels):
+        start = top + i * step
+        lost = not label and i == len(levels) - 1
+        short = shorten(level, 16)
+        parts.append(
+            svg.text(0, start + thick * len(view.groups) / 2 + 4, short, "axis" if lost else "name", full=level)
+        )
+        for k, group in enumerate(view.groups):
+            of = group.rows if lost else max(1, sum(group.counts))
+            count = group.missing if lost else group.counts[i]
+            share, y = count / max(1, of), start + k * thick
+            tip = svg.tip(f"{group.name}, {level}: {count} of {of} rows")
+            kind = f"{'lost' if lost else 'bar'} m{(i if label else k) % svg.COLOURS}"
+            parts.append(svg.tag("rect", tip, x=left, y=y + 1, width=x(share) - left, height=thick - 3, class_=kind))
+            parts.append(svg.text(x(share) + 5, y + thick - 4, f"{100 * share:.0f} %", "tick"))
+            said.append(f"{group.name}, {level}: {100 * share:.0f} %")
+    parts += [svg.text(x(v), bottom + 6, f"{100 * v:.0f} %", "tick", "middle") for v in (0.0, 0.5, 1.0)]
+    axis = "share of the rows" if label else "share of the class's rows with a value"
+    parts.append(svg.text(x.middle, bottom + 23, axis, "axis", "middle"))
+    return svg.plot(width, bottom + 30, f"{view.name} at this site, by class", "; ".join(said) + ".", parts)

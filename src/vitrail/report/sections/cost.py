@@ -1,0 +1,69 @@
+"""What a run costs: bytes, before it begins; then seconds of processors, memory, and energy where watts were stated."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from vitrail.core.resource_usage import Footprint
+from vitrail.core.text import number, several, size
+from vitrail.methods import AnyMethod
+from vitrail.runs.result import DEPLOYED, Run
+from vitrail.runs.setup import refits, wire_lines
+from vitrail.runs.verdict_wire import planned_folds
+from vitrail.study.model import Study
+
+MUCH = 100e6  # bytes out of a site from which it is worth saying how to send less
+
+
+def traffic_words(study: Study, method: AnyMethod, sites: int, keep_updates: bool = False) -> str:
+    """What a run between machines would send from each site and to it, from the table of `vitrail wire`."""
+    lines = [*wire_lines(study, method, keep_updates, sites), *planned_folds(study, method, sites)]
+    out, into = (
+        sum(x.bytes * x.rounds for x in lines if x.direction == way and not x.per_row)
+        for way in ("from site", "to site")
+    )
+    rounds = several(sum(stage.rounds for stage in method.plan(study.training.rounds)), "round")
+    later = ["the folds"] * bool(study.verdict) + ["the training on all rows"] * refits(study, method)
+    after = f" and {' and '.join(later)} after them" if later else ""
+    if any(x.per_row for x in lines):
+        return f"{method.title} takes every training {study.row_word} out of its site: it is a yardstick, not for use."
+    text = f"Between machines about {size(out)} would leave each site and {size(into)} reach it, in {rounds}{after}"
+    less = " A smaller network or fewer rounds send less." if out > MUCH else ""
+    return f"{text} (`vitrail wire` lists what).{less}"
+
+
+def has_cost(run: Run | None) -> bool:
+    return run is not None and "footprint" in run.info
+
+
+def contents(run: Run) -> dict[str, Any]:
+    """A row for each machine that said what it used, and for each site what crossed its wire."""
+    deployed, told = run.info["engine"] == DEPLOYED, run.info.get("footprints", {})
+    whole = "the coordinator" if deployed else "all sites and the coordinator: one process, on one machine"
+    rows = [{"who": whole, **_used(run.info["footprint"]), **_crossed(run, None if deployed else "")}]
+    for site in run.sites if deployed else ():
+        rows.append({"who": site, **_used(told.get(site, {})), **_crossed(run, site)})
+    return {
+        "rows": rows,
+        "silent": [site for site in run.sites if site not in told] if deployed else [],
+        "energy": any(row["energy"] for row in rows),
+        "deployed": deployed,
+    }
+
+
+def _used(said: dict[str, float]) -> dict[str, str]:
+    told = Footprint(**{"cpu": math.nan, "peak": math.nan, **said})
+    return {
+        "cpu": f"{number(told.cpu, 1)} s" if math.isfinite(told.cpu) else "not told",
+        "peak": size(int(told.peak)) if math.isfinite(told.peak) else "not told",
+        "energy": f"{number(told.energy, 2)} Wh at {number(told.watts, 1)} W" if math.isfinite(told.energy) else "",
+    }
+
+
+def _crossed(run: Run, site: str | None) -> dict[str, str]:
+    """Bytes out of and into a site; of all sites together where none is named, and of the coordinator nothing of its
+    own: what leaves a site comes to it."""
+    ledger = run.ledger if not site else run.ledger[run.ledger["site"] == site]
+    out, into = (int(ledger[ledger["direction"] == way]["bytes"].sum()) for way in ("from site", "to site"))
+    return {"out": size(into), "into": size(out)} if site is None else {"out": size(out), "into": size(into)}

@@ -1,0 +1,1 @@
+"""Sections on whom each site learned from."""

@@ -1,0 +1,209 @@
+"""What stood between reports and their use in a run: who was set aside, who lay far off, what of a budget is spent."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from markupsafe import Markup
+from scipy.special import betaincinv
+
+from vitrail.core.facts import OUTLYING
+from vitrail.core.text import number, several
+from vitrail.privacy.secure_sum.fixed_point import fewest_of
+from vitrail.report.charts import svg
+from vitrail.report.text import listed, name
+from vitrail.runs.protection.budget import SpentBudget, replaced_after, spent_after, spent_by
+from vitrail.runs.result import Run
+
+NAMED = 3.0  # times as far off as the median site, and furthest in most rounds: then a site is named
+HONEST = (0, 100)  # runs without a liar in which somebody is named all the same, of how many: benchmarks/attacks.py
+ROBUST = {
+    "median": "the median of each number",
+    "trimmed": "the mean of each number without its ends",
+    "multikrum": "the mean of those reports that lie nearest to each other",
+    "clipping": "a centre to which each report is pulled",
+}
+SUMS = {
+    "plain": "",
+    "masked": "",  # the page says it itself
+    "groups": "Sites were put into groups, the same in every round; the coordinator read the total of each group, and "
+    "no single report. Of the groups’ means it took {}, which one group with a liar in it can hardly move.",
+    "two servers": "Each report was split between two servers, neither of which could read it. They found how far "
+    "apart reports lie, took those that lie nearest to each other, and opened the total of these.",
+}
+SHORT = {
+    "no": "",
+    "int8": "Each report crossed in whole numbers of one byte; what that loses was said in the next one.",
+    "rank": "Each matrix of a report crossed as two thin ones; what that loses was said in the next one.",
+}
+
+
+def has_protection(run: Run) -> bool:
+    plain = type(run.study.protect)()
+    return run.study.protect != plain or any(run.info.get(k) for k in ("outcasts", "unusual", "unused"))
+
+
+def contents(run: Run) -> dict[str, Any]:
+    far = run.told(OUTLYING)
+    rows = np.empty((0, len(run.sites))) if far is None else far.double().numpy()
+    rows = rows[np.isfinite(rows).any(1)]
+    named = outlying(rows)
+    said, several_names = run.study.protect, [run.sites[i] for i in named]
+    together = said.sum == "groups" and len(named) > 0
+    return {
+        "masked": fewest_of(len(run.sites), said.least) if said.sum == "masked" else 0,
+        "away": run.info.get("engine") == "deployed",
+        "how": ROBUST.get(said.robust, "") if said.sum == "plain" else "",
+        "words": [
+            w for w in (SUMS[said.sum].format(ROBUST.get(said.robust, ROBUST["median"])), SHORT[said.compress]) if w
+        ],
+        "sure": sure() if len(rows) else "",
+        "aside": [
+            Markup("{} was set aside: {}. The others went on without it.").format(name(site), why)
+            for site, why in run.info.get("outcasts", {}).items()
+        ],
+        "unused": [_unused(run.info["unused"])] if run.info.get("unused") else [],
+        "unusual": [
+            Markup(
+                "{} reported a change more than 10 times as long as the median site’s, or as its own last one, in {}."
+            ).format(name(site), several(rounds, "round"))
+            for site, rounds in run.info.get("unusual", {}).items()
+        ],
+        "named": [_said(several_names, rows[:, named[0]], rows)]
+        if together
+        else [_said([run.sites[i]], rows[:, i], rows) for i in named],
+        "figure": svg.twice(lambda width: _bars(run.sites, rows, named, width)) if len(rows) else "",
+        "budget": _budget(run, spent_by(run.study, run.method)),
+    }
+
+
+def _unused(found: list[list[int]]) -> str:
+    """Stage and round of each sum that changed nothing."""
+    rounds = len({tuple(one) for one in found})
+    return (
+        f"{several(rounds, 'round')} changed nothing, because the sum of the reports could not be opened or would have "
+        "moved the model further than the sites accept. One of the sites may have sent wrong reports: see events.jsonl."
+    )
+
+
+def outlying(rows: np.ndarray) -> list[int]:
+    """[round, site] -> sites that lie far off in most rounds, the furthest first."""
+    if not len(rows):
+        return []
+    middle = np.nanmedian(rows, 0)
+    first = (rows == np.nanmax(rows, 1, keepdims=True)).mean(0)
+    return [int(i) for i in np.argsort(-middle, kind="stable") if middle[i] > NAMED and first[i] > 0.5]
+
+
+def sure() -> str:
+    """How often the rule names somebody although nobody lies."""
+    wrong, runs = HONEST
+    most = float(betaincinv(wrong + 1, runs - wrong, 0.95))
+    said = (
+        f"How sure that is: of {several(runs, 'run')} in which nobody lied, this rule named somebody all the same in "
+    )
+    return f"{said}{wrong}, so that it does so in at most {100 * most:.0f} of 100 such runs (with 95 % certainty)."
+
+
+def _said(sites: list[str], mine: np.ndarray, rows: np.ndarray) -> Markup:
+    first = int((mine == np.nanmax(rows, 1)).sum())
+    one = len(sites) == 1
+    who = (
+        Markup("{}").format(name(sites[0]))
+        if one
+        else Markup("The group of {}").format(listed(list(map(name, sites)), 9))
+    )
+    told = (
+        "{} lay furthest from the centre of all {} in {} of {} rounds, in the median {} times as far as the median {}: "
+    )
+    told += (
+        "it lies, or its rows differ much from the others’. Ask what it trained on." if one else "one of them lies, or "
+    )
+    told += "" if one else "their rows differ much from the others’; which of them cannot be told from a total."
+    times = number(float(np.nanmedian(mine)), 1)
+    what = ("reports", "site") if one else ("groups", "group")
+    return Markup(told).format(who, what[0], first, len(rows), times, what[1])
+
+
+def _budget(run: Run, spent: SpentBudget | None) -> dict[str, Any] | None:
+    if spent is None:
+        return None
+    if spent.of == "row":
+        said = "Each row’s gradient was cut to a length of {} and noise of {} times that was added in every step; each "
+        said += "row was looked at {} times. By that no row changes the probability of anything that follows from the "
+        said += (
+            "reports by more than a factor e to the {} (epsilon), but for a chance of {} (delta). That compares the "
+        )
+        said += (
+            "run with one in which the row’s numbers are taken away. Where another person’s row stands in its place, "
+        )
+        said += "which is what counts if it is known that the row takes part, epsilon is {}."
+    elif spent.of == "patient":
+        said = "Each row’s gradient was cut to a length of {}, divided by the number of training rows of its patient, "
+        said += "and noise of {} times the undivided length was added in every step; each row was looked at {} times. "
+        said += "By that no patient, with all rows together, changes the probability of anything that follows from the "
+        said += "reports by more than a factor e to the {} (epsilon), but for a chance of {} (delta). That compares "
+        said += "the run with one in which the patient’s numbers are taken away. Where another patient’s rows stand in "
+        said += "their place, epsilon is {}."
+    else:
+        said = "Each site’s change was cut to a length of {}, and the sites together added noise of at least {} times "
+        said += "that to the total, in {} rounds. By that no site changes the probability of anything that follows "
+        said += "from the totals by more than a factor e to the {} (epsilon), but for a chance of {} (delta). That "
+        said += "compares the run with one without the site; where another site stands in its place, epsilon is {}."
+    both = number(spent.epsilon, 2), f"{spent.delta:g}", number(spent.replaced, 2)
+    numbers = number(spent.clip, 2), number(spent.noise, 2), spent.looks, *both
+    took = run.info.get("took_part", {})
+    rounds = max([1, *took.values()])
+    path = [(r, spent_after(run.study, run.method, r)) for r in sorted({round(rounds * k / 40) for k in range(41)})]
+    return {
+        "of": spent.of,
+        "said": Markup(said).format(*numbers),
+        "covers": listed([Markup.escape(c) for c in spent.covers], 9),
+        "leaves_out": listed([Markup.escape(c) for c in spent.leaves_out], 9),
+        "sites": [
+            (site, n, *(number(f(run.study, run.method, n), 2) for f in (spent_after, replaced_after)))
+            for site, n in took.items()
+        ],
+        "figure": svg.twice(lambda width: _spending(path, width)),
+    }
+
+
+def _spending(path: list[tuple[int, float]], width: int) -> Markup:
+    """Epsilon against rounds."""
+    left, right, top, bottom = 44.0, width - 20.0, svg.ABOVE, svg.ABOVE + 130.0
+    x = svg.AxisScale(0.0, float(max(1, path[-1][0])), left, right)
+    y = svg.AxisScale(0.0, max(e for _, e in path) * 1.1 or 1.0, bottom, top)
+    marks = [(v, number(v, 1)) for v in svg.ticks(0.0, max(e for _, e in path), 4)]
+    parts = [svg.text(0, top - 10, "epsilon spent", "axis"), *svg.axis_left(x, y, marks)]
+    curve = svg.path([(x(float(r)), y(e)) for r, e in path], kind="line")
+    parts.append(svg.tag("g", curve, class_="verdict calm strong"))
+    for r in (path[0][0], path[-1][0]):
+        parts.append(svg.text(x(float(r)), bottom + 16, str(r), "tick", "middle"))
+    parts.append(svg.text((left + right) / 2, bottom + 16, "rounds in which a site took part", "axis", "middle"))
+    first, middle, last = (e for _, e in (path[0], path[len(path) // 2], path[-1]))
+    said = f"Epsilon {first:.2f} before the first round, {middle:.2f} half-way, {last:.2f} at the end."
+    return svg.plot(width, bottom + 26, "What of the privacy budget is spent after how many rounds", said, parts)
+
+
+def _bars(sites: list[str], rows: np.ndarray, named: list[int], width: int) -> Markup:
+    """A line from the lowest to the highest tenth of rounds and a dot at the median, for each site."""
+    order = np.argsort(-np.nanmedian(rows, 0), kind="stable")[:40]
+    low, middle, high = (np.nanquantile(rows, q, axis=0) for q in (0.1, 0.5, 0.9))
+    left, right, step = 130.0, width - 20.0, 22.0
+    top, bottom = svg.ABOVE, svg.ABOVE + step * len(order)
+    x = svg.AxisScale(0.0, max(4.0, float(np.nanmax(high)) * 1.05), left, right)
+    parts = [svg.text(0, top - 10, "times as far as the median site", "axis")]
+    for value in (1.0, NAMED):
+        parts.append(svg.path([(x(value), top), (x(value), bottom)], kind="zero"))
+        parts.append(svg.text(x(value), bottom + 16, f"{value:g}", "tick", "middle"))
+    said = []
+    for k, i in enumerate(order):
+        y, words = top + step * (k + 0.5), f"{sites[i]}: {middle[i]:.1f} ({low[i]:.1f} to {high[i]:.1f})"
+        said.append(words)
+        kind = "verdict loss" if int(i) in named else "verdict calm"
+        dot = svg.tag("circle", svg.tip(words), cx=x(float(middle[i])), cy=y, r=4, class_="dot")
+        line = svg.path([(x(float(low[i])), y), (x(float(high[i])), y)], kind="interval")
+        parts.append(svg.tag("g", line, dot, class_=kind))
+        parts.append(svg.text(left - 10, y + 4, sites[i][:18], "label", "end"))
+    return svg.plot(width, bottom + 24, "How far each site’s reports lay from the centre", "; ".join(said) + ".", parts)

@@ -1,0 +1,198 @@
+"""Which site's class stands out: site x class maps of what was told, against what the other cells make one expect.
+
+The number is what was measured; the colour how far it lies from the usual, red where a shortcut would lie. A cell that
+the rule flags is outlined and has a dot. No picture is drawn: the facts hold none.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+from markupsafe import Markup
+
+from vitrail.analysis.shortcuts.detector import ShortcutSignals
+from vitrail.analysis.shortcuts.wording import LOOK, LOOK_THERE, calm, labels_of, percent, sentences
+from vitrail.core.text import number, several, shorten_all
+from vitrail.report.charts import svg
+from vitrail.report.text import name
+
+SHOWN, SLACK = 24, 30  # classes in a map; so many are not worth leaving out
+LISTED = 5  # cells in the table of the least usual
+
+
+class Map(NamedTuple):
+    key: str
+    title: str
+    see: str
+    drawing: Markup
+
+
+class _Kind(NamedTuple):
+    """How one signal is shown."""
+
+    title: str
+    see: str
+    full: float  # so far from the usual is full red or blue
+    say: str  # value, usual
+    shares: bool  # whether it is written in hundredths
+
+
+KINDS = {
+    "travel": _Kind(
+        "Travel: right at home less right elsewhere",
+        "The number: of a site's pictures of a class, the part that its own model gets right at home, less the part "
+        "that it gets right at the other sites, in hundredths. Red: it is better at home than a model that does so "
+        "elsewhere usually is in this federation.",
+        0.5,
+        "{} more right at home than elsewhere; usual: {}",
+        True,
+    ),
+    "distance": _Kind(
+        "Distance of the site's own prototypes from the shared ones",
+        "The number: how far the site's own prototypes of the class are from those that all share. Red: further than "
+        "the site's other classes, and other sites in this class, make one expect. It raises no alarm: the largest one "
+        "is somewhere in every federation.",
+        math.log(2),
+        "distance {}; usual: {}",
+        False,
+    ),
+    "piece": _Kind(
+        "A piece that convinces its own model only",
+        "A site cuts the piece out of its pictures of a class that its model goes by most, and puts it into its own "
+        "pictures of other classes. The number: how much further that moves the site's model towards the class, in "
+        "log-odds, than the other sites' models. What belongs to the class moves all of them; a mark that only "
+        "this site has moves its own model alone. Red: more than usual in this federation.",
+        2.0,
+        "{} more for its own model than for the others'; usual: {}",
+        False,
+    ),
+    "easy": _Kind(
+        "Learned too easily: loss after the warm-up",
+        "The number: the mean loss on the site's own pictures of a class after the warm-up. Red: less than the site's "
+        "other classes, and other sites in this class, make one expect.",
+        math.log(2),
+        "loss {}; usual: {}",
+        False,
+    ),
+}
+
+
+def stands_out(
+    standing: ShortcutSignals, sites: Sequence[str], levels: Sequence[str], deployed: bool
+) -> dict[str, Any]:
+    """What the sentences on top are made of."""
+    said = sentences(standing, sites, labels_of(levels, standing))
+    return {
+        "said": [(name(f"{s.site}, class {s.label}"), s.what, s.sure, s.ask) for s in said],
+        "calm": calm(standing),
+        "look": LOOK_THERE if deployed else LOOK,
+        "level": f"{100 * standing.level:g}",
+    }
+
+
+def contents(standing: ShortcutSignals, sites: Sequence[str], levels: Sequence[str]) -> dict[str, Any]:
+    """The maps, and the least usual cells."""
+    labels, shown = labels_of(levels, standing), _columns(standing)
+    maps = {kind: _map(standing, sites, labels, shown, kind) for kind in KINDS if kind in standing.usual}
+    return {
+        "maps": [maps[kind] for kind in ("piece", "travel") if kind in maps],
+        "folded": [maps[kind] for kind in ("distance", "easy") if kind in maps],
+        "classes": len(labels),
+        "left_out": len(labels) - len(shown),
+        "least": _least(standing, sites, labels),
+        "cells": standing.cells,
+        "level": f"{standing.level:g}",
+    }
+
+
+def _columns(standing: ShortcutSignals) -> list[int]:
+    """The classes to draw: all, or those of the least usual cells."""
+    many = standing.chance.shape[1]
+    if many <= SLACK:
+        return list(range(many))
+    rarest = np.nanmin(np.where(np.isfinite(standing.chance), standing.chance, 2.0), 0)
+    return sorted(np.argsort(rarest, kind="stable")[:SHOWN].tolist())
+
+
+def _values(standing: ShortcutSignals, kind: str) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """[site, class] each: what is written, what is usual of it, and how far the two lie apart, red above 0."""
+    usual = standing.usual[kind]
+    if kind == "travel":
+        return standing.travel, usual - standing.away, standing.home - usual
+    if kind == "piece":
+        return standing.piece, usual, standing.piece - usual
+    value = standing.easy if kind == "easy" else standing.distance
+    return value, usual, np.log(value / usual) * (-1 if kind == "easy" else 1)
+
+
+def _map(
+    standing: ShortcutSignals, sites: Sequence[str], labels: Sequence[str], shown: Sequence[int], kind: str
+) -> Map:
+    """Row: a site; column: a class."""
+    how, (values, usual, apart) = KINDS[kind], _values(standing, kind)
+    flagged = {(f.site, f.label): f.chance for f in standing.found}
+    short, heads = shorten_all(sites, 22), shorten_all([labels[c] for c in shown], 20)
+    left, longest = svg.names_room(short.values()), max(map(len, heads.values()), default=0)
+    wide = max(22.0, min(52.0, (svg.WIDE - left - 30) // max(len(shown), 1)))
+    high, top, edge = 26.0 if len(sites) <= 20 else 18.0, 4.0, 3.0
+    bottom, digits = top + high * len(sites), _digits(values[:, shown]) if not how.shares else 0
+    names, cells, marks, said = [], [], [], []
+    for row, site in enumerate(sites):
+        y = top + high * row
+        names.append(svg.text(left - 8, y + high / 2 + 4, short[site], "name", "end", site))
+        for column, label in enumerate(shown):
+            value, off, x = float(values[row, label]), float(apart[row, label]), edge + wide * column
+            known, box = math.isfinite(value), {"x": x, "y": y, "width": wide - 1, "height": high - 1}
+            part = max(-1.0, min(1.0, off / how.full)) if math.isfinite(off) else 0.0
+            write = percent if how.shares else (lambda v: number(v, digits))
+            words = f"{site}, {labels[label]}: "
+            words += how.say.format(write(value), write(float(usual[row, label]))) if known else "not told"
+            tone = svg.shade(part) if known else "none"
+            cells.append(svg.tag("rect", svg.tip(words), **box, class_=tone))
+            if known and wide >= 22:
+                text = number(100 * value, 0) if how.shares else number(value, digits)
+                small = " tiny" if 6.6 * len(text) > wide - 4 or high < 20 else ""
+                cells.append(svg.text(x + (wide - 1) / 2, y + high / 2 + 4, text, svg.ink_on(tone) + small, "middle"))
+            if (row, label) in flagged:
+                said.append(f"{words}; stands out")
+                marks.append(svg.tag("rect", **box, class_="halo"))
+                marks.append(svg.tag("rect", **box, class_="flag"))
+                marks.append(svg.tag("circle", cx=x + wide - 2, cy=y + 1, r=4, class_="flag-dot"))
+    for column, label in enumerate(shown):
+        bold = "feature flagged" if any(f.label == label for f in standing.found) else "feature"
+        text = heads[labels[label]]
+        cells.append(svg.turned(edge + wide * (column + 0.5), bottom, text, bold, labels[label]))
+    room = svg.Drawing(edge + wide * len(shown) + 20, bottom + svg.turned_room(7.0 * longest + 8), [*cells, *marks])
+    title = f"{how.title}: {several(len(sites), 'site')}, {several(len(shown), 'class', 'classes')}"
+    listen = "; ".join(said) + "." if said else "No cell stands out."
+    drawing = svg.beside(svg.Drawing(left, bottom, names), room, title, listen)
+    return Map(kind.replace(" ", "-"), how.title, how.see, drawing)
+
+
+def _digits(values: np.ndarray) -> int:
+    """So many decimals that the largest has two digits that count."""
+    known = np.abs(values[np.isfinite(values)])
+    most = float(known.max()) if known.size else 1.0
+    return min(4, max(0, 1 - math.floor(math.log10(most)))) if most > 0 else 1
+
+
+def _least(standing: ShortcutSignals, sites: Sequence[str], labels: Sequence[str]) -> list[dict[str, str]]:
+    """The cells with the smallest chances."""
+    flat = np.argsort(standing.chance, axis=None, kind="stable")[: min(LISTED, standing.cells)]
+    flagged, out = {(f.site, f.label) for f in standing.found}, []
+    for at in zip(*np.unravel_index(flat, standing.chance.shape), strict=True):
+        site, label = int(at[0]), int(at[1])
+        each = {name: p[site, label] for name, p in standing.chances.items()}
+        row = {"site": sites[site], "class": labels[label], "stands out": "yes" if (site, label) in flagged else "no"}
+        row |= {kind: _small(each.get(kind, math.nan)) for kind in ("piece", "travel", "easy", "distance")}
+        out.append({**row, "all": _small(float(standing.chance[site, label]) * standing.cells)})
+    return out
+
+
+def _small(chance: float) -> str:
+    if not math.isfinite(chance):
+        return "not told"
+    return "< 0.0001" if chance < 0.0001 else number(min(chance, 1.0), 4 if chance < 0.01 else 2)

@@ -1,0 +1,1 @@
+"""What the [protect] section of a study comes to in one run."""

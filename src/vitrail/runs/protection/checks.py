@@ -1,0 +1,160 @@
+"""What of a study's [protect] does not go together, with itself, the method, the network or the sites."""
+
+from __future__ import annotations
+
+from dataclasses import fields
+from typing import Any
+
+import torch
+
+from vitrail.core.errors import Problem, VitrailError
+from vitrail.core.exchange import AnyExchange, Roster, Rows
+from vitrail.core.task import Batch, Task
+from vitrail.core.tensors import tensors
+from vitrail.data.encoding import numeric
+from vitrail.engine.contract import rehearse, total
+from vitrail.methods import AnyMethod
+from vitrail.privacy.dp_sgd import ByRow, DrawnNoise, PrivateTask
+from vitrail.privacy.report_vectors import counted
+from vitrail.runs.protection.budget import guards_of
+from vitrail.runs.protection.dp_statistics import without_range
+from vitrail.runs.protection.masking import not_masked
+from vitrail.runs.setup import build_task
+from vitrail.study.model import Protect, Study
+
+PROBE = 1e-9  # a row's gradient clipped to this length tells nothing
+
+
+def check_protection(study: Study, method: AnyMethod, sizes: dict[str, int]) -> None:
+    """All that does not go together, before the first round. `sizes`: training rows of each site."""
+    found = clashes_of(study, method, sizes)
+    if found:
+        problems = [Problem(f"protect.{key}", f"{why}.", hint) for key, why, hint in dict.fromkeys(found)]
+        raise VitrailError("this cannot be protected so", problems)
+
+
+def clashes_of(study: Study, method: AnyMethod, sizes: dict[str, int]) -> list[tuple[str, str, str]]:
+    """(key, why not, what to do)"""
+    p, usual, found = study.protect, Protect(), list[tuple[str, str, str]]()
+    for name, rows in sizes.items():
+        if rows < p.rows_least:
+            why = f"{name} has {rows} training rows, and {p.rows_least} are asked for"
+            found.append(("rows_least", why, "Leave that site out."))
+    asked = [key for key in ("sum", "robust", "sites", "compress") if getattr(p, key) != getattr(usual, key)]
+    if not method.federated:
+        asked = [key for key in asked if getattr(p, key) != "masked"]  # said below, where masks are
+        found += [(key, f"{method.title} makes no total of reports", "Leave it out.") for key in asked]
+    elif asked:
+        found += _not_guarded(study, method, len(sizes))
+    if p.sum == "masked":
+        found += [("sum", why, hint) for why, hint in not_masked(study, method, len(sizes))]
+    if p.rows is not None:
+        found += [("rows", why, hint) for why, hint in _not_private(study, method)]
+    return found
+
+
+def _not_guarded(study: Study, method: AnyMethod, sites: int) -> list[tuple[str, str, str]]:
+    p, out = study.protect, list[tuple[str, str, str]]()
+    plain = build_task(study.with_changes(protect={"rows": None, "sites": None}), method, 0)
+    turns = [turn for t in rehearse(plain, method, 1) for turn in t.turns]
+    guards = guards_of(study)
+    found = guards.clashes(method.title, [(turn.exchange, turn.up) for turn in turns], sites)
+    if p.rows and p.sum == "two servers":
+        found = [(key, why) for key, why in found if "needs clip" not in why]
+        why = "with rows, clip is the length of one row's gradient, and two servers need that of a report"
+        out.append(("sum", why, "Leave one of the two out."))
+    if p.rows and p.sites:
+        found = [(key, why) for key, why in found if "needs clip" not in why]
+        why = "with rows, clip is the length of one row's gradient, and noise for sites needs that of a report"
+        out.append(("sites", why, "Leave one of the two out."))
+    out += [(key, why, "Leave it out, or choose another method.") for key, why in found]
+    if p.sites:
+        silent = [turn.exchange for turn in turns if not turn.exchange.trains and not turn.exchange.consent]
+        if any(True for ex in silent for turn in turns if turn.exchange is ex for _ in tensors(turn.up)):
+            why = f"{method.title} also asks for what no training made, which is given no noise"
+            out.append(("sites", why, "Choose another method, as fedavg."))
+        if unequal(plain, method):
+            why = f"with {method.title} some sites count more than others, and noise is measured for sites that do not"
+            out.append(("sites", why, "Let every site count the same."))
+    return out
+
+
+def unequal(task: Task, method: AnyMethod) -> bool:
+    """Whether a site with more rows counts more: tried out, with sites of which one has ten times as many."""
+    said = _reports(task, method, 1, more=10)
+    return said is None or any(len(set(v.reshape(len(v), -1)[:, 0].tolist())) > 1 for v in said[1].values())
+
+
+def _not_private(study: Study, method: AnyMethod) -> list[tuple[str, str]]:
+    out = []
+    if study.standardise == "global" and numeric(study):
+        why = "columns are standardised by sums over all sites, which are said without noise"
+        out.append((why, 'Write standardise = "local" or "none".'))
+    elif study.standardise == "local" and (open_ended := without_range(study)):
+        shown = ", ".join(open_ended[:5]) + (f" and {len(open_ended) - 5} more" if len(open_ended) > 5 else "")
+        why = f"means are counted under noise, and of {shown} nobody agreed how large a value can be"
+        out.append((why, 'Write a range for each, or standardise = "none".'))
+    plain = build_task(study.with_changes(protect={"rows": None}), method, 0)
+    if not isinstance(plain.net, ByRow):
+        out.append(("this network does not know how long the gradient of each row is", "Use an MLP or a linear model."))
+    elif method.pools_rows or not method.federated:
+        out.append((f"{method.title} sends no reports that noise could guard", "Choose a federated method."))
+    elif told := tells_rows(plain, method):
+        why = f"{method.title} tells of rows by more than their gradients: {', '.join(told)}"
+        out.append((why, "Choose another method, as fedavg."))
+    return out
+
+
+def tells_rows(task: Task, method: AnyMethod) -> list[str]:
+    """What of a method's reports still depends on a site's rows when their gradients tell nothing: tried out, with two
+    sets of rows and gradients clipped to nothing."""
+    given = {f.name: getattr(task, f.name) for f in fields(Task)}
+    blind = PrivateTask(**given, clip=PROBE)
+    said = [_reports(blind, method, seed) for seed in (1, 2)]
+    if None in said:
+        return ["a gradient of its own"]
+    one, other = (told[0] for told in said if told is not None)
+    return sorted({k for k, v in one.items() if not torch.allclose(v, other[k], atol=1e-5, rtol=1e-5, equal_nan=True)})
+
+
+def _reports(
+    task: Task, method: AnyMethod, seed: int, sites: int = 2, rows: int = 12, more: int = 1
+) -> tuple[dict[str, Any], dict[str, Any]] | None:
+    """One round of every stage on made-up rows: what sites report, and how much of it counts; None where a method takes
+    a gradient by a way that noise does not. The first site says that it has `more` times as many rows."""
+    some, g = task.like, torch.Generator().manual_seed(seed)
+    x = torch.randn(sites, rows, *task.net.shape, generator=g).to(some)
+    y = torch.nn.functional.one_hot(torch.randint(task.net.outputs, (sites, rows), generator=g), task.net.outputs)
+    y = y.to(some) if task.net.outputs > 1 else torch.randn(sites, rows, 1, generator=g).to(some)
+    at = torch.arange(rows).expand(sites, rows)
+    lots = DrawnNoise(torch.arange(sites))
+    batch = Batch(x, y, torch.ones(sites, rows, 1).to(some), at=at, lots=lots)
+    everyone = torch.ones(sites, dtype=torch.bool)
+    roster = Roster(tuple("ab"), everyone, torch.arange(sites), torch.tensor(1))
+    total_rows = some.new_full((sites,), rows)
+    total_rows[0] *= more
+    held = Rows(total_rows, batch if method.aside() else None, lambda: iter((batch,)), batch)
+    state, coord = method.state(task, sites), method.coord(task, sites)
+    out, counts = dict[str, Any](), dict[str, Any]()
+    try:
+        for stage in method.plan(1):
+            for i, ex in enumerate(stage.exchanges):
+                down = ex.send(task, coord, roster)
+                work = ex.begin(task, state, down, held, task.rule)
+                if ex.trains:
+                    ex.step(task, work, batch._replace(x=x.clone()), task.rule)
+                state, up = ex.report(task, state, work, down, held, task.rule)
+                if not ex.consent:  # what a site shows, it has agreed to show
+                    out |= {f"{stage.name} {i}, {k}": v.clone() for k, v in tensors(up)}
+                    counts |= _counts(f"{stage.name} {i}", ex, up)
+                coord, _ = ex.merge(task, coord, total(up) if ex.sees == "sum" else up, roster)
+            last = stage.last.send(task, coord, roster)
+            state = stage.last.settle(task, state, last)
+    except (NotImplementedError, AssertionError):
+        return None
+    return out, counts
+
+
+def _counts(name: str, ex: AnyExchange, up: Any) -> dict[str, Any]:
+    by = counted(ex, up) if ex.trains else None
+    return {} if by is None else {name: by.clone()}

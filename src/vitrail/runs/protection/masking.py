@@ -1,0 +1,53 @@
+"""Whether a study's reports can leave under masks, and why not."""
+
+from __future__ import annotations
+
+import torch
+
+from vitrail.core.exchange import Roster
+from vitrail.core.task import Task
+from vitrail.core.tensors import tensors
+from vitrail.engine.contract import rehearse
+from vitrail.methods import AnyMethod
+from vitrail.study.model import Study
+
+OPEN = 'Write sum = "plain"'
+
+
+def not_masked(study: Study, method: AnyMethod, sites: int) -> list[tuple[str, str]]:
+    """(why not, what to do), of all that speaks against it."""
+    from vitrail.runs.setup import build_task
+
+    if method.pools_rows:
+        return [(f"{method.title} takes all rows to one place", f"{OPEN}.")]
+    task, out = build_task(study.with_changes(protect={"rows": None}), method, 0), []
+    turns = [turn for t in rehearse(task, method, 1) for turn in t.turns if any(True for _ in tensors(turn.up))]
+    if any(turn.exchange.sees == "each" and not turn.exchange.consent for turn in turns):
+        why = f"with {method.title} the coordinator looks at each report, and not at a total"
+        noise = "" if study.protect.rows else "; rows = { epsilon = 3.0 } adds noise to each report instead"
+        out.append((why, f"{OPEN}{noise}."))
+    if study.protect.robust != "no":
+        why = "a centre that liars hardly move is taken of single reports, and under masks none can be read"
+        out.append((why, f'{OPEN}, or robust = "no".'))
+    if not turns:
+        return out  # nothing is reported
+    if sites < study.protect.least:
+        out.append((f"a total of {study.protect.least} sites or more is opened, and there are {sites}", f"{OPEN}."))
+    elif (asked := _fewest(method, task, sites)) < sites:
+        why = f"{method.title} asks {asked} of them in a round, others in the next: such totals differ by single sites"
+        out.append((why, f"{OPEN}, or have all asked."))
+    return out
+
+
+def drafted(study: Study, sites: int) -> Study:
+    """A new study, masked where its method and so many sites allow it: the open choice is for somebody to write."""
+    return study if not_masked(study, study.build_method(), sites) else study.with_changes(protect={"sum": "masked"})
+
+
+def _fewest(method: AnyMethod, task: Task, sites: int) -> int:
+    """How many sites are asked at the start."""
+    everyone = torch.ones(sites, dtype=torch.bool)
+    roster = Roster(tuple(map(str, range(sites))), everyone, torch.arange(sites), torch.tensor(1))
+    coord = method.coord(task, sites)
+    asked = [int(ex.invite(task, coord, roster).sum()) for ex in method.plan(1)[0].exchanges if ex.sees == "sum"]
+    return min(asked, default=sites)

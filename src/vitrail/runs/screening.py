@@ -1,0 +1,137 @@
+"""Whose data does not fit, before the first round of a run: asked where the rows are at hand, kept in its folder."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable, Collection, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from vitrail.core.errors import Problem, VitrailError
+from vitrail.data.encoding import clean_sites
+from vitrail.engine.contract import WireEntry
+from vitrail.quality.screening import parts, screen
+from vitrail.quality.screening.result import Finding, Screening
+from vitrail.runs.folder import read_told, unreadable
+from vitrail.storage.atomic_files import write_atomically
+from vitrail.study.model import Study
+
+SCREEN = "screen.json"
+SCREENING = "screen: "  # what the stages of the wire begin with
+REFUSED = "it does not publish"
+Ask = Callable[[], Screening | None]
+
+
+def screens(study: Study) -> bool:
+    """Whether sites are asked before the first round; pictures have no columns to compare."""
+    return study.screen.ask and not study.images and not study.parties
+
+
+def unscreened(study: Study) -> Study:
+    """The same study for runs that are one of many on the same rows: these are screened once for all."""
+    return study.model_copy(update={"screen": study.screen.model_copy(update={"ask": False})})
+
+
+def screen_rows(
+    study: Study,
+    cleaned: Mapping[str, pd.DataFrame],
+    refuse: Collection[str] = (),
+    pseudonyms: Mapping[str, str] | None = None,
+) -> Screening:
+    """Sites whose rows are on this machine, under the names and in the order that they publish under."""
+    known = {site: (pseudonyms or {}).get(site, site) for site in cleaned}
+    ranked = sorted(cleaned, key=lambda site: known[site]) if pseudonyms else list(cleaned)
+    found = screen({known[site]: cleaned[site] for site in ranked if site not in refuse}, study)
+    found = with_silent(found, {known[s]: REFUSED if s in refuse else "" for s in ranked})
+    # how many rows a site has is told beside its own name
+    return found._replace(sites=found.sites.assign(rows=np.nan)) if pseudonyms else found
+
+
+def with_silent(found: Screening, why: Mapping[str, str]) -> Screening:
+    """With sites that published nothing, and why; all of them in this order."""
+    silent = [{"site": site, "judged": False, "why not": said} for site, said in why.items() if said]
+    sites = pd.concat([found.sites, pd.DataFrame(silent)], ignore_index=True) if silent else found.sites
+    sites = sites.set_index("site").reindex(list(why)).reset_index()
+    sites = sites.assign(judged=sites["judged"].eq(True), **{k: sites[k].fillna("") for k in ("why not", "same rows")})
+    return found._replace(sites=sites)
+
+
+def screen_sites(study: Study, sites: Mapping[str, pd.DataFrame]) -> Screening:
+    """Whose data does not fit, of tables as they are read; nothing is trained. What comes back prints itself.
+
+    `findings`, `cells`, `sites` and `pooled` of it are what pages show.
+    """
+    problems = []
+    if study.images:
+        problems.append(Problem("study", "it is of pictures, which have no columns to compare.", "Use vitrail check."))
+    if study.parties:
+        what = "it has parties, who hold other columns of the same people: nobody has the same column."
+        problems.append(Problem("parties", what, "Use vitrail check."))
+    if problems:
+        raise VitrailError("this cannot be screened", problems)
+    return screen_rows(study, clean_sites(sites, study))
+
+
+def screen_lines(study: Study) -> list[WireEntry]:
+    """What a screening exchanges, leg by leg: nothing of a site that refuses."""
+    if not screens(study):
+        return []
+    return [
+        WireEntry(
+            f"{SCREENING}{part.leg}",
+            part.direction,
+            part.name,
+            part.shape,
+            "float64",
+            8 * math.prod(part.shape),
+            1,
+            "sum" if part.total else "each",
+            words=part.means,
+            asks=True,
+        )
+        for part in parts(study)
+    ]
+
+
+def save_screening(path: Path, told: Screening) -> None:
+    frames = {"cells": told.cells, "sites": told.sites}
+    said: dict[str, Any] = {"format": 1, "alpha": told.alpha, "findings": [f._asdict() for f in told.findings]}
+    said |= {k: {name: _plain(frame[name].tolist()) for name in frame} for k, frame in frames.items()}
+    write_atomically(path, json.dumps(_plain(said | {"pooled": told.pooled})))
+
+
+def as_kept(findings: list[Finding]) -> list[Finding]:
+    """As they are when they are read again."""
+    return [f._replace(strength=float(f.strength), numbers=_plain(f.numbers)) for f in findings]
+
+
+def load_screening(path: Path) -> Screening | None:
+    """What a run or `vitrail screen` kept; None where there is none."""
+    if not path.exists():
+        return None
+    said = read_told(path)
+    try:
+        cells, sites = (pd.DataFrame(said[k]) for k in ("cells", "sites"))
+        for frame, numbers in ((cells, ("strength",)), (sites, ("rows", "numbers"))):
+            for name in numbers:
+                frame[name] = frame[name].astype(float)  # None: unknown
+        return Screening([Finding(**f) for f in said["findings"]], cells, sites, said["alpha"], said["pooled"])
+    except (KeyError, TypeError, ValueError) as error:
+        raise unreadable(path, error) from None
+
+
+def _plain(value: Any) -> Any:
+    """What JSON holds; None for what is no number."""
+    if isinstance(value, Mapping):
+        return {str(k): _plain(v) for k, v in value.items()}
+    if isinstance(value, np.ndarray):
+        return _plain(value.tolist())
+    if isinstance(value, list | tuple):
+        return [_plain(v) for v in value]
+    if isinstance(value, np.generic):
+        value = value.item()
+    return None if isinstance(value, float) and not math.isfinite(value) else value

@@ -1,0 +1,240 @@
+"""A site's model card: what its model was made of, how good it is on the site's own rows, and where it should not be
+trusted. Worked out at the site, from its own file; nothing leaves."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+
+from vitrail.analysis.calibration import (
+    FINE,
+    Benefit,
+    BrierParts,
+    CalibrationLine,
+    RateInterval,
+    brier_parts,
+    fit_line,
+    net_benefit,
+)
+from vitrail.data.encoding import fingerprint_rows
+from vitrail.data.persons import count_persons, how_many, persons_of
+from vitrail.data.readers.tables import clean
+from vitrail.data.splitting import hold_out
+from vitrail.metrics.calibration import RiskCounts, counted, merged, risks
+from vitrail.metrics.scores import FEWEST, few_rows, metric_name, score_all
+from vitrail.quality.screening.result import Finding
+from vitrail.runs.evaluation import rare_of, same_answer, share_of, target_words
+from vitrail.runs.folder import versions
+from vitrail.runs.result import Model
+from vitrail.study.model import LOWER_IS_BETTER, Study
+
+DRAWS = 300  # of hold-out rows, for the scores' intervals
+NUMBERS = 3_000_000  # in all draws together, at most
+TENTHS = tuple(k / 10 for k in range(1, 10))
+OFTEN_MISSING = 0.3  # a column that lacks so many values is told
+
+
+class CardColumn(NamedTuple):
+    name: str
+    kind: str
+    unit: str
+    missing: float  # the share of rows without a value
+
+
+class CardScore(NamedTuple):
+    metric: str
+    told: RateInterval
+    chance: float  # what always giving the same answer comes to
+
+
+class CardCalibration(NamedTuple):
+    """Of the hold-out rows: groups by tenths of risk, net benefit at every per cent."""
+
+    counts: RiskCounts
+    line: CalibrationLine | None
+    parts: BrierParts
+    benefit: Benefit | None  # of two classes
+
+
+class Card(NamedTuple):
+    site: str
+    study: Study
+    run: str
+    method: str
+    seed: int
+    same: bool  # the rows are those that the run saw
+    train: int
+    test: int
+    persons: tuple[int, int] | None  # whose they are, where the study names them: trained on, and held out
+    shares: list[tuple[str, int]]  # of each class, or nothing: rows
+    target: str  # of a number: mean and spread; of a time: how many had the event
+    columns: list[CardColumn]
+    scores: list[CardScore]
+    bedside: CardCalibration | None
+    findings: list[Finding] | None  # None: the site's data was not compared with others'
+    limits: list[str]
+    left: list[str]  # what left the house, in words
+    guards: list[str]
+    versions: dict[str, str]
+
+
+def make_card(
+    mine: Model,
+    site: str,
+    run: str,
+    frame: pd.DataFrame,
+    seen: str | None,
+    findings: list[Finding] | None,
+    left: Sequence[str],
+    guards: Sequence[str],
+) -> Card:
+    """`seen`: the fingerprint of the rows that the run saw, where it is known; of others all are scored."""
+    study, rows = mine.study, clean(frame, mine.study)
+    y, target = rows[study.target.column].to_numpy(), study.target
+    same = seen in (None, fingerprint_rows(rows))
+    train, test = hold_out(rows, study, mine.seed, site) if same else (np.arange(0), np.arange(len(y)))
+    held = rows.iloc[test]
+    whose = persons_of(held, study)
+    truth, p = y[test], _answers(mine, held)
+    bedside = _bedside(truth, p, whose) if target.levels and len(test) else None
+    counts = np.bincount(y.astype(np.int64), minlength=len(target.levels)) if target.levels else ()
+    scores = _scores(study, truth, p, mine.encoder.thresholds, whose)
+    columns = [CardColumn(n, f.kind, f.unit, float(rows[n].isna().mean())) for n, f in study.features.items()]
+    return Card(
+        site=site,
+        study=study,
+        run=run,
+        method=mine.method.title,
+        seed=mine.seed,
+        same=same,
+        train=len(train),
+        test=len(test),
+        persons=(count_persons(rows.iloc[train], study), how_many(whose)) if whose is not None else None,
+        shares=[(level, int(n)) for level, n in zip(target.levels, counts, strict=True)],
+        target=_outcome(study, y),
+        columns=columns,
+        scores=scores,
+        bedside=bedside,
+        findings=findings,
+        limits=[*no_better(scores), *_limits(study, truth, whose, columns, same, findings)],
+        left=list(left),
+        guards=list(guards),
+        versions=versions(),
+    )
+
+
+def _outcome(study: Study, y: NDArray[np.float64]) -> str:
+    """Of a number its mean and spread, of a time how often the event was seen; classes stand by themselves."""
+    if study.target.levels or not len(y):
+        return ""
+    spread = f", SD {y.std():.3g}" if study.target.kind == "number" else ""
+    return f"{target_words(study, share_of(study, y))}{spread}"
+
+
+def _answers(mine: Model, rows: pd.DataFrame) -> NDArray[np.float64]:
+    """[row, class], or [row, 1] in the target's own unit."""
+    task, z = mine.scores(rows)
+    told = np.asarray(task.loss.answers(z.double()).numpy(), np.float64)
+    target = mine.study.target
+    return told * target.scale + target.center if target.kind == "number" else told
+
+
+def _scores(
+    study: Study,
+    y: NDArray[np.generic],
+    p: NDArray[np.float64],
+    thresholds: Sequence[float] = (),
+    persons: NDArray[np.int64] | None = None,
+    seed: int = 38,
+) -> list[CardScore]:
+    """Each metric on the hold-out rows, its interval by drawing them again (whole persons, where the study names them),
+    and what the same answer comes to."""
+    if not len(y):
+        return []
+    draws = max(50, min(DRAWS, NUMBERS // max(1, p.size)))
+    if persons is None:
+        at = np.random.default_rng(seed).integers(0, len(y), (draws, len(y)))
+        at = np.concatenate([np.arange(len(y))[None], at])
+        real = np.ones(at.shape, bool)
+    else:
+        at, real = draw_persons(persons, draws, seed)
+    cut = np.tile(thresholds, (len(at), 1)) if thresholds else None
+    found = score_all(study.metrics, y[at], p[at], real, thresholds=cut)
+    same = same_answer(study, study.metrics, y)
+    out = []
+    for metric, values in found.items():
+        drawn = values[1:][np.isfinite(values[1:])]
+        ends = np.quantile(drawn, [0.025, 0.975]) if len(drawn) > draws / 2 else (np.nan, np.nan)
+        out.append(CardScore(metric, RateInterval(float(values[0]), *map(float, ends)), same[metric]))
+    return out
+
+
+def draw_persons(persons: NDArray[np.int64], draws: int, seed: int) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
+    """[draw, place]: rows of as many persons as there are, drawn with repetition, each with all its rows; and which
+    places hold a row at all. The first draw is the rows as they are."""
+    groups = [np.flatnonzero(persons == k) for k in np.unique(persons)]
+    lots = np.random.default_rng(seed).integers(0, len(groups), (draws, len(groups)))
+    drawn = [np.arange(len(persons)), *(np.concatenate([groups[k] for k in lot]) for lot in lots)]
+    at = np.zeros((len(drawn), max(map(len, drawn))), np.int64)
+    real = np.zeros(at.shape, bool)
+    for i, rows in enumerate(drawn):
+        at[i, : len(rows)], real[i, : len(rows)] = rows, True
+    return at, real
+
+
+def no_better(scores: list[CardScore]) -> list[str]:
+    """Of the first score, where always giving the same answer lies within its interval or beyond its better end."""
+    out = []
+    for s in scores[:1]:
+        sign = -1 if s.metric in LOWER_IS_BETTER else 1
+        worst = min(sign * s.told.low, sign * s.told.high)
+        if not worst > sign * s.chance:  # also where there is no interval
+            name = metric_name(s.metric)
+            out.append(f"By {name} it cannot be told here from always giving the same answer.")
+    return out
+
+
+def _bedside(
+    y: NDArray[np.generic], p: NDArray[np.float64], persons: NDArray[np.int64] | None = None
+) -> CardCalibration | None:
+    risk, event = risks(y, p)
+    share = 1.0 if persons is None else how_many(persons) / max(1, len(y))
+    counts = merged(counted(risk, event, TENTHS), round(FEWEST / share))
+    if not np.isfinite(p).all() or not len(counts.low):
+        return None
+    benefit = net_benefit(counted(risk, event, FINE).of_persons(share)) if p.shape[1] == 2 else None
+    return CardCalibration(counts.of_persons(share), fit_line(risk, event, share), brier_parts(counts), benefit)
+
+
+def _limits(
+    study: Study,
+    y: NDArray[np.generic],
+    persons: NDArray[np.int64] | None,
+    columns: list[CardColumn],
+    same: bool,
+    findings: list[Finding] | None,
+) -> list[str]:
+    """Where the model should not be trusted, as far as the site's own rows tell."""
+    word, out = study.row_word, []
+    if not same:
+        out.append(
+            f"These are not the {word}s that the run saw: all of them are scored, also where it trained on some."
+        )
+    rare = next(iter(rare_of(study, y.astype(np.int64) if study.target.levels else y, persons)), None)
+    many, unit = len(y) if persons is None else how_many(persons), study.unit_word
+    if few := few_rows(many, rare, unit, study.target.kind == "time"):
+        out.append(f"Scores stand on few {unit}s: {few}.")
+    if gaps := [f"{c.name} ({100 * c.missing:.0f} %)" for c in columns if c.missing >= OFTEN_MISSING]:
+        out.append(f"Often missing here, and then taken as neutral: {', '.join(gaps)}.")
+    if findings is None:
+        out.append("This site's data was not compared with the others': whether a column means the same is not known.")
+    if wrong := [f for f in findings or [] if f.wrong]:
+        out.append(f"{len(wrong)} of its columns are likely wrong: see below, and `vitrail look`.")
+    out.append(
+        "Scores are of this site's own rows at the time of the run; other patients, devices or years may differ."
+    )
+    return out

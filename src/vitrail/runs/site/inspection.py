@@ -1,0 +1,161 @@
+"""Phase C after a run: what a site needs of it to look at its own rows (quality/repair/inspection.py) or pictures
+(album.py)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+import pandas as pd
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from vitrail.analysis.images.gallery import Album, called, make_album
+from vitrail.analysis.images.prototype_evidence import ViewedModel, make_seen
+from vitrail.core.errors import Problem, VitrailError, nearest
+from vitrail.core.facts import ALONE, ENDS, INPUT_FACTOR, INPUT_SHIFT, OWN
+from vitrail.core.losses import UncertaintyLoss, log_shares
+from vitrail.data.encoding import fingerprint_rows
+from vitrail.data.readers.tables import clean
+from vitrail.data.splitting import hold_out
+from vitrail.quality.repair.effective_values import InputLayers
+from vitrail.quality.repair.inspection import SiteInspection, look
+from vitrail.quality.screening.result import LABEL, Finding
+from vitrail.runs.private_layers import SYMBOLS
+from vitrail.runs.result import Model, Run
+from vitrail.runs.setup import build_task
+from vitrail.study.model import Study
+
+
+class SiteBriefing(NamedTuple):
+    """What a coordinator can tell one site about itself: enough for the site to look, and nothing of one other site."""
+
+    findings: list[Finding]
+    layers: dict[str, Tensor] = {}  # noqa: RUF012  the mean of the layers that the others published; empty without any
+    others: int = 0  # how many did
+    judged: bool = True  # whether the site was compared with the others at all
+
+
+def behind(run: Run, site: str) -> SiteBriefing:
+    known, table = run.known_as(site), run.shift_table
+    means, others = dict[str, Tensor](), 0
+    for key, layer in SYMBOLS.items() if table is not None and len(table) else ():
+        assert table is not None
+        there = table[(table.layer == layer) & (table.site != known)]
+        if len(there):
+            wide = there.pivot(index="site", columns="feature", values="value")
+            told = wide[list(dict.fromkeys(there.feature))].dropna().to_numpy(dtype=np.float64)
+            if others := len(told):
+                means[key] = torch.from_numpy(told.mean(0))
+    sites = run.screening.sites if run.screening else None
+    judged = sites is not None and bool(sites.loc[sites["site"] == known, "judged"].eq(True).any())
+    return SiteBriefing([f for f in run.findings() if f.site == known], means, others, judged)
+
+
+def look_behind(
+    run: Run, site: str, frame: pd.DataFrame, features: Sequence[str] = (), pictures: Sequence[str] = ()
+) -> SiteInspection | Album:
+    """The facts about this site's findings and about the columns it names, from its own table; or its pictures."""
+    problems = []
+    if site not in run.sites:
+        problems.append(Problem("--site", f"there is no site {site!r}.", nearest(site, run.sites)))
+    elif site not in run.models:
+        what = f"the model of {site!r} is on its own machine."
+        problems.append(Problem("--site", what, "Look there: vitrail look --kit KIT --data FILE."))
+    if problems := problems + unknown(run.study, features, pictures):
+        raise VitrailError("cannot look", problems)
+    if run.study.images:
+        return look_through(site, frame, run.model_of(site), run.info["fingerprints"].get(site), pictures)
+    return look_at(site, frame, run.model_of(site), behind(run, site), features, run.info["fingerprints"].get(site))
+
+
+def unknown(study: Study, features: Sequence[str], pictures: Sequence[str] = ()) -> list[Problem]:
+    """Of the columns that somebody names, those that the study has not."""
+    if pictures and not study.images:
+        return [Problem("--picture", "the study is of tables.", "Leave it out, or name columns by --feature.")]
+    if study.images and features:
+        what = "the study is of pictures, and has no columns."
+        return [Problem("--feature", what, "Leave it out: the pictures themselves are shown.")]
+    known = (*study.plain.features, study.target.column, LABEL)
+    bad = [name for name in features if name not in known]
+    return [Problem("--feature", f"the study has no column {n!r}.", nearest(n, known[:-1])) for n in bad]
+
+
+def look_at(
+    site: str, frame: pd.DataFrame, mine: Model, told: SiteBriefing, features: Sequence[str], seen: str | None
+) -> SiteInspection:
+    """`seen`: the fingerprint of the rows that the run saw, where it is known."""
+    study, ends = mine.study, None
+    own, sides = mine.models()[OWN], [ENDS[what] for what in (INPUT_SHIFT, INPUT_FACTOR)]
+    if told.layers:
+        (b, w), (b_others, w_others) = (
+            [layers[k].double().numpy().ravel() for k in sides] for layers in (own, told.layers)
+        )
+        ends = InputLayers(b, w, b_others, w_others, told.others)
+    return look(
+        site,
+        frame,
+        study,
+        mine.encoder,
+        told.findings,
+        features,
+        ends=ends,
+        # what a model expects of times to an event is not read the other way round
+        expects=_Expects(mine, told.layers) if told.layers and study.target.kind != "time" else None,
+        same=seen in (None, fingerprint_rows(clean(frame, study))),
+        study=study.name,
+        private=sides[0] in own,
+        judged=told.judged,
+    )
+
+
+def look_through(
+    site: str, frame: pd.DataFrame, mine: Model, fingerprint: str | None, pictures: Sequence[str] = ()
+) -> Album:
+    """The site's own pictures beside what its model says of them, and what it looks at. `pictures`: those to be taken
+    apart; without any, the first of each gallery. `fingerprint` of the pictures that the run saw, where known."""
+    study, rows = mine.study, clean(frame, mine.study)
+    y = rows[study.target.column].to_numpy()
+    held_out = None
+    if fingerprint in (None, fingerprint_rows(rows)):
+        held_out = np.isin(np.arange(len(y)), hold_out(rows, study, mine.seed, site)[1])
+    names = [called(n) for n in rows.index]
+    if bad := [n for n in pictures if n not in names]:
+        problems = [Problem("--picture", f"there is no picture {n!r} in --data.", nearest(n, names)) for n in bad]
+        raise VitrailError("cannot look", problems)
+    task, scorer = mine.scorer()
+    pixels = mine.encoder.matrix(rows)
+    z = scorer(torch.from_numpy(pixels))
+    assert isinstance(task.loss, UncertaintyLoss)  # of classes, and pictures are told apart by classes
+    numbers = task.loss.answers(z).double().numpy(), task.loss.doubt(z).double().numpy()
+    about = site, study.name, study.target.column, study.target.levels
+    album = make_album(*about, names, pixels, y, *numbers, held_out)
+    cases = [names.index(n) for n in pictures] or [names.index(g.shots[0].name) for g in album.galleries]
+    held = mine.models()
+    sights = [ViewedModel("your model", scorer, held[OWN])]
+    if ALONE in held:
+        alone = {k: v[None] for k, v in held[ALONE].items()}
+        sights.append(
+            ViewedModel("trained on your pictures alone", lambda x: task.output(alone, x[None])[0], held[ALONE])
+        )
+    learned = np.ones(len(y), bool) if held_out is None else ~held_out
+    seen = make_seen(task.net, sights, pixels, y, names, study.target.levels, learned, list(dict.fromkeys(cases)))
+    return album._replace(seen=seen)
+
+
+class _Expects:
+    """The shared model, with the others' mean layers, on this site's rows."""
+
+    def __init__(self, mine: Model, layers: dict[str, Tensor]) -> None:
+        self.mine, self.task = mine, build_task(mine.study, mine.method, mine.seed)
+        own = mine.models()[OWN]
+        fitted = {k: layers[k].to(v).reshape(v.shape) if k in layers else v for k, v in own.items()}
+        self.params = {k: v[None] for k, v in fitted.items()}
+
+    def __call__(self, rows: pd.DataFrame) -> NDArray[np.float64]:
+        x = torch.from_numpy(self.mine.encoder.matrix(rows)).float()[None]
+        with torch.no_grad():
+            z = self.task.output(self.params, x)[0].double()
+        return np.asarray((z if self.mine.study.target.kind == "number" else log_shares(self.task.loss, z)).numpy())

@@ -1,0 +1,1 @@
+"""Statistics that know nothing of federated learning: intervals, tests, linkage, Shapley values."""

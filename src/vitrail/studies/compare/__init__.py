@@ -1,0 +1,1 @@
+"""Several methods on one study, cross-validated within each site."""

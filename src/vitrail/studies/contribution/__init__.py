@@ -1,0 +1,1 @@
+"""What each site contributed to the model of one user."""

@@ -1,0 +1,364 @@
+"""How much each site's taking part lowered the loss on one user's own test rows.
+
+A coalition of sites is worth what its model lowers the user's loss by, from the model that all started from. Shapley
+values share the worth of everybody, the gain. What a coalition's model would have been is had in four ways:
+
+    trained again    with all sites' rows at hand: every coalition is trained, from several seeds (retraining.py). This
+    is
+                     what the others try to tell. The interval holds the noise of the seeds.
+    carried over     from what every site reported in every round (a run that kept its updates) and the user's own rows:
+                     v_S <- v_S + [merged reports of S at w_t - w_t] + [T(v_S) - v_S] - [T(w_t) - w_t]
+                     where T is a round of training at the user: how reports change with the model is taken from its own
+    round by round   the coalition's reports of round t merged at the run's own w_t;
+                     worth = loss(w_t) - loss(merged), summed over rounds (Wang et al. 2020)
+    whole run        w_0 + sum over t of (merged at w_t - w_t) (Song et al. 2019)
+
+In all, nobody changes nothing, and everybody together gives the gain, loss(w_0) - loss(w_T). The last two take reports
+as they were given, in answer to a model that all had made; their sizes are mostly wrong (benchmarks/contribution.py
+measures all of them against training again). A site that is absent in a round gets nothing for it.
+
+Players are all sites, the user too. The user's private layers, where it has any, are those of the end of the run; then
+neither training again nor carrying over is offered: layers of its own would be others under another shared model.
+
+Credits: each site's positive Shapley value, all scaled by one factor so that they sum to the gain; sites of negative
+value are shown and get nothing; where there is no gain there are no credits. There are none either where the model of
+everybody is no better for the user than one answer to every row: a gain from a bad start is then worth nothing. Money
+is not handled.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from vitrail.core.errors import Problem, VitrailError
+from vitrail.core.random import key
+from vitrail.metrics.skill import no_better
+from vitrail.runs.result import Run
+from vitrail.runs.setup import build_task, check_keeping, unguarded
+from vitrail.stats.shapley import Floats, Values, Worth, exact, leave_one_out, paired_mean
+from vitrail.storage.atomic_files import write_atomically
+from vitrail.storage.csv_files import to_csv
+from vitrail.studies.contribution.coalition_loss import CoalitionLoss, Tell, no_such_user
+from vitrail.studies.contribution.reliability import AS_GIVEN, SEED_NOISE, SPOT, STRAIN, ReliabilityRule, spot, strain
+from vitrail.studies.contribution.replay import UpdateReplay
+from vitrail.studies.contribution.retraining import CoalitionRetraining
+
+EXACT = 10  # sites up to which all coalitions are looked at
+FEW = 6  # sites up to which they are trained again, unless told otherwise
+SEEDS = 5  # of training again
+PATIENCE = 60  # minutes that it may take without being asked for
+COALITIONS = 512  # looked at of more sites, in pairs
+RESAMPLES = 2000  # of the test rows
+AGAIN, CARRIED, ROUND, WHOLE = "trained again", "carried over", "round by round", "whole run"
+LOO, SHAPLEY = "leave-one-out", "Shapley"
+CANNOT = "the contributions cannot be computed"
+Tables = pd.DataFrame | Mapping[str, pd.DataFrame]
+
+
+@dataclass(frozen=True)
+class Contribution:
+    """What `contribution` found. Gains are positive where a site lowered the loss."""
+
+    study: str
+    method: str
+    seed: int
+    user: str
+    rows: int  # the user's test rows
+    rounds: int
+    unit: str  # of the loss
+    start: float  # loss of the model that all started from; of several seeds the mean
+    end: float  # loss of everybody's shared model
+    same: float  # loss of the one answer to every row that fits the user's training rows best
+    values: pd.DataFrame  # site, way, kind, value, low, high, chance: half of the interval that is not the test rows'
+    costs: pd.DataFrame  # way, kind, evaluations, how
+    ledger: pd.DataFrame  # site, rounds, value, low, high, credit, credit_low, credit_high; or empty: see `unpaid`
+    notes: list[str]
+    seeds: int = 0  # that coalitions were trained again from
+    strain: float = 0.0  # see reliability.py
+    spot: float | None = None
+    row_word: str = "row"
+
+    @property
+    def gain(self) -> float:
+        return self.start - self.end
+
+    @property
+    def by_shapley(self) -> bool:
+        """Whether Shapley values were asked for, which sum to the gain."""
+        return bool((self.values.way == SHAPLEY).any())
+
+    def unpaid(self) -> str:
+        """Why no credits were computed although Shapley values were; "" where they were."""
+        if not self.by_shapley or not no_better(self.end, self.same, lower=True):
+            return ""
+        return (
+            f"No credits were computed: the model that all trained together is no better for {self.user} than the "
+            f"baseline, which is one answer to every {self.row_word} ({self.unit} {self.end:.4f} against "
+            f"{self.same:.4f}). The values say who moved the loss, but there is nothing to pay for."
+        )
+
+    @property
+    def kind(self) -> str:
+        """How the values that count were had."""
+        return next(k for k in (AGAIN, CARRIED, ROUND) if (self.values.kind == k).any())
+
+    def main(self, kind: str = "") -> pd.DataFrame:
+        """The values that count, by site: Shapley, or leave-one-out where only that was asked for."""
+        way = SHAPLEY if self.by_shapley else LOO
+        return self.values[(self.values.way == way) & (self.values.kind == (kind or self.kind))].set_index("site")
+
+    @property
+    def rule(self) -> ReliabilityRule | None:
+        """By what is judged whether to rely on the sizes; nothing where they were trained again."""
+        if self.kind == AGAIN:
+            return None
+        return AS_GIVEN if self.kind == ROUND else STRAIN if self.spot is None else SPOT
+
+    def over(self) -> str:
+        """What the intervals of the values that count are over."""
+        drawn = len(set(self.values.site)) > EXACT and (self.values.way == SHAPLEY).any()
+        beside = [f"the test {self.row_word}s", *["seeds"] * (self.seeds > 1), *["the groups drawn"] * bool(drawn)]
+        return " and ".join([", ".join(beside[:-1]), beside[-1]] if len(beside) > 1 else beside)
+
+    def doubt(self) -> str:
+        """Why not to rely on the sizes; nothing where there is no reason."""
+        rule, signal = self.rule, self.strain if self.spot is None else self.spot
+        if rule is None or signal < rule.limit:
+            return ""
+        why = {
+            AS_GIVEN: "The reports are taken as they were given, and sizes had from that are mostly wrong",
+            STRAIN: f"The sites' reports lead far apart, or change unlike the user's own (strain {signal:.2g}, limit "
+            f"{rule.limit:g})",
+            SPOT: f"Trained alone, the other sites came out otherwise than rebuilt (off by {100 * signal:.0f} % of the "
+            f"values' size, limit {100 * rule.limit:.0f} %)",
+        }[rule]
+        return f"{why}: {rule.said(True)}. Do not pay by these numbers."
+
+    def reliance(self) -> str:
+        """What is known about how far the values that count can be relied on."""
+        if self.kind == AGAIN:
+            many = (
+                f"{self.seeds} seeds; their noise is in the interval" if self.seeds > 1 else "one seed: noise unknown"
+            )
+            return f"Groups of sites were trained again, from {many}."
+        said = "" if self.doubt() else f"No warning: {STRAIN.said(False) if self.spot is None else SPOT.said(False)}. "
+        return (
+            f"{said}One run is one seed: trained again from another, values differed by {100 * SEED_NOISE:.0f} % in "
+            "the median test case, and no interval here holds that."
+        )
+
+
+def contribution(
+    path: str | Path,
+    user: str,
+    tables: Tables,
+    method: str = "all",
+    *,
+    retrain: bool | None = None,
+    seeds: int = SEEDS,
+    coalitions: int = COALITIONS,
+    progress: Tell | None = None,
+    cluster: str = "",
+) -> Contribution:
+    """Leave-one-out, Shapley or both of the run at `path`, on the test rows of `user`.
+
+    `tables`: the user's own, or those of all sites by name. With all of them, coalitions are trained again: in any case
+    where `retrain` says so, else up to 6 sites and an hour. Otherwise the run must have kept its updates.
+    `cluster`: the scheduler whose machines train them, up to 10 sites."""
+    if problems := asked_wrongly(method, coalitions, seeds):
+        raise VitrailError(CANNOT, problems)
+    run = Run.load(path)
+    if user not in run.sites:
+        raise VitrailError("there is no such user", [no_such_user(user, run.sites)])
+    frames = {user: tables} if isinstance(tables, pd.DataFrame) else dict(tables)
+    tell = progress or (lambda words, done, total: None)
+    rng = np.random.default_rng(key(run.seed, user, "contribution"))
+    trained_from = [run.seed, *(key(run.seed, "again", k) for k in range(1, seeds))]
+    why_not = cannot_retrain(run, frames)
+    again = None if why_not or retrain is False else CoalitionRetraining(run, user, frames, trained_from)
+    if again and again.own_matters:
+        what = "leaves the user something of its own, which would be another in every group of sites."
+        why_not, again = [Problem(f"method {run.method.title}", what, "Leave --retrain out.")], None
+    if retrain and why_not:
+        raise VitrailError("the coalitions cannot be trained again", why_not)
+
+    def by_size(worth: Worth, players: int) -> Values:
+        return exact(worth, players) if players <= EXACT else paired_mean(worth, players, coalitions, rng)
+
+    ways = [(LOO, leave_one_out)] * (method != "shapley") + [(SHAPLEY, by_size)] * (method != "loo")
+    minutes = run.info["seconds"] * 2 ** (len(run.sites) - 1) * seeds / 60  # one after the other; stacked it is less
+    if again and (retrain or (len(run.sites) <= FEW and minutes <= PATIENCE)):
+        if cluster and len(run.sites) <= EXACT:
+            again.train_far(cluster, frames, tell)
+        found = [(way, AGAIN, *again.counted(again.by_seed, solve, tell)) for way, solve in ways]
+        return _told(again, found, rng, again.ends(), seeds=seeds)
+    record = UpdateReplay(run, Path(path), user, frames[user])
+    games = {ROUND: record.by_round, WHOLE: record.by_run}
+    if not record.own_matters:
+        games = {CARRIED: record.by_own_rows} | games
+    found = [(way, kind, *record.counted(game, solve, tell)) for way, solve in ways for kind, game in games.items()]
+    ends = record.losses([record.start, record.final]).mean(1)
+    if CARRIED not in games:
+        return _told(record, found, rng, ends)
+    (size,) = [float(np.abs(got.mean).sum()) for way, kind, got, _ in found if (way, kind) == (ways[-1][0], CARRIED)]
+    checked = spot(record, again, size) if again else None
+    return _told(record, found, rng, ends, strain=strain(record), spot=checked)
+
+
+def asked_wrongly(method: str, coalitions: int, seeds: int) -> list[Problem]:
+    problems = []
+    if method not in ("loo", "shapley", "all"):
+        problems.append(Problem("method", f"expected 'loo', 'shapley' or 'all', got {method!r}.", "Correct it."))
+    if coalitions < 80:
+        what = f"expected at least 80, got {coalitions}."
+        problems.append(Problem("coalitions", what, "Below that there is no interval."))
+    if seeds < 1:
+        problems.append(
+            Problem("seeds", f"expected at least 1, got {seeds}.", "With 1 there is no interval over them.")
+        )
+    return problems
+
+
+def cannot_retrain(run: Run, frames: Mapping[str, pd.DataFrame]) -> list[Problem]:
+    """Why coalitions of this run's sites cannot be trained again."""
+    missing = [s for s in run.sites if s not in frames]
+    if missing:
+        some = f"{', '.join(missing[:3])}{', ...' if len(missing) > 3 else ''}"
+        what = f"the {run.study.row_word}s of {len(missing)} of {len(run.sites)} sites are not here ({some})."
+        return [Problem("--data", what, "Give a folder with those of all sites, or leave --retrain out.")]
+    try:
+        check_keeping(build_task(run.study, run.method, run.seed), run.method, "")
+    except VitrailError as error:
+        return list(error.problems)
+    return unguarded(run.study)
+
+
+def credits_of(values: Floats) -> Floats:
+    """[..., site] Shapley values -> credits: the positive ones, scaled to sum to the sum of all; none without a gain.
+
+    >>> credits_of(np.array([0.3, 0.1, -0.1])).round(3).tolist(), credits_of(np.array([0.1, -0.2])).tolist()
+    ([0.225, 0.075, 0.0], [0.0, 0.0])
+    """
+    positive, gain = values.clip(min=0), values.sum(-1, keepdims=True).clip(min=0)
+    whole = positive.sum(-1, keepdims=True)
+    return np.asarray(positive * gain / np.where(whole > 0, whole, 1.0))
+
+
+def _told(
+    tested: UpdateReplay | CoalitionRetraining,
+    found: list[tuple[str, str, Values, int]],
+    rng: np.random.Generator,
+    ends: Floats,
+    seeds: int = 0,
+    **beside: Any,
+) -> Contribution:
+    run, names, rows = tested.run, tested.names, tested.x.shape[1]
+    draws = rng.multinomial(rows, [1 / rows] * rows, RESAMPLES) / rows  # [resample, row]
+    values, costs, ledger, same = [], [], pd.DataFrame(), tested.same_answer()
+    order = [names.index(s) for s in run.sites if s in names]  # as the run names them
+    for way, kind, got, evaluations in found:
+        mean, low, high = _between(got.rows.mean(1), draws @ got.rows.T, got.half)
+        values += [(names[i], way, kind, mean[i], low[i], high[i], got.half[i]) for i in order]
+        costs.append((way, kind, evaluations, _how(way, len(names)) + (f", {seeds} seeds" if seeds else "")))
+        if way == SHAPLEY and kind == found[0][1] and not no_better(float(ends[1]), same, lower=True):
+            credit = _between(credits_of(mean), credits_of(draws @ got.rows.T), got.half)
+            columns = {"site": names, "rounds": tested.took_part, "value": mean, "low": low, "high": high}
+            named = zip(("credit", "credit_low", "credit_high"), credit, strict=True)
+            columns |= {name: part.clip(min=0) for name, part in named}
+            ledger = pd.DataFrame(columns).iloc[order].reset_index(drop=True)
+    target = run.study.target
+    unit = "log loss per case" if target.kind != "number" else f"squared error ({target.unit or 'unit'}²)"
+    return Contribution(
+        run.study.name,
+        run.method.title,
+        run.seed,
+        tested.user,
+        rows,
+        run.method.plan(run.study.training.rounds)[0].rounds,
+        unit,
+        float(ends[0]),
+        float(ends[1]),
+        same,
+        pd.DataFrame(values, columns=["site", "way", "kind", "value", "low", "high", "chance"]),
+        pd.DataFrame(costs, columns=["way", "kind", "evaluations", "how"]),
+        ledger,
+        _notes(tested),
+        seeds,
+        row_word=run.study.row_word,
+        **beside,
+    )
+
+
+def _between(value: Floats, resampled: Floats, half: Floats) -> tuple[Floats, Floats, Floats]:
+    """95 % of the resamples of the test rows, widened by what drawing orders adds."""
+    low, high = np.quantile(resampled, (0.025, 0.975), axis=0)
+    return (
+        value,
+        value - np.hypot(value - low.clip(max=value), half),
+        value + np.hypot(high.clip(min=value) - value, half),
+    )
+
+
+def _how(way: str, sites: int) -> str:
+    if way == LOO:
+        return "everybody, and everybody but one"
+    return "all groups" if sites <= EXACT else "groups drawn by lot, each with its complement"
+
+
+def _notes(tested: CoalitionLoss) -> list[str]:
+    method, notes = tested.run.method, []
+    if tested.own_matters:
+        notes.append(
+            f"{method.title} leaves the user something of its own. It is taken as it is at the end of the run, also "
+            "under the model that all started from: what it brings is in no site's value."
+        )
+    if sum(any(ex.trains for ex in stage.exchanges) for stage in method.plan(1)) > 1:
+        notes.append(f"Counted on the shared model, before what {method.title} does to it afterwards at each site.")
+    return notes
+
+
+def write_tables(told: Contribution, folder: Path) -> None:
+    """values.csv, costs.csv and, where there are credits, ledger.csv; one of before is removed."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, table in (("values", told.values), ("costs", told.costs), ("ledger", told.ledger)):
+        if len(table):
+            write_atomically(folder / f"{name}.csv", to_csv(table))
+        else:
+            (folder / f"{name}.csv").unlink(missing_ok=True)
+
+
+def to_text(told: Contribution) -> tuple[str, list[tuple[str, list[str], list[list[Any]]]]]:
+    """Sentences, and tables with their captions, for the terminal."""
+    mean = f", mean of {told.seeds} seeds" if told.seeds > 1 else ""
+    said = (
+        f"{told.user}, {told.rows} test {told.row_word}s of its own: {told.unit} {told.start:.4f} at the start, "
+        f"{told.end:.4f} after {told.rounds} rounds{mean}, a gain of {told.gain:.4f}. The same answer to every "
+        f"{told.row_word} would have {told.same:.4f}."
+    )
+    wide = told.values.assign(column=told.values.way + ", " + told.values.kind)
+    columns, sites = list(dict.fromkeys(wide.column)), list(dict.fromkeys(wide.site))
+    cell = {(r.site, r.column): f"{r.value:+.4f} ({r.low:+.4f} to {r.high:+.4f})" for r in wide.itertuples()}
+    tables = [
+        (
+            f"What each site's taking part brought; 0: nothing (95 % interval over {told.over()})",
+            ["site", *columns],
+            [[s, *(cell[s, c] for c in columns)] for s in sites],
+        )
+    ]
+    if len(told.ledger):
+        rows: list[list[Any]] = [
+            [r.site, r.rounds, f"{r.value:+.4f}", f"{r.credit:.4f}"] for r in told.ledger.itertuples()
+        ]
+        rows.append(["sum", "", f"{told.ledger.value.sum():+.4f}", f"{told.ledger.credit.sum():.4f}"])
+        words = f"Ledger, {told.kind}: positive Shapley values, scaled to sum to the gain; negative ones are not paid"
+        tables.append((words, ["site", "rounds", "value", "credit"], rows))
+    said = "\n".join(words for words in (said, told.unpaid(), told.doubt(), told.reliance()) if words)
+    lines = [[c.way, c.kind, c.evaluations, c.how] for c in told.costs.itertuples()]
+    tables.append(("Cost", ["way", "kind", "model evaluations", "groups of sites"], lines))
+    return said, tables

@@ -1,0 +1,74 @@
+"""Is joining worth it here? One site's answer about one method, from its own rows alone (benefit.py has the rule)."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from vitrail.studies.benefit import NO, NO_HARM, UNSURE, YES, BenefitAnswer, Floats, Ints, SiteLosses, decide, why
+from vitrail.studies.cross_validation import row_losses, same_loss, yardstick
+from vitrail.study.model import Study
+
+COUNTS = ("rows", "folds", "seeds")
+NUMBERS = ("alone", "joined", "gain", "low", "high", "least", "needed", "harm", "same")
+VERDICT = "verdict"
+FAR = 1e100  # no loss of real data
+
+
+def own_verdict(
+    study: Study,
+    y: NDArray[Any],
+    lots: Ints,
+    alone: Sequence[Floats],
+    joined: Sequence[Floats],
+    units: int | None = None,
+) -> dict[str, Any]:
+    """Plain values: the verdict and what it rests on; None for a number that there is not. `units`: how many
+    persons these rows are of, where the study names them. `lots` [repeat, row]: folds; `alone` and `joined`, for
+    each repeat [row, answer]: what models that were not trained on a row say of it."""
+    assert study.verdict is not None
+    lost = [np.stack([row_losses(study, y, said) for said in told]) for told in (alone, joined)]
+    folds, same = int(lots.max()) + 1, same_loss(study, y)
+    harm = study.verdict.harm * same
+    answer = decide(SiteLosses(lost[0], lost[1][None], lots, 1 / folds), harm)
+    rows, needed = len(y), answer.needed
+    if units is not None:
+        rows, needed = units, answer.needed * units / len(y)
+    numbers = {**answer._asdict(), "needed": needed, "harm": harm, "same": same}
+    counts = dict(zip(COUNTS, (rows, folds, len(lots)), strict=True))
+    return {VERDICT: answer.verdict} | counts | {k: _finite(numbers[k]) for k in NUMBERS}
+
+
+def explain_verdict(study: Study, told: Mapping[str, Any]) -> str:
+    """The reason of what `own_verdict` gave, with its numbers, in words."""
+    number = {k: math.nan if told[k] is None else float(told[k]) for k in NUMBERS}
+    number["needed"] = math.inf if told["needed"] is None else number["needed"]
+    answer = BenefitAnswer(
+        verdict=told[VERDICT], best=0, **{k: number[k] for k in BenefitAnswer._fields if k in number}
+    )
+    about = study.build_method().title, yardstick(study).replace("_", " "), study.unit_word
+    return why(answer, *about, told["rows"], number["harm"], told["seeds"], crossed=True)
+
+
+def cannot_be(study: Study, told: Mapping[str, Any]) -> str | None:
+    """Why this is nothing that `own_verdict` gives, whoever wrote it; None where it could be."""
+    assert study.verdict is not None
+    if told.keys() != {VERDICT, *COUNTS, *NUMBERS}:
+        return "verdict: expected a verdict and what it rests on"
+    if told[VERDICT] not in (YES, NO, NO_HARM, UNSURE):
+        return "verdict: there is no such verdict"
+    most = {"rows": 10**9, "folds": study.verdict.folds, "seeds": study.verdict.seeds}
+    if any(type(told[k]) is not int or not 1 <= told[k] <= most[k] for k in COUNTS):
+        return "verdict: these rows, folds or seeds cannot be"
+    numbers = [told[k] for k in NUMBERS if told[k] is not None]
+    if any(type(v) is not float or not abs(v) < FAR for v in numbers):
+        return "verdict: a number is none, or too large"
+    return None
+
+
+def _finite(value: float) -> float | None:
+    return float(value) if math.isfinite(value) and abs(value) < FAR else None

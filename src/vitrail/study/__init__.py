@@ -1,0 +1,1 @@
+"""The study file: its model, its validation, its defaults."""

@@ -1,0 +1,356 @@
+"""The study: what the sites agreed on, as one TOML file. Typed, validated, every problem at once with its line."""
+
+from __future__ import annotations
+
+import datetime
+import itertools
+import re
+import warnings
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+from pydantic import BaseModel, Field, ValidationError
+
+from vitrail import methods, nets
+from vitrail.core.display import HtmlRepr
+from vitrail.core.errors import Problem, VitrailError
+from vitrail.data.readers.source import PassedOverWarning
+from vitrail.data.schema import GUESTS_OWN, Cell, Feature, Matching, Party, Split, Strict, TableSchema, Target
+from vitrail.storage import format_versions
+from vitrail.storage.toml import key_lines, toml_key, toml_value
+from vitrail.study.defaults import changed_words, fill_in, fill_in_times
+from vitrail.study.errors import explain
+from vitrail.study.limits import MOST_TOLD, count_problems, read_study, size_problems
+from vitrail.study.validation import CLASS_METRICS, METRICS, NUMBER_METRICS, TIME_METRICS, inconsistencies
+
+if TYPE_CHECKING:
+    from vitrail.data.readers.frames import Sites
+
+SHARES = frozenset({"balanced_accuracy", "accuracy", "f1", "f1_event", "auc", "c_index", "uno_c"})  # between 0 and 1
+LOWER_IS_BETTER = frozenset(  # 0 is perfect; of all others 1
+    {"log_loss", "brier", "rmse", "mae", "integrated_brier", "time_log_loss"}
+)
+SEEDS = (2934384, 10231938, 8273, 2019231, 62739)  # those of the iFedAvg paper
+DEEPEST = 8  # sections within sections; a study needs four
+
+
+class Network(Strict):
+    """What is trained, at every site alike."""
+
+    kind: str = "mlp"  # or linear; of pictures cnn, resnet18 or prototypes (nets.TABLE)
+    hidden: tuple[int, ...] = (128, 64)  # units of the mlp's layers, or of the two between cnn's convolutions and head
+    width: int = Field(default=32, ge=1, le=1024)  # channels of the first convolution; of prototypes 16
+    dropout: float = Field(default=0.0, ge=0, lt=1)  # the share of units left out of each step
+    prototypes: int | None = Field(default=None, ge=1, le=1000)  # of each class, where there are any; None: 10
+    latent: int | None = Field(default=None, ge=1, le=4096)  # numbers in each; None: 128 with weights, else 16
+    weights: str = ""  # a file with those of EfficientNet-Lite0, which every site has; of prototypes
+    hazards: Literal["proportional", "free"] | None = None  # of times; proportional: one score for all intervals
+    frozen: bool | None = None  # whether its convolutions stand still, and are computed once for each picture
+
+
+class TrainingSpec(Strict):
+    """How it is trained, in every method alike unless it says otherwise."""
+
+    rounds: int = Field(default=100, ge=1, le=1_000_000)  # times that sites train and their changes are put together
+    epochs: int = Field(default=1, ge=1, le=1_000_000)  # times that a site goes through its rows in a round; of times 4
+    batch: int = Field(default=16, ge=1, le=1_000_000_000)  # rows in a step
+    lr: float = Field(default=0.005, gt=0, le=1e39)  # the learning rate; drafted 0.02 for classes; pictures 0.002
+    momentum: float = Field(default=0.5, ge=0, lt=1)  # how much of the last step the next one keeps
+    decay: float = Field(default=0.9, gt=0, le=1)  # what the learning rate is multiplied by, now and then
+    decays: int = Field(default=50, ge=0, le=1_000_000)  # how often that is in a run; 0: never
+    loss: Literal["likelihood", "evidence"] = (
+        "likelihood"  # evidence: of classes, by a model that says how unsure it is
+    )
+    kl: float = Field(default=0.1, ge=0, le=1e6)  # of evidence: how much of it for wrong classes costs, in the end
+    anneal: int = Field(default=10, ge=0, le=1_000_000_000)  # epochs until then
+    total: Literal["sum", "mean"] = "sum"  # of the losses of a batch's rows
+    class_weights: Literal["inverse", "none"] = "none"  # inverse: in training all classes of a site weigh the same
+    optimiser: Literal["sgd", "adam"] = "sgd"  # momentum is SGD's
+    weight_decay: float = Field(default=0.01, ge=0, le=1e6)  # how strongly weights go to zero; pictures 0, times 0.1
+    weight_decay_alone: float | None = Field(default=None, ge=0, le=1e6)  # where a site trains alone; None: the same
+    rates: dict[str, Annotated[float, Field(ge=0)]] = Field(default={})  # of lr, for a group of layers: head = 0.1
+    memory: Literal["fresh", "own", "kept"] = "own"  # of the optimiser, what outlives a round: none, own layers', all
+    refit: bool = False  # after scoring, train once more on all rows; `predict` and exports use that model
+
+
+class Spend(Strict):
+    """A privacy budget for the whole run."""
+
+    epsilon: float = Field(gt=0, le=1e6)  # of one that is removed; replaced, it has over twice as much
+    delta: float = Field(default=1e-5, gt=0, lt=1)  # the chance that this promise does not hold
+
+
+class Protect(Strict):
+    """What stands between a report and its use, for every method alike."""
+
+    sum: Literal["plain", "masked", "groups", "two servers"] = "plain"  # what the coordinator can read of reports
+    least: int = Field(default=3, ge=3)  # sites in whatever total is opened: of two, each knows the other's part
+    robust: Literal["no", "median", "trimmed", "multikrum", "clipping"] = "no"  # a total that a few liars hardly move
+    clip: float | None = Field(default=None, gt=0)  # the length that no change of a site exceeds
+    rows: Spend | None = None  # noise in every step, so that no row decides; clip is then a row's; lr at most 0.005
+    rows_least: int = Field(default=0, ge=0)  # no site with fewer training rows takes part
+    sites: Spend | None = None  # noise on the total of every round, so that no site decides
+    second: str = ""  # between machines, with two servers: who runs the second one
+    compress: Literal["no", "int8", "rank"] = "no"  # fewer bytes; what is lost is said in the next report
+    scores: Literal["rounded", "exact", "none"] = "rounded"  # between machines: to tens of patients, or as they are
+
+
+class Screen(Strict):
+    """Whose data does not fit, before the first round: what sites publish of their columns for it."""
+
+    ask: bool = True  # false: nothing of the kind crosses, and no run says whose data does not fit
+
+
+class Bedside(Strict):
+    """Whether a model's risks come true, and what acting on them is worth: what sites tell of it, at the end."""
+
+    tell: bool = False  # held-out rows by risk, no group of fewer than 10; else only a site's own card has it
+
+
+class Verdict(Strict):
+    """Between machines, after the run: each site finds out whether joining is worth it there, from rows held out."""
+
+    folds: int = Field(default=5, ge=2, le=20)  # each is a training of all sites, with as many bytes as the run's
+    seeds: int = Field(default=2, ge=1, le=10)  # so many times over, each with its own cut and first model
+    harm: float = Field(default=0.03, ge=0, lt=1)  # a loss that would not matter: of that of one answer to every row
+
+
+class Study(HtmlRepr, TableSchema):
+    """Features, target, split, network, training, method, seeds, metrics."""
+
+    format: str = format_versions.STUDY  # of this file; what was added since an older one has its default
+    name: str = "study"  # on pages and consent forms
+    paper: str = ""  # the paper whose protocol fills in what this file leaves out, e.g. ifedavg; empty: our defaults
+    description: str = ""  # what is asked, of whom; on pages
+    network: Network = Network()
+    training: TrainingSpec = TrainingSpec()
+    method: dict[str, Any] = Field(default_factory=lambda: {"name": methods.DEFAULT})  # its name, and its settings
+    screen: Screen = Screen()
+    bedside: Bedside = Bedside()
+    seeds: tuple[int, ...] = SEEDS  # of what is drawn by lot; a run takes the first, a comparison as many as asked for
+    metrics: tuple[str, ...] = ()  # scores, the first decides; left out: the usual ones; f1 is weighted over classes
+    parties: dict[str, Party] = Field(default={})  # where they hold columns of the same people; empty: rows of others
+    match: Matching | None = None  # there where there are parties
+    protect: Protect = Protect()
+    verdict: Verdict | None = None  # None: nobody finds out between machines; in simulation there is vitrail compare
+
+    def __repr__(self) -> str:
+        what = "pictures" if self.images else f"{len(self.features)} features"
+        return f"<study {self.name!r}: {self.target.column!r} from {what}, {self.method['name']}>"
+
+    __str__ = __repr__
+
+    @property
+    def host(self) -> str:
+        """The party with the target; "" in a study of sites."""
+        return next((name for name, party in self.parties.items() if party.role == "host"), "")
+
+    @property
+    def guests(self) -> list[str]:
+        return [name for name, party in self.parties.items() if party.role == "guest"]
+
+    @classmethod
+    def parse(cls, raw: Mapping[str, Any], source: str = "study", where: Callable[..., str] | None = None) -> Study:
+        """A study from nested dictionaries; all problems at once."""
+        place = where or (lambda *path: ".".join(str(p) for p in path))
+        problems: list[Problem] = []
+        plain = _plain(raw, (), place, problems)
+        said = {p.where for p in problems}
+        of = plain.get("format", format_versions.STUDY)
+        if why := format_versions.misread(of, format_versions.STUDY, "study file"):
+            hint = "Install the version of Vitrail that wrote it, or draft it anew."
+            raise VitrailError(f"{source} cannot be read", [Problem(place("format"), why, hint)])
+        if absurd := list(itertools.islice(count_problems(plain, place), MOST_TOLD)):
+            raise VitrailError(f"{source} is not a valid study ({len(absurd)} to correct)", absurd)
+        fill_in(plain, of)
+        plain["format"] = format_versions.STUDY
+        _settle(plain)
+        study = None
+        try:
+            study = cls.model_validate(plain)
+        except ValidationError as error:
+            errors = error.errors()
+            found = dict.fromkeys(explain(e, place, cls) for e in errors[:MOST_TOLD])  # a union says it more than once
+            problems += [p for p in found if p.where not in said]
+        said = {p.where for p in problems}
+        others = (p for p in inconsistencies(plain, place) if p.where not in said)
+        problems += itertools.islice(others, MOST_TOLD)
+        problems += _unused(study, place) if study is not None and study.parties else []
+        problems += size_problems(study, place) if study is not None and not problems else []
+        if problems and format_versions.is_newer(of, format_versions.STUDY):
+            what = f"it is of format {of}, newer than what this Vitrail reads ({format_versions.STUDY})."
+            problems.insert(0, Problem(place("format"), what, "Install a newer version: it may know what follows."))
+        if problems or study is None:
+            raise VitrailError(f"{source} is not a valid study ({len(problems)} to correct)", problems)
+        usual = CLASS_METRICS[:4] if study.target.kind == "classes" else METRICS[study.target.kind]
+        metrics = study.metrics or usual
+        return study.model_copy(update={"metrics": metrics})
+
+    @classmethod
+    def load(cls, path: str | Path, kept: bool = False) -> Study:
+        """Read a study file. `kept`: one that a run wrote, of the first format where it states none."""
+        path = Path(path)
+        text, raw = read_study(path)
+        if kept:
+            raw.setdefault("format", format_versions.FIRST)
+        elif words := changed_words(raw):
+            warnings.warn(f"{path}: {words}", PassedOverWarning, stacklevel=2)
+        lines = key_lines(text, DEEPEST)
+
+        def where(*keys: str | int) -> str:
+            named = [str(k) for k in keys]
+            shown = ".".join(named)
+            for n in range(len(named), 0, -1):
+                if tuple(named[:n]) in lines:
+                    return f"{path}:{lines[tuple(named[:n])]} {shown}"
+            return f"{path} {shown}"
+
+        return cls.parse(raw, str(path), where)
+
+    @classmethod
+    def infer(cls, sites: Sites, target: str, *, site: str = "", **given: Any) -> Study:
+        """Draft a study from a table for each site, or from one whose column `site` names it: kinds, ranges and
+        categories are guesses to be read by a person. What a person has to decide is told as warnings."""
+        from vitrail.data.drafting.features import infer_told
+
+        return cls.parse(infer_told(sites, target, site, given), "the inferred study")
+
+    def save(self, path: str | Path) -> None:
+        Path(path).write_text(self.to_toml(), encoding="utf-8")
+
+    def to_toml(self) -> str:
+        """The study as a file a person can read; defaults are written out."""
+        plain = self.model_dump()
+        out = [
+            f"{k} = {toml_value(plain[k])}"
+            for k in ("format", "name", "description", "seeds", "metrics", "standardise", "reference_level")
+        ]
+        columns = {k: plain[k] for k in ("paper", "site_column", "weight_column", "person")}
+        out += [f"{k} = {toml_value(v)}" for k, v in columns.items() if v]
+        sections = ("target", *["images"] * bool(self.images), "split", "network", "training", "method")
+        sections += () if self.images or self.parties else ("screen",)
+        more = [*["match"] * bool(self.match), *["protect"] * (self.protect != Protect())]
+        more += ["bedside"] * (self.bedside != Bedside())
+        more += ["verdict"] * bool(self.verdict)
+        for section in (*sections, *more):
+            out += ["", f"[{section}]"]
+            fields = getattr(type(getattr(self, section)), "model_fields", {})  # a method has none
+            empty = {k: f.default for k, f in fields.items() if f.default in (None, "", (), {})}
+            said = {k: v for k, v in plain[section].items() if k not in empty or v != empty[k]}
+            said = _without_times(said) if section == "target" else said
+            out += [f"{toml_key(k)} = {toml_value(v)}" for k, v in said.items()]
+        for name, party in plain["parties"].items():
+            out += ["", f"[parties.{toml_key(name)}]"]
+            unused = GUESTS_OWN if party["role"] == "host" else ()
+            out += [f"{k} = {toml_value(v)}" for k, v in party.items() if k not in unused]
+        defaults = Feature(kind="numeric").model_dump()
+        for name, feature in plain["features"].items():
+            out += ["", f"[features.{toml_key(name)}]", f"kind = {toml_value(feature['kind'])}"]
+            out += [f"{k} = {toml_value(v)}" for k, v in feature.items() if k != "kind" and v != defaults[k]]
+        return "\n".join(out) + "\n"
+
+    def build_method(self) -> methods.AnyMethod:
+        return methods.build(self.method["name"], {k: v for k, v in self.method.items() if k != "name"})
+
+    def with_changes(self, **changes: Any) -> Study:
+        """A copy with these fields replaced (sections as dictionaries of what changes), validated again."""
+        plain = self.model_dump()
+        for name, value in changes.items():
+            before: Any = plain.get(name)
+            merge = isinstance(before, dict) and isinstance(value, dict) and name != "method"
+            plain[name] = {**before, **value} if merge else value
+        return Study.parse(plain)
+
+
+def _unused(study: Study, place: Callable[..., str]) -> list[Problem]:
+    """What a study with parties says and nothing heeds: how they train is the method's."""
+    out = []
+    for section, used in (("training", ("class_weights", "weight_decay")), ("network", ())):
+        said, usual = getattr(study, section), type(getattr(study, section))()
+        for key in (k for k in type(said).model_fields if k not in used and getattr(said, k) != getattr(usual, k)):
+            known = methods.PARTIES.get(study.method["name"])
+            hint = (
+                f"Remove it. In [method] there are {', '.join(known.__dataclass_fields__)}." if known else "Remove it."
+            )
+            what = "with parties the method says how it is trained, and this is not used."
+            out.append(Problem(place(section, key), what, hint))
+    return out
+
+
+def _without_times(said: dict[str, Any]) -> dict[str, Any]:
+    """A target as a file says it: each column once, and of intervals only where there are some."""
+    if said["kind"] == "time":
+        unused = ("column", "center", "scale", *["intervals"] * ("cuts" in said))
+        return {k: v for k, v in said.items() if k not in unused}
+    return {k: v for k, v in said.items() if k != "intervals"}
+
+
+def _settle(plain: Any) -> None:
+    """Defaults that depend on other sections, and what was spelt otherwise before, in place."""
+    if isinstance(target := plain.get("target"), dict) and target.get("kind") == "time":
+        target.setdefault("column", target.get("event", ""))  # what rows are told by, as any target's
+        if plain.get("images") is None and not plain.get("parties"):
+            fill_in_times(plain)
+    if isinstance(training := plain.get("training"), dict) and training.get("loss") in ("sum", "mean"):
+        training.setdefault("total", training.pop("loss"))
+    if isinstance(split := plain.get("split"), dict) and "at_least" in split:
+        split.setdefault("at_most", 0.5)  # what it was before a file could say it: runs keep their hold-out rows
+    if isinstance(split, dict) and isinstance(day := split.get("test_from"), datetime.date):
+        split["test_from"] = f"{day:%Y-%m-%d}"  # TOML has dates of its own
+    if plain.get("images") is not None and isinstance(network := plain.setdefault("network", {}), dict):
+        kind = network.setdefault("kind", "cnn")
+        known = nets.TABLE.get(kind) if isinstance(kind, str) else None
+        for k, v in known.usual.items() if known else ():
+            network.setdefault(k, v)
+    if plain.get("images") is not None or plain.get("parties"):  # tuned on tables of sites
+        training = plain.setdefault("training", {})
+        usual = {"weight_decay": 0.0} | ({"lr": 0.002} if plain.get("images") is not None else {})
+        for key, value in usual.items() if isinstance(training, dict) else ():
+            training.setdefault(key, value)
+    if plain.get("parties"):
+        plain.setdefault("method", {"name": methods.PARTIES_DEFAULT})
+        if plain.get("match") is None:
+            plain["match"] = {}
+
+
+def _plain(value: Any, path: tuple[Any, ...], place: Callable[..., str], problems: list[Problem]) -> Any:
+    """Dictionaries, tuples and single values; what no study can hold (TOML has 64-bit numbers) is told."""
+    if isinstance(value, BaseModel):
+        value = value.model_dump()
+    if isinstance(value, Mapping | list | tuple) and len(path) > DEEPEST:
+        problems.append(Problem(place(*path[:2]), "it is nested too deeply.", "Correct it."))
+        return None
+    if isinstance(value, Mapping):
+        names = [_plain(k, path, place, problems) for k in value]
+        return {k: _plain(v, (*path, k), place, problems) for k, v in zip(names, value.values(), strict=True)}
+    if isinstance(value, list | tuple):
+        return tuple(_plain(v, (*path, i), place, problems) for i, v in enumerate(value))
+    if isinstance(value, int) and not -(2**63) <= value < 2**63:
+        problems.append(Problem(place(*path), "expected a number of at most 64 bits.", "Correct it."))
+        return None
+    if isinstance(value, str) and re.search("[\ud800-\udfff]", value):  # halves of characters; no file holds them
+        problems.append(Problem(place(*path), f"expected Unicode text, got {value!a}.", "Correct it."))
+        return "?"
+    return value
+
+
+__all__ = [
+    "CLASS_METRICS",
+    "METRICS",
+    "NUMBER_METRICS",
+    "TIME_METRICS",
+    "Cell",
+    "Feature",
+    "Matching",
+    "Network",
+    "Party",
+    "Protect",
+    "Screen",
+    "Split",
+    "Study",
+    "TableSchema",
+    "Target",
+    "TrainingSpec",
+    "Verdict",
+]

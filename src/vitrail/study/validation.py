@@ -1,0 +1,326 @@
+"""What is wrong with a study that types cannot say: sections that do not go together, names that are none."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+from vitrail import methods, nets
+from vitrail.core.errors import Problem, nearest
+from vitrail.data.schema import GUESTS_OWN, Party, canon
+from vitrail.methods.blocks.paper_protocols import PROTOCOLS
+from vitrail.study.outcomes import time_problems, weight_problems
+from vitrail.study.persons import person_problems, split_problems
+
+CLASS_METRICS = ("balanced_accuracy", "accuracy", "f1", "auc", "log_loss", "brier", "f1_event")
+NUMBER_METRICS = ("rmse", "mae", "r2")
+TIME_METRICS = ("c_index", "uno_c", "integrated_brier", "time_log_loss")
+METRICS = {"classes": CLASS_METRICS, "number": NUMBER_METRICS, "time": TIME_METRICS}  # by the kind of target
+PROTOTYPES = "prototypes"  # the kind of network
+
+
+def inconsistencies(raw: Mapping[str, Any], place: Callable[..., str]) -> Iterable[Problem]:
+    """What types cannot say. Looks at raw values and passes over those that are of a wrong type."""
+    found = (raw.get(section) for section in ("target", "features"))
+    target, features = (section if isinstance(section, Mapping) else {} for section in found)
+    yield from _target_problems(target, features, raw, place)
+    images = raw.get("images")
+    if images is None and isinstance(raw.get("features", {}), Mapping) and not features:
+        hint = "Add a [features.NAME] section for each column, or [images] for pictures."
+        yield Problem(place("features"), "there are no features.", hint)
+    if images is not None:
+        yield from _picture_problems(images, features, target, place)
+    dummies = set()
+    for name, feature in features.items():
+        if isinstance(feature, Mapping):
+            yield from _feature_problems(str(name), feature, place)
+            if feature.get("kind") == "categorical" and isinstance(feature.get("categories"), list | tuple):
+                dummies |= {f"{name}={canon(c)}" for c in feature["categories"]}
+    known = Counter(str(a) for f in features.values() if isinstance(f, Mapping) for a in _listed(f.get("aliases", ())))
+    for alias, times in known.items():
+        if alias in features or alias == target.get("column") or times > 1:
+            what = f"the alias {alias!r} is a name of more than one column."
+            yield Problem(place("features"), what, "A column has one meaning: remove one of them.")
+    for name in dummies & set(features):
+        hint = "Rename one of the two."
+        yield Problem(place("features", name), "a category of another feature has this name in the model.", hint)
+    yield from _party_problems(raw, target, features, place)
+    yield from _method_problems(raw, place)
+    yield from _verdict_problems(raw, place)
+    yield from _refit_problems(raw, place)
+    network = raw.get("network", {})
+    if isinstance(network, Mapping):
+        yield from _network_problems(network, images, place)
+        if network.get("hazards") and target.get("kind") != "time":
+            what = "hazards are those of times to an event, and the target is of another kind."
+            yield Problem(place("network", "hazards"), what, "Remove it.")
+    hidden = network.get("hidden", (1,)) if isinstance(network, Mapping) else (1,)
+    if isinstance(hidden, list | tuple) and any(isinstance(h, int) and h < 1 for h in hidden):
+        yield Problem(place("network", "hidden"), f"layers need at least one unit, got {list(hidden)}.", "Correct it.")
+    bedside = raw.get("bedside", {})
+    told = isinstance(bedside, Mapping) and bedside.get("tell") is True
+    if told and (target.get("kind", "classes") != "classes" or raw.get("parties")):
+        why = "only risks of classes, at sites, are told like this."
+        yield Problem(place("bedside", "tell"), why, "Write tell = false.")
+    seeds = raw.get("seeds", (1,))
+    if isinstance(seeds, list | tuple):
+        if not seeds or len({repr(s) for s in seeds}) < len(seeds):
+            yield Problem(place("seeds"), f"expected different whole numbers, got {list(seeds)}.", "Correct the list.")
+        elif any(isinstance(s, int) and not 0 <= s < 2**63 for s in seeds):
+            yield Problem(place("seeds"), "expected whole numbers from 0 to 2^63 - 1.", "Correct the list.")
+    paper = raw.get("paper", "")
+    if isinstance(paper, str) and paper and paper not in PROTOCOLS:
+        yield Problem(place("paper"), f"there is no protocol of a paper called {paper!r}.", nearest(paper, PROTOCOLS))
+    if target.get("threshold") is not None and len(_listed(target.get("classes"))) != 2:
+        what = "a threshold is for a target of two classes."
+        yield Problem(
+            place("target", "threshold"), what, "Remove it: then each site's own shares of the classes are used."
+        )
+    training = raw.get("training", {})
+    kind, metrics = target.get("kind", "classes"), raw.get("metrics", ())
+    aims = {"classes": "classes", "number": "a number", "time": "the time to an event"}
+    aim = aims.get(kind, "") if isinstance(kind, str) else ""
+    if isinstance(training, Mapping) and training.get("loss") == "evidence" and aim and kind != "classes":
+        hint = 'Write loss = "likelihood".'
+        yield Problem(place("training", "loss"), f"evidence is for classes, and the target is {aim}.", hint)
+    if not isinstance(metrics, list | tuple) or not aim:
+        return
+    valid = METRICS[kind]
+    if len({repr(m) for m in metrics}) < len(metrics):
+        yield Problem(place("metrics"), f"a metric is listed twice in {list(metrics)}.", "List each once.")
+    for m in metrics:
+        if m not in valid:
+            yield Problem(place("metrics"), f"there is no metric {m!r} for {aim}.", nearest(str(m), valid))
+    classes = _listed(target.get("classes"))
+    if "f1_event" in metrics and kind == "classes" and classes and len(classes) != 2:
+        what = f"f1_event is about one of two classes, and the target has {len(classes)}."
+        yield Problem(place("metrics"), what, "Use f1, which is weighted over all classes.")
+
+
+def _listed(value: object) -> tuple[object, ...]:
+    return tuple(value) if isinstance(value, list | tuple) else ()
+
+
+def _method_problems(raw: Mapping[str, Any], place: Callable[..., str]) -> Iterable[Problem]:
+    method, parties = raw.get("method", {"name": methods.DEFAULT}), bool(raw.get("parties"))
+    table: Mapping[str, Any] = methods.PARTIES if parties else methods.TABLE
+    if not isinstance(method, Mapping):
+        return
+    name, given = method.get("name"), {k: v for k, v in method.items() if k != "name"}
+    if "name" not in method:
+        yield Problem(place("method"), "'name' is missing.", nearest("", table))
+    elif isinstance(name, str) and name not in table and name in {**methods.TABLE, **methods.PARTIES}:
+        whose = "sites with rows of different people, and the study has parties with columns of the same"
+        whose = whose if parties else "parties with columns of the same people, and the study has none"
+        yield Problem(place("method", "name"), f"{name} is for {whose}.", f"Valid here: {', '.join(table)}.")
+    else:
+        for p in methods.problems(name, given, "method", table):
+            yield p._replace(where=place(*p.where.split(".", 1)))
+
+
+def _verdict_problems(raw: Mapping[str, Any], place: Callable[..., str]) -> Iterable[Problem]:
+    if raw.get("verdict") is None:
+        return
+    if raw.get("parties"):
+        what = "parties hold columns of the same people, and none of them could train alone on another's."
+        yield Problem(place("verdict"), what, "Remove it.")
+    said, method = raw.get("protect", {}), raw.get("method", {})
+    budgets = [k for k in ("rows", "sites") if isinstance(said, Mapping) and said.get(k) is not None]
+    for key in budgets:  # a row is in all folds but one
+        what = f"every fold would spend protect.{key} once more."
+        yield Problem(place("verdict"), what, "Remove one of the two; vitrail compare simulates without noise.")
+    name = method.get("name") if isinstance(method, Mapping) else None
+    kind = methods.TABLE.get(name) if isinstance(name, str) and not raw.get("parties") else None
+    if kind is not None and not kind.federated:
+        yield Problem(place("verdict"), f"with {kind.title} nobody joins anybody.", "Remove it, or change the method.")
+
+
+def _refit_problems(raw: Mapping[str, Any], place: Callable[..., str]) -> Iterable[Problem]:
+    training, protect = raw.get("training", {}), raw.get("protect", {})
+    if not isinstance(training, Mapping) or training.get("refit") is not True:
+        return
+    if raw.get("parties"):
+        what = "parties train one model together, and it is not trained again on all people so far."
+        yield Problem(place("training", "refit"), what, "Write refit = false.")
+    for key in ("rows", "sites"):
+        if isinstance(protect, Mapping) and protect.get(key) is not None:
+            what = f"training once more on all rows would spend protect.{key} twice."
+            yield Problem(place("training", "refit"), what, "Write refit = false, or remove the noise.")
+
+
+def _party_problems(
+    raw: Mapping[str, Any], target: Mapping[str, Any], features: Mapping[str, Any], place: Callable[..., str]
+) -> Iterable[Problem]:
+    parties = raw.get("parties", {})
+    if not parties and raw.get("match") is not None:
+        hint = 'Add [parties.NAME] with role = "host" and another with role = "guest", or remove it.'
+        yield Problem(place("match"), "there are no parties to match.", hint)
+    if not isinstance(parties, Mapping) or not parties:
+        return
+    roles = [party.get("role") for party in parties.values() if isinstance(party, Mapping)]
+    if roles.count("host") != 1:
+        what = f"expected one host, who has the target, got {roles.count('host')}."
+        yield Problem(place("parties"), what, 'Write role = "host" at one party, role = "guest" at the others.')
+    if "guest" not in roles:
+        yield Problem(place("parties"), "there is no guest.", 'Add [parties.NAME] with role = "guest".')
+    for key, what in (("images", "pictures"), ("site_column", "a site column")):
+        if raw.get(key):
+            yield Problem(place(key), f"a study with parties has no {what.removeprefix('a ')}.", "Remove it.")
+    for name, party in parties.items():
+        if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9_. -]*", str(name)):
+            what = "a party's name is also a file's: letters, digits, spaces and - _ . alone."
+            yield Problem(place("parties", name), what, "Rename it.")
+        if not isinstance(party, Mapping):
+            continue
+        column, host = party.get("id"), party.get("role") == "host"
+        if column == "":
+            yield Problem(place("parties", name, "id"), "expected a column's name, got none.", "Name it.")
+        if host and isinstance(column, str) and column in features:
+            yield Problem(place("features", column), f"the id of {name} is also a feature.", "Remove this section.")
+        if host and column and column == target.get("column"):
+            yield Problem(place("parties", name, "id"), "the id is the target.", "Name another column.")
+        for key in (key for key in GUESTS_OWN if host and key in party and not _is_default(key, party[key])):
+            yield Problem(place("parties", name, key), f"a host has no {key}: it asks.", "Remove it.")
+
+
+def _is_default(key: str, value: Any) -> bool:
+    """A study that was parsed before names what it was not given."""
+    known = Party(role="host", id="?").model_dump()[key]
+    return bool(value == known)
+
+
+def _target_problems(
+    target: Mapping[str, Any], features: Mapping[str, Any], raw: Mapping[str, Any], place: Callable[..., str]
+) -> Iterable[Problem]:
+    column, site_column = target.get("column"), raw.get("site_column", "")
+    if isinstance(column, str) and column in features:
+        yield Problem(place("features", column), "the target is also a feature.", "Remove this section.")
+    if isinstance(site_column, str) and site_column and site_column in features:
+        yield Problem(place("features", site_column), "the site column is also a feature.", "Remove this section.")
+    if site_column and site_column == column:
+        yield Problem(place("site_column"), "the site column is the target.", "Name another column.")
+    classes, kind = target.get("classes", ()), target.get("kind", "classes")
+    yield from weight_problems(raw, target, features, place)
+    yield from person_problems(raw, target, features, place)
+    yield from split_problems(raw, target, features, place)
+    yield from time_problems(target, features, raw, place)
+    if not isinstance(classes, list | tuple) or not target:
+        return
+    if kind == "number":
+        if classes or target.get("positive") is not None:
+            hint = 'Remove classes and positive, or write kind = "classes".'
+            yield Problem(place("target"), "a number has no classes.", hint)
+        return
+    if kind != "classes":
+        return
+    names = [canon(c) for c in classes]
+    if len(names) < 2:
+        yield Problem(place("target", "classes"), f"expected two or more classes, got {list(classes)}.", "List them.")
+    elif len(set(names)) < len(names):
+        yield Problem(place("target", "classes"), f"a class is listed twice in {list(classes)}.", "List each once.")
+    positive = target.get("positive")
+    if positive is not None and names and canon(positive) not in names:
+        what = f"{positive!r} is not one of the classes {list(classes)}."
+        yield Problem(place("target", "positive"), what, nearest(canon(positive), names))
+
+
+def _feature_problems(name: str, feature: Mapping[str, Any], place: Callable[..., str]) -> Iterable[Problem]:
+    def tell(key: str, what: str, hint: str) -> Problem:
+        return Problem(place("features", name, key), what, hint)
+
+    kind, categories = feature.get("kind"), feature.get("categories", ())
+    bounds, missing = feature.get("range"), feature.get("missing", ())
+    if isinstance(bounds, list | tuple) and len(bounds) == 2 and all(_is_number(b) for b in bounds):
+        if not bounds[0] < bounds[1]:
+            what = f"expected [low, high] with low < high, got {list(bounds)}."
+            yield tell("range", what, "Swap or correct them.")
+        if kind in ("binary", "categorical"):
+            yield tell("range", f"a {kind} feature has no range.", "Remove it, or list categories.")
+    if not isinstance(categories, list | tuple) or not isinstance(missing, list | tuple):
+        return
+    levels, listed = [canon(c) for c in categories], list(categories)
+    if kind == "numeric" and levels:
+        hint = 'Remove them, or write kind = "categorical".'
+        yield tell("categories", "a numeric feature has no categories.", hint)
+    if kind == "binary" and len(levels) != 2:
+        yield tell("categories", f"a binary feature needs two categories, got {listed}.", "List both.")
+    if kind == "categorical" and len(levels) < 2:
+        yield tell("categories", f"a categorical feature needs two or more categories, got {listed}.", "List them.")
+    if len(set(levels)) < len(levels):
+        yield tell("categories", f"a category is listed twice in {listed}.", "List each once.")
+    for code in missing:
+        if canon(code) in levels:
+            yield tell("missing", f"{code!r} is a category and also means missing.", "Remove one of the two.")
+
+
+def _picture_problems(
+    images: Any, features: Mapping[str, Any], target: Mapping[str, Any], place: Callable[..., str]
+) -> Iterable[Problem]:
+    if features:
+        yield Problem(place("features"), "a study of pictures has no columns beside them.", "Remove these sections.")
+    if target.get("kind", "classes") != "classes":
+        what = f"pictures are told apart by classes, and the target is a {target['kind']}."
+        yield Problem(place("target", "kind"), what, 'Write kind = "classes" and list them.')
+    if not isinstance(images, Mapping):
+        return
+    if images.get("column", "picture") == target.get("column"):
+        yield Problem(place("images", "column"), "the column of pictures is the target.", "Name another.")
+    size = images.get("size")
+    if isinstance(size, list | tuple) and any(isinstance(n, int) and not 8 <= n <= 1024 for n in size):
+        what = f"expected height and width from 8 to 1024 pixels, got {list(size)}."
+        yield Problem(place("images", "size"), what, "Correct it.")
+
+
+def _network_problems(network: Mapping[str, Any], images: Any, place: Callable[..., str]) -> Iterable[Problem]:
+    kind, hidden, pictures = network.get("kind", "mlp"), network.get("hidden", (128, 64)), images is not None
+    fitting = [name for name, known in nets.TABLE.items() if known.pictures == pictures]
+    if not isinstance(kind, str):
+        return
+    if kind not in nets.TABLE:
+        yield Problem(place("network", "kind"), f"there is no network {kind!r}.", nearest(kind, fitting))
+    elif kind not in fitting:
+        whose = "columns, and the study is of pictures" if pictures else "pictures, and the study is of columns"
+        hint = f"Write kind = {' or '.join(map(repr, fitting))}."
+        yield Problem(place("network", "kind"), f"{kind} is for {whose}.", hint)
+    elif pictures:
+        if network.get("dropout", 0):
+            yield Problem(place("network", "dropout"), f"{kind} has none.", "Write dropout = 0.0.")
+        size = images.get("size") if isinstance(images, Mapping) else None
+        if kind == "cnn" and isinstance(size, list | tuple) and any(isinstance(n, int) and 8 <= n < 16 for n in size):
+            what = f"cnn needs pictures of at least 16 x 16 pixels, and they are {list(size)}."
+            yield Problem(place("network", "kind"), what, 'Agree on a larger size, or write kind = "resnet18".')
+        if kind == "cnn" and isinstance(hidden, list | tuple) and len(hidden) != 2:
+            what = f"cnn has two linear layers between convolutions and head, got {list(hidden)}."
+            yield Problem(place("network", "hidden"), what, "Give two numbers of units.")
+    if kind == PROTOTYPES:
+        yield from _prototype_problems(network, images if isinstance(images, Mapping) else {}, place)
+    elif kind in nets.TABLE:
+        for k in ("prototypes", "latent", "weights", "frozen"):
+            if network.get(k):
+                yield Problem(place("network", k), f"{kind} has none.", f'Remove it, or write kind = "{PROTOTYPES}".')
+
+
+def _prototype_problems(
+    network: Mapping[str, Any], images: Mapping[str, Any], place: Callable[..., str]
+) -> Iterable[Problem]:
+    size, weights, frozen = images.get("size"), network.get("weights"), network.get("frozen")
+    sides = [n for n in size if isinstance(n, int)] if isinstance(size, list | tuple) else []
+    if weights and any(n % 32 or n < 32 for n in sides):
+        what = f"EfficientNet-Lite0 makes a cell of 32 x 32 pixels, and pictures are {list(sides)}."
+        yield Problem(place("images", "size"), what, 'Agree on multiples of 32, as 224, with fit = "resize".')
+    if weights and images.get("normalise", "centred") != "centred":
+        what = "these weights were made on pictures from -1 to 1."
+        yield Problem(place("images", "normalise"), what, 'Write normalise = "centred", or leave it out.')
+    if frozen and not weights:
+        what = "convolutions that are neither trained nor read from a file see nothing."
+        yield Problem(place("network", "frozen"), what, "Name a file of weights, or write frozen = false.")
+    if frozen and images.get("augment"):
+        what = "frozen convolutions see each picture once, so that none can be drawn anew for each batch."
+        yield Problem(place("images", "augment"), what, "Remove it, or write frozen = false under [network].")
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)

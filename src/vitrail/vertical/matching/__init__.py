@@ -1,0 +1,1 @@
+"""Private set intersection: whom the parties have in common."""

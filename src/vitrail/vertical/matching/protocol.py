@@ -1,0 +1,179 @@
+"""Private set intersection: what host and guests say to each other, and what each end does.
+
+Every end has a key. Every list of ids goes to all ends, and each locks it once more; locks commute, so that an id that
+is in several lists ends as the same token in all of them, and nobody can tell what it was:
+
+    length    each party tells each other how many ids it has; whoever finds another's list too long stops here
+    path      a list's owner, then the other guests, then the host; each locks it and passes it on in the order of the
+              locked tokens, which is as good as random
+    count     the host, who gets all lists in the end, counts the tokens that are in all of them, and tells
+    places    after consent: where the common tokens are in each list, in the order of the tokens, goes back along its
+              path; each puts it into the order before its own, and the owner has its rows
+
+With one guest: two lengths, the host's list there, back with the guest's, and the number; two more to the places.
+Of what is not in all lists nobody learns a place, also with several guests. Ends are taken to follow these rules
+(an end that does not can learn no more than by putting ids of its own making into its list).
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Any, NamedTuple
+
+import numpy as np
+
+from vitrail.core.errors import Problem, VitrailError
+from vitrail.data.schema import Matching
+from vitrail.vertical.matching.curve import SIZE, lock, points
+
+MOST = 20_000_000  # ids of a list
+Order = np.ndarray  # [place in what was passed on]: place in what came; of the own list, row
+
+
+class Length(NamedTuple):
+    """From each party to each other, before any list."""
+
+    ids: Annotated[int, "how many ids your list has"]
+
+
+class List(NamedTuple):
+    """A list of ids on its way."""
+
+    owner: str
+    tokens: Annotated[
+        bytes, "each id as 32 bytes that only all parties together could open, in an order that tells nothing"
+    ]
+
+
+class Count(NamedTuple):
+    """What the host says when all lists are with it."""
+
+    rows: Annotated[int, "how many ids are in all lists; 0 where they are fewer than was agreed"]
+    mark: Annotated[str, "a name for this match, made of the tokens in common"]
+
+
+class Places(NamedTuple):
+    """After consent, about one list."""
+
+    owner: str
+    places: Annotated[bytes, "where the ids in common are in a list, by tokens, in an order that tells nothing"]
+
+
+def size(message: Length | List | Count | Places) -> int:
+    """Bytes of what it says."""
+    return sum(len(v) if isinstance(v, str | bytes) else 4 for v in message)
+
+
+def path(owner: str, host: str, guests: Sequence[str]) -> list[str]:
+    """Who locks a list, in this order. The last of a host's own list gives it back to the host."""
+    others = [guest for guest in guests if guest != owner]
+    return [owner, *others, *[host] * (owner != host)]
+
+
+def refusal(where: str, what: str, hint: str = "Nothing of it was used.") -> VitrailError:
+    return VitrailError("a message of the match was refused", [Problem(where, what, hint)])
+
+
+class End:
+    """One party's end of a match: its ids, each once and spelled as agreed, and its secret."""
+
+    def __init__(self, name: str, ids: Sequence[str], secret: bytes, domain: str, rules: Matching) -> None:
+        self.name, self.ids, self.rules = name, ids, rules
+        self._secret, self._domain = secret, domain
+        self._orders: dict[str, Order] = {}
+        self._opened: set[str] = set()
+        self._common: dict[str, Order] = {}  # at the host: where the common tokens are in each list
+        self.answered = 0  # tokens of others that were locked here: each of them may have been a guess
+
+    def own(self) -> List:
+        return self._passed(self.name, points(self.ids, self._domain))
+
+    def lock(self, came: List) -> List:
+        """Another's list, locked once more."""
+        where = f"{self.name}, list of {came.owner}"
+        if came.owner == self.name or came.owner in self._orders:
+            raise refusal(where, "it was here before.", "Begin a new match.")
+        tokens = read_tokens(came, where)
+        check_sizes({self.name: len(self.ids), came.owner: len(tokens)}, self.rules)
+        self.answered += len(tokens)
+        return self._passed(came.owner, tokens)
+
+    def _passed(self, owner: str, given: Sequence[bytes]) -> List:
+        try:
+            locked = lock(given, self._secret)
+        except ValueError:
+            raise refusal(f"{self.name}, list of {owner}", "a token is no id's: its order is small.") from None
+        order = sorted(range(len(locked)), key=locked.__getitem__)
+        self._orders[owner] = np.array(order, np.int64)
+        return List(owner, b"".join(locked[i] for i in order))
+
+    def open(self, came: Places) -> Places:
+        """Places in the list as it was passed on from here -> places in the list as it came; of the own one, rows."""
+        where = f"{self.name}, places in the list of {came.owner}"
+        if (order := self._orders.get(came.owner)) is None:
+            raise refusal(where, "that list was never here.")
+        places = read_places(came, len(order), where)
+        if came.owner in self._opened or len(places) < self.rules.at_least:
+            what = "they were told before." if came.owner in self._opened else "they are fewer than was agreed."
+            raise refusal(where, what)
+        self._opened.add(came.owner)
+        return Places(came.owner, order[places].astype("<u4").tobytes())
+
+    def count(self, lists: Sequence[List]) -> tuple[Count, dict[tuple[str, ...], int]]:
+        """At the host, of all lists with all locks: the number in common. The second part is for the host alone: how
+        many it has in common with each guest, and with all guests but one; nothing where the number is too small."""
+        read = {one.owner: read_tokens(one, f"{self.name}, list of {one.owner}") for one in lists}
+        if len(read.get(self.name, ())) != len(self.ids) or len(read) < 2 or len(read) < len(lists):
+            raise refusal(self.name, "expected every list once, and the own one as long as it was sent.")
+        sets = {owner: set(tokens) for owner, tokens in read.items()}
+        common = sorted(set.intersection(*sets.values()))
+        if len(common) < self.rules.at_least:
+            return Count(0, ""), {}
+        for owner, tokens in read.items():
+            at = {token: i for i, token in enumerate(tokens)}
+            self._common[owner] = np.array([at[token] for token in common], np.int64)
+        guests = [owner for owner in read if owner != self.name]
+        some = {tuple(g for g in guests if (g == guest) == alone) for guest in guests for alone in (True, False)}
+        told = {who: len(set.intersection(sets[self.name], *(sets[g] for g in who))) for who in sorted(some) if who}
+        return Count(len(common), hashlib.sha256(b"".join(common)).hexdigest()[:16]), told
+
+    def found(self, owner: str) -> Places:
+        """At the host, after consent: where the common tokens are in a list with all its locks."""
+        if owner not in self._common:
+            raise refusal(f"{self.name}, list of {owner}", "nothing was counted, or too few are in common.")
+        return Places(owner, self._common[owner].astype("<u4").tobytes())
+
+
+def read_tokens(came: List, where: str) -> list[bytes]:
+    """32 bytes each, none twice: anybody may have written them."""
+    raw: Any = came.tokens
+    if not isinstance(raw, bytes) or not raw or len(raw) % SIZE or len(raw) > MOST * SIZE:
+        raise refusal(where, f"expected tokens of {SIZE} bytes, 1 to {MOST} of them.")
+    if (np.frombuffer(raw, np.uint8)[SIZE - 1 :: SIZE] >= 128).any():
+        raise refusal(where, "a token is more than 255 bits.")
+    tokens = [raw[i : i + SIZE] for i in range(0, len(raw), SIZE)]
+    if len(set(tokens)) < len(tokens):
+        raise refusal(where, "a token is there twice.")
+    return tokens
+
+
+def read_places(came: Places, rows: int, where: str) -> Order:
+    raw: Any = came.places
+    if not isinstance(raw, bytes) or len(raw) % 4:
+        raise refusal(where, "expected numbers of 4 bytes.")
+    found = np.frombuffer(raw, "<u4").astype(np.int64)
+    if len(found) and found.max() >= rows:
+        raise refusal(where, f"expected places below {rows}, got {found.max()}.")
+    if len(np.unique(found)) < len(found):
+        raise refusal(where, "a place is there twice.")
+    return found
+
+
+def check_sizes(sizes: Mapping[str, int], rules: Matching) -> None:
+    """A list much longer than another is how ids are guessed, and the longer it is the more match that should not."""
+    (short, few), (long, many) = sorted(sizes.items(), key=lambda item: item[1])[:: len(sizes) - 1]
+    if many > rules.ratio * few:
+        what = f"{long} has {many} ids and {short} {few}, over {rules.ratio:g} times as many."
+        hint = "A long list can be one of guesses. Leave out whom the other cannot have, or agree on a larger ratio."
+        raise VitrailError("one list is much longer than the other", [Problem("[match] ratio", what, hint)])

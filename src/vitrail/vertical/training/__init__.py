@@ -1,0 +1,1 @@
+"""Training of one model over the columns of several parties."""

@@ -1,0 +1,256 @@
+"""What a host has when training is over: its model, and what guests told it of each row in common.
+
+Answers do not change any more, so that one that was given is not asked for again: of the rows in common the host
+predicts and explains with nobody. Of others it asks by place, or looks up blindly, within the guest's ration.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import NamedTuple, Protocol
+
+import numpy as np
+import pandas as pd
+import torch
+from torch import Tensor
+
+from vitrail.analysis.explanations.rows import Explanation, FeatureLabel, columns_of
+from vitrail.core.errors import Problem, VitrailError, nearest
+from vitrail.core.tensors import Params
+from vitrail.data.encoding import Encoder, written_rows
+from vitrail.data.readers.tables import clean, name_rows
+from vitrail.storage.atomic_files import private_folder, write_atomically
+from vitrail.storage.untrusted_files import read_text
+from vitrail.study.model import Study
+from vitrail.vertical.matching.ids import look
+from vitrail.vertical.shap import explain_told
+from vitrail.vertical.training.dialogue import read_tensors, write_tensors
+from vitrail.vertical.training.host import LayeredModel
+from vitrail.vertical.training.party_side import HostSide, OwnRows, groups_of, joint_of, loss_of, matrix, reference_of
+from vitrail.vertical.training.terms import Terms
+
+TYPICAL = "at the host, the median of each number and the most frequent level of each other feature over its training "
+TYPICAL += "rows; at each guest, its own"
+AWAY = "in place of its answer stands the median of its answers in training, for everybody"
+
+
+class GuestAccess(Protocol):
+    """A guest that can be asked."""
+
+    def left(self) -> int:
+        """Rows that its ration still has."""
+
+    def ask(self, places: Tensor) -> Tensor:
+        """[row, answer] of rows in common."""
+
+    def look_up(self, people: Sequence[str]) -> tuple[list[Tensor | None], str]:
+        """Of anybody, blindly: each one's answer, None who is not there; and in words what it cost."""
+
+
+class PredictedRows(NamedTuple):
+    table: pd.DataFrame  # by row: each class or the number; for each guest whether it answered
+    words: list[str]  # how it came about
+
+
+@dataclass
+class HostModel:
+    study: Study
+    terms: Terms
+    encoder: Encoder
+    params: Params
+    reference: pd.DataFrame  # one row: the host's columns "off"
+    people: list[str]  # ids in common, in the order of the match
+    told: dict[str, Tensor]  # [row in common, answer] of each guest; NaN: not asked yet
+    usual: dict[str, Tensor]  # [answer]: the median of the training rows
+    off: dict[str, Tensor]  # [answer]: with the guest's columns at its reference
+
+    @classmethod
+    def of(cls, study: Study, side: HostSide, off: Mapping[str, Tensor]) -> HostModel:
+        host, train = side.host, side.host.terms.train
+        told = {name: torch.full_like(said, torch.nan) for name, said in host.said.items()}
+        if host.terms.alone:  # the last answers were made with the last weights
+            for name, said in host.said.items():
+                told[name][train] = said[train]
+        params = {k: v[0].clone() for k, v in host.params.items()}
+        usual = {name: host.usual(name) for name in told}
+        ref = reference_of(side.rows, host.terms)
+        return cls(study, host.terms, side.encoder, params, ref, side.rows.known, told, usual, dict(off))
+
+    def save(self, folder: Path) -> None:
+        private_folder(folder)
+        parts: dict[str, Params] = {"params": self.params, "told": self.told, "usual": self.usual, "off": self.off}
+        write_tensors(folder / "model.safetensors", {f"{p}/{k}": v for p, t in parts.items() for k, v in t.items()})
+        known = {k: None if v != v else v for k, v in self.reference.iloc[0].items()}
+        said = {"mean": self.encoder.mean, "sd": self.encoder.sd, "reference": known, "people": self.people}
+        write_atomically(folder / "host.json", json.dumps(said), private=True)
+
+    @classmethod
+    def load(cls, study: Study, terms: Terms, folder: Path) -> HostModel:
+        held, parts = read_tensors(folder / "model.safetensors"), dict[str, Params]()
+        for k, v in held.items():
+            part, _, name = k.partition("/")
+            parts.setdefault(part, {})[name] = v
+        try:
+            said = json.loads(read_text(folder / "host.json"))
+            encoder, ref = Encoder(study, said["mean"], said["sd"]), pd.DataFrame([said["reference"]]).astype(float)
+            more = (parts.get(part, {}) for part in ("told", "usual", "off"))
+            return cls(study, terms, encoder, parts["params"], ref, said["people"], *more)
+        except (OSError, ValueError, KeyError, TypeError, RecursionError):
+            problem = Problem(str(folder), "expected the host's part of a finished run.", "Run the study again.")
+            raise VitrailError("the host's model cannot be read", [problem]) from None
+
+    def scores(self, x: Tensor, answers: Mapping[str, Tensor]) -> Tensor:
+        """[row, output]"""
+        joint, _ = joint_of(self.study, x.shape[1], self.terms)
+        said = [answers[o.name].to(x) for o in self.terms.offers]
+        with torch.no_grad():
+            z: Tensor = joint.scores(self.params, x, torch.cat(said, 1) if said else x.new_zeros(len(x), 0))
+        return z
+
+    def answers(self, z: Tensor) -> np.ndarray:
+        """[row, class] shares, or [row, 1] in the target's own unit."""
+        target, told = self.study.target, loss_of(self.study).answers(z.double()).numpy()
+        return np.asarray(told * target.scale + target.center if target.kind == "number" else told)
+
+    def at(self, people: Sequence[str]) -> Tensor:
+        """Their places in the match; -1: not in common."""
+        where = {one: i for i, one in enumerate(self.people)}
+        return torch.tensor([where.get(one, -1) for one in people], dtype=torch.int64)
+
+    def predict(
+        self,
+        frame: pd.DataFrame,
+        without: Iterable[str] = (),
+        reach: Mapping[str, GuestAccess] | None = None,
+        blind: bool = False,
+    ) -> PredictedRows:
+        """Raw rows of the host. A guest that is not away has answered before, or is within reach; else it is an error,
+        told before anybody is asked. `blind`: who is not in common is looked up, and no guest learns whom."""
+        guests, away, target = [o.name for o in self.terms.offers], set(without), self.study.target
+        problems = [Problem("--without", f"{n!r} is no guest here.", nearest(n, guests)) for n in away - {*guests}]
+        rows = clean(frame.drop(columns=target.column, errors="ignore"), self.study, need_target=False)
+        people = self._ids(frame, problems) if {*guests} - away else []
+        place, within = self.at(people), reach or {}
+        for name in guests:
+            if name not in away and people:
+                problems += self._cannot(name, place, within.get(name), blind)
+        if problems:
+            raise VitrailError("cannot predict", problems)
+        answers, words, told = {}, [], {}
+        for name in guests:
+            said, answered = self.usual[name].repeat(len(rows), 1), torch.zeros(len(rows), dtype=torch.bool)
+            line = f"Without {name}: {AWAY}."
+            if name not in away:
+                said, answered, line = self._gather(name, people, place, within.get(name))
+            answers[name], told[name] = said, ["answer" if one else "reference" for one in answered.tolist()]
+            words.append(line)
+        names = [target.column] if target.kind == "number" else list(target.levels)
+        table = pd.DataFrame(self.answers(self.scores(matrix(self.encoder, rows), answers)), rows.index, names)
+        for name, used in told.items():
+            table[name if name not in names else f"{name}_"] = used
+        return PredictedRows(table, words)
+
+    def _ids(self, frame: pd.DataFrame, problems: list[Problem]) -> list[str]:
+        seen, _ = look(frame, self.study, self.study.host)
+        column = self.study.parties[self.study.host].id
+        hint = "Guests are asked by it; or leave them out: --without NAME."
+        if seen is None:
+            problems.append(Problem(f"column {column}", "expected one such column of ids.", hint))
+            return []
+        if empty := seen.rows(lambda i: not seen.spelled[i]):
+            problems.append(Problem(f"column {column}, {name_rows(empty)}", "there is no id.", hint))
+        return list(seen.spelled)
+
+    def untold(self, guest: str, place: Tensor) -> Tensor:
+        """Places in common of which this guest has told nothing yet."""
+        common: Tensor = torch.unique(place[place >= 0])
+        return common[self.told[guest][common].isnan().any(1)]
+
+    def learn(self, guest: str, place: Tensor, reach: GuestAccess) -> int:
+        """Ask of those of whom this guest has told nothing yet; how many these are."""
+        if len(new := self.untold(guest, place)):
+            self.told[guest][new] = reach.ask(new).to(self.told[guest])
+        return len(new)
+
+    def _cannot(self, guest: str, place: Tensor, reach: GuestAccess | None, blind: bool) -> list[Problem]:
+        """Why it cannot be asked about these; before anything crosses."""
+        beyond, new = int((place < 0).sum()), len(self.untold(guest, place))
+        where, need = f"guest {guest}", new + beyond
+        if beyond and not blind:
+            what = f"{beyond} of {len(place)} rows are of people who are not in the match."
+            hint = f"Look them up blindly: --blind; or use its median answer: --without {guest}; or match again."
+            return [Problem(where, what, hint)]
+        if need and reach is None:
+            what = f"of {need} of {len(place)} rows it has told nothing yet, and it is not at hand."
+            return [Problem(where, what, f"Give its table: --data FOLDER; or --without {guest}.")]
+        if reach is not None and need > reach.left():
+            what = f"{need} rows would be asked for, and {reach.left()} are left of its ration."
+            return [Problem(where, what, f"Ask for fewer, or the guest for a larger ration; or --without {guest}.")]
+        return []
+
+    def _gather(
+        self, guest: str, people: Sequence[str], place: Tensor, reach: GuestAccess | None
+    ) -> tuple[Tensor, Tensor, str]:
+        """[row, answer], who was answered for, and in words how."""
+        asked = self.learn(guest, place, reach) if reach is not None else 0
+        said = torch.where((place < 0)[:, None], self.usual[guest], self.told[guest][place.clamp(min=0)])
+        answered, many = place >= 0, int((place >= 0).sum())
+        parts = [f"{many} rows in common, {f'{asked} of them asked about now' if asked else 'known from before'}"]
+        if len(beyond := (place < 0).nonzero()[:, 0]):
+            assert reach is not None
+            found, cost = reach.look_up([people[i] for i in beyond.tolist()])
+            for i, one in zip(beyond.tolist(), found, strict=True):
+                if one is not None:
+                    said[i], answered[i] = one.to(said), True
+            parts = [*parts[: bool(many)], f"{len(beyond)} looked up blindly ({cost})"]
+            if lost := sum(one is None for one in found):
+                parts.append(f"{lost} of them it does not have, and the median of its answers stands for them")
+        return said, answered, f"{guest}: {'; '.join(parts)}."
+
+    def explain(self, rows: OwnRows, places: Tensor, outcome: str | None = None) -> Explanation:
+        """Rows in common of which all guests have told, by the host's features and one united feature a guest."""
+        study, target = self.study, self.study.target
+        level = level_of(study, outcome)
+        cleaned, ref = rows.common.iloc[places.numpy()], self.reference
+        joint, _ = joint_of(study, len(self.encoder.columns), self.terms)
+        scale, center = (target.scale, target.center) if target.kind == "number" else (1.0, 0.0)
+        first, rest = joint.parts(self.params) if isinstance(joint, LayeredModel) else (None, self._beside)
+
+        def scores(x: Tensor) -> Tensor:
+            with torch.no_grad():
+                return rest(x) * scale + center
+
+        told = explain_told(
+            scores, loss_of(study), matrix(self.encoder, cleaned), matrix(self.encoder, ref),
+            {name: self.told[name][places] for name in self.told}, {n: v[None] for n, v in self.off.items()},
+            list(study.features), groups_of(self.encoder), first=first, data=written_rows(cleaned, study),
+            output=target.levels.index(level) if level is not None else 0, means=TYPICAL, seed=self.terms.seed,
+        )  # fmt: skip
+        names = tuple(rows.labels[rows.places[i]] for i in places.tolist())
+        columns = (*columns_of(ref, study), *(FeatureLabel() for _ in self.told))
+        return replace(told, answer=answer_words(study, level), rows=names, columns=columns)
+
+    def _beside(self, x: Tensor) -> Tensor:
+        """Scores of columns with the answers of all guests beside them."""
+        own = len(self.encoder.columns)
+        parts = torch.split(x[:, own:], [o.answer for o in self.terms.offers], 1)
+        return self.scores(x[:, :own], {o.name: p for o, p in zip(self.terms.offers, parts, strict=True)})
+
+
+def level_of(study: Study, outcome: str | None) -> str | None:
+    """The class that is explained: the one named, else the positive or last one; None: a number."""
+    levels = study.target.levels
+    if outcome is not None and outcome not in levels:
+        hint = nearest(outcome, levels) if levels else "It is a number: leave --outcome out."
+        what = f"{study.target.column} has no class {outcome!r}."
+        raise VitrailError("cannot explain", [Problem("--outcome", what, hint)])
+    return outcome if outcome is not None else levels[-1] if levels else None
+
+
+def answer_words(study: Study, level: str | None) -> str:
+    target = study.target
+    unit = f" in {target.unit}" if target.unit else ""
+    return f"{target.column}{unit}" if level is None else f"{target.column} = {level}"

@@ -1,0 +1,57 @@
+"""A guest's step where scores are added up: by the curvature of its own columns, so that few questions suffice.
+
+    P = (c A'A / rows + damp)^-1           once, of its training rows;  c = 1/4 bounds the curvature of logistic loss
+    W <- W - lr P A'g / rows               (Boehning 1992), and is 1 for squared errors
+
+Every question is asked with other weights, and what differs between answers is free of the noise that stays. In a world
+of 1000 people with a category of ten, a host with 300 known rows guessed it right in .44 of the others after 50 epochs
+of small steps, in .22 after two (by its own columns in .13). Three of these steps do what 50 small ones do, and in the
+world of tests/vertical/test_newton.py they told the host nothing more, where 50 small ones told .26.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from vitrail.core.optimizers import Beside
+from vitrail.core.task import Batch, Task
+from vitrail.core.tensors import Params
+
+DAMP = 0.02  # of columns that are standardised: what few rows say moves little
+
+
+def curvature(columns: Tensor, bound: float) -> Tensor:
+    """P, [column, column], of the training rows."""
+    a = columns.double()
+    h = bound * (a.T @ a) / len(a) + DAMP * torch.eye(a.shape[1], dtype=torch.float64)
+    found: Tensor = torch.linalg.inv(h).to(columns)
+    return found
+
+
+@dataclass(frozen=True, eq=False)
+class Newton:
+    lr: float
+    by: Tensor  # P
+    lasting: ClassVar[bool] = False
+
+    @property
+    def alone(self) -> Newton:
+        return self
+
+    def at(self, lr: float) -> Newton:
+        return replace(self, lr=lr)
+
+    def memory(self, params: Params, held: Mapping[str, Tensor] | None = None) -> Params:
+        return {}
+
+    def descend(self, task: Task, params: Params, memory: Params, batch: Batch, beside: Beside | None = None) -> None:
+        self.follow(params, memory, task.grad(params, batch))
+
+    def follow(self, params: Params, memory: Params, slope: Params) -> None:
+        for k, v in params.items():
+            v.sub_(self.by @ slope[k], alpha=self.lr)
