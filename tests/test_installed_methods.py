@@ -19,7 +19,7 @@ from vitrail.deploy.identity.coordinator_folder import folder_of, invitation_of
 METHOD = '''"""Timid (a stranger's): FedAvg that goes half of the way."""
 from dataclasses import dataclass
 from typing import ClassVar
-from vitrail.core.tensors import tmap
+from vitrail.plugin import tmap
 from vitrail.methods import FedAvg
 
 @dataclass(frozen=True)

@@ -8,12 +8,27 @@ from typing import ClassVar, NamedTuple
 import torch
 from torch import Tensor
 
-from vitrail.core.exchange import Exchange, Method, Nothing, Roster, Rows, Stage
-from vitrail.core.facts import OWN, Fact, Facts
-from vitrail.core.optimizers import Optimizer
-from vitrail.core.task import Batch, Task
-from vitrail.core.tensors import Params, copied, less, moved, scaled, to_all
 from vitrail.methods.fedavg import FedAvg, Own, Shared, Up, Work
+from vitrail.plugin import (
+    OWN,
+    Batch,
+    Exchange,
+    Fact,
+    Facts,
+    Method,
+    Nothing,
+    Optimizer,
+    Params,
+    Roster,
+    Rows,
+    Stage,
+    Task,
+    copied,
+    less,
+    moved,
+    scaled,
+    to_all,
+)
 
 
 class Held(NamedTuple):

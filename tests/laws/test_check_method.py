@@ -9,15 +9,10 @@ import pytest
 import torch
 from torch import Tensor
 
-from vitrail.core.exchange import Stage, training
-from vitrail.core.facts import AGREED, Fact
-from vitrail.core.optimizers import SGD
-from vitrail.core.tensors import Params, tmap
 from vitrail.methods import Ditto, FedAvg, FedPer, FedProx, IFedAvg, Influence
-from vitrail.methods.blocks.basics import Reveal
 from vitrail.methods.fedavg import Own, Shared, Up
-from vitrail.nets import MLP
-from vitrail.testing import LAWS, Trial, check_method, laws, name_of, trials
+from vitrail.plugin import AGREED, MLP, SGD, Fact, Params, Reveal, Stage, check_method, tmap, training
+from vitrail.testing import LAWS, Trial, laws, name_of, trials
 
 
 class OneNetwork:

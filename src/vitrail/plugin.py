@@ -1,0 +1,97 @@
+"""The stable facade for authors of methods, networks and losses that live outside this repository.
+
+    from vitrail.plugin import Method, Params, Stage, check_method, tmap
+
+What is listed here keeps its name and its meaning; where it is defined may change. Existing methods to build on are in
+`vt.methods`, networks in `vt.nets`, the meanings of facts in `vt.facts`.
+
+Names are loaded when they are first used: a package that imports from here can itself be loaded while Vitrail looks up
+which methods are installed.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from vitrail.core.exchange import Adapters as Adapters
+    from vitrail.core.exchange import Exchange as Exchange
+    from vitrail.core.exchange import Method as Method
+    from vitrail.core.exchange import Nothing as Nothing
+    from vitrail.core.exchange import Roster as Roster
+    from vitrail.core.exchange import Rows as Rows
+    from vitrail.core.exchange import Stage as Stage
+    from vitrail.core.exchange import training as training
+    from vitrail.core.facts import AGREED as AGREED
+    from vitrail.core.facts import ALONE as ALONE
+    from vitrail.core.facts import OWN as OWN
+    from vitrail.core.facts import RECEIVED as RECEIVED
+    from vitrail.core.facts import SHARE as SHARE
+    from vitrail.core.facts import SHARED as SHARED
+    from vitrail.core.facts import TRUST as TRUST
+    from vitrail.core.facts import Fact as Fact
+    from vitrail.core.facts import Facts as Facts
+    from vitrail.core.losses import CrossEntropy as CrossEntropy
+    from vitrail.core.losses import Evidence as Evidence
+    from vitrail.core.losses import Hazard as Hazard
+    from vitrail.core.losses import Loss as Loss
+    from vitrail.core.losses import ScheduledLoss as ScheduledLoss
+    from vitrail.core.losses import SquaredError as SquaredError
+    from vitrail.core.losses import UncertaintyLoss as UncertaintyLoss
+    from vitrail.core.optimizers import SGD as SGD
+    from vitrail.core.optimizers import Adam as Adam
+    from vitrail.core.optimizers import Optimizer as Optimizer
+    from vitrail.core.optimizers import with_term as with_term
+    from vitrail.core.task import Batch as Batch
+    from vitrail.core.task import Net as Net
+    from vitrail.core.task import Out as Out
+    from vitrail.core.task import Task as Task
+    from vitrail.core.task import carried as carried
+    from vitrail.core.tensors import Params as Params
+    from vitrail.core.tensors import blended as blended
+    from vitrail.core.tensors import copied as copied
+    from vitrail.core.tensors import dot as dot
+    from vitrail.core.tensors import less as less
+    from vitrail.core.tensors import moved as moved
+    from vitrail.core.tensors import own_of as own_of
+    from vitrail.core.tensors import per_site as per_site
+    from vitrail.core.tensors import pulled as pulled
+    from vitrail.core.tensors import scaled as scaled
+    from vitrail.core.tensors import tmap as tmap
+    from vitrail.core.tensors import to_all as to_all
+    from vitrail.core.tensors import zeros as zeros
+    from vitrail.engine.batches import gather_sites as gather_sites
+    from vitrail.engine.local import Engine as Engine
+    from vitrail.engine.rounds import Training as Training
+    from vitrail.methods.blocks.basics import EarlyStopping as EarlyStopping
+    from vitrail.methods.blocks.basics import Reveal as Reveal
+    from vitrail.nets import MLP as MLP
+    from vitrail.nets import Module as Module
+    from vitrail.testing import check_method as check_method
+
+_NAMES = {
+    "vitrail.core.exchange": "Adapters Exchange Method Nothing Roster Rows Stage training",
+    "vitrail.core.facts": "AGREED ALONE OWN RECEIVED SHARE SHARED TRUST Fact Facts",
+    "vitrail.core.losses": "CrossEntropy Evidence Hazard Loss ScheduledLoss SquaredError UncertaintyLoss",
+    "vitrail.core.optimizers": "SGD Adam Optimizer with_term",
+    "vitrail.core.task": "Batch Net Out Task carried",
+    "vitrail.core.tensors": "Params blended copied dot less moved own_of per_site pulled scaled tmap to_all zeros",
+    "vitrail.engine.batches": "gather_sites",
+    "vitrail.engine.local": "Engine",
+    "vitrail.engine.rounds": "Training",
+    "vitrail.methods.blocks.basics": "EarlyStopping Reveal",
+    "vitrail.nets": "MLP Module",
+    "vitrail.testing": "check_method",
+}
+_PLACES = {name: module for module, names in _NAMES.items() for name in names.split()}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _PLACES:
+        raise AttributeError(f"vitrail.plugin has no {name!r}")
+    return getattr(importlib.import_module(_PLACES[name]), name)
+
+
+def __dir__() -> list[str]:
+    return sorted(_PLACES)
