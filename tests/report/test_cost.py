@@ -22,6 +22,8 @@ from vitrail.report.pages.run import render
 from vitrail.report.sections.cost import traffic_words
 from vitrail.runs.result import Run
 from vitrail.runs.setup import wire_lines
+from vitrail.runs.verdict_wire import planned_folds
+from vitrail.runs.verdict_wire import planned_folds
 from vitrail.study.model import Study
 
 
@@ -95,7 +97,8 @@ def test_bytes_are_told_before_training_and_are_those_of_the_wire(tmp_path: Path
     assert "in 100 rounds" in drafted
     trained = vitrail("run", study, "--data", tmp_path / "data", "--out", tmp_path / "run", "--rounds", "3").stdout
     agreed = Study.load(study).with_changes(training={"rounds": 3})
-    lines = wire_lines(agreed, agreed.build_method(), sites=3)
+    method = agreed.build_method()
+    lines = [*wire_lines(agreed, method, sites=3), *planned_folds(agreed, method, 3)]
     out, into = (sum(x.bytes * x.rounds for x in lines if x.direction == way) for way in ("from site", "to site"))
     words = f"Between machines about {size(out)} would leave each site and {size(into)} reach it, in 3 rounds"
     assert trained.startswith(words)
