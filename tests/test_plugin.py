@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+import vitrail as vt
 from vitrail import plugin
 
 ROOT = Path(__file__).parent.parent
@@ -75,3 +76,13 @@ def test_a_foreign_method_is_known_whatever_is_loaded_first(first: str, tmp_path
     env = {**os.environ, "PYTHONPATH": os.pathsep.join([str(tmp_path), *sys.path])}
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=env, check=False)
     assert done.returncode == 0, done.stderr[-2000:]
+
+
+@pytest.mark.parametrize(
+    ("old", "new"), [("cut", "partition"), ("bias", "planted_shortcuts"), ("Together", "VerticalRun")]
+)
+def test_an_old_public_name_still_works_and_says_the_new_one(old: str, new: str) -> None:
+    with pytest.warns(DeprecationWarning, match=f"vitrail.{new} now"):
+        assert getattr(vt, old) is getattr(vt, new)
+    with pytest.raises(AttributeError):
+        vt.nothing_of_the_kind  # noqa: B018

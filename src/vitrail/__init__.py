@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import warnings
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -77,7 +78,14 @@ __all__ = [
 ]
 
 
+_RENAMED = {"cut": "partition", "bias": "planted_shortcuts", "Together": "VerticalRun"}  # until version 0.3
+
+
 def __getattr__(name: str) -> Any:
+    if name in _RENAMED:
+        text = f"vitrail.{name} is called vitrail.{_RENAMED[name]} now; the old name goes with version 0.3."
+        warnings.warn(text, DeprecationWarning, stacklevel=2)
+        name = _RENAMED[name]
     if name not in _PLACES:
         raise AttributeError(f"vitrail has no {name!r}")
     module = importlib.import_module(_PLACES[name])

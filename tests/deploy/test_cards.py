@@ -90,7 +90,7 @@ def swapped(folder: Path, made: dict[str, enrolment.EnrolmentRequest], forge: st
     in the hospital's card, by its old signature, or signed by a key that the coordinator certified."""
     approve_all(folder, made)
     file = approval_of(folder, "lab")
-    card = json.loads(file.read_text())["party_keys"]
+    card = json.loads(file.read_text())["cards"]
     evil = party_keys.public(X25519PrivateKey.generate()).hex()
     if forge == "key":
         card["hospital"]["key"] = evil

@@ -119,7 +119,7 @@ def test_a_party_that_is_swapped_later_is_not_what_was_accepted(enrolled: tuple[
     forged = party_keys.make_card(tmp_path, "clinic", kit.authority_fingerprint)
     forged["certificate"] = StudyAuthority(folder).sign(key.public_key(), who, "site", [who])
     said = json.loads(right.read_text())
-    said["party_keys"]["clinic"] = forged
+    said["cards"]["clinic"] = forged
     (tmp_path / "evil.approval").write_text(json.dumps(said))
     swapped = enrolment.accept(kit.folder, tmp_path / "evil.approval")
     refused("nobody agreed", agree_party, swapped, data, "", (None, None))

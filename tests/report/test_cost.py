@@ -23,7 +23,6 @@ from vitrail.report.sections.cost import traffic_words
 from vitrail.runs.result import Run
 from vitrail.runs.setup import wire_lines
 from vitrail.runs.verdict_wire import planned_folds
-from vitrail.runs.verdict_wire import planned_folds
 from vitrail.study.model import Study
 
 

@@ -139,3 +139,13 @@ def test_resumed_after_a_kill_it_comes_to_the_same(runs: dict[bool, vt.Run], tmp
     run = vt.federate(study_of(), tables(), resume=True, **given)
     for site, frame in tables().items():
         pd.testing.assert_frame_equal(run.predict(site, frame), runs[True].predict(site, frame))
+
+
+@pytest.mark.parametrize(("method", "matters"), [("local", True), ("centralized", False), ("fedavg", False)])
+def test_the_penalty_of_sites_that_train_alone_is_theirs_alone(method: str, matters: bool) -> None:
+    """All rows in one place are the yardstick above; with the penalty of a single site it would be held back."""
+    predictions = []
+    for penalty in (0.0, 2.0):
+        study = study_of(False).with_changes(training={"weight_decay_alone": penalty})
+        predictions.append(vt.federate(study, tables(), method=method, seed=1).predict("west", tables()["west"]))
+    assert predictions[0].equals(predictions[1]) is not matters

@@ -38,7 +38,7 @@ def world(
 
 
 def study_of(sites: dict[str, pd.DataFrame], loss: str = "likelihood", **training: object) -> vt.Study:
-    settings = {"rounds": 12, "lr": 0.05, "total": "mean", "loss": loss, **training}
+    settings = {"rounds": 12, "lr": 0.05, "total": "mean", "weight_decay": 0.01, "loss": loss, **training}
     return vt.Study.infer(sites, target="ill").with_changes(training=settings, network={"hidden": [8], "dropout": 0.0})
 
 

@@ -177,7 +177,7 @@ class Engine(Rounds):
         who = None if here is self.everyone or bool(here.all()) else here.nonzero()[:, 0].tolist()
         parts = self.answers(ex, contract, state, down, who, task, rule, feed)
         here = here if self.lies is None else self.answered(ex, here)
-        return self.heard(ex, coord, parts, roster._replace(present=here))
+        return self.aggregate(ex, coord, parts, roster._replace(present=here))
 
     def answers(
         self,

@@ -214,7 +214,9 @@ class Rounds(ABC):
             return each(lambda t: t.sum(0), up)
         return each(owned, up)
 
-    def heard(self, ex: AnyExchange, coord: Any, parts: Sequence[tuple[Any, Any]], roster: Roster) -> tuple[Any, Facts]:
+    def aggregate(
+        self, ex: AnyExchange, coord: Any, parts: Sequence[tuple[Any, Any]], roster: Roster
+    ) -> tuple[Any, Facts]:
         """The one place where reports become what the coordinator sees. `parts`: (which sites, what `taken` holds)."""
         told = [part for _, part in parts]
         # a graph that is captured may not look at a number, and where all are here there is no need to

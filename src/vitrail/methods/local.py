@@ -34,7 +34,8 @@ class Local(Method[Own, Nothing, Work, Nothing, Nothing]):
         return Work(params, rule.memory(params, state.memory), {})
 
     def step(self, task: Task, work: Work, batch: Batch, rule: Optimizer) -> None:
-        rule.alone.descend(task, work.params, work.memory, batch)
+        rule = rule.alone if self.alone else rule  # all sites' rows in one place are more than one site's
+        rule.descend(task, work.params, work.memory, batch)
 
     def report(
         self, task: Task, state: Own, work: Work, down: Nothing, rows: Rows, rule: Optimizer

@@ -115,7 +115,7 @@ class RemoteRounds(Rounds):
         for omitted in tries:
             parts = [(slice(i, i + 1), self.taken(ex, up)) for i, up in reports.items() if i not in omitted]
             now = present.clone().index_fill_(0, torch.tensor(omitted), False) if omitted else present
-            after, facts = self.heard(ex, coord, parts, roster._replace(present=now))
+            after, facts = self.aggregate(ex, coord, parts, roster._replace(present=now))
             if not (found := self.outlook.problems(where, after)):
                 for i in omitted:
                     self._omit(where, self.names[i])

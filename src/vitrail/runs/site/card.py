@@ -229,7 +229,7 @@ def _limits(
     if few := few_rows(many, rare, unit, study.target.kind == "time"):
         out.append(f"Scores stand on few {unit}s: {few}.")
     if gaps := [f"{c.name} ({100 * c.missing:.0f} %)" for c in columns if c.missing >= OFTEN_MISSING]:
-        out.append(f"Often missing here, and then taken as neutral: {', '.join(gaps)}.")
+        out.append(f"Often missing here, where the model has no value to go by: {', '.join(gaps)}.")
     if findings is None:
         out.append("This site's data was not compared with the others': whether a column means the same is not known.")
     if wrong := [f for f in findings or [] if f.wrong]:
@@ -237,4 +237,9 @@ def _limits(
     out.append(
         "Scores are of this site's own rows at the time of the run; other patients, devices or years may differ."
     )
+    if study.training.refit:
+        out.append(
+            f"`vitrail predict` uses a model that was trained once more, on all {word}s. It cannot be scored; these "
+            "scores are of the model before that."
+        )
     return out
