@@ -120,7 +120,7 @@ def contract_words(
         *wrapped(" ".join(who_must_collude(agreement, site, sites))),
         "",
         "WHAT COMES IN",
-        *bullets([*(item.text() for item in items(agreement, came)), *comes_in(came)]),
+        *bullets([*(item.text() for item in items(agreement, with_later(came))), *comes_in(came)]),
         *wrapped(f"In all about {volume(reach)}. No code: a message that is not declared here is refused."),
         "",
         "WHAT NEVER LEAVES",
@@ -157,6 +157,15 @@ def declared(agreement: Agreement, publishes: bool) -> tuple[list[WireEntry], li
     """Every tensor that would leave, and every one that would come in."""
     lines = [x for x in agreement.lines if publishes or not x.asks]
     return tuple([x for x in lines if x.direction == way] for way in ("from site", "to site"))  # type: ignore[return-value]
+
+
+def with_later(lines: Sequence[WireEntry]) -> list[WireEntry]:
+    """Trainings after the run repeat its messages: their entries are counted with those of the run."""
+    merged: dict[tuple[str, str], WireEntry] = {}
+    for line in lines:
+        key = plain_stage(line.stage), line.name
+        merged[key] = merged[key]._replace(rounds=merged[key].rounds + line.rounds) if key in merged else line
+    return list(merged.values())
 
 
 def items(agreement: Agreement, lines: Sequence[WireEntry]) -> list[FormItem]:
