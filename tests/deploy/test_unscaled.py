@@ -42,7 +42,11 @@ def table(raw: bool) -> pd.DataFrame:
 
 def agreed(raw: bool, **changes: Any) -> Agreement:
     study = vt.Study.infer(dict.fromkeys(SITES, table(raw)), target="sick")
-    changes = {"standardise": "none", "screen": {"ask": False}, "training": {"rounds": 2}} | changes
+    changes = {
+        "standardise": "none",
+        "screen": {"ask": False},
+        "training": {"rounds": 2, "lr": 0.005, "weight_decay": 0.01},
+    } | changes
     return Agreement.of(resolve(study.with_changes(**changes), "fedavg", None)[0], None, len(SITES))
 
 
