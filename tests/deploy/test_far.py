@@ -55,8 +55,8 @@ def test_same_run(method: str, scale: str, heart: tuple, tmp_path: Path) -> None
         assert [kind_of(text) for text in site.notices] == ([COMPARED] if points(agreed) else [])
     near = vt.federate(study, heart[1], engine="looped", secrets=drawn(tmp_path / "sites", heart[1], RUN))
     # the rows a site judges by are padded to the longest, which rounds sums differently; how much depends on draws,
-    # which are secrets and others every time: 1.1e-6 was seen
-    close = {"rtol": 0, "atol": 4e-6 if method == "influence" else 0}
+    # which are secrets and others every time: 4.02e-6 was seen at the learning rate of 0.005
+    close = {"rtol": 0, "atol": 2e-5 if method == "influence" else 0}
     for name in sites:
         mine = load_file(tmp_path / "sites" / name / RUN / "model.safetensors")
         assert mine.keys() == near.models[name].keys()
