@@ -93,7 +93,8 @@ def test_crafted_weights_stop_the_run_for_good(how: Any, words: str, site: Site,
 
 def test_who_was_away_finds_weights_that_moved_further(site: Site, agreed: Agreement) -> None:
     told(site, 0, first_word(agreed))
-    told(Site("va", site.frame, agreed, site.base), 8, changed(agreed, weight=put(3, 1 + 2 * STEP)))
+    back = Site("va", site.frame, agreed, site.base)
+    assert told(back, 8, changed(agreed, weight=put(3, 1 + 2 * STEP))).kind == "round"  # after one round it is refused
 
 
 def test_layers_that_nobody_trains_stay(agreed: Agreement, tmp_path: Path) -> None:
