@@ -27,8 +27,8 @@ types: .venv/ready
 	.venv/bin/mypy
 
 bench: .venv/ready
-	$(PY) benchmarks/fed_heart.py
-	$(PY) benchmarks/speed.py
+	$(PY) benchmarks/methods/fed_heart.py
+	$(PY) benchmarks/speed/speed.py
 
 # The documentation as a site, build/site/index.html, without a network; every link is looked at
 docs: .venv/ready

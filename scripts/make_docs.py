@@ -41,7 +41,10 @@ def gather(place: Path, pages: Path) -> None:
     shutil.rmtree(pages, ignore_errors=True)
     found = [place / name for name in TOP]
     found += [
-        f for top in ("docs", "benchmarks/results") for f in sorted((place / top).rglob("*")) if f.suffix in KINDS
+        f
+        for pattern in ("docs/**/*", "benchmarks/*/results/**/*")
+        for f in sorted(place.glob(pattern))
+        if f.suffix in KINDS
     ]
     for file in found:
         to = pages / file.relative_to(place)

@@ -10,11 +10,16 @@ from types import ModuleType
 PLACE = Path(__file__).parent.parent / "benchmarks"
 
 
+def script_path(name: str) -> Path:
+    """The file of a script; names are unique over all subjects."""
+    (path,) = PLACE.glob(f"*/{name}.py")
+    return path
+
+
 def load_script(name: str) -> ModuleType:
-    """One of them as a module. Their folder stays off the path: its deploy.py would be found instead of tests/deploy,
-    whatever comes first, since that folder is no package of files."""
+    """Import one of them as a module, by its name alone. Its folder stays off the path."""
     if name not in sys.modules:
-        spec = importlib.util.spec_from_file_location(name, PLACE / f"{name}.py")
+        spec = importlib.util.spec_from_file_location(name, script_path(name))
         assert spec is not None
         assert spec.loader is not None
         sys.modules[name] = module = importlib.util.module_from_spec(spec)

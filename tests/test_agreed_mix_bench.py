@@ -1,4 +1,4 @@
-"""benchmarks/agreed_mix.py: whose settings rivals have, who counts as harmed, and what is compared."""
+"""benchmarks/verdicts/agreed_mix.py: whose settings rivals have, who counts as harmed, and what is compared."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The pieces of benchmarks/weight_erosion_titanic.py: its skews, its schemes, its attackers, its counting."""
+"""The pieces of benchmarks/methods/weight_erosion_titanic.py: its skews, its schemes, its attackers, its counting."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""benchmarks/choose.py and its worlds: what is drawn, what is judged, and the rival that draws groups by lot."""
+"""benchmarks/verdicts/choose.py and its worlds: what is drawn, what is judged, and the rival with random groups."""
 
 from __future__ import annotations
 

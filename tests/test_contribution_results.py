@@ -1,4 +1,4 @@
-"""What page and terminal say about how often the warning is wrong is what benchmarks/contribution.py counted."""
+"""Page and terminal state how often the warning is wrong as benchmarks/verdicts/contribution.py counted."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 
 from vitrail.studies.contribution.reliability import AS_GIVEN, OFF, SEED_NOISE, SPOT, STRAIN
 
-CASES = Path(__file__).parent.parent / "benchmarks" / "results" / "contribution" / "cases.csv.gz"
+CASES = Path(__file__).parent.parent / "benchmarks" / "verdicts" / "results" / "contribution" / "cases.csv.gz"
 
 
 @pytest.fixture(scope="module")

@@ -113,7 +113,7 @@ def test_attribution_names_the_investigators() -> None:
 
 # --- pictures ---
 
-# as benchmarks/make_pneumonia.py cuts them
+# as benchmarks/pictures/make_pneumonia.py cuts them
 PNEUMONIA = {"large": (450, 450), "referral": (45, 255), "screening": (204, 36), "small": (60, 60)}
 
 

@@ -1,4 +1,4 @@
-"""benchmarks/planted_faults.py: faults do what they say, harm knows no rule, and the report is what it prints."""
+"""benchmarks/faults/planted_faults.py: faults do what they say, harm is independent of the rule, and the report."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pandas as pd
 import pytest
 
 import vitrail as vt
-from scripts import PLACE, load_script
+from scripts import load_script, script_path
 from vitrail.core.errors import VitrailError
 from vitrail.data.readers.tables import clean
 from vitrail.quality.screening.result import CAUSES, LABEL
@@ -134,7 +134,7 @@ def test_what_is_counted() -> None:
 
 
 def test_the_report_prints_what_is_committed() -> None:
-    written = (PLACE / "results" / "planted_faults.md").read_text()
+    written = bench.RESULTS.with_suffix(".md").read_text()
     assert written == bench.print_report()
 
 
@@ -143,7 +143,7 @@ def test_what_was_put_aside_before_the_rule_was_frozen_is_what_it_was_judged_by(
     lines = [line.split() for line in (bench.RESULTS / name).read_text().splitlines()]
     assert lines
     for said, file in lines:
-        assert hashlib.sha256((Path(PLACE) / file).read_bytes()).hexdigest() == said, file
+        assert hashlib.sha256(script_path(Path(file).stem).read_bytes()).hexdigest() == said, file
 
 
 def test_what_is_fresh_is_nowhere_else() -> None:

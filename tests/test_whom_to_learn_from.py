@@ -1,4 +1,4 @@
-"""benchmarks/whom_to_learn_from.py and its report: what it counts, and how it tunes, chooses and compares."""
+"""benchmarks/verdicts/whom_to_learn_from.py and its report: what it counts, and how it tunes, chooses and compares."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What an attacker does to a federation, and what comes of it: for tests and for benchmarks/attack_holdup.py."""
+"""What an attacker does to a federation, and what follows: for tests and benchmarks/attacks/attack_holdup.py."""
 
 from __future__ import annotations
 

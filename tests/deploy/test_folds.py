@@ -454,7 +454,7 @@ def test_the_consent_form_says_it(whole: Trial) -> None:
 
 
 def test_what_the_consent_form_says_was_tried_is_what_was_measured(whole: Trial) -> None:
-    told = (Path(__file__).parents[2] / "benchmarks" / "results" / "fold_leaks.md").read_text()
+    told = (Path(__file__).parents[2] / "benchmarks" / "attacks" / "results" / "fold_leaks.md").read_text()
     for guard, name in (("plain", "10 rows in a fold"), ("masked", "10 rows in a fold, under masks")):
         (line,) = [x for x in told.splitlines() if x.startswith(f"| {name} |")]
         numbers = [float(cell.split("+-")[0]) for cell in line.split("|")[4:8]]

@@ -1,6 +1,6 @@
 """Scores are no oracle for rows: a site scores what was agreed, once, in order, and tells counts rounded to tens.
 
-The attack is the one of benchmarks/attack_oracle.py: a model that says "disease" of one known person alone. The control
+The attack is that of benchmarks/attacks/attack_oracle.py: a model that names only one known person ill. The control
 is a site that scores any model exactly, as sites once did.
 """
 

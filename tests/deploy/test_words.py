@@ -236,7 +236,7 @@ def _inside(mine: Tensor, sent: Tensor) -> bool:
 
 def test_what_was_tried_is_what_the_benchmark_printed() -> None:
     """One measured sentence for the guards at hand, and its numbers are no others than those of the trials."""
-    found = json.loads((Path(__file__).parents[2] / "benchmarks" / "results" / "attacks.json").read_text())
+    found = json.loads((Path(__file__).parents[2] / "benchmarks" / "attacks" / "results" / "attacks.json").read_text())
     for guard, name in (("plain", "plain"), ("masked", "total of three"), ("rows", "rows 10")):
         hidden, bare = ("draws known", "draws known") if guard == "rows" else ("draws secret", "no dropout")
         for how, counts in zip((hidden, bare), attack_evidence.REBUILT[guard], strict=True):

@@ -1,5 +1,5 @@
 """One rule for "this site's class stands out": exact where it claims to be, calm where nothing is, and it finds what is
-planted. The federations are those of benchmarks/planted_bias_rule.py."""
+planted. The federations are those of benchmarks/pictures/planted_bias_rule.py."""
 
 from __future__ import annotations
 

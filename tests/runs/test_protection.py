@@ -139,8 +139,8 @@ def test_comparisons_do_not_claim_guards_that_they_have_not() -> None:
 
 
 def test_how_sure_the_page_is_was_counted() -> None:
-    """The runs without a liar of benchmarks/attacks.py, and what the page makes of them."""
-    cases = json.loads((Path(__file__).parents[2] / "benchmarks" / "results" / "attacks.json").read_text())
+    """The runs without a liar of benchmarks/attacks/attacks.py, and what the page makes of them."""
+    cases = json.loads((Path(__file__).parents[2] / "benchmarks" / "attacks" / "results" / "attacks.json").read_text())
     honest = [case["named"] for key, case in cases.items() if key.startswith("names|")]
     assert (sum(named > 0 for named in honest), len(honest)) == HONEST
     assert f"in at most {100 * (1 - 0.05 ** (1 / len(honest))):.0f} of 100" in sure()

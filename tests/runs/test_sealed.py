@@ -294,7 +294,7 @@ def test_a_line_that_was_cut_off_is_taken_away(copy: Path) -> None:
     assert links[-1].told["event"] == "resumed"
 
 
-# writes cut off: all boundaries in benchmarks/cut_writes.py
+# writes cut off: all boundaries in benchmarks/deploy/cut_writes.py
 
 
 def test_a_checkpoint_cut_off_at_any_byte(tmp_path: Path) -> None:

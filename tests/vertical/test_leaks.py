@@ -1,4 +1,4 @@
-"""What host and guest find out of each other if they try (benchmarks/vertical_leaks.py): little with the defaults; and
+"""What host and guest learn of each other (benchmarks/vertical/vertical_leaks.py): little with the defaults; and
 the same attacks succeed when the defence is off."""
 
 from __future__ import annotations

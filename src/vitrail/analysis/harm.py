@@ -11,7 +11,7 @@ t_i ~ N(m, s^2), is spread over sites:
 So a site's own d is never taken at face value: that spread which the rows' errors explain is no difference between
 sites. Of a site that shows its d and e, P(t_i > 0) rests on both, its own rows and all sites (shrunk towards m).
 Errors of folds that share rows are a little too small, and what was chosen because it looks best looks better than it
-is: harm is told too low (benchmarks/agreed_mix.py: by how much).
+is: harm is told too low (benchmarks/verdicts/agreed_mix.py: by how much).
 """
 
 from __future__ import annotations

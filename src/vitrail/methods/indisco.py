@@ -33,7 +33,7 @@ then every 10: here after each round of the study's epochs. The paper's order of
 the last layer by 20 epochs of Adam at 1e-4 (the code by 12), here by proximal steps, being convex. The code takes l1 of
 the whole last layer, here of the weights for other classes, as the paper; it decays weights of all convolutions by
 1e-3, here as the study says. Where all is shared its push changes nothing. With that set equal both give the same
-numbers: benchmarks/results/same_as_myth.md.
+numbers: benchmarks/methods/results/same_as_myth.md.
 """
 
 from __future__ import annotations

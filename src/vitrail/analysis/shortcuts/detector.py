@@ -10,7 +10,8 @@ Signals, each of one site and class against all other cells (outliers.py says ho
 A cell's chance is the smallest of its signals' chances, each over its weight (Bonferroni), among them `together`:
 Fisher's product, with Brown's correction for signals that are correlated by RELATED. It is flagged where that chance,
 times the number of cells looked at, is at most `level`: so often, at most, shall a clean federation raise an alarm. No
-threshold was tuned on data; whether the promise holds is measured on made-up ones (benchmarks/planted_bias_rule.py).
+threshold was tuned on data; whether the promise holds is measured on made-up ones
+(benchmarks/pictures/planted_bias_rule.py).
 
 What is assumed. A site's pictures of a class are independent of each other; what differs between clean sites and
 classes has the shape of outliers.py (also in its tails); signals of a clean cell are no more correlated than RELATED.

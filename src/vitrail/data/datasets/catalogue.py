@@ -130,7 +130,7 @@ def titanic() -> pd.DataFrame:
 def pneumonia() -> dict[str, pd.DataFrame]:
     """Four sites, 1560 chest X-rays of 28 x 28 pixels in the column `picture`; `finding` is normal or pneumonia.
 
-    All are of one hospital, and the sites a cut of ours (benchmarks/make_pneumonia.py): `large` has as many of each
+    All are of one hospital, cut into sites (benchmarks/pictures/make_pneumonia.py): `large` has as many of each
     finding, at `referral` 85 % have pneumonia, at `screening` 15 %, and `small` has those that the collectors had put
     aside to test on, which models find harder. There are no patients' numbers: one child may be on several pictures.
     """

@@ -15,7 +15,7 @@ from vitrail.data.schema import Feature
 
 FEWEST, SHARE = 10, 0.005  # so many missing values, and such a share of all rows; of fewer nothing can be learned
 
-RIDGE, CLASS_RIDGE = 4.0, 8.0  # the penalty, over all rows; of classes chosen on tables of benchmarks/quality.py
+RIDGE, CLASS_RIDGE = 4.0, 8.0  # the penalty over all rows; for classes: benchmarks/verdicts/quality.py
 BATCH = 16  # rows in a step of training
 CLASS_RATE = 0.02  # the learning rate for classes; squared errors have steeper slopes and would diverge
 

@@ -12,7 +12,7 @@ from vitrail.runs.setup import refits
 from vitrail.runs.verdict_wire import FOLDS, REFIT, fold_count
 from vitrail.studies.site_benefit import NUMBERS
 
-ROWS = 10  # in each fold, where subtracting was tried; the numbers are those of benchmarks/results/fold_leaks.md
+ROWS = 10  # in each fold, where subtracting was tried: benchmarks/attacks/results/fold_leaks.md
 TRIED = {"plain": (0.53, 0.52), "masked": (0.51, 0.52)}  # AUC by the run's own report, and by differences of folds
 
 

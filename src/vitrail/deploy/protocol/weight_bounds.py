@@ -8,7 +8,7 @@ Checked, of every tensor of a word that is named like a parameter of the network
     step          no unit moves further in a round than STEP times that length; of the output layer, HEAD_STEP
     copies        no more units point the same way than did at the start
 
-The bounds were set on honest training; benchmarks/crafted.py counts false alarms and what still gets through.
+The bounds were set on honest training; benchmarks/attacks/crafted.py counts false alarms and what still gets through.
 """
 
 from __future__ import annotations

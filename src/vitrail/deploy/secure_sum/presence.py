@@ -2,7 +2,7 @@
 
 Two totals that differ by one site tell what that site reported, as far as the rounds are alike. A coordinator could
 leave out one site after the other on purpose. So a site counts how often the list changes, and opens no more than was
-agreed. What the bound is worth: benchmarks/attack_presence.py.
+agreed. What the bound is worth: benchmarks/attacks/attack_presence.py.
 """
 
 from __future__ import annotations

@@ -5,7 +5,7 @@ sites are put into groups of at least `least`, the total of each is all that is 
 is taken that a group with a liar in it hardly moves (privacy/robust.py). A group of which fewer answer is not opened.
 
 Groups are drawn once and stay. Drawn anew every round, the totals would be equations for what each site says on
-average, and their solution tells a site's share of each class (benchmarks/attacks.py, `labels of groups`).
+average, and their solution tells a site's share of each class (benchmarks/attacks/attacks.py, `labels of groups`).
 """
 
 from __future__ import annotations

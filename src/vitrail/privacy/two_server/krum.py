@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from vitrail.privacy.robust import krum_of, liars
 
 PLACES = 24  # after the point, in units of the clip
-LONGEST = 10.0  # times the median length: a longer report counts for nothing (benchmarks/attack_liar.py)
+LONGEST = 10.0  # times the median length: a longer report counts for nothing (benchmarks/attacks/attack_liar.py)
 
 
 def chosen_by(products: NDArray[np.float64], sound: NDArray[np.bool_], clip: float) -> list[int]:

@@ -13,7 +13,7 @@ nobody would ask who pools what was published are refused, and of what is left n
     predictions farther than FARTHEST spreads from the middle
         are taken for that far: a made-up total cannot single out one row, and read its outcome
 
-benchmarks/published.py measures what is left. Counts that were blunted only bring sites closer together.
+benchmarks/attacks/published.py measures what is left. Counts that were blunted only bring sites closer together.
 """
 
 from __future__ import annotations

@@ -17,7 +17,7 @@ from vitrail.runs.protection.budget import SpentBudget, replaced_after, spent_af
 from vitrail.runs.result import Run
 
 NAMED = 3.0  # times as far off as the median site, and furthest in most rounds: then a site is named
-HONEST = (0, 100)  # runs without a liar in which somebody is named all the same, of how many: benchmarks/attacks.py
+HONEST = (0, 100)  # runs without a liar in which a site is named, of how many: benchmarks/attacks/attacks.py
 ROBUST = {
     "median": "the median of each number",
     "trimmed": "the mean of each number without its ends",

@@ -19,7 +19,7 @@ from vitrail.report.text import LAYERS, listed, name
 from vitrail.study.model import Study
 
 SHOWN = 10  # findings of a kind, before they are folded
-RESULTS = "benchmarks/results/planted_faults.md"
+RESULTS = "benchmarks/faults/results/planted_faults.md"
 
 
 def contents(told: Screening, deployed: bool = False, pseudonyms: Sequence[str] = ()) -> dict[str, Any]:

@@ -1,7 +1,7 @@
 """When not to rely on the sizes of values that were rebuilt: a signal, its limit, and how often it was wrong.
 
 Rebuilt values are off by the sum over sites of |rebuilt - trained again|, as a share of the sum of |trained again|.
-Limits were set on federations of three tables, and rates counted on others (benchmarks/contribution.py).
+Limits were set on federations of three tables, and rates counted on others (benchmarks/verdicts/contribution.py).
 
     strain = apart * (0.2 + unlike)
     apart    how far the sites' reports lead from where the run went: root mean square over sites of
@@ -28,7 +28,7 @@ MOST = 3.0  # a logarithm of two bends that says no more than "quite unlike"
 
 
 class ReliabilityRule(NamedTuple):
-    """A limit, and what was counted with it on the test federations of benchmarks/contribution.py."""
+    """A limit, and what was counted with it on the test federations of benchmarks/verdicts/contribution.py."""
 
     limit: float
     silent: int  # cases below it

@@ -14,7 +14,7 @@ values share the worth of everybody, the gain. What a coalition's model would ha
     whole run        w_0 + sum over t of (merged at w_t - w_t) (Song et al. 2019)
 
 In all, nobody changes nothing, and everybody together gives the gain, loss(w_0) - loss(w_T). The last two take reports
-as they were given, in answer to a model that all had made; their sizes are mostly wrong (benchmarks/contribution.py
+as they were given, in answer to a model that all had made; sizes are mostly wrong (benchmarks/verdicts/contribution.py
 measures all of them against training again). A site that is absent in a round gets nothing for it.
 
 Players are all sites, the user too. The user's private layers, where it has any, are those of the end of the run; then

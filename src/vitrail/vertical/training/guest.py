@@ -4,7 +4,8 @@
     W <- rule(W, A'g / rows)               g the slope at z, which the guest never sees, taken as if z were not rounded
 
 e hangs on the person: it is made of the guest's secret and the id, so that asking again, in a second match, of another
-table or in another run, does not average it out. Rounding alone leaves too much (benchmarks/vertical_leaks.py).
+table or in another run, does not average it out. Rounding alone leaves too much
+(benchmarks/vertical/vertical_leaks.py).
 The levels are those of least squared error over the training rows (Lloyd), between the 1st and the 99th hundredth.
 What A is, is the method's: the columns themselves, or with fixed bends of them beside. It does not change in training:
 were it trained, every step would tell sums in other directions, until these span all rows of a batch.
