@@ -12,8 +12,8 @@ a of its N_c pictures and k of all n pictures carrying the mark, an alarm needs
 with level = ALARMS / (number of tests), where tests that so few carriers could never pass are not counted (Tarone
 1990). So of sites whose classes have nothing to do with the pixels at most ALARMS raise an alarm, whatever the
 pictures: by the first condition alone. How often real classes do, and what is found, was measured on rows apart from
-those that shaped the rule: benchmarks/pictures/picture_marks.py. Not found: marks of one pixel, soft or transparent ones
-on changing ground, marks without a fixed place, those in few pictures. Drawn shapes (digits, icons) are marks to it, and
+those that shaped the rule: benchmarks/pictures/picture_marks.py. Not found: marks of one pixel, soft or see-through
+on changing ground, without a fixed place, in few pictures. Drawn shapes (digits, icons) are marks to it, and
 so are series of nearly equal pictures, of which `series` tells.
 """
 
