@@ -81,11 +81,11 @@ def renamed(kind: type) -> type:
         def send(self, task: Any, coord: Any, roster: Any) -> Any:
             return there(super().send(task, back(coord), roster))
 
-        def begin(self, task: Any, state: Any, down: Any, rows: Any, rule: Any) -> Any:
-            return super().begin(task, back(state), back(down), rows, rule)
+        def begin(self, site: Any, state: Any, down: Any) -> Any:
+            return super().begin(site, back(state), back(down))
 
-        def report(self, task: Any, state: Any, work: Any, down: Any, rows: Any, rule: Any) -> Any:
-            kept, up = super().report(task, back(state), work, back(down), rows, rule)
+        def report(self, site: Any, state: Any, work: Any, down: Any) -> Any:
+            kept, up = super().report(site, back(state), work, back(down))
             return there(kept), there(up)
 
         def merge(self, task: Any, coord: Any, up: Any, roster: Any) -> Any:

@@ -17,10 +17,9 @@ from vitrail.plugin import (
     Facts,
     Method,
     Nothing,
-    Optimizer,
     Params,
     Roster,
-    Rows,
+    SiteContext,
     Stage,
     Task,
     copied,
@@ -53,21 +52,14 @@ class Measure(Exchange[Mine, Held, Nothing, Shared, Said]):
     """Each site looks at all its rows and says its mean loss."""
 
     name: ClassVar[str] = "measure"
-    trains: ClassVar[bool] = False
 
     def send(self, task: Task, coord: Held, roster: Roster) -> Shared:
         return Shared(to_all(coord.params, len(roster.names)))
 
-    def begin(self, task: Task, state: Mine, down: Shared, rows: Rows, rule: Optimizer) -> Nothing:
-        return Nothing()
-
-    def step(self, task: Task, work: Nothing, batch: Batch, rule: Optimizer) -> None:
-        raise AssertionError("it does not train")
-
-    def report(
-        self, task: Task, state: Mine, work: Nothing, down: Shared, rows: Rows, rule: Optimizer
-    ) -> tuple[Mine, Said]:
-        loss = torch.stack([task.value(down.params, block) for block in rows.blocks()]).sum(0) / rows.total
+    def report(self, site: SiteContext, state: Mine, work: Nothing, down: Shared) -> tuple[Mine, Said]:
+        loss = (
+            torch.stack([site.task.value(down.params, block) for block in site.rows.blocks()]).sum(0) / site.rows.total
+        )
         return Mine(state.params, loss), Said(loss)
 
     def merge(self, task: Task, coord: Held, up: Said, roster: Roster) -> tuple[Held, Facts]:
@@ -102,16 +94,16 @@ class Relay(Method[Mine, Held, Work, Held, Up]):
         n = len(roster.names)
         return Held(to_all(coord.params, n), coord.usual.expand(n))
 
-    def begin(self, task: Task, state: Mine, down: Held, rows: Rows, rule: Optimizer) -> Work:
+    def begin(self, site: SiteContext, state: Mine, down: Held) -> Work:
         params = copied(down.params)
-        return Work(params, rule.memory(params), down.params)
+        return Work(params, site.optimizer.memory(params), down.params)
 
-    def step(self, task: Task, work: Work, batch: Batch, rule: Optimizer) -> None:
-        rule.descend(task, work.params, work.memory, batch)
+    def step(self, site: SiteContext, work: Work, batch: Batch) -> None:
+        site.optimizer.descend(site.task, work.params, work.memory, batch)
 
-    def report(self, task: Task, state: Mine, work: Work, down: Held, rows: Rows, rule: Optimizer) -> tuple[Mine, Up]:
+    def report(self, site: SiteContext, state: Mine, work: Work, down: Held) -> tuple[Mine, Up]:
         change = scaled(state.loss / down.usual, less(work.params, down.params))
-        return state, Up(change, torch.ones_like(rows.total))
+        return state, Up(change, torch.ones_like(site.rows.total))
 
     def merge(self, task: Task, coord: Held, up: Up, roster: Roster) -> tuple[Held, Facts]:
         return coord._replace(params=moved(coord.params, up.change, up.weight)), {}
@@ -132,16 +124,16 @@ class Front(Exchange[Own, Shared, Work, Shared, Up]):
     def send(self, task: Task, coord: Shared, roster: Roster) -> Shared:
         return Shared(to_all(coord.params, len(roster.names)))
 
-    def begin(self, task: Task, state: Own, down: Shared, rows: Rows, rule: Optimizer) -> Work:
+    def begin(self, site: SiteContext, state: Own, down: Shared) -> Work:
         params = copied(down.params)
-        return Work(params, rule.memory(params), down.params)
+        return Work(params, site.optimizer.memory(params), down.params)
 
-    def step(self, task: Task, work: Work, batch: Batch, rule: Optimizer) -> None:
-        rule.descend(task, work.params, work.memory, batch)
+    def step(self, site: SiteContext, work: Work, batch: Batch) -> None:
+        site.optimizer.descend(site.task, work.params, work.memory, batch)
 
-    def report(self, task: Task, state: Own, work: Work, down: Shared, rows: Rows, rule: Optimizer) -> tuple[Own, Up]:
-        change = less(work.params, task.select(down.params, ("body",)))
-        return state, Up(change, torch.ones_like(rows.total))
+    def report(self, site: SiteContext, state: Own, work: Work, down: Shared) -> tuple[Own, Up]:
+        change = less(work.params, site.task.select(down.params, ("body",)))
+        return state, Up(change, torch.ones_like(site.rows.total))
 
     def merge(self, task: Task, coord: Shared, up: Up, roster: Roster) -> tuple[Shared, Facts]:
         body = {k: coord.params[k] for k in up.change}
@@ -166,24 +158,9 @@ class Bow(Exchange[Own, Shared, Nothing, Nothing, Nothing]):
     """Nothing is said."""
 
     name: ClassVar[str] = "bow"
-    trains: ClassVar[bool] = False
 
-    def send(self, task: Task, coord: Shared, roster: Roster) -> Nothing:
-        return Nothing()
-
-    def begin(self, task: Task, state: Own, down: Nothing, rows: Rows, rule: Optimizer) -> Nothing:
-        return Nothing()
-
-    def step(self, task: Task, work: Nothing, batch: Batch, rule: Optimizer) -> None:
-        """Nothing is trained."""
-
-    def report(
-        self, task: Task, state: Own, work: Nothing, down: Nothing, rows: Rows, rule: Optimizer
-    ) -> tuple[Own, Nothing]:
+    def report(self, site: SiteContext, state: Own, work: Nothing, down: Nothing) -> tuple[Own, Nothing]:
         return state, Nothing()
-
-    def merge(self, task: Task, coord: Shared, up: Nothing, roster: Roster) -> tuple[Shared, Facts]:
-        return coord, {}
 
     def settle(self, task: Task, state: Own, down: Nothing) -> Own:
         raise AssertionError("its word does not end the stage")

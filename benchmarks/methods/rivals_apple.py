@@ -24,7 +24,7 @@ from beside import SHOWN, States, batches, imported, moved, worst, written
 from torch import Tensor, nn
 
 import vitrail as vt
-from vitrail.core.optimizers import Optimizer
+from vitrail.core.exchange import SiteContext
 from vitrail.core.task import Batch, Task
 from vitrail.core.tensors import dot, less, scaled, tmap
 from vitrail.engine.batches import gather_sites
@@ -119,17 +119,17 @@ class AsPFLlib(vt.methods.APPLE):
     """What PFLlib takes for the gradient of p: the mean over the network's tensors of the mean over their entries,
     after the core's step; and the schedule of the round before."""
 
-    def step(self, task: Task, work: Work, batch: Batch, rule: Optimizer) -> None:
+    def step(self, site: SiteContext, work: Work, batch: Batch) -> None:
         turn, down, moved = work.turn[TURN], work.down, less(work.core, work.received)
         p = down.begin + turn
         mine = (p * down.own).sum(1)
         mixed = tmap(lambda w, m: w + mine.view(-1, *[1] * (m.dim() - 1)) * m, mixture(p, down.cores), moved)
-        slope = task.grad(mixed, batch)
-        rule.follow(work.core, work.memory, scaled(mine, slope))
+        slope = site.task.grad(mixed, batch)
+        site.optimizer.follow(work.core, work.memory, scaled(mine, slope))
         means = {k: v / (v[0].numel() * len(slope)) for k, v in slope.items()}
         toward = along(means, down.cores) + down.own * dot(less(work.core, work.received), means)[:, None]
         pull = self.mu * down.pull[:, None] * turn
-        rule.at(rule.lr * self.rate).follow(work.turn, work.turn_memory, {TURN: toward + pull})
+        site.optimizer.at(site.optimizer.lr * self.rate).follow(work.turn, work.turn_memory, {TURN: toward + pull})
 
     def pulls(self, rounds: Tensor) -> Tensor:
         return super().pulls((rounds - 1).clamp(min=0))

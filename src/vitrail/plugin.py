@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from vitrail.core.exchange import Nothing as Nothing
     from vitrail.core.exchange import Roster as Roster
     from vitrail.core.exchange import Rows as Rows
+    from vitrail.core.exchange import SiteContext as SiteContext
     from vitrail.core.exchange import Stage as Stage
     from vitrail.core.exchange import training as training
     from vitrail.core.facts import AGREED as AGREED
@@ -71,7 +72,7 @@ if TYPE_CHECKING:
     from vitrail.testing import check_method as check_method
 
 _NAMES = {
-    "vitrail.core.exchange": "Adapters Exchange Method Nothing Roster Rows Stage training",
+    "vitrail.core.exchange": "Adapters Exchange Method Nothing Roster Rows SiteContext Stage training",
     "vitrail.core.facts": "AGREED ALONE OWN RECEIVED SHARE SHARED TRUST Fact Facts",
     "vitrail.core.losses": "CrossEntropy Evidence Hazard Loss ScheduledLoss SquaredError UncertaintyLoss",
     "vitrail.core.optimizers": "SGD Adam Optimizer with_term",

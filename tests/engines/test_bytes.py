@@ -12,8 +12,7 @@ import torch
 
 from small import SIZES, make_rows
 from vitrail import methods
-from vitrail.core.exchange import AnyExchange, Rows
-from vitrail.core.optimizers import Optimizer
+from vitrail.core.exchange import AnyExchange, SiteContext
 from vitrail.core.task import Task
 from vitrail.core.tensors import each, less, tensors
 from vitrail.engine.batches import gather_sites
@@ -129,9 +128,9 @@ class Leaky(IFedAvg):
 
     leak: str = "shift"
 
-    def report(self, task: Task, state: Own, work: Work, down: Shared, rows: Rows, rule: Optimizer) -> tuple[Own, Up]:
-        kept, up = super().report(task, state, work, down, rows, rule)
-        noise = torch.arange(len(rows.total) * 7.0).view(-1, 7) / 3
+    def report(self, site: SiteContext, state: Own, work: Work, down: Shared) -> tuple[Own, Up]:
+        kept, up = super().report(site, state, work, down)
+        noise = torch.arange(len(site.rows.total) * 7.0).view(-1, 7) / 3
         change = work.params["input.scale"] - state.params["input.scale"]
         extra = torch.cat([noise, work.params["input.shift"] if self.leak == "shift" else change, noise], 1)
         return kept, up._replace(change={**up.change, "statistics": extra})

@@ -212,12 +212,12 @@ def test_a_batch_says_which_rows_it_holds(engine: dict, away: tuple) -> None:
     class Looking(FedAvg):
         places: ClassVar[bool] = True
 
-        def begin(self, task: Any, state: Any, down: Any, rows: Any, rule: Any) -> Any:
-            return Placed(*super().begin(task, state, down, rows, rule), rows.total)
+        def begin(self, site: Any, state: Any, down: Any) -> Any:
+            return Placed(*super().begin(site, state, down), site.rows.total)
 
-        def step(self, task: Any, work: Any, batch: Any, rule: Any) -> None:
+        def step(self, site: Any, work: Any, batch: Any) -> None:
             seen.append((work.total.clone(), batch._replace(x=batch.x.clone(), w=batch.w.clone())))
-            super().step(task, work, batch, rule)
+            super().step(site, work, batch)
 
     task, rows = make_task(dropout=0.0), make_rows()
     own = {len(x): (x, w) for _, x, _, w in rows}
@@ -266,9 +266,9 @@ def test_no_more_batches_than_an_exchange_asks_for(most: int | None) -> None:
         def batches(self) -> int | None:
             return most
 
-        def step(self, task: Any, work: Any, batch: Any, rule: Any) -> None:
+        def step(self, site: Any, work: Any, batch: Any) -> None:
             steps.append(len(batch.x))
-            super().step(task, work, batch, rule)
+            super().step(site, work, batch)
 
     e = Engine(make_task(), Short(), make_sites(), Training(rounds=1, batch=8, epochs=2), 5)
     steps.clear()  # what was rehearsed
@@ -284,10 +284,10 @@ def test_reports_outlive_the_memory_they_were_made_in() -> None:
     class Careless(FedAvg):
         sees: ClassVar[Any] = "each"
 
-        def report(self, task: Any, state: Any, work: Any, down: Any, rows: Any, rule: Any) -> Any:
+        def report(self, site: Any, state: Any, work: Any, down: Any) -> Any:
             for k, v in work.params.items():
                 v.sub_(down.params[k])
-            return state, Up(work.params, torch.ones_like(rows.total))
+            return state, Up(work.params, torch.ones_like(site.rows.total))
 
         def merge(self, task: Any, coord: Any, up: Any, roster: Roster) -> Any:
             change = {k: (v * torch.arange(len(v)).view(-1, *[1] * (v.dim() - 1))).sum(0) for k, v in up.change.items()}
@@ -333,9 +333,9 @@ class Counts(FedAvg):
 
     seen: ClassVar[list[Any]] = []
 
-    def begin(self, task, state, down, rows, rule):
-        self.seen.append(rows.held)
-        return super().begin(task, state, down, rows, rule)
+    def begin(self, site, state, down):
+        self.seen.append(site.rows.held)
+        return super().begin(site, state, down)
 
 
 @dataclass(frozen=True)

@@ -53,9 +53,9 @@ def test_a_report_with_more_than_was_declared_does_not_leave(kind: str, engine: 
 
     @dataclass(frozen=True)
     class Curious(FedAvg):
-        def report(self, task: Any, state: Any, work: Any, down: Any, rows: Any, rule: Any) -> Any:
-            kept, up = super().report(task, state, work, down, rows, rule)
-            if float(rows.total.max()) > 1:
+        def report(self, site: Any, state: Any, work: Any, down: Any) -> Any:
+            kept, up = super().report(site, state, work, down)
+            if float(site.rows.total.max()) > 1:
                 up = up._replace(change={**up.change, **tells(kind, up.change["head.bias"])})
             return kept, up
 
@@ -78,9 +78,9 @@ def test_what_is_sent_is_checked_too() -> None:
             others = {"others": torch.zeros(len(roster.names), 5).double()} if len(roster.names) > 1 else {}
             return Shared({**down.params, **others})
 
-        def begin(self, task: Any, state: Any, down: Any, *given: Any) -> Any:
+        def begin(self, site: Any, state: Any, down: Any) -> Any:
             known = Shared({k: v for k, v in down.params.items() if k != "others"})
-            return super().begin(task, state, known, *given)
+            return super().begin(site, state, known)
 
     e = Engine(make_task(), Chatty(), make_sites(), Training(rounds=1), 5)
     with pytest.raises(VitrailError, match="tensor params/others: not declared"):

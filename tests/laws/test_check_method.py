@@ -11,7 +11,7 @@ from torch import Tensor
 
 from vitrail.methods import Ditto, FedAvg, FedPer, FedProx, IFedAvg, Influence
 from vitrail.methods.fedavg import Own, Shared, Up
-from vitrail.plugin import AGREED, MLP, SGD, Fact, Params, Reveal, Stage, check_method, tmap, training
+from vitrail.plugin import AGREED, MLP, SGD, Exchange, Fact, Params, Reveal, Stage, check_method, tmap, training
 from vitrail.testing import LAWS, Trial, laws, name_of, trials
 
 
@@ -24,15 +24,15 @@ class OneNetwork:
 
 
 class SaysUndeclared(OneNetwork, FedAvg):
-    def report(self, task, state, work, down, rows, rule):
-        state, up = super().report(task, state, work, down, rows, rule)
-        some_rows = bool((rows.total > 1).any())  # the contract is traced on one
-        return state, up._replace(change=up.change | {"rows": rows.total}) if some_rows else up
+    def report(self, site, state, work, down):
+        state, up = super().report(site, state, work, down)
+        some_rows = bool((site.rows.total > 1).any())  # the contract is traced on one
+        return state, up._replace(change=up.change | {"rows": site.rows.total}) if some_rows else up
 
 
 class MixesSites(OneNetwork, FedAvg):
-    def report(self, task, state, work, down, rows, rule):
-        state, up = super().report(task, state, work, down, rows, rule)
+    def report(self, site, state, work, down):
+        state, up = super().report(site, state, work, down)
         return state, up._replace(change={k: v - v.amax(0, keepdim=True) for k, v in up.change.items()})
 
 
@@ -62,10 +62,10 @@ class UpWithHead(NamedTuple):
 class SendsItsHead(OneNetwork, FedPer):
     """Among other numbers, in one long row."""
 
-    def report(self, task, state, work, down, rows, rule):
-        state, up = super().report(task, state, work, down, rows, rule)
+    def report(self, site, state, work, down):
+        state, up = super().report(site, state, work, down)
         head = [v.flatten(1) for v in state.params.values()]
-        return state, UpWithHead(*up, torch.cat([rows.total[:, None], *head], 1))
+        return state, UpWithHead(*up, torch.cat([site.rows.total[:, None], *head], 1))
 
 
 class TellsEverybody(OneNetwork, Influence):
@@ -87,8 +87,14 @@ class RemembersOutside(OneNetwork, FedAvg):
 
 
 class Sleeps(OneNetwork, FedAvg):
-    def step(self, task, work, batch, rule):
+    def step(self, site, work, batch):
         pass
+
+
+class ForgetsItsStep(OneNetwork, FedAvg):
+    """As an author who did not write one: a method is complete without."""
+
+    step = Exchange.step
 
 
 class WritesInDiaries(OneNetwork, FedAvg):
@@ -222,6 +228,7 @@ BREAKS = [
     (TellsEverybody, {laws.nothing_private_travels}),
     (RemembersOutside, {laws.stop_and_resume_equals_not_stopping}),
     (Sleeps, {laws.another_seed_gives_another_model}),
+    (ForgetsItsStep, {laws.another_seed_gives_another_model}),
     (WritesInDiaries, {laws.an_absent_site_changes_nothing}),
     (DriftsWhenTold, {laws.nobody_present_is_harmless}),
     (ReportsModels, {laws.a_site_that_learned_nothing_reports_zero}),
@@ -253,6 +260,11 @@ def test_the_law_does_not_lean_on_the_engines_own_check(monkeypatch: pytest.Monk
         laws.only_declared_tensors_travel(Trial(SaysUndeclared()))
 
 
+def test_an_author_who_forgot_to_write_a_step_reads_so() -> None:
+    with pytest.raises(AssertionError, match="no exchange of it has a `step`"):
+        laws.another_seed_gives_another_model(Trial(ForgetsItsStep()))
+
+
 def test_every_law_has_a_toy_that_breaks_it() -> None:
     assert {law for _, broken in BREAKS for law in broken} == set(LAWS)
 
@@ -261,9 +273,9 @@ def test_every_law_has_a_toy_that_breaks_it() -> None:
 class LazyAtTimes(OneNetwork, FedProx):
     lazy: bool = False
 
-    def step(self, task, work, batch, rule):
+    def step(self, site, work, batch):
         if not self.lazy:
-            super().step(task, work, batch, rule)
+            super().step(site, work, batch)
 
 
 def test_options_are_tried_and_named() -> None:

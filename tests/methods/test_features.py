@@ -17,7 +17,7 @@ import vitrail as vt
 from small import gap, make_rows, make_task, models, train
 from vitrail import methods
 from vitrail.core.errors import VitrailError
-from vitrail.core.exchange import Adapters, Rows
+from vitrail.core.exchange import Adapters, Rows, SiteContext
 from vitrail.core.facts import OWN, SHARED
 from vitrail.core.optimizers import SGD
 from vitrail.core.random import keep_mask, odd32
@@ -267,14 +267,15 @@ def test_dropout_and_padding_in_a_step() -> None:
     units = list(task.net.units)
     keep = keep_mask(odd32(torch.arange(2), 8), odd32(torch.tensor([9]), sum(units))[0], 0.3).split(units, 2)
     batch = Batch(x, y, w, keep)
-    rows, rule = Rows(torch.tensor([8.0, 8.0]).double(), None, lambda: iter([batch])), SGD(0.1)
+    rows = Rows(torch.tensor([8.0, 8.0]).double(), None, lambda: iter([batch]))
+    site = SiteContext(task, rows, SGD(0.1))
     sent = copied(to_all(task.start, 2))
     before = {k: v + 0.3 * torch.randn(v.shape, generator=g).double() for k, v in sent.items()}
 
     method, mine = methods.build("moon", {"mu": 2.0}), leaves(sent)
-    work = method.begin(task, method.state(task, 2)._replace(before=before), Shared(sent), rows, rule)
+    work = method.begin(site, method.state(task, 2)._replace(before=before), Shared(sent))
     for _ in range(2):
-        method.step(task, work, batch._replace(x=x.clone()), rule)
+        method.step(site, work, batch._replace(x=x.clone()))
         f, z = thin(task.net, mine, x, keep)
         a, b = (F.cosine_similarity(f, thin(task.net, p, x, keep)[0], -1) / 0.5 for p in (sent, before))
         loss = -(z.log_softmax(-1) * y).sum(-1) + 2 * (torch.logaddexp(a, b) - a)
@@ -285,9 +286,9 @@ def test_dropout_and_padding_in_a_step() -> None:
 
     method, mine, count = methods.build("fed_rod"), leaves(sent), (y * w).sum(1)
     head = leaves(method.state(task, 2).head)
-    work = method.begin(task, method.state(task, 2), Shared(sent), rows, rule)
+    work = method.begin(site, method.state(task, 2), Shared(sent))
     for _ in range(2):
-        method.step(task, work, batch._replace(x=x.clone()), rule)
+        method.step(site, work, batch._replace(x=x.clone()))
         f, z = thin(task.net, mine, x, keep)
         own = z.detach() + f.detach() @ head["weight"] + head["bias"][:, None]
         for params, scores in ((mine, z + count.log()[:, None]), (head, own)):

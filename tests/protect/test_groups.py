@@ -95,10 +95,10 @@ def test_only_totals_of_groups_decide() -> None:
     )
     state, coord = method.state(task, n), method.coord(task, n)
     down = ex.send(task, coord, roster)
-    from vitrail.core.exchange import Rows
+    from vitrail.core.exchange import Rows, SiteContext
 
-    rows = Rows(torch.full((n,), 5.0, dtype=torch.double))
-    _, up = ex.report(task, state, ex.begin(task, state, down, rows, task.rule), down, rows, task.rule)
+    site = SiteContext(task, Rows(torch.full((n,), 5.0, dtype=torch.double)), task.rule)
+    _, up = ex.report(site, state, ex.begin(site, state, down), down)
     g = torch.Generator().manual_seed(3)
     up = each(lambda t: t if t.dim() < 2 else torch.randn(t.shape, generator=g, dtype=t.dtype), up)
     group = groups_of(roster.seeds, 3)

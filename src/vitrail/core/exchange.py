@@ -9,7 +9,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar, Generic, Literal, NamedTuple, Protocol, TypeVar, runtime_checkable
+from typing import Any, ClassVar, Generic, Literal, NamedTuple, Protocol, TypeVar, cast, runtime_checkable
 
 from torch import Tensor
 
@@ -58,6 +58,14 @@ class Rows(NamedTuple):
         return self.look() if self.look else iter(())
 
 
+class SiteContext(NamedTuple):
+    """What an exchange works with at a site during one round, whatever the site keeps and was sent."""
+
+    task: Task
+    rows: Rows
+    optimizer: Optimizer
+
+
 class Adapters(NamedTuple):
     """Element-wise layers that a method wants before and after the network."""
 
@@ -69,12 +77,12 @@ class Exchange(ABC, Generic[State, Coord, Work, Down, Up]):
     """One kind of conversation: send -> (begin, step for each batch, report) -> merge; settle at the end.
 
     All tensors have the site axis first, also for a single site: looping over sites is a stack of one.
-    `step` works in place on what `begin` made; nothing else is ever overwritten.
+    `step` works in place on what `begin` made; nothing else is ever overwritten. Only `report` must be written: an
+    exchange without a `step` trains nothing, one without a `send` sends nothing, and so on.
     """
 
     name: ClassVar[str] = ""  # where a stage has several
     sees: ClassVar[Literal["sum", "each"]] = "each"  # merge is given the total over sites, or each site's report
-    trains: ClassVar[bool] = True  # whether step runs at all
     places: ClassVar[bool] = False  # whether a batch says which rows it holds (Batch.at)
     consent: str = ""  # what a site shows, once, in words that follow "you agree to show"; it may refuse
     unsure: ClassVar[frozenset[str]] = frozenset()  # tensors of a report that may hold what is no number
@@ -92,29 +100,33 @@ class Exchange(ABC, Generic[State, Coord, Work, Down, Up]):
         """At the coordinator: whom to ask this round, [site] bool."""
         return roster.present
 
-    @abstractmethod
+    @property
+    def trains(self) -> bool:
+        """Whether sites draw batches for it: only where it says what to do with one."""
+        return type(self).step is not Exchange.step
+
     def send(self, task: Task, coord: Coord, roster: Roster) -> Down:
-        """At the coordinator: what each site is told."""
+        """At the coordinator: what each site is sent."""
+        return cast("Down", Nothing())
 
-    @abstractmethod
-    def begin(self, task: Task, state: State, down: Down, rows: Rows, rule: Optimizer) -> Work:
+    def begin(self, site: SiteContext, state: State, down: Down) -> Work:
         """At the site: fresh tensors to work on."""
+        return cast("Work", Nothing())
 
-    @abstractmethod
-    def step(self, task: Task, work: Work, batch: Batch, rule: Optimizer) -> None:
+    def step(self, site: SiteContext, work: Work, batch: Batch) -> None:
         """At the site: one batch, in place."""
 
     @abstractmethod
-    def report(self, task: Task, state: State, work: Work, down: Down, rows: Rows, rule: Optimizer) -> tuple[State, Up]:
+    def report(self, site: SiteContext, state: State, work: Work, down: Down) -> tuple[State, Up]:
         """At the site: what it keeps, and what it says. A report says a change: zero is "learned nothing"."""
 
-    @abstractmethod
     def merge(self, task: Task, coord: Coord, up: Up, roster: Roster) -> tuple[Coord, Facts]:
         """At the coordinator. Under `each`, absent sites' reports are zero and roster.present says so."""
+        return coord, {}
 
-    @abstractmethod
     def settle(self, task: Task, state: State, down: Down) -> State:
         """At the site, after the last round: take the final word, so that `predict` needs nothing else."""
+        return state
 
 
 AnyExchange = Exchange[Any, Any, Any, Any, Any]
@@ -166,9 +178,9 @@ class Method(Exchange[State, Coord, Work, Down, Up]):
     def state(self, task: Task, sites: int) -> State:
         """What each site starts with."""
 
-    @abstractmethod
     def coord(self, task: Task, sites: int) -> Coord:
         """What the coordinator starts with."""
+        return cast("Coord", Nothing())
 
     @abstractmethod
     def models(self, task: Task, state: State) -> dict[str, Params]:

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from vitrail.core.errors import Problem, VitrailError
-from vitrail.core.exchange import AnyExchange, Method, Roster, Rows, Stage
+from vitrail.core.exchange import AnyExchange, Method, Roster, Rows, SiteContext, Stage
 from vitrail.core.facts import OWN, Facts
 from vitrail.core.task import Batch, Task
 from vitrail.core.tensors import each, tensors
@@ -163,14 +163,15 @@ def rehearse(
     place = torch.zeros(n, 1, dtype=torch.int64, device=some.device)
     batch = Batch(x, some.new_zeros(n, 1, task.net.outputs), some.new_zeros(n, 1, 1), at=place)
     rows = Rows(some.new_ones(n), batch if method.aside() else None, lambda: iter((batch,)), batch)
+    site = SiteContext(task, rows, task.rule)
     for stage in method.plan(rounds):
         before, turns = state, []
         for ex in stage.exchanges:
             down = ex.send(task, coord, roster)
-            work = ex.begin(task, state, down, rows, task.rule)
+            work = ex.begin(site, state, down)
             if ex.trains:
-                ex.step(task, work, batch, task.rule)
-            state, up = ex.report(task, state, work, down, rows, task.rule)
+                ex.step(site, work, batch)
+            state, up = ex.report(site, state, work, down)
             coord, facts = ex.merge(task, coord, total(up) if ex.sees == "sum" else up, roster)
             turns.append(Turn(ex, down, up, facts))
         last = stage.last.send(task, coord, roster)

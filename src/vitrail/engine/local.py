@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 
 from vitrail.core.errors import Problem, VitrailError
-from vitrail.core.exchange import AnyExchange, Roster, Rows
+from vitrail.core.exchange import AnyExchange, Roster, Rows, SiteContext
 from vitrail.core.facts import Facts
 from vitrail.core.optimizers import Optimizer
 from vitrail.core.random import keep_mask, mixed, normals
@@ -205,12 +205,12 @@ class Engine(Rounds):
             held = None
             if self.held and ex.holds_out:
                 held = Batch(self.held.x[at], self.held.y[at], self.held.w[at])
-            rows = Rows(self.counts[at], aside, lambda: self.sites.blocks(place), held)
+            site = SiteContext(task, Rows(self.counts[at], aside, lambda: self.sites.blocks(place), held), rule)
             with reused_memory():
-                work = ex.begin(task, mine, told, rows, rule)
+                work = ex.begin(site, mine, told)
             if feed is not None:
-                self._train(ex, work, place, slice(first, first + len(place)), feed, task, rule)
-            kept, up = ex.report(task, mine, work, told, rows, rule)
+                self._train(ex, work, place, slice(first, first + len(place)), feed, site)
+            kept, up = ex.report(site, mine, work, told)
             check(up, contract.up, contract.stage, "from site")
             for (_, old), (_, new) in zip(tensors(state), tensors(kept), strict=True):
                 old[at] = new
@@ -269,7 +269,7 @@ class Engine(Rounds):
         return feed._replace(x=x, keep=keep)
 
     def _train(
-        self, ex: AnyExchange, work: Any, place: Sequence[int], at: slice, feed: Feed, task: Task, rule: Optimizer
+        self, ex: AnyExchange, work: Any, place: Sequence[int], at: slice, feed: Feed, site: SiteContext
     ) -> None:
         """`place` of these sites among all, `at` among those that the feed is for."""
         steps, n, b, shape = [self.drawer.steps[i] for i in place], len(place), self.training.batch, self.sites.x.shape
@@ -295,13 +295,13 @@ class Engine(Rounds):
                 x = augmented(x, feed.draw.lots[t, at][:busy], self.training.augment)
             which = None if places is None else places[t, :busy]
             lots: DrawnNoise | StepNoise | None = None
-            if isinstance(task, PrivateTask) and self.generators:  # every step of every exchange has its own
+            if isinstance(site.task, PrivateTask) and self.generators:  # every step of every exchange has its own
                 lots = StepNoise([self.generators[i] for i in place[:busy]], int(self.drawer.clock), t)
-            elif isinstance(task, PrivateTask):
+            elif isinstance(site.task, PrivateTask):
                 mine = self.drawer.noise_keys[list(place)[:busy]]
                 lots = DrawnNoise(mixed(mixed(mine, self.drawer.clock), torch.tensor(t + (1 << 40))))
             share = self.sites.share[rows[t, :busy]] if lots and self.sites.share is not None else None
-            ex.step(task, work, Batch(x, y[t, :busy], w[t, :busy], keep, which, lots, share), rule)
+            ex.step(site, work, Batch(x, y[t, :busy], w[t, :busy], keep, which, lots, share))
 
     def _masks(self, rows: Tensor, units: Tensor) -> tuple[Tensor, ...]:
         """Which units each layer keeps, for each row."""

@@ -18,9 +18,8 @@ from typing import Annotated, ClassVar, NamedTuple
 import torch
 from torch import Tensor
 
-from vitrail.core.exchange import Method, Rows, Tries
+from vitrail.core.exchange import Method, SiteContext, Tries
 from vitrail.core.facts import OWN
-from vitrail.core.optimizers import Optimizer
 from vitrail.core.task import Batch, Task, carried
 from vitrail.core.tensors import Params, blended, copied, dot, scaled, tmap, to_all
 from vitrail.methods.fedavg import Averages, Shared, Up
@@ -55,24 +54,22 @@ class APFL(Averages, Method[State, Shared, Work, Shared, Up]):
         alpha = torch.full((sites,), self.alpha, dtype=task.like.dtype, device=task.like.device)
         return State(own, alpha, {}, task.remembered(own, own), task.remembered(own))
 
-    def begin(self, task: Task, state: State, down: Shared, rows: Rows, rule: Optimizer) -> Work:
+    def begin(self, site: SiteContext, state: State, down: Shared) -> Work:
         own, params = copied(state.own), copied(down.params)
-        memory, own_memory = rule.memory(params, state.memory), rule.memory(own, state.own_memory)
+        memory, own_memory = site.optimizer.memory(params, state.memory), site.optimizer.memory(own, state.own_memory)
         return Work(own, state.alpha.clone(), params, memory, own_memory)
 
-    def step(self, task: Task, work: Work, batch: Batch, rule: Optimizer) -> None:
-        slope = task.grad(blended(work.alpha, work.own, work.params), batch)
+    def step(self, site: SiteContext, work: Work, batch: Batch) -> None:
+        slope = site.task.grad(blended(work.alpha, work.own, work.params), batch)
         turn = dot(tmap(torch.sub, work.own, work.params), slope) if self.adaptive else None
-        rule.descend(task, work.params, work.memory, batch)
-        rule.follow(work.own, work.own_memory, scaled(work.alpha, slope))
+        site.optimizer.descend(site.task, work.params, work.memory, batch)
+        site.optimizer.follow(work.own, work.own_memory, scaled(work.alpha, slope))
         if turn is not None:
-            work.alpha.sub_(turn, alpha=rule.lr).clamp_(0, 1)
+            work.alpha.sub_(turn, alpha=site.optimizer.lr).clamp_(0, 1)
 
-    def report(
-        self, task: Task, state: State, work: Work, down: Shared, rows: Rows, rule: Optimizer
-    ) -> tuple[State, Up]:
+    def report(self, site: SiteContext, state: State, work: Work, down: Shared) -> tuple[State, Up]:
         memory, own_memory = carried(work.memory, state.memory), carried(work.own_memory, state.own_memory)
-        return State(work.own, work.alpha, {}, memory, own_memory), self.say(work.params, down, rows)
+        return State(work.own, work.alpha, {}, memory, own_memory), self.say(work.params, down, site.rows)
 
     def settle(self, task: Task, state: State, down: Shared) -> State:
         return State(state.own, state.alpha, down.params)

@@ -34,9 +34,8 @@ from typing import Annotated, ClassVar, Literal, NamedTuple
 import torch
 from torch import Tensor
 
-from vitrail.core.exchange import Exchange, Method, Nothing, Roster, Rows, Stage, Tries, training
+from vitrail.core.exchange import Exchange, Method, Nothing, Roster, SiteContext, Stage, Tries, training
 from vitrail.core.facts import MIXED, OWN, Facts
-from vitrail.core.optimizers import Optimizer
 from vitrail.core.task import Batch, Task, carried
 from vitrail.core.tensors import Params, copied, dot, less, own_of, per_site, scaled, tmap, to_all
 from vitrail.methods.blocks.basics import Reveal, Revealed
@@ -134,23 +133,24 @@ class APPLE(Method[State, Coord, Work, Down, Up]):
         falls = LEAST**part if self.schedule == "exponential" else (1 + torch.cos(math.pi * part)) / 2
         return torch.where(part < 1, falls, 0.0)
 
-    def begin(self, task: Task, state: State, down: Down, rows: Rows, rule: Optimizer) -> Work:
+    def begin(self, site: SiteContext, state: State, down: Down) -> Work:
         received, turn = own_of(down.cores, down.own), copied(state.turn)
         core = copied(received)
-        return Work(core, rule.memory(core, state.memory), turn, rule.memory(turn, state.turn_memory), received, down)
+        memory, turn_memory = site.optimizer.memory(core, state.memory), site.optimizer.memory(turn, state.turn_memory)
+        return Work(core, memory, turn, turn_memory, received, down)
 
-    def step(self, task: Task, work: Work, batch: Batch, rule: Optimizer) -> None:
+    def step(self, site: SiteContext, work: Work, batch: Batch) -> None:
         turn, down, moved = work.turn[TURN], work.down, less(work.core, work.received)
         p = down.begin + turn
         mine = (p * down.own).sum(1)
         mixed = tmap(lambda w, m: w + per_site(mine, m) * m, mixture(p, down.cores), moved)
-        slope = task.grad(mixed, batch)
+        slope = site.task.grad(mixed, batch)
         toward = along(slope, down.cores) + down.own * dot(moved, slope)[:, None]  # <grad, c_j>
-        rule.follow(work.core, work.memory, scaled(mine, slope))
+        site.optimizer.follow(work.core, work.memory, scaled(mine, slope))
         pull = self.mu * down.pull[:, None] * turn
-        rule.at(rule.lr * self.rate).follow(work.turn, work.turn_memory, {TURN: toward + pull})
+        site.optimizer.at(site.optimizer.lr * self.rate).follow(work.turn, work.turn_memory, {TURN: toward + pull})
 
-    def report(self, task: Task, state: State, work: Work, down: Down, rows: Rows, rule: Optimizer) -> tuple[State, Up]:
+    def report(self, site: SiteContext, state: State, work: Work, down: Down) -> tuple[State, Up]:
         memory, turn_memory = carried(work.memory, state.memory), carried(work.turn_memory, state.turn_memory)
         return State(work.turn, memory, turn_memory), Up(less(work.core, work.received))
 
@@ -171,27 +171,12 @@ class CountRows(Exchange[State, Coord, Nothing, Nothing, RowCount]):
     """How many rows each site has."""
 
     name: ClassVar[str] = "count"
-    trains: ClassVar[bool] = False
 
-    def send(self, task: Task, coord: Coord, roster: Roster) -> Nothing:
-        return Nothing()
-
-    def begin(self, task: Task, state: State, down: Nothing, rows: Rows, rule: Optimizer) -> Nothing:
-        return Nothing()
-
-    def step(self, task: Task, work: Nothing, batch: Batch, rule: Optimizer) -> None:
-        """Nothing is trained."""
-
-    def report(
-        self, task: Task, state: State, work: Nothing, down: Nothing, rows: Rows, rule: Optimizer
-    ) -> tuple[State, RowCount]:
-        return state, RowCount(rows.total)
+    def report(self, site: SiteContext, state: State, work: Nothing, down: Nothing) -> tuple[State, RowCount]:
+        return state, RowCount(site.rows.total)
 
     def merge(self, task: Task, coord: Coord, up: RowCount, roster: Roster) -> tuple[Coord, Facts]:
         return coord._replace(rows=up.rows), {}
-
-    def settle(self, task: Task, state: State, down: Nothing) -> State:
-        return state  # training comes after it, and has the last word
 
 
 @dataclass(frozen=True)

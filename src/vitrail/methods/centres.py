@@ -33,10 +33,9 @@ from typing import Annotated, ClassVar, Literal, NamedTuple
 import torch
 from torch import Tensor
 
-from vitrail.core.exchange import Exchange, Method, Roster, Rows, Stage, Tries, training
+from vitrail.core.exchange import Exchange, Method, Roster, Rows, SiteContext, Stage, Tries, training
 from vitrail.core.facts import ALONE, ALONE_LEFT_OUT, GROUP, LEFT_OUT, OWN, SHARED, Facts
 from vitrail.core.losses import Hazard
-from vitrail.core.optimizers import Optimizer
 from vitrail.core.task import Batch, Task, carried
 from vitrail.core.tensors import Params, blended, copied, less, moved, scaled, to_all
 from vitrail.methods.blocks.basics import Reveal
@@ -148,20 +147,20 @@ class Centres(Method[State, Coord, Work, Down, Up]):
     def send(self, task: Task, coord: Coord, roster: Roster) -> Down:
         return Down(to_all(coord.params, len(roster.names)), lot_of(roster))
 
-    def begin(self, task: Task, state: State, down: Down, rows: Rows, rule: Optimizer) -> Work:
-        held = [rule.memory(flat(state.own), flat(m)) for m in (state.memory, state.own_memory)]
+    def begin(self, site: SiteContext, state: State, down: Down) -> Work:
+        held = [site.optimizer.memory(flat(state.own), flat(m)) for m in (state.memory, state.own_memory)]
         return Work(joined(down.params, state.own), joined(*(apart(m, len(down.lot)) for m in held)), down.lot)
 
-    def step(self, task: Task, work: Work, batch: Batch, rule: Optimizer) -> None:
+    def step(self, site: SiteContext, work: Work, batch: Batch) -> None:
         w = self.counted(batch, work.lot)
-        rule.descend(task, flat(work.models), flat(work.memory), copies(batch, torch.cat([w, w], 1)))
+        site.optimizer.descend(site.task, flat(work.models), flat(work.memory), copies(batch, torch.cat([w, w], 1)))
 
-    def report(self, task: Task, state: State, work: Work, down: Down, rows: Rows, rule: Optimizer) -> tuple[State, Up]:
+    def report(self, site: SiteContext, state: State, work: Work, down: Down) -> tuple[State, Up]:
         n = self.wide[0]
         shared, memory = ({k: v[:, :n] for k, v in tree.items()} for tree in (work.models, work.memory))
         own, own_memory = ({k: v[:, n:] for k, v in tree.items()} for tree in (work.models, work.memory))
         memory, own_memory = carried(memory, state.memory), carried(own_memory, state.own_memory)
-        weight = self.weight(rows)
+        weight = self.weight(site.rows)
         kept = state._replace(own=own, memory=memory, own_memory=own_memory)
         return kept, Up(scaled(weight, less(shared, down.params)), weight)
 
@@ -252,12 +251,12 @@ class SplitCentres(Exchange[State, Coord, Hand, Centred, Blocks]):
         n = len(roster.names)
         return Centred(to_all(coord.params, n), to_all(centres_of(coord, roster), n), lot_of(roster))
 
-    def begin(self, task: Task, state: State, down: Centred, rows: Rows, rule: Optimizer) -> Hand:
-        losses = self.losses(task, down, rows)
-        place = torch.stack([self.of.nearest(losses[..., at], rows) + at.start for at in self.of.spans], -1)
+    def begin(self, site: SiteContext, state: State, down: Centred) -> Hand:
+        losses = self.losses(site.task, down, site.rows)
+        place = torch.stack([self.of.nearest(losses[..., at], site.rows) + at.start for at in self.of.spans], -1)
         n, each = len(place), place[0, 0].numel()  # so many of every version
         models = {k: picked(v, place).flatten(1, 3) for k, v in down.centres.items()}
-        memory = apart(rule.memory(flat(models)), n)
+        memory = apart(site.optimizer.memory(flat(models)), n)
         return Hand(copied(models), rest_of(down, each), memory, place, losses.gather(-1, place), down.lot)
 
     def losses(self, task: Task, down: Centred, rows: Rows) -> Tensor:
@@ -271,18 +270,16 @@ class SplitCentres(Exchange[State, Coord, Hand, Centred, Blocks]):
                 out[..., c] += task.value(flat(model | rest), wide).view(shape[:-1])
         return out
 
-    def step(self, task: Task, work: Hand, batch: Batch, rule: Optimizer) -> None:
+    def step(self, site: SiteContext, work: Hand, batch: Batch) -> None:
         w = self.of.counted(batch, work.lot).repeat_interleave(work.place[0, 0].numel(), 1)
         models, memory, wide = flat(work.models), flat(work.memory), copies(batch, w)
         if not work.rest:
-            return rule.descend(task, models, memory, wide)
-        slope = task.grad(models | flat(work.rest), wide)
-        return rule.follow(models, memory, {k: slope[k] for k in models})
+            return site.optimizer.descend(site.task, models, memory, wide)
+        slope = site.task.grad(models | flat(work.rest), wide)
+        return site.optimizer.follow(models, memory, {k: slope[k] for k in models})
 
-    def report(
-        self, task: Task, state: State, work: Hand, down: Centred, rows: Rows, rule: Optimizer
-    ) -> tuple[State, Blocks]:
-        change, weight, place = {}, self.of.weight(rows), work.place
+    def report(self, site: SiteContext, state: State, work: Hand, down: Centred) -> tuple[State, Blocks]:
+        change, weight, place = {}, self.of.weight(site.rows), work.place
         for k, v in down.centres.items():
             one = work.models[k].view(*place.shape, *v.shape[4:]) - picked(v, place)
             there = place.view(*place.shape, *[1] * (v.dim() - 4)).expand_as(one)

@@ -34,9 +34,8 @@ from typing import Annotated, ClassVar, Literal, NamedTuple
 import torch
 from torch import Tensor
 
-from vitrail.core.exchange import Method, Roster, Rows, Tries
+from vitrail.core.exchange import Method, Roster, SiteContext, Tries
 from vitrail.core.facts import ALIKE, GROUP, GROUP_LONGEST, GROUP_MOVED, GROUP_SPLIT, OWN, Fact, Facts
-from vitrail.core.optimizers import Optimizer
 from vitrail.core.task import Batch, Task, carried
 from vitrail.core.tensors import Params, copied, less, scaled, to_all
 from vitrail.methods.blocks.basics import per_pair
@@ -87,15 +86,15 @@ class CFL(Method[Own, Groups, Work, Down, Up]):
     def send(self, task: Task, coord: Groups, roster: Roster) -> Down:
         return Down(coord.models)
 
-    def begin(self, task: Task, state: Own, down: Down, rows: Rows, rule: Optimizer) -> Work:
+    def begin(self, site: SiteContext, state: Own, down: Down) -> Work:
         params = copied(down.params)
-        return Work(params, rule.memory(params, state.memory), down.params)
+        return Work(params, site.optimizer.memory(params, state.memory), down.params)
 
-    def step(self, task: Task, work: Work, batch: Batch, rule: Optimizer) -> None:
-        rule.descend(task, work.params, work.memory, batch)
+    def step(self, site: SiteContext, work: Work, batch: Batch) -> None:
+        site.optimizer.descend(site.task, work.params, work.memory, batch)
 
-    def report(self, task: Task, state: Own, work: Work, down: Down, rows: Rows, rule: Optimizer) -> tuple[Own, Up]:
-        weight = rows.total if self.weights == "rows" else torch.ones_like(rows.total)
+    def report(self, site: SiteContext, state: Own, work: Work, down: Down) -> tuple[Own, Up]:
+        weight = site.rows.total if self.weights == "rows" else torch.ones_like(site.rows.total)
         change = scaled(weight, less(work.params, down.params))
         return Own({}, carried(work.memory, state.memory)), Up(change, weight)
 

@@ -12,9 +12,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Annotated, ClassVar, NamedTuple
 
-from vitrail.core.exchange import Method, Rows, Tries
+from vitrail.core.exchange import Method, SiteContext, Tries
 from vitrail.core.facts import OWN
-from vitrail.core.optimizers import Optimizer
 from vitrail.core.task import Batch, Task, carried
 from vitrail.core.tensors import Params, copied, pulled, to_all
 from vitrail.methods.fedavg import Averages, Shared, Up
@@ -44,21 +43,19 @@ class Ditto(Averages, Method[State, Shared, Work, Shared, Up]):
         own = copied(to_all(task.start, sites))
         return State(own, task.remembered(own, own), task.remembered(own))
 
-    def begin(self, task: Task, state: State, down: Shared, rows: Rows, rule: Optimizer) -> Work:
+    def begin(self, site: SiteContext, state: State, down: Shared) -> Work:
         params, own = copied(down.params), copied(state.params)
-        memory, own_memory = rule.memory(params, state.memory), rule.memory(own, state.own_memory)
+        memory, own_memory = site.optimizer.memory(params, state.memory), site.optimizer.memory(own, state.own_memory)
         return Work(params, memory, own, own_memory, down.params)
 
-    def step(self, task: Task, work: Work, batch: Batch, rule: Optimizer) -> None:
-        rule.descend(task, work.params, work.memory, batch)
+    def step(self, site: SiteContext, work: Work, batch: Batch) -> None:
+        site.optimizer.descend(site.task, work.params, work.memory, batch)
         near = pulled(work.own, work.received, self.lam, batch.w.sum((1, 2)))  # scaled as the loss of the batch is
-        rule.descend(task, work.own, work.own_memory, batch, near)
+        site.optimizer.descend(site.task, work.own, work.own_memory, batch, near)
 
-    def report(
-        self, task: Task, state: State, work: Work, down: Shared, rows: Rows, rule: Optimizer
-    ) -> tuple[State, Up]:
+    def report(self, site: SiteContext, state: State, work: Work, down: Shared) -> tuple[State, Up]:
         memory, own_memory = carried(work.memory, state.memory), carried(work.own_memory, state.own_memory)
-        return State(work.own, memory, own_memory), self.say(work.params, down, rows)
+        return State(work.own, memory, own_memory), self.say(work.params, down, site.rows)
 
     def settle(self, task: Task, state: State, down: Shared) -> State:
         return State(state.params)

@@ -25,10 +25,9 @@ from typing import Annotated, ClassVar, NamedTuple
 import torch
 from torch import Tensor
 
-from vitrail.core.exchange import Method, Rows, Tries
+from vitrail.core.exchange import Method, SiteContext, Tries
 from vitrail.core.facts import OWN, SHARED
 from vitrail.core.losses import CrossEntropy
-from vitrail.core.optimizers import Optimizer
 from vitrail.core.task import Batch, Task, carried
 from vitrail.core.tensors import Params, copied, to_all
 from vitrail.methods.fedavg import Averages, Shared, Up
@@ -67,26 +66,25 @@ class FedRoD(Averages, Method[State, Shared, Work, Shared, Up]):
         every = to_all(task.start, sites)
         return State(head, {}, task.remembered(every, every), task.remembered(head))
 
-    def begin(self, task: Task, state: State, down: Shared, rows: Rows, rule: Optimizer) -> Work:
+    def begin(self, site: SiteContext, state: State, down: Shared) -> Work:
         head, params = copied(state.head), copied(down.params)
-        memory, own_memory = rule.memory(params, state.memory), rule.memory(head, state.own_memory)
-        weight = torch.stack([(block.y * block.w).sum(1) for block in rows.blocks()]).sum(0)  # [site, output]: N
+        memory, own_memory = site.optimizer.memory(params, state.memory), site.optimizer.memory(head, state.own_memory)
+        weight = torch.stack([(block.y * block.w).sum(1) for block in site.rows.blocks()]).sum(0)  # [site, output]: N
         lift = weight.pow(self.gamma).clamp(min=torch.finfo(weight.dtype).tiny).log()  # finite where there is no row
         return Work(head, own_memory, params, memory, lift[:, None])
 
-    def step(self, task: Task, work: Work, batch: Batch, rule: Optimizer) -> None:
-        out = task.net.forward(work.params, batch.x, batch.keep)
-        f = out.features / (1 - task.net.dropout) if batch.keep else out.features  # as the network's own head has it
-        own = task.loss.slope(out._replace(z=out.z + added(work.head, f)), batch)
-        rule.follow(work.head, work.own_memory, {"weight": f.transpose(1, 2) @ own, "bias": own.sum(1)})
-        balanced = task.loss.slope(out._replace(z=out.z + work.lift), batch)
-        rule.follow(work.params, work.memory, task.through(work.params, out, balanced))
+    def step(self, site: SiteContext, work: Work, batch: Batch) -> None:
+        out = site.task.net.forward(work.params, batch.x, batch.keep)
+        # as the network's own head has it
+        f = out.features / (1 - site.task.net.dropout) if batch.keep else out.features
+        own = site.task.loss.slope(out._replace(z=out.z + added(work.head, f)), batch)
+        site.optimizer.follow(work.head, work.own_memory, {"weight": f.transpose(1, 2) @ own, "bias": own.sum(1)})
+        balanced = site.task.loss.slope(out._replace(z=out.z + work.lift), batch)
+        site.optimizer.follow(work.params, work.memory, site.task.through(work.params, out, balanced))
 
-    def report(
-        self, task: Task, state: State, work: Work, down: Shared, rows: Rows, rule: Optimizer
-    ) -> tuple[State, Up]:
+    def report(self, site: SiteContext, state: State, work: Work, down: Shared) -> tuple[State, Up]:
         memory, own_memory = carried(work.memory, state.memory), carried(work.own_memory, state.own_memory)
-        return State(work.head, {}, memory, own_memory), self.say(work.params, down, rows)
+        return State(work.head, {}, memory, own_memory), self.say(work.params, down, site.rows)
 
     def settle(self, task: Task, state: State, down: Shared) -> State:
         return State(state.head, down.params)

@@ -16,9 +16,8 @@ from typing import Annotated, Any, ClassVar, Literal, NamedTuple
 import torch
 from torch import Tensor
 
-from vitrail.core.exchange import Method, Roster, Rows
+from vitrail.core.exchange import Method, Roster, Rows, SiteContext
 from vitrail.core.facts import OWN, Facts
-from vitrail.core.optimizers import Optimizer
 from vitrail.core.task import Batch, Task, carried
 from vitrail.core.tensors import Params, copied, less, moved, scaled, to_all
 
@@ -89,16 +88,16 @@ class FedAvg(Averages, Method[Own, Shared, Work, Shared, Up]):
         shared = task.select(task.start, task.others(self.personal))
         return Own(copied(task.select(every, self.personal)), task.remembered(every, shared))
 
-    def begin(self, task: Task, state: Own, down: Shared, rows: Rows, rule: Optimizer) -> Work:
+    def begin(self, site: SiteContext, state: Own, down: Shared) -> Work:
         params = copied({**state.params, **down.params})
-        return Work(params, rule.memory(params, state.memory), down.params)
+        return Work(params, site.optimizer.memory(params, state.memory), down.params)
 
-    def step(self, task: Task, work: Work, batch: Batch, rule: Optimizer) -> None:
-        rule.descend(task, work.params, work.memory, batch)
+    def step(self, site: SiteContext, work: Work, batch: Batch) -> None:
+        site.optimizer.descend(site.task, work.params, work.memory, batch)
 
-    def report(self, task: Task, state: Own, work: Work, down: Shared, rows: Rows, rule: Optimizer) -> tuple[Own, Up]:
+    def report(self, site: SiteContext, state: Own, work: Work, down: Shared) -> tuple[Own, Up]:
         mine = Own({k: work.params[k] for k in state.params}, carried(work.memory, state.memory))
-        return mine, self.say(work.params, down, rows)
+        return mine, self.say(work.params, down, site.rows)
 
     def settle(self, task: Task, state: Own, down: Shared) -> Own:
         return Own({**state.params, **down.params})

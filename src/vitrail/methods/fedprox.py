@@ -11,9 +11,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from vitrail.core.exchange import Tries
-from vitrail.core.optimizers import Optimizer
-from vitrail.core.task import Batch, Task
+from vitrail.core.exchange import SiteContext, Tries
+from vitrail.core.task import Batch
 from vitrail.core.tensors import pulled
 from vitrail.methods.fedavg import FedAvg, Work
 
@@ -24,5 +23,5 @@ class FedProx(FedAvg):
     tries: ClassVar[Tries] = {"mu": (0.001, 0.01, 0.1, 1.0)}
     mu: float = 0.1
 
-    def step(self, task: Task, work: Work, batch: Batch, rule: Optimizer) -> None:
-        rule.descend(task, work.params, work.memory, batch, pulled(work.params, work.received, self.mu))
+    def step(self, site: SiteContext, work: Work, batch: Batch) -> None:
+        site.optimizer.descend(site.task, work.params, work.memory, batch, pulled(work.params, work.received, self.mu))

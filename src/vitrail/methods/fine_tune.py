@@ -11,8 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
-from vitrail.core.exchange import Nothing, Rows, Stage, Tries, training
-from vitrail.core.optimizers import Optimizer
+from vitrail.core.exchange import Nothing, SiteContext, Stage, Tries, training
 from vitrail.core.task import Batch, Task
 from vitrail.core.tensors import Params, copied
 from vitrail.methods.fedavg import FedAvg, Own, Shared, Work
@@ -25,12 +24,14 @@ HEAD = ("head", "output")
 class LocalHead(Local):
     """Local, of the last layer."""
 
-    def begin(self, task: Task, state: Own, down: Nothing, rows: Rows, rule: Optimizer) -> Work:
+    def begin(self, site: SiteContext, state: Own, down: Nothing) -> Work:
         params = copied(state.params)
-        return Work(params, rule.memory(task.select(params, HEAD), state.memory), {})
+        return Work(params, site.optimizer.memory(site.task.select(params, HEAD), state.memory), {})
 
-    def step(self, task: Task, work: Work, batch: Batch, rule: Optimizer) -> None:
-        rule.follow(task.select(work.params, HEAD), work.memory, task.select(task.grad(work.params, batch), HEAD))
+    def step(self, site: SiteContext, work: Work, batch: Batch) -> None:
+        site.optimizer.follow(
+            site.task.select(work.params, HEAD), work.memory, site.task.select(site.task.grad(work.params, batch), HEAD)
+        )
 
 
 @dataclass(frozen=True)

@@ -18,9 +18,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
-from vitrail.core.exchange import Adapters, Stage, Tries, training
+from vitrail.core.exchange import Adapters, SiteContext, Stage, Tries, training
 from vitrail.core.facts import INPUT_FACTOR, INPUT_SHIFT, OUTPUT_FACTOR, OUTPUT_SHIFT
-from vitrail.core.optimizers import Beside, Optimizer
+from vitrail.core.optimizers import Beside
 from vitrail.core.task import Batch, Task
 from vitrail.core.tensors import Params, pulled
 from vitrail.methods.blocks.basics import Reveal
@@ -57,8 +57,8 @@ class IFedAvg(FedAvg):
         shown = Reveal(layers, MEANS.__getitem__, what)
         return training(self, rounds), Stage("publish", (shown,), 1, "private layers", "After training, once")
 
-    def step(self, task: Task, work: Work, batch: Batch, rule: Optimizer) -> None:
-        rule.descend(task, work.params, work.memory, batch, self.pull(task, work))
+    def step(self, site: SiteContext, work: Work, batch: Batch) -> None:
+        site.optimizer.descend(site.task, work.params, work.memory, batch, self.pull(site.task, work))
 
     def pull(self, task: Task, work: Work) -> Beside | None:
         return pulled(work.params, identity(task, work.params), self.identity)

@@ -44,7 +44,7 @@ from typing import Annotated, Any, ClassVar, Literal, NamedTuple
 import torch
 from torch import Tensor
 
-from vitrail.core.exchange import Exchange, Method, Nothing, Roster, Rows, Stage, Tries, training
+from vitrail.core.exchange import Exchange, Method, Nothing, Roster, SiteContext, Stage, Tries, training
 from vitrail.core.facts import ALONE, OWN, SHARED, Facts
 from vitrail.core.losses import CrossEntropy
 from vitrail.core.optimizers import SGD, Adam, Optimizer, of_parameter
@@ -193,14 +193,16 @@ class InDISCO(Method[State, Coord, Work, Shared, Any]):
     def shared(self, coord: Coord) -> Params:
         return coord.params
 
-    def begin(self, task: Task, state: State, down: Shared, rows: Rows, rule: Optimizer) -> Work:
+    def begin(self, site: SiteContext, state: State, down: Shared) -> Work:
         params, alone = copied({**state.own, **state.shared, **down.params}), copied(state.alone)
-        return Work(params, rule.memory(params, state.memory), alone, rule.memory(alone, state.alone_memory))
+        return Work(
+            params, site.optimizer.memory(params, state.memory), alone, site.optimizer.memory(alone, state.alone_memory)
+        )
 
-    def step(self, task: Task, work: Work, batch: Batch, rule: Optimizer) -> None:
+    def step(self, site: SiteContext, work: Work, batch: Batch) -> None:
         for params, memory in ((work.params, work.memory), (work.alone, work.alone_memory)):
             if params:
-                self.descend(task, params, memory, batch, rule)
+                self.descend(site.task, params, memory, batch, site.optimizer)
 
     def descend(self, task: Task, params: Params, memory: Params, batch: Batch, rule: Optimizer) -> None:
         net = net_of(task)
@@ -212,9 +214,7 @@ class InDISCO(Method[State, Coord, Work, Shared, Any]):
         kept = {k: v for k, v in memory.items() if of_parameter(k) in held}
         rule.follow(held, kept, {k: slope[k] for k in held})
 
-    def report(
-        self, task: Task, state: State, work: Work, down: Shared, rows: Rows, rule: Optimizer
-    ) -> tuple[State, Any]:
+    def report(self, site: SiteContext, state: State, work: Work, down: Shared) -> tuple[State, Any]:
         kept = state._replace(
             own={k: work.params[k] for k in state.own},
             local={k: work.params[k] for k in state.local},
@@ -222,7 +222,7 @@ class InDISCO(Method[State, Coord, Work, Shared, Any]):
             memory=carried(work.memory, state.memory),
             alone_memory=carried(work.alone_memory, state.alone_memory),
         )
-        return kept, self.averages.say(work.params, down, rows) if down.params else Nothing()
+        return kept, self.averages.say(work.params, down, site.rows) if down.params else Nothing()
 
     def merge(self, task: Task, coord: Coord, up: Any, roster: Roster) -> tuple[Coord, Facts]:
         if not coord.params:
@@ -270,15 +270,13 @@ class WarmEnd(Warm):
 
     name: ClassVar[str] = "end"
 
-    def report(
-        self, task: Task, state: State, work: Work, down: Shared, rows: Rows, rule: Optimizer
-    ) -> tuple[State, Any]:
-        kept, up = super().report(task, state, work, down, rows, rule)
+    def report(self, site: SiteContext, state: State, work: Work, down: Shared) -> tuple[State, Any]:
+        kept, up = super().report(site, state, work, down)
         total, count = torch.zeros_like(state.easy), torch.zeros_like(state.easy)
-        for block in rows.blocks():
+        for block in site.rows.blocks():
             real = (block.w > 0).to(block.w)
-            out = task.net.forward(self.apart(kept), block.x, tape=False)
-            loss = task.loss.rows(out, block._replace(w=real)).clamp(min=torch.finfo(total.dtype).tiny)
+            out = site.task.net.forward(self.apart(kept), block.x, tape=False)
+            loss = site.task.loss.rows(out, block._replace(w=real)).clamp(min=torch.finfo(total.dtype).tiny)
             total = total + (loss[..., None] * block.y * real).sum(1)
             count = count + (block.y * real).sum(1)
         return kept._replace(easy=torch.where(count >= self.least, total / count.clamp(min=1), 0)), up
@@ -289,28 +287,16 @@ class Push(Exchange[State, Coord, Nothing, Nothing, Nothing]):
     """Each site by itself: prototypes become patches of its pictures, and the last layer is fitted to them."""
 
     sees = "sum"
-    trains: ClassVar[bool] = False
     of: InDISCO
 
-    def send(self, task: Task, coord: Coord, roster: Roster) -> Nothing:
-        return Nothing()
-
-    def begin(self, task: Task, state: State, down: Nothing, rows: Rows, rule: Optimizer) -> Nothing:
-        return Nothing()
-
-    def step(self, task: Task, work: Nothing, batch: Batch, rule: Optimizer) -> None:
-        """Nothing is trained."""
-
-    def report(
-        self, task: Task, state: State, work: Nothing, down: Nothing, rows: Rows, rule: Optimizer
-    ) -> tuple[State, Nothing]:
-        net, of = net_of(task), self.of
+    def report(self, site: SiteContext, state: State, work: Nothing, down: Nothing) -> tuple[State, Nothing]:
+        net, of = net_of(site.task), self.of
         models = [{**state.own, **state.shared}, state.alone][: 1 + of.compares]
         endings, patches = [], []
         for params in models:
-            taken, where = nearest_patches(net, params, rows)
+            taken, where = nearest_patches(net, params, site.rows)
             pushed = params | {net.NAME: taken}
-            last = sparse_last(net, pushed, rows, of.l1, of.last)
+            last = sparse_last(net, pushed, site.rows, of.l1, of.last)
             endings.append({net.NAME: taken, net.HEAD: last})
             patches.append(where)
         kept = state._replace(
@@ -319,12 +305,6 @@ class Push(Exchange[State, Coord, Nothing, Nothing, Nothing]):
             patches=torch.stack(patches, 1),
         )
         return kept, Nothing()
-
-    def merge(self, task: Task, coord: Coord, up: Nothing, roster: Roster) -> tuple[Coord, Facts]:
-        return coord, {}
-
-    def settle(self, task: Task, state: State, down: Nothing) -> State:
-        return state
 
 
 @dataclass(frozen=True)

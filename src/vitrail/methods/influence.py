@@ -27,9 +27,8 @@ from typing import Annotated, ClassVar, NamedTuple
 import torch
 from torch import Tensor
 
-from vitrail.core.exchange import Method, Roster, Rows, Tries
+from vitrail.core.exchange import Method, Roster, SiteContext, Tries
 from vitrail.core.facts import OWN, SHARE, Facts
-from vitrail.core.optimizers import Optimizer
 from vitrail.core.task import Batch, Task, carried
 from vitrail.core.tensors import Params, copied, own_of, per_site, tmap, to_all
 from vitrail.methods.blocks.basics import per_pair
@@ -97,11 +96,11 @@ class Influence(Method[State, Models, Work, Down, Up]):
         own = torch.eye(n, dtype=coord.known.dtype, device=coord.known.device)
         return Down(to_all(coord.models, n), coord.known.expand(n, n), own)
 
-    def begin(self, task: Task, state: State, down: Down, rows: Rows, rule: Optimizer) -> Work:
-        assert rows.aside is not None
+    def begin(self, site: SiteContext, state: State, down: Down) -> Work:
+        assert site.rows.aside is not None
         sites = range(down.own.shape[1])
-        after = torch.stack([task.value(_model(state, down, j), rows.aside) for j in sites], 1)
-        weights = weigh(task.value(state.before, rows.aside), after, down.known, down.own)
+        after = torch.stack([site.task.value(_model(state, down, j), site.rows.aside) for j in sites], 1)
+        weights = weigh(site.task.value(state.before, site.rows.aside), after, down.known, down.own)
         params = copied(state.params)
         for v in params.values():
             v.zero_()
@@ -109,12 +108,12 @@ class Influence(Method[State, Models, Work, Down, Up]):
             for k, theirs in _model(state, down, j).items():
                 w = per_site(weights[:, j], theirs)
                 params[k] += torch.where(w > 0, w * theirs, 0)  # what has no weight may be no number at all
-        return Work(params, rule.memory(params, state.memory), copied(params), weights)
+        return Work(params, site.optimizer.memory(params, state.memory), copied(params), weights)
 
-    def step(self, task: Task, work: Work, batch: Batch, rule: Optimizer) -> None:
-        rule.descend(task, work.params, work.memory, batch)
+    def step(self, site: SiteContext, work: Work, batch: Batch) -> None:
+        site.optimizer.descend(site.task, work.params, work.memory, batch)
 
-    def report(self, task: Task, state: State, work: Work, down: Down, rows: Rows, rule: Optimizer) -> tuple[State, Up]:
+    def report(self, site: SiteContext, state: State, work: Work, down: Down) -> tuple[State, Up]:
         kept = State(work.params, work.before, carried(work.memory, state.memory))
         return kept, Up(tmap(torch.sub, work.params, own_of(down.models, down.own)), work.weights)
 

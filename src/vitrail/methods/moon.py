@@ -22,9 +22,8 @@ from typing import Annotated, ClassVar, NamedTuple
 import torch
 from torch import Tensor
 
-from vitrail.core.exchange import Method, Rows, Tries
+from vitrail.core.exchange import Method, SiteContext, Tries
 from vitrail.core.facts import OWN
-from vitrail.core.optimizers import Optimizer
 from vitrail.core.task import Batch, Task, carried
 from vitrail.core.tensors import Params, copied, to_all
 from vitrail.methods.fedavg import Averages, Shared, Up
@@ -61,28 +60,26 @@ class Moon(Averages, Method[State, Shared, Work, Shared, Up]):
         start = to_all(task.start, sites)
         return State(copied(start), {}, task.remembered(start, start))
 
-    def begin(self, task: Task, state: State, down: Shared, rows: Rows, rule: Optimizer) -> Work:
+    def begin(self, site: SiteContext, state: State, down: Shared) -> Work:
         params = copied(down.params)
-        return Work(params, rule.memory(params, state.memory), down.params, state.before)
+        return Work(params, site.optimizer.memory(params, state.memory), down.params, state.before)
 
-    def step(self, task: Task, work: Work, batch: Batch, rule: Optimizer) -> None:
-        if not self.mu or task.net.linear:
-            rule.descend(task, work.params, work.memory, batch)
+    def step(self, site: SiteContext, work: Work, batch: Batch) -> None:
+        if not self.mu or site.task.net.linear:
+            site.optimizer.descend(site.task, work.params, work.memory, batch)
             return
         # these first: a tape may lie in memory that the next pass uses again
         shared, before = (
-            task.net.forward(params, batch.x, batch.keep, tape=False).features
+            site.task.net.forward(params, batch.x, batch.keep, tape=False).features
             for params in (work.received, work.before)
         )
-        out = task.net.forward(work.params, batch.x, batch.keep)
+        out = site.task.net.forward(work.params, batch.x, batch.keep)
         turn = contrast(out.features, shared, before, self.temperature) * (self.mu * batch.w)
-        slope = task.through(work.params, out, task.loss.slope(out, batch), turn)
-        rule.follow(work.params, work.memory, slope)
+        slope = site.task.through(work.params, out, site.task.loss.slope(out, batch), turn)
+        site.optimizer.follow(work.params, work.memory, slope)
 
-    def report(
-        self, task: Task, state: State, work: Work, down: Shared, rows: Rows, rule: Optimizer
-    ) -> tuple[State, Up]:
-        return State(work.params, {}, carried(work.memory, state.memory)), self.say(work.params, down, rows)
+    def report(self, site: SiteContext, state: State, work: Work, down: Shared) -> tuple[State, Up]:
+        return State(work.params, {}, carried(work.memory, state.memory)), self.say(work.params, down, site.rows)
 
     def settle(self, task: Task, state: State, down: Shared) -> State:
         return State({}, down.params)

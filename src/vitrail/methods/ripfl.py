@@ -38,10 +38,9 @@ from typing import Annotated, ClassVar, Literal, NamedTuple
 import torch
 from torch import Tensor
 
-from vitrail.core.exchange import Method, Nothing, Roster, Rows, Stage, Tries, training
+from vitrail.core.exchange import Method, Nothing, Roster, SiteContext, Stage, Tries, training
 from vitrail.core.facts import CHOSEN, OWN, RECEIVED, SHARE, SIMILARITY, SURE, UNCERTAINTY, Fact, Facts
 from vitrail.core.losses import CrossEntropy, Evidence, Loss, UncertaintyLoss
-from vitrail.core.optimizers import Optimizer
 from vitrail.core.random import mixed
 from vitrail.core.task import Batch, Out, Task, carried
 from vitrail.core.tensors import Params, copied, less, per_site, to_all
@@ -164,30 +163,32 @@ class RIPFL(Method[State, Coord, Work, Down, Up]):
         held = {k: torch.where(per_site(given, coord.models[k]), coord.models[k], 0) for k in self.sends(task)}
         return {k: (coord.share @ v.reshape(len(v), -1)).view_as(v) for k, v in held.items()}
 
-    def begin(self, task: Task, state: State, down: Down, rows: Rows, rule: Optimizer) -> Work:
+    def begin(self, site: SiteContext, state: State, down: Down) -> Work:
         params = copied(_over(state.params, down.params))
         prior: Tensor | Nothing = Nothing()
-        if self.lam and isinstance(task.loss, Evidence):
+        if self.lam and isinstance(site.task.loss, Evidence):
             given = _over(state.params, {**state.rear, **down.params})
-            known = [task.loss.evidence(task.output(given, block.x)) for block in rows.blocks()]
+            known = [site.task.loss.evidence(site.task.output(given, block.x)) for block in site.rows.blocks()]
             prior = self.lam * torch.cat(known, 1)
-        return Work(params, rule.memory(params, state.memory), prior)
+        return Work(params, site.optimizer.memory(params, state.memory), prior)
 
-    def step(self, task: Task, work: Work, batch: Batch, rule: Optimizer) -> None:
+    def step(self, site: SiteContext, work: Work, batch: Batch) -> None:
+        task = site.task
         if isinstance(work.prior, Tensor):
             assert batch.at is not None
             assert isinstance(task.loss, Evidence)
             at = batch.at[..., None].expand(-1, -1, work.prior.shape[2])
             task = replace(task, loss=PriorEvidence(task.loss, work.prior.gather(1, at)))
-        rule.descend(task, work.params, work.memory, batch)
+        site.optimizer.descend(task, work.params, work.memory, batch)
 
-    def report(self, task: Task, state: State, work: Work, down: Down, rows: Rows, rule: Optimizer) -> tuple[State, Up]:
-        assert isinstance(task.loss, UncertaintyLoss)
-        total = torch.zeros_like(rows.total)
-        for block in rows.blocks():
-            total = total + (task.loss.doubt(task.output(work.params, block.x)) * (block.w[..., 0] > 0)).sum(1)
+    def report(self, site: SiteContext, state: State, work: Work, down: Down) -> tuple[State, Up]:
+        assert isinstance(site.task.loss, UncertaintyLoss)
+        total = torch.zeros_like(site.rows.total)
+        for block in site.rows.blocks():
+            doubt = site.task.loss.doubt(site.task.output(work.params, block.x))
+            total = total + (doubt * (block.w[..., 0] > 0)).sum(1)
         kept = State(work.params, _over(state.rear, down.params), {}, carried(work.memory, state.memory))
-        return kept, Up(less(work.params, _over(state.params, down.params)), total / rows.total)
+        return kept, Up(less(work.params, _over(state.params, down.params)), total / site.rows.total)
 
     def merge(self, task: Task, coord: Coord, up: Up, roster: Roster) -> tuple[Coord, Facts]:
         here = roster.present

@@ -17,9 +17,9 @@ from typing import Annotated, ClassVar, NamedTuple
 import torch
 from torch import Tensor
 
-from vitrail.core.exchange import Method, Roster, Rows, Tries
+from vitrail.core.exchange import Method, Roster, SiteContext, Tries
 from vitrail.core.facts import OWN, Facts
-from vitrail.core.optimizers import SGD, Optimizer
+from vitrail.core.optimizers import SGD
 from vitrail.core.task import Batch, Task
 from vitrail.core.tensors import Params, add_, copied, per_site, tmap, to_all, zeros
 
@@ -78,23 +78,21 @@ class Scaffold(Method[State, Coord, Work, Coord, Up]):
     def send(self, task: Task, coord: Coord, roster: Roster) -> Coord:
         return Coord(to_all(coord.params, len(roster.names)), to_all(coord.control, len(roster.names)))
 
-    def begin(self, task: Task, state: State, down: Coord, rows: Rows, rule: Optimizer) -> Work:
+    def begin(self, site: SiteContext, state: State, down: Coord) -> Work:
         params = copied(down.params)
         drift = tmap(torch.sub, state.control, down.control)
-        return Work(params, rule.memory(params), drift, torch.zeros_like(rows.total))
+        return Work(params, site.optimizer.memory(params), drift, torch.zeros_like(site.rows.total))
 
-    def step(self, task: Task, work: Work, batch: Batch, rule: Optimizer) -> None:
-        rule.descend(task, work.params, work.memory, batch, lambda into, by: add_(into, work.drift, -by))
+    def step(self, site: SiteContext, work: Work, batch: Batch) -> None:
+        site.optimizer.descend(site.task, work.params, work.memory, batch, lambda into, by: add_(into, work.drift, -by))
         work.steps.add_(1)
 
-    def report(
-        self, task: Task, state: State, work: Work, down: Coord, rows: Rows, rule: Optimizer
-    ) -> tuple[State, Up]:
+    def report(self, site: SiteContext, state: State, work: Work, down: Coord) -> tuple[State, Up]:
         moved = tmap(torch.sub, work.params, down.params)
-        length = (work.steps * rule.lr).clamp(min=torch.finfo(work.steps.dtype).tiny)
+        length = (work.steps * site.optimizer.lr).clamp(min=torch.finfo(work.steps.dtype).tiny)
         control = tmap(lambda d, m: d - m / per_site(length, m), work.drift, moved)
         change = tmap(torch.sub, control, state.control)
-        return State(control, {}), Up(moved, change, torch.ones_like(rows.total))
+        return State(control, {}), Up(moved, change, torch.ones_like(site.rows.total))
 
     def merge(self, task: Task, coord: Coord, up: Up, roster: Roster) -> tuple[Coord, Facts]:
         params = tmap(lambda x, m: x + self.server_lr * m / up.answers, coord.params, up.moved)

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Annotated, Any, ClassVar, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 import torch
 from torch import Tensor
 
-from vitrail.core.exchange import Exchange, Nothing, Roster, Rows
+from vitrail.core.exchange import Exchange, Nothing, Roster, SiteContext
 from vitrail.core.facts import AGREED, Fact, Facts
-from vitrail.core.optimizers import Optimizer
-from vitrail.core.task import Batch, Task
+from vitrail.core.task import Task
 from vitrail.core.tensors import Params, dot, per_site, tmap
 
 
@@ -25,31 +24,16 @@ class Reveal(Exchange[Any, Any, Nothing, Nothing, Revealed]):
     """Each site shows something of its state, once. A site that refuses is absent from this exchange."""
 
     sees = "each"
-    trains: ClassVar[bool] = False
     show: Callable[[Task, Any], Params]  # (task, state) -> what
     means: Callable[[str], tuple[tuple[str, ...], str]]  # name of a tensor -> its axes, and what it means
     consent: str = ""
 
-    def send(self, task: Task, coord: Any, roster: Roster) -> Nothing:
-        return Nothing()
-
-    def begin(self, task: Task, state: Any, down: Nothing, rows: Rows, rule: Optimizer) -> Nothing:
-        return Nothing()
-
-    def step(self, task: Task, work: Nothing, batch: Batch, rule: Optimizer) -> None:
-        """Nothing is trained."""
-
-    def report(
-        self, task: Task, state: Any, work: Nothing, down: Nothing, rows: Rows, rule: Optimizer
-    ) -> tuple[Any, Revealed]:
-        return state, Revealed(self.show(task, state))
+    def report(self, site: SiteContext, state: Any, work: Nothing, down: Nothing) -> tuple[Any, Revealed]:
+        return state, Revealed(self.show(site.task, state))
 
     def merge(self, task: Task, coord: Any, up: Revealed, roster: Roster) -> tuple[Any, Facts]:
         facts = {k: Fact(v, *self.means(k)) for k, v in up.shown.items()}
         return coord, {"agreed": Fact(roster.present, ("site",), AGREED), **facts}
-
-    def settle(self, task: Task, state: Any, down: Nothing) -> Any:
-        return state
 
 
 class EarlyStopping(NamedTuple):

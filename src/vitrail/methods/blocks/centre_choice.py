@@ -10,9 +10,8 @@ from typing import TYPE_CHECKING, Annotated, ClassVar, NamedTuple
 import torch
 from torch import Tensor
 
-from vitrail.core.exchange import Exchange, Roster, Rows
+from vitrail.core.exchange import Exchange, Nothing, Roster, SiteContext
 from vitrail.core.facts import CHOICE, COSTS, TRIED, Fact, Facts
-from vitrail.core.optimizers import Optimizer
 from vitrail.core.random import mixed
 from vitrail.core.task import Batch, Task
 from vitrail.core.tensors import Params, to_all
@@ -64,11 +63,10 @@ class CentreCosts(NamedTuple):
 
 
 @dataclass(frozen=True)
-class ChooseCentres(Exchange[State, Coord, CentreOffer, CentreOffer, CentreCosts]):
+class ChooseCentres(Exchange[State, Coord, Nothing, CentreOffer, CentreCosts]):
     """Each site says what every alternative costs it out of fold; the lowest total is the choice of all."""
 
     sees = "sum"
-    trains: ClassVar[bool] = False
     counts: ClassVar[frozenset[str]] = frozenset({"rows"})
     unsure: ClassVar[frozenset[str]] = frozenset({"costs"})
     judges: ClassVar[frozenset[str]] = frozenset({"costs"})
@@ -83,37 +81,31 @@ class ChooseCentres(Exchange[State, Coord, CentreOffer, CentreOffer, CentreCosts
         told = to_all({"start": torch.nn.functional.pad(start[-1], (1, 0)), "choice": coord.choice}, n)
         return CentreOffer(to_all(coord.params, n), to_all(centres, n), told["start"], told["choice"], lot_of(roster))
 
-    def begin(self, task: Task, state: State, down: CentreOffer, rows: Rows, rule: Optimizer) -> CentreOffer:
-        return down
-
-    def step(self, task: Task, work: CentreOffer, batch: Batch, rule: Optimizer) -> None:
-        """Nothing is trained."""
-
-    def report(
-        self, task: Task, state: State, work: CentreOffer, down: CentreOffer, rows: Rows, rule: Optimizer
-    ) -> tuple[State, CentreCosts]:
-        of, heard = self.of, [self.scores(task, state, down, batch) for batch in rows.blocks()]
+    def report(self, site: SiteContext, state: State, work: Nothing, down: CentreOffer) -> tuple[State, CentreCosts]:
+        of, heard = self.of, [self.scores(site.task, state, down, batch) for batch in site.rows.blocks()]
         mine, theirs = (torch.cat([h[i] for h in heard], -2) for i in (0, 1))  # [site, version, (centre,) row, output]
         y, w, fold = (torch.cat([h[i] for h in heard], 1) for i in (2, 3, 4))
         seen = w[:, None] * (fold[:, None] != torch.arange(of.wide[0], device=fold.device)[:, None])[..., None]
-        losses = loss(task, theirs, y[:, None, None], seen[:, :, None])  # [site, version, centre]
+        losses = loss(site.task, theirs, y[:, None, None], seen[:, :, None])  # [site, version, centre]
         best = [torch.zeros_like(losses[..., 0], dtype=torch.int64)]
-        best += [of.nearest(losses[..., 1 + at.start : 1 + at.stop], rows) for at in of.spans]
+        best += [of.nearest(losses[..., 1 + at.start : 1 + at.stop], site.rows) for at in of.spans]
         first = torch.tensor([0, *(1 + at.start for at in of.spans)], device=fold.device)
         place = torch.stack(best, -1) + first  # [site, version, K]
         of_group = picked(theirs, place, 2)
         constants = torch.zeros_like(of_group[..., 0, :])
         if of.constant:
-            constants = fitted(task, of_group, y[:, None, None], seen[:, :, None], of.hold)
+            constants = fitted(site.task, of_group, y[:, None, None], seen[:, :, None], of.hold)
         left_out = fold[:, None, None, :, None]  # the version of each row that has not seen it
         alone = mine.gather(1, left_out[:, 0].expand(-1, -1, -1, mine.shape[-1]))
         group = of_group.gather(1, left_out.expand(-1, -1, *of_group.shape[2:3], -1, mine.shape[-1]))
         added = (of_group + constants[..., None, :]).gather(1, left_out.expand_as(group))
         both = torch.stack([group[:, 0], added[:, 0]][: 1 + of.constant], 2)  # [site, K, constant, row, output]
-        costs = [loss(task, mix(a, alone[:, :, None], both), y[:, None, None], w[:, None, None]) for a in of.alphas]
+        costs = [
+            loss(site.task, mix(a, alone[:, :, None], both), y[:, None, None], w[:, None, None]) for a in of.alphas
+        ]
         table, total = torch.stack(costs, -1), w.sum((1, 2))
         per_row = 1 / total.clamp(min=torch.finfo(total.dtype).tiny)
-        losses, by_itself = per_row[:, None, None, None] * table, per_row * loss(task, alone[:, 0], y, w)
+        losses, by_itself = per_row[:, None, None, None] * table, per_row * loss(site.task, alone[:, 0], y, w)
         groups = torch.stack(best, -1)[:, -1:].expand_as(state.groups)
         kept = state._replace(groups=groups, constants=constants[:, -1], losses=losses, alone=by_itself)
         return kept, CentreCosts(table, total)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, NamedTuple
 import torch
 from torch import Tensor
 
-from vitrail.core.exchange import Exchange, Nothing, Roster, Rows
+from vitrail.core.exchange import Exchange, Nothing, Roster, SiteContext
 from vitrail.core.facts import (
     AGAINST_ALONE,
     ALONE_LEFT_OUT,
@@ -22,7 +22,6 @@ from vitrail.core.facts import (
     Fact,
     Facts,
 )
-from vitrail.core.optimizers import Optimizer
 from vitrail.core.task import Batch, Out, Task, carried
 from vitrail.core.tensors import Params, copied
 from vitrail.methods.blocks.model_copies import apart, copies, flat, fold_of, lot_of, mix
@@ -74,17 +73,19 @@ class Tune(Exchange[State, VersionedCoord, TuningWork, Lot, Nothing]):
     def send(self, task: Task, coord: VersionedCoord, roster: Roster) -> Lot:
         return Lot(lot_of(roster))
 
-    def begin(self, task: Task, state: State, down: Lot, rows: Rows, rule: Optimizer) -> TuningWork:
+    def begin(self, site: SiteContext, state: State, down: Lot) -> TuningWork:
         params = copied({k: v[:, -1] for k, v in state.tuned.items()})
-        return TuningWork(params, apart(rule.memory(flat(params), flat(state.memory)), len(down.lot)), down.lot)
+        return TuningWork(
+            params, apart(site.optimizer.memory(flat(params), flat(state.memory)), len(down.lot)), down.lot
+        )
 
-    def step(self, task: Task, work: TuningWork, batch: Batch, rule: Optimizer) -> None:
+    def step(self, site: SiteContext, work: TuningWork, batch: Batch) -> None:
         wide = copies(batch, counted(batch, work.lot, self.of.folds))
-        rule.at(rule.lr * self.of.own_rate).descend(task, flat(work.params), flat(work.memory), wide)
+        site.optimizer.at(site.optimizer.lr * self.of.own_rate).descend(
+            site.task, flat(work.params), flat(work.memory), wide
+        )
 
-    def report(
-        self, task: Task, state: State, work: TuningWork, down: Lot, rows: Rows, rule: Optimizer
-    ) -> tuple[State, Nothing]:
+    def report(self, site: SiteContext, state: State, work: TuningWork, down: Lot) -> tuple[State, Nothing]:
         """What was kept earlier stays; a site that was absent has less of each."""
         epochs = state.epochs + 1
         goes_on = torch.stack([epochs <= last for last in self.of.tuned], -1)  # [site, step]
@@ -92,9 +93,6 @@ class Tune(Exchange[State, VersionedCoord, TuningWork, Lot, Nothing]):
         for k, v in state.tuned.items():
             tuned[k] = torch.where(goes_on.view(*goes_on.shape, *[1] * (v.dim() - 2)), work.params[k][:, None], v)
         return state._replace(tuned=tuned, epochs=epochs, memory=carried(work.memory, state.memory)), Nothing()
-
-    def merge(self, task: Task, coord: VersionedCoord, up: Nothing, roster: Roster) -> tuple[VersionedCoord, Facts]:
-        return coord, {}
 
     def settle(self, task: Task, state: State, down: Lot) -> State:
         return state._replace(memory={})
@@ -112,11 +110,10 @@ class MixCosts(NamedTuple):
 
 
 @dataclass(frozen=True)
-class ChooseMix(Exchange[State, VersionedCoord, MixOffer, MixOffer, MixCosts]):
+class ChooseMix(Exchange[State, VersionedCoord, Nothing, MixOffer, MixCosts]):
     """Each site says what every mix costs it out of fold; one is chosen by the totals, for all."""
 
     sees = "sum"
-    trains: ClassVar[bool] = False
     unsure: ClassVar[frozenset[str]] = frozenset({"costs", "against"})
     judges: ClassVar[frozenset[str]] = frozenset({"costs", "against"})
     of: AgreedMix
@@ -124,16 +121,8 @@ class ChooseMix(Exchange[State, VersionedCoord, MixOffer, MixOffer, MixCosts]):
     def send(self, task: Task, coord: VersionedCoord, roster: Roster) -> MixOffer:
         return MixOffer(coord.choice.expand(len(roster.names)), lot_of(roster))
 
-    def begin(self, task: Task, state: State, down: MixOffer, rows: Rows, rule: Optimizer) -> MixOffer:
-        return down
-
-    def step(self, task: Task, work: MixOffer, batch: Batch, rule: Optimizer) -> None:
-        """Nothing is trained."""
-
-    def report(
-        self, task: Task, state: State, work: MixOffer, down: MixOffer, rows: Rows, rule: Optimizer
-    ) -> tuple[State, MixCosts]:
-        heard = [self.losses(task, state, down, batch) for batch in rows.blocks()]
+    def report(self, site: SiteContext, state: State, work: Nothing, down: MixOffer) -> tuple[State, MixCosts]:
+        heard = [self.losses(site.task, state, down, batch) for batch in site.rows.blocks()]
         mixed, alone, w = (torch.cat([h[i] for h in heard], -1) for i in range(3))  # of each row, weighted
         total, more = w.sum(-1), mixed - alone[:, None, None]  # [site], [site, start, alpha, row]
         per_row = 1 / total.clamp(min=torch.finfo(total.dtype).tiny)[:, None, None]

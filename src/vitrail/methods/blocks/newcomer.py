@@ -10,8 +10,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
-from vitrail.core.exchange import Adapters, Nothing, Rows
-from vitrail.core.optimizers import Optimizer, with_term
+from vitrail.core.exchange import Adapters, Nothing, SiteContext
+from vitrail.core.optimizers import with_term
 from vitrail.core.task import Batch, Task
 from vitrail.core.tensors import Params, copied, pulled, to_all
 from vitrail.methods.fedavg import Own, Work
@@ -38,11 +38,11 @@ class Newcomer(Local):
         params = copied(to_all(task.start, sites))
         return Own(params, task.remembered(task.select(params, PRIVATE)))
 
-    def begin(self, task: Task, state: Own, down: Nothing, rows: Rows, rule: Optimizer) -> Work:
+    def begin(self, site: SiteContext, state: Own, down: Nothing) -> Work:
         params = copied(state.params)
-        return Work(params, rule.memory(task.select(params, PRIVATE), state.memory), {})
+        return Work(params, site.optimizer.memory(site.task.select(params, PRIVATE), state.memory), {})
 
-    def step(self, task: Task, work: Work, batch: Batch, rule: Optimizer) -> None:
-        own, slope = task.select(work.params, PRIVATE), task.grad(work.params, batch)
-        with_term(slope, pulled(own, identity(task, own), self.identity))
-        rule.follow(own, work.memory, {k: slope[k] for k in own})
+    def step(self, site: SiteContext, work: Work, batch: Batch) -> None:
+        own, slope = site.task.select(work.params, PRIVATE), site.task.grad(work.params, batch)
+        with_term(slope, pulled(own, identity(site.task, own), self.identity))
+        site.optimizer.follow(own, work.memory, {k: slope[k] for k in own})

@@ -15,9 +15,8 @@ from typing import Annotated, Any, ClassVar, NamedTuple
 import torch
 from torch import Tensor
 
-from vitrail.core.exchange import AnyExchange, Exchange, Roster, Rows
+from vitrail.core.exchange import AnyExchange, Exchange, Roster, Rows, SiteContext
 from vitrail.core.facts import Facts
-from vitrail.core.optimizers import Optimizer
 from vitrail.core.task import Batch, Task, carried
 from vitrail.core.tensors import Params, copied, each, filled, tensors
 from vitrail.methods.blocks.model_copies import apart, copies, flat, fold_of, lot_of
@@ -60,24 +59,23 @@ class Versioned:
         told = [self.ex.send(task, version(coord.of, v), roster) for v in range(self.folds + 1)]
         return VersionedMessage(stacked(told, 1), lot_of(roster))
 
-    def begin(self, task: Task, state: Any, down: VersionedMessage, rows: Rows, rule: Optimizer) -> Work:
+    def begin(self, site: SiteContext, state: Any, down: VersionedMessage) -> Work:
         n = len(down.lot)
-        of = self.ex.begin(task, merged(state.of), merged(down.of), self.rows(rows, down.lot), rule)
+        of = self.ex.begin(self.in_versions(site, down.lot), merged(state.of), merged(down.of))
         own = copied(state.own) if self.beside else {}
-        memory = apart(rule.memory(flat(own), flat(state.memory)), n) if own else {}
+        memory = apart(site.optimizer.memory(flat(own), flat(state.memory)), n) if own else {}
         return Work(parted(of, n), own, memory, down.lot)
 
-    def step(self, task: Task, work: Work, batch: Batch, rule: Optimizer) -> None:
+    def step(self, site: SiteContext, work: Work, batch: Batch) -> None:
         wide = copies(batch, counted(batch, work.lot, self.folds))
-        self.ex.step(task, merged(work.of), wide, rule)
+        self.ex.step(self.in_versions(site, work.lot), merged(work.of), wide)
         if work.own:
-            rule.alone.at(rule.lr * self.own_rate).descend(task, flat(work.own), flat(work.memory), wide)
+            alone = site.optimizer.alone.at(site.optimizer.lr * self.own_rate)
+            alone.descend(site.task, flat(work.own), flat(work.memory), wide)
 
-    def report(
-        self, task: Task, state: Any, work: Work, down: VersionedMessage, rows: Rows, rule: Optimizer
-    ) -> tuple[Any, Any]:
-        n, seen = len(down.lot), self.rows(rows, down.lot)
-        of, up = self.ex.report(task, merged(state.of), merged(work.of), merged(down.of), seen, rule)
+    def report(self, site: SiteContext, state: Any, work: Work, down: VersionedMessage) -> tuple[Any, Any]:
+        n, site = len(down.lot), self.in_versions(site, down.lot)
+        of, up = self.ex.report(site, merged(state.of), merged(work.of), merged(down.of))
         kept = state._replace(of=parted(of, n))
         if work.own:
             kept = kept._replace(own=work.own, memory=carried(work.memory, state.memory))
@@ -94,13 +92,13 @@ class Versioned:
     def settle(self, task: Task, state: Any, down: VersionedMessage) -> Any:
         return state._replace(of=parted(self.ex.settle(task, merged(state.of), merged(down.of)), len(down.lot)))
 
-    def rows(self, rows: Rows, lot: Tensor) -> Rows:
-        """The site's rows as each version sees them."""
+    def in_versions(self, site: SiteContext, lot: Tensor) -> SiteContext:
+        """The context of the wrapped exchange: the site's rows as each version sees them."""
 
         def look() -> Iterator[Batch]:
-            return (copies(b, counted(b, lot, self.folds)) for b in rows.blocks())
+            return (copies(b, counted(b, lot, self.folds)) for b in site.rows.blocks())
 
-        return Rows(rows.total.repeat_interleave(self.folds + 1), look=look)
+        return site._replace(rows=Rows(site.rows.total.repeat_interleave(self.folds + 1), look=look))
 
 
 @dataclass(frozen=True)
@@ -110,26 +108,19 @@ class OfLast(Exchange[Any, Any, Any, Any, Any]):
     of: Versioned
     ex: AnyExchange
     sees: ClassVar[Any] = "each"
-    trains: ClassVar[bool] = False
     consent: str = ""
 
     def send(self, task: Task, coord: VersionedCoord, roster: Roster) -> Any:
         return self.ex.send(task, version(coord.of, self.of.folds), roster)
 
-    def begin(self, task: Task, state: Any, down: Any, rows: Rows, rule: Optimizer) -> Any:
-        return self.ex.begin(task, self.state(state), down, rows, rule)
+    def begin(self, site: SiteContext, state: Any, down: Any) -> Any:
+        return self.ex.begin(site, self.state(state), down)
 
-    def step(self, task: Task, work: Any, batch: Batch, rule: Optimizer) -> None:
-        """Nothing is trained."""
-
-    def report(self, task: Task, state: Any, work: Any, down: Any, rows: Rows, rule: Optimizer) -> tuple[Any, Any]:
-        return state, self.ex.report(task, self.state(state), work, down, rows, rule)[1]
+    def report(self, site: SiteContext, state: Any, work: Any, down: Any) -> tuple[Any, Any]:
+        return state, self.ex.report(site, self.state(state), work, down)[1]
 
     def merge(self, task: Task, coord: VersionedCoord, up: Any, roster: Roster) -> tuple[VersionedCoord, Facts]:
         return coord, self.ex.merge(task, version(coord.of, self.of.folds), up, roster)[1]
-
-    def settle(self, task: Task, state: Any, down: Any) -> Any:
-        return state
 
     def state(self, state: Any) -> Any:
         return version(state.of, -1, 1)

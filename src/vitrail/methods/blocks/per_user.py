@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from vitrail.core import facts as means
-from vitrail.core.exchange import Method, Nothing, Roster, Rows, Stage, training
+from vitrail.core.exchange import Method, Nothing, Roster, SiteContext, Stage, training
 from vitrail.core.facts import ALONE, OWN, SHARED, Fact, Facts
 from vitrail.core.optimizers import Optimizer
 from vitrail.core.task import Batch, Task, carried
@@ -111,32 +111,32 @@ class EveryUser(Method[State, Held, Work, Down, Up], Generic[Held]):
         wanted = torch.cat([wanted, wanted.new_ones(n, int(self.beside))], 1)
         return Down(to_all(coord.models, n), wanted, torch.eye(n, dtype=task.like.dtype, device=wanted.device))
 
-    def begin(self, task: Task, state: State, down: Down, rows: Rows, rule: Optimizer) -> Work:
+    def begin(self, site: SiteContext, state: State, down: Down) -> Work:
         users = range(down.wanted.shape[1])
         models = {str(u): copied({k: v[:, u] for k, v in down.models.items()}) for u in users}
-        memory = {u: rule.memory(model) for u, model in models.items()}
-        none, local = torch.zeros_like(rows.total), copied(state.local)
-        return Work(models, memory, down.wanted, none, none.clone(), local, rule.memory(local, state.memory))
+        memory = {u: site.optimizer.memory(model) for u, model in models.items()}
+        none, local = torch.zeros_like(site.rows.total), copied(state.local)
+        return Work(models, memory, down.wanted, none, none.clone(), local, site.optimizer.memory(local, state.memory))
 
-    def step(self, task: Task, work: Work, batch: Batch, rule: Optimizer) -> None:
+    def step(self, site: SiteContext, work: Work, batch: Batch) -> None:
         work.drawn.add_((batch.w > 0).sum((1, 2)))
         work.batches.add_(1)
         for (user, model), wanted in zip(work.models.items(), work.wanted.unbind(1), strict=True):
-            _descend(task, model, work.memory[user], wanted, batch, rule)
+            _descend(site.task, model, work.memory[user], wanted, batch, site.optimizer)
         if self.beside:
-            rule.alone.descend(task, work.local, work.local_memory, batch)
+            site.optimizer.alone.descend(site.task, work.local, work.local_memory, batch)
 
     def update_of(self, work: Work, down: Down) -> Params:
         """[site, user, ...]: what a site says of each model."""
         return less(stacked(work.models), down.models)
 
-    def report(self, task: Task, state: State, work: Work, down: Down, rows: Rows, rule: Optimizer) -> tuple[State, Up]:
+    def report(self, site: SiteContext, state: State, work: Work, down: Down) -> tuple[State, Up]:
         update = self.update_of(work, down)
         if down.wanted.device.type != "cpu":  # where all were trained; elsewhere the others have not moved
             update = {k: _where(down.wanted, v) for k, v in update.items()}
-        up, own = Up(update, rows.total, work.drawn, work.batches), own_of(down.models, down.own)
-        if rows.aside is not None:  # not a number at a site that is too small to set rows aside
-            up = up._replace(loss=task.value(own, rows.aside) / rows.aside.w.sum((1, 2)))
+        up, own = Up(update, site.rows.total, work.drawn, work.batches), own_of(down.models, down.own)
+        if site.rows.aside is not None:  # not a number at a site that is too small to set rows aside
+            up = up._replace(loss=site.task.value(own, site.rows.aside) / site.rows.aside.w.sum((1, 2)))
         if self.beside:
             shared = {k: v[:, -1] for k, v in down.models.items()}
             up = up._replace(to_alone=apart(own, state.local), between=apart(shared, state.local))

@@ -20,11 +20,10 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, NamedTuple
 import torch
 from torch import Tensor
 
-from vitrail.core.exchange import AnyExchange, Exchange, Nothing, Roster, Rows
+from vitrail.core.exchange import AnyExchange, Exchange, Nothing, Roster, Rows, SiteContext
 from vitrail.core.facts import AGREED, EASY, PIECE, PROTOTYPE_DISTANCE, TRAVEL, Fact, Facts
-from vitrail.core.optimizers import Optimizer
-from vitrail.core.task import Batch, Task
-from vitrail.core.tensors import Params, per_site, tmap, to_all, zeros
+from vitrail.core.task import Task
+from vitrail.core.tensors import Params, per_site, to_all, zeros
 from vitrail.methods.blocks.basics import Reveal
 from vitrail.methods.blocks.patch_transplant import rises
 from vitrail.methods.blocks.prototypes import net_of
@@ -49,34 +48,13 @@ class TransferCounts(NamedTuple):
     ]
 
 
-class _Quiet(Exchange[Any, Any, Nothing, Any, Any]):
-    """Nothing is trained."""
-
-    sees = "each"
-    trains: ClassVar[bool] = False
-
-    def begin(self, task: Task, state: Any, down: Any, rows: Rows, rule: Optimizer) -> Nothing:
-        return Nothing()
-
-    def step(self, task: Task, work: Nothing, batch: Batch, rule: Optimizer) -> None:
-        """Nothing is trained."""
-
-    def settle(self, task: Task, state: Any, down: Any) -> Any:
-        return state
-
-
 @dataclass(frozen=True)
-class OfferModel(_Quiet):
+class OfferModel(Exchange[Any, Any, Nothing, Nothing, OfferedModel]):
     name: ClassVar[str] = "models set out"
     of: InDISCO
     consent: str = "to every site, your model that was trained on your pictures alone, once, so that each can try it"
 
-    def send(self, task: Task, coord: Any, roster: Roster) -> Nothing:
-        return Nothing()
-
-    def report(
-        self, task: Task, state: Any, work: Nothing, down: Nothing, rows: Rows, rule: Optimizer
-    ) -> tuple[Any, Any]:
+    def report(self, site: SiteContext, state: Any, work: Nothing, down: Nothing) -> tuple[Any, Any]:
         """As it was before the push: a pushed prototype is a piece of one of the site's pictures."""
         return state, OfferedModel(self.of.apart(state))
 
@@ -87,7 +65,7 @@ class OfferModel(_Quiet):
 
 
 @dataclass(frozen=True)
-class Try(_Quiet):
+class Try(Exchange[Any, Any, Nothing, Round, TransferCounts]):
     name: ClassVar[str] = "models tried"
     holds_out: ClassVar[bool] = True
     judges: ClassVar[frozenset[str]] = frozenset({"counts", "rises"})
@@ -102,12 +80,10 @@ class Try(_Quiet):
         n = len(roster.names)
         return Round(to_all(coord.offered, n), coord.offers.expand(n, n))
 
-    def report(
-        self, task: Task, state: Any, work: Nothing, down: Round, rows: Rows, rule: Optimizer
-    ) -> tuple[Any, Any]:
-        told = [self.count(task, tmap(lambda v: v[:, j], down.models), rows) for j in range(down.real.shape[1])]  # noqa: B023
-        counts = torch.stack(told, 1)  # [site, user, class, 2]
-        rise = rises(task, self.of.apart(state), down.models, down.real, rows, self.of.least)
+    def report(self, site: SiteContext, state: Any, work: Nothing, down: Round) -> tuple[Any, Any]:
+        models = [{k: v[:, j] for k, v in down.models.items()} for j in range(down.real.shape[1])]
+        counts = torch.stack([self.count(site.task, m, site.rows) for m in models], 1)  # [site, user, class, 2]
+        rise = rises(site.task, self.of.apart(state), down.models, down.real, site.rows, self.of.least)
         return state, TransferCounts(counts * (down.real > 0)[..., None, None], rise)
 
     def count(self, task: Task, model: Params, rows: Rows) -> Tensor:

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from vitrail.core.errors import Problem, VitrailError
-from vitrail.core.exchange import AnyExchange, Roster, Rows
+from vitrail.core.exchange import AnyExchange, Roster, Rows, SiteContext
 from vitrail.core.task import Batch, Task
 from vitrail.core.tensors import tensors
 from vitrail.data.encoding import numeric
@@ -134,16 +134,17 @@ def _reports(
     total_rows = some.new_full((sites,), rows)
     total_rows[0] *= more
     held = Rows(total_rows, batch if method.aside() else None, lambda: iter((batch,)), batch)
+    site = SiteContext(task, held, task.rule)
     state, coord = method.state(task, sites), method.coord(task, sites)
     out, counts = dict[str, Any](), dict[str, Any]()
     try:
         for stage in method.plan(1):
             for i, ex in enumerate(stage.exchanges):
                 down = ex.send(task, coord, roster)
-                work = ex.begin(task, state, down, held, task.rule)
+                work = ex.begin(site, state, down)
                 if ex.trains:
-                    ex.step(task, work, batch._replace(x=x.clone()), task.rule)
-                state, up = ex.report(task, state, work, down, held, task.rule)
+                    ex.step(site, work, batch._replace(x=x.clone()))
+                state, up = ex.report(site, state, work, down)
                 if not ex.consent:  # what a site shows, it has agreed to show
                     out |= {f"{stage.name} {i}, {k}": v.clone() for k, v in tensors(up)}
                     counts |= _counts(f"{stage.name} {i}", ex, up)
