@@ -114,9 +114,9 @@ def case(rule: str, attack: str, seed: int) -> dict[str, Any]:
             ill[:, mark] = MARK
             fooled.append(float((said(ill)[0].argmax(1) == 0).mean()))
     named = {engine.names[i] for i in outlying(np.array(path))} if path else set()
-    named |= set(engine.outcasts)
+    named |= set(engine.aggregator.excluded)
     told = {"mean": float(np.mean(aucs)), "worst": float(np.min(aucs)), "fooled": float(np.mean(fooled))}
-    return told | {"named": liar in named, "others": len(named - {liar}), "event": liar in engine.unusual}
+    return told | {"named": liar in named, "others": len(named - {liar}), "event": liar in engine.aggregator.unusual}
 
 
 def honest(world: str, rule: str, seed: int) -> dict[str, Any]:

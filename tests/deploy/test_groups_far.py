@@ -76,8 +76,9 @@ def lying(way: Masked, site: str, by: float) -> None:
             engine, before = way.sites[site].engine, way.sites[site].engine.answers
 
             def answers(*given: Any) -> Any:
-                ((at, told),) = before(*given)
-                return [(at, told._replace(change=each(lambda t: t * by, told.change)))]
+                (report,) = before(*given)
+                change = each(lambda t: t * by, report.held.change)
+                return [report._replace(held=report.held._replace(change=change))]
 
             engine.answers = answers  # type: ignore[method-assign]
         return real(asked)

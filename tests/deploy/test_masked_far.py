@@ -328,8 +328,9 @@ def test_a_sum_that_is_too_long_is_not_used(tmp_path: Path) -> None:
             before = engine.answers
 
             def answers(*given: Any) -> Any:
-                ((at, up),) = before(*given)
-                return [(at, up._replace(change={k: v + 1e7 for k, v in up.change.items()}))]
+                (report,) = before(*given)
+                change = {k: v + 1e7 for k, v in report.held.change.items()}
+                return [report._replace(held=report.held._replace(change=change))]
 
             engine.answers = answers  # type: ignore[method-assign]
             try:

@@ -55,9 +55,9 @@ class Lying(Masked):
                 before = site.engine.answers
 
                 def answers(*given: Any) -> Any:
-                    ((at, up),) = before(*given)
-                    lied = {k: v * self.by if k.split("/")[-1] in start else v for k, v in tensors(up)}
-                    return [(at, filled(up, lied))]
+                    (report,) = before(*given)
+                    lied = {k: v * self.by if k.split("/")[-1] in start else v for k, v in tensors(report.held)}
+                    return [report._replace(held=filled(report.held, lied))]
 
                 site.engine.answers = answers  # type: ignore[method-assign]
                 try:

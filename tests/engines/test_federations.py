@@ -10,7 +10,7 @@ from small import make_rows, make_task
 from vitrail.core.tensors import each, tensors
 from vitrail.engine.batches import Sites, gather_sites
 from vitrail.engine.local import Engine
-from vitrail.engine.replicas import Replicas, beside
+from vitrail.engine.replicas import Replicas, stack_replicas
 from vitrail.engine.rounds import Training
 from vitrail.nets import MLP
 from vitrail.testing.federation import LOSSES, task_of, worst
@@ -33,7 +33,7 @@ def test_as_one_after_the_other(name: str) -> None:
     """All stages of every method, what a site settles with and what is counted in the ledger."""
     method, parts = vt.methods.TABLE[name](), [federation(k) for k in range(3)]
     task = task_of(MLP(6, 3, (9, 7), 0.3).framed(method.ends()), LOSSES["classes"])
-    sites, lanes = beside(parts)
+    sites, lanes = stack_replicas(parts)
     assert list(sites.sizes) == sorted(sites.sizes, reverse=True)
     stack = Replicas(Engine(task, method, sites, TRAINING, 5), lanes)
     *_, now = stack.run()
@@ -61,7 +61,7 @@ def test_each_coordinator_hears_its_own_lanes() -> None:
     first, second, other = federation(0), federation(1), federation(2)
 
     def models(*parts: Sites) -> list[torch.Tensor]:
-        sites, lanes = beside(parts)
+        sites, lanes = stack_replicas(parts)
         *_, now = Replicas(Engine(task, method, sites, TRAINING, 5), lanes).run()
         return [torch.cat([v.flatten() for _, v in tensors(coord)]) for coord in now.coords]
 

@@ -123,8 +123,10 @@ def test_what_is_no_report_ends_nothing(by: float, name: str) -> None:
     away = torch.tensor([n == LIAR for n in gather_sites(make_rows(sizes=SIZES)).names])
     engine, last = train(method, sites=sites(), lies=Lie(by, first=2))
     alone, end = train(method, sites=sites(), absent=lambda s, r: away & (r >= 2))
-    assert list(engine.outcasts) == [LIAR]
-    assert [(n["event"], n["site"]) for n in engine.news if n["event"] == "set aside"] == [("set aside", LIAR)]
+    assert list(engine.aggregator.excluded) == [LIAR]
+    assert [(n["event"], n["site"]) for n in engine.aggregator.pending_events if n["event"] == "set aside"] == [
+        ("set aside", LIAR)
+    ]
     others = [n for n in engine.names if n != LIAR]
     for (k, one), (_, other) in zip(tensors(engine.settled(last)), tensors(alone.settled(end)), strict=True):
         for site in others:
@@ -135,10 +137,10 @@ def test_what_is_no_report_ends_nothing(by: float, name: str) -> None:
 @pytest.mark.parametrize("by", [-20.0, 1e3])
 def test_a_change_far_longer_than_the_others_leaves_an_event(by: float) -> None:
     engine, _ = train(methods.build("fedavg"), sites=sites(), lies=Lie(by, first=1))
-    assert next(n["site"] for n in engine.news if n["event"] == "unusual") == LIAR
-    assert engine.unusual[LIAR] >= 1
+    assert next(n["site"] for n in engine.aggregator.pending_events if n["event"] == "unusual") == LIAR
+    assert engine.aggregator.unusual[LIAR] >= 1
     quiet, _ = train(methods.build("fedavg"), sites=sites())
-    assert not quiet.news
+    assert not quiet.aggregator.pending_events
 
 
 def test_engines_agree_under_guards() -> None:

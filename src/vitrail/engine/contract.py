@@ -16,7 +16,8 @@ from vitrail.core.errors import Problem, VitrailError
 from vitrail.core.exchange import AnyExchange, Method, Roster, Rows, SiteContext, Stage
 from vitrail.core.facts import OWN, Facts
 from vitrail.core.task import Batch, Task
-from vitrail.core.tensors import each, tensors
+from vitrail.core.tensors import tensors
+from vitrail.engine.aggregation import collect_all, merge
 from vitrail.privacy.guards import Guards
 from vitrail.privacy.report_vectors import is_change
 from vitrail.privacy.secure_sum.fixed_point import ZERO, ZEROS
@@ -172,7 +173,7 @@ def rehearse(
             if ex.trains:
                 ex.step(site, work, batch)
             state, up = ex.report(site, state, work, down)
-            coord, facts = ex.merge(task, coord, total(up) if ex.sees == "sum" else up, roster)
+            coord, facts = merge(ex, task, coord, collect_all(ex, up, present), roster)
             turns.append(Turn(ex, down, up, facts))
         last = stage.last.send(task, coord, roster)
         state = stage.last.settle(task, state, last)
@@ -210,10 +211,6 @@ def contracts_of(t: Rehearsal) -> list[Contract]:
 def trace(task: Task, method: Method[Any, Any, Any, Any, Any], rounds: int, sites: int = 1) -> list[list[Contract]]:
     """The contracts of every stage."""
     return [contracts_of(t) for t in rehearse(task, method, rounds, sites)]
-
-
-def total(up: Any) -> Any:
-    return each(lambda t: t.sum(0), up)
 
 
 def check(message: Any, declared: Spec, stage: str, direction: Direction) -> None:

@@ -26,10 +26,11 @@ from vitrail.core.optimizers import Optimizer
 from vitrail.core.random import keep_mask, mixed, normals
 from vitrail.core.task import Batch, Task
 from vitrail.core.tensors import Params, each, reused_memory, scratch, tensors
+from vitrail.engine.aggregation import BufferedReports, owned
 from vitrail.engine.augmentation import augmented
 from vitrail.engine.batches import BatchDraw, BatchSampler, Sites, among, set_aside, stacked
 from vitrail.engine.contract import Contract, check
-from vitrail.engine.rounds import AnyMethod, Rounds, Snapshot, Training, clock_of, owned
+from vitrail.engine.rounds import AnyMethod, Rounds, Snapshot, Training, clock_of
 from vitrail.engine.threads import quiet_torch, threads
 from vitrail.privacy.dp_sgd import DrawnNoise, PrivateTask, StepNoise
 from vitrail.privacy.guards import AT_REST, Guards
@@ -76,7 +77,7 @@ class Engine(Rounds):
         self.lies = lies
         self.sites, self.seed, self.device = sites, seed, sites.x.device
         self.held = None if held is None else stacked(held, sites.names)
-        self.absent, self.keep_reports = absent, keep_reports
+        self.absent, self.aggregator.keep_reports = absent, keep_reports
         self.units = sum(task.net.units)
         lots = bool(training.augment)
         self.drawer = BatchSampler(sites, training.batch, training.epochs, seed, self.units, lots, secrets)
@@ -88,7 +89,6 @@ class Engine(Rounds):
         self.pool: ThreadPoolExecutor | None = None
         self.beyond = torch.zeros(1, dtype=torch.bool, device=self.device)  # on a GPU, where nobody waits to be asked
         self.graphs: dict[tuple[int, int], _Graph] = {}
-        self.crossed: Params = {}  # of the last site that was visited, in place of its report
 
     def _chunk_size(self) -> int:
         n = len(self.sites.names)
@@ -123,7 +123,7 @@ class Engine(Rounds):
         finally:
             self.pool = None
 
-    def last_word(self, moment: Snapshot) -> Any:
+    def finalize_stage(self, moment: Snapshot) -> Any:
         return each(owned, self.settled(moment))
 
     def settled(self, moment: Snapshot) -> Any:
@@ -144,7 +144,7 @@ class Engine(Rounds):
         self.drawer.set(s, r, place)
         plain = (
             not isinstance(self.task, PrivateTask)
-            and not self.keep_reports
+            and not self.aggregator.keep_reports
             and not replace(self.guards, masked=False, least=AT_REST.least).guard(ex)
             and self.lies is None
         )
@@ -176,8 +176,8 @@ class Engine(Rounds):
         check(down, contract.down, contract.stage, "to site")
         who = None if here is self.everyone or bool(here.all()) else here.nonzero()[:, 0].tolist()
         parts = self.answers(ex, contract, state, down, who, task, rule, feed)
-        here = here if self.lies is None else self.answered(ex, here)
-        return self.aggregate(ex, coord, parts, roster._replace(present=here))
+        here = here if self.lies is None else self.aggregator.valid(ex, here)
+        return self.aggregate(ex, coord, parts, roster._replace(present=here), contract.up)
 
     def answers(
         self,
@@ -189,42 +189,42 @@ class Engine(Rounds):
         task: Task,
         rule: Optimizer,
         feed: Feed | None = None,
-    ) -> list[tuple[Any, Any]]:
-        """The sites' part of a round: (which sites, what is held of what they say) chunk by chunk. `who`: their places
-        in order, None for all. `state` is overwritten."""
+    ) -> list[BufferedReports]:
+        """The sites' part of a round: what is held of their reports, chunk by chunk. `who`: their places in order, None
+        for all. `state` is overwritten."""
         here = range(len(self.names)) if who is None else who
         beside = self.remembered(ex, contract)
         if feed is None and ex.trains:
             feed = self.feed(None if who is None else torch.tensor(who, device=self.device))
 
-        def visit(first: int) -> tuple[Any, Any]:
+        def visit(first: int) -> BufferedReports:
             place = here[first : first + self.chunk]
             at = among(place, self.device)
-            mine, told = each(lambda t: t[at], state), each(lambda t: t[at], down)
+            mine, message = each(lambda t: t[at], state), each(lambda t: t[at], down)
             aside = self.aside and Batch(self.aside.x[at], self.aside.y[at], self.aside.w[at])
             held = None
             if self.held and ex.holds_out:
                 held = Batch(self.held.x[at], self.held.y[at], self.held.w[at])
             site = SiteContext(task, Rows(self.counts[at], aside, lambda: self.sites.blocks(place), held), rule)
             with reused_memory():
-                work = ex.begin(site, mine, told)
+                work = ex.begin(site, mine, message)
             if feed is not None:
                 self._train(ex, work, place, slice(first, first + len(place)), feed, site)
-            kept, up = ex.report(site, mine, work, told)
+            next_state, up = ex.report(site, mine, work, message)
             check(up, contract.up, contract.stage, "from site")
-            for (_, old), (_, new) in zip(tensors(state), tensors(kept), strict=True):
+            for (_, old), (_, new) in zip(tensors(state), tensors(next_state), strict=True):
                 old[at] = new
             up = self.guards.leave(ex, up, partial(self.add_noise, place))
-            up, self.crossed, after = self.guards.written(ex, up, {k: v[at] for k, v in beside.items()})
+            up, crossed, after = self.guards.written(ex, up, {k: v[at] for k, v in beside.items()})
             for k, v in after.items():
                 beside[k][at] = v
             if self.lies is not None:  # whoever lies keeps to no guard of its own
                 up = self.lies(tuple(self.names[i] for i in place), ex, up)
             if self.lies is not None:  # sites of a simulation do not lie: what diverges shall be seen
-                up = self.judged(ex, up, told, place)
+                up = self.aggregator.validate_reports(ex, up, message, place)
             if self.guards.masks(ex):
                 self._within(ex, up, place)
-            return at, self.taken(ex, up)
+            return self.aggregator.buffer_report(ex, at, up, crossed)
 
         places = range(0, len(here), self.chunk)
         return list(self.pool.map(visit, places) if self.pool and len(places) > 1 else map(visit, places))

@@ -1,7 +1,7 @@
 """Many federations in one stack. A *lane* is one site in one federation; to the engine a lane is a site.
 
 A lane draws by its site's own name, so that it computes what it would compute in its federation alone. Each federation
-has a coordinator of its own, which hears its lanes only.
+has a coordinator of its own, which is given the reports of its lanes only.
 """
 
 from __future__ import annotations
@@ -14,10 +14,11 @@ from torch import Tensor
 
 from vitrail.core.exchange import Roster
 from vitrail.core.tensors import each, tensors
+from vitrail.engine.aggregation import collect_all, merge, owned, spread
 from vitrail.engine.batches import Sites, apart
 from vitrail.engine.contract import Ledger, trace
 from vitrail.engine.local import Engine
-from vitrail.engine.rounds import clock_of, owned, spread
+from vitrail.engine.rounds import clock_of
 from vitrail.engine.threads import quiet_torch
 
 
@@ -30,7 +31,7 @@ class ReplicaSnapshot(NamedTuple):
     state: Any  # [lane, ...]; overwritten by the next round
 
 
-def beside(parts: Sequence[Sites]) -> tuple[Sites, list[Tensor]]:
+def stack_replicas(parts: Sequence[Sites]) -> tuple[Sites, list[Tensor]]:
     """The sites of several federations as the lanes of one engine; and which lanes each of them has, in its order."""
     first, places = 0, []
     for f, part in enumerate(parts):
@@ -53,7 +54,7 @@ class Replicas:
     ) -> None:
         """`absent(stage, round)` gives [lane] bool: who does not answer."""
         self.engine, self.lanes, self.absent = engine, list(lanes), absent
-        engine.keep_reports = True  # no total over lanes: they belong to different federations
+        engine.aggregator.keep_reports = True  # no total over lanes: they belong to different federations
         self.back = torch.cat(self.lanes).argsort()  # from one federation after the other to the lanes' own order
         self.names = [tuple(engine.names[i] for i in mine.tolist()) for mine in self.lanes]
         if engine.method.grows:  # messages hold something for every site of a federation, not for every lane
@@ -123,9 +124,8 @@ class Replicas:
         out = []
         for coord, mine, roster in zip(coords, self.lanes, rosters, strict=True):
             if bool(roster.present.any()):
-                heard = each(lambda t: t[mine], reports)  # noqa: B023
-                heard = each(lambda t: t.sum(0), heard) if ex.sees == "sum" else heard
-                coord = ex.merge(e.task, coord, heard, roster)[0]
+                own = each(lambda t: t[mine], reports)  # noqa: B023
+                coord, _ = merge(ex, e.task, coord, collect_all(ex, own, roster.present), roster)
             out.append(coord)
         return out
 

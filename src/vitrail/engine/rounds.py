@@ -16,13 +16,12 @@ from vitrail.core.facts import Facts
 from vitrail.core.optimizers import SGD, Adam, Optimizer
 from vitrail.core.random import key
 from vitrail.core.task import Net, Task
-from vitrail.core.tensors import Params, each, per_site, tensors
+from vitrail.core.tensors import Params
+from vitrail.engine.aggregation import Aggregator, BufferedReports, merge
 from vitrail.engine.contract import Contract, Ledger, Spec, guarded, trace
-from vitrail.privacy.guards import AT_REST, Guards, sound
-from vitrail.privacy.secure_sum.fixed_point import as_told, rounded
+from vitrail.privacy.guards import AT_REST, Guards
 
 AnyMethod = Method[Any, Any, Any, Any, Any]
-UNUSUAL = 10  # times as long as the median change, or as the site's own last one: told
 
 
 @dataclass(frozen=True)
@@ -56,13 +55,15 @@ class Training:
     def applied(self, task: Task, method: AnyMethod) -> Task:
         """The task as this method trains it; refused where the two do not go together."""
         task = replace(task, rule=self.rule(task.net, method), memory=self.memory, loss=method.judged_by(task.loss))
-        found = [Problem(f"method {method.title}", f"{why}.", "Change one of the two.") for why in method.clashes(task)]
+        problems = [
+            Problem(f"method {method.title}", f"{why}.", "Change one of the two.") for why in method.clashes(task)
+        ]
         for group, _ in self.rates:
             if group not in task.net.groups:
                 what = f"the network has no group {group!r}."
-                found.append(Problem(f"training.rates.{group}", what, nearest(group, task.net.groups)))
-        if found:
-            raise VitrailError("the method cannot train like this", found)
+                problems.append(Problem(f"training.rates.{group}", what, nearest(group, task.net.groups)))
+        if problems:
+            raise VitrailError("the method cannot train like this", problems)
         return task
 
     def paced(self, rule: Optimizer, round_: int, rounds: int) -> Optimizer:
@@ -108,15 +109,10 @@ class Rounds(ABC):
         device = self.task.like.device
         self.everyone = torch.ones(len(names), dtype=torch.bool, device=device)
         self.keys = coordinator_keys(seed, names).to(device)
-        self.keep_reports = False
-        self.reports: Any = None  # with keep_reports: each site's own report of the last round
-        self.outcasts: dict[str, str] = {}  # sites that are no longer asked, and why
-        self.unusual: dict[str, int] = {}  # sites with a change far longer than the others', and in how many rounds
+        self.aggregator = Aggregator(names, guards, self.everyone)
+        self.reports: Any = None  # each site's own report of the last round, where reports are kept
         self.unused: list[list[int]] = []  # stage and round of sums that changed nothing
         self.beside: Params = {}  # what guards remember at each site, [site, ...] by exchange and name
-        self.news: list[dict[str, Any]] = []  # events that nobody has written down yet
-        self._sizes = torch.full((len(names),), torch.nan, dtype=torch.double)  # of this exchange's changes
-        self._before: dict[type[AnyExchange], Tensor] = {}  # of each kind of exchange, the last one's
 
     @abstractmethod
     def start(self) -> Snapshot:
@@ -132,8 +128,8 @@ class Rounds(ABC):
         roster. `state` is overwritten."""
 
     @abstractmethod
-    def last_word(self, moment: Snapshot) -> Any:
-        """After a stage every site is told the outcome; the sites' states from then on."""
+    def finalize_stage(self, moment: Snapshot) -> Any:
+        """Sends the outcome of a stage to every site; the sites' states from then on."""
 
     def run(self, moment: Snapshot | None = None) -> Iterator[Snapshot]:
         """Every round after `moment` (or all), yielding the federation after each."""
@@ -147,9 +143,9 @@ class Rounds(ABC):
                 coord, facts, present = self.turn(s, r, coord, state)
                 moment = Snapshot(s, r + 1, coord, state, facts, present, self.beside)
                 yield moment
-            told = self.last_word(moment)
+            settled = self.finalize_stage(moment)
             self.ledger.enter(self.contracts[s][-1], "to site", None)
-            moment = moment._replace(stage=s + 1, round=0, state=told)
+            moment = moment._replace(stage=s + 1, round=0, state=settled)
 
     def turn(self, s: int, r: int, coord: Any, state: Any) -> tuple[Any, Facts, Tensor]:
         """One round: its exchanges one after the other. Present is who answered all of them."""
@@ -159,11 +155,10 @@ class Rounds(ABC):
             ex = self.stages[s].exchanges[place]
             all_of_them = self.roster(self.everyone, s, r, place)
             asked = ex.invite(self.task, coord, all_of_them)
-            if self.outcasts:
-                asked = asked & torch.tensor([n not in self.outcasts for n in self.names], device=asked.device)
+            asked = self.aggregator.without_excluded(asked)
             asked = self.everyone if asked is self.everyone or bool(asked.all()) else asked
-            coord, told, here = self.ask(s, r, place, coord, state, all_of_them._replace(present=asked))
-            facts |= told
+            coord, new_facts, here = self.ask(s, r, place, coord, state, all_of_them._replace(present=asked))
+            facts |= new_facts
             for way in ("to site", "from site"):
                 self.ledger.enter(self.contracts[s][place], way, None if here is self.everyone else here)
             present = here if present is self.everyone else present & here
@@ -172,78 +167,13 @@ class Rounds(ABC):
     def roster(self, present: Tensor, s: int, r: int, place: int) -> Roster:
         return Roster(self.names, present, self.keys, torch.tensor(clock_of(s, r, place)))
 
-    def judged(self, ex: AnyExchange, up: Any, down: Any, places: Sequence[int]) -> Any:
-        """The reports of the sites at these places, before anything is made of them. What cannot be a report becomes
-        none: its site is named, and not asked again."""
-        if not any(True for _ in tensors(up)):
-            return up
-        good, size = sound(ex, up, down)
-        for place, fine, length in zip(places, good.tolist(), size.tolist(), strict=True):
-            self._sizes[place] = length if fine and ex.trains else torch.nan
-            if not fine:
-                why = (
-                    f"its report is no report: {'no finite number' if not length < torch.inf else f'{length:.3g} long'}"
-                )
-                self.outcasts[self.names[place]] = why
-                self.news.append({"event": "set aside", "site": self.names[place], "why": why})
-        return up if bool(good.all()) else each(lambda t: torch.where(per_site(good, t), t, torch.zeros_like(t)), up)
-
-    def answered(self, ex: AnyExchange, here: Tensor) -> Tensor:
-        """Of those who answered, those whose answer was a report. Who went far further than the others, or than it did
-        itself the last time, is told."""
-        sizes, self._sizes = self._sizes, torch.full_like(self._sizes, torch.nan)
-        known = sizes[sizes.isfinite()]
-        usual = torch.full_like(sizes, float(known.median()) if len(known) > 3 else torch.nan)
-        before = self._before.get(type(ex), torch.full_like(sizes, torch.nan))
-        for place in ((sizes > UNUSUAL * usual) | (sizes > UNUSUAL * before)).nonzero()[:, 0].tolist():
-            name = self.names[place]
-            self.unusual[name] = self.unusual.get(name, 0) + 1
-            if self.unusual[name] == 1:
-                by = torch.stack([usual[place], before[place]]).nan_to_num(torch.inf).min().clamp(min=1e-300)
-                self.news.append({"event": "unusual", "site": name, "times": round(float(sizes[place] / by), 1)})
-        self._before[type(ex)] = torch.where(sizes.isfinite(), sizes, before)
-        if not self.outcasts:
-            return here
-        return here & torch.tensor([n not in self.outcasts for n in self.names], device=here.device)
-
-    def taken(self, ex: AnyExchange, up: Any) -> Any:
-        """What is held of some sites' reports, [site, ...], until all have answered: their total, where that is all
-        that anybody will look at; else copies, since a report may lie in memory that is used again."""
-        if ex.sees == "sum" and not self.keep_reports and not self.guards.needs_each(ex):
-            up = rounded(ex, up, len(self.names)) if self.guards.masks(ex) else up
-            return each(lambda t: t.sum(0), up)
-        return each(owned, up)
-
     def aggregate(
-        self, ex: AnyExchange, coord: Any, parts: Sequence[tuple[Any, Any]], roster: Roster
+        self, ex: AnyExchange, coord: Any, parts: Sequence[BufferedReports], roster: Roster, shapes: Spec
     ) -> tuple[Any, Facts]:
-        """The one place where reports become what the coordinator sees. `parts`: (which sites, what `taken` holds)."""
-        told = [part for _, part in parts]
-        # a graph that is captured may not look at a number, and where all are here there is no need to
-        here = len(self.names) if roster.present is self.everyone else int(roster.present.sum())
-        if not here or not self.guards.opens(ex, here, len(self.names)):
-            return coord, {}
-        if self.guards.needs_each(ex):
-            said = spread(parts, len(self.names))
-            self.reports = said if self.keep_reports else None
-            total, facts = self.guards.total(ex, said, roster.present, roster.seeds)
-            coord, more = ex.merge(self.task, coord, total, roster)
-            return coord, facts | more
-        if self.keep_reports:
-            self.reports = spread(parts, len(self.names))
-            told = [each(lambda t: t.sum(0), part) for part in told] if ex.sees == "sum" else told
-        if self.guards.masks(ex) and not self.keep_reports:
-            return ex.merge(self.task, coord, as_told(_summed(told), self._reported(ex)), roster)
-        return ex.merge(self.task, coord, _summed(told) if ex.sees == "sum" else self._stacked(parts), roster)
-
-    def _reported(self, ex: AnyExchange) -> Spec:
-        """Shapes and types of that exchange's reports."""
-        places = ((s, i) for s, stage in enumerate(self.stages) for i, one in enumerate(stage.exchanges) if one is ex)
-        s, i = next(places)
-        return self.contracts[s][i].up
-
-    def _stacked(self, parts: Sequence[tuple[Any, Any]]) -> Any:
-        return self.reports if self.keep_reports else spread(parts, len(self.names))
+        """Reports that came one by one -> the coordinator after them. `shapes` and types of a report."""
+        collected = self.aggregator.collect(ex, parts, roster, shapes)
+        self.reports = collected.reports if collected else None
+        return merge(ex, self.task, coord, collected, roster)
 
     def rule(self, s: int, r: int) -> Optimizer:
         return self.training.paced(self.task.rule, r, self.stages[s].rounds)
@@ -261,23 +191,3 @@ def coordinator_keys(seed: int, names: Sequence[str]) -> Tensor:
 def clock_of(stage: int, round_: int, place: int) -> int:
     """A number for that exchange of that round, for draws."""
     return (place << 48) + (stage << 32) + round_ + 1
-
-
-def owned(tensor: Tensor) -> Tensor:
-    return tensor.clone(memory_format=torch.contiguous_format)
-
-
-def _summed(totals: list[Any]) -> Any:
-    for more in totals[1:]:
-        for (_, value), (_, part) in zip(tensors(totals[0]), tensors(more), strict=True):
-            value.add_(part)
-    return totals[0]
-
-
-def spread(parts: Sequence[tuple[Any, Any]], sites: int) -> Any:
-    """Reports of some sites each -> one stacked report in which absent sites are zero."""
-    out = each(lambda t: t.new_zeros((sites, *t.shape[1:])), parts[0][1])
-    for at, up in parts:
-        for (_, whole), (_, part) in zip(tensors(out), tensors(up), strict=True):
-            whole[at] = part
-    return out

@@ -79,10 +79,7 @@ class Evaluator:
         return ask() if ask else None
 
     def rows(self, moment: Snapshot, splits: tuple[str, ...]) -> list[tuple[Any, ...]]:
-        return self.scores(self.runner.settled(moment), moment.stage, moment.round, splits)
-
-    def late(self) -> list[tuple[Any, ...]]:
-        return []
+        return self.scores(self.runner.settled(moment), moment.stage, moment.round, splits) if splits else []
 
     def chance(self) -> list[tuple[Any, ...]]:
         return [row for site in self.data for row in chance_rows(self.study, site.name, chance_of(self.study, site))]

@@ -158,9 +158,9 @@ class RunSites(Protocol):
     def sizes(self) -> pd.DataFrame: ...
 
     def rows(self, moment: Snapshot, splits: tuple[str, ...]) -> list[tuple[Any, ...]]:
-        """Every site's own scores at that moment, as rows of HISTORY; or nothing, and `late` has them in time."""
-
-    def late(self) -> list[tuple[Any, ...]]: ...
+        """Every site's own scores, as rows of HISTORY. Sites on this machine are scored at that moment, on these
+        splits. Sites elsewhere add their scores to the answers for which that was agreed: these are the scores that
+        have arrived since the last call."""
 
     def screen(self) -> Screening | None:
         """Whose data does not fit, asked before the first round; None where it is not asked."""
@@ -199,7 +199,7 @@ def train(
 ) -> Run:
     """All rounds of a run and what is written of them, wherever the sites are. `again`: trains once more on all rows,
     where the study asks for it and the sites are on this machine."""
-    method = runner.method
+    method, reports = runner.method, runner.aggregator
     total = sum(stage.rounds for stage in runner.stages)
     shown = 2 * total if again else total
     history: list[tuple[Any, ...]] = []
@@ -224,7 +224,7 @@ def train(
     used = cpu_seconds() - spent
     screening = _screened(sites, folder)
     began = saved = time.monotonic()
-    told = began - ROUND_SECONDS  # the first round is told at once
+    logged = began - ROUND_SECONDS  # the first round is logged at once
     done = sum(s.rounds for s in runner.stages[: moment.stage]) + moment.round if moment else 0
     last = moment or runner.start()
     if (not done or is_evaluated(done, total)) and not any(row[:2] == (last.stage, last.round) for row in history):
@@ -233,30 +233,29 @@ def train(
         done += 1
         if not asks(runner.stages[last.stage]):
             took_part = [n + here for n, here in zip(took_part, last.present.tolist(), strict=True)]
-        if kept := {k: f._replace(value=f.value.cpu()) for k, f in last.facts.items() if f.every}:
+        if followed := {k: f._replace(value=f.value.cpu()) for k, f in last.facts.items() if f.every}:
             number = Fact(torch.tensor(last.round), (), ROUND, every=True)
-            for k, f in ({ROUND: number} | kept).items():
+            for k, f in ({ROUND: number} | followed).items():
                 paths.setdefault(k, []).append(f)
-        history += sites.late()
-        if is_evaluated(done, total):
-            history += sites.rows(last, last_splits(runner.task, study) if done == total else ("test",))
-        news, runner.news = runner.news, []
+        splits = last_splits(runner.task, study) if done == total else ("test",)
+        history += sites.rows(last, splits if is_evaluated(done, total) else ())
+        events = reports.take_events()
         if folder:
-            for event in news:
+            for event in events:
                 folder.log(event.pop("event"), stage=last.stage, round=last.round, **event)
         gone: list[str] = []
         if folder and not bool(last.present.all()):
             gone = [n for n, here in zip(runner.names, last.present.tolist(), strict=True) if not here]
             folder.log("absent", stage=last.stage, round=last.round, done=done, sites=gone)
-        if folder and ((now := time.monotonic()) - told >= ROUND_SECONDS or done == total):
+        if folder and ((now := time.monotonic()) - logged >= ROUND_SECONDS or done == total):
             at = {"stage": last.stage, "round": last.round, "done": done, "total": total}
             folder.log("round", **at, seconds=round(now - began, 3), absent=gone)
-            told = now
-        if folder and runner.keep_reports and last.stage == 0:  # later stages publish, or train alone
+            logged = now
+        if folder and reports.keep_reports and last.stage == 0:  # later stages publish, or train alone
             folder.keep_updates(runner.names, last, runner.reports)
         if folder and done < total and time.monotonic() - saved >= checkpoint_seconds:
             extra: dict[str, Any] = {"history": history, "ledger": runner.ledger.counts}
-            extra |= {"outcasts": runner.outcasts, "unusual": runner.unusual, "unused": runner.unused}
+            extra |= {"outcasts": reports.excluded, "unusual": reports.unusual, "unused": runner.unused}
             extra |= {"names": runner.names, "sizes": runner.ledger.sizes}  # of a message: for those who look on
             extra |= {"took_part": took_part, "chance": sites.chance(), "cpu": cpu_seconds() - used}
             folder.checkpoint(runner.names, last, extra, _stacked(paths))
@@ -267,15 +266,15 @@ def train(
     if again:
         final, crossed = again(lambda more: progress(total + more, shown) if progress else None)
         info |= {REFITTED: {"crossed": crossed}}
-    info |= {"outcasts": runner.outcasts, "unusual": runner.unusual} if runner.outcasts or runner.unusual else {}
+    info |= {"outcasts": reports.excluded, "unusual": reports.unusual} if reports.excluded or reports.unusual else {}
     info |= {"unused": runner.unused} if runner.unused else {}
     info = {**info, "finished": True, "seconds": round(time.monotonic() - began, 3)}
     info["took_part"] = dict(zip(runner.names, took_part, strict=True))
     if study.protect.rows or study.protect.sites:
         info["spent"] = {k: round(spent_after(study, method, n), 6) for k, n in info["took_part"].items()}
     info["footprint"] = footprint(used).plain()
-    info["footprints"] = {name: told.plain() for name, told in sites.footprints().items()}
-    history += sites.late() + sites.chance()
+    info["footprints"] = {name: of_site.plain() for name, of_site in sites.footprints().items()}
+    history += sites.rows(last, ()) + sites.chance()
     run = Run(
         study,
         method,
@@ -319,8 +318,8 @@ def _restore(folder: Folder, runner: Rounds) -> tuple[Snapshot, list[tuple[Any, 
         return None
     moment, at, paths = back
     runner.ledger.counts.update(at["ledger"])
-    runner.outcasts.update(at.get("outcasts", {}))
-    runner.unusual.update(at.get("unusual", {}))
+    runner.aggregator.excluded.update(at.get("outcasts", {}))
+    runner.aggregator.unusual.update(at.get("unusual", {}))
     runner.unused += at.get("unused", [])
     return moment, [tuple(row) for row in at["history"]], paths, at["took_part"], float(at.get("cpu", 0))
 

@@ -22,7 +22,7 @@ from vitrail.data.persons import count_persons, how_many, persons_of
 from vitrail.engine.batches import Sites
 from vitrail.engine.contract import Ledger
 from vitrail.engine.local import Engine
-from vitrail.engine.replicas import Replicas, beside
+from vitrail.engine.replicas import Replicas, stack_replicas
 from vitrail.methods import AnyMethod
 from vitrail.metrics import survival
 from vitrail.metrics.scores import Answers, score, score_all
@@ -169,7 +169,7 @@ def _stacked(
     """The federations of some folds, and who judges all their lanes: fold after fold, the sites in their order."""
     task = build_task(study, method, seed, device)
     data = [as_rows(cut.fold(k, far.scales), task.net, device) for k in some]
-    sites, lanes = beside([training_rows(fold, study, method, device) for fold in data])
+    sites, lanes = stack_replicas([training_rows(fold, study, method, device) for fold in data])
     held = [held_rows(fold, study, method, device) for fold in data]
     given = task, method, sites, training_of(study), seed
     out = _in_order([h for h in held if h is not None], sites, lanes)

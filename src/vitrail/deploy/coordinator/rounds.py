@@ -28,11 +28,12 @@ from vitrail.deploy.secure_sum.coordinator import SumCoordinator
 from vitrail.deploy.secure_sum.shared import Where, told_mark
 from vitrail.deploy.two_server.coordinator import TwoServerCoordinator
 from vitrail.deploy.two_server.shared import READ
+from vitrail.engine.aggregation import Collected, merge
 from vitrail.engine.contract import WireEntry, check
 from vitrail.engine.rounds import Rounds, Snapshot
-from vitrail.privacy.guards import outlying, sound, with_middle
-from vitrail.privacy.report_vectors import by_unit, changes, is_change, lengths
-from vitrail.privacy.robust import against_median, liars
+from vitrail.privacy.guards import sound
+from vitrail.privacy.report_vectors import changes, is_change, lengths
+from vitrail.privacy.robust import liars
 from vitrail.quality.screening import Screening
 from vitrail.runs.evaluation import chance_rows, size_row, sizes_table
 from vitrail.runs.protection.budget import guards_of
@@ -58,7 +59,7 @@ class RemoteRounds(Rounds):
         self.outlook = AcceptanceForecast(agreement, self, call.way)
         self.omitted: dict[str, int] = {}  # sites whose report was left out of a total, and how often
         self.settled: dict[str, int] = {}  # how many stages' outcome a site has been told
-        self.scored: list[tuple[Any, ...]] = []
+        self.arrived_scores: list[tuple[Any, ...]] = []  # that came with answers, as rows of HISTORY
         self.used: dict[str, Footprint] = {}  # by sites that heard how the last stage ended
 
     def start(self) -> Snapshot:
@@ -86,26 +87,29 @@ class RemoteRounds(Rounds):
             return self._ask_masked((s, r, place), coord, down, ready, roster)
         if self.two is not None and contract.read == READ:
             return self._ask_two((s, r, place), coord, down, ready, roster)
-        heard = self._tell("round", s, r, place, down, ready, coord=coord)
-        said = {n: m for n, m in heard.items() if m.kind != "refused"}
-        here = torch.tensor([n in said for n in self.names])
-        if not said:
+        answers = self._tell("round", s, r, place, down, ready, coord=coord)
+        answers = {n: m for n, m in answers.items() if m.kind != "refused"}
+        here = torch.tensor([n in answers for n in self.names])
+        if not answers:
             return coord, {}, here
         shape, reports = self.agreed.stages[s].turns[place].up, dict[int, Any]()
         for i, name in enumerate(self.names):
-            if name in said:
+            if name in answers:
                 crossed = contract.up if contract.crosses is None else contract.crosses
-                up = self.guards.read(ex, shape, {k: said[name].tensors[k][None] for k in crossed})
-                reports[i] = self.judged(ex, up, each(lambda t: t[i : i + 1], down), [i])  # noqa: B023
-        here = self.answered(ex, here)
-        after, facts = self._merge_open((s, r, place), coord, reports, roster._replace(present=here))
-        return after, facts, self.everyone if bool(here.all()) else here
+                up = self.guards.read(ex, shape, {k: answers[name].tensors[k][None] for k in crossed})
+                reports[i] = self.aggregator.validate_reports(ex, up, each(lambda t: t[i : i + 1], down), [i])  # noqa: B023
+        here = self.aggregator.valid(ex, here)
+        after, facts = self._aggregate_open((s, r, place), coord, reports, roster._replace(present=here))
+        return after, facts, self._present(here)
 
-    def _merge_open(self, where: Where, coord: Any, reports: Mapping[int, Any], roster: Roster) -> tuple[Any, Facts]:
+    def _aggregate_open(
+        self, where: Where, coord: Any, reports: Mapping[int, Any], roster: Roster
+    ) -> tuple[Any, Facts]:
         """Reports that can be read one by one, [1, ...] by the site's place. Where their total leads outside the
         sites' bounds, it is made without one of them, the longest first, or without the few longest; whose that was is
         named, and after a few times set aside."""
-        ex, present = self.stages[where[0]].exchanges[where[2]], roster.present
+        s, _, place = where
+        ex, shapes, present = self.stages[s].exchanges[place], self.contracts[s][place].up, roster.present
         here = [i for i in reports if bool(present[i])]
         measured = ex.trains and all(changes(ex, reports[i]) for i in here)
         ranked = sorted(here, key=lambda i: -float(lengths(ex, reports[i])[0])) if measured else []
@@ -113,15 +117,16 @@ class RemoteRounds(Rounds):
         if len(ranked) > MOST_OPEN:
             tries += [[i] for i in ranked] + [ranked[:n] for n in range(2, 1 + liars(len(ranked)))]
         for omitted in tries:
-            parts = [(slice(i, i + 1), self.taken(ex, up)) for i, up in reports.items() if i not in omitted]
+            used = {i: up for i, up in reports.items() if i not in omitted}
+            parts = [self.aggregator.buffer_report(ex, slice(i, i + 1), up) for i, up in used.items()]
             now = present.clone().index_fill_(0, torch.tensor(omitted), False) if omitted else present
-            after, facts = self.aggregate(ex, coord, parts, roster._replace(present=now))
-            if not (found := self.outlook.problems(where, after)):
+            after, facts = self.aggregate(ex, coord, parts, roster._replace(present=now), shapes)
+            if not (problems := self.outlook.problems(where, after)):
                 for i in omitted:
                     self._omit(where, self.names[i])
                 self.outlook.use(where)
                 return after, facts
-        self.outlook.pass_over(where, [self.names[i] for i in here], reason(found))
+        self.outlook.pass_over(where, [self.names[i] for i in here], reason(problems))
         return coord, {}
 
     def _omit(self, where: Where, name: str) -> None:
@@ -129,7 +134,7 @@ class RemoteRounds(Rounds):
         self.omitted[name] = self.omitted.get(name, 0) + 1
         self.call.way.log("report not used", stage=where[0], round=where[1] + 1, site=name)
         if self.omitted[name] == MOST_OMITTED:
-            self.outcasts[name] = why = f"{MOST_OMITTED} of its reports led outside what the sites accept"
+            self.aggregator.excluded[name] = why = f"{MOST_OMITTED} of its reports led outside what the sites accept"
             self.call.way.log("set aside", site=name, why=why)
 
     def _ask_masked(
@@ -142,31 +147,28 @@ class RemoteRounds(Rounds):
         def tell(names: Sequence[str], words: Mapping[str, Any], quorum: int) -> dict[str, Message]:
             return self._tell("round", s, r, place, down, names, quorum, coord, words)
 
-        found = self.sums.hear(where, ready, told_mark(self.agreed, where, flat), tell, self._following(where))
-        if not found:
+        opened = self.sums.hear(where, ready, told_mark(self.agreed, where, flat), tell, self._following(where))
+        if not opened:
             self.outlook.pass_over(where, ready)
             return coord, {}, torch.zeros_like(self.everyone)
-        self.scored += mean_scores(self.agreed, s, r, [o.scores for o in found if o.scores is not None])
+        self.arrived_scores += mean_scores(self.agreed, s, r, [o.scores for o in opened if o.scores is not None])
         shape = self.agreed.stages[s].turns[place].up
-        up = filled(shape, {k: torch.stack([o.total[k] for o in found]) for k in found[0].total})
-        good, size = sound(ex, up, each(lambda t: t[:1], down))
+        sums = filled(shape, {k: torch.stack([o.total[k] for o in opened]) for k in opened[0].total})
+        good, size = sound(ex, sums, each(lambda t: t[:1], down))
         together = self.contracts[s][place].read == "groups"
         why = f"the sum of the reports is {float(size.max()):.3g} long"
-        for fine, length, part in zip(good.tolist(), size.tolist(), found, strict=True):
-            if not fine and together:  # whose it was cannot be told
-                told = f"what reports add up to is {length:.3g} long"
-                self.news.append({"event": "sum not used", "why": told, "sites": part.said})
+        for fine, length, part in zip(good.tolist(), size.tolist(), opened, strict=True):
+            if not fine and together:  # nobody can say whose report made it so long
+                event = {"event": "sum not used", "why": f"what reports add up to is {length:.3g} long"}
+                self.aggregator.pending_events.append(event | {"sites": part.said})
         if not together and ex.trains and bool(good.any()) and (why := self.outlook.jumps(where, float(size[0]))):
             good = torch.zeros_like(good)
         if not bool(good.any()):
-            return self._pass_over(where, coord, [n for part in found for n in part.said], why)
-        said = [part.said for part, fine in zip(found, good.tolist(), strict=True) if fine]
-        parts = torch.tensor([[n in names for n in self.names] for names in said])
-        here, up = parts.any(0), each(lambda t: t[good], up)
-        total, facts = self.guards.of_parts(ex, up, parts) if together else (each(lambda t: t[0], up), {})
-        after, more = ex.merge(self.task, coord, total, roster._replace(present=here))
-        length = None if together or not ex.trains else float(size[0])
-        return self._accept(where, coord, after, facts | more, here, length)
+            return self._pass_over(where, coord, [n for part in opened for n in part.said], why)
+        used = [part.said for part, fine in zip(opened, good.tolist(), strict=True) if fine]
+        members = torch.tensor([[n in names for n in self.names] for names in used])
+        collected = self.aggregator.collect_sums(ex, each(lambda t: t[good], sums), members)
+        return self._accept(where, coord, collected, roster, None if together or not ex.trains else float(size[0]))
 
     def _ask_two(
         self, where: Where, coord: Any, down: Any, ready: Sequence[str], roster: Roster
@@ -175,47 +177,50 @@ class RemoteRounds(Rounds):
         s, r, place = where
         ex, shape = self.stages[s].exchanges[place], self.agreed.stages[s].turns[place].up
 
-        def whole(said: Mapping[str, Tensor], sites: int) -> Any:
+        def whole(readable: Mapping[str, Tensor], sites: int) -> Any:
             """[site, ...]; what is not in the open, as zeros."""
-            held = {k: v.new_zeros((sites, *v.shape[1:])) for k, v in tensors(shape)}
-            return filled(shape, held | dict(said))
+            zeros = {k: v.new_zeros((sites, *v.shape[1:])) for k, v in tensors(shape)}
+            return filled(shape, zeros | dict(readable))
 
-        def fine(name: str, said: Message) -> bool:
-            i = self.names.index(name)
-            told = {k: v[None] for k, v in said.tensors.items() if k in dict(tensors(shape)) and not is_change(ex, k)}
-            self.judged(ex, whole(told, 1), each(lambda t: t[i : i + 1], down), [i])
-            return name not in self.outcasts
+        def fine(name: str, answer: Message) -> bool:
+            i, names = self.names.index(name), dict(tensors(shape))
+            readable = {k: v[None] for k, v in answer.tensors.items() if k in names and not is_change(ex, k)}
+            self.aggregator.validate_reports(ex, whole(readable, 1), each(lambda t: t[i : i + 1], down), [i])
+            return name not in self.aggregator.excluded
 
         def tell(names: Sequence[str], words: Mapping[str, Any], quorum: int | None) -> dict[str, Message]:
             return self._tell("round", s, r, place, down, names, quorum, coord, words)
 
         assert self.two is not None
-        if (found := self.two.hear(where, ready, tell, fine)) is None:
+        if (centre := self.two.hear(where, ready, tell, fine)) is None:
             self.outlook.pass_over(where, ready)
             return coord, {}, torch.zeros_like(self.everyone)
-        parts = torch.tensor([[n == name for n in self.names] for name in found.names])
-        here, up = parts.any(0), whole(found.open, len(found.names))
-        total = with_middle(ex, up, found.middle, by_unit(ex, up)[1])
-        facts = outlying(parts, against_median(found.far))
-        after, more = ex.merge(self.task, coord, total, roster._replace(present=here))
-        return self._accept(where, coord, after, facts | more, here)
+        members = torch.tensor([[n == name for n in self.names] for name in centre.names])
+        reports = whole(centre.open, len(centre.names))
+        collected = self.aggregator.collect_centre(ex, reports, members, centre.middle, centre.far)
+        return self._accept(where, coord, collected, roster)
 
     def _accept(
-        self, where: Where, coord: Any, after: Any, facts: Facts, here: Tensor, length: float | None = None
+        self, where: Where, coord: Any, collected: Collected, roster: Roster, length: float | None = None
     ) -> tuple[Any, Facts, Tensor]:
         """What a sum of reports that nobody read one by one comes to, where sites would go on with it; `length`: of
         the sum's change."""
-        if found := self.outlook.problems(where, after):
-            names = [n for n, was in zip(self.names, here.tolist(), strict=True) if was]
-            return self._pass_over(where, coord, names, reason(found))
+        ex = self.stages[where[0]].exchanges[where[2]]
+        after, facts = merge(ex, self.task, coord, collected, roster)
+        if problems := self.outlook.problems(where, after):
+            names = [n for n, was in zip(self.names, collected.present.tolist(), strict=True) if was]
+            return self._pass_over(where, coord, names, reason(problems))
         self.outlook.use(where, length)
-        return after, facts, self.everyone if bool(here.all()) else here
+        return after, facts, self._present(collected.present)
 
     def _pass_over(self, where: Where, coord: Any, names: Sequence[str], why: str) -> tuple[Any, Facts, Tensor]:
         """The model stays as it was. Those sites took part all the same: what their reports told was told."""
         self.outlook.pass_over(where, names, why)
-        here = torch.tensor([n in names for n in self.names])
-        return coord, {}, self.everyone if bool(here.all()) else here
+        return coord, {}, self._present(torch.tensor([n in names for n in self.names]))
+
+    def _present(self, present: Tensor) -> Tensor:
+        """The same; where all are present, in the one tensor that says so without a look at it."""
+        return self.everyone if bool(present.all()) else present
 
     def _following(self, where: Where) -> Where | None:
         """The next sum under masks of this stage."""
@@ -225,7 +230,7 @@ class RemoteRounds(Rounds):
         later = [w for w in turns[turns.index(where) + 1 :] if self.agreed.masked(s, w[2])]
         return later[0] if later else None
 
-    def last_word(self, moment: Snapshot) -> Any:
+    def finalize_stage(self, moment: Snapshot) -> Any:
         self.settle(moment.stage, moment.round, moment.coord, None)
         until = time.monotonic() + self.call.deadline
         while moment.stage + 1 == len(self.stages) and self._behind(moment.stage) and time.monotonic() < until:
@@ -272,23 +277,23 @@ class RemoteRounds(Rounds):
 
         def make(name: str) -> Message | None:
             i = self.names.index(name)
-            told = {k: v[i] for k, v in flat.items()}
+            own = {k: v[i] for k, v in flat.items()}
             words = {"stage": s, "round": r, "place": place, "score": splits, **(more or {}).get(name, {})}
-            return Message(kind, words, told) if name in names else None
+            return Message(kind, words, own) if name in names else None
 
-        heard = self.call.all(make, quorum)
+        answers = self.call.all(make, quorum)
         metrics = self.agreed.scored(splits)
-        for name in sorted(heard):
-            numbers = heard[name].tensors.get("scores")
-            if numbers is not None:
-                self.scored += [(s, r, name, *what, float(v)) for what, v in zip(metrics, numbers, strict=True)]
-            self.lists.take(name, heard[name].words, heard[name].tensors)
-            if (told := heard[name].tensors.get(FOOTPRINT)) is not None:
-                if (found := read_footprint(told.tolist())) is None:
+        for name, answer in sorted(answers.items()):
+            if (scores := answer.tensors.get("scores")) is not None:
+                rows = [(s, r, name, *what, float(v)) for what, v in zip(metrics, scores, strict=True)]
+                self.arrived_scores += rows
+            self.lists.take(name, answer.words, answer.tensors)
+            if (numbers := answer.tensors.get(FOOTPRINT)) is not None:
+                if (footprint := read_footprint(numbers.tolist())) is None:
                     self.call.way.log("trouble", site=name, what="what it says that it used cannot be true")
                 else:
-                    self.used[name] = found
-        return heard
+                    self.used[name] = footprint
+        return answers
 
 
 class RemoteSites:
@@ -301,8 +306,8 @@ class RemoteSites:
     @property
     def sizes(self) -> pd.DataFrame:
         study, sites = self.rounds.agreed.study, self.book.sites
-        told = [size_row(study, n, sites[n]["rows"], sites[n]["target"]) for n in self.book.names()]
-        return sizes_table(study, told)
+        rows = [size_row(study, n, sites[n]["rows"], sites[n]["target"]) for n in self.book.names()]
+        return sizes_table(study, rows)
 
     def held_out(self) -> dict[str, list[int | str]]:
         return {}  # each site keeps its own list
@@ -312,11 +317,8 @@ class RemoteSites:
         return [self.rounds.names.index(n) for n in self.book.names()]
 
     def rows(self, moment: Snapshot, splits: tuple[str, ...]) -> list[tuple[Any, ...]]:
-        return []  # sites tell them with the answers at which it was agreed
-
-    def late(self) -> list[tuple[Any, ...]]:
-        told, self.rounds.scored = self.rounds.scored, []
-        return told
+        scores, self.rounds.arrived_scores = self.rounds.arrived_scores, []
+        return scores
 
     def screen(self) -> Screening | None:
         return self.asking.run() if self.rounds.agreed.parts else None

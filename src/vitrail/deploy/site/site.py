@@ -170,13 +170,13 @@ class Site:
             self.engine.drawer.set(s, r, place)
             contract = self.agreed.contracts[s][place]
             task, rule = self.engine.task_at(s, r), self.engine.rule(s, r)
-            ((_, said),) = self.engine.answers(ex, contract, state, down, [0], task, rule)
+            (reported,) = self.engine.answers(ex, contract, state, down, [0], task, rule)
             if looks_at_reports(self.agreed, s, place):
-                self.wary.leaves({k: v[0] for k, v in tensors(said)}, self.engine.sites.x)
+                self.wary.leaves({k: v[0] for k, v in tensors(reported.held)}, self.engine.sites.x)
             self.wary.heeded(s, r, asked.tensors)
             after = (r, turn + 1) if turn + 1 < len(turns) else (r + 1, 0)
             self._keep(s, after[0], after[1], state)
-            report = {k: v[0] for k, v in (self.engine.crossed or dict(tensors(said))).items()}
+            report = {k: v[0] for k, v in (reported.crossed or dict(tensors(reported.held))).items()}
             return self.scores.coarse(ex, report, s, r, place) | part
 
         words = dict[str, Any]()

@@ -65,5 +65,5 @@ def rows_in_first_report(agreed: Agreement, site: str, frame: pd.DataFrame) -> i
         engine.drawer.set(0, 0, place)
         state, down = (each(lambda t: t[:1].clone(), tree) for tree in (stage.state, stage.turns[place].down))
         given = stage.turns[place].exchange, agreed.contracts[0][place], state, down, [0]
-        ((_, said),) = engine.answers(*given, engine.task_at(0, 0), engine.rule(0, 0))
-        return len(rows_told({k: v[0] for k, v in tensors(said)}, engine.sites.x))
+        (reported,) = engine.answers(*given, engine.task_at(0, 0), engine.rule(0, 0))
+        return len(rows_told({k: v[0] for k, v in tensors(reported.held)}, engine.sites.x))

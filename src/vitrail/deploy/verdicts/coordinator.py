@@ -60,16 +60,16 @@ def _conduct(
     folder = Folder(path, resume=path.exists(), about=".lock")
     try:
         rounds = RemoteRounds(own, agreed, book, {}, path)
-        rounds.outcasts |= run.info.get("outcasts", {})
+        excluded = rounds.aggregator.excluded
+        excluded |= run.info.get("outcasts", {})
         back = folder.restore(rounds.names, rounds.shape_at)
         if back:
             rounds.ledger.counts.update(back[1]["ledger"])
-            rounds.outcasts |= back[1]["outcasts"]
+            excluded |= back[1]["outcasts"]
         for moment in rounds.run(back[0] if back else None):
-            news, rounds.news = rounds.news, []
-            for event in news:
+            for event in rounds.aggregator.take_events():
                 way.log(event.pop("event"), fold=number + 1, **event)
-            folder.checkpoint(rounds.names, moment, {"ledger": rounds.ledger.counts, "outcasts": rounds.outcasts}, {})
+            folder.checkpoint(rounds.names, moment, {"ledger": rounds.ledger.counts, "outcasts": excluded}, {})
         bytes_ = dict.fromkeys(rounds.names, 0)
         for row in rounds.ledger.rows():
             bytes_[row["site"]] += row["bytes"]

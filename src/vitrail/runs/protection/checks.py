@@ -12,7 +12,8 @@ from vitrail.core.exchange import AnyExchange, Roster, Rows, SiteContext
 from vitrail.core.task import Batch, Task
 from vitrail.core.tensors import tensors
 from vitrail.data.encoding import numeric
-from vitrail.engine.contract import rehearse, total
+from vitrail.engine.aggregation import collect_all, merge
+from vitrail.engine.contract import rehearse
 from vitrail.methods import AnyMethod
 from vitrail.privacy.dp_sgd import ByRow, DrawnNoise, PrivateTask
 from vitrail.privacy.report_vectors import counted
@@ -148,7 +149,7 @@ def _reports(
                 if not ex.consent:  # what a site shows, it has agreed to show
                     out |= {f"{stage.name} {i}, {k}": v.clone() for k, v in tensors(up)}
                     counts |= _counts(f"{stage.name} {i}", ex, up)
-                coord, _ = ex.merge(task, coord, total(up) if ex.sees == "sum" else up, roster)
+                coord, _ = merge(ex, task, coord, collect_all(ex, up, everyone), roster)
             last = stage.last.send(task, coord, roster)
             state = stage.last.settle(task, state, last)
     except (NotImplementedError, AssertionError):

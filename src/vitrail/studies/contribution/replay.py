@@ -1,7 +1,7 @@
 """A run with its updates, gone through again: the loss that any coalition of its sites would have led to.
 
-What every site reported in every round is merged anew with the method's own merge, for some of the sites only; nothing
-is trained, but at the user itself where `carried` asks for it. `values.py` says what is made of it.
+What every site reported in every round is aggregated again for some of the sites only (engine/aggregation.py). Nothing
+is trained, except at the user itself where `carried` asks for it. `values.py` says what is made of it.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from torch import Tensor
 
 from vitrail.core.errors import Problem, VitrailError
 from vitrail.core.tensors import each, filled, per_site, tensors
+from vitrail.engine.aggregation import collect_coalitions, merge
 from vitrail.engine.coalitions import Coalitions
 from vitrail.engine.contract import rehearse
 from vitrail.runs.backbone_features import as_rows
@@ -58,10 +59,10 @@ class UpdateReplay(CoalitionLoss):
         held: list[RecordedRound] = []
         small = sum(f.stat().st_size for f in self.files) * 2 <= HELD  # double precision
         coord = self.start
-        for said in self.rounds():
-            self.took_part += said.present
-            held += [said] if small else []
-            (coord,) = self.merged(said, said.present[None])
+        for recorded in self.rounds():
+            self.took_part += recorded.present
+            held += [recorded] if small else []
+            (coord,) = self.merged(recorded, recorded.present[None])
         got = dict(tensors(coord))
         if any(not torch.allclose(got[k], v.double(), rtol=1e-3, atol=1e-4) for k, v in self.run.shared.items()):
             what = "they do not lead to the run's last shared model."
@@ -84,34 +85,29 @@ class UpdateReplay(CoalitionLoss):
                 up = each(lambda t: t.new_zeros((len(present), *t.shape[1:])), shape)  # noqa: B023
                 for name, whole in tensors(up) if bool(present.any()) else ():
                     whole[present] = file.get_tensor(f"report/{name}").to(whole)
-            said = RecordedRound(r, coord, up, present.numpy())
-            yield said
-            (coord,) = self.merged(said, said.present[None])
+            recorded = RecordedRound(r, coord, up, present.numpy())
+            yield recorded
+            (coord,) = self.merged(recorded, recorded.present[None])
 
-    def merged(self, said: RecordedRound, masks: Masks) -> Iterator[Any]:
+    def merged(self, recorded: RecordedRound, masks: Masks) -> Iterator[Any]:
         """The coordinator after this round, had only these sites answered."""
-        who = torch.from_numpy(masks & said.present)
-        sums = each(lambda t: torch.tensordot(who.to(t), t, 1), said.up) if self.ex.sees == "sum" else None
-        for c, here in enumerate(who):
-            if not bool(here.any()):
-                yield said.coord
-                continue
-            if self.ex.sees == "sum":
-                heard = each(lambda t: t[c], sums)  # noqa: B023
-            else:
-                heard = each(lambda t: t * per_site(here.to(t), t), said.up)  # noqa: B023
-            yield self.ex.merge(self.task, said.coord, heard, self.roster(here, said.round))[0]
+        members = torch.from_numpy(masks & recorded.present)
+        roster = self.roster(torch.from_numpy(recorded.present), recorded.round)
+        for collected in collect_coalitions(self.ex, recorded.up, members):
+            yield merge(self.ex, self.task, recorded.coord, collected, roster)[0]
 
     def by_round(self, solve: Solve, tell: Tell) -> Values:
         """The game of each round among those who answered, summed."""
         n, rows = len(self.names), self.x.shape[1]
         total, half, asked = np.zeros((n, rows)), np.zeros(n), 0
-        for r, said in enumerate(self.rounds()):
-            players = np.flatnonzero(said.present)
+        for r, recorded in enumerate(self.rounds()):
+            players = np.flatnonzero(recorded.present)
             if len(players):
 
-                def worth(masks: Masks, said: RecordedRound = said, players: NDArray[np.int64] = players) -> Floats:
-                    return self.worth_of(lambda part: list(self.merged(said, part)), masks, players)
+                def worth(
+                    masks: Masks, recorded: RecordedRound = recorded, players: NDArray[np.int64] = players
+                ) -> Floats:
+                    return self.worth_of(lambda part: list(self.merged(recorded, part)), masks, players)
 
                 got = solve(worth, len(players))
                 total[players] += got.rows
@@ -143,9 +139,9 @@ class UpdateReplay(CoalitionLoss):
     def rebuilt(self, masks: Masks) -> list[Any]:
         """What each coalition's reports alone would have added up to over the run."""
         sums = [{k: v.clone() for k, v in tensors(self.start)} for _ in masks]
-        for said in self.rounds():
-            before = dict(tensors(said.coord))
-            for total, after in zip(sums, self.merged(said, masks), strict=True):
+        for recorded in self.rounds():
+            before = dict(tensors(recorded.coord))
+            for total, after in zip(sums, self.merged(recorded, masks), strict=True):
                 for k, v in tensors(after):
                     total[k] += v - before[k]
         return [filled(self.start, total) for total in sums]
@@ -158,16 +154,16 @@ class UpdateReplay(CoalitionLoss):
         rows = training_rows(as_rows([self.data], task.net), run.study, run.method, "cpu")
         alone = torch.ones(len(lanes), 1, dtype=torch.bool)
         stack = Coalitions(task, run.method, rows, training_of(run.study), run.seed, alone)
-        at, said = _stacked([self.start] * len(lanes)), self.rounds()
+        at, rounds = _stacked([self.start] * len(lanes)), self.rounds()
 
         def after(r: int, before: list[Any], now: list[Any]) -> list[Any]:
             nonlocal at
-            here = next(said)
+            here = next(rounds)
             some = torch.from_numpy((lanes & here.present).any(1))  # a coalition that nobody answers for stays
             own = {k: v - was for (k, v), was in zip(_stacked(now).items(), _stacked(before).values(), strict=True)}
-            told, then = _stacked(list(self.merged(here, lanes))), dict(tensors(here.coord))
+            merged, then = _stacked(list(self.merged(here, lanes))), dict(tensors(here.coord))
             for k, v in at.items():
-                v += per_site(some.to(v), v) * (told[k] - then[k] + own[k] - own[k][-1:])
+                v += per_site(some.to(v), v) * (merged[k] - then[k] + own[k] - own[k][-1:])
             return [filled(c, {k: v[i] for k, v in at.items()}) for i, c in enumerate(now)]
 
         stack.train(lambda done, total: tell("rounds, at the user", done, total), after)
