@@ -41,6 +41,10 @@ def no_such_user(user: str, names: Sequence[str]) -> Problem:
     return Problem("--user", f"no site {user!r} took part in the run.", nearest(user, names))
 
 
+def as_double(v: Tensor) -> Tensor:
+    return v.double() if v.is_floating_point() else v
+
+
 class CoalitionLoss:
     """A run and one user's test rows. `names`: the sites, in the order in which coalitions name them."""
 
@@ -57,7 +61,7 @@ class CoalitionLoss:
         self.keys = torch.tensor([key(run.seed, name, "coordinator") for name in self.names])
         self.at, self.data = self.names.index(user), data
         model = {k: v[None].double() for k, v in run.models[user].items()}
-        self.state = filled(run.plan.settled, model)
+        self.state = filled(each(as_double, run.plan.settled), model)
         self.x, self.y = torch.from_numpy(data.test_x)[None], torch.from_numpy(np.ascontiguousarray(data.test_y))
         self.train_x = torch.from_numpy(data.train_x)[None]
         self.outcomes = None if run.study.protect.rows else trained_on(run.study, data)  # else they would be told of

@@ -26,7 +26,7 @@ from vitrail.runs.folder import UPDATES
 from vitrail.runs.result import Run
 from vitrail.runs.setup import training_of, training_rows
 from vitrail.stats.shapley import Floats, Masks, Values
-from vitrail.studies.contribution.coalition_loss import CoalitionLoss, Solve, Tell
+from vitrail.studies.contribution.coalition_loss import CoalitionLoss, Solve, Tell, as_double
 
 HELD = 1 << 29  # bytes of updates that are kept in memory
 
@@ -76,7 +76,7 @@ class UpdateReplay(CoalitionLoss):
         if self._held is not None:
             yield from self._held
             return
-        coord, shape = self.start, self.run.plan.stages[0].turns[-1].up
+        coord, shape = self.start, each(as_double, self.run.plan.stages[0].turns[-1].up)
         for r, path in enumerate(self.files):
             with safe_open(path, "pt") as file:
                 present = file.get_tensor("present")
