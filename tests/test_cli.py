@@ -16,7 +16,7 @@ import vitrail as vt
 from command import vitrail
 from vitrail.cli import VERBS, app
 from vitrail.cli.options import free_folder, parse_away, parse_methods, parse_settings
-from vitrail.runs.setup import with_facts
+from vitrail.runs.plan import with_facts
 
 
 @pytest.fixture(scope="module")

@@ -24,7 +24,8 @@ from vitrail.core.optimizers import SGD, Adam
 from vitrail.core.task import Task
 from vitrail.data.datasets import catalogue as datasets
 from vitrail.data.schema import Feature, canon
-from vitrail.runs.setup import build_task, check_trainable, with_facts
+from vitrail.runs.plan import with_facts
+from vitrail.runs.setup import build_task, check_trainable
 from vitrail.storage.toml import key_lines
 from vitrail.study.model import Study
 from vitrail.study.validation import CLASS_METRICS, NUMBER_METRICS

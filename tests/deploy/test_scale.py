@@ -23,7 +23,7 @@ from vitrail.deploy.protocol.agreement import Agreement
 from vitrail.deploy.protocol.message import Message
 from vitrail.deploy.scale.coordinator import KEPT, masked_moments
 from vitrail.deploy.site.site import Site
-from vitrail.runs.setup import resolve, wire_lines
+from vitrail.runs.setup import resolve
 
 RUN, NAMES = "0123456789abcdef", ("east", "north", "south", "west")
 
@@ -154,7 +154,7 @@ def test_the_book_asks_so_and_the_form_tells_it(agreed: Agreement, tmp_path: Pat
     wanted = finish_moments(lambda m: [own(way, n, m) for n in NAMES])
     np.testing.assert_allclose(book.scale["mean"].numpy(), wanted[0], rtol=1e-12)
     assert {m.words.get("leg") for m in way.asked if m.kind == "standardise"} == {"offer", "sum"}
-    for line in wire_lines(agreed.study, agreed.method):
+    for line in agreed.plan.wire():
         assert line.stage != "standardise" or line.direction == "to site" or line.seen == "masked"
     form = " ".join(contract_words(agreed, "east", list(NAMES), True).split())
     assert "for each of two sums: a key drawn for it" in form

@@ -10,7 +10,7 @@ import torch
 import vitrail as vt
 from vitrail.analysis.private_layers import paper_marks
 from vitrail.engine.contract import trace
-from vitrail.runs import wire_lines
+from vitrail.runs import Plan
 from vitrail.runs.setup import build_task
 
 TARGET = "outcome"
@@ -92,7 +92,7 @@ def test_private_layers_are_not_on_the_wire_while_training() -> None:
         assert spec
         assert not [n for n in spec if "input" in n or "output" in n]
     assert {n.split("/")[-1] for n in publish.up} == {"input.shift", "input.scale", "output.shift", "output.scale"}
-    said = {x.stage for x in wire_lines(study, method)}
+    said = {x.stage for x in Plan(study, method).wire()}
     assert {"train", "publish"} <= said
 
 

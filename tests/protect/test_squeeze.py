@@ -16,7 +16,6 @@ from vitrail.engine.contract import rehearse, spec_of
 from vitrail.engine.rounds import Training
 from vitrail.methods import TABLE
 from vitrail.privacy import Guards, compression
-from vitrail.runs.setup import wire_lines
 
 HOWS = ("int8", "rank")
 TASK = {"hidden": (24, 16)}
@@ -111,7 +110,7 @@ def test_the_ledger_counts_what_crossed() -> None:
     for how in ("no", "int8", "rank"):
         found, tables = study(how)
         run = vt.federate(found, tables, "fedavg", rounds=2)
-        lines = [x for x in wire_lines(run.study, run.method) if x.direction == "from site" and x.stage == "train"]
+        lines = [x for x in run.plan.wire() if x.direction == "from site" and x.stage == "train"]
         rows = run.ledger[(run.ledger.stage == "train") & (run.ledger.direction == "from site")]
         assert set(rows.bytes) == {sum(x.bytes for x in lines) * 2}
         told[how] = int(rows.bytes.iloc[0])

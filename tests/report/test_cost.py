@@ -20,9 +20,8 @@ from vitrail.methods import TABLE
 from vitrail.report.pages.builder import page_of
 from vitrail.report.pages.run import render
 from vitrail.report.sections.cost import traffic_words
+from vitrail.runs.plan import Plan
 from vitrail.runs.result import Run
-from vitrail.runs.setup import wire_lines
-from vitrail.runs.verdict_wire import planned_folds
 from vitrail.study.model import Study
 
 
@@ -97,7 +96,8 @@ def test_bytes_are_told_before_training_and_are_those_of_the_wire(tmp_path: Path
     trained = vitrail("run", study, "--data", tmp_path / "data", "--out", tmp_path / "run", "--rounds", "3").stdout
     agreed = Study.load(study).with_changes(training={"rounds": 3})
     method = agreed.build_method()
-    lines = [*wire_lines(agreed, method, sites=3), *planned_folds(agreed, method, 3)]
+    plan = Plan(agreed, method, sites=3)
+    lines = [*plan.wire(), *plan.later_wire()]
     out, into = (sum(x.bytes * x.rounds for x in lines if x.direction == way) for way in ("from site", "to site"))
     words = f"Between machines about {size(out)} would leave each site and {size(into)} reach it, in 3 rounds"
     assert trained.startswith(words)
@@ -110,8 +110,9 @@ def test_bytes_are_told_before_training_and_are_those_of_the_wire(tmp_path: Path
 
 def test_much_traffic_says_how_to_send_less_and_a_pool_that_rows_leave() -> None:
     study = Study.load(packaged("heart_disease.toml"))
-    assert "send less" not in traffic_words(study, study.build_method(), 4)
+    assert "send less" not in traffic_words(Plan(study, study.build_method(), sites=4))
     large = study.with_changes(network={"hidden": [1000, 1000]})
-    assert traffic_words(large, large.build_method(), 4).endswith("A smaller network or fewer rounds send less.")
+    words = traffic_words(Plan(large, large.build_method(), sites=4))
+    assert words.endswith("A smaller network or fewer rounds send less.")
     pool = next(kind for kind in TABLE.values() if kind.pools_rows)
-    assert "takes every training row out of its site" in traffic_words(study, pool(), 4)
+    assert "takes every training row out of its site" in traffic_words(Plan(study, pool(), sites=4))

@@ -12,7 +12,7 @@ from vitrail.report.live.events import words
 from vitrail.report.pages.builder import page_of
 from vitrail.report.pages.run import render
 from vitrail.report.text import LAYERS
-from vitrail.runs.setup import with_facts
+from vitrail.runs.plan import with_facts
 
 SYMBOL = re.compile(rf"\b({'|'.join(LAYERS)})\b")
 CODES = re.compile(r"\b(nats?|nan|NaN|None|null|undefined|[A-Z]+_[A-Z_]+)\b")

@@ -13,6 +13,7 @@ from small import opposed_tables
 from vitrail import methods
 from vitrail.data.encoding import clean_sites
 from vitrail.privacy.budget import Budget, noise_for
+from vitrail.runs.plan import Plan
 from vitrail.runs.protection.budget import private, row_noise, spent_after, start_noise
 from vitrail.runs.protection.checks import clashes_of
 from vitrail.runs.protection.dp_statistics import encoded, sums_of
@@ -85,7 +86,7 @@ def method_of(name: str) -> Any:
 def test_each_clash_is_refused_with_its_reason(
     protect: dict[str, Any], name: str, more: dict[str, Any], count: int, key: str, why: str
 ) -> None:
-    said = clashes_of(study(protect, more), method_of(name), dict.fromkeys(TEN[:count], 30))
+    said = clashes_of(Plan(study(protect, more), method_of(name)), dict.fromkeys(TEN[:count], 30))
     assert any(k == key and why in words for k, words, _ in said), said
 
 

@@ -16,7 +16,7 @@ from vitrail.core.errors import VitrailError
 from vitrail.deploy.consent.form import contract_words
 from vitrail.deploy.protocol.agreement import Agreement
 from vitrail.report.pages.builder import load, write_report
-from vitrail.runs import wire_lines
+from vitrail.runs import Plan
 from vitrail.runs.protection.masking import drafted
 from vitrail.study.model import Study
 
@@ -46,7 +46,7 @@ def test_the_same_model_and_what_crosses_is_counted(method: str, away: Any) -> N
     assert sent[0].messages.equals(sent[1].messages)
     per = [(r.bytes / r.messages).iloc[0] for r in sent]
     assert per[1] == 2 * per[0] + 32  # eight bytes in place of four, and four zeros
-    lines = [x for x in wire_lines(MASKED, MASKED.build_method()) if x.stage == "train" and x.direction == "from site"]
+    lines = [x for x in Plan(MASKED, MASKED.build_method()).wire() if x.stage == "train" and x.direction == "from site"]
     assert {(x.seen, x.dtype) for x in lines} == {("masked", "int64")}
 
 

@@ -15,8 +15,9 @@ from vitrail.export.writer import export_model
 from vitrail.report.pages.builder import page_of
 from vitrail.report.pages.run import render
 from vitrail.report.sections.cost import traffic_words
+from vitrail.runs.plan import Plan
 from vitrail.runs.setup import refits
-from vitrail.runs.verdict_wire import REFIT, planned_folds
+from vitrail.runs.verdict_wire import REFIT
 
 
 def tables() -> dict[str, pd.DataFrame]:
@@ -99,12 +100,12 @@ def test_the_page_says_which_model_was_scored(runs: dict[bool, vt.Run]) -> None:
 
 def test_what_crosses_is_listed_and_counted(runs: dict[bool, vt.Run]) -> None:
     study, run = study_of(), runs[True]
-    lines = planned_folds(study, run.method, 3)
+    lines = Plan(study, run.method, sites=3).later_wire()
     assert {x.stage for x in lines} == {f"{REFIT}train"}
     declared = sum(x.bytes * x.rounds for x in lines)
     assert run.info["refit"]["crossed"] == dict.fromkeys(tables(), declared)
-    assert "and the training on all rows after them" in traffic_words(study, run.method, 3)
-    assert planned_folds(study_of(False), run.method, 3) == []
+    assert "and the training on all rows after them" in traffic_words(Plan(study, run.method, sites=3))
+    assert Plan(study_of(False), run.method, sites=3).later_wire() == []
 
 
 def test_a_method_that_needs_held_out_rows_keeps_them() -> None:

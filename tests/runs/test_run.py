@@ -278,14 +278,14 @@ def test_absence_is_planned_or_drawn(study, sites, tmp_path) -> None:
 
 
 def test_global_standardisation_is_on_the_wire(study, sites) -> None:
-    from vitrail.runs import wire_lines
+    from vitrail.runs import Plan
 
-    lines = wire_lines(study.with_changes(standardise="global"), vt.methods.FedAvg())
+    lines = Plan(study.with_changes(standardise="global"), vt.methods.FedAvg()).wire()
     said = [(x.direction, x.name, x.shape) for x in lines if x.stage == "standardise"]
     assert ("from site", "sum", (6,)) in said
     assert ("to site", "mean", (6,)) in said
     own = study.with_changes(standardise="local")
-    assert not [x for x in wire_lines(own, vt.methods.FedAvg()) if x.stage == "standardise"]
+    assert not [x for x in Plan(own, vt.methods.FedAvg()).wire() if x.stage == "standardise"]
     run = vt.federate(study.with_changes(standardise="global"), sites)
     assert run.ledger.query("stage == 'standardise'").bytes.sum() > 0
     means = {tuple(e.mean.values()) for e in run.encoders.values()}
@@ -294,11 +294,10 @@ def test_global_standardisation_is_on_the_wire(study, sites) -> None:
 
 def test_ledger_adds_up(study, sites) -> None:
     """Bytes sent = size of the declared tensors x rounds."""
-    from vitrail.runs import wire_lines
 
     run = vt.federate(study, sites, method="scaffold")
     for direction in ("to site", "from site"):
-        per_site = sum(x.bytes * x.rounds for x in wire_lines(run.study, run.method) if x.direction == direction)
+        per_site = sum(x.bytes * x.rounds for x in run.plan.wire() if x.direction == direction)
         got = run.ledger.query("direction == @direction").groupby("site").bytes.sum()
         assert (got == per_site).all()
     pooled = vt.federate(study, sites, method="centralized")

@@ -28,7 +28,7 @@ from vitrail.metrics.scores import FEWEST, score
 from vitrail.quality.checks.table import find_faults
 from vitrail.report.pages.builder import write_report
 from vitrail.runs.folder import Folder
-from vitrail.runs.setup import resolve, wire_lines
+from vitrail.runs.setup import resolve
 from vitrail.studies.cross_validation import cross_validate
 
 RUN = "0123456789abcdef"
@@ -210,7 +210,7 @@ def test_between_machines_times_are_the_same(sites: dict[str, pd.DataFrame], tmp
     assert "and when, in 5 intervals to 365 days" in words
     assert f"no number about fewer than {FEWEST} rows, and no two that differ by fewer" in words
     assert "if the study's scores are exact, how many are still followed then" in words
-    assert "still followed, risk" in {line.name for line in wire_lines(study, agreed.method)}
+    assert "still followed, risk" in {line.name for line in agreed.plan.wire()}
 
 
 def test_where_scores_are_rounded_no_numbers_at_risk_leave(tmp_path: Path) -> None:

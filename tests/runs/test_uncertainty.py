@@ -13,8 +13,9 @@ import vitrail as vt
 from vitrail.analysis.selective_prediction import gain, kept_share, together
 from vitrail.data.splitting import split_rows
 from vitrail.metrics.scores import DOUBT, SUREST, decide, told_shares
+from vitrail.runs.plan import Plan
 from vitrail.runs.result import Model
-from vitrail.runs.setup import COVERAGE, MAJORITY, wire_lines
+from vitrail.runs.setup import COVERAGE, MAJORITY
 
 CONSTANT = f"test:{MAJORITY}"  # told with the counts, before the first round: no ledger of one machine holds those
 
@@ -154,7 +155,7 @@ def test_the_scores_that_were_asked_for_stay_as_they_were() -> None:
     assert run.beside().empty
     compared = vt.compare(study, sites, ["fedavg", "local"], seeds=[1], rounds=2)
     assert set(compared.scores.metric) == {"auc"}
-    lines = [x for x in wire_lines(study, run.method) if x.name.endswith(f", {COVERAGE}")]
+    lines = [x for x in Plan(study, run.method).wire() if x.name.endswith(f", {COVERAGE}")]
     assert sum(x.bytes * x.rounds for x in lines) == 8 * len(DOUBT)
     sent = run.ledger[(run.ledger.stage == "scores") & (run.ledger.site == "a")].bytes.item()
     mine = run.history[(run.history.site == "a") & ~run.history.split.isin(["train", CONSTANT])]
@@ -168,7 +169,7 @@ def test_of_numbers_there_is_none(tmp_path: Path) -> None:
     assert list(run.predict("a", sites["a"]).columns) == ["ill"]
     assert run.model_of("a").note == ""
     assert COVERAGE not in set(run.history.split)
-    assert not [x for x in wire_lines(study, run.method) if COVERAGE in x.name]
+    assert not [x for x in Plan(study, run.method).wire() if COVERAGE in x.name]
     for ask in (run.uncertainty, vt.Run.load(tmp_path / "run").coverage):
         with pytest.raises(vt.VitrailError, match="its target is a number"):
             ask()

@@ -17,7 +17,6 @@ from vitrail.report.pages.builder import page_of
 from vitrail.report.pages.run import render
 from vitrail.report.sections.learning.sources import read_learned
 from vitrail.runs.result import Run
-from vitrail.runs.setup import wire_lines
 
 ROWS = {"small": 60, "large": 150, "middle": 100}
 
@@ -73,7 +72,7 @@ def test_the_ledger_holds_what_the_contract_declares(run: Run) -> None:
 
 
 def test_the_wire_names_all_that_travels(run: Run) -> None:
-    whole = wire_lines(run.study, run.method, sites=3)
+    whole = run.plan.wire()
     lines = {(x.stage, x.direction, x.name): x for x in whole}
     update = lines["train", "from site", "update/head.weight"]
     assert (update.shape, update.rounds, update.seen) == ((4, 2, 2), 12, "each")

@@ -50,6 +50,7 @@ def init(
     from vitrail.data.event_class import draft_notes
     from vitrail.data.schema import canon
     from vitrail.report.sections.cost import traffic_words
+    from vitrail.runs import Plan
     from vitrail.runs.protection.masking import drafted
     from vitrail.study.model import Study
 
@@ -71,13 +72,13 @@ def init(
         print(f"Wrote {out}: pictures, {len(sites)} site{'s' * (len(sites) != 1)}, target {target}: {counts}.")
         print("\n".join([study.description, *notes]))
         _say_masked(study)
-        print(traffic_words(study, study.build_method(), len(sites)))
+        print(traffic_words(Plan(study, study.build_method(), sites=len(sites))))
         print("Read it: size, channels and bits are yours to correct. Then: vitrail check, vitrail run.")
         return
     print(f"Wrote {out}: {len(study.features)} features, {len(sites)} sites, target {target} ({study.target.kind}).")
     print("".join(f"{note}\n" for note in notes), end="")
     _say_masked(study)
-    print(traffic_words(study, study.build_method(), len(sites)))
+    print(traffic_words(Plan(study, study.build_method(), sites=len(sites))))
     print("Read it: units, ranges and codes for missing values are yours to correct. Then: vitrail check, vitrail run.")
 
 
@@ -126,7 +127,7 @@ def run(
     from vitrail.methods import build
     from vitrail.report.pages.builder import write_report
     from vitrail.report.sections.cost import traffic_words
-    from vitrail.runs import federate
+    from vitrail.runs import Plan, federate
     from vitrail.runs.setup import resolve
     from vitrail.study.model import Study
 
@@ -148,7 +149,7 @@ def run(
         given = {k: v for k, v in agreed.method.items() if k != "name"} if name == agreed.method["name"] else {}
         chosen = build(name, {**given, **parse_settings(set_)})
     tables = read_sites(data, agreed)
-    print(traffic_words(*resolve(agreed, chosen, rounds), len(tables), keep_updates), flush=True)
+    print(traffic_words(Plan(*resolve(agreed, chosen, rounds), sites=len(tables)), keep_updates), flush=True)
     with show_progress() as step:
         result = federate(
             agreed,
@@ -208,10 +209,10 @@ def wire(
     """What leaves a site and what comes in, by name, shape and bytes, for that method (or ndoye) and this study."""
     from vitrail.data.datasets.catalogue import packaged
     from vitrail.methods import PARTIES, build
-    from vitrail.runs import wire_lines
+    from vitrail.runs import Plan
     from vitrail.runs.protection.budget import budget_words, spent_by
     from vitrail.runs.screening import SCREENING
-    from vitrail.runs.verdict_wire import FOLDS, REFIT, fold_count, planned_folds
+    from vitrail.runs.verdict_wire import FOLDS, REFIT, fold_count
     from vitrail.study.model import Study
 
     agreed = Study.load(study or packaged("heart_disease.toml"))
@@ -228,7 +229,8 @@ def wire(
         )
     else:
         chosen = build(method, parse_settings(set_ or []))
-        lines = wire_lines(agreed, chosen, sites=sites) + planned_folds(agreed, chosen, sites)
+        plan = Plan(agreed, chosen, sites=sites)
+        lines = plan.wire() + plan.later_wire()
         title = f"{chosen.title}, {agreed.training.rounds} rounds" + (f", {sites} sites" if chosen.grows else "")
     rows = [
         [

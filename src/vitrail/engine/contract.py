@@ -14,7 +14,7 @@ from torch import Tensor
 
 from vitrail.core.errors import Problem, VitrailError
 from vitrail.core.exchange import AnyExchange, Method, Roster, Rows, SiteContext, Stage
-from vitrail.core.facts import OWN, Facts
+from vitrail.core.facts import Facts
 from vitrail.core.task import Batch, Task
 from vitrail.core.tensors import tensors
 from vitrail.engine.aggregation import collect_all, merge
@@ -178,21 +178,6 @@ def rehearse(
         last = stage.last.send(task, coord, roster)
         state = stage.last.settle(task, state, last)
         yield Rehearsal(stage, before, turns, state, last)
-
-
-def settled_shape(task: Task, method: Method[Any, Any, Any, Any, Any]) -> Any:
-    """The state with which a site ends, as far as names and shapes go."""
-    return list(rehearse(task, method, 1))[-1].settled
-
-
-def beside_of(task: Task, method: Method[Any, Any, Any, Any, Any]) -> tuple[str, ...]:
-    """The models that a settled site holds beside its own."""
-    return tuple(name for name in method.models(task, settled_shape(task, method)) if name != OWN)
-
-
-def meanings(task: Task, method: Method[Any, Any, Any, Any, Any]) -> set[str]:
-    """What the facts of a run of this method will mean."""
-    return {f.means for t in rehearse(task, method, 1) for turn in t.turns for f in turn.facts.values()}
 
 
 def contracts_of(t: Rehearsal) -> list[Contract]:

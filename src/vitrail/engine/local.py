@@ -62,6 +62,7 @@ class Engine(Rounds):
         guards: Guards = AT_REST,
         lies: Lies | None = None,
         secrets: Mapping[str, str] | None = None,
+        contracts: list[list[Contract]] | None = None,
     ) -> None:
         """`absent(stage, round)` gives [site] bool in the order of sites.names: who does not answer. `held`: hold-out
         rows, for exchanges that count on them; none of them is ever in a batch.
@@ -73,7 +74,7 @@ class Engine(Rounds):
         self.aside: Batch | None = None
         if share := method.aside():
             sites, self.aside = set_aside(sites, share, seed)
-        super().__init__(task, method, sites.names, training, seed, guards)
+        super().__init__(task, method, sites.names, training, seed, guards, contracts)
         self.lies = lies
         self.sites, self.seed, self.device = sites, seed, sites.x.device
         self.held = None if held is None else stacked(held, sites.names)

@@ -95,11 +95,13 @@ class Rounds(ABC):
         training: Training,
         seed: int,
         guards: Guards = AT_REST,
+        contracts: list[list[Contract]] | None = None,
     ) -> None:
+        """`contracts`: those of a plan of this run, so that it is not rehearsed again."""
         self.guards = guards
         self.task, self.method, self.names, self.training = training.applied(task, method), method, names, training
         self.stages = method.plan(training.rounds)
-        self.contracts: list[list[Contract]] = [
+        self.contracts: list[list[Contract]] = contracts or [
             [guarded(c, ex, guards) for c, ex in zip(contracts, stage.exchanges, strict=True)]
             for contracts, stage in zip(trace(self.task, method, training.rounds, len(names)), self.stages, strict=True)
         ]

@@ -28,8 +28,9 @@ from vitrail.metrics.recalibration import fit_constant, placed
 from vitrail.metrics.scores import FEWEST, chance, events, few_rows, rarest, score_all, score_doubt, score_risk
 from vitrail.privacy.score_rounding import SMALLEST, bounded
 from vitrail.quality.screening.result import Screening
+from vitrail.runs.plan import Plan
 from vitrail.runs.screening import Ask
-from vitrail.runs.setup import AT_BEDSIDE, COVERAGE, MAJORITY, RISK, TOLD, as_outputs, wire_lines
+from vitrail.runs.setup import AT_BEDSIDE, COVERAGE, MAJORITY, RISK, TOLD, as_outputs
 from vitrail.study.model import Study
 
 SIZES = ["site", "train_rows", "test_rows", "target", "test_rarest", "few_rows"]
@@ -89,8 +90,8 @@ class Evaluator:
         at = zip(self.data, self.at, strict=True)
         return {s.name: {k: v[i].cpu().clone() for k, v in states.items()} for s, i in at}
 
-    def lines(self) -> list[WireEntry]:
-        return wire_lines(self.study, self.runner.method)
+    def lines(self, plan: Plan) -> list[WireEntry]:
+        return plan.wire()
 
     def footprints(self) -> dict[str, Footprint]:
         return {}  # all sites are this process

@@ -48,7 +48,9 @@ def refit(
     known = scales if study.standardise == "global" else None
     data = as_rows(encode_sites(cleaned, study, seed, known, whole=True), task.net, str(task.like.device))
     rows = training_rows(data, study, method, str(task.like.device))
-    engine = Engine(task, method, rows, training_of(study), seed, **how, guards=guards_of(study))
+    engine = Engine(
+        task, method, rows, training_of(study), seed, **how, guards=guards_of(study), contracts=first.contracts
+    )
     judge = Evaluator(engine, study, data)
     for done, last in enumerate(engine.run(), 1):  # noqa: B007
         tell(done)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -23,15 +24,15 @@ from vitrail.core.tensors import Params, each
 from vitrail.data.encoding import Encoder
 from vitrail.data.readers.source import tell
 from vitrail.data.readers.tables import clean
-from vitrail.engine.contract import WireEntry, settled_shape
+from vitrail.engine.contract import WireEntry
 from vitrail.methods import AnyMethod
 from vitrail.metrics.recalibration import placed
 from vitrail.metrics.survival import end_words
 from vitrail.quality.checks.out_of_range import OUTSIDE, empty_unknown, find_strange
 from vitrail.quality.screening.result import Findings, Screening
 from vitrail.runs.folder import Folder, fit, site_folder
-from vitrail.runs.screening import unscreened
-from vitrail.runs.setup import COVERAGE, MAJORITY, build_task, loss_of, wire_lines, with_ends, with_facts
+from vitrail.runs.plan import Plan, with_facts
+from vitrail.runs.setup import COVERAGE, MAJORITY, loss_of, with_ends
 from vitrail.study.model import Study
 
 if TYPE_CHECKING:
@@ -120,8 +121,8 @@ class Model(NamedTuple):
 
     def scorer(self) -> tuple[Task, Callable[[Tensor], Tensor]]:
         """The task, and what gives the scores of rows in the form that the network takes."""
-        task = build_task(self.study, self.method, self.seed)
-        state = self._state(task)
+        plan = self.plan
+        task, state = plan.task, self._state(plan)
         constant = self.encoder.constants.get(self.keep or OWN)
         task = replace(task, loss=placed(task.loss, None if constant is None else torch.tensor(constant)))
 
@@ -133,11 +134,16 @@ class Model(NamedTuple):
 
         return task, scores
 
-    def _state(self, task: Task) -> Any:
+    @property
+    def plan(self) -> Plan:
+        """As of one site; worked out anew each time."""
+        return Plan(self.study, self.method, self.seed)
+
+    def _state(self, plan: Plan) -> Any:
         """Its settled state, stacked over this one site."""
         try:
             stacked = {k: v[None] for k, v in self.tensors.items()}
-            state = fit(settled_shape(task, self.method), stacked, exact=not self.method.grows)
+            state = fit(plan.settled, stacked, exact=not self.method.grows)
             return each(lambda v: v.double() if v.is_floating_point() else v, state) if self.double else state
         except ValueError:
             what = "its tensors are not those of this study's network and method."
@@ -146,15 +152,14 @@ class Model(NamedTuple):
 
     def knows(self) -> dict[str, float]:
         """What the site found out about itself, by what it means (core/facts.py)."""
-        task = build_task(self.study, self.method, self.seed)
-        state = self._state(task)
+        state = self._state(self.plan)
         return {means: float(value[0]) for means, value in self.method.knows(state).items()}
 
     def models(self) -> dict[str, Params]:
         """The models that the site holds, by what each is to it (core/facts.py)."""
-        task = build_task(self.study, self.method, self.seed)
-        state = self._state(task)
-        return {name: {k: v[0] for k, v in params.items()} for name, params in self.method.models(task, state).items()}
+        plan = self.plan
+        models = self.method.models(plan.task, self._state(plan))
+        return {name: {k: v[0] for k, v in params.items()} for name, params in models.items()}
 
 
 @dataclass(repr=False)
@@ -185,6 +190,11 @@ class Run(Plottable):
     @property
     def sites(self) -> list[str]:
         return list(self.info["sites"])
+
+    @cached_property
+    def plan(self) -> Plan:
+        """What it was to be; of a run that was just made, the one by which it trained."""
+        return Plan(self.study, self.method, self.seed, len(self.sites))
 
     def scores(self, split: str = "test") -> pd.DataFrame:
         """site, metric, value: after the last round, on each site's own rows of that split."""
@@ -259,8 +269,7 @@ class Run(Plottable):
 
     def wire(self) -> list[WireEntry]:
         """Every tensor that left a site or came in."""
-        study = self.study if self.screening else unscreened(self.study)
-        return wire_lines(study, self.method, bool(self.info.get("keep_updates")), len(self.sites))
+        return self.plan.wire(bool(self.info.get("keep_updates")), self.screening is not None)
 
     def told(self, means: str) -> Tensor | None:
         """The fact of this run that means this (core/facts.py), if there is one."""

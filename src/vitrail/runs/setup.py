@@ -1,11 +1,11 @@
-"""What a run is made of: the task, the rows as tensors, who is away when, and what will cross the wire."""
+"""What a run is made of: the task, the rows as tensors, and who is away when."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -21,18 +21,19 @@ from vitrail.core.task import Task
 from vitrail.core.tensors import each, tensors
 from vitrail.data.encoding import SiteData, class_weights, columns, numeric
 from vitrail.engine.batches import Sites, gather_sites
-from vitrail.engine.contract import Contract, WireEntry, beside_of, guarded, meanings, trace
+from vitrail.engine.contract import WireEntry
 from vitrail.engine.rounds import Training
 from vitrail.methods import AnyMethod
-from vitrail.metrics.calibration import BEDSIDE, KINDS
+from vitrail.metrics.calibration import BEDSIDE
 from vitrail.metrics.scores import DOUBT
-from vitrail.metrics.survival import GROUPS, periods, risk_names
+from vitrail.metrics.survival import periods, risk_names
 from vitrail.nets import MLP, Module
 from vitrail.privacy.secure_sum.fixed_point import ZERO, ZEROS
 from vitrail.privacy.secure_sum.limbs import LIMBS
-from vitrail.runs.protection.budget import guards_of
-from vitrail.runs.screening import screen_lines
 from vitrail.study.model import Study
+
+if TYPE_CHECKING:
+    from vitrail.runs.plan import Plan
 
 Away = Mapping[str, Sequence[tuple[int, int]]]  # site -> rounds it is absent, first to last, counted from 1
 CURVE_POINTS = 40  # evaluations along a run
@@ -91,62 +92,6 @@ def unguarded(study: Study) -> list[Problem]:
     return [Problem("protect", "runs in one stack are not guarded.", "Take [protect] out, or use vitrail run.")]
 
 
-def wire_lines(study: Study, method: AnyMethod, keep_updates: bool = False, sites: int = 1) -> list[WireEntry]:
-    """Every tensor that leaves a site or comes in, for this method and this study.
-
-    Where updates are kept, the coordinator sees each site's report, also where the method needs only the total.
-    How many `sites` there are matters only where messages grow with them.
-    """
-    task = build_task(study, method, 0)
-    lines, rounds = [*screen_lines(study), *standardise_lines(study)], study.training.rounds
-    total = sum(stage.rounds for stage in method.plan(rounds))
-    evaluations = 1 + sum(is_evaluated(done, total) for done in range(1, total + 1))
-    if method.pools_rows:
-        one = study.row_word
-        rows: tuple[str, tuple[int, ...], str, int] = ("features", (len(columns(study)),), "float32", 4)
-        if study.images:
-            rows = ("pixels", study.images.shape, "uint8", 1)
-        for words, shape, kind, width in (rows, ("target", (1,), "float32", 4)):
-            name, size = f"ALL TRAINING {one.upper()}S: {words}, per {one}", width * math.prod(shape)
-            lines.append(WireEntry("pool", "from site", name, shape, kind, size, 1, "each", per_row=True))
-        lines += [
-            WireEntry("pool", "to site", name, tuple(v.shape), "float32", v.numel() * 4, 1, "each")
-            for name, v in tensors(task.start)
-        ]
-    else:
-        for contract in guarded_contracts(study, method, trace(task, method, rounds, sites)):
-            lines += [x._replace(seen="each") if keep_updates and x.seen == "sum" else x for x in contract.lines()]
-    lines += [WireEntry("scores", "from site", m, (), "float64", 8, evaluations, "each") for m in study.metrics]
-    for model in beside_of(task, method):
-        names = [f"{m}, {model}" for m in study.metrics]
-        lines += [WireEntry("scores", "from site", name, (), "float64", 8, evaluations, "each") for name in names]
-    splits = last_splits(task, study)
-    if COVERAGE in splits:
-        first, *_, last = points = [m for m in DOUBT if "@" in m]
-        told = {f"{first} to {last}": (len(points),)} | {m: () for m in DOUBT if m not in points}
-        for name, shape in told.items():
-            size = 8 * math.prod(shape)
-            lines.append(WireEntry("scores", "from site", f"{name}, {COVERAGE}", shape, "float64", size, 1, "each"))
-    if AT_BEDSIDE in splits:
-        groups = len(BEDSIDE) // len(KINDS)
-        for kind in KINDS:
-            name = f"{kind} by risk, {AT_BEDSIDE}"
-            lines.append(WireEntry("scores", "from site", name, (groups,), "float64", 8 * groups, 1, "each"))
-    if RISK in splits:
-        groups, ends = len(GROUPS), study.target.outputs
-        for what in ("free of the event", "still followed"):
-            name, size = f"{what}, {RISK}", 8 * groups * ends
-            lines.append(WireEntry("scores", "from site", name, (groups, ends), "float64", size, 1, "each"))
-    return lines
-
-
-def guarded_contracts(study: Study, method: AnyMethod, traced: Sequence[Sequence[Contract]]) -> list[Contract]:
-    """One after the other, with what crosses under the study's guards."""
-    exchanges = [ex for stage in method.plan(study.training.rounds) for ex in stage.exchanges]
-    contracts, guards = [c for stage in traced for c in stage], guards_of(study)
-    return [guarded(c, ex, guards) for c, ex in zip(contracts, exchanges, strict=True)]
-
-
 def last_splits(task: Task, study: Study) -> tuple[str, ...]:
     """What is scored after the last round."""
     doubts = (COVERAGE,) if isinstance(task.loss, UncertaintyLoss) else ()
@@ -158,11 +103,6 @@ def scored_in(study: Study, split: str) -> tuple[str, ...]:
     """The names of what is told under a split."""
     own = {COVERAGE: DOUBT, AT_BEDSIDE: BEDSIDE, RISK: risk_names(study.target.outputs)}
     return own.get(split, study.metrics)
-
-
-def publishes(task: Task, method: AnyMethod) -> bool:
-    """Whether sites show their private layers in the end."""
-    return not meanings(task, method).isdisjoint(ENDS)
 
 
 def asks(stage: Stage) -> bool:
@@ -178,19 +118,6 @@ def with_consent() -> str:
 def with_ends() -> str:
     """Methods that learn private layers, for a hint."""
     return " or ".join(methods.named(lambda kind: kind().ends().input))
-
-
-def with_facts(study: Study, *means: str) -> str:
-    """Methods whose runs tell something that means one of these, for a hint."""
-
-    def tells(kind: type[AnyMethod]) -> bool:
-        method = kind()
-        try:
-            return not meanings(build_task(study, method, 0), method).isdisjoint(means)
-        except VitrailError:  # it cannot train as this study does
-            return False
-
-    return " or ".join(methods.named(tells))
 
 
 def standardise_lines(study: Study, times: int = 1) -> list[WireEntry]:
@@ -236,12 +163,10 @@ def check_options(
     refuse: Sequence[str],
     pseudonyms: Mapping[str, str],
     names: list[str],
-    seed: int,
-    task: Task,
-    method: AnyMethod,
+    plan: Plan,
     screened: bool,
 ) -> None:
-    problems = []
+    problems, method, seed = [], plan.method, plan.seed
     if engine not in ("vectorised", "looped"):
         problems.append(Problem("engine", f"expected 'vectorised' or 'looped', got {engine!r}.", "Correct it."))
     try:
@@ -256,7 +181,7 @@ def check_options(
     if refuse and not screened and not any(asks(stage) for stage in method.plan(1)):
         what = f"{method.title} asks no site to publish anything, so that there is nothing to refuse."
         problems.append(Problem("refuse", what, f"Leave --refuse out, or run --method {with_consent()}."))
-    if pseudonyms and not screened and not publishes(task, method):
+    if pseudonyms and not screened and plan.meanings.isdisjoint(ENDS):
         what = f"{method.title} publishes nothing of a single site, so that there is nothing to go by another name."
         problems.append(Problem("pseudonyms", what, f"Leave --pseudonym out, or run --method {with_ends()}."))
     for site, spans in away.items():
@@ -273,12 +198,13 @@ def check_options(
         raise VitrailError("the run cannot start", problems)
 
 
-def check_keeping(task: Task, method: AnyMethod, out: object, hidden: bool = False) -> None:
+def check_keeping(plan: Plan, out: object, hidden: bool = False) -> None:
     """Reports are kept only where there are some, and where all sites' models are made of one that they make up."""
-    ex, what = method.plan(1)[0].last, ""
+    task, method, what = plan.task, plan.method, ""
+    ex = method.plan(1)[0].last
     if method.pools_rows:
         what = "all rows are in one place, so that no site reports anything."
-    elif not any(c.up for c in trace(task, method, 1)[0]):
+    elif not any(contract.up for contract in plan.contracts[0]):
         what = "its sites report nothing."
     elif method.grows or not method.shared(method.coord(task, 1)):
         what = "it makes a model for each site, and no shared one that a coalition's reports would give."

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
@@ -29,6 +30,7 @@ from vitrail.runs.backbone_features import as_rows
 from vitrail.runs.evaluation import Evaluator
 from vitrail.runs.folder import Folder, is_finished
 from vitrail.runs.identity import check_same_run, describe_run
+from vitrail.runs.plan import Plan
 from vitrail.runs.private_layers import read_shifts
 from vitrail.runs.protection.budget import guards_of, private, spent_after
 from vitrail.runs.protection.checks import check_protection
@@ -49,7 +51,6 @@ from vitrail.runs.setup import (
     Away,
     absence,
     asks,
-    build_task,
     check_keeping,
     check_options,
     held_rows,
@@ -106,27 +107,27 @@ def federate(
     sites = as_sites(sites, site, study.site_column)
     seed = study.seeds[0] if seed is None else seed
     pseudonyms = dict(pseudonyms or {})
-    plain = build_task(study, chosen, 0)
-    asked, names = screens(study), list(sites)
-    check_options(engine, device, dropout_rate, away or {}, refuse, pseudonyms, names, seed, plain, chosen, asked)
-    task = private(build_task(study, chosen, seed, device), study, chosen)
+    plan, asked = Plan(study, chosen, seed, len(sites)), screens(study)
+    task = plan.task  # a method that cannot train as the study says is refused first
+    check_options(engine, device, dropout_rate, away or {}, refuse, pseudonyms, list(sites), plan, asked)
+    task = private(replace(task, start={k: v.to(device) for k, v in task.start.items()}), study, chosen)
     cleaned = clean_sites(sites, study)
     tell_rows(sites, cleaned, study)
     lost = count_lost(sites, cleaned)
-    check_protection(study, chosen, training_sizes(cleaned, study, seed))
+    check_protection(plan, training_sizes(cleaned, study, seed))
     data = as_rows(encoded(cleaned, study, seed, secrets), task.net, device)
     screen = partial(screen_rows, study, cleaned, refuse, pseudonyms) if asked else None
     kept = cleaned if refits(study, chosen) else None
     del cleaned  # of a large table each copy counts; what is left is let go when the judge has it
     if keep_updates:
-        check_keeping(task, chosen, out, study.protect.sum == "masked")
+        check_keeping(plan, out, study.protect.sum == "masked")
     rows = training_rows(data, study, chosen, device)
-    stages, plan = chosen.plan(study.training.rounds), (dropout_rate, away or {}, refuse)
-    absent = None if chosen.pools_rows else absence(rows.names, seed, *plan, stages)
+    stages, away = chosen.plan(study.training.rounds), away or {}
+    absent = None if chosen.pools_rows else absence(rows.names, seed, dropout_rate, away, refuse, stages)
     looped, held = engine == "looped", held_rows(data, study, chosen, device)
     given = task, chosen, rows, training_of(study), seed
     how: dict[str, Any] = {"looped": looped, "absent": absent, "held": held, "secrets": secrets}
-    runner = Engine(*given, **how, keep_reports=keep_updates, guards=guards_of(study))
+    runner = Engine(*given, **how, keep_reports=keep_updates, guards=guards_of(study), contracts=plan.contracts)
     judge = Evaluator(runner, study, data, screen)
     again = None
     if kept is not None:
@@ -134,14 +135,14 @@ def federate(
         again = partial(refit, runner, study, seed, kept, scales, {"looped": looped, "secrets": secrets})
     info = describe_run(study, seed, engine, device, {site.name: site.fingerprint for site in data})
     del data, screen, kept
-    info |= {"dropout_rate": dropout_rate, "away": {k: [list(s) for s in v] for k, v in (away or {}).items()}}
+    info |= {"dropout_rate": dropout_rate, "away": {k: [list(s) for s in v] for k, v in away.items()}}
     info |= {"keep_updates": True} if keep_updates else {}
     info |= {"no_outcome": lost} if lost else {}
     info |= {"refuse": sorted(refuse), "pseudonyms": sorted(pseudonyms.values())}  # not whose: each site knows its own
     folder = Folder(Path(out), resume=resume) if out is not None else None
     try:
         tell = progress or notebook_bar("round")
-        return train(runner, study, seed, judge, info, pseudonyms, folder, resume, tell, checkpoint_seconds, again)
+        return train(runner, plan, judge, info, pseudonyms, folder, resume, tell, checkpoint_seconds, again)
     finally:
         if folder:
             folder.close()
@@ -180,14 +181,13 @@ class RunSites(Protocol):
     def held_out(self) -> dict[str, list[int | str]]:
         """How each site calls its hold-out rows; nothing of sites on other machines."""
 
-    def lines(self) -> list[WireEntry]:
+    def lines(self, plan: Plan) -> list[WireEntry]:
         """Every tensor that may cross, in as many messages as the study has of it."""
 
 
 def train(
     runner: Rounds,
-    study: Study,
-    seed: int,
+    plan: Plan,
     sites: RunSites,
     info: dict[str, Any],
     pseudonyms: dict[str, str],
@@ -199,7 +199,7 @@ def train(
 ) -> Run:
     """All rounds of a run and what is written of them, wherever the sites are. `again`: trains once more on all rows,
     where the study asks for it and the sites are on this machine."""
-    method, reports = runner.method, runner.aggregator
+    study, method, seed, reports = plan.study, plan.method, plan.seed, runner.aggregator
     total = sum(stage.rounds for stage in runner.stages)
     shown = 2 * total if again else total
     history: list[tuple[Any, ...]] = []
@@ -281,7 +281,7 @@ def train(
         seed,
         info,
         pd.DataFrame(history, columns=HISTORY),
-        ledger_of(runner.ledger, study, method, sites.sizes, sites.lines(), screening, pseudonyms),
+        ledger_of(runner.ledger, study, method, sites.sizes, sites.lines(plan), screening, pseudonyms),
         sites.models(last),
         sites.encoders(last),
         sites.sizes,
@@ -292,6 +292,7 @@ def train(
         held=sites.held_out(),
         final=final,
     )
+    run.plan = plan
     if any(f.means in ENDS for f in last.facts.values()):
         run.shift_table, run.facts = read_shifts(runner, study, last, pseudonyms)
     if folder:

@@ -38,7 +38,8 @@ from vitrail.runs.evaluation import (
     target_words,
 )
 from vitrail.runs.folder import versions
-from vitrail.runs.setup import build_task, held_rows, is_evaluated, resolve, training_of, training_rows, wire_lines
+from vitrail.runs.plan import Plan
+from vitrail.runs.setup import build_task, held_rows, is_evaluated, resolve, training_of, training_rows
 from vitrail.runs.training import ledger_of
 from vitrail.studies.benefit import Floats, Ints
 from vitrail.studies.executor import Step
@@ -94,7 +95,7 @@ def cross_validate(
     curve = [(done, m, v) for done, of in said.items() for m, v in _scored(study, truth, of, stand, at).items()]
     split = {"test": test, "train": judged.trained}
     sizes = _sizes(study, cut)
-    ledger = ledger_of(judged.ledger, study, chosen, sizes, wire_lines(study, chosen), None, {})
+    ledger = ledger_of(judged.ledger, study, chosen, sizes, Plan(study, chosen, seed).wire(), None, {})
     return {
         "seed": seed,
         "scores": [[n, m, float(v[j]), k] for k in split for j, n in enumerate(names) for m, v in split[k].items()],

@@ -36,8 +36,9 @@ from vitrail.privacy.report_vectors import changes, is_change, lengths
 from vitrail.privacy.robust import liars
 from vitrail.quality.screening import Screening
 from vitrail.runs.evaluation import chance_rows, size_row, sizes_table
+from vitrail.runs.plan import Plan
 from vitrail.runs.protection.budget import guards_of
-from vitrail.runs.setup import training_of, wire_lines
+from vitrail.runs.setup import training_of
 
 MOST_OMITTED = 3  # reports of a site that were left out of a total: then it is no longer asked
 MOST_OPEN = 2  # of so few sites nobody can say whose report is wrong
@@ -51,7 +52,9 @@ class RemoteRounds(Rounds):
     ) -> None:
         """`path`: the run's folder."""
         training, guards = training_of(agreement.study), guards_of(agreement.study)
-        super().__init__(agreement.task, agreement.method, tuple(book.order), training, agreement.seed, guards)
+        super().__init__(
+            agreement.task, agreement.method, tuple(book.order), training, agreement.seed, guards, agreement.contracts
+        )
         self.sums = SumCoordinator(call, path, self.names)
         self.lists = SignedDigestLists(agreement, path)
         self.two = TwoServerCoordinator(call, path) if agreement.study.protect.second else None
@@ -333,10 +336,10 @@ class RemoteSites:
     def encoders(self, moment: Snapshot) -> dict[str, Encoder]:
         return {}
 
-    def lines(self) -> list[WireEntry]:
+    def lines(self, plan: Plan) -> list[WireEntry]:
         """Scores that sites add up under masks are part of their reports."""
         agreed = self.rounds.agreed
-        others = [x for x in wire_lines(agreed.study, agreed.method) if x.stage != END]
+        others = [x for x in plan.wire() if x.stage != END]
         return others + [x for x in score_lines(agreed) if x.seen != "masked"]
 
     def footprints(self) -> dict[str, Footprint]:

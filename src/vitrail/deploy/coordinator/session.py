@@ -56,7 +56,7 @@ def conduct(
     else:
         resume = resume and (folder.path / "run.json").exists()
         sites = RemoteSites(rounds, folder.path)
-        run = train(rounds, agreed.study, agreed.seed, sites, info, {}, folder, resume, progress, 0.0)
+        run = train(rounds, agreed.plan, sites, info, {}, folder, resume, progress, 0.0)
         sites.asking.forget()
         rounds.sums.forget()
     if written is not None:

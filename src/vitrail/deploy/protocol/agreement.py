@@ -35,9 +35,6 @@ from vitrail.engine.contract import (
     Rehearsal,
     Spec,
     WireEntry,
-    beside_of,
-    contracts_of,
-    guarded,
     rehearse,
 )
 from vitrail.methods import AnyMethod
@@ -47,11 +44,10 @@ from vitrail.privacy.secure_sum.pairwise import SumSpec
 from vitrail.quality.screening import parts
 from vitrail.quality.screening.result import Finding, ScreeningTensor
 from vitrail.runs.evaluation import chance_metrics
-from vitrail.runs.protection.budget import guards_of
+from vitrail.runs.plan import Plan
 from vitrail.runs.protection.checks import check_protection
 from vitrail.runs.screening import screen_lines, screens
-from vitrail.runs.setup import build_task, scored_in, wire_lines
-from vitrail.runs.verdict_wire import fold_lines
+from vitrail.runs.setup import scored_in
 from vitrail.study.model import Protect, Study
 
 FORMAT = 8  # of the messages
@@ -91,7 +87,7 @@ class Agreement:
             what, hint = "this guard works in simulation so far, and not between machines.", "Take it out of the study."
             raise VitrailError("this cannot be promised", [Problem(f"protect.{k}", what, hint) for k in here])
         two.check_second(study)
-        check_protection(study, found.method, dict.fromkeys(map(str, range(sites)), 1 << 62))
+        check_protection(found.plan, dict.fromkeys(map(str, range(sites)), 1 << 62))
         found._check_judging()
         return found
 
@@ -118,22 +114,29 @@ class Agreement:
         return methods.origin(self.study.method["name"])
 
     @cached_property
+    def plan(self) -> Plan:
+        return Plan(self.study, self.study.build_method(), self.seed, self.sites)
+
+    @property
     def method(self) -> AnyMethod:
-        return self.study.build_method()
+        return self.plan.method
 
-    @cached_property
+    @property
     def task(self) -> Task:
-        return build_task(self.study, self.method, self.seed)
+        return self.plan.task
 
-    @cached_property
+    @property
     def stages(self) -> list[Rehearsal]:
-        return list(rehearse(self.task, self.method, self.study.training.rounds, self.sites))
+        return self.plan.stages
 
-    @cached_property
+    @property
     def contracts(self) -> list[list[Contract]]:
-        guards = guards_of(self.study)
-        told = [list(zip(contracts_of(t), t.turns, strict=True)) for t in self.stages]
-        return [[guarded(c, turn.exchange, guards) for c, turn in stage] for stage in told]
+        return self.plan.contracts
+
+    @property
+    def beside(self) -> tuple[str, ...]:
+        """Models that a site carries beside its own."""
+        return self.plan.beside
 
     @property
     def fewest(self) -> int:
@@ -171,13 +174,11 @@ class Agreement:
             for name, (shape, dtype) in self.answer("prepare", {}).tensors.items()
         ]
         # updates are not kept, but the coordinator is sent each report, also where it needs only the total
-        lines = wire_lines(self.study, self.method, keep_updates=True, sites=self.sites)
-        legs = {line.stage for line in screen_lines(self.study)}
-        lines = own + self._published() + [x for x in lines if x.stage not in legs]
-        lines = [x for x in lines if x.stage != "scores"] + score_plan.score_lines(self)
+        crossing = self.plan.wire(keep_updates=True, screened=False)
+        lines = own + self._published() + [x for x in crossing if x.stage != "scores"] + score_plan.score_lines(self)
         about = FOOTPRINT, (3,), "float64", 24, 1, "each"
         lines.append(WireEntry("scores", "from site", *about, words=f"at the end: {USED}"))
-        lines += fold_lines(self.study, self.method, [c for stage in self.contracts for c in stage])
+        lines += self.plan.later_wire()
         lines += model_digests.digest_lines(self)
         told, lines = self.others.items(), lines + score_plan.settling_lines(self)
         return lines + [
@@ -200,11 +201,6 @@ class Agreement:
     def weights(self) -> str:
         """The sha256 of the file from which a part of the network is read, at every site the same; "" without one."""
         return self.task.net.sha256 if isinstance(self.task.net, ProtoNet) else ""
-
-    @cached_property
-    def beside(self) -> tuple[str, ...]:
-        """Models that a site carries beside its own."""
-        return beside_of(self.task, self.method)
 
     def scored(self, splits: list[str]) -> list[tuple[str, str]]:
         """Split and metric of each number that a site says about itself, in order."""

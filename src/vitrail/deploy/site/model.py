@@ -25,11 +25,10 @@ from vitrail.deploy.identity.party_keys import SEALING
 from vitrail.deploy.protocol.agreement import Agreement
 from vitrail.deploy.site.site import BEHIND, ROWS
 from vitrail.deploy.verdicts.site import FOUND
-from vitrail.engine.contract import settled_shape
 from vitrail.quality.repair.inspection import SiteInspection
 from vitrail.report.pages.site_benefit import one_site
+from vitrail.runs.plan import Plan
 from vitrail.runs.result import Model
-from vitrail.runs.setup import build_task
 from vitrail.runs.site.inspection import SiteBriefing, look_at, look_through, unknown
 from vitrail.runs.store import FINAL, FINAL_ENCODER
 from vitrail.storage.atomic_files import hold, write_atomically
@@ -96,7 +95,7 @@ def load_model(kit: Kit, run: str | None = None) -> SiteModel:
     study, place = kit.study, ended[run]
     model, scale = load_file(place), json.loads((place.parent / "encoder.json").read_text(encoding="utf-8"))
     method = study.build_method()
-    shape = {k: v.shape[1:] for k, v in tensors(settled_shape(build_task(study, method, kit.seed), method))}
+    shape = {k: v.shape[1:] for k, v in tensors(Plan(study, method, kit.seed).settled)}
     if shape != {k: v.shape for k, v in model.items()}:
         what, hint = "it belongs to another study or method than the kit's.", "Use the kit with which the site joined."
         raise VitrailError("the model does not fit", [Problem(str(place), what, hint)])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,20 +13,20 @@ from vitrail.core.errors import Problem, VitrailError
 from vitrail.core.text import size
 from vitrail.data.datasets.catalogue import ATTRIBUTIONS
 from vitrail.data.event_class import decision_sentence, event_sentence
+from vitrail.engine.contract import WireEntry
 from vitrail.methods import TABLE, build, name_of
 from vitrail.metrics.scores import metric_name
 from vitrail.quality.checks.missing_outcomes import describe_lost
 from vitrail.report.pages.run import Page, render
 from vitrail.report.text import SAME
 from vitrail.runs.integrity import add_to_chain
+from vitrail.runs.plan import Plan
 from vitrail.runs.result import FOLDED, REFITTED, Run
-from vitrail.runs.screening import unscreened
-from vitrail.runs.setup import wire_lines
 from vitrail.runs.site.newcomer import gains
 from vitrail.storage.atomic_files import write_atomically
 from vitrail.studies.compare.execution import load_comparison
 from vitrail.studies.compare.result import Comparison
-from vitrail.study.model import LOWER_IS_BETTER, Study
+from vitrail.study.model import LOWER_IS_BETTER
 
 
 def write_report(source: Run | Comparison, path: str | Path) -> Path:
@@ -83,10 +84,7 @@ def page_of(source: Run | Comparison) -> Page:
         )
     if kept:
         notes.append("This run kept its updates: the coordinator saw each site's own report of each round.")
-    asked = study if run is not None and run.screening else unscreened(study)  # of many runs it is no part of any
-    if run is None:
-        asked = asked.model_copy(update={"bedside": type(study.bedside)()})
-    wire = pd.concat([_wire(asked, m, len(whole.sites), kept) for m in whole.methods], ignore_index=True)
+    wires = {m: _wire(whole, m, kept) for m in whole.methods} if run is None else {whole.methods[0]: run.wire()}
     if whole.screening is None and not study.images and not study.screen.ask:
         notes.append("The study asks for no screening (screen.ask = false): whose data does not fit is not told.")
     here = [m for m in TABLE if m in whole.methods]  # in the order of the table of methods
@@ -107,7 +105,7 @@ def page_of(source: Run | Comparison) -> Page:
         summary=whole.summary(),
         verdicts=whole.verdicts(),
         ledger=whole.ledger,
-        wire=wire,
+        wire=pd.concat([_wire_table(lines, m) for m, lines in wires.items()], ignore_index=True),
         sites=whole.sites,
         notes=notes,
         chance=whole.chance.groupby(["site", "metric"], sort=False)["value"].mean().reset_index(),
@@ -181,9 +179,15 @@ def _newcomer_note(run: Run, name: str) -> str:
     )
 
 
-def _wire(study: Study, method: str, sites: int, kept: bool) -> pd.DataFrame:
+def _wire(whole: Comparison, method: str, kept: bool) -> list[WireEntry]:
+    """What crosses in one of many runs: screening is part of none of them, and none tells its rows by risk."""
+    study = whole.study.model_copy(update={"bedside": type(whole.study.bedside)()})
     given = {k: v for k, v in study.method.items() if k != "name"} if study.method["name"] == method else {}
-    frame = pd.DataFrame([line._asdict() for line in wire_lines(study, build(method, given), kept, sites)])
+    return Plan(study, build(method, given), sites=len(whole.sites)).wire(kept, screened=False)
+
+
+def _wire_table(lines: Sequence[WireEntry], method: str) -> pd.DataFrame:
+    frame = pd.DataFrame([line._asdict() for line in lines])
     frame["shape"] = [" x ".join(map(str, s)) if s else "1 number" for s in frame["shape"]]
     return frame.assign(method=method)
 

@@ -7,18 +7,16 @@ from typing import Any
 
 from vitrail.core.resource_usage import Footprint
 from vitrail.core.text import number, several, size
-from vitrail.methods import AnyMethod
+from vitrail.runs.plan import Plan
 from vitrail.runs.result import DEPLOYED, Run
-from vitrail.runs.setup import refits, wire_lines
-from vitrail.runs.verdict_wire import planned_folds
-from vitrail.study.model import Study
+from vitrail.runs.setup import refits
 
 MUCH = 100e6  # bytes out of a site from which it is worth saying how to send less
 
 
-def traffic_words(study: Study, method: AnyMethod, sites: int, keep_updates: bool = False) -> str:
+def traffic_words(plan: Plan, keep_updates: bool = False) -> str:
     """What a run between machines would send from each site and to it, from the table of `vitrail wire`."""
-    lines = [*wire_lines(study, method, keep_updates, sites), *planned_folds(study, method, sites)]
+    study, method, lines = plan.study, plan.method, [*plan.wire(keep_updates), *plan.later_wire()]
     out, into = (
         sum(x.bytes * x.rounds for x in lines if x.direction == way and not x.per_row)
         for way in ("from site", "to site")

@@ -13,68 +13,65 @@ from vitrail.core.task import Batch, Task
 from vitrail.core.tensors import tensors
 from vitrail.data.encoding import numeric
 from vitrail.engine.aggregation import collect_all, merge
-from vitrail.engine.contract import rehearse
 from vitrail.methods import AnyMethod
 from vitrail.privacy.dp_sgd import ByRow, DrawnNoise, PrivateTask
 from vitrail.privacy.report_vectors import counted
+from vitrail.runs.plan import Plan
 from vitrail.runs.protection.budget import guards_of
 from vitrail.runs.protection.dp_statistics import without_range
 from vitrail.runs.protection.masking import not_masked
-from vitrail.runs.setup import build_task
-from vitrail.study.model import Protect, Study
+from vitrail.study.model import Protect
 
 PROBE = 1e-9  # a row's gradient clipped to this length tells nothing
 
 
-def check_protection(study: Study, method: AnyMethod, sizes: dict[str, int]) -> None:
+def check_protection(plan: Plan, sizes: dict[str, int]) -> None:
     """All that does not go together, before the first round. `sizes`: training rows of each site."""
-    found = clashes_of(study, method, sizes)
-    if found:
-        problems = [Problem(f"protect.{key}", f"{why}.", hint) for key, why, hint in dict.fromkeys(found)]
+    clashes = clashes_of(plan, sizes)
+    if clashes:
+        problems = [Problem(f"protect.{key}", f"{why}.", hint) for key, why, hint in dict.fromkeys(clashes)]
         raise VitrailError("this cannot be protected so", problems)
 
 
-def clashes_of(study: Study, method: AnyMethod, sizes: dict[str, int]) -> list[tuple[str, str, str]]:
+def clashes_of(plan: Plan, sizes: dict[str, int]) -> list[tuple[str, str, str]]:
     """(key, why not, what to do)"""
-    p, usual, found = study.protect, Protect(), list[tuple[str, str, str]]()
+    p, method, usual, clashes = plan.study.protect, plan.method, Protect(), list[tuple[str, str, str]]()
     for name, rows in sizes.items():
         if rows < p.rows_least:
             why = f"{name} has {rows} training rows, and {p.rows_least} are asked for"
-            found.append(("rows_least", why, "Leave that site out."))
+            clashes.append(("rows_least", why, "Leave that site out."))
     asked = [key for key in ("sum", "robust", "sites", "compress") if getattr(p, key) != getattr(usual, key)]
     if not method.federated:
         asked = [key for key in asked if getattr(p, key) != "masked"]  # said below, where masks are
-        found += [(key, f"{method.title} makes no total of reports", "Leave it out.") for key in asked]
+        clashes += [(key, f"{method.title} makes no total of reports", "Leave it out.") for key in asked]
     elif asked:
-        found += _not_guarded(study, method, len(sizes))
+        clashes += _not_guarded(plan, len(sizes))
     if p.sum == "masked":
-        found += [("sum", why, hint) for why, hint in not_masked(study, method, len(sizes))]
+        clashes += [("sum", why, hint) for why, hint in not_masked(plan, len(sizes))]
     if p.rows is not None:
-        found += [("rows", why, hint) for why, hint in _not_private(study, method)]
-    return found
+        clashes += [("rows", why, hint) for why, hint in _not_private(plan)]
+    return clashes
 
 
-def _not_guarded(study: Study, method: AnyMethod, sites: int) -> list[tuple[str, str, str]]:
-    p, out = study.protect, list[tuple[str, str, str]]()
-    plain = build_task(study.with_changes(protect={"rows": None, "sites": None}), method, 0)
-    turns = [turn for t in rehearse(plain, method, 1) for turn in t.turns]
-    guards = guards_of(study)
-    found = guards.clashes(method.title, [(turn.exchange, turn.up) for turn in turns], sites)
+def _not_guarded(plan: Plan, sites: int) -> list[tuple[str, str, str]]:
+    p, method, out = plan.study.protect, plan.method, list[tuple[str, str, str]]()
+    turns = [turn for t in plan.stages for turn in t.turns]
+    clashes = guards_of(plan.study).clashes(method.title, [(turn.exchange, turn.up) for turn in turns], sites)
     if p.rows and p.sum == "two servers":
-        found = [(key, why) for key, why in found if "needs clip" not in why]
+        clashes = [(key, why) for key, why in clashes if "needs clip" not in why]
         why = "with rows, clip is the length of one row's gradient, and two servers need that of a report"
         out.append(("sum", why, "Leave one of the two out."))
     if p.rows and p.sites:
-        found = [(key, why) for key, why in found if "needs clip" not in why]
+        clashes = [(key, why) for key, why in clashes if "needs clip" not in why]
         why = "with rows, clip is the length of one row's gradient, and noise for sites needs that of a report"
         out.append(("sites", why, "Leave one of the two out."))
-    out += [(key, why, "Leave it out, or choose another method.") for key, why in found]
+    out += [(key, why, "Leave it out, or choose another method.") for key, why in clashes]
     if p.sites:
         silent = [turn.exchange for turn in turns if not turn.exchange.trains and not turn.exchange.consent]
         if any(True for ex in silent for turn in turns if turn.exchange is ex for _ in tensors(turn.up)):
             why = f"{method.title} also asks for what no training made, which is given no noise"
             out.append(("sites", why, "Choose another method, as fedavg."))
-        if unequal(plain, method):
+        if unequal(plan.task, method):
             why = f"with {method.title} some sites count more than others, and noise is measured for sites that do not"
             out.append(("sites", why, "Let every site count the same."))
     return out
@@ -86,8 +83,8 @@ def unequal(task: Task, method: AnyMethod) -> bool:
     return said is None or any(len(set(v.reshape(len(v), -1)[:, 0].tolist())) > 1 for v in said[1].values())
 
 
-def _not_private(study: Study, method: AnyMethod) -> list[tuple[str, str]]:
-    out = []
+def _not_private(plan: Plan) -> list[tuple[str, str]]:
+    study, method, out = plan.study, plan.method, []
     if study.standardise == "global" and numeric(study):
         why = "columns are standardised by sums over all sites, which are said without noise"
         out.append((why, 'Write standardise = "local" or "none".'))
@@ -95,13 +92,12 @@ def _not_private(study: Study, method: AnyMethod) -> list[tuple[str, str]]:
         shown = ", ".join(open_ended[:5]) + (f" and {len(open_ended) - 5} more" if len(open_ended) > 5 else "")
         why = f"means are counted under noise, and of {shown} nobody agreed how large a value can be"
         out.append((why, 'Write a range for each, or standardise = "none".'))
-    plain = build_task(study.with_changes(protect={"rows": None}), method, 0)
-    if not isinstance(plain.net, ByRow):
+    if not isinstance(plan.task.net, ByRow):
         out.append(("this network does not know how long the gradient of each row is", "Use an MLP or a linear model."))
     elif method.pools_rows or not method.federated:
         out.append((f"{method.title} sends no reports that noise could guard", "Choose a federated method."))
-    elif told := tells_rows(plain, method):
-        why = f"{method.title} tells of rows by more than their gradients: {', '.join(told)}"
+    elif names := tells_rows(plan.task, method):
+        why = f"{method.title} tells of rows by more than their gradients: {', '.join(names)}"
         out.append((why, "Choose another method, as fedavg."))
     return out
 

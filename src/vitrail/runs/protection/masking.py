@@ -7,21 +7,19 @@ import torch
 from vitrail.core.exchange import Roster
 from vitrail.core.task import Task
 from vitrail.core.tensors import tensors
-from vitrail.engine.contract import rehearse
 from vitrail.methods import AnyMethod
+from vitrail.runs.plan import Plan
 from vitrail.study.model import Study
 
 OPEN = 'Write sum = "plain"'
 
 
-def not_masked(study: Study, method: AnyMethod, sites: int) -> list[tuple[str, str]]:
+def not_masked(plan: Plan, sites: int) -> list[tuple[str, str]]:
     """(why not, what to do), of all that speaks against it."""
-    from vitrail.runs.setup import build_task
-
+    study, method, out = plan.study, plan.method, list[tuple[str, str]]()
     if method.pools_rows:
         return [(f"{method.title} takes all rows to one place", f"{OPEN}.")]
-    task, out = build_task(study.with_changes(protect={"rows": None}), method, 0), []
-    turns = [turn for t in rehearse(task, method, 1) for turn in t.turns if any(True for _ in tensors(turn.up))]
+    turns = [turn for t in plan.stages for turn in t.turns if any(True for _ in tensors(turn.up))]
     if any(turn.exchange.sees == "each" and not turn.exchange.consent for turn in turns):
         why = f"with {method.title} the coordinator looks at each report, and not at a total"
         noise = "" if study.protect.rows else "; rows = { epsilon = 3.0 } adds noise to each report instead"
@@ -33,7 +31,7 @@ def not_masked(study: Study, method: AnyMethod, sites: int) -> list[tuple[str, s
         return out  # nothing is reported
     if sites < study.protect.least:
         out.append((f"a total of {study.protect.least} sites or more is opened, and there are {sites}", f"{OPEN}."))
-    elif (asked := _fewest(method, task, sites)) < sites:
+    elif (asked := _fewest(method, plan.task, sites)) < sites:
         why = f"{method.title} asks {asked} of them in a round, others in the next: such totals differ by single sites"
         out.append((why, f"{OPEN}, or have all asked."))
     return out
@@ -41,7 +39,8 @@ def not_masked(study: Study, method: AnyMethod, sites: int) -> list[tuple[str, s
 
 def drafted(study: Study, sites: int) -> Study:
     """A new study, masked where its method and so many sites allow it: the open choice is for somebody to write."""
-    return study if not_masked(study, study.build_method(), sites) else study.with_changes(protect={"sum": "masked"})
+    plan = Plan(study, study.build_method(), sites=sites)
+    return study if not_masked(plan, sites) else study.with_changes(protect={"sum": "masked"})
 
 
 def _fewest(method: AnyMethod, task: Task, sites: int) -> int:

@@ -24,12 +24,10 @@ from vitrail.engine.local import Engine
 from vitrail.runs.private_layers import SYMBOLS, agreed
 from vitrail.runs.setup import (
     asks,
-    build_task,
     is_evaluated,
     last_splits,
     training_of,
     training_rows,
-    wire_lines,
     with_ends,
 )
 
@@ -110,7 +108,7 @@ def _check(run: Run, name: str) -> None:
 
 def _start(run: Run) -> Task:
     """The shared model between the others' mean layers; identity layers where nobody published."""
-    task = build_task(run.study, run.method, run.seed)
+    task = run.plan.task
     coord = filled(run.method.coord(task, len(run.sites)), run.shared)
     start, shown = {**task.start, **run.method.shared(coord)}, agreed(run.facts)
     if bool(shown.any()):
@@ -147,7 +145,7 @@ def _ledger(run: Run, name: str, history: list[tuple[Any, ...]]) -> pd.DataFrame
     training, *later = run.method.plan(1)
     told = ((stage, "to site") for stage in ("standardise", training.name))
     said = ((stage, "from site") for stage in (*(s.name for s in later if asks(s)), "scores"))
-    lines = pd.DataFrame([line._asdict() for line in wire_lines(run.study, run.method)])
+    lines = pd.DataFrame([line._asdict() for line in run.plan.wire()])
     sums = lines.groupby(["stage", "direction"], sort=False)["bytes"].sum()
     rows = []
     for place in (*told, *said):

@@ -23,13 +23,11 @@ from vitrail.core.losses import Loss, log_shares
 from vitrail.core.random import key
 from vitrail.core.tensors import each, filled, tensors
 from vitrail.data.encoding import SiteData, prepare
-from vitrail.engine.contract import settled_shape
 from vitrail.engine.rounds import clock_of
 from vitrail.metrics import survival
 from vitrail.metrics.recalibration import fit_constant, placed
 from vitrail.runs.evaluation import trained_on
 from vitrail.runs.result import Run
-from vitrail.runs.setup import build_task
 from vitrail.stats.shapley import Floats, Masks, Values, Worth
 
 CHUNK = 64  # coalitions evaluated at once
@@ -43,6 +41,10 @@ def no_such_user(user: str, names: Sequence[str]) -> Problem:
     return Problem("--user", f"no site {user!r} took part in the run.", nearest(user, names))
 
 
+def as_double(v: Tensor) -> Tensor:
+    return v.double() if v.is_floating_point() else v
+
+
 class CoalitionLoss:
     """A run and one user's test rows. `names`: the sites, in the order in which coalitions name them."""
 
@@ -53,13 +55,13 @@ class CoalitionLoss:
         (data,) = prepare({user: frame}, run.study, run.seed, run.encoders[user])
         if problems := other_rows(run, [data]):
             raise VitrailError(f"these are other {run.study.row_word}s", problems)
-        task = build_task(run.study, run.method, run.seed)
+        task = run.plan.task
         self.task = replace(task, start={k: v.double() for k, v in task.start.items()})
         self.ex = run.method.plan(run.study.training.rounds)[0].last
         self.keys = torch.tensor([key(run.seed, name, "coordinator") for name in self.names])
         self.at, self.data = self.names.index(user), data
         model = {k: v[None].double() for k, v in run.models[user].items()}
-        self.state = filled(settled_shape(self.task, run.method), model)
+        self.state = filled(each(as_double, run.plan.settled), model)
         self.x, self.y = torch.from_numpy(data.test_x)[None], torch.from_numpy(np.ascontiguousarray(data.test_y))
         self.train_x = torch.from_numpy(data.train_x)[None]
         self.outcomes = None if run.study.protect.rows else trained_on(run.study, data)  # else they would be told of

@@ -22,13 +22,12 @@ from vitrail.core.errors import Problem, VitrailError
 from vitrail.core.tensors import each, filled, per_site, tensors
 from vitrail.engine.aggregation import collect_coalitions, merge
 from vitrail.engine.coalitions import Coalitions
-from vitrail.engine.contract import rehearse
 from vitrail.runs.backbone_features import as_rows
 from vitrail.runs.folder import UPDATES
 from vitrail.runs.result import Run
-from vitrail.runs.setup import build_task, training_of, training_rows
+from vitrail.runs.setup import training_of, training_rows
 from vitrail.stats.shapley import Floats, Masks, Values
-from vitrail.studies.contribution.coalition_loss import CoalitionLoss, Solve, Tell
+from vitrail.studies.contribution.coalition_loss import CoalitionLoss, Solve, Tell, as_double
 
 HELD = 1 << 29  # bytes of updates that are kept in memory
 
@@ -78,7 +77,7 @@ class UpdateReplay(CoalitionLoss):
         if self._held is not None:
             yield from self._held
             return
-        coord, shape = self.start, next(rehearse(self.task, self.run.method, 1)).turns[-1].up
+        coord, shape = self.start, each(as_double, self.run.plan.stages[0].turns[-1].up)
         for r, path in enumerate(self.files):
             with safe_open(path, "pt") as file:
                 present = file.get_tensor("present")
@@ -150,7 +149,7 @@ class UpdateReplay(CoalitionLoss):
         """The same, each report carried from w_t to the model that the coalition had by then: the user trains there
         too, and what its own report differs by is added."""
         run, lanes = self.run, np.concatenate([masks, np.ones((1, len(self.names)), dtype=bool)])  # last: w_t itself
-        task = build_task(run.study, run.method, run.seed)
+        task = run.plan.task
         rows = training_rows(as_rows([self.data], task.net), run.study, run.method, "cpu")
         alone = torch.ones(len(lanes), 1, dtype=torch.bool)
         stack = Coalitions(task, run.method, rows, training_of(run.study), run.seed, alone)

@@ -40,7 +40,7 @@ from vitrail.core.errors import Problem, VitrailError
 from vitrail.core.random import key
 from vitrail.metrics.skill import no_better
 from vitrail.runs.result import Run
-from vitrail.runs.setup import build_task, check_keeping, unguarded
+from vitrail.runs.setup import check_keeping, unguarded
 from vitrail.stats.shapley import Floats, Values, Worth, exact, leave_one_out, paired_mean
 from vitrail.storage.atomic_files import write_atomically
 from vitrail.storage.csv_files import to_csv
@@ -233,7 +233,7 @@ def cannot_retrain(run: Run, frames: Mapping[str, pd.DataFrame]) -> list[Problem
         what = f"the {run.study.row_word}s of {len(missing)} of {len(run.sites)} sites are not here ({some})."
         return [Problem("--data", what, "Give a folder with those of all sites, or leave --retrain out.")]
     try:
-        check_keeping(build_task(run.study, run.method, run.seed), run.method, "")
+        check_keeping(run.plan, "")
     except VitrailError as error:
         return list(error.problems)
     return unguarded(run.study)

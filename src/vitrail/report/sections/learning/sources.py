@@ -15,7 +15,7 @@ from vitrail.core.task import Task
 from vitrail.core.tensors import Params
 from vitrail.data.encoding import columns
 from vitrail.runs.result import Run
-from vitrail.runs.setup import MAJORITY, build_task
+from vitrail.runs.setup import MAJORITY
 
 __all__ = ["MAJORITY", "MODELS", "LearningSources", "effects", "read_learned"]
 
@@ -70,7 +70,7 @@ def read_learned(run: Run) -> LearningSources | None:
 def _weights(run: Run, refused: Sequence[str]) -> pd.DataFrame | None:
     """What a linear model makes of each feature. Own and Global where the sites' models are at hand, Local where it was
     shown."""
-    task = build_task(run.study, run.method, run.seed)
+    task = run.plan.task
     if not task.net.linear or run.study.images:  # of a picture no weight belongs to a feature
         return None
     target, names, rows = run.study.target, [*columns(run.study), "(constant)"], []
