@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import pickle
+import re
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
@@ -14,10 +15,12 @@ import torch
 
 import vitrail as vt
 from deploy.federation import first_word
+from vitrail.core.errors import BudgetSpent, MessageRefused, Problem, RunStopped, VitrailError
 from vitrail.data.datasets.catalogue import heart_disease, packaged
 from vitrail.data.encoding import numeric
+from vitrail.deploy.coordinator.requests import SiteStopped, error_text
 from vitrail.deploy.protocol.agreement import FORMAT, Agreement
-from vitrail.deploy.protocol.message import MOST_WORDS, Message, unpack
+from vitrail.deploy.protocol.message import FINAL, MOST_WORDS, Message, unpack
 from vitrail.deploy.site.process import SiteProcess
 from vitrail.deploy.site.site import Site
 from vitrail.runs.setup import resolve
@@ -142,6 +145,44 @@ def test_an_accident_tells_no_data(door: SiteProcess, monkeypatch: pytest.Monkey
     monkeypatch.setattr(door.site, "answer", fails)
     refused(door, a_round(door), 0)
     assert str(SECRET) in door.outbox.entries()[-2].refused  # at the site itself it is told in full
+
+
+@pytest.mark.parametrize(
+    ("error", "leaves"),
+    [
+        (
+            VitrailError(f"/data/{SECRET}.csv cannot be read", [Problem(str(SECRET), "x.")]),
+            r"a problem at the site, {n}",
+        ),
+        (BudgetSpent("privacy budget", f"it would come to {SECRET}."), re.escape(BudgetSpent.heading)),
+        (MessageRefused("round", "expected a number."), r"a message was refused; round: expected a number\."),
+        (RunStopped("report", f"{SECRET} would leave."), re.escape(RunStopped.heading)),
+        (KeyError(SECRET), r"internal error, {n}"),
+    ],
+)
+def test_what_leaves_of_an_error_is_what_its_class_declares(
+    error: Exception, leaves: str, door: SiteProcess, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fails(question: Message) -> Message:
+        raise error
+
+    monkeypatch.setattr(door.site, "answer", fails)
+    sent = door.answer(a_round(door))
+    words = unpack(sent).words
+    found = re.fullmatch(leaves.replace("{n}", r"reference (\d{6})"), words["text"])
+    assert found is not None, words["text"]
+    assert str(SECRET).encode() not in sent
+    assert words.get(FINAL, False) is isinstance(error, RunStopped)
+    log = next(e.refused for e in door.outbox.entries() if e.kind == "refused")
+    assert str(error) in log, "people at the site read the whole"
+    assert all(f"reference {number}" in log for number in found.groups())
+    assert ("in fails" in log) is isinstance(error, KeyError), "with the traceback of what nobody expected"
+
+
+def test_only_the_flag_of_a_site_says_that_it_stopped_for_good() -> None:
+    for flag, stopped in ({}, False), ({FINAL: True}, True), ({FINAL: "yes"}, False):
+        answer = Message("error", {"text": RunStopped.heading, **flag})
+        assert isinstance(error_text(answer), SiteStopped) is stopped
 
 
 def refused(door: SiteProcess, question: bytes, before: int) -> None:

@@ -14,7 +14,7 @@ import pytest
 import vitrail as vt
 from command import vitrail
 from deploy.federation import Federation, Here, drawn
-from vitrail.core.errors import VitrailError
+from vitrail.core.errors import BudgetSpent, VitrailError
 from vitrail.data.datasets.catalogue import heart_disease, packaged
 from vitrail.data.readers.tables import clean, read_table
 from vitrail.deploy.consent.budget import ledger_words
@@ -23,8 +23,7 @@ from vitrail.deploy.coordinator.run_members import RunMembers
 from vitrail.deploy.protocol.agreement import FORMAT, Agreement
 from vitrail.deploy.protocol.message import Message
 from vitrail.deploy.site import privacy_ledger as ledger_module
-from vitrail.deploy.site.privacy_ledger import LEDGER, PLACE, SPENT, PrivacyLedger, ledger_folder, sketch, total_of
-from vitrail.deploy.site.process import PUBLIC
+from vitrail.deploy.site.privacy_ledger import LEDGER, PLACE, PrivacyLedger, ledger_folder, sketch, total_of
 from vitrail.deploy.site.site import Site
 from vitrail.privacy.budget import Budget, noise_for, spent
 from vitrail.runs.protection.budget import row_loss
@@ -134,10 +133,10 @@ def test_a_run_that_would_exceed_the_limit_is_refused_and_nothing_is_counted(tmp
     agreed = agreement(3.0)
     greet(site_of(tmp_path, "a", agreed, va, most=4.5), RUN)
     over = site_of(tmp_path, "b", agreement(3.0, "two"), va, most=4.0)
-    with pytest.raises(VitrailError, match=SPENT) as error:
+    with pytest.raises(BudgetSpent) as error:
         greet(over, OTHER)
     assert "it would come to epsilon 4.46" in error.value.problems[0].what
-    assert SPENT not in PUBLIC, "what was spent elsewhere is not the coordinator's"
+    assert error.value.to_outside() == BudgetSpent.heading, "what was spent elsewhere is not the coordinator's"
     assert not (tmp_path / "b" / OTHER).exists(), "no run began"
     assert len(over.ledger.entries()) == 1  # type: ignore[union-attr]
     enough = site_of(tmp_path, "c", agreement(3.0, "two"), va, most=4.6)  # the control: a limit that is not reached
@@ -161,7 +160,7 @@ def test_the_limit_is_kept_and_a_run_that_began_goes_on_under_a_smaller_one(tmp_
 
 def test_a_study_without_noise_exceeds_every_limit(tmp_path: Path, va: Path) -> None:
     plain = site_of(tmp_path, "a", agreement(None), va, most=100.0)
-    with pytest.raises(VitrailError, match=SPENT) as error:
+    with pytest.raises(BudgetSpent) as error:
         greet(plain, RUN)
     assert "this study adds no noise" in error.value.problems[0].what
     greet(site_of(tmp_path, "b", agreement(None), va), RUN)  # without a limit it takes part, and is counted
@@ -185,7 +184,7 @@ def test_two_processes_cannot_both_take_the_last_of_a_budget(
     """Both were joined before either began; the second to begin is refused."""
     one, other = (site_of(tmp_path, home, agreement(3.0, home), va, most=3.5) for home in ("a", "b"))
     greet(one, RUN)
-    with pytest.raises(VitrailError, match=SPENT):
+    with pytest.raises(BudgetSpent):
         greet(other, OTHER)
     monkeypatch.setattr(ledger_module, "WAIT", 0.1)
     assert one.ledger is not None
@@ -285,8 +284,8 @@ def test_join_shows_what_was_spent_and_refuses_what_is_too_much(tmp_path: Path) 
     assert "Earlier runs: 1 (an earlier study, " in said
     assert "Together they spent epsilon 3 for a removed row" in said
     assert done.returncode == 2
-    assert SPENT in done.stderr
+    assert BudgetSpent.heading in done.stderr
     assert "at most 5 was set here" in " ".join(done.stderr.split())
     assert "Traceback" not in done.stderr
     again = vitrail(*given)
-    assert SPENT in again.stderr, "the limit is kept"
+    assert BudgetSpent.heading in again.stderr, "the limit is kept"

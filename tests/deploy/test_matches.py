@@ -160,7 +160,7 @@ def test_a_new_yes_is_another_hash_to_accept(tmp_path: Path) -> None:
 def test_a_log_that_cannot_be_read_allows_nothing(tmp_path: Path) -> None:
     for text in ("", "[" * 100_000, json.dumps({"allowed": "x", "begun": []}), "{}"):
         (tmp_path / "matches.json").write_text(text)
-        refused("no more matches", MatchQuota, tmp_path)
+        refused("the count of matches cannot be read", MatchQuota, tmp_path)
 
 
 def test_what_an_officer_may_allow() -> None:

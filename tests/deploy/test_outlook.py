@@ -13,16 +13,16 @@ from torch import Tensor
 import vitrail as vt
 from deploy.federation import drawn, first_word
 from deploy.test_masked_far import FRAMES, NAMES, RUN, Masked
-from vitrail.core.errors import VitrailError
+from vitrail.core.errors import RunStopped, StudyStopped, VitrailError
 from vitrail.core.tensors import filled, tensors
 from vitrail.data.datasets.catalogue import packaged
 from vitrail.deploy.coordinator import acceptance
 from vitrail.deploy.coordinator.acceptance import MARGIN, MOST_UNUSED, AcceptanceForecast
 from vitrail.deploy.coordinator.process import _current
-from vitrail.deploy.coordinator.requests import CANNOT_GO_ON, Responses, SiteRequests
+from vitrail.deploy.coordinator.requests import Responses, SiteRequests
 from vitrail.deploy.coordinator.session import conduct
 from vitrail.deploy.protocol.agreement import Agreement
-from vitrail.deploy.protocol.message import Message
+from vitrail.deploy.protocol.message import FINAL, Message
 from vitrail.deploy.protocol.weight_bounds import STEP, WeightBounds, entry
 from vitrail.deploy.site.safeguards import STOPPED
 from vitrail.deploy.site.site import Site
@@ -72,7 +72,8 @@ class Lying(Masked):
         heard = super().ask(questions, deadline)
         here = {n: what for n, what in heard.trouble.items() if what != "it is not there"}
         gone = {n: what for n, what in heard.trouble.items() if n not in here}
-        return Responses(heard.answers | {n: Message("error", {"text": what}) for n, what in here.items()}, gone)
+        errors = {n: Message("error", {"text": what, FINAL: RunStopped.heading in what}) for n, what in here.items()}
+        return Responses(heard.answers | errors, gone)
 
     def stopped(self) -> list[str]:
         return [n for n in HONEST for run in (self.root / "sites" / n).glob(f"*/{STOPPED}")]
@@ -122,7 +123,7 @@ def test_under_masks_a_liar_costs_its_rounds_and_nothing_else(tmp_path: Path, mo
 
     switch_off(monkeypatch)  # the control
     off = Lying(tmp_path / "off", agreed)
-    with pytest.raises(VitrailError, match=CANNOT_GO_ON):
+    with pytest.raises(StudyStopped):
         off.conduct()
     assert off.stopped() == HONEST
 
@@ -147,7 +148,7 @@ def _tried(agreed: Agreement, path: Path, monkeypatch: pytest.MonkeyPatch) -> No
     switch_off(monkeypatch)
     off = Lying(path / "off", agreed)
     off.by, off.lies = way.by, way.lies
-    with pytest.raises(VitrailError, match=CANNOT_GO_ON):
+    with pytest.raises(StudyStopped):
         off.conduct()
 
 
@@ -167,7 +168,7 @@ def test_a_liar_that_goes_on_stops_the_coordinator_whose_advice_works(tmp_path: 
     way = Lying(tmp_path, study_of("fedavg", 22, sum="masked"))
     with pytest.raises(VitrailError, match="5 rounds in a row, 5 to 9, were not used") as stop:
         way.conduct()
-    assert stop.value.title == CANNOT_GO_ON
+    assert isinstance(stop.value, StudyStopped)
     assert "cleveland, hungarian, switzerland, va" in str(stop.value)
     assert not way.stopped()
     with pytest.raises(VitrailError, match="were not used"):  # the control: started again with the liar still there
@@ -201,7 +202,7 @@ def test_after_sites_stopped_for_good_a_new_run_begins_as_the_words_say(
         finally:
             folder.close()
 
-    with pytest.raises(VitrailError, match=CANNOT_GO_ON):  # nor a new run to which nobody at the sites agreed
+    with pytest.raises(StudyStopped):  # nor a new run to which nobody at the sites agreed
         begin("1" * 16, another=False)
     assert begin("2" * 16, another=True).info["finished"]
 

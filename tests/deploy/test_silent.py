@@ -13,7 +13,7 @@ import vitrail as vt
 from deploy.federation import Here, prepare_question
 from vitrail.data.datasets.catalogue import heart_disease, packaged
 from vitrail.deploy.coordinator import requests as calling
-from vitrail.deploy.coordinator.requests import SILENT, Responses, SiteRequests
+from vitrail.deploy.coordinator.requests import Responses, SiteRequests, SiteSilent
 from vitrail.deploy.protocol.agreement import FOOTPRINT, Agreement
 from vitrail.deploy.protocol.message import Message
 from vitrail.deploy.protocol.model_digests import DIGESTS
@@ -47,7 +47,7 @@ class Quiet:
             self.tries.append(self.clock.now)
         self.clock.now += deadline if late - beside else 1.0
         answers = {n: Message("hello", {}) for n in questions if n not in late}
-        return Responses(answers, dict.fromkeys(late, f"{SILENT} 15 seconds"), self.awake)
+        return Responses(answers, dict.fromkeys(late, SiteSilent("no answer within 15 seconds")), self.awake)
 
     def present(self) -> set[str]:
         return set()

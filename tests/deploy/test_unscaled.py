@@ -12,11 +12,10 @@ import torch
 
 import vitrail as vt
 from deploy.federation import first_word
-from vitrail.core.errors import VitrailError
+from vitrail.core.errors import RunStopped, VitrailError
 from vitrail.deploy.consent.form import contract_words
 from vitrail.deploy.protocol.agreement import Agreement
 from vitrail.deploy.protocol.message import Message
-from vitrail.deploy.site.safeguards import TITLE
 from vitrail.deploy.site.site import Site
 from vitrail.deploy.site.unscaled_columns import (
     MOST_FIRST,
@@ -65,7 +64,7 @@ def test_it_is_told_before_anybody_agrees(tmp_path: Path) -> None:
     assert 'standardise = "local"' in found.value.problems[0].hint
     with pytest.raises(VitrailError) as stopped:
         first_round(Site("north", table(raw=True), bare, tmp_path))
-    assert stopped.value.title == TITLE
+    assert isinstance(stopped.value, RunStopped)
 
 
 @pytest.mark.parametrize("raw", [False, True])
@@ -94,7 +93,7 @@ def test_under_masks_the_site_looks_at_weights_only(tmp_path: Path, monkeypatch:
     crafted = {k: v * 1000 for k, v in told.items()}
     with pytest.raises(VitrailError) as stopped:
         site.on_round(Message("round", {**asked, "round": 1}, crafted))
-    assert stopped.value.title == TITLE
+    assert isinstance(stopped.value, RunStopped)
 
 
 def test_the_form_says_what_is_not_looked_at() -> None:

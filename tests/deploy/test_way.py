@@ -16,7 +16,7 @@ import pytest
 pytest.importorskip("nvflare")
 from nvflare.private.defs import CellMessageHeaderKeys, JobFailureMsgKey
 
-from vitrail.deploy.coordinator.requests import ENDED, SiteRequests
+from vitrail.deploy.coordinator.requests import SiteRequests
 from vitrail.deploy.protocol.message import Message, unpack
 from vitrail.deploy.transport import ipc
 from vitrail.deploy.transport.flare import admission, components
@@ -268,7 +268,7 @@ def test_where_too_few_are_left_it_says_who_is_missing_and_why(made: Made) -> No
     call._wrong = lambda *_: None  # type: ignore[method-assign]
     assert set(call.all(lambda name: QUESTION, patience=4.0)) == {"basel", "vienna"}
     told = next(told for event, told in made.events if event == "waiting")
-    assert told["missing"] == dict.fromkeys(["lyon", "turin"], f"{ENDED} 2 times")
+    assert told["missing"] == dict.fromkeys(["lyon", "turin"], "its connection ended 2 times")
     said = words("waiting", told)
     assert said.startswith("Waiting: 2 of 3 answers so far.")
     assert "lyon (its connection ended 2 times)" in said

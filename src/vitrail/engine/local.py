@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from vitrail.core.errors import Problem, VitrailError
+from vitrail.core.errors import SumRefused, VitrailError
 from vitrail.core.exchange import AnyExchange, Roster, Rows, SiteContext
 from vitrail.core.facts import Facts
 from vitrail.core.optimizers import Optimizer
@@ -316,7 +316,7 @@ class Engine(Rounds):
 def _beyond(site: str, name: str) -> VitrailError:
     what = f"a number is beyond {LIMIT:g}, or none at all."
     hint = "Lower the learning rate, or give [protect] a clip."
-    return VitrailError("a masked sum was refused", [Problem(f"{site}, {name}", what, hint)])
+    return SumRefused(f"{site}, {name}", what, hint)
 
 
 class Feed(NamedTuple):

@@ -19,10 +19,10 @@ from typing import Any, NamedTuple
 
 from torch import Tensor
 
-from vitrail.core.errors import Problem, VitrailError
+from vitrail.core.errors import Problem, StudyStopped
 from vitrail.core.tensors import tensors
 from vitrail.core.text import several
-from vitrail.deploy.coordinator.requests import CANNOT_GO_ON, Transport
+from vitrail.deploy.coordinator.requests import Transport
 from vitrail.deploy.protocol.agreement import LAST, Agreement
 from vitrail.deploy.protocol.score_plan import planned
 from vitrail.deploy.protocol.weight_bounds import WeightBounds, entry
@@ -106,7 +106,7 @@ class AcceptanceForecast:
                 f"took part ({', '.join(sorted(self.sites))}) may send wrong reports every time, or the learning rate "
                 "is too large for this study."
             )
-            raise VitrailError(CANNOT_GO_ON, [Problem("rounds", what, self._advice())])
+            raise StudyStopped("rounds", what, self._advice())
 
     def _advice(self) -> str:
         protect = self.agreed.study.protect

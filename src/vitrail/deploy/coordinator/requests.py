@@ -7,21 +7,39 @@ import time
 from collections.abc import Callable, Sequence, Set
 from typing import Any, NamedTuple, Protocol
 
-from vitrail.core.errors import Problem, VitrailError
+from vitrail.core.errors import StudyStopped, VitrailError
 from vitrail.core.text import several
 from vitrail.deploy.protocol.agreement import Agreement
 from vitrail.deploy.protocol.answer_validation import not_meant
-from vitrail.deploy.protocol.message import Message, check_form
-from vitrail.deploy.site.safeguards import TITLE
+from vitrail.deploy.protocol.message import FINAL, Message, check_form
 
-CANNOT_GO_ON = "the study cannot go on"  # the title of what a coordinator says when it stops
-REMOVED = "it was removed"  # what a way says of a site that was
-SILENT = "no answer within"  # how a way begins to say that a site is there and was waited for in vain
-ENDED = "its connection ended"  # how a way begins to say that a site's part of the transport ended by itself
-TOO_LONG = "its answer is too long"  # how a way begins to say that it did not read an answer
 MOST_FAILED = 3  # answers in a row that are errors: then a site is no longer asked
 MOST_MISSED = 3  # deadlines in a row: then a site is asked now and then, and not waited for
 FIRST_PAUSE, MOST_PAUSE = 2, 64  # deadlines until it is asked again: doubled each time
+
+
+class SiteRemoved(str):
+    """Why there is no answer of a site, in words. This class and the next say on which reasons a coordinator acts:
+    the site was removed from the study."""
+
+
+class SiteSilent(str):
+    """It is connected, and let the deadline pass."""
+
+
+class ConnectionEnded(str):
+    """Its part of the transport ended by itself, and the transport has logged that."""
+
+
+class AnswerTooLong(str):
+    """Its answer was not read."""
+
+
+class SiteStopped(str):
+    """It answers nothing more in this run (`VitrailError.ends_run`)."""
+
+
+REMOVED = SiteRemoved("it was removed")
 
 
 class Responses(NamedTuple):
@@ -78,7 +96,7 @@ class SiteRequests:
             heard = self.way.ask(asked, self.deadline, beside) if beside else self.way.ask(asked, self.deadline)
             self._note(heard, beside)
             wrong = {name: self._wrong(name, asked[name], said) for name, said in heard.answers.items()}
-            wrong |= {name: what for name, what in heard.trouble.items() if what.startswith(TOO_LONG)}
+            wrong |= {name: what for name, what in heard.trouble.items() if isinstance(what, AnswerTooLong)}
             trouble = heard.trouble | {name: what for name, what in wrong.items() if what is not None}
             for name, what in wrong.items():
                 if what is None:
@@ -90,7 +108,7 @@ class SiteRequests:
                     self.way.log("set aside", site=name, why=what)
             for name in asked:
                 if (what := trouble.get(name)) != self.trouble.get(name):  # said when it changes, not in every round
-                    if not (what or "").startswith(ENDED):  # the way has said so
+                    if not isinstance(what, ConnectionEnded):
                         self.way.log("trouble" if what else "answers again", site=name, what=what or "")
                     self.trouble[name] = what
             if len(answers) >= need or time.monotonic() > until:
@@ -114,7 +132,7 @@ class SiteRequests:
         for name in heard.answers.keys() | heard.awake:
             self.missed.pop(name, None)
             self.rests.pop(name, None)
-        late = [n for n, what in heard.trouble.items() if what.startswith(SILENT) and n not in heard.awake]
+        late = [n for n, what in heard.trouble.items() if isinstance(what, SiteSilent) and n not in heard.awake]
         for name in late:
             self.missed[name] = self.missed.get(name, 0) + 1
             if self.missed[name] < MOST_MISSED:
@@ -128,12 +146,15 @@ class SiteRequests:
 
     def active(self) -> list[str]:
         """Sites that can still be asked."""
-        return [n for n in self.names if self.failed.get(n, 0) < MOST_FAILED and self.trouble.get(n) != REMOVED]
+        return [n for n in self.names if self.failed.get(n, 0) < MOST_FAILED and not self._is_removed(n)]
+
+    def _is_removed(self, name: str) -> bool:
+        return isinstance(self.trouble.get(name), SiteRemoved)
 
     def _wrong(self, name: str, asked: Message, said: Message) -> str | None:
         """What is wrong with an answer, in words; None if nothing is."""
         if said.kind == "error":
-            return f"it says: {str(said.words.get('text', ''))[:500]}"
+            return error_text(said)
         if said.kind == "refused":
             return None if asked.kind in ("round", "screen", "mask", "second") else "it refused"
         if said.kind != asked.kind:
@@ -146,9 +167,9 @@ class SiteRequests:
 
     def _give_up(self, need: int) -> None:
         lost = {n: f"failed {MOST_FAILED} times in a row" for n in self.names if self.failed.get(n, 0) >= MOST_FAILED}
-        lost |= {n: "was removed" for n in self.names if self.trouble.get(n) == REMOVED}
+        lost |= {n: "was removed" for n in self.names if self._is_removed(n)}
         hint = "See what they say in events.jsonl, have it repaired there, and start again: nothing is lost."
-        if stopped := [n for n in lost if TITLE in (self.trouble.get(n) or "")]:
+        if stopped := [n for n in lost if isinstance(self.trouble.get(n), SiteStopped)]:
             hint = (
                 f"{' and '.join(stopped)} stopped this run for good: what came was outside the bounds on weights, and "
                 "starting again changes nothing. Begin a new run: vitrail serve STUDY --new. Every site stops vitrail "
@@ -156,4 +177,10 @@ class SiteRequests:
                 "events.jsonl for rounds that were not used."
             )
         what = f"{several(need, 'site')} must answer, and too few are left: {', '.join(map(' '.join, lost.items()))}."
-        raise VitrailError(CANNOT_GO_ON, [Problem("sites", what, hint)])
+        raise StudyStopped("sites", what, hint)
+
+
+def error_text(answer: Message) -> str:
+    """What a site that answers with an error says of it."""
+    text = f"it says: {str(answer.words.get('text', ''))[:500]}"
+    return SiteStopped(text) if answer.words.get(FINAL) is True else text

@@ -19,7 +19,7 @@ from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X
 from cryptography.hazmat.primitives.ciphers.aead import ChaCha20Poly1305
 from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 
-from vitrail.core.errors import Problem, VitrailError
+from vitrail.core.errors import LetterRefused
 
 SIZE = 32  # bytes of a key
 TAG = 16  # bytes that sealing adds
@@ -52,7 +52,7 @@ class SealedSession:
                 secret = lasting.exchange(X25519PublicKey.from_public_bytes(keys.lasting))
                 secret += session.exchange(X25519PublicKey.from_public_bytes(keys.session))
             except ValueError:
-                raise _refusal(f"key of {other}", "expected a public key of 32 bytes.") from None
+                raise LetterRefused(f"key of {other}", "expected a public key of 32 bytes.") from None
             for box, way in ((self._out, (name, other)), (self._in, (other, name))):
                 info = "\0".join(("vitrail seal 1", about, *way)).encode()
                 box[other] = ChaCha20Poly1305(HKDF(hashes.SHA256(), SIZE, None, info).derive(secret))
@@ -66,15 +66,15 @@ class SealedSession:
     def open(self, sender: str, number: int, data: bytes) -> bytes:
         where = f"letter {number} from {sender}"
         if sender not in self._in:
-            raise _refusal(where, f"{sender!r} is no party of this study.")
+            raise LetterRefused(where, f"{sender!r} is no party of this study.")
         if number != (awaited := self.opened[sender]):
             what = f"number {awaited} comes next." if number > awaited else "it was here before."
-            raise _refusal(where, what)
+            raise LetterRefused(where, what)
         try:
             text = self._in[sender].decrypt(_nonce(number), data, _beside(sender, self.name, number))
         except InvalidTag:
             what = f"it is not as {sender} sealed it for {self.name}: somebody changed it on the way, or another key."
-            raise _refusal(where, what) from None
+            raise LetterRefused(where, what) from None
         self.opened[sender] += 1
         return text
 
@@ -85,7 +85,3 @@ def _nonce(number: int) -> bytes:
 
 def _beside(sender: str, receiver: str, number: int) -> bytes:
     return "\0".join((sender, receiver, str(number))).encode()
-
-
-def _refusal(where: str, what: str) -> VitrailError:
-    return VitrailError("a sealed letter was refused", [Problem(where, what, "Nothing of it was used.")])

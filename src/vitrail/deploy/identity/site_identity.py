@@ -17,7 +17,7 @@ from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import padding, rsa
 from cryptography.x509 import Certificate
 
-from vitrail.core.errors import Problem, VitrailError
+from vitrail.core.errors import KeyRefused, VitrailError
 from vitrail.deploy.identity.certificates import fingerprint_key, is_issued, read_certificate, read_key, x509_name
 from vitrail.deploy.identity.documents import identity_of
 from vitrail.deploy.identity.enrolment import Kit
@@ -43,24 +43,23 @@ class SiteIdentity:
 
     def check(self, site: str, certificate: str, text: bytes, signature: bytes) -> None:
         """Refuse what `site` did not sign."""
-        told = read_certificate(certificate, Path(f"from {site}"))
-        key, now = told.public_key(), datetime.datetime.now(datetime.UTC)
+        try:
+            shown = read_certificate(certificate, Path(f"from {site}"))
+        except VitrailError:
+            raise KeyRefused(site, "it shows no valid certificate.") from None
+        key, now = shown.public_key(), datetime.datetime.now(datetime.UTC)
         if site not in self.roster:
-            raise _refusal(site, "it is not among the participants that this site accepted.")
-        if not is_issued(told, self.authority) or told.subject != x509_name(identity_of(site), "site"):
-            raise _refusal(site, "its certificate is not from this study's authority, or another site's.")
-        if not told.not_valid_before_utc <= now <= told.not_valid_after_utc:
-            raise _refusal(site, f"its certificate is not valid today, {now:%Y-%m-%d}.")
+            raise KeyRefused(site, "it is not among the participants that this site accepted.")
+        if not is_issued(shown, self.authority) or shown.subject != x509_name(identity_of(site), "site"):
+            raise KeyRefused(site, "its certificate is not from this study's authority, or another site's.")
+        if not shown.not_valid_before_utc <= now <= shown.not_valid_after_utc:
+            raise KeyRefused(site, f"its certificate is not valid today, {now:%Y-%m-%d}.")
         try:
             if not isinstance(key, rsa.RSAPublicKey):
                 raise InvalidSignature
             key.verify(signature, text, padding.PKCS1v15(), hashes.SHA256())
         except InvalidSignature:
-            raise _refusal(site, "it did not sign this: somebody put another key in its place.") from None
+            raise KeyRefused(site, "it did not sign this: somebody put another key in its place.") from None
         if (mark := fingerprint_key(key)) != self.roster[site]:
             what = f"this site accepted it with the key {self.roster[site]}, and now it shows {mark}."
-            raise _refusal(site, f"{what} The coordinator can issue a second certificate: call that site.")
-
-
-def _refusal(site: str, what: str) -> VitrailError:
-    return VitrailError("another site's key was refused", [Problem(site, what, "Nothing was sent.")])
+            raise KeyRefused(site, f"{what} The coordinator can issue a second certificate: call that site.")

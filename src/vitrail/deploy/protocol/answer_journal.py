@@ -6,7 +6,7 @@ import hashlib
 from collections.abc import Callable
 from pathlib import Path
 
-from vitrail.core.errors import Problem, VitrailError
+from vitrail.core.errors import MessageRefused
 from vitrail.deploy.protocol.message import Message, unpack
 from vitrail.storage.atomic_files import write_atomically
 
@@ -18,7 +18,7 @@ def answer_once(kept: Path, asked: Message, about: str, make: Callable[[], Messa
         data = kept.read_bytes()
         if data[: len(mark)] != mark:
             what = "it was asked before in this run, and otherwise: two answers would tell more."
-            raise VitrailError("a message was refused", [Problem(about, what, "Nothing was sent.")])
+            raise MessageRefused(about, what, "Nothing was sent.")
         return unpack(data[len(mark) :])
     said = make()
     write_atomically(kept, mark + said.pack(), private=True)

@@ -11,10 +11,11 @@ from typing import Any, NamedTuple
 import safetensors.torch
 from torch import Tensor
 
-from vitrail.core.errors import Problem, VitrailError
+from vitrail.core.errors import MessageRefused, Problem
 from vitrail.engine.contract import Spec
 
 KEY = "vitrail"
+FINAL = "final"  # the word of an error after which its sender answers nothing more in this run
 MOST_WORDS = 1 << 20  # bytes of the header: names, shapes, words
 
 
@@ -47,9 +48,8 @@ def unpack(data: bytes) -> Message:
         if not isinstance(kind, str) or not isinstance(words, dict):
             raise ValueError("its header is not ours")
         return Message(kind, words, safetensors.torch.load(data))
-    except Exception as error:
-        what = f"it cannot be read ({type(error).__name__})."
-        raise VitrailError("a message was refused", [Problem("message", what, "It was dropped.")]) from None
+    except Exception:
+        raise MessageRefused("message", "it cannot be read.") from None
 
 
 def check_form(message: Message, form: MessageSchema, where: str) -> None:
@@ -76,13 +76,12 @@ def check_form(message: Message, form: MessageSchema, where: str) -> None:
         elif tensor.is_floating_point() and name not in form.unsure and not bool(tensor.isfinite().all()):
             refuse(f"tensor {name}", "it holds what is no finite number.")
     if problems:
-        raise VitrailError("a message was refused", problems)
+        raise MessageRefused(problems=problems)
 
 
-def no_such(word: str, said: Any) -> VitrailError:
+def no_such(word: str, said: Any) -> MessageRefused:
     """Of a question about what was never agreed on."""
-    problem = Problem(word, f"there is none {str(said)[:40]!r}.", "It was dropped.")
-    return VitrailError("a message was refused", [problem])
+    return MessageRefused(word, f"there is none {str(said)[:40]!r}.")
 
 
 WHERE = {"stage": int, "round": int, "place": int}  # place: of the exchange in its stage

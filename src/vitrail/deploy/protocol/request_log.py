@@ -11,7 +11,7 @@ import os
 import re
 from pathlib import Path
 
-from vitrail.core.errors import Problem, VitrailError
+from vitrail.core.errors import MessageRefused, Problem, VitrailError
 from vitrail.storage.atomic_files import write_atomically
 
 ASKED, ENDED = "asked.jsonl", "ended.txt"
@@ -43,7 +43,7 @@ class RequestLog:
             return
         if known and self.anew >= most:
             what = f"it was answered before, and something was asked otherwise {most} times in this run."
-            raise VitrailError("a message was refused", [Problem(where, what, "Start the study anew.")])
+            raise MessageRefused(where, what, "Start the study anew.")
         file = os.open(self.path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
         try:
             os.write(file, json.dumps([where, mark]).encode() + b"\n")
@@ -74,12 +74,12 @@ class RunLog:
         """The folder of a run, made where it may begin."""
         home = self.base / run
         if not is_run(run):
-            raise VitrailError("a message was refused", [Problem("run", f"{run[:20]!r} is no run.", "Dropped.")])
+            raise MessageRefused("run", f"{run[:20]!r} is no run.", "Dropped.")
         if not home.exists():
             if not self.free:
                 what = f"it takes part in {', '.join(self.open) or 'another'}, and in one run at a time."
                 hint = "Somebody at the site has to join again; where that run will not be ended, with --another-run."
-                raise VitrailError("a message was refused", [Problem(f"run {run}", what, hint)])
+                raise MessageRefused(f"run {run}", what, hint)
             self.free, self.open = False, [run]
             home.mkdir(parents=True, mode=0o700)
         return home

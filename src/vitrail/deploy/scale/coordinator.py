@@ -10,11 +10,12 @@ from typing import Any
 import numpy as np
 import torch
 
+from vitrail.core.errors import SumRefused
 from vitrail.data.encoding import Matrix, Moments
 from vitrail.deploy.coordinator.requests import SiteRequests
 from vitrail.deploy.identity.participants import are_missing
 from vitrail.deploy.protocol.message import Message
-from vitrail.deploy.scale.shared import refused, terms_of
+from vitrail.deploy.scale.shared import terms_of
 from vitrail.privacy.secure_sum.limbs import from_limbs
 from vitrail.privacy.secure_sum.pairwise import open_sum
 from vitrail.storage.atomic_files import write_atomically
@@ -29,7 +30,7 @@ def masked_moments(call: SiteRequests, names: Sequence[str], path: Path) -> Call
         names = json.loads(place.read_text())
     if len(names) < (fewest := call.agreed.fewest):
         away = are_missing([n for n in call.names if n not in names])
-        raise refused("sites", f"{len(names)} can add to the common scale, and it takes {fewest}; {away}.")
+        raise SumRefused("sites", f"{len(names)} can add to the common scale, and it takes {fewest}; {away}.")
     write_atomically(place, json.dumps([*names]))
 
     def say(mean: Matrix | None) -> list[Moments]:
@@ -45,7 +46,7 @@ def masked_moments(call: SiteRequests, names: Sequence[str], path: Path) -> Call
         total = open_sum(said, terms)
         found = Moments(total["rows"], from_limbs(total["total"]))
         if (found.rows < 0).any() or (step == 2 and (found.total < 0).any()):
-            raise refused("sum", "what sites said of their columns cannot be: a count or a square below zero.")
+            raise SumRefused("sum", "what sites said of their columns cannot be: a count or a square below zero.")
         return [found]
 
     return say

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from vitrail.core.errors import Problem, VitrailError
+from vitrail.core.errors import MessageRefused, Problem
 from vitrail.data.encoding import numeric
 from vitrail.deploy.protocol.message import MessageSchema
 from vitrail.privacy.secure_sum.limbs import LARGEST, LIMBS
@@ -45,7 +45,7 @@ def question_form(words: dict[str, Any], mean: tuple[tuple[int, ...], torch.dtyp
     """What a site may be asked; `mean`: shape and type."""
     if words.get("leg") not in LEGS:
         problem = Problem("leg", f"there is none {str(words.get('leg'))[:40]!r}.", "It was dropped.")
-        raise VitrailError("a message was refused", [problem])
+        raise MessageRefused(problems=[problem])
     asked: dict[str, Any] = {"run": str, "step": int, "leg": str, "offers": dict}
     return MessageSchema(asked, {"mean": mean} if words.get("step") == 2 else {})
 
@@ -54,7 +54,3 @@ def answer_form(words: dict[str, Any], terms: SumSpec) -> MessageSchema:
     if words.get("leg") == "offer":
         return MessageSchema(dict.fromkeys(KEY, str), {})
     return MessageSchema({}, {k: (shape, torch.int64) for k, shape in terms.summed().items()})
-
-
-def refused(where: str, what: str) -> VitrailError:
-    return VitrailError("a masked sum was refused", [Problem(where, what, "Nothing was opened.")])

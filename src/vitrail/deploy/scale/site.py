@@ -8,12 +8,13 @@ import numpy as np
 import pandas as pd
 import torch
 
+from vitrail.core.errors import SumRefused
 from vitrail.data.encoding import moments, numeric
 from vitrail.deploy.identity.site_identity import SiteIdentity
 from vitrail.deploy.protocol.agreement import Agreement
 from vitrail.deploy.protocol.answer_journal import answer_once
 from vitrail.deploy.protocol.message import Message
-from vitrail.deploy.scale.shared import KEY, refused, terms_of
+from vitrail.deploy.scale.shared import KEY, terms_of
 from vitrail.deploy.screening.site import read_offers
 from vitrail.privacy.secure_sum.limbs import to_limbs
 from vitrail.privacy.secure_sum.pairwise import PairwiseSummand
@@ -29,7 +30,7 @@ class ScaleSite:
         self.site, self.rows, self.agreed, self.run = site, rows, agreed, home.name
         self.place = private_folder(home / "scale")
         if proof is None:
-            raise refused(site, "this site cannot prove who it is, and adds to no sum.")
+            raise SumRefused(site, "this site cannot prove who it is, and adds to no sum.")
         self.proof = proof
 
     def answer(self, asked: Message) -> Message:
@@ -51,13 +52,13 @@ class ScaleSite:
     def _sum(self, asked: Message) -> Message:
         offers, certificates = read_offers(asked.words["offers"])
         if len(offers) < (least := self.agreed.fewest):
-            raise refused("sites", f"it would be the sum of {len(offers)} sites, and {least} are the fewest.")
+            raise SumRefused("sites", f"it would be the sum of {len(offers)} sites, and {least} are the fewest.")
         mean = asked.tensors.get("mean")
         said = moments(self.rows, numeric(self.agreed.study), None if mean is None else mean.numpy())
         try:
             values = {"rows": said.rows, "total": to_limbs(said.total)}
         except (OverflowError, ValueError):
-            raise refused(self.site, "a column's sum is no number, or too large to be added up.") from None
+            raise SumRefused(self.site, "a column's sum is no number, or too large to be added up.") from None
         masked = self._adder(asked).report(
             values, offers, lambda other, text, sign: self.proof.check(other, certificates[other], text, sign)
         )

@@ -102,8 +102,7 @@ class RemoteScreening:
             total = open_sum(said, terms)
             self.desk.check_total(total, list(offers))
         except VitrailError as error:
-            why = "; ".join([error.title, *(p.what for p in error.problems)])
-            self.call.way.log("total not opened", why=why)
+            self.call.way.log("total not opened", why=error.in_one_line())
             return None
         return total
 

@@ -17,7 +17,7 @@ import pandas as pd
 import torch
 from safetensors.numpy import load, save
 
-from vitrail.core.errors import Problem, VitrailError
+from vitrail.core.errors import MessageRefused
 from vitrail.deploy.identity.site_identity import SiteIdentity
 from vitrail.deploy.protocol.agreement import KEY, Agreement
 from vitrail.deploy.protocol.answer_journal import answer_once
@@ -114,5 +114,5 @@ def _message(said: Said, words: Mapping[str, Any] | None = None) -> Message:
     return Message("screen", dict(words or {}), told)
 
 
-def _refusal(leg: str, what: str) -> VitrailError:
-    return VitrailError("a message was refused", [Problem(f"screening, {leg}", what, "Nothing was sent.")])
+def _refusal(leg: str, what: str) -> MessageRefused:
+    return MessageRefused(f"screening, {leg}", what, "Nothing was sent.")

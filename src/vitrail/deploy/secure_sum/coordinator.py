@@ -18,8 +18,8 @@ from zipfile import BadZipFile
 import numpy as np
 from torch import Tensor
 
-from vitrail.core.errors import Problem, VitrailError
-from vitrail.deploy.coordinator.requests import CANNOT_GO_ON, SiteRequests
+from vitrail.core.errors import StudyStopped, VitrailError
+from vitrail.deploy.coordinator.requests import SiteRequests
 from vitrail.deploy.identity.participants import are_missing, several_names
 from vitrail.deploy.protocol.message import WHERE, Message
 from vitrail.deploy.protocol.score_plan import SUMMED, report_spec
@@ -115,14 +115,14 @@ class SumCoordinator:
         try:
             shares = self._shares(openings, kept["lists"], where, following)
         except VitrailError as error:
-            self._pass_over(where, _words(error))
+            self._pass_over(where, error.in_one_line())
             return []
         out = []
         for group, opening in openings.items():
             try:
                 total = opening.open(reported[group], shares)
             except VitrailError as error:
-                self._pass_over(where, _words(error), opening.said if group else ())
+                self._pass_over(where, error.in_one_line(), opening.said if group else ())
                 continue
             up = self.agreed.contracts[where[0]][where[2]].up
             out.append(OpenedSum(to_tensors(total, up), said[group], total.get(SUMMED)))
@@ -226,7 +226,7 @@ class SumCoordinator:
         if not lists:
             away = are_missing(sorted({n for group in among.values() for n in group} - set(names)))
             what = f"{len(names)} sites can add to a sum, and of fewer than {few} none is opened; {away}."
-            raise VitrailError(CANNOT_GO_ON, [Problem("sites", what, "Wait for more sites.")])
+            raise StudyStopped("sites", what, "Wait for more sites.")
         asked = {n: self._keys(where, found, n) for found in lists.values() for n in found}
         words = {n: {"leg": "keys", **told} for n, told in asked.items()}
         heard = self.call.all(lambda n: Message("mask", words[n]) if n in words else None, self._need(lists))
@@ -340,7 +340,3 @@ def _save(place: Path, reported: Mapping[str, Any]) -> None:
 def _load(place: Path) -> dict[str, Any]:
     with np.load(place, allow_pickle=False) as kept:
         return {name.removeprefix("of "): kept[name] for name in kept.files}
-
-
-def _words(error: VitrailError) -> str:
-    return "; ".join([error.title, *(f"{p.where}: {p.what}" for p in error.problems)])

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from vitrail.core.errors import Problem, VitrailError
+from vitrail.core.errors import SumRefused, VitrailError
 from vitrail.deploy.identity.participants import are_missing, several_names
 from vitrail.storage.atomic_files import write_atomically
 
@@ -75,4 +75,4 @@ class Presence:
 
 def _refusal(what: str, more: str) -> VitrailError:
     hint = f"{more} Call the coordinator: who is left out, and why? A new run begins when somebody here joins again."
-    return VitrailError("a masked sum was refused", [Problem("sites", what, hint)])
+    return SumRefused("sites", what, hint)

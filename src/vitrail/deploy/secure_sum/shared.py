@@ -20,7 +20,7 @@ from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 from torch import Tensor
 
-from vitrail.core.errors import Problem, VitrailError
+from vitrail.core.errors import SumRefused
 from vitrail.deploy.protocol.score_plan import report_spec
 from vitrail.engine.rounds import coordinator_keys
 from vitrail.privacy.secure_sum.dropout_tolerant import SumKeys
@@ -105,7 +105,7 @@ def read_drawn(said: Any) -> SumKeys:
         if len(key) != 32 or len(mark) != 32:
             raise ValueError
     except (AttributeError, KeyError, TypeError, ValueError):
-        raise refused("keys", "expected a key of 32 bytes, a mark and a signature.") from None
+        raise SumRefused("keys", "expected a key of 32 bytes, a mark and a signature.") from None
     return SumKeys(key, mark, signature, sealed)
 
 
@@ -119,7 +119,7 @@ def read_bytes(said: Mapping[str, Any]) -> dict[str, bytes]:
     try:
         return {str(k): bytes.fromhex(v) for k, v in said.items()}
     except (TypeError, ValueError):
-        raise refused("shares", "expected hexadecimal numbers.") from None
+        raise SumRefused("shares", "expected hexadecimal numbers.") from None
 
 
 def ring_text(agreed: Agreement, run: str, site: str, key: bytes, signer: bytes) -> bytes:
@@ -132,8 +132,5 @@ def check_signed(site: str, signer: bytes, text: bytes, signature: bytes) -> Non
     try:
         Ed25519PublicKey.from_public_bytes(signer).verify(signature, text)
     except (InvalidSignature, ValueError):
-        raise refused(site, "it did not sign this: the list, the round or the keys are others than it saw.") from None
-
-
-def refused(where: str, what: str) -> VitrailError:
-    return VitrailError("a masked sum was refused", [Problem(where, what, "Nothing was opened.")])
+        what = "it did not sign this: the list, the round or the keys are others than it saw."
+        raise SumRefused(site, what) from None

@@ -18,6 +18,7 @@ from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 from torch import Tensor
 
+from vitrail.core.errors import SumRefused
 from vitrail.deploy.identity.site_identity import SiteIdentity
 from vitrail.deploy.protocol.agreement import Agreement
 from vitrail.deploy.protocol.message import WHERE, Message
@@ -29,7 +30,6 @@ from vitrail.deploy.secure_sum.shared import (
     grouped,
     read_bytes,
     read_drawn,
-    refused,
     ring_text,
     terms_of,
     to_values,
@@ -56,7 +56,7 @@ class SumSite:
     @property
     def proof(self) -> SiteIdentity:
         if self._proof is None:
-            raise refused(self.site, "this site cannot prove who it is, and adds to no sum.")
+            raise SumRefused(self.site, "this site cannot prove who it is, and adds to no sum.")
         return self._proof
 
     def answer(self, asked: Message) -> Message:
@@ -89,7 +89,7 @@ class SumSite:
         words, party = asked.words["sum"], self._party(where := tuple(asked.words[k] for k in WHERE))
         roster, drawn = _names(words.get("roster")), words.get("drawn")
         if not isinstance(drawn, dict):
-            raise refused("keys", "expected what the others drew, by site.")
+            raise SumRefused("keys", "expected what the others drew, by site.")
         given = roster, told_mark(self.agreed, where, asked.tensors), {n: read_drawn(v) for n, v in drawn.items()}
         said = party.report(lambda: to_values(party.terms, up()), *given, _checked(self._known()))
         tensors = {k: torch.from_numpy(v.view(np.int64).copy()) for k, v in said.items()}
@@ -104,10 +104,10 @@ class SumSite:
     def _draw(self, where: Where, names: Any, ring: Any) -> dict[str, Any]:
         self._learn(ring)
         if self.places.is_past(where):
-            raise refused(self.site, "the coordinator went back further than this site remembers.")
+            raise SumRefused(self.site, "the coordinator went back further than this site remembers.")
         _, group = self._group(where)
         if strangers := sorted(set(_names(names)) - set(group)):
-            raise refused(strangers[0][:40], "it does not add its numbers up with this site.")
+            raise SumRefused(strangers[0][:40], "it does not add its numbers up with this site.")
         return drawn_words(self._party(where).draw(names))
 
     def _group(self, where: Where) -> tuple[str, list[str]]:
@@ -141,16 +141,16 @@ class SumSite:
 
     def _learn(self, ring: Any) -> None:
         if not isinstance(ring, dict):
-            raise refused("ring", "expected the keys of sites.")
+            raise SumRefused("ring", "expected the keys of sites.")
         known = self._known()
         for name, told in ring.items():
             try:
                 keys, certificate = [str(told[k]) for k in ("key", "signer")], told["certificate"]
                 raw, signed = [bytes.fromhex(key) for key in keys], bytes.fromhex(told["signature"])
             except (KeyError, TypeError, ValueError):
-                raise refused(str(name)[:40], "expected two keys, a signature and a certificate.") from None
+                raise SumRefused(str(name)[:40], "expected two keys, a signature and a certificate.") from None
             if known.get(name, keys) != keys:
-                raise refused(name, "it had another key in this run.")
+                raise SumRefused(name, "it had another key in this run.")
             if name not in known:
                 self.proof.check(name, certificate, ring_text(self.agreed, self.run, name, *raw), signed)
                 known[name] = keys
@@ -162,7 +162,7 @@ def _checked(ring: Mapping[str, list[str]]) -> Callable[[str, bytes, bytes], Non
 
     def check(other: str, text: bytes, signature: bytes) -> None:
         if other not in ring:
-            raise refused(other[:40], "this site has no key of it.")
+            raise SumRefused(other[:40], "this site has no key of it.")
         check_signed(other, bytes.fromhex(ring[other][1]), text, signature)
 
     return check
@@ -170,5 +170,5 @@ def _checked(ring: Mapping[str, list[str]]) -> Callable[[str, bytes, bytes], Non
 
 def _names(said: Any) -> list[str]:
     if not isinstance(said, list) or not all(isinstance(n, str) for n in said):
-        raise refused("sites", "expected a list of names.")
+        raise SumRefused("sites", "expected a list of names.")
     return said

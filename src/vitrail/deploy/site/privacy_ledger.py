@@ -27,7 +27,7 @@ from typing import NamedTuple
 import numpy as np
 import pandas as pd
 
-from vitrail.core.errors import Problem, VitrailError
+from vitrail.core.errors import BudgetSpent, Problem, VitrailError
 from vitrail.data.readers.source import Query
 from vitrail.data.readers.tables import clean
 from vitrail.deploy.protocol.agreement import Agreement
@@ -42,7 +42,6 @@ LIMIT = "most_epsilon.json"  # in a site's home: what somebody there set
 SKETCH, ALIKE = 256, 0.05  # hashes that are kept of a file's rows; the share in common of what is the same data
 BLOCK = 50_000  # rows that are hashed at once
 WAIT = 10.0  # seconds for another process that has the ledger
-SPENT = "the privacy budget of these rows is spent"  # its details stay at the site
 
 
 class BudgetEntry(NamedTuple):
@@ -116,7 +115,7 @@ class PrivacyLedger:
                 unguarded = "this study adds no noise" if math.isinf(self.loss) else "an earlier run added no noise"
                 what = f"{unguarded}, so that no epsilon holds, and at most {self.most:.3g} was set here."
             hint = f"Take no part, or set another limit: --most-epsilon. Counted in {self.folder / LEDGER}."
-            raise VitrailError(SPENT, [Problem("privacy budget", what, hint)])
+            raise BudgetSpent("privacy budget", what, hint)
 
     def begin(self, run: str) -> None:
         """Count a run, whole, unless it was counted before; on the disk when this returns."""

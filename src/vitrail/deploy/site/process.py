@@ -8,6 +8,7 @@ import secrets
 import sys
 import threading
 import time
+import traceback
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,7 @@ from typing import Any
 import pandas as pd
 import torch
 
-from vitrail.core.errors import Problem, VitrailError
+from vitrail.core.errors import MessageRefused, Problem, VitrailError
 from vitrail.data.persons import count_units
 from vitrail.data.readers.tables import read_table
 from vitrail.deploy.audit.notices import kind_of
@@ -27,7 +28,7 @@ from vitrail.deploy.identity.enrolment import Kit
 from vitrail.deploy.identity.participants import complete
 from vitrail.deploy.identity.signing import Signer
 from vitrail.deploy.protocol.agreement import Agreement
-from vitrail.deploy.protocol.message import Message, unpack
+from vitrail.deploy.protocol.message import FINAL, Message, unpack
 from vitrail.deploy.site.privacy_ledger import PrivacyLedger
 from vitrail.deploy.site.site import Site
 from vitrail.deploy.site.unscaled_columns import check_first_report
@@ -41,13 +42,7 @@ from vitrail.deploy.vertical.party import PartyEndpoint
 from vitrail.quality.checks.table import find_faults, to_text
 from vitrail.storage.atomic_files import hold, write_atomically
 
-# errors whose details speak of messages and files of the study, never of rows
-PUBLIC = (
-    *("a message was refused", "this is not what the site agreed to", "the coordinator went back too far"),
-    *("a sealed letter was refused", "no places without consent", "no more matches"),
-    *("a masked sum was refused", "a shared sum was refused"),
-    *("another site's key was refused", "a certificate cannot be read"),
-)
+FRAMES = 6  # of a traceback, the innermost, that the outbox holds
 NO_SANDBOX = "no sandbox"  # the kind of the outbox's line
 NO_SANDBOX_WORDS = (
     "FLARE's processes are not shut in (--no-sandbox): they can read whatever the user that runs `vitrail` can read."
@@ -264,19 +259,29 @@ class SiteProcess:
         try:
             if len(body) > self.site.agreed.longest:
                 what = f"it is longer than {self.site.agreed.longest} bytes, the most that was agreed on."
-                raise VitrailError("a message was refused", [Problem("message", what, "It was dropped unread.")])
+                raise MessageRefused("message", what, "It was dropped unread.")
             question = unpack(body)
             self.outbox.received(question.kind, question.words, len(body))
             return self.site.answer(question)
         except VitrailError as error:
-            self.outbox.refused(str(error))
-            self.say(str(error))
-            details = [f"{p.where}: {p.what}" for p in error.problems] if error.title in PUBLIC else []
-            return Message("error", {"text": "; ".join([error.title, *details])})
+            outside = error.to_outside() or f"a problem at the site, reference {new_reference()}"
+            self._log_error(str(error) if error.to_outside() else f"{outside}: {error}")
+            return Message("error", {"text": outside} | ({FINAL: True} if error.ends_run else {}))
         except Exception as error:
-            self.outbox.refused(f"{type(error).__name__}: {error}")
-            self.say(f"This question could not be answered: {type(error).__name__}: {error}")
-            return Message("error", {"text": f"the site could not answer ({type(error).__name__})"})
+            outside = f"internal error, reference {new_reference()}"
+            frames = "".join(traceback.format_tb(error.__traceback__, -FRAMES))
+            self._log_error(f"{outside}: {type(error).__name__}: {error}", f"\n{frames}")
+            return Message("error", {"text": outside})
+
+    def _log_error(self, text: str, more: str = "") -> None:
+        """For people here; `more` for the outbox only."""
+        self.outbox.refused(text + more)
+        self.say(text)
+
+
+def new_reference() -> int:
+    """By which people at the site find in their outbox what the coordinator asks about. It tells nothing by itself."""
+    return 100_000 + secrets.randbelow(900_000)
 
 
 def _warm() -> None:

@@ -17,7 +17,7 @@ from typing import Any
 from safetensors.torch import load_file
 from torch import Tensor
 
-from vitrail.core.errors import Problem, VitrailError
+from vitrail.core.errors import Problem, RunStopped
 from vitrail.core.tensors import tensors
 from vitrail.core.text import several
 from vitrail.deploy.protocol.agreement import Agreement
@@ -27,7 +27,6 @@ from vitrail.storage.atomic_files import write_atomically
 
 TOLD_ROWS, FREE_ROWS, ROWS_EACH = 2, 5, 100  # rows that one report may tell, and a run: FREE_ROWS + one in ROWS_EACH
 STOPPED, TOLD, ROWS = "stopped.json", "told.safetensors", "rows-told.json"
-TITLE = "this site stopped the run: what it was told could have been made to read its rows"
 NOT_CHECKED = (
     "Before it trains this site looks at the weights it is told (the agreed start, their size, how far they moved, "
     "copied units, layers that nobody trains) and at its own report (whether rows stand in it almost as they are), and "
@@ -49,7 +48,7 @@ class ModelInspector:
         """What this site is told in that exchange of that round, without the axis of sites; raises and stops the run
         where it is no honest word. `r` may be the stage's number of rounds: the word that ends it."""
         if (place_ := self.home / STOPPED).exists():
-            raise _refusal(json.loads(place_.read_text()))
+            raise RunStopped(problems=[Problem(*words) for words in json.loads(place_.read_text())])
         rehearsed = self.agreed.stages[s].turns[place].down
         begins = (s, r) == (0, 0) and place == self.agreed.stages[0].stage.turns(0)[0]
         found = self._not_first(rehearsed, word) if begins else []
@@ -104,9 +103,8 @@ class ModelInspector:
         return self._last
 
     def _stop(self, found: list[Problem]) -> None:
-        said = [[p.where, p.what, p.hint] for p in found]
-        write_atomically(self.home / STOPPED, json.dumps(said))
-        raise _refusal(said)
+        write_atomically(self.home / STOPPED, json.dumps(found))
+        raise RunStopped(problems=found)
 
 
 def rows_told(report: Mapping[str, Tensor], rows: Tensor) -> set[int]:
@@ -124,7 +122,3 @@ def rows_told(report: Mapping[str, Tensor], rows: Tensor) -> set[int]:
             told &= told.sum(1, keepdim=True) <= TOLD_ROWS  # a direction that many rows have tells of none
             found |= set(told.any(0).nonzero()[:, 0].tolist())
     return found
-
-
-def _refusal(said: list[list[str]]) -> VitrailError:
-    return VitrailError(TITLE, [Problem(*words) for words in said])

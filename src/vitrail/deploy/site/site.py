@@ -19,7 +19,7 @@ import torch
 from safetensors.torch import load_file
 from torch import Tensor
 
-from vitrail.core.errors import Problem, VitrailError
+from vitrail.core.errors import AgreementMismatch, MessageRefused, RoundForgotten
 from vitrail.core.resource_usage import cpu_seconds, footprint
 from vitrail.core.tensors import each, filled, tensors
 from vitrail.data.encoding import Encoder, SiteData, moments, numeric, prepare
@@ -103,11 +103,11 @@ class Site:
         if FOLD in words and len(self.folds.folds):
             return self.folds.answer(question)
         if kind not in KINDS:
-            raise VitrailError("a message was refused", [Problem("message", f"kind {kind!r} is unknown.", "Dropped.")])
+            raise MessageRefused("message", f"kind {kind!r} is unknown.", "Dropped.")
         check_form(question, self.agreed.question(kind, words), "to site")
         self.enter(words["run"])
         if self.data is None and kind in ("round", "mask", "deal", "settle", "finish"):
-            raise VitrailError("a message was refused", [Problem("message", "nothing is prepared.", "It was dropped.")])
+            raise MessageRefused("message", "nothing is prepared.")
         self._count(question)
         said: Message = getattr(self, f"on_{kind}")(question)
         if said.kind != "refused":
@@ -118,11 +118,11 @@ class Site:
         if asked.words["format"] != FORMAT:
             what = f"the coordinator's messages have format {asked.words['format']}, this site's {FORMAT}."
             hint = "Use the same version of Vitrail at both ends."
-            raise VitrailError("this is not what the site agreed to", [Problem("format", what, hint)])
+            raise AgreementMismatch("format", what, hint)
         if asked.words["agreement"] != self.agreed.hash:
             what = f"the coordinator's is {asked.words['agreement']}, this site accepted {self.agreed.hash}."
             hint = "Ask what changed: the study, or who takes part. Join anew with the new invitation or approval."
-            raise VitrailError("this is not what the site agreed to", [Problem("agreement", what, hint)])
+            raise AgreementMismatch("agreement", what, hint)
         return Message("hello", {})
 
     def on_standardise(self, asked: Message) -> Message:
@@ -370,14 +370,14 @@ class Site:
             stage = known[-1][0]
             if stage < s:
                 what = f"stage {s} is asked for, and how stage {stage} ended was never told."
-                raise VitrailError("a message was refused", [Problem("stage", what, "It was dropped.")])
+                raise MessageRefused("stage", what)
             shape = stages[stage].state if stage < len(stages) else stages[-1].settled
             kept = {k: v[None] for k, v in load_file(self._place(*known[-1])).items()}
             self.engine.beside = beside_in(kept)
             return filled(shape, kept)
         if found:
             what = f"round {r} of stage {s} is asked for, and this site is further than {KEPT} rounds after it."
-            raise VitrailError("the coordinator went back too far", [Problem("round", what, "Start the study anew.")])
+            raise RoundForgotten("round", what)
         start, self.engine.beside = each(lambda t: t[:1].clone(), stages[0].state), {}
         self._keep(0, 0, 0, start)
         return start

@@ -17,7 +17,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from vitrail.core.errors import Problem, VitrailError
+from vitrail.core.errors import SumSkipped
 from vitrail.deploy.coordinator.requests import SiteRequests
 from vitrail.deploy.identity.participants import are_missing
 from vitrail.deploy.protocol.agreement import FORMAT
@@ -66,9 +66,7 @@ class TwoServerCoordinator:
             tell(kept["names"], {n: {"second": key} for n in kept["names"]}, 0)
         try:
             return self._opened(where, kept)
-        except VitrailError as error:
-            if error.title != PASSED:
-                raise
+        except SumSkipped as error:
             self.call.way.log("sum not opened", stage=where[0], round=where[1], why=error.problems[0].what)
             return None
 
@@ -89,7 +87,7 @@ class TwoServerCoordinator:
         """The second; it is waited for."""
         said = self.second.all(lambda n: question, 1)[self.protect.second]
         if said.kind == "refused":
-            raise _passed("too few sites are in it whom both servers can take")
+            raise SumSkipped("sum", "too few sites are in it whom both servers can take")
         return said
 
     def _begin(self, where: Where, said: Mapping[str, Message]) -> dict[str, Any]:
@@ -110,7 +108,7 @@ class TwoServerCoordinator:
         if len(kept["names"]) < (fewest := self.agreed.fewest):
             away = are_missing([n for n in self.call.names if n not in kept["names"]])
             what = f"{len(kept['names'])} sites reported, and of fewer than {fewest} none is opened; {away}"
-            raise _passed(what)
+            raise SumSkipped("sum", what)
         about = {**at, "names": kept["names"], "letters": kept["letters"]}
         halves = self._ask(Message(two_server.SECOND, {"leg": "halves", **about})).words
         names = [n for n in kept["names"] if n in halves["good"]]
@@ -139,7 +137,7 @@ class TwoServerCoordinator:
         given = {"products": as_tensor(products), "tested": as_tensor(tested)}
         last = self._ask(Message(two_server.SECOND, {"leg": "total", **at, "names": names}, given))
         if last.words["chosen"] != chosen:
-            raise _passed("the second server chose other reports")
+            raise SumSkipped("sum", "the second server chose other reports")
         middle = out_of_words(server.total(chosen) + _words(last.tensors["total"]), clip) / len(chosen)
         ex, spec = self._exchange(where), self.agreed.contracts[where[0]][where[2]].up
         opens = {
@@ -159,7 +157,7 @@ class TwoServerCoordinator:
             if dealer in heard:
                 self._keep(kept | {"deck": {**heard[dealer].words, "dealer": dealer}})
                 return {**heard[dealer].words, "dealer": dealer}
-        raise _passed(f"none of {two_server.DEALERS} sites that were drawn to deal answered")
+        raise SumSkipped("sum", f"none of {two_server.DEALERS} sites that were drawn to deal answered")
 
     def _exchange(self, where: Where) -> Any:
         return self.agreed.stages[where[0]].turns[where[2]].exchange
@@ -172,13 +170,6 @@ class TwoServerCoordinator:
     def _keep(self, kept: dict[str, Any]) -> dict[str, Any]:
         write_atomically(self.path / KEPT, json.dumps(kept), private=True)
         return kept
-
-
-PASSED = "a sum was passed over"
-
-
-def _passed(what: str) -> VitrailError:
-    return VitrailError(PASSED, [Problem("sum", what)])
 
 
 def _flat(parts: Sequence[Tensor]) -> Words:

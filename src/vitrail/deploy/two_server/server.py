@@ -19,7 +19,7 @@ import torch
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 from torch import Tensor
 
-from vitrail.core.errors import Problem, VitrailError
+from vitrail.core.errors import AgreementMismatch, MessageRefused, SharedSumRefused, VitrailError
 from vitrail.deploy.identity.site_identity import SiteIdentity
 from vitrail.deploy.protocol.agreement import FORMAT, Agreement
 from vitrail.deploy.protocol.message import MOST_WORDS, WHERE, Message, check_form, unpack
@@ -57,7 +57,7 @@ class SecondServer:
         kind, words = question.kind, question.words
         if kind not in ("hello", two_server.SECOND, "finish"):
             what = f"{kind[:20]!r} is not asked of a second server."
-            raise VitrailError("a message was refused", [Problem("message", what, "It was dropped.")])
+            raise MessageRefused("message", what)
         check_form(question, self.agreement.question(kind, words), "to the second server")
         if self.home != self.base / words["run"]:
             self.home = self.runs.enter(words["run"])
@@ -79,7 +79,7 @@ class SecondServer:
             if words["format"] != FORMAT:
                 what = f"the coordinator's messages have format {words['format']}, this server's {FORMAT}."
                 hint = "Use the same version of Vitrail at both ends."
-            raise VitrailError("this is not what the second server agreed to", [Problem("agreement", what, hint)])
+            raise AgreementMismatch("agreement", what, hint)
         return Message("hello", {})
 
     def _once(self, asked: Message) -> Message:
@@ -87,14 +87,14 @@ class SecondServer:
         leg, where = asked.words["leg"], tuple(asked.words[k] for k in WHERE)
         places = SumStore(self.home / PLACE, self.agreement)
         if places.is_past((where[0], where[1], where[2])):
-            raise two_server.refused(self.name, "the coordinator went back further than this server remembers.")
+            raise SharedSumRefused(self.name, "the coordinator went back further than this server remembers.")
         folder = places.of((where[0], where[1], where[2]))
         mark, place = _mark(asked), folder / f"{leg}.bin"
         if place.exists():
             kept = place.read_bytes()
             if kept[: len(mark)] != mark:
                 what = f"this sum's {leg} were asked for before, otherwise. Two answers would tell of a single site."
-                raise two_server.refused(self.name, what)
+                raise SharedSumRefused(self.name, what)
             return unpack(kept[len(mark) :])
         said: Message = getattr(self, f"_{leg}")(asked, folder, two_server.about(self.agreement, self.home.name, where))
         if said.kind != "refused":
@@ -109,7 +109,7 @@ class SecondServer:
         for name in asked.words["names"]:
             try:
                 if name == self.name:
-                    raise two_server.refused(name, "it has no rows.")
+                    raise SharedSumRefused(name, "it has no rows.")
                 seed = self._read("half", about, name, asked.words["letters"].get(name))
                 seeds |= {name: seed.hex()} if len(seed) == SEED else {}
             except VitrailError:
@@ -146,11 +146,11 @@ class SecondServer:
         words = asked.words
         seeds, lot = self._seeds(folder, words["names"]), self._kept(folder, "halves").words["lot"]
         if words["dealer"] not in two_server.ranked(about, bytes.fromhex(lot), words["names"]):
-            raise two_server.refused(words["dealer"][:40], "the lot did not fall on it to deal.")
+            raise SharedSumRefused(words["dealer"][:40], "the lot did not fall on it to deal.")
         deck = self._read("deck", about, words["dealer"], words["deck"])
         n, d = len(seeds), two_server.numbers_of(self.agreement, words["stage"], words["place"])
         if len(deck) != SEED + 8 * n * n:
-            raise two_server.refused(words["dealer"], "what it dealt has another length.")
+            raise SharedSumRefused(words["dealer"], "what it dealt has another length.")
         table = np.frombuffer(deck[SEED:], "<u8").astype(np.uint64).reshape(n, n)
         clip = self.agreement.study.protect.clip
         assert clip is not None
@@ -163,13 +163,13 @@ class SecondServer:
         place = folder / SEEDS
         known: dict[str, str] = json.loads(place.read_text()) if place.exists() else {}
         if not known or list(known) != names:
-            raise two_server.refused(self.name, "these are not the sites whose halves this server has.")
+            raise SharedSumRefused(self.name, "these are not the sites whose halves this server has.")
         return [bytes.fromhex(v) for v in known.values()]
 
     def _kept(self, folder: Path, leg: str) -> Message:
         place = folder / f"{leg}.bin"
         if not place.exists():
-            raise two_server.refused(self.name, f"{leg} comes first.")
+            raise SharedSumRefused(self.name, f"{leg} comes first.")
         return unpack(place.read_bytes()[MARK:])
 
     def _read(self, kind: str, about: str, name: str, letter: Any) -> bytes:
@@ -178,7 +178,7 @@ class SecondServer:
             sealed, signature = (bytes.fromhex(letter[k]) for k in ("sealed", "signature"))
             certificate = str(letter["certificate"])
         except (KeyError, TypeError, ValueError):
-            raise two_server.refused(name[:40], "expected a sealed letter, a signature and a certificate.") from None
+            raise SharedSumRefused(name[:40], "expected a sealed letter, a signature and a certificate.") from None
         self.proof.check(name, certificate, two_server.letter_text(kind, about, name, sealed), signature)
         return two_server.unseal(self._own(), sealed, f"{kind} {about} {name}")
 

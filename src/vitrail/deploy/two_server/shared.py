@@ -26,7 +26,7 @@ from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X
 from cryptography.hazmat.primitives.ciphers.aead import ChaCha20Poly1305
 from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 
-from vitrail.core.errors import Problem, VitrailError
+from vitrail.core.errors import Problem, SharedSumRefused, VitrailError
 from vitrail.deploy.protocol.message import MessageSchema, no_such
 from vitrail.engine.contract import Spec
 from vitrail.privacy.report_vectors import is_change
@@ -160,7 +160,7 @@ def seal_for(key: bytes, text: bytes, info: str) -> bytes:
     try:
         secret = own.exchange(X25519PublicKey.from_public_bytes(key))
     except ValueError:
-        raise refused("key", "expected a public key of 32 bytes.") from None
+        raise SharedSumRefused("key", "expected a public key of 32 bytes.") from None
     return own.public_key().public_bytes_raw() + _box(secret, info).encrypt(bytes(12), text, None)
 
 
@@ -169,12 +169,8 @@ def unseal(own: X25519PrivateKey, sealed: bytes, info: str) -> bytes:
         secret = own.exchange(X25519PublicKey.from_public_bytes(sealed[:32]))
         return _box(secret, info).decrypt(bytes(12), sealed[32:], None)
     except (InvalidTag, ValueError):
-        raise refused("letter", "it was not sealed for this server and this sum, or was changed.") from None
+        raise SharedSumRefused("letter", "it was not sealed for this server and this sum, or was changed.") from None
 
 
 def _box(secret: bytes, info: str) -> ChaCha20Poly1305:
     return ChaCha20Poly1305(HKDF(hashes.SHA256(), 32, None, f"vitrail letter 1\0{info}".encode()).derive(secret))
-
-
-def refused(where: str, what: str) -> VitrailError:
-    return VitrailError("a shared sum was refused", [Problem(where, what, "Nothing was opened.")])

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from vitrail.core.errors import SharedSumRefused
 from vitrail.core.tensors import filled, tensors
 from vitrail.deploy.identity.site_identity import SiteIdentity
 from vitrail.deploy.protocol.agreement import Agreement
@@ -30,7 +31,7 @@ class TwoServerSite:
     @property
     def proof(self) -> SiteIdentity:
         if self._proof is None:
-            raise two_server.refused(self.site, "this site cannot prove who it is, and shares nothing.")
+            raise SharedSumRefused(self.site, "this site cannot prove who it is, and shares nothing.")
         return self._proof
 
     def report(self, asked: Message, up: dict[str, Tensor]) -> tuple[dict[str, Tensor], dict[str, str]]:
@@ -71,13 +72,13 @@ class TwoServerSite:
             key, signature = (bytes.fromhex(told[k]) for k in ("key", "signature"))
             certificate = str(told["certificate"])
         except (KeyError, TypeError, ValueError):
-            raise two_server.refused(second, "expected a key, a signature and a certificate.") from None
+            raise SharedSumRefused(second, "expected a key, a signature and a certificate.") from None
         known = json.loads(place.read_text()) if place.exists() else None
         if known is None:
             self.proof.check(second, certificate, two_server.key_text(self.agreed, self.run, second, key), signature)
             write_atomically(place, json.dumps(key.hex()), private=True)
         elif known != key.hex():
-            raise two_server.refused(second, "it had another key in this run.")
+            raise SharedSumRefused(second, "it had another key in this run.")
         return key
 
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
-from vitrail.core.errors import Problem, VitrailError
+from vitrail.core.errors import MessageRefused
 from vitrail.core.random import key
 from vitrail.core.tensors import tensors
 from vitrail.data.encoding import encode_sites
@@ -79,7 +79,7 @@ class SiteFolds:
             elif site.data is None:
                 what = "nothing is prepared."
         if what:
-            raise VitrailError("a message was refused", [Problem(FOLD, what, "It was dropped.")])
+            raise MessageRefused(FOLD, what)
 
     def _at(self, number: int) -> LaterSite:
         name = fold_run(self.site.home.name, number)

@@ -21,7 +21,7 @@ import pandas as pd
 import torch
 from torch import Tensor
 
-from vitrail.core.errors import Problem, VitrailError
+from vitrail.core.errors import GuestRefused, MatchRefused, MessageRefused, Problem, RationSpent, VitrailError
 from vitrail.deploy.vertical.mailbox import Mailbox
 from vitrail.deploy.vertical.match_quota import RATIO, MatchQuota, check_lengths
 from vitrail.deploy.vertical.matching import Consent, kept_match, meet
@@ -67,7 +67,7 @@ def terms_of(study: Study, rows: int, columns: Sequence[int], training: Sequence
     guests = study.guests
     if not len(columns) == len(training) == len(guests):
         what = f"expected numbers of {len(guests)} guests, got {len(columns)} and {len(training)}."
-        raise VitrailError("a message was refused", [Problem("terms", what, "Use the same version everywhere.")])
+        raise MessageRefused("terms", what, "Use the same version everywhere.")
     said = ((study.parties[g], g, n) for g, n in zip(guests, columns, strict=True))
     offers = [GuestOffer(guest, n, party.answer, party.bits, party.noise) for party, guest, n in said]
     left = {g: (n, study.parties[g].ration.after) for g, n in zip(guests, training, strict=True)}
@@ -160,7 +160,7 @@ class RemoteDialogue(Dialogue):
         said = [self.line.get_unless_away(name, *kinds, Refused) for name in names]
         refused = {name: one.why for name, one in zip(names, said, strict=True) if isinstance(one, Refused)}
         for name, why in refused.items():
-            raise VitrailError(f"{name} refuses", [Problem(name, why[:200], "Ask for less.")])
+            raise GuestRefused(name, why[:200])
         return said
 
     def _heard(self, names: Sequence[str], question: Any) -> dict[str, Levels | Numbers]:
@@ -344,8 +344,8 @@ class GuestProgram:
             raise _wrong(self.host, "expected places of rows.")
         try:
             self.line.post(self.host, self.guest.reply(said))
-        except VitrailError as error:
-            self.line.post(self.host, Refused("; ".join([error.title, *(p.what for p in error.problems)])))
+        except (MessageRefused, MatchRefused, RationSpent) as error:
+            self.line.post(self.host, Refused(error.to_outside()))
 
     def on_open(self, said: Open) -> None:
         """A table of this party's people, each with its answer, locked; made anew whenever it is asked for."""
@@ -364,8 +364,8 @@ class GuestProgram:
             raise _wrong(self.host, "there is no table in which somebody could be looked up.")
         try:
             self.line.post(self.host, self.desk.tell(said))
-        except VitrailError as error:
-            self.line.post(self.host, Refused("; ".join([error.title, *(p.what for p in error.problems)])))
+        except (MessageRefused, MatchRefused, RationSpent) as error:
+            self.line.post(self.host, Refused(error.to_outside()))
 
     def on_off(self, said: Off) -> None:
         self.line.post(self.host, self.guest.off())
@@ -381,4 +381,4 @@ def _load(side: Host | Guest, home: Path, step: int) -> None:
 
 
 def _wrong(host: str, what: str) -> VitrailError:
-    return VitrailError("a message was refused", [Problem(f"letter from {host}", what, "Nothing was told.")])
+    return MessageRefused(f"letter from {host}", what, "Nothing was told.")

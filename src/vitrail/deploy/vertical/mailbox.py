@@ -14,7 +14,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple
 
-from vitrail.core.errors import Problem, VitrailError
+from vitrail.core.errors import MessageRefused
 from vitrail.deploy.identity.sealing import SealedSession
 from vitrail.deploy.protocol.message import Message
 from vitrail.deploy.vertical.messages import read, written
@@ -80,7 +80,7 @@ class Mailbox:
         if not isinstance(letter, kinds):
             named = " or ".join(kind.__name__ for kind in kinds)
             what = f"expected {named}, got {type(letter).__name__}."
-            raise VitrailError("a message was refused", [Problem(f"letter from {sender}", what, "It was dropped.")])
+            raise MessageRefused(f"letter from {sender}", what)
         return letter
 
     def ask_dealer(self, wanted: Iterable[Triple], terms: Sequence[int] = ()) -> None:

@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from datetime import datetime
 from pathlib import Path
 
-from vitrail.core.errors import Problem, VitrailError
+from vitrail.core.errors import ListTooLong, MatchesSpent, Problem, VitrailError
 from vitrail.core.text import several
 from vitrail.storage.atomic_files import private_folder, write_atomically
 
@@ -40,7 +40,7 @@ def check_lengths(party: str, lengths: Mapping[str, int], ratio: float) -> None:
             hint = f"Nothing of your list has left. Ask {other} why; --list-ratio allows more."
             problems.append(Problem(f"list of {other}", what, hint))
     if problems:
-        raise VitrailError("another list is much longer than this one", problems)
+        raise ListTooLong(problems=problems)
 
 
 class MatchQuota:
@@ -56,7 +56,8 @@ class MatchQuota:
             self.allowed, self.begun = int(kept["allowed"]), list(kept["begun"])
         except (OSError, ValueError, KeyError, TypeError, RecursionError):
             what = "it cannot be read, so that nobody knows how many matches were begun."
-            raise VitrailError("no more matches", [Problem(str(self.path), what, "Restore it from a copy.")]) from None
+            hint = "Restore it from a copy."
+            raise VitrailError("the count of matches cannot be read", [Problem(str(self.path), what, hint)]) from None
 
     @property
     def spent(self) -> bool:
@@ -76,7 +77,7 @@ class MatchQuota:
         """Written down before this party's list leaves."""
         if self.spent:
             what = f"{len(self.begun)} were begun, and each tells the others which ids of their lists are here."
-            raise VitrailError("no more matches", [Problem("match", what, "Join again, and say yes to more.")])
+            raise MatchesSpent("match", what, "Join again, and say yes to more.")
         time = datetime.now().astimezone().isoformat(timespec="seconds")
         self.begun.append({"run": run, "time": time, "lengths": dict(lengths)})
         self._keep()

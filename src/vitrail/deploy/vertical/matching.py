@@ -13,7 +13,7 @@ from typing import TypeVar
 import numpy as np
 import pandas as pd
 
-from vitrail.core.errors import Problem, VitrailError
+from vitrail.core.errors import MessageRefused, VitrailError
 from vitrail.deploy.vertical.mailbox import Mailbox
 from vitrail.deploy.vertical.messages import Agreed
 from vitrail.study.model import Study
@@ -59,18 +59,18 @@ def meet(line: Mailbox, study: Study, frame: pd.DataFrame, consent: Consent, fol
         raise too_few(study, {me: seen})
     if count.rows < rules.at_least:
         what = f"the host counted {count.rows} rows in common, fewer than the {rules.at_least} that were agreed."
-        raise VitrailError("a message was refused", [Problem(f"letter from {host}", what, "Nothing was opened.")])
+        raise MessageRefused(f"letter from {host}", what, "Nothing was opened.")
     consent(count.rows, count.mark, some)
     for guest in guests if me == host else ():
         if (theirs := line.get(guest, Agreed).mark) != count.mark:
             what = f"expected consent to the match {count.mark}, got {theirs[:40]!r}."
-            raise VitrailError("a message was refused", [Problem(f"letter from {guest}", what, "Match again.")])
+            raise MessageRefused(f"letter from {guest}", what, "Match again.")
     if me != host:
         line.post(host, Agreed(count.mark))
     places = np.frombuffer(_places(line, end, study).places, "<u4").astype(np.int64)
     if len(places) != count.rows:
         what = f"expected {count.rows} places, got {len(places)}."
-        raise VitrailError("a message was refused", [Problem(f"places from {host}", what, "Match again.")])
+        raise MessageRefused(f"places from {host}", what, "Match again.")
     mine, rows = secrets.token_bytes(SIZE), {me: len(seen.spelled)}
     found = Match(
         host, count.rows, count.mark, rows, some, {me: places}, {me: fingerprint(frame, mine)}, {me: end.answered},
@@ -134,12 +134,12 @@ def _as_long(one: List, lengths: dict[str, int]) -> List:
     """A list with as many ids as its owner said."""
     if len(one.tokens) != SIZE * lengths[one.owner]:
         what = f"{one.owner} said {lengths[one.owner]} ids, and its list has {len(one.tokens) // SIZE}."
-        raise VitrailError("a message was refused", [Problem(f"list of {one.owner}", what, "Nothing of it was used.")])
+        raise MessageRefused(f"list of {one.owner}", what, "Nothing of it was used.")
     return one
 
 
 def _owned(letter: L, owner: str) -> L:
     if letter.owner != owner:
         what = f"expected what belongs to {owner}, got {letter.owner[:40]!r}."
-        raise VitrailError("a message was refused", [Problem("letter of the match", what, "Match again.")])
+        raise MessageRefused("letter of the match", what, "Match again.")
     return letter

@@ -7,7 +7,7 @@ from typing import Annotated, Any, NamedTuple, get_type_hints
 import torch
 from torch import Tensor
 
-from vitrail.core.errors import Problem, VitrailError
+from vitrail.core.errors import MessageRefused, VitrailError
 from vitrail.deploy.protocol.message import Message, unpack
 from vitrail.vertical import messages
 from vitrail.vertical.matching import lookup
@@ -133,4 +133,4 @@ def sentences(kind: type[Any]) -> dict[str, str]:
 
 
 def _refusal(where: str, what: str) -> VitrailError:
-    return VitrailError("a message was refused", [Problem(where, what, "Nothing of it was used.")])
+    return MessageRefused(where, what, "Nothing of it was used.")

@@ -16,7 +16,7 @@ import torch
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 from torch import Tensor
 
-from vitrail.core.errors import Problem, VitrailError
+from vitrail.core.errors import AgreementMismatch, MessageRefused
 from vitrail.deploy.audit.outbox import Outbox
 from vitrail.deploy.identity.party_keys import public
 from vitrail.deploy.identity.sealing import SIZE, SealedSession, SealingKeys
@@ -69,11 +69,11 @@ class PartyEndpoint:
     def answer(self, asked: Message) -> Message:
         form = FORMS.get(asked.kind)
         if form is None or asked.words.keys() != form.keys():
-            raise _refusal("message", f"expected one of {', '.join(FORMS)}, each with its words.")
+            raise MessageRefused("message", f"expected one of {', '.join(FORMS)}, each with its words.")
         if wrong := [k for k, kind in form.items() if type(asked.words[k]) is not kind]:
-            raise _refusal("message", f"its words {', '.join(wrong)} are not as agreed.")
+            raise MessageRefused("message", f"its words {', '.join(wrong)} are not as agreed.")
         if not is_run(asked.words["run"]):
-            raise _refusal("run", f"{asked.words['run'][:20]!r} is no run.")
+            raise MessageRefused("run", f"{asked.words['run'][:20]!r} is no run.")
         said: Message = getattr(self, f"_on_{asked.kind}")(asked)
         return said
 
@@ -82,7 +82,7 @@ class PartyEndpoint:
         if words["format"] != FORMAT or words["agreement"] != self.pact.hash:
             what = f"the coordinator's is {words['agreement'][:40]}, this party accepted {self.pact.hash}."
             hint = "Ask the coordinator what changed, and join anew with its new papers."
-            raise VitrailError("this is not what the site agreed to", [Problem("agreement", what, hint)])
+            raise AgreementMismatch("agreement", what, hint)
         if self.line is not None:
             self.line.end()
             self._over, self.line = self.line, None
@@ -107,7 +107,7 @@ class PartyEndpoint:
         if number == self._last[0] and mark == self._last[1]:
             return self._last[2]  # the answer was lost on the way
         if number != self._last[0] + 1:
-            raise _refusal("message", f"expected number {self._last[0] + 1}, got {number}.")
+            raise MessageRefused("message", f"expected number {self._last[0] + 1}, got {number}.")
         if self._over is not None and self._over.runs:
             return self._busy()
         if self.line is None:
@@ -133,7 +133,7 @@ class PartyEndpoint:
             except (KeyError, TypeError, ValueError):
                 key = b""
             if len(key) != SIZE:
-                raise _refusal(f"key of {other}", "expected a public key of 32 bytes for this session.")
+                raise MessageRefused(f"key of {other}", "expected a public key of 32 bytes for this session.")
             others[other] = SealingKeys(mine[other], key)
         about = f"{self.pact.hash} {self.home.name} {self._session}"
         self.line = Mailbox(self.name, SealedSession(self.name, self.key, self._drawn, others, about), self._record)
@@ -155,7 +155,7 @@ def _letters(asked: Message) -> list[Envelope]:
         data = asked.tensors.get(f"letter/{i}")
         well = isinstance(said, list) and len(said) == 2 and type(said[0]) is str and type(said[1]) is int
         if not well or data is None or data.dtype != torch.uint8 or data.dim() != 1:
-            raise _refusal(f"letter {i}", "expected its sender, its number and its bytes.")
+            raise MessageRefused(f"letter {i}", "expected its sender, its number and its bytes.")
         out.append(Envelope(said[0], said[1], data.numpy().tobytes()))
     return out
 
@@ -167,7 +167,7 @@ def _dealt(asked: Message, name: str) -> dict[Triple, Any]:
             guest, step, kind = said
             triple = TRIPLES[kind](**{k: asked.tensors[f"dealt/{i}/{k}"] for k in TRIPLES[kind]._fields})
         except (KeyError, TypeError, ValueError):
-            raise _refusal(f"triple {i}", "expected one of the dealer's.") from None
+            raise MessageRefused(f"triple {i}", "expected one of the dealer's.") from None
         out[str(guest), int(step)] = triple
     return out
 
@@ -180,7 +180,3 @@ def _answer(taken: Collection) -> Message:
 
 def as_tensor(data: bytes) -> Tensor:
     return torch.frombuffer(bytearray(data), dtype=torch.uint8)
-
-
-def _refusal(where: str, what: str) -> VitrailError:
-    return VitrailError("a message was refused", [Problem(where, what, "It was dropped.")])

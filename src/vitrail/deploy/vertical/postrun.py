@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 
 from vitrail.analysis.explanations.rows import Explanation
-from vitrail.core.errors import Problem, VitrailError
+from vitrail.core.errors import GuestRefused, Problem, VitrailError
 from vitrail.core.text import several
 from vitrail.deploy.identity.enrolment import Kit
 from vitrail.deploy.vertical.dialogue import MATCH, RemoteDialogue
@@ -115,7 +115,7 @@ class PostrunRequest:
                 self.say(str(error))
                 if not reach:
                     return None
-                for name in [n for n in reach if error.title == f"{n} refuses"] or list(reach):
+                for name in [error.guest] if isinstance(error, GuestRefused) and error.guest in reach else list(reach):
                     del reach[name]
 
     def _run(self, talk: RemoteDialogue, side: HostSide, home: Path) -> VerticalRun:

@@ -12,7 +12,7 @@ from typing import Any
 
 import pandas as pd
 
-from vitrail.core.errors import Problem, VitrailError
+from vitrail.core.errors import PlacesRefused, Problem, VitrailError
 from vitrail.core.text import several
 from vitrail.data.readers.tables import read_table
 from vitrail.deploy.audit.outbox import Outbox
@@ -166,7 +166,7 @@ class Officer:
             if not self.places and not self._asked():
                 what = f"nobody here agreed that each party learns which rows these {rows} are."
                 hint = "Join with --places to agree; the number was told, and nothing else."
-                raise VitrailError("no places without consent", [Problem("places", what, hint)])
+                raise PlacesRefused("places", what, hint)
             said: dict[str, Any] = {"mark": mark, "rows": rows}
             write_atomically(self.kit.home / "places.json", json.dumps(said))
 

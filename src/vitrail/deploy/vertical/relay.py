@@ -13,8 +13,8 @@ from typing import Any
 
 from torch import Tensor
 
-from vitrail.core.errors import Problem, VitrailError
-from vitrail.deploy.coordinator.requests import REMOVED, Transport
+from vitrail.core.errors import Problem, StudyStopped, VitrailError
+from vitrail.deploy.coordinator.requests import SiteRemoved, Transport, error_text
 from vitrail.deploy.protocol.message import Message
 from vitrail.deploy.vertical.agreement import FORMAT, PartyAgreement
 from vitrail.deploy.vertical.mailbox import Envelope
@@ -52,7 +52,7 @@ class LetterRelay:
             if RelaySession(self).run():
                 return
         what = f"parties were started anew in each of {MOST_SESSIONS} attempts."
-        raise VitrailError("the study cannot go on", [Problem("parties", what, "See what they say: vitrail doctor.")])
+        raise StudyStopped("parties", what, "See what they say: vitrail doctor.")
 
     def ask(self, questions: Mapping[str, Message]) -> dict[str, Message]:
         """Answers of those who gave one that is no error."""
@@ -61,20 +61,20 @@ class LetterRelay:
         for name, said in heard.answers.items():
             self.missed.pop(name, None)
             if said.kind == "error":
-                failed.append(Problem(name, f"it says: {str(said.words.get('text', ''))[:500]}.", "Repair it there."))
+                failed.append(Problem(name, f"{error_text(said)}.", "Repair it there."))
             elif said.kind != questions[name].kind:
                 failed.append(Problem(name, f"it answered {said.kind[:20]!r} to {questions[name].kind!r}.", "Call it."))
             if self.trouble.pop(name, ""):
                 self.way.log("answers again", site=name, what="")
         for name, what in heard.trouble.items():
             self.missed.setdefault(name, time.monotonic())
-            if what == REMOVED:
+            if isinstance(what, SiteRemoved):
                 failed.append(Problem(name, "it was removed from the study.", "Invite to a new study without it."))
             if self.trouble.get(name) != what:
                 self.way.log("trouble", site=name, what=what)
                 self.trouble[name] = what
         if failed:
-            raise VitrailError("the study cannot go on", failed)
+            raise StudyStopped(problems=failed)
         return heard.answers
 
     def late(self, deadlines: int, among: Sequence[str]) -> list[str]:
@@ -117,7 +117,7 @@ class RelaySession:
                 return True
             if not self.standing:
                 what = "each waits for a letter of another."
-                raise VitrailError("the study cannot go on", [Problem("parties", what, "Start serve again.")])
+                raise StudyStopped("parties", what, "Start serve again.")
             answers = self.to.ask(self.standing)
             for party, said in answers.items():
                 self._take(party, said)
@@ -185,9 +185,7 @@ class RelaySession:
                 self._deal(terms, deal)
         except (KeyError, TypeError, ValueError):
             what = "its answer is not as agreed."
-            raise VitrailError(
-                "the study cannot go on", [Problem(party, what, "Use the same version there.")]
-            ) from None
+            raise StudyStopped(party, what, "Use the same version there.") from None
 
     def _deal(self, terms: list[int], deal: list[tuple[str, int]]) -> None:
         if terms:

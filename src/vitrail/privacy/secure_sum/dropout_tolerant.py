@@ -36,9 +36,9 @@ from cryptography.hazmat.primitives.ciphers.aead import ChaCha20Poly1305
 from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 from numpy.typing import NDArray
 
-from vitrail.core.errors import Problem, VitrailError
+from vitrail.core.errors import Problem, SumRefused, VitrailError
 from vitrail.privacy.secure_sum.fixed_point import LEAST, ZERO, ZEROS
-from vitrail.privacy.secure_sum.pairwise import Masked, SumSpec, Values, draw, refusal, wrong_values
+from vitrail.privacy.secure_sum.pairwise import Masked, SumSpec, Values, draw, wrong_values
 from vitrail.privacy.secure_sum.shamir import SIZE, join, split
 from vitrail.storage.atomic_files import private_folder, write_atomically
 
@@ -102,7 +102,7 @@ class SumParticipant:
         known = self._read(DRAWN)
         if known is None or known["names"] != sorted(names):
             if (self.folder / SAID).exists():
-                raise refusal(self.site, "this site has added its numbers to the sum of another list of sites.")
+                raise SumRefused(self.site, "this site has added its numbers to the sum of another list of sites.")
             self._check_names(names)
             known = self._drawn(names)
             write_atomically(private_folder(self.folder) / DRAWN, json.dumps(known), private=True)
@@ -112,12 +112,12 @@ class SumParticipant:
 
     def _check_names(self, names: Sequence[str]) -> None:
         if self.site not in names or len(set(names)) < len(names) or not len(names) <= self.terms.most:
-            raise refusal("sites", f"{len(names)} are listed, this one among them: {self.site in names}.")
+            raise SumRefused("sites", f"{len(names)} are listed, this one among them: {self.site in names}.")
         if len(names) < self.terms.least:
             what = f"it would be the sum of {len(names)} sites, and {self.terms.least} are the fewest."
-            raise refusal("sites", what)
+            raise SumRefused("sites", what)
         if unknown := sorted(set(names) - self.others.keys() - {self.site}):
-            raise refusal(unknown[0], "this site has no key of it for shares.")
+            raise SumRefused(unknown[0], "this site has no key of it for shares.")
 
     def _drawn(self, names: Sequence[str]) -> dict[str, Any]:
         drawn, self_mask = X25519PrivateKey.generate(), secrets.token_bytes(32)
@@ -152,10 +152,10 @@ class SumParticipant:
         if (kept := self._kept()) is not None:
             if kept["mark"].tobytes() != mark:
                 what = "this site has reported to this sum, with another list of sites or to another word."
-                raise refusal(self.site, f"{what} Two such sums would tell what a single site has.")
+                raise SumRefused(self.site, f"{what} Two such sums would tell what a single site has.")
             return self.terms.apart(kept["said"])
         if known is None or "private" not in known:
-            raise refusal(self.site, "no key was drawn for this sum.")
+            raise SumRefused(self.site, "no key was drawn for this sum.")
         names = known["names"]
         near = self._near(names, roster, drawn)
         for other in near:
@@ -163,7 +163,7 @@ class SumParticipant:
             check(other, text, drawn[other].signature)
         found = values()
         if problems := wrong_values(self.terms, found):
-            raise VitrailError("a masked sum was refused", problems)
+            raise SumRefused(problems=problems)
         flat = [np.rint(np.ravel(found[k]) * 2.0 ** self.terms.places(k)) for k in self.terms.shapes]
         said = np.concatenate([*flat, np.zeros(ZEROS)]).astype(np.int64).view(np.uint64)
         said = said + self_stream(bytes.fromhex(known["self"]), self.terms)
@@ -183,18 +183,18 @@ class SumParticipant:
         """Its signature under the list that it reported to."""
         kept = self._kept()
         if kept is None:
-            raise refusal(self.site, "this site has added nothing to this sum.")
+            raise SumRefused(self.site, "this site has added nothing to this sum.")
         return self.sign(list_text(self.terms, self.site, kept["mark"].tobytes()))
 
     def _near(self, names: Sequence[str], roster: Sequence[str], drawn: Mapping[str, SumKeys]) -> list[str]:
         if not {self.site} <= set(roster) <= set(names) or len(roster) < self.terms.least:
             what = f"{len(roster)} sites are in it, of {len(names)} whose shares there are."
-            raise refusal("sites", f"{what} At least {self.terms.least} are needed, this one among them.")
+            raise SumRefused("sites", f"{what} At least {self.terms.least} are needed, this one among them.")
         near = [n for n in groups(self.terms.about, names)[self.site] if n != self.site and n in set(roster)]
         if missing := [n for n in near if n not in drawn]:
-            raise refusal(missing[0], "it is in the sum, and its key was not told.")
+            raise SumRefused(missing[0], "it is in the sum, and its key was not told.")
         if len({drawn[n].key for n in near}) < len(near):
-            raise refusal("keys", "two sites have the same key.")
+            raise SumRefused("keys", "two sites have the same key.")
         return near
 
     def open(
@@ -209,19 +209,19 @@ class SumParticipant:
         `lists`: the others' signatures under the list; `agree(told)` raises where this site opens no such sum."""
         known, told, kept = self._read(DRAWN), self._read(OPENED), self._kept()
         if known is None or kept is None:
-            raise refusal(self.site, "this site has added nothing to this sum.")
+            raise SumRefused(self.site, "this site has added nothing to this sum.")
         if told is not None:
             if told["said"] != sorted(said):
                 what = "it was opened with another list of who reported."
-                raise refusal(self.site, f"{what} Both shares of one site would tell what it reported.")
+                raise SumRefused(self.site, f"{what} Both shares of one site would tell what it reported.")
             return {n: bytes.fromhex(v) for n, v in told["shares"].items()}
         roster = set(kept["roster"].tobytes().decode().split("\0"))
         if not {self.site} <= set(said) <= roster or len(set(said)) < self.terms.least:
             what = f"{len(set(said))} sites would have reported, of {len(roster)} in the sum."
-            raise refusal("sites", f"{what} At least {self.terms.least} are needed, this one among them.")
+            raise SumRefused("sites", f"{what} At least {self.terms.least} are needed, this one among them.")
         for other in sorted(set(said) - {self.site}):
             if other not in lists:
-                raise refusal(other, "it is said to have reported, and did not sign the list of this sum.")
+                raise SumRefused(other, "it is said to have reported, and did not sign the list of this sum.")
             check(other, list_text(self.terms, other, kept["mark"].tobytes()), lists[other])
         agree(kept["told"].tobytes().decode())
         shares = {self.site: bytes.fromhex(known["share"])}
@@ -238,9 +238,9 @@ class SumParticipant:
         try:
             both = ChaCha20Poly1305(key).decrypt(sealed[:12], sealed[12:], None)
         except (InvalidTag, ValueError):
-            raise refusal(sender, "its shares are not for this site and this sum, or were changed.") from None
+            raise SumRefused(sender, "its shares are not for this site and this sum, or were changed.") from None
         if len(both) != 2 * SIZE:
-            raise refusal(sender, "its shares have another length.")
+            raise SumRefused(sender, "its shares have another length.")
         return both[:SIZE], both[SIZE:]
 
     def _shared(self, other: X25519PublicKey, *words: str) -> bytes:
@@ -298,7 +298,7 @@ def _towards(
     try:
         secret = private.exchange(X25519PublicKey.from_public_bytes(key))
     except ValueError:  # not 32 bytes, or a point that gives every partner the same secret
-        raise refusal(other, "expected a public key of 32 bytes.") from None
+        raise SumRefused(other, "expected a public key of 32 bytes.") from None
     about = (hashlib.sha256("\0".join(sorted(roster)).encode()).hexdigest(), told, *sorted((site, other)))
     stream = draw(_derived(secret, terms, "pair", *about), _count(terms))
     return said + stream if site < other else said - stream
@@ -342,7 +342,8 @@ class SumOpening:
                     total = _towards(total, *given)
         parts = self.terms.apart(total)
         if parts.pop(ZERO).any():
-            raise refusal("sum", "the masks do not cancel: a report was changed, or sites were told different things.")
+            what = "the masks do not cancel: a report was changed, or sites were told different things."
+            raise SumRefused("sum", what)
         return {k: v.view(np.int64) / 2.0 ** self.terms.places(k) for k, v in parts.items()}
 
     @property
@@ -365,12 +366,12 @@ class SumOpening:
         """From shares that fit what the site said of its secret; a holder whose share does not fit is passed over."""
         there, enough = self._of(name, shares), self._needed(name)
         if len(there) < enough:
-            raise refusal(name, f"{len(there)} shares of its secret are there, and {enough} are needed.")
+            raise SumRefused(name, f"{len(there)} shares of its secret are there, and {enough} are needed.")
         for some in islice(combinations(there, enough), MOST_TRIES):
             secret = join({x: there[x] for x in some})
             if secret is not None and self._fits(name, secret):
                 return secret
-        raise refusal(name, "the shares of its secret do not fit together.")
+        raise SumRefused(name, "the shares of its secret do not fit together.")
 
     def _fits(self, name: str, secret: bytes) -> bool:
         if name in self.said:

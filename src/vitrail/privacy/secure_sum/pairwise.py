@@ -34,7 +34,7 @@ from cryptography.hazmat.primitives.ciphers import Cipher, algorithms
 from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 from numpy.typing import NDArray
 
-from vitrail.core.errors import Problem, VitrailError
+from vitrail.core.errors import Problem, SumRefused
 from vitrail.privacy.secure_sum.fixed_point import LEAST, ZERO, ZEROS, places
 from vitrail.storage.atomic_files import private_folder, write_atomically
 
@@ -110,15 +110,15 @@ class PairwiseSummand:
             with np.load(self.folder / SAID, allow_pickle=False) as kept:
                 if bytes(kept["roster"]).hex() != roster:
                     what = "this site has added its numbers to the sum of another list of sites."
-                    raise refusal(
+                    raise SumRefused(
                         self.site, f"{what} The difference of two such sums would tell what a single site has."
                     )
                 return self.terms.apart(kept["said"])
         if known is None or "private" not in known:
-            raise refusal(self.site, "no key was drawn for this sum.")
+            raise SumRefused(self.site, "no key was drawn for this sum.")
         problems = [*self._wrong_list(offers, bytes.fromhex(known["public"])), *wrong_values(self.terms, values)]
         if problems:
-            raise VitrailError(TITLE, problems)
+            raise SumRefused(problems=problems)
         for other, offer in offers.items():
             check(other, self.terms.text(other, offer.key), offer.signature)
         mask = self._mask(X25519PrivateKey.from_private_bytes(bytes.fromhex(known["private"])), offers, roster)
@@ -146,7 +146,7 @@ class PairwiseSummand:
             try:
                 secret = own.exchange(X25519PublicKey.from_public_bytes(offers[other].key))
             except ValueError:  # not 32 bytes, or a point that gives every partner the same secret
-                raise refusal(other, "expected a public key of 32 bytes.") from None
+                raise SumRefused(other, "expected a public key of 32 bytes.") from None
             pair = "\0".join(("vitrail masks 1", self.terms.about, roster, *sorted((self.site, other)))).encode()
             stream = draw(HKDF(hashes.SHA256(), 32, None, pair).derive(secret), len(total))
             total = total + stream if self.site < other else total - stream
@@ -197,22 +197,15 @@ def roster_of(offers: Mapping[str, SumOffer]) -> str:
 def open_sum(reports: Mapping[str, Mapping[str, NDArray[np.uint64]]], terms: SumSpec) -> Values:
     """What the values of all sites in the list add up to; all of them, or nothing is opened."""
     if len(reports) < terms.least:
-        raise refusal("sites", f"{len(reports)} reports came, and {terms.least} are needed.")
+        raise SumRefused("sites", f"{len(reports)} reports came, and {terms.least} are needed.")
     flat = np.zeros(sum(map(math.prod, terms.summed().values())), dtype=np.uint64)
     for site, said in reports.items():
         told = {k: (v.shape, v.dtype) for k, v in said.items()}
         if told != {k: (shape, np.dtype(np.uint64)) for k, shape in terms.summed().items()}:
-            raise refusal(site, "its report has other names or shapes than were agreed on.")
+            raise SumRefused(site, "its report has other names or shapes than were agreed on.")
         flat += np.concatenate([np.ravel(said[k]) for k in terms.summed()])
     total = terms.apart(flat)
     if total.pop(ZERO).any():
         what = "the masks do not cancel: a report is missing or was changed, or sites were told different keys."
-        raise refusal("sum", what)
+        raise SumRefused("sum", what)
     return {k: v.view(np.int64) / 2.0 ** terms.places(k) for k, v in total.items()}
-
-
-TITLE = "a masked sum was refused"
-
-
-def refusal(where: str, what: str) -> VitrailError:
-    return VitrailError(TITLE, [Problem(where, what, "Nothing was opened.")])

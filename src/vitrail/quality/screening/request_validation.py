@@ -21,7 +21,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from vitrail.core.errors import Problem, VitrailError
+from vitrail.core.errors import MessageRefused, Problem
 from vitrail.data.schema import TableSchema
 from vitrail.quality.screening.schema import HELD, Numbers, Said, ScreeningSchema
 
@@ -36,7 +36,7 @@ def check_asked(table: TableSchema, leg: str, asked: Said) -> None:
     checks = {"counts": _wrong_counts, "ties": _wrong_ties}
     if wrong := checks[leg](layout, asked) if leg in checks else []:
         hint = "Nothing was sent. The coordinator does not keep to the rules, or runs another version."
-        raise VitrailError("a message was refused", [Problem(f"screening, {leg}, {k}", v, hint) for k, v in wrong])
+        raise MessageRefused(problems=[Problem(f"screening, {leg}, {k}", v, hint) for k, v in wrong])
 
 
 def _wrong_counts(layout: ScreeningSchema, asked: Said) -> list[tuple[str, str]]:

@@ -17,9 +17,8 @@ import secrets
 from collections.abc import Callable, Mapping, Sequence
 from typing import Annotated, Any, NamedTuple
 
-from vitrail.core.errors import Problem, VitrailError
+from vitrail.core.errors import MatchRefused, Problem, VitrailError
 from vitrail.vertical.matching.curve import SIZE, lock, new_lock, points
-from vitrail.vertical.matching.protocol import refusal
 
 TAG = 16  # bytes
 
@@ -75,7 +74,7 @@ def opened(table: Table) -> dict[bytes, bytes]:
     """At the host, once: rows by their tags."""
     raw, width = table.rows, table.width
     if not isinstance(raw, bytes) or not isinstance(width, int) or width < 1 or len(raw) % (TAG + width):
-        raise refusal("table of answers", "its rows are not as long as it says.")
+        raise MatchRefused("table of answers", "its rows are not as long as it says.")
     return {raw[i : i + TAG]: raw[i + TAG : i + TAG + width] for i in range(0, len(raw), TAG + width)}
 
 
@@ -95,8 +94,8 @@ class LookupHost:
 
 def _locked(token: Any, secret: bytes, where: str) -> bytes:
     if not isinstance(token, bytes) or len(token) != SIZE:
-        raise refusal(where, f"expected a token of {SIZE} bytes.")
+        raise MatchRefused(where, f"expected a token of {SIZE} bytes.")
     try:
         return lock([token], secret)[0]
     except ValueError:
-        raise refusal(where, "the token is no id's: its order is small.") from None
+        raise MatchRefused(where, "the token is no id's: its order is small.") from None

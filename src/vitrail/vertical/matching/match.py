@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import pandas as pd
 
-from vitrail.core.errors import Problem, VitrailError
+from vitrail.core.errors import Problem, TooFewInCommon, VitrailError
 from vitrail.data.readers.tables import place_columns
 from vitrail.storage.atomic_files import write_atomically
 from vitrail.storage.untrusted_files import LONGEST_MODEL, read_text
@@ -238,7 +238,7 @@ def too_few(study: Study, seen: Mapping[str, ParsedIds]) -> VitrailError:
     what = f"ids were spelled as {rules.form!r}" + (f"; otherwise they are by {', '.join(forms)}." if forms else ".")
     hint = f"Try form = {' or '.join(map(repr, forms))}." if forms else "No other form changes any of them."
     problems.append(Problem("[match] form", what, hint))
-    return VitrailError(f"fewer than {rules.at_least} ids are in common; how many is not told", problems)
+    return TooFewInCommon(rules.at_least, problems)
 
 
 def consent(study: Study, party: str, ratio: float | None = None, matches: int = 1) -> list[str]:

@@ -23,7 +23,7 @@ from typing import Annotated, Any, NamedTuple
 
 import numpy as np
 
-from vitrail.core.errors import Problem, VitrailError
+from vitrail.core.errors import MatchRefused, Problem, VitrailError
 from vitrail.data.schema import Matching
 from vitrail.vertical.matching.curve import SIZE, lock, points
 
@@ -71,10 +71,6 @@ def path(owner: str, host: str, guests: Sequence[str]) -> list[str]:
     return [owner, *others, *[host] * (owner != host)]
 
 
-def refusal(where: str, what: str, hint: str = "Nothing of it was used.") -> VitrailError:
-    return VitrailError("a message of the match was refused", [Problem(where, what, hint)])
-
-
 class End:
     """One party's end of a match: its ids, each once and spelled as agreed, and its secret."""
 
@@ -93,7 +89,7 @@ class End:
         """Another's list, locked once more."""
         where = f"{self.name}, list of {came.owner}"
         if came.owner == self.name or came.owner in self._orders:
-            raise refusal(where, "it was here before.", "Begin a new match.")
+            raise MatchRefused(where, "it was here before.", "Begin a new match.")
         tokens = read_tokens(came, where)
         check_sizes({self.name: len(self.ids), came.owner: len(tokens)}, self.rules)
         self.answered += len(tokens)
@@ -103,7 +99,7 @@ class End:
         try:
             locked = lock(given, self._secret)
         except ValueError:
-            raise refusal(f"{self.name}, list of {owner}", "a token is no id's: its order is small.") from None
+            raise MatchRefused(f"{self.name}, list of {owner}", "a token is no id's: its order is small.") from None
         order = sorted(range(len(locked)), key=locked.__getitem__)
         self._orders[owner] = np.array(order, np.int64)
         return List(owner, b"".join(locked[i] for i in order))
@@ -112,11 +108,11 @@ class End:
         """Places in the list as it was passed on from here -> places in the list as it came; of the own one, rows."""
         where = f"{self.name}, places in the list of {came.owner}"
         if (order := self._orders.get(came.owner)) is None:
-            raise refusal(where, "that list was never here.")
+            raise MatchRefused(where, "that list was never here.")
         places = read_places(came, len(order), where)
         if came.owner in self._opened or len(places) < self.rules.at_least:
             what = "they were told before." if came.owner in self._opened else "they are fewer than was agreed."
-            raise refusal(where, what)
+            raise MatchRefused(where, what)
         self._opened.add(came.owner)
         return Places(came.owner, order[places].astype("<u4").tobytes())
 
@@ -125,7 +121,7 @@ class End:
         many it has in common with each guest, and with all guests but one; nothing where the number is too small."""
         read = {one.owner: read_tokens(one, f"{self.name}, list of {one.owner}") for one in lists}
         if len(read.get(self.name, ())) != len(self.ids) or len(read) < 2 or len(read) < len(lists):
-            raise refusal(self.name, "expected every list once, and the own one as long as it was sent.")
+            raise MatchRefused(self.name, "expected every list once, and the own one as long as it was sent.")
         sets = {owner: set(tokens) for owner, tokens in read.items()}
         common = sorted(set.intersection(*sets.values()))
         if len(common) < self.rules.at_least:
@@ -141,7 +137,7 @@ class End:
     def found(self, owner: str) -> Places:
         """At the host, after consent: where the common tokens are in a list with all its locks."""
         if owner not in self._common:
-            raise refusal(f"{self.name}, list of {owner}", "nothing was counted, or too few are in common.")
+            raise MatchRefused(f"{self.name}, list of {owner}", "nothing was counted, or too few are in common.")
         return Places(owner, self._common[owner].astype("<u4").tobytes())
 
 
@@ -149,24 +145,24 @@ def read_tokens(came: List, where: str) -> list[bytes]:
     """32 bytes each, none twice: anybody may have written them."""
     raw: Any = came.tokens
     if not isinstance(raw, bytes) or not raw or len(raw) % SIZE or len(raw) > MOST * SIZE:
-        raise refusal(where, f"expected tokens of {SIZE} bytes, 1 to {MOST} of them.")
+        raise MatchRefused(where, f"expected tokens of {SIZE} bytes, 1 to {MOST} of them.")
     if (np.frombuffer(raw, np.uint8)[SIZE - 1 :: SIZE] >= 128).any():
-        raise refusal(where, "a token is more than 255 bits.")
+        raise MatchRefused(where, "a token is more than 255 bits.")
     tokens = [raw[i : i + SIZE] for i in range(0, len(raw), SIZE)]
     if len(set(tokens)) < len(tokens):
-        raise refusal(where, "a token is there twice.")
+        raise MatchRefused(where, "a token is there twice.")
     return tokens
 
 
 def read_places(came: Places, rows: int, where: str) -> Order:
     raw: Any = came.places
     if not isinstance(raw, bytes) or len(raw) % 4:
-        raise refusal(where, "expected numbers of 4 bytes.")
+        raise MatchRefused(where, "expected numbers of 4 bytes.")
     found = np.frombuffer(raw, "<u4").astype(np.int64)
     if len(found) and found.max() >= rows:
-        raise refusal(where, f"expected places below {rows}, got {found.max()}.")
+        raise MatchRefused(where, f"expected places below {rows}, got {found.max()}.")
     if len(np.unique(found)) < len(found):
-        raise refusal(where, "a place is there twice.")
+        raise MatchRefused(where, "a place is there twice.")
     return found
 
 

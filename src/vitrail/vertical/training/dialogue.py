@@ -19,7 +19,7 @@ import safetensors.torch
 import torch
 from torch import Tensor
 
-from vitrail.core.errors import Problem, VitrailError
+from vitrail.core.errors import MessageRefused, Problem, VitrailError
 from vitrail.core.tensors import Params, tensors
 from vitrail.engine.contract import Direction, Spec, WireEntry, refusal, sentences
 from vitrail.storage.atomic_files import private_folder, write_atomically
@@ -62,7 +62,7 @@ class Wire:
         if wrong := [k for k, t in tensors(message) if t.is_floating_point() and not bool(t.isfinite().all())]:
             here = f"message {way[2]} from {sender} to {receiver}, tensor "
             what = "it holds what is no finite number."
-            raise VitrailError("a message was refused", [Problem(here + k, what, "It was not sent.") for k in wrong])
+            raise MessageRefused(problems=[Problem(here + k, what, "It was not sent.") for k in wrong])
         if self.packed:
             message = unpacked(type(message), packed(message))
         if self.watch:

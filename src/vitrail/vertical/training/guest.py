@@ -21,7 +21,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from vitrail.core.errors import Problem, VitrailError
+from vitrail.core.errors import MessageRefused, Problem, VitrailError
 from vitrail.core.optimizers import Optimizer
 from vitrail.core.tensors import Params
 from vitrail.vertical.messages import BareSlope, GuestTriple, Levels, Masked, Numbers, Slope, Wanted
@@ -79,7 +79,7 @@ class Guest:
         rows = wanted.rows
         if not bool(((rows >= 0) & (rows < self.terms.rows)).all()):
             what = f"expected places from 0 to {self.terms.rows - 1}."
-            raise VitrailError("rows that are not in common were asked for", [Problem(self.name, what)])
+            raise MessageRefused("rows", f"rows that are not in common were asked for; {what}")
         self.ration.answer(len(rows))
         return self._said(self.columns[rows], self.noise[rows])
 

@@ -14,7 +14,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from vitrail.core.errors import Problem, VitrailError
+from vitrail.core.errors import Problem, RationSpent, VitrailError
 from vitrail.storage.atomic_files import write_atomically
 
 
@@ -37,10 +37,12 @@ class RationAccount:
             asked, answered = torch.tensor(kept["asked"], dtype=torch.int64), int(kept["answered"])
         except (ValueError, KeyError, TypeError, RuntimeError):
             what = "it cannot be read, so that what is left of the ration is not known."
-            raise self._refusal(str(self.path), what, "Restore it from a copy.") from None
+            problem = Problem(str(self.path), what, "Restore it from a copy.")
+            raise VitrailError("a ration cannot be read", [problem]) from None
         if asked.shape != self.asked.shape:
             what = f"it is about {len(asked)} rows in common, and now there are {self.rows}."
-            raise self._refusal(str(self.path), what, "Agree on a new ration for the new match.")
+            hint = "Agree on a new ration for the new match."
+            raise VitrailError("a ration is another match's", [Problem(str(self.path), what, hint)])
         self.asked, self.answered = asked, answered
 
     @property
@@ -53,7 +55,8 @@ class RationAccount:
         """Spend one question about each of these rows."""
         if int(self.asked[rows].max()) >= self.training:
             what = f"a row may be asked {self.training} times in training, and these have been."
-            raise self._refusal("training", what, "Train for fewer epochs, or ask the guest for a larger ration.")
+            hint = "Train for fewer epochs, or ask the guest for a larger ration."
+            raise RationSpent(self.guest, Problem("training", what, hint))
         self.asked[rows] += 1
         self._keep()
 
@@ -62,7 +65,8 @@ class RationAccount:
         if self.answered + rows > self.after:
             left = self.after - self.answered
             what = f"{rows} rows were asked for, and {left} of {self.after} are left after training."
-            raise self._refusal("prediction", what, "Ask for fewer rows, or the guest for a larger ration.")
+            hint = "Ask for fewer rows, or the guest for a larger ration."
+            raise RationSpent(self.guest, Problem("prediction", what, hint))
         self.answered += rows
         self._keep()
 
@@ -70,6 +74,3 @@ class RationAccount:
         if self.path is not None:
             kept = {"guest": self.guest, "answered": self.answered, "asked": self.asked.tolist()}
             write_atomically(self.path, json.dumps(kept), private=True)
-
-    def _refusal(self, where: str, what: str, hint: str) -> VitrailError:
-        return VitrailError(f"the ration of {self.guest} is spent", [Problem(where, what, hint)])

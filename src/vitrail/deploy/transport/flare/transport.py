@@ -19,7 +19,7 @@ from collections.abc import Callable, Set
 from typing import Any
 
 from vitrail.core.errors import VitrailError
-from vitrail.deploy.coordinator.requests import ENDED, REMOVED, SILENT, TOO_LONG, Responses
+from vitrail.deploy.coordinator.requests import REMOVED, AnswerTooLong, ConnectionEnded, Responses, SiteSilent
 from vitrail.deploy.identity.enrolment import Coordinator
 from vitrail.deploy.protocol.message import Message, unpack
 from vitrail.deploy.transport import ipc
@@ -311,7 +311,7 @@ class FlareTransport:
         trouble |= dict.fromkeys(questions.keys() & self.removed, REMOVED)
         while waiting := set(questions) - answers.keys() - trouble.keys():
             resting = {name for name in waiting if self.losses.rests(name)}
-            trouble |= {name: f"{ENDED} {self.losses.count[name]} times" for name in resting}
+            trouble |= {name: self._ended(name) for name in resting}
             waiting -= resting
             spared = self._spared(questions, beside)
             if waiting <= spared or time.time() > self._until(waiting - spared, until):
@@ -328,11 +328,13 @@ class FlareTransport:
             there = name in self.present()
             if there and name not in spared:
                 self.silent.add(name)
-            trouble[name] = f"{SILENT} {deadline:.0f} seconds" if there else "it is not there"
-            if there and name in self.losses.trial - beside:
-                trouble[name] = f"{ENDED} {self.losses.count[name]} times"
+            trouble[name] = SiteSilent(f"no answer within {deadline:.0f} seconds") if there else "it is not there"
+            trouble |= {name: self._ended(name)} if there and name in self.losses.trial - beside else {}
         awake, self.awake = frozenset(self.awake), set()
         return Responses(answers, trouble, awake)
+
+    def _ended(self, name: str) -> ConnectionEnded:
+        return ConnectionEnded(f"its connection ended {self.losses.count[name]} times")
 
     def _spared(self, questions: dict[str, Message], beside: Set[str]) -> set[str]:
         """Sites that nobody waits for: those on trial too, unless nobody else is asked."""
@@ -375,7 +377,8 @@ class FlareTransport:
         self.fruitless = 0
         size = count if isinstance(count := head.get("bytes"), int) else len(body)
         if self.most is not None and size > self.most:
-            trouble[name] = f"{TOO_LONG}: it has {size} bytes, and none is longer than {self.most}"
+            what = f"its answer is too long: it has {size} bytes, and none is longer than {self.most}"
+            trouble[name] = AnswerTooLong(what)
         elif (code := str(head.get("code"))) != "OK" or not body:
             trouble[name] = UNANSWERED.get(code, f"its machine could not answer ({spelled(code)})")
         else:
